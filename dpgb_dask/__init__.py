@@ -1,0 +1,1 @@
+"""Differentially private gradient boosting on Dask."""

@@ -1,0 +1,91 @@
+"""The public fine grid: data-independent cells of every feature, from the schema alone (notes/default-method §3).
+
+Cells of a numeric feature with edges e: cell k holds e[k-1] < x <= e[k]; the last cell, ``len(e) + 1``, holds missing
+values. Cells of a categorical feature with K categories: 0 … K-1 in declared order, K is "other", K + 1 is missing.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dpgb_dask.contracts.schema import Categorical, Feature, Numeric, Schema
+
+FINE = 1024  # uniform edges of the fine grid; the coarse grid takes every fourth
+COARSE = 256
+ONE_CELL_EACH = 128  # integer features with a range up to this get one cell per value
+GEOMETRIC = 96  # edges low + range · 2^(-i/4), i = 1 … 96: heavy tails and zero inflation
+PER_OCTAVE = 4
+
+
+def numeric_edges(feature: Numeric, n_uniform: int) -> NDArray[np.float64]:
+    """Return the public edges of one numeric feature, increasing; ``n_uniform`` is `COARSE` or `FINE`.
+
+    Every coarse edge is a fine edge to the bit, so coarse counts are sums of fine ones.
+    """
+    low, high = feature.low, feature.high
+    width = high - low
+    if width <= 0:
+        return np.empty(0)
+    if feature.integer and width <= ONE_CELL_EACH:
+        return np.arange(np.floor(low), np.ceil(high)) + 0.5
+    step = FINE // n_uniform
+    parts = [low + width * (np.arange(step, FINE, step) / FINE)]
+    geometric = 2.0 ** (-np.arange(1, GEOMETRIC + 1) / PER_OCTAVE)
+    if low < 0 < high:
+        parts += [high * geometric, low * geometric, np.array([0.0, -1e-12 * width])]
+    else:
+        parts += [low + width * geometric, np.array([low])]
+    edges = np.concatenate(parts)
+    if feature.integer:
+        edges = np.floor(edges) + 0.5
+    return np.unique(edges)
+
+
+def n_cells(feature: Feature, n_uniform: int) -> int:
+    """Return the number of cells of a feature, missing included."""
+    if isinstance(feature, Categorical):
+        return len(feature.categories) + 2
+    return len(numeric_edges(feature, n_uniform)) + 2
+
+
+@dataclass(frozen=True, eq=False)
+class Grid:
+    """The cells of all features at one resolution.
+
+    Parameters
+    ----------
+    edges : tuple of ((n_edges,) float64 or None)
+        None for a categorical feature.
+    sizes : tuple of int
+        Cells per feature, missing (and "other") included.
+    """
+
+    edges: tuple[NDArray[np.float64] | None, ...]
+    sizes: tuple[int, ...]
+
+    @classmethod
+    def of(cls, schema: Schema, n_uniform: int) -> "Grid":
+        """Build the grid of a schema."""
+        features = list(schema.features.values())
+        edges = tuple(numeric_edges(f, n_uniform) if isinstance(f, Numeric) else None for f in features)
+        return cls(edges, tuple(n_cells(f, n_uniform) for f in features))
+
+    @property
+    def offsets(self) -> NDArray[np.int64]:
+        """Start of each feature in the concatenated cells; the last entry is their total."""
+        return np.concatenate(([0], np.cumsum(self.sizes))).astype(np.int64)
+
+
+def coarsening(fine: Grid, coarse: Grid) -> NDArray[np.int64]:
+    """Return, for each concatenated fine cell, the concatenated coarse cell that holds it."""
+    parts = []
+    for j, (e_fine, e_coarse) in enumerate(zip(fine.edges, coarse.edges, strict=True)):
+        start = coarse.offsets[j]
+        if e_fine is None or e_coarse is None:
+            parts.append(start + np.arange(fine.sizes[j]))
+            continue
+        # the cell above fine edge k lies above as many coarse edges as are <= that edge
+        cell = np.concatenate(([0], np.searchsorted(e_coarse, e_fine, side="right"), [len(e_coarse) + 1]))
+        parts.append(start + cell)
+    return np.concatenate(parts).astype(np.int64)

@@ -1,0 +1,137 @@
+"""The released model: bins, additive tables, pair tables, trees. Integers throughout; scores are int32, 2⁻¹⁶.
+
+The same object is the message that shards catch up to, the thing that predicts, and what is written to disk.
+"""
+
+from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import NDArray
+
+SCORE_BITS = 16  # one score step is 2**-16
+SCORE_ONE = 1 << SCORE_BITS
+MAX_BINS = 256
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class FeatureBins:
+    """Released bins of one feature.
+
+    Parameters
+    ----------
+    edges : (n_edges,) float64 or None
+        Numeric feature: the code is the number of edges below the value; ``n_edges + 1`` is missing.
+    cell_to_bin : (n_categories + 2,) uint8 or None
+        Categorical feature: bin of each declared category, of "other" and of missing.
+    n_bins : int
+        Number of bins, missing included.
+    """
+
+    edges: NDArray[np.float64] | None
+    cell_to_bin: NDArray[np.uint8] | None
+    n_bins: int
+
+    def __post_init__(self) -> None:
+        if (self.edges is None) == (self.cell_to_bin is None):
+            raise ValueError("Give edges (numeric) or cell_to_bin (categorical), not both.")
+        if not 1 <= self.n_bins <= MAX_BINS:
+            raise ValueError(f"n_bins={self.n_bins} is outside [1, {MAX_BINS}]: codes are stored as uint8.")
+        if self.edges is not None and self.n_bins != len(self.edges) + 2:
+            raise ValueError("A numeric feature has one bin more than edges, and one for missing values.")
+
+    @property
+    def categorical(self) -> bool:
+        """Whether the feature is categorical."""
+        return self.edges is None
+
+    @property
+    def missing_bin(self) -> int:
+        """Code of a missing value."""
+        return self.n_bins - 1 if self.cell_to_bin is None else int(self.cell_to_bin[-1])
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class PairTable:
+    """A table over two features: ``table[map_i[code_i], map_j[code_j]]`` is added to the score.
+
+    Parameters
+    ----------
+    i, j : int
+        Features.
+    map_i, map_j : (n_bins of the feature,) uint8
+        Bin to row or column of the table.
+    table : (n_i, n_j) int32, score steps
+    """
+
+    i: int
+    j: int
+    map_i: NDArray[np.uint8]
+    map_j: NDArray[np.uint8]
+    table: NDArray[np.int32]
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class Trees:
+    """Complete binary trees of one depth, as flat arrays in heap order; ``code > threshold`` goes right.
+
+    Parameters
+    ----------
+    feature : (n_trees, 2**depth - 1) uint16
+    threshold : (n_trees, 2**depth - 1) uint8
+    value : (n_trees, 2**depth) int32, score steps
+    """
+
+    feature: NDArray[np.uint16]
+    threshold: NDArray[np.uint8]
+    value: NDArray[np.int32]
+
+    @property
+    def n_trees(self) -> int:
+        """Number of trees."""
+        return self.feature.shape[0]
+
+    @property
+    def depth(self) -> int:
+        """Depth of every tree."""
+        return (self.feature.shape[1] + 1).bit_length() - 1
+
+
+def no_trees(depth: int = 5) -> Trees:
+    """Return an empty forest."""
+    nodes = (1 << depth) - 1
+    return Trees(
+        np.empty((0, nodes), np.uint16), np.empty((0, nodes), np.uint8), np.empty((0, nodes + 1), np.int32)
+    )
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class Model:
+    """An additive model over binned features: intercept + tables + pair tables + trees.
+
+    Parameters
+    ----------
+    bins : tuple of FeatureBins
+    intercept : (n_scores,) int32, score steps
+    tables : tuple of ((n_bins, n_scores) int32), score steps
+        One shape function per feature; ``n_scores`` is the number of classes for multiclass, else 1.
+    pairs : tuple of PairTable
+        Only with one score.
+    trees : Trees
+        Only with one score.
+    """
+
+    bins: tuple[FeatureBins, ...]
+    intercept: NDArray[np.int32]
+    tables: tuple[NDArray[np.int32], ...]
+    pairs: tuple[PairTable, ...] = ()
+    trees: Trees = field(default_factory=no_trees)
+
+    @property
+    def n_scores(self) -> int:
+        """Number of score columns."""
+        return self.intercept.shape[0]
+
+    @property
+    def n_features(self) -> int:
+        """Number of features."""
+        return len(self.bins)

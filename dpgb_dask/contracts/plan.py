@@ -1,0 +1,194 @@
+"""A Plan is a tuple of Stages; the Protocols of what a fit is made of."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dpgb_dask.contracts.boundary import Raw, Released
+from dpgb_dask.contracts.model import Model
+from dpgb_dask.contracts.queries import Query
+from dpgb_dask.contracts.schema import Schema
+from dpgb_dask.errors import PlanError
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Budget:
+    """The privacy asked for; no default anywhere, never read from a file or the environment.
+
+    Parameters
+    ----------
+    epsilon : float, > 0
+    delta : float, in (0, 1)
+        A constant chosen in advance, never 1/n.
+    """
+
+    epsilon: float
+    delta: float
+
+    def __post_init__(self) -> None:
+        for name, value, rule, good in (
+            ("epsilon", self.epsilon, "a finite number above 0", lambda v: 0 < v < float("inf")),
+            ("delta", self.delta, "strictly between 0 and 1", lambda v: 0 < v < 1),
+        ):
+            number = isinstance(value, int | float | np.floating | np.integer) and not isinstance(value, bool)
+            if not number or not good(value):
+                raise PlanError(f"{name}={value!r} must be {rule}.")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Shape:
+    """Public facts that stages may use.
+
+    Parameters
+    ----------
+    schema : Schema
+    weight_bits : int
+        Weights are integers in steps of 2**-weight_bits.
+    max_weight : int
+        Largest total weight of one row (or unit), in natural units.
+    """
+
+    schema: Schema
+    weight_bits: int = 0
+    max_weight: int = 1
+
+    @property
+    def kind(self) -> str:
+        """"binary", "multiclass" or "numeric"."""
+        return self.schema.target.type
+
+    @property
+    def n_features(self) -> int:
+        """Number of features."""
+        return self.schema.n_features
+
+    @property
+    def n_scores(self) -> int:
+        """Score columns."""
+        return len(self.schema.target.classes) if self.kind == "multiclass" else 1
+
+
+class PublicRng:
+    """Public randomness (partitions, trees): reproducible from a seed, one stream per label, no state to replay."""
+
+    def __init__(self, seed: int) -> None:
+        self.seed = seed
+
+    def stream(self, *label: int | str) -> np.random.Generator:
+        """Return the generator of a label; the same label gives the same numbers."""
+        words = [part if isinstance(part, int) else int.from_bytes(part.encode(), "little") for part in label]
+        return np.random.Generator(np.random.PCG64(np.random.SeedSequence([self.seed, *words])))
+
+
+@dataclass(frozen=True, eq=False, slots=True, kw_only=True)
+class State:
+    """What a fit knows between rounds; all of it public or released.
+
+    Parameters
+    ----------
+    shape : Shape
+    rng : PublicRng
+    total : int
+        Price of the whole plan, units of 2⁻⁶⁴ of μ².
+    left : int
+        What no query has spent yet.
+    n_rows : float
+        Noisy number of rows (weighted), at least 1.
+    counts : tuple of ((n_bins,) float64)
+        Noisy rows per bin, at least 1, per feature.
+    model : Model or None
+        None before the bins are released.
+    memory : Any
+        The running stage's own frozen record; None when a stage begins.
+    notes : dict
+        Released facts for the report and later stages.
+    """
+
+    shape: Shape
+    rng: PublicRng
+    total: int
+    left: int
+    n_rows: float = 1.0
+    counts: tuple[NDArray[np.float64], ...] = ()
+    model: Model | None = None
+    memory: Any = None
+    notes: dict[str, Any]
+
+
+class Stage(Protocol):
+    """A part of a plan: asks queries, turns released answers into the model. Holds options, no state."""
+
+    def next_query(self, state: State) -> Query | None:
+        """Return the next query, or None when the stage is done."""
+        ...
+
+    def update(self, state: State, query: Query, released: Released[NDArray[np.int64]]) -> State:
+        """Turn a released answer into the next state (post-processing)."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """A method, as a value: decides the model and its privacy.
+
+    Parameters
+    ----------
+    name : str
+    source : str
+        Paper and algorithm.
+    stages : tuple of Stage
+    kinds : tuple of str
+        Target types it can be used for.
+    """
+
+    name: str
+    source: str
+    stages: tuple[Stage, ...]
+    kinds: tuple[str, ...] = ("binary", "multiclass", "numeric")
+
+
+class Rounds(Protocol):
+    """Broadcast a message, reduce int64: the one interface of the back ends. Private side."""
+
+    def ask(self, model: Model | None, query: Query) -> Raw[NDArray[np.int64]]:
+        """Return the sealed sums of a query over all rows, at the scores of ``model``."""
+        ...
+
+    def fingerprint(self) -> int:
+        """Return Σ over rows of a keyed PRF of what the fit can see of the row, mod 2²⁵⁶. Private."""
+        ...
+
+    def close(self) -> None:
+        """Release shards and threads."""
+        ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Execution:
+    """Speed and memory; never changes the model.
+
+    Parameters
+    ----------
+    backend : {"auto", "local", "tasks"}
+        "auto": the current Dask client for Dask collections, else threads in this process.
+    n_threads : int or None
+        Threads of the local back end; None for the number of cores.
+    fan_in : int
+        Sums added per task of the reduction tree; below ``64`` workers a plain gather is used.
+    block_rows : int
+        Rows per kernel call.
+    memory_limit : int or None
+        Stated limit of a worker, bytes.
+    """
+
+    backend: str = "auto"
+    n_threads: int | None = None
+    fan_in: int = 16
+    block_rows: int = 1 << 14
+    memory_limit: int | None = None
+
+
+Progress = Callable[[str, int, int], None]  # (stage label, round, of how many); counts rounds, never rows

@@ -1,0 +1,290 @@
+"""Public facts about a table, given by the user and never read from rows: names, bounds, categories, target.
+
+The JSON form is ``Schema.to_dict()`` (DESIGN §8). Everything here is public; nothing in this module sees a row.
+"""
+
+import json
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+from dpgb_dask.errors import SchemaError
+
+VERSION = 1
+MAX_CATEGORIES = 250  # codes are uint8; "other" and "missing" take two more
+MAX_WEIGHT = 1 << 12  # rows · max_weight · 2**15 < 2**31 must leave room for several rows between flushes
+
+
+@dataclass(frozen=True, slots=True)
+class Numeric:
+    """A numeric feature with public bounds.
+
+    Parameters
+    ----------
+    low, high : float
+        Public bounds; values outside are clipped in silence.
+    integer : bool
+        Whether every value is a whole number.
+    missing : bool
+        Whether missing values are expected. They are always allowed: every feature has a missing bin.
+    """
+
+    low: float
+    high: float
+    integer: bool = False
+    missing: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Categorical:
+    """A categorical feature with its public list of categories; any other value is "other"."""
+
+    categories: tuple[Any, ...]
+    missing: bool = False
+
+
+Feature = Numeric | Categorical
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """What is predicted.
+
+    Parameters
+    ----------
+    name : str
+    type : {"binary", "multiclass", "numeric"}
+    classes : tuple
+        Public class labels; empty for a numeric target.
+    low, high : float
+        Public bounds of a numeric target.
+    """
+
+    name: str
+    type: Literal["binary", "multiclass", "numeric"]
+    classes: tuple[Any, ...] = ()
+    low: float = 0.0
+    high: float = 1.0
+
+
+class Schema:
+    """The public description of a table.
+
+    Parameters
+    ----------
+    features : mapping of str to feature
+        ``(low, high)`` declares a numeric feature, a list its categories; `Numeric` and `Categorical` say more.
+    classes : sequence, optional
+        Class labels of a classification target.
+    target_bounds : (float, float), optional
+        Public bounds of a regression target.
+    target : str
+        Name of the target column.
+    ignore : sequence of str
+        Columns that may be present and are never used.
+    max_weight : int
+        Largest sample weight; larger ones are clipped to it. Multiplies the sensitivity.
+    unit_id : str, optional
+        Column that names the privacy unit; never a feature.
+    private : bool
+        False when the facts were read from the data (``schema="infer"``).
+
+    Raises
+    ------
+    SchemaError
+        If a bound, list or name is missing or contradictory; the message names the column and the way out.
+
+    Privacy
+    -------
+    Public. Every fact here is taken as known to the reader of the model.
+
+    Examples
+    --------
+    >>> Schema({"age": (17, 90), "sex": ["Female", "Male"]}, classes=[0, 1]).names
+    ('age', 'sex')
+    """
+
+    def __init__(
+        self,
+        features: Mapping[str, Any],
+        classes: Sequence[Any] | None = None,
+        target_bounds: tuple[float, float] | None = None,
+        *,
+        target: str = "target",
+        ignore: Sequence[str] = (),
+        max_weight: int = 1,
+        unit_id: str | None = None,
+        private: bool = True,
+    ) -> None:
+        if not isinstance(features, Mapping) or not features:
+            raise SchemaError("features is empty: a schema declares at least one feature, e.g. {'age': (17, 90)}.")
+        self.features: dict[str, Feature] = {str(name): _feature(str(name), spec) for name, spec in features.items()}
+        self.target = _target(target, classes, target_bounds)
+        self.ignore = tuple(str(name) for name in ignore)
+        self.max_weight = _max_weight(max_weight)
+        self.unit_id = unit_id
+        self.private = private
+        for role, name in (("target", target), ("unit_id", unit_id), *(("ignore", name) for name in self.ignore)):
+            if name in self.features:
+                raise SchemaError(f"{role}={name!r} is also a feature. Remove it from one of the two.")
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Names of the features, in order."""
+        return tuple(self.features)
+
+    @property
+    def n_features(self) -> int:
+        """Number of features."""
+        return len(self.features)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the JSON form of DESIGN §8."""
+        features: dict[str, Any] = {}
+        for name, f in self.features.items():
+            if isinstance(f, Numeric):
+                features[name] = {
+                    "type": "numeric", "low": f.low, "high": f.high, "integer": f.integer, "missing": f.missing
+                }  # fmt: skip
+            else:
+                features[name] = {"type": "categorical", "categories": list(f.categories), "missing": f.missing}
+        t = self.target
+        target: dict[str, Any] = {"name": t.name, "type": t.type}
+        target |= {"low": t.low, "high": t.high} if t.type == "numeric" else {"classes": list(t.classes)}
+        out = {"version": VERSION, "features": features, "target": target, "ignore": list(self.ignore)}
+        out["max_weight"] = self.max_weight
+        if self.unit_id is not None:
+            out["unit_id"] = self.unit_id
+        return out
+
+    @classmethod
+    def from_dict(cls, data: Any) -> "Schema":
+        """Build a schema from its JSON form; raises `SchemaError` on anything malformed or of a newer version."""
+        if not isinstance(data, Mapping):
+            raise SchemaError(f"A schema is a JSON object with 'features' and 'target', not {type(data).__name__}.")
+        version = data.get("version", VERSION)
+        if not isinstance(version, int) or version > VERSION:
+            raise SchemaError(f"version={version!r} is newer than {VERSION}: update dpgb_dask to read this schema.")
+        known = {"version", "features", "target", "ignore", "max_weight", "unit_id"}
+        if unknown := sorted(set(data) - known):
+            raise SchemaError(f"Unknown keys {unknown} in the schema. Known: {sorted(known)}.")
+        features, target = data.get("features"), data.get("target")
+        if not isinstance(features, Mapping) or not isinstance(target, Mapping):
+            raise SchemaError("A schema needs 'features' and 'target', each a JSON object.")
+        kind = target.get("type")
+        if kind not in ("binary", "multiclass", "numeric"):
+            raise SchemaError(f"target type={kind!r} is unknown. Choose 'binary', 'multiclass' or 'numeric'.")
+        bounds = (target.get("low"), target.get("high")) if kind == "numeric" else None
+        classes = target.get("classes") if kind != "numeric" else None
+        if kind != "numeric" and not isinstance(classes, list | tuple):
+            raise SchemaError("A classification target needs its list of 'classes'.")
+        schema = cls(
+            features,
+            classes,
+            bounds,
+            target=str(target.get("name", "target")),
+            ignore=data.get("ignore", ()),
+            max_weight=data.get("max_weight", 1),
+            unit_id=data.get("unit_id"),
+        )
+        if schema.target.type != kind:
+            raise SchemaError(f"target type={kind!r} does not fit its {len(schema.target.classes)} classes.")
+        return schema
+
+    def save(self, path: str | Path) -> None:
+        """Write the JSON form."""
+        Path(path).write_text(json.dumps(self.to_dict(), indent=1) + "\n", encoding="utf-8")
+
+    @classmethod
+    def load(cls, path: str | Path) -> "Schema":
+        """Read a schema file."""
+        try:
+            data = json.loads(Path(path).read_text(encoding="utf-8"))
+        except OSError as error:
+            raise SchemaError(f"Schema file {str(path)!r} cannot be read: {error.strerror}.") from error
+        except ValueError as error:
+            raise SchemaError(f"Schema file {str(path)!r} is not JSON.") from error
+        return cls.from_dict(data)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Schema) and self.to_dict() == other.to_dict() and self.private == other.private
+
+    def __hash__(self) -> int:
+        return hash(json.dumps(self.to_dict(), sort_keys=True, default=str))
+
+    def __repr__(self) -> str:
+        return f"Schema({self.n_features} features, target={self.target.name!r}, type={self.target.type!r})"
+
+
+def _finite(value: Any) -> float | None:
+    """Return a finite float, or None for anything else (booleans and text included)."""
+    if isinstance(value, bool) or not hasattr(value, "__float__"):
+        return None
+    number = float(value)
+    return number if math.isfinite(number) else None
+
+
+def _feature(name: str, spec: Any) -> Feature:
+    if isinstance(spec, Numeric):
+        spec = {"type": "numeric", "low": spec.low, "high": spec.high, "integer": spec.integer, "missing": spec.missing}
+    elif isinstance(spec, Categorical):
+        spec = {"type": "categorical", "categories": spec.categories, "missing": spec.missing}
+    elif isinstance(spec, tuple):
+        if len(spec) != 2:
+            raise SchemaError(f"feature {name!r} has no bounds. Give (low, high) from public knowledge.")
+        spec = {"type": "numeric", "low": spec[0], "high": spec[1]}
+    elif isinstance(spec, list):
+        spec = {"type": "categorical", "categories": spec}
+    if not isinstance(spec, Mapping) or spec.get("type") not in ("numeric", "categorical"):
+        raise SchemaError(f"feature {name!r}: expected (low, high), a list of categories, or a 'type' in its JSON.")
+    if spec["type"] == "categorical":
+        return Categorical(_categories(name, spec.get("categories")), bool(spec.get("missing", False)))
+    if "private" in (spec.get("low"), spec.get("high")):
+        raise SchemaError(f"feature {name!r}: private bounds are not available yet. Give public numbers.")
+    low, high = _finite(spec.get("low")), _finite(spec.get("high"))
+    if low is None or high is None:
+        raise SchemaError(
+            f"feature {name!r} has no bounds. Give (low, high) from public knowledge, not from the data."
+        )
+    if low > high:
+        raise SchemaError(f"feature {name!r}: low={low:g} is above high={high:g}. Swap them.")
+    if not math.isfinite(high - low):
+        raise SchemaError(f"feature {name!r}: high - low overflows a float. Give narrower bounds.")
+    return Numeric(low, high, bool(spec.get("integer", False)), bool(spec.get("missing", False)))
+
+
+def _categories(name: str, values: Any) -> tuple[Any, ...]:
+    if isinstance(values, str) or not isinstance(values, Sequence):
+        raise SchemaError(f"feature {name!r} has no list of categories.")
+    categories = tuple(values)
+    if len(categories) > MAX_CATEGORIES:
+        raise SchemaError(
+            f"feature {name!r} has {len(categories)} categories, more than {MAX_CATEGORIES}: codes are stored as "
+            "uint8. Group the rarest ones, or drop them: what is not listed counts as 'other'."
+        )
+    if len(set(categories)) != len(categories):
+        raise SchemaError(f"feature {name!r} lists a category twice.")
+    return categories
+
+
+def _target(name: str, classes: Sequence[Any] | None, bounds: tuple[Any, Any] | None) -> Target:
+    if (classes is None) == (bounds is None):
+        raise SchemaError("Give either classes=[…] (classification) or target_bounds=(low, high) (regression).")
+    if classes is not None:
+        labels = tuple(classes)
+        if len(labels) < 2 or len(set(labels)) != len(labels) or len(labels) > MAX_CATEGORIES:
+            raise SchemaError(f"classes must be 2 to {MAX_CATEGORIES} different labels.")
+        return Target(name, "binary" if len(labels) == 2 else "multiclass", labels)
+    assert bounds is not None
+    low, high = (_finite(value) for value in bounds)
+    if low is None or high is None or low >= high:
+        raise SchemaError("target_bounds must be two finite numbers, low below high, from public knowledge.")
+    return Target(name, "numeric", (), low, high)
+
+
+def _max_weight(value: Any) -> int:
+    if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= MAX_WEIGHT:
+        raise SchemaError(f"max_weight={value!r} must be a whole number in [1, {MAX_WEIGHT}].")
+    return value
