@@ -118,8 +118,24 @@ class State:
     notes: dict[str, Any]
 
 
+@dataclass(frozen=True, slots=True)
+class Demand:
+    """What a stage will spend in a whole run, as shares of the plan's μ²; gates move it only within this range."""
+
+    at_least: float
+    at_most: float
+
+
 class Stage(Protocol):
     """A part of a plan: asks queries, turns released answers into the model. Holds options, no state."""
+
+    def declare(self, shape: Shape) -> Demand:
+        """Return the share of μ² the stage will spend."""
+        ...
+
+    def begin(self, state: State) -> State:
+        """Set the stage's memory; called once, before its first query."""
+        ...
 
     def next_query(self, state: State) -> Query | None:
         """Return the next query, or None when the stage is done."""

@@ -1,0 +1,66 @@
+"""Released answers in natural units."""
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dpgb_dask.contracts.boundary import Released
+from dpgb_dask.contracts.queries import GradientQuery, Query
+from dpgb_dask.losses import (
+    SOFTMAX_HESS_SCALE,
+    GRAD_ONE,
+    Gradient,
+    LogisticGradient,
+    SquaredGradient,
+)
+
+
+def natural(query: Query, released: Released[NDArray[np.int64]]) -> tuple[NDArray[np.float64], float]:
+    """Return (values, standard deviation of their noise) in natural units."""
+    step = 2.0 ** -(query.step_bits + released.receipt.scale_bits)
+    return released.value * step, released.receipt.sigma_steps * step
+
+
+def hess_scale(gradient: Gradient) -> float:
+    """Return a, where the released second component is a · h."""
+    if isinstance(gradient, LogisticGradient):
+        return gradient.hess_scale
+    if isinstance(gradient, SquaredGradient):
+        return gradient.hess_steps / GRAD_ONE
+    return SOFTMAX_HESS_SCALE
+
+
+def l2_norm(gradient: Gradient) -> float:
+    """Return the bound of ‖(g, a·h)‖ of one row, in natural units."""
+    return float(np.sqrt(gradient.l2_squared)) / GRAD_ONE
+
+
+def noise_sd(l2: float, price: int, price_one: int) -> float:
+    """Return the standard deviation a sum of sensitivity ``l2`` gets for ``price`` (σ = Δ / μ)."""
+    return l2 / float(np.sqrt(price / price_one))
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class Sums:
+    """Noisy gradient sums per cell.
+
+    Parameters
+    ----------
+    grad, hess : (n_cells, n_scores) float64, natural units
+    grad_sd, hess_sd : float
+        Standard deviations of the noise on each.
+    """
+
+    grad: NDArray[np.float64]
+    hess: NDArray[np.float64]
+    grad_sd: float
+    hess_sd: float
+
+
+def sums(query: GradientQuery, released: Released[NDArray[np.int64]]) -> Sums:
+    """Read a gradient answer."""
+    values, sd = natural(query, released)
+    table = values.reshape(query.n_cells, query.n_scores, 2)
+    a = hess_scale(query.gradient)
+    return Sums(table[..., 0], table[..., 1] / a, sd, sd / a)
