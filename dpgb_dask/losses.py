@@ -135,7 +135,9 @@ def logistic_gradient(clip: float, hess_scale: float) -> LogisticGradient:
 def softmax_gradient(n_classes: int) -> SoftmaxGradient:
     """Build the integer exponent table."""
     x = np.arange(TABLE_SIZE) * 2.0 ** (TABLE_SHIFT - 16)
-    return SoftmaxGradient(n_classes, np.maximum(np.rint(np.exp(-x) * (1 << 20)), 1).astype(np.int64))
+    return SoftmaxGradient(
+        n_classes, np.maximum(np.rint(np.exp(-x) * (1 << 20)), 1).astype(np.int64)
+    )
 
 
 SOFTMAX_HESS_SCALE = 2.0  # free up to c = 2: sup ‖(g, c·h)‖ stays √2 (notes/privacy B1.3)

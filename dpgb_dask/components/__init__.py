@@ -1,1 +1,1 @@
-"""components"""
+"""The choices an algorithm makes, from released values only."""

@@ -8,15 +8,17 @@ from numpy.typing import NDArray
 from dpgb_dask.contracts.boundary import Released
 from dpgb_dask.contracts.queries import GradientQuery, Query
 from dpgb_dask.losses import (
-    SOFTMAX_HESS_SCALE,
     GRAD_ONE,
+    SOFTMAX_HESS_SCALE,
     Gradient,
     LogisticGradient,
     SquaredGradient,
 )
 
 
-def natural(query: Query, released: Released[NDArray[np.int64]]) -> tuple[NDArray[np.float64], float]:
+def natural(
+    query: Query, released: Released[NDArray[np.int64]]
+) -> tuple[NDArray[np.float64], float]:
     """Return (values, standard deviation of their noise) in natural units."""
     step = 2.0 ** -(query.step_bits + released.receipt.scale_bits)
     return released.value * step, released.receipt.sigma_steps * step

@@ -147,7 +147,9 @@ def observe(
     leaf_weight = design.sum(1)
     pull = -(grad - grad_total * leaf_weight / leaf_weight.sum())
     certainty = 1 / (seen.grad_sd**2 + seen.sampling * leaf_weight)
-    keep = 1 - 1 / (seen.round + 2)  # late rounds linearise closer to the optimum, so they count more
+    keep = 1 - 1 / (
+        seen.round + 2
+    )  # late rounds linearise closer to the optimum, so they count more
     rooted = design @ block.root
     scaled = rooted * certainty[:, None]
     return replace(
@@ -182,7 +184,9 @@ class Intercept:
     precision: float = 0.0
     shift: float = 0.0
 
-    def step(self, grad: float, hess: float, seen: Observation, variance: float, damping: float) -> "Intercept":
+    def step(
+        self, grad: float, hess: float, seen: Observation, variance: float, damping: float
+    ) -> "Intercept":
         """Add one round's total (Σg with noise variance ``variance``, Σh) and move by a damped step."""
         keep = 1 - 1 / (seen.round + 2)
         certainty = 1 / (variance + seen.sampling * hess)

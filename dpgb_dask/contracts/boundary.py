@@ -22,7 +22,9 @@ class Sensitivity:
 
     def __post_init__(self) -> None:
         if self.l2_squared <= 0:
-            raise ValueError(f"l2_squared={self.l2_squared} must be positive: every query bounds what one row adds.")
+            raise ValueError(
+                f"l2_squared={self.l2_squared} must be positive: every query bounds what one row adds."
+            )
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +69,9 @@ class Raw(Generic[T]):
     def _open(self, receipt: Receipt) -> T:
         """Return the value against the receipt of its charge; ``controller/release.py`` alone may call this."""
         if not isinstance(receipt, Receipt):
-            raise UnreleasedError("A sealed value opens only against a Receipt. Ask Controller.release for it.")
+            raise UnreleasedError(
+                "A sealed value opens only against a Receipt. Ask Controller.release for it."
+            )
         return self.__value
 
     def __repr__(self) -> str:
@@ -76,9 +80,13 @@ class Raw(Generic[T]):
     __str__ = __repr__
 
     def __refuse(self, *_args: object, **_kwargs: object) -> NoReturn:
-        raise UnreleasedError("This value is private and sealed. Only Controller.release may open it.")
+        raise UnreleasedError(
+            "This value is private and sealed. Only Controller.release may open it."
+        )
 
-    __array__ = __iter__ = __len__ = __getitem__ = __float__ = __int__ = __index__ = __bool__ = __refuse
+    __array__ = __iter__ = __len__ = __getitem__ = __float__ = __int__ = __index__ = __bool__ = (
+        __refuse
+    )
     __reduce__ = __reduce_ex__ = __copy__ = __deepcopy__ = __refuse  # type: ignore[assignment]
     __eq__ = __ne__ = __lt__ = __le__ = __gt__ = __ge__ = __format__ = __refuse  # type: ignore[assignment]
     __hash__ = None  # type: ignore[assignment]

@@ -68,7 +68,9 @@ class Grid:
     def of(cls, schema: Schema, n_uniform: int) -> "Grid":
         """Build the grid of a schema."""
         features = list(schema.features.values())
-        edges = tuple(numeric_edges(f, n_uniform) if isinstance(f, Numeric) else None for f in features)
+        edges = tuple(
+            numeric_edges(f, n_uniform) if isinstance(f, Numeric) else None for f in features
+        )
         return cls(edges, tuple(n_cells(f, n_uniform) for f in features))
 
     @property
@@ -86,6 +88,8 @@ def coarsening(fine: Grid, coarse: Grid) -> NDArray[np.int64]:
             parts.append(start + np.arange(fine.sizes[j]))
             continue
         # the cell above fine edge k lies above as many coarse edges as are <= that edge
-        cell = np.concatenate(([0], np.searchsorted(e_coarse, e_fine, side="right"), [len(e_coarse) + 1]))
+        cell = np.concatenate(
+            ([0], np.searchsorted(e_coarse, e_fine, side="right"), [len(e_coarse) + 1])
+        )
         parts.append(start + cell)
     return np.concatenate(parts).astype(np.int64)

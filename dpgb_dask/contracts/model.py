@@ -35,9 +35,13 @@ class FeatureBins:
         if (self.edges is None) == (self.cell_to_bin is None):
             raise ValueError("Give edges (numeric) or cell_to_bin (categorical), not both.")
         if not 1 <= self.n_bins <= MAX_BINS:
-            raise ValueError(f"n_bins={self.n_bins} is outside [1, {MAX_BINS}]: codes are stored as uint8.")
+            raise ValueError(
+                f"n_bins={self.n_bins} is outside [1, {MAX_BINS}]: codes are stored as uint8."
+            )
         if self.edges is not None and self.n_bins != len(self.edges) + 2:
-            raise ValueError("A numeric feature has one bin more than edges, and one for missing values.")
+            raise ValueError(
+                "A numeric feature has one bin more than edges, and one for missing values."
+            )
 
     @property
     def categorical(self) -> bool:
@@ -100,7 +104,9 @@ def no_trees(depth: int = 5) -> Trees:
     """Return an empty forest."""
     nodes = (1 << depth) - 1
     return Trees(
-        np.empty((0, nodes), np.uint16), np.empty((0, nodes), np.uint8), np.empty((0, nodes + 1), np.int32)
+        np.empty((0, nodes), np.uint16),
+        np.empty((0, nodes), np.uint8),
+        np.empty((0, nodes + 1), np.int32),
     )
 
 

@@ -33,7 +33,9 @@ class Budget:
             ("epsilon", self.epsilon, "a finite number above 0", lambda v: 0 < v < float("inf")),
             ("delta", self.delta, "strictly between 0 and 1", lambda v: 0 < v < 1),
         ):
-            number = isinstance(value, int | float | np.floating | np.integer) and not isinstance(value, bool)
+            number = isinstance(value, int | float | np.floating | np.integer) and not isinstance(
+                value, bool
+            )
             if not number or not good(value):
                 raise PlanError(f"{name}={value!r} must be {rule}.")
 
@@ -57,7 +59,7 @@ class Shape:
 
     @property
     def kind(self) -> str:
-        """"binary", "multiclass" or "numeric"."""
+        """ "binary", "multiclass" or "numeric"."""
         return self.schema.target.type
 
     @property
@@ -79,7 +81,10 @@ class PublicRng:
 
     def stream(self, *label: int | str) -> np.random.Generator:
         """Return the generator of a label; the same label gives the same numbers."""
-        words = [part if isinstance(part, int) else int.from_bytes(part.encode(), "little") for part in label]
+        words = [
+            part if isinstance(part, int) else int.from_bytes(part.encode(), "little")
+            for part in label
+        ]
         return np.random.Generator(np.random.PCG64(np.random.SeedSequence([self.seed, *words])))
 
 
@@ -207,4 +212,6 @@ class Execution:
     memory_limit: int | None = None
 
 
-Progress = Callable[[str, int, int], None]  # (stage label, round, of how many); counts rounds, never rows
+Progress = Callable[
+    [str, int, int], None
+]  # (stage label, round, of how many); counts rounds, never rows

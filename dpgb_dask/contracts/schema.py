@@ -14,7 +14,9 @@ from dpgb_dask.errors import SchemaError
 
 VERSION = 1
 MAX_CATEGORIES = 250  # codes are uint8; "other" and "missing" take two more
-MAX_WEIGHT = 1 << 12  # rows · max_weight · 2**15 < 2**31 must leave room for several rows between flushes
+MAX_WEIGHT = (
+    1 << 12
+)  # rows · max_weight · 2**15 < 2**31 must leave room for several rows between flushes
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,16 +121,26 @@ class Schema:
         private: bool = True,
     ) -> None:
         if not isinstance(features, Mapping) or not features:
-            raise SchemaError("features is empty: a schema declares at least one feature, e.g. {'age': (17, 90)}.")
-        self.features: dict[str, Feature] = {str(name): _feature(str(name), spec) for name, spec in features.items()}
+            raise SchemaError(
+                "features is empty: a schema declares at least one feature, e.g. {'age': (17, 90)}."
+            )
+        self.features: dict[str, Feature] = {
+            str(name): _feature(str(name), spec) for name, spec in features.items()
+        }
         self.target = _target(target, classes, target_bounds)
         self.ignore = tuple(str(name) for name in ignore)
         self.max_weight = _max_weight(max_weight)
         self.unit_id = unit_id
         self.private = private
-        for role, name in (("target", target), ("unit_id", unit_id), *(("ignore", name) for name in self.ignore)):
+        for role, name in (
+            ("target", target),
+            ("unit_id", unit_id),
+            *(("ignore", name) for name in self.ignore),
+        ):
             if name in self.features:
-                raise SchemaError(f"{role}={name!r} is also a feature. Remove it from one of the two.")
+                raise SchemaError(
+                    f"{role}={name!r} is also a feature. Remove it from one of the two."
+                )
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -149,11 +161,22 @@ class Schema:
                     "type": "numeric", "low": f.low, "high": f.high, "integer": f.integer, "missing": f.missing
                 }  # fmt: skip
             else:
-                features[name] = {"type": "categorical", "categories": list(f.categories), "missing": f.missing}
+                features[name] = {
+                    "type": "categorical",
+                    "categories": list(f.categories),
+                    "missing": f.missing,
+                }
         t = self.target
         target: dict[str, Any] = {"name": t.name, "type": t.type}
-        target |= {"low": t.low, "high": t.high} if t.type == "numeric" else {"classes": list(t.classes)}
-        out = {"version": VERSION, "features": features, "target": target, "ignore": list(self.ignore)}
+        target |= (
+            {"low": t.low, "high": t.high} if t.type == "numeric" else {"classes": list(t.classes)}
+        )
+        out = {
+            "version": VERSION,
+            "features": features,
+            "target": target,
+            "ignore": list(self.ignore),
+        }
         out["max_weight"] = self.max_weight
         if self.unit_id is not None:
             out["unit_id"] = self.unit_id
@@ -163,10 +186,14 @@ class Schema:
     def from_dict(cls, data: Any) -> "Schema":
         """Build a schema from its JSON form; raises `SchemaError` on anything malformed or of a newer version."""
         if not isinstance(data, Mapping):
-            raise SchemaError(f"A schema is a JSON object with 'features' and 'target', not {type(data).__name__}.")
+            raise SchemaError(
+                f"A schema is a JSON object with 'features' and 'target', not {type(data).__name__}."
+            )
         version = data.get("version", VERSION)
         if not isinstance(version, int) or version > VERSION:
-            raise SchemaError(f"version={version!r} is newer than {VERSION}: update dpgb_dask to read this schema.")
+            raise SchemaError(
+                f"version={version!r} is newer than {VERSION}: update dpgb_dask to read this schema."
+            )
         known = {"version", "features", "target", "ignore", "max_weight", "unit_id"}
         if unknown := sorted(set(data) - known):
             raise SchemaError(f"Unknown keys {unknown} in the schema. Known: {sorted(known)}.")
@@ -175,7 +202,9 @@ class Schema:
             raise SchemaError("A schema needs 'features' and 'target', each a JSON object.")
         kind = target.get("type")
         if kind not in ("binary", "multiclass", "numeric"):
-            raise SchemaError(f"target type={kind!r} is unknown. Choose 'binary', 'multiclass' or 'numeric'.")
+            raise SchemaError(
+                f"target type={kind!r} is unknown. Choose 'binary', 'multiclass' or 'numeric'."
+            )
         bounds = (target.get("low"), target.get("high")) if kind == "numeric" else None
         classes = target.get("classes") if kind != "numeric" else None
         if kind != "numeric" and not isinstance(classes, list | tuple):
@@ -190,7 +219,9 @@ class Schema:
             unit_id=data.get("unit_id"),
         )
         if schema.target.type != kind:
-            raise SchemaError(f"target type={kind!r} does not fit its {len(schema.target.classes)} classes.")
+            raise SchemaError(
+                f"target type={kind!r} does not fit its {len(schema.target.classes)} classes."
+            )
         return schema
 
     def save(self, path: str | Path) -> None:
@@ -203,13 +234,19 @@ class Schema:
         try:
             data = json.loads(Path(path).read_text(encoding="utf-8"))
         except OSError as error:
-            raise SchemaError(f"Schema file {str(path)!r} cannot be read: {error.strerror}.") from error
+            raise SchemaError(
+                f"Schema file {str(path)!r} cannot be read: {error.strerror}."
+            ) from error
         except ValueError as error:
             raise SchemaError(f"Schema file {str(path)!r} is not JSON.") from error
         return cls.from_dict(data)
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, Schema) and self.to_dict() == other.to_dict() and self.private == other.private
+        return (
+            isinstance(other, Schema)
+            and self.to_dict() == other.to_dict()
+            and self.private == other.private
+        )
 
     def __hash__(self) -> int:
         return hash(json.dumps(self.to_dict(), sort_keys=True, default=str))
@@ -228,21 +265,35 @@ def _finite(value: Any) -> float | None:
 
 def _feature(name: str, spec: Any) -> Feature:
     if isinstance(spec, Numeric):
-        spec = {"type": "numeric", "low": spec.low, "high": spec.high, "integer": spec.integer, "missing": spec.missing}
+        spec = {
+            "type": "numeric",
+            "low": spec.low,
+            "high": spec.high,
+            "integer": spec.integer,
+            "missing": spec.missing,
+        }
     elif isinstance(spec, Categorical):
         spec = {"type": "categorical", "categories": spec.categories, "missing": spec.missing}
     elif isinstance(spec, tuple):
         if len(spec) != 2:
-            raise SchemaError(f"feature {name!r} has no bounds. Give (low, high) from public knowledge.")
+            raise SchemaError(
+                f"feature {name!r} has no bounds. Give (low, high) from public knowledge."
+            )
         spec = {"type": "numeric", "low": spec[0], "high": spec[1]}
     elif isinstance(spec, list):
         spec = {"type": "categorical", "categories": spec}
     if not isinstance(spec, Mapping) or spec.get("type") not in ("numeric", "categorical"):
-        raise SchemaError(f"feature {name!r}: expected (low, high), a list of categories, or a 'type' in its JSON.")
+        raise SchemaError(
+            f"feature {name!r}: expected (low, high), a list of categories, or a 'type' in its JSON."
+        )
     if spec["type"] == "categorical":
-        return Categorical(_categories(name, spec.get("categories")), bool(spec.get("missing", False)))
+        return Categorical(
+            _categories(name, spec.get("categories")), bool(spec.get("missing", False))
+        )
     if "private" in (spec.get("low"), spec.get("high")):
-        raise SchemaError(f"feature {name!r}: private bounds are not available yet. Give public numbers.")
+        raise SchemaError(
+            f"feature {name!r}: private bounds are not available yet. Give public numbers."
+        )
     low, high = _finite(spec.get("low")), _finite(spec.get("high"))
     if low is None or high is None:
         raise SchemaError(
@@ -271,7 +322,9 @@ def _categories(name: str, values: Any) -> tuple[Any, ...]:
 
 def _target(name: str, classes: Sequence[Any] | None, bounds: tuple[Any, Any] | None) -> Target:
     if (classes is None) == (bounds is None):
-        raise SchemaError("Give either classes=[…] (classification) or target_bounds=(low, high) (regression).")
+        raise SchemaError(
+            "Give either classes=[…] (classification) or target_bounds=(low, high) (regression)."
+        )
     if classes is not None:
         labels = tuple(classes)
         if len(labels) < 2 or len(set(labels)) != len(labels) or len(labels) > MAX_CATEGORIES:
@@ -280,7 +333,9 @@ def _target(name: str, classes: Sequence[Any] | None, bounds: tuple[Any, Any] | 
     assert bounds is not None
     low, high = (_finite(value) for value in bounds)
     if low is None or high is None or low >= high:
-        raise SchemaError("target_bounds must be two finite numbers, low below high, from public knowledge.")
+        raise SchemaError(
+            "target_bounds must be two finite numbers, low below high, from public knowledge."
+        )
     return Target(name, "numeric", (), low, high)
 
 

@@ -1,0 +1,128 @@
+"""Released bins from a noisy histogram over the public grid: heavy isolated cells stay alone, the rest is merged.
+
+Post-processing of one release (notes/default-method.md §3, stage 0).
+"""
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dpgb_dask.contracts.model import FeatureBins
+
+ATOM_SD = 4.0  # a cell is an atom if it sticks out of its neighbours by 4 standard deviations …
+ATOM_SHARE = 0.0015  # … and by this share of all rows …
+ATOM_RATIO = 3.0  # … and holds three times what its neighbours do
+MASS_SD = 1.5  # a bin's mass must exceed this many standard deviations of its own noise
+LAST_SHARE = 0.5  # a remainder needs this part of the wanted mass to be a bin of its own
+
+
+def find_atoms(counts: NDArray[np.float64], sd: float, n_rows: float) -> NDArray[np.bool_]:
+    """Return which cells hold a heavy single value (zero inflation, round numbers)."""
+    n = len(counts)
+    padded = np.pad(counts, 3, mode="edge")
+    around = np.median([padded[i : i + n] for i in (0, 1, 2, 4, 5, 6)], axis=0)
+    around = np.maximum(around, 0)
+    threshold = max(ATOM_SD * sd, ATOM_SHARE * n_rows)
+    sticks_out: NDArray[np.bool_] = (counts - around > threshold) & (counts > ATOM_RATIO * around)
+    return sticks_out
+
+
+def merge_cells(
+    counts: NDArray[np.float64], sd: float, n_rows: float, max_bins: int
+) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
+    """Merge consecutive cells into bins of enough noisy mass.
+
+    Parameters
+    ----------
+    counts : (n_cells,) float64
+        Noisy rows per cell, missing left out.
+    sd : float
+        Standard deviation of the noise of a cell.
+    n_rows : float
+        Noisy number of rows.
+    max_bins : int
+        Wanted number of bins: a bin closes when it holds ``n_rows / max_bins``.
+
+    Returns
+    -------
+    last : (n_bins,) int64
+        Last cell of each bin, increasing.
+    mass : (n_bins,) float64
+        Noisy rows per bin.
+    """
+    wanted = n_rows / max_bins
+    atoms = find_atoms(counts, sd, n_rows)
+    last: list[int] = []
+    mass: list[float] = []
+    joinable = False  # whether the newest bin may take a remainder (atoms may not)
+    held, n_held = 0.0, 0
+
+    def close(cell: int) -> None:
+        nonlocal held, n_held, joinable
+        if n_held == 0:
+            return
+        if held < max(LAST_SHARE * wanted, MASS_SD * sd * np.sqrt(n_held)) and joinable:
+            last[-1] = cell
+            mass[-1] += held
+        else:
+            last.append(cell)
+            mass.append(held)
+            joinable = True
+        held, n_held = 0.0, 0
+
+    for cell, count in enumerate(counts):
+        if atoms[cell]:
+            close(cell - 1)
+            last.append(cell)
+            mass.append(float(count))
+            joinable = False
+            continue
+        held += float(count)
+        n_held += 1
+        if held >= max(wanted, MASS_SD * sd * np.sqrt(n_held)):
+            close(cell)
+    close(len(counts) - 1)
+    return np.array(last, dtype=np.int64), np.array(mass)
+
+
+def numeric_bins(
+    edges: NDArray[np.float64], counts: NDArray[np.float64], sd: float, n_rows: float, max_bins: int
+) -> tuple[FeatureBins, NDArray[np.float64]]:
+    """Return the bins of a numeric feature and their noisy rows (missing last).
+
+    Parameters
+    ----------
+    edges : (n_edges,) float64
+        Public edges of the cells.
+    counts : (n_edges + 2,) float64
+        Noisy rows per cell, missing last.
+    """
+    # two codes are kept: the missing bin, and one more because atoms come on top of the wanted number
+    last, mass = merge_cells(counts[:-1], sd, n_rows, max_bins)
+    while len(last) > 254:
+        keep = np.ones(len(last), dtype=bool)
+        lightest = int(np.argmin(mass[:-1] + mass[1:]))
+        mass[lightest + 1] += mass[lightest]
+        keep[lightest] = False
+        last, mass = last[keep], mass[keep]
+    bins = FeatureBins(edges[last[:-1]], None, len(last) + 1)
+    return bins, _scaled(np.append(mass, counts[-1]), n_rows)
+
+
+def categorical_bins(
+    counts: NDArray[np.float64], n_rows: float
+) -> tuple[FeatureBins, NDArray[np.float64]]:
+    """Return the bins of a categorical feature, heaviest first, and their noisy rows.
+
+    Sorting makes ``code > threshold`` a split between frequent and rare categories, which is what the trees use.
+    """
+    order = np.argsort(-counts, kind="stable")
+    cell_to_bin = np.empty(len(counts), dtype=np.uint8)
+    cell_to_bin[order] = np.arange(len(counts), dtype=np.uint8)
+    return FeatureBins(None, cell_to_bin, len(counts)), _scaled(counts[order], n_rows)
+
+
+def _scaled(counts: NDArray[np.float64], n_rows: float) -> NDArray[np.float64]:
+    """Make counts at least one row and sum to the noisy number of rows."""
+    positive = np.maximum(counts, 1.0)
+    scaled: NDArray[np.float64] = positive * (n_rows / positive.sum())
+    return scaled
