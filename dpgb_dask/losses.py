@@ -75,7 +75,8 @@ class SoftmaxGradient:
     """Unclipped multiclass log-loss in integers.
 
     With e_k = exp_table[(max score - score_k) >> TABLE_SHIFT], p_k = ⌊e_k · 2¹⁵ / Σe⌋ for k ≠ y and p_y = 2¹⁵ - Σ p_k,
-    the gradient p - 2¹⁵·1_y has norm at most √2 · 2¹⁵, and (g, 2·h) too, for h_k = ⌊p_k (2¹⁵ - p_k) / 2¹⁵⌋ (notes/privacy B1.3).
+    the gradient g = p - 2¹⁵·1_y has norm at most √2 · 2¹⁵, and so has (g, 2h), with h_k truncated: p is exactly on the
+    simplex, where the bound holds in the reals (vertex; equality at (0, ½, ½)), and truncating h only shrinks it.
 
     Parameters
     ----------

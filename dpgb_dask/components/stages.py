@@ -49,6 +49,26 @@ NORMAL_SPREAD = 1.64  # that quantile of |r| is about 1.3 to 1.64 standard devia
 # ------------------------------------------------------------------------------------------------------------ shared
 
 
+def check_whole(name: str, value: Any, low: int, high: int) -> None:
+    """Raise `PlanError` unless ``value`` is a whole number in [low, high]."""
+    if (
+        isinstance(value, bool)
+        or not isinstance(value, int | np.integer)
+        or not low <= value <= high
+    ):
+        raise PlanError(f"{name}={value!r} must be a whole number in [{low}, {high}].")
+
+
+def check_rate(name: str, value: Any) -> None:
+    """Raise `PlanError` unless ``value`` is in (0, 1]."""
+    if (
+        isinstance(value, bool)
+        or not isinstance(value, int | float | np.floating)
+        or not 0 < value <= 1
+    ):
+        raise PlanError(f"{name}={value!r} must be in (0, 1].")
+
+
 def gradient_of(kind: str, clip: float, n_classes: int) -> Gradient:
     """Return the loss's integer gradient at a clip (1 is no clip for a numeric target scaled to [-1, 1])."""
     if kind == "binary":
@@ -75,7 +95,7 @@ def steps(values: Any) -> NDArray[np.int32]:
 
 
 def coarsen(mass: NDArray[np.float64], categorical: bool, n: int) -> NDArray[np.uint8]:
-    """Map bins to at most ``n`` levels, never decreasing: equal noisy mass, or the n - 1 heaviest categories and the rest.
+    """Map bins to at most ``n`` levels, never decreasing: equal noisy mass, or the heaviest categories and the rest.
 
     Categorical bins are sorted by mass, so levels are ordered for both kinds.
     """
@@ -216,10 +236,15 @@ class Bins:
     share: float = schedules.BINS_SHARE
     max_bins: int | None = None
 
+    def __post_init__(self) -> None:
+        """Check the options."""
+        if self.max_bins is not None:
+            check_whole("max_bins", self.max_bins, 2, 250)
+
     def declare(self, shape: Shape) -> Demand:  # noqa: ARG002
         """Row count and histogram."""
         share = schedules.COUNT_SHARE + self.share
-        return Demand(share, share)
+        return Demand(share, share, 2)
 
     def begin(self, state: State) -> State:
         """Nothing is known yet."""
@@ -312,7 +337,7 @@ class Start:
     def declare(self, shape: Shape) -> Demand:
         """1 % of what the bins left; the same again for the first residual scale."""
         share = schedules.START_SHARE * (2 if shape.kind == "numeric" else 1)
-        return Demand(0.85 * share, share)
+        return Demand(0.85 * share, share, 2)
 
     def begin(self, state: State) -> State:
         """Fix the price of each start release."""
@@ -480,9 +505,14 @@ class MainEffects:
     rounds: int = schedules.MAIN_ROUNDS
     damping: float = schedules.DAMPING
 
+    def __post_init__(self) -> None:
+        """Check the options."""
+        check_whole("rounds", self.rounds, 1, 10_000)
+        check_rate("damping", self.damping)
+
     def declare(self, shape: Shape) -> Demand:
-        """The rest, or what pairs and forest leave of it."""
-        return Demand(0.85 if shape.kind == "multiclass" else 0.25, 0.95)
+        """Ask for what pairs and forest leave of the rest."""
+        return Demand(0.85 if shape.kind == "multiclass" else 0.25, 0.95, self.rounds + 1)
 
     def begin(self, state: State) -> State:
         """Build the prior of every feature; choose the leaves per partition."""
@@ -591,8 +621,8 @@ class Pairs:
     damping: float = schedules.DAMPING
 
     def declare(self, shape: Shape) -> Demand:
-        """Nothing, or up to half of what the forest leaves."""
-        return Demand(0.0, 0.0 if shape.kind == "multiclass" else 0.5)
+        """Ask for nothing, or for up to half of what the forest leaves."""
+        return Demand(0.0, 0.0 if shape.kind == "multiclass" else 0.5, self.rounds + 2)
 
     def begin(self, state: State) -> State:
         """Build the candidate tables, if the gate lets them in."""
@@ -723,9 +753,14 @@ class Forest:
     learning_rate: float = 0.1
     levels: int = 16
 
+    def __post_init__(self) -> None:
+        """Check the options."""
+        check_whole("depth", self.depth, 1, 8)
+        check_rate("learning_rate", self.learning_rate)
+
     def declare(self, shape: Shape) -> Demand:
-        """Nothing, or its share and what the stages before it left."""
-        return Demand(0.0, 0.0 if shape.kind == "multiclass" else 1.0)
+        """Ask for nothing, or for its share and what the stages before it left."""
+        return Demand(0.0, 0.0 if shape.kind == "multiclass" else 1.0, self.rounds + 1)
 
     def begin(self, state: State) -> State:
         """Start with all that is left, if the gate lets it in."""

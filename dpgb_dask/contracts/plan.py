@@ -1,5 +1,6 @@
 """A Plan is a tuple of Stages; the Protocols of what a fit is made of."""
 
+import hashlib
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Protocol
@@ -125,17 +126,26 @@ class State:
 
 @dataclass(frozen=True, slots=True)
 class Demand:
-    """What a stage will spend in a whole run, as shares of the plan's μ²; gates move it only within this range."""
+    """What a stage will ask in a whole run; gates move it only within these limits.
+
+    Parameters
+    ----------
+    at_least, at_most : float
+        Share of the plan's μ².
+    n_queries : int
+        Most queries it asks, for progress.
+    """
 
     at_least: float
     at_most: float
+    n_queries: int
 
 
 class Stage(Protocol):
     """A part of a plan: asks queries, turns released answers into the model. Holds options, no state."""
 
     def declare(self, shape: Shape) -> Demand:
-        """Return the share of μ² the stage will spend."""
+        """Return what the stage will ask for in a whole run."""
         ...
 
     def begin(self, state: State) -> State:
@@ -161,14 +171,32 @@ class Plan:
     source : str
         Paper and algorithm.
     stages : tuple of Stage
-    kinds : tuple of str
-        Target types it can be used for.
+    mends : tuple of str
+        Where a step of the source is not private as published, and what is done instead.
+
+    Raises
+    ------
+    PlanError
+        If the stages declare more than the whole budget.
     """
 
     name: str
     source: str
     stages: tuple[Stage, ...]
-    kinds: tuple[str, ...] = ("binary", "multiclass", "numeric")
+    mends: tuple[str, ...] = ()
+
+    def n_queries(self, shape: Shape) -> int:
+        """Return the most queries a run asks; raises `PlanError` if the stages declare more than there is."""
+        demands = [stage.declare(shape) for stage in self.stages]
+        if (declared := sum(d.at_least for d in demands)) > 1:
+            raise PlanError(
+                f"The stages of {self.name!r} declare {declared:.3f} of μ²: at most 1 is there."
+            )
+        return sum(d.n_queries for d in demands)
+
+    def digest(self) -> bytes:
+        """Return a hash of the plan's stages and options, the same on every machine."""
+        return hashlib.sha256(repr(self).encode()).digest()
 
 
 class Rounds(Protocol):
