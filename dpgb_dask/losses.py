@@ -5,6 +5,7 @@ the exact maximum over what the code can produce (DESIGN §3).
 """
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -108,7 +109,7 @@ def unpack(packed: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int
     return (packed - h) >> 32, h
 
 
-def sigmoid(x: NDArray[np.float64]) -> NDArray[np.float64]:
+def sigmoid(x: NDArray[Any]) -> NDArray[Any]:
     """Logistic function, without overflow."""
     e = np.exp(-np.abs(x))
     return np.where(x >= 0, 1 / (1 + e), e / (1 + e))
@@ -144,7 +145,7 @@ def softmax_gradient(n_classes: int) -> SoftmaxGradient:
 SOFTMAX_HESS_SCALE = 2.0  # free up to c = 2: sup ‖(g, c·h)‖ stays √2 (notes/privacy B1.3)
 
 
-def clipped_probability(score: NDArray[np.float64], clip: float = 0.5) -> NDArray[np.float64]:
+def clipped_probability(score: NDArray[Any], clip: float = 0.5) -> NDArray[Any]:
     """Invert the clipped link: the q with q·min(1-p, c) = (1-q)·min(p, c), p = sigmoid(score).
 
     At c = ½ and score <= 0: q = p / (p + ½); symmetric above (notes/default-method §3, stage 5).

@@ -21,7 +21,7 @@ def natural(
 ) -> tuple[NDArray[np.float64], float]:
     """Return (values, standard deviation of their noise) in natural units."""
     step = 2.0 ** -(query.step_bits + released.receipt.scale_bits)
-    return released.value * step, released.receipt.sigma_steps * step
+    return (released.value * step).astype(np.float64), released.receipt.sigma_steps * step
 
 
 def hess_scale(gradient: Gradient) -> float:

@@ -29,6 +29,7 @@ from dpgb_dask.contracts.queries import (
     TargetSumQuery,
     TreeSumsQuery,
 )
+from dpgb_dask.errors import PlanError
 from dpgb_dask.losses import (
     GRAD_ONE,
     Gradient,
@@ -637,7 +638,7 @@ class Pairs:
         totals: Totals = fresh_totals(state.notes["totals"])
         kernels = []
         for mass, bins, level in zip(state.counts, state.model.bins, levels, strict=True):
-            coarse = np.bincount(level, mass)
+            coarse = np.bincount(level, mass).astype(np.float64)
             kernels.append(
                 (
                     coarse,
@@ -650,7 +651,7 @@ class Pairs:
             cells.append(PairCells(i, j, levels[i], levels[j], len(mass_i), len(mass_j)))
             # rows per cell as if independent; the measured Hessian corrects it
             mass = np.outer(mass_i, mass_j).ravel() / state.n_rows
-            root = smoothing.square_root(np.kron(prior_i, prior_j))
+            root = smoothing.square_root(np.kron(prior_i, prior_j).astype(np.float64))
             blocks.append((smoothing.new_block(mass, root, totals.hess[0]),))
         memory = BlocksMemory(
             blocks=tuple(blocks),

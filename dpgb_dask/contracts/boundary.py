@@ -87,8 +87,8 @@ class Raw(Generic[T]):
     __array__ = __iter__ = __len__ = __getitem__ = __float__ = __int__ = __index__ = __bool__ = (
         __refuse
     )
-    __reduce__ = __reduce_ex__ = __copy__ = __deepcopy__ = __refuse  # type: ignore[assignment]
-    __eq__ = __ne__ = __lt__ = __le__ = __gt__ = __ge__ = __format__ = __refuse  # type: ignore[assignment]
+    __reduce__ = __reduce_ex__ = __copy__ = __deepcopy__ = __refuse
+    __eq__ = __ne__ = __lt__ = __le__ = __gt__ = __ge__ = __format__ = __refuse
     __hash__ = None  # type: ignore[assignment]
 
 

@@ -28,7 +28,7 @@ def numeric_edges(feature: Numeric, n_uniform: int) -> NDArray[np.float64]:
     if width <= 0:
         return np.empty(0)
     if feature.integer and width <= ONE_CELL_EACH:
-        return np.arange(np.floor(low), np.ceil(high)) + 0.5
+        return np.arange(np.floor(low), np.ceil(high), dtype=np.float64) + 0.5
     step = FINE // n_uniform
     parts = [low + width * (np.arange(step, FINE, step) / FINE)]
     geometric = 2.0 ** (-np.arange(1, GEOMETRIC + 1) / PER_OCTAVE)
@@ -39,7 +39,7 @@ def numeric_edges(feature: Numeric, n_uniform: int) -> NDArray[np.float64]:
     edges = np.concatenate(parts)
     if feature.integer:
         edges = np.floor(edges) + 0.5
-    return np.unique(edges)
+    return np.unique(edges).astype(np.float64)
 
 
 def n_cells(feature: Feature, n_uniform: int) -> int:

@@ -15,6 +15,12 @@ from dpgb_dask.contracts.schema import Schema
 from dpgb_dask.errors import PlanError
 
 
+def _check_between(name: str, value: Any, high: float, rule: str) -> None:
+    number = isinstance(value, int | float | np.number) and not isinstance(value, bool)
+    if not number or not 0 < value < high:  # NaN compares false
+        raise PlanError(f"{name}={value!r} must be {rule}.")
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Budget:
     """The privacy asked for; no default anywhere, never read from a file or the environment.
@@ -30,15 +36,8 @@ class Budget:
     delta: float
 
     def __post_init__(self) -> None:
-        for name, value, rule, good in (
-            ("epsilon", self.epsilon, "a finite number above 0", lambda v: 0 < v < float("inf")),
-            ("delta", self.delta, "strictly between 0 and 1", lambda v: 0 < v < 1),
-        ):
-            number = isinstance(value, int | float | np.floating | np.integer) and not isinstance(
-                value, bool
-            )
-            if not number or not good(value):
-                raise PlanError(f"{name}={value!r} must be {rule}.")
+        _check_between("epsilon", self.epsilon, float("inf"), "a finite number above 0")
+        _check_between("delta", self.delta, 1.0, "strictly between 0 and 1")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,7 +59,7 @@ class Shape:
 
     @property
     def kind(self) -> str:
-        """ "binary", "multiclass" or "numeric"."""
+        """Type of the target: binary, multiclass or numeric."""
         return self.schema.target.type
 
     @property

@@ -112,7 +112,7 @@ class Schema:
         self,
         features: Mapping[str, Any],
         classes: Sequence[Any] | None = None,
-        target_bounds: tuple[float, float] | None = None,
+        target_bounds: tuple[Any, Any] | None = None,
         *,
         target: str = "target",
         ignore: Sequence[str] = (),
@@ -120,7 +120,7 @@ class Schema:
         unit_id: str | None = None,
         private: bool = True,
     ) -> None:
-        if not isinstance(features, Mapping) or not features:
+        if not features:
             raise SchemaError(
                 "features is empty: a schema declares at least one feature, e.g. {'age': (17, 90)}."
             )
