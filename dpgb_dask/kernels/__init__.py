@@ -1,9 +1,11 @@
-"""Numba row loops over integer codes, and the one decorator they share."""
+"""Numba row loops over integer codes, the one decorator they share, and how arrays enter them."""
 
 from collections.abc import Callable
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import numba
+import numpy as np
+from numpy.typing import DTypeLike, NDArray
 
 F = TypeVar("F", bound=Callable[..., object])
 
@@ -11,3 +13,102 @@ F = TypeVar("F", bound=Callable[..., object])
 def kernel(function: F) -> F:
     """Compile a row loop: no GIL, cached on disk; keeps the type hints that ``njit`` drops."""
     return numba.njit(nogil=True, cache=True)(function)  # type: ignore[no-any-return]
+
+
+def readable(name: str, array: NDArray[Any], dtype: DTypeLike, ndim: int) -> NDArray[Any]:
+    """Return an input array as a read-only view.
+
+    Dask hands over read-only memory at times, and numba compiles a second version for it. With every
+    input read-only there is one version, and no kernel can write to its inputs.
+
+    Raises
+    ------
+    ValueError
+        If dtype, number of axes or contiguity differ; no length is printed.
+    """
+    _check(name, array, dtype, ndim)
+    view = array.view()
+    view.flags.writeable = False
+    return view
+
+
+def writable(name: str, array: NDArray[Any], dtype: DTypeLike, ndim: int) -> NDArray[Any]:
+    """Return an array that a kernel writes to.
+
+    Raises
+    ------
+    ValueError
+        If it is read-only, or its dtype, number of axes or contiguity differ.
+    """
+    _check(name, array, dtype, ndim)
+    if not array.flags.writeable:
+        raise ValueError(f"{name} is read-only, and is written to. Pass a copy.")
+    return array
+
+
+def _check(name: str, array: NDArray[Any], dtype: DTypeLike, ndim: int) -> None:
+    if array.dtype != dtype or array.ndim != ndim:
+        raise ValueError(
+            f"{name} has dtype={array.dtype} and {array.ndim} axes, not "
+            f"dtype={np.dtype(dtype)} and {ndim}. Convert it before the kernel."
+        )
+    if not array.flags.carray and not array.flags.c_contiguous:
+        raise ValueError(f"{name} is not C-contiguous. Pass np.ascontiguousarray({name}).")
+
+
+def same_rows(**arrays: NDArray[Any] | None) -> None:
+    """Check that the last axes agree; the message names the arrays and prints no length.
+
+    Raises
+    ------
+    ValueError
+        If two of them differ.
+    """
+    lengths = {array.shape[-1] for array in arrays.values() if array is not None}
+    if len(lengths) > 1:
+        raise ValueError(f"{', '.join(arrays)} differ in rows. Pass the same row block of each.")
+
+
+def warm() -> None:
+    """Call every kernel once on tiny arrays of every supported dtype, so that no round waits for a compiler."""
+    from dpgb_dask.kernels import bin as bins  # inside: these modules import `kernel` from here
+    from dpgb_dask.kernels import gradient, histogram, predict, route
+
+    n = 3
+    edges = [
+        np.array([0.0]),
+        np.arange(40.0),
+        np.concatenate((np.geomspace(1e-9, 1e-3, 20), [1.0])),
+    ]
+    for dtype in (np.float32, np.float64):
+        rows = np.zeros((n, len(edges)), dtype)
+        codes = np.empty((len(edges), n), np.uint8)
+        bins.bin_matrix(rows, edges, codes)
+        bins.bin_matrix(np.asfortranarray(rows), edges, codes)
+        for column, edge in enumerate(edges):
+            bins.bin_column(rows[:, column], edge, codes[column])
+            bins.cell_column(rows[:, column], edge, np.empty(n, np.uint16))
+
+    score = np.zeros((2, n), np.int32)
+    label = np.zeros(n, np.uint8)
+    packed = np.empty((2, n), np.int64)
+    steps = np.ones(4096, np.int64)
+    for weight in (None, np.ones(n, np.int32)):
+        gradient.logistic(score[0], label, weight, np.stack((steps, steps)), packed[0])
+        gradient.squared(score[0], score[1], weight, 1, 1, packed[0])
+        gradient.softmax(score, label, weight, steps, packed)
+        for dtype in (np.uint8, np.uint16):
+            histogram.add_cells(np.zeros(n, dtype), weight, np.zeros(2, np.int64))
+
+    codes = np.zeros((5, n), np.uint8)
+    feature = np.zeros((3, 7), np.uint16)
+    threshold = np.zeros((3, 7), np.uint8)
+    half = np.zeros(2, np.uint8)
+    pairs = [histogram.Pair(0, 1, half, half, 2, 2)] * 3
+    for max_abs in (1, 1 << 30):  # packed and wide sums
+        histogram.joint_sums(codes, packed[0], max_abs, (256,) * 5)
+        histogram.pair_sums(codes, pairs, packed[0], max_abs)
+        route.tree_sums(codes, feature, threshold, packed[0], max_abs)
+    predict.add_tables(codes, [np.zeros(256, np.int32)] * 5, score[0])
+    predict.add_pair_table(codes[0], codes[1], half, half, np.zeros((2, 2), np.int32), score[0])
+    predict.add_trees(codes, feature, threshold, np.zeros((3, 8), np.int32), score[0])

@@ -1,0 +1,389 @@
+"""Raw values to codes: the number of edges below each value, exactly, by table look-up.
+
+A column has its own table: cells of equal width over its edges, and for each cell the number of edges in earlier
+cells. With ``cell(x)`` monotone in x (subtract, multiply, clamp and truncate all are, rounding included), an edge in
+an earlier cell is below x and an edge in a later cell is not, so only the edges in x's own cell are compared. No
+rounding can change a code, as long as edges and values go through the same arithmetic.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import DTypeLike, NDArray
+
+from dpgb_dask.kernels import kernel, readable, writable
+
+MAX_COUNTED = 4  # up to so many edges are compared one by one: that loop is SIMD
+MAX_STEPS = 3  # up to so many edges in a cell are compared without branches
+CELLS_PER_EDGE = 8  # most cells then hold one edge or none, and the table stays in L1
+MAX_CELLS = 1 << 14
+TILE = 1024  # rows of a row-major matrix that are turned at a time
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class EdgeTable:
+    """Look-up tables of some columns, made once by `edge_table`; T is the dtype of the values.
+
+    Parameters
+    ----------
+    edges : (n,) T
+        All columns' edges, each column closed by +inf.
+    cells : (n,) uint16
+        All columns' cells: number of edges in earlier cells of the column.
+    first : (n_columns, 2) int64
+        Where a column's edges and cells start.
+    size : (n_columns, 3) int64
+        Number of edges (-1: skip the column), number of cells, most edges in one cell.
+    grid : (n_columns, 3) T
+        Lower end of the cells, cells per unit, largest cell.
+    """
+
+    edges: NDArray[Any]
+    cells: NDArray[np.uint16]
+    first: NDArray[np.int64]
+    size: NDArray[np.int64]
+    grid: NDArray[Any]
+
+
+@kernel
+def _cell(x: Any, low: Any, scale: Any, top: Any, zero: Any) -> Any:
+    """Return the cell of a value; NaN and values below the grid get cell 0. Monotone in x."""
+    t = (x - low) * scale
+    t = (
+        t if t > zero else zero
+    )  # also NaN: a float outside the range of an int must not be converted
+    t = t if t < top else top
+    return np.int32(t)
+
+
+@kernel
+def _fill_cells(
+    edges: NDArray[Any],  # IN one column, with its +inf
+    grid: NDArray[Any],  # IN (3,)
+    cells: NDArray[np.uint16],  # OUT (n_cells,)
+) -> int:
+    """Count the edges in earlier cells; return the most edges in one cell."""
+    zero = edges.dtype.type(0)
+    count = np.zeros(cells.shape[0], np.int64)
+    for k in range(edges.shape[0] - 1):
+        count[_cell(edges[k], grid[0], grid[1], grid[2], zero)] += 1
+    before = 0
+    for q in range(cells.shape[0]):
+        cells[q] = before
+        before += count[q]
+    return int(count.max())
+
+
+def edge_table(edges: Sequence[NDArray[np.float64] | None], dtype: DTypeLike) -> EdgeTable:
+    """Make the tables of some columns, for values of one dtype.
+
+    Parameters
+    ----------
+    edges : sequence of ((n_edges,) float64, increasing, or None)
+        None: the column is skipped.
+    dtype : float32 or float64
+        Of the values. Edges are rounded *down* to it: a float32 lies above an edge exactly if it lies above the
+        largest float32 up to that edge.
+    """
+    parts: list[NDArray[Any]] = []
+    cells: list[NDArray[np.uint16]] = []
+    first = np.zeros((len(edges), 2), np.int64)
+    size = np.zeros((len(edges), 3), np.int64)
+    grid = np.zeros((len(edges), 3), dtype)
+    n_edges = n_cells = 0
+    for j, column in enumerate(edges):
+        first[j] = n_edges, n_cells
+        if column is None:
+            size[j, 0] = -1
+            continue
+        rounded = _round_down(np.asarray(column, np.float64), dtype)
+        n_column = min(1 << max(CELLS_PER_EDGE * len(column) - 1, 1).bit_length(), MAX_CELLS)
+        with np.errstate(
+            all="ignore"
+        ):  # a width of 0 or inf puts all edges in one cell: slow, still exact
+            width = rounded[-2] - rounded[0] if len(column) else grid.dtype.type(0)
+            scale = n_column / width if width > 0 else 0.0
+            grid[j] = rounded[0] if len(column) else 0.0, scale, n_column - 1
+        table = np.empty(n_column, np.uint16)
+        size[j] = len(column), n_column, _fill_cells(rounded, grid[j], table)
+        parts.append(rounded)
+        cells.append(table)
+        n_edges += len(rounded)
+        n_cells += n_column
+    return EdgeTable(
+        np.concatenate([*parts, np.empty(0, dtype)]),
+        np.concatenate([*cells, np.empty(0, np.uint16)]),
+        first,
+        size,
+        grid,
+    )
+
+
+def _round_down(edges: NDArray[np.float64], dtype: DTypeLike) -> NDArray[Any]:
+    """Return the largest values of ``dtype`` up to the edges, and +inf after them."""
+    with np.errstate(over="ignore"):
+        rounded = edges.astype(dtype)
+    lowered = np.nextafter(rounded, rounded.dtype.type(-np.inf))
+    rounded = np.where(rounded > edges, lowered, rounded)
+    return np.append(rounded, rounded.dtype.type(np.inf))
+
+
+@kernel
+def _count(
+    x: NDArray[Any],  # IN (n,)
+    edges: NDArray[Any],  # IN (n_edges,)
+    out: NDArray[Any],  # OUT (n,)
+) -> None:
+    """Count the edges below each value, edge by edge: SIMD, for a few edges."""
+    missing = edges.shape[0] + 1
+    for i in range(x.shape[0]):
+        out[i] = missing if x[i] != x[i] else 0
+    for k in range(edges.shape[0]):
+        edge = edges[k]
+        for i in range(x.shape[0]):
+            out[i] += x[i] > edge
+
+
+@kernel
+def _look_up(
+    x: NDArray[Any],  # IN (n,)
+    edges: NDArray[Any],  # IN (n_edges + 1,), the last one +inf
+    cells: NDArray[np.uint16],  # IN (n_cells,)
+    grid: NDArray[Any],  # IN (3,)
+    steps: int,  # most edges in one cell
+    out: NDArray[Any],  # OUT (n,)
+) -> None:
+    """Look up the first possible code and compare the edges of one cell, without a branch."""
+    missing = edges.shape[0]
+    low, scale, top = grid[0], grid[1], grid[2]
+    zero = edges.dtype.type(0)
+    if steps <= 1:
+        for i in range(x.shape[0]):
+            v = x[i]
+            k = np.uint32(cells[_cell(v, low, scale, top, zero)])
+            k += np.uint32(edges[k] < v)
+            out[i] = k if v == v else missing
+    else:
+        for i in range(x.shape[0]):
+            v = x[i]
+            k = np.uint32(cells[_cell(v, low, scale, top, zero)])
+            for _ in range(steps):
+                k += np.uint32(
+                    edges[k] < v
+                )  # stops by itself: edges increase, and the last is +inf
+            out[i] = k if v == v else missing
+
+
+@kernel
+def _search(
+    x: NDArray[Any],  # IN (n,)
+    edges: NDArray[Any],  # IN (n_edges + 1,), the last one +inf
+    cells: NDArray[np.uint16],  # IN (n_cells,)
+    grid: NDArray[Any],  # IN (3,)
+    out: NDArray[Any],  # OUT (n,)
+) -> None:
+    """Look up the first possible code and search the edges of one cell: for edges that cluster."""
+    missing = edges.shape[0]
+    low, scale, top = grid[0], grid[1], grid[2]
+    zero = edges.dtype.type(0)
+    n_cells = cells.shape[0]
+    for i in range(x.shape[0]):
+        v = x[i]
+        q = _cell(v, low, scale, top, zero)
+        a = np.int64(cells[q])
+        b = np.int64(cells[q + 1]) if q + 1 < n_cells else missing - 1
+        while b - a > 4:
+            middle = (a + b) >> 1
+            if edges[middle] < v:
+                a = middle + 1
+            else:
+                b = middle
+        while a < b and edges[a] < v:
+            a += 1
+        out[i] = a if v == v else missing
+
+
+@kernel
+def _bin(
+    x: NDArray[Any],  # IN (n,), contiguous
+    j: int,  # column of the table
+    edges: NDArray[Any],
+    cells: NDArray[np.uint16],
+    first: NDArray[np.int64],
+    size: NDArray[np.int64],
+    grid: NDArray[Any],
+    out: NDArray[Any],  # OUT (n,)
+) -> None:
+    """Bin one stretch of one column by the fastest exact way."""
+    e = edges[first[j, 0] : first[j, 0] + size[j, 0] + 1]
+    c = cells[first[j, 1] : first[j, 1] + size[j, 1]]
+    if size[j, 0] <= MAX_COUNTED:
+        _count(x, e[:-1], out)
+    elif size[j, 2] <= MAX_STEPS:
+        _look_up(x, e, c, grid[j], size[j, 2], out)
+    else:
+        _search(x, e, c, grid[j], out)
+
+
+@kernel
+def _bin_columns(
+    x: NDArray[Any],  # IN (n_columns, n)
+    edges: NDArray[Any],
+    cells: NDArray[np.uint16],
+    first: NDArray[np.int64],
+    size: NDArray[np.int64],
+    grid: NDArray[Any],
+    out: NDArray[Any],  # OUT (n_columns, n)
+) -> None:
+    """Bin a column-major block."""
+    for j in range(x.shape[0]):
+        if size[j, 0] >= 0:
+            _bin(x[j], j, edges, cells, first, size, grid, out[j])
+
+
+@kernel
+def _turn(rows: NDArray[Any], j: int, x: NDArray[Any]) -> None:
+    """Copy one column of a row-major tile."""
+    for i in range(x.shape[0]):
+        x[i] = rows[i, j]
+
+
+@kernel
+def _bin_rows(
+    rows: NDArray[Any],  # IN (n, n_columns)
+    edges: NDArray[Any],
+    cells: NDArray[np.uint16],
+    first: NDArray[np.int64],
+    size: NDArray[np.int64],
+    grid: NDArray[Any],
+    out: NDArray[Any],  # OUT (n_columns, n)
+) -> None:
+    """Bin a row-major block, tile by tile, so that each cache line of it is loaded once."""
+    n = rows.shape[0]
+    buffer = np.empty(TILE, rows.dtype)
+    for lo in range(0, n, TILE):
+        hi = min(n, lo + TILE)
+        x = buffer[: hi - lo]
+        for j in range(rows.shape[1]):
+            if size[j, 0] >= 0:
+                _turn(rows[lo:hi], j, x)
+                _bin(x, j, edges, cells, first, size, grid, out[j, lo:hi])
+
+
+def _tables(edges: EdgeTable | Sequence[NDArray[np.float64] | None], dtype: DTypeLike) -> EdgeTable:
+    if dtype not in (np.float32, np.float64):
+        raise ValueError(f"x has dtype={dtype}, not float32 or float64. Convert it before binning.")
+    table = edges if isinstance(edges, EdgeTable) else edge_table(edges, dtype)
+    if table.edges.dtype != dtype:
+        raise ValueError(
+            f"The edge table is for {table.edges.dtype} values, not {dtype}. Make one for that dtype."
+        )
+    return table
+
+
+def _check_values(x: NDArray[Any], out: NDArray[Any], n_columns: int, table: EdgeTable) -> None:
+    if len(table.size) != n_columns:
+        raise ValueError(
+            "x and edges differ in columns. Give the edges of each column, or None to skip it."
+        )
+    if table.size[:, 0].max(initial=0) + 1 > np.iinfo(out.dtype).max:
+        raise ValueError(f"More edges than {out.dtype} codes can tell apart. Use fewer edges.")
+
+
+def _bin_one(x: NDArray[Any], edges: NDArray[np.float64] | EdgeTable, out: NDArray[Any]) -> None:
+    table = _tables(edges if isinstance(edges, EdgeTable) else [edges], x.dtype)
+    _check_values(x, out, 1, table)
+    if x.shape != out.shape:
+        raise ValueError("x and out differ in rows. Pass the same row block of each.")
+    column = readable("x", np.ascontiguousarray(x)[None], x.dtype, 2)
+    _bin_columns(column, table.edges, table.cells, table.first, table.size, table.grid, out[None])
+
+
+def bin_column(
+    x: NDArray[Any], edges: NDArray[np.float64] | EdgeTable, out: NDArray[np.uint8]
+) -> None:
+    """Write each value's code: the number of edges below it; missing is ``n_edges + 1``.
+
+    Parameters
+    ----------
+    x : (n_rows,) float32 or float64, any stride
+        A float32 gets the code of the same value in float64. -inf gets code 0, +inf code n_edges.
+    edges : (n_edges,) float64, increasing, or an `EdgeTable` of one column
+        At most 254.
+    out : (n_rows,) uint8
+        Written.
+
+    Raises
+    ------
+    ValueError
+        If a dtype is wrong, lengths differ or edges are too many; never because of a value.
+
+    Privacy
+    -------
+    Private side; nothing leaves. Total: every value has a code and none raises or warns.
+    """
+    _bin_one(x, edges, writable("out", out, np.uint8, 1))
+
+
+def cell_column(
+    x: NDArray[Any], edges: NDArray[np.float64] | EdgeTable, out: NDArray[np.uint16]
+) -> None:
+    """Write each value's cell of the fine grid: as `bin_column`, with up to 65,534 edges.
+
+    Parameters
+    ----------
+    x : (n_rows,) float32 or float64, any stride
+    edges : (n_edges,) float64, increasing, or an `EdgeTable` of one column
+    out : (n_rows,) uint16
+        Written.
+
+    Raises
+    ------
+    ValueError
+        If a dtype is wrong, lengths differ or edges are too many; never because of a value.
+
+    Privacy
+    -------
+    Private side; nothing leaves. Total: every value has a cell.
+    """
+    _bin_one(x, edges, writable("out", out, np.uint16, 1))
+
+
+def bin_matrix(
+    x: NDArray[Any],
+    edges: Sequence[NDArray[np.float64] | None] | EdgeTable,
+    out: NDArray[np.uint8],
+) -> None:
+    """Write the codes of a whole matrix, column-major.
+
+    Parameters
+    ----------
+    x : (n_rows, n_features) float32 or float64
+        Row-major or column-major; other layouts are copied.
+    edges : sequence of ((n_edges,) float64 or None), or an `EdgeTable`
+        A feature with None is skipped: its row of ``out`` stays as it was.
+    out : (n_features, n_rows) uint8
+        Written.
+
+    Raises
+    ------
+    ValueError
+        If a dtype is wrong, shapes differ or edges are too many; never because of a value.
+
+    Privacy
+    -------
+    Private side; nothing leaves. Total: every value has a code and none raises or warns.
+    """
+    table = _tables(edges, x.dtype)
+    writable("out", out, np.uint8, 2)
+    _check_values(x, out, x.shape[1], table)
+    if x.T.shape != out.shape:
+        raise ValueError("x and out differ in shape. out holds one row per column of x.")
+    if x.flags.f_contiguous:
+        columns = readable("x", x.T, x.dtype, 2)
+        _bin_columns(columns, table.edges, table.cells, table.first, table.size, table.grid, out)
+    else:
+        rows = readable("x", np.ascontiguousarray(x), x.dtype, 2)
+        _bin_rows(rows, table.edges, table.cells, table.first, table.size, table.grid, out)

@@ -1,0 +1,666 @@
+"""Exact sums per bin: counts, per-feature gradient sums of all features jointly, and pair tables.
+
+Two tricks carry the speed, and neither can change a sum, since all of them are sums of integers.
+
+*Packing.* g and h of a row are one int64, ``(g << 32) + h``, so one addition serves both. A packed sum of R rows is
+right as long as R · max(|g|, h) <= 2³¹ - 1; it is unpacked ("flushed") into plain int64 on a row *counter* that keeps
+to this bound whatever the rows hold. An overflow would be silent, and a row's influence then unbounded.
+
+*Joint cells.* Features of few bins share one accumulator over the cells of their product: a row is scattered once per
+group of features instead of once per feature, and the flush sums the group's cells into the bins of each feature. It
+also spreads repeated hits on one bin, which would stall on store-to-load forwarding, over more cells.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dpgb_dask.kernels import kernel, readable, same_rows, writable
+
+BLOCK = 4096  # rows per inner loop: their packed values and keys stay in L1 or L2
+GROUP_CELLS = 2048  # 16 KB of accumulator per group: two of them beside the rows in L1
+PACKED_ROWS = 512  # with fewer rows between flushes, plain int64 sums are faster than flushing
+HALF = (1 << 31) - 1  # the largest sum that a packed half holds
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class Groups:
+    """Which features share an accumulator.
+
+    Parameters
+    ----------
+    order : (n_features,) int64
+        Features, group after group.
+    size : (n_features,) int64
+        Bins of each feature, in that order.
+    offset : (n_features,) int64
+        Where each feature's bins start in the answer, in that order.
+    start : (n_groups + 1,) int64
+        Where each group starts in ``order``.
+    cells : (n_groups,) int64
+        Product of the group's sizes.
+    """
+
+    order: NDArray[np.int64]
+    size: NDArray[np.int64]
+    offset: NDArray[np.int64]
+    start: NDArray[np.int64]
+    cells: NDArray[np.int64]
+
+
+@lru_cache(maxsize=256)
+def groups_of(sizes: tuple[int, ...]) -> Groups:
+    """Group features of like size, so that many small ones go together.
+
+    Raises
+    ------
+    ValueError
+        If a size is outside [1, 256]: codes are uint8.
+    """
+    size = np.array(sizes, np.int64)
+    if len(size) and not 1 <= size.min() <= size.max() <= 256:
+        raise ValueError("A feature has a number of bins outside [1, 256]: codes are uint8.")
+    order = np.argsort(size, kind="stable")
+    start, cells = [0], []
+    product = 1
+    for position, feature in enumerate(order):
+        if product * sizes[feature] > GROUP_CELLS:
+            start.append(position)
+            cells.append(product)
+            product = 1
+        product *= sizes[feature]
+    if len(size):
+        start.append(len(size))
+        cells.append(product)
+    offset = np.concatenate(([0], np.cumsum(size)))[:-1]
+    parts = (order, size[order], offset[order], np.array(start), np.array(cells))
+    return Groups(*(readable("groups", np.asarray(part, np.int64), np.int64, 1) for part in parts))
+
+
+def flush_rows(max_abs: int) -> int:
+    """Return how many rows a packed sum holds without overflow: rows · max_abs <= 2³¹ - 1.
+
+    Raises
+    ------
+    ValueError
+        If not even one row fits.
+    """
+    if not 1 <= max_abs <= HALF:
+        raise ValueError(
+            f"max_abs={max_abs} is outside [1, 2**31 - 1]: one row must fit a packed sum."
+        )
+    return HALF // max_abs
+
+
+@kernel
+def _key_one(a: NDArray[np.uint8], n_a: int, key: NDArray[np.uint16]) -> None:
+    top = n_a - 1
+    for i in range(key.shape[0]):
+        key[i] = min(a[i], top)
+
+
+@kernel
+def _key_two(
+    a: NDArray[np.uint8], n_a: int, b: NDArray[np.uint8], n_b: int, key: NDArray[np.uint16]
+) -> None:
+    top_a, top_b = n_a - 1, n_b - 1
+    for i in range(key.shape[0]):
+        key[i] = min(a[i], top_a) * n_b + min(b[i], top_b)
+
+
+@kernel
+def _key_more(b: NDArray[np.uint8], n_b: int, key: NDArray[np.uint16]) -> None:
+    top_b = n_b - 1
+    for i in range(key.shape[0]):
+        key[i] = key[i] * n_b + min(b[i], top_b)
+
+
+@kernel
+def make_key(
+    codes: NDArray[np.uint8],  # IN (n_features, n_rows)
+    lo: int,
+    order: NDArray[np.int64],  # IN (n,), the features of one group
+    size: NDArray[np.int64],  # IN (n,)
+    key: NDArray[np.uint16],  # OUT (rows from lo on,)
+) -> None:
+    """Number each row's joint cell of one group, the last feature fastest. Clamped: memory is safe for any code."""
+    hi = lo + key.shape[0]
+    if order.shape[0] == 1:
+        _key_one(codes[order[0], lo:hi], size[0], key)
+        return
+    _key_two(codes[order[0], lo:hi], size[0], codes[order[1], lo:hi], size[1], key)
+    for f in range(2, order.shape[0]):
+        _key_more(codes[order[f], lo:hi], size[f], key)
+
+
+@kernel
+def _scatter_one(key: NDArray[np.uint16], packed: NDArray[np.int64], a: NDArray[np.int64]) -> None:
+    for i in range(packed.shape[0]):
+        a[key[i]] += packed[i]
+
+
+@kernel
+def _scatter_two(
+    key_a: NDArray[np.uint16],
+    key_b: NDArray[np.uint16],
+    packed: NDArray[np.int64],
+    a: NDArray[np.int64],
+    b: NDArray[np.int64],
+) -> None:
+    for i in range(packed.shape[0]):
+        p = packed[i]
+        a[key_a[i]] += p
+        b[key_b[i]] += p
+
+
+@kernel
+def scatter_block(
+    codes: NDArray[np.uint8],  # IN (n_features, n_rows)
+    lo: int,
+    packed: NDArray[np.int64],  # IN (rows from lo on,)
+    order: NDArray[np.int64],
+    size: NDArray[np.int64],
+    start: NDArray[np.int64],
+    keys: NDArray[np.uint16],  # scratch (2, >= rows)
+    sums: NDArray[np.int64],  # OUT (n_groups, >= cells), packed, added to
+) -> None:
+    """Add one block of rows to every group, two groups per loop so that they share the loads of ``packed``."""
+    n_groups = start.shape[0] - 1
+    n = packed.shape[0]
+    key_a, key_b = keys[0, :n], keys[1, :n]
+    for g in range(0, n_groups - 1, 2):
+        s, t, u = start[g], start[g + 1], start[g + 2]
+        make_key(codes, lo, order[s:t], size[s:t], key_a)
+        make_key(codes, lo, order[t:u], size[t:u], key_b)
+        _scatter_two(key_a, key_b, packed, sums[g], sums[g + 1])
+    if n_groups % 2:
+        s, t = start[n_groups - 1], start[n_groups]
+        make_key(codes, lo, order[s:t], size[s:t], key_a)
+        _scatter_one(key_a, packed, sums[n_groups - 1])
+
+
+@kernel
+def _add(a: NDArray[np.int64], out: NDArray[np.int64]) -> None:
+    for k in range(out.shape[0]):
+        out[k] += a[k]
+
+
+@kernel
+def _total(a: NDArray[np.int64]) -> int:
+    total = np.int64(0)
+    for k in range(a.shape[0]):
+        total += a[k]
+    return total
+
+
+@kernel
+def _unpack(packed: NDArray[np.int64], out: NDArray[np.int64]) -> None:
+    """Add packed sums to plain ones and clear them."""
+    for k in range(packed.shape[0]):
+        v = packed[k]
+        h = v & 0xFFFFFFFF
+        out[k, 0] += (v - h) >> 32
+        out[k, 1] += h
+        packed[k] = 0
+
+
+@kernel
+def flush(
+    sums: NDArray[np.int64],  # IN OUT (n_groups, >= cells), packed; cleared
+    size: NDArray[np.int64],
+    offset: NDArray[np.int64],
+    start: NDArray[np.int64],
+    cells: NDArray[np.int64],
+    out: NDArray[np.int64],  # OUT (sum of sizes, 2), added to
+) -> None:
+    """Sum each group's cells into the bins of its features, and unpack.
+
+    A bin's packed sum is over the same rows as its cells, so it is within the same bound.
+    """
+    margin = np.zeros(256, np.int64)
+    for g in range(cells.shape[0]):
+        n_left = cells[g]
+        joint = sums[g]
+        for f in range(start[g + 1] - 1, start[g], -1):  # peel off the fastest feature
+            n = size[f]
+            n_left //= n
+            bins = margin[:n]
+            for k in range(n_left):
+                row = joint[k * n : (k + 1) * n]
+                _add(row, bins)
+                joint[k] = _total(row)  # k is behind or at the row just read
+            _unpack(bins, out[offset[f] : offset[f] + n])
+        f = start[g]
+        _unpack(joint[:n_left], out[offset[f] : offset[f] + n_left])
+        joint[: cells[g]] = 0
+
+
+@kernel
+def _joint_sums(
+    codes: NDArray[np.uint8],  # IN (n_features, n_rows)
+    packed: NDArray[np.int64],  # IN (n_rows,)
+    limit: int,  # rows between flushes
+    order: NDArray[np.int64],
+    size: NDArray[np.int64],
+    offset: NDArray[np.int64],
+    start: NDArray[np.int64],
+    cells: NDArray[np.int64],
+    out: NDArray[np.int64],  # OUT (sum of sizes, 2), added to
+) -> None:
+    n = packed.shape[0]
+    step = min(BLOCK, limit)
+    keys = np.empty((2, step), np.uint16)
+    sums = np.zeros((cells.shape[0], cells.max()), np.int64)
+    rows = 0
+    for lo in range(0, n, step):
+        hi = min(n, lo + step)
+        if rows + hi - lo > limit:
+            flush(sums, size, offset, start, cells, out)
+            rows = 0
+        scatter_block(codes, lo, packed[lo:hi], order, size, start, keys, sums)
+        rows += hi - lo
+    flush(sums, size, offset, start, cells, out)
+
+
+@kernel
+def scatter_wide(
+    codes: NDArray[np.uint8],  # IN (n_rows,)
+    packed: NDArray[np.int64],  # IN (n_rows,)
+    out: NDArray[np.int64],  # OUT (n_bins, 2), added to
+) -> None:
+    """Add unpacked values of one feature: slower, for weights too large to add packed values."""
+    top = out.shape[0] - 1
+    for i in range(packed.shape[0]):
+        k = min(codes[i], top)
+        v = packed[i]
+        h = v & 0xFFFFFFFF
+        out[k, 0] += (v - h) >> 32
+        out[k, 1] += h
+
+
+@kernel
+def _joint_sums_wide(
+    codes: NDArray[np.uint8],  # IN (n_features, n_rows)
+    packed: NDArray[np.int64],  # IN (n_rows,)
+    offset: NDArray[np.int64],  # IN (n_features + 1,)
+    out: NDArray[np.int64],  # OUT (sum of sizes, 2), added to
+) -> None:
+    for f in range(codes.shape[0]):
+        scatter_wide(codes[f], packed, out[offset[f] : offset[f + 1]])
+
+
+def joint_sums(
+    codes: NDArray[np.uint8], packed: NDArray[np.int64], max_abs: int, sizes: Sequence[int]
+) -> NDArray[np.int64]:
+    """Sum g and h per bin of every feature.
+
+    Parameters
+    ----------
+    codes : (n_features, n_rows) uint8
+        Below the feature's size; one beyond it would count in the last bin.
+    packed : (n_rows,) int64
+        ``(g << 32) + h`` in steps, weights included, h >= 0.
+    max_abs : int
+        Bound on |g| and h of one row, weights included: decides how often sums are unpacked.
+    sizes : sequence of int
+        Bins of each feature, at most 256.
+
+    Returns
+    -------
+    (sum(sizes), 2) int64
+        Sums of (g, h), features one after the other.
+
+    Raises
+    ------
+    ValueError
+        If a dtype, layout or shape is wrong or max_abs is not in [1, 2³¹ - 1]; never because of a row.
+
+    Privacy
+    -------
+    Private side. One row changes one bin of each feature, by its own (g, h). Exact for any n_rows: no packed sum
+    holds more than (2³¹ - 1) // max_abs rows.
+    """
+    same_rows(codes=codes, packed=packed)
+    if len(codes) != len(sizes):
+        raise ValueError("codes and sizes differ in features. Give the number of bins of each.")
+    limit = flush_rows(max_abs)
+    codes, packed = readable("codes", codes, np.uint8, 2), readable("packed", packed, np.int64, 1)
+    g = groups_of(tuple(sizes))
+    out = np.zeros((int(g.size.sum()), 2), np.int64)
+    if len(codes) == 0:
+        return out
+    if limit >= PACKED_ROWS:
+        _joint_sums(codes, packed, limit, g.order, g.size, g.offset, g.start, g.cells, out)
+    else:
+        offset = np.zeros(len(sizes) + 1, np.int64)
+        np.cumsum(sizes, out=offset[1:])
+        _joint_sums_wide(codes, packed, offset, out)
+    return out
+
+
+class PairLike(Protocol):
+    """What a pair table must say of itself; `contracts.queries.PairCells` does."""
+
+    @property
+    def i(self) -> int:
+        """First feature."""
+
+    @property
+    def j(self) -> int:
+        """Second feature."""
+
+    @property
+    def map_i(self) -> NDArray[np.uint8]:
+        """Row of the table, per bin of the first feature."""
+
+    @property
+    def map_j(self) -> NDArray[np.uint8]:
+        """Column of the table, per bin of the second feature."""
+
+    @property
+    def n_i(self) -> int:
+        """Rows."""
+
+    @property
+    def n_j(self) -> int:
+        """Columns."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Pair:
+    """A plain `PairLike`."""
+
+    i: int
+    j: int
+    map_i: NDArray[np.uint8]
+    map_j: NDArray[np.uint8]
+    n_i: int
+    n_j: int
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class PairSet:
+    """Pair tables, packed once by `pack_pairs`.
+
+    Parameters
+    ----------
+    feature : (n_columns,) int64
+        Feature of each distinct (feature, map).
+    map : (n_columns, 256) uint8
+        Its map, padded with the last entry.
+    left, right : (n_pairs,) int64
+        Columns of each pair.
+    n_left, n_right : (n_pairs,) int64
+        Rows and columns of each table.
+    offset : (n_pairs + 1,) int64
+        Where each table starts in the answer.
+    """
+
+    feature: NDArray[np.int64]
+    map: NDArray[np.uint8]
+    left: NDArray[np.int64]
+    right: NDArray[np.int64]
+    n_left: NDArray[np.int64]
+    n_right: NDArray[np.int64]
+    offset: NDArray[np.int64]
+
+
+def padded(map_: NDArray[np.uint8]) -> NDArray[np.uint8]:
+    """Extend a map to all 256 codes by its last entry, so that no code reads beside it."""
+    full = np.empty(256, np.uint8)
+    full[: len(map_)] = map_
+    full[len(map_) :] = map_[-1]
+    return full
+
+
+def pack_pairs(pairs: Sequence[PairLike]) -> PairSet:
+    """Pack pair tables; a feature that several pairs map alike is mapped once per row.
+
+    Raises
+    ------
+    ValueError
+        If a table has more than 256 cells or a map points outside it.
+    """
+    columns: dict[tuple[int, bytes], int] = {}
+    left, right = [], []
+    for pair in pairs:
+        if pair.n_i * pair.n_j > 256:
+            raise ValueError("A pair table has more than 256 cells. Give coarser maps.")
+        for feature, map_, n, side in (
+            (pair.i, pair.map_i, pair.n_i, left),
+            (pair.j, pair.map_j, pair.n_j, right),
+        ):
+            if not 1 <= len(map_) <= 256 or int(np.max(map_)) >= n:
+                raise ValueError(
+                    "A pair's map must give a row (column) below n_i (n_j) for every bin."
+                )
+            full = padded(np.asarray(map_))
+            side.append(columns.setdefault((int(feature), full.tobytes()), len(columns)))
+    n_left = np.array([pair.n_i for pair in pairs], np.int64)
+    n_right = np.array([pair.n_j for pair in pairs], np.int64)
+    return PairSet(
+        np.array([feature for feature, _ in columns], np.int64),
+        np.frombuffer(b"".join(map_ for _, map_ in columns), np.uint8).reshape(-1, 256),
+        np.array(left, np.int64),
+        np.array(right, np.int64),
+        n_left,
+        n_right,
+        np.concatenate(([0], np.cumsum(n_left * n_right))),
+    )
+
+
+@kernel
+def _map(codes: NDArray[np.uint8], map_: NDArray[np.uint8], out: NDArray[np.uint8]) -> None:
+    for i in range(out.shape[0]):
+        out[i] = map_[codes[i]]
+
+
+@kernel
+def _pair_sums(
+    codes: NDArray[np.uint8],  # IN (n_features, n_rows)
+    packed: NDArray[np.int64],  # IN (n_rows,)
+    limit: int,  # rows between flushes
+    feature: NDArray[np.int64],
+    map_: NDArray[np.uint8],
+    left: NDArray[np.int64],
+    right: NDArray[np.int64],
+    n_left: NDArray[np.int64],
+    n_right: NDArray[np.int64],
+    offset: NDArray[np.int64],
+    out: NDArray[np.int64],  # OUT (all cells, 2), added to
+) -> None:
+    n = packed.shape[0]
+    n_pairs = left.shape[0]
+    step = min(BLOCK, limit)
+    mapped = np.empty((feature.shape[0], step), np.uint8)
+    keys = np.empty((2, step), np.uint16)
+    sums = np.zeros((n_pairs, 256), np.int64)
+    rows = 0
+    for lo in range(0, n, step):
+        hi = min(n, lo + step)
+        w = hi - lo
+        if rows + w > limit:
+            for p in range(n_pairs):
+                _unpack(sums[p, : offset[p + 1] - offset[p]], out[offset[p] : offset[p + 1]])
+            rows = 0
+        for c in range(feature.shape[0]):
+            _map(codes[feature[c], lo:hi], map_[c], mapped[c, :w])
+        for p in range(0, n_pairs - 1, 2):
+            for side in range(2):
+                q = p + side
+                a, b = mapped[left[q], :w], mapped[right[q], :w]
+                _key_two(a, n_left[q], b, n_right[q], keys[side, :w])
+            _scatter_two(keys[0, :w], keys[1, :w], packed[lo:hi], sums[p], sums[p + 1])
+        if n_pairs % 2:
+            q = n_pairs - 1
+            a, b = mapped[left[q], :w], mapped[right[q], :w]
+            _key_two(a, n_left[q], b, n_right[q], keys[0, :w])
+            _scatter_one(keys[0, :w], packed[lo:hi], sums[q])
+        rows += w
+    for p in range(n_pairs):
+        _unpack(sums[p, : offset[p + 1] - offset[p]], out[offset[p] : offset[p + 1]])
+
+
+@kernel
+def _pair_sums_wide(
+    codes: NDArray[np.uint8],
+    packed: NDArray[np.int64],
+    feature: NDArray[np.int64],
+    map_: NDArray[np.uint8],
+    left: NDArray[np.int64],
+    right: NDArray[np.int64],
+    n_right: NDArray[np.int64],
+    offset: NDArray[np.int64],
+    out: NDArray[np.int64],
+) -> None:
+    n = packed.shape[0]
+    key = np.empty(min(BLOCK, n), np.uint8)
+    for lo in range(0, n, BLOCK):
+        hi = min(n, lo + BLOCK)
+        cell = key[: hi - lo]
+        for p in range(left.shape[0]):
+            a, b = left[p], right[p]
+            codes_a, codes_b = codes[feature[a], lo:hi], codes[feature[b], lo:hi]
+            for i in range(cell.shape[0]):
+                cell[i] = map_[a, codes_a[i]] * n_right[p] + map_[b, codes_b[i]]
+            scatter_wide(cell, packed[lo:hi], out[offset[p] : offset[p + 1]])
+
+
+def pair_sums(
+    codes: NDArray[np.uint8],
+    pairs: PairSet | Sequence[PairLike],
+    packed: NDArray[np.int64],
+    max_abs: int,
+) -> NDArray[np.int64]:
+    """Sum g and h per cell of several pair tables.
+
+    Parameters
+    ----------
+    codes : (n_features, n_rows) uint8
+    pairs : PairSet, or sequence of PairLike
+        Row r falls in cell ``map_i[codes[i, r]] * n_j + map_j[codes[j, r]]`` of its table. Pack them once per query
+        with `pack_pairs` when there are many row blocks.
+    packed : (n_rows,) int64
+        ``(g << 32) + h`` in steps, weights included, h >= 0.
+    max_abs : int
+        Bound on |g| and h of one row, weights included.
+
+    Returns
+    -------
+    (sum of n_i · n_j, 2) int64
+        Sums of (g, h), tables one after the other, row-major.
+
+    Raises
+    ------
+    ValueError
+        If a dtype, layout, shape or map is wrong or max_abs is not in [1, 2³¹ - 1]; never because of a row.
+
+    Privacy
+    -------
+    Private side. One row changes one cell of each table, by its own (g, h). Exact for any n_rows, as `joint_sums`.
+    """
+    same_rows(codes=codes, packed=packed)
+    limit = flush_rows(max_abs)
+    codes, packed = readable("codes", codes, np.uint8, 2), readable("packed", packed, np.int64, 1)
+    s = pairs if isinstance(pairs, PairSet) else pack_pairs(pairs)
+    out = np.zeros((int(s.offset[-1]), 2), np.int64)
+    if len(s.left) == 0:
+        return out
+    if s.feature.max() >= len(codes) or s.feature.min() < 0:
+        raise ValueError("A pair names a feature that codes does not have.")
+    if limit >= PACKED_ROWS:
+        _pair_sums(
+            codes,
+            packed,
+            limit,
+            s.feature,
+            s.map,
+            s.left,
+            s.right,
+            s.n_left,
+            s.n_right,
+            s.offset,
+            out,
+        )
+    else:
+        _pair_sums_wide(codes, packed, s.feature, s.map, s.left, s.right, s.n_right, s.offset, out)
+    return out
+
+
+@kernel
+def _add_cells(
+    cells: NDArray[Any],  # IN (n,)
+    out: NDArray[np.int64],  # OUT (n_cells,), added to
+) -> None:
+    n, top = cells.shape[0], out.shape[0] - 1
+    # four counters in turn: rows that hit one cell again and again do not wait for each other's store
+    count = np.zeros((4, out.shape[0]), np.int32)
+    a, b, c, d = count[0], count[1], count[2], count[3]
+    even = n & ~3
+    for i in range(0, even, 4):
+        a[min(cells[i], top)] += 1
+        b[min(cells[i + 1], top)] += 1
+        c[min(cells[i + 2], top)] += 1
+        d[min(cells[i + 3], top)] += 1
+    for i in range(even, n):
+        a[min(cells[i], top)] += 1
+    for k in range(out.shape[0]):
+        out[k] += np.int64(a[k]) + b[k] + c[k] + d[k]
+
+
+@kernel
+def _add_weighted_cells(
+    cells: NDArray[Any],  # IN (n,)
+    weight: NDArray[np.int32],  # IN (n,)
+    out: NDArray[np.int64],  # OUT (n_cells,), added to
+) -> None:
+    n, top = cells.shape[0], out.shape[0] - 1
+    total = np.zeros((2, out.shape[0]), np.int64)
+    a, b = total[0], total[1]
+    even = n & ~1
+    for i in range(0, even, 2):
+        a[min(cells[i], top)] += weight[i]
+        b[min(cells[i + 1], top)] += weight[i + 1]
+    for i in range(even, n):
+        a[min(cells[i], top)] += weight[i]
+    for k in range(out.shape[0]):
+        out[k] += a[k] + b[k]
+
+
+def add_cells(
+    cells: NDArray[Any], weight: NDArray[np.int32] | None, out: NDArray[np.int64]
+) -> None:
+    """Add the rows, or their weights, to the cells they fall in.
+
+    Parameters
+    ----------
+    cells : (n_rows,) uint8 or uint16
+        Below ``len(out)``; one beyond it would count in the last cell.
+    weight : (n_rows,) int32, or None
+        Weight steps; None counts rows.
+    out : (n_cells,) int64
+        Added to in place.
+
+    Raises
+    ------
+    ValueError
+        If a dtype, layout or length is wrong; never because of a value.
+
+    Privacy
+    -------
+    Private side. One row changes one cell by its weight.
+    """
+    same_rows(cells=cells, weight=weight)
+    dtype = np.uint8 if cells.dtype == np.uint8 else np.uint16
+    cells = readable("cells", cells, dtype, 1)
+    writable("out", out, np.int64, 1)
+    if len(out) == 0:
+        raise ValueError("out is empty. Every feature has at least one cell.")
+    if weight is None:
+        _add_cells(cells, out)
+    else:
+        _add_weighted_cells(cells, readable("weight", weight, np.int32, 1), out)

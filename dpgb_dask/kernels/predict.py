@@ -1,0 +1,309 @@
+"""Scores from codes: additive tables, pair tables and trees, added in place. Also how shards catch up."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dpgb_dask.kernels import kernel, readable, same_rows, writable
+from dpgb_dask.kernels.histogram import GROUP_CELLS, groups_of, make_key, padded
+from dpgb_dask.kernels.route import check_trees, find_leaves
+
+BLOCK = 4096
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class TableSet:
+    """Tables of several features, packed once by `pack_tables`: one joint table per group of features.
+
+    Parameters
+    ----------
+    n_features : int
+    order : (n_active,) int64
+        Features that have a table, group after group.
+    size : (n_active,) int64
+        Their bins.
+    start : (n_groups + 1,) int64
+        Where each group starts in ``order``.
+    table : (n_groups, cells) int32, score steps
+        Sum of the group's tables at each joint cell.
+    """
+
+    n_features: int
+    order: NDArray[np.int64]
+    size: NDArray[np.int64]
+    start: NDArray[np.int64]
+    table: NDArray[np.int32]
+
+
+def pack_tables(tables: Sequence[NDArray[np.int32] | None]) -> TableSet:
+    """Pack one table per feature; None and all-zero tables cost nothing.
+
+    Parameters
+    ----------
+    tables : sequence of ((n_bins,) int32, score steps, or None)
+        A code beyond its table takes the last entry.
+
+    Raises
+    ------
+    ValueError
+        If a table is not one-dimensional int32, or has no or more than 256 entries.
+    """
+    active = [j for j, table in enumerate(tables) if table is not None and np.any(table)]
+    parts = [np.asarray(tables[j]) for j in active]
+    if any(part.ndim != 1 or part.dtype != np.int32 for part in parts):
+        raise ValueError("Every table must be (n_bins,) int32, in score steps.")
+    g = groups_of(tuple(len(part) for part in parts))
+    joint = np.zeros((len(g.cells), int(g.cells.max(initial=0))), np.int32)
+    for k, cells in enumerate(g.cells):
+        total = np.zeros(1, np.int32)
+        for position in range(g.start[k], g.start[k + 1]):
+            total = (total[:, None] + parts[g.order[position]]).ravel()
+        joint[k, :cells] = total
+    order = np.array(active, np.int64)[g.order]
+    return TableSet(len(tables), order, g.size, g.start, joint)
+
+
+@kernel
+def _gather_one(
+    key: NDArray[np.uint16], table: NDArray[np.int32], score: NDArray[np.int32]
+) -> None:
+    for i in range(score.shape[0]):
+        score[i] += table[key[i]]
+
+
+@kernel
+def _gather_two(
+    key_a: NDArray[np.uint16],
+    key_b: NDArray[np.uint16],
+    a: NDArray[np.int32],
+    b: NDArray[np.int32],
+    score: NDArray[np.int32],
+) -> None:
+    for i in range(score.shape[0]):
+        score[i] += a[key_a[i]] + b[key_b[i]]
+
+
+@kernel
+def _gather_block(
+    codes: NDArray[np.uint8],  # IN (n_features, n_rows)
+    lo: int,
+    order: NDArray[np.int64],
+    size: NDArray[np.int64],
+    start: NDArray[np.int64],
+    table: NDArray[np.int32],  # IN (n_groups, cells)
+    keys: NDArray[np.uint16],  # scratch (2, >= rows)
+    score: NDArray[np.int32],  # OUT (rows from lo on,), added to
+) -> None:
+    n_groups = start.shape[0] - 1
+    n = score.shape[0]
+    key_a, key_b = keys[0, :n], keys[1, :n]
+    for g in range(0, n_groups - 1, 2):
+        s, t, u = start[g], start[g + 1], start[g + 2]
+        make_key(codes, lo, order[s:t], size[s:t], key_a)
+        make_key(codes, lo, order[t:u], size[t:u], key_b)
+        _gather_two(key_a, key_b, table[g], table[g + 1], score)
+    if n_groups % 2:
+        s, t = start[n_groups - 1], start[n_groups]
+        make_key(codes, lo, order[s:t], size[s:t], key_a)
+        _gather_one(key_a, table[n_groups - 1], score)
+
+
+@kernel
+def _add_tables(
+    codes: NDArray[np.uint8],  # IN (n_features, n_rows)
+    order: NDArray[np.int64],
+    size: NDArray[np.int64],
+    start: NDArray[np.int64],
+    table: NDArray[np.int32],
+    score: NDArray[np.int32],  # OUT (n_rows,), added to
+) -> None:
+    n = score.shape[0]
+    keys = np.empty((2, BLOCK), np.uint16)
+    for lo in range(0, n, BLOCK):
+        hi = min(n, lo + BLOCK)
+        _gather_block(codes, lo, order, size, start, table, keys, score[lo:hi])
+
+
+def add_tables(
+    codes: NDArray[np.uint8],
+    tables: TableSet | Sequence[NDArray[np.int32] | None],
+    score: NDArray[np.int32],
+) -> None:
+    """Add each feature's table entry to the scores.
+
+    Parameters
+    ----------
+    codes : (n_features, n_rows) uint8
+    tables : TableSet, or sequence of ((n_bins,) int32 or None)
+        One per feature, score steps; None is skipped. Pack them once with `pack_tables` when there are many row blocks.
+    score : (n_rows,) int32, score steps
+        Added to in place, modulo 2³².
+
+    Raises
+    ------
+    ValueError
+        If a dtype, layout or shape is wrong; never because of a row.
+
+    Privacy
+    -------
+    Tables are released values; scores stay where the rows are.
+    """
+    same_rows(codes=codes, score=score)
+    s = tables if isinstance(tables, TableSet) else pack_tables(tables)
+    if s.n_features != len(codes):
+        raise ValueError(
+            "codes and tables differ in features. Give a table, or None, for each feature."
+        )
+    codes = readable("codes", codes, np.uint8, 2)
+    writable("score", score, np.int32, 1)
+    if len(s.order):
+        _add_tables(codes, s.order, s.size, s.start, s.table, score)
+
+
+@kernel
+def _add_pair_table(
+    codes_i: NDArray[np.uint8],  # IN (n_rows,)
+    codes_j: NDArray[np.uint8],  # IN (n_rows,)
+    row: NDArray[np.uint16],  # IN (256,), start of the table's row
+    column: NDArray[np.uint8],  # IN (256,)
+    table: NDArray[np.int32],  # IN (cells,)
+    score: NDArray[np.int32],  # OUT (n_rows,), added to
+) -> None:
+    for i in range(score.shape[0]):
+        score[i] += table[np.uint32(row[codes_i[i]]) + np.uint32(column[codes_j[i]])]
+
+
+def add_pair_table(
+    codes_i: NDArray[np.uint8],
+    codes_j: NDArray[np.uint8],
+    map_i: NDArray[np.uint8],
+    map_j: NDArray[np.uint8],
+    table: NDArray[np.int32],
+    score: NDArray[np.int32],
+) -> None:
+    """Add ``table[map_i[code_i], map_j[code_j]]`` to the scores.
+
+    Parameters
+    ----------
+    codes_i, codes_j : (n_rows,) uint8
+    map_i, map_j : (n_bins of the feature,) uint8
+        A code beyond its map takes the last entry.
+    table : (n_i, n_j) int32, score steps
+    score : (n_rows,) int32, score steps
+        Added to in place, modulo 2³².
+
+    Raises
+    ------
+    ValueError
+        If a dtype, layout or shape is wrong or a map points outside the table; never because of a row.
+
+    Privacy
+    -------
+    The table is released; scores stay where the rows are.
+    """
+    same_rows(codes_i=codes_i, codes_j=codes_j, score=score)
+    table = readable("table", table, np.int32, 2)
+    row, column = padded(map_i).astype(np.uint16), padded(map_j)
+    if row.max() >= table.shape[0] or column.max() >= table.shape[1]:
+        raise ValueError("A map points outside the table.")
+    row *= table.shape[1]  # at most 256 · 256 - 1
+    _add_pair_table(
+        readable("codes_i", codes_i, np.uint8, 1),
+        readable("codes_j", codes_j, np.uint8, 1),
+        row,
+        column,
+        table.reshape(-1),
+        writable("score", score, np.int32, 1),
+    )
+
+
+@kernel
+def _join_values(
+    value: NDArray[np.int32],  # IN (n_trees, leaves), trees of one group
+    table: NDArray[np.int32],  # OUT (leaves ** n_trees,)
+) -> None:
+    """Sum the trees' values at each joint leaf, the last tree fastest."""
+    n_trees, leaves = value.shape
+    cells = leaves
+    table[:leaves] = value[0]
+    for t in range(1, n_trees):
+        for k in range(
+            cells - 1, -1, -1
+        ):  # from the end: the entries still to be read lie before those written
+            joint = table[k]
+            for leaf in range(leaves - 1, -1, -1):
+                table[k * leaves + leaf] = joint + value[t, leaf]
+        cells *= leaves
+
+
+@kernel
+def _add_trees(
+    codes: NDArray[np.uint8],  # IN (n_features, n_rows)
+    feature: NDArray[np.uint16],  # IN (n_trees, nodes)
+    threshold: NDArray[np.uint8],  # IN (n_trees, nodes)
+    value: NDArray[np.int32],  # IN (n_trees, leaves)
+    together: int,  # trees per group
+    score: NDArray[np.int32],  # OUT (n_rows,), added to
+) -> None:
+    """Number the leaves of some trees and add their values in one look-up, block by block."""
+    n = score.shape[0]
+    n_trees, leaves = value.shape
+    part = np.empty((together, BLOCK), np.uint8)
+    buffer = np.empty((leaves // 4 + 1, BLOCK), np.uint8)
+    keys = np.empty(BLOCK, np.uint16)
+    table = np.empty(leaves**together, np.int32)
+    order = np.arange(together)
+    size = np.full(together, leaves)
+    for first in range(0, n_trees, together):
+        last = min(n_trees, first + together)
+        _join_values(value[first:last], table)
+        for lo in range(0, n, BLOCK):
+            hi = min(n, lo + BLOCK)
+            key = keys[: hi - lo]
+            for t in range(first, last):
+                leaf = part[t - first, : hi - lo]
+                find_leaves(codes, lo, feature[t], threshold[t], buffer, leaf)
+            make_key(part, 0, order[: last - first], size, key)
+            _gather_one(key, table, score[lo:hi])
+
+
+def add_trees(
+    codes: NDArray[np.uint8],
+    feature: NDArray[np.uint16],
+    threshold: NDArray[np.uint8],
+    value: NDArray[np.int32],
+    score: NDArray[np.int32],
+) -> None:
+    """Add each tree's leaf value to the scores.
+
+    Parameters
+    ----------
+    codes : (n_features, n_rows) uint8
+    feature : (n_trees, 2**depth - 1) uint16
+    threshold : (n_trees, 2**depth - 1) uint8
+        Heap order; ``code > threshold`` goes right. Depth 1 to 8.
+    value : (n_trees, 2**depth) int32, score steps
+    score : (n_rows,) int32, score steps
+        Added to in place, modulo 2³².
+
+    Raises
+    ------
+    ValueError
+        If a dtype, layout, shape or feature is wrong; never because of a row.
+
+    Privacy
+    -------
+    Trees are released values; scores stay where the rows are.
+    """
+    same_rows(codes=codes, score=score)
+    codes = readable("codes", codes, np.uint8, 2)
+    feature, threshold = check_trees(codes, feature, threshold)
+    value = readable("value", value, np.int32, 2)
+    writable("score", score, np.int32, 1)
+    if value.shape != (feature.shape[0], feature.shape[1] + 1):
+        raise ValueError("value must hold one entry per leaf: (n_trees, 2**depth).")
+    depth = feature.shape[1].bit_length()
+    together = max(1, (GROUP_CELLS.bit_length() - 1) // depth)
+    _add_trees(codes, feature, threshold, value, together, score)

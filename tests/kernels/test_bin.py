@@ -1,0 +1,142 @@
+import numpy as np
+import pytest
+from helpers import naive_codes
+
+from dpgb_dask.contracts.grid import COARSE, FINE, numeric_edges
+from dpgb_dask.contracts.schema import Numeric
+from dpgb_dask.kernels import bin as bins
+
+UNIFORM_31 = np.linspace(-3, 3, 31)
+GRIDS = {
+    "none": np.empty(0),
+    "binary": np.array([0.5]),
+    "four": np.array([-1.0, 0.0, 1e-9, 2.0]),
+    "five": np.array([-1.0, 0.0, 1e-9, 1.0, 2.0]),
+    "uniform": UNIFORM_31,
+    "tenths": np.arange(1, 60) / 10,
+    "quantiles": np.sort(np.random.default_rng(7).standard_normal(249)),
+    "fine": numeric_edges(Numeric(0, 100), FINE),
+    "fine around zero": numeric_edges(Numeric(-3, 1e6), FINE),
+    "coarse integers": numeric_edges(Numeric(0, 10**6, integer=True), COARSE)[:254],
+    "one ulp apart": np.nextafter(1.0, 2) + np.arange(9) * 2.0**-52,
+    "beyond float32": np.array([-1e300, -1e39, -1.0, 0.0, 1.0, 1e39, 1e300]),
+    "widest": np.array([-1.7e308, -1.0, 0.0, 1.0, 2.0, 1.7e308]),
+    "denormal": np.array([-5e-324, 0.0, 5e-324, 1e-323, 1e-310, 1e-40]),
+}
+
+
+def values_near(edges, dtype, seed=0):
+    """Values on, just below and just above every edge, random ones, and every odd one."""
+    rng = np.random.default_rng(seed)
+    with np.errstate(over="ignore"):
+        near = edges.astype(dtype)
+        odd = np.array(
+            [0.0, -0.0, np.inf, -np.inf, np.nan, 1e-45, 3e38, -3e38, 1e308, -1e308]
+        ).astype(dtype)
+        span = np.abs(edges).max(initial=1.0).astype(dtype)
+    below, above = np.nextafter(near, dtype(-np.inf)), np.nextafter(near, dtype(np.inf))
+    wide = rng.standard_normal(200).astype(dtype) * min(span, np.finfo(dtype).max / 8)
+    x = np.concatenate((near, below, above, odd, wide, rng.standard_normal(200).astype(dtype)))
+    return rng.permutation(x)[:1500]
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.parametrize("name", GRIDS)
+def test_cell_column_counts_the_edges_below(name, dtype):
+    x = values_near(GRIDS[name], dtype)
+    out = np.empty(len(x), np.uint16)
+    bins.cell_column(x, GRIDS[name], out)
+    np.testing.assert_array_equal(out, naive_codes(x, GRIDS[name]))
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.parametrize("name", [name for name in GRIDS if len(GRIDS[name]) <= 254])
+def test_bin_column_agrees_with_cells_at_any_stride(name, dtype):
+    x = values_near(GRIDS[name], dtype)
+    want = naive_codes(x, GRIDS[name])
+    wide = np.repeat(x, 3).reshape(-1, 3)
+    for column in (x, wide[:, 1], x[::-1][::-1]):
+        out = np.empty(len(x), np.uint8)
+        bins.bin_column(column, GRIDS[name], out)
+        np.testing.assert_array_equal(out, want)
+
+
+@pytest.mark.parametrize("name", GRIDS)
+def test_float32_gets_the_code_of_the_same_float64(name):
+    x = values_near(GRIDS[name], np.float32)
+    narrow, wide = np.empty((2, len(x)), np.uint16)
+    bins.cell_column(x, GRIDS[name], narrow)
+    bins.cell_column(x.astype(np.float64), GRIDS[name], wide)
+    np.testing.assert_array_equal(narrow, wide)
+
+
+def test_float32_edges_rounded_to_nearest_would_be_wrong():
+    edge = np.array([0.1])  # float32(0.1) > 0.1, so it lies above the edge
+    x = np.array([0.1], np.float32)
+    out = np.empty(1, np.uint8)
+    bins.bin_column(x, edge, out)
+    assert out[0] == 1
+    assert not x[0] > edge.astype(np.float32)[0]
+
+
+def test_infinities_go_to_the_first_and_last_bin_and_nan_to_its_own():
+    for dtype in (np.float32, np.float64):
+        x = np.array([-np.inf, np.inf, np.nan], dtype)
+        out = np.empty(3, np.uint8)
+        bins.bin_column(x, UNIFORM_31, out)
+        assert out.tolist() == [0, 31, 32]
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.parametrize("order", ["C", "F", "strided"])
+def test_bin_matrix_is_bin_column_by_column(order, dtype):
+    names = [name for name in GRIDS if len(GRIDS[name]) <= 254]
+    edges = [None, *(GRIDS[name] for name in names)]
+    rng = np.random.default_rng(1)
+    n = 2 * bins.TILE + 3 if order == "C" else 40
+    x = rng.choice([*rng.standard_normal(20), np.nan, np.inf, -np.inf], (n, len(edges))).astype(
+        dtype
+    )
+    x = np.repeat(x, 2, axis=0)[::2] if order == "strided" else np.asarray(x, order=order)
+    for given in (edges, bins.edge_table(edges, dtype)):
+        out = np.full((len(edges), n), 77, np.uint8)
+        bins.bin_matrix(x, given, out)
+        assert (out[0] == 77).all()
+        for j, edge in enumerate(edges[1:], 1):
+            np.testing.assert_array_equal(out[j], naive_codes(x[:, j], edge))
+
+
+def test_bin_takes_no_rows_and_read_only_memory():
+    out = np.empty((1, 0), np.uint8)
+    bins.bin_matrix(np.empty((0, 1)), [UNIFORM_31], out)
+    x = np.zeros((5, 1))
+    x.flags.writeable = False
+    out = np.empty((1, 5), np.uint8)
+    bins.bin_matrix(x, [UNIFORM_31], out)
+    assert (out == 15).all()
+
+
+@pytest.mark.parametrize(
+    ("x", "edges", "out", "match"),
+    [
+        (np.zeros(3, np.int64), UNIFORM_31, np.empty(3, np.uint8), "dtype=int64"),
+        (np.zeros(3), UNIFORM_31, np.empty(4, np.uint8), "differ in rows"),
+        (np.zeros(3), UNIFORM_31, np.empty(3, np.uint16), "out has dtype=uint16"),
+        (np.zeros(3), np.arange(255.0), np.empty(3, np.uint8), "More edges"),
+        (
+            np.zeros(3),
+            bins.edge_table([UNIFORM_31], np.float32),
+            np.empty(3, np.uint8),
+            "table is for float32",
+        ),
+        (
+            np.zeros(3),
+            bins.edge_table([UNIFORM_31] * 2, np.float64),
+            np.empty(3, np.uint8),
+            "columns",
+        ),
+    ],
+)
+def test_bin_column_names_what_does_not_fit(x, edges, out, match):
+    with pytest.raises(ValueError, match=match):
+        bins.bin_column(x, edges, out)

@@ -1,0 +1,168 @@
+import numpy as np
+import pytest
+from helpers import naive_cells, naive_joint_sums, naive_pair_sums, pack
+
+from dpgb_dask.kernels import histogram
+
+SIZES = [(3,), (33, 3, 33), (2, 3, 256, 1, 33, 4, 4, 3, 3, 3, 3, 2, 200), (256, 256)]
+
+
+def rows_of(n, sizes, max_abs, seed=0):
+    rng = np.random.default_rng(seed)
+    codes = np.stack(
+        [rng.integers(0, size, n, np.uint8, endpoint=False) for size in map(int, sizes)]
+    )
+    g = rng.integers(-max_abs, max_abs, n, endpoint=True)
+    h = rng.integers(0, max_abs, n, endpoint=True)
+    return codes, g, h
+
+
+def random_pairs(n_features, n_pairs, seed=0):
+    rng = np.random.default_rng(seed)
+    pairs = []
+    for _ in range(n_pairs):
+        i, j = rng.integers(0, n_features, 2)
+        n_i, n_j = rng.integers(1, 17, 2)
+        maps = [rng.integers(0, n, 256, np.uint8) for n in (n_i, n_j)]
+        pairs.append(histogram.Pair(int(i), int(j), *maps, int(n_i), int(n_j)))
+    return [*pairs, *pairs[:2]]
+
+
+@pytest.mark.parametrize("max_abs", [1, 1 << 15, 1 << 27, (1 << 31) - 1])
+@pytest.mark.parametrize("sizes", SIZES)
+@pytest.mark.parametrize("n", [0, 1, 700])
+def test_joint_sums_equals_the_dull_sum(n, sizes, max_abs):
+    codes, g, h = rows_of(n, sizes, max_abs)
+    got = histogram.joint_sums(codes, pack(g, h), max_abs, sizes)
+    np.testing.assert_array_equal(got, naive_joint_sums(codes, g, h, sizes))
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_joint_sums_are_the_same_for_any_split_of_the_rows(seed):
+    sizes = SIZES[2]
+    codes, g, h = rows_of(9000, sizes, 1 << 19, seed)  # a limit of 4095 rows: flushes inside blocks
+    packed = pack(g, h)
+    whole = histogram.joint_sums(codes, packed, 1 << 19, sizes)
+    np.testing.assert_array_equal(whole, naive_joint_sums(codes, g, h, sizes))
+    cuts = np.sort(np.random.default_rng(seed).integers(0, 9000, 3))
+    parts = [
+        histogram.joint_sums(np.ascontiguousarray(c), p, 1 << 19, sizes)
+        for c, p in zip(np.split(codes, cuts, axis=1), np.split(packed, cuts), strict=True)
+    ]
+    np.testing.assert_array_equal(sum(parts), whole)
+
+
+# max_abs, rows of the block: exactly at the bound, one past it, and several bounds in one block
+BOUND = [
+    (1 << 18, 8191),
+    (1 << 18, 8192),
+    (1 << 21, 1023),
+    (1 << 21, 1024),
+    (1 << 21, 5000),
+    (1 << 28, 8),
+]
+
+
+@pytest.mark.parametrize("sign", [-1, 1])
+@pytest.mark.parametrize(("max_abs", "n"), BOUND)
+def test_sums_hold_at_the_flush_bound(max_abs, n, sign):
+    g = np.full(n, sign * max_abs)
+    h = np.full(n, max_abs)
+    sizes = (3, 33, 2)
+    codes = np.ones((3, n), np.uint8)
+    got = histogram.joint_sums(codes, pack(g, h), max_abs, sizes)
+    np.testing.assert_array_equal(got, naive_joint_sums(codes, g, h, sizes))
+    ones = np.ones(3, np.uint8)
+    pairs = [histogram.Pair(0, 1, ones, ones, 2, 2)] * 3
+    got = histogram.pair_sums(codes, pairs, pack(g, h), max_abs)
+    np.testing.assert_array_equal(got, naive_pair_sums(codes, pairs, g, h))
+
+
+@pytest.mark.parametrize(("max_abs", "n"), [(1 << 18, 8192), (1 << 21, 1024)])
+def test_a_flush_one_row_too_late_is_seen(max_abs, n, monkeypatch):
+    g = np.full(n, max_abs)
+    codes = np.ones((1, n), np.uint8)
+    pairs = [histogram.Pair(0, 0, np.ones(2, np.uint8), np.zeros(2, np.uint8), 2, 1)]
+    want = naive_joint_sums(codes, g, g, (2,))
+    monkeypatch.setattr(histogram, "flush_rows", lambda bound: ((1 << 31) - 1) // bound + 1)
+    with np.errstate(over="ignore"):
+        assert not np.array_equal(histogram.joint_sums(codes, pack(g, g), max_abs, (2,)), want)
+        assert not np.array_equal(histogram.pair_sums(codes, pairs, pack(g, g), max_abs), want)
+
+
+def test_a_code_beyond_its_feature_counts_in_the_last_bin():
+    codes = np.array([[0, 9, 255], [4, 4, 4]], np.uint8)
+    got = histogram.joint_sums(codes, pack([1, 2, 4], [1, 1, 1]), 4, (3, 2))
+    assert got.tolist() == [[1, 1], [0, 0], [6, 2], [0, 0], [7, 3]]
+
+
+@pytest.mark.parametrize("bound", [0, -1, 1 << 31])
+def test_flush_rows_refuses_rows_that_do_not_fit(bound):
+    with pytest.raises(ValueError, match=f"max_abs={bound}"):
+        histogram.flush_rows(bound)
+
+
+@pytest.mark.parametrize("bound", [1, 3, 1 << 15, (1 << 31) - 1])
+def test_flush_rows_is_the_largest_that_fits(bound):
+    rows = histogram.flush_rows(bound)
+    assert rows * bound <= 2**31 - 1 < (rows + 1) * bound
+
+
+@pytest.mark.parametrize("max_abs", [1 << 15, 1 << 22, 1 << 27])
+@pytest.mark.parametrize("n_pairs", [1, 5])
+@pytest.mark.parametrize("n", [0, 1, 1100])
+def test_pair_sums_equals_the_dull_sum(n, n_pairs, max_abs):
+    codes, g, h = rows_of(n, (256, 256, 33, 2), max_abs)
+    pairs = random_pairs(4, n_pairs)
+    want = naive_pair_sums(codes, pairs, g, h)
+    for given in (pairs, histogram.pack_pairs(pairs)):
+        got = histogram.pair_sums(codes, given, pack(g, h), max_abs)
+        np.testing.assert_array_equal(got, want)
+
+
+def test_pair_sums_of_no_pairs_is_empty():
+    codes, g, h = rows_of(3, (2,), 1)
+    assert histogram.pair_sums(codes, [], pack(g, h), 1).shape == (0, 2)
+
+
+@pytest.mark.parametrize("dtype", [np.uint8, np.uint16])
+@pytest.mark.parametrize("weighted", [False, True])
+@pytest.mark.parametrize("n", [0, 1, 6, 803])
+def test_add_cells_adds_to_what_is_there(n, weighted, dtype):
+    rng = np.random.default_rng(2)
+    cells = rng.integers(0, 200, n, dtype)
+    weight = rng.integers(0, 1 << 30, n, np.int32) if weighted else None
+    out = np.arange(200)
+    histogram.add_cells(cells, weight, out)
+    np.testing.assert_array_equal(out, np.arange(200) + naive_cells(cells, weight, 200))
+
+
+def test_groups_hold_every_feature_once_and_stay_small():
+    for sizes in SIZES:
+        g = histogram.groups_of(sizes)
+        assert sorted(g.order) == list(range(len(sizes)))
+        assert g.cells.max() <= histogram.GROUP_CELLS
+        for k, cells in enumerate(g.cells):
+            assert np.prod(g.size[g.start[k] : g.start[k + 1]]) == cells
+
+
+def test_sums_name_what_does_not_fit():
+    codes, g, h = rows_of(4, (3, 3), 1)
+    packed = pack(g, h)
+    with pytest.raises(ValueError, match="differ in features"):
+        histogram.joint_sums(codes, packed, 1, (3,))
+    with pytest.raises(ValueError, match="differ in rows"):
+        histogram.joint_sums(codes, packed[:3], 1, (3, 3))
+    with pytest.raises(ValueError, match="codes is not C-contiguous"):
+        histogram.joint_sums(codes[:, ::2], packed[:2], 1, (3, 3))
+    with pytest.raises(ValueError, match="packed has dtype=int32"):
+        histogram.joint_sums(codes, packed.astype(np.int32), 1, (3, 3))
+    with pytest.raises(ValueError, match=r"outside \[1, 256\]"):
+        histogram.joint_sums(codes, packed, 1, (3, 257))
+    zeros = np.zeros(3, np.uint8)
+    with pytest.raises(ValueError, match="256 cells"):
+        histogram.pack_pairs([histogram.Pair(0, 1, zeros, zeros, 17, 16)])
+    with pytest.raises(ValueError, match="map must give"):
+        histogram.pack_pairs([histogram.Pair(0, 1, zeros + 2, zeros, 2, 2)])
+    with pytest.raises(ValueError, match="feature that codes"):
+        histogram.pair_sums(codes, [histogram.Pair(0, 2, zeros, zeros, 2, 2)], packed, 1)
