@@ -1,0 +1,109 @@
+"""Fixtures of all tests: tiny data sets, their schemas, a client in this process, the real data."""
+
+import os
+
+# One BLAS thread, before numpy loads: post-processing is float linear algebra and promises the same bits (DESIGN §3).
+for _name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
+    os.environ.setdefault(_name, "1")
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+from distributed import Client, LocalCluster
+
+from dpgb_dask.contracts.schema import Categorical, Numeric, Schema
+
+
+@pytest.fixture(scope="session")
+def data_dir() -> Path:
+    """Folder of the real data sets: ``DPGB_DATA``, else ``../shared/data`` beside the repository."""
+    default = Path(__file__).resolve().parents[2] / "shared" / "data"
+    folder = Path(os.environ.get("DPGB_DATA", default))
+    if not (folder / "adult.parquet").is_file():
+        pytest.skip("NO REAL DATA: set DPGB_DATA to the folder that holds adult.parquet")
+    return folder
+
+
+@pytest.fixture(scope="session")
+def binary_schema() -> Schema:
+    """Two numeric features, an integer and a categorical one; classes 0 and 1."""
+    features = {
+        "x": Numeric(-3.0, 3.0),
+        "z": Numeric(-3.0, 3.0, missing=True),
+        "age": Numeric(0, 90, integer=True),
+        "color": Categorical(("blue", "green", "red"), missing=True),
+    }
+    return Schema(features, classes=[0, 1])
+
+
+@pytest.fixture(scope="session")
+def features() -> pd.DataFrame:
+    """1,500 rows that fit `binary_schema`, `regression_schema` and `multiclass_schema`; some values are missing."""
+    rng = np.random.default_rng(0)
+    n = 1500
+    table = pd.DataFrame(
+        {
+            "x": np.clip(rng.normal(size=n), -3, 3),
+            "z": np.clip(rng.normal(size=n), -3, 3),
+            "age": rng.integers(0, 91, n),
+            "color": rng.choice(["blue", "green", "red"], n),
+        }
+    )
+    table.loc[::17, "z"] = np.nan
+    table.loc[::19, "color"] = None
+    return table
+
+
+@pytest.fixture(scope="session")
+def signal(features: pd.DataFrame) -> np.ndarray:
+    """The true score of each row of `features`: additive, and one product."""
+    x, z = features["x"].to_numpy(), features["z"].fillna(0).to_numpy()
+    red = (features["color"] == "red").to_numpy()
+    return 1.5 * x + 0.8 * x * z + red + (features["age"].to_numpy() - 45) / 30
+
+
+@pytest.fixture(scope="session")
+def labels(signal: np.ndarray) -> np.ndarray:
+    """Labels 0 and 1, drawn from `signal`."""
+    return (np.random.default_rng(1).random(len(signal)) < 1 / (1 + np.exp(-signal))).astype(
+        np.int8
+    )
+
+
+@pytest.fixture(scope="session")
+def regression_schema(binary_schema: Schema) -> Schema:
+    """The features of `binary_schema` with a numeric target."""
+    return Schema(binary_schema.features, target_bounds=(-15.0, 15.0))
+
+
+@pytest.fixture(scope="session")
+def numbers(signal: np.ndarray) -> np.ndarray:
+    """A numeric target within the bounds of `regression_schema`."""
+    return np.clip(signal + 0.5 * np.random.default_rng(2).normal(size=len(signal)), -15, 15)
+
+
+@pytest.fixture(scope="session")
+def multiclass_schema(binary_schema: Schema) -> Schema:
+    """The features of `binary_schema` with three text classes."""
+    return Schema(binary_schema.features, classes=["high", "low", "middle"])
+
+
+@pytest.fixture(scope="session")
+def names_of_class(signal: np.ndarray) -> np.ndarray:
+    """Text labels of `multiclass_schema`, by the size of `signal`."""
+    return np.select([signal < -1, signal < 1], ["low", "middle"], "high")
+
+
+@pytest.fixture
+def client() -> Iterator[Client]:
+    """A client of two single-threaded workers in this process."""
+    with (
+        LocalCluster(
+            n_workers=2, threads_per_worker=1, processes=False, dashboard_address=":0"
+        ) as cluster,
+        Client(cluster) as connected,
+    ):
+        yield connected

@@ -1,0 +1,114 @@
+"""The layers of the package as a test: who imports whom, and who may open, seal and pay."""
+
+import ast
+import sys
+from pathlib import Path
+
+import pytest
+
+import dpgb_dask
+
+PACKAGE = Path(dpgb_dask.__file__).parent
+FILES = sorted(PACKAGE.rglob("*.py"))
+
+LOW = {"errors", "losses", "kernels", "contracts"}
+SIDES = LOW | {"encode", "private", "controller", "released", "components"}
+TOP = {"estimators", "io", "cli", "__main__", "model_selection", "testing", "diagnose", "__init__"}
+TOP_OUTSIDE = {
+    "numpy", "dask", "distributed", "xarray", "zarr", "pandas", "sklearn", "tqdm"
+}  # fmt: skip
+
+# layer: (what it may import from us, what it may import from outside)
+LAYERS: dict[str, tuple[set[str], set[str]]] = {
+    "errors": (set(), set()),
+    "losses": ({"errors"}, {"numpy"}),
+    "kernels": ({"errors", "losses"}, {"numpy", "numba"}),
+    "contracts": ({"errors", "losses", "kernels"}, {"numpy", "numba"}),
+    "encode": (LOW, {"numpy", "pandas"}),
+    "private": (LOW | {"encode"}, {"numpy", "dask", "distributed", "zarr", "xarray", "pandas"}),
+    "controller": (LOW, {"numpy", "numba", "cryptography", "sqlalchemy"}),
+    "released": (LOW | {"encode"}, {"numpy", "dask", "xarray", "pandas", "zarr"}),
+    "components": (LOW, {"numpy", "scipy"}),
+    "recipes": (LOW | {"components"}, set()),
+    "training": (SIDES, {"numpy", "dask", "distributed", "threadpoolctl"}),  # one BLAS thread
+} | {name: (SIDES | TOP | {"recipes", "training"}, TOP_OUTSIDE) for name in TOP}
+
+INSIDE_FUNCTIONS = {
+    "released"
+} | TOP  # layers that may import an extra (matplotlib, …) where it is used
+EXCEPTION = (
+    "contracts/schema.py",
+    "diagnose",
+)  # Schema.check: the owner's own diagnosis, inside a function
+
+
+def layer_of(path: Path) -> str:
+    """First folder of a file, else its module's name."""
+    return path.relative_to(PACKAGE).parts[0].removesuffix(".py")
+
+
+def imports_of(path: Path) -> list[tuple[str, bool]]:
+    """(dotted module, whether inside a function) of every import in a file."""
+    found = []
+
+    def visit(node: ast.AST, inside: bool) -> None:
+        if isinstance(node, ast.Import):
+            found.extend((alias.name, inside) for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, f"{path}: relative import"
+            if node.module == "dpgb_dask":
+                found.extend((f"dpgb_dask.{alias.name}", inside) for alias in node.names)
+            else:
+                found.append((str(node.module), inside))
+        for child in ast.iter_child_nodes(node):
+            visit(child, inside or isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef))
+
+    visit(ast.parse(path.read_text(encoding="utf-8")), False)
+    return found
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda p: p.relative_to(PACKAGE).as_posix())
+def test_layer_imports_only_what_its_row_allows(path: Path) -> None:
+    layer, name = layer_of(path), path.relative_to(PACKAGE).as_posix()
+    ours, outside = LAYERS[layer]
+    for module, inside in imports_of(path):
+        head, _, rest = module.partition(".")
+        if head == "dpgb_dask":
+            target = rest.split(".")[0]
+            if target not in LAYERS:  # `from dpgb_dask import DPGBClassifier`: the public names
+                target = "__init__"
+            allowed = target == layer or target in ours or ((name, target) == EXCEPTION and inside)
+        else:
+            allowed = head in sys.stdlib_module_names or head in outside
+            allowed = allowed or (inside and layer in INSIDE_FUNCTIONS)
+        assert allowed, f"{name} ({layer}) may not import {module}"
+
+
+def test_package_has_no_file_outside_the_table() -> None:
+    assert {layer_of(path) for path in FILES} <= set(LAYERS)
+
+
+def callers_of(name: str) -> set[str]:
+    """Files with a call ``name(…)``, ``x.name(…)`` or ``name[…](…)``."""
+    callers = set()
+    for path in FILES:
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if not isinstance(node, ast.Call):
+                continue
+            function = node.func.value if isinstance(node.func, ast.Subscript) else node.func
+            if name in (getattr(function, "attr", None), getattr(function, "id", None)):
+                callers.add(path.relative_to(PACKAGE).as_posix())
+    return callers
+
+
+@pytest.mark.parametrize(
+    ("name", "allowed"),
+    [
+        ("_open", {"controller/release.py"}),
+        ("Released", {"controller/release.py"}),
+        # journal and report read back, from JSON, what the door wrote
+        ("Receipt", {"controller/release.py", "training/journal.py", "released/report.py"}),
+    ],
+)
+def test_only_the_door_opens_seals_and_pays(name: str, allowed: set[str]) -> None:
+    assert callers_of(name) <= allowed
