@@ -1,0 +1,390 @@
+"""Row block → uint8 codes, fine cells, labels and weights: total maps that never raise or warn on a value (DESIGN §1).
+
+Out of bounds and ±inf fall in the outermost bin; NaN and what cannot be read as a number is missing; an unknown
+category is "other"; an unknown label or a missing target makes the row weigh nothing. Only structure raises.
+"""
+
+import math
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from numpy.typing import NDArray
+
+from dpgb_dask.contracts.grid import Grid
+from dpgb_dask.contracts.model import SCORE_ONE, FeatureBins
+from dpgb_dask.contracts.schema import Categorical, Schema, Target
+from dpgb_dask.errors import SchemaError, StructureError
+from dpgb_dask.kernels.bin import bin_column, bin_matrix, cell_column
+
+Block = NDArray[Any] | pd.DataFrame | tuple[Any, ...]  # a tuple holds 1-D columns in schema order
+Bins = Sequence[FeatureBins]
+
+
+
+# ---- structure -------------------------------------------------------------------------------------------------------
+
+
+def match_names(names: Iterable[Any], schema: Schema, *, ordered: bool = True) -> tuple[int, ...]:
+    """Return the position of every feature among ``names``.
+
+    Parameters
+    ----------
+    names : iterable
+        Column names of a table; ignored, target and unit columns may be among them.
+    ordered : bool
+        Whether the features must stand in schema order; a mapping of columns has none.
+
+    Raises
+    ------
+    SchemaError
+        If a feature is missing, out of order or there twice, or a column is not declared.
+    """
+    given = [str(name) for name in names]
+    position = {name: k for k, name in enumerate(given)}
+    dropped = {*schema.ignore, schema.target.name}
+    if schema.unit_id is not None:
+        dropped.add(schema.unit_id)
+    missing = [name for name in schema.names if name not in position]
+    extra = [name for name in given if name not in schema.features and name not in dropped]
+    if missing or extra:
+        raise SchemaError(
+            f"columns do not match the schema: missing={missing}, not declared={extra}. "
+            "Rename or add columns, or list those to leave out in 'ignore'."
+        )
+    features = [name for name in given if name in schema.features]
+    if len(features) != len(set(features)):
+        twice = sorted({name for name in features if features.count(name) > 1})
+        raise SchemaError(f"columns {twice} are there twice. Every feature needs one column.")
+    if ordered and tuple(features) != schema.names:
+        raise SchemaError(
+            f"columns are in another order than the schema:\n  data   {features}\n  schema {list(schema.names)}\n"
+            "Reorder one of them."
+        )
+    return tuple(position[name] for name in schema.names)
+
+
+def check_columns(block: Any, schema: Schema, *, target: bool = False) -> tuple[int, ...]:
+    """Check names, order, width and dtypes of a block or its meta; no value is looked at.
+
+    Parameters
+    ----------
+    block : ndarray, DataFrame, Series or tuple of 1-D arrays
+        Anything with the structure of the data; may be empty.
+    target : bool
+        The block is the target, not the features.
+
+    Returns
+    -------
+    tuple of int
+        Position of every feature in the block; ``(0,)`` for a target.
+
+    Raises
+    ------
+    SchemaError
+        If columns are missing, renamed, reordered, not declared, or of a type that cannot be what is declared.
+    StructureError
+        If an array has the wrong number of dimensions or columns.
+    """
+    if target:
+        if getattr(block, "ndim", 1) != 1 and not (block.ndim == 2 and block.shape[1] == 1):
+            raise StructureError("The target must be one column.")
+        dtype = block.dtype if hasattr(block, "dtype") else block.dtypes.iloc[0]
+        if schema.target.type == "numeric":
+            _check_numeric(schema.target.name, dtype, "target")
+        return (0,)
+    dtypes: Sequence[Any]
+    if isinstance(block, pd.DataFrame):
+        dtypes = list(block.dtypes)
+        if any(isinstance(name, str) for name in block.columns):
+            positions = match_names(block.columns, schema)
+        else:  # a frame made from an array has numbers for names: match by position, as for arrays
+            positions = _match_width(len(dtypes), schema)
+    elif isinstance(block, tuple):
+        dtypes = [column.dtype for column in block]
+        positions = _match_width(len(block), schema)
+    else:
+        if getattr(block, "ndim", None) != 2:
+            raise StructureError("X must be a table with two dimensions: rows and features.")
+        dtypes = [block.dtype] * block.shape[1]
+        positions = _match_width(len(dtypes), schema)
+    for (name, feature), k in zip(schema.features.items(), positions, strict=True):
+        if not isinstance(feature, Categorical):
+            _check_numeric(name, dtypes[k], "feature")
+    return positions
+
+
+def _match_width(width: int, schema: Schema) -> tuple[int, ...]:
+    if width != schema.n_features:
+        raise StructureError(
+            f"X has {width} columns without names, but the schema declares {schema.n_features} features: "
+            "arrays match by position. Give exactly the declared columns."
+        )
+    return tuple(range(width))
+
+
+def _check_numeric(name: str, dtype: Any, role: str) -> None:
+    if _family(dtype) in ("text", "other"):
+        raise SchemaError(
+            f"{role} {name!r} is declared numeric but its column has type {dtype}. "
+            "Convert the column, or declare its categories."
+        )
+
+
+def _family(dtype: Any) -> str:
+    """Return "number", "text", "object" (untyped: each value decides for itself) or "other" (dates, …)."""
+    if isinstance(dtype, pd.CategoricalDtype):
+        categories = dtype.categories
+        if categories is None or len(categories) == 0 or "__UNKNOWN_CATEGORIES__" in categories:
+            return "object"
+        if categories.dtype == object:
+            return "text" if all(isinstance(value, str) for value in categories) else "object"
+        return _family(categories.dtype)
+    if isinstance(dtype, pd.ArrowDtype):
+        arrow = dtype.pyarrow_dtype
+        if str(arrow) == "null":
+            return "object"
+        if str(arrow).startswith("dictionary"):
+            arrow = arrow.value_type
+            dtype = pd.ArrowDtype(arrow)
+    if pd.api.types.is_numeric_dtype(dtype) or pd.api.types.is_bool_dtype(dtype):
+        return "other" if getattr(dtype, "kind", "f") == "c" else "number"
+    if dtype == object:
+        return "object"
+    if pd.api.types.is_string_dtype(dtype) or getattr(dtype, "kind", "") in "UST":
+        return "text"
+    return "other"
+
+
+# ---- rows ------------------------------------------------------------------------------------------------------------
+
+
+def encode(block: Block, schema: Schema, bins: Bins) -> NDArray[np.uint8]:
+    """Return the codes of a block.
+
+    Parameters
+    ----------
+    block : (n, m) ndarray, DataFrame, or tuple of m (n,) arrays
+    bins : sequence of FeatureBins, released
+
+    Returns
+    -------
+    (m, n) uint8, C-order
+
+    Privacy
+    -------
+    Private side, or prediction. A total map: never raises or warns on a value.
+    """
+    columns = split_columns(block, schema)
+    codes = np.empty((schema.n_features, n_rows(block)), np.uint8)
+    if isinstance(block, np.ndarray) and block.dtype in (np.float32, np.float64):
+        # one pass over the row-major matrix; categorical columns are skipped and follow below
+        bin_matrix(_native(block), [b.edges for b in bins], codes)
+    for j, (feature, b) in enumerate(zip(schema.features.values(), bins, strict=True)):
+        if isinstance(feature, Categorical):
+            assert b.cell_to_bin is not None
+            codes[j] = b.cell_to_bin[category_cells(columns[j], feature.categories)]
+        elif not (isinstance(block, np.ndarray) and block.dtype in (np.float32, np.float64)):
+            assert b.edges is not None
+            bin_column(numbers(columns[j]), b.edges, codes[j])
+    return codes
+
+
+def cells(block: Block, schema: Schema, grid: Grid) -> NDArray[np.uint16]:
+    """Return the cell of every value in the public grid, as (m, n) uint16, C-order.
+
+    Privacy
+    -------
+    Private side. A total map: never raises or warns on a value.
+    """
+    columns = split_columns(block, schema)
+    out = np.empty((schema.n_features, n_rows(block)), np.uint16)
+    for j, feature in enumerate(schema.features.values()):
+        edges = grid.edges[j]
+        if isinstance(feature, Categorical):
+            out[j] = category_cells(columns[j], feature.categories)
+        else:
+            assert edges is not None
+            cell_column(numbers(columns[j]), edges, out[j])
+    return out
+
+
+def encode_target(y: Any, schema: Schema) -> tuple[NDArray[Any], NDArray[np.bool_]]:
+    """Return labels and which rows have one.
+
+    Parameters
+    ----------
+    y : (n,) array or Series, or (n, 1)
+
+    Returns
+    -------
+    label : (n,) uint8 for classes, or int32 in [-65536, 65536] for a numeric target scaled to [-1, 1]
+    valid : (n,) bool
+        False for an unknown label or a missing target: the row weighs nothing.
+
+    Privacy
+    -------
+    Private side. A total map: never raises or warns on a value; a numeric target is clipped to its public bounds.
+    """
+    column = one_column(y)
+    if schema.target.type != "numeric":
+        cell = category_cells(column, schema.target.classes)
+        valid = cell < len(schema.target.classes)
+        return np.where(valid, cell, 0).astype(np.uint8), valid
+    return _target_steps(numbers(column), schema.target)
+
+
+def _target_steps(y: NDArray[Any], target: Target) -> tuple[NDArray[np.int32], NDArray[np.bool_]]:
+    valid = ~np.isnan(y)
+    value = np.clip(np.where(valid, y, target.low).astype(np.float64), target.low, target.high)
+    # halves, so that the range of two huge bounds does not overflow
+    half = target.high / 2 - target.low / 2
+    unit = (value / 2 - target.low / 2) / half  # in [0, 1]
+    return np.rint((2 * unit - 1) * SCORE_ONE).astype(np.int32), valid
+
+
+def encode_weight(weight: Any, max_weight: int, weight_bits: int) -> NDArray[np.int32]:
+    """Return weights in steps of ``2**-weight_bits``, rounded down, in [0, max_weight]; a bad weight is 0.
+
+    Privacy
+    -------
+    Private side. The bound is what every sensitivity is multiplied by.
+    """
+    value = numbers(one_column(weight)).astype(np.float64)
+    steps = np.floor(np.clip(np.where(np.isnan(value), 0.0, value), 0.0, max_weight) * 2.0**weight_bits)
+    return steps.astype(np.int32)
+
+
+# ---- columns ---------------------------------------------------------------------------------------------------------
+
+
+def n_rows(block: Block) -> int:
+    """Return the number of rows of a block. Private."""
+    return len(block[0]) if isinstance(block, tuple) else len(block)
+
+
+def split_columns(block: Block, schema: Schema) -> list[Any]:
+    """Return the feature columns of a block in schema order, without copying."""
+    if isinstance(block, tuple):
+        return list(block)
+    if isinstance(block, pd.DataFrame):
+        return [block.iloc[:, k] for k in check_columns(block, schema)]
+    return [block[:, k] for k in range(block.shape[1])]
+
+
+def one_column(y: Any) -> Any:
+    """Return a one-dimensional column from (n,) or (n, 1)."""
+    if isinstance(y, pd.DataFrame):
+        return y.iloc[:, 0]
+    return y[:, 0] if y.ndim == 2 else y
+
+
+def _native(values: NDArray[Any]) -> NDArray[Any]:
+    """Return values in this machine's byte order: kernels know no other."""
+    return values if values.dtype.isnative else values.astype(values.dtype.newbyteorder("="))
+
+
+def numbers(column: Any) -> NDArray[Any]:
+    """Return a column as float32 or float64; whatever is no number is NaN. Never raises or warns on a value."""
+    dtype = column.dtype
+    if isinstance(dtype, pd.CategoricalDtype):
+        values = numbers(np.append(np.asarray(column.cat.categories, dtype=object), None))
+        return values[column.cat.codes.to_numpy()]  # code -1 is the NaN at the end
+    if isinstance(column, np.ma.MaskedArray):
+        filled = numbers(column.data)
+        mask = np.ma.getmaskarray(column)
+        return np.where(mask, filled.dtype.type(np.nan), filled) if mask.any() else filled
+    if isinstance(dtype, np.dtype):
+        values = column.to_numpy() if isinstance(column, pd.Series) else column
+        if dtype.kind == "f" and dtype.itemsize in (4, 8):
+            return _native(values)
+        if dtype.kind in "biuf":
+            with np.errstate(over="ignore"):  # a long double may exceed float64: ±inf, the bound
+                return np.asarray(values.astype(np.float64))
+        return _parse(np.asarray(values, dtype=object))
+    if pd.api.types.is_numeric_dtype(dtype) or pd.api.types.is_bool_dtype(dtype):
+        return np.asarray(column.to_numpy(dtype=np.float64, na_value=np.nan))
+    return _parse(column.to_numpy(dtype=object))
+
+
+def _parse(values: NDArray[np.object_]) -> NDArray[np.float64]:
+    """Read each object as a number, NaN if it is none."""
+    try:
+        parsed = np.asarray(pd.to_numeric(values, errors="coerce"))
+        if parsed.dtype.kind in "biuf":
+            return parsed.astype(np.float64)
+    except (OverflowError, TypeError, ValueError):
+        pass  # an integer beyond float64, an exotic object: read one by one, by the same rules
+    return np.array([_parse_one(value) for value in values], dtype=np.float64)
+
+
+def _parse_one(value: Any) -> float:
+    cell = np.empty(1, dtype=object)
+    cell[0] = value
+    try:
+        return float(pd.to_numeric(cell, errors="coerce")[0])
+    except OverflowError:  # an integer beyond every float: the bound
+        return math.inf if value > 0 else -math.inf
+    except (TypeError, ValueError):
+        return math.nan
+
+
+def category_cells(column: Any, categories: Sequence[Any]) -> NDArray[np.uint16]:
+    """Return each value's place in ``categories``; K for any other value, K + 1 for a missing one.
+
+    Values match as Python compares them: ``1``, ``1.0`` and ``True`` are the same category.
+    """
+    n = len(categories)
+    place = {category: k for k, category in enumerate(categories)}
+    dtype = column.dtype
+    if isinstance(dtype, pd.CategoricalDtype):
+        table = _places(np.asarray(column.cat.categories, dtype=object), place)
+        return np.append(table, np.uint16(n + 1))[column.cat.codes.to_numpy()]
+    if _family(dtype) == "number" and not _is_decimal(dtype):
+        return _number_cells(column, categories)
+    if isinstance(column, np.ma.MaskedArray):
+        out = category_cells(column.data, categories)
+        return np.where(np.ma.getmaskarray(column), np.uint16(n + 1), out)
+    try:
+        values = column if isinstance(dtype, np.dtype) else column.array
+        codes, uniques = pd.factorize(values)
+    except TypeError:  # something that cannot be hashed is in the column
+        return _places(np.asarray(column, dtype=object), place)
+    return np.append(_places(np.asarray(uniques, dtype=object), place), np.uint16(n + 1))[codes]
+
+
+def _is_decimal(dtype: Any) -> bool:
+    return isinstance(dtype, pd.ArrowDtype) and str(dtype.pyarrow_dtype).startswith("decimal")
+
+
+def _number_cells(column: Any, categories: Sequence[Any]) -> NDArray[np.uint16]:
+    """Look numbers up among the categories that are numbers."""
+    n = len(categories)
+    values = numbers(column).astype(np.float64)
+    known = [(float(c), k) for k, c in enumerate(categories) if isinstance(c, int | float | np.number)]
+    out = np.full(len(values), n, np.uint16)
+    if known:
+        key, cell = (np.array(part) for part in zip(*sorted(known), strict=True))
+        at = np.minimum(np.searchsorted(key, values), len(key) - 1)
+        hit = key[at] == values
+        out[hit] = cell[at[hit]]
+    out[np.isnan(values)] = n + 1
+    return out
+
+
+def _places(values: NDArray[np.object_], place: dict[Any, int]) -> NDArray[np.uint16]:
+    return np.array([_place(value, place) for value in values], dtype=np.uint16)
+
+
+def _place(value: Any, place: dict[Any, int]) -> int:
+    """Place of one value; bytes are read as UTF-8, as fixed-width text in Zarr is."""
+    if isinstance(value, bytes):
+        value = value.decode("utf-8", errors="replace")
+    try:
+        if value in place:
+            return place[value]
+        missing = value is None or value is pd.NA or bool(value != value)  # noqa: PLR0124
+    except (TypeError, ValueError):  # cannot be hashed or compared: no category
+        missing = False
+    return len(place) + 1 if missing else len(place)

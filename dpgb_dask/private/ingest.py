@@ -1,0 +1,322 @@
+"""NumPy, pandas, Dask, xarray and Zarr → chunks of rows, lined up; only structure is read, nothing is computed."""
+
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import dask
+import dask.array as da
+import dask.dataframe as dd
+import numpy as np
+import pandas as pd
+import xarray as xr
+import zarr
+
+from dpgb_dask.contracts.schema import Schema
+from dpgb_dask.encode import Block, check_columns, match_names, n_rows
+from dpgb_dask.errors import StructureError, UnsupportedCollectionError
+
+CHUNK_ROWS = 1 << 17  # in-memory inputs are cut into views of this many rows, so that threads share the work
+
+
+class Rows(NamedTuple):
+    """One chunk in memory: a block of features, the target, and weights or None. Private."""
+
+    x: Block
+    y: Any
+    weight: Any
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class Chunk:
+    """One chunk of the source: values in memory, or Dask tasks that make them.
+
+    Parameters
+    ----------
+    x : Block, Delayed, or tuple of Delayed
+        A tuple holds one column each. A Delayed of a Dask DataFrame's partition makes the whole `Rows`.
+    y, weight : array, Delayed or None
+    """
+
+    x: Any
+    y: Any
+    weight: Any
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class Source:
+    """The rows of a fit as chunks, structure checked.
+
+    Parameters
+    ----------
+    schema : Schema
+    chunks : tuple of Chunk
+    weighted : bool
+        Whether sample weights were given.
+    lazy : bool
+        Whether chunks are Dask tasks; else they are in this process's memory.
+    """
+
+    schema: Schema
+    chunks: tuple[Chunk, ...]
+    weighted: bool
+    lazy: bool
+
+    def __repr__(self) -> str:
+        return f"Source(lazy={self.lazy}, weighted={self.weighted})"
+
+
+def line_up(x: Any, y: Any, weight: Any) -> Rows:
+    """Return the rows of one chunk whose parts are in memory.
+
+    Raises
+    ------
+    StructureError
+        If the parts have different numbers of rows (which are not printed).
+    """
+    rows = x if isinstance(x, Rows) else Rows(tuple(x) if isinstance(x, list) else x, y, weight)
+    n = n_rows(rows.x)
+    parts = [rows.y, *(rows.x if isinstance(rows.x, tuple) else ()), *(() if rows.weight is None else (rows.weight,))]
+    if any(len(part) != n for part in parts):
+        raise StructureError("X, y and sample_weight have different numbers of rows in a chunk. Line them up first.")
+    return rows
+
+
+def read_source(X: Any, y: Any, sample_weight: Any, schema: Schema) -> Source:  # noqa: N803
+    """Check the structure of the inputs and line their chunks up; nothing is computed.
+
+    Parameters
+    ----------
+    X : ndarray, DataFrame, Dask Array or DataFrame, xarray DataArray or Dataset, Zarr Array or Group
+    y : the target, one column of any of these kinds
+    sample_weight : None or one column
+    schema : Schema
+
+    Raises
+    ------
+    SchemaError
+        If columns are missing, renamed, reordered, not declared or of the wrong type.
+    StructureError
+        If X, y and sample_weight have different lengths or numbers of chunks (which are not printed).
+    UnsupportedCollectionError
+        If an input is sparse or of an unknown kind, or Dask's array query planning is switched on.
+
+    Privacy
+    -------
+    Private side. Reads names, types, widths and chunk structure only; no value is looked at.
+    """
+    _refuse_array_expr()
+    X, y = _native_kind(X, "X"), _native_kind(y, "y")  # noqa: N806
+    weight = None if sample_weight is None else _native_kind(sample_weight, "sample_weight")
+    y = _column(y, "y")
+    weight = None if weight is None else _column(weight, "sample_weight")
+    X = _select(X, schema)  # noqa: N806
+    check_columns(_meta(y), schema, target=True)
+    if weight is not None:
+        _check_weight(weight)
+    parts = [*X, y, weight] if isinstance(X, tuple) else [X, y, weight]
+    lazy = any(dask.is_dask_collection(part) for part in parts)
+    if not lazy:
+        chunks = _memory_chunks(X, y, weight)
+    elif isinstance(X, dd.DataFrame):
+        chunks = _frame_chunks(X, y, weight)
+    else:
+        chunks = _array_chunks(X, y, weight)
+    return Source(schema, chunks, weight is not None, lazy)
+
+
+# ---- kinds -----------------------------------------------------------------------------------------------------------
+
+
+def _refuse_array_expr() -> None:
+    if dask.config.get("array.query-planning", None) or da.ARRAY_EXPR_ENABLED:
+        raise UnsupportedCollectionError(
+            "Dask's array query planning is switched on (array.query-planning=True), which this library cannot read. "
+            "Set it to False before dask.array is imported."
+        )
+
+
+def _native_kind(data: Any, name: str) -> Any:
+    """Turn xarray and Zarr into NumPy, pandas or Dask; a tuple of named columns becomes `_Columns`."""
+    if isinstance(data, xr.Dataset):
+        data = data if _loaded(*data.variables.values()) else data.chunk()
+        return _Columns({str(k): v.data for k, v in data.data_vars.items()})
+    if isinstance(data, xr.DataArray):
+        return _from_dataarray(data)
+    if isinstance(data, zarr.Group):
+        return _Columns({key: _from_zarr(array) for key, array in sorted(data.arrays())})
+    if isinstance(data, zarr.Array):
+        return _from_zarr(data)
+    if isinstance(data, list | tuple) and name != "X":
+        return np.asarray(data)
+    if isinstance(data, np.matrix):
+        return np.asarray(data)
+    if isinstance(data, da.Array) and not isinstance(data._meta, np.ndarray):  # noqa: SLF001
+        raise UnsupportedCollectionError(
+            f"{name} is a Dask Array of {type(data._meta).__name__}; only NumPy chunks can be read. "  # noqa: SLF001
+            "Convert with X.map_blocks(lambda block: block.toarray())."
+        )
+    known = np.ndarray, pd.DataFrame, pd.Series, da.Array, dd.DataFrame, dd.Series
+    if not isinstance(data, known):
+        hint = "Convert sparse data with .toarray()." if hasattr(data, "toarray") else "Convert it to one of these."
+        raise UnsupportedCollectionError(
+            f"{name} is a {type(data).__name__}. Known: NumPy, pandas, Dask, xarray, Zarr. {hint}"
+        )
+    return data
+
+
+class _Columns(dict[str, Any]):
+    """Named one-dimensional columns of an xarray Dataset or a Zarr Group; they have no order."""
+
+
+class _Named(NamedTuple):
+    """A two-dimensional array whose columns have names."""
+
+    array: Any
+    names: tuple[str, ...]
+
+
+def _loaded(*variables: Any) -> bool:
+    """Whether xarray variables are Dask or NumPy already; others are read lazily from a file."""
+    return all(v.chunks is not None or getattr(v, "_in_memory", True) for v in variables)
+
+
+def _from_dataarray(data: xr.DataArray) -> Any:
+    data = data if _loaded(data.variable) else data.chunk()
+    if data.ndim == 2 and data.dims[1] in data.coords:
+        names = data.coords[data.dims[1]]
+        if names.dtype.kind in "OUST":
+            return _Named(data.data, tuple(str(name) for name in names.to_index()))
+    return data.data
+
+
+def _from_zarr(data: zarr.Array) -> da.Array:
+    # a shard is the unit of reading: several of its chunks would each read its index again
+    shape = getattr(data, "shards", None) or data.chunks
+    return da.from_zarr(data, chunks=shape)
+
+
+def _column(data: Any, name: str) -> Any:
+    """Return a target or weights as one column."""
+    if isinstance(data, _Columns | _Named):
+        raise StructureError(f"{name} must be one column. Give that column alone.")
+    if data.ndim == 2 and data.shape[1] == 1:
+        if isinstance(data, pd.DataFrame | dd.DataFrame):
+            return data[data.columns[0]]
+        return data[:, 0]
+    if data.ndim != 1:
+        raise StructureError(f"{name} must be one column. Give that column alone.")
+    return data
+
+
+def _select(data: Any, schema: Schema) -> Any:
+    """Return the features of X in schema order: a frame, a 2-D array, or a tuple of columns."""
+    if isinstance(data, _Columns):
+        match_names(data, schema, ordered=False)
+        columns = tuple(data[name] for name in schema.names)
+        if any(column.ndim != 1 for column in columns):
+            raise StructureError("Every column of X must have one dimension.")
+        check_columns(columns, schema)
+        return columns
+    if isinstance(data, _Named):
+        positions = match_names(data.names, schema)
+        data = data.array if len(positions) == data.array.shape[1] else data.array[:, list(positions)]
+    positions = check_columns(_meta(data), schema)
+    if isinstance(data, pd.DataFrame | dd.DataFrame) and len(positions) < len(data.columns):
+        return data[[data.columns[k] for k in positions]]
+    return data
+
+
+def _meta(data: Any) -> Any:
+    """Return something small with the structure of ``data``."""
+    if isinstance(data, dd.DataFrame | dd.Series):
+        return data._meta  # noqa: SLF001
+    return data
+
+
+def _check_weight(weight: Any) -> None:
+    meta = _meta(weight)
+    if meta.dtype != object and not pd.api.types.is_numeric_dtype(meta.dtype) and meta.dtype.kind != "b":
+        raise StructureError(f"sample_weight has type {meta.dtype}: weights are numbers.")
+
+
+# ---- chunks ----------------------------------------------------------------------------------------------------------
+
+
+def _lengths_differ() -> StructureError:
+    return StructureError("X, y and sample_weight have different numbers of rows. Line them up first.")
+
+
+def _memory_chunks(x: Any, y: Any, weight: Any) -> tuple[Chunk, ...]:
+    line_up(x, y, weight)
+    n = n_rows(x)
+    chunks = []
+    for start in range(0, max(n, 1), CHUNK_ROWS):
+        rows = slice(start, start + CHUNK_ROWS)
+        part = tuple(column[rows] for column in x) if isinstance(x, tuple) else x[rows]
+        chunks.append(Chunk(part, y[rows], None if weight is None else weight[rows]))
+    return tuple(chunks)
+
+
+def _pack(x: Any, y: Any, weight: Any = None) -> Rows:
+    return Rows(x, y, weight)
+
+
+def _as_series(data: Any, like: dd.DataFrame, name: str) -> dd.Series:
+    """Return a column as a Dask Series with as many partitions as X."""
+    if isinstance(data, da.Array):
+        data = dd.from_dask_array(data)
+    if not isinstance(data, dd.Series):
+        raise StructureError(f"X is a Dask DataFrame but {name} is in memory: give a Dask Series or Array.")
+    if data.npartitions != like.npartitions:
+        raise StructureError(f"X and {name} have different numbers of chunks. Repartition one of them.")
+    return data
+
+
+def _frame_chunks(x: dd.DataFrame, y: Any, weight: Any) -> tuple[Chunk, ...]:
+    columns = [_as_series(y, x, "y")]
+    if weight is not None:
+        columns.append(_as_series(weight, x, "sample_weight"))
+    # X and y in one expression: optimised apart, Dask may read their files in different pieces
+    packed = dd.map_partitions(
+        _pack, x, *columns, meta=x._meta, enforce_metadata=False, align_dataframes=False  # noqa: SLF001
+    )  # fmt: skip
+    return tuple(Chunk(part, None, None) for part in packed.to_delayed())
+
+
+def _as_array(data: Any, rows: tuple[Any, ...] | None, name: str) -> da.Array:
+    """Return a Dask Array whose row chunks are ``rows`` (None: its own)."""
+    if isinstance(data, dd.DataFrame | dd.Series):
+        data = data.to_dask_array()
+    unknown = rows is not None and any(np.isnan(n) for n in rows)
+    if not isinstance(data, da.Array):
+        if unknown or isinstance(data, pd.DataFrame):
+            raise StructureError(f"{name} is in memory and another input is not: give both as Dask collections.")
+        data = da.from_array(np.asarray(data))
+    if data.ndim == 2 and len(data.chunks[1]) > 1:
+        data = data.rechunk({1: -1})
+    if rows is None or data.chunks[0] == rows:
+        return data
+    if unknown or any(np.isnan(n) for n in data.chunks[0]):
+        if len(data.chunks[0]) != len(rows):
+            raise StructureError(f"X and {name} have different numbers of chunks. Rechunk one of them.")
+        return data
+    if data.shape[0] != sum(rows):
+        raise _lengths_differ()
+    return data.rechunk({0: rows})
+
+
+def _array_chunks(x: Any, y: Any, weight: Any) -> tuple[Chunk, ...]:
+    given = [*x] if isinstance(x, tuple) else [x]
+    lead = next((part for part in [*given, y] if isinstance(part, da.Array)), None)
+    rows = None if lead is None else lead.chunks[0]
+    arrays = [_as_array(part, rows, "X") for part in given]
+    rows = arrays[0].chunks[0]
+    arrays.append(_as_array(y, rows, "y"))
+    if weight is not None:
+        arrays.append(_as_array(weight, rows, "sample_weight"))
+    columns = [list(array.to_delayed(optimize_graph=False).ravel()) for array in dask.optimize(*arrays)]
+    chunks = []
+    for parts in zip(*columns, strict=True):
+        features = tuple(parts[: len(given)]) if isinstance(x, tuple) else parts[0]
+        chunks.append(Chunk(features, parts[len(given)], None if weight is None else parts[-1]))
+    return tuple(chunks)

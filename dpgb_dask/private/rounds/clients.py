@@ -1,0 +1,60 @@
+"""The Dask client a fit runs on; blocking calls also work where the user's client is asynchronous."""
+
+from dataclasses import dataclass
+
+from distributed import Client, Scheduler, get_client, rejoin, secede
+
+from dpgb_dask.errors import PlanError
+
+
+@dataclass(frozen=True, slots=True)
+class Connection:
+    """A client whose calls block.
+
+    Parameters
+    ----------
+    client : Client
+    owned : bool
+        Opened for this fit, and closed with it.
+    seceded : bool
+        The fit is a task itself, and gave its worker's thread back while it waits.
+    """
+
+    client: Client
+    owned: bool = False
+    seceded: bool = False
+
+    def close(self) -> None:
+        """Undo what `current_client` did."""
+        if self.owned:
+            self.client.close()
+        if self.seceded:
+            rejoin()
+
+
+def current_client() -> Connection | None:
+    """Return the current Dask client, or None if there is none.
+
+    Raises
+    ------
+    PlanError
+        If the client is asynchronous and its scheduler runs in this very event loop, which a fit would block.
+    """
+    try:
+        client = get_client()
+    except ValueError:
+        return None
+    if not client.asynchronous:
+        try:
+            secede()  # inside a task: its chunks may need the very thread that would wait for them
+        except ValueError:
+            return Connection(client)
+        return Connection(client, seceded=True)
+    # a notebook's cell runs inside the client's event loop: a second client, whose loop has a thread, may block
+    address = client.scheduler_info(n_workers=0)["address"]
+    if any(scheduler.address == address for scheduler in Scheduler._instances):  # noqa: SLF001
+        raise PlanError(
+            "fit blocks, and the Dask scheduler runs in the event loop that called it. "
+            "Call it in a thread: await asyncio.to_thread(model.fit, X, y)."
+        )
+    return Connection(Client(address, security=client.security, set_as_default=False), owned=True)

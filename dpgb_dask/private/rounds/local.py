@@ -1,0 +1,120 @@
+"""Rounds in this process: one shard, a pool of threads, no cluster."""
+
+import os
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import TypeVar
+
+import dask
+import numpy as np
+from dask.delayed import Delayed
+from dask.optimization import cull
+from numpy.typing import NDArray
+
+from dpgb_dask.contracts.boundary import Raw
+from dpgb_dask.contracts.model import FeatureBins, Model
+from dpgb_dask.contracts.plan import Execution
+from dpgb_dask.contracts.queries import Query
+from dpgb_dask.errors import ChunkError, DPGBError, PlanError
+from dpgb_dask.private.ingest import Chunk, Rows, Source, line_up
+from dpgb_dask.private.quantize import sensitivity
+from dpgb_dask.private.shards import Piece, Shard, encode_rows, merge_pieces, same_bins
+from dpgb_dask.private.survey import Reading, Surveyed, add_surveys, survey_rows
+
+T = TypeVar("T")
+
+
+def default_threads() -> int:
+    """Return the number of cores this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+class LocalRounds:
+    """All rows in one shard of this process.
+
+    Parameters
+    ----------
+    source : Source
+    reading : Reading
+    execution : Execution
+        ``n_threads`` source chunks are in memory at once, and as many threads answer.
+
+    Privacy
+    -------
+    Private side. Answers leave sealed, with the sensitivity of their query.
+    """
+
+    def __init__(self, source: Source, reading: Reading, execution: Execution) -> None:
+        self._source = source
+        self._reading = reading
+        self._block_rows = execution.block_rows
+        self._n_threads = execution.n_threads or default_threads()
+        self._pool = ThreadPoolExecutor(self._n_threads, thread_name_prefix="dpgb")
+        self._surveyed: Surveyed | None = None
+        self._shard: Shard | None = None
+
+    def ask(self, model: Model | None, query: Query) -> Raw[NDArray[np.int64]]:
+        """Return the sealed sums of a query at the scores of ``model``."""
+        bound = sensitivity(query, self._reading.shape)
+        sums = self._survey().answer(query)
+        if sums is None:
+            if model is None:
+                raise PlanError(f"{type(query).__name__} needs a model: release bins first.")
+            sums = self._encoded(model.bins).answer(model, query, self._n_threads, self._pool)
+        return Raw(sums, bound)
+
+    def fingerprint(self) -> int:
+        """Return the keyed fingerprint of the rows. Private."""
+        return self._survey().fingerprint
+
+    def close(self) -> None:
+        """Release the shard and the threads."""
+        self._pool.shutdown(cancel_futures=True)
+        self._shard = None
+        self._surveyed = None
+
+    def _survey(self) -> Surveyed:
+        if self._surveyed is None:
+            parts = self._each_chunk(lambda rows: survey_rows(rows, self._reading))
+            self._surveyed = Surveyed(add_surveys(parts), self._reading.shape)
+        return self._surveyed
+
+    def _encoded(self, bins: Sequence[FeatureBins]) -> Shard:
+        if self._shard is None or not same_bins(self._shard.bins, bins):
+            self._shard = None  # free the old codes before the new ones are made
+            shape, block_rows = self._reading.shape, self._block_rows
+            parts: list[tuple[Piece, ...]] = self._each_chunk(lambda rows: encode_rows(rows, shape, bins, block_rows))
+            pieces = (piece for part in parts for piece in part)
+            self._shard = Shard(merge_pieces(pieces, block_rows), shape, bins)
+        return self._shard
+
+    def _each_chunk(self, function: Callable[[Rows], T]) -> list[T]:
+        """Apply a function to every chunk, one chunk per thread at a time."""
+
+        def work(numbered: tuple[int, Chunk]) -> T:
+            number, chunk = numbered
+            try:
+                rows = load(chunk)
+            except DPGBError:
+                raise
+            except Exception as error:
+                # the message of a reader may hold a row's value: only its type is passed on
+                raise ChunkError(f"Chunk {number} of the source failed to load: {type(error).__name__}.") from None
+            return function(rows)
+
+        return list(self._pool.map(work, enumerate(self._source.chunks)))
+
+
+def load(chunk: Chunk) -> Rows:
+    """Return the rows of a chunk, computing Dask tasks in this thread."""
+    parts = [*chunk.x, chunk.y, chunk.weight] if isinstance(chunk.x, tuple) else [chunk.x, chunk.y, chunk.weight]
+    values = [_compute(part) if isinstance(part, Delayed) else part for part in parts]
+    x = tuple(values[:-2]) if isinstance(chunk.x, tuple) else values[0]
+    return line_up(x, values[-2], values[-1])
+
+
+def _compute(part: Delayed) -> object:
+    """Run the tasks that one part needs; a graph of thousands of chunks is culled, not copied."""
+    graph, _ = cull(dict(part.__dask_graph__()), part.__dask_keys__())
+    (value,) = dask.get(graph, part.__dask_keys__())
+    return value

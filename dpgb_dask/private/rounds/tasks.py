@@ -1,0 +1,349 @@
+"""Rounds on a Dask cluster: one resident shard per worker, one ``client.map`` per round, integer replies.
+
+Nothing here recovers from a lost worker. Dask makes its shard again from the source's tasks, the shard catches up to
+the model in the message, and its sums are the same.
+"""
+
+import asyncio
+import pickle
+import uuid
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any, NamedTuple, TypeVar
+
+import dask
+import numpy as np
+from distributed import Future, Worker, WorkerPlugin, as_completed, get_worker, wait
+from numpy.typing import NDArray
+
+from dpgb_dask import kernels
+from dpgb_dask.contracts.boundary import Raw
+from dpgb_dask.contracts.model import FeatureBins, Model
+from dpgb_dask.contracts.plan import Execution, Shape
+from dpgb_dask.contracts.queries import Query
+from dpgb_dask.encode import n_rows
+from dpgb_dask.errors import ChunkError, DPGBError, PlanError, ShardError
+from dpgb_dask.private.ingest import Chunk, Rows, Source, line_up
+from dpgb_dask.private.quantize import sensitivity
+from dpgb_dask.private.rounds.clients import Connection
+from dpgb_dask.private.shards import Piece, Shard, encode_rows, merge_pieces, same_bins, sum_arrays
+from dpgb_dask.private.survey import Reading, Survey, Surveyed, add_surveys, slice_block, survey_rows
+
+T = TypeVar("T")
+
+GATHER_WORKERS = 64  # below this many replies …
+GATHER_BYTES = 1 << 20  # … or this size of one, a plain gather is faster than a tree of tasks (notes/performance §3)
+GRAPH_BYTES = 4 << 20  # in-memory rows travel in graphs below the 10 MB that Dask warns about
+SOONER = 10  # priority of sums over the chunk tasks that feed them, so that parts do not pile up
+
+
+class WarmKernels(WorkerPlugin):
+    """Compiles the kernels, or loads them from their cache, when a worker starts: never inside a round."""
+
+    name = "dpgb-warm-kernels"
+
+    async def setup(self, worker: Worker) -> None:  # noqa: ARG002
+        """Warm in a thread: a cold start takes seconds, and the worker's heart has to beat."""
+        await asyncio.to_thread(kernels.warm)
+
+
+# ---- tasks: these run on workers -------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """A failed task, as a value: an exception would put the task's rows into the worker's log."""
+
+    error: DPGBError
+
+
+class Encoded(NamedTuple):
+    """One chunk as codes. Private."""
+
+    number: int
+    pieces: tuple[Piece, ...]
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class Encoding:
+    """How chunks become codes."""
+
+    shape: Shape
+    bins: tuple[FeatureBins, ...]
+    block_rows: int
+
+
+class Reply(NamedTuple):
+    """Sums, and which shards and chunks they are made of. Private."""
+
+    shards: tuple[int, ...]
+    chunks: tuple[int, ...]
+    sums: NDArray[np.int64]
+
+
+def _on_rows(function: Callable[[Rows], T], number: int, parts: tuple[Any, Any, Any]) -> T | Failure:
+    """Apply a function to a chunk's rows; an error names the chunk and its type, never a value."""
+    try:
+        return function(line_up(*parts))
+    except DPGBError as error:
+        return Failure(error)
+    except Exception as error:
+        return Failure(_failed_to_load(number, error))
+
+
+def _failed_to_load(number: int, error: BaseException) -> ChunkError:
+    return ChunkError(f"Chunk {number} of the source failed to load: {type(error).__name__}.")
+
+
+def _survey_chunk(number: int, x: Any, y: Any, weight: Any, reading: Reading) -> Survey | Failure:
+    return _on_rows(lambda rows: survey_rows(rows, reading), number, (x, y, weight))
+
+
+def _encode_chunk(number: int, x: Any, y: Any, weight: Any, job: Encoding) -> Encoded | Failure:
+    def encode(rows: Rows) -> Encoded:
+        return Encoded(number, encode_rows(rows, job.shape, job.bins, job.block_rows))
+
+    return _on_rows(encode, number, (x, y, weight))
+
+
+def _hold(rows: Rows) -> Rows:
+    return rows
+
+
+def _add_surveys(parts: list[Survey | Failure]) -> Survey | Failure:
+    failure = next((part for part in parts if isinstance(part, Failure)), None)
+    return failure or add_surveys([part for part in parts if not isinstance(part, Failure)])
+
+
+class ResidentShard(NamedTuple):
+    """A shard and what it is made of."""
+
+    number: int
+    chunks: tuple[int, ...]
+    shard: Shard
+
+    def __sizeof__(self) -> int:
+        return self.shard.__sizeof__()
+
+
+def _make_shard(number: int, parts: list[Encoded | Failure], job: Encoding) -> ResidentShard | Failure:
+    failure = next((part for part in parts if isinstance(part, Failure)), None)
+    if failure is not None:
+        return failure
+    encoded = [part for part in parts if isinstance(part, Encoded)]
+    pieces = merge_pieces((piece for part in encoded for piece in part.pieces), job.block_rows)
+    return ResidentShard(number, tuple(part.number for part in encoded), Shard(pieces, job.shape, job.bins))
+
+
+@lru_cache(maxsize=1)
+def _pool(n_threads: int) -> ThreadPoolExecutor:
+    """Return this worker process's threads; they live as long as it does."""
+    return ThreadPoolExecutor(n_threads, thread_name_prefix="dpgb")
+
+
+def _answer(resident: ResidentShard, **message: bytes) -> Reply | Failure:
+    """Answer one query; the message is pickled, under a name that no other round has."""
+    (packed,) = message.values()
+    model, query = pickle.loads(packed)
+    n_threads = get_worker().state.nthreads
+    try:
+        sums = resident.shard.answer(model, query, n_threads, _pool(n_threads))
+    except DPGBError as error:
+        return Failure(error)
+    return Reply((resident.number,), resident.chunks, sums)
+
+
+def _add_replies(replies: list[Reply | Failure]) -> Reply | Failure:
+    failure = next((reply for reply in replies if isinstance(reply, Failure)), None)
+    if failure is not None:
+        return failure
+    good = [reply for reply in replies if isinstance(reply, Reply)]
+    return Reply(
+        tuple(k for reply in good for k in reply.shards),
+        tuple(k for reply in good for k in reply.chunks),
+        sum_arrays([reply.sums for reply in good]),
+    )
+
+
+# ---- the driver ------------------------------------------------------------------------------------------------------
+
+
+class TaskRounds:
+    """Rows resident on the workers of a Dask cluster, one shard each.
+
+    Parameters
+    ----------
+    source : Source
+    reading : Reading
+    execution : Execution
+    connection : Connection
+
+    Privacy
+    -------
+    Private side. The cluster is trusted; answers leave sealed, with the sensitivity of their query. Task names carry
+    positions of chunks and nothing of their content.
+    """
+
+    def __init__(self, source: Source, reading: Reading, execution: Execution, connection: Connection) -> None:
+        self._reading = reading
+        self._execution = execution
+        self._connection = connection
+        self._client = connection.client
+        self._id = uuid.uuid4().hex[:12]
+        self._n_asked = 0
+        self._surveyed: Surveyed | None = None
+        self._bins: tuple[FeatureBins, ...] | None = None
+        self._shards: list[Future[Any]] = []
+        self._client.register_plugin(WarmKernels())
+        self._chunks = source.chunks if source.lazy else self._hold_rows(source.chunks)
+
+    def ask(self, model: Model | None, query: Query) -> Raw[NDArray[np.int64]]:
+        """Return the sealed sums of a query at the scores of ``model``."""
+        bound = sensitivity(query, self._reading.shape)
+        sums = self._survey().answer(query)
+        if sums is None:
+            if model is None:
+                raise PlanError(f"{type(query).__name__} needs a model: release bins first.")
+            sums = self._round(model, query)
+        return Raw(sums, bound)
+
+    def fingerprint(self) -> int:
+        """Return the keyed fingerprint of the rows. Private."""
+        return self._survey().fingerprint
+
+    def close(self) -> None:
+        """Release what the cluster holds for this fit."""
+        self._shards = []
+        self._chunks = ()
+        self._surveyed = None
+        self._connection.close()
+
+    # ---- passes over the source
+
+    def _hold_rows(self, chunks: Sequence[Chunk]) -> tuple[Chunk, ...]:
+        """Put rows of this process on the cluster, as tasks that Dask can run again."""
+        held = []
+        for chunk in chunks:
+            n = n_rows(chunk.x)
+            size = sum(np.asarray(part).nbytes for part in (*_columns(chunk.x), chunk.y))
+            step = max(1, n * GRAPH_BYTES // max(size, GRAPH_BYTES))
+            for start in range(0, max(n, 1), step):
+                part = slice(start, start + step)
+                weight = None if chunk.weight is None else chunk.weight[part]
+                rows = Rows(slice_block(chunk.x, part), chunk.y[part], weight)
+                future = self._client.submit(_hold, rows, key=f"dpgb-rows-{self._id}-{len(held)}")
+                held.append(Chunk(future, None, None))
+        return tuple(held)
+
+    def _each_chunk(
+        self, function: Callable[..., Any], numbers: Sequence[int], shared: Any, **where: Any
+    ) -> list[Future[Any]]:
+        """Run a task per chunk; ``shared`` is sent once."""
+        name = f"dpgb-{function.__name__.strip('_').replace('_', '-')}-{self._id}"
+        common = dask.delayed(shared, name=f"dpgb-shared-{uuid.uuid4().hex}", traverse=False)
+        task = dask.delayed(function, pure=False, traverse=True)
+        calls = []
+        for k in numbers:
+            chunk = self._chunks[k]
+            x = list(chunk.x) if isinstance(chunk.x, tuple) else chunk.x
+            key = f"{name}-{uuid.uuid4().hex[:8]}-{k}"
+            calls.append(task(k, x, chunk.y, chunk.weight, common, dask_key_name=key))
+        futures: list[Future[Any]] = self._client.compute(calls, **where)
+        return futures
+
+    def _survey(self) -> Surveyed:
+        if self._surveyed is None:
+            parts = self._each_chunk(_survey_chunk, range(len(self._chunks)), self._reading)
+            fan_in = self._execution.fan_in
+            first = 0
+            while True:
+                groups = [parts[k : k + fan_in] for k in range(0, len(parts), fan_in)]
+                del parts
+                sums = self._client.map(_add_surveys, groups, pure=False, priority=SOONER)
+                place = {future.key: k for k, future in enumerate(sums)}
+                for future in as_completed(sums):
+                    if future.status != "finished":
+                        self._raise_failed(groups[place[future.key]], first + place[future.key] * fan_in)
+                    groups[place[future.key]] = []  # release the parts as soon as they are added
+                parts = sums
+                if len(parts) == 1:
+                    break
+            self._surveyed = Surveyed(self._value(parts[0]), self._reading.shape)
+        return self._surveyed
+
+    def _encode(self, bins: tuple[FeatureBins, ...]) -> None:
+        """Make one shard per worker, of neighbouring chunks; placed softly, so that a lost worker is no obstacle."""
+        self._shards = []
+        job = Encoding(self._reading.shape, bins, self._execution.block_rows)
+        workers = sorted(self._client.scheduler_info(n_workers=-1)["workers"]) or [""]
+        n_chunks, n_shards = len(self._chunks), min(len(workers), len(self._chunks))
+        made = []
+        for k in range(n_shards):
+            numbers = range(k * n_chunks // n_shards, (k + 1) * n_chunks // n_shards)
+            where = {"workers": [workers[k]], "allow_other_workers": True} if workers[k] else {}
+            parts = self._each_chunk(_encode_chunk, numbers, job, **where)
+            key = f"dpgb-shard-{self._id}-{uuid.uuid4().hex[:8]}-{k}"
+            made.append((numbers, parts, self._client.submit(_make_shard, k, parts, job, key=key, **where)))
+        shards = [shard for _, _, shard in made]
+        wait(shards)
+        for numbers, parts, shard in made:
+            if shard.status != "finished":
+                self._raise_failed(parts, numbers.start)
+        self._shards = shards
+        self._bins = bins
+
+    # ---- one round
+
+    def _round(self, model: Model, query: Query) -> NDArray[np.int64]:
+        if self._bins is None or not same_bins(self._bins, model.bins):
+            self._encode(model.bins)
+        self._n_asked += 1
+        # Dask stores a large keyword under its bare name, for all who use the scheduler: it has to be a new one
+        message = {f"dpgb-message-{self._id}-{self._n_asked}": pickle.dumps((model, query))}
+        replies = self._client.map(_answer, self._shards, pure=False, **message)
+        if len(replies) >= GATHER_WORKERS and 8 * query.n_values >= GATHER_BYTES:
+            fan_in = self._execution.fan_in
+            while len(replies) > 1:
+                groups = [replies[k : k + fan_in] for k in range(0, len(replies), fan_in)]
+                replies = self._client.map(_add_replies, groups, pure=False, priority=SOONER)
+        wait(replies)
+        return self._checked([self._value(reply) for reply in replies])
+
+    def _checked(self, replies: list[Any]) -> NDArray[np.int64]:
+        """Add replies, each shard and each chunk exactly once.
+
+        Raises
+        ------
+        ShardError
+            If one is missing or there twice: the sum would not have the stated sensitivity.
+        """
+        total = _add_replies(replies)
+        if isinstance(total, Failure):
+            raise total.error
+        once = sorted(total.shards) == list(range(len(self._shards)))
+        if not once or sorted(total.chunks) != list(range(len(self._chunks))):
+            raise ShardError("A shard or a chunk is missing from the sums, or is in them twice. Nothing was released.")
+        return total.sums
+
+    def _value(self, future: Future[Any]) -> Any:
+        """Return the result of a finished task."""
+        if future.status != "finished":
+            error = future.exception()
+            raise ChunkError(f"The source failed to load again: {type(error).__name__}.") from None
+        value = future.result()
+        if isinstance(value, Failure):
+            raise value.error
+        return value
+
+    def _raise_failed(self, parts: Sequence[Future[Any]], first: int) -> None:
+        """Raise for the first failed chunk; the message of a reader may hold a row's value, so its type alone is said."""
+        for k, part in enumerate(parts):
+            if part.status == "error":
+                raise _failed_to_load(first + k, part.exception()) from None
+        raise ChunkError("The source failed to load.")
+
+
+def _columns(block: Any) -> tuple[Any, ...]:
+    return block if isinstance(block, tuple) else (block,)
