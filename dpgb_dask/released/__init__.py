@@ -1,1 +1,1 @@
-"""released"""
+"""Post-processing of released values: prediction, explanation, report, model files."""

@@ -1,0 +1,822 @@
+"""`DPGBClassifier` and `DPGBRegressor`: the scikit-learn and dask-ml face. No algorithm in here."""
+# ruff: noqa: N803, N806 - X is scikit-learn's name
+
+import math
+import secrets
+import warnings
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, ClassVar, Self
+
+import dask
+import numpy as np
+import pandas as pd
+from dask.utils import parse_bytes
+from numpy.typing import NDArray
+from sklearn.base import BaseEstimator, ClassifierMixin, RegressorMixin
+from sklearn.metrics import accuracy_score, r2_score
+from sklearn.utils import Tags, check_random_state
+from sklearn.utils.multiclass import check_classification_targets
+from sklearn.utils.validation import check_is_fitted, column_or_1d, validate_data
+from tqdm import tqdm
+
+from dpgb_dask import diagnose, recipes
+from dpgb_dask.contracts.model import SCORE_ONE, Model
+from dpgb_dask.contracts.plan import Budget, Execution, Plan, Shape
+from dpgb_dask.contracts.schema import Schema
+from dpgb_dask.controller import accounting
+from dpgb_dask.controller.ledger import Ledger
+from dpgb_dask.controller.noise import NoiseSource
+from dpgb_dask.errors import PlanError, PrivacyLeakWarning, SchemaError, StructureError
+from dpgb_dask.losses import clipped_probability
+from dpgb_dask.private.ingest import read_source
+from dpgb_dask.released import explain, export
+from dpgb_dask.released.predict import Codes, OfCodes, RowFunction, apply, scorer
+from dpgb_dask.released.report import PrivacyReport
+from dpgb_dask.testing import SeededNoise
+from dpgb_dask.training import config
+from dpgb_dask.training.fit import fit as run_fit
+
+WEIGHT_BITS = 8  # declared fractional weights are whole numbers of 1/256
+INFER = "infer"
+SAVED = ("epsilon", "delta", "loss", "n_estimators", "learning_rate", "max_depth", "max_bins")
+
+Progress = Callable[[str, int, int], None]
+
+
+@dataclass(frozen=True, slots=True)
+class PrivacyCost:
+    """What a fit will cost, known before any data are touched.
+
+    Parameters
+    ----------
+    epsilon, delta : float
+    mu : float
+        The same as one Gaussian number (GDP).
+    epsilon_zcdp : float
+        ε at the same delta by zero-concentrated accounting.
+    account : str or None
+    share : float or None
+        Part of what is left in the account, 1 for all of it; None without an account.
+    """
+
+    epsilon: float
+    delta: float
+    mu: float
+    epsilon_zcdp: float
+    account: str | None = None
+    share: float | None = None
+
+    def __str__(self) -> str:
+        text = (
+            f"epsilon={self.epsilon:g}, delta={self.delta:g} (μ={self.mu:.6g}; "
+            f"by zCDP epsilon={self.epsilon_zcdp:.4g})"
+        )
+        if self.share is None:
+            return text
+        return f"{text}: {100 * self.share:.1f} % of what is left in account {self.account!r}"
+
+
+# functions from a model to a function of codes: what is computed for each row (see RowFunction)
+
+
+@dataclass(frozen=True)
+class _Labels:
+    """Most probable class of each row."""
+
+    classes: NDArray[Any]
+
+    def __call__(self, model: Model) -> OfCodes:
+        score = scorer(model)
+
+        def labels(codes: Codes) -> NDArray[Any]:
+            values = score(codes)
+            if model.n_scores == 1:
+                return np.asarray(self.classes[(values[:, 0] > 0).astype(np.intp)])
+            return np.asarray(self.classes[values.argmax(axis=1)])
+
+        return labels
+
+
+def _probabilities(model: Model) -> OfCodes:
+    """Probabilities of all classes: inverse of the clipped link, or softmax."""
+    score = scorer(model)
+
+    def probabilities(codes: Codes) -> NDArray[np.float64]:
+        values = score(codes) / SCORE_ONE
+        if model.n_scores == 1:
+            p = clipped_probability(values[:, 0])
+            return np.stack([1 - p, p], axis=1)
+        e = np.exp(values - values.max(axis=1, keepdims=True))
+        return np.asarray(e / e.sum(axis=1, keepdims=True))
+
+    return probabilities
+
+
+def _decisions(model: Model) -> OfCodes:
+    """Scores in natural units, one column per class for multiclass."""
+    score = scorer(model)
+
+    def decisions(codes: Codes) -> NDArray[np.float64]:
+        values = score(codes) / SCORE_ONE
+        return values if model.n_scores > 1 else values[:, 0]
+
+    return decisions
+
+
+@dataclass(frozen=True)
+class _Values:
+    """Prediction of a regressor, scaled back from [-1, 1] and kept inside the public bounds."""
+
+    low: float
+    high: float
+
+    def __call__(self, model: Model) -> OfCodes:
+        score = scorer(model)
+        # halves first, so that two huge bounds do not overflow
+        middle, half = self.low / 2 + self.high / 2, self.high / 2 - self.low / 2
+
+        def values(codes: Codes) -> NDArray[np.float64]:
+            return np.clip(middle + half * (score(codes)[:, 0] / SCORE_ONE), self.low, self.high)
+
+        return values
+
+
+@dataclass(frozen=True)
+class _Facts:
+    """What a fit runs on, after the schema is settled."""
+
+    X: Any
+    y: Any
+    weight: Any
+    shape: Shape
+
+
+class _Boosting(BaseEstimator):  # type: ignore[misc]
+    """What the two estimators share."""
+
+    _kinds: ClassVar[tuple[str, ...]]
+
+    def __init__(
+        self,
+        *,
+        epsilon: float = 1.0,
+        delta: float = 1e-6,
+        schema: Any = None,
+        recipe: Any = "auto",
+        ledger: Ledger | None = None,
+        account: str | None = None,
+        unit_id: str | None = None,
+        max_rows_per_unit: int = 1,
+        loss: str | None = None,
+        n_estimators: int | None = None,
+        learning_rate: float | None = None,
+        max_depth: int | None = None,
+        max_bins: int | None = None,
+        cache: str = "auto",
+        memory_limit: int | str | None = None,
+        random_state: Any = None,
+        noise: NoiseSource | None = None,
+        verbose: int = 0,
+        callbacks: Sequence[Progress] | None = None,
+    ) -> None:
+        self.epsilon = epsilon
+        self.delta = delta
+        self.schema = schema
+        self.recipe = recipe
+        self.ledger = ledger
+        self.account = account
+        self.unit_id = unit_id
+        self.max_rows_per_unit = max_rows_per_unit
+        self.loss = loss
+        self.n_estimators = n_estimators
+        self.learning_rate = learning_rate
+        self.max_depth = max_depth
+        self.max_bins = max_bins
+        self.cache = cache
+        self.memory_limit = memory_limit
+        self.random_state = random_state
+        self.noise = noise
+        self.verbose = verbose
+        self.callbacks = callbacks
+
+    def __sklearn_tags__(self) -> Tags:
+        tags = super().__sklearn_tags__()
+        tags.input_tags.allow_nan = True
+        tags.input_tags.sparse = False
+        return tags
+
+    def fit(self, X: Any, y: Any, sample_weight: Any = None, resume: str | None = None) -> Self:
+        """Fit under (epsilon, delta)-differential privacy.
+
+        Parameters
+        ----------
+        X : array-like, DataFrame, dask Array or DataFrame, DataArray, zarr Array, (n_rows, n_features)
+            Arrays without names match the schema by position.
+        y : collection of (n_rows,)
+        sample_weight : collection of (n_rows,), optional
+            Clipped to the schema's ``max_weight``, which multiplies the noise.
+        resume : str, optional
+            ``fit_id_`` of a fit that was interrupted: goes on with it, without a new charge.
+
+        Returns
+        -------
+        self
+
+        Raises
+        ------
+        SchemaError, StructureError, UnsupportedCollectionError
+            If the schema is missing or the structure of the data does not fit it.
+        PlanError
+            If a parameter cannot be run.
+        BudgetExceededError, LedgerError
+            If the account has too little left, or the ledger refuses. Nothing is charged.
+
+        Privacy
+        -------
+        Everything this object holds afterwards is (epsilon, delta)-differentially private for adding or removing one
+        row. The whole fit is charged before the data are read. Under a declared schema no value of a row raises or
+        warns.
+        """
+        budget = self._budget()
+        self._check_ledger()
+        execution = self._execution()
+        seed = self._seed()
+        facts = self._facts(X, y, sample_weight)
+        schema = facts.shape.schema
+        plan = self._plan(facts.shape.kind)
+        source = read_source(facts.X, facts.y, facts.weight, schema)
+        with _Bar(self.verbose, self.callbacks) as progress:
+            result = run_fit(
+                source,
+                shape=facts.shape,
+                plan=plan,
+                budget=budget,
+                ledger=self.ledger,
+                account=self.account,
+                noise=self.noise,
+                seed=seed,
+                execution=execution,
+                progress=progress,
+                resume=resume,
+            )
+        self._adopt(schema, result.model, result.report)
+        return self
+
+    def _adopt(self, schema: Schema, model: Model, report: Any) -> None:
+        """Take released values as the fitted attributes."""
+        self.schema_ = schema
+        self.model_ = model
+        self.privacy_report_ = report
+        self.fit_id_ = report.fit_id
+        if schema.private:
+            self.n_features_in_ = schema.n_features
+            self.feature_names_in_ = np.asarray(schema.names, dtype=object)
+        if schema.target.classes:
+            labels = list(schema.target.classes)
+            uniform = len({type(label) for label in labels}) == 1
+            self.classes_ = np.asarray(labels, dtype=None if uniform else object)
+
+    def _budget(self) -> Budget:
+        return Budget(epsilon=self.epsilon, delta=self.delta)
+
+    def _check_ledger(self) -> None:
+        """Refuse combinations of ledger, account, noise and schema that cannot be charged."""
+        if (self.ledger is None) != (self.account is None):
+            given, lacking = ("account", "ledger") if self.ledger is None else ("ledger", "account")
+            raise PlanError(f"{given} is given without {lacking}. Give both, or neither.")
+        if self.ledger is None:
+            return
+        if not isinstance(self.ledger, Ledger):
+            raise PlanError(f"ledger is a {type(self.ledger).__name__}. Give a dpgb_dask.Ledger.")
+        if isinstance(self.noise, SeededNoise):
+            raise PlanError(
+                "noise=SeededNoise is for tests and not private: it cannot charge a ledger account."
+            )
+        if isinstance(self.schema, str) and self.schema == INFER:
+            raise PlanError(
+                "schema='infer' reads the data and is not private: it cannot charge a ledger account."
+            )
+
+    def _execution(self) -> Execution:
+        if self.cache != "auto":
+            raise PlanError(f"cache={self.cache!r} is unknown. Choose 'auto'.")
+        limit = self.memory_limit
+        try:
+            size = None if limit is None else int(parse_bytes(limit))
+        except (ValueError, TypeError, AttributeError) as error:
+            raise PlanError(
+                f"memory_limit={limit!r} is no size. Give bytes, or text such as '4 GB'."
+            ) from error
+        if size is not None and size <= 0:
+            raise PlanError(f"memory_limit={limit!r} must be positive.")
+        execution = config.execution()
+        return execution if size is None else replace(execution, memory_limit=size)
+
+    def _seed(self) -> int:
+        """Return the public seed: of feature partitions and random trees, never of noise."""
+        state = self.random_state
+        if state is None:
+            return secrets.randbits(62)
+        if isinstance(state, int | np.integer) and not isinstance(state, bool):
+            if state < 0:
+                raise PlanError(f"random_state={state!r} must not be negative.")
+            return int(state)
+        try:
+            return int(check_random_state(state).randint(2**31 - 1))
+        except ValueError as error:
+            raise PlanError(
+                f"random_state={state!r} must be None, a whole number or a RandomState."
+            ) from error
+
+    def _plan(self, kind: str) -> Plan:
+        if not isinstance(self.recipe, str | Plan):
+            raise PlanError(f"recipe is a {type(self.recipe).__name__}. Give a name or a Plan.")
+        return recipes.get(
+            self.recipe,
+            kind=kind,
+            max_bins=self.max_bins,
+            learning_rate=self.learning_rate,
+            n_estimators=self.n_estimators,
+            max_depth=self.max_depth,
+            loss=self.loss,
+        )
+
+    def _declared(self) -> Schema:
+        """Return the declared schema as an object."""
+        given = self.schema
+        if given is None:
+            raise SchemaError(
+                "schema is missing. Give a dpgb_dask.Schema, its JSON form or file with the public names, bounds and"
+                " categories of the columns; or schema='infer' for public data (it reads the data and is not private)."
+            )
+        if isinstance(given, Schema):
+            schema = given
+        elif isinstance(given, Mapping):
+            schema = Schema.from_dict(given)
+        elif isinstance(given, str | Path):
+            schema = Schema.load(given)
+        else:
+            raise SchemaError(
+                f"schema is a {type(given).__name__}. Give a Schema, a dict or a path."
+            )
+        if schema.target.type not in self._kinds:
+            raise SchemaError(
+                f"target type={schema.target.type!r} is not for {type(self).__name__}, which takes"
+                f" {' or '.join(self._kinds)}."
+            )
+        unit = self.unit_id if self.unit_id is not None else schema.unit_id
+        if unit is not None:
+            raise PlanError(f"unit_id={unit!r} is not available yet: the privacy unit is one row.")
+        if self.max_rows_per_unit != 1:
+            raise PlanError(f"max_rows_per_unit={self.max_rows_per_unit!r} needs a unit_id.")
+        return schema
+
+    def _facts(self, X: Any, y: Any, sample_weight: Any) -> _Facts:
+        if isinstance(self.schema, str) and self.schema == INFER:
+            return self._inferred(X, y, sample_weight)
+        schema = self._declared()
+        if y is None:
+            raise StructureError(
+                f"{type(self).__name__} requires y to be passed, but the target y is None."
+            )
+        X = np.asarray(X) if isinstance(X, list | tuple) else X
+        if sample_weight is None:
+            return _Facts(X, y, None, Shape(schema=schema))
+        shape = Shape(schema=schema, weight_bits=WEIGHT_BITS, max_weight=schema.max_weight)
+        return _Facts(X, y, sample_weight, shape)
+
+    def _inferred(self, X: Any, y: Any, sample_weight: Any) -> _Facts:
+        """Read the schema from the data, after scikit-learn's own checks. Not private."""
+        if not isinstance(self.noise, SeededNoise):
+            message = "schema='infer' reads bounds, categories and classes from the data: the model is not private."
+            warnings.warn(message, PrivacyLeakWarning, stacklevel=4)
+        if dask.is_dask_collection(X) or dask.is_dask_collection(y):
+            validate_data(self, X, skip_check_array=True)
+            schema = diagnose.infer(X, y, classification="numeric" not in self._kinds)
+            if sample_weight is not None:
+                raise PlanError(
+                    "schema='infer' takes no sample_weight with Dask collections. Declare a schema."
+                )
+            return _Facts(X, y, None, Shape(schema=schema))
+        X, y = self._validated(X, y)
+        weight = None
+        shape_options: dict[str, int] = {}
+        if sample_weight is not None:
+            weight = _valid_weight(sample_weight, len(X))
+            rows, weight = _repetition(weight)
+            X = X.iloc[rows] if isinstance(X, pd.DataFrame) else X[rows]
+            y = y[rows]
+            if weight is not None:
+                shape_options = {
+                    "weight_bits": WEIGHT_BITS,
+                    "max_weight": int(np.ceil(weight.max())),
+                }
+        schema = diagnose.infer(X, y, classification="numeric" not in self._kinds)
+        return _Facts(X, y, weight, Shape(schema=schema, **shape_options))
+
+    def _validated(self, X: Any, y: Any) -> tuple[Any, NDArray[Any]]:
+        """Run scikit-learn's checks on in-memory input."""
+        options: dict[str, Any] = {
+            "ensure_all_finite": "allow-nan",
+            "y_numeric": "numeric" in self._kinds,
+        }
+        if isinstance(X, pd.DataFrame) and _has_text(X):
+            validate_data(self, X, skip_check_array=True)
+            if y is None or len(X) != len(y):
+                raise StructureError("X and y must have the same number of rows.")
+            y = column_or_1d(y, warn=True)
+        else:
+            X, y = validate_data(self, X, y, **options)
+        if "numeric" not in self._kinds:
+            check_classification_targets(y)
+        return X, y
+
+    def _rows(self, X: Any) -> Any:
+        """Check rows to predict; scikit-learn's own checks only for an inferred schema."""
+        check_is_fitted(self)
+        if self.schema_.private:
+            return X
+        if dask.is_dask_collection(X) or (isinstance(X, pd.DataFrame) and _has_text(X)):
+            validate_data(self, X, reset=False, skip_check_array=True)
+            return X
+        return validate_data(self, X, reset=False, ensure_all_finite="allow-nan")
+
+    def _apply(
+        self, X: Any, prepare: Any, dtype: Any, columns: tuple[Any, ...] | None = None
+    ) -> Any:
+        X = self._rows(X)
+        function = RowFunction(self.model_, self.schema_, prepare)
+        return apply(function, X, np.dtype(dtype), columns)
+
+    def privacy_cost(self) -> PrivacyCost:
+        """Return what a fit will cost, touching no data.
+
+        Returns
+        -------
+        PrivacyCost
+        """
+        budget = self._budget()
+        self._check_ledger()
+        mu = accounting.mu_of(budget.epsilon, budget.delta)
+        share = None
+        if self.ledger is not None and self.account is not None:
+            left = self.ledger.account(self.account).left
+            share = (
+                accounting.total_price(budget.epsilon, budget.delta) / left if left else math.inf
+            )
+        zcdp = accounting.zcdp_epsilon(mu, budget.delta)
+        return PrivacyCost(budget.epsilon, budget.delta, mu, zcdp, self.account, share)
+
+    def _scale(self) -> float:
+        """Return natural units of one unit of score."""
+        target = self.schema_.target
+        return (target.high - target.low) / 2 if target.type == "numeric" else 1.0
+
+    def explain_global(self) -> list[dict[str, Any]]:
+        """Return the shape functions and pair tables of the additive part.
+
+        Returns
+        -------
+        list of dict
+            See `dpgb_dask.released.explain.explain_global`. Scores are log-odds, or units of the target.
+
+        Privacy
+        -------
+        Post-processing of released values.
+        """
+        check_is_fitted(self)
+        return explain.explain_global(self.model_, self.schema_, self._scale())
+
+    def explain_local(self, X: Any) -> dict[str, Any]:
+        """Return what each term adds to the prediction of each row.
+
+        Parameters
+        ----------
+        X : collection of rows; lazy on Dask
+
+        Returns
+        -------
+        dict
+            ``names``, ``intercept`` and ``scores`` (n_rows, n_terms).
+
+        Privacy
+        -------
+        Post-processing; the rows are the caller's own.
+        """
+        return explain.explain_local(self.model_, self.schema_, self._rows(X), self._scale())
+
+    def save(self, path: str | Path) -> None:
+        """Write the model as JSON: released values only.
+
+        Parameters
+        ----------
+        path : str or Path
+        """
+        check_is_fitted(self)
+        parameters = {name: getattr(self, name) for name in SAVED}
+        parameters["recipe"] = self.privacy_report_.recipe
+        file = export.ModelFile(
+            estimator=type(self).__name__,
+            parameters=parameters,
+            schema=self.schema_,
+            model=self.model_,
+            report=self.privacy_report_,
+        )
+        export.save(file, path)
+
+    @classmethod
+    def load(cls, path: str | Path) -> Self:
+        """Read a model file.
+
+        Parameters
+        ----------
+        path : str or Path
+
+        Returns
+        -------
+        A fitted estimator.
+
+        Raises
+        ------
+        StructureError
+            If the file is malformed, from a newer version, or of the other estimator.
+        """
+        return cls._of(export.load(path), path)
+
+    @classmethod
+    def _of(cls, file: export.ModelFile, path: str | Path) -> Self:
+        if file.estimator != cls.__name__:
+            raise StructureError(
+                f"{str(path)!r} holds a {file.estimator}. Load it with {file.estimator}.load."
+            )
+        if file.schema.target.type not in cls._kinds:
+            raise StructureError(
+                f"Model file {str(path)!r} is malformed: its target is not for {cls.__name__}."
+            )
+        known = {
+            name: file.parameters[name] for name in (*SAVED, "recipe") if name in file.parameters
+        }
+        out = cls(**known, schema=file.schema if file.schema.private else INFER)
+        out._adopt(file.schema, file.model, file.report)
+        if not file.schema.private:
+            out.n_features_in_ = file.schema.n_features
+        return out
+
+
+class DPGBClassifier(ClassifierMixin, _Boosting):  # type: ignore[misc]
+    """Differentially private gradient boosting for classification, on arrays, frames and Dask collections.
+
+    Parameters
+    ----------
+    epsilon : float
+        Privacy of the whole fit. Smaller is more private.
+    delta : float
+        A constant chosen in advance, well below one over the number of people; never computed from the data.
+    schema : Schema, dict, path or "infer"
+        Public names, bounds, categories and classes. "infer" reads them from the data, which is not private.
+    recipe : str or Plan
+        The method; "auto" is this project's own.
+    ledger, account : Ledger and str, optional
+        Where the fit is charged; without them an in-memory ledger keeps the order of effects.
+    unit_id : str, optional
+        Column that names the privacy unit. Not available yet.
+    max_rows_per_unit : int
+        Rows that one unit may contribute.
+    loss, n_estimators, learning_rate, max_depth, max_bins : optional
+        Parameters of the recipe; None for its own value. One that the recipe does not have raises.
+    cache : {"auto"}
+        Where binned data are kept.
+    memory_limit : int or str, optional
+        Stated memory of a worker.
+    random_state : int or RandomState, optional
+        Public randomness only (partitions, random trees). It never seeds noise.
+    noise : NoiseSource, optional
+        None for the secret keyed source. `dpgb_dask.testing.SeededNoise` makes tests repeat and is not private.
+    verbose : int
+        1 shows a progress bar that counts rounds.
+    callbacks : sequence of callables, optional
+        Called with (stage, round, of how many) after each round.
+
+    Attributes
+    ----------
+    classes_ : ndarray
+        Declared classes, in declared order.
+    model_, schema_ : Model and Schema
+    privacy_report_ : PrivacyReport
+    fit_id_ : str
+    n_features_in_, feature_names_in_
+
+    Notes
+    -----
+    ``partial_fit`` and ``warm_start`` do not exist: each call would be a new release with a charge of its own.
+
+    Privacy
+    -------
+    Only released values are fitted attributes.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from dpgb_dask import DPGBClassifier, Schema
+    >>> X = np.arange(2000.0).reshape(-1, 1) % 100
+    >>> y = (X[:, 0] > 50).astype(int)
+    >>> schema = Schema({"x": (0, 100)}, classes=[0, 1])
+    >>> clf = DPGBClassifier(epsilon=2.0, delta=1e-6, schema=schema).fit(X, y)
+    >>> clf.predict([[5.0], [95.0]]).tolist()
+    [0, 1]
+    """
+
+    _kinds = ("binary", "multiclass")
+
+    def predict(self, X: Any) -> Any:
+        """Return the most probable class of each row.
+
+        Parameters
+        ----------
+        X : collection of rows
+
+        Returns
+        -------
+        (n_rows,) labels; the type follows the input, lazy on Dask
+        """
+        check_is_fitted(self)
+        return self._apply(X, _Labels(self.classes_), self.classes_.dtype)
+
+    def predict_proba(self, X: Any) -> Any:
+        """Return the probability of each class, in the order of ``classes_``.
+
+        Parameters
+        ----------
+        X : collection of rows
+
+        Returns
+        -------
+        (n_rows, n_classes) float64; the type follows the input, lazy on Dask
+        """
+        check_is_fitted(self)
+        return self._apply(X, _probabilities, np.float64, tuple(self.classes_.tolist()))
+
+    def decision_function(self, X: Any) -> Any:
+        """Return the score in log-odds units: positive for the second class; one column per class if several.
+
+        Parameters
+        ----------
+        X : collection of rows
+
+        Returns
+        -------
+        (n_rows,) or (n_rows, n_classes) float64
+        """
+        check_is_fitted(self)
+        columns = tuple(self.classes_.tolist()) if self.model_.n_scores > 1 else None
+        return self._apply(X, _decisions, np.float64, columns)
+
+    def score(self, X: Any, y: Any, sample_weight: Any = None) -> float:
+        """Return the accuracy on rows of the caller's own; Dask collections are computed.
+
+        Parameters
+        ----------
+        X, y : collections
+        sample_weight : collection, optional
+
+        Returns
+        -------
+        float
+
+        Privacy
+        -------
+        An exact number about the rows given: outside the guarantee if they are private.
+        """
+        y, predicted, weight = dask.compute(y, self.predict(X), sample_weight)
+        return float(accuracy_score(y, predicted, sample_weight=weight))
+
+
+class DPGBRegressor(RegressorMixin, _Boosting):  # type: ignore[misc]
+    """Differentially private gradient boosting for regression, on arrays, frames and Dask collections.
+
+    Parameters are those of `DPGBClassifier`; the schema declares the public bounds of the target.
+
+    Privacy
+    -------
+    Only released values are fitted attributes.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from dpgb_dask import DPGBRegressor, Schema
+    >>> X = np.arange(2000.0).reshape(-1, 1) % 100
+    >>> schema = Schema({"x": (0, 100)}, target_bounds=(0, 200))
+    >>> reg = DPGBRegressor(epsilon=2.0, delta=1e-6, schema=schema).fit(X, 2 * X[:, 0])
+    >>> bool(reg.predict([[95.0]])[0] > reg.predict([[5.0]])[0])
+    True
+    """
+
+    _kinds = ("numeric",)
+
+    def predict(self, X: Any) -> Any:
+        """Return the expected target of each row, inside its public bounds.
+
+        Parameters
+        ----------
+        X : collection of rows
+
+        Returns
+        -------
+        (n_rows,) float64; the type follows the input, lazy on Dask
+        """
+        check_is_fitted(self)
+        target = self.schema_.target
+        return self._apply(X, _Values(target.low, target.high), np.float64)
+
+    def score(self, X: Any, y: Any, sample_weight: Any = None) -> float:
+        """Return R² on rows of the caller's own; Dask collections are computed.
+
+        Parameters
+        ----------
+        X, y : collections
+        sample_weight : collection, optional
+
+        Returns
+        -------
+        float
+
+        Privacy
+        -------
+        An exact number about the rows given: outside the guarantee if they are private.
+        """
+        y, predicted, weight = dask.compute(y, self.predict(X), sample_weight)
+        return float(r2_score(y, predicted, sample_weight=weight))
+
+
+def load(path: str | Path) -> DPGBClassifier | DPGBRegressor:
+    """Read a model file of either estimator.
+
+    Parameters
+    ----------
+    path : str or Path
+
+    Returns
+    -------
+    A fitted `DPGBClassifier` or `DPGBRegressor`.
+
+    Raises
+    ------
+    StructureError
+        If the file is malformed or from a newer version.
+    """
+    file = export.load(path)
+    if file.estimator == DPGBRegressor.__name__:
+        return DPGBRegressor._of(file, path)  # noqa: SLF001
+    return DPGBClassifier._of(file, path)  # noqa: SLF001
+
+
+class _Bar:
+    """Progress over rounds: a bar if verbose, and the callbacks."""
+
+    def __init__(self, verbose: int, callbacks: Sequence[Progress] | None) -> None:
+        self._callbacks = tuple(callbacks) if callbacks is not None else ()
+        self._bar = tqdm(desc="fit", unit="round") if verbose else None
+
+    def __enter__(self) -> Progress:
+        return self._show
+
+    def __exit__(self, *_: object) -> None:
+        if self._bar is not None:
+            self._bar.close()
+
+    def _show(self, stage: str, position: int, total: int) -> None:
+        if self._bar is not None:
+            self._bar.set_description(stage, refresh=False)
+            self._bar.total = total
+            self._bar.update(position - self._bar.n)
+        for callback in self._callbacks:
+            callback(stage, position, total)
+
+
+def _has_text(frame: pd.DataFrame) -> bool:
+    """Return whether a frame has columns that scikit-learn would not turn into numbers."""
+    return any(
+        not (pd.api.types.is_numeric_dtype(dtype) or pd.api.types.is_bool_dtype(dtype))
+        for dtype in frame.dtypes
+    )
+
+
+def _valid_weight(sample_weight: Any, n_rows: int) -> NDArray[np.float64]:
+    weight = np.asarray(sample_weight, np.float64)
+    if weight.ndim != 1 or len(weight) != n_rows:
+        raise StructureError("sample_weight must have one number per row.")
+    if not np.all(np.isfinite(weight)) or np.any(weight < 0):
+        raise StructureError("sample_weight must be finite and not negative.")
+    if not np.any(weight):
+        raise StructureError("Sample weights must contain at least one non-zero number.")
+    return weight
+
+
+def _repetition(weight: NDArray[np.float64]) -> tuple[NDArray[np.intp], NDArray[np.float64] | None]:
+    """Return the rows that weights stand for: whole weights repeat rows, others keep theirs."""
+    rows = np.flatnonzero(weight)
+    if np.all(weight == np.floor(weight)):
+        return np.repeat(rows, weight[rows].astype(np.intp)), None
+    return rows, weight[rows]

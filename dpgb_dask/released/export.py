@@ -1,0 +1,249 @@
+"""The model file: JSON with arrays as numbers. It holds released values only: no counts, no number of rows."""
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dpgb_dask.contracts.model import FeatureBins, Model, PairTable, Trees
+from dpgb_dask.contracts.schema import Categorical, Schema
+from dpgb_dask.errors import SchemaError, StructureError
+from dpgb_dask.released.report import PrivacyReport
+
+FORMAT = "dpgb_dask model"
+VERSION = 1
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class ModelFile:
+    """Everything that is saved.
+
+    Parameters
+    ----------
+    estimator : str
+        Name of the class that was fitted.
+    parameters : dict
+        Its constructor's plain parameters (JSON values).
+    schema : Schema
+    model : Model
+    report : PrivacyReport
+    """
+
+    estimator: str
+    parameters: dict[str, Any]
+    schema: Schema
+    model: Model
+    report: PrivacyReport
+
+
+def save(file: ModelFile, path: str | Path) -> None:
+    """Write a model file, whole or not at all.
+
+    Raises
+    ------
+    SchemaError
+        If a category or class label is not text, a number, true, false or null.
+
+    Privacy
+    -------
+    Released values only.
+    """
+    data = {
+        "format": FORMAT,
+        "version": VERSION,
+        "estimator": file.estimator,
+        "parameters": file.parameters,
+        "schema": _schema_to_dict(file.schema),
+        "model": model_to_dict(file.model),
+        "report": file.report.to_dict(),
+    }
+    target = Path(path)
+    try:
+        text = json.dumps(data, indent=1, ensure_ascii=False, allow_nan=False, default=_plain)
+    except ValueError as error:
+        raise SchemaError(
+            "The model holds a number that JSON cannot hold (NaN or infinity)."
+        ) from error
+    scratch = target.with_name(target.name + ".part")
+    scratch.write_text(text + "\n", encoding="utf-8")
+    scratch.replace(target)
+
+
+def load(path: str | Path) -> ModelFile:
+    """Read a model file.
+
+    Raises
+    ------
+    StructureError
+        If the file cannot be read, is malformed, or was written by a newer version.
+    """
+    try:
+        data = json.loads(Path(path).read_text(encoding="utf-8"))
+    except OSError as error:
+        raise StructureError(
+            f"Model file {str(path)!r} cannot be read: {error.strerror}."
+        ) from error
+    except ValueError as error:
+        raise StructureError(f"Model file {str(path)!r} is not JSON.") from error
+    if not isinstance(data, dict) or data.get("format") != FORMAT:
+        raise StructureError(
+            f"{str(path)!r} is not a model file of this library: its 'format' is not {FORMAT!r}."
+        )
+    version = data.get("version")
+    if not isinstance(version, int) or version > VERSION:
+        raise StructureError(
+            f"version={version!r} is newer than {VERSION}: update dpgb_dask to read this model."
+        )
+    try:
+        schema = Schema.from_dict({k: v for k, v in data["schema"].items() if k != "private"})
+        schema.private = bool(data["schema"]["private"])
+        model = model_from_dict(data["model"])
+        parameters = dict(data["parameters"])
+        report, estimator = data["report"], str(data["estimator"])
+        _check_fit_together(schema, model)
+    except (KeyError, TypeError, ValueError, AttributeError, IndexError, OverflowError) as error:
+        raise StructureError(
+            f"Model file {str(path)!r} is malformed. Save the model again."
+        ) from error
+    return ModelFile(
+        estimator=estimator,
+        parameters=parameters,
+        schema=schema,
+        model=model,
+        report=PrivacyReport.from_dict(report),
+    )
+
+
+def _plain(value: Any) -> Any:
+    """Turn a numpy scalar into the Python number or text it stands for."""
+    if isinstance(value, np.generic):
+        return value.item()
+    raise SchemaError(
+        f"A label of type {type(value).__name__} cannot be written to JSON. Use text, numbers or booleans."
+    )
+
+
+def _schema_to_dict(schema: Schema) -> dict[str, Any]:
+    return {**schema.to_dict(), "private": schema.private}
+
+
+def model_to_dict(model: Model) -> dict[str, Any]:
+    """Return the JSON form of a model: lists of numbers."""
+    bins = [
+        {"edges": b.edges.tolist()}
+        if b.edges is not None
+        else {"cell_to_bin": _list(b.cell_to_bin), "n_bins": b.n_bins}
+        for b in model.bins
+    ]
+    pairs = [
+        {
+            "i": p.i,
+            "j": p.j,
+            "map_i": _list(p.map_i),
+            "map_j": _list(p.map_j),
+            "table": _list(p.table),
+        }
+        for p in model.pairs
+    ]
+    trees = {
+        "depth": model.trees.depth,
+        "feature": _list(model.trees.feature),
+        "threshold": _list(model.trees.threshold),
+        "value": _list(model.trees.value),
+    }
+    return {
+        "intercept": _list(model.intercept),
+        "bins": bins,
+        "tables": [_list(table) for table in model.tables],
+        "pairs": pairs,
+        "trees": trees,
+    }
+
+
+def _list(array: NDArray[Any] | None) -> Any:
+    return None if array is None else array.tolist()
+
+
+def model_from_dict(data: dict[str, Any]) -> Model:
+    """Build a model from its JSON form; raises ValueError, KeyError or TypeError on anything malformed."""
+    bins = []
+    for item in data["bins"]:
+        if "edges" in item:
+            edges = np.asarray(item["edges"], np.float64).reshape(-1)
+            if not np.all(np.diff(edges) > 0) or not np.all(np.isfinite(edges)):
+                raise ValueError("edges must increase")
+            bins.append(FeatureBins(edges, None, len(edges) + 2))
+        else:
+            bins.append(
+                FeatureBins(None, _array(item["cell_to_bin"], np.uint8, 1), int(item["n_bins"]))
+            )
+    pairs = tuple(
+        PairTable(
+            int(p["i"]),
+            int(p["j"]),
+            _array(p["map_i"], np.uint8, 1),
+            _array(p["map_j"], np.uint8, 1),
+            _array(p["table"], np.int32, 2),
+        )
+        for p in data["pairs"]
+    )
+    t = data["trees"]
+    nodes = (1 << int(t["depth"])) - 1
+    trees = Trees(
+        _array(t["feature"], np.uint16, 2, nodes),
+        _array(t["threshold"], np.uint8, 2, nodes),
+        _array(t["value"], np.int32, 2, nodes + 1),
+    )
+    tables = tuple(_array(table, np.int32, 2) for table in data["tables"])
+    return Model(tuple(bins), _array(data["intercept"], np.int32, 1), tables, pairs, trees)
+
+
+def _array(
+    values: Any, dtype: type[np.integer[Any]], ndim: int, width: int | None = None
+) -> NDArray[Any]:
+    """Return an integer array; refuses fractions, what does not fit the dtype, and other shapes."""
+    wide = np.asarray(values)
+    if wide.size == 0:
+        wide = np.empty((0,) if ndim == 1 else (0, width or 0), np.int64)
+    limits = np.iinfo(dtype)
+    inside = (
+        wide.dtype.kind in "iu" and wide.ndim == ndim and (width is None or wide.shape[1] == width)
+    )
+    if not inside or (wide.size and not (limits.min <= wide.min() and wide.max() <= limits.max)):
+        raise ValueError("array of another shape or type")
+    return wide.astype(dtype)
+
+
+def _check_fit_together(schema: Schema, model: Model) -> None:
+    """Raise ValueError unless every index of the model stays inside what it points to.
+
+    Kernels do not check bounds, so a file that was tampered with must stop here.
+    """
+    features = list(schema.features.values())
+    n_scores = len(schema.target.classes) if schema.target.type == "multiclass" else 1
+    good = len(features) == model.n_features == len(model.tables) and model.n_scores == n_scores
+    for feature, bins, table in zip(features, model.bins, model.tables, strict=True):
+        good &= table.shape == (bins.n_bins, n_scores)
+        good &= isinstance(feature, Categorical) == bins.categorical
+        if bins.cell_to_bin is not None:
+            n_cells = len(feature.categories) + 2 if isinstance(feature, Categorical) else 0
+            good &= len(bins.cell_to_bin) == n_cells and int(bins.cell_to_bin.max()) < bins.n_bins
+    for p in model.pairs:
+        good &= 0 <= p.i < len(features) and 0 <= p.j < len(features)
+        good = (
+            good
+            and len(p.map_i) == model.bins[p.i].n_bins
+            and len(p.map_j) == model.bins[p.j].n_bins
+        )
+        good = (
+            good and int(p.map_i.max()) < p.table.shape[0] and int(p.map_j.max()) < p.table.shape[1]
+        )
+    trees = model.trees
+    good &= len(trees.feature) == len(trees.threshold) == len(trees.value)
+    good &= trees.n_trees == 0 or int(trees.feature.max()) < len(features)
+    good &= n_scores == 1 or (not model.pairs and trees.n_trees == 0)
+    if not good:
+        raise ValueError("parts that do not fit together")

@@ -1,0 +1,208 @@
+"""Scores of rows under a released model: in memory block by block, lazily on Dask; the output follows the input."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import dask.array as da
+import dask.dataframe as dd
+import numpy as np
+import pandas as pd
+import xarray as xr
+import zarr
+from numpy.typing import NDArray
+
+from dpgb_dask import encode
+from dpgb_dask.contracts.model import Model
+from dpgb_dask.contracts.schema import Schema
+from dpgb_dask.errors import StructureError
+from dpgb_dask.kernels import predict as kernels
+
+BLOCK_ROWS = 1 << 14  # codes of a block stay in the second-level cache
+
+Codes = NDArray[np.uint8]  # (n_features, n_rows)
+OfCodes = Callable[[Codes], NDArray[Any]]
+
+
+def scorer(model: Model) -> Callable[[Codes], NDArray[np.int32]]:
+    """Return a function from (n_features, n_rows) uint8 codes to (n_rows, n_scores) int32 scores."""
+    # packed here, once: every block of rows uses the same joint tables
+    tables = [
+        kernels.pack_tables([np.ascontiguousarray(table[:, k]) for table in model.tables])
+        for k in range(model.n_scores)
+    ]
+    trees = model.trees
+
+    def score(codes: Codes) -> NDArray[np.int32]:
+        out = np.empty((model.n_scores, codes.shape[1]), np.int32)
+        for k in range(model.n_scores):
+            out[k] = model.intercept[k]
+            kernels.add_tables(codes, tables[k], out[k])
+        for p in model.pairs:
+            kernels.add_pair_table(codes[p.i], codes[p.j], p.map_i, p.map_j, p.table, out[0])
+        if trees.n_trees:
+            kernels.add_trees(codes, trees.feature, trees.threshold, trees.value, out[0])
+        return np.ascontiguousarray(out.T)
+
+    return score
+
+
+@dataclass(frozen=True, eq=False)
+class RowFunction:
+    """A picklable function of one in-memory block of rows.
+
+    Parameters
+    ----------
+    model : Model
+    schema : Schema
+    prepare : callable
+        Turns the model into a function from codes to one output per row; called once per block.
+    """
+
+    model: Model
+    schema: Schema
+    prepare: Callable[[Model], OfCodes]
+
+    def __call__(self, block: Any) -> NDArray[Any]:
+        """Encode the rows of a block, piece by piece, and compute their outputs."""
+        of_codes = self.prepare(self.model)
+        parts = []
+        for start in range(0, max(len(block), 1), BLOCK_ROWS):
+            stop = start + BLOCK_ROWS
+            rows = block.iloc[start:stop] if isinstance(block, pd.DataFrame) else block[start:stop]
+            parts.append(of_codes(encode.encode(rows, self.schema, self.model.bins)))
+        return parts[0] if len(parts) == 1 else np.concatenate(parts)
+
+
+def scores(model: Model, schema: Schema, rows: Any) -> Any:
+    """Return the raw scores of rows.
+
+    Parameters
+    ----------
+    model : Model
+    schema : Schema
+    rows : array-like, DataFrame, dask Array, dask DataFrame, DataArray or zarr Array, (n_rows, n_features)
+
+    Returns
+    -------
+    (n_rows, n_scores) int32, score steps of 2⁻¹⁶
+        Lazy, with the chunks of ``rows``, on Dask.
+
+    Privacy
+    -------
+    Post-processing: the rows to score are the caller's own.
+    """
+    columns = tuple(f"score_{k}" for k in range(model.n_scores))
+    return apply(RowFunction(model, schema, scorer), rows, np.dtype(np.int32), columns)
+
+
+def apply(
+    function: RowFunction, rows: Any, dtype: np.dtype[Any], columns: tuple[Any, ...] | None = None
+) -> Any:
+    """Run a function of row blocks over any collection; the output follows the input.
+
+    Parameters
+    ----------
+    function : RowFunction
+        Block of rows to (n_rows,) or, with ``columns``, (n_rows, len(columns)).
+    rows : collection
+    dtype : dtype of the output
+    columns : tuple, optional
+        Labels of the output's second axis; None for one value per row.
+
+    Returns
+    -------
+    ndarray for in-memory input; dask Array (row chunks kept), dask Series "prediction" or DataFrame
+    (index and divisions kept) and DataArray for their like.
+
+    Raises
+    ------
+    SchemaError, StructureError, UnsupportedCollectionError
+        If the structure of ``rows`` does not fit the schema.
+    """
+    if isinstance(rows, zarr.Array):
+        rows = da.from_zarr(rows)
+    if isinstance(rows, xr.Dataset):
+        return _on_dataset(function, rows, dtype, columns)
+    if isinstance(rows, xr.DataArray):
+        return _on_dataarray(function, rows, dtype, columns)
+    if isinstance(rows, dd.DataFrame):
+        meta = rows._meta  # noqa: SLF001 - dask has no public name for it
+        encode.check_columns(meta, function.schema)
+        empty = np.empty((0,) if columns is None else (0, len(columns)), dtype)
+        return rows.map_partitions(
+            _on_partition, function, columns, meta=_frame(empty, meta.index[:0], columns)
+        )
+    if isinstance(rows, da.Array):
+        _check_two_axes(rows)
+        encode.check_columns(np.empty((0, rows.shape[1]), rows.dtype), function.schema)
+        if rows.numblocks[1] > 1:
+            rows = rows.rechunk({1: -1})
+        if columns is None:
+            return rows.map_blocks(function, dtype=dtype, drop_axis=1, meta=np.empty(0, dtype))
+        chunks = (rows.chunks[0], (len(columns),))
+        return rows.map_blocks(function, dtype=dtype, chunks=chunks, meta=np.empty((0, 0), dtype))
+    if not isinstance(rows, pd.DataFrame):
+        rows = np.asarray(rows)
+        _check_two_axes(rows)
+    encode.check_columns(rows, function.schema)
+    return function(rows)
+
+
+def _check_two_axes(rows: Any) -> None:
+    if rows.ndim != 2:
+        raise StructureError(
+            f"rows has ndim={rows.ndim}, and must have 2 axes: rows and features. Reshape it."
+        )
+
+
+def _on_dataarray(
+    function: RowFunction, rows: xr.DataArray, dtype: np.dtype[Any], columns: tuple[Any, ...] | None
+) -> xr.DataArray:
+    _check_two_axes(rows)
+    features = rows.dims[1]
+    if features in rows.coords and rows.coords[features].dtype.kind in "OUST":
+        positions = encode.match_names(rows.coords[features].to_index(), function.schema)
+        rows = rows[:, list(positions)]
+    return _labelled(apply(function, rows.data, dtype, columns), rows, columns)
+
+
+def _on_dataset(
+    function: RowFunction, rows: xr.Dataset, dtype: np.dtype[Any], columns: tuple[Any, ...] | None
+) -> xr.DataArray:
+    names = [str(name) for name in rows.data_vars]
+    encode.match_names(names, function.schema, ordered=False)
+    variables = [rows[name] for name in function.schema.names]
+    if any(v.ndim != 1 for v in variables):
+        raise StructureError("Every variable of a Dataset must have one axis: rows.")
+    encode.check_columns(tuple(v.data for v in variables), function.schema)
+    if any(v.chunks is not None for v in variables):
+        frame = rows[list(function.schema.names)].to_dask_dataframe()[list(function.schema.names)]
+        values = apply(function, frame, dtype, columns)
+        values = values.to_dask_array(lengths=list(rows.chunksizes[variables[0].dims[0]]))
+    else:
+        frame = pd.DataFrame({str(v.name): v.to_numpy() for v in variables})
+        values = apply(function, frame, dtype, columns)
+    return _labelled(values, variables[0], columns)
+
+
+def _labelled(values: Any, like: xr.DataArray, columns: tuple[Any, ...] | None) -> xr.DataArray:
+    """Return predictions with the row coordinates of what was scored."""
+    rows = like.dims[0]
+    coords: dict[Any, Any] = {name: c for name, c in like.coords.items() if c.dims == (rows,)}
+    if columns is None:
+        return xr.DataArray(values, dims=(rows,), coords=coords, name="prediction")
+    coords["class"] = list(columns)
+    return xr.DataArray(values, dims=(rows, "class"), coords=coords, name="prediction")
+
+
+def _frame(values: NDArray[Any], index: Any, columns: tuple[Any, ...] | None) -> Any:
+    if columns is None:
+        return pd.Series(values, index=index, name="prediction")
+    return pd.DataFrame(values, index=index, columns=list(columns))
+
+
+def _on_partition(
+    part: pd.DataFrame, function: RowFunction, columns: tuple[Any, ...] | None
+) -> Any:
+    return _frame(function(part), part.index, columns)

@@ -1,0 +1,208 @@
+"""The privacy report: what was asked, what it cost, what was assumed public. Holds released values only."""
+
+import html
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, fields
+from itertools import groupby
+from typing import Any
+
+from dpgb_dask.contracts.boundary import Receipt
+from dpgb_dask.contracts.queries import PRICE_ONE
+from dpgb_dask.errors import StructureError
+
+OUTSIDE = (
+    "Outside the guarantee: run times, rows per second and task counts (for the operator only); any score computed on"
+    " private rows, such as those of GridSearchCV, and whatever is chosen by it."
+)
+NOT_PRIVATE = (
+    "NOT PRIVATE: the noise is seeded, or facts were read from the data (schema='infer').\n"
+    "!!! Do not publish this model."
+)
+_WIDTH = 78
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PrivacyReport:
+    """What a fit let out, what it cost, and on what assumptions.
+
+    Parameters
+    ----------
+    private : bool
+        False for seeded noise or facts read from the data: then nothing below is a guarantee.
+    epsilon, delta : float
+        The guarantee that was asked for.
+    mu : float
+        The same guarantee as one Gaussian number (GDP); prices are shares of its square.
+    epsilon_zcdp : float
+        ε at the same delta by zero-concentrated accounting, for comparison.
+    relation : str
+        When two data sets are neighbours.
+    unit : str
+        What is protected: "row", or the name of the unit column.
+    recipe, source : str
+        Name of the method and where it is described.
+    fit_id : str
+    account : str or None
+        Account of the ledger that was charged.
+    receipts : tuple of Receipt
+        One per release, in order.
+    declared, charged : int
+        Price declared for the whole fit and the price of all releases, in units of 2⁻⁶⁴ of μ².
+    slack : float
+        Share of delta that pays for the discreteness of the noise.
+    public : dict
+        Facts that were taken as public (JSON values).
+    assumptions : tuple of str
+        What has to hold beside them.
+    mends : tuple of str
+        Where the recipe departs from its source so that the proof holds.
+    version : str
+        Version of the library.
+
+    Privacy
+    -------
+    Released. No count, sum or number of rows is part of it.
+    """
+
+    private: bool
+    epsilon: float
+    delta: float
+    mu: float
+    epsilon_zcdp: float
+    relation: str
+    unit: str
+    recipe: str
+    source: str
+    fit_id: str
+    account: str | None
+    receipts: tuple[Receipt, ...]
+    declared: int
+    charged: int
+    slack: float
+    public: dict[str, Any]
+    assumptions: tuple[str, ...] = ()
+    mends: tuple[str, ...] = ()
+    version: str = ""
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the JSON form."""
+        out = {item.name: getattr(self, item.name) for item in fields(self)}
+        out["receipts"] = [asdict(receipt) for receipt in self.receipts]
+        out["assumptions"], out["mends"] = list(self.assumptions), list(self.mends)
+        return out
+
+    @classmethod
+    def from_dict(cls, data: Any) -> "PrivacyReport":
+        """Build a report from its JSON form.
+
+        Raises
+        ------
+        StructureError
+            If a field is missing or unknown.
+        """
+        try:
+            values = dict(data)
+            values["receipts"] = tuple(Receipt(**receipt) for receipt in values["receipts"])
+            values["assumptions"] = tuple(values["assumptions"])
+            values["mends"] = tuple(values["mends"])
+            return cls(**values)
+        except (TypeError, KeyError, ValueError) as error:
+            raise StructureError(
+                "The privacy report is malformed. Save the model again with this library."
+            ) from error
+
+    def charges(self) -> list[dict[str, Any]]:
+        """Return one record per release: label, share of μ² in percent, and the noise.
+
+        The noise is σ divided by the most that one row can change the released vector by (1/μ of that release).
+        """
+        return [
+            {
+                "label": receipt.label,
+                "share_percent": 100 * receipt.price / max(self.declared, 1),
+                "noise": (PRICE_ONE / receipt.price) ** 0.5 if receipt.price else float("inf"),
+            }
+            for receipt in self.receipts
+        ]
+
+    def _rows(self) -> list[tuple[str, str, str]]:
+        """Return the table of charges; neighbours of one stage and one price share a line."""
+
+        def stage_and_noise(charge: dict[str, Any]) -> tuple[str, str]:
+            return str(charge["label"]).split(" ")[0], f"{charge['noise']:.4g}"
+
+        rows = []
+        for (_, noise), group in groupby(self.charges(), stage_and_noise):
+            members = list(group)
+            first, last = str(members[0]["label"]), str(members[-1]["label"])
+            label = (
+                first
+                if len(members) == 1
+                else f"{first} … {last.rsplit(' ', 1)[-1]} (each of {len(members)})"
+            )
+            rows.append((label, f"{sum(m['share_percent'] for m in members):.2f}", noise))
+        return rows
+
+    def _facts(self) -> list[tuple[str, str]]:
+        """Return the head of the report."""
+        promise = f"({self.epsilon:g}, {self.delta:g})-differential privacy"
+        return [
+            ("guarantee", promise if self.private else "NONE (private=False)"),
+            ("asked for", f"epsilon={self.epsilon:g}, delta={self.delta:g}  (μ={self.mu:.6g})"),
+            ("by zCDP", f"epsilon={self.epsilon_zcdp:.4g} at the same delta"),
+            ("relation", self.relation),
+            ("unit", self.unit),
+            ("recipe", f"{self.recipe} ({self.source})"),
+            ("fit", self.fit_id),
+            ("account", self.account if self.account is not None else "none (in-memory ledger)"),
+            ("charged", f"{100 * self.charged / max(self.declared, 1):.2f} % of the declared price"),
+            ("slack", f"{self.slack:.3g} of delta, for the discreteness of the noise"),
+        ]  # fmt: skip
+
+    def __str__(self) -> str:
+        lines = ["Privacy report", "=" * _WIDTH]
+        if not self.private:
+            lines += ["!!! " + NOT_PRIVATE, ""]
+        lines += [f"{name:<10} {value}" for name, value in self._facts()]
+        lines += ["", f"{'release':<48} {'share of μ² %':>14} {'σ / one row':>14}", "-" * _WIDTH]
+        lines += [f"{label:<48} {share:>14} {noise:>14}" for label, share, noise in self._rows()]
+        lines += ["", "Taken as public:"]
+        lines += [f"  {name}: {_brief(value)}" for name, value in self.public.items()]
+        for title, items in (("Assumed:", self.assumptions), ("Mends of the source:", self.mends)):
+            if items:
+                lines += ["", title, *(f"  - {item}" for item in items)]
+        return "\n".join([*lines, "", OUTSIDE])
+
+    def __repr__(self) -> str:
+        mark = "" if self.private else ", private=False"
+        return f"PrivacyReport(epsilon={self.epsilon:g}, delta={self.delta:g}, recipe={self.recipe!r}{mark})"
+
+    def _repr_html_(self) -> str:
+        def table(rows: list[tuple[str, ...]]) -> str:
+            cells = (
+                "<tr>" + "".join(f"<td>{html.escape(c)}</td>" for c in row) + "</tr>"
+                for row in rows
+            )
+            return "<table>" + "".join(cells) + "</table>"
+
+        loud = "" if self.private else f"<p><strong>{html.escape(NOT_PRIVATE)}</strong></p>"
+        public = table([(name, _brief(value)) for name, value in self.public.items()])
+        notes = "".join(
+            f"<li>{html.escape(item)}</li>" for item in (*self.assumptions, *self.mends)
+        )
+        return (
+            f"<div><h4>Privacy report</h4>{loud}{table([*self._facts()])}"
+            f"{table([('release', 'share of μ² %', 'σ / one row'), *self._rows()])}"
+            f"<p>Taken as public</p>{public}<ul>{notes}</ul><p>{html.escape(OUTSIDE)}</p></div>"
+        )
+
+
+def _brief(value: Any) -> str:
+    """Return a public fact on one line."""
+    if isinstance(value, Mapping):
+        text = ", ".join(f"{k} {_brief(v)}" for k, v in value.items())
+    elif isinstance(value, list | tuple):
+        text = "[" + ", ".join(_brief(v) for v in value) + "]"
+    else:
+        text = f"{value:g}" if isinstance(value, float) else str(value)
+    return text if len(text) <= 400 else text[:397] + "…"

@@ -1,0 +1,37 @@
+"""For tests: noise that repeats. A model fitted with it is not private, and says so wherever it shows."""
+
+import hashlib
+
+from dpgb_dask.controller.noise import KEY_BYTES
+
+
+class SeededNoise:
+    """A noise source whose key comes from a seed: the same fit draws the same noise.
+
+    Parameters
+    ----------
+    seed : int
+
+    Privacy
+    -------
+    None: whoever knows the seed can subtract the noise. Models are marked ``private=False`` and a ledger account is
+    refused.
+    """
+
+    private = False
+
+    def __init__(self, seed: int) -> None:
+        self.seed = seed
+
+    def fit_key(self) -> bytes:
+        """Return the 32-byte key of the seed."""
+        return hashlib.sha256(b"dpgb_dask seeded noise %d" % self.seed).digest()[:KEY_BYTES]
+
+    def __repr__(self) -> str:
+        return f"SeededNoise({self.seed})"
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, SeededNoise) and other.seed == self.seed
+
+    def __hash__(self) -> int:
+        return hash(("SeededNoise", self.seed))
