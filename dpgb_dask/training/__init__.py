@@ -1,1 +1,1 @@
-"""training"""
+"""The only place where the three sides meet."""

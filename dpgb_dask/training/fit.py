@@ -1,0 +1,135 @@
+"""The boosting loop: the only place where rows, controller and components meet.
+
+Order of effects: reserve the whole fit → read the data and bind its fingerprint → per round: sums → open, noise, journal
+→ only then the answer is used (DESIGN §4).
+"""
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+from threadpoolctl import threadpool_limits
+
+from dpgb_dask.contracts.boundary import Released
+from dpgb_dask.contracts.model import Model
+from dpgb_dask.contracts.plan import (
+    Budget,
+    Execution,
+    Plan,
+    Progress,
+    PublicRng,
+    Rounds,
+    Shape,
+    Stage,
+    State,
+)
+from dpgb_dask.contracts.queries import Query
+from dpgb_dask.controller.ledger import Ledger
+from dpgb_dask.controller.noise import NoiseSource
+from dpgb_dask.controller.release import Controller
+from dpgb_dask.private.ingest import Source
+from dpgb_dask.private.quantize import sensitivity
+from dpgb_dask.private.rounds import open_rounds
+
+
+@dataclass(frozen=True, kw_only=True)
+class FitResult:
+    """What a fit lets out; everything in it is released.
+
+    Parameters
+    ----------
+    model : Model
+    controller : Controller
+        Finished; holds receipts and prices for the report.
+    """
+
+    model: Model
+    controller: Controller
+
+
+def fit(
+    source: Source,
+    *,
+    shape: Shape,
+    plan: Plan,
+    budget: Budget,
+    execution: Execution,
+    ledger: Ledger | None = None,
+    account: str | None = None,
+    noise: NoiseSource | None = None,
+    seed: int,
+    progress: Progress | None = None,
+    resume: str | None = None,
+) -> FitResult:
+    """Run a plan over rows, on one budget.
+
+    Parameters
+    ----------
+    source : Source
+        Rows, with their structure checked; no value has been read yet.
+    shape, plan, budget, execution
+    ledger, account
+        None for a ledger in memory that holds this fit alone.
+    noise : NoiseSource or None
+        None for the secret source; `SeededNoise` in tests.
+    seed : int
+        Public randomness. A resumed fit uses the recorded one.
+    progress : callable or None
+        Called with (label, rounds done, most rounds) after each release; counts rounds, never rows.
+    resume : str or None
+        Fit id of an unfinished fit in the ledger.
+
+    Raises
+    ------
+    BudgetExceededError, LedgerError, PlanError
+        Before any charge.
+    ChunkError
+        A chunk failed to load; the charge stands and the fit can be resumed.
+
+    Privacy
+    -------
+    The whole price is charged before a row is read; only `Controller.release` opens a sum.
+    """
+    most = plan.n_queries(shape)
+    controller = Controller.reserve(
+        budget=budget,
+        ledger=ledger,
+        account=account,
+        plan_digest=plan.digest(),
+        public_seed=seed,
+        noise=noise,
+        resume=resume,
+    )
+    rounds = open_rounds(source, shape, execution, controller.fingerprint_key)
+    try:
+        controller.bind(rounds.fingerprint())
+        state = State(
+            shape=shape,
+            rng=PublicRng(controller.public_seed),
+            total=controller.total,
+            left=controller.total,
+            notes={},
+        )
+        done = 0
+        with threadpool_limits(limits=1, user_api="blas"):  # more threads add in another order
+            for stage in plan.stages:
+                state = stage.begin(replace(state, memory=None))
+                while (query := stage.next_query(state)) is not None:
+                    state = one_round(stage, state, query, rounds, controller)
+                    done += 1
+                    if progress is not None:
+                        progress(query.label, done, most)
+    finally:
+        rounds.close()
+    controller.finish()
+    assert state.model is not None  # every plan begins with Bins
+    return FitResult(model=state.model, controller=controller)
+
+
+def one_round(
+    stage: Stage, state: State, query: Query, rounds: Rounds, controller: Controller
+) -> State:
+    """Ask, release, update; a journalled answer of a resumed fit is used without asking the rows."""
+    released: Released[Any] | None = controller.replayed(query, sensitivity(query, state.shape))
+    if released is None:
+        released = controller.release(query, rounds.ask(state.model, query))
+    return stage.update(replace(state, left=state.left - query.price), query, released)

@@ -1,0 +1,68 @@
+"""Bins from noisy cells."""
+
+import numpy as np
+import pytest
+
+from dpgb_dask.components import binning
+
+
+def bin_of_value(bins, x):
+    return np.searchsorted(bins.edges, x, side="left")
+
+
+def test_merge_cells_without_noise_gives_equal_mass():
+    last, mass = binning.merge_cells(np.full(1000, 10.0), 0.01, 10_000, 100)
+    assert len(last) == 100
+    assert last[-1] == 999
+    np.testing.assert_allclose(mass, 100.0)
+
+
+def test_merge_cells_keeps_an_atom_alone():
+    counts = np.full(200, 5.0)
+    counts[70] = 4000.0
+    last, mass = binning.merge_cells(counts, 1.0, counts.sum(), 50)
+    assert 69 in last
+    assert 70 in last
+    assert mass[list(last).index(70)] == 4000.0
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_merge_cells_keeps_every_cell_and_all_mass(seed):
+    rng = np.random.default_rng(seed)
+    counts = rng.poisson(rng.exponential(20, 300)) + rng.normal(0, 15, 300)
+    last, mass = binning.merge_cells(counts, 15.0, max(counts.sum(), 1), 64)
+    assert np.all(np.diff(last) > 0)
+    assert last[-1] == 299
+    assert mass.sum() == pytest.approx(counts.sum())
+
+
+def test_numeric_bins_are_unions_of_cells():
+    edges = np.linspace(0, 1, 101)[1:-1]
+    counts = np.append(np.random.default_rng(0).poisson(30, 100).astype(float), 3.0)
+    bins, mass = binning.numeric_bins(edges, counts, 2.0, counts.sum(), 20)
+    assert np.all(np.isin(bins.edges, edges))
+    assert bins.n_bins == len(bins.edges) + 2 == len(mass)
+    assert bins.missing_bin == bins.n_bins - 1
+    assert mass.sum() == pytest.approx(counts.sum())
+    assert mass.min() > 0
+
+
+def test_numeric_bins_of_a_constant_feature():
+    bins, mass = binning.numeric_bins(np.empty(0), np.array([100.0, -4.0]), 2.0, 96.0, 128)
+    assert bins.n_bins == 2
+    assert len(mass) == 2
+
+
+def test_numeric_bins_never_exceed_the_codes():
+    counts = np.full(1100, 1.0)
+    counts[::2] = 1e6  # an atom in every other cell
+    bins, mass = binning.numeric_bins(np.arange(1098.0), counts, 0.1, counts.sum(), 250)
+    assert bins.n_bins == len(mass) <= 255
+
+
+def test_categorical_bins_are_sorted_by_rows():
+    counts = np.array([5.0, 500.0, 50.0, -2.0, 1.0])
+    bins, mass = binning.categorical_bins(counts, 550.0)
+    assert list(bins.cell_to_bin) == [2, 0, 1, 4, 3]
+    assert np.all(np.diff(mass) <= 0)
+    assert bins.missing_bin == 3

@@ -1,0 +1,96 @@
+"""The same checks over every recipe: what it declares is what it charges, and it decides the same for the same seed."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from dpgb_dask import recipes
+from dpgb_dask.contracts.boundary import Receipt, Released
+from dpgb_dask.contracts.plan import PublicRng, Shape, State
+from dpgb_dask.contracts.queries import PRICE_ONE, Query
+from dpgb_dask.contracts.schema import Schema
+from dpgb_dask.errors import PlanError
+
+FEATURES = {"a": (0, 1), "b": (-3.0, 8.0), "c": ["x", "y", "z"], "d": (0, 40)}
+SCHEMAS = {
+    "binary": Schema(FEATURES, classes=["no", "yes"]),
+    "multiclass": Schema(FEATURES, classes=[1, 2, 3]),
+    "numeric": Schema(FEATURES, target_bounds=(0, 10)),
+}
+
+
+def answer(query: Query, n_rows: float, rng: np.random.Generator) -> Released[np.ndarray]:
+    """Noise around the scale of a data set of ``n_rows``: any answer must be handled."""
+    sd = 2.0**query.step_bits
+    value = rng.normal(n_rows / 10, 3.0, query.n_values) * sd
+    receipt = Receipt("fit", "query", 0, query.label, query.price, int(3 * sd) + 1, 0)
+    return Released(value.astype(np.int64), receipt)
+
+
+def run(plan, kind, total, n_rows, seed=0):
+    shape = Shape(schema=SCHEMAS[kind])
+    state = State(shape=shape, rng=PublicRng(seed), total=total, left=total, notes={})
+    rng = np.random.default_rng(seed)
+    spent, digests = [], []
+    for stage in plan.stages:
+        before = state.left
+        n_queries = 0
+        state = stage.begin(replace(state, memory=None))
+        while (query := stage.next_query(state)) is not None:
+            assert query.price > 0
+            digests.append(query.digest())
+            n_queries += 1
+            state = replace(state, left=state.left - query.price)
+            state = stage.update(state, query, answer(query, n_rows, rng))
+        spent.append((before - state.left, n_queries))
+    return state, spent, digests
+
+
+@pytest.mark.parametrize("name", sorted(recipes.RECIPES))
+@pytest.mark.parametrize("kind", sorted(SCHEMAS))
+@pytest.mark.parametrize("n_rows", [0.0, 300.0, 1e6])
+@pytest.mark.parametrize("mu", [0.03, 0.3, 2.0])
+def test_recipe_charges_what_it_declares(name, kind, n_rows, mu):
+    plan = recipes.get(name, kind=kind)
+    total = int(mu**2 * PRICE_ONE)
+    state, spent, _ = run(plan, kind, total, n_rows)
+    assert 0 <= state.left <= total
+    for stage, (price, n_queries) in zip(plan.stages, spent, strict=True):
+        demand = stage.declare(state.shape)
+        assert demand.at_least * total * 0.999 <= price <= demand.at_most * total * 1.001, stage
+        assert n_queries <= demand.n_queries
+    if spent[-1][0] > 0:  # the last stage takes all that is left
+        assert state.left <= 0.01 * total
+    for table in state.model.tables:
+        assert np.all(np.isfinite(table))
+
+
+@pytest.mark.parametrize("name", sorted(recipes.RECIPES))
+@pytest.mark.parametrize("kind", sorted(SCHEMAS))
+def test_recipe_decides_the_same_for_the_same_seed(name, kind):
+    plan = recipes.get(name, kind=kind)
+    first, again, other = (run(plan, kind, PRICE_ONE, 1e5, seed)[2] for seed in (0, 0, 1))
+    assert first == again
+    assert first != other
+
+
+@pytest.mark.parametrize("name", sorted(recipes.RECIPES))
+def test_recipe_digest_changes_with_every_parameter(name):
+    plan = recipes.get(name, kind="binary")
+    assert plan.digest() == recipes.get(plan, kind="binary").digest()
+    for parameter in recipes.PARAMETERS[name]:
+        value = 0.05 if parameter == "learning_rate" else 3
+        changed = recipes.get(name, kind="binary", **{parameter: value})
+        assert changed.digest() != plan.digest()
+
+
+def test_get_refuses_what_a_recipe_does_not_have():
+    with pytest.raises(PlanError, match="unknown"):
+        recipes.get("nothing", kind="binary")
+    with pytest.raises(PlanError, match="does not have it"):
+        recipes.get("auto", kind="binary", subsample=0.5)
+    with pytest.raises(PlanError, match="log_loss"):
+        recipes.get("auto", kind="binary", loss="hinge")
+    with pytest.raises(PlanError, match="n_estimators=0"):
+        recipes.get("auto", kind="binary", n_estimators=0)
