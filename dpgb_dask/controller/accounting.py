@@ -1,0 +1,211 @@
+"""Prices and curves: (ε, δ) to μ and back, and what a discrete Gaussian costs.
+
+- μ-GDP and its exact curve δ(ε) = Φ(-ε/μ + μ/2) - e^ε Φ(-ε/μ - μ/2): Dong, Roth and Su, *Gaussian Differential
+  Privacy* (JRSS B 2022), corollary 2.13; Balle and Wang (2018). μ² adds up under composition.
+- A filter that stops at Σμ² <= μ_total² keeps the same curve when queries and noise are chosen adaptively: Smith and
+  Thakurta (arXiv 2210.17520); Koskela, Tobaben and Honkela (arXiv 2209.15596).
+- ρ-zCDP with ρ = μ²/2, printed beside it: Bun and Steinke (2016); the conversion is Canonne, Kamath and Steinke (2020),
+  proposition 12.
+
+**Why the discrete Gaussian may be charged as a Gaussian.** Adding a rounded Gaussian to integers is rounding their sum
+with a Gaussian: post-processing. The discrete Gaussian of parameter σ >= 4 is within total variation 5·10⁻⁴/σ⁴ of the
+rounded Gaussian of variance σ² - 1/12 (DESIGN §4; tests/controller/test_accounting.py). So a fit that releases N values
+is within τ = N·5·10⁻⁴/σ⁴ of a Gaussian mechanism with μ² = Δ²/(σ² - 1/12), and
+δ(ε) <= δ_Gauss(ε) + (1 + e^ε)·τ. `SLACK` of every δ is kept back for the last term, and μ is taken from the rest.
+
+Prices are integers in units of 2⁻⁶⁴ of μ²: rounded up when charged, down when granted.
+"""
+
+import math
+from collections.abc import Callable
+from fractions import Fraction
+
+from dpgb_dask.contracts.queries import PRICE_ONE
+from dpgb_dask.errors import PlanError
+
+SLACK = Fraction(1, 1000)  # share of δ kept for the distance between discrete and rounded Gaussian
+MIN_SIGMA_BITS = 20  # noise is at least 2**20 steps: τ <= 1.1e-19 for a whole fit
+MAX_SIGMA_BITS = 32  # more would push scaled sums towards 2**62
+MAX_VALUES = 1 << 28  # released values per fit
+DISTANCE = 5e-4  # total variation to the rounded Gaussian, times σ⁴
+
+_CURVE_ERROR = 1e-12  # relative error of the terms of the curve in double precision, with much room
+_SQRT2 = math.sqrt(2.0)
+
+
+def _mills(x: float) -> float:
+    """Return Φ(-x)/φ(x) for x >= 0, to about 1e-13."""
+    if x < 20:
+        return 0.5 * math.erfc(x / _SQRT2) * math.exp(0.5 * x * x) * math.sqrt(2 * math.pi)
+    ratio = x  # Laplace's continued fraction x + 1/(x + 2/(x + 3/…)) converges fast out here
+    for term in range(40, 0, -1):
+        ratio = x + term / ratio
+    return 1 / ratio
+
+
+def delta_of(mu: float, epsilon: float) -> float:
+    """Return the least δ for which μ-GDP gives (ε, δ)-DP, rounded up.
+
+    The second term of the curve is written φ(a)·Mills(b), with e^ε φ(b) = φ(a): nothing overflows.
+    """
+    if mu == 0:
+        return 0.0
+    a = epsilon / mu - mu / 2
+    b = a + mu
+    first = 0.5 * math.erfc(a / _SQRT2)
+    second = math.exp(-0.5 * a * a) / math.sqrt(2 * math.pi) * _mills(b)
+    return min(1.0, max(first - second, 0.0) + _CURVE_ERROR * first)
+
+
+def _edge(holds: Callable[[float], bool]) -> tuple[float, float]:
+    """Bracket to neighbouring floats where ``holds`` turns from true (at 0) to false, on the positive numbers."""
+    good, bad = 0.0, 1.0
+    while holds(bad):
+        good, bad = bad, 2 * bad
+        if math.isinf(bad):
+            return good, bad
+    if good == 0.0:  # relative precision also for tiny numbers
+        low = 0.5
+        while low > 0 and not holds(low):
+            bad, low = low, low / 2
+        good = low
+    while good < (middle := good + (bad - good) / 2) < bad:
+        good, bad = (middle, bad) if holds(middle) else (good, middle)
+    return good, bad
+
+
+def mu_of(epsilon: float, delta: float) -> float:
+    """Return the largest μ for which μ-GDP gives (ε, δ)-DP, rounded down."""
+    return _edge(lambda mu: delta_of(mu, epsilon) <= delta)[0]
+
+
+def epsilon_of(mu: float, delta: float) -> float:
+    """Return the least ε for which μ-GDP gives (ε, δ)-DP, rounded up."""
+    if delta_of(mu, 0.0) <= delta:
+        return 0.0
+    return _edge(lambda epsilon: delta_of(mu, epsilon) > delta)[1]
+
+
+def zcdp_epsilon(mu: float, delta: float) -> float:
+    """Return an ε at δ from ρ-zCDP with ρ = μ²/2 alone; larger than the GDP ε, and exact for discrete Gaussians.
+
+    ε = min over α > 1 of ρα + ln((α-1)/α) - (ln δ + ln α)/(α-1); every α is valid, so the search need not be exact.
+    """
+    rho = mu * mu / 2
+    if rho == 0:
+        return 0.0
+
+    def at(t: float) -> float:
+        gap = math.exp(t)  # α - 1
+        alpha = 1 + gap
+        return rho * alpha + math.log(gap / alpha) - (math.log(delta) + math.log(alpha)) / gap
+
+    low, high = -20.0, 60.0
+    golden = (math.sqrt(5) - 1) / 2
+    for _ in range(150):
+        left, right = high - golden * (high - low), low + golden * (high - low)
+        low, high = (low, right) if at(left) < at(right) else (left, high)
+    return max(0.0, at((low + high) / 2))
+
+
+def total_price(epsilon: float, delta: float) -> int:
+    """Return what (ε, δ) buys: ⌊2⁶⁴ μ²⌋, with `SLACK` of δ kept back.
+
+    Raises
+    ------
+    PlanError
+        If μ is below 10⁻⁶: noise would not fit the integers.
+    """
+    mu = mu_of(epsilon, delta * float(1 - SLACK))
+    if mu < 1e-6:
+        raise PlanError(
+            f"epsilon={epsilon:g} with delta={delta:g} leaves nothing to release (mu={mu:.1g}, at least 1e-06). "
+            "Choose a larger epsilon."
+        )
+    return int(Fraction(mu) ** 2 * PRICE_ONE)
+
+
+def epsilon_within(price: int, delta: float) -> float:
+    """Return the largest ε, to 12 digits, for which a fit at δ costs at most ``price``; 0 if there is none."""
+    # a float above the true μ, so that the bracket below holds the answer
+    high = epsilon_of(math.sqrt(price / PRICE_ONE) * (1 + 1e-9), delta * float(1 - SLACK)) * (
+        1 + 1e-6
+    )
+    low = 0.0
+    while high - low > 1e-12 * high:
+        middle = (low + high) / 2
+        low, high = (middle, high) if _fits(middle, delta, price) else (low, middle)
+    return low
+
+
+def _fits(epsilon: float, delta: float, price: int) -> bool:
+    try:
+        return total_price(epsilon, delta) <= price
+    except PlanError:  # so small that it cannot run; smaller than any price
+        return True
+
+
+def mu_of_price(price: int) -> float:
+    """Return √(price / 2⁶⁴), for people to read."""
+    return math.sqrt(price / PRICE_ONE)
+
+
+def price(l2_squared: int, sigma: int) -> int:
+    """Return ⌈2⁶⁴ Δ² / (σ² - 1/12)⌉: what one release costs."""
+    return -(-12 * PRICE_ONE * l2_squared // (12 * sigma * sigma - 1))
+
+
+def sigma_for(l2_squared: int, affordable: int) -> int:
+    """Return the least integer σ >= 1 with ``price(l2_squared, σ) <= affordable``.
+
+    price <= p ⇔ 12·2⁶⁴Δ² <= p (12σ² - 1) ⇔ 12σ² >= 1 + ⌈12·2⁶⁴Δ²/p⌉, since both sides are integers.
+    """
+    twelve = 1 - (-12 * PRICE_ONE * l2_squared // affordable)
+    return math.isqrt(-(-twelve // 12) - 1) + 1
+
+
+def scale_for(l2_squared: int, affordable: int, min_sigma_bits: int) -> tuple[int, int]:
+    """Return the least public scale k >= 0 and σ for sums times 2ᵏ, such that σ >= 2**min_sigma_bits.
+
+    Scaling by 2ᵏ multiplies the squared sensitivity by 4ᵏ and leaves the noise of a natural unit alone; it makes σ
+    large in steps, which is what bounds the distance to the Gaussian.
+    """
+    scale = max(0, min_sigma_bits - sigma_for(l2_squared, affordable).bit_length())
+    while (sigma := sigma_for(l2_squared << 2 * scale, affordable)) < 1 << min_sigma_bits:
+        scale += 1
+    return scale, sigma
+
+
+def distance(min_sigma_bits: int, n_values: int = MAX_VALUES) -> float:
+    """Return τ: total variation between all releases of a fit and their rounded Gaussians, rounded up."""
+    return n_values * DISTANCE * 2.0 ** (-4 * min_sigma_bits) * (1 + 1e-12)
+
+
+def slack(epsilon: float, tau: float) -> float:
+    """Return (1 + e^ε)·τ: what a distance of τ adds to δ at ε."""
+    return math.inf if epsilon > 700 else (1 + math.exp(epsilon)) * tau * (1 + 1e-12)
+
+
+def min_sigma_bits_for(epsilon: float, delta: float) -> int:
+    """Return how many bits σ has at least, so that a fit's slack stays within δ/1000, by far where that is possible.
+
+    Raises
+    ------
+    PlanError
+        If even 2**32 steps leave more slack than δ/1000: ε is too large to mean anything at this δ.
+    """
+    allowed = delta * float(SLACK)
+    for bits in range(MIN_SIGMA_BITS, MAX_SIGMA_BITS + 1):
+        if (
+            slack(epsilon, distance(bits)) * 1000 <= allowed
+        ):  # a thousand such fits share one account
+            return bits
+    if slack(epsilon, distance(MAX_SIGMA_BITS)) <= allowed:
+        return MAX_SIGMA_BITS
+    most = (
+        math.log(allowed / distance(MAX_SIGMA_BITS)) if allowed > distance(MAX_SIGMA_BITS) else 0.0
+    )
+    raise PlanError(
+        f"epsilon={epsilon:g} is too large for delta={delta:g}: the noise could not be drawn finely enough "
+        f"to prove it. Choose at most epsilon={math.floor(most)}, or train without privacy."
+    )

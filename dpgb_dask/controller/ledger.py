@@ -1,0 +1,847 @@
+"""The ledger: accounts with a cap, charged before data are touched; refuses to overspend.
+
+What happens to a fit, each arrow one durable transaction and one entry of the hash chain:
+
+    RESERVED ─▶ BOUND ─▶ OPENED ─▶ … ─▶ OPENED ─▶ RELEASED      the normal end; the reserved price stays charged
+        ╰─────────┴─ crash ─┴─▶ LEASED (resume) ─▶ …            no new charge: the same noise is drawn again
+                            ╰─▶ SETTLED                         closed for good; only opened rounds stay charged
+
+Every transaction takes one lock (SQLite: BEGIN IMMEDIATE; PostgreSQL: SELECT … FOR UPDATE on the head), so racing fits
+see each other's charges and entries form one chain.
+"""
+
+import contextlib
+import hashlib
+import json
+import math
+import os
+import re
+import threading
+import weakref
+from collections.abc import Iterator
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, Self
+
+from sqlalchemy import (
+    BigInteger,
+    Column,
+    Connection,
+    Engine,
+    Index,
+    Integer,
+    MetaData,
+    String,
+    Table,
+    Text,
+    create_engine,
+    event,
+    insert,
+    select,
+    update,
+)
+from sqlalchemy.engine import URL, make_url
+from sqlalchemy.exc import ArgumentError, SQLAlchemyError
+from sqlalchemy.pool import StaticPool
+
+from dpgb_dask.contracts.plan import Budget
+from dpgb_dask.contracts.queries import PRICE_ONE
+from dpgb_dask.controller import accounting
+from dpgb_dask.controller.noise import erase_key
+from dpgb_dask.errors import BudgetExceededError, LedgerError, LedgerUnavailableError, ResumeError
+
+GENESIS = "0" * 64
+WAIT_SECONDS = 60  # for another process to leave its transaction
+MOUNTINFO = Path("/proc/self/mountinfo")
+NETWORK_FILE_SYSTEMS = (
+    "nfs", "nfs4", "cifs", "smb2", "smb3", "smbfs", "ncpfs", "afs", "ceph", "glusterfs", "lustre", "gpfs", "beegfs",
+    "orangefs", "ocfs2", "gfs2", "9p", "davfs", "fuse.sshfs", "fuse.glusterfs", "fuse.ceph", "fuse.s3fs",
+    "fuse.gcsfuse", "fuse.rclone", "fuse.mount-s3", "fuse.juicefs", "fuse.davfs2",
+)  # fmt: skip
+
+_metadata = MetaData()
+# Prices are decimal text: they may exceed 64 bits.
+_accounts = Table(
+    "dpgb_accounts",
+    _metadata,
+    Column("name", String(200), primary_key=True),
+    Column("epsilon", Text, nullable=False),
+    Column("delta", Text, nullable=False),
+    Column("analysis", String(16), nullable=False),
+    Column("cap", Text, nullable=False),
+    Column("spent", Text, nullable=False),
+    Column("tau", Text, nullable=False),
+)
+_fits = Table(
+    "dpgb_fits",
+    _metadata,
+    Column("fit_id", String(80), primary_key=True),
+    Column("account", String(200), nullable=False),
+    Column("state", String(16), nullable=False),
+    Column("price", Text, nullable=False),
+    Column("terms", Text, nullable=False),
+    Column("fingerprint", Text, nullable=False),
+    Column("lease", String(64), nullable=False),
+)
+_entries = Table(
+    "dpgb_entries",
+    _metadata,
+    Column(
+        "seq", BigInteger().with_variant(Integer, "sqlite"), primary_key=True, autoincrement=False
+    ),
+    Column("kind", String(16), nullable=False),
+    Column("account", String(200), nullable=False),
+    Column("fit_id", String(80), nullable=False),
+    Column("at", String(40), nullable=False),
+    Column("body", Text, nullable=False),
+    Column("prev", String(64), nullable=False),
+    Column("hash", String(64), nullable=False),
+    Index("dpgb_entries_of_fit", "fit_id"),
+    Index("dpgb_entries_of_account", "account"),
+)
+_head = Table(
+    "dpgb_head",
+    _metadata,
+    Column("id", Integer, primary_key=True, autoincrement=False),
+    Column("seq", BigInteger, nullable=False),
+    Column("hash", String(64), nullable=False),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Account:
+    """What an account may spend and has spent.
+
+    Parameters
+    ----------
+    name : str
+    epsilon, delta : float
+        The cap: everything ever charged to the account is together (epsilon, delta)-private.
+    analysis : str
+        How charges add up, fixed when the account was opened.
+    cap, spent : int
+        In units of 2⁻⁶⁴ of μ².
+    tau : float
+        Distance of all its fits to Gaussian mechanisms; bounded by a share of delta (accounting.SLACK).
+    """
+
+    name: str
+    epsilon: float
+    delta: float
+    analysis: str
+    cap: int
+    spent: int
+    tau: float
+
+    @property
+    def left(self) -> int:
+        """Price units left."""
+        return self.cap - self.spent
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """One entry of the hash chain; timestamps are for the operator."""
+
+    seq: int
+    kind: str
+    account: str
+    fit_id: str
+    at: str
+    body: dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Terms:
+    """What a fit reserved; nothing in it comes from the data.
+
+    Parameters
+    ----------
+    epsilon, delta : float
+    price : int
+        Charge of the whole fit, in units of 2⁻⁶⁴ of μ².
+    min_sigma_bits : int
+        Noise has at least 2**min_sigma_bits steps.
+    tau : float
+        Distance to Gaussian mechanisms, at most.
+    plan_digest : str
+        Hex.
+    version : str
+        Library and sampler.
+    public_seed : int
+    commitment : str
+        To the fit's key.
+    """
+
+    epsilon: float
+    delta: float
+    price: int
+    min_sigma_bits: int
+    tau: float
+    plan_digest: str
+    version: str
+    public_seed: int
+    commitment: str
+
+    def to_json(self) -> dict[str, Any]:
+        """Return a JSON form; the price as text."""
+        return {name: getattr(self, name) for name in self.__slots__} | {"price": str(self.price)}
+
+    @classmethod
+    def from_json(cls, data: dict[str, Any]) -> Self:
+        """Build from the JSON form."""
+        return cls(**(data | {"price": int(data["price"])}))
+
+
+@dataclass(frozen=True, slots=True)
+class Opened:
+    """A round whose sums were opened: its query id, and a keyed hash by which the same sums are recognised."""
+
+    query_id: str
+    seal: str
+
+
+class Ledger:
+    """Privacy accounts in a database.
+
+    Parameters
+    ----------
+    url : str
+        ``sqlite:///path.db`` (absolute: four slashes), ``postgresql+psycopg://user@host/db`` for a team, ``sqlite://``
+        for memory. Nothing is opened until it is used.
+
+    Raises
+    ------
+    LedgerError
+        If the address cannot be read, or names a SQLite file on a network file system.
+
+    Privacy
+    -------
+    Controller side. Holds prices, digests and keyed hashes; no sum, no count, and never a fit's key. Copies and pickles
+    carry the address without the password, so all of them charge the same accounts.
+
+    Examples
+    --------
+    >>> ledger = Ledger("sqlite://")
+    >>> ledger.open_account("adult-2026", epsilon=3.0, delta=1e-6)
+    >>> ledger.remaining("adult-2026")
+    3.0
+    """
+
+    def __init__(self, url: str) -> None:
+        try:
+            parsed = make_url(url)
+        except (ArgumentError, ValueError) as error:
+            raise LedgerError(
+                "The ledger's address cannot be read. Give 'sqlite:///path.db' or 'postgresql+psycopg://user@host/db'."
+            ) from error
+        if parsed.drivername not in ("sqlite", "postgresql+psycopg"):
+            raise LedgerError(
+                f"drivername={parsed.drivername!r} is not supported. Use 'sqlite' or 'postgresql+psycopg'."
+            )
+        self._path = _sqlite_path(parsed)
+        if self._path is not None and parsed.database != str(self._path) and not _is_uri(parsed):
+            parsed = parsed.set(
+                database=str(self._path)
+            )  # another process may run in another directory
+        self._url: URL = parsed
+        self._lock = threading.RLock()
+        self._known = (0, GENESIS)
+        self._engine: Engine | None = None
+        self._pid = 0
+        if self._path is not None:
+            _refuse_network(self._path)
+
+    @classmethod
+    def in_memory(cls) -> "Ledger":
+        """Return a new ledger that lives in this process only."""
+        return cls("sqlite://")
+
+    @property
+    def durable(self) -> bool:
+        """Whether charges outlive this process."""
+        return not (self._url.drivername == "sqlite" and self._path is None)
+
+    @property
+    def directory(self) -> Path | None:
+        """Where keys (``FIT_ID.key``) and journals of running fits live; None in memory.
+
+        ``<path>.fits`` beside a SQLite file; for PostgreSQL a directory of this user's data, since a key must not
+        leave the machine that draws the noise.
+        """
+        if self._path is not None:
+            return self._path.with_name(self._path.name + ".fits")
+        if not self.durable:
+            return None
+        home = Path(os.environ.get("XDG_DATA_HOME") or Path.home() / ".local" / "share")
+        return (
+            home
+            / "dpgb_dask"
+            / f"ledger-{hashlib.sha256(self._address().encode()).hexdigest()[:16]}"
+        )
+
+    def key_path(self, fit_id: str) -> Path | None:
+        """Return where the key of a running fit is; None in memory."""
+        return None if self.directory is None else self.directory / f"{fit_id}.key"
+
+    # -- for people ----------------------------------------------------------------------------------------------
+
+    def open_account(
+        self, name: str, *, epsilon: float, delta: float, analysis: str = "gdp"
+    ) -> None:
+        """Open an account with a cap; opening it again with the same cap changes nothing.
+
+        Parameters
+        ----------
+        name : str
+            One account per data set: what shares rows must share an account.
+        epsilon, delta : float
+            Cap on everything ever charged to the account.
+        analysis : {"gdp"}
+            How charges add up.
+
+        Raises
+        ------
+        LedgerError
+            If the account exists with another cap, or the analysis is not known.
+        PlanError
+            If epsilon or delta is out of range.
+        """
+        Budget(epsilon=epsilon, delta=delta)
+        if analysis != "gdp":
+            raise LedgerError(f"analysis={analysis!r} is not available. Use 'gdp'.")
+        if not 1 <= len(name) <= 200:
+            raise LedgerError(f"account name {name!r} must be text of 1 to 200 characters.")
+        body = {
+            "epsilon": repr(float(epsilon)),
+            "delta": repr(float(delta)),
+            "analysis": analysis,
+            "cap": str(accounting.total_price(epsilon, delta)),
+        }
+        with self._transaction(keep_head=True) as book:
+            known = book.find_account(name)
+            if known is None:
+                book.execute(insert(_accounts).values(name=name, spent="0", tau="0.0", **body))
+                book.append("OPEN", name, "", body)
+            elif (known.epsilon, known.delta) != (float(epsilon), float(delta)):
+                raise LedgerError(
+                    f"Account {name!r} exists with another cap.\n"
+                    f"  in the ledger  epsilon={known.epsilon:g}  delta={known.delta:g}\n"
+                    f"  asked for      epsilon={float(epsilon):g}  delta={float(delta):g}\n"
+                    "A cap never changes. Open an account under another name."
+                )
+
+    def remaining(self, name: str) -> float:
+        """Return the largest epsilon that one more fit at the account's delta may ask; 0.0 when nothing is left."""
+        account = self.account(name)
+        if account.spent == 0:
+            return account.epsilon
+        return accounting.epsilon_within(account.left, account.delta)
+
+    def account(self, name: str) -> Account:
+        """Return an account."""
+        with self._transaction() as book:
+            return book.account(name)
+
+    def accounts(self) -> tuple[Account, ...]:
+        """Return all accounts, by name."""
+        with self._transaction() as book:
+            return book.accounts()
+
+    def history(self, name: str) -> tuple[Entry, ...]:
+        """Return the entries of an account, oldest first."""
+        with self._transaction() as book:
+            book.account(name)
+            return book.entries(_entries.c.account == name)
+
+    def settle(self, fit_id: str) -> int:
+        """Close an unfinished fit for good, erase its key, and charge only the rounds it opened.
+
+        Returns
+        -------
+        int
+            The charge that stands, in units of 2⁻⁶⁴ of μ².
+
+        Privacy
+        -------
+        Every released value is a function of rounds whose OPENED entry was durable before their sums were opened; after
+        SETTLED no more can be opened, here or by a process still running (it would need the fit's lease in a
+        transaction that finds the fit open). So the releases of the fit cost at most the sum over opened rounds, and by
+        the filter (accounting.py) the rest was never used and may be given back. The slack τ stays reserved.
+        """
+        with self._transaction(keep_head=True) as book:
+            fit = book.fit(fit_id)
+            book.require_open(fit_id, fit)
+            opened = book.entries((_entries.c.fit_id == fit_id) & (_entries.c.kind == "OPENED"))
+            charge = sum(int(entry.body["price"]) for entry in opened)
+            account = book.account(fit["account"])
+            spent = account.spent - int(fit["price"]) + charge
+            book.execute(
+                update(_accounts).where(_accounts.c.name == account.name).values(spent=str(spent))
+            )
+            book.execute(update(_fits).where(_fits.c.fit_id == fit_id).values(state="SETTLED"))
+            book.append("SETTLED", account.name, fit_id, {"charge": str(charge)})
+        self._erase_key(fit_id)
+        return charge
+
+    def verify(self) -> None:
+        """Walk the whole chain and compare accounts and fits with it.
+
+        Raises
+        ------
+        LedgerError
+            If an entry was changed, removed or inserted, or a table does not follow from the entries.
+        """
+        with self._transaction() as book:
+            book.verify()
+
+    # -- for the controller --------------------------------------------------------------------------------------
+
+    def reserve(self, name: str, fit_id: str, terms: Terms, lease: str) -> None:
+        """Charge a whole fit in one transaction, or nothing.
+
+        Raises
+        ------
+        BudgetExceededError
+            If the account has too little left.
+        """
+        with self._transaction(keep_head=True) as book:
+            account = book.account(name)
+            if terms.price > account.left:
+                raise BudgetExceededError(_shortfall(account, terms))
+            tau = math.nextafter(account.tau + terms.tau, math.inf)
+            allowed = account.delta * float(accounting.SLACK)
+            if (used := accounting.slack(account.epsilon, tau)) > allowed:
+                raise BudgetExceededError(
+                    f"Account {name!r}: the slack of its fits would be {used:.3g}, more than delta/1000={allowed:.3g}. "
+                    "Nothing was charged. Open an account with a smaller epsilon or a larger delta."
+                )
+            body = terms.to_json()
+            spent = str(account.spent + terms.price)
+            book.execute(
+                update(_accounts).where(_accounts.c.name == name).values(spent=spent, tau=repr(tau))
+            )
+            row = {
+                "fit_id": fit_id, "account": name, "state": "RESERVED", "price": str(terms.price),
+                "terms": _canonical(body), "fingerprint": "", "lease": lease,
+            }  # fmt: skip
+            book.execute(insert(_fits).values(**row))
+            book.append("RESERVED", name, fit_id, body)
+
+    def look(self, fit_id: str) -> tuple[str, Terms, str]:
+        """Return account, terms and keyed data fingerprint (empty before data were read) of an unfinished fit.
+
+        Raises
+        ------
+        ResumeError
+            If there is no such fit, or it ended.
+        """
+        with self._transaction() as book:
+            fit = book.resumable(fit_id)
+        return fit["account"], Terms.from_json(json.loads(fit["terms"])), fit["fingerprint"]
+
+    def take(self, fit_id: str, lease: str) -> list[Opened]:
+        """Take the lease of an unfinished fit, so that whoever held it can open nothing more; return opened rounds."""
+        with self._transaction(keep_head=True) as book:
+            fit = book.resumable(fit_id)
+            book.execute(update(_fits).where(_fits.c.fit_id == fit_id).values(lease=lease))
+            book.append("LEASED", fit["account"], fit_id, {})
+            entries = book.entries((_entries.c.fit_id == fit_id) & (_entries.c.kind == "OPENED"))
+        return [Opened(entry.body["query_id"], entry.body["seal"]) for entry in entries]
+
+    def bind(self, fit_id: str, lease: str, fingerprint: str) -> None:
+        """Record the keyed hash of the data's fingerprint."""
+        with self._transaction() as book:
+            fit = book.leased(fit_id, lease)
+            book.execute(
+                update(_fits).where(_fits.c.fit_id == fit_id).values(fingerprint=fingerprint)
+            )
+            book.append("BOUND", fit["account"], fit_id, {"fingerprint": fingerprint})
+
+    def open_round(
+        self, fit_id: str, lease: str, position: int, opened: Opened, price: int
+    ) -> None:
+        """Record that a round's sums are opened, before anything is made of them."""
+        with self._transaction() as book:
+            fit = book.leased(fit_id, lease)
+            body = {
+                "position": position,
+                "query_id": opened.query_id,
+                "seal": opened.seal,
+                "price": str(price),
+            }
+            book.append("OPENED", fit["account"], fit_id, body)
+
+    def finish(self, fit_id: str, lease: str) -> None:
+        """Close a fit whose model is complete, and erase its key; the reserved price stays charged."""
+        with self._transaction(keep_head=True) as book:
+            fit = book.leased(fit_id, lease)
+            book.execute(update(_fits).where(_fits.c.fit_id == fit_id).values(state="RELEASED"))
+            book.append("RELEASED", fit["account"], fit_id, {})
+        self._erase_key(fit_id)
+
+    # -- copies, connection --------------------------------------------------------------------------------------
+
+    def __sklearn_clone__(self) -> Self:
+        """Return this ledger: a clone of an estimator charges the same account."""
+        return self
+
+    def __copy__(self) -> Self:
+        return self
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Self:
+        return self
+
+    def __reduce__(self) -> tuple[type["Ledger"], tuple[str]]:
+        if not self.durable:
+            raise LedgerError(
+                "A ledger in memory cannot be sent to another process: the copy would start unspent. "
+                "Use Ledger('sqlite:///path.db')."
+            )
+        return Ledger, (self._address(),)
+
+    def __repr__(self) -> str:
+        return f"Ledger({self._address()!r})"
+
+    def _address(self) -> str:
+        """Return the address without its password; libpq finds one in PGPASSWORD or .pgpass."""
+        return self._url.set(password=None).render_as_string(hide_password=False)
+
+    def _erase_key(self, fit_id: str) -> None:
+        path = self.key_path(fit_id)
+        if path is not None:
+            try:
+                erase_key(path)
+            except OSError as error:
+                raise LedgerUnavailableError(
+                    f"The fit is closed, but its key {str(path)!r} could not be erased ({error.strerror}). Delete it."
+                ) from error
+
+    def _connect(self) -> Engine:
+        """Return the engine of this process: connections do not survive a fork."""
+        if self._engine is None or self._pid != os.getpid():
+            if self._engine is not None:
+                self._engine.dispose(close=False)
+            options: dict[str, Any] = {"hide_parameters": True}
+            if self._url.drivername == "sqlite":
+                options["connect_args"] = {"check_same_thread": False, "timeout": WAIT_SECONDS}
+                if self._path is None:
+                    options["poolclass"] = StaticPool
+            engine = create_engine(self._url, **options)
+            if self._url.drivername == "sqlite":
+                event.listen(engine, "connect", _configure_sqlite)
+                event.listen(engine, "begin", _begin_immediate)
+            with engine.begin() as connection:
+                _metadata.create_all(connection)
+                if connection.execute(select(_head.c.id)).first() is None:
+                    connection.execute(insert(_head).values(id=1, seq=0, hash=GENESIS))
+            self._engine, self._pid = engine, os.getpid()
+            weakref.finalize(self, engine.dispose)
+        return self._engine
+
+    @contextlib.contextmanager
+    def _transaction(self, *, keep_head: bool = False) -> Iterator["_Book"]:
+        """Run one transaction under the ledger's lock; nothing is written if it raises.
+
+        With ``keep_head`` the new head is kept beside a SQLite file too, so that a restored old file is noticed. It is
+        written before the commit under another name, and renamed after it: a crash between leaves an older head, which
+        the chain still contains.
+        """
+        with self._lock:
+            try:
+                engine = self._connect()
+                with engine.begin() as connection:
+                    book = _Book(connection, self._newest_known())
+                    yield book
+                    pending = self._write_head(book.head) if keep_head else None
+                self._known = book.head
+                if pending is not None and self._path is not None:
+                    pending.replace(_head_file(self._path))
+            except SQLAlchemyError as error:
+                raise LedgerUnavailableError(self._unavailable(error)) from error
+            except OSError as error:
+                raise LedgerUnavailableError(
+                    f"{self!r} cannot be written ({error.strerror}). Give a ledger in a writable directory."
+                ) from error
+
+    def _newest_known(self) -> tuple[int, str]:
+        """Return the newest head known to this process or kept beside the file."""
+        if self._path is None:
+            return self._known
+        file = _head_file(self._path)
+        try:
+            kept = json.loads(file.read_text(encoding="utf-8"))
+            known = (int(kept["seq"]), str(kept["hash"]))
+        except FileNotFoundError:
+            return self._known
+        except (ValueError, KeyError, TypeError) as error:
+            raise LedgerError(
+                f"{str(file)!r} is damaged: the newest head of the ledger is not known."
+            ) from error
+        return max(known, self._known)
+
+    def _write_head(self, head: tuple[int, str]) -> Path | None:
+        """Write a head that is not committed yet, under a name of this thread only."""
+        if self._path is None:
+            return None
+        pending = _head_file(self._path, f".{os.getpid()}-{threading.get_ident()}")
+        with pending.open("w", encoding="utf-8") as file:
+            json.dump({"seq": head[0], "hash": head[1]}, file)
+            file.flush()
+            os.fsync(file.fileno())
+        return pending
+
+    def _unavailable(self, error: SQLAlchemyError) -> str:
+        cause = str(getattr(error, "orig", None) or type(error).__name__).strip().splitlines()
+        return (
+            f"{self!r} cannot be used: {cause[0] if cause else type(error).__name__}.\n"
+            "Nothing was charged and nothing released. Check that the address exists and can be written."
+        )
+
+
+class _Book:
+    """The tables inside one transaction."""
+
+    def __init__(self, connection: Connection, known: tuple[int, str]) -> None:
+        self._connection = connection
+        row = connection.execute(select(_head.c.seq, _head.c.hash).with_for_update()).one()
+        self.head: tuple[int, str] = (int(row.seq), str(row.hash))
+        if self.head != known and not self._contains(known):
+            raise LedgerError(
+                "The ledger is older than its newest known head: it was restored from a copy, or changed by hand. "
+                "Charges made since would be forgotten. Put the newest file back."
+            )
+
+    def _contains(self, known: tuple[int, str]) -> bool:
+        if known[0] == 0:
+            return True
+        found = self._connection.execute(
+            select(_entries.c.hash).where(_entries.c.seq == known[0])
+        ).scalar()
+        return self.head[0] >= known[0] and found == known[1]
+
+    def execute(self, statement: Any) -> None:
+        self._connection.execute(statement)
+
+    def append(self, kind: str, account: str, fit_id: str, body: dict[str, Any]) -> None:
+        """Add an entry to the chain."""
+        seq, previous = self.head[0] + 1, self.head[1]
+        at = datetime.now(UTC).isoformat(timespec="seconds")
+        values = {
+            "seq": seq,
+            "kind": kind,
+            "account": account,
+            "fit_id": fit_id,
+            "at": at,
+            "body": _canonical(body),
+        }
+        digest = _chain(previous, values)
+        self.execute(insert(_entries).values(prev=previous, hash=digest, **values))
+        self.execute(update(_head).values(seq=seq, hash=digest))
+        self.head = (seq, digest)
+
+    def find_account(self, name: str) -> Account | None:
+        row = self._connection.execute(select(_accounts).where(_accounts.c.name == name)).first()
+        return None if row is None else _account(row)
+
+    def account(self, name: str) -> Account:
+        account = self.find_account(name)
+        if account is None:
+            raise LedgerError(
+                f"Account {name!r} is not in the ledger. It has: {[a.name for a in self.accounts()]}. "
+                "Open one with ledger.open_account(name, epsilon=…, delta=…)."
+            )
+        return account
+
+    def accounts(self) -> tuple[Account, ...]:
+        rows = self._connection.execute(select(_accounts).order_by(_accounts.c.name))
+        return tuple(_account(row) for row in rows)
+
+    def fit(self, fit_id: str) -> dict[str, str]:
+        row = (
+            self._connection.execute(select(_fits).where(_fits.c.fit_id == fit_id))
+            .mappings()
+            .first()
+        )
+        if row is None:
+            raise LedgerError(
+                f"fit_id={fit_id!r} is not in the ledger. history(account) lists the fits of an account."
+            )
+        return dict(row)
+
+    def require_open(self, fit_id: str, fit: dict[str, str]) -> None:
+        if fit["state"] != "RESERVED":
+            raise LedgerError(
+                f"fit_id={fit_id!r} is {fit['state']}: it ended and its key is erased."
+            )
+
+    def resumable(self, fit_id: str) -> dict[str, str]:
+        """Return an open fit."""
+        try:
+            fit = self.fit(fit_id)
+            self.require_open(fit_id, fit)
+        except LedgerError as error:
+            raise ResumeError(str(error)) from error
+        return fit
+
+    def leased(self, fit_id: str, lease: str) -> dict[str, str]:
+        """Return an open fit that the caller holds the lease of."""
+        fit = self.fit(fit_id)
+        self.require_open(fit_id, fit)
+        if fit["lease"] != lease:
+            raise LedgerError(
+                f"fit_id={fit_id!r} was resumed by another process, which goes on with it. Stop here."
+            )
+        return fit
+
+    def entries(self, where: Any) -> tuple[Entry, ...]:
+        rows = self._connection.execute(select(_entries).where(where).order_by(_entries.c.seq))
+        return tuple(
+            Entry(r.seq, r.kind, r.account, r.fit_id, r.at, json.loads(r.body)) for r in rows
+        )
+
+    def verify(self) -> None:
+        """Recompute every hash, and accounts and fits from the entries."""
+        seq, digest = 0, GENESIS
+        accounts: dict[str, dict[str, Any]] = {}
+        fits: dict[str, tuple[str, str, int]] = {}
+        for row in self._connection.execute(select(_entries).order_by(_entries.c.seq)).mappings():
+            values = {
+                name: row[name] for name in ("seq", "kind", "account", "fit_id", "at", "body")
+            }
+            if (
+                row["seq"] != seq + 1
+                or row["prev"] != digest
+                or row["hash"] != _chain(digest, values)
+            ):
+                raise LedgerError(
+                    f"The hash chain of the ledger breaks at entry {row['seq']}: it was changed by hand."
+                )
+            seq, digest = row["seq"], row["hash"]
+            kind, name, fit_id, body = (
+                row["kind"],
+                row["account"],
+                row["fit_id"],
+                json.loads(row["body"]),
+            )
+            if kind == "OPEN":
+                accounts[name] = body | {"spent": 0}
+            elif kind == "RESERVED":
+                accounts[name]["spent"] += int(body["price"])
+                fits[fit_id] = (name, "RESERVED", int(body["price"]))
+            elif kind == "RELEASED":
+                fits[fit_id] = (name, kind, fits[fit_id][2])
+            elif kind == "SETTLED":
+                accounts[name]["spent"] += int(body["charge"]) - fits[fit_id][2]
+                fits[fit_id] = (name, kind, fits[fit_id][2])
+        told = {
+            a.name: {
+                "epsilon": repr(a.epsilon), "delta": repr(a.delta), "analysis": a.analysis, "cap": str(a.cap),
+                "spent": a.spent,
+            }
+            for a in self.accounts()
+        }  # fmt: skip
+        rows = self._connection.execute(select(_fits))
+        if (
+            (seq, digest) != self.head
+            or told != accounts
+            or {r.fit_id: (r.account, r.state, int(r.price)) for r in rows} != fits
+        ):
+            raise LedgerError(
+                "Accounts or fits do not follow from the entries: the ledger was changed by hand."
+            )
+
+
+def _canonical(body: dict[str, Any]) -> str:
+    return json.dumps(body, sort_keys=True, separators=(",", ":"))
+
+
+def _chain(previous: str, values: dict[str, Any]) -> str:
+    return hashlib.sha256(f"{previous}\n{_canonical(values)}".encode()).hexdigest()
+
+
+def _account(row: Any) -> Account:
+    return Account(
+        row.name,
+        float(row.epsilon),
+        float(row.delta),
+        row.analysis,
+        int(row.cap),
+        int(row.spent),
+        float(row.tau),
+    )
+
+
+def _shortfall(account: Account, terms: Terms) -> str:
+    """Say what is missing, both sides lined up; μ² is what adds up."""
+    fits = accounting.epsilon_within(account.left, terms.delta)
+    one = PRICE_ONE
+    would = (
+        f"epsilon={fits:.6g} at delta={terms.delta:g}"
+        if fits >= 1e-6
+        else "nothing: the account is spent"
+    )
+    return (
+        f"Account {account.name!r} has too little left; nothing was charged.\n"
+        f"  requested   {terms.price / one:.9f}  (epsilon={terms.epsilon:g}, delta={terms.delta:g})\n"
+        f"  remaining   {account.left / one:.9f}  of {account.cap / one:.9f} "
+        f"(epsilon={account.epsilon:g}, delta={account.delta:g})\n"
+        f"  difference  {(terms.price - account.left) / one:.9f}\n"
+        f"  would fit   {would}\n"
+        "Amounts are μ², which adds up over fits."
+    )
+
+
+def _configure_sqlite(connection: Any, _record: Any) -> None:
+    connection.isolation_level = None  # the driver must not begin transactions of its own
+    cursor = connection.cursor()
+    cursor.execute("PRAGMA journal_mode=WAL")
+    cursor.execute("PRAGMA synchronous=FULL")
+    cursor.close()
+
+
+def _begin_immediate(connection: Connection) -> None:
+    connection.exec_driver_sql("BEGIN IMMEDIATE")
+
+
+def _is_uri(url: URL) -> bool:
+    return (url.database or "").startswith("file:")
+
+
+def _sqlite_path(url: URL) -> Path | None:
+    """Return the absolute path of a SQLite file; None for memory and other databases."""
+    name = re.sub("^file:", "", url.database or "")
+    if url.drivername != "sqlite" or name in ("", ":memory:"):
+        return None
+    return Path(name).expanduser().absolute()
+
+
+def _head_file(path: Path, suffix: str = "") -> Path:
+    return path.with_name(f"{path.name}.head{suffix}")
+
+
+def _refuse_network(path: Path) -> None:
+    """Refuse a file on a network file system, whose locks SQLite cannot rely on."""
+    kind = _file_system(path.parent.resolve())
+    if kind in NETWORK_FILE_SYSTEMS:
+        raise LedgerError(
+            f"{str(path)!r} is on a network file system ({kind}): SQLite cannot lock it safely, and two fits could "
+            "spend the same budget. Use a local disk, or postgresql+psycopg:// for a team."
+        )
+
+
+def _file_system(directory: Path) -> str:
+    """Return the file system type of a directory, empty if it is not known (no Linux)."""
+    try:
+        lines = MOUNTINFO.read_text(encoding="utf-8").splitlines()
+    except OSError:
+        return ""
+    best, kind = -1, ""
+    for line in lines:
+        mount, _, source = line.partition(" - ")
+        point = re.sub(r"\\([0-7]{3})", lambda m: chr(int(m[1], 8)), mount.split()[4])
+        # later lines hide earlier ones at the same point
+        if directory.is_relative_to(point) and len(point) >= best:
+            best, kind = len(point), source.split()[0]
+    return kind

@@ -1,0 +1,205 @@
+"""The secret key of a fit, what is derived from it, and the keyed stream of noise bits."""
+
+import contextlib
+import hashlib
+import hmac
+import os
+from pathlib import Path
+from typing import Protocol
+
+import numpy as np
+from cryptography.hazmat.primitives.ciphers import Cipher
+from cryptography.hazmat.primitives.ciphers.algorithms import ChaCha20
+from cryptography.hazmat.primitives.hashes import SHA256
+from cryptography.hazmat.primitives.kdf.hkdf import HKDF
+from numpy.typing import NDArray
+
+from dpgb_dask.errors import LedgerUnavailableError, ResumeError
+
+KEY_BYTES = 32
+STREAM_BYTES = 1 << 38  # ChaCha20 counts 2**32 blocks of 64 bytes
+
+
+class NoiseSource(Protocol):
+    """Where the key of a fit comes from.
+
+    Attributes
+    ----------
+    private : bool
+        False for test noise: the model is then marked as not private, and a ledger is refused.
+    """
+
+    @property
+    def private(self) -> bool:
+        """Whether the key is secret."""
+        ...
+
+    def fit_key(self) -> bytes:
+        """Return the 32-byte key of one fit."""
+        ...
+
+
+class SecretNoise:
+    """The default: 256 bits from the operating system for every fit. There is no seed.
+
+    Privacy
+    -------
+    Controller side. The guarantee is computational: a keyed stream stands for random bits.
+    """
+
+    private = True
+
+    def fit_key(self) -> bytes:
+        """Return 256 fresh bits."""
+        return os.urandom(KEY_BYTES)
+
+
+class KeyStream:
+    """ChaCha20 keystream of a 32-byte key, as 64-bit little-endian words; each word is given out once.
+
+    Privacy
+    -------
+    Controller side. Words decide noise and never leave the controller.
+    """
+
+    def __init__(self, key: bytes) -> None:
+        # a key is used for one stream only (it is bound to a query and its sums), so the nonce is fixed
+        self._encryptor = Cipher(ChaCha20(key, bytes(16)), mode=None).encryptor()
+        self._left = STREAM_BYTES
+
+    def words(self, n: int) -> NDArray[np.uint64]:
+        """Return the next ``n`` words."""
+        self._left -= 8 * n
+        if self._left < 0:
+            raise RuntimeError(
+                "A keystream of 2**38 bytes is used up: its block counter would repeat."
+            )
+        return np.frombuffer(self._encryptor.update(bytes(8 * n)), "<u8").astype(
+            np.uint64, copy=False
+        )
+
+
+class FitKey:
+    """The secret key of one fit; everything random or secret in the fit is derived from it.
+
+    Parameters
+    ----------
+    key : (32,) bytes
+
+    Privacy
+    -------
+    Controller side. HKDF labels separate the uses, so that one derived key tells nothing about another; what goes to
+    workers (`fingerprint`, `rows`) cannot be turned into noise. The ledger holds only `commitment`.
+    """
+
+    def __init__(self, key: bytes) -> None:
+        if len(key) != KEY_BYTES:
+            raise ValueError(f"A fit key has {KEY_BYTES} bytes.")
+        self._key = key
+        self._noise = self.derive("noise")
+        self._seal = self.derive("seal")
+
+    def derive(self, label: str) -> bytes:
+        """Return the 32-byte key of one use."""
+        return HKDF(SHA256(), KEY_BYTES, salt=None, info=b"dpgb_dask/" + label.encode()).derive(
+            self._key
+        )
+
+    @property
+    def commitment(self) -> str:
+        """Public commitment to the key, for the ledger."""
+        return hashlib.sha256(b"dpgb_dask commitment" + self.derive("commitment")).hexdigest()
+
+    def seal(self, label: str, content: bytes) -> str:
+        """Return a keyed hash of private content: equal content is recognised, nothing else is learnt."""
+        return hmac.digest(self._seal, label.encode() + b"\0" + content, "sha256").hex()
+
+    def stream(self, query_id: bytes, sums: NDArray[np.int64]) -> KeyStream:
+        """Return the noise stream of one query on one vector of sums.
+
+        Privacy
+        -------
+        Keyed by PRF(noise key, query id ‖ SHA-256(sums)). The same query on the same sums draws the same noise, so a
+        second attempt after a crash says nothing new. Other sums draw independent noise: keyed by the query alone, two
+        answers would differ by exactly the difference of their sums.
+        """
+        return KeyStream(hmac.digest(self._noise, query_id + canonical(sums), "sha256"))
+
+    def __repr__(self) -> str:
+        return "FitKey(<secret>)"
+
+
+def canonical(sums: NDArray[np.int64]) -> bytes:
+    """Return SHA-256 of a vector of sums, the same on every machine."""
+    head = b"int64:%d:" % len(sums)
+    return hashlib.sha256(head + np.ascontiguousarray(sums, "<i8").tobytes()).digest()
+
+
+def write_key(path: Path, key: bytes) -> None:
+    """Write a fit key to a new file that only its owner can read, and make it durable.
+
+    Raises
+    ------
+    LedgerUnavailableError
+        If the file cannot be made; nothing is left behind.
+    """
+    try:
+        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        descriptor = os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600)
+        try:
+            os.write(descriptor, key)
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+        sync_directory(path.parent)
+    except OSError as error:
+        with contextlib.suppress(OSError):
+            path.unlink(missing_ok=True)
+        raise LedgerUnavailableError(
+            f"The key file {str(path)!r} cannot be written ({error.strerror}), so nothing is charged. "
+            "Give a ledger in a writable directory."
+        ) from error
+
+
+def read_key(path: Path) -> bytes:
+    """Read a fit key back, to resume.
+
+    Raises
+    ------
+    ResumeError
+        If it is gone: the fit ended or was settled, or ran on another machine.
+    """
+    try:
+        return path.read_bytes()
+    except OSError as error:
+        raise ResumeError(
+            f"The key {str(path)!r} cannot be read ({error.strerror}): the fit ended, or ran elsewhere. "
+            "Resume it where it ran, or close it with ledger.settle(fit_id)."
+        ) from error
+
+
+def erase_key(path: Path) -> None:
+    """Overwrite a key file and unlink it; a missing file is fine, since erasing may be repeated after a crash.
+
+    Privacy
+    -------
+    Whoever holds the key can subtract the noise; after this nobody can, as far as the file system overwrites in place.
+    """
+    with contextlib.suppress(FileNotFoundError):
+        descriptor = os.open(path, os.O_WRONLY)
+        try:
+            os.write(descriptor, bytes(KEY_BYTES))
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+        path.unlink()
+        sync_directory(path.parent)
+
+
+def sync_directory(path: Path) -> None:
+    """Make the names in a directory durable."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

@@ -1,0 +1,469 @@
+"""The one door: charge → open → noise → journal → seal. ``Raw`` becomes ``Released`` here and nowhere else."""
+
+import hashlib
+import json
+import secrets
+from collections.abc import Callable
+from importlib.metadata import version
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dpgb_dask.contracts.boundary import Raw, Receipt, Released, Sensitivity
+from dpgb_dask.contracts.journal import Journal
+from dpgb_dask.contracts.plan import Budget
+from dpgb_dask.contracts.queries import Query
+from dpgb_dask.controller import accounting
+from dpgb_dask.controller.ledger import Ledger, Opened, Terms
+from dpgb_dask.controller.mechanisms import MAX_SIGMA, SAMPLER_VERSION, add_discrete_gaussian
+from dpgb_dask.controller.noise import (
+    FitKey,
+    NoiseSource,
+    SecretNoise,
+    erase_key,
+    read_key,
+    write_key,
+)
+from dpgb_dask.errors import (
+    BudgetExceededError,
+    LedgerError,
+    PlanError,
+    ResumeError,
+    StructureError,
+)
+
+IN_MEMORY_ACCOUNT = "this fit"
+
+Vector = NDArray[np.int64]
+
+
+class Controller:
+    """Charges a fit, then opens its sums one query at a time and lets out noised values only.
+
+    Made by `reserve`, in this order: ``reserve`` → ``bind`` → (``replayed`` or ``release``) … → ``finish``. If an
+    exception ends the fit, nothing is undone: the charge stands, and the fit can be resumed from a durable ledger.
+
+    Attributes
+    ----------
+    fit_id : str
+    account : str or None
+        The account charged; None in memory.
+    budget : Budget
+    total : int
+        Charge of the whole fit, in units of 2⁻⁶⁴ of μ².
+    public_seed : int
+        On resume, the recorded one.
+    private : bool
+        False with test noise.
+    receipts : tuple of Receipt
+        One per released answer, in order.
+
+    Privacy
+    -------
+    The door between the sides. Everything let out is together μ-GDP with μ² = total, up to the slack of accounting.py,
+    so (epsilon, delta)-private; the filter is Σ price of queries <= total, whatever is asked.
+    """
+
+    def __init__(
+        self,
+        *,
+        ledger: Ledger,
+        account: str | None,
+        fit_id: str,
+        lease: str,
+        terms: Terms,
+        key: FitKey,
+        private: bool,
+        journal: Journal | None,
+        fingerprint: str,
+        opened: list[Opened],
+    ) -> None:
+        self.fit_id = fit_id
+        self.account = account
+        self.budget = Budget(epsilon=terms.epsilon, delta=terms.delta)
+        self.total = terms.price
+        self.public_seed = terms.public_seed
+        self.private = private
+        self._ledger = ledger
+        self._lease = lease
+        self._terms = terms
+        self._key: FitKey | None = key
+        self._journal = journal
+        self._fingerprint = fingerprint
+        self._bound = not ledger.durable
+        self._opened = opened
+        self._journalled = [] if journal is None else journal.entries()
+        self._receipts: list[Receipt] = []
+        self._spent = 0
+        self._n_values = 0
+        self._check_journal()
+
+    @classmethod
+    def reserve(
+        cls,
+        *,
+        budget: Budget,
+        ledger: Ledger | None = None,
+        account: str | None = None,
+        plan_digest: bytes,
+        public_seed: int,
+        noise: NoiseSource | None = None,
+        journal: Callable[[str], Journal] | None = None,
+        resume: str | None = None,
+    ) -> "Controller":
+        """Charge a whole fit in one durable transaction, before its data are touched.
+
+        Parameters
+        ----------
+        budget : Budget
+        ledger, account
+            Both, or neither: then a ledger in memory holds this fit alone.
+        plan_digest : bytes
+            Hash of the plan and all that shapes its queries. A resumed fit must have the same.
+        public_seed : int
+            Seed of the public randomness, recorded for resume.
+        noise : NoiseSource or None
+            None for the secret source. Test noise is refused with a ledger.
+        journal : callable or None
+            Makes or reopens the journal of a fit id; it keeps answers, so that resume need not open sums again.
+        resume : str or None
+            Fit id of an unfinished fit: takes its lease, charges nothing.
+
+        Raises
+        ------
+        BudgetExceededError
+            If the account has too little left.
+        LedgerError, PlanError, ResumeError
+            If the parts do not fit together. Nothing is charged.
+
+        Privacy
+        -------
+        Nothing recorded comes from the data. The key is written before the charge: a crash between the two leaves a key
+        that was never used.
+        """
+        if noise is not None and not noise.private and (ledger is not None or resume is not None):
+            raise LedgerError(
+                "Test noise (SeededNoise) is not private, so a fit with it cannot charge a ledger. "
+                "Leave noise=None, or leave the ledger out."
+            )
+        if resume is not None:
+            return cls._resume(budget, ledger, account, plan_digest, noise, journal, resume)
+        if (ledger is None) != (account is None):
+            raise LedgerError("ledger and account belong together: give both, or neither.")
+        source = SecretNoise() if noise is None else noise
+        secret = source.fit_key()
+        key = FitKey(secret)
+        bits = accounting.min_sigma_bits_for(budget.epsilon, budget.delta)
+        if ledger is not None and account is not None:
+            known = ledger.account(account)  # the slack counts at the account's epsilon too
+            bits = max(bits, accounting.min_sigma_bits_for(known.epsilon, known.delta))
+        terms = Terms(
+            epsilon=float(budget.epsilon),
+            delta=float(budget.delta),
+            price=accounting.total_price(budget.epsilon, budget.delta),
+            min_sigma_bits=bits,
+            tau=accounting.distance(bits),
+            plan_digest=plan_digest.hex(),
+            version=_version(),
+            public_seed=int(public_seed),
+            commitment=key.commitment,
+        )
+        fit_id = secrets.token_hex(12)
+        if (
+            not source.private
+        ):  # the same fit has the same id, so that its model is the same to the byte
+            fit_id = (
+                "seeded-"
+                + key.seal("fit id", json.dumps(terms.to_json(), sort_keys=True).encode())[:17]
+            )
+        book = ledger
+        if book is None:
+            book = Ledger.in_memory()
+            book.open_account(IN_MEMORY_ACCOUNT, epsilon=budget.epsilon, delta=budget.delta)
+        lease = secrets.token_hex(16)
+        path = book.key_path(fit_id)
+        if path is not None:
+            write_key(path, secret)
+        try:
+            book.reserve(account or IN_MEMORY_ACCOUNT, fit_id, terms, lease)
+        except BaseException:
+            if path is not None:
+                erase_key(path)
+            raise
+        return cls(
+            ledger=book,
+            account=account,
+            fit_id=fit_id,
+            lease=lease,
+            terms=terms,
+            key=key,
+            private=source.private,
+            journal=None if journal is None else journal(fit_id),
+            fingerprint="",
+            opened=[],
+        )
+
+    @classmethod
+    def _resume(
+        cls,
+        budget: Budget,
+        ledger: Ledger | None,
+        account: str | None,
+        plan_digest: bytes,
+        noise: NoiseSource | None,
+        journal: Callable[[str], Journal] | None,
+        fit_id: str,
+    ) -> "Controller":
+        """Take over an unfinished fit, if everything that decides its queries is the same."""
+        if ledger is None or not ledger.durable:
+            raise ResumeError(f"resume={fit_id!r} needs the ledger that the fit was charged to.")
+        if noise is not None:
+            raise ResumeError("A resumed fit goes on with its own key. Leave noise=None.")
+        lease = secrets.token_hex(16)
+        holder, terms, fingerprint = ledger.look(fit_id)
+        for name, recorded, asked in (
+            ("account", holder, account),
+            ("plan", terms.plan_digest, plan_digest.hex()),
+            ("version", terms.version, _version()),
+            ("epsilon", terms.epsilon, float(budget.epsilon)),
+            ("delta", terms.delta, float(budget.delta)),
+        ):
+            if recorded != asked:
+                raise ResumeError(
+                    f"fit_id={fit_id!r} was reserved with another {name}.\n"
+                    f"  recorded  {recorded}\n"
+                    f"  asked     {asked}\n"
+                    "Resume it with the same settings, or close it with ledger.settle(fit_id)."
+                )
+        path = ledger.key_path(fit_id)
+        assert path is not None  # the ledger is durable
+        secret = read_key(path)
+        if len(secret) != 32 or FitKey(secret).commitment != terms.commitment:
+            raise ResumeError(
+                f"The key {str(path)!r} is not the one that fit_id={fit_id!r} committed to. "
+                "Close the fit with ledger.settle(fit_id)."
+            )
+        opened = ledger.take(fit_id, lease)
+        return cls(
+            ledger=ledger,
+            account=account,
+            fit_id=fit_id,
+            lease=lease,
+            terms=terms,
+            key=FitKey(secret),
+            private=True,
+            journal=None if journal is None else journal(fit_id),
+            fingerprint=fingerprint,
+            opened=opened,
+        )
+
+    @property
+    def receipts(self) -> tuple[Receipt, ...]:
+        """Receipts of the released answers, in order."""
+        return tuple(self._receipts)
+
+    @property
+    def spent(self) -> int:
+        """Price of the released answers; at most `total`, which is what was charged."""
+        return self._spent
+
+    @property
+    def mu(self) -> float:
+        """What was charged, as μ; for the report."""
+        return accounting.mu_of_price(self.total)
+
+    @property
+    def slack(self) -> float:
+        """Bound on the part of delta that covers the discrete noise."""
+        return accounting.slack(self.budget.epsilon, self._terms.tau)
+
+    @property
+    def fingerprint_key(self) -> bytes:
+        """32-byte key of the fingerprint's PRF, for the private side."""
+        return self._secret().derive("fingerprint")
+
+    @property
+    def row_key(self) -> bytes:
+        """32-byte key of row assignment, for the private side."""
+        return self._secret().derive("rows")
+
+    def bind(self, fingerprint: int) -> None:
+        """Bind the fit to its data; a resumed fit refuses other data.
+
+        Parameters
+        ----------
+        fingerprint : int
+            Σ over rows of a keyed PRF, mod 2²⁵⁶.
+
+        Raises
+        ------
+        ResumeError
+            If the fit was bound to another fingerprint.
+
+        Privacy
+        -------
+        Only a keyed hash is recorded, under a key that is erased when the fit ends.
+        """
+        tag = self._secret().seal("fingerprint", fingerprint.to_bytes(32, "little"))
+        if not self._fingerprint:
+            self._ledger.bind(self.fit_id, self._lease, tag)
+            self._fingerprint = tag
+        elif self._fingerprint != tag:
+            raise ResumeError(
+                f"fit_id={self.fit_id!r} began on other data. Resume it on the same rows, or close it with "
+                "ledger.settle(fit_id) and fit anew."
+            )
+        self._bound = True
+
+    def replayed(self, query: Query, sensitivity: Sensitivity) -> Released[Vector] | None:
+        """Return the journalled answer of the next query of a resumed fit; None if the rows must be asked.
+
+        Raises
+        ------
+        ResumeError
+            If another query was answered at this position.
+
+        Privacy
+        -------
+        The answer was released before; giving it again costs nothing and opens nothing.
+        """
+        position = len(self._receipts)
+        if position >= len(self._journalled):
+            return None
+        receipt = self._receipt(query, sensitivity)
+        recorded, value = self._journalled[position]
+        if recorded != receipt or value.shape != (query.n_values,):
+            raise ResumeError(_diverged(self.fit_id, position))
+        self._count(receipt, query.n_values)
+        return Released(value, receipt)
+
+    def release(self, query: Query, raw: Raw[Vector]) -> Released[Vector]:
+        """Answer the next query: noise the sums and let them out.
+
+        Parameters
+        ----------
+        query : Query
+            Its price decides the noise.
+        raw : Raw of (query.n_values,) int64
+            Sums with the sensitivity stated by the code that clipped.
+
+        Returns
+        -------
+        Released of (query.n_values,) int64
+            ``(sums + noise)`` times ``2**receipt.scale_bits``: the noise has ``receipt.sigma_steps``.
+
+        Raises
+        ------
+        BudgetExceededError
+            If the prices of all queries would exceed what was charged. Nothing is opened.
+        ResumeError
+            If a resumed fit asks another query, or gets other sums, than before it broke off.
+
+        Privacy
+        -------
+        Order of effects: price checked → sums opened, their keyed hash and OPENED durable → noise → answer in the
+        journal, durable → returned. Noise is a function of (key, query id, sums), so a repetition says nothing new.
+        """
+        released = self.replayed(query, raw.sensitivity)
+        if released is not None:
+            return released
+        key = self._secret()
+        if not self._bound:
+            raise LedgerError(
+                "The fit is not bound to its data: call bind(fingerprint) before release."
+            )
+        receipt = self._receipt(query, raw.sensitivity)
+        query_id = bytes.fromhex(receipt.query_id)
+        sums = raw._open(receipt)
+        if sums.dtype != np.int64 or sums.shape != (query.n_values,):
+            raise StructureError(
+                f"The sums of query {query.label!r} are not the int64 vector that it declares."
+            )
+        opened = Opened(receipt.query_id, key.seal("sums", query_id + sums.tobytes()))
+        if receipt.position < len(self._opened):  # opened before a crash, answer not journalled
+            if self._opened[receipt.position] != opened:
+                raise ResumeError(_diverged(self.fit_id, receipt.position))
+        else:
+            self._ledger.open_round(
+                self.fit_id, self._lease, receipt.position, opened, receipt.price
+            )
+            self._opened.append(opened)
+        noisy = add_discrete_gaussian(
+            sums, receipt.sigma_steps, key.stream(query_id, sums), receipt.scale_bits
+        )
+        if self._journal is not None:
+            self._journal.append(receipt, noisy)
+        self._count(receipt, query.n_values)
+        return Released(noisy, receipt)
+
+    def finish(self) -> None:
+        """End the fit: RELEASED, key erased. Nothing can be released after it."""
+        self._secret()
+        self._ledger.finish(self.fit_id, self._lease)
+        self._key = None
+
+    def _secret(self) -> FitKey:
+        if self._key is None:
+            raise LedgerError(f"fit_id={self.fit_id!r} has ended and its key is erased.")
+        return self._key
+
+    def _receipt(self, query: Query, sensitivity: Sensitivity) -> Receipt:
+        """Choose the noise of the next query, and refuse what was not paid for."""
+        if query.price <= 0:
+            raise PlanError(f"price={query.price} of query {query.label!r} must be positive.")
+        if self._spent + query.price > self.total:
+            raise BudgetExceededError(
+                f"Query {query.label!r} costs more than is left of the fit; nothing was opened.\n"
+                f"  requested   {query.price}\n"
+                f"  remaining   {self.total - self._spent}\n"
+                f"  difference  {self._spent + query.price - self.total}\n"
+                "Amounts are 2**-64 of μ². A plan must not spend more than it declares."
+            )
+        if self._n_values + query.n_values > accounting.MAX_VALUES:
+            raise PlanError(
+                f"Query {query.label!r} takes the fit above {accounting.MAX_VALUES} released values: the slack is "
+                "reserved for no more. Use fewer rounds or smaller tables."
+            )
+        scale, sigma = accounting.scale_for(
+            sensitivity.l2_squared, query.price, self._terms.min_sigma_bits
+        )
+        if sigma > MAX_SIGMA:
+            raise PlanError(
+                f"Query {query.label!r} needs noise of more than 2**56 steps. "
+                "Choose a larger epsilon or a smaller max_weight."
+            )
+        position = len(self._receipts)
+        facts = [
+            self.fit_id, position, query.digest().hex(), sensitivity.l2_squared, sigma, scale, query.n_values,
+            SAMPLER_VERSION,
+        ]  # fmt: skip
+        query_id = hashlib.sha256(json.dumps(facts).encode()).hexdigest()
+        return Receipt(self.fit_id, query_id, position, query.label, query.price, sigma, scale)
+
+    def _count(self, receipt: Receipt, n_values: int) -> None:
+        self._receipts.append(receipt)
+        self._spent += receipt.price
+        self._n_values += n_values
+
+    def _check_journal(self) -> None:
+        """Refuse a journal that the ledger did not open."""
+        known = [opened.query_id for opened in self._opened[: len(self._journalled)]]
+        if [receipt.query_id for receipt, _ in self._journalled] != known:
+            raise ResumeError(
+                f"The journal of fit_id={self.fit_id!r} holds answers that its ledger does not know. "
+                "Put the fit's own journal back, or close it with ledger.settle(fit_id)."
+            )
+
+    def __repr__(self) -> str:
+        return f"Controller(fit_id={self.fit_id!r}, releases={len(self._receipts)}, private={self.private})"
+
+
+def _version() -> str:
+    return f"dpgb_dask {version('dpgb_dask')}, sampler {SAMPLER_VERSION}"
+
+
+def _diverged(fit_id: str, position: int) -> str:
+    return (
+        f"fit_id={fit_id!r} does not repeat itself at release {position}: another query or other data than before it "
+        "broke off. Resume it on the same rows with the same settings, or close it with ledger.settle(fit_id)."
+    )
