@@ -6,7 +6,7 @@ category is "other"; an unknown label or a missing target makes the row weigh no
 
 import math
 from collections.abc import Iterable, Sequence
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 import pandas as pd
@@ -18,9 +18,10 @@ from dpgb_dask.contracts.schema import Categorical, Schema, Target
 from dpgb_dask.errors import SchemaError, StructureError
 from dpgb_dask.kernels.bin import bin_column, bin_matrix, cell_column
 
-Block = NDArray[Any] | pd.DataFrame | tuple[Any, ...]  # a tuple holds 1-D columns in schema order
+Block: TypeAlias = (
+    NDArray[Any] | pd.DataFrame | tuple[Any, ...]
+)  # a tuple holds 1-D columns in schema order
 Bins = Sequence[FeatureBins]
-
 
 
 # ---- structure -------------------------------------------------------------------------------------------------------
@@ -135,26 +136,25 @@ def _check_numeric(name: str, dtype: Any, role: str) -> None:
 def _family(dtype: Any) -> str:
     """Return "number", "text", "object" (untyped: each value decides for itself) or "other" (dates, …)."""
     if isinstance(dtype, pd.CategoricalDtype):
-        categories = dtype.categories
-        if categories is None or len(categories) == 0 or "__UNKNOWN_CATEGORIES__" in categories:
-            return "object"
-        if categories.dtype == object:
-            return "text" if all(isinstance(value, str) for value in categories) else "object"
-        return _family(categories.dtype)
-    if isinstance(dtype, pd.ArrowDtype):
-        arrow = dtype.pyarrow_dtype
-        if str(arrow) == "null":
-            return "object"
-        if str(arrow).startswith("dictionary"):
-            arrow = arrow.value_type
-            dtype = pd.ArrowDtype(arrow)
+        return _categories_family(dtype.categories)
+    if isinstance(dtype, pd.ArrowDtype) and str(dtype.pyarrow_dtype).startswith("dictionary"):
+        dtype = pd.ArrowDtype(dtype.pyarrow_dtype.value_type)
     if pd.api.types.is_numeric_dtype(dtype) or pd.api.types.is_bool_dtype(dtype):
         return "other" if getattr(dtype, "kind", "f") == "c" else "number"
-    if dtype == object:
+    if pd.api.types.is_object_dtype(dtype) or str(dtype) == "null[pyarrow]":
         return "object"
     if pd.api.types.is_string_dtype(dtype) or getattr(dtype, "kind", "") in "UST":
         return "text"
     return "other"
+
+
+def _categories_family(categories: Any) -> str:
+    """Family of a categorical column's list; a Dask column may not know it yet."""
+    if categories is None or len(categories) == 0 or "__UNKNOWN_CATEGORIES__" in categories:
+        return "object"
+    if pd.api.types.is_object_dtype(categories.dtype):
+        return "text" if all(isinstance(value, str) for value in categories) else "object"
+    return _family(categories.dtype)
 
 
 # ---- rows ------------------------------------------------------------------------------------------------------------
@@ -178,14 +178,17 @@ def encode(block: Block, schema: Schema, bins: Bins) -> NDArray[np.uint8]:
     """
     columns = split_columns(block, schema)
     codes = np.empty((schema.n_features, n_rows(block)), np.uint8)
-    if isinstance(block, np.ndarray) and block.dtype in (np.float32, np.float64):
+    matrix = (
+        isinstance(block, np.ndarray) and block.dtype.kind == "f" and block.dtype.itemsize in (4, 8)
+    )
+    if matrix and not isinstance(block, np.ma.MaskedArray):
         # one pass over the row-major matrix; categorical columns are skipped and follow below
-        bin_matrix(_native(block), [b.edges for b in bins], codes)
+        bin_matrix(_native(np.asarray(block)), [b.edges for b in bins], codes)
     for j, (feature, b) in enumerate(zip(schema.features.values(), bins, strict=True)):
         if isinstance(feature, Categorical):
             assert b.cell_to_bin is not None
             codes[j] = b.cell_to_bin[category_cells(columns[j], feature.categories)]
-        elif not (isinstance(block, np.ndarray) and block.dtype in (np.float32, np.float64)):
+        elif not matrix or isinstance(block, np.ma.MaskedArray):
             assert b.edges is not None
             bin_column(numbers(columns[j]), b.edges, codes[j])
     return codes
@@ -252,7 +255,9 @@ def encode_weight(weight: Any, max_weight: int, weight_bits: int) -> NDArray[np.
     Private side. The bound is what every sensitivity is multiplied by.
     """
     value = numbers(one_column(weight)).astype(np.float64)
-    steps = np.floor(np.clip(np.where(np.isnan(value), 0.0, value), 0.0, max_weight) * 2.0**weight_bits)
+    steps = np.floor(
+        np.clip(np.where(np.isnan(value), 0.0, value), 0.0, max_weight) * 2.0**weight_bits
+    )
     return steps.astype(np.int32)
 
 
@@ -289,23 +294,30 @@ def numbers(column: Any) -> NDArray[Any]:
     """Return a column as float32 or float64; whatever is no number is NaN. Never raises or warns on a value."""
     dtype = column.dtype
     if isinstance(dtype, pd.CategoricalDtype):
-        values = numbers(np.append(np.asarray(column.cat.categories, dtype=object), None))
-        return values[column.cat.codes.to_numpy()]  # code -1 is the NaN at the end
-    if isinstance(column, np.ma.MaskedArray):
-        filled = numbers(column.data)
+        values = np.append(_parse(np.asarray(column.cat.categories, dtype=object)), np.nan)
+        out = values[column.cat.codes.to_numpy()]  # code -1 is the NaN at the end
+    elif isinstance(column, np.ma.MaskedArray):
+        out = numbers(column.data)
         mask = np.ma.getmaskarray(column)
-        return np.where(mask, filled.dtype.type(np.nan), filled) if mask.any() else filled
-    if isinstance(dtype, np.dtype):
-        values = column.to_numpy() if isinstance(column, pd.Series) else column
-        if dtype.kind == "f" and dtype.itemsize in (4, 8):
-            return _native(values)
-        if dtype.kind in "biuf":
-            with np.errstate(over="ignore"):  # a long double may exceed float64: ±inf, the bound
-                return np.asarray(values.astype(np.float64))
-        return _parse(np.asarray(values, dtype=object))
-    if pd.api.types.is_numeric_dtype(dtype) or pd.api.types.is_bool_dtype(dtype):
-        return np.asarray(column.to_numpy(dtype=np.float64, na_value=np.nan))
-    return _parse(column.to_numpy(dtype=object))
+        out = np.where(mask, out.dtype.type(np.nan), out) if mask.any() else out
+    elif isinstance(dtype, np.dtype):
+        out = _plain_numbers(column.to_numpy() if isinstance(column, pd.Series) else column)
+    elif pd.api.types.is_numeric_dtype(dtype) or pd.api.types.is_bool_dtype(dtype):
+        out = np.asarray(column.to_numpy(dtype=np.float64, na_value=np.nan))
+    else:
+        out = _parse(column.to_numpy(dtype=object))
+    return out
+
+
+def _plain_numbers(values: NDArray[Any]) -> NDArray[Any]:
+    """Return a NumPy column as float32 or float64."""
+    kind, size = values.dtype.kind, values.dtype.itemsize
+    if kind == "f" and size in (4, 8):
+        return _native(values)
+    if kind in "biuf":
+        with np.errstate(over="ignore"):  # a long double may exceed float64: ±inf, the bound
+            return np.asarray(values.astype(np.float64))
+    return _parse(np.asarray(values, dtype=object))
 
 
 def _parse(values: NDArray[np.object_]) -> NDArray[np.float64]:
@@ -362,7 +374,9 @@ def _number_cells(column: Any, categories: Sequence[Any]) -> NDArray[np.uint16]:
     """Look numbers up among the categories that are numbers."""
     n = len(categories)
     values = numbers(column).astype(np.float64)
-    known = [(float(c), k) for k, c in enumerate(categories) if isinstance(c, int | float | np.number)]
+    known = [
+        (float(c), k) for k, c in enumerate(categories) if isinstance(c, int | float | np.number)
+    ]
     out = np.full(len(values), n, np.uint16)
     if known:
         key, cell = (np.array(part) for part in zip(*sorted(known), strict=True))

@@ -1,1 +1,1 @@
-"""private"""
+"""Rows and raw sums: reading, encoding, shards, rounds. Runs on workers."""

@@ -24,7 +24,10 @@ def lane_keys(key: bytes) -> NDArray[np.uint64]:
     """Derive the four SipHash keys from one key of 32 bytes, as (4, 2) uint64."""
     if len(key) != 32:
         raise ValueError("A fingerprint key has 32 bytes.")
-    parts = [hashlib.blake2b(b"%d" % k, key=key, digest_size=16, person=b"dpgb-finger").digest() for k in range(LANES)]
+    parts = [
+        hashlib.blake2b(b"%d" % k, key=key, digest_size=16, person=b"dpgb-finger").digest()
+        for k in range(LANES)
+    ]
     return np.frombuffer(b"".join(parts), "<u8").reshape(LANES, 2).astype(np.uint64)
 
 
@@ -76,7 +79,9 @@ def _add_siphash(
     words: NDArray[np.uint64],  # IN (n_words, n)
     key: NDArray[np.uint64],  # IN (2,)
     init: NDArray[np.uint64],  # IN (4,)
-    halves: NDArray[np.uint64],  # OUT (2,): sums of the low and high 32 bits; n < 2**32 keeps them exact
+    halves: NDArray[
+        np.uint64
+    ],  # OUT (2,): sums of the low and high 32 bits; n < 2**32 keeps them exact
 ) -> None:
     v = np.empty((4, STRIP), np.uint64)
     zero = np.zeros(STRIP, np.uint64)

@@ -10,12 +10,15 @@ import numpy as np
 import pandas as pd
 import xarray as xr
 import zarr
+from dask.base import is_dask_collection, optimize
 
 from dpgb_dask.contracts.schema import Schema
 from dpgb_dask.encode import Block, check_columns, match_names, n_rows
 from dpgb_dask.errors import StructureError, UnsupportedCollectionError
 
-CHUNK_ROWS = 1 << 17  # in-memory inputs are cut into views of this many rows, so that threads share the work
+CHUNK_ROWS = (
+    1 << 17
+)  # in-memory inputs are cut into views of this many rows, so that threads share the work
 
 
 class Rows(NamedTuple):
@@ -75,9 +78,15 @@ def line_up(x: Any, y: Any, weight: Any) -> Rows:
     """
     rows = x if isinstance(x, Rows) else Rows(tuple(x) if isinstance(x, list) else x, y, weight)
     n = n_rows(rows.x)
-    parts = [rows.y, *(rows.x if isinstance(rows.x, tuple) else ()), *(() if rows.weight is None else (rows.weight,))]
+    parts = [
+        rows.y,
+        *(rows.x if isinstance(rows.x, tuple) else ()),
+        *(() if rows.weight is None else (rows.weight,)),
+    ]
     if any(len(part) != n for part in parts):
-        raise StructureError("X, y and sample_weight have different numbers of rows in a chunk. Line them up first.")
+        raise StructureError(
+            "X, y and sample_weight have different numbers of rows in a chunk. Line them up first."
+        )
     return rows
 
 
@@ -114,7 +123,7 @@ def read_source(X: Any, y: Any, sample_weight: Any, schema: Schema) -> Source:  
     if weight is not None:
         _check_weight(weight)
     parts = [*X, y, weight] if isinstance(X, tuple) else [X, y, weight]
-    lazy = any(dask.is_dask_collection(part) for part in parts)
+    lazy = any(is_dask_collection(part) for part in parts)
     if not lazy:
         chunks = _memory_chunks(X, y, weight)
     elif isinstance(X, dd.DataFrame):
@@ -139,25 +148,27 @@ def _native_kind(data: Any, name: str) -> Any:
     """Turn xarray and Zarr into NumPy, pandas or Dask; a tuple of named columns becomes `_Columns`."""
     if isinstance(data, xr.Dataset):
         data = data if _loaded(*data.variables.values()) else data.chunk()
-        return _Columns({str(k): v.data for k, v in data.data_vars.items()})
-    if isinstance(data, xr.DataArray):
-        return _from_dataarray(data)
-    if isinstance(data, zarr.Group):
-        return _Columns({key: _from_zarr(array) for key, array in sorted(data.arrays())})
-    if isinstance(data, zarr.Array):
-        return _from_zarr(data)
-    if isinstance(data, list | tuple) and name != "X":
-        return np.asarray(data)
-    if isinstance(data, np.matrix):
-        return np.asarray(data)
+        data = _Columns({str(k): v.data for k, v in data.data_vars.items()})
+    elif isinstance(data, xr.DataArray):
+        data = _from_dataarray(data)
+    elif isinstance(data, zarr.Group):
+        data = _Columns({key: _from_zarr(array) for key, array in sorted(data.arrays())})
+    elif isinstance(data, zarr.Array):
+        data = _from_zarr(data)
+    elif isinstance(data, np.matrix) or (isinstance(data, list | tuple) and name != "X"):
+        data = np.asarray(data)
     if isinstance(data, da.Array) and not isinstance(data._meta, np.ndarray):  # noqa: SLF001
         raise UnsupportedCollectionError(
             f"{name} is a Dask Array of {type(data._meta).__name__}; only NumPy chunks can be read. "  # noqa: SLF001
             "Convert with X.map_blocks(lambda block: block.toarray())."
         )
-    known = np.ndarray, pd.DataFrame, pd.Series, da.Array, dd.DataFrame, dd.Series
+    known = _Columns, _Named, np.ndarray, pd.DataFrame, pd.Series, da.Array, dd.DataFrame, dd.Series
     if not isinstance(data, known):
-        hint = "Convert sparse data with .toarray()." if hasattr(data, "toarray") else "Convert it to one of these."
+        hint = (
+            "Convert sparse data with .toarray()."
+            if hasattr(data, "toarray")
+            else "Convert it to one of these."
+        )
         raise UnsupportedCollectionError(
             f"{name} is a {type(data).__name__}. Known: NumPy, pandas, Dask, xarray, Zarr. {hint}"
         )
@@ -189,7 +200,7 @@ def _from_dataarray(data: xr.DataArray) -> Any:
     return data.data
 
 
-def _from_zarr(data: zarr.Array) -> da.Array:
+def _from_zarr(data: Any) -> Any:
     # a shard is the unit of reading: several of its chunks would each read its index again
     shape = getattr(data, "shards", None) or data.chunks
     return da.from_zarr(data, chunks=shape)
@@ -219,7 +230,9 @@ def _select(data: Any, schema: Schema) -> Any:
         return columns
     if isinstance(data, _Named):
         positions = match_names(data.names, schema)
-        data = data.array if len(positions) == data.array.shape[1] else data.array[:, list(positions)]
+        data = (
+            data.array if len(positions) == data.array.shape[1] else data.array[:, list(positions)]
+        )
     positions = check_columns(_meta(data), schema)
     if isinstance(data, pd.DataFrame | dd.DataFrame) and len(positions) < len(data.columns):
         return data[[data.columns[k] for k in positions]]
@@ -235,7 +248,11 @@ def _meta(data: Any) -> Any:
 
 def _check_weight(weight: Any) -> None:
     meta = _meta(weight)
-    if meta.dtype != object and not pd.api.types.is_numeric_dtype(meta.dtype) and meta.dtype.kind != "b":
+    if (
+        meta.dtype != object
+        and not pd.api.types.is_numeric_dtype(meta.dtype)
+        and meta.dtype.kind != "b"
+    ):
         raise StructureError(f"sample_weight has type {meta.dtype}: weights are numbers.")
 
 
@@ -243,7 +260,9 @@ def _check_weight(weight: Any) -> None:
 
 
 def _lengths_differ() -> StructureError:
-    return StructureError("X, y and sample_weight have different numbers of rows. Line them up first.")
+    return StructureError(
+        "X, y and sample_weight have different numbers of rows. Line them up first."
+    )
 
 
 def _memory_chunks(x: Any, y: Any, weight: Any) -> tuple[Chunk, ...]:
@@ -266,9 +285,13 @@ def _as_series(data: Any, like: dd.DataFrame, name: str) -> dd.Series:
     if isinstance(data, da.Array):
         data = dd.from_dask_array(data)
     if not isinstance(data, dd.Series):
-        raise StructureError(f"X is a Dask DataFrame but {name} is in memory: give a Dask Series or Array.")
+        raise StructureError(
+            f"X is a Dask DataFrame but {name} is in memory: give a Dask Series or Array."
+        )
     if data.npartitions != like.npartitions:
-        raise StructureError(f"X and {name} have different numbers of chunks. Repartition one of them.")
+        raise StructureError(
+            f"X and {name} have different numbers of chunks. Repartition one of them."
+        )
     return data
 
 
@@ -283,14 +306,16 @@ def _frame_chunks(x: dd.DataFrame, y: Any, weight: Any) -> tuple[Chunk, ...]:
     return tuple(Chunk(part, None, None) for part in packed.to_delayed())
 
 
-def _as_array(data: Any, rows: tuple[Any, ...] | None, name: str) -> da.Array:
+def _as_array(data: Any, rows: tuple[Any, ...] | None, name: str) -> Any:
     """Return a Dask Array whose row chunks are ``rows`` (None: its own)."""
     if isinstance(data, dd.DataFrame | dd.Series):
         data = data.to_dask_array()
     unknown = rows is not None and any(np.isnan(n) for n in rows)
     if not isinstance(data, da.Array):
         if unknown or isinstance(data, pd.DataFrame):
-            raise StructureError(f"{name} is in memory and another input is not: give both as Dask collections.")
+            raise StructureError(
+                f"{name} is in memory and another input is not: give both as Dask collections."
+            )
         data = da.from_array(np.asarray(data))
     if data.ndim == 2 and len(data.chunks[1]) > 1:
         data = data.rechunk({1: -1})
@@ -298,7 +323,9 @@ def _as_array(data: Any, rows: tuple[Any, ...] | None, name: str) -> da.Array:
         return data
     if unknown or any(np.isnan(n) for n in data.chunks[0]):
         if len(data.chunks[0]) != len(rows):
-            raise StructureError(f"X and {name} have different numbers of chunks. Rechunk one of them.")
+            raise StructureError(
+                f"X and {name} have different numbers of chunks. Rechunk one of them."
+            )
         return data
     if data.shape[0] != sum(rows):
         raise _lengths_differ()
@@ -314,7 +341,7 @@ def _array_chunks(x: Any, y: Any, weight: Any) -> tuple[Chunk, ...]:
     arrays.append(_as_array(y, rows, "y"))
     if weight is not None:
         arrays.append(_as_array(weight, rows, "sample_weight"))
-    columns = [list(array.to_delayed(optimize_graph=False).ravel()) for array in dask.optimize(*arrays)]
+    columns = [list(array.to_delayed(optimize_graph=False).ravel()) for array in optimize(*arrays)]
     chunks = []
     for parts in zip(*columns, strict=True):
         features = tuple(parts[: len(given)]) if isinstance(x, tuple) else parts[0]

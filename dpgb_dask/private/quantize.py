@@ -38,7 +38,9 @@ def sensitivity(query: Query, shape: Shape) -> Sensitivity:
       ‖(g, h)‖² over what the integer gradient can produce.
     """
     if query.weight_bits != shape.weight_bits:
-        raise PlanError(f"weight_bits={query.weight_bits} of the query is not weight_bits={shape.weight_bits} of the rows.")
+        raise PlanError(
+            f"weight_bits={query.weight_bits} of the query is not weight_bits={shape.weight_bits} of the rows."
+        )
     weight = max_weight_steps(shape)
     match query:
         case CountQuery() | ResidualQuery():

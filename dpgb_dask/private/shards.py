@@ -30,7 +30,11 @@ from dpgb_dask.private.quantize import max_weight_steps
 from dpgb_dask.private.survey import read_labels, slice_block
 
 PACKED_MAX = 2**31 - 1  # rows · max_abs of one packed accumulator (DESIGN §3)
-GRADIENT_OF = {"binary": LogisticGradient, "multiclass": SoftmaxGradient, "numeric": SquaredGradient}
+GRADIENT_OF = {
+    "binary": LogisticGradient,
+    "multiclass": SoftmaxGradient,
+    "numeric": SquaredGradient,
+}
 INLINE_VALUES = 1 << 20  # below this many codes a round costs less than waking the threads
 
 
@@ -53,7 +57,11 @@ class Piece:
     @property
     def nbytes(self) -> int:
         """Bytes held."""
-        return self.codes.nbytes + self.label.nbytes + (0 if self.weight is None else self.weight.nbytes)
+        return (
+            self.codes.nbytes
+            + self.label.nbytes
+            + (0 if self.weight is None else self.weight.nbytes)
+        )
 
 
 def encode_rows(
@@ -128,7 +136,7 @@ class _Update:
         self.pairs = _pair_deltas(() if old is None else old.pairs, new.pairs)
         start = 0 if old is None else old.trees.n_trees
         trees = new.trees
-        self.trees = Trees(*(np.ascontiguousarray(a[start:]) for a in (trees.feature, trees.threshold, trees.value)))
+        self.trees = Trees(trees.feature[start:], trees.threshold[start:], trees.value[start:])
 
     def add(self, codes: NDArray[np.uint8], score: NDArray[np.int32]) -> None:
         """Add to the scores of one block, (n_scores, n), in place; int32 wraps around, the same on every path."""
@@ -138,7 +146,9 @@ class _Update:
             if tables is not None:
                 add_tables(codes, tables, score[k])
         for pair in self.pairs:
-            add_pair_table(codes[pair.i], codes[pair.j], pair.map_i, pair.map_j, pair.table, score[0])
+            add_pair_table(
+                codes[pair.i], codes[pair.j], pair.map_i, pair.map_j, pair.table, score[0]
+            )
         if self.trees.n_trees:
             add_trees(codes, self.trees.feature, self.trees.threshold, self.trees.value, score[0])
 
@@ -172,7 +182,10 @@ def same_bins(a: Sequence[FeatureBins], b: Sequence[FeatureBins]) -> bool:
 
     return a is b or (
         len(a) == len(b)
-        and all(same(x.edges, y.edges) and same(x.cell_to_bin, y.cell_to_bin) for x, y in zip(a, b, strict=True))
+        and all(
+            same(x.edges, y.edges) and same(x.cell_to_bin, y.cell_to_bin)
+            for x, y in zip(a, b, strict=True)
+        )
     )
 
 
@@ -271,7 +284,9 @@ class Shard:
 
         def work(first: int, step: int) -> NDArray[np.int64]:
             sums = np.zeros(ask.n_sums, np.int64)
-            for piece, score in zip(self.pieces[first::step], self._scores[first::step], strict=True):
+            for piece, score in zip(
+                self.pieces[first::step], self._scores[first::step], strict=True
+            ):
                 if update is not None:
                     update.add(piece.codes, score)
                 ask.add(piece, score, sums)
@@ -294,13 +309,19 @@ def sum_arrays(parts: Sequence[NDArray[np.int64]]) -> NDArray[np.int64]:
     return total
 
 
+def _as_is(sums: NDArray[np.int64]) -> NDArray[np.int64]:
+    return sums
+
+
 class _Ask:
     """One query, prepared once for all blocks: how a block adds to the sums, and how the sums become the answer."""
 
     def __init__(self, query: Query, shape: Shape) -> None:
         self.query = query
         self.shape = shape
-        self.finish: Callable[[NDArray[np.int64]], NDArray[np.int64]] = np.ravel
+        self.finish: Callable[[NDArray[np.int64]], NDArray[np.int64]] = _as_is
+        self.max_abs = 0
+        self._per_score: Callable[[NDArray[np.uint8], NDArray[np.int64]], NDArray[np.int64]]
         match query:
             case ResidualQuery():
                 if shape.kind != "numeric":
@@ -310,12 +331,16 @@ class _Ask:
                 return
             case MainSumsQuery():
                 sizes = tuple(len(leaf) for leaf in query.leaf_of_bin)
-                self._per_score = lambda codes, packed: joint_sums(codes, packed, self.max_abs, sizes)
+                self._per_score = lambda codes, packed: joint_sums(
+                    codes, packed, self.max_abs, sizes
+                )
                 n_cells = sum(sizes)
                 self.finish = self._to_leaves
             case PairSumsQuery():
                 pairs = pack_pairs(query.pairs)
-                self._per_score = lambda codes, packed: pair_sums(codes, pairs, packed, self.max_abs)
+                self._per_score = lambda codes, packed: pair_sums(
+                    codes, pairs, packed, self.max_abs
+                )
                 n_cells = query.n_cells
             case TreeSumsQuery():
                 feature, threshold = query.feature, query.threshold
@@ -326,26 +351,32 @@ class _Ask:
             case _:
                 raise PlanError(f"{type(query).__name__} is a query that shards do not know.")
         if query.n_scores != shape.n_scores:
-            raise PlanError(f"n_scores={query.n_scores} of the query is not n_scores={shape.n_scores} of the target.")
+            raise PlanError(
+                f"n_scores={query.n_scores} of the query is not n_scores={shape.n_scores} of the target."
+            )
         if not isinstance(query.gradient, GRADIENT_OF[shape.kind]):
             raise PlanError(f"{type(query.gradient).__name__} does not fit a {shape.kind} target.")
         self.gradient = query.gradient
         self.max_abs = query.gradient.max_abs * max_weight_steps(shape)
         if self.max_abs > PACKED_MAX:
             raise PlanError(
-                f"max_weight={shape.max_weight} with weight_bits={shape.weight_bits} lets one row overflow a packed sum. "
-                "Choose a smaller max_weight."
+                f"max_weight={shape.max_weight} with weight_bits={shape.weight_bits} lets one row overflow a packed "
+                "sum. Choose a smaller max_weight."
             )
         self.n_sums = n_cells * shape.n_scores * 2
         self.add = self._add_gradients
 
-    def _add_residuals(self, piece: Piece, score: NDArray[np.int32], sums: NDArray[np.int64]) -> None:
+    def _add_residuals(
+        self, piece: Piece, score: NDArray[np.int32], sums: NDArray[np.int64]
+    ) -> None:
         assert isinstance(self.query, ResidualQuery)
         residual = np.abs(score[0].astype(np.int64) - piece.label)
         cell = np.searchsorted(self.query.edges, residual, side="left").astype(np.uint16)
         add_cells(cell, piece.weight, sums)
 
-    def _add_gradients(self, piece: Piece, score: NDArray[np.int32], sums: NDArray[np.int64]) -> None:
+    def _add_gradients(
+        self, piece: Piece, score: NDArray[np.int32], sums: NDArray[np.int64]
+    ) -> None:
         n_scores = self.shape.n_scores
         packed = np.empty(score.shape, np.int64)
         label, weight, gradient = piece.label, piece.weight, self.gradient
@@ -366,7 +397,10 @@ class _Ask:
         assert isinstance(query, MainSumsQuery)
         starts = np.concatenate(([0], np.cumsum(query.n_leaves)[:-1]))
         leaf = np.concatenate(
-            [start + part.astype(np.int64) for start, part in zip(starts, query.leaf_of_bin, strict=True)]
+            [
+                start + part.astype(np.int64)
+                for start, part in zip(starts, query.leaf_of_bin, strict=True)
+            ]
         )
         out = np.zeros((query.n_cells, query.n_scores, 2), np.int64)
         np.add.at(out, leaf, sums.reshape(-1, query.n_scores, 2))

@@ -56,7 +56,9 @@ def n_target_sums(shape: Shape) -> int:
     return shape.n_scores if shape.kind == "multiclass" else 1
 
 
-def read_labels(rows: Rows, shape: Shape) -> tuple[NDArray[np.generic], NDArray[np.int32] | None, NDArray[np.bool_]]:
+def read_labels(
+    rows: Rows, shape: Shape
+) -> tuple[NDArray[np.generic], NDArray[np.int32] | None, NDArray[np.bool_]]:
     """Return labels, weights in steps (None if all are one step) and which rows weigh anything.
 
     Privacy
@@ -117,7 +119,9 @@ def _add_target(
 ) -> None:
     """Add the target sums of some rows."""
     if shape.kind == "numeric":
-        out[0] += np.dot(y.astype(np.int64), steps)  # |y| · W < 2**45, so 2**18 rows of the largest weight fit
+        out[0] += np.dot(
+            y.astype(np.int64), steps
+        )  # |y| · W < 2**45, so 2**18 rows of the largest weight fit
     elif shape.kind == "binary":
         out[0] += steps[y == 1].sum()
     else:
@@ -156,9 +160,15 @@ class Surveyed:
                 return None
 
     def _cells(self, query: CellCountsQuery, fine: NDArray[np.int64]) -> NDArray[np.int64]:
-        grid = Grid.of(self._shape.schema, query.n_uniform) if query.n_uniform in (COARSE, FINE) else None
+        grid = (
+            Grid.of(self._shape.schema, query.n_uniform)
+            if query.n_uniform in (COARSE, FINE)
+            else None
+        )
         if grid is None or grid.sizes != tuple(query.sizes):
-            raise PlanError(f"n_uniform={query.n_uniform} with these sizes is not a grid of the schema.")
+            raise PlanError(
+                f"n_uniform={query.n_uniform} with these sizes is not a grid of the schema."
+            )
         if query.n_uniform == FINE:
             return fine.copy()
         out = np.zeros(query.n_values, np.int64)

@@ -33,7 +33,9 @@ def open_rounds(source: Source, shape: Shape, execution: Execution, key: bytes) 
     """
     reading = Reading(shape, key)
     if execution.backend not in ("auto", "local", "tasks"):
-        raise PlanError(f"backend={execution.backend!r} is unknown. Choose 'auto', 'local' or 'tasks'.")
+        raise PlanError(
+            f"backend={execution.backend!r} is unknown. Choose 'auto', 'local' or 'tasks'."
+        )
     if execution.backend == "local" or (execution.backend == "auto" and not source.lazy):
         return LocalRounds(source, reading, execution)
     connection = current_client()

@@ -5,9 +5,9 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import TypeVar
 
-import dask
 import numpy as np
 from dask.delayed import Delayed
+from dask.local import get_sync
 from dask.optimization import cull
 from numpy.typing import NDArray
 
@@ -83,7 +83,9 @@ class LocalRounds:
         if self._shard is None or not same_bins(self._shard.bins, bins):
             self._shard = None  # free the old codes before the new ones are made
             shape, block_rows = self._reading.shape, self._block_rows
-            parts: list[tuple[Piece, ...]] = self._each_chunk(lambda rows: encode_rows(rows, shape, bins, block_rows))
+            parts: list[tuple[Piece, ...]] = self._each_chunk(
+                lambda rows: encode_rows(rows, shape, bins, block_rows)
+            )
             pieces = (piece for part in parts for piece in part)
             self._shard = Shard(merge_pieces(pieces, block_rows), shape, bins)
         return self._shard
@@ -99,7 +101,9 @@ class LocalRounds:
                 raise
             except Exception as error:
                 # the message of a reader may hold a row's value: only its type is passed on
-                raise ChunkError(f"Chunk {number} of the source failed to load: {type(error).__name__}.") from None
+                raise ChunkError(
+                    f"Chunk {number} of the source failed to load: {type(error).__name__}."
+                ) from None
             return function(rows)
 
         return list(self._pool.map(work, enumerate(self._source.chunks)))
@@ -107,7 +111,11 @@ class LocalRounds:
 
 def load(chunk: Chunk) -> Rows:
     """Return the rows of a chunk, computing Dask tasks in this thread."""
-    parts = [*chunk.x, chunk.y, chunk.weight] if isinstance(chunk.x, tuple) else [chunk.x, chunk.y, chunk.weight]
+    parts = (
+        [*chunk.x, chunk.y, chunk.weight]
+        if isinstance(chunk.x, tuple)
+        else [chunk.x, chunk.y, chunk.weight]
+    )
     values = [_compute(part) if isinstance(part, Delayed) else part for part in parts]
     x = tuple(values[:-2]) if isinstance(chunk.x, tuple) else values[0]
     return line_up(x, values[-2], values[-1])
@@ -116,5 +124,4 @@ def load(chunk: Chunk) -> Rows:
 def _compute(part: Delayed) -> object:
     """Run the tasks that one part needs; a graph of thousands of chunks is culled, not copied."""
     graph, _ = cull(dict(part.__dask_graph__()), part.__dask_keys__())
-    (value,) = dask.get(graph, part.__dask_keys__())
-    return value
+    return get_sync(graph, part.key)

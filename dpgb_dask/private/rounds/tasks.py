@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, NamedTuple, TypeVar
 
-import dask
 import numpy as np
+from dask.delayed import delayed
 from distributed import Future, Worker, WorkerPlugin, as_completed, get_worker, wait
 from numpy.typing import NDArray
 
@@ -29,12 +29,21 @@ from dpgb_dask.private.ingest import Chunk, Rows, Source, line_up
 from dpgb_dask.private.quantize import sensitivity
 from dpgb_dask.private.rounds.clients import Connection
 from dpgb_dask.private.shards import Piece, Shard, encode_rows, merge_pieces, same_bins, sum_arrays
-from dpgb_dask.private.survey import Reading, Survey, Surveyed, add_surveys, slice_block, survey_rows
+from dpgb_dask.private.survey import (
+    Reading,
+    Survey,
+    Surveyed,
+    add_surveys,
+    slice_block,
+    survey_rows,
+)
 
 T = TypeVar("T")
 
 GATHER_WORKERS = 64  # below this many replies …
-GATHER_BYTES = 1 << 20  # … or this size of one, a plain gather is faster than a tree of tasks (notes/performance §3)
+GATHER_BYTES = (
+    1 << 20
+)  # … or this size of one, a plain gather is faster than a tree of tasks (notes/performance §3)
 GRAPH_BYTES = 4 << 20  # in-memory rows travel in graphs below the 10 MB that Dask warns about
 SOONER = 10  # priority of sums over the chunk tasks that feed them, so that parts do not pile up
 
@@ -83,7 +92,9 @@ class Reply(NamedTuple):
     sums: NDArray[np.int64]
 
 
-def _on_rows(function: Callable[[Rows], T], number: int, parts: tuple[Any, Any, Any]) -> T | Failure:
+def _on_rows(
+    function: Callable[[Rows], T], number: int, parts: tuple[Any, Any, Any]
+) -> T | Failure:
     """Apply a function to a chunk's rows; an error names the chunk and its type, never a value."""
     try:
         return function(line_up(*parts))
@@ -128,13 +139,17 @@ class ResidentShard(NamedTuple):
         return self.shard.__sizeof__()
 
 
-def _make_shard(number: int, parts: list[Encoded | Failure], job: Encoding) -> ResidentShard | Failure:
+def _make_shard(
+    number: int, parts: list[Encoded | Failure], job: Encoding
+) -> ResidentShard | Failure:
     failure = next((part for part in parts if isinstance(part, Failure)), None)
     if failure is not None:
         return failure
     encoded = [part for part in parts if isinstance(part, Encoded)]
     pieces = merge_pieces((piece for part in encoded for piece in part.pieces), job.block_rows)
-    return ResidentShard(number, tuple(part.number for part in encoded), Shard(pieces, job.shape, job.bins))
+    return ResidentShard(
+        number, tuple(part.number for part in encoded), Shard(pieces, job.shape, job.bins)
+    )
 
 
 @lru_cache(maxsize=1)
@@ -143,8 +158,10 @@ def _pool(n_threads: int) -> ThreadPoolExecutor:
     return ThreadPoolExecutor(n_threads, thread_name_prefix="dpgb")
 
 
-def _answer(resident: ResidentShard, **message: bytes) -> Reply | Failure:
+def _answer(resident: ResidentShard | Failure, **message: bytes) -> Reply | Failure:
     """Answer one query; the message is pickled, under a name that no other round has."""
+    if isinstance(resident, Failure):
+        return resident
     (packed,) = message.values()
     model, query = pickle.loads(packed)
     n_threads = get_worker().state.nthreads
@@ -186,7 +203,9 @@ class TaskRounds:
     positions of chunks and nothing of their content.
     """
 
-    def __init__(self, source: Source, reading: Reading, execution: Execution, connection: Connection) -> None:
+    def __init__(
+        self, source: Source, reading: Reading, execution: Execution, connection: Connection
+    ) -> None:
         self._reading = reading
         self._execution = execution
         self._connection = connection
@@ -224,7 +243,7 @@ class TaskRounds:
 
     def _hold_rows(self, chunks: Sequence[Chunk]) -> tuple[Chunk, ...]:
         """Put rows of this process on the cluster, as tasks that Dask can run again."""
-        held = []
+        held: list[Chunk] = []
         for chunk in chunks:
             n = n_rows(chunk.x)
             size = sum(np.asarray(part).nbytes for part in (*_columns(chunk.x), chunk.y))
@@ -242,8 +261,8 @@ class TaskRounds:
     ) -> list[Future[Any]]:
         """Run a task per chunk; ``shared`` is sent once."""
         name = f"dpgb-{function.__name__.strip('_').replace('_', '-')}-{self._id}"
-        common = dask.delayed(shared, name=f"dpgb-shared-{uuid.uuid4().hex}", traverse=False)
-        task = dask.delayed(function, pure=False, traverse=True)
+        common = delayed(shared, name=f"dpgb-shared-{uuid.uuid4().hex}", traverse=False)
+        task = delayed(function, pure=False, traverse=True)
         calls = []
         for k in numbers:
             chunk = self._chunks[k]
@@ -265,12 +284,14 @@ class TaskRounds:
                 place = {future.key: k for k, future in enumerate(sums)}
                 for future in as_completed(sums):
                     if future.status != "finished":
-                        self._raise_failed(groups[place[future.key]], first + place[future.key] * fan_in)
+                        self._raise_failed(
+                            groups[place[future.key]], first + place[future.key] * fan_in
+                        )
                     groups[place[future.key]] = []  # release the parts as soon as they are added
                 parts = sums
                 if len(parts) == 1:
                     break
-            self._surveyed = Surveyed(self._value(parts[0]), self._reading.shape)
+            self._surveyed = Surveyed(self._values(parts)[0], self._reading.shape)
         return self._surveyed
 
     def _encode(self, bins: tuple[FeatureBins, ...]) -> None:
@@ -285,7 +306,9 @@ class TaskRounds:
             where = {"workers": [workers[k]], "allow_other_workers": True} if workers[k] else {}
             parts = self._each_chunk(_encode_chunk, numbers, job, **where)
             key = f"dpgb-shard-{self._id}-{uuid.uuid4().hex[:8]}-{k}"
-            made.append((numbers, parts, self._client.submit(_make_shard, k, parts, job, key=key, **where)))
+            made.append(
+                (numbers, parts, self._client.submit(_make_shard, k, parts, job, key=key, **where))
+            )
         shards = [shard for _, _, shard in made]
         wait(shards)
         for numbers, parts, shard in made:
@@ -301,15 +324,16 @@ class TaskRounds:
             self._encode(model.bins)
         self._n_asked += 1
         # Dask stores a large keyword under its bare name, for all who use the scheduler: it has to be a new one
-        message = {f"dpgb-message-{self._id}-{self._n_asked}": pickle.dumps((model, query))}
+        message: dict[str, Any] = {
+            f"dpgb-message-{self._id}-{self._n_asked}": pickle.dumps((model, query))
+        }
         replies = self._client.map(_answer, self._shards, pure=False, **message)
         if len(replies) >= GATHER_WORKERS and 8 * query.n_values >= GATHER_BYTES:
             fan_in = self._execution.fan_in
             while len(replies) > 1:
                 groups = [replies[k : k + fan_in] for k in range(0, len(replies), fan_in)]
                 replies = self._client.map(_add_replies, groups, pure=False, priority=SOONER)
-        wait(replies)
-        return self._checked([self._value(reply) for reply in replies])
+        return self._checked(self._values(replies))
 
     def _checked(self, replies: list[Any]) -> NDArray[np.int64]:
         """Add replies, each shard and each chunk exactly once.
@@ -320,25 +344,27 @@ class TaskRounds:
             If one is missing or there twice: the sum would not have the stated sensitivity.
         """
         total = _add_replies(replies)
-        if isinstance(total, Failure):
-            raise total.error
+        assert isinstance(total, Reply)
         once = sorted(total.shards) == list(range(len(self._shards)))
         if not once or sorted(total.chunks) != list(range(len(self._chunks))):
-            raise ShardError("A shard or a chunk is missing from the sums, or is in them twice. Nothing was released.")
+            raise ShardError(
+                "A shard or a chunk is missing from the sums, or is in them twice. Nothing was released."
+            )
         return total.sums
 
-    def _value(self, future: Future[Any]) -> Any:
-        """Return the result of a finished task."""
-        if future.status != "finished":
-            error = future.exception()
-            raise ChunkError(f"The source failed to load again: {type(error).__name__}.") from None
-        value = future.result()
-        if isinstance(value, Failure):
-            raise value.error
-        return value
+    def _values(self, futures: list[Future[Any]]) -> list[Any]:
+        """Return the results of tasks; what the cluster or a reader says is reduced to its type."""
+        try:
+            values: list[Any] = self._client.gather(futures)
+        except Exception as error:
+            raise ChunkError(f"The cluster failed to answer: {type(error).__name__}.") from None
+        failure = next((value for value in values if isinstance(value, Failure)), None)
+        if failure is not None:
+            raise failure.error
+        return values
 
     def _raise_failed(self, parts: Sequence[Future[Any]], first: int) -> None:
-        """Raise for the first failed chunk; the message of a reader may hold a row's value, so its type alone is said."""
+        """Raise for the first failed chunk; a reader's message may hold a row's value, so only its type is said."""
         for k, part in enumerate(parts):
             if part.status == "error":
                 raise _failed_to_load(first + k, part.exception()) from None
