@@ -1,0 +1,402 @@
+"""Whole fits against their rivals, interleaved in one run; overhead of a round; peak memory of a worker.
+
+    python ci/bench/fit.py --data DIR --json fit.json
+    python ci/bench/fit.py --cases million --rows 11000000
+    python ci/bench/fit.py --smoke
+
+Cases: ``adult`` (26 K rows, no cluster, warm, against interpret's DP-EBM with declared types), ``million`` (``--rows``
+x 28 float32 as a Dask array on two processes, against xgboost.dask, 100 trees of depth 6), ``rounds`` (wall time of an
+almost empty round of the task back end), ``memory`` (worker's high-water mark beside the promised bound).
+Times are CPU seconds of this process and its descendants; the median of the repeats counts.
+"""
+
+import argparse
+import json
+import math
+import os
+import sys
+import time
+import warnings
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+for _name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
+    os.environ.setdefault(_name, "1")
+
+import dask
+import dask.array as da
+import numpy as np
+import pandas as pd
+import psutil
+from distributed import Client, LocalCluster, wait
+
+from dpgb_dask import DPGBClassifier, Schema
+from dpgb_dask.contracts.model import FeatureBins, Model
+from dpgb_dask.contracts.plan import Execution, Shape
+from dpgb_dask.contracts.queries import TreeSumsQuery
+from dpgb_dask.contracts.schema import Categorical
+from dpgb_dask.losses import logistic_gradient
+from dpgb_dask.private.ingest import read_source
+from dpgb_dask.private.rounds import open_rounds
+
+EPSILON, DELTA = 1.0, 1e-6
+N_FEATURES = 28
+MB = 1 << 20
+
+
+class Clock:
+    """CPU seconds of this process and all its living descendants, and wall seconds, of a ``with`` block."""
+
+    def __enter__(self) -> "Clock":
+        self._cpu, self._wall = self._now(), time.perf_counter()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.wall = time.perf_counter() - self._wall
+        self.cpu = self._now() - self._cpu
+
+    @staticmethod
+    def _now() -> float:
+        total = 0.0
+        me = psutil.Process()
+        for process in (me, *me.children(recursive=True)):
+            try:
+                times = process.cpu_times()
+            except psutil.NoSuchProcess:
+                continue
+            total += times.user + times.system
+        return total
+
+
+Record = dict[str, Any]
+
+
+def interleave(runs: dict[str, Callable[[], object]], repeats: int) -> dict[str, dict[str, float]]:
+    """Run each once to warm up, then all in turn; median CPU and wall seconds per name."""
+    for run in runs.values():
+        run()
+    times: dict[str, list[Clock]] = {name: [] for name in runs}
+    for _ in range(repeats):
+        for name, run in runs.items():
+            with Clock() as clock:
+                run()
+            times[name].append(clock)
+    return {
+        name: {"cpu_s": median(c.cpu for c in clocks), "wall_s": median(c.wall for c in clocks)}
+        for name, clocks in times.items()
+    }
+
+
+def missing(package: str) -> bool:
+    try:
+        __import__(package)
+    except ImportError:
+        print(f"SKIPPED rival {package}: not installed (pip install '.[bench]')")
+        return True
+    return False
+
+
+def report(case: str, times: dict[str, dict[str, float]], rows: int, features: int) -> list[Record]:
+    records = []
+    for name, figures in times.items():
+        ratio = figures["cpu_s"] / times["dpgb"]["cpu_s"]
+        print(
+            f"{case:10s} {name:14s} {rows:>9d} x {features:<3d} CPU {figures['cpu_s']:8.2f} s  "
+            f"wall {figures['wall_s']:8.2f} s  {1e9 * figures['cpu_s'] / rows:10.0f} ns/row  {ratio:5.2f} x ours",
+            flush=True,
+        )
+        records.append({"case": case, "name": name, "rows": rows, "features": features} | figures)
+    return records
+
+
+def verdict(text: str, good: bool) -> Record:
+    print(f"{'':10s} {'ok  ' if good else 'MISS'} {text}", flush=True)
+    return {"goal": text, "met": bool(good)}
+
+
+# ---------------------------------------------------------------- adult
+def adult(options: argparse.Namespace) -> list[Record]:
+    X, y, schema = adult_data(options)
+    seeds = iter(range(1_000_000))
+
+    def ours() -> None:
+        DPGBClassifier(epsilon=EPSILON, delta=DELTA, schema=schema, random_state=next(seeds)).fit(
+            X, y
+        )
+
+    runs: dict[str, Callable[[], object]] = {"dpgb": ours}
+    if not missing("interpret"):
+        runs["dp-ebm"] = dp_ebm(X, y, schema)
+    times = interleave(runs, options.repeats)
+    records = report("adult", times, len(X), X.shape[1])
+    cpu = times["dpgb"]["cpu_s"]
+    records.append(verdict(f"adult: {cpu:.2f} s CPU, goal <= 1 s", cpu <= 1))
+    if "dp-ebm" in times:
+        ratio = times["dp-ebm"]["cpu_s"] / cpu
+        records.append(verdict(f"adult: DP-EBM takes {ratio:.2f} x our CPU, goal > 1", ratio > 1))
+    return records
+
+
+def adult_data(options: argparse.Namespace) -> tuple[pd.DataFrame, np.ndarray, Schema]:
+    """80 % of adult, else a synthetic table of its size and make-up."""
+    if options.data is not None and not options.smoke:
+        frame = pd.read_parquet(options.data / "adult.parquet")
+        frame = frame[~frame["is_test"].astype(bool)].sample(26049, random_state=0)
+        schema = Schema.load(options.data / "adult.schema.json")
+        return frame[list(schema.names)].reset_index(drop=True), frame["target"].to_numpy(), schema
+    n = 2000 if options.smoke else 26049
+    rng = np.random.default_rng(0)
+    numbers = {f"x{j}": np.clip(rng.normal(size=n), -4, 4) for j in range(6)}
+    texts = {f"c{j}": rng.choice([f"v{k}" for k in range(3 + 5 * j)], n) for j in range(8)}
+    X = pd.DataFrame(numbers | texts)
+    score = X["x0"] + X["x1"] ** 2 + (X["c0"] == "v0") - 2
+    y = (rng.random(n) < 1 / (1 + np.exp(-score))).to_numpy().astype(np.int8)
+    features = dict.fromkeys(numbers, (-4.0, 4.0)) | {
+        f"c{j}": [f"v{k}" for k in range(3 + 5 * j)] for j in range(8)
+    }
+    return X, y, Schema(features, classes=[0, 1])
+
+
+def dp_ebm(X: pd.DataFrame, y: np.ndarray, schema: Schema) -> Callable[[], object]:
+    from interpret.privacy import DPExplainableBoostingClassifier  # noqa: PLC0415
+
+    features = list(schema.features.values())
+    categorical = [isinstance(f, Categorical) for f in features]
+    table = pd.DataFrame(
+        {
+            name: X[name].astype("string").fillna("(missing)").astype(object)
+            if isinstance(f, Categorical)
+            else X[name].astype(float).fillna(f.low).clip(f.low, f.high)
+            for name, f in schema.features.items()
+        }
+    )
+    bounds = {j: (f.low, f.high) for j, f in enumerate(features) if not isinstance(f, Categorical)}
+
+    def fit() -> None:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # it warns about its own random state
+            DPExplainableBoostingClassifier(
+                epsilon=EPSILON,
+                delta=DELTA,
+                feature_types=["nominal" if c else "continuous" for c in categorical],
+                privacy_bounds=bounds,
+                n_jobs=1,
+                random_state=0,
+            ).fit(table, y)
+
+    return fit
+
+
+# ---------------------------------------------------------------- million
+def higgs_like(n_rows: int, chunk: int) -> tuple[da.Array, da.Array]:
+    """Lazy (n, 28) float32 and labels; a chunk is a function of its number."""
+
+    def block(block_info: Any = None) -> np.ndarray:
+        place = block_info[None]
+        return signals(place["chunk-location"][0], place["chunk-shape"][0])
+
+    def label(x: np.ndarray, block_info: Any = None) -> np.ndarray:
+        score = x[:, 0] + x[:, 1] * x[:, 2] + np.abs(x[:, 3]) - 0.8
+        rng = np.random.default_rng([1, block_info[0]["chunk-location"][0]])
+        return (rng.random(len(x)) < 1 / (1 + np.exp(-score))).astype(np.int8)
+
+    sizes = da.core.normalize_chunks(chunk, (n_rows,))[0]
+    X = da.map_blocks(
+        block, chunks=(sizes, (N_FEATURES,)), dtype=np.float32, meta=np.empty((0, 0), np.float32)
+    )
+    y = da.map_blocks(
+        label, X, drop_axis=1, chunks=(sizes,), dtype=np.int8, meta=np.empty(0, np.int8)
+    )
+    return X, y
+
+
+def signals(number: int, n_rows: int) -> np.ndarray:
+    rng = np.random.default_rng([0, number])
+    return np.clip(rng.standard_normal((n_rows, N_FEATURES), dtype=np.float32), -5, 5)
+
+
+def higgs_schema() -> Schema:
+    return Schema({f"x{j}": (-5.0, 5.0) for j in range(N_FEATURES)}, classes=[0, 1])
+
+
+@contextmanager
+def processes(n_workers: int, **options: Any) -> Iterator[Client]:
+    with (
+        LocalCluster(
+            n_workers=n_workers, threads_per_worker=1, dashboard_address=":0", **options
+        ) as cluster,
+        Client(cluster) as client,
+    ):
+        yield client
+
+
+def million(options: argparse.Namespace) -> list[Record]:
+    schema = higgs_schema()
+    with processes(2) as client:
+        X, y = dask.persist(*higgs_like(options.rows, options.chunk))
+        wait([X, y])
+
+        def ours() -> None:
+            DPGBClassifier(epsilon=EPSILON, delta=DELTA, schema=schema, random_state=0).fit(X, y)
+
+        runs: dict[str, Callable[[], object]] = {"dpgb": ours}
+        if not missing("xgboost"):
+            import xgboost.dask as dxgb  # noqa: PLC0415
+
+            parameters = {
+                "objective": "binary:logistic",
+                "tree_method": "hist",
+                "max_depth": 6,
+                "verbosity": 0,
+            }
+
+            def theirs() -> None:
+                table = dxgb.DaskQuantileDMatrix(client, X, y)
+                dxgb.train(client, parameters, table, num_boost_round=100)
+
+            runs["xgboost.dask"] = theirs
+        times = interleave(runs, options.repeats)
+    records = report("million", times, options.rows, N_FEATURES)
+    if "xgboost.dask" in times:
+        for unit in ("cpu_s", "wall_s"):
+            ratio = times["xgboost.dask"][unit] / times["dpgb"][unit]
+            text = f"{options.rows} rows: xgboost.dask takes {ratio:.2f} x our {unit}, goal > 1"
+            records.append(verdict(text, ratio > 1))
+    return records
+
+
+# ---------------------------------------------------------------- rounds
+def rounds(options: argparse.Namespace) -> list[Record]:
+    records = []
+    for n_workers, in_process in ((2, False), (2, True), (8, True)):
+        with processes(n_workers, processes=not in_process):
+            walls = round_times(n_workers, 5 if options.smoke else 50)
+        kind = "in this process" if in_process else "processes"
+        middle = 1000 * median(walls)
+        worst = 1000 * sorted(walls)[math.ceil(0.9 * len(walls)) - 1]
+        text = f"round over {n_workers} workers ({kind}): median {middle:.1f} ms, 90 % {worst:.1f} ms, goal <= 20 ms"
+        records.append(
+            {"case": "rounds", "workers": n_workers, "in_process": in_process, "median_ms": middle}
+            | verdict(text, middle <= 20)
+        )
+    return records
+
+
+def round_times(n_workers: int, repeats: int) -> list[float]:
+    """Wall seconds of rounds over a few rows: one tree of depth 1."""
+    X, y = higgs_like(64 * n_workers, 64)
+    schema = higgs_schema()
+    shape = Shape(schema=schema)
+    bins = tuple(FeatureBins(np.array([0.0]), None, 3) for _ in schema.features)
+    tables = tuple(np.zeros((3, 1), np.int32) for _ in bins)
+    model = Model(bins, np.zeros(1, np.int32), tables)
+    query = TreeSumsQuery(
+        label="bench",
+        price=1,
+        gradient=logistic_gradient(0.5, 0.5),
+        n_scores=1,
+        feature=np.zeros((1, 1), np.uint16),
+        threshold=np.zeros((1, 1), np.uint8),
+    )
+    back_end = open_rounds(
+        read_source(X, y, None, schema), shape, Execution(backend="tasks"), bytes(32)
+    )
+    walls = []
+    try:
+        for number in range(repeats + 3):
+            start = time.perf_counter()
+            back_end.ask(model, query)
+            if number >= 3:  # the first ones make the shards and load the kernels
+                walls.append(time.perf_counter() - start)
+    finally:
+        back_end.close()
+    return walls
+
+
+# ---------------------------------------------------------------- memory
+def resident() -> int:
+    return psutil.Process().memory_info().rss
+
+
+def high_water() -> int:
+    """Largest resident size of this process so far, in bytes (``ru_maxrss`` would include the parent's, by fork)."""
+    for line in Path("/proc/self/status").read_text().splitlines():
+        if line.startswith("VmHWM"):
+            return 1024 * int(line.split()[1])
+    raise OSError("no VmHWM in /proc/self/status: the memory case needs Linux")
+
+
+def import_ours() -> None:
+    import dpgb_dask  # noqa: F401, PLC0415
+    from dpgb_dask import kernels  # noqa: PLC0415
+
+    kernels.warm()
+
+
+def memory(options: argparse.Namespace) -> list[Record]:
+    n_workers = 2
+    X, y = higgs_like(options.rows, options.chunk)
+    chunk_bytes = options.chunk * (N_FEATURES * 4 + 1)
+    with processes(n_workers) as client:
+        client.run(import_ours)
+        time.sleep(1)
+        idle = max(client.run(resident).values())
+        before = max(client.run(high_water).values())
+        DPGBClassifier(epsilon=EPSILON, delta=DELTA, schema=higgs_schema(), random_state=0).fit(
+            X, y
+        )
+        peak = max(client.run(high_water).values())
+    rows = math.ceil(options.rows / options.chunk / n_workers) * options.chunk
+    bound = idle + 2 * chunk_bytes + rows * (N_FEATURES + 9) + 100 * MB
+    text = (
+        f"memory of a worker, {options.rows} rows: idle {idle / MB:.0f} MB (high-water {before / MB:.0f}), "
+        f"peak {peak / MB:.0f} MB, bound {bound / MB:.0f} MB"
+    )
+    figures = {"case": "memory", "idle": idle, "peak": peak, "bound": bound, "rows": options.rows}
+    return [figures | verdict(text, peak <= bound)]
+
+
+CASES = {"adult": adult, "million": million, "rounds": rounds, "memory": memory}
+
+
+def parse(arguments: list[str] | None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument(
+        "--cases", type=lambda t: t.split(","), default=list(CASES), help="comma-separated"
+    )
+    parser.add_argument(
+        "--data", type=Path, help="folder of adult.parquet; default $DPGB_DATA, else synthetic"
+    )
+    parser.add_argument("--rows", type=int, default=1_000_000, help="rows of million and memory")
+    parser.add_argument("--chunk", type=int, default=65_536, help="rows per Dask chunk")
+    parser.add_argument("--repeats", type=int, default=3)
+    parser.add_argument("--json", type=Path)
+    parser.add_argument("--smoke", action="store_true", help="all cases, tiny")
+    options = parser.parse_args(arguments)
+    if options.data is None and "DPGB_DATA" in os.environ:
+        options.data = Path(os.environ["DPGB_DATA"])
+    if unknown := set(options.cases) - set(CASES):
+        parser.error(f"unknown cases {sorted(unknown)}; known: {', '.join(CASES)}")
+    if options.smoke:
+        options.rows, options.chunk, options.repeats = 20_000, 5_000, 1
+    return options
+
+
+def main(arguments: list[str] | None = None) -> int:
+    options = parse(arguments)
+    records: list[Record] = []
+    for name in options.cases:
+        records += CASES[name](options)
+        if options.json is not None:
+            options.json.write_text(json.dumps(records, indent=1) + "\n")
+    met = all(record.get("met", True) for record in records)
+    return 0 if met or options.smoke else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())
