@@ -21,6 +21,7 @@ FINE_GRID_SIGNAL = (
 FOREST_SHARE = 0.3
 FOREST_GATE = {
     "binary": 0.005,
+    "multiclass": 0.005,
     "numeric": 0.2,
 }  # below this signal the forest's noise costs more than it finds
 PAIR_SHARES = (
@@ -30,6 +31,7 @@ PAIR_SHARES = (
 )  # (signal below, share of what the forest leaves)
 PAIR_EFFECT = {
     "binary": 0.1,
+    "multiclass": 0.1,
     "numeric": 0.05,
 }  # the size of an interaction worth finding, score units
 SCREEN_SHARE = 0.2  # of the pairs' budget, to choose them
@@ -77,8 +79,6 @@ def pair_signal(
 
 def split_budget(kind: str, signal: float, left: int) -> Split:
     """Divide ``left`` among main effects, pairs and forest by the expected signal."""
-    if kind == "multiclass":
-        return Split(main=left, screen=0, pairs=0, forest=0)
     forest = int(left * FOREST_SHARE) if signal >= FOREST_GATE[kind] else 0
     share = next(share for below, share in PAIR_SHARES if signal < below)
     both = int((left - forest) * share)

@@ -305,6 +305,7 @@ class Bins:
             bins=tuple(bins),
             intercept=np.zeros(k, np.int32),
             tables=tuple(np.zeros((b.n_bins, k), np.int32) for b in bins),
+            trees=no_trees(n_scores=k),
         )
         return replace(state, n_rows=n_rows, counts=tuple(counts), model=model)
 
@@ -397,16 +398,14 @@ class Start:
         if kind == "numeric":
             reserve = (schedules.RESIDUAL_REFRESHES - 1) * int(state.notes["start_price"])
         left = max(state.left - reserve, 0)
-        signal = 0.0
-        if kind != "multiclass":
-            signal = schedules.pair_signal(
-                kind,
-                state.shape.n_features,
-                state.n_rows / state.shape.max_weight,
-                state.notes["totals"].hess[0],
-                state.notes.get("clip", CLIP),
-                left / PRICE_ONE,
-            )
+        signal = schedules.pair_signal(
+            kind,
+            state.shape.n_features,
+            state.n_rows / state.shape.max_weight,
+            float(np.mean(state.notes["totals"].hess)),
+            state.notes.get("clip", CLIP),
+            left / PRICE_ONE,
+        )
         split = schedules.split_budget(kind, signal, left)
         return replace(state, notes={**state.notes, "split": split, "signal": signal})
 
@@ -511,9 +510,9 @@ class MainEffects:
         check_whole("rounds", self.rounds, 1, 10_000)
         check_rate("damping", self.damping)
 
-    def declare(self, shape: Shape) -> Demand:
+    def declare(self, shape: Shape) -> Demand:  # noqa: ARG002
         """Ask for what pairs and forest leave of the rest."""
-        return Demand(0.85 if shape.kind == "multiclass" else 0.25, 0.95, self.rounds + 1)
+        return Demand(0.25, 0.95, self.rounds + 1)
 
     def begin(self, state: State) -> State:
         """Build the prior of every feature; choose the leaves per partition."""
@@ -591,7 +590,7 @@ def feature_strength(state: State) -> NDArray[np.float64]:
     assert state.model is not None
     return np.array(
         [
-            np.sqrt(mass @ (table[:, 0] / SCORE_ONE) ** 2 / mass.sum())
+            np.sqrt((mass @ (table / SCORE_ONE) ** 2).sum() / mass.sum())
             for mass, table in zip(state.counts, state.model.tables, strict=True)
         ]
     )
@@ -621,9 +620,9 @@ class Pairs:
     rounds: int = schedules.PAIR_ROUNDS
     damping: float = schedules.DAMPING
 
-    def declare(self, shape: Shape) -> Demand:
+    def declare(self, shape: Shape) -> Demand:  # noqa: ARG002
         """Ask for nothing, or for up to half of what the forest leaves."""
-        return Demand(0.0, 0.0 if shape.kind == "multiclass" else 0.5, self.rounds + 2)
+        return Demand(0.0, 0.5, self.rounds + 2)
 
     def begin(self, state: State) -> State:
         """Build the candidate tables, if the gate lets them in."""
@@ -652,7 +651,7 @@ class Pairs:
             # rows per cell as if independent; the measured Hessian corrects it
             mass = np.outer(mass_i, mass_j).ravel() / state.n_rows
             root = smoothing.square_root(np.kron(prior_i, prior_j).astype(np.float64))
-            blocks.append((smoothing.new_block(mass, root, totals.hess[0]),))
+            blocks.append(tuple(smoothing.new_block(mass, root, h) for h in totals.hess))
         memory = BlocksMemory(
             blocks=tuple(blocks),
             totals=totals,
@@ -679,7 +678,7 @@ class Pairs:
             else round_price(memory.price, t, self.rounds),
             weight_bits=state.shape.weight_bits,
             gradient=current_gradient(state),
-            n_scores=1,
+            n_scores=state.shape.n_scores,
             pairs=memory.cells,
         )
 
@@ -701,7 +700,7 @@ class Pairs:
             memory, every_cell, answer, state, seen, damping=self.damping, move=not screening
         )
         if screening:
-            evidence = np.array([scores[0].log_evidence for scores in memory.blocks])
+            evidence = np.array([sum(b.log_evidence for b in scores) for scores in memory.blocks])
             order = np.argsort(-evidence, kind="stable")[: state.shape.n_features]
             kept = [int(i) for i in order if evidence[i] > 0]
             memory = replace(
@@ -712,8 +711,14 @@ class Pairs:
             )
             return replace(state, memory=memory)
         pairs = tuple(
-            PairTable(c.i, c.j, c.map_i, c.map_j, steps(b.f).reshape(c.n_i, c.n_j))
-            for c, (b,) in zip(memory.cells, memory.blocks, strict=True)
+            PairTable(
+                c.i,
+                c.j,
+                c.map_i,
+                c.map_j,
+                np.stack([steps(b.f).reshape(c.n_i, c.n_j) for b in scores]),
+            )
+            for c, scores in zip(memory.cells, memory.blocks, strict=True)
         )
         model = replace(set_intercept(state.model, memory.totals), pairs=pairs)
         return replace(
@@ -759,9 +764,9 @@ class Forest:
         check_whole("depth", self.depth, 1, 8)
         check_rate("learning_rate", self.learning_rate)
 
-    def declare(self, shape: Shape) -> Demand:
+    def declare(self, shape: Shape) -> Demand:  # noqa: ARG002
         """Ask for nothing, or for its share and what the stages before it left."""
-        return Demand(0.0, 0.0 if shape.kind == "multiclass" else 1.0, self.rounds + 1)
+        return Demand(0.0, 1.0, self.rounds + 1)
 
     def begin(self, state: State) -> State:
         """Start with all that is left, if the gate lets it in."""
@@ -770,7 +775,7 @@ class Forest:
             return replace(state, memory=None)
         numeric = state.shape.kind == "numeric"
         price = state.left - (int(state.notes["start_price"]) if numeric else 0)
-        model = replace(state.model, trees=no_trees(self.depth))
+        model = replace(state.model, trees=no_trees(self.depth, state.shape.n_scores))
         return replace(
             state, model=model, memory=ForestMemory(round=0, price=price, rescaled=not numeric)
         )
@@ -788,7 +793,7 @@ class Forest:
             price=round_price(memory.price, memory.round, self.rounds),
             weight_bits=state.shape.weight_bits,
             gradient=current_gradient(state),
-            n_scores=1,
+            n_scores=state.shape.n_scores,
             feature=feature,
             threshold=threshold,
         )
@@ -827,16 +832,19 @@ class Forest:
         assert isinstance(query, TreeSumsQuery)
         assert state.model is not None
         answer = sums(query, released)
-        grad, hess = answer.grad[:, 0], np.maximum(answer.hess[:, 0], 0)
+        grad, hess = answer.grad, np.maximum(answer.hess, 0)
         sd, hess_sd = answer.grad_sd, answer.hess_sd
         n_trees = self.rounds * self.batch
         ridge = sd**2 / (n_trees * 0.1) / (hess + sd) + 2 * hess_sd
-        leaf = self.learning_rate * np.clip(-grad / (hess + ridge), -2, 2)
+        # softmax scores move against each other: the diagonal Hessian overshoots twice as far
+        rate = self.learning_rate / (2 if state.shape.kind == "multiclass" else 1)
+        leaf = rate * np.clip(-grad / (hess + ridge), -2, 2)
+        value = steps(leaf.T).reshape(state.shape.n_scores, self.batch, -1)
         old = state.model.trees
         trees = Trees(
             np.concatenate([old.feature, query.feature]),
             np.concatenate([old.threshold, query.threshold]),
-            np.concatenate([old.value, steps(leaf).reshape(self.batch, -1)]),
+            np.concatenate([old.value, value], axis=1),
         )
         model = replace(state.model, trees=trees)
         return replace(state, model=model, memory=replace(memory, round=memory.round + 1))

@@ -56,7 +56,7 @@ class FeatureBins:
 
 @dataclass(frozen=True, eq=False, slots=True)
 class PairTable:
-    """A table over two features: ``table[map_i[code_i], map_j[code_j]]`` is added to the score.
+    """A table over two features: ``table[k, map_i[code_i], map_j[code_j]]`` is added to score k.
 
     Parameters
     ----------
@@ -64,7 +64,7 @@ class PairTable:
         Features.
     map_i, map_j : (n_bins of the feature,) uint8
         Bin to row or column of the table.
-    table : (n_i, n_j) int32, score steps
+    table : (n_scores, n_i, n_j) int32, score steps
     """
 
     i: int
@@ -82,7 +82,7 @@ class Trees:
     ----------
     feature : (n_trees, 2**depth - 1) uint16
     threshold : (n_trees, 2**depth - 1) uint8
-    value : (n_trees, 2**depth) int32, score steps
+    value : (n_scores, n_trees, 2**depth) int32, score steps
     """
 
     feature: NDArray[np.uint16]
@@ -100,13 +100,13 @@ class Trees:
         return (self.feature.shape[1] + 1).bit_length() - 1
 
 
-def no_trees(depth: int = 5) -> Trees:
+def no_trees(depth: int = 5, n_scores: int = 1) -> Trees:
     """Return an empty forest."""
     nodes = (1 << depth) - 1
     return Trees(
         np.empty((0, nodes), np.uint16),
         np.empty((0, nodes), np.uint8),
-        np.empty((0, nodes + 1), np.int32),
+        np.empty((n_scores, 0, nodes + 1), np.int32),
     )
 
 
@@ -121,9 +121,7 @@ class Model:
     tables : tuple of ((n_bins, n_scores) int32), score steps
         One shape function per feature; ``n_scores`` is the number of classes for multiclass, else 1.
     pairs : tuple of PairTable
-        Only with one score.
     trees : Trees
-        Only with one score.
     """
 
     bins: tuple[FeatureBins, ...]

@@ -136,7 +136,9 @@ class _Update:
         self.pairs = _pair_deltas(() if old is None else old.pairs, new.pairs)
         start = 0 if old is None else old.trees.n_trees
         trees = new.trees
-        self.trees = Trees(trees.feature[start:], trees.threshold[start:], trees.value[start:])
+        self.trees = Trees(
+            trees.feature[start:], trees.threshold[start:], np.ascontiguousarray(trees.value[:, start:])
+        )
 
     def add(self, codes: NDArray[np.uint8], score: NDArray[np.int32]) -> None:
         """Add to the scores of one block, (n_scores, n), in place; int32 wraps around, the same on every path."""
@@ -146,11 +148,11 @@ class _Update:
             if tables is not None:
                 add_tables(codes, tables, score[k])
         for pair in self.pairs:
-            add_pair_table(
-                codes[pair.i], codes[pair.j], pair.map_i, pair.map_j, pair.table, score[0]
-            )
+            for table, column in zip(pair.table, score, strict=True):
+                add_pair_table(codes[pair.i], codes[pair.j], pair.map_i, pair.map_j, table, column)
         if self.trees.n_trees:
-            add_trees(codes, self.trees.feature, self.trees.threshold, self.trees.value, score[0])
+            for value, column in zip(self.trees.value, score, strict=True):
+                add_trees(codes, self.trees.feature, self.trees.threshold, value, column)
 
 
 def _table_deltas(old: Model | None, new: Model, k: int) -> list[NDArray[np.int32] | None]:
@@ -200,7 +202,7 @@ def _grew(old: Model, new: Model) -> bool:
             and a.depth == b.depth
             and np.array_equal(a.feature, b.feature[:n])
             and np.array_equal(a.threshold, b.threshold[:n])
-            and np.array_equal(a.value, b.value[:n])
+            and np.array_equal(a.value, b.value[:, :n])
         )
     )
 

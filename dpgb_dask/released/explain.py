@@ -61,7 +61,7 @@ def explain_global(model: Model, schema: Schema, scale: float = 1.0) -> list[dic
             "features": (names[pair.i], names[pair.j]),
             "left_names": _group_names(features[pair.i], model.bins[pair.i], pair.map_i),
             "right_names": _group_names(features[pair.j], model.bins[pair.j], pair.map_j),
-            "scores": pair.table * unit,
+            "scores": (pair.table[0] if model.n_scores == 1 else np.moveaxis(pair.table, 0, -1)) * unit,
         }
         for pair in model.pairs
     ]
@@ -114,18 +114,19 @@ class Contributions:
 
         def contributions(codes: Codes) -> NDArray[np.float64]:
             columns = [t[code, self.score] for t, code in zip(model.tables, codes, strict=True)]
-            columns += [_pair_score(pair, codes) for pair in model.pairs]
+            columns += [_pair_score(pair, codes, self.score) for pair in model.pairs]
             if trees.n_trees:
                 forest = np.zeros(codes.shape[1], np.int32)
-                kernels.add_trees(codes, trees.feature, trees.threshold, trees.value, forest)
+                value = trees.value[self.score]
+                kernels.add_trees(codes, trees.feature, trees.threshold, value, forest)
                 columns.append(forest)
             return np.stack(columns, axis=1) * unit
 
         return contributions
 
 
-def _pair_score(pair: PairTable, codes: Codes) -> NDArray[np.int32]:
-    return pair.table[pair.map_i[codes[pair.i]], pair.map_j[codes[pair.j]]]
+def _pair_score(pair: PairTable, codes: Codes, score: int) -> NDArray[np.int32]:
+    return pair.table[score, pair.map_i[codes[pair.i]], pair.map_j[codes[pair.j]]]
 
 
 def explain_local(model: Model, schema: Schema, rows: Any, scale: float = 1.0) -> dict[str, Any]:

@@ -186,7 +186,7 @@ def model_from_dict(data: dict[str, Any]) -> Model:
             int(p["j"]),
             _array(p["map_i"], np.uint8, 1),
             _array(p["map_j"], np.uint8, 1),
-            _array(p["table"], np.int32, 2),
+            _array(p["table"], np.int32, 3),
         )
         for p in data["pairs"]
     )
@@ -195,7 +195,7 @@ def model_from_dict(data: dict[str, Any]) -> Model:
     trees = Trees(
         _array(t["feature"], np.uint16, 2, nodes),
         _array(t["threshold"], np.uint8, 2, nodes),
-        _array(t["value"], np.int32, 2, nodes + 1),
+        _array(t["value"], np.int32, 3, nodes + 1),
     )
     tables = tuple(_array(table, np.int32, 2) for table in data["tables"])
     return Model(tuple(bins), _array(data["intercept"], np.int32, 1), tables, pairs, trees)
@@ -206,11 +206,12 @@ def _array(
 ) -> NDArray[Any]:
     """Return an integer array; refuses fractions, what does not fit the dtype, and other shapes."""
     wide = np.asarray(values)
-    if wide.size == 0:
-        wide = np.empty((0,) if ndim == 1 else (0, width or 0), np.int64)
+    if wide.size == 0:  # a list of no rows does not say how wide they are
+        outer = wide.shape[: ndim - 2] if ndim > 1 else ()
+        wide = np.empty((*outer, 0) if ndim == 1 else (*outer, 0, width or 0), np.int64)
     limits = np.iinfo(dtype)
     inside = (
-        wide.dtype.kind in "iu" and wide.ndim == ndim and (width is None or wide.shape[1] == width)
+        wide.dtype.kind in "iu" and wide.ndim == ndim and (width is None or wide.shape[-1] == width)
     )
     if not inside or (wide.size and not (limits.min <= wide.min() and wide.max() <= limits.max)):
         raise ValueError("array of another shape or type")
@@ -239,11 +240,11 @@ def _check_fit_together(schema: Schema, model: Model) -> None:
             and len(p.map_j) == model.bins[p.j].n_bins
         )
         good = (
-            good and int(p.map_i.max()) < p.table.shape[0] and int(p.map_j.max()) < p.table.shape[1]
+            good and int(p.map_i.max()) < p.table.shape[1] and int(p.map_j.max()) < p.table.shape[2]
         )
+        good = good and len(p.table) == n_scores
     trees = model.trees
-    good &= len(trees.feature) == len(trees.threshold) == len(trees.value)
+    good &= trees.value.shape[:2] == (n_scores, trees.n_trees) and len(trees.threshold) == trees.n_trees
     good &= trees.n_trees == 0 or int(trees.feature.max()) < len(features)
-    good &= n_scores == 1 or (not model.pairs and trees.n_trees == 0)
     if not good:
         raise ValueError("parts that do not fit together")

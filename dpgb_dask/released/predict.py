@@ -39,9 +39,11 @@ def scorer(model: Model) -> Callable[[Codes], NDArray[np.int32]]:
             out[k] = model.intercept[k]
             kernels.add_tables(codes, tables[k], out[k])
         for p in model.pairs:
-            kernels.add_pair_table(codes[p.i], codes[p.j], p.map_i, p.map_j, p.table, out[0])
+            for table, column in zip(p.table, out, strict=True):
+                kernels.add_pair_table(codes[p.i], codes[p.j], p.map_i, p.map_j, table, column)
         if trees.n_trees:
-            kernels.add_trees(codes, trees.feature, trees.threshold, trees.value, out[0])
+            for value, column in zip(trees.value, out, strict=True):
+                kernels.add_trees(codes, trees.feature, trees.threshold, value, column)
         return np.ascontiguousarray(out.T)
 
     return score

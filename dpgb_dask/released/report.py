@@ -47,7 +47,7 @@ class PrivacyReport:
     receipts : tuple of Receipt
         One per release, in order.
     declared, charged : int
-        Price declared for the whole fit and the price of all releases, in units of 2⁻⁶⁴ of μ².
+        Price that was charged for the whole fit, and the price of its releases, in units of 2⁻⁶⁴ of μ².
     slack : float
         Share of delta that pays for the discreteness of the noise.
     public : dict
@@ -155,7 +155,7 @@ class PrivacyReport:
             ("recipe", f"{self.recipe} ({self.source})"),
             ("fit", self.fit_id),
             ("account", self.account if self.account is not None else "none (in-memory ledger)"),
-            ("charged", f"{100 * self.charged / max(self.declared, 1):.2f} % of the declared price"),
+            ("spent", f"{100 * self.charged / max(self.declared, 1):.2f} % of the charged price, by the releases below"),
             ("slack", f"{self.slack:.3g} of delta, for the discreteness of the noise"),
         ]  # fmt: skip
 
@@ -167,7 +167,11 @@ class PrivacyReport:
         lines += ["", f"{'release':<48} {'share of μ² %':>14} {'σ / one row':>14}", "-" * _WIDTH]
         lines += [f"{label:<48} {share:>14} {noise:>14}" for label, share, noise in self._rows()]
         lines += ["", "Taken as public:"]
-        lines += [f"  {name}: {_brief(value)}" for name, value in self.public.items()]
+        for name, value in self.public.items():
+            if isinstance(value, Mapping):
+                lines += [f"  {name}:", *(f"    {key}: {_brief(item)}" for key, item in value.items())]
+            else:
+                lines.append(f"  {name}: {_brief(value)}")
         for title, items in (("Assumed:", self.assumptions), ("Mends of the source:", self.mends)):
             if items:
                 lines += ["", title, *(f"  - {item}" for item in items)]

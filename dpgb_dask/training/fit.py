@@ -1,15 +1,19 @@
 """The boosting loop: the only place where rows, controller and components meet.
 
-Order of effects: reserve the whole fit → read the data and bind its fingerprint → per round: sums → open, noise, journal
-→ only then the answer is used (DESIGN §4).
+Order of effects: reserve the whole fit → read the data and bind its fingerprint → per round: sums → open, noise,
+journal → only then the answer is used (DESIGN §4).
 """
 
+import hashlib
+import json
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 from threadpoolctl import threadpool_limits
 
 from dpgb_dask.contracts.boundary import Released
+from dpgb_dask.contracts.journal import Journal
 from dpgb_dask.contracts.model import Model
 from dpgb_dask.contracts.plan import (
     Budget,
@@ -29,6 +33,7 @@ from dpgb_dask.controller.release import Controller
 from dpgb_dask.private.ingest import Source
 from dpgb_dask.private.quantize import sensitivity
 from dpgb_dask.private.rounds import open_rounds
+from dpgb_dask.training.journal import FileJournal, MemoryJournal
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -94,9 +99,10 @@ def fit(
         budget=budget,
         ledger=ledger,
         account=account,
-        plan_digest=plan.digest(),
+        plan_digest=digest(plan, shape),
         public_seed=seed,
         noise=noise,
+        journal=partial(open_journal, ledger),
         resume=resume,
     )
     rounds = open_rounds(source, shape, execution, controller.fingerprint_key)
@@ -123,6 +129,19 @@ def fit(
     controller.finish()
     assert state.model is not None  # every plan begins with Bins
     return FitResult(model=state.model, controller=controller)
+
+
+def digest(plan: Plan, shape: Shape) -> bytes:
+    """Return a hash of all that decides a fit's queries before an answer is known: plan, schema, weights."""
+    facts = [plan.digest().hex(), shape.schema.to_dict(), shape.weight_bits, shape.max_weight]
+    return hashlib.sha256(json.dumps(facts, sort_keys=True, default=repr).encode()).digest()
+
+
+def open_journal(ledger: Ledger | None, fit_id: str) -> Journal:
+    """Return the journal of a fit: a file beside a ledger on disk, else a list."""
+    if ledger is None or ledger.directory is None:
+        return MemoryJournal()
+    return FileJournal(ledger.directory / "journals" / f"{fit_id}.jsonl")
 
 
 def one_round(
