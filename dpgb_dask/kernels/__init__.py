@@ -1,7 +1,7 @@
 """Numba row loops over integer codes, the one decorator they share, and how arrays enter them."""
 
 from collections.abc import Callable
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 import numba
 import numpy as np
@@ -12,7 +12,7 @@ F = TypeVar("F", bound=Callable[..., object])
 
 def kernel(function: F) -> F:
     """Compile a row loop: no GIL, cached on disk; keeps the type hints that ``njit`` drops."""
-    return numba.njit(nogil=True, cache=True)(function)  # type: ignore[no-any-return]
+    return cast(F, numba.njit(nogil=True, cache=True)(function))
 
 
 def readable(name: str, array: NDArray[Any], dtype: DTypeLike, ndim: int) -> NDArray[Any]:
@@ -71,8 +71,10 @@ def same_rows(**arrays: NDArray[Any] | None) -> None:
 
 def warm() -> None:
     """Call every kernel once on tiny arrays of every supported dtype, so that no round waits for a compiler."""
-    from dpgb_dask.kernels import bin as bins  # inside: these modules import `kernel` from here
-    from dpgb_dask.kernels import gradient, histogram, predict, route
+    from dpgb_dask.kernels import (  # noqa: PLC0415  these modules import `kernel` from here
+        bin as bins,
+    )
+    from dpgb_dask.kernels import gradient, histogram, predict, route  # noqa: PLC0415
 
     n = 3
     edges = [
@@ -80,8 +82,8 @@ def warm() -> None:
         np.arange(40.0),
         np.concatenate((np.geomspace(1e-9, 1e-3, 20), [1.0])),
     ]
-    for dtype in (np.float32, np.float64):
-        rows = np.zeros((n, len(edges)), dtype)
+    for float_ in (np.float32, np.float64):
+        rows = np.zeros((n, len(edges)), float_)
         codes = np.empty((len(edges), n), np.uint8)
         bins.bin_matrix(rows, edges, codes)
         bins.bin_matrix(np.asfortranarray(rows), edges, codes)

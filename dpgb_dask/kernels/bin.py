@@ -15,7 +15,7 @@ from numpy.typing import DTypeLike, NDArray
 
 from dpgb_dask.kernels import kernel, readable, writable
 
-MAX_COUNTED = 4  # up to so many edges are compared one by one: that loop is SIMD
+COUNTED_BYTES = 136  # 33 float32 or 16 float64 edges: compared one by one, since that loop is SIMD
 MAX_STEPS = 3  # up to so many edges in a cell are compared without branches
 CELLS_PER_EDGE = 8  # most cells then hold one edge or none, and the table stays in L1
 MAX_CELLS = 1 << 14
@@ -35,7 +35,7 @@ class EdgeTable:
     first : (n_columns, 2) int64
         Where a column's edges and cells start.
     size : (n_columns, 3) int64
-        Number of edges (-1: skip the column), number of cells, most edges in one cell.
+        Number of edges (-1: skip the column), number of cells (0: compare every edge), most edges in one cell.
     grid : (n_columns, 3) T
         Lower end of the cells, cells per unit, largest cell.
     """
@@ -99,13 +99,16 @@ def edge_table(edges: Sequence[NDArray[np.float64] | None], dtype: DTypeLike) ->
             size[j, 0] = -1
             continue
         rounded = _round_down(np.asarray(column, np.float64), dtype)
+        if rounded.nbytes <= COUNTED_BYTES:
+            size[j] = len(column), 0, 0
+            parts.append(rounded)
+            n_edges += len(rounded)
+            continue
         n_column = min(1 << max(CELLS_PER_EDGE * len(column) - 1, 1).bit_length(), MAX_CELLS)
-        with np.errstate(
-            all="ignore"
-        ):  # a width of 0 or inf puts all edges in one cell: slow, still exact
-            width = rounded[-2] - rounded[0] if len(column) else grid.dtype.type(0)
-            scale = n_column / width if width > 0 else 0.0
-            grid[j] = rounded[0] if len(column) else 0.0, scale, n_column - 1
+        # a width of 0 or inf puts all edges in one cell: slow, still exact
+        with np.errstate(all="ignore"):
+            width = rounded[-2] - rounded[0]
+            grid[j] = rounded[0], n_column / width if width > 0 else 0.0, n_column - 1
         table = np.empty(n_column, np.uint16)
         size[j] = len(column), n_column, _fill_cells(rounded, grid[j], table)
         parts.append(rounded)
@@ -139,7 +142,7 @@ def _count(
     """Count the edges below each value, edge by edge: SIMD, for a few edges."""
     missing = edges.shape[0] + 1
     for i in range(x.shape[0]):
-        out[i] = missing if x[i] != x[i] else 0
+        out[i] = missing if np.isnan(x[i]) else 0
     for k in range(edges.shape[0]):
         edge = edges[k]
         for i in range(x.shape[0]):
@@ -164,16 +167,15 @@ def _look_up(
             v = x[i]
             k = np.uint32(cells[_cell(v, low, scale, top, zero)])
             k += np.uint32(edges[k] < v)
-            out[i] = k if v == v else missing
+            out[i] = k if not np.isnan(v) else missing
     else:
         for i in range(x.shape[0]):
             v = x[i]
             k = np.uint32(cells[_cell(v, low, scale, top, zero)])
             for _ in range(steps):
-                k += np.uint32(
-                    edges[k] < v
-                )  # stops by itself: edges increase, and the last is +inf
-            out[i] = k if v == v else missing
+                # stops by itself: edges increase, and the last is +inf
+                k += np.uint32(edges[k] < v)
+            out[i] = k if not np.isnan(v) else missing
 
 
 @kernel
@@ -202,7 +204,7 @@ def _search(
                 b = middle
         while a < b and edges[a] < v:
             a += 1
-        out[i] = a if v == v else missing
+        out[i] = a if not np.isnan(v) else missing
 
 
 @kernel
@@ -217,12 +219,13 @@ def _bin(
     out: NDArray[Any],  # OUT (n,)
 ) -> None:
     """Bin one stretch of one column by the fastest exact way."""
-    e = edges[first[j, 0] : first[j, 0] + size[j, 0] + 1]
-    c = cells[first[j, 1] : first[j, 1] + size[j, 1]]
-    if size[j, 0] <= MAX_COUNTED:
-        _count(x, e[:-1], out)
-    elif size[j, 2] <= MAX_STEPS:
-        _look_up(x, e, c, grid[j], size[j, 2], out)
+    n_edges, n_cells, steps = size[j, 0], size[j, 1], size[j, 2]
+    e = edges[first[j, 0] : first[j, 0] + n_edges + 1]
+    c = cells[first[j, 1] : first[j, 1] + n_cells]
+    if n_cells == 0:
+        _count(x, e[:n_edges], out)
+    elif steps <= MAX_STEPS:
+        _look_up(x, e, c, grid[j], steps, out)
     else:
         _search(x, e, c, grid[j], out)
 
@@ -283,7 +286,7 @@ def _tables(edges: EdgeTable | Sequence[NDArray[np.float64] | None], dtype: DTyp
     return table
 
 
-def _check_values(x: NDArray[Any], out: NDArray[Any], n_columns: int, table: EdgeTable) -> None:
+def _check_values(out: NDArray[Any], n_columns: int, table: EdgeTable) -> None:
     if len(table.size) != n_columns:
         raise ValueError(
             "x and edges differ in columns. Give the edges of each column, or None to skip it."
@@ -294,7 +297,7 @@ def _check_values(x: NDArray[Any], out: NDArray[Any], n_columns: int, table: Edg
 
 def _bin_one(x: NDArray[Any], edges: NDArray[np.float64] | EdgeTable, out: NDArray[Any]) -> None:
     table = _tables(edges if isinstance(edges, EdgeTable) else [edges], x.dtype)
-    _check_values(x, out, 1, table)
+    _check_values(out, 1, table)
     if x.shape != out.shape:
         raise ValueError("x and out differ in rows. Pass the same row block of each.")
     column = readable("x", np.ascontiguousarray(x)[None], x.dtype, 2)
@@ -378,7 +381,7 @@ def bin_matrix(
     """
     table = _tables(edges, x.dtype)
     writable("out", out, np.uint8, 2)
-    _check_values(x, out, x.shape[1], table)
+    _check_values(out, x.shape[1], table)
     if x.T.shape != out.shape:
         raise ValueError("x and out differ in shape. out holds one row per column of x.")
     if x.flags.f_contiguous:

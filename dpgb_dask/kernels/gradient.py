@@ -106,8 +106,8 @@ def _squared(
     for i in range(out.shape[0]):
         r = np.int64(score[i]) - np.int64(target[i])
         h = hess_steps if -clip_steps <= r <= clip_steps else 0
-        g = min(max(r, -clip_steps), clip_steps) >> 1
-        out[i] = (g << 32) + h
+        clipped = np.int64(min(max(r, -clip_steps), clip_steps))
+        out[i] = ((clipped >> 1) << 32) + h
 
 
 def squared(

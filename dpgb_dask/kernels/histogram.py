@@ -127,7 +127,10 @@ def make_key(
     size: NDArray[np.int64],  # IN (n,)
     key: NDArray[np.uint16],  # OUT (rows from lo on,)
 ) -> None:
-    """Number each row's joint cell of one group, the last feature fastest. Clamped: memory is safe for any code."""
+    """Write each row's joint cell of one group, the last feature fastest.
+
+    Codes are clamped to their feature's size, so that memory is safe for any code.
+    """
     hi = lo + key.shape[0]
     if order.shape[0] == 1:
         _key_one(codes[order[0], lo:hi], size[0], key)
@@ -190,7 +193,7 @@ def _add(a: NDArray[np.int64], out: NDArray[np.int64]) -> None:
 
 
 @kernel
-def _total(a: NDArray[np.int64]) -> int:
+def _total(a: NDArray[np.int64]) -> Any:
     total = np.int64(0)
     for k in range(a.shape[0]):
         total += a[k]
@@ -426,7 +429,8 @@ def pack_pairs(pairs: Sequence[PairLike]) -> PairSet:
         If a table has more than 256 cells or a map points outside it.
     """
     columns: dict[tuple[int, bytes], int] = {}
-    left, right = [], []
+    left: list[int] = []
+    right: list[int] = []
     for pair in pairs:
         if pair.n_i * pair.n_j > 256:
             raise ValueError("A pair table has more than 256 cells. Give coarser maps.")

@@ -247,7 +247,7 @@ def _add_trees(
     together: int,  # trees per group
     score: NDArray[np.int32],  # OUT (n_rows,), added to
 ) -> None:
-    """Number the leaves of some trees and add their values in one look-up, block by block."""
+    """Find the leaves of some trees and add their values in one look-up, block by block."""
     n = score.shape[0]
     n_trees, leaves = value.shape
     part = np.empty((together, BLOCK), np.uint8)

@@ -111,7 +111,7 @@ def _tree_sums(
     cells: NDArray[np.int64],
     out: NDArray[np.int64],  # OUT (n_trees * leaves, 2), added to
 ) -> None:
-    """Number the leaves of a block, then sum them as if each tree were a feature with its leaves as bins."""
+    """Find the leaves of a block; sum as if each tree were a feature with its leaves as bins."""
     n = packed.shape[0]
     n_trees, nodes = feature.shape
     step = min(BLOCK, limit) if limit else BLOCK

@@ -1,3 +1,4 @@
+import numba
 import numpy as np
 import pytest
 from helpers import naive_codes
@@ -5,6 +6,14 @@ from helpers import naive_codes
 from dpgb_dask.contracts.grid import COARSE, FINE, numeric_edges
 from dpgb_dask.contracts.schema import Numeric
 from dpgb_dask.kernels import bin as bins
+
+
+@pytest.fixture(autouse=True)
+def _no_scalar_warnings():
+    """Uncompiled, numpy's scalars warn of an overflow that compiled code takes in silence."""
+    with np.errstate(all="ignore" if numba.config.DISABLE_JIT else None):
+        yield
+
 
 UNIFORM_31 = np.linspace(-3, 3, 31)
 GRIDS = {

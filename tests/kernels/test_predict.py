@@ -89,12 +89,11 @@ def test_tables_name_what_does_not_fit():
         predict.pack_tables([np.ones(3)])
     with pytest.raises(ValueError, match="score has dtype=int64"):
         predict.add_tables(codes, tables, score.astype(np.int64))
+    maps = np.array([0, 1], np.uint8)
     with pytest.raises(ValueError, match="outside the table"):
-        maps = np.array([0, 1], np.uint8)
         predict.add_pair_table(codes[0], codes[1], maps, maps, np.zeros((1, 2), np.int32), score)
+    trees = np.zeros((1, 3), np.uint16), np.zeros((1, 3), np.uint8), np.zeros((1, 3), np.int32)
     with pytest.raises(ValueError, match="one entry per leaf"):
-        shape = (1, 3)
-        trees = np.zeros(shape, np.uint16), np.zeros(shape, np.uint8), np.zeros((1, 3), np.int32)
         predict.add_trees(codes, *trees, score)
 
 
