@@ -6,6 +6,7 @@ import secrets
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any, ClassVar, Self
 
@@ -24,10 +25,11 @@ from tqdm import tqdm
 from dpgb_dask import diagnose, recipes
 from dpgb_dask.contracts.model import SCORE_ONE, Model
 from dpgb_dask.contracts.plan import Budget, Execution, Plan, Shape
-from dpgb_dask.contracts.schema import Schema
+from dpgb_dask.contracts.schema import Categorical, Numeric, Schema
 from dpgb_dask.controller import accounting
 from dpgb_dask.controller.ledger import Ledger
 from dpgb_dask.controller.noise import NoiseSource
+from dpgb_dask.controller.release import Controller
 from dpgb_dask.errors import PlanError, PrivacyLeakWarning, SchemaError, StructureError
 from dpgb_dask.losses import clipped_probability
 from dpgb_dask.private.ingest import read_source
@@ -41,6 +43,13 @@ from dpgb_dask.training.fit import fit as run_fit
 WEIGHT_BITS = 8  # declared fractional weights are whole numbers of 1/256
 INFER = "infer"
 SAVED = ("epsilon", "delta", "loss", "n_estimators", "learning_rate", "max_depth", "max_bins")
+ASSUMPTIONS = (
+    "The facts above are known to the reader without looking at the rows.",
+    "One person has at most one row.",
+    "delta is a constant that was chosen without looking at the rows.",
+    "Whoever runs the cluster and reads its memory, disks and dashboard is trusted; the reader of the model is not.",
+    "The keyed noise stream (ChaCha20) cannot be told from random bits.",
+)
 
 Progress = Callable[[str, int, int], None]
 
@@ -261,10 +270,10 @@ class _Boosting(BaseEstimator):  # type: ignore[misc]
                 progress=progress,
                 resume=resume,
             )
-        self._adopt(schema, result.model, result.report)
+        self._adopt(schema, result.model, _report(result.controller, plan, facts.shape))
         return self
 
-    def _adopt(self, schema: Schema, model: Model, report: Any) -> None:
+    def _adopt(self, schema: Schema, model: Model, report: PrivacyReport) -> None:
         """Take released values as the fitted attributes."""
         self.schema_ = schema
         self.model_ = model
@@ -793,6 +802,46 @@ class _Bar:
             self._bar.update(position - self._bar.n)
         for callback in self._callbacks:
             callback(stage, position, total)
+
+
+def _report(controller: Controller, plan: Plan, shape: Shape) -> PrivacyReport:
+    """Write down what was asked, charged and assumed."""
+    schema, budget = shape.schema, controller.budget
+    target = schema.target
+    bounds = f"in [{target.low:g}, {target.high:g}]" if target.type == "numeric" else f"one of {list(target.classes)}"
+    public = {
+        "features": {name: _public(feature) for name, feature in schema.features.items()},
+        "target": f"{target.name}: {bounds}",
+        "largest weight of a row": shape.max_weight,
+        "seed of public randomness": controller.public_seed,
+    }
+    return PrivacyReport(
+        private=controller.private and schema.private,
+        epsilon=budget.epsilon,
+        delta=budget.delta,
+        mu=controller.mu,
+        epsilon_zcdp=accounting.zcdp_epsilon(controller.mu, budget.delta),
+        relation="add or remove one row",
+        unit="row",
+        recipe=plan.name,
+        source=plan.source,
+        fit_id=controller.fit_id,
+        account=controller.account,
+        receipts=controller.receipts,
+        declared=controller.total,
+        charged=controller.spent,
+        slack=controller.slack,
+        public=public,
+        assumptions=ASSUMPTIONS,
+        version=version("dpgb_dask"),
+    )
+
+
+def _public(feature: Numeric | Categorical) -> str:
+    """Return the public facts of a feature in words."""
+    if isinstance(feature, Categorical):
+        return f"{len(feature.categories)} declared categories, all others are 'other'"
+    return f"{'whole numbers ' if feature.integer else ''}in [{feature.low:g}, {feature.high:g}]"
 
 
 def _has_text(frame: pd.DataFrame) -> bool:

@@ -63,6 +63,8 @@ def save(file: ModelFile, path: str | Path) -> None:
     target = Path(path)
     try:
         text = json.dumps(data, indent=1, ensure_ascii=False, allow_nan=False, default=_plain)
+    except SchemaError:  # from _plain; a ValueError too
+        raise
     except ValueError as error:
         raise SchemaError(
             "The model holds a number that JSON cannot hold (NaN or infinity)."

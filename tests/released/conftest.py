@@ -1,0 +1,91 @@
+"""A small model with every part, its schema, and rows to score."""
+
+from dataclasses import replace
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from dpgb_dask.contracts.boundary import Receipt
+from dpgb_dask.contracts.model import FeatureBins, Model, PairTable, Trees
+from dpgb_dask.contracts.queries import PRICE_ONE
+from dpgb_dask.contracts.schema import Schema
+from dpgb_dask.released.report import PrivacyReport
+
+
+@pytest.fixture(scope="session")
+def model(binary_schema: Schema) -> Model:
+    """Bins on all four features, tables, one pair table and three trees of depth 2."""
+    rng = np.random.default_rng(7)
+    bins = (
+        FeatureBins(np.array([-1.0, 0.0, 0.5, 2.0]), None, 6),
+        FeatureBins(np.array([0.25]), None, 3),
+        FeatureBins(np.arange(10, 80, 10) + 0.5, None, 9),
+        FeatureBins(None, np.array([0, 1, 2, 1, 3], np.uint8), 4),
+    )
+    tables = tuple(rng.integers(-90_000, 90_000, (b.n_bins, 1)).astype(np.int32) for b in bins)
+    pair = PairTable(
+        0,
+        3,
+        np.array([0, 0, 1, 1, 2, 2], np.uint8),
+        np.array([0, 1, 1, 0], np.uint8),
+        rng.integers(-40_000, 40_000, (1, 3, 2)).astype(np.int32),
+    )
+    trees = Trees(
+        rng.integers(0, 4, (3, 3)).astype(np.uint16),
+        rng.integers(0, 3, (3, 3)).astype(np.uint8),
+        rng.integers(-20_000, 20_000, (1, 3, 4)).astype(np.int32),
+    )
+    return Model(bins, np.array([12_345], np.int32), tables, (pair,), trees)
+
+
+@pytest.fixture(scope="session")
+def three_score_model(model: Model) -> Model:
+    """The same with three score columns."""
+    rng = np.random.default_rng(8)
+    tables = tuple(rng.integers(-90_000, 90_000, (b.n_bins, 3)).astype(np.int32) for b in model.bins)
+    p, t = model.pairs[0], model.trees
+    pair = replace(p, table=rng.integers(-40_000, 40_000, (3, 3, 2)).astype(np.int32))
+    trees = replace(t, value=rng.integers(-20_000, 20_000, (3, 3, 4)).astype(np.int32))
+    return Model(model.bins, np.array([1, -2, 3], np.int32), tables, (pair,), trees)
+
+
+@pytest.fixture(scope="session")
+def report() -> PrivacyReport:
+    """A report of three releases that fill their price."""
+    third = PRICE_ONE // 30
+    receipts = tuple(
+        Receipt("fit-1", f"{k:02x}", k, label, third, 1 << 21, 6)
+        for k, label in enumerate(["bins", "main 1/2", "main 2/2"])
+    )
+    return PrivacyReport(
+        private=True,
+        epsilon=1.0,
+        delta=1e-6,
+        mu=0.25,
+        epsilon_zcdp=1.3,
+        relation="add or remove one row",
+        unit="row",
+        recipe="auto",
+        source="this project",
+        fit_id="fit-1",
+        account=None,
+        receipts=receipts,
+        declared=3 * third,
+        charged=3 * third,
+        slack=1e-12,
+        public={"schema": {"age": [0, 90]}},
+        assumptions=("the cluster is trusted",),
+        mends=("candidates come from public bounds",),
+        version="0.1.0",
+    )
+
+
+@pytest.fixture(scope="session")
+def rows(features: pd.DataFrame) -> pd.DataFrame:
+    """Rows to score, with values that no schema expects."""
+    table = features.copy()
+    table.loc[3, "x"] = np.inf
+    table.loc[4, "x"] = -1e300
+    table.loc[5, "color"] = "ultraviolet"
+    return table

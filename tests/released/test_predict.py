@@ -1,0 +1,182 @@
+"""Scores against a row-by-row oracle, and outputs that follow their inputs."""
+
+import dask.array as da
+import dask.dataframe as dd
+import numpy as np
+import pandas as pd
+import pytest
+import xarray as xr
+import zarr
+
+from dpgb_dask.errors import SchemaError, StructureError
+from dpgb_dask.released.predict import RowFunction, apply, scorer, scores
+
+
+def code_of(value, feature_bins, categories=None):
+    """Bin of one value, in the dullest Python."""
+    if categories is not None:
+        if value is None or value != value:
+            return feature_bins.cell_to_bin[-1]
+        cell = categories.index(value) if value in categories else len(categories)
+        return feature_bins.cell_to_bin[cell]
+    return feature_bins.missing_bin if value != value else sum(edge < value for edge in feature_bins.edges)
+
+
+def score_of(model, schema, row):
+    """Score columns of one row, in the dullest Python."""
+    codes = [
+        code_of(value, b, list(getattr(f, "categories", ())) or None)
+        for value, b, f in zip(row, model.bins, schema.features.values(), strict=True)
+    ]
+    out = [int(s) for s in model.intercept]
+    for k in range(len(out)):
+        out[k] += sum(int(t[c, k]) for t, c in zip(model.tables, codes, strict=True))
+    for p in model.pairs:
+        for k in range(len(out)):
+            out[k] += int(p.table[k, p.map_i[codes[p.i]], p.map_j[codes[p.j]]])
+    for t, (feature, threshold) in enumerate(zip(model.trees.feature, model.trees.threshold, strict=True)):
+        node = 0
+        for _ in range(model.trees.depth):
+            node = 2 * node + 1 + (codes[feature[node]] > threshold[node])
+        for k in range(len(out)):
+            out[k] += int(model.trees.value[k, t, node - len(feature)])
+    return out
+
+
+@pytest.fixture
+def expected(model, binary_schema, rows):
+    return np.array([score_of(model, binary_schema, row) for row in rows.itertuples(index=False)])
+
+
+def test_scores_agree_with_the_oracle(model, binary_schema, rows, expected):
+    np.testing.assert_array_equal(scores(model, binary_schema, rows), expected)
+
+
+def test_scores_have_one_column_per_class(three_score_model, binary_schema, rows):
+    got = scores(three_score_model, binary_schema, rows[:50])
+    want = [score_of(three_score_model, binary_schema, row) for row in rows[:50].itertuples(index=False)]
+    np.testing.assert_array_equal(got, want)
+
+
+def test_blocks_do_not_change_scores(model, binary_schema, rows, expected, monkeypatch):
+    monkeypatch.setattr("dpgb_dask.released.predict.BLOCK_ROWS", 97)
+    np.testing.assert_array_equal(scores(model, binary_schema, rows), expected)
+
+
+def first_column(model):
+    score = scorer(model)
+    return lambda codes: score(codes)[:, 0]
+
+
+def test_dask_frame_keeps_index_and_divisions(model, binary_schema, rows, expected):
+    frame = dd.from_pandas(rows.set_index(np.arange(len(rows)) * 2), npartitions=4)
+    function = RowFunction(model, binary_schema, first_column)
+    one = apply(function, frame, np.dtype(np.int32))
+    assert isinstance(one, dd.Series)
+    assert one.name == "prediction"
+    assert one.divisions == frame.divisions
+    np.testing.assert_array_equal(one.compute(), expected[:, 0])
+    assert list(one.compute().index) == list(frame.index.compute())
+    many = scores(model, binary_schema, frame)
+    assert isinstance(many, dd.DataFrame)
+    assert many.divisions == frame.divisions
+    np.testing.assert_array_equal(many.compute().to_numpy(), expected)
+
+
+@pytest.fixture
+def numeric(rows):
+    """Rows as numbers; the categories become 0, 1, 2."""
+    table = rows.assign(color=rows["color"].map({"blue": 0, "green": 1, "red": 2}))
+    return table.to_numpy(np.float64)
+
+
+@pytest.fixture
+def numeric_schema(binary_schema):
+    data = binary_schema.to_dict()
+    data["features"]["color"]["categories"] = [0, 1, 2]
+    return type(binary_schema).from_dict(data)
+
+
+def test_dask_array_keeps_chunks_and_is_lazy(model, numeric_schema, numeric):
+    lazy = da.from_array(numeric, chunks=(400, 3))
+    want = scores(model, numeric_schema, numeric)
+    got = scores(model, numeric_schema, lazy)
+    assert got.chunks == ((400, 400, 400, 300), (1,))
+    np.testing.assert_array_equal(got.compute(scheduler="sync"), want)
+    function = RowFunction(model, numeric_schema, first_column)
+    one = apply(function, lazy, np.dtype(np.int32))
+    assert one.chunks == ((400, 400, 400, 300),)
+    np.testing.assert_array_equal(one.compute(scheduler="sync"), want[:, 0])
+
+
+def test_unknown_chunks_stay_unknown(model, numeric_schema, numeric):
+    lazy = da.from_array(numeric, chunks=(400, 4))
+    lazy = lazy[lazy[:, 2] > 45]
+    want = scores(model, numeric_schema, numeric[numeric[:, 2] > 45])
+    got = scores(model, numeric_schema, lazy)
+    assert np.isnan(got.chunks[0][0])
+    np.testing.assert_array_equal(got.compute(scheduler="sync"), want)
+
+
+def test_empty_partitions_and_no_rows_work(model, binary_schema, numeric_schema, rows, numeric):
+    assert scores(model, binary_schema, rows[:0]).shape == (0, 1)
+    assert scores(model, numeric_schema, numeric[:0]).shape == (0, 1)
+    frame = dd.concat([dd.from_pandas(rows[:0], npartitions=1), dd.from_pandas(rows, npartitions=2)])
+    assert len(scores(model, binary_schema, frame).compute()) == len(rows)
+
+
+@pytest.mark.parametrize("chunks", [None, 500])
+def test_dataarray_gives_a_dataarray(model, numeric_schema, numeric, chunks):
+    array = xr.DataArray(
+        numeric,
+        dims=("person", "column"),
+        coords={"person": np.arange(len(numeric)) * 3, "column": list(numeric_schema.names)},
+    )
+    array = array if chunks is None else array.chunk(person=chunks)
+    function = RowFunction(model, numeric_schema, first_column)
+    got = apply(function, array, np.dtype(np.int32))
+    assert isinstance(got, xr.DataArray)
+    assert got.dims == ("person",)
+    assert (got.chunks is not None) == (chunks is not None)
+    np.testing.assert_array_equal(got.coords["person"], array.coords["person"])
+    np.testing.assert_array_equal(got, scores(model, numeric_schema, numeric)[:, 0])
+    with pytest.raises(SchemaError, match="order"):
+        apply(function, array[:, ::-1], np.dtype(np.int32))
+
+
+@pytest.mark.parametrize("chunks", [None, 500])
+def test_dataset_gives_a_dataarray(model, binary_schema, rows, expected, chunks):
+    data = xr.Dataset({name: ("person", rows[name].to_numpy(object)) for name in ("color", "age", "z", "x")})
+    data = data.assign({n: data[n].astype(float) for n in ("age", "z", "x")})
+    data = data if chunks is None else data.chunk(person=chunks)
+    got = apply(RowFunction(model, binary_schema, first_column), data, np.dtype(np.int32))
+    assert got.dims == ("person",)
+    np.testing.assert_array_equal(got.compute(scheduler="sync"), expected[:, 0])
+
+
+def test_zarr_is_read_lazily(model, numeric_schema, numeric, tmp_path):
+    store = zarr.create_array(tmp_path / "a.zarr", shape=numeric.shape, chunks=(300, 4), dtype="f8")
+    store[:] = numeric
+    got = scores(model, numeric_schema, store)
+    assert isinstance(got, da.Array)
+    np.testing.assert_array_equal(got.compute(scheduler="sync"), scores(model, numeric_schema, numeric))
+
+
+def test_structure_is_checked_before_rows(model, binary_schema, rows):
+    with pytest.raises(SchemaError, match="order"):
+        scores(model, binary_schema, rows[rows.columns[::-1]])
+    with pytest.raises(SchemaError, match="missing"):
+        scores(model, binary_schema, dd.from_pandas(rows.drop(columns="age"), npartitions=2))
+    with pytest.raises(StructureError):
+        scores(model, binary_schema, np.zeros((3, 5)))
+    with pytest.raises(StructureError, match="ndim"):
+        scores(model, binary_schema, np.zeros(4))
+    with pytest.raises(StructureError, match="ndim"):
+        scores(model, binary_schema, da.zeros(4))
+
+
+def test_other_columns_may_be_present(model, rows, expected, binary_schema):
+    data = binary_schema.to_dict() | {"ignore": ["id"]}
+    schema = type(binary_schema).from_dict(data)
+    wide = pd.concat([pd.Series(0, rows.index, name="id"), rows, pd.Series(1, rows.index, name="target")], axis=1)
+    np.testing.assert_array_equal(scores(model, schema, wide), expected)
