@@ -105,9 +105,10 @@ def _squared(
 ) -> None:
     for i in range(out.shape[0]):
         r = np.int64(score[i]) - np.int64(target[i])
-        h = hess_steps if -clip_steps <= r <= clip_steps else 0
-        clipped = np.int64(min(max(r, -clip_steps), clip_steps))
-        out[i] = ((clipped >> 1) << 32) + h
+        kept = r if r < clip_steps else np.int64(clip_steps)
+        kept = kept if kept > -clip_steps else np.int64(-clip_steps)
+        h = hess_steps if kept == r else 0
+        out[i] = ((kept >> 1) << 32) + h
 
 
 def squared(
