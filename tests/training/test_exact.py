@@ -14,8 +14,8 @@ import zarr
 from distributed import Client, LocalCluster
 
 from dpgb_dask import DPGBClassifier, Schema
-from dpgb_dask.contracts.plan import Plan
 from dpgb_dask.components.stages import Bins, Forest, MainEffects, Pairs, Start
+from dpgb_dask.contracts.plan import Plan
 from dpgb_dask.testing import SeededNoise
 
 SCHEMA = Schema(
