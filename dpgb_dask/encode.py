@@ -335,7 +335,8 @@ def _parse_one(value: Any) -> float:
     cell = np.empty(1, dtype=object)
     cell[0] = value
     try:
-        return float(pd.to_numeric(cell, errors="coerce")[0])
+        parsed = pd.to_numeric(cell, errors="coerce")[0]
+        return math.nan if isinstance(parsed, complex) else float(parsed)
     except OverflowError:  # an integer beyond every float: the bound
         return math.inf if value > 0 else -math.inf
     except (TypeError, ValueError):

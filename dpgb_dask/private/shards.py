@@ -137,7 +137,9 @@ class _Update:
         start = 0 if old is None else old.trees.n_trees
         trees = new.trees
         self.trees = Trees(
-            trees.feature[start:], trees.threshold[start:], np.ascontiguousarray(trees.value[:, start:])
+            trees.feature[start:],
+            trees.threshold[start:],
+            np.ascontiguousarray(trees.value[:, start:]),
         )
 
     def add(self, codes: NDArray[np.uint8], score: NDArray[np.int32]) -> None:

@@ -1,0 +1,142 @@
+"""Data, models and queries of the private side's tests."""
+
+import numpy as np
+import pandas as pd
+
+from dpgb_dask.contracts.boundary import Receipt
+from dpgb_dask.contracts.grid import COARSE, FINE, Grid
+from dpgb_dask.contracts.model import FeatureBins, Model, PairTable, Trees, no_trees
+from dpgb_dask.contracts.plan import Shape
+from dpgb_dask.contracts.queries import (
+    CellCountsQuery,
+    CountQuery,
+    MainSumsQuery,
+    PairCells,
+    PairSumsQuery,
+    ResidualQuery,
+    TargetSumQuery,
+    TreeSumsQuery,
+)
+from dpgb_dask.contracts.schema import Categorical, Numeric, Schema
+from dpgb_dask.losses import SquaredGradient, logistic_gradient, softmax_gradient
+
+KEY = bytes(range(32))
+KINDS = ("binary", "multiclass", "numeric")
+N_BINS = (12, 8, 5)
+FEATURES = {"a": Numeric(-2, 2), "b": Numeric(0, 20, integer=True), "c": Categorical((0, 1, 2))}
+BINS = (
+    FeatureBins(np.linspace(-2, 2, 10), None, 12),
+    FeatureBins(np.arange(6) * 3 + 0.5, None, 8),
+    FeatureBins(None, np.array([3, 1, 0, 2, 4], np.uint8), 5),
+)
+
+
+def opened(raw):
+    """What only the controller may see."""
+    return raw._open(
+        Receipt("fit", "query", position=0, label="", price=0, sigma_steps=1, scale_bits=0)
+    )
+
+
+def schema_of(kind, max_weight=1):
+    """Three features, and a target of a kind."""
+    if kind == "numeric":
+        return Schema(FEATURES, target_bounds=(-1, 3), max_weight=max_weight)
+    return Schema(
+        FEATURES, classes=[0, 1] if kind == "binary" else [0, 1, 2], max_weight=max_weight
+    )
+
+
+def shape_of(kind, max_weight=1, weight_bits=0):
+    """The shape of a schema of a kind."""
+    return Shape(schema=schema_of(kind, max_weight), max_weight=max_weight, weight_bits=weight_bits)
+
+
+def rows_of(kind, n=3000, seed=0):
+    """A table with missing and unknown values, its target and weights; some rows weigh nothing."""
+    rng = np.random.default_rng(seed)
+    x = pd.DataFrame(
+        {
+            "a": rng.normal(size=n),
+            "b": rng.integers(-2, 23, n).astype(np.float64),
+            "c": rng.integers(0, 5, n).astype(np.float64),
+        }
+    )
+    x = x.mask(rng.random(x.shape) < 0.05)
+    if kind == "numeric":
+        y = rng.normal(1, 1, n)
+        y[::31] = np.nan
+    else:
+        y = rng.integers(0, 3 if kind == "binary" else 4, n).astype(np.float64)
+    weight = rng.uniform(-0.1, 3.5, n)
+    weight[::29] = np.nan
+    return x, y, weight
+
+
+def model_of(kind, seed=0, n_pairs=2, n_trees=3):
+    """A model with random tables, pairs and trees."""
+    rng = np.random.default_rng(seed)
+    n_scores = 3 if kind == "multiclass" else 1
+
+    def steps(*size):
+        return rng.integers(-60000, 60000, size, dtype=np.int32)
+
+    tables = tuple(steps(n, n_scores) for n in N_BINS)
+    pairs = tuple(
+        PairTable(p.i, p.j, p.map_i, p.map_j, steps(n_scores, p.n_i, p.n_j))
+        for p in pair_cells()[:n_pairs]
+    )
+    feature, threshold = tree_nodes(n_trees)
+    value = steps(n_scores, n_trees, 8)
+    trees = Trees(feature, threshold, value) if n_trees else no_trees(n_scores=n_scores)
+    return Model(BINS, steps(n_scores), tables, pairs, trees)
+
+
+def tree_nodes(n_trees, depth=3, seed=7):
+    """Random nodes; the first trees are the same for any number of them."""
+    rng = np.random.default_rng(seed)
+    nodes = (1 << depth) - 1
+    draws = rng.integers(0, 2**31, (n_trees, nodes, 2))
+    feature = (draws[..., 0] % 3).astype(np.uint16)
+    return feature, (draws[..., 1] % np.array(N_BINS)[feature]).astype(np.uint8)
+
+
+def pair_cells():
+    """Two coarse tables."""
+    maps = [(np.arange(n) * 3 // n).astype(np.uint8) for n in N_BINS]
+    return (PairCells(0, 1, maps[0], maps[1], 3, 3), PairCells(1, 2, maps[1], maps[2], 3, 3))
+
+
+def gradient_of(kind):
+    """The gradient of a kind of target."""
+    if kind == "binary":
+        return logistic_gradient(0.5, 0.5)
+    return softmax_gradient(3) if kind == "multiclass" else SquaredGradient(40001, 9000)
+
+
+def queries_of(kind, weight_bits=0):
+    """One query of every kind that fits the target, by name."""
+    schema = schema_of(kind)
+    n_scores = 3 if kind == "multiclass" else 1
+    price = {"label": "", "price": 1, "weight_bits": weight_bits}
+    grad = {**price, "gradient": gradient_of(kind), "n_scores": n_scores}
+    feature, threshold = tree_nodes(4, seed=8)
+    queries = {
+        "count": CountQuery(**price),
+        "coarse": CellCountsQuery(**price, n_uniform=COARSE, sizes=Grid.of(schema, COARSE).sizes),
+        "fine": CellCountsQuery(**price, n_uniform=FINE, sizes=Grid.of(schema, FINE).sizes),
+        "target": TargetSumQuery(**price, kind=kind, n_classes=max(2, n_scores)),
+        "main": MainSumsQuery(
+            **grad,
+            leaf_of_bin=tuple((np.arange(n) // 2).astype(np.uint8) for n in N_BINS),
+            n_leaves=tuple(-(-n // 2) for n in N_BINS),
+        ),
+        "pairs": PairSumsQuery(**grad, pairs=pair_cells()),
+        "trees": TreeSumsQuery(**grad, feature=feature, threshold=threshold),
+    }
+    if kind == "numeric":
+        queries["residual"] = ResidualQuery(**price, edges=np.array([1000, 50000, 90000]))
+    return queries
+
+
+ALL = [(kind, name) for kind in KINDS for name in queries_of(kind)]

@@ -1,0 +1,291 @@
+"""Row block → codes: every value has a place, only structure raises."""
+
+import decimal
+
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+import pytest
+
+from dpgb_dask.contracts.grid import FINE, Grid
+from dpgb_dask.contracts.model import FeatureBins
+from dpgb_dask.contracts.schema import Categorical, Numeric, Schema
+from dpgb_dask.encode import (
+    category_cells,
+    cells,
+    check_columns,
+    encode,
+    encode_target,
+    encode_weight,
+    numbers,
+)
+from dpgb_dask.errors import SchemaError, StructureError
+
+EDGES = np.array([-1.0, 0.0, 1.5])
+NAN = np.nan
+ONE = Schema({"x": (-3, 3)}, classes=[0, 1])
+BINS = (FeatureBins(EDGES, None, 5),)
+
+
+def code_of(values):
+    """Codes of one numeric column, as a list."""
+    return encode(pd.DataFrame({"x": values}), ONE, BINS)[0].tolist()
+
+
+NUMBER_COLUMNS = {
+    "float64": (np.array([-5, -1, 0, 1, 2, NAN]), [0, 0, 1, 2, 3, 4]),
+    "float32": (np.array([-5, -1, 0, 1, 2, NAN], np.float32), [0, 0, 1, 2, 3, 4]),
+    "float16": (np.array([-np.inf, 1.5, np.inf], np.float16), [0, 2, 3]),
+    "inf": (np.array([np.inf, -np.inf]), [3, 0]),
+    "longdouble": (np.array(["1e4000", "-1e4000", "0.5"], np.longdouble), [3, 0, 2]),
+    "big-endian": (np.array([-5, 1, 2], ">f8"), [0, 2, 3]),
+    "int64": (np.array([-5, 0, 2]), [0, 1, 3]),
+    "uint8": (np.array([0, 1, 255], np.uint8), [1, 2, 3]),
+    "bool": (np.array([False, True]), [1, 2]),
+    "Int64": (pd.array([-5, None, 2], "Int64"), [0, 4, 3]),
+    "Float64": (pd.array([-5, None, 2], "Float64"), [0, 4, 3]),
+    "boolean": (pd.array([False, None, True], "boolean"), [1, 4, 2]),
+    "arrow int": (pd.array([-5, None, 2], pd.ArrowDtype(pa.int64())), [0, 4, 3]),
+    "arrow bool": (pd.array([False, None, True], pd.ArrowDtype(pa.bool_())), [1, 4, 2]),
+    "arrow decimal": (
+        pd.array([decimal.Decimal("1.50"), None], pd.ArrowDtype(pa.decimal128(5, 2))),
+        [2, 4],
+    ),
+    "arrow null": (pd.array([None, None], pd.ArrowDtype(pa.null())), [4, 4]),
+    "categorical of numbers": (pd.Categorical([2, 0, None, 2]), [3, 1, 4, 3]),
+    "sparse": (pd.arrays.SparseArray([0.0, 2.0, NAN]), [1, 3, 4]),
+    "object": (
+        np.array([1, "0.5", None, "many", b"2", True, decimal.Decimal(1), pd.NA, [1]], object),
+        [2, 2, 4, 4, 3, 2, 2, 4, 4],
+    ),
+    "huge": (np.array([10**400, -(10**400), 1, "x", 2**63, 1j], object), [3, 0, 2, 4, 3, 4]),
+}
+
+
+@pytest.mark.parametrize("name", NUMBER_COLUMNS)
+def test_numbers_have_a_total_map(name):
+    values, expected = NUMBER_COLUMNS[name]
+    dtype = object if values.dtype == object else None  # pandas would make text of it
+    assert code_of(pd.Series(values, dtype=dtype)) == expected
+
+
+@pytest.mark.parametrize("name", ["object", "huge"])
+def test_a_value_is_read_the_same_alone_and_among_others(name):
+    values, expected = NUMBER_COLUMNS[name]
+    alone = [code_of(pd.Series(values[k : k + 1], dtype=object))[0] for k in range(len(values))]
+    assert alone == expected
+
+
+def test_masked_values_are_missing():
+    column = np.ma.masked_array([[1.0], [2.0]], [[True], [False]])
+    assert encode(column, ONE, BINS).tolist() == [[4, 3]]
+
+
+CATEGORIES = ("a", "b", "c")
+CATEGORY_COLUMNS = {
+    "object": np.array(["b", "a", "z", None, NAN, 3, [1]], object),
+    "unhashable": np.array(["b", ["a"], {}], object),
+    "fixed": np.array(["b", "a", "z"]),
+    "bytes": np.array([b"b", b"a", b"\xff"]),
+    "numpy string": np.array(["b", "z"], np.dtypes.StringDType()),
+    "str": pd.array(["b", None, "z"], "str"),
+    "string": pd.array(["b", None, "z"], "string"),
+    "arrow": pd.array(["b", None, "z"], pd.ArrowDtype(pa.string())),
+    "arrow dictionary": pd.array(
+        ["b", None, "z"], pd.ArrowDtype(pa.dictionary(pa.int8(), pa.string()))
+    ),
+    "categorical": pd.Categorical(["b", "z", None, "c"]),
+    "numbers": np.array([1.0, NAN]),
+    "dates": np.array(["2020-01-01"], "datetime64[s]"),
+}
+CATEGORY_CODES = {
+    "object": [1, 0, 3, 4, 4, 3, 3],
+    "unhashable": [1, 3, 3],
+    "fixed": [1, 0, 3],
+    "bytes": [1, 0, 3],
+    "numpy string": [1, 3],
+    "categorical": [1, 3, 4, 2],
+    "numbers": [3, 4],
+    "dates": [3],
+}
+
+
+@pytest.mark.parametrize("name", CATEGORY_COLUMNS)
+def test_categories_have_a_total_map(name):
+    column = pd.Series(CATEGORY_COLUMNS[name])
+    expected = CATEGORY_CODES.get(name, [1, 4, 3])
+    assert category_cells(column, CATEGORIES).tolist() == expected
+    if isinstance(CATEGORY_COLUMNS[name], np.ndarray):
+        assert category_cells(CATEGORY_COLUMNS[name], CATEGORIES).tolist() == expected
+
+
+@pytest.mark.parametrize(
+    "column",
+    [
+        np.array([3, 1, 7]),
+        np.array([3, 1, 7], np.float32),
+        np.array([3, 1, 7], np.uint8),
+        np.array([3, 1.0, 7], object),
+        pd.array([3, 1, 7], "Int64"),
+        pd.Categorical([3, 1, 7]),
+    ],
+    ids=lambda c: str(c.dtype),
+)
+def test_integer_categories_match_any_number_type(column):
+    assert category_cells(pd.Series(column), (1, 2, 3)).tolist() == [2, 0, 3]
+
+
+def test_booleans_match_boolean_and_number_categories():
+    assert category_cells(np.array([True, False]), (False, True)).tolist() == [1, 0]
+    assert category_cells(np.array([1.0, 0.0, NAN]), (False, True)).tolist() == [1, 0, 3]
+    assert category_cells(pd.array([True, None], "boolean"), (0, 1)).tolist() == [1, 3]
+
+
+def test_encode_gives_the_same_codes_for_every_kind_of_block():
+    rng = np.random.default_rng(0)
+    schema = Schema({"x": (-3, 3), "c": Categorical((0, 1, 2)), "k": (0, 5)}, classes=[0, 1])
+    bins = (
+        FeatureBins(EDGES, None, 5),
+        FeatureBins(None, np.array([1, 0, 1, 2, 3], np.uint8), 4),
+        FeatureBins(np.array([2.5]), None, 3),
+    )
+    n = 1000
+    matrix = np.stack(
+        [rng.normal(size=n), rng.integers(0, 5, n), rng.integers(0, 6, n)], axis=1
+    ).astype(np.float32)
+    matrix[::7] = NAN
+    frame = pd.DataFrame(matrix, columns=["x", "c", "k"])
+    blocks = [
+        matrix,
+        np.asfortranarray(matrix),
+        matrix.astype(np.float64),
+        matrix.astype(">f4"),
+        matrix.astype(object),
+        np.repeat(matrix, 2, axis=0)[::2],
+        frame,
+        frame.astype({"c": "Int64", "k": "Float32"}),
+        tuple(matrix.T),
+    ]
+    expected = encode(frame, schema, bins)
+    assert expected.flags.c_contiguous
+    for block in blocks:
+        np.testing.assert_array_equal(encode(block, schema, bins), expected)
+
+
+def test_cells_follow_the_public_grid():
+    schema = Schema({"x": (-1, 1), "c": ["a", "b"]}, classes=[0, 1])
+    grid = Grid.of(schema, FINE)
+    frame = pd.DataFrame({"x": [-9.0, 9.0, NAN, 0.3], "c": ["b", "z", None, "a"]})
+    out = cells(frame, schema, grid)
+    edges = grid.edges[0]
+    assert out[0].tolist() == [0, len(edges), len(edges) + 1, np.searchsorted(edges, 0.3)]
+    assert out[1].tolist() == [1, 2, 3, 0]
+
+
+def test_labels_unknown_are_invalid():
+    schema = Schema({"x": (0, 1)}, classes=["no", "yes", "maybe"])
+    label, valid = encode_target(pd.Series(["yes", "?", None, "maybe"]), schema)
+    assert label.dtype == np.uint8
+    assert label[valid].tolist() == [1, 2]
+    assert valid.tolist() == [True, False, False, True]
+
+
+@pytest.mark.parametrize("bounds", [(-2.0, 6.0), (-1.7e308, 1.7e308), (0.0, 1e-300)])
+def test_numeric_targets_are_clipped_to_public_bounds(bounds):
+    schema = Schema({"x": (0, 1)}, target_bounds=bounds)
+    low, high = bounds
+    y = np.array([low, high, low / 2 + high / 2, np.inf, -np.inf, NAN])
+    steps, valid = encode_target(y, schema)
+    assert steps.dtype == np.int32
+    assert steps[:5].tolist() == [-65536, 65536, 0, 65536, -65536]
+    assert valid.tolist() == [True] * 5 + [False]
+
+
+def test_weights_are_rounded_down_and_clipped():
+    w = np.array([0.0, 0.3, 1.0, 2.99, 9.0, np.inf, NAN, -1.0, -np.inf])
+    steps = encode_weight(w, 3, 2)
+    assert steps.dtype == np.int32
+    assert steps.tolist() == [0, 1, 4, 11, 12, 12, 0, 0, 0]
+
+
+# ---- structure -------------------------------------------------------------------------------------------------------
+
+SCHEMA = Schema(
+    {"x": Numeric(0, 1), "c": Categorical(("a", "b"))}, classes=[0, 1], target="y", ignore=["id"]
+)
+
+
+def frame_of(**columns):
+    return pd.DataFrame({name: pd.Series(values) for name, values in columns.items()})
+
+
+def test_declared_columns_that_are_no_features_may_stay():
+    frame = frame_of(id=[1], x=[0.5], y=[1], c=["a"])
+    assert check_columns(frame, SCHEMA) == (1, 3)
+
+
+@pytest.mark.parametrize(
+    ("frame", "match"),
+    [
+        (frame_of(x=[0.5]), r"missing=\['c'\]"),
+        (frame_of(x=[0.5], c=["a"], d=[1]), r"not declared=\['d'\]"),
+        (frame_of(X=[0.5], c=["a"]), r"missing=\['x'\].*not declared=\['X'\]"),
+        (frame_of(c=["a"], x=[0.5]), "another order"),
+        (pd.concat([frame_of(x=[0.5], c=["a"]), frame_of(x=[1.0])], axis=1), "twice"),
+    ],
+)
+def test_columns_that_do_not_match_raise(frame, match):
+    with pytest.raises(SchemaError, match=match):
+        check_columns(frame, SCHEMA)
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        pd.array(["1"], "str"),
+        pd.array(["1"], "string"),
+        pd.array(["1"], pd.ArrowDtype(pa.string())),
+        pd.array(["1"], pd.ArrowDtype(pa.dictionary(pa.int8(), pa.string()))),
+        pd.Categorical(["1"]),
+        pd.Categorical(pd.Index(["1"], dtype=object)),
+        np.array(["2020-01-01"], "datetime64[s]"),
+        np.array([1j]),
+    ],
+    ids=lambda v: str(v.dtype),
+)
+def test_a_typed_column_that_is_no_number_raises(values):
+    with pytest.raises(SchemaError, match="'x' is declared numeric"):
+        check_columns(frame_of(x=values, c=["a"]), SCHEMA)
+
+
+@pytest.mark.parametrize("dtype", ["U3", "S3", np.dtypes.StringDType()])
+def test_a_text_array_raises_where_numbers_are_declared(dtype):
+    with pytest.raises(SchemaError, match="'x' is declared numeric"):
+        check_columns(np.zeros((3, 2)).astype(dtype), SCHEMA)
+
+
+def test_untyped_columns_are_allowed():
+    check_columns(frame_of(x=pd.Series(["1"], dtype=object), c=["a"]), SCHEMA)
+    check_columns(frame_of(x=pd.array([None], pd.ArrowDtype(pa.null())), c=["a"]), SCHEMA)
+
+
+def test_arrays_match_by_position_and_width():
+    assert check_columns(np.zeros((0, 2)), SCHEMA) == (0, 1)
+    assert check_columns(pd.DataFrame(np.zeros((3, 2))), SCHEMA) == (0, 1)
+    with pytest.raises(StructureError, match="3 columns"):
+        check_columns(np.zeros((4, 3)), SCHEMA)
+    with pytest.raises(StructureError, match="two dimensions"):
+        check_columns(np.zeros(4), SCHEMA)
+
+
+def test_a_text_target_raises_where_a_number_is_declared():
+    schema = Schema({"x": (0, 1)}, target_bounds=(0, 1))
+    check_columns(np.zeros(3), schema, target=True)
+    check_columns(np.array(["a"]), SCHEMA, target=True)
+    with pytest.raises(SchemaError, match="target 'target' is declared numeric"):
+        check_columns(np.array(["a"]), schema, target=True)
+
+
+def test_numbers_does_not_copy_floats():
+    x = np.arange(4.0)
+    assert numbers(x) is x
