@@ -39,6 +39,7 @@ from sqlalchemy import (
     event,
     insert,
     select,
+    text,
     update,
 )
 from sqlalchemy.engine import URL, make_url
@@ -358,6 +359,8 @@ class Ledger:
     def settle(self, fit_id: str) -> int:
         """Close an unfinished fit for good, erase its key, and charge only the rounds it opened.
 
+        A fit that ended keeps its charge; what a crash left of its key is erased.
+
         Returns
         -------
         int
@@ -372,16 +375,21 @@ class Ledger:
         """
         with self._transaction(keep_head=True) as book:
             fit = book.fit(fit_id)
-            book.require_open(fit_id, fit)
-            opened = book.entries((_entries.c.fit_id == fit_id) & (_entries.c.kind == "OPENED"))
-            charge = sum(int(entry.body["price"]) for entry in opened)
-            account = book.account(fit["account"])
-            spent = account.spent - int(fit["price"]) + charge
-            book.execute(
-                update(_accounts).where(_accounts.c.name == account.name).values(spent=str(spent))
-            )
-            book.execute(update(_fits).where(_fits.c.fit_id == fit_id).values(state="SETTLED"))
-            book.append("SETTLED", account.name, fit_id, {"charge": str(charge)})
+            charge = int(fit["price"])
+            if fit["state"] == "RESERVED":
+                opened = book.entries((_entries.c.fit_id == fit_id) & (_entries.c.kind == "OPENED"))
+                charge = sum(int(entry.body["price"]) for entry in opened)
+                account = book.account(fit["account"])
+                spent = str(account.spent - int(fit["price"]) + charge)
+                book.execute(
+                    update(_accounts).where(_accounts.c.name == account.name).values(spent=spent)
+                )
+                book.execute(
+                    update(_fits)
+                    .where(_fits.c.fit_id == fit_id)
+                    .values(state="SETTLED", price=str(charge))
+                )
+                book.append("SETTLED", account.name, fit_id, {"charge": str(charge)})
         self._erase_key(fit_id)
         return charge
 
@@ -506,7 +514,11 @@ class Ledger:
 
     def _address(self) -> str:
         """Return the address without its password; libpq finds one in PGPASSWORD or .pgpass."""
-        return self._url.set(password=None).render_as_string(hide_password=False)
+        url = self._url  # URL.set(password=None) would keep it
+        public = URL.create(
+            url.drivername, url.username, None, url.host, url.port, url.database, url.query
+        )
+        return public.difference_update_query(["password", "sslpassword"]).render_as_string(False)
 
     def _erase_key(self, fit_id: str) -> None:
         path = self.key_path(fit_id)
@@ -533,6 +545,10 @@ class Ledger:
                 event.listen(engine, "connect", _configure_sqlite)
                 event.listen(engine, "begin", _begin_immediate)
             with engine.begin() as connection:
+                if (
+                    self._url.drivername != "sqlite"
+                ):  # two processes must not make the tables at once
+                    connection.execute(text("SELECT pg_advisory_xact_lock(684279)"))
                 _metadata.create_all(connection)
                 if connection.execute(select(_head.c.id)).first() is None:
                     connection.execute(insert(_head).values(id=1, seq=0, hash=GENESIS))
@@ -549,27 +565,39 @@ class Ledger:
         the chain still contains.
         """
         with self._lock:
+            pending: Path | None = None
             try:
                 engine = self._connect()
                 with engine.begin() as connection:
                     book = _Book(connection, self._newest_known())
                     yield book
-                    pending = self._write_head(book.head) if keep_head else None
+                    if keep_head and self._head_file is not None:
+                        pending = _write_head(self._head_file, book.head)
                 self._known = book.head
-                if pending is not None and self._path is not None:
-                    pending.replace(_head_file(self._path))
+                if pending is not None and self._head_file is not None:
+                    pending.replace(self._head_file)
             except SQLAlchemyError as error:
                 raise LedgerUnavailableError(self._unavailable(error)) from error
             except OSError as error:
                 raise LedgerUnavailableError(
                     f"{self!r} cannot be written ({error.strerror}). Give a ledger in a writable directory."
                 ) from error
+            finally:
+                if pending is not None:
+                    pending.unlink(missing_ok=True)
+
+    @property
+    def _head_file(self) -> Path | None:
+        """Where the newest head is kept outside the database."""
+        if self._path is not None:
+            return self._path.with_name(f"{self._path.name}.head")
+        return None if self.directory is None else self.directory / "head"
 
     def _newest_known(self) -> tuple[int, str]:
-        """Return the newest head known to this process or kept beside the file."""
-        if self._path is None:
+        """Return the newest head known to this process or kept outside the database."""
+        file = self._head_file
+        if file is None:
             return self._known
-        file = _head_file(self._path)
         try:
             kept = json.loads(file.read_text(encoding="utf-8"))
             known = (int(kept["seq"]), str(kept["hash"]))
@@ -580,17 +608,6 @@ class Ledger:
                 f"{str(file)!r} is damaged: the newest head of the ledger is not known."
             ) from error
         return max(known, self._known)
-
-    def _write_head(self, head: tuple[int, str]) -> Path | None:
-        """Write a head that is not committed yet, under a name of this thread only."""
-        if self._path is None:
-            return None
-        pending = _head_file(self._path, f".{os.getpid()}-{threading.get_ident()}")
-        with pending.open("w", encoding="utf-8") as file:
-            json.dump({"seq": head[0], "hash": head[1]}, file)
-            file.flush()
-            os.fsync(file.fileno())
-        return pending
 
     def _unavailable(self, error: SQLAlchemyError) -> str:
         cause = str(getattr(error, "orig", None) or type(error).__name__).strip().splitlines()
@@ -734,7 +751,7 @@ class _Book:
                 fits[fit_id] = (name, kind, fits[fit_id][2])
             elif kind == "SETTLED":
                 accounts[name]["spent"] += int(body["charge"]) - fits[fit_id][2]
-                fits[fit_id] = (name, kind, fits[fit_id][2])
+                fits[fit_id] = (name, kind, int(body["charge"]))
         told = {
             a.name: {
                 "epsilon": repr(a.epsilon), "delta": repr(a.delta), "analysis": a.analysis, "cap": str(a.cap),
@@ -817,8 +834,15 @@ def _sqlite_path(url: URL) -> Path | None:
     return Path(name).expanduser().absolute()
 
 
-def _head_file(path: Path, suffix: str = "") -> Path:
-    return path.with_name(f"{path.name}.head{suffix}")
+def _write_head(file: Path, head: tuple[int, str]) -> Path:
+    """Write a head that is not committed yet, under a name of this thread only."""
+    file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    pending = file.with_name(f"{file.name}.{os.getpid()}-{threading.get_ident()}")
+    with pending.open("w", encoding="utf-8") as out:
+        json.dump({"seq": head[0], "hash": head[1]}, out)
+        out.flush()
+        os.fsync(out.fileno())
+    return pending
 
 
 def _refuse_network(path: Path) -> None:

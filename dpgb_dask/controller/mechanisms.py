@@ -159,7 +159,7 @@ def _draw(
     position: int,
     sigma: np.uint64,
     mask: np.uint64,
-) -> tuple[int, int]:
+) -> tuple[np.int64, int]:
     """One value and the next position, which lies behind the buffer if the words ended."""
     while position < words.size:
         k = 0
@@ -184,9 +184,11 @@ def _draw(
             keep, position = _exp_minus_rest(words, position, k, j, sigma, mask)
             trial += 1
         if keep and position <= words.size:
-            value = k * int(sigma) + int(j)
+            value = np.int64(k) * np.int64(sigma) + np.int64(
+                j
+            )  # int64 with uint64 would become a float
             return (-value if minus != _U0 else value), position
-    return 0, _EXHAUSTED
+    return np.int64(0), _EXHAUSTED
 
 
 @kernel

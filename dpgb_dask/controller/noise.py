@@ -143,9 +143,11 @@ def write_key(path: Path, key: bytes) -> None:
     LedgerUnavailableError
         If the file cannot be made; nothing is left behind.
     """
+    made = False
     try:
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         descriptor = os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600)
+        made = True
         try:
             os.write(descriptor, key)
             os.fsync(descriptor)
@@ -153,8 +155,9 @@ def write_key(path: Path, key: bytes) -> None:
             os.close(descriptor)
         sync_directory(path.parent)
     except OSError as error:
-        with contextlib.suppress(OSError):
-            path.unlink(missing_ok=True)
+        if made:  # never the key of another fit
+            with contextlib.suppress(OSError):
+                path.unlink()
         raise LedgerUnavailableError(
             f"The key file {str(path)!r} cannot be written ({error.strerror}), so nothing is charged. "
             "Give a ledger in a writable directory."

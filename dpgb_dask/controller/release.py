@@ -174,7 +174,7 @@ class Controller:
         ):  # the same fit has the same id, so that its model is the same to the byte
             fit_id = (
                 "seeded-"
-                + key.seal("fit id", json.dumps(terms.to_json(), sort_keys=True).encode())[:17]
+                + key.seal("fit id", json.dumps(terms.to_json(), sort_keys=True).encode())[:24]
             )
         book = ledger
         if book is None:

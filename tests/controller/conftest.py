@@ -1,0 +1,16 @@
+import pytest
+
+from dpgb_dask.controller.ledger import Ledger
+
+
+@pytest.fixture
+def url(tmp_path):
+    return f"sqlite:///{tmp_path}/budget.db"
+
+
+@pytest.fixture
+def ledger(url):
+    """A ledger file with account 'a' of ε = 3: room for seven fits of ε = 1."""
+    made = Ledger(url)
+    made.open_account("a", epsilon=3.0, delta=1e-6)
+    return made

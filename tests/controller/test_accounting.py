@@ -1,0 +1,144 @@
+import math
+from fractions import Fraction
+
+import numpy as np
+import pytest
+
+from dpgb_dask.contracts.queries import PRICE_ONE
+from dpgb_dask.controller import accounting
+from dpgb_dask.controller.accounting import (
+    delta_of,
+    epsilon_of,
+    epsilon_within,
+    mu_of,
+    price,
+    scale_for,
+    sigma_for,
+    total_price,
+    zcdp_epsilon,
+)
+from dpgb_dask.errors import PlanError
+
+
+def integrated_delta(mu, epsilon):
+    """δ = ∫ (φ(x-μ) - e^ε φ(x))₊ dx by Simpson's rule: the definition, not the closed form."""
+    start = epsilon / mu + mu / 2
+    x = np.linspace(start, start + 14 + mu, 400_001)
+    y = (np.exp(-((x - mu) ** 2) / 2) - np.exp(epsilon - x * x / 2)) / math.sqrt(2 * math.pi)
+    weights = np.ones(len(x))
+    weights[1:-1:2], weights[2:-1:2] = 4, 2
+    return float((weights * y).sum() * (x[1] - x[0]) / 3)
+
+
+@pytest.mark.parametrize(
+    ("mu", "epsilon"),
+    [(0.2367, 1), (0.0275, 0.1), (1.53, 8), (0.5, 0.0), (3, 2), (0.003, 0.01), (6, 50)],
+)
+def test_delta_of_is_the_integral(mu, epsilon):
+    exact = integrated_delta(mu, epsilon)
+    assert delta_of(mu, epsilon) == pytest.approx(exact, rel=1e-7)
+
+
+def test_mu_of_known_values():
+    assert mu_of(1.0, 1e-6) == pytest.approx(0.23670438, abs=1e-8)
+    # 300 Gaussians at ε = 1, δ = 1e-6 need noise 73.17 each (dp_accounting, notes)
+    assert math.sqrt(300) / mu_of(1.0, 1e-6) == pytest.approx(73.17, abs=0.01)
+    assert epsilon_of(0.2, 1e-6) == pytest.approx(0.8341, abs=5e-5)
+    assert zcdp_epsilon(0.2, 1e-6) == pytest.approx(0.9000, abs=5e-4)
+    assert zcdp_epsilon(2 / 3, 1e-6) == pytest.approx(3.3188, abs=5e-4)
+
+
+@pytest.mark.parametrize("epsilon", [1e-3, 0.1, 1.0, 8.0, 50.0, 1e3])
+@pytest.mark.parametrize("delta", [1e-300, 1e-12, 1e-6, 0.3])
+def test_curves_round_towards_safety(epsilon, delta):
+    mu = mu_of(epsilon, delta)
+    assert delta_of(mu, epsilon) <= delta < delta_of(mu * (1 + 1e-9), epsilon)
+    back = epsilon_of(mu, delta)
+    assert back == pytest.approx(epsilon, rel=1e-9)
+    assert delta_of(mu, back) <= delta
+    if delta < 0.1:
+        assert zcdp_epsilon(mu, delta) > back
+
+
+def test_curves_at_the_ends():
+    assert delta_of(0.0, 1.0) == 0.0
+    assert delta_of(1e4, 0.0) == pytest.approx(1.0)
+    assert epsilon_of(0.1, 0.5) == 0.0
+    assert zcdp_epsilon(0.0, 1e-6) == 0.0
+
+
+@pytest.mark.parametrize("l2_squared", [1, 2, 3, 5 * 2**30, 14 * 3**40])
+@pytest.mark.parametrize("sigma", [1, 2, 1000, 2**20 + 7, 2**45 + 1])
+def test_price_is_rounded_up(l2_squared, sigma):
+    exact = Fraction(l2_squared) / (Fraction(sigma) ** 2 - Fraction(1, 12)) * PRICE_ONE
+    assert 0 <= price(l2_squared, sigma) - exact < 1
+
+
+@pytest.mark.parametrize("l2_squared", [1, 2, 3, 5 * 2**30, 14 * 3**40])
+@pytest.mark.parametrize(
+    "affordable", [1, 17, 10**9, PRICE_ONE // 50, PRICE_ONE * 3 + 1, PRICE_ONE * 90]
+)
+def test_sigma_for_is_the_least(l2_squared, affordable):
+    sigma = sigma_for(l2_squared, affordable)
+    assert price(l2_squared, sigma) <= affordable
+    assert sigma == 1 or price(l2_squared, sigma - 1) > affordable
+
+
+@pytest.mark.parametrize("l2_squared", [1, 6, 2**31, 2**60 + 1])
+@pytest.mark.parametrize("bits", [20, 27])
+@pytest.mark.parametrize("affordable", [PRICE_ONE // 10**4, PRICE_ONE, PRICE_ONE * 90])
+def test_scale_for_is_the_least(l2_squared, affordable, bits):
+    scale, sigma = scale_for(l2_squared, affordable, bits)
+    assert sigma >= 1 << bits
+    assert price(l2_squared << 2 * scale, sigma) <= affordable
+    assert scale == 0 or sigma_for(l2_squared << 2 * (scale - 1), affordable) < 1 << bits
+
+
+def test_total_price_is_rounded_down_and_keeps_slack():
+    mu = mu_of(1.0, 1e-6 * 0.999)
+    assert 0 <= Fraction(mu) ** 2 * PRICE_ONE - total_price(1.0, 1e-6) < 1
+    assert total_price(1.0, 1e-6) < int(Fraction(mu_of(1.0, 1e-6)) ** 2 * PRICE_ONE)
+    with pytest.raises(PlanError, match="larger epsilon"):
+        total_price(1e-7, 1e-9)
+
+
+@pytest.mark.parametrize("epsilon", [0.01, 1.0, 3.0, 20.0])
+def test_epsilon_within_fits_and_is_the_largest(epsilon):
+    budget = total_price(epsilon, 1e-6)
+    found = epsilon_within(budget, 1e-6)
+    assert found == pytest.approx(epsilon, rel=1e-9)
+    assert total_price(found, 1e-6) <= budget
+    assert epsilon_within(0, 1e-6) == 0.0
+
+
+@pytest.mark.parametrize("epsilon", [0.1, 1.0, 8.0, 25.0, 50.0])
+def test_min_sigma_keeps_slack_below_a_thousandth(epsilon):
+    bits = accounting.min_sigma_bits_for(epsilon, 1e-6)
+    assert bits >= 20
+    assert accounting.slack(epsilon, accounting.distance(bits)) <= 1e-9
+
+
+def test_min_sigma_refuses_an_epsilon_it_cannot_prove():
+    with pytest.raises(PlanError, match=r"epsilon=100 is too large.*at most epsilon=56") as info:
+        accounting.min_sigma_bits_for(100.0, 1e-6)
+    assert accounting.min_sigma_bits_for(56.0, 1e-6) == 32, info.value
+
+
+def total_variation(sigma, variance):
+    """Return the distance of the discrete Gaussian to the rounded Gaussian of a variance."""
+    n = np.arange(0, 12 * sigma)
+    weights = np.exp(-(n**2) / (2 * sigma**2))
+    discrete = weights / (2 * weights.sum() - 1)
+    tail = np.array(
+        [0.5 * math.erfc((k - 0.5) / math.sqrt(2 * variance)) for k in range(12 * sigma + 1)]
+    )
+    rounded = tail[:-1] - tail[1:]
+    difference = np.abs(discrete - rounded)
+    return difference[1:].sum() + difference[0] / 2
+
+
+@pytest.mark.parametrize("sigma", [4, 5, 8, 16, 32])
+def test_discrete_gaussian_is_close_to_a_rounded_one(sigma):
+    distance = total_variation(sigma, sigma**2 - 1 / 12) * sigma**4
+    assert 4e-4 < distance <= accounting.DISTANCE
+    assert total_variation(sigma, sigma**2) * sigma**4 > 2 * accounting.DISTANCE  # the 1/12 matters

@@ -1,0 +1,346 @@
+import copy
+import gc
+import pickle
+import sqlite3
+import subprocess
+import sys
+import threading
+from pathlib import Path
+
+import pytest
+from controller_parts import query, raw, reserve
+from sklearn.base import clone
+
+from dpgb_dask.controller import ledger as ledger_module
+from dpgb_dask.controller.accounting import total_price
+from dpgb_dask.controller.ledger import Ledger
+from dpgb_dask.controller.release import Controller
+from dpgb_dask.errors import (
+    BudgetExceededError,
+    LedgerError,
+    LedgerUnavailableError,
+    PlanError,
+)
+
+FIT = total_price(1.0, 1e-6)
+CAP = total_price(3.0, 1e-6)
+
+
+def backup(url, to):
+    """Copy a ledger's database file, as an operator's backup would."""
+    source, target = sqlite3.connect(url.removeprefix("sqlite:///")), sqlite3.connect(to)
+    source.backup(target)
+    source.close()
+    target.close()
+
+
+def change(url, statement):
+    connection = sqlite3.connect(url.removeprefix("sqlite:///"))
+    connection.execute(statement)
+    connection.commit()
+    connection.close()
+
+
+def test_open_account_twice_changes_nothing(ledger):
+    reserve(ledger)
+    ledger.open_account("a", epsilon=3, delta=1e-6)
+    assert ledger.account("a").spent == FIT
+    with pytest.raises(LedgerError, match="another cap"):
+        ledger.open_account("a", epsilon=4.0, delta=1e-6)
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"epsilon": 0.0},
+        {"epsilon": float("nan")},
+        {"delta": 1.0},
+        {"delta": 0.0},
+        {"epsilon": 1e-9, "delta": 1e-9},
+    ],
+)
+def test_open_account_refuses_a_cap(ledger, wrong):
+    with pytest.raises(PlanError):
+        ledger.open_account("b", **({"epsilon": 1.0, "delta": 1e-6} | wrong))
+    assert [a.name for a in ledger.accounts()] == ["a"]
+
+
+def test_open_account_refuses_name_and_analysis(ledger):
+    with pytest.raises(LedgerError, match="analysis='pld'"):
+        ledger.open_account("b", epsilon=1.0, delta=1e-6, analysis="pld")
+    with pytest.raises(LedgerError, match="1 to 200"):
+        ledger.open_account("", epsilon=1.0, delta=1e-6)
+
+
+def test_cap_is_rounded_down_and_charged_exactly(ledger):
+    assert ledger.account("a").cap == CAP
+    assert ledger.remaining("a") == 3.0
+    reserve(ledger)
+    left = ledger.remaining("a")
+    assert left == pytest.approx(2.7708, abs=1e-3)
+    assert total_price(left, 1e-6) <= CAP - FIT
+    assert ledger.account("a").left == CAP - FIT
+
+
+def test_budget_exceeded_says_what_would_fit(ledger):
+    for _ in range(CAP // FIT):
+        reserve(ledger)
+    before = ledger.history("a")
+    with pytest.raises(BudgetExceededError) as info:
+        reserve(ledger)
+    lines = [line.split() for line in str(info.value).splitlines()]
+    amounts = {line[0]: float(line[1]) for line in lines[1:4]}
+    assert amounts["requested"] - amounts["remaining"] == pytest.approx(
+        amounts["difference"], abs=2e-9
+    )
+    assert "'a'" in str(info.value)
+    fits = float(lines[4][2].removeprefix("epsilon="))
+    assert fits == pytest.approx(ledger.remaining("a"), rel=1e-5)
+    assert ledger.history("a") == before
+    reserve(ledger, budget=type(reserve().budget)(epsilon=fits * 0.9999, delta=1e-6))
+
+
+def test_unknown_account_and_fit(ledger):
+    with pytest.raises(LedgerError, match=r"'b' is not in the ledger. It has: \['a'\]"):
+        ledger.remaining("b")
+    with pytest.raises(LedgerError, match="fit_id='x' is not"):
+        ledger.settle("x")
+
+
+@pytest.mark.parametrize("shared", [True, False])
+def test_racing_threads_are_granted_the_cap_exactly(ledger, url, shared):
+    barrier = threading.Barrier(8)
+    granted, refused, other = [], [], []
+
+    def race():
+        mine = ledger if shared else Ledger(url)
+        barrier.wait()
+        for _ in range(2):
+            try:
+                granted.append(reserve(mine).fit_id)
+            except BudgetExceededError:
+                refused.append(1)
+            except Exception as error:
+                other.append(error)
+
+    threads = [threading.Thread(target=race) for _ in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not other
+    assert len(granted) == CAP // FIT == 7
+    assert len(refused) == 9
+    assert ledger.account("a").spent == 7 * FIT
+    ledger.verify()
+
+
+def test_two_processes_share_one_account(ledger, url):
+    code = (
+        "import sys; from controller_parts import reserve\n"
+        "from dpgb_dask.controller.ledger import Ledger\n"
+        "reserve(Ledger(sys.argv[1]))"
+    )
+    root = Path(__file__).parents[1]  # controller_parts.py
+    subprocess.run([sys.executable, "-c", code, url], check=True, cwd=root)
+    reserve(ledger)
+    assert ledger.account("a").spent == 2 * FIT
+    ledger.verify()
+
+
+def test_crash_after_reserve_leaves_the_charge(ledger, url):
+    reserve(ledger)
+    gc.collect()
+    assert Ledger(url).account("a").spent == FIT
+
+
+def test_settle_charges_opened_rounds_only(ledger):
+    controller = reserve(ledger)
+    controller.bind(1)
+    price = controller.release(query(), raw()).receipt.price
+    key = ledger.key_path(controller.fit_id)
+    assert key.exists()
+    assert ledger.settle(controller.fit_id) == price
+    assert not key.exists()
+    assert ledger.account("a").spent == price
+    assert ledger.settle(controller.fit_id) == price  # may be repeated
+    with pytest.raises(LedgerError, match="SETTLED"):
+        controller.release(query("q 2"), raw())
+    with pytest.raises(LedgerError, match="SETTLED"):
+        controller.finish()
+    ledger.verify()
+
+
+def test_settle_of_a_released_fit_changes_nothing(ledger):
+    controller = reserve(ledger)
+    controller.finish()
+    assert ledger.settle(controller.fit_id) == FIT
+    assert ledger.account("a").spent == FIT
+    ledger.verify()
+
+
+def test_copies_charge_the_same_account(ledger):
+    for same in (copy.copy(ledger), copy.deepcopy({"x": [ledger]})["x"][0], clone(ledger)):
+        assert same is ledger
+    sent = pickle.loads(pickle.dumps(ledger))
+    reserve(sent)
+    assert ledger.account("a").spent == FIT
+    with pytest.raises(LedgerError, match="cannot be sent"):
+        pickle.dumps(Ledger.in_memory())
+
+
+def test_copies_and_repr_carry_no_password():
+    for address in (
+        "postgresql+psycopg://me:geheim@db.example/privacy",
+        "postgresql+psycopg://me@db.example/privacy?password=geheim",
+    ):
+        ledger = Ledger(address)
+        assert "geheim" not in repr(ledger)
+        assert b"geheim" not in pickle.dumps(ledger)
+        assert "me@db.example/privacy" in repr(ledger)
+        assert ledger.durable
+        assert ledger.directory is not None
+
+
+def test_relative_path_does_not_depend_on_the_directory(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    ledger = Ledger("sqlite:///here.db")
+    ledger.open_account("a", epsilon=1.0, delta=1e-6)
+    monkeypatch.chdir("/")
+    assert pickle.loads(pickle.dumps(ledger)).remaining("a") == 1.0
+    assert ledger.directory == tmp_path / "here.db.fits"
+
+
+def test_restored_old_ledger_is_refused(ledger, url, tmp_path):
+    backup(url, tmp_path / "old.db")
+    reserve(ledger)
+    ledger._engine.dispose()
+    path = Path(url.removeprefix("sqlite:///"))
+    for suffix in ("-wal", "-shm"):
+        Path(f"{path}{suffix}").unlink(missing_ok=True)
+    (tmp_path / "old.db").replace(path)
+    for known in (
+        ledger,
+        Ledger(url),
+    ):  # the process that charged, and another that reads the kept head
+        with pytest.raises(LedgerError, match="older than its newest known head"):
+            known.accounts()
+        with pytest.raises(LedgerError, match="older than its newest known head"):
+            reserve(known)
+
+
+def test_deleted_ledger_is_refused(ledger, url):
+    ledger._engine.dispose()
+    for file in Path(url.removeprefix("sqlite:///")).parent.glob("budget.db*"):
+        if file.is_file() and file.suffix != ".head":
+            file.unlink()
+    with pytest.raises(LedgerError, match="older"):
+        Ledger(url).open_account("a", epsilon=3.0, delta=1e-6)
+
+
+def test_damaged_head_file_is_refused(ledger, url):
+    Path(f"{url.removeprefix('sqlite:///')}.head").write_text("{")
+    with pytest.raises(LedgerError, match="damaged"):
+        ledger.accounts()
+
+
+@pytest.mark.parametrize(
+    "statement",
+    [
+        "UPDATE dpgb_entries SET body = replace(body, '1.0', '0.1') WHERE kind = 'RESERVED'",
+        "DELETE FROM dpgb_entries WHERE seq = 2",
+        "UPDATE dpgb_accounts SET spent = '0'",
+        "UPDATE dpgb_accounts SET cap = '9' || cap",
+        "UPDATE dpgb_fits SET price = '1'",
+        "DELETE FROM dpgb_fits",
+        "DELETE FROM dpgb_entries WHERE seq = (SELECT max(seq) FROM dpgb_entries)",
+    ],
+)
+def test_verify_sees_changes_by_hand(ledger, url, statement):
+    reserve(ledger).finish()
+    reserve(ledger)
+    ledger.verify()
+    change(url, statement)
+    with pytest.raises(LedgerError):
+        ledger.verify()
+
+
+def test_unreachable_ledger_is_clear(tmp_path):
+    (tmp_path / "file").write_text("")
+    for address in (
+        f"sqlite:///{tmp_path}/none/x.db",
+        f"sqlite:///{tmp_path}/file/x.db",
+        f"sqlite:///{tmp_path}",
+    ):
+        with pytest.raises(
+            LedgerUnavailableError, match=r"(?s)cannot be used: .*Nothing was charged"
+        ):
+            Ledger(address).open_account("a", epsilon=1.0, delta=1e-6)
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["file"]
+
+
+def test_read_only_ledger_is_clear_and_unchanged(ledger, url):
+    read_only = Ledger(url.replace("sqlite:///", "sqlite:///file:") + "?mode=ro&uri=true")
+    history = ledger.history("a")
+    with pytest.raises(LedgerUnavailableError, match="readonly"):
+        reserve(read_only)
+    assert ledger.history("a") == history
+    assert not list(ledger.directory.glob("*.key")) if ledger.directory.exists() else True
+
+
+def test_file_that_is_no_database_is_clear(tmp_path):
+    (tmp_path / "notes.db").write_text("dear diary, " * 200)
+    with pytest.raises(LedgerUnavailableError, match="not a database"):
+        Ledger(f"sqlite:///{tmp_path}/notes.db").accounts()
+
+
+def test_unwritable_key_directory_charges_nothing(ledger):
+    ledger.directory.write_text("in the way")
+    with pytest.raises(LedgerUnavailableError, match="key file"):
+        reserve(ledger)
+    assert ledger.account("a").spent == 0
+
+
+@pytest.mark.parametrize("address", ["nonsense", "mysql://x/y", "sqlite+aiosqlite:///x.db", ""])
+def test_other_addresses_are_refused(address):
+    with pytest.raises(LedgerError):
+        Ledger(address)
+
+
+MOUNTS = """\
+22 1 254:0 / / rw - ext4 /dev/vda rw
+30 22 0:40 / /mnt/team\\040share rw,relatime shared:1 - nfs4 server:/x rw
+31 30 0:41 / /mnt/team\\040share/local rw - xfs /dev/vdb rw
+"""
+
+
+def test_network_file_system_is_refused(tmp_path, monkeypatch):
+    (tmp_path / "mountinfo").write_text(MOUNTS)
+    monkeypatch.setattr(ledger_module, "MOUNTINFO", tmp_path / "mountinfo")
+    with pytest.raises(LedgerError, match=r"network file system \(nfs4\)"):
+        Ledger("sqlite:////mnt/team share/budget.db")
+    Ledger("sqlite:////mnt/team share/local/budget.db")
+    Ledger("sqlite:////mnt/team/budget.db")
+    monkeypatch.setattr(ledger_module, "MOUNTINFO", tmp_path / "none")  # not Linux
+    Ledger("sqlite:////mnt/team share/budget.db")
+
+
+def test_slack_of_an_account_is_bounded(ledger, url, monkeypatch):
+    monkeypatch.setattr(Controller, "_check_journal", lambda _self: None)
+    reserve(ledger)
+    change(url, "UPDATE dpgb_accounts SET tau = '1e-9'")
+    with pytest.raises(BudgetExceededError, match="slack"):
+        reserve(ledger)
+
+
+def test_memory_ledger_is_shared_by_threads():
+    ledger = Ledger("sqlite://")
+    ledger.open_account("a", epsilon=3.0, delta=1e-6)
+    threads = [threading.Thread(target=reserve, args=(ledger,)) for _ in range(5)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert ledger.account("a").spent == 5 * FIT
+    assert not ledger.durable
+    assert ledger.directory is None

@@ -1,0 +1,378 @@
+from pathlib import Path
+
+import numpy as np
+import pytest
+from controller_parts import FixedNoise, ListJournal, query, raw, reserve
+
+from dpgb_dask.contracts.boundary import Raw, Receipt, Sensitivity
+from dpgb_dask.contracts.plan import Budget
+from dpgb_dask.contracts.queries import PRICE_ONE
+from dpgb_dask.controller import accounting
+from dpgb_dask.controller.ledger import Ledger
+from dpgb_dask.controller.mechanisms import add_discrete_gaussian
+from dpgb_dask.errors import (
+    BudgetExceededError,
+    LedgerError,
+    PlanError,
+    ResumeError,
+    StructureError,
+)
+
+
+class Watched(Raw):
+    """Sums that count how often they are opened, and fall apart on anything else."""
+
+    __slots__ = ("opened",)
+
+    def __init__(self, value, sensitivity):
+        super().__init__(value, sensitivity)
+        self.opened = 0
+
+    def _open(self, receipt):
+        self.opened += 1
+        return super()._open(receipt)
+
+
+def watched(*values):
+    return Watched(np.array(values or (10, 20, 30), np.int64), Sensitivity(1))
+
+
+def bound(ledger, **changes):
+    controller = reserve(ledger, **changes)
+    controller.bind(77)
+    return controller
+
+
+def test_reserve_charges_the_whole_fit_before_anything(ledger):
+    controller = reserve(ledger)
+    assert controller.total == accounting.total_price(1.0, 1e-6) == ledger.account("a").spent
+    assert controller.private
+    assert controller.public_seed == 5
+    assert controller.slack < 1e-9
+    assert [e.kind for e in ledger.history("a")] == ["OPEN", "RESERVED"]
+
+
+def test_reserve_without_a_ledger_keeps_an_account_of_its_own():
+    controller = reserve()
+    account = controller._ledger.accounts()[0]
+    assert account.cap == account.spent == controller.total
+    assert controller.account is None
+
+
+def test_release_adds_the_noise_that_was_paid_for():
+    controller = reserve(noise=FixedNoise())
+    asked = query(n_values=50_000, price=PRICE_ONE // 100)
+    sums = np.arange(50_000)
+    released = controller.release(asked, Raw(sums, Sensitivity(3)))
+    receipt = released.receipt
+    assert receipt.price == asked.price
+    assert receipt.sigma_steps >= 1 << 20
+    assert accounting.price(3 << 2 * receipt.scale_bits, receipt.sigma_steps) <= asked.price
+    noise = released.value - (sums << receipt.scale_bits)
+    natural = noise / 2**receipt.scale_bits  # σ = √(3 / 0.01)
+    assert natural.std() == pytest.approx(np.sqrt(300), rel=0.02)
+
+
+def test_release_is_keyed_by_query_and_sums():
+    def noise(label="q", values=(1, 2, 3), seed=0, l2_squared=1, price=PRICE_ONE // 1000):
+        controller = reserve(noise=FixedNoise(seed))
+        released = controller.release(
+            query(label, price=price), raw(*values, l2_squared=l2_squared)
+        )
+        return tuple(released.value - (np.array(values) << released.receipt.scale_bits))
+
+    assert noise() == noise()
+    draws = [
+        noise(), noise("r"), noise(values=(1, 2, 4)), noise(seed=1), noise(l2_squared=2),
+        noise(price=PRICE_ONE // 999),
+    ]  # fmt: skip
+    assert len(set(draws)) == len(draws)
+
+
+def test_release_of_the_same_query_again_is_another_release():
+    controller = reserve(noise=FixedNoise())
+    first, second = (controller.release(query(), raw()) for _ in range(2))
+    assert first.receipt.query_id != second.receipt.query_id
+    assert not np.array_equal(first.value, second.value)
+    assert [r.position for r in controller.receipts] == [0, 1]
+    assert controller.spent == 2 * query().price
+
+
+def test_overspending_is_refused_before_opening(ledger):
+    controller = bound(ledger)
+    controller.release(query(price=controller.total - 5), raw())
+    sums = watched()
+    with pytest.raises(
+        BudgetExceededError, match=r"(?s)requested +6\n +remaining +5\n +difference +1"
+    ):
+        controller.release(query(price=6), sums)
+    assert sums.opened == 0
+    assert [e.kind for e in ledger.history("a")][-1] == "OPENED"
+    assert controller.release(query(price=5), watched()).receipt.price == 5
+    assert controller.spent == controller.total
+
+
+def test_release_refuses_what_no_noise_fits():
+    controller = reserve()
+    for bad, sums in (
+        (query(price=0), watched()),
+        (query(price=1), Watched(np.zeros(3, np.int64), Sensitivity(1 << 60))),
+    ):
+        with pytest.raises(PlanError):
+            controller.release(bad, sums)
+        assert sums.opened == 0
+
+
+def test_release_refuses_more_values_than_the_slack_covers(monkeypatch):
+    monkeypatch.setattr(accounting, "MAX_VALUES", 5)
+    controller = reserve()
+    controller.release(query(), raw())
+    sums = watched()
+    with pytest.raises(PlanError, match="released values"):
+        controller.release(query("q 2"), sums)
+    assert sums.opened == 0
+
+
+@pytest.mark.parametrize("value", [np.zeros(4, np.int64), np.zeros((3, 1), np.int64), np.zeros(3)])
+def test_release_refuses_sums_of_another_shape_without_numbers(value):
+    with pytest.raises(StructureError) as info:
+        reserve().release(query(), Raw(value, Sensitivity(1)))
+    assert not set("1234567890") & set(str(info.value).replace("int64", "").replace("'q 1'", ""))
+
+
+def test_release_needs_bind_on_a_durable_ledger(ledger):
+    sums = watched()
+    with pytest.raises(LedgerError, match="bind"):
+        reserve(ledger).release(query(), sums)
+    assert sums.opened == 0
+
+
+def test_finish_erases_the_key_and_ends_the_fit(ledger):
+    controller = bound(ledger)
+    path = ledger.key_path(controller.fit_id)
+    assert path.stat().st_mode & 0o777 == 0o600
+    controller.finish()
+    assert not path.exists()
+    sums = watched()
+    for act in (
+        lambda: controller.release(query(), sums),
+        controller.finish,
+        lambda: controller.fingerprint_key,
+    ):
+        with pytest.raises(LedgerError, match="ended"):
+            act()
+    assert sums.opened == 0
+    with pytest.raises(ResumeError, match="RELEASED"):
+        reserve(ledger, resume=controller.fit_id)
+    assert ledger.account("a").spent == controller.total
+
+
+def test_effects_come_in_order(ledger, monkeypatch):
+    """OPENED is durable before noise is drawn, the journal before the answer is returned."""
+    journal = ListJournal()
+    controller = bound(ledger, journal=journal)
+    seen = []
+
+    def spy(*args):
+        seen.append([e.kind for e in ledger.history("a")][-1])
+        seen.append(len(journal.kept))
+        return add_discrete_gaussian(*args)
+
+    monkeypatch.setattr("dpgb_dask.controller.release.add_discrete_gaussian", spy)
+    released = controller.release(query(), raw())
+    assert seen == ["OPENED", 0]
+    assert journal.kept[0][0] == released.receipt
+    assert np.array_equal(journal.kept[0][1], released.value)
+
+
+def broken_fit(ledger):
+    """Return the journal of a fit that answered two queries and crashed between OPENED and journal in the third."""
+    journal = ListJournal()
+    controller = bound(ledger, journal=journal)
+    for i in range(2):
+        controller.release(query(f"q {i}"), raw(i, i, i))
+    journal.broken = True
+    with pytest.raises(OSError, match="disk full"):
+        controller.release(query("q 2"), raw(2, 2, 2))
+    journal.broken = False
+    return controller, journal
+
+
+def test_resume_goes_on_with_the_same_noise_and_no_charge(ledger, url):
+    old, journal = broken_fit(ledger)
+    answers = list(journal.kept)
+    other = Ledger(url)
+    controller = reserve(other, resume=old.fit_id, journal=journal, public_seed=99)
+    assert controller.public_seed == 5
+    assert controller.fingerprint_key == old.fingerprint_key
+    for i in range(2):
+        asked = query(f"q {i}")
+        released = controller.replayed(asked, Sensitivity(1))
+        assert released.receipt == answers[i][0]
+        assert np.array_equal(released.value, answers[i][1])
+    assert controller.replayed(query("q 2"), Sensitivity(1)) is None
+    controller.bind(77)
+    released = controller.release(query("q 2"), raw(2, 2, 2))
+    assert (released.receipt, released.value.tolist()) == (
+        journal.lost[0][0],
+        journal.lost[0][1].tolist(),
+    )
+    controller.release(query("q 3"), raw())
+    controller.finish()
+    assert [e.kind for e in ledger.history("a")] == [
+        "OPEN", "RESERVED", "BOUND", "OPENED", "OPENED", "OPENED", "LEASED", "OPENED", "RELEASED"
+    ]  # fmt: skip
+    assert ledger.account("a").spent == controller.total
+    assert len(controller.receipts) == 4
+    ledger.verify()
+
+
+def test_resume_without_a_journal_draws_the_same_answers(ledger):
+    old, journal = broken_fit(ledger)
+    controller = reserve(ledger, resume=old.fit_id)
+    controller.bind(77)
+    for i in range(2):
+        released = controller.release(query(f"q {i}"), raw(i, i, i))
+        assert np.array_equal(released.value, journal.kept[i][1])
+
+
+def test_release_of_a_journalled_answer_opens_nothing(ledger):
+    old, journal = broken_fit(ledger)
+    controller = reserve(ledger, resume=old.fit_id, journal=journal)
+    sums = watched(5, 5, 5)
+    controller.release(query("q 0"), sums)
+    assert sums.opened == 0
+
+
+def test_resume_takes_the_lease(ledger):
+    old, journal = broken_fit(ledger)
+    reserve(ledger, resume=old.fit_id, journal=journal)
+    with pytest.raises(LedgerError, match="resumed by another process"):
+        old.finish()
+    journal.kept.append(journal.lost[0])
+    old._count(journal.lost[0][0], 3)
+    with pytest.raises(LedgerError, match="resumed by another process"):
+        old.release(query("q 3"), raw())
+
+
+@pytest.mark.parametrize(
+    ("changes", "named"),
+    [
+        ({"plan_digest": b"other"}, "another plan"),
+        ({"budget": Budget(epsilon=1.5, delta=1e-6)}, "another epsilon"),
+        ({"budget": Budget(epsilon=1.0, delta=1e-7)}, "another delta"),
+        ({"account": "b"}, "another account"),
+        ({"account": None}, "another account"),
+        ({"noise": FixedNoise(private=True)}, "own key"),
+        ({"resume": "nobody"}, "'nobody' is not in the ledger"),
+        ({"ledger": None, "account": None}, "needs the ledger"),
+    ],
+)
+def test_resume_refuses_another_fit(ledger, changes, named):
+    old, journal = broken_fit(ledger)
+    before = ledger.history("a")
+    with pytest.raises(ResumeError, match=named):
+        reserve(**({"ledger": ledger, "resume": old.fit_id, "journal": journal} | changes))
+    assert ledger.history("a") == before  # the lease was not taken either
+
+
+def test_resume_refuses_another_version(ledger, monkeypatch):
+    old, _ = broken_fit(ledger)
+    monkeypatch.setattr("dpgb_dask.controller.release.SAMPLER_VERSION", 2)
+    with pytest.raises(ResumeError, match="another version"):
+        reserve(ledger, resume=old.fit_id)
+
+
+def test_resume_refuses_other_data_queries_and_sums(ledger):
+    old, journal = broken_fit(ledger)
+    controller = reserve(ledger, resume=old.fit_id, journal=journal)
+    with pytest.raises(ResumeError, match="other data"):
+        controller.bind(78)
+    controller.bind(77)
+    with pytest.raises(ResumeError, match="does not repeat itself at release 0"):
+        controller.replayed(query("q 1"), Sensitivity(1))
+    with pytest.raises(ResumeError, match="does not repeat itself at release 0"):
+        controller.replayed(query("q 0"), Sensitivity(2))
+    for i in range(2):
+        controller.replayed(query(f"q {i}"), Sensitivity(1))
+    with pytest.raises(ResumeError, match="does not repeat itself at release 2"):
+        controller.release(query("q 2"), raw(2, 2, 3))
+    with pytest.raises(ResumeError, match="does not repeat itself at release 2"):
+        controller.release(query("other"), raw(2, 2, 2))
+    assert controller.spent == 2 * query().price
+
+
+def test_resume_refuses_a_foreign_journal_or_key(ledger):
+    old, journal = broken_fit(ledger)
+    stranger = ListJournal()
+    other = bound(ledger, journal=stranger)
+    other.release(query(), raw())
+    with pytest.raises(ResumeError, match="does not know"):
+        reserve(ledger, resume=old.fit_id, journal=stranger)
+    ledger.key_path(old.fit_id).write_bytes(ledger.key_path(other.fit_id).read_bytes())
+    with pytest.raises(ResumeError, match="committed"):
+        reserve(ledger, resume=old.fit_id, journal=journal)
+    ledger.key_path(old.fit_id).unlink()
+    with pytest.raises(ResumeError, match="cannot be read"):
+        reserve(ledger, resume=old.fit_id, journal=journal)
+
+
+def test_test_noise_is_marked_and_refuses_a_ledger(ledger):
+    assert not reserve(noise=FixedNoise()).private
+    with pytest.raises(LedgerError, match="SeededNoise"):
+        reserve(ledger, noise=FixedNoise())
+    assert ledger.account("a").spent == 0
+    assert not list(ledger.directory.glob("*")) if ledger.directory.exists() else True
+
+
+def test_test_noise_repeats_the_whole_fit():
+    def fit(seed, plan=b"plan"):
+        controller = reserve(noise=FixedNoise(seed), plan_digest=plan)
+        return controller.fit_id, controller.release(query(), raw()).value.tolist()
+
+    assert fit(0) == fit(0)
+    assert fit(0)[0].startswith("seeded-")
+    assert len({fit(0)[0], fit(1)[0], fit(0, b"other")[0]}) == 3
+
+
+def test_secret_noise_never_repeats():
+    first, second = (reserve().release(query(), raw()).value.tolist() for _ in range(2))
+    assert first != second
+
+
+def test_reserve_needs_ledger_and_account_together(ledger):
+    for changes in ({"account": None}, {"ledger": None, "account": "a"}):
+        with pytest.raises(LedgerError, match="belong together"):
+            reserve(**({"ledger": ledger} | changes))
+
+
+def test_reserve_refuses_a_budget_without_meaning(ledger):
+    with pytest.raises(PlanError, match="too large"):
+        reserve(ledger, budget=Budget(epsilon=500.0, delta=1e-6))
+    assert ledger.account("a").spent == 0
+
+
+def test_nothing_that_is_kept_holds_a_sum_or_a_key(ledger, url):
+    controller = bound(ledger)
+    key = ledger.key_path(controller.fit_id).read_bytes()
+    controller.release(query(), raw(918273645, 192837465, 564738291))
+    path = Path(url.removeprefix("sqlite:///"))
+    kept = b"".join(file.read_bytes() for file in path.parent.glob("budget.db*") if file.is_file())
+    shown = repr(controller) + repr(controller.receipts) + repr(ledger) + repr(ledger.history("a"))
+    for secret in (
+        b"918273645",
+        b"192837465",
+        (918273645).to_bytes(8, "little"),
+        key,
+        key.hex().encode(),
+    ):
+        assert secret not in kept
+        assert secret not in shown.encode()
+
+
+def test_receipt_names_the_release():
+    controller = reserve()
+    receipt = controller.release(query("main 3/20"), raw()).receipt
+    assert isinstance(receipt, Receipt)
+    assert (receipt.fit_id, receipt.position, receipt.label) == (controller.fit_id, 0, "main 3/20")
+    assert len(receipt.query_id) == 64

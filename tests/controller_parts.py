@@ -1,0 +1,58 @@
+"""A fit at the controller alone: its parts, and what stands in for the sides around it."""
+
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from dpgb_dask.contracts.boundary import Raw, Sensitivity
+from dpgb_dask.contracts.plan import Budget
+from dpgb_dask.contracts.queries import PRICE_ONE, ResidualQuery
+from dpgb_dask.controller.release import Controller
+
+BUDGET = Budget(epsilon=1.0, delta=1e-6)
+
+
+@dataclass
+class ListJournal:
+    """A journal that outlives the controller, as a file would; appends nothing while ``broken``."""
+
+    kept: list = field(default_factory=list)
+    lost: list = field(default_factory=list)
+    broken: bool = False
+
+    def __call__(self, _fit_id):
+        return self
+
+    def append(self, receipt, value):
+        if self.broken:
+            self.lost.append((receipt, value.copy()))
+            raise OSError("disk full")
+        self.kept.append((receipt, value.copy()))
+
+    def entries(self):
+        return list(self.kept)
+
+
+@dataclass
+class FixedNoise:
+    seed: int = 0
+    private: bool = False
+
+    def fit_key(self):
+        return self.seed.to_bytes(32, "little")
+
+
+def reserve(ledger=None, **changes):
+    options = {
+        "budget": BUDGET, "ledger": ledger, "account": None if ledger is None else "a", "plan_digest": b"plan",
+        "public_seed": 5,
+    }  # fmt: skip
+    return Controller.reserve(**(options | changes))
+
+
+def query(label="q 1", n_values=3, price=PRICE_ONE // 1000):
+    return ResidualQuery(label=label, price=price, edges=np.arange(n_values - 1))
+
+
+def raw(*values, l2_squared=1):
+    return Raw(np.array(values or (10, 20, 30), np.int64), Sensitivity(l2_squared))
