@@ -42,6 +42,7 @@ from dpgb_dask.training.fit import fit as run_fit
 
 WEIGHT_BITS = 8  # declared fractional weights are whole numbers of 1/256
 INFER = "infer"
+GOOD_SCORE_EPSILON = 20.0  # from here on the scores that scikit-learn's checks ask for are reached
 SAVED = ("epsilon", "delta", "loss", "n_estimators", "learning_rate", "max_depth", "max_bins")
 ASSUMPTIONS = (
     "The facts above are known to the reader without looking at the rows.",
@@ -215,6 +216,11 @@ class _Boosting(BaseEstimator):  # type: ignore[misc]
         tags.input_tags.allow_nan = True
         tags.input_tags.sparse = False
         return tags
+
+    def _scores_poorly(self) -> bool:
+        """Return whether the score on a few hundred rows, as in scikit-learn's checks, has to be poor."""
+        number = isinstance(self.epsilon, int | float)
+        return not (number and self.epsilon >= GOOD_SCORE_EPSILON)
 
     def fit(self, X: Any, y: Any, sample_weight: Any = None, resume: str | None = None) -> Self:
         """Fit under (epsilon, delta)-differential privacy.
@@ -639,6 +645,11 @@ class DPGBClassifier(ClassifierMixin, _Boosting):  # type: ignore[misc]
 
     _kinds = ("binary", "multiclass")
 
+    def __sklearn_tags__(self) -> Tags:
+        tags = super().__sklearn_tags__()
+        tags.classifier_tags.poor_score = self._scores_poorly()
+        return tags
+
     def predict(self, X: Any) -> Any:
         """Return the most probable class of each row.
 
@@ -723,6 +734,11 @@ class DPGBRegressor(RegressorMixin, _Boosting):  # type: ignore[misc]
     """
 
     _kinds = ("numeric",)
+
+    def __sklearn_tags__(self) -> Tags:
+        tags = super().__sklearn_tags__()
+        tags.regressor_tags.poor_score = self._scores_poorly()
+        return tags
 
     def predict(self, X: Any) -> Any:
         """Return the expected target of each row, inside its public bounds.

@@ -1,15 +1,17 @@
 """Every scikit-learn check, on facts read from the data and seeded noise; none is expected to fail."""
 
 import pytest
+from sklearn.utils import get_tags
 from sklearn.utils.estimator_checks import parametrize_with_checks
 
 from dpgb_dask import DPGBClassifier, DPGBRegressor
 from dpgb_dask.testing import SeededNoise
 
-# The checks ask a few hundred rows for a good score, hence the large epsilon.
+# At the default epsilon a few hundred rows cannot have a good score, and the tags say so (poor_score); at 20 they can.
 ESTIMATORS = [
-    DPGBClassifier(schema="infer", noise=SeededNoise(0), epsilon=20.0),
-    DPGBRegressor(schema="infer", noise=SeededNoise(0), epsilon=20.0),
+    kind(schema="infer", noise=SeededNoise(0), epsilon=epsilon)
+    for kind in (DPGBClassifier, DPGBRegressor)
+    for epsilon in (1.0, 20.0)
 ]
 
 
@@ -17,3 +19,12 @@ ESTIMATORS = [
 @parametrize_with_checks(ESTIMATORS)
 def test_sklearn_check_passes(estimator, check):
     check(estimator)
+
+
+@pytest.mark.parametrize("estimator", ESTIMATORS)
+def test_poor_score_is_said_only_at_small_epsilon(estimator):
+    tags = get_tags(estimator)
+    own = tags.classifier_tags or tags.regressor_tags
+    assert own.poor_score == (estimator.epsilon < 20)
+    assert tags.input_tags.allow_nan
+    assert not tags.input_tags.sparse
