@@ -324,7 +324,8 @@ def _as_array(data: Any, rows: tuple[Any, ...] | None, name: str) -> Any:
     if unknown or any(np.isnan(n) for n in data.chunks[0]):
         if len(data.chunks[0]) != len(rows):
             raise StructureError(
-                f"X and {name} have different numbers of chunks. Rechunk one of them."
+                f"X and {name} have different numbers of chunks. "
+                "Rechunk one of them; columns of one Dask DataFrame match if X is a DataFrame too."
             )
         return data
     if data.shape[0] != sum(rows):
