@@ -9,9 +9,12 @@
 
 **Why the discrete Gaussian may be charged as a Gaussian.** Adding a rounded Gaussian to integers is rounding their sum
 with a Gaussian: post-processing. The discrete Gaussian of parameter σ >= 4 is within total variation 5·10⁻⁴/σ⁴ of the
-rounded Gaussian of variance σ² - 1/12 (DESIGN §4; tests/controller/test_accounting.py). So a fit that releases N values
-is within τ = N·5·10⁻⁴/σ⁴ of a Gaussian mechanism with μ² = Δ²/(σ² - 1/12), and
-δ(ε) <= δ_Gauss(ε) + (1 + e^ε)·τ. `SLACK` of every δ is kept back for the last term, and μ is taken from the rest.
+rounded Gaussian of variance σ² - 1/12: with D = d/dn, rounding is the operator sinh(D/2)/(D/2) =
+exp(D²/24 - D⁴/2880 + …) on the density, a variance smaller by 1/12 is exp(-D²/24), and what is left, -D⁴/2880, has
+total variation E|He₄(Z)|/5760/σ⁴ = 4.863·10⁻⁴/σ⁴ (tests/controller/test_accounting.py compares it with sums over all
+integers). So a fit that releases N values is within τ = N·5·10⁻⁴/σ⁴ of a Gaussian mechanism with
+μ² = Δ²/(σ² - 1/12), and δ(ε) <= δ_Gauss(ε) + (1 + e^ε)·τ. `SLACK` of every δ is kept back for the last term, and μ is
+taken from the rest.
 
 Prices are integers in units of 2⁻⁶⁴ of μ²: rounded up when charged, down when granted.
 """

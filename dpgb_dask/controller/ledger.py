@@ -310,6 +310,7 @@ class Ledger:
             If epsilon or delta is out of range.
         """
         Budget(epsilon=epsilon, delta=delta)
+        accounting.min_sigma_bits_for(epsilon, delta)  # no fit could be charged to it
         if analysis != "gdp":
             raise LedgerError(f"analysis={analysis!r} is not available. Use 'gdp'.")
         if not 1 <= len(name) <= 200:
@@ -540,7 +541,12 @@ class Ledger:
                 options["connect_args"] = {"check_same_thread": False, "timeout": WAIT_SECONDS}
                 if self._path is None:
                     options["poolclass"] = StaticPool
-            engine = create_engine(self._url, **options)
+            try:
+                engine = create_engine(self._url, **options)
+            except ModuleNotFoundError as error:
+                raise LedgerUnavailableError(
+                    f"{self!r} needs the package {error.name!r}. Install dpgb_dask[postgres]."
+                ) from error
             if self._url.drivername == "sqlite":
                 event.listen(engine, "connect", _configure_sqlite)
                 event.listen(engine, "begin", _begin_immediate)

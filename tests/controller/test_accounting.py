@@ -137,6 +137,14 @@ def total_variation(sigma, variance):
     return difference[1:].sum() + difference[0] / 2
 
 
+def test_distance_is_the_limit_of_large_sigma():
+    x = np.linspace(-12, 12, 200_001)
+    density = np.exp(-x * x / 2) / math.sqrt(2 * math.pi)
+    limit = (np.abs(x**4 - 6 * x**2 + 3) * density).sum() * (x[1] - x[0]) / 5760
+    assert limit == pytest.approx(4.863e-4, abs=1e-7)
+    assert total_variation(32, 32**2 - 1 / 12) * 32**4 == pytest.approx(limit, rel=1e-3)
+
+
 @pytest.mark.parametrize("sigma", [4, 5, 8, 16, 32])
 def test_discrete_gaussian_is_close_to_a_rounded_one(sigma):
     distance = total_variation(sigma, sigma**2 - 1 / 12) * sigma**4

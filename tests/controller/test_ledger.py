@@ -57,6 +57,7 @@ def test_open_account_twice_changes_nothing(ledger):
         {"delta": 1.0},
         {"delta": 0.0},
         {"epsilon": 1e-9, "delta": 1e-9},
+        {"epsilon": 500.0},
     ],
 )
 def test_open_account_refuses_a_cap(ledger, wrong):
