@@ -25,6 +25,7 @@ BLOCK = 4096  # rows per inner loop: their packed values and keys stay in L1 or 
 GROUP_CELLS = 2048  # 16 KB of accumulator per group: two of them beside the rows in L1
 PACKED_ROWS = 512  # with fewer rows between flushes, plain int64 sums are faster than flushing
 HALF = (1 << 31) - 1  # the largest sum that a packed half holds
+PACKED = 2  # sums hold both columns of the answer
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -201,26 +202,30 @@ def _total(a: NDArray[np.int64]) -> Any:
 
 
 @kernel
-def _unpack(packed: NDArray[np.int64], out: NDArray[np.int64]) -> None:
-    """Add packed sums to plain ones and clear them."""
-    for k in range(packed.shape[0]):
-        v = packed[k]
-        h = v & 0xFFFFFFFF
-        out[k, 0] += (v - h) >> 32
-        out[k, 1] += h
-        packed[k] = 0
+def _unload(sums: NDArray[np.int64], side: int, out: NDArray[np.int64]) -> None:
+    """Add sums to the answer and clear them; ``side`` as in `flush`."""
+    for k in range(sums.shape[0]):
+        v = sums[k]
+        if side == PACKED:
+            h = v & 0xFFFFFFFF
+            out[k, 0] += (v - h) >> 32
+            out[k, 1] += h
+        else:
+            out[k, side] += v
+        sums[k] = 0
 
 
 @kernel
 def flush(
-    sums: NDArray[np.int64],  # IN OUT (n_groups, >= cells), packed; cleared
+    sums: NDArray[np.int64],  # IN OUT (n_groups, >= cells), cleared
+    side: int,  # PACKED, or the column of the answer that plain sums belong to
     size: NDArray[np.int64],
     offset: NDArray[np.int64],
     start: NDArray[np.int64],
     cells: NDArray[np.int64],
     out: NDArray[np.int64],  # OUT (sum of sizes, 2), added to
 ) -> None:
-    """Sum each group's cells into the bins of its features, and unpack.
+    """Sum each group's cells into the bins of its features, and add them to the answer.
 
     A bin's packed sum is over the same rows as its cells, so it is within the same bound.
     """
@@ -236,17 +241,18 @@ def flush(
                 row = joint[k * n : (k + 1) * n]
                 _add(row, bins)
                 joint[k] = _total(row)  # k is behind or at the row just read
-            _unpack(bins, out[offset[f] : offset[f] + n])
+            _unload(bins, side, out[offset[f] : offset[f] + n])
         f = start[g]
-        _unpack(joint[:n_left], out[offset[f] : offset[f] + n_left])
+        _unload(joint[:n_left], side, out[offset[f] : offset[f] + n_left])
         joint[: cells[g]] = 0
 
 
 @kernel
 def _joint_sums(
     codes: NDArray[np.uint8],  # IN (n_features, n_rows)
-    packed: NDArray[np.int64],  # IN (n_rows,)
+    values: NDArray[np.int64],  # IN (n_rows,)
     limit: int,  # rows between flushes
+    side: int,
     order: NDArray[np.int64],
     size: NDArray[np.int64],
     offset: NDArray[np.int64],
@@ -254,46 +260,33 @@ def _joint_sums(
     cells: NDArray[np.int64],
     out: NDArray[np.int64],  # OUT (sum of sizes, 2), added to
 ) -> None:
-    n = packed.shape[0]
+    n = values.shape[0]
     step = min(BLOCK, limit)
     keys = np.empty((2, step), np.uint16)
-    sums = np.zeros((cells.shape[0], cells.max()), np.int64)
+    sums = np.zeros((cells.shape[0], GROUP_CELLS), np.int64)
     rows = 0
     for lo in range(0, n, step):
         hi = min(n, lo + step)
         if rows + hi - lo > limit:
-            flush(sums, size, offset, start, cells, out)
+            flush(sums, side, size, offset, start, cells, out)
             rows = 0
-        scatter_block(codes, lo, packed[lo:hi], order, size, start, keys, sums)
+        scatter_block(codes, lo, values[lo:hi], order, size, start, keys, sums)
         rows += hi - lo
-    flush(sums, size, offset, start, cells, out)
+    flush(sums, side, size, offset, start, cells, out)
 
 
-@kernel
-def scatter_wide(
-    codes: NDArray[np.uint8],  # IN (n_rows,)
-    packed: NDArray[np.int64],  # IN (n_rows,)
-    out: NDArray[np.int64],  # OUT (n_bins, 2), added to
-) -> None:
-    """Add unpacked values of one feature: slower, for weights too large to add packed values."""
-    top = out.shape[0] - 1
-    for i in range(packed.shape[0]):
-        k = min(codes[i], top)
-        v = packed[i]
-        h = v & 0xFFFFFFFF
-        out[k, 0] += (v - h) >> 32
-        out[k, 1] += h
+def runs(packed: NDArray[np.int64], max_abs: int) -> list[tuple[NDArray[np.int64], int, int]]:
+    """Return what to add up, as (values, rows between flushes, side).
 
-
-@kernel
-def _joint_sums_wide(
-    codes: NDArray[np.uint8],  # IN (n_features, n_rows)
-    packed: NDArray[np.int64],  # IN (n_rows,)
-    offset: NDArray[np.int64],  # IN (n_features + 1,)
-    out: NDArray[np.int64],  # OUT (sum of sizes, 2), added to
-) -> None:
-    for f in range(codes.shape[0]):
-        scatter_wide(codes[f], packed, out[offset[f] : offset[f + 1]])
+    Packed values in one run; or, if weights leave a packed sum too few rows, g and h apart in plain int64.
+    """
+    limit = flush_rows(max_abs)
+    if limit >= PACKED_ROWS:
+        return [(readable("packed", packed, np.int64, 1), limit, PACKED)]
+    h = packed & 0xFFFFFFFF
+    halves = enumerate(((packed - h) >> 32, h))
+    # 2**32 rows of at most 2**31 - 1 each fit an int64
+    return [(readable("packed", half, np.int64, 1), 1 << 32, side) for side, half in halves]
 
 
 def joint_sums(
@@ -330,18 +323,12 @@ def joint_sums(
     same_rows(codes=codes, packed=packed)
     if len(codes) != len(sizes):
         raise ValueError("codes and sizes differ in features. Give the number of bins of each.")
-    limit = flush_rows(max_abs)
-    codes, packed = readable("codes", codes, np.uint8, 2), readable("packed", packed, np.int64, 1)
+    parts = runs(packed, max_abs)
+    codes = readable("codes", codes, np.uint8, 2)
     g = groups_of(tuple(sizes))
     out = np.zeros((int(g.size.sum()), 2), np.int64)
-    if len(codes) == 0:
-        return out
-    if limit >= PACKED_ROWS:
-        _joint_sums(codes, packed, limit, g.order, g.size, g.offset, g.start, g.cells, out)
-    else:
-        offset = np.zeros(len(sizes) + 1, np.int64)
-        np.cumsum(sizes, out=offset[1:])
-        _joint_sums_wide(codes, packed, offset, out)
+    for values, limit, side in parts:
+        _joint_sums(codes, values, limit, side, g.order, g.size, g.offset, g.start, g.cells, out)
     return out
 
 
@@ -397,19 +384,18 @@ class PairSet:
         Its map, padded with the last entry.
     left, right : (n_pairs,) int64
         Columns of each pair.
-    n_left, n_right : (n_pairs,) int64
-        Rows and columns of each table.
-    offset : (n_pairs + 1,) int64
-        Where each table starts in the answer.
+    n_right : (n_pairs,) int64
+        Columns of each table.
+    groups : Groups
+        Of the tables, each as one feature with its cells as bins.
     """
 
     feature: NDArray[np.int64]
     map: NDArray[np.uint8]
     left: NDArray[np.int64]
     right: NDArray[np.int64]
-    n_left: NDArray[np.int64]
     n_right: NDArray[np.int64]
-    offset: NDArray[np.int64]
+    groups: Groups
 
 
 def padded(map_: NDArray[np.uint8]) -> NDArray[np.uint8]:
@@ -451,9 +437,8 @@ def pack_pairs(pairs: Sequence[PairLike]) -> PairSet:
         np.frombuffer(b"".join(map_ for _, map_ in columns), np.uint8).reshape(-1, 256),
         np.array(left, np.int64),
         np.array(right, np.int64),
-        n_left,
         n_right,
-        np.concatenate(([0], np.cumsum(n_left * n_right))),
+        groups_of(tuple((n_left * n_right).tolist())),
     )
 
 
@@ -464,74 +449,52 @@ def _map(codes: NDArray[np.uint8], map_: NDArray[np.uint8], out: NDArray[np.uint
 
 
 @kernel
+def _pair_cell(
+    a: NDArray[np.uint8], b: NDArray[np.uint8], n_b: int, cell: NDArray[np.uint8]
+) -> None:
+    for i in range(cell.shape[0]):
+        cell[i] = a[i] * n_b + b[i]
+
+
+@kernel
 def _pair_sums(
     codes: NDArray[np.uint8],  # IN (n_features, n_rows)
-    packed: NDArray[np.int64],  # IN (n_rows,)
+    values: NDArray[np.int64],  # IN (n_rows,)
     limit: int,  # rows between flushes
+    side: int,
     feature: NDArray[np.int64],
     map_: NDArray[np.uint8],
     left: NDArray[np.int64],
     right: NDArray[np.int64],
-    n_left: NDArray[np.int64],
     n_right: NDArray[np.int64],
+    order: NDArray[np.int64],
+    size: NDArray[np.int64],
     offset: NDArray[np.int64],
+    start: NDArray[np.int64],
+    cells: NDArray[np.int64],
     out: NDArray[np.int64],  # OUT (all cells, 2), added to
 ) -> None:
-    n = packed.shape[0]
-    n_pairs = left.shape[0]
+    """Find the cells of a block; sum as if each table were a feature with its cells as bins."""
+    n = values.shape[0]
     step = min(BLOCK, limit)
     mapped = np.empty((feature.shape[0], step), np.uint8)
+    cell = np.empty((left.shape[0], step), np.uint8)
     keys = np.empty((2, step), np.uint16)
-    sums = np.zeros((n_pairs, 256), np.int64)
+    sums = np.zeros((cells.shape[0], GROUP_CELLS), np.int64)
     rows = 0
     for lo in range(0, n, step):
         hi = min(n, lo + step)
         w = hi - lo
         if rows + w > limit:
-            for p in range(n_pairs):
-                _unpack(sums[p, : offset[p + 1] - offset[p]], out[offset[p] : offset[p + 1]])
+            flush(sums, side, size, offset, start, cells, out)
             rows = 0
         for c in range(feature.shape[0]):
             _map(codes[feature[c], lo:hi], map_[c], mapped[c, :w])
-        for p in range(0, n_pairs - 1, 2):
-            for side in range(2):
-                q = p + side
-                a, b = mapped[left[q], :w], mapped[right[q], :w]
-                _key_two(a, n_left[q], b, n_right[q], keys[side, :w])
-            _scatter_two(keys[0, :w], keys[1, :w], packed[lo:hi], sums[p], sums[p + 1])
-        if n_pairs % 2:
-            q = n_pairs - 1
-            a, b = mapped[left[q], :w], mapped[right[q], :w]
-            _key_two(a, n_left[q], b, n_right[q], keys[0, :w])
-            _scatter_one(keys[0, :w], packed[lo:hi], sums[q])
-        rows += w
-    for p in range(n_pairs):
-        _unpack(sums[p, : offset[p + 1] - offset[p]], out[offset[p] : offset[p + 1]])
-
-
-@kernel
-def _pair_sums_wide(
-    codes: NDArray[np.uint8],
-    packed: NDArray[np.int64],
-    feature: NDArray[np.int64],
-    map_: NDArray[np.uint8],
-    left: NDArray[np.int64],
-    right: NDArray[np.int64],
-    n_right: NDArray[np.int64],
-    offset: NDArray[np.int64],
-    out: NDArray[np.int64],
-) -> None:
-    n = packed.shape[0]
-    key = np.empty(min(BLOCK, n), np.uint8)
-    for lo in range(0, n, BLOCK):
-        hi = min(n, lo + BLOCK)
-        cell = key[: hi - lo]
         for p in range(left.shape[0]):
-            a, b = left[p], right[p]
-            codes_a, codes_b = codes[feature[a], lo:hi], codes[feature[b], lo:hi]
-            for i in range(cell.shape[0]):
-                cell[i] = map_[a, codes_a[i]] * n_right[p] + map_[b, codes_b[i]]
-            scatter_wide(cell, packed[lo:hi], out[offset[p] : offset[p + 1]])
+            _pair_cell(mapped[left[p], :w], mapped[right[p], :w], n_right[p], cell[p, :w])
+        scatter_block(cell, 0, values[lo:hi], order, size, start, keys, sums)
+        rows += w
+    flush(sums, side, size, offset, start, cells, out)
 
 
 def pair_sums(
@@ -568,30 +531,18 @@ def pair_sums(
     Private side. One row changes one cell of each table, by its own (g, h). Exact for any n_rows, as `joint_sums`.
     """
     same_rows(codes=codes, packed=packed)
-    limit = flush_rows(max_abs)
-    codes, packed = readable("codes", codes, np.uint8, 2), readable("packed", packed, np.int64, 1)
+    parts = runs(packed, max_abs)
+    codes = readable("codes", codes, np.uint8, 2)
     s = pairs if isinstance(pairs, PairSet) else pack_pairs(pairs)
-    out = np.zeros((int(s.offset[-1]), 2), np.int64)
-    if len(s.left) == 0:
-        return out
-    if s.feature.max() >= len(codes) or s.feature.min() < 0:
+    if len(s.feature) and not 0 <= s.feature.min() <= s.feature.max() < len(codes):
         raise ValueError("A pair names a feature that codes does not have.")
-    if limit >= PACKED_ROWS:
+    g = s.groups
+    out = np.zeros((int(g.size.sum()), 2), np.int64)
+    for values, limit, side in parts:
         _pair_sums(
-            codes,
-            packed,
-            limit,
-            s.feature,
-            s.map,
-            s.left,
-            s.right,
-            s.n_left,
-            s.n_right,
-            s.offset,
-            out,
-        )
-    else:
-        _pair_sums_wide(codes, packed, s.feature, s.map, s.left, s.right, s.n_right, s.offset, out)
+            codes, values, limit, side, s.feature, s.map, s.left, s.right, s.n_right,
+            g.order, g.size, g.offset, g.start, g.cells, out,
+        )  # fmt: skip
     return out
 
 

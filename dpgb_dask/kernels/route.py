@@ -5,12 +5,11 @@ from numpy.typing import NDArray
 
 from dpgb_dask.kernels import kernel, readable, same_rows
 from dpgb_dask.kernels.histogram import (
-    PACKED_ROWS,
+    GROUP_CELLS,
     flush,
-    flush_rows,
     groups_of,
+    runs,
     scatter_block,
-    scatter_wide,
 )
 
 BLOCK = 4096  # rows per inner loop: 2^(depth - 2) leaf buffers of it stay in L2
@@ -102,8 +101,9 @@ def _tree_sums(
     codes: NDArray[np.uint8],  # IN (n_features, n_rows)
     feature: NDArray[np.uint16],  # IN (n_trees, nodes)
     threshold: NDArray[np.uint8],  # IN (n_trees, nodes)
-    packed: NDArray[np.int64],  # IN (n_rows,)
-    limit: int,  # rows between flushes; 0: unpacked sums
+    values: NDArray[np.int64],  # IN (n_rows,)
+    limit: int,  # rows between flushes
+    side: int,
     order: NDArray[np.int64],
     size: NDArray[np.int64],
     offset: NDArray[np.int64],
@@ -112,29 +112,24 @@ def _tree_sums(
     out: NDArray[np.int64],  # OUT (n_trees * leaves, 2), added to
 ) -> None:
     """Find the leaves of a block; sum as if each tree were a feature with its leaves as bins."""
-    n = packed.shape[0]
+    n = values.shape[0]
     n_trees, nodes = feature.shape
-    step = min(BLOCK, limit) if limit else BLOCK
+    step = min(BLOCK, limit)
     leaves = np.empty((n_trees, step), np.uint8)
     buffer = np.empty((nodes // 4 + 1, step), np.uint8)
     keys = np.empty((2, step), np.uint16)
-    sums = np.zeros((cells.shape[0], cells.max()), np.int64)
+    sums = np.zeros((cells.shape[0], GROUP_CELLS), np.int64)
     rows = 0
     for lo in range(0, n, step):
         hi = min(n, lo + step)
-        if limit and rows + hi - lo > limit:
-            flush(sums, size, offset, start, cells, out)
+        if rows + hi - lo > limit:
+            flush(sums, side, size, offset, start, cells, out)
             rows = 0
         for t in range(n_trees):
             find_leaves(codes, lo, feature[t], threshold[t], buffer, leaves[t, : hi - lo])
-        if limit:
-            scatter_block(leaves, 0, packed[lo:hi], order, size, start, keys, sums)
-        else:
-            for t in range(n_trees):
-                tree = out[t * (nodes + 1) : (t + 1) * (nodes + 1)]
-                scatter_wide(leaves[t, : hi - lo], packed[lo:hi], tree)
+        scatter_block(leaves, 0, values[lo:hi], order, size, start, keys, sums)
         rows += hi - lo
-    flush(sums, size, offset, start, cells, out)
+    flush(sums, side, size, offset, start, cells, out)
 
 
 def check_trees(
@@ -199,25 +194,15 @@ def tree_sums(
     more than (2³¹ - 1) // max_abs rows.
     """
     same_rows(codes=codes, packed=packed)
-    codes, packed = readable("codes", codes, np.uint8, 2), readable("packed", packed, np.int64, 1)
+    parts = runs(packed, max_abs)
+    codes = readable("codes", codes, np.uint8, 2)
     feature, threshold = check_trees(codes, feature, threshold)
-    limit = flush_rows(max_abs)
     n_trees, leaves = feature.shape[0], feature.shape[1] + 1
     out = np.zeros((n_trees * leaves, 2), np.int64)
-    if n_trees:
-        g = groups_of((leaves,) * n_trees)
-        rows = limit if limit >= PACKED_ROWS else 0
+    g = groups_of((leaves,) * n_trees)
+    for values, limit, side in parts:
         _tree_sums(
-            codes,
-            feature,
-            threshold,
-            packed,
-            rows,
-            g.order,
-            g.size,
-            g.offset,
-            g.start,
-            g.cells,
-            out,
-        )
+            codes, feature, threshold, values, limit, side,
+            g.order, g.size, g.offset, g.start, g.cells, out,
+        )  # fmt: skip
     return out.reshape(n_trees, leaves, 2)

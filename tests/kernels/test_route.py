@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 from helpers import naive_leaves, naive_tree_sums, pack
 
-from dpgb_dask.kernels import route
+from dpgb_dask.kernels import histogram, route
 
 
 def forest(n_trees, depth, n_features, seed=0):
@@ -65,7 +65,7 @@ def test_a_flush_one_row_too_late_is_seen(monkeypatch):
     g = np.full(n, max_abs)
     codes = np.ones((1, n), np.uint8)
     feature, threshold = np.zeros((2, 3), np.uint16), np.zeros((2, 3), np.uint8)
-    monkeypatch.setattr(route, "flush_rows", lambda bound: ((1 << 31) - 1) // bound + 1)
+    monkeypatch.setattr(histogram, "flush_rows", lambda bound: ((1 << 31) - 1) // bound + 1)
     with np.errstate(over="ignore"):
         got = route.tree_sums(codes, feature, threshold, pack(g, g), max_abs)
     assert got[0, 3, 0] != max_abs * n
