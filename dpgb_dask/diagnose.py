@@ -4,7 +4,7 @@ Nothing here is private. A fit under a declared schema never calls this module.
 """
 # ruff: noqa: N803 - X is scikit-learn's name
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -227,7 +227,12 @@ def _merged(parts: list[_Facts]) -> Numeric | Categorical:
     )
 
 
-def infer(X: Any, y: Any, *, classification: bool) -> Schema:
+def default_names(n_features: int) -> tuple[str, ...]:
+    """Return the names of the columns of an array: x0, x1, …"""
+    return tuple(f"x{j}" for j in range(n_features))
+
+
+def infer(X: Any, y: Any, *, classification: bool, names: Sequence[str] | None = None) -> Schema:
     """Read a schema from the data: bounds, categories, classes, target bounds.
 
     Parameters
@@ -235,6 +240,8 @@ def infer(X: Any, y: Any, *, classification: bool) -> Schema:
     X : collection with named columns, or (n_rows, n_features) array
     y : collection
     classification : bool
+    names : sequence of str, optional
+        Names of the features; None for those of ``X``, or x0, x1, …
 
     Returns
     -------
@@ -251,11 +258,9 @@ def infer(X: Any, y: Any, *, classification: bool) -> Schema:
     None: it leaks extremes, categories and classes. For public data and for scikit-learn's checks.
     """
     facts = _on_parts(X, _block_facts)
-    names = (
-        [str(name) for name in X.columns]
-        if hasattr(X, "columns")
-        else [f"x{j}" for j in range(X.shape[1])]
-    )
+    if names is None:
+        names = X.columns if hasattr(X, "columns") else default_names(X.shape[1])
+    names = [str(name) for name in names]
     features = {name: _merged([part[j] for part in facts]) for j, name in enumerate(names)}
     target = "target"
     while target in features:

@@ -428,7 +428,10 @@ class _Boosting(BaseEstimator):  # type: ignore[misc]
                     "weight_bits": WEIGHT_BITS,
                     "max_weight": int(np.ceil(weight.max())),
                 }
-        schema = diagnose.infer(X, y, classification="numeric" not in self._kinds)
+        names = getattr(
+            self, "feature_names_in_", None
+        )  # set by the checks just now, if X has names
+        schema = diagnose.infer(X, y, classification="numeric" not in self._kinds, names=names)
         return _Facts(X, y, weight, Shape(schema=schema, **shape_options))
 
     def _validated(self, X: Any, y: Any) -> tuple[Any, NDArray[Any]]:
@@ -520,7 +523,8 @@ class _Boosting(BaseEstimator):  # type: ignore[misc]
         -------
         Post-processing; the rows are the caller's own.
         """
-        return explain.explain_local(self.model_, self.schema_, self._rows(X), self._scale())
+        X = self._rows(X)
+        return explain.explain_local(self.model_, self.schema_, X, self._scale())
 
     def save(self, path: str | Path) -> None:
         """Write the model as JSON: released values only.
@@ -576,7 +580,10 @@ class _Boosting(BaseEstimator):  # type: ignore[misc]
         out = cls(**known, schema=file.schema if file.schema.private else INFER)
         out._adopt(file.schema, file.model, file.report)
         if not file.schema.private:
-            out.n_features_in_ = file.schema.n_features
+            names = file.schema.names
+            out.n_features_in_ = len(names)
+            if names != diagnose.default_names(len(names)):
+                out.feature_names_in_ = np.asarray(names, dtype=object)
         return out
 
 
@@ -625,11 +632,10 @@ class DPGBClassifier(ClassifierMixin, _Boosting):  # type: ignore[misc]
 
     Notes
     -----
-    ``partial_fit`` and ``warm_start`` do not exist: each call would be a new release with a charge of its own.
+    Privacy: only released values are fitted attributes; all of them together are (epsilon, delta)-differentially
+    private for adding or removing one row.
 
-    Privacy
-    -------
-    Only released values are fitted attributes.
+    ``partial_fit`` and ``warm_start`` do not exist: each call would be a new release with a charge of its own.
 
     Examples
     --------
@@ -718,9 +724,10 @@ class DPGBRegressor(RegressorMixin, _Boosting):  # type: ignore[misc]
 
     Parameters are those of `DPGBClassifier`; the schema declares the public bounds of the target.
 
-    Privacy
-    -------
-    Only released values are fitted attributes.
+    Notes
+    -----
+    Privacy: only released values are fitted attributes; all of them together are (epsilon, delta)-differentially
+    private for adding or removing one row.
 
     Examples
     --------
@@ -824,7 +831,11 @@ def _report(controller: Controller, plan: Plan, shape: Shape) -> PrivacyReport:
     """Write down what was asked, charged and assumed."""
     schema, budget = shape.schema, controller.budget
     target = schema.target
-    bounds = f"in [{target.low:g}, {target.high:g}]" if target.type == "numeric" else f"one of {list(target.classes)}"
+    bounds = (
+        f"in [{target.low:g}, {target.high:g}]"
+        if target.type == "numeric"
+        else f"one of {list(target.classes)}"
+    )
     public = {
         "features": {name: _public(feature) for name, feature in schema.features.items()},
         "target": f"{target.name}: {bounds}",

@@ -241,6 +241,28 @@ class Schema:
             raise SchemaError(f"Schema file {str(path)!r} is not JSON.") from error
         return cls.from_dict(data)
 
+    def check(self, X: Any, y: Any = None) -> Any:  # noqa: N803 - scikit-learn's name
+        """Count exactly what a fit under this schema would clip, call missing or call "other".
+
+        Parameters
+        ----------
+        X : collection of rows, as for ``fit``
+        y : collection, optional
+
+        Returns
+        -------
+        Diagnosis
+            To be printed; it is kept nowhere.
+
+        Privacy
+        -------
+        None: the data owner's own, plainly non-private look at the rows. No fit calls it.
+        """
+        # the one import from above this layer, inside the method: nothing else here ever sees a row
+        from dpgb_dask import diagnose
+
+        return diagnose.check(self, X, y)
+
     def __eq__(self, other: object) -> bool:
         return (
             isinstance(other, Schema)

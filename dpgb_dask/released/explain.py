@@ -61,7 +61,8 @@ def explain_global(model: Model, schema: Schema, scale: float = 1.0) -> list[dic
             "features": (names[pair.i], names[pair.j]),
             "left_names": _group_names(features[pair.i], model.bins[pair.i], pair.map_i),
             "right_names": _group_names(features[pair.j], model.bins[pair.j], pair.map_j),
-            "scores": (pair.table[0] if model.n_scores == 1 else np.moveaxis(pair.table, 0, -1)) * unit,
+            "scores": (pair.table[0] if model.n_scores == 1 else np.moveaxis(pair.table, 0, -1))
+            * unit,
         }
         for pair in model.pairs
     ]

@@ -246,7 +246,9 @@ def _check_fit_together(schema: Schema, model: Model) -> None:
         )
         good = good and len(p.table) == n_scores
     trees = model.trees
-    good &= trees.value.shape[:2] == (n_scores, trees.n_trees) and len(trees.threshold) == trees.n_trees
+    good &= (
+        trees.value.shape[:2] == (n_scores, trees.n_trees) and len(trees.threshold) == trees.n_trees
+    )
     good &= trees.n_trees == 0 or int(trees.feature.max()) < len(features)
     if not good:
         raise ValueError("parts that do not fit together")

@@ -169,7 +169,10 @@ class PrivacyReport:
         lines += ["", "Taken as public:"]
         for name, value in self.public.items():
             if isinstance(value, Mapping):
-                lines += [f"  {name}:", *(f"    {key}: {_brief(item)}" for key, item in value.items())]
+                lines += [
+                    f"  {name}:",
+                    *(f"    {key}: {_brief(item)}" for key, item in value.items()),
+                ]
             else:
                 lines.append(f"  {name}: {_brief(value)}")
         for title, items in (("Assumed:", self.assumptions), ("Mends of the source:", self.mends)):

@@ -43,7 +43,9 @@ def model(binary_schema: Schema) -> Model:
 def three_score_model(model: Model) -> Model:
     """The same with three score columns."""
     rng = np.random.default_rng(8)
-    tables = tuple(rng.integers(-90_000, 90_000, (b.n_bins, 3)).astype(np.int32) for b in model.bins)
+    tables = tuple(
+        rng.integers(-90_000, 90_000, (b.n_bins, 3)).astype(np.int32) for b in model.bins
+    )
     p, t = model.pairs[0], model.trees
     pair = replace(p, table=rng.integers(-40_000, 40_000, (3, 3, 2)).astype(np.int32))
     trees = replace(t, value=rng.integers(-20_000, 20_000, (3, 3, 4)).astype(np.int32))

@@ -13,7 +13,9 @@ def test_contributions_add_up_to_the_score(model, binary_schema, rows):
     local = explain_local(model, binary_schema, rows)
     assert local["names"] == ("x", "z", "age", "color", "x & color", "forest")
     total = local["scores"].sum(axis=1) + local["intercept"]
-    np.testing.assert_allclose(total, scores(model, binary_schema, rows)[:, 0] / SCORE_ONE, atol=1e-9)
+    np.testing.assert_allclose(
+        total, scores(model, binary_schema, rows)[:, 0] / SCORE_ONE, atol=1e-9
+    )
 
 
 def test_contributions_are_lazy_on_dask(model, binary_schema, rows):
@@ -27,7 +29,9 @@ def test_contributions_are_lazy_on_dask(model, binary_schema, rows):
 def test_contributions_have_one_table_per_class(three_score_model, binary_schema, rows):
     local = explain_local(three_score_model, binary_schema, rows)
     total = np.stack([part.sum(axis=1) for part in local["scores"]], axis=1) + local["intercept"]
-    np.testing.assert_allclose(total, scores(three_score_model, binary_schema, rows) / SCORE_ONE, atol=1e-9)
+    np.testing.assert_allclose(
+        total, scores(three_score_model, binary_schema, rows) / SCORE_ONE, atol=1e-9
+    )
 
 
 def test_global_layout_names_every_bin(model, binary_schema):
@@ -50,7 +54,13 @@ def test_global_layout_names_every_bin(model, binary_schema):
 
 def test_global_layout_has_a_column_per_class(three_score_model, binary_schema):
     parts = explain_global(three_score_model, binary_schema)
-    assert [part["scores"].shape for part in parts[:-1]] == [(5, 3), (2, 3), (8, 3), (4, 3), (3, 2, 3)]
+    assert [part["scores"].shape for part in parts[:-1]] == [
+        (5, 3),
+        (2, 3),
+        (8, 3),
+        (4, 3),
+        (3, 2, 3),
+    ]
 
 
 def test_additive_model_has_no_forest(model: Model, binary_schema, rows):

@@ -14,7 +14,11 @@ from dpgb_dask.released.predict import scores
 @pytest.fixture
 def file(model, binary_schema, report):
     return ModelFile(
-        estimator="DPGBClassifier", parameters={"epsilon": 1.0}, schema=binary_schema, model=model, report=report
+        estimator="DPGBClassifier",
+        parameters={"epsilon": 1.0},
+        schema=binary_schema,
+        model=model,
+        report=report,
     )
 
 
@@ -45,7 +49,11 @@ def test_multiclass_model_reads_back(three_score_model, multiclass_schema, repor
     path = tmp_path / "m.json"
     save(
         ModelFile(
-            estimator="DPGBClassifier", parameters={}, schema=multiclass_schema, model=three_score_model, report=report
+            estimator="DPGBClassifier",
+            parameters={},
+            schema=multiclass_schema,
+            model=three_score_model,
+            report=report,
         ),
         path,
     )
@@ -58,7 +66,16 @@ def test_multiclass_model_reads_back(three_score_model, multiclass_schema, repor
 def test_inferred_schema_stays_marked(file, tmp_path):
     schema = Schema(file.schema.features, classes=[0, 1], private=False)
     path = tmp_path / "m.json"
-    save(ModelFile(estimator="DPGBClassifier", parameters={}, schema=schema, model=file.model, report=file.report), path)
+    save(
+        ModelFile(
+            estimator="DPGBClassifier",
+            parameters={},
+            schema=schema,
+            model=file.model,
+            report=file.report,
+        ),
+        path,
+    )
     assert load(path).schema.private is False
 
 
@@ -66,7 +83,16 @@ def test_numpy_labels_are_written_as_plain_ones(file, tmp_path):
     features = dict(file.schema.features)
     schema = Schema(features, classes=[np.int64(0), np.int64(1)])
     path = tmp_path / "m.json"
-    save(ModelFile(estimator="DPGBClassifier", parameters={}, schema=schema, model=file.model, report=file.report), path)
+    save(
+        ModelFile(
+            estimator="DPGBClassifier",
+            parameters={},
+            schema=schema,
+            model=file.model,
+            report=file.report,
+        ),
+        path,
+    )
     assert load(path).schema.target.classes == (0, 1)
 
 
@@ -75,7 +101,13 @@ def test_labels_that_json_cannot_hold_are_refused_and_nothing_is_written(file, t
     path = tmp_path / "m.json"
     with pytest.raises(SchemaError, match="bytes"):
         save(
-            ModelFile(estimator="DPGBClassifier", parameters={}, schema=schema, model=file.model, report=file.report),
+            ModelFile(
+                estimator="DPGBClassifier",
+                parameters={},
+                schema=schema,
+                model=file.model,
+                report=file.report,
+            ),
             path,
         )
     assert list(tmp_path.iterdir()) == []

@@ -19,7 +19,11 @@ def code_of(value, feature_bins, categories=None):
             return feature_bins.cell_to_bin[-1]
         cell = categories.index(value) if value in categories else len(categories)
         return feature_bins.cell_to_bin[cell]
-    return feature_bins.missing_bin if value != value else sum(edge < value for edge in feature_bins.edges)
+    return (
+        feature_bins.missing_bin
+        if value != value
+        else sum(edge < value for edge in feature_bins.edges)
+    )
 
 
 def score_of(model, schema, row):
@@ -34,7 +38,9 @@ def score_of(model, schema, row):
     for p in model.pairs:
         for k in range(len(out)):
             out[k] += int(p.table[k, p.map_i[codes[p.i]], p.map_j[codes[p.j]]])
-    for t, (feature, threshold) in enumerate(zip(model.trees.feature, model.trees.threshold, strict=True)):
+    for t, (feature, threshold) in enumerate(
+        zip(model.trees.feature, model.trees.threshold, strict=True)
+    ):
         node = 0
         for _ in range(model.trees.depth):
             node = 2 * node + 1 + (codes[feature[node]] > threshold[node])
@@ -54,7 +60,9 @@ def test_scores_agree_with_the_oracle(model, binary_schema, rows, expected):
 
 def test_scores_have_one_column_per_class(three_score_model, binary_schema, rows):
     got = scores(three_score_model, binary_schema, rows[:50])
-    want = [score_of(three_score_model, binary_schema, row) for row in rows[:50].itertuples(index=False)]
+    want = [
+        score_of(three_score_model, binary_schema, row) for row in rows[:50].itertuples(index=False)
+    ]
     np.testing.assert_array_equal(got, want)
 
 
@@ -121,7 +129,9 @@ def test_unknown_chunks_stay_unknown(model, numeric_schema, numeric):
 def test_empty_partitions_and_no_rows_work(model, binary_schema, numeric_schema, rows, numeric):
     assert scores(model, binary_schema, rows[:0]).shape == (0, 1)
     assert scores(model, numeric_schema, numeric[:0]).shape == (0, 1)
-    frame = dd.concat([dd.from_pandas(rows[:0], npartitions=1), dd.from_pandas(rows, npartitions=2)])
+    frame = dd.concat(
+        [dd.from_pandas(rows[:0], npartitions=1), dd.from_pandas(rows, npartitions=2)]
+    )
     assert len(scores(model, binary_schema, frame).compute()) == len(rows)
 
 
@@ -146,7 +156,9 @@ def test_dataarray_gives_a_dataarray(model, numeric_schema, numeric, chunks):
 
 @pytest.mark.parametrize("chunks", [None, 500])
 def test_dataset_gives_a_dataarray(model, binary_schema, rows, expected, chunks):
-    data = xr.Dataset({name: ("person", rows[name].to_numpy(object)) for name in ("color", "age", "z", "x")})
+    data = xr.Dataset(
+        {name: ("person", rows[name].to_numpy(object)) for name in ("color", "age", "z", "x")}
+    )
     data = data.assign({n: data[n].astype(float) for n in ("age", "z", "x")})
     data = data if chunks is None else data.chunk(person=chunks)
     got = apply(RowFunction(model, binary_schema, first_column), data, np.dtype(np.int32))
@@ -159,7 +171,9 @@ def test_zarr_is_read_lazily(model, numeric_schema, numeric, tmp_path):
     store[:] = numeric
     got = scores(model, numeric_schema, store)
     assert isinstance(got, da.Array)
-    np.testing.assert_array_equal(got.compute(scheduler="sync"), scores(model, numeric_schema, numeric))
+    np.testing.assert_array_equal(
+        got.compute(scheduler="sync"), scores(model, numeric_schema, numeric)
+    )
 
 
 def test_structure_is_checked_before_rows(model, binary_schema, rows):
@@ -178,5 +192,7 @@ def test_structure_is_checked_before_rows(model, binary_schema, rows):
 def test_other_columns_may_be_present(model, rows, expected, binary_schema):
     data = binary_schema.to_dict() | {"ignore": ["id"]}
     schema = type(binary_schema).from_dict(data)
-    wide = pd.concat([pd.Series(0, rows.index, name="id"), rows, pd.Series(1, rows.index, name="target")], axis=1)
+    wide = pd.concat(
+        [pd.Series(0, rows.index, name="id"), rows, pd.Series(1, rows.index, name="target")], axis=1
+    )
     np.testing.assert_array_equal(scores(model, schema, wide), expected)

@@ -1,0 +1,487 @@
+"""Bad input: structure gets one clear error before any charge; a value never raises, warns or changes what is let out."""
+
+import json
+import logging
+import os
+import warnings
+
+import dask
+import dask.array as da
+import dask.dataframe as dd
+import numpy as np
+import pandas as pd
+import pytest
+import scipy.sparse
+from sklearn.base import clone
+
+from dpgb_dask import (
+    BudgetExceededError,
+    DPGBClassifier,
+    DPGBError,
+    DPGBRegressor,
+    Ledger,
+    LedgerError,
+    LedgerUnavailableError,
+    PlanError,
+    Schema,
+    SchemaError,
+    StructureError,
+    UnsupportedCollectionError,
+)
+from dpgb_dask.testing import SeededNoise
+
+ACCOUNT = "people"
+
+
+@pytest.fixture
+def ledger(tmp_path):
+    book = Ledger(f"sqlite:///{tmp_path}/budget.db")
+    book.open_account(ACCOUNT, epsilon=1.0, delta=1e-6)
+    return book
+
+
+def check_refused(ledger, error, match, fit, estimator):
+    """The fit raises one of our errors; the account and the estimator are as before."""
+    before = ledger.account(ACCOUNT), ledger.history(ACCOUNT)
+    state = dict(vars(estimator))
+    files = sorted(os.listdir(ledger.directory)) if ledger.directory.exists() else []
+    with pytest.raises(error, match=match) as caught:
+        fit()
+    assert isinstance(caught.value, DPGBError)
+    assert (ledger.account(ACCOUNT), ledger.history(ACCOUNT)) == before
+    assert vars(estimator) == state
+    assert (sorted(os.listdir(ledger.directory)) if ledger.directory.exists() else []) == files
+    return str(caught.value)
+
+
+# ---- schema and parameters -------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("changes", "error", "match"),
+    [
+        ({"schema": None}, SchemaError, "schema is missing"),
+        ({"schema": 7}, SchemaError, "int"),
+        (
+            {"schema": {"features": {"x": {"type": "numeric"}}, "target": {}}},
+            SchemaError,
+            "target type",
+        ),
+        (
+            {
+                "schema": {
+                    "features": {"x": {"type": "numeric"}},
+                    "target": {"type": "binary", "classes": [0, 1]},
+                }
+            },
+            SchemaError,
+            "'x' has no bounds",
+        ),
+        (
+            {
+                "schema": {
+                    "features": {"x": {"type": "categorical", "categories": list(range(251))}},
+                    "target": {"type": "binary", "classes": [0, 1]},
+                }
+            },
+            SchemaError,
+            "251 categories, more than 250",
+        ),
+        ({"schema": "nowhere.json"}, SchemaError, "cannot be read"),
+        ({"epsilon": 0}, PlanError, "epsilon=0"),
+        ({"epsilon": -1.0}, PlanError, "epsilon=-1"),
+        ({"epsilon": float("nan")}, PlanError, "epsilon=nan"),
+        ({"epsilon": float("inf")}, PlanError, "epsilon=inf"),
+        ({"epsilon": "1"}, PlanError, "epsilon='1'"),
+        ({"epsilon": True}, PlanError, "epsilon=True"),
+        ({"delta": 0}, PlanError, "delta=0"),
+        ({"delta": 1}, PlanError, "delta=1"),
+        ({"delta": -1e-6}, PlanError, "delta=-1e-06"),
+        ({"delta": float("nan")}, PlanError, "delta=nan"),
+        ({"recipe": "nonsense"}, PlanError, "recipe='nonsense'"),
+        ({"recipe": ["auto"]}, PlanError, "list"),
+        ({"loss": "hinge"}, PlanError, "loss='hinge'"),
+        ({"max_bins": 1}, PlanError, "max_bins=1"),
+        ({"max_bins": 1000}, PlanError, "max_bins=1000"),
+        ({"n_estimators": 0}, PlanError, "n_estimators=0"),
+        ({"learning_rate": -1}, PlanError, "learning_rate=-1"),
+        ({"max_depth": 0}, PlanError, "max_depth=0"),
+        ({"cache": "everything"}, PlanError, "cache='everything'"),
+        ({"memory_limit": "a lot"}, PlanError, "memory_limit='a lot'"),
+        ({"memory_limit": 0}, PlanError, "memory_limit=0"),
+        ({"random_state": -1}, PlanError, "random_state=-1"),
+        ({"random_state": "x"}, PlanError, "random_state='x'"),
+        ({"unit_id": "person"}, PlanError, "unit_id='person' is not available yet"),
+        ({"max_rows_per_unit": 2}, PlanError, "max_rows_per_unit=2"),
+        ({"noise": SeededNoise(0)}, PlanError, "SeededNoise"),
+        ({"schema": "infer"}, PlanError, "infer"),
+        ({"account": None}, PlanError, "ledger is given without account"),
+        ({"ledger": None}, PlanError, "account is given without ledger"),
+        ({"ledger": "sqlite:///x.db"}, PlanError, "ledger is a str"),
+        ({"account": "others"}, LedgerError, "'others' is not in the ledger"),
+    ],
+)
+def test_parameters_are_refused_before_any_charge(
+    ledger, binary_schema, features, labels, changes, error, match
+):
+    settings = {"schema": binary_schema, "ledger": ledger, "account": ACCOUNT}
+    estimator = DPGBClassifier(**(settings | changes))
+    check_refused(ledger, error, match, lambda: estimator.fit(features, labels), estimator)
+
+
+def test_schema_files_that_cannot_be_read_are_refused(
+    ledger, binary_schema, features, labels, tmp_path
+):
+    path = tmp_path / "s.json"
+    for text, match in (("{", "not JSON"), ("[]", "JSON object"), ('{"version": 2}', "newer")):
+        path.write_text(text)
+        estimator = DPGBClassifier(schema=path, ledger=ledger, account=ACCOUNT)
+        check_refused(
+            ledger, SchemaError, match, lambda e=estimator: e.fit(features, labels), estimator
+        )
+    data = binary_schema.to_dict() | {"colour": 1}
+    path.write_text(json.dumps(data))
+    check_refused(ledger, SchemaError, "colour", lambda: estimator.fit(features, labels), estimator)
+
+
+def test_target_of_the_other_kind_is_refused(
+    ledger, binary_schema, regression_schema, features, labels
+):
+    for kind, schema in ((DPGBRegressor, binary_schema), (DPGBClassifier, regression_schema)):
+        estimator = kind(schema=schema, ledger=ledger, account=ACCOUNT)
+        check_refused(
+            ledger,
+            SchemaError,
+            "target type",
+            lambda e=estimator: e.fit(features, labels),
+            estimator,
+        )
+
+
+# ---- structure of the data -------------------------------------------------------------------------------------------
+
+
+def as_numbers(table):
+    return table.assign(color=0.0).to_numpy(np.float64)
+
+
+@pytest.mark.parametrize("lazy", [False, True])
+@pytest.mark.parametrize(
+    ("change", "error", "match"),
+    [
+        (lambda t: t.drop(columns="age"), SchemaError, r"missing=\['age'\]"),
+        (
+            lambda t: t.rename(columns={"age": "Age"}),
+            SchemaError,
+            r"missing=\['age'\], not declared=\['Age'\]",
+        ),
+        (lambda t: t[["z", "x", "age", "color"]], SchemaError, "another order"),
+        (lambda t: t.assign(name="n"), SchemaError, r"not declared=\['name'\]"),
+        (lambda t: t.assign(x="1.5"), SchemaError, "'x' is declared numeric"),
+        (lambda t: t.assign(x=pd.Timestamp("2026-01-01")), SchemaError, "'x' is declared numeric"),
+    ],
+)
+def test_columns_that_do_not_fit_are_refused(
+    ledger, binary_schema, features, labels, change, error, match, lazy
+):
+    estimator = DPGBClassifier(schema=binary_schema, ledger=ledger, account=ACCOUNT)
+    table, y = change(features), pd.Series(labels)
+    if lazy:
+        table, y = dd.from_pandas(table, npartitions=3), dd.from_pandas(y, npartitions=3)
+    check_refused(ledger, error, match, lambda: estimator.fit(table, y), estimator)
+
+
+@pytest.mark.parametrize(
+    ("X", "y", "error", "match"),
+    [
+        (lambda x, _: x[:, :3], lambda y: y, StructureError, "columns"),
+        (lambda x, _: np.hstack([x, x]), lambda y: y, StructureError, "columns"),
+        (lambda x, _: x[0], lambda y: y, StructureError, "dimension"),
+        (lambda x, _: x[:-1], lambda y: y, StructureError, "different numbers of rows"),
+        (lambda x, _: x, lambda _: None, StructureError, "y is None"),
+        (lambda x, _: x, lambda y: np.stack([y, y], axis=1), StructureError, "one column"),
+        (lambda x, _: x, lambda y: y[:-1], StructureError, "different numbers of rows"),
+        (lambda x, _: scipy.sparse.csr_array(x), lambda y: y, UnsupportedCollectionError, "sparse"),
+        (
+            lambda x, _: da.from_array(x, chunks=(500, 4)).map_blocks(
+                scipy.sparse.csr_array, meta=scipy.sparse.csr_array((0, 0))
+            ),
+            lambda y: y,
+            UnsupportedCollectionError,
+            "csr_array",
+        ),
+        (lambda x, _: iter(x), lambda y: y, UnsupportedCollectionError, "iterator"),
+        (
+            lambda x, _: da.from_array(x, chunks=(500, 4)),
+            lambda y: da.from_array(y[:-1], chunks=500),
+            StructureError,
+            "different numbers of rows",
+        ),
+        (
+            lambda _, t: dd.from_pandas(t, npartitions=3),
+            lambda y: dd.from_pandas(pd.Series(y), npartitions=4),
+            StructureError,
+            "different numbers of chunks",
+        ),
+        (
+            lambda x, _: (lambda a: a[a[:, 2] >= 0])(da.from_array(x, chunks=(500, 4))),
+            lambda y: da.from_array(y, chunks=750),
+            StructureError,
+            "different numbers of chunks",
+        ),
+    ],
+)
+def test_data_that_do_not_fit_together_are_refused(
+    ledger, binary_schema, features, labels, X, y, error, match
+):
+    estimator = DPGBClassifier(schema=binary_schema, ledger=ledger, account=ACCOUNT)
+    x = as_numbers(features)
+    message = check_refused(
+        ledger, error, match, lambda: estimator.fit(X(x, features), y(labels)), estimator
+    )
+    assert str(len(x)) not in message
+    assert str(len(x) - 1) not in message
+
+
+def test_ignored_columns_may_stay(binary_schema, features, labels):
+    schema = Schema.from_dict(binary_schema.to_dict() | {"ignore": ["id"]})
+    wide = features.assign(target=labels).assign(id="someone")[["id", *features.columns, "target"]]
+    settings = {"noise": SeededNoise(0), "random_state": 0}
+    with_them = DPGBClassifier(schema=schema, **settings).fit(wide, labels)
+    without = DPGBClassifier(schema=schema, **settings).fit(features, labels)
+    np.testing.assert_array_equal(with_them.predict_proba(wide), without.predict_proba(features))
+
+
+def test_array_query_planning_is_refused(ledger, binary_schema, features, labels):
+    estimator = DPGBClassifier(schema=binary_schema, ledger=ledger, account=ACCOUNT)
+    with dask.config.set({"array.query-planning": True}):
+        check_refused(
+            ledger,
+            UnsupportedCollectionError,
+            "query planning",
+            lambda: estimator.fit(features, labels),
+            estimator,
+        )
+
+
+# ---- ledger ----------------------------------------------------------------------------------------------------------
+
+
+def test_account_with_too_little_left_is_refused(ledger, binary_schema, features, labels):
+    settings = {"schema": binary_schema, "ledger": ledger, "account": ACCOUNT}
+    DPGBClassifier(epsilon=0.8, **settings).fit(features, labels)
+    estimator = DPGBClassifier(epsilon=0.9, **settings)
+    message = check_refused(
+        ledger,
+        BudgetExceededError,
+        "too little left",
+        lambda: estimator.fit(features, labels),
+        estimator,
+    )
+    for part in ("requested", "remaining", "difference", "would fit"):
+        assert part in message
+    assert estimator.privacy_cost().share > 1
+
+
+def test_ledger_that_cannot_be_used_is_refused(ledger, binary_schema, features, labels, tmp_path):
+    nowhere = Ledger(f"sqlite:///{tmp_path}/no/such/directory/budget.db")
+    estimator = DPGBClassifier(schema=binary_schema, ledger=nowhere, account=ACCOUNT)
+    check_refused(
+        ledger,
+        LedgerUnavailableError,
+        "charged",
+        lambda: estimator.fit(features, labels),
+        estimator,
+    )
+
+
+def test_read_only_ledger_is_refused(ledger, binary_schema, features, labels, tmp_path):
+    copy = tmp_path / "kept"
+    copy.mkdir()
+    book = Ledger(f"sqlite:///{copy}/budget.db")
+    book.open_account(ACCOUNT, epsilon=1.0, delta=1e-6)
+    estimator = DPGBClassifier(
+        schema=binary_schema,
+        ledger=Ledger(f"sqlite:///file:{copy}/budget.db?mode=ro&uri=true"),
+        account=ACCOUNT,
+    )
+    check_refused(
+        ledger,
+        LedgerUnavailableError,
+        "charged",
+        lambda: estimator.fit(features, labels),
+        estimator,
+    )
+    assert book.remaining(ACCOUNT) == 1.0
+
+
+# ---- values ----------------------------------------------------------------------------------------------------------
+
+
+def let_out(estimator, tmp_path):
+    """Everything a fit lets out but the numbers themselves: file structure, attributes, text around the numbers."""
+    path = tmp_path / "model.json"
+    estimator.save(path)
+
+    def shape(value):
+        if isinstance(value, dict):
+            return {key: shape(item) for key, item in value.items()}
+        if isinstance(value, list):
+            records = [item for item in value if isinstance(item, dict)]
+            return (
+                sorted({json.dumps(shape(item), sort_keys=True) for item in records}) or "numbers"
+            )
+        return "number" if isinstance(value, float) else type(value).__name__
+
+    data = json.loads(path.read_text())  # how long its lists are is decided by released numbers
+    attributes = sorted((name, type(value).__name__) for name, value in vars(estimator).items())
+    parts = {"pairs": None, "trees": None}  # how many there are is decided by released numbers
+    return shape(data["model"] | parts), shape(data["report"]["public"]), attributes, str(estimator)
+
+
+def quietly(fit, caplog):
+    """Fit with warnings as errors and every log record caught; return what was logged above DEBUG."""
+    with warnings.catch_warnings(), caplog.at_level(logging.DEBUG):
+        warnings.simplefilter("error")
+        caplog.clear()
+        out = fit()
+    return out, [record for record in caplog.records if record.levelno >= logging.WARNING]
+
+
+ODD_ROWS = {
+    "plus infinity": {"x": np.inf},
+    "minus infinity": {"x": -np.inf},
+    "huge": {"x": 1e308},
+    "missing where none is declared": {"x": np.nan},
+    "fraction in an integer column": {"age": 33.5},
+    "unknown category": {"color": "ultraviolet"},
+    "missing category": {"color": None},
+    "empty text": {"color": ""},
+}
+
+
+@pytest.mark.parametrize("case", ODD_ROWS)
+def test_odd_value_fits_in_silence(binary_schema, features, labels, case, caplog, tmp_path, capfd):
+    odd = features.assign(age=features["age"].astype(float))
+    for name, value in ODD_ROWS[case].items():
+        odd.loc[7, name] = value
+    estimator = DPGBClassifier(schema=binary_schema, noise=SeededNoise(0), random_state=0)
+    without, _ = quietly(lambda: clone(estimator).fit(features, labels), caplog)
+    fitted, loud = quietly(lambda: clone(estimator).fit(odd, labels), caplog)
+    assert loud == []
+    assert capfd.readouterr() == ("", "")
+    assert let_out(fitted, tmp_path) == let_out(without, tmp_path)
+    np.testing.assert_array_equal(np.isfinite(fitted.predict_proba(odd)), True)
+
+
+@pytest.mark.parametrize(
+    ("odd", "same_as"),
+    [
+        ({"x": np.inf}, {"x": 3.0}),
+        ({"x": -1e300}, {"x": -3.0}),
+        ({"age": 1e9}, {"age": 90}),
+        ({"color": "ultraviolet"}, {"color": "infrared"}),
+        ({"color": np.nan}, {"color": None}),
+    ],
+)
+def test_value_out_of_range_is_its_bound(binary_schema, features, labels, odd, same_as, tmp_path):
+    files = []
+    for change in (odd, same_as):
+        table = features.assign(age=features["age"].astype(float))
+        for name, value in change.items():
+            table.loc[7, name] = value
+        estimator = DPGBClassifier(schema=binary_schema, noise=SeededNoise(0), random_state=0).fit(
+            table, labels
+        )
+        estimator.save(tmp_path / "m.json")
+        files.append((tmp_path / "m.json").read_bytes())
+    assert files[0] == files[1]
+
+
+@pytest.mark.parametrize("label", [2, np.nan, np.inf, -1])
+def test_unknown_label_is_a_row_left_out(binary_schema, features, labels, label, caplog, tmp_path):
+    estimator = DPGBClassifier(schema=binary_schema, noise=SeededNoise(0), random_state=0)
+    y = labels.astype(float)
+    y[7] = label
+    fitted, loud = quietly(lambda: clone(estimator).fit(features, y), caplog)
+    assert loud == []
+    keep = np.arange(len(y)) != 7
+    without = clone(estimator).fit(features[keep], labels[keep])
+    for one, name in ((fitted, "a"), (without, "b")):
+        one.save(tmp_path / name)
+    assert (tmp_path / "a").read_bytes() == (tmp_path / "b").read_bytes()
+
+
+def test_missing_target_is_a_row_left_out(regression_schema, features, numbers, caplog, tmp_path):
+    estimator = DPGBRegressor(schema=regression_schema, noise=SeededNoise(0), random_state=0)
+    y = numbers.copy()
+    y[7] = np.nan
+    fitted, loud = quietly(lambda: clone(estimator).fit(features, y), caplog)
+    assert loud == []
+    keep = np.arange(len(y)) != 7
+    without = clone(estimator).fit(features[keep], numbers[keep])
+    for one, name in ((fitted, "a"), (without, "b")):
+        one.save(tmp_path / name)
+    assert (tmp_path / "a").read_bytes() == (tmp_path / "b").read_bytes()
+    assert np.all(fitted.predict(features) <= 15)
+
+
+@pytest.mark.parametrize(
+    ("odd", "same_as"), [(-1, 0), (np.nan, 0), (-np.inf, 0), (1e9, 4), (np.inf, 4), (4.5, 4)]
+)
+def test_weight_out_of_range_is_its_bound(
+    binary_schema, features, labels, odd, same_as, caplog, tmp_path
+):
+    schema = Schema.from_dict(binary_schema.to_dict() | {"max_weight": 4})
+    estimator = DPGBClassifier(schema=schema, noise=SeededNoise(0), random_state=0)
+    files = []
+    for weight in (odd, same_as):
+        w = np.full(len(labels), 1.5)
+        w[7] = weight
+        fitted, loud = quietly(
+            lambda w=w: clone(estimator).fit(features, labels, sample_weight=w), caplog
+        )
+        assert loud == []
+        fitted.save(tmp_path / "m.json")
+        files.append((tmp_path / "m.json").read_bytes())
+    assert files[0] == files[1]
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda t, y: (t.assign(x=0.5), y),
+        lambda t, y: (t.assign(x=np.nan), y),
+        lambda t, y: (t.assign(x=np.nan, z=np.nan, age=np.nan, color=None), y),
+        lambda t, y: (t, np.zeros_like(y)),
+        lambda t, y: (t, np.full(len(y), 9)),
+        lambda t, y: (t[:1], y[:1]),
+        lambda t, y: (t[:0], y[:0]),
+    ],
+    ids=[
+        "constant",
+        "missing column",
+        "all missing",
+        "one class",
+        "no known label",
+        "one row",
+        "no rows",
+    ],
+)
+@pytest.mark.parametrize("lazy", [False, True])
+def test_any_table_fits_in_silence(binary_schema, features, labels, change, lazy, caplog, tmp_path):
+    table, y = change(features, labels)
+    estimator = DPGBClassifier(schema=binary_schema, noise=SeededNoise(0), random_state=0)
+    X, t = table, pd.Series(y, table.index)
+    if lazy:
+        X, t = dd.from_pandas(table, npartitions=2), dd.from_pandas(t, npartitions=2)
+    with dask.config.set(scheduler="sync"):
+        fitted, loud = quietly(lambda: clone(estimator).fit(X, t), caplog)
+    assert loud == []
+    whole = clone(estimator).fit(features, labels)
+    assert [part for k, part in enumerate(let_out(fitted, tmp_path)) if k] == [
+        part for k, part in enumerate(let_out(whole, tmp_path)) if k
+    ]
+    probability = fitted.predict_proba(features)
+    assert np.all(np.isfinite(probability))
+    np.testing.assert_allclose(probability.sum(axis=1), 1)

@@ -1,0 +1,493 @@
+"""The public face: inputs and outputs of every kind, the report, model files, accounts, scikit-learn's tools."""
+
+import json
+import logging
+import pickle
+import re
+
+import dask.array as da
+import dask.dataframe as dd
+import numpy as np
+import pandas as pd
+import pytest
+import xarray as xr
+from sklearn.base import clone
+from sklearn.exceptions import NotFittedError
+from sklearn.metrics import roc_auc_score
+from sklearn.model_selection import GridSearchCV
+from sklearn.pipeline import make_pipeline
+
+import dpgb_dask
+from dpgb_dask import (
+    DPGBClassifier,
+    DPGBRegressor,
+    Ledger,
+    PlanError,
+    PrivacyLeakWarning,
+    Schema,
+    StructureError,
+)
+from dpgb_dask.estimators import load
+from dpgb_dask.losses import clipped_probability
+from dpgb_dask.testing import SeededNoise
+
+SEEDED = {"noise": SeededNoise(0), "random_state": 0}
+
+
+@pytest.fixture(scope="module")
+def classifier(binary_schema, features, labels):
+    return DPGBClassifier(epsilon=4.0, schema=binary_schema, **SEEDED).fit(features, labels)
+
+
+@pytest.fixture(scope="module")
+def regressor(regression_schema, features, numbers):
+    return DPGBRegressor(epsilon=4.0, schema=regression_schema, **SEEDED).fit(features, numbers)
+
+
+@pytest.fixture(scope="module")
+def multiclass(multiclass_schema, features, names_of_class):
+    return DPGBClassifier(epsilon=8.0, schema=multiclass_schema, **SEEDED).fit(
+        features, names_of_class
+    )
+
+
+def model_bytes(estimator, path):
+    estimator.save(path)
+    return path.read_bytes()
+
+
+# ---- what is learnt --------------------------------------------------------------------------------------------------
+
+
+def test_classifier_learns(classifier, features, labels):
+    assert roc_auc_score(labels, classifier.predict_proba(features)[:, 1]) > 0.8
+    assert classifier.score(features, labels) > 0.7
+    np.testing.assert_array_equal(classifier.classes_, [0, 1])
+    assert list(classifier.feature_names_in_) == ["x", "z", "age", "color"]
+    assert classifier.n_features_in_ == 4
+    assert classifier.fit_id_ == classifier.privacy_report_.fit_id
+
+
+def test_regressor_learns_in_units_of_the_target(regressor, features, numbers):
+    assert regressor.score(features, numbers) > 0.5
+    predicted = regressor.predict(features)
+    assert predicted.min() >= -15
+    assert predicted.max() <= 15
+    assert not hasattr(regressor, "classes_")
+
+
+def test_multiclass_learns(multiclass, features, names_of_class):
+    assert multiclass.score(features, names_of_class) > 0.5
+    probability = multiclass.predict_proba(features)
+    assert probability.shape == (len(features), 3)
+    np.testing.assert_allclose(probability.sum(axis=1), 1)
+    best = multiclass.classes_[multiclass.decision_function(features).argmax(axis=1)]
+    np.testing.assert_array_equal(multiclass.predict(features), best)
+
+
+def test_probability_inverts_the_clipped_link(classifier, features):
+    decision = classifier.decision_function(features)
+    p = classifier.predict_proba(features)
+    np.testing.assert_allclose(p[:, 1], clipped_probability(decision))
+    np.testing.assert_array_equal(classifier.predict(features), (decision > 0).astype(int))
+
+
+def test_classes_keep_their_declared_order(features, labels):
+    words = np.where(labels == 1, "no", "yes")
+    schema = Schema(
+        {"x": (-3, 3), "z": (-3, 3), "age": (0, 90), "color": ["blue", "green", "red"]},
+        classes=["yes", "no"],
+    )
+    fitted = DPGBClassifier(epsilon=4.0, schema=schema, **SEEDED).fit(features, words)
+    assert list(fitted.classes_) == ["yes", "no"]
+    assert roc_auc_score(labels, fitted.predict_proba(features)[:, 1]) > 0.8
+    assert set(fitted.predict(features)) == {"yes", "no"}
+
+
+@pytest.mark.parametrize("classes", [[False, True], [0.5, 1.5], ["a", 1]])
+def test_labels_of_any_type_come_back(binary_schema, features, labels, classes, tmp_path):
+    schema = Schema(binary_schema.features, classes=classes)
+    y = np.array(classes, dtype=object)[labels.astype(int)]
+    fitted = DPGBClassifier(epsilon=4.0, schema=schema, **SEEDED).fit(features, y)
+    assert set(fitted.predict(features).tolist()) == set(classes)
+    fitted.save(tmp_path / "m.json")
+    back = DPGBClassifier.load(tmp_path / "m.json")
+    assert back.classes_.dtype == fitted.classes_.dtype
+    np.testing.assert_array_equal(back.predict(features), fitted.predict(features))
+
+
+# ---- inputs and outputs ----------------------------------------------------------------------------------------------
+
+
+def test_every_input_gives_the_same_model(binary_schema, features, labels, tmp_path):
+    frame, series = (
+        dd.from_pandas(features, npartitions=5),
+        dd.from_pandas(pd.Series(labels), npartitions=5),
+    )
+    inputs = {
+        "pandas": (features, labels),
+        "lists": (features, labels.tolist()),
+        "dask frame": (frame, series),
+        "arrow": (features.convert_dtypes(dtype_backend="pyarrow"), pd.Series(labels)),
+        "dataset": (
+            xr.Dataset({n: ("row", features[n].to_numpy()) for n in reversed(features.columns)}),
+            labels,
+        ),
+    }
+    files = {
+        name: model_bytes(
+            DPGBClassifier(schema=binary_schema, **SEEDED).fit(X, y), tmp_path / "m.json"
+        )
+        for name, (X, y) in inputs.items()
+    }
+    assert len(set(files.values())) == 1, {name: hash(text) for name, text in files.items()}
+
+
+def test_schema_forms_give_the_same_model(binary_schema, features, labels, tmp_path):
+    path = tmp_path / "s.json"
+    binary_schema.save(path)
+    files = {
+        model_bytes(
+            DPGBClassifier(schema=form, **SEEDED).fit(features, labels), tmp_path / "m.json"
+        )
+        for form in (binary_schema, binary_schema.to_dict(), path, str(path))
+    }
+    assert len(files) == 1
+
+
+def test_predictions_follow_their_input(classifier, features):
+    want = classifier.predict_proba(features)
+    frame = dd.from_pandas(features, npartitions=3)
+    proba = classifier.predict_proba(frame)
+    assert isinstance(proba, dd.DataFrame)
+    assert list(proba.columns) == [0, 1]
+    np.testing.assert_array_equal(proba.compute(), want)
+    label = classifier.predict(frame)
+    assert isinstance(label, dd.Series)
+    assert label.divisions == frame.divisions
+    np.testing.assert_array_equal(label.compute(), classifier.predict(features))
+    assert isinstance(classifier.decision_function(frame), dd.Series)
+    assert isinstance(want, np.ndarray)
+
+
+def test_dask_arrays_stay_lazy_and_keep_chunks(regression_schema, features, numbers):
+    schema = Schema({name: (-3, 90) for name in "abc"}, target_bounds=(-15, 15))
+    X = features[["x", "z", "age"]].to_numpy(np.float64)
+    fitted = DPGBRegressor(schema=schema, **SEEDED).fit(
+        da.from_array(X, chunks=(400, 2)), da.from_array(numbers)
+    )
+    same = DPGBRegressor(schema=schema, **SEEDED).fit(X, numbers)
+    np.testing.assert_array_equal(fitted.predict(X), same.predict(X))
+    lazy = fitted.predict(da.from_array(X, chunks=(400, 2)))
+    assert lazy.chunks == ((400, 400, 400, 300),)
+    np.testing.assert_array_equal(lazy.compute(), same.predict(X))
+    assert fitted.score(
+        da.from_array(X, chunks=(400, 2)), da.from_array(numbers, chunks=400)
+    ) == fitted.score(X, numbers)
+
+
+def test_weights_count(binary_schema, features, labels):
+    schema = Schema.from_dict(binary_schema.to_dict() | {"max_weight": 2})
+    settings = {"schema": schema, "epsilon": 50.0, "delta": 1e-2, **SEEDED}
+    heavy = np.where(labels == 1, 2.0, 0.25)
+    plain = DPGBClassifier(**settings).fit(features, labels)
+    weighted = DPGBClassifier(**settings).fit(features, labels, sample_weight=heavy)
+    assert (
+        weighted.predict_proba(features)[:, 1].mean()
+        > plain.predict_proba(features)[:, 1].mean() + 0.1
+    )
+    assert weighted.privacy_report_.public["largest weight of a row"] == 2
+
+
+# ---- inferred schema -------------------------------------------------------------------------------------------------
+
+
+def test_inferred_facts_warn_and_mark_the_model(features, labels):
+    with pytest.warns(PrivacyLeakWarning, match="not private"):
+        fitted = DPGBClassifier(schema="infer").fit(features, labels)
+    assert not fitted.privacy_report_.private
+    assert "NOT PRIVATE" in str(fitted.privacy_report_)
+    assert set(fitted.schema_.features["color"].categories) == {"blue", "green", "red"}
+    assert fitted.schema_.features["age"].integer
+
+
+@pytest.mark.parametrize("kind", ["frame", "array"])
+def test_facts_of_dask_collections_are_inferred(features, labels, kind):
+    table = features[["x", "age"]]
+    if kind == "frame":
+        X, y = (
+            dd.from_pandas(table, npartitions=3),
+            dd.from_pandas(pd.Series(labels), npartitions=3),
+        )
+    else:
+        X, y = da.from_array(table.to_numpy(), chunks=(500, 1)), da.from_array(labels, chunks=500)
+    lazy = DPGBClassifier(schema="infer", **SEEDED).fit(X, y)
+    whole = DPGBClassifier(schema="infer", **SEEDED).fit(
+        table if kind == "frame" else table.to_numpy(), labels
+    )
+    assert lazy.schema_.to_dict() == whole.schema_.to_dict()
+    np.testing.assert_array_equal(
+        np.asarray(lazy.predict(X)), whole.predict(table if kind == "frame" else X.compute())
+    )
+
+
+def test_inferred_model_checks_names_like_scikit_learn(features, labels):
+    fitted = DPGBClassifier(schema="infer", **SEEDED).fit(features[["x", "age"]], labels)
+    with pytest.raises(ValueError, match="feature names"):
+        fitted.predict(features[["age", "x"]])
+    fitted = DPGBClassifier(schema="infer", **SEEDED).fit(features[["x", "age"]].to_numpy(), labels)
+    with pytest.raises(ValueError, match="expecting 2 features"):
+        fitted.predict(np.zeros((3, 3)))
+
+
+# ---- privacy ---------------------------------------------------------------------------------------------------------
+
+
+def test_report_says_what_was_charged(classifier, binary_schema):
+    report = classifier.privacy_report_
+    assert (report.epsilon, report.delta, report.unit) == (4.0, 1e-6, "row")
+    assert report.relation == "add or remove one row"
+    assert not report.private
+    assert report.charged == sum(receipt.price for receipt in report.receipts) <= report.declared
+    assert report.charged >= report.declared * (1 - 1e-6)
+    assert report.slack < report.delta / 1000
+    assert set(report.public["features"]) == set(binary_schema.names)
+
+
+def test_secret_noise_differs_from_fit_to_fit(binary_schema, features, labels):
+    fits = [
+        DPGBClassifier(schema=binary_schema, random_state=0).fit(features, labels) for _ in range(2)
+    ]
+    assert all(fit.privacy_report_.private for fit in fits)
+    assert not np.array_equal(fits[0].predict_proba(features), fits[1].predict_proba(features))
+    assert fits[0].fit_id_ != fits[1].fit_id_
+
+
+def test_random_state_drives_public_randomness(binary_schema, features, labels):
+    def fit(state):
+        fitted = DPGBClassifier(schema=binary_schema, noise=SeededNoise(0), random_state=state).fit(
+            features, labels
+        )
+        return fitted.privacy_report_.public["seed of public randomness"]
+
+    assert fit(3) == 3
+    assert fit(np.random.RandomState(1)) == fit(np.random.RandomState(1))
+    assert fit(None) != fit(None)
+
+
+def test_cost_is_known_before_data(binary_schema, tmp_path):
+    cost = DPGBClassifier(epsilon=2.0, delta=1e-6, schema=binary_schema).privacy_cost()
+    assert (cost.epsilon, cost.delta, cost.share) == (2.0, 1e-6, None)
+    assert cost.epsilon_zcdp > 2
+    assert "epsilon=2" in str(cost)
+    ledger = Ledger(f"sqlite:///{tmp_path}/b.db")
+    ledger.open_account("a", epsilon=2.0, delta=1e-6)
+    cost = DPGBClassifier(
+        epsilon=2.0, schema=binary_schema, ledger=ledger, account="a"
+    ).privacy_cost()
+    assert cost.share == pytest.approx(1.0)
+    assert "'a'" in str(cost)
+    with pytest.raises(PlanError, match="epsilon"):
+        DPGBClassifier(epsilon=0).privacy_cost()
+
+
+def numbers_in(text):
+    return {int(word) for word in re.findall(r"(?<![\d.eE-])\d+(?![\d.eE])", text)}
+
+
+def test_nothing_that_is_let_out_holds_a_count(binary_schema, features, labels, caplog, tmp_path):
+    rng = np.random.default_rng(5)
+    rows = rng.integers(0, len(features), 23_459)  # sizes that no parameter has
+    X, y = features.iloc[rows].reset_index(drop=True), labels[rows]
+    counts = {
+        len(y),
+        int(y.sum()),
+        int((1 - y).sum()),
+        int(X["z"].isna().sum()),
+        int((X["color"] == "red").sum()),
+    }
+    seen = []
+    with caplog.at_level(logging.DEBUG):
+        fitted = DPGBClassifier(
+            schema=binary_schema,
+            noise=SeededNoise(0),
+            random_state=0,
+            callbacks=[lambda *event: seen.append(event)],
+        ).fit(X, y)
+    fitted.save(tmp_path / "m.json")
+    texts = {
+        "file": (tmp_path / "m.json").read_text(),
+        "report": str(fitted.privacy_report_),
+        "report html": fitted.privacy_report_._repr_html_(),
+        "repr": repr(fitted) + repr(fitted.privacy_report_) + repr(fitted.schema_),
+        "html": fitted._repr_html_(),
+        "log": "\n".join(record.getMessage() for record in caplog.records),
+        "progress": repr(seen),
+        "attributes": repr(
+            {k: v for k, v in vars(fitted).items() if k not in ("model_", "callbacks")}
+        ),
+    }
+    file = json.loads(texts["file"])
+    scores = json.dumps(
+        file["model"]
+    )  # noised scores may hit a count by chance: their keys say what they are
+    texts["file"] = texts["file"].replace(scores, "")
+    for record in (file["model"]["bins"], file["model"]["pairs"]):
+        assert all(
+            set(item) <= {"edges", "cell_to_bin", "n_bins", "i", "j", "map_i", "map_j", "table"}
+            for item in record
+        )
+    del file["model"]
+    texts["file"] = json.dumps(file)
+    for name, text in texts.items():
+        assert not counts & numbers_in(text), name
+
+
+def test_only_released_values_are_attributes(classifier):
+    fitted = {name for name in vars(classifier) if name.endswith("_")}
+    assert fitted == {
+        "schema_", "model_", "privacy_report_", "fit_id_", "classes_", "n_features_in_", "feature_names_in_",
+    }  # fmt: skip
+    assert not [name for name in vars(classifier) if name.startswith("_")]
+
+
+# ---- files, copies, tools --------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", ["classifier", "regressor", "multiclass"])
+def test_model_file_predicts_the_same(name, features, request, tmp_path):
+    fitted = request.getfixturevalue(name)
+    path = tmp_path / "m.json"
+    fitted.save(path)
+    back = type(fitted).load(path)
+    np.testing.assert_array_equal(back.predict(features), fitted.predict(features))
+    assert back.privacy_report_ == fitted.privacy_report_
+    assert back.get_params()["epsilon"] == fitted.epsilon
+    assert type(load(path)) is type(fitted)
+    again = tmp_path / "again.json"
+    back.save(again)
+    assert again.read_bytes() == path.read_bytes()
+    other = DPGBRegressor if isinstance(fitted, DPGBClassifier) else DPGBClassifier
+    with pytest.raises(StructureError, match="holds a"):
+        other.load(path)
+
+
+def test_inferred_model_file_stays_marked(features, labels, tmp_path):
+    fitted = DPGBClassifier(schema="infer", **SEEDED).fit(features[["x", "age"]], labels)
+    fitted.save(tmp_path / "m.json")
+    back = DPGBClassifier.load(tmp_path / "m.json")
+    assert not back.schema_.private
+    assert not back.privacy_report_.private
+    np.testing.assert_array_equal(
+        back.predict(features[["x", "age"]]), fitted.predict(features[["x", "age"]])
+    )
+
+
+def test_pickle_keeps_the_model(classifier, features):
+    back = pickle.loads(pickle.dumps(classifier))
+    np.testing.assert_array_equal(back.predict_proba(features), classifier.predict_proba(features))
+
+
+def test_unfitted_estimators_say_so(features, tmp_path):
+    for call in (
+        lambda e: e.predict(features),
+        lambda e: e.explain_global(),
+        lambda e: e.explain_local(features),
+        lambda e: e.save(tmp_path / "m.json"),
+    ):
+        with pytest.raises(NotFittedError):
+            call(DPGBRegressor())
+    assert not hasattr(DPGBClassifier(), "partial_fit")
+
+
+def test_explanations_add_up(classifier, regressor, features):
+    local = classifier.explain_local(features)
+    total = local["scores"].sum(axis=1) + local["intercept"]
+    np.testing.assert_allclose(total, classifier.decision_function(features), atol=1e-9)
+    local = regressor.explain_local(features)
+    total = local["scores"].sum(axis=1) + local["intercept"]
+    inside = np.abs(total) < 15
+    np.testing.assert_allclose(total[inside], regressor.predict(features)[inside], atol=1e-9)
+    names = [part["feature"] for part in regressor.explain_global() if part["type"] == "univariate"]
+    assert names == ["x", "z", "age", "color"]
+
+
+@pytest.fixture
+def ledger(tmp_path):
+    book = Ledger(f"sqlite:///{tmp_path}/budget.db")
+    book.open_account("people", epsilon=3.0, delta=1e-6)
+    return book
+
+
+def test_fit_charges_its_account(ledger, binary_schema, features, labels):
+    estimator = DPGBClassifier(epsilon=1.0, schema=binary_schema, ledger=ledger, account="people")
+    share = estimator.privacy_cost().share
+    fitted = estimator.fit(features, labels)
+    account = ledger.account("people")
+    assert account.spent == fitted.privacy_report_.declared
+    assert account.spent / account.cap == pytest.approx(share)
+    assert fitted.privacy_report_.account == "people"
+    kinds = [entry.kind for entry in ledger.history("people")]
+    assert kinds[:3] == ["OPEN", "RESERVED", "BOUND"]
+    assert kinds[-1] == "RELEASED"
+    assert kinds.count("OPENED") == len(fitted.privacy_report_.receipts)
+
+
+def test_grid_search_charges_every_fit_to_one_account(ledger, binary_schema, features, labels):
+    estimator = DPGBClassifier(epsilon=0.5, schema=binary_schema, ledger=ledger, account="people")
+    assert clone(estimator).ledger is ledger
+    search = GridSearchCV(estimator, {"n_estimators": [5, 10]}, cv=2, n_jobs=1)
+    search.fit(features, labels)
+    fits = [entry for entry in ledger.history("people") if entry.kind == "RESERVED"]
+    assert len(fits) == 5  # two settings, two folds, one refit
+    one = search.best_estimator_.privacy_report_.declared
+    assert ledger.account("people").spent == 5 * one
+
+
+def test_pipeline_fits(binary_schema, features, labels):
+    pipeline = make_pipeline("passthrough", DPGBClassifier(schema=binary_schema, **SEEDED))
+    assert pipeline.fit(features, labels).predict(features).shape == labels.shape
+
+
+def test_progress_counts_rounds(binary_schema, features, labels, capfd):
+    seen = []
+    DPGBClassifier(
+        schema=binary_schema, verbose=1, callbacks=[lambda *event: seen.append(event)], **SEEDED
+    ).fit(features, labels)
+    assert [done for _, done, _ in seen] == list(range(1, len(seen) + 1))
+    assert all(done <= total for _, done, total in seen)
+    assert "round" in capfd.readouterr().err
+
+
+def test_check_of_a_schema_counts_and_says_it_is_not_private(binary_schema, features, labels):
+    table = features.copy()
+    table.loc[0, "x"] = 99.0
+    table.loc[1, "color"] = "ultraviolet"
+    y = labels.astype(float)
+    y[:3] = np.nan
+    for X, t in (
+        (table, y),
+        (dd.from_pandas(table, npartitions=3), dd.from_pandas(pd.Series(y), npartitions=3)),
+    ):
+        diagnosis = binary_schema.check(X, t)
+        text = str(diagnosis)
+        assert "NOT PRIVATE" in text
+        assert "x: 1 above" in text
+        assert "1 unknown" in text
+        assert f"{table['z'].isna().sum()} missing" in text
+        assert diagnosis.bad_targets == 3
+        assert diagnosis.n_rows == len(table)
+
+
+def test_public_names_are_those_of_the_design():
+    for name in (
+        "DPGBClassifier",
+        "DPGBRegressor",
+        "Schema",
+        "Ledger",
+        "Numeric",
+        "Categorical",
+        "__version__",
+    ):
+        assert name in dpgb_dask.__all__
+        assert hasattr(dpgb_dask, name)
