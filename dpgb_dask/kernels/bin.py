@@ -73,7 +73,10 @@ def _fill_cells(
     for q in range(cells.shape[0]):
         cells[q] = before
         before += count[q]
-    return int(count.max())
+    most = count[0]
+    for q in range(1, count.shape[0]):
+        most = max(most, count[q])
+    return most
 
 
 def edge_table(edges: Sequence[NDArray[np.float64] | None], dtype: DTypeLike) -> EdgeTable:
@@ -209,16 +212,19 @@ def _search(
 
 @kernel
 def _bin(
-    x: NDArray[Any],  # IN (n,), contiguous
+    x: NDArray[Any],  # IN (n,)
     j: int,  # column of the table
     edges: NDArray[Any],
     cells: NDArray[np.uint16],
     first: NDArray[np.int64],
     size: NDArray[np.int64],
     grid: NDArray[Any],
-    out: NDArray[Any],  # OUT (n,)
+    out: NDArray[np.uint16],  # OUT (n,)
 ) -> None:
-    """Bin one stretch of one column by the fastest exact way."""
+    """Bin a tile of one column by the fastest exact way.
+
+    All callers copy into tiles, so that this, the bulk of the code, is compiled once per dtype of the values.
+    """
     n_edges, n_cells, steps = size[j, 0], size[j, 1], size[j, 2]
     e = edges[first[j, 0] : first[j, 0] + n_edges + 1]
     c = cells[first[j, 1] : first[j, 1] + n_cells]
@@ -228,6 +234,12 @@ def _bin(
         _look_up(x, e, c, grid[j], steps, out)
     else:
         _search(x, e, c, grid[j], out)
+
+
+@kernel
+def _copy(a: NDArray[Any], out: NDArray[Any]) -> None:
+    for i in range(out.shape[0]):
+        out[i] = a[i]
 
 
 @kernel
@@ -241,9 +253,16 @@ def _bin_columns(
     out: NDArray[Any],  # OUT (n_columns, n)
 ) -> None:
     """Bin a column-major block."""
+    n = x.shape[1]
+    values, codes = np.empty(TILE, x.dtype), np.empty(TILE, np.uint16)
     for j in range(x.shape[0]):
         if size[j, 0] >= 0:
-            _bin(x[j], j, edges, cells, first, size, grid, out[j])
+            for lo in range(0, n, TILE):
+                hi = min(n, lo + TILE)
+                v, c = values[: hi - lo], codes[: hi - lo]
+                _copy(x[j, lo:hi], v)
+                _bin(v, j, edges, cells, first, size, grid, c)
+                _copy(c, out[j, lo:hi])
 
 
 @kernel
@@ -265,14 +284,15 @@ def _bin_rows(
 ) -> None:
     """Bin a row-major block, tile by tile, so that each cache line of it is loaded once."""
     n = rows.shape[0]
-    buffer = np.empty(TILE, rows.dtype)
+    values, codes = np.empty(TILE, rows.dtype), np.empty(TILE, np.uint16)
     for lo in range(0, n, TILE):
         hi = min(n, lo + TILE)
-        x = buffer[: hi - lo]
+        v, c = values[: hi - lo], codes[: hi - lo]
         for j in range(rows.shape[1]):
             if size[j, 0] >= 0:
-                _turn(rows[lo:hi], j, x)
-                _bin(x, j, edges, cells, first, size, grid, out[j, lo:hi])
+                _turn(rows[lo:hi], j, v)
+                _bin(v, j, edges, cells, first, size, grid, c)
+                _copy(c, out[j, lo:hi])
 
 
 def _tables(edges: EdgeTable | Sequence[NDArray[np.float64] | None], dtype: DTypeLike) -> EdgeTable:
