@@ -280,7 +280,7 @@ def rounds(options: argparse.Namespace) -> list[Record]:
         worst = 1000 * sorted(walls)[math.ceil(0.9 * len(walls)) - 1]
         text = (
             f"round over {n_workers} workers ({kind}): median {middle:.1f} ms, 90 % {worst:.1f} ms, goal <= 20 ms; "
-            f"whole cluster, start included: {1000 * clock.cpu / n_rounds:.1f} ms CPU"
+            f"whole cluster, first rounds included: {1000 * clock.cpu / n_rounds:.1f} ms CPU"
         )
         records.append(
             {"case": "rounds", "workers": n_workers, "in_process": in_process, "median_ms": middle}
