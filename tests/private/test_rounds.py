@@ -18,6 +18,7 @@ from dpgb_dask.private import ingest
 from dpgb_dask.private.ingest import read_source
 from dpgb_dask.private.rounds import open_rounds
 from dpgb_dask.private.rounds.local import LocalRounds
+from dpgb_dask.private.survey import Reading
 
 WEIGHT = {"max_weight": 3, "weight_bits": 2}
 N = 3000
@@ -133,10 +134,29 @@ def as_kind(name, tmp_path):
     return group, group["target"], w
 
 
-INPUTS = (
-    "numpy lists column pandas nullable dask-1 dask-7 dask-50 mixed-7 unknown-7 frame-1 frame-6 empty parquet values "
-    "xarray xdask dataset-1 dataset-4 zarr group"
-).split()
+INPUTS = [
+    "numpy",
+    "lists",
+    "column",
+    "pandas",
+    "nullable",
+    "dask-1",
+    "dask-7",
+    "dask-50",
+    "mixed-7",
+    "unknown-7",
+    "frame-1",
+    "frame-6",
+    "empty",
+    "parquet",
+    "values",
+    "xarray",
+    "xdask",
+    "dataset-1",
+    "dataset-4",
+    "zarr",
+    "group",
+]
 
 
 @pytest.mark.parametrize("name", INPUTS)
@@ -219,7 +239,7 @@ def test_a_query_for_scores_needs_a_model():
     rounds.close()
 
 
-def test_other_bins_encode_again(expected):
+def test_other_models_of_the_same_bins_encode_once():
     shape = shape_of("binary", **WEIGHT)
     rounds = LocalRounds(*local_parts(shape))
     query = queries_of("binary", 2)["main"]
@@ -231,8 +251,6 @@ def test_other_bins_encode_again(expected):
 
 
 def local_parts(shape):
-    from dpgb_dask.private.survey import Reading
-
     return (
         read_source(*rows_of("binary"), shape.schema),
         Reading(shape, KEY),
@@ -280,7 +298,7 @@ def test_chunks_of_unequal_length_raise_without_lengths():
 
 
 def test_nothing_is_computed_before_the_first_question():
-    def explode(block):
+    def explode(_block):
         raise AssertionError("computed")
 
     x = da.zeros((10, 3), chunks=5).map_blocks(explode, dtype=float, meta=np.empty((0, 0)))

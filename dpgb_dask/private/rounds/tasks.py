@@ -335,7 +335,7 @@ class TaskRounds:
                 replies = self._client.map(_add_replies, groups, pure=False, priority=SOONER)
         return self._checked(self._values(replies))
 
-    def _checked(self, replies: list[Any]) -> NDArray[np.int64]:
+    def _checked(self, replies: list[Reply]) -> NDArray[np.int64]:
         """Add replies, each shard and each chunk exactly once.
 
         Raises
@@ -343,14 +343,13 @@ class TaskRounds:
         ShardError
             If one is missing or there twice: the sum would not have the stated sensitivity.
         """
-        total = _add_replies(replies)
-        assert isinstance(total, Reply)
-        once = sorted(total.shards) == list(range(len(self._shards)))
-        if not once or sorted(total.chunks) != list(range(len(self._chunks))):
+        shards = sorted(k for reply in replies for k in reply.shards)
+        chunks = sorted(k for reply in replies for k in reply.chunks)
+        if shards != list(range(len(self._shards))) or chunks != list(range(len(self._chunks))):
             raise ShardError(
                 "A shard or a chunk is missing from the sums, or is in them twice. Nothing was released."
             )
-        return total.sums
+        return sum_arrays([reply.sums for reply in replies])
 
     def _values(self, futures: list[Future[Any]]) -> list[Any]:
         """Return the results of tasks; what the cluster or a reader says is reduced to its type."""

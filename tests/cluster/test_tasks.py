@@ -1,0 +1,333 @@
+"""Rounds on a cluster: the same sums as in this process, exactly once, whatever happens to workers."""
+
+import asyncio
+import gc
+import logging
+import os
+import pickle
+import signal
+import threading
+import time
+
+import dask.array as da
+import dask.dataframe as dd
+import numpy as np
+import pytest
+from distributed import Client, LocalCluster, get_client
+from private.cases import KEY, KINDS, model_of, opened, queries_of, rows_of, shape_of
+
+from dpgb_dask.contracts.plan import Execution
+from dpgb_dask.errors import ChunkError, PlanError, ShardError, StructureError
+from dpgb_dask.private.ingest import read_source
+from dpgb_dask.private.rounds import clients, open_rounds, tasks
+from dpgb_dask.private.rounds.local import LocalRounds
+from dpgb_dask.private.rounds.tasks import TaskRounds
+
+WEIGHT = {"max_weight": 3, "weight_bits": 2}
+CLUSTER = {"threads_per_worker": 1, "dashboard_address": ":0"}
+
+
+def ask_all(rounds, kind):
+    model = model_of(kind)
+    return {name: opened(rounds.ask(model, q)) for name, q in queries_of(kind, 2).items()}
+
+
+def rounds_of(kind, chunks=400, **execution):
+    x, y, w = rows_of(kind)
+    if chunks is not None:
+        x = da.from_array(x.to_numpy(), chunks=(chunks, 3))
+        y, w = da.from_array(y, chunks=chunks), da.from_array(w, chunks=chunks)
+    shape = shape_of(kind, **WEIGHT)
+    return open_rounds(read_source(x, y, w, shape.schema), shape, Execution(**execution), KEY)
+
+
+def local_sums(kind):
+    rounds = rounds_of(kind, None)
+    assert isinstance(rounds, LocalRounds)
+    try:
+        return ask_all(rounds, kind), rounds.fingerprint()
+    finally:
+        rounds.close()
+
+
+def check_same(rounds, kind):
+    sums, fingerprint = local_sums(kind)
+    for name, answer in ask_all(rounds, kind).items():
+        np.testing.assert_array_equal(answer, sums[name], err_msg=name)
+    assert rounds.fingerprint() == fingerprint
+
+
+@pytest.mark.usefixtures("client")
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize(("chunks", "fan_in"), [(3000, 16), (400, 2), (50, 5), (None, 16)])
+def test_sums_are_the_same_as_in_this_process(kind, chunks, fan_in):
+    rounds = rounds_of(kind, chunks, fan_in=fan_in, backend="tasks")
+    assert isinstance(rounds, TaskRounds)
+    check_same(rounds, kind)
+    rounds.close()
+
+
+@pytest.mark.usefixtures("client")
+def test_a_frame_with_empty_partitions_gives_the_same_sums():
+    x, y, w = rows_of("binary")
+    table = dd.from_pandas(x.assign(target=y, w=w), npartitions=5)
+    table = dd.concat([table, table.partitions[:1].query("a > 99")])
+    shape = shape_of("binary", **WEIGHT)
+    source = read_source(table[["a", "b", "c"]], table["target"], table["w"], shape.schema)
+    rounds = open_rounds(source, shape, Execution(), KEY)
+    check_same(rounds, "binary")
+    rounds.close()
+
+
+@pytest.mark.usefixtures("client")
+def test_a_persisted_array_gives_the_same_sums():
+    x, y, w = rows_of("binary")
+    x = da.from_array(x.to_numpy(), chunks=(500, 3)).persist()
+    shape = shape_of("binary", **WEIGHT)
+    rounds = open_rounds(read_source(x, y, w, shape.schema), shape, Execution(), KEY)
+    check_same(rounds, "binary")
+    rounds.close()
+
+
+@pytest.mark.usefixtures("client")
+def test_replies_added_by_tasks_give_the_same_sums(monkeypatch):
+    monkeypatch.setattr(tasks, "GATHER_WORKERS", 1)
+    monkeypatch.setattr(tasks, "GATHER_BYTES", 0)
+    rounds = rounds_of("binary", fan_in=2)
+    check_same(rounds, "binary")
+    rounds.close()
+
+
+@pytest.mark.usefixtures("client")
+def test_inputs_in_memory_stay_in_this_process():
+    rounds = rounds_of("binary", None)
+    assert isinstance(rounds, LocalRounds)
+    rounds.close()
+
+
+def test_one_shard_per_worker_of_neighbouring_chunks(client):
+    rounds = rounds_of("binary", 100)
+    ask_all(rounds, "binary")
+    made = client.gather(rounds._shards)
+    assert [shard.number for shard in made] == [0, 1]
+    assert [shard.chunks for shard in made] == [tuple(range(15)), tuple(range(15, 30))]
+    holders = client.who_has(rounds._shards)
+    assert len({worker for workers in holders.values() for worker in workers}) == 2
+    rounds.close()
+
+
+def test_close_leaves_nothing_on_the_cluster(client):
+    rounds = rounds_of("binary")
+    ask_all(rounds, "binary")
+    rounds.close()
+    gc.collect()
+    deadline = time.monotonic() + 5
+    while (left := client.run_on_scheduler(lambda dask_scheduler: list(dask_scheduler.tasks))) and (
+        time.monotonic() < deadline
+    ):
+        time.sleep(0.05)
+    assert left == []
+
+
+def test_names_of_tasks_hold_no_count(client):
+    rounds = rounds_of("binary", 3000)
+    ask_all(rounds, "binary")
+    names = client.run_on_scheduler(lambda dask_scheduler: " ".join(map(str, dask_scheduler.tasks)))
+    ours = [name for name in names.split() if name.startswith("dpgb")]
+    assert ours
+    assert not any("-3000" in name for name in ours)
+    rounds.close()
+
+
+# ---- exactly once ----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("wrong", [[0, 0, 1], [0], [0, 0], []])
+def test_a_shard_twice_or_not_at_all_is_refused(client, wrong):
+    rounds = rounds_of("binary")
+    model, query = model_of("binary"), queries_of("binary", 2)["main"]
+    rounds.ask(model, query)
+    shards = rounds._shards
+    rounds._client = Wrong(client, [shards[k] for k in wrong], shards)
+    with pytest.raises(ShardError, match="missing from the sums, or is in them twice"):
+        rounds.ask(model, query)
+    rounds._client = client
+    rounds.close()
+
+
+class Wrong:
+    """A client that maps over other shards than it is told."""
+
+    def __init__(self, client, wrong, right):
+        self.client, self.wrong, self.right = client, wrong, right
+
+    def map(self, function, shards, **kwargs):
+        assert shards is self.right
+        return self.client.map(function, self.wrong, **kwargs)
+
+    def gather(self, futures):
+        return self.client.gather(futures)
+
+
+def test_a_chunk_twice_is_refused(client):
+    rounds = rounds_of("binary")
+    model, query = model_of("binary"), queries_of("binary", 2)["main"]
+    rounds.ask(model, query)
+    replies = client.gather(
+        [client.submit(tasks._answer, s, m=message(model, query)) for s in rounds._shards]
+    )
+    rounds._checked(replies)
+    twice = [replies[0], replies[1]._replace(chunks=replies[1].chunks[:-1] + replies[0].chunks[:1])]
+    with pytest.raises(ShardError):
+        rounds._checked(twice)
+    rounds.close()
+
+
+def message(model, query):
+    return pickle.dumps((model, query))
+
+
+# ---- failures --------------------------------------------------------------------------------------------------------
+
+
+class PoisonError(Exception):
+    """An error whose message holds a row's value."""
+
+
+def poisoned(block, block_info=None):
+    if block_info and block_info[0]["chunk-location"][0] == 2:
+        raise PoisonError("secret-value-4711")
+    return block
+
+
+@pytest.mark.usefixtures("client")
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+def test_a_chunk_that_fails_to_load_is_named_without_its_values():
+    x, y, _ = rows_of("binary")
+    x = da.from_array(x.to_numpy(), chunks=(500, 3)).map_blocks(
+        poisoned, dtype=float, meta=np.empty((0, 0))
+    )
+    shape = shape_of("binary")
+    source = read_source(x, da.from_array(y, chunks=500), None, shape.schema)
+    rounds = open_rounds(source, shape, Execution(), KEY)
+    with pytest.raises(ChunkError, match=r"^Chunk 2 .*PoisonError\.$") as caught:
+        rounds.fingerprint()
+    assert caught.value.__suppress_context__
+    with pytest.raises(ChunkError, match=r"^Chunk 2 .*PoisonError\.$"):
+        rounds._encode(model_of("binary").bins)
+    rounds.close()
+
+
+@pytest.mark.usefixtures("client")
+def test_chunks_of_unequal_length_raise_and_log_no_value(caplog):
+    x, y, _ = rows_of("binary")
+    x = x.mask(x.index < 9, 1.2345)
+    left = da.from_array(x.to_numpy(), chunks=((1000, 2000), 3))
+    right = da.from_array(y, chunks=((1001, 1999),))
+    left, right = (
+        da.Array(a.dask, a.name, ((np.nan, np.nan), *a.chunks[1:]), dtype=a.dtype)
+        for a in (left, right)
+    )
+    shape = shape_of("binary")
+    rounds = open_rounds(read_source(left, right, None, shape.schema), shape, Execution(), KEY)
+    with caplog.at_level(logging.DEBUG, logger="distributed"), pytest.raises(StructureError):
+        rounds.fingerprint()
+    assert "1.2345" not in caplog.text
+    rounds.close()
+
+
+@pytest.mark.usefixtures("client")
+def test_an_error_of_ours_reaches_the_caller():
+    rounds = rounds_of("binary")
+    with pytest.raises(PlanError, match="n_scores=3"):
+        rounds.ask(model_of("binary"), queries_of("multiclass", 2)["main"])
+    check_same(rounds, "binary")
+    rounds.close()
+
+
+def test_a_killed_worker_changes_no_sum():
+    with LocalCluster(n_workers=2, processes=True, **CLUSTER) as cluster, Client(cluster) as client:
+        rounds = rounds_of("binary", 300)
+        queries = queries_of("binary", 2)
+        models = [model_of("binary", seed, n_trees=seed) for seed in range(4)]
+        alone = rounds_of("binary", None)
+        for k, model in enumerate(models):
+            if k == 2:
+                kill_one(client)
+            for name in ("main", "trees"):
+                got, expected = (opened(r.ask(model, queries[name])) for r in (rounds, alone))
+                np.testing.assert_array_equal(got, expected)
+        alone.close()
+        rounds.close()
+
+
+def kill_one(client):
+    """Kill a worker process, without waiting for anything."""
+
+    def die():
+        threading.Timer(0.01, os.kill, (os.getpid(), signal.SIGKILL)).start()
+
+    (worker, *_) = client.scheduler_info(n_workers=-1)["workers"]
+    client.run(die, workers=[worker])
+    time.sleep(0.02)
+
+
+def test_a_worker_that_leaves_for_good_changes_no_sum(client):
+    rounds = rounds_of("binary")
+    ask_all(rounds, "binary")
+    (worker, *_) = client.scheduler_info(n_workers=-1)["workers"]
+    client.retire_workers([worker])
+    check_same(rounds, "binary")
+    rounds.close()
+
+
+# ---- clients ---------------------------------------------------------------------------------------------------------
+
+
+def fit_inside():
+    rounds = rounds_of("binary", 1000)
+    assert isinstance(rounds, TaskRounds)
+    sums = ask_all(rounds, "binary")
+    rounds.close()
+    return sums
+
+
+def test_a_fit_inside_a_task_does_not_wait_for_itself():
+    with (
+        LocalCluster(n_workers=1, processes=False, **CLUSTER) as cluster,
+        Client(cluster) as client,
+    ):
+        sums = client.submit(fit_inside, pure=False).result(timeout=30)
+    np.testing.assert_array_equal(sums["main"], local_sums("binary")[0]["main"])
+
+
+def test_an_asynchronous_client_of_a_cluster_elsewhere_works(monkeypatch):
+    async def cell(address):
+        async with Client(address, asynchronous=True):
+            assert get_client().asynchronous
+            rounds = rounds_of("binary")
+            assert isinstance(rounds, TaskRounds)
+            sums = ask_all(rounds, "binary")
+            rounds.close()
+            return sums
+
+    with LocalCluster(n_workers=1, processes=True, **CLUSTER) as cluster:
+        # the scheduler runs in a loop of its own thread, as one on another machine would
+        elsewhere = type("Scheduler", (), {"_instances": ()})
+        monkeypatch.setattr(clients, "Scheduler", elsewhere)
+        sums = asyncio.run(cell(cluster.scheduler_address))
+    np.testing.assert_array_equal(sums["main"], local_sums("binary")[0]["main"])
+
+
+def test_an_asynchronous_cluster_in_this_loop_is_refused_and_works_in_a_thread():
+    async def cell():
+        async with (
+            LocalCluster(n_workers=1, processes=False, asynchronous=True, **CLUSTER) as cluster,
+            Client(cluster, asynchronous=True),
+        ):
+            with pytest.raises(PlanError, match="to_thread"):
+                rounds_of("binary")
+            return await asyncio.to_thread(fit_inside)
+
+    sums = asyncio.run(cell())
+    np.testing.assert_array_equal(sums["main"], local_sums("binary")[0]["main"])
