@@ -111,6 +111,6 @@ def warm() -> None:
         histogram.joint_sums(codes, packed[0], max_abs, (256,) * 5)
         histogram.pair_sums(codes, pairs, packed[0], max_abs)
         route.tree_sums(codes, feature, threshold, packed[0], max_abs)
-    predict.add_tables(codes, [np.zeros(256, np.int32)] * 5, score[0])
+    predict.add_tables(codes, [np.ones(256, np.int32)] * 5, score[0])
     predict.add_pair_table(codes[0], codes[1], half, half, np.zeros((2, 2), np.int32), score[0])
     predict.add_trees(codes, feature, threshold, np.zeros((3, 8), np.int32), score[0])

@@ -76,7 +76,7 @@ def _fill_cells(
     most = count[0]
     for q in range(1, count.shape[0]):
         most = max(most, count[q])
-    return most
+    return int(most)
 
 
 def edge_table(edges: Sequence[NDArray[np.float64] | None], dtype: DTypeLike) -> EdgeTable:

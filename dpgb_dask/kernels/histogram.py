@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 
 from dpgb_dask.kernels import kernel, readable, same_rows, writable
 
-BLOCK = 4096  # rows per inner loop: their packed values and keys stay in L1 or L2
+BLOCK = 8192  # rows per inner loop: their packed values and keys stay in L1 or L2
 GROUP_CELLS = 2048  # 16 KB of accumulator per group: two of them beside the rows in L1
 PACKED_ROWS = 512  # with fewer rows between flushes, plain int64 sums are faster than flushing
 HALF = (1 << 31) - 1  # the largest sum that a packed half holds

@@ -10,7 +10,7 @@ from dpgb_dask.kernels import kernel, readable, same_rows, writable
 from dpgb_dask.kernels.histogram import GROUP_CELLS, groups_of, make_key, padded
 from dpgb_dask.kernels.route import check_trees, find_leaves
 
-BLOCK = 4096
+BLOCK = 8192
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -12,7 +12,7 @@ from dpgb_dask.kernels.histogram import (
     scatter_block,
 )
 
-BLOCK = 4096  # rows per inner loop: 2^(depth - 2) leaf buffers of it stay in L2
+BLOCK = 8192  # rows per inner loop: 2^(depth - 2) leaf buffers of it stay in L2
 MAX_DEPTH = 8  # leaf numbers are uint8
 
 

@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 from helpers import naive_add_pair_table, naive_add_tables, naive_add_trees
 
-from dpgb_dask.kernels import predict, warm
+from dpgb_dask.kernels import predict
 
 SIZES = (33, 2, 3, 256, 1, 33, 4, 4, 3, 200)
 
@@ -95,7 +95,3 @@ def test_tables_name_what_does_not_fit():
     trees = np.zeros((1, 3), np.uint16), np.zeros((1, 3), np.uint8), np.zeros((1, 3), np.int32)
     with pytest.raises(ValueError, match="one entry per leaf"):
         predict.add_trees(codes, *trees, score)
-
-
-def test_warm_calls_every_kernel():
-    warm()
