@@ -16,6 +16,8 @@ import dask.dataframe as dd
 import numpy as np
 import pandas as pd
 import zarr
+from dask.base import compute
+from dask.delayed import delayed
 from distributed import Client, LocalCluster
 from numpy.typing import NDArray
 from sklearn.ensemble import HistGradientBoostingClassifier
@@ -267,7 +269,7 @@ def _open_table(path: str, schema: Schema) -> tuple[Any, Mapping[str, Any]]:
     """
     try:
         if path.rstrip("/").endswith(".zarr"):
-            return _open_zarr(path)
+            return _open_zarr(path, schema)
         csv = ".csv" in Path(path).suffixes
         frame = _open_csv(path, schema) if csv else dd.read_parquet(path)
     except Exception as error:
@@ -278,12 +280,14 @@ def _open_table(path: str, schema: Schema) -> tuple[Any, Mapping[str, Any]]:
     return frame, {str(column): frame[column] for column in frame.columns}
 
 
-def _open_zarr(path: str) -> tuple[Any, Mapping[str, Any]]:
+def _open_zarr(path: str, schema: Schema) -> tuple[Any, Mapping[str, Any]]:
     """Open a matrix, a group of columns, or a group of a matrix "X" beside its target "y"."""
     store = zarr.open(path, mode="r")
     if isinstance(store, zarr.Array):
         return da.from_zarr(store), {}
-    columns = {key: da.from_zarr(array) for key, array in sorted(store.arrays())}
+    place = {name: k for k, name in enumerate(schema.names)}  # a group has no order of its own
+    arrays = sorted(store.arrays(), key=lambda item: place.get(item[0], len(place)))
+    columns = {key: da.from_zarr(array) for key, array in arrays}
     if "X" in columns:
         return columns.pop("X"), columns
     rows = next(iter(columns.values())).chunks[0]
@@ -522,7 +526,7 @@ def demo_data(n_rows: int, first: int = 0) -> tuple[da.Array, da.Array]:
         [n_rows % DEMO_CHUNK] if n_rows % DEMO_CHUNK else []
     )
     blocks = [
-        da.from_delayed(dask.delayed(demo_block)(size, first + k), (size, 11), np.float64)
+        da.from_delayed(delayed(demo_block)(size, first + k), (size, 11), np.float64)
         for k, size in enumerate(sizes)
     ]
     table = da.concatenate(blocks)
@@ -535,7 +539,7 @@ def _demo(options: argparse.Namespace) -> None:
         raise StructureError(f"--out {str(options.out)!r}: its directory does not exist.")
     schema = Schema.from_dict(DEMO_SCHEMA)
     X, y = demo_data(options.rows)
-    X_test, y_test = dask.compute(*demo_data(options.rows // 5 + 1, HELD_OUT))
+    X_test, y_test = compute(*demo_data(options.rows // 5 + 1, HELD_OUT))
     print(
         f"made-up census data: {X.shape[0]} rows x {X.shape[1]} features in {X.numblocks[0]} Dask chunks"
     )
@@ -552,7 +556,7 @@ def _demo(options: argparse.Namespace) -> None:
         began = time.perf_counter()
         model.fit(X, y)
         took = time.perf_counter() - began
-        rival = HistGradientBoostingClassifier().fit(*dask.compute(X, y))
+        rival = HistGradientBoostingClassifier().fit(*compute(X, y))
     ours = roc_auc_score(y_test, model.predict_proba(X_test)[:, 1])
     theirs = roc_auc_score(y_test, rival.predict_proba(X_test)[:, 1])
     model.save(options.out)

@@ -8,13 +8,14 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import dask
 import dask.array as da
 import dask.dataframe as dd
 import numpy as np
 import pandas as pd
 import xarray as xr
 import zarr
+from dask.base import compute
+from dask.delayed import delayed
 from numpy.typing import NDArray
 
 from dpgb_dask import encode
@@ -169,6 +170,11 @@ def _numbers(column: Any) -> NDArray[np.float64]:
     return np.asarray(pd.to_numeric(pd.Series(column), errors="coerce"), np.float64)
 
 
+def _partitions(data: Any) -> list[Any]:
+    parts: list[Any] = data.to_delayed()
+    return parts
+
+
 def _on_parts(data: Any, function: Callable[[Any], Any]) -> list[Any]:
     """Run a function over the blocks of a collection and return the list of its results."""
     if isinstance(data, zarr.Array):
@@ -177,9 +183,9 @@ def _on_parts(data: Any, function: Callable[[Any], Any]) -> list[Any]:
         data = data.data
     if isinstance(data, da.Array):
         data = data.rechunk({1: -1}) if data.ndim == 2 and data.numblocks[1] > 1 else data
-        return list(dask.compute(*(dask.delayed(function)(p) for p in data.to_delayed().ravel())))
+        return list(compute(*(delayed(function)(p) for p in data.to_delayed().ravel())))
     if isinstance(data, dd.DataFrame | dd.Series):
-        return list(dask.compute(*(dask.delayed(function)(part) for part in data.to_delayed())))
+        return list(compute(*(delayed(function)(part) for part in _partitions(data))))
     return [function(data if isinstance(data, pd.DataFrame | pd.Series) else np.asarray(data))]
 
 
@@ -228,7 +234,7 @@ def _merged(parts: list[_Facts]) -> Numeric | Categorical:
 
 
 def default_names(n_features: int) -> tuple[str, ...]:
-    """Return the names of the columns of an array: x0, x1, …"""
+    """Return the names of the columns of an array: x0, x1 and so on."""
     return tuple(f"x{j}" for j in range(n_features))
 
 

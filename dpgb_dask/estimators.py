@@ -10,9 +10,9 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any, ClassVar, Self
 
-import dask
 import numpy as np
 import pandas as pd
+from dask.base import compute, is_dask_collection
 from dask.utils import parse_bytes
 from numpy.typing import NDArray
 from sklearn.base import BaseEstimator, ClassifierMixin, RegressorMixin
@@ -407,7 +407,7 @@ class _Boosting(BaseEstimator):  # type: ignore[misc]
         if not isinstance(self.noise, SeededNoise):
             message = "schema='infer' reads bounds, categories and classes from the data: the model is not private."
             warnings.warn(message, PrivacyLeakWarning, stacklevel=4)
-        if dask.is_dask_collection(X) or dask.is_dask_collection(y):
+        if is_dask_collection(X) or is_dask_collection(y):
             validate_data(self, X, skip_check_array=True)
             schema = diagnose.infer(X, y, classification="numeric" not in self._kinds)
             if sample_weight is not None:
@@ -456,7 +456,7 @@ class _Boosting(BaseEstimator):  # type: ignore[misc]
         check_is_fitted(self)
         if self.schema_.private:
             return X
-        if dask.is_dask_collection(X) or (isinstance(X, pd.DataFrame) and _has_text(X)):
+        if is_dask_collection(X) or (isinstance(X, pd.DataFrame) and _has_text(X)):
             validate_data(self, X, reset=False, skip_check_array=True)
             return X
         return validate_data(self, X, reset=False, ensure_all_finite="allow-nan")
@@ -715,7 +715,7 @@ class DPGBClassifier(ClassifierMixin, _Boosting):  # type: ignore[misc]
         -------
         An exact number about the rows given: outside the guarantee if they are private.
         """
-        y, predicted, weight = dask.compute(y, self.predict(X), sample_weight)
+        y, predicted, weight = compute(y, self.predict(X), sample_weight)
         return float(accuracy_score(y, predicted, sample_weight=weight))
 
 
@@ -778,7 +778,7 @@ class DPGBRegressor(RegressorMixin, _Boosting):  # type: ignore[misc]
         -------
         An exact number about the rows given: outside the guarantee if they are private.
         """
-        y, predicted, weight = dask.compute(y, self.predict(X), sample_weight)
+        y, predicted, weight = compute(y, self.predict(X), sample_weight)
         return float(r2_score(y, predicted, sample_weight=weight))
 
 
@@ -812,13 +812,14 @@ class _Bar:
         self._bar = tqdm(desc="fit", unit="round") if verbose else None
 
     def __enter__(self) -> Progress:
-        return self._show
+        return self.show
 
     def __exit__(self, *_: object) -> None:
         if self._bar is not None:
             self._bar.close()
 
-    def _show(self, stage: str, position: int, total: int) -> None:
+    def show(self, stage: str, position: int, total: int) -> None:
+        """Show one finished round."""
         if self._bar is not None:
             self._bar.set_description(stage, refresh=False)
             self._bar.total = total

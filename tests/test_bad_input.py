@@ -1,4 +1,4 @@
-"""Bad input: structure gets one clear error before any charge; a value never raises, warns or changes what is let out."""
+"""Bad input: structure gets one clear error before any charge; a value never raises, warns, or shows."""
 
 import json
 import logging
@@ -161,6 +161,10 @@ def test_target_of_the_other_kind_is_refused(
 # ---- structure of the data -------------------------------------------------------------------------------------------
 
 
+def without_known_chunks(array):
+    return array[array[:, 2] >= 0]
+
+
 def as_numbers(table):
     return table.assign(color=0.0).to_numpy(np.float64)
 
@@ -224,7 +228,7 @@ def test_columns_that_do_not_fit_are_refused(
             "different numbers of chunks",
         ),
         (
-            lambda x, _: (lambda a: a[a[:, 2] >= 0])(da.from_array(x, chunks=(500, 4))),
+            lambda x, _: without_known_chunks(da.from_array(x, chunks=(500, 4))),
             lambda y: da.from_array(y, chunks=750),
             StructureError,
             "different numbers of chunks",

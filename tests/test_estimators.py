@@ -170,7 +170,7 @@ def test_predictions_follow_their_input(classifier, features):
     assert isinstance(want, np.ndarray)
 
 
-def test_dask_arrays_stay_lazy_and_keep_chunks(regression_schema, features, numbers):
+def test_dask_arrays_stay_lazy_and_keep_chunks(features, numbers):
     schema = Schema({name: (-3, 90) for name in "abc"}, target_bounds=(-15, 15))
     X = features[["x", "z", "age"]].to_numpy(np.float64)
     fitted = DPGBRegressor(schema=schema, **SEEDED).fit(

@@ -259,7 +259,7 @@ class Schema:
         None: the data owner's own, plainly non-private look at the rows. No fit calls it.
         """
         # the one import from above this layer, inside the method: nothing else here ever sees a row
-        from dpgb_dask import diagnose
+        from dpgb_dask import diagnose  # noqa: PLC0415
 
         return diagnose.check(self, X, y)
 

@@ -143,6 +143,9 @@ class PrivacyReport:
             rows.append((label, f"{sum(m['share_percent'] for m in members):.2f}", noise))
         return rows
 
+    def _spent(self) -> float:
+        return 100 * self.charged / max(self.declared, 1)
+
     def _facts(self) -> list[tuple[str, str]]:
         """Return the head of the report."""
         promise = f"({self.epsilon:g}, {self.delta:g})-differential privacy"
@@ -155,7 +158,7 @@ class PrivacyReport:
             ("recipe", f"{self.recipe} ({self.source})"),
             ("fit", self.fit_id),
             ("account", self.account if self.account is not None else "none (in-memory ledger)"),
-            ("spent", f"{100 * self.charged / max(self.declared, 1):.2f} % of the charged price, by the releases below"),
+            ("spent", f"{self._spent():.2f} % of the price charged, by the releases below"),
             ("slack", f"{self.slack:.3g} of delta, for the discreteness of the noise"),
         ]  # fmt: skip
 

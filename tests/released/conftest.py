@@ -9,13 +9,12 @@ import pytest
 from dpgb_dask.contracts.boundary import Receipt
 from dpgb_dask.contracts.model import FeatureBins, Model, PairTable, Trees
 from dpgb_dask.contracts.queries import PRICE_ONE
-from dpgb_dask.contracts.schema import Schema
 from dpgb_dask.released.report import PrivacyReport
 
 
 @pytest.fixture(scope="session")
-def model(binary_schema: Schema) -> Model:
-    """Bins on all four features, tables, one pair table and three trees of depth 2."""
+def model() -> Model:
+    """Bins on the four features of `binary_schema`, tables, one pair table and three trees of depth 2."""
     rng = np.random.default_rng(7)
     bins = (
         FeatureBins(np.array([-1.0, 0.0, 0.5, 2.0]), None, 6),
