@@ -8,6 +8,7 @@ rounding can change a code, as long as edges and values go through the same arit
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -295,15 +296,25 @@ def _bin_rows(
                 _copy(c, out[j, lo:hi])
 
 
-def _tables(edges: EdgeTable | Sequence[NDArray[np.float64] | None], dtype: DTypeLike) -> EdgeTable:
+@lru_cache(maxsize=256)
+def _remembered(edges: tuple[bytes | None, ...], dtype: np.dtype[Any]) -> EdgeTable:
+    """Make tables once for the many row blocks that share them; keyed by content, so never stale."""
+    return edge_table([None if part is None else np.frombuffer(part) for part in edges], dtype)
+
+
+def _tables(
+    edges: EdgeTable | Sequence[NDArray[np.float64] | None], dtype: np.dtype[Any]
+) -> EdgeTable:
     if dtype not in (np.float32, np.float64):
         raise ValueError(f"x has dtype={dtype}, not float32 or float64. Convert it before binning.")
-    table = edges if isinstance(edges, EdgeTable) else edge_table(edges, dtype)
-    if table.edges.dtype != dtype:
-        raise ValueError(
-            f"The edge table is for {table.edges.dtype} values, not {dtype}. Make one for that dtype."
-        )
-    return table
+    if isinstance(edges, EdgeTable):
+        if edges.edges.dtype != dtype:
+            raise ValueError(
+                f"The edge table is for {edges.edges.dtype} values, not {dtype}. Make one for that dtype."
+            )
+        return edges
+    parts = (None if part is None else np.asarray(part, np.float64).tobytes() for part in edges)
+    return _remembered(tuple(parts), dtype)
 
 
 def _check_values(out: NDArray[Any], n_columns: int, table: EdgeTable) -> None:
