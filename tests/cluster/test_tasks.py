@@ -221,7 +221,7 @@ def test_a_chunk_that_fails_to_load_is_named_without_its_values():
 @pytest.mark.usefixtures("client")
 def test_chunks_of_unequal_length_raise_and_log_no_value(caplog):
     x, y, _ = rows_of("binary")
-    x = x.mask(x.index < 9, 1.2345)
+    x.iloc[:9] = 1.2345
     left = da.from_array(x.to_numpy(), chunks=((1000, 2000), 3))
     right = da.from_array(y, chunks=((1001, 1999),))
     left, right = (

@@ -221,16 +221,20 @@ class TaskRounds:
     def ask(self, model: Model | None, query: Query) -> Raw[NDArray[np.int64]]:
         """Return the sealed sums of a query at the scores of ``model``."""
         bound = sensitivity(query, self._reading.shape)
-        sums = self._survey().answer(query)
-        if sums is None:
-            if model is None:
-                raise PlanError(f"{type(query).__name__} needs a model: release bins first.")
-            sums = self._round(model, query)
+        with (
+            self._client.as_current()
+        ):  # Dask's wait and as_completed ask for no client, they take the current one
+            sums = self._survey().answer(query)
+            if sums is None:
+                if model is None:
+                    raise PlanError(f"{type(query).__name__} needs a model: release bins first.")
+                sums = self._round(model, query)
         return Raw(sums, bound)
 
     def fingerprint(self) -> int:
         """Return the keyed fingerprint of the rows. Private."""
-        return self._survey().fingerprint
+        with self._client.as_current():
+            return self._survey().fingerprint
 
     def close(self) -> None:
         """Release what the cluster holds for this fit."""
