@@ -45,6 +45,9 @@ GATHER_BYTES = (
     1 << 20
 )  # … or this size of one, a plain gather is faster than a tree of tasks (notes/performance §3)
 GRAPH_BYTES = 4 << 20  # in-memory rows travel in graphs below the 10 MB that Dask warns about
+# Dask turns a keyword of more than 100 kB into a task under the keyword's bare name; distributed 2026.8 gives that task
+# no priority, and the scheduler fails on it
+MESSAGE_BYTES = 90_000
 SOONER = 10  # priority of sums over the chunk tasks that feed them, so that parts do not pile up
 
 
@@ -159,11 +162,10 @@ def _pool(n_threads: int) -> ThreadPoolExecutor:
 
 
 def _answer(resident: ResidentShard | Failure, **message: bytes) -> Reply | Failure:
-    """Answer one query; the message is pickled, under a name that no other round has."""
+    """Answer one query; the message is pickled, and comes in parts."""
     if isinstance(resident, Failure):
         return resident
-    (packed,) = message.values()
-    model, query = pickle.loads(packed)
+    model, query = pickle.loads(b"".join(message.values()))
     n_threads = get_worker().state.nthreads
     try:
         sums = resident.shard.answer(model, query, n_threads, _pool(n_threads))
@@ -211,7 +213,6 @@ class TaskRounds:
         self._connection = connection
         self._client = connection.client
         self._id = uuid.uuid4().hex[:12]
-        self._n_asked = 0
         self._surveyed: Surveyed | None = None
         self._bins: tuple[FeatureBins, ...] | None = None
         self._shards: list[Future[Any]] = []
@@ -302,7 +303,7 @@ class TaskRounds:
         """Make one shard per worker, of neighbouring chunks; placed softly, so that a lost worker is no obstacle."""
         self._shards = []
         job = Encoding(self._reading.shape, bins, self._execution.block_rows)
-        workers = sorted(self._client.scheduler_info(n_workers=-1)["workers"]) or [""]
+        workers = sorted(self._client.nthreads()) or [""]
         n_chunks, n_shards = len(self._chunks), min(len(workers), len(self._chunks))
         made = []
         for k in range(n_shards):
@@ -326,11 +327,9 @@ class TaskRounds:
     def _round(self, model: Model, query: Query) -> NDArray[np.int64]:
         if self._bins is None or not same_bins(self._bins, model.bins):
             self._encode(model.bins)
-        self._n_asked += 1
-        # Dask stores a large keyword under its bare name, for all who use the scheduler: it has to be a new one
-        message: dict[str, Any] = {
-            f"dpgb-message-{self._id}-{self._n_asked}": pickle.dumps((model, query))
-        }
+        packed = pickle.dumps((model, query))
+        parts = range(0, len(packed), MESSAGE_BYTES)
+        message: dict[str, Any] = {f"part_{k}": packed[k : k + MESSAGE_BYTES] for k in parts}
         replies = self._client.map(_answer, self._shards, pure=False, **message)
         if len(replies) >= GATHER_WORKERS and 8 * query.n_values >= GATHER_BYTES:
             fan_in = self._execution.fan_in
