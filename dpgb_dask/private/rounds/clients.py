@@ -51,7 +51,8 @@ def current_client() -> Connection | None:
             return Connection(client)
         return Connection(client, seceded=True)
     # a notebook's cell runs inside the client's event loop: a second client, whose loop has a thread, may block
-    address = client.scheduler_info(n_workers=0)["address"]
+    assert client.scheduler is not None
+    address = client.scheduler.address
     if any(scheduler.address == address for scheduler in Scheduler._instances):  # noqa: SLF001
         raise PlanError(
             "fit blocks, and the Dask scheduler runs in the event loop that called it. "

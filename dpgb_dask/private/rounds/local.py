@@ -3,10 +3,11 @@
 import os
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 from dask.delayed import Delayed
+from dask.highlevelgraph import HighLevelGraph
 from dask.local import get_sync
 from dask.optimization import cull
 from numpy.typing import NDArray
@@ -52,6 +53,7 @@ class LocalRounds:
         self._pool = ThreadPoolExecutor(self._n_threads, thread_name_prefix="dpgb")
         self._surveyed: Surveyed | None = None
         self._shard: Shard | None = None
+        self._graph = merge_graphs(source.chunks)
 
     def ask(self, model: Model | None, query: Query) -> Raw[NDArray[np.int64]]:
         """Return the sealed sums of a query at the scores of ``model``."""
@@ -72,6 +74,7 @@ class LocalRounds:
         self._pool.shutdown(cancel_futures=True)
         self._shard = None
         self._surveyed = None
+        self._graph = {}
 
     def _survey(self) -> Surveyed:
         if self._surveyed is None:
@@ -96,7 +99,7 @@ class LocalRounds:
         def work(numbered: tuple[int, Chunk]) -> T:
             number, chunk = numbered
             try:
-                rows = load(chunk)
+                rows = load(chunk, self._graph)
             except DPGBError:
                 raise
             except Exception as error:
@@ -109,19 +112,20 @@ class LocalRounds:
         return list(self._pool.map(work, enumerate(self._source.chunks)))
 
 
-def load(chunk: Chunk) -> Rows:
-    """Return the rows of a chunk, computing Dask tasks in this thread."""
-    parts = (
-        [*chunk.x, chunk.y, chunk.weight]
-        if isinstance(chunk.x, tuple)
-        else [chunk.x, chunk.y, chunk.weight]
-    )
-    values = [_compute(part) if isinstance(part, Delayed) else part for part in parts]
-    x = tuple(values[:-2]) if isinstance(chunk.x, tuple) else values[0]
-    return line_up(x, values[-2], values[-1])
+def _parts(chunk: Chunk) -> list[Any]:
+    return [*(chunk.x if isinstance(chunk.x, tuple) else (chunk.x,)), chunk.y, chunk.weight]
 
 
-def _compute(part: Delayed) -> object:
-    """Run the tasks that one part needs; a graph of thousands of chunks is culled, not copied."""
-    graph, _ = cull(dict(part.__dask_graph__()), part.__dask_keys__())
-    return get_sync(graph, part.key)
+def merge_graphs(chunks: Sequence[Chunk]) -> dict[Any, Any]:
+    """Return the Dask tasks of all chunks as one graph: made once, as each part holds the whole of it."""
+    parts = [part for chunk in chunks for part in _parts(chunk) if isinstance(part, Delayed)]
+    return dict(HighLevelGraph.merge(*(part.__dask_graph__() for part in parts))) if parts else {}
+
+
+def load(chunk: Chunk, graph: dict[Any, Any]) -> Rows:
+    """Return the rows of a chunk, computing the tasks that it needs in this thread."""
+    parts = _parts(chunk)
+    keys = [part.key for part in parts if isinstance(part, Delayed)]
+    values = iter(get_sync(cull(graph, keys)[0], keys) if keys else ())
+    *x, y, weight = (next(values) if isinstance(part, Delayed) else part for part in parts)
+    return line_up(tuple(x) if isinstance(chunk.x, tuple) else x[0], y, weight)
