@@ -364,6 +364,8 @@ def _fit(options: argparse.Namespace) -> None:
 
 
 def _predict(options: argparse.Namespace) -> None:
+    if options.out.exists():
+        raise StructureError(f"--out {str(options.out)!r} exists already. Choose another name.")
     model = load(options.model)
     X, _ = _open_table(options.data, model.schema_)
     parts = [_as_frame(model.predict(X), ["prediction"])]
@@ -376,11 +378,13 @@ def _predict(options: argparse.Namespace) -> None:
             )
         )
     out = parts[0] if len(parts) == 1 else dd.concat(parts, axis=1, ignore_unknown_divisions=True)
+    scratch = options.out.with_name(options.out.name + ".part")
     with _cluster(options.scheduler):
         if options.out.suffix == ".csv":
-            out.to_csv(str(options.out), single_file=True, index=False)
+            out.to_csv(str(scratch), single_file=True, index=False)
         else:
-            out.to_parquet(str(options.out), write_index=False)
+            out.to_parquet(str(scratch), write_index=False)
+    scratch.replace(options.out)
     print(f"predictions written to {options.out}")
 
 

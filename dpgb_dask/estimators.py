@@ -396,7 +396,9 @@ class _Boosting(BaseEstimator):  # type: ignore[misc]
             raise StructureError(
                 f"{type(self).__name__} requires y to be passed, but the target y is None."
             )
-        X = np.asarray(X) if isinstance(X, list | tuple) else X
+        # a list has no type: as objects, each of its values is read on its own, whatever its neighbours are
+        X = np.asarray(X, dtype=object) if isinstance(X, list | tuple) else X
+        y = np.asarray(y, dtype=object) if isinstance(y, list | tuple) else y
         if sample_weight is None:
             return _Facts(X, y, None, Shape(schema=schema))
         shape = Shape(schema=schema, weight_bits=WEIGHT_BITS, max_weight=schema.max_weight)
@@ -477,13 +479,12 @@ class _Boosting(BaseEstimator):  # type: ignore[misc]
         """
         budget = self._budget()
         self._check_ledger()
-        mu = accounting.mu_of(budget.epsilon, budget.delta)
+        price = accounting.total_price(budget.epsilon, budget.delta)
+        mu = accounting.mu_of_price(price)
         share = None
         if self.ledger is not None and self.account is not None:
             left = self.ledger.account(self.account).left
-            share = (
-                accounting.total_price(budget.epsilon, budget.delta) / left if left else math.inf
-            )
+            share = price / left if left else math.inf
         zcdp = accounting.zcdp_epsilon(mu, budget.delta)
         return PrivacyCost(budget.epsilon, budget.delta, mu, zcdp, self.account, share)
 
@@ -716,7 +717,7 @@ class DPGBClassifier(ClassifierMixin, _Boosting):  # type: ignore[misc]
         An exact number about the rows given: outside the guarantee if they are private.
         """
         y, predicted, weight = compute(y, self.predict(X), sample_weight)
-        return float(accuracy_score(y, predicted, sample_weight=weight))
+        return float(accuracy_score(np.asarray(y), np.asarray(predicted), sample_weight=weight))
 
 
 class DPGBRegressor(RegressorMixin, _Boosting):  # type: ignore[misc]
@@ -779,7 +780,7 @@ class DPGBRegressor(RegressorMixin, _Boosting):  # type: ignore[misc]
         An exact number about the rows given: outside the guarantee if they are private.
         """
         y, predicted, weight = compute(y, self.predict(X), sample_weight)
-        return float(r2_score(y, predicted, sample_weight=weight))
+        return float(r2_score(np.asarray(y), np.asarray(predicted), sample_weight=weight))
 
 
 def load(path: str | Path) -> DPGBClassifier | DPGBRegressor:

@@ -22,6 +22,13 @@ def one_thread():
 
 
 @pytest.fixture
+def client(client):
+    """The client of conftest, which dask is told to use."""
+    with dask.config.set(scheduler=None):
+        yield client
+
+
+@pytest.fixture
 def people(features, labels):
     return features.assign(target=labels)
 
@@ -64,6 +71,27 @@ def test_fit_and_predict_read_tables(place, people, kind, capsys):
     np.testing.assert_array_equal(again["prediction"], table["prediction"])
     want = DPGBClassifier.load(model).predict(people)
     np.testing.assert_array_equal(table["prediction"], want)
+
+
+def test_predict_does_not_overwrite(place, capsys):
+    (place / "out.csv").write_text("kept")
+    assert (
+        run("predict", place / "model.json", place / "people.csv", "--out", place / "out.csv") == 1
+    )
+    assert "exists already" in capsys.readouterr().err
+    assert (place / "out.csv").read_text() == "kept"
+
+
+def test_fit_and_predict_join_a_scheduler(place, people, client):
+    address = ("--scheduler", client.scheduler.address)
+    model = place / "model.json"
+    options = ("--schema", place / "schema.json", "--out", model, *BUDGET, *address)
+    assert run("fit", place / "people.parquet", *options) == 0
+    assert (
+        run("predict", model, place / "people.parquet", "--out", place / "out.csv", *address) == 0
+    )
+    want = DPGBClassifier.load(model).predict(people)
+    np.testing.assert_array_equal(pd.read_csv(place / "out.csv")["prediction"], want)
 
 
 def test_fit_and_predict_read_zarr(place, binary_schema, people):

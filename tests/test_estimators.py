@@ -126,7 +126,7 @@ def test_every_input_gives_the_same_model(binary_schema, features, labels, tmp_p
     )
     inputs = {
         "pandas": (features, labels),
-        "lists": (features, labels.tolist()),
+        "lists": (features.astype(object).to_numpy().tolist(), labels.tolist()),
         "dask frame": (frame, series),
         "arrow": (features.convert_dtypes(dtype_backend="pyarrow"), pd.Series(labels)),
         "dataset": (
@@ -168,6 +168,14 @@ def test_predictions_follow_their_input(classifier, features):
     np.testing.assert_array_equal(label.compute(), classifier.predict(features))
     assert isinstance(classifier.decision_function(frame), dd.Series)
     assert isinstance(want, np.ndarray)
+
+
+def test_predictions_of_a_cluster_are_the_same(classifier, features, client):
+    frame = dd.from_pandas(features, npartitions=3)
+    assert client is not None
+    np.testing.assert_array_equal(
+        classifier.predict_proba(frame).compute(), classifier.predict_proba(features)
+    )
 
 
 def test_dask_arrays_stay_lazy_and_keep_chunks(features, numbers):

@@ -145,7 +145,7 @@ def apply(
         chunks = (rows.chunks[0], (len(columns),))
         return rows.map_blocks(function, dtype=dtype, chunks=chunks, meta=np.empty((0, 0), dtype))
     if not isinstance(rows, pd.DataFrame):
-        rows = np.asarray(rows)
+        rows = np.asarray(rows, dtype=object if isinstance(rows, list | tuple) else None)
         _check_two_axes(rows)
     encode.check_columns(rows, function.schema)
     return function(rows)

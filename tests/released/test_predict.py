@@ -1,5 +1,7 @@
 """Scores against a row-by-row oracle, and outputs that follow their inputs."""
 
+import pickle
+
 import dask.array as da
 import dask.dataframe as dd
 import numpy as np
@@ -196,3 +198,13 @@ def test_other_columns_may_be_present(model, rows, expected, binary_schema):
         [pd.Series(0, rows.index, name="id"), rows, pd.Series(1, rows.index, name="target")], axis=1
     )
     np.testing.assert_array_equal(scores(model, schema, wide), expected)
+
+
+def test_row_functions_travel_to_workers(model, binary_schema, rows, expected):
+    function = pickle.loads(pickle.dumps(RowFunction(model, binary_schema, scorer)))
+    np.testing.assert_array_equal(function(rows), expected)
+
+
+def test_lists_are_read_value_by_value(model, binary_schema, rows, expected):
+    table = rows[:9].astype(object).to_numpy().tolist()
+    np.testing.assert_array_equal(scores(model, binary_schema, table), expected[:9])

@@ -1,0 +1,69 @@
+"""What the README shows, runs."""
+
+import re
+import shlex
+from pathlib import Path
+
+import dask
+import numpy as np
+import pandas as pd
+import pytest
+
+from dpgb_dask import Schema
+from dpgb_dask.cli import main
+
+README = (Path(__file__).parents[1] / "README.md").read_text(encoding="utf-8")
+
+
+def blocks(language):
+    return re.findall(rf"```{language}\n(.*?)```", README, re.DOTALL)
+
+
+@pytest.fixture
+def people(tmp_path, monkeypatch):
+    """The files that the README speaks of, in the current directory."""
+    monkeypatch.chdir(tmp_path)
+    rng = np.random.default_rng(0)
+    n = 3000
+    table = pd.DataFrame(
+        {
+            "age": rng.integers(17, 91, n),
+            "hours": rng.integers(0, 101, n),
+            "job": rng.choice(["office", "field", "none"], n),
+        }
+    )
+    table["high_income"] = (table["age"] + table["hours"] + 20 * rng.normal(size=n) > 110).astype(
+        int
+    )
+    table.to_parquet("people.parquet")
+    table.drop(columns="high_income").to_parquet("new.parquet")
+    return tmp_path
+
+
+def test_two_commands_come_first_and_alone():
+    first, second = blocks("sh")[:2]
+    assert first.strip() == "pip install . && dpgb-dask demo"
+    assert second.strip() == "pip install '.[test]' && pytest"
+
+
+def test_python_of_the_readme_runs(people, capsys):
+    namespace = {}
+    with dask.config.set(scheduler="sync"):
+        for block in blocks("python"):
+            exec(block, namespace)
+    printed = capsys.readouterr().out
+    assert "(1, 1e-06)-differential privacy" in printed
+    assert (people / "model.json").is_file()
+
+
+def test_commands_of_the_readme_run(people, capsys):
+    Schema(
+        {"age": (17, 90), "hours": (0, 100), "job": ["office", "field", "none"]},
+        classes=[0, 1],
+        target="high_income",
+    ).save("people.schema.json")
+    with dask.config.set(scheduler="sync"):
+        for line in blocks("sh")[2].splitlines():
+            assert main(shlex.split(line, comments=True)[1:]) == 0
+    assert len(pd.read_csv(people / "predictions.csv")) == 3000
+    capsys.readouterr()
