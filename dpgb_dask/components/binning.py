@@ -3,6 +3,8 @@
 Post-processing of one release (notes/default-method.md §3, stage 0).
 """
 
+import math
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -12,14 +14,18 @@ ATOM_SD = 4.0  # a cell is an atom if it sticks out of its neighbours by 4 stand
 ATOM_SHARE = 0.0015  # … and by this share of all rows …
 ATOM_RATIO = 3.0  # … and holds three times what its neighbours do
 MASS_SD = 1.5  # a bin's mass must exceed this many standard deviations of its own noise
+FAR_BELOW = -8.0  # standard deviations
 LAST_SHARE = 0.5  # a remainder needs this part of the wanted mass to be a bin of its own
 
 
 def find_atoms(counts: NDArray[np.float64], sd: float, n_rows: float) -> NDArray[np.bool_]:
     """Return which cells hold a heavy single value (zero inflation, round numbers)."""
     n = len(counts)
-    padded = np.pad(counts, 3, mode="edge")
-    around = np.median([padded[i : i + n] for i in (0, 1, 2, 4, 5, 6)], axis=0)
+    # three cells on each side; at the ends fewer, so that a heavy first cell (zero) is not its own neighbour
+    padded = np.pad(counts, 3, constant_values=np.nan)
+    around = (
+        np.nanmedian([padded[i : i + n] for i in (0, 1, 2, 4, 5, 6)], axis=0) if n > 1 else counts
+    )
     around = np.maximum(around, 0)
     threshold = max(ATOM_SD * sd, ATOM_SHARE * n_rows)
     sticks_out: NDArray[np.bool_] = (counts - around > threshold) & (counts > ATOM_RATIO * around)
@@ -105,11 +111,12 @@ def numeric_bins(
         keep[lightest] = False
         last, mass = last[keep], mass[keep]
     bins = FeatureBins(edges[last[:-1]], None, len(last) + 1)
-    return bins, _scaled(np.append(mass, counts[-1]), n_rows)
+    n_merged = np.append(np.diff(last, prepend=-1), 1)
+    return bins, row_estimates(np.append(mass, counts[-1]), sd * np.sqrt(n_merged), n_rows)
 
 
 def categorical_bins(
-    counts: NDArray[np.float64], n_rows: float
+    counts: NDArray[np.float64], sd: float, n_rows: float
 ) -> tuple[FeatureBins, NDArray[np.float64]]:
     """Return the bins of a categorical feature, heaviest first, and their noisy rows.
 
@@ -118,11 +125,23 @@ def categorical_bins(
     order = np.argsort(-counts, kind="stable")
     cell_to_bin = np.empty(len(counts), dtype=np.uint8)
     cell_to_bin[order] = np.arange(len(counts), dtype=np.uint8)
-    return FeatureBins(None, cell_to_bin, len(counts)), _scaled(counts[order], n_rows)
+    sds = np.full(len(counts), sd)
+    return FeatureBins(None, cell_to_bin, len(counts)), row_estimates(counts[order], sds, n_rows)
 
 
-def _scaled(counts: NDArray[np.float64], n_rows: float) -> NDArray[np.float64]:
-    """Make counts at least one row and sum to the noisy number of rows."""
-    positive = np.maximum(counts, 1.0)
+def row_estimates(
+    counts: NDArray[np.float64], sd: NDArray[np.float64], n_rows: float
+) -> NDArray[np.float64]:
+    """Return estimates of the rows per bin that are positive and sum to the noisy number of rows.
+
+    A count cannot be negative, so its estimate is the mean of the normal law around the noisy count, cut off at zero. A
+    bin whose noise came out negative still holds about the rows that the noise can hide, and stays able to learn.
+    """
+    z = counts / sd
+    tail = np.array([0.5 * math.erfc(-value / math.sqrt(2)) for value in z])
+    density = np.exp(-(z**2) / 2) / math.sqrt(2 * math.pi)
+    far = z < FAR_BELOW  # there the ratio is about -z, and exact to a percent
+    above = np.where(far, 1 / np.maximum(-z, 1), z + density / np.maximum(tail, 1e-300))
+    positive = np.maximum(sd * above, 1.0)
     scaled: NDArray[np.float64] = positive * (n_rows / positive.sum())
     return scaled

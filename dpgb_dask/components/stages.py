@@ -295,7 +295,7 @@ class Bins:
         bins, counts = [], []
         for edges, cells in zip(grid.edges, per_feature, strict=True):
             if edges is None:
-                feature, mass = binning.categorical_bins(cells, n_rows)
+                feature, mass = binning.categorical_bins(cells, sd, n_rows)
             else:
                 feature, mass = binning.numeric_bins(edges, cells, sd, n_rows, max_bins)
             bins.append(feature)
