@@ -14,7 +14,7 @@ from dask.base import is_dask_collection, optimize
 
 from dpgb_dask.contracts.schema import Schema
 from dpgb_dask.encode import Block, check_columns, match_names, n_rows
-from dpgb_dask.errors import StructureError, UnsupportedCollectionError
+from dpgb_dask.errors import PlanError, SchemaError, StructureError, UnsupportedCollectionError
 
 CHUNK_ROWS = (
     1 << 17
@@ -22,11 +22,12 @@ CHUNK_ROWS = (
 
 
 class Rows(NamedTuple):
-    """One chunk in memory: a block of features, the target, and weights or None. Private."""
+    """One chunk in memory: a block of features, the target, weights or None, units or None. Private."""
 
     x: Block
     y: Any
     weight: Any
+    unit: Any = None
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -37,12 +38,13 @@ class Chunk:
     ----------
     x : Block, Delayed, or tuple of Delayed
         A tuple holds one column each. A Delayed of a Dask DataFrame's partition makes the whole `Rows`.
-    y, weight : array, Delayed or None
+    y, weight, unit : array, Delayed or None
     """
 
     x: Any
     y: Any
     weight: Any
+    unit: Any = None
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -57,18 +59,21 @@ class Source:
         Whether sample weights were given.
     lazy : bool
         Whether chunks are Dask tasks; else they are in this process's memory.
+    units : bool
+        Whether a column names the privacy unit of each row.
     """
 
     schema: Schema
     chunks: tuple[Chunk, ...]
     weighted: bool
     lazy: bool
+    units: bool = False
 
     def __repr__(self) -> str:
-        return f"Source(lazy={self.lazy}, weighted={self.weighted})"
+        return f"Source(lazy={self.lazy}, weighted={self.weighted}, units={self.units})"
 
 
-def line_up(x: Any, y: Any, weight: Any) -> Rows:
+def line_up(x: Any, y: Any, weight: Any, unit: Any = None) -> Rows:
     """Return the rows of one chunk whose parts are in memory.
 
     Raises
@@ -76,13 +81,12 @@ def line_up(x: Any, y: Any, weight: Any) -> Rows:
     StructureError
         If the parts have different numbers of rows (which are not printed).
     """
-    rows = x if isinstance(x, Rows) else Rows(tuple(x) if isinstance(x, list) else x, y, weight)
+    rows = (
+        x if isinstance(x, Rows) else Rows(tuple(x) if isinstance(x, list) else x, y, weight, unit)
+    )
     n = n_rows(rows.x)
-    parts = [
-        rows.y,
-        *(rows.x if isinstance(rows.x, tuple) else ()),
-        *(() if rows.weight is None else (rows.weight,)),
-    ]
+    columns = rows.x if isinstance(rows.x, tuple) else ()
+    parts = [part for part in (*columns, *rows[1:]) if part is not None]
     if any(len(part) != n for part in parts):
         raise StructureError(
             "X, y and sample_weight have different numbers of rows in a chunk. Line them up first."
@@ -90,7 +94,13 @@ def line_up(x: Any, y: Any, weight: Any) -> Rows:
     return rows
 
 
-def read_source(X: Any, y: Any, sample_weight: Any, schema: Schema) -> Source:  # noqa: N803
+def read_source(
+    X: Any,  # noqa: N803
+    y: Any,
+    sample_weight: Any,
+    schema: Schema,
+    unit: str | None = None,
+) -> Source:
     """Check the structure of the inputs and line their chunks up; nothing is computed.
 
     Parameters
@@ -99,9 +109,13 @@ def read_source(X: Any, y: Any, sample_weight: Any, schema: Schema) -> Source:  
     y : the target, one column of any of these kinds
     sample_weight : None or one column
     schema : Schema
+    unit : str or None
+        Column of X that names each row's privacy unit; the schema's ``unit_id``, never a feature.
 
     Raises
     ------
+    PlanError
+        If sample weights are given together with a unit.
     SchemaError
         If columns are missing, renamed, reordered, not declared or of the wrong type.
     StructureError
@@ -118,19 +132,25 @@ def read_source(X: Any, y: Any, sample_weight: Any, schema: Schema) -> Source:  
     weight = None if sample_weight is None else _native_kind(sample_weight, "sample_weight")
     y = _column(y, "y")
     weight = None if weight is None else _column(weight, "sample_weight")
+    units = None if unit is None else _unit_column(X, unit, schema)
     X = _select(X, schema)  # noqa: N806
     check_columns(_meta(y), schema, target=True)
     if weight is not None:
         _check_weight(weight)
-    parts = [*X, y, weight] if isinstance(X, tuple) else [X, y, weight]
+        if unit is not None:
+            raise PlanError(
+                "sample_weight together with unit_id is not available: a unit's rows share one weight."
+            )
+    third = _Third("sample_weight", weight) if unit is None else _Third("unit", units)
+    parts = [*X, y, third.column] if isinstance(X, tuple) else [X, y, third.column]
     lazy = any(is_dask_collection(part) for part in parts)
     if not lazy:
-        chunks = _memory_chunks(X, y, weight)
+        chunks = _memory_chunks(X, y, third)
     elif isinstance(X, dd.DataFrame):
-        chunks = _frame_chunks(X, y, weight)
+        chunks = _frame_chunks(X, y, third)
     else:
-        chunks = _array_chunks(X, y, weight)
-    return Source(schema, chunks, weight is not None, lazy)
+        chunks = _array_chunks(X, y, third)
+    return Source(schema, chunks, weight is not None, lazy, unit is not None)
 
 
 # ---- kinds -----------------------------------------------------------------------------------------------------------
@@ -239,6 +259,22 @@ def _select(data: Any, schema: Schema) -> Any:
     return data
 
 
+def _unit_column(data: Any, unit: str, schema: Schema) -> Any:
+    """Return the column of X that names the privacy unit."""
+    if unit != schema.unit_id:
+        raise SchemaError(
+            f"unit_id={unit!r} is not the schema's unit_id={schema.unit_id!r}. Declare it there."
+        )
+    names = (
+        data if isinstance(data, _Columns) else getattr(data, "names", getattr(data, "columns", ()))
+    )
+    if unit not in names:
+        raise SchemaError(
+            f"unit_id={unit!r} is not a column of X. Give X with names, and this column in it."
+        )
+    return data.array[:, data.names.index(unit)] if isinstance(data, _Named) else data[unit]
+
+
 def _meta(data: Any) -> Any:
     """Return something small with the structure of ``data``."""
     if isinstance(data, dd.DataFrame | dd.Series):
@@ -259,25 +295,41 @@ def _check_weight(weight: Any) -> None:
 # ---- chunks ----------------------------------------------------------------------------------------------------------
 
 
+class _Third(NamedTuple):
+    """The one column that may stand beside X and y: weights, or units."""
+
+    name: str
+    column: Any
+
+    def chunk(self, x: Any, y: Any, part: Any) -> Chunk:
+        return Chunk(x, y, None, part) if self.name == "unit" else Chunk(x, y, part)
+
+
 def _lengths_differ() -> StructureError:
     return StructureError(
         "X, y and sample_weight have different numbers of rows. Line them up first."
     )
 
 
-def _memory_chunks(x: Any, y: Any, weight: Any) -> tuple[Chunk, ...]:
-    line_up(x, y, weight)
+def _memory_chunks(x: Any, y: Any, third: _Third) -> tuple[Chunk, ...]:
+    line_up(x, y, third.column)
     n = n_rows(x)
     chunks = []
     for start in range(0, max(n, 1), CHUNK_ROWS):
         rows = slice(start, start + CHUNK_ROWS)
         part = tuple(column[rows] for column in x) if isinstance(x, tuple) else x[rows]
-        chunks.append(Chunk(part, y[rows], None if weight is None else weight[rows]))
+        chunks.append(
+            third.chunk(part, y[rows], None if third.column is None else third.column[rows])
+        )
     return tuple(chunks)
 
 
 def _pack(x: Any, y: Any, weight: Any = None) -> Rows:
     return Rows(x, y, weight)
+
+
+def _pack_units(x: Any, y: Any, unit: Any) -> Rows:
+    return Rows(x, y, None, unit)
 
 
 def _as_series(data: Any, like: dd.DataFrame, name: str) -> dd.Series:
@@ -295,13 +347,14 @@ def _as_series(data: Any, like: dd.DataFrame, name: str) -> dd.Series:
     return data
 
 
-def _frame_chunks(x: dd.DataFrame, y: Any, weight: Any) -> tuple[Chunk, ...]:
+def _frame_chunks(x: dd.DataFrame, y: Any, third: _Third) -> tuple[Chunk, ...]:
     columns = [_as_series(y, x, "y")]
-    if weight is not None:
-        columns.append(_as_series(weight, x, "sample_weight"))
+    if third.column is not None:
+        columns.append(_as_series(third.column, x, third.name))
+    pack = _pack_units if third.name == "unit" else _pack
     # X and y in one expression: optimised apart, Dask may read their files in different pieces
     packed = dd.map_partitions(
-        _pack, x, *columns, meta=x._meta, enforce_metadata=False, align_dataframes=False  # noqa: SLF001
+        pack, x, *columns, meta=x._meta, enforce_metadata=False, align_dataframes=False  # noqa: SLF001
     )  # fmt: skip
     return tuple(Chunk(part, None, None) for part in packed.to_delayed())
 
@@ -333,18 +386,19 @@ def _as_array(data: Any, rows: tuple[Any, ...] | None, name: str) -> Any:
     return data.rechunk({0: rows})
 
 
-def _array_chunks(x: Any, y: Any, weight: Any) -> tuple[Chunk, ...]:
+def _array_chunks(x: Any, y: Any, third: _Third) -> tuple[Chunk, ...]:
     given = [*x] if isinstance(x, tuple) else [x]
     lead = next((part for part in [*given, y] if isinstance(part, da.Array)), None)
     rows = None if lead is None else lead.chunks[0]
     arrays = [_as_array(part, rows, "X") for part in given]
     rows = arrays[0].chunks[0]
     arrays.append(_as_array(y, rows, "y"))
-    if weight is not None:
-        arrays.append(_as_array(weight, rows, "sample_weight"))
+    if third.column is not None:
+        arrays.append(_as_array(third.column, rows, third.name))
     columns = [list(array.to_delayed(optimize_graph=False).ravel()) for array in optimize(*arrays)]
     chunks = []
     for parts in zip(*columns, strict=True):
         features = tuple(parts[: len(given)]) if isinstance(x, tuple) else parts[0]
-        chunks.append(Chunk(features, parts[len(given)], None if weight is None else parts[-1]))
+        last = None if third.column is None else parts[-1]
+        chunks.append(third.chunk(features, parts[len(given)], last))
     return tuple(chunks)

@@ -27,7 +27,7 @@ from dpgb_dask.kernels.route import tree_sums
 from dpgb_dask.losses import LogisticGradient, SoftmaxGradient, SquaredGradient
 from dpgb_dask.private.ingest import Rows
 from dpgb_dask.private.quantize import max_weight_steps
-from dpgb_dask.private.survey import read_labels, slice_block
+from dpgb_dask.private.survey import Reading, read_labels, slice_block
 
 PACKED_MAX = 2**31 - 1  # rows · max_abs of one packed accumulator (DESIGN §3)
 GRADIENT_OF = {
@@ -65,7 +65,7 @@ class Piece:
 
 
 def encode_rows(
-    rows: Rows, shape: Shape, bins: Sequence[FeatureBins], block_rows: int
+    rows: Rows, reading: Reading, bins: Sequence[FeatureBins], block_rows: int
 ) -> tuple[Piece, ...]:
     """Return one chunk as pieces of at most ``block_rows`` rows; rows that weigh nothing are left out.
 
@@ -73,13 +73,13 @@ def encode_rows(
     -------
     Private side. Deterministic in the rows and the released bins; a row's value never raises or warns.
     """
-    label, weight, keep = read_labels(rows, shape)
+    label, weight, keep = read_labels(rows, reading)
     n = n_rows(rows.x)
     n_pieces = -(-n // block_rows)
     pieces = []
     for k in range(n_pieces):
         part = slice(k * n // n_pieces, (k + 1) * n // n_pieces)
-        codes, chosen = encode(slice_block(rows.x, part), shape.schema, bins), keep[part]
+        codes, chosen = encode(slice_block(rows.x, part), reading.shape.schema, bins), keep[part]
         y, w = label[part], None if weight is None else weight[part]
         if not chosen.all():
             codes, y = np.ascontiguousarray(codes[:, chosen]), y[chosen]

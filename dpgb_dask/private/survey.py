@@ -14,6 +14,7 @@ from dpgb_dask.errors import PlanError
 from dpgb_dask.kernels.histogram import add_cells
 from dpgb_dask.private.fingerprint import MODULUS, fingerprint_rows, lane_keys, pack_rows
 from dpgb_dask.private.ingest import Rows
+from dpgb_dask.private.units import UnitCounts, hash_units
 
 STRIP_ROWS = 1 << 14  # rows whose cells are held at once: 32 KB per feature
 
@@ -27,10 +28,13 @@ class Reading:
     shape : Shape
     key : bytes
         32 bytes, for the fingerprint.
+    units : UnitCounts or None
+        Rows of every privacy unit, if rows have units.
     """
 
     shape: Shape
     key: bytes
+    units: UnitCounts | None = None
 
     def __repr__(self) -> str:
         return "Reading(<key>)"
@@ -57,7 +61,7 @@ def n_target_sums(shape: Shape) -> int:
 
 
 def read_labels(
-    rows: Rows, shape: Shape
+    rows: Rows, reading: Reading
 ) -> tuple[NDArray[np.generic], NDArray[np.int32] | None, NDArray[np.bool_]]:
     """Return labels, weights in steps (None if all are one step) and which rows weigh anything.
 
@@ -65,7 +69,12 @@ def read_labels(
     -------
     Private side. A row with an unknown label or a bad weight weighs nothing, everywhere.
     """
+    shape = reading.shape
     label, keep = encode_target(rows.y, shape.schema)
+    if rows.unit is not None:
+        assert reading.units is not None
+        weight = reading.units.weights(hash_units(rows.unit, reading.key), shape)
+        return label, weight, keep & (weight > 0)
     if rows.weight is not None:
         weight = encode_weight(rows.weight, shape.max_weight, shape.weight_bits)
         return label, weight, keep & (weight > 0)
@@ -95,7 +104,8 @@ def survey_rows(rows: Rows, reading: Reading) -> Survey:
     sums = np.zeros(int(offsets[-1]) + n_target_sums(shape), np.int64)
     keys = lane_keys(reading.key)
     total = 0
-    label, weight, keep = read_labels(rows, shape)
+    label, weight, keep = read_labels(rows, reading)
+    unit = None if rows.unit is None else hash_units(rows.unit, reading.key)
     for start in range(0, n_rows(rows.x), STRIP_ROWS):
         strip = slice(start, start + STRIP_ROWS)
         chosen = keep[strip]
@@ -110,7 +120,10 @@ def survey_rows(rows: Rows, reading: Reading) -> Survey:
         steps = np.ones(len(y), np.int64) if w is None else w.astype(np.int64)
         sums[0] += steps.sum()
         _add_target(y, steps, shape, sums[offsets[-1] :])
-        total += fingerprint_rows(pack_rows(cell, y.astype(np.int64), steps), keys)
+        words = pack_rows(cell, y.astype(np.int64), steps)
+        if unit is not None:
+            words = np.concatenate([words, unit[strip][chosen].view(np.uint64).reshape(-1, 2).T])
+        total += fingerprint_rows(words, keys)
     return Survey(sums, total % MODULUS)
 
 

@@ -14,7 +14,17 @@ import dask.dataframe as dd
 import numpy as np
 import pytest
 from distributed import Client, LocalCluster, get_client
-from private.cases import KEY, KINDS, model_of, opened, queries_of, rows_of, shape_of
+from private.cases import (
+    KEY,
+    KINDS,
+    model_of,
+    opened,
+    queries_of,
+    rows_of,
+    schema_of,
+    shape_of,
+    unit_shape,
+)
 
 from dpgb_dask.contracts.plan import Execution
 from dpgb_dask.errors import ChunkError, PlanError, ShardError, StructureError
@@ -99,6 +109,35 @@ def test_replies_added_by_tasks_give_the_same_sums(monkeypatch):
 
 
 @pytest.mark.usefixtures("client")
+def test_a_large_message_gives_the_same_sums(monkeypatch):
+    rounds = rounds_of("binary", None, backend="tasks")
+    monkeypatch.setattr(tasks, "GRAPH_BYTES", 0)
+    check_same(rounds, "binary")
+    rounds.close()
+
+
+@pytest.mark.usefixtures("client")
+@pytest.mark.parametrize("backend", ["auto", "tasks"])
+def test_units_give_the_same_sums(backend):
+    x, y, _ = rows_of("binary")
+    table = x.assign(target=y, person=np.arange(len(y)) ** 2 % 801)
+    shape = unit_shape(schema_of("binary"), 2, 4)
+    one = read_source(table, table["target"], None, shape.schema, "person")
+    local = open_rounds(one, shape, Execution(backend="local"), KEY)
+    if backend == "auto":
+        table = dd.from_pandas(table, npartitions=7)
+    source = read_source(table, table["target"], None, shape.schema, "person")
+    rounds = open_rounds(source, shape, Execution(backend=backend, fan_in=3), KEY)
+    assert isinstance(rounds, TaskRounds)
+    for query in queries_of("binary", 4).values():
+        answers = [opened(r.ask(model_of("binary"), query)) for r in (rounds, local)]
+        np.testing.assert_array_equal(*answers)
+    assert rounds.fingerprint() == local.fingerprint()
+    rounds.close()
+    local.close()
+
+
+@pytest.mark.usefixtures("client")
 def test_inputs_in_memory_stay_in_this_process():
     rounds = rounds_of("binary", None)
     assert isinstance(rounds, LocalRounds)
@@ -167,6 +206,9 @@ class Wrong:
 
     def gather(self, futures):
         return self.client.gather(futures)
+
+    def as_current(self):
+        return self.client.as_current()
 
 
 def test_a_chunk_twice_is_refused(client):

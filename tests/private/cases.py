@@ -52,6 +52,17 @@ def shape_of(kind, max_weight=1, weight_bits=0):
     return Shape(schema=schema_of(kind, max_weight), max_weight=max_weight, weight_bits=weight_bits)
 
 
+def unit_shape(schema, max_rows, weight_bits):
+    """The shape of a fit whose privacy unit is named by the column ``person``."""
+    schema = Schema(
+        schema.features,
+        schema.target.classes or None,
+        None if schema.target.classes else (schema.target.low, schema.target.high),
+        unit_id="person",
+    )
+    return Shape(schema=schema, max_weight=max_rows, weight_bits=weight_bits)
+
+
 def rows_of(kind, n=3000, seed=0):
     """A table with missing and unknown values, its target and weights; some rows weigh nothing."""
     rng = np.random.default_rng(seed)

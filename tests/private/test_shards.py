@@ -18,7 +18,7 @@ from helpers import (
     naive_squared,
     naive_tree_sums,
 )
-from private.cases import ALL, BINS, KINDS, model_of, queries_of, rows_of, shape_of
+from private.cases import ALL, BINS, KEY, KINDS, model_of, queries_of, rows_of, shape_of
 
 from dpgb_dask.contracts.model import FeatureBins, Trees, no_trees
 from dpgb_dask.encode import encode, encode_target, encode_weight
@@ -27,6 +27,7 @@ from dpgb_dask.losses import unpack
 from dpgb_dask.private import shards
 from dpgb_dask.private.ingest import Rows
 from dpgb_dask.private.shards import Shard, encode_rows, merge_pieces
+from dpgb_dask.private.survey import Reading
 
 WEIGHT = {"max_weight": 3, "weight_bits": 2}
 SHARD_QUERIES = [(k, q) for k, q in ALL if q not in ("count", "coarse", "fine", "target")]
@@ -40,7 +41,7 @@ def shard_of(kind, weighted=True, block_rows=1024, n=3000, cuts=1):
     for k in range(cuts):
         part = slice(k * n // cuts, (k + 1) * n // cuts)
         rows = Rows(x.iloc[part], y[part], weight[part] if weighted else None)
-        pieces += encode_rows(rows, shape, BINS, block_rows)
+        pieces += encode_rows(rows, Reading(shape, KEY), BINS, block_rows)
     return Shard(merge_pieces(pieces, block_rows), shape, BINS)
 
 
@@ -185,7 +186,7 @@ def test_no_rows_answer_zero(kind):
 
 def test_codes_of_a_piece_do_not_keep_the_chunk_alive():
     x, y, _ = rows_of("binary", 100)
-    for piece in encode_rows(Rows(x, y, None), shape_of("binary"), BINS, 64):
+    for piece in encode_rows(Rows(x, y, None), Reading(shape_of("binary"), KEY), BINS, 64):
         assert piece.codes.base is None
         assert piece.label.base is None
 

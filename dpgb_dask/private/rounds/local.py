@@ -3,6 +3,7 @@
 import os
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from typing import Any, TypeVar
 
 import numpy as np
@@ -21,6 +22,7 @@ from dpgb_dask.private.ingest import Chunk, Rows, Source, line_up
 from dpgb_dask.private.quantize import sensitivity
 from dpgb_dask.private.shards import Piece, Shard, encode_rows, merge_pieces, same_bins
 from dpgb_dask.private.survey import Reading, Surveyed, add_surveys, survey_rows
+from dpgb_dask.private.units import add_unit_counts, count_units
 
 T = TypeVar("T")
 
@@ -78,6 +80,9 @@ class LocalRounds:
 
     def _survey(self) -> Surveyed:
         if self._surveyed is None:
+            if self._source.units:
+                counts = self._each_chunk(lambda rows: count_units(rows.unit, self._reading.key))
+                self._reading = replace(self._reading, units=add_unit_counts(counts))
             parts = self._each_chunk(lambda rows: survey_rows(rows, self._reading))
             self._surveyed = Surveyed(add_surveys(parts), self._reading.shape)
         return self._surveyed
@@ -85,12 +90,12 @@ class LocalRounds:
     def _encoded(self, bins: Sequence[FeatureBins]) -> Shard:
         if self._shard is None or not same_bins(self._shard.bins, bins):
             self._shard = None  # free the old codes before the new ones are made
-            shape, block_rows = self._reading.shape, self._block_rows
+            reading, block_rows = self._reading, self._block_rows
             parts: list[tuple[Piece, ...]] = self._each_chunk(
-                lambda rows: encode_rows(rows, shape, bins, block_rows)
+                lambda rows: encode_rows(rows, reading, bins, block_rows)
             )
             pieces = (piece for part in parts for piece in part)
-            self._shard = Shard(merge_pieces(pieces, block_rows), shape, bins)
+            self._shard = Shard(merge_pieces(pieces, block_rows), reading.shape, bins)
         return self._shard
 
     def _each_chunk(self, function: Callable[[Rows], T]) -> list[T]:
@@ -113,7 +118,8 @@ class LocalRounds:
 
 
 def _parts(chunk: Chunk) -> list[Any]:
-    return [*(chunk.x if isinstance(chunk.x, tuple) else (chunk.x,)), chunk.y, chunk.weight]
+    columns = chunk.x if isinstance(chunk.x, tuple) else (chunk.x,)
+    return [*columns, chunk.y, chunk.weight, chunk.unit]
 
 
 def merge_graphs(chunks: Sequence[Chunk]) -> dict[Any, Any]:
@@ -127,5 +133,5 @@ def load(chunk: Chunk, graph: dict[Any, Any]) -> Rows:
     parts = _parts(chunk)
     keys = [part.key for part in parts if isinstance(part, Delayed)]
     values = iter(get_sync(cull(graph, keys)[0], keys) if keys else ())
-    *x, y, weight = (next(values) if isinstance(part, Delayed) else part for part in parts)
-    return line_up(tuple(x) if isinstance(chunk.x, tuple) else x[0], y, weight)
+    *x, y, weight, unit = (next(values) if isinstance(part, Delayed) else part for part in parts)
+    return line_up(tuple(x) if isinstance(chunk.x, tuple) else x[0], y, weight, unit)

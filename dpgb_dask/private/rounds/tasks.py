@@ -9,8 +9,8 @@ import pickle
 import uuid
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
-from functools import lru_cache
+from dataclasses import dataclass, replace
+from functools import lru_cache, partial
 from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from dpgb_dask import kernels
 from dpgb_dask.contracts.boundary import Raw
 from dpgb_dask.contracts.model import FeatureBins, Model
-from dpgb_dask.contracts.plan import Execution, Shape
+from dpgb_dask.contracts.plan import Execution
 from dpgb_dask.contracts.queries import Query
 from dpgb_dask.encode import n_rows
 from dpgb_dask.errors import ChunkError, DPGBError, PlanError, ShardError
@@ -37,6 +37,7 @@ from dpgb_dask.private.survey import (
     slice_block,
     survey_rows,
 )
+from dpgb_dask.private.units import UnitCounts, add_unit_counts, count_units
 
 T = TypeVar("T")
 
@@ -82,7 +83,7 @@ class Encoded(NamedTuple):
 class Encoding:
     """How chunks become codes."""
 
-    shape: Shape
+    reading: Reading
     bins: tuple[FeatureBins, ...]
     block_rows: int
 
@@ -95,9 +96,7 @@ class Reply(NamedTuple):
     sums: NDArray[np.int64]
 
 
-def _on_rows(
-    function: Callable[[Rows], T], number: int, parts: tuple[Any, Any, Any]
-) -> T | Failure:
+def _on_rows(function: Callable[[Rows], T], number: int, parts: Sequence[Any]) -> T | Failure:
     """Apply a function to a chunk's rows; an error names the chunk and its type, never a value."""
     try:
         return function(line_up(*parts))
@@ -111,24 +110,42 @@ def _failed_to_load(number: int, error: BaseException) -> ChunkError:
     return ChunkError(f"Chunk {number} of the source failed to load: {type(error).__name__}.")
 
 
-def _survey_chunk(number: int, x: Any, y: Any, weight: Any, reading: Reading) -> Survey | Failure:
-    return _on_rows(lambda rows: survey_rows(rows, reading), number, (x, y, weight))
+def _count_chunk(
+    number: int, parts: list[Any], reading: Reading, _units: None
+) -> UnitCounts | Failure:
+    return _on_rows(lambda rows: count_units(rows.unit, reading.key), number, parts)
 
 
-def _encode_chunk(number: int, x: Any, y: Any, weight: Any, job: Encoding) -> Encoded | Failure:
+def _survey_chunk(
+    number: int, parts: list[Any], reading: Reading, units: UnitCounts | None
+) -> Survey | Failure:
+    reading = replace(reading, units=units)
+    return _on_rows(lambda rows: survey_rows(rows, reading), number, parts)
+
+
+def _encode_chunk(
+    number: int, parts: list[Any], job: Encoding, units: UnitCounts | None
+) -> Encoded | Failure:
+    reading = replace(job.reading, units=units)
+
     def encode(rows: Rows) -> Encoded:
-        return Encoded(number, encode_rows(rows, job.shape, job.bins, job.block_rows))
+        return Encoded(number, encode_rows(rows, reading, job.bins, job.block_rows))
 
-    return _on_rows(encode, number, (x, y, weight))
+    return _on_rows(encode, number, parts)
 
 
 def _hold(rows: Rows) -> Rows:
     return rows
 
 
-def _add_surveys(parts: list[Survey | Failure]) -> Survey | Failure:
+def _add(add: Callable[[list[T]], T], parts: list[T | Failure]) -> T | Failure:
+    """Add parts, or return the first failure among them."""
     failure = next((part for part in parts if isinstance(part, Failure)), None)
-    return failure or add_surveys([part for part in parts if not isinstance(part, Failure)])
+    return failure or add([part for part in parts if not isinstance(part, Failure)])
+
+
+def _failure_of(value: Any) -> Failure | None:
+    return value if isinstance(value, Failure) else None
 
 
 class ResidentShard(NamedTuple):
@@ -151,7 +168,7 @@ def _make_shard(
     encoded = [part for part in parts if isinstance(part, Encoded)]
     pieces = merge_pieces((piece for part in encoded for piece in part.pieces), job.block_rows)
     return ResidentShard(
-        number, tuple(part.number for part in encoded), Shard(pieces, job.shape, job.bins)
+        number, tuple(part.number for part in encoded), Shard(pieces, job.reading.shape, job.bins)
     )
 
 
@@ -214,6 +231,8 @@ class TaskRounds:
         self._client = connection.client
         self._id = uuid.uuid4().hex[:12]
         self._surveyed: Surveyed | None = None
+        self._with_units = source.units
+        self._units: Future[UnitCounts] | None = None  # stays on the cluster
         self._bins: tuple[FeatureBins, ...] | None = None
         self._shards: list[Future[Any]] = []
         self._client.register_plugin(WarmKernels())
@@ -222,9 +241,8 @@ class TaskRounds:
     def ask(self, model: Model | None, query: Query) -> Raw[NDArray[np.int64]]:
         """Return the sealed sums of a query at the scores of ``model``."""
         bound = sensitivity(query, self._reading.shape)
-        with (
-            self._client.as_current()
-        ):  # Dask's wait and as_completed ask for no client, they take the current one
+        # Dask's wait and as_completed take the current client, which may be an asynchronous one
+        with self._client.as_current():
             sums = self._survey().answer(query)
             if sums is None:
                 if model is None:
@@ -242,6 +260,7 @@ class TaskRounds:
         self._shards = []
         self._chunks = ()
         self._surveyed = None
+        self._units = None
         self._connection.close()
 
     # ---- passes over the source
@@ -256,7 +275,8 @@ class TaskRounds:
             for start in range(0, max(n, 1), step):
                 part = slice(start, start + step)
                 weight = None if chunk.weight is None else chunk.weight[part]
-                rows = Rows(slice_block(chunk.x, part), chunk.y[part], weight)
+                unit = None if chunk.unit is None else chunk.unit[part]
+                rows = Rows(slice_block(chunk.x, part), chunk.y[part], weight, unit)
                 future = self._client.submit(_hold, rows, key=f"dpgb-rows-{self._id}-{len(held)}")
                 held.append(Chunk(future, None, None))
         return tuple(held)
@@ -273,36 +293,44 @@ class TaskRounds:
             chunk = self._chunks[k]
             x = list(chunk.x) if isinstance(chunk.x, tuple) else chunk.x
             key = f"{name}-{uuid.uuid4().hex[:8]}-{k}"
-            calls.append(task(k, x, chunk.y, chunk.weight, common, dask_key_name=key))
+            parts = [x, chunk.y, chunk.weight, chunk.unit]
+            calls.append(task(k, parts, common, self._units, dask_key_name=key))
         futures: list[Future[Any]] = self._client.compute(calls, **where)
         return futures
 
     def _survey(self) -> Surveyed:
         if self._surveyed is None:
-            parts = self._each_chunk(_survey_chunk, range(len(self._chunks)), self._reading)
-            fan_in = self._execution.fan_in
-            first = 0
-            while True:
-                groups = [parts[k : k + fan_in] for k in range(0, len(parts), fan_in)]
-                del parts
-                sums = self._client.map(_add_surveys, groups, pure=False, priority=SOONER)
-                place = {future.key: k for k, future in enumerate(sums)}
-                for future in as_completed(sums):
-                    if future.status != "finished":
-                        self._raise_failed(
-                            groups[place[future.key]], first + place[future.key] * fan_in
-                        )
-                    groups[place[future.key]] = []  # release the parts as soon as they are added
-                parts = sums
-                if len(parts) == 1:
-                    break
-            self._surveyed = Surveyed(self._values(parts)[0], self._reading.shape)
+            if self._with_units:
+                self._units = self._sum_chunks(_count_chunk, add_unit_counts)
+                self._values([self._client.submit(_failure_of, self._units, pure=False)])
+            survey = self._sum_chunks(_survey_chunk, add_surveys)
+            self._surveyed = Surveyed(self._values([survey])[0], self._reading.shape)
         return self._surveyed
+
+    def _sum_chunks(
+        self, function: Callable[..., Any], add: Callable[[list[Any]], Any]
+    ) -> Future[Any]:
+        """Run a task per chunk and add the results by a tree of tasks."""
+        parts = self._each_chunk(function, range(len(self._chunks)), self._reading)
+        fan_in = self._execution.fan_in
+        while True:
+            groups = [parts[k : k + fan_in] for k in range(0, len(parts), fan_in)]
+            parts = self._client.map(
+                partial(_add, add), groups, key="dpgb-add", pure=False, priority=SOONER
+            )
+            place = {future.key: k for k, future in enumerate(parts)}
+            for future in as_completed(parts):
+                k = place[future.key]
+                if future.status != "finished":
+                    self._raise_failed(groups[k], k * fan_in)
+                groups[k] = []  # release the parts as soon as they are added
+            if len(parts) == 1:
+                return parts[0]
 
     def _encode(self, bins: tuple[FeatureBins, ...]) -> None:
         """Make one shard per worker, of neighbouring chunks; placed softly, so that a lost worker is no obstacle."""
         self._shards = []
-        job = Encoding(self._reading.shape, bins, self._execution.block_rows)
+        job = Encoding(self._reading, bins, self._execution.block_rows)
         workers = sorted(self._client.nthreads()) or [""]
         n_chunks, n_shards = len(self._chunks), min(len(workers), len(self._chunks))
         made = []
@@ -327,16 +355,21 @@ class TaskRounds:
     def _round(self, model: Model, query: Query) -> NDArray[np.int64]:
         if self._bins is None or not same_bins(self._bins, model.bins):
             self._encode(model.bins)
-        packed = pickle.dumps((model, query))
-        parts = range(0, len(packed), MESSAGE_BYTES)
-        message: dict[str, Any] = {f"part_{k}": packed[k : k + MESSAGE_BYTES] for k in parts}
-        replies = self._client.map(_answer, self._shards, pure=False, **message)
+        replies = self._client.map(_answer, self._shards, pure=False, **self._message(model, query))
         if len(replies) >= GATHER_WORKERS and 8 * query.n_values >= GATHER_BYTES:
             fan_in = self._execution.fan_in
             while len(replies) > 1:
                 groups = [replies[k : k + fan_in] for k in range(0, len(replies), fan_in)]
                 replies = self._client.map(_add_replies, groups, pure=False, priority=SOONER)
         return self._checked(self._values(replies))
+
+    def _message(self, model: Model, query: Query) -> dict[str, Any]:
+        """Return the keywords of a round: the message in parts, or as one task if every worker's copy is too much."""
+        packed = pickle.dumps((model, query))
+        if len(packed) * len(self._shards) > GRAPH_BYTES:
+            return {"message": self._client.submit(bytes, packed, pure=False)}
+        parts = range(0, len(packed), MESSAGE_BYTES)
+        return {f"part_{k}": packed[k : k + MESSAGE_BYTES] for k in parts}
 
     def _checked(self, replies: list[Reply]) -> NDArray[np.int64]:
         """Add replies, each shard and each chunk exactly once.
