@@ -326,7 +326,7 @@ def _parse(values: NDArray[np.object_]) -> NDArray[np.float64]:
         parsed = np.asarray(pd.to_numeric(values, errors="coerce"))
         if parsed.dtype.kind in "biuf":
             return parsed.astype(np.float64)
-    except (OverflowError, TypeError, ValueError):
+    except Exception:
         pass  # an integer beyond float64, an exotic object: read one by one, by the same rules
     return np.array([_parse_one(value) for value in values], dtype=np.float64)
 
@@ -339,7 +339,7 @@ def _parse_one(value: Any) -> float:
         return math.nan if isinstance(parsed, complex) else float(parsed)
     except OverflowError:  # an integer beyond every float: the bound
         return math.inf if value > 0 else -math.inf
-    except (TypeError, ValueError):
+    except Exception:  # a total map: an object may fail in its own way when it is read as a number
         return math.nan
 
 
@@ -362,7 +362,7 @@ def category_cells(column: Any, categories: Sequence[Any]) -> NDArray[np.uint16]
     try:
         values = column if isinstance(dtype, np.dtype) else column.array
         codes, uniques = pd.factorize(values)
-    except TypeError:  # something that cannot be hashed is in the column
+    except Exception:  # something that cannot be hashed is in the column
         return _places(np.asarray(column, dtype=object), place)
     return np.append(_places(np.asarray(uniques, dtype=object), place), np.uint16(n + 1))[codes]
 
@@ -400,6 +400,6 @@ def _place(value: Any, place: dict[Any, int]) -> int:
         if value in place:
             return place[value]
         missing = value is None or value is pd.NA or bool(value != value)  # noqa: PLR0124
-    except (TypeError, ValueError):  # cannot be hashed or compared: no category
+    except Exception:  # cannot be hashed or compared, each object in its own way: no category
         missing = False
     return len(place) + 1 if missing else len(place)

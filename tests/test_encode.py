@@ -20,6 +20,7 @@ from dpgb_dask.encode import (
     numbers,
 )
 from dpgb_dask.errors import SchemaError, StructureError
+from dpgb_dask.private.units import hash_units
 
 EDGES = np.array([-1.0, 0.0, 1.5])
 NAN = np.nan
@@ -289,3 +290,48 @@ def test_a_text_target_raises_where_a_number_is_declared():
 def test_numbers_does_not_copy_floats():
     x = np.arange(4.0)
     assert numbers(x) is x
+
+
+class Hostile:
+    """A value that fails whatever is done with it."""
+
+    def fail(self, *_):
+        raise RuntimeError("secret-value-4711")
+
+    __eq__ = __hash__ = __float__ = __int__ = __str__ = fail
+
+
+WILD = [
+    *(None, NAN, pd.NA, pd.NaT, 1, 1.5, True, "a", "1", " 2", "1e5", "\x00", "\ud800", b"a", b"\xff"),
+    *(10**400, -(10**400), 2**63, 2**64, 1j, "9" * 500, "-inf", "nan", [1], {}, (1, 2), len, ...),
+    *(decimal.Decimal("NaN"), decimal.Decimal("sNaN"), decimal.Decimal("1e999999")),
+    *(np.datetime64("NaT"), np.datetime64("2020"), np.timedelta64(1, "s"), pd.Timestamp("2020")),
+    *(np.float16(np.inf), np.int8(3), np.str_("a"), np.bytes_(b"a"), np.bool_(True), np.arange(2)),
+    *(pd.Interval(0, 1), pd.Period("2020"), Hostile()),
+]  # fmt: skip
+
+
+def objects(values):
+    out = np.empty(len(values), object)
+    for k, value in enumerate(values):
+        out[k] = value
+    return out
+
+
+@pytest.mark.parametrize(
+    "read",
+    [
+        numbers,
+        lambda column: category_cells(column, ("a", 1, 2.5)),
+        lambda column: hash_units(column, bytes(32)),
+    ],
+    ids=["numbers", "categories", "units"],
+)
+def test_any_object_has_a_place_that_its_neighbours_do_not_change(read):
+    alone = [read(objects([value]))[0] for value in WILD]
+    rng = np.random.default_rng(0)
+    for _ in range(100):
+        chosen = rng.integers(0, len(WILD), rng.integers(1, 12))
+        together = read(objects([WILD[k] for k in chosen]))
+        for value, k in zip(together, chosen, strict=True):
+            assert value == alone[k] or (value != value and alone[k] != alone[k])

@@ -4,8 +4,11 @@ A unit with R rows gets ``⌊2**r · min(1, K / R)⌋`` steps for each of them, 
 together weigh at most K. Units are known by keyed hashes of 128 bits, so that no two of them meet.
 """
 
+import datetime
+import decimal
 import hashlib
 import math
+import numbers
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,6 +19,7 @@ from numpy.typing import NDArray
 from dpgb_dask.contracts.plan import Shape
 from dpgb_dask.encode import one_column
 
+NUMBER: tuple[type, ...] = (numbers.Real, decimal.Decimal, np.bool_)
 HASH = np.dtype([("high", "<u8"), ("low", "<u8")])
 
 
@@ -56,7 +60,7 @@ def hash_units(column: Any, key: bytes) -> NDArray[np.void]:
     try:
         codes, uniques = pd.factorize(column if isinstance(column, np.ndarray) else column.array)
         values = np.asarray(uniques, dtype=object)
-    except TypeError:  # something that cannot be hashed is in the column
+    except Exception:  # something that cannot be hashed is in the column
         values = np.asarray(column, dtype=object)
         codes = np.arange(len(values))
     digests = [_digest(value, key) for value in values] + [_digest(None, key)]  # code -1: missing
@@ -64,25 +68,36 @@ def hash_units(column: Any, key: bytes) -> NDArray[np.void]:
 
 
 def _digest(value: Any, key: bytes) -> bytes:
-    return hashlib.blake2b(_canonical(value), key=key, digest_size=16, person=b"dpgb-unit").digest()
+    try:
+        name = _canonical(value)
+    except Exception:  # a total map: what cannot even be written down is one unit
+        name = b"o"
+    return hashlib.blake2b(name, key=key, digest_size=16, person=b"dpgb-unit").digest()
 
 
 def _canonical(value: Any) -> bytes:
-    """Write a value as bytes that do not depend on its column's type: 5, 5.0 and True + 4 are one unit."""
-    if isinstance(value, str):
-        return b"s" + value.encode("utf-8", errors="surrogatepass")
-    if isinstance(value, bytes):
-        return b"s" + value
-    if isinstance(value, bool | int | np.integer | np.bool_):
+    """Write a value as bytes that do not depend on its type: equal values (5, 5.0, Decimal(5)) are one unit."""
+    if isinstance(value, str | bytes):
+        return b"s" + (value if isinstance(value, bytes) else _utf8(value))
+    if value is None or value is pd.NA or bool(value != value):  # noqa: PLR0124
+        return b"m"
+    if isinstance(value, np.datetime64 | datetime.date):
+        return b"d" + _utf8(pd.Timestamp(value).isoformat())
+    if isinstance(value, complex) and value.imag == 0:
+        value = value.real
+    if isinstance(value, NUMBER) and not isinstance(value, np.timedelta64):
+        return _number_name(value)
+    return b"o" + _utf8(str(value))
+
+
+def _number_name(value: Any) -> bytes:
+    if math.isfinite(value) and value == int(value):
         return b"n%d" % int(value)
-    if isinstance(value, float | np.floating):
-        number = float(value)
-        if math.isnan(number):
-            return b"m"
-        return b"n%d" % int(number) if number.is_integer() else b"f" + number.hex().encode()
-    return (
-        b"m" if value is None or value is pd.NA or value is pd.NaT else b"o" + str(value).encode()
-    )
+    return b"f" + _utf8(float(value).hex())
+
+
+def _utf8(text: str) -> bytes:
+    return text.encode("utf-8", errors="surrogatepass")
 
 
 def count_units(column: Any, key: bytes) -> UnitCounts:

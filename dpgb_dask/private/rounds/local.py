@@ -104,15 +104,14 @@ class LocalRounds:
         def work(numbered: tuple[int, Chunk]) -> T:
             number, chunk = numbered
             try:
-                rows = load(chunk, self._graph)
+                return function(load(chunk, self._graph))
             except DPGBError:
                 raise
             except Exception as error:
-                # the message of a reader may hold a row's value: only its type is passed on
+                # a message of others may hold a row's value: only its type is passed on
                 raise ChunkError(
                     f"Chunk {number} of the source failed to load: {type(error).__name__}."
                 ) from None
-            return function(rows)
 
         return list(self._pool.map(work, enumerate(self._source.chunks)))
 
