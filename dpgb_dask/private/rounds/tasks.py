@@ -172,7 +172,7 @@ def _make_shard(
     )
 
 
-@lru_cache(maxsize=1)
+@lru_cache
 def _pool(n_threads: int) -> ThreadPoolExecutor:
     """Return this worker process's threads; they live as long as it does."""
     return ThreadPoolExecutor(n_threads, thread_name_prefix="dpgb")
