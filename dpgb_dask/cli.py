@@ -146,6 +146,12 @@ def _add_fit(commands: Any) -> None:
     )
     fit.add_argument("--out", type=Path, required=True, help="model file to write")
     fit.add_argument("--weight", help="column of sample weights, up to the schema's max_weight")
+    fit.add_argument(
+        "--unit", help="column that names the privacy unit, such as a person with several rows"
+    )
+    fit.add_argument(
+        "--max-rows-per-unit", type=_positive, default=1, help="rows that count in full (default 1)"
+    )
     fit.add_argument("--recipe", default="auto", help="method (default auto)")
     fit.add_argument(
         "--ledger", metavar="URL", help="ledger to charge, such as sqlite:///budget.db"
@@ -353,6 +359,8 @@ def _fit(options: argparse.Namespace) -> None:
         recipe=options.recipe,
         ledger=None if options.ledger is None else Ledger(options.ledger),
         account=options.account,
+        unit_id=options.unit,
+        max_rows_per_unit=options.max_rows_per_unit,
         random_state=options.random_state,
         verbose=0 if options.quiet else 1,
     )

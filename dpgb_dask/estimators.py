@@ -25,7 +25,7 @@ from tqdm import tqdm
 from dpgb_dask import diagnose, recipes
 from dpgb_dask.contracts.model import SCORE_ONE, Model
 from dpgb_dask.contracts.plan import Budget, Execution, Plan, Shape
-from dpgb_dask.contracts.schema import Categorical, Numeric, Schema
+from dpgb_dask.contracts.schema import MAX_WEIGHT, Categorical, Numeric, Schema
 from dpgb_dask.controller import accounting
 from dpgb_dask.controller.ledger import Ledger
 from dpgb_dask.controller.noise import NoiseSource
@@ -43,14 +43,24 @@ from dpgb_dask.training.fit import fit as run_fit
 WEIGHT_BITS = 8  # declared fractional weights are whole numbers of 1/256
 INFER = "infer"
 GOOD_SCORE_EPSILON = 20.0  # from here on the scores that scikit-learn's checks ask for are reached
-SAVED = ("epsilon", "delta", "loss", "n_estimators", "learning_rate", "max_depth", "max_bins")
+SAVED = (
+    "epsilon",
+    "delta",
+    "loss",
+    "n_estimators",
+    "learning_rate",
+    "max_depth",
+    "max_bins",
+    "unit_id",
+    "max_rows_per_unit",
+)
 ASSUMPTIONS = (
     "The facts above are known to the reader without looking at the rows.",
-    "One person has at most one row.",
     "delta is a constant that was chosen without looking at the rows.",
     "Whoever runs the cluster and reads its memory, disks and dashboard is trusted; the reader of the model is not.",
     "The keyed noise stream (ChaCha20) cannot be told from random bits.",
 )
+ONE_ROW = "One person has at most one row."
 
 Progress = Callable[[str, int, int], None]
 
@@ -261,7 +271,7 @@ class _Boosting(BaseEstimator):  # type: ignore[misc]
         facts = self._facts(X, y, sample_weight)
         schema = facts.shape.schema
         plan = self._plan(facts.shape.kind)
-        source = read_source(facts.X, facts.y, facts.weight, schema)
+        source = read_source(facts.X, facts.y, facts.weight, schema, schema.unit_id)
         with _Bar(self.verbose, self.callbacks) as progress:
             result = run_fit(
                 source,
@@ -381,17 +391,39 @@ class _Boosting(BaseEstimator):  # type: ignore[misc]
                 f"target type={schema.target.type!r} is not for {type(self).__name__}, which takes"
                 f" {' or '.join(self._kinds)}."
             )
-        unit = self.unit_id if self.unit_id is not None else schema.unit_id
-        if unit is not None:
-            raise PlanError(f"unit_id={unit!r} is not available yet: the privacy unit is one row.")
-        if self.max_rows_per_unit != 1:
-            raise PlanError(f"max_rows_per_unit={self.max_rows_per_unit!r} needs a unit_id.")
         return schema
+
+    def _with_unit(self, schema: Schema) -> Schema:
+        """Return the schema with the column that names the privacy unit, if there is one."""
+        most: Any = self.max_rows_per_unit
+        unit = self.unit_id
+        whole = isinstance(most, int | np.integer) and not isinstance(most, bool)
+        if not whole or not 1 <= most <= MAX_WEIGHT:
+            raise PlanError(
+                f"max_rows_per_unit={most!r} must be a whole number in [1, {MAX_WEIGHT}]."
+            )
+        if unit is None or unit == schema.unit_id:
+            if schema.unit_id is None and most != 1:
+                raise PlanError(
+                    f"max_rows_per_unit={most!r} needs a unit_id: without one, each row is a unit."
+                )
+            return schema
+        if schema.unit_id is not None:
+            raise SchemaError(
+                f"unit_id={unit!r} is not the schema's unit_id={schema.unit_id!r}. Name one of them."
+            )
+        facts = schema.to_dict()
+        facts["ignore"] = [name for name in facts["ignore"] if name != unit]
+        return Schema.from_dict(facts | {"unit_id": unit})
 
     def _facts(self, X: Any, y: Any, sample_weight: Any) -> _Facts:
         if isinstance(self.schema, str) and self.schema == INFER:
+            if self.unit_id is not None:
+                raise PlanError(
+                    f"unit_id={self.unit_id!r} needs a declared schema, not schema='infer'."
+                )
             return self._inferred(X, y, sample_weight)
-        schema = self._declared()
+        schema = self._with_unit(self._declared())
         if y is None:
             raise StructureError(
                 f"{type(self).__name__} requires y to be passed, but the target y is None."
@@ -399,6 +431,9 @@ class _Boosting(BaseEstimator):  # type: ignore[misc]
         # a list has no type: as objects, each of its values is read on its own, whatever its neighbours are
         X = np.asarray(X, dtype=object) if isinstance(X, list | tuple) else X
         y = np.asarray(y, dtype=object) if isinstance(y, list | tuple) else y
+        if schema.unit_id is not None:
+            units = Shape(schema=schema, weight_bits=WEIGHT_BITS, max_weight=self.max_rows_per_unit)
+            return _Facts(X, y, sample_weight, units)
         if sample_weight is None:
             return _Facts(X, y, None, Shape(schema=schema))
         shape = Shape(schema=schema, weight_bits=WEIGHT_BITS, max_weight=schema.max_weight)
@@ -604,9 +639,10 @@ class DPGBClassifier(ClassifierMixin, _Boosting):  # type: ignore[misc]
     ledger, account : Ledger and str, optional
         Where the fit is charged; without them an in-memory ledger keeps the order of effects.
     unit_id : str, optional
-        Column that names the privacy unit. Not available yet.
+        Column of ``X`` that names the privacy unit (a person, a household); never a feature. Adding or removing all
+        rows of a unit is what is protected. It takes no sample weights.
     max_rows_per_unit : int
-        Rows that one unit may contribute.
+        A unit with more rows than this has them weighted down to it; multiplies the noise.
     loss, n_estimators, learning_rate, max_depth, max_bins : optional
         Parameters of the recipe; None for its own value. One that the recipe does not have raises.
     cache : {"auto"}
@@ -832,6 +868,7 @@ class _Bar:
 def _report(controller: Controller, plan: Plan, shape: Shape) -> PrivacyReport:
     """Write down what was asked, charged and assumed."""
     schema, budget = shape.schema, controller.budget
+    unit = schema.unit_id
     target = schema.target
     bounds = (
         f"in [{target.low:g}, {target.high:g}]"
@@ -841,7 +878,7 @@ def _report(controller: Controller, plan: Plan, shape: Shape) -> PrivacyReport:
     public = {
         "features": {name: _public(feature) for name, feature in schema.features.items()},
         "target": f"{target.name}: {bounds}",
-        "largest weight of a row": shape.max_weight,
+        f"largest weight of a {'row' if unit is None else 'unit'}": shape.max_weight,
         "seed of public randomness": controller.public_seed,
     }
     return PrivacyReport(
@@ -850,8 +887,10 @@ def _report(controller: Controller, plan: Plan, shape: Shape) -> PrivacyReport:
         delta=budget.delta,
         mu=controller.mu,
         epsilon_zcdp=accounting.zcdp_epsilon(controller.mu, budget.delta),
-        relation="add or remove one row",
-        unit="row",
+        relation="add or remove one row"
+        if unit is None
+        else f"add or remove all rows of one {unit!r}",
+        unit="row" if unit is None else unit,
         recipe=plan.name,
         source=plan.source,
         fit_id=controller.fit_id,
@@ -861,7 +900,10 @@ def _report(controller: Controller, plan: Plan, shape: Shape) -> PrivacyReport:
         charged=controller.spent,
         slack=controller.slack,
         public=public,
-        assumptions=ASSUMPTIONS,
+        assumptions=(
+            ONE_ROW if unit is None else f"All rows of one person have the same {unit!r}.",
+            *ASSUMPTIONS,
+        ),
         version=version("dpgb_dask"),
     )
 

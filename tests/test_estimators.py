@@ -207,6 +207,29 @@ def test_weights_count(binary_schema, features, labels):
     assert weighted.privacy_report_.public["largest weight of a row"] == 2
 
 
+@pytest.mark.parametrize("declared", [False, True])
+def test_units_are_protected_whole(binary_schema, features, labels, declared, tmp_path):
+    table = features.assign(person=np.arange(len(features)) % 700)
+    schema = binary_schema
+    if declared:
+        schema = Schema.from_dict(schema.to_dict() | {"unit_id": "person"})
+    settings = {"unit_id": None if declared else "person", "max_rows_per_unit": 2, "epsilon": 4.0}
+    fitted = DPGBClassifier(schema=schema, **settings, **SEEDED).fit(table, labels)
+    report = fitted.privacy_report_
+    assert (report.unit, report.relation) == ("person", "add or remove all rows of one 'person'")
+    assert report.public["largest weight of a unit"] == 2
+    assert "same 'person'" in str(report)
+    fitted.save(tmp_path / "m.json")
+    back = DPGBClassifier.load(tmp_path / "m.json")
+    np.testing.assert_array_equal(back.predict(features), fitted.predict(table))
+    with pytest.raises(PlanError, match="weight"):
+        DPGBClassifier(schema=schema, **settings).fit(
+            table, labels, sample_weight=np.ones(len(labels))
+        )
+    with pytest.raises(PlanError, match="declared schema"):
+        DPGBClassifier(schema="infer", unit_id="person", **SEEDED).fit(table, labels)
+
+
 # ---- inferred schema -------------------------------------------------------------------------------------------------
 
 
