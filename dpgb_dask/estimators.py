@@ -929,6 +929,10 @@ def _valid_weight(sample_weight: Any, n_rows: int) -> NDArray[np.float64]:
         raise StructureError("sample_weight must have one number per row.")
     if not np.all(np.isfinite(weight)) or np.any(weight < 0):
         raise StructureError("sample_weight must be finite and not negative.")
+    if np.any(weight > MAX_WEIGHT):
+        raise StructureError(
+            f"sample_weight must be at most {MAX_WEIGHT}. Divide all weights by a constant."
+        )
     if not np.any(weight):
         raise StructureError("Sample weights must contain at least one non-zero number.")
     return weight

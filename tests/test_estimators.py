@@ -242,6 +242,24 @@ def test_inferred_facts_warn_and_mark_the_model(features, labels):
     assert fitted.schema_.features["age"].integer
 
 
+@pytest.mark.parametrize(
+    ("weight", "match"),
+    [(np.nan, "finite"), (-1.0, "negative"), (1e9, "at most 4096"), (0.0, "non-zero")],
+)
+def test_inferred_weights_are_checked(features, labels, weight, match):
+    estimator = DPGBClassifier(schema="infer", **SEEDED)
+    with pytest.raises(ValueError, match=match):
+        estimator.fit(features[["x", "age"]], labels, sample_weight=np.full(len(labels), weight))
+
+
+def test_inferred_fractional_weights_count(features, labels):
+    estimator = DPGBClassifier(schema="infer", epsilon=20.0, **SEEDED)
+    X = features[["x", "age"]]
+    plain = clone(estimator).fit(X, labels)
+    weighted = clone(estimator).fit(X, labels, sample_weight=np.where(labels == 1, 1.5, 0.25))
+    assert weighted.predict_proba(X)[:, 1].mean() > plain.predict_proba(X)[:, 1].mean() + 0.1
+
+
 @pytest.mark.parametrize("kind", ["frame", "array"])
 def test_facts_of_dask_collections_are_inferred(features, labels, kind):
     table = features[["x", "age"]]
