@@ -90,7 +90,7 @@ class KillWorker:
     at: int
     done: bool = False
 
-    def __call__(self, label, n_done, total):
+    def __call__(self, _label, n_done, _total):
         if n_done == self.at:
             pids = sorted(self.client.run(os.getpid).values())
             os.kill(pids[0], signal.SIGKILL)
@@ -154,7 +154,8 @@ def cluster(request):
 
 
 @pytest.mark.parametrize("form", ["numpy", "dask1", "dask7", "dask50", "frame", "zarr"])
-def test_model_file_is_the_same_on_a_cluster(form, cluster, rows, reference, tmp_path):
+@pytest.mark.usefixtures("cluster")
+def test_model_file_is_the_same_on_a_cluster(form, rows, reference, tmp_path):
     with dask.config.set({"dpgb-dask.backend": "tasks"}):
         assert model_file(form, rows, tmp_path) == reference
 
