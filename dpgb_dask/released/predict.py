@@ -68,12 +68,18 @@ class RowFunction:
     def __call__(self, block: Any) -> NDArray[Any]:
         """Encode the rows of a block, piece by piece, and compute their outputs."""
         of_codes = self.prepare(self.model)
+        n_rows = len(block[0]) if isinstance(block, tuple) else len(block)
         parts = []
-        for start in range(0, max(len(block), 1), BLOCK_ROWS):
-            stop = start + BLOCK_ROWS
-            rows = block.iloc[start:stop] if isinstance(block, pd.DataFrame) else block[start:stop]
+        for start in range(0, max(n_rows, 1), BLOCK_ROWS):
+            rows = _slice(block, slice(start, start + BLOCK_ROWS))
             parts.append(of_codes(encode.encode(rows, self.schema, self.model.bins)))
         return parts[0] if len(parts) == 1 else np.concatenate(parts)
+
+
+def _slice(block: Any, part: slice) -> Any:
+    if isinstance(block, tuple):
+        return tuple(column[part] for column in block)
+    return block.iloc[part] if isinstance(block, pd.DataFrame) else block[part]
 
 
 def scores(model: Model, schema: Schema, rows: Any) -> Any:
@@ -83,7 +89,7 @@ def scores(model: Model, schema: Schema, rows: Any) -> Any:
     ----------
     model : Model
     schema : Schema
-    rows : array-like, DataFrame, dask Array, dask DataFrame, DataArray or zarr Array, (n_rows, n_features)
+    rows : array-like, DataFrame, dask Array or DataFrame, DataArray, Dataset, zarr Array or Group, (n_rows, n_features)
 
     Returns
     -------
@@ -98,7 +104,7 @@ def scores(model: Model, schema: Schema, rows: Any) -> Any:
     return apply(RowFunction(model, schema, scorer), rows, np.dtype(np.int32), columns)
 
 
-def apply(
+def apply(  # noqa: PLR0911 - one per kind of collection
     function: RowFunction, rows: Any, dtype: np.dtype[Any], columns: tuple[Any, ...] | None = None
 ) -> Any:
     """Run a function of row blocks over any collection; the output follows the input.
@@ -122,6 +128,8 @@ def apply(
     SchemaError, StructureError, UnsupportedCollectionError
         If the structure of ``rows`` does not fit the schema.
     """
+    if isinstance(rows, zarr.Group):
+        return _on_group(function, rows, dtype, columns)
     if isinstance(rows, zarr.Array):
         rows = da.from_zarr(rows)
     if isinstance(rows, xr.Dataset):
@@ -149,6 +157,27 @@ def apply(
         _check_two_axes(rows)
     encode.check_columns(rows, function.schema)
     return function(rows)
+
+
+def _on_group(
+    function: RowFunction, rows: zarr.Group, dtype: np.dtype[Any], columns: tuple[Any, ...] | None
+) -> da.Array:
+    encode.match_names([key for key, _ in rows.arrays()], function.schema, ordered=False)
+    arrays = [da.from_zarr(rows[name]) for name in function.schema.names]
+    if any(array.ndim != 1 for array in arrays):
+        raise StructureError("Every array of a Zarr group must have one axis: rows.")
+    encode.check_columns(tuple(np.empty(0, a.dtype) for a in arrays), function.schema)
+    arrays = [array.rechunk(arrays[0].chunks) for array in arrays]
+    if columns is None:
+        meta = np.empty(0, dtype)
+        return da.map_blocks(_on_columns, *arrays, function=function, dtype=dtype, meta=meta)
+    shape = {"new_axis": 1, "chunks": (arrays[0].chunks[0], (len(columns),))}
+    meta = np.empty((0, 0), dtype)
+    return da.map_blocks(_on_columns, *arrays, function=function, dtype=dtype, meta=meta, **shape)
+
+
+def _on_columns(*columns: NDArray[Any], function: RowFunction) -> NDArray[Any]:
+    return function(columns)
 
 
 def _check_two_axes(rows: Any) -> None:

@@ -178,6 +178,18 @@ def test_zarr_is_read_lazily(model, numeric_schema, numeric, tmp_path):
     )
 
 
+def test_zarr_group_of_columns_is_read_lazily(model, numeric_schema, numeric, tmp_path):
+    group = zarr.create_group(tmp_path / "g.zarr")
+    for k in (3, 1, 0, 2):
+        group.create_array(numeric_schema.names[k], data=numeric[:, k].copy(), chunks=(300 + k,))
+    want = scores(model, numeric_schema, numeric)
+    got = scores(model, numeric_schema, group)
+    assert got.shape == want.shape
+    np.testing.assert_array_equal(got.compute(scheduler="sync"), want)
+    one = apply(RowFunction(model, numeric_schema, first_column), group, np.dtype(np.int32))
+    np.testing.assert_array_equal(one.compute(scheduler="sync"), want[:, 0])
+
+
 def test_structure_is_checked_before_rows(model, binary_schema, rows):
     with pytest.raises(SchemaError, match="order"):
         scores(model, binary_schema, rows[rows.columns[::-1]])
