@@ -893,6 +893,7 @@ def _report(controller: Controller, plan: Plan, shape: Shape) -> PrivacyReport:
         unit="row" if unit is None else unit,
         recipe=plan.name,
         source=plan.source,
+        mends=plan.mends,
         fit_id=controller.fit_id,
         account=controller.account,
         receipts=controller.receipts,

@@ -1,0 +1,73 @@
+"""Accuracy on real data stays near the goals of `ci/bench/utility.py`.
+
+Noise is secret, so a mean of three splits moves by its standard error (up to .003 AUC, 3 % of an RMSE); the tests
+accept that much below a goal. A wrong clip, a missing stage or noise 30 % too large costs more.
+"""
+
+import importlib.util
+import json
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+BENCH = Path(__file__).resolve().parents[2] / "ci" / "bench" / "utility.py"
+SPLITS = 3
+
+
+@pytest.fixture(scope="module")
+def bench():
+    spec = importlib.util.spec_from_file_location("bench_utility", BENCH)
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = module
+    spec.loader.exec_module(module)
+    return module
+
+
+def mean_of(cells, name, method, metric, epsilon):
+    keys = [f"{name}|{method}|{epsilon:g}|{seed}" for seed in range(SPLITS)]
+    return np.mean([cells[key][metric] for key in keys])
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("epsilon", [0.1, 1.0])
+def test_accuracy_is_near_its_goals(epsilon, bench, data_dir, tmp_path):
+    path = tmp_path / "utility.json"
+    arguments = ["--data", data_dir, "--epsilons", epsilon, "--splits", SPLITS, "--json", path]
+    bench.main([str(a) for a in arguments])
+    cells = json.loads(path.read_text())["cells"]
+    short = []
+    for name, goals in bench.GOALS.items():
+        goal = goals[bench.GOAL_EPSILONS.index(epsilon)]
+        if name in bench.REGRESSION:
+            good = mean_of(cells, name, "dpgb", "rmse", epsilon) <= 1.03 * goal
+        else:
+            good = mean_of(cells, name, "dpgb", "auc", epsilon) >= goal - 0.004
+        if not good:
+            short.append(name)
+    assert not short
+
+
+@pytest.mark.slow
+def test_joint_multiclass_beats_one_against_rest(bench, data_dir, tmp_path):
+    path = tmp_path / "multiclass.json"
+    arguments = [
+        "--data",
+        data_dir,
+        "--multiclass",
+        "--epsilons",
+        1,
+        "--splits",
+        SPLITS,
+        "--json",
+        path,
+    ]
+    bench.main([str(a) for a in arguments])
+    cells = json.loads(path.read_text())["cells"]
+    name, rest = "cover_type", "one-against-rest"
+    for metric, sign in (("accuracy", 1), ("log_loss", -1)):
+        gain = sign * (
+            mean_of(cells, name, "dpgb", metric, 1.0) - mean_of(cells, name, rest, metric, 1.0)
+        )
+        assert gain > 0, metric
