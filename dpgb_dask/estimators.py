@@ -24,7 +24,7 @@ from tqdm import tqdm
 
 from dpgb_dask import diagnose, recipes
 from dpgb_dask.contracts.model import SCORE_ONE, Model
-from dpgb_dask.contracts.plan import Budget, Execution, Plan, Shape
+from dpgb_dask.contracts.plan import Budget, Execution, Plan, Shape, weight_bits_for
 from dpgb_dask.contracts.schema import MAX_WEIGHT, Categorical, Numeric, Schema
 from dpgb_dask.controller import accounting
 from dpgb_dask.controller.ledger import Ledger
@@ -40,7 +40,6 @@ from dpgb_dask.testing import SeededNoise
 from dpgb_dask.training import config
 from dpgb_dask.training.fit import fit as run_fit
 
-WEIGHT_BITS = 8  # declared fractional weights are whole numbers of 1/256
 INFER = "infer"
 GOOD_SCORE_EPSILON = 20.0  # from here on the scores that scikit-learn's checks ask for are reached
 SAVED = (
@@ -432,11 +431,13 @@ class _Boosting(BaseEstimator):  # type: ignore[misc]
         X = np.asarray(X, dtype=object) if isinstance(X, list | tuple) else X
         y = np.asarray(y, dtype=object) if isinstance(y, list | tuple) else y
         if schema.unit_id is not None:
-            units = Shape(schema=schema, weight_bits=WEIGHT_BITS, max_weight=self.max_rows_per_unit)
+            most = int(self.max_rows_per_unit)
+            units = Shape(schema=schema, weight_bits=weight_bits_for(most), max_weight=most)
             return _Facts(X, y, sample_weight, units)
         if sample_weight is None:
             return _Facts(X, y, None, Shape(schema=schema))
-        shape = Shape(schema=schema, weight_bits=WEIGHT_BITS, max_weight=schema.max_weight)
+        most = schema.max_weight
+        shape = Shape(schema=schema, weight_bits=weight_bits_for(most), max_weight=most)
         return _Facts(X, y, sample_weight, shape)
 
     def _inferred(self, X: Any, y: Any, sample_weight: Any) -> _Facts:
@@ -461,10 +462,8 @@ class _Boosting(BaseEstimator):  # type: ignore[misc]
             X = X.iloc[rows] if isinstance(X, pd.DataFrame) else X[rows]
             y = y[rows]
             if weight is not None:
-                shape_options = {
-                    "weight_bits": WEIGHT_BITS,
-                    "max_weight": int(np.ceil(weight.max())),
-                }
+                most = int(np.ceil(weight.max()))
+                shape_options = {"weight_bits": weight_bits_for(most), "max_weight": most}
         names = getattr(
             self, "feature_names_in_", None
         )  # set by the checks just now, if X has names

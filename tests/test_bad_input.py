@@ -492,3 +492,11 @@ def test_any_table_fits_in_silence(binary_schema, features, labels, change, lazy
     probability = fitted.predict_proba(features)
     assert np.all(np.isfinite(probability))
     np.testing.assert_allclose(probability.sum(axis=1), 1)
+
+
+@pytest.mark.parametrize("max_weight", [255, 256, 1000, 4096])
+def test_the_largest_weights_fit(max_weight, binary_schema, features, labels):
+    schema = Schema.from_dict(binary_schema.to_dict() | {"max_weight": max_weight})
+    clf = DPGBClassifier(epsilon=1.0, delta=1e-6, schema=schema, noise=SeededNoise(0))
+    clf.fit(features, labels, sample_weight=np.full(len(labels), float(max_weight)))
+    assert clf.privacy_report_.charged > 0

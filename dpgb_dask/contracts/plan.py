@@ -40,6 +40,15 @@ class Budget:
         _check_between("delta", self.delta, 1.0, "strictly between 0 and 1")
 
 
+FINEST_WEIGHT_BITS = 8
+MOST_WEIGHT_STEPS = (1 << 16) - 1  # times 2**15, the largest |g| or h, one row stays below 2**31
+
+
+def weight_bits_for(max_weight: int) -> int:
+    """Return the bits of a fractional weight: steps of 1/256, or coarser where one row would overflow a packed sum."""
+    return min(FINEST_WEIGHT_BITS, (MOST_WEIGHT_STEPS // max_weight).bit_length() - 1)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Shape:
     """Public facts that stages may use.
@@ -51,11 +60,23 @@ class Shape:
         Weights are integers in steps of 2**-weight_bits.
     max_weight : int
         Largest total weight of one row (or unit), in natural units.
+
+    Raises
+    ------
+    PlanError
+        If one row of the largest weight could overflow a packed sum; before any charge.
     """
 
     schema: Schema
     weight_bits: int = 0
     max_weight: int = 1
+
+    def __post_init__(self) -> None:
+        if self.max_weight << self.weight_bits > MOST_WEIGHT_STEPS:
+            raise PlanError(
+                f"max_weight={self.max_weight} with weight_bits={self.weight_bits} lets one row overflow a packed sum: "
+                f"at most {MOST_WEIGHT_STEPS} steps. Choose a smaller max_weight."
+            )
 
     @property
     def kind(self) -> str:

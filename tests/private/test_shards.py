@@ -23,7 +23,7 @@ from private.cases import ALL, BINS, KEY, KINDS, model_of, queries_of, rows_of, 
 from dpgb_dask.contracts.model import FeatureBins, Trees, no_trees
 from dpgb_dask.encode import encode, encode_target, encode_weight
 from dpgb_dask.errors import PlanError
-from dpgb_dask.losses import unpack
+from dpgb_dask.losses import SquaredGradient, unpack
 from dpgb_dask.private import shards
 from dpgb_dask.private.ingest import Rows
 from dpgb_dask.private.shards import Shard, encode_rows, merge_pieces
@@ -210,6 +210,9 @@ def test_a_query_that_does_not_fit_raises():
 
 
 def test_a_weight_that_could_overflow_a_packed_sum_raises():
-    shape = shape_of("binary", max_weight=4096, weight_bits=6)
     with pytest.raises(PlanError, match="overflow"):
-        Shard([], shape, BINS).answer(model_of("binary"), queries_of("binary", 6)["main"])
+        shape_of("binary", max_weight=4096, weight_bits=4)
+    steep = replace(queries_of("numeric", 3)["main"], gradient=SquaredGradient(1 << 20, 0))
+    shape = shape_of("numeric", max_weight=4096, weight_bits=3)
+    with pytest.raises(PlanError, match="overflow"):
+        Shard([], shape, BINS).answer(model_of("numeric"), steep)
