@@ -5,7 +5,7 @@ import math
 import secrets
 import warnings
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any, ClassVar, Self
@@ -13,7 +13,6 @@ from typing import Any, ClassVar, Self
 import numpy as np
 import pandas as pd
 from dask.base import compute, is_dask_collection
-from dask.utils import parse_bytes
 from numpy.typing import NDArray
 from sklearn.base import BaseEstimator, ClassifierMixin, RegressorMixin
 from sklearn.metrics import accuracy_score, r2_score
@@ -326,17 +325,12 @@ class _Boosting(BaseEstimator):  # type: ignore[misc]
     def _execution(self) -> Execution:
         if self.cache != "auto":
             raise PlanError(f"cache={self.cache!r} is unknown. Choose 'auto'.")
-        limit = self.memory_limit
-        try:
-            size = None if limit is None else int(parse_bytes(limit))
-        except (ValueError, TypeError, AttributeError) as error:
+        if self.memory_limit is not None:
             raise PlanError(
-                f"memory_limit={limit!r} is no size. Give bytes, or text such as '4 GB'."
-            ) from error
-        if size is not None and size <= 0:
-            raise PlanError(f"memory_limit={limit!r} must be positive.")
-        execution = config.execution()
-        return execution if size is None else replace(execution, memory_limit=size)
+                f"memory_limit={self.memory_limit!r} is not available yet: binned data stay in the workers' memory."
+                " Leave memory_limit=None, and give the cluster one byte per value."
+            )
+        return config.execution()
 
     def _seed(self) -> int:
         """Return the public seed: of feature partitions and random trees, never of noise."""
@@ -646,8 +640,8 @@ class DPGBClassifier(ClassifierMixin, _Boosting):  # type: ignore[misc]
         Parameters of the recipe; None for its own value. One that the recipe does not have raises.
     cache : {"auto"}
         Where binned data are kept.
-    memory_limit : int or str, optional
-        Stated memory of a worker.
+    memory_limit : None
+        For codes on disk, which are not available yet: binned data stay in memory, one byte per value.
     random_state : int or RandomState, optional
         Public randomness only (partitions, random trees). It never seeds noise.
     noise : NoiseSource, optional

@@ -8,14 +8,10 @@ import math
 import numpy as np
 from numpy.typing import NDArray
 
+from dpgb_dask.components import constants
 from dpgb_dask.contracts.model import FeatureBins
 
-ATOM_SD = 4.0  # a cell is an atom if it sticks out of its neighbours by 4 standard deviations …
-ATOM_SHARE = 0.0015  # … and by this share of all rows …
-ATOM_RATIO = 3.0  # … and holds three times what its neighbours do
-MASS_SD = 1.5  # a bin's mass must exceed this many standard deviations of its own noise
 FAR_BELOW = -8.0  # standard deviations
-LAST_SHARE = 0.5  # a remainder needs this part of the wanted mass to be a bin of its own
 
 
 def find_atoms(counts: NDArray[np.float64], sd: float, n_rows: float) -> NDArray[np.bool_]:
@@ -27,8 +23,10 @@ def find_atoms(counts: NDArray[np.float64], sd: float, n_rows: float) -> NDArray
         np.nanmedian([padded[i : i + n] for i in (0, 1, 2, 4, 5, 6)], axis=0) if n > 1 else counts
     )
     around = np.maximum(around, 0)
-    threshold = max(ATOM_SD * sd, ATOM_SHARE * n_rows)
-    sticks_out: NDArray[np.bool_] = (counts - around > threshold) & (counts > ATOM_RATIO * around)
+    threshold = max(constants.ATOM_SD * sd, constants.ATOM_SHARE * n_rows)
+    sticks_out: NDArray[np.bool_] = (counts - around > threshold) & (
+        counts > constants.ATOM_RATIO * around
+    )
     return sticks_out
 
 
@@ -66,7 +64,10 @@ def merge_cells(
         nonlocal held, n_held, joinable
         if n_held == 0:
             return
-        if held < max(LAST_SHARE * wanted, MASS_SD * sd * np.sqrt(n_held)) and joinable:
+        if (
+            held < max(constants.LAST_SHARE * wanted, constants.MASS_SD * sd * np.sqrt(n_held))
+            and joinable
+        ):
             last[-1] = cell
             mass[-1] += held
         else:
@@ -84,7 +85,7 @@ def merge_cells(
             continue
         held += float(count)
         n_held += 1
-        if held >= max(wanted, MASS_SD * sd * np.sqrt(n_held)):
+        if held >= max(wanted, constants.MASS_SD * sd * np.sqrt(n_held)):
             close(cell)
     close(len(counts) - 1)
     return np.array(last, dtype=np.int64), np.array(mass)

@@ -9,10 +9,8 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-SCALES = np.array([0.0, 0.05, 0.1, 0.2, 0.4, 0.8, 1.6])  # prior scales averaged by evidence
-LENGTH = 0.3  # correlation length of neighbouring bins, in rank: flat between .2 and .5
-SMOOTH_SHARE = 0.9  # of the prior variance is smooth, the rest independent per bin
-LARGEST_EFFECT = 5.0  # bound of a table entry, in score units
+from dpgb_dask.components import constants
+
 JITTER = 1e-8
 
 
@@ -32,8 +30,8 @@ def prior(mass: NDArray[np.float64], *, ordered: bool, missing_last: bool) -> ND
     share = mass / mass.sum()
     if ordered:
         rank = np.cumsum(share) - share / 2
-        kernel = SMOOTH_SHARE * np.exp(-np.abs(rank[:, None] - rank) / LENGTH)
-        kernel += (1 - SMOOTH_SHARE) * np.eye(n_bins)
+        kernel = constants.SMOOTH_SHARE * np.exp(-np.abs(rank[:, None] - rank) / constants.LENGTH)
+        kernel += (1 - constants.SMOOTH_SHARE) * np.eye(n_bins)
         if missing_last:
             kernel[-1, :-1] = kernel[:-1, -1] = 0
     else:
@@ -173,7 +171,7 @@ def posterior_mean(block: Block, scales: NDArray[np.float64]) -> tuple[NDArray[n
     odds /= odds.sum()
     shrink = (odds[:, None] * t2 / spread).sum(0)
     mean = block.root @ (vectors @ (shrink * q))
-    return np.clip(mean, -LARGEST_EFFECT, LARGEST_EFFECT), best
+    return np.clip(mean, -constants.LARGEST_EFFECT, constants.LARGEST_EFFECT), best
 
 
 @dataclass(frozen=True, slots=True)

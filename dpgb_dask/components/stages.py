@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from dpgb_dask.components import binning, schedules, smoothing
+from dpgb_dask.components import binning, constants, schedules, smoothing
 from dpgb_dask.components.answers import Sums, l2_norm, natural, noise_sd, sums
 from dpgb_dask.components.smoothing import Block, Intercept, Observation
 from dpgb_dask.contracts.boundary import Released
@@ -40,11 +40,7 @@ from dpgb_dask.losses import (
 
 Answer = Released[NDArray[np.int64]]
 
-CLIP = 0.5  # |g| <= 1/2 halves the sensitivity and stays Fisher-consistent (notes/default-method §3, "Why clip 1/2")
-HESS_SCALE = 0.5  # a: flat in [.25, 1]; costs 3 % of the gradient's noise
 RESIDUAL_EDGES = np.rint(2.0 ** np.arange(-10, 1.01, 0.25) * SCORE_ONE).astype(np.int64)
-RESIDUAL_QUANTILE = 0.8  # residuals above are clipped
-NORMAL_SPREAD = 1.64  # that quantile of |r| is about 1.3 to 1.64 standard deviations
 
 
 # ------------------------------------------------------------------------------------------------------------ shared
@@ -73,10 +69,10 @@ def check_rate(name: str, value: Any) -> None:
 def gradient_of(kind: str, clip: float, n_classes: int) -> Gradient:
     """Return the loss's integer gradient at a clip (1 is no clip for a numeric target scaled to [-1, 1])."""
     if kind == "binary":
-        return logistic_gradient(CLIP, HESS_SCALE)
+        return logistic_gradient(constants.CLIP, constants.HESS_SCALE)
     if kind == "multiclass":
         return softmax_gradient(n_classes)
-    return SquaredGradient(round(clip * SCORE_ONE), round(HESS_SCALE * clip * GRAD_ONE))
+    return SquaredGradient(round(clip * SCORE_ONE), round(constants.HESS_SCALE * clip * GRAD_ONE))
 
 
 def largest_hess(kind: str) -> float:
@@ -161,7 +157,7 @@ def observe_totals(
     top = largest_hess(state.shape.kind) * state.n_rows
     hess_total = np.clip(precision @ hess * variance, 0.03 * top, top)
     mean_hess = tuple(
-        0.7 * old + 0.3 * float(new) / state.n_rows
+        old + constants.MEAN_HESS_STEP * (float(new) / state.n_rows - old)
         for old, new in zip(totals.hess, hess_total, strict=True)
     )
     intercepts = tuple(
@@ -185,12 +181,14 @@ def sampling_variance(state: State) -> float:
     """Variance of a row's gradient per unit of Hessian: 1 for log-loss, the residual's own for squared loss."""
     if state.shape.kind != "numeric":
         return 1.0
-    return float((state.notes["clip"] / NORMAL_SPREAD) ** 2)
+    return float((state.notes["clip"] / constants.NORMAL_SPREAD) ** 2)
 
 
 def current_gradient(state: State) -> Gradient:
     """Return the gradient at the running clip bound."""
-    return gradient_of(state.shape.kind, state.notes.get("clip", CLIP), state.shape.n_scores)
+    return gradient_of(
+        state.shape.kind, state.notes.get("clip", constants.CLIP), state.shape.n_scores
+    )
 
 
 def sd_of_run(gradient: Gradient, n_blocks: int, price: int, max_weight: int) -> float:
@@ -206,17 +204,14 @@ def observation(state: State, answer: Sums, t: int, n_rounds: int, *, pair: bool
         hess_sd=answer.hess_sd,
         round=t,
         sampling=n_rounds * sampling_variance(state),
-        hess_low=0.0 if pair else 0.02 * top,
-        hess_high=20 * top if pair else top,
+        hess_low=0.0 if pair else constants.LEAST_HESS * top,
+        hess_high=constants.PAIR_HESS_EXCESS * top if pair else top,
     )
 
 
 def prior_scales(kind: str) -> NDArray[np.float64]:
     """Return the prior scales in score units; targets scaled to [-1, 1] move half as far."""
-    return smoothing.SCALES * (0.5 if kind == "numeric" else 1.0)
-
-
-FIRST_SCALE = np.array([0.4])  # before there is evidence
+    return constants.PRIOR_SCALES * (0.5 if kind == "numeric" else 1.0)
 
 
 # -------------------------------------------------------------------------------------------------------------- bins
@@ -234,7 +229,7 @@ class Bins:
         Wanted bins per feature; None for 128, or 250 on the fine grid.
     """
 
-    share: float = schedules.BINS_SHARE
+    share: float = constants.BINS_SHARE
     max_bins: int | None = None
 
     def __post_init__(self) -> None:
@@ -244,7 +239,7 @@ class Bins:
 
     def declare(self, shape: Shape) -> Demand:  # noqa: ARG002
         """Row count and histogram."""
-        share = schedules.COUNT_SHARE + self.share
+        share = constants.COUNT_SHARE + self.share
         return Demand(share, share, 2)
 
     def begin(self, state: State) -> State:
@@ -257,7 +252,7 @@ class Bins:
         if state.model is not None:
             return None
         if state.memory is None:
-            price = share_of(state.total, schedules.COUNT_SHARE)
+            price = share_of(state.total, constants.COUNT_SHARE)
             return CountQuery(label="rows", price=price, weight_bits=bits)
         return CellCountsQuery(
             label="bins",
@@ -275,7 +270,7 @@ class Bins:
             n_rows = max(float(values[0]), 1.0)
             mu = float(np.sqrt(state.total / PRICE_ONE))
             signal = n_rows / weight * mu * np.sqrt(self.share / state.shape.n_features)
-            n_uniform = FINE if signal >= schedules.FINE_GRID_SIGNAL else COARSE
+            n_uniform = FINE if signal >= constants.FINE_GRID_SIGNAL else COARSE
             memory = {"n_uniform": n_uniform, "n_rows": float(values[0]), "variance": sd**2}
             return replace(state, n_rows=n_rows, memory=memory)
         assert isinstance(query, CellCountsQuery)
@@ -291,7 +286,9 @@ class Bins:
         precision = np.append(1 / (np.array(grid.sizes) * sd**2), 1 / state.memory["variance"])
         n_rows = float(precision @ np.append(totals, state.memory["n_rows"]) / precision.sum())
         n_rows = max(n_rows, 1.0)
-        max_bins = self.max_bins or (250 if query.n_uniform == FINE else 128)
+        max_bins = self.max_bins or (
+            constants.FINE_BINS if query.n_uniform == FINE else constants.COARSE_BINS
+        )
         bins, counts = [], []
         for edges, cells in zip(grid.edges, per_feature, strict=True):
             if edges is None:
@@ -327,7 +324,9 @@ def with_residual_scale(state: State, query: Query, released: Answer) -> State:
     """Set the clip bound to the noisy 80 % quantile of |residual|."""
     values, _ = natural(query, released)
     mass = np.cumsum(np.maximum(values, 0))
-    k = min(int(np.searchsorted(mass, RESIDUAL_QUANTILE * mass[-1])), len(RESIDUAL_EDGES) - 1)
+    k = min(
+        int(np.searchsorted(mass, constants.RESIDUAL_QUANTILE * mass[-1])), len(RESIDUAL_EDGES) - 1
+    )
     clip = min(float(RESIDUAL_EDGES[k]) / SCORE_ONE, 1.0)
     return replace(state, notes={**state.notes, "clip": clip})
 
@@ -338,12 +337,12 @@ class Start:
 
     def declare(self, shape: Shape) -> Demand:
         """1 % of what the bins left; the same again for the first residual scale."""
-        share = schedules.START_SHARE * (2 if shape.kind == "numeric" else 1)
+        share = constants.START_SHARE * (2 if shape.kind == "numeric" else 1)
         return Demand(0.85 * share, share, 2)
 
     def begin(self, state: State) -> State:
         """Fix the price of each start release."""
-        price = share_of(state.left, schedules.START_SHARE)
+        price = share_of(state.left, constants.START_SHARE)
         return replace(state, memory="target", notes={**state.notes, "start_price": price})
 
     def next_query(self, state: State) -> Query | None:
@@ -396,14 +395,14 @@ class Start:
         kind = state.shape.kind
         reserve = 0
         if kind == "numeric":
-            reserve = (schedules.RESIDUAL_REFRESHES - 1) * int(state.notes["start_price"])
+            reserve = (constants.RESIDUAL_REFRESHES - 1) * int(state.notes["start_price"])
         left = max(state.left - reserve, 0)
         signal = schedules.pair_signal(
             kind,
             state.shape.n_features,
             state.n_rows / state.shape.max_weight,
             float(np.mean(state.notes["totals"].hess)),
-            state.notes.get("clip", CLIP),
+            state.notes.get("clip", constants.CLIP),
             left / PRICE_ONE,
         )
         split = schedules.split_budget(kind, signal, left)
@@ -471,7 +470,7 @@ def learn(
     totals, grad_total = observe_totals(
         memory.totals, grad_sums, hess_sums, sizes, state, seen, damping if move else 0.0
     )
-    scales = prior_scales(state.shape.kind) if evidence else FIRST_SCALE
+    scales = prior_scales(state.shape.kind) if evidence else constants.FIRST_SCALE
     blocks = []
     for j, scores in enumerate(memory.blocks):
         row = []
@@ -502,8 +501,8 @@ class MainEffects:
         Part of the way to the posterior mean taken each round (the learning rate).
     """
 
-    rounds: int = schedules.MAIN_ROUNDS
-    damping: float = schedules.DAMPING
+    rounds: int = constants.MAIN_ROUNDS
+    damping: float = constants.DAMPING
 
     def __post_init__(self) -> None:
         """Check the options."""
@@ -599,7 +598,7 @@ def feature_strength(state: State) -> NDArray[np.float64]:
 def candidate_pairs(state: State) -> list[tuple[int, int]]:
     """Return all pairs of features, or those among the strongest main effects when there are too many."""
     m = state.shape.n_features
-    most = schedules.MAX_CANDIDATES
+    most = constants.MAX_CANDIDATES
     features = np.arange(m)
     if m * (m - 1) // 2 > most:
         n_kept = int((1 + np.sqrt(1 + 8 * most)) / 2)
@@ -617,8 +616,8 @@ class Pairs:
     damping : float
     """
 
-    rounds: int = schedules.PAIR_ROUNDS
-    damping: float = schedules.DAMPING
+    rounds: int = constants.PAIR_ROUNDS
+    damping: float = constants.DAMPING
 
     def declare(self, shape: Shape) -> Demand:  # noqa: ARG002
         """Ask for nothing, or for up to half of what the forest leaves."""
@@ -631,7 +630,7 @@ class Pairs:
             return replace(state, memory=None)
         assert state.model is not None
         levels = [
-            coarsen(mass, bins.categorical, schedules.PAIR_CELLS)
+            coarsen(mass, bins.categorical, constants.PAIR_CELLS)
             for mass, bins in zip(state.counts, state.model.bins, strict=True)
         ]
         totals: Totals = fresh_totals(state.notes["totals"])
@@ -753,11 +752,11 @@ class Forest:
         Thresholds per feature to draw from, of equal noisy mass.
     """
 
-    rounds: int = 20
-    batch: int = 15
-    depth: int = 5
-    learning_rate: float = 0.1
-    levels: int = 16
+    rounds: int = constants.FOREST_ROUNDS
+    batch: int = constants.FOREST_BATCH
+    depth: int = constants.FOREST_DEPTH
+    learning_rate: float = constants.FOREST_RATE
+    levels: int = constants.FOREST_LEVELS
 
     def __post_init__(self) -> None:
         """Check the options."""
@@ -807,7 +806,8 @@ class Forest:
         m = len(strength)
         chance = np.full(m, 1 / m)
         if strength.sum() > 0:
-            chance = 0.2 / m + 0.8 * strength / strength.sum()
+            even = constants.FOREST_EVEN
+            chance = even / m + (1 - even) * strength / strength.sum()
         last_bins = []  # per feature: last bin of every level but the highest
         for mass, bins in zip(state.counts, state.model.bins, strict=True):
             level = coarsen(mass, bins.categorical, self.levels)
@@ -838,7 +838,9 @@ class Forest:
         ridge = sd**2 / (n_trees * 0.1) / (hess + sd) + 2 * hess_sd
         # softmax scores move against each other: the diagonal Hessian overshoots twice as far
         rate = self.learning_rate / (2 if state.shape.kind == "multiclass" else 1)
-        leaf = rate * np.clip(-grad / (hess + ridge), -2, 2)
+        leaf = rate * np.clip(
+            -grad / (hess + ridge), -constants.LARGEST_LEAF, constants.LARGEST_LEAF
+        )
         value = steps(leaf.T).reshape(state.shape.n_scores, self.batch, -1)
         old = state.model.trees
         trees = Trees(

@@ -249,15 +249,12 @@ class Execution:
         Sums added per task of the reduction tree; below ``64`` workers a plain gather is used.
     block_rows : int
         Rows per kernel call.
-    memory_limit : int or None
-        Stated limit of a worker, bytes.
     """
 
     backend: str = "auto"
     n_threads: int | None = None
     fan_in: int = 16
     block_rows: int = 1 << 14
-    memory_limit: int | None = None
 
 
 Progress = Callable[

@@ -10,7 +10,6 @@ KEYS = {
     "n-threads": "n_threads",
     "fan-in": "fan_in",
     "block-rows": "block_rows",
-    "memory-limit": "memory_limit",
 }
 BACKENDS = ("auto", "local", "tasks")
 

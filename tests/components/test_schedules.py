@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from dpgb_dask.components import schedules
+from dpgb_dask.components import constants, schedules
 
 
 @pytest.mark.parametrize("kind", ["binary", "multiclass", "numeric"])
@@ -22,6 +22,6 @@ def test_pair_signal_grows_with_rows_and_budget():
 
 
 def test_leaves_per_partition_is_bounded():
-    assert schedules.leaves_per_partition(1.0, 0.1, 100.0, 1.0) == schedules.MIN_LEAVES
-    assert schedules.leaves_per_partition(1e9, 0.1, 1.0, 1.0) == schedules.MAX_LEAVES
+    assert schedules.leaves_per_partition(1.0, 0.1, 100.0, 1.0) == constants.MIN_LEAVES
+    assert schedules.leaves_per_partition(1e9, 0.1, 1.0, 1.0) == constants.MAX_LEAVES
     assert np.isfinite(schedules.leaves_per_partition(1.0, 0.25, 1e-300, 1.0))

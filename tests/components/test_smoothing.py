@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from dpgb_dask.components import smoothing
+from dpgb_dask.components import constants, smoothing
 from dpgb_dask.components.smoothing import Intercept, Observation
 
 
@@ -60,7 +60,7 @@ def test_evidence_is_the_log_likelihood_ratio(mass, seed):
 def test_posterior_mean_without_information_is_zero(mass):
     root = smoothing.square_root(smoothing.prior(mass, ordered=True, missing_last=False))
     mean, evidence = smoothing.posterior_mean(
-        smoothing.new_block(mass, root, 0.2), smoothing.SCALES
+        smoothing.new_block(mass, root, 0.2), constants.PRIOR_SCALES
     )
     assert np.all(mean == 0)
     assert evidence == 0

@@ -1,0 +1,67 @@
+"""Every constant of `auto`, with its reason; the same for every data set, never tuned on a test split.
+
+Measurements behind them: notes/default-method.md §3-4 (development data, ε from .1 to 8).
+"""
+
+import numpy as np
+
+# ---- bins
+COUNT_SHARE = 0.002  # a rough row count for the choice of the grid; 1 % off is good enough
+BINS_SHARE = 0.10  # 5 % loses .005 AUC on adult at ε = 1, 20 % is flat
+# noisy rows per standard deviation of a cell from which 1024 edges beat 256
+FINE_GRID_SIGNAL = 1500.0
+COARSE_BINS, FINE_BINS = 128, 250  # wanted bins on either grid; codes are uint8
+ATOM_SD = 4.0  # a cell is an atom (zero, a round value) if it sticks out of its neighbours by 4 standard deviations …
+ATOM_SHARE = 0.0015  # … and by this share of all rows …
+ATOM_RATIO = 3.0  # … and holds three times what its neighbours do: +.004 AUC on adult
+MASS_SD = 1.5  # a bin's mass must exceed this many standard deviations of its own noise: 3 loses .007 on adult
+LAST_SHARE = 0.5  # a remainder needs this part of the wanted mass to be a bin of its own
+
+# ---- start
+START_SHARE = 0.01  # of what the bins left: base rate, or mean; the same again per residual scale
+# at the start, a third into the main effects, before pairs, before the forest
+RESIDUAL_REFRESHES = 4
+# residuals above are clipped; .9 is better on skewed targets, worse on the others
+RESIDUAL_QUANTILE = 0.8
+NORMAL_SPREAD = 1.64  # clip bound over the standard deviation of what is clipped
+CLIP = 0.5  # |g| <= 1/2 halves the sensitivity and stays Fisher-consistent: +.006 to +.016 AUC at ε = .1
+# a: the Hessian is released as a · h; flat in [.25, 1], costs 3 % of the gradient's noise
+HESS_SCALE = 0.5
+
+# ---- which stages run
+FOREST_SHARE = 0.3  # .2 to .4 are alike
+# below, its noise costs more than it finds
+FOREST_GATE = {"binary": 0.005, "multiclass": 0.005, "numeric": 0.2}
+# (signal below, share of what the forest leaves)
+PAIR_SHARES = ((0.2, 0.0), (5.0, 0.3), (np.inf, 0.5))
+# an interaction worth finding, score units
+PAIR_EFFECT = {"binary": 0.1, "multiclass": 0.1, "numeric": 0.05}
+SCREEN_SHARE = 0.2  # of the pairs' budget, to choose them
+MAX_CANDIDATES = 200  # candidate pairs: noise grows with the square root of their number
+PAIR_CELLS = 6  # each feature of a pair is coarsened to at most 6 bins
+
+# ---- main effects and pairs
+MAIN_ROUNDS = 20  # 10 lose up to .01 AUC, 40 gain nothing
+PAIR_ROUNDS = 15
+DAMPING = 0.4  # all features step at once: .15 to .5 are alike, 1 overshoots
+# leaves = rows · Hessian / (25 · noise of the run): a leaf's step is mostly signal
+LEAF_SIGNAL = 25.0
+MIN_LEAVES, MAX_LEAVES = 6, 32  # 2 lose .06 AUC at large ε, all bins .01 to .02 at small ε
+# averaged by evidence: +.005 AUC over a fixed one
+PRIOR_SCALES = np.array([0.0, 0.05, 0.1, 0.2, 0.4, 0.8, 1.6])
+FIRST_SCALE = np.array([0.4])  # before there is evidence
+LENGTH = 0.3  # correlation length of neighbouring bins, in rank: flat between .2 and .5
+SMOOTH_SHARE = 0.9  # of the prior variance is smooth, the rest independent per bin
+LARGEST_EFFECT = 5.0  # bound of a table entry, in score units
+MEAN_HESS_STEP = 0.3  # of the way to a round's noisy mean Hessian
+LEAST_HESS = 0.02  # of the largest Hessian: lower bound of a bin's mean
+PAIR_HESS_EXCESS = 20.0  # a pair's cell may hold this much more than independence says
+
+# ---- forest
+FOREST_ROUNDS, FOREST_BATCH = 20, 15  # 300 trees in 20 passes: a batch shares one gradient
+FOREST_DEPTH = 5
+FOREST_RATE = 0.1
+FOREST_LEVELS = 16  # thresholds per feature to draw from, of equal noisy mass
+# part of the splits spread evenly over features; the rest follows released strength
+FOREST_EVEN = 0.2
+LARGEST_LEAF = 2.0  # bound of a Newton step before the rate
