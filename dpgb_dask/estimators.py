@@ -268,6 +268,11 @@ class _Boosting(BaseEstimator):  # type: ignore[misc]
         seed = self._seed()
         facts = self._facts(X, y, sample_weight)
         schema = facts.shape.schema
+        if self.ledger is not None and not schema.private:
+            raise PlanError(
+                "schema has private=False: its facts were read from data by schema='infer', so it cannot charge a"
+                " ledger account. Declare the facts from public knowledge."
+            )
         plan = self._plan(facts.shape.kind)
         source = read_source(facts.X, facts.y, facts.weight, schema, schema.unit_id)
         with _Bar(self.verbose, self.callbacks) as progress:
@@ -293,13 +298,17 @@ class _Boosting(BaseEstimator):  # type: ignore[misc]
         self.model_ = model
         self.privacy_report_ = report
         self.fit_id_ = report.fit_id
-        if schema.private:
+        if not self._infers():  # else scikit-learn's own checks set them
             self.n_features_in_ = schema.n_features
             self.feature_names_in_ = np.asarray(schema.names, dtype=object)
         if schema.target.classes:
             labels = list(schema.target.classes)
             uniform = len({type(label) for label in labels}) == 1
             self.classes_ = np.asarray(labels, dtype=None if uniform else object)
+
+    def _infers(self) -> bool:
+        """Return whether the schema is to be read from the data."""
+        return isinstance(self.schema, str) and self.schema == INFER
 
     def _budget(self) -> Budget:
         return Budget(epsilon=self.epsilon, delta=self.delta)
@@ -317,7 +326,7 @@ class _Boosting(BaseEstimator):  # type: ignore[misc]
             raise PlanError(
                 "noise=SeededNoise is for tests and not private: it cannot charge a ledger account."
             )
-        if isinstance(self.schema, str) and self.schema == INFER:
+        if self._infers():
             raise PlanError(
                 "schema='infer' reads the data and is not private: it cannot charge a ledger account."
             )
@@ -410,7 +419,7 @@ class _Boosting(BaseEstimator):  # type: ignore[misc]
         return Schema.from_dict(facts | {"unit_id": unit})
 
     def _facts(self, X: Any, y: Any, sample_weight: Any) -> _Facts:
-        if isinstance(self.schema, str) and self.schema == INFER:
+        if self._infers():
             if self.unit_id is not None:
                 raise PlanError(
                     f"unit_id={self.unit_id!r} needs a declared schema, not schema='infer'."
@@ -484,7 +493,7 @@ class _Boosting(BaseEstimator):  # type: ignore[misc]
     def _rows(self, X: Any) -> Any:
         """Check rows to predict; scikit-learn's own checks only for an inferred schema."""
         check_is_fitted(self)
-        if self.schema_.private:
+        if not self._infers():
             return X
         if is_dask_collection(X) or (isinstance(X, pd.DataFrame) and _has_text(X)):
             validate_data(self, X, reset=False, skip_check_array=True)

@@ -131,6 +131,21 @@ def test_parameters_are_refused_before_any_charge(
     check_refused(ledger, error, match, lambda: estimator.fit(features, labels), estimator)
 
 
+@pytest.mark.parametrize("form", ["object", "dict", "file", "unit"])
+def test_facts_read_from_data_charge_nothing_in_any_form(
+    ledger, binary_schema, features, labels, form, tmp_path
+):
+    inferred = Schema(binary_schema.features, classes=[0, 1], private=False)
+    inferred.save(tmp_path / "s.json")
+    given = {"dict": inferred.to_dict(), "file": tmp_path / "s.json"}.get(form, inferred)
+    unit = {"unit_id": "person", "max_rows_per_unit": 2} if form == "unit" else {}
+    estimator = DPGBClassifier(schema=given, ledger=ledger, account=ACCOUNT, **unit)
+    table = features.assign(person=range(len(features))) if unit else features
+    check_refused(
+        ledger, PlanError, "private=False", lambda: estimator.fit(table, labels), estimator
+    )
+
+
 def test_schema_files_that_cannot_be_read_are_refused(
     ledger, binary_schema, features, labels, tmp_path
 ):

@@ -242,6 +242,18 @@ def test_inferred_facts_warn_and_mark_the_model(features, labels):
     assert fitted.schema_.features["age"].integer
 
 
+def test_inferred_facts_given_again_still_mark_the_model(features, labels):
+    inferred = DPGBClassifier(schema="infer", **SEEDED).fit(features, labels).schema_
+    again = DPGBClassifier(schema=inferred).fit(features, labels)
+    assert not again.schema_.private
+    assert not again.privacy_report_.private
+    assert again.predict(features).shape == labels.shape
+    unit = DPGBClassifier(schema=inferred, unit_id="person", max_rows_per_unit=2)
+    unit.fit(features.assign(person=np.arange(len(features))), labels)
+    assert not unit.schema_.private
+    assert not unit.privacy_report_.private
+
+
 @pytest.mark.parametrize(
     ("weight", "match"),
     [(np.nan, "finite"), (-1.0, "negative"), (1e9, "at most 4096"), (0.0, "non-zero")],

@@ -91,7 +91,8 @@ class Schema:
     unit_id : str, optional
         Column that names the privacy unit; never a feature.
     private : bool
-        False when the facts were read from the data (``schema="infer"``).
+        False when the facts were read from the data (``schema="infer"``): kept by every copy and file, and no fit
+        under it can charge a ledger.
 
     Raises
     ------
@@ -180,6 +181,8 @@ class Schema:
         out["max_weight"] = self.max_weight
         if self.unit_id is not None:
             out["unit_id"] = self.unit_id
+        if not self.private:
+            out["private"] = False
         return out
 
     @classmethod
@@ -194,9 +197,12 @@ class Schema:
             raise SchemaError(
                 f"version={version!r} is newer than {VERSION}: update dpgb_dask to read this schema."
             )
-        known = {"version", "features", "target", "ignore", "max_weight", "unit_id"}
+        known = {"version", "features", "target", "ignore", "max_weight", "unit_id", "private"}
         if unknown := sorted(set(data) - known):
             raise SchemaError(f"Unknown keys {unknown} in the schema. Known: {sorted(known)}.")
+        private = data.get("private", True)
+        if not isinstance(private, bool):
+            raise SchemaError(f"private={private!r} must be true or false.")
         features, target = data.get("features"), data.get("target")
         if not isinstance(features, Mapping) or not isinstance(target, Mapping):
             raise SchemaError("A schema needs 'features' and 'target', each a JSON object.")
@@ -217,6 +223,7 @@ class Schema:
             ignore=data.get("ignore", ()),
             max_weight=data.get("max_weight", 1),
             unit_id=data.get("unit_id"),
+            private=private,
         )
         if schema.target.type != kind:
             raise SchemaError(
@@ -264,17 +271,14 @@ class Schema:
         return diagnose.check(self, X, y)
 
     def __eq__(self, other: object) -> bool:
-        return (
-            isinstance(other, Schema)
-            and self.to_dict() == other.to_dict()
-            and self.private == other.private
-        )
+        return isinstance(other, Schema) and self.to_dict() == other.to_dict()
 
     def __hash__(self) -> int:
         return hash(json.dumps(self.to_dict(), sort_keys=True, default=str))
 
     def __repr__(self) -> str:
-        return f"Schema({self.n_features} features, target={self.target.name!r}, type={self.target.type!r})"
+        mark = "" if self.private else ", private=False"
+        return f"Schema({self.n_features} features, target={self.target.name!r}, type={self.target.type!r}{mark})"
 
 
 def _finite(value: Any) -> float | None:

@@ -56,7 +56,7 @@ def save(file: ModelFile, path: str | Path) -> None:
         "version": VERSION,
         "estimator": file.estimator,
         "parameters": file.parameters,
-        "schema": _schema_to_dict(file.schema),
+        "schema": file.schema.to_dict(),
         "model": model_to_dict(file.model),
         "report": file.report.to_dict(),
     }
@@ -100,8 +100,7 @@ def load(path: str | Path) -> ModelFile:
             f"version={version!r} is newer than {VERSION}: update dpgb_dask to read this model."
         )
     try:
-        schema = Schema.from_dict({k: v for k, v in data["schema"].items() if k != "private"})
-        schema.private = bool(data["schema"]["private"])
+        schema = Schema.from_dict(data["schema"])
         model = model_from_dict(data["model"])
         parameters = dict(data["parameters"])
         report, estimator = data["report"], str(data["estimator"])
@@ -126,10 +125,6 @@ def _plain(value: Any) -> Any:
     raise SchemaError(
         f"A label of type {type(value).__name__} cannot be written to JSON. Use text, numbers or booleans."
     )
-
-
-def _schema_to_dict(schema: Schema) -> dict[str, Any]:
-    return {**schema.to_dict(), "private": schema.private}
 
 
 def model_to_dict(model: Model) -> dict[str, Any]:
