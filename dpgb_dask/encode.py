@@ -4,7 +4,9 @@ Out of bounds and ±inf fall in the outermost bin; NaN and what cannot be read a
 category is "other"; an unknown label or a missing target makes the row weigh nothing. Only structure raises.
 """
 
+import decimal
 import math
+import numbers as number_types
 from collections.abc import Iterable, Sequence
 from typing import Any, TypeAlias
 
@@ -22,6 +24,11 @@ Block: TypeAlias = (
     NDArray[Any] | pd.DataFrame | tuple[Any, ...]
 )  # a tuple holds 1-D columns in schema order
 Bins = Sequence[FeatureBins]
+
+# Types whose equality is exact and agrees with their hash: a set or a parser of such values can confuse no two of them.
+# Values of any other type never meet each other, as a foreign __eq__ may claim anything.
+PLAIN = frozenset({str, bytes, int, float, bool, type(None)})
+UNREADABLE = object()  # stands for a value that fails when it is read from its column
 
 
 # ---- structure -------------------------------------------------------------------------------------------------------
@@ -98,10 +105,7 @@ def check_columns(block: Any, schema: Schema, *, target: bool = False) -> tuple[
     dtypes: Sequence[Any]
     if isinstance(block, pd.DataFrame):
         dtypes = list(block.dtypes)
-        if any(isinstance(name, str) for name in block.columns):
-            positions = match_names(block.columns, schema)
-        else:  # a frame made from an array has numbers for names: match by position, as for arrays
-            positions = _match_width(len(dtypes), schema)
+        positions = _frame_positions(block, schema)
     elif isinstance(block, tuple):
         dtypes = [column.dtype for column in block]
         positions = _match_width(len(block), schema)
@@ -116,6 +120,13 @@ def check_columns(block: Any, schema: Schema, *, target: bool = False) -> tuple[
     return positions
 
 
+def _frame_positions(frame: pd.DataFrame, schema: Schema) -> tuple[int, ...]:
+    if any(isinstance(name, str) for name in frame.columns):
+        return match_names(frame.columns, schema)
+    # a frame made from an array has numbers for names: match by position, as for arrays
+    return _match_width(len(frame.columns), schema)
+
+
 def _match_width(width: int, schema: Schema) -> tuple[int, ...]:
     if width != schema.n_features:
         raise StructureError(
@@ -126,15 +137,16 @@ def _match_width(width: int, schema: Schema) -> tuple[int, ...]:
 
 
 def _check_numeric(name: str, dtype: Any, role: str) -> None:
-    if _family(dtype) in ("text", "other"):
+    # the family alone: a dtype's name may hold the length of the longest text
+    if (kind := family(dtype)) in ("text", "other"):
         raise SchemaError(
-            f"{role} {name!r} is declared numeric but its column has type {dtype}. "
+            f"{role} {name!r} is declared numeric but its column is of kind {kind!r}. "
             "Convert the column, or declare its categories."
         )
 
 
-def _family(dtype: Any) -> str:
-    """Return "number", "text", "object" (untyped: each value decides for itself) or "other" (dates, …)."""
+def family(dtype: Any) -> str:
+    """Return "number", "text", "object" (untyped: each value decides for itself) or "other" (dates, …) of a dtype."""
     if isinstance(dtype, pd.CategoricalDtype):
         return _categories_family(dtype.categories)
     if isinstance(dtype, pd.ArrowDtype) and str(dtype.pyarrow_dtype).startswith("dictionary"):
@@ -154,12 +166,13 @@ def _categories_family(categories: Any) -> str:
         return "object"
     if pd.api.types.is_object_dtype(categories.dtype):
         return "text" if all(isinstance(value, str) for value in categories) else "object"
-    return _family(categories.dtype)
+    return family(categories.dtype)
 
 
 # ---- rows ------------------------------------------------------------------------------------------------------------
 
 
+@np.errstate(all="ignore")
 def encode(block: Block, schema: Schema, bins: Bins) -> NDArray[np.uint8]:
     """Return the codes of a block.
 
@@ -174,7 +187,8 @@ def encode(block: Block, schema: Schema, bins: Bins) -> NDArray[np.uint8]:
 
     Privacy
     -------
-    Private side, or prediction. A total map: never raises or warns on a value.
+    Private side, or prediction. A total map: never raises or warns on a value, and each code depends on that value
+    alone, never on its neighbours.
     """
     columns = split_columns(block, schema)
     codes = np.empty((schema.n_features, n_rows(block)), np.uint8)
@@ -194,6 +208,7 @@ def encode(block: Block, schema: Schema, bins: Bins) -> NDArray[np.uint8]:
     return codes
 
 
+@np.errstate(all="ignore")
 def cells(block: Block, schema: Schema, grid: Grid) -> NDArray[np.uint16]:
     """Return the cell of every value in the public grid, as (m, n) uint16, C-order.
 
@@ -213,6 +228,7 @@ def cells(block: Block, schema: Schema, grid: Grid) -> NDArray[np.uint16]:
     return out
 
 
+@np.errstate(all="ignore")
 def encode_target(y: Any, schema: Schema) -> tuple[NDArray[Any], NDArray[np.bool_]]:
     """Return labels and which rows have one.
 
@@ -239,14 +255,18 @@ def encode_target(y: Any, schema: Schema) -> tuple[NDArray[Any], NDArray[np.bool
 
 
 def _target_steps(y: NDArray[Any], target: Target) -> tuple[NDArray[np.int32], NDArray[np.bool_]]:
+    y = y.astype(np.float64)
     valid = ~np.isnan(y)
-    value = np.clip(np.where(valid, y, target.low).astype(np.float64), target.low, target.high)
+    value = np.clip(np.where(valid, y, target.low), target.low, target.high)
     # halves, so that the range of two huge bounds does not overflow
     half = target.high / 2 - target.low / 2
     unit = (value / 2 - target.low / 2) / half  # in [0, 1]
-    return np.rint((2 * unit - 1) * SCORE_ONE).astype(np.int32), valid
+    steps = np.rint((2 * unit - 1) * SCORE_ONE)
+    # the bound that the sensitivity states, whatever the rounding above did
+    return np.clip(steps, -SCORE_ONE, SCORE_ONE).astype(np.int32), valid
 
 
+@np.errstate(all="ignore")
 def encode_weight(weight: Any, max_weight: int, weight_bits: int) -> NDArray[np.int32]:
     """Return weights in steps of ``2**-weight_bits``, rounded down, in [0, max_weight]; a bad weight is 0.
 
@@ -270,11 +290,14 @@ def n_rows(block: Block) -> int:
 
 
 def split_columns(block: Block, schema: Schema) -> list[Any]:
-    """Return the feature columns of a block in schema order, without copying."""
+    """Return the feature columns of a block in schema order, without copying.
+
+    Names are matched, dtypes are not looked at: those of one Dask partition may depend on its values.
+    """
     if isinstance(block, tuple):
         return list(block)
     if isinstance(block, pd.DataFrame):
-        return [block.iloc[:, k] for k in check_columns(block, schema)]
+        return [block.iloc[:, k] for k in _frame_positions(block, schema)]
     return [block[:, k] for k in range(block.shape[1])]
 
 
@@ -290,53 +313,92 @@ def _native(values: NDArray[Any]) -> NDArray[Any]:
     return values if values.dtype.isnative else values.astype(values.dtype.newbyteorder("="))
 
 
+def objects(column: Any) -> list[Any]:
+    """Return a column's values as Python objects: None where masked, `UNREADABLE` where reading one fails."""
+    if isinstance(column, np.ma.MaskedArray):
+        masked = np.ma.getmaskarray(column).tolist()
+        return [None if m else value for value, m in zip(objects(column.data), masked, strict=True)]
+    # tolist would make whole numbers of dates
+    read = list if getattr(column.dtype, "kind", "") in "Mm" else type(column).tolist
+    try:
+        return list(read(column))
+    except (
+        Exception
+    ):  # such as an Arrow date beyond Python's calendar: the others are read all the same
+        items = column.array if isinstance(column, pd.Series) else column
+        return [_item(items, k) for k in range(len(items))]
+
+
+def _item(items: Any, k: int) -> Any:
+    try:
+        return items[k]
+    except Exception:
+        return UNREADABLE
+
+
+def is_plain(values: Iterable[Any]) -> bool:
+    """Whether all values are of exactly the types in `PLAIN`, and text and bytes (whose hashes meet) are not mixed."""
+    types = set(map(type, values))
+    return types <= PLAIN and not types >= {str, bytes}
+
+
+def is_missing(value: Any) -> bool:
+    """Whether a value is None, NA, NaT or a NaN of any type; False if it cannot be told."""
+    try:
+        return value is None or value is pd.NA or bool(value != value)  # noqa: PLR0124
+    except Exception:
+        return False
+
+
+def is_real(value: Any) -> bool:
+    """Whether a value is a real number of Python, NumPy or `decimal`; a time span is not."""
+    real = isinstance(value, number_types.Real | decimal.Decimal | np.bool_)
+    return real and not isinstance(value, np.timedelta64)
+
+
 def numbers(column: Any) -> NDArray[Any]:
     """Return a column as float32 or float64; whatever is no number is NaN. Never raises or warns on a value."""
     dtype = column.dtype
     if isinstance(dtype, pd.CategoricalDtype):
-        values = np.append(_parse(np.asarray(column.cat.categories, dtype=object)), np.nan)
+        values = np.append(_parse(objects(column.cat.categories)), np.nan)
         out = values[column.cat.codes.to_numpy()]  # code -1 is the NaN at the end
     elif isinstance(column, np.ma.MaskedArray):
         out = numbers(column.data)
         mask = np.ma.getmaskarray(column)
         out = np.where(mask, out.dtype.type(np.nan), out) if mask.any() else out
-    elif isinstance(dtype, np.dtype):
+    elif isinstance(dtype, np.dtype) and dtype.kind in "biuf":
         out = _plain_numbers(column.to_numpy() if isinstance(column, pd.Series) else column)
-    elif pd.api.types.is_numeric_dtype(dtype) or pd.api.types.is_bool_dtype(dtype):
+    elif not isinstance(dtype, np.dtype) and family(dtype) == "number" and not _is_decimal(dtype):
         out = np.asarray(column.to_numpy(dtype=np.float64, na_value=np.nan))
     else:
-        out = _parse(column.to_numpy(dtype=object))
+        out = _parse(objects(column))
     return out
 
 
 def _plain_numbers(values: NDArray[Any]) -> NDArray[Any]:
-    """Return a NumPy column as float32 or float64."""
-    kind, size = values.dtype.kind, values.dtype.itemsize
-    if kind == "f" and size in (4, 8):
+    """Return a NumPy column of numbers as float32 or float64."""
+    if values.dtype.kind == "f" and values.dtype.itemsize in (4, 8):
         return _native(values)
-    if kind in "biuf":
-        with np.errstate(over="ignore"):  # a long double may exceed float64: ±inf, the bound
-            return np.asarray(values.astype(np.float64))
-    return _parse(np.asarray(values, dtype=object))
+    return np.asarray(values.astype(np.float64))
 
 
-def _parse(values: NDArray[np.object_]) -> NDArray[np.float64]:
+def _parse(values: list[Any]) -> NDArray[np.float64]:
     """Read each object as a number, NaN if it is none."""
-    try:
-        parsed = np.asarray(pd.to_numeric(values, errors="coerce"))
-        if parsed.dtype.kind in "biuf":
-            return parsed.astype(np.float64)
-    except Exception:
-        pass  # an integer beyond float64, an exotic object: read one by one, by the same rules
+    if is_plain(values):
+        try:
+            parsed = np.asarray(pd.to_numeric(np.array(values, dtype=object), errors="coerce"))
+            if parsed.dtype.kind in "biuf":
+                return parsed.astype(np.float64)
+        except Exception:
+            pass  # an integer beyond float64: read one by one, by the same rules
     return np.array([_parse_one(value) for value in values], dtype=np.float64)
 
 
 def _parse_one(value: Any) -> float:
-    cell = np.empty(1, dtype=object)
-    cell[0] = value
     try:
-        parsed = pd.to_numeric(cell, errors="coerce")[0]
-        return math.nan if isinstance(parsed, complex) else float(parsed)
+        if isinstance(value, str | bytes):
+            return float(pd.to_numeric(np.array([value], dtype=object), errors="coerce")[0])
+        return float(value) if is_real(value) else math.nan
     except OverflowError:  # an integer beyond every float: the bound
         return math.inf if value > 0 else -math.inf
     except Exception:  # a total map: an object may fail in its own way when it is read as a number
@@ -346,25 +408,25 @@ def _parse_one(value: Any) -> float:
 def category_cells(column: Any, categories: Sequence[Any]) -> NDArray[np.uint16]:
     """Return each value's place in ``categories``; K for any other value, K + 1 for a missing one.
 
-    Values match as Python compares them: ``1``, ``1.0`` and ``True`` are the same category.
+    Values match as Python compares them: ``1``, ``1.0`` and ``True`` are the same category. None, NaN and NA are
+    missing, also where they are listed as a category.
     """
     n = len(categories)
-    place = {category: k for k, category in enumerate(categories)}
+    place = {
+        _text(category): k for k, category in enumerate(categories) if not is_missing(category)
+    }
     dtype = column.dtype
     if isinstance(dtype, pd.CategoricalDtype):
-        table = _places(np.asarray(column.cat.categories, dtype=object), place)
+        table = _places(objects(column.cat.categories), place, n)
         return np.append(table, np.uint16(n + 1))[column.cat.codes.to_numpy()]
-    if _family(dtype) == "number" and not _is_decimal(dtype):
+    if family(dtype) == "number" and not _is_decimal(dtype):
         return _number_cells(column, categories)
-    if isinstance(column, np.ma.MaskedArray):
-        out = category_cells(column.data, categories)
-        return np.where(np.ma.getmaskarray(column), np.uint16(n + 1), out)
-    try:
-        values = column if isinstance(dtype, np.dtype) else column.array
+    values = getattr(column, "array", column)
+    if family(dtype) == "text" and isinstance(values, pd.arrays.ArrowExtensionArray):
+        # text alone, which Arrow compares byte for byte
         codes, uniques = pd.factorize(values)
-    except Exception:  # something that cannot be hashed is in the column
-        return _places(np.asarray(column, dtype=object), place)
-    return np.append(_places(np.asarray(uniques, dtype=object), place), np.uint16(n + 1))[codes]
+        return np.append(_places(objects(uniques), place, n), np.uint16(n + 1))[codes]
+    return _places(objects(column), place, n)
 
 
 def _is_decimal(dtype: Any) -> bool:
@@ -375,9 +437,8 @@ def _number_cells(column: Any, categories: Sequence[Any]) -> NDArray[np.uint16]:
     """Look numbers up among the categories that are numbers."""
     n = len(categories)
     values = numbers(column).astype(np.float64)
-    known = [
-        (float(c), k) for k, c in enumerate(categories) if isinstance(c, int | float | np.number)
-    ]
+    known = [(_parse_one(c), k) for k, c in enumerate(categories) if is_real(c)]
+    known = [(number, k) for number, k in known if not math.isnan(number)]
     out = np.full(len(values), n, np.uint16)
     if known:
         key, cell = (np.array(part) for part in zip(*sorted(known), strict=True))
@@ -388,18 +449,24 @@ def _number_cells(column: Any, categories: Sequence[Any]) -> NDArray[np.uint16]:
     return out
 
 
-def _places(values: NDArray[np.object_], place: dict[Any, int]) -> NDArray[np.uint16]:
-    return np.array([_place(value, place) for value in values], dtype=np.uint16)
+def _places(values: list[Any], place: dict[Any, int], n: int) -> NDArray[np.uint16]:
+    """Return the place of each value, by its own comparisons with the categories and no other value's."""
+    if is_plain(values):
+        table = {value: _place(value, place, n) for value in set(values)}
+        return np.fromiter(map(table.__getitem__, values), np.uint16, len(values))
+    return np.array([_place(value, place, n) for value in values], dtype=np.uint16)
 
 
-def _place(value: Any, place: dict[Any, int]) -> int:
-    """Place of one value; bytes are read as UTF-8, as fixed-width text in Zarr is."""
-    if isinstance(value, bytes):
-        value = value.decode("utf-8", errors="replace")
+def _place(value: Any, place: dict[Any, int], n: int) -> int:
+    """Place of one value."""
+    if is_missing(value):
+        return n + 1
     try:
-        if value in place:
-            return place[value]
-        missing = value is None or value is pd.NA or bool(value != value)  # noqa: PLR0124
+        return place.get(_text(value), n)
     except Exception:  # cannot be hashed or compared, each object in its own way: no category
-        missing = False
-    return len(place) + 1 if missing else len(place)
+        return n
+
+
+def _text(value: Any) -> Any:
+    """Read bytes as UTF-8, as fixed-width text in Zarr is; leave anything else."""
+    return value.decode("utf-8", errors="replace") if isinstance(value, bytes) else value

@@ -1,6 +1,11 @@
 """Row block → codes: every value has a place, only structure raises."""
 
+import datetime
 import decimal
+import fractions
+import uuid
+from dataclasses import replace
+from functools import partial
 
 import numpy as np
 import pandas as pd
@@ -301,13 +306,25 @@ class Hostile:
     __eq__ = __hash__ = __float__ = __int__ = __str__ = fail
 
 
+class EqualsAll:
+    """A value that claims to be any other."""
+
+    def __eq__(self, other):
+        return True
+
+    def __hash__(self):
+        return hash("a")
+
+
 WILD = [
     *(None, NAN, pd.NA, pd.NaT, 1, 1.5, True, "a", "1", " 2", "1e5", "\x00", "\ud800", b"a", b"\xff"),
     *(10**400, -(10**400), 2**63, 2**64, 1j, "9" * 500, "-inf", "nan", [1], {}, (1, 2), len, ...),
     *(decimal.Decimal("NaN"), decimal.Decimal("sNaN"), decimal.Decimal("1e999999")),
     *(np.datetime64("NaT"), np.datetime64("2020"), np.timedelta64(1, "s"), pd.Timestamp("2020")),
     *(np.float16(np.inf), np.int8(3), np.str_("a"), np.bytes_(b"a"), np.bool_(True), np.arange(2)),
-    *(pd.Interval(0, 1), pd.Period("2020"), Hostile()),
+    *(pd.Interval(0, 1), pd.Period("2020"), Hostile(), EqualsAll(), np.array([NAN]), "a\x00"),
+    *("'\\ud800'", np.str_("7"), np.int64(2**53 + 1), 2.0**53, fractions.Fraction(1, 3), 0.0, -1),
+    *(uuid.UUID(int=3), (1.0, 2), datetime.date(2020, 1, 1), np.datetime64(0, "as"), 10**5000),
 ]  # fmt: skip
 
 
@@ -318,16 +335,43 @@ def objects(values):
     return out
 
 
-@pytest.mark.parametrize(
-    "read",
-    [
-        numbers,
-        lambda column: category_cells(column, ("a", 1, 2.5)),
-        lambda column: hash_units(column, bytes(32)),
-    ],
-    ids=["numbers", "categories", "units"],
-)
-def test_any_object_has_a_place_that_its_neighbours_do_not_change(read):
+CATEGORY_LISTS = [
+    ("a", 1, 2.5),
+    ("a", "b", None),
+    (0, 1, NAN),
+    (pd.NA, "a", pd.NaT),
+    ("\ud800", b"a", "1"),
+    (True, False, 10**400),
+    ((1, 2), decimal.Decimal("2.5"), 2**53),
+]
+READERS = {
+    "numbers": numbers,
+    "units": lambda column: hash_units(column, bytes(32)),
+    **{str(k): partial(category_cells, categories=c) for k, c in enumerate(CATEGORY_LISTS)},
+}
+
+
+def check_equal(one, other):
+    if one.dtype.kind == "f":
+        np.testing.assert_array_equal(one, other)
+    else:
+        assert one.tolist() == other.tolist()
+
+
+@pytest.mark.parametrize("name", READERS)
+def test_no_value_changes_the_place_of_others(name):
+    read = READERS[name]
+    columns = [[v, v] for v in WILD] + [[v, 1.0, v, "a", None] for v in WILD]
+    for values in columns:
+        alone = read(objects(values))
+        for value in WILD:
+            check_equal(read(objects([*values, value]))[:-1], alone)
+            check_equal(read(objects([value, *values]))[1:], alone)
+
+
+@pytest.mark.parametrize("name", READERS)
+def test_any_object_has_a_place_that_its_neighbours_do_not_change(name):
+    read = READERS[name]
     alone = [read(objects([value]))[0] for value in WILD]
     rng = np.random.default_rng(0)
     for _ in range(100):
@@ -335,3 +379,92 @@ def test_any_object_has_a_place_that_its_neighbours_do_not_change(read):
         together = read(objects([WILD[k] for k in chosen]))
         for value, k in zip(together, chosen, strict=True):
             assert value == alone[k] or (value != value and alone[k] != alone[k])
+
+
+@pytest.mark.parametrize("value", [np.array(3.0), np.array(NAN), np.array([1.0])], ids=repr)
+def test_an_array_in_a_cell_is_no_number(value):
+    assert np.isnan(numbers(objects([value]))).all()
+    assert np.isnan(numbers(objects([value, -1]))[0])
+
+
+@pytest.mark.parametrize("missing", [None, NAN, pd.NA], ids=repr)
+def test_a_missing_value_is_missing_even_where_it_is_listed(missing):
+    categories = ("a", missing, 1)
+    for values in ([missing, "a"], [missing, "a", [1]], [missing, "a", pd.Timestamp(0)]):
+        assert category_cells(objects(values), categories)[:2].tolist() == [4, 0]
+    assert category_cells(np.array([NAN, 1.0]), categories).tolist() == [4, 2]
+    assert category_cells(pd.Series(["a", None], dtype="str"), categories).tolist() == [0, 4]
+    _, valid = encode_target(objects([missing, "a"]), Schema({"x": (0, 1)}, classes=categories))
+    assert valid.tolist() == [False, True]
+
+
+def test_a_date_that_python_cannot_hold_is_another_category():
+    column = pd.Series(pd.arrays.ArrowExtensionArray(pa.array([0, 2**31 - 1], pa.date32())))
+    categories = (datetime.date(1970, 1, 1), "a")
+    assert category_cells(column, categories).tolist() == [0, 2]
+    hash_units(column, bytes(32))
+
+
+@pytest.mark.parametrize(
+    "column",
+    [
+        pd.Categorical(["1", "x"]),
+        pd.array(["1", "x"], "str"),
+        np.array(["2020", "2021"], "datetime64[ns]"),
+        np.array([1j, 2]),
+    ],
+    ids=lambda c: str(c.dtype),
+)
+def test_dtypes_of_rows_are_not_structure(column):
+    """One partition's dtype may depend on its values; only that of the whole is checked, up front."""
+    frame = pd.DataFrame({"x": column})
+    assert encode(frame, ONE, BINS).tolist()[0][1] == 4
+    assert cells(frame, ONE, Grid.of(ONE, FINE)).shape == (1, 2)
+    with pytest.raises(SchemaError):
+        check_columns(frame, ONE)
+
+
+def test_messages_name_the_kind_of_a_column_not_its_length():
+    text = np.full((3, 2), "secret-4711")
+    with pytest.raises(SchemaError, match="kind 'text'") as caught:
+        check_columns(text, SCHEMA)
+    assert "11" not in str(caught.value)
+
+
+SIGNALLING = {
+    "float16": np.array([0x7D00] * 2, np.uint16).view(np.float16),
+    "float32": np.array([0x7FA00000] * 2, np.uint32).view(np.float32),
+    "float64": np.array([0x7FF4000000000000] * 2, np.uint64).view(np.float64),
+    "longdouble": np.array(["1e4000", "nan"], np.longdouble),
+    "infinite": np.array([np.inf, -np.inf], np.float32),
+    "object": np.array([np.longdouble("1e4000"), np.float32(1)], object),
+}
+
+
+@pytest.mark.parametrize("name", SIGNALLING)
+def test_no_float_warns(name):
+    x = SIGNALLING[name]
+    schema = Schema({"x": (0, 1), "c": [0, 1]}, target_bounds=(-1e300, 1e300))
+    labels = Schema({"x": (0, 1)}, classes=[0, 1])
+    bins = (FeatureBins(EDGES, None, 5), FeatureBins(None, np.arange(4, dtype=np.uint8), 4))
+    with np.errstate(all="raise"):
+        for block in (np.stack([x, x], axis=1), pd.DataFrame({"x": x, "c": x}), (x, x)):
+            encode(block, schema, bins)
+            cells(block, schema, Grid.of(schema, FINE))
+        encode_target(x, schema)
+        encode_target(x, labels)
+        encode_weight(x, 3, 2)
+
+
+@pytest.mark.parametrize("bounds", [(0, 5e-324), (-5e-324, 5e-324), (1e-310, 2e-310)])
+def test_target_bounds_too_close_to_scale_are_refused(bounds):
+    with pytest.raises(SchemaError, match="closer"):
+        Schema({"x": (0, 1)}, target_bounds=bounds)
+
+
+@pytest.mark.parametrize("bounds", [(0, 5e-308), (1.0, np.nextafter(1.0, 2)), (-1.7e308, 1.7e308)])
+def test_target_steps_never_exceed_their_bound(bounds):
+    schema = Schema({"x": (0, 1)}, target_bounds=(0, 1))
+    schema.target = replace(schema.target, low=bounds[0], high=bounds[1])
+    steps, _ = encode_target(np.array([*bounds, 0, np.inf, -np.inf, 1e300, NAN]), schema)
+    assert np.abs(steps.astype(np.int64)).max() <= 65536

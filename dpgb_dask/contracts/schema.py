@@ -5,6 +5,7 @@ The JSON form is ``Schema.to_dict()`` (DESIGN §8). Everything here is public; n
 
 import json
 import math
+import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -89,7 +90,7 @@ class Schema:
     max_weight : int
         Largest sample weight; larger ones are clipped to it. Multiplies the sensitivity.
     unit_id : str, optional
-        Column that names the privacy unit; never a feature.
+        Column that names the privacy unit; never a feature. A row without one weighs nothing.
     private : bool
         False when the facts were read from the data (``schema="infer"``): kept by every copy and file, and no fit
         under it can charge a ledger.
@@ -361,6 +362,10 @@ def _target(name: str, classes: Sequence[Any] | None, bounds: tuple[Any, Any] | 
     if low is None or high is None or low >= high:
         raise SchemaError(
             "target_bounds must be two finite numbers, low below high, from public knowledge."
+        )
+    if high / 2 - low / 2 < sys.float_info.min:  # targets are scaled by it: it must not underflow
+        raise SchemaError(
+            "target_bounds are closer than floats can be scaled by. Give wider bounds."
         )
     return Target(name, "numeric", (), low, high)
 

@@ -13,7 +13,7 @@ import zarr
 from dask.base import is_dask_collection, optimize
 
 from dpgb_dask.contracts.schema import Schema
-from dpgb_dask.encode import Block, check_columns, match_names, n_rows
+from dpgb_dask.encode import Block, check_columns, family, match_names, n_rows
 from dpgb_dask.errors import PlanError, SchemaError, StructureError, UnsupportedCollectionError
 
 CHUNK_ROWS = (
@@ -283,13 +283,8 @@ def _meta(data: Any) -> Any:
 
 
 def _check_weight(weight: Any) -> None:
-    meta = _meta(weight)
-    if (
-        meta.dtype != object
-        and not pd.api.types.is_numeric_dtype(meta.dtype)
-        and meta.dtype.kind != "b"
-    ):
-        raise StructureError(f"sample_weight has type {meta.dtype}: weights are numbers.")
+    if (kind := family(_meta(weight).dtype)) in ("text", "other"):
+        raise StructureError(f"sample_weight is of kind {kind!r}: weights are numbers.")
 
 
 # ---- chunks ----------------------------------------------------------------------------------------------------------

@@ -2,13 +2,17 @@
 
 A unit with R rows gets ``⌊2**r · min(1, K / R)⌋`` steps for each of them, K the largest weight of a unit: all its rows
 together weigh at most K. Units are known by keyed hashes of 128 bits, so that no two of them meet.
+
+A row without a unit weighs nothing: rows of several people that counted as one unit would weigh more when one of them
+left. So does a row whose unit has no exact name: a unit is a text, a number, a date, a UUID, or a tuple of these.
 """
 
 import datetime
 import decimal
 import hashlib
 import math
-import numbers
+import uuid
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,10 +21,16 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from dpgb_dask.contracts.plan import Shape
-from dpgb_dask.encode import one_column
+from dpgb_dask.encode import is_missing, is_plain, is_real, objects, one_column
 
-NUMBER: tuple[type, ...] = (numbers.Real, decimal.Decimal, np.bool_)
 HASH = np.dtype([("high", "<u8"), ("low", "<u8")])
+NO_UNIT = np.zeros((), HASH)[
+    ()
+]  # of rows that weigh nothing; no unit has it, but with probability 2**-128
+MAX_EXPONENT = 400  # of a decimal: above, its digits as a whole number could fill the memory
+TIMES = frozenset(
+    {"Y", "M", "W", "D", "h", "m", "s", "ms", "us", "ns"}
+)  # dates that `pd.Timestamp` holds exactly
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -47,57 +57,87 @@ class UnitCounts:
 
         Privacy
         -------
-        Private side. Integer division rounds down: R · ⌊K · 2**r / R⌋ <= K · 2**r, the bound of a whole unit.
+        Private side. Integer division rounds down: R · ⌊K · 2**r / R⌋ <= K · 2**r, the bound of a whole unit. Rows
+        without a unit weigh 0.
         """
         rows = self.rows[np.searchsorted(self.units, units)]
         one, most = 1 << shape.weight_bits, shape.max_weight << shape.weight_bits
-        return np.minimum(one, most // rows).astype(np.int32)
+        return np.where(units == NO_UNIT, 0, np.minimum(one, most // rows)).astype(np.int32)
 
 
 def hash_units(column: Any, key: bytes) -> NDArray[np.void]:
-    """Return a keyed hash of every row's unit; all rows without a unit are one unit. Never raises on a value."""
-    column = one_column(column)
-    try:
-        codes, uniques = pd.factorize(column if isinstance(column, np.ndarray) else column.array)
-        values = np.asarray(uniques, dtype=object)
-    except Exception:  # something that cannot be hashed is in the column
-        values = np.asarray(column, dtype=object)
-        codes = np.arange(len(values))
-    digests = [_digest(value, key) for value in values] + [_digest(None, key)]  # code -1: missing
-    return np.frombuffer(b"".join(digests), HASH)[codes]
+    """Return a keyed hash of every row's unit, `NO_UNIT` where it has none. Never raises on a value.
+
+    Privacy
+    -------
+    Private side. A row's hash depends on its own value alone; values that Python calls equal (5, 5.0, Decimal(5)) are
+    one unit, as are a text and its UTF-8 bytes, and a time in two time zones.
+    """
+    values = objects(one_column(column))
+    if is_plain(values):
+        known = {value: _digest(value, key) for value in set(values)}
+        digests = [known[value] for value in values]
+    else:
+        digests = [_digest(value, key) for value in values]
+    return np.frombuffer(b"".join([*digests, NO_UNIT.tobytes()]), HASH)[:-1]
 
 
 def _digest(value: Any, key: bytes) -> bytes:
     try:
-        name = _canonical(value)
-    except Exception:  # a total map: what cannot even be written down is one unit
-        name = b"o"
+        name = _name(value)
+    except Exception:  # a total map: what cannot be written down exactly is no unit
+        name = None
+    if name is None:
+        return bytes(NO_UNIT.tobytes())
     return hashlib.blake2b(name, key=key, digest_size=16, person=b"dpgb-unit").digest()
 
 
-def _canonical(value: Any) -> bytes:
-    """Write a value as bytes that do not depend on its type: equal values (5, 5.0, Decimal(5)) are one unit."""
-    if isinstance(value, str | bytes):
-        return b"s" + (value if isinstance(value, bytes) else _utf8(value))
-    if value is None or value is pd.NA or bool(value != value):  # noqa: PLR0124
-        return b"m"
-    if isinstance(value, np.datetime64 | datetime.date):
-        return b"d" + _utf8(pd.Timestamp(value).isoformat())
-    if isinstance(value, complex) and value.imag == 0:
-        value = value.real
-    if isinstance(value, NUMBER) and not isinstance(value, np.timedelta64):
-        return _number_name(value)
-    return b"o" + _utf8(str(value))
+def _name(value: Any) -> bytes | None:
+    """Write a value as bytes that tell it from every other value; None if it is missing or no such bytes are known."""
+    if is_missing(value):
+        return None
+    for kind, write in WRITERS:
+        if isinstance(value, kind):
+            return write(value)
+    return _number_name(value) if is_real(value) else None
 
 
-def _number_name(value: Any) -> bytes:
-    if math.isfinite(value) and value == int(value):
-        return b"n%d" % int(value)
-    return b"f" + _utf8(float(value).hex())
+def _tuple_name(values: tuple[Any, ...]) -> bytes | None:
+    names = [_name(value) for value in values]
+    written = [b"%d:" % len(name) + name for name in names if name is not None]
+    return b"t" + b"".join(written) if len(written) == len(names) else None
 
 
-def _utf8(text: str) -> bytes:
-    return text.encode("utf-8", errors="surrogatepass")
+def _date_name(value: Any) -> bytes | None:
+    if isinstance(value, np.datetime64) and np.datetime_data(value.dtype)[0] not in TIMES:
+        return None
+    stamp = pd.Timestamp(value)
+    if stamp.tzinfo is not None:
+        stamp = stamp.tz_convert("UTC")
+    return b"d" + stamp.isoformat().encode()
+
+
+def _number_name(value: Any) -> bytes | None:
+    """Write a number as a fraction, which is exact for every type."""
+    if value in (math.inf, -math.inf):
+        return b"+inf" if value > 0 else b"-inf"
+    if isinstance(value, decimal.Decimal) and abs(value.adjusted()) > MAX_EXPONENT:
+        return None
+    exact = value.item() if isinstance(value, np.generic) else value
+    parts = exact.as_integer_ratio()
+    top, bottom = (
+        part.to_bytes(part.bit_length() // 8 + 1, "little", signed=True) for part in parts
+    )
+    return b"n%d:" % len(top) + top + bottom
+
+
+WRITERS: tuple[tuple[Any, Callable[[Any], bytes | None]], ...] = (
+    (str, lambda text: b"s" + text.encode("utf-8", errors="surrogatepass")),
+    (bytes, lambda text: b"s" + text),
+    (uuid.UUID, lambda name: b"u" + name.bytes),
+    (tuple, _tuple_name),
+    ((np.datetime64, datetime.date), _date_name),
+)
 
 
 def count_units(column: Any, key: bytes) -> UnitCounts:

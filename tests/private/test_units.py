@@ -1,5 +1,10 @@
 """Privacy units: all rows of one weigh at most K together, however they are spread over chunks."""
 
+import datetime
+import decimal
+import fractions
+import uuid
+
 import numpy as np
 import pandas as pd
 import pytest
@@ -11,9 +16,10 @@ from dpgb_dask.private import ingest
 from dpgb_dask.private.ingest import read_source
 from dpgb_dask.private.quantize import sensitivity
 from dpgb_dask.private.rounds import open_rounds
-from dpgb_dask.private.units import add_unit_counts, count_units, hash_units
+from dpgb_dask.private.units import NO_UNIT, add_unit_counts, count_units, hash_units
 
 K, BITS = 2, 4
+NAN = np.nan
 
 
 def answers(kind, table, y, name, model=None):
@@ -80,13 +86,77 @@ def test_values_name_the_same_unit_in_any_type():
     assert hash_units(np.array([5]), bytes(32)).tolist() != hashes[0][:1]
 
 
-def test_every_value_names_a_unit():
-    values = np.array([None, np.nan, pd.NA, "a", b"a", 1, 0.5, [1], np.inf, pd.NaT], object)
-    first = hash_units(values, KEY)
-    assert first[0] == first[1] == first[2] == first[9]
-    assert first[3] == first[4]
-    assert len(np.unique(first)) == 6
-    np.testing.assert_array_equal(first[3:7], hash_units(values[3:7], KEY))
+NAMES = [
+    *("a", "1", 1, 0.5, np.float32(0.1), 0.1, 2**53, 2**53 + 1, 10**5000, 10**5000 + 1, np.inf),
+    *(-np.inf, decimal.Decimal("0.1"), fractions.Fraction(1, 3), (1,), (1, 2), (12,), ("1",)),
+    *(datetime.date(2020, 1, 1), np.datetime64("2020-01-02"), pd.Timestamp(1), uuid.UUID(int=1)),
+]
+NO_NAMES = [
+    *(None, NAN, pd.NA, pd.NaT, np.datetime64("NaT"), decimal.Decimal("NaN"), (None, 1), [1], {}),
+    *(np.arange(5000), np.where(np.arange(5000) == 2500, -1, np.arange(5000)), object(), 1j),
+    *(decimal.Decimal("sNaN"), decimal.Decimal("1e999999999"), np.datetime64(1, "as"), len),
+]
+
+
+def objects(values):
+    out = np.empty(len(values), object)
+    for k, value in enumerate(values):
+        out[k] = value
+    return out
+
+
+def test_every_name_is_another_unit_and_what_has_none_is_no_unit():
+    hashes = hash_units(objects(NAMES + NO_NAMES), KEY)
+    named = hashes[: len(NAMES)]
+    assert len(np.unique(named)) == len(NAMES)
+    assert (named != NO_UNIT).all()
+    assert (hashes[len(NAMES) :] == NO_UNIT).all()
+
+
+@pytest.mark.parametrize(
+    "equal",
+    [
+        ["a", b"a", np.str_("a")],
+        [5, 5.0, np.int8(5), decimal.Decimal(5), fractions.Fraction(5)],
+        [1, True, np.bool_(True)],
+        [0.0, -0.0, 0],
+        [(1, "a"), (1.0, b"a"), (True, "a")],
+        [datetime.date(2020, 1, 1), pd.Timestamp("2020"), np.datetime64("2020", "D")],
+        [pd.Timestamp("2020", tz="UTC"), pd.Timestamp("2020-01-01 01:00", tz="Europe/Paris")],
+    ],
+    ids=str,
+)
+def test_equal_values_are_one_unit(equal):
+    assert len(np.unique(hash_units(objects(equal), KEY))) == 1
+
+
+def test_times_name_the_same_unit_in_any_type():
+    columns = [np.array(["2020-01-01", "NaT"], f"datetime64[{u}]") for u in ("D", "s", "us", "ns")]
+    columns += [pd.Series(columns[1]), pd.Series(columns[3]), pd.Series(columns[3]).astype(object)]
+    hashes = [hash_units(column, KEY).tolist() for column in columns]
+    assert all(h == hashes[0] for h in hashes)
+    assert hashes[0][1] == NO_UNIT.tolist() != hashes[0][0]
+
+
+def test_masked_rows_have_no_unit():
+    hashes = hash_units(np.ma.masked_array([1, 2], [False, True]), KEY)
+    assert hashes.tolist() == [hash_units(np.array([1]), KEY).tolist()[0], NO_UNIT.tolist()]
+
+
+@pytest.mark.parametrize("bad", [None, NAN, [1], np.arange(5000), decimal.Decimal("sNaN")], ids=str)
+@pytest.mark.parametrize("name", ["count", "fine", "main"])
+def test_rows_without_a_unit_weigh_nothing(bad, name):
+    """They may belong to many people: as one unit, each would weigh more when others left."""
+    table, y = table_of("binary")
+    table = table.astype({"person": object})
+    unnamed = pd.concat([table.iloc[[4]]] * 20)
+    unnamed["person"] = pd.Series(objects([bad] * 20), index=unnamed.index, dtype=object)
+    more = pd.concat([table, unnamed])
+    model = model_of("binary")
+    np.testing.assert_array_equal(
+        answers("binary", more, np.append(y, [1.0] * 20), name, model),
+        answers("binary", table, y, name, model),
+    )
 
 
 def test_counts_add_up():
