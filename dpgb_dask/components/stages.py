@@ -393,19 +393,19 @@ class Start:
     def _divide(state: State) -> State:
         """Spread what is left over the later stages by public rules."""
         kind = state.shape.kind
-        reserve = 0
-        if kind == "numeric":
-            reserve = (constants.RESIDUAL_REFRESHES - 1) * int(state.notes["start_price"])
-        left = max(state.left - reserve, 0)
+        scale = int(state.notes["start_price"]) if kind == "numeric" else 0
         signal = schedules.pair_signal(
             kind,
             state.shape.n_features,
             state.n_rows / state.shape.max_weight,
             float(np.mean(state.notes["totals"].hess)),
             state.notes.get("clip", constants.CLIP),
-            left / PRICE_ONE,
+            max(state.left - (constants.RESIDUAL_REFRESHES - 1) * scale, 0) / PRICE_ONE,
         )
-        split = schedules.split_budget(kind, signal, left)
+        # each stage that runs begins with, or has, one more release of the residual scale
+        run = schedules.split_budget(kind, signal, state.left)
+        refreshes = 1 + (run.screen > 0) + (run.forest > 0)
+        split = schedules.split_budget(kind, signal, max(state.left - refreshes * scale, 0))
         return replace(state, notes={**state.notes, "split": split, "signal": signal})
 
 
