@@ -130,6 +130,8 @@ def total_price(epsilon: float, delta: float) -> int:
 
 def epsilon_within(price: int, delta: float) -> float:
     """Return the largest ε, to 12 digits, for which a fit at δ costs at most ``price``; 0 if there is none."""
+    if price <= 0:
+        return 0.0
     # a float above the true μ, so that the bracket below holds the answer
     high = epsilon_of(math.sqrt(price / PRICE_ONE) * (1 + 1e-9), delta * float(1 - SLACK)) * (
         1 + 1e-6

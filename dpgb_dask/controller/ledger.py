@@ -471,14 +471,49 @@ class Ledger:
     def open_round(
         self, fit_id: str, lease: str, position: int, opened: Opened, price: int
     ) -> None:
-        """Record that a round's sums are opened, before anything is made of them."""
+        """Record that a round's sums are opened, before anything is made of them.
+
+        Recording the newest round once more, with the same sums, changes nothing.
+
+        Raises
+        ------
+        LedgerError
+            If the round does not follow the newest one: a copy of the controller opened it, or another one.
+        BudgetExceededError
+            If all rounds together would cost more than the fit reserved.
+
+        Privacy
+        -------
+        The filter of accounting.py, kept where every process sees it: Σ price of opened rounds <= what was reserved,
+        and one vector of sums for each position.
+        """
         with self._transaction() as book:
             fit = book.leased(fit_id, lease)
+            last, spent = -1, 0
+            if (newest := book.newest_opened(fit_id)) is not None:
+                last, spent = int(newest["position"]), int(newest["spent"])
+                if position == last and opened == Opened(newest["query_id"], newest["seal"]):
+                    return
+            if position != last + 1:
+                raise LedgerError(
+                    f"Release {position} of fit_id={fit_id!r} does not follow the newest one that was opened: another"
+                    " process goes on with this fit. Stop here."
+                )
+            spent += price
+            if spent > int(fit["price"]):
+                raise BudgetExceededError(
+                    f"Release {position} of fit_id={fit_id!r} would cost more than the fit reserved; nothing was"
+                    " opened.\n"
+                    f"  reserved   {fit['price']}\n"
+                    f"  would be   {spent}\n"
+                    "Amounts are 2**-64 of μ²."
+                )
             body = {
                 "position": position,
                 "query_id": opened.query_id,
                 "seal": opened.seal,
                 "price": str(price),
+                "spent": str(spent),
             }
             book.append("OPENED", fit["account"], fit_id, body)
 
@@ -724,11 +759,19 @@ class _Book:
             Entry(r.seq, r.kind, r.account, r.fit_id, r.at, json.loads(r.body)) for r in rows
         )
 
+    def newest_opened(self, fit_id: str) -> dict[str, Any] | None:
+        """Return the body of a fit's newest OPENED entry; it holds the sum of prices so far."""
+        ours = (_entries.c.fit_id == fit_id) & (_entries.c.kind == "OPENED")
+        newest = select(_entries.c.body).where(ours).order_by(_entries.c.seq.desc()).limit(1)
+        body = self._connection.execute(newest).scalar()
+        return None if body is None else dict(json.loads(body))
+
     def verify(self) -> None:
         """Recompute every hash, and accounts and fits from the entries."""
         seq, digest = 0, GENESIS
         accounts: dict[str, dict[str, Any]] = {}
-        fits: dict[str, tuple[str, str, int]] = {}
+        fits: dict[str, dict[str, Any]] = {}
+        opened: dict[str, tuple[int, int]] = {}  # rounds and their price
         for row in self._connection.execute(select(_entries).order_by(_entries.c.seq)).mappings():
             values = {
                 name: row[name] for name in ("seq", "kind", "account", "fit_id", "at", "body")
@@ -749,28 +792,46 @@ class _Book:
                 json.loads(row["body"]),
             )
             if kind == "OPEN":
-                accounts[name] = body | {"spent": 0}
+                accounts[name] = body | {"spent": 0, "tau": 0.0}
             elif kind == "RESERVED":
-                accounts[name]["spent"] += int(body["price"])
-                fits[fit_id] = (name, "RESERVED", int(body["price"]))
+                account, price = accounts[name], int(body["price"])
+                account["spent"] += price
+                account["tau"] = math.nextafter(account["tau"] + body["tau"], math.inf)
+                fits[fit_id] = {
+                    "account": name, "state": kind, "price": price, "terms": row["body"], "fingerprint": "",
+                }  # fmt: skip
+                opened[fit_id] = (0, 0)
+            elif kind == "BOUND":
+                fits[fit_id]["fingerprint"] = body["fingerprint"]
+            elif kind == "OPENED":
+                rounds, spent = opened[fit_id]
+                spent += int(body["price"])
+                if body["position"] != rounds or spent > fits[fit_id]["price"]:
+                    raise LedgerError(
+                        f"fit_id={fit_id!r} opened a round twice, or more than it reserved, at entry {seq}."
+                    )
+                opened[fit_id] = (rounds + 1, spent)
             elif kind == "RELEASED":
-                fits[fit_id] = (name, kind, fits[fit_id][2])
+                fits[fit_id]["state"] = kind
             elif kind == "SETTLED":
-                accounts[name]["spent"] += int(body["charge"]) - fits[fit_id][2]
-                fits[fit_id] = (name, kind, int(body["charge"]))
+                charge = int(body["charge"])
+                accounts[name]["spent"] += charge - fits[fit_id]["price"]
+                fits[fit_id] |= {"state": kind, "price": charge}
         told = {
             a.name: {
                 "epsilon": repr(a.epsilon), "delta": repr(a.delta), "analysis": a.analysis, "cap": str(a.cap),
-                "spent": a.spent,
+                "spent": a.spent, "tau": a.tau,
             }
             for a in self.accounts()
         }  # fmt: skip
-        rows = self._connection.execute(select(_fits))
-        if (
-            (seq, digest) != self.head
-            or told != accounts
-            or {r.fit_id: (r.account, r.state, int(r.price)) for r in rows} != fits
-        ):
+        rows = {
+            r.fit_id: {
+                "account": r.account, "state": r.state, "price": int(r.price), "terms": r.terms,
+                "fingerprint": r.fingerprint,
+            }
+            for r in self._connection.execute(select(_fits))
+        }  # fmt: skip
+        if (seq, digest) != self.head or told != accounts or rows != fits:
             raise LedgerError(
                 "Accounts or fits do not follow from the entries: the ledger was changed by hand."
             )

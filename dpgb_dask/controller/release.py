@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import os
 import secrets
 from collections.abc import Callable
 from importlib.metadata import version
@@ -96,6 +97,7 @@ class Controller:
         self._receipts: list[Receipt] = []
         self._spent = 0
         self._n_values = 0
+        self._pid = os.getpid()
         self._check_journal()
 
     @classmethod
@@ -405,6 +407,10 @@ class Controller:
     def _secret(self) -> FitKey:
         if self._key is None:
             raise LedgerError(f"fit_id={self.fit_id!r} has ended and its key is erased.")
+        if self._pid != os.getpid():  # a fork counts apart what it spends
+            raise LedgerError(
+                f"fit_id={self.fit_id!r} belongs to the process that reserved it. Go on there, or resume it by its id."
+            )
         return self._key
 
     def _receipt(self, query: Query, sensitivity: Sensitivity) -> Receipt:

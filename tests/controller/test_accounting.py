@@ -150,3 +150,8 @@ def test_discrete_gaussian_is_close_to_a_rounded_one(sigma):
     distance = total_variation(sigma, sigma**2 - 1 / 12) * sigma**4
     assert 4e-4 < distance <= accounting.DISTANCE
     assert total_variation(sigma, sigma**2) * sigma**4 > 2 * accounting.DISTANCE  # the 1/12 matters
+
+
+def test_no_epsilon_fits_into_nothing():
+    assert accounting.epsilon_within(0, 1e-6) == 0.0
+    assert accounting.epsilon_within(-1, 1e-6) == 0.0

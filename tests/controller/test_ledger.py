@@ -11,9 +11,10 @@ import pytest
 from controller_parts import query, raw, reserve
 from sklearn.base import clone
 
+from dpgb_dask.contracts.plan import Budget
 from dpgb_dask.controller import ledger as ledger_module
 from dpgb_dask.controller.accounting import total_price
-from dpgb_dask.controller.ledger import Ledger
+from dpgb_dask.controller.ledger import Ledger, Opened
 from dpgb_dask.controller.release import Controller
 from dpgb_dask.errors import (
     BudgetExceededError,
@@ -172,6 +173,49 @@ def test_settle_charges_opened_rounds_only(ledger):
     ledger.verify()
 
 
+def test_a_round_is_opened_once_whoever_asks(ledger):
+    """A forked controller holds the same lease and key, and counts apart what it spends."""
+    controller = reserve(ledger)
+    controller.bind(1)
+
+    def opened(position, seal="s", price=1):
+        ledger.open_round(
+            controller.fit_id, controller._lease, position, Opened(f"q {position}", seal), price
+        )
+
+    opened(0)
+    opened(1)
+    before = ledger.history("a")
+    opened(1)  # the same sums again: nothing new is opened
+    assert ledger.history("a") == before
+    for position, seal in ((1, "other"), (0, "s"), (3, "s")):
+        with pytest.raises(LedgerError, match="does not follow the newest"):
+            opened(position, seal)
+    with pytest.raises(BudgetExceededError, match="more than the fit reserved"):
+        opened(2, price=FIT - 1)
+    assert ledger.history("a") == before
+    opened(2, price=FIT - 2)
+    ledger.verify()
+    assert ledger.settle(controller.fit_id) == FIT
+
+
+def test_verify_sees_rounds_that_were_not_paid_for(ledger):
+    controller = reserve(ledger)
+    controller.bind(1)
+    body = {"position": 0, "query_id": "q", "seal": "s", "price": str(FIT), "spent": str(FIT)}
+    with ledger._transaction(keep_head=True) as book:  # as a program without the check would write
+        book.append("OPENED", "a", controller.fit_id, body)
+        book.append("OPENED", "a", controller.fit_id, body)
+    with pytest.raises(LedgerError, match="opened a round twice"):
+        ledger.verify()
+
+
+def test_nothing_is_left_of_an_account_that_is_spent(ledger):
+    controller = reserve(ledger, budget=Budget(epsilon=3.0, delta=1e-6))
+    assert controller.total == CAP
+    assert ledger.remaining("a") == 0.0
+
+
 def test_settle_of_a_released_fit_changes_nothing(ledger):
     controller = reserve(ledger)
     controller.finish()
@@ -252,6 +296,9 @@ def test_damaged_head_file_is_refused(ledger, url):
         "DELETE FROM dpgb_entries WHERE seq = 2",
         "UPDATE dpgb_accounts SET spent = '0'",
         "UPDATE dpgb_accounts SET cap = '9' || cap",
+        "UPDATE dpgb_accounts SET tau = '0.0'",
+        "UPDATE dpgb_fits SET terms = replace(terms, '\"public_seed\":5', '\"public_seed\":6')",
+        "UPDATE dpgb_fits SET fingerprint = 'ff' WHERE state = 'RESERVED'",
         "UPDATE dpgb_fits SET price = '1'",
         "DELETE FROM dpgb_fits",
         "DELETE FROM dpgb_entries WHERE seq = (SELECT max(seq) FROM dpgb_entries)",
@@ -259,7 +306,9 @@ def test_damaged_head_file_is_refused(ledger, url):
 )
 def test_verify_sees_changes_by_hand(ledger, url, statement):
     reserve(ledger).finish()
-    reserve(ledger)
+    controller = reserve(ledger)
+    controller.bind(1)
+    controller.release(query(), raw())
     ledger.verify()
     change(url, statement)
     with pytest.raises(LedgerError):

@@ -1,3 +1,4 @@
+import os
 from pathlib import Path
 
 import numpy as np
@@ -165,6 +166,17 @@ def test_finish_erases_the_key_and_ends_the_fit(ledger):
     with pytest.raises(ResumeError, match="RELEASED"):
         reserve(ledger, resume=controller.fit_id)
     assert ledger.account("a").spent == controller.total
+
+
+@pytest.mark.parametrize("durable", [True, False])
+def test_a_controller_works_in_its_own_process_only(ledger, monkeypatch, durable):
+    controller = bound(ledger) if durable else reserve()
+    sums = watched()
+    monkeypatch.setattr(os, "getpid", lambda: -1)  # as in a fork
+    for act in (lambda: controller.release(query(), sums), controller.finish):
+        with pytest.raises(LedgerError, match="process that reserved it"):
+            act()
+    assert sums.opened == 0
 
 
 def test_effects_come_in_order(ledger, monkeypatch):
