@@ -14,7 +14,13 @@ from dask.base import is_dask_collection, optimize
 
 from dpgb_dask.contracts.schema import Schema
 from dpgb_dask.encode import Block, check_columns, family, match_names, n_rows
-from dpgb_dask.errors import PlanError, SchemaError, StructureError, UnsupportedCollectionError
+from dpgb_dask.errors import (
+    ChunkError,
+    PlanError,
+    SchemaError,
+    StructureError,
+    UnsupportedCollectionError,
+)
 
 CHUNK_ROWS = (
     1 << 17
@@ -92,6 +98,17 @@ def line_up(x: Any, y: Any, weight: Any, unit: Any = None) -> Rows:
             "X, y and sample_weight have different numbers of rows in a chunk. Line them up first."
         )
     return rows
+
+
+def failed_to_load(number: int, error: BaseException) -> ChunkError:
+    """Return the error of a chunk that could not be read.
+
+    Privacy
+    -------
+    A reader's message may hold a row's value: only its type is said. Raise it outside the ``except`` block, or Python
+    keeps the reader's error as its context.
+    """
+    return ChunkError(f"Chunk {number} of the source failed to load: {type(error).__name__}.")
 
 
 def read_source(
@@ -364,7 +381,7 @@ def _as_array(data: Any, rows: tuple[Any, ...] | None, name: str) -> Any:
             raise StructureError(
                 f"{name} is in memory and another input is not: give both as Dask collections."
             )
-        data = da.from_array(np.asarray(data))
+        data = da.from_array(np.asarray(data), chunks=-1)  # automatic chunks refuse objects
     if data.ndim == 2 and len(data.chunks[1]) > 1:
         data = data.rechunk({1: -1})
     if rows is None or data.chunks[0] == rows:

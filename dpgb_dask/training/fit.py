@@ -32,7 +32,7 @@ from dpgb_dask.controller.noise import NoiseSource
 from dpgb_dask.controller.release import Controller
 from dpgb_dask.private.ingest import Source
 from dpgb_dask.private.quantize import sensitivity
-from dpgb_dask.private.rounds import open_rounds
+from dpgb_dask.private.rounds import check_backend, open_rounds
 from dpgb_dask.training.journal import FileJournal, MemoryJournal
 
 
@@ -95,6 +95,7 @@ def fit(
     The whole price is charged before a row is read; only `Controller.release` opens a sum.
     """
     most = plan.n_queries(shape)
+    check_backend(source, execution)
     controller = Controller.reserve(
         budget=budget,
         ledger=ledger,

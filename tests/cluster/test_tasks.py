@@ -9,10 +9,14 @@ import signal
 import threading
 import time
 
+import dask
 import dask.array as da
 import dask.dataframe as dd
 import numpy as np
+import pandas as pd
 import pytest
+from dask import delayed
+from dask.dataframe.utils import clear_known_categories
 from distributed import Client, LocalCluster, get_client
 from private.cases import (
     KEY,
@@ -26,7 +30,9 @@ from private.cases import (
     unit_shape,
 )
 
-from dpgb_dask.contracts.plan import Execution
+from dpgb_dask.contracts.plan import Execution, Shape
+from dpgb_dask.contracts.queries import CountQuery
+from dpgb_dask.contracts.schema import Schema
 from dpgb_dask.errors import ChunkError, PlanError, ShardError, StructureError
 from dpgb_dask.private.ingest import read_source
 from dpgb_dask.private.rounds import clients, open_rounds, tasks
@@ -178,6 +184,77 @@ def test_names_of_tasks_hold_no_count(client):
     rounds.close()
 
 
+# ---- graphs ----------------------------------------------------------------------------------------------------------
+
+
+def unknown_categories(values):
+    """One partition whose categories Dask does not know."""
+    part = pd.DataFrame({"x": pd.Categorical(values)})
+    meta = clear_known_categories(part.iloc[:0])
+    return dd.from_delayed([delayed(part)], meta=meta, verify_meta=False)
+
+
+@pytest.mark.usefixtures("client")
+@pytest.mark.parametrize("values", [["secret", "u", "v"], ["secret", "u", 1], [1.0, 2.0, 3.0]])
+def test_a_partition_whose_dtype_depends_on_its_values_does_not_raise(values):
+    shape = Shape(schema=Schema({"x": (0, 1)}, classes=[0, 1]))
+    y = dd.from_pandas(pd.Series([0, 1, 0]), npartitions=1)
+    source = read_source(unknown_categories(values), y, None, shape.schema)
+    sums = []
+    for backend in ("tasks", "local"):
+        rounds = open_rounds(source, shape, Execution(backend=backend), KEY)
+        sums.append(opened(rounds.ask(None, CountQuery(label="", price=1))))
+        rounds.close()
+    assert [part.tolist() for part in sums] == [[3], [3]]
+
+
+@pytest.mark.usefixtures("client")
+@pytest.mark.parametrize("chunks", [10_000, None])
+def test_no_warning_tells_the_size_of_rows_in_a_graph(chunks):
+    """Warnings are errors here; the limit is set below the size of the rows."""
+    x, y, w = rows_of("binary", 30_000)
+    x = x.to_numpy() if chunks is None else da.from_array(x.to_numpy(), chunks=(chunks, 3))
+    shape = shape_of("binary", **WEIGHT)
+    limit = {"distributed.admin.large-graph-warning-threshold": "200 kB"}
+    with dask.config.set(limit):
+        source = read_source(x, y, w, shape.schema)
+        rounds = open_rounds(source, shape, Execution(backend="tasks"), KEY)
+        ask_all(rounds, "binary")
+        rounds.close()
+        assert dask.config.get(next(iter(limit))) == "200 kB"
+
+
+@pytest.mark.usefixtures("client")
+def test_objects_travel_in_parts_of_their_real_size(monkeypatch):
+    monkeypatch.setattr(tasks, "GRAPH_BYTES", 100_000)
+    text = np.array([f"{k:05}" * 100 for k in range(1000)], object)
+    x = pd.DataFrame({"a": np.zeros(1000), "b": np.zeros(1000), "c": pd.Series(text, dtype=object)})
+    shape = shape_of("binary")
+    source = read_source(x, np.zeros(1000), None, shape.schema)
+    rounds = open_rounds(source, shape, Execution(backend="tasks"), KEY)
+    assert 5 <= len(rounds._chunks) <= 8
+    rounds.close()
+
+
+class Unsendable:
+    """A value that cannot be pickled."""
+
+    def __reduce__(self):
+        raise PoisonError("secret-value-4711")
+
+
+@pytest.mark.usefixtures("client")
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+def test_a_value_that_cannot_be_sent_is_not_told():
+    x, y, _ = rows_of("binary", 10)
+    x["c"] = pd.Series([Unsendable()] * 10, dtype=object)
+    shape = shape_of("binary")
+    with pytest.raises(ChunkError, match="Chunk 0") as caught:
+        open_rounds(read_source(x, y, None, shape.schema), shape, Execution(backend="tasks"), KEY)
+    assert "4711" not in str(caught.value)
+    assert caught.value.__context__ is None
+
+
 # ---- exactly once ----------------------------------------------------------------------------------------------------
 
 
@@ -232,6 +309,21 @@ def message(model, query):
 # ---- failures --------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.usefixtures("client")
+def test_a_cluster_that_fails_is_named_without_its_words(monkeypatch):
+    rounds = rounds_of("binary")
+    monkeypatch.setattr(rounds._client, "gather", lambda _: poisoned_gather())
+    with pytest.raises(ChunkError, match=r"PoisonError\.$") as caught:
+        rounds.fingerprint()
+    assert caught.value.__context__ is None
+    monkeypatch.undo()
+    rounds.close()
+
+
+def poisoned_gather():
+    raise PoisonError("secret-value-4711")
+
+
 class PoisonError(Exception):
     """An error whose message holds a row's value."""
 
@@ -254,7 +346,7 @@ def test_a_chunk_that_fails_to_load_is_named_without_its_values():
     rounds = open_rounds(source, shape, Execution(), KEY)
     with pytest.raises(ChunkError, match=r"^Chunk 2 .*PoisonError\.$") as caught:
         rounds.fingerprint()
-    assert caught.value.__suppress_context__
+    assert caught.value.__context__ is None
     with pytest.raises(ChunkError, match=r"^Chunk 2 .*PoisonError\.$"):
         rounds._encode(model_of("binary").bins)
     rounds.close()

@@ -12,11 +12,13 @@ import xarray as xr
 import zarr
 from private.cases import ALL, KEY, KINDS, model_of, opened, queries_of, rows_of, shape_of
 
+from dpgb_dask import DPGBClassifier, Ledger
 from dpgb_dask.contracts.plan import Execution
+from dpgb_dask.contracts.schema import Schema
 from dpgb_dask.errors import ChunkError, PlanError, StructureError
 from dpgb_dask.private import ingest
 from dpgb_dask.private.ingest import read_source
-from dpgb_dask.private.rounds import open_rounds
+from dpgb_dask.private.rounds import check_backend, open_rounds
 from dpgb_dask.private.rounds.local import LocalRounds
 from dpgb_dask.private.survey import Reading
 
@@ -281,7 +283,7 @@ def test_a_chunk_that_fails_to_load_is_named_without_its_values():
     with pytest.raises(ChunkError, match=r"^Chunk 2 .*PoisonError\.$") as caught:
         rounds.fingerprint()
     assert caught.value.__cause__ is None
-    assert caught.value.__suppress_context__
+    assert caught.value.__context__ is None
     rounds.close()
 
 
@@ -318,6 +320,10 @@ def test_an_unknown_back_end_raises():
     with pytest.raises(PlanError, match="backend='spark'"):
         open_rounds(source, shape_of("binary"), Execution(backend="spark"), KEY)
     with pytest.raises(PlanError, match="needs a Dask client"):
+        check_backend(source, Execution(backend="tasks"))
+    with pytest.raises(PlanError, match="unknown"):
+        check_backend(source, Execution(backend="threads"))
+    with pytest.raises(PlanError, match="needs a Dask client"):
         open_rounds(source, shape_of("binary"), Execution(backend="tasks"), KEY)
 
 
@@ -325,3 +331,21 @@ def test_a_configured_scheduler_does_not_matter(expected):
     with dask.config.set(scheduler="processes"):
         source = read_source(*as_kind("dask-7", None), shape_of("binary").schema)
         check_same(answers(source, "binary"), expected)
+
+
+def test_a_back_end_that_cannot_run_is_refused_before_any_charge(tmp_path):
+    schema = Schema({"a": (0, 1)}, classes=[0, 1])
+    ledger = Ledger(f"sqlite:///{tmp_path}/budget.db")
+    ledger.open_account("a", epsilon=3, delta=1e-6)
+    model = DPGBClassifier(schema=schema, ledger=ledger, account="a", epsilon=1, delta=1e-6)
+    with dask.config.set({"dpgb-dask.backend": "tasks"}), pytest.raises(PlanError, match="client"):
+        model.fit(np.zeros((4, 1)), np.array([0, 1, 0, 1]))
+    assert ledger.remaining("a") == 3
+
+
+def test_labels_in_memory_may_be_objects_beside_a_dask_array():
+    x, y, _ = rows_of("binary")
+    lazy = da.from_array(x.to_numpy(), chunks=(1000, 3))
+    source = read_source(lazy, y.astype(object), None, shape_of("binary").schema)
+    plain = read_source(x.to_numpy(), y, None, shape_of("binary").schema)
+    check_same(answers(source, "binary"), answers(plain, "binary"))

@@ -1,12 +1,47 @@
 """Broadcast a message, reduce int64: the back ends of one round, and the choice between them."""
 
+from distributed import Client
+
 from dpgb_dask.contracts.plan import Execution, Rounds, Shape
 from dpgb_dask.errors import PlanError
 from dpgb_dask.private.ingest import Source
-from dpgb_dask.private.rounds.clients import current_client
+from dpgb_dask.private.rounds.clients import connect, find_client
 from dpgb_dask.private.rounds.local import LocalRounds
 from dpgb_dask.private.rounds.tasks import TaskRounds
 from dpgb_dask.private.survey import Reading
+
+
+def check_backend(source: Source, execution: Execution) -> Client | None:
+    """Choose a back end, and raise what is wrong with it before anything is charged or built.
+
+    Parameters
+    ----------
+    source : Source
+    execution : Execution
+        ``backend="auto"`` takes the current Dask client for Dask collections, and threads of this process for
+        inputs in memory or without a client.
+
+    Returns
+    -------
+    Client or None
+        The Dask client to run on; None for this process.
+
+    Raises
+    ------
+    PlanError
+        If the back end is unknown, "tasks" is asked for without a Dask client, or the client's scheduler runs in
+        the event loop that a fit would block.
+    """
+    if execution.backend not in ("auto", "local", "tasks"):
+        raise PlanError(
+            f"backend={execution.backend!r} is unknown. Choose 'auto', 'local' or 'tasks'."
+        )
+    if execution.backend == "local" or (execution.backend == "auto" and not source.lazy):
+        return None
+    client = find_client()
+    if client is None and execution.backend == "tasks":
+        raise PlanError("backend='tasks' needs a Dask client. Make one: distributed.Client().")
+    return client
 
 
 def open_rounds(source: Source, shape: Shape, execution: Execution, key: bytes) -> Rounds:
@@ -17,30 +52,20 @@ def open_rounds(source: Source, shape: Shape, execution: Execution, key: bytes) 
     source : Source
     shape : Shape
     execution : Execution
-        ``backend="auto"`` takes the current Dask client for Dask collections, and threads of this process for
-        inputs in memory or without a client.
     key : bytes
         32 secret bytes of the fit, for the fingerprint.
 
     Raises
     ------
     PlanError
-        If the back end is unknown, or "tasks" is asked for without a Dask client.
+        As `check_backend`, which a fit calls before it charges.
 
     Privacy
     -------
     Private side. Every back end gives the same sums, bit for bit.
     """
     reading = Reading(shape, key)
-    if execution.backend not in ("auto", "local", "tasks"):
-        raise PlanError(
-            f"backend={execution.backend!r} is unknown. Choose 'auto', 'local' or 'tasks'."
-        )
-    if execution.backend == "local" or (execution.backend == "auto" and not source.lazy):
+    client = check_backend(source, execution)
+    if client is None:
         return LocalRounds(source, reading, execution)
-    connection = current_client()
-    if connection is not None:
-        return TaskRounds(source, reading, execution, connection)
-    if execution.backend == "tasks":
-        raise PlanError("backend='tasks' needs a Dask client. Make one: distributed.Client().")
-    return LocalRounds(source, reading, execution)
+    return TaskRounds(source, reading, execution, connect(client))

@@ -25,15 +25,15 @@ class Connection:
     seceded: bool = False
 
     def close(self) -> None:
-        """Undo what `current_client` did."""
+        """Undo what `connect` did."""
         if self.owned:
             self.client.close()
         if self.seceded:
             rejoin()
 
 
-def current_client() -> Connection | None:
-    """Return the current Dask client, or None if there is none.
+def find_client() -> Client | None:
+    """Return the current Dask client, or None if there is none; opens nothing and waits for nothing.
 
     Raises
     ------
@@ -44,6 +44,19 @@ def current_client() -> Connection | None:
         client = get_client()
     except ValueError:
         return None
+    if client.asynchronous and any(
+        scheduler.address == _address(client)
+        for scheduler in Scheduler._instances  # noqa: SLF001
+    ):
+        raise PlanError(
+            "fit blocks, and the Dask scheduler runs in the event loop that called it. "
+            "Call it in a thread: await asyncio.to_thread(model.fit, X, y)."
+        )
+    return client
+
+
+def connect(client: Client) -> Connection:
+    """Return a connection to a client's scheduler whose calls block."""
     if not client.asynchronous:
         try:
             secede()  # inside a task: its chunks may need the very thread that would wait for them
@@ -51,11 +64,10 @@ def current_client() -> Connection | None:
             return Connection(client)
         return Connection(client, seceded=True)
     # a notebook's cell runs inside the client's event loop: a second client, whose loop has a thread, may block
-    assert client.scheduler is not None
-    address = client.scheduler.address
-    if any(scheduler.address == address for scheduler in Scheduler._instances):  # noqa: SLF001
-        raise PlanError(
-            "fit blocks, and the Dask scheduler runs in the event loop that called it. "
-            "Call it in a thread: await asyncio.to_thread(model.fit, X, y)."
-        )
+    address = _address(client)
     return Connection(Client(address, security=client.security, set_as_default=False), owned=True)
+
+
+def _address(client: Client) -> str:
+    assert client.scheduler is not None
+    return str(client.scheduler.address)

@@ -17,8 +17,8 @@ from dpgb_dask.contracts.boundary import Raw
 from dpgb_dask.contracts.model import FeatureBins, Model
 from dpgb_dask.contracts.plan import Execution
 from dpgb_dask.contracts.queries import Query
-from dpgb_dask.errors import ChunkError, DPGBError, PlanError
-from dpgb_dask.private.ingest import Chunk, Rows, Source, line_up
+from dpgb_dask.errors import DPGBError, PlanError
+from dpgb_dask.private.ingest import Chunk, Rows, Source, failed_to_load, line_up
 from dpgb_dask.private.quantize import sensitivity
 from dpgb_dask.private.shards import Piece, Shard, encode_rows, merge_pieces, same_bins
 from dpgb_dask.private.survey import Reading, Surveyed, add_surveys, survey_rows
@@ -108,10 +108,8 @@ class LocalRounds:
             except DPGBError:
                 raise
             except Exception as error:
-                # a message of others may hold a row's value: only its type is passed on
-                raise ChunkError(
-                    f"Chunk {number} of the source failed to load: {type(error).__name__}."
-                ) from None
+                failure = failed_to_load(number, error)
+            raise failure
 
         return list(self._pool.map(work, enumerate(self._source.chunks)))
 

@@ -6,14 +6,18 @@ the model in the message, and its sums are the same.
 
 import asyncio
 import pickle
+import threading
 import uuid
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import lru_cache, partial
 from typing import Any, NamedTuple, TypeVar
 
+import dask
 import numpy as np
+import pandas as pd
 from dask.delayed import delayed
 from distributed import Future, Worker, WorkerPlugin, as_completed, get_worker, wait
 from numpy.typing import NDArray
@@ -25,7 +29,7 @@ from dpgb_dask.contracts.plan import Execution
 from dpgb_dask.contracts.queries import Query
 from dpgb_dask.encode import n_rows
 from dpgb_dask.errors import ChunkError, DPGBError, PlanError, ShardError
-from dpgb_dask.private.ingest import Chunk, Rows, Source, line_up
+from dpgb_dask.private.ingest import Chunk, Rows, Source, failed_to_load, line_up
 from dpgb_dask.private.quantize import sensitivity
 from dpgb_dask.private.rounds.clients import Connection
 from dpgb_dask.private.shards import Piece, Shard, encode_rows, merge_pieces, same_bins, sum_arrays
@@ -49,6 +53,7 @@ GRAPH_BYTES = 4 << 20  # in-memory rows travel in graphs below the 10 MB that Da
 # Dask turns a keyword of more than 100 kB into a task under the keyword's bare name; distributed 2026.8 gives that task
 # no priority, and the scheduler fails on it
 MESSAGE_BYTES = 90_000
+GRAPH_LOCK = threading.Lock()
 SOONER = 10  # priority of sums over the chunk tasks that feed them, so that parts do not pile up
 
 
@@ -103,11 +108,7 @@ def _on_rows(function: Callable[[Rows], T], number: int, parts: Sequence[Any]) -
     except DPGBError as error:
         return Failure(error)
     except Exception as error:
-        return Failure(_failed_to_load(number, error))
-
-
-def _failed_to_load(number: int, error: BaseException) -> ChunkError:
-    return ChunkError(f"Chunk {number} of the source failed to load: {type(error).__name__}.")
+        return Failure(failed_to_load(number, error))
 
 
 def _count_chunk(
@@ -266,20 +267,38 @@ class TaskRounds:
     # ---- passes over the source
 
     def _hold_rows(self, chunks: Sequence[Chunk]) -> tuple[Chunk, ...]:
-        """Put rows of this process on the cluster, as tasks that Dask can run again."""
+        """Put rows of this process on the cluster, as tasks that Dask can run again.
+
+        Raises
+        ------
+        ChunkError
+            If an object among the values cannot be pickled.
+        """
         held: list[Chunk] = []
         for chunk in chunks:
             n = n_rows(chunk.x)
-            size = sum(np.asarray(part).nbytes for part in (*_columns(chunk.x), chunk.y))
+            size = sum(
+                _n_bytes(part) for part in (*_columns(chunk.x), chunk.y, chunk.weight, chunk.unit)
+            )
             step = max(1, n * GRAPH_BYTES // max(size, GRAPH_BYTES))
             for start in range(0, max(n, 1), step):
                 part = slice(start, start + step)
                 weight = None if chunk.weight is None else chunk.weight[part]
                 unit = None if chunk.unit is None else chunk.unit[part]
                 rows = Rows(slice_block(chunk.x, part), chunk.y[part], weight, unit)
-                future = self._client.submit(_hold, rows, key=f"dpgb-rows-{self._id}-{len(held)}")
-                held.append(Chunk(future, None, None))
+                held.append(Chunk(self._hold_part(rows, len(held)), None, None))
         return tuple(held)
+
+    def _hold_part(self, rows: Rows, number: int) -> Future[Rows]:
+        key = f"dpgb-rows-{self._id}-{number}"
+        try:
+            with _quiet_graphs():
+                held: Future[Rows] = self._client.submit(_hold, rows, key=key)
+        except Exception as error:
+            failure = failed_to_load(number, error)
+        else:
+            return held
+        raise failure
 
     def _each_chunk(
         self, function: Callable[..., Any], numbers: Sequence[int], shared: Any, **where: Any
@@ -295,7 +314,8 @@ class TaskRounds:
             key = f"{name}-{uuid.uuid4().hex[:8]}-{k}"
             parts = [x, chunk.y, chunk.weight, chunk.unit]
             calls.append(task(k, parts, common, self._units, dask_key_name=key))
-        futures: list[Future[Any]] = self._client.compute(calls, **where)
+        with _quiet_graphs():
+            futures: list[Future[Any]] = self._client.compute(calls, **where)
         return futures
 
     def _survey(self) -> Surveyed:
@@ -392,19 +412,47 @@ class TaskRounds:
         try:
             values: list[Any] = self._client.gather(futures)
         except Exception as error:
-            raise ChunkError(f"The cluster failed to answer: {type(error).__name__}.") from None
-        failure = next((value for value in values if isinstance(value, Failure)), None)
-        if failure is not None:
-            raise failure.error
-        return values
+            failed: DPGBError = ChunkError(f"The cluster failed to answer: {type(error).__name__}.")
+        else:
+            failure = next((value for value in values if isinstance(value, Failure)), None)
+            if failure is None:
+                return values
+            failed = failure.error
+        raise failed  # outside the except block, which would keep the other error as its context
 
     def _raise_failed(self, parts: Sequence[Future[Any]], first: int) -> None:
         """Raise for the first failed chunk; a reader's message may hold a row's value, so only its type is said."""
         for k, part in enumerate(parts):
             if part.status == "error":
-                raise _failed_to_load(first + k, part.exception()) from None
+                raise failed_to_load(first + k, part.exception())
         raise ChunkError("The source failed to load.")
 
 
 def _columns(block: Any) -> tuple[Any, ...]:
+    if isinstance(block, pd.DataFrame):
+        return tuple(block.iloc[:, k] for k in range(block.shape[1]))
     return block if isinstance(block, tuple) else (block,)
+
+
+def _n_bytes(column: Any) -> int:
+    """Return how many bytes a column takes in a graph; those of an object say nothing of what it points to."""
+    if column is None:
+        return 0
+    if isinstance(column.dtype, np.dtype) and column.dtype != object:
+        return int(column.nbytes)
+    try:
+        return len(pickle.dumps(column, protocol=5))
+    except (
+        Exception
+    ):  # what only Dask's own pickle can write is as large as its references, at least
+        return int(column.nbytes)
+
+
+@contextmanager
+def _quiet_graphs() -> Iterator[None]:
+    """Keep Dask from warning of a large graph: its message holds the size, which tells how many rows there are.
+
+    One thread at a time, as the configuration is the whole process's.
+    """
+    with GRAPH_LOCK, dask.config.set({"distributed.admin.large-graph-warning-threshold": 1 << 60}):
+        yield
