@@ -1,5 +1,6 @@
 """The Protocol of a fit's journal: released answers, appended and durable before they are used."""
 
+from dataclasses import dataclass
 from typing import Protocol
 
 import numpy as np
@@ -8,13 +9,31 @@ from numpy.typing import NDArray
 from dpgb_dask.contracts.boundary import Receipt
 
 
-class Journal(Protocol):
-    """Append-only list of (receipt, noisy values) of one fit."""
+@dataclass(frozen=True, eq=False, slots=True)
+class Answer:
+    """A released answer as a journal keeps it.
 
-    def append(self, receipt: Receipt, value: NDArray[np.int64]) -> None:
+    Parameters
+    ----------
+    receipt : Receipt
+    value : (n,) int64
+        Noisy values.
+    seal : str
+        The controller's keyed hash of both, by which it knows its own answers again.
+    """
+
+    receipt: Receipt
+    value: NDArray[np.int64]
+    seal: str
+
+
+class Journal(Protocol):
+    """Append-only list of the answers of one fit."""
+
+    def append(self, answer: Answer) -> None:
         """Write one released answer and make it durable before returning."""
         ...
 
-    def entries(self) -> list[tuple[Receipt, NDArray[np.int64]]]:
+    def entries(self) -> list[Answer]:
         """Return what was released so far, in order."""
         ...

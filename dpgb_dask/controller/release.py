@@ -5,13 +5,14 @@ import json
 import os
 import secrets
 from collections.abc import Callable
+from dataclasses import asdict
 from importlib.metadata import version
 
 import numpy as np
 from numpy.typing import NDArray
 
 from dpgb_dask.contracts.boundary import Raw, Receipt, Released, Sensitivity
-from dpgb_dask.contracts.journal import Journal
+from dpgb_dask.contracts.journal import Answer, Journal
 from dpgb_dask.contracts.plan import Budget
 from dpgb_dask.contracts.queries import Query
 from dpgb_dask.controller import accounting
@@ -21,6 +22,7 @@ from dpgb_dask.controller.noise import (
     FitKey,
     NoiseSource,
     SecretNoise,
+    canonical,
     erase_key,
     read_key,
     write_key,
@@ -333,11 +335,11 @@ class Controller:
         if position >= len(self._journalled):
             return None
         receipt = self._receipt(query, sensitivity)
-        recorded, value = self._journalled[position]
-        if recorded != receipt or value.shape != (query.n_values,):
+        recorded = self._journalled[position]
+        if recorded.receipt != receipt or recorded.value.shape != (query.n_values,):
             raise ResumeError(_diverged(self.fit_id, position))
         self._count(receipt, query.n_values)
-        return Released(value, receipt)
+        return Released(recorded.value, receipt)
 
     def release(self, query: Query, raw: Raw[Vector]) -> Released[Vector]:
         """Answer the next query: noise the sums and let them out.
@@ -394,7 +396,7 @@ class Controller:
             sums, receipt.sigma_steps, key.stream(query_id, sums), receipt.scale_bits
         )
         if self._journal is not None:
-            self._journal.append(receipt, noisy)
+            self._journal.append(Answer(receipt, noisy, self._answer_seal(receipt, noisy)))
         self._count(receipt, query.n_values)
         return Released(noisy, receipt)
 
@@ -451,14 +453,24 @@ class Controller:
         self._spent += receipt.price
         self._n_values += n_values
 
+    def _answer_seal(self, receipt: Receipt, value: Vector) -> str:
+        """Return the keyed hash of an answer, which nobody else can make."""
+        facts = json.dumps(asdict(receipt), sort_keys=True).encode()
+        return self._secret().seal("answer", facts + canonical(value))
+
     def _check_journal(self) -> None:
-        """Refuse a journal that the ledger did not open."""
+        """Refuse a journal that the ledger did not open, or answers that this fit did not give."""
         known = [opened.query_id for opened in self._opened[: len(self._journalled)]]
-        if [receipt.query_id for receipt, _ in self._journalled] != known:
-            raise ResumeError(
-                f"The journal of fit_id={self.fit_id!r} holds answers that its ledger does not know. "
-                "Put the fit's own journal back, or close it with ledger.settle(fit_id)."
-            )
+        if [answer.receipt.query_id for answer in self._journalled] != known:
+            problem = "holds answers that its ledger does not know"
+        elif any(a.seal != self._answer_seal(a.receipt, a.value) for a in self._journalled):
+            problem = "was changed: an answer is not the one that was released"
+        else:
+            return
+        raise ResumeError(
+            f"The journal of fit_id={self.fit_id!r} {problem}. Put the fit's own journal back; or move it away, and the"
+            " same answers are drawn again from the rows."
+        )
 
     def __repr__(self) -> str:
         return f"Controller(fit_id={self.fit_id!r}, releases={len(self._receipts)}, private={self.private})"

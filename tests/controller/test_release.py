@@ -1,4 +1,5 @@
 import os
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -193,8 +194,8 @@ def test_effects_come_in_order(ledger, monkeypatch):
     monkeypatch.setattr("dpgb_dask.controller.release.add_discrete_gaussian", spy)
     released = controller.release(query(), raw())
     assert seen == ["OPENED", 0]
-    assert journal.kept[0][0] == released.receipt
-    assert np.array_equal(journal.kept[0][1], released.value)
+    assert journal.kept[0].receipt == released.receipt
+    assert np.array_equal(journal.kept[0].value, released.value)
 
 
 def broken_fit(ledger):
@@ -220,14 +221,14 @@ def test_resume_goes_on_with_the_same_noise_and_no_charge(ledger, url):
     for i in range(2):
         asked = query(f"q {i}")
         released = controller.replayed(asked, Sensitivity(1))
-        assert released.receipt == answers[i][0]
-        assert np.array_equal(released.value, answers[i][1])
+        assert released.receipt == answers[i].receipt
+        assert np.array_equal(released.value, answers[i].value)
     assert controller.replayed(query("q 2"), Sensitivity(1)) is None
     controller.bind(77)
     released = controller.release(query("q 2"), raw(2, 2, 2))
     assert (released.receipt, released.value.tolist()) == (
-        journal.lost[0][0],
-        journal.lost[0][1].tolist(),
+        journal.lost[0].receipt,
+        journal.lost[0].value.tolist(),
     )
     controller.release(query("q 3"), raw())
     controller.finish()
@@ -245,7 +246,7 @@ def test_resume_without_a_journal_draws_the_same_answers(ledger):
     controller.bind(77)
     for i in range(2):
         released = controller.release(query(f"q {i}"), raw(i, i, i))
-        assert np.array_equal(released.value, journal.kept[i][1])
+        assert np.array_equal(released.value, journal.kept[i].value)
 
 
 def test_release_of_a_journalled_answer_opens_nothing(ledger):
@@ -262,7 +263,7 @@ def test_resume_takes_the_lease(ledger):
     with pytest.raises(LedgerError, match="resumed by another process"):
         old.finish()
     journal.kept.append(journal.lost[0])
-    old._count(journal.lost[0][0], 3)
+    old._count(journal.lost[0].receipt, 3)
     with pytest.raises(LedgerError, match="resumed by another process"):
         old.release(query("q 3"), raw())
 
@@ -327,6 +328,24 @@ def test_resume_refuses_a_foreign_journal_or_key(ledger):
     ledger.key_path(old.fit_id).unlink()
     with pytest.raises(ResumeError, match="cannot be read"):
         reserve(ledger, resume=old.fit_id, journal=journal)
+
+
+@pytest.mark.parametrize("position", [0, 1])
+@pytest.mark.parametrize("forge", ["value", "order", "price", "seal"])
+def test_resume_refuses_an_answer_that_was_not_given(ledger, forge, position):
+    """The last answer decides the next query no less than the first."""
+    old, journal = broken_fit(ledger)
+    true = journal.kept[position]
+    journal.kept[position] = {
+        "value": replace(true, value=true.value + 1),
+        "order": replace(true, value=true.value[::-1]),
+        "price": replace(true, receipt=replace(true.receipt, price=1)),
+        "seal": replace(true, seal=journal.kept[1 - position].seal),
+    }[forge]
+    with pytest.raises(ResumeError, match="an answer is not the one that was released"):
+        reserve(ledger, resume=old.fit_id, journal=journal)
+    journal.kept[position] = true
+    reserve(ledger, resume=old.fit_id, journal=journal)
 
 
 def test_test_noise_is_marked_and_refuses_a_ledger(ledger):

@@ -1,5 +1,7 @@
 """A fit that broke off goes on with the same noise and without a new charge; a chunk that fails is named."""
 
+import json
+
 import dask
 import dask.array as da
 import numpy as np
@@ -83,6 +85,31 @@ def test_resume_refuses_other_data_or_settings(ledger, rows):
     with pytest.raises(ResumeError, match="epsilon"):
         classifier(ledger, epsilon=1.5).fit(x, y, resume=fit_id)
     classifier(ledger).fit(x, y, resume=fit_id)
+
+
+@pytest.mark.parametrize(
+    "line",
+    ["garbage", "[]", '{"receipt": {}, "value": [1], "seal": ""}', '{"value": []}', "\udcff"],
+)
+def test_a_damaged_journal_says_the_way_out(ledger, rows, line):
+    fit_id, _ = break_off(ledger, rows, 4)
+    journal = next(ledger.directory.rglob(f"{fit_id}.jsonl"))
+    assert journal.stat().st_mode & 0o777 == 0o600
+    assert journal.parent.stat().st_mode & 0o777 == 0o700
+    kept = journal.read_bytes()
+    journal.write_bytes(kept + line.encode(errors="surrogateescape") + b"\n")
+    with pytest.raises(ResumeError, match=r"damaged.*move it away"):
+        classifier(ledger).fit(*rows, resume=fit_id)
+    for value in ("[" + "1," * 5000 + "1]", "1", "[[1]]", f"[{2**70}]"):  # of the last answer
+        lines = kept.decode().splitlines()
+        last = json.loads(lines[-1]) | {"value": json.loads(value)}
+        journal.write_text("\n".join([*lines[:-1], json.dumps(last)]) + "\n")
+        with pytest.raises(ResumeError, match="move it away"):
+            classifier(ledger).fit(*rows, resume=fit_id)
+    journal.unlink()
+    classifier(ledger).fit(*rows, resume=fit_id)  # the way out: the same answers, drawn again
+    again = [json.loads(entry) for entry in journal.read_bytes().splitlines()]
+    assert again[:4] == [json.loads(entry) for entry in kept.splitlines()]
 
 
 def test_settle_charges_what_was_opened_and_ends_the_fit(ledger, rows):
