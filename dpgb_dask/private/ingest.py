@@ -35,6 +35,9 @@ class Rows(NamedTuple):
     weight: Any
     unit: Any = None
 
+    def __repr__(self) -> str:
+        return "<rows>"  # Dask logs the tasks that it cannot send
+
 
 @dataclass(frozen=True, eq=False, slots=True)
 class Chunk:
@@ -51,6 +54,9 @@ class Chunk:
     y: Any
     weight: Any
     unit: Any = None
+
+    def __repr__(self) -> str:
+        return "<chunk>"
 
 
 @dataclass(frozen=True, eq=False, slots=True)

@@ -54,6 +54,9 @@ class Piece:
     label: NDArray[Any]
     weight: NDArray[np.int32] | None
 
+    def __repr__(self) -> str:
+        return "<piece>"
+
     @property
     def nbytes(self) -> int:
         """Bytes held."""

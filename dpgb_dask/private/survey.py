@@ -46,6 +46,9 @@ class Survey(NamedTuple):
     sums: NDArray[np.int64]
     fingerprint: int
 
+    def __repr__(self) -> str:
+        return "<survey>"
+
 
 def add_surveys(parts: list[Survey]) -> Survey:
     """Add surveys; integers, so any order gives the same bits."""

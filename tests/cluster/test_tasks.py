@@ -245,14 +245,21 @@ class Unsendable:
 
 @pytest.mark.usefixtures("client")
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
-def test_a_value_that_cannot_be_sent_is_not_told():
+@pytest.mark.parametrize("lazy", [False, True])
+def test_a_value_that_cannot_be_sent_is_not_told(lazy, caplog):
     x, y, _ = rows_of("binary", 10)
+    x["a"] = 1.2345
     x["c"] = pd.Series([Unsendable()] * 10, dtype=object)
     shape = shape_of("binary")
-    with pytest.raises(ChunkError, match="Chunk 0") as caught:
-        open_rounds(read_source(x, y, None, shape.schema), shape, Execution(backend="tasks"), KEY)
+    if lazy:
+        x = da.from_array(x.to_numpy(), chunks=(5, 3))
+    with caplog.at_level(logging.DEBUG), pytest.raises(ChunkError) as caught:
+        open_rounds(
+            read_source(x, y, None, shape.schema), shape, Execution(backend="tasks"), KEY
+        ).fingerprint()
     assert "4711" not in str(caught.value)
     assert caught.value.__context__ is None
+    assert lazy or "1.2345" not in caplog.text  # Dask logs an array that it is given in a graph
 
 
 # ---- exactly once ----------------------------------------------------------------------------------------------------

@@ -100,6 +100,9 @@ class Reply(NamedTuple):
     chunks: tuple[int, ...]
     sums: NDArray[np.int64]
 
+    def __repr__(self) -> str:
+        return "<reply>"
+
 
 def _on_rows(function: Callable[[Rows], T], number: int, parts: Sequence[Any]) -> T | Failure:
     """Apply a function to a chunk's rows; an error names the chunk and its type, never a value."""
@@ -314,9 +317,16 @@ class TaskRounds:
             key = f"{name}-{uuid.uuid4().hex[:8]}-{k}"
             parts = [x, chunk.y, chunk.weight, chunk.unit]
             calls.append(task(k, parts, common, self._units, dask_key_name=key))
-        with _quiet_graphs():
-            futures: list[Future[Any]] = self._client.compute(calls, **where)
-        return futures
+        try:
+            with _quiet_graphs():
+                futures: list[Future[Any]] = self._client.compute(calls, **where)
+        except Exception as error:
+            failed = ChunkError(
+                f"The source cannot be sent to the cluster: {type(error).__name__}."
+            )
+        else:
+            return futures
+        raise failed
 
     def _survey(self) -> Surveyed:
         if self._surveyed is None:
