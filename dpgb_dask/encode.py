@@ -101,6 +101,8 @@ def check_columns(block: Any, schema: Schema, *, target: bool = False) -> tuple[
         dtype = block.dtype if hasattr(block, "dtype") else block.dtypes.iloc[0]
         if schema.target.type == "numeric":
             _check_numeric(schema.target.name, dtype, "target")
+        else:
+            _check_labels(schema.target.name, dtype, schema.target.classes, "target")
         return (0,)
     dtypes: Sequence[Any]
     if isinstance(block, pd.DataFrame):
@@ -115,7 +117,9 @@ def check_columns(block: Any, schema: Schema, *, target: bool = False) -> tuple[
         dtypes = [block.dtype] * block.shape[1]
         positions = _match_width(len(dtypes), schema)
     for (name, feature), k in zip(schema.features.items(), positions, strict=True):
-        if not isinstance(feature, Categorical):
+        if isinstance(feature, Categorical):
+            _check_labels(name, dtypes[k], feature.categories, "feature")
+        else:
             _check_numeric(name, dtypes[k], "feature")
     return positions
 
@@ -130,7 +134,7 @@ def _frame_positions(frame: pd.DataFrame, schema: Schema) -> tuple[int, ...]:
 def _match_width(width: int, schema: Schema) -> tuple[int, ...]:
     if width != schema.n_features:
         raise StructureError(
-            f"X has {width} columns without names, but the schema declares {schema.n_features} features: "
+            f"X has no column names and another number of columns than the {schema.n_features} features of the schema: "
             "arrays match by position. Give exactly the declared columns."
         )
     return tuple(range(width))
@@ -142,6 +146,20 @@ def _check_numeric(name: str, dtype: Any, role: str) -> None:
         raise SchemaError(
             f"{role} {name!r} is declared numeric but its column is of kind {kind!r}. "
             "Convert the column, or declare its categories."
+        )
+
+
+def _check_labels(name: str, dtype: Any, declared: tuple[Any, ...], role: str) -> None:
+    """Raise if no value of the column's type can be one of the declared categories or classes."""
+    text = all(isinstance(value, str) for value in declared)
+    no_text = not any(isinstance(value, str) for value in declared)
+    # a column of floats may be one that is all missing, so it is let in
+    whole = family(dtype) == "number" and getattr(dtype, "kind", "f") in "iub"
+    if declared and ((text and whole) or (no_text and family(dtype) == "text")):
+        ours, theirs = ("text", "whole numbers") if text else ("numbers", "text")
+        raise SchemaError(
+            f"{role} {name!r} is declared with values that are {ours}, but its column holds {theirs}: none can match. "
+            "Convert the column, or declare its values as they are."
         )
 
 

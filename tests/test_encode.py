@@ -278,7 +278,7 @@ def test_untyped_columns_are_allowed():
 def test_arrays_match_by_position_and_width():
     assert check_columns(np.zeros((0, 2)), SCHEMA) == (0, 1)
     assert check_columns(pd.DataFrame(np.zeros((3, 2))), SCHEMA) == (0, 1)
-    with pytest.raises(StructureError, match="3 columns"):
+    with pytest.raises(StructureError, match="another number of columns"):
         check_columns(np.zeros((4, 3)), SCHEMA)
     with pytest.raises(StructureError, match="two dimensions"):
         check_columns(np.zeros(4), SCHEMA)
@@ -287,7 +287,7 @@ def test_arrays_match_by_position_and_width():
 def test_a_text_target_raises_where_a_number_is_declared():
     schema = Schema({"x": (0, 1)}, target_bounds=(0, 1))
     check_columns(np.zeros(3), schema, target=True)
-    check_columns(np.array(["a"]), SCHEMA, target=True)
+    check_columns(np.array(["a"], dtype=object), SCHEMA, target=True)
     with pytest.raises(SchemaError, match="target 'target' is declared numeric"):
         check_columns(np.array(["a"]), schema, target=True)
 
@@ -468,3 +468,30 @@ def test_target_steps_never_exceed_their_bound(bounds):
     schema.target = replace(schema.target, low=bounds[0], high=bounds[1])
     steps, _ = encode_target(np.array([*bounds, 0, np.inf, -np.inf, 1e300, NAN]), schema)
     assert np.abs(steps.astype(np.int64)).max() <= 65536
+
+
+@pytest.mark.parametrize(
+    ("declared", "column", "good"),
+    [
+        ([0, 1], pd.Series(["0", "1"], dtype="str"), False),
+        (["0", "1"], pd.Series([0, 1]), False),
+        (["0", "1"], pd.Series([True, False]), False),
+        (["0", "1"], pd.Series([np.nan, np.nan]), True),
+        ([0, 1], pd.Series(["0", 1], dtype=object), True),
+        ([0, "a"], pd.Series(["0", "a"], dtype="str"), True),
+        ([0, 1], pd.Series([0.0, 1.0]), True),
+        (["a", "b"], pd.Series(["a", "b"], dtype="category"), True),
+    ],
+)
+def test_labels_of_a_type_that_can_never_match_raise(declared, column, good):
+    feature = Schema({"f": declared}, classes=[0, 1])
+    target = Schema({"f": (0, 1)}, classes=declared)
+    for schema, block, is_target in (
+        (feature, column.to_frame("f"), False),
+        (target, column, True),
+    ):
+        if good:
+            check_columns(block, schema, target=is_target)
+        else:
+            with pytest.raises(SchemaError, match="none can match"):
+                check_columns(block, schema, target=is_target)

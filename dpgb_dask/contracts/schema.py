@@ -199,8 +199,7 @@ class Schema:
                 f"version={version!r} is newer than {VERSION}: update dpgb_dask to read this schema."
             )
         known = {"version", "features", "target", "ignore", "max_weight", "unit_id", "private"}
-        if unknown := sorted(set(data) - known):
-            raise SchemaError(f"Unknown keys {unknown} in the schema. Known: {sorted(known)}.")
+        _refuse_unknown(data, known, "the schema")
         private = data.get("private", True)
         if not isinstance(private, bool):
             raise SchemaError(f"private={private!r} must be true or false.")
@@ -212,6 +211,8 @@ class Schema:
             raise SchemaError(
                 f"target type={kind!r} is unknown. Choose 'binary', 'multiclass' or 'numeric'."
             )
+        fields = {"low", "high"} if kind == "numeric" else {"classes"}
+        _refuse_unknown(target, {"name", "type"} | fields, "the schema's target")
         bounds = (target.get("low"), target.get("high")) if kind == "numeric" else None
         classes = target.get("classes") if kind != "numeric" else None
         if kind != "numeric" and not isinstance(classes, list | tuple):
@@ -313,6 +314,10 @@ def _feature(name: str, spec: Any) -> Feature:
         raise SchemaError(
             f"feature {name!r}: expected (low, high), a list of categories, or a 'type' in its JSON."
         )
+    known = {"type", "missing"} | (
+        {"categories"} if spec["type"] == "categorical" else {"low", "high", "integer"}
+    )
+    _refuse_unknown(spec, known, f"feature {name!r}")
     if spec["type"] == "categorical":
         return Categorical(
             _categories(name, spec.get("categories")), bool(spec.get("missing", False))
@@ -323,6 +328,8 @@ def _feature(name: str, spec: Any) -> Feature:
         )
     low, high = _finite(spec.get("low")), _finite(spec.get("high"))
     if low is None or high is None:
+        if "low" in spec and "high" in spec and None not in (spec["low"], spec["high"]):
+            raise SchemaError(f"feature {name!r}: bounds must be two finite numbers.")
         raise SchemaError(
             f"feature {name!r} has no bounds. Give (low, high) from public knowledge, not from the data."
         )
@@ -331,6 +338,12 @@ def _feature(name: str, spec: Any) -> Feature:
     if not math.isfinite(high - low):
         raise SchemaError(f"feature {name!r}: high - low overflows a float. Give narrower bounds.")
     return Numeric(low, high, bool(spec.get("integer", False)), bool(spec.get("missing", False)))
+
+
+def _refuse_unknown(given: Mapping[str, Any], known: set[str], where: str) -> None:
+    """Raise on keys that nothing reads: a misspelt one would be ignored."""
+    if unknown := sorted(str(key) for key in set(given) - known):
+        raise SchemaError(f"{where}: unknown keys {unknown}. Known: {sorted(known)}.")
 
 
 def _categories(name: str, values: Any) -> tuple[Any, ...]:
