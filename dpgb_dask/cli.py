@@ -2,11 +2,13 @@
 # ruff: noqa: N806 - X is scikit-learn's name
 
 import argparse
+import csv
 import json
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -17,13 +19,14 @@ import numpy as np
 import pandas as pd
 import zarr
 from dask.base import compute
+from dask.bytes.core import read_bytes
 from dask.delayed import delayed
 from distributed import Client, LocalCluster
 from numpy.typing import NDArray
 from sklearn.ensemble import HistGradientBoostingClassifier
 from sklearn.metrics import roc_auc_score
 
-from dpgb_dask import __version__, diagnose
+from dpgb_dask import __version__, diagnose, encode
 from dpgb_dask.contracts.plan import PublicRng
 from dpgb_dask.contracts.schema import Categorical, Schema
 from dpgb_dask.controller.ledger import Ledger
@@ -32,6 +35,12 @@ from dpgb_dask.estimators import DPGBClassifier, DPGBRegressor, load
 
 OK, ERROR, BUDGET = 0, 1, 3  # 2 is argparse's own, for wrong usage
 INTERRUPTED = 130
+CSV_BLOCK = 8 << 20  # bytes; as text in memory they take about ten times as much
+# what pandas calls missing
+CSV_MISSING = frozenset((
+    "", "NA", "N/A", "n/a", "NaN", "nan", "-NaN", "-nan", "NULL", "null", "None", "<NA>", "#N/A", "#N/A N/A", "#NA",
+    "1.#IND", "-1.#IND", "1.#QNAN", "-1.#QNAN",
+))  # fmt: skip
 
 DESCRIPTION = "Differentially private gradient boosting on Dask."
 EPILOG = """\
@@ -48,6 +57,13 @@ exit codes:
   0 done   1 an error of use or data, one line on standard error   2 wrong arguments
   3 the account has too little left (nothing was charged)
 """
+CSV_LINES = """\
+CSV files: UTF-8, comma-separated; the first line names the columns. Each further line is read on its own and is one
+row, blank lines aside: text in quotes may hold commas, and no line breaks."""
+CSV_FIT = f"""{CSV_LINES}
+A line that cannot be read, or has another number of fields, is a row of missing values: it weighs nothing in a fit."""
+CSV_PREDICT = f"""{CSV_LINES}
+A line that cannot be read, or has another number of fields, is an error."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -105,13 +121,18 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _command(
-    parent: Any, name: str, text: str, run: Callable[[argparse.Namespace], None], example: str
+    parent: Any,
+    name: str,
+    text: str,
+    run: Callable[[argparse.Namespace], None],
+    example: str,
+    notes: str = "",
 ) -> argparse.ArgumentParser:
     sub: argparse.ArgumentParser = parent.add_parser(
         name,
         help=text,
         description=text,
-        epilog=f"example:\n  {example}",
+        epilog=f"example:\n  {example}{notes and chr(10) * 2 + notes}",
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     sub.set_defaults(run=run)
@@ -138,7 +159,8 @@ def _add_demo(commands: Any) -> None:
 
 def _add_fit(commands: Any) -> None:
     example = "dpgb-dask fit people.parquet --schema people.schema.json --epsilon 1 --delta 1e-6 --out model.json"
-    fit = _command(commands, "fit", "fit a model on Parquet, CSV or Zarr", _fit, example)
+    text = "fit a model on Parquet, CSV or Zarr"
+    fit = _command(commands, "fit", text, _fit, example, CSV_FIT)
     _add_data(fit)
     fit.add_argument("--epsilon", type=float, required=True, help="privacy of the whole fit")
     fit.add_argument(
@@ -168,9 +190,8 @@ def _add_fit(commands: Any) -> None:
 
 def _add_predict(commands: Any) -> None:
     example = "dpgb-dask predict model.json new.parquet --proba --out predictions.csv"
-    predict = _command(
-        commands, "predict", "predict with a model file, to Parquet or CSV", _predict, example
-    )
+    text = "predict with a model file, to Parquet or CSV"
+    predict = _command(commands, "predict", text, _predict, example, CSV_PREDICT)
     predict.add_argument("model", help="model file")
     predict.add_argument("data", help="Parquet file or directory, CSV file or pattern, Zarr store")
     predict.add_argument(
@@ -190,7 +211,7 @@ def _add_report(commands: Any) -> None:
 def _add_check(commands: Any) -> None:
     text = "count what a fit would clip or call missing: for the data owner's eyes, NOT private"
     example = "dpgb-dask check people.parquet --schema people.schema.json"
-    _add_data(_command(commands, "check", text, _check, example))
+    _add_data(_command(commands, "check", text, _check, example, CSV_FIT))
 
 
 def _add_ledger(commands: Any) -> None:
@@ -265,8 +286,17 @@ def _schema(options: argparse.Namespace) -> Schema:
     return Schema.from_dict(facts)
 
 
-def _open_table(path: str, schema: Schema) -> tuple[Any, Mapping[str, Any]]:
+def _open_table(
+    path: str, schema: Schema, *, strict: bool = False
+) -> tuple[Any, Mapping[str, Any]]:
     """Return X and the columns beside it; nothing is computed.
+
+    Parameters
+    ----------
+    path : str
+    schema : Schema
+    strict : bool
+        Whether a malformed line of a CSV file raises when it is read; else it is a row of missing values.
 
     Raises
     ------
@@ -276,8 +306,10 @@ def _open_table(path: str, schema: Schema) -> tuple[Any, Mapping[str, Any]]:
     try:
         if path.rstrip("/").endswith(".zarr"):
             return _open_zarr(path, schema)
-        csv = ".csv" in Path(path).suffixes
-        frame = _open_csv(path, schema) if csv else dd.read_parquet(path)
+        csv_file = ".csv" in Path(path).suffixes
+        frame = _open_csv(path, schema, strict=strict) if csv_file else dd.read_parquet(path)
+    except StructureError:
+        raise
     except Exception as error:
         # whatever a reader raises may quote the data: only its kind is repeated
         raise StructureError(
@@ -301,18 +333,54 @@ def _open_zarr(path: str, schema: Schema) -> tuple[Any, Mapping[str, Any]]:
     return dd.concat(series, axis=1), columns
 
 
-def _open_csv(path: str, schema: Schema) -> dd.DataFrame:
-    """Read CSV as text and give each declared column its declared type.
+def _open_csv(path: str, schema: Schema, *, strict: bool) -> dd.DataFrame:
+    """Read CSV as text, each line on its own, and give each declared column its declared type.
 
-    Types are not guessed: a guess depends on values, and a wrong one would raise in the middle of a fit.
+    A reader of whole blocks is not enough: an extra field or an open quote in one line changes how it reads the lines
+    below, and types that it guesses depend on all values.
     """
+    # a compressed file cannot be read in pieces
+    size = CSV_BLOCK if path.endswith(".csv") else None
+    sample, files = read_bytes(path, delimiter=b"\n", blocksize=size, compression="infer")
+    names = _header(sample)
+    if not names or len(set(names)) != len(names):
+        raise StructureError(
+            f"{path!r}: the first line of a CSV file must name the columns, each by another name."
+        )
+    read = partial(_read_lines, names=names, schema=schema, strict=strict)
+    parts = [delayed(read)(block, k == 0) for blocks in files for k, block in enumerate(blocks)]
     with dask.config.set({"dataframe.convert-string": False}):
-        frame = dd.read_csv(path, dtype=object)
-    return frame.map_partitions(_typed, schema, meta=_typed(frame._meta, schema))  # noqa: SLF001
+        return dd.from_delayed(parts, meta=read(b"", False), verify_meta=False)
 
 
-def _typed(part: pd.DataFrame, schema: Schema) -> pd.DataFrame:
-    labels = {
+def _read_lines(
+    block: bytes, has_header: bool, *, names: tuple[str, ...], schema: Schema, strict: bool
+) -> pd.DataFrame:
+    """Return one row for each line that is not blank; a line of another width is a row of missing values.
+
+    Raises
+    ------
+    StructureError
+        If the header of another file differs; if ``strict``, and a line has another width.
+
+    Privacy
+    -------
+    Private side. Each row is a function of its own line, and unless ``strict`` no line raises or warns.
+    """
+    if has_header and _header(block) != names:
+        raise StructureError("The CSV files of a pattern must have the same first line.")
+    lines = block.decode("utf-8", "replace").split("\n")[has_header:]
+    rows = [_fields(line.removesuffix("\r")) for line in lines if line.strip()]
+    good = [row is not None and len(row) == len(names) for row in rows]
+    if strict and not all(good):
+        raise StructureError(
+            f"A line of the CSV file has not the {len(names)} fields that its first line names, or an open quote. Each"
+            " line is one row: correct it, so that no prediction is left out."
+        )
+    lost = (None,) * len(names)
+    full = [row if fits else lost for row, fits in zip(rows, good, strict=True)]
+    columns = zip(*full, strict=True) if full else ((),) * len(names)
+    labels: dict[str, Sequence[Any]] = {
         name: f.categories for name, f in schema.features.items() if isinstance(f, Categorical)
     }
     if schema.target.classes:
@@ -321,15 +389,36 @@ def _typed(part: pd.DataFrame, schema: Schema) -> pd.DataFrame:
     numeric |= {
         name for name, values in labels.items() if all(isinstance(v, int | float) for v in values)
     }
-    return part.assign(**{c: _numbers(part[c]) for c in part.columns if c in numeric})
-
-
-def _numbers(column: pd.Series) -> pd.Series:
-    truth = {"true": 1.0, "false": 0.0}
-    words = column.map(
-        lambda value: truth.get(value.lower(), value) if isinstance(value, str) else value
+    return pd.DataFrame(
+        {
+            name: _numbers(values) if name in numeric else _texts(values, labels.get(name, ()))
+            for name, values in zip(names, columns, strict=True)
+        }
     )
-    return pd.to_numeric(words, errors="coerce").astype(np.float64)
+
+
+def _header(block: bytes) -> tuple[str, ...] | None:
+    line, _, _ = block.partition(b"\n")
+    return _fields(line.decode("utf-8-sig", "replace").removesuffix("\r"))
+
+
+def _fields(line: str) -> tuple[str, ...] | None:
+    """Return the fields of one line; None if it cannot be read."""
+    try:
+        return tuple(next(csv.reader([line], strict=True), ()))
+    except csv.Error:  # an open quote, a carriage return, a field beyond csv.field_size_limit
+        return None
+
+
+def _texts(values: Sequence[str | None], labels: Sequence[Any]) -> pd.Series:
+    missing = CSV_MISSING.difference(labels)
+    return pd.Series([None if value in missing else value for value in values], dtype=object)
+
+
+def _numbers(values: Sequence[str | None]) -> pd.Series:
+    truth = {"true": 1.0, "false": 0.0}
+    words = [truth.get(value.lower(), value) if value else None for value in values]
+    return pd.Series(encode.numbers(pd.Series(words, dtype=object)), dtype=np.float64)
 
 
 def _column(columns: Mapping[str, Any], *names: str) -> Any:
@@ -375,7 +464,7 @@ def _predict(options: argparse.Namespace) -> None:
     if options.out.exists():
         raise StructureError(f"--out {str(options.out)!r} exists already. Choose another name.")
     model = load(options.model)
-    X, _ = _open_table(options.data, model.schema_)
+    X, _ = _open_table(options.data, model.schema_, strict=True)
     parts = [_as_frame(model.predict(X), ["prediction"])]
     if options.proba:
         if not isinstance(model, DPGBClassifier):
@@ -391,7 +480,7 @@ def _predict(options: argparse.Namespace) -> None:
         if options.out.suffix == ".csv":
             out.to_csv(str(scratch), single_file=True, index=False)
         else:
-            out.to_parquet(str(scratch), write_index=False)
+            out.to_parquet(str(scratch), write_index=False, overwrite=True)
     scratch.replace(options.out)
     print(f"predictions written to {options.out}")
 

@@ -155,6 +155,120 @@ def test_csv_types_come_from_the_schema_not_from_values(place, people, capsys):
     assert capsys.readouterr().err == ""
 
 
+BAD_LINES = {
+    "extra fields": b"1,1,50,red,1,9,9",
+    "one extra field": b"1,1,50,red,1,",
+    "a field less": b"1,1,50,red",
+    "open quote": b'1,1,50,"red,1',
+    "open quote at the end": b'1,1,50,red,"1',
+    "text after a quote": b'1,1,50,"re"d,1',
+    "carriage return": b"1,1,50,re\rd,1",
+    "long text": b"1,1,50," + b"x" * 200_000 + b",1",
+}
+ODD_LINES = {
+    "not UTF-8": b"1,1,50,\xff\xfe,1",
+    "cut UTF-8": b"1,1,50,red,1\xe2",
+    "null byte": b"1,1,50,\0,1",
+    "text for a number": b"one,?,50,red,1",
+    "huge number": b"1" + b"0" * 400 + b",-99999999999999999999,50,red,1",
+    "quoted comma": b'1,1,50,"red, or green",1',
+}
+
+
+@pytest.mark.parametrize("name", [*BAD_LINES, *ODD_LINES])
+@pytest.mark.parametrize("place_of_line", [0, 700, 1500])
+def test_a_csv_line_changes_no_other_row(
+    place, binary_schema, name, place_of_line, monkeypatch, capsys
+):
+    """A reader of blocks would shift, join or skip other people's rows, or raise after the charge."""
+    monkeypatch.setattr(cli, "CSV_BLOCK", 20_000)
+    header, *lines = (place / "people.csv").read_bytes().splitlines()
+    want = cli._open_csv(str(place / "people.csv"), binary_schema, strict=True).compute()
+    lines.insert(place_of_line, (BAD_LINES | ODD_LINES)[name])
+    (place / "odd.csv").write_bytes(b"\n".join([header, *lines]))
+    data = cli._open_csv(str(place / "odd.csv"), binary_schema, strict=False)
+    assert data.npartitions > 1
+    got = data.compute().reset_index(drop=True)
+    one = got.loc[place_of_line]
+    assert one.isna().all() == (name in BAD_LINES)
+    others = got.drop(index=place_of_line).reset_index(drop=True)
+    pd.testing.assert_frame_equal(others, want.reset_index(drop=True))
+    if place_of_line == 0:
+        options = ("--schema", place / "schema.json", "--out", place / "m.json", *BUDGET)
+        assert run("fit", place / "odd.csv", *options) == 0
+        assert run("check", place / "odd.csv", "--schema", place / "schema.json") == 0
+        assert capsys.readouterr().err == ""
+
+
+def test_predict_leaves_no_csv_line_out(place, people, capsys):
+    model = place / "model.json"
+    run("fit", place / "people.csv", "--schema", place / "schema.json", "--out", model, *BUDGET)
+    want = DPGBClassifier.load(model).predict(people)
+    text = (place / "people.csv").read_bytes()
+    header, *lines = text.splitlines()
+    for name, line in BAD_LINES.items():
+        (place / "bad.csv").write_bytes(b"\n".join([header, *lines, line, b""]))
+        capsys.readouterr()
+        assert run("predict", model, place / "bad.csv", "--out", place / "out.csv") == 1, name
+        assert "5 fields" in capsys.readouterr().err
+        assert not (place / "out.csv").exists()
+    (place / "odd.csv").write_bytes(b"\n".join([header, *ODD_LINES.values(), *lines]))
+    assert run("predict", model, place / "odd.csv", "--out", place / "out.csv") == 0
+    got = pd.read_csv(place / "out.csv")["prediction"]
+    np.testing.assert_array_equal(got[len(ODD_LINES) :], want)
+    # a byte order mark, Windows line ends, blank lines
+    (place / "windows.csv").write_bytes(b"\xef\xbb\xbf" + text.replace(b"\n", b"\r\n") + b"\r\n")
+    assert run("predict", model, place / "windows.csv", "--out", place / "out2.csv") == 0
+    np.testing.assert_array_equal(pd.read_csv(place / "out2.csv")["prediction"], want)
+
+
+def test_csv_files_of_a_pattern_share_their_header(place, people, capsys):
+    options = ("--schema", place / "schema.json", "--out", place / "m.json", *BUDGET)
+    people[:800].to_csv(place / "part-1.csv.gz", index=False)
+    people[800:].to_csv(place / "part-2.csv.gz", index=False)
+    assert run("fit", place / "part-*.csv.gz", *options) == 0
+    assert run("predict", place / "m.json", place / "part-*.csv.gz", "--out", place / "out") == 0
+    assert len(pd.read_parquet(place / "out")) == len(people)
+    swapped = people[["z", "x", "age", "color", "target"]]
+    swapped[800:].to_csv(place / "part-2.csv.gz", index=False)
+    assert run("fit", place / "part-*.csv.gz", *options) == 1
+    assert run("predict", place / "m.json", place / "part-*.csv.gz", "--out", place / "o") == 1
+    assert "same first line" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("header", ["", "x,x,age,color,target", 'x,"z,age'])
+def test_a_csv_file_must_name_its_columns(place, header, capsys):
+    (place / "none.csv").write_text(f"{header}\n1,1,50,red,1\n")
+    assert run("check", place / "none.csv", "--schema", place / "schema.json") == 1
+    assert "must name the columns" in capsys.readouterr().err
+
+
+def test_csv_reads_declared_labels_and_missing_marks(tmp_path):
+    schema = Schema(
+        {"c": ["u", "NA"], "n": [1, 2], "b": [True, False], "x": (0, 1)}, classes=["no", "yes"]
+    )
+    (tmp_path / "s.csv").write_text(
+        "c,n,b,x,target\nNA,1,true,NA,yes\nnull,2.0,False,0.5,no\n,,,,\n"
+    )
+    got = cli._open_csv(str(tmp_path / "s.csv"), schema, strict=True).compute()
+    assert got["c"].tolist() == ["NA", None, None]  # declared: a category like any other
+    assert got["target"].tolist() == ["yes", "no", None]
+    np.testing.assert_array_equal(got["n"], [1, 2, np.nan])
+    np.testing.assert_array_equal(got["b"], [1, 0, np.nan])
+    np.testing.assert_array_equal(got["x"], [np.nan, 0.5, np.nan])
+
+
+@pytest.mark.parametrize(
+    ("command", "fate"), [("fit", "weighs nothing"), ("check", "weighs"), ("predict", "an error")]
+)
+def test_help_says_how_csv_lines_are_read(command, fate, capsys):
+    with pytest.raises(SystemExit):
+        run(command, "--help")
+    text = capsys.readouterr().out
+    assert "no line breaks" in text
+    assert fate in text
+
+
 def test_target_and_weight_are_columns(place, people):
     people.rename(columns={"target": "bought"}).assign(times=2.0).to_parquet(
         place / "other.parquet"
