@@ -430,9 +430,11 @@ class _Boosting(BaseEstimator):  # type: ignore[misc]
             raise StructureError(
                 f"{type(self).__name__} requires y to be passed, but the target y is None."
             )
-        # a list has no type: as objects, each of its values is read on its own, whatever its neighbours are
-        X = np.asarray(X, dtype=object) if isinstance(X, list | tuple) else X
-        y = np.asarray(y, dtype=object) if isinstance(y, list | tuple) else y
+        X = _table_of(X, schema.n_features) if isinstance(X, list | tuple) else X
+        y, sample_weight = (
+            _column_of(part) if isinstance(part, list | tuple) else part
+            for part in (y, sample_weight)
+        )
         if schema.unit_id is not None:
             most = int(self.max_rows_per_unit)
             units = Shape(schema=schema, weight_bits=weight_bits_for(most), max_weight=most)
@@ -916,6 +918,29 @@ def _public(feature: Numeric | Categorical) -> str:
     if isinstance(feature, Categorical):
         return f"{len(feature.categories)} declared categories, all others are 'other'"
     return f"{'whole numbers ' if feature.integer else ''}in [{feature.low:g}, {feature.high:g}]"
+
+
+# A list has no type and no shape of its own: NumPy would choose them by its values. As objects, each value is read on
+# its own, whatever its neighbours are.
+
+
+def _table_of(rows: Sequence[Any], width: int) -> NDArray[np.object_]:
+    """Return a list of rows as objects; only a row of another width raises."""
+    for row in rows:
+        is_row = isinstance(row, list | tuple | np.ndarray | pd.Series)
+        if not is_row or getattr(row, "ndim", 1) != 1 or len(row) != width:
+            raise StructureError(
+                f"X is a list, and a row in it is not a list of {width} columns, as the schema declares. Give each row"
+                " exactly the declared columns."
+            )
+    cells = (value for row in rows for value in row)
+    return np.fromiter(cells, dtype=object, count=len(rows) * width).reshape(len(rows), width)
+
+
+def _column_of(values: Sequence[Any]) -> NDArray[np.object_]:
+    """Return a list as a column of objects; a list of one value stands for the value."""
+    cells = (v[0] if isinstance(v, list | tuple) and len(v) == 1 else v for v in values)
+    return np.fromiter(cells, dtype=object, count=len(values))
 
 
 def _has_text(frame: pd.DataFrame) -> bool:

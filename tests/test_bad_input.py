@@ -232,6 +232,10 @@ def test_columns_that_do_not_fit_are_refused(
             "csr_array",
         ),
         (lambda x, _: iter(x), lambda y: y, UnsupportedCollectionError, "iterator"),
+        (lambda x, _: [*x.tolist(), [1, 2, 3]], lambda y: [*y, 1], StructureError, "4 columns"),
+        (lambda x, _: x[:, 0].tolist(), lambda y: y, StructureError, "4 columns"),
+        (lambda _, t: t.to_dict("records"), lambda y: y, StructureError, "4 columns"),
+        (lambda x, _: list(x[:, :, None]), lambda y: y, StructureError, "4 columns"),
         (
             lambda x, _: da.from_array(x, chunks=(500, 4)),
             lambda y: da.from_array(y[:-1], chunks=500),
@@ -262,6 +266,41 @@ def test_data_that_do_not_fit_together_are_refused(
     )
     assert str(len(x)) not in message
     assert str(len(x) - 1) not in message
+
+
+ODD = [[1], [1, 2], (), {}, "x", None, np.arange(3), np.nan, b"\xff", 10**400]
+
+
+@pytest.mark.filterwarnings("error")
+@pytest.mark.parametrize("odd", ODD, ids=repr)
+@pytest.mark.parametrize("everywhere", [False, True])
+def test_values_in_lists_never_decide_a_shape_or_type(binary_schema, odd, everywhere):
+    """NumPy makes one more dimension of lists in a list if all are of one length, and text of all if one is."""
+    rows, labels, weights = [[0.5, -1, 30, "red"] for _ in range(6)], [0, 1] * 3, [1] * 6
+    schema = Schema(binary_schema.features, classes=[0, 1], max_weight=2)
+    settings = {"schema": schema, "noise": SeededNoise(0), "random_state": 0}
+    for k in range(6 if everywhere else 1):
+        rows[k], labels[k], weights[k] = [odd] * 4, odd, odd
+        DPGBClassifier(**settings).fit(rows, [0, 1] * 3)
+        DPGBClassifier(**settings).fit([tuple(row) for row in rows], labels)
+        DPGBClassifier(**settings).fit(rows, labels, sample_weight=weights)
+    numbers = Schema(binary_schema.features, target_bounds=(0, 1))
+    DPGBRegressor(schema=numbers, noise=SeededNoise(0)).fit(rows, labels)
+
+
+def test_lists_of_no_rows_train_as_arrays_do(binary_schema):
+    settings = {"schema": binary_schema, "noise": SeededNoise(0), "random_state": 0}
+    empty = DPGBClassifier(**settings).fit([], [])
+    same = DPGBClassifier(**settings).fit(np.empty((0, 4)), np.empty(0))
+    rows = [[0.5, -1, 30, "red"]]
+    np.testing.assert_array_equal(empty.predict_proba(rows), same.predict_proba(rows))
+
+
+def test_labels_may_be_a_column_of_lists(binary_schema, features, labels):
+    settings = {"schema": binary_schema, "noise": SeededNoise(0), "random_state": 0}
+    nested = DPGBClassifier(**settings).fit(features, [[label] for label in labels.tolist()])
+    flat = DPGBClassifier(**settings).fit(features, labels.tolist())
+    np.testing.assert_array_equal(nested.predict_proba(features), flat.predict_proba(features))
 
 
 def test_ignored_columns_may_stay(binary_schema, features, labels):
