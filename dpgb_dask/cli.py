@@ -25,12 +25,19 @@ from distributed import Client, LocalCluster
 from numpy.typing import NDArray
 from sklearn.ensemble import HistGradientBoostingClassifier
 from sklearn.metrics import roc_auc_score
+from threadpoolctl import threadpool_limits
 
 from dpgb_dask import __version__, diagnose, encode
 from dpgb_dask.contracts.plan import PublicRng
 from dpgb_dask.contracts.schema import Categorical, Schema
 from dpgb_dask.controller.ledger import Ledger
-from dpgb_dask.errors import BudgetExceededError, DPGBError, SchemaError, StructureError
+from dpgb_dask.errors import (
+    BudgetExceededError,
+    DPGBError,
+    LedgerError,
+    SchemaError,
+    StructureError,
+)
 from dpgb_dask.estimators import DPGBClassifier, DPGBRegressor, load
 
 OK, ERROR, BUDGET = 0, 1, 3  # 2 is argparse's own, for wrong usage
@@ -267,8 +274,32 @@ def _cluster(address: str | None) -> Iterator[None]:
     if address is None:
         yield
         return
-    with Client(address, set_as_default=True):
+    try:
+        client = Client(address, set_as_default=True)
+    except (OSError, ValueError) as error:
+        raise StructureError(
+            f"--scheduler {address!r} cannot be reached. Give tcp://HOST:PORT of a running Dask scheduler."
+        ) from error
+    with client:
         yield
+
+
+def _ledger(url: str) -> Ledger:
+    """Open a ledger that is there: a misspelt address must not make a new one."""
+    ledger = Ledger(url)
+    if not ledger.exists:
+        raise LedgerError(
+            f"There is no ledger at {ledger!r}. Open its first account with: dpgb-dask ledger open"
+        )
+    return ledger
+
+
+def _check_out(path: Path) -> None:
+    """Refuse an output that would be lost or would replace something, before anything is charged."""
+    if not path.absolute().parent.is_dir():
+        raise StructureError(f"--out {str(path)!r}: its directory does not exist.")
+    if path.exists():
+        raise StructureError(f"--out {str(path)!r} exists already. Choose another name.")
 
 
 # ---- data ------------------------------------------------------------------------------------------------------------
@@ -434,8 +465,7 @@ def _column(columns: Mapping[str, Any], *names: str) -> Any:
 def _fit(options: argparse.Namespace) -> None:
     if (options.ledger is None) != (options.account is None):
         raise SchemaError("--ledger and --account belong together. Give both, or neither.")
-    if not options.out.absolute().parent.is_dir():
-        raise StructureError(f"--out {str(options.out)!r}: its directory does not exist.")
+    _check_out(options.out)
     schema = _schema(options)
     X, columns = _open_table(options.data, schema)
     y = _column(columns, schema.target.name, *(() if isinstance(X, dd.DataFrame) else ("y",)))
@@ -446,7 +476,7 @@ def _fit(options: argparse.Namespace) -> None:
         delta=options.delta,
         schema=schema,
         recipe=options.recipe,
-        ledger=None if options.ledger is None else Ledger(options.ledger),
+        ledger=None if options.ledger is None else _ledger(options.ledger),
         account=options.account,
         unit_id=options.unit,
         max_rows_per_unit=options.max_rows_per_unit,
@@ -461,8 +491,7 @@ def _fit(options: argparse.Namespace) -> None:
 
 
 def _predict(options: argparse.Namespace) -> None:
-    if options.out.exists():
-        raise StructureError(f"--out {str(options.out)!r} exists already. Choose another name.")
+    _check_out(options.out)
     model = load(options.model)
     X, _ = _open_table(options.data, model.schema_, strict=True)
     parts = [_as_frame(model.predict(X), ["prediction"])]
@@ -515,7 +544,7 @@ def _ledger_open(options: argparse.Namespace) -> None:
 
 
 def _ledger_show(options: argparse.Namespace) -> None:
-    ledger = Ledger(options.url)
+    ledger = _ledger(options.url)
     accounts = ledger.accounts() if options.account is None else (ledger.account(options.account),)
     if not accounts:
         print("no accounts yet; open one with: dpgb-dask ledger open")
@@ -533,7 +562,7 @@ def _ledger_show(options: argparse.Namespace) -> None:
 
 
 def _ledger_settle(options: argparse.Namespace) -> None:
-    Ledger(options.url).settle(options.fit_id)
+    _ledger(options.url).settle(options.fit_id)
     print(
         f"fit {options.fit_id} is settled: what it opened stays charged, and it cannot be resumed"
     )
@@ -657,7 +686,9 @@ def _demo(options: argparse.Namespace) -> None:
         began = time.perf_counter()
         model.fit(X, y)
         took = time.perf_counter() - began
-        rival = HistGradientBoostingClassifier().fit(*compute(X, y))
+        rows = compute(X, y)
+    with threadpool_limits(1):  # its threads would wait for each other beside other work
+        rival = HistGradientBoostingClassifier().fit(*rows)
     ours = roc_auc_score(y_test, model.predict_proba(X_test)[:, 1])
     theirs = roc_auc_score(y_test, rival.predict_proba(X_test)[:, 1])
     model.save(options.out)

@@ -850,13 +850,18 @@ class _Bar:
 
     def __init__(self, verbose: int, callbacks: Sequence[Progress] | None) -> None:
         self._callbacks = tuple(callbacks) if callbacks is not None else ()
-        self._bar = tqdm(desc="fit", unit="round") if verbose else None
+        # the first fit after installation compiles the kernels for half a minute, and should not look stuck
+        text = "reading rows, compiling kernels once"
+        self._bar = tqdm(desc=text, unit="round") if verbose else None
 
     def __enter__(self) -> Progress:
         return self.show
 
-    def __exit__(self, *_: object) -> None:
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         if self._bar is not None:
+            if kind is None:  # stages ask at most what they declare: the end may come earlier
+                self._bar.total = self._bar.n
+                self._bar.refresh()
             self._bar.close()
 
     def show(self, stage: str, position: int, total: int) -> None:

@@ -554,3 +554,31 @@ def test_demo_writes_a_private_model(tmp_path, capsys):
     ):
         assert words in printed
     assert DPGBClassifier.load(out).privacy_report_.private
+
+
+def test_fit_never_replaces_a_model(place, capsys):
+    (place / "paid.json").write_text("a model that was paid for")
+    code = run(
+        "fit", place / "people.parquet", "--schema", place / "schema.json", "--out", place / "paid.json", *BUDGET
+    )  # fmt: skip
+    assert code == 1
+    assert "exists already" in capsys.readouterr().err
+    assert (place / "paid.json").read_text() == "a model that was paid for"
+
+
+def test_a_misspelt_ledger_makes_no_new_one(place, capsys):
+    url = f"sqlite:///{place}/typo.db"
+    assert run("ledger", "show", url) == 1
+    assert "no ledger" in capsys.readouterr().err
+    options = ("--schema", place / "schema.json", "--out", place / "m.json", *BUDGET)
+    code = run("fit", place / "people.parquet", *options, "--ledger", url, "--account", "a")
+    assert code == 1
+    assert not (place / "typo.db").exists()
+
+
+def test_a_scheduler_out_of_reach_is_one_line(place, capsys):
+    options = ("--schema", place / "schema.json", "--out", place / "m.json", *BUDGET)
+    assert run("fit", place / "people.parquet", *options, "--scheduler", "nonsense") == 1
+    error = capsys.readouterr().err
+    assert "tcp://HOST:PORT" in error
+    assert "Traceback" not in error

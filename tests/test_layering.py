@@ -15,7 +15,8 @@ LOW = {"errors", "losses", "kernels", "contracts"}
 SIDES = LOW | {"encode", "private", "controller", "released", "components"}
 TOP = {"estimators", "io", "cli", "__main__", "model_selection", "testing", "diagnose", "__init__"}
 TOP_OUTSIDE = {
-    "numpy", "dask", "distributed", "xarray", "zarr", "pandas", "sklearn", "tqdm"
+    "numpy", "dask", "distributed", "xarray", "zarr", "pandas", "sklearn", "tqdm",
+    "threadpoolctl",
 }  # fmt: skip
 
 # layer: (what it may import from us, what it may import from outside)

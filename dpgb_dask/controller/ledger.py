@@ -265,6 +265,11 @@ class Ledger:
         return not (self._url.drivername == "sqlite" and self._path is None)
 
     @property
+    def exists(self) -> bool:
+        """Whether there is a ledger at the address; a SQLite file is made when its first account is opened."""
+        return self._path is None or self._path.exists()
+
+    @property
     def directory(self) -> Path | None:
         """Where keys (``FIT_ID.key``) and journals of running fits live; None in memory.
 

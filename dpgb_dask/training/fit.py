@@ -30,6 +30,7 @@ from dpgb_dask.contracts.queries import Query
 from dpgb_dask.controller.ledger import Ledger
 from dpgb_dask.controller.noise import NoiseSource
 from dpgb_dask.controller.release import Controller
+from dpgb_dask.errors import PlanError
 from dpgb_dask.private.ingest import Source
 from dpgb_dask.private.quantize import sensitivity
 from dpgb_dask.private.rounds import check_backend, open_rounds
@@ -94,6 +95,10 @@ def fit(
     -------
     The whole price is charged before a row is read; only `Controller.release` opens a sum.
     """
+    if ledger is not None and not shape.schema.private:
+        raise PlanError(
+            "Facts read from the data (schema='infer') are not private: no ledger charge."
+        )
     most = plan.n_queries(shape)
     check_backend(source, execution)
     controller = Controller.reserve(
