@@ -468,6 +468,12 @@ class Ledger:
         """Record the keyed hash of the data's fingerprint."""
         with self._transaction() as book:
             fit = book.leased(fit_id, lease)
+            if fit["fingerprint"] == fingerprint:
+                return
+            if fit["fingerprint"]:
+                raise ResumeError(
+                    f"fit_id={fit_id!r} is bound to other data by another process. Stop here."
+                )
             book.execute(
                 update(_fits).where(_fits.c.fit_id == fit_id).values(fingerprint=fingerprint)
             )
@@ -492,6 +498,8 @@ class Ledger:
         The filter of accounting.py, kept where every process sees it: Σ price of opened rounds <= what was reserved,
         and one vector of sums for each position.
         """
+        if price <= 0:
+            raise LedgerError(f"Release {position} of fit_id={fit_id!r} has no positive price.")
         with self._transaction() as book:
             fit = book.leased(fit_id, lease)
             last, spent = -1, 0

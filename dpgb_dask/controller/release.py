@@ -248,6 +248,8 @@ class Controller:
                 "Close the fit with ledger.settle(fit_id)."
             )
         opened = ledger.take(fit_id, lease)
+        # who held the lease until now may have bound the fit since it was looked at
+        _, _, fingerprint = ledger.look(fit_id)
         return cls(
             ledger=ledger,
             account=account,

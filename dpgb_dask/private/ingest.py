@@ -374,7 +374,21 @@ def _frame_chunks(x: dd.DataFrame, y: Any, third: _Third) -> tuple[Chunk, ...]:
     packed = dd.map_partitions(
         pack, x, *columns, meta=x._meta, enforce_metadata=False, align_dataframes=False  # noqa: SLF001
     )  # fmt: skip
-    return tuple(Chunk(part, None, None) for part in packed.to_delayed())
+    failure: str | None = None
+    parts: list[Any] = []
+    try:
+        with dask.config.set({"dataframe.convert-string": False}):
+            parts = packed.to_delayed()
+    except (
+        Exception
+    ) as error:  # Dask may convert in-memory columns as it optimises, and quote a value it cannot
+        failure = type(error).__name__
+    if failure is not None:
+        raise ChunkError(
+            f"Dask failed to line up the partitions: {failure}. Build the DataFrame with"
+            " dataframe.convert-string=False, or give X and y in memory."
+        )
+    return tuple(Chunk(part, None, None) for part in parts)
 
 
 def _as_array(data: Any, rows: tuple[Any, ...] | None, name: str) -> Any:

@@ -27,6 +27,7 @@ HASH = np.dtype([("high", "<u8"), ("low", "<u8")])
 NO_UNIT = np.zeros((), HASH)[
     ()
 ]  # of rows that weigh nothing; no unit has it, but with probability 2**-128
+EXACT = 2.0**53  # whole numbers below are exact as floats
 MAX_EXPONENT = 400  # of a decimal: above, its digits as a whole number could fill the memory
 TIMES = frozenset(
     {"Y", "M", "W", "D", "h", "m", "s", "ms", "us", "ns"}
@@ -70,10 +71,18 @@ def hash_units(column: Any, key: bytes) -> NDArray[np.void]:
 
     Privacy
     -------
-    Private side. A row's hash depends on its own value alone; values that Python calls equal (5, 5.0, Decimal(5)) are
+    Private side. A row's hash depends on its own value alone, so integers of 2⁵³ and above in a column of a NumPy type
+    are no unit (as text, Arrow or nullable integers they are). Values that Python calls equal (5, 5.0, Decimal(5)) are
     one unit, as are a text and its UTF-8 bytes, and a time in two time zones.
     """
-    values = objects(one_column(column))
+    column = one_column(column)
+    values = objects(column)
+    if isinstance(column.dtype, np.dtype) and column.dtype.kind in "iuf":
+        # one missing value elsewhere makes NumPy floats of such integers, which rounds them: too large to be told apart
+        with np.errstate(all="ignore"):
+            exact = np.abs(np.asarray(column, np.float64)) < EXACT
+        values = values.copy()
+        values[~exact] = None
     if is_plain(values):
         known = {value: _digest(value, key) for value in set(values)}
         digests = [known[value] for value in values]

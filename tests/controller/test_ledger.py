@@ -21,6 +21,7 @@ from dpgb_dask.errors import (
     LedgerError,
     LedgerUnavailableError,
     PlanError,
+    ResumeError,
 )
 
 FIT = total_price(1.0, 1e-6)
@@ -171,6 +172,24 @@ def test_settle_charges_opened_rounds_only(ledger):
     with pytest.raises(LedgerError, match="SETTLED"):
         controller.finish()
     ledger.verify()
+
+
+def test_a_fit_keeps_the_data_it_was_bound_to(ledger):
+    controller = reserve(ledger)
+    lease = controller._lease
+    ledger.bind(controller.fit_id, lease, "tag of one data set")
+    ledger.bind(controller.fit_id, lease, "tag of one data set")  # again is nothing new
+    with pytest.raises(ResumeError, match="other data"):
+        ledger.bind(controller.fit_id, lease, "tag of another")
+    ledger.verify()
+
+
+def test_a_round_without_a_price_is_not_opened(ledger):
+    controller = reserve(ledger)
+    with pytest.raises(LedgerError, match="price"):
+        ledger.open_round(
+            controller.fit_id, controller._lease, 0, Opened("q", "s"), -controller.total
+        )
 
 
 def test_a_round_is_opened_once_whoever_asks(ledger):

@@ -178,3 +178,15 @@ def test_structure_of_units_is_checked():
         read_source(table.to_numpy(), y, None, schema, "person")
     with pytest.raises(PlanError, match="sample_weight together"):
         read_source(table, y, y, schema, "person")
+
+
+def test_a_missing_unit_elsewhere_changes_no_unit():
+    large = np.array([2**53 + 1, 2**53 + 3, 2**62, 7, -(2**53)])
+    beside = np.append(
+        large.astype(np.float64), NAN
+    )  # what NumPy and Parquet readers make of a missing value
+    np.testing.assert_array_equal(hash_units(large, KEY), hash_units(beside, KEY)[:-1])
+    assert (hash_units(large, KEY) == NO_UNIT).tolist() == [True, True, True, False, True]
+    nullable = hash_units(pd.Series(large, dtype="Int64"), KEY)
+    assert len(np.unique(nullable)) == len(large)
+    assert not (nullable == NO_UNIT).any()
