@@ -81,8 +81,7 @@ def hash_units(column: Any, key: bytes) -> NDArray[np.void]:
         # one missing value elsewhere makes NumPy floats of such integers, which rounds them: too large to be told apart
         with np.errstate(all="ignore"):
             exact = np.abs(np.asarray(column, np.float64)) < EXACT
-        values = values.copy()
-        values[~exact] = None
+        values = [value if known else None for value, known in zip(values, exact, strict=True)]
     if is_plain(values):
         known = {value: _digest(value, key) for value in set(values)}
         digests = [known[value] for value in values]
