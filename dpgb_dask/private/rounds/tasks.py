@@ -182,11 +182,18 @@ def _pool(n_threads: int) -> ThreadPoolExecutor:
     return ThreadPoolExecutor(n_threads, thread_name_prefix="dpgb")
 
 
+@lru_cache(maxsize=2)
+def _read_message(packed: bytes) -> tuple[Model, Query]:
+    """Return a round's message; workers that share a process read it once."""
+    model, query = pickle.loads(packed)
+    return model, query
+
+
 def _answer(resident: ResidentShard | Failure, **message: bytes) -> Reply | Failure:
     """Answer one query; the message is pickled, and comes in parts."""
     if isinstance(resident, Failure):
         return resident
-    model, query = pickle.loads(b"".join(message.values()))
+    model, query = _read_message(b"".join(message.values()))
     n_threads = get_worker().state.nthreads
     try:
         sums = resident.shard.answer(model, query, n_threads, _pool(n_threads))
