@@ -406,7 +406,7 @@ class Start:
         run = schedules.split_budget(kind, signal, state.left)
         refreshes = 1 + (run.screen > 0) + (run.forest > 0)
         split = schedules.split_budget(kind, signal, max(state.left - refreshes * scale, 0))
-        return replace(state, notes={**state.notes, "split": split, "signal": signal})
+        return replace(state, notes={**state.notes, "split": split})
 
 
 def binary_start(rate: float) -> tuple[NDArray[np.float64], float]:

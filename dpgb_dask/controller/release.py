@@ -288,11 +288,6 @@ class Controller:
         """32-byte key of the fingerprint's PRF, for the private side."""
         return self._secret().derive("fingerprint")
 
-    @property
-    def row_key(self) -> bytes:
-        """32-byte key of row assignment, for the private side."""
-        return self._secret().derive("rows")
-
     def bind(self, fingerprint: int) -> None:
         """Bind the fit to its data; a resumed fit refuses other data.
 
