@@ -5,7 +5,7 @@ the exact maximum over what the code can produce (DESIGN §3).
 """
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -153,3 +153,62 @@ def clipped_probability(score: NDArray[Any], clip: float = 0.5) -> NDArray[Any]:
     p = sigmoid(score)
     up, down = np.minimum(1 - p, clip), np.minimum(p, clip)
     return down / (up + down)
+
+
+class Loss(Protocol):
+    """A loss, as a value: which targets it serves, its integer gradients and its link. Holds options, no state.
+
+    Attributes
+    ----------
+    name : str
+        scikit-learn's name: "log_loss", "squared_error", "absolute_error", "huber", "quantile", "poisson".
+    kinds : tuple of str
+        Types of target it serves: "binary", "multiclass", "numeric".
+    """
+
+    @property
+    def name(self) -> str:
+        """Name of the loss."""
+        ...
+
+    @property
+    def kinds(self) -> tuple[str, ...]:
+        """Types of target it serves."""
+        ...
+
+    def link(self, kind: str) -> str:
+        """Return the key of `LINKS` that turns its scores into predictions."""
+        ...
+
+    def gradient(
+        self,
+        kind: str,
+        n_classes: int,
+        *,
+        second: str = "hessian",
+        clip: float = 1.0,
+        filtered: bool = False,
+        hess_scale: float | None = None,
+    ) -> Gradient:
+        """Return the integer gradient.
+
+        Parameters
+        ----------
+        kind : {"binary", "multiclass", "numeric"}
+        n_classes : int
+            Score columns.
+        second : {"hessian", "count", "none"}
+            What stands beside g: a · h, a · 1 (every row), or nothing (0).
+        clip : float
+            Bound of |g| in natural units; numeric targets are scaled to [-1, 1].
+        filtered : bool
+            Rows with |g| above the bound give (0, 0) instead of being clipped (gradient-based data filtering).
+        hess_scale : float or None
+            a; None for the largest that is free, or 1/2 for a count.
+        """
+        ...
+
+
+def default_loss(kind: str) -> Loss:
+    """Return the loss of a target's type: log-loss, or the squared error."""
+    raise NotImplementedError

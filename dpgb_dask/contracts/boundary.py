@@ -12,18 +12,27 @@ T = TypeVar("T")
 class Sensitivity:
     """The largest change of a vector of integer sums when one row (or one unit) is added or removed.
 
+    Set by the code that clipped, never by a mechanism's caller.
+
     Parameters
     ----------
     l2_squared : int
-        Exact square of the L2 norm, in steps². Set by the code that clipped, never by a mechanism's caller.
+        Exact square of the L2 norm, in steps²: for Gaussian noise.
+    l1 : int
+        Exact L1 norm, in steps: for Laplace noise.
+    gain_range : int
+        Largest minus smallest change of a split's gain ΣS²/(n + λ), in gradient steps² (natural weights), for an
+        exponential choice; 0 where the sums allow none.
     """
 
     l2_squared: int
+    l1: int
+    gain_range: int = 0
 
     def __post_init__(self) -> None:
-        if self.l2_squared <= 0:
+        if self.l2_squared <= 0 or self.l1 <= 0:
             raise ValueError(
-                f"l2_squared={self.l2_squared} must be positive: every query bounds what one row adds."
+                f"l2_squared={self.l2_squared} and l1={self.l1} must be positive: every query bounds what one row adds."
             )
 
 
@@ -41,11 +50,14 @@ class Receipt:
     label : str
         What was asked, for the report.
     price : int
-        Charge in units of 2⁻⁶⁴ of μ².
+        Charge in units of 2⁻⁶⁴ of the plan's currency (μ² or ε).
     sigma_steps : int
-        Parameter of the discrete Gaussian, in steps after scaling by ``2**scale_bits``.
+        Standard deviation of the noise (√2·t, rounded, for Laplace exp(-|z|/t)), in steps after scaling by ``2**scale_bits``;
+        0 for a choice.
     scale_bits : int
         The opened sums were multiplied by ``2**scale_bits`` before the noise.
+    mechanism : str
+        "gaussian", "laplace" or "choice".
     """
 
     fit_id: str
@@ -55,6 +67,7 @@ class Receipt:
     price: int
     sigma_steps: int
     scale_bits: int
+    mechanism: str = "gaussian"
 
 
 class Raw(Generic[T]):

@@ -75,19 +75,32 @@ class PairTable:
 
 
 @dataclass(frozen=True, eq=False, slots=True)
-class Trees:
-    """Complete binary trees of one depth, as flat arrays in heap order; ``code > threshold`` goes right.
+class Splits:
+    """Complete binary trees of one depth without their leaves, as flat arrays in heap order.
+
+    A node sends a code right if ``code > threshold``, or, if it has a mask, if ``masks[mask_of][code]`` is 1. Threshold
+    255 sends every row left: so a node that is not split is written.
 
     Parameters
     ----------
     feature : (n_trees, 2**depth - 1) uint16
     threshold : (n_trees, 2**depth - 1) uint8
-    value : (n_scores, n_trees, 2**depth) int32, score steps
+    mask_of : (n_trees, 2**depth - 1) int32
+        Row of ``masks``, or -1 for a node with a threshold.
+    masks : (n_masks, 256) uint8
+        1 where a code goes right: sets of categories, and thresholds whose missing values go left.
     """
 
     feature: NDArray[np.uint16]
     threshold: NDArray[np.uint8]
-    value: NDArray[np.int32]
+    mask_of: NDArray[np.int32]
+    masks: NDArray[np.uint8]
+
+    @classmethod
+    def plain(cls, feature: NDArray[np.uint16], threshold: NDArray[np.uint8]) -> "Splits":
+        """Return splits by threshold alone."""
+        no_mask = np.full(feature.shape, -1, np.int32)
+        return cls(feature, threshold, no_mask, np.empty((0, MAX_BINS), np.uint8))
 
     @property
     def n_trees(self) -> int:
@@ -96,18 +109,64 @@ class Trees:
 
     @property
     def depth(self) -> int:
+        """Depth of every tree; 0 for a single leaf."""
+        return self.feature.shape[1].bit_length()
+
+    @property
+    def n_leaves(self) -> int:
+        """Leaves per tree."""
+        return self.feature.shape[1] + 1
+
+    def part(self, start: int, stop: int | None = None) -> "Splits":
+        """Return some of the trees, with all masks."""
+        rows = slice(start, stop)
+        return Splits(self.feature[rows], self.threshold[rows], self.mask_of[rows], self.masks)
+
+
+def join_splits(a: Splits, b: Splits) -> Splits:
+    """Return the trees of ``a``, then those of ``b``; both of the same depth."""
+    moved = np.where(b.mask_of < 0, -1, b.mask_of + len(a.masks)).astype(np.int32)
+    return Splits(
+        np.concatenate([a.feature, b.feature]),
+        np.concatenate([a.threshold, b.threshold]),
+        np.concatenate([a.mask_of, moved]),
+        np.concatenate([a.masks, b.masks]),
+    )
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class Trees:
+    """Complete binary trees of one depth and their leaves.
+
+    Parameters
+    ----------
+    splits : Splits
+    value : (n_scores, n_trees, 2**depth) int32, score steps
+    """
+
+    splits: Splits
+    value: NDArray[np.int32]
+
+    @property
+    def n_trees(self) -> int:
+        """Number of trees."""
+        return self.splits.n_trees
+
+    @property
+    def depth(self) -> int:
         """Depth of every tree."""
-        return (self.feature.shape[1] + 1).bit_length() - 1
+        return self.splits.depth
+
+    def with_more(self, splits: Splits, value: NDArray[np.int32]) -> "Trees":
+        """Return these trees and some more."""
+        return Trees(join_splits(self.splits, splits), np.concatenate([self.value, value], axis=1))
 
 
 def no_trees(depth: int = 5, n_scores: int = 1) -> Trees:
     """Return an empty forest."""
     nodes = (1 << depth) - 1
-    return Trees(
-        np.empty((0, nodes), np.uint16),
-        np.empty((0, nodes), np.uint8),
-        np.empty((n_scores, 0, nodes + 1), np.int32),
-    )
+    splits = Splits.plain(np.empty((0, nodes), np.uint16), np.empty((0, nodes), np.uint8))
+    return Trees(splits, np.empty((n_scores, 0, nodes + 1), np.int32))
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -122,6 +181,8 @@ class Model:
         One shape function per feature; ``n_scores`` is the number of classes for multiclass, else 1.
     pairs : tuple of PairTable
     trees : Trees
+    link : str
+        How a score becomes a prediction: a key of `losses.LINKS`.
     """
 
     bins: tuple[FeatureBins, ...]
@@ -129,6 +190,7 @@ class Model:
     tables: tuple[NDArray[np.int32], ...]
     pairs: tuple[PairTable, ...] = ()
     trees: Trees = field(default_factory=no_trees)
+    link: str = "identity"
 
     @property
     def n_scores(self) -> int:

@@ -13,6 +13,7 @@ from dpgb_dask.contracts.model import Model
 from dpgb_dask.contracts.queries import Query
 from dpgb_dask.contracts.schema import Schema
 from dpgb_dask.errors import PlanError
+from dpgb_dask.losses import Loss, default_loss
 
 
 def _check_between(name: str, value: Any, high: float, rule: str) -> None:
@@ -60,6 +61,8 @@ class Shape:
         Weights are integers in steps of 2**-weight_bits.
     max_weight : int
         Largest total weight of one row (or unit), in natural units.
+    loss : Loss
+        None for the target's own: log-loss, or the squared error.
 
     Raises
     ------
@@ -70,8 +73,11 @@ class Shape:
     schema: Schema
     weight_bits: int = 0
     max_weight: int = 1
+    loss: Loss = None  # type: ignore[assignment]  # __post_init__ puts the default
 
     def __post_init__(self) -> None:
+        if self.loss is None:
+            object.__setattr__(self, "loss", default_loss(self.kind))
         if self.max_weight << self.weight_bits > MOST_WEIGHT_STEPS:
             raise PlanError(
                 f"max_weight={self.max_weight} with weight_bits={self.weight_bits} lets one row overflow a packed sum: "
@@ -117,8 +123,9 @@ class State:
     ----------
     shape : Shape
     rng : PublicRng
+    budget : Budget
     total : int
-        Price of the whole plan, units of 2⁻⁶⁴ of μ².
+        Price of the whole plan, units of 2⁻⁶⁴ of its currency.
     left : int
         What no query has spent yet.
     n_rows : float
@@ -135,6 +142,7 @@ class State:
 
     shape: Shape
     rng: PublicRng
+    budget: Budget
     total: int
     left: int
     n_rows: float = 1.0
@@ -151,7 +159,7 @@ class Demand:
     Parameters
     ----------
     at_least, at_most : float
-        Share of the plan's μ².
+        Share of the plan's whole price.
     n_queries : int
         Most queries it asks, for progress.
     """
@@ -193,6 +201,12 @@ class Plan:
     stages : tuple of Stage
     mends : tuple of str
         Where a step of the source is not private as published, and what is done instead.
+    pure : bool
+        True: pure ε-differential privacy, Laplace noise, prices in ε. False: Gaussian noise, prices in μ².
+    draws_rows : bool
+        Whether some queries are served by rows that a secret draw chooses (`queries.RowDraw`).
+    losses : tuple of str
+        Names of the losses it can serve.
 
     Raises
     ------
@@ -204,13 +218,16 @@ class Plan:
     source: str
     stages: tuple[Stage, ...]
     mends: tuple[str, ...] = ()
+    pure: bool = False
+    draws_rows: bool = False
+    losses: tuple[str, ...] = ("log_loss", "squared_error")
 
     def n_queries(self, shape: Shape) -> int:
         """Return the most queries a run asks; raises `PlanError` if the stages declare more than there is."""
         demands = [stage.declare(shape) for stage in self.stages]
         if (declared := sum(d.at_least for d in demands)) > 1:
             raise PlanError(
-                f"The stages of {self.name!r} declare {declared:.3f} of μ²: at most 1 is there."
+                f"The stages of {self.name!r} declare {declared:.3f} of the budget: at most 1 is there."
             )
         return sum(d.n_queries for d in demands)
 

@@ -1,7 +1,8 @@
 """What may be asked of the rows, as data, and the shape of the answer.
 
 A query is answered by one int64 vector of sums over rows. ``step_bits`` says that one natural unit is
-``2**step_bits`` steps (weights included), ``price`` what it costs in units of 2⁻⁶⁴ of μ².
+``2**step_bits`` steps (weights included), ``price`` what it costs in units of 2⁻⁶⁴ of the plan's currency: μ² for
+Gaussian noise, ε for a plan of pure differential privacy.
 """
 
 import hashlib
@@ -12,9 +13,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from dpgb_dask.contracts.model import Splits
 from dpgb_dask.losses import GRAD_BITS, Gradient
 
-PRICE_ONE = 1 << 64  # price of μ² = 1
+PRICE_ONE = 1 << 64  # price of μ² = 1, or of ε = 1
+DRAW_BITS = 32  # a row's secret draw is a whole number below 2**32
 
 
 def _canonical(value: Any, sink: Any) -> None:
@@ -35,6 +38,38 @@ def _canonical(value: Any, sink: Any) -> None:
         sink.update(f"{type(value).__name__}:{value!r};".encode())
 
 
+@dataclass(frozen=True, slots=True)
+class RowDraw:
+    """Which rows serve a query: those whose secret keyed draw lies in [low, high), of 2³².
+
+    A row's draw is PRF(secret key of the fit, group, position of the row or its unit): independent over rows and
+    groups, the same for any chunking, and never released.
+
+    Parameters
+    ----------
+    kind : {"part", "sample"}
+        "part": the intervals of a group are disjoint or the same, so that a row serves one part; parts compose in
+        parallel. "sample": one interval per group, a Poisson sample that amplifies the privacy of all its queries.
+    group : int
+        Every group draws anew.
+    low, high : int
+        0 <= low < high <= 2³².
+    """
+
+    kind: str
+    group: int
+    low: int
+    high: int
+
+    def __post_init__(self) -> None:
+        if (
+            self.kind not in ("part", "sample")
+            or not 0 <= self.low < self.high <= 1 << DRAW_BITS
+            or not 0 <= self.group < 1 << 32
+        ):
+            raise ValueError(f"{self!r} is no draw: 0 <= low < high <= 2**32, kind 'part' or 'sample'.")
+
+
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Query:
     """Base of all queries.
@@ -44,7 +79,7 @@ class Query:
     label : str
         Stage and round, for report and progress ("main 3/20").
     price : int
-        Charge in units of 2⁻⁶⁴ of μ².
+        Charge in units of 2⁻⁶⁴ of the plan's currency, for a row that serves the query.
     weight_bits : int
         Weights are integers in steps of 2**-weight_bits; 0 without sample weights.
     """
@@ -57,6 +92,11 @@ class Query:
     def n_values(self) -> int:
         """Length of the answer."""
         raise NotImplementedError
+
+    @property
+    def n_sums(self) -> int:
+        """Length of the raw sums; the answer itself, unless the controller computes it from them."""
+        return self.n_values
 
     @property
     def step_bits(self) -> int:
@@ -150,10 +190,13 @@ class GradientQuery(Query):
         Decides each row's (g, h) and its exact bound.
     n_scores : int
         Score columns (classes for multiclass, else 1).
+    rows : RowDraw or None
+        None for all rows.
     """
 
     gradient: Gradient
     n_scores: int
+    rows: RowDraw | None = None
 
     @property
     def n_cells(self) -> int:
@@ -233,24 +276,111 @@ class PairSumsQuery(GradientQuery):
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class TreeSumsQuery(GradientQuery):
-    """Sums per leaf of several trees, all jointly.
+    """Sums per leaf of several trees, all jointly; the answer is laid out (tree, leaf, score, 2).
 
     Parameters
     ----------
-    feature : (n_trees, 2**depth - 1) uint16
-    threshold : (n_trees, 2**depth - 1) uint8
-        Heap order; ``code > threshold`` goes right.
+    splits : Splits
     """
 
-    feature: NDArray[np.uint16]
-    threshold: NDArray[np.uint8]
+    splits: Splits
 
     @property
     def n_cells(self) -> int:
         """All leaves, trees first."""
-        return self.feature.shape[0] * (self.feature.shape[1] + 1)
+        return self.splits.n_trees * self.splits.n_leaves
 
     @property
     def n_blocks(self) -> int:
         """One leaf per tree."""
-        return self.feature.shape[0]
+        return self.splits.n_trees
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class NodeSumsQuery(GradientQuery):
+    """Sums per node of one level of one tree and per bin of some features, all jointly: greedy growth, bin refinement.
+
+    The answer is laid out (node, feature, bin, score, 2), the bins of all features concatenated; with ``sides``,
+    (node, feature, side, score, 2): bins are added to two sides before the noise.
+
+    Parameters
+    ----------
+    splits : Splits
+        One tree; its leaves are the level's nodes. Depth 0 is the root alone.
+    features : (n_features_used,) uint16
+    sizes : tuple of int
+        Bins of each feature used.
+    sides : (n_nodes, sum(sizes)) uint8, or None
+        0 (left) or 1 (right) per node and bin.
+    """
+
+    splits: Splits
+    features: NDArray[np.uint16]
+    sizes: tuple[int, ...]
+    sides: NDArray[np.uint8] | None = None
+
+    @property
+    def n_cells(self) -> int:
+        """Nodes times bins, or times two sides of every feature."""
+        per_node = sum(self.sizes) if self.sides is None else 2 * len(self.features)
+        return self.splits.n_leaves * per_node
+
+    @property
+    def n_blocks(self) -> int:
+        """One node, and in it one bin of each feature used."""
+        return len(self.features)
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class ChoiceQuery(GradientQuery):
+    """For every node of one level, one candidate split, chosen with chance ∝ exp(ε · gain / range).
+
+    The gain is ΣS²/(n + ridge) over both children, S the sum of gradients and n of weights; there is no parent term,
+    threshold or least child, so one row moves it by -3 g*² to g*² times its weight, whatever the rows (notes/privacy
+    B3). The controller computes the gains from the opened sums, laid out as in `NodeSumsQuery`, and lets out the
+    choices alone: (n_nodes,) positions in the candidates.
+
+    Parameters
+    ----------
+    splits, features, sizes
+        As in `NodeSumsQuery`.
+    candidate_feature : (n_candidates,) uint16
+        Position in ``features``.
+    candidate_bin : (n_candidates,) uint8
+    candidate_only : (n_candidates,) bool
+        False: codes above the bin go right. True: the bin alone goes right (a category against the others).
+    ridge : float
+        λ > 0, in natural units of weight.
+
+    Notes
+    -----
+    Candidates are public or released. The gradient has the Hessian 1 on every row (`Gradient.counts`).
+    """
+
+    splits: Splits
+    features: NDArray[np.uint16]
+    sizes: tuple[int, ...]
+    candidate_feature: NDArray[np.uint16]
+    candidate_bin: NDArray[np.uint8]
+    candidate_only: NDArray[np.bool_]
+    ridge: float
+
+    @property
+    def n_cells(self) -> int:
+        """Nodes times bins."""
+        return self.splits.n_leaves * sum(self.sizes)
+
+    @property
+    def n_blocks(self) -> int:
+        """One node, and in it one bin of each feature used."""
+        return len(self.features)
+
+    @property
+    def n_sums(self) -> int:
+        """The opened histogram."""
+        return self.n_cells * self.n_scores * 2
+
+    @property
+    def n_values(self) -> int:
+        """One choice per node."""
+        return self.splits.n_leaves

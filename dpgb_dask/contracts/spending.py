@@ -1,0 +1,93 @@
+"""What a sequence of queries costs: the composition theorems that the controller charges by and plans reckon with.
+
+All prices are in units of 2⁻⁶⁴ of the plan's currency, μ² (GDP) or ε (pure differential privacy).
+
+- Queries on all rows add up, in both currencies, also when chosen adaptively (notes/privacy B2).
+- **Parts.** Rows join part a(i) of a group by independent secret draws. Couple the draws of D and D ∪ {x}: only part
+  a(x) differs, so the group costs the dearest of its parts, in both currencies (mixtures over a(x) are quasi-convex;
+  notes/privacy B6). This needs draws that depend on no other row: fixed sizes would break it.
+- **Samples.** A row serves all queries of a group with chance q, independently and in secret. What is ε-DP on the
+  sample is ln(1 + q (e^ε - 1))-DP on the rows, for adding or removing one (Li, Qardaji and Su 2012; Balle, Barthe and
+  Gaboardi 2018, theorem 8). In the currency μ² a group costs its sum: no amplification is claimed.
+"""
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+
+from dpgb_dask.contracts.queries import DRAW_BITS, PRICE_ONE, GradientQuery, Query, RowDraw
+from dpgb_dask.errors import PlanError
+
+_ROUND_UP = 1 + 1e-12  # far above the error of a few operations in double precision
+
+
+def amplified(price: int, rate: float) -> int:
+    """Return what queries of ``price`` (units of ε) on a Poisson sample cost, rounded up; never more than ``price``."""
+    epsilon = price / PRICE_ONE
+    if epsilon > 500:
+        return price
+    return min(price, math.ceil(PRICE_ONE * math.log1p(rate * math.expm1(epsilon)) * _ROUND_UP) + 1)
+
+
+def price_on_sample(affordable: int, rate: float) -> int:
+    """Return the largest price on a Poisson sample that costs at most ``affordable`` once amplified."""
+    low, high = affordable, 2 * affordable + 2
+    while amplified(high, rate) <= affordable:
+        low, high = high, 2 * high
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (middle, high) if amplified(middle, rate) <= affordable else (low, middle)
+    return low
+
+
+@dataclass(frozen=True, slots=True)
+class Spending:
+    """What has been asked so far, by groups of rows; `spent` bounds the loss of every row.
+
+    Parameters
+    ----------
+    pure : bool
+        Whether prices are in ε; else in μ².
+    on_all : int
+        Sum of prices of queries on all rows.
+    groups : mapping of int to dict
+        Per group: the price per interval of draws.
+    """
+
+    pure: bool = False
+    on_all: int = 0
+    groups: Mapping[int, Mapping[RowDraw, int]] = field(default_factory=dict)
+
+    @property
+    def spent(self) -> int:
+        """Return what the queries so far cost a row in the worst case."""
+        return self.on_all + sum(self._cost(parts) for parts in self.groups.values())
+
+    def _cost(self, parts: Mapping[RowDraw, int]) -> int:
+        draw = next(iter(parts))
+        if draw.kind == "part":
+            return max(parts.values())
+        (price,) = parts.values()
+        return amplified(price, (draw.high - draw.low) / 2**DRAW_BITS) if self.pure else price
+
+    def after(self, query: Query) -> "Spending":
+        """Return the spending with one more query.
+
+        Raises
+        ------
+        PlanError
+            If the intervals of a group overlap, or its queries differ in kind.
+        """
+        draw = query.rows if isinstance(query, GradientQuery) else None
+        if draw is None:
+            return replace(self, on_all=self.on_all + query.price)
+        parts = dict(self.groups.get(draw.group, {}))
+        for other in parts:
+            overlap = other.low < draw.high and draw.low < other.high
+            if other != draw and (other.kind != draw.kind or draw.kind == "sample" or overlap):
+                raise PlanError(
+                    f"{draw!r} of query {query.label!r} does not go with {other!r}: the parts of a group are disjoint,"
+                    " a sample is one interval."
+                )
+        parts[draw] = parts.get(draw, 0) + query.price
+        return replace(self, groups={**self.groups, draw.group: parts})
