@@ -1,158 +1,47 @@
-"""Losses as integer tables: gradients in steps of 2⁻¹⁵, their exact bounds, and the links back to probabilities.
+"""Losses as values: which targets they serve, their integer gradients, and the links from scores to predictions."""
 
-No float decides a sum: a row's (gradient, Hessian) is looked up from, or computed in, integers, and the sensitivity is
-the exact maximum over what the code can produce (DESIGN §3).
-"""
-
+import math
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, Protocol, Self
 
 import numpy as np
 from numpy.typing import NDArray
 
-GRAD_BITS = 15  # one gradient step is 2**-15
-GRAD_ONE = 1 << GRAD_BITS
-TABLE_SIZE = 4096  # scores in [-8, 8) in steps of 2**-8: at most 3e-4 gradient error per row
-TABLE_SHIFT = 8  # score steps (2**-16) >> 8 = table steps (2**-8)
+from dpgb_dask.errors import PlanError
+from dpgb_dask.gradients import (
+    FREE_HESS_SCALE,
+    GRAD_BITS,
+    GRAD_ONE,
+    RATE_SHIFT,
+    SOFTMAX_HESS_SCALE,
+    TABLE_SHIFT,
+    TABLE_SIZE,
+    TARGET_BITS,
+    Gradient,
+    LogisticGradient,
+    PoissonGradient,
+    SlopeGradient,
+    SoftmaxGradient,
+    SquaredGradient,
+    logistic_gradient,
+    poisson_gradient,
+    sigmoid,
+    softmax_gradient,
+    unpack,
+)
 
+__all__ = [
+    "FREE_HESS_SCALE", "GRAD_BITS", "GRAD_ONE", "LINKS", "LOSSES", "RATE_SHIFT", "SOFTMAX_HESS_SCALE", "TABLE_SHIFT",
+    "TABLE_SIZE", "TARGET_BITS", "AbsoluteError", "Gradient", "Huber", "LogLoss", "LogisticGradient", "Loss", "Poisson",
+    "PoissonGradient", "Quantile", "SlopeGradient", "SoftmaxGradient", "SquaredError", "SquaredGradient",
+    "clipped_probability", "default_loss", "get", "logistic_gradient", "poisson_gradient", "sigmoid",
+    "softmax_gradient", "unpack",
+]  # fmt: skip
 
-@dataclass(frozen=True, eq=False, slots=True)
-class LogisticGradient:
-    """Binary log-loss with clipped gradients, as one packed table.
-
-    Parameters
-    ----------
-    table : (2, TABLE_SIZE) int64
-        ``(g << 32) + h`` per label and score, g and h in gradient steps; h is already scaled by ``hess_scale``.
-    hess_scale : float
-        The Hessian is released as ``hess_scale · h``.
-    """
-
-    table: NDArray[np.int64]
-    hess_scale: float
-
-    @property
-    def max_abs(self) -> int:
-        """Largest |g| or h of one row, in steps: the flush bound."""
-        g, h = unpack(self.table)
-        return int(max(np.abs(g).max(), h.max()))
-
-    @property
-    def l2_squared(self) -> int:
-        """Exact largest ‖(g, h)‖² of one row, in steps²."""
-        g, h = unpack(self.table)
-        return int((g * g + h * h).max())
-
-
-@dataclass(frozen=True, slots=True)
-class SquaredGradient:
-    """Squared loss with clipped residuals: g = clip(score - y, ±clip_steps) >> 1, h = hess_steps where not clipped.
-
-    Parameters
-    ----------
-    clip_steps : int
-        Bound of the residual in score steps (2⁻¹⁶).
-    hess_steps : int
-        Released Hessian of an unclipped row, in gradient steps (hess_scale · 2¹⁵).
-    """
-
-    clip_steps: int
-    hess_steps: int
-
-    @property
-    def max_abs(self) -> int:
-        """Largest |g| or h of one row, in steps."""
-        return max((self.clip_steps + 1) >> 1, self.hess_steps)  # (-c) >> 1 rounds away from zero
-
-    @property
-    def l2_squared(self) -> int:
-        """Exact bound on ‖(g, h)‖² of one row, in steps²."""
-        g = (self.clip_steps + 1) >> 1
-        return g * g + self.hess_steps * self.hess_steps
-
-
-@dataclass(frozen=True, eq=False, slots=True)
-class SoftmaxGradient:
-    """Unclipped multiclass log-loss in integers.
-
-    With e_k = exp_table[(max score - score_k) >> TABLE_SHIFT], p_k = ⌊e_k · 2¹⁵ / Σe⌋ for k ≠ y and p_y = 2¹⁵ - Σ p_k,
-    the gradient g = p - 2¹⁵·1_y has norm at most √2 · 2¹⁵, and so has (g, 2h), with h_k truncated: p is exactly on the
-    simplex, where the bound holds in the reals (vertex; equality at (0, ½, ½)), and truncating h only shrinks it.
-
-    Parameters
-    ----------
-    n_classes : int
-    exp_table : (TABLE_SIZE,) int64
-        round(2²⁰ · exp(-x)), x in steps of 2⁻⁸; at least 1.
-    """
-
-    n_classes: int
-    exp_table: NDArray[np.int64]
-
-    @property
-    def max_abs(self) -> int:
-        """Largest |g| or 2·h of one row, in steps (h <= 1/4)."""
-        return GRAD_ONE
-
-    @property
-    def l2_squared(self) -> int:
-        """Largest ‖(g, 2h)‖² of one row over all classes, in steps²."""
-        return 2 * GRAD_ONE * GRAD_ONE
-
-
-Gradient = LogisticGradient | SquaredGradient | SoftmaxGradient
-
-
-def unpack(packed: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Split ``(g << 32) + h`` with 0 <= h < 2³² into (g, h)."""
-    h = packed & 0xFFFFFFFF
-    return (packed - h) >> 32, h
-
-
-def sigmoid(x: NDArray[Any]) -> NDArray[Any]:
-    """Logistic function, without overflow."""
-    e = np.exp(-np.abs(x))
-    return np.where(x >= 0, 1 / (1 + e), e / (1 + e))
-
-
-def logistic_gradient(clip: float, hess_scale: float) -> LogisticGradient:
-    """Build the table of gradients clipped at ``clip`` and scaled Hessians (0 where clipped).
-
-    Privacy
-    -------
-    Entries are rounded to nearest; ``l2_squared`` is the exact maximum over the finite table, so rounding is covered.
-    """
-    x = (np.arange(TABLE_SIZE) - TABLE_SIZE // 2 + 0.5) * 2.0 ** (TABLE_SHIFT - 16)
-    p = sigmoid(x)
-    table = np.empty((2, TABLE_SIZE), np.int64)
-    for y in (0, 1):
-        g = p - y
-        h = np.where(np.abs(g) > clip, 0.0, p * (1 - p))
-        g_steps = np.rint(np.clip(g, -clip, clip) * GRAD_ONE).astype(np.int64)
-        h_steps = np.rint(h * hess_scale * GRAD_ONE).astype(np.int64)
-        table[y] = (g_steps << 32) + h_steps
-    return LogisticGradient(table, hess_scale)
-
-
-def softmax_gradient(n_classes: int) -> SoftmaxGradient:
-    """Build the integer exponent table."""
-    x = np.arange(TABLE_SIZE) * 2.0 ** (TABLE_SHIFT - 16)
-    return SoftmaxGradient(
-        n_classes, np.maximum(np.rint(np.exp(-x) * (1 << 20)), 1).astype(np.int64)
-    )
-
-
-SOFTMAX_HESS_SCALE = 2.0  # free up to c = 2: sup ‖(g, c·h)‖ stays √2 (notes/privacy B1.3)
-
-
-def clipped_probability(score: NDArray[Any], clip: float = 0.5) -> NDArray[Any]:
-    """Invert the clipped link: the q with q·min(1-p, c) = (1-q)·min(p, c), p = sigmoid(score).
-
-    At c = ½ and score <= 0: q = p / (p + ½); symmetric above (notes/default-method §3, stage 5).
-    """
-    p = sigmoid(score)
-    up, down = np.minimum(1 - p, clip), np.minimum(p, clip)
-    return down / (up + down)
+HALF = 0.5  # a, over the largest |g|, where nothing is free: adds an eighth to the noise of g
+RESIDUAL_BITS = 16  # a residual step is 2**-16, a gradient step 2**-15
+SECOND = ("hessian", "count", "none")
 
 
 class Loss(Protocol):
@@ -180,6 +69,20 @@ class Loss(Protocol):
         """Return the key of `LINKS` that turns its scores into predictions."""
         ...
 
+    def bounded(self, low: float, high: float) -> "Loss":
+        """Return the loss for a target with these public bounds; raises `PlanError` if it cannot have them."""
+        ...
+
+    def start(self, mean: float) -> float:
+        """Return the score that predicts ``mean`` for every row.
+
+        Parameters
+        ----------
+        mean : float
+            Released, or public. Of a numeric target scaled to [-1, 1] by its bounds; the share of a class.
+        """
+        ...
+
     def gradient(
         self,
         kind: str,
@@ -199,16 +102,388 @@ class Loss(Protocol):
             Score columns.
         second : {"hessian", "count", "none"}
             What stands beside g: a · h, a · 1 (every row), or nothing (0).
-        clip : float
+        clip : float, in (0, 1]
             Bound of |g| in natural units; numeric targets are scaled to [-1, 1].
         filtered : bool
             Rows with |g| above the bound give (0, 0) instead of being clipped (gradient-based data filtering).
         hess_scale : float or None
-            a; None for the largest that is free, or 1/2 for a count.
+            a; None for the largest that is free (log-loss without a clip), else half of the largest |g|, and 1/2 for
+            the Hessian of a clipped log-loss.
+
+        Raises
+        ------
+        PlanError
+            If the loss does not serve ``kind``, or an option is out of range.
         """
         ...
 
 
+@dataclass(frozen=True, slots=True)
+class LogLoss:
+    """Log-loss of a binary or multiclass target.
+
+    Without a clip the Hessian is free: released as a · h with a = φ^{5/2} (binary) or 2 (softmax), it costs the
+    gradient no noise (notes/privacy B1.2, B1.3).
+    """
+
+    name: str = "log_loss"
+    kinds: tuple[str, ...] = ("binary", "multiclass")
+
+    def link(self, kind: str) -> str:
+        """Return "logit" or "softmax"."""
+        return "softmax" if kind == "multiclass" else "logit"
+
+    def bounded(self, low: float, high: float) -> "LogLoss":  # noqa: ARG002 - classes have no bounds
+        """Return the loss as it is."""
+        return self
+
+    def start(self, mean: float) -> float:
+        """Return the log-odds of a class with this share."""
+        share = min(max(mean, 1e-6), 1 - 1e-6)
+        return math.log(share / (1 - share))
+
+    def gradient(
+        self,
+        kind: str,
+        n_classes: int,
+        *,
+        second: str = "hessian",
+        clip: float = 1.0,
+        filtered: bool = False,
+        hess_scale: float | None = None,
+    ) -> Gradient:
+        """Return the table of a binary target, or the integer softmax; `Loss.gradient` has the options."""
+        largest = 4.0 if second == "hessian" else 1.0  # h <= 1/4: a · h stays below 2**15 steps
+        _check(self, kind, second, clip, hess_scale, largest)
+        free = SOFTMAX_HESS_SCALE if kind == "multiclass" else FREE_HESS_SCALE
+        if second == "none":
+            a = 1.0
+        elif hess_scale is not None:
+            a = hess_scale
+        else:
+            # with a clip below 1 any h beside the largest g adds to the norm
+            a = HALF * clip if second == "count" else free if clip == 1 else HALF
+        if kind == "multiclass":
+            return softmax_gradient(
+                n_classes, clip=clip, hess_scale=a, second=second, filtered=filtered
+            )
+        return logistic_gradient(clip, a, second=second, filtered=filtered)
+
+
+class _Scaled:
+    """What losses share whose score is the prediction of a target scaled to [-1, 1]."""
+
+    __slots__ = ()
+
+    def link(self, kind: str) -> str:  # noqa: ARG002 - one kind
+        """Return "identity"."""
+        return "identity"
+
+    def bounded(self, low: float, high: float) -> Self:  # noqa: ARG002 - the target is scaled already
+        """Return the loss as it is."""
+        return self
+
+    def start(self, mean: float) -> float:
+        """Return the mean."""
+        return mean
+
+
+@dataclass(frozen=True, slots=True)
+class SquaredError(_Scaled):
+    """Squared error of a target scaled to [-1, 1]; residuals are clipped at half its range, or where a recipe says."""
+
+    name: str = "squared_error"
+    kinds: tuple[str, ...] = ("numeric",)
+
+    def gradient(
+        self,
+        kind: str,
+        n_classes: int,  # noqa: ARG002 - one score
+        *,
+        second: str = "hessian",
+        clip: float = 1.0,
+        filtered: bool = False,
+        hess_scale: float | None = None,
+    ) -> Gradient:
+        """Return clipped residuals; the Hessian is 1 where nothing is clipped."""
+        _check(self, kind, second, clip, hess_scale)
+        return SquaredGradient(
+            max(round(clip * (1 << RESIDUAL_BITS)), 1),
+            _second_steps(second, hess_scale, clip),
+            second == "count",
+            filtered,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class AbsoluteError(_Scaled):
+    """Absolute error: the gradient is the sign of score - y, its own bound; there is nothing to clip or filter."""
+
+    name: str = "absolute_error"
+    kinds: tuple[str, ...] = ("numeric",)
+
+    def gradient(
+        self,
+        kind: str,
+        n_classes: int,  # noqa: ARG002 - one score
+        *,
+        second: str = "hessian",
+        clip: float = 1.0,
+        filtered: bool = False,  # noqa: ARG002 - no row is beyond the bound
+        hess_scale: float | None = None,
+    ) -> Gradient:
+        """Return slopes of ±1; the Hessian, 0 almost everywhere, is replaced by a count of rows."""
+        _check(self, kind, second, clip, hess_scale)
+        return SlopeGradient(GRAD_ONE, GRAD_ONE, _second_steps(second, hess_scale, 1.0))
+
+
+@dataclass(frozen=True, slots=True)
+class Huber(_Scaled):
+    """Huber loss: squared within ``delta`` of the target, linear beyond: the squared error with clipped residuals.
+
+    Parameters
+    ----------
+    delta : float, in (0, 1]
+        Share of half the target's public range.
+    """
+
+    delta: float = 0.1
+    name: str = "huber"
+    kinds: tuple[str, ...] = ("numeric",)
+
+    def __post_init__(self) -> None:
+        _check_share("delta", self.delta, inclusive=True)
+
+    def gradient(
+        self,
+        kind: str,
+        n_classes: int,  # noqa: ARG002 - one score
+        *,
+        second: str = "hessian",
+        clip: float = 1.0,
+        filtered: bool = False,
+        hess_scale: float | None = None,
+    ) -> Gradient:
+        """Return residuals clipped at ``delta``, or at ``clip`` if that is less; only the latter filters."""
+        _check(self, kind, second, clip, hess_scale)
+        return SquaredGradient(
+            max(round(min(self.delta, clip) * (1 << RESIDUAL_BITS)), 1),
+            _second_steps(second, hess_scale, min(self.delta, clip)),
+            second == "count",
+            filtered and clip < self.delta,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Quantile(_Scaled):
+    """Pinball loss: the gradient is 1 - ``quantile`` above the target and -``quantile`` below; nothing to clip.
+
+    Parameters
+    ----------
+    quantile : float, in (0, 1)
+    """
+
+    quantile: float = 0.5
+    name: str = "quantile"
+    kinds: tuple[str, ...] = ("numeric",)
+
+    def __post_init__(self) -> None:
+        _check_share("quantile", self.quantile, inclusive=False)
+
+    def gradient(
+        self,
+        kind: str,
+        n_classes: int,  # noqa: ARG002 - one score
+        *,
+        second: str = "hessian",
+        clip: float = 1.0,
+        filtered: bool = False,  # noqa: ARG002 - no row is beyond the bound
+        hess_scale: float | None = None,
+    ) -> Gradient:
+        """Return the two slopes; the Hessian, 0 almost everywhere, is replaced by a count of rows."""
+        _check(self, kind, second, clip, hess_scale)
+        below = min(max(round(self.quantile * GRAD_ONE), 1), GRAD_ONE - 1)
+        largest = max(self.quantile, 1 - self.quantile)
+        return SlopeGradient(below, GRAD_ONE - below, _second_steps(second, hess_scale, largest))
+
+
+@dataclass(frozen=True, slots=True)
+class Poisson:
+    """Poisson deviance with a log link; a target is counted in shares of its largest public value.
+
+    The rate is exp(score - 4) times ``high``: score 4 predicts ``high``, score -8 six millionths of it, and no rate
+    is larger than ``high``. So both rate and target lie in [0, 1] and so does |g|, without any row being clipped; a
+    ``clip`` below 1 lessens the noise where most targets are far below ``high``.
+
+    Parameters
+    ----------
+    low, high : float or None
+        Public bounds of the target, 0 <= low < high; None until `bounded` gives those of the schema.
+    """
+
+    low: float | None = None
+    high: float | None = None
+    name: str = "poisson"
+    kinds: tuple[str, ...] = ("numeric",)
+
+    def link(self, kind: str) -> str:  # noqa: ARG002 - one kind
+        """Return "log"."""
+        return "log"
+
+    def bounded(self, low: float, high: float) -> "Poisson":
+        """Return the loss for these bounds; raises `PlanError` if the lower is negative."""
+        if not 0 <= low < high:
+            raise PlanError(
+                f"loss='poisson' needs a target that is never negative: target_bounds=({low:g}, {high:g}). Declare a "
+                "lower bound of at least 0, or choose loss='squared_error'."
+            )
+        return Poisson(low, high)
+
+    def _low_share(self) -> float:
+        if self.low is None or self.high is None:
+            raise PlanError("loss='poisson' needs the target's bounds. Call bounded(low, high).")
+        return self.low / self.high
+
+    def start(self, mean: float) -> float:
+        """Return the score whose rate is the mean."""
+        base = self._low_share()
+        share = base + (1 - base) * (mean + 1) / 2
+        return math.log(min(max(share, math.exp(-8 - RATE_SHIFT)), 1.0)) + RATE_SHIFT
+
+    def gradient(
+        self,
+        kind: str,
+        n_classes: int,  # noqa: ARG002 - one score
+        *,
+        second: str = "hessian",
+        clip: float = 1.0,
+        filtered: bool = False,
+        hess_scale: float | None = None,
+    ) -> Gradient:
+        """Return clip(rate - y); the Hessian is the rate where nothing is clipped."""
+        _check(self, kind, second, clip, hess_scale)
+        return poisson_gradient(
+            self._low_share(),
+            clip=clip,
+            hess_scale=HALF * clip if hess_scale is None else hess_scale,
+            second=second,
+            filtered=filtered,
+        )
+
+
+def _check(
+    loss: Loss, kind: str, second: str, clip: float, a: float | None, largest: float = 1.0
+) -> None:
+    """Check the options of `Loss.gradient`."""
+    if kind not in loss.kinds:
+        serving = sorted(name for name, other in LOSSES.items() if kind in other.kinds)
+        raise PlanError(
+            f"loss={loss.name!r} does not serve a {kind} target. Choose one of {serving}."
+        )
+    if second not in SECOND:
+        raise PlanError(f"second={second!r} must be one of {SECOND}.")
+    _check_share("clip", clip, inclusive=True)
+    if a is not None and not 0 < a <= largest:
+        raise PlanError(f"hess_scale={a!r} must be in (0, {largest:g}].")
+
+
+def _check_share(name: str, value: Any, *, inclusive: bool) -> None:
+    number = isinstance(value, int | float | np.number) and not isinstance(value, bool)
+    if not number or not 0 < value <= 1 or (value == 1 and not inclusive):
+        raise PlanError(f"{name}={value!r} must be in (0, 1{']' if inclusive else ')'}.")
+
+
+def _second_steps(second: str, hess_scale: float | None, largest_grad: float) -> int:
+    if second == "none":
+        return 0
+    return max(round((HALF * largest_grad if hess_scale is None else hess_scale) * GRAD_ONE), 1)
+
+
+LOSSES: Mapping[str, Loss] = {
+    loss.name: loss
+    for loss in (
+        LogLoss(), SquaredError(), AbsoluteError(), Huber(), Quantile(), Poisson()
+    )
+}  # fmt: skip
+
+
+def get(loss: str | Loss) -> Loss:
+    """Return a loss by scikit-learn's name, or as given.
+
+    Raises
+    ------
+    PlanError
+        If there is no such loss.
+    """
+    if isinstance(loss, str):
+        if loss not in LOSSES:
+            raise PlanError(
+                f"loss={loss!r} is unknown. Choose one of {sorted(LOSSES)} or give a Loss."
+            )
+        return LOSSES[loss]
+    if not hasattr(loss, "gradient") or not hasattr(loss, "kinds"):
+        raise PlanError(f"loss={loss!r} is no Loss. Choose one of {sorted(LOSSES)} or give a Loss.")
+    return loss
+
+
 def default_loss(kind: str) -> Loss:
     """Return the loss of a target's type: log-loss, or the squared error."""
-    raise NotImplementedError
+    return LOSSES["squared_error" if kind == "numeric" else "log_loss"]
+
+
+# ---- links: scores (n, n_scores) float64 → (n, n_classes) probabilities of a classifier, or (n,) predictions: of a
+# target scaled to [-1, 1] ("identity"), or in shares of its upper bound ("log")
+
+
+def clipped_probability(score: NDArray[Any], clip: float = 0.5) -> NDArray[Any]:
+    """Invert the clipped link: the q with q·min(1-p, c) = (1-q)·min(p, c), p = sigmoid(score).
+
+    At c = ½ and score <= 0: q = p / (p + ½); symmetric above (notes/default-method §3, stage 5).
+    """
+    p = sigmoid(score)
+    up, down = np.minimum(1 - p, clip), np.minimum(p, clip)
+    return down / (up + down)
+
+
+def _both(p: NDArray[Any]) -> NDArray[np.float64]:
+    return np.stack([1 - p, p], axis=1)
+
+
+def _clipped_logit(score: NDArray[np.float64]) -> NDArray[np.float64]:
+    return _both(clipped_probability(score[:, 0]))
+
+
+def _logit(score: NDArray[np.float64]) -> NDArray[np.float64]:
+    return _both(sigmoid(score[:, 0]))
+
+
+def _softmax(score: NDArray[np.float64]) -> NDArray[np.float64]:
+    e = np.exp(score - score.max(axis=1, keepdims=True))
+    return np.asarray(e / e.sum(axis=1, keepdims=True))
+
+
+def _probability(score: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Scores are probabilities: clipped, and of several classes normalised (all zero: all alike)."""
+    p = np.clip(score, 0.0, 1.0)
+    if p.shape[1] == 1:
+        return _both(p[:, 0])
+    total = p.sum(axis=1, keepdims=True)
+    return np.where(total > 0, p / np.where(total > 0, total, 1.0), 1.0 / p.shape[1])
+
+
+def _identity(score: NDArray[np.float64]) -> NDArray[np.float64]:
+    return score[:, 0]
+
+
+def _log(score: NDArray[np.float64]) -> NDArray[np.float64]:
+    return np.asarray(np.exp(np.minimum(score[:, 0] - RATE_SHIFT, 0.0)))
+
+
+LINKS: Mapping[str, Callable[[NDArray[np.float64]], NDArray[np.float64]]] = {
+    "clipped_logit": _clipped_logit,
+    "logit": _logit,
+    "softmax": _softmax,
+    "probability": _probability,
+    "identity": _identity,
+    "log": _log,
+}

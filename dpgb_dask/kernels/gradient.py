@@ -1,10 +1,22 @@
-"""Each row's gradient and Hessian, packed as ``(g << 32) + h`` in integer steps (losses.py says which)."""
+"""Each row's gradient and Hessian, packed as ``(g << 32) + h`` in integer steps (gradients.py says which)."""
 
 import numpy as np
 from numpy.typing import NDArray
 
+from dpgb_dask.gradients import (
+    GRAD_BITS,
+    GRAD_ONE,
+    TABLE_SHIFT,
+    TABLE_SIZE,
+    TARGET_BITS,
+    Gradient,
+    LogisticGradient,
+    PoissonGradient,
+    SlopeGradient,
+    SoftmaxGradient,
+    SquaredGradient,
+)
 from dpgb_dask.kernels import kernel, readable, same_rows, writable
-from dpgb_dask.losses import GRAD_BITS, GRAD_ONE, TABLE_SHIFT, TABLE_SIZE
 
 BLOCK = 2048
 
@@ -68,7 +80,7 @@ def logistic(
     weight : (n_rows,) int32, or None
         Weight steps, >= 0; None is 1 for every row.
     table : (2, TABLE_SIZE) int64
-        `losses.LogisticGradient.table`.
+        `gradients.LogisticGradient.table`.
     out : (n_rows,) int64
         Written: weight · ((g << 32) + h).
 
@@ -85,7 +97,7 @@ def logistic(
     same_rows(score=score, label=label, weight=weight, out=out)
     if table.shape != (2, TABLE_SIZE):
         raise ValueError(
-            f"table must have shape (2, {TABLE_SIZE}). Make it with losses.logistic_gradient."
+            f"table must have shape (2, {TABLE_SIZE}). Make it with gradients.logistic_gradient."
         )
     flat = readable("table", table, np.int64, 2).reshape(-1)
     writable("out", out, np.int64, 1)
@@ -101,14 +113,17 @@ def _squared(
     target: NDArray[np.int32],  # IN (n,)
     clip_steps: int,
     hess_steps: int,
+    beyond_hess: int,  # second component of a clipped row
+    beyond_grad: int,  # 1: a clipped row keeps its clipped gradient; 0: it adds none
     out: NDArray[np.int64],  # OUT (n,)
 ) -> None:
     for i in range(out.shape[0]):
         r = np.int64(score[i]) - np.int64(target[i])
         kept = r if r < clip_steps else np.int64(clip_steps)
         kept = kept if kept > -clip_steps else np.int64(-clip_steps)
-        h = hess_steps if kept == r else 0
-        out[i] = ((kept >> 1) << 32) + h
+        h = hess_steps if kept == r else beyond_hess
+        g = kept >> 1 if kept == r else (kept >> 1) * beyond_grad
+        out[i] = (g << 32) + h
 
 
 def squared(
@@ -118,6 +133,9 @@ def squared(
     clip_steps: int,
     hess_steps: int,
     out: NDArray[np.int64],
+    *,
+    always: bool = False,
+    filtered: bool = False,
 ) -> None:
     """Write each row's gradient and Hessian of the squared loss with clipped residuals.
 
@@ -128,9 +146,11 @@ def squared(
     weight : (n_rows,) int32, or None
         Weight steps, >= 0; None is 1 for every row.
     clip_steps, hess_steps : int
-        As in `losses.SquaredGradient`. A residual of exactly ``clip_steps`` is not clipped.
+        As in `gradients.SquaredGradient`. A residual of exactly ``clip_steps`` is not clipped.
     out : (n_rows,) int64
         Written: weight · ((g << 32) + h), g = clip(score - target) >> 1, h = hess_steps where not clipped.
+    always, filtered : bool
+        h = hess_steps on clipped rows too; (0, 0) on rows that would be clipped.
 
     Raises
     ------
@@ -148,6 +168,141 @@ def squared(
         readable("target", target, np.int32, 1),
         int(clip_steps),
         int(hess_steps),
+        int(hess_steps) if always and not filtered else 0,
+        int(not filtered),
+        out,
+    )
+    _weighted(weight, out)
+
+
+@kernel
+def _slopes(
+    score: NDArray[np.int32],  # IN (n,)
+    target: NDArray[np.int32],  # IN (n,)
+    below: int,
+    above: int,
+    hess_steps: int,
+    out: NDArray[np.int64],  # OUT (n,)
+) -> None:
+    for i in range(out.shape[0]):
+        g = above if score[i] > target[i] else (-below if score[i] < target[i] else 0)
+        out[i] = (np.int64(g) << 32) + hess_steps
+
+
+def slopes(
+    score: NDArray[np.int32],
+    target: NDArray[np.int32],
+    weight: NDArray[np.int32] | None,
+    below: int,
+    above: int,
+    hess_steps: int,
+    out: NDArray[np.int64],
+) -> None:
+    """Write each row's slope of the absolute or quantile loss.
+
+    Parameters
+    ----------
+    score, target : (n_rows,) int32, score steps
+    weight : (n_rows,) int32, or None
+        Weight steps, >= 0; None is 1 for every row.
+    below, above, hess_steps : int
+        As in `gradients.SlopeGradient`.
+    out : (n_rows,) int64
+        Written: weight · ((g << 32) + hess_steps).
+
+    Raises
+    ------
+    ValueError
+        If a dtype, layout or length is wrong; never because of a value.
+
+    Privacy
+    -------
+    Private side; nothing leaves. -below <= g <= above, times the weight.
+    """
+    same_rows(score=score, target=target, weight=weight, out=out)
+    writable("out", out, np.int64, 1)
+    _slopes(
+        readable("score", score, np.int32, 1),
+        readable("target", target, np.int32, 1),
+        int(below),
+        int(above),
+        int(hess_steps),
+        out,
+    )
+    _weighted(weight, out)
+
+
+@kernel
+def _poisson(
+    score: NDArray[np.int32],  # IN (n,)
+    target: NDArray[np.int32],  # IN (n,)
+    rate: NDArray[np.int64],  # IN (TABLE_SIZE,)
+    base: int,
+    clip_steps: int,
+    hess_steps: int,
+    always: bool,
+    filtered: bool,
+    out: NDArray[np.int64],  # OUT (n,)
+) -> None:
+    half = np.int64(1) << (TARGET_BITS - 1)
+    span = GRAD_ONE - base
+    for i in range(out.shape[0]):
+        k = min(max((score[i] >> TABLE_SHIFT) + TABLE_SIZE // 2, 0), TABLE_SIZE - 1)
+        t = min(max(np.int64(target[i]), -half), half)
+        g = rate[k] - base - (((t + half) * span) >> TARGET_BITS)
+        kept = min(max(g, np.int64(-clip_steps)), np.int64(clip_steps))
+        h = np.int64(hess_steps) if always else (hess_steps * rate[k]) >> GRAD_BITS
+        if kept != g:
+            if filtered:
+                kept = np.int64(0)
+            if filtered or not always:
+                h = np.int64(0)
+        out[i] = (kept << 32) + h
+
+
+def poisson(
+    score: NDArray[np.int32],
+    target: NDArray[np.int32],
+    weight: NDArray[np.int32] | None,
+    gradient: PoissonGradient,
+    out: NDArray[np.int64],
+) -> None:
+    """Write each row's gradient and Hessian of the Poisson loss, in integers only.
+
+    Parameters
+    ----------
+    score, target : (n_rows,) int32, score steps
+        Targets beyond ±2¹⁶ are clipped to it.
+    weight : (n_rows,) int32, or None
+        Weight steps, >= 0; None is 1 for every row.
+    gradient : PoissonGradient
+    out : (n_rows,) int64
+        Written: weight · ((g << 32) + h).
+
+    Raises
+    ------
+    ValueError
+        If a dtype, layout or length is wrong; never because of a value.
+
+    Privacy
+    -------
+    Private side; nothing leaves. Rate and target are among the whole numbers that `gradients.PoissonGradient` bounds.
+    """
+    same_rows(score=score, target=target, weight=weight, out=out)
+    if gradient.rate.shape != (TABLE_SIZE,):
+        raise ValueError(
+            f"rate must have shape ({TABLE_SIZE},). Make it with gradients.poisson_gradient."
+        )
+    writable("out", out, np.int64, 1)
+    _poisson(
+        readable("score", score, np.int32, 1),
+        readable("target", target, np.int32, 1),
+        readable("rate", gradient.rate, np.int64, 1),
+        gradient.base,
+        gradient.clip_steps,
+        gradient.hess_steps,
+        gradient.always,
+        gradient.filtered,
         out,
     )
     _weighted(weight, out)
@@ -158,6 +313,10 @@ def _softmax(
     score: NDArray[np.int32],  # IN (n_classes, n)
     label: NDArray[np.uint8],  # IN (n,)
     exp_table: NDArray[np.int64],  # IN (n,)
+    clip_steps: int,
+    hess_steps: int,
+    always: bool,
+    filtered: bool,
     out: NDArray[np.int64],  # OUT (n_classes, n)
 ) -> None:
     n_classes, n = out.shape
@@ -173,13 +332,26 @@ def _softmax(
             total += e[k]
         y = min(np.int64(label[i]), n_classes - 1)
         rest = np.int64(GRAD_ONE)
+        largest = np.int64(0)
         for k in range(n_classes):
-            p = (e[k] << GRAD_BITS) // total
+            e[k] = (e[k] << GRAD_BITS) // total
             if k != y:
-                rest -= p
-                out[k, i] = (p << 32) + ((2 * p * (GRAD_ONE - p)) >> GRAD_BITS)
+                rest -= e[k]
+                largest = max(largest, e[k])
         # rounding down the others leaves the rest to the true class: g sums to 0 and |g| stays in its bound
-        out[y, i] = ((rest - GRAD_ONE) << 32) + ((2 * rest * (GRAD_ONE - rest)) >> GRAD_BITS)
+        e[y] = rest
+        if filtered and max(largest, GRAD_ONE - rest) > clip_steps:
+            for k in range(n_classes):
+                out[k, i] = 0
+            continue
+        for k in range(n_classes):
+            p = e[k]
+            g = p - GRAD_ONE if k == y else p
+            kept = min(max(g, np.int64(-clip_steps)), np.int64(clip_steps))
+            h = np.int64(hess_steps)
+            if not always:
+                h = (h * p * (GRAD_ONE - p)) >> (2 * GRAD_BITS) if kept == g else np.int64(0)
+            out[k, i] = (kept << 32) + h
 
 
 def softmax(
@@ -188,6 +360,11 @@ def softmax(
     weight: NDArray[np.int32] | None,
     exp_table: NDArray[np.int64],
     out: NDArray[np.int64],
+    *,
+    clip_steps: int = GRAD_ONE,
+    hess_steps: int = 2 * GRAD_ONE,
+    always: bool = False,
+    filtered: bool = False,
 ) -> None:
     """Write each row's gradients and Hessians of the multiclass log-loss, in integers only.
 
@@ -199,9 +376,11 @@ def softmax(
     weight : (n_rows,) int32, or None
         Weight steps, >= 0; None is 1 for every row.
     exp_table : (n,) int64
-        `losses.SoftmaxGradient.exp_table`.
+        `gradients.SoftmaxGradient.exp_table`.
     out : (n_classes, n_rows) int64
-        Written: weight · ((g << 32) + h) with g = p - 1_y and h = 2·p·(1 - p).
+        Written: weight · ((g << 32) + h) with g = p - 1_y and h = a·p·(1 - p).
+    clip_steps, hess_steps, always, filtered
+        As in `gradients.SoftmaxGradient`; by default nothing is clipped and a = 2.
 
     Raises
     ------
@@ -210,7 +389,8 @@ def softmax(
 
     Privacy
     -------
-    Private side; nothing leaves. Over all classes ‖(g, h)‖ <= √2 · 2¹⁵ times the weight (losses.SoftmaxGradient).
+    Private side; nothing leaves. p is on the integer simplex over which `gradients.SoftmaxGradient` bounds a row: by
+    default ‖(g, h)‖ <= √2 · 2¹⁵ over all classes, times the weight.
     """
     same_rows(score=score, label=label, weight=weight, out=out)
     if score.shape != out.shape:
@@ -220,8 +400,77 @@ def softmax(
         readable("score", score, np.int32, 2),
         readable("label", label, np.uint8, 1),
         readable("exp_table", exp_table, np.int64, 1),
+        int(clip_steps),
+        int(hess_steps),
+        bool(always),
+        bool(filtered),
         out,
     )
     if weight is not None:
         for row in out:
             _weighted(weight, row)
+
+
+def write(
+    gradient: Gradient,
+    score: NDArray[np.int32],
+    label: NDArray[np.uint8] | NDArray[np.int32],
+    weight: NDArray[np.int32] | None,
+    out: NDArray[np.int64],
+) -> None:
+    """Write what each row adds under any gradient: the one place that tells their classes apart.
+
+    Parameters
+    ----------
+    gradient : Gradient
+    score : (n_scores, n_rows) int32, score steps
+    label : (n_rows,) uint8 classes, or int32 targets in score steps
+    weight : (n_rows,) int32, or None
+        Weight steps, >= 0; None is 1 for every row.
+    out : (n_scores, n_rows) int64
+        Written: weight · ((g << 32) + h).
+
+    Raises
+    ------
+    ValueError
+        If a dtype, layout or length is wrong; never because of a value.
+
+    Privacy
+    -------
+    Private side; nothing leaves. Each row's vector is within the gradient's own bounds, times the weight.
+    """
+    if score.shape != out.shape or (len(score) != 1 and not isinstance(gradient, SoftmaxGradient)):
+        raise ValueError(
+            f"score and out need one row per score column of {type(gradient).__name__}."
+        )
+    match gradient:
+        case LogisticGradient():
+            logistic(score[0], label, weight, gradient.table, out[0])  # type: ignore[arg-type]
+        case SquaredGradient():
+            squared(
+                score[0],
+                label,  # type: ignore[arg-type]  # the kernels check dtypes
+                weight,
+                gradient.clip_steps,
+                gradient.hess_steps,
+                out[0],
+                always=gradient.always,
+                filtered=gradient.filtered,
+            )
+        case SlopeGradient():
+            below, above = gradient.below, gradient.above
+            slopes(score[0], label, weight, below, above, gradient.hess_steps, out[0])  # type: ignore[arg-type]
+        case PoissonGradient():
+            poisson(score[0], label, weight, gradient, out[0])  # type: ignore[arg-type]
+        case SoftmaxGradient():
+            softmax(
+                score,
+                label,  # type: ignore[arg-type]
+                weight,
+                gradient.exp_table,
+                out,
+                clip_steps=gradient.clip_steps,
+                hess_steps=gradient.hess_steps,
+                always=gradient.always,
+                filtered=gradient.filtered,
+            )

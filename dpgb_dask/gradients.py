@@ -1,0 +1,466 @@
+"""Gradients in integers: what a row adds to a sum, in steps of 2⁻¹⁵, and the exact bound of it.
+
+No float decides a sum: a row's (gradient, second component) is looked up from, or computed in, integers, and every
+bound is a maximum over what those integers can produce (DESIGN §3).
+
+The second component stands beside g for leaf values: ``a · h`` (Hessian, 0 where g is clipped), ``a · 1`` on every row
+(``always``), or nothing (a = 0). With ``filtered``, a row with |g| above the clip adds (0, 0) instead of a clipped g
+(gradient-based data filtering, DPBoost §3.1); either way a row's map depends on no other row, so the bounds hold for
+adding or removing one (notes/privacy B5).
+
+Every class has: ``kinds`` (types of target), ``max_abs`` (largest |g| or second component, steps), ``l2_squared`` and
+``l1`` (of one row's whole vector over all score columns, steps² and steps), ``largest_grad`` (largest |g| of one
+score column, steps), ``hess_scale`` (a; 1 where the second component is nothing) and ``counts`` (the second component
+is `GRAD_ONE` times the weight on every row; a filtered row adds nothing to either sum).
+"""
+
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any, ClassVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+GRAD_BITS = 15  # one gradient step is 2**-15
+GRAD_ONE = 1 << GRAD_BITS
+TABLE_SIZE = 4096  # scores in [-8, 8) in steps of 2**-8: at most 3e-4 gradient error per row
+TABLE_SHIFT = 8  # score steps (2**-16) >> 8 = table steps (2**-8)
+SOFTMAX_HESS_SCALE = 2.0  # free up to c = 2: sup ‖(g, c·h)‖ stays √2 (notes/privacy B1.3)
+# free for log-loss: with u = |p - y|, u²(1 + a²(1 - u)²) <= 1 iff a² <= (1 + u)/(u²(1 - u)), least at u = 1/φ, φ⁵ there
+FREE_HESS_SCALE = ((1 + 5**0.5) / 2) ** 2.5
+# scores run over [-8, 8): a rate is exp(score - 4) of the largest target, from e⁻¹² of it to the whole
+RATE_SHIFT = 4.0
+TARGET_BITS = 17  # a numeric target, scaled to [-1, 1], spans 2**17 score steps
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class LogisticGradient:
+    """Binary log-loss, as one packed table.
+
+    Parameters
+    ----------
+    table : (2, TABLE_SIZE) int64
+        ``(g << 32) + h`` per label and score, g and h in gradient steps; h is already scaled by ``hess_scale``.
+    hess_scale : float
+        The Hessian is released as ``hess_scale · h``.
+    """
+
+    kinds: ClassVar[tuple[str, ...]] = ("binary",)
+
+    table: NDArray[np.int64]
+    hess_scale: float
+
+    @property
+    def max_abs(self) -> int:
+        """Largest |g| or h of one row, in steps: the flush bound."""
+        g, h = unpack(self.table)
+        return int(max(np.abs(g).max(), h.max()))
+
+    @property
+    def l2_squared(self) -> int:
+        """Exact largest ‖(g, h)‖² of one row, in steps²."""
+        g, h = unpack(self.table)
+        return int((g * g + h * h).max())
+
+    @property
+    def l1(self) -> int:
+        """Exact largest |g| + h of one row, in steps."""
+        g, h = unpack(self.table)
+        return int((np.abs(g) + h).max())
+
+    @property
+    def largest_grad(self) -> int:
+        """Exact largest |g|, in steps."""
+        return int(np.abs(unpack(self.table)[0]).max())
+
+    @property
+    def counts(self) -> bool:
+        """Whether every row that is not filtered out has h = `GRAD_ONE`."""
+        g, h = unpack(self.table)
+        return bool(((h == GRAD_ONE) | ((g == 0) & (h == 0))).all() and (h == GRAD_ONE).any())
+
+
+@dataclass(frozen=True, slots=True)
+class SquaredGradient:
+    """Squared loss with clipped residuals: g = clip(score - y, ±clip_steps) >> 1, h = hess_steps where not clipped.
+
+    A row reaches |g| = (clip_steps + 1) >> 1, as (-c) >> 1 rounds away from zero, and hess_steps beside it.
+
+    Parameters
+    ----------
+    clip_steps : int
+        Bound of the residual in score steps (2⁻¹⁶).
+    hess_steps : int
+        Second component, in gradient steps (hess_scale · 2¹⁵); 0 for none.
+    always : bool
+        Clipped rows have it too.
+    filtered : bool
+        Rows beyond the bound add (0, 0).
+    """
+
+    kinds: ClassVar[tuple[str, ...]] = ("numeric",)
+
+    clip_steps: int
+    hess_steps: int
+    always: bool = False
+    filtered: bool = False
+
+    @property
+    def max_abs(self) -> int:
+        """Largest |g| or h of one row, in steps."""
+        return max(self.largest_grad, self.hess_steps)
+
+    @property
+    def l2_squared(self) -> int:
+        """Exact largest ‖(g, h)‖² of one row, in steps²."""
+        return self.largest_grad**2 + self.hess_steps**2
+
+    @property
+    def l1(self) -> int:
+        """Exact largest |g| + h of one row, in steps."""
+        return self.largest_grad + self.hess_steps
+
+    @property
+    def largest_grad(self) -> int:
+        """Exact largest |g|, in steps."""
+        return (self.clip_steps + 1) >> 1
+
+    @property
+    def hess_scale(self) -> float:
+        """The second component is released as ``hess_scale`` times 1."""
+        return self.hess_steps / GRAD_ONE or 1.0
+
+    @property
+    def counts(self) -> bool:
+        """Whether every row that is not filtered out has h = `GRAD_ONE`."""
+        return (self.always or self.filtered) and self.hess_steps == GRAD_ONE
+
+
+@dataclass(frozen=True, slots=True)
+class SlopeGradient:
+    """Absolute and quantile loss: g = ``above`` where score > y, -``below`` where score < y, 0 where equal.
+
+    The Hessian of either is 0 almost everywhere; every row has the same second component.
+
+    Parameters
+    ----------
+    below, above : int, >= 0
+        Slopes, in gradient steps.
+    hess_steps : int
+        Second component of every row, in gradient steps; 0 for none.
+    """
+
+    kinds: ClassVar[tuple[str, ...]] = ("numeric",)
+
+    below: int
+    above: int
+    hess_steps: int
+
+    @property
+    def max_abs(self) -> int:
+        """Largest |g| or h of one row, in steps."""
+        return max(self.largest_grad, self.hess_steps)
+
+    @property
+    def l2_squared(self) -> int:
+        """Exact largest ‖(g, h)‖² of one row, in steps²."""
+        return self.largest_grad**2 + self.hess_steps**2
+
+    @property
+    def l1(self) -> int:
+        """Exact largest |g| + h of one row, in steps."""
+        return self.largest_grad + self.hess_steps
+
+    @property
+    def largest_grad(self) -> int:
+        """Exact largest |g|, in steps."""
+        return max(self.below, self.above)
+
+    @property
+    def hess_scale(self) -> float:
+        """The second component is released as ``hess_scale`` times 1."""
+        return self.hess_steps / GRAD_ONE or 1.0
+
+    @property
+    def counts(self) -> bool:
+        """Whether every row has h = `GRAD_ONE`."""
+        return self.hess_steps == GRAD_ONE
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class PoissonGradient:
+    """Poisson loss with a log link, in shares of the target's largest value: g = clip(rate - y), h = a · rate.
+
+    A target t in [-2¹⁶, 2¹⁶] score steps is y = base + ((t + 2¹⁶)(2¹⁵ - base) >> 17) gradient steps, every whole number
+    from ``base`` to 2¹⁵. So at a rate r the largest |g| is max(r - base, 2¹⁵ - r), or the clip, and the bounds are
+    maxima over the 4096 rates.
+
+    Parameters
+    ----------
+    rate : (TABLE_SIZE,) int64
+        Rate per score, in gradient steps: 2¹⁵ is the target's largest value.
+    base : int
+        The target's lowest value, in the same steps.
+    clip_steps : int
+        Bound of |g|.
+    hess_steps : int
+        a · 2¹⁵; 0 for no second component.
+    always : bool
+        The second component is hess_steps on every row, not a · rate on rows that are not clipped.
+    filtered : bool
+        Rows beyond the bound add (0, 0).
+    """
+
+    kinds: ClassVar[tuple[str, ...]] = ("numeric",)
+
+    rate: NDArray[np.int64]
+    base: int
+    clip_steps: int
+    hess_steps: int
+    always: bool = False
+    filtered: bool = False
+
+    def _extremes(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """Return, per rate, the largest |g| and the largest second component beside it."""
+        r = self.rate
+        # y takes every step of [base, 2**15], so |rate - y| takes every value up to the farther end, from `nearest` on
+        nearest = np.maximum(self.base - r, 0)
+        kept = nearest <= self.clip_steps
+        g = np.minimum(np.maximum(r - self.base, GRAD_ONE - r), self.clip_steps)
+        h = np.full_like(r, self.hess_steps) if self.always else (self.hess_steps * r) >> GRAD_BITS
+        if self.filtered:
+            return np.where(kept, g, 0), np.where(kept, h, 0)
+        return g, h if self.always else np.where(kept, h, 0)
+
+    @property
+    def max_abs(self) -> int:
+        """Largest |g| or h of one row, in steps."""
+        g, h = self._extremes()
+        return int(max(g.max(), h.max()))
+
+    @property
+    def l2_squared(self) -> int:
+        """Exact largest ‖(g, h)‖² of one row, in steps²."""
+        g, h = self._extremes()
+        return int((g * g + h * h).max())
+
+    @property
+    def l1(self) -> int:
+        """Exact largest |g| + h of one row, in steps."""
+        g, h = self._extremes()
+        return int((g + h).max())
+
+    @property
+    def largest_grad(self) -> int:
+        """Exact largest |g|, in steps."""
+        return int(self._extremes()[0].max())
+
+    @property
+    def hess_scale(self) -> float:
+        """The second component is released as ``hess_scale`` times the rate, or times 1."""
+        return self.hess_steps / GRAD_ONE or 1.0
+
+    @property
+    def counts(self) -> bool:
+        """Whether every row that is not filtered out has h = `GRAD_ONE`."""
+        return self.always and self.hess_steps == GRAD_ONE
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class SoftmaxGradient:
+    """Multiclass log-loss in integers.
+
+    With e_k = exp_table[(max score - score_k) >> TABLE_SHIFT], p_k = ⌊e_k · 2¹⁵ / Σe⌋ for k ≠ y and p_y = 2¹⁵ - Σ p_k,
+    the gradient is g = p - 2¹⁵·1_y, each |g_k| at most ``clip_steps``, and h_k = ⌊a · p_k (1 - p_k)⌋.
+
+    p is exactly on the integer simplex. With u = 2¹⁵ - p_y, a row's squared norm is s(u) + Σ_{k≠y} s(p_k) where
+    Σ p_k = u and s is known at each of the 2¹⁵ + 1 whole numbers. For any slope λ this is at most
+    max_u (s(u) + λu) + (K - 1) max_p (s(p) - λp); the bound is the least over 128 slopes. Without a clip and at a = 2,
+    λ = 1 gives 2, in natural units, which p = (1, 0, …) attains: the diagonal Hessian is free (notes/privacy B1.3).
+
+    Parameters
+    ----------
+    n_classes : int
+    exp_table : (TABLE_SIZE,) int64
+        round(2²⁰ · exp(-x)), x in steps of 2⁻⁸; at least 1.
+    clip_steps : int
+        Bound of each |g_k|; 2¹⁵ clips nothing.
+    hess_steps : int
+        a · 2¹⁵; 0 for no second component.
+    always : bool
+        The second component is hess_steps in every score column of every row.
+    filtered : bool
+        Rows with one |g_k| beyond the bound add (0, 0) to every column.
+    """
+
+    kinds: ClassVar[tuple[str, ...]] = ("multiclass",)
+
+    n_classes: int
+    exp_table: NDArray[np.int64]
+    clip_steps: int = GRAD_ONE
+    hess_steps: int = round(SOFTMAX_HESS_SCALE * GRAD_ONE)
+    always: bool = False
+    filtered: bool = False
+
+    @property
+    def max_abs(self) -> int:
+        """Largest |g| or h of one score column of one row, in steps (p(1 - p) <= 1/4)."""
+        return max(self.largest_grad, self.hess_steps if self.always else self.hess_steps >> 2)
+
+    @property
+    def l2_squared(self) -> int:
+        """Bound of ‖(g, h)‖² of one row over all classes, in steps²."""
+        return self._bounds[0]
+
+    @property
+    def l1(self) -> int:
+        """Bound of Σ(|g| + h) of one row over all classes, in steps."""
+        return self._bounds[1]
+
+    @property
+    def _bounds(self) -> tuple[int, int]:
+        return _softmax_bounds(
+            self.n_classes, self.clip_steps, self.hess_steps, self.always, self.filtered
+        )
+
+    @property
+    def largest_grad(self) -> int:
+        """Largest |g| of one score column, in steps."""
+        return min(self.clip_steps, GRAD_ONE)
+
+    @property
+    def hess_scale(self) -> float:
+        """The second component is released as ``hess_scale · h``, or times 1."""
+        return self.hess_steps / GRAD_ONE or 1.0
+
+    @property
+    def counts(self) -> bool:
+        """Whether every row that is not filtered out has h = `GRAD_ONE` in every column."""
+        return self.always and self.hess_steps == GRAD_ONE
+
+
+@lru_cache(maxsize=64)
+def _softmax_bounds(
+    n_classes: int, clip_steps: int, hess_steps: int, always: bool, filtered: bool
+) -> tuple[int, int]:
+    """Return bounds of the squared L2 norm and of the L1 norm, by the slopes that `SoftmaxGradient` derives.
+
+    ``p`` stands for |g| before clipping: p_k of another class, 1 - p_y of the row's own; h is the same for either.
+    """
+    p = np.arange((min(clip_steps, GRAD_ONE) if filtered else GRAD_ONE) + 1, dtype=np.int64)
+    g = np.minimum(p, clip_steps)
+    if always:
+        h = np.full_like(p, hess_steps)
+    else:
+        h = np.where(p <= clip_steps, (hess_steps * p * (GRAD_ONE - p)) >> (2 * GRAD_BITS), 0)
+    return (
+        _most(g * g + h * h, n_classes - 1, GRAD_ONE),
+        _most(g + h, n_classes - 1, 1),
+    )
+
+
+def _most(part: NDArray[np.int64], n_others: int, unit: int) -> int:
+    """Bound part[u] + Σ part[p_k] over n_others whole p_k >= 0 with Σ p_k = u, by slopes of 0 … 8 ``unit``."""
+    p = np.arange(len(part), dtype=np.int64)
+    fine = 16  # slopes per unit; 16 · 2**36 · 250 < 2**63
+    bounds = []
+    for step in range(8 * fine):
+        line = step * unit * p
+        bounds.append(int((fine * part + line).max()) + n_others * int((fine * part - line).max()))
+    return min(bounds) // fine
+
+
+Gradient = LogisticGradient | SquaredGradient | SlopeGradient | PoissonGradient | SoftmaxGradient
+
+
+def unpack(packed: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Split ``(g << 32) + h`` with 0 <= h < 2³² into (g, h)."""
+    h = packed & 0xFFFFFFFF
+    return (packed - h) >> 32, h
+
+
+def sigmoid(x: NDArray[Any]) -> NDArray[Any]:
+    """Logistic function, without overflow."""
+    e = np.exp(-np.abs(x))
+    return np.where(x >= 0, 1 / (1 + e), e / (1 + e))
+
+
+def _table_scores() -> NDArray[np.float64]:
+    """Return the score in the middle of each table step."""
+    steps = np.arange(TABLE_SIZE, dtype=np.float64)
+    return (steps - TABLE_SIZE // 2 + 0.5) * 2.0 ** (TABLE_SHIFT - 16)
+
+
+def logistic_gradient(
+    clip: float, hess_scale: float, *, second: str = "hessian", filtered: bool = False
+) -> LogisticGradient:
+    """Build the table of gradients clipped (or filtered) at ``clip``, and what stands beside them.
+
+    Parameters
+    ----------
+    clip : float
+    hess_scale : float
+        a; the Hessian is 0 where g is clipped.
+    second : {"hessian", "count", "none"}
+    filtered : bool
+        Entries with |g| > clip are (0, 0).
+
+    Privacy
+    -------
+    Entries are rounded to nearest; the bounds are exact maxima over the finite table, so rounding is covered.
+    """
+    p = sigmoid(_table_scores())
+    table = np.empty((2, TABLE_SIZE), np.int64)
+    for y in (0, 1):
+        g = p - y
+        beyond = np.abs(g) > clip
+        if second == "hessian":
+            h = np.where(beyond, 0.0, p * (1 - p))
+        else:
+            h = np.full(TABLE_SIZE, 1.0 if second == "count" else 0.0)
+        if filtered:
+            g, h = np.where(beyond, 0.0, g), np.where(beyond, 0.0, h)
+        g_steps = np.rint(np.clip(g, -clip, clip) * GRAD_ONE).astype(np.int64)
+        h_steps = np.rint(h * hess_scale * GRAD_ONE).astype(np.int64)
+        table[y] = (g_steps << 32) + h_steps
+    return LogisticGradient(table, hess_scale)
+
+
+def softmax_gradient(
+    n_classes: int,
+    *,
+    clip: float = 1.0,
+    hess_scale: float = SOFTMAX_HESS_SCALE,
+    second: str = "hessian",
+    filtered: bool = False,
+) -> SoftmaxGradient:
+    """Build the integer exponent table; options as in `logistic_gradient`."""
+    x = np.arange(TABLE_SIZE) * 2.0 ** (TABLE_SHIFT - 16)
+    return SoftmaxGradient(
+        n_classes,
+        np.maximum(np.rint(np.exp(-x) * (1 << 20)), 1).astype(np.int64),
+        round(clip * GRAD_ONE),
+        0 if second == "none" else round(hess_scale * GRAD_ONE),
+        second == "count",
+        filtered,
+    )
+
+
+def poisson_gradient(
+    low_share: float,
+    *,
+    clip: float = 1.0,
+    hess_scale: float = 0.5,
+    second: str = "hessian",
+    filtered: bool = False,
+) -> PoissonGradient:
+    """Build the integer table of rates; ``low_share`` is the target's lowest value over its largest."""
+    rate = np.minimum(np.exp(_table_scores() - RATE_SHIFT), 1.0)
+    return PoissonGradient(
+        np.rint(rate * GRAD_ONE).astype(np.int64),
+        min(round(low_share * GRAD_ONE), GRAD_ONE),
+        max(round(clip * GRAD_ONE), 1),
+        0 if second == "none" else round(hess_scale * GRAD_ONE),
+        second == "count",
+        filtered,
+    )
