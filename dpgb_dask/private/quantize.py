@@ -5,6 +5,7 @@ from dpgb_dask.contracts.model import SCORE_ONE
 from dpgb_dask.contracts.plan import Shape
 from dpgb_dask.contracts.queries import (
     CellCountsQuery,
+    ChoiceQuery,
     CountQuery,
     GradientQuery,
     Query,
@@ -20,37 +21,78 @@ def max_weight_steps(shape: Shape) -> int:
 
 
 def sensitivity(query: Query, shape: Shape) -> Sensitivity:
-    """Return the exact largest change of the answer when one row is added or removed.
+    """Return the exact largest change of the sums when one row (or one unit) is added or removed.
 
     Raises
     ------
     PlanError
-        If the query counts weights in other steps than the rows do, or is of an unknown kind.
+        If the query counts weights in other steps than the rows do, is of an unknown kind, or is a choice whose gain
+        has no bounded range.
 
     Privacy
     -------
-    Private side. One row of the largest weight W (in steps) adds, in squared L2 norm:
+    Private side. One row of the largest weight W (in steps) adds, in squared L2 norm and in L1 norm:
 
-    - a count, one residual cell, one class: W²;
-    - one cell of each of m features: m · W²;
-    - a numeric target, scaled to [-1, 1] in steps of 2⁻¹⁶: (2¹⁶ · W)²;
-    - (g, h) to one cell of each of ``n_blocks`` tables: n_blocks · ‖(g, h)‖² · W², with the exact maximum of
-      ‖(g, h)‖² over what the integer gradient can produce.
+    - a count, one residual cell, one class: W² and W;
+    - one cell of each of m features: m · W² and m · W;
+    - a numeric target, scaled to [-1, 1] in steps of 2⁻¹⁶: (2¹⁶ · W)² and 2¹⁶ · W;
+    - (g, h) to one cell of each of b = ``n_blocks`` tables: b · ‖(g, h)‖₂² · W² and b · ‖(g, h)‖₁ · W, with the exact
+      maxima over what the integer gradient can produce.
+
+    A unit's rows weigh at most W together, so by the triangle inequality both bounds hold for it. A row that a draw
+    leaves out of the query adds nothing.
     """
     if query.weight_bits != shape.weight_bits:
         raise PlanError(
             f"weight_bits={query.weight_bits} of the query is not weight_bits={shape.weight_bits} of the rows."
         )
     weight = max_weight_steps(shape)
+    gain_range = 0
     match query:
         case CountQuery() | ResidualQuery():
-            change = 1
+            squared, absolute = 1, 1
         case CellCountsQuery():
-            change = len(query.sizes)
+            squared = absolute = len(query.sizes)
         case TargetSumQuery():
-            change = SCORE_ONE * SCORE_ONE if query.kind == "numeric" else 1
+            absolute = SCORE_ONE if query.kind == "numeric" else 1
+            squared = absolute * absolute
         case GradientQuery():
-            change = query.n_blocks * query.gradient.l2_squared
+            squared = query.n_blocks * query.gradient.l2_squared
+            absolute = query.n_blocks * query.gradient.l1
+            if isinstance(query, ChoiceQuery):
+                gain_range = _gain_range(query, shape)
         case _:
             raise PlanError(f"{type(query).__name__} is a query without a stated sensitivity.")
-    return Sensitivity(change * weight * weight)
+    return Sensitivity(squared * weight * weight, absolute * weight, gain_range)
+
+
+def _gain_range(query: ChoiceQuery, shape: Shape) -> int:
+    """Return the range of a gain's change: 4 · g*² · W, W in natural weights, g* in gradient steps.
+
+    Privacy
+    -------
+    The gain of a candidate is the sum of f(S, n) = S²/(n + λ) over two children, n the sum of weights w_i and S that of
+    w_i g_i, |g_i| <= g*. Let a row (g, w) join a child: along t in [0, w], with s = S/(n + λ),
+
+        df/dt = 2 s g - s²  in  [-3 g*², g*²],
+
+    for |s| <= g* as |S| <= n g* and λ > 0. The row joins one child of each candidate, in one node, so each gain changes
+    by some amount in [-3 g*² w, g*² w]: the changes of any two candidates differ by at most 4 g*² W (notes/privacy B3;
+    DPBoost, lemma 1, has 3 g*² as a bound in absolute value, whose range is 6 g*²). The rows of a unit join one after
+    the other, and weigh at most W together. All of it needs n to be the weight, exactly: h is 1 on every row.
+    """
+    gradient = query.gradient
+    if not gradient.counts:
+        raise PlanError(
+            f"{type(gradient).__name__} does not count every row beside its gradient, so a gain has no bounded range. "
+            "Make it with second='count'."
+        )
+    if not 0 < query.ridge < float("inf"):
+        raise PlanError(
+            f"ridge={query.ridge!r} must be a finite number above 0: the gain of an empty child is 0 / ridge."
+        )
+    if query.n_scores != 1:
+        raise PlanError(
+            f"n_scores={query.n_scores}: a gain is of one score. Use released histograms for several classes."
+        )
+    return 4 * gradient.largest_grad**2 * shape.max_weight

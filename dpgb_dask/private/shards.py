@@ -1,215 +1,37 @@
 """Shard: the rows of one process as uint8 codes, with scores that catch up to any released model."""
 
 import threading
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from dpgb_dask.contracts.model import FeatureBins, Model, PairTable, Trees
+from dpgb_dask.contracts.model import FeatureBins, Model
 from dpgb_dask.contracts.plan import Shape
 from dpgb_dask.contracts.queries import (
+    ChoiceQuery,
+    GradientQuery,
     MainSumsQuery,
+    NodeSumsQuery,
     PairSumsQuery,
     Query,
     ResidualQuery,
     TreeSumsQuery,
 )
-from dpgb_dask.encode import encode, n_rows
 from dpgb_dask.errors import PlanError
-from dpgb_dask.kernels.gradient import logistic, softmax, squared
+from dpgb_dask.kernels import gradient as gradient_kernels
 from dpgb_dask.kernels.histogram import add_cells, joint_sums, pack_pairs, pair_sums
-from dpgb_dask.kernels.predict import add_pair_table, add_tables, add_trees, pack_tables
 from dpgb_dask.kernels.route import tree_sums
-from dpgb_dask.losses import LogisticGradient, SoftmaxGradient, SquaredGradient
-from dpgb_dask.private.ingest import Rows
+from dpgb_dask.private.draws import Draws
+from dpgb_dask.private.levels import Level, LevelSums
+from dpgb_dask.private.pieces import Piece
 from dpgb_dask.private.quantize import max_weight_steps
-from dpgb_dask.private.survey import Reading, read_labels, slice_block
+from dpgb_dask.private.scores import Update, grew, same_bins
 
 PACKED_MAX = 2**31 - 1  # rows · max_abs of one packed accumulator (DESIGN §3)
-GRADIENT_OF = {
-    "binary": LogisticGradient,
-    "multiclass": SoftmaxGradient,
-    "numeric": SquaredGradient,
-}
 INLINE_VALUES = 1 << 20  # below this many codes a round costs less than waking the threads
-
-
-@dataclass(frozen=True, eq=False, slots=True)
-class Piece:
-    """Encoded rows. Private.
-
-    Parameters
-    ----------
-    codes : (n_features, n) uint8, C-order
-    label : (n,) uint8, or int32 target steps
-    weight : (n,) int32 or None
-        In steps; None when every row weighs one step.
-    """
-
-    codes: NDArray[np.uint8]
-    label: NDArray[Any]
-    weight: NDArray[np.int32] | None
-
-    def __repr__(self) -> str:
-        return "<piece>"
-
-    @property
-    def nbytes(self) -> int:
-        """Bytes held."""
-        return (
-            self.codes.nbytes
-            + self.label.nbytes
-            + (0 if self.weight is None else self.weight.nbytes)
-        )
-
-
-def encode_rows(
-    rows: Rows, reading: Reading, bins: Sequence[FeatureBins], block_rows: int
-) -> tuple[Piece, ...]:
-    """Return one chunk as pieces of at most ``block_rows`` rows; rows that weigh nothing are left out.
-
-    Privacy
-    -------
-    Private side. Deterministic in the rows and the released bins; a row's value never raises or warns.
-    """
-    label, weight, keep = read_labels(rows, reading)
-    n = n_rows(rows.x)
-    n_pieces = -(-n // block_rows)
-    pieces = []
-    for k in range(n_pieces):
-        part = slice(k * n // n_pieces, (k + 1) * n // n_pieces)
-        codes, chosen = encode(slice_block(rows.x, part), reading.shape.schema, bins), keep[part]
-        y, w = label[part], None if weight is None else weight[part]
-        if not chosen.all():
-            codes, y = np.ascontiguousarray(codes[:, chosen]), y[chosen]
-            w = None if w is None else w[chosen]
-        # copies: a view would keep the chunk's whole label and weight alive
-        pieces.append(Piece(codes, y.copy(), None if w is None else w.copy()))
-    return tuple(pieces)
-
-
-def merge_pieces(pieces: Iterable[Piece], block_rows: int) -> list[Piece]:
-    """Join neighbours shorter than half a block, so that small chunks cost no more kernel calls than large ones."""
-    merged: list[Piece] = []
-    group: list[Piece] = []
-    total = 0
-
-    def flush() -> None:
-        if len(group) == 1:
-            merged.append(group[0])
-        elif group:
-            weights = [p.weight for p in group if p.weight is not None]
-            merged.append(
-                Piece(
-                    np.concatenate([p.codes for p in group], axis=1),
-                    np.concatenate([p.label for p in group]),
-                    np.concatenate(weights) if weights else None,
-                )
-            )
-        group.clear()
-
-    for piece in pieces:
-        if not len(piece.label):
-            continue
-        if group and total + len(piece.label) > block_rows:
-            flush()
-            total = 0
-        group.append(piece)
-        total += len(piece.label)
-        if total > block_rows // 2:
-            flush()
-            total = 0
-    flush()
-    return merged
-
-
-class _Update:
-    """What to add to scores at model ``old`` so that they are the scores of model ``new``."""
-
-    def __init__(self, old: Model | None, new: Model) -> None:
-        self.intercept = new.intercept if old is None else new.intercept - old.intercept
-        self.tables = [
-            None if not any(table is not None for table in part) else pack_tables(part)
-            for part in (_table_deltas(old, new, k) for k in range(new.n_scores))
-        ]
-        self.pairs = _pair_deltas(() if old is None else old.pairs, new.pairs)
-        start = 0 if old is None else old.trees.n_trees
-        trees = new.trees
-        self.trees = Trees(
-            trees.feature[start:],
-            trees.threshold[start:],
-            np.ascontiguousarray(trees.value[:, start:]),
-        )
-
-    def add(self, codes: NDArray[np.uint8], score: NDArray[np.int32]) -> None:
-        """Add to the scores of one block, (n_scores, n), in place; int32 wraps around, the same on every path."""
-        for k, tables in enumerate(self.tables):
-            if self.intercept[k]:
-                score[k] += self.intercept[k]
-            if tables is not None:
-                add_tables(codes, tables, score[k])
-        for pair in self.pairs:
-            for table, column in zip(pair.table, score, strict=True):
-                add_pair_table(codes[pair.i], codes[pair.j], pair.map_i, pair.map_j, table, column)
-        if self.trees.n_trees:
-            for value, column in zip(self.trees.value, score, strict=True):
-                add_trees(codes, self.trees.feature, self.trees.threshold, value, column)
-
-
-def _table_deltas(old: Model | None, new: Model, k: int) -> list[NDArray[np.int32] | None]:
-    deltas: list[NDArray[np.int32] | None] = []
-    for j, table in enumerate(new.tables):
-        delta = table[:, k] if old is None else table[:, k] - old.tables[j][:, k]
-        deltas.append(np.ascontiguousarray(delta) if delta.any() else None)
-    return deltas
-
-
-def _pair_deltas(old: tuple[PairTable, ...], new: tuple[PairTable, ...]) -> list[PairTable]:
-    """Return tables to add, matching pairs by their features and maps; a pair that is gone is subtracted."""
-    sums: dict[tuple[Any, ...], PairTable] = {}
-    for sign, pairs in ((-1, old), (1, new)):
-        for pair in pairs:
-            key = (pair.i, pair.j, pair.map_i.tobytes(), pair.map_j.tobytes())
-            table = pair.table if sign > 0 else -pair.table
-            if key in sums:
-                table = sums[key].table + table
-            sums[key] = PairTable(pair.i, pair.j, pair.map_i, pair.map_j, table)
-    return [pair for pair in sums.values() if pair.table.any()]
-
-
-def same_bins(a: Sequence[FeatureBins], b: Sequence[FeatureBins]) -> bool:
-    """Whether two sets of bins give the same codes."""
-
-    def same(x: NDArray[Any] | None, y: NDArray[Any] | None) -> bool:
-        return x is y or (x is not None and y is not None and np.array_equal(x, y))
-
-    return a is b or (
-        len(a) == len(b)
-        and all(
-            same(x.edges, y.edges) and same(x.cell_to_bin, y.cell_to_bin)
-            for x, y in zip(a, b, strict=True)
-        )
-    )
-
-
-def _grew(old: Model, new: Model) -> bool:
-    """Whether scores at ``old`` can be brought to ``new`` by adding: its trees are the first of the new ones."""
-    a, b = old.trees, new.trees
-    n = a.n_trees
-    return old.n_scores == new.n_scores and (
-        n == 0
-        or (
-            n <= b.n_trees
-            and a.depth == b.depth
-            and np.array_equal(a.feature, b.feature[:n])
-            and np.array_equal(a.threshold, b.threshold[:n])
-            and np.array_equal(a.value, b.value[:, :n])
-        )
-    )
 
 
 class Shard:
@@ -222,35 +44,47 @@ class Shard:
     shape : Shape
     bins : sequence of FeatureBins
         Released bins that the codes were made with.
+    rows_key : bytes or None
+        16 secret bytes, for draws of rows; None if the plan draws none.
 
     Notes
     -----
     The codes never change. The scores are a cache: a pure function of the model, brought up to date by adding what the
-    model gained since the last query, or from nothing. So a shard that was lost, made again or moved answers the same
-    sums. Pickling leaves the cache out.
+    model gained since the last query, or from nothing. So are the last draw of rows and the sums of a tree's last
+    level. So a shard that was lost, made again or moved answers the same sums. Pickling leaves all of it out.
 
     Privacy
     -------
     Private side. Answers are exact integer sums; they leave this side only inside `Raw`.
     """
 
-    def __init__(self, pieces: Sequence[Piece], shape: Shape, bins: Sequence[FeatureBins]) -> None:
+    def __init__(
+        self,
+        pieces: Sequence[Piece],
+        shape: Shape,
+        bins: Sequence[FeatureBins],
+        rows_key: bytes | None = None,
+    ) -> None:
         self.pieces = list(pieces)
         self.shape = shape
         self.bins = tuple(bins)
+        self._rows_key = rows_key
         self._scores: list[NDArray[np.int32]] = []
         self._applied: Model | None = None
+        self._draws = Draws(self.pieces, rows_key)
+        self._level: Level | None = None
         self._lock = threading.Lock()
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return Shard, (self.pieces, self.shape, self.bins)
+        return Shard, (self.pieces, self.shape, self.bins, self._rows_key)
 
     def __repr__(self) -> str:
         return "<shard>"
 
     def __sizeof__(self) -> int:
-        rows = sum(len(p.label) for p in self.pieces)
-        return sum(p.nbytes for p in self.pieces) + 4 * rows * self.shape.n_scores + 1024
+        rows = sum(len(p) for p in self.pieces)
+        per_row = 4 * self.shape.n_scores + (0 if self._rows_key is None else 4)
+        return sum(p.nbytes for p in self.pieces) + per_row * rows + 1024
 
     def answer(
         self, model: Model, query: Query, n_threads: int = 1, pool: ThreadPoolExecutor | None = None
@@ -266,12 +100,13 @@ class Shard:
 
         Returns
         -------
-        (query.n_values,) int64
+        (query.n_sums,) int64
 
         Raises
         ------
         PlanError
-            If the model has other bins than the codes, or one row could overflow a packed sum.
+            If the model has other bins than the codes, the query does not fit the target or the bins, or one row could
+            overflow a packed sum.
         """
         with self._lock:
             return self._answer(model, query, n_threads, pool)
@@ -281,35 +116,69 @@ class Shard:
     ) -> NDArray[np.int64]:
         if not same_bins(model.bins, self.bins):
             raise PlanError("The model has other bins than the rows were encoded with.")
-        ask = _Ask(query, self.shape)
-        applied = self._applied
-        if applied is None or not _grew(applied, model):
-            applied = None
-            self._scores = [np.zeros((model.n_scores, len(p.label)), np.int32) for p in self.pieces]
-        update = None if applied is model else _Update(applied, model)
-        self._applied = None  # if a thread fails half-way, the next answer starts from nothing
+        ask = _Ask(query, self.shape, self.bins)
+        inline = sum(p.codes.size for p in self.pieces) < INLINE_VALUES
 
-        def work(first: int, step: int) -> NDArray[np.int64]:
-            sums = np.zeros(ask.n_sums, np.int64)
-            for piece, score in zip(
-                self.pieces[first::step], self._scores[first::step], strict=True
-            ):
-                if update is not None:
-                    update.add(piece.codes, score)
-                ask.add(piece, score, sums)
-            return sums
+        def each(work: Callable[[int, int], Any]) -> list[Any]:
+            if pool is None or n_threads == 1 or inline:
+                return [work(0, 1)]
+            return list(pool.map(lambda t: work(t, n_threads), range(n_threads)))
 
-        small = sum(p.codes.size for p in self.pieces) < INLINE_VALUES
-        if pool is None or n_threads == 1 or small:
-            total = work(0, 1)
+        def deal(work: Callable[[int, int], NDArray[np.int64]]) -> NDArray[np.int64]:
+            parts = each(work)
+            return sum_arrays(parts) if len(parts) > 1 else parts[0]
+
+        touch = self._catch_up(model)
+        draw = query.rows if isinstance(query, GradientQuery) else None
+        if draw is None:
+            n_blocks = len(self.pieces)
+
+            def read(k: int) -> tuple[Piece, NDArray[np.int32]]:
+                touch(k)
+                return self.pieces[k], self._scores[k]
         else:
-            total = sum_arrays(list(pool.map(lambda t: work(t, n_threads), range(n_threads))))
+            each(lambda first, step: [touch(k) for k in range(first, len(self.pieces), step)])
+            chosen = self._draws.choose(draw, each)
+            n_blocks = len(chosen)
+
+            def read(k: int) -> tuple[Piece, NDArray[np.int32]]:
+                return chosen[k].piece, chosen[k].scores(self._scores)
+
+        if ask.levels is not None:
+            level = ask.levels.level(n_blocks, read, deal, self._level)
+            sums = ask.levels.answer(level)
+        else:
+            level = None
+            sums = ask.finish(
+                deal(lambda first, step: ask.sums(range(first, n_blocks, step), read))
+            )
+        self._level = level
         self._applied = model
-        return ask.finish(total)
+        return sums
+
+    def _catch_up(self, model: Model) -> Callable[[int], None]:
+        """Return what brings the scores of piece k up to ``model``, the first time it is called."""
+        applied = self._applied
+        if applied is None or not grew(applied, model):
+            applied = None
+            self._scores = [np.zeros((model.n_scores, len(p)), np.int32) for p in self.pieces]
+        update = None if applied is model else Update(applied, model)
+        self._applied = None  # if a thread fails half-way, the next answer starts from nothing
+        if update is None or (applied is not None and update.is_empty):
+            return lambda _: None
+        self._level = None
+        behind = [True] * len(self.pieces)
+
+        def touch(k: int) -> None:
+            if behind[k]:
+                behind[k] = False
+                update.add(self.pieces[k].codes, self._scores[k])
+
+        return touch
 
 
 def sum_arrays(parts: Sequence[NDArray[np.int64]]) -> NDArray[np.int64]:
-    """Add int64 vectors; any order gives the same bits."""
+    """Add int64 arrays; any order gives the same bits."""
     total = parts[0].copy()
     for part in parts[1:]:
         total += part
@@ -323,55 +192,53 @@ def _as_is(sums: NDArray[np.int64]) -> NDArray[np.int64]:
 class _Ask:
     """One query, prepared once for all blocks: how a block adds to the sums, and how the sums become the answer."""
 
-    def __init__(self, query: Query, shape: Shape) -> None:
+    def __init__(self, query: Query, shape: Shape, bins: Sequence[FeatureBins]) -> None:
         self.query = query
         self.shape = shape
         self.finish: Callable[[NDArray[np.int64]], NDArray[np.int64]] = _as_is
-        self.max_abs = 0
+        self.levels: LevelSums | None = None
         self._per_score: Callable[[NDArray[np.uint8], NDArray[np.int64]], NDArray[np.int64]]
+        if isinstance(query, ResidualQuery):
+            if shape.kind != "numeric":
+                raise PlanError("A residual query needs a numeric target.")
+            self._n_sums = query.n_values
+            self._add = self._add_residuals
+            return
+        if not isinstance(query, GradientQuery):
+            raise PlanError(f"{type(query).__name__} is a query that shards do not know.")
+        self.gradient = query.gradient
+        max_abs = _checked_bound(query, shape)
+        n_cells = query.n_cells
         match query:
-            case ResidualQuery():
-                if shape.kind != "numeric":
-                    raise PlanError("A residual query needs a numeric target.")
-                self.n_sums = query.n_values
-                self.add = self._add_residuals
-                return
             case MainSumsQuery():
                 sizes = tuple(len(leaf) for leaf in query.leaf_of_bin)
-                self._per_score = lambda codes, packed: joint_sums(
-                    codes, packed, self.max_abs, sizes
-                )
+                self._per_score = lambda codes, packed: joint_sums(codes, packed, max_abs, sizes)
                 n_cells = sum(sizes)
                 self.finish = self._to_leaves
             case PairSumsQuery():
                 pairs = pack_pairs(query.pairs)
-                self._per_score = lambda codes, packed: pair_sums(
-                    codes, pairs, packed, self.max_abs
-                )
-                n_cells = query.n_cells
+                self._per_score = lambda codes, packed: pair_sums(codes, pairs, packed, max_abs)
             case TreeSumsQuery():
-                feature, threshold = query.feature, query.threshold
+                s = query.splits
                 self._per_score = lambda codes, packed: tree_sums(
-                    codes, feature, threshold, packed, self.max_abs
+                    codes, s.feature, s.threshold, s.mask_of, s.masks, packed, max_abs
                 ).reshape(-1, 2)
-                n_cells = query.n_cells
+            case NodeSumsQuery() | ChoiceQuery():
+                _check_level(query, bins)
+                self.levels = LevelSums(query, self._pack, max_abs)
             case _:
                 raise PlanError(f"{type(query).__name__} is a query that shards do not know.")
-        if query.n_scores != shape.n_scores:
-            raise PlanError(
-                f"n_scores={query.n_scores} of the query is not n_scores={shape.n_scores} of the target."
-            )
-        if not isinstance(query.gradient, GRADIENT_OF[shape.kind]):
-            raise PlanError(f"{type(query.gradient).__name__} does not fit a {shape.kind} target.")
-        self.gradient = query.gradient
-        self.max_abs = query.gradient.max_abs * max_weight_steps(shape)
-        if self.max_abs > PACKED_MAX:
-            raise PlanError(
-                f"max_weight={shape.max_weight} with weight_bits={shape.weight_bits} lets one row overflow a packed "
-                "sum. Choose a smaller max_weight."
-            )
-        self.n_sums = n_cells * shape.n_scores * 2
-        self.add = self._add_gradients
+        self._n_sums = n_cells * shape.n_scores * 2
+        self._add = self._add_gradients
+
+    def sums(
+        self, blocks: range, read: Callable[[int], tuple[Piece, NDArray[np.int32]]]
+    ) -> NDArray[np.int64]:
+        """Return the sums over some blocks."""
+        sums = np.zeros(self._n_sums, np.int64)
+        for k in blocks:
+            self._add(*read(k), sums)
+        return sums
 
     def _add_residuals(
         self, piece: Piece, score: NDArray[np.int32], sums: NDArray[np.int64]
@@ -384,19 +251,14 @@ class _Ask:
     def _add_gradients(
         self, piece: Piece, score: NDArray[np.int32], sums: NDArray[np.int64]
     ) -> None:
-        n_scores = self.shape.n_scores
+        out = sums.reshape(-1, self.shape.n_scores, 2)
+        for k, packed in enumerate(self._pack(piece, score)):
+            out[:, k] += self._per_score(piece.codes, packed)
+
+    def _pack(self, piece: Piece, score: NDArray[np.int32]) -> NDArray[np.int64]:
         packed = np.empty(score.shape, np.int64)
-        label, weight, gradient = piece.label, piece.weight, self.gradient
-        if isinstance(gradient, LogisticGradient):
-            logistic(score[0], label, weight, gradient.table, packed[0])
-        elif isinstance(gradient, SquaredGradient):
-            squared(score[0], label, weight, gradient.clip_steps, gradient.hess_steps, packed[0])
-        else:
-            assert isinstance(gradient, SoftmaxGradient)
-            softmax(score, label, weight, gradient.exp_table, packed)
-        out = sums.reshape(-1, n_scores, 2)
-        for k in range(n_scores):
-            out[:, k] += self._per_score(piece.codes, packed[k])
+        gradient_kernels.write(self.gradient, score, piece.label, piece.weight, packed)
+        return packed
 
     def _to_leaves(self, sums: NDArray[np.int64]) -> NDArray[np.int64]:
         """Add the bins of each leaf."""
@@ -412,3 +274,43 @@ class _Ask:
         out = np.zeros((query.n_cells, query.n_scores, 2), np.int64)
         np.add.at(out, leaf, sums.reshape(-1, query.n_scores, 2))
         return out.ravel()
+
+
+def _checked_bound(query: GradientQuery, shape: Shape) -> int:
+    """Return the bound on |g| and h of one row, weights included.
+
+    Raises
+    ------
+    PlanError
+        If the gradient does not fit the target, or one row could overflow a packed sum.
+    """
+    if query.n_scores != shape.n_scores:
+        raise PlanError(
+            f"n_scores={query.n_scores} of the query is not n_scores={shape.n_scores} of the target."
+        )
+    if shape.kind not in query.gradient.kinds:
+        raise PlanError(f"{type(query.gradient).__name__} does not fit a {shape.kind} target.")
+    max_abs = query.gradient.max_abs * max_weight_steps(shape)
+    if max_abs > PACKED_MAX:
+        raise PlanError(
+            f"max_weight={shape.max_weight} with weight_bits={shape.weight_bits} lets one row overflow a packed sum. "
+            "Choose a smaller max_weight."
+        )
+    return max_abs
+
+
+def _check_level(query: NodeSumsQuery | ChoiceQuery, bins: Sequence[FeatureBins]) -> None:
+    """Raise if a level's query does not fit the bins: a kernel trusts its sizes."""
+    known = [b.n_bins for b in bins]
+    if query.splits.n_trees != 1:
+        raise PlanError(
+            f"n_trees={query.splits.n_trees}: a level is of one tree. Ask tree by tree."
+        )
+    if any(f >= len(known) for f in query.features.tolist()) or list(query.sizes) != [
+        known[f] for f in query.features.tolist()
+    ]:
+        raise PlanError("features and sizes of the query are not those of the model's bins.")
+    if isinstance(query, NodeSumsQuery) and query.sides is not None:
+        expected = query.splits.n_leaves, sum(query.sizes)
+        if query.sides.shape != expected:
+            raise PlanError("sides of the query must hold one side per node and bin.")

@@ -30,32 +30,45 @@ class Reading:
         32 bytes, for the fingerprint.
     units : UnitCounts or None
         Rows of every privacy unit, if rows have units.
+    rows_key : bytes or None
+        16 bytes, for draws of rows; None if the plan draws none.
     """
 
     shape: Shape
     key: bytes
     units: UnitCounts | None = None
+    rows_key: bytes | None = None
 
     def __repr__(self) -> str:
         return "Reading(<key>)"
 
 
 class Survey(NamedTuple):
-    """Sums over rows: the count, the cells of the fine grid, the target; and the fingerprint. Private."""
+    """Sums over rows: the count, the cells of the fine grid, the target; and the fingerprint. Private.
+
+    Parameters
+    ----------
+    sums : (n,) int64
+    fingerprint : int
+    lengths : (n_chunks,) int64
+        Rows of each chunk, in order, those that weigh nothing included; empty if no rows are drawn.
+    """
 
     sums: NDArray[np.int64]
     fingerprint: int
+    lengths: NDArray[np.int64]
 
     def __repr__(self) -> str:
         return "<survey>"
 
 
 def add_surveys(parts: list[Survey]) -> Survey:
-    """Add surveys; integers, so any order gives the same bits."""
+    """Add surveys of neighbouring chunks, in order."""
     sums = parts[0].sums.copy()
     for part in parts[1:]:
         sums += part.sums
-    return Survey(sums, sum(part.fingerprint for part in parts) % MODULUS)
+    lengths = np.concatenate([part.lengths for part in parts])
+    return Survey(sums, sum(part.fingerprint for part in parts) % MODULUS, lengths)
 
 
 def n_target_sums(shape: Shape) -> int:
@@ -127,7 +140,8 @@ def survey_rows(rows: Rows, reading: Reading) -> Survey:
         if unit is not None:
             words = np.concatenate([words, unit[strip][chosen].view(np.uint64).reshape(-1, 2).T])
         total += fingerprint_rows(words, keys)
-    return Survey(sums, total % MODULUS)
+    lengths = [] if reading.rows_key is None else [n_rows(rows.x)]
+    return Survey(sums, total % MODULUS, np.array(lengths, np.int64))
 
 
 def _add_target(
@@ -150,6 +164,7 @@ class Surveyed:
 
     def __init__(self, survey: Survey, shape: Shape) -> None:
         self.fingerprint = survey.fingerprint
+        self.starts = np.cumsum(survey.lengths) - survey.lengths  # first row of each chunk
         self._sums = survey.sums
         self._shape = shape
         self._fine = Grid.of(shape.schema, FINE)

@@ -44,7 +44,13 @@ def check_backend(source: Source, execution: Execution) -> Client | None:
     return client
 
 
-def open_rounds(source: Source, shape: Shape, execution: Execution, key: bytes) -> Rounds:
+def open_rounds(
+    source: Source,
+    shape: Shape,
+    execution: Execution,
+    key: bytes,
+    rows_key: bytes | None = None,
+) -> Rounds:
     """Return the back end for a source; nothing is computed before the first question.
 
     Parameters
@@ -54,6 +60,8 @@ def open_rounds(source: Source, shape: Shape, execution: Execution, key: bytes) 
     execution : Execution
     key : bytes
         32 secret bytes of the fit, for the fingerprint.
+    rows_key : bytes or None
+        16 secret bytes of the fit, for the draws of rows (`queries.RowDraw`); None if the plan draws none.
 
     Raises
     ------
@@ -64,7 +72,7 @@ def open_rounds(source: Source, shape: Shape, execution: Execution, key: bytes) 
     -------
     Private side. Every back end gives the same sums, bit for bit.
     """
-    reading = Reading(shape, key)
+    reading = Reading(shape, key, rows_key=rows_key)
     client = check_backend(source, execution)
     if client is None:
         return LocalRounds(source, reading, execution)

@@ -19,8 +19,10 @@ from dpgb_dask.contracts.plan import Execution
 from dpgb_dask.contracts.queries import Query
 from dpgb_dask.errors import DPGBError, PlanError
 from dpgb_dask.private.ingest import Chunk, Rows, Source, failed_to_load, line_up
+from dpgb_dask.private.pieces import Piece, encode_rows, merge_pieces, start_of
 from dpgb_dask.private.quantize import sensitivity
-from dpgb_dask.private.shards import Piece, Shard, encode_rows, merge_pieces, same_bins
+from dpgb_dask.private.scores import same_bins
+from dpgb_dask.private.shards import Shard
 from dpgb_dask.private.survey import Reading, Surveyed, add_surveys, survey_rows
 from dpgb_dask.private.units import add_unit_counts, count_units
 
@@ -81,30 +83,31 @@ class LocalRounds:
     def _survey(self) -> Surveyed:
         if self._surveyed is None:
             if self._source.units:
-                counts = self._each_chunk(lambda rows: count_units(rows.unit, self._reading.key))
+                counts = self._each_chunk(lambda rows, _: count_units(rows.unit, self._reading.key))
                 self._reading = replace(self._reading, units=add_unit_counts(counts))
-            parts = self._each_chunk(lambda rows: survey_rows(rows, self._reading))
+            parts = self._each_chunk(lambda rows, _: survey_rows(rows, self._reading))
             self._surveyed = Surveyed(add_surveys(parts), self._reading.shape)
         return self._surveyed
 
     def _encoded(self, bins: Sequence[FeatureBins]) -> Shard:
         if self._shard is None or not same_bins(self._shard.bins, bins):
             self._shard = None  # free the old codes before the new ones are made
-            reading, block_rows = self._reading, self._block_rows
+            starts, block_rows = self._survey().starts, self._block_rows
+            reading = self._reading
             parts: list[tuple[Piece, ...]] = self._each_chunk(
-                lambda rows: encode_rows(rows, reading, bins, block_rows)
+                lambda rows, k: encode_rows(rows, reading, bins, block_rows, start_of(starts, k))
             )
-            pieces = (piece for part in parts for piece in part)
-            self._shard = Shard(merge_pieces(pieces, block_rows), reading.shape, bins)
+            pieces = merge_pieces((piece for part in parts for piece in part), block_rows)
+            self._shard = Shard(pieces, reading.shape, bins, reading.rows_key)
         return self._shard
 
-    def _each_chunk(self, function: Callable[[Rows], T]) -> list[T]:
-        """Apply a function to every chunk, one chunk per thread at a time."""
+    def _each_chunk(self, function: Callable[[Rows, int], T]) -> list[T]:
+        """Apply a function to every chunk and its number, one chunk per thread at a time."""
 
         def work(numbered: tuple[int, Chunk]) -> T:
             number, chunk = numbered
             try:
-                return function(load(chunk, self._graph))
+                return function(load(chunk, self._graph), number)
             except DPGBError:
                 raise
             except Exception as error:

@@ -30,9 +30,11 @@ from dpgb_dask.contracts.queries import Query
 from dpgb_dask.encode import n_rows
 from dpgb_dask.errors import ChunkError, DPGBError, PlanError, ShardError
 from dpgb_dask.private.ingest import Chunk, Rows, Source, failed_to_load, line_up
+from dpgb_dask.private.pieces import Piece, encode_rows, merge_pieces, start_of
 from dpgb_dask.private.quantize import sensitivity
 from dpgb_dask.private.rounds.clients import Connection
-from dpgb_dask.private.shards import Piece, Shard, encode_rows, merge_pieces, same_bins, sum_arrays
+from dpgb_dask.private.scores import same_bins
+from dpgb_dask.private.shards import Shard, sum_arrays
 from dpgb_dask.private.survey import (
     Reading,
     Survey,
@@ -86,11 +88,24 @@ class Encoded(NamedTuple):
 
 @dataclass(frozen=True, eq=False, slots=True)
 class Encoding:
-    """How chunks become codes."""
+    """How chunks become codes.
+
+    Parameters
+    ----------
+    reading : Reading
+    bins : tuple of FeatureBins
+    block_rows : int
+    starts : (n_chunks,) int64
+        First row of each chunk in the source; empty if no rows are drawn.
+    """
 
     reading: Reading
     bins: tuple[FeatureBins, ...]
     block_rows: int
+    starts: NDArray[np.int64]
+
+    def __repr__(self) -> str:
+        return "Encoding(<starts>)"  # Dask logs the arguments of tasks that fail
 
 
 class Reply(NamedTuple):
@@ -133,7 +148,8 @@ def _encode_chunk(
     reading = replace(job.reading, units=units)
 
     def encode(rows: Rows) -> Encoded:
-        return Encoded(number, encode_rows(rows, reading, job.bins, job.block_rows))
+        start = start_of(job.starts, number)
+        return Encoded(number, encode_rows(rows, reading, job.bins, job.block_rows, start))
 
     return _on_rows(encode, number, parts)
 
@@ -171,9 +187,8 @@ def _make_shard(
         return failure
     encoded = [part for part in parts if isinstance(part, Encoded)]
     pieces = merge_pieces((piece for part in encoded for piece in part.pieces), job.block_rows)
-    return ResidentShard(
-        number, tuple(part.number for part in encoded), Shard(pieces, job.reading.shape, job.bins)
-    )
+    shard = Shard(pieces, job.reading.shape, job.bins, job.reading.rows_key)
+    return ResidentShard(number, tuple(part.number for part in encoded), shard)
 
 
 @lru_cache
@@ -367,7 +382,7 @@ class TaskRounds:
     def _encode(self, bins: tuple[FeatureBins, ...]) -> None:
         """Make one shard per worker, of neighbouring chunks; placed softly, so that a lost worker is no obstacle."""
         self._shards = []
-        job = Encoding(self._reading, bins, self._execution.block_rows)
+        job = Encoding(self._reading, bins, self._execution.block_rows, self._survey().starts)
         workers = sorted(self._client.nthreads()) or [""]
         n_chunks, n_shards = len(self._chunks), min(len(workers), len(self._chunks))
         made = []
@@ -393,7 +408,7 @@ class TaskRounds:
         if self._bins is None or not same_bins(self._bins, model.bins):
             self._encode(model.bins)
         replies = self._client.map(_answer, self._shards, pure=False, **self._message(model, query))
-        if len(replies) >= GATHER_WORKERS and 8 * query.n_values >= GATHER_BYTES:
+        if len(replies) >= GATHER_WORKERS and 8 * query.n_sums >= GATHER_BYTES:
             fan_in = self._execution.fan_in
             while len(replies) > 1:
                 groups = [replies[k : k + fan_in] for k in range(0, len(replies), fan_in)]

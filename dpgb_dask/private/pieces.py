@@ -1,0 +1,151 @@
+"""Pieces: rows as uint8 codes, cut into blocks that a kernel call takes at once."""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dpgb_dask.contracts.model import FeatureBins
+from dpgb_dask.encode import encode, n_rows
+from dpgb_dask.private.ingest import Rows
+from dpgb_dask.private.survey import Reading, read_labels, slice_block
+from dpgb_dask.private.units import hash_units
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class Piece:
+    """Encoded rows. Private.
+
+    Parameters
+    ----------
+    codes : (n_features, n) uint8, C-order
+    label : (n,) uint8, or int32 target steps
+    weight : (n,) int32 or None
+        In steps; None when every row weighs one step.
+    identity : (n,) or (n, 2) uint64, or None
+        What a row is drawn by: its position in the source, or the hash of its unit; None if no rows are drawn.
+    """
+
+    codes: NDArray[np.uint8]
+    label: NDArray[Any]
+    weight: NDArray[np.int32] | None
+    identity: NDArray[np.uint64] | None = None
+
+    def __repr__(self) -> str:
+        return "<piece>"
+
+    def __len__(self) -> int:
+        return len(self.label)
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes held."""
+        parts = self.codes, self.label, self.weight, self.identity
+        return sum(part.nbytes for part in parts if part is not None)
+
+    def take(self, index: NDArray[np.int32]) -> "Piece":
+        """Return some of the rows, without what they are drawn by."""
+        weight = None if self.weight is None else self.weight[index]
+        return Piece(np.take(self.codes, index, axis=1), self.label[index], weight)
+
+
+def encode_rows(
+    rows: Rows,
+    reading: Reading,
+    bins: Sequence[FeatureBins],
+    block_rows: int,
+    start: int | None = None,
+) -> tuple[Piece, ...]:
+    """Return one chunk as pieces of at most ``block_rows`` rows; rows that weigh nothing are left out.
+
+    Parameters
+    ----------
+    rows : Rows
+    reading : Reading
+    bins : sequence of FeatureBins, released
+    block_rows : int
+    start : int or None
+        Position of the chunk's first row in the source; None if no rows are drawn.
+
+    Privacy
+    -------
+    Private side. Deterministic in the rows and the released bins; a row's value never raises or warns.
+    """
+    label, weight, keep = read_labels(rows, reading)
+    n = n_rows(rows.x)
+    identity = None if start is None else _identities(rows, reading, start)
+    n_pieces = -(-n // block_rows)
+    pieces = []
+    for k in range(n_pieces):
+        part = slice(k * n // n_pieces, (k + 1) * n // n_pieces)
+        codes, chosen = encode(slice_block(rows.x, part), reading.shape.schema, bins), keep[part]
+        if not chosen.all():
+            codes = np.ascontiguousarray(codes[:, chosen])
+        # copies: a view would keep the chunk's whole label and weight alive
+        w = None if weight is None else weight[part][chosen]
+        name = None if identity is None else identity[part][chosen]
+        pieces.append(Piece(codes, label[part][chosen], w, name))
+    return tuple(pieces)
+
+
+def _identities(rows: Rows, reading: Reading, start: int) -> NDArray[np.uint64]:
+    """Return what each row of a chunk is drawn by.
+
+    Privacy
+    -------
+    Private side. Rows of a unit share one draw, so that the unit serves a query as a whole. Without units a row is
+    drawn by its position in the source, counted before any row is left out: a PRF's values at distinct positions are
+    independent for whoever lacks the key, whatever the positions, so the draws of D and D ∪ {x} can be coupled row by
+    row although x moves the rows behind it. A hash of the row's content would not do: equal rows would share one draw,
+    and whether x joins a query would depend on the other rows.
+    """
+    if rows.unit is not None:
+        return hash_units(rows.unit, reading.key).view(np.uint64).reshape(-1, 2)
+    return np.arange(start, start + n_rows(rows.x), dtype=np.uint64)
+
+
+def start_of(starts: NDArray[np.int64], number: int) -> int | None:
+    """Return the position of a chunk's first row; None if no rows are drawn."""
+    return int(starts[number]) if len(starts) else None
+
+
+def merge_pieces(pieces: Iterable[Piece], block_rows: int) -> list[Piece]:
+    """Join neighbours shorter than half a block, so that small chunks cost no more kernel calls than large ones."""
+    merged: list[Piece] = []
+    group: list[Piece] = []
+    total = 0
+
+    def flush() -> None:
+        if group:
+            merged.append(join_pieces(group))
+        group.clear()
+
+    for piece in pieces:
+        if not len(piece):
+            continue
+        if group and total + len(piece) > block_rows:
+            flush()
+            total = 0
+        group.append(piece)
+        total += len(piece)
+        if total > block_rows // 2:
+            flush()
+            total = 0
+    flush()
+    return merged
+
+
+def join_pieces(pieces: Sequence[Piece]) -> Piece:
+    """Return the rows of several pieces as one."""
+    if len(pieces) == 1:
+        return pieces[0]
+    weights = [p.weight for p in pieces if p.weight is not None]
+    names = [p.identity for p in pieces if p.identity is not None]
+    return Piece(
+        np.concatenate([p.codes for p in pieces], axis=1),
+        np.concatenate([p.label for p in pieces]),
+        np.concatenate(weights) if weights else None,
+        np.concatenate(names) if names else None,
+    )
