@@ -62,12 +62,13 @@ class Shape:
     max_weight : int
         Largest total weight of one row (or unit), in natural units.
     loss : Loss
-        None for the target's own: log-loss, or the squared error.
+        None for the target's own: log-loss, or the squared error. It is given a numeric target's public bounds.
 
     Raises
     ------
     PlanError
-        If one row of the largest weight could overflow a packed sum; before any charge.
+        If one row of the largest weight could overflow a packed sum, or the loss cannot have the target's bounds;
+        before any charge.
     """
 
     schema: Schema
@@ -78,6 +79,9 @@ class Shape:
     def __post_init__(self) -> None:
         if self.loss is None:
             object.__setattr__(self, "loss", default_loss(self.kind))
+        if self.kind == "numeric":
+            target = self.schema.target
+            object.__setattr__(self, "loss", self.loss.bounded(target.low, target.high))
         if self.max_weight << self.weight_bits > MOST_WEIGHT_STEPS:
             raise PlanError(
                 f"max_weight={self.max_weight} with weight_bits={self.weight_bits} lets one row overflow a packed sum: "
