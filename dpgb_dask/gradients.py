@@ -370,7 +370,72 @@ def _most(part: NDArray[np.int64], n_others: int, unit: int) -> int:
     return min(bounds) // fine
 
 
-Gradient = LogisticGradient | SquaredGradient | SlopeGradient | PoissonGradient | SoftmaxGradient
+@dataclass(frozen=True, slots=True)
+class LabelGradient:
+    """The target itself, whatever the score: sums of it are means of leaves (random forests) or mere counts.
+
+    g = -1 in the score column of the row's class (in the only column for class 1 of a binary target), or -y of a
+    numeric target scaled to [-1, 1]: so -Σg / Σh is a mean. The second component is the same in every score column.
+
+    Parameters
+    ----------
+    kind : {"binary", "multiclass", "numeric"}
+    n_scores : int
+    hess_steps : int
+        Second component, in gradient steps.
+    average : bool
+        False: g = 0, a count alone.
+    """
+
+    kind: str
+    n_scores: int
+    hess_steps: int
+    average: bool = True
+
+    @property
+    def kinds(self) -> tuple[str, ...]:
+        """The type of target it was made for."""
+        return (self.kind,)
+
+    @property
+    def max_abs(self) -> int:
+        """Largest |g| or h of one row, in steps."""
+        return max(self.largest_grad, self.hess_steps)
+
+    @property
+    def l2_squared(self) -> int:
+        """Exact largest ‖(g, h)‖² of one row: one column has g, all have h."""
+        return self.largest_grad**2 + self.n_scores * self.hess_steps**2
+
+    @property
+    def l1(self) -> int:
+        """Exact largest Σ(|g| + h) of one row."""
+        return self.largest_grad + self.n_scores * self.hess_steps
+
+    @property
+    def largest_grad(self) -> int:
+        """Exact largest |g|, in steps."""
+        return GRAD_ONE if self.average else 0
+
+    @property
+    def hess_scale(self) -> float:
+        """The second component is released as ``hess_scale`` times 1."""
+        return self.hess_steps / GRAD_ONE
+
+    @property
+    def counts(self) -> bool:
+        """Whether every row has h = `GRAD_ONE`."""
+        return self.hess_steps == GRAD_ONE
+
+
+Gradient = (
+    LogisticGradient
+    | SquaredGradient
+    | SlopeGradient
+    | PoissonGradient
+    | SoftmaxGradient
+    | LabelGradient
+)
 
 
 def unpack(packed: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
@@ -464,3 +529,8 @@ def poisson_gradient(
         second == "count",
         filtered,
     )
+
+
+def label_gradient(kind: str, n_scores: int, *, average: bool, count_scale: float) -> LabelGradient:
+    """Return the target itself, or nothing, beside ``count_scale`` times a count."""
+    return LabelGradient(kind, n_scores, max(round(count_scale * GRAD_ONE), 1), average)

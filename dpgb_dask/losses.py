@@ -19,11 +19,13 @@ from dpgb_dask.gradients import (
     TABLE_SIZE,
     TARGET_BITS,
     Gradient,
+    LabelGradient,
     LogisticGradient,
     PoissonGradient,
     SlopeGradient,
     SoftmaxGradient,
     SquaredGradient,
+    label_gradient,
     logistic_gradient,
     poisson_gradient,
     sigmoid,
@@ -32,11 +34,12 @@ from dpgb_dask.gradients import (
 )
 
 __all__ = [
-    "FREE_HESS_SCALE", "GRAD_BITS", "GRAD_ONE", "LINKS", "LOSSES", "RATE_SHIFT", "SOFTMAX_HESS_SCALE", "TABLE_SHIFT",
-    "TABLE_SIZE", "TARGET_BITS", "AbsoluteError", "Gradient", "Huber", "LogLoss", "LogisticGradient", "Loss", "Poisson",
-    "PoissonGradient", "Quantile", "SlopeGradient", "SoftmaxGradient", "SquaredError", "SquaredGradient",
-    "clipped_probability", "default_loss", "get", "logistic_gradient", "poisson_gradient", "sigmoid",
-    "softmax_gradient", "unpack",
+    "FREE_HESS_SCALE", "GRAD_BITS", "GRAD_ONE", "LINKS", "LINKS_OF", "LOSSES", "RATE_SHIFT", "SOFTMAX_HESS_SCALE",
+    "TABLE_SHIFT",
+    "TABLE_SIZE", "TARGET_BITS", "AbsoluteError", "Gradient", "Huber", "LabelGradient", "LogLoss", "LogisticGradient",
+    "Loss", "Poisson", "PoissonGradient", "Quantile", "SlopeGradient", "SoftmaxGradient", "SquaredError",
+    "SquaredGradient", "clipped_probability", "default_loss", "get", "label_gradient", "logistic_gradient",
+    "poisson_gradient", "sigmoid", "softmax_gradient", "unpack",
 ]  # fmt: skip
 
 HALF = 0.5  # a, over the largest |g|, where nothing is free: adds an eighth to the noise of g
@@ -486,4 +489,9 @@ LINKS: Mapping[str, Callable[[NDArray[np.float64]], NDArray[np.float64]]] = {
     "probability": _probability,
     "identity": _identity,
     "log": _log,
+}
+LINKS_OF: Mapping[str, tuple[str, ...]] = {
+    "binary": ("clipped_logit", "logit", "probability"),
+    "multiclass": ("softmax", "probability"),
+    "numeric": ("identity", "log"),
 }

@@ -1,12 +1,25 @@
-"""The methods as named Plans; data only."""
+"""The methods as named Plans; data only. What departs from a paper says so beside it, and in the plan's mends."""
 
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
+from dpgb_dask.components.candidates import IterativeHessian, PublicBins, Sketch
+from dpgb_dask.components.leaves import Averaging, BinCountStep, GradientStep, NewtonStep
+from dpgb_dask.components.sampling import Cyclic, Ensembles, PoissonRows
+from dpgb_dask.components.splits import (
+    ExponentialSplit,
+    HistogramSplit,
+    PartiallyRandom,
+    TotallyRandom,
+)
 from dpgb_dask.components.stages import Bins, Forest, MainEffects, Pairs, Start
+from dpgb_dask.components.trees import Shares, Trees
 from dpgb_dask.contracts.plan import Plan
 from dpgb_dask.errors import PlanError
+from dpgb_dask.losses import LOSSES, Loss
+
+EVERY_LOSS = tuple(LOSSES)
 
 AUTO = Plan(
     name="auto",
@@ -14,22 +27,218 @@ AUTO = Plan(
     stages=(Bins(), Start(), MainEffects(), Pairs(), Forest()),
 )
 
-RECIPES: Mapping[str, Plan] = {"auto": AUTO}
+# ---- DP-EBM (Nori et al. 2021, algorithm 2)
 
-# which stage option an estimator parameter sets, per recipe; what is not listed, the recipe does not have
-PARAMETERS: Mapping[str, Mapping[str, tuple[type, str]]] = {
-    "auto": {
-        "n_estimators": (MainEffects, "rounds"),
-        "learning_rate": (MainEffects, "damping"),
-        "max_depth": (Forest, "depth"),
-        "max_bins": (Bins, "max_bins"),
-    },
+_EBM_MENDS = (
+    "Residuals of a regression are clipped: noise by the range of the target alone is too small.",
+    "Categories are declared: names read from the rows would be released.",
+    "No exact number of rows is used or kept: bins merge by released counts.",
+)
+DP_EBM = Plan(
+    name="dp-ebm",
+    source="Nori et al. 2021, algorithm 2",
+    stages=(
+        Bins(share=0.098, max_bins=32),  # 10 % with the row count that the stage begins with
+        Trees(
+            n_trees=300,
+            per_feature=True,
+            depth=2,
+            split=TotallyRandom(max_leaves=3),
+            leaf=BinCountStep(
+                learning_rate=0.01, largest=1e3
+            ),  # leaves are not clipped in the paper
+            features=Cyclic(k=1),
+        ),
+    ),
+    mends=_EBM_MENDS,
+    losses=EVERY_LOSS,
+)
+DP_EBM_NEWTON = Plan(
+    name="dp-ebm-newton",
+    source="Maddock et al. 2022, §5.3.3",
+    stages=(
+        PublicBins(n_bins=32),
+        Trees(n_trees=100, depth=4, leaf=NewtonStep(), features=Cyclic(k=1)),
+    ),
+    mends=("delta is a constant, not one over the number of rows.",),
+    losses=EVERY_LOSS,
+)
+
+# ---- FDP-GBDT (Maddock et al. 2022): η .3, β 2, λ 1, Q 32, s 5, depth 4
+
+_FDP_MENDS = (
+    "delta is a constant, not one over the number of rows.",
+    "Candidates come from declared bounds and lists: the authors' code reads them from the rows.",
+    "Gradient and Hessian are released together, the Hessian at no extra noise for log-loss.",
+)
+_IH = IterativeHessian(rounds=5, n_bins=32)
+
+
+def _fdp(name: str, what: str, trees: Trees) -> Plan:
+    return Plan(
+        name=name,
+        source=f"Maddock et al. 2022, {what}",
+        stages=(PublicBins(n_bins=32), trees),
+        mends=_FDP_MENDS,
+        losses=EVERY_LOSS,
+    )
+
+
+_FDP = (
+    _fdp("fdp-tr-newton", "totally random, Newton", Trees()),
+    _fdp("fdp-tr-gradient", "totally random, gradient", Trees(leaf=GradientStep())),
+    _fdp("fdp-tr-newton-ih", "totally random, Newton, iterative Hessian", Trees(candidates=_IH)),
+    _fdp(
+        "fdp-tr-newton-ih-ebm",
+        "totally random, Newton, iterative Hessian, one feature a tree",
+        Trees(candidates=_IH, features=Cyclic(k=1)),
+    ),
+    _fdp(
+        "fdp-tr-batch-25",
+        "totally random, Newton, iterative Hessian, one feature a tree, batches of a quarter",
+        Trees(candidates=_IH, features=Cyclic(k=1), batch=0.25),
+    ),
+    _fdp(
+        "fdp-tr-batch-100",
+        "totally random, Newton, iterative Hessian, one feature a tree, one batch",
+        Trees(candidates=_IH, features=Cyclic(k=1), batch=1.0),
+    ),
+    _fdp("dp-rf", "table 2: DP-RF", Trees(leaf=Averaging(), batch=1.0)),
+    _fdp("feverless", "table 2: FEVERLESS", Trees(n_trees=25, split=HistogramSplit())),
+    _fdp(
+        "dp-gbm", "§5.3.2: DP-GBM", Trees(n_trees=25, split=HistogramSplit(), leaf=GradientStep())
+    ),
+    *(
+        _fdp(
+            f"fdp-{short}-{update}",
+            f"{words}, {update}",
+            Trees(n_trees=25, split=split, leaf=leaf, batch=batch),
+        )
+        for short, words, split in (
+            ("hist", "noisy histograms", HistogramSplit()),
+            ("pr", "partially random", PartiallyRandom()),
+        )
+        for update, leaf, batch in (
+            ("newton", NewtonStep(), 1),
+            ("gradient", GradientStep(), 1),
+            ("averaging", Averaging(), 1.0),
+        )
+    ),
+)
+
+# ---- DPBoost (Li et al. 2020) and its baselines: λ .1, depth 6, g* 1, half of the budget for leaves
+
+_DPBOOST_MENDS = (
+    "Rows join a tree by secret independent draws: fixed sizes do not compose in parallel when a row is added.",
+    "Candidates are public: the authors' code takes quantiles of the rows.",
+    "A split is chosen by the range of its gain, 4 g*², which is tighter than twice its sensitivity, 6 g*².",
+    "A leaf is a noisy sum over a noisy count: less noise than by the bound of a leaf's value.",
+)
+_HALVES = Shares(candidates=0.0, splits=0.5, leaves=0.5)
+
+
+def _dpboost(name: str, what: str, **options: Any) -> Plan:
+    trees = {"n_trees": 50, "depth": 6, "split": ExponentialSplit(ridge=0.1), "shares": _HALVES}
+    return Plan(
+        name=name,
+        source=f"Li et al. 2020, {what}",
+        stages=(PublicBins(n_bins=32), Trees(**{**trees, **options})),
+        mends=_DPBOOST_MENDS,
+        pure=True,
+        draws_rows=name != "seq",
+        losses=EVERY_LOSS,
+    )
+
+
+_LEAF = GradientStep(learning_rate=0.1, largest=1.0, ridge=0.1, count_scale=1.0)
+_DPBOOST = (
+    _dpboost(
+        "dpboost",
+        "algorithm 2",
+        leaf=replace(_LEAF, filtered=True),
+        rows=Ensembles(size=50, decay=0.1),
+        leaf_decay=0.1,
+    ),
+    _dpboost("seq", "§4: sequential composition", leaf=_LEAF),
+    # every tree takes half of the rows that are left
+    _dpboost("para", "§4: parallel composition", leaf=_LEAF, rows=Ensembles(size=50, decay=0.5)),
+)
+
+# ---- DP-XGBoost (Grislain and Gonzalvez 2021)
+
+DP_XGBOOST = Plan(
+    name="dp-xgboost",
+    source="Grislain and Gonzalvez 2021",
+    stages=(
+        PublicBins(n_bins=255),  # the paper's sketch has 1024 bins; codes are uint8
+        Trees(
+            n_trees=20,
+            depth=6,
+            split=ExponentialSplit(ridge=0.1),
+            leaf=GradientStep(learning_rate=0.3, largest=1.0, ridge=0.1, count_scale=1.0),
+            candidates=Sketch(n_bins=32),
+            rows=PoissonRows(rate=0.1),
+            shares=Shares(candidates=1 / 3, splits=1 / 3, leaves=1 / 3),
+            least_weight=5.0,  # the paper's 50, of the tenth of the rows that serves a tree
+        ),
+    ),
+    mends=(
+        "The least weight of a child acts on noisy sums after the split: on exact sums its loss is infinite.",
+        "A leaf is a noisy sum over a noisy count: algorithm 1 with an exact count is not ε-private.",
+        "A split is chosen by the range of its gain, 4 g*².",
+        "Classes are fitted by log-loss, with gradients and counts as in the paper's squared error.",
+    ),
+    pure=True,
+    draws_rows=True,
+    losses=EVERY_LOSS,
+)
+
+RECIPES: Mapping[str, Plan] = {
+    plan.name: plan for plan in (AUTO, DP_EBM, DP_EBM_NEWTON, *_FDP, *_DPBOOST, DP_XGBOOST)
 }
 
-LOSSES = {"binary": "log_loss", "multiclass": "log_loss", "numeric": "squared_error"}
+# which stage options an estimator parameter sets; a dot goes into a part of the stage
+_TREE_PARAMETERS: Mapping[str, tuple[tuple[type, str], ...]] = {
+    "n_estimators": ((Trees, "n_trees"),),
+    "learning_rate": ((Trees, "leaf.learning_rate"),),
+    "max_depth": ((Trees, "depth"),),
+    "max_bins": ((PublicBins, "n_bins"), (Bins, "max_bins"), (Trees, "candidates.n_bins")),
+}
+_AUTO_PARAMETERS: Mapping[str, tuple[tuple[type, str], ...]] = {
+    "n_estimators": ((MainEffects, "rounds"),),
+    "learning_rate": ((MainEffects, "damping"),),
+    "max_depth": ((Forest, "depth"),),
+    "max_bins": ((Bins, "max_bins"),),
+}
 
 
-def get(recipe: str | Plan, *, kind: str, loss: str | None = None, **parameters: Any) -> Plan:
+def parameters_of(plan: Plan) -> Mapping[str, tuple[tuple[type, str], ...]]:
+    """Return the estimator parameters that a plan has, and the stage options that each sets."""
+    table = {**_AUTO_PARAMETERS} if any(isinstance(s, MainEffects) for s in plan.stages) else {}
+    if any(isinstance(stage, Trees) for stage in plan.stages):
+        table = {**_TREE_PARAMETERS}
+    return {
+        name: options
+        for name, options in table.items()
+        if any(
+            _has(stage, path)
+            for kind, path in options
+            for stage in plan.stages
+            if isinstance(stage, kind)
+        )
+    }
+
+
+def _has(stage: Any, path: str) -> bool:
+    for name in path.split("."):
+        fields = getattr(type(stage), "__dataclass_fields__", {})
+        if name not in fields:
+            return False
+        stage = getattr(stage, name)
+    return True
+
+
+def get(recipe: str | Plan, *, kind: str, loss: Loss | None = None, **parameters: Any) -> Plan:
     """Return a Plan, by name or as given, with an estimator's parameters set.
 
     Parameters
@@ -37,8 +246,8 @@ def get(recipe: str | Plan, *, kind: str, loss: str | None = None, **parameters:
     recipe : str or Plan
     kind : {"binary", "multiclass", "numeric"}
         Type of the target.
-    loss : str or None
-        None for the only one the target has.
+    loss : Loss or None
+        None for the target's own: log-loss, or the squared error.
     **parameters
         ``None`` means the recipe's own value.
 
@@ -48,17 +257,16 @@ def get(recipe: str | Plan, *, kind: str, loss: str | None = None, **parameters:
         If there is no such recipe, or it does not have a parameter or the loss.
     """
     if isinstance(recipe, Plan):
-        plan, known = recipe, PARAMETERS.get(recipe.name, {})
+        plan = recipe
     elif recipe in RECIPES:
-        plan, known = RECIPES[recipe], PARAMETERS[recipe]
+        plan = RECIPES[recipe]
     else:
         raise PlanError(
             f"recipe={recipe!r} is unknown. Choose one of {sorted(RECIPES)} or give a Plan."
         )
-    if loss not in (None, LOSSES[kind]):
-        raise PlanError(
-            f"loss={loss!r}: recipe {plan.name!r} has {LOSSES[kind]!r} for this target."
-        )
+    if loss is not None:
+        _check_loss(plan, kind, loss)
+    known = parameters_of(plan)
     for name, value in parameters.items():
         if value is None:
             continue
@@ -66,18 +274,38 @@ def get(recipe: str | Plan, *, kind: str, loss: str | None = None, **parameters:
             raise PlanError(
                 f"{name}={value!r}: recipe {plan.name!r} does not have it. It has {sorted(known)}."
             )
-        stage_type, option = known[name]
-        stages = tuple(
-            _with_option(stage, option, name, value) if isinstance(stage, stage_type) else stage
-            for stage in plan.stages
-        )
+        stages = plan.stages
+        for stage_type, path in known[name]:
+            stages = tuple(
+                _with_option(stage, path, name, value)
+                if isinstance(stage, stage_type) and _has(stage, path)
+                else stage
+                for stage in stages
+            )
         plan = replace(plan, stages=stages)
     return plan
 
 
-def _with_option(stage: Any, option: str, name: str, value: Any) -> Any:
+def _check_loss(plan: Plan, kind: str, loss: Loss) -> None:
+    """Refuse a loss that the target or the recipe does not have; name what has it."""
+    if kind not in loss.kinds:
+        fitting = sorted(name for name, known in LOSSES.items() if kind in known.kinds)
+        raise PlanError(
+            f"loss={loss.name!r} does not fit a {kind} target. Choose one of {fitting}."
+        )
+    if loss.name not in plan.losses:
+        able = sorted(name for name, other in RECIPES.items() if loss.name in other.losses)
+        raise PlanError(
+            f"loss={loss.name!r}: recipe {plan.name!r} has {sorted(plan.losses)}. Recipes that have it: {able}."
+        )
+
+
+def _with_option(part: Any, path: str, name: str, value: Any) -> Any:
     """Set one option; an error names the estimator's parameter, not the stage's."""
+    option, _, rest = path.partition(".")
+    if rest:
+        return replace(part, **{option: _with_option(getattr(part, option), rest, name, value)})
     try:
-        return replace(stage, **{option: value})
+        return replace(part, **{option: value})
     except PlanError as error:
         raise PlanError(str(error).replace(f"{option}=", f"{name}=", 1)) from None

@@ -12,10 +12,11 @@ from numpy.typing import NDArray
 
 from dpgb_dask.components import binning, constants, schedules, smoothing
 from dpgb_dask.components.answers import Sums, l2_norm, natural, noise_sd, sums
+from dpgb_dask.components.options import check_rate, check_whole
 from dpgb_dask.components.smoothing import Block, Intercept, Observation
 from dpgb_dask.contracts.boundary import Released
 from dpgb_dask.contracts.grid import COARSE, FINE, Grid
-from dpgb_dask.contracts.model import SCORE_ONE, Model, PairTable, Trees, no_trees
+from dpgb_dask.contracts.model import SCORE_ONE, Model, PairTable, Splits, no_trees
 from dpgb_dask.contracts.plan import Demand, Shape, State
 from dpgb_dask.contracts.queries import (
     PRICE_ONE,
@@ -29,7 +30,6 @@ from dpgb_dask.contracts.queries import (
     TargetSumQuery,
     TreeSumsQuery,
 )
-from dpgb_dask.errors import PlanError
 from dpgb_dask.losses import (
     GRAD_ONE,
     Gradient,
@@ -44,26 +44,6 @@ RESIDUAL_EDGES = np.rint(2.0 ** np.arange(-10, 1.01, 0.25) * SCORE_ONE).astype(n
 
 
 # ------------------------------------------------------------------------------------------------------------ shared
-
-
-def check_whole(name: str, value: Any, low: int, high: int) -> None:
-    """Raise `PlanError` unless ``value`` is a whole number in [low, high]."""
-    if (
-        isinstance(value, bool)
-        or not isinstance(value, int | np.integer)
-        or not low <= value <= high
-    ):
-        raise PlanError(f"{name}={value!r} must be a whole number in [{low}, {high}].")
-
-
-def check_rate(name: str, value: Any) -> None:
-    """Raise `PlanError` unless ``value`` is in (0, 1]."""
-    if (
-        isinstance(value, bool)
-        or not isinstance(value, int | float | np.floating)
-        or not 0 < value <= 1
-    ):
-        raise PlanError(f"{name}={value!r} must be in (0, 1].")
 
 
 def gradient_of(kind: str, clip: float, n_classes: int) -> Gradient:
@@ -303,6 +283,7 @@ class Bins:
             intercept=np.zeros(k, np.int32),
             tables=tuple(np.zeros((b.n_bins, k), np.int32) for b in bins),
             trees=no_trees(n_scores=k),
+            link=state.shape.loss.link(state.shape.kind),
         )
         return replace(state, n_rows=n_rows, counts=tuple(counts), model=model)
 
@@ -379,10 +360,12 @@ class Start:
             hess = tuple(np.maximum(rate_of * (1 - rate_of), 0.005))
         assert state.model is not None
         intercept = on_grid(intercept)
+        # gradients clipped at ½ have a link of their own
+        link = "clipped_logit" if kind == "binary" else state.model.link
         totals = Totals(intercepts=tuple(Intercept(float(f)) for f in intercept), hess=hess)
         state = replace(
             state,
-            model=replace(state.model, intercept=steps(intercept)),
+            model=replace(state.model, intercept=steps(intercept), link=link),
             notes={**state.notes, "totals": totals},
         )
         if kind == "numeric":
@@ -793,8 +776,7 @@ class Forest:
             weight_bits=state.shape.weight_bits,
             gradient=current_gradient(state),
             n_scores=state.shape.n_scores,
-            feature=feature,
-            threshold=threshold,
+            splits=Splits.plain(feature, threshold),
         )
 
     def _draw(
@@ -842,11 +824,6 @@ class Forest:
             -grad / (hess + ridge), -constants.LARGEST_LEAF, constants.LARGEST_LEAF
         )
         value = steps(leaf.T).reshape(state.shape.n_scores, self.batch, -1)
-        old = state.model.trees
-        trees = Trees(
-            np.concatenate([old.feature, query.feature]),
-            np.concatenate([old.threshold, query.threshold]),
-            np.concatenate([old.value, value], axis=1),
-        )
+        trees = state.model.trees.with_more(query.splits, value)
         model = replace(state.model, trees=trees)
         return replace(state, model=model, memory=replace(memory, round=memory.round + 1))

@@ -78,7 +78,7 @@ class Shape:
 
     def __post_init__(self) -> None:
         if self.loss is None:
-            object.__setattr__(self, "loss", default_loss(self.kind))
+            object.__setattr__(self, "loss", default_loss(self.kind))  # type: ignore[unreachable]
         if self.kind == "numeric":
             target = self.schema.target
             object.__setattr__(self, "loss", self.loss.bounded(target.low, target.high))

@@ -10,6 +10,7 @@ from dpgb_dask.gradients import (
     TABLE_SIZE,
     TARGET_BITS,
     Gradient,
+    LabelGradient,
     LogisticGradient,
     PoissonGradient,
     SlopeGradient,
@@ -439,7 +440,8 @@ def write(
     -------
     Private side; nothing leaves. Each row's vector is within the gradient's own bounds, times the weight.
     """
-    if score.shape != out.shape or (len(score) != 1 and not isinstance(gradient, SoftmaxGradient)):
+    many = isinstance(gradient, SoftmaxGradient | LabelGradient)
+    if score.shape != out.shape or (len(score) != 1 and not many):
         raise ValueError(
             f"score and out need one row per score column of {type(gradient).__name__}."
         )
@@ -474,3 +476,25 @@ def write(
                 always=gradient.always,
                 filtered=gradient.filtered,
             )
+        case LabelGradient():
+            same_rows(score=score, label=label, weight=weight, out=out)
+            for k, column in enumerate(out):
+                _labels(gradient, k, label, column)
+                _weighted(weight, column)
+
+
+def _labels(
+    gradient: LabelGradient,
+    k: int,
+    label: NDArray[np.uint8] | NDArray[np.int32],
+    out: NDArray[np.int64],  # OUT (n,)
+) -> None:
+    """Write minus the target of score column ``k``, and the second component."""
+    out[:] = gradient.hess_steps
+    if not gradient.average:
+        return
+    if gradient.kind == "numeric":
+        out -= (label.astype(np.int64) >> 1) << 32  # target steps are 2**-16
+    else:
+        own = label == k if gradient.kind == "multiclass" else label != 0
+        out[own] -= GRAD_ONE << 32

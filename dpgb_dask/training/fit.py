@@ -27,6 +27,7 @@ from dpgb_dask.contracts.plan import (
     State,
 )
 from dpgb_dask.contracts.queries import Query
+from dpgb_dask.contracts.spending import Spending
 from dpgb_dask.controller.ledger import Ledger
 from dpgb_dask.controller.noise import NoiseSource
 from dpgb_dask.controller.release import Controller
@@ -108,24 +109,30 @@ def fit(
         plan_digest=digest(plan, shape),
         public_seed=seed,
         noise=noise,
+        pure=plan.pure,
         journal=partial(open_journal, ledger),
         resume=resume,
     )
-    rounds = open_rounds(source, shape, execution, controller.fingerprint_key)
+    rows_key = controller.rows_key if plan.draws_rows else None
+    rounds = open_rounds(source, shape, execution, controller.fingerprint_key, rows_key)
     try:
         controller.bind(rounds.fingerprint())
         state = State(
             shape=shape,
             rng=PublicRng(controller.public_seed),
+            budget=budget,
             total=controller.total,
             left=controller.total,
             notes={},
         )
         done = 0
+        spending = Spending(pure=plan.pure)
         with threadpool_limits(limits=1, user_api="blas"):  # more threads add in another order
             for stage in plan.stages:
                 state = stage.begin(replace(state, memory=None))
                 while (query := stage.next_query(state)) is not None:
+                    spending = spending.after(query)
+                    state = replace(state, left=controller.total - spending.spent)
                     state = one_round(stage, state, query, rounds, controller)
                     done += 1
                     if progress is not None:
@@ -139,7 +146,9 @@ def fit(
 
 def digest(plan: Plan, shape: Shape) -> bytes:
     """Return a hash of all that decides a fit's queries before an answer is known: plan, schema, weights."""
-    facts = [plan.digest().hex(), shape.schema.to_dict(), shape.weight_bits, shape.max_weight]
+    facts = [
+        plan.digest().hex(), shape.schema.to_dict(), shape.weight_bits, shape.max_weight, repr(shape.loss)
+    ]  # fmt: skip
     return hashlib.sha256(json.dumps(facts, sort_keys=True, default=repr).encode()).digest()
 
 
@@ -157,4 +166,4 @@ def one_round(
     released: Released[Any] | None = controller.replayed(query, sensitivity(query, state.shape))
     if released is None:
         released = controller.release(query, rounds.ask(state.model, query))
-    return stage.update(replace(state, left=state.left - query.price), query, released)
+    return stage.update(state, query, released)

@@ -1,0 +1,243 @@
+"""C3: where features may be cut. Public grids, and their refinement from released histograms."""
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dpgb_dask.components.options import check_whole
+from dpgb_dask.contracts.boundary import Released
+from dpgb_dask.contracts.model import FeatureBins, Model, Splits, Trees, no_trees
+from dpgb_dask.contracts.plan import Demand, Shape, State
+from dpgb_dask.contracts.queries import Query
+from dpgb_dask.contracts.schema import Categorical, Numeric
+from dpgb_dask.errors import PlanError
+from dpgb_dask.losses import Gradient, label_gradient
+
+MOST_EDGES = 254  # two more codes are the last bin and missing values
+
+
+def uniform_edges(feature: Numeric, n: int) -> NDArray[np.float64]:
+    """Return edges of ``n`` equally wide bins between the public bounds; a few whole numbers get a bin each."""
+    low, width = feature.low, feature.high - feature.low
+    if width <= 0:
+        return np.empty(0)
+    if feature.integer and width < n:
+        return np.arange(np.floor(low), np.ceil(feature.high), dtype=np.float64) + 0.5
+    return np.asarray(low + width * (np.arange(1, n) / n), dtype=np.float64)
+
+
+def log_edges(feature: Numeric, n: int) -> NDArray[np.float64]:
+    """Return edges equally spaced after x ↦ log(1 + x - low): FDP-GBDT §4.5.1."""
+    low, width = feature.low, feature.high - feature.low
+    if width <= 0:
+        return np.empty(0)
+    edges = low + np.expm1(np.log1p(width) * (np.arange(1, n) / n))
+    if feature.integer:
+        edges = np.floor(edges) + 0.5
+    edges = np.unique(edges)
+    return np.asarray(edges[(edges >= low) & (edges < feature.high)], dtype=np.float64)
+
+
+EDGES = {"uniform": uniform_edges, "log": log_edges}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PublicBins:
+    """Bins from the schema alone: no question asked. FDP-GBDT §4.5.1 (κ_c = 0).
+
+    Parameters
+    ----------
+    n_bins : int
+        Q, bins between the bounds of a numeric feature; categories keep a bin each.
+    spacing : {"uniform", "log"}
+    """
+
+    n_bins: int = 32
+    spacing: str = "uniform"
+
+    def __post_init__(self) -> None:
+        """Check the options."""
+        check_whole("n_bins", self.n_bins, 2, MOST_EDGES + 1)
+        if self.spacing not in EDGES:
+            raise PlanError(f"spacing={self.spacing!r} is unknown. Choose one of {sorted(EDGES)}.")
+
+    def declare(self, shape: Shape) -> Demand:  # noqa: ARG002
+        """Nothing."""
+        return Demand(0.0, 0.0, 0)
+
+    def begin(self, state: State) -> State:
+        """Make the bins and an empty model."""
+        bins = []
+        for feature in state.shape.schema.features.values():
+            if isinstance(feature, Categorical):
+                n = len(feature.categories) + 2
+                bins.append(FeatureBins(None, np.arange(n, dtype=np.uint8), n))
+            else:
+                edges = EDGES[self.spacing](feature, self.n_bins)
+                bins.append(FeatureBins(edges, None, len(edges) + 2))
+        k = state.shape.n_scores
+        model = Model(
+            bins=tuple(bins),
+            intercept=np.zeros(k, np.int32),
+            tables=tuple(np.zeros((b.n_bins, k), np.int32) for b in bins),
+            trees=no_trees(n_scores=k),
+            link=state.shape.loss.link(state.shape.kind),
+        )
+        return replace(state, model=model)
+
+    def next_query(self, state: State) -> Query | None:  # noqa: ARG002
+        """Nothing to ask."""
+        return None
+
+    def update(self, state: State, query: Query, released: Released[NDArray[np.int64]]) -> State:  # noqa: ARG002
+        """Nothing was asked."""
+        return state
+
+
+def all_cuts(bins: tuple[FeatureBins, ...]) -> tuple[NDArray[np.uint8], ...]:
+    """Return every threshold of every numeric feature; none of a categorical one."""
+    return tuple(np.arange(0 if b.edges is None else len(b.edges), dtype=np.uint8) for b in bins)
+
+
+def refine(
+    bounds: tuple[float, float], cuts: NDArray[np.float64], mass: NDArray[np.float64], n: int
+) -> NDArray[np.float64]:
+    """One round of iterative Hessian splitting: FDP-GBDT algorithm 2.
+
+    Parameters
+    ----------
+    bounds : (low, high)
+        Public bounds of the feature.
+    cuts : (n_cuts,) float64, increasing
+        Candidates so far.
+    mass : (n_cuts + 1,) float64
+        Noisy Hessian between neighbouring candidates.
+    n : int
+        Wanted bins, Q.
+
+    Returns
+    -------
+    (at most n - 1,) float64
+        New candidates, increasing.
+
+    Notes
+    -----
+    Bins merge from the left until they hold 1/Q of all. Then the heaviest bin is halved until there are Q (the printed
+    algorithm halves every heavy bin once and spreads what is left evenly). Post-processing.
+    """
+    mass = np.maximum(mass, 0)
+    target = mass.sum() / n
+    edges, held, running = [bounds[0]], [], 0.0
+    for cut, part in zip([*cuts, bounds[1]], mass, strict=True):
+        running += part
+        if running >= target or cut == bounds[1]:
+            edges.append(cut)
+            held.append(running)
+            running = 0.0
+    while len(held) < n:
+        k = int(np.argmax(held))
+        middle = edges[k] / 2 + edges[k + 1] / 2
+        if not edges[k] < middle < edges[k + 1] or held[k] <= 0:
+            break
+        edges.insert(k + 1, middle)
+        held[k] /= 2
+        held.insert(k + 1, held[k])
+    return np.array(edges[1:-1])
+
+
+def with_edges(model: Model, j: int, edges: NDArray[np.float64]) -> Model:
+    """Return the same function of the rows with more edges for feature ``j``: old tables and trees are rewritten."""
+    old = model.bins[j].edges
+    assert old is not None
+    merged = np.union1d(old, edges)
+    bins = FeatureBins(merged, None, len(merged) + 2)
+    # old bin of each new bin; the last code is missing values
+    inside = np.append(np.searchsorted(old, np.append(merged, np.inf)), len(old) + 1)
+    new_code = np.append(np.searchsorted(merged, old), len(merged)).astype(np.uint8)
+    table = model.tables[j][inside]
+    splits = model.trees.splits
+    here = (splits.feature == j) & (splits.mask_of < 0) & (splits.threshold <= len(old))
+    threshold = splits.threshold.copy()
+    threshold[here] = new_code[splits.threshold[here]]
+    masks = splits.masks.copy()
+    for k in np.unique(splits.mask_of[(splits.feature == j) & (splits.mask_of >= 0)]):
+        masks[k, : bins.n_bins] = splits.masks[k, inside]
+    moved = Splits(splits.feature, threshold, splits.mask_of, masks)
+    return replace(
+        model,
+        bins=(*model.bins[:j], bins, *model.bins[j + 1 :]),
+        tables=(*model.tables[:j], table, *model.tables[j + 1 :]),
+        trees=Trees(moved, model.trees.value),
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class IterativeHessian:
+    """Refine candidates by a released Hessian histogram in each of the first rounds. FDP-GBDT §4.5.2.
+
+    Parameters
+    ----------
+    rounds : int
+        s: how often each feature is refined; 0 for never.
+    n_bins : int
+        Q.
+    """
+
+    rounds: int = 5
+    n_bins: int = 32
+
+    def __post_init__(self) -> None:
+        """Check the options."""
+        check_whole("rounds", self.rounds, 0, 20)
+        check_whole("n_bins", self.n_bins, 2, 128)
+
+    def refine(
+        self, state: State, cuts: NDArray[np.uint8], j: int, hess: NDArray[np.float64]
+    ) -> tuple[Model, NDArray[np.float64]]:
+        """Return the model with new edges and the feature's new candidates, from its noisy Hessian per bin."""
+        assert state.model is not None
+        bins = state.model.bins[j]
+        feature = list(state.shape.schema.features.values())[j]
+        assert bins.edges is not None
+        assert isinstance(feature, Numeric)
+        kept = bins.edges[cuts]
+        starts = np.concatenate([[0], cuts.astype(np.int64) + 1])
+        mass = np.add.reduceat(hess[: bins.missing_bin], starts)
+        wanted = refine((feature.low, feature.high), kept, mass, self.n_bins)
+        if feature.integer:
+            wanted = np.unique(np.floor(wanted) + 0.5)
+        room = MOST_EDGES - len(np.union1d(bins.edges, wanted))
+        if room < 0:
+            return state.model, kept
+        return with_edges(state.model, j, wanted), wanted
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sketch:
+    """Candidates of one tree: quantiles of a released histogram of row weights at its root. DP-XGBoost §3.2.
+
+    Parameters
+    ----------
+    n_bins : int
+        Parts of equal noisy weight.
+    """
+
+    n_bins: int = 32
+
+    def __post_init__(self) -> None:
+        """Check the options."""
+        check_whole("n_bins", self.n_bins, 2, MOST_EDGES + 1)
+
+    def gradient(self, shape: Shape) -> Gradient:
+        """Return (0, 1) for every row: a histogram of weights."""
+        return label_gradient(shape.kind, shape.n_scores, average=False, count_scale=1.0)
+
+    def cuts(self, mass: NDArray[np.float64]) -> NDArray[np.uint8]:
+        """Return thresholds that part the noisy weight evenly; missing values, in the last bin, do not count."""
+        inside = np.cumsum(np.maximum(mass[:-1], 0))
+        if inside[-1] <= 0:
+            return np.arange(len(mass) - 2, dtype=np.uint8)
+        wanted = inside[-1] * np.arange(1, self.n_bins) / self.n_bins
+        found = np.unique(np.searchsorted(inside, wanted))
+        return found[found < len(mass) - 2].astype(np.uint8)

@@ -1,0 +1,33 @@
+"""Checks of a component's options: bad ones raise before any budget is spent."""
+
+from typing import Any
+
+import numpy as np
+
+from dpgb_dask.errors import PlanError
+
+
+def check_whole(name: str, value: Any, low: int, high: int) -> None:
+    """Raise `PlanError` unless ``value`` is a whole number in [low, high]."""
+    if (
+        isinstance(value, bool)
+        or not isinstance(value, int | np.integer)
+        or not low <= value <= high
+    ):
+        raise PlanError(f"{name}={value!r} must be a whole number in [{low}, {high}].")
+
+
+def check_rate(name: str, value: Any) -> None:
+    """Raise `PlanError` unless ``value`` is in (0, 1]."""
+    if not _is_number(value) or not 0 < value <= 1:
+        raise PlanError(f"{name}={value!r} must be in (0, 1].")
+
+
+def check_positive(name: str, value: Any) -> None:
+    """Raise `PlanError` unless ``value`` is a finite number above 0."""
+    if not _is_number(value) or not 0 < value < float("inf"):
+        raise PlanError(f"{name}={value!r} must be a finite number above 0.")
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float | np.number) and not isinstance(value, bool)

@@ -1,0 +1,142 @@
+"""Which features (A1) and which rows serve a tree, and what a tree may cost."""
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dpgb_dask.components.options import check_rate, check_whole
+from dpgb_dask.contracts.queries import DRAW_BITS, RowDraw
+from dpgb_dask.contracts.spending import price_on_sample
+
+
+@dataclass(frozen=True, slots=True)
+class AllFeatures:
+    """Every tree may use every feature."""
+
+    def chosen(self, n_features: int, t: int, rng: np.random.Generator) -> NDArray[np.int64]:  # noqa: ARG002
+        """Return the features of tree ``t``."""
+        return np.arange(n_features)
+
+    def n_used(self, n_features: int) -> int:
+        """Return how many features a tree uses."""
+        return n_features
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cyclic:
+    """Consecutive trees use the next ``k`` features. FDP-GBDT §5.1; with ``k = 1``, DP-EBM."""
+
+    k: int = 1
+
+    def __post_init__(self) -> None:
+        """Check the options."""
+        check_whole("k", self.k, 1, 1 << 16)
+
+    def chosen(self, n_features: int, t: int, rng: np.random.Generator) -> NDArray[np.int64]:  # noqa: ARG002
+        """Return the features of tree ``t``."""
+        n = self.n_used(n_features)
+        return np.sort((t * n + np.arange(n)) % n_features)
+
+    def n_used(self, n_features: int) -> int:
+        """Return how many features a tree uses."""
+        return min(self.k, n_features)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RandomFeatures:
+    """Every tree uses ``k`` random features. FDP-GBDT §5.1."""
+
+    k: int = 1
+
+    def __post_init__(self) -> None:
+        """Check the options."""
+        check_whole("k", self.k, 1, 1 << 16)
+
+    def chosen(self, n_features: int, t: int, rng: np.random.Generator) -> NDArray[np.int64]:  # noqa: ARG002
+        """Return the features of tree ``t``."""
+        return np.sort(rng.choice(n_features, self.n_used(n_features), replace=False))
+
+    def n_used(self, n_features: int) -> int:
+        """Return how many features a tree uses."""
+        return min(self.k, n_features)
+
+
+@dataclass(frozen=True, slots=True)
+class AllRows:
+    """Every row serves every tree: prices add up."""
+
+    def draw(self, t: int, n_trees: int) -> RowDraw | None:  # noqa: ARG002
+        """Return which rows serve tree ``t``."""
+        return None
+
+    def price(self, total: int, t: int, n_trees: int) -> int:
+        """Return what the queries of tree ``t`` may cost together."""
+        return total * (t + 1) // n_trees - total * t // n_trees
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PoissonRows:
+    """Each row serves a tree with chance ``rate``, in secret: amplified. DP-XGBoost §3.3.
+
+    Parameters
+    ----------
+    rate : float
+        Rounded to a multiple of 2⁻³².
+    """
+
+    rate: float = 0.1
+
+    def __post_init__(self) -> None:
+        """Check the options."""
+        check_rate("rate", self.rate)
+
+    def _high(self) -> int:
+        return max(1, round(self.rate * 2**DRAW_BITS))
+
+    def draw(self, t: int, n_trees: int) -> RowDraw:  # noqa: ARG002
+        """Return which rows serve tree ``t``."""
+        return RowDraw("sample", t, 0, self._high())
+
+    def price(self, total: int, t: int, n_trees: int) -> int:  # noqa: ARG002
+        """Return what the queries of a tree may cost on its sample, before the amplification."""
+        return price_on_sample(total // n_trees, self._high() / 2**DRAW_BITS)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ensembles:
+    """Disjoint rows for the trees of an ensemble, all rows anew for every ensemble. DPBoost §3.2 (EoE).
+
+    Tree t of an ensemble gets a share ∝ decay · (1 - decay)^t of the rows (even shares at 0); rows are assigned by
+    secret independent draws, not in fixed sizes, which would break the parallel composition for adding a row.
+
+    Parameters
+    ----------
+    size : int
+        Trees of an ensemble.
+    decay : float
+        In [0, 1).
+    """
+
+    size: int = 50
+    decay: float = 0.01
+
+    def __post_init__(self) -> None:
+        """Check the options."""
+        check_whole("size", self.size, 1, 10_000)
+        if self.decay:
+            check_rate("decay", self.decay)
+
+    def draw(self, t: int, n_trees: int) -> RowDraw:
+        """Return which rows serve tree ``t``."""
+        size = min(self.size, n_trees)
+        share = (1 - self.decay) ** np.arange(size)
+        ends = np.rint(np.append(0.0, np.cumsum(share) / share.sum()) * 2**DRAW_BITS)
+        ends = np.minimum(ends, 2.0**DRAW_BITS - size + np.arange(size + 1))  # no part is empty
+        group, k = divmod(t, size)
+        return RowDraw("part", group, int(ends[k]), int(ends[k + 1]))
+
+    def price(self, total: int, t: int, n_trees: int) -> int:  # noqa: ARG002
+        """Return what the queries of a tree may cost: its whole ensemble's price."""
+        n_ensembles = -(-n_trees // min(self.size, n_trees))
+        return total // n_ensembles

@@ -1,0 +1,453 @@
+"""C1: how a node is split. Structures are drawn in public, or chosen from released histograms, or privately chosen.
+
+A rule that needs no rows draws whole trees (`TotallyRandom`); the others grow a tree level by level, and say what a
+level asks and how its answer becomes splits. Costs are in queries of one feature's histogram (FDP-GBDT, table 1).
+"""
+
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dpgb_dask.components.options import check_positive, check_whole
+from dpgb_dask.contracts.model import MAX_BINS, FeatureBins, Splits
+from dpgb_dask.contracts.queries import ChoiceQuery, NodeSumsQuery, RowDraw
+from dpgb_dask.losses import Gradient
+
+NOWHERE = 255  # a threshold that no code exceeds: every row goes left
+
+
+@dataclass(frozen=True, eq=False, slots=True, kw_only=True)
+class Menu:
+    """What a tree may split on.
+
+    Parameters
+    ----------
+    features : (n_features_used,) int64
+    bins : tuple of FeatureBins
+        Of all features.
+    cuts : tuple of ((n_cuts,) uint8)
+        Per feature of the model: thresholds that are candidates; empty for a categorical feature.
+    missing : tuple of bool
+        Whether missing values are declared, so that their side matters.
+    """
+
+    features: NDArray[np.int64]
+    bins: tuple[FeatureBins, ...]
+    cuts: tuple[NDArray[np.uint8], ...]
+    missing: tuple[bool, ...]
+
+    @property
+    def sizes(self) -> tuple[int, ...]:
+        """Bins of each feature used."""
+        return tuple(self.bins[j].n_bins for j in self.features)
+
+
+@dataclass(frozen=True, eq=False, slots=True, kw_only=True)
+class Frontier:
+    """One level of a growing tree, and all that a question about it needs.
+
+    Parameters
+    ----------
+    splits : Splits
+        One tree of the levels above; its leaves are the nodes.
+    menu : Menu
+    gradient : Gradient
+    n_scores : int
+    label, price, weight_bits, rows
+        As in the queries.
+    """
+
+    splits: Splits
+    menu: Menu
+    gradient: Gradient
+    n_scores: int
+    label: str
+    price: int
+    weight_bits: int
+    rows: RowDraw | None
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class Level:
+    """The splits of one level.
+
+    Parameters
+    ----------
+    feature : (n_nodes,) uint16
+    threshold : (n_nodes,) uint8
+    mask : (n_nodes, 256) uint8
+    masked : (n_nodes,) bool
+        Whether the mask counts, or the threshold.
+    """
+
+    feature: NDArray[np.uint16]
+    threshold: NDArray[np.uint8]
+    mask: NDArray[np.uint8]
+    masked: NDArray[np.bool_]
+
+    @classmethod
+    def unsplit(cls, n_nodes: int) -> "Level":
+        """Return a level that sends every row left."""
+        return cls(
+            np.zeros(n_nodes, np.uint16),
+            np.full(n_nodes, NOWHERE, np.uint8),
+            np.zeros((n_nodes, MAX_BINS), np.uint8),
+            np.zeros(n_nodes, bool),
+        )
+
+    def set(self, k: int, feature: int, right: NDArray[np.bool_]) -> None:
+        """Split node ``k`` by which bins go right: by a threshold, which routes faster, if they are the last ones."""
+        self.feature[k] = feature
+        n_left = int((~right).sum())
+        self.masked[k] = n_left == 0 or bool(right[:n_left].any())
+        self.threshold[k] = NOWHERE if self.masked[k] else n_left - 1
+        if self.masked[k]:
+            self.mask[k, : len(right)] = right
+
+
+def grow(above: Splits, level: Level) -> Splits:
+    """Return one tree with one more level."""
+    mask_of = np.full(len(level.feature), -1, np.int32)
+    mask_of[level.masked] = len(above.masks) + np.arange(level.masked.sum())
+    return Splits(
+        np.concatenate([above.feature, level.feature[None]], axis=1),
+        np.concatenate([above.threshold, level.threshold[None]], axis=1),
+        np.concatenate([above.mask_of, mask_of[None]], axis=1),
+        np.concatenate([above.masks, level.mask[level.masked]]),
+    )
+
+
+def root() -> Splits:
+    """Return one tree of depth 0."""
+    return Splits.plain(np.empty((1, 0), np.uint16), np.empty((1, 0), np.uint8))
+
+
+class Split(Protocol):
+    """A way to split nodes. Holds options, no state."""
+
+    @property
+    def asks(self) -> bool:
+        """Whether a level needs an answer; else whole trees are drawn."""
+        ...
+
+    @property
+    def gives_leaves(self) -> bool:
+        """Whether its histograms also hold the sums of the leaves, which then cost nothing more."""
+        ...
+
+    def n_queries(self, n_features: int, depth: int) -> int:
+        """Return κ_s of one tree: histograms of one feature, or choices, that it asks."""
+        ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TotallyRandom:
+    """Split on a random feature at a random candidate: no question asked. FDP-GBDT §4.3.2 (TR).
+
+    A threshold is drawn among the candidates that the node's own ranges still hold, so that no leaf is empty by
+    construction (the paper draws among all). A categorical feature gets a random set of its bins; missing values go to
+    a random side.
+
+    Parameters
+    ----------
+    max_leaves : int or None
+        Leaves of a tree; None for all of a complete tree. DP-EBM has 3.
+    """
+
+    max_leaves: int | None = None
+
+    asks = False
+    gives_leaves = False
+
+    def __post_init__(self) -> None:
+        """Check the options."""
+        if self.max_leaves is not None:
+            check_whole("max_leaves", self.max_leaves, 2, 1024)
+
+    def n_queries(self, n_features: int, depth: int) -> int:  # noqa: ARG002
+        """Nothing: the structure is public."""
+        return 0
+
+    def draw(self, menu: Menu, depth: int, rng: np.random.Generator) -> Splits:
+        """Return one random tree."""
+        splits = root()
+        m = len(menu.bins)
+        low = np.zeros((1, m), np.int64)  # codes that can still reach a node: low <= code <= high
+        high = np.array([[b.n_bins - 1 for b in menu.bins]])
+        left = (self.max_leaves or 1 << depth) - 1  # splits that may still be made
+        for d in range(depth):
+            n_nodes = 1 << d
+            level = Level.unsplit(n_nodes)
+            order = rng.permutation(n_nodes) if left < n_nodes else np.arange(n_nodes)
+            child_low, child_high = np.repeat(low, 2, axis=0), np.repeat(high, 2, axis=0)
+            for k in order[:left]:
+                j = int(rng.choice(menu.features))
+                cuts = menu.cuts[j]
+                cuts = cuts[(cuts >= low[k, j]) & (cuts < high[k, j])]
+                if menu.bins[j].categorical:
+                    right = rng.integers(0, 2, menu.bins[j].n_bins) == 1
+                elif len(cuts):
+                    cut = int(rng.choice(cuts))
+                    right = np.arange(menu.bins[j].n_bins) > cut
+                    right[-1] = not menu.missing[j] or rng.random() < 0.5
+                    child_high[2 * k, j], child_low[2 * k + 1, j] = cut, cut + 1
+                else:
+                    continue
+                level.set(int(k), j, right)
+                left -= 1
+            low, high = child_low, child_high
+            splits = grow(splits, level)
+        return splits
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class NodeHistogram:
+    """A released level.
+
+    Parameters
+    ----------
+    grad, hess : (n_nodes, n_cells, n_scores) float64, natural units
+        Cells of all features used, concatenated.
+    """
+
+    grad: NDArray[np.float64]
+    hess: NDArray[np.float64]
+
+
+def score_of(
+    grad: NDArray[np.float64], hess: NDArray[np.float64], ridge: float
+) -> NDArray[np.float64]:
+    """Return ΣS²/(H + ridge) over scores (last axis); noisy Hessians count from 0."""
+    return np.asarray((grad**2 / (np.maximum(hess, 0) + ridge)).sum(-1))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HistogramSplit:
+    """The best split of a released histogram per node. FDP-GBDT §4.3.1 (Hist), FEVERLESS.
+
+    Categories are ordered by their noisy gradient over Hessian in each node, and cut once (Fisher 1958); missing
+    values go to the better side. All of it is post-processing.
+
+    Parameters
+    ----------
+    ridge : float
+        λ of the gain.
+    """
+
+    ridge: float = 1.0
+
+    asks = True
+    gives_leaves = True
+
+    def __post_init__(self) -> None:
+        """Check the options."""
+        check_positive("ridge", self.ridge)
+
+    def n_queries(self, n_features: int, depth: int) -> int:
+        """One histogram of every feature per level; of a single feature the root's serves all levels."""
+        return n_features * depth if n_features > 1 else 1
+
+    def ask(self, frontier: Frontier) -> NodeSumsQuery:
+        """Return the question of one level."""
+        return _node_sums(frontier, None)
+
+    def choose(self, answer: NodeHistogram, frontier: Frontier) -> Level:
+        """Return the best split of every node; a node where none gains stays whole."""
+        menu = frontier.menu
+        n_nodes = len(answer.grad)
+        level = Level.unsplit(n_nodes)
+        best = np.zeros(n_nodes)
+        ends = np.cumsum(menu.sizes)
+        for j, end in zip(menu.features, ends, strict=True):
+            cells = slice(end - menu.bins[j].n_bins, end)
+            grad, hess = answer.grad[:, cells], answer.hess[:, cells]
+            gain, right = self._best(grad, hess, int(j), menu)
+            for k in np.flatnonzero(gain > best):
+                best[k] = gain[k]
+                level.set(int(k), int(j), right[k])
+        return level
+
+    def _best(
+        self, grad: NDArray[np.float64], hess: NDArray[np.float64], j: int, menu: Menu
+    ) -> tuple[NDArray[np.float64], NDArray[np.bool_]]:
+        """Return, per node, the gain of the best split on one feature, and which bins it sends right."""
+        bins, n_nodes = menu.bins[j], len(grad)
+        if bins.categorical:
+            steepness = (grad / (np.maximum(hess, 0) + self.ridge))[:, :, 0]
+            order = np.argsort(steepness, axis=1, kind="stable")
+            cuts = np.arange(bins.n_bins - 1)
+        else:
+            order = np.broadcast_to(np.arange(bins.n_bins), (n_nodes, bins.n_bins))
+            cuts = menu.cuts[j].astype(np.int64)
+        if not len(cuts):
+            return np.zeros(n_nodes), np.zeros((n_nodes, bins.n_bins), bool)
+        g, h = (
+            np.cumsum(np.take_along_axis(x, order[:, :, None], axis=1), axis=1)[:, cuts]
+            for x in (grad, hess)
+        )
+        total_g, total_h = grad.sum(1, keepdims=True), hess.sum(1, keepdims=True)
+        parent = score_of(total_g, total_h, self.ridge)
+
+        def gains(g: NDArray[np.float64], h: NDArray[np.float64]) -> NDArray[np.float64]:
+            both = score_of(g, h, self.ridge) + score_of(total_g - g, total_h - h, self.ridge)
+            return np.asarray(both - parent)
+
+        found = gains(g, h)
+        pick = found.argmax(1)
+        gain = found.max(1)
+        rank = np.empty((n_nodes, bins.n_bins), np.int64)
+        np.put_along_axis(rank, order, np.arange(bins.n_bins)[None], axis=1)
+        right = rank > cuts[pick][:, None]
+        if menu.missing[j] and not bins.categorical:
+            last = bins.missing_bin
+            found = gains(g + grad[:, last : last + 1], h + hess[:, last : last + 1])
+            better = found.max(1) > gain
+            right[better] = rank[better] > cuts[found.argmax(1)[better]][:, None]
+            right[better, last] = False
+            gain = np.maximum(gain, found.max(1))
+        return gain, right
+
+
+def _node_sums(frontier: Frontier, sides: NDArray[np.uint8] | None) -> NodeSumsQuery:
+    return NodeSumsQuery(
+        label=frontier.label,
+        price=frontier.price,
+        weight_bits=frontier.weight_bits,
+        gradient=frontier.gradient,
+        n_scores=frontier.n_scores,
+        rows=frontier.rows,
+        splits=frontier.splits,
+        features=frontier.menu.features.astype(np.uint16),
+        sizes=frontier.menu.sizes,
+        sides=sides,
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PartiallyRandom:
+    """One random candidate of every feature per node; the best of them by released sums. FDP-GBDT §4.3.2 (PR).
+
+    Parameters
+    ----------
+    ridge : float
+        λ of the gain.
+    """
+
+    ridge: float = 1.0
+
+    asks = True
+    gives_leaves = True
+
+    def __post_init__(self) -> None:
+        """Check the options."""
+        check_positive("ridge", self.ridge)
+
+    def n_queries(self, n_features: int, depth: int) -> int:
+        """Two sums of every feature per level: the price of a histogram each, with far less noise in a side."""
+        return n_features * depth
+
+    def draw(self, frontier: Frontier, rng: np.random.Generator) -> NDArray[np.uint8]:
+        """Return the side of every bin, per node: (n_nodes, n_cells) uint8."""
+        menu = frontier.menu
+        sides = np.zeros((frontier.splits.n_leaves, sum(menu.sizes)), np.uint8)
+        ends = np.cumsum(menu.sizes)
+        for row in sides:
+            for j, end in zip(menu.features, ends, strict=True):
+                bins = menu.bins[j]
+                part = row[end - bins.n_bins : end]
+                if bins.categorical:
+                    part[:] = rng.integers(0, 2, bins.n_bins)
+                elif len(menu.cuts[j]):
+                    part[:] = np.arange(bins.n_bins) > rng.choice(menu.cuts[j])
+                    if menu.missing[j]:
+                        part[bins.missing_bin] = rng.integers(0, 2)
+        return sides
+
+    def ask(self, frontier: Frontier, sides: NDArray[np.uint8]) -> NodeSumsQuery:
+        """Return the question of one level."""
+        return _node_sums(frontier, sides)
+
+    def choose(self, answer: NodeHistogram, frontier: Frontier, sides: NDArray[np.uint8]) -> Level:
+        """Return the best of the drawn splits in every node."""
+        menu = frontier.menu
+        n_nodes = frontier.splits.n_leaves
+        shape = (n_nodes, len(menu.features), 2, -1)
+        grad, hess = answer.grad.reshape(shape), answer.hess.reshape(shape)
+        both = score_of(grad, hess, self.ridge).sum(2)
+        gain = both - score_of(grad.sum(2), hess.sum(2), self.ridge)
+        best = gain.argmax(1)
+        ends = np.cumsum(menu.sizes)
+        level = Level.unsplit(n_nodes)
+        for k in range(n_nodes):
+            j = int(menu.features[best[k]])
+            end = ends[best[k]]
+            level.set(k, j, sides[k, end - menu.bins[j].n_bins : end] == 1)
+        return level
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ExponentialSplit:
+    """A split chosen with chance ∝ exp(ε · gain / range), per node. DPBoost algorithm 1, DP-XGBoost §4.
+
+    Candidates are every cut of a numeric feature, and every category (missing values too) against the others.
+
+    Parameters
+    ----------
+    ridge : float
+        λ of the gain.
+    """
+
+    ridge: float = 0.1
+
+    asks = True
+    gives_leaves = False
+
+    def __post_init__(self) -> None:
+        """Check the options."""
+        check_positive("ridge", self.ridge)
+
+    def n_queries(self, n_features: int, depth: int) -> int:  # noqa: ARG002
+        """One choice per level: the nodes of a level are disjoint."""
+        return depth
+
+    def ask(self, frontier: Frontier) -> ChoiceQuery:
+        """Return the question of one level."""
+        menu = frontier.menu
+        feature, where, only = [], [], []
+        for position, j in enumerate(menu.features):
+            bins = menu.bins[j]
+            cuts = np.arange(bins.n_bins) if bins.categorical else menu.cuts[j]
+            if not bins.categorical and menu.missing[j]:
+                cuts = np.append(cuts, bins.missing_bin)
+            alone = np.full(len(cuts), bins.categorical)
+            if not bins.categorical and menu.missing[j]:
+                alone[-1] = True
+            feature.append(np.full(len(cuts), position))
+            where.append(cuts)
+            only.append(alone)
+        return ChoiceQuery(
+            label=frontier.label,
+            price=frontier.price,
+            weight_bits=frontier.weight_bits,
+            gradient=frontier.gradient,
+            n_scores=frontier.n_scores,
+            rows=frontier.rows,
+            splits=frontier.splits,
+            features=menu.features.astype(np.uint16),
+            sizes=menu.sizes,
+            candidate_feature=np.concatenate(feature).astype(np.uint16),
+            candidate_bin=np.concatenate(where).astype(np.uint8),
+            candidate_only=np.concatenate(only).astype(bool),
+            ridge=self.ridge,
+        )
+
+    def choose(self, chosen: NDArray[np.int64], query: ChoiceQuery) -> Level:
+        """Return the splits that were chosen."""
+        level = Level.unsplit(len(chosen))
+        level.feature[:] = query.features[query.candidate_feature[chosen]]
+        level.threshold[:] = query.candidate_bin[chosen]
+        level.masked[:] = query.candidate_only[chosen]
+        level.mask[np.arange(len(chosen)), level.threshold] = level.masked
+        return level

@@ -1,0 +1,651 @@
+"""The stage `Trees`: boosted trees whose every choice is a part: candidates, split, leaf, features, rows, batches.
+
+FDP-GBDT's framework (Maddock et al. 2022, algorithm 1 and table 1), DPBoost, DP-XGBoost and DP-EBM are values of it.
+Each question costs a whole number of units: a histogram of one feature, a choice, or the leaf sums of one tree is one.
+"""
+
+from dataclasses import dataclass, field, replace
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dpgb_dask.components.answers import natural, sums
+from dpgb_dask.components.candidates import IterativeHessian, Sketch, all_cuts
+from dpgb_dask.components.leaves import Averaging, BinCountStep, GradientStep, NewtonStep
+from dpgb_dask.components.options import check_rate, check_whole
+from dpgb_dask.components.sampling import (
+    AllFeatures,
+    AllRows,
+    Cyclic,
+    Ensembles,
+    PoissonRows,
+    RandomFeatures,
+)
+from dpgb_dask.components.splits import (
+    ExponentialSplit,
+    Frontier,
+    HistogramSplit,
+    Level,
+    Menu,
+    NodeHistogram,
+    PartiallyRandom,
+    TotallyRandom,
+    grow,
+    root,
+)
+from dpgb_dask.contracts.boundary import Released
+from dpgb_dask.contracts.model import MAX_BINS, SCORE_ONE, Model, Splits, join_splits, no_trees
+from dpgb_dask.contracts.plan import Demand, Shape, State
+from dpgb_dask.contracts.queries import (
+    ChoiceQuery,
+    GradientQuery,
+    NodeSumsQuery,
+    Query,
+    TreeSumsQuery,
+)
+from dpgb_dask.contracts.schema import Numeric
+from dpgb_dask.errors import PlanError
+from dpgb_dask.losses import Gradient
+
+Answer = Released[NDArray[np.int64]]
+
+
+class Kappa(NamedTuple):
+    """Units asked for candidates, splits and leaf weights: κ_c, κ_s, κ_w of FDP-GBDT's table 1."""
+
+    candidates: int
+    splits: int
+    leaves: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Shares:
+    """How a tree's price is spread over its questions.
+
+    Parameters
+    ----------
+    candidates, splits, leaves : float
+        Shares of the tree's price, each spread evenly over its questions; they sum to 1 at most.
+    """
+
+    candidates: float
+    splits: float
+    leaves: float
+
+    def __post_init__(self) -> None:
+        """Check that there is not more than one price."""
+        parts = (self.candidates, self.splits, self.leaves)
+        if min(parts) < 0 or not 0 < sum(parts) <= 1 + 1e-12:
+            raise PlanError(f"{self!r}: shares are at least 0 and sum to at most 1.")
+
+
+@dataclass(frozen=True, eq=False, slots=True, kw_only=True)
+class Growing:
+    """Memory of the stage.
+
+    Parameters
+    ----------
+    tree : int
+        Trees finished, those of the running batch included.
+    total : int
+        Price of the whole stage.
+    cuts : tuple of ((n_cuts,) uint8)
+        Candidate thresholds per feature.
+    refined : int
+        Refinements done before the running batch.
+    splits : Splits
+        The tree that grows.
+    sketched : bool
+        Whether the growing tree has its candidates.
+    pending : tuple of (Splits, value)
+        Trees of the running batch: they share one gradient, so they join the model together.
+    """
+
+    tree: int
+    total: int
+    cuts: tuple[NDArray[np.uint8], ...]
+    refined: int
+    splits: Splits
+    sketched: bool
+    pending: tuple[tuple[Splits, NDArray[np.int32]], ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Trees:
+    """Boosted trees.
+
+    Parameters
+    ----------
+    n_trees : int
+        Times the number of features if ``per_feature``.
+    per_feature : bool
+    depth : int
+    split : TotallyRandom, PartiallyRandom, HistogramSplit or ExponentialSplit
+    leaf : NewtonStep, GradientStep, BinCountStep or Averaging
+    candidates : None, IterativeHessian or Sketch
+        None for all edges of the bins.
+    features : AllFeatures, Cyclic or RandomFeatures
+    rows : AllRows, PoissonRows or Ensembles
+    batch : int or float
+        Trees that share one gradient, or, below 1, their share of all trees; 1.0 is all of them. The mean of a batch
+        is added (FDP-GBDT §5.2).
+    shares : Shares or None
+        None: every unit costs the same.
+    share : float
+        Of what is left when the stage begins.
+    leaf_decay : float
+        Tree t of an ensemble clips its leaves at (1 - leaf_decay)^t times the largest (DPBoost's geometric leaf
+        clipping); 0 for no decay.
+    least_weight : float
+        Leaves with a noisy sum of Hessians below it take the value of the smallest part of the tree above them that
+        has as much (DP-XGBoost's min_child_weight, on noisy sums).
+
+    Raises
+    ------
+    PlanError
+        If the parts do not go together.
+    """
+
+    n_trees: int = 100
+    per_feature: bool = False
+    depth: int = 4
+    split: TotallyRandom | PartiallyRandom | HistogramSplit | ExponentialSplit = field(
+        default_factory=TotallyRandom
+    )
+    leaf: NewtonStep | GradientStep | BinCountStep | Averaging = field(default_factory=NewtonStep)
+    candidates: IterativeHessian | Sketch | None = None
+    features: AllFeatures | Cyclic | RandomFeatures = field(default_factory=AllFeatures)
+    rows: AllRows | PoissonRows | Ensembles = field(default_factory=AllRows)
+    batch: int | float = 1
+    shares: Shares | None = None
+    share: float = 1.0
+    leaf_decay: float = 0.0
+    least_weight: float = 0.0
+
+    def __post_init__(self) -> None:
+        """Check the options and that they go together."""
+        check_whole("n_trees", self.n_trees, 1, 100_000)
+        check_whole("depth", self.depth, 1, 10)
+        check_rate("share", self.share)
+        if isinstance(self.batch, float):
+            check_rate("batch", self.batch)
+        else:
+            check_whole("batch", self.batch, 1, 100_000)
+        if isinstance(self.leaf, BinCountStep) and self._widest() != 1:
+            raise PlanError(
+                "leaf=BinCountStep serves trees of one feature: give features=Cyclic(k=1), or another leaf."
+            )
+        if isinstance(self.leaf, BinCountStep) and self.split.asks:
+            raise PlanError(
+                "leaf=BinCountStep has no sums to split by: give split=TotallyRandom()."
+            )
+        if isinstance(self.leaf, BinCountStep) and self.candidates is not None:
+            raise PlanError(
+                "leaf=BinCountStep needs the released bins as they are: leave candidates=None."
+            )
+        if isinstance(self.split, ExponentialSplit) and not (
+            isinstance(self.leaf, GradientStep) and self.leaf.count_scale == 1
+        ):
+            raise PlanError(
+                "split=ExponentialSplit chooses by gains over whole counts: give leaf=GradientStep(count_scale=1)."
+            )
+        if isinstance(self.candidates, IterativeHessian) and not isinstance(self.rows, AllRows):
+            raise PlanError("candidates=IterativeHessian asks all rows: give rows=AllRows().")
+        if (
+            isinstance(self.candidates, Sketch)
+            and self.split.gives_leaves is False
+            and not self.split.asks
+        ):
+            raise PlanError(
+                "candidates=Sketch is made for each grown tree: a random tree has none."
+            )
+        if (
+            self.shares is None
+            and not isinstance(self.rows, AllRows)
+            and self.candidates is not None
+        ):
+            raise PlanError(
+                "candidates on drawn rows need shares=Shares(...): say what they may cost."
+            )
+
+    def _widest(self) -> int:
+        return self.features.k if isinstance(self.features, Cyclic | RandomFeatures) else 1 << 16
+
+    # ---- counts and prices
+
+    def trees_in_all(self, shape: Shape) -> int:
+        """Return the number of trees."""
+        return self.n_trees * (shape.n_features if self.per_feature else 1)
+
+    def batch_size(self, n_trees: int) -> int:
+        """Return how many trees share a gradient."""
+        size = int(np.ceil(self.batch * n_trees)) if isinstance(self.batch, float) else self.batch
+        return min(size, n_trees)
+
+    def _refinements(self, shape: Shape) -> int:
+        """Return how many trees are preceded by a refinement of their features."""
+        if not isinstance(self.candidates, IterativeHessian) or self.split.asks:
+            return 0
+        cycle = -(-shape.n_features // self.features.n_used(shape.n_features))
+        rounds = self.candidates.rounds * (cycle if isinstance(self.features, Cyclic) else 1)
+        return min(rounds, self.trees_in_all(shape))
+
+    def kappa(self, shape: Shape) -> Kappa:
+        """Return the units of a whole run."""
+        n_trees, m = self.trees_in_all(shape), self.features.n_used(shape.n_features)
+        sketches = n_trees * m if isinstance(self.candidates, Sketch) else 0
+        return Kappa(
+            candidates=self._refinements(shape) * m + sketches,
+            splits=n_trees * self.split.n_queries(m, self.depth),
+            leaves=0 if self.split.gives_leaves else n_trees,
+        )
+
+    def declare(self, shape: Shape) -> Demand:
+        """Ask for its share of what is left."""
+        n_trees = self.trees_in_all(shape)
+        per_tree = self.depth + 2 if self.split.asks else 1
+        return Demand(0.0, self.share, n_trees * per_tree + self._refinements(shape))
+
+    def _unit(self, state: State, memory: Growing, part: str) -> int:
+        """Return the price of one unit of a part."""
+        kappa = self.kappa(state.shape)
+        n_trees = self.trees_in_all(state.shape)
+        if self.shares is None and isinstance(self.rows, AllRows):
+            return memory.total // sum(kappa)
+        price = self.rows.price(memory.total, memory.tree, n_trees)
+        per_tree = {name: units / n_trees for name, units in kappa._asdict().items()}
+        if self.shares is None:
+            return int(price / sum(per_tree.values()))
+        return int(price * getattr(self.shares, part) / per_tree[part])
+
+    # ---- the stage
+
+    def begin(self, state: State) -> State:
+        """Take the share of what is left."""
+        assert state.model is not None
+        model = replace(state.model, trees=no_trees(self.depth, state.shape.n_scores))
+        if isinstance(self.leaf, Averaging):
+            model = replace(
+                model, link="probability" if state.shape.kind != "numeric" else model.link
+            )
+        memory = Growing(
+            tree=0,
+            total=int(state.left * self.share),
+            cuts=all_cuts(state.model.bins),
+            refined=0,
+            splits=root(),
+            sketched=False,
+            pending=(),
+        )
+        return replace(state, model=model, memory=memory)
+
+    def next_query(self, state: State) -> Query | None:  # noqa: PLR0911 - one per kind of question
+        """Ask for a refinement of candidates, a level of the growing tree, or the leaves of a batch."""
+        memory: Growing = state.memory
+        n_trees = self.trees_in_all(state.shape)
+        if memory.tree >= n_trees:
+            return None
+        if (due := self._to_refine(state, memory)) is not None:
+            return self._histogram(state, memory, due[1], "candidates")
+        if not self.split.asks:
+            return self._leaves(state, memory, self._draw(state, memory))
+        if isinstance(self.candidates, Sketch) and not memory.sketched:
+            menu = self._menu(state, memory)
+            features = np.array([j for j in menu.features if len(all_cuts(menu.bins)[j])])
+            return self._histogram(state, memory, features, "candidates")
+        if memory.splits.depth == self.depth:
+            return self._leaves(state, memory, memory.splits)
+        return self._level(state, memory)
+
+    def _level(self, state: State, memory: Growing) -> Query:
+        """Ask for the next level of the growing tree."""
+        frontier = self._frontier(state, memory)
+        if isinstance(self.split, PartiallyRandom):
+            return self.split.ask(frontier, self._sides(state, memory, frontier))
+        assert not isinstance(self.split, TotallyRandom)
+        return self.split.ask(frontier)
+
+    def update(self, state: State, query: Query, released: Answer) -> State:
+        """Turn an answer into candidates, splits or leaves."""
+        memory: Growing = state.memory
+        assert isinstance(query, GradientQuery)
+        if isinstance(query, TreeSumsQuery):
+            return self._finish(state, self._sums_of_leaves(state, query, released), query.splits)
+        if isinstance(query, ChoiceQuery):
+            assert isinstance(self.split, ExponentialSplit)
+            level = self.split.choose(released.value, query)
+            return replace(state, memory=replace(memory, splits=grow(memory.splits, level)))
+        assert isinstance(query, NodeSumsQuery)
+        if (due := self._to_refine(state, memory)) is not None:
+            return self._refined(state, query, released, *due)
+        if isinstance(self.candidates, Sketch) and not memory.sketched:
+            return self._sketched(state, query, released)
+        return self._grown(state, query, released)
+
+    # ---- candidates
+
+    def _to_refine(self, state: State, memory: Growing) -> tuple[int, NDArray[np.int64]] | None:
+        """Return the next tree of the running batch whose features are to be refined, and those; or None."""
+        limit = self._refinements(state.shape)
+        n_trees = self.trees_in_all(state.shape)
+        end = min(memory.tree + self.batch_size(n_trees), limit)
+        t = memory.tree + memory.refined
+        while t < end and not memory.pending:
+            features = [j for j in self._features(state, t) if len(memory.cuts[j])]
+            if features:
+                return t, np.array(features)
+            t += 1
+        return None
+
+    def _refined(
+        self,
+        state: State,
+        query: NodeSumsQuery,
+        released: Answer,
+        t: int,
+        features: NDArray[np.int64],
+    ) -> State:
+        memory: Growing = state.memory
+        assert isinstance(self.candidates, IterativeHessian)
+        answer = sums(query, released)
+        ends = np.cumsum(query.sizes)[:-1]
+        parts = np.split(answer.hess.sum(1), ends)
+        edges = {}
+        for j, hess in zip(features, parts, strict=True):
+            model, kept = self.candidates.refine(state, memory.cuts[j], int(j), hess)
+            state = replace(state, model=model)
+            edges[int(j)] = kept
+        assert state.model is not None
+        cuts = list(memory.cuts)
+        for j, kept in edges.items():
+            known = state.model.bins[j].edges
+            assert known is not None
+            cuts[j] = np.searchsorted(known, kept).astype(np.uint8)
+        memory = replace(memory, cuts=tuple(cuts), refined=t + 1 - memory.tree)
+        return replace(state, memory=memory)
+
+    def _sketched(self, state: State, query: NodeSumsQuery, released: Answer) -> State:
+        memory: Growing = state.memory
+        assert isinstance(self.candidates, Sketch)
+        values, _ = natural(query, released)
+        hess = values.reshape(-1, query.n_scores, 2)[:, :, 1].sum(1)
+        cuts = list(memory.cuts)
+        for j, mass in zip(
+            query.features, np.split(hess, np.cumsum(query.sizes)[:-1]), strict=True
+        ):
+            cuts[int(j)] = self.candidates.cuts(mass)
+        return replace(state, memory=replace(memory, cuts=tuple(cuts), sketched=True))
+
+    # ---- structure
+
+    def _features(self, state: State, t: int) -> NDArray[np.int64]:
+        return self.features.chosen(state.shape.n_features, t, state.rng.stream("features", t))
+
+    def _menu(self, state: State, memory: Growing, t: int | None = None) -> Menu:
+        assert state.model is not None
+        specs = state.shape.schema.features.values()
+        return Menu(
+            features=self._features(state, memory.tree if t is None else t),
+            bins=state.model.bins,
+            cuts=memory.cuts,
+            missing=tuple(isinstance(f, Numeric) and f.missing for f in specs),
+        )
+
+    def _draw(self, state: State, memory: Growing) -> Splits:
+        """Draw the trees of the next batch."""
+        assert isinstance(self.split, TotallyRandom)
+        n_trees = self.trees_in_all(state.shape)
+        last = min(memory.tree + self.batch_size(n_trees), n_trees)
+        trees = None
+        for t in range(memory.tree, last):
+            menu = self._menu(state, memory, t)
+            tree = self.split.draw(menu, self.depth, state.rng.stream("splits", t))
+            trees = tree if trees is None else join_splits(trees, tree)
+        assert trees is not None
+        return trees
+
+    def _sides(self, state: State, memory: Growing, frontier: Frontier) -> NDArray[np.uint8]:
+        assert isinstance(self.split, PartiallyRandom)
+        rng = state.rng.stream("splits", memory.tree, memory.splits.depth)
+        return self.split.draw(frontier, rng)
+
+    def _asked(self, state: State, memory: Growing, part: str, units: int) -> dict[str, Any]:
+        """Return what every question of a tree has in common."""
+        n_trees = self.trees_in_all(state.shape)
+        return {
+            "label": f"trees {memory.tree + 1}/{n_trees}: {part}",
+            "price": units * self._unit(state, memory, part),
+            "weight_bits": state.shape.weight_bits,
+            "gradient": self._gradient(state),
+            "n_scores": state.shape.n_scores,
+            "rows": self.rows.draw(memory.tree, n_trees),
+        }
+
+    def _gradient(self, state: State) -> Gradient:
+        return self.leaf.gradient(state.shape)
+
+    def _frontier(self, state: State, memory: Growing) -> Frontier:
+        menu = self._menu(state, memory)
+        units = self.split.n_queries(len(menu.features), self.depth)
+        if len(menu.features) > 1 or not isinstance(self.split, HistogramSplit):
+            units //= self.depth
+        asked = self._asked(state, memory, "splits", units)
+        return Frontier(splits=memory.splits, menu=menu, **asked)
+
+    def _histogram(
+        self, state: State, memory: Growing, features: NDArray[np.int64], part: str
+    ) -> NodeSumsQuery:
+        """Ask for the root's histogram of some features."""
+        assert state.model is not None
+        asked = self._asked(state, memory, part, len(features))
+        if isinstance(self.candidates, Sketch):
+            asked["gradient"] = self.candidates.gradient(state.shape)
+        return NodeSumsQuery(
+            **asked,
+            splits=root(),
+            features=features.astype(np.uint16),
+            sizes=tuple(state.model.bins[j].n_bins for j in features),
+        )
+
+    def _leaves(self, state: State, memory: Growing, splits: Splits) -> TreeSumsQuery:
+        return TreeSumsQuery(**self._asked(state, memory, "leaves", splits.n_trees), splits=splits)
+
+    def _grown(self, state: State, query: NodeSumsQuery, released: Answer) -> State:
+        """Add a level; after the last one the histogram holds the leaves too."""
+        memory: Growing = state.memory
+        frontier = self._frontier(state, memory)
+        answer = sums(query, released)
+        n_nodes = memory.splits.n_leaves
+        shape = (n_nodes, -1, query.n_scores)
+        table = NodeHistogram(answer.grad.reshape(shape), answer.hess.reshape(shape))
+        if isinstance(self.split, PartiallyRandom):
+            sides = query.sides
+            assert sides is not None
+            level = self.split.choose(table, frontier, sides)
+        else:
+            assert isinstance(self.split, HistogramSplit)
+            if len(frontier.menu.features) == 1:
+                return self._grown_at_once(state, table, frontier, answer.hess_sd)
+            level = self.split.choose(table, frontier)
+            sides = None
+        splits = grow(memory.splits, level)
+        if splits.depth < self.depth:
+            return replace(state, memory=replace(memory, splits=splits))
+        grad, hess = leaf_sums(table, level, frontier.menu, sides)
+        value = self._values(state, grad, hess, answer.hess_sd, splits)
+        return self._finish(state, value, splits)
+
+    def _grown_at_once(
+        self, state: State, table: NodeHistogram, frontier: Frontier, hess_sd: float
+    ) -> State:
+        """Grow a tree of one feature from the root's histogram alone (FDP-GBDT §5.1: κ_s = T)."""
+        assert isinstance(self.split, HistogramSplit)
+        menu = frontier.menu
+        n_bins = menu.sizes[0]
+        splits = root()
+        while splits.depth < self.depth:
+            here = one_hot(leaf_of_bin(splits, n_bins), splits.n_leaves)
+            nodes = NodeHistogram(here[:, :, None] * table.grad, here[:, :, None] * table.hess)
+            splits = grow(splits, self.split.choose(nodes, replace(frontier, splits=splits)))
+        here = one_hot(leaf_of_bin(splits, n_bins), splits.n_leaves)
+        value = self._values(state, here @ table.grad[0], here @ table.hess[0], hess_sd, splits)
+        return self._finish(state, value, splits)
+
+    # ---- leaves
+
+    def _sums_of_leaves(
+        self, state: State, query: TreeSumsQuery, released: Answer
+    ) -> NDArray[np.int32]:
+        if isinstance(self.leaf, BinCountStep):
+            values, _ = natural(query, released)
+            grad = values.reshape(-1, query.n_scores, 2)[:, :, 0]
+            hess, hess_sd = self._rows_of_leaves(state, query.splits), 0.0
+        else:
+            answer = sums(query, released)
+            grad, hess, hess_sd = answer.grad, answer.hess, answer.hess_sd
+        return self._values(state, grad, hess, hess_sd, query.splits)
+
+    def _rows_of_leaves(self, state: State, splits: Splits) -> NDArray[np.float64]:
+        """Return the noisy rows of each leaf, from the released bins: (n_trees · n_leaves, 1)."""
+        memory: Growing = state.memory
+        parts = []
+        for t in range(splits.n_trees):
+            (j,) = self._features(state, memory.tree + t)
+            leaf = leaf_of_bin(splits.part(t, t + 1), len(state.counts[j]))
+            parts.append(np.bincount(leaf, state.counts[j], splits.n_leaves))
+        return np.concatenate(parts)[:, None]
+
+    def _values(
+        self,
+        state: State,
+        grad: NDArray[np.float64],
+        hess: NDArray[np.float64],
+        hess_sd: float,
+        splits: Splits,
+    ) -> NDArray[np.int32]:
+        """Return leaf values in score steps, (n_scores, n_trees, n_leaves), for a batch of their size."""
+        memory: Growing = state.memory
+        n_trees = self.trees_in_all(state.shape)
+        shape = (splits.n_trees, splits.n_leaves, -1)
+        grad, hess = grad.reshape(shape), np.broadcast_to(hess, grad.shape).reshape(shape)
+        if self.least_weight:
+            grad, hess = pooled(grad, hess, self.least_weight)
+        leaf = self.leaf.value(grad, hess, hess_sd)
+        if self.leaf_decay:
+            assert isinstance(self.rows, Ensembles)
+            k = memory.tree % self.rows.size
+            most = self.leaf.learning_rate * self.leaf.clip * (1 - self.leaf_decay) ** k
+            leaf = np.clip(leaf, -most, most)
+        first = memory.tree - len(memory.pending)
+        size = self.batch_size(n_trees)
+        size = min(size, n_trees - first // size * size)  # the last batch may be smaller
+        return np.asarray(np.rint(np.moveaxis(leaf, 2, 0) * (SCORE_ONE / size)).astype(np.int32))
+
+    def _finish(self, state: State, value: NDArray[np.int32], splits: Splits) -> State:
+        """Count the finished trees; a complete batch joins the model."""
+        memory: Growing = state.memory
+        n_trees = self.trees_in_all(state.shape)
+        pending = (*memory.pending, (splits, value))
+        first = memory.tree - len(memory.pending)
+        done = memory.tree + splits.n_trees
+        memory = replace(memory, tree=done, splits=root(), sketched=False, pending=pending)
+        if done - first < min(self.batch_size(n_trees), n_trees - first):
+            return replace(state, memory=memory)
+        assert state.model is not None
+        model = state.model
+        for trees, values in pending:
+            model = self._joined(state, model, trees, values, first)
+            first += trees.n_trees
+        return replace(state, model=model, memory=replace(memory, pending=(), refined=0))
+
+    def _joined(
+        self, state: State, model: Model, splits: Splits, value: NDArray[np.int32], first: int
+    ) -> Model:
+        """Add trees to the model: those of one feature to its table, which says the same and is faster."""
+        if self.features.n_used(state.shape.n_features) != 1:
+            return replace(model, trees=model.trees.with_more(splits, value))
+        tables = list(model.tables)
+        for t in range(splits.n_trees):
+            (j,) = self._features(state, first + t)
+            leaf = leaf_of_bin(splits.part(t, t + 1), model.bins[j].n_bins)
+            tables[j] = tables[j] + value[:, t, leaf].T
+        return replace(model, tables=tuple(tables))
+
+
+def leaf_of_bin(splits: Splits, n_bins: int) -> NDArray[np.int64]:
+    """Return the leaf of every bin in one tree of one feature."""
+    code = np.arange(n_bins)
+    node = np.zeros(n_bins, np.int64)
+    for _ in range(splits.depth):
+        mask = splits.mask_of[0, node]
+        right = code > splits.threshold[0, node]
+        masked = mask >= 0
+        right[masked] = splits.masks[mask[masked], code[masked]] == 1
+        node = 2 * node + 1 + right
+    return np.asarray(node - splits.feature.shape[1])
+
+
+def one_hot(leaf: NDArray[np.int64], n: int) -> NDArray[np.float64]:
+    """Return (n, n_bins): 1 where a bin lies in a leaf."""
+    return (np.arange(n)[:, None] == leaf).astype(np.float64)
+
+
+def leaf_sums(
+    table: NodeHistogram, level: Level, menu: Menu, sides: NDArray[np.uint8] | None
+) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """Return the sums of both children of every node, (2 · n_nodes, n_scores), from the histogram that split it.
+
+    The children's total is the node's, which every feature's cells sum to: the mean over features carries less noise
+    than any one of them, and what it differs from the splitting feature's own total is shared by the children.
+    """
+    n_nodes = len(level.feature)
+    n_scores = table.grad.shape[2]
+    ends = np.cumsum(menu.sizes)
+    cells_of = {
+        int(j): (int(e) - menu.bins[j].n_bins, int(e))
+        for j, e in zip(menu.features, ends, strict=True)
+    }
+    out: list[NDArray[np.float64]] = []
+    for values in (table.grad, table.hess):
+        children = np.empty((n_nodes, 2, n_scores))
+        for k in range(n_nodes):
+            start, end = cells_of.get(int(level.feature[k]), (0, int(ends[0])))
+            if sides is not None:
+                position = int(np.flatnonzero(menu.features == level.feature[k])[0])
+                children[k] = values[k, 2 * position : 2 * position + 2]
+                continue
+            code = np.arange(end - start)
+            right = level.mask[k, code] == 1 if level.masked[k] else code > level.threshold[k]
+            children[k, 0] = values[k, start:end][~right].sum(0)
+            children[k, 1] = values[k, start:end][right].sum(0)
+        out.append(children.reshape(2 * n_nodes, n_scores))
+    return out[0], out[1]
+
+
+def pooled(
+    grad: NDArray[np.float64], hess: NDArray[np.float64], least: float
+) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """Replace the sums of leaves that hold too little by those of the smallest subtree around them that holds enough.
+
+    Parameters
+    ----------
+    grad, hess : (n_trees, n_leaves, n_scores) float64
+    least : float
+        Noisy Hessian, summed over scores.
+    """
+    out_g, out_h = grad.copy(), hess.copy()
+    width, n_leaves = 1, grad.shape[1]
+    while width < n_leaves:
+        lacking = out_h.sum(2) < least
+        if not lacking.any():
+            break
+        width *= 2
+        blocks = (len(grad), n_leaves // width, width, -1)
+        wide_g = np.repeat(grad.reshape(blocks).sum(2), width, axis=1)
+        wide_h = np.repeat(hess.reshape(blocks).sum(2), width, axis=1)
+        out_g[lacking], out_h[lacking] = wide_g[lacking], wide_h[lacking]
+    return out_g, out_h
+
+
+assert MAX_BINS == 256  # thresholds and masks are written for uint8 codes
