@@ -35,11 +35,10 @@ from dpgb_dask.gradients import (
 
 __all__ = [
     "FREE_HESS_SCALE", "GRAD_BITS", "GRAD_ONE", "LINKS", "LINKS_OF", "LOSSES", "RATE_SHIFT", "SOFTMAX_HESS_SCALE",
-    "TABLE_SHIFT",
-    "TABLE_SIZE", "TARGET_BITS", "AbsoluteError", "Gradient", "Huber", "LabelGradient", "LogLoss", "LogisticGradient",
-    "Loss", "Poisson", "PoissonGradient", "Quantile", "SlopeGradient", "SoftmaxGradient", "SquaredError",
-    "SquaredGradient", "clipped_probability", "default_loss", "get", "label_gradient", "logistic_gradient",
-    "poisson_gradient", "sigmoid", "softmax_gradient", "unpack",
+    "TABLE_SHIFT", "TABLE_SIZE", "TARGET_BITS", "AbsoluteError", "Gradient", "Huber", "LabelGradient", "LogLoss",
+    "LogisticGradient", "Loss", "Poisson", "PoissonGradient", "Quantile", "SlopeGradient", "SoftmaxGradient",
+    "SquaredError", "SquaredGradient", "clipped_probability", "default_loss", "get", "label_gradient",
+    "logistic_gradient", "poisson_gradient", "sigmoid", "softmax_gradient", "unpack",
 ]  # fmt: skip
 
 HALF = 0.5  # a, over the largest |g|, where nothing is free: adds an eighth to the noise of g

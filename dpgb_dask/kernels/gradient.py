@@ -494,7 +494,10 @@ def _labels(
     if not gradient.average:
         return
     if gradient.kind == "numeric":
-        out -= (label.astype(np.int64) >> 1) << 32  # target steps are 2**-16
+        half = 1 << (
+            TARGET_BITS - 1
+        )  # targets are in [-2**16, 2**16]; one beyond adds no more than the bound
+        out -= (np.clip(label.astype(np.int64), -half, half) >> 1) << 32
     else:
         own = label == k if gradient.kind == "multiclass" else label != 0
         out[own] -= GRAD_ONE << 32

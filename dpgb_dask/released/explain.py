@@ -110,7 +110,7 @@ class Contributions:
 
     def __call__(self, model: Model) -> Callable[[Codes], NDArray[np.float64]]:
         """Return a function from codes to (n_rows, n_terms) float64 contributions."""
-        trees = model.trees
+        trees, splits = model.trees, model.trees.splits
         unit = self.scale / SCORE_ONE
 
         def contributions(codes: Codes) -> NDArray[np.float64]:
@@ -119,7 +119,15 @@ class Contributions:
             if trees.n_trees:
                 forest = np.zeros(codes.shape[1], np.int32)
                 value = trees.value[self.score]
-                kernels.add_trees(codes, trees.feature, trees.threshold, value, forest)
+                kernels.add_trees(
+                    codes,
+                    splits.feature,
+                    splits.threshold,
+                    splits.mask_of,
+                    splits.masks,
+                    value,
+                    forest,
+                )
                 columns.append(forest)
             return np.stack(columns, axis=1) * unit
 

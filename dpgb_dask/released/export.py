@@ -8,13 +8,16 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from dpgb_dask.contracts.model import FeatureBins, Model, PairTable, Trees
+from dpgb_dask.contracts.model import MAX_BINS, FeatureBins, Model, PairTable, Splits, Trees
 from dpgb_dask.contracts.schema import Categorical, Schema
 from dpgb_dask.errors import SchemaError, StructureError
+from dpgb_dask.losses import LINKS_OF
 from dpgb_dask.released.report import PrivacyReport
 
 FORMAT = "dpgb_dask model"
-VERSION = 1
+VERSION = 2  # 1: no links, and trees split by thresholds alone
+LINK_BEFORE = {"binary": "clipped_logit", "multiclass": "softmax", "numeric": "identity"}
+MAX_DEPTH = 10
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -101,7 +104,8 @@ def load(path: str | Path) -> ModelFile:
         )
     try:
         schema = Schema.from_dict(data["schema"])
-        model = model_from_dict(data["model"])
+        link = LINK_BEFORE[schema.target.type] if version < 2 else data["model"]["link"]
+        model = model_from_dict(data["model"], link)
         parameters = dict(data["parameters"])
         report, estimator = data["report"], str(data["estimator"])
         _check_fit_together(schema, model)
@@ -145,10 +149,14 @@ def model_to_dict(model: Model) -> dict[str, Any]:
         }
         for p in model.pairs
     ]
+    splits = model.trees.splits
     trees = {
-        "depth": model.trees.depth,
-        "feature": _list(model.trees.feature),
-        "threshold": _list(model.trees.threshold),
+        "depth": splits.depth,
+        "feature": _list(splits.feature),
+        "threshold": _list(splits.threshold),
+        "mask_of": _list(splits.mask_of),
+        # the bins that each mask sends right
+        "masks": [np.flatnonzero(mask).tolist() for mask in splits.masks],
         "value": _list(model.trees.value),
     }
     return {
@@ -157,6 +165,7 @@ def model_to_dict(model: Model) -> dict[str, Any]:
         "tables": [_list(table) for table in model.tables],
         "pairs": pairs,
         "trees": trees,
+        "link": model.link,
     }
 
 
@@ -164,8 +173,11 @@ def _list(array: NDArray[Any] | None) -> Any:
     return None if array is None else array.tolist()
 
 
-def model_from_dict(data: dict[str, Any]) -> Model:
-    """Build a model from its JSON form; raises ValueError, KeyError or TypeError on anything malformed."""
+def model_from_dict(data: dict[str, Any], link: str) -> Model:
+    """Build a model from its JSON form; raises ValueError, KeyError or TypeError on anything malformed.
+
+    Trees without masks, as version 1 wrote them, split by thresholds alone.
+    """
     bins = []
     for item in data["bins"]:
         if "edges" in item:
@@ -187,15 +199,32 @@ def model_from_dict(data: dict[str, Any]) -> Model:
         )
         for p in data["pairs"]
     )
-    t = data["trees"]
-    nodes = (1 << int(t["depth"])) - 1
-    trees = Trees(
-        _array(t["feature"], np.uint16, 2, nodes),
-        _array(t["threshold"], np.uint8, 2, nodes),
-        _array(t["value"], np.int32, 3, nodes + 1),
-    )
     tables = tuple(_array(table, np.int32, 2) for table in data["tables"])
-    return Model(tuple(bins), _array(data["intercept"], np.int32, 1), tables, pairs, trees)
+    return Model(
+        tuple(bins),
+        _array(data["intercept"], np.int32, 1),
+        tables,
+        pairs,
+        _trees(data["trees"]),
+        str(link),
+    )
+
+
+def _trees(data: dict[str, Any]) -> Trees:
+    depth = data["depth"]
+    if isinstance(depth, bool) or not isinstance(depth, int) or not 1 <= depth <= MAX_DEPTH:
+        raise ValueError("depth out of range")
+    nodes = (1 << depth) - 1
+    feature = _array(data["feature"], np.uint16, 2, nodes)
+    threshold = _array(data["threshold"], np.uint8, 2, nodes)
+    value = _array(data["value"], np.int32, 3, nodes + 1)
+    if "masks" not in data:
+        return Trees(Splits.plain(feature, threshold), value)
+    masks = np.zeros((len(data["masks"]), MAX_BINS), np.uint8)
+    for mask, right in zip(masks, data["masks"], strict=True):
+        mask[_array(right, np.uint8, 1)] = 1
+    mask_of = _array(data["mask_of"], np.int32, 2, nodes)
+    return Trees(Splits(feature, threshold, mask_of, masks), value)
 
 
 def _array(
@@ -240,10 +269,14 @@ def _check_fit_together(schema: Schema, model: Model) -> None:
             good and int(p.map_i.max()) < p.table.shape[1] and int(p.map_j.max()) < p.table.shape[2]
         )
         good = good and len(p.table) == n_scores
-    trees = model.trees
-    good &= (
-        trees.value.shape[:2] == (n_scores, trees.n_trees) and len(trees.threshold) == trees.n_trees
-    )
-    good &= trees.n_trees == 0 or int(trees.feature.max()) < len(features)
+    trees, splits = model.trees, model.trees.splits
+    shape = (trees.n_trees, (1 << splits.depth) - 1)
+    good &= splits.threshold.shape == splits.mask_of.shape == splits.feature.shape == shape
+    good &= trees.value.shape == (n_scores, trees.n_trees, splits.n_leaves)
+    if good and trees.n_trees:
+        good &= int(splits.feature.max()) < len(features)
+        good &= int(splits.mask_of.min()) >= -1 and int(splits.mask_of.max()) < len(splits.masks)
+    good &= splits.masks.shape[1] == MAX_BINS and not np.any(splits.masks > 1)
+    good &= model.link in LINKS_OF[schema.target.type]
     if not good:
         raise ValueError("parts that do not fit together")

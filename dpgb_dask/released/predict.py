@@ -31,7 +31,7 @@ def scorer(model: Model) -> Callable[[Codes], NDArray[np.int32]]:
         kernels.pack_tables([np.ascontiguousarray(table[:, k]) for table in model.tables])
         for k in range(model.n_scores)
     ]
-    trees = model.trees
+    trees, splits = model.trees, model.trees.splits
 
     def score(codes: Codes) -> NDArray[np.int32]:
         out = np.empty((model.n_scores, codes.shape[1]), np.int32)
@@ -43,7 +43,15 @@ def scorer(model: Model) -> Callable[[Codes], NDArray[np.int32]]:
                 kernels.add_pair_table(codes[p.i], codes[p.j], p.map_i, p.map_j, table, column)
         if trees.n_trees:
             for value, column in zip(trees.value, out, strict=True):
-                kernels.add_trees(codes, trees.feature, trees.threshold, value, column)
+                kernels.add_trees(
+                    codes,
+                    splits.feature,
+                    splits.threshold,
+                    splits.mask_of,
+                    splits.masks,
+                    value,
+                    column,
+                )
         return np.ascontiguousarray(out.T)
 
     return score
