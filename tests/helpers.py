@@ -55,27 +55,80 @@ def naive_pair_sums(codes, pairs, g, h):
     return np.concatenate(parts)
 
 
-def naive_leaves(codes, feature, threshold):
+def naive_leaves(codes, feature, threshold, mask_of, masks):
     """Leaf of each row in one tree, walking down."""
     n_nodes = len(feature)
     out = []
     for row in codes.T:
         node = 0
         while node < n_nodes:
-            node = 2 * node + 1 + bool(row[feature[node]] > threshold[node])
+            code = row[feature[node]]
+            masked = mask_of[node] >= 0
+            right = masks[mask_of[node]][code] == 1 if masked else code > threshold[node]
+            node = 2 * node + 1 + bool(right)
         out.append(node - n_nodes)
     return np.array(out, np.int64)
 
 
-def naive_tree_sums(codes, feature, threshold, g, h):
+def naive_tree_sums(codes, feature, threshold, mask_of, masks, g, h):
     """(n_trees, leaves, 2) sums."""
     leaves = feature.shape[1] + 1
     return np.stack(
         [
-            naive_sums(naive_leaves(codes, f, t), g, h, leaves)
-            for f, t in zip(feature, threshold, strict=True)
+            naive_sums(naive_leaves(codes, *tree, masks), g, h, leaves)
+            for tree in zip(feature, threshold, mask_of, strict=True)
         ]
     )
+
+
+def naive_node_sums(codes, features, sizes, node, n_nodes, g, h, only=None):
+    """(n_nodes, sum of sizes, 2) sums; 0 for nodes that are not wanted."""
+    out = []
+    for k in range(n_nodes):
+        rows = np.flatnonzero(node == k) if only is None or only[k] else np.empty(0, np.int64)
+        out.append(naive_joint_sums(codes[features][:, rows], g[rows], h[rows], sizes))
+    return np.stack(out)
+
+
+def naive_siphash(key, message):
+    """SipHash-2-4 of any bytes, as its authors write it, in Python integers (Aumasson and Bernstein 2012, §2)."""
+
+    def rotate(x, b):
+        return ((x << b) | (x >> (64 - b))) & (2**64 - 1)
+
+    def rounds(v, n):
+        for _ in range(n):
+            v[0] = (v[0] + v[1]) % 2**64
+            v[2] = (v[2] + v[3]) % 2**64
+            v[1] = rotate(v[1], 13) ^ v[0]
+            v[3] = rotate(v[3], 16) ^ v[2]
+            v[0] = rotate(v[0], 32)
+            v[2] = (v[2] + v[1]) % 2**64
+            v[0] = (v[0] + v[3]) % 2**64
+            v[1] = rotate(v[1], 17) ^ v[2]
+            v[3] = rotate(v[3], 21) ^ v[0]
+            v[2] = rotate(v[2], 32)
+
+    k = [int.from_bytes(key[i : i + 8], "little") for i in (0, 8)]
+    start = b"somepseudorandomlygeneratedbytes"
+    v = [int.from_bytes(start[8 * i : 8 * i + 8], "big") ^ k[i % 2] for i in range(4)]
+    full = len(message) // 8 * 8
+    closed = message[full:].ljust(7, b"\0") + bytes([len(message) % 256])
+    for i in range(0, full + 8, 8):
+        word = int.from_bytes((message[:full] + closed)[i : i + 8], "little")
+        v[3] ^= word
+        rounds(v, 2)
+        v[0] ^= word
+    v[2] ^= 0xFF
+    rounds(v, 4)
+    return v[0] ^ v[1] ^ v[2] ^ v[3]
+
+
+def naive_draws(key, group, index):
+    """Low 32 bits of the hash of (group, row identity), row by row."""
+    head = group.to_bytes(8, "little")
+    rows = [head + int(a).to_bytes(8, "little") + int(b).to_bytes(8, "little") for a, b in index]
+    return np.array([naive_siphash(key, row) % 2**32 for row in rows], np.uint32)
 
 
 def naive_logistic(score, label, weight, table):
@@ -129,9 +182,9 @@ def naive_add_pair_table(codes_i, codes_j, map_i, map_j, table, score):
     return score + table[map_i[codes_i], map_j[codes_j]]
 
 
-def naive_add_trees(codes, feature, threshold, value, score):
+def naive_add_trees(codes, feature, threshold, mask_of, masks, value, score):
     """Scores after adding each tree's leaf value."""
     out = score.copy()
-    for f, t, v in zip(feature, threshold, value, strict=True):
-        out += v[naive_leaves(codes, f, t)]
+    for *tree, v in zip(feature, threshold, mask_of, value, strict=True):
+        out += v[naive_leaves(codes, *tree, masks)]
     return out

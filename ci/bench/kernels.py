@@ -126,6 +126,11 @@ def in_blocks(n: int) -> list[slice]:
     return [slice(lo, lo + BLOCK) for lo in range(0, n, BLOCK)]
 
 
+def no_masks(shape: tuple[int, ...]) -> tuple[np.ndarray, np.ndarray]:
+    """Return mask_of and masks of trees that split by threshold alone."""
+    return np.full(shape, -1, np.int32), np.empty((0, 256), np.uint8)
+
+
 def enter_binning(contest: Contest, x: np.ndarray, label: np.ndarray) -> None:
     """Binning, ours and xgboost's sketch and bin."""
     n = len(x)
@@ -192,9 +197,11 @@ def enter_rounds(
     top = np.array(sizes)[feature] - 2
     threshold = rng.integers(0, np.maximum(top, 1)).astype(np.uint8)
 
+    splits = feature, threshold, *no_masks(shape)
+
     def trees() -> None:
         for c, p in zip(codes, packed, strict=True):
-            route.tree_sums(c, feature, threshold, p, loss.max_abs)
+            route.tree_sums(c, *splits, p, loss.max_abs)
 
     contest.enter("tree pass", trees, n * shape[0])
     grads = [(np.ones(len(block)), np.ones(len(block))) for block in label]
@@ -289,9 +296,11 @@ def enter_prediction(
     threshold = rng.integers(0, 30, feature.shape).astype(np.uint8)
     value = rng.integers(-1000, 1000, (100, 64), np.int32)
 
+    splits = feature, threshold, *no_masks(feature.shape)
+
     def trees() -> None:
         for block in codes:
-            predict.add_trees(block, feature, threshold, value, np.zeros(block.shape[1], np.int32))
+            predict.add_trees(block, *splits, value, np.zeros(block.shape[1], np.int32))
 
     contest.enter("predict 100 trees", trees, n)
 

@@ -74,7 +74,14 @@ def warm() -> None:
     from dpgb_dask.kernels import (  # noqa: PLC0415  these modules import `kernel` from here
         bin as bins,
     )
-    from dpgb_dask.kernels import gradient, histogram, predict, route  # noqa: PLC0415
+    from dpgb_dask.kernels import (  # noqa: PLC0415
+        draw,
+        gradient,
+        histogram,
+        nodes,
+        predict,
+        route,
+    )
 
     n = 3
     edges = [
@@ -103,14 +110,29 @@ def warm() -> None:
             histogram.add_cells(np.zeros(n, dtype), weight, np.zeros(2, np.int64))
 
     codes = np.zeros((5, n), np.uint8)
-    feature = np.zeros((3, 7), np.uint16)
-    threshold = np.zeros((3, 7), np.uint8)
     half = np.zeros(2, np.uint8)
     pairs = [histogram.Pair(0, 1, half, half, 2, 2)] * 3
+    masks = np.zeros((1, 256), np.uint8)
+    node = np.zeros(n, np.uint16)
     for max_abs in (1, 1 << 30):  # packed and wide sums
         histogram.joint_sums(codes, packed[0], max_abs, (256,) * 5)
         histogram.pair_sums(codes, pairs, packed[0], max_abs)
-        route.tree_sums(codes, feature, threshold, packed[0], max_abs)
+        for n_nodes in (1, 2):
+            sizes = (2, 3, 256, 256, 256)
+            nodes.node_sums(
+                codes, np.arange(5, dtype=np.uint16), sizes, node, n_nodes, packed[0], max_abs
+            )
+    for depth in (3, route.BYTE_DEPTH + 1):
+        shape = 3, (1 << depth) - 1
+        splits = (
+            np.zeros(shape, np.uint16),
+            np.zeros(shape, np.uint8),
+            np.full(shape, -1, np.int32),
+            masks,
+        )
+        route.tree_sums(codes, *splits, packed[0], 1)
+        predict.add_trees(codes, *splits, np.zeros((3, 1 << depth), np.int32), score[0])
+        route.find_nodes(codes, splits[0][0], splits[1][0], splits[2][0], masks, node)
     predict.add_tables(codes, [np.ones(256, np.int32)] * 5, score[0])
     predict.add_pair_table(codes[0], codes[1], half, half, np.zeros((2, 2), np.int32), score[0])
-    predict.add_trees(codes, feature, threshold, np.zeros((3, 8), np.int32), score[0])
+    draw.draws(bytes(16), 0, np.zeros((n, 2), np.uint64), np.zeros(n, np.uint32))

@@ -54,8 +54,8 @@ class Groups:
 
 
 @lru_cache(maxsize=256)
-def groups_of(sizes: tuple[int, ...]) -> Groups:
-    """Group features of like size, so that many small ones go together.
+def groups_of(sizes: tuple[int, ...], most_cells: int = GROUP_CELLS) -> Groups:
+    """Group features of like size, so that many small ones go together in at most ``most_cells`` >= 256.
 
     Raises
     ------
@@ -69,7 +69,7 @@ def groups_of(sizes: tuple[int, ...]) -> Groups:
     start, cells = [0], []
     product = 1
     for position, feature in enumerate(order):
-        if product * sizes[feature] > GROUP_CELLS:
+        if product * sizes[feature] > most_cells:
             start.append(position)
             cells.append(product)
             product = 1
@@ -142,19 +142,21 @@ def make_key(
 
 
 @kernel
-def _scatter_one(key: NDArray[np.uint16], packed: NDArray[np.int64], a: NDArray[np.int64]) -> None:
+def scatter_one(key: NDArray[Any], packed: NDArray[np.int64], a: NDArray[np.int64]) -> None:
+    """Add each row to its cell."""
     for i in range(packed.shape[0]):
         a[key[i]] += packed[i]
 
 
 @kernel
-def _scatter_two(
+def scatter_two(
     key_a: NDArray[np.uint16],
     key_b: NDArray[np.uint16],
     packed: NDArray[np.int64],
     a: NDArray[np.int64],
     b: NDArray[np.int64],
 ) -> None:
+    """Add each row to its cells of two groups."""
     for i in range(packed.shape[0]):
         p = packed[i]
         a[key_a[i]] += p
@@ -180,11 +182,11 @@ def scatter_block(
         s, t, u = start[g], start[g + 1], start[g + 2]
         make_key(codes, lo, order[s:t], size[s:t], key_a)
         make_key(codes, lo, order[t:u], size[t:u], key_b)
-        _scatter_two(key_a, key_b, packed, sums[g], sums[g + 1])
+        scatter_two(key_a, key_b, packed, sums[g], sums[g + 1])
     if n_groups % 2:
         s, t = start[n_groups - 1], start[n_groups]
         make_key(codes, lo, order[s:t], size[s:t], key_a)
-        _scatter_one(key_a, packed, sums[n_groups - 1])
+        scatter_one(key_a, packed, sums[n_groups - 1])
 
 
 @kernel
@@ -202,7 +204,7 @@ def _total(a: NDArray[np.int64]) -> Any:
 
 
 @kernel
-def _unload(sums: NDArray[np.int64], side: int, out: NDArray[np.int64]) -> None:
+def unload(sums: NDArray[np.int64], side: int, out: NDArray[np.int64]) -> None:
     """Add sums to the answer and clear them; ``side`` as in `flush`."""
     for k in range(sums.shape[0]):
         v = sums[k]
@@ -216,35 +218,47 @@ def _unload(sums: NDArray[np.int64], side: int, out: NDArray[np.int64]) -> None:
 
 
 @kernel
+def flush_group(
+    joint: NDArray[np.int64],  # IN OUT (cells,), cleared
+    side: int,  # PACKED, or the column of the answer that plain sums belong to
+    size: NDArray[np.int64],  # IN (features of the group,)
+    offset: NDArray[np.int64],
+    margin: NDArray[np.int64],  # scratch (256,), zeros; left so
+    out: NDArray[np.int64],  # OUT (sum of sizes, 2), added to
+) -> None:
+    """Sum one group's cells into the bins of its features, and add them to the answer.
+
+    A bin's packed sum is over the same rows as its cells, so it is within the same bound.
+    """
+    n_left = joint.shape[0]
+    for f in range(size.shape[0] - 1, 0, -1):  # peel off the fastest feature
+        n = size[f]
+        n_left //= n
+        bins = margin[:n]
+        for k in range(n_left):
+            row = joint[k * n : (k + 1) * n]
+            _add(row, bins)
+            joint[k] = _total(row)  # k is behind or at the row just read
+        unload(bins, side, out[offset[f] : offset[f] + n])
+    unload(joint[:n_left], side, out[offset[0] : offset[0] + n_left])
+    joint[n_left:] = 0
+
+
+@kernel
 def flush(
     sums: NDArray[np.int64],  # IN OUT (n_groups, >= cells), cleared
-    side: int,  # PACKED, or the column of the answer that plain sums belong to
+    side: int,
     size: NDArray[np.int64],
     offset: NDArray[np.int64],
     start: NDArray[np.int64],
     cells: NDArray[np.int64],
     out: NDArray[np.int64],  # OUT (sum of sizes, 2), added to
 ) -> None:
-    """Sum each group's cells into the bins of its features, and add them to the answer.
-
-    A bin's packed sum is over the same rows as its cells, so it is within the same bound.
-    """
+    """Flush every group."""
     margin = np.zeros(256, np.int64)
     for g in range(cells.shape[0]):
-        n_left = cells[g]
-        joint = sums[g]
-        for f in range(start[g + 1] - 1, start[g], -1):  # peel off the fastest feature
-            n = size[f]
-            n_left //= n
-            bins = margin[:n]
-            for k in range(n_left):
-                row = joint[k * n : (k + 1) * n]
-                _add(row, bins)
-                joint[k] = _total(row)  # k is behind or at the row just read
-            _unload(bins, side, out[offset[f] : offset[f] + n])
-        f = start[g]
-        _unload(joint[:n_left], side, out[offset[f] : offset[f] + n_left])
-        joint[: cells[g]] = 0
+        s, t = start[g], start[g + 1]
+        flush_group(sums[g, : cells[g]], side, size[s:t], offset[s:t], margin, out)
 
 
 @kernel
@@ -275,14 +289,18 @@ def _joint_sums(
     flush(sums, side, size, offset, start, cells, out)
 
 
+def sides(max_abs: int) -> tuple[int, ...]:
+    """Return which columns of the answer `runs` adds up, in that order."""
+    return (PACKED,) if flush_rows(max_abs) >= PACKED_ROWS else (0, 1)
+
+
 def runs(packed: NDArray[np.int64], max_abs: int) -> list[tuple[NDArray[np.int64], int, int]]:
     """Return what to add up, as (values, rows between flushes, side).
 
     Packed values in one run; or, if weights leave a packed sum too few rows, g and h apart in plain int64.
     """
-    limit = flush_rows(max_abs)
-    if limit >= PACKED_ROWS:
-        return [(readable("packed", packed, np.int64, 1), limit, PACKED)]
+    if sides(max_abs) == (PACKED,):
+        return [(readable("packed", packed, np.int64, 1), flush_rows(max_abs), PACKED)]
     h = packed & 0xFFFFFFFF
     halves = enumerate(((packed - h) >> 32, h))
     # 2**32 rows of at most 2**31 - 1 each fit an int64

@@ -8,7 +8,13 @@ from numpy.typing import NDArray
 
 from dpgb_dask.kernels import kernel, readable, same_rows, writable
 from dpgb_dask.kernels.histogram import GROUP_CELLS, groups_of, make_key, padded
-from dpgb_dask.kernels.route import check_trees, find_leaves
+from dpgb_dask.kernels.route import (
+    ASIDE,
+    BYTE_DEPTH,
+    check_trees,
+    find_deep_leaves,
+    find_leaves,
+)
 
 BLOCK = 8192
 
@@ -243,6 +249,8 @@ def _add_trees(
     codes: NDArray[np.uint8],  # IN (n_features, n_rows)
     feature: NDArray[np.uint16],  # IN (n_trees, nodes)
     threshold: NDArray[np.uint8],  # IN (n_trees, nodes)
+    mask_of: NDArray[np.int32],  # IN (n_trees, nodes)
+    masks: NDArray[np.uint8],  # IN (n_masks, 256)
     value: NDArray[np.int32],  # IN (n_trees, leaves)
     together: int,  # trees per group
     score: NDArray[np.int32],  # OUT (n_rows,), added to
@@ -251,7 +259,7 @@ def _add_trees(
     n = score.shape[0]
     n_trees, leaves = value.shape
     part = np.empty((together, BLOCK), np.uint8)
-    buffer = np.empty((leaves // 4 + 1, BLOCK), np.uint8)
+    buffer = np.empty((leaves // 4 + 1 + ASIDE, BLOCK), np.uint8)
     keys = np.empty(BLOCK, np.uint16)
     table = np.empty(leaves**together, np.int32)
     order = np.arange(together)
@@ -264,15 +272,40 @@ def _add_trees(
             key = keys[: hi - lo]
             for t in range(first, last):
                 leaf = part[t - first, : hi - lo]
-                find_leaves(codes, lo, feature[t], threshold[t], buffer, leaf)
+                find_leaves(codes, lo, feature[t], threshold[t], mask_of[t], masks, buffer, leaf)
             make_key(part, 0, order[: last - first], size, key)
             _gather_one(key, table, score[lo:hi])
+
+
+@kernel
+def _add_deep_trees(
+    codes: NDArray[np.uint8],  # IN (n_features, n_rows)
+    feature: NDArray[np.uint16],  # IN (n_trees, nodes)
+    threshold: NDArray[np.uint8],  # IN (n_trees, nodes)
+    mask_of: NDArray[np.int32],  # IN (n_trees, nodes)
+    masks: NDArray[np.uint8],  # IN (n_masks, 256)
+    value: NDArray[np.int32],  # IN (n_trees, leaves)
+    score: NDArray[np.int32],  # OUT (n_rows,), added to
+) -> None:
+    """Find the leaves and add their values, block by block and tree by tree."""
+    n = score.shape[0]
+    n_trees, leaves = value.shape
+    buffer = np.empty((leaves // 4 + 2 + ASIDE, BLOCK), np.uint8)
+    keys = np.empty(BLOCK, np.uint16)
+    for lo in range(0, n, BLOCK):
+        hi = min(n, lo + BLOCK)
+        leaf = keys[: hi - lo]
+        for t in range(n_trees):
+            find_deep_leaves(codes, lo, feature[t], threshold[t], mask_of[t], masks, buffer, leaf)
+            _gather_one(leaf, value[t], score[lo:hi])
 
 
 def add_trees(
     codes: NDArray[np.uint8],
     feature: NDArray[np.uint16],
     threshold: NDArray[np.uint8],
+    mask_of: NDArray[np.int32],
+    masks: NDArray[np.uint8],
     value: NDArray[np.int32],
     score: NDArray[np.int32],
 ) -> None:
@@ -283,7 +316,10 @@ def add_trees(
     codes : (n_features, n_rows) uint8
     feature : (n_trees, 2**depth - 1) uint16
     threshold : (n_trees, 2**depth - 1) uint8
-        Heap order; ``code > threshold`` goes right. Depth 1 to 8.
+        Heap order; ``code > threshold`` goes right. Depth 0 to 10.
+    mask_of : (n_trees, 2**depth - 1) int32
+        Row of ``masks`` of a node that sends a code right where ``masks[row, code]`` is 1; else negative.
+    masks : (n_masks, 256) uint8
     value : (n_trees, 2**depth) int32, score steps
     score : (n_rows,) int32, score steps
         Added to in place, modulo 2³².
@@ -291,7 +327,7 @@ def add_trees(
     Raises
     ------
     ValueError
-        If a dtype, layout, shape or feature is wrong; never because of a row.
+        If a dtype, layout, shape, feature or mask is wrong; never because of a row.
 
     Privacy
     -------
@@ -299,11 +335,15 @@ def add_trees(
     """
     same_rows(codes=codes, score=score)
     codes = readable("codes", codes, np.uint8, 2)
-    feature, threshold = check_trees(codes, feature, threshold)
+    trees = check_trees(codes, feature, threshold, mask_of, masks)
     value = readable("value", value, np.int32, 2)
     writable("score", score, np.int32, 1)
-    if value.shape != (feature.shape[0], feature.shape[1] + 1):
+    n_trees, leaves = value.shape
+    if (n_trees, leaves - 1) != feature.shape:
         raise ValueError("value must hold one entry per leaf: (n_trees, 2**depth).")
-    depth = feature.shape[1].bit_length()
-    together = max(1, (GROUP_CELLS.bit_length() - 1) // depth)
-    _add_trees(codes, feature, threshold, value, together, score)
+    if 1 < leaves <= 1 << BYTE_DEPTH:
+        depth = leaves.bit_length() - 1
+        together = max(1, (GROUP_CELLS.bit_length() - 1) // depth)
+        _add_trees(codes, *trees, value, together, score)
+    else:
+        _add_deep_trees(codes, *trees, value, score)

@@ -1,19 +1,26 @@
-"""Rows to leaves, for complete trees, and the gradient sums of all leaves of several trees."""
+"""Rows to leaves, for complete trees, and the gradient sums of all leaves of several trees.
+
+A node sends a code right if ``code > threshold``, or, if it has a mask, where the mask is 1.
+"""
 
 import numpy as np
 from numpy.typing import NDArray
 
-from dpgb_dask.kernels import kernel, readable, same_rows
+from dpgb_dask.kernels import kernel, readable, same_rows, writable
 from dpgb_dask.kernels.histogram import (
     GROUP_CELLS,
     flush,
     groups_of,
     runs,
     scatter_block,
+    scatter_one,
+    unload,
 )
 
 BLOCK = 8192  # rows per inner loop: 2^(depth - 2) leaf buffers of it stay in L2
-MAX_DEPTH = 8  # leaf numbers are uint8
+MAX_DEPTH = 10
+BYTE_DEPTH = 8  # up to this depth leaf numbers are uint8
+ASIDE = 3  # rows of the scratch buffer that hold the sides of masked nodes
 
 
 @kernel
@@ -52,12 +59,37 @@ def _choose(
 
 
 @kernel
+def _look_up_side(c: NDArray[np.uint8], mask: NDArray[np.uint8], side: NDArray[np.uint8]) -> None:
+    for i in range(side.shape[0]):
+        side[i] = mask[c[i]]
+
+
+@kernel
+def _column(
+    codes: NDArray[np.uint8],  # IN (n_features, n_rows)
+    lo: int,
+    feature: int,
+    mask_of: int,
+    masks: NDArray[np.uint8],
+    side: NDArray[np.uint8],  # scratch (rows,)
+) -> NDArray[np.uint8]:
+    """Return what a node compares with its threshold: the codes, or, if it has a mask, 0 (left) and 1 (right)."""
+    c = codes[feature, lo : lo + side.shape[0]]
+    if mask_of < 0:
+        return c
+    _look_up_side(c, masks[mask_of], side)
+    return side
+
+
+@kernel
 def find_leaves(
     codes: NDArray[np.uint8],  # IN (n_features, n_rows)
     lo: int,
     feature: NDArray[np.uint16],  # IN (nodes,), heap order
-    threshold: NDArray[np.uint8],  # IN (nodes,)
-    buffer: NDArray[np.uint8],  # scratch (>= nodes // 4 + 1, >= rows)
+    threshold: NDArray[np.uint8],  # IN (nodes,); 0 where there is a mask
+    mask_of: NDArray[np.int32],  # IN (nodes,)
+    masks: NDArray[np.uint8],  # IN (n_masks, 256)
+    buffer: NDArray[np.uint8],  # scratch (>= nodes // 4 + 1 + ASIDE, >= rows)
     leaf: NDArray[np.uint8],  # OUT (rows from lo on,)
 ) -> None:
     """Find the leaf of each row of one tree, from the lowest nodes up: every row compares at every node.
@@ -65,10 +97,11 @@ def find_leaves(
     With 64 rows per instruction that is faster than walking down. ``leaf`` is the buffer of the leftmost subtree.
     """
     n = leaf.shape[0]
-    hi = lo + n
     nodes = feature.shape[0]
+    last = buffer.shape[0] - ASIDE
+    x, y, z = buffer[last, :n], buffer[last + 1, :n], buffer[last + 2, :n]
     if nodes == 1:
-        _stump(codes[feature[0], lo:hi], threshold[0], leaf)
+        _stump(_column(codes, lo, feature[0], mask_of[0], masks, x), threshold[0], leaf)
         return
     n_forks = (nodes + 1) // 4
     for k in range(n_forks):
@@ -76,11 +109,11 @@ def find_leaves(
         a, b = 2 * p + 1, 2 * p + 2
         part = leaf if k == 0 else buffer[k, :n]
         _fork(
-            codes[feature[p], lo:hi],
+            _column(codes, lo, feature[p], mask_of[p], masks, x),
             threshold[p],
-            codes[feature[a], lo:hi],
+            _column(codes, lo, feature[a], mask_of[a], masks, y),
             threshold[a],
-            codes[feature[b], lo:hi],
+            _column(codes, lo, feature[b], mask_of[b], masks, z),
             threshold[b],
             np.uint8(4 * k),
             part,
@@ -92,8 +125,61 @@ def find_leaves(
         for k in range(width):
             p = width - 1 + k
             left = leaf if k == 0 else buffer[2 * k * step, :n]
-            _choose(codes[feature[p], lo:hi], threshold[p], buffer[(2 * k + 1) * step, :n], left)
+            column = _column(codes, lo, feature[p], mask_of[p], masks, x)
+            _choose(column, threshold[p], buffer[(2 * k + 1) * step, :n], left)
         step *= 2
+
+
+@kernel
+def _descend(
+    codes: NDArray[np.uint8],  # IN (n_features, rows of the block)
+    feature: NDArray[np.uint16],  # IN (nodes of one level,)
+    threshold: NDArray[np.uint8],
+    mask_of: NDArray[np.int32],
+    masks: NDArray[np.uint8],
+    node: NDArray[np.uint16],  # IN OUT (rows of the block,), position in the level
+) -> None:
+    """Walk one level down, row by row: for the many nodes of deep levels."""
+    for i in range(node.shape[0]):
+        k = node[i]
+        c = codes[feature[k], i]
+        q = mask_of[k]
+        right = masks[q, c] if q >= 0 else np.uint8(c > threshold[k])
+        node[i] = 2 * k + right
+
+
+@kernel
+def _widen(a: NDArray[np.uint8], out: NDArray[np.uint16]) -> None:
+    for i in range(out.shape[0]):
+        out[i] = a[i]
+
+
+@kernel
+def find_deep_leaves(
+    codes: NDArray[np.uint8],  # IN (n_features, n_rows)
+    lo: int,
+    feature: NDArray[np.uint16],  # IN (nodes,), heap order, any depth
+    threshold: NDArray[np.uint8],  # IN (nodes,)
+    mask_of: NDArray[np.int32],  # IN (nodes,)
+    masks: NDArray[np.uint8],  # IN (n_masks, 256)
+    buffer: NDArray[np.uint8],  # scratch (>= 1 + rows that find_leaves asks for, >= rows)
+    leaf: NDArray[np.uint16],  # OUT (rows from lo on,)
+) -> None:
+    """Find leaves of more than 8 bits: the top of the tree from below, the levels under it by walking down."""
+    n = leaf.shape[0]
+    nodes = feature.shape[0]
+    top = min(nodes, (1 << BYTE_DEPTH) - 1)  # heap order: the first nodes are the top of the tree
+    if top == 0:
+        leaf[:] = 0
+        return
+    byte = buffer[0, :n]
+    find_leaves(codes, lo, feature[:top], threshold[:top], mask_of[:top], masks, buffer[1:], byte)
+    _widen(byte, leaf)
+    block = codes[:, lo : lo + n]
+    while top < nodes:
+        level = slice(top, 2 * top + 1)
+        _descend(block, feature[level], threshold[level], mask_of[level], masks, leaf)
+        top = 2 * top + 1
 
 
 @kernel
@@ -101,6 +187,8 @@ def _tree_sums(
     codes: NDArray[np.uint8],  # IN (n_features, n_rows)
     feature: NDArray[np.uint16],  # IN (n_trees, nodes)
     threshold: NDArray[np.uint8],  # IN (n_trees, nodes)
+    mask_of: NDArray[np.int32],  # IN (n_trees, nodes)
+    masks: NDArray[np.uint8],  # IN (n_masks, 256)
     values: NDArray[np.int64],  # IN (n_rows,)
     limit: int,  # rows between flushes
     side: int,
@@ -116,7 +204,7 @@ def _tree_sums(
     n_trees, nodes = feature.shape
     step = min(BLOCK, limit)
     leaves = np.empty((n_trees, step), np.uint8)
-    buffer = np.empty((nodes // 4 + 1, step), np.uint8)
+    buffer = np.empty((nodes // 4 + 1 + ASIDE, step), np.uint8)
     keys = np.empty((2, step), np.uint16)
     sums = np.zeros((cells.shape[0], GROUP_CELLS), np.int64)
     rows = 0
@@ -126,16 +214,61 @@ def _tree_sums(
             flush(sums, side, size, offset, start, cells, out)
             rows = 0
         for t in range(n_trees):
-            find_leaves(codes, lo, feature[t], threshold[t], buffer, leaves[t, : hi - lo])
+            leaf = leaves[t, : hi - lo]
+            find_leaves(codes, lo, feature[t], threshold[t], mask_of[t], masks, buffer, leaf)
         scatter_block(leaves, 0, values[lo:hi], order, size, start, keys, sums)
         rows += hi - lo
     flush(sums, side, size, offset, start, cells, out)
 
 
+@kernel
+def _deep_tree_sums(
+    codes: NDArray[np.uint8],  # IN (n_features, n_rows)
+    feature: NDArray[np.uint16],  # IN (n_trees, nodes)
+    threshold: NDArray[np.uint8],  # IN (n_trees, nodes)
+    mask_of: NDArray[np.int32],  # IN (n_trees, nodes)
+    masks: NDArray[np.uint8],  # IN (n_masks, 256)
+    values: NDArray[np.int64],  # IN (n_rows,)
+    limit: int,  # rows between flushes
+    side: int,
+    out: NDArray[np.int64],  # OUT (n_trees, leaves, 2), added to
+) -> None:
+    """Find the leaves of a block and sum, tree by tree."""
+    n = values.shape[0]
+    n_trees, nodes = feature.shape
+    step = min(BLOCK, limit)
+    leaves = np.empty(step, np.uint16)
+    buffer = np.empty((nodes // 4 + 2 + ASIDE, step), np.uint8)
+    sums = np.zeros((n_trees, nodes + 1), np.int64)
+    rows = 0
+    for lo in range(0, n, step):
+        hi = min(n, lo + step)
+        if rows + hi - lo > limit:
+            for t in range(n_trees):
+                unload(sums[t], side, out[t])
+            rows = 0
+        leaf = leaves[: hi - lo]
+        for t in range(n_trees):
+            find_deep_leaves(codes, lo, feature[t], threshold[t], mask_of[t], masks, buffer, leaf)
+            scatter_one(leaf, values[lo:hi], sums[t])
+        rows += hi - lo
+    for t in range(n_trees):
+        unload(sums[t], side, out[t])
+
+
 def check_trees(
-    codes: NDArray[np.uint8], feature: NDArray[np.uint16], threshold: NDArray[np.uint8]
-) -> tuple[NDArray[np.uint16], NDArray[np.uint8]]:
-    """Check that trees are complete, at most `MAX_DEPTH` deep and name features that exist.
+    codes: NDArray[np.uint8],
+    feature: NDArray[np.uint16],
+    threshold: NDArray[np.uint8],
+    mask_of: NDArray[np.int32],
+    masks: NDArray[np.uint8],
+) -> tuple[NDArray[np.uint16], NDArray[np.uint8], NDArray[np.int32], NDArray[np.uint8]]:
+    """Check that trees are complete, at most `MAX_DEPTH` deep, and name features and masks that exist.
+
+    Returns
+    -------
+    feature, threshold, mask_of, masks
+        Read-only; the threshold of a node with a mask is 0, by which kernels tell its two sides apart.
 
     Raises
     ------
@@ -144,24 +277,87 @@ def check_trees(
     """
     feature = readable("feature", feature, np.uint16, 2)
     threshold = readable("threshold", threshold, np.uint8, 2)
+    mask_of = readable("mask_of", mask_of, np.int32, 2)
+    masks = readable("masks", masks, np.uint8, 2)
     leaves = feature.shape[1] + 1
     if (
-        feature.shape != threshold.shape
+        not feature.shape == threshold.shape == mask_of.shape
         or leaves & (leaves - 1)
-        or not 2 <= leaves <= 1 << MAX_DEPTH
+        or leaves > 1 << MAX_DEPTH
     ):
         raise ValueError(
-            f"feature and threshold must both be (n_trees, 2**depth - 1) with depth in [1, {MAX_DEPTH}]."
+            "feature, threshold and mask_of must all be (n_trees, 2**depth - 1) with depth in "
+            f"[0, {MAX_DEPTH}]."
         )
     if feature.size and feature.max() >= len(codes):
         raise ValueError("A tree names a feature that codes does not have.")
-    return feature, threshold
+    masked = mask_of >= 0
+    if masked.any():
+        if masks.shape[1] != 256 or mask_of.max() >= len(masks) or masks.max() > 1:
+            raise ValueError(
+                "A tree names a mask that is not a row of masks: (n_masks, 256), 0 or 1."
+            )
+        threshold = readable("threshold", np.where(masked, np.uint8(0), threshold), np.uint8, 2)
+    return feature, threshold, mask_of, masks
+
+
+def find_nodes(
+    codes: NDArray[np.uint8],
+    feature: NDArray[np.uint16],
+    threshold: NDArray[np.uint8],
+    mask_of: NDArray[np.int32],
+    masks: NDArray[np.uint8],
+    out: NDArray[np.uint16],
+) -> None:
+    """Find each row's leaf in one complete tree: its node in the next level.
+
+    Parameters
+    ----------
+    codes : (n_features, n_rows) uint8
+    feature, threshold, mask_of : (2**depth - 1,) uint16, uint8, int32
+        Heap order, depth 0 to 10; see `tree_sums`.
+    masks : (n_masks, 256) uint8
+    out : (n_rows,) uint16
+        Written: the leaf, counted from the left.
+
+    Raises
+    ------
+    ValueError
+        If a dtype, layout, shape, feature or mask is wrong; never because of a row.
+
+    Privacy
+    -------
+    Private side: nothing leaves.
+    """
+    same_rows(codes=codes, out=out)
+    codes = readable("codes", codes, np.uint8, 2)
+    writable("out", out, np.uint16, 1)
+    f, t, q, masks = check_trees(codes, feature[None], threshold[None], mask_of[None], masks)
+    _find_nodes(codes, f[0], t[0], q[0], masks, out)
+
+
+@kernel
+def _find_nodes(
+    codes: NDArray[np.uint8],  # IN (n_features, n_rows)
+    feature: NDArray[np.uint16],  # IN (nodes,)
+    threshold: NDArray[np.uint8],  # IN (nodes,)
+    mask_of: NDArray[np.int32],  # IN (nodes,)
+    masks: NDArray[np.uint8],  # IN (n_masks, 256)
+    out: NDArray[np.uint16],  # OUT (n_rows,)
+) -> None:
+    n = out.shape[0]
+    buffer = np.empty((feature.shape[0] // 4 + 2 + ASIDE, min(n, BLOCK)), np.uint8)
+    for lo in range(0, n, BLOCK):
+        part = out[lo : min(n, lo + BLOCK)]
+        find_deep_leaves(codes, lo, feature, threshold, mask_of, masks, buffer, part)
 
 
 def tree_sums(
     codes: NDArray[np.uint8],
     feature: NDArray[np.uint16],
     threshold: NDArray[np.uint8],
+    mask_of: NDArray[np.int32],
+    masks: NDArray[np.uint8],
     packed: NDArray[np.int64],
     max_abs: int,
 ) -> NDArray[np.int64]:
@@ -172,7 +368,10 @@ def tree_sums(
     codes : (n_features, n_rows) uint8
     feature : (n_trees, 2**depth - 1) uint16
     threshold : (n_trees, 2**depth - 1) uint8
-        Heap order; ``code > threshold`` goes right. Depth 1 to 8.
+        Heap order; ``code > threshold`` goes right. Depth 0 to 10.
+    mask_of : (n_trees, 2**depth - 1) int32
+        Row of ``masks`` of a node that sends a code right where ``masks[row, code]`` is 1; else negative.
+    masks : (n_masks, 256) uint8
     packed : (n_rows,) int64
         ``(g << 32) + h`` in steps, weights included, h >= 0.
     max_abs : int
@@ -186,7 +385,7 @@ def tree_sums(
     Raises
     ------
     ValueError
-        If a dtype, layout, shape or feature is wrong or max_abs is not in [1, 2³¹ - 1]; never because of a row.
+        If a dtype, layout, shape, feature or mask is wrong or max_abs is not in [1, 2³¹ - 1]; never because of a row.
 
     Privacy
     -------
@@ -196,13 +395,27 @@ def tree_sums(
     same_rows(codes=codes, packed=packed)
     parts = runs(packed, max_abs)
     codes = readable("codes", codes, np.uint8, 2)
-    feature, threshold = check_trees(codes, feature, threshold)
+    trees = check_trees(codes, feature, threshold, mask_of, masks)
     n_trees, leaves = feature.shape[0], feature.shape[1] + 1
-    out = np.zeros((n_trees * leaves, 2), np.int64)
-    g = groups_of((leaves,) * n_trees)
-    for values, limit, side in parts:
-        _tree_sums(
-            codes, feature, threshold, values, limit, side,
-            g.order, g.size, g.offset, g.start, g.cells, out,
-        )  # fmt: skip
-    return out.reshape(n_trees, leaves, 2)
+    out = np.zeros((n_trees, leaves, 2), np.int64)
+    if 1 < leaves <= 1 << BYTE_DEPTH:
+        flat = out.reshape(-1, 2)
+        g = groups_of((leaves,) * n_trees)
+        for values, limit, side in parts:
+            _tree_sums(
+                codes,
+                *trees,
+                values,
+                limit,
+                side,
+                g.order,
+                g.size,
+                g.offset,
+                g.start,
+                g.cells,
+                flat,
+            )
+    else:
+        for values, limit, side in parts:
+            _deep_tree_sums(codes, *trees, values, limit, side, out)
+    return out

@@ -3,27 +3,57 @@ import numpy as np
 import pytest
 
 from dpgb_dask import kernels
-from dpgb_dask.kernels import histogram, predict, route
+from dpgb_dask.kernels import draw, histogram, nodes, predict, route
 
 pytestmark = pytest.mark.skipif(numba.config.DISABLE_JIT, reason="looks at compiled versions")
 
 
 def test_warm_leaves_nothing_to_compile_for_read_only_blocks():
     kernels.warm()
-    compiled = [histogram._joint_sums, route._tree_sums, predict._add_tables]
+    compiled = [
+        histogram._joint_sums,
+        route._tree_sums,
+        route._find_nodes,
+        nodes._add_rows,
+        nodes._flush_all,
+        predict._add_tables,
+        predict._add_trees,
+        predict._add_deep_trees,
+        draw._draws,
+    ]
     versions = [len(function.signatures) for function in compiled]
     codes = np.zeros((2, 5), np.uint8)
     packed = np.ones(5, np.int64)
-    trees = np.zeros((1, 1), np.uint16), np.zeros((1, 1), np.uint8)
-    for array in (codes, packed, *trees):
+    node = np.zeros(5, np.uint16)
+    index = np.zeros((5, 2), np.uint64)
+    no_mask = np.full((1, 1), -1, np.int32), np.zeros((0, 256), np.uint8)
+    trees = np.zeros((1, 1), np.uint16), np.zeros((1, 1), np.uint8), *no_mask
+    deep = *(np.repeat(part, 511, axis=1) for part in trees[:3]), trees[3]
+    features = np.zeros(1, np.uint16)
+    for array in (codes, packed, node, index, features, *trees, *deep):
         array.flags.writeable = False
     assert histogram.joint_sums(codes, packed, 1, (2, 2)).tolist() == [[0, 5], [0, 0]] * 2
     assert route.tree_sums(codes, *trees, packed, 1).tolist() == [[[0, 5], [0, 0]]]
-    predict.add_tables(codes, [np.ones(2, np.int32), None], np.zeros(5, np.int32))
+    for n_nodes in (1, 3):
+        got = nodes.node_sums(codes, features, (2,), node, n_nodes, packed, 1)
+        assert got[0].tolist() == [[0, 5], [0, 0]]
+    route.find_nodes(codes, *(part[0] for part in deep[:3]), deep[3], np.empty(5, np.uint16))
+    score = np.zeros(5, np.int32)
+    predict.add_tables(codes, [np.ones(2, np.int32), None], score)
+    predict.add_trees(codes, *trees, np.ones((1, 2), np.int32), score)
+    predict.add_trees(codes, *deep, np.ones((1, 512), np.int32), score)
+    assert score.tolist() == [3] * 5
+    draw.draws(bytes(16), 0, index, np.empty(5, np.uint32))
     assert [len(function.signatures) for function in compiled] == versions
 
 
 def test_kernels_release_the_gil_and_are_cached():
-    for function in (histogram._joint_sums, route._tree_sums, predict._add_trees):
+    for function in (
+        histogram._joint_sums,
+        route._tree_sums,
+        nodes._add_rows,
+        predict._add_trees,
+        draw._draws,
+    ):
         assert function.targetoptions["nogil"]
         assert function.stats is not None

@@ -53,32 +53,40 @@ def test_add_pair_table_adds_one_cell(shape):
     np.testing.assert_array_equal(score, want)
 
 
-@pytest.mark.parametrize("depth", range(1, 9))
-@pytest.mark.parametrize("n_trees", [0, 1, 7, 12])
-def test_add_trees_adds_one_leaf_per_tree(n_trees, depth):
+def forest(n_trees, depth, n_features, masked):
+    """Random trees in which a share of the nodes has a mask."""
+    rng = np.random.default_rng(depth)
+    shape = (n_trees, (1 << depth) - 1)
+    feature = rng.integers(0, n_features, shape, np.uint16)
+    threshold = rng.integers(0, 256, shape, np.uint8)
+    masks = rng.integers(0, 2, (7, 256), np.uint8)
+    mask_of = np.where(rng.random(shape) < masked, rng.integers(0, 7, shape), -1).astype(np.int32)
+    value = rng.integers(-1000, 1000, (n_trees, 1 << depth), np.int32)
+    return feature, threshold, mask_of, masks, value
+
+
+@pytest.mark.parametrize("masked", [0.0, 0.5])
+@pytest.mark.parametrize("depth", range(11))
+@pytest.mark.parametrize("n_trees", [0, 1, 7])
+def test_add_trees_adds_one_leaf_per_tree(n_trees, depth, masked):
     rng = np.random.default_rng(depth)
     codes = rng.integers(0, 256, (5, 300), np.uint8)
-    feature = rng.integers(0, 5, (n_trees, 2**depth - 1), np.uint16)
-    threshold = rng.integers(0, 256, feature.shape, np.uint8)
-    value = rng.integers(-1000, 1000, (n_trees, 2**depth), np.int32)
+    trees = forest(n_trees, depth, 5, masked)
     score = rng.integers(-100, 100, 300, np.int32)
     got = score.copy()
-    predict.add_trees(codes, feature, threshold, value, got)
-    np.testing.assert_array_equal(got, naive_add_trees(codes, feature, threshold, value, score))
+    predict.add_trees(codes, *trees, got)
+    np.testing.assert_array_equal(got, naive_add_trees(codes, *trees, score))
 
 
-def test_add_trees_over_several_blocks():
+@pytest.mark.parametrize("depth", [3, 9])
+def test_add_trees_over_several_blocks(depth):
     rng = np.random.default_rng(0)
     n = predict.BLOCK + 9
     codes = rng.integers(0, 256, (5, n), np.uint8)
-    feature = rng.integers(0, 5, (3, 7), np.uint16)
-    threshold = rng.integers(0, 256, feature.shape, np.uint8)
-    value = rng.integers(-1000, 1000, (3, 8), np.int32)
+    trees = forest(3, depth, 5, 0.2)
     got = np.zeros(n, np.int32)
-    predict.add_trees(codes, feature, threshold, value, got)
-    np.testing.assert_array_equal(
-        got, naive_add_trees(codes, feature, threshold, value, np.zeros(n, np.int32))
-    )
+    predict.add_trees(codes, *trees, got)
+    np.testing.assert_array_equal(got, naive_add_trees(codes, *trees, np.zeros(n, np.int32)))
 
 
 def test_tables_name_what_does_not_fit():
@@ -92,6 +100,6 @@ def test_tables_name_what_does_not_fit():
     maps = np.array([0, 1], np.uint8)
     with pytest.raises(ValueError, match="outside the table"):
         predict.add_pair_table(codes[0], codes[1], maps, maps, np.zeros((1, 2), np.int32), score)
-    trees = np.zeros((1, 3), np.uint16), np.zeros((1, 3), np.uint8), np.zeros((1, 3), np.int32)
+    *trees, value = forest(1, 2, 5, 0.0)
     with pytest.raises(ValueError, match="one entry per leaf"):
-        predict.add_trees(codes, *trees, score)
+        predict.add_trees(codes, *trees, value[:, :3].copy(), score)

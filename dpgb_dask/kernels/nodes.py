@@ -1,0 +1,452 @@
+"""Sums per node, feature and bin: the level pass of trees that grow greedily.
+
+As in `histogram`, sums are packed and features of few bins share one accumulator, here one per node ("slot"). What is
+new is the flush: a packed sum of a node holds at most the rows of that node, so each slot has its own row counter and
+is unpacked alone. However many nodes there are, a cell is unpacked once in (2³¹ - 1) // max_abs rows of its node.
+"""
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dpgb_dask.kernels import kernel, readable, same_rows
+from dpgb_dask.kernels.histogram import (
+    GROUP_CELLS,
+    flush_group,
+    groups_of,
+    make_key,
+    runs,
+    scatter_one,
+    scatter_two,
+    sides,
+)
+
+BLOCK = (
+    1 << 15
+)  # rows per inner loop: large, since each feature's sums of all nodes are loaded once per block
+MAX_NODES = 1 << 10
+PASS_CELLS = 1 << 15  # cells of a group over all slots: 256 KB, which stays in L2
+
+
+@kernel
+def _scatter_four(
+    key_a: NDArray[Any],
+    key_b: NDArray[Any],
+    key_c: NDArray[Any],
+    key_d: NDArray[Any],
+    values: NDArray[np.int64],
+    a: NDArray[np.int64],
+    b: NDArray[np.int64],
+    c: NDArray[np.int64],
+    d: NDArray[np.int64],
+) -> None:
+    for i in range(values.shape[0]):
+        v = values[i]
+        a[key_a[i]] += v
+        b[key_b[i]] += v
+        c[key_c[i]] += v
+        d[key_d[i]] += v
+
+
+@kernel
+def _scatter_picked_one(
+    key: NDArray[Any],  # IN (rows of the block,)
+    n_cells: np.uint64,
+    pick: NDArray[np.uint16],  # IN (n,)
+    slot: NDArray[np.uint16],  # IN (n,)
+    values: NDArray[np.int64],  # IN (n,)
+    a: NDArray[np.int64],  # OUT (n_slots * n_cells,), added to
+) -> None:
+    for i in range(values.shape[0]):
+        a[slot[i] * n_cells + key[pick[i]]] += values[i]
+
+
+@kernel
+def _scatter_picked_two(
+    key_a: NDArray[Any],
+    key_b: NDArray[Any],
+    n_a: np.uint64,
+    n_b: np.uint64,
+    pick: NDArray[np.uint16],
+    slot: NDArray[np.uint16],
+    values: NDArray[np.int64],
+    a: NDArray[np.int64],
+    b: NDArray[np.int64],
+) -> None:
+    for i in range(values.shape[0]):
+        row, s, v = pick[i], slot[i], values[i]
+        ka, kb = s * n_a + key_a[row], s * n_b + key_b[row]
+        a[ka] += v
+        b[kb] += v
+
+
+@kernel
+def _pick(
+    node: NDArray[np.uint16],  # IN (rows of the block,)
+    values: NDArray[np.int64],  # IN (rows of the block,)
+    slot_of: NDArray[np.uint16],  # IN (n_nodes,); n_slots: skip the node
+    n_slots: int,
+    pick: NDArray[np.uint16],  # OUT (>= rows,)
+    slot: NDArray[np.uint16],  # OUT (>= rows,)
+    picked: NDArray[np.int64],  # OUT (>= rows,)
+    count: NDArray[np.int64],  # OUT (n_slots + 1,)
+) -> int:
+    """Move the rows of wanted nodes to the front, without a branch; return and count them."""
+    top = slot_of.shape[0] - 1
+    count[:] = 0
+    k = 0
+    for i in range(node.shape[0]):
+        s = slot_of[min(node[i], top)]
+        pick[k] = i
+        slot[k] = s
+        picked[k] = values[i]
+        count[s] += 1
+        k += s < n_slots
+    return k
+
+
+@kernel
+def _most(c: NDArray[np.uint8]) -> int:
+    most = np.uint8(0)
+    for i in range(c.shape[0]):
+        most = max(most, c[i])
+    return int(most)
+
+
+@kernel
+def _flush_slot(
+    slot: int,
+    side: int,
+    size: NDArray[np.int64],
+    offset: NDArray[np.int64],
+    start: NDArray[np.int64],
+    cells: NDArray[np.int64],
+    n_slots: int,
+    sums: NDArray[np.int64],  # IN OUT (n_slots * all cells,)
+    margin: NDArray[np.int64],
+    out: NDArray[np.int64],  # OUT (sum of sizes, 2), added to
+) -> None:
+    first = 0
+    for g in range(cells.shape[0]):
+        s, t, n = start[g], start[g + 1], cells[g]
+        joint = sums[first + slot * n : first + (slot + 1) * n]
+        flush_group(joint, side, size[s:t], offset[s:t], margin, out)
+        first += n_slots * n
+
+
+@kernel
+def _bounded(
+    codes: NDArray[np.uint8],  # IN (rows of the block,)
+    size: int,
+    spare: NDArray[np.uint8],  # scratch (>= rows,)
+) -> NDArray[np.uint8]:
+    """Return the codes, or, if one is beyond its feature, a copy in which it counts in the last bin."""
+    if size == 256 or _most(codes) < size:
+        return codes
+    top = size - 1
+    safe = spare[: codes.shape[0]]
+    for i in range(safe.shape[0]):
+        safe[i] = min(codes[i], top)
+    return safe
+
+
+@kernel
+def _add_block(
+    codes: NDArray[np.uint8],  # IN (n_features, n_rows)
+    lo: int,
+    column: NDArray[np.int64],  # IN (k,), features group after group
+    values: NDArray[np.int64],  # IN (n,), of the rows of the block that count
+    pick: NDArray[np.uint16],  # IN (n,), their position in the block
+    slot: NDArray[np.uint16],  # IN (n,)
+    n_slots: int,
+    n_rows: int,  # of the block
+    size: NDArray[np.int64],
+    start: NDArray[np.int64],
+    cells: NDArray[np.int64],
+    keys: NDArray[np.uint16],  # scratch (2, >= rows)
+    spare: NDArray[np.uint8],  # scratch (4, >= rows)
+    sums: NDArray[np.int64],  # OUT (n_slots * all cells,), added to
+) -> None:
+    """Add the rows of a block to the sums, some groups per loop so that they share the loads of a row."""
+    hi = lo + n_rows
+    n_groups = cells.shape[0]
+    key_a, key_b = keys[0, :n_rows], keys[1, :n_rows]
+    every = n_slots == 1 and values.shape[0] == n_rows  # no row is left out, all are of one node
+    first = 0
+    g = 0
+    while g < n_groups and start[g + 1] - start[g] > 1:
+        s, t, n_a = start[g], start[g + 1], cells[g]
+        make_key(codes, lo, column[s:t], size[s:t], key_a)
+        a = sums[first : first + n_slots * n_a]
+        first += n_slots * n_a
+        if g + 1 == n_groups or start[g + 2] - t == 1:
+            if every:
+                scatter_one(key_a, values, a)
+            else:
+                _scatter_picked_one(key_a, np.uint64(n_a), pick, slot, values, a)
+            g += 1
+            break
+        u, n_b = start[g + 2], cells[g + 1]
+        make_key(codes, lo, column[t:u], size[t:u], key_b)
+        b = sums[first : first + n_slots * n_b]
+        first += n_slots * n_b
+        if every:
+            scatter_two(key_a, key_b, values, a, b)
+        else:
+            _scatter_picked_two(
+                key_a, key_b, np.uint64(n_a), np.uint64(n_b), pick, slot, values, a, b
+            )
+        g += 2
+    # from here on every group is one feature, and its codes are the key
+    f = start[g]
+    while every and f + 4 <= size.shape[0]:
+        n_a, n_b, n_c, n_d = size[f], size[f + 1], size[f + 2], size[f + 3]
+        second, third, fourth = first + n_a, first + n_a + n_b, first + n_a + n_b + n_c
+        _scatter_four(
+            _bounded(codes[column[f], lo:hi], n_a, spare[0]),
+            _bounded(codes[column[f + 1], lo:hi], n_b, spare[1]),
+            _bounded(codes[column[f + 2], lo:hi], n_c, spare[2]),
+            _bounded(codes[column[f + 3], lo:hi], n_d, spare[3]),
+            values,
+            sums[first:second],
+            sums[second:third],
+            sums[third:fourth],
+            sums[fourth : fourth + n_d],
+        )
+        first = fourth + n_d
+        f += 4
+    while f < size.shape[0]:
+        n_a = size[f]
+        code_a = _bounded(codes[column[f], lo:hi], n_a, spare[0])
+        a = sums[first : first + n_slots * n_a]
+        first += n_slots * n_a
+        if every:
+            scatter_one(code_a, values, a)
+            f += 1
+        elif f + 1 == size.shape[0]:
+            _scatter_picked_one(code_a, np.uint64(n_a), pick, slot, values, a)
+            f += 1
+        else:
+            n_b = size[f + 1]
+            code_b = _bounded(codes[column[f + 1], lo:hi], n_b, spare[1])
+            b = sums[first : first + n_slots * n_b]
+            first += n_slots * n_b
+            _scatter_picked_two(
+                code_a, code_b, np.uint64(n_a), np.uint64(n_b), pick, slot, values, a, b
+            )
+            f += 2
+
+
+@kernel
+def _add_rows(
+    codes: NDArray[np.uint8],  # IN (n_features, n_rows)
+    column: NDArray[np.int64],  # IN (k,), features group after group
+    node: NDArray[np.uint16],  # IN (n_rows,)
+    slot_of: NDArray[np.uint16],  # IN (n_nodes,), n_slots where the node is not wanted
+    node_of: NDArray[np.int64],  # IN (n_slots,)
+    values: NDArray[np.int64],  # IN (n_rows,)
+    limit: int,  # rows that a packed sum holds
+    side: int,
+    size: NDArray[np.int64],
+    offset: NDArray[np.int64],
+    start: NDArray[np.int64],
+    cells: NDArray[np.int64],
+    sums: NDArray[np.int64],  # IN OUT (n_slots * all cells,)
+    held: NDArray[np.int64],  # IN OUT (n_slots,), rows in the sums
+    out: NDArray[np.int64],  # OUT (n_nodes, sum of sizes, 2), added to
+) -> None:
+    """Add rows to the packed sums, and unpack a slot before it would hold more rows than ``limit``."""
+    n = values.shape[0]
+    n_slots = node_of.shape[0]
+    step = min(n, BLOCK, limit)
+    pick, slot = np.empty(step, np.uint16), np.empty(step, np.uint16)
+    picked = np.empty(step, np.int64)
+    keys, spare = np.empty((2, step), np.uint16), np.empty((4, step), np.uint8)
+    count = np.zeros(n_slots + 1, np.int64)
+    margin = np.zeros(256, np.int64)
+    for lo in range(0, n, max(step, 1)):
+        hi = min(n, lo + step)
+        block = values[lo:hi]
+        if slot_of.shape[0] == 1 and n_slots == 1:
+            k = hi - lo
+            count[0] = k
+        else:
+            k = _pick(node[lo:hi], block, slot_of, n_slots, pick, slot, picked, count)
+            block = picked[:k]
+        for s in range(n_slots):
+            if held[s] + count[s] > limit:
+                _flush_slot(
+                    s, side, size, offset, start, cells, n_slots, sums, margin, out[node_of[s]]
+                )
+                held[s] = 0
+            held[s] += count[s]
+        _add_block(
+            codes, lo, column, block, pick[:k], slot[:k], n_slots, hi - lo,
+            size, start, cells, keys, spare, sums,
+        )  # fmt: skip
+
+
+@kernel
+def _flush_all(
+    node_of: NDArray[np.int64],  # IN (n_slots,)
+    side: int,
+    size: NDArray[np.int64],
+    offset: NDArray[np.int64],
+    start: NDArray[np.int64],
+    cells: NDArray[np.int64],
+    sums: NDArray[np.int64],  # IN OUT (n_slots * all cells,)
+    held: NDArray[np.int64],  # IN OUT (n_slots,)
+    out: NDArray[np.int64],  # OUT (n_nodes, sum of sizes, 2), added to
+) -> None:
+    margin = np.zeros(256, np.int64)
+    n_slots = node_of.shape[0]
+    for s in range(n_slots):
+        _flush_slot(s, side, size, offset, start, cells, n_slots, sums, margin, out[node_of[s]])
+        held[s] = 0
+
+
+class NodeSums:
+    """Sums of g and h per node, feature and bin, over row blocks added one after the other.
+
+    Packed sums are kept from block to block: with many nodes, unpacking them after each block would cost more than
+    adding its rows. One thread per object; the totals of several add up.
+
+    Parameters
+    ----------
+    features : (k,) uint16
+        Rows of ``codes`` that are summed; a feature may appear more than once.
+    sizes : sequence of int
+        Bins of each, at most 256.
+    n_nodes : int
+        At most 1024.
+    max_abs : int
+        Bound on |g| and h of one row, weights included: decides how often sums are unpacked.
+    only : (n_nodes,) bool, or None
+        Nodes that are summed; the sums of others stay 0.
+
+    Raises
+    ------
+    ValueError
+        If a size, n_nodes or max_abs is out of range, or a shape or dtype is wrong.
+
+    Privacy
+    -------
+    Private side. One row changes one node, and in it one bin of each feature, by its own (g, h). Exact for any number
+    of rows: no packed sum holds more than (2³¹ - 1) // max_abs rows.
+    """
+
+    def __init__(
+        self,
+        features: NDArray[np.uint16],
+        sizes: Sequence[int],
+        n_nodes: int,
+        max_abs: int,
+        only: NDArray[np.bool_] | None = None,
+    ) -> None:
+        if not 1 <= n_nodes <= MAX_NODES:
+            raise ValueError(f"n_nodes={n_nodes} is outside [1, {MAX_NODES}].")
+        if len(features) != len(sizes):
+            raise ValueError(
+                "features and sizes differ in length. Give the number of bins of each."
+            )
+        wanted = np.ones(n_nodes, np.bool_) if only is None else readable("only", only, np.bool_, 1)
+        if len(wanted) != n_nodes:
+            raise ValueError("only must be (n_nodes,): one entry per node.")
+        self._max_abs = max_abs
+        self._node_of = np.flatnonzero(wanted).astype(np.int64)
+        n_slots = len(self._node_of)
+        self._slot_of = np.full(n_nodes, n_slots, np.uint16)
+        self._slot_of[self._node_of] = np.arange(n_slots)
+        # many nodes leave less room for joint cells
+        most_cells = max(256, min(GROUP_CELLS, PASS_CELLS // max(n_slots, 1)))
+        self._groups = groups_of(tuple(sizes), most_cells)
+        self._top = int(features.max(initial=0))
+        self._column = readable("features", features, np.uint16, 1)[self._groups.order].astype(
+            np.int64
+        )
+        n_sums = n_slots * int(self._groups.cells.sum())
+        # by column of the answer they serve: packed sums and rows in them
+        self._held = {
+            side: (np.zeros(n_sums, np.int64), np.zeros(n_slots, np.int64))
+            for side in sides(max_abs)
+        }
+        self._out = np.zeros((n_nodes, int(self._groups.size.sum()), 2), np.int64)
+
+    def __repr__(self) -> str:
+        return "<node sums>"
+
+    def add(
+        self, codes: NDArray[np.uint8], node: NDArray[np.uint16], packed: NDArray[np.int64]
+    ) -> None:
+        """Add a block of rows.
+
+        Parameters
+        ----------
+        codes : (n_features, n_rows) uint8
+            Below the feature's size; one beyond it would count in the last bin.
+        node : (n_rows,) uint16
+            Below n_nodes; one beyond it would count in the last node.
+        packed : (n_rows,) int64
+            ``(g << 32) + h`` in steps, weights included, h >= 0.
+
+        Raises
+        ------
+        ValueError
+            If a dtype, layout or shape is wrong or a feature does not exist; never because of a row.
+        """
+        same_rows(codes=codes, node=node, packed=packed)
+        codes = readable("codes", codes, np.uint8, 2)
+        node = readable("node", node, np.uint16, 1)
+        if self._top >= len(codes):
+            raise ValueError("features names a feature that codes does not have.")
+        if not len(self._node_of) or not len(self._column):
+            return
+        g = self._groups
+        for values, limit, side in runs(packed, self._max_abs):
+            sums, held = self._held[side]
+            _add_rows(
+                codes, self._column, node, self._slot_of, self._node_of, values, limit, side,
+                g.size, g.offset, g.start, g.cells, sums, held, self._out,
+            )  # fmt: skip
+
+    def total(self) -> NDArray[np.int64]:
+        """Return the sums of all rows added so far.
+
+        Returns
+        -------
+        (n_nodes, sum(sizes), 2) int64
+            Sums of (g, h), features one after the other. The object goes on adding to the same memory.
+        """
+        g = self._groups
+        for side, (sums, held) in self._held.items():
+            _flush_all(
+                self._node_of, side, g.size, g.offset, g.start, g.cells, sums, held, self._out
+            )
+        return self._out
+
+
+def node_sums(
+    codes: NDArray[np.uint8],
+    features: NDArray[np.uint16],
+    sizes: Sequence[int],
+    node: NDArray[np.uint16],
+    n_nodes: int,
+    packed: NDArray[np.int64],
+    max_abs: int,
+    only: NDArray[np.bool_] | None = None,
+) -> NDArray[np.int64]:
+    """Sum g and h per node, feature and bin of one block of rows; `NodeSums` says the rest.
+
+    Returns
+    -------
+    (n_nodes, sum(sizes), 2) int64
+
+    Privacy
+    -------
+    As `NodeSums`.
+    """
+    sums = NodeSums(features, sizes, n_nodes, max_abs, only)
+    sums.add(codes, node, packed)
+    return sums.total()
