@@ -55,4 +55,4 @@ def query(label="q 1", n_values=3, price=PRICE_ONE // 1000):
 
 
 def raw(*values, l2_squared=1):
-    return Raw(np.array(values or (10, 20, 30), np.int64), Sensitivity(l2_squared))
+    return Raw(np.array(values or (10, 20, 30), np.int64), Sensitivity(l2_squared, l2_squared))

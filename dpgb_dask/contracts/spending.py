@@ -71,23 +71,27 @@ class Spending:
         return amplified(price, (draw.high - draw.low) / 2**DRAW_BITS) if self.pure else price
 
     def after(self, query: Query) -> "Spending":
-        """Return the spending with one more query.
+        """Return the spending with one more query; raises `PlanError` as `plus` does."""
+        draw = query.rows if isinstance(query, GradientQuery) else None
+        return self.plus(query.price, draw, query.label)
+
+    def plus(self, price: int, draw: RowDraw | None, label: str = "") -> "Spending":
+        """Return the spending with one more query of ``price`` on the rows of ``draw``; None for all rows.
 
         Raises
         ------
         PlanError
             If the intervals of a group overlap, or its queries differ in kind.
         """
-        draw = query.rows if isinstance(query, GradientQuery) else None
         if draw is None:
-            return replace(self, on_all=self.on_all + query.price)
+            return replace(self, on_all=self.on_all + price)
         parts = dict(self.groups.get(draw.group, {}))
         for other in parts:
             overlap = other.low < draw.high and draw.low < other.high
             if other != draw and (other.kind != draw.kind or draw.kind == "sample" or overlap):
                 raise PlanError(
-                    f"{draw!r} of query {query.label!r} does not go with {other!r}: the parts of a group are disjoint,"
+                    f"{draw!r} of query {label!r} does not go with {other!r}: the parts of a group are disjoint,"
                     " a sample is one interval."
                 )
-        parts[draw] = parts.get(draw, 0) + query.price
+        parts[draw] = parts.get(draw, 0) + price
         return replace(self, groups={**self.groups, draw.group: parts})

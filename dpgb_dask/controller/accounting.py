@@ -1,4 +1,4 @@
-"""Prices and curves: (ε, δ) to μ and back, and what a discrete Gaussian costs.
+"""Prices and curves: (ε, δ) to μ and back, and the noise that a price buys.
 
 - μ-GDP and its exact curve δ(ε) = Φ(-ε/μ + μ/2) - e^ε Φ(-ε/μ - μ/2): Dong, Roth and Su, *Gaussian Differential
   Privacy* (JRSS B 2022), corollary 2.13; Balle and Wang (2018). μ² adds up under composition.
@@ -16,7 +16,16 @@ integers). So a fit that releases N values is within τ = N·5·10⁻⁴/σ⁴ o
 μ² = Δ²/(σ² - 1/12), and δ(ε) <= δ_Gauss(ε) + (1 + e^ε)·τ. `SLACK` of every δ is kept back for the last term, and μ is
 taken from the rest.
 
-Prices are integers in units of 2⁻⁶⁴ of μ²: rounded up when charged, down when granted.
+**What else may be charged in μ².** With L(u) = ln Φ(u)/Φ(-u), which is odd, and convex for u >= 0:
+
+- ε-differential privacy is μ-GDP with L(μ/2) = ε: its trade-off curve is two chords that meet G_μ on the diagonal
+  (Dong, Roth and Su 2022, proposition 2.12's fixed point; Wasserman and Zhou 2010 for the curve).
+- An ε-bounded-range choice is μ-GDP with L(μ/2) = ε/2. Its losses lie in [t - ε, t] for some t, so its curve has a
+  kink at errors a, b with L(x) + L(y) = ε, where x, y = Φ⁻¹(1-a), Φ⁻¹(1-b), and lies above G_{x+y}. For x, y >= 0,
+  convexity gives L((x+y)/2) <= ε/2. For x < 0 < y, L(y - |x|) <= L(y) - L(|x|) = ε since L is superadditive, and
+  2L((x+y)/2) <= L(x+y) <= ε. So x + y <= μ (Dong, Durfee and Rogers 2020 for the two-point law).
+
+Prices are integers in units of 2⁻⁶⁴ of the plan's currency, μ² or ε: rounded up when charged, down when granted.
 """
 
 import math
@@ -29,6 +38,7 @@ from dpgb_dask.errors import PlanError
 SLACK = Fraction(1, 1000)  # share of δ kept for the distance between discrete and rounded Gaussian
 MIN_SIGMA_BITS = 20  # noise is at least 2**20 steps: τ <= 1.1e-19 for a whole fit
 MAX_SIGMA_BITS = 32  # more would push scaled sums towards 2**62
+MIN_T_BITS = 20  # Laplace noise is at least 2**20 steps: rounding t costs less than 1e-6 of a price
 MAX_VALUES = 1 << 28  # released values per fit
 DISTANCE = 5e-4  # total variation to the rounded Gaussian, times σ⁴
 
@@ -111,43 +121,28 @@ def zcdp_epsilon(mu: float, delta: float) -> float:
     return max(0.0, at((low + high) / 2))
 
 
-def total_price(epsilon: float, delta: float) -> int:
-    """Return what (ε, δ) buys: ⌊2⁶⁴ μ²⌋, with `SLACK` of δ kept back.
+def total_price(epsilon: float, delta: float, *, pure: bool = False) -> int:
+    """Return what (ε, δ) buys: ⌊2⁶⁴ μ²⌋, with `SLACK` of δ kept back, or ⌊2⁶⁴ ε⌋ for a pure plan.
 
     Raises
     ------
     PlanError
-        If μ is below 10⁻⁶: noise would not fit the integers.
+        If μ (or ε) is below 10⁻⁶: noise would not fit the integers.
     """
-    mu = mu_of(epsilon, delta * float(1 - SLACK))
-    if mu < 1e-6:
+    amount = epsilon if pure else mu_of(epsilon, delta * float(1 - SLACK))
+    if amount < 1e-6:
+        what = f"epsilon={epsilon:g}" if pure else f"epsilon={epsilon:g} with delta={delta:g}"
+        name = "epsilon" if pure else "mu"
         raise PlanError(
-            f"epsilon={epsilon:g} with delta={delta:g} leaves nothing to release (mu={mu:.1g}, at least 1e-06). "
+            f"{what} leaves nothing to release ({name}={amount:.1g}, at least 1e-06). "
             "Choose a larger epsilon."
         )
-    return int(Fraction(mu) ** 2 * PRICE_ONE)
+    return int(Fraction(amount) ** (1 if pure else 2) * PRICE_ONE)
 
 
-def epsilon_within(price: int, delta: float) -> float:
-    """Return the largest ε, to 12 digits, for which a fit at δ costs at most ``price``; 0 if there is none."""
-    if price <= 0:
-        return 0.0
-    # a float above the true μ, so that the bracket below holds the answer
-    high = epsilon_of(math.sqrt(price / PRICE_ONE) * (1 + 1e-9), delta * float(1 - SLACK)) * (
-        1 + 1e-6
-    )
-    low = 0.0
-    while high - low > 1e-12 * high:
-        middle = (low + high) / 2
-        low, high = (middle, high) if _fits(middle, delta, price) else (low, middle)
-    return low
-
-
-def _fits(epsilon: float, delta: float, price: int) -> bool:
-    try:
-        return total_price(epsilon, delta) <= price
-    except PlanError:  # so small that it cannot run; smaller than any price
-        return True
+def zcdp_mu_of(epsilon: float, delta: float) -> float:
+    """Return the largest μ for which (μ²/2)-zCDP gives (ε, δ)-DP by `zcdp_epsilon`, rounded down."""
+    return _edge(lambda mu: zcdp_epsilon(mu, delta) * (1 + 1e-9) <= epsilon)[0]
 
 
 def mu_of_price(price: int) -> float:
@@ -179,6 +174,40 @@ def scale_for(l2_squared: int, affordable: int, min_sigma_bits: int) -> tuple[in
     while (sigma := sigma_for(l2_squared << 2 * scale, affordable)) < 1 << min_sigma_bits:
         scale += 1
     return scale, sigma
+
+
+def laplace_scale_for(l1: int, affordable: int) -> tuple[int, int]:
+    """Return the least public scale k >= 0 and t for sums times 2ᵏ, such that t >= 2**`MIN_T_BITS`.
+
+    The release is ε-DP with ε = l1·2ᵏ/t <= affordable/2⁶⁴; a large t makes what rounding it up costs negligible.
+    """
+
+    def t_for(scale: int) -> int:
+        return -(-((l1 << scale) * PRICE_ONE) // affordable)
+
+    scale = max(0, MIN_T_BITS - t_for(0).bit_length())
+    while (t := t_for(scale)) < 1 << MIN_T_BITS:
+        scale += 1
+    return scale, t
+
+
+def logit_of_phi(u: float) -> float:
+    """Return ln Φ(u)/Φ(-u) for u >= 0, to about 1e-13."""
+    if u < 1:
+        return 2 * math.atanh(math.erf(u / _SQRT2))
+    # Φ(-u) = φ(u) · Mills(u) never underflows
+    log_above = math.log(_mills(u)) - 0.5 * u * u - 0.5 * math.log(2 * math.pi)
+    return math.log1p(-0.5 * math.erfc(u / _SQRT2)) - log_above
+
+
+def choice_epsilon(price: int) -> float:
+    """Return the bounded range ε of a choice that costs ``price`` in μ², rounded down."""
+    return 2 * logit_of_phi(math.sqrt(price / PRICE_ONE) / 2) * (1 - _CURVE_ERROR)
+
+
+def mu_of_pure(epsilon: float) -> float:
+    """Return the μ of an ε-differentially private mechanism, rounded up: 2Φ⁻¹(e^ε/(1 + e^ε))."""
+    return _edge(lambda mu: logit_of_phi(mu / 2) * (1 - _CURVE_ERROR) < epsilon)[1]
 
 
 def distance(min_sigma_bits: int, n_values: int = MAX_VALUES) -> float:

@@ -46,9 +46,9 @@ from sqlalchemy.engine import URL, make_url
 from sqlalchemy.exc import ArgumentError, SQLAlchemyError
 from sqlalchemy.pool import StaticPool
 
-from dpgb_dask.contracts.plan import Budget
-from dpgb_dask.contracts.queries import PRICE_ONE
-from dpgb_dask.controller import accounting
+from dpgb_dask.contracts.queries import PRICE_ONE, GradientQuery, Query, RowDraw
+from dpgb_dask.contracts.spending import Spending
+from dpgb_dask.controller import accounting, analyses
 from dpgb_dask.controller.noise import erase_key
 from dpgb_dask.errors import BudgetExceededError, LedgerError, LedgerUnavailableError, ResumeError
 
@@ -120,9 +120,9 @@ class Account:
     epsilon, delta : float
         The cap: everything ever charged to the account is together (epsilon, delta)-private.
     analysis : str
-        How charges add up, fixed when the account was opened.
+        How charges add up, fixed when the account was opened (analyses.py).
     cap, spent : int
-        In units of 2⁻⁶⁴ of μ².
+        In units of 2⁻⁶⁴ of the analysis' unit: μ², ρ or ε.
     tau : float
         Distance of all its fits to Gaussian mechanisms; bounded by a share of delta (accounting.SLACK).
     """
@@ -161,7 +161,7 @@ class Terms:
     ----------
     epsilon, delta : float
     price : int
-        Charge of the whole fit, in units of 2⁻⁶⁴ of μ².
+        Price of the whole fit, in units of 2⁻⁶⁴ of its currency.
     min_sigma_bits : int
         Noise has at least 2**min_sigma_bits steps.
     tau : float
@@ -173,6 +173,8 @@ class Terms:
     public_seed : int
     commitment : str
         To the fit's key.
+    pure : bool
+        Whether the currency is ε, or μ².
     """
 
     epsilon: float
@@ -184,6 +186,7 @@ class Terms:
     version: str
     public_seed: int
     commitment: str
+    pure: bool = False  # ledgers of before have no such field
 
     def to_json(self) -> dict[str, Any]:
         """Return a JSON form; the price as text."""
@@ -191,8 +194,9 @@ class Terms:
 
     @classmethod
     def from_json(cls, data: dict[str, Any]) -> Self:
-        """Build from the JSON form."""
-        return cls(**(data | {"price": int(data["price"])}))
+        """Build from the JSON form, which a reservation keeps with its charge."""
+        known = {name: data[name] for name in cls.__slots__ if name in data}
+        return cls(**(known | {"price": int(data["price"])}))
 
 
 @dataclass(frozen=True, slots=True)
@@ -251,6 +255,9 @@ class Ledger:
         self._known = (0, GENESIS)
         self._engine: Engine | None = None
         self._pid = 0
+        self._spending: dict[
+            str, tuple[int, Spending]
+        ] = {}  # newest round of a fit, and all so far
         if self._path is not None:
             _refuse_network(self._path)
 
@@ -304,8 +311,9 @@ class Ledger:
             One account per data set: what shares rows must share an account.
         epsilon, delta : float
             Cap on everything ever charged to the account.
-        analysis : {"gdp"}
-            How charges add up.
+        analysis : {"gdp", "zcdp", "pure"}
+            How charges add up (analyses.py): in μ², which is tight for Gaussian noise; in ρ, by zero-concentrated
+            differential privacy alone; or in ε, for fits of pure differential privacy only, and then delta may be 0.
 
         Raises
         ------
@@ -314,37 +322,41 @@ class Ledger:
         PlanError
             If epsilon or delta is out of range.
         """
-        Budget(epsilon=epsilon, delta=delta)
-        accounting.min_sigma_bits_for(epsilon, delta)  # no fit could be charged to it
-        if analysis != "gdp":
-            raise LedgerError(f"analysis={analysis!r} is not available. Use 'gdp'.")
+        analyses.check_account(epsilon, delta, analysis)
         if not 1 <= len(name) <= 200:
             raise LedgerError(f"account name {name!r} must be text of 1 to 200 characters.")
         body = {
             "epsilon": repr(float(epsilon)),
             "delta": repr(float(delta)),
             "analysis": analysis,
-            "cap": str(accounting.total_price(epsilon, delta)),
+            "cap": str(analyses.cap(float(epsilon), float(delta), analysis)),
         }
         with self._transaction(keep_head=True) as book:
             known = book.find_account(name)
             if known is None:
                 book.execute(insert(_accounts).values(name=name, spent="0", tau="0.0", **body))
                 book.append("OPEN", name, "", body)
-            elif (known.epsilon, known.delta) != (float(epsilon), float(delta)):
+            elif (known.epsilon, known.delta, known.analysis) != (
+                float(epsilon),
+                float(delta),
+                analysis,
+            ):
                 raise LedgerError(
                     f"Account {name!r} exists with another cap.\n"
-                    f"  in the ledger  epsilon={known.epsilon:g}  delta={known.delta:g}\n"
-                    f"  asked for      epsilon={float(epsilon):g}  delta={float(delta):g}\n"
+                    f"  in the ledger  epsilon={known.epsilon:g}  delta={known.delta:g}  analysis={known.analysis}\n"
+                    f"  asked for      epsilon={float(epsilon):g}  delta={float(delta):g}  analysis={analysis}\n"
                     "A cap never changes. Open an account under another name."
                 )
 
     def remaining(self, name: str) -> float:
-        """Return the largest epsilon that one more fit at the account's delta may ask; 0.0 when nothing is left."""
+        """Return the largest epsilon that one more fit at the account's delta may ask; 0.0 when nothing is left.
+
+        A fit with Gaussian noise; in an account with ``analysis="pure"``, one of pure differential privacy.
+        """
         account = self.account(name)
-        if account.spent == 0:
+        if account.spent == 0 and account.analysis != "zcdp":
             return account.epsilon
-        return accounting.epsilon_within(account.left, account.delta)
+        return _epsilon_left(account, account.delta, pure=account.analysis == "pure")
 
     def account(self, name: str) -> Account:
         """Return an account."""
@@ -370,22 +382,28 @@ class Ledger:
         Returns
         -------
         int
-            The charge that stands, in units of 2⁻⁶⁴ of μ².
+            The charge that stands, in units of 2⁻⁶⁴ of the account's unit.
 
         Privacy
         -------
         Every released value is a function of rounds whose OPENED entry was durable before their sums were opened; after
         SETTLED no more can be opened, here or by a process still running (it would need the fit's lease in a
-        transaction that finds the fit open). So the releases of the fit cost at most the sum over opened rounds, and by
-        the filter (accounting.py) the rest was never used and may be given back. The slack τ stays reserved.
+        transaction that finds the fit open). So the releases of the fit cost at most the `Spending` of opened rounds,
+        and by the account's filter the rest was never used and may be given back (analyses.py; there, why a pure fit
+        that opened a round on a sample keeps its whole charge in μ² and ρ). The slack τ stays reserved.
         """
         with self._transaction(keep_head=True) as book:
             fit = book.fit(fit_id)
             charge = int(fit["price"])
             if fit["state"] == "RESERVED":
-                opened = book.entries((_entries.c.fit_id == fit_id) & (_entries.c.kind == "OPENED"))
-                charge = sum(int(entry.body["price"]) for entry in opened)
                 account = book.account(fit["account"])
+                terms = Terms.from_json(json.loads(fit["terms"]))
+                spending, sampled = book.spending(fit_id, terms.pure)
+                if account.analysis == "pure" or not (terms.pure and sampled):
+                    opened = analyses.charge(
+                        spending.spent, pure=terms.pure, analysis=account.analysis
+                    )
+                    charge = min(charge, opened)
                 spent = str(account.spent - int(fit["price"]) + charge)
                 book.execute(
                     update(_accounts).where(_accounts.c.name == account.name).values(spent=spent)
@@ -422,22 +440,25 @@ class Ledger:
         """
         with self._transaction(keep_head=True) as book:
             account = book.account(name)
-            if terms.price > account.left:
-                raise BudgetExceededError(_shortfall(account, terms))
-            tau = math.nextafter(account.tau + terms.tau, math.inf)
+            charge = analyses.charge(terms.price, pure=terms.pure, analysis=account.analysis)
+            if charge > account.left:
+                raise BudgetExceededError(_shortfall(account, terms, charge))
+            tau = math.nextafter(account.tau + terms.tau, math.inf) if terms.tau else account.tau
             allowed = account.delta * float(accounting.SLACK)
-            if (used := accounting.slack(account.epsilon, tau)) > allowed:
+            # zCDP holds for discrete Gaussians by itself, without slack
+            used = accounting.slack(account.epsilon, tau) if account.analysis == "gdp" else 0.0
+            if used > allowed:
                 raise BudgetExceededError(
                     f"Account {name!r}: the slack of its fits would be {used:.3g}, more than delta/1000={allowed:.3g}. "
                     "Nothing was charged. Open an account with a smaller epsilon or a larger delta."
                 )
-            body = terms.to_json()
-            spent = str(account.spent + terms.price)
+            body = terms.to_json() | {"charge": str(charge)}
+            spent = str(account.spent + charge)
             book.execute(
                 update(_accounts).where(_accounts.c.name == name).values(spent=spent, tau=repr(tau))
             )
             row = {
-                "fit_id": fit_id, "account": name, "state": "RESERVED", "price": str(terms.price),
+                "fit_id": fit_id, "account": name, "state": "RESERVED", "price": str(charge),
                 "terms": _canonical(body), "fingerprint": "", "lease": lease,
             }  # fmt: skip
             book.execute(insert(_fits).values(**row))
@@ -480,7 +501,7 @@ class Ledger:
             book.append("BOUND", fit["account"], fit_id, {"fingerprint": fingerprint})
 
     def open_round(
-        self, fit_id: str, lease: str, position: int, opened: Opened, price: int
+        self, fit_id: str, lease: str, position: int, opened: Opened, query: Query
     ) -> None:
         """Record that a round's sums are opened, before anything is made of them.
 
@@ -495,16 +516,16 @@ class Ledger:
 
         Privacy
         -------
-        The filter of accounting.py, kept where every process sees it: Σ price of opened rounds <= what was reserved,
-        and one vector of sums for each position.
+        The filter of contracts/spending.py, kept where every process sees it: `Spending` of opened rounds <= what was
+        reserved, and one vector of sums for each position. Price and row draw are parts of the plan, not of the data.
         """
-        if price <= 0:
+        if query.price <= 0:
             raise LedgerError(f"Release {position} of fit_id={fit_id!r} has no positive price.")
         with self._transaction() as book:
             fit = book.leased(fit_id, lease)
-            last, spent = -1, 0
+            last = -1
             if (newest := book.newest_opened(fit_id)) is not None:
-                last, spent = int(newest["position"]), int(newest["spent"])
+                last = int(newest["position"])
                 if position == last and opened == Opened(newest["query_id"], newest["seal"]):
                     return
             if position != last + 1:
@@ -512,23 +533,31 @@ class Ledger:
                     f"Release {position} of fit_id={fit_id!r} does not follow the newest one that was opened: another"
                     " process goes on with this fit. Stop here."
                 )
-            spent += price
-            if spent > int(fit["price"]):
+            terms = Terms.from_json(json.loads(fit["terms"]))
+            known, before = self._spending.get(fit_id, (-1, Spending(pure=terms.pure)))
+            if known != last:  # another process opened the rounds between
+                before, _ = book.spending(fit_id, terms.pure)
+            draw = query.rows if isinstance(query, GradientQuery) else None
+            after = before.plus(query.price, draw)
+            if after.spent > terms.price:
                 raise BudgetExceededError(
                     f"Release {position} of fit_id={fit_id!r} would cost more than the fit reserved; nothing was"
                     " opened.\n"
-                    f"  reserved   {fit['price']}\n"
-                    f"  would be   {spent}\n"
-                    "Amounts are 2**-64 of μ²."
+                    f"  reserved   {terms.price}\n"
+                    f"  would be   {after.spent}\n"
+                    f"Amounts are 2**-64 of {'ε' if terms.pure else 'μ²'}."
                 )
             body = {
                 "position": position,
                 "query_id": opened.query_id,
                 "seal": opened.seal,
-                "price": str(price),
-                "spent": str(spent),
+                "price": str(query.price),
+                "spent": str(after.spent),
             }
+            if draw is not None:
+                body["rows"] = [draw.kind, draw.group, draw.low, draw.high]
             book.append("OPENED", fit["account"], fit_id, body)
+        self._spending[fit_id] = (position, after)  # only what was committed
 
     def finish(self, fit_id: str, lease: str) -> None:
         """Close a fit whose model is complete, and erase its key; the reserved price stays charged."""
@@ -536,6 +565,7 @@ class Ledger:
             fit = book.leased(fit_id, lease)
             book.execute(update(_fits).where(_fits.c.fit_id == fit_id).values(state="RELEASED"))
             book.append("RELEASED", fit["account"], fit_id, {})
+        self._spending.pop(fit_id, None)
         self._erase_key(fit_id)
 
     # -- copies, connection --------------------------------------------------------------------------------------
@@ -779,12 +809,20 @@ class _Book:
         body = self._connection.execute(newest).scalar()
         return None if body is None else dict(json.loads(body))
 
+    def spending(self, fit_id: str, pure: bool) -> tuple[Spending, bool]:
+        """Return what the opened rounds of a fit cost, and whether one was on a sample of rows."""
+        spending, sampled = Spending(pure=pure), False
+        for entry in self.entries((_entries.c.fit_id == fit_id) & (_entries.c.kind == "OPENED")):
+            spending = _spend(spending, entry.body)
+            sampled |= entry.body.get("rows", [""])[0] == "sample"
+        return spending, sampled
+
     def verify(self) -> None:
         """Recompute every hash, and accounts and fits from the entries."""
         seq, digest = 0, GENESIS
         accounts: dict[str, dict[str, Any]] = {}
         fits: dict[str, dict[str, Any]] = {}
-        opened: dict[str, tuple[int, int]] = {}  # rounds and their price
+        opened: dict[str, tuple[int, Spending]] = {}  # rounds and what they cost
         for row in self._connection.execute(select(_entries).order_by(_entries.c.seq)).mappings():
             values = {
                 name: row[name] for name in ("seq", "kind", "account", "fit_id", "at", "body")
@@ -807,23 +845,25 @@ class _Book:
             if kind == "OPEN":
                 accounts[name] = body | {"spent": 0, "tau": 0.0}
             elif kind == "RESERVED":
-                account, price = accounts[name], int(body["price"])
-                account["spent"] += price
-                account["tau"] = math.nextafter(account["tau"] + body["tau"], math.inf)
+                account, charge = accounts[name], _charge(body)
+                account["spent"] += charge
+                if body["tau"]:
+                    account["tau"] = math.nextafter(account["tau"] + body["tau"], math.inf)
                 fits[fit_id] = {
-                    "account": name, "state": kind, "price": price, "terms": row["body"], "fingerprint": "",
+                    "account": name, "state": kind, "price": charge, "terms": row["body"], "fingerprint": "",
                 }  # fmt: skip
-                opened[fit_id] = (0, 0)
+                opened[fit_id] = (0, Spending(pure=body.get("pure", False)))
             elif kind == "BOUND":
                 fits[fit_id]["fingerprint"] = body["fingerprint"]
             elif kind == "OPENED":
-                rounds, spent = opened[fit_id]
-                spent += int(body["price"])
-                if body["position"] != rounds or spent > fits[fit_id]["price"]:
+                rounds, spending = opened[fit_id]
+                spending = _spend(spending, body)
+                reserved = int(json.loads(fits[fit_id]["terms"])["price"])
+                if body["position"] != rounds or spending.spent > reserved:
                     raise LedgerError(
                         f"fit_id={fit_id!r} opened a round twice, or more than it reserved, at entry {seq}."
                     )
-                opened[fit_id] = (rounds + 1, spent)
+                opened[fit_id] = (rounds + 1, spending)
             elif kind == "RELEASED":
                 fits[fit_id]["state"] = kind
             elif kind == "SETTLED":
@@ -870,9 +910,24 @@ def _account(row: Any) -> Account:
     )
 
 
-def _shortfall(account: Account, terms: Terms) -> str:
-    """Say what is missing, both sides lined up; μ² is what adds up."""
-    fits = accounting.epsilon_within(account.left, terms.delta)
+def _charge(body: dict[str, Any]) -> int:
+    """Return what a reservation charged; before there were other analyses, its price."""
+    return int(body.get("charge", body["price"]))
+
+
+def _spend(spending: Spending, body: dict[str, Any]) -> Spending:
+    """Add an OPENED entry."""
+    rows = body.get("rows")
+    return spending.plus(int(body["price"]), None if rows is None else RowDraw(*rows))
+
+
+def _epsilon_left(account: Account, delta: float, *, pure: bool) -> float:
+    return analyses.epsilon_within(account.left, delta, pure=pure, analysis=account.analysis)
+
+
+def _shortfall(account: Account, terms: Terms, charge: int) -> str:
+    """Say what is missing, both sides lined up, in the unit that adds up."""
+    fits = _epsilon_left(account, terms.delta, pure=terms.pure)
     one = PRICE_ONE
     would = (
         f"epsilon={fits:.6g} at delta={terms.delta:g}"
@@ -881,12 +936,12 @@ def _shortfall(account: Account, terms: Terms) -> str:
     )
     return (
         f"Account {account.name!r} has too little left; nothing was charged.\n"
-        f"  requested   {terms.price / one:.9f}  (epsilon={terms.epsilon:g}, delta={terms.delta:g})\n"
+        f"  requested   {charge / one:.9f}  (epsilon={terms.epsilon:g}, delta={terms.delta:g})\n"
         f"  remaining   {account.left / one:.9f}  of {account.cap / one:.9f} "
         f"(epsilon={account.epsilon:g}, delta={account.delta:g})\n"
-        f"  difference  {(terms.price - account.left) / one:.9f}\n"
+        f"  difference  {(charge - account.left) / one:.9f}\n"
         f"  would fit   {would}\n"
-        "Amounts are μ², which adds up over fits."
+        f"Amounts are {analyses.UNITS[account.analysis]}, which adds up over fits."
     )
 
 

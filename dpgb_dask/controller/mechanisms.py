@@ -1,9 +1,9 @@
-"""The discrete Gaussian on vectors of integers; no float decides a sample.
+"""Discrete Gaussian and discrete Laplace noise on vectors of integers; no float decides a sample.
 
-The parameter ``sigma_steps`` is σ in P(Z = n) ∝ exp(-n² / 2σ²), a positive integer.
+The parameters are positive integers: σ in P(Z = n) ∝ exp(-n² / 2σ²), t in P(Z = n) ∝ exp(-|n| / t).
 
-Algorithm and proof of exactness
---------------------------------
+The discrete Gaussian: algorithm and proof of exactness
+-------------------------------------------------------
 Karney, *Sampling exactly from the normal distribution*, ACM TOMS 42 (2016), algorithm D, for integer σ and mean 0,
 with the Bernoulli(exp(-γ)) of Canonne, Kamath and Steinke, *The Discrete Gaussian for Differential Privacy* (2020),
 algorithm 1. One attempt proposes ``n = s (σ k + j)`` and keeps or drops it:
@@ -25,16 +25,32 @@ P(K odd) = Σ (-γ)ᵐ/m! = exp(-γ). For γ = 1/2 the step is Bernoulli(1/2K): 
 - Bernoulli((2k+x)/(2k+2)): with u' below σ and f below 2k+2 uniform, fσ + u' is uniform below (2k+2)σ and is compared
   with 2kσ + j, which means f < 2k, or f = 2k and u' < j. No product is formed, so no wide integer is needed.
 
-Uniform integers are exact: rejection on masked words (`_wide`), or Lemire's multiplication with rejection (`_small`).
+Uniform integers are exact: rejection on masked words (`uniform_wide`), or Lemire's multiplication with rejection
+(`uniform_small`).
 The only departure is that k stops at `MAX_K` (so that σ k + j fits an int64): the law moves by less than
 exp(-MAX_K²/2) = exp(-512) in total variation.
 
-The sampler is a deterministic function of an endless sequence of uniform words: value i reads words from where value
+The discrete Laplace
+--------------------
+Canonne, Kamath and Steinke (2020), algorithm 2, for scale t: propose j uniform in {0, …, t-1}, keep it with probability
+exp(-j/t) (algorithm 1, as above, with Bernoulli(j/t) and Bernoulli(1/K)); count k successes before the first failure of
+Bernoulli(exp(-1)); then k t + j has weight exp(-(k t + j)/t), with a uniform sign, and zero of one sign is dropped.
+|z| at or above `FAR` is reported as `FAR`: `DiscreteLaplace` clips sums to ±`LAPLACE_SATURATION` and answers to twice
+that, so such an answer is the same whatever the sum, and clipping it is post-processing. So the answer is exactly
+ε-differentially private for ε = Δ₁ 2ᵏ/t (scaled by 2ᵏ): P(S + Z = a)/P(S' + Z = a) = exp((|a - S'| - |a - S|)/t) in
+every coordinate (Ghosh, Roughgarden and Sundararajan 2009; Dwork et al. 2006).
+
+The samplers
+------------
+Each sampler is a deterministic function of an endless sequence of uniform words: value i reads words from where value
 i-1 stopped. When the words at hand end inside a value, that value is drawn again *from its first word* with more words
 behind it. To go on with fresh words instead would favour values that need few words.
 """
 
-from typing import Protocol
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import ClassVar, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -43,7 +59,7 @@ from dpgb_dask.errors import PlanError
 from dpgb_dask.kernels import kernel
 
 SAMPLER_VERSION = (
-    1  # part of every query id: change it whenever a word would turn into another value
+    2  # part of every query id: change it whenever a word would turn into another value
 )
 MAX_SIGMA = 1 << 56
 MAX_K = 32  # MAX_K * MAX_SIGMA <= 2**61
@@ -51,11 +67,16 @@ SATURATION = (
     1 << 62
 )  # sums beyond are clipped; |noise| < 2**61 + 2**56, so their total fits an int64
 
+FAR = 1 << 62  # Laplace noise of this size or more
+LAPLACE_SATURATION = 1 << 60  # FAR - LAPLACE_SATURATION >= 2 * LAPLACE_SATURATION
+MAX_T = 1 << 56
+
 WORDS_PER_VALUE = 24  # about what one value takes; only a first guess of how many to fetch
 BATCH_WORDS = 1 << 20  # 8 MB of keystream at a time
 
-_EXHAUSTED = 1 << 62  # a position behind every buffer
+EXHAUSTED = 1 << 62  # a position behind every buffer
 _U0 = np.uint64(0)
+_U1 = np.uint64(1)
 _U2 = np.uint64(2)
 _U32 = np.uint64(32)
 _LOW32 = np.uint64(0xFFFFFFFF)
@@ -71,7 +92,7 @@ class Words(Protocol):
 
 
 @kernel
-def _small(
+def uniform_small(
     words: NDArray[np.uint64],  # IN (n_words,)
     position: int,
     bound: np.uint64,  # 1 <= bound < 2**31
@@ -89,11 +110,11 @@ def _small(
             low >= bound or low >= _TWO32 % bound
         ):  # the remainder is below bound: divide only if it matters
             return product >> _U32, position
-    return bound, _EXHAUSTED
+    return bound, EXHAUSTED
 
 
 @kernel
-def _wide(
+def uniform_wide(
     words: NDArray[np.uint64],  # IN (n_words,)
     position: int,
     bound: np.uint64,
@@ -105,7 +126,7 @@ def _wide(
         position += 1
         if value < bound:
             return value, position
-    return bound, _EXHAUSTED
+    return bound, EXHAUSTED
 
 
 @kernel
@@ -116,7 +137,7 @@ def _exp_minus_half(
     """Bernoulli(exp(-1/2)) and the next position."""
     step = 1
     while True:
-        u, position = _small(words, position, np.uint64(2 * step))
+        u, position = uniform_small(words, position, np.uint64(2 * step))
         if u != _U0:  # also when the words end
             return step % 2 == 1, position
         step += 1
@@ -136,17 +157,17 @@ def _exp_minus_rest(
     step = 1
     while True:  # every draw fails when the words end, so the loop does too
         if step > 1:
-            u, position = _small(words, position, np.uint64(step))
+            u, position = uniform_small(words, position, np.uint64(step))
             if u != _U0:
                 break
-        u, position = _wide(words, position, sigma, mask)
+        u, position = uniform_wide(words, position, sigma, mask)
         if u >= j:
             break
-        f, position = _small(words, position, two_k + _U2)
+        f, position = uniform_small(words, position, two_k + _U2)
         if f > two_k:
             break
         if f == two_k:
-            u, position = _wide(words, position, sigma, mask)
+            u, position = uniform_wide(words, position, sigma, mask)
             if u >= j:
                 break
         step += 1
@@ -175,8 +196,8 @@ def _draw(
             trial += 1
         if not keep:
             continue
-        j, position = _wide(words, position, sigma, mask)
-        minus, position = _small(words, position, _U2)
+        j, position = uniform_wide(words, position, sigma, mask)
+        minus, position = uniform_small(words, position, _U2)
         if k == 0 and j == _U0 and minus != _U0:
             continue
         trial = 0
@@ -188,7 +209,7 @@ def _draw(
                 j
             )  # int64 with uint64 would become a float
             return (-value if minus != _U0 else value), position
-    return np.int64(0), _EXHAUSTED
+    return np.int64(0), EXHAUSTED
 
 
 @kernel
@@ -203,6 +224,95 @@ def _fill(
     position = 0
     for i in range(start, out.size):
         value, following = _draw(words, position, sigma, mask)
+        if following > words.size:
+            return i, position
+        out[i] = value
+        position = following
+    return out.size, position
+
+
+@kernel
+def exp_minus(
+    words: NDArray[np.uint64],  # IN (n_words,)
+    position: int,
+    above: np.uint64,  # 0 <= above < below
+    below: np.uint64,
+    mask: np.uint64,  # 2**b - 1 >= below - 1
+) -> tuple[bool, int]:
+    """Bernoulli(exp(-above/below)) and the next position."""
+    step = 1
+    while True:  # every draw fails when the words end, so the loop does too
+        if step > 1:
+            u, position = uniform_small(words, position, np.uint64(step))
+            if u != _U0:
+                break
+        u, position = uniform_wide(words, position, below, mask)
+        if u >= above:
+            break
+        step += 1
+    return step % 2 == 1, position
+
+
+@kernel
+def exp_minus_one(
+    words: NDArray[np.uint64],  # IN (n_words,)
+    position: int,
+) -> tuple[bool, int]:
+    """Bernoulli(exp(-1)) and the next position; false when the words end."""
+    step = 2  # Bernoulli(1/1) always succeeds
+    while True:
+        u, position = uniform_small(words, position, np.uint64(step))
+        if u != _U0:
+            return step % 2 == 1 and position <= words.size, position
+        step += 1
+
+
+@kernel
+def _draw_laplace(
+    words: NDArray[np.uint64],  # IN (n_words,)
+    position: int,
+    t: np.uint64,
+    mask: np.uint64,
+) -> tuple[np.int64, int]:
+    """One value and the next position, which lies behind the buffer if the words ended."""
+    most = np.uint64(FAR) // t  # k >= most: at or beyond FAR, or within t of it
+    while position < words.size:
+        j, position = uniform_wide(words, position, t, mask)
+        if j >= t:
+            break
+        keep, position = exp_minus(words, position, j, t, mask)
+        if not keep:
+            continue
+        k = _U0
+        while True:
+            more, position = exp_minus_one(words, position)
+            if not more:
+                break
+            k += _U1
+        minus, position = uniform_small(words, position, _U2)
+        if position > words.size:
+            break
+        if k == _U0 and j == _U0 and minus != _U0:
+            continue
+        size = np.int64(FAR)
+        if k < most or (k == most and j < np.uint64(FAR) - most * t):
+            size = np.int64(k) * np.int64(t) + np.int64(j)
+        return (-size if minus != _U0 else size), position
+    return np.int64(0), EXHAUSTED
+
+
+@kernel
+def _fill_laplace(
+    words: NDArray[np.uint64],  # IN (n_words,)
+    t: np.uint64,
+    mask: np.uint64,
+    start: int,
+    out: NDArray[np.int64],  # OUT (n,), from start on
+) -> tuple[int, int]:
+    """Fill ``out`` while the words last; return how far, and the first word of the next value."""
+    position = 0
+    for i in range(start, out.size):
+        value, following = _draw_laplace(words, position, t, mask)
         if following > words.size:
             return i, position
         out[i] = value
@@ -235,36 +345,135 @@ def discrete_gaussian(n: int, sigma_steps: int, stream: Words) -> NDArray[np.int
             f"sigma_steps={sigma_steps!r} must be a whole number in [1, 2**56]: it is drawn in int64. "
             "Choose a larger epsilon or a smaller max_weight."
         )
-    out = np.empty(n, np.int64)
-    sigma, mask = np.uint64(sigma_steps), np.uint64((1 << (sigma_steps - 1).bit_length()) - 1)
-    words = np.empty(0, np.uint64)
-    done = used = 0
-    while done < n:
-        fetch = min((n - done) * WORDS_PER_VALUE + 64, BATCH_WORDS)
-        words = np.concatenate((words[used:], stream.words(fetch)))
-        done, used = _fill(words, sigma, mask, done, out)
-    return out
+    sigma, mask = np.uint64(sigma_steps), mask_of(sigma_steps)
+    return collect(
+        n, stream, lambda words, done, out: _fill(words, sigma, mask, done, out), WORDS_PER_VALUE
+    )
 
 
-def add_discrete_gaussian(
-    sums: NDArray[np.int64], sigma_steps: int, stream: Words, scale_bits: int = 0
-) -> NDArray[np.int64]:
-    """Return ``sums * 2**scale_bits`` plus discrete Gaussian noise.
+def discrete_laplace(n: int, t_steps: int, stream: Words) -> NDArray[np.int64]:
+    """Draw ``n`` independent values of the discrete Laplace law, those beyond ±`FAR` as ±`FAR`.
 
     Parameters
     ----------
-    sums : (n,) int64
-    sigma_steps : int
-        In steps after scaling.
+    n : int
+    t_steps : int
+        In [1, 2**56].
     stream : Words
-    scale_bits : int
-        Public scale of the sums.
+
+    Raises
+    ------
+    PlanError
+        If ``t_steps`` is not a whole number in [1, 2**56].
 
     Privacy
     -------
-    Controller side; the result may be released. Scaled sums are clipped to ±2**62 first, so that every
-    sum has an answer. Clipping moves two sums no further apart, so the scaled sensitivity still holds.
+    Controller side. Exact (module docstring), given uniform words.
     """
-    limit = SATURATION >> scale_bits
-    scaled = np.clip(sums, -limit, limit) << scale_bits
-    return scaled + discrete_gaussian(len(sums), sigma_steps, stream)
+    if not 1 <= t_steps <= MAX_T:
+        raise PlanError(
+            f"t_steps={t_steps!r} must be a whole number in [1, 2**56]: it is drawn in int64. "
+            "Choose a larger epsilon or a smaller max_weight."
+        )
+    t, mask = np.uint64(t_steps), mask_of(t_steps)
+    return collect(
+        n,
+        stream,
+        lambda words, done, out: _fill_laplace(words, t, mask, done, out),
+        WORDS_PER_VALUE,
+    )
+
+
+def mask_of(bound: int) -> np.uint64:
+    """Return the least 2**b - 1 that holds all numbers below ``bound``."""
+    return np.uint64((1 << (bound - 1).bit_length()) - 1)
+
+
+Fill = Callable[[NDArray[np.uint64], int, NDArray[np.int64]], tuple[int, int]]
+
+
+def collect(n: int, stream: Words, fill: Fill, words_per_value: int) -> NDArray[np.int64]:
+    """Fill ``n`` values from a stream, fetching more words while a value is not complete.
+
+    Parameters
+    ----------
+    n : int
+    stream : Words
+    fill : callable
+        ``fill(words, done, out)`` fills ``out`` from ``done`` on while the words last; returns how far, and the first
+        word of the next value.
+    words_per_value : int
+        Only a guess: the values do not depend on how many words are fetched at a time.
+    """
+    out = np.empty(n, np.int64)
+    words = np.empty(0, np.uint64)
+    done = used = 0
+    while done < n:
+        left = words[used:]
+        # as many again as did not suffice, so that a long value is not drawn over and over
+        fetch = max(min((n - done) * words_per_value + 64, BATCH_WORDS), len(left))
+        words = np.concatenate((left, stream.words(fetch)))
+        done, used = fill(words, done, out)
+    return out
+
+
+@dataclass(frozen=True, slots=True)
+class DiscreteGaussian:
+    """Sums times ``2**scale_bits`` plus discrete Gaussian noise of ``sigma_steps``.
+
+    Privacy
+    -------
+    Controller side; the answer may be released. Scaled sums are clipped to ±2**62 first, so that every sum has an
+    answer. Clipping moves two sums no further apart, so the scaled sensitivity still holds.
+    """
+
+    sigma_steps: int
+    scale_bits: int
+    name: ClassVar[str] = "gaussian"
+
+    @property
+    def parameters(self) -> tuple[int, ...]:
+        """What decides the noise, for the query id."""
+        return (self.sigma_steps, self.scale_bits)
+
+    def answer(self, sums: NDArray[np.int64], stream: Words) -> NDArray[np.int64]:
+        """Return the noisy scaled sums."""
+        scaled = _scaled(sums, self.scale_bits, SATURATION)
+        return scaled + discrete_gaussian(len(sums), self.sigma_steps, stream)
+
+
+@dataclass(frozen=True, slots=True)
+class DiscreteLaplace:
+    """Sums times ``2**scale_bits`` plus discrete Laplace noise of scale ``t_steps``.
+
+    Privacy
+    -------
+    Controller side; the answer may be released: exactly Δ₁ 2^scale_bits / t_steps differentially private (module
+    docstring).
+    """
+
+    t_steps: int
+    scale_bits: int
+    name: ClassVar[str] = "laplace"
+
+    @property
+    def sigma_steps(self) -> int:
+        """Standard deviation √2 t, rounded."""
+        return (math.isqrt(8 * self.t_steps * self.t_steps) + 1) // 2
+
+    @property
+    def parameters(self) -> tuple[int, ...]:
+        """What decides the noise, for the query id."""
+        return (self.t_steps, self.scale_bits)
+
+    def answer(self, sums: NDArray[np.int64], stream: Words) -> NDArray[np.int64]:
+        """Return the noisy scaled sums, clipped to ±2**61."""
+        scaled = _scaled(sums, self.scale_bits, LAPLACE_SATURATION)
+        # |sum| + FAR < 2**63
+        noisy = scaled + discrete_laplace(len(sums), self.t_steps, stream)
+        return np.clip(noisy, -2 * LAPLACE_SATURATION, 2 * LAPLACE_SATURATION)
+
+
+def _scaled(sums: NDArray[np.int64], scale_bits: int, saturation: int) -> NDArray[np.int64]:
+    limit = saturation >> scale_bits
+    return np.clip(sums, -limit, limit) << scale_bits

@@ -1,4 +1,4 @@
-"""The one door: charge → open → noise → journal → seal. ``Raw`` becomes ``Released`` here and nowhere else."""
+"""The one door: charge → open → noise or choose → journal → seal. ``Raw`` becomes ``Released`` here alone."""
 
 import hashlib
 import json
@@ -6,6 +6,7 @@ import os
 import secrets
 from collections.abc import Callable
 from dataclasses import asdict
+from fractions import Fraction
 from importlib.metadata import version
 
 import numpy as np
@@ -14,10 +15,18 @@ from numpy.typing import NDArray
 from dpgb_dask.contracts.boundary import Raw, Receipt, Released, Sensitivity
 from dpgb_dask.contracts.journal import Answer, Journal
 from dpgb_dask.contracts.plan import Budget
-from dpgb_dask.contracts.queries import Query
+from dpgb_dask.contracts.queries import PRICE_ONE, ChoiceQuery, Query
+from dpgb_dask.contracts.spending import Spending
 from dpgb_dask.controller import accounting
+from dpgb_dask.controller.choices import Choice
 from dpgb_dask.controller.ledger import Ledger, Opened, Terms
-from dpgb_dask.controller.mechanisms import MAX_SIGMA, SAMPLER_VERSION, add_discrete_gaussian
+from dpgb_dask.controller.mechanisms import (
+    MAX_SIGMA,
+    MAX_T,
+    SAMPLER_VERSION,
+    DiscreteGaussian,
+    DiscreteLaplace,
+)
 from dpgb_dask.controller.noise import (
     FitKey,
     NoiseSource,
@@ -38,6 +47,7 @@ from dpgb_dask.errors import (
 IN_MEMORY_ACCOUNT = "this fit"
 
 Vector = NDArray[np.int64]
+Mechanism = DiscreteGaussian | DiscreteLaplace | Choice
 
 
 class Controller:
@@ -53,7 +63,9 @@ class Controller:
         The account charged; None in memory.
     budget : Budget
     total : int
-        Charge of the whole fit, in units of 2⁻⁶⁴ of μ².
+        Price of the whole fit, in units of 2⁻⁶⁴ of its currency.
+    pure : bool
+        Whether the currency is ε (pure differential privacy, Laplace noise), or μ² (Gaussian noise).
     public_seed : int
         On resume, the recorded one.
     private : bool
@@ -64,7 +76,8 @@ class Controller:
     Privacy
     -------
     The door between the sides. Everything let out is together μ-GDP with μ² = total, up to the slack of accounting.py,
-    so (epsilon, delta)-private; the filter is Σ price of queries <= total, whatever is asked.
+    so (epsilon, delta)-private; or, in a pure plan, epsilon-private. The filter is `Spending` <= total, whatever is
+    asked.
     """
 
     def __init__(
@@ -85,6 +98,7 @@ class Controller:
         self.account = account
         self.budget = Budget(epsilon=terms.epsilon, delta=terms.delta)
         self.total = terms.price
+        self.pure = terms.pure
         self.public_seed = terms.public_seed
         self.private = private
         self._ledger = ledger
@@ -97,7 +111,7 @@ class Controller:
         self._opened = opened
         self._journalled = [] if journal is None else journal.entries()
         self._receipts: list[Receipt] = []
-        self._spent = 0
+        self._spending = Spending(pure=terms.pure)
         self._n_values = 0
         self._pid = os.getpid()
         self._check_journal()
@@ -114,6 +128,7 @@ class Controller:
         noise: NoiseSource | None = None,
         journal: Callable[[str], Journal] | None = None,
         resume: str | None = None,
+        pure: bool = False,
     ) -> "Controller":
         """Charge a whole fit in one durable transaction, before its data are touched.
 
@@ -132,6 +147,8 @@ class Controller:
             Makes or reopens the journal of a fit id; it keeps answers, so that resume need not open sums again.
         resume : str or None
             Fit id of an unfinished fit: takes its lease, charges nothing.
+        pure : bool
+            The plan's currency: ε, or μ². A pure fit asks nothing of delta.
 
         Raises
         ------
@@ -151,26 +168,30 @@ class Controller:
                 "Leave noise=None, or leave the ledger out."
             )
         if resume is not None:
-            return cls._resume(budget, ledger, account, plan_digest, noise, journal, resume)
+            return cls._resume(budget, ledger, account, plan_digest, noise, journal, resume, pure)
         if (ledger is None) != (account is None):
             raise LedgerError("ledger and account belong together: give both, or neither.")
         source = SecretNoise() if noise is None else noise
         secret = source.fit_key()
         key = FitKey(secret)
-        bits = accounting.min_sigma_bits_for(budget.epsilon, budget.delta)
-        if ledger is not None and account is not None:
-            known = ledger.account(account)  # the slack counts at the account's epsilon too
-            bits = max(bits, accounting.min_sigma_bits_for(known.epsilon, known.delta))
+        bits = 0  # Laplace noise has no slack
+        if not pure:
+            bits = accounting.min_sigma_bits_for(budget.epsilon, budget.delta)
+        if not pure and ledger is not None and account is not None:
+            known = ledger.account(account)
+            if known.analysis == "gdp":  # the slack counts at the account's epsilon too
+                bits = max(bits, accounting.min_sigma_bits_for(known.epsilon, known.delta))
         terms = Terms(
             epsilon=float(budget.epsilon),
             delta=float(budget.delta),
-            price=accounting.total_price(budget.epsilon, budget.delta),
+            price=accounting.total_price(budget.epsilon, budget.delta, pure=pure),
             min_sigma_bits=bits,
-            tau=accounting.distance(bits),
+            tau=0.0 if pure else accounting.distance(bits),
             plan_digest=plan_digest.hex(),
             version=_version(),
             public_seed=int(public_seed),
             commitment=key.commitment,
+            pure=pure,
         )
         fit_id = secrets.token_hex(12)
         if (
@@ -183,7 +204,12 @@ class Controller:
         book = ledger
         if book is None:
             book = Ledger.in_memory()
-            book.open_account(IN_MEMORY_ACCOUNT, epsilon=budget.epsilon, delta=budget.delta)
+            book.open_account(
+                IN_MEMORY_ACCOUNT,
+                epsilon=budget.epsilon,
+                delta=budget.delta,
+                analysis="pure" if pure else "gdp",
+            )
         lease = secrets.token_hex(16)
         path = book.key_path(fit_id)
         if path is not None:
@@ -217,6 +243,7 @@ class Controller:
         noise: NoiseSource | None,
         journal: Callable[[str], Journal] | None,
         fit_id: str,
+        pure: bool,
     ) -> "Controller":
         """Take over an unfinished fit, if everything that decides its queries is the same."""
         if ledger is None or not ledger.durable:
@@ -231,6 +258,7 @@ class Controller:
             ("version", terms.version, _version()),
             ("epsilon", terms.epsilon, float(budget.epsilon)),
             ("delta", terms.delta, float(budget.delta)),
+            ("currency", _currency(terms.pure), _currency(pure)),
         ):
             if recorded != asked:
                 raise ResumeError(
@@ -270,12 +298,14 @@ class Controller:
 
     @property
     def spent(self) -> int:
-        """Price of the released answers; at most `total`, which is what was charged."""
-        return self._spent
+        """Price of the released answers by `Spending`; at most `total`, which is what was charged."""
+        return self._spending.spent
 
     @property
     def mu(self) -> float:
-        """What was charged, as μ; for the report."""
+        """What was charged, as the μ that Gaussian differential privacy gives it; for the report."""
+        if self.pure:
+            return accounting.mu_of_pure(self.total / PRICE_ONE)
         return accounting.mu_of_price(self.total)
 
     @property
@@ -287,6 +317,11 @@ class Controller:
     def fingerprint_key(self) -> bytes:
         """32-byte key of the fingerprint's PRF, for the private side."""
         return self._secret().derive("fingerprint")
+
+    @property
+    def rows_key(self) -> bytes:
+        """16-byte key of the rows' secret draws (`queries.RowDraw`), for the private side."""
+        return self._secret().derive("rows")[:16]
 
     def bind(self, fingerprint: int) -> None:
         """Bind the fit to its data; a resumed fit refuses other data.
@@ -331,11 +366,11 @@ class Controller:
         position = len(self._receipts)
         if position >= len(self._journalled):
             return None
-        receipt = self._receipt(query, sensitivity)
+        receipt, _ = self._receipt(query, sensitivity)
         recorded = self._journalled[position]
         if recorded.receipt != receipt or recorded.value.shape != (query.n_values,):
             raise ResumeError(_diverged(self.fit_id, position))
-        self._count(receipt, query.n_values)
+        self._count(receipt, query)
         return Released(recorded.value, receipt)
 
     def release(self, query: Query, raw: Raw[Vector]) -> Released[Vector]:
@@ -345,13 +380,14 @@ class Controller:
         ----------
         query : Query
             Its price decides the noise.
-        raw : Raw of (query.n_values,) int64
+        raw : Raw of (query.n_sums,) int64
             Sums with the sensitivity stated by the code that clipped.
 
         Returns
         -------
         Released of (query.n_values,) int64
-            ``(sums + noise)`` times ``2**receipt.scale_bits``: the noise has ``receipt.sigma_steps``.
+            ``sums · 2**receipt.scale_bits + noise``, the noise of ``receipt.sigma_steps``; for a `ChoiceQuery`, one
+            candidate per node.
 
         Raises
         ------
@@ -373,10 +409,10 @@ class Controller:
             raise LedgerError(
                 "The fit is not bound to its data: call bind(fingerprint) before release."
             )
-        receipt = self._receipt(query, raw.sensitivity)
+        receipt, mechanism = self._receipt(query, raw.sensitivity)
         query_id = bytes.fromhex(receipt.query_id)
         sums = raw._open(receipt)
-        if sums.dtype != np.int64 or sums.shape != (query.n_values,):
+        if sums.dtype != np.int64 or sums.shape != (query.n_sums,):
             raise StructureError(
                 f"The sums of query {query.label!r} are not the int64 vector that it declares."
             )
@@ -385,17 +421,13 @@ class Controller:
             if self._opened[receipt.position] != opened:
                 raise ResumeError(_diverged(self.fit_id, receipt.position))
         else:
-            self._ledger.open_round(
-                self.fit_id, self._lease, receipt.position, opened, receipt.price
-            )
+            self._ledger.open_round(self.fit_id, self._lease, receipt.position, opened, query)
             self._opened.append(opened)
-        noisy = add_discrete_gaussian(
-            sums, receipt.sigma_steps, key.stream(query_id, sums), receipt.scale_bits
-        )
+        answer = mechanism.answer(sums, key.stream(query_id, sums))
         if self._journal is not None:
-            self._journal.append(Answer(receipt, noisy, self._answer_seal(receipt, noisy)))
-        self._count(receipt, query.n_values)
-        return Released(noisy, receipt)
+            self._journal.append(Answer(receipt, answer, self._answer_seal(receipt, answer)))
+        self._count(receipt, query)
+        return Released(answer, receipt)
 
     def finish(self) -> None:
         """End the fit: RELEASED, key erased. Nothing can be released after it."""
@@ -412,18 +444,49 @@ class Controller:
             )
         return self._key
 
-    def _receipt(self, query: Query, sensitivity: Sensitivity) -> Receipt:
-        """Choose the noise of the next query, and refuse what was not paid for."""
+    def _receipt(self, query: Query, sensitivity: Sensitivity) -> tuple[Receipt, Mechanism]:
+        """Choose how the next query is answered, and refuse what was not paid for."""
         if query.price <= 0:
             raise PlanError(f"price={query.price} of query {query.label!r} must be positive.")
-        if self._spent + query.price > self.total:
+        spent, would = self._spending.spent, self._spending.after(query).spent
+        if would > self.total:
             raise BudgetExceededError(
                 f"Query {query.label!r} costs more than is left of the fit; nothing was opened.\n"
-                f"  requested   {query.price}\n"
-                f"  remaining   {self.total - self._spent}\n"
-                f"  difference  {self._spent + query.price - self.total}\n"
-                "Amounts are 2**-64 of μ². A plan must not spend more than it declares."
+                f"  requested   {would - spent}\n"
+                f"  remaining   {self.total - spent}\n"
+                f"  difference  {would - self.total}\n"
+                f"Amounts are 2**-64 of {_currency(self.pure)}. A plan must not spend more than it declares."
             )
+        mechanism = self._mechanism(query, sensitivity)
+        position = len(self._receipts)
+        facts = [
+            self.fit_id, position, query.digest().hex(), sensitivity.l2_squared, sensitivity.l1, mechanism.name,
+            *mechanism.parameters, query.n_values, SAMPLER_VERSION,
+        ]  # fmt: skip
+        receipt = Receipt(
+            fit_id=self.fit_id,
+            query_id=hashlib.sha256(json.dumps(facts).encode()).hexdigest(),
+            position=position,
+            label=query.label,
+            price=query.price,
+            sigma_steps=mechanism.sigma_steps,
+            scale_bits=mechanism.scale_bits,
+            mechanism=mechanism.name,
+        )
+        return receipt, mechanism
+
+    def _mechanism(self, query: Query, sensitivity: Sensitivity) -> Mechanism:
+        """Return what a query's price buys: a choice, Laplace noise (pure), or Gaussian noise."""
+        if isinstance(query, ChoiceQuery):
+            epsilon = Fraction(query.price, PRICE_ONE)
+            if not self.pure:
+                epsilon = Fraction(accounting.choice_epsilon(query.price))
+            return Choice.at(query, sensitivity, epsilon)
+        if self.pure:
+            scale, t = accounting.laplace_scale_for(sensitivity.l1, query.price)
+            if t > MAX_T:
+                raise _too_noisy(query)
+            return DiscreteLaplace(t, scale)
         if self._n_values + query.n_values > accounting.MAX_VALUES:
             raise PlanError(
                 f"Query {query.label!r} takes the fit above {accounting.MAX_VALUES} released values: the slack is "
@@ -433,22 +496,14 @@ class Controller:
             sensitivity.l2_squared, query.price, self._terms.min_sigma_bits
         )
         if sigma > MAX_SIGMA:
-            raise PlanError(
-                f"Query {query.label!r} needs noise of more than 2**56 steps. "
-                "Choose a larger epsilon or a smaller max_weight."
-            )
-        position = len(self._receipts)
-        facts = [
-            self.fit_id, position, query.digest().hex(), sensitivity.l2_squared, sigma, scale, query.n_values,
-            SAMPLER_VERSION,
-        ]  # fmt: skip
-        query_id = hashlib.sha256(json.dumps(facts).encode()).hexdigest()
-        return Receipt(self.fit_id, query_id, position, query.label, query.price, sigma, scale)
+            raise _too_noisy(query)
+        return DiscreteGaussian(sigma, scale)
 
-    def _count(self, receipt: Receipt, n_values: int) -> None:
+    def _count(self, receipt: Receipt, query: Query) -> None:
         self._receipts.append(receipt)
-        self._spent += receipt.price
-        self._n_values += n_values
+        self._spending = self._spending.after(query)
+        if receipt.mechanism == DiscreteGaussian.name:
+            self._n_values += query.n_values
 
     def _answer_seal(self, receipt: Receipt, value: Vector) -> str:
         """Return the keyed hash of an answer, which nobody else can make."""
@@ -475,6 +530,17 @@ class Controller:
 
 def _version() -> str:
     return f"dpgb_dask {version('dpgb_dask')}, sampler {SAMPLER_VERSION}"
+
+
+def _currency(pure: bool) -> str:
+    return "ε" if pure else "μ²"
+
+
+def _too_noisy(query: Query) -> PlanError:
+    return PlanError(
+        f"Query {query.label!r} needs noise of more than 2**56 steps. "
+        "Choose a larger epsilon or a smaller max_weight."
+    )
 
 
 def _diverged(fit_id: str, position: int) -> str:

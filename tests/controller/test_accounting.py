@@ -9,7 +9,6 @@ from dpgb_dask.controller import accounting
 from dpgb_dask.controller.accounting import (
     delta_of,
     epsilon_of,
-    epsilon_within,
     mu_of,
     price,
     scale_for,
@@ -102,15 +101,6 @@ def test_total_price_is_rounded_down_and_keeps_slack():
         total_price(1e-7, 1e-9)
 
 
-@pytest.mark.parametrize("epsilon", [0.01, 1.0, 3.0, 20.0])
-def test_epsilon_within_fits_and_is_the_largest(epsilon):
-    budget = total_price(epsilon, 1e-6)
-    found = epsilon_within(budget, 1e-6)
-    assert found == pytest.approx(epsilon, rel=1e-9)
-    assert total_price(found, 1e-6) <= budget
-    assert epsilon_within(0, 1e-6) == 0.0
-
-
 @pytest.mark.parametrize("epsilon", [0.1, 1.0, 8.0, 25.0, 50.0])
 def test_min_sigma_keeps_slack_below_a_thousandth(epsilon):
     bits = accounting.min_sigma_bits_for(epsilon, 1e-6)
@@ -150,8 +140,3 @@ def test_discrete_gaussian_is_close_to_a_rounded_one(sigma):
     distance = total_variation(sigma, sigma**2 - 1 / 12) * sigma**4
     assert 4e-4 < distance <= accounting.DISTANCE
     assert total_variation(sigma, sigma**2) * sigma**4 > 2 * accounting.DISTANCE  # the 1/12 matters
-
-
-def test_no_epsilon_fits_into_nothing():
-    assert accounting.epsilon_within(0, 1e-6) == 0.0
-    assert accounting.epsilon_within(-1, 1e-6) == 0.0

@@ -188,7 +188,11 @@ def test_a_round_without_a_price_is_not_opened(ledger):
     controller = reserve(ledger)
     with pytest.raises(LedgerError, match="price"):
         ledger.open_round(
-            controller.fit_id, controller._lease, 0, Opened("q", "s"), -controller.total
+            controller.fit_id,
+            controller._lease,
+            0,
+            Opened("q", "s"),
+            query(price=-controller.total),
         )
 
 
@@ -199,7 +203,11 @@ def test_a_round_is_opened_once_whoever_asks(ledger):
 
     def opened(position, seal="s", price=1):
         ledger.open_round(
-            controller.fit_id, controller._lease, position, Opened(f"q {position}", seal), price
+            controller.fit_id,
+            controller._lease,
+            position,
+            Opened(f"q {position}", seal),
+            query(price=price),
         )
 
     opened(0)

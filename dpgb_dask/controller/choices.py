@@ -1,0 +1,234 @@
+"""The exponential choice of a split: gains of opened histograms as integers, and one exact draw per node.
+
+A candidate's gain is G = Σ S²/(n + λ) over both children, S their sum of gradients and n of weights. Candidate c of a
+node is drawn with chance ∝ exp(-(u_max - u_c)/D), with integers D and u_c = ⌊G_c/unit⌋.
+
+What one row, or unit, of total weight at most W changes
+--------------------------------------------------------
+Let |g| <= g* for every row, so |S| <= g* n. Put weight w on a child little by little: with s = S/(n + λ), |s| < g*,
+dG/dw = 2sg - s² lies in [-3g*², +g*²], so G moves by no less than -3g*²w and no more than +g*²w, whatever else lies
+there. A row is in one node, and in one child of each candidate; rows of one unit add up. So the gains of a node move
+within an interval of length 4g*²w, and the w of all nodes sum to at most W: `Sensitivity.gain_range` is 4g*²W.
+Clipping gains at a constant is monotone and moves none further: it keeps the interval.
+
+What the choice costs
+---------------------
+If the scores of all candidates move within an interval of length R, a draw ∝ exp(u/D) changes every log-probability
+within an interval of length R/D that holds 0: R/D-differentially private (McSherry and Talwar 2007, in range form) and
+R/D-bounded range (Durfee and Rogers 2019; Dong, Durfee and Rogers 2020). Nodes are drawn independently given the sums,
+so a level costs what its intervals sum to (parallel composition, for adding or removing a row).
+
+What rounding adds
+------------------
+Sums are exact integers. In double precision, with v = 2⁻⁵³: S, n, n + λ, S² and the quotient are each rounded once, S
+counting twice, and the sum of two children once: within (1 + v)⁷ < 1 + 2⁻⁵⁰ (scaling by powers of two is exact).
+Gains are clipped at `CAP` · gain_range, so the absolute error is at most e = 2⁻⁵⁰ · CAP · gain_range, on both data
+sets: the interval grows by 4e at most. The floor moves each end by less than one unit. A unit of data may lie in every
+node of the level, so R = ⌈(gain_range + 4e · n_nodes)/unit⌉ + 2 n_nodes, and all of it is charged.
+
+Exactness of the draw: propose c uniform, keep it with chance exp(-(u_max - u_c)/D), else start over. The whole part of
+the exponent is as many Bernoulli(exp(-1)), the rest Bernoulli(exp(-a/D)), both in integers (mechanisms.py).
+"""
+
+import math
+from dataclasses import dataclass
+from fractions import Fraction
+from typing import ClassVar, Self
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dpgb_dask.contracts.boundary import Sensitivity
+from dpgb_dask.contracts.queries import ChoiceQuery
+from dpgb_dask.controller.mechanisms import (
+    EXHAUSTED,
+    Words,
+    collect,
+    exp_minus,
+    exp_minus_one,
+    mask_of,
+    uniform_small,
+)
+from dpgb_dask.errors import PlanError
+from dpgb_dask.kernels import kernel
+from dpgb_dask.losses import GRAD_BITS
+
+CAP = 1 << 30  # gains are clipped at CAP * gain_range: reached by no node of fewer than 2**32 rows
+UNIT_BITS = 27  # at least 2**27 units in the range, so scores stay below 2**59
+MAX_D = 1 << 62
+WORDS_PER_CHOICE = 256
+
+
+@kernel
+def _draw_choice(
+    words: NDArray[np.uint64],  # IN (n_words,)
+    position: int,
+    score: NDArray[np.int64],  # IN (n_candidates,)
+    best: np.int64,
+    d: np.int64,
+    mask: np.uint64,
+) -> tuple[np.int64, int]:
+    """One candidate and the next position, which lies behind the buffer if the words ended."""
+    n = np.uint64(score.size)
+    while position < words.size:
+        c, position = uniform_small(words, position, n)
+        if c >= n:
+            break
+        gap = best - score[np.int64(c)]
+        keep = True
+        for _ in range(gap // d):
+            keep, position = exp_minus_one(words, position)
+            if not keep:
+                break
+        if keep:
+            keep, position = exp_minus(words, position, np.uint64(gap % d), np.uint64(d), mask)
+        if keep and position <= words.size:
+            return np.int64(c), position
+    return np.int64(0), EXHAUSTED
+
+
+@kernel
+def _fill_choices(
+    words: NDArray[np.uint64],  # IN (n_words,)
+    score: NDArray[np.int64],  # IN (n_nodes, n_candidates)
+    best: NDArray[np.int64],  # IN (n_nodes,)
+    d: np.int64,
+    mask: np.uint64,
+    start: int,
+    out: NDArray[np.int64],  # OUT (n_nodes,), from start on
+) -> tuple[int, int]:
+    """Choose for node after node while the words last; return how far, and the first word of the next node."""
+    position = 0
+    for i in range(start, out.size):
+        value, following = _draw_choice(words, position, score[i], best[i], d, mask)
+        if following > words.size:
+            return i, position
+        out[i] = value
+        position = following
+    return out.size, position
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """The exponential choice of one query: one position in the candidates per node.
+
+    Parameters
+    ----------
+    query : ChoiceQuery
+    gain_range : int
+        Of the sums' sensitivity, gradient steps² times natural weight.
+    d : int
+        D, in units of ``2**unit_bits``.
+    unit_bits : int
+        May be negative.
+
+    Privacy
+    -------
+    Controller side; the answer may be released: module docstring. A node without rows has equal gains, and gets a
+    uniform draw. No value of the sums raises.
+    """
+
+    query: ChoiceQuery
+    gain_range: int
+    d: int
+    unit_bits: int
+    name: ClassVar[str] = "choice"
+    sigma_steps: ClassVar[int] = 0
+    scale_bits: ClassVar[int] = 0
+
+    @classmethod
+    def at(cls, query: ChoiceQuery, sensitivity: Sensitivity, epsilon: Fraction) -> Self:
+        """Return the choice that is ``epsilon``-bounded range, and so ``epsilon``-differentially private.
+
+        Raises
+        ------
+        PlanError
+            If the query allows no choice: its gains have no bounded range, or its candidates are not in its bins.
+        """
+        unit_bits = sensitivity.gain_range.bit_length() - 1 - UNIT_BITS
+        choice = cls(query, sensitivity.gain_range, 1, unit_bits)
+        choice._check()
+        d = math.ceil(choice._range_in_units() / epsilon)
+        if d > MAX_D:
+            raise PlanError(
+                f"Choice {query.label!r} at epsilon={float(epsilon):.3g} would be uniform. Choose a larger epsilon."
+            )
+        return cls(query, sensitivity.gain_range, d, unit_bits)
+
+    @property
+    def parameters(self) -> tuple[int, ...]:
+        """What decides the choice besides the query, for the query id."""
+        return (self.gain_range, self.d, self.unit_bits)
+
+    def answer(self, sums: NDArray[np.int64], stream: Words) -> NDArray[np.int64]:
+        """Return one candidate per node, drawn from the opened histogram."""
+        score = self.scores(sums)
+        best, d, mask = score.max(axis=1), np.int64(self.d), mask_of(self.d)
+        return collect(
+            len(score),
+            stream,
+            lambda words, done, out: _fill_choices(words, score, best, d, mask, done, out),
+            WORDS_PER_CHOICE,
+        )
+
+    def scores(self, sums: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Return ⌊gain/unit⌋, (n_nodes, n_candidates) int64. Private."""
+        query = self.query
+        start, stop, after = self._cells()
+        nodes = sums.reshape(query.splits.n_leaves, sum(query.sizes), 2)
+        scores = np.empty((len(nodes), len(start)), np.int64)
+        below = np.zeros((sum(query.sizes) + 1, 2), np.int64)
+        for node, out in zip(nodes, scores, strict=True):
+            np.cumsum(node, axis=0, out=below[1:])
+            right = np.where(
+                query.candidate_only[:, None],
+                below[after] - below[after - 1],
+                below[stop] - below[after],
+            )
+            gain = self._gain(right) + self._gain(below[stop] - below[start] - right)
+            gain = np.minimum(gain, float(CAP * self.gain_range))
+            out[:] = np.floor(np.ldexp(gain, -self.unit_bits))
+        return scores
+
+    def _gain(self, child: NDArray[np.int64]) -> NDArray[np.float64]:
+        """Return S²/(n + λ) in gradient steps² times natural weight."""
+        total, weight = child[:, 0].astype(np.float64), child[:, 1].astype(np.float64)
+        total = np.ldexp(total, -self.query.weight_bits)
+        weight = np.ldexp(weight, -GRAD_BITS - self.query.weight_bits)
+        return total * total / (weight + self.query.ridge)
+
+    def _cells(self) -> tuple[NDArray[np.intp], NDArray[np.intp], NDArray[np.intp]]:
+        """Return, per candidate, the first cell of its feature, the one after its last, the one after its bin."""
+        offsets = np.concatenate(([0], np.cumsum(self.query.sizes))).astype(np.intp)
+        feature = self.query.candidate_feature.astype(np.intp)
+        start = offsets[feature]
+        return start, offsets[feature + 1], start + self.query.candidate_bin.astype(np.intp) + 1
+
+    def _range_in_units(self) -> int:
+        """Return R: what the scores move within, rounding included."""
+        n_nodes = self.query.splits.n_leaves
+        error = Fraction(CAP * self.gain_range, 1 << 50)
+        unit = Fraction(2) ** self.unit_bits
+        return math.ceil((self.gain_range + 4 * error * n_nodes) / unit) + 2 * n_nodes
+
+    def _check(self) -> None:
+        query = self.query
+        if self.gain_range <= 0 or query.n_scores != 1:
+            raise PlanError(
+                f"Choice {query.label!r}: this loss gives gains without a bounded range. "
+                "Choose a loss with Hessian 1 and one score, or a recipe that splits otherwise."
+            )
+        if not 0 < query.ridge < math.inf:
+            raise PlanError(
+                f"ridge={query.ridge!r} of {query.label!r} must be a finite number above 0."
+            )
+        n = len(query.candidate_feature)
+        if not 0 < n == len(query.candidate_bin) == len(query.candidate_only):
+            raise PlanError(
+                f"Choice {query.label!r} needs candidates: a feature, a bin and a kind each."
+            )
+        sizes = np.array(query.sizes)
+        if (query.candidate_feature >= len(sizes)).any() or (
+            query.candidate_bin >= sizes[query.candidate_feature.astype(np.intp)]
+        ).any():
+            raise PlanError(f"A candidate of {query.label!r} is outside its bins.")
