@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 
 from dpgb_dask.contracts.model import Splits
 from dpgb_dask.contracts.queries import ChoiceQuery, NodeSumsQuery
-from dpgb_dask.kernels.nodes import node_sums
+from dpgb_dask.kernels.nodes import NodeSums
 from dpgb_dask.kernels.route import find_nodes
 from dpgb_dask.private.pieces import Piece
 
@@ -58,7 +58,6 @@ class LevelSums:
         self.n_nodes = query.splits.n_leaves
         self._pack = pack
         self._max_abs = max_abs
-        self._shape = (self.n_nodes, sum(query.sizes), query.n_scores, 2)
         s = query.splits
         self._tree = s.feature[0], s.threshold[0], s.mask_of[0], s.masks
 
@@ -99,7 +98,7 @@ class LevelSums:
         rows = deal(count).reshape(-1, 2)
         only = np.stack([rows[:, 0] <= rows[:, 1], rows[:, 0] > rows[:, 1]], axis=1)
         sums = self._sums(n_blocks, read, deal, nodes, only.ravel())
-        pairs = sums.reshape(len(above), 2, *self._shape[1:])
+        pairs = sums.reshape(len(above), 2, *sums.shape[1:])
         pairs[~only] = above - pairs[only]
         return Level(key, sums)
 
@@ -125,25 +124,19 @@ class LevelSums:
         nodes: list[NDArray[np.uint16]] | None = None,
         only: NDArray[np.bool_] | None = None,
     ) -> NDArray[np.int64]:
-        features, sizes = self.query.features, self.query.sizes
+        query = self.query
 
         def work(first: int, step: int) -> NDArray[np.int64]:
-            sums = np.zeros(self._shape, np.int64)
+            sums = [
+                NodeSums(query.features, query.sizes, self.n_nodes, self._max_abs, only)
+                for _ in range(query.n_scores)
+            ]
             for k in range(first, n_blocks, step):
                 piece, score = read(k)
                 node = self._route(piece) if nodes is None else nodes[k]
-                for i, packed in enumerate(self._pack(piece, score)):
-                    sums[:, :, i] += node_sums(
-                        piece.codes,
-                        features,
-                        sizes,
-                        node,
-                        self.n_nodes,
-                        packed,
-                        self._max_abs,
-                        only,
-                    )
-            return sums
+                for part, packed in zip(sums, self._pack(piece, score), strict=True):
+                    part.add(piece.codes, node, packed)
+            return np.stack([part.total() for part in sums], axis=2)
 
         return deal(work)
 

@@ -5,22 +5,26 @@ import pandas as pd
 
 from dpgb_dask.contracts.boundary import Receipt
 from dpgb_dask.contracts.grid import COARSE, FINE, Grid
-from dpgb_dask.contracts.model import FeatureBins, Model, PairTable, Trees, no_trees
+from dpgb_dask.contracts.model import FeatureBins, Model, PairTable, Splits, Trees, no_trees
 from dpgb_dask.contracts.plan import Shape
 from dpgb_dask.contracts.queries import (
     CellCountsQuery,
+    ChoiceQuery,
     CountQuery,
     MainSumsQuery,
+    NodeSumsQuery,
     PairCells,
     PairSumsQuery,
     ResidualQuery,
+    RowDraw,
     TargetSumQuery,
     TreeSumsQuery,
 )
 from dpgb_dask.contracts.schema import Categorical, Numeric, Schema
-from dpgb_dask.losses import SquaredGradient, logistic_gradient, softmax_gradient
+from dpgb_dask.gradients import GRAD_ONE, SquaredGradient, logistic_gradient, softmax_gradient
 
 KEY = bytes(range(32))
+ROWS_KEY = bytes(range(16, 32))
 KINDS = ("binary", "multiclass", "numeric")
 N_BINS = (12, 8, 5)
 FEATURES = {"a": Numeric(-2, 2), "b": Numeric(0, 20, integer=True), "c": Categorical((0, 1, 2))}
@@ -97,19 +101,36 @@ def model_of(kind, seed=0, n_pairs=2, n_trees=3):
         PairTable(p.i, p.j, p.map_i, p.map_j, steps(n_scores, p.n_i, p.n_j))
         for p in pair_cells()[:n_pairs]
     )
-    feature, threshold = tree_nodes(n_trees)
     value = steps(n_scores, n_trees, 8)
-    trees = Trees(feature, threshold, value) if n_trees else no_trees(n_scores=n_scores)
+    trees = Trees(splits_of(n_trees), value) if n_trees else no_trees(n_scores=n_scores)
     return Model(BINS, steps(n_scores), tables, pairs, trees)
 
 
-def tree_nodes(n_trees, depth=3, seed=7):
-    """Random nodes; the first trees are the same for any number of them."""
+def splits_of(n_trees, depth=3, seed=7):
+    """Random splits, some by a mask; the first trees, and their masks, are the same for any number of them."""
     rng = np.random.default_rng(seed)
     nodes = (1 << depth) - 1
-    draws = rng.integers(0, 2**31, (n_trees, nodes, 2))
+    draws = rng.integers(0, 2**31, (n_trees, nodes, 3))
     feature = (draws[..., 0] % 3).astype(np.uint16)
-    return feature, (draws[..., 1] % np.array(N_BINS)[feature]).astype(np.uint8)
+    threshold = (draws[..., 1] % np.array(N_BINS)[feature]).astype(np.uint8)
+    masked = draws[..., 2] % 3 == 0
+    mask_of = np.full(feature.shape, -1, np.int32)
+    mask_of[masked] = np.arange(masked.sum())
+    masks = np.random.default_rng(seed + 1).integers(0, 2, (masked.sum(), 256), dtype=np.uint8)
+    return Splits(feature, threshold, mask_of, masks)
+
+
+def upper(splits, depth):
+    """The first levels of some trees."""
+    n = (1 << depth) - 1
+    return Splits(
+        *(part[:, :n] for part in (splits.feature, splits.threshold, splits.mask_of)), splits.masks
+    )
+
+
+def draw(kind="part", group=3, low=0, high=3 << 30):
+    """Three quarters of the rows; among them row 50 and the unit "new"."""
+    return RowDraw(kind, group, low, high)
 
 
 def pair_cells():
@@ -125,13 +146,38 @@ def gradient_of(kind):
     return softmax_gradient(3) if kind == "multiclass" else SquaredGradient(40001, 9000)
 
 
+def counting_gradient(kind):
+    """A gradient with a count of 1 beside it."""
+    if kind == "binary":
+        return logistic_gradient(0.5, 1.0, second="count")
+    return SquaredGradient(40001, GRAD_ONE, always=True)
+
+
+def choice_of(kind, splits, weight_bits=0, **options):
+    """A choice among five candidates of two features."""
+    asked = {
+        "gradient": counting_gradient(kind),
+        "n_scores": 1,
+        "features": np.array([0, 2], np.uint16),
+        "sizes": (N_BINS[0], N_BINS[2]),
+        "candidate_feature": np.array([0, 0, 0, 1, 1], np.uint16),
+        "candidate_bin": np.array([2, 5, 8, 0, 3], np.uint8),
+        "candidate_only": np.array([False, False, False, False, True]),
+        "ridge": 1.0,
+        **options,
+    }
+    return ChoiceQuery(label="", price=1, weight_bits=weight_bits, splits=splits, **asked)
+
+
 def queries_of(kind, weight_bits=0):
     """One query of every kind that fits the target, by name."""
     schema = schema_of(kind)
     n_scores = 3 if kind == "multiclass" else 1
     price = {"label": "", "price": 1, "weight_bits": weight_bits}
     grad = {**price, "gradient": gradient_of(kind), "n_scores": n_scores}
-    feature, threshold = tree_nodes(4, seed=8)
+    splits, one = splits_of(4, seed=8), splits_of(1, seed=9)
+    level = {**grad, "features": np.array([2, 0], np.uint16), "sizes": (N_BINS[2], N_BINS[0])}
+    sides = np.random.default_rng(5).integers(0, 2, (8, N_BINS[2] + N_BINS[0]), dtype=np.uint8)
     queries = {
         "count": CountQuery(**price),
         "coarse": CellCountsQuery(**price, n_uniform=COARSE, sizes=Grid.of(schema, COARSE).sizes),
@@ -143,8 +189,15 @@ def queries_of(kind, weight_bits=0):
             n_leaves=tuple(-(-n // 2) for n in N_BINS),
         ),
         "pairs": PairSumsQuery(**grad, pairs=pair_cells()),
-        "trees": TreeSumsQuery(**grad, feature=feature, threshold=threshold),
+        "trees": TreeSumsQuery(**grad, splits=splits),
+        "part": TreeSumsQuery(**grad, splits=splits, rows=draw()),
+        "root": NodeSumsQuery(**level, splits=upper(one, 0)),
+        "nodes": NodeSumsQuery(**level, splits=one),
+        "sample": NodeSumsQuery(**level, splits=one, rows=draw("sample", 4)),
+        "sides": NodeSumsQuery(**level, splits=one, sides=sides),
     }
+    if kind != "multiclass":
+        queries["choice"] = choice_of(kind, one, weight_bits)
     if kind == "numeric":
         queries["residual"] = ResidualQuery(**price, edges=np.array([1000, 50000, 90000]))
     return queries

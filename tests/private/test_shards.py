@@ -1,32 +1,42 @@
 """Shards answer the sums of the dullest numpy, whatever they answered before and however rows are cut."""
 
+import itertools
 import pickle
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
 import numpy as np
 import pytest
-from helpers import (
-    naive_add_pair_table,
-    naive_add_tables,
-    naive_add_trees,
-    naive_cells,
-    naive_joint_sums,
-    naive_logistic,
-    naive_pair_sums,
-    naive_softmax,
-    naive_squared,
-    naive_tree_sums,
+from helpers import naive_add_pair_table, naive_add_tables, naive_cells, naive_sums
+from private.cases import (
+    ALL,
+    BINS,
+    KEY,
+    KINDS,
+    N_BINS,
+    ROWS_KEY,
+    choice_of,
+    draw,
+    model_of,
+    queries_of,
+    rows_of,
+    shape_of,
+    splits_of,
+    upper,
 )
-from private.cases import ALL, BINS, KEY, KINDS, model_of, queries_of, rows_of, shape_of
 
-from dpgb_dask.contracts.model import FeatureBins, Trees, no_trees
+from dpgb_dask.contracts.model import FeatureBins, Splits, Trees, join_splits, no_trees
+from dpgb_dask.contracts.queries import NodeSumsQuery, RowDraw
 from dpgb_dask.encode import encode, encode_target, encode_weight
 from dpgb_dask.errors import PlanError
-from dpgb_dask.losses import SquaredGradient, unpack
+from dpgb_dask.gradients import SquaredGradient, unpack
+from dpgb_dask.kernels.draw import draws
+from dpgb_dask.kernels.gradient import write
 from dpgb_dask.private import shards
 from dpgb_dask.private.ingest import Rows
-from dpgb_dask.private.shards import Shard, encode_rows, merge_pieces
+from dpgb_dask.private.levels import LevelSums
+from dpgb_dask.private.pieces import encode_rows, merge_pieces
+from dpgb_dask.private.shards import Shard
 from dpgb_dask.private.survey import Reading
 
 WEIGHT = {"max_weight": 3, "weight_bits": 2}
@@ -41,55 +51,95 @@ def shard_of(kind, weighted=True, block_rows=1024, n=3000, cuts=1):
     for k in range(cuts):
         part = slice(k * n // cuts, (k + 1) * n // cuts)
         rows = Rows(x.iloc[part], y[part], weight[part] if weighted else None)
-        pieces += encode_rows(rows, Reading(shape, KEY), BINS, block_rows)
-    return Shard(merge_pieces(pieces, block_rows), shape, BINS)
+        reading = Reading(shape, KEY, rows_key=ROWS_KEY)
+        pieces += encode_rows(rows, reading, BINS, block_rows, part.start)
+    return Shard(merge_pieces(pieces, block_rows), shape, BINS, ROWS_KEY)
 
 
-def naive_answer(kind, model, query, name, weighted=True):
-    """The answer, from the rows by the kernels' oracles."""
-    x, y, weight = rows_of(kind)
-    schema = shape_of(kind).schema
-    label, valid = encode_target(y, schema)
-    w = encode_weight(weight, 3, 2) if weighted else np.ones(len(y), np.int32)
-    w = np.where(valid, w, 0).astype(np.int32)
-    codes = encode(x, schema, BINS)
+def naive_leaves(codes, splits, t):
+    """Leaf of each row in tree t, walking down."""
+    nodes = splits.feature.shape[1]
+    out = []
+    for row in codes.T:
+        k = 0
+        while k < nodes:
+            code, mask = row[splits.feature[t, k]], splits.mask_of[t, k]
+            right = code > splits.threshold[t, k] if mask < 0 else splits.masks[mask, code] == 1
+            k = 2 * k + 1 + int(right)
+        out.append(k - nodes)
+    return np.array(out)
+
+
+def naive_scores(codes, model):
+    """Scores of every row."""
+    n = codes.shape[1]
     score = np.stack(
         [
-            naive_add_tables(codes, [t[:, k] for t in model.tables], np.full(len(y), b, np.int32))
+            naive_add_tables(codes, [t[:, k] for t in model.tables], np.full(n, b, np.int32))
             for k, b in enumerate(model.intercept)
         ]
     )
-    for p in model.pairs:
-        for k, table in enumerate(p.table):
+    for k in range(model.n_scores):
+        for p in model.pairs:
             score[k] = naive_add_pair_table(
-                codes[p.i], codes[p.j], p.map_i, p.map_j, table, score[k]
+                codes[p.i], codes[p.j], p.map_i, p.map_j, p.table[k], score[k]
             )
-    t = model.trees
-    for k, value in enumerate(t.value):
-        score[k] = naive_add_trees(codes, t.feature, t.threshold, value, score[k])
+        for t in range(model.trees.n_trees):
+            score[k] += model.trees.value[k, t][naive_leaves(codes, model.trees.splits, t)]
+    return score
+
+
+def naive_answer(kind, model, query, name, weighted=True):
+    """The answer, from the rows in the dullest way."""
+    x, y, weight = rows_of(kind)
+    label, valid = encode_target(y, shape_of(kind).schema)
+    w = encode_weight(weight, 3, 2) if weighted else np.ones(len(y), np.int32)
+    w = np.where(valid, w, 0).astype(np.int32)
+    codes = encode(x, shape_of(kind).schema, BINS)
+    score = naive_scores(codes, model)
     if name == "residual":
         cell = np.searchsorted(query.edges, np.abs(score[0].astype(np.int64) - label))
         return naive_cells(cell, w, query.n_values)
-    gradient = query.gradient
-    if kind == "binary":
-        packed = naive_logistic(score[0], label, w, gradient.table)[None]
-    elif kind == "numeric":
-        packed = naive_squared(score[0], label, w, gradient.clip_steps, gradient.hess_steps)[None]
+    if query.rows is not None:
+        index = np.stack([np.arange(len(y)), np.zeros(len(y))], axis=1).astype(np.uint64)
+        drawn = np.empty(len(y), np.uint32)
+        draws(ROWS_KEY, query.rows.group, index, drawn)
+        w = np.where((query.rows.low <= drawn) & (drawn < query.rows.high), w, 0).astype(np.int32)
+    packed = np.empty((model.n_scores, len(y)), np.int64)
+    write(query.gradient, score, label, w, packed)
+    if name == "main":
+        leaves = [leaf[c] for leaf, c in zip(query.leaf_of_bin, codes, strict=True)]
+        keys = list(zip(leaves, query.n_leaves, strict=True))
+    elif name == "pairs":
+        keys = [
+            (p.map_i[codes[p.i]].astype(int) * p.n_j + p.map_j[codes[p.j]], p.n_i * p.n_j)
+            for p in query.pairs
+        ]
+    elif name in ("trees", "part"):
+        keys = [(naive_leaves(codes, query.splits, t), 8) for t in range(query.splits.n_trees)]
     else:
-        packed = naive_softmax(score, label, w, gradient.exp_table)
-    parts = []
-    for row in packed:
-        g, h = unpack(row)
-        if name == "main":
-            leaves = [leaf[c] for leaf, c in zip(query.leaf_of_bin, codes, strict=True)]
-            parts.append(naive_joint_sums(leaves, g, h, query.n_leaves))
-        elif name == "pairs":
-            parts.append(naive_pair_sums(codes, query.pairs, g, h))
-        else:
-            parts.append(
-                naive_tree_sums(codes, query.feature, query.threshold, g, h).reshape(-1, 2)
-            )
+        return naive_level(codes, query, packed)
+    parts = [np.concatenate([naive_sums(k, *unpack(row), n) for k, n in keys]) for row in packed]
     return np.stack(parts, axis=1).ravel()
+
+
+def naive_level(codes, query, packed):
+    """Sums per node, feature and bin or side."""
+    node = naive_leaves(codes, query.splits, 0)
+    sides = getattr(query, "sides", None)
+    out = []
+    for k in range(query.splits.n_leaves):
+        start = 0
+        for f, size in zip(query.features, query.sizes, strict=True):
+            rows = node == k
+            cell = codes[f, rows].astype(int)
+            n_cells = size
+            if sides is not None:
+                cell, n_cells = sides[k, start : start + size][cell], 2
+            parts = [naive_sums(cell, *unpack(row[rows]), n_cells) for row in packed]
+            out.append(np.stack(parts, axis=1))
+            start += size
+    return np.concatenate(out).ravel()
 
 
 @pytest.mark.parametrize("weighted", [False, True])
@@ -99,28 +149,31 @@ def test_answer_is_the_sum_over_rows(kind, name, weighted):
     model = model_of(kind)
     answer = shard_of(kind, weighted).answer(model, query)
     assert answer.dtype == np.int64
-    assert answer.shape == (query.n_values,)
+    assert answer.shape == (query.n_sums,)
     np.testing.assert_array_equal(answer, naive_answer(kind, model, query, name, weighted))
 
 
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize(("block_rows", "cuts"), [(64, 1), (1024, 7), (4096, 50), (16384, 300)])
 def test_answer_is_the_same_for_any_cut(kind, block_rows, cuts):
-    query, model = queries_of(kind, 2)["main"], model_of(kind)
-    expected = shard_of(kind).answer(model, query)
-    shard = shard_of(kind, block_rows=block_rows, cuts=cuts)
-    np.testing.assert_array_equal(shard.answer(model, query), expected)
+    queries, model = queries_of(kind, 2), model_of(kind)
+    whole, shard = shard_of(kind), shard_of(kind, block_rows=block_rows, cuts=cuts)
+    for name in ("main", "nodes", "part", "sample"):
+        expected = whole.answer(model, queries[name])
+        np.testing.assert_array_equal(shard.answer(model, queries[name]), expected)
     assert len(shard.pieces) <= 2 * 3000 // block_rows + 1
 
 
 @pytest.mark.parametrize("n_threads", [2, 3, 8])
 def test_answer_is_the_same_for_any_number_of_threads(n_threads, monkeypatch):
     monkeypatch.setattr(shards, "INLINE_VALUES", 0)
-    query, model = queries_of("binary", 2)["trees"], model_of("binary")
-    expected = shard_of("binary").answer(model, query)
+    queries, model = queries_of("binary", 2), model_of("binary")
+    whole, shard = shard_of("binary"), shard_of("binary", block_rows=256)
     with ThreadPoolExecutor(n_threads) as pool:
-        shard = shard_of("binary", block_rows=256)
-        np.testing.assert_array_equal(shard.answer(model, query, n_threads, pool), expected)
+        for name in ("trees", "part", "root", "nodes", "sample", "choice"):
+            expected = whole.answer(model, queries[name])
+            got = shard.answer(model, queries[name], n_threads, pool)
+            np.testing.assert_array_equal(got, expected)
 
 
 def history(kind):
@@ -129,7 +182,10 @@ def history(kind):
     second = replace(model_of(kind, 1, n_pairs=1, n_trees=0), bins=first.bins)
     full = model_of(kind, 2, n_pairs=2, n_trees=3)
     t = full.trees
-    fewer = Trees(t.feature[:1], t.threshold[:1], t.value[:, :1])
+    fewer = Trees(splits_of(1), t.value[:, :1])
+    s = t.splits
+    turned = Splits(s.feature, s.threshold, s.mask_of, 1 - s.masks)
+    shared = Splits(s.feature, s.threshold, s.mask_of, np.concatenate([s.masks, s.masks[:1]]))
     return [
         first,
         second,
@@ -140,7 +196,11 @@ def history(kind):
         replace(full, pairs=full.pairs[1:]),  # a pair is gone
         replace(full, pairs=full.pairs + full.pairs[:1]),  # a pair is there twice
         replace(full, trees=fewer),  # trees are gone
-        replace(full, trees=Trees(t.feature, t.threshold, -t.value)),
+        replace(full, trees=Trees(s, -t.value)),
+        full,
+        replace(full, trees=Trees(shared, t.value)),  # a mask that no node has
+        replace(full, trees=Trees(turned, t.value)),
+        replace(full, trees=t.with_more(splits_of(2, seed=11), t.value[:, :2])),
         replace(full, trees=no_trees(2, first.n_scores)),
         first,
     ]
@@ -148,11 +208,12 @@ def history(kind):
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_catching_up_gives_what_a_new_shard_gives(kind):
-    query = queries_of(kind, 2)["main"]
+    queries = queries_of(kind, 2)
     shard = shard_of(kind)
     for model in history(kind):
-        expected = shard_of(kind).answer(model, query)
-        np.testing.assert_array_equal(shard.answer(model, query), expected)
+        for name in ("main", "part"):
+            expected = shard_of(kind).answer(model, queries[name])
+            np.testing.assert_array_equal(shard.answer(model, queries[name]), expected)
 
 
 def test_scores_wrap_around_the_same_on_every_path():
@@ -167,18 +228,19 @@ def test_scores_wrap_around_the_same_on_every_path():
 
 
 def test_a_pickled_shard_answers_the_same_and_carries_no_scores():
-    query, model = queries_of("binary", 2)["main"], model_of("binary")
+    query, model = queries_of("binary", 2)["sample"], model_of("binary")
     shard = shard_of("binary")
     expected = shard.answer(model, query)
     copy = pickle.loads(pickle.dumps(shard))
-    assert copy._scores == []
+    assert copy._scores == copy._draws._draws == []
+    assert copy._level is None
     np.testing.assert_array_equal(copy.answer(model, query), expected)
     assert repr(shard) == "<shard>"
 
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_no_rows_answer_zero(kind):
-    shard = Shard([], shape_of(kind), BINS)
+    shard = Shard([], shape_of(kind), BINS, ROWS_KEY)
     for name, query in queries_of(kind).items():
         if (kind, name) in SHARD_QUERIES:
             assert not shard.answer(model_of(kind), query).any()
@@ -216,3 +278,198 @@ def test_a_weight_that_could_overflow_a_packed_sum_raises():
     shape = shape_of("numeric", max_weight=4096, weight_bits=3)
     with pytest.raises(PlanError, match="overflow"):
         Shard([], shape, BINS).answer(model_of("numeric"), steep)
+
+
+# ---- levels of a tree ------------------------------------------------------------------------------------------------
+
+
+def level_query(kind, splits, **options):
+    query = queries_of(kind, 2)["nodes"]
+    return replace(query, splits=splits, **options)
+
+
+@pytest.fixture
+def subtracted(monkeypatch):
+    """Whether each level so far was summed by subtraction."""
+    seen = []
+    sums = LevelSums._sums
+
+    def spy(self, n_blocks, read, deal, nodes=None, only=None):
+        seen.append(only is not None and int(only.sum()) == self.n_nodes // 2)
+        return sums(self, n_blocks, read, deal, nodes, only)
+
+    monkeypatch.setattr(LevelSums, "_sums", spy)
+    return seen
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("rows", [None, draw("sample", 9)])
+def test_a_level_from_the_level_above_is_the_same(kind, rows, subtracted):
+    tree, model = splits_of(1, depth=5, seed=12), model_of(kind)
+    shard = shard_of(kind, block_rows=256)
+    for depth in range(6):
+        query = level_query(kind, upper(tree, depth), rows=rows, label=str(depth), price=depth + 1)
+        again = replace(model, pairs=model.pairs[::-1])  # the same scores
+        got = shard.answer(again if depth % 2 else model, query)
+        assert subtracted[-1] == (depth > 0)
+        np.testing.assert_array_equal(got, shard_of(kind).answer(model, query))
+
+
+def test_choices_and_histograms_share_a_level(subtracted):
+    tree, model = splits_of(1, depth=2, seed=12), model_of("binary")
+    shard, queries = shard_of("binary"), queries_of("binary", 2)
+    choice = choice_of("binary", upper(tree, 0), 2)
+    level = {"gradient": choice.gradient, "features": choice.features, "sizes": choice.sizes}
+    shard.answer(model, choice)
+    sides = np.random.default_rng(0).integers(0, 2, (2, sum(choice.sizes)), dtype=np.uint8)
+    sums = replace(queries["nodes"], splits=upper(tree, 1), sides=sides, **level)
+    expected = shard_of("binary").answer(model, sums)
+    assert subtracted.pop() is False
+    np.testing.assert_array_equal(shard.answer(model, sums), expected)
+    assert subtracted.pop() is True
+    # the same level again: nothing is summed
+    whole = replace(sums, sides=None)
+    np.testing.assert_array_equal(
+        shard.answer(model, whole), shard.answer(model, choice_of("binary", upper(tree, 1), 2))
+    )
+    assert subtracted == [False]
+
+
+def other_tree(tree):
+    return Splits(tree.feature, tree.threshold, tree.mask_of, 1 - tree.masks)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda _, model: (splits_of(1, depth=2, seed=13), model, {}),
+        lambda tree, model: (other_tree(tree), model, {}),
+        lambda tree, model: (tree, replace(model, intercept=model.intercept + np.int32(1)), {}),
+        lambda tree, model: (tree, replace(model, trees=no_trees(3)), {}),
+        lambda tree, model: (tree, model, {"rows": draw()}),
+        lambda tree, model: (tree, model, {"gradient": choice_of("binary", tree).gradient}),
+        lambda tree, model: (
+            tree,
+            model,
+            {"features": np.array([0, 2], np.uint16), "sizes": (N_BINS[0], N_BINS[2])},
+        ),
+    ],
+)
+def test_another_level_is_summed_from_nothing(change, subtracted):
+    tree, model = splits_of(1, depth=2, seed=12), model_of("binary")
+    assert (tree.mask_of[:, 0] >= 0).any()
+    shard = shard_of("binary")
+    shard.answer(model, level_query("binary", upper(tree, 1)))
+    tree, model, options = change(tree, model)
+    query = level_query("binary", tree, **options)
+    got = shard.answer(model, query)
+    assert not any(subtracted)
+    np.testing.assert_array_equal(got, shard_of("binary").answer(model, query))
+
+
+def test_a_level_after_another_query_is_the_same():
+    tree, model = splits_of(1, depth=2, seed=12), model_of("binary")
+    shard = shard_of("binary")
+    shard.answer(model, level_query("binary", upper(tree, 1)))
+    shard.answer(model, queries_of("binary", 2)["main"])
+    query = level_query("binary", tree)
+    np.testing.assert_array_equal(
+        shard.answer(model, query), shard_of("binary").answer(model, query)
+    )
+
+
+def test_masks_in_another_order_are_the_same_tree(subtracted):
+    tree, model = splits_of(1, depth=2, seed=12), model_of("binary")
+    shard = shard_of("binary")
+    shard.answer(model, level_query("binary", upper(tree, 1)))
+    more = join_splits(splits_of(2, depth=2, seed=14), tree).part(2)
+    got = shard.answer(model, level_query("binary", more))
+    assert subtracted == [False, True]
+    np.testing.assert_array_equal(
+        got, shard_of("binary").answer(model, level_query("binary", tree))
+    )
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"splits": splits_of(2)},
+        {"features": np.array([2, 3], np.uint16)},
+        {"sizes": (N_BINS[2], N_BINS[0] - 1)},
+        {"sizes": (N_BINS[2],)},
+        {"sides": np.zeros((8, 3), np.uint8)},
+    ],
+)
+def test_a_level_that_does_not_fit_raises(options):
+    query = replace(queries_of("binary", 2)["nodes"], **options)
+    assert isinstance(query, NodeSumsQuery)
+    with pytest.raises(PlanError):
+        shard_of("binary").answer(model_of("binary"), query)
+
+
+# ---- draws of rows ---------------------------------------------------------------------------------------------------
+
+
+def test_the_parts_of_a_group_are_disjoint_and_cover_all_rows():
+    model, query = model_of("binary"), queries_of("binary", 2)["trees"]
+    shard = shard_of("binary", block_rows=256)
+    cuts = [0, 1, 1 << 20, 1 << 30, 3 << 30, 1 << 32]
+    parts = [RowDraw("part", 5, low, high) for low, high in itertools.pairwise(cuts)]
+    sums = [shard.answer(model, replace(query, rows=part)) for part in parts]
+    np.testing.assert_array_equal(sum(sums), shard.answer(model, query))
+    whole = replace(query, rows=RowDraw("sample", 5, 0, 1 << 32))
+    np.testing.assert_array_equal(shard.answer(model, whole), shard.answer(model, query))
+
+
+def test_every_group_draws_anew_and_at_its_rate():
+    shard = shard_of("binary", weighted=False)
+    model = model_of("binary")
+    query = replace(
+        queries_of("binary")["root"], gradient=choice_of("binary", splits_of(1)).gradient
+    )
+    n = len(shard.pieces) and sum(len(p) for p in shard.pieces)
+    rows = []
+    for group in range(20):
+        sums = shard.answer(model, replace(query, rows=RowDraw("sample", group, 0, 1 << 30)))
+        rows.append(int(sums.reshape(-1, 2)[: query.sizes[0], 1].sum()) >> 15)
+    assert len(set(rows)) > 10
+    # the mean of 20 binomials, within five standard deviations
+    assert abs(np.mean(rows) - n / 4) < 5 * np.sqrt(n * 3 / 16 / 20)
+
+
+def test_draws_do_not_depend_on_what_was_asked_before():
+    model, queries = model_of("binary"), queries_of("binary", 2)
+    asked = [
+        replace(queries["nodes"], rows=RowDraw("part", g, k << 30, k + 1 << 30))
+        for g in (1, 2)
+        for k in (0, 2)
+    ]
+    shard = shard_of("binary", block_rows=128)
+    for query in asked + asked[::-1]:
+        np.testing.assert_array_equal(
+            shard.answer(model, query), shard_of("binary").answer(model, query)
+        )
+
+
+def test_a_draw_without_a_key_raises():
+    shard = shard_of("binary")
+    bare = Shard(shard.pieces, shard.shape, BINS)
+    with pytest.raises(PlanError, match="needs a key for draws"):
+        bare.answer(model_of("binary"), queries_of("binary", 2)["part"])
+
+
+def test_a_failed_answer_leaves_nothing_behind(monkeypatch):
+    model, queries = model_of("binary"), queries_of("binary", 2)
+    shard = shard_of("binary")
+    shard.answer(model, queries["root"])
+    with monkeypatch.context() as patch:
+        patch.setattr(LevelSums, "_sums", fail)
+        with pytest.raises(RuntimeError):
+            shard.answer(model_of("binary", 4), queries["nodes"])
+    for name in ("nodes", "part", "main"):
+        expected = shard_of("binary").answer(model, queries[name])
+        np.testing.assert_array_equal(shard.answer(model, queries[name]), expected)
+
+
+def fail(*_args):
+    raise RuntimeError
