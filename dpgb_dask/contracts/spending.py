@@ -1,14 +1,23 @@
 """What a sequence of queries costs: the composition theorems that the controller charges by and plans reckon with.
 
-All prices are in units of 2⁻⁶⁴ of the plan's currency, μ² (GDP) or ε (pure differential privacy).
+All prices are in units of 2⁻⁶⁴ of the plan's currency, μ² (GDP) or ε (pure differential privacy). Queries, prices and
+draws may be chosen adaptively, in any order: groups may interleave with each other and with queries on all rows.
 
-- Queries on all rows add up, in both currencies, also when chosen adaptively (notes/privacy B2).
-- **Parts.** Rows join part a(i) of a group by independent secret draws. Couple the draws of D and D ∪ {x}: only part
-  a(x) differs, so the group costs the dearest of its parts, in both currencies (mixtures over a(x) are quasi-convex;
-  notes/privacy B6). This needs draws that depend on no other row: fixed sizes would break it.
-- **Samples.** A row serves all queries of a group with chance q, independently and in secret. What is ε-DP on the
-  sample is ln(1 + q (e^ε - 1))-DP on the rows, for adding or removing one (Li, Qardaji and Su 2012; Balle, Barthe and
-  Gaboardi 2018, theorem 8). In the currency μ² a group costs its sum: no amplification is claimed.
+- Queries on **all rows** add up, in both currencies (notes/privacy B2; μ²: Smith and Thakurta 2022, ε: Rogers et al.
+  2016).
+- **Parts.** Rows join part a(i) of a group by independent secret draws. A group costs the dearest of its parts. Proof:
+  couple the draws of the other rows of D and D ∪ {x}, and fix those of x. Then x serves the queries on all rows and
+  those of one part of each group, whose prices sum to at most `Spending.spent`: the filter bounds this composition.
+  The law on D ∪ {x} is the mixture over the draws of x, that on D does not depend on them, and (ε, δ)-curves are
+  jointly convex, so the bound holds for the mixtures too (notes/privacy B6). This needs draws that depend on no other
+  row: fixed sizes would break it.
+- **Samples.** A row serves all queries of a group with chance q, independently and in secret. Queries that are
+  together ε-DP on the sample cost ln(1 + q (e^ε - 1)), for adding or removing one row (Li, Qardaji and Su 2012; Balle,
+  Barthe and Gaboardi 2018, theorem 8). Proof for a sequence in which they interleave with others: given everybody
+  else's draws and the parts of x, the chances of a transcript with and without x differ by the factor
+  Π over groups (1 - q + q r), times the factors of all other queries; r, the factor of a group's queries if x is in
+  the sample, lies in [e^-ε, e^ε], and 1 - q + q e^-ε >= 1/(1 - q + q e^ε). In the currency μ² a group costs its sum,
+  whatever the sample (fix the draw, as for parts): no amplification is claimed.
 """
 
 import math
