@@ -4,13 +4,27 @@ import datetime
 import decimal
 import fractions
 import uuid
+from dataclasses import replace
 
 import numpy as np
 import pandas as pd
 import pytest
-from private.cases import ALL, KEY, model_of, opened, queries_of, rows_of, schema_of, unit_shape
+from private.cases import (
+    ALL,
+    KEY,
+    ROWS_KEY,
+    choice_of,
+    model_of,
+    opened,
+    queries_of,
+    rows_of,
+    schema_of,
+    splits_of,
+    unit_shape,
+)
 
 from dpgb_dask.contracts.plan import Execution
+from dpgb_dask.contracts.queries import RowDraw
 from dpgb_dask.errors import PlanError, SchemaError
 from dpgb_dask.private import ingest
 from dpgb_dask.private.ingest import read_source
@@ -23,11 +37,15 @@ NAN = np.nan
 
 
 def answers(kind, table, y, name, model=None):
+    return ask(kind, table, y, queries_of(kind, BITS)[name], model)
+
+
+def ask(kind, table, y, query, model=None):
     shape = unit_shape(schema_of(kind), K, BITS)
     source = read_source(table, y, None, shape.schema, "person")
-    rounds = open_rounds(source, shape, Execution(n_threads=1), KEY)
+    rounds = open_rounds(source, shape, Execution(n_threads=1), KEY, ROWS_KEY)
     try:
-        return opened(rounds.ask(model or model_of(kind), queries_of(kind, BITS)[name]))
+        return opened(rounds.ask(model or model_of(kind), query))
     finally:
         rounds.close()
 
@@ -48,9 +66,11 @@ def test_weights_divide_the_bound_of_a_unit():
 @pytest.mark.parametrize("rows_per_chunk", [1, 7, 300])
 def test_rows_of_a_unit_are_counted_over_all_chunks(rows_per_chunk, monkeypatch):
     table, y = table_of("binary")
-    expected = answers("binary", table, y, "main")
+    names = "main", "part", "sample"
+    expected = [answers("binary", table, y, name) for name in names]
     monkeypatch.setattr(ingest, "CHUNK_ROWS", rows_per_chunk)
-    np.testing.assert_array_equal(answers("binary", table, y, "main"), expected)
+    for name, sums in zip(names, expected, strict=True):
+        np.testing.assert_array_equal(answers("binary", table, y, name), sums)
 
 
 @pytest.mark.parametrize("n_rows", [1, 2, 3, 40])
@@ -67,9 +87,31 @@ def test_a_whole_unit_stays_within_the_sensitivity(kind, name, n_rows):
             kind, pd.concat([table, more]), np.append(y, [target] * n_rows), name, model
         )
         worst = max(worst, sum(int(d) ** 2 for d in after - before))
+        assert sum(abs(int(d)) for d in after - before) <= bound.l1
     assert worst <= bound.l2_squared
     if name in ("count", "fine") and n_rows == 2:
         assert worst == bound.l2_squared
+
+
+@pytest.mark.parametrize("group", range(6))
+def test_a_unit_is_drawn_as_a_whole(group):
+    """Rows of one unit are all in the part or none, whatever their order."""
+    x, y, _ = rows_of("binary", 40)
+    table, y = x.assign(person=np.arange(40) % 10), np.ones(40)
+    gradient = choice_of("binary", splits_of(1)).gradient
+    query = replace(queries_of("binary", BITS)["root"], gradient=gradient)
+    query = replace(query, rows=RowDraw("part", group, 0, 1 << 31))
+    person = np.arange(40) % 10
+    weights = []
+    for one in range(10):
+        rows = person == one
+        sums = ask("binary", table[rows], y[rows], query).reshape(-1, 2)[: query.sizes[0], 1].sum()
+        weights.append(int(sums) >> 15)
+    assert set(weights) == {0, K << BITS}
+    order = np.random.default_rng(0).permutation(40)
+    np.testing.assert_array_equal(
+        ask("binary", table.iloc[order], y[order], query), ask("binary", table, y, query)
+    )
 
 
 def test_values_name_the_same_unit_in_any_type():
