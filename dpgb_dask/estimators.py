@@ -5,10 +5,10 @@ import math
 import secrets
 import warnings
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, replace
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar, Self, cast
 
 import numpy as np
 import pandas as pd
@@ -21,22 +21,24 @@ from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_is_fitted, column_or_1d, validate_data
 from tqdm import tqdm
 
-from dpgb_dask import diagnose, recipes
+from dpgb_dask import diagnose, losses, recipes
+from dpgb_dask.contracts.boundary import Receipt
 from dpgb_dask.contracts.model import SCORE_ONE, Model
 from dpgb_dask.contracts.plan import Budget, Execution, Plan, Shape, weight_bits_for
 from dpgb_dask.contracts.schema import MAX_WEIGHT, Categorical, Numeric, Schema
-from dpgb_dask.controller import accounting
+from dpgb_dask.controller import accounting, analyses
 from dpgb_dask.controller.ledger import Ledger
 from dpgb_dask.controller.noise import NoiseSource
-from dpgb_dask.controller.release import Controller
 from dpgb_dask.errors import PlanError, PrivacyLeakWarning, SchemaError, StructureError
-from dpgb_dask.losses import clipped_probability
+from dpgb_dask.gradients import GRAD_BITS
+from dpgb_dask.losses import LINKS, Loss
 from dpgb_dask.private.ingest import read_source
 from dpgb_dask.released import explain, export
 from dpgb_dask.released.predict import Codes, OfCodes, RowFunction, apply, scorer
 from dpgb_dask.released.report import PrivacyReport
 from dpgb_dask.testing import SeededNoise
 from dpgb_dask.training import config
+from dpgb_dask.training.fit import Asked, FitResult
 from dpgb_dask.training.fit import fit as run_fit
 
 INFER = "infer"
@@ -70,13 +72,16 @@ class PrivacyCost:
     Parameters
     ----------
     epsilon, delta : float
+        delta is 0 for a recipe of pure differential privacy.
     mu : float
         The same as one Gaussian number (GDP).
     epsilon_zcdp : float
-        ε at the same delta by zero-concentrated accounting.
+        ε at the same delta by zero-concentrated accounting; of a pure recipe, epsilon itself.
     account : str or None
     share : float or None
         Part of what is left in the account, 1 for all of it; None without an account.
+    pure : bool
+        Whether the recipe is purely ε-differentially private.
     """
 
     epsilon: float
@@ -85,12 +90,11 @@ class PrivacyCost:
     epsilon_zcdp: float
     account: str | None = None
     share: float | None = None
+    pure: bool = False
 
     def __str__(self) -> str:
-        text = (
-            f"epsilon={self.epsilon:g}, delta={self.delta:g} (μ={self.mu:.6g}; "
-            f"by zCDP epsilon={self.epsilon_zcdp:.4g})"
-        )
+        text = f"epsilon={self.epsilon:g}, delta={self.delta:g} (μ={self.mu:.6g}; "
+        text += "pure)" if self.pure else f"by zCDP epsilon={self.epsilon_zcdp:.4g})"
         if self.share is None:
             return text
         return f"{text}: {100 * self.share:.1f} % of what is left in account {self.account!r}"
@@ -107,27 +111,28 @@ class _Labels:
 
     def __call__(self, model: Model) -> OfCodes:
         score = scorer(model)
+        even = _even_score(model)
 
         def labels(codes: Codes) -> NDArray[Any]:
             values = score(codes)
             if model.n_scores == 1:
-                return np.asarray(self.classes[(values[:, 0] > 0).astype(np.intp)])
+                return np.asarray(self.classes[(values[:, 0] > even).astype(np.intp)])
             return np.asarray(self.classes[values.argmax(axis=1)])
 
         return labels
 
 
+def _even_score(model: Model) -> int:
+    """Return the score, in steps, at which two classes are equally probable."""
+    return SCORE_ONE // 2 if model.link == "probability" else 0
+
+
 def _probabilities(model: Model) -> OfCodes:
-    """Probabilities of all classes: inverse of the clipped link, or softmax."""
-    score = scorer(model)
+    """Probabilities of all classes, by the model's link."""
+    score, link = scorer(model), LINKS[model.link]
 
     def probabilities(codes: Codes) -> NDArray[np.float64]:
-        values = score(codes) / SCORE_ONE
-        if model.n_scores == 1:
-            p = clipped_probability(values[:, 0])
-            return np.stack([1 - p, p], axis=1)
-        e = np.exp(values - values.max(axis=1, keepdims=True))
-        return np.asarray(e / e.sum(axis=1, keepdims=True))
+        return link(score(codes) / SCORE_ONE)
 
     return probabilities
 
@@ -135,28 +140,31 @@ def _probabilities(model: Model) -> OfCodes:
 def _decisions(model: Model) -> OfCodes:
     """Scores in natural units, one column per class for multiclass."""
     score = scorer(model)
+    even = _even_score(model)
 
     def decisions(codes: Codes) -> NDArray[np.float64]:
-        values = score(codes) / SCORE_ONE
-        return values if model.n_scores > 1 else values[:, 0]
+        values = score(codes)
+        return values / SCORE_ONE if model.n_scores > 1 else (values[:, 0] - even) / SCORE_ONE
 
     return decisions
 
 
 @dataclass(frozen=True)
 class _Values:
-    """Prediction of a regressor, scaled back from [-1, 1] and kept inside the public bounds."""
+    """Prediction of a regressor, scaled back by the public bounds and kept inside them."""
 
     low: float
     high: float
 
     def __call__(self, model: Model) -> OfCodes:
-        score = scorer(model)
-        # halves first, so that two huge bounds do not overflow
-        middle, half = self.low / 2 + self.high / 2, self.high / 2 - self.low / 2
+        score, link = scorer(model), LINKS[model.link]
+        if model.link == "log":  # shares of the upper bound
+            middle, half = 0.0, self.high
+        else:  # halves first, so that two huge bounds do not overflow
+            middle, half = self.low / 2 + self.high / 2, self.high / 2 - self.low / 2
 
         def values(codes: Codes) -> NDArray[np.float64]:
-            return np.clip(middle + half * (score(codes)[:, 0] / SCORE_ONE), self.low, self.high)
+            return np.clip(middle + half * link(score(codes) / SCORE_ONE), self.low, self.high)
 
         return values
 
@@ -187,7 +195,7 @@ class _Boosting(BaseEstimator):  # type: ignore[misc]
         account: str | None = None,
         unit_id: str | None = None,
         max_rows_per_unit: int = 1,
-        loss: str | None = None,
+        loss: str | Loss | None = None,
         n_estimators: int | None = None,
         learning_rate: float | None = None,
         max_depth: int | None = None,
@@ -273,7 +281,7 @@ class _Boosting(BaseEstimator):  # type: ignore[misc]
                 "schema has private=False: its facts were read from data by schema='infer', so it cannot charge a"
                 " ledger account. Declare the facts from public knowledge."
             )
-        plan = self._plan(facts.shape.kind)
+        plan = self._plan(facts.shape.kind, self._loss(facts.shape.kind))
         source = read_source(facts.X, facts.y, facts.weight, schema, schema.unit_id)
         with _Bar(self.verbose, self.callbacks) as progress:
             result = run_fit(
@@ -289,7 +297,7 @@ class _Boosting(BaseEstimator):  # type: ignore[misc]
                 progress=progress,
                 resume=resume,
             )
-        self._adopt(schema, result.model, _report(result.controller, plan, facts.shape))
+        self._adopt(schema, result.model, _report(result, plan, facts.shape))
         return self
 
     def _adopt(self, schema: Schema, model: Model, report: PrivacyReport) -> None:
@@ -357,17 +365,24 @@ class _Boosting(BaseEstimator):  # type: ignore[misc]
                 f"random_state={state!r} must be None, a whole number or a RandomState."
             ) from error
 
-    def _plan(self, kind: str) -> Plan:
+    def _loss(self, kind: str) -> Loss:
+        """Return the loss as an object."""
+        return losses.default_loss(kind) if self.loss is None else losses.get(self.loss)
+
+    def _recipe(self) -> str | Plan:
         if not isinstance(self.recipe, str | Plan):
             raise PlanError(f"recipe is a {type(self.recipe).__name__}. Give a name or a Plan.")
+        return self.recipe
+
+    def _plan(self, kind: str, loss: Loss) -> Plan:
         return recipes.get(
-            self.recipe,
+            self._recipe(),
             kind=kind,
             max_bins=self.max_bins,
             learning_rate=self.learning_rate,
             n_estimators=self.n_estimators,
             max_depth=self.max_depth,
-            loss=self.loss,
+            loss=loss,
         )
 
     def _declared(self) -> Schema:
@@ -426,6 +441,7 @@ class _Boosting(BaseEstimator):  # type: ignore[misc]
                 )
             return self._inferred(X, y, sample_weight)
         schema = self._with_unit(self._declared())
+        loss = self._loss(schema.target.type)
         if y is None:
             raise StructureError(
                 f"{type(self).__name__} requires y to be passed, but the target y is None."
@@ -437,12 +453,14 @@ class _Boosting(BaseEstimator):  # type: ignore[misc]
         )
         if schema.unit_id is not None:
             most = int(self.max_rows_per_unit)
-            units = Shape(schema=schema, weight_bits=weight_bits_for(most), max_weight=most)
+            units = Shape(
+                schema=schema, weight_bits=weight_bits_for(most), max_weight=most, loss=loss
+            )
             return _Facts(X, y, sample_weight, units)
         if sample_weight is None:
-            return _Facts(X, y, None, Shape(schema=schema))
+            return _Facts(X, y, None, Shape(schema=schema, loss=loss))
         most = schema.max_weight
-        shape = Shape(schema=schema, weight_bits=weight_bits_for(most), max_weight=most)
+        shape = Shape(schema=schema, weight_bits=weight_bits_for(most), max_weight=most, loss=loss)
         return _Facts(X, y, sample_weight, shape)
 
     def _inferred(self, X: Any, y: Any, sample_weight: Any) -> _Facts:
@@ -457,10 +475,10 @@ class _Boosting(BaseEstimator):  # type: ignore[misc]
                 raise PlanError(
                     "schema='infer' takes no sample_weight with Dask collections. Declare a schema."
                 )
-            return _Facts(X, y, None, Shape(schema=schema))
+            loss = self._loss(schema.target.type)
+            return _Facts(X, y, None, Shape(schema=schema, loss=loss))
         X, y = self._validated(X, y)
-        weight = None
-        shape_options: dict[str, int] = {}
+        weight, weight_bits, most = None, 0, 1
         if sample_weight is not None:
             weight = _valid_weight(sample_weight, len(X))
             rows, weight = _repetition(weight)
@@ -468,12 +486,14 @@ class _Boosting(BaseEstimator):  # type: ignore[misc]
             y = y[rows]
             if weight is not None:
                 most = int(np.ceil(weight.max()))
-                shape_options = {"weight_bits": weight_bits_for(most), "max_weight": most}
+                weight_bits = weight_bits_for(most)
         names = getattr(
             self, "feature_names_in_", None
         )  # set by the checks just now, if X has names
         schema = diagnose.infer(X, y, classification="numeric" not in self._kinds, names=names)
-        return _Facts(X, y, weight, Shape(schema=schema, **shape_options))
+        loss = self._loss(schema.target.type)
+        shape = Shape(schema=schema, weight_bits=weight_bits, max_weight=most, loss=loss)
+        return _Facts(X, y, weight, shape)
 
     def _validated(self, X: Any, y: Any) -> tuple[Any, NDArray[Any]]:
         """Run scikit-learn's checks on in-memory input."""
@@ -518,19 +538,25 @@ class _Boosting(BaseEstimator):  # type: ignore[misc]
         """
         budget = self._budget()
         self._check_ledger()
-        price = accounting.total_price(budget.epsilon, budget.delta)
-        mu = accounting.mu_of_price(price)
+        pure = recipes.get(self._recipe(), kind=self._kinds[0]).pure
+        price = accounting.total_price(budget.epsilon, budget.delta, pure=pure)
         share = None
         if self.ledger is not None and self.account is not None:
-            left = self.ledger.account(self.account).left
-            share = price / left if left else math.inf
-        zcdp = accounting.zcdp_epsilon(mu, budget.delta)
-        return PrivacyCost(budget.epsilon, budget.delta, mu, zcdp, self.account, share)
+            account = self.ledger.account(self.account)
+            charge = analyses.charge(price, pure=pure, analysis=account.analysis)
+            share = charge / account.left if account.left else math.inf
+        if pure:
+            mu, zcdp = accounting.mu_of_pure(budget.epsilon), budget.epsilon
+        else:
+            mu = accounting.mu_of_price(price)
+            zcdp = accounting.zcdp_epsilon(mu, budget.delta)
+        delta = 0.0 if pure else budget.delta
+        return PrivacyCost(budget.epsilon, delta, mu, zcdp, self.account, share, pure)
 
     def _scale(self) -> float:
         """Return natural units of one unit of score."""
         target = self.schema_.target
-        return (target.high - target.low) / 2 if target.type == "numeric" else 1.0
+        return (target.high - target.low) / 2 if self.model_.link == "identity" else 1.0
 
     def explain_global(self) -> list[dict[str, Any]]:
         """Return the shape functions and pair tables of the additive part.
@@ -538,7 +564,8 @@ class _Boosting(BaseEstimator):  # type: ignore[misc]
         Returns
         -------
         list of dict
-            See `dpgb_dask.released.explain.explain_global`. Scores are log-odds, or units of the target.
+            See `dpgb_dask.released.explain.explain_global`. Scores are log-odds, units of the target, or logarithms of
+            it (loss="poisson").
 
         Privacy
         -------
@@ -576,6 +603,7 @@ class _Boosting(BaseEstimator):  # type: ignore[misc]
         check_is_fitted(self)
         parameters = {name: getattr(self, name) for name in SAVED}
         parameters["recipe"] = self.privacy_report_.recipe
+        parameters["loss"] = _loss_to_json(self.loss)
         file = export.ModelFile(
             estimator=type(self).__name__,
             parameters=parameters,
@@ -617,6 +645,7 @@ class _Boosting(BaseEstimator):  # type: ignore[misc]
         known = {
             name: file.parameters[name] for name in (*SAVED, "recipe") if name in file.parameters
         }
+        known["loss"] = _loss_of_json(known.get("loss"), path)
         out = cls(**known, schema=file.schema if file.schema.private else INFER)
         out._adopt(file.schema, file.model, file.report)
         if not file.schema.private:
@@ -639,7 +668,7 @@ class DPGBClassifier(ClassifierMixin, _Boosting):  # type: ignore[misc]
     schema : Schema, dict, path or "infer"
         Public names, bounds, categories and classes. "infer" reads them from the data, which is not private.
     recipe : str or Plan
-        The method; "auto" is this project's own.
+        The method; "auto" is this project's own, the others are those of papers (`dpgb_dask.recipes.RECIPES`).
     ledger, account : Ledger and str, optional
         Where the fit is charged; without them an in-memory ledger keeps the order of effects.
     unit_id : str, optional
@@ -647,7 +676,10 @@ class DPGBClassifier(ClassifierMixin, _Boosting):  # type: ignore[misc]
         rows of a unit is what is protected. It takes no sample weights.
     max_rows_per_unit : int
         A unit with more rows than this has them weighted down to it; multiplies the noise.
-    loss, n_estimators, learning_rate, max_depth, max_bins : optional
+    loss : str or Loss, optional
+        By scikit-learn's name, or as a value of `dpgb_dask.losses`, such as ``Quantile(0.9)``; None for log-loss or the
+        squared error. One that the recipe cannot serve raises and names recipes that can.
+    n_estimators, learning_rate, max_depth, max_bins : optional
         Parameters of the recipe; None for its own value. One that the recipe does not have raises.
     cache : {"auto"}
         Where binned data are kept.
@@ -874,8 +906,9 @@ class _Bar:
             callback(stage, position, total)
 
 
-def _report(controller: Controller, plan: Plan, shape: Shape) -> PrivacyReport:
+def _report(result: FitResult, plan: Plan, shape: Shape) -> PrivacyReport:
     """Write down what was asked, charged and assumed."""
+    controller = result.controller
     schema, budget = shape.schema, controller.budget
     unit = schema.unit_id
     target = schema.target
@@ -893,9 +926,11 @@ def _report(controller: Controller, plan: Plan, shape: Shape) -> PrivacyReport:
     return PrivacyReport(
         private=controller.private and schema.private,
         epsilon=budget.epsilon,
-        delta=budget.delta,
+        delta=0.0 if plan.pure else budget.delta,
         mu=controller.mu,
-        epsilon_zcdp=accounting.zcdp_epsilon(controller.mu, budget.delta),
+        epsilon_zcdp=budget.epsilon
+        if plan.pure
+        else accounting.zcdp_epsilon(controller.mu, budget.delta),
         relation="add or remove one row"
         if unit is None
         else f"add or remove all rows of one {unit!r}",
@@ -915,7 +950,75 @@ def _report(controller: Controller, plan: Plan, shape: Shape) -> PrivacyReport:
             *ASSUMPTIONS,
         ),
         version=version("dpgb_dask"),
+        pure=plan.pure,
+        loss=_loss_in_words(result.asked, shape),
+        signal=_signal_in_words(controller.receipts, result.asked, result.n_rows),
     )
+
+
+def _loss_in_words(asked: Sequence[Asked | None], shape: Shape) -> str:
+    """Say how far a row can move a gradient sum, and whether a clip sees to it."""
+    one = 1 << (GRAD_BITS + shape.weight_bits)
+    bounds = [part.largest_grad / one for part in asked if part is not None]
+    if not bounds:
+        return shape.loss.name
+    low, high = min(bounds), max(bounds)
+    text = f"{high:.3g}" if high - low < 1e-3 * high else f"{low:.3g} to {high:.3g}"
+    unit = {"identity": " of half the target's range", "log": " of the target's upper bound"}
+    text = f"{shape.loss.name}; a row's gradient is at most {text}{unit.get(shape.loss.link(shape.kind), '')}"
+    widest = shape.loss.largest_slope
+    return f"{text}, by a clip ({widest:g} without)" if high < 0.99 * widest else text
+
+
+def _signal_in_words(
+    receipts: Sequence[Receipt], asked: Sequence[Asked | None], n_rows: float | None
+) -> tuple[str, ...]:
+    """Say how many rows the noise on one sum weighs as much as, and where it drowns them.
+
+    Privacy
+    -------
+    Post-processing: receipts, queries and the noisy number of rows, which is compared and not printed.
+    """
+    stages: dict[str, list[tuple[float, float]]] = {}
+    for receipt, part in zip(receipts, asked, strict=True):
+        if part is not None and part.largest_grad and receipt.mechanism != "choice":
+            sigma = receipt.sigma_steps / 2**receipt.scale_bits
+            stage = receipt.label.split(" ")[0]
+            stages.setdefault(stage, []).append((sigma / part.largest_grad, part.cell_share))
+    out = []
+    for stage, releases in stages.items():
+        rows = min(rows for rows, _ in releases)
+        share = max(share for _, share in releases)
+        times = "" if len(releases) == 1 else f", in each of {len(releases)} releases"
+        text = f"{stage}: the noise on the sum of one leaf weighs as much as {rows:.3g} rows that all pull one way"
+        # independent noise: together the releases are √(how many) times as clear as one
+        if n_rows is not None and rows / math.sqrt(len(releases)) > n_rows * share:
+            text += (
+                f"{times}. NOISE DROWNS THE LEAVES: even all releases together leave noise larger than the rows of a "
+                "leaf could outweigh. Choose a larger epsilon, or fewer leaves"
+            )
+        else:
+            text += times
+        out.append(text + ".")
+    return tuple(out)
+
+
+def _loss_to_json(loss: str | Loss | None) -> Any:
+    """Return a loss as a name, or as a name and its options."""
+    if loss is None or isinstance(loss, str) or type(loss) not in map(type, losses.LOSSES.values()):
+        return getattr(loss, "name", loss)
+    options = {item.name: getattr(loss, item.name) for item in fields(cast("Any", loss))}
+    return {name: value for name, value in options.items() if name != "kinds"}
+
+
+def _loss_of_json(data: Any, path: str | Path) -> str | Loss | None:
+    if not isinstance(data, dict):
+        return data if isinstance(data, str) else None
+    try:
+        known = losses.LOSSES[data["name"]]
+        return replace(cast("Any", known), **data)
+    except (KeyError, TypeError, ValueError) as error:
+        raise StructureError(f"Model file {str(path)!r} is malformed: its loss.") from error
 
 
 def _public(feature: Numeric | Categorical) -> str:

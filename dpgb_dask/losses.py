@@ -67,6 +67,11 @@ class Loss(Protocol):
         """Types of target it serves."""
         ...
 
+    @property
+    def largest_slope(self) -> float:
+        """Largest |g| of one score column without a clip, in natural units."""
+        ...
+
     def link(self, kind: str) -> str:
         """Return the key of `LINKS` that turns its scores into predictions."""
         ...
@@ -130,6 +135,11 @@ class LogLoss:
 
     name: str = "log_loss"
     kinds: tuple[str, ...] = ("binary", "multiclass")
+
+    @property
+    def largest_slope(self) -> float:
+        """Of p - y."""
+        return 1.0
 
     def link(self, kind: str) -> str:
         """Return "logit" or "softmax"."""
@@ -197,6 +207,11 @@ class SquaredError(_Scaled):
     name: str = "squared_error"
     kinds: tuple[str, ...] = ("numeric",)
 
+    @property
+    def largest_slope(self) -> float:
+        """Of score - y, both in [-1, 1]."""
+        return 2.0
+
     def gradient(
         self,
         kind: str,
@@ -223,6 +238,11 @@ class AbsoluteError(_Scaled):
 
     name: str = "absolute_error"
     kinds: tuple[str, ...] = ("numeric",)
+
+    @property
+    def largest_slope(self) -> float:
+        """Of a sign."""
+        return 1.0
 
     def gradient(
         self,
@@ -255,6 +275,11 @@ class Huber(_Scaled):
 
     def __post_init__(self) -> None:
         _check_share("delta", self.delta, inclusive=True)
+
+    @property
+    def largest_slope(self) -> float:
+        """Of a residual clipped at delta."""
+        return self.delta
 
     def gradient(
         self,
@@ -292,6 +317,11 @@ class Quantile(_Scaled):
     def __post_init__(self) -> None:
         _check_share("quantile", self.quantile, inclusive=False)
 
+    @property
+    def largest_slope(self) -> float:
+        """Of the steeper slope."""
+        return max(self.quantile, 1 - self.quantile)
+
     def gradient(
         self,
         kind: str,
@@ -327,6 +357,11 @@ class Poisson:
     high: float | None = None
     name: str = "poisson"
     kinds: tuple[str, ...] = ("numeric",)
+
+    @property
+    def largest_slope(self) -> float:
+        """Of rate - y, both in [0, 1]."""
+        return 1.0
 
     def link(self, kind: str) -> str:  # noqa: ARG002 - one kind
         """Return "log"."""

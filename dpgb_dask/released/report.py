@@ -1,6 +1,7 @@
 """The privacy report: what was asked, what it cost, what was assumed public. Holds released values only."""
 
 import html
+import math
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields
 from itertools import groupby
@@ -47,7 +48,8 @@ class PrivacyReport:
     receipts : tuple of Receipt
         One per release, in order.
     declared, charged : int
-        Price that was charged for the whole fit, and the price of its releases, in units of 2⁻⁶⁴ of μ².
+        Price that was charged for the whole fit, and the price of its releases, in units of 2⁻⁶⁴ of μ², or of ε
+        for a pure plan.
     slack : float
         Share of delta that pays for the discreteness of the noise.
     public : dict
@@ -58,6 +60,12 @@ class PrivacyReport:
         Where the recipe departs from its source so that the proof holds.
     version : str
         Version of the library.
+    pure : bool
+        Whether the guarantee is pure ε-differential privacy: delta is 0, prices are in ε.
+    loss : str
+        The loss, and how far one row moves a gradient sum.
+    signal : tuple of str
+        What noise to expect beside what signal, from public and released numbers.
 
     Privacy
     -------
@@ -83,12 +91,16 @@ class PrivacyReport:
     assumptions: tuple[str, ...] = ()
     mends: tuple[str, ...] = ()
     version: str = ""
+    pure: bool = False
+    loss: str = ""
+    signal: tuple[str, ...] = ()
 
     def to_dict(self) -> dict[str, Any]:
         """Return the JSON form."""
         out = {item.name: getattr(self, item.name) for item in fields(self)}
         out["receipts"] = [asdict(receipt) for receipt in self.receipts]
-        out["assumptions"], out["mends"] = list(self.assumptions), list(self.mends)
+        for name in ("assumptions", "mends", "signal"):
+            out[name] = list(getattr(self, name))
         return out
 
     @classmethod
@@ -103,8 +115,8 @@ class PrivacyReport:
         try:
             values = dict(data)
             values["receipts"] = tuple(Receipt(**receipt) for receipt in values["receipts"])
-            values["assumptions"] = tuple(values["assumptions"])
-            values["mends"] = tuple(values["mends"])
+            for name in ("assumptions", "mends", "signal"):
+                values[name] = tuple(values.get(name, ()))  # no signal in reports of before
             return cls(**values)
         except (TypeError, KeyError, ValueError) as error:
             raise StructureError(
@@ -112,27 +124,31 @@ class PrivacyReport:
             ) from error
 
     def charges(self) -> list[dict[str, Any]]:
-        """Return one record per release: label, share of μ² in percent, and the noise.
+        """Return one record per release: label, share of the price in percent, mechanism, and the noise.
 
-        The noise is σ divided by the most that one row can change the released vector by (1/μ of that release).
+        The noise is its standard deviation over the most that one row can change the released vector by: in the L2
+        norm for Gaussian noise (1/μ of that release), in the L1 norm for Laplace noise (√2/ε of it); None for an
+        exponential choice, which adds none.
         """
         return [
             {
                 "label": receipt.label,
                 "share_percent": 100 * receipt.price / max(self.declared, 1),
-                "noise": (PRICE_ONE / receipt.price) ** 0.5 if receipt.price else float("inf"),
+                "mechanism": receipt.mechanism,
+                "noise": _noise(receipt),
             }
             for receipt in self.receipts
         ]
 
-    def _rows(self) -> list[tuple[str, str, str]]:
-        """Return the table of charges; neighbours of one stage and one price share a line."""
+    def _rows(self) -> list[tuple[str, str, str, str]]:
+        """Return the table of charges; neighbours of one stage, mechanism and price share a line."""
 
-        def stage_and_noise(charge: dict[str, Any]) -> tuple[str, str]:
-            return str(charge["label"]).split(" ")[0], f"{charge['noise']:.4g}"
+        def kind(charge: dict[str, Any]) -> tuple[str, str, str]:
+            noise = "–" if charge["noise"] is None else f"{charge['noise']:.4g}"
+            return str(charge["label"]).split(" ")[0], charge["mechanism"], noise
 
         rows = []
-        for (_, noise), group in groupby(self.charges(), stage_and_noise):
+        for (_, mechanism, noise), group in groupby(self.charges(), kind):
             members = list(group)
             first, last = str(members[0]["label"]), str(members[-1]["label"])
             label = (
@@ -140,35 +156,56 @@ class PrivacyReport:
                 if len(members) == 1
                 else f"{first} … {last.rsplit(' ', 1)[-1]} (each of {len(members)})"
             )
-            rows.append((label, f"{sum(m['share_percent'] for m in members):.2f}", noise))
+            share = f"{sum(m['share_percent'] for m in members):.2f}"
+            rows.append((label, mechanism, share, noise))
         return rows
+
+    def _head(self) -> tuple[str, str, str, str]:
+        return "release", "by", f"share of {'ε' if self.pure else 'μ²'} %", "σ / one row"
 
     def _spent(self) -> float:
         return 100 * self.charged / max(self.declared, 1)
 
     def _facts(self) -> list[tuple[str, str]]:
         """Return the head of the report."""
-        promise = f"({self.epsilon:g}, {self.delta:g})-differential privacy"
+        if self.pure:
+            promise = f"({self.epsilon:g}, 0)-differential privacy, pure"
+            asked = f"epsilon={self.epsilon:g}; delta is not used  (as μ={self.mu:.6g})"
+        else:
+            promise = f"({self.epsilon:g}, {self.delta:g})-differential privacy"
+            asked = f"epsilon={self.epsilon:g}, delta={self.delta:g}  (μ={self.mu:.6g})"
+        gaussian = [
+            ("by zCDP", f"epsilon={self.epsilon_zcdp:.4g} at the same delta"),
+            ("slack", f"{self.slack:.3g} of delta, for the discreteness of the noise"),
+        ]
         return [
             ("guarantee", promise if self.private else "NONE (private=False)"),
-            ("asked for", f"epsilon={self.epsilon:g}, delta={self.delta:g}  (μ={self.mu:.6g})"),
-            ("by zCDP", f"epsilon={self.epsilon_zcdp:.4g} at the same delta"),
+            ("asked for", asked),
+            *([] if self.pure else gaussian),
             ("relation", self.relation),
             ("unit", self.unit),
             ("recipe", f"{self.recipe} ({self.source})"),
+            *([("loss", self.loss)] if self.loss else []),
             ("fit", self.fit_id),
             ("account", self.account if self.account is not None else "none (in-memory ledger)"),
             ("spent", f"{self._spent():.2f} % of the price charged, by the releases below"),
-            ("slack", f"{self.slack:.3g} of delta, for the discreteness of the noise"),
-        ]  # fmt: skip
+        ]
+
+    def _lists(self) -> list[tuple[str, tuple[str, ...]]]:
+        return [
+            ("Expected signal and noise:", self.signal),
+            ("Assumed:", self.assumptions),
+            ("Mends of the source:", self.mends),
+        ]
 
     def __str__(self) -> str:
         lines = ["Privacy report", "=" * _WIDTH]
         if not self.private:
             lines += ["!!! " + NOT_PRIVATE, ""]
         lines += [f"{name:<10} {value}" for name, value in self._facts()]
-        lines += ["", f"{'release':<48} {'share of μ² %':>14} {'σ / one row':>14}", "-" * _WIDTH]
-        lines += [f"{label:<48} {share:>14} {noise:>14}" for label, share, noise in self._rows()]
+        label, by, share, noise = self._head()
+        lines += ["", f"{label:<39} {by:<8} {share:>14} {noise:>14}", "-" * _WIDTH]
+        lines += [f"{a:<39} {b:<8} {c:>14} {d:>14}" for a, b, c, d in self._rows()]
         lines += ["", "Taken as public:"]
         for name, value in self.public.items():
             if isinstance(value, Mapping):
@@ -178,7 +215,7 @@ class PrivacyReport:
                 ]
             else:
                 lines.append(f"  {name}: {_brief(value)}")
-        for title, items in (("Assumed:", self.assumptions), ("Mends of the source:", self.mends)):
+        for title, items in self._lists():
             if items:
                 lines += ["", title, *(f"  - {item}" for item in items)]
         return "\n".join([*lines, "", OUTSIDE])
@@ -198,13 +235,23 @@ class PrivacyReport:
         loud = "" if self.private else f"<p><strong>{html.escape(NOT_PRIVATE)}</strong></p>"
         public = table([(name, _brief(value)) for name, value in self.public.items()])
         notes = "".join(
-            f"<li>{html.escape(item)}</li>" for item in (*self.assumptions, *self.mends)
+            f"<li>{html.escape(item)}</li>" for _, items in self._lists() for item in items
         )
         return (
             f"<div><h4>Privacy report</h4>{loud}{table([*self._facts()])}"
-            f"{table([('release', 'share of μ² %', 'σ / one row'), *self._rows()])}"
+            f"{table([self._head(), *self._rows()])}"
             f"<p>Taken as public</p>{public}<ul>{notes}</ul><p>{html.escape(OUTSIDE)}</p></div>"
         )
+
+
+def _noise(receipt: Receipt) -> float | None:
+    """Return the standard deviation of a release's noise over the most that one row changes it by."""
+    if receipt.mechanism == "choice":
+        return None
+    if not receipt.price:
+        return math.inf
+    share = PRICE_ONE / receipt.price
+    return math.sqrt(2) * share if receipt.mechanism == "laplace" else math.sqrt(share)
 
 
 def _brief(value: Any) -> str:

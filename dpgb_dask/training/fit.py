@@ -26,7 +26,13 @@ from dpgb_dask.contracts.plan import (
     Stage,
     State,
 )
-from dpgb_dask.contracts.queries import Query
+from dpgb_dask.contracts.queries import (
+    DRAW_BITS,
+    CellCountsQuery,
+    CountQuery,
+    GradientQuery,
+    Query,
+)
 from dpgb_dask.contracts.spending import Spending
 from dpgb_dask.controller.ledger import Ledger
 from dpgb_dask.controller.noise import NoiseSource
@@ -38,6 +44,31 @@ from dpgb_dask.private.rounds import check_backend, open_rounds
 from dpgb_dask.training.journal import FileJournal, MemoryJournal
 
 
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """What the report needs to know of a query of gradient sums; public or released, as the query is.
+
+    Parameters
+    ----------
+    largest_grad : int
+        Largest |g| of one row of weight 1, in the steps of the sums.
+    cell_share : float
+        Part of all rows that one cell holds on average.
+    """
+
+    largest_grad: int
+    cell_share: float
+
+    @classmethod
+    def of(cls, query: Query) -> "Asked | None":
+        """Return the facts of a query; None if it asks for no gradients."""
+        if not isinstance(query, GradientQuery):
+            return None
+        served = 1.0 if query.rows is None else (query.rows.high - query.rows.low) / 2**DRAW_BITS
+        largest = query.gradient.largest_grad << query.weight_bits
+        return cls(largest, served * query.n_blocks / query.n_cells)
+
+
 @dataclass(frozen=True, kw_only=True)
 class FitResult:
     """What a fit lets out; everything in it is released.
@@ -47,10 +78,16 @@ class FitResult:
     model : Model
     controller : Controller
         Finished; holds receipts and prices for the report.
+    asked : tuple of (Asked or None)
+        One per receipt.
+    n_rows : float or None
+        Noisy number of rows, if the plan released one.
     """
 
     model: Model
     controller: Controller
+    asked: tuple[Asked | None, ...]
+    n_rows: float | None
 
 
 def fit(
@@ -125,7 +162,8 @@ def fit(
             left=controller.total,
             notes={},
         )
-        done = 0
+        asked: list[Asked | None] = []
+        counted = False
         spending = Spending(pure=plan.pure)
         with threadpool_limits(limits=1, user_api="blas"):  # more threads add in another order
             for stage in plan.stages:
@@ -134,14 +172,20 @@ def fit(
                     spending = spending.after(query)
                     state = replace(state, left=controller.total - spending.spent)
                     state = one_round(stage, state, query, rounds, controller)
-                    done += 1
+                    asked.append(Asked.of(query))
+                    counted |= isinstance(query, CountQuery | CellCountsQuery)
                     if progress is not None:
-                        progress(query.label, done, most)
+                        progress(query.label, len(asked), most)
     finally:
         rounds.close()
     controller.finish()
     assert state.model is not None  # every plan begins with Bins
-    return FitResult(model=state.model, controller=controller)
+    return FitResult(
+        model=state.model,
+        controller=controller,
+        asked=tuple(asked),
+        n_rows=state.n_rows if counted else None,
+    )
 
 
 def digest(plan: Plan, shape: Shape) -> bytes:
