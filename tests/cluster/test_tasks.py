@@ -8,6 +8,7 @@ import pickle
 import signal
 import threading
 import time
+from dataclasses import replace
 
 import dask
 import dask.array as da
@@ -21,13 +22,17 @@ from distributed import Client, LocalCluster, get_client
 from private.cases import (
     KEY,
     KINDS,
+    ROWS_KEY,
+    draw,
     model_of,
     opened,
     queries_of,
     rows_of,
     schema_of,
     shape_of,
+    splits_of,
     unit_shape,
+    upper,
 )
 
 from dpgb_dask.contracts.plan import Execution, Shape
@@ -54,7 +59,8 @@ def rounds_of(kind, chunks=400, **execution):
         x = da.from_array(x.to_numpy(), chunks=(chunks, 3))
         y, w = da.from_array(y, chunks=chunks), da.from_array(w, chunks=chunks)
     shape = shape_of(kind, **WEIGHT)
-    return open_rounds(read_source(x, y, w, shape.schema), shape, Execution(**execution), KEY)
+    source = read_source(x, y, w, shape.schema)
+    return open_rounds(source, shape, Execution(**execution), KEY, ROWS_KEY)
 
 
 def local_sums(kind):
@@ -90,7 +96,7 @@ def test_a_frame_with_empty_partitions_gives_the_same_sums():
     table = dd.concat([table, table.partitions[:1].query("a > 99")])
     shape = shape_of("binary", **WEIGHT)
     source = read_source(table[["a", "b", "c"]], table["target"], table["w"], shape.schema)
-    rounds = open_rounds(source, shape, Execution(), KEY)
+    rounds = open_rounds(source, shape, Execution(), KEY, ROWS_KEY)
     check_same(rounds, "binary")
     rounds.close()
 
@@ -100,7 +106,8 @@ def test_a_persisted_array_gives_the_same_sums():
     x, y, w = rows_of("binary")
     x = da.from_array(x.to_numpy(), chunks=(500, 3)).persist()
     shape = shape_of("binary", **WEIGHT)
-    rounds = open_rounds(read_source(x, y, w, shape.schema), shape, Execution(), KEY)
+    source = read_source(x, y, w, shape.schema)
+    rounds = open_rounds(source, shape, Execution(), KEY, ROWS_KEY)
     check_same(rounds, "binary")
     rounds.close()
 
@@ -129,11 +136,12 @@ def test_units_give_the_same_sums(backend):
     table = x.assign(target=y, person=np.arange(len(y)) ** 2 % 801)
     shape = unit_shape(schema_of("binary"), 2, 4)
     one = read_source(table, table["target"], None, shape.schema, "person")
-    local = open_rounds(one, shape, Execution(backend="local"), KEY)
+    local = open_rounds(one, shape, Execution(backend="local"), KEY, ROWS_KEY)
     if backend == "auto":
         table = dd.from_pandas(table, npartitions=7)
     source = read_source(table, table["target"], None, shape.schema, "person")
-    rounds = open_rounds(source, shape, Execution(backend=backend, fan_in=3), KEY)
+    execution = Execution(backend=backend, fan_in=3)
+    rounds = open_rounds(source, shape, execution, KEY, ROWS_KEY)
     assert isinstance(rounds, TaskRounds)
     for query in queries_of("binary", 4).values():
         answers = [opened(r.ask(model_of("binary"), query)) for r in (rounds, local)]
@@ -172,6 +180,31 @@ def test_close_leaves_nothing_on_the_cluster(client):
     ):
         time.sleep(0.05)
     assert left == []
+
+
+@pytest.mark.usefixtures("client")
+def test_a_level_is_the_same_as_in_this_process():
+    tree, model = splits_of(1, depth=4, seed=12), model_of("binary")
+    rounds, alone = rounds_of("binary"), rounds_of("binary", None)
+    query = queries_of("binary", 2)["nodes"]
+    for depth in range(5):
+        for rows in (None, draw("sample", 7)):
+            level = replace(query, splits=upper(tree, depth), rows=rows)
+            got, expected = (opened(r.ask(model, level)) for r in (rounds, alone))
+            np.testing.assert_array_equal(got, expected)
+    alone.close()
+    rounds.close()
+
+
+@pytest.mark.usefixtures("client")
+def test_what_encodes_a_chunk_tells_no_length_in_a_log():
+    rounds = rounds_of("binary", 1000)
+    ask_all(rounds, "binary")
+    starts = rounds._survey().starts
+    assert starts.tolist() == [0, 1000, 2000]
+    job = tasks.Encoding(rounds._reading, model_of("binary").bins, 64, starts)
+    assert "1000" not in repr(job)
+    rounds.close()
 
 
 def test_names_of_tasks_hold_no_count(client):
@@ -218,7 +251,7 @@ def test_no_warning_tells_the_size_of_rows_in_a_graph(chunks):
     limit = {"distributed.admin.large-graph-warning-threshold": "200 kB"}
     with dask.config.set(limit):
         source = read_source(x, y, w, shape.schema)
-        rounds = open_rounds(source, shape, Execution(backend="tasks"), KEY)
+        rounds = open_rounds(source, shape, Execution(backend="tasks"), KEY, ROWS_KEY)
         ask_all(rounds, "binary")
         rounds.close()
         assert dask.config.get(next(iter(limit))) == "200 kB"
@@ -395,7 +428,7 @@ def test_a_killed_worker_changes_no_sum():
         for k, model in enumerate(models):
             if k == 2:
                 kill_one(client)
-            for name in ("main", "trees"):
+            for name in ("main", "part", "root", "sample", "nodes"):
                 got, expected = (opened(r.ask(model, queries[name])) for r in (rounds, alone))
                 np.testing.assert_array_equal(got, expected)
         alone.close()
