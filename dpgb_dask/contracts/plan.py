@@ -275,7 +275,7 @@ class Execution:
     backend: str = "auto"
     n_threads: int | None = None
     fan_in: int = 16
-    block_rows: int = 1 << 14
+    block_rows: int = 1 << 15
 
 
 Progress = Callable[

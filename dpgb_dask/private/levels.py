@@ -12,6 +12,7 @@ from dpgb_dask.kernels.nodes import NodeSums
 from dpgb_dask.kernels.route import find_nodes
 from dpgb_dask.private.pieces import Piece
 
+SAMPLE = 16  # every so many rows decide which sibling is summed: either gives the same bits
 LevelQuery = NodeSumsQuery | ChoiceQuery
 Read = Callable[[int], tuple[Piece, NDArray[np.int32]]]  # block k and its scores
 Deal = Callable[[Callable[[int, int], NDArray[np.int64]]], NDArray[np.int64]]
@@ -92,7 +93,7 @@ class LevelSums:
             rows = np.zeros(self.n_nodes, np.int64)
             for k in range(first, n_blocks, step):
                 nodes[k] = self._route(read(k)[0])
-                rows += np.bincount(nodes[k], minlength=self.n_nodes)
+                rows += np.bincount(nodes[k][::SAMPLE], minlength=self.n_nodes)
             return rows
 
         rows = deal(count).reshape(-1, 2)
@@ -136,7 +137,8 @@ class LevelSums:
                 node = self._route(piece) if nodes is None else nodes[k]
                 for part, packed in zip(sums, self._pack(piece, score), strict=True):
                     part.add(piece.codes, node, packed)
-            return np.stack([part.total() for part in sums], axis=2)
+            totals = [part.total() for part in sums]
+            return totals[0][:, :, None] if len(totals) == 1 else np.stack(totals, axis=2)
 
         return deal(work)
 
