@@ -99,7 +99,7 @@ def flush_rows(max_abs: int) -> int:
 
 @kernel
 def _key_one(a: NDArray[np.uint8], n_a: int, key: NDArray[np.uint16]) -> None:
-    top = n_a - 1
+    top = np.uint8(n_a - 1)
     for i in range(key.shape[0]):
         key[i] = min(a[i], top)
 
@@ -108,16 +108,17 @@ def _key_one(a: NDArray[np.uint8], n_a: int, key: NDArray[np.uint16]) -> None:
 def _key_two(
     a: NDArray[np.uint8], n_a: int, b: NDArray[np.uint8], n_b: int, key: NDArray[np.uint16]
 ) -> None:
-    top_a, top_b = n_a - 1, n_b - 1
+    top_a, top_b, n = np.uint8(n_a - 1), np.uint8(n_b - 1), np.uint16(n_b)
     for i in range(key.shape[0]):
-        key[i] = min(a[i], top_a) * n_b + min(b[i], top_b)
+        # cast at every step: 16 bits are twice as many rows per instruction as 32
+        key[i] = np.uint16(min(a[i], top_a)) * n + min(b[i], top_b)
 
 
 @kernel
 def _key_more(b: NDArray[np.uint8], n_b: int, key: NDArray[np.uint16]) -> None:
-    top_b = n_b - 1
+    top_b, n = np.uint8(n_b - 1), np.uint16(n_b)
     for i in range(key.shape[0]):
-        key[i] = key[i] * n_b + min(b[i], top_b)
+        key[i] = np.uint16(key[i] * n) + min(b[i], top_b)
 
 
 @kernel

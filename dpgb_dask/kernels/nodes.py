@@ -18,8 +18,6 @@ from dpgb_dask.kernels.histogram import (
     groups_of,
     make_key,
     runs,
-    scatter_one,
-    scatter_two,
     sides,
 )
 
@@ -27,6 +25,7 @@ BLOCK = (
     1 << 15
 )  # rows per inner loop: large, since each feature's sums of all nodes are loaded once per block
 MAX_NODES = 1 << 10
+COPIES = 4  # of the sums of few slots: rows that hit one cell again and again do not wait for each other's store
 PASS_CELLS = 1 << 15  # cells of a group over all slots: 256 KB, which stays in L2
 
 
@@ -91,20 +90,31 @@ def _pick(
     pick: NDArray[np.uint16],  # OUT (>= rows,)
     slot: NDArray[np.uint16],  # OUT (>= rows,)
     picked: NDArray[np.int64],  # OUT (>= rows,)
-    count: NDArray[np.int64],  # OUT (n_slots + 1,)
 ) -> int:
-    """Move the rows of wanted nodes to the front, without a branch; return and count them."""
-    top = slot_of.shape[0] - 1
-    count[:] = 0
-    k = 0
+    """Move the rows of wanted nodes to the front, without a branch; return their number."""
+    top = np.uint16(slot_of.shape[0] - 1)
+    k = np.uint64(0)  # unsigned: no test for a negative index
     for i in range(node.shape[0]):
         s = slot_of[min(node[i], top)]
         pick[k] = i
         slot[k] = s
         picked[k] = values[i]
-        count[s] += 1
-        k += s < n_slots
-    return k
+        k += np.uint64(s < n_slots)
+    return np.int64(k)
+
+
+@kernel
+def _count(slot: NDArray[np.uint16], count: NDArray[np.int64]) -> None:
+    count[:] = 0
+    for i in range(slot.shape[0]):
+        count[slot[i]] += 1
+
+
+@kernel
+def _spread(copies: int, slot: NDArray[np.uint16]) -> None:
+    """Deal the rows to the copies of their slot."""
+    for i in range(slot.shape[0]):
+        slot[i] = slot[i] * copies + (i & (copies - 1))
 
 
 @kernel
@@ -116,24 +126,34 @@ def _most(c: NDArray[np.uint8]) -> int:
 
 
 @kernel
+def _add(a: NDArray[np.int64], out: NDArray[np.int64]) -> None:
+    for k in range(out.shape[0]):
+        out[k] += a[k]
+        a[k] = 0
+
+
+@kernel
 def _flush_slot(
-    slot: int,
+    s: int,
     side: int,
-    size: NDArray[np.int64],
-    offset: NDArray[np.int64],
-    start: NDArray[np.int64],
-    cells: NDArray[np.int64],
+    copies: int,
+    groups: Any,
+    sums: NDArray[np.int64],  # IN OUT (n_slots * copies * all cells,)
     n_slots: int,
-    sums: NDArray[np.int64],  # IN OUT (n_slots * all cells,)
     margin: NDArray[np.int64],
     out: NDArray[np.int64],  # OUT (sum of sizes, 2), added to
 ) -> None:
+    """Unpack the sums of one slot; those of its copies are of the same rows, so within the same bound."""
+    size, offset, start, cells = groups
     first = 0
     for g in range(cells.shape[0]):
-        s, t, n = start[g], start[g + 1], cells[g]
-        joint = sums[first + slot * n : first + (slot + 1) * n]
-        flush_group(joint, side, size[s:t], offset[s:t], margin, out)
-        first += n_slots * n
+        n = cells[g]
+        part = sums[first + s * copies * n : first + (s + 1) * copies * n]
+        for c in range(1, copies):
+            _add(part[c * n : (c + 1) * n], part[:n])
+        f, t = start[g], start[g + 1]
+        flush_group(part[:n], side, size[f:t], offset[f:t], margin, out)
+        first += n_slots * copies * n
 
 
 @kernel
@@ -145,7 +165,7 @@ def _bounded(
     """Return the codes, or, if one is beyond its feature, a copy in which it counts in the last bin."""
     if size == 256 or _most(codes) < size:
         return codes
-    top = size - 1
+    top = np.uint8(size - 1)
     safe = spare[: codes.shape[0]]
     for i in range(safe.shape[0]):
         safe[i] = min(codes[i], top)
@@ -153,90 +173,92 @@ def _bounded(
 
 
 @kernel
-def _add_block(
+def _add_joint(
     codes: NDArray[np.uint8],  # IN (n_features, n_rows)
     lo: int,
     column: NDArray[np.int64],  # IN (k,), features group after group
-    values: NDArray[np.int64],  # IN (n,), of the rows of the block that count
-    pick: NDArray[np.uint16],  # IN (n,), their position in the block
+    pick: NDArray[np.uint16],  # IN (n,), rows of the block that count
     slot: NDArray[np.uint16],  # IN (n,)
-    n_slots: int,
-    n_rows: int,  # of the block
+    values: NDArray[np.int64],  # IN (n,)
+    width: int,  # slots, copies included
     size: NDArray[np.int64],
     start: NDArray[np.int64],
-    cells: NDArray[np.int64],
-    keys: NDArray[np.uint16],  # scratch (2, >= rows)
-    spare: NDArray[np.uint8],  # scratch (4, >= rows)
-    sums: NDArray[np.int64],  # OUT (n_slots * all cells,), added to
+    cells: NDArray[np.int64],  # IN (groups of several features,)
+    key_a: NDArray[np.uint16],  # scratch (rows of the block,)
+    key_b: NDArray[np.uint16],
+    sums: NDArray[np.int64],  # OUT (width * cells of these groups,), added to
 ) -> None:
-    """Add the rows of a block to the sums, some groups per loop so that they share the loads of a row."""
-    hi = lo + n_rows
+    """Add the rows of a block to the groups of several features, two per loop."""
     n_groups = cells.shape[0]
-    key_a, key_b = keys[0, :n_rows], keys[1, :n_rows]
-    every = n_slots == 1 and values.shape[0] == n_rows  # no row is left out, all are of one node
     first = 0
-    g = 0
-    while g < n_groups and start[g + 1] - start[g] > 1:
+    for g in range(0, n_groups, 2):
         s, t, n_a = start[g], start[g + 1], cells[g]
         make_key(codes, lo, column[s:t], size[s:t], key_a)
-        a = sums[first : first + n_slots * n_a]
-        first += n_slots * n_a
-        if g + 1 == n_groups or start[g + 2] - t == 1:
-            if every:
-                scatter_one(key_a, values, a)
-            else:
-                _scatter_picked_one(key_a, np.uint64(n_a), pick, slot, values, a)
-            g += 1
-            break
+        a = sums[first : first + width * n_a]
+        first += width * n_a
+        if g + 1 == n_groups:
+            _scatter_picked_one(key_a, np.uint64(n_a), pick, slot, values, a)
+            return
         u, n_b = start[g + 2], cells[g + 1]
         make_key(codes, lo, column[t:u], size[t:u], key_b)
-        b = sums[first : first + n_slots * n_b]
-        first += n_slots * n_b
-        if every:
-            scatter_two(key_a, key_b, values, a, b)
-        else:
-            _scatter_picked_two(
-                key_a, key_b, np.uint64(n_a), np.uint64(n_b), pick, slot, values, a, b
-            )
-        g += 2
-    # from here on every group is one feature, and its codes are the key
-    f = start[g]
-    while every and f + 4 <= size.shape[0]:
+        b = sums[first : first + width * n_b]
+        first += width * n_b
+        _scatter_picked_two(key_a, key_b, np.uint64(n_a), np.uint64(n_b), pick, slot, values, a, b)
+
+
+@kernel
+def _add_single(
+    codes: NDArray[np.uint8],  # IN (n_features, n_rows)
+    lo: int,
+    hi: int,
+    column: NDArray[np.int64],  # IN (k,)
+    pick: NDArray[np.uint16],  # IN (n,), rows of the block that count
+    slot: NDArray[np.uint16],  # IN (n,)
+    values: NDArray[np.int64],  # IN (n,)
+    every: bool,  # all rows of the block are picked, and of one node
+    width: int,  # slots, copies included
+    size: NDArray[np.int64],  # IN (k,)
+    spare: NDArray[np.uint8],  # scratch (4, rows of the block)
+    sums: NDArray[np.int64],  # OUT (width * sum of sizes,), added to
+) -> None:
+    """Add the rows of a block to groups of one feature, whose codes are the cells; some per loop."""
+    k = column.shape[0]
+    first = 0
+    f = 0
+    while every and f + 4 <= k:
         n_a, n_b, n_c, n_d = size[f], size[f + 1], size[f + 2], size[f + 3]
-        second, third, fourth = first + n_a, first + n_a + n_b, first + n_a + n_b + n_c
+        b = first + width * n_a
+        c = b + width * n_b
+        d = c + width * n_c
         _scatter_four(
             _bounded(codes[column[f], lo:hi], n_a, spare[0]),
             _bounded(codes[column[f + 1], lo:hi], n_b, spare[1]),
             _bounded(codes[column[f + 2], lo:hi], n_c, spare[2]),
             _bounded(codes[column[f + 3], lo:hi], n_d, spare[3]),
             values,
-            sums[first:second],
-            sums[second:third],
-            sums[third:fourth],
-            sums[fourth : fourth + n_d],
+            sums[first : first + n_a],
+            sums[b : b + n_b],
+            sums[c : c + n_c],
+            sums[d : d + n_d],
         )
-        first = fourth + n_d
+        first = d + width * n_d
         f += 4
-    while f < size.shape[0]:
+    while f < k:
         n_a = size[f]
         code_a = _bounded(codes[column[f], lo:hi], n_a, spare[0])
-        a = sums[first : first + n_slots * n_a]
-        first += n_slots * n_a
-        if every:
-            scatter_one(code_a, values, a)
-            f += 1
-        elif f + 1 == size.shape[0]:
+        a = sums[first : first + width * n_a]
+        first += width * n_a
+        if f + 1 == k:
             _scatter_picked_one(code_a, np.uint64(n_a), pick, slot, values, a)
-            f += 1
-        else:
-            n_b = size[f + 1]
-            code_b = _bounded(codes[column[f + 1], lo:hi], n_b, spare[1])
-            b = sums[first : first + n_slots * n_b]
-            first += n_slots * n_b
-            _scatter_picked_two(
-                code_a, code_b, np.uint64(n_a), np.uint64(n_b), pick, slot, values, a, b
-            )
-            f += 2
+            return
+        n_b = size[f + 1]
+        code_b = _bounded(codes[column[f + 1], lo:hi], n_b, spare[1])
+        b = sums[first : first + width * n_b]
+        first += width * n_b
+        _scatter_picked_two(
+            code_a, code_b, np.uint64(n_a), np.uint64(n_b), pick, slot, values, a, b
+        )
+        f += 2
 
 
 @kernel
@@ -246,64 +268,92 @@ def _add_rows(
     node: NDArray[np.uint16],  # IN (n_rows,)
     slot_of: NDArray[np.uint16],  # IN (n_nodes,), n_slots where the node is not wanted
     node_of: NDArray[np.int64],  # IN (n_slots,)
+    copies: int,
     values: NDArray[np.int64],  # IN (n_rows,)
     limit: int,  # rows that a packed sum holds
     side: int,
-    size: NDArray[np.int64],
-    offset: NDArray[np.int64],
-    start: NDArray[np.int64],
-    cells: NDArray[np.int64],
-    sums: NDArray[np.int64],  # IN OUT (n_slots * all cells,)
+    groups: Any,  # size, offset, start, cells; those of several features first
+    n_joint: int,
+    sums: NDArray[np.int64],  # IN OUT (n_slots * copies * all cells,)
     held: NDArray[np.int64],  # IN OUT (n_slots,), rows in the sums
     out: NDArray[np.int64],  # OUT (n_nodes, sum of sizes, 2), added to
 ) -> None:
     """Add rows to the packed sums, and unpack a slot before it would hold more rows than ``limit``."""
-    n = values.shape[0]
-    n_slots = node_of.shape[0]
+    n, n_slots = values.shape[0], node_of.shape[0]
+    size, _, start, cells = groups
+    every = slot_of.shape[0] == 1
+    width = n_slots * copies
+    joined, single = start[n_joint], width * cells[:n_joint].sum()
     step = min(n, BLOCK, limit)
     pick, slot = np.empty(step, np.uint16), np.empty(step, np.uint16)
+    for i in range(step):  # where every row is picked
+        pick[i] = i
+        slot[i] = i & (copies - 1)
     picked = np.empty(step, np.int64)
     keys, spare = np.empty((2, step), np.uint16), np.empty((4, step), np.uint8)
-    count = np.zeros(n_slots + 1, np.int64)
+    count = np.zeros(n_slots, np.int64)
     margin = np.zeros(256, np.int64)
     for lo in range(0, n, max(step, 1)):
         hi = min(n, lo + step)
+        k = count[0] = hi - lo
         block = values[lo:hi]
-        if slot_of.shape[0] == 1 and n_slots == 1:
-            k = hi - lo
-            count[0] = k
-        else:
-            k = _pick(node[lo:hi], block, slot_of, n_slots, pick, slot, picked, count)
+        if not every:
+            k = _pick(node[lo:hi], block, slot_of, n_slots, pick, slot, picked)
             block = picked[:k]
+            _count(slot[:k], count)
+            if copies > 1:
+                _spread(copies, slot[:k])
         for s in range(n_slots):
             if held[s] + count[s] > limit:
-                _flush_slot(
-                    s, side, size, offset, start, cells, n_slots, sums, margin, out[node_of[s]]
-                )
+                _flush_slot(s, side, copies, groups, sums, n_slots, margin, out[node_of[s]])
                 held[s] = 0
             held[s] += count[s]
-        _add_block(
-            codes, lo, column, block, pick[:k], slot[:k], n_slots, hi - lo,
-            size, start, cells, keys, spare, sums,
-        )  # fmt: skip
+        key_a, key_b = keys[0, : hi - lo], keys[1, : hi - lo]
+        _add_joint(
+            codes,
+            lo,
+            column,
+            pick[:k],
+            slot[:k],
+            block,
+            width,
+            size,
+            start,
+            cells[:n_joint],
+            key_a,
+            key_b,
+            sums[:single],
+        )
+        _add_single(
+            codes,
+            lo,
+            hi,
+            column[joined:],
+            pick[:k],
+            slot[:k],
+            block,
+            every,
+            width,
+            size[joined:],
+            spare,
+            sums[single:],
+        )
 
 
 @kernel
 def _flush_all(
     node_of: NDArray[np.int64],  # IN (n_slots,)
+    copies: int,
     side: int,
-    size: NDArray[np.int64],
-    offset: NDArray[np.int64],
-    start: NDArray[np.int64],
-    cells: NDArray[np.int64],
-    sums: NDArray[np.int64],  # IN OUT (n_slots * all cells,)
+    groups: Any,
+    sums: NDArray[np.int64],  # IN OUT (n_slots * copies * all cells,)
     held: NDArray[np.int64],  # IN OUT (n_slots,)
     out: NDArray[np.int64],  # OUT (n_nodes, sum of sizes, 2), added to
 ) -> None:
     margin = np.zeros(256, np.int64)
     n_slots = node_of.shape[0]
     for s in range(n_slots):
-        _flush_slot(s, side, size, offset, start, cells, n_slots, sums, margin, out[node_of[s]])
+        _flush_slot(s, side, copies, groups, sums, n_slots, margin, out[node_of[s]])
         held[s] = 0
 
 
@@ -362,11 +412,15 @@ class NodeSums:
         # many nodes leave less room for joint cells
         most_cells = max(256, min(GROUP_CELLS, PASS_CELLS // max(n_slots, 1)))
         self._groups = groups_of(tuple(sizes), most_cells)
+        g = self._groups
+        self._layout = g.size, g.offset, g.start, g.cells
+        self._n_joint = int((np.diff(g.start) > 1).sum())  # groups are sorted: these come first
+        self._copies = max(1, COPIES // max(n_slots, 1))
         self._top = int(features.max(initial=0))
         self._column = readable("features", features, np.uint16, 1)[self._groups.order].astype(
             np.int64
         )
-        n_sums = n_slots * int(self._groups.cells.sum())
+        n_sums = n_slots * self._copies * int(self._groups.cells.sum())
         # by column of the answer they serve: packed sums and rows in them
         self._held = {
             side: (np.zeros(n_sums, np.int64), np.zeros(n_slots, np.int64))
@@ -403,12 +457,11 @@ class NodeSums:
             raise ValueError("features names a feature that codes does not have.")
         if not len(self._node_of) or not len(self._column):
             return
-        g = self._groups
         for values, limit, side in runs(packed, self._max_abs):
             sums, held = self._held[side]
             _add_rows(
-                codes, self._column, node, self._slot_of, self._node_of, values, limit, side,
-                g.size, g.offset, g.start, g.cells, sums, held, self._out,
+                codes, self._column, node, self._slot_of, self._node_of, self._copies, values, limit,
+                side, self._layout, self._n_joint, sums, held, self._out,
             )  # fmt: skip
 
     def total(self) -> NDArray[np.int64]:
@@ -419,11 +472,8 @@ class NodeSums:
         (n_nodes, sum(sizes), 2) int64
             Sums of (g, h), features one after the other. The object goes on adding to the same memory.
         """
-        g = self._groups
         for side, (sums, held) in self._held.items():
-            _flush_all(
-                self._node_of, side, g.size, g.offset, g.start, g.cells, sums, held, self._out
-            )
+            _flush_all(self._node_of, self._copies, side, self._layout, sums, held, self._out)
         return self._out
 
 
