@@ -1,6 +1,7 @@
 """C2: what a leaf says, from its released sums. FDP-GBDT §4.4."""
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -8,6 +9,22 @@ from numpy.typing import NDArray
 from dpgb_dask.components.options import check_positive, check_rate
 from dpgb_dask.contracts.plan import Shape
 from dpgb_dask.losses import Gradient, label_gradient
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class LeafSums:
+    """Noisy sums of leaves, and the noise on them.
+
+    Parameters
+    ----------
+    grad, hess : (n_leaves, n_scores) float64
+    grad_sd, hess_sd : float, or (n_leaves, 1) float64
+    """
+
+    grad: NDArray[np.float64]
+    hess: NDArray[np.float64]
+    grad_sd: Any
+    hess_sd: Any
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -26,8 +43,9 @@ class Step:
         Bound of a row's gradient.
     filtered : bool
         Drop rows above the bound instead of clipping them (DPBoost's gradient-based data filtering).
-    shrink : float
-        c: λ grows to c standard deviations of the noise on H, so that a leaf of noise stays small.
+    prior : float or None
+        τ: standard deviation of a step around that of the node above (0 for the root), in score units; None for no
+        prior. A leaf that is mostly noise then stays near what is known of it.
     """
 
     learning_rate: float = 0.3
@@ -35,7 +53,7 @@ class Step:
     ridge: float = 1.0
     clip: float = 1.0
     filtered: bool = False
-    shrink: float = 0.0
+    prior: float | None = None
 
     def __post_init__(self) -> None:
         """Check the options."""
@@ -43,13 +61,33 @@ class Step:
         check_positive("largest", self.largest)
         check_positive("ridge", self.ridge)
 
-    def value(
-        self, grad: NDArray[np.float64], hess: NDArray[np.float64], hess_sd: float
-    ) -> NDArray[np.float64]:
-        """Return the values of leaves, of the shape of the sums; 0 where the noisy H is not positive."""
-        ridge = max(self.ridge, self.shrink * hess_sd)
-        step = np.clip(-grad / (np.maximum(hess, 0) + ridge), -self.largest, self.largest)
-        return np.asarray(self.learning_rate * np.where(hess > 0, step, 0.0))
+    def value(self, sums: LeafSums, above: LeafSums | None = None) -> NDArray[np.float64]:
+        """Return the values of leaves, (n_leaves, n_scores); 0 where the noisy H is not positive.
+
+        Parameters
+        ----------
+        sums : LeafSums
+        above : LeafSums or None
+            Sums of the nodes above, one per two leaves, where they were released too.
+        """
+        if self.prior is None:
+            step = np.where(
+                sums.hess > 0, -sums.grad / (np.maximum(sums.hess, 0) + self.ridge), 0.0
+            )
+        else:
+            middle = 0.0 if above is None else np.repeat(self._shrunk(above, 0.0), 2, axis=0)
+            step = self._shrunk(sums, middle)
+        return np.asarray(self.learning_rate * np.clip(step, -self.largest, self.largest))
+
+    def _shrunk(self, sums: LeafSums, middle: Any) -> NDArray[np.float64]:
+        """Return the posterior mean of a Newton step with prior N(middle, τ²) and the known noise on S.
+
+        -(S + H · middle) / H is the step from the middle with noise sd / H: the mean keeps the part τ² / (τ² + sd²/H²).
+        """
+        assert self.prior is not None
+        hess = np.maximum(sums.hess, sums.hess_sd)
+        ridge = np.maximum(self.ridge, (sums.grad_sd / self.prior) ** 2 / np.maximum(hess, 1e-9))
+        return np.asarray(middle - (sums.grad + hess * middle) / (hess + ridge))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -125,9 +163,6 @@ class Averaging:
             shape.kind, shape.n_scores, average=True, count_scale=self.count_scale
         )
 
-    def value(
-        self, grad: NDArray[np.float64], hess: NDArray[np.float64], hess_sd: float
-    ) -> NDArray[np.float64]:
-        """Return noisy means, between the bounds of the target; where nothing says otherwise, the middle."""
-        mean = -grad / np.maximum(hess, max(hess_sd, 1.0))
-        return np.asarray(mean)
+    def value(self, sums: LeafSums, above: LeafSums | None = None) -> NDArray[np.float64]:  # noqa: ARG002
+        """Return noisy means; a leaf whose count is noise gives a mean near 0."""
+        return np.asarray(-sums.grad / np.maximum(sums.hess, np.maximum(sums.hess_sd, 1.0)))

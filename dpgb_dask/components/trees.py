@@ -12,7 +12,13 @@ from numpy.typing import NDArray
 
 from dpgb_dask.components.answers import natural, sums
 from dpgb_dask.components.candidates import IterativeHessian, Sketch, all_cuts
-from dpgb_dask.components.leaves import Averaging, BinCountStep, GradientStep, NewtonStep
+from dpgb_dask.components.leaves import (
+    Averaging,
+    BinCountStep,
+    GradientStep,
+    LeafSums,
+    NewtonStep,
+)
 from dpgb_dask.components.options import check_rate, check_whole
 from dpgb_dask.components.sampling import (
     AllFeatures,
@@ -271,7 +277,7 @@ class Trees:
             )
         memory = Growing(
             tree=0,
-            total=int(state.left * self.share),
+            total=state.left * round(self.share * 10**9) // 10**9,
             cuts=all_cuts(state.model.bins),
             refined=0,
             splits=root(),
@@ -280,7 +286,7 @@ class Trees:
         )
         return replace(state, model=model, memory=memory)
 
-    def next_query(self, state: State) -> Query | None:  # noqa: PLR0911 - one per kind of question
+    def next_query(self, state: State) -> Query | None:
         """Ask for a refinement of candidates, a level of the growing tree, or the leaves of a batch."""
         memory: Growing = state.memory
         n_trees = self.trees_in_all(state.shape)
@@ -458,7 +464,9 @@ class Trees:
         answer = sums(query, released)
         n_nodes = memory.splits.n_leaves
         shape = (n_nodes, -1, query.n_scores)
-        table = NodeHistogram(answer.grad.reshape(shape), answer.hess.reshape(shape))
+        table = NodeHistogram(
+            answer.grad.reshape(shape), answer.hess.reshape(shape), answer.grad_sd, answer.hess_sd
+        )
         if isinstance(self.split, PartiallyRandom):
             sides = query.sides
             assert sides is not None
@@ -466,19 +474,16 @@ class Trees:
         else:
             assert isinstance(self.split, HistogramSplit)
             if len(frontier.menu.features) == 1:
-                return self._grown_at_once(state, table, frontier, answer.hess_sd)
+                return self._grown_at_once(state, table, frontier)
             level = self.split.choose(table, frontier)
             sides = None
         splits = grow(memory.splits, level)
         if splits.depth < self.depth:
             return replace(state, memory=replace(memory, splits=splits))
-        grad, hess = leaf_sums(table, level, frontier.menu, sides)
-        value = self._values(state, grad, hess, answer.hess_sd, splits)
+        value = self._values(state, splits, *children_of(table, level, frontier.menu, sides))
         return self._finish(state, value, splits)
 
-    def _grown_at_once(
-        self, state: State, table: NodeHistogram, frontier: Frontier, hess_sd: float
-    ) -> State:
+    def _grown_at_once(self, state: State, table: NodeHistogram, frontier: Frontier) -> State:
         """Grow a tree of one feature from the root's histogram alone (FDP-GBDT §5.1: κ_s = T)."""
         assert isinstance(self.split, HistogramSplit)
         menu = frontier.menu
@@ -486,10 +491,16 @@ class Trees:
         splits = root()
         while splits.depth < self.depth:
             here = one_hot(leaf_of_bin(splits, n_bins), splits.n_leaves)
-            nodes = NodeHistogram(here[:, :, None] * table.grad, here[:, :, None] * table.hess)
+            nodes = replace(
+                table, grad=here[:, :, None] * table.grad, hess=here[:, :, None] * table.hess
+            )
             splits = grow(splits, self.split.choose(nodes, replace(frontier, splits=splits)))
         here = one_hot(leaf_of_bin(splits, n_bins), splits.n_leaves)
-        value = self._values(state, here @ table.grad[0], here @ table.hess[0], hess_sd, splits)
+        sd = np.sqrt(np.maximum(here.sum(1, keepdims=True), 1.0))
+        leaves = LeafSums(
+            here @ table.grad[0], here @ table.hess[0], table.grad_sd * sd, table.hess_sd * sd
+        )
+        value = self._values(state, splits, leaves)
         return self._finish(state, value, splits)
 
     # ---- leaves
@@ -498,13 +509,13 @@ class Trees:
         self, state: State, query: TreeSumsQuery, released: Answer
     ) -> NDArray[np.int32]:
         if isinstance(self.leaf, BinCountStep):
-            values, _ = natural(query, released)
+            values, sd = natural(query, released)
             grad = values.reshape(-1, query.n_scores, 2)[:, :, 0]
-            hess, hess_sd = self._rows_of_leaves(state, query.splits), 0.0
+            leaves = LeafSums(grad, self._rows_of_leaves(state, query.splits), sd, 0.0)
         else:
             answer = sums(query, released)
-            grad, hess, hess_sd = answer.grad, answer.hess, answer.hess_sd
-        return self._values(state, grad, hess, hess_sd, query.splits)
+            leaves = LeafSums(answer.grad, answer.hess, answer.grad_sd, answer.hess_sd)
+        return self._values(state, query.splits, leaves)
 
     def _rows_of_leaves(self, state: State, splits: Splits) -> NDArray[np.float64]:
         """Return the noisy rows of each leaf, from the released bins: (n_trees · n_leaves, 1)."""
@@ -513,25 +524,24 @@ class Trees:
         for t in range(splits.n_trees):
             (j,) = self._features(state, memory.tree + t)
             leaf = leaf_of_bin(splits.part(t, t + 1), len(state.counts[j]))
-            parts.append(np.bincount(leaf, state.counts[j], splits.n_leaves))
+            parts.append(np.bincount(leaf, state.counts[j], splits.n_leaves).astype(np.float64))
         return np.concatenate(parts)[:, None]
 
     def _values(
-        self,
-        state: State,
-        grad: NDArray[np.float64],
-        hess: NDArray[np.float64],
-        hess_sd: float,
-        splits: Splits,
+        self, state: State, splits: Splits, sums: LeafSums, above: LeafSums | None = None
     ) -> NDArray[np.int32]:
         """Return leaf values in score steps, (n_scores, n_trees, n_leaves), for a batch of their size."""
         memory: Growing = state.memory
         n_trees = self.trees_in_all(state.shape)
-        shape = (splits.n_trees, splits.n_leaves, -1)
-        grad, hess = grad.reshape(shape), np.broadcast_to(hess, grad.shape).reshape(shape)
+        shape = (splits.n_trees, splits.n_leaves, state.shape.n_scores)
         if self.least_weight:
-            grad, hess = pooled(grad, hess, self.least_weight)
-        leaf = self.leaf.value(grad, hess, hess_sd)
+            grad, hess = pooled(
+                sums.grad.reshape(shape), sums.hess.reshape(shape), self.least_weight
+            )
+            sums = replace(
+                sums, grad=grad.reshape(sums.grad.shape), hess=hess.reshape(sums.hess.shape)
+            )
+        leaf = self.leaf.value(sums, above).reshape(shape)
         if self.leaf_decay:
             assert isinstance(self.rows, Ensembles)
             k = memory.tree % self.rows.size
@@ -591,36 +601,47 @@ def one_hot(leaf: NDArray[np.int64], n: int) -> NDArray[np.float64]:
     return (np.arange(n)[:, None] == leaf).astype(np.float64)
 
 
-def leaf_sums(
+def children_of(
     table: NodeHistogram, level: Level, menu: Menu, sides: NDArray[np.uint8] | None
-) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Return the sums of both children of every node, (2 · n_nodes, n_scores), from the histogram that split it.
+) -> tuple[LeafSums, LeafSums]:
+    """Return the sums of both children of every node, and of the nodes, from the histogram that split them.
 
-    The children's total is the node's, which every feature's cells sum to: the mean over features carries less noise
-    than any one of them, and what it differs from the splitting feature's own total is shared by the children.
+    The cells of every feature sum to the same node total: the mean of all totals, weighted by their noise, is the
+    node's sum. What the splitting feature's own total differs from it is noise, and is taken off its children in
+    proportion to their cells (least squares, but for the feature's own part of the mean). Post-processing.
     """
-    n_nodes = len(level.feature)
-    n_scores = table.grad.shape[2]
-    ends = np.cumsum(menu.sizes)
-    cells_of = {
-        int(j): (int(e) - menu.bins[j].n_bins, int(e))
-        for j, e in zip(menu.features, ends, strict=True)
-    }
-    out: list[NDArray[np.float64]] = []
-    for values in (table.grad, table.hess):
-        children = np.empty((n_nodes, 2, n_scores))
-        for k in range(n_nodes):
-            start, end = cells_of.get(int(level.feature[k]), (0, int(ends[0])))
-            if sides is not None:
-                position = int(np.flatnonzero(menu.features == level.feature[k])[0])
-                children[k] = values[k, 2 * position : 2 * position + 2]
-                continue
-            code = np.arange(end - start)
+    n_nodes, _, n_scores = table.grad.shape
+    sizes = np.array(menu.sizes) if sides is None else np.full(len(menu.features), 2)
+    ends = np.cumsum(sizes)
+    starts = ends - sizes
+    precision = 1 / sizes
+    children = np.zeros((2, n_nodes, 2, n_scores))
+    nodes = np.zeros((2, n_nodes, n_scores))
+    n_cells = np.ones((n_nodes, 2))
+    position = {int(j): k for k, j in enumerate(menu.features)}
+    for k in range(n_nodes):
+        at = position.get(int(level.feature[k]), 0)
+        if sides is None:
+            code = np.arange(sizes[at])
             right = level.mask[k, code] == 1 if level.masked[k] else code > level.threshold[k]
-            children[k, 0] = values[k, start:end][~right].sum(0)
-            children[k, 1] = values[k, start:end][right].sum(0)
-        out.append(children.reshape(2 * n_nodes, n_scores))
-    return out[0], out[1]
+        else:
+            right = np.array([False, True])
+        n_cells[k] = (~right).sum(), right.sum()
+        share = (n_cells[k] / sizes[at])[:, None]
+        for part, values in enumerate((table.grad[k], table.hess[k])):
+            cells = values[starts[at] : ends[at]]
+            totals = np.add.reduceat(values, starts)
+            mean = precision @ totals / precision.sum()
+            both = np.stack([cells[~right].sum(0), cells[right].sum(0)])
+            children[part, k] = both + share * (mean - totals[at])
+            nodes[part, k] = mean
+    flat = children.reshape(2, 2 * n_nodes, n_scores)
+    sd = np.sqrt(np.maximum(n_cells.reshape(-1, 1), 1.0))
+    node_sd = 1 / np.sqrt(precision.sum())
+    return (
+        LeafSums(flat[0], flat[1], table.grad_sd * sd, table.hess_sd * sd),
+        LeafSums(nodes[0], nodes[1], table.grad_sd * node_sd, table.hess_sd * node_sd),
+    )
 
 
 def pooled(
