@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from dpgb_dask.contracts.model import FeatureBins, Model
+from dpgb_dask.contracts.model import FeatureBins, Model, Splits
 from dpgb_dask.contracts.plan import Shape
 from dpgb_dask.contracts.queries import (
     ChoiceQuery,
@@ -219,7 +219,7 @@ class _Ask:
                 pairs = pack_pairs(query.pairs)
                 self._per_score = lambda codes, packed: pair_sums(codes, pairs, packed, max_abs)
             case TreeSumsQuery():
-                s = query.splits
+                s = _without_gaps(query.splits)
                 self._per_score = lambda codes, packed: tree_sums(
                     codes, s.feature, s.threshold, s.mask_of, s.masks, packed, max_abs
                 ).reshape(-1, 2)
@@ -314,3 +314,26 @@ def _check_level(query: NodeSumsQuery | ChoiceQuery, bins: Sequence[FeatureBins]
         expected = query.splits.n_leaves, sum(query.sizes)
         if query.sides.shape != expected:
             raise PlanError("sides of the query must hold one side per node and bin.")
+    if isinstance(query, ChoiceQuery):
+        _check_candidates(query)
+
+
+def _without_gaps(splits: Splits) -> Splits:
+    """Return the same trees as contiguous arrays: upper levels of larger trees are views."""
+    return Splits(
+        np.ascontiguousarray(splits.feature),
+        np.ascontiguousarray(splits.threshold),
+        np.ascontiguousarray(splits.mask_of),
+        np.ascontiguousarray(splits.masks),
+    )
+
+
+def _check_candidates(query: ChoiceQuery) -> None:
+    feature, sizes = query.candidate_feature, np.array(query.sizes)
+    fit = (
+        len(feature) == len(query.candidate_bin) == len(query.candidate_only) > 0
+        and (feature < len(sizes)).all()
+        and (query.candidate_bin < sizes[feature]).all()
+    )
+    if not fit:
+        raise PlanError("candidates of the query must be bins of its features, and at least one.")

@@ -1,6 +1,7 @@
 """The same sums, bit for bit, for every kind of input, chunking and number of threads."""
 
 import logging
+from dataclasses import replace
 
 import dask
 import dask.array as da
@@ -23,6 +24,7 @@ from private.cases import (
 )
 
 from dpgb_dask import DPGBClassifier, Ledger
+from dpgb_dask.contracts.model import FeatureBins, Splits, Trees
 from dpgb_dask.contracts.plan import Execution
 from dpgb_dask.contracts.schema import Schema
 from dpgb_dask.errors import ChunkError, PlanError, StructureError
@@ -262,6 +264,36 @@ def test_other_models_of_the_same_bins_encode_once():
     rounds.ask(model_of("binary", 3), query)
     assert rounds._shard is first
     rounds.close()
+
+
+def other_bins(model):
+    """The model on bins half as fine, its trees' thresholds moved with them."""
+    first = model.bins[0]
+    edges = first.edges[1::2]
+    bins = (FeatureBins(edges, None, len(edges) + 2), *model.bins[1:])
+    new = np.minimum(np.arange(first.n_bins) // 2, len(edges)).astype(np.uint8)
+    new[-1] = bins[0].missing_bin
+    s = model.trees.splits
+    threshold = np.where(s.feature == 0, new[s.threshold], s.threshold)
+    trees = Trees(Splits(s.feature, threshold, s.mask_of, s.masks), model.trees.value)
+    tables = (model.tables[0][: bins[0].n_bins], *model.tables[1:])
+    return replace(model, bins=bins, tables=tables, pairs=(), trees=trees)
+
+
+def test_other_bins_encode_anew_and_score_from_nothing():
+    shape = shape_of("binary", **WEIGHT)
+    first = model_of("binary")
+    models = [first, other_bins(first), first]
+    names = ("trees", "part")
+    kept = open_rounds(local_parts(shape)[0], shape, Execution(n_threads=2), KEY, ROWS_KEY)
+    for model in models:
+        fresh = open_rounds(local_parts(shape)[0], shape, Execution(n_threads=2), KEY, ROWS_KEY)
+        for name in names:
+            query = queries_of("binary", 2)[name]
+            got, expected = (opened(r.ask(model, query)) for r in (kept, fresh))
+            np.testing.assert_array_equal(got, expected)
+        fresh.close()
+    kept.close()
 
 
 def local_parts(shape):

@@ -390,6 +390,41 @@ def test_masks_in_another_order_are_the_same_tree(subtracted):
     )
 
 
+@pytest.mark.parametrize("depth", [0, 1, 2])
+def test_upper_levels_of_trees_are_trees(depth):
+    query, model = queries_of("binary", 2)["trees"], model_of("binary")
+    splits = upper(query.splits, depth)
+    copy = Splits(
+        *(
+            np.ascontiguousarray(p)
+            for p in (splits.feature, splits.threshold, splits.mask_of, splits.masks)
+        )
+    )
+    got = shard_of("binary").answer(model, replace(query, splits=splits))
+    np.testing.assert_array_equal(
+        got, shard_of("binary").answer(model, replace(query, splits=copy))
+    )
+    deep = shard_of("binary").answer(model, query).reshape(4, 1 << depth, -1, 2).sum(axis=2)
+    np.testing.assert_array_equal(got, deep.ravel())
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"candidate_feature": np.array([0, 0, 0, 1, 2], np.uint16)},
+        {"candidate_bin": np.array([0, 0, 0, 0, N_BINS[2]], np.uint8)},
+        {"candidate_bin": np.array([0], np.uint8)},
+        dict.fromkeys(
+            ("candidate_feature", "candidate_bin", "candidate_only"), np.empty(0, np.uint8)
+        ),
+    ],
+)
+def test_candidates_that_do_not_exist_raise(options):
+    query = choice_of("binary", splits_of(1), 2, **options)
+    with pytest.raises(PlanError, match="candidates"):
+        shard_of("binary").answer(model_of("binary"), query)
+
+
 @pytest.mark.parametrize(
     "options",
     [
