@@ -5,9 +5,11 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from dpgb_dask.contracts.boundary import Raw, Sensitivity
+from dpgb_dask.contracts.model import Splits
 from dpgb_dask.contracts.plan import Budget
-from dpgb_dask.contracts.queries import PRICE_ONE, ResidualQuery
+from dpgb_dask.contracts.queries import PRICE_ONE, ChoiceQuery, ResidualQuery
 from dpgb_dask.controller.release import Controller
+from dpgb_dask.losses import GRAD_ONE, SquaredGradient
 
 BUDGET = Budget(epsilon=1.0, delta=1e-6)
 
@@ -56,3 +58,17 @@ def query(label="q 1", n_values=3, price=PRICE_ONE // 1000):
 
 def raw(*values, l2_squared=1):
     return Raw(np.array(values or (10, 20, 30), np.int64), Sensitivity(l2_squared, l2_squared))
+
+
+def choice_query(depth=0, sizes=(5,), only_last=False, price=PRICE_ONE // 1000, **changes):
+    """Return a choice over the tree that sends all rows left; one threshold candidate per inner edge."""
+    feature = np.concatenate([np.full(size - 1, f) for f, size in enumerate(sizes)])
+    options = {
+        "label": "choice", "price": price, "gradient": SquaredGradient(1 << 16, GRAD_ONE), "n_scores": 1, "ridge": 0.5,
+        "splits": Splits.plain(np.zeros((1, (1 << depth) - 1), np.uint16), np.zeros((1, (1 << depth) - 1), np.uint8)),
+        "features": np.arange(len(sizes), dtype=np.uint16), "sizes": tuple(sizes),
+        "candidate_feature": feature.astype(np.uint16),
+        "candidate_bin": np.concatenate([np.arange(size - 1) for size in sizes]).astype(np.uint8),
+        "candidate_only": (feature == len(sizes) - 1) & only_last,
+    }  # fmt: skip
+    return ChoiceQuery(**(options | changes))

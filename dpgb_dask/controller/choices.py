@@ -194,7 +194,7 @@ class Choice:
         """Return S²/(n + λ) in gradient steps² times natural weight."""
         total, weight = child[:, 0].astype(np.float64), child[:, 1].astype(np.float64)
         total = np.ldexp(total, -self.query.weight_bits)
-        weight = np.ldexp(weight, -GRAD_BITS - self.query.weight_bits)
+        weight = np.ldexp(np.maximum(weight, 0.0), -GRAD_BITS - self.query.weight_bits)
         return total * total / (weight + self.query.ridge)
 
     def _cells(self) -> tuple[NDArray[np.intp], NDArray[np.intp], NDArray[np.intp]]:

@@ -934,6 +934,7 @@ def _shortfall(account: Account, terms: Terms, charge: int) -> str:
         if fits >= 1e-6
         else "nothing: the account is spent"
     )
+    way_out = " Fits of pure differential privacy cost least in an account with analysis='pure'."
     return (
         f"Account {account.name!r} has too little left; nothing was charged.\n"
         f"  requested   {charge / one:.9f}  (epsilon={terms.epsilon:g}, delta={terms.delta:g})\n"
@@ -942,6 +943,7 @@ def _shortfall(account: Account, terms: Terms, charge: int) -> str:
         f"  difference  {(charge - account.left) / one:.9f}\n"
         f"  would fit   {would}\n"
         f"Amounts are {analyses.UNITS[account.analysis]}, which adds up over fits."
+        + (way_out if terms.pure and account.analysis != "pure" else "")
     )
 
 

@@ -65,7 +65,7 @@ def test_open_account_twice_changes_nothing(ledger):
 def test_open_account_refuses_a_cap(ledger, wrong):
     with pytest.raises(PlanError):
         ledger.open_account("b", **({"epsilon": 1.0, "delta": 1e-6} | wrong))
-    assert [a.name for a in ledger.accounts()] == ["a"]
+    assert [a.name for a in ledger.accounts()] == ["a", "pure"]
 
 
 def test_open_account_refuses_name_and_analysis(ledger):
@@ -104,7 +104,7 @@ def test_budget_exceeded_says_what_would_fit(ledger):
 
 
 def test_unknown_account_and_fit(ledger):
-    with pytest.raises(LedgerError, match=r"'b' is not in the ledger. It has: \['a'\]"):
+    with pytest.raises(LedgerError, match=r"'b' is not in the ledger. It has: \['a', 'pure'\]"):
         ledger.remaining("b")
     with pytest.raises(LedgerError, match="fit_id='x' is not"):
         ledger.settle("x")

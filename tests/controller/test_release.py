@@ -4,11 +4,13 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from controller_parts import FixedNoise, ListJournal, query, raw, reserve
+from controller_parts import FixedNoise, ListJournal, choice_query, query, raw, reserve
 
 from dpgb_dask.contracts.boundary import Raw, Receipt, Sensitivity
+from dpgb_dask.contracts.model import Splits
 from dpgb_dask.contracts.plan import Budget
-from dpgb_dask.contracts.queries import PRICE_ONE
+from dpgb_dask.contracts.queries import PRICE_ONE, RowDraw, TreeSumsQuery
+from dpgb_dask.contracts.spending import amplified
 from dpgb_dask.controller import accounting
 from dpgb_dask.controller.ledger import Ledger
 from dpgb_dask.controller.mechanisms import DiscreteGaussian
@@ -19,6 +21,7 @@ from dpgb_dask.errors import (
     ResumeError,
     StructureError,
 )
+from dpgb_dask.losses import logistic_gradient
 
 
 class Watched(Raw):
@@ -408,3 +411,150 @@ def test_receipt_names_the_release():
     assert isinstance(receipt, Receipt)
     assert (receipt.fit_id, receipt.position, receipt.label) == (controller.fit_id, 0, "main 3/20")
     assert len(receipt.query_id) == 64
+
+
+def test_a_pure_fit_adds_the_laplace_noise_that_was_paid_for():
+    controller = reserve(noise=FixedNoise(), pure=True)
+    assert controller.pure
+    assert controller.total == PRICE_ONE
+    assert controller.slack == 0
+    assert controller.mu == pytest.approx(1.23204, abs=1e-5)  # 2Φ⁻¹(e/(1+e))
+    asked = query(n_values=50_000, price=PRICE_ONE // 10)
+    released = controller.release(asked, Raw(np.arange(50_000), Sensitivity(9, 5)))
+    receipt = released.receipt
+    assert receipt.mechanism == "laplace"
+    natural = released.value / 2**receipt.scale_bits - np.arange(50_000)
+    assert np.abs(natural).mean() == pytest.approx(50, rel=0.02)  # Δ₁/ε: l1, not l2
+    assert receipt.sigma_steps / 2**receipt.scale_bits == pytest.approx(50 * np.sqrt(2), rel=1e-5)
+    with pytest.raises(BudgetExceededError, match="of ε"):
+        controller.release(query(price=PRICE_ONE), raw())
+
+
+@pytest.mark.parametrize("l1", [1, 3, 1 << 15, 14 * (3 << 16)])
+@pytest.mark.parametrize("price", [PRICE_ONE // 10**6, PRICE_ONE // 7, PRICE_ONE, 50 * PRICE_ONE])
+def test_laplace_scale_is_the_least_that_is_paid_for(l1, price):
+    scale, t = accounting.laplace_scale_for(l1, price)
+    assert t >= 1 << 20
+    assert (l1 << scale) * PRICE_ONE <= price * t  # ε = Δ₁ 2ᵏ / t
+    assert (l1 << scale) * PRICE_ONE > price * (t - 1)
+    assert scale == 0 or accounting.laplace_scale_for(l1 << (scale - 1), price)[1] >= 1 << 20
+    assert scale == 0 or -((-l1 << (scale - 1)) * PRICE_ONE // price) < 1 << 20
+
+
+def test_pure_and_gaussian_fits_do_not_resume_each_other(ledger):
+    old = bound(ledger)
+    with pytest.raises(ResumeError, match="another currency"):
+        reserve(ledger, resume=old.fit_id, pure=True)
+    pure = bound(ledger, pure=True, account="pure")
+    resumed = reserve(ledger, resume=pure.fit_id, pure=True, account="pure")
+    assert resumed.pure
+    assert resumed.total == PRICE_ONE
+
+
+@pytest.mark.parametrize("pure", [True, False])
+def test_a_choice_is_released_and_replayed(ledger, pure):
+    journal = ListJournal()
+    options = {"pure": True, "account": "pure"} if pure else {}
+    controller = bound(ledger, journal=journal, **options)
+    asked = choice_query(depth=1, sizes=(5, 4))
+    sums = np.random.default_rng(0).integers(0, 1 << 20, asked.n_sums)
+    sensitivity = Sensitivity(2 << 30, 2 << 15, 4 << 30)
+    released = controller.release(asked, Raw(sums, sensitivity))
+    assert released.value.shape == (2,)
+    assert ((released.value >= 0) & (released.value < 7)).all()
+    receipt = released.receipt
+    assert (receipt.mechanism, receipt.sigma_steps, receipt.scale_bits) == ("choice", 0, 0)
+    assert controller.spent == asked.price
+    again = reserve(ledger, resume=controller.fit_id, journal=journal, **options)
+    replayed = again.replayed(asked, sensitivity)
+    assert np.array_equal(replayed.value, released.value)
+    drawn = reserve(ledger, resume=controller.fit_id, **options)  # without the journal
+    drawn.bind(77)
+    assert np.array_equal(drawn.release(asked, Raw(sums, sensitivity)).value, released.value)
+
+
+def test_a_choice_needs_a_bounded_range_and_all_sums():
+    controller = reserve()
+    sums = Watched(np.zeros(10, np.int64), Sensitivity(1, 1))
+    with pytest.raises(PlanError, match="bounded range"):
+        controller.release(choice_query(), sums)
+    assert sums.opened == 0
+    with pytest.raises(StructureError):  # one value per node is the answer, not the sums
+        controller.release(choice_query(), Raw(np.zeros(1, np.int64), Sensitivity(1, 1, 4 << 30)))
+
+
+def test_the_mechanism_is_part_of_the_query_id():
+    ids = {
+        reserve(noise=FixedNoise(), pure=pure).release(query(), raw()).receipt.query_id
+        for pure in (True, False)
+    }
+    assert len(ids) == 2
+    sensitivities = (
+        Sensitivity(1, 1, 4 << 30),
+        Sensitivity(1, 1, 5 << 30),
+        Sensitivity(1, 2, 4 << 30),
+    )
+    receipts = [
+        reserve(noise=FixedNoise()).release(choice_query(), Raw(np.zeros(10, np.int64), s)).receipt
+        for s in sensitivities
+    ]
+    assert len({r.query_id for r in receipts}) == 3
+
+
+def tree_query(price, rows):
+    tree = Splits.plain(np.zeros((1, 0), np.uint16), np.zeros((1, 0), np.uint8))
+    return TreeSumsQuery(
+        label="t",
+        price=price,
+        gradient=logistic_gradient(0.5, 0.5),
+        n_scores=1,
+        splits=tree,
+        rows=rows,
+    )
+
+
+def test_parts_cost_the_dearest_here_and_in_the_ledger(ledger):
+    controller = bound(ledger)
+    third = controller.total // 3
+    for i in range(6):
+        rows = RowDraw("part", 0, i << 20, (i + 1) << 20)
+        controller.release(tree_query(2 * third, rows), raw(1, 2))
+    assert controller.spent == 2 * third
+    with pytest.raises(BudgetExceededError):
+        controller.release(tree_query(2 * third, RowDraw("part", 1, 0, 1)), raw(1, 2))
+    with pytest.raises(PlanError, match="disjoint"):
+        controller.release(tree_query(1, RowDraw("part", 0, 0, 1 << 21)), raw(1, 2))
+    controller.release(tree_query(third, RowDraw("part", 1, 0, 1)), raw(1, 2))
+    ledger.verify()
+    assert [e.body.get("rows") for e in ledger.history("a")][3] == ["part", 0, 0, 1 << 20]
+    assert ledger.settle(controller.fit_id) == 3 * third
+    ledger.verify()
+
+
+def test_samples_are_amplified_in_a_pure_fit_only():
+    rows = RowDraw("sample", 0, 0, (1 << 32) // 10)
+    for pure in (True, False):
+        controller = reserve(pure=pure)
+        price = PRICE_ONE // 100 if not pure else 2 * PRICE_ONE
+        controller.release(tree_query(price, rows), raw(1, 2))
+        cost = amplified(price, ((1 << 32) // 10) / 2**32) if pure else price
+        assert controller.spent == cost
+
+
+def test_the_rows_key_is_its_own(ledger):
+    controller = bound(ledger)
+    assert len(controller.rows_key) == 16
+    assert controller.rows_key != controller.fingerprint_key[:16]
+    resumed = reserve(ledger, resume=controller.fit_id)
+    assert resumed.rows_key == controller.rows_key != bound(ledger).rows_key
+    resumed.finish()
+    with pytest.raises(LedgerError, match="ended"):
+        _ = resumed.rows_key
+
+
+def test_a_pure_fit_of_many_values_has_no_slack_to_exceed(monkeypatch):
+    monkeypatch.setattr(accounting, "MAX_VALUES", 5)
+    controller = reserve(pure=True)
+    for _ in range(3):
+        controller.release(query(), raw())
+    assert reserve(pure=True, budget=Budget(epsilon=500.0, delta=1e-6)).total == 500 * PRICE_ONE
