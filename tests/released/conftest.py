@@ -7,14 +7,14 @@ import pandas as pd
 import pytest
 
 from dpgb_dask.contracts.boundary import Receipt
-from dpgb_dask.contracts.model import FeatureBins, Model, PairTable, Trees
+from dpgb_dask.contracts.model import MAX_BINS, FeatureBins, Model, PairTable, Splits, Trees
 from dpgb_dask.contracts.queries import PRICE_ONE
 from dpgb_dask.released.report import PrivacyReport
 
 
 @pytest.fixture(scope="session")
 def model() -> Model:
-    """Bins on the four features of `binary_schema`, tables, one pair table and three trees of depth 2."""
+    """Bins on the four features of `binary_schema`, tables, one pair table and three trees of depth 2, with masks."""
     rng = np.random.default_rng(7)
     bins = (
         FeatureBins(np.array([-1.0, 0.0, 0.5, 2.0]), None, 6),
@@ -30,12 +30,17 @@ def model() -> Model:
         np.array([0, 1, 1, 0], np.uint8),
         rng.integers(-40_000, 40_000, (1, 3, 2)).astype(np.int32),
     )
+    feature = np.array([[0, 3, 2], [3, 1, 0], [2, 2, 1]], np.uint16)
+    threshold = rng.integers(0, 3, (3, 3)).astype(np.uint8)
+    mask_of = np.array([[-1, 0, -1], [1, -1, 2], [-1, -1, -1]], np.int32)
+    masks = np.zeros((3, MAX_BINS), np.uint8)
+    masks[0, [0, 2]] = masks[1, [1, 3]] = masks[2, [3, 4, 5]] = 1
     trees = Trees(
-        rng.integers(0, 4, (3, 3)).astype(np.uint16),
-        rng.integers(0, 3, (3, 3)).astype(np.uint8),
+        Splits(feature, threshold, mask_of, masks),
         rng.integers(-20_000, 20_000, (1, 3, 4)).astype(np.int32),
     )
-    return Model(bins, np.array([12_345], np.int32), tables, (pair,), trees)
+    intercept = np.array([12_345], np.int32)
+    return Model(bins, intercept, tables, (pair,), trees, link="clipped_logit")
 
 
 @pytest.fixture(scope="session")
@@ -48,7 +53,8 @@ def three_score_model(model: Model) -> Model:
     p, t = model.pairs[0], model.trees
     pair = replace(p, table=rng.integers(-40_000, 40_000, (3, 3, 2)).astype(np.int32))
     trees = replace(t, value=rng.integers(-20_000, 20_000, (3, 3, 4)).astype(np.int32))
-    return Model(model.bins, np.array([1, -2, 3], np.int32), tables, (pair,), trees)
+    intercept = np.array([1, -2, 3], np.int32)
+    return Model(model.bins, intercept, tables, (pair,), trees, link="softmax")
 
 
 @pytest.fixture(scope="session")

@@ -1,10 +1,12 @@
 """A model file reads back to the same model, and a bad one is refused with a clear error."""
 
 import json
+from dataclasses import replace
 
 import numpy as np
 import pytest
 
+from dpgb_dask.contracts.model import Splits, Trees
 from dpgb_dask.contracts.schema import Schema
 from dpgb_dask.errors import SchemaError, StructureError
 from dpgb_dask.released.export import ModelFile, load, model_to_dict, save
@@ -138,6 +140,20 @@ def change(saved, edit):
         lambda d: d["model"]["pairs"][0].update(map_i=[0, 0, 1, 1, 2, 3]),
         lambda d: d["model"]["trees"].update(feature=[[0, 1, 9]] * 3),
         lambda d: d["model"]["trees"].update(depth=3),
+        lambda d: d["model"]["trees"].update(depth=10**9),
+        lambda d: d["model"]["trees"].update(depth=0, feature=[[]] * 3, threshold=[[]] * 3),
+        lambda d: d["model"]["trees"].update(depth=True),
+        lambda d: d["model"]["trees"].update(threshold=[[0, 1, 300]] * 3),
+        lambda d: d["model"]["trees"].update(mask_of=[[0, 1, 3]] * 3),
+        lambda d: d["model"]["trees"].update(mask_of=[[0, 1, -2]] * 3),
+        lambda d: d["model"]["trees"].update(mask_of=[[0, 1, 2]] * 2),
+        lambda d: d["model"]["trees"].update(masks=[[0, 256]] * 3),
+        lambda d: d["model"]["trees"].update(masks=[[0, -1]] * 3),
+        lambda d: d["model"]["trees"].update(masks=[[0, 1]] * 2),
+        lambda d: d["model"]["trees"].update(masks=[[[0]], [[1]], [[2]]]),
+        lambda d: d["model"].update(link="softmax"),
+        lambda d: d["model"].update(link="no such link"),
+        lambda d: d["model"].pop("link"),
         lambda d: d["model"]["trees"].update(value=d["model"]["trees"]["value"] * 2),
         lambda d: d["model"]["pairs"][0].update(table=[]),
         lambda d: d["schema"].update(features={}),
@@ -150,7 +166,7 @@ def test_malformed_files_are_refused(saved, edit):
 
 
 def test_newer_and_other_files_are_refused(saved, tmp_path):
-    change(saved, lambda d: d.update(version=2))
+    change(saved, lambda d: d.update(version=3))
     with pytest.raises(StructureError, match="newer"):
         load(saved)
     change(saved, lambda d: d.update(format="a poem"))
@@ -164,4 +180,41 @@ def test_newer_and_other_files_are_refused(saved, tmp_path):
 
 
 def test_file_holds_no_count(model):
-    assert set(model_to_dict(model)) == {"intercept", "bins", "tables", "pairs", "trees"}
+    assert set(model_to_dict(model)) == {"intercept", "bins", "tables", "pairs", "trees", "link"}
+
+
+def without_masks(model):
+    splits = model.trees.splits
+    plain = Splits.plain(splits.feature, splits.threshold)
+    return replace(model, trees=Trees(plain, model.trees.value))
+
+
+def test_files_of_version_1_are_read(file, tmp_path, rows):
+    """They had no links and no masks: the link follows from the target."""
+    old = replace(file, model=without_masks(file.model))
+    path = tmp_path / "m.json"
+    save(old, path)
+
+    def as_before(data):
+        data["version"] = 1
+        data["model"].pop("link")
+        for name in ("masks", "mask_of"):
+            data["model"]["trees"].pop(name)
+        for name in ("pure", "loss", "signal"):
+            data["report"].pop(name)
+        for receipt in data["report"]["receipts"]:
+            receipt.pop("mechanism")
+
+    change(path, as_before)
+    back = load(path)
+    assert back.model.link == "clipped_logit"
+    assert not back.report.pure
+    np.testing.assert_array_equal(
+        scores(back.model, back.schema, rows), scores(old.model, old.schema, rows)
+    )
+
+
+def test_masks_are_written_as_the_bins_sent_right(saved, file):
+    trees = json.loads(saved.read_text())["model"]["trees"]
+    assert trees["masks"] == [[0, 2], [1, 3], [3, 4, 5]]
+    assert trees["mask_of"] == file.model.trees.splits.mask_of.tolist()

@@ -40,12 +40,17 @@ def score_of(model, schema, row):
     for p in model.pairs:
         for k in range(len(out)):
             out[k] += int(p.table[k, p.map_i[codes[p.i]], p.map_j[codes[p.j]]])
-    for t, (feature, threshold) in enumerate(
-        zip(model.trees.feature, model.trees.threshold, strict=True)
+    splits = model.trees.splits
+    for t, (feature, threshold, mask_of) in enumerate(
+        zip(splits.feature, splits.threshold, splits.mask_of, strict=True)
     ):
         node = 0
-        for _ in range(model.trees.depth):
-            node = 2 * node + 1 + (codes[feature[node]] > threshold[node])
+        for _ in range(splits.depth):
+            code = codes[feature[node]]
+            right = code > threshold[node]
+            if mask_of[node] >= 0:
+                right = splits.masks[mask_of[node], code] == 1
+            node = 2 * node + 1 + int(right)
         for k in range(len(out)):
             out[k] += int(model.trees.value[k, t, node - len(feature)])
     return out

@@ -51,3 +51,44 @@ def test_report_escapes_html(report):
 
 def test_report_has_no_field_for_rows():
     assert not {"n", "rows", "n_rows", "count", "counts"} & {f.name for f in fields(PrivacyReport)}
+
+
+@pytest.fixture
+def pure_report(report):
+    """A report of ε-differential privacy: counts by Laplace noise, a choice, leaves by Laplace noise."""
+    labels, by = ["bins", "splits 1/1", "leaves 1/1"], ["laplace", "choice", "laplace"]
+    receipts = tuple(
+        replace(r, label=label, mechanism=mechanism)
+        for r, label, mechanism in zip(report.receipts, labels, by, strict=True)
+    )
+    return replace(
+        report,
+        receipts=receipts,
+        delta=0.0,
+        pure=True,
+        loss="log_loss; a row's gradient is at most 0.5, by a clip (1 without)",
+        signal=("leaves: the noise on the sum of one leaf weighs as much as 7 rows.",),
+    )
+
+
+def test_pure_report_promises_no_delta(pure_report):
+    text = str(pure_report)
+    assert "(1, 0)-differential privacy, pure" in text
+    assert "share of ε %" in text
+    assert "by a clip" in text
+    assert "weighs as much as 7 rows" in text
+    assert "zCDP" not in text
+    assert "μ² %" not in text
+    assert "weighs as much as 7 rows" in pure_report._repr_html_()
+    assert PrivacyReport.from_dict(json.loads(json.dumps(pure_report.to_dict()))) == pure_report
+
+
+def test_noise_is_stated_by_mechanism(pure_report):
+    """Laplace noise of scale Δ/ε has standard deviation √2·Δ/ε; a choice adds none."""
+    first, choice, last = pure_report.charges()
+    assert [c["mechanism"] for c in (first, choice, last)] == ["laplace", "choice", "laplace"]
+    assert first["noise"] == pytest.approx(2**0.5 * 30)
+    assert choice["noise"] is None
+    assert last["noise"] == first["noise"]
+    rows = {line.split()[0]: line.split() for line in str(pure_report).splitlines() if line}
+    assert rows["splits"][-3:] == ["choice", "33.33", "–"]
