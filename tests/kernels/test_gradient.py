@@ -2,8 +2,21 @@ import numpy as np
 import pytest
 from helpers import naive_logistic, naive_softmax, naive_squared
 
+from dpgb_dask.gradients import (
+    GRAD_ONE,
+    LabelGradient,
+    LogisticGradient,
+    PoissonGradient,
+    SlopeGradient,
+    SoftmaxGradient,
+    SquaredGradient,
+    label_gradient,
+    logistic_gradient,
+    softmax_gradient,
+    unpack,
+)
 from dpgb_dask.kernels import gradient
-from dpgb_dask.losses import SquaredGradient, logistic_gradient, softmax_gradient, unpack
+from dpgb_dask.losses import LOSSES, Huber, Poisson, Quantile
 
 EXTREME = np.array(
     [-(2**31), 2**31 - 1, 0, -1, 1, 255, 256, -256, -257, 1 << 19, -(1 << 19), (1 << 19) - 1]
@@ -103,3 +116,231 @@ def test_gradients_name_what_does_not_fit():
     out.flags.writeable = False
     with pytest.raises(ValueError, match="out is read-only"):
         gradient.logistic(score, label, None, table, out)
+
+
+# ---- every gradient class through `write`: against a row in plain Python, and against its own bounds
+
+CLOSE = 1.25  # a bound that is 30 % too large is not met this closely
+SECONDS = {
+    "hessian": {},
+    "count": {},
+    "count 1": {"second": "count", "hess_scale": 1.0},
+    "none": {},
+}
+CLIPS = [(1.0, False), (0.3, False), (0.3, True)]
+
+
+def losses_of(kind):
+    """Losses with their options at several values, and targets with low bounds of several sizes."""
+    for loss in LOSSES.values():
+        if kind in loss.kinds:
+            yield loss.bounded(0.0, 8.0)
+    if kind == "numeric":
+        yield Huber(0.7)
+        yield Quantile(0.9)
+        yield Poisson(6.0, 8.0)
+
+
+def gradients_of(kind, n_scores):
+    """Every gradient of a kind: losses by second component, clip and filter; and the target itself."""
+    for loss in losses_of(kind):
+        for name, options in SECONDS.items():
+            for clip, filtered in CLIPS:
+                asked = {"second": name} | options | {"clip": clip, "filtered": filtered}
+                yield pytest.param(
+                    loss.gradient(kind, n_scores, **asked), id=f"{kind} {loss} {asked}"
+                )
+    for average in (True, False):
+        made = label_gradient(kind, n_scores, average=average, count_scale=0.5)
+        yield pytest.param(made, id=f"{kind} target {average}")
+
+
+EVERY = [
+    case
+    for kind, n_scores in (
+        ("binary", 1),
+        ("multiclass", 2),
+        ("multiclass", 3),
+        ("multiclass", 6),
+        ("numeric", 1),
+    )
+    for case in gradients_of(kind, n_scores)
+]
+
+
+def columns_of(g):
+    return getattr(g, "n_classes", getattr(g, "n_scores", 1))
+
+
+def row_of(g, score, label):
+    """(g, h) per score column of one row of weight 1, in Python's own integers."""
+    second = getattr(g, "hess_steps", 0)
+    match g:
+        case LogisticGradient():
+            index = min(max((score[0] >> 8) + 2048, 0), 4095)
+            entry = int(g.table[label, index])
+            return [(entry >> 32, entry & 0xFFFFFFFF)]
+        case SquaredGradient():
+            r = score[0] - label
+            kept = min(max(r, -g.clip_steps), g.clip_steps)
+            if kept != r and g.filtered:
+                return [(0, 0)]
+            return [(kept >> 1, second if kept == r or g.always else 0)]
+        case SlopeGradient():
+            r = score[0] - label
+            return [(g.above if r > 0 else -g.below if r < 0 else 0, second)]
+        case PoissonGradient():
+            rate = int(g.rate[min(max((score[0] >> 8) + 2048, 0), 4095)])
+            share = (min(max(label, -65536), 65536) + 65536) * (GRAD_ONE - g.base) // 131072
+            r = rate - g.base - share
+            kept = min(max(r, -g.clip_steps), g.clip_steps)
+            if kept != r and g.filtered:
+                return [(0, 0)]
+            h = second if g.always else second * rate // GRAD_ONE if kept == r else 0
+            return [(kept, h)]
+        case SoftmaxGradient():
+            e = [int(g.exp_table[min((max(score) - s) >> 8, 4095)]) for s in score]
+            p = [v * GRAD_ONE // sum(e) for v in e]
+            p[label] += GRAD_ONE - sum(p)
+            full = [q - GRAD_ONE * (k == label) for k, q in enumerate(p)]
+            if g.filtered and max(map(abs, full)) > g.clip_steps:
+                return [(0, 0)] * len(p)
+            kept = [min(max(v, -g.clip_steps), g.clip_steps) for v in full]
+            hess = [second * q * (GRAD_ONE - q) // GRAD_ONE**2 for q in p]
+            return [
+                (v, second if g.always else h if v == w else 0)
+                for v, w, h in zip(kept, full, hess, strict=True)
+            ]
+        case LabelGradient():
+            if g.kind == "numeric":
+                return [(-(min(max(label, -65536), 65536) >> 1) if g.average else 0, second)]
+            own = 0 if g.kind == "binary" else label
+            hit = g.average and (label == 1 or g.kind == "multiclass")
+            return [(-GRAD_ONE if hit and k == own else 0, second) for k in range(g.n_scores)]
+
+
+def rows_for(g):
+    """Scores and labels at the corners of what a gradient can produce, and random ones."""
+    rng = np.random.default_rng(5)
+    kind, n = g.kinds[0], columns_of(g)
+    if kind == "numeric":
+        clip = getattr(g, "clip_steps", 65536)
+        label = np.concatenate(
+            (
+                np.repeat([-65536, 65536, 0, -(2**31), 2**31 - 1, 777], 40),
+                rng.integers(-65536, 65537, 800),
+            )
+        )
+        near = (
+            rng.choice([-clip, clip, -clip - 1, clip + 1, 0, -1, 1, -131072, 131072], len(label))
+            + label
+        )
+        if isinstance(g, PoissonGradient):
+            near = rng.integers(-(1 << 19), 1 << 19, len(label))  # table range
+            near[::3] = rng.choice(
+                [-(1 << 19), (4 << 16) + 200, 1 << 19, (3 << 16)], len(near[::3])
+            )
+        score = np.clip(near, -(2**31), 2**31 - 1)[None]
+        return score.astype(np.int32), label.astype(np.int32)
+    if kind == "binary":
+        grid = (np.arange(4096) - 2048) << 8
+        score = np.concatenate((np.tile(grid, 2), scores(100)))
+        label = np.resize(np.repeat([0, 1], 4096), len(score))
+        return score[None].astype(np.int32), label.astype(np.uint8)
+    # softmax: corners of the simplex, its edges' middles, and random points near both
+    one = 20 << 16
+    corners = [np.where(rng.random(n) < 0.4, one, 0) for _ in range(300)]
+    corners += [
+        rng.permutation(np.r_[one, np.zeros(n - 1)]) + rng.integers(-600, 600, n) for _ in range(60)
+    ]
+    # one class against the others at every odds
+    for x in np.linspace(-12, 12, 400):
+        corners += [
+            np.r_[x * 65536, np.zeros(n - 1)],
+            np.r_[np.full(min(n, 2), one + x * 65536), np.full(n - min(n, 2), one)],
+        ]
+    score = np.array(corners).T
+    score = np.concatenate((score, rng.integers(-(1 << 18), 1 << 18, (n, 300))), axis=1)
+    score = np.concatenate([score] * n, axis=1)
+    label = np.repeat(np.arange(n), score.shape[1] // n)
+    return score.astype(np.int32), label.astype(np.uint8)
+
+
+@pytest.mark.parametrize("max_weight", [None, 300])
+@pytest.mark.parametrize("g", EVERY)
+def test_write_is_the_row_in_plain_integers_and_meets_its_bounds(g, max_weight):
+    """Bounds are never exceeded, and a row comes close to each: a bound 30 % off either way fails."""
+    score, label = rows_for(g)
+    weight = weights(max_weight, len(label))
+    out = np.empty(score.shape, np.int64)
+    gradient.write(g, score, label, weight, out)
+    grad, hess = unpack(out)
+    w = np.ones(len(label), np.int64) if weight is None else weight.astype(np.int64)
+    for i in np.random.default_rng(6).permutation(len(label))[:400]:
+        want = row_of(g, [int(s) for s in score[:, i]], int(label[i]))
+        got = [(int(a), int(b)) for a, b in zip(grad[:, i], hess[:, i], strict=True)]
+        assert got == [(int(a * w[i]), int(b * w[i])) for a, b in want]
+    if max_weight is not None:
+        return
+    worst = np.maximum(np.abs(grad), hess)
+    check_bound(int(worst.max()), g.max_abs)
+    check_bound(int(np.abs(grad).max()), g.largest_grad)
+    check_bound(int((np.abs(grad) + hess).sum(axis=0).max()), g.l1)
+    norm, bound = int((grad**2 + hess**2).sum(axis=0).max()), g.l2_squared
+    assert norm <= bound
+    assert norm >= bound / CLOSE**2
+    if g.counts:
+        dropped = (grad == 0).all(axis=0) & (hess == 0).all(axis=0)
+        assert ((hess == GRAD_ONE).all(axis=0) | dropped).all()
+
+
+def check_bound(attained, bound):
+    assert attained <= bound
+    assert attained >= bound / CLOSE
+
+
+def test_free_hessian_costs_nothing():
+    """Joint norm of (g, φ^{5/2} h) is 1 as that of g alone; a tenth more of a, and it is not (notes/privacy B1.2)."""
+    free = LOSSES["log_loss"].gradient("binary", 1)
+    assert free.l2_squared <= GRAD_ONE**2 * (1 + 1e-4)
+    more = LOSSES["log_loss"].gradient("binary", 1, hess_scale=1.1 * free.hess_scale)
+    assert more.l2_squared > 1.03 * GRAD_ONE**2
+    softmax = LOSSES["log_loss"].gradient("multiclass", 7)
+    assert softmax.l2_squared == 2 * GRAD_ONE**2
+    wider = LOSSES["log_loss"].gradient("multiclass", 7, hess_scale=2.6)
+    assert wider.l2_squared > 1.1 * 2 * GRAD_ONE**2
+
+
+def test_rounding_up_or_down_is_inside_the_bound():
+    """A residual of exactly the clip halves to one step more on the negative side; the bound holds that step."""
+    g = SquaredGradient(7, 3)
+    assert g.largest_grad == 4
+    out = np.empty((1, 1), np.int64)
+    gradient.write(g, np.array([[-7]], np.int32), np.zeros(1, np.int32), None, out)
+    assert unpack(out)[0][0, 0] == -4
+
+
+def test_poisson_gradients_fall_to_zero_at_the_mean():
+    """The table's rate is exp(score - 4) of the upper bound, so gradients of a sample cancel at the sample's mean."""
+    loss = Poisson(0.0, 50.0)
+    y = np.random.default_rng(1).poisson(6.0, 4000).clip(0, 50)
+    target = np.rint((y / 25 - 1) * 65536).astype(np.int32)
+    score = np.full((1, len(y)), round(loss.start(y.mean() / 25 - 1) * 65536), np.int32)
+    out = np.empty(score.shape, np.int64)
+    gradient.write(loss.gradient("numeric", 1), score, target, None, out)
+    assert abs(unpack(out)[0].mean()) < 0.004 * GRAD_ONE * (6 / 50)
+    score += 6554  # a tenth up: 10.5 % of the mean, in shares of the upper bound
+    gradient.write(loss.gradient("numeric", 1), score, target, None, out)
+    assert unpack(out)[0].mean() / GRAD_ONE == pytest.approx(0.105 * y.mean() / 50, rel=0.03)
+
+
+def test_write_names_what_does_not_fit():
+    g = SlopeGradient(1, 1, 1)
+    score = np.zeros((2, 3), np.int32)
+    with pytest.raises(ValueError, match="one row per score column of SlopeGradient"):
+        gradient.write(g, score, score[0], None, np.empty((2, 3), np.int64))
+    with pytest.raises(ValueError, match="one row per score column"):
+        gradient.write(g, score[:1], score[0], None, np.empty((2, 3), np.int64))
+    bad = PoissonGradient(np.zeros(3, np.int64), 0, 1, 1)
+    with pytest.raises(ValueError, match="rate must have shape"):
+        gradient.write(bad, score[:1], score[0], None, np.empty((1, 3), np.int64))
