@@ -7,6 +7,8 @@ import numba
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
+from dpgb_dask.gradients import poisson_gradient
+
 F = TypeVar("F", bound=Callable[..., object])
 
 
@@ -105,6 +107,8 @@ def warm() -> None:
     for weight in (None, np.ones(n, np.int32)):
         gradient.logistic(score[0], label, weight, np.stack((steps, steps)), packed[0])
         gradient.squared(score[0], score[1], weight, 1, 1, packed[0])
+        gradient.slopes(score[0], score[1], weight, 1, 1, 1, packed[0])
+        gradient.poisson(score[0], score[1], weight, poisson_gradient(0.0), packed[0])
         gradient.softmax(score, label, weight, steps, packed)
         for dtype in (np.uint8, np.uint16):
             histogram.add_cells(np.zeros(n, dtype), weight, np.zeros(2, np.int64))

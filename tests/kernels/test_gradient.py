@@ -1,7 +1,9 @@
+import numba
 import numpy as np
 import pytest
 from helpers import naive_logistic, naive_softmax, naive_squared
 
+from dpgb_dask import kernels
 from dpgb_dask.gradients import (
     GRAD_ONE,
     LabelGradient,
@@ -344,3 +346,17 @@ def test_write_names_what_does_not_fit():
     bad = PoissonGradient(np.zeros(3, np.int64), 0, 1, 1)
     with pytest.raises(ValueError, match="rate must have shape"):
         gradient.write(bad, score[:1], score[0], None, np.empty((1, 3), np.int64))
+
+
+@pytest.mark.skipif(numba.config.DISABLE_JIT, reason="looks at compiled versions")
+def test_warm_leaves_no_gradient_to_compile():
+    kernels.warm()
+    compiled = [value for value in vars(gradient).values() if hasattr(value, "signatures")]
+    assert len(compiled) == 7
+    versions = [len(function.signatures) for function in compiled]
+    for case in EVERY:
+        (g,) = case.values
+        score, label = (part[..., :3].copy() for part in rows_for(g))
+        for weight in (None, np.ones(3, np.int32)):
+            gradient.write(g, score, label, weight, np.empty(score.shape, np.int64))
+    assert [len(function.signatures) for function in compiled] == versions
