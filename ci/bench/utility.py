@@ -47,6 +47,7 @@ GOALS = {  # AUC at least; RMSE at most
     "abalone": (3.15, 2.68, 2.55, 2.44, 2.31),
 }
 REGRESSION = {"wine_quality", "abalone"}
+BASES = {"cover_type": "covtype_93k", "adult_48842": "adult"}  # files of sets with other names
 COVER_TYPES = tuple(range(1, 8))  # the seven classes of the documentation of Covertype
 
 
@@ -78,11 +79,9 @@ class Split(NamedTuple):
 Scores = dict[str, float]
 
 
-def load(folder: Path, name: str, seed: int) -> Split:
-    """Read a data set and split it 80/20."""
-    if name == "synthetic":
-        return synthetic(seed)
-    base = "covtype_93k" if name == "cover_type" else name
+def read(folder: Path, name: str) -> tuple[Schema, pd.DataFrame, np.ndarray]:
+    """Read a data set: its public schema, features and target."""
+    base = BASES.get(name, name)
     frame = pd.read_parquet(folder / f"{base}.parquet")
     schema = Schema.load(folder / f"{base}.schema.json")
     if name == "adult":
@@ -91,7 +90,14 @@ def load(folder: Path, name: str, seed: int) -> Split:
         frame = frame.dropna()
     if name == "cover_type":
         schema = Schema(schema.features, classes=COVER_TYPES, target="cover_type")
-    X, y = frame[list(schema.names)], frame[schema.target.name].to_numpy()
+    return schema, frame[list(schema.names)], frame[schema.target.name].to_numpy()
+
+
+def load(folder: Path, name: str, seed: int) -> Split:
+    """Read a data set and split it 80/20."""
+    if name == "synthetic":
+        return synthetic(seed)
+    schema, X, y = read(folder, name)
     return Split(schema, *train_test_split(X, y, test_size=0.2, random_state=seed))
 
 
@@ -127,7 +133,7 @@ def fit_one_against_rest(split: Split, epsilon: float, seed: int) -> Scores:
     return of_probabilities(split, table / table.sum(axis=1, keepdims=True))
 
 
-def fit_dp_ebm(split: Split, epsilon: float, seed: int) -> Scores:
+def fit_dp_ebm(split: Split, epsilon: float, seed: int, delta: float = DELTA) -> Scores:
     from interpret.privacy import (  # noqa: PLC0415
         DPExplainableBoostingClassifier,
         DPExplainableBoostingRegressor,
@@ -136,7 +142,7 @@ def fit_dp_ebm(split: Split, epsilon: float, seed: int) -> Scores:
     features = list(split.schema.features.values())
     options = {
         "epsilon": epsilon,
-        "delta": DELTA,
+        "delta": delta,
         "random_state": seed,
         "n_jobs": 1,
         "feature_names": list(split.schema.names),
@@ -209,10 +215,13 @@ def of_numbers(split: Split, predicted: np.ndarray) -> Scores:
 
 def of_probabilities(split: Split, table: np.ndarray) -> Scores:
     classes = np.asarray(split.schema.target.classes)
-    scores = {"log_loss": float(log_loss(split.y_test, table, labels=classes))}
+    scores = {
+        "accuracy": float(accuracy_score(split.y_test, classes[table.argmax(axis=1)])),
+        "log_loss": float(log_loss(split.y_test, table, labels=classes)),
+    }
     if len(classes) == 2:
         return {"auc": float(roc_auc_score(split.y_test, table[:, 1]))} | scores
-    return {"accuracy": float(accuracy_score(split.y_test, classes[table.argmax(axis=1)]))} | scores
+    return scores
 
 
 METHODS: dict[str, Callable[[Split, float, int], Scores]] = {
