@@ -27,21 +27,28 @@ from sklearn.ensemble import HistGradientBoostingClassifier
 from sklearn.metrics import roc_auc_score
 from threadpoolctl import threadpool_limits
 
-from dpgb_dask import __version__, diagnose, encode
+from dpgb_dask import __version__, diagnose, encode, losses
 from dpgb_dask.contracts.plan import PublicRng
 from dpgb_dask.contracts.schema import Categorical, Schema
+from dpgb_dask.controller import analyses
 from dpgb_dask.controller.ledger import Ledger
 from dpgb_dask.errors import (
     BudgetExceededError,
     DPGBError,
     LedgerError,
+    PlanError,
     SchemaError,
     StructureError,
 )
 from dpgb_dask.estimators import DPGBClassifier, DPGBRegressor, load
+from dpgb_dask.recipes import RECIPES
 
 OK, ERROR, BUDGET = 0, 1, 3  # 2 is argparse's own, for wrong usage
 INTERRUPTED = 130
+LOSSES_WITH_OPTION: dict[str, Callable[[float], losses.Loss]] = {
+    "huber": losses.Huber,
+    "quantile": losses.Quantile,
+}
 CSV_BLOCK = 8 << 20  # bytes; as text in memory they take about ten times as much
 # what pandas calls missing
 CSV_MISSING = frozenset((
@@ -181,7 +188,22 @@ def _add_fit(commands: Any) -> None:
     fit.add_argument(
         "--max-rows-per-unit", type=_positive, default=1, help="rows that count in full (default 1)"
     )
-    fit.add_argument("--recipe", default="auto", help="method (default auto)")
+    fit.add_argument(
+        "--recipe",
+        default="auto",
+        metavar="NAME",
+        help=f"method (default auto): {', '.join(sorted(RECIPES))}",
+    )
+    fit.add_argument(
+        "--loss",
+        metavar="NAME",
+        help=f"{', '.join(sorted(losses.LOSSES))}; huber:0.2 and quantile:0.9 set their option (default: log_loss, or "
+        "squared_error for a number)",
+    )
+    fit.add_argument("--n-estimators", type=int, help="trees or rounds (default: the recipe's)")
+    fit.add_argument("--learning-rate", type=float, help="step of one (default: the recipe's)")
+    fit.add_argument("--max-depth", type=int, help="depth of a tree (default: the recipe's)")
+    fit.add_argument("--max-bins", type=int, help="bins of a feature (default: the recipe's)")
     fit.add_argument(
         "--ledger", metavar="URL", help="ledger to charge, such as sqlite:///budget.db"
     )
@@ -233,7 +255,16 @@ def _add_ledger(commands: Any) -> None:
     opened.add_argument("url", help=url)
     opened.add_argument("account", help="name; one account per data set")
     opened.add_argument("--epsilon", type=float, required=True, help="cap of the account")
-    opened.add_argument("--delta", type=float, required=True, help="delta of the cap")
+    opened.add_argument(
+        "--delta", type=float, required=True, help="delta of the cap; may be 0 with --analysis pure"
+    )
+    opened.add_argument(
+        "--analysis",
+        choices=sorted(analyses.UNITS),
+        default="gdp",
+        help="how charges add up: gdp (default; tight for Gaussian noise), zcdp, or pure, for recipes of pure"
+        " differential privacy alone",
+    )
 
     example = "dpgb-dask ledger show sqlite:///budget.db"
     shown = _command(actions, "show", "print accounts and their fits", _ledger_show, example)
@@ -476,6 +507,11 @@ def _fit(options: argparse.Namespace) -> None:
         delta=options.delta,
         schema=schema,
         recipe=options.recipe,
+        loss=None if options.loss is None else _loss(options.loss),
+        n_estimators=options.n_estimators,
+        learning_rate=options.learning_rate,
+        max_depth=options.max_depth,
+        max_bins=options.max_bins,
         ledger=None if options.ledger is None else _ledger(options.ledger),
         account=options.account,
         unit_id=options.unit,
@@ -488,6 +524,24 @@ def _fit(options: argparse.Namespace) -> None:
     estimator.save(options.out)
     print(estimator.privacy_report_)
     print(f"\nmodel written to {options.out}")
+
+
+def _loss(text: str) -> losses.Loss:
+    """Return a loss by its name, or by name and option, as in "quantile:0.9"."""
+    name, colon, option = text.partition(":")
+    if not colon:
+        return losses.get(name)
+    if name not in LOSSES_WITH_OPTION:
+        raise PlanError(
+            f"loss={text!r} is unknown: only {sorted(LOSSES_WITH_OPTION)} have an option."
+        )
+    try:
+        value = float(option)
+    except ValueError:
+        raise PlanError(
+            f"loss={text!r}: the option after the colon must be a number, as in {name}:0.2."
+        ) from None
+    return LOSSES_WITH_OPTION[name](value)
 
 
 def _predict(options: argparse.Namespace) -> None:
@@ -537,9 +591,12 @@ def _check(options: argparse.Namespace) -> None:
 
 
 def _ledger_open(options: argparse.Namespace) -> None:
-    Ledger(options.url).open_account(options.account, epsilon=options.epsilon, delta=options.delta)
+    Ledger(options.url).open_account(
+        options.account, epsilon=options.epsilon, delta=options.delta, analysis=options.analysis
+    )
     print(
-        f"account {options.account!r} opened: epsilon={options.epsilon:g}, delta={options.delta:g}"
+        f"account {options.account!r} opened: epsilon={options.epsilon:g}, delta={options.delta:g}, analysis"
+        f" {options.analysis}"
     )
 
 
@@ -549,9 +606,13 @@ def _ledger_show(options: argparse.Namespace) -> None:
     if not accounts:
         print("no accounts yet; open one with: dpgb-dask ledger open")
     for account in accounts:
+        cap = (
+            f"cap epsilon={account.epsilon:g}, delta={account.delta:g}, analysis {account.analysis}"
+        )
+        left = f"{100 * account.left / account.cap:.2f} % left"
+        epsilon = ledger.remaining(account.name)
         print(
-            f"{account.name}: cap epsilon={account.epsilon:g}, delta={account.delta:g}; one more fit at this delta may"
-            f" ask epsilon={ledger.remaining(account.name):.4g} ({100 * account.left / account.cap:.2f} % left)"
+            f"{account.name}: {cap}; one more fit at this delta may ask epsilon={epsilon:.4g} ({left})"
         )
         states: dict[str, str] = {}
         for entry in ledger.history(account.name):

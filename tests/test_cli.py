@@ -333,6 +333,30 @@ def test_ledger_opens_shows_and_refuses(place, capsys):
     assert "no-such-fit" in capsys.readouterr().err
 
 
+def test_ledger_accounts_have_an_analysis(place, capsys):
+    """A pure account takes fits of pure recipes alone, and no delta."""
+    url = f"sqlite:///{place}/pure.db"
+    opened = ("ledger", "open", url, "people", "--epsilon", 3, "--delta", 0)
+    assert run(*opened, "--analysis", "pure") == 0
+    assert "analysis pure" in capsys.readouterr().out
+    assert run(*opened) == 1  # Gaussian noise needs a delta
+    with pytest.raises(SystemExit):
+        run(*opened, "--analysis", "magic")
+    common = ("--schema", place / "schema.json", "--delta", 1e-6, "--epsilon", 1, "--quiet")
+    charged = ("--ledger", url, "--account", "people")
+    fit = ("fit", place / "people.parquet", *common, *charged, "--out", place / "p.json")
+    capsys.readouterr()
+    assert run(*fit) == 1
+    assert "not ε-differentially private" in capsys.readouterr().err
+    trees = ("--recipe", "dpboost", "--max-depth", 3, "--n-estimators", 4, "--learning-rate", 0.3)
+    assert run(*fit, *trees, "--loss", "log_loss") == 0
+    assert "(1, 0)-differential privacy, pure" in capsys.readouterr().out
+    assert run("ledger", "show", url) == 0
+    shown = capsys.readouterr().out
+    assert "analysis pure" in shown
+    assert "66.67 % left" in shown
+
+
 def test_ledger_settles_an_interrupted_fit(place, monkeypatch, capsys):
     url = f"sqlite:///{place}/budget.db"
     run("ledger", "open", url, "people", "--epsilon", 1, "--delta", 1e-6)
@@ -458,6 +482,34 @@ def test_settle_gives_back_what_was_not_opened(place, monkeypatch):
                 "magic",
             ),
             "recipe='magic'",
+        ),
+        (
+            (
+                *("fit", "{}/people.parquet", "--schema", "{}/schema.json", "--out", "{}/m.json"),
+                *("--loss", "huber:0.2"),
+            ),
+            "loss='huber'",
+        ),
+        (
+            (
+                *("fit", "{}/people.parquet", "--schema", "{}/schema.json", "--out", "{}/m.json"),
+                *("--loss", "quantile:high"),
+            ),
+            "must be a number",
+        ),
+        (
+            (
+                *("fit", "{}/people.parquet", "--schema", "{}/schema.json", "--out", "{}/m.json"),
+                *("--loss", "log_loss:2"),
+            ),
+            "only ['huber', 'quantile'] have an option",
+        ),
+        (
+            (
+                *("fit", "{}/people.parquet", "--schema", "{}/schema.json", "--out", "{}/m.json"),
+                *("--max-depth", "40"),
+            ),
+            "max_depth=40",
         ),
     ],
 )
