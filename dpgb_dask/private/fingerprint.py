@@ -2,7 +2,8 @@
 
 Each row is fed to SipHash-1-3 (Aumasson and Bernstein, 2012: "SipHash: a fast short-input PRF") under four keys; the
 four 64-bit outputs are one number, and the numbers are added modulo 2²⁵⁶. All rows of a fit have one length, so the
-length is not fed.
+length is not fed. Where rows are drawn by their position, it is one more word: the same rows in another order then have
+another fingerprint, and a fit resumed on them is refused, as a row that moved could serve two parts of a group.
 """
 
 import hashlib

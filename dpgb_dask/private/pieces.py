@@ -56,7 +56,7 @@ def encode_rows(
     reading: Reading,
     bins: Sequence[FeatureBins],
     block_rows: int,
-    start: int | None = None,
+    number: int = 0,
 ) -> tuple[Piece, ...]:
     """Return one chunk as pieces of at most ``block_rows`` rows; rows that weigh nothing are left out.
 
@@ -66,8 +66,8 @@ def encode_rows(
     reading : Reading
     bins : sequence of FeatureBins, released
     block_rows : int
-    start : int or None
-        Position of the chunk's first row in the source; None if no rows are drawn.
+    number : int
+        Of the chunk in the source.
 
     Privacy
     -------
@@ -75,7 +75,7 @@ def encode_rows(
     """
     label, weight, keep = read_labels(rows, reading)
     n = n_rows(rows.x)
-    identity = None if start is None else _identities(rows, reading, start)
+    identity = _identities(rows, reading, number)
     n_pieces = -(-n // block_rows)
     pieces = []
     for k in range(n_pieces):
@@ -90,8 +90,8 @@ def encode_rows(
     return tuple(pieces)
 
 
-def _identities(rows: Rows, reading: Reading, start: int) -> NDArray[np.uint64]:
-    """Return what each row of a chunk is drawn by.
+def _identities(rows: Rows, reading: Reading, number: int) -> NDArray[np.uint64] | None:
+    """Return what each row of a chunk is drawn by; None if no rows are drawn.
 
     Privacy
     -------
@@ -101,14 +101,9 @@ def _identities(rows: Rows, reading: Reading, start: int) -> NDArray[np.uint64]:
     row although x moves the rows behind it. A hash of the row's content would not do: equal rows would share one draw,
     and whether x joins a query would depend on the other rows.
     """
-    if rows.unit is not None:
+    if reading.rows_key is not None and rows.unit is not None:
         return hash_units(rows.unit, reading.key).view(np.uint64).reshape(-1, 2)
-    return np.arange(start, start + n_rows(rows.x), dtype=np.uint64)
-
-
-def start_of(starts: NDArray[np.int64], number: int) -> int | None:
-    """Return the position of a chunk's first row; None if no rows are drawn."""
-    return int(starts[number]) if len(starts) else None
+    return reading.positions(number, n_rows(rows.x))
 
 
 def merge_pieces(pieces: Iterable[Piece], block_rows: int) -> list[Piece]:

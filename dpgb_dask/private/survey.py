@@ -1,5 +1,6 @@
 """The first pass: weighted counts in the public grid, target sums and the fingerprint, chunk by chunk."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -32,43 +33,44 @@ class Reading:
         Rows of every privacy unit, if rows have units.
     rows_key : bytes or None
         16 bytes, for draws of rows; None if the plan draws none.
+    starts : (n_chunks,) int64 or None
+        Position of each chunk's first row in the source, counted before any row is left out; None if rows are not drawn
+        by position.
     """
 
     shape: Shape
     key: bytes
     units: UnitCounts | None = None
     rows_key: bytes | None = None
+    starts: NDArray[np.int64] | None = None
+
+    def positions(self, number: int, n: int) -> NDArray[np.uint64] | None:
+        """Return the positions of the n rows of a chunk; None if rows are not drawn by position."""
+        if self.starts is None:
+            return None
+        start = int(self.starts[number])
+        return np.arange(start, start + n, dtype=np.uint64)
 
     def __repr__(self) -> str:
         return "Reading(<key>)"
 
 
 class Survey(NamedTuple):
-    """Sums over rows: the count, the cells of the fine grid, the target; and the fingerprint. Private.
-
-    Parameters
-    ----------
-    sums : (n,) int64
-    fingerprint : int
-    lengths : (n_chunks,) int64
-        Rows of each chunk, in order, those that weigh nothing included; empty if no rows are drawn.
-    """
+    """Sums over rows: the count, the cells of the fine grid, the target; and the fingerprint. Private."""
 
     sums: NDArray[np.int64]
     fingerprint: int
-    lengths: NDArray[np.int64]
 
     def __repr__(self) -> str:
         return "<survey>"
 
 
 def add_surveys(parts: list[Survey]) -> Survey:
-    """Add surveys of neighbouring chunks, in order."""
+    """Add surveys; integers, so any order gives the same bits."""
     sums = parts[0].sums.copy()
     for part in parts[1:]:
         sums += part.sums
-    lengths = np.concatenate([part.lengths for part in parts])
-    return Survey(sums, sum(part.fingerprint for part in parts) % MODULUS, lengths)
+    return Survey(sums, sum(part.fingerprint for part in parts) % MODULUS)
 
 
 def n_target_sums(shape: Shape) -> int:
@@ -106,8 +108,19 @@ def slice_block(block: Block, rows: slice) -> Block:
     return block.iloc[rows] if hasattr(block, "iloc") else block[rows]
 
 
-def survey_rows(rows: Rows, reading: Reading) -> Survey:
-    """Return the survey of one chunk.
+def count_rows(rows: Rows) -> NDArray[np.int64]:
+    """Return the number of rows of one chunk, those that weigh nothing included. Private."""
+    return np.array([n_rows(rows.x)], np.int64)
+
+
+def starts_of(lengths: Sequence[NDArray[np.int64]]) -> NDArray[np.int64]:
+    """Return where each chunk starts, from the lengths of all in order. Private."""
+    joined = np.concatenate(lengths)
+    return np.cumsum(joined) - joined
+
+
+def survey_rows(rows: Rows, reading: Reading, number: int) -> Survey:
+    """Return the survey of one chunk, the ``number``-th of the source.
 
     Privacy
     -------
@@ -122,6 +135,7 @@ def survey_rows(rows: Rows, reading: Reading) -> Survey:
     total = 0
     label, weight, keep = read_labels(rows, reading)
     unit = None if rows.unit is None else hash_units(rows.unit, reading.key)
+    position = reading.positions(number, n_rows(rows.x))
     for start in range(0, n_rows(rows.x), STRIP_ROWS):
         strip = slice(start, start + STRIP_ROWS)
         chosen = keep[strip]
@@ -139,9 +153,10 @@ def survey_rows(rows: Rows, reading: Reading) -> Survey:
         words = pack_rows(cell, y.astype(np.int64), steps)
         if unit is not None:
             words = np.concatenate([words, unit[strip][chosen].view(np.uint64).reshape(-1, 2).T])
+        if position is not None:
+            words = np.concatenate([words, position[None, strip][:, chosen]])
         total += fingerprint_rows(words, keys)
-    lengths = [] if reading.rows_key is None else [n_rows(rows.x)]
-    return Survey(sums, total % MODULUS, np.array(lengths, np.int64))
+    return Survey(sums, total % MODULUS)
 
 
 def _add_target(
@@ -164,7 +179,6 @@ class Surveyed:
 
     def __init__(self, survey: Survey, shape: Shape) -> None:
         self.fingerprint = survey.fingerprint
-        self.starts = np.cumsum(survey.lengths) - survey.lengths  # first row of each chunk
         self._sums = survey.sums
         self._shape = shape
         self._fine = Grid.of(shape.schema, FINE)

@@ -193,11 +193,33 @@ def test_sums_are_the_same_for_any_execution(kind, n_threads, block_rows, monkey
 def test_rows_in_another_order_give_the_same_sums(expected):
     x, y, w = rows_of("binary")
     order = np.random.default_rng(0).permutation(N)
-    source = read_source(x.iloc[order], y[order], w[order], shape_of("binary").schema)
-    sums = answers(source, "binary")
-    for name in ("part", "sample"):  # rows are drawn by their position
+    moved = read_source(x.iloc[order], y[order], w[order], shape_of("binary").schema)
+    sums = answers(moved, "binary")
+    for name in ("part", "sample", "fingerprint"):  # rows are drawn by their position
         assert (sums.pop(name) != expected[name]).any()
     check_same(sums, {name: expected[name] for name in sums})
+    shape = shape_of("binary", **WEIGHT)
+    rounds = [
+        open_rounds(source, shape, Execution(n_threads=1), KEY)
+        for source in (moved, read_source(x, y, w, shape.schema))
+    ]
+    assert rounds[0].fingerprint() == rounds[1].fingerprint()
+    for one in rounds:
+        one.close()
+
+
+@pytest.mark.parametrize("change", ["swap", "insert"])
+def test_a_fingerprint_of_drawn_rows_sees_their_positions(change, expected):
+    x, y, w = rows_of("binary")
+    order = np.arange(N)
+    order[[10, 2900]] = order[[2900, 10]]
+    if change == "insert":  # a row that weighs nothing moves the others
+        order = np.insert(np.arange(N), 100, 0)
+        assert not w[0] > 0
+    schema = shape_of("binary").schema
+    sums = answers(read_source(x.iloc[order], y[order], w[order], schema), "binary")
+    assert (sums["fingerprint"] != expected["fingerprint"]).any()
+    np.testing.assert_array_equal(sums["main"], expected["main"])
 
 
 def test_a_row_without_label_or_weight_changes_nothing(expected):

@@ -19,11 +19,18 @@ from dpgb_dask.contracts.plan import Execution
 from dpgb_dask.contracts.queries import Query
 from dpgb_dask.errors import DPGBError, PlanError
 from dpgb_dask.private.ingest import Chunk, Rows, Source, failed_to_load, line_up
-from dpgb_dask.private.pieces import Piece, encode_rows, merge_pieces, start_of
+from dpgb_dask.private.pieces import Piece, encode_rows, merge_pieces
 from dpgb_dask.private.quantize import sensitivity
 from dpgb_dask.private.scores import same_bins
 from dpgb_dask.private.shards import Shard
-from dpgb_dask.private.survey import Reading, Surveyed, add_surveys, survey_rows
+from dpgb_dask.private.survey import (
+    Reading,
+    Surveyed,
+    add_surveys,
+    count_rows,
+    starts_of,
+    survey_rows,
+)
 from dpgb_dask.private.units import add_unit_counts, count_units
 
 T = TypeVar("T")
@@ -85,17 +92,19 @@ class LocalRounds:
             if self._source.units:
                 counts = self._each_chunk(lambda rows, _: count_units(rows.unit, self._reading.key))
                 self._reading = replace(self._reading, units=add_unit_counts(counts))
-            parts = self._each_chunk(lambda rows, _: survey_rows(rows, self._reading))
+            elif self._reading.rows_key is not None:
+                lengths = self._each_chunk(lambda rows, _: count_rows(rows))
+                self._reading = replace(self._reading, starts=starts_of(lengths))
+            parts = self._each_chunk(lambda rows, number: survey_rows(rows, self._reading, number))
             self._surveyed = Surveyed(add_surveys(parts), self._reading.shape)
         return self._surveyed
 
     def _encoded(self, bins: Sequence[FeatureBins]) -> Shard:
         if self._shard is None or not same_bins(self._shard.bins, bins):
             self._shard = None  # free the old codes before the new ones are made
-            starts, block_rows = self._survey().starts, self._block_rows
-            reading = self._reading
+            reading, block_rows = self._reading, self._block_rows
             parts: list[tuple[Piece, ...]] = self._each_chunk(
-                lambda rows, k: encode_rows(rows, reading, bins, block_rows, start_of(starts, k))
+                lambda rows, number: encode_rows(rows, reading, bins, block_rows, number)
             )
             pieces = merge_pieces((piece for part in parts for piece in part), block_rows)
             self._shard = Shard(pieces, reading.shape, bins, reading.rows_key)

@@ -30,7 +30,7 @@ from dpgb_dask.contracts.queries import Query
 from dpgb_dask.encode import n_rows
 from dpgb_dask.errors import ChunkError, DPGBError, PlanError, ShardError
 from dpgb_dask.private.ingest import Chunk, Rows, Source, failed_to_load, line_up
-from dpgb_dask.private.pieces import Piece, encode_rows, merge_pieces, start_of
+from dpgb_dask.private.pieces import Piece, encode_rows, merge_pieces
 from dpgb_dask.private.quantize import sensitivity
 from dpgb_dask.private.rounds.clients import Connection
 from dpgb_dask.private.scores import same_bins
@@ -40,7 +40,9 @@ from dpgb_dask.private.survey import (
     Survey,
     Surveyed,
     add_surveys,
+    count_rows,
     slice_block,
+    starts_of,
     survey_rows,
 )
 from dpgb_dask.private.units import UnitCounts, add_unit_counts, count_units
@@ -88,24 +90,11 @@ class Encoded(NamedTuple):
 
 @dataclass(frozen=True, eq=False, slots=True)
 class Encoding:
-    """How chunks become codes.
-
-    Parameters
-    ----------
-    reading : Reading
-    bins : tuple of FeatureBins
-    block_rows : int
-    starts : (n_chunks,) int64
-        First row of each chunk in the source; empty if no rows are drawn.
-    """
+    """How chunks become codes."""
 
     reading: Reading
     bins: tuple[FeatureBins, ...]
     block_rows: int
-    starts: NDArray[np.int64]
-
-    def __repr__(self) -> str:
-        return "Encoding(<starts>)"  # Dask logs the arguments of tasks that fail
 
 
 class Reply(NamedTuple):
@@ -135,11 +124,17 @@ def _count_chunk(
     return _on_rows(lambda rows: count_units(rows.unit, reading.key), number, parts)
 
 
+def _length_of_chunk(
+    number: int, parts: list[Any], _reading: Reading, _units: None
+) -> NDArray[np.int64] | Failure:
+    return _on_rows(count_rows, number, parts)
+
+
 def _survey_chunk(
     number: int, parts: list[Any], reading: Reading, units: UnitCounts | None
 ) -> Survey | Failure:
     reading = replace(reading, units=units)
-    return _on_rows(lambda rows: survey_rows(rows, reading), number, parts)
+    return _on_rows(lambda rows: survey_rows(rows, reading, number), number, parts)
 
 
 def _encode_chunk(
@@ -148,8 +143,7 @@ def _encode_chunk(
     reading = replace(job.reading, units=units)
 
     def encode(rows: Rows) -> Encoded:
-        start = start_of(job.starts, number)
-        return Encoded(number, encode_rows(rows, reading, job.bins, job.block_rows, start))
+        return Encoded(number, encode_rows(rows, reading, job.bins, job.block_rows, number))
 
     return _on_rows(encode, number, parts)
 
@@ -355,6 +349,9 @@ class TaskRounds:
             if self._with_units:
                 self._units = self._sum_chunks(_count_chunk, add_unit_counts)
                 self._values([self._client.submit(_failure_of, self._units, pure=False)])
+            elif self._reading.rows_key is not None:
+                lengths = self._values([self._sum_chunks(_length_of_chunk, np.concatenate)])
+                self._reading = replace(self._reading, starts=starts_of(lengths))
             survey = self._sum_chunks(_survey_chunk, add_surveys)
             self._surveyed = Surveyed(self._values([survey])[0], self._reading.shape)
         return self._surveyed
@@ -382,7 +379,7 @@ class TaskRounds:
     def _encode(self, bins: tuple[FeatureBins, ...]) -> None:
         """Make one shard per worker, of neighbouring chunks; placed softly, so that a lost worker is no obstacle."""
         self._shards = []
-        job = Encoding(self._reading, bins, self._execution.block_rows, self._survey().starts)
+        job = Encoding(self._reading, bins, self._execution.block_rows)
         workers = sorted(self._client.nthreads()) or [""]
         n_chunks, n_shards = len(self._chunks), min(len(workers), len(self._chunks))
         made = []
