@@ -20,6 +20,8 @@ from dpgb_dask.errors import PlanError
 from dpgb_dask.losses import LOSSES, Loss
 
 EVERY_LOSS = tuple(LOSSES)
+MEANS = ("log_loss", "squared_error")  # what a mean of targets minimises
+ONE_SCORE = ("binary", "numeric")  # an exponential choice weighs one score
 
 AUTO = Plan(
     name="auto",
@@ -81,7 +83,7 @@ def _fdp(name: str, what: str, trees: Trees) -> Plan:
         source=f"Maddock et al. 2022, {what}",
         stages=(PublicBins(n_bins=32), trees),
         mends=_FDP_MENDS,
-        losses=EVERY_LOSS,
+        losses=MEANS if isinstance(trees.leaf, Averaging) else EVERY_LOSS,
     )
 
 
@@ -148,6 +150,7 @@ def _dpboost(name: str, what: str, **options: Any) -> Plan:
         pure=True,
         draws_rows=name != "seq",
         losses=EVERY_LOSS,
+        kinds=ONE_SCORE,
     )
 
 
@@ -192,6 +195,7 @@ DP_XGBOOST = Plan(
     pure=True,
     draws_rows=True,
     losses=EVERY_LOSS,
+    kinds=ONE_SCORE,
 )
 
 RECIPES: Mapping[str, Plan] = {
@@ -264,6 +268,11 @@ def get(recipe: str | Plan, *, kind: str, loss: Loss | None = None, **parameters
     else:
         raise PlanError(
             f"recipe={recipe!r} is unknown. Choose one of {sorted(RECIPES)} or give a Plan."
+        )
+    if kind not in plan.kinds:
+        able = sorted(name for name, other in RECIPES.items() if kind in other.kinds)
+        raise PlanError(
+            f"recipe={plan.name!r} does not serve a {kind} target, only {plan.kinds}. Recipes that do: {able}."
         )
     if loss is not None:
         _check_loss(plan, kind, loss)

@@ -195,7 +195,10 @@ class IterativeHessian:
     def refine(
         self, state: State, cuts: NDArray[np.uint8], j: int, hess: NDArray[np.float64]
     ) -> tuple[Model, NDArray[np.float64]]:
-        """Return the model with new edges and the feature's new candidates, from its noisy Hessian per bin."""
+        """Return the model with new edges and the feature's new candidates, from its noisy Hessian per bin.
+
+        Trees already grown keep their edges; when no more codes are left, the candidates stay as they are.
+        """
         assert state.model is not None
         bins = state.model.bins[j]
         feature = list(state.shape.schema.features.values())[j]
@@ -207,8 +210,8 @@ class IterativeHessian:
         wanted = refine((feature.low, feature.high), kept, mass, self.n_bins)
         if feature.integer:
             wanted = np.unique(np.floor(wanted) + 0.5)
-        room = MOST_EDGES - len(np.union1d(bins.edges, wanted))
-        if room < 0:
+            wanted = wanted[(wanted > feature.low) & (wanted < feature.high)]
+        if len(np.union1d(bins.edges, wanted)) > MOST_EDGES:
             return state.model, kept
         return with_edges(state.model, j, wanted), wanted
 

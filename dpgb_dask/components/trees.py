@@ -4,6 +4,7 @@ FDP-GBDT's framework (Maddock et al. 2022, algorithm 1 and table 1), DPBoost, DP
 Each question costs a whole number of units: a histogram of one feature, a choice, or the leaf sums of one tree is one.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
@@ -106,6 +107,8 @@ class Growing:
         Whether the growing tree has its candidates.
     pending : tuple of (Splits, value)
         Trees of the running batch: they share one gradient, so they join the model together.
+    seen : tuple of (feature, (n_bins,) float64)
+        Noisy Hessians at the root of the last tree, which refine candidates at no cost.
     """
 
     tree: int
@@ -115,6 +118,7 @@ class Growing:
     splits: Splits
     sketched: bool
     pending: tuple[tuple[Splits, NDArray[np.int32]], ...]
+    seen: tuple[tuple[int, NDArray[np.float64]], ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -198,22 +202,32 @@ class Trees:
             )
         if isinstance(self.candidates, IterativeHessian) and not isinstance(self.rows, AllRows):
             raise PlanError("candidates=IterativeHessian asks all rows: give rows=AllRows().")
-        if (
-            isinstance(self.candidates, Sketch)
-            and self.split.gives_leaves is False
-            and not self.split.asks
-        ):
+        if isinstance(self.candidates, Sketch) and not isinstance(self.split, ExponentialSplit):
             raise PlanError(
-                "candidates=Sketch is made for each grown tree: a random tree has none."
+                "candidates=Sketch is made for trees that choose: give split=ExponentialSplit()."
             )
-        if (
-            self.shares is None
-            and not isinstance(self.rows, AllRows)
-            and self.candidates is not None
-        ):
-            raise PlanError(
-                "candidates on drawn rows need shares=Shares(...): say what they may cost."
-            )
+        if self.leaf_decay and not isinstance(self.rows, Ensembles):
+            raise PlanError("leaf_decay counts trees of an ensemble: give rows=Ensembles(...).")
+        self._check_shares()
+
+    def _check_shares(self) -> None:
+        """Check that every question has a price."""
+        if self.shares is None:
+            if not isinstance(self.rows, AllRows) and self.candidates is not None:
+                raise PlanError(
+                    "candidates on drawn rows: give shares=Shares(...), what they may cost."
+                )
+            return
+        asked = {
+            "candidates": self.candidates is not None,
+            "splits": self.split.asks,
+            "leaves": not self.split.gives_leaves,
+        }
+        for part, needed in asked.items():
+            if needed and getattr(self.shares, part) < 1e-6:
+                raise PlanError(
+                    f"shares={self.shares!r}: {part} are asked for, so their share is at least 1e-6."
+                )
 
     def _widest(self) -> int:
         return self.features.k if isinstance(self.features, Cyclic | RandomFeatures) else 1 << 16
@@ -230,19 +244,32 @@ class Trees:
         return min(size, n_trees)
 
     def _refinements(self, shape: Shape) -> int:
-        """Return how many trees are preceded by a refinement of their features."""
-        if not isinstance(self.candidates, IterativeHessian) or self.split.asks:
+        """Return how many trees come with a refinement of their features."""
+        if not isinstance(self.candidates, IterativeHessian):
             return 0
         cycle = -(-shape.n_features // self.features.n_used(shape.n_features))
         rounds = self.candidates.rounds * (cycle if isinstance(self.features, Cyclic) else 1)
         return min(rounds, self.trees_in_all(shape))
 
     def kappa(self, shape: Shape) -> Kappa:
-        """Return the units of a whole run."""
+        """Return the units of a whole run; of features drawn at random, the most that they can ask."""
         n_trees, m = self.trees_in_all(shape), self.features.n_used(shape.n_features)
-        sketches = n_trees * m if isinstance(self.candidates, Sketch) else 0
+        numeric = np.array([isinstance(f, Numeric) for f in shape.schema.features.values()])
+        if isinstance(self.split, HistogramSplit):
+            refined = 0  # the trees' own histograms serve
+        elif isinstance(self.features, RandomFeatures):
+            refined = self._refinements(shape) * min(m, int(numeric.sum()))
+        else:
+            no_rng = np.random.default_rng(0)  # these features are not drawn
+            refined = sum(
+                int(numeric[self.features.chosen(len(numeric), t, no_rng)].sum())
+                for t in range(self._refinements(shape))
+            )
+        sketches = (
+            n_trees * min(m, int(numeric.sum())) if isinstance(self.candidates, Sketch) else 0
+        )
         return Kappa(
-            candidates=self._refinements(shape) * m + sketches,
+            candidates=refined + sketches,
             splits=n_trees * self.split.n_queries(m, self.depth),
             leaves=0 if self.split.gives_leaves else n_trees,
         )
@@ -260,10 +287,12 @@ class Trees:
         if self.shares is None and isinstance(self.rows, AllRows):
             return memory.total // sum(kappa)
         price = self.rows.price(memory.total, memory.tree, n_trees)
-        per_tree = {name: units / n_trees for name, units in kappa._asdict().items()}
         if self.shares is None:
-            return int(price / sum(per_tree.values()))
-        return int(price * getattr(self.shares, part) / per_tree[part])
+            return price * n_trees // sum(kappa)
+        share = int(
+            getattr(self.shares, part) * 2**30
+        )  # whole numbers: a price is never rounded up
+        return price * share * n_trees // (getattr(kappa, part) << 30)
 
     # ---- the stage
 
@@ -286,7 +315,7 @@ class Trees:
         )
         return replace(state, model=model, memory=memory)
 
-    def next_query(self, state: State) -> Query | None:
+    def next_query(self, state: State) -> Query | None:  # noqa: PLR0911 - one per kind of question
         """Ask for a refinement of candidates, a level of the growing tree, or the leaves of a batch."""
         memory: Growing = state.memory
         n_trees = self.trees_in_all(state.shape)
@@ -298,7 +327,9 @@ class Trees:
             return self._leaves(state, memory, self._draw(state, memory))
         if isinstance(self.candidates, Sketch) and not memory.sketched:
             menu = self._menu(state, memory)
-            features = np.array([j for j in menu.features if len(all_cuts(menu.bins)[j])])
+            features = np.array([j for j in menu.features if not menu.bins[j].categorical])
+            if not len(features):
+                return self._level(state, memory)
             return self._histogram(state, memory, features, "candidates")
         if memory.splits.depth == self.depth:
             return self._leaves(state, memory, memory.splits)
@@ -325,7 +356,7 @@ class Trees:
         assert isinstance(query, NodeSumsQuery)
         if (due := self._to_refine(state, memory)) is not None:
             return self._refined(state, query, released, *due)
-        if isinstance(self.candidates, Sketch) and not memory.sketched:
+        if isinstance(self.candidates, Sketch):  # its trees grow by choices
             return self._sketched(state, query, released)
         return self._grown(state, query, released)
 
@@ -333,12 +364,15 @@ class Trees:
 
     def _to_refine(self, state: State, memory: Growing) -> tuple[int, NDArray[np.int64]] | None:
         """Return the next tree of the running batch whose features are to be refined, and those; or None."""
+        if isinstance(self.split, HistogramSplit):
+            return None
         limit = self._refinements(state.shape)
         n_trees = self.trees_in_all(state.shape)
         end = min(memory.tree + self.batch_size(n_trees), limit)
         t = memory.tree + memory.refined
         while t < end and not memory.pending:
-            features = [j for j in self._features(state, t) if len(memory.cuts[j])]
+            assert state.model is not None
+            features = [j for j in self._features(state, t) if not state.model.bins[j].categorical]
             if features:
                 return t, np.array(features)
             t += 1
@@ -353,23 +387,23 @@ class Trees:
         features: NDArray[np.int64],
     ) -> State:
         memory: Growing = state.memory
+        parts = np.split(sums(query, released).hess.sum(1), np.cumsum(query.sizes)[:-1])
+        state = self._refine(
+            state, [(int(j), hess) for j, hess in zip(features, parts, strict=True)]
+        )
+        return replace(state, memory=replace(state.memory, refined=t + 1 - memory.tree))
+
+    def _refine(self, state: State, seen: Sequence[tuple[int, NDArray[np.float64]]]) -> State:
+        """Refine the candidates of some features from their noisy Hessian per bin."""
         assert isinstance(self.candidates, IterativeHessian)
-        answer = sums(query, released)
-        ends = np.cumsum(query.sizes)[:-1]
-        parts = np.split(answer.hess.sum(1), ends)
-        edges = {}
-        for j, hess in zip(features, parts, strict=True):
-            model, kept = self.candidates.refine(state, memory.cuts[j], int(j), hess)
-            state = replace(state, model=model)
-            edges[int(j)] = kept
-        assert state.model is not None
-        cuts = list(memory.cuts)
-        for j, kept in edges.items():
-            known = state.model.bins[j].edges
+        cuts = list(state.memory.cuts)
+        for j, hess in seen:
+            model, kept = self.candidates.refine(state, cuts[j], j, hess)
+            known = model.bins[j].edges
             assert known is not None
             cuts[j] = np.searchsorted(known, kept).astype(np.uint8)
-        memory = replace(memory, cuts=tuple(cuts), refined=t + 1 - memory.tree)
-        return replace(state, memory=memory)
+            state = replace(state, model=model)
+        return replace(state, memory=replace(state.memory, cuts=tuple(cuts)))
 
     def _sketched(self, state: State, query: NodeSumsQuery, released: Answer) -> State:
         memory: Growing = state.memory
@@ -473,6 +507,9 @@ class Trees:
             level = self.split.choose(table, frontier, sides)
         else:
             assert isinstance(self.split, HistogramSplit)
+            if n_nodes == 1 and isinstance(self.candidates, IterativeHessian):
+                memory = replace(memory, seen=root_hessians(table, frontier.menu))
+                state = replace(state, memory=memory)
             if len(frontier.menu.features) == 1:
                 return self._grown_at_once(state, table, frontier)
             level = self.split.choose(table, frontier)
@@ -567,7 +604,10 @@ class Trees:
         for trees, values in pending:
             model = self._joined(state, model, trees, values, first)
             first += trees.n_trees
-        return replace(state, model=model, memory=replace(memory, pending=(), refined=0))
+        state = replace(state, model=model, memory=replace(memory, pending=(), refined=0))
+        if memory.seen and done <= self._refinements(state.shape):
+            return self._refine(state, memory.seen)
+        return state
 
     def _joined(
         self, state: State, model: Model, splits: Splits, value: NDArray[np.int32], first: int
@@ -581,6 +621,16 @@ class Trees:
             leaf = leaf_of_bin(splits.part(t, t + 1), model.bins[j].n_bins)
             tables[j] = tables[j] + value[:, t, leaf].T
         return replace(model, tables=tuple(tables))
+
+
+def root_hessians(table: NodeHistogram, menu: Menu) -> tuple[tuple[int, NDArray[np.float64]], ...]:
+    """Return the noisy Hessian per bin of every numeric feature, from the root's histogram."""
+    parts = np.split(table.hess[0].sum(1), np.cumsum(menu.sizes)[:-1])
+    return tuple(
+        (int(j), hess)
+        for j, hess in zip(menu.features, parts, strict=True)
+        if not menu.bins[j].categorical
+    )
 
 
 def leaf_of_bin(splits: Splits, n_bins: int) -> NDArray[np.int64]:

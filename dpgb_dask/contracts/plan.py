@@ -211,6 +211,8 @@ class Plan:
         Whether some queries are served by rows that a secret draw chooses (`queries.RowDraw`).
     losses : tuple of str
         Names of the losses it can serve.
+    kinds : tuple of str
+        Types of target it can serve.
 
     Raises
     ------
@@ -225,6 +227,7 @@ class Plan:
     pure: bool = False
     draws_rows: bool = False
     losses: tuple[str, ...] = ("log_loss", "squared_error")
+    kinds: tuple[str, ...] = ("binary", "multiclass", "numeric")
 
     def n_queries(self, shape: Shape) -> int:
         """Return the most queries a run asks; raises `PlanError` if the stages declare more than there is."""

@@ -7,11 +7,14 @@ import pytest
 
 from dpgb_dask import recipes
 from dpgb_dask.contracts.boundary import Receipt, Released
-from dpgb_dask.contracts.plan import PublicRng, Shape, State
-from dpgb_dask.contracts.queries import PRICE_ONE, Query
+from dpgb_dask.contracts.plan import Budget, PublicRng, Shape, State
+from dpgb_dask.contracts.queries import PRICE_ONE, ChoiceQuery, Query
 from dpgb_dask.contracts.schema import Schema
+from dpgb_dask.contracts.spending import Spending
 from dpgb_dask.errors import PlanError
+from dpgb_dask.losses import LOSSES
 
+BUDGET = Budget(epsilon=1.0, delta=1e-6)
 FEATURES = {"a": (0, 1), "b": (-3.0, 8.0), "c": ["x", "y", "z"], "d": (0, 40)}
 SCHEMAS = {
     "binary": Schema(FEATURES, classes=["no", "yes"]),
@@ -22,6 +25,11 @@ SCHEMAS = {
 
 def answer(query: Query, n_rows: float, rng: np.random.Generator) -> Released[np.ndarray]:
     """Noise around the scale of a data set of ``n_rows``: any answer must be handled."""
+    if isinstance(query, ChoiceQuery):
+        chosen = rng.integers(0, len(query.candidate_bin), query.n_values)
+        return Released(
+            chosen, Receipt("fit", "query", 0, query.label, query.price, 0, 0, "choice")
+        )
     sd = 2.0**query.step_bits
     value = rng.normal(n_rows / 10, 3.0, query.n_values) * sd
     receipt = Receipt("fit", "query", 0, query.label, query.price, int(3 * sd) + 1, 0)
@@ -30,9 +38,12 @@ def answer(query: Query, n_rows: float, rng: np.random.Generator) -> Released[np
 
 def run(plan, kind, total, n_rows, seed=0):
     shape = Shape(schema=SCHEMAS[kind])
-    state = State(shape=shape, rng=PublicRng(seed), total=total, left=total, notes={})
+    state = State(
+        shape=shape, rng=PublicRng(seed), budget=BUDGET, total=total, left=total, notes={}
+    )
     rng = np.random.default_rng(seed)
     spent, digests = [], []
+    spending = Spending(pure=plan.pure)
     for stage in plan.stages:
         before = state.left
         n_queries = 0
@@ -41,18 +52,28 @@ def run(plan, kind, total, n_rows, seed=0):
             assert query.price > 0
             digests.append(query.digest())
             n_queries += 1
-            state = replace(state, left=state.left - query.price)
+            spending = spending.after(query)
+            state = replace(state, left=total - spending.spent)
             state = stage.update(state, query, answer(query, n_rows, rng))
         spent.append((before - state.left, n_queries))
     return state, spent, digests
 
 
-@pytest.mark.parametrize("name", sorted(recipes.RECIPES))
-@pytest.mark.parametrize("kind", sorted(SCHEMAS))
+SERVED = [
+    (name, kind) for name, plan in sorted(recipes.RECIPES.items()) for kind in sorted(plan.kinds)
+]
+LONG = {"dp-ebm": 20}  # trees per feature, instead of 300: the same questions, fewer times
+
+
+def plan_of(name, kind):
+    return recipes.get(name, kind=kind, n_estimators=LONG.get(name))
+
+
+@pytest.mark.parametrize(("name", "kind"), SERVED)
 @pytest.mark.parametrize("n_rows", [0.0, 300.0, 1e6])
 @pytest.mark.parametrize("mu", [0.03, 0.3, 2.0])
 def test_recipe_charges_what_it_declares(name, kind, n_rows, mu):
-    plan = recipes.get(name, kind=kind)
+    plan = plan_of(name, kind)
     total = int(mu**2 * PRICE_ONE)
     state, spent, _ = run(plan, kind, total, n_rows)
     assert 0 <= state.left <= total
@@ -66,10 +87,9 @@ def test_recipe_charges_what_it_declares(name, kind, n_rows, mu):
         assert np.all(np.isfinite(table))
 
 
-@pytest.mark.parametrize("name", sorted(recipes.RECIPES))
-@pytest.mark.parametrize("kind", sorted(SCHEMAS))
+@pytest.mark.parametrize(("name", "kind"), SERVED)
 def test_recipe_decides_the_same_for_the_same_seed(name, kind):
-    plan = recipes.get(name, kind=kind)
+    plan = plan_of(name, kind)
     first, again, other = (run(plan, kind, PRICE_ONE, 1e5, seed)[2] for seed in (0, 0, 1))
     assert first == again
     assert first != other
@@ -79,7 +99,7 @@ def test_recipe_decides_the_same_for_the_same_seed(name, kind):
 def test_recipe_digest_changes_with_every_parameter(name):
     plan = recipes.get(name, kind="binary")
     assert plan.digest() == recipes.get(plan, kind="binary").digest()
-    for parameter in recipes.PARAMETERS[name]:
+    for parameter in recipes.parameters_of(plan):
         value = 0.05 if parameter == "learning_rate" else 3
         changed = recipes.get(name, kind="binary", **{parameter: value})
         assert changed.digest() != plan.digest()
@@ -90,7 +110,20 @@ def test_get_refuses_what_a_recipe_does_not_have():
         recipes.get("nothing", kind="binary")
     with pytest.raises(PlanError, match="does not have it"):
         recipes.get("auto", kind="binary", subsample=0.5)
-    with pytest.raises(PlanError, match="log_loss"):
-        recipes.get("auto", kind="binary", loss="hinge")
     with pytest.raises(PlanError, match="n_estimators=0"):
         recipes.get("auto", kind="binary", n_estimators=0)
+    with pytest.raises(PlanError, match=r"max_depth=11.*\[1, 10\]"):
+        recipes.get("fdp-tr-newton", kind="binary", max_depth=11)
+    with pytest.raises(PlanError, match="learning_rate=0"):
+        recipes.get("dp-ebm", kind="binary", learning_rate=0)
+    with pytest.raises(PlanError, match="max_bins=1"):
+        recipes.get("fdp-tr-newton-ih", kind="binary", max_bins=1)
+
+
+def test_get_names_recipes_that_can():
+    with pytest.raises(PlanError, match="poisson.*dp-rf.*'fdp-tr-newton'"):
+        recipes.get("dp-rf", kind="numeric", loss=LOSSES["poisson"])
+    with pytest.raises(PlanError, match="dpboost.*multiclass.*'auto'"):
+        recipes.get("dpboost", kind="multiclass")
+    with pytest.raises(PlanError, match="does not fit a binary target.*log_loss"):
+        recipes.get("auto", kind="binary", loss=LOSSES["poisson"])
