@@ -28,6 +28,7 @@ from dpgb_dask import (
     StructureError,
     UnsupportedCollectionError,
 )
+from dpgb_dask.losses import Huber, Quantile
 from dpgb_dask.testing import SeededNoise
 
 ACCOUNT = "people"
@@ -101,6 +102,17 @@ def check_refused(ledger, error, match, fit, estimator):
         ({"recipe": "nonsense"}, PlanError, "recipe='nonsense'"),
         ({"recipe": ["auto"]}, PlanError, "list"),
         ({"loss": "hinge"}, PlanError, "loss='hinge'"),
+        ({"loss": 3}, PlanError, "loss=3"),
+        ({"loss": "squared_error"}, PlanError, "does not fit a binary target"),
+        ({"loss": Quantile(0.9)}, PlanError, "loss='quantile'"),
+        ({"recipe": "dpboost", "max_depth": 11}, PlanError, "max_depth=11"),
+        ({"recipe": "dpboost", "max_depth": 0}, PlanError, "max_depth=0"),
+        ({"recipe": "dpboost", "n_estimators": 0}, PlanError, "n_estimators=0"),
+        ({"recipe": "dpboost", "n_estimators": 2.5}, PlanError, "n_estimators=2.5"),
+        ({"recipe": "dpboost", "learning_rate": 0}, PlanError, "learning_rate=0"),
+        ({"recipe": "fdp-tr-newton", "max_bins": 1}, PlanError, "max_bins=1"),
+        ({"recipe": "fdp-tr-newton", "max_bins": 300}, PlanError, "max_bins=300"),
+        ({"recipe": "fdp-tr-newton", "max_depth": True}, PlanError, "max_depth=True"),
         ({"max_bins": 1}, PlanError, "max_bins=1"),
         ({"max_bins": 1000}, PlanError, "max_bins=1000"),
         ({"n_estimators": 0}, PlanError, "n_estimators=0"),
@@ -129,6 +141,35 @@ def test_parameters_are_refused_before_any_charge(
     settings = {"schema": binary_schema, "ledger": ledger, "account": ACCOUNT}
     estimator = DPGBClassifier(**(settings | changes))
     check_refused(ledger, error, match, lambda: estimator.fit(features, labels), estimator)
+
+
+@pytest.mark.parametrize(
+    ("recipe", "loss", "bounds", "match"),
+    [
+        ("auto", "absolute_error", (-15, 15), "Recipes that have it: .*dp-ebm"),
+        ("dp-rf", "poisson", (0, 15), "Recipes that have it: .*fdp-tr-newton"),
+        ("dp-rf", Huber(0.2), (-15, 15), "Recipes that have it: .*fdp-tr-newton"),
+        ("fdp-tr-newton", "poisson", (-15, 15), "never negative"),
+        ("fdp-tr-newton", "log_loss", (-15, 15), "does not fit a numeric target"),
+    ],
+)
+def test_losses_that_cannot_be_are_refused_before_any_charge(
+    ledger, binary_schema, features, numbers, recipe, loss, bounds, match
+):
+    schema = Schema(binary_schema.features, target_bounds=bounds)
+    settings = {"schema": schema, "ledger": ledger, "account": ACCOUNT}
+    estimator = DPGBRegressor(recipe=recipe, loss=loss, **settings)
+    check_refused(ledger, PlanError, match, lambda: estimator.fit(features, numbers), estimator)
+
+
+def test_targets_that_a_recipe_cannot_serve_are_refused_before_any_charge(
+    ledger, multiclass_schema, features, names_of_class
+):
+    settings = {"schema": multiclass_schema, "ledger": ledger, "account": ACCOUNT}
+    estimator = DPGBClassifier(recipe="dpboost", **settings)
+    check_refused(
+        ledger, PlanError, "class", lambda: estimator.fit(features, names_of_class), estimator
+    )
 
 
 @pytest.mark.parametrize("form", ["object", "dict", "file", "unit"])

@@ -4,6 +4,7 @@ import json
 import logging
 import pickle
 import re
+from dataclasses import replace
 
 import dask.array as da
 import dask.dataframe as dd
@@ -11,6 +12,7 @@ import numpy as np
 import pandas as pd
 import pytest
 import xarray as xr
+from scipy.stats import norm
 from sklearn.base import clone
 from sklearn.exceptions import NotFittedError
 from sklearn.metrics import roc_auc_score
@@ -28,7 +30,9 @@ from dpgb_dask import (
     StructureError,
 )
 from dpgb_dask.estimators import load
-from dpgb_dask.losses import clipped_probability
+from dpgb_dask.gradients import GRAD_ONE, RATE_SHIFT
+from dpgb_dask.losses import Huber, Quantile, clipped_probability
+from dpgb_dask.released.explain import explain_local
 from dpgb_dask.testing import SeededNoise
 
 SEEDED = {"noise": SeededNoise(0), "random_state": 0}
@@ -350,6 +354,163 @@ def test_cost_is_known_before_data(binary_schema, tmp_path):
     assert "'a'" in str(cost)
     with pytest.raises(PlanError, match="epsilon"):
         DPGBClassifier(epsilon=0).privacy_cost()
+
+
+@pytest.mark.parametrize(("analysis", "share"), [("pure", 0.5), ("gdp", None), ("zcdp", 0.25)])
+def test_cost_of_a_pure_recipe(binary_schema, tmp_path, analysis, share):
+    """ε/2 of an account of ε: half of it in ε, a quarter in ρ = ε²/2; in μ², what the same ε as a GDP number costs."""
+    ledger = Ledger(f"sqlite:///{tmp_path}/b.db")
+    delta = 0.0 if analysis == "pure" else 1e-6
+    ledger.open_account("a", epsilon=2.0, delta=delta, analysis=analysis)
+    settings = {"recipe": "dpboost", "schema": binary_schema, "ledger": ledger, "account": "a"}
+    cost = DPGBClassifier(epsilon=1.0, **settings).privacy_cost()
+    assert cost.pure
+    assert (cost.epsilon, cost.delta, cost.epsilon_zcdp) == (1.0, 0.0, 1.0)
+    assert "pure" in str(cost)
+    assert "zCDP" not in str(cost)
+    assert cost.mu == pytest.approx(2 * norm.ppf(np.e / (1 + np.e)))
+    if analysis == "zcdp":  # the account's ρ at its delta is below ε²/2
+        assert cost.share > share
+    else:
+        mu = DPGBClassifier(epsilon=2.0).privacy_cost().mu
+        assert cost.share == pytest.approx(share or (cost.mu / mu) ** 2)
+
+
+# ---- losses and recipes ----------------------------------------------------------------------------------------------
+
+
+def fit_numbers(schema, features, numbers, **settings):
+    return DPGBRegressor(epsilon=20.0, schema=schema, **settings, **SEEDED).fit(features, numbers)
+
+
+@pytest.mark.parametrize("recipe", ["fdp-tr-newton", "dpboost", "dp-rf"])
+def test_predictions_go_by_the_link(recipe, binary_schema, features, labels):
+    fitted = DPGBClassifier(epsilon=8.0, schema=binary_schema, recipe=recipe, **SEEDED)
+    fitted.fit(features, labels)
+    link = fitted.model_.link
+    assert link == ("probability" if recipe == "dp-rf" else "logit")
+    decision, p = fitted.decision_function(features), fitted.predict_proba(features)
+    want = np.clip(decision + 0.5, 0, 1) if recipe == "dp-rf" else 1 / (1 + np.exp(-decision))
+    np.testing.assert_allclose(p[:, 1], want, atol=1e-12)
+    np.testing.assert_array_equal(fitted.predict(features), (decision > 0).astype(int))
+    np.testing.assert_allclose(p.sum(axis=1), 1)
+
+
+def test_classes_of_a_forest_are_probabilities(multiclass_schema, features, names_of_class):
+    fitted = DPGBClassifier(epsilon=8.0, schema=multiclass_schema, recipe="dp-rf", **SEEDED)
+    p = fitted.fit(features, names_of_class).predict_proba(features)
+    assert fitted.model_.link == "probability"
+    np.testing.assert_allclose(p.sum(axis=1), 1)
+    assert p.min() >= 0
+    best = fitted.classes_[fitted.decision_function(features).argmax(axis=1)]
+    np.testing.assert_array_equal(fitted.predict(features), best)
+
+
+def test_poisson_predicts_inside_its_bounds(binary_schema, features, signal):
+    schema = Schema(binary_schema.features, target_bounds=(0, 20))
+    counts = np.random.default_rng(3).poisson(np.exp(signal.clip(-3, 2.5) / 2)).clip(0, 20)
+    fitted = fit_numbers(schema, features, counts, recipe="fdp-tr-newton", loss="poisson")
+    assert fitted.model_.link == "log"
+    predicted = fitted.predict(features)
+    assert predicted.min() >= 0
+    assert predicted.max() <= 20
+    assert np.corrcoef(predicted, counts)[0, 1] > 0.3
+    score = explain_local(fitted.model_, schema, features)
+    total = score["intercept"][0] + np.asarray(score["scores"]).sum(axis=1)
+    np.testing.assert_allclose(predicted, (20 * np.exp(total - RATE_SHIFT)).clip(0, 20))
+
+
+def test_a_loss_by_name_or_value_is_the_same(regression_schema, features, numbers, tmp_path):
+    recipe = {"recipe": "fdp-tr-newton"}
+    models = [
+        fit_numbers(regression_schema, features, numbers, loss=loss, **recipe)
+        for loss in ("quantile", Quantile(0.5), Quantile(0.9))
+    ]
+    named, valued, upper = (fitted.predict(features) for fitted in models)
+    np.testing.assert_array_equal(named, valued)
+    assert upper.mean() > named.mean()
+    for fitted in models:
+        assert clone(fitted).loss == fitted.loss
+        fitted.save(tmp_path / "m.json")
+        back = DPGBRegressor.load(tmp_path / "m.json")
+        assert back.loss == fitted.loss
+        np.testing.assert_array_equal(back.predict(features), fitted.predict(features))
+    text = (tmp_path / "m.json").read_text()
+    (tmp_path / "bad.json").write_text(text.replace('"quantile": 0.9', '"quantile": 9'))
+    with pytest.raises(StructureError, match="malformed: its loss"):
+        DPGBRegressor.load(tmp_path / "bad.json")
+
+
+def test_default_loss_is_that_of_the_target(regression_schema, features, numbers, tmp_path):
+    files = {
+        model_bytes(
+            fit_numbers(regression_schema, features, numbers, loss=loss), tmp_path / "m.json"
+        ).replace(b'"loss": "squared_error"', b'"loss": null')
+        for loss in (None, "squared_error")
+    }
+    assert len(files) == 1
+
+
+def test_report_of_a_pure_recipe(binary_schema, features, labels):
+    fitted = DPGBClassifier(epsilon=3.0, schema=binary_schema, recipe="dpboost", **SEEDED)
+    report = fitted.fit(features, labels).privacy_report_
+    assert report.pure
+    assert (report.epsilon, report.delta) == (3.0, 0.0)
+    assert {receipt.mechanism for receipt in report.receipts} == {"choice", "laplace"}
+    assert report.charged <= report.declared
+    text = str(replace(report, private=True))
+    assert "(3, 0)-differential privacy, pure" in text
+    assert len(report.mends) > 0
+    for mend in report.mends:
+        assert mend in text
+    assert report.loss.startswith("log_loss; a row's gradient is at most ")
+
+
+@pytest.mark.parametrize(
+    ("loss", "words"),
+    [
+        (
+            None,
+            "squared_error; a row's gradient is at most 1 of half the target's range, by a clip (2 without)",
+        ),
+        (
+            "absolute_error",
+            "absolute_error; a row's gradient is at most 1 of half the target's range",
+        ),
+        (Huber(0.2), "huber; a row's gradient is at most 0.2 of half the target's range"),
+    ],
+)
+def test_report_states_the_gradients_bound(regression_schema, features, numbers, loss, words):
+    fitted = fit_numbers(regression_schema, features, numbers, recipe="dp-ebm-newton", loss=loss)
+    assert fitted.privacy_report_.loss == words
+
+
+def test_report_states_the_clip_of_auto(classifier, regressor):
+    assert classifier.privacy_report_.loss == (
+        "log_loss; a row's gradient is at most 0.5, by a clip (1 without)"
+    )
+    assert "squared_error" in regressor.privacy_report_.loss
+    assert "by a clip (2 without)" in regressor.privacy_report_.loss
+
+
+def test_report_states_the_expected_signal(binary_schema, features, labels):
+    """The noise on one leaf, in rows, is σ over the largest gradient: here from the receipts and the clip of 1/2."""
+    settings = {"schema": binary_schema, **SEEDED}
+    fitted = DPGBClassifier(epsilon=8.0, **settings).fit(features, labels)
+    report = fitted.privacy_report_
+    main = next(r for r in report.receipts if r.label.startswith("main"))
+    rows = main.sigma_steps / 2**main.scale_bits / (0.5 * GRAD_ONE)
+    said = report.signal[0]
+    assert said.startswith(
+        f"main: the noise on the sum of one leaf weighs as much as {rows:.3g} rows"
+    )
+    assert "in each of 20 releases" in said
+    assert "THAT IS SO HERE" not in said
+    for epsilon in (0.01, 1e-4):
+        drowned = DPGBClassifier(epsilon=epsilon, **settings).fit(features, labels)
+        (said,) = [line for line in drowned.privacy_report_.signal if line.startswith("main")]
+        assert "noise drowns the leaves. THAT IS SO HERE: choose a larger epsilon" in said
+        assert np.isfinite(drowned.predict_proba(features)).all()
 
 
 def numbers_in(text):

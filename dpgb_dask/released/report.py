@@ -4,7 +4,6 @@ import html
 import math
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields
-from itertools import groupby
 from typing import Any
 
 from dpgb_dask.contracts.boundary import Receipt
@@ -141,22 +140,27 @@ class PrivacyReport:
         ]
 
     def _rows(self) -> list[tuple[str, str, str, str]]:
-        """Return the table of charges; neighbours of one stage, mechanism and price share a line."""
+        """Return the table of charges: a stage's releases of one kind, mechanism and noise share a line.
 
-        def kind(charge: dict[str, Any]) -> tuple[str, str, str]:
+        Where releases are answered by different rows, prices do not add up: then each line has the share of one.
+        """
+        groups: dict[tuple[str, str, str, str], list[dict[str, Any]]] = {}
+        for charge in self.charges():
+            stage, _, kind = str(charge["label"]).partition(":")
             noise = "–" if charge["noise"] is None else f"{charge['noise']:.4g}"
-            return str(charge["label"]).split(" ")[0], charge["mechanism"], noise
-
+            key = stage.split(" ")[0], kind, charge["mechanism"], noise
+            groups.setdefault(key, []).append(charge)
+        adds_up = sum(receipt.price for receipt in self.receipts) <= self.declared
         rows = []
-        for (_, mechanism, noise), group in groupby(self.charges(), kind):
-            members = list(group)
+        for (stage, kind, mechanism, noise), members in groups.items():
             first, last = str(members[0]["label"]), str(members[-1]["label"])
-            label = (
-                first
-                if len(members) == 1
-                else f"{first} … {last.rsplit(' ', 1)[-1]} (each of {len(members)})"
-            )
-            share = f"{sum(m['share_percent'] for m in members):.2f}"
+            label = first
+            if len(members) > 1 and kind:
+                label = f"{stage}:{kind} (each of {len(members)})"
+            elif len(members) > 1:
+                label = f"{first} … {last.rsplit(' ', 1)[-1]} (each of {len(members)})"
+            shares = [m["share_percent"] for m in members]
+            share = f"{sum(shares):.2f}" if adds_up else f"each {max(shares):.2f}"
             rows.append((label, mechanism, share, noise))
         return rows
 
