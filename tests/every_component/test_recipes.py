@@ -70,8 +70,7 @@ def plan_of(name, kind):
 
 
 @pytest.mark.parametrize(("name", "kind"), SERVED)
-@pytest.mark.parametrize("n_rows", [0.0, 300.0, 1e6])
-@pytest.mark.parametrize("mu", [0.03, 0.3, 2.0])
+@pytest.mark.parametrize(("n_rows", "mu"), [(0.0, 0.3), (300.0, 0.03), (1e6, 2.0)])
 def test_recipe_charges_what_it_declares(name, kind, n_rows, mu):
     plan = plan_of(name, kind)
     total = int(mu**2 * PRICE_ONE)
@@ -87,7 +86,7 @@ def test_recipe_charges_what_it_declares(name, kind, n_rows, mu):
         assert np.all(np.isfinite(table))
 
 
-@pytest.mark.parametrize(("name", "kind"), SERVED)
+@pytest.mark.parametrize(("name", "kind"), [pair for pair in SERVED if pair[1] == "binary"])
 def test_recipe_decides_the_same_for_the_same_seed(name, kind):
     plan = plan_of(name, kind)
     first, again, other = (run(plan, kind, PRICE_ONE, 1e5, seed)[2] for seed in (0, 0, 1))
@@ -121,9 +120,9 @@ def test_get_refuses_what_a_recipe_does_not_have():
 
 
 def test_get_names_recipes_that_can():
-    with pytest.raises(PlanError, match="poisson.*dp-rf.*'fdp-tr-newton'"):
+    with pytest.raises(PlanError, match=r"poisson.*dp-rf.*'fdp-tr-newton'"):
         recipes.get("dp-rf", kind="numeric", loss=LOSSES["poisson"])
-    with pytest.raises(PlanError, match="dpboost.*multiclass.*'auto'"):
+    with pytest.raises(PlanError, match=r"dpboost.*multiclass.*'auto'"):
         recipes.get("dpboost", kind="multiclass")
-    with pytest.raises(PlanError, match="does not fit a binary target.*log_loss"):
+    with pytest.raises(PlanError, match=r"does not fit a binary target.*log_loss"):
         recipes.get("auto", kind="binary", loss=LOSSES["poisson"])

@@ -1,89 +1,18 @@
 """The promise of a whole fit: neighbouring rows, replayed answers; what is declared is what is charged."""
 
-from dataclasses import replace
-
 import numpy as np
 import pytest
+from neighbours import SCHEMAS, drive, open_local, rows_to_add, some_rows, source
 
 from dpgb_dask import recipes
-from dpgb_dask.contracts.boundary import Receipt
 from dpgb_dask.contracts.model import SCORE_ONE
-from dpgb_dask.contracts.plan import Budget, Execution, PublicRng, Shape, State
-from dpgb_dask.contracts.schema import Schema
+from dpgb_dask.contracts.plan import Budget, Execution, Shape
 from dpgb_dask.controller.ledger import Ledger
-from dpgb_dask.controller.release import Controller
 from dpgb_dask.kernels.gradient import softmax
 from dpgb_dask.losses import softmax_gradient, unpack
-from dpgb_dask.private.ingest import read_source
 from dpgb_dask.private.quantize import sensitivity
-from dpgb_dask.private.rounds import open_rounds
 from dpgb_dask.testing import SeededNoise
 from dpgb_dask.training.fit import fit
-
-FEATURES = {"a": (0.0, 1.0), "b": (-4.0, 4.0), "c": ["x", "y", "z"]}
-SCHEMAS = {
-    "binary": Schema(FEATURES, classes=["no", "yes"]),
-    "multiclass": Schema(FEATURES, classes=["p", "q", "r"]),
-    "numeric": Schema(FEATURES, target_bounds=(-2.0, 2.0)),
-}
-TICKET = Receipt("test", "test", 0, "test", 1, 1, 0)
-
-
-def some_rows(kind, n=600):
-    rng = np.random.default_rng(11)
-    x = np.empty((n, 3), dtype=object)
-    x[:, 0], x[:, 1] = rng.random(n), rng.normal(0, 2, n)
-    x[:, 2] = rng.choice(["x", "y", "z"], n)
-    effect = 2 * x[:, 0].astype(float) + x[:, 1].astype(float) * (x[:, 2] == "x")
-    if kind == "numeric":
-        return x, np.clip(effect + rng.normal(0, 0.3, n), -2, 2)
-    classes = np.array(SCHEMAS[kind].target.classes, dtype=object)
-    level = effect + rng.normal(0, 0.5, n) > 1
-    return x, classes[level + (rng.random(n) < 0.2) * (len(classes) - 2)]
-
-
-def rows_to_add(kind):
-    """Extreme and broken rows; the last of each kind counts for nothing."""
-    labels = {
-        "binary": ["no", "yes", "unknown"],
-        "multiclass": ["p", "q", "r", None],
-        "numeric": [-2.0, 2.0, np.inf, np.nan],
-    }[kind]
-    values = [(0.0, 4.0, "x"), (1.0, np.nan, None), (np.inf, -np.inf, "new"), ("text", 1e300, 3.5)]
-    return [(row, label) for row in values for label in labels]
-
-
-def source(x, y, kind):
-    return read_source(x, y, None, SCHEMAS[kind])
-
-
-def drive(plan, kind, rounds, others, seed=0):
-    """Run a plan on ``rounds``; ask ``others`` every query too, at the same released answers."""
-    shape = Shape(schema=SCHEMAS[kind])
-    controller = Controller.reserve(
-        budget=Budget(epsilon=8.0, delta=1e-5),
-        plan_digest=plan.digest(),
-        public_seed=seed,
-        noise=SeededNoise(seed),
-    )
-    controller.bind(rounds.fingerprint())
-    state = State(
-        shape=shape, rng=PublicRng(seed), total=controller.total, left=controller.total, notes={}
-    )
-    for stage in plan.stages:
-        state = stage.begin(replace(state, memory=None))
-        while (query := stage.next_query(state)) is not None:
-            raw = rounds.ask(state.model, query)
-            sums = raw._open(TICKET).astype(object)
-            yield (
-                query,
-                raw.sensitivity,
-                sums,
-                [r.ask(state.model, query)._open(TICKET).astype(object) for r in others],
-            )
-            released = controller.release(query, raw)
-            state = stage.update(replace(state, left=state.left - query.price), query, released)
-    assert 0 <= controller.spent <= controller.total
 
 
 @pytest.mark.parametrize("kind", sorted(SCHEMAS))
@@ -91,17 +20,17 @@ def test_one_row_moves_every_answer_within_its_sensitivity(kind):
     x, y = some_rows(kind)
     shape = Shape(schema=SCHEMAS[kind])
     added = rows_to_add(kind)
-    alone = open_rounds(source(x, y, kind), shape, Execution(n_threads=1), bytes(32))
+    alone = open_local(x, y, kind, shape)
     others = []
     for row, label in added:
         x2 = np.vstack([x, np.array(row, dtype=object)])
         y2 = np.append(np.asarray(y, dtype=object), label)
         if kind == "numeric":
             y2 = y2.astype(float)
-        others.append(open_rounds(source(x2, y2, kind), shape, Execution(n_threads=1), bytes(32)))
+        others.append(open_local(x2, y2, kind, shape))
     seen, tightest = set(), {}
     plan = recipes.get("auto", kind=kind, n_estimators=4)
-    for query, bound, sums, changed in drive(plan, kind, alone, others):
+    for query, bound, sums, changed in drive(plan, shape, alone, others):
         assert bound == sensitivity(query, shape)
         seen.add(type(query).__name__)
         for (_, label), theirs in zip(added, changed, strict=True):

@@ -1,0 +1,91 @@
+"""Neighbouring data sets: tiny rows of every kind of target, rows to add to them, and a fit that asks both."""
+
+from dataclasses import replace
+
+import numpy as np
+
+from dpgb_dask.contracts.boundary import Receipt
+from dpgb_dask.contracts.plan import Budget, Execution, PublicRng, State
+from dpgb_dask.contracts.schema import Schema
+from dpgb_dask.controller.release import Controller
+from dpgb_dask.private.ingest import read_source
+from dpgb_dask.private.rounds import open_rounds
+from dpgb_dask.testing import SeededNoise
+
+FEATURES = {"a": (0.0, 1.0), "b": (-4.0, 4.0), "c": ["x", "y", "z"]}
+SCHEMAS = {
+    "binary": Schema(FEATURES, classes=["no", "yes"]),
+    "multiclass": Schema(FEATURES, classes=["p", "q", "r"]),
+    "numeric": Schema(FEATURES, target_bounds=(-2.0, 2.0)),
+}
+TICKET = Receipt("test", "test", 0, "test", 1, 1, 0)
+
+
+def some_rows(kind, n=600):
+    rng = np.random.default_rng(11)
+    x = np.empty((n, 3), dtype=object)
+    x[:, 0], x[:, 1] = rng.random(n), rng.normal(0, 2, n)
+    x[:, 2] = rng.choice(["x", "y", "z"], n)
+    effect = 2 * x[:, 0].astype(float) + x[:, 1].astype(float) * (x[:, 2] == "x")
+    if kind == "numeric":
+        return x, np.clip(effect + rng.normal(0, 0.3, n), -2, 2)
+    classes = np.array(SCHEMAS[kind].target.classes, dtype=object)
+    level = effect + rng.normal(0, 0.5, n) > 1
+    return x, classes[level + (rng.random(n) < 0.2) * (len(classes) - 2)]
+
+
+def rows_to_add(kind):
+    """Extreme and broken rows; the last of each kind counts for nothing."""
+    labels = {
+        "binary": ["no", "yes", "unknown"],
+        "multiclass": ["p", "q", "r", None],
+        "numeric": [-2.0, 2.0, np.inf, np.nan],
+    }[kind]
+    values = [(0.0, 4.0, "x"), (1.0, np.nan, None), (np.inf, -np.inf, "new"), ("text", 1e300, 3.5)]
+    return [(row, label) for row in values for label in labels]
+
+
+def source(x, y, kind, weight=None):
+    return read_source(x, y, weight, SCHEMAS[kind])
+
+
+def open_local(x, y, kind, shape, weight=None):
+    """All rows in this process, with a known key for their draws."""
+    rows = source(x, y, kind, weight)
+    return open_rounds(rows, shape, Execution(n_threads=1), bytes(32), bytes(16))
+
+
+def drive(plan, shape, rounds, others, seed=0):
+    """Run a plan on ``rounds``; ask ``others`` every query too, at the same released answers."""
+    budget = Budget(epsilon=8.0, delta=1e-5)
+    controller = Controller.reserve(
+        budget=budget,
+        plan_digest=plan.digest(),
+        public_seed=seed,
+        noise=SeededNoise(seed),
+        pure=plan.pure,
+    )
+    controller.bind(rounds.fingerprint())
+    state = State(
+        shape=shape,
+        rng=PublicRng(seed),
+        budget=budget,
+        total=controller.total,
+        left=controller.total,
+        notes={},
+    )
+    for stage in plan.stages:
+        state = stage.begin(replace(state, memory=None))
+        while (query := stage.next_query(state)) is not None:
+            raw = rounds.ask(state.model, query)
+            sums = raw._open(TICKET).astype(object)
+            yield (
+                query,
+                raw.sensitivity,
+                sums,
+                [r.ask(state.model, query)._open(TICKET).astype(object) for r in others],
+            )
+            released = controller.release(query, raw)
+            state = replace(state, left=controller.total - controller.spent)
+            state = stage.update(state, query, released)
+    assert 0 <= controller.spent <= controller.total
