@@ -1,16 +1,17 @@
-"""Rows that a secret draw lets serve a query, gathered once for all queries of that draw."""
+"""Rows that a secret draw lets serve a query: few are gathered, once for all queries of that draw; many are masked."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
 
-from dpgb_dask.contracts.queries import RowDraw
+from dpgb_dask.contracts.queries import DRAW_BITS, RowDraw
 from dpgb_dask.errors import PlanError
 from dpgb_dask.kernels.draw import draws
 from dpgb_dask.private.pieces import Piece, join_pieces
 
+GATHER = 1 << (DRAW_BITS - 2)  # up to a quarter of the rows is copied, which bounds the memory
 Deal = Callable[[Callable[[int, int], None]], object]  # runs work(first, step) on every thread
 
 
@@ -46,8 +47,8 @@ class Draws:
 
     Notes
     -----
-    Kept between queries: the draws of the last group (4 bytes per row) and the rows of the last interval, as copies.
-    Both are pure functions of the rows and the key.
+    Kept between queries: the draws of the last group (4 bytes per row) and copies of the rows of the last interval, if
+    it is at most `GATHER` long. Both are pure functions of the rows and the key.
 
     Privacy
     -------
@@ -62,8 +63,8 @@ class Draws:
         self._draw: RowDraw | None = None
         self._chosen: list[Chosen] = []
 
-    def choose(self, draw: RowDraw, deal: Deal) -> list[Chosen]:
-        """Return the rows whose draw lies in ``[draw.low, draw.high)``.
+    def choose(self, draw: RowDraw, deal: Deal) -> int:
+        """Choose the rows whose draw lies in ``[draw.low, draw.high)``, and return in how many blocks they are.
 
         Raises
         ------
@@ -75,8 +76,25 @@ class Draws:
         if draw.group != self._group:
             self._draw_group(draw.group, self._key, deal)
         if draw != self._draw:
-            self._gather(draw, deal)
-        return self._chosen
+            self._draw, self._chosen = None, []
+            if draw.high - draw.low <= GATHER:
+                self._gather(draw, deal)
+            self._draw = draw
+        return len(self._pieces if self._is_masked else self._chosen)
+
+    @property
+    def _is_masked(self) -> bool:
+        return self._draw is not None and self._draw.high - self._draw.low > GATHER
+
+    def read(self, k: int, scores: Sequence[NDArray[np.int32]]) -> tuple[Piece, NDArray[np.int32]]:
+        """Return block k of the chosen rows, and their scores from those of all rows; other rows weigh nothing."""
+        if not self._is_masked:
+            return self._chosen[k].piece, self._chosen[k].scores(scores)
+        assert self._draw is not None
+        piece = self._pieces[k]
+        one = np.int32(1) if piece.weight is None else piece.weight
+        weight = np.where(_between(self._draws[k], self._draw), one, np.int32(0))
+        return replace(piece, weight=weight), scores[k]
 
     def _draw_group(self, group: int, key: bytes, deal: Deal) -> None:
         self._group = -1  # if a thread fails half-way, the next query draws anew
@@ -92,11 +110,7 @@ class Draws:
         self._group = group
 
     def _gather(self, draw: RowDraw, deal: Deal) -> None:
-        self._draw, self._chosen = None, []
-        rows = [
-            np.flatnonzero((d >= draw.low) & (d <= draw.high - 1)).astype(np.int32)
-            for d in self._draws
-        ]
+        rows = [np.flatnonzero(_between(d, draw)).astype(np.int32) for d in self._draws]
         groups = _groups([len(r) for r in rows], max(map(len, self._pieces), default=0))
         chosen: list[Chosen | None] = [None] * len(groups)
 
@@ -107,7 +121,10 @@ class Draws:
 
         deal(work)
         self._chosen = [block for block in chosen if block is not None]
-        self._draw = draw
+
+
+def _between(draws: NDArray[np.uint32], draw: RowDraw) -> NDArray[np.bool_]:
+    return (draws >= draw.low) & (draws <= draw.high - 1)  # high may be 2**32, which is no uint32
 
 
 def _pairs(identity: NDArray[np.uint64]) -> NDArray[np.uint64]:

@@ -47,6 +47,11 @@ class LevelSums:
         Returns each row's (g, h), packed, as (n_scores, n) int64.
     max_abs : int
         Bound on |g| and h of one row, weights included.
+
+    Notes
+    -----
+    Memory: about 24 · n_nodes · sum(sizes) · n_scores bytes per thread, 16 for the level that is kept, and 2 bytes per
+    row while siblings are told apart.
     """
 
     def __init__(

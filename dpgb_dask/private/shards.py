@@ -138,11 +138,10 @@ class Shard:
                 return self.pieces[k], self._scores[k]
         else:
             each(lambda first, step: [touch(k) for k in range(first, len(self.pieces), step)])
-            chosen = self._draws.choose(draw, each)
-            n_blocks = len(chosen)
+            n_blocks = self._draws.choose(draw, each)
 
             def read(k: int) -> tuple[Piece, NDArray[np.int32]]:
-                return chosen[k].piece, chosen[k].scores(self._scores)
+                return self._draws.read(k, self._scores)
 
         if ask.levels is not None:
             level = ask.levels.level(n_blocks, read, deal, self._level)

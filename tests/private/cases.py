@@ -129,7 +129,7 @@ def upper(splits, depth):
 
 
 def draw(kind="part", group=3, low=0, high=3 << 30):
-    """Three quarters of the rows; among them row 50 and the unit "new"."""
+    """Three quarters of the rows, row 50 among them."""
     return RowDraw(kind, group, low, high)
 
 
@@ -193,7 +193,7 @@ def queries_of(kind, weight_bits=0):
         "part": TreeSumsQuery(**grad, splits=splits, rows=draw()),
         "root": NodeSumsQuery(**level, splits=upper(one, 0)),
         "nodes": NodeSumsQuery(**level, splits=one),
-        "sample": NodeSumsQuery(**level, splits=one, rows=draw("sample", 4)),
+        "sample": NodeSumsQuery(**level, splits=one, rows=draw("sample", 11, high=1 << 30)),
         "sides": NodeSumsQuery(**level, splits=one, sides=sides),
     }
     if kind != "multiclass":

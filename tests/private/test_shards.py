@@ -304,7 +304,7 @@ def subtracted(monkeypatch):
 
 
 @pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("rows", [None, draw("sample", 9)])
+@pytest.mark.parametrize("rows", [None, draw("sample", 9), draw("sample", 9, high=1 << 30)])
 def test_a_level_from_the_level_above_is_the_same(kind, rows, subtracted):
     tree, model = splits_of(1, depth=5, seed=12), model_of(kind)
     shard = shard_of(kind, block_rows=256)
