@@ -210,6 +210,11 @@ def mu_of_pure(epsilon: float) -> float:
     return _edge(lambda mu: logit_of_phi(mu / 2) * (1 - _CURVE_ERROR) < epsilon)[1]
 
 
+def mu_of_bounded_range(epsilon: float) -> float:
+    """Return the μ of an ε-bounded-range choice, rounded up: 2Φ⁻¹(e^(ε/2)/(1 + e^(ε/2)))."""
+    return mu_of_pure(epsilon / 2)
+
+
 def distance(min_sigma_bits: int, n_values: int = MAX_VALUES) -> float:
     """Return τ: total variation between all releases of a fit and their rounded Gaussians, rounded up."""
     return n_values * DISTANCE * 2.0 ** (-4 * min_sigma_bits) * (1 + 1e-12)

@@ -25,7 +25,9 @@ def noise(seed, price):
         noise=SeededNoise(seed),
     )
     query = ResidualQuery(label="noise", price=price, edges=np.arange(N - 1))
-    released = controller.release(query, Raw(np.zeros(N, np.int64), Sensitivity(L2_SQUARED, L2_SQUARED)))
+    released = controller.release(
+        query, Raw(np.zeros(N, np.int64), Sensitivity(L2_SQUARED, L2_SQUARED))
+    )
     paid = math.sqrt(L2_SQUARED * PRICE_ONE / price) * 2**released.receipt.scale_bits
     return released.value / paid
 

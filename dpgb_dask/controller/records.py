@@ -1,0 +1,215 @@
+"""Releases as plain records, and accountants that read them: what a schedule that was fixed in advance costs.
+
+A record says what a release does to one row at worst; an accountant knows no algorithm. The charges of a fit are not
+made here: its queries may be chosen adaptively, and `Spending` is what holds then. These are for frozen schedules, for
+the report and for comparison.
+
+- `Gaussian`: μ-GDP, also as a filter of many releases. (Discrete noise is so up to the slack of accounting.py.)
+- `Laplace`: any vector of L1 sensitivity ε times the scale. Its trade-off curve is no lower than that of one coordinate
+  shifted by all of ε: between neighbours lie steps of one coordinate each, steps compose as f₁∘(1 - f₂) (Dong, Roth and
+  Su 2022, lemma A.5), and for a location family with monotone likelihood ratio f_s∘(1 - f_t) = f_{s+t}. The discrete
+  Laplace of t >= 2**20 steps has errors a·b = e^-ε q/(1+q)², q = e^(-1/t), where the Laplace has e^-ε/4: its curve lies
+  above that of ε + `DISCRETE`.
+- `Choice`: ε-bounded range; it is also GDP (accounting.py) and ε²/8-zCDP (Cesar and Rogers 2021).
+
+``rate`` < 1: on a Poisson sample of the rows, drawn anew for every release, for adding or removing a row. If (P, Q) is
+worst for the release, (qP + (1-q)Q, Q) and (Q, qP + (1-q)Q) are worst on the sample (Zhu, Dong and Wang 2022, theorem
+11).
+
+Sources: RDP, Mironov 2017 (Gaussian, Laplace); on samples, Mironov, Talwar and Zhang 2019: at integer orders
+E_Q[(1 - q + q P/Q)^α] is a binomial sum, and by their theorem 5 the other direction is no worse for pairs that a
+reflection exchanges, as both of ours. RDP to (ε, δ): Canonne, Kamath and Steinke 2020, proposition 12.
+"""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from dpgb_dask.controller.accounting import (
+    epsilon_of,
+    mu_of_bounded_range,
+    mu_of_pure,
+    zcdp_epsilon,
+)
+from dpgb_dask.errors import PlanError
+
+DISCRETE = 2.0**-42  # >= 1/(4t²)
+ORDERS = tuple(range(2, 65)) + tuple(range(72, 257, 8)) + tuple(range(288, 1025, 32))
+FINE_ORDERS = tuple(1 + k / 50 for k in range(1, 50)) + tuple(2 + k / 10 for k in range(100))
+
+
+@dataclass(frozen=True, slots=True)
+class Record:
+    """Base of all records: the release was made ``count`` times.
+
+    Parameters
+    ----------
+    level : float, > 0
+        μ of a Gaussian, ε of Laplace noise, bounded range ε of a choice.
+    count : int
+    rate : float, in (0, 1]
+        Of the Poisson sample; 1 for all rows.
+    """
+
+    level: float
+    count: int = 1
+    rate: float = 1.0
+
+    def __post_init__(self) -> None:
+        if not (0 < self.level < math.inf and self.count >= 1 and 0 < self.rate <= 1):
+            raise PlanError(
+                f"{self!r} is no record: level above 0, count at least 1, rate in (0, 1]."
+            )
+
+    @property
+    def pure_epsilon(self) -> float:
+        """ε of one release with δ = 0; infinite if it has none."""
+        return math.inf
+
+    @property
+    def mu(self) -> float:
+        """μ of one release on the rows that serve it."""
+        raise NotImplementedError
+
+    def renyi(self, order: float) -> float:
+        """Return the Rényi divergence of an order > 1, of one release on the rows that serve it."""
+        raise NotImplementedError
+
+
+@dataclass(frozen=True, slots=True)
+class Gaussian(Record):
+    """μ-GDP releases: D_α = αμ²/2."""
+
+    @property
+    def mu(self) -> float:
+        """The level."""
+        return self.level
+
+    def renyi(self, order: float) -> float:
+        """αμ²/2."""
+        return order * self.level**2 / 2
+
+
+@dataclass(frozen=True, slots=True)
+class Laplace(Record):
+    """Laplace noise of scale Δ₁/ε."""
+
+    @property
+    def shift(self) -> float:
+        """ε of the continuous Laplace that is no better."""
+        return self.level + DISCRETE
+
+    @property
+    def pure_epsilon(self) -> float:
+        """The level, amplified by the sample."""
+        return _amplified(self.level, self.rate)
+
+    @property
+    def mu(self) -> float:
+        """2Φ⁻¹(e^ε/(1+e^ε))."""
+        return mu_of_pure(self.level)
+
+    def renyi(self, order: float) -> float:
+        """Mironov 2017, table II: ln(α/(2α-1) e^((α-1)ε) + (α-1)/(2α-1) e^(-αε)) / (α-1)."""
+        a, b = order / (2 * order - 1), (order - 1) / (2 * order - 1)
+        top = (order - 1) * self.shift
+        return (top + math.log(a + b * math.exp(-order * self.shift - top))) / (order - 1)
+
+
+@dataclass(frozen=True, slots=True)
+class Choice(Record):
+    """Exponential choices of bounded range ε."""
+
+    @property
+    def pure_epsilon(self) -> float:
+        """The range, amplified by the sample."""
+        return _amplified(self.level, self.rate)
+
+    @property
+    def mu(self) -> float:
+        """2Φ⁻¹(e^(ε/2)/(1+e^(ε/2)))."""
+        return mu_of_bounded_range(self.level)
+
+    def renyi(self, order: float) -> float:
+        """αε²/8; on a sample, of the Gaussian that is no better, since amplification needs a worst pair."""
+        if self.rate < 1:
+            return order * self.mu**2 / 2
+        return min(order * self.level**2 / 8, self.level)
+
+
+def _amplified(epsilon: float, rate: float) -> float:
+    """ln(1 + q (e^ε - 1))."""
+    if epsilon > 500:
+        return epsilon
+    return math.log1p(rate * math.expm1(epsilon))
+
+
+def basic(records: Sequence[Record]) -> float:
+    """Return Σε with δ = 0; raises `PlanError` if a record has no ε of its own."""
+    total = sum(r.count * r.pure_epsilon for r in records)
+    if math.isinf(total):
+        raise PlanError("Gaussian noise has no epsilon with delta=0. Use gdp, zcdp, rdp or pld.")
+    return total
+
+
+def zcdp(records: Sequence[Record], delta: float) -> float:
+    """Return ε at δ from Σρ: μ²/2, ε²/2 (Bun and Steinke 2016), ε²/8 for a choice. Samples of noise gain nothing."""
+    rho = 0.0
+    for r in records:
+        if isinstance(r, Choice):
+            each = min(r.level**2 / 8, r.pure_epsilon**2 / 2)
+        else:
+            each = min(r.mu**2, r.pure_epsilon**2) / 2
+        rho += r.count * each
+    return zcdp_epsilon(math.sqrt(2 * rho), delta)
+
+
+def gdp(records: Sequence[Record], delta: float) -> float:
+    """Return ε at δ from Σμ². Samples gain what pure ε gains by them."""
+    squared = 0.0
+    for r in records:
+        mu = r.mu
+        if r.rate < 1 and math.isfinite(r.pure_epsilon):
+            mu = min(mu, mu_of_pure(r.pure_epsilon))
+        squared += r.count * mu * mu
+    return epsilon_of(math.sqrt(squared) * (1 + 1e-12), delta)
+
+
+def renyi(record: Record, order: float) -> float:
+    """Return the Rényi divergence of one release, sample included.
+
+    On a sample, (α-1)D_α is computed at whole orders; it is convex in α, so chords bound it between them.
+    """
+    if record.rate == 1:
+        return record.renyi(order)
+    if order != int(order):
+        low, high = math.floor(order), math.ceil(order)
+        share = order - low
+        below = (low - 1) * renyi(record, low) if low > 1 else 0.0
+        return ((1 - share) * below + share * (high - 1) * renyi(record, high)) / (order - 1)
+    # Σ_k C(α,k) q^k (1-q)^(α-k) e^(m_k) = 1 + the same sum with e^(m_k) - 1, in which m_0 = m_1 = 0
+    k = np.arange(2, int(order) + 1)
+    faculty = np.concatenate(([0.0], np.cumsum(np.log(np.arange(1, order + 1)))))  # ln k!
+    moments = np.array([(j - 1) * record.renyi(float(j)) for j in k])  # ln E_Q[(P/Q)^k]
+    terms = faculty[-1] - faculty[k] - faculty[faculty.size - 1 - k] + k * math.log(record.rate)
+    terms += (order - k) * math.log1p(-record.rate) + moments + np.log(-np.expm1(-moments))
+    top = float(terms.max())
+    above = top + math.log(float(np.exp(terms - top).sum()))
+    return float(np.logaddexp(0.0, above)) * (1 + 1e-12) / (order - 1)
+
+
+def best_order(records: Sequence[Record], delta: float) -> tuple[float, float]:
+    """Return the least ε at δ over the orders, and its order."""
+    best = (math.inf, 2.0)
+    for order in FINE_ORDERS + ORDERS:
+        total = sum(r.count * renyi(r, order) for r in records)
+        epsilon = total + math.log1p(-1 / order) - math.log(delta * order) / (order - 1)
+        best = min(best, (max(epsilon, 0.0), float(order)))
+    return best
+
+
+def rdp(records: Sequence[Record], delta: float) -> float:
+    """Return ε at δ from the Rényi divergences of all records, at the best order."""
+    return best_order(records, delta)[0]
