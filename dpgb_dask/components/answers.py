@@ -7,13 +7,7 @@ from numpy.typing import NDArray
 
 from dpgb_dask.contracts.boundary import Released
 from dpgb_dask.contracts.queries import GradientQuery, Query
-from dpgb_dask.losses import (
-    GRAD_ONE,
-    SOFTMAX_HESS_SCALE,
-    Gradient,
-    LogisticGradient,
-    SquaredGradient,
-)
+from dpgb_dask.losses import GRAD_ONE, Gradient
 
 
 def natural(
@@ -22,15 +16,6 @@ def natural(
     """Return (values, standard deviation of their noise) in natural units."""
     step = 2.0 ** -(query.step_bits + released.receipt.scale_bits)
     return (released.value * step).astype(np.float64), released.receipt.sigma_steps * step
-
-
-def hess_scale(gradient: Gradient) -> float:
-    """Return a, where the released second component is a · h."""
-    if isinstance(gradient, LogisticGradient):
-        return gradient.hess_scale
-    if isinstance(gradient, SquaredGradient):
-        return gradient.hess_steps / GRAD_ONE
-    return SOFTMAX_HESS_SCALE
 
 
 def l2_norm(gradient: Gradient) -> float:
@@ -64,5 +49,5 @@ def sums(query: GradientQuery, released: Released[NDArray[np.int64]]) -> Sums:
     """Read a gradient answer."""
     values, sd = natural(query, released)
     table = values.reshape(query.n_cells, query.n_scores, 2)
-    a = hess_scale(query.gradient)
+    a = query.gradient.hess_scale
     return Sums(table[..., 0], table[..., 1] / a, sd, sd / a)
