@@ -5,23 +5,15 @@ import signal
 from dataclasses import dataclass
 
 import dask
-import dask.array as da
-import dask.dataframe as dd
-import numpy as np
-import pandas as pd
 import pytest
-import zarr
 from distributed import Client, LocalCluster
+from forms import FORMS, SCHEMA, some_rows
 
-from dpgb_dask import DPGBClassifier, Schema
+from dpgb_dask import DPGBClassifier
 from dpgb_dask.components.stages import Bins, Forest, MainEffects, Pairs, Start
 from dpgb_dask.contracts.plan import Plan
 from dpgb_dask.testing import SeededNoise
 
-SCHEMA = Schema(
-    {"age": (0, 80), "income": (0.0, 1e5), "kind": [0, 1, 2, 3], "score": (-5.0, 5.0)},
-    classes=[0, 1],
-)
 SHORT = Plan(
     "short", "a test", (Bins(), Start(), MainEffects(rounds=3), Pairs(rounds=2), Forest(rounds=2))
 )
@@ -29,57 +21,7 @@ SHORT = Plan(
 
 @pytest.fixture(scope="module")
 def rows():
-    rng = np.random.default_rng(7)
-    n = 4001
-    x = np.column_stack(
-        [
-            rng.integers(0, 80, n),
-            np.where(rng.random(n) < 0.3, 0, rng.exponential(2e4, n)),
-            rng.integers(0, 5, n),  # 4 is not declared
-            rng.normal(0, 2, n),
-        ]
-    ).astype(np.float64)
-    x[rng.random(x.shape) < 0.02] = np.nan
-    x[:3, 3] = [np.inf, -np.inf, 99.0]
-    logit = 0.05 * (np.nan_to_num(x[:, 0]) - 40) + np.nan_to_num(np.clip(x[:, 3], -5, 5))
-    y = (rng.random(n) < 1 / (1 + np.exp(-logit))).astype(np.int64)
-    y[5] = 7  # an unknown label
-    return x, y
-
-
-def in_chunks(n_chunks):
-    def make(x, y, _tmp):
-        rows = -(-len(x) // n_chunks)
-        return da.from_array(x, chunks=(rows, 2)), da.from_array(y, chunks=max(rows // 2, 1))
-
-    return make
-
-
-def as_frame(x, y, _tmp):
-    frame = pd.DataFrame(x, columns=list(SCHEMA.names)).assign(target=y)
-    frame = dd.from_pandas(frame, npartitions=5)
-    frame = dd.concat([frame, frame.partitions[0].query("age < -1")])  # an empty partition
-    return frame[list(SCHEMA.names)], frame["target"]
-
-
-def as_pandas(x, y, _tmp):
-    return pd.DataFrame(x, columns=list(SCHEMA.names)), pd.Series(y)
-
-
-def as_zarr(x, y, tmp):
-    stored = zarr.create_array(tmp / "x.zarr", data=x, chunks=(1500, 4))
-    return stored, zarr.create_array(tmp / "y.zarr", data=y, chunks=(1500,))
-
-
-FORMS = {
-    "numpy": lambda x, y, _tmp: (x, y),
-    "pandas": as_pandas,
-    "dask1": in_chunks(1),
-    "dask7": in_chunks(7),
-    "dask50": in_chunks(50),
-    "frame": as_frame,
-    "zarr": as_zarr,
-}
+    return some_rows()
 
 
 @dataclass
