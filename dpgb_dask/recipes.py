@@ -4,7 +4,8 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from dpgb_dask.components.candidates import IterativeHessian, PublicBins, Sketch
+from dpgb_dask.components.budgets import Classic, Local, Shares
+from dpgb_dask.components.candidates import IterativeHessian, PublicBins, RowCount, Sketch
 from dpgb_dask.components.leaves import Averaging, BinCountStep, GradientStep, NewtonStep
 from dpgb_dask.components.sampling import Cyclic, Ensembles, PoissonRows
 from dpgb_dask.components.splits import (
@@ -14,7 +15,7 @@ from dpgb_dask.components.splits import (
     TotallyRandom,
 )
 from dpgb_dask.components.stages import Bins, Forest, MainEffects, Pairs, Start
-from dpgb_dask.components.trees import Shares, Trees
+from dpgb_dask.components.trees import Trees
 from dpgb_dask.contracts.plan import Plan
 from dpgb_dask.errors import PlanError
 from dpgb_dask.losses import LOSSES, Loss
@@ -36,24 +37,27 @@ _EBM_MENDS = (
     "Categories are declared: names read from the rows would be released.",
     "No exact number of rows is used or kept: bins merge by released counts.",
 )
+_EBM_BINS = Bins(share=0.098, max_bins=32)  # 10 % with the row count that the stage begins with
+_EBM_TREES = Trees(
+    n_trees=300,
+    per_feature=True,
+    depth=2,
+    split=TotallyRandom(max_leaves=3),
+    leaf=BinCountStep(learning_rate=0.01, largest=1e3),  # the paper does not clip leaves
+    features=Cyclic(k=1),
+)
 DP_EBM = Plan(
     name="dp-ebm",
     source="Nori et al. 2021, algorithm 2",
-    stages=(
-        Bins(share=0.098, max_bins=32),  # 10 % with the row count that the stage begins with
-        Trees(
-            n_trees=300,
-            per_feature=True,
-            depth=2,
-            split=TotallyRandom(max_leaves=3),
-            leaf=BinCountStep(
-                learning_rate=0.01, largest=1e3
-            ),  # leaves are not clipped in the paper
-            features=Cyclic(k=1),
-        ),
-    ),
+    stages=(_EBM_BINS, _EBM_TREES),
     mends=_EBM_MENDS,
     losses=EVERY_LOSS,
+)
+DP_EBM_CLASSIC = replace(
+    DP_EBM,
+    name="dp-ebm-classic",
+    source="Nori et al. 2021, algorithm 2 with strong composition",
+    stages=(_EBM_BINS, replace(_EBM_TREES, budget=Classic(share=0.9))),
 )
 DP_EBM_NEWTON = Plan(
     name="dp-ebm-newton",
@@ -91,6 +95,21 @@ _FDP = (
     _fdp("fdp-tr-newton", "totally random, Newton", Trees()),
     _fdp("fdp-tr-gradient", "totally random, gradient", Trees(leaf=GradientStep())),
     _fdp("fdp-tr-newton-ih", "totally random, Newton, iterative Hessian", Trees(candidates=_IH)),
+    replace(
+        _fdp("fdp-tr-newton-log", "totally random, Newton, log candidates", Trees()),
+        stages=(PublicBins(n_bins=32, spacing="log"), Trees()),
+    ),
+    replace(
+        _fdp("fdp-tr-newton-quantile", "totally random, Newton, quantiles", Trees()),
+        stages=(
+            Bins(share=0.098, max_bins=32),
+            Trees(),
+        ),  # of one released histogram: the paper's are not private
+    ),
+    replace(
+        _fdp("ldp", "§5.3.4: local differential privacy", Trees()),
+        stages=(PublicBins(n_bins=32), RowCount(share=0.002), Trees(budget=Local())),
+    ),
     _fdp(
         "fdp-tr-newton-ih-ebm",
         "totally random, Newton, iterative Hessian, one feature a tree",
@@ -141,7 +160,7 @@ _HALVES = Shares(candidates=0.0, splits=0.5, leaves=0.5)
 
 
 def _dpboost(name: str, what: str, **options: Any) -> Plan:
-    trees = {"n_trees": 50, "depth": 6, "split": ExponentialSplit(ridge=0.1), "shares": _HALVES}
+    trees = {"n_trees": 50, "depth": 6, "split": ExponentialSplit(ridge=0.1), "budget": _HALVES}
     return Plan(
         name=name,
         source=f"Li et al. 2020, {what}",
@@ -182,7 +201,7 @@ DP_XGBOOST = Plan(
             leaf=GradientStep(learning_rate=0.3, largest=1.0, ridge=0.1, count_scale=1.0),
             candidates=Sketch(n_bins=32),
             rows=PoissonRows(rate=0.1),
-            shares=Shares(candidates=1 / 3, splits=1 / 3, leaves=1 / 3),
+            budget=Shares(candidates=1 / 3, splits=1 / 3, leaves=1 / 3),
             least_weight=5.0,  # the paper's 50, of the tenth of the rows that serves a tree
         ),
     ),
@@ -199,7 +218,8 @@ DP_XGBOOST = Plan(
 )
 
 RECIPES: Mapping[str, Plan] = {
-    plan.name: plan for plan in (AUTO, DP_EBM, DP_EBM_NEWTON, *_FDP, *_DPBOOST, DP_XGBOOST)
+    plan.name: plan
+    for plan in (AUTO, DP_EBM, DP_EBM_CLASSIC, DP_EBM_NEWTON, *_FDP, *_DPBOOST, DP_XGBOOST)
 }
 
 # which stage options an estimator parameter sets; a dot goes into a part of the stage

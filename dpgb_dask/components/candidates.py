@@ -5,11 +5,20 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from dpgb_dask.components.options import check_whole
+from dpgb_dask.components.answers import natural
+from dpgb_dask.components.options import check_rate, check_whole
 from dpgb_dask.contracts.boundary import Released
-from dpgb_dask.contracts.model import FeatureBins, Model, Splits, Trees, no_trees
+from dpgb_dask.contracts.model import (
+    MAX_BINS,
+    FeatureBins,
+    Model,
+    PairTable,
+    Splits,
+    Trees,
+    no_trees,
+)
 from dpgb_dask.contracts.plan import Demand, Shape, State
-from dpgb_dask.contracts.queries import Query
+from dpgb_dask.contracts.queries import CountQuery, Query
 from dpgb_dask.contracts.schema import Categorical, Numeric
 from dpgb_dask.errors import PlanError
 from dpgb_dask.losses import Gradient, label_gradient
@@ -95,6 +104,43 @@ class PublicBins:
         return state
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RowCount:
+    """A noisy number of rows, for later stages that need one and have no released bins.
+
+    Parameters
+    ----------
+    share : float
+        Of the plan's price.
+    """
+
+    share: float = 0.002
+
+    def __post_init__(self) -> None:
+        """Check the options."""
+        check_rate("share", self.share)
+
+    def declare(self, shape: Shape) -> Demand:  # noqa: ARG002
+        """One count."""
+        return Demand(0.0, self.share, 1)
+
+    def begin(self, state: State) -> State:
+        """Nothing is known yet."""
+        return replace(state, memory=False)
+
+    def next_query(self, state: State) -> Query | None:
+        """Ask for the count, once."""
+        if state.memory:
+            return None
+        price = state.total * round(self.share * 10**9) // 10**9
+        return CountQuery(label="rows", price=price, weight_bits=state.shape.weight_bits)
+
+    def update(self, state: State, query: Query, released: Released[NDArray[np.int64]]) -> State:
+        """Keep the count, at least 1."""
+        values, _ = natural(query, released)
+        return replace(state, n_rows=max(float(values[0]), 1.0), memory=True)
+
+
 def all_cuts(bins: tuple[FeatureBins, ...]) -> tuple[NDArray[np.uint8], ...]:
     """Return every threshold of every numeric feature; none of a categorical one."""
     return tuple(np.arange(0 if b.edges is None else len(b.edges), dtype=np.uint8) for b in bins)
@@ -160,6 +206,8 @@ def with_edges(model: Model, j: int, edges: NDArray[np.float64]) -> Model:
     here = (splits.feature == j) & (splits.mask_of < 0) & (splits.threshold <= len(old))
     threshold = splits.threshold.copy()
     threshold[here] = new_code[splits.threshold[here]]
+    nowhere = (splits.feature == j) & (splits.mask_of < 0) & (splits.threshold > len(old))
+    threshold[nowhere] = MAX_BINS - 1  # not even missing values went right
     masks = splits.masks.copy()
     for k in np.unique(splits.mask_of[(splits.feature == j) & (splits.mask_of >= 0)]):
         masks[k, : bins.n_bins] = splits.masks[k, inside]
@@ -168,8 +216,16 @@ def with_edges(model: Model, j: int, edges: NDArray[np.float64]) -> Model:
         model,
         bins=(*model.bins[:j], bins, *model.bins[j + 1 :]),
         tables=(*model.tables[:j], table, *model.tables[j + 1 :]),
+        pairs=tuple(_with_bins(pair, j, inside) for pair in model.pairs),
         trees=Trees(moved, model.trees.value),
     )
+
+
+def _with_bins(pair: PairTable, j: int, inside: NDArray[np.int64]) -> PairTable:
+    """Return the same table for a feature ``j`` whose new bins lie inside old ones."""
+    map_i = pair.map_i[inside] if pair.i == j else pair.map_i
+    map_j = pair.map_j[inside] if pair.j == j else pair.map_j
+    return replace(pair, map_i=map_i, map_j=map_j)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

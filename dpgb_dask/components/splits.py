@@ -377,8 +377,11 @@ class PartiallyRandom:
         check_positive("ridge", self.ridge)
 
     def n_queries(self, n_features: int, depth: int) -> int:
-        """Two sums of every feature per level: the price of a histogram each, with far less noise in a side."""
-        return n_features * depth
+        """Two sums of every feature per level: the price of a histogram each, with far less noise in a side.
+
+        A single feature's only candidate has no rival: the whole tree is drawn, and its leaves are the one question.
+        """
+        return n_features * depth if n_features > 1 else 1
 
     def draw(self, frontier: Frontier, rng: np.random.Generator) -> NDArray[np.uint8]:
         """Return the side of every bin, per node: (n_nodes, n_cells) uint8."""

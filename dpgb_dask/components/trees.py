@@ -6,12 +6,13 @@ Each question costs a whole number of units: a histogram of one feature, a choic
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from dpgb_dask.components.answers import natural, sums
+from dpgb_dask.components.budgets import Classic, Even, Kappa, Local, Purse, Shares
 from dpgb_dask.components.candidates import IterativeHessian, Sketch, all_cuts
 from dpgb_dask.components.leaves import (
     Averaging,
@@ -56,35 +57,6 @@ from dpgb_dask.errors import PlanError
 from dpgb_dask.losses import Gradient
 
 Answer = Released[NDArray[np.int64]]
-
-
-class Kappa(NamedTuple):
-    """Units asked for candidates, splits and leaf weights: κ_c, κ_s, κ_w of FDP-GBDT's table 1."""
-
-    candidates: int
-    splits: int
-    leaves: int
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Shares:
-    """How a tree's price is spread over its questions.
-
-    Parameters
-    ----------
-    candidates, splits, leaves : float
-        Shares of the tree's price, each spread evenly over its questions; they sum to 1 at most.
-    """
-
-    candidates: float
-    splits: float
-    leaves: float
-
-    def __post_init__(self) -> None:
-        """Check that there is not more than one price."""
-        parts = (self.candidates, self.splits, self.leaves)
-        if min(parts) < 0 or not 0 < sum(parts) <= 1 + 1e-12:
-            raise PlanError(f"{self!r}: shares are at least 0 and sum to at most 1.")
 
 
 @dataclass(frozen=True, eq=False, slots=True, kw_only=True)
@@ -140,8 +112,8 @@ class Trees:
     batch : int or float
         Trees that share one gradient, or, below 1, their share of all trees; 1.0 is all of them. The mean of a batch
         is added (FDP-GBDT §5.2).
-    shares : Shares or None
-        None: every unit costs the same.
+    budget : Even, Shares, Classic or Local
+        How the price is spread over the questions.
     share : float
         Of what is left when the stage begins.
     leaf_decay : float
@@ -168,7 +140,7 @@ class Trees:
     features: AllFeatures | Cyclic | RandomFeatures = field(default_factory=AllFeatures)
     rows: AllRows | PoissonRows | Ensembles = field(default_factory=AllRows)
     batch: int | float = 1
-    shares: Shares | None = None
+    budget: Even | Shares | Classic | Local = field(default_factory=Even)
     share: float = 1.0
     leaf_decay: float = 0.0
     least_weight: float = 0.0
@@ -208,15 +180,17 @@ class Trees:
             )
         if self.leaf_decay and not isinstance(self.rows, Ensembles):
             raise PlanError("leaf_decay counts trees of an ensemble: give rows=Ensembles(...).")
-        self._check_shares()
+        self._check_budget()
 
-    def _check_shares(self) -> None:
+    def _check_budget(self) -> None:
         """Check that every question has a price."""
-        if self.shares is None:
+        if not isinstance(self.budget, Shares):
             if not isinstance(self.rows, AllRows) and self.candidates is not None:
                 raise PlanError(
-                    "candidates on drawn rows: give shares=Shares(...), what they may cost."
+                    "candidates on drawn rows: give budget=Shares(...), what they may cost."
                 )
+            if not isinstance(self.rows, AllRows) and not isinstance(self.budget, Even):
+                raise PlanError(f"budget={self.budget!r} is for all rows: give rows=AllRows().")
             return
         asked = {
             "candidates": self.candidates is not None,
@@ -224,9 +198,9 @@ class Trees:
             "leaves": not self.split.gives_leaves,
         }
         for part, needed in asked.items():
-            if needed and getattr(self.shares, part) < 1e-6:
+            if needed and getattr(self.budget, part) < 1e-6:
                 raise PlanError(
-                    f"shares={self.shares!r}: {part} are asked for, so their share is at least 1e-6."
+                    f"budget={self.budget!r}: {part} are asked for, so their share is at least 1e-6."
                 )
 
     def _widest(self) -> int:
@@ -282,17 +256,17 @@ class Trees:
 
     def _unit(self, state: State, memory: Growing, part: str) -> int:
         """Return the price of one unit of a part."""
-        kappa = self.kappa(state.shape)
         n_trees = self.trees_in_all(state.shape)
-        if self.shares is None and isinstance(self.rows, AllRows):
-            return memory.total // sum(kappa)
-        price = self.rows.price(memory.total, memory.tree, n_trees)
-        if self.shares is None:
-            return price * n_trees // sum(kappa)
-        share = int(
-            getattr(self.shares, part) * 2**30
-        )  # whole numbers: a price is never rounded up
-        return price * share * n_trees // (getattr(kappa, part) << 30)
+        purse = Purse(
+            total=memory.total,
+            tree=self.rows.price(memory.total, memory.tree, n_trees),
+            n_trees=n_trees,
+            kappa=self.kappa(state.shape),
+            all_rows=isinstance(self.rows, AllRows),
+            budget=state.budget,
+            n_rows=state.n_rows,
+        )
+        return self.budget.unit(purse, part)
 
     # ---- the stage
 
@@ -339,6 +313,8 @@ class Trees:
         """Ask for the next level of the growing tree."""
         frontier = self._frontier(state, memory)
         if isinstance(self.split, PartiallyRandom):
+            if len(frontier.menu.features) == 1:
+                return self._leaves(state, memory, self._unrivalled(state, frontier), "splits")
             return self.split.ask(frontier, self._sides(state, memory, frontier))
         assert not isinstance(self.split, TotallyRandom)
         return self.split.ask(frontier)
@@ -445,6 +421,11 @@ class Trees:
         assert trees is not None
         return trees
 
+    def _unrivalled(self, state: State, frontier: Frontier) -> Splits:
+        """Draw a partially random tree of one feature: no candidate has a rival, so only its leaves are asked."""
+        rng = state.rng.stream("splits", state.memory.tree)
+        return TotallyRandom().draw(frontier.menu, self.depth, rng)
+
     def _sides(self, state: State, memory: Growing, frontier: Frontier) -> NDArray[np.uint8]:
         assert isinstance(self.split, PartiallyRandom)
         rng = state.rng.stream("splits", memory.tree, memory.splits.depth)
@@ -468,7 +449,7 @@ class Trees:
     def _frontier(self, state: State, memory: Growing) -> Frontier:
         menu = self._menu(state, memory)
         units = self.split.n_queries(len(menu.features), self.depth)
-        if len(menu.features) > 1 or not isinstance(self.split, HistogramSplit):
+        if len(menu.features) > 1 or isinstance(self.split, ExponentialSplit):
             units //= self.depth
         asked = self._asked(state, memory, "splits", units)
         return Frontier(splits=memory.splits, menu=menu, **asked)
@@ -488,8 +469,10 @@ class Trees:
             sizes=tuple(state.model.bins[j].n_bins for j in features),
         )
 
-    def _leaves(self, state: State, memory: Growing, splits: Splits) -> TreeSumsQuery:
-        return TreeSumsQuery(**self._asked(state, memory, "leaves", splits.n_trees), splits=splits)
+    def _leaves(
+        self, state: State, memory: Growing, splits: Splits, part: str = "leaves"
+    ) -> TreeSumsQuery:
+        return TreeSumsQuery(**self._asked(state, memory, part, splits.n_trees), splits=splits)
 
     def _grown(self, state: State, query: NodeSumsQuery, released: Answer) -> State:
         """Add a level; after the last one the histogram holds the leaves too."""

@@ -1,0 +1,123 @@
+"""How the price of a stage of trees is spread over its questions."""
+
+import math
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from dpgb_dask.contracts.plan import Budget
+from dpgb_dask.contracts.queries import PRICE_ONE
+from dpgb_dask.errors import PlanError
+
+_FINE = 30  # bits of a share: whole numbers, so that a price is never rounded up
+
+
+class Kappa(NamedTuple):
+    """Units asked for candidates, splits and leaf weights: κ_c, κ_s, κ_w of FDP-GBDT's table 1."""
+
+    candidates: int
+    splits: int
+    leaves: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Purse:
+    """What a rule may look at; all of it public or released.
+
+    Parameters
+    ----------
+    total : int
+        Price of the whole stage.
+    tree : int
+        What the questions of the growing tree may cost together, on the rows that serve it.
+    n_trees : int
+    kappa : Kappa
+        Units of the whole stage.
+    all_rows : bool
+        Whether every row serves every tree.
+    budget : Budget
+        Of the whole fit.
+    n_rows : float
+        Noisy rows.
+    """
+
+    total: int
+    tree: int
+    n_trees: int
+    kappa: Kappa
+    all_rows: bool
+    budget: Budget
+    n_rows: float
+
+
+@dataclass(frozen=True, slots=True)
+class Even:
+    """Every unit costs the same. FDP-GBDT theorem 4.1."""
+
+    def unit(self, purse: Purse, part: str) -> int:  # noqa: ARG002
+        """Return the price of one unit."""
+        if purse.all_rows:
+            return purse.total // sum(purse.kappa)
+        return purse.tree * purse.n_trees // sum(purse.kappa)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Shares:
+    """Each part of a tree has a share of its price, spread evenly over the part's units.
+
+    Parameters
+    ----------
+    candidates, splits, leaves : float
+        They sum to 1 at most.
+    """
+
+    candidates: float
+    splits: float
+    leaves: float
+
+    def __post_init__(self) -> None:
+        """Check that there is not more than one price."""
+        parts = (self.candidates, self.splits, self.leaves)
+        if min(parts) < 0 or not 0 < sum(parts) <= 1 + 1e-12:
+            raise PlanError(f"{self!r}: shares are at least 0 and sum to at most 1.")
+
+    def unit(self, purse: Purse, part: str) -> int:
+        """Return the price of one unit of a part."""
+        share = int(getattr(self, part) * 2**_FINE)
+        return purse.tree * share * purse.n_trees // (getattr(purse.kappa, part) << _FINE)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Classic:
+    """The noise of the strong composition of Kairouz, Oh and Viswanath (2015), theorem 4.3: DP-EBM's "classic".
+
+    k questions of sensitivity 1 get σ² = 8 k ln(e + ε/δ) / ε², which is more than GDP asks for. What it leaves is
+    charged all the same: the account reserves (ε, δ) whatever the rule.
+
+    Parameters
+    ----------
+    share : float
+        Of the fit's ε and δ.
+    """
+
+    share: float = 0.9
+
+    def unit(self, purse: Purse, part: str) -> int:  # noqa: ARG002
+        """Return 1/σ² as a price."""
+        epsilon, delta = self.share * purse.budget.epsilon, self.share * purse.budget.delta
+        price = epsilon**2 / (8 * sum(purse.kappa) * math.log(math.e + epsilon / delta))
+        return min(int(price * PRICE_ONE), purse.total // sum(purse.kappa))
+
+
+@dataclass(frozen=True, slots=True)
+class Local:
+    """As much noise as if every row had noised its own answers: the LDP baseline of FDP-GBDT §5.3.4.
+
+    A row that sends all leaves of a tree, noised so that any two rows look alike, needs twice the noise of adding one
+    (it may change everything it sends), and the noises of n rows add up in every leaf: each unit has 1/(4n) of the
+    price of `Even`. The sum of the rows' noises has the law of one draw of their joint variance, so the controller
+    draws it, and no worker holds noise.
+    """
+
+    def unit(self, purse: Purse, part: str) -> int:
+        """Return the price of one unit."""
+        return max(int(Even().unit(purse, part) / (4 * max(purse.n_rows, 1.0))), 1)
