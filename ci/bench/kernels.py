@@ -23,6 +23,7 @@ for _name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
 import numba
 import numpy as np
 
+from dpgb_dask.contracts.plan import Execution
 from dpgb_dask.controller.mechanisms import discrete_gaussian
 from dpgb_dask.controller.noise import KeyStream
 from dpgb_dask.kernels import bin as bins
@@ -36,7 +37,7 @@ except ImportError as error:
     sys.exit(f"{error.name} is missing: the rivals come with pip install '.[bench]'.")
 
 M = 28  # features
-BLOCK = 1 << 14  # rows per call, as a shard makes them
+BLOCK = Execution().block_rows  # rows per call, as a shard makes them
 EPOCHS = 2, 102  # interpret is fitted twice: in the difference its preparation cancels
 DATA = ("continuous", "half binary")
 SIGMAS = 1 << 16, (1 << 32) - 5
@@ -104,11 +105,11 @@ def naive_trees(codes, feature, threshold, g, h, out):
             out[t, k - nodes, 1] += h[i]
 
 
-def make_values(kind: str, n: int, rng: np.random.Generator) -> np.ndarray:
-    """(n, M) float32 rows."""
-    x = rng.standard_normal((n, M), dtype=np.float32)
+def make_values(kind: str, n: int, rng: np.random.Generator, m: int = M) -> np.ndarray:
+    """(n, m) float32 rows."""
+    x = rng.standard_normal((n, m), dtype=np.float32)
     if kind == "half binary":
-        x[:, ::2] = rng.random((n, M // 2)) < 0.1
+        x[:, ::2] = rng.random((n, (m + 1) // 2), dtype=np.float32) < 0.1
     return x
 
 

@@ -23,6 +23,7 @@ from dpgb_dask.kernels import kernel, readable, same_rows, writable
 
 BLOCK = 8192  # rows per inner loop: their packed values and keys stay in L1 or L2
 GROUP_CELLS = 2048  # 16 KB of accumulator per group: two of them beside the rows in L1
+SMALL_CELLS = 256  # a group so small, when alone in its loop, has four sums
 PACKED_ROWS = 512  # with fewer rows between flushes, plain int64 sums are faster than flushing
 HALF = (1 << 31) - 1  # the largest sum that a packed half holds
 PACKED = 2  # sums hold both columns of the answer
@@ -150,6 +151,31 @@ def scatter_one(key: NDArray[Any], packed: NDArray[np.int64], a: NDArray[np.int6
 
 
 @kernel
+def _scatter_small(
+    key: NDArray[np.uint16],
+    packed: NDArray[np.int64],
+    a: NDArray[np.int64],
+    spare: NDArray[np.int64],  # scratch (3 * cells,), zeros
+) -> None:
+    """Add each row to its cell of four sums in turn, and add those up.
+
+    Rows that hit one cell again and again would wait for each other's store.
+    """
+    n, cells = packed.shape[0], a.shape[0]
+    b, c, d = spare[:cells], spare[cells : 2 * cells], spare[2 * cells :]
+    even = n & ~3
+    for i in range(0, even, 4):
+        a[key[i]] += packed[i]
+        b[key[i + 1]] += packed[i + 1]
+        c[key[i + 2]] += packed[i + 2]
+        d[key[i + 3]] += packed[i + 3]
+    for i in range(even, n):
+        a[key[i]] += packed[i]
+    for k in range(cells):
+        a[k] += b[k] + c[k] + d[k]
+
+
+@kernel
 def scatter_two(
     key_a: NDArray[np.uint16],
     key_b: NDArray[np.uint16],
@@ -187,7 +213,14 @@ def scatter_block(
     if n_groups % 2:
         s, t = start[n_groups - 1], start[n_groups]
         make_key(codes, lo, order[s:t], size[s:t], key_a)
-        scatter_one(key_a, packed, sums[n_groups - 1])
+        cells = 1
+        for f in range(s, t):
+            cells *= size[f]
+        if cells > SMALL_CELLS:
+            scatter_one(key_a, packed, sums[n_groups - 1])
+        else:
+            spare = np.zeros(3 * cells, np.int64)
+            _scatter_small(key_a, packed, sums[n_groups - 1, :cells], spare)
 
 
 @kernel

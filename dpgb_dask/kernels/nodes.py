@@ -90,7 +90,7 @@ def _pick(
     pick: NDArray[np.uint16],  # OUT (>= rows,)
     slot: NDArray[np.uint16],  # OUT (>= rows,)
     picked: NDArray[np.int64],  # OUT (>= rows,)
-) -> int:
+) -> np.int64:
     """Move the rows of wanted nodes to the front, without a branch; return their number."""
     top = np.uint16(slot_of.shape[0] - 1)
     k = np.uint64(0)  # unsigned: no test for a negative index

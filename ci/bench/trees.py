@@ -1,0 +1,393 @@
+"""Trees against their rivals: a grown tree, totally random trees, prediction; interleaved in one process.
+
+    python ci/bench/trees.py --json trees.json
+    python ci/bench/trees.py --large
+    python ci/bench/trees.py --smoke
+
+Every figure is CPU time of this process on one thread, the best of some repeats in which all contestants take turns,
+at equal rows, columns, bins (256) and depth. A grown tree is all of it: gradients, six levels of histograms, choice of
+the splits, leaf values and the update of the scores; what a private fit adds to it (noise, the ledger) is left out, as
+the rivals have none. ``--large`` is 1e7 x 28 alone. The exit status is 1 if a goal is missed.
+"""
+
+import argparse
+import json
+import os
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+for _name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
+    os.environ.setdefault(_name, "1")
+
+import numpy as np
+from kernels import Contest, edges_of, in_blocks, make_values, no_masks
+
+from dpgb_dask.gradients import GRAD_ONE, logistic_gradient
+from dpgb_dask.kernels import bin as bins
+from dpgb_dask.kernels import gradient, histogram, nodes, predict, route
+
+try:
+    import lightgbm
+    import xgboost
+except ImportError as error:
+    sys.exit(f"{error.name} is missing: the rivals come with pip install '.[bench]'.")
+
+BINS = 255  # and one for missing values: 256 codes
+RATE, RIDGE, LEAST_CHILD = 0.3, 1.0, 1.0  # as the rivals' defaults
+SCORE_ONE = 1 << 16
+CACHED_CELLS = 1 << 14
+RANDOM_DEPTH = 4
+BATCHES = 1, 25
+N_PREDICT = 300
+DEPTH = 6
+ROWS, LARGE_ROWS, SMOKE_ROWS = 1_000_000, 10_000_000, 20_000
+PREDICT_ROWS = 200_000
+Goal = tuple[str, float, float, bool]
+
+
+class Forest:
+    """Boosting on codes with the library's kernels, as a shard calls them; the best gain stands for a private choice.
+
+    Parameters
+    ----------
+    codes : list of ((n_features, n) uint8)
+    label : list of ((n,) uint8)
+    sizes : tuple of int
+        Bins per feature.
+    """
+
+    def __init__(
+        self, codes: list[np.ndarray], label: list[np.ndarray], sizes: tuple[int, ...]
+    ) -> None:
+        self.codes, self.label, self.sizes = codes, label, sizes
+        self.gradient = logistic_gradient(1.0, 1.0)
+        self.max_abs = self.gradient.max_abs
+        self.score = [np.zeros((1, len(block)), np.int32) for block in label]
+        self.packed = [np.empty((1, len(block)), np.int64) for block in label]
+        self.node = [np.empty(len(block), np.uint16) for block in label]
+        self.features = np.arange(len(sizes), dtype=np.uint16)
+        self.stop = np.cumsum(sizes)
+        self.start = self.stop - sizes
+        self.feature_of = np.repeat(self.features, sizes)
+
+    def write_gradients(self) -> None:
+        """Gradients of all blocks at the current scores."""
+        for score, label, packed in zip(self.score, self.label, self.packed, strict=True):
+            gradient.write(self.gradient, score, label, None, packed)
+
+    def histogram(self, n_nodes: int, only: np.ndarray | None) -> np.ndarray:
+        """Sums of one level."""
+        sums = nodes.NodeSums(self.features, self.sizes, n_nodes, self.max_abs, only)
+        for codes, node, packed in zip(self.codes, self.node, self.packed, strict=True):
+            sums.add(codes, node, packed[0])
+        return sums.total()
+
+    def level(self, feature: np.ndarray, threshold: np.ndarray, above: np.ndarray) -> np.ndarray:
+        """Sums of the level below some splits: those of the smaller siblings, and of the others by subtraction."""
+        n_nodes = 2 * len(above)
+        splits = feature, threshold, *no_masks(feature.shape)
+        rows = np.zeros(n_nodes, np.int64)
+        for codes, node in zip(self.codes, self.node, strict=True):
+            route.find_nodes(codes, *splits, node)
+            histogram.add_cells(node, None, rows)
+        left = rows[0::2] <= rows[1::2]
+        only = np.stack([left, ~left], axis=1).ravel()
+        sums = self.histogram(n_nodes, only)
+        for k, parent in enumerate(above):
+            small = 2 * k + 1 - int(left[k])
+            np.subtract(parent, sums[small], out=sums[small ^ 1])
+        return sums
+
+    def split(self, sums: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Best feature and threshold of every node, and (g, h) of its two children."""
+        at_once = max(1, CACHED_CELLS // sums.shape[1])
+        parts = [self.split_some(sums[k : k + at_once]) for k in range(0, len(sums), at_once)]
+        feature, threshold, children = zip(*parts, strict=True)
+        return np.concatenate(feature), np.concatenate(threshold), np.concatenate(children, axis=1)
+
+    def split_some(self, sums: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """`split` for some nodes, few enough that their arrays stay in the cache."""
+        cells = np.ascontiguousarray(sums.transpose(2, 0, 1))
+        total = cells[:, :, : self.stop[0]].sum(axis=2, keepdims=True)
+        cells[:, :, self.start[1:]] -= total  # every feature's bins add up to it
+        np.cumsum(cells, axis=2, out=cells)
+        cells = cells / GRAD_ONE
+        total = total / GRAD_ONE
+        g, h = cells
+        other_g, other_h = total[0] - g, total[1] - h
+        allowed = (h >= LEAST_CHILD) & (other_h >= LEAST_CHILD)
+        gain = g * g
+        gain /= h + RIDGE
+        other_g *= other_g
+        other_h += RIDGE
+        other_g /= other_h
+        gain += other_g
+        gain *= allowed
+        best = gain.argmax(axis=1)
+        feature = self.feature_of[best]
+        left = cells[:, np.arange(len(best)), best]
+        children = np.stack([left, total[:, :, 0] - left], axis=2).reshape(2, -1)
+        return feature, (best - self.start[feature]).astype(np.uint8), children
+
+    def grow(self) -> None:
+        """Grow one tree of depth `DEPTH` and add it to the scores."""
+        self.write_gradients()
+        for node in self.node:
+            node[:] = 0
+        sums = self.histogram(1, None)
+        feature, threshold, children = self.split(sums)
+        for _ in range(DEPTH - 1):
+            sums = self.level(feature, threshold, sums)
+            more_feature, more_threshold, children = self.split(sums)
+            feature = np.concatenate([feature, more_feature])
+            threshold = np.concatenate([threshold, more_threshold])
+        value = np.rint(-RATE * SCORE_ONE * children[0] / (children[1] + RIDGE)).astype(np.int32)
+        self.add(feature[None], threshold[None], value[None])
+
+    def add(self, feature: np.ndarray, threshold: np.ndarray, value: np.ndarray) -> None:
+        """Add trees to the scores."""
+        splits = feature, threshold, *no_masks(feature.shape)
+        for codes, score in zip(self.codes, self.score, strict=True):
+            predict.add_trees(codes, *splits, value, score[0])
+
+    def random_round(self, feature: np.ndarray, threshold: np.ndarray, value: np.ndarray) -> None:
+        """One round of totally random trees, block by block: scores, gradients, leaf sums."""
+        splits = feature, threshold, *no_masks(feature.shape)
+        out = np.zeros((*value.shape, 2), np.int64)
+        for codes, score, label, packed in zip(
+            self.codes, self.score, self.label, self.packed, strict=True
+        ):
+            predict.add_trees(codes, *splits, value, score[0])
+            gradient.write(self.gradient, score, label, None, packed)
+            out += route.tree_sums(codes, *splits, packed[0], self.max_abs)
+
+
+def log_loss(label: np.ndarray, score: np.ndarray) -> float:
+    """Mean loss, to show that all contestants learn alike."""
+    return float(np.mean(np.logaddexp(0, score) - label * score))
+
+
+def encode(x: np.ndarray) -> tuple[list[np.ndarray], tuple[int, ...]]:
+    """Codes in blocks, and the bins of each column, missing included."""
+    edges = edges_of(x, BINS)
+    table = bins.edge_table(edges, np.float32)
+    codes = []
+    for rows in in_blocks(len(x)):
+        codes.append(np.empty((x.shape[1], len(x[rows])), np.uint8))
+        bins.bin_matrix(x[rows], table, codes[-1])
+    return codes, tuple(len(edge) + 2 for edge in edges)
+
+
+def make_rows(kind: str, n: int, m: int) -> tuple[np.ndarray, np.ndarray]:
+    """Rows and labels with some signal in a few columns."""
+    rng = np.random.default_rng(0)
+    x = make_values(kind, n, rng, m)
+    logit = x[:, 1] * x[:, 3] + x[:, 0] + 0.5 * x[:, 5] - 0.5 * (x[:, 7] > 0) * x[:, 2]
+    return x, (rng.random(n) < 1 / (1 + np.exp(-logit))).astype(np.uint8)
+
+
+def enter_growth(
+    contest: Contest, x: np.ndarray, label: np.ndarray, n_trees: int, learnt: dict[str, float]
+) -> None:
+    """Ours, xgboost's and LightGBM's trees of depth 6 on the same rows."""
+    codes, sizes = encode(x)
+    labels = [label[rows] for rows in in_blocks(len(x))]
+    units = len(x) * n_trees
+
+    def ours() -> None:
+        forest = Forest(codes, labels, sizes)
+        for _ in range(n_trees):
+            forest.grow()
+        learnt["ours"] = log_loss(label, np.concatenate(forest.score, axis=1)[0] / SCORE_ONE)
+
+    contest.enter("grow ours", ours, units)
+    matrix = xgboost.QuantileDMatrix(x, label, max_bin=BINS + 1, nthread=1)
+    options = {"max_depth": DEPTH, "tree_method": "hist", "max_bin": BINS + 1, "nthread": 1}
+    options |= {"objective": "binary:logistic", "base_score": 0.5, "learning_rate": RATE}
+
+    def theirs() -> None:
+        booster = xgboost.Booster(options, [matrix])
+        for k in range(n_trees):
+            booster.update(matrix, k)
+        learnt["xgboost"] = log_loss(label, booster.predict(matrix, output_margin=True))
+
+    contest.enter("grow xgboost", theirs, units)
+    for layout in ("col", "row"):
+        extra = {
+            "objective": "binary", "max_depth": DEPTH, "num_leaves": 1 << DEPTH, "max_bin": BINS, "num_threads": 1,
+            "learning_rate": RATE, "boost_from_average": False, f"force_{layout}_wise": True, "verbosity": -1,
+        }  # fmt: skip
+        data = lightgbm.Dataset(x, label, params=extra, free_raw_data=True).construct()
+
+        def light(extra: dict[str, object] = extra, data: object = data) -> None:
+            booster = lightgbm.Booster(extra, data)
+            for _ in range(n_trees):
+                booster.update()
+            learnt["lightgbm"] = booster.eval_train()[0][2]
+
+        contest.enter(f"grow lightgbm {layout}", light, units)
+
+
+def enter_random(contest: Contest, x: np.ndarray, label: np.ndarray) -> None:
+    """Totally random trees, one and many per round."""
+    codes, sizes = encode(x)
+    forest = Forest(codes, [label[rows] for rows in in_blocks(len(x))], sizes)
+    rng = np.random.default_rng(1)
+    for batch in BATCHES:
+        shape = batch, (1 << RANDOM_DEPTH) - 1
+        feature = rng.integers(0, len(sizes), shape, np.uint16)
+        threshold = rng.integers(0, np.array(sizes)[feature] - 1).astype(np.uint8)
+        value = rng.integers(-1000, 1000, (batch, 1 << RANDOM_DEPTH), np.int32)
+
+        def run(
+            feature: np.ndarray = feature,
+            threshold: np.ndarray = threshold,
+            value: np.ndarray = value,
+        ) -> None:
+            forest.random_round(feature, threshold, value)
+
+        contest.enter(f"random depth {RANDOM_DEPTH}, batch {batch}", run, len(x) * batch)
+
+
+def enter_prediction(contest: Contest, x: np.ndarray, label: np.ndarray) -> None:
+    """Prediction by 300 trees of depth 6, from codes and from floats."""
+    x, label = x[:PREDICT_ROWS], label[:PREDICT_ROWS]
+    train = slice(0, PREDICT_ROWS // 4)
+    booster = xgboost.train(
+        {"max_depth": DEPTH, "tree_method": "hist", "nthread": 1, "objective": "binary:logistic"},
+        xgboost.QuantileDMatrix(x[train], label[train], nthread=1),
+        N_PREDICT,
+    )  # fmt: skip
+    contest.enter(
+        "predict xgboost", lambda: booster.inplace_predict(x, predict_type="margin"), len(x)
+    )
+    codes, sizes = encode(x)
+    table = bins.edge_table(edges_of(x, BINS), np.float32)
+    rng = np.random.default_rng(2)
+    shape = N_PREDICT, (1 << DEPTH) - 1
+    feature = rng.integers(0, len(sizes), shape, np.uint16)
+    threshold = rng.integers(0, np.array(sizes)[feature] - 1).astype(np.uint8)
+    splits = feature, threshold, *no_masks(shape)
+    value = rng.integers(-1000, 1000, (N_PREDICT, 1 << DEPTH), np.int32)
+
+    def from_codes() -> None:
+        for block in codes:
+            predict.add_trees(block, *splits, value, np.zeros(block.shape[1], np.int32))
+
+    def from_floats() -> None:
+        for rows in in_blocks(len(x)):
+            block = np.empty((x.shape[1], len(x[rows])), np.uint8)
+            bins.bin_matrix(x[rows], table, block)
+            predict.add_trees(block, *splits, value, np.zeros(block.shape[1], np.int32))
+
+    contest.enter("predict codes", from_codes, len(x))
+    contest.enter("predict floats", from_floats, len(x))
+
+
+def growth_goals(contest: Contest, bound: float) -> list[Goal]:
+    """Ratios of a grown tree; of LightGBM's two layouts the faster counts."""
+    ours = contest.ns("grow ours")
+    light = min(contest.ns("grow lightgbm col"), contest.ns("grow lightgbm row"))
+    rivals = ("xgboost", contest.ns("grow xgboost")), ("LightGBM", light)
+    return [
+        (f"{name} / ours, tree of depth 6", t / ours, bound, t >= bound * ours)
+        for name, t in rivals
+    ]
+
+
+def random_goals(contest: Contest) -> list[Goal]:
+    """ns per row and tree of totally random trees."""
+    rows = []
+    for batch, bound in zip(BATCHES, (4.0, 1.6), strict=True):
+        name = f"random depth {RANDOM_DEPTH}, batch {batch}"
+        ns = contest.ns(name)
+        rows.append((f"{name}: ns per row and tree", ns, bound, ns <= bound))
+    return rows
+
+
+def predict_goals(contest: Contest) -> list[Goal]:
+    """Ratios of prediction."""
+    rows = []
+    for source, bound in (("codes", 5.0), ("floats", 3.5)):
+        ratio = contest.ns("predict xgboost") / contest.ns(f"predict {source}")
+        rows.append((f"xgboost / ours, predict from {source}", ratio, bound, ratio >= bound))
+    return rows
+
+
+def show(title: str, contest: Contest, goals: list[Goal], learnt: dict[str, float]) -> None:
+    """Print one data set's table."""
+    print(f"\n{title}\n  {'ns (CPU, one thread)':44s}")
+    for name in contest.entries:
+        unit = "row" if name.startswith("predict") else "row and tree"
+        print(f"  {name:44s}{contest.ns(name):10.2f}  per {unit}")
+    if learnt:
+        print("  log-loss " + ", ".join(f"{name} {loss:.5f}" for name, loss in learnt.items()))
+    print(f"  {'':44s}{'measured':>10s}{'goal':>10s}")
+    for name, ratio, bound, met in goals:
+        print(f"  {name:44s}{ratio:10.3g}{bound:10.3g}  {'ok' if met else 'MISSED'}", flush=True)
+
+
+def cases(args: argparse.Namespace) -> list[tuple[str, int, int, float, int]]:
+    """(kind, rows, columns, goal of a grown tree, trees) of each data set."""
+    if args.large:
+        return [("continuous", args.rows or LARGE_ROWS, 28, 2.2, 2)]
+    n = SMOKE_ROWS if args.smoke else args.rows or ROWS
+    return [
+        ("continuous", n, 28, 1.8, 5),
+        ("continuous", n, 100, 1.8, 3),
+        ("half binary", n, 28, 1.4, 5),
+    ]
+
+
+def main() -> int:
+    """Run all data sets, print and store."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--rows", type=int, help=f"rows of each data set ({ROWS})")
+    parser.add_argument(
+        "--repeats", type=int, default=3, help="repeats after one that warms up (3)"
+    )
+    parser.add_argument("--large", action="store_true", help=f"{LARGE_ROWS} rows")
+    parser.add_argument(
+        "--smoke", action="store_true", help="a few rows, once; goals are not judged"
+    )
+    parser.add_argument("--json", type=Path, help="write the figures here")
+    args = parser.parse_args()
+    missed = 0
+    stored = []
+    for k, (kind, n, m, bound, n_trees) in enumerate(cases(args)):
+        x, label = make_rows(kind, n, m)
+        contest = Contest()
+        learnt: dict[str, float] = {}
+        parts: list[Callable[[Contest], list[Goal]]] = [lambda c, b=bound: growth_goals(c, b)]
+        enter_growth(contest, x, label, n_trees, learnt)
+        if k == 0:
+            enter_random(contest, x, label)
+            enter_prediction(contest, x, label)
+            parts += [random_goals, predict_goals]
+        contest.run(1 if args.smoke else args.repeats)
+        goals = [goal for part in parts for goal in part(contest)]
+        show(f"{kind}, {n} x {m}", contest, goals, learnt)
+        missed += sum(not met for *_, met in goals)
+        stored.append(
+            {
+                "kind": kind,
+                "rows": n,
+                "columns": m,
+                "ns": {name: float(contest.ns(name)) for name in contest.entries},
+                "log_loss": {name: float(loss) for name, loss in learnt.items()},
+                "goals": [
+                    {"name": name, "ratio": float(ratio), "goal": bound, "met": bool(met)}
+                    for name, ratio, bound, met in goals
+                ],
+            }
+        )
+    if args.json:
+        args.json.write_text(json.dumps(stored, indent=1) + "\n", encoding="utf-8")
+    return 1 if missed and not args.smoke else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
