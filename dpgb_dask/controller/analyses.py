@@ -8,7 +8,9 @@
 
 Fits are interactive and may run side by side: filters on each of these units hold for adaptively chosen mechanisms,
 also concurrent ones (GDP: Smith and Thakurta 2022; zCDP: Whitehouse et al. 2023; ε: Rogers et al. 2016; concurrent:
-Haney et al. 2023, Vadhan and Zhang 2023).
+Haney et al. 2023, Vadhan and Zhang 2023). Rounds on parts or samples of rows hold in all three: what holds for every
+draw of a row holds for their mixture (contracts/spending.py; Rényi divergences are quasi-convex, van Erven and Harremoës
+2014).
 
 **What an unfinished fit costs** is what its opened rounds cost, in a unit in which rounds add up. Rounds of a pure fit
 add up in ε; each alone costs μ(ε)² or ε²/2, both superadditive in ε, so the block of their sum is charged no less than
