@@ -47,7 +47,11 @@ GOALS = {  # AUC at least; RMSE at most
     "abalone": (3.15, 2.68, 2.55, 2.44, 2.31),
 }
 REGRESSION = {"wine_quality", "abalone"}
-BASES = {"cover_type": "covtype_93k", "adult_48842": "adult"}  # files of sets with other names
+BASES = {  # files of sets with other names
+    "cover_type": "covtype_93k",
+    "adult_48842": "adult",
+    "adult_codes": "adult",
+}
 COVER_TYPES = tuple(range(1, 8))  # the seven classes of the documentation of Covertype
 
 
