@@ -28,8 +28,8 @@ TABLE_SHIFT = 8  # score steps (2**-16) >> 8 = table steps (2**-8)
 SOFTMAX_HESS_SCALE = 2.0  # free up to c = 2: sup ‖(g, c·h)‖ stays √2 (notes/privacy B1.3)
 # free for log-loss: with u = |p - y|, u²(1 + a²(1 - u)²) <= 1 iff a² <= (1 + u)/(u²(1 - u)), least at u = 1/φ, φ⁵ there
 FREE_HESS_SCALE = ((1 + 5**0.5) / 2) ** 2.5
-# scores run over [-8, 8): a rate is exp(score - 4) of the largest target, from e⁻¹² of it to the whole
-RATE_SHIFT = 4.0
+# a rate is exp(score - 2) of the largest target: from e⁻¹⁰ of it at score -8, about a gradient step, to the whole at 2
+RATE_SHIFT = 2.0
 TARGET_BITS = 17  # a numeric target, scaled to [-1, 1], spans 2**17 score steps
 
 
@@ -140,7 +140,7 @@ class SquaredGradient:
 class SlopeGradient:
     """Absolute and quantile loss: g = ``above`` where score > y, -``below`` where score < y, 0 where equal.
 
-    The Hessian of either is 0 almost everywhere; every row has the same second component.
+    The Hessian of either is 0 almost everywhere; every row has the same second component, which counts rows.
 
     Parameters
     ----------
@@ -148,6 +148,8 @@ class SlopeGradient:
         Slopes, in gradient steps.
     hess_steps : int
         Second component of every row, in gradient steps; 0 for none.
+    curvature : float
+        What the second component stands for, in natural units: 1 for a count; more for the Hessian of a rounded corner.
     """
 
     kinds: ClassVar[tuple[str, ...]] = ("numeric",)
@@ -155,6 +157,7 @@ class SlopeGradient:
     below: int
     above: int
     hess_steps: int
+    curvature: float = 1.0
 
     @property
     def max_abs(self) -> int:
@@ -178,13 +181,13 @@ class SlopeGradient:
 
     @property
     def hess_scale(self) -> float:
-        """The second component is released as ``hess_scale`` times 1."""
-        return self.hess_steps / GRAD_ONE or 1.0
+        """The second component is released as ``hess_scale`` times ``curvature``."""
+        return self.hess_steps / GRAD_ONE / self.curvature or 1.0
 
     @property
     def counts(self) -> bool:
-        """Whether every row has h = `GRAD_ONE`."""
-        return self.hess_steps == GRAD_ONE
+        """Whether every row has h = `GRAD_ONE`, and it stands for 1."""
+        return self.hess_steps == GRAD_ONE and self.curvature == 1
 
 
 @dataclass(frozen=True, eq=False, slots=True)

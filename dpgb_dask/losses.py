@@ -42,6 +42,9 @@ __all__ = [
 ]  # fmt: skip
 
 HALF = 0.5  # a, over the largest |g|, where nothing is free: adds an eighth to the noise of g
+# a slope that changes within ±CORNER (of half the target's range) of the target has the Hessian of a Huber loss there:
+# Newton steps then end within a share of CORNER, where steps by count alone would jump past the target for ever
+CORNER = 0.1
 RESIDUAL_BITS = 16  # a residual step is 2**-16, a gradient step 2**-15
 SECOND = ("hessian", "count", "none")
 
@@ -115,7 +118,7 @@ class Loss(Protocol):
             Rows with |g| above the bound give (0, 0) instead of being clipped (gradient-based data filtering).
         hess_scale : float or None
             a; None for the largest that is free (log-loss without a clip), else half of the largest |g|, and 1/2 for
-            the Hessian of a clipped log-loss.
+            the Hessian of a clipped log-loss. `Gradient.hess_scale` tells what was taken.
 
         Raises
         ------
@@ -254,9 +257,10 @@ class AbsoluteError(_Scaled):
         filtered: bool = False,  # noqa: ARG002 - no row is beyond the bound
         hess_scale: float | None = None,
     ) -> Gradient:
-        """Return slopes of ±1; the Hessian, 0 almost everywhere, is replaced by a count of rows."""
+        """Return slopes of ±1; the Hessian, 0 almost everywhere, is that of a corner rounded over ±`CORNER`."""
         _check(self, kind, second, clip, hess_scale)
-        return SlopeGradient(GRAD_ONE, GRAD_ONE, _second_steps(second, hess_scale, 1.0))
+        curvature = 1 / CORNER if second == "hessian" else 1.0
+        return SlopeGradient(GRAD_ONE, GRAD_ONE, _second_steps(second, hess_scale, 1.0), curvature)
 
 
 @dataclass(frozen=True, slots=True)
@@ -291,12 +295,15 @@ class Huber(_Scaled):
         filtered: bool = False,
         hess_scale: float | None = None,
     ) -> Gradient:
-        """Return residuals clipped at ``delta``, or at ``clip`` if that is less; only the latter filters."""
+        """Return residuals clipped at ``delta``, or at ``clip`` if that is less; only the latter filters.
+
+        The Hessian is taken as 1 on every row, its largest value: a leaf whose rows are all far off would have none.
+        """
         _check(self, kind, second, clip, hess_scale)
         return SquaredGradient(
             max(round(min(self.delta, clip) * (1 << RESIDUAL_BITS)), 1),
             _second_steps(second, hess_scale, min(self.delta, clip)),
-            second == "count",
+            True,
             filtered and clip < self.delta,
         )
 
@@ -332,20 +339,22 @@ class Quantile(_Scaled):
         filtered: bool = False,  # noqa: ARG002 - no row is beyond the bound
         hess_scale: float | None = None,
     ) -> Gradient:
-        """Return the two slopes; the Hessian, 0 almost everywhere, is replaced by a count of rows."""
+        """Return the two slopes; the Hessian, 0 almost everywhere, is that of a corner rounded over ±`CORNER`."""
         _check(self, kind, second, clip, hess_scale)
         below = min(max(round(self.quantile * GRAD_ONE), 1), GRAD_ONE - 1)
         largest = max(self.quantile, 1 - self.quantile)
-        return SlopeGradient(below, GRAD_ONE - below, _second_steps(second, hess_scale, largest))
+        curvature = 0.5 / CORNER if second == "hessian" else 1.0
+        second_steps = _second_steps(second, hess_scale, largest)
+        return SlopeGradient(below, GRAD_ONE - below, second_steps, curvature)
 
 
 @dataclass(frozen=True, slots=True)
 class Poisson:
     """Poisson deviance with a log link; a target is counted in shares of its largest public value.
 
-    The rate is exp(score - 4) times ``high``: score 4 predicts ``high``, score -8 six millionths of it, and no rate
-    is larger than ``high``. So both rate and target lie in [0, 1] and so does |g|, without any row being clipped; a
-    ``clip`` below 1 lessens the noise where most targets are far below ``high``.
+    The rate is exp(score - 2) times ``high``: score 2 predicts ``high``, score 0 a seventh of it, score -8 a
+    twenty-thousandth, and no rate is larger than ``high``. So both rate and target lie in [0, 1] and so does |g|,
+    without any row being clipped; a ``clip`` below 1 lessens the noise where most targets are far below ``high``.
 
     Parameters
     ----------

@@ -7,6 +7,7 @@ from dpgb_dask import losses
 from dpgb_dask.errors import PlanError
 from dpgb_dask.gradients import FREE_HESS_SCALE, GRAD_ONE, RATE_SHIFT, sigmoid
 from dpgb_dask.losses import (
+    CORNER,
     LINKS,
     LINKS_OF,
     LOSSES,
@@ -103,11 +104,22 @@ def test_second_component_scales():
             assert full.counts, name
             half = loss.bounded(0.0, 3.0).gradient(kind, n_scores(kind), second="count")
             assert not half.counts
+            scale = getattr(half, "curvature", 1.0)
+            assert scale == 1.0  # a count stands for itself
             assert half.hess_scale == pytest.approx(half.largest_grad / GRAD_ONE / 2, rel=1e-3)
             none = loss.bounded(0.0, 3.0).gradient(kind, n_scores(kind), second="none")
             assert none.hess_scale == 1.0
             assert not none.counts
             assert none.l1 <= none.largest_grad * 2
+
+
+def test_hessian_of_a_corner_is_that_of_a_huber_loss():
+    """The released steps are those of the count; what they stand for is 1/δ of slopes -1 and 1 over ±δ."""
+    for loss, jump in ((AbsoluteError(), 2.0), (Quantile(0.3), 1.0)):
+        second, count = (loss.gradient("numeric", 1, second=name) for name in ("hessian", "count"))
+        assert second.hess_steps == count.hess_steps
+        assert not second.counts
+        assert second.hess_scale * jump / (2 * CORNER) == pytest.approx(count.hess_scale)
 
 
 def test_clip_bounds_the_gradient_except_of_slopes():
@@ -163,7 +175,7 @@ def test_links_by_formula():
     two = np.concatenate([np.zeros_like(score), score], axis=1)
     np.testing.assert_allclose(LINKS["softmax"](two)[:, 1], sigmoid(score[:, 0]))
     np.testing.assert_array_equal(LINKS["identity"](score), score[:, 0])
-    np.testing.assert_allclose(LINKS["log"](score), np.exp(score[:, 0] - RATE_SHIFT))
+    np.testing.assert_allclose(LINKS["log"](score - 1), np.exp(score[:, 0] - 1 - RATE_SHIFT))
     assert LINKS["log"](np.array([[RATE_SHIFT + 3]])) == 1.0
     np.testing.assert_allclose(LINKS["probability"](np.array([[-1.0, 0.0, -2.0]])), 1 / 3)
     np.testing.assert_allclose(LINKS["probability"](np.array([[2.0, 1.0, -2.0]])), [[0.5, 0.5, 0]])
