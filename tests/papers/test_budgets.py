@@ -1,0 +1,160 @@
+"""How DPBoost, DP-XGBoost and DP-EBM spread a budget: each question's price, and what a row loses in all."""
+
+import math
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from every_component.test_recipes import answer
+
+from dpgb_dask.components.sampling import Ensembles
+from dpgb_dask.contracts.plan import Budget, PublicRng, Shape, State
+from dpgb_dask.contracts.queries import PRICE_ONE
+from dpgb_dask.contracts.schema import Schema
+from dpgb_dask.contracts.spending import Spending, amplified
+from dpgb_dask.recipes import RECIPES
+
+M = 4
+SHAPE = Shape(schema=Schema({f"x{j}": (0, 1) for j in range(M)}, classes=[0, 1]))
+EPSILON = 2.0
+TOTAL = int(EPSILON * PRICE_ONE)
+
+
+def run(plan, total=TOTAL, budget=None):
+    """Return the queries of a run of a plan, and what a row loses."""
+    budget = budget or Budget(epsilon=EPSILON, delta=1e-6)
+    state = State(shape=SHAPE, rng=PublicRng(0), budget=budget, total=total, left=total, notes={})
+    spending, queries = Spending(pure=plan.pure), []
+    rng = np.random.default_rng(0)
+    for stage in plan.stages:
+        state = stage.begin(replace(state, memory=None))
+        while (query := stage.next_query(state)) is not None:
+            spending = spending.after(query)
+            state = replace(state, left=total - spending.spent)
+            state = stage.update(state, query, answer(query, 1e4, rng))
+            queries.append(query)
+    return queries, spending
+
+
+def prices_of_trees(queries):
+    """Return, per tree, the list of prices of every part."""
+    trees = {}
+    for query in queries:
+        tree, part = query.label.split(": ")
+        trees.setdefault(tree, {}).setdefault(part, []).append(query.price)
+    return list(trees.values())
+
+
+def of_trees(name, **options):
+    """Return a recipe with other options of its trees."""
+    plan = RECIPES[name]
+    return replace(plan, stages=(*plan.stages[:-1], replace(plan.stages[-1], **options)))
+
+
+def check_halves(trees, price, depth):
+    """DPBoost, algorithm 1: half of a tree's ε is for its leaves, half for its levels, whose nodes are disjoint."""
+    for tree in trees:
+        assert len(tree["splits"]) == depth
+        assert tree["splits"] == pytest.approx([price / 2 / depth] * depth)
+        assert tree["leaves"] == pytest.approx([price / 2])
+
+
+def test_seq_gives_every_tree_its_part():
+    queries, spending = run(RECIPES["seq"])
+    trees = prices_of_trees(queries)
+    assert len(trees) == 50
+    check_halves(trees, TOTAL / 50, 6)
+    assert sum(q.price for q in queries) == spending.spent
+    assert 0 <= TOTAL - spending.spent < 1e4  # units of 2⁻⁶⁴: rounding alone
+
+
+@pytest.mark.parametrize("name", ["dpboost", "para"])
+def test_parts_of_an_ensemble_cost_once(name):
+    queries, spending = run(RECIPES[name])
+    trees = prices_of_trees(queries)
+    assert len(trees) == 50
+    check_halves(trees, TOTAL, 6)  # disjoint rows: every tree has the whole budget
+    assert sum(q.price for q in queries) == pytest.approx(50 * TOTAL)
+    assert 0 <= TOTAL - spending.spent < 1e4
+
+
+@pytest.mark.parametrize(("n_trees", "size", "n_ensembles"), [(8, 4, 2), (9, 4, 3), (3, 4, 1)])
+def test_ensembles_share_the_budget(n_trees, size, n_ensembles):
+    rows = Ensembles(size=size, decay=0.1)
+    queries, spending = run(of_trees("dpboost", n_trees=n_trees, rows=rows, depth=2))
+    check_halves(prices_of_trees(queries), TOTAL / n_ensembles, 2)
+    assert 0 <= TOTAL - spending.spent < 1e4
+
+
+def test_dp_xgboost_spends_thirds_that_amplify_to_the_budget():
+    queries, spending = run(RECIPES["dp-xgboost"])
+    trees = prices_of_trees(queries)
+    assert len(trees) == 20
+    # ln(1 + γ(e^ε - 1)) = ε_tree, solved for the ε of the questions on the sample
+    on_sample = PRICE_ONE * math.log1p(math.expm1(EPSILON / 20) / 0.1)
+    for tree in trees:
+        assert tree["candidates"] == pytest.approx([on_sample / 3], rel=1e-6)  # M sketches at once
+        assert tree["splits"] == pytest.approx([on_sample / 3 / 6] * 6, rel=1e-6)
+        assert tree["leaves"] == pytest.approx([on_sample / 3], rel=1e-6)
+        asked = sum(map(sum, tree.values()))
+        assert amplified(asked, 0.1) <= TOTAL // 20
+    assert 0 <= TOTAL - spending.spent <= 1e-6 * TOTAL
+
+
+def test_dp_ebm_gives_a_tenth_to_bins():
+    plan = of_trees("dp-ebm", n_trees=3)
+    queries, spending = run(plan)
+    trees = [q.price for q in queries if q.label.startswith("trees")]
+    assert len(trees) == 3 * M
+    assert len(set(trees)) == 1
+    assert sum(trees) == pytest.approx(0.9 * TOTAL, rel=1e-3)
+    assert 0 <= TOTAL - spending.spent <= 1e-3 * TOTAL
+
+
+def test_classic_noise_is_that_of_strong_composition():
+    total = PRICE_ONE // 20  # about what (1, 10⁻⁶) is worth in μ²
+    queries, spending = run(RECIPES["dp-ebm-classic"], total, Budget(epsilon=1.0, delta=1e-6))
+    prices = {q.price for q in queries if q.label.startswith("trees")}
+    k = 300 * M
+    epsilon, delta = 0.9, 0.9e-6
+    sigma2 = 8 * k * math.log(math.e + epsilon / delta) / epsilon**2
+    (price,) = prices
+    assert price / PRICE_ONE == pytest.approx(1 / sigma2)
+    assert spending.spent < total  # looser than GDP: some is left
+
+
+def test_local_noise_grows_with_the_rows():
+    queries, _ = run(RECIPES["ldp"])
+    n_rows = queries[0]
+    trees = [q.price for q in queries[1:]]
+    assert n_rows.label == "rows"
+    assert len(trees) == 100
+    even = 0.998 * TOTAL / 100
+    # the fake answer counts a tenth of 10⁴ rows; each is noised on its own, for replacing it
+    assert trees == pytest.approx([even / (4 * 1e3)] * 100, rel=0.02)
+
+
+@pytest.mark.parametrize("total", [1, 7, 10**6 + 3, TOTAL + 1])
+@pytest.mark.parametrize("name", ["seq", "dpboost", "fdp-tr-newton-ih"])
+def test_prices_never_add_up_to_more(name, total):
+    """Odd totals: what does not divide stays unspent."""
+    plan = of_trees(name, n_trees=3)
+    state = State(
+        shape=SHAPE,
+        rng=PublicRng(0),
+        budget=Budget(epsilon=1.0, delta=1e-6),
+        total=total,
+        left=total,
+        notes={},
+    )
+    stage = plan.stages[-1]
+    memory = stage.begin(plan.stages[0].begin(state)).memory
+    kappa = stage.kappa(SHAPE)
+    n_ensembles = 3 if name == "dpboost" else 1  # each of its three trees may spend it all
+    spent = sum(
+        units // 3 * stage._unit(state, replace(memory, tree=t), part)
+        for t in range(3)
+        for part, units in kappa._asdict().items()
+        if units
+    )
+    assert spent <= n_ensembles * total
