@@ -57,6 +57,7 @@ from dpgb_dask.errors import PlanError
 from dpgb_dask.losses import Gradient
 
 Answer = Released[NDArray[np.int64]]
+MOST_UNITS = 10**7  # the least price that a fit may have, over these, still pays for one
 
 
 @dataclass(frozen=True, eq=False, slots=True, kw_only=True)
@@ -249,10 +250,34 @@ class Trees:
         )
 
     def declare(self, shape: Shape) -> Demand:
-        """Ask for its share of what is left."""
+        """Ask for its share of what is left.
+
+        Raises
+        ------
+        PlanError
+            If so many units share the price that none could be paid.
+        """
         n_trees = self.trees_in_all(shape)
+        kappa = self.kappa(shape)
+        if sum(kappa) > MOST_UNITS:
+            raise PlanError(
+                f"n_trees={n_trees} with depth={self.depth} asks {sum(kappa)} histograms and sums: at most {MOST_UNITS}"
+                " can share a budget. Choose fewer or shallower trees."
+            )
         per_tree = self.depth + 2 if self.split.asks else 1
-        return Demand(0.0, self.share, n_trees * per_tree + self._refinements(shape))
+        n_queries = n_trees * per_tree + self._refinements(shape)
+        return Demand(0.0, self.share, n_queries, n_trees * self._values_per_tree(shape))
+
+    def _values_per_tree(self, shape: Shape) -> int:
+        """Return the most values that the questions of one tree release."""
+        per_cell = 2 * shape.n_scores
+        leaves = per_cell << self.depth
+        if not isinstance(self.split, HistogramSplit | PartiallyRandom):
+            sketch = MAX_BINS * shape.n_features * per_cell if self.candidates is not None else 0
+            return leaves + sketch
+        cells = MAX_BINS if isinstance(self.split, HistogramSplit) else 2
+        used = self.features.n_used(shape.n_features)
+        return used * cells * per_cell * ((1 << self.depth) - 1)
 
     def _unit(self, state: State, memory: Growing, part: str) -> int:
         """Return the price of one unit of a part."""
@@ -700,6 +725,3 @@ def pooled(
         wide_h = np.repeat(hess.reshape(blocks).sum(2), width, axis=1)
         out_g[lacking], out_h[lacking] = wide_g[lacking], wide_h[lacking]
     return out_g, out_h
-
-
-assert MAX_BINS == 256  # thresholds and masks are written for uint8 codes

@@ -52,8 +52,8 @@ class Receipt:
     price : int
         Charge in units of 2⁻⁶⁴ of the plan's currency (μ² or ε).
     sigma_steps : int
-        Standard deviation of the noise (√2·t, rounded, for Laplace exp(-|z|/t)), in steps after scaling by ``2**scale_bits``;
-        0 for a choice.
+        Standard deviation of the noise (√2·t, rounded, for Laplace exp(-|z|/t)), in steps after scaling by
+        ``2**scale_bits``; 0 for a choice.
     scale_bits : int
         The opened sums were multiplied by ``2**scale_bits`` before the noise.
     mechanism : str

@@ -166,11 +166,14 @@ class Demand:
         Share of the plan's whole price.
     n_queries : int
         Most queries it asks, for progress.
+    n_values : int
+        Most values it has released, where that may be very many; 0 where it cannot.
     """
 
     at_least: float
     at_most: float
     n_queries: int
+    n_values: int = 0
 
 
 class Stage(Protocol):
@@ -229,14 +232,16 @@ class Plan:
     losses: tuple[str, ...] = ("log_loss", "squared_error")
     kinds: tuple[str, ...] = ("binary", "multiclass", "numeric")
 
-    def n_queries(self, shape: Shape) -> int:
-        """Return the most queries a run asks; raises `PlanError` if the stages declare more than there is."""
+    def demand(self, shape: Shape) -> Demand:
+        """Return what a run asks for in all; raises `PlanError` if the stages declare more than there is."""
         demands = [stage.declare(shape) for stage in self.stages]
         if (declared := sum(d.at_least for d in demands)) > 1:
             raise PlanError(
                 f"The stages of {self.name!r} declare {declared:.3f} of the budget: at most 1 is there."
             )
-        return sum(d.n_queries for d in demands)
+        return Demand(
+            declared, 1.0, sum(d.n_queries for d in demands), sum(d.n_values for d in demands)
+        )
 
     def digest(self) -> bytes:
         """Return a hash of the plan's stages and options, the same on every machine."""

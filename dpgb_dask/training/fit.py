@@ -34,6 +34,7 @@ from dpgb_dask.contracts.queries import (
     Query,
 )
 from dpgb_dask.contracts.spending import Spending
+from dpgb_dask.controller.accounting import MAX_VALUES
 from dpgb_dask.controller.ledger import Ledger
 from dpgb_dask.controller.noise import NoiseSource
 from dpgb_dask.controller.release import Controller
@@ -137,7 +138,12 @@ def fit(
         raise PlanError(
             "Facts read from the data (schema='infer') are not private: no ledger charge."
         )
-    most = plan.n_queries(shape)
+    demand = plan.demand(shape)
+    if demand.n_values > MAX_VALUES:
+        raise PlanError(
+            f"recipe={plan.name!r} may release {demand.n_values} values, above {MAX_VALUES}: its noise could not be"
+            " proved fine enough. Choose fewer or shallower trees, or fewer bins."
+        )
     check_backend(source, execution)
     controller = Controller.reserve(
         budget=budget,
@@ -175,7 +181,7 @@ def fit(
                     asked.append(Asked.of(query))
                     counted |= isinstance(query, CountQuery | CellCountsQuery)
                     if progress is not None:
-                        progress(query.label, len(asked), most)
+                        progress(query.label, len(asked), demand.n_queries)
     finally:
         rounds.close()
     controller.finish()
