@@ -23,6 +23,7 @@ draws may be chosen adaptively, in any order: groups may interleave with each ot
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from functools import lru_cache
 
 from dpgb_dask.contracts.queries import DRAW_BITS, PRICE_ONE, GradientQuery, Query, RowDraw
 from dpgb_dask.errors import PlanError
@@ -30,6 +31,7 @@ from dpgb_dask.errors import PlanError
 _ROUND_UP = 1 + 1e-12  # far above the error of a few operations in double precision
 
 
+@lru_cache(maxsize=1 << 14)  # a fit asks for the same groups again with every query
 def amplified(price: int, rate: float) -> int:
     """Return what queries of ``price`` (units of ε) on a Poisson sample cost, rounded up; never more than ``price``."""
     epsilon = price / PRICE_ONE

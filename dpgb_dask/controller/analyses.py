@@ -23,6 +23,7 @@ Amounts are in units of 2⁻⁶⁴: charges rounded up, caps down.
 import math
 from fractions import Fraction
 
+from dpgb_dask.contracts.plan import Budget
 from dpgb_dask.contracts.queries import PRICE_ONE
 from dpgb_dask.controller import accounting
 from dpgb_dask.errors import LedgerError, PlanError
@@ -42,15 +43,11 @@ def check_account(epsilon: float, delta: float, analysis: str) -> None:
     """
     if analysis not in UNITS:
         raise LedgerError(f"analysis={analysis!r} is not available. Use one of {list(UNITS)}.")
-    if not 0 < epsilon < math.inf:  # NaN compares false
-        raise PlanError(f"epsilon={epsilon!r} must be a finite number above 0.")
-    if analysis == "pure":
-        if not 0 <= delta < 1:
-            raise PlanError(f"delta={delta!r} must be at least 0 and below 1.")
-    elif not 0 < delta < 1:
+    if delta == 0 and analysis != "pure":
         raise PlanError(
             f"delta={delta!r} must be strictly between 0 and 1. Only analysis='pure' can do with 0."
         )
+    Budget(epsilon=epsilon, delta=delta if delta != 0 else 0.5)
     if analysis == "gdp":
         accounting.min_sigma_bits_for(epsilon, delta)
 

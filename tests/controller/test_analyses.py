@@ -207,6 +207,7 @@ def test_zcdp_accounts_need_no_slack(open_ledger):
         ({"delta": 1.0, "analysis": "pure"}, PlanError, r"delta=1\.0"),
         ({"delta": math.nan, "analysis": "pure"}, PlanError, "delta=nan"),
         ({"epsilon": math.inf, "analysis": "pure"}, PlanError, "epsilon=inf"),
+        ({"epsilon": "1", "analysis": "pure"}, PlanError, "epsilon='1'"),
         ({"epsilon": -1.0, "analysis": "zcdp"}, PlanError, r"epsilon=-1\.0"),
         ({"epsilon": 1e-9, "analysis": "pure"}, PlanError, "leaves nothing"),
     ],
