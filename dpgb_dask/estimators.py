@@ -709,7 +709,7 @@ class DPGBClassifier(ClassifierMixin, _Boosting):  # type: ignore[misc]
     Notes
     -----
     Privacy: only released values are fitted attributes; all of them together are (epsilon, delta)-differentially
-    private for adding or removing one row.
+    private for adding or removing one row; (epsilon, 0) if the recipe is one of pure differential privacy.
 
     ``partial_fit`` and ``warm_start`` do not exist: each call would be a new release with a charge of its own.
 
@@ -803,7 +803,7 @@ class DPGBRegressor(RegressorMixin, _Boosting):  # type: ignore[misc]
     Notes
     -----
     Privacy: only released values are fitted attributes; all of them together are (epsilon, delta)-differentially
-    private for adding or removing one row.
+    private for adding or removing one row; (epsilon, 0) if the recipe is one of pure differential privacy.
 
     Examples
     --------

@@ -306,6 +306,11 @@ class SoftmaxGradient:
     filtered: bool = False
 
     @property
+    def n_scores(self) -> int:
+        """Score columns."""
+        return self.n_classes
+
+    @property
     def max_abs(self) -> int:
         """Largest |g| or h of one score column of one row, in steps (p(1 - p) <= 1/4)."""
         return max(self.largest_grad, self.hess_steps if self.always else self.hess_steps >> 2)

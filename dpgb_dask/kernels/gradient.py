@@ -440,8 +440,10 @@ def write(
     -------
     Private side; nothing leaves. Each row's vector is within the gradient's own bounds, times the weight.
     """
-    many = isinstance(gradient, SoftmaxGradient | LabelGradient)
-    if score.shape != out.shape or (len(score) != 1 and not many):
+    columns = 1
+    if isinstance(gradient, SoftmaxGradient | LabelGradient):
+        columns = gradient.n_scores
+    if score.shape != out.shape or len(score) != columns:
         raise ValueError(
             f"score and out need one row per score column of {type(gradient).__name__}."
         )

@@ -171,7 +171,7 @@ EVERY = [
 
 
 def columns_of(g):
-    return getattr(g, "n_classes", getattr(g, "n_scores", 1))
+    return getattr(g, "n_scores", 1)
 
 
 def row_of(g, score, label):
@@ -343,6 +343,9 @@ def test_write_names_what_does_not_fit():
         gradient.write(g, score, score[0], None, np.empty((2, 3), np.int64))
     with pytest.raises(ValueError, match="one row per score column"):
         gradient.write(g, score[:1], score[0], None, np.empty((2, 3), np.int64))
+    for wide in (softmax_gradient(3), label_gradient("multiclass", 3, average=True, count_scale=1)):
+        with pytest.raises(ValueError, match=r"one row per score column of (Softmax|Label)"):
+            gradient.write(wide, score, np.zeros(3, np.uint8), None, np.empty((2, 3), np.int64))
     bad = PoissonGradient(np.zeros(3, np.int64), 0, 1, 1)
     with pytest.raises(ValueError, match="rate must have shape"):
         gradient.write(bad, score[:1], score[0], None, np.empty((1, 3), np.int64))
