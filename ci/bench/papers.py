@@ -38,7 +38,6 @@ from sklearn.metrics import roc_auc_score
 from sklearn.model_selection import train_test_split
 
 from dpgb_dask import DPGBClassifier, DPGBRegressor, Schema, recipes
-from dpgb_dask.components.candidates import PublicBins
 from dpgb_dask.components.sampling import Cyclic
 from dpgb_dask.components.trees import Trees
 from dpgb_dask.contracts.plan import Plan
@@ -174,15 +173,6 @@ def changed(recipe: str, name: str, **options: Any) -> Plan:
     return replace(plan, name=name, stages=tuple(stages))
 
 
-def other_bins(recipe: str, name: str, bins: Any) -> Plan:
-    plan = RECIPES[recipe]
-    return replace(
-        plan,
-        name=name,
-        stages=tuple(bins if isinstance(s, PublicBins) else s for s in plan.stages),
-    )
-
-
 def fdp_job(data_set: str, recipe: str | Plan, epsilon: float, n_trees: int) -> Job:
     return Job(
         data_set=data_set,
@@ -225,16 +215,12 @@ def weight_updates(epsilon: float) -> Table:
 
 
 def candidates() -> Table:
-    base = "fdp-tr-newton"
-    private_bins = RECIPES["dp-ebm"].stages[0]
+    quantiles = "bins of a released histogram, the paper's quantiles are not private"
     plans = {
         "IH": ("fdp-tr-newton-ih", ""),
-        "Quantiles": (
-            other_bins(base, f"{base}-bins", private_bins),
-            "bins of a released histogram, the paper's quantiles are not private",
-        ),
-        "Log": (other_bins(base, f"{base}-log", PublicBins(spacing="log")), ""),
-        "Uniform": (base, ""),
+        "Quantiles": ("fdp-tr-newton-quantile", quantiles),
+        "Log": ("fdp-tr-newton-log", ""),
+        "Uniform": ("fdp-tr-newton", ""),
     }
     rows = [
         Row(
@@ -314,7 +300,7 @@ EBM_NOTE = (
     "80/20 splits, δ = 1e-6. DPBoost here is ours (pure ε, mended), beside the authors' code as the DP-EBM paper ran "
     "it with its defaults."
 )
-CLASSIC = "no classic composition here: the runs of DPEBM-GDP"
+EBM_RECIPES = {"DPBoost": "dpboost", "DPEBM-Classic": "dp-ebm-classic", "DPEBM-GDP": "dp-ebm"}
 
 
 def ebm(name: str, title: str, sets: dict[str, list[list[Figure]]], metric: str) -> Table:
@@ -324,10 +310,8 @@ def ebm(name: str, title: str, sets: dict[str, list[list[Figure]]], metric: str)
             if not epsilon:
                 continue
             for method, figure in zip(printed.EBM_METHODS, figures, strict=True):
-                recipe = "dpboost" if method == "DPBoost" else "dp-ebm"
-                job = common_job(data_set, recipe, epsilon)
-                remark = CLASSIC if method == "DPEBM-Classic" else ""
-                rows.append(Row(method=method, job=job, metric=metric, paper=figure, remark=remark))
+                job = common_job(data_set, EBM_RECIPES[method], epsilon)
+                rows.append(Row(method=method, job=job, metric=metric, paper=figure))
     return Table(name=name, title=title, rows=tuple(rows), note=EBM_NOTE)
 
 
