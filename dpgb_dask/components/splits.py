@@ -176,13 +176,20 @@ class TotallyRandom:
         m = len(menu.bins)
         low = np.zeros((1, m), np.int64)  # codes that can still reach a node: low <= code <= high
         high = np.array([[b.n_bins - 1 for b in menu.bins]])
+        reached = np.ones(1, bool)  # an unsplit node sends nothing to its right child
         left = (self.max_leaves or 1 << depth) - 1  # splits that may still be made
         for d in range(depth):
             n_nodes = 1 << d
             level = Level.unsplit(n_nodes)
             order = rng.permutation(n_nodes) if left < n_nodes else np.arange(n_nodes)
             child_low, child_high = np.repeat(low, 2, axis=0), np.repeat(high, 2, axis=0)
-            for k in order[:left]:
+            child_reached = np.repeat(reached, 2)
+            child_reached[1::2] = False
+            for k in order:
+                if left == 0:
+                    break
+                if not reached[k]:
+                    continue
                 j = int(rng.choice(menu.features))
                 cuts = menu.cuts[j]
                 cuts = cuts[(cuts >= low[k, j]) & (cuts < high[k, j])]
@@ -196,8 +203,9 @@ class TotallyRandom:
                 else:
                     continue
                 level.set(int(k), j, right)
+                child_reached[2 * k + 1] = True
                 left -= 1
-            low, high = child_low, child_high
+            low, high, reached = child_low, child_high, child_reached
             splits = grow(splits, level)
         return splits
 
