@@ -1,0 +1,445 @@
+"""How nodes are split: drawn trees, released histograms, drawn candidates, private choices."""
+
+from dataclasses import replace
+from itertools import product
+
+import numpy as np
+import pytest
+from helpers import naive_leaves
+
+from dpgb_dask.components.splits import (
+    NOWHERE,
+    ExponentialSplit,
+    Frontier,
+    HistogramSplit,
+    Level,
+    Menu,
+    NodeHistogram,
+    PartiallyRandom,
+    TotallyRandom,
+    grow,
+    root,
+    score_of,
+)
+from dpgb_dask.contracts.model import FeatureBins
+from dpgb_dask.losses import label_gradient
+
+
+def numeric(n_bins):
+    return FeatureBins(np.arange(n_bins - 2) + 0.5, None, n_bins)
+
+
+def categorical(n_bins):
+    return FeatureBins(None, np.arange(n_bins, dtype=np.uint8), n_bins)
+
+
+def menu_of(*bins, cuts=None, missing=None, features=None):
+    """Return a menu; all cuts of numeric features, unless some are given."""
+    every = [np.arange(0 if b.categorical else b.n_bins - 2, dtype=np.uint8) for b in bins]
+    for j, some in (cuts or {}).items():
+        every[j] = np.array(some, np.uint8)
+    return Menu(
+        features=np.arange(len(bins)) if features is None else np.array(features),
+        bins=bins,
+        cuts=tuple(every),
+        missing=missing or (False,) * len(bins),
+    )
+
+
+def frontier_of(menu, splits=None):
+    gradient = label_gradient("binary", 1, average=True, count_scale=1.0)
+    return Frontier(
+        splits=splits or root(),
+        menu=menu,
+        gradient=gradient,
+        n_scores=1,
+        label="",
+        price=1,
+        weight_bits=0,
+        rows=None,
+    )
+
+
+def walk(splits, codes):
+    """Leaf of each row of (n_features, n_rows) codes, walking down."""
+    one = splits.feature[0], splits.threshold[0], splits.mask_of[0]
+    return naive_leaves(np.asarray(codes), *one, splits.masks)
+
+
+def goes_right(level, k, j, n_bins):
+    """Which bins of feature j node k of a level sends right, by walking."""
+    alone = Level(level.feature[[k]], level.threshold[[k]], level.mask[[k]], level.masked[[k]])
+    codes = np.zeros((int(level.feature.max()) + j + 1, n_bins), np.uint8)
+    codes[j] = np.arange(n_bins)
+    return walk(grow(root(), alone), codes) == 1
+
+
+def every_row(menu):
+    """All combinations of codes but missing values."""
+    return np.array(list(product(*(range(b.n_bins - 1) for b in menu.bins)))).T
+
+
+# ---- levels
+
+
+@pytest.mark.parametrize("n_bins", [2, 3, 5, 17, 255, 256])
+@pytest.mark.parametrize("seed", range(5))
+def test_a_level_sends_right_what_it_was_given(n_bins, seed):
+    rng = np.random.default_rng(seed)
+    wanted = [rng.integers(0, 2, n_bins) == 1 for _ in range(4)]
+    wanted += [np.arange(n_bins) >= rng.integers(1, n_bins) for _ in range(2)]
+    wanted += [np.zeros(n_bins, bool), np.ones(n_bins, bool)]
+    level = Level.unsplit(len(wanted))
+    for k, right in enumerate(wanted):
+        level.set(k, 1, right)
+    for k, right in enumerate(wanted):
+        np.testing.assert_array_equal(goes_right(level, k, 1, n_bins), right)
+    assert not level.masked[4:7].any()  # the last ones, or none: a threshold, which routes faster
+    assert level.masked[7]
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_grown_levels_route_like_their_parts(seed):
+    rng = np.random.default_rng(seed)
+    codes = rng.integers(0, 6, (3, 200)).astype(np.uint8)
+    splits, node = root(), np.zeros(200, int)
+    for depth in range(4):
+        level = Level.unsplit(1 << depth)
+        right = rng.integers(0, 2, (1 << depth, 6)) == 1
+        feature = rng.integers(0, 3, 1 << depth)
+        for k in range(1 << depth):
+            level.set(k, int(feature[k]), right[k])
+        splits = grow(splits, level)
+        node = 2 * node + [right[k, codes[feature[k], i]] for i, k in enumerate(node)]
+        np.testing.assert_array_equal(walk(splits, codes), node)
+    assert splits.depth == 4
+
+
+def test_unsplit_nodes_send_every_code_left():
+    assert not goes_right(Level.unsplit(1), 0, 0, 256).any()
+
+
+# ---- totally random
+
+
+def is_split(splits):
+    return (splits.mask_of[0] >= 0) | (splits.threshold[0] != NOWHERE)
+
+
+def draw(menu, depth, seed, **options):
+    return TotallyRandom(**options).draw(menu, depth, np.random.default_rng(seed))
+
+
+@pytest.mark.parametrize("depth", [1, 3, 6])
+def test_totally_random_repeats_and_has_its_depth(depth):
+    menu = menu_of(numeric(40), categorical(5), numeric(12), missing=(True, False, False))
+    tree, again, other = (draw(menu, depth, seed) for seed in (0, 0, 1))
+    assert tree.depth == depth
+    for name in ("feature", "threshold", "mask_of", "masks"):
+        np.testing.assert_array_equal(getattr(tree, name), getattr(again, name))
+    assert not np.array_equal(tree.threshold, other.threshold)
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_totally_random_leaves_no_side_empty(seed):
+    menu = menu_of(numeric(12), numeric(10))
+    rows = every_row(menu)
+    tree = draw(menu, 4, seed)
+    at = np.zeros(rows.shape[1], int)  # the node of each row, in heap order
+    for _ in range(4):
+        for k in np.unique(at):
+            right = rows[tree.feature[0, k], at == k] > tree.threshold[0, k]
+            if is_split(tree)[k]:
+                assert right.any()
+                assert not right.all()
+        at = 2 * at + 1 + (rows[tree.feature[0, at], np.arange(len(at))] > tree.threshold[0, at])
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_totally_random_keeps_to_the_candidates(seed):
+    cuts = {0: [3, 9, 20], 2: [1]}
+    menu = menu_of(numeric(30), numeric(8), numeric(9), cuts=cuts, features=[0, 2])
+    tree = draw(menu, 3, seed)
+    for j, threshold in zip(tree.feature[0], tree.threshold[0], strict=True):
+        assert threshold == NOWHERE or threshold in cuts[j]
+
+
+@pytest.mark.parametrize("max_leaves", [2, 3, 5, 8])
+@pytest.mark.parametrize("seed", range(5))
+def test_totally_random_stops_at_max_leaves(max_leaves, seed):
+    tree = draw(menu_of(numeric(250), numeric(250)), 4, seed, max_leaves=max_leaves)
+    assert is_split(tree).sum() == max_leaves - 1
+    leaves = walk(tree, np.random.default_rng(0).integers(0, 249, (2, 5000)))
+    assert len(np.unique(leaves)) <= max_leaves
+
+
+def test_dp_ebm_trees_have_three_leaves_below_either_child():
+    seen = set()
+    for seed in range(60):  # of 7 bins: often one child has a single one, and the other is split
+        tree = draw(menu_of(numeric(8)), 2, seed, max_leaves=3)
+        seen.add(tuple(is_split(tree).tolist()))
+        assert len(np.unique(walk(tree, np.arange(7)[None]))) == 3
+    assert seen == {(True, True, False), (True, False, True)}
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_no_split_is_wasted_below_a_node_that_could_not_be_split(seed):
+    menu = menu_of(numeric(7))
+    for max_leaves in (3, 4, 5):
+        tree = draw(menu, 5, seed, max_leaves=max_leaves)
+        assert len(np.unique(walk(tree, np.arange(6)[None]))) == max_leaves
+    everything = draw(menu, 5, seed)
+    assert is_split(everything).sum() == 5  # six bins: no more than five cuts, in whatever order
+
+
+def test_missing_values_change_sides_only_where_declared():
+    for missing, share in ((False, 0.0), (True, 0.5)):
+        left = 0
+        for seed in range(200):
+            tree = draw(menu_of(numeric(10), missing=(missing,)), 1, seed)
+            left += int(walk(tree, np.array([[9]]))[0] == 0)
+        assert left / 200 == pytest.approx(share, abs=0.12)
+
+
+def test_categories_go_to_random_sides():
+    right = [
+        walk(draw(menu_of(categorical(6)), 1, seed), np.arange(6)[None]) for seed in range(300)
+    ]
+    np.testing.assert_allclose(np.mean(right, axis=0), 0.5, atol=0.12)
+
+
+# ---- noisy histograms
+
+
+def table_of(grad, hess, sd=0.0):
+    """One node, one score, no noise."""
+    grad, hess = np.asarray(grad, float), np.asarray(hess, float)
+    return NodeHistogram(grad[None, :, None], hess[None, :, None], sd, sd)
+
+
+def gain_of(right, grad, hess, ridge):
+    """The papers' gain, plainly: (G_L²/(H_L + λ) + G_R²/(H_R + λ) - G²/(H + λ)), summed over scores."""
+
+    def term(part):
+        return (grad[part].sum(0) ** 2 / (hess[part].sum(0) + ridge)).sum()
+
+    return term(right) + term(~right) - term(np.ones(len(right), bool))
+
+
+def random_node(rng, n_bins, n_scores=1):
+    return rng.normal(size=(n_bins, n_scores)), rng.uniform(0.1, 2, (n_bins, n_scores))
+
+
+def chosen_right(menu, grad, hess, ridge, j=0):
+    table = NodeHistogram(grad[None], hess[None], 0.0, 0.0)
+    level = HistogramSplit(ridge=ridge).choose(table, frontier_of(menu))
+    assert level.feature[0] == j
+    return goes_right(level, 0, j, menu.bins[j].n_bins)
+
+
+@pytest.mark.parametrize("missing", [False, True])
+@pytest.mark.parametrize("n_scores", [1, 3])
+@pytest.mark.parametrize("seed", range(10))
+def test_histogram_finds_the_best_threshold(seed, n_scores, missing):
+    rng = np.random.default_rng(seed)
+    grad, hess = random_node(rng, 9, n_scores)
+    cuts = np.sort(rng.choice(7, 4, replace=False))
+    menu = menu_of(numeric(9), cuts={0: cuts}, missing=(missing,))
+    right = chosen_right(menu, grad, hess, 0.5)
+    sides = [np.arange(9) > cut for cut in cuts]
+    if missing:
+        sides += [(np.arange(9) > cut) & (np.arange(9) < 8) for cut in cuts]
+    best = max(gain_of(side, grad, hess, 0.5) for side in sides)
+    assert gain_of(right, grad, hess, 0.5) == pytest.approx(best)
+    assert any(np.array_equal(right, side) for side in sides)
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_histogram_finds_the_best_prefix_of_categories(seed):
+    rng = np.random.default_rng(seed)
+    grad, hess = random_node(rng, 7)
+    right = chosen_right(menu_of(categorical(7)), grad, hess, 2.0)
+    order = np.argsort(grad[:, 0] / (hess[:, 0] + 2.0))
+    sides = [np.isin(np.arange(7), order[n:]) for n in range(1, 7)]
+    best = max(gain_of(side, grad, hess, 2.0) for side in sides)
+    assert gain_of(right, grad, hess, 2.0) == pytest.approx(best)
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_no_set_of_categories_beats_the_prefixes_without_a_ridge(seed):
+    """Fisher 1958: for λ → 0 the best of all subsets is a prefix."""
+    grad, hess = random_node(np.random.default_rng(seed), 7)
+    right = chosen_right(menu_of(categorical(7)), grad, hess, 1e-9)
+    subsets = [np.array(bits, bool) for bits in product([0, 1], repeat=7)][1:-1]
+    best = max(gain_of(side, grad, hess, 1e-9) for side in subsets)
+    assert gain_of(right, grad, hess, 1e-9) == pytest.approx(best)
+
+
+def test_histogram_finds_planted_splits():
+    """Three features in two nodes: the split that was planted, not the features of noise-free zeros."""
+    menu = menu_of(numeric(8), categorical(5), numeric(6), missing=(False, False, True))
+    grad, hess = np.zeros((3, 19, 1)), np.full((3, 19, 1), 10.0)
+    grad[0, :8, 0] = [-4, -4, -4, 4, 4, 4, 4, 0]  # node 0: x0 <= 2
+    grad[1, 8:13, 0] = [6, -5, 6, -5, -5]  # node 1: categories {0, 2} against {1, 3, 4}
+    grad[2, 13:, 0] = [-3, -3, 5, 5, 5, -3]  # node 2: x2 <= 1 and missing values, against the rest
+    level = HistogramSplit().choose(
+        NodeHistogram(grad, hess, 0.0, 0.0), frontier_of(menu, plain_tree(2))
+    )
+    assert list(level.feature) == [0, 1, 2]
+    np.testing.assert_array_equal(goes_right(level, 0, 0, 8), [0, 0, 0, 1, 1, 1, 1, 1])
+    np.testing.assert_array_equal(goes_right(level, 1, 1, 5), [1, 0, 1, 0, 0])
+    np.testing.assert_array_equal(goes_right(level, 2, 2, 6), [0, 0, 1, 1, 1, 0])
+
+
+def plain_tree(depth):
+    splits = root()
+    for d in range(depth):
+        splits = grow(splits, Level.unsplit(1 << d))
+    return splits
+
+
+def test_missing_values_stay_right_where_none_are_declared():
+    grad, hess = np.array([-3.0, -3, 5, 5, 5, -3])[:, None], np.full((6, 1), 10.0)
+    right = chosen_right(menu_of(numeric(6)), grad, hess, 1.0)
+    np.testing.assert_array_equal(right, [0, 0, 1, 1, 1, 1])
+
+
+def test_a_feature_without_candidates_is_never_chosen():
+    menu = menu_of(numeric(5), numeric(5), cuts={0: []})
+    grad, hess = np.zeros((10, 1)), np.ones((10, 1))
+    grad[:2], grad[2:5] = -9, 9  # tempting, but x0 has no cut
+    level = HistogramSplit().choose(NodeHistogram(grad[None], hess[None], 0, 0), frontier_of(menu))
+    assert level.feature[0] == 1
+    none = menu_of(numeric(5), cuts={0: []})
+    table = NodeHistogram(grad[None, :5], hess[None, :5], 0.0, 0.0)
+    level = HistogramSplit().choose(table, frontier_of(none))
+    assert not goes_right(level, 0, 0, 5).any()
+
+
+def test_scores_of_noise_alone_are_nothing():
+    """The variance of noise is taken off: pure noise scores 0 on average, and 4 % with it would be seen."""
+    rng = np.random.default_rng(0)
+    n = 200_000
+    noise = NodeHistogram(np.empty(0), np.empty(0), 3.0, 1.0)
+    grad = rng.normal(0, 3.0 * np.sqrt(5), (n, 1))
+    score = score_of(grad, np.full((n, 1), 100.0), 5, noise, 1.0)
+    of_noise = 5 * 9.0 / (100 + 4 * np.sqrt(5))
+    assert score.mean() == pytest.approx(0, abs=0.02 * of_noise)
+
+
+def test_scores_without_noise_are_the_papers():
+    noise = NodeHistogram(np.empty(0), np.empty(0), 0.0, 0.0)
+    assert score_of(np.array([6.0, 2.0]), np.array([7.0, 3.0]), 3, noise, 1.0) == 36 / 8 + 4 / 4
+
+
+def test_histogram_asks_every_feature_of_the_menu():
+    menu = menu_of(numeric(5), categorical(4), numeric(7), features=[1, 2])
+    query = HistogramSplit().ask(frontier_of(menu, plain_tree(2)))
+    assert list(query.features) == [1, 2]
+    assert query.sizes == (4, 7)
+    assert query.n_cells == 4 * 11
+    assert query.sides is None
+
+
+# ---- partially random
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_partially_random_draws_one_candidate_per_node_and_feature(seed):
+    cuts = {0: [2, 5]}
+    menu = menu_of(numeric(9), categorical(4), numeric(7), cuts=cuts, missing=(False, False, True))
+    sides = PartiallyRandom().draw(frontier_of(menu, plain_tree(3)), np.random.default_rng(seed))
+    assert sides.shape == (8, 20)
+    for row in sides:
+        n_left = 9 - int(row[:9].sum())
+        assert n_left - 1 in cuts[0]
+        assert np.array_equal(row[:9], np.arange(9) >= n_left)
+        inside = row[13:19]  # without missing values, which may go anywhere
+        assert np.all(np.diff(inside.astype(int)) >= 0)
+        assert 0 < inside.sum() < 6
+    query = PartiallyRandom().ask(frontier_of(menu, plain_tree(3)), sides)
+    assert query.n_cells == 8 * 3 * 2
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_partially_random_chooses_the_best_that_it_drew(seed):
+    rng = np.random.default_rng(seed)
+    menu = menu_of(numeric(9), categorical(4), numeric(7), missing=(False, False, True))
+    frontier = frontier_of(menu, plain_tree(1))
+    split = PartiallyRandom(ridge=0.7)
+    sides = split.draw(frontier, rng)
+    grad, hess = rng.normal(size=(2, 6, 1)), rng.uniform(0.1, 2, (2, 6, 1))
+    level = split.choose(NodeHistogram(grad, hess, 0.0, 0.0), frontier, sides)
+    starts, right = [0, 9, 13], np.array([False, True])
+    for k in range(2):
+        gains = [
+            gain_of(right, grad[k, 2 * j : 2 * j + 2], hess[k, 2 * j : 2 * j + 2], 0.7)
+            for j in range(3)
+        ]
+        j = int(np.argmax(gains))
+        assert level.feature[k] == j
+        n_bins = menu.bins[j].n_bins
+        wanted = sides[k, starts[j] : starts[j] + n_bins]
+        np.testing.assert_array_equal(goes_right(level, k, j, n_bins), wanted)
+
+
+# ---- exponential choices
+
+
+def test_exponential_lists_every_candidate_once():
+    menu = menu_of(
+        numeric(6),
+        categorical(4),
+        numeric(5),
+        cuts={0: [1, 3], 2: [0]},
+        missing=(False, False, True),
+    )
+    query = ExponentialSplit().ask(frontier_of(menu, plain_tree(1)))
+    listed = list(
+        zip(query.candidate_feature, query.candidate_bin, query.candidate_only, strict=True)
+    )
+    assert listed == [
+        (0, 1, False),
+        (0, 3, False),
+        (1, 0, True),
+        (1, 1, True),
+        (1, 2, True),
+        (1, 3, True),
+        (2, 0, False),
+        (2, 4, True),  # missing values against the others
+    ]
+    assert query.n_values == 2
+
+
+def test_exponential_turns_positions_into_splits():
+    menu = menu_of(
+        numeric(6), categorical(4), numeric(5), missing=(True, False, True), features=[1, 2]
+    )
+    split = ExponentialSplit()
+    query = split.ask(frontier_of(menu))
+    n = len(query.candidate_bin)
+    level = split.choose(np.arange(n), query)
+    for k in range(n):
+        j = int(query.features[query.candidate_feature[k]])
+        assert level.feature[k] == j
+        code = np.arange(menu.bins[j].n_bins)
+        bin_ = query.candidate_bin[k]
+        wanted = code == bin_ if query.candidate_only[k] else code > bin_
+        np.testing.assert_array_equal(goes_right(level, k, j, len(code)), wanted)
+
+
+def test_exponential_grows_a_tree_of_choices():
+    menu = menu_of(numeric(6), categorical(4))
+    split, splits = ExponentialSplit(), root()
+    rng = np.random.default_rng(0)
+    codes = np.stack([rng.integers(0, 6, 300), rng.integers(0, 4, 300)])
+    node = np.zeros(300, int)
+    for _ in range(3):
+        query = split.ask(replace(frontier_of(menu), splits=splits))
+        chosen = rng.integers(0, len(query.candidate_bin), query.n_values)
+        splits = grow(splits, split.choose(chosen, query))
+        c = chosen[node]
+        code = codes[query.candidate_feature[c], np.arange(300)]
+        at = query.candidate_bin[c]
+        node = 2 * node + np.where(query.candidate_only[c], code == at, code > at)
+        np.testing.assert_array_equal(walk(splits, codes), node)
