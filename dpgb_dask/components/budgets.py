@@ -4,6 +4,7 @@ import math
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from dpgb_dask.components.options import check_rate
 from dpgb_dask.contracts.plan import Budget
 from dpgb_dask.contracts.queries import PRICE_ONE
 from dpgb_dask.errors import PlanError
@@ -100,6 +101,10 @@ class Classic:
     """
 
     share: float = 0.9
+
+    def __post_init__(self) -> None:
+        """Check the options."""
+        check_rate("share", self.share)
 
     def unit(self, purse: Purse, part: str) -> int:  # noqa: ARG002
         """Return 1/σ² as a price."""

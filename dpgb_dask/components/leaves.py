@@ -60,6 +60,9 @@ class Step:
         check_rate("learning_rate", self.learning_rate)
         check_positive("largest", self.largest)
         check_positive("ridge", self.ridge)
+        check_rate("clip", self.clip)
+        if self.prior is not None:
+            check_positive("prior", self.prior)
 
     def value(self, sums: LeafSums, above: LeafSums | None = None) -> NDArray[np.float64]:
         """Return the values of leaves, (n_leaves, n_scores); 0 where the noisy H is not positive.
@@ -114,6 +117,11 @@ class GradientStep(Step):
 
     count_scale: float = 0.5
 
+    def __post_init__(self) -> None:
+        """Check the options."""
+        Step.__post_init__(self)
+        check_rate("count_scale", self.count_scale)
+
     def gradient(self, shape: Shape) -> Gradient:
         """Return the integer gradient with a count."""
         return shape.loss.gradient(
@@ -156,6 +164,10 @@ class Averaging:
 
     learning_rate = 1.0
     clip = 1.0
+
+    def __post_init__(self) -> None:
+        """Check the options."""
+        check_rate("count_scale", self.count_scale)
 
     def gradient(self, shape: Shape) -> Gradient:
         """Return the label itself as the gradient, with a count."""

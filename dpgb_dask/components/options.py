@@ -23,6 +23,12 @@ def check_rate(name: str, value: Any) -> None:
         raise PlanError(f"{name}={value!r} must be in (0, 1].")
 
 
+def check_decay(name: str, value: Any) -> None:
+    """Raise `PlanError` unless ``value`` is in [0, 1)."""
+    if not _is_number(value) or not 0 <= value < 1:
+        raise PlanError(f"{name}={value!r} must be in [0, 1).")
+
+
 def check_positive(name: str, value: Any) -> None:
     """Raise `PlanError` unless ``value`` is a finite number above 0."""
     if not _is_number(value) or not 0 < value < float("inf"):

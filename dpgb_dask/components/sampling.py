@@ -5,7 +5,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from dpgb_dask.components.options import check_rate, check_whole
+from dpgb_dask.components.options import check_decay, check_rate, check_whole
 from dpgb_dask.contracts.queries import DRAW_BITS, RowDraw
 from dpgb_dask.contracts.spending import price_on_sample
 
@@ -124,8 +124,7 @@ class Ensembles:
     def __post_init__(self) -> None:
         """Check the options."""
         check_whole("size", self.size, 1, 10_000)
-        if self.decay:
-            check_rate("decay", self.decay)
+        check_decay("decay", self.decay)
 
     def draw(self, t: int, n_trees: int) -> RowDraw:
         """Return which rows serve tree ``t``."""

@@ -21,7 +21,7 @@ from dpgb_dask.components.leaves import (
     LeafSums,
     NewtonStep,
 )
-from dpgb_dask.components.options import check_rate, check_whole
+from dpgb_dask.components.options import check_decay, check_positive, check_rate, check_whole
 from dpgb_dask.components.sampling import (
     AllFeatures,
     AllRows,
@@ -151,6 +151,9 @@ class Trees:
         check_whole("n_trees", self.n_trees, 1, 100_000)
         check_whole("depth", self.depth, 1, 10)
         check_rate("share", self.share)
+        check_decay("leaf_decay", self.leaf_decay)
+        if self.least_weight:
+            check_positive("least_weight", self.least_weight)
         if isinstance(self.batch, float):
             check_rate("batch", self.batch)
         else:
