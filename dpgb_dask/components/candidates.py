@@ -293,10 +293,14 @@ class Sketch:
         return label_gradient(shape.kind, shape.n_scores, average=False, count_scale=1.0)
 
     def cuts(self, mass: NDArray[np.float64]) -> NDArray[np.uint8]:
-        """Return thresholds that part the noisy weight evenly; missing values, in the last bin, do not count."""
+        """Return thresholds that part the noisy weight evenly; missing values, in the last bin, do not count.
+
+        A quantile in the last bin gives the cut below it: there is always one, where the feature has any.
+        """
+        n_cuts = len(mass) - 2
         inside = np.cumsum(np.maximum(mass[:-1], 0))
-        if inside[-1] <= 0:
-            return np.arange(len(mass) - 2, dtype=np.uint8)
+        if inside[-1] <= 0 or n_cuts == 0:
+            return np.arange(n_cuts, dtype=np.uint8)
         wanted = inside[-1] * np.arange(1, self.n_bins) / self.n_bins
-        found = np.unique(np.searchsorted(inside, wanted))
-        return found[found < len(mass) - 2].astype(np.uint8)
+        found = np.searchsorted(inside, wanted)
+        return np.unique(np.minimum(found, n_cuts - 1)).astype(np.uint8)

@@ -458,15 +458,15 @@ class ExponentialSplit:
     def ask(self, frontier: Frontier) -> ChoiceQuery:
         """Return the question of one level."""
         menu = frontier.menu
+        # a choice needs a candidate: constant features offer their missing values, declared or not
+        constant = not any(menu.bins[j].categorical or len(menu.cuts[j]) for j in menu.features)
         feature, where, only = [], [], []
         for position, j in enumerate(menu.features):
             bins = menu.bins[j]
             cuts = np.arange(bins.n_bins) if bins.categorical else menu.cuts[j]
-            if not bins.categorical and menu.missing[j]:
-                cuts = np.append(cuts, bins.missing_bin)
             alone = np.full(len(cuts), bins.categorical)
-            if not bins.categorical and menu.missing[j]:
-                alone[-1] = True
+            if not bins.categorical and (menu.missing[j] or constant):
+                cuts, alone = np.append(cuts, bins.missing_bin), np.append(alone, True)
             feature.append(np.full(len(cuts), position))
             where.append(cuts)
             only.append(alone)
