@@ -443,3 +443,14 @@ def test_exponential_grows_a_tree_of_choices():
         at = query.candidate_bin[c]
         node = 2 * node + np.where(query.candidate_only[c], code == at, code > at)
         np.testing.assert_array_equal(walk(splits, codes), node)
+
+
+def test_exponential_always_has_a_candidate():
+    menu = menu_of(numeric(2), numeric(2))  # constants: no cut, and no missing values declared
+    split = ExponentialSplit()
+    query = split.ask(frontier_of(menu))
+    assert list(query.candidate_feature) == [0, 1]
+    assert list(query.candidate_bin) == [1, 1]
+    assert query.candidate_only.all()
+    level = split.choose(np.array([1]), query)
+    np.testing.assert_array_equal(goes_right(level, 0, 1, 2), [False, True])
