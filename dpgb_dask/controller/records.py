@@ -155,7 +155,7 @@ def basic(records: Sequence[Record]) -> float:
 
 
 def zcdp(records: Sequence[Record], delta: float) -> float:
-    """Return ε at δ from Σρ: μ²/2, ε²/2 (Bun and Steinke 2016), ε²/8 for a choice. Samples of noise gain nothing."""
+    """Return ε at δ from Σρ: μ²/2, ε²/2 (Bun and Steinke 2016), ε²/8 for a choice. Samples gain as for `gdp`."""
     rho = 0.0
     for r in records:
         if isinstance(r, Choice):
@@ -167,7 +167,7 @@ def zcdp(records: Sequence[Record], delta: float) -> float:
 
 
 def gdp(records: Sequence[Record], delta: float) -> float:
-    """Return ε at δ from Σμ². Samples gain what pure ε gains by them."""
+    """Return ε at δ from Σμ². Samples gain what pure ε gains by them, so Gaussian noise nothing."""
     squared = 0.0
     for r in records:
         mu = r.mu
