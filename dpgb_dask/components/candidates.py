@@ -32,8 +32,8 @@ def uniform_edges(feature: Numeric, n: int) -> NDArray[np.float64]:
     if width <= 0:
         return np.empty(0)
     if feature.integer and width < n:
-        return np.arange(np.floor(low), np.ceil(feature.high), dtype=np.float64) + 0.5
-    return np.asarray(low + width * (np.arange(1, n) / n), dtype=np.float64)
+        return np.unique(np.arange(np.floor(low), np.ceil(feature.high)) + 0.5).astype(np.float64)
+    return np.unique(low + width * (np.arange(1, n) / n)).astype(np.float64)
 
 
 def log_edges(feature: Numeric, n: int) -> NDArray[np.float64]:
@@ -165,7 +165,7 @@ def refine(
     Returns
     -------
     (at most n - 1,) float64
-        New candidates, increasing.
+        New candidates, increasing; those so far if nothing is left of the noisy Hessian.
 
     Notes
     -----
@@ -174,6 +174,8 @@ def refine(
     """
     mass = np.maximum(mass, 0)
     target = mass.sum() / n
+    if target <= 0:
+        return cuts
     edges, held, running = [bounds[0]], [], 0.0
     for cut, part in zip([*cuts, bounds[1]], mass, strict=True):
         running += part
@@ -181,10 +183,12 @@ def refine(
             edges.append(cut)
             held.append(running)
             running = 0.0
+    if len(held) > n:  # n bins hold all of it, and one nothing
+        del edges[-2], held[-1]
     while len(held) < n:
         k = int(np.argmax(held))
         middle = edges[k] / 2 + edges[k + 1] / 2
-        if not edges[k] < middle < edges[k + 1] or held[k] <= 0:
+        if not edges[k] < middle < edges[k + 1]:
             break
         edges.insert(k + 1, middle)
         held[k] /= 2
