@@ -5,7 +5,8 @@ from dataclasses import replace
 from typing import Any
 
 from dpgb_dask.components.budgets import Classic, Local, Shares
-from dpgb_dask.components.candidates import IterativeHessian, PublicBins, RowCount, Sketch
+from dpgb_dask.components.candidates import IterativeHessian, PublicBins, Sketch
+from dpgb_dask.components.counts import BaseScore, RowCount
 from dpgb_dask.components.leaves import Averaging, BinCountStep, GradientStep, NewtonStep
 from dpgb_dask.components.sampling import Cyclic, Ensembles, PoissonRows
 from dpgb_dask.components.splits import (
@@ -32,6 +33,10 @@ AUTO = Plan(
 
 # ---- DP-EBM (Nori et al. 2021, algorithm 2)
 
+# leaves shrink towards what is known above them, by the prior scale that `auto` starts from (not in the papers)
+_NEWTON = NewtonStep(prior=0.4)
+_GRADIENT = GradientStep(prior=0.4)
+
 _EBM_MENDS = (
     "Residuals of a regression are clipped: noise by the range of the target alone is too small.",
     "Categories are declared: names read from the rows would be released.",
@@ -49,7 +54,7 @@ _EBM_TREES = Trees(
 DP_EBM = Plan(
     name="dp-ebm",
     source="Nori et al. 2021, algorithm 2",
-    stages=(_EBM_BINS, _EBM_TREES),
+    stages=(_EBM_BINS, BaseScore(), _EBM_TREES),
     mends=_EBM_MENDS,
     losses=EVERY_LOSS,
 )
@@ -57,14 +62,15 @@ DP_EBM_CLASSIC = replace(
     DP_EBM,
     name="dp-ebm-classic",
     source="Nori et al. 2021, algorithm 2 with strong composition",
-    stages=(_EBM_BINS, replace(_EBM_TREES, budget=Classic(share=0.9))),
+    stages=(_EBM_BINS, BaseScore(), replace(_EBM_TREES, budget=Classic(share=0.9))),
 )
 DP_EBM_NEWTON = Plan(
     name="dp-ebm-newton",
     source="Maddock et al. 2022, §5.3.3",
     stages=(
         PublicBins(n_bins=32),
-        Trees(n_trees=100, depth=4, leaf=NewtonStep(), features=Cyclic(k=1)),
+        BaseScore(),
+        Trees(n_trees=100, depth=4, leaf=_NEWTON, features=Cyclic(k=1)),
     ),
     mends=("delta is a constant, not one over the number of rows.",),
     losses=EVERY_LOSS,
@@ -82,48 +88,55 @@ _IH = IterativeHessian(rounds=5, n_bins=32)
 
 
 def _fdp(name: str, what: str, trees: Trees) -> Plan:
+    means = isinstance(trees.leaf, Averaging)  # of the targets themselves: they start from nothing
     return Plan(
         name=name,
         source=f"Maddock et al. 2022, {what}",
-        stages=(PublicBins(n_bins=32), trees),
+        stages=(PublicBins(n_bins=32), trees)
+        if means
+        else (PublicBins(n_bins=32), BaseScore(), trees),
         mends=_FDP_MENDS,
-        losses=MEANS if isinstance(trees.leaf, Averaging) else EVERY_LOSS,
+        losses=MEANS if means else EVERY_LOSS,
     )
 
 
 _FDP = (
-    _fdp("fdp-tr-newton", "totally random, Newton", Trees()),
-    _fdp("fdp-tr-gradient", "totally random, gradient", Trees(leaf=GradientStep())),
-    _fdp("fdp-tr-newton-ih", "totally random, Newton, iterative Hessian", Trees(candidates=_IH)),
-    replace(
-        _fdp("fdp-tr-newton-log", "totally random, Newton, log candidates", Trees()),
-        stages=(PublicBins(n_bins=32, spacing="log"), Trees()),
+    _fdp("fdp-tr-newton", "totally random, Newton", Trees(leaf=_NEWTON)),
+    _fdp("fdp-tr-gradient", "totally random, gradient", Trees(leaf=_GRADIENT)),
+    _fdp(
+        "fdp-tr-newton-ih",
+        "totally random, Newton, iterative Hessian",
+        Trees(leaf=_NEWTON, candidates=_IH),
     ),
     replace(
-        _fdp("fdp-tr-newton-quantile", "totally random, Newton, quantiles", Trees()),
+        _fdp("fdp-tr-newton-log", "totally random, Newton, log candidates", Trees(leaf=_NEWTON)),
+        stages=(PublicBins(n_bins=32, spacing="log"), BaseScore(), Trees(leaf=_NEWTON)),
+    ),
+    replace(
+        _fdp("fdp-tr-newton-quantile", "totally random, Newton, quantiles", Trees(leaf=_NEWTON)),
         stages=(
             Bins(share=0.098, max_bins=32),
             Trees(),
         ),  # of one released histogram: the paper's are not private
     ),
     replace(
-        _fdp("ldp", "§5.3.4: local differential privacy", Trees()),
-        stages=(PublicBins(n_bins=32), RowCount(share=0.002), Trees(budget=Local())),
+        _fdp("ldp", "§5.3.4: local differential privacy", Trees(leaf=_NEWTON)),
+        stages=(PublicBins(n_bins=32), RowCount(share=0.002), Trees(leaf=_NEWTON, budget=Local())),
     ),
     _fdp(
         "fdp-tr-newton-ih-ebm",
         "totally random, Newton, iterative Hessian, one feature a tree",
-        Trees(candidates=_IH, features=Cyclic(k=1)),
+        Trees(leaf=_NEWTON, candidates=_IH, features=Cyclic(k=1)),
     ),
     _fdp(
         "fdp-tr-batch-25",
         "totally random, Newton, iterative Hessian, one feature a tree, batches of a quarter",
-        Trees(candidates=_IH, features=Cyclic(k=1), batch=0.25),
+        Trees(leaf=_NEWTON, candidates=_IH, features=Cyclic(k=1), batch=0.25),
     ),
     _fdp(
         "fdp-tr-batch-100",
         "totally random, Newton, iterative Hessian, one feature a tree, one batch",
-        Trees(candidates=_IH, features=Cyclic(k=1), batch=1.0),
+        Trees(leaf=_NEWTON, candidates=_IH, features=Cyclic(k=1), batch=1.0),
     ),
     _fdp("dp-rf", "table 2: DP-RF", Trees(leaf=Averaging(), batch=1.0)),
     _fdp("feverless", "table 2: FEVERLESS", Trees(n_trees=25, split=HistogramSplit())),
@@ -141,8 +154,8 @@ _FDP = (
             ("pr", "partially random", PartiallyRandom()),
         )
         for update, leaf, batch in (
-            ("newton", NewtonStep(prior=1.0), 1),
-            ("gradient", GradientStep(prior=1.0), 1),
+            ("newton", _NEWTON, 1),
+            ("gradient", _GRADIENT, 1),
             ("averaging", Averaging(), 1.0),
         )
     ),
@@ -154,7 +167,7 @@ _DPBOOST_MENDS = (
     "Rows join a tree by secret independent draws: fixed sizes do not compose in parallel when a row is added.",
     "Candidates are public: the authors' code takes quantiles of the rows.",
     "A split is chosen by the range of its gain, 4 g*², which is tighter than twice its sensitivity, 6 g*².",
-    "A leaf is a noisy sum over a noisy count: less noise than by the bound of a leaf's value.",
+    "A leaf is a noisy sum over a noisy count, shrunk by a prior: less noise than by the bound of a leaf's value.",
 )
 _HALVES = Shares(candidates=0.0, splits=0.5, leaves=0.5)
 
@@ -164,7 +177,7 @@ def _dpboost(name: str, what: str, **options: Any) -> Plan:
     return Plan(
         name=name,
         source=f"Li et al. 2020, {what}",
-        stages=(PublicBins(n_bins=32), Trees(**{**trees, **options})),
+        stages=(PublicBins(n_bins=32), BaseScore(), Trees(**{**trees, **options})),
         mends=_DPBOOST_MENDS,
         pure=True,
         draws_rows=name != "seq",
@@ -173,7 +186,9 @@ def _dpboost(name: str, what: str, **options: Any) -> Plan:
     )
 
 
-_LEAF = GradientStep(learning_rate=0.1, largest=1.0, ridge=0.1, count_scale=1.0)
+_LEAF = GradientStep(
+    learning_rate=0.1, largest=1.0, ridge=0.1, clip=1.0, prior=0.4, count_scale=1.0
+)
 _DPBOOST = (
     _dpboost(
         "dpboost",
@@ -194,11 +209,14 @@ DP_XGBOOST = Plan(
     source="Grislain and Gonzalvez 2021",
     stages=(
         PublicBins(n_bins=255),  # the paper's sketch has 1024 bins; codes are uint8
+        BaseScore(),
         Trees(
             n_trees=20,
             depth=6,
             split=ExponentialSplit(ridge=0.1),
-            leaf=GradientStep(learning_rate=0.3, largest=1.0, ridge=0.1, count_scale=1.0),
+            leaf=GradientStep(
+                learning_rate=0.3, largest=1.0, ridge=0.1, prior=0.4, count_scale=1.0
+            ),
             candidates=Sketch(n_bins=32),
             rows=PoissonRows(rate=0.1),
             budget=Shares(candidates=1 / 3, splits=1 / 3, leaves=1 / 3),
@@ -207,7 +225,7 @@ DP_XGBOOST = Plan(
     ),
     mends=(
         "The least weight of a child acts on noisy sums after the split: on exact sums its loss is infinite.",
-        "A leaf is a noisy sum over a noisy count: algorithm 1 with an exact count is not ε-private.",
+        "A leaf is a noisy sum over a noisy count, shrunk by a prior: algorithm 1 with an exact count is not ε-private.",
         "A split is chosen by the range of its gain, 4 g*².",
         "Classes are fitted by log-loss, with gradients and counts as in the paper's squared error.",
     ),

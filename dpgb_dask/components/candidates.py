@@ -5,8 +5,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from dpgb_dask.components.answers import natural
-from dpgb_dask.components.options import check_rate, check_whole
+from dpgb_dask.components.options import check_whole
 from dpgb_dask.contracts.boundary import Released
 from dpgb_dask.contracts.model import (
     MAX_BINS,
@@ -18,7 +17,7 @@ from dpgb_dask.contracts.model import (
     no_trees,
 )
 from dpgb_dask.contracts.plan import Demand, Shape, State
-from dpgb_dask.contracts.queries import CountQuery, Query
+from dpgb_dask.contracts.queries import Query
 from dpgb_dask.contracts.schema import Categorical, Numeric
 from dpgb_dask.errors import PlanError
 from dpgb_dask.losses import Gradient, label_gradient
@@ -102,43 +101,6 @@ class PublicBins:
     def update(self, state: State, query: Query, released: Released[NDArray[np.int64]]) -> State:  # noqa: ARG002
         """Nothing was asked."""
         return state
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RowCount:
-    """A noisy number of rows, for later stages that need one and have no released bins.
-
-    Parameters
-    ----------
-    share : float
-        Of the plan's price.
-    """
-
-    share: float = 0.002
-
-    def __post_init__(self) -> None:
-        """Check the options."""
-        check_rate("share", self.share)
-
-    def declare(self, shape: Shape) -> Demand:  # noqa: ARG002
-        """One count."""
-        return Demand(0.0, self.share, 1)
-
-    def begin(self, state: State) -> State:
-        """Nothing is known yet."""
-        return replace(state, memory=False)
-
-    def next_query(self, state: State) -> Query | None:
-        """Ask for the count, once."""
-        if state.memory:
-            return None
-        price = state.total * round(self.share * 10**9) // 10**9
-        return CountQuery(label="rows", price=price, weight_bits=state.shape.weight_bits)
-
-    def update(self, state: State, query: Query, released: Released[NDArray[np.int64]]) -> State:
-        """Keep the count, at least 1."""
-        values, _ = natural(query, released)
-        return replace(state, n_rows=max(float(values[0]), 1.0), memory=True)
 
 
 def all_cuts(bins: tuple[FeatureBins, ...]) -> tuple[NDArray[np.uint8], ...]:

@@ -39,19 +39,21 @@ class Step:
         β, the bound of a step before η, in score units.
     ridge : float
         λ.
-    clip : float
-        Bound of a row's gradient.
+    clip : float or None
+        Bound of a row's gradient; None for 1, or 1/2 for a numeric target (a quarter of its range): residuals beyond
+        are few, and the noise is half.
     filtered : bool
         Drop rows above the bound instead of clipping them (DPBoost's gradient-based data filtering).
     prior : float or None
-        τ: standard deviation of a step around that of the node above (0 for the root), in score units; None for no
-        prior. A leaf that is mostly noise then stays near what is known of it.
+        τ: standard deviation of a step around that of the node above (0 for the root), in score units; half as much
+        for a numeric target, which is scaled to [-1, 1]. A leaf that is mostly noise then stays near what is known of
+        it. None for no prior.
     """
 
     learning_rate: float = 0.3
     largest: float = 2.0
     ridge: float = 1.0
-    clip: float = 1.0
+    clip: float | None = None
     filtered: bool = False
     prior: float | None = None
 
@@ -60,37 +62,52 @@ class Step:
         check_rate("learning_rate", self.learning_rate)
         check_positive("largest", self.largest)
         check_positive("ridge", self.ridge)
-        check_rate("clip", self.clip)
+        if self.clip is not None:
+            check_rate("clip", self.clip)
         if self.prior is not None:
             check_positive("prior", self.prior)
 
-    def value(self, sums: LeafSums, above: LeafSums | None = None) -> NDArray[np.float64]:
-        """Return the values of leaves, (n_leaves, n_scores); 0 where the noisy H is not positive.
+    def bound(self, kind: str) -> float:
+        """Return the bound of a row's gradient for a type of target."""
+        return self.clip or (0.5 if kind == "numeric" else 1.0)
+
+    def value(
+        self, sums: LeafSums, above: LeafSums | None = None, *, kind: str = "binary"
+    ) -> NDArray[np.float64]:
+        """Return the values of leaves, (n_leaves, n_scores); without a prior, 0 where the noisy H is not positive.
 
         Parameters
         ----------
         sums : LeafSums
         above : LeafSums or None
             Sums of the nodes above, one per two leaves, where they were released too.
+        kind : str
+            Type of the target.
         """
         if self.prior is None:
             step = np.where(
                 sums.hess > 0, -sums.grad / (np.maximum(sums.hess, 0) + self.ridge), 0.0
             )
         else:
-            middle = 0.0 if above is None else np.repeat(self._shrunk(above, 0.0), 2, axis=0)
-            step = self._shrunk(sums, middle)
+            spread = self.prior * (0.5 if kind == "numeric" else 1.0)
+            middle = (
+                0.0
+                if above is None
+                else np.repeat(shrunk(above, 0.0, spread, self.ridge), 2, axis=0)
+            )
+            step = shrunk(sums, middle, spread, self.ridge)
         return np.asarray(self.learning_rate * np.clip(step, -self.largest, self.largest))
 
-    def _shrunk(self, sums: LeafSums, middle: Any) -> NDArray[np.float64]:
-        """Return the posterior mean of a Newton step with prior N(middle, τ²) and the known noise on S.
 
-        -(S + H · middle) / H is the step from the middle with noise sd / H: the mean keeps the part τ² / (τ² + sd²/H²).
-        """
-        assert self.prior is not None
-        hess = np.maximum(sums.hess, sums.hess_sd)
-        ridge = np.maximum(self.ridge, (sums.grad_sd / self.prior) ** 2 / np.maximum(hess, 1e-9))
-        return np.asarray(middle - (sums.grad + hess * middle) / (hess + ridge))
+def shrunk(sums: LeafSums, middle: Any, spread: float, ridge: float) -> NDArray[np.float64]:
+    """Return the posterior mean of a Newton step with prior N(middle, spread²) and the known noise on S.
+
+    -(S + H · middle) / H is the step from the middle with noise sd / H: the mean keeps the part
+    spread² / (spread² + sd²/H²) of it. A noisy H counts at least its own standard deviation.
+    """
+    hess = np.maximum(np.maximum(sums.hess, sums.hess_sd), 1e-9)
+    ridge = np.maximum(ridge, (sums.grad_sd / spread) ** 2 / hess)
+    return np.asarray(middle - (sums.grad + hess * middle) / (hess + ridge))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -100,7 +117,11 @@ class NewtonStep(Step):
     def gradient(self, shape: Shape) -> Gradient:
         """Return the integer gradient."""
         return shape.loss.gradient(
-            shape.kind, shape.n_scores, second="hessian", clip=self.clip, filtered=self.filtered
+            shape.kind,
+            shape.n_scores,
+            second="hessian",
+            clip=self.bound(shape.kind),
+            filtered=self.filtered,
         )
 
 
@@ -128,7 +149,7 @@ class GradientStep(Step):
             shape.kind,
             shape.n_scores,
             second="count",
-            clip=self.clip,
+            clip=self.bound(shape.kind),
             filtered=self.filtered,
             hess_scale=self.count_scale,
         )
@@ -144,7 +165,11 @@ class BinCountStep(Step):
     def gradient(self, shape: Shape) -> Gradient:
         """Return the integer gradient, with nothing beside it."""
         return shape.loss.gradient(
-            shape.kind, shape.n_scores, second="none", clip=self.clip, filtered=self.filtered
+            shape.kind,
+            shape.n_scores,
+            second="none",
+            clip=self.bound(shape.kind),
+            filtered=self.filtered,
         )
 
 
@@ -163,7 +188,6 @@ class Averaging:
     count_scale: float = 0.5
 
     learning_rate = 1.0
-    clip = 1.0
 
     def __post_init__(self) -> None:
         """Check the options."""
@@ -175,6 +199,12 @@ class Averaging:
             shape.kind, shape.n_scores, average=True, count_scale=self.count_scale
         )
 
-    def value(self, sums: LeafSums, above: LeafSums | None = None) -> NDArray[np.float64]:  # noqa: ARG002
+    def value(
+        self,
+        sums: LeafSums,
+        above: LeafSums | None = None,  # noqa: ARG002 - a mean needs no prior
+        *,
+        kind: str = "binary",  # noqa: ARG002
+    ) -> NDArray[np.float64]:
         """Return noisy means; a leaf whose count is noise gives a mean near 0."""
         return np.asarray(-sums.grad / np.maximum(sums.hess, np.maximum(sums.hess_sd, 1.0)))

@@ -184,6 +184,8 @@ class Trees:
             )
         if self.leaf_decay and not isinstance(self.rows, Ensembles):
             raise PlanError("leaf_decay counts trees of an ensemble: give rows=Ensembles(...).")
+        if self.leaf_decay and isinstance(self.leaf, Averaging):
+            raise PlanError("leaf_decay clips steps: leaf=Averaging takes none.")
         self._check_budget()
 
     def _check_budget(self) -> None:
@@ -303,9 +305,8 @@ class Trees:
         assert state.model is not None
         model = replace(state.model, trees=no_trees(self.depth, state.shape.n_scores))
         if isinstance(self.leaf, Averaging):
-            model = replace(
-                model, link="probability" if state.shape.kind != "numeric" else model.link
-            )
+            link = "probability" if state.shape.kind != "numeric" else model.link
+            model = replace(model, link=link, intercept=np.zeros_like(model.intercept))
         memory = Growing(
             tree=0,
             total=state.left * round(self.share * 10**9) // 10**9,
@@ -589,11 +590,13 @@ class Trees:
             sums = replace(
                 sums, grad=grad.reshape(sums.grad.shape), hess=hess.reshape(sums.hess.shape)
             )
-        leaf = self.leaf.value(sums, above).reshape(shape)
+        leaf = self.leaf.value(sums, above, kind=state.shape.kind).reshape(shape)
         if self.leaf_decay:
             assert isinstance(self.rows, Ensembles)
             k = memory.tree % self.rows.size
-            most = self.leaf.learning_rate * self.leaf.clip * (1 - self.leaf_decay) ** k
+            assert not isinstance(self.leaf, Averaging)
+            bound = self.leaf.bound(state.shape.kind)
+            most = self.leaf.learning_rate * bound * (1 - self.leaf_decay) ** k
             leaf = np.clip(leaf, -most, most)
         first = memory.tree - len(memory.pending)
         size = self.batch_size(n_trees)

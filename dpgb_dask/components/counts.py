@@ -1,0 +1,102 @@
+"""Small first releases: a number of rows, and the score that trees start from."""
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dpgb_dask.components.answers import natural
+from dpgb_dask.components.options import check_rate
+from dpgb_dask.contracts.boundary import Released
+from dpgb_dask.contracts.model import SCORE_ONE
+from dpgb_dask.contracts.plan import Demand, Shape, State
+from dpgb_dask.contracts.queries import CountQuery, Query, TargetSumQuery
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RowCount:
+    """A noisy number of rows, for later stages that need one and have no released bins.
+
+    Parameters
+    ----------
+    share : float
+        Of the plan's price.
+    """
+
+    share: float = 0.002
+
+    def __post_init__(self) -> None:
+        """Check the options."""
+        check_rate("share", self.share)
+
+    def declare(self, shape: Shape) -> Demand:  # noqa: ARG002
+        """One count."""
+        return Demand(0.0, self.share, 1)
+
+    def begin(self, state: State) -> State:
+        """Nothing is known yet."""
+        return replace(state, memory=False)
+
+    def next_query(self, state: State) -> Query | None:
+        """Ask for the count, once."""
+        if state.memory:
+            return None
+        price = state.total * round(self.share * 10**9) // 10**9
+        return CountQuery(label="rows", price=price, weight_bits=state.shape.weight_bits)
+
+    def update(self, state: State, query: Query, released: Released[NDArray[np.int64]]) -> State:
+        """Keep the count, at least 1."""
+        values, _ = natural(query, released)
+        return replace(state, n_rows=max(float(values[0]), 1.0), memory=True)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BaseScore:
+    """For a numeric target, start from its noisy mean; classes start from even odds, as in the papers.
+
+    Trees that begin in the middle of a wide range spend their first steps, and their clipped gradients, on the way to
+    the mean (S-BDT pays for one too).
+
+    Parameters
+    ----------
+    share : float
+        Of the plan's price, for the number of rows and the sum of targets, half each.
+    """
+
+    share: float = 0.02
+
+    def __post_init__(self) -> None:
+        """Check the options."""
+        check_rate("share", self.share)
+
+    def declare(self, shape: Shape) -> Demand:
+        """Ask for a count and a sum, or nothing."""
+        return Demand(0.0, self.share, 2) if shape.kind == "numeric" else Demand(0.0, 0.0, 0)
+
+    def begin(self, state: State) -> State:
+        """Say what is to be asked."""
+        asked = ("rows", "start") if state.shape.kind == "numeric" else ()
+        return replace(state, memory=asked)
+
+    def next_query(self, state: State) -> Query | None:
+        """Ask for the number of rows, then for the sum of targets."""
+        if not state.memory:
+            return None
+        price = state.total * round(self.share * 10**9) // (2 * 10**9)
+        bits = state.shape.weight_bits
+        if state.memory[0] == "rows":
+            return CountQuery(label="rows", price=price, weight_bits=bits)
+        return TargetSumQuery(
+            label="start", price=price, weight_bits=bits, kind=state.shape.kind, n_classes=0
+        )
+
+    def update(self, state: State, query: Query, released: Released[NDArray[np.int64]]) -> State:
+        """Keep the count; put the mean's score into the model."""
+        values, _ = natural(query, released)
+        state = replace(state, memory=state.memory[1:])
+        if isinstance(query, CountQuery):
+            return replace(state, n_rows=max(float(values[0]), 1.0))
+        assert state.model is not None
+        mean = float(np.clip(values[0] / state.n_rows, -1, 1))
+        score = np.rint(state.shape.loss.start(mean) * SCORE_ONE).astype(np.int32)
+        return replace(state, model=replace(state.model, intercept=np.array([score], np.int32)))
