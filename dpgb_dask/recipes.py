@@ -225,7 +225,7 @@ DP_XGBOOST = Plan(
     ),
     mends=(
         "The least weight of a child acts on noisy sums after the split: on exact sums its loss is infinite.",
-        "A leaf is a noisy sum over a noisy count, shrunk by a prior: an exact count, as in algorithm 1, is not private.",
+        "A leaf is a noisy sum over a noisy count, shrunk by a prior: algorithm 1's exact count is not private.",
         "A split is chosen by the range of its gain, 4 g*².",
         "Classes are fitted by log-loss, with gradients and counts as in the paper's squared error.",
     ),
