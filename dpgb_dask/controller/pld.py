@@ -12,7 +12,7 @@ Every step errs towards a larger δ:
 - **Choices** are their Gaussian: a bounded range has no single worst pair (Dong, Durfee and Rogers 2020).
 - **Convolution** by FFT of masses times e^(θL)/E[e^(θL)], with θ near where Chernoff's bound is best, so that rounding
   errors are small against δ and not against 1. The window wraps around: what lies above it, bounded by Chernoff, counts
-  as infinite loss, what lies below it turns up at larger losses. `ROUNDING` bounds the error of the transforms: u
+  as infinite loss, what lies below it as if it were just above ε. `ROUNDING` bounds the error of the transforms: u
   log₂ N for each of them and for each factor, relative to the norm (Higham 2002, theorem 24.2), and √N between norms.
 
 It must not be used to decide when to stop (Honkela, Koskela, Tran and Räisä 2026): filters add up μ², ρ or ε.
@@ -140,13 +140,14 @@ class LossDistribution:
     error: float
 
     def delta(self, epsilon: float) -> float:
-        """Return δ(ε), rounded up."""
+        """Return δ(ε) for ε >= 0, rounded up."""
         first = max(math.floor(epsilon / self.step) + 1 - self.start, 0)
         loss = self.step * (self.start + np.arange(first, len(self.mass)))
         untilt = np.exp(np.minimum(self.log_moment - self.theta * loss, 700.0))
         total = float((self.mass[first:] * untilt * -np.expm1(epsilon - loss)).sum())
-        error = self.error * math.exp(min(self.log_moment - self.theta * max(epsilon, 0.0), 700.0))
-        return min(1.0, total * (1 + 1e-9) + error + self.apart)
+        # every mass above ε weighs at most this much; `CUT` of the tilted mass lies below the window
+        heaviest = math.exp(min(self.log_moment - self.theta * epsilon, 700.0))
+        return min(1.0, total * (1 + 1e-9) + (self.error + CUT) * heaviest + self.apart)
 
 
 def _compose(
