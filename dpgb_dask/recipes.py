@@ -4,10 +4,14 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
+from dpgb_dask.components.bins import Bins
 from dpgb_dask.components.budgets import Classic, Local, Shares
 from dpgb_dask.components.candidates import IterativeHessian, PublicBins, Sketch
 from dpgb_dask.components.counts import BaseScore, RowCount
+from dpgb_dask.components.forest import Forest
 from dpgb_dask.components.leaves import Averaging, BinCountStep, GradientStep, NewtonStep
+from dpgb_dask.components.main_effects import MainEffects
+from dpgb_dask.components.pairs import Pairs
 from dpgb_dask.components.sampling import Cyclic, Ensembles, PoissonRows
 from dpgb_dask.components.splits import (
     ExponentialSplit,
@@ -15,7 +19,7 @@ from dpgb_dask.components.splits import (
     PartiallyRandom,
     TotallyRandom,
 )
-from dpgb_dask.components.stages import Bins, Forest, MainEffects, Pairs, Start
+from dpgb_dask.components.start import Start
 from dpgb_dask.components.trees import Trees
 from dpgb_dask.contracts.plan import Plan
 from dpgb_dask.errors import PlanError

@@ -2,10 +2,14 @@
 
 from dataclasses import replace
 
+from dpgb_dask.components.bins import Bins
 from dpgb_dask.components.candidates import IterativeHessian
+from dpgb_dask.components.forest import Forest
+from dpgb_dask.components.main_effects import MainEffects
+from dpgb_dask.components.pairs import Pairs
 from dpgb_dask.components.sampling import Ensembles, PoissonRows
 from dpgb_dask.components.splits import TotallyRandom
-from dpgb_dask.components.stages import Bins, Forest, MainEffects, Pairs, Start
+from dpgb_dask.components.start import Start
 from dpgb_dask.components.trees import Trees
 from dpgb_dask.contracts.plan import Plan
 

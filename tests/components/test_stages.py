@@ -1,16 +1,21 @@
-"""Parts of the stages that are plain functions."""
+"""Parts of the stages of `auto` that are plain functions."""
 
 import numpy as np
 import pytest
 
-from dpgb_dask.components import stages
+from dpgb_dask.components.bins import Bins
+from dpgb_dask.components.forest import Forest
+from dpgb_dask.components.main_effects import MainEffects, random_partition
+from dpgb_dask.components.pairs import coarsen
+from dpgb_dask.components.posterior import round_price
+from dpgb_dask.components.start import binary_start
 from dpgb_dask.errors import PlanError
 from dpgb_dask.losses import clipped_probability, sigmoid
 
 
 @pytest.mark.parametrize("rate", [1e-4, 0.05, 0.3, 0.5, 0.7, 0.999])
 def test_binary_start_balances_clipped_gradients(rate):
-    score, hess = stages.binary_start(rate)
+    score, hess = binary_start(rate)
     p = sigmoid(score)
     assert rate * np.minimum(1 - p, 0.5) == pytest.approx((1 - rate) * np.minimum(p, 0.5))
     assert clipped_probability(score)[0] == pytest.approx(rate)
@@ -20,39 +25,39 @@ def test_binary_start_balances_clipped_gradients(rate):
 @pytest.mark.parametrize("n_rounds", [1, 7, 20])
 def test_round_prices_sum_exactly(n_rounds):
     price = 10**19 + 3
-    prices = [stages.round_price(price, t, n_rounds) for t in range(n_rounds)]
+    prices = [round_price(price, t, n_rounds) for t in range(n_rounds)]
     assert sum(prices) == price
     assert max(prices) - min(prices) <= 1
 
 
 @pytest.mark.parametrize("seed", range(5))
 def test_random_partition_is_ordered_and_complete(seed):
-    leaf = stages.random_partition(40, False, 7, np.random.default_rng(seed))
+    leaf = random_partition(40, False, 7, np.random.default_rng(seed))
     assert list(np.unique(leaf)) == list(range(7))
     assert np.all(np.diff(leaf.astype(int)) >= 0)
-    categories = stages.random_partition(40, True, 7, np.random.default_rng(seed))
+    categories = random_partition(40, True, 7, np.random.default_rng(seed))
     assert list(categories) == list(range(40))
 
 
 @pytest.mark.parametrize("categorical", [True, False])
 def test_coarsen_is_monotone(categorical):
     mass = np.sort(np.random.default_rng(0).exponential(10, 50))[::-1]
-    level = stages.coarsen(mass, categorical, 6)
+    level = coarsen(mass, categorical, 6)
     assert np.all(np.diff(level.astype(int)) >= 0)
     assert level.min() == 0
     assert level.max() <= 5
-    assert list(stages.coarsen(mass[:4], categorical, 6)) == [0, 1, 2, 3]
+    assert list(coarsen(mass[:4], categorical, 6)) == [0, 1, 2, 3]
 
 
 @pytest.mark.parametrize(
     ("stage", "option", "value"),
     [
-        (stages.Bins, "max_bins", 1),
-        (stages.Bins, "max_bins", 251),
-        (stages.MainEffects, "rounds", 0),
-        (stages.MainEffects, "damping", float("nan")),
-        (stages.Forest, "depth", 9),
-        (stages.Forest, "learning_rate", 0),
+        (Bins, "max_bins", 1),
+        (Bins, "max_bins", 251),
+        (MainEffects, "rounds", 0),
+        (MainEffects, "damping", float("nan")),
+        (Forest, "depth", 9),
+        (Forest, "learning_rate", 0),
     ],
 )
 def test_options_out_of_range_raise(stage, option, value):

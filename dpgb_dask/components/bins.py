@@ -1,0 +1,113 @@
+"""The stage `Bins`: private bins from one released histogram (notes/default-method.md §3, stage 0)."""
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dpgb_dask.components import binning, constants
+from dpgb_dask.components.answers import natural
+from dpgb_dask.components.options import check_whole
+from dpgb_dask.contracts.boundary import Released
+from dpgb_dask.contracts.grid import COARSE, FINE, Grid
+from dpgb_dask.contracts.model import Model, no_trees
+from dpgb_dask.contracts.plan import Demand, Shape, State
+from dpgb_dask.contracts.queries import PRICE_ONE, CellCountsQuery, CountQuery, Query
+
+Answer = Released[NDArray[np.int64]]
+
+
+def share_of(total: int, share: float) -> int:
+    """Return a share of a price, rounded down."""
+    return int(total * share)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Bins:
+    """Private bins from one joint noisy histogram over a public fine grid (10 % of μ²), after a noisy row count.
+
+    Parameters
+    ----------
+    share : float
+        Of the plan's μ².
+    max_bins : int or None
+        Wanted bins per feature; None for 128, or 250 on the fine grid.
+    """
+
+    share: float = constants.BINS_SHARE
+    max_bins: int | None = None
+
+    def __post_init__(self) -> None:
+        """Check the options."""
+        if self.max_bins is not None:
+            check_whole("max_bins", self.max_bins, 2, 250)
+
+    def declare(self, shape: Shape) -> Demand:  # noqa: ARG002
+        """Row count and histogram."""
+        share = constants.COUNT_SHARE + self.share
+        return Demand(share, share, 2)
+
+    def begin(self, state: State) -> State:
+        """Nothing is known yet."""
+        return replace(state, memory=None)
+
+    def next_query(self, state: State) -> Query | None:
+        """Ask for a rough row count, then for all cells."""
+        bits = state.shape.weight_bits
+        if state.model is not None:
+            return None
+        if state.memory is None:
+            price = share_of(state.total, constants.COUNT_SHARE)
+            return CountQuery(label="rows", price=price, weight_bits=bits)
+        return CellCountsQuery(
+            label="bins",
+            price=share_of(state.total, self.share),
+            weight_bits=bits,
+            n_uniform=state.memory["n_uniform"],
+            sizes=Grid.of(state.shape.schema, state.memory["n_uniform"]).sizes,
+        )
+
+    def update(self, state: State, query: Query, released: Answer) -> State:
+        """Choose the grid from the count; merge the cells into bins."""
+        values, sd = natural(query, released)
+        weight = state.shape.max_weight
+        if isinstance(query, CountQuery):
+            n_rows = max(float(values[0]), 1.0)
+            mu = float(np.sqrt(state.total / PRICE_ONE))
+            signal = n_rows / weight * mu * np.sqrt(self.share / state.shape.n_features)
+            n_uniform = FINE if signal >= constants.FINE_GRID_SIGNAL else COARSE
+            memory = {"n_uniform": n_uniform, "n_rows": float(values[0]), "variance": sd**2}
+            return replace(state, n_rows=n_rows, memory=memory)
+        assert isinstance(query, CellCountsQuery)
+        return self._bins(state, query, values, sd)
+
+    def _bins(
+        self, state: State, query: CellCountsQuery, values: NDArray[np.float64], sd: float
+    ) -> State:
+        grid = Grid.of(state.shape.schema, query.n_uniform)
+        per_feature = np.split(values, grid.offsets[1:-1])
+        totals = np.array([part.sum() for part in per_feature])
+        # every feature's cells sum to the same number of rows: weigh each copy by its noise
+        precision = np.append(1 / (np.array(grid.sizes) * sd**2), 1 / state.memory["variance"])
+        n_rows = float(precision @ np.append(totals, state.memory["n_rows"]) / precision.sum())
+        n_rows = max(n_rows, 1.0)
+        max_bins = self.max_bins or (
+            constants.FINE_BINS if query.n_uniform == FINE else constants.COARSE_BINS
+        )
+        bins, counts = [], []
+        for edges, cells in zip(grid.edges, per_feature, strict=True):
+            if edges is None:
+                feature, mass = binning.categorical_bins(cells, sd, n_rows)
+            else:
+                feature, mass = binning.numeric_bins(edges, cells, sd, n_rows, max_bins)
+            bins.append(feature)
+            counts.append(mass)
+        k = state.shape.n_scores
+        model = Model(
+            bins=tuple(bins),
+            intercept=np.zeros(k, np.int32),
+            tables=tuple(np.zeros((b.n_bins, k), np.int32) for b in bins),
+            trees=no_trees(n_scores=k),
+            link=state.shape.loss.link(state.shape.kind),
+        )
+        return replace(state, n_rows=n_rows, counts=tuple(counts), model=model)
