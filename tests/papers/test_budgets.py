@@ -7,6 +7,8 @@ import numpy as np
 import pytest
 from every_component.test_recipes import answer
 
+from dpgb_dask.components.budgets import Even
+from dpgb_dask.components.candidates import PublicBins
 from dpgb_dask.components.sampling import Ensembles
 from dpgb_dask.contracts.plan import Budget, PublicRng, Shape, State
 from dpgb_dask.contracts.queries import PRICE_ONE
@@ -20,10 +22,18 @@ EPSILON = 2.0
 TOTAL = int(EPSILON * PRICE_ONE)
 
 
-def run(plan, total=TOTAL, budget=None):
+def run(plan, total=TOTAL, budget=None, n_rows=1.0):
     """Return the queries of a run of a plan, and what a row loses."""
     budget = budget or Budget(epsilon=EPSILON, delta=1e-6)
-    state = State(shape=SHAPE, rng=PublicRng(0), budget=budget, total=total, left=total, notes={})
+    state = State(
+        shape=SHAPE,
+        rng=PublicRng(0),
+        budget=budget,
+        total=total,
+        left=total,
+        n_rows=n_rows,
+        notes={},
+    )
     spending, queries = Spending(pure=plan.pure), []
     rng = np.random.default_rng(0)
     for stage in plan.stages:
@@ -45,10 +55,10 @@ def prices_of_trees(queries):
     return list(trees.values())
 
 
-def of_trees(name, **options):
-    """Return a recipe with other options of its trees."""
+def trees_alone(name, **options):
+    """Return a recipe's trees without what comes before them, with other options."""
     plan = RECIPES[name]
-    return replace(plan, stages=(*plan.stages[:-1], replace(plan.stages[-1], **options)))
+    return replace(plan, stages=(PublicBins(n_bins=8), replace(plan.stages[-1], **options)))
 
 
 def check_halves(trees, price, depth):
@@ -60,7 +70,7 @@ def check_halves(trees, price, depth):
 
 
 def test_seq_gives_every_tree_its_part():
-    queries, spending = run(RECIPES["seq"])
+    queries, spending = run(trees_alone("seq"))
     trees = prices_of_trees(queries)
     assert len(trees) == 50
     check_halves(trees, TOTAL / 50, 6)
@@ -70,7 +80,7 @@ def test_seq_gives_every_tree_its_part():
 
 @pytest.mark.parametrize("name", ["dpboost", "para"])
 def test_parts_of_an_ensemble_cost_once(name):
-    queries, spending = run(RECIPES[name])
+    queries, spending = run(trees_alone(name))
     trees = prices_of_trees(queries)
     assert len(trees) == 50
     check_halves(trees, TOTAL, 6)  # disjoint rows: every tree has the whole budget
@@ -81,13 +91,13 @@ def test_parts_of_an_ensemble_cost_once(name):
 @pytest.mark.parametrize(("n_trees", "size", "n_ensembles"), [(8, 4, 2), (9, 4, 3), (3, 4, 1)])
 def test_ensembles_share_the_budget(n_trees, size, n_ensembles):
     rows = Ensembles(size=size, decay=0.1)
-    queries, spending = run(of_trees("dpboost", n_trees=n_trees, rows=rows, depth=2))
+    queries, spending = run(trees_alone("dpboost", n_trees=n_trees, rows=rows, depth=2))
     check_halves(prices_of_trees(queries), TOTAL / n_ensembles, 2)
     assert 0 <= TOTAL - spending.spent < 1e4
 
 
 def test_dp_xgboost_spends_thirds_that_amplify_to_the_budget():
-    queries, spending = run(RECIPES["dp-xgboost"])
+    queries, spending = run(trees_alone("dp-xgboost"))
     trees = prices_of_trees(queries)
     assert len(trees) == 20
     # ln(1 + γ(e^ε - 1)) = ε_tree, solved for the ε of the questions on the sample
@@ -102,7 +112,8 @@ def test_dp_xgboost_spends_thirds_that_amplify_to_the_budget():
 
 
 def test_dp_ebm_gives_a_tenth_to_bins():
-    plan = of_trees("dp-ebm", n_trees=3)
+    plan = RECIPES["dp-ebm"]
+    plan = replace(plan, stages=(plan.stages[0], replace(plan.stages[-1], n_trees=3)))
     queries, spending = run(plan)
     trees = [q.price for q in queries if q.label.startswith("trees")]
     assert len(trees) == 3 * M
@@ -124,21 +135,19 @@ def test_classic_noise_is_that_of_strong_composition():
 
 
 def test_local_noise_grows_with_the_rows():
-    queries, _ = run(RECIPES["ldp"])
-    n_rows = queries[0]
-    trees = [q.price for q in queries[1:]]
-    assert n_rows.label == "rows"
-    assert len(trees) == 100
-    even = 0.998 * TOTAL / 100
-    # the fake answer counts a tenth of 10⁴ rows; each is noised on its own, for replacing it
-    assert trees == pytest.approx([even / (4 * 1e3)] * 100, rel=0.02)
+    plan = trees_alone("ldp")
+    even, _ = run(replace(plan, stages=(plan.stages[0], replace(plan.stages[1], budget=Even()))))
+    for n_rows in (1.0, 1e3):
+        local, _ = run(plan, n_rows=n_rows)
+        # every row noises its own answers, so that replacing it is hidden: 4 n times the variance
+        assert [q.price for q in local] == pytest.approx([q.price / (4 * n_rows) for q in even])
 
 
 @pytest.mark.parametrize("total", [1, 7, 10**6 + 3, TOTAL + 1])
 @pytest.mark.parametrize("name", ["seq", "dpboost", "fdp-tr-newton-ih"])
 def test_prices_never_add_up_to_more(name, total):
     """Odd totals: what does not divide stays unspent."""
-    plan = of_trees(name, n_trees=3)
+    plan = trees_alone(name, n_trees=3)
     state = State(
         shape=SHAPE,
         rng=PublicRng(0),
