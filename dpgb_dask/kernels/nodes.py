@@ -21,9 +21,8 @@ from dpgb_dask.kernels.histogram import (
     sides,
 )
 
-BLOCK = (
-    1 << 15
-)  # rows per inner loop: large, since each feature's sums of all nodes are loaded once per block
+# rows per inner loop: large, since each feature's sums of all nodes are loaded once per block; 16 bits number them
+BLOCK = 1 << 16
 MAX_NODES = 1 << 10
 COPIES = 4  # of the sums of few slots: rows that hit one cell again and again do not wait for each other's store
 PASS_CELLS = 1 << 15  # cells of a group over all slots: 256 KB, which stays in L2
