@@ -258,6 +258,7 @@ class Ledger:
         self._spending: dict[
             str, tuple[int, Spending]
         ] = {}  # newest round of a fit, and all so far
+        self._terms: dict[str, Terms] = {}  # of the fits in memory
         if self._path is not None:
             _refuse_network(self._path)
 
@@ -399,7 +400,10 @@ class Ledger:
                 account = book.account(fit["account"])
                 terms = Terms.from_json(json.loads(fit["terms"]))
                 spending, sampled = book.spending(fit_id, terms.pure)
-                if account.analysis == "pure" or not (terms.pure and sampled):
+                refunds = account.analysis == "pure" or not (terms.pure and sampled)
+                if (
+                    refunds and self.durable
+                ):  # in memory, opened rounds leave no entry: nothing is given back
                     opened = analyses.charge(
                         spending.spent, pure=terms.pure, analysis=account.analysis
                     )
@@ -414,6 +418,7 @@ class Ledger:
                     .values(state="SETTLED", price=str(charge))
                 )
                 book.append("SETTLED", account.name, fit_id, {"charge": str(charge)})
+        self._terms.pop(fit_id, None)
         self._erase_key(fit_id)
         return charge
 
@@ -521,6 +526,9 @@ class Ledger:
         """
         if query.price <= 0:
             raise LedgerError(f"Release {position} of fit_id={fit_id!r} has no positive price.")
+        if not self.durable:
+            self._open_in_memory(fit_id, lease, position, query)
+            return
         with self._transaction() as book:
             fit = book.leased(fit_id, lease)
             last = -1
@@ -528,25 +536,14 @@ class Ledger:
                 last = int(newest["position"])
                 if position == last and opened == Opened(newest["query_id"], newest["seal"]):
                     return
-            if position != last + 1:
-                raise LedgerError(
-                    f"Release {position} of fit_id={fit_id!r} does not follow the newest one that was opened: another"
-                    " process goes on with this fit. Stop here."
-                )
+            _check_follows(fit_id, position, last)
             terms = Terms.from_json(json.loads(fit["terms"]))
             known, before = self._spending.get(fit_id, (-1, Spending(pure=terms.pure)))
             if known != last:  # another process opened the rounds between
                 before, _ = book.spending(fit_id, terms.pure)
             draw = query.rows if isinstance(query, GradientQuery) else None
             after = before.plus(query.price, draw)
-            if after.spent > terms.price:
-                raise BudgetExceededError(
-                    f"Release {position} of fit_id={fit_id!r} would cost more than the fit reserved; nothing was"
-                    " opened.\n"
-                    f"  reserved   {terms.price}\n"
-                    f"  would be   {after.spent}\n"
-                    f"Amounts are 2**-64 of {'ε' if terms.pure else 'μ²'}."
-                )
+            _check_reserved(fit_id, position, after, terms)
             body = {
                 "position": position,
                 "query_id": opened.query_id,
@@ -559,6 +556,20 @@ class Ledger:
             book.append("OPENED", fit["account"], fit_id, body)
         self._spending[fit_id] = (position, after)  # only what was committed
 
+    def _open_in_memory(self, fit_id: str, lease: str, position: int, query: Query) -> None:
+        """Apply the filter without an entry: there is no other process, and nothing to resume or to read later."""
+        with self._lock:
+            if fit_id not in self._terms:
+                with self._transaction() as book:  # refuses a fit that has ended
+                    fit = book.leased(fit_id, lease)
+                self._terms[fit_id] = Terms.from_json(json.loads(fit["terms"]))
+            terms = self._terms[fit_id]
+            last, before = self._spending.get(fit_id, (-1, Spending(pure=terms.pure)))
+            _check_follows(fit_id, position, last)
+            after = before.after(query)
+            _check_reserved(fit_id, position, after, terms)
+            self._spending[fit_id] = (position, after)
+
     def finish(self, fit_id: str, lease: str) -> None:
         """Close a fit whose model is complete, and erase its key; the reserved price stays charged."""
         with self._transaction(keep_head=True) as book:
@@ -566,6 +577,7 @@ class Ledger:
             book.execute(update(_fits).where(_fits.c.fit_id == fit_id).values(state="RELEASED"))
             book.append("RELEASED", fit["account"], fit_id, {})
         self._spending.pop(fit_id, None)
+        self._terms.pop(fit_id, None)
         self._erase_key(fit_id)
 
     # -- copies, connection --------------------------------------------------------------------------------------
@@ -913,6 +925,26 @@ def _account(row: Any) -> Account:
 def _charge(body: dict[str, Any]) -> int:
     """Return what a reservation charged; before there were other analyses, its price."""
     return int(body.get("charge", body["price"]))
+
+
+def _check_follows(fit_id: str, position: int, last: int) -> None:
+    """Refuse a round that does not follow the newest one."""
+    if position != last + 1:
+        raise LedgerError(
+            f"Release {position} of fit_id={fit_id!r} does not follow the newest one that was opened: another"
+            " process goes on with this fit. Stop here."
+        )
+
+
+def _check_reserved(fit_id: str, position: int, after: Spending, terms: Terms) -> None:
+    """Refuse a round that would take the fit above what it reserved."""
+    if after.spent > terms.price:
+        raise BudgetExceededError(
+            f"Release {position} of fit_id={fit_id!r} would cost more than the fit reserved; nothing was opened.\n"
+            f"  reserved   {terms.price}\n"
+            f"  would be   {after.spent}\n"
+            f"Amounts are 2**-64 of {'ε' if terms.pure else 'μ²'}."
+        )
 
 
 def _spend(spending: Spending, body: dict[str, Any]) -> Spending:

@@ -421,3 +421,30 @@ def test_memory_ledger_is_shared_by_threads():
     assert ledger.account("a").spent == 5 * FIT
     assert not ledger.durable
     assert ledger.directory is None
+
+
+def test_a_ledger_in_memory_keeps_the_filter_without_entries():
+    ledger = Ledger.in_memory()
+    ledger.open_account("a", epsilon=3.0, delta=1e-6)
+    controller = reserve(ledger)
+    controller.release(query(), raw())
+    seal = Opened("q", "s")
+    with pytest.raises(LedgerError, match="does not follow"):  # a copy of the controller, say
+        ledger.open_round(controller.fit_id, controller._lease, 0, seal, query())
+    with pytest.raises(BudgetExceededError, match="more than the fit reserved"):
+        ledger.open_round(controller.fit_id, controller._lease, 1, seal, query(price=FIT))
+    assert (
+        ledger.settle(controller.fit_id) == FIT
+    )  # nothing says what was opened: nothing is given back
+    with pytest.raises(LedgerError):
+        ledger.open_round(controller.fit_id, controller._lease, 0, seal, query())
+
+
+def test_a_finished_fit_in_memory_opens_no_round():
+    ledger = Ledger.in_memory()
+    ledger.open_account("a", epsilon=3.0, delta=1e-6)
+    controller = reserve(ledger)
+    lease = controller._lease
+    controller.finish()
+    with pytest.raises(LedgerError):
+        ledger.open_round(controller.fit_id, lease, 0, Opened("q", "s"), query())
