@@ -2,7 +2,7 @@
 
 import math
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 from dpgb_dask.components.options import check_rate
 from dpgb_dask.contracts.plan import Budget
@@ -48,6 +48,14 @@ class Purse:
     all_rows: bool
     budget: Budget
     n_rows: float
+
+
+class Pricing(Protocol):
+    """A rule that prices questions. Holds options, no state."""
+
+    def unit(self, purse: Purse, part: str) -> int:
+        """Return the price of one unit of a part: "candidates", "splits" or "leaves"."""
+        ...
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,7 +1,7 @@
 """C2: what a leaf says, from its released sums. FDP-GBDT §4.4."""
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -25,6 +25,20 @@ class LeafSums:
     hess: NDArray[np.float64]
     grad_sd: Any
     hess_sd: Any
+
+
+class Leaf(Protocol):
+    """A rule for the values of leaves. Holds options, no state."""
+
+    def gradient(self, shape: Shape) -> Gradient:
+        """Return the integer gradient whose sums are asked of the leaves: it decides what one row can change."""
+        ...
+
+    def value(
+        self, sums: LeafSums, above: LeafSums | None = None, *, kind: str = "binary"
+    ) -> NDArray[np.float64]:
+        """Return the values of leaves, (n_leaves, n_scores) in score units; `Step.value` has the parameters."""
+        ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

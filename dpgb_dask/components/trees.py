@@ -12,14 +12,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dpgb_dask.components.answers import natural, sums
-from dpgb_dask.components.budgets import Classic, Even, Kappa, Local, Purse, Shares
+from dpgb_dask.components.budgets import Even, Kappa, Pricing, Purse, Shares
 from dpgb_dask.components.candidates import IterativeHessian, Sketch, all_cuts
 from dpgb_dask.components.leaves import (
     Averaging,
     BinCountStep,
     GradientStep,
+    Leaf,
     LeafSums,
     NewtonStep,
+    Step,
 )
 from dpgb_dask.components.options import check_decay, check_positive, check_rate, check_whole
 from dpgb_dask.components.sampling import (
@@ -105,7 +107,8 @@ class Trees:
     per_feature : bool
     depth : int
     split : TotallyRandom, PartiallyRandom, HistogramSplit or ExponentialSplit
-    leaf : NewtonStep, GradientStep, BinCountStep or Averaging
+    leaf : Leaf
+        NewtonStep, GradientStep, BinCountStep, Averaging or another.
     candidates : None, IterativeHessian or Sketch
         None for all edges of the bins.
     features : AllFeatures, Cyclic or RandomFeatures
@@ -113,8 +116,8 @@ class Trees:
     batch : int or float
         Trees that share one gradient, or, below 1, their share of all trees; 1.0 is all of them. The mean of a batch
         is added (FDP-GBDT §5.2).
-    budget : Even, Shares, Classic or Local
-        How the price is spread over the questions.
+    budget : Pricing
+        How the price is spread over the questions: Even, Shares, Classic, Local or another.
     share : float
         Of what is left when the stage begins.
     leaf_decay : float
@@ -136,12 +139,12 @@ class Trees:
     split: TotallyRandom | PartiallyRandom | HistogramSplit | ExponentialSplit = field(
         default_factory=TotallyRandom
     )
-    leaf: NewtonStep | GradientStep | BinCountStep | Averaging = field(default_factory=NewtonStep)
+    leaf: Leaf = field(default_factory=NewtonStep)
     candidates: IterativeHessian | Sketch | None = None
     features: AllFeatures | Cyclic | RandomFeatures = field(default_factory=AllFeatures)
     rows: AllRows | PoissonRows | Ensembles = field(default_factory=AllRows)
     batch: int | float = 1
-    budget: Even | Shares | Classic | Local = field(default_factory=Even)
+    budget: Pricing = field(default_factory=Even)
     share: float = 1.0
     leaf_decay: float = 0.0
     least_weight: float = 0.0
@@ -184,8 +187,8 @@ class Trees:
             )
         if self.leaf_decay and not isinstance(self.rows, Ensembles):
             raise PlanError("leaf_decay counts trees of an ensemble: give rows=Ensembles(...).")
-        if self.leaf_decay and isinstance(self.leaf, Averaging):
-            raise PlanError("leaf_decay clips steps: leaf=Averaging takes none.")
+        if self.leaf_decay and not isinstance(self.leaf, Step):
+            raise PlanError(f"leaf_decay clips steps: leaf={self.leaf!r} takes none.")
         self._check_budget()
 
     def _check_budget(self) -> None:
@@ -594,7 +597,7 @@ class Trees:
         if self.leaf_decay:
             assert isinstance(self.rows, Ensembles)
             k = memory.tree % self.rows.size
-            assert not isinstance(self.leaf, Averaging)
+            assert isinstance(self.leaf, Step)
             bound = self.leaf.bound(state.shape.kind)
             most = self.leaf.learning_rate * bound * (1 - self.leaf_decay) ** k
             leaf = np.clip(leaf, -most, most)
