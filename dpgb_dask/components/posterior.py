@@ -1,6 +1,6 @@
 """What the additive stages share: noisy totals, the residual scale, and the posterior update of blocks of cells.
 
-A block is a feature's bins or a pair's table. What changes between rounds is a stage's memory, a frozen record of `State`.
+A block is a feature's bins or a pair's table. What changes between rounds is the memory of a stage: a frozen record.
 """
 
 from dataclasses import dataclass, replace

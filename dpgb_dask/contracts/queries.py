@@ -67,7 +67,9 @@ class RowDraw:
             or not 0 <= self.low < self.high <= 1 << DRAW_BITS
             or not 0 <= self.group < 1 << 32
         ):
-            raise ValueError(f"{self!r} is no draw: 0 <= low < high <= 2**32, kind 'part' or 'sample'.")
+            raise ValueError(
+                f"{self!r} is no draw: 0 <= low < high <= 2**32, kind 'part' or 'sample'."
+            )
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
