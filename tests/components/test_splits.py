@@ -275,6 +275,28 @@ def test_no_set_of_categories_beats_the_prefixes_without_a_ridge(seed):
     assert gain_of(right, grad, hess, 1e-9) == pytest.approx(best)
 
 
+@pytest.mark.parametrize("seed", range(30))
+def test_histogram_finds_the_best_feature(seed):
+    rng = np.random.default_rng(seed)
+    menu = menu_of(numeric(6), categorical(4), numeric(5), missing=(True, False, True))
+    grad, hess = random_node(rng, 15)
+    level = HistogramSplit(ridge=0.5).choose(
+        NodeHistogram(grad[None], hess[None], 0.0, 0.0), frontier_of(menu)
+    )
+    found = {}
+    for j, (start, end) in enumerate(((0, 6), (6, 10), (10, 15))):
+        g, h, code = grad[start:end], hess[start:end], np.arange(end - start)
+        if menu.bins[j].categorical:
+            order = np.argsort((g / (h + 0.5))[:, 0])
+            sides = [np.isin(code, order[n:]) for n in range(1, len(code))]
+        else:
+            last = len(code) - 1
+            sides = [code > cut for cut in menu.cuts[j]]
+            sides += [(code > cut) & (code < last) for cut in menu.cuts[j]]
+        found[j] = max(gain_of(side, g, h, 0.5) for side in sides)
+    assert level.feature[0] == max(found, key=found.get)
+
+
 def test_histogram_finds_planted_splits():
     """Three features in two nodes: the split that was planted, not the features of noise-free zeros."""
     menu = menu_of(numeric(8), categorical(5), numeric(6), missing=(False, False, True))
