@@ -63,7 +63,10 @@ def run(plan, kind, total, n_rows, seed=0):
 SERVED = [
     (name, kind) for name, plan in sorted(recipes.RECIPES.items()) for kind in sorted(plan.kinds)
 ]
-LONG = {"dp-ebm": 20, "dp-ebm-classic": 20}  # trees per feature, instead of 300: the same questions, fewer times
+LONG = {
+    "dp-ebm": 20,
+    "dp-ebm-classic": 20,
+}  # trees per feature, instead of 300: the same questions, fewer times
 
 
 def plan_of(name, kind):
