@@ -171,7 +171,7 @@ _DPBOOST_MENDS = (
     "Rows join a tree by secret independent draws: fixed sizes do not compose in parallel when a row is added.",
     "Candidates are public: the authors' code takes quantiles of the rows.",
     "A split is chosen by the range of its gain, 4 g*², which is tighter than twice its sensitivity, 6 g*².",
-    "A leaf is a noisy sum over a noisy count, shrunk by a prior: less noise than by the bound of a leaf's value.",
+    "A leaf is a noisy sum over a noisy Hessian, shrunk by a prior: less noise than by the bound of a leaf's value.",
 )
 _HALVES = Shares(candidates=0.0, splits=0.5, leaves=0.5)
 
@@ -190,9 +190,7 @@ def _dpboost(name: str, what: str, **options: Any) -> Plan:
     )
 
 
-_LEAF = GradientStep(
-    learning_rate=0.1, largest=1.0, ridge=0.1, clip=1.0, prior=0.4, count_scale=1.0
-)
+_LEAF = NewtonStep(learning_rate=0.1, ridge=0.1, clip=1.0, prior=0.4, laplace=True)
 _DPBOOST = (
     _dpboost(
         "dpboost",
@@ -218,9 +216,7 @@ DP_XGBOOST = Plan(
             n_trees=20,
             depth=6,
             split=ExponentialSplit(ridge=0.1),
-            leaf=GradientStep(
-                learning_rate=0.3, largest=1.0, ridge=0.1, prior=0.4, count_scale=1.0
-            ),
+            leaf=NewtonStep(learning_rate=0.3, ridge=0.1, prior=0.4, laplace=True),
             candidates=Sketch(n_bins=32),
             rows=PoissonRows(rate=0.1),
             budget=Shares(candidates=1 / 3, splits=1 / 3, leaves=1 / 3),
@@ -229,9 +225,9 @@ DP_XGBOOST = Plan(
     ),
     mends=(
         "The least weight of a child acts on noisy sums after the split: on exact sums its loss is infinite.",
-        "A leaf is a noisy sum over a noisy count, shrunk by a prior: algorithm 1's exact count is not private.",
+        "A leaf is a noisy sum over a noisy Hessian, shrunk by a prior: algorithm 1's exact count is not private.",
         "A split is chosen by the range of its gain, 4 g*².",
-        "Classes are fitted by log-loss, with gradients and counts as in the paper's squared error.",
+        "Classes are fitted by log-loss, whose Hessian costs no noise; the paper takes their squared error.",
     ),
     pure=True,
     draws_rows=True,

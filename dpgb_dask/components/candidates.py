@@ -26,21 +26,25 @@ MOST_EDGES = 254  # two more codes are the last bin and missing values
 
 
 def uniform_edges(feature: Numeric, n: int) -> NDArray[np.float64]:
-    """Return edges of ``n`` equally wide bins between the public bounds; a few whole numbers get a bin each."""
+    """Return n - 1 equally spaced edges from the lower bound on; a few whole numbers get a bin each.
+
+    The lowest value is an edge, as in FDP-GBDT §4.5.1: it parts the zeros of a count from all else.
+    """
     low, width = feature.low, feature.high - feature.low
     if width <= 0:
         return np.empty(0)
     if feature.integer and width < n:
         return np.unique(np.arange(np.floor(low), np.ceil(feature.high)) + 0.5).astype(np.float64)
-    return np.unique(low + width * (np.arange(1, n) / n)).astype(np.float64)
+    edges = low + width * (np.arange(n - 1) / (n - 1))
+    return np.unique(np.floor(edges) + 0.5 if feature.integer else edges).astype(np.float64)
 
 
 def log_edges(feature: Numeric, n: int) -> NDArray[np.float64]:
-    """Return edges equally spaced after x ↦ log(1 + x - low): FDP-GBDT §4.5.1."""
+    """Return edges from the lower bound on, equally spaced after x ↦ log(1 + x - low): FDP-GBDT §4.5.1."""
     low, width = feature.low, feature.high - feature.low
     if width <= 0:
         return np.empty(0)
-    edges = low + np.expm1(np.log1p(width) * (np.arange(1, n) / n))
+    edges = low + np.expm1(np.log1p(width) * (np.arange(n - 1) / (n - 1)))
     if feature.integer:
         edges = np.floor(edges) + 0.5
     edges = np.unique(edges)
@@ -148,9 +152,13 @@ def refine(
     if len(held) > n:  # n bins hold all of it, and one nothing
         del edges[-2], held[-1]
     while len(held) < n:
-        k = int(np.argmax(held))
-        middle = edges[k] / 2 + edges[k + 1] / 2
-        if not edges[k] < middle < edges[k + 1]:
+        middles = np.array(edges[:-1]) / 2 + np.array(edges[1:]) / 2
+        splits = (middles > edges[:-1]) & (
+            middles < edges[1:]
+        )  # not the bin of the lowest value alone
+        k = int(np.argmax(np.where(splits, held, -1.0)))
+        middle = float(middles[k])
+        if not splits[k]:
             break
         edges.insert(k + 1, middle)
         held[k] /= 2

@@ -17,8 +17,9 @@ class LeafSums:
 
     Parameters
     ----------
-    grad, hess : (n_leaves, n_scores) float64
-    grad_sd, hess_sd : float, or (n_leaves, 1) float64
+    grad, hess : (..., n_leaves, n_scores) float64
+        The leaves of a tree stand in the last axis but one.
+    grad_sd, hess_sd : float, or (..., n_leaves, 1) float64
     """
 
     grad: NDArray[np.float64]
@@ -35,9 +36,9 @@ class Leaf(Protocol):
         ...
 
     def value(
-        self, sums: LeafSums, above: LeafSums | None = None, *, kind: str = "binary"
+        self, sums: LeafSums, above: LeafSums | None = None, *, kind: str = "binary", batch: int = 1
     ) -> NDArray[np.float64]:
-        """Return the values of leaves, (n_leaves, n_scores) in score units; `Step.value` has the parameters."""
+        """Return the values of leaves, of the shape of the sums, in score units; `Step.value` has the parameters."""
         ...
 
 
@@ -59,9 +60,9 @@ class Step:
     filtered : bool
         Drop rows above the bound instead of clipping them (DPBoost's gradient-based data filtering).
     prior : float or None
-        τ: standard deviation of a step around that of the node above (0 for the root), in score units; half as much
-        for a numeric target, which is scaled to [-1, 1]. A leaf that is mostly noise then stays near what is known of
-        it. None for no prior.
+        τ: standard deviation of a step around that of the node above, or of the whole tree, in score units; half as
+        much for a numeric target, which is scaled to [-1, 1]. A leaf that is mostly noise then stays near what is known
+        of it. None for no prior.
     """
 
     learning_rate: float = 0.3
@@ -86,9 +87,9 @@ class Step:
         return self.clip or (0.5 if kind == "numeric" else 1.0)
 
     def value(
-        self, sums: LeafSums, above: LeafSums | None = None, *, kind: str = "binary"
+        self, sums: LeafSums, above: LeafSums | None = None, *, kind: str = "binary", batch: int = 1
     ) -> NDArray[np.float64]:
-        """Return the values of leaves, (n_leaves, n_scores); without a prior, 0 where the noisy H is not positive.
+        """Return the values of leaves; without a prior, 0 where the noisy H is not positive.
 
         Parameters
         ----------
@@ -97,20 +98,32 @@ class Step:
             Sums of the nodes above, one per two leaves, where they were released too.
         kind : str
             Type of the target.
+        batch : int
+            Trees whose mean is added: it averages their noise, so a single one shrinks less.
         """
         if self.prior is None:
             step = np.where(
                 sums.hess > 0, -sums.grad / (np.maximum(sums.hess, 0) + self.ridge), 0.0
             )
         else:
-            spread = self.prior * (0.5 if kind == "numeric" else 1.0)
-            middle = (
-                0.0
-                if above is None
-                else np.repeat(shrunk(above, 0.0, spread, self.ridge), 2, axis=0)
-            )
+            scale = 0.5 if kind == "numeric" else 1.0
+            spread = self.prior * scale * float(np.sqrt(batch))
+            middle = shrunk(whole(sums if above is None else above), 0.0, scale, self.ridge)
+            if above is not None:
+                middle = np.repeat(shrunk(above, middle, spread, self.ridge), 2, axis=-2)
             step = shrunk(sums, middle, spread, self.ridge)
         return np.asarray(self.learning_rate * np.clip(step, -self.largest, self.largest))
+
+
+def whole(sums: LeafSums) -> LeafSums:
+    """Return the sums of each tree, with the axis of leaves kept."""
+    n = np.ones(sums.grad.shape[-2:])[:, :1]
+    return LeafSums(
+        sums.grad.sum(-2, keepdims=True),
+        sums.hess.sum(-2, keepdims=True),
+        np.sqrt(((sums.grad_sd * n) ** 2).sum(-2, keepdims=True)),
+        np.sqrt(((sums.hess_sd * n) ** 2).sum(-2, keepdims=True)),
+    )
 
 
 def shrunk(sums: LeafSums, middle: Any, spread: float, ridge: float) -> NDArray[np.float64]:
@@ -126,7 +139,16 @@ def shrunk(sums: LeafSums, middle: Any, spread: float, ridge: float) -> NDArray[
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NewtonStep(Step):
-    """Gradient over Hessian; for log-loss the Hessian is free (DESIGN §3)."""
+    """Gradient over Hessian; for log-loss the Hessian is free (DESIGN §3).
+
+    Parameters
+    ----------
+    laplace : bool
+        Choose the scale of the Hessian for Laplace noise: with u = |p - y|, |g| + h = u + u(1 - u) is at most 1, so h
+        itself is free in L1 too.
+    """
+
+    laplace: bool = False
 
     def gradient(self, shape: Shape) -> Gradient:
         """Return the integer gradient."""
@@ -136,6 +158,7 @@ class NewtonStep(Step):
             second="hessian",
             clip=self.bound(shape.kind),
             filtered=self.filtered,
+            hess_scale=1.0 if self.laplace and shape.loss.name == "log_loss" else None,
         )
 
 
@@ -219,6 +242,7 @@ class Averaging:
         above: LeafSums | None = None,  # noqa: ARG002 - a mean needs no prior
         *,
         kind: str = "binary",  # noqa: ARG002
+        batch: int = 1,  # noqa: ARG002
     ) -> NDArray[np.float64]:
         """Return noisy means; a leaf whose count is noise gives a mean near 0."""
         return np.asarray(-sums.grad / np.maximum(sums.hess, np.maximum(sums.hess_sd, 1.0)))

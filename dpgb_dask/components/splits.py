@@ -10,8 +10,10 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from dpgb_dask.components.leaves import Step
 from dpgb_dask.components.options import check_positive, check_whole
 from dpgb_dask.contracts.model import MAX_BINS, FeatureBins, Splits
+from dpgb_dask.contracts.plan import Shape
 from dpgb_dask.contracts.queries import ChoiceQuery, NodeSumsQuery, RowDraw
 from dpgb_dask.losses import Gradient
 
@@ -229,30 +231,54 @@ class NodeHistogram:
 
 
 NOISE_RIDGE = 4.0  # standard deviations of the noise on H that the ridge of a gain is at least
-PICKED = 0.8
+PICKED = 0.8  # mean of the larger half of many standard normal values
 
 
-def score_of(
-    grad: NDArray[np.float64],
-    hess: NDArray[np.float64],
-    n_cells: Any,
-    noise: NodeHistogram,
-    ridge: float,
-    *,
-    picked: bool = False,
-) -> NDArray[np.float64]:
-    """Return Σ(S² - its noise)/(H + λ) over scores (last axis), of sums over ``n_cells`` released cells.
+@dataclass(frozen=True, eq=False, slots=True)
+class Side:
+    """Noisy sums of one side of some splits.
 
-    Noise makes S² larger by its variance, and a noisy H near 0 would make anything large: so the variance is taken
-    off, and λ is at least `NOISE_RIDGE` standard deviations of the noise on H. Cells that were ``picked`` by their own
-    noise add up: the mean of the larger half of n normal values is .8. With little noise this is the gain of the
-    papers. Post-processing.
+    Parameters
+    ----------
+    grad, hess : (..., n_scores) float64
+    n_cells : float64, broadcast against them
+        Released cells that each sum holds.
     """
-    cells = np.asarray(n_cells, dtype=np.float64)
-    lowest = np.maximum(ridge, NOISE_RIDGE * noise.hess_sd * np.sqrt(cells))
-    variance = np.maximum(cells, (PICKED * cells) ** 2) if picked else cells
-    signal = grad**2 - variance * noise.grad_sd**2
-    return np.asarray((signal / (np.maximum(hess, 0) + lowest)).sum(-1))
+
+    grad: NDArray[np.float64]
+    hess: NDArray[np.float64]
+    n_cells: Any
+
+
+def gain_of(
+    left: Side, right: Side, noise: NodeHistogram, ridge: float, *, picked: bool = False
+) -> NDArray[np.float64]:
+    """Return how much better two means fit than one: Σ D² (1/(H_l + λ) + 1/(H_r + λ)) over scores (last axis).
+
+    D = w_r G_l - w_l G_r, with w the sides' shares of H, is what the left side differs from its share of the whole:
+    without noise and λ this is the papers' G_l²/H_l + G_r²/H_r - G²/H, and a common offset of G cancels before λ is
+    added. Noise makes D² larger by its variance, which is taken off, and a noisy H near 0 would make anything large:
+    λ is at least `NOISE_RIDGE` standard deviations of the noise on H. Cells that were ``picked`` by their own noise
+    add up. Post-processing.
+    """
+    hess = [np.maximum(side.hess, 0) for side in (left, right)]
+    whole = np.maximum(hess[0] + hess[1], 1e-9)
+    w_left, w_right = hess[0] / whole, hess[1] / whole
+    lowest = [
+        np.maximum(ridge, NOISE_RIDGE * noise.hess_sd * np.sqrt(side.n_cells))
+        for side in (left, right)
+    ]
+    cells = [
+        np.maximum(side.n_cells, (PICKED * side.n_cells) ** 2) if picked else side.n_cells
+        for side in (left, right)
+    ]
+    differs = w_right * left.grad - w_left * right.grad
+    mean = (left.grad + right.grad) / np.maximum(whole, noise.hess_sd)
+    variance = (w_right**2 * cells[0] + w_left**2 * cells[1]) * (
+        noise.grad_sd**2 + (mean * noise.hess_sd) ** 2
+    )
+    weight = 1 / (hess[0] + lowest[0]) + 1 / (hess[1] + lowest[1])
+    return np.asarray(((differs**2 - variance) * weight).sum(-1))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -321,17 +347,13 @@ class HistogramSplit:
             for x in (grad, hess)
         )
         total_g, total_h = grad.sum(1, keepdims=True), hess.sum(1, keepdims=True)
-        parent = score_of(total_g, total_h, bins.n_bins, table, self.ridge)
 
         def gains(
             g: NDArray[np.float64], h: NDArray[np.float64], n_left: NDArray[np.int64]
         ) -> NDArray[np.float64]:
-            n = n_left[:, None]
-            rest = total_g - g, total_h - h
-            picked = bins.categorical
-            left = score_of(g, h, n, table, self.ridge, picked=picked)
-            right = score_of(*rest, bins.n_bins - n, table, self.ridge, picked=picked)
-            return np.asarray(left + right - parent)
+            n = n_left[:, None].astype(np.float64)
+            left, right = Side(g, h, n), Side(total_g - g, total_h - h, bins.n_bins - n)
+            return gain_of(left, right, table, self.ridge, picked=bins.categorical)
 
         found = gains(g, h, cuts + 1)
         pick = found.argmax(1)
@@ -418,9 +440,8 @@ class PartiallyRandom:
         n_nodes = frontier.splits.n_leaves
         shape = (n_nodes, len(menu.features), 2, -1)
         grad, hess = answer.grad.reshape(shape), answer.hess.reshape(shape)
-        both = score_of(grad, hess, 1, answer, self.ridge).sum(2)
-        gain = both - score_of(grad.sum(2), hess.sum(2), 2, answer, self.ridge)
-        best = gain.argmax(1)
+        left, right = (Side(grad[:, :, k], hess[:, :, k], 1.0) for k in (0, 1))
+        best = gain_of(left, right, answer, self.ridge).argmax(1)
         ends = np.cumsum(menu.sizes)
         level = Level.unsplit(n_nodes)
         for k in range(n_nodes):
@@ -454,6 +475,17 @@ class ExponentialSplit:
     def n_queries(self, n_features: int, depth: int) -> int:  # noqa: ARG002
         """One choice per level: the nodes of a level are disjoint."""
         return depth
+
+    def gradient(self, shape: Shape, leaf: Step) -> Gradient:
+        """Return the leaf's gradients beside a whole count, which is what the range of a gain is proved for."""
+        return shape.loss.gradient(
+            shape.kind,
+            shape.n_scores,
+            second="count",
+            clip=leaf.bound(shape.kind),
+            filtered=leaf.filtered,
+            hess_scale=1.0,
+        )
 
     def ask(self, frontier: Frontier) -> ChoiceQuery:
         """Return the question of one level."""

@@ -173,11 +173,11 @@ class Trees:
             raise PlanError(
                 "leaf=BinCountStep needs the released bins as they are: leave candidates=None."
             )
-        if isinstance(self.split, ExponentialSplit) and not (
-            isinstance(self.leaf, GradientStep) and self.leaf.count_scale == 1
+        if isinstance(self.split, ExponentialSplit) and not isinstance(
+            self.leaf, NewtonStep | GradientStep
         ):
             raise PlanError(
-                "split=ExponentialSplit chooses by gains over whole counts: give leaf=GradientStep(count_scale=1)."
+                "split=ExponentialSplit chooses by sums of gradients: give leaf=NewtonStep() or GradientStep()."
             )
         if isinstance(self.candidates, IterativeHessian) and not isinstance(self.rows, AllRows):
             raise PlanError("candidates=IterativeHessian asks all rows: give rows=AllRows().")
@@ -484,6 +484,9 @@ class Trees:
         if len(menu.features) > 1 or isinstance(self.split, ExponentialSplit):
             units //= self.depth
         asked = self._asked(state, memory, "splits", units)
+        if isinstance(self.split, ExponentialSplit):
+            assert isinstance(self.leaf, Step)
+            asked["gradient"] = self.split.gradient(state.shape, self.leaf)
         return Frontier(splits=memory.splits, menu=menu, **asked)
 
     def _histogram(
@@ -585,15 +588,15 @@ class Trees:
         """Return leaf values in score steps, (n_scores, n_trees, n_leaves), for a batch of their size."""
         memory: Growing = state.memory
         n_trees = self.trees_in_all(state.shape)
+        first = memory.tree - len(memory.pending)
+        size = self.batch_size(n_trees)
+        size = min(size, n_trees - first // size * size)  # the last batch may be smaller
         shape = (splits.n_trees, splits.n_leaves, state.shape.n_scores)
+        grad, hess = sums.grad.reshape(shape), np.broadcast_to(sums.hess, sums.grad.shape)
+        sums = replace(sums, grad=grad, hess=hess.reshape(shape))
         if self.least_weight:
-            grad, hess = pooled(
-                sums.grad.reshape(shape), sums.hess.reshape(shape), self.least_weight
-            )
-            sums = replace(
-                sums, grad=grad.reshape(sums.grad.shape), hess=hess.reshape(sums.hess.shape)
-            )
-        leaf = self.leaf.value(sums, above, kind=state.shape.kind).reshape(shape)
+            sums = pooled(sums, self.least_weight)
+        leaf = self.leaf.value(sums, above, kind=state.shape.kind, batch=size)
         if self.leaf_decay:
             assert isinstance(self.rows, Ensembles)
             k = memory.tree % self.rows.size
@@ -601,9 +604,6 @@ class Trees:
             bound = self.leaf.bound(state.shape.kind)
             most = self.leaf.learning_rate * bound * (1 - self.leaf_decay) ** k
             leaf = np.clip(leaf, -most, most)
-        first = memory.tree - len(memory.pending)
-        size = self.batch_size(n_trees)
-        size = min(size, n_trees - first // size * size)  # the last batch may be smaller
         return np.asarray(np.rint(np.moveaxis(leaf, 2, 0) * (SCORE_ONE / size)).astype(np.int32))
 
     def _finish(self, state: State, value: NDArray[np.int32], splits: Splits) -> State:
@@ -711,26 +711,24 @@ def children_of(
     )
 
 
-def pooled(
-    grad: NDArray[np.float64], hess: NDArray[np.float64], least: float
-) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+def pooled(sums: LeafSums, least: float) -> LeafSums:
     """Replace the sums of leaves that hold too little by those of the smallest subtree around them that holds enough.
 
     Parameters
     ----------
-    grad, hess : (n_trees, n_leaves, n_scores) float64
+    sums : LeafSums of (n_trees, n_leaves, n_scores)
     least : float
         Noisy Hessian, summed over scores.
     """
-    out_g, out_h = grad.copy(), hess.copy()
-    width, n_leaves = 1, grad.shape[1]
-    while width < n_leaves:
-        lacking = out_h.sum(2) < least
-        if not lacking.any():
-            break
+    grad, hess = sums.grad.copy(), sums.hess.copy()
+    n_trees, n_leaves, _ = grad.shape
+    held = np.ones((n_trees, n_leaves, 1))  # leaves that a sum holds
+    width = 1
+    while width < n_leaves and (lacking := hess.sum(2) < least).any():
         width *= 2
-        blocks = (len(grad), n_leaves // width, width, -1)
-        wide_g = np.repeat(grad.reshape(blocks).sum(2), width, axis=1)
-        wide_h = np.repeat(hess.reshape(blocks).sum(2), width, axis=1)
-        out_g[lacking], out_h[lacking] = wide_g[lacking], wide_h[lacking]
-    return out_g, out_h
+        blocks = (n_trees, n_leaves // width, width, -1)
+        for out, part in ((grad, sums.grad), (hess, sums.hess)):
+            out[lacking] = np.repeat(part.reshape(blocks).sum(2), width, axis=1)[lacking]
+        held[lacking] = width
+    sd = np.sqrt(held)
+    return LeafSums(grad, hess, sums.grad_sd * sd, sums.hess_sd * sd)
