@@ -190,7 +190,7 @@ def _dpboost(name: str, what: str, **options: Any) -> Plan:
     )
 
 
-_LEAF = NewtonStep(learning_rate=0.1, ridge=0.1, clip=1.0, prior=0.4, laplace=True)
+_LEAF = NewtonStep(learning_rate=0.1, ridge=0.1, clip=1.0, prior=1.0, laplace=True)
 _DPBOOST = (
     _dpboost(
         "dpboost",
@@ -216,7 +216,7 @@ DP_XGBOOST = Plan(
             n_trees=20,
             depth=6,
             split=ExponentialSplit(ridge=0.1),
-            leaf=NewtonStep(learning_rate=0.3, ridge=0.1, prior=0.4, laplace=True),
+            leaf=NewtonStep(learning_rate=0.3, ridge=0.1, prior=1.0, laplace=True),
             candidates=Sketch(n_bins=32),
             rows=PoissonRows(rate=0.1),
             budget=Shares(candidates=1 / 3, splits=1 / 3, leaves=1 / 3),
