@@ -113,7 +113,12 @@ def all_cuts(bins: tuple[FeatureBins, ...]) -> tuple[NDArray[np.uint8], ...]:
 
 
 def refine(
-    bounds: tuple[float, float], cuts: NDArray[np.float64], mass: NDArray[np.float64], n: int
+    bounds: tuple[float, float],
+    cuts: NDArray[np.float64],
+    mass: NDArray[np.float64],
+    n: int,
+    *,
+    integer: bool = False,
 ) -> NDArray[np.float64]:
     """One round of iterative Hessian splitting: FDP-GBDT algorithm 2.
 
@@ -127,6 +132,8 @@ def refine(
         Noisy Hessian between neighbouring candidates.
     n : int
         Wanted bins, Q.
+    integer : bool
+        Halve only between whole numbers: a bin of a single one stays whole, however heavy.
 
     Returns
     -------
@@ -135,8 +142,8 @@ def refine(
 
     Notes
     -----
-    Bins merge from the left until they hold 1/Q of all. Then the heaviest bin is halved until there are Q (the printed
-    algorithm halves every heavy bin once and spreads what is left evenly). Post-processing.
+    Bins merge from the left until they hold 1/Q of all. Then the heaviest bin that can be halved is, until there are Q
+    (the printed algorithm halves every heavy bin once and spreads what is left evenly). Post-processing.
     """
     mass = np.maximum(mass, 0)
     target = mass.sum() / n
@@ -153,9 +160,10 @@ def refine(
         del edges[-2], held[-1]
     while len(held) < n:
         middles = np.array(edges[:-1]) / 2 + np.array(edges[1:]) / 2
-        splits = (middles > edges[:-1]) & (
-            middles < edges[1:]
-        )  # not the bin of the lowest value alone
+        if integer:
+            middles = np.floor(middles) + 0.5
+        # not the bin of the lowest value alone, nor that of any whole number
+        splits = (middles > edges[:-1]) & (middles < edges[1:])
         k = int(np.argmax(np.where(splits, held, -1.0)))
         middle = float(middles[k])
         if not splits[k]:
@@ -237,10 +245,8 @@ class IterativeHessian:
         kept = bins.edges[cuts]
         starts = np.concatenate([[0], cuts.astype(np.int64) + 1])
         mass = np.add.reduceat(hess[: bins.missing_bin], starts)
-        wanted = refine((feature.low, feature.high), kept, mass, self.n_bins)
-        if feature.integer:
-            wanted = np.unique(np.floor(wanted) + 0.5)
-            wanted = wanted[(wanted > feature.low) & (wanted < feature.high)]
+        bounds = feature.low, feature.high
+        wanted = refine(bounds, kept, mass, self.n_bins, integer=feature.integer)
         if len(np.union1d(bins.edges, wanted)) > MOST_EDGES:
             return state.model, kept
         return with_edges(state.model, j, wanted), wanted

@@ -145,7 +145,7 @@ class NewtonStep(Step):
     ----------
     laplace : bool
         Choose the scale of the Hessian for Laplace noise: with u = |p - y|, |g| + h = u + u(1 - u) is at most 1, so h
-        itself is free in L1 too.
+        itself is free in L1 too (of a binary target).
     """
 
     laplace: bool = False
@@ -169,8 +169,7 @@ class GradientStep(Step):
     Parameters
     ----------
     count_scale : float
-        a: the count is released as a · n beside the gradient. Less of it leaves the gradient less noise. 1 for the
-        gains of an exponential choice.
+        a: the count is released as a · n beside the gradient. Less of it leaves the gradient less noise.
     """
 
     count_scale: float = 0.5

@@ -333,9 +333,13 @@ class HistogramSplit:
         """Return, per node, the gain of the best split on one feature, and which bins it sends right."""
         grad, hess = table.grad, table.hess
         bins, n_nodes = menu.bins[j], len(grad)
+        total_g, total_h = grad.sum(1, keepdims=True), hess.sum(1, keepdims=True)
         if bins.categorical:
-            steepness = (grad / (np.maximum(hess, 0) + self.ridge))[:, :, 0]
-            order = np.argsort(steepness, axis=1, kind="stable")
+            # from the node's mean, so that the ridge draws small categories there: a common offset changes no order
+            held = np.maximum(hess, 0)
+            lowest = np.maximum(table.hess_sd * np.sqrt(bins.n_bins), 1e-9)
+            differs = grad - held * (total_g / np.maximum(total_h, lowest))
+            order = np.argsort((differs / (held + self.ridge))[:, :, 0], axis=1, kind="stable")
             cuts = np.arange(bins.n_bins - 1)
         else:
             order = np.broadcast_to(np.arange(bins.n_bins), (n_nodes, bins.n_bins))
@@ -346,7 +350,6 @@ class HistogramSplit:
             np.cumsum(np.take_along_axis(x, order[:, :, None], axis=1), axis=1)[:, cuts]
             for x in (grad, hess)
         )
-        total_g, total_h = grad.sum(1, keepdims=True), hess.sum(1, keepdims=True)
 
         def gains(
             g: NDArray[np.float64], h: NDArray[np.float64], n_left: NDArray[np.int64]

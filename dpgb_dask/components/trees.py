@@ -720,15 +720,14 @@ def pooled(sums: LeafSums, least: float) -> LeafSums:
     least : float
         Noisy Hessian, summed over scores.
     """
-    grad, hess = sums.grad.copy(), sums.hess.copy()
-    n_trees, n_leaves, _ = grad.shape
-    held = np.ones((n_trees, n_leaves, 1))  # leaves that a sum holds
+    n_trees, n_leaves, _ = sums.grad.shape
+    ones = np.ones((n_trees, n_leaves, 1))
+    parts = (sums.grad, sums.hess, (sums.grad_sd * ones) ** 2, (sums.hess_sd * ones) ** 2)
+    grad, hess, grad_var, hess_var = out = [part.copy() for part in parts]
     width = 1
     while width < n_leaves and (lacking := hess.sum(2) < least).any():
         width *= 2
         blocks = (n_trees, n_leaves // width, width, -1)
-        for out, part in ((grad, sums.grad), (hess, sums.hess)):
-            out[lacking] = np.repeat(part.reshape(blocks).sum(2), width, axis=1)[lacking]
-        held[lacking] = width
-    sd = np.sqrt(held)
-    return LeafSums(grad, hess, sums.grad_sd * sd, sums.hess_sd * sd)
+        for part, wide in zip(parts, out, strict=True):
+            wide[lacking] = np.repeat(part.reshape(blocks).sum(2), width, axis=1)[lacking]
+    return LeafSums(grad, hess, np.sqrt(grad_var), np.sqrt(hess_var))

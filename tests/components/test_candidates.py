@@ -56,17 +56,35 @@ def test_a_constant_feature_has_no_edges(make):
 
 
 def test_uniform_edges_part_the_range_evenly():
-    np.testing.assert_allclose(uniform_edges(Numeric(-2, 6), 4), [0, 2, 4])
+    np.testing.assert_allclose(uniform_edges(Numeric(-2, 6), 5), [-2, 0, 2, 4])
     np.testing.assert_array_equal(
         uniform_edges(Numeric(0, 4, integer=True), 8), [0.5, 1.5, 2.5, 3.5]
     )
 
 
 def test_log_edges_are_even_after_a_logarithm():
-    edges = log_edges(Numeric(10, 10 + np.e**4 - 1), 4)
-    np.testing.assert_allclose(np.log1p(edges - 10), [1, 2, 3])
+    edges = log_edges(Numeric(10, 10 + np.e**4 - 1), 5)
+    np.testing.assert_allclose(np.log1p(edges - 10), [0, 1, 2, 3], atol=1e-12)
     whole = log_edges(Numeric(0, 1000, integer=True), 8)
     np.testing.assert_array_equal(whole % 1, 0.5)  # between whole numbers
+
+
+@pytest.mark.parametrize("make", [uniform_edges, log_edges])
+@pytest.mark.parametrize("n", [2, 3, 32])
+def test_edges_begin_at_the_lowest_value(make, n):
+    assert make(Numeric(-3, 1000), n)[0] == -3
+    assert make(Numeric(0, 1000, integer=True), n)[0] == 0.5
+    assert len(make(Numeric(-3, 1000), n)) == n - 1
+
+
+@pytest.mark.parametrize("spacing", ["uniform", "log"])
+@pytest.mark.parametrize("integer", [False, True])
+def test_the_zeros_of_a_count_have_their_own_bin(spacing, integer):
+    schema = Schema({"a": Numeric(0, 5000, integer=integer)}, classes=[0, 1])
+    edges = PublicBins(n_bins=16, spacing=spacing).begin(state_of(schema)).model.bins[0].edges
+    smallest = 1.0 if integer else 5e-324
+    codes = naive_codes([0.0, smallest, 5000.0], edges)
+    assert list(codes) == [0, 1, len(edges)]
 
 
 @pytest.mark.parametrize("spacing", ["uniform", "log"])
@@ -121,6 +139,26 @@ def test_refine_counts_negative_noise_as_nothing():
     new = refine((0.0, 4.0), cuts, np.array([-5.0, 4.0, 4.0, -9.0]), 2)
     np.testing.assert_array_equal(new, [2.0])
     np.testing.assert_array_equal(refine((0.0, 4.0), cuts, np.full(4, -1.0), 2), cuts)
+
+
+def test_refine_keeps_the_lowest_value_alone_and_halves_the_others():
+    # 90 of 100 are the lowest value; its bin holds nothing to halve. The rest is even: 5 to 2 and 1, 1 and 1
+    new = refine((0.0, 8.0), np.array([0.0, 4.0]), np.array([90.0, 6.0, 4.0]), 5)
+    np.testing.assert_array_equal(new, [0, 2, 4, 6])
+
+
+def test_refine_stops_where_no_bin_can_be_halved():
+    new = refine((0.0, 1.0), np.array([0.0]), np.array([1.0, 0.0]), 5)
+    assert new[0] == 0.0
+    assert len(new) == 4  # the bin without weight is halved instead
+    whole = refine((0.0, 3.0), np.array([0.5]), np.array([9.0, 1.0]), 8, integer=True)
+    np.testing.assert_array_equal(whole, [0.5, 1.5, 2.5])
+
+
+def test_refine_halves_between_whole_numbers():
+    # the zeros are half of all, but one number; [0.5, 8] is cut in its middle, 4.25: at 4.5; then the left at 2.5
+    new = refine((0.0, 8.0), np.array([0.5]), np.array([50.0, 50.0]), 4, integer=True)
+    np.testing.assert_array_equal(new, [0.5, 2.5, 4.5])
 
 
 @pytest.mark.parametrize("seed", range(20))
@@ -234,18 +272,21 @@ def test_refinement_stops_when_codes_run_out():
 def test_refined_cuts_of_whole_numbers_lie_between_them():
     schema = Schema({"a": Numeric(0, 100, integer=True)}, classes=[0, 1])
     state = PublicBins(n_bins=8).begin(state_of(schema))
-    hess = np.array([90.0, 1, 1, 1, 1, 1, 1, 1, 50.0])  # missing values do not count
-    _, kept = IterativeHessian(n_bins=8).refine(state, np.arange(7, dtype=np.uint8), 0, hess)
-    np.testing.assert_array_equal(kept % 1, 0.5)
-    assert (kept < 12.5).sum() >= 5  # where the weight is
+    # zeros, 1 to 14, 15 to 28, …; missing values do not count
+    for hess in ([0.0, 90, 1, 1, 1, 1, 1, 1, 50], [200.0, 90, 1, 1, 1, 1, 1, 1, 50]):
+        cuts = np.arange(7, dtype=np.uint8)
+        _, kept = IterativeHessian(n_bins=8).refine(state, cuts, 0, np.array(hess))
+        np.testing.assert_array_equal(kept % 1, 0.5)
+        assert len(kept) == 7
+        assert (kept < 15).sum() >= 5  # where the weight is that can be parted
 
 
 def test_only_candidates_are_refined_not_all_edges():
     """The mass between candidates is summed over the finer bins of older trees."""
     schema = Schema({"a": (0, 8)}, classes=[0, 1])
-    state = PublicBins(n_bins=8).begin(state_of(schema))  # edges 1, …, 7
-    cuts = np.array([1, 3], np.uint8)  # 2 and 4
-    hess = np.array([1.0, 0.0, 3.0, 3.0, 2.0, 2.0, 2.0, 2.0, 99.0])
+    state = PublicBins(n_bins=9).begin(state_of(schema))  # edges 0, …, 7
+    cuts = np.array([2, 4], np.uint8)  # 2 and 4
+    hess = np.array([0.5, 0.5, 0.0, 3.0, 3.0, 2.0, 2.0, 2.0, 2.0, 99.0])
     _, kept = IterativeHessian(n_bins=4).refine(state, cuts, 0, hess)
     # bins hold 1, 6, 8: up to 4 there are 7, above 8; both are halved
     np.testing.assert_array_equal(kept, [2, 4, 6])

@@ -11,10 +11,12 @@ from dpgb_dask.components.leaves import (
     GradientStep,
     LeafSums,
     NewtonStep,
+    whole,
 )
 from dpgb_dask.contracts.plan import Shape
 from dpgb_dask.contracts.schema import Schema
 from dpgb_dask.errors import PlanError
+from dpgb_dask.losses import FREE_HESS_SCALE, GRAD_ONE, unpack
 
 SHAPES = {
     "binary": Shape(schema=Schema({"x": (0, 1)}, classes=[0, 1])),
@@ -52,14 +54,21 @@ def test_steps_of_several_scores_are_taken_one_by_one():
 # ---- priors
 
 
-@pytest.mark.parametrize("ridge", [1e-6, 1.0])
-def test_without_noise_a_prior_changes_nothing(ridge):
+def test_without_noise_and_ridge_a_prior_changes_nothing():
     grad, hess = [3.0, -1.0, 0.5], [20.0, 7.0, 3.0]
-    plain = NewtonStep(ridge=ridge)
+    plain = NewtonStep(ridge=1e-9)
     shrunk = replace(plain, prior=1.0)
     np.testing.assert_allclose(
-        shrunk.value(sums_of(grad, hess, QUIET)), plain.value(sums_of(grad, hess))
+        shrunk.value(sums_of(grad, hess, QUIET)), plain.value(sums_of(grad, hess)), rtol=1e-6
     )
+
+
+def test_with_a_prior_the_ridge_draws_leaves_to_their_tree():
+    # the tree's step is -6/(29 + 1) = -0.2, to which each leaf's own step has H/(H + 1) of the way
+    leaf = NewtonStep(learning_rate=1.0, prior=1.0, ridge=1.0)
+    value = leaf.value(sums_of([4.0, 0.0, 2.0], [19.0, 4.0, 6.0], QUIET))[:, 0]
+    steps, kept = np.array([-4 / 19, 0, -2 / 6]), np.array([19 / 20, 4 / 5, 6 / 7])
+    np.testing.assert_allclose(value, -0.2 + kept * (steps + 0.2))
 
 
 def test_without_noise_leaves_forget_the_node_above():
@@ -74,7 +83,37 @@ def test_leaves_of_noise_alone_say_what_the_node_above_says():
     noise = np.random.default_rng(0).normal(0, 1e3, (4, 1))
     leaf = NewtonStep(learning_rate=1.0, prior=0.5)
     value = leaf.value(LeafSums(noise, np.full((4, 1), 15.0), LOUD, 0.0), above)
-    np.testing.assert_allclose(value[:, 0], np.repeat([9 / 31, -4 / 21], 2), rtol=1e-4)
+    tree = 5 / 51  # the ridge of 1 draws the tree to 0, and its nodes to the tree
+    wanted = [tree + (9 - 30 * tree) / 31, tree + (-4 - 20 * tree) / 21]
+    np.testing.assert_allclose(value[:, 0], np.repeat(wanted, 2), rtol=1e-4)
+
+
+def test_leaves_of_noise_alone_say_what_their_tree_says():
+    """One loud leaf of each tree; trees do not look at each other."""
+    grad = np.array([[[-6.0], [-2.0], [0.0]], [[3.0], [1.0], [0.0]]])
+    hess = np.array([[[10.0], [10.0], [1e-9]], [[20.0], [12.0], [1e-9]]])
+    sums = LeafSums(grad, hess, np.array([[1e-6], [1e-6], [1e-3]]), QUIET)
+    leaf = NewtonStep(learning_rate=1.0, ridge=1e-9, prior=0.5)
+    value = leaf.value(sums)
+    assert value.shape == (2, 3, 1)
+    np.testing.assert_allclose(value[:, 2, 0], [8 / 20, -4 / 32], rtol=1e-4)
+    np.testing.assert_allclose(value[:, :2], -grad[:, :2] / hess[:, :2], rtol=1e-4)
+
+
+@pytest.mark.parametrize("n_scores", [1, 3])
+def test_the_whole_of_a_tree_adds_its_leaves_and_their_noise(n_scores):
+    rng = np.random.default_rng(0)
+    grad, hess = rng.normal(size=(2, 4, 8, n_scores))
+    sd = rng.uniform(1, 2, (8, 1))
+    trees = whole(LeafSums(grad, hess, sd, 3.0))
+    np.testing.assert_allclose(trees.grad, grad.sum(1)[:, None])
+    np.testing.assert_allclose(trees.hess, hess.sum(1)[:, None])
+    assert np.broadcast_to(trees.grad_sd, (4, 1, 1)).ravel() == pytest.approx(
+        np.full(4, np.sqrt((sd**2).sum()))
+    )
+    assert np.broadcast_to(trees.hess_sd, (4, 1, 1)).ravel() == pytest.approx(
+        np.full(4, 3.0 * np.sqrt(8))
+    )
 
 
 def test_a_root_of_noise_alone_says_nothing():
@@ -82,13 +121,40 @@ def test_a_root_of_noise_alone_says_nothing():
     np.testing.assert_allclose(value, 0, atol=1e-6)
 
 
+def posterior_mean(step, noise, middle, tau):
+    """Mean of a step with prior N(middle, τ²), seen with N(0, noise²)."""
+    return middle + (step - middle) * tau**2 / (tau**2 + noise**2)
+
+
 @pytest.mark.parametrize("sd", [1.0, 5.0, 20.0])
-def test_prior_is_the_posterior_mean(sd):
-    """A normal step N(0, τ²), seen as G = -H·step + N(0, sd²): the mean keeps τ² / (τ² + sd²/H²) of -G/H."""
-    tau, hess, grad = 0.7, 30.0, -12.0
+@pytest.mark.parametrize(
+    ("kind", "scale"), [("binary", 1.0), ("multiclass", 1.0), ("numeric", 0.5)]
+)
+@pytest.mark.parametrize("batch", [1, 9])
+def test_prior_is_the_posterior_mean(sd, kind, scale, batch):
+    """A normal step is seen as G = -H·step + N(0, sd²). The tree's own prior, N(0, 1), is as wide in any batch."""
+    tau, grad, hess = 0.7, np.array([-12.0, 9.0]), np.array([30.0, 20.0])
     leaf = NewtonStep(learning_rate=1.0, largest=1e9, ridge=1e-9, prior=tau)
-    (value,) = leaf.value(LeafSums(np.array([[grad]]), np.array([[hess]]), sd, 0.0))[0]
-    assert value == pytest.approx(-grad / hess * tau**2 / (tau**2 + sd**2 / hess**2))
+    tree = posterior_mean(3 / 50, np.sqrt(2) * sd / 50, 0.0, scale)
+    spread = tau * scale * np.sqrt(batch)
+    wanted = posterior_mean(-grad / hess, sd / hess, tree, spread)
+    sums = LeafSums(grad[:, None], hess[:, None], sd, 0.0)
+    np.testing.assert_allclose(leaf.value(sums, kind=kind, batch=batch)[:, 0], wanted)
+    # leaves of a node: the tree, then the node, then the leaf
+    above = LeafSums(np.array([[-4.0]]), np.array([[45.0]]), sd / 2, 0.0)
+    tree = posterior_mean(4 / 45, sd / 2 / 45, 0.0, scale)
+    node = posterior_mean(4 / 45, sd / 2 / 45, tree, spread)
+    wanted = posterior_mean(-grad / hess, sd / hess, node, spread)
+    np.testing.assert_allclose(leaf.value(sums, above, kind=kind, batch=batch)[:, 0], wanted)
+
+
+def test_a_wider_batch_shrinks_less_and_only_with_a_prior():
+    sums = LeafSums(np.array([[-12.0], [12.0]]), np.full((2, 1), 30.0), 20.0, 0.0)
+    sizes = [abs(NewtonStep(prior=0.5).value(sums, batch=b)[0, 0]) for b in (1, 4, 100)]
+    assert sizes == sorted(sizes)
+    assert sizes[2] > 1.3 * sizes[0]
+    plain = NewtonStep()
+    np.testing.assert_array_equal(plain.value(sums, batch=100), plain.value(sums))
 
 
 # ---- averages
@@ -118,6 +184,29 @@ def test_gradients_have_what_the_rules_need(kind):
     # nothing beside g: only g sets the norm
     assert alone.l2_squared <= GradientStep().gradient(shape).l2_squared
     assert not alone.counts
+
+
+def test_the_hessian_of_a_binary_target_is_free_under_laplace_noise():
+    """|g| + h = u + u(1 - u) <= 1, where the scale that is free in L2 costs 2/5 more."""
+    chosen = NewtonStep(laplace=True).gradient(SHAPES["binary"])
+    assert chosen.hess_scale == 1.0
+    assert GRAD_ONE <= chosen.l1 <= GRAD_ONE + 1
+    g, h = unpack(chosen.table)
+    u = np.abs(g) / GRAD_ONE
+    np.testing.assert_allclose(h / GRAD_ONE, u * (1 - u), atol=1e-4)
+    free = NewtonStep().gradient(SHAPES["binary"])
+    assert free.hess_scale == FREE_HESS_SCALE
+    # u + a·u(1 - u) is largest at (1 + a)/2a
+    assert free.l1 / GRAD_ONE == pytest.approx(
+        (1 + FREE_HESS_SCALE) ** 2 / (4 * FREE_HESS_SCALE), rel=1e-3
+    )
+    assert 1.35 < free.l1 / GRAD_ONE < 1.45
+
+
+def test_laplace_leaves_other_losses_as_they_are():
+    shape = SHAPES["numeric"]
+    plain, chosen = NewtonStep().gradient(shape), NewtonStep(laplace=True).gradient(shape)
+    assert plain == chosen
 
 
 @pytest.mark.parametrize("step", [NewtonStep, GradientStep, BinCountStep])

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 from helpers import naive_leaves
 
+from dpgb_dask.components.leaves import GradientStep, NewtonStep
 from dpgb_dask.components.splits import (
     NOWHERE,
     ExponentialSplit,
@@ -16,13 +17,16 @@ from dpgb_dask.components.splits import (
     Menu,
     NodeHistogram,
     PartiallyRandom,
+    Side,
     TotallyRandom,
+    gain_of,
     grow,
     root,
-    score_of,
 )
 from dpgb_dask.contracts.model import FeatureBins
-from dpgb_dask.losses import label_gradient
+from dpgb_dask.contracts.plan import Shape
+from dpgb_dask.contracts.schema import Schema
+from dpgb_dask.losses import GRAD_ONE, label_gradient
 
 
 def numeric(n_bins):
@@ -217,8 +221,12 @@ def table_of(grad, hess, sd=0.0):
     return NodeHistogram(grad[None, :, None], hess[None, :, None], sd, sd)
 
 
-def gain_of(right, grad, hess, ridge):
-    """The papers' gain, plainly: (G_L²/(H_L + λ) + G_R²/(H_R + λ) - G²/(H + λ)), summed over scores."""
+def plain_gain(right, grad, hess, ridge):
+    """The papers' gain of gradients around the node's mean, summed over scores.
+
+    That is G_L²/(H_L + λ) + G_R²/(H_R + λ) - G²/(H + λ), plainly, with G = 0 for the node.
+    """
+    grad = grad - hess * (grad.sum(0) / hess.sum(0))
 
     def term(part):
         return (grad[part].sum(0) ** 2 / (hess[part].sum(0) + ridge)).sum()
@@ -228,6 +236,11 @@ def gain_of(right, grad, hess, ridge):
 
 def random_node(rng, n_bins, n_scores=1):
     return rng.normal(size=(n_bins, n_scores)), rng.uniform(0.1, 2, (n_bins, n_scores))
+
+
+def steepness(grad, hess, ridge):
+    """How far each category's shrunk mean is from the node's mean."""
+    return ((grad - hess * (grad.sum(0) / hess.sum(0))) / (hess + ridge))[:, 0]
 
 
 def chosen_right(menu, grad, hess, ridge, j=0):
@@ -249,8 +262,8 @@ def test_histogram_finds_the_best_threshold(seed, n_scores, missing):
     sides = [np.arange(9) > cut for cut in cuts]
     if missing:
         sides += [(np.arange(9) > cut) & (np.arange(9) < 8) for cut in cuts]
-    best = max(gain_of(side, grad, hess, 0.5) for side in sides)
-    assert gain_of(right, grad, hess, 0.5) == pytest.approx(best)
+    best = max(plain_gain(side, grad, hess, 0.5) for side in sides)
+    assert plain_gain(right, grad, hess, 0.5) == pytest.approx(best)
     assert any(np.array_equal(right, side) for side in sides)
 
 
@@ -259,10 +272,10 @@ def test_histogram_finds_the_best_prefix_of_categories(seed):
     rng = np.random.default_rng(seed)
     grad, hess = random_node(rng, 7)
     right = chosen_right(menu_of(categorical(7)), grad, hess, 2.0)
-    order = np.argsort(grad[:, 0] / (hess[:, 0] + 2.0))
+    order = np.argsort(steepness(grad, hess, 2.0))
     sides = [np.isin(np.arange(7), order[n:]) for n in range(1, 7)]
-    best = max(gain_of(side, grad, hess, 2.0) for side in sides)
-    assert gain_of(right, grad, hess, 2.0) == pytest.approx(best)
+    best = max(plain_gain(side, grad, hess, 2.0) for side in sides)
+    assert plain_gain(right, grad, hess, 2.0) == pytest.approx(best)
 
 
 @pytest.mark.parametrize("seed", range(5))
@@ -271,8 +284,8 @@ def test_no_set_of_categories_beats_the_prefixes_without_a_ridge(seed):
     grad, hess = random_node(np.random.default_rng(seed), 7)
     right = chosen_right(menu_of(categorical(7)), grad, hess, 1e-9)
     subsets = [np.array(bits, bool) for bits in product([0, 1], repeat=7)][1:-1]
-    best = max(gain_of(side, grad, hess, 1e-9) for side in subsets)
-    assert gain_of(right, grad, hess, 1e-9) == pytest.approx(best)
+    best = max(plain_gain(side, grad, hess, 1e-9) for side in subsets)
+    assert plain_gain(right, grad, hess, 1e-9) == pytest.approx(best)
 
 
 @pytest.mark.parametrize("seed", range(30))
@@ -287,13 +300,13 @@ def test_histogram_finds_the_best_feature(seed):
     for j, (start, end) in enumerate(((0, 6), (6, 10), (10, 15))):
         g, h, code = grad[start:end], hess[start:end], np.arange(end - start)
         if menu.bins[j].categorical:
-            order = np.argsort((g / (h + 0.5))[:, 0])
+            order = np.argsort(steepness(g, h, 0.5))
             sides = [np.isin(code, order[n:]) for n in range(1, len(code))]
         else:
             last = len(code) - 1
             sides = [code > cut for cut in menu.cuts[j]]
             sides += [(code > cut) & (code < last) for cut in menu.cuts[j]]
-        found[j] = max(gain_of(side, g, h, 0.5) for side in sides)
+        found[j] = max(plain_gain(side, g, h, 0.5) for side in sides)
     assert level.feature[0] == max(found, key=found.get)
 
 
@@ -338,20 +351,113 @@ def test_a_feature_without_candidates_is_never_chosen():
     assert not goes_right(level, 0, 0, 5).any()
 
 
-def test_scores_of_noise_alone_are_nothing():
-    """The variance of noise is taken off: pure noise scores 0 on average, and 4 % with it would be seen."""
+def noise_of(grad_sd, hess_sd):
+    return NodeHistogram(np.empty(0), np.empty(0), grad_sd, hess_sd)
+
+
+def test_gains_of_noise_alone_are_nothing():
+    """The variance of noise is taken off: a gain of noise alone is 0 on average, and 3 % of it would be seen."""
     rng = np.random.default_rng(0)
-    n = 200_000
-    noise = NodeHistogram(np.empty(0), np.empty(0), 3.0, 1.0)
-    grad = rng.normal(0, 3.0 * np.sqrt(5), (n, 1))
-    score = score_of(grad, np.full((n, 1), 100.0), 5, noise, 1.0)
-    of_noise = 5 * 9.0 / (100 + 4 * np.sqrt(5))
-    assert score.mean() == pytest.approx(0, abs=0.02 * of_noise)
+    n, sd, cells = 200_000, 3.0, np.array([5.0, 2.0])
+    hess = [np.full((n, 1), 100.0), np.full((n, 1), 300.0)]
+    sides = [
+        Side(rng.normal(0, sd * np.sqrt(k), (n, 1)), h, k) for k, h in zip(cells, hess, strict=True)
+    ]
+    gain = gain_of(*sides, noise_of(sd, 1.0), 1.0)
+    # D = 3/4 G_l - 1/4 G_r
+    variance = sd**2 * (9 / 16 * 5 + 1 / 16 * 2)
+    of_noise = variance * (1 / (100 + 4 * np.sqrt(5)) + 1 / (300 + 4 * np.sqrt(2)))
+    assert gain.mean() == pytest.approx(0, abs=0.02 * of_noise)
 
 
-def test_scores_without_noise_are_the_papers():
-    noise = NodeHistogram(np.empty(0), np.empty(0), 0.0, 0.0)
-    assert score_of(np.array([6.0, 2.0]), np.array([7.0, 3.0]), 3, noise, 1.0) == 36 / 8 + 4 / 4
+def test_gains_of_a_noisy_hessian_are_nothing_where_sides_do_not_differ():
+    """A common mean m makes noise of H look like a gain: its share, m² of the variance of H, is taken off too."""
+    rng = np.random.default_rng(1)
+    n, sd, mean, whole = 400_000, 5.0, 2.0, (4000.0, 6000.0)
+    sides = [
+        Side(np.full((n, 1), mean * h), h + rng.normal(0, sd * np.sqrt(k), (n, 1)), k)
+        for h, k in zip(whole, (3.0, 8.0), strict=True)
+    ]
+    gain = gain_of(*sides, noise_of(0.0, sd), 1.0)
+    variance = (mean * sd) ** 2 * (0.6**2 * 3 + 0.4**2 * 8)
+    lowest = [4 * sd * np.sqrt(k) for k in (3, 8)]
+    of_noise = variance * (1 / (whole[0] + lowest[0]) + 1 / (whole[1] + lowest[1]))
+    assert gain.mean() == pytest.approx(0, abs=0.03 * of_noise)
+
+
+@pytest.mark.parametrize("n_scores", [1, 3])
+def test_gains_without_noise_are_the_papers(n_scores):
+    rng = np.random.default_rng(2)
+    left, right = (
+        Side(rng.normal(size=(50, n_scores)), rng.uniform(1, 9, (50, n_scores)), 4.0) for _ in "lr"
+    )
+    g, h = left.grad + right.grad, left.hess + right.hess
+    papers = left.grad**2 / left.hess + right.grad**2 / right.hess - g**2 / h
+    np.testing.assert_allclose(gain_of(left, right, noise_of(0, 0), 1e-12), papers.sum(1))
+    # by hand: G = 6 and 2, H = 8 and 4: D = 1/3 · 6 - 2/3 · 2
+    one, two = (Side(np.array([g]), np.array([h]), 1.0) for g, h in ((6.0, 8.0), (2.0, 4.0)))
+    gain = gain_of(one, two, noise_of(0, 0), 1.0)
+    assert gain == pytest.approx((2 / 3) ** 2 * (1 / 9 + 1 / 5))
+
+
+def test_the_ridge_of_a_gain_grows_with_the_noise_of_its_cells():
+    left, right = (Side(np.array([g]), np.array([100.0]), n) for g, n in ((9.0, 4.0), (-9.0, 25.0)))
+    gain = gain_of(left, right, noise_of(0.0, 3.0), 1.0)
+    # four standard deviations of 4 and 25 cells; the mean is 0, so that no variance is taken off
+    assert gain == pytest.approx(81 * (1 / (100 + 24) + 1 / (100 + 60)))
+    none = Side(np.array([9.0]), np.array([-50.0]), 4.0)
+    assert np.isfinite(gain_of(none, none, noise_of(1.0, 3.0), 1.0)).all()
+
+
+def test_cells_picked_by_their_noise_add_it_up():
+    left, right = (Side(np.array([g]), np.array([100.0]), 25.0) for g in (70.0, -70.0))
+    plain, picked = (
+        gain_of(left, right, noise_of(2.0, 0.0), 1.0, picked=which) for which in (False, True)
+    )
+    weight = 2 / 101
+    assert plain == pytest.approx((70**2 - 0.5 * 25 * 4) * weight)
+    assert picked == pytest.approx((70**2 - 0.5 * 20**2 * 4) * weight)
+    one = [replace(side, n_cells=1.0) for side in (left, right)]  # a single cell has no rivals
+    assert gain_of(*one, noise_of(2.0, 0.0), 1.0, picked=True) == gain_of(
+        *one, noise_of(2.0, 0.0), 1.0
+    )
+
+
+@pytest.mark.parametrize("offset", [-3.0, 0.5, 100.0])
+@pytest.mark.parametrize("seed", range(10))
+def test_a_common_offset_changes_no_split(seed, offset):
+    """Gradients of rows that are all wrong by as much say nothing about where to split."""
+    rng = np.random.default_rng(seed)
+    menu = menu_of(numeric(8), categorical(6), numeric(5), missing=(True, False, False))
+    rows = np.stack([rng.integers(0, b.n_bins, 400) for b in menu.bins])
+    g, h = rng.normal(size=400), rng.uniform(0.1, 2, 400)
+
+    def table(values):
+        parts = [np.bincount(c, values, b.n_bins) for c, b in zip(rows, menu.bins, strict=True)]
+        return np.concatenate(parts)[None, :, None]
+
+    levels = [
+        HistogramSplit(ridge=50.0).choose(
+            NodeHistogram(table(g + c * h), table(h), 0.5, 0.0), frontier_of(menu)
+        )
+        for c in (0.0, offset)
+    ]
+    for name in ("feature", "threshold", "masked", "mask"):
+        np.testing.assert_array_equal(getattr(levels[0], name), getattr(levels[1], name))
+    frontier, split = frontier_of(menu), PartiallyRandom(ridge=50.0)
+    sides = split.draw(frontier, rng)
+    right = np.concatenate(
+        [side[c][None] for side, c in zip(np.split(sides[0], [8, 14]), rows, strict=True)]
+    )
+
+    def both(values):
+        return np.stack([np.bincount(r, values, 2) for r in right]).reshape(1, 6, 1)
+
+    levels = [
+        split.choose(NodeHistogram(both(g + c * h), both(h), 0.5, 0.0), frontier, sides)
+        for c in (0.0, offset)
+    ]
+    assert levels[0].feature[0] == levels[1].feature[0]
 
 
 def test_histogram_asks_every_feature_of_the_menu():
@@ -395,7 +501,7 @@ def test_partially_random_chooses_the_best_that_it_drew(seed):
     starts, right = [0, 9, 13], np.array([False, True])
     for k in range(2):
         gains = [
-            gain_of(right, grad[k, 2 * j : 2 * j + 2], hess[k, 2 * j : 2 * j + 2], 0.7)
+            plain_gain(right, grad[k, 2 * j : 2 * j + 2], hess[k, 2 * j : 2 * j + 2], 0.7)
             for j in range(3)
         ]
         j = int(np.argmax(gains))
@@ -431,6 +537,24 @@ def test_exponential_lists_every_candidate_once():
         (2, 4, True),  # missing values against the others
     ]
     assert query.n_values == 2
+
+
+@pytest.mark.parametrize(
+    ("target", "kind"),
+    [
+        ({"classes": [0, 1]}, "binary"),
+        ({"classes": [0, 1, 2]}, "multiclass"),
+        ({"target_bounds": (0, 1)}, "numeric"),
+    ],
+)
+@pytest.mark.parametrize("leaf", [NewtonStep(clip=0.5), GradientStep(count_scale=0.25, clip=0.5)])
+def test_exponential_weighs_every_row_as_one(target, kind, leaf):
+    shape = Shape(schema=Schema({"x": (0, 1)}, **target))
+    assert shape.kind == kind
+    gradient = ExponentialSplit().gradient(shape, leaf)
+    assert gradient.counts
+    assert gradient.hess_scale == 1.0
+    assert gradient.largest_grad == leaf.gradient(shape).largest_grad == GRAD_ONE // 2
 
 
 def test_exponential_turns_positions_into_splits():

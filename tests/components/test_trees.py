@@ -8,7 +8,7 @@ from helpers import naive_leaves
 
 from dpgb_dask.components.budgets import Shares
 from dpgb_dask.components.candidates import IterativeHessian, PublicBins, Sketch
-from dpgb_dask.components.leaves import Averaging, BinCountStep, GradientStep, NewtonStep
+from dpgb_dask.components.leaves import Averaging, BinCountStep, GradientStep, LeafSums, NewtonStep
 from dpgb_dask.components.sampling import Cyclic, Ensembles, PoissonRows
 from dpgb_dask.components.splits import (
     ExponentialSplit,
@@ -25,7 +25,7 @@ from dpgb_dask.components.trees import Trees, children_of, leaf_of_bin, pooled
 from dpgb_dask.contracts.boundary import Receipt, Released
 from dpgb_dask.contracts.model import SCORE_ONE, FeatureBins
 from dpgb_dask.contracts.plan import Budget, PublicRng, Shape, State
-from dpgb_dask.contracts.queries import PRICE_ONE, NodeSumsQuery, TreeSumsQuery
+from dpgb_dask.contracts.queries import PRICE_ONE, ChoiceQuery, NodeSumsQuery, TreeSumsQuery
 from dpgb_dask.contracts.schema import Schema
 from dpgb_dask.errors import PlanError
 from dpgb_dask.kernels.gradient import write
@@ -109,22 +109,40 @@ def test_other_features_make_children_less_noisy():
 def test_leaves_that_hold_too_little_take_the_part_above_them():
     hess = np.array([[5.0, 1.0, 9.0, 8.0, 0.0, 1.0, 2.0, -1.0]])[:, :, None]
     grad = np.array([[1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 7.0, 8.0]])[:, :, None]
-    g, h = pooled(grad, hess, 4.0)
+    out = pooled(LeafSums(grad, hess, 3.0, 2.0), 4.0)
     # leaf 1 takes (0, 1): 6. Leaves 4 to 7 hold 2 in all: they take the root, 25
-    np.testing.assert_array_equal(h[0, :, 0], [5, 6, 9, 8, 25, 25, 25, 25])
-    np.testing.assert_array_equal(g[0, :, 0], [1, 3, 3, 4, 36, 36, 36, 36])
+    np.testing.assert_array_equal(out.hess[0, :, 0], [5, 6, 9, 8, 25, 25, 25, 25])
+    np.testing.assert_array_equal(out.grad[0, :, 0], [1, 3, 3, 4, 36, 36, 36, 36])
+    n_leaves = np.array([1, 2, 1, 1, 8, 8, 8, 8])
+    np.testing.assert_allclose(out.grad_sd[0, :, 0], 3 * np.sqrt(n_leaves))
+    np.testing.assert_allclose(out.hess_sd[0, :, 0], 2 * np.sqrt(n_leaves))
+
+
+def test_pooled_leaves_add_up_the_noise_of_each():
+    hess = np.array([9.0, 1.0, 9.0, 9.0])[None, :, None]
+    sd = np.array(
+        [[1.0], [2.0], [5.0], [7.0]]
+    )  # leaves of a histogram hold unlike numbers of cells
+    out = pooled(LeafSums(hess, hess, sd, 3 * sd), 4.0)
+    np.testing.assert_allclose(out.grad_sd[0, :, 0] ** 2, [1, 1 + 4, 25, 49])
+    np.testing.assert_allclose(out.hess_sd[0, :, 0] ** 2, [9, 9 + 36, 225, 441])
 
 
 def test_leaves_are_pooled_by_their_sum_over_scores_in_each_tree():
     hess = np.array([[[1.0, 2.0], [0.5, 0.5]], [[3.0, 3.0], [3.0, 3.0]]])
-    _, h = pooled(np.zeros_like(hess), hess, 3.0)
-    np.testing.assert_array_equal(h[0], [[1, 2], [1.5, 2.5]])
-    np.testing.assert_array_equal(h[1], hess[1])
+    out = pooled(LeafSums(np.zeros_like(hess), hess, 1.0, 1.0), 3.0)
+    np.testing.assert_array_equal(out.hess[0], [[1, 2], [1.5, 2.5]])
+    np.testing.assert_array_equal(out.hess[1], hess[1])
+    np.testing.assert_allclose(out.grad_sd[:, :, 0] ** 2, [[1, 2], [1, 1]])
 
 
 def test_nothing_is_pooled_above_the_root():
-    _, h = pooled(np.zeros((1, 4, 1)), np.ones((1, 4, 1)), 100.0)
-    np.testing.assert_array_equal(h, 4.0)
+    ones = np.ones((1, 4, 1))
+    given = LeafSums(ones, ones, 1.0, 1.0)
+    out = pooled(given, 100.0)
+    np.testing.assert_array_equal(out.hess, 4.0)
+    np.testing.assert_array_equal(out.grad_sd, 2.0)
+    np.testing.assert_array_equal(given.hess, 1.0)  # what was given stays
 
 
 @pytest.mark.parametrize("seed", range(5))
@@ -144,7 +162,7 @@ def test_leaf_of_bin_walks_the_tree(seed):
 # ---- the stage, answered without noise
 
 
-def state_of(schema, n_bins=8):
+def state_of(schema, n_bins=9):
     state = State(
         shape=Shape(schema=schema),
         rng=PublicRng(0),
@@ -317,6 +335,51 @@ def test_batches_add_their_mean(batch, sizes, split):
         score += added
 
 
+class Recorder:
+    """A leaf rule that says 0, and keeps the sizes of the batches and the shapes of the sums."""
+
+    def __init__(self):
+        self.seen = []
+
+    def gradient(self, shape):
+        return NewtonStep().gradient(shape)
+
+    def value(self, sums, above=None, *, kind="binary", batch=1):  # noqa: ARG002
+        self.seen.append((sums.grad.shape, kind, batch))
+        return np.zeros(sums.grad.shape)
+
+
+@pytest.mark.parametrize("split", [TotallyRandom(), HistogramSplit()])
+def test_leaves_know_their_trees_and_their_batch(split):
+    columns, label = data(100)
+    leaf = Recorder()
+    fit(Trees(n_trees=7, depth=2, split=split, leaf=leaf, batch=3), SCHEMA, columns, label)
+    if split.asks:  # a tree at a time
+        assert leaf.seen == [((1, 4, 1), "binary", b) for b in (3, 3, 3, 3, 3, 3, 1)]
+    else:
+        assert leaf.seen == [((n, 4, 1), "binary", n) for n in (3, 3, 1)]
+
+
+@pytest.mark.parametrize(
+    "leaf", [NewtonStep(laplace=True, clip=0.5), GradientStep(count_scale=0.3)]
+)
+def test_choices_are_over_whole_counts_whatever_the_leaf(leaf):
+    """The range of a gain is proved for a Hessian of 1 on every row; leaves keep their own gradient."""
+    trees = Trees(n_trees=1, depth=1, split=ExponentialSplit(), leaf=leaf)
+    state = trees.begin(state_of(SCHEMA))
+    query = trees.next_query(state)
+    assert isinstance(query, ChoiceQuery)
+    assert query.gradient.counts
+    assert query.gradient.hess_scale == 1.0
+    assert query.gradient.largest_grad == leaf.gradient(state.shape).largest_grad
+    receipt = Receipt("fit", "query", 0, query.label, query.price, 0, 0)
+    state = trees.update(state, query, Released(np.zeros(1, np.int64), receipt))
+    query = trees.next_query(state)
+    assert isinstance(query, TreeSumsQuery)
+    assert query.gradient.hess_scale == leaf.gradient(state.shape).hess_scale
+    assert query.gradient.l1 == leaf.gradient(state.shape).l1
+
+
 def test_leaf_decay_bounds_later_trees_more():
     columns, label = data()
     trees = Trees(
@@ -367,11 +430,11 @@ HALVES = Shares(candidates=0.0, splits=0.5, leaves=0.5)
             {"leaf": BinCountStep(), "features": Cyclic(k=1), "candidates": IterativeHessian()},
             "BinCountStep.*candidates=None",
         ),
-        ({"split": ExponentialSplit()}, r"ExponentialSplit.*GradientStep\(count_scale=1\)"),
         (
-            {"split": ExponentialSplit(), "leaf": GradientStep(count_scale=0.5)},
-            r"ExponentialSplit.*GradientStep\(count_scale=1\)",
+            {"split": ExponentialSplit(), "leaf": Averaging()},
+            r"ExponentialSplit.*NewtonStep\(\) or GradientStep\(\)",
         ),
+        ({"split": ExponentialSplit(), "leaf": Recorder()}, "ExponentialSplit.*GradientStep"),
         ({"candidates": Sketch()}, r"Sketch.*ExponentialSplit\(\)"),
         ({"candidates": Sketch(), "split": HistogramSplit()}, "Sketch.*ExponentialSplit"),
         (
@@ -414,6 +477,8 @@ def test_random_trees_refuse_a_single_leaf():
 def test_what_goes_together_is_accepted():
     for options in (
         CHOOSE,
+        {"split": ExponentialSplit()},
+        {"split": ExponentialSplit(), "leaf": GradientStep(count_scale=0.5)},
         {**CHOOSE, "rows": PoissonRows(), "budget": HALVES},
         {"leaf": BinCountStep(), "features": Cyclic(k=1)},
         {"rows": Ensembles(), "leaf_decay": 0.1},
