@@ -74,8 +74,8 @@ def test_recipe_gives_the_same_model_in_this_process(name, rows, reference, tmp_
     k = NAMES.index(name)
     for form, threads, block_rows in (LOCAL[k % len(LOCAL)], LOCAL[(7 * k + 5) % len(LOCAL)]):
         settings = {"backend": "local", "n-threads": threads, "block-rows": block_rows}
-        folder = tmp_path / form
-        folder.mkdir(exist_ok=True)
+        folder = tmp_path / f"{form}-{threads}-{block_rows}"  # both may be of one form
+        folder.mkdir()
         assert model_of(name, form, rows, folder, **settings) == reference(name), form
 
 
