@@ -64,6 +64,10 @@ CLEAR_PULL = (
     0.1  # AUC leaves .5 at this on simulated rows, for `auto` and the papers' recipes alike
 )
 ONE_ROW = "One person has at most one row."
+SAME_ORDER = (
+    "Whenever a part of the source is read again (a worker was lost), it gives the same rows in the same order: their"
+    " place in it decides, in secret, which trees they serve."
+)
 
 Progress = Callable[[str, int, int], None]
 
@@ -950,6 +954,7 @@ def _report(result: FitResult, plan: Plan, shape: Shape) -> PrivacyReport:
         public=public,
         assumptions=(
             ONE_ROW if unit is None else f"All rows of one person have the same {unit!r}.",
+            *((SAME_ORDER,) if plan.draws_rows and unit is None else ()),
             *ASSUMPTIONS,
         ),
         version=version("dpgb_dask"),

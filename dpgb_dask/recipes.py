@@ -126,6 +126,11 @@ _FDP = (
     replace(
         _fdp("ldp", "§5.3.4: local differential privacy", Trees(leaf=_NEWTON)),
         stages=(PublicBins(n_bins=32), RowCount(share=0.002), Trees(leaf=_NEWTON, budget=Local())),
+        mends=(
+            *_FDP_MENDS,
+            "No row is noised by itself: the controller draws the noises of all rows as one, by their noisy number. The"
+            " guarantee is the one above, and no local one: it trusts whoever runs the cluster.",
+        ),
     ),
     _fdp(
         "fdp-tr-newton-ih-ebm",

@@ -319,6 +319,19 @@ def test_report_says_what_was_charged(classifier, binary_schema):
     assert set(report.public["features"]) == set(binary_schema.names)
 
 
+@pytest.mark.parametrize(
+    ("recipe", "unit", "named"),
+    [("dpboost", None, True), ("dpboost", "u", False), ("seq", None, False)],
+)
+def test_report_assumes_an_order_of_rows_where_rows_are_drawn_by_their_place(recipe, unit, named):
+    schema = Schema({"a": (0, 1)}, classes=[0, 1], unit_id=unit)
+    rows = pd.DataFrame({"a": [0.2, 0.8], "u": ["p", "q"]})[["a"] if unit is None else ["a", "u"]]
+    fitted = DPGBClassifier(schema=schema, recipe=recipe, n_estimators=1, **SEEDED).fit(
+        rows, [0, 1]
+    )
+    assert any("same order" in line for line in fitted.privacy_report_.assumptions) == named
+
+
 def test_secret_noise_differs_from_fit_to_fit(binary_schema, features, labels):
     fits = [
         DPGBClassifier(schema=binary_schema, random_state=0).fit(features, labels) for _ in range(2)

@@ -10,6 +10,8 @@ from dpgb_dask.contracts.queries import PRICE_ONE
 from dpgb_dask.errors import PlanError
 
 _FINE = 30  # bits of a share: whole numbers, so that a price is never rounded up
+# σ <= 2**56 steps (mechanisms.MAX_SIGMA) pays for ‖(g, h)‖ <= 2**32 steps, weights included, in 2**8 joint trees
+LEAST_PRICE = 1 << 24
 
 
 class Kappa(NamedTuple):
@@ -128,9 +130,11 @@ class Local:
     A row that sends all leaves of a tree, noised so that any two rows look alike, needs twice the noise of adding one
     (it may change everything it sends), and the noises of n rows add up in every leaf: each unit has 1/(4n) of the
     price of `Even`. The sum of the rows' noises has the law of one draw of their joint variance, so the controller
-    draws it, and no worker holds noise.
+    draws it, and no worker holds noise. A noisy number of rows may be absurdly large: noise stops where it could not be
+    drawn any more.
     """
 
     def unit(self, purse: Purse, part: str) -> int:
         """Return the price of one unit."""
-        return max(int(Even().unit(purse, part) / (4 * max(purse.n_rows, 1.0))), 1)
+        even = Even().unit(purse, part)
+        return max(int(even / (4 * max(purse.n_rows, 1.0))), min(even, LEAST_PRICE))

@@ -29,6 +29,9 @@ class Chosen:
     piece: Piece
     sources: tuple[tuple[int, NDArray[np.int32]], ...]
 
+    def __repr__(self) -> str:
+        return "<chosen rows>"  # which rows serve a query is secret
+
     def scores(self, scores: Sequence[NDArray[np.int32]]) -> NDArray[np.int32]:
         """Return the chosen rows' scores, (n_scores, n)."""
         return np.concatenate(

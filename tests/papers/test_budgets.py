@@ -7,13 +7,16 @@ import numpy as np
 import pytest
 from every_component.test_recipes import answer
 
-from dpgb_dask.components.budgets import Even
+from dpgb_dask.components.budgets import Even, Kappa, Local, Purse
 from dpgb_dask.components.candidates import PublicBins
 from dpgb_dask.components.sampling import Ensembles
-from dpgb_dask.contracts.plan import Budget, PublicRng, Shape, State
+from dpgb_dask.contracts.plan import MOST_WEIGHT_STEPS, Budget, PublicRng, Shape, State
 from dpgb_dask.contracts.queries import PRICE_ONE
 from dpgb_dask.contracts.schema import Schema
 from dpgb_dask.contracts.spending import Spending, amplified
+from dpgb_dask.controller.accounting import sigma_for
+from dpgb_dask.controller.mechanisms import MAX_SIGMA
+from dpgb_dask.gradients import GRAD_ONE
 from dpgb_dask.recipes import RECIPES
 
 M = 4
@@ -167,3 +170,23 @@ def test_prices_never_add_up_to_more(name, total):
         if units
     )
     assert spent <= n_ensembles * total
+
+
+@pytest.mark.parametrize("n_rows", [1.0, 1e9, 1e30])
+@pytest.mark.parametrize("total", [100, PRICE_ONE // 10**12, PRICE_ONE])
+def test_local_noise_is_never_less_than_even_and_can_be_drawn_whatever_the_noisy_rows(
+    n_rows, total
+):
+    purse = Purse(
+        total=total,
+        tree=total // 10,
+        n_trees=10,
+        kappa=Kappa(0, 0, 10),
+        all_rows=True,
+        budget=Budget(epsilon=1.0, delta=1e-6),
+        n_rows=n_rows,
+    )
+    price = Local().unit(purse, "leaves")
+    assert 0 < price <= Even().unit(purse, "leaves")
+    if total == PRICE_ONE:
+        assert sigma_for(2 * (GRAD_ONE * MOST_WEIGHT_STEPS) ** 2, price) <= MAX_SIGMA

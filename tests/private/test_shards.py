@@ -237,6 +237,7 @@ def test_a_pickled_shard_answers_the_same_and_carries_no_scores():
     assert copy._level is None
     np.testing.assert_array_equal(copy.answer(model, query), expected)
     assert repr(shard) == "<shard>"
+    assert {repr(block) for block in shard._draws._chosen} <= {"<chosen rows>"}
 
 
 @pytest.mark.parametrize("kind", KINDS)
