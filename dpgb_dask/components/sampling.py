@@ -66,6 +66,8 @@ class RandomFeatures:
 class AllRows:
     """Every row serves every tree: prices add up."""
 
+    kind = None
+
     def draw(self, t: int, n_trees: int) -> RowDraw | None:  # noqa: ARG002
         """Return which rows serve tree ``t``."""
         return None
@@ -87,6 +89,8 @@ class PoissonRows:
 
     rate: float = 0.1
 
+    kind = "sample"
+
     def __post_init__(self) -> None:
         """Check the options."""
         check_rate("rate", self.rate)
@@ -96,7 +100,7 @@ class PoissonRows:
 
     def draw(self, t: int, n_trees: int) -> RowDraw:  # noqa: ARG002
         """Return which rows serve tree ``t``."""
-        return RowDraw("sample", t, 0, self._high())
+        return RowDraw(self.kind, t, 0, self._high())
 
     def price(self, total: int, t: int, n_trees: int) -> int:  # noqa: ARG002
         """Return what the queries of a tree may cost on its sample, before the amplification."""
@@ -121,6 +125,8 @@ class Ensembles:
     size: int = 50
     decay: float = 0.01
 
+    kind = "part"
+
     def __post_init__(self) -> None:
         """Check the options."""
         check_whole("size", self.size, 1, 10_000)
@@ -133,7 +139,7 @@ class Ensembles:
         ends = np.rint(np.append(0.0, np.cumsum(share) / share.sum()) * 2**DRAW_BITS)
         ends = np.minimum(ends, 2.0**DRAW_BITS - size + np.arange(size + 1))  # no part is empty
         group, k = divmod(t, size)
-        return RowDraw("part", group, int(ends[k]), int(ends[k + 1]))
+        return RowDraw(self.kind, group, int(ends[k]), int(ends[k + 1]))
 
     def price(self, total: int, t: int, n_trees: int) -> int:  # noqa: ARG002
         """Return what the queries of a tree may cost: its whole ensemble's price."""

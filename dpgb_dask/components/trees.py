@@ -263,8 +263,13 @@ class Trees:
         Raises
         ------
         PlanError
-            If so many units share the price that none could be paid.
+            If so many units share the price that none could be paid, or a choice would weigh several scores.
         """
+        if isinstance(self.split, ExponentialSplit) and shape.n_scores != 1:
+            raise PlanError(
+                f"split=ExponentialSplit weighs one score, not n_scores={shape.n_scores}: give another split, or a"
+                " target of two classes."
+            )
         n_trees = self.trees_in_all(shape)
         kappa = self.kappa(shape)
         if sum(kappa) > MOST_UNITS:

@@ -220,7 +220,7 @@ class Plan:
     Raises
     ------
     PlanError
-        If the stages declare more than the whole budget.
+        If the stages declare more than the whole budget, or draw rows in a way that could not be paid for.
     """
 
     name: str
@@ -231,6 +231,22 @@ class Plan:
     draws_rows: bool = False
     losses: tuple[str, ...] = ("log_loss", "squared_error")
     kinds: tuple[str, ...] = ("binary", "multiclass", "numeric")
+
+    def __post_init__(self) -> None:
+        """Refuse draws of rows that a fit would stumble over after its charge; a stage draws by its ``rows.kind``."""
+        kinds = [getattr(getattr(stage, "rows", None), "kind", None) for stage in self.stages]
+        drawn = [kind for kind in kinds if kind is not None]
+        if drawn and not self.draws_rows:
+            raise PlanError(f"A stage of {self.name!r} draws rows: give draws_rows=True.")
+        if "sample" in drawn and not self.pure:
+            raise PlanError(
+                f"A stage of {self.name!r} asks samples of rows, which gain nothing under Gaussian noise: give"
+                " pure=True, or let all rows serve."
+            )
+        if len(drawn) > 1:
+            raise PlanError(
+                f"{len(drawn)} stages of {self.name!r} draw rows: their draws would be the same. Let one stage draw."
+            )
 
     def demand(self, shape: Shape) -> Demand:
         """Return what a run asks for in all; raises `PlanError` if the stages declare more than there is."""
