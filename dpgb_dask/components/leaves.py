@@ -8,7 +8,10 @@ from numpy.typing import NDArray
 
 from dpgb_dask.components.options import check_positive, check_rate
 from dpgb_dask.contracts.plan import Shape
+from dpgb_dask.errors import PlanError
 from dpgb_dask.losses import Gradient, label_gradient
+
+LARGEST_STEP = 1e4  # scores hold less than 2**15; beyond, a cast depends on the processor
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -76,6 +79,10 @@ class Step:
         """Check the options."""
         check_rate("learning_rate", self.learning_rate)
         check_positive("largest", self.largest)
+        if self.largest > LARGEST_STEP:
+            raise PlanError(
+                f"largest={self.largest!r} must be at most {LARGEST_STEP:g}: scores are 32-bit numbers of 2**-16."
+            )
         check_positive("ridge", self.ridge)
         if self.clip is not None:
             check_rate("clip", self.clip)

@@ -134,7 +134,7 @@ def posterior_mean(step, noise, middle, tau):
 def test_prior_is_the_posterior_mean(sd, kind, scale, batch):
     """A normal step is seen as G = -H·step + N(0, sd²). The tree's own prior, N(0, 1), is as wide in any batch."""
     tau, grad, hess = 0.7, np.array([-12.0, 9.0]), np.array([30.0, 20.0])
-    leaf = NewtonStep(learning_rate=1.0, largest=1e9, ridge=1e-9, prior=tau)
+    leaf = NewtonStep(learning_rate=1.0, largest=1e4, ridge=1e-9, prior=tau)
     tree = posterior_mean(3 / 50, np.sqrt(2) * sd / 50, 0.0, scale)
     spread = tau * scale * np.sqrt(batch)
     wanted = posterior_mean(-grad / hess, sd / hess, tree, spread)
@@ -224,6 +224,7 @@ def test_a_smaller_clip_is_a_smaller_gradient(step):
         ("learning_rate", True),
         ("largest", 0),
         ("largest", float("inf")),
+        ("largest", 2e4),
         ("ridge", -1.0),
         ("ridge", "much"),
         ("prior", 0.0),
