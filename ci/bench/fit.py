@@ -34,7 +34,7 @@ import psutil
 from distributed import Client, LocalCluster, wait
 
 from dpgb_dask import DPGBClassifier, Schema
-from dpgb_dask.contracts.model import FeatureBins, Model
+from dpgb_dask.contracts.model import FeatureBins, Model, Splits
 from dpgb_dask.contracts.plan import Execution, Shape
 from dpgb_dask.contracts.queries import TreeSumsQuery
 from dpgb_dask.contracts.schema import Categorical
@@ -302,8 +302,7 @@ def round_times(n_workers: int, repeats: int) -> list[float]:
         price=1,
         gradient=logistic_gradient(0.5, 0.5),
         n_scores=1,
-        feature=np.zeros((1, 1), np.uint16),
-        threshold=np.zeros((1, 1), np.uint8),
+        splits=Splits.plain(np.zeros((1, 1), np.uint16), np.zeros((1, 1), np.uint8)),
     )
     back_end = open_rounds(
         read_source(X, y, None, schema), shape, Execution(backend="tasks"), bytes(32)

@@ -56,7 +56,6 @@ from dpgb_dask.contracts.queries import (
 )
 from dpgb_dask.contracts.schema import Numeric
 from dpgb_dask.errors import PlanError
-from dpgb_dask.losses import Gradient
 
 Answer = Released[NDArray[np.int64]]
 MOST_UNITS = 10**7  # the least price that a fit may have, over these, still pays for one
@@ -263,8 +262,13 @@ class Trees:
         Raises
         ------
         PlanError
-            If so many units share the price that none could be paid, or a choice would weigh several scores.
+            If so many units share the price that none could be paid, a choice would weigh several scores, or every
+            gradient is rounded to nothing.
         """
+        if self.leaf.gradient(shape).l2_squared == 0:
+            raise PlanError(
+                f"leaf={self.leaf!r} gives every row a gradient of 0 steps of 2**-15: choose a larger clip."
+            )
         if isinstance(self.split, ExponentialSplit) and shape.n_scores != 1:
             raise PlanError(
                 f"split=ExponentialSplit weighs one score, not n_scores={shape.n_scores}: give another split, or a"
@@ -475,13 +479,10 @@ class Trees:
             "label": f"trees {memory.tree + 1}/{n_trees}: {part}",
             "price": units * self._unit(state, memory, part),
             "weight_bits": state.shape.weight_bits,
-            "gradient": self._gradient(state),
+            "gradient": self.leaf.gradient(state.shape),
             "n_scores": state.shape.n_scores,
             "rows": self.rows.draw(memory.tree, n_trees),
         }
-
-    def _gradient(self, state: State) -> Gradient:
-        return self.leaf.gradient(state.shape)
 
     def _frontier(self, state: State, memory: Growing) -> Frontier:
         menu = self._menu(state, memory)

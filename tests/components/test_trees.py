@@ -486,3 +486,9 @@ def test_what_goes_together_is_accepted():
     ):
         trees = Trees(**options)
         assert replace(trees) == trees
+
+
+def test_a_gradient_of_nothing_raises_before_any_charge():
+    trees = Trees(leaf=NewtonStep(clip=1e-6))
+    with pytest.raises(PlanError, match="gradient of 0 steps"):
+        trees.declare(Shape(schema=Schema({"a": (0, 1)}, classes=[0, 1])))
