@@ -382,15 +382,13 @@ class _Boosting(BaseEstimator):  # type: ignore[misc]
         return self.recipe
 
     def _plan(self, kind: str, loss: Loss) -> Plan:
-        return recipes.get(
-            self._recipe(),
-            kind=kind,
-            max_bins=self.max_bins,
-            learning_rate=self.learning_rate,
-            n_estimators=self.n_estimators,
-            max_depth=self.max_depth,
-            loss=loss,
-        )
+        given = {
+            name: getattr(self, name)
+            for name in ("max_bins", "learning_rate", "n_estimators", "max_depth")
+        }
+        # a grid of parameters often is a NumPy array
+        plain = {k: v.item() if isinstance(v, np.generic) else v for k, v in given.items()}
+        return recipes.get(self._recipe(), kind=kind, loss=loss, **plain)
 
     def _declared(self) -> Schema:
         """Return the declared schema as an object."""
@@ -542,10 +540,17 @@ class _Boosting(BaseEstimator):  # type: ignore[misc]
         Returns
         -------
         PrivacyCost
+
+        Raises
+        ------
+        PlanError
+            If a parameter cannot be run, so far as that is known without a schema.
         """
         budget = self._budget()
         self._check_ledger()
-        pure = recipes.get(self._recipe(), kind=self._kinds[0]).pure
+        known = self.schema is not None and not self._infers()
+        kind = self._declared().target.type if known else self._kinds[0]
+        pure = self._plan(kind, self._loss(kind)).pure
         price = accounting.total_price(budget.epsilon, budget.delta, pure=pure)
         share = None
         if self.ledger is not None and self.account is not None:

@@ -484,7 +484,7 @@ def test_report_of_a_pure_recipe(binary_schema, features, labels):
     [
         (
             None,
-            "squared_error; a row's gradient is at most 1 of half the target's range, by a clip (2 without)",
+            "squared_error; a row's gradient is at most 0.5 of half the target's range, by a clip (2 without)",
         ),
         (
             "absolute_error",
@@ -726,3 +726,33 @@ def test_public_names_are_those_of_the_design():
     ):
         assert name in dpgb_dask.__all__
         assert hasattr(dpgb_dask, name)
+
+
+def test_parameters_may_be_numpy_numbers(features, binary_schema):
+    y = (features["x"] > 0).astype(int)
+    clf = DPGBClassifier(
+        schema=binary_schema,
+        recipe="fdp-tr-newton",
+        n_estimators=np.int64(3),
+        max_depth=np.int32(2),
+        learning_rate=np.float32(0.3),
+        noise=SeededNoise(0),
+    )
+    assert clf.fit(features, y).model_.trees.n_trees == 3
+
+
+def test_pure_recipes_need_no_delta(features, binary_schema):
+    y = (features["x"] > 0).astype(int)
+    clf = DPGBClassifier(
+        schema=binary_schema, recipe="dpboost", n_estimators=2, delta=0, noise=SeededNoise(0)
+    )
+    assert clf.privacy_cost().delta == 0
+    assert clf.fit(features, y).privacy_report_.delta == 0
+    with pytest.raises(PlanError, match="delta=0 must be strictly between"):
+        clf.set_params(recipe="auto", n_estimators=None).fit(features, y)
+
+
+def test_privacy_cost_refuses_what_fit_would(binary_schema):
+    for wrong in ({"n_estimators": -1}, {"learning_rate": "x"}, {"loss": "nix"}, {"max_depth": 99}):
+        with pytest.raises(PlanError):
+            DPGBClassifier(schema=binary_schema, recipe="dp-rf", **wrong).privacy_cost()

@@ -37,6 +37,8 @@ class Bins:
     share: float = constants.BINS_SHARE
     max_bins: int | None = None
 
+    makes_bins = True
+
     def __post_init__(self) -> None:
         """Check the options."""
         if self.max_bins is not None:

@@ -68,6 +68,8 @@ class PublicBins:
     n_bins: int = 32
     spacing: str = "uniform"
 
+    makes_bins = True
+
     def __post_init__(self) -> None:
         """Check the options."""
         check_whole("n_bins", self.n_bins, 2, MOST_EDGES + 1)

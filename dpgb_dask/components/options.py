@@ -8,13 +8,9 @@ from dpgb_dask.errors import PlanError
 
 
 def check_whole(name: str, value: Any, low: int, high: int) -> None:
-    """Raise `PlanError` unless ``value`` is a whole number in [low, high]."""
-    if (
-        isinstance(value, bool)
-        or not isinstance(value, int | np.integer)
-        or not low <= value <= high
-    ):
-        raise PlanError(f"{name}={value!r} must be a whole number in [{low}, {high}].")
+    """Raise `PlanError` unless ``value`` is an int in [low, high]; a NumPy integer would wrap around in a price."""
+    if isinstance(value, bool) or not isinstance(value, int) or not low <= value <= high:
+        raise PlanError(f"{name}={value!r} must be a whole number (int) in [{low}, {high}].")
 
 
 def check_rate(name: str, value: Any) -> None:

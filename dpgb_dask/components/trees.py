@@ -58,6 +58,13 @@ from dpgb_dask.contracts.schema import Numeric
 from dpgb_dask.errors import PlanError
 
 Answer = Released[NDArray[np.int64]]
+PARTS = {
+    "split": "n_queries",
+    "leaf": "gradient",
+    "features": "chosen",
+    "rows": "draw",
+    "budget": "unit",
+}
 MOST_UNITS = 10**7  # the least price that a fit may have, over these, still pays for one
 
 
@@ -150,6 +157,7 @@ class Trees:
 
     def __post_init__(self) -> None:
         """Check the options and that they go together."""
+        self._check_parts()
         check_whole("n_trees", self.n_trees, 1, 100_000)
         check_whole("depth", self.depth, 1, 10)
         check_rate("share", self.share)
@@ -189,6 +197,14 @@ class Trees:
         if self.leaf_decay and not isinstance(self.leaf, Step):
             raise PlanError(f"leaf_decay clips steps: leaf={self.leaf!r} takes none.")
         self._check_budget()
+
+    def _check_parts(self) -> None:
+        """Check that every part is of its kind."""
+        for part, needs in PARTS.items():
+            if not hasattr(getattr(self, part), needs):
+                raise PlanError(
+                    f"{part}={getattr(self, part)!r} is no part of trees: it has no {needs!r}."
+                )
 
     def _check_budget(self) -> None:
         """Check that every question has a price."""

@@ -29,8 +29,8 @@ class Budget:
     Parameters
     ----------
     epsilon : float, > 0
-    delta : float, in (0, 1)
-        A constant chosen in advance, never 1/n.
+    delta : float, in [0, 1)
+        A constant chosen in advance, never 1/n. 0 for a plan of pure differential privacy, which asks nothing of it.
     """
 
     epsilon: float
@@ -38,7 +38,10 @@ class Budget:
 
     def __post_init__(self) -> None:
         _check_between("epsilon", self.epsilon, float("inf"), "a finite number above 0")
-        _check_between("delta", self.delta, 1.0, "strictly between 0 and 1")
+        if self.delta != 0:
+            _check_between(
+                "delta", self.delta, 1.0, "strictly between 0 and 1, or 0 for a pure plan"
+            )
 
 
 FINEST_WEIGHT_BITS = 8
@@ -220,7 +223,7 @@ class Plan:
     Raises
     ------
     PlanError
-        If the stages declare more than the whole budget, or draw rows in a way that could not be paid for.
+        If no bins are made first, or rows are drawn in a way that could not be paid for.
     """
 
     name: str
@@ -233,7 +236,11 @@ class Plan:
     kinds: tuple[str, ...] = ("binary", "multiclass", "numeric")
 
     def __post_init__(self) -> None:
-        """Refuse draws of rows that a fit would stumble over after its charge; a stage draws by its ``rows.kind``."""
+        """Refuse what a fit would stumble over after its charge; a stage draws rows by its ``rows.kind``."""
+        if not self.stages or not getattr(self.stages[0], "makes_bins", False):
+            raise PlanError(
+                f"The first stage of {self.name!r} makes no bins: begin with Bins or PublicBins."
+            )
         kinds = [getattr(getattr(stage, "rows", None), "kind", None) for stage in self.stages]
         drawn = [kind for kind in kinds if kind is not None]
         if drawn and not self.draws_rows:

@@ -127,8 +127,13 @@ def total_price(epsilon: float, delta: float, *, pure: bool = False) -> int:
     Raises
     ------
     PlanError
-        If μ (or ε) is below 10⁻⁶: noise would not fit the integers.
+        If δ is 0 and the plan is not pure, or μ (or ε) is below 10⁻⁶: noise would not fit the integers.
     """
+    if delta == 0 and not pure:
+        raise PlanError(
+            "delta=0 must be strictly between 0 and 1: only recipes of pure differential privacy, such as 'dpboost',"
+            " need none."
+        )
     amount = epsilon if pure else mu_of(epsilon, delta * float(1 - SLACK))
     if amount < 1e-6:
         what = f"epsilon={epsilon:g}" if pure else f"epsilon={epsilon:g} with delta={delta:g}"

@@ -174,6 +174,7 @@ class Controller:
         source = SecretNoise() if noise is None else noise
         secret = source.fit_key()
         key = FitKey(secret)
+        price = accounting.total_price(budget.epsilon, budget.delta, pure=pure)
         bits = 0  # Laplace noise has no slack
         if not pure:
             bits = accounting.min_sigma_bits_for(budget.epsilon, budget.delta)
@@ -184,7 +185,7 @@ class Controller:
         terms = Terms(
             epsilon=float(budget.epsilon),
             delta=float(budget.delta),
-            price=accounting.total_price(budget.epsilon, budget.delta, pure=pure),
+            price=price,
             min_sigma_bits=bits,
             tau=0.0 if pure else accounting.distance(bits),
             plan_digest=plan_digest.hex(),

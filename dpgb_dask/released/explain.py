@@ -27,7 +27,8 @@ def explain_global(model: Model, schema: Schema, scale: float = 1.0) -> list[dic
     -------
     list of dict
         ``type`` "univariate": ``feature``, ``feature_type`` ("continuous" or "nominal"), ``names`` (bin edges with the
-        public bounds at both ends, or categories and "other"), ``scores`` per bin, ``missing_score``.
+        public bounds at both ends, or categories and "other"), ``scores`` per bin, ``missing_score``. Where there are
+        trees, features without a shape function are left out.
         ``type`` "interaction": ``features``, ``left_names``, ``right_names``, ``scores`` (2-D).
         ``type`` "forest": ``n_trees``, for what is not additive; present only if there is any.
 
@@ -39,6 +40,8 @@ def explain_global(model: Model, schema: Schema, scale: float = 1.0) -> list[dic
     unit = scale / SCORE_ONE
     out: list[dict[str, Any]] = []
     for name, feature, bins, table in zip(names, features, model.bins, model.tables, strict=True):
+        if model.trees.n_trees and not table.any():
+            continue  # a recipe of trees has no shape functions: zeros would read as no effect
         scores = table * unit if model.n_scores > 1 else table[:, 0] * unit
         record = {"type": "univariate", "feature": name, "missing_score": scores[bins.missing_bin]}
         if isinstance(feature, Categorical):

@@ -131,3 +131,20 @@ def test_get_names_recipes_that_can():
         recipes.get("dpboost", kind="multiclass")
     with pytest.raises(PlanError, match=r"does not fit a binary target.*log_loss"):
         recipes.get("auto", kind="binary", loss=LOSSES["poisson"])
+
+
+def test_a_changed_recipe_says_so():
+    plan = recipes.RECIPES["fdp-tr-newton"]
+    changed = replace(plan, stages=plan.stages[:1] + plan.stages[2:])
+    assert recipes.get(plan, kind="binary").name == "fdp-tr-newton"
+    assert recipes.get(changed, kind="binary").name == "fdp-tr-newton (changed)"
+    assert recipes.get(replace(changed, name="mine"), kind="binary").name == "mine"
+
+
+def test_plans_and_trees_of_no_parts_raise():
+    plan = recipes.RECIPES["fdp-tr-newton"]
+    with pytest.raises(PlanError, match="makes no bins"):
+        replace(plan, stages=plan.stages[1:])
+    for part in ("split", "leaf", "features", "rows", "budget"):
+        with pytest.raises(PlanError, match=f"{part}=3 is no part of trees"):
+            replace(plan.stages[-1], **{part: 3})
