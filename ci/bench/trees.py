@@ -25,7 +25,7 @@ from kernels import Contest, edges_of, in_blocks, make_values, no_masks
 
 from dpgb_dask.gradients import GRAD_ONE, logistic_gradient
 from dpgb_dask.kernels import bin as bins
-from dpgb_dask.kernels import gradient, nodes, predict, route
+from dpgb_dask.kernels import gradient, kernel, nodes, predict, route
 from dpgb_dask.private.levels import SAMPLE
 
 try:
@@ -37,7 +37,6 @@ except ImportError as error:
 BINS = 255  # and one for missing values: 256 codes
 RATE, RIDGE, LEAST_CHILD = 0.3, 1.0, 1.0  # as the rivals' defaults
 SCORE_ONE = 1 << 16
-CACHED_CELLS = 1 << 14
 RANDOM_DEPTH = 4
 BATCHES = 1, 25
 RANDOM_TREES = 25
@@ -46,6 +45,43 @@ DEPTH = 6
 ROWS, LARGE_ROWS, SMOKE_ROWS = 1_000_000, 10_000_000, 20_000
 PREDICT_ROWS = 200_000
 Goal = tuple[str, float, float, bool]
+
+
+@kernel
+def best_splits(
+    sums: np.ndarray,  # IN (n_nodes, n_cells, 2)
+    start: np.ndarray,  # IN (n_features,)
+    stop: np.ndarray,  # IN (n_features,)
+    least: float,
+    ridge: float,
+    feature: np.ndarray,  # OUT (n_nodes,)
+    threshold: np.ndarray,  # OUT (n_nodes,)
+    children: np.ndarray,  # OUT (n_nodes, 2, 2)
+) -> None:
+    """The rivals choose in compiled code, and so does what stands for a choice here."""
+    for k in range(sums.shape[0]):
+        total_g = total_h = 0.0
+        for cell in range(start[0], stop[0]):
+            total_g += sums[k, cell, 0]
+            total_h += sums[k, cell, 1]
+        best = -1.0
+        children[k, 0, 0], children[k, 0, 1] = total_g, total_h
+        children[k, 1] = 0.0
+        threshold[k] = 255
+        for j in range(start.shape[0]):
+            g = h = 0.0
+            for cell in range(start[j], stop[j] - 1):
+                g += sums[k, cell, 0]
+                h += sums[k, cell, 1]
+                other_g, other_h = total_g - g, total_h - h
+                if h < least or other_h < least:
+                    continue
+                gain = g * g / (h + ridge) + other_g * other_g / (other_h + ridge)
+                if gain > best:
+                    best = gain
+                    feature[k], threshold[k] = j, cell - start[j]
+                    children[k, 0, 0], children[k, 0, 1] = g, h
+                    children[k, 1, 0], children[k, 1, 1] = other_g, other_h
 
 
 class Forest:
@@ -71,7 +107,6 @@ class Forest:
         self.features = np.arange(len(sizes), dtype=np.uint16)
         self.stop = np.cumsum(sizes)
         self.start = self.stop - sizes
-        self.feature_of = np.repeat(self.features, sizes)
 
     def write_gradients(self) -> None:
         """Gradients of all blocks at the current scores."""
@@ -103,33 +138,14 @@ class Forest:
 
     def split(self, sums: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """Best feature and threshold of every node, and (g, h) of its two children."""
-        at_once = max(1, CACHED_CELLS // sums.shape[1])
-        parts = [self.split_some(sums[k : k + at_once]) for k in range(0, len(sums), at_once)]
-        feature, threshold, children = zip(*parts, strict=True)
-        return np.concatenate(feature), np.concatenate(threshold), np.concatenate(children, axis=1)
-
-    def split_some(self, sums: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """`split` for some nodes, few enough that their arrays stay in the cache."""
-        cells = np.ascontiguousarray(sums.transpose(2, 0, 1))
-        total = cells[:, :, : self.stop[0]].sum(axis=2, keepdims=True)
-        cells[:, :, self.start[1:]] -= total  # every feature's bins add up to it
-        np.cumsum(cells, axis=2, out=cells)
-        g, h = cells.astype(np.float64)  # in steps, and so are ridge and least child
-        other_g, other_h = total[0] - g, total[1] - h
-        allowed = (h >= LEAST_CHILD * GRAD_ONE) & (other_h >= LEAST_CHILD * GRAD_ONE)
-        gain = g * g
-        h += RIDGE * GRAD_ONE
-        gain /= h
-        other_g *= other_g
-        other_h += RIDGE * GRAD_ONE
-        other_g /= other_h
-        gain += other_g
-        gain *= allowed
-        best = gain.argmax(axis=1)
-        feature = self.feature_of[best]
-        left = cells[:, np.arange(len(best)), best]
-        children = np.stack([left, total[:, :, 0] - left], axis=2).reshape(2, -1)
-        return feature, (best - self.start[feature]).astype(np.uint8), children
+        n_nodes = len(sums)
+        feature, threshold = np.zeros(n_nodes, np.uint16), np.zeros(n_nodes, np.uint8)
+        children = np.empty((n_nodes, 2, 2))
+        best_splits(
+            sums, self.start, self.stop, LEAST_CHILD * GRAD_ONE, RIDGE * GRAD_ONE,
+            feature, threshold, children,
+        )  # fmt: skip
+        return feature, threshold, children.reshape(2 * n_nodes, 2).T
 
     def grow(self) -> None:
         """Grow one tree of depth `DEPTH` and add it to the scores."""

@@ -306,7 +306,7 @@ class Execution:
     backend: str = "auto"
     n_threads: int | None = None
     fan_in: int = 16
-    block_rows: int = 1 << 15
+    block_rows: int = 1 << 16
 
 
 Progress = Callable[
