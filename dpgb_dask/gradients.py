@@ -464,6 +464,7 @@ def _table_scores() -> NDArray[np.float64]:
     return (steps - TABLE_SIZE // 2 + 0.5) * 2.0 ** (TABLE_SHIFT - 16)
 
 
+@lru_cache(maxsize=16)
 def logistic_gradient(
     clip: float, hess_scale: float, *, second: str = "hessian", filtered: bool = False
 ) -> LogisticGradient:
@@ -499,6 +500,7 @@ def logistic_gradient(
     return LogisticGradient(table, hess_scale)
 
 
+@lru_cache(maxsize=16)
 def softmax_gradient(
     n_classes: int,
     *,
@@ -519,6 +521,7 @@ def softmax_gradient(
     )
 
 
+@lru_cache(maxsize=16)
 def poisson_gradient(
     low_share: float,
     *,

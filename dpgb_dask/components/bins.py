@@ -1,5 +1,6 @@
 """The stage `Bins`: private bins from one released histogram (notes/default-method.md §3, stage 0)."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -10,11 +11,23 @@ from dpgb_dask.components.answers import natural
 from dpgb_dask.components.options import check_whole
 from dpgb_dask.contracts.boundary import Released
 from dpgb_dask.contracts.grid import COARSE, FINE, Grid
-from dpgb_dask.contracts.model import Model, no_trees
+from dpgb_dask.contracts.model import FeatureBins, Model, no_trees
 from dpgb_dask.contracts.plan import Demand, Shape, State
 from dpgb_dask.contracts.queries import PRICE_ONE, CellCountsQuery, CountQuery, Query
 
 Answer = Released[NDArray[np.int64]]
+
+
+def empty_model(bins: Sequence[FeatureBins], shape: Shape) -> Model:
+    """Return the model that says nothing yet, over these bins."""
+    k = shape.n_scores
+    return Model(
+        bins=tuple(bins),
+        intercept=np.zeros(k, np.int32),
+        tables=tuple(np.zeros((b.n_bins, k), np.int32) for b in bins),
+        trees=no_trees(n_scores=k),
+        link=shape.loss.link(shape.kind),
+    )
 
 
 def share_of(total: int, share: float) -> int:
@@ -104,12 +117,5 @@ class Bins:
                 feature, mass = binning.numeric_bins(edges, cells, sd, n_rows, max_bins)
             bins.append(feature)
             counts.append(mass)
-        k = state.shape.n_scores
-        model = Model(
-            bins=tuple(bins),
-            intercept=np.zeros(k, np.int32),
-            tables=tuple(np.zeros((b.n_bins, k), np.int32) for b in bins),
-            trees=no_trees(n_scores=k),
-            link=state.shape.loss.link(state.shape.kind),
-        )
+        model = empty_model(bins, state.shape)
         return replace(state, n_rows=n_rows, counts=tuple(counts), model=model)

@@ -9,6 +9,7 @@ from dpgb_dask.contracts.plan import Budget
 from dpgb_dask.contracts.queries import PRICE_ONE
 from dpgb_dask.errors import PlanError
 
+_SHARE_ONE = 10**9  # a share is a whole number of these: no float touches a price
 _FINE = 30  # bits of a share: whole numbers, so that a price is never rounded up
 # σ <= 2**56 steps (mechanisms.MAX_SIGMA) pays for ‖(g, h)‖ <= 2**32 steps, weights included, in 2**8 joint trees
 LEAST_PRICE = 1 << 24
@@ -20,6 +21,11 @@ class Kappa(NamedTuple):
     candidates: int
     splits: int
     leaves: int
+
+
+def exact_share(total: int, share: float) -> int:
+    """Return a share of a price, rounded down in whole numbers: the whole of it at 1."""
+    return total * round(share * _SHARE_ONE) // _SHARE_ONE
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

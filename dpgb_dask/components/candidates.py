@@ -5,6 +5,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
+from dpgb_dask.components.bins import empty_model
 from dpgb_dask.components.options import check_whole
 from dpgb_dask.contracts.boundary import Released
 from dpgb_dask.contracts.model import (
@@ -14,7 +15,6 @@ from dpgb_dask.contracts.model import (
     PairTable,
     Splits,
     Trees,
-    no_trees,
 )
 from dpgb_dask.contracts.plan import Demand, Shape, State
 from dpgb_dask.contracts.queries import Query
@@ -90,15 +90,7 @@ class PublicBins:
             else:
                 edges = EDGES[self.spacing](feature, self.n_bins)
                 bins.append(FeatureBins(edges, None, len(edges) + 2))
-        k = state.shape.n_scores
-        model = Model(
-            bins=tuple(bins),
-            intercept=np.zeros(k, np.int32),
-            tables=tuple(np.zeros((b.n_bins, k), np.int32) for b in bins),
-            trees=no_trees(n_scores=k),
-            link=state.shape.loss.link(state.shape.kind),
-        )
-        return replace(state, model=model)
+        return replace(state, model=empty_model(bins, state.shape))
 
     def next_query(self, state: State) -> Query | None:  # noqa: ARG002
         """Nothing to ask."""

@@ -6,6 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dpgb_dask.components.answers import natural
+from dpgb_dask.components.budgets import exact_share
 from dpgb_dask.components.options import check_rate
 from dpgb_dask.contracts.boundary import Released
 from dpgb_dask.contracts.model import SCORE_ONE
@@ -41,7 +42,7 @@ class RowCount:
         """Ask for the count, once."""
         if state.memory:
             return None
-        price = state.total * round(self.share * 10**9) // 10**9
+        price = exact_share(state.total, self.share)
         return CountQuery(label="rows", price=price, weight_bits=state.shape.weight_bits)
 
     def update(self, state: State, query: Query, released: Released[NDArray[np.int64]]) -> State:
@@ -82,7 +83,7 @@ class BaseScore:
         """Ask for the number of rows, then for the sum of targets."""
         if not state.memory:
             return None
-        price = state.total * round(self.share * 10**9) // (2 * 10**9)
+        price = exact_share(state.total, self.share) // 2
         bits = state.shape.weight_bits
         if state.memory[0] == "rows":
             return CountQuery(label="rows", price=price, weight_bits=bits)

@@ -230,8 +230,6 @@ class Averaging:
 
     count_scale: float = 0.5
 
-    learning_rate = 1.0
-
     def __post_init__(self) -> None:
         """Check the options."""
         check_rate("count_scale", self.count_scale)

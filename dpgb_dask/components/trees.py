@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dpgb_dask.components.answers import natural, sums
-from dpgb_dask.components.budgets import Even, Kappa, Pricing, Purse, Shares
+from dpgb_dask.components.budgets import Even, Kappa, Pricing, Purse, Shares, exact_share
 from dpgb_dask.components.candidates import IterativeHessian, Sketch, all_cuts
 from dpgb_dask.components.leaves import (
     Averaging,
@@ -78,6 +78,8 @@ class Growing:
         Trees finished, those of the running batch included.
     total : int
         Price of the whole stage.
+    kappa : Kappa
+        Units of the whole stage.
     cuts : tuple of ((n_cuts,) uint8)
         Candidate thresholds per feature.
     refined : int
@@ -94,6 +96,7 @@ class Growing:
 
     tree: int
     total: int
+    kappa: Kappa
     cuts: tuple[NDArray[np.uint8], ...]
     refined: int
     splits: Splits
@@ -319,7 +322,7 @@ class Trees:
             total=memory.total,
             tree=self.rows.price(memory.total, memory.tree, n_trees),
             n_trees=n_trees,
-            kappa=self.kappa(state.shape),
+            kappa=memory.kappa,
             all_rows=isinstance(self.rows, AllRows),
             budget=state.budget,
             n_rows=state.n_rows,
@@ -337,7 +340,8 @@ class Trees:
             model = replace(model, link=link, intercept=np.zeros_like(model.intercept))
         memory = Growing(
             tree=0,
-            total=state.left * round(self.share * 10**9) // 10**9,
+            total=exact_share(state.left, self.share),
+            kappa=self.kappa(state.shape),
             cuts=all_cuts(state.model.bins),
             refined=0,
             splits=root(),
@@ -610,9 +614,7 @@ class Trees:
         """Return leaf values in score steps, (n_scores, n_trees, n_leaves), for a batch of their size."""
         memory: Growing = state.memory
         n_trees = self.trees_in_all(state.shape)
-        first = memory.tree - len(memory.pending)
-        size = self.batch_size(n_trees)
-        size = min(size, n_trees - first // size * size)  # the last batch may be smaller
+        _, size = self._batch(memory, n_trees)
         shape = (splits.n_trees, splits.n_leaves, state.shape.n_scores)
         grad, hess = sums.grad.reshape(shape), np.broadcast_to(sums.hess, sums.grad.shape)
         sums = replace(sums, grad=grad, hess=hess.reshape(shape))
@@ -628,15 +630,20 @@ class Trees:
             leaf = np.clip(leaf, -most, most)
         return np.asarray(np.rint(np.moveaxis(leaf, 2, 0) * (SCORE_ONE / size)).astype(np.int32))
 
+    def _batch(self, memory: Growing, n_trees: int) -> tuple[int, int]:
+        """Return the first tree of the running batch and how many it has; the last batch may be smaller."""
+        first = memory.tree - len(memory.pending)
+        return first, min(self.batch_size(n_trees), n_trees - first)
+
     def _finish(self, state: State, value: NDArray[np.int32], splits: Splits) -> State:
         """Count the finished trees; a complete batch joins the model."""
         memory: Growing = state.memory
         n_trees = self.trees_in_all(state.shape)
         pending = (*memory.pending, (splits, value))
-        first = memory.tree - len(memory.pending)
+        first, size = self._batch(memory, n_trees)
         done = memory.tree + splits.n_trees
         memory = replace(memory, tree=done, splits=root(), sketched=False, pending=pending)
-        if done - first < min(self.batch_size(n_trees), n_trees - first):
+        if done - first < size:
             return replace(state, memory=memory)
         assert state.model is not None
         model = state.model

@@ -113,6 +113,13 @@ class Splits:
         return self.feature.shape[1].bit_length()
 
     @property
+    def arrays(
+        self,
+    ) -> tuple[NDArray[np.uint16], NDArray[np.uint8], NDArray[np.int32], NDArray[np.uint8]]:
+        """The arrays in the order that kernels take them."""
+        return self.feature, self.threshold, self.mask_of, self.masks
+
+    @property
     def n_leaves(self) -> int:
         """Leaves per tree."""
         return self.feature.shape[1] + 1

@@ -43,7 +43,7 @@ class Update:
         if self.trees.n_trees:
             s = self.trees.splits
             for value, column in zip(self.trees.value, score, strict=True):
-                add_trees(codes, s.feature, s.threshold, s.mask_of, s.masks, value, column)
+                add_trees(codes, *s.arrays, value, column)
 
 
 def _table_deltas(old: Model | None, new: Model, k: int) -> list[NDArray[np.int32] | None]:

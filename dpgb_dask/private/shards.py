@@ -220,7 +220,7 @@ class _Ask:
             case TreeSumsQuery():
                 s = _without_gaps(query.splits)
                 self._per_score = lambda codes, packed: tree_sums(
-                    codes, s.feature, s.threshold, s.mask_of, s.masks, packed, max_abs
+                    codes, *s.arrays, packed, max_abs
                 ).reshape(-1, 2)
             case NodeSumsQuery() | ChoiceQuery():
                 _check_level(query, bins)

@@ -122,15 +122,7 @@ class Contributions:
             if trees.n_trees:
                 forest = np.zeros(codes.shape[1], np.int32)
                 value = trees.value[self.score]
-                kernels.add_trees(
-                    codes,
-                    splits.feature,
-                    splits.threshold,
-                    splits.mask_of,
-                    splits.masks,
-                    value,
-                    forest,
-                )
+                kernels.add_trees(codes, *splits.arrays, value, forest)
                 columns.append(forest)
             return np.stack(columns, axis=1) * unit
 

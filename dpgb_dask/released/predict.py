@@ -43,15 +43,7 @@ def scorer(model: Model) -> Callable[[Codes], NDArray[np.int32]]:
                 kernels.add_pair_table(codes[p.i], codes[p.j], p.map_i, p.map_j, table, column)
         if trees.n_trees:
             for value, column in zip(trees.value, out, strict=True):
-                kernels.add_trees(
-                    codes,
-                    splits.feature,
-                    splits.threshold,
-                    splits.mask_of,
-                    splits.masks,
-                    value,
-                    column,
-                )
+                kernels.add_trees(codes, *splits.arrays, value, column)
         return np.ascontiguousarray(out.T)
 
     return score
