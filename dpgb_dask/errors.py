@@ -53,5 +53,17 @@ class ChunkError(DPGBError, RuntimeError):
     """A chunk of the source failed to load; names the chunk, never its content."""
 
 
+class LostCodesError(DPGBError, RuntimeError):
+    """Encoded rows are not here any more, or are damaged: whoever holds the source makes them again."""
+
+
+class ScratchError(DPGBError, RuntimeError):
+    """Scratch cannot be written (a full disk, no permission); the fit can be resumed once it can."""
+
+
+class ClusterError(DPGBError, RuntimeError):
+    """The cluster has no workers, or its scheduler went away; the fit can be resumed on another."""
+
+
 class PrivacyLeakWarning(UserWarning):
     """An opted-in leak, such as ``schema="infer"``."""

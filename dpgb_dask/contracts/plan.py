@@ -293,20 +293,31 @@ class Execution:
 
     Parameters
     ----------
-    backend : {"auto", "local", "tasks"}
-        "auto": the current Dask client for Dask collections, else threads in this process.
+    backend : {"auto", "local", "tasks", "comms"}
+        "auto": the current Dask client for Dask collections, else threads in this process. On a cluster "auto" begins
+        with a task per shard and round, and goes over to Dask's own comms where many rounds make it pay.
     n_threads : int or None
         Threads of the local back end; None for the number of cores.
     fan_in : int
         Sums added per task of the reduction tree; below ``64`` workers a plain gather is used.
     block_rows : int
         Rows per kernel call.
+    cache : str
+        Where codes are kept: "memory", "disk" (the worker's own folder), a folder, or the URL of a Zarr store; "auto":
+        in memory while they fit, else on disk.
+    memory_limit : int or None
+        Bytes that one process may hold, all it does included; None for what Dask grants a worker, or the machine has.
+    worker_wait : float
+        Seconds to wait for a cluster's first worker.
     """
 
     backend: str = "auto"
     n_threads: int | None = None
     fan_in: int = 16
     block_rows: int = 1 << 16
+    cache: str = "auto"
+    memory_limit: int | None = None
+    worker_wait: float = 60.0
 
 
 Progress = Callable[
