@@ -24,7 +24,7 @@ from tqdm import tqdm
 from dpgb_dask import diagnose, losses, recipes
 from dpgb_dask.contracts.boundary import Receipt
 from dpgb_dask.contracts.model import SCORE_ONE, Model
-from dpgb_dask.contracts.plan import Budget, Execution, Plan, Shape, weight_bits_for
+from dpgb_dask.contracts.plan import Budget, Plan, Shape, weight_bits_for
 from dpgb_dask.contracts.schema import MAX_WEIGHT, Categorical, Numeric, Schema
 from dpgb_dask.controller import accounting, analyses
 from dpgb_dask.controller.ledger import Ledger
@@ -207,7 +207,7 @@ class _Boosting(BaseEstimator):  # type: ignore[misc]
         learning_rate: float | None = None,
         max_depth: int | None = None,
         max_bins: int | None = None,
-        cache: str = "auto",
+        cache: str | Path = "auto",
         memory_limit: int | str | None = None,
         random_state: Any = None,
         noise: NoiseSource | None = None,
@@ -279,7 +279,7 @@ class _Boosting(BaseEstimator):  # type: ignore[misc]
         """
         budget = self._budget()
         self._check_ledger()
-        execution = self._execution()
+        execution = config.execution(self.cache, self.memory_limit)
         seed = self._seed()
         facts = self._facts(X, y, sample_weight)
         schema = facts.shape.schema
@@ -345,16 +345,6 @@ class _Boosting(BaseEstimator):  # type: ignore[misc]
             raise PlanError(
                 "schema='infer' reads the data and is not private: it cannot charge a ledger account."
             )
-
-    def _execution(self) -> Execution:
-        if self.cache != "auto":
-            raise PlanError(f"cache={self.cache!r} is unknown. Choose 'auto'.")
-        if self.memory_limit is not None:
-            raise PlanError(
-                f"memory_limit={self.memory_limit!r} is not available yet: binned data stay in the workers' memory."
-                " Leave memory_limit=None, and give the cluster one byte per value."
-            )
-        return config.execution()
 
     def _seed(self) -> int:
         """Return the public seed: of feature partitions and random trees, never of noise."""
@@ -693,10 +683,13 @@ class DPGBClassifier(ClassifierMixin, _Boosting):  # type: ignore[misc]
         squared error. One that the recipe cannot serve raises and names recipes that can.
     n_estimators, learning_rate, max_depth, max_bins : optional
         Parameters of the recipe; None for its own value. One that the recipe does not have raises.
-    cache : {"auto"}
-        Where binned data are kept.
-    memory_limit : None
-        For codes on disk, which are not available yet: binned data stay in memory, one byte per value.
+    cache : str or Path
+        Where binned data are kept: "memory"; "disk", scratch in each worker's own folder; a folder; or the URL of a
+        Zarr store that outlives workers, such as "s3://bucket/fit.zarr". "auto": in memory while they fit, else on
+        disk. Scratch is gone when the fit ends, however it ends.
+    memory_limit : int or str, optional
+        Bytes that each process may hold, all it does included: a number, or a text such as "1GiB". None for what Dask
+        grants a worker, or this machine has.
     random_state : int or RandomState, optional
         Public randomness only (partitions, random trees). It never seeds noise.
     noise : NoiseSource, optional

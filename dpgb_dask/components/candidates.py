@@ -80,17 +80,21 @@ class PublicBins:
         """Nothing."""
         return Demand(0.0, 0.0, 0)
 
-    def begin(self, state: State) -> State:
-        """Make the bins and an empty model."""
+    def public_bins(self, shape: Shape) -> tuple[FeatureBins, ...]:
+        """Return the bins, which the schema alone decides."""
         bins = []
-        for feature in state.shape.schema.features.values():
+        for feature in shape.schema.features.values():
             if isinstance(feature, Categorical):
                 n = len(feature.categories) + 2
                 bins.append(FeatureBins(None, np.arange(n, dtype=np.uint8), n))
             else:
                 edges = EDGES[self.spacing](feature, self.n_bins)
                 bins.append(FeatureBins(edges, None, len(edges) + 2))
-        return replace(state, model=empty_model(bins, state.shape))
+        return tuple(bins)
+
+    def begin(self, state: State) -> State:
+        """Make the bins and an empty model."""
+        return replace(state, model=empty_model(self.public_bins(state.shape), state.shape))
 
     def next_query(self, state: State) -> Query | None:  # noqa: ARG002
         """Nothing to ask."""

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dpgb_dask.contracts.boundary import Raw, Released
-from dpgb_dask.contracts.model import Model
+from dpgb_dask.contracts.model import FeatureBins, Model
 from dpgb_dask.contracts.queries import Query
 from dpgb_dask.contracts.schema import Schema
 from dpgb_dask.errors import PlanError
@@ -265,6 +265,11 @@ class Plan:
         return Demand(
             declared, 1.0, sum(d.n_queries for d in demands), sum(d.n_values for d in demands)
         )
+
+    def public_bins(self, shape: Shape) -> tuple[FeatureBins, ...] | None:
+        """Return the first stage's bins, if the schema alone decides them: then one pass over the source is enough."""
+        make = getattr(self.stages[0], "public_bins", None)
+        return None if make is None else make(shape)
 
     def digest(self) -> bytes:
         """Return a hash of the plan's stages and options, the same on every machine."""

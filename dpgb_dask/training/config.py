@@ -1,6 +1,10 @@
 """Defaults of `Execution`, from ``dask.config`` under ``dpgb-dask``: speed and memory, never a Plan or a Budget."""
 
+from pathlib import Path
+from typing import Any
+
 import dask.config
+from dask.utils import parse_bytes
 
 from dpgb_dask.contracts.plan import Execution
 from dpgb_dask.errors import PlanError
@@ -10,16 +14,73 @@ KEYS = {
     "n-threads": "n_threads",
     "fan-in": "fan_in",
     "block-rows": "block_rows",
+    "cache": "cache",
+    "memory-limit": "memory_limit",
+    "worker-wait": "worker_wait",
 }
-BACKENDS = ("auto", "local", "tasks")
+BACKENDS = ("auto", "local", "tasks", "comms")
+PLACES = ("auto", "memory", "disk")
 
 
-def execution() -> Execution:
-    """Return the Execution that ``dask.config`` asks for, e.g. ``dask.config.set({"dpgb-dask.backend": "local"})``."""
-    values = dask.config.get("dpgb-dask", {})
+def execution(cache: str | Path | None = None, memory_limit: int | str | None = None) -> Execution:
+    """Return the Execution that ``dask.config`` asks for, e.g. ``dask.config.set({"dpgb-dask.backend": "local"})``.
+
+    Parameters
+    ----------
+    cache : str, Path or None
+        "memory", "disk", a folder or the URL of a Zarr store; None or "auto" for the configuration's.
+    memory_limit : int, str or None
+        Bytes, or a text such as "1GiB"; None for the configuration's.
+
+    Raises
+    ------
+    PlanError
+        If a key or a value is unknown.
+    """
+    values: dict[str, Any] = dict(dask.config.get("dpgb-dask", {}))
     if unknown := sorted(set(values) - set(KEYS)):
         raise PlanError(f"dask.config dpgb-dask has unknown keys {unknown}. Known: {sorted(KEYS)}.")
+    if cache != "auto" and cache is not None:
+        values["cache"] = cache
+    if memory_limit is not None:
+        values["memory-limit"] = memory_limit
+    values["cache"] = _place(values.get("cache", "auto"))
+    values["memory-limit"] = _bytes(values.get("memory-limit"))
     out = Execution(**{KEYS[key]: value for key, value in values.items()})
     if out.backend not in BACKENDS:
         raise PlanError(f"dpgb-dask.backend={out.backend!r} is unknown. Choose one of {BACKENDS}.")
+    if out.cache == "memory" and out.memory_limit is not None:
+        raise PlanError(
+            f"memory_limit={memory_limit!r} cannot be kept with cache='memory'. Choose cache='auto' or 'disk'."
+        )
+    wait: Any = out.worker_wait
+    if not isinstance(wait, int | float) or isinstance(wait, bool) or not 0 < wait < float("inf"):
+        raise PlanError(f"dpgb-dask.worker-wait={wait!r} must be a number of seconds above 0.")
     return out
+
+
+def _place(cache: Any) -> str:
+    """Return where codes are kept: a known word, or something that can only be a folder or a URL."""
+    place = str(cache) if isinstance(cache, str | Path) else ""
+    if place in PLACES or isinstance(cache, Path):
+        return place
+    if any(mark in place for mark in "/.~\\"):
+        return place
+    raise PlanError(
+        f"cache={cache!r} is unknown. Choose one of {PLACES}, a folder such as './scratch', or a Zarr store's URL."
+    )
+
+
+def _bytes(limit: Any) -> int | None:
+    """Return a number of bytes, or None."""
+    if limit is None:
+        return None
+    try:
+        n_bytes = 0 if isinstance(limit, bool) else int(parse_bytes(limit))
+    except (ValueError, OverflowError, TypeError, AttributeError):
+        n_bytes = 0
+    if n_bytes <= 0:
+        raise PlanError(
+            f"memory_limit={limit!r} must be a number of bytes above 0, or a text such as '1GiB'."
+        )
+    return n_bytes
