@@ -1,4 +1,4 @@
-"""Print every skipped test of some junit files with its reason, and count them."""
+"""Print what tests of some junit files saw (their property "saw"), and every skipped test with its reason; count them."""
 
 import sys
 import xml.etree.ElementTree as ET
@@ -13,6 +13,8 @@ for path in map(Path, sys.argv[1:]):
         continue
     for case in ET.parse(path).getroot().iter("testcase"):
         n_tests += 1
+        for seen in case.findall("properties/property[@name='saw']"):
+            print(f"SAW {case.get('name')}: {seen.get('value')}")
         for skipped in case.findall("skipped"):
             reason = skipped.get("message", "no reason given")
             reasons[reason] += 1
