@@ -212,6 +212,15 @@ def _add_fit(commands: Any) -> None:
         "--resume", metavar="FIT_ID", help="go on with an interrupted fit, without a new charge"
     )
     fit.add_argument(
+        "--memory-limit", metavar="BYTES", help="most that each process may hold, such as 4GiB"
+    )
+    fit.add_argument(
+        "--cache",
+        default="auto",
+        metavar="PLACE",
+        help="where binned rows are kept: auto (default: disk when memory is short), memory, disk, a folder, or a Zarr URL",
+    )
+    fit.add_argument(
         "--random-state", type=int, help="seed of public randomness; it never seeds noise"
     )
     fit.add_argument("--quiet", action="store_true", help="no progress bar")
@@ -516,6 +525,8 @@ def _fit(options: argparse.Namespace) -> None:
         account=options.account,
         unit_id=options.unit,
         max_rows_per_unit=options.max_rows_per_unit,
+        cache=options.cache,
+        memory_limit=options.memory_limit,
         random_state=options.random_state,
         verbose=0 if options.quiet else 1,
     )
