@@ -218,7 +218,7 @@ def _add_fit(commands: Any) -> None:
         "--cache",
         default="auto",
         metavar="PLACE",
-        help="where binned rows are kept: auto (default: disk when memory is short), memory, disk, a folder, or a Zarr URL",
+        help="where binned rows are kept: auto (default), memory, disk, a folder, or the URL of a Zarr store",
     )
     fit.add_argument(
         "--random-state", type=int, help="seed of public randomness; it never seeds noise"
