@@ -11,10 +11,7 @@ import argparse
 import json
 import os
 import sys
-import time
 import warnings
-from collections.abc import Callable
-from dataclasses import dataclass, field
 from pathlib import Path
 
 for _name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
@@ -22,8 +19,8 @@ for _name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
 
 import numba
 import numpy as np
+from contest import BLOCK, Contest, M, edges_of, in_blocks, make_values, no_masks
 
-from dpgb_dask.contracts.plan import Execution
 from dpgb_dask.controller.mechanisms import discrete_gaussian
 from dpgb_dask.controller.noise import KeyStream
 from dpgb_dask.kernels import bin as bins
@@ -36,38 +33,10 @@ try:
 except ImportError as error:
     sys.exit(f"{error.name} is missing: the rivals come with pip install '.[bench]'.")
 
-M = 28  # features
-BLOCK = Execution().block_rows  # rows per call, as a shard makes them
 EPOCHS = 2, 102  # interpret is fitted twice: in the difference its preparation cancels
 DATA = ("continuous", "half binary")
 SIGMAS = 1 << 16, (1 << 32) - 5
 N_VALUES = 200_000
-
-
-@dataclass
-class Contest:
-    """Contestants that take turns; ``best`` is CPU seconds."""
-
-    entries: dict[str, tuple[Callable[[], object], float]] = field(default_factory=dict)
-    best: dict[str, float] = field(default_factory=dict)
-
-    def enter(self, name: str, run: Callable[[], object], units: float) -> None:
-        """Add a contestant; its figure is time per unit."""
-        self.entries[name] = run, units
-
-    def run(self, repeats: int) -> None:
-        """Let all run once to warm up, then in turns."""
-        for repeat in range(repeats + 1):
-            for name, (run, _) in self.entries.items():
-                start = time.process_time()
-                run()
-                took = time.process_time() - start
-                if repeat:
-                    self.best[name] = min(took, self.best.get(name, np.inf))
-
-    def ns(self, name: str) -> float:
-        """Nanoseconds per unit."""
-        return self.best[name] / self.entries[name][1] * 1e9
 
 
 @numba.njit(nogil=True)
@@ -103,33 +72,6 @@ def naive_trees(codes, feature, threshold, g, h, out):
                 k = 2 * k + 1 + (codes[feature[t, k], i] > threshold[t, k])
             out[t, k - nodes, 0] += g[i]
             out[t, k - nodes, 1] += h[i]
-
-
-def make_values(kind: str, n: int, rng: np.random.Generator, m: int = M) -> np.ndarray:
-    """(n, m) float32 rows."""
-    x = rng.standard_normal((n, m), dtype=np.float32)
-    if kind == "half binary":
-        x[:, ::2] = rng.random((n, (m + 1) // 2), dtype=np.float32) < 0.1
-    return x
-
-
-def edges_of(x: np.ndarray, n_bins: int) -> list[np.ndarray]:
-    """Quantile edges of each column."""
-    sample = x[:100_000].astype(np.float64)
-    edges = np.quantile(sample, np.arange(1, n_bins) / n_bins, axis=0)
-    return [
-        np.unique(column) if len(np.unique(column)) > 2 else np.array([0.5]) for column in edges.T
-    ]
-
-
-def in_blocks(n: int) -> list[slice]:
-    """Row ranges of a shard's blocks."""
-    return [slice(lo, lo + BLOCK) for lo in range(0, n, BLOCK)]
-
-
-def no_masks(shape: tuple[int, ...]) -> tuple[np.ndarray, np.ndarray]:
-    """Return mask_of and masks of trees that split by threshold alone."""
-    return np.full(shape, -1, np.int32), np.empty((0, 256), np.uint8)
 
 
 def enter_binning(contest: Contest, x: np.ndarray, label: np.ndarray) -> None:

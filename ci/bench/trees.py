@@ -1,13 +1,15 @@
-"""Trees against their rivals: a grown tree, totally random trees, prediction; interleaved in one process.
+"""Trees against their rivals: a grown tree, totally random trees, prediction; interleaved, each in its own process.
 
     python ci/bench/trees.py --json trees.json
     python ci/bench/trees.py --large
     python ci/bench/trees.py --smoke
 
-Every figure is CPU time of this process on one thread, the best of some repeats in which all contestants take turns,
-at equal rows, columns, bins (256) and depth. A grown tree is all of it: gradients, six levels of histograms, choice of
-the splits, leaf values and the update of the scores; what a private fit adds to it (noise, the ledger) is left out, as
-the rivals have none. ``--large`` is 1e7 x 28 alone. The exit status is 1 if a goal is missed.
+Every figure is CPU time of the contestant's process on one thread, the best of some turns that all take one after
+another, at equal rows, columns, bins (256) and depth. Each has a process of its own, as a user's would be: in a shared
+one, what a rival's allocator leaves behind (fragments, smaller pages) made the others up to a tenth slower, some more
+than others. A grown tree is all of it: gradients, six levels of histograms, choice of the splits, leaf values and the
+update of the scores; what a private fit adds to it (noise, the ledger) is left out, as the rivals have none.
+``--large`` is 1e7 x 28 alone. The exit status is 1 if a goal is missed, or if the contestants did not do the same work.
 """
 
 import argparse
@@ -15,24 +17,19 @@ import json
 import os
 import sys
 from collections.abc import Callable
+from importlib.util import find_spec
 from pathlib import Path
 
 for _name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
     os.environ.setdefault(_name, "1")
 
 import numpy as np
-from kernels import Contest, edges_of, in_blocks, make_values, no_masks
+from contest import Contestant, Facts, Processes, edges_of, in_blocks, make_values, no_masks
 
 from dpgb_dask.gradients import GRAD_ONE, logistic_gradient
 from dpgb_dask.kernels import bin as bins
 from dpgb_dask.kernels import gradient, kernel, nodes, predict, route
 from dpgb_dask.private.levels import SAMPLE
-
-try:
-    import lightgbm
-    import xgboost
-except ImportError as error:
-    sys.exit(f"{error.name} is missing: the rivals come with pip install '.[bench]'.")
 
 BINS = 255  # and one for missing values: 256 codes
 RATE, RIDGE, LEAST_CHILD = 0.3, 1.0, 1.0  # as the rivals' defaults
@@ -44,6 +41,8 @@ N_PREDICT = 300
 DEPTH = 6
 ROWS, LARGE_ROWS, SMOKE_ROWS = 1_000_000, 10_000_000, 20_000
 PREDICT_ROWS = 200_000
+# how alike contestants must learn, and how many of our leaves they must grow
+SAME_LOSS, SAME_LEAVES = 0.02, 0.9
 Goal = tuple[str, float, float, bool]
 
 
@@ -107,6 +106,7 @@ class Forest:
         self.features = np.arange(len(sizes), dtype=np.uint16)
         self.stop = np.cumsum(sizes)
         self.start = self.stop - sizes
+        self.n_leaves = 0
 
     def write_gradients(self) -> None:
         """Gradients of all blocks at the current scores."""
@@ -159,6 +159,7 @@ class Forest:
             more_feature, more_threshold, children = self.split(sums)
             feature = np.concatenate([feature, more_feature])
             threshold = np.concatenate([threshold, more_threshold])
+        self.n_leaves += 1 + int(np.count_nonzero(threshold < 255))
         step = children[0] / (children[1] + RIDGE * GRAD_ONE)
         value = np.rint(-RATE * SCORE_ONE * step).astype(np.int32)
         self.add(feature[None], threshold[None], value[None])
@@ -205,109 +206,206 @@ def make_rows(kind: str, n: int, m: int) -> tuple[np.ndarray, np.ndarray]:
     return x, (rng.random(n) < 1 / (1 + np.exp(-logit))).astype(np.uint8)
 
 
-def enter_growth(
-    contest: Contest, x: np.ndarray, label: np.ndarray, n_trees: int, learnt: dict[str, float]
-) -> None:
-    """Ours, xgboost's and LightGBM's trees of depth 6 on the same rows."""
-    codes, sizes = encode(x)
-    labels = [label[rows] for rows in in_blocks(len(x))]
-    units = len(x) * n_trees
+# ---- contestants: each function runs in the process of its contestant, which alone imports a rival
 
-    def ours() -> None:
+
+def grow_ours(kind: str, n: int, m: int, n_trees: int) -> Contestant:
+    """Our trees of depth 6."""
+    x, label = make_rows(kind, n, m)
+    codes, sizes = encode(x)
+    del x
+    labels = [label[rows] for rows in in_blocks(n)]
+    forest = Forest(codes, labels, sizes)
+
+    def run() -> None:
+        nonlocal forest
         forest = Forest(codes, labels, sizes)
         for _ in range(n_trees):
             forest.grow()
-        learnt["ours"] = log_loss(label, np.concatenate(forest.score, axis=1)[0] / SCORE_ONE)
 
-    contest.enter("grow ours", ours, units)
+    def look() -> Facts:
+        score = np.concatenate(forest.score, axis=1)[0] / SCORE_ONE
+        return {"log_loss": log_loss(label, score), "leaves": forest.n_leaves}
+
+    return run, look
+
+
+def grow_xgboost(kind: str, n: int, m: int, n_trees: int) -> Contestant:
+    """Its trees of depth 6 by histograms."""
+    import xgboost  # noqa: PLC0415
+
+    x, label = make_rows(kind, n, m)
     matrix = xgboost.QuantileDMatrix(x, label, max_bin=BINS + 1, nthread=1)
+    del x
     options = {"max_depth": DEPTH, "tree_method": "hist", "max_bin": BINS + 1, "nthread": 1}
     options |= {"objective": "binary:logistic", "base_score": 0.5, "learning_rate": RATE}
+    booster = xgboost.Booster(options, [matrix])
 
-    def theirs() -> None:
+    def run() -> None:
+        nonlocal booster
         booster = xgboost.Booster(options, [matrix])
         for k in range(n_trees):
             booster.update(matrix, k)
-        learnt["xgboost"] = log_loss(label, booster.predict(matrix, output_margin=True))
 
-    contest.enter("grow xgboost", theirs, units)
-    for layout in ("col", "row"):
-        extra = {
-            "objective": "binary", "max_depth": DEPTH, "num_leaves": 1 << DEPTH, "max_bin": BINS, "num_threads": 1,
-            "learning_rate": RATE, "boost_from_average": False, f"force_{layout}_wise": True, "verbosity": -1,
-        }  # fmt: skip
-        data = lightgbm.Dataset(x, label, params=extra, free_raw_data=True).construct()
+    def look() -> Facts:
+        loss = log_loss(label, booster.predict(matrix, output_margin=True))
+        return {"log_loss": loss, "leaves": leaves_of_xgboost(booster)}
 
-        def light(extra: dict[str, object] = extra, data: object = data) -> None:
-            booster = lightgbm.Booster(extra, data)
-            for _ in range(n_trees):
-                booster.update()
-            learnt["lightgbm"] = booster.eval_train()[0][2]
-
-        contest.enter(f"grow lightgbm {layout}", light, units)
+    return run, look
 
 
-def enter_random(contest: Contest, x: np.ndarray, label: np.ndarray) -> None:
-    """Totally random trees, one and many per round."""
+def grow_lightgbm(kind: str, n: int, m: int, n_trees: int, layout: str) -> Contestant:
+    """Its trees of depth 6, by columns or by rows."""
+    import lightgbm  # noqa: PLC0415
+
+    x, label = make_rows(kind, n, m)
+    options = {
+        "objective": "binary", "max_depth": DEPTH, "num_leaves": 1 << DEPTH, "max_bin": BINS, "num_threads": 1,
+        "learning_rate": RATE, "boost_from_average": False, f"force_{layout}_wise": True, "verbosity": -1,
+        "lambda_l2": RIDGE, "min_sum_hessian_in_leaf": LEAST_CHILD, "min_data_in_leaf": 1,
+    }  # fmt: skip
+    data = lightgbm.Dataset(x, label, params=options, free_raw_data=True).construct()
+    del x
+    booster = lightgbm.Booster(options, data)
+
+    def run() -> None:
+        nonlocal booster
+        booster = lightgbm.Booster(options, data)
+        for _ in range(n_trees):
+            booster.update()
+
+    def look() -> Facts:
+        trees = booster.dump_model()["tree_info"]
+        leaves = sum(tree["num_leaves"] for tree in trees)
+        return {"log_loss": booster.eval_train()[0][2], "leaves": leaves}
+
+    return run, look
+
+
+def random_trees(kind: str, n: int, m: int, batch: int) -> Contestant:
+    """Totally random trees, one or many per round."""
+    x, label = make_rows(kind, n, m)
     codes, sizes = encode(x)
-    forest = Forest(codes, [label[rows] for rows in in_blocks(len(x))], sizes)
-    rng = np.random.default_rng(1)
-    for batch in BATCHES:
-        shape = batch, (1 << RANDOM_DEPTH) - 1
-        feature = rng.integers(0, len(sizes), shape, np.uint16)
-        threshold = rng.integers(0, np.array(sizes)[feature] - 1).astype(np.uint8)
-        value = rng.integers(-1000, 1000, (batch, 1 << RANDOM_DEPTH), np.int32)
+    del x
+    forest = Forest(codes, [label[rows] for rows in in_blocks(n)], sizes)
+    feature, threshold, value = some_trees(sizes, batch, RANDOM_DEPTH, seed=1)
 
-        rounds = RANDOM_TREES // batch
+    def run() -> None:
+        for _ in range(RANDOM_TREES // batch):
+            forest.random_round(feature, threshold, value)
 
-        def run(
-            rounds: int = rounds,
-            feature: np.ndarray = feature,
-            threshold: np.ndarray = threshold,
-            value: np.ndarray = value,
-        ) -> None:
-            for _ in range(rounds):
-                forest.random_round(feature, threshold, value)
-
-        contest.enter(f"random depth {RANDOM_DEPTH}, batch {batch}", run, len(x) * rounds * batch)
+    return run, dict
 
 
-def enter_prediction(contest: Contest, x: np.ndarray, label: np.ndarray) -> None:
-    """Prediction by 300 trees of depth 6, from codes and from floats."""
-    x, label = x[:PREDICT_ROWS], label[:PREDICT_ROWS]
-    train = slice(0, PREDICT_ROWS // 4)
+def predict_xgboost(kind: str, n: int, m: int) -> Contestant:
+    """Its prediction by 300 trees of depth 6, from floats."""
+    import xgboost  # noqa: PLC0415
+
+    x, label = predict_rows(kind, n, m)
+    train = slice(0, len(x) // 4)
     booster = xgboost.train(
         {"max_depth": DEPTH, "tree_method": "hist", "nthread": 1, "objective": "binary:logistic"},
         xgboost.QuantileDMatrix(x[train], label[train], nthread=1),
         N_PREDICT,
     )  # fmt: skip
-    contest.enter(
-        "predict xgboost", lambda: booster.inplace_predict(x, predict_type="margin"), len(x)
-    )
+    score = np.empty(0)
+
+    def run() -> None:
+        nonlocal score
+        score = booster.inplace_predict(x, predict_type="margin")
+
+    return run, lambda: {"rows": len(score), "leaves": leaves_of_xgboost(booster)}
+
+
+def predict_ours(kind: str, n: int, m: int, source: str) -> Contestant:
+    """Our prediction by 300 trees of depth 6, from codes or from floats."""
+    x, _ = predict_rows(kind, n, m)
     codes, sizes = encode(x)
     table = bins.edge_table(edges_of(x, BINS), np.float32)
-    rng = np.random.default_rng(2)
-    shape = N_PREDICT, (1 << DEPTH) - 1
+    feature, threshold, value = some_trees(sizes, N_PREDICT, DEPTH, seed=2)
+    splits = feature, threshold, *no_masks(feature.shape)
+    scores: list[np.ndarray] = []
+
+    def run() -> None:
+        scores.clear()
+        for k, rows in enumerate(in_blocks(len(x))):
+            if source == "codes":
+                block = codes[k]
+            else:
+                block = np.empty((m, len(x[rows])), np.uint8)
+                bins.bin_matrix(x[rows], table, block)
+            scores.append(np.zeros(block.shape[1], np.int32))
+            predict.add_trees(block, *splits, value, scores[-1])
+
+    return run, lambda: {"rows": sum(map(len, scores)), "leaves": value.size}
+
+
+def predict_rows(kind: str, n: int, m: int) -> tuple[np.ndarray, np.ndarray]:
+    """Return the rows to predict for."""
+    return make_rows(kind, min(n, PREDICT_ROWS), m)
+
+
+def some_trees(
+    sizes: tuple[int, ...], n_trees: int, depth: int, seed: int
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Features, thresholds and leaf values of random trees."""
+    rng = np.random.default_rng(seed)
+    shape = n_trees, (1 << depth) - 1
     feature = rng.integers(0, len(sizes), shape, np.uint16)
     threshold = rng.integers(0, np.array(sizes)[feature] - 1).astype(np.uint8)
-    splits = feature, threshold, *no_masks(shape)
-    value = rng.integers(-1000, 1000, (N_PREDICT, 1 << DEPTH), np.int32)
-
-    def from_codes() -> None:
-        for block in codes:
-            predict.add_trees(block, *splits, value, np.zeros(block.shape[1], np.int32))
-
-    def from_floats() -> None:
-        for rows in in_blocks(len(x)):
-            block = np.empty((x.shape[1], len(x[rows])), np.uint8)
-            bins.bin_matrix(x[rows], table, block)
-            predict.add_trees(block, *splits, value, np.zeros(block.shape[1], np.int32))
-
-    contest.enter("predict codes", from_codes, len(x))
-    contest.enter("predict floats", from_floats, len(x))
+    return feature, threshold, rng.integers(-1000, 1000, (n_trees, 1 << depth), np.int32)
 
 
-def growth_goals(contest: Contest, bound: float) -> list[Goal]:
+def leaves_of_xgboost(booster: object) -> int:
+    """Leaves of all its trees."""
+    return sum(tree.count("leaf=") for tree in booster.get_dump())
+
+
+# ---- contests
+
+
+def enter_growth(contest: Processes, kind: str, n: int, m: int, n_trees: int) -> None:
+    """Ours, xgboost's and LightGBM's trees of depth 6 on the same rows."""
+    rows = kind, n, m, n_trees
+    units = n * n_trees
+    contest.enter("grow ours", grow_ours, *rows, units=units)
+    contest.enter("grow xgboost", grow_xgboost, *rows, units=units)
+    for layout in ("col", "row"):
+        contest.enter(f"grow lightgbm {layout}", grow_lightgbm, *rows, layout, units=units)
+
+
+def enter_random(contest: Processes, kind: str, n: int, m: int) -> None:
+    """Totally random trees, one and many per round."""
+    for batch in BATCHES:
+        units = n * (RANDOM_TREES // batch) * batch
+        name = f"random depth {RANDOM_DEPTH}, batch {batch}"
+        contest.enter(name, random_trees, kind, n, m, batch, units=units)
+
+
+def enter_prediction(contest: Processes, kind: str, n: int, m: int) -> None:
+    """Prediction by 300 trees of depth 6, from codes and from floats."""
+    units = min(n, PREDICT_ROWS)
+    contest.enter("predict xgboost", predict_xgboost, kind, n, m, units=units)
+    for source in ("codes", "floats"):
+        contest.enter(f"predict {source}", predict_ours, kind, n, m, source, units=units)
+
+
+def differences(contest: Processes) -> list[str]:
+    """Say where contestants did not do the same work."""
+    lines = []
+    learnt = grown(contest)
+    for name, facts in learnt.items():
+        if abs(facts["log_loss"] / learnt["ours"]["log_loss"] - 1) > SAME_LOSS:
+            lines.append(f"{name}: log-loss {facts['log_loss']:.5f}")
+        if facts["leaves"] < SAME_LEAVES * learnt["ours"]["leaves"]:
+            lines.append(f"{name}: {facts['leaves']} leaves")
+    predicted = [name for name in contest.names if name.startswith("predict ")]
+    if len({contest.facts(name)["rows"] for name in predicted}) > 1:
+        lines.append("predictions of different rows")
+    return lines
+
+
+def growth_goals(contest: Processes, bound: float) -> list[Goal]:
     """Ratios of a grown tree; of LightGBM's two layouts the faster counts."""
     ours = contest.ns("grow ours")
     light = min(contest.ns("grow lightgbm col"), contest.ns("grow lightgbm row"))
@@ -318,7 +416,7 @@ def growth_goals(contest: Contest, bound: float) -> list[Goal]:
     ]
 
 
-def random_goals(contest: Contest) -> list[Goal]:
+def random_goals(contest: Processes) -> list[Goal]:
     """ns per row and tree of totally random trees."""
     rows = []
     for batch, bound in zip(BATCHES, (4.0, 1.6), strict=True):
@@ -328,7 +426,7 @@ def random_goals(contest: Contest) -> list[Goal]:
     return rows
 
 
-def predict_goals(contest: Contest) -> list[Goal]:
+def predict_goals(contest: Processes) -> list[Goal]:
     """Ratios of prediction."""
     rows = []
     for source, bound in (("codes", 5.0), ("floats", 3.5)):
@@ -337,14 +435,22 @@ def predict_goals(contest: Contest) -> list[Goal]:
     return rows
 
 
-def show(title: str, contest: Contest, goals: list[Goal], learnt: dict[str, float]) -> None:
+def grown(contest: Processes) -> dict[str, Facts]:
+    """What came out of growing, by contestant."""
+    names = [name for name in contest.names if name.startswith("grow ")]
+    return {name.removeprefix("grow "): contest.facts(name) for name in names}
+
+
+def show(title: str, contest: Processes, goals: list[Goal]) -> None:
     """Print one data set's table."""
     print(f"\n{title}\n  {'ns (CPU, one thread)':44s}")
-    for name in contest.entries:
+    for name in contest.names:
         unit = "row" if name.startswith("predict") else "row and tree"
         print(f"  {name:44s}{contest.ns(name):10.2f}  per {unit}")
-    if learnt:
-        print("  log-loss " + ", ".join(f"{name} {loss:.5f}" for name, loss in learnt.items()))
+    learnt = (
+        f"{name} {f['log_loss']:.5f}, {f['leaves']:.0f}" for name, f in grown(contest).items()
+    )
+    print("  log-loss and leaves: " + "; ".join(learnt))
     print(f"  {'':44s}{'measured':>10s}{'goal':>10s}")
     for name, ratio, bound, met in goals:
         print(f"  {name:44s}{ratio:10.3g}{bound:10.3g}  {'ok' if met else 'MISSED'}", flush=True)
@@ -377,29 +483,33 @@ def main() -> int:
     )
     parser.add_argument("--json", type=Path, help="write the figures here")
     args = parser.parse_args()
+    for rival in ("xgboost", "lightgbm"):
+        if find_spec(rival) is None:
+            sys.exit(f"{rival} is missing: the rivals come with pip install '.[bench]'.")
     missed = 0
     stored = []
     for k, (kind, n, m, bound, n_trees) in enumerate(cases(args)):
-        x, label = make_rows(kind, n, m)
-        contest = Contest()
-        learnt: dict[str, float] = {}
-        parts: list[Callable[[Contest], list[Goal]]] = [lambda c, b=bound: growth_goals(c, b)]
-        enter_growth(contest, x, label, n_trees, learnt)
-        if k == 0:
-            enter_random(contest, x, label)
-            enter_prediction(contest, x, label)
-            parts += [random_goals, predict_goals]
-        contest.run(1 if args.smoke else args.repeats)
+        parts: list[Callable[[Processes], list[Goal]]] = [lambda c, b=bound: growth_goals(c, b)]
+        with Processes() as contest:
+            enter_growth(contest, kind, n, m, n_trees)
+            if k == 0:
+                enter_random(contest, kind, n, m)
+                enter_prediction(contest, kind, n, m)
+                parts += [random_goals, predict_goals]
+            contest.run(1 if args.smoke else args.repeats)
         goals = [goal for part in parts for goal in part(contest)]
-        show(f"{kind}, {n} x {m}", contest, goals, learnt)
+        show(f"{kind}, {n} x {m}", contest, goals)
+        if unlike := differences(contest):
+            sys.exit("The contestants did not do the same work: " + "; ".join(unlike))
         missed += sum(not met for *_, met in goals)
         stored.append(
             {
                 "kind": kind,
                 "rows": n,
                 "columns": m,
-                "ns": {name: float(contest.ns(name)) for name in contest.entries},
-                "log_loss": {name: float(loss) for name, loss in learnt.items()},
+                "ns": {name: float(contest.ns(name)) for name in contest.names},
+                "log_loss": {name: facts["log_loss"] for name, facts in grown(contest).items()},
+                "leaves": {name: facts["leaves"] for name, facts in grown(contest).items()},
                 "goals": [
                     {"name": name, "ratio": float(ratio), "goal": bound, "met": bool(met)}
                     for name, ratio, bound, met in goals
