@@ -8,6 +8,7 @@ import decimal
 import math
 import numbers as number_types
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -190,13 +191,73 @@ def _categories_family(categories: Any) -> str:
 # ---- rows ------------------------------------------------------------------------------------------------------------
 
 
+@dataclass(frozen=True, eq=False, slots=True)
+class Values:
+    """The features of a block as kernels take them: floats, and the cells of categories.
+
+    Parameters
+    ----------
+    matrix : (n, m) float32 or float64, or None
+        All features, where the block is such a matrix.
+    columns : tuple of ((n,) float32, float64 or uint16, or None)
+        One per feature; None where the matrix is read.
+    """
+
+    matrix: NDArray[Any] | None
+    columns: tuple[NDArray[Any] | None, ...]
+
+    def __repr__(self) -> str:
+        return "<values>"
+
+    def __len__(self) -> int:
+        return len(self.column(0))
+
+    def column(self, j: int) -> NDArray[Any]:
+        """Return the values of feature j."""
+        column = self.columns[j]
+        if column is not None:
+            return column
+        assert self.matrix is not None
+        return self.matrix[:, j]
+
+
 @np.errstate(all="ignore")
-def encode(block: Block, schema: Schema, bins: Bins) -> NDArray[np.uint8]:
-    """Return the codes of a block.
+def read_values(block: Block, schema: Schema) -> Values:
+    """Read the features of a block.
 
     Parameters
     ----------
     block : (n, m) ndarray, DataFrame, or tuple of m (n,) arrays
+
+    Privacy
+    -------
+    Private side, or prediction. A total map: never raises or warns on a value, and what is read of a value depends on
+    it alone, never on its neighbours.
+    """
+    plain = isinstance(block, np.ndarray) and not isinstance(block, np.ma.MaskedArray)
+    is_matrix = plain and block.dtype.kind == "f" and block.dtype.itemsize in (4, 8)
+    matrix = _native(np.asarray(block)) if is_matrix else None
+    columns: list[NDArray[Any] | None] = []
+    for feature, column in zip(schema.features.values(), split_columns(block, schema), strict=True):
+        if isinstance(feature, Categorical):
+            columns.append(category_cells(column, feature.categories))
+        else:
+            columns.append(None if matrix is not None else numbers(column))
+    return Values(matrix, tuple(columns))
+
+
+def encode(block: Block, schema: Schema, bins: Bins) -> NDArray[np.uint8]:
+    """Return the codes of a block, as `encode_values` does of its values."""
+    return encode_values(read_values(block, schema), bins)
+
+
+@np.errstate(all="ignore")
+def encode_values(values: Values, bins: Bins) -> NDArray[np.uint8]:
+    """Return the codes of values.
+
+    Parameters
+    ----------
+    values : Values
     bins : sequence of FeatureBins, released
 
     Returns
@@ -205,44 +266,35 @@ def encode(block: Block, schema: Schema, bins: Bins) -> NDArray[np.uint8]:
 
     Privacy
     -------
-    Private side, or prediction. A total map: never raises or warns on a value, and each code depends on that value
-    alone, never on its neighbours.
+    Private side, or prediction. A total map: each code depends on its value alone.
     """
-    columns = split_columns(block, schema)
-    codes = np.empty((schema.n_features, n_rows(block)), np.uint8)
-    matrix = (
-        isinstance(block, np.ndarray) and block.dtype.kind == "f" and block.dtype.itemsize in (4, 8)
-    )
-    if matrix and not isinstance(block, np.ma.MaskedArray):
+    codes = np.empty((len(bins), len(values)), np.uint8)
+    if values.matrix is not None:
         # one pass over the row-major matrix; categorical columns are skipped and follow below
-        bin_matrix(_native(np.asarray(block)), [b.edges for b in bins], codes)
-    for j, (feature, b) in enumerate(zip(schema.features.values(), bins, strict=True)):
-        if isinstance(feature, Categorical):
-            assert b.cell_to_bin is not None
-            codes[j] = b.cell_to_bin[category_cells(columns[j], feature.categories)]
-        elif not matrix or isinstance(block, np.ma.MaskedArray):
+        bin_matrix(values.matrix, [b.edges for b in bins], codes)
+    for j, b in enumerate(bins):
+        if b.cell_to_bin is not None:
+            codes[j] = b.cell_to_bin[values.column(j)]
+        elif values.matrix is None:
             assert b.edges is not None
-            bin_column(numbers(columns[j]), b.edges, codes[j])
+            bin_column(values.column(j), b.edges, codes[j])
     return codes
 
 
 @np.errstate(all="ignore")
-def cells(block: Block, schema: Schema, grid: Grid) -> NDArray[np.uint16]:
+def cells_of(values: Values, grid: Grid) -> NDArray[np.uint16]:
     """Return the cell of every value in the public grid, as (m, n) uint16, C-order.
 
     Privacy
     -------
     Private side. A total map: never raises or warns on a value.
     """
-    columns = split_columns(block, schema)
-    out = np.empty((schema.n_features, n_rows(block)), np.uint16)
-    for j, feature in enumerate(schema.features.values()):
-        edges = grid.edges[j]
-        if isinstance(feature, Categorical):
-            out[j] = category_cells(columns[j], feature.categories)
+    out = np.empty((len(grid.edges), len(values)), np.uint16)
+    for j, edges in enumerate(grid.edges):
+        if edges is None:
+            out[j] = values.column(j)
         else:
-            assert edges is not None
-            cell_column(numbers(columns[j]), edges, out[j])
+            cell_column(values.column(j), edges, out[j])
     return out
 
 

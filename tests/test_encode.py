@@ -17,12 +17,13 @@ from dpgb_dask.contracts.model import FeatureBins
 from dpgb_dask.contracts.schema import Categorical, Numeric, Schema
 from dpgb_dask.encode import (
     category_cells,
-    cells,
+    cells_of,
     check_columns,
     encode,
     encode_target,
     encode_weight,
     numbers,
+    read_values,
 )
 from dpgb_dask.errors import SchemaError, StructureError
 from dpgb_dask.private.units import hash_units
@@ -182,7 +183,7 @@ def test_cells_follow_the_public_grid():
     schema = Schema({"x": (-1, 1), "c": ["a", "b"]}, classes=[0, 1])
     grid = Grid.of(schema, FINE)
     frame = pd.DataFrame({"x": [-9.0, 9.0, NAN, 0.3], "c": ["b", "z", None, "a"]})
-    out = cells(frame, schema, grid)
+    out = cells_of(read_values(frame, schema), grid)
     edges = grid.edges[0]
     assert out[0].tolist() == [0, len(edges), len(edges) + 1, np.searchsorted(edges, 0.3)]
     assert out[1].tolist() == [1, 2, 3, 0]
@@ -419,7 +420,7 @@ def test_dtypes_of_rows_are_not_structure(column):
     """One partition's dtype may depend on its values; only that of the whole is checked, up front."""
     frame = pd.DataFrame({"x": column})
     assert encode(frame, ONE, BINS).tolist()[0][1] == 4
-    assert cells(frame, ONE, Grid.of(ONE, FINE)).shape == (1, 2)
+    assert cells_of(read_values(frame, ONE), Grid.of(ONE, FINE)).shape == (1, 2)
     with pytest.raises(SchemaError):
         check_columns(frame, ONE)
 
@@ -450,7 +451,7 @@ def test_no_float_warns(name):
     with np.errstate(all="raise"):
         for block in (np.stack([x, x], axis=1), pd.DataFrame({"x": x, "c": x}), (x, x)):
             encode(block, schema, bins)
-            cells(block, schema, Grid.of(schema, FINE))
+            cells_of(read_values(block, schema), Grid.of(schema, FINE))
         encode_target(x, schema)
         encode_target(x, labels)
         encode_weight(x, 3, 2)

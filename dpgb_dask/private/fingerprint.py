@@ -4,9 +4,15 @@ Each row is fed to SipHash-1-3 (Aumasson and Bernstein, 2012: "SipHash: a fast s
 four 64-bit outputs are one number, and the numbers are added modulo 2²⁵⁶. All rows of a fit have one length, so the
 length is not fed. Where rows are drawn by their position, it is one more word: the same rows in another order then have
 another fingerprint, and a fit resumed on them is refused, as a row that moved could serve two parts of a group.
+
+A chunk that is read again (for the next pass, or after a worker was lost) is known by its mark: each row's values, as
+kernels take them, are shortened to one word by NH (Black, Halevi, Krawczyk, Krovetz and Rogaway, 1999: "UMAC"), which
+two different rows share with a chance of 2⁻³² at most over the key, and the words are added up by SipHash as above.
 """
 
 import hashlib
+from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,13 +29,27 @@ INIT = np.array(
 
 def lane_keys(key: bytes) -> NDArray[np.uint64]:
     """Derive the four SipHash keys from one key of 32 bytes, as (4, 2) uint64."""
+    return _derive(key, b"dpgb-finger", 16, LANES).reshape(LANES, 2)
+
+
+def mark_key(key: bytes) -> NDArray[np.uint64]:
+    """Derive the SipHash key of marks from one key of 32 bytes, as (1, 2) uint64."""
+    return _derive(key, b"dpgb-mark", 16, 1).reshape(1, 2)
+
+
+def column_keys(key: bytes, n: int) -> NDArray[np.uint64]:
+    """Derive the NH keys of n columns from one key of 32 bytes, as (n,) uint64."""
+    return _derive(key, b"dpgb-columns", 64, -(-n // 8))[:n]
+
+
+def _derive(key: bytes, purpose: bytes, size: int, n: int) -> NDArray[np.uint64]:
     if len(key) != 32:
         raise ValueError("A fingerprint key has 32 bytes.")
     parts = [
-        hashlib.blake2b(b"%d" % k, key=key, digest_size=16, person=b"dpgb-finger").digest()
-        for k in range(LANES)
+        hashlib.blake2b(b"%d" % k, key=key, digest_size=size, person=purpose).digest()
+        for k in range(n)
     ]
-    return np.frombuffer(b"".join(parts), "<u8").reshape(LANES, 2).astype(np.uint64)
+    return np.frombuffer(b"".join(parts), "<u8").astype(np.uint64)
 
 
 def pack_rows(
@@ -61,18 +81,63 @@ def fingerprint_rows(words: NDArray[np.uint64], keys: NDArray[np.uint64]) -> int
     Parameters
     ----------
     words : (n_words, n) uint64
-    keys : (4, 2) uint64
+    keys : (n_lanes, 2) uint64
 
     Privacy
     -------
     Private side. The sum is bound to the fit's key and never leaves the ledger's record of the fit.
     """
     total = 0
-    for lane in range(LANES):
+    for lane, key in enumerate(keys):
         halves = np.zeros(2, np.uint64)
-        _add_siphash(words, keys[lane], INIT, halves)
+        _add_siphash(words, key, INIT, halves)
         total += (int(halves[0]) + (int(halves[1]) << 32)) << (64 * lane)
     return total % MODULUS
+
+
+def shorten_rows(parts: Sequence[NDArray[Any]], keys: NDArray[np.uint64]) -> NDArray[np.uint64]:
+    """Return each row as one word.
+
+    Parameters
+    ----------
+    parts : sequence of (n,) or (n, m) arrays
+        Columns and matrices of numbers of at most 8 bytes.
+    keys : (n_columns,) uint64
+        Of all parts' columns, in order.
+
+    Privacy
+    -------
+    Private side.
+    """
+    out = np.zeros(len(parts[0]), np.uint64)
+    start = 0
+    for part in parts:
+        whole = part.ndim == 1 or part.flags.c_contiguous
+        for column in (
+            [part] if whole else part.T
+        ):  # another order column by column, not copied whole
+            bits = np.ascontiguousarray(column).view(f"u{column.dtype.itemsize}")
+            table = bits.reshape(len(out), -1)
+            stop = start + table.shape[1]
+            _add_nh(table, keys[start:stop], out)
+            start = stop
+    return out
+
+
+@kernel
+def _add_nh(
+    words: NDArray[Any],  # IN (n, m), unsigned
+    keys: NDArray[np.uint64],  # IN (m,)
+    out: NDArray[np.uint64],  # OUT (n,), added to
+) -> None:
+    """Add Σ over columns of (low half of the word + low half of the key) · (the same of the high halves)."""
+    low, half = np.uint64(0xFFFFFFFF), np.uint64(32)
+    for i in range(words.shape[0]):
+        total = np.uint64(0)
+        for j in range(words.shape[1]):
+            word, key = np.uint64(words[i, j]), keys[j]
+            total += (((word & low) + (key & low)) & low) * (((word >> half) + (key >> half)) & low)
+        out[i] += total
 
 
 @kernel

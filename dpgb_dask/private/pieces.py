@@ -8,10 +8,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dpgb_dask.contracts.model import FeatureBins
-from dpgb_dask.encode import encode, n_rows
+from dpgb_dask.encode import encode_values, n_rows, read_values
 from dpgb_dask.private.ingest import Rows
-from dpgb_dask.private.survey import Reading, read_labels, slice_block
-from dpgb_dask.private.units import hash_units
+from dpgb_dask.private.survey import Labels, Marker, Reading, read_labels, slice_block
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -69,28 +68,40 @@ def encode_rows(
     number : int
         Of the chunk in the source.
 
+    Raises
+    ------
+    ChunkError
+        If these are not the rows that the survey saw: rows drawn by their position must not move between passes.
+
     Privacy
     -------
     Private side. Deterministic in the rows and the released bins; a row's value never raises or warns.
     """
-    label, weight, keep = read_labels(rows, reading)
+    labels = read_labels(rows, reading)
+    label, weight, keep, _ = labels
+    marker = None if reading.marks is None else Marker(reading, labels)
     n = n_rows(rows.x)
-    identity = _identities(rows, reading, number)
+    identity = _identities(labels, reading, number)
     n_pieces = -(-n // block_rows)
     pieces = []
     for k in range(n_pieces):
         part = slice(k * n // n_pieces, (k + 1) * n // n_pieces)
-        codes, chosen = encode(slice_block(rows.x, part), reading.shape.schema, bins), keep[part]
+        values = read_values(slice_block(rows.x, part), reading.shape.schema)
+        if marker is not None:
+            marker.add(values, part)
+        codes, chosen = encode_values(values, bins), keep[part]
         if not chosen.all():
             codes = np.ascontiguousarray(codes[:, chosen])
         # copies: a view would keep the chunk's whole label and weight alive
         w = None if weight is None else weight[part][chosen]
         name = None if identity is None else identity[part][chosen]
         pieces.append(Piece(codes, label[part][chosen], w, name))
+    if marker is not None:
+        reading.check(marker.mark, number)
     return tuple(pieces)
 
 
-def _identities(rows: Rows, reading: Reading, number: int) -> NDArray[np.uint64] | None:
+def _identities(labels: Labels, reading: Reading, number: int) -> NDArray[np.uint64] | None:
     """Return what each row of a chunk is drawn by; None if no rows are drawn.
 
     Privacy
@@ -101,9 +112,9 @@ def _identities(rows: Rows, reading: Reading, number: int) -> NDArray[np.uint64]
     row although x moves the rows behind it. A hash of the row's content would not do: equal rows would share one draw,
     and whether x joins a query would depend on the other rows.
     """
-    if reading.rows_key is not None and rows.unit is not None:
-        return hash_units(rows.unit, reading.key).view(np.uint64).reshape(-1, 2)
-    return reading.positions(number, n_rows(rows.x))
+    if reading.rows_key is not None and labels.unit is not None:
+        return labels.unit.view(np.uint64).reshape(-1, 2)
+    return reading.positions(number, len(labels.label))
 
 
 def merge_pieces(pieces: Iterable[Piece], block_rows: int) -> list[Piece]:

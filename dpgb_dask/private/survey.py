@@ -1,8 +1,8 @@
-"""The first pass: weighted counts in the public grid, target sums and the fingerprint, chunk by chunk."""
+"""The first pass: weighted counts in the public grid, target sums, the fingerprint, and a mark of every chunk."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -10,14 +10,31 @@ from numpy.typing import NDArray
 from dpgb_dask.contracts.grid import COARSE, FINE, Grid, coarsening
 from dpgb_dask.contracts.plan import Shape
 from dpgb_dask.contracts.queries import CellCountsQuery, CountQuery, Query, TargetSumQuery
-from dpgb_dask.encode import Block, cells, encode_target, encode_weight, n_rows
-from dpgb_dask.errors import PlanError
+from dpgb_dask.encode import (
+    Block,
+    Values,
+    cells_of,
+    encode_target,
+    encode_weight,
+    n_rows,
+    read_values,
+)
+from dpgb_dask.errors import ChunkError, PlanError
 from dpgb_dask.kernels.histogram import add_cells
-from dpgb_dask.private.fingerprint import MODULUS, fingerprint_rows, lane_keys, pack_rows
+from dpgb_dask.private.fingerprint import (
+    MODULUS,
+    column_keys,
+    fingerprint_rows,
+    lane_keys,
+    mark_key,
+    pack_rows,
+    shorten_rows,
+)
 from dpgb_dask.private.ingest import Rows
 from dpgb_dask.private.units import UnitCounts, hash_units
 
 STRIP_ROWS = 1 << 14  # rows whose cells are held at once: 32 KB per feature
+MARKS = 1 << 64
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -33,9 +50,11 @@ class Reading:
         Rows of every privacy unit, if rows have units.
     rows_key : bytes or None
         16 bytes, for draws of rows; None if the plan draws none.
-    starts : (n_chunks,) int64 or None
-        Position of each chunk's first row in the source, counted before any row is left out; None if rows are not drawn
-        by position.
+    starts : (n_chunks + 1,) int64 or None
+        Position of each chunk's first row in the source, counted before any row is left out, and the end of the last;
+        None if rows are not drawn by position.
+    marks : (n_chunks,) uint64 or None
+        What the survey saw of each chunk; None while it runs.
     """
 
     shape: Shape
@@ -43,23 +62,52 @@ class Reading:
     units: UnitCounts | None = None
     rows_key: bytes | None = None
     starts: NDArray[np.int64] | None = None
+    marks: NDArray[np.uint64] | None = None
 
     def positions(self, number: int, n: int) -> NDArray[np.uint64] | None:
-        """Return the positions of the n rows of a chunk; None if rows are not drawn by position."""
+        """Return the positions of the n rows of a chunk; None if rows are not drawn by position.
+
+        Raises
+        ------
+        ChunkError
+            If the chunk has another number of rows than it was said to have: two rows would share a position.
+        """
         if self.starts is None:
             return None
-        start = int(self.starts[number])
-        return np.arange(start, start + n, dtype=np.uint64)
+        start, stop = int(self.starts[number]), int(self.starts[number + 1])
+        if n != stop - start:
+            raise changed(number)
+        return np.arange(start, stop, dtype=np.uint64)
+
+    def check(self, mark: int, number: int) -> None:
+        """Compare what was read of a chunk with what the survey saw.
+
+        Raises
+        ------
+        ChunkError
+            If they differ.
+        """
+        if self.marks is not None and mark != int(self.marks[number]):
+            raise changed(number)
 
     def __repr__(self) -> str:
         return "Reading(<key>)"
 
 
+def changed(number: int) -> ChunkError:
+    """Return the error of a chunk whose rows were not the same when they were read again."""
+    return ChunkError(
+        f"Chunk {number} of the source changed while it was being read. Give a source that returns the same rows each"
+        " time it is read, and in the same order."
+    )
+
+
 class Survey(NamedTuple):
-    """Sums over rows: the count, the cells of the fine grid, the target; and the fingerprint. Private."""
+    """Sums over rows: the count, the cells of the fine grid, the target; the fingerprint; marks by chunk. Private."""
 
     sums: NDArray[np.int64]
     fingerprint: int
+    marks: dict[int, int]
 
     def __repr__(self) -> str:
         return "<survey>"
@@ -70,7 +118,8 @@ def add_surveys(parts: list[Survey]) -> Survey:
     sums = parts[0].sums.copy()
     for part in parts[1:]:
         sums += part.sums
-    return Survey(sums, sum(part.fingerprint for part in parts) % MODULUS)
+    marks = {number: mark for part in parts for number, mark in part.marks.items()}
+    return Survey(sums, sum(part.fingerprint for part in parts) % MODULUS, marks)
 
 
 def n_target_sums(shape: Shape) -> int:
@@ -78,10 +127,30 @@ def n_target_sums(shape: Shape) -> int:
     return shape.n_scores if shape.kind == "multiclass" else 1
 
 
-def read_labels(
-    rows: Rows, reading: Reading
-) -> tuple[NDArray[np.generic], NDArray[np.int32] | None, NDArray[np.bool_]]:
-    """Return labels, weights in steps (None if all are one step) and which rows weigh anything.
+class Labels(NamedTuple):
+    """What is read of some rows beside their features. Private.
+
+    Parameters
+    ----------
+    label : (n,) uint8, or int32 target steps
+    weight : (n,) int32 or None
+        In steps; None if all rows weigh one.
+    keep : (n,) bool
+        Whether a row weighs anything.
+    unit : (n,) hashes or None
+    """
+
+    label: NDArray[Any]
+    weight: NDArray[np.int32] | None
+    keep: NDArray[np.bool_]
+    unit: NDArray[np.void] | None
+
+    def __repr__(self) -> str:
+        return "<labels>"
+
+
+def read_labels(rows: Rows, reading: Reading) -> Labels:
+    """Read labels, weights and units.
 
     Privacy
     -------
@@ -91,14 +160,62 @@ def read_labels(
     label, keep = encode_target(rows.y, shape.schema)
     if rows.unit is not None:
         assert reading.units is not None
-        weight = reading.units.weights(hash_units(rows.unit, reading.key), shape)
-        return label, weight, keep & (weight > 0)
+        unit = hash_units(rows.unit, reading.key)
+        weight = reading.units.weights(unit, shape)
+        return Labels(label, weight, keep & (weight > 0), unit)
     if rows.weight is not None:
         weight = encode_weight(rows.weight, shape.max_weight, shape.weight_bits)
-        return label, weight, keep & (weight > 0)
+        return Labels(label, weight, keep & (weight > 0), None)
     if shape.weight_bits:
-        return label, np.full(len(label), 1 << shape.weight_bits, np.int32), keep
-    return label, None, keep
+        return Labels(label, np.full(len(label), 1 << shape.weight_bits, np.int32), keep, None)
+    return Labels(label, None, keep, None)
+
+
+class Marker:
+    """Marks a chunk, some rows at a time: a keyed sum over what is read of each row.
+
+    Parameters
+    ----------
+    reading : Reading
+    labels : Labels
+        Of the whole chunk.
+
+    Notes
+    -----
+    Where rows are drawn by their position, the mark sees the order of the rows; else the same rows in another order are
+    the same chunk, as they are to every sum.
+
+    Privacy
+    -------
+    Private side.
+    """
+
+    def __init__(self, reading: Reading, labels: Labels) -> None:
+        self._columns = column_keys(reading.key, reading.shape.schema.n_features + 5)
+        self._key = mark_key(reading.key)
+        self._ordered = reading.starts is not None
+        self._labels = labels
+        self._total = 0
+
+    def add(self, values: Values, rows: slice) -> None:
+        """Add the rows ``rows`` of the chunk, whose features are ``values``."""
+        label, weight, keep, unit = self._labels
+        parts: list[NDArray[Any]] = [label[rows].astype(np.int64), keep[rows]]
+        if weight is not None:
+            parts.append(weight[rows])
+        if unit is not None:
+            parts.append(unit[rows].view(np.uint64).reshape(-1, 2))
+        features = values.columns if values.matrix is None else (values.matrix,)
+        parts += [part for part in features if part is not None]
+        words = [shorten_rows(parts, self._columns)]
+        if self._ordered:
+            words.append(np.arange(rows.start, rows.start + len(label[rows]), dtype=np.uint64))
+        self._total += fingerprint_rows(np.stack(words), self._key)
+
+    @property
+    def mark(self) -> int:
+        """The mark of the rows added so far, in 64 bits."""
+        return self._total % MARKS
 
 
 def slice_block(block: Block, rows: slice) -> Block:
@@ -114,9 +231,8 @@ def count_rows(rows: Rows) -> NDArray[np.int64]:
 
 
 def starts_of(lengths: Sequence[NDArray[np.int64]]) -> NDArray[np.int64]:
-    """Return where each chunk starts, from the lengths of all in order. Private."""
-    joined = np.concatenate(lengths)
-    return np.cumsum(joined) - joined
+    """Return where each chunk starts, and where the last one ends, from the lengths of all in order. Private."""
+    return np.concatenate([[0], *lengths]).cumsum(dtype=np.int64)
 
 
 def survey_rows(rows: Rows, reading: Reading, number: int) -> Survey:
@@ -133,13 +249,16 @@ def survey_rows(rows: Rows, reading: Reading, number: int) -> Survey:
     sums = np.zeros(int(offsets[-1]) + n_target_sums(shape), np.int64)
     keys = lane_keys(reading.key)
     total = 0
-    label, weight, keep = read_labels(rows, reading)
-    unit = None if rows.unit is None else hash_units(rows.unit, reading.key)
+    labels = read_labels(rows, reading)
+    label, weight, keep, unit = labels
+    marker = Marker(reading, labels)
     position = reading.positions(number, n_rows(rows.x))
     for start in range(0, n_rows(rows.x), STRIP_ROWS):
         strip = slice(start, start + STRIP_ROWS)
         chosen = keep[strip]
-        cell = cells(slice_block(rows.x, strip), shape.schema, grid)
+        values = read_values(slice_block(rows.x, strip), shape.schema)
+        marker.add(values, strip)
+        cell = cells_of(values, grid)
         y = label[strip]
         w = None if weight is None else weight[strip]
         if not chosen.all():
@@ -156,7 +275,7 @@ def survey_rows(rows: Rows, reading: Reading, number: int) -> Survey:
         if position is not None:
             words = np.concatenate([words, position[None, strip][:, chosen]])
         total += fingerprint_rows(words, keys)
-    return Survey(sums, total % MODULUS)
+    return Survey(sums, total % MODULUS, {number: marker.mark})
 
 
 def _add_target(
@@ -179,6 +298,7 @@ class Surveyed:
 
     def __init__(self, survey: Survey, shape: Shape) -> None:
         self.fingerprint = survey.fingerprint
+        self.marks = np.array([survey.marks[k] for k in range(len(survey.marks))], np.uint64)
         self._sums = survey.sums
         self._shape = shape
         self._fine = Grid.of(shape.schema, FINE)

@@ -200,7 +200,7 @@ def test_a_level_is_the_same_as_in_this_process():
 def test_what_encodes_a_chunk_tells_no_length_in_a_log():
     rounds = rounds_of("binary", 1000)
     ask_all(rounds, "binary")
-    assert rounds._reading.starts.tolist() == [0, 1000, 2000]
+    assert rounds._reading.starts.tolist() == [0, 1000, 2000, 3000]
     assert "1000" not in repr(tasks.Encoding(rounds._reading, model_of("binary").bins, 64))
     rounds.close()
 

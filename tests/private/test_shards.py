@@ -51,7 +51,7 @@ def shard_of(kind, weighted=True, block_rows=1024, n=3000, cuts=1):
     for k in range(cuts):
         part = slice(k * n // cuts, (k + 1) * n // cuts)
         rows = Rows(x.iloc[part], y[part], weight[part] if weighted else None)
-        starts = np.arange(cuts) * n // cuts
+        starts = np.arange(cuts + 1) * n // cuts
         reading = Reading(shape, KEY, rows_key=ROWS_KEY, starts=starts)
         pieces += encode_rows(rows, reading, BINS, block_rows, k)
     return Shard(merge_pieces(pieces, block_rows), shape, BINS, ROWS_KEY)
