@@ -234,9 +234,10 @@ def read_values(block: Block, schema: Schema) -> Values:
     Private side, or prediction. A total map: never raises or warns on a value, and what is read of a value depends on
     it alone, never on its neighbours.
     """
-    plain = isinstance(block, np.ndarray) and not isinstance(block, np.ma.MaskedArray)
-    is_matrix = plain and block.dtype.kind == "f" and block.dtype.itemsize in (4, 8)
-    matrix = _native(np.asarray(block)) if is_matrix else None
+    matrix = None
+    if isinstance(block, np.ndarray) and not isinstance(block, np.ma.MaskedArray):
+        is_float = block.dtype.kind == "f" and block.dtype.itemsize in (4, 8)
+        matrix = _native(np.asarray(block)) if is_float else None
     columns: list[NDArray[Any] | None] = []
     for feature, column in zip(schema.features.values(), split_columns(block, schema), strict=True):
         if isinstance(feature, Categorical):

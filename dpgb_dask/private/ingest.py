@@ -73,6 +73,8 @@ class Source:
         Whether chunks are Dask tasks; else they are in this process's memory.
     units : bool
         Whether a column names the privacy unit of each row.
+    lengths : tuple of int or None
+        Rows of each chunk, if they are known before it is read. Private.
     """
 
     schema: Schema
@@ -80,6 +82,7 @@ class Source:
     weighted: bool
     lazy: bool
     units: bool = False
+    lengths: tuple[int, ...] | None = None
 
     def __repr__(self) -> str:
         return f"Source(lazy={self.lazy}, weighted={self.weighted}, units={self.units})"
@@ -167,13 +170,14 @@ def read_source(
     third = _Third("sample_weight", weight) if unit is None else _Third("unit", units)
     parts = [*X, y, third.column] if isinstance(X, tuple) else [X, y, third.column]
     lazy = any(is_dask_collection(part) for part in parts)
+    lengths: tuple[int, ...] | None = None
     if not lazy:
-        chunks = _memory_chunks(X, y, third)
+        chunks, lengths = _memory_chunks(X, y, third)
     elif isinstance(X, dd.DataFrame):
         chunks = _frame_chunks(X, y, third)
     else:
-        chunks = _array_chunks(X, y, third)
-    return Source(schema, chunks, weight is not None, lazy, unit is not None)
+        chunks, lengths = _array_chunks(X, y, third)
+    return Source(schema, chunks, weight is not None, lazy, unit is not None, lengths)
 
 
 # ---- kinds -----------------------------------------------------------------------------------------------------------
@@ -329,17 +333,18 @@ def _lengths_differ() -> StructureError:
     )
 
 
-def _memory_chunks(x: Any, y: Any, third: _Third) -> tuple[Chunk, ...]:
+def _memory_chunks(x: Any, y: Any, third: _Third) -> tuple[tuple[Chunk, ...], tuple[int, ...]]:
     line_up(x, y, third.column)
     n = n_rows(x)
-    chunks = []
+    chunks, lengths = [], []
     for start in range(0, max(n, 1), CHUNK_ROWS):
         rows = slice(start, start + CHUNK_ROWS)
         part = tuple(column[rows] for column in x) if isinstance(x, tuple) else x[rows]
         chunks.append(
             third.chunk(part, y[rows], None if third.column is None else third.column[rows])
         )
-    return tuple(chunks)
+        lengths.append(min(n - start, CHUNK_ROWS))
+    return tuple(chunks), tuple(lengths)
 
 
 def _pack(x: Any, y: Any, weight: Any = None) -> Rows:
@@ -418,7 +423,9 @@ def _as_array(data: Any, rows: tuple[Any, ...] | None, name: str) -> Any:
     return data.rechunk({0: rows})
 
 
-def _array_chunks(x: Any, y: Any, third: _Third) -> tuple[Chunk, ...]:
+def _array_chunks(
+    x: Any, y: Any, third: _Third
+) -> tuple[tuple[Chunk, ...], tuple[int, ...] | None]:
     given = [*x] if isinstance(x, tuple) else [x]
     lead = next((part for part in [*given, y] if isinstance(part, da.Array)), None)
     rows = None if lead is None else lead.chunks[0]
@@ -433,4 +440,4 @@ def _array_chunks(x: Any, y: Any, third: _Third) -> tuple[Chunk, ...]:
         features = tuple(parts[: len(given)]) if isinstance(x, tuple) else parts[0]
         last = None if third.column is None else parts[-1]
         chunks.append(third.chunk(features, parts[len(given)], last))
-    return tuple(chunks)
+    return tuple(chunks), None if any(np.isnan(n) for n in rows) else rows
