@@ -6,6 +6,8 @@ What happens to a fit, each arrow one durable transaction and one entry of the h
         ╰─────────┴─ crash ─┴─▶ LEASED (resume) ─▶ …            no new charge: the same noise is drawn again
                             ╰─▶ SETTLED                         closed for good; only opened rounds stay charged
 
+A RELEASED fit gives its model again from its journal (whose digest the entry holds): nothing is left to open.
+
 Every transaction takes one lock (SQLite: BEGIN IMMEDIATE; PostgreSQL: SELECT … FOR UPDATE on the head), so racing fits
 see each other's charges and entries form one chain.
 """
@@ -17,9 +19,10 @@ import math
 import os
 import re
 import threading
+import time
 import weakref
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Self
@@ -35,6 +38,7 @@ from sqlalchemy import (
     String,
     Table,
     Text,
+    bindparam,
     create_engine,
     event,
     insert,
@@ -49,16 +53,20 @@ from sqlalchemy.pool import StaticPool
 from dpgb_dask.contracts.queries import PRICE_ONE, GradientQuery, Query, RowDraw
 from dpgb_dask.contracts.spending import Spending
 from dpgb_dask.controller import accounting, analyses
-from dpgb_dask.controller.noise import erase_key
+from dpgb_dask.controller.noise import erase_key, write_key
 from dpgb_dask.errors import BudgetExceededError, LedgerError, LedgerUnavailableError, ResumeError
 
 GENESIS = "0" * 64
-WAIT_SECONDS = 60  # for another process to leave its transaction
+WAIT_SECONDS = 60.0  # for another process to leave its transaction
+STALE_SECONDS = (
+    3600.0  # a head not yet renamed that is older than this was left by a process that was killed
+)
 MOUNTINFO = Path("/proc/self/mountinfo")
 NETWORK_FILE_SYSTEMS = (
     "nfs", "nfs4", "cifs", "smb2", "smb3", "smbfs", "ncpfs", "afs", "ceph", "glusterfs", "lustre", "gpfs", "beegfs",
-    "orangefs", "ocfs2", "gfs2", "9p", "davfs", "fuse.sshfs", "fuse.glusterfs", "fuse.ceph", "fuse.s3fs",
-    "fuse.gcsfuse", "fuse.rclone", "fuse.mount-s3", "fuse.juicefs", "fuse.davfs2",
+    "fhgfs", "panfs", "wekafs", "orangefs", "pvfs2", "ocfs2", "gfs2", "9p", "davfs", "fuse.sshfs", "fuse.glusterfs",
+    "fuse.ceph", "fuse.s3fs", "fuse.gcsfuse", "fuse.blobfuse2", "fuse.rclone", "fuse.mount-s3", "fuse.juicefs",
+    "fuse.davfs2",
 )  # fmt: skip
 
 _metadata = MetaData()
@@ -107,6 +115,22 @@ _head = Table(
     Column("id", Integer, primary_key=True, autoincrement=False),
     Column("seq", BigInteger, nullable=False),
     Column("hash", String(64), nullable=False),
+)
+
+# Statements of every round, made once: SQLAlchemy takes longer to make one than SQLite to run it.
+_LOCK_HEAD = select(_head.c.seq, _head.c.hash).with_for_update()
+_SET_HEAD = update(_head)
+_ADD_ENTRY = insert(_entries)
+_FIND_HASH = select(_entries.c.hash).where(_entries.c.seq == bindparam("seq"))
+_FIND_FIT = select(_fits).where(_fits.c.fit_id == bindparam("fit_id"))
+_FIND_LEASE = select(_fits.c.account, _fits.c.state, _fits.c.fingerprint, _fits.c.lease).where(
+    _fits.c.fit_id == bindparam("fit_id")
+)
+_NEWEST_OPENED = (
+    select(_entries.c.body)
+    .where(_entries.c.fit_id == bindparam("fit_id"), _entries.c.kind == "OPENED")
+    .order_by(_entries.c.seq.desc())
+    .limit(1)
 )
 
 
@@ -175,6 +199,8 @@ class Terms:
         To the fit's key.
     pure : bool
         Whether the currency is ε, or μ².
+    facts : mapping of str to str
+        Plan, schema and weights in words, so that a resumed fit can be told what differs.
     """
 
     epsilon: float
@@ -187,16 +213,43 @@ class Terms:
     public_seed: int
     commitment: str
     pure: bool = False  # ledgers of before have no such field
+    facts: Mapping[str, str] = field(default_factory=dict)  # nor this one
 
     def to_json(self) -> dict[str, Any]:
         """Return a JSON form; the price as text."""
-        return {name: getattr(self, name) for name in self.__slots__} | {"price": str(self.price)}
+        return {name: getattr(self, name) for name in self.__slots__} | {
+            "price": str(self.price),
+            "facts": dict(self.facts),
+        }
 
     @classmethod
     def from_json(cls, data: dict[str, Any]) -> Self:
         """Build from the JSON form, which a reservation keeps with its charge."""
         known = {name: data[name] for name in cls.__slots__ if name in data}
         return cls(**(known | {"price": int(data["price"])}))
+
+
+@dataclass(frozen=True, slots=True)
+class Fit:
+    """What the ledger knows of a fit that can be resumed.
+
+    Parameters
+    ----------
+    account : str
+    terms : Terms
+    fingerprint : str
+        Keyed hash of the fingerprint of its data; empty before they were read.
+    ended : bool
+        Whether it is RELEASED: its key is erased, and its journal gives the model again.
+    answers : str
+        Digest of all it released; empty until it ended.
+    """
+
+    account: str
+    terms: Terms
+    fingerprint: str
+    ended: bool
+    answers: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -398,7 +451,7 @@ class Ledger:
             charge = int(fit["price"])
             if fit["state"] == "RESERVED":
                 account = book.account(fit["account"])
-                terms = Terms.from_json(json.loads(fit["terms"]))
+                terms = _terms(fit)
                 spending, sampled = book.spending(fit_id, terms.pure)
                 refunds = account.analysis == "pure" or not (terms.pure and sampled)
                 if (
@@ -419,7 +472,7 @@ class Ledger:
                 )
                 book.append("SETTLED", account.name, fit_id, {"charge": str(charge)})
         self._terms.pop(fit_id, None)
-        self._erase_key(fit_id)
+        self.erase_key(fit_id)
         return charge
 
     def verify(self) -> None:
@@ -435,56 +488,80 @@ class Ledger:
 
     # -- for the controller --------------------------------------------------------------------------------------
 
-    def reserve(self, name: str, fit_id: str, terms: Terms, lease: str) -> None:
-        """Charge a whole fit in one transaction, or nothing.
+    def reserve(self, name: str, fit_id: str, terms: Terms, lease: str, key: bytes) -> None:
+        """Write the key of a fit and charge all of it in one transaction; or neither.
 
         Raises
         ------
         BudgetExceededError
             If the account has too little left.
-        """
-        with self._transaction(keep_head=True) as book:
-            account = book.account(name)
-            charge = analyses.charge(terms.price, pure=terms.pure, analysis=account.analysis)
-            if charge > account.left:
-                raise BudgetExceededError(_shortfall(account, terms, charge))
-            tau = math.nextafter(account.tau + terms.tau, math.inf) if terms.tau else account.tau
-            allowed = account.delta * float(accounting.SLACK)
-            # zCDP holds for discrete Gaussians by itself, without slack
-            used = accounting.slack(account.epsilon, tau) if account.analysis == "gdp" else 0.0
-            if used > allowed:
-                raise BudgetExceededError(
-                    f"Account {name!r}: the slack of its fits would be {used:.3g}, more than delta/1000={allowed:.3g}. "
-                    "Nothing was charged. Open an account with a smaller epsilon or a larger delta."
-                )
-            body = terms.to_json() | {"charge": str(charge)}
-            spent = str(account.spent + charge)
-            book.execute(
-                update(_accounts).where(_accounts.c.name == name).values(spent=spent, tau=repr(tau))
-            )
-            row = {
-                "fit_id": fit_id, "account": name, "state": "RESERVED", "price": str(charge),
-                "terms": _canonical(body), "fingerprint": "", "lease": lease,
-            }  # fmt: skip
-            book.execute(insert(_fits).values(**row))
-            book.append("RESERVED", name, fit_id, body)
+        LedgerUnavailableError
+            If the key or the charge cannot be written.
 
-    def look(self, fit_id: str) -> tuple[str, Terms, str]:
-        """Return account, terms and keyed data fingerprint (empty before data were read) of an unfinished fit.
+        Privacy
+        -------
+        The key comes first: a crash between the two leaves a key that was never used.
+        """
+        path = self.key_path(fit_id)
+        if path is not None:
+            write_key(path, key)
+        committing = False
+        try:
+            with self._transaction(keep_head=True) as book:
+                _charge_fit(book, name, fit_id, terms, lease)
+                committing = True
+        except BaseException as error:
+            # a commit that failed, or was interrupted, may have been done
+            if committing and self._may_hold(fit_id):
+                self.note(error, fit_id)
+            elif path is not None:
+                with contextlib.suppress(OSError):
+                    erase_key(path)
+            raise
+
+    def _may_hold(self, fit_id: str) -> bool:
+        """Return whether a fit is charged, so far as can be told."""
+        try:
+            with self._transaction() as book:
+                return book.find_fit(fit_id) is not None
+        except LedgerError:
+            return True
+
+    def note(self, error: BaseException, fit_id: str) -> None:
+        """Add to an error that ends a fit how to go on with it; nothing where there is no going on.
+
+        Parameters
+        ----------
+        error : BaseException
+            `ResumeError` is left as it is: it says the way out itself.
+        fit_id : str
+            A fit that is charged.
+        """
+        if self.durable and not isinstance(error, ResumeError):
+            error.add_note(
+                f"Fit {fit_id} is charged and not lost: fit(..., resume={fit_id!r}) goes on with it, without a new"
+                f" charge (on the command line: --resume {fit_id}); ledger.settle({fit_id!r}) closes it, and gives back"
+                " what it has not opened."
+            )
+
+    def look(self, fit_id: str) -> Fit:
+        """Return what is known of a fit that is unfinished, or that ended and may give its model again.
 
         Raises
         ------
         ResumeError
-            If there is no such fit, or it ended.
+            If there is no such fit, or it was settled.
         """
         with self._transaction() as book:
-            fit = book.resumable(fit_id)
-        return fit["account"], Terms.from_json(json.loads(fit["terms"])), fit["fingerprint"]
+            fit = book.resumable(fit_id, ("RESERVED", "RELEASED"))
+            ended = fit["state"] == "RELEASED"
+            answers = book.answers(fit_id) if ended else ""
+        return Fit(fit["account"], _terms(fit), fit["fingerprint"], ended, answers)
 
     def take(self, fit_id: str, lease: str) -> list[Opened]:
         """Take the lease of an unfinished fit, so that whoever held it can open nothing more; return opened rounds."""
         with self._transaction(keep_head=True) as book:
-            fit = book.resumable(fit_id)
+            fit = book.resumable(fit_id, ("RESERVED",))
             book.execute(update(_fits).where(_fits.c.fit_id == fit_id).values(lease=lease))
             book.append("LEASED", fit["account"], fit_id, {})
             entries = book.entries((_entries.c.fit_id == fit_id) & (_entries.c.kind == "OPENED"))
@@ -514,8 +591,8 @@ class Ledger:
 
         Raises
         ------
-        LedgerError
-            If the round does not follow the newest one: a copy of the controller opened it, or another one.
+        ResumeError
+            If the round does not follow the newest one, or the lease is lost: another process goes on with the fit.
         BudgetExceededError
             If all rounds together would cost more than the fit reserved.
 
@@ -537,7 +614,7 @@ class Ledger:
                 if position == last and opened == Opened(newest["query_id"], newest["seal"]):
                     return
             _check_follows(fit_id, position, last)
-            terms = Terms.from_json(json.loads(fit["terms"]))
+            terms = self._terms_of(book, fit_id)
             known, before = self._spending.get(fit_id, (-1, Spending(pure=terms.pure)))
             if known != last:  # another process opened the rounds between
                 before, _ = book.spending(fit_id, terms.pure)
@@ -560,9 +637,9 @@ class Ledger:
         """Apply the filter without an entry: there is no other process, and nothing to resume or to read later."""
         with self._lock:
             if fit_id not in self._terms:
-                with self._transaction() as book:  # refuses a fit that has ended
-                    fit = book.leased(fit_id, lease)
-                self._terms[fit_id] = Terms.from_json(json.loads(fit["terms"]))
+                with self._transaction() as book:
+                    book.leased(fit_id, lease)  # refuses a fit that has ended
+                    self._terms_of(book, fit_id)
             terms = self._terms[fit_id]
             last, before = self._spending.get(fit_id, (-1, Spending(pure=terms.pure)))
             _check_follows(fit_id, position, last)
@@ -570,15 +647,39 @@ class Ledger:
             _check_reserved(fit_id, position, after, terms)
             self._spending[fit_id] = (position, after)
 
-    def finish(self, fit_id: str, lease: str) -> None:
-        """Close a fit whose model is complete, and erase its key; the reserved price stays charged."""
+    def finish(self, fit_id: str, lease: str, answers: str) -> None:
+        """Close a fit whose model is complete, and erase its key; the reserved price stays charged.
+
+        Parameters
+        ----------
+        fit_id, lease : str
+        answers : str
+            Digest of all it released: by it the journal is known again when the key is gone.
+        """
         with self._transaction(keep_head=True) as book:
             fit = book.leased(fit_id, lease)
             book.execute(update(_fits).where(_fits.c.fit_id == fit_id).values(state="RELEASED"))
-            book.append("RELEASED", fit["account"], fit_id, {})
+            book.append("RELEASED", fit["account"], fit_id, {"answers": answers})
         self._spending.pop(fit_id, None)
         self._terms.pop(fit_id, None)
-        self._erase_key(fit_id)
+        self.erase_key(fit_id)
+
+    def erase_key(self, fit_id: str) -> None:
+        """Erase the key of a fit that ended; may be repeated after a crash."""
+        path = self.key_path(fit_id)
+        if path is not None:
+            try:
+                erase_key(path)
+            except OSError as error:
+                raise LedgerUnavailableError(
+                    f"The fit is closed, but its key {str(path)!r} could not be erased ({error.strerror}). Delete it."
+                ) from error
+
+    def _terms_of(self, book: "_Book", fit_id: str) -> Terms:
+        """Return what a fit reserved, read once: terms never change, and may be long."""
+        if fit_id not in self._terms:
+            self._terms[fit_id] = _terms(book.fit(fit_id))
+        return self._terms[fit_id]
 
     # -- copies, connection --------------------------------------------------------------------------------------
 
@@ -611,16 +712,6 @@ class Ledger:
         )
         return public.difference_update_query(["password", "sslpassword"]).render_as_string(False)
 
-    def _erase_key(self, fit_id: str) -> None:
-        path = self.key_path(fit_id)
-        if path is not None:
-            try:
-                erase_key(path)
-            except OSError as error:
-                raise LedgerUnavailableError(
-                    f"The fit is closed, but its key {str(path)!r} could not be erased ({error.strerror}). Delete it."
-                ) from error
-
     def _connect(self) -> Engine:
         """Return the engine of this process: connections do not survive a fork."""
         if self._engine is None or self._pid != os.getpid():
@@ -631,6 +722,8 @@ class Ledger:
                 options["connect_args"] = {"check_same_thread": False, "timeout": WAIT_SECONDS}
                 if self._path is None:
                     options["poolclass"] = StaticPool
+            else:
+                options["pool_pre_ping"] = True  # a server may have restarted since the last fit
             try:
                 engine = create_engine(self._url, **options)
             except ModuleNotFoundError as error:
@@ -640,6 +733,8 @@ class Ledger:
             if self._url.drivername == "sqlite":
                 event.listen(engine, "connect", _configure_sqlite)
                 event.listen(engine, "begin", _begin_immediate)
+            else:
+                event.listen(engine, "connect", _configure_postgresql)
             with engine.begin() as connection:
                 if (
                     self._url.drivername != "sqlite"
@@ -662,6 +757,7 @@ class Ledger:
         """
         with self._lock:
             pending: Path | None = None
+            committing = False
             try:
                 engine = self._connect()
                 with engine.begin() as connection:
@@ -669,15 +765,14 @@ class Ledger:
                     yield book
                     if keep_head and self._head_file is not None:
                         pending = _write_head(self._head_file, book.head)
+                    committing = True
                 self._known = book.head
                 if pending is not None and self._head_file is not None:
                     pending.replace(self._head_file)
             except SQLAlchemyError as error:
-                raise LedgerUnavailableError(self._unavailable(error)) from error
+                raise LedgerUnavailableError(self._unavailable(error, committing)) from error
             except OSError as error:
-                raise LedgerUnavailableError(
-                    f"{self!r} cannot be written ({error.strerror}). Give a ledger in a writable directory."
-                ) from error
+                raise LedgerUnavailableError(self._unavailable(error, committing)) from error
             finally:
                 if pending is not None:
                     pending.unlink(missing_ok=True)
@@ -705,11 +800,15 @@ class Ledger:
             ) from error
         return max(known, self._known)
 
-    def _unavailable(self, error: SQLAlchemyError) -> str:
-        cause = str(getattr(error, "orig", None) or type(error).__name__).strip().splitlines()
+    def _unavailable(self, error: SQLAlchemyError | OSError, committing: bool) -> str:
+        cause = getattr(error, "strerror", None) or getattr(error, "orig", None)
+        lines = str(cause or type(error).__name__).strip().splitlines()
+        standing = "Nothing was charged and nothing released."
+        if committing:
+            standing = "Nothing was released; whether the last entry was written, ledger.history(account) shows."
         return (
-            f"{self!r} cannot be used: {cause[0] if cause else type(error).__name__}.\n"
-            "Nothing was charged and nothing released. Check that the address exists and can be written."
+            f"{self!r} cannot be used: {lines[0] if lines else type(error).__name__}.\n{standing} Check that the"
+            " address exists and can be written, that there is room, and that no other process holds it."
         )
 
 
@@ -718,7 +817,7 @@ class _Book:
 
     def __init__(self, connection: Connection, known: tuple[int, str]) -> None:
         self._connection = connection
-        row = connection.execute(select(_head.c.seq, _head.c.hash).with_for_update()).one()
+        row = connection.execute(_LOCK_HEAD).one()
         self.head: tuple[int, str] = (int(row.seq), str(row.hash))
         if self.head != known and not self._contains(known):
             raise LedgerError(
@@ -729,13 +828,11 @@ class _Book:
     def _contains(self, known: tuple[int, str]) -> bool:
         if known[0] == 0:
             return True
-        found = self._connection.execute(
-            select(_entries.c.hash).where(_entries.c.seq == known[0])
-        ).scalar()
+        found = self._connection.execute(_FIND_HASH, {"seq": known[0]}).scalar()
         return self.head[0] >= known[0] and found == known[1]
 
-    def execute(self, statement: Any) -> None:
-        self._connection.execute(statement)
+    def execute(self, statement: Any, values: Mapping[str, Any] | None = None) -> None:
+        self._connection.execute(statement, values)
 
     def append(self, kind: str, account: str, fit_id: str, body: dict[str, Any]) -> None:
         """Add an entry to the chain."""
@@ -750,8 +847,8 @@ class _Book:
             "body": _canonical(body),
         }
         digest = _chain(previous, values)
-        self.execute(insert(_entries).values(prev=previous, hash=digest, **values))
-        self.execute(update(_head).values(seq=seq, hash=digest))
+        self.execute(_ADD_ENTRY, {"prev": previous, "hash": digest, **values})
+        self.execute(_SET_HEAD, {"seq": seq, "hash": digest})
         self.head = (seq, digest)
 
     def find_account(self, name: str) -> Account | None:
@@ -771,42 +868,45 @@ class _Book:
         rows = self._connection.execute(select(_accounts).order_by(_accounts.c.name))
         return tuple(_account(row) for row in rows)
 
+    def find_fit(self, fit_id: str) -> dict[str, str] | None:
+        row = self._connection.execute(_FIND_FIT, {"fit_id": fit_id}).mappings().first()
+        return None if row is None else dict(row)
+
     def fit(self, fit_id: str) -> dict[str, str]:
-        row = (
-            self._connection.execute(select(_fits).where(_fits.c.fit_id == fit_id))
-            .mappings()
-            .first()
-        )
-        if row is None:
+        fit = self.find_fit(fit_id)
+        if fit is None:
             raise LedgerError(
                 f"fit_id={fit_id!r} is not in the ledger. history(account) lists the fits of an account."
             )
-        return dict(row)
+        return fit
 
-    def require_open(self, fit_id: str, fit: dict[str, str]) -> None:
-        if fit["state"] != "RESERVED":
-            raise LedgerError(
-                f"fit_id={fit_id!r} is {fit['state']}: it ended and its key is erased."
-            )
-
-    def resumable(self, fit_id: str) -> dict[str, str]:
-        """Return an open fit."""
+    def resumable(self, fit_id: str, states: tuple[str, ...]) -> dict[str, str]:
+        """Return a fit in one of some states."""
         try:
             fit = self.fit(fit_id)
-            self.require_open(fit_id, fit)
         except LedgerError as error:
             raise ResumeError(str(error)) from error
+        if fit["state"] not in states:
+            raise ResumeError(_ended(fit_id, fit["state"]))
         return fit
 
     def leased(self, fit_id: str, lease: str) -> dict[str, str]:
-        """Return an open fit that the caller holds the lease of."""
-        fit = self.fit(fit_id)
-        self.require_open(fit_id, fit)
-        if fit["lease"] != lease:
-            raise LedgerError(
+        """Return what may change of an open fit that the caller holds the lease of."""
+        row = self._connection.execute(_FIND_LEASE, {"fit_id": fit_id}).mappings().first()
+        if row is None:
+            raise LedgerError(f"fit_id={fit_id!r} is not in the ledger.")
+        if row["state"] != "RESERVED":
+            raise ResumeError(_ended(fit_id, row["state"]))
+        if row["lease"] != lease:
+            raise ResumeError(
                 f"fit_id={fit_id!r} was resumed by another process, which goes on with it. Stop here."
             )
-        return fit
+        return dict(row)
+
+    def answers(self, fit_id: str) -> str:
+        """Return the digest of all that a fit released; empty if it ended before such were kept."""
+        (entry,) = self.entries((_entries.c.fit_id == fit_id) & (_entries.c.kind == "RELEASED"))
+        return str(entry.body.get("answers", ""))
 
     def entries(self, where: Any) -> tuple[Entry, ...]:
         rows = self._connection.execute(select(_entries).where(where).order_by(_entries.c.seq))
@@ -816,9 +916,7 @@ class _Book:
 
     def newest_opened(self, fit_id: str) -> dict[str, Any] | None:
         """Return the body of a fit's newest OPENED entry; it holds the sum of prices so far."""
-        ours = (_entries.c.fit_id == fit_id) & (_entries.c.kind == "OPENED")
-        newest = select(_entries.c.body).where(ours).order_by(_entries.c.seq.desc()).limit(1)
-        body = self._connection.execute(newest).scalar()
+        body = self._connection.execute(_NEWEST_OPENED, {"fit_id": fit_id}).scalar()
         return None if body is None else dict(json.loads(body))
 
     def spending(self, fit_id: str, pure: bool) -> tuple[Spending, bool]:
@@ -922,6 +1020,47 @@ def _account(row: Any) -> Account:
     )
 
 
+def _terms(fit: dict[str, str]) -> Terms:
+    return Terms.from_json(json.loads(fit["terms"]))
+
+
+def _ended(fit_id: str, state: str) -> str:
+    way_out = (
+        "it was settled, and its key is erased. Fit anew"
+        if state == "SETTLED"
+        else "it ended, and its key is erased. fit(..., resume=…) gives its model again from the journal"
+    )
+    return f"fit_id={fit_id!r} is {state}: {way_out}."
+
+
+def _charge_fit(book: _Book, name: str, fit_id: str, terms: Terms, lease: str) -> None:
+    """Charge a fit to an account, if it has enough left."""
+    account = book.account(name)
+    charge = analyses.charge(terms.price, pure=terms.pure, analysis=account.analysis)
+    if charge > account.left:
+        raise BudgetExceededError(_shortfall(account, terms, charge))
+    tau = math.nextafter(account.tau + terms.tau, math.inf) if terms.tau else account.tau
+    allowed = account.delta * float(accounting.SLACK)
+    # zCDP holds for discrete Gaussians by itself, without slack
+    used = accounting.slack(account.epsilon, tau) if account.analysis == "gdp" else 0.0
+    if used > allowed:
+        raise BudgetExceededError(
+            f"Account {name!r}: the slack of its fits would be {used:.3g}, more than delta/1000={allowed:.3g}. "
+            "Nothing was charged. Open an account with a smaller epsilon or a larger delta."
+        )
+    body = terms.to_json() | {"charge": str(charge)}
+    spent = str(account.spent + charge)
+    book.execute(
+        update(_accounts).where(_accounts.c.name == name).values(spent=spent, tau=repr(tau))
+    )
+    row = {
+        "fit_id": fit_id, "account": name, "state": "RESERVED", "price": str(charge),
+        "terms": _canonical(body), "fingerprint": "", "lease": lease,
+    }  # fmt: skip
+    book.execute(insert(_fits).values(**row))
+    book.append("RESERVED", name, fit_id, body)
+
+
 def _charge(body: dict[str, Any]) -> int:
     """Return what a reservation charged; before there were other analyses, its price."""
     return int(body.get("charge", body["price"]))
@@ -930,7 +1069,7 @@ def _charge(body: dict[str, Any]) -> int:
 def _check_follows(fit_id: str, position: int, last: int) -> None:
     """Refuse a round that does not follow the newest one."""
     if position != last + 1:
-        raise LedgerError(
+        raise ResumeError(
             f"Release {position} of fit_id={fit_id!r} does not follow the newest one that was opened: another"
             " process goes on with this fit. Stop here."
         )
@@ -987,6 +1126,14 @@ def _configure_sqlite(connection: Any, _record: Any) -> None:
     cursor.close()
 
 
+def _configure_postgresql(connection: Any, _record: Any) -> None:
+    # a process that is stopped inside a transaction must not hold the others for ever
+    with connection.cursor() as cursor:
+        cursor.execute(f"SET lock_timeout = {round(1000 * WAIT_SECONDS)}")
+        cursor.execute(f"SET idle_in_transaction_session_timeout = {round(1000 * WAIT_SECONDS)}")
+    connection.commit()
+
+
 def _begin_immediate(connection: Connection) -> None:
     connection.exec_driver_sql("BEGIN IMMEDIATE")
 
@@ -1006,21 +1153,30 @@ def _sqlite_path(url: URL) -> Path | None:
 def _write_head(file: Path, head: tuple[int, str]) -> Path:
     """Write a head that is not committed yet, under a name of this thread only."""
     file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    for left in file.parent.glob(f"{file.name}.*"):
+        with contextlib.suppress(FileNotFoundError):
+            if time.time() - left.stat().st_mtime > STALE_SECONDS:
+                left.unlink()
     pending = file.with_name(f"{file.name}.{os.getpid()}-{threading.get_ident()}")
-    with pending.open("w", encoding="utf-8") as out:
-        json.dump({"seq": head[0], "hash": head[1]}, out)
-        out.flush()
-        os.fsync(out.fileno())
+    try:
+        with pending.open("w", encoding="utf-8") as out:
+            json.dump({"seq": head[0], "hash": head[1]}, out)
+            out.flush()
+            os.fsync(out.fileno())
+    except BaseException:
+        pending.unlink(missing_ok=True)
+        raise
     return pending
 
 
 def _refuse_network(path: Path) -> None:
     """Refuse a file on a network file system, whose locks SQLite cannot rely on."""
-    kind = _file_system(path.parent.resolve())
+    kind = _file_system(path.resolve().parent)
     if kind in NETWORK_FILE_SYSTEMS:
         raise LedgerError(
             f"{str(path)!r} is on a network file system ({kind}): SQLite cannot lock it safely, and two fits could "
-            "spend the same budget. Use a local disk, or postgresql+psycopg:// for a team."
+            "spend the same budget. Use a file on a local disk, or a PostgreSQL server that all machines reach: "
+            "Ledger('postgresql+psycopg://user@host/db'), after: pip install 'dpgb_dask[postgres]'."
         )
 
 

@@ -4,10 +4,11 @@ import hashlib
 import json
 import os
 import secrets
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
 from fractions import Fraction
 from importlib.metadata import version
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -32,9 +33,7 @@ from dpgb_dask.controller.noise import (
     NoiseSource,
     SecretNoise,
     canonical,
-    erase_key,
     read_key,
-    write_key,
 )
 from dpgb_dask.errors import (
     BudgetExceededError,
@@ -45,6 +44,8 @@ from dpgb_dask.errors import (
 )
 
 IN_MEMORY_ACCOUNT = "this fit"
+MOST_NAMED = 8  # settings that differ, in one message
+CHANGED = "was changed: an answer is not the one that was released"
 
 Vector = NDArray[np.int64]
 Mechanism = DiscreteGaussian | DiscreteLaplace | Choice
@@ -55,6 +56,7 @@ class Controller:
 
     Made by `reserve`, in this order: ``reserve`` → ``bind`` → (``replayed`` or ``release``) … → ``finish``. If an
     exception ends the fit, nothing is undone: the charge stands, and the fit can be resumed from a durable ledger.
+    A fit that has ended already is replayed to its end, and opens nothing: ``reserve`` → ``replayed`` … → ``finish``.
 
     Attributes
     ----------
@@ -70,6 +72,8 @@ class Controller:
         On resume, the recorded one.
     private : bool
         False with test noise.
+    ended : bool
+        Whether the fit has ended: all its answers are in the journal, and no rows are needed.
     receipts : tuple of Receipt
         One per released answer, in order.
 
@@ -88,11 +92,12 @@ class Controller:
         fit_id: str,
         lease: str,
         terms: Terms,
-        key: FitKey,
+        key: FitKey | None,
         private: bool,
         journal: Journal | None,
-        fingerprint: str,
-        opened: list[Opened],
+        fingerprint: str = "",
+        opened: Sequence[Opened] = (),
+        answers: str = "",
     ) -> None:
         self.fit_id = fit_id
         self.account = account
@@ -104,17 +109,22 @@ class Controller:
         self._ledger = ledger
         self._lease = lease
         self._terms = terms
-        self._key: FitKey | None = key
+        self._key = key
         self._journal = journal
         self._fingerprint = fingerprint
         self._bound = not ledger.durable
-        self._opened = opened
+        self._opened = list(opened)
         self._journalled = [] if journal is None else journal.entries()
         self._receipts: list[Receipt] = []
         self._spending = Spending(pure=terms.pure)
         self._n_values = 0
         self._pid = os.getpid()
-        self._check_journal()
+        self._said = hashlib.sha256()  # over all answers, in order
+        if key is None:
+            self._check_answers(answers)
+        else:
+            self._check_journal(key)
+        self.ended = key is None
 
     @classmethod
     def reserve(
@@ -124,6 +134,7 @@ class Controller:
         ledger: Ledger | None = None,
         account: str | None = None,
         plan_digest: bytes,
+        facts: Mapping[str, str] | None = None,
         public_seed: int,
         noise: NoiseSource | None = None,
         journal: Callable[[str], Journal] | None = None,
@@ -139,6 +150,8 @@ class Controller:
             Both, or neither: then a ledger in memory holds this fit alone.
         plan_digest : bytes
             Hash of the plan and all that shapes its queries. A resumed fit must have the same.
+        facts : mapping of str to str, optional
+            The same in words, by name: recorded, so that a resumed fit is told what differs.
         public_seed : int
             Seed of the public randomness, recorded for resume.
         noise : NoiseSource or None
@@ -146,7 +159,7 @@ class Controller:
         journal : callable or None
             Makes or reopens the journal of a fit id; it keeps answers, so that resume need not open sums again.
         resume : str or None
-            Fit id of an unfinished fit: takes its lease, charges nothing.
+            Fit id of an unfinished fit: takes its lease, charges nothing. Or of a fit that ended: replays it.
         pure : bool
             The plan's currency: ε, or μ². A pure fit asks nothing of delta.
 
@@ -159,8 +172,7 @@ class Controller:
 
         Privacy
         -------
-        Nothing recorded comes from the data. The key is written before the charge: a crash between the two leaves a key
-        that was never used.
+        Nothing recorded comes from the data.
         """
         if noise is not None and not noise.private and (ledger is not None or resume is not None):
             raise LedgerError(
@@ -168,7 +180,15 @@ class Controller:
                 "Leave noise=None, or leave the ledger out."
             )
         if resume is not None:
-            return cls._resume(budget, ledger, account, plan_digest, noise, journal, resume, pure)
+            asked = {
+                "account": account,
+                "version": _version(),
+                "epsilon": float(budget.epsilon),
+                "delta": float(budget.delta),
+                "currency": _currency(pure),
+            }
+            told = dict(facts or {})
+            return cls._resume(ledger, asked, plan_digest.hex(), told, noise, journal, resume)
         if (ledger is None) != (account is None):
             raise LedgerError("ledger and account belong together: give both, or neither.")
         source = SecretNoise() if noise is None else noise
@@ -179,9 +199,9 @@ class Controller:
         if not pure:
             bits = accounting.min_sigma_bits_for(budget.epsilon, budget.delta)
         if not pure and ledger is not None and account is not None:
-            known = ledger.account(account)
-            if known.analysis == "gdp":  # the slack counts at the account's epsilon too
-                bits = max(bits, accounting.min_sigma_bits_for(known.epsilon, known.delta))
+            charged = ledger.account(account)
+            if charged.analysis == "gdp":  # the slack counts at the account's epsilon too
+                bits = max(bits, accounting.min_sigma_bits_for(charged.epsilon, charged.delta))
         terms = Terms(
             epsilon=float(budget.epsilon),
             delta=float(budget.delta),
@@ -193,15 +213,14 @@ class Controller:
             public_seed=int(public_seed),
             commitment=key.commitment,
             pure=pure,
+            facts=dict(facts or {}),
         )
         fit_id = secrets.token_hex(12)
-        if (
-            not source.private
-        ):  # the same fit has the same id, so that its model is the same to the byte
-            fit_id = (
-                "seeded-"
-                + key.seal("fit id", json.dumps(terms.to_json(), sort_keys=True).encode())[:24]
-            )
+        if not source.private:
+            # the same fit has the same id, so that its model is the same to the byte, whatever the words of its facts
+            known = {name: value for name, value in terms.to_json().items() if name != "facts"}
+            content = json.dumps(known, sort_keys=True).encode()
+            fit_id = "seeded-" + key.seal("fit id", content)[:24]
         book = ledger
         if book is None:
             book = Ledger.in_memory()
@@ -212,62 +231,63 @@ class Controller:
                 analysis="pure" if pure else "gdp",
             )
         lease = secrets.token_hex(16)
-        path = book.key_path(fit_id)
-        if path is not None:
-            write_key(path, secret)
+        book.reserve(account or IN_MEMORY_ACCOUNT, fit_id, terms, lease, secret)
         try:
-            book.reserve(account or IN_MEMORY_ACCOUNT, fit_id, terms, lease)
-        except BaseException:
-            if path is not None:
-                erase_key(path)
+            return cls(
+                ledger=book,
+                account=account,
+                fit_id=fit_id,
+                lease=lease,
+                terms=terms,
+                key=key,
+                private=source.private,
+                journal=None if journal is None else journal(fit_id),
+            )
+        except BaseException as error:
+            book.note(error, fit_id)
             raise
-        return cls(
-            ledger=book,
-            account=account,
-            fit_id=fit_id,
-            lease=lease,
-            terms=terms,
-            key=key,
-            private=source.private,
-            journal=None if journal is None else journal(fit_id),
-            fingerprint="",
-            opened=[],
-        )
 
     @classmethod
     def _resume(
         cls,
-        budget: Budget,
         ledger: Ledger | None,
-        account: str | None,
-        plan_digest: bytes,
+        asked: Mapping[str, object],
+        plan_digest: str,
+        facts: Mapping[str, str],
         noise: NoiseSource | None,
         journal: Callable[[str], Journal] | None,
         fit_id: str,
-        pure: bool,
     ) -> "Controller":
-        """Take over an unfinished fit, if everything that decides its queries is the same."""
+        """Take over a fit, if everything that decides its queries is the same."""
         if ledger is None or not ledger.durable:
             raise ResumeError(f"resume={fit_id!r} needs the ledger that the fit was charged to.")
         if noise is not None:
             raise ResumeError("A resumed fit goes on with its own key. Leave noise=None.")
-        lease = secrets.token_hex(16)
-        holder, terms, fingerprint = ledger.look(fit_id)
-        for name, recorded, asked in (
-            ("account", holder, account),
-            ("plan", terms.plan_digest, plan_digest.hex()),
-            ("version", terms.version, _version()),
-            ("epsilon", terms.epsilon, float(budget.epsilon)),
-            ("delta", terms.delta, float(budget.delta)),
-            ("currency", _currency(terms.pure), _currency(pure)),
-        ):
-            if recorded != asked:
-                raise ResumeError(
-                    f"fit_id={fit_id!r} was reserved with another {name}.\n"
-                    f"  recorded  {recorded}\n"
-                    f"  asked     {asked}\n"
-                    "Resume it with the same settings, or close it with ledger.settle(fit_id)."
-                )
+        fit = ledger.look(fit_id)
+        terms = fit.terms
+        recorded = {
+            "account": fit.account,
+            "version": terms.version,
+            "epsilon": terms.epsilon,
+            "delta": terms.delta,
+            "currency": _currency(terms.pure),
+        }
+        _check_same(
+            fit_id, {**recorded, **terms.facts}, {**asked, **(facts if terms.facts else {})}
+        )
+        if terms.plan_digest != plan_digest:  # recorded without words, or with too few
+            _check_same(fit_id, {"plan": terms.plan_digest}, {"plan": plan_digest})
+        same: dict[str, Any] = {
+            "ledger": ledger,
+            "account": fit.account,
+            "fit_id": fit_id,
+            "lease": secrets.token_hex(16),
+            "terms": terms,
+            "private": True,
+        }
+        if fit.ended:
+            kept = None if journal is None else journal(fit_id)
+            return cls(**same, key=None, journal=kept, answers=fit.answers)
         path = ledger.key_path(fit_id)
         assert path is not None  # the ledger is durable
         secret = read_key(path)
@@ -276,19 +296,13 @@ class Controller:
                 f"The key {str(path)!r} is not the one that fit_id={fit_id!r} committed to. "
                 "Close the fit with ledger.settle(fit_id)."
             )
-        opened = ledger.take(fit_id, lease)
-        # who held the lease until now may have bound the fit since it was looked at
-        _, _, fingerprint = ledger.look(fit_id)
+        opened = ledger.take(fit_id, same["lease"])
         return cls(
-            ledger=ledger,
-            account=account,
-            fit_id=fit_id,
-            lease=lease,
-            terms=terms,
+            **same,
             key=FitKey(secret),
-            private=True,
             journal=None if journal is None else journal(fit_id),
-            fingerprint=fingerprint,
+            # who held the lease until now may have bound the fit since it was looked at
+            fingerprint=ledger.look(fit_id).fingerprint,
             opened=opened,
         )
 
@@ -366,6 +380,8 @@ class Controller:
         """
         position = len(self._receipts)
         if position >= len(self._journalled):
+            if self.ended:
+                raise ResumeError(_diverged(self.fit_id, position))
             return None
         receipt, _ = self._receipt(query, sensitivity)
         recorded = self._journalled[position]
@@ -426,15 +442,26 @@ class Controller:
             self._opened.append(opened)
         answer = mechanism.answer(sums, key.stream(query_id, sums))
         if self._journal is not None:
-            self._journal.append(Answer(receipt, answer, self._answer_seal(receipt, answer)))
+            content = _content(receipt, answer)
+            self._journal.append(Answer(receipt, answer, key.seal("answer", content)))
+            self._said.update(content)
         self._count(receipt, query)
         return Released(answer, receipt)
 
     def finish(self) -> None:
         """End the fit: RELEASED, key erased. Nothing can be released after it."""
+        if self.ended:
+            self._ledger.erase_key(
+                self.fit_id
+            )  # the process that ended it may have been killed before
+            return
         self._secret()
-        self._ledger.finish(self.fit_id, self._lease)
+        self._ledger.finish(self.fit_id, self._lease, self._said.hexdigest())
         self._key = None
+
+    def note(self, error: BaseException) -> None:
+        """Add to an error that ends the fit how to go on with it."""
+        self._ledger.note(error, self.fit_id)
 
     def _secret(self) -> FitKey:
         if self._key is None:
@@ -506,27 +533,57 @@ class Controller:
         if receipt.mechanism == DiscreteGaussian.name:
             self._n_values += query.n_values
 
-    def _answer_seal(self, receipt: Receipt, value: Vector) -> str:
-        """Return the keyed hash of an answer, which nobody else can make."""
-        facts = json.dumps(asdict(receipt), sort_keys=True).encode()
-        return self._secret().seal("answer", facts + canonical(value))
-
-    def _check_journal(self) -> None:
+    def _check_journal(self, key: FitKey) -> None:
         """Refuse a journal that the ledger did not open, or answers that this fit did not give."""
         known = [opened.query_id for opened in self._opened[: len(self._journalled)]]
         if [answer.receipt.query_id for answer in self._journalled] != known:
-            problem = "holds answers that its ledger does not know"
-        elif any(a.seal != self._answer_seal(a.receipt, a.value) for a in self._journalled):
-            problem = "was changed: an answer is not the one that was released"
-        else:
-            return
-        raise ResumeError(
-            f"The journal of fit_id={self.fit_id!r} {problem}. Put the fit's own journal back; or move it away, and the"
-            " same answers are drawn again from the rows."
-        )
+            raise ResumeError(_foreign(self.fit_id, "holds answers that its ledger does not know"))
+        for answer in self._journalled:
+            content = _content(answer.receipt, answer.value)
+            if answer.seal != key.seal("answer", content):
+                raise ResumeError(_foreign(self.fit_id, CHANGED))
+            self._said.update(content)
+
+    def _check_answers(self, digest: str) -> None:
+        """Refuse a journal that does not hold what the fit released; its key is erased, so its digest must do."""
+        for answer in self._journalled:
+            self._said.update(_content(answer.receipt, answer.value))
+        if self._said.hexdigest() != digest:
+            raise ResumeError(
+                f"fit_id={self.fit_id!r} has ended, and its journal is not here whole. Put the fit's own journal back,"
+                " or load the model that the fit gave."
+            )
 
     def __repr__(self) -> str:
         return f"Controller(fit_id={self.fit_id!r}, releases={len(self._receipts)}, private={self.private})"
+
+
+def _content(receipt: Receipt, value: Vector) -> bytes:
+    """Return an answer as bytes, for its keyed hash."""
+    return json.dumps(asdict(receipt), sort_keys=True).encode() + canonical(value)
+
+
+def _check_same(fit_id: str, recorded: Mapping[str, object], asked: Mapping[str, object]) -> None:
+    """Refuse to resume under other settings, and name those that differ; all of them are public."""
+    names = [name for name in {**recorded, **asked} if recorded.get(name) != asked.get(name)]
+    if not names:
+        return
+    lines = [
+        f"  {name}\n    recorded  {recorded.get(name, '(none)')}\n    asked     {asked.get(name, '(none)')}\n"
+        for name in names[:MOST_NAMED]
+    ]
+    more = f"  and {len(names) - MOST_NAMED} more\n" if len(names) > MOST_NAMED else ""
+    raise ResumeError(
+        f"fit_id={fit_id!r} was reserved with other settings: {', '.join(names[:MOST_NAMED])}.\n{''.join(lines)}{more}"
+        "Resume it with the same settings, or close it with ledger.settle(fit_id)."
+    )
+
+
+def _foreign(fit_id: str, problem: str) -> str:
+    return (
+        f"The journal of fit_id={fit_id!r} {problem}. Put the fit's own journal back; or move it away, and the same"
+        " answers are drawn again from the rows."
+    )
 
 
 def _version() -> str:

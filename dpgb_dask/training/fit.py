@@ -6,7 +6,9 @@ journal → only then the answer is used (DESIGN §4).
 
 import hashlib
 import json
-from dataclasses import dataclass, replace
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, fields, is_dataclass, replace
 from functools import partial
 from typing import Any
 
@@ -43,6 +45,8 @@ from dpgb_dask.private.ingest import Source
 from dpgb_dask.private.quantize import sensitivity
 from dpgb_dask.private.rounds import check_backend, open_rounds
 from dpgb_dask.training.journal import FileJournal, MemoryJournal
+
+MOST_CHARACTERS = 160  # of one setting in words
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,14 +125,15 @@ def fit(
     progress : callable or None
         Called with (label, rounds done, most rounds) after each release; counts rounds, never rows.
     resume : str or None
-        Fit id of an unfinished fit in the ledger.
+        Fit id of an unfinished fit in the ledger: goes on with it. Of one that ended: gives its model again from the
+        journal, and reads no rows.
 
     Raises
     ------
     BudgetExceededError, LedgerError, PlanError
         Before any charge.
-    ChunkError
-        A chunk failed to load; the charge stands and the fit can be resumed.
+    ChunkError, ClusterError, ScratchError, or what a callback raises
+        The charge stands and the fit can be resumed: a note of the exception says how.
 
     Privacy
     -------
@@ -150,16 +155,16 @@ def fit(
         ledger=ledger,
         account=account,
         plan_digest=digest(plan, shape),
+        facts=facts(plan, shape),
         public_seed=seed,
         noise=noise,
         pure=plan.pure,
         journal=partial(open_journal, ledger),
         resume=resume,
     )
-    rows_key = controller.rows_key if plan.draws_rows else None
-    rounds = open_rounds(source, shape, execution, controller.fingerprint_key, rows_key)
-    try:
-        controller.bind(rounds.fingerprint())
+    asked: list[Asked | None] = []
+    counted = False
+    with noting(controller), opened(controller, source, plan, shape, execution) as rounds:
         state = State(
             shape=shape,
             rng=PublicRng(controller.public_seed),
@@ -168,8 +173,6 @@ def fit(
             left=controller.total,
             notes={},
         )
-        asked: list[Asked | None] = []
-        counted = False
         spending = Spending(pure=plan.pure)
         with threadpool_limits(limits=1, user_api="blas"):  # more threads add in another order
             for stage in plan.stages:
@@ -182,9 +185,7 @@ def fit(
                     counted |= isinstance(query, CountQuery | CellCountsQuery)
                     if progress is not None:
                         progress(query.label, len(asked), demand.n_queries)
-    finally:
-        rounds.close()
-    controller.finish()
+        controller.finish()
     assert state.model is not None  # every plan begins with Bins
     return FitResult(
         model=state.model,
@@ -192,6 +193,33 @@ def fit(
         asked=tuple(asked),
         n_rows=state.n_rows if counted else None,
     )
+
+
+@contextmanager
+def noting(controller: Controller) -> Iterator[None]:
+    """Add to whatever ends a charged fit, Ctrl-C included, how to go on with it."""
+    try:
+        yield
+    except BaseException as error:
+        controller.note(error)
+        raise
+
+
+@contextmanager
+def opened(
+    controller: Controller, source: Source, plan: Plan, shape: Shape, execution: Execution
+) -> Iterator[Rounds | None]:
+    """Read the rows and bind the fit to them; None for a fit that has ended, which needs none."""
+    if controller.ended:
+        yield None
+        return
+    rows_key = controller.rows_key if plan.draws_rows else None
+    rounds = open_rounds(source, shape, execution, controller.fingerprint_key, rows_key)
+    try:
+        controller.bind(rounds.fingerprint())
+        yield rounds
+    finally:
+        rounds.close()
 
 
 def digest(plan: Plan, shape: Shape) -> bytes:
@@ -202,6 +230,42 @@ def digest(plan: Plan, shape: Shape) -> bytes:
     return hashlib.sha256(json.dumps(facts, sort_keys=True, default=repr).encode()).digest()
 
 
+def facts(plan: Plan, shape: Shape) -> dict[str, str]:
+    """Return what `digest` hashes in words, by name, so that a difference can be named. All of it is public."""
+    schema = shape.schema.to_dict()
+    features = schema.pop("features")
+    told: dict[str, Any] = {"recipe": plan.name, "loss": repr(shape.loss)}
+    told |= {
+        f"{name} of the plan": value
+        for name, value in _options(plan).items()
+        if name not in ("name", "stages")
+    }
+    told["stages"] = ", ".join(type(stage).__name__ for stage in plan.stages)
+    for number, stage in enumerate(plan.stages, start=1):
+        where = f"stage {number} ({type(stage).__name__})"
+        told |= {f"{name} of {where}": value for name, value in _options(stage).items()}
+    told["weights"] = f"up to {shape.max_weight}, in steps of 2**-{shape.weight_bits}"
+    told["order of the features"] = ", ".join(features)
+    told |= {f"feature {name!r} of the schema": feature for name, feature in features.items()}
+    told |= {f"{name} of the schema": value for name, value in schema.items()}
+    return {name: _short(value) for name, value in told.items()}
+
+
+def _options(part: Any) -> dict[str, Any]:
+    """Return the options of a plan or stage."""
+    if not is_dataclass(part):
+        return {"options": part}
+    return {option.name: getattr(part, option.name) for option in fields(part)}
+
+
+def _short(value: Any) -> str:
+    """Return a value as text; of a long one the beginning, and a hash of all."""
+    text = value if isinstance(value, str) else repr(value)
+    if len(text) <= MOST_CHARACTERS:
+        return text
+    return f"{text[:MOST_CHARACTERS]}… (sha256 {hashlib.sha256(text.encode()).hexdigest()[:16]})"
+
+
 def open_journal(ledger: Ledger | None, fit_id: str) -> Journal:
     """Return the journal of a fit: a file beside a ledger on disk, else a list."""
     if ledger is None or ledger.directory is None:
@@ -210,10 +274,11 @@ def open_journal(ledger: Ledger | None, fit_id: str) -> Journal:
 
 
 def one_round(
-    stage: Stage, state: State, query: Query, rounds: Rounds, controller: Controller
+    stage: Stage, state: State, query: Query, rounds: Rounds | None, controller: Controller
 ) -> State:
     """Ask, release, update; a journalled answer of a resumed fit is used without asking the rows."""
     released: Released[Any] | None = controller.replayed(query, sensitivity(query, state.shape))
     if released is None:
+        assert rounds is not None  # a fit that has ended has all its answers, or refuses
         released = controller.release(query, rounds.ask(state.model, query))
     return stage.update(state, query, released)

@@ -9,6 +9,7 @@ import numpy as np
 
 from dpgb_dask.contracts.boundary import Receipt
 from dpgb_dask.contracts.journal import Answer
+from dpgb_dask.controller.noise import sync_directory
 from dpgb_dask.errors import LedgerUnavailableError, ResumeError
 
 
@@ -30,6 +31,20 @@ class MemoryJournal:
 class FileJournal:
     """One JSON line per released answer, synced to disk before `append` returns.
 
+    A line goes to the place where the lines before it end, so an append costs the same however long the file is, and
+    two processes that resume one fit write the same bytes to the same places: an answer is a function of the fit's key,
+    the query and its sums.
+
+    Parameters
+    ----------
+    path : Path
+        Made if it is not there.
+
+    Raises
+    ------
+    LedgerUnavailableError
+        If the file cannot be made.
+
     Privacy
     -------
     Released values only, inside the fit's guarantee; the file is its owner's alone all the same.
@@ -37,33 +52,59 @@ class FileJournal:
 
     def __init__(self, path: Path) -> None:
         self.path = path
+        self._end: int | None = None  # of the lines that this object has read or written
         try:
             path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-            path.touch(mode=0o600)
+            if not path.exists():
+                path.touch(mode=0o600)
+                sync_directory(path.parent)
         except OSError as error:
-            raise LedgerUnavailableError(
-                f"The journal {str(path)!r} cannot be written: {error.strerror}. Nothing was released."
-            ) from error
+            raise self._unwritable(error) from error
 
     def append(self, answer: Answer) -> None:
-        """Write one released answer and sync it."""
+        """Write one released answer and sync it.
+
+        Raises
+        ------
+        LedgerUnavailableError
+            If it cannot be written; the answer must not be used then.
+        ResumeError
+            If another process has written another answer in its place.
+        """
         facts = {
             "receipt": asdict(answer.receipt), "value": answer.value.tolist(), "seal": answer.seal
         }  # fmt: skip
-        line = json.dumps(facts) + "\n"
+        line = json.dumps(facts).encode() + b"\n"
         try:
-            with self.path.open("r+b") as file:
-                file.truncate(
-                    self._complete(file.read())
-                )  # a line that a crash cut short was never used
-                file.seek(0, os.SEEK_END)
-                file.write(line.encode())
-                file.flush()
-                os.fsync(file.fileno())
+            descriptor = os.open(self.path, os.O_RDWR)
+            try:
+                end = self._end
+                if end is None:
+                    end = _complete(self.path.read_bytes())
+                self._put(descriptor, line, end)
+                os.fsync(descriptor)
+            finally:
+                os.close(descriptor)
         except OSError as error:
-            raise LedgerUnavailableError(
-                f"The journal {str(self.path)!r} cannot be written: {error.strerror}. The answer was not used."
-            ) from error
+            raise self._unwritable(error) from error
+        self._end = end + len(line)
+
+    def _put(self, descriptor: int, line: bytes, end: int) -> None:
+        """Write a line at the end of those known, unless it is there already."""
+        beyond = os.fstat(descriptor).st_size - end
+        if beyond:
+            tail = os.pread(descriptor, max(beyond, 0), end)
+            if tail.startswith(line):  # by another process that resumed the fit, or was resumed
+                return
+            if beyond < 0 or b"\n" in tail:
+                raise ResumeError(
+                    f"The journal {str(self.path)!r} was changed while this process fitted: another one may go on with"
+                    " the fit. Stop here."
+                )
+            os.ftruncate(descriptor, end)  # a line that a crash cut short was never used
+        written = 0
+        while written < len(line):
+            written += os.pwrite(descriptor, line[written:], end + written)
 
     def entries(self) -> list[Answer]:
         """Return what was released so far, in order; a last line that a crash cut short is left out.
@@ -75,17 +116,24 @@ class FileJournal:
         """
         try:
             data = self.path.read_bytes()
-            return [_answer(line) for line in data[: self._complete(data)].splitlines()]
+            self._end = _complete(data)
+            return [_answer(line) for line in data[: self._end].splitlines()]
         except (OSError, ValueError, KeyError, TypeError, OverflowError) as error:
             raise ResumeError(
                 f"The journal {str(self.path)!r} is damaged ({type(error).__name__}). Put the fit's own journal back;"
                 " or move it away, and the same answers are drawn again from the rows."
             ) from error
 
-    @staticmethod
-    def _complete(data: bytes) -> int:
-        """Return the length of the complete lines."""
-        return data.rfind(b"\n") + 1
+    def _unwritable(self, error: OSError) -> LedgerUnavailableError:
+        return LedgerUnavailableError(
+            f"The journal {str(self.path)!r} cannot be written ({error.strerror}), so no answer was used. Make room,"
+            " or make it writable."
+        )
+
+
+def _complete(data: bytes) -> int:
+    """Return the length of the complete lines."""
+    return data.rfind(b"\n") + 1
 
 
 def _answer(line: bytes) -> Answer:

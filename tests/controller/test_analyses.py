@@ -325,7 +325,7 @@ def test_a_ledger_of_before_still_counts(open_ledger, tmp_path):
     connection.commit()
     connection.close()
     ledger.verify()
-    assert not ledger.look("old")[1].pure
+    assert not ledger.look("old").terms.pure
     assert ledger.settle("old") == 7
     ledger.verify()
     assert Fraction(ledger.account("a").spent) == 7

@@ -15,7 +15,6 @@ from dpgb_dask.contracts.plan import Budget
 from dpgb_dask.controller import ledger as ledger_module
 from dpgb_dask.controller.accounting import total_price
 from dpgb_dask.controller.ledger import Ledger, Opened
-from dpgb_dask.controller.release import Controller
 from dpgb_dask.errors import (
     BudgetExceededError,
     LedgerError,
@@ -402,8 +401,7 @@ def test_network_file_system_is_refused(tmp_path, monkeypatch):
     Ledger("sqlite:////mnt/team share/budget.db")
 
 
-def test_slack_of_an_account_is_bounded(ledger, url, monkeypatch):
-    monkeypatch.setattr(Controller, "_check_journal", lambda _self: None)
+def test_slack_of_an_account_is_bounded(ledger, url):
     reserve(ledger)
     change(url, "UPDATE dpgb_accounts SET tau = '1e-9'")
     with pytest.raises(BudgetExceededError, match="slack"):

@@ -167,9 +167,52 @@ def test_finish_erases_the_key_and_ends_the_fit(ledger):
         with pytest.raises(LedgerError, match="ended"):
             act()
     assert sums.opened == 0
-    with pytest.raises(ResumeError, match="RELEASED"):
-        reserve(ledger, resume=controller.fit_id)
     assert ledger.account("a").spent == controller.total
+
+
+def test_a_fit_that_ended_is_replayed_from_its_journal(ledger):
+    journal = ListJournal()
+    controller = bound(ledger, journal=journal)
+    answers = [controller.release(query(f"q {i}"), raw(i, i, i)).value for i in range(2)]
+    controller.finish()
+    history = ledger.history("a")
+    ledger.key_path(controller.fit_id).write_bytes(bytes(32))  # killed before it was unlinked
+    again = reserve(ledger, resume=controller.fit_id, journal=journal)
+    assert again.ended
+    for i in range(2):
+        released = again.replayed(query(f"q {i}"), Sensitivity(1, 1))
+        assert np.array_equal(released.value, answers[i])
+    sums = watched()
+    with pytest.raises(ResumeError, match="does not repeat itself at release 2"):
+        again.release(query("q 2"), sums)
+    for act in (lambda: again.bind(77), lambda: again.fingerprint_key):
+        with pytest.raises(LedgerError, match="ended"):
+            act()
+    assert sums.opened == 0
+    again.finish()
+    assert not ledger.key_path(controller.fit_id).exists()
+    assert ledger.history("a") == history
+    assert again.receipts == controller.receipts
+    true = journal.kept.pop()
+    for forged in (
+        [],
+        [true, true],
+        [replace(true, value=true.value + 1)],
+        [replace(true, receipt=replace(true.receipt, price=1))],
+    ):
+        with pytest.raises(ResumeError, match="not here whole"):
+            reserve(ledger, resume=controller.fit_id, journal=ListJournal([*journal.kept, *forged]))
+    with pytest.raises(ResumeError, match="not here whole"):
+        reserve(ledger, resume=controller.fit_id)
+    with pytest.raises(ResumeError, match="settings: plan"):
+        reserve(ledger, resume=controller.fit_id, journal=journal, plan_digest=b"other")
+
+
+def test_a_settled_fit_is_not_replayed(ledger):
+    controller = bound(ledger)
+    ledger.settle(controller.fit_id)
+    with pytest.raises(ResumeError, match="SETTLED"):
+        reserve(ledger, resume=controller.fit_id)
 
 
 @pytest.mark.parametrize("durable", [True, False])
@@ -275,11 +318,11 @@ def test_resume_takes_the_lease(ledger):
 @pytest.mark.parametrize(
     ("changes", "named"),
     [
-        ({"plan_digest": b"other"}, "another plan"),
-        ({"budget": Budget(epsilon=1.5, delta=1e-6)}, "another epsilon"),
-        ({"budget": Budget(epsilon=1.0, delta=1e-7)}, "another delta"),
-        ({"account": "b"}, "another account"),
-        ({"account": None}, "another account"),
+        ({"plan_digest": b"other"}, "settings: plan"),
+        ({"budget": Budget(epsilon=1.5, delta=1e-6)}, "settings: epsilon"),
+        ({"budget": Budget(epsilon=1.0, delta=1e-7)}, "settings: delta"),
+        ({"account": "b"}, "settings: account"),
+        ({"account": None}, "settings: account"),
         ({"noise": FixedNoise(private=True)}, "own key"),
         ({"resume": "nobody"}, "'nobody' is not in the ledger"),
         ({"ledger": None, "account": None}, "needs the ledger"),
@@ -293,10 +336,24 @@ def test_resume_refuses_another_fit(ledger, changes, named):
     assert ledger.history("a") == before  # the lease was not taken either
 
 
+def test_resume_names_the_settings_that_differ(ledger):
+    facts = {"recipe": "auto", "loss": "Log()", "weights": "1"}
+    old = bound(ledger, facts=facts)
+    with pytest.raises(ResumeError) as info:
+        reserve(ledger, resume=old.fit_id, facts=facts | {"loss": "Squared()"}, plan_digest=b"o")
+    assert "other settings: loss.\n" in str(info.value)
+    assert "recorded  Log()\n    asked     Squared()" in str(info.value)
+    with pytest.raises(ResumeError, match=r"settings: weights\.(?s:.*)asked     \(none\)"):
+        reserve(ledger, resume=old.fit_id, facts={"recipe": "auto", "loss": "Log()"})
+    with pytest.raises(ResumeError, match=r"\n  and 92 more\n"):
+        reserve(ledger, resume=old.fit_id, facts=facts | {str(i): "x" for i in range(100)})
+    assert reserve(ledger, resume=old.fit_id, facts=facts).total == old.total
+
+
 def test_resume_refuses_another_version(ledger, monkeypatch):
     old, _ = broken_fit(ledger)
     monkeypatch.setattr("dpgb_dask.controller.release.SAMPLER_VERSION", 1)
-    with pytest.raises(ResumeError, match="another version"):
+    with pytest.raises(ResumeError, match="settings: version"):
         reserve(ledger, resume=old.fit_id)
 
 
@@ -443,7 +500,7 @@ def test_laplace_scale_is_the_least_that_is_paid_for(l1, price):
 
 def test_pure_and_gaussian_fits_do_not_resume_each_other(ledger):
     old = bound(ledger)
-    with pytest.raises(ResumeError, match="another currency"):
+    with pytest.raises(ResumeError, match="settings: currency"):
         reserve(ledger, resume=old.fit_id, pure=True)
     pure = bound(ledger, pure=True, account="pure")
     resumed = reserve(ledger, resume=pure.fit_id, pure=True, account="pure")

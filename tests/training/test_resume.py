@@ -80,7 +80,7 @@ def test_resume_refuses_other_data_or_settings(ledger, rows):
     other[17, 0] = 1 - other[17, 0]
     with pytest.raises(ResumeError, match="other data"):
         classifier(ledger).fit(other, y, resume=fit_id)
-    with pytest.raises(ResumeError, match="plan"):
+    with pytest.raises(ResumeError, match=r"settings: rounds of stage 3 \(MainEffects\)"):
         classifier(ledger, n_estimators=5).fit(x, y, resume=fit_id)
     with pytest.raises(ResumeError, match="epsilon"):
         classifier(ledger, epsilon=1.5).fit(x, y, resume=fit_id)
