@@ -16,8 +16,15 @@ from dpgb_dask.contracts.plan import Execution
 BLOCK = Execution().block_rows  # rows per call, as a shard makes them
 M = 28  # features
 Facts = dict[str, float]
-# what is timed, and a look at what came out of it, which is not
-Contestant = tuple[Callable[[], object], Callable[[], Facts]]
+
+
+@dataclass(frozen=True)
+class Contestant:
+    """What is timed, what is made ready before it, and a look at what came out of it; neither of these is timed."""
+
+    run: Callable[[], object]
+    look: Callable[[], Facts] = dict
+    prepare: Callable[[], object] = lambda: None
 
 
 @dataclass
@@ -128,12 +135,13 @@ class Processes:
 def _serve(orders: Connection, make: Callable[..., Contestant], arguments: tuple[Any, ...]) -> None:
     """Make a contestant, warm it up, and run it as often as it is asked to."""
     try:
-        run, look = make(*arguments)
+        contestant = make(*arguments)
         while True:
+            contestant.prepare()
             cpu, wall = time.process_time(), time.perf_counter()
-            run()
+            contestant.run()
             cpu, wall = time.process_time() - cpu, time.perf_counter() - wall
-            orders.send(Turn(cpu, wall, look()))
+            orders.send(Turn(cpu, wall, contestant.look()))
             orders.recv()
     except EOFError:
         return

@@ -1,13 +1,11 @@
-"""Whole fits against their rivals, interleaved in one run; overhead of a round; peak memory of a worker.
+"""A whole fit against its rival, interleaved in one run; peak memory of a worker whose rows fit in memory.
 
     python ci/bench/fit.py --data DIR --json fit.json
-    python ci/bench/fit.py --cases million --rows 11000000
     python ci/bench/fit.py --smoke
 
-Cases: ``adult`` (26 K rows, no cluster, warm, against interpret's DP-EBM with declared types), ``million`` (``--rows``
-x 28 float32 as a Dask array on two processes, against xgboost.dask, 100 trees of depth 6), ``rounds`` (wall time of an
-almost empty round of the task back end), ``memory`` (worker's high-water mark beside the promised bound).
-Times are CPU seconds of this process and its descendants; the median of the repeats counts.
+Cases: ``adult`` (26 K rows, no cluster, warm, against interpret's DP-EBM with declared types), ``memory`` (worker's
+high-water mark beside the promised bound). Times are CPU seconds of this process and its descendants; the median of the
+repeats counts. Fits of millions of rows, rounds and rows beyond memory: ``ci/bench/scale.py``.
 """
 
 import argparse
@@ -26,21 +24,14 @@ from typing import Any
 for _name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
     os.environ.setdefault(_name, "1")
 
-import dask
 import dask.array as da
 import numpy as np
 import pandas as pd
 import psutil
-from distributed import Client, LocalCluster, wait
+from distributed import Client, LocalCluster
 
 from dpgb_dask import DPGBClassifier, Schema
-from dpgb_dask.contracts.model import FeatureBins, Model, Splits
-from dpgb_dask.contracts.plan import Execution, Shape
-from dpgb_dask.contracts.queries import TreeSumsQuery
 from dpgb_dask.contracts.schema import Categorical
-from dpgb_dask.losses import logistic_gradient
-from dpgb_dask.private.ingest import read_source
-from dpgb_dask.private.rounds import open_rounds
 
 EPSILON, DELTA = 1.0, 1e-6
 N_FEATURES = 28
@@ -74,9 +65,11 @@ class Clock:
 Record = dict[str, Any]
 
 
-def interleave(runs: dict[str, Callable[[], object]], repeats: int) -> dict[str, dict[str, float]]:
-    """Run each once to warm up, then all in turn; median CPU and wall seconds per name."""
-    for run in runs.values():
+def interleave(
+    runs: dict[str, Callable[[], object]], repeats: int, *, warm: bool = False
+) -> dict[str, dict[str, float]]:
+    """Run each once to warm up, unless they are warm, then all in turn; median CPU and wall seconds per name."""
+    for run in () if warm else runs.values():
         run()
     times: dict[str, list[Clock]] = {name: [] for name in runs}
     for _ in range(repeats):
@@ -190,13 +183,13 @@ def dp_ebm(X: pd.DataFrame, y: np.ndarray, schema: Schema) -> Callable[[], objec
     return fit
 
 
-# ---------------------------------------------------------------- million
-def higgs_like(n_rows: int, chunk: int) -> tuple[da.Array, da.Array]:
-    """Lazy (n, 28) float32 and labels; a chunk is a function of its number."""
+# ---------------------------------------------------------------- rows of any number
+def generated(n_rows: int, chunk: int, m: int = N_FEATURES) -> tuple[da.Array, da.Array]:
+    """Lazy (n, m) float32 and labels; a chunk is a function of its number, so that nothing is ever whole."""
 
     def block(block_info: Any = None) -> np.ndarray:
         place = block_info[None]
-        return signals(place["chunk-location"][0], place["chunk-shape"][0])
+        return signals(place["chunk-location"][0], place["chunk-shape"])
 
     def label(x: np.ndarray, block_info: Any = None) -> np.ndarray:
         score = x[:, 0] + x[:, 1] * x[:, 2] + np.abs(x[:, 3]) - 0.8
@@ -205,7 +198,7 @@ def higgs_like(n_rows: int, chunk: int) -> tuple[da.Array, da.Array]:
 
     sizes = da.core.normalize_chunks(chunk, (n_rows,))[0]
     X = da.map_blocks(
-        block, chunks=(sizes, (N_FEATURES,)), dtype=np.float32, meta=np.empty((0, 0), np.float32)
+        block, chunks=(sizes, (m,)), dtype=np.float32, meta=np.empty((0, 0), np.float32)
     )
     y = da.map_blocks(
         label, X, drop_axis=1, chunks=(sizes,), dtype=np.int8, meta=np.empty(0, np.int8)
@@ -213,13 +206,13 @@ def higgs_like(n_rows: int, chunk: int) -> tuple[da.Array, da.Array]:
     return X, y
 
 
-def signals(number: int, n_rows: int) -> np.ndarray:
-    rng = np.random.default_rng([0, number])
-    return np.clip(rng.standard_normal((n_rows, N_FEATURES), dtype=np.float32), -5, 5)
+def signals(number: int, shape: tuple[int, int]) -> np.ndarray:
+    x = np.random.default_rng([0, number]).standard_normal(shape, dtype=np.float32)
+    return np.clip(x, -5, 5, out=x)
 
 
-def higgs_schema() -> Schema:
-    return Schema({f"x{j}": (-5.0, 5.0) for j in range(N_FEATURES)}, classes=[0, 1])
+def generated_schema(m: int = N_FEATURES) -> Schema:
+    return Schema({f"x{j}": (-5.0, 5.0) for j in range(m)}, classes=[0, 1])
 
 
 @contextmanager
@@ -231,92 +224,6 @@ def processes(n_workers: int, **options: Any) -> Iterator[Client]:
         Client(cluster) as client,
     ):
         yield client
-
-
-def million(options: argparse.Namespace) -> list[Record]:
-    schema = higgs_schema()
-    with processes(2) as client:
-        X, y = dask.persist(*higgs_like(options.rows, options.chunk))
-        wait([X, y])
-
-        def ours() -> None:
-            DPGBClassifier(epsilon=EPSILON, delta=DELTA, schema=schema, random_state=0).fit(X, y)
-
-        runs: dict[str, Callable[[], object]] = {"dpgb": ours}
-        if not missing("xgboost"):
-            import xgboost.dask as dxgb  # noqa: PLC0415
-
-            parameters = {
-                "objective": "binary:logistic",
-                "tree_method": "hist",
-                "max_depth": 6,
-                "verbosity": 0,
-            }
-
-            def theirs() -> None:
-                table = dxgb.DaskQuantileDMatrix(client, X, y)
-                dxgb.train(client, parameters, table, num_boost_round=100)
-
-            runs["xgboost.dask"] = theirs
-        times = interleave(runs, options.repeats)
-    records = report("million", times, options.rows, N_FEATURES)
-    if "xgboost.dask" in times:
-        for unit in ("cpu_s", "wall_s"):
-            ratio = times["xgboost.dask"][unit] / times["dpgb"][unit]
-            text = f"{options.rows} rows: xgboost.dask takes {ratio:.2f} x our {unit}, goal > 1"
-            records.append(verdict(text, ratio > 1))
-    return records
-
-
-# ---------------------------------------------------------------- rounds
-def rounds(options: argparse.Namespace) -> list[Record]:
-    records = []
-    for n_workers, in_process in ((2, False), (2, True), (8, True)):
-        n_rounds = 5 if options.smoke else 50
-        with processes(n_workers, processes=not in_process), Clock() as clock:
-            walls = round_times(n_workers, n_rounds)
-        kind = "in this process" if in_process else "processes"
-        middle = 1000 * median(walls)
-        worst = 1000 * sorted(walls)[math.ceil(0.9 * len(walls)) - 1]
-        text = (
-            f"round over {n_workers} workers ({kind}): median {middle:.1f} ms, 90 % {worst:.1f} ms, goal <= 20 ms; "
-            f"whole cluster, first rounds included: {1000 * clock.cpu / n_rounds:.1f} ms CPU"
-        )
-        records.append(
-            {"case": "rounds", "workers": n_workers, "in_process": in_process, "median_ms": middle}
-            | verdict(text, middle <= 20)
-        )
-    return records
-
-
-def round_times(n_workers: int, repeats: int) -> list[float]:
-    """Wall seconds of rounds over a few rows: one tree of depth 1, without the first rounds."""
-    X, y = higgs_like(64 * n_workers, 64)
-    schema = higgs_schema()
-    shape = Shape(schema=schema)
-    bins = tuple(FeatureBins(np.array([0.0]), None, 3) for _ in schema.features)
-    tables = tuple(np.zeros((3, 1), np.int32) for _ in bins)
-    model = Model(bins, np.zeros(1, np.int32), tables)
-    query = TreeSumsQuery(
-        label="bench",
-        price=1,
-        gradient=logistic_gradient(0.5, 0.5),
-        n_scores=1,
-        splits=Splits.plain(np.zeros((1, 1), np.uint16), np.zeros((1, 1), np.uint8)),
-    )
-    back_end = open_rounds(
-        read_source(X, y, None, schema), shape, Execution(backend="tasks"), bytes(32)
-    )
-    walls = []
-    try:
-        for number in range(repeats + 3):
-            start = time.perf_counter()
-            back_end.ask(model, query)
-            if number >= 3:  # the first ones make the shards and load the kernels
-                walls.append(time.perf_counter() - start)
-    finally:
-        back_end.close()
-    return walls
 
 
 # ---------------------------------------------------------------- memory
@@ -341,14 +248,14 @@ def import_ours() -> None:
 
 def memory(options: argparse.Namespace) -> list[Record]:
     n_workers = 2
-    X, y = higgs_like(options.rows, options.chunk)
+    X, y = generated(options.rows, options.chunk)
     chunk_bytes = options.chunk * (N_FEATURES * 4 + 1)
     with processes(n_workers) as client:
         client.run(import_ours)
         time.sleep(1)
         idle = max(client.run(resident).values())
         before = max(client.run(high_water).values())
-        DPGBClassifier(epsilon=EPSILON, delta=DELTA, schema=higgs_schema(), random_state=0).fit(
+        DPGBClassifier(epsilon=EPSILON, delta=DELTA, schema=generated_schema(), random_state=0).fit(
             X, y
         )
         peak = max(client.run(high_water).values())
@@ -362,7 +269,7 @@ def memory(options: argparse.Namespace) -> list[Record]:
     return [figures | verdict(text, peak <= bound)]
 
 
-CASES = {"adult": adult, "million": million, "rounds": rounds, "memory": memory}
+CASES = {"adult": adult, "memory": memory}
 
 
 def parse(arguments: list[str] | None) -> argparse.Namespace:
@@ -375,7 +282,7 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
     parser.add_argument(
         "--data", type=Path, help="folder of adult.parquet; default $DPGB_DATA, else synthetic"
     )
-    parser.add_argument("--rows", type=int, default=1_000_000, help="rows of million and memory")
+    parser.add_argument("--rows", type=int, default=1_000_000, help="rows of memory")
     parser.add_argument("--chunk", type=int, default=65_536, help="rows per Dask chunk")
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--json", type=Path)

@@ -227,7 +227,7 @@ def grow_ours(kind: str, n: int, m: int, n_trees: int) -> Contestant:
         score = np.concatenate(forest.score, axis=1)[0] / SCORE_ONE
         return {"log_loss": log_loss(label, score), "leaves": forest.n_leaves}
 
-    return run, look
+    return Contestant(run, look)
 
 
 def grow_xgboost(kind: str, n: int, m: int, n_trees: int) -> Contestant:
@@ -251,7 +251,7 @@ def grow_xgboost(kind: str, n: int, m: int, n_trees: int) -> Contestant:
         loss = log_loss(label, booster.predict(matrix, output_margin=True))
         return {"log_loss": loss, "leaves": leaves_of_xgboost(booster)}
 
-    return run, look
+    return Contestant(run, look)
 
 
 def grow_lightgbm(kind: str, n: int, m: int, n_trees: int, layout: str) -> Contestant:
@@ -279,7 +279,7 @@ def grow_lightgbm(kind: str, n: int, m: int, n_trees: int, layout: str) -> Conte
         leaves = sum(tree["num_leaves"] for tree in trees)
         return {"log_loss": booster.eval_train()[0][2], "leaves": leaves}
 
-    return run, look
+    return Contestant(run, look)
 
 
 def random_trees(kind: str, n: int, m: int, batch: int) -> Contestant:
@@ -294,7 +294,7 @@ def random_trees(kind: str, n: int, m: int, batch: int) -> Contestant:
         for _ in range(RANDOM_TREES // batch):
             forest.random_round(feature, threshold, value)
 
-    return run, dict
+    return Contestant(run)
 
 
 def predict_xgboost(kind: str, n: int, m: int) -> Contestant:
@@ -314,7 +314,7 @@ def predict_xgboost(kind: str, n: int, m: int) -> Contestant:
         nonlocal score
         score = booster.inplace_predict(x, predict_type="margin")
 
-    return run, lambda: {"rows": len(score), "leaves": leaves_of_xgboost(booster)}
+    return Contestant(run, lambda: {"rows": len(score)})
 
 
 def predict_ours(kind: str, n: int, m: int, source: str) -> Contestant:
@@ -337,7 +337,7 @@ def predict_ours(kind: str, n: int, m: int, source: str) -> Contestant:
             scores.append(np.zeros(block.shape[1], np.int32))
             predict.add_trees(block, *splits, value, scores[-1])
 
-    return run, lambda: {"rows": sum(map(len, scores)), "leaves": value.size}
+    return Contestant(run, lambda: {"rows": sum(map(len, scores))})
 
 
 def predict_rows(kind: str, n: int, m: int) -> tuple[np.ndarray, np.ndarray]:
