@@ -27,7 +27,12 @@ LAYERS: dict[str, tuple[set[str], set[str]]] = {
     "kernels": ({"errors", "gradients"}, {"numpy", "numba"}),
     "contracts": ({"errors", "gradients", "losses", "kernels"}, {"numpy", "numba"}),
     "encode": (LOW, {"numpy", "pandas"}),
-    "private": (LOW | {"encode"}, {"numpy", "dask", "distributed", "zarr", "xarray", "pandas"}),
+    "private": (
+        LOW | {"encode"},
+        # google_crc32c: checksums of scratch (zarr needs it too); cryptography: rows on shared stores; psutil: memory
+        {"numpy", "dask", "distributed", "zarr", "xarray", "pandas"}
+        | {"google_crc32c", "cryptography", "psutil"},
+    ),
     "controller": (LOW, {"numpy", "numba", "cryptography", "sqlalchemy"}),
     "released": (LOW | {"encode"}, {"numpy", "dask", "xarray", "pandas", "zarr"}),
     "components": (LOW, {"numpy", "scipy"}),

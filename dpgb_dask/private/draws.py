@@ -1,6 +1,6 @@
 """Rows that a secret draw lets serve a query: few are gathered, once for all queries of that draw; many are masked."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -9,10 +9,12 @@ from numpy.typing import NDArray
 from dpgb_dask.contracts.queries import DRAW_BITS, RowDraw
 from dpgb_dask.errors import PlanError
 from dpgb_dask.kernels.draw import draws
-from dpgb_dask.private.pieces import Piece, join_pieces
+from dpgb_dask.private.passes import Block, Deal, Threads
+from dpgb_dask.private.pieces import Piece
+from dpgb_dask.private.scores import Scores
+from dpgb_dask.private.store import Kept, StoredPiece, state_of
 
 GATHER = 1 << (DRAW_BITS - 2)  # up to a quarter of the rows is copied, which bounds the memory
-Deal = Callable[[Callable[[int, int], None]], object]  # runs work(first, step) on every thread
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -32,10 +34,10 @@ class Chosen:
     def __repr__(self) -> str:
         return "<chosen rows>"  # which rows serve a query is secret
 
-    def scores(self, scores: Sequence[NDArray[np.int32]]) -> NDArray[np.int32]:
+    def scores(self, scores: Scores) -> NDArray[np.int32]:
         """Return the chosen rows' scores, (n_scores, n)."""
         return np.concatenate(
-            [np.take(scores[k], rows, axis=1) for k, rows in self.sources], axis=1
+            [np.take(scores.memory(k), rows, axis=1) for k, rows in self.sources], axis=1
         )
 
 
@@ -44,30 +46,41 @@ class Draws:
 
     Parameters
     ----------
-    pieces : sequence of Piece
+    pieces : sequence of Kept
     key : bytes or None
         16 secret bytes of the fit; None if the plan draws no rows.
 
     Notes
     -----
-    Kept between queries: the draws of the last group (4 bytes per row) and copies of the rows of the last interval, if
-    it is at most `GATHER` long. Both are pure functions of the rows and the key.
+    Kept between queries, where the rows' state is in memory: the draws of the last group (4 bytes per row) and copies
+    of the rows of the last interval, if it is at most `GATHER` long and they fit. All are pure functions of the rows
+    and the key, and are drawn anew, block by block, where they are not kept.
 
     Privacy
     -------
     Private side. Which rows serve a query is as secret as the rows.
     """
 
-    def __init__(self, pieces: Sequence[Piece], key: bytes | None) -> None:
+    def __init__(self, pieces: Sequence[Kept], key: bytes | None) -> None:
         self._pieces = pieces
         self._key = key
         self._group = -1
-        self._draws: list[NDArray[np.uint32]] = []
+        self._draws: dict[int, NDArray[np.uint32]] = {}
         self._draw: RowDraw | None = None
         self._chosen: list[Chosen] = []
+        self._is_gathered = False
 
-    def choose(self, draw: RowDraw, deal: Deal) -> int:
-        """Choose the rows whose draw lies in ``[draw.low, draw.high)``, and return in how many blocks they are.
+    def choose(self, draw: RowDraw, scores: Scores, threads: Threads, deal: Deal) -> bool:
+        """Choose the rows whose draw lies in ``[draw.low, draw.high)``, and return whether they are gathered.
+
+        Parameters
+        ----------
+        draw : RowDraw
+        scores : Scores
+            Of all rows; only what is in memory can be gathered.
+        threads : Threads
+        deal : Deal
+            A pass over all features of all blocks, for gathering.
 
         Raises
         ------
@@ -77,53 +90,103 @@ class Draws:
         if self._key is None:
             raise PlanError(f"{draw!r} needs a key for draws: the plan must say draws_rows=True.")
         if draw.group != self._group:
-            self._draw_group(draw.group, self._key, deal)
+            self._draw, self._chosen, self._draws = None, [], {}
+            self._group = draw.group
         if draw != self._draw:
             self._draw, self._chosen = None, []
-            if draw.high - draw.low <= GATHER:
-                self._gather(draw, deal)
+            rows = self._few_rows(draw, threads) if scores.in_memory else None
+            if rows is not None:
+                self._gather(rows, deal)
             self._draw = draw
-        return len(self._pieces if self._is_masked else self._chosen)
+            self._is_gathered = rows is not None
+        return self._is_gathered
+
+    def gathered(self, turns: Iterator[int], scores: Scores) -> Iterator[Block]:
+        """Yield the blocks of gathered rows whose turn it is, and their scores."""
+        for k in turns:
+            yield Block(k, self._chosen[k].piece, self._chosen[k].scores(scores))
 
     @property
-    def _is_masked(self) -> bool:
-        return self._draw is not None and self._draw.high - self._draw.low > GATHER
+    def n_gathered(self) -> int:
+        """Number of blocks of gathered rows."""
+        return len(self._chosen)
 
-    def read(self, k: int, scores: Sequence[NDArray[np.int32]]) -> tuple[Piece, NDArray[np.int32]]:
-        """Return block k of the chosen rows, and their scores from those of all rows; other rows weigh nothing."""
-        if not self._is_masked:
-            return self._chosen[k].piece, self._chosen[k].scores(scores)
+    def masked(self, blocks: Iterator[Block]) -> Iterator[Block]:
+        """Yield blocks in which rows that were not chosen weigh nothing."""
         assert self._draw is not None
-        piece = self._pieces[k]
-        one = np.int32(1) if piece.weight is None else piece.weight
-        weight = np.where(_between(self._draws[k], self._draw), one, np.int32(0))
-        return replace(piece, weight=weight), scores[k]
+        for block in blocks:
+            piece = block.piece
+            one = np.int32(1) if piece.weight is None else piece.weight
+            chosen = _between(self._drawn(block.number, piece.identity), self._draw)
+            yield block._replace(piece=replace(piece, weight=np.where(chosen, one, np.int32(0))))
 
-    def _draw_group(self, group: int, key: bytes, deal: Deal) -> None:
-        self._group = -1  # if a thread fails half-way, the next query draws anew
-        self._draw, self._chosen = None, []
-        self._draws = [np.empty(len(piece), np.uint32) for piece in self._pieces]
+    def _few_rows(self, draw: RowDraw, threads: Threads) -> list[NDArray[np.int32]] | None:
+        """Return the chosen rows of each block, or None if there are too many to copy."""
+        if draw.high - draw.low > GATHER:
+            return None
+        rows = [np.empty(0, np.int32)] * len(self._pieces)
 
-        def work(first: int, step: int) -> None:
-            for piece, out in zip(self._pieces[first::step], self._draws[first::step], strict=True):
-                assert piece.identity is not None
-                draws(key, group, _pairs(piece.identity), out)
+        def choose(k: int) -> None:
+            state = state_of(self._pieces[k])
+            identity = None if state is None else state[0]
+            rows[k] = np.flatnonzero(_between(self._drawn(k, identity), draw)).astype(np.int32)
 
-        deal(work)
-        self._group = group
+        threads.each(choose, len(rows))
+        store = next((p.store for p in self._pieces if isinstance(p, StoredPiece)), None)
+        if store is not None:
+            per_row = (
+                self._pieces[0].n_features + 24
+            )  # label, weight, number of the row and those of a block in flight
+            if not store.copies_fit(per_row * sum(map(len, rows))):
+                return None
+        return rows
 
-    def _gather(self, draw: RowDraw, deal: Deal) -> None:
-        rows = [np.flatnonzero(_between(d, draw)).astype(np.int32) for d in self._draws]
+    def _drawn(self, k: int, identity: NDArray[np.uint64] | None) -> NDArray[np.uint32]:
+        """Return the draws of a block, kept where the rows' state is in memory."""
+        drawn = self._draws.get(k)
+        if drawn is None:
+            assert self._key is not None
+            assert identity is not None
+            drawn = np.empty(len(identity), np.uint32)
+            draws(self._key, self._group, _pairs(identity), drawn)
+            if state_of(self._pieces[k]) is not None:
+                self._draws[k] = drawn
+        return drawn
+
+    def _gather(self, rows: list[NDArray[np.int32]], deal: Deal) -> None:
         groups = _groups([len(r) for r in rows], max(map(len, self._pieces), default=0))
-        chosen: list[Chosen | None] = [None] * len(groups)
+        place: dict[int, tuple[Piece, slice]] = {}
+        chosen = []
+        for group in groups:
+            ends = np.cumsum([len(rows[j]) for j in group]).tolist()
+            joined = self._empty(ends[-1])
+            for j, end in zip(group, ends, strict=True):
+                place[j] = joined, slice(end - len(rows[j]), end)
+            chosen.append(Chosen(joined, tuple((j, rows[j]) for j in group)))
 
-        def work(first: int, step: int) -> None:
-            for k in range(first, len(groups), step):
-                piece = join_pieces([self._pieces[j].take(rows[j]) for j in groups[k]])
-                chosen[k] = Chosen(piece, tuple((j, rows[j]) for j in groups[k]))
+        def copy(blocks: Iterator[Block]) -> None:
+            for k, piece, _ in blocks:
+                if k in place:
+                    joined, part = place[k]
+                    joined.codes[:, part] = np.take(piece.codes, rows[k], axis=1)
+                    joined.label[part] = piece.label[rows[k]]
+                    if piece.weight is not None and joined.weight is not None:
+                        joined.weight[part] = piece.weight[rows[k]]
 
-        deal(work)
-        self._chosen = [block for block in chosen if block is not None]
+        deal(copy)
+        self._chosen = chosen
+
+    def _empty(self, n: int) -> Piece:
+        """Return a piece of n rows to be filled, without what rows are drawn by."""
+        first = self._pieces[0]
+        state = state_of(first)
+        assert state is not None
+        _, weight, label = state
+        return Piece(
+            np.empty((first.n_features, n), np.uint8),
+            np.empty(n, label.dtype),
+            None if weight is None else np.empty(n, weight.dtype),
+        )
 
 
 def _between(draws: NDArray[np.uint32], draw: RowDraw) -> NDArray[np.bool_]:

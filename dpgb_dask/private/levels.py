@@ -1,6 +1,6 @@
 """Sums of one level of a growing tree, per node, feature and bin; of siblings only the smaller is summed."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -10,13 +10,12 @@ from dpgb_dask.contracts.model import Splits
 from dpgb_dask.contracts.queries import ChoiceQuery, NodeSumsQuery
 from dpgb_dask.kernels.nodes import NodeSums
 from dpgb_dask.kernels.route import find_nodes
+from dpgb_dask.private.passes import Block
 from dpgb_dask.private.pieces import Piece
 
-SAMPLE = 16  # every so many rows decide which sibling is summed: either gives the same bits
 LevelQuery = NodeSumsQuery | ChoiceQuery
-Read = Callable[[int], tuple[Piece, NDArray[np.int32]]]  # block k and its scores
-Deal = Callable[[Callable[[int, int], NDArray[np.int64]]], NDArray[np.int64]]
-# runs work(first, step) on every thread, and adds what they return
+Deal = Callable[[Callable[[Iterator[Block]], NDArray[np.int64]]], NDArray[np.int64]]
+# makes a pass: runs a function on every thread over its share of the blocks, and adds what they return
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -50,8 +49,7 @@ class LevelSums:
 
     Notes
     -----
-    Memory: about 24 · n_nodes · sum(sizes) · n_scores bytes per thread, 16 for the level that is kept, and 2 bytes per
-    row while siblings are told apart.
+    Memory: about 24 · n_nodes · sum(sizes) · n_scores bytes per thread, and 16 for the level that is kept.
     """
 
     def __init__(
@@ -67,14 +65,12 @@ class LevelSums:
         s = query.splits
         self._tree = s.feature[0], s.threshold[0], s.mask_of[0], s.masks
 
-    def level(self, n_blocks: int, read: Read, deal: Deal, before: Level | None) -> Level:
-        """Return the sums of the level; those of a sibling by subtraction, if ``before`` is the level above.
+    def level(self, deal: Deal, before: Level | None) -> Level:
+        """Return the sums of the level, in one pass; by subtraction for a sibling, if ``before`` is the level above.
 
         Parameters
         ----------
-        n_blocks : int
-        read : function of a block's number
-        deal : function of work(first, step)
+        deal : Deal
             Any number of threads gives the same bits.
         before : Level or None
             What the last query left, at the same scores.
@@ -91,22 +87,34 @@ class LevelSums:
             if before.key == _key(self.query, _upper(self.query.splits)):
                 above = before.sums
         if above is None:
-            return Level(key, self._sums(n_blocks, read, deal))
-        nodes: list[NDArray[np.uint16]] = [np.empty(0, np.uint16)] * n_blocks
-
-        def count(first: int, step: int) -> NDArray[np.int64]:
-            rows = np.zeros(self.n_nodes, np.int64)
-            for k in range(first, n_blocks, step):
-                nodes[k] = self._route(read(k)[0])
-                rows += np.bincount(nodes[k][::SAMPLE], minlength=self.n_nodes)
-            return rows
-
-        rows = deal(count).reshape(-1, 2)
-        only = np.stack([rows[:, 0] <= rows[:, 1], rows[:, 0] > rows[:, 1]], axis=1)
-        sums = self._sums(n_blocks, read, deal, nodes, only.ravel())
+            return Level(key, self._sums(deal))
+        only = self._smaller(above)
+        sums = self._sums(deal, only.ravel())
         pairs = sums.reshape(len(above), 2, *sums.shape[1:])
         pairs[~only] = above - pairs[only]
         return Level(key, sums)
+
+    def _smaller(self, above: NDArray[np.int64]) -> NDArray[np.bool_]:
+        """Return which child of each node has less h, (n_nodes above, 2): about the one of fewer rows.
+
+        Either gives the same bits. The bins of the feature that a node was split by tell, if they were summed.
+        """
+        query, splits = self.query, self.query.splits
+        n_above = len(above)
+        start = np.cumsum([0, *query.sizes])
+        place = {int(f): k for k, f in enumerate(query.features)}
+        left = np.ones(n_above, np.bool_)
+        for p in range(n_above):
+            node = n_above - 1 + p
+            k = place.get(int(splits.feature[0, node]))
+            if k is None:
+                continue
+            h = above[p, start[k] : start[k + 1], :, 1].sum(axis=1)
+            mask = splits.mask_of[0, node]
+            bins = np.arange(len(h))
+            right = bins > splits.threshold[0, node] if mask < 0 else splits.masks[mask, bins] == 1
+            left[p] = 2 * h[right].sum() >= h.sum()
+        return np.stack([left, ~left], axis=1)
 
     def answer(self, level: Level) -> NDArray[np.int64]:
         """Return the sums as the query lays them out."""
@@ -122,24 +130,16 @@ class LevelSums:
             out[:, j, 0] = bins.sum(axis=1) - out[:, j, 1]
         return out.ravel()
 
-    def _sums(
-        self,
-        n_blocks: int,
-        read: Read,
-        deal: Deal,
-        nodes: list[NDArray[np.uint16]] | None = None,
-        only: NDArray[np.bool_] | None = None,
-    ) -> NDArray[np.int64]:
+    def _sums(self, deal: Deal, only: NDArray[np.bool_] | None = None) -> NDArray[np.int64]:
         query = self.query
 
-        def work(first: int, step: int) -> NDArray[np.int64]:
+        def work(blocks: Iterator[Block]) -> NDArray[np.int64]:
             sums = [
                 NodeSums(query.features, query.sizes, self.n_nodes, self._max_abs, only)
                 for _ in range(query.n_scores)
             ]
-            for k in range(first, n_blocks, step):
-                piece, score = read(k)
-                node = self._route(piece) if nodes is None else nodes[k]
+            for _, piece, score in blocks:
+                node = self._route(piece)
                 for part, packed in zip(sums, self._pack(piece, score), strict=True):
                     part.add(piece.codes, node, packed)
             totals = [part.total() for part in sums]

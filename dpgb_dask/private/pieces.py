@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -38,16 +38,41 @@ class Piece:
     def __len__(self) -> int:
         return len(self.label)
 
+    def __sizeof__(self) -> int:
+        return self.nbytes + 128
+
+    @property
+    def n_features(self) -> int:
+        """Number of features."""
+        return len(self.codes)
+
     @property
     def nbytes(self) -> int:
         """Bytes held."""
         parts = self.codes, self.label, self.weight, self.identity
         return sum(part.nbytes for part in parts if part is not None)
 
-    def take(self, index: NDArray[np.int32]) -> "Piece":
-        """Return some of the rows, without what they are drawn by."""
-        weight = None if self.weight is None else self.weight[index]
-        return Piece(np.take(self.codes, index, axis=1), self.label[index], weight)
+    def load(self) -> "Piece":
+        """Return this piece, which is in memory."""
+        return self
+
+    def keep_alike(self, joined: "Piece") -> "Piece":
+        """Return a piece that this one is a part of, in memory as this one is."""
+        return joined
+
+
+class Keepable(Protocol):
+    """A piece wherever it is kept: a `Piece`, or a `store.StoredPiece`."""
+
+    def __len__(self) -> int: ...
+    def load(self) -> Piece:
+        """Return the whole piece in memory."""
+
+    def keep_alike(self, joined: Piece) -> Any:
+        """Keep a piece that this one is a part of where this one is kept."""
+
+
+K = TypeVar("K", bound=Keepable)
 
 
 def encode_rows(
@@ -117,15 +142,25 @@ def _identities(labels: Labels, reading: Reading, number: int) -> NDArray[np.uin
     return reading.positions(number, len(labels.label))
 
 
-def merge_pieces(pieces: Iterable[Piece], block_rows: int) -> list[Piece]:
-    """Join neighbours shorter than half a block, so that small chunks cost no more kernel calls than large ones."""
-    merged: list[Piece] = []
-    group: list[Piece] = []
+def merge_pieces(pieces: Iterable[K], block_rows: int) -> list[K]:
+    """Join neighbours shorter than half a block, so that small chunks cost no more kernel calls than large ones.
+
+    Raises
+    ------
+    LostCodesError
+        If one that has to be read back is damaged.
+    ScratchError
+        If a joined one cannot be written.
+    """
+    merged: list[K] = []
+    group: list[K] = []
     total = 0
 
     def flush() -> None:
-        if group:
-            merged.append(join_pieces(group))
+        if len(group) == 1:
+            merged.append(group[0])
+        elif group:
+            merged.append(group[0].keep_alike(join_pieces([piece.load() for piece in group])))
         group.clear()
 
     for piece in pieces:
@@ -145,8 +180,6 @@ def merge_pieces(pieces: Iterable[Piece], block_rows: int) -> list[Piece]:
 
 def join_pieces(pieces: Sequence[Piece]) -> Piece:
     """Return the rows of several pieces as one."""
-    if len(pieces) == 1:
-        return pieces[0]
     weights = [p.weight for p in pieces if p.weight is not None]
     names = [p.identity for p in pieces if p.identity is not None]
     return Piece(

@@ -6,8 +6,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from dpgb_dask.contracts.model import FeatureBins, Model, PairTable, Splits, Trees
+from dpgb_dask.contracts.model import MAX_BINS, FeatureBins, Model, PairTable, Splits, Trees
 from dpgb_dask.kernels.predict import add_pair_table, add_tables, add_trees, pack_tables
+from dpgb_dask.private.store import Kept, StoredPiece
+
+ALIGNED = 16  # bytes
 
 
 class Update:
@@ -24,11 +27,19 @@ class Update:
         value = np.ascontiguousarray(new.trees.value[:, start:])
         self.trees = Trees(new.trees.splits.part(start), value)
 
+        self.columns = self._columns()
+
     @property
     def is_empty(self) -> bool:
         """Whether nothing is added."""
         tables = any(table is not None for table in self.tables)
         return not (self.intercept.any() or tables or self.pairs or self.trees.n_trees)
+
+    def _columns(self) -> frozenset[int]:
+        """Return the features that it reads."""
+        tables = [int(j) for t in self.tables if t is not None for j in t.order]
+        pairs = [j for pair in self.pairs for j in (pair.i, pair.j)]
+        return frozenset((*tables, *pairs, *split_features(self.trees.splits)))
 
     def add(self, codes: NDArray[np.uint8], score: NDArray[np.int32]) -> None:
         """Add to the scores of one block, (n_scores, n), in place; int32 wraps around, the same on every path."""
@@ -44,6 +55,110 @@ class Update:
             s = self.trees.splits
             for value, column in zip(self.trees.value, score, strict=True):
                 add_trees(codes, *s.arrays, value, column)
+
+
+class Scores:
+    """The scores of all rows of a shard, block by block: in memory, or on scratch where the rows' state is.
+
+    Parameters
+    ----------
+    pieces : sequence of Kept
+    n_scores : int
+
+    Raises
+    ------
+    ScratchError
+        If scratch has no room for them.
+
+    Notes
+    -----
+    One block is one thread's at a time, so nothing is locked. A blank block has scores of 0, whatever is stored.
+    """
+
+    def __init__(self, pieces: Sequence[Kept], n_scores: int) -> None:
+        self._shapes = [(n_scores, len(piece)) for piece in pieces]
+        self._blank = [True] * len(pieces)
+        self._memory: dict[int, NDArray[np.int32]] = {}
+        self._extents = {
+            k: piece.extent.scratch.reserve(4 * n_scores * len(piece))
+            for k, piece in enumerate(pieces)
+            if isinstance(piece, StoredPiece) and piece.state is None and piece.extent is not None
+        }
+
+    @property
+    def in_memory(self) -> bool:
+        """Whether none are on scratch."""
+        return not self._extents
+
+    def start_over(self) -> None:
+        """Set all scores to 0."""
+        self._blank = [True] * len(self._blank)
+
+    def memory(self, k: int) -> NDArray[np.int32]:
+        """Return the scores of a block that are in memory."""
+        score = self._memory.get(k)
+        if score is None:
+            score = self._memory[k] = np.zeros(self._shapes[k], np.int32)
+        elif self._blank[k]:
+            score[:] = 0
+        self._blank[k] = False
+        return score
+
+    def room(self, k: int) -> int:
+        """Return how many bytes at the start of a buffer the scores of a block take; 0 if they are in memory."""
+        extent = self._extents.get(k)
+        return 0 if extent is None else -(-extent.size // ALIGNED) * ALIGNED
+
+    def read(self, k: int, buffer: NDArray[np.uint8]) -> None:
+        """Read the scores of a block to the start of a buffer, if they are on scratch.
+
+        Raises
+        ------
+        LostCodesError
+            If they are gone.
+        """
+        extent = self._extents.get(k)
+        if extent is not None and not self._blank[k]:
+            extent.read((0,), buffer[: extent.size])
+
+    def view(self, k: int, buffer: NDArray[np.uint8]) -> NDArray[np.int32]:
+        """Return the scores of a block: those that `read` put in a buffer, or those in memory.
+
+        Raises
+        ------
+        LostCodesError
+            If they are damaged.
+        """
+        extent = self._extents.get(k)
+        if extent is None:
+            return self.memory(k)
+        stored = buffer[: extent.size]
+        score = stored.view(np.int32).reshape(self._shapes[k])
+        if self._blank[k]:
+            score[:] = 0
+        else:
+            extent.check((0,), stored)
+        return score
+
+    def save(self, k: int, score: NDArray[np.int32]) -> None:
+        """Store scores that changed, if they are on scratch.
+
+        Raises
+        ------
+        ScratchError
+            If the disk fails.
+        """
+        extent = self._extents.get(k)
+        if extent is not None:
+            extent.scratch.rewrite(extent, score.reshape(-1).view(np.uint8))
+            self._blank[k] = False
+
+
+def split_features(splits: Splits) -> list[int]:
+    """Return the features that decide where a row goes; nodes that send every row left read none."""
+    splitting = (splits.threshold < MAX_BINS - 1) | (splits.mask_of >= 0)
+    found: list[int] = np.unique(splits.feature[splitting]).tolist()
+    return found
 
 
 def _table_deltas(old: Model | None, new: Model, k: int) -> list[NDArray[np.int32] | None]:

@@ -1,9 +1,9 @@
 """Shard: the rows of one process as uint8 codes, with scores that catch up to any released model."""
 
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -26,9 +26,13 @@ from dpgb_dask.kernels.histogram import add_cells, joint_sums, pack_pairs, pair_
 from dpgb_dask.kernels.route import tree_sums
 from dpgb_dask.private.draws import Draws
 from dpgb_dask.private.levels import Level, LevelSums
+from dpgb_dask.private.passes import Block, Pass, Threads
 from dpgb_dask.private.pieces import Piece
 from dpgb_dask.private.quantize import max_weight_steps
-from dpgb_dask.private.scores import Update, grew, same_bins
+from dpgb_dask.private.scores import Scores, Update, grew, same_bins, split_features
+from dpgb_dask.private.store import Kept, LostPiece, StoredPiece
+
+T = TypeVar("T")
 
 PACKED_MAX = 2**31 - 1  # rows · max_abs of one packed accumulator (DESIGN §3)
 INLINE_VALUES = 1 << 20  # below this many codes a round costs less than waking the threads
@@ -39,7 +43,7 @@ class Shard:
 
     Parameters
     ----------
-    pieces : sequence of Piece
+    pieces : sequence of Kept
         Encoded rows; arrays are kept, not copied.
     shape : Shape
     bins : sequence of FeatureBins
@@ -47,11 +51,22 @@ class Shard:
     rows_key : bytes or None
         16 secret bytes, for draws of rows; None if the plan draws none.
 
+    Raises
+    ------
+    ScratchError
+        If scores have to be on scratch and it has no room for them.
+
     Notes
     -----
     The codes never change. The scores are a cache: a pure function of the model, brought up to date by adding what the
     model gained since the last query, or from nothing. So are the last draw of rows and the sums of a tree's last
-    level. So a shard that was lost, made again or moved answers the same sums. Pickling leaves all of it out.
+    level. So a shard that was lost, made again or moved answers the same sums. Pickling leaves all of it out, and what
+    is on scratch is left behind: the shard then has to be made again.
+
+    Attributes
+    ----------
+    waited : float
+        Seconds that threads waited for scratch so far, added up. Private.
 
     Privacy
     -------
@@ -60,7 +75,7 @@ class Shard:
 
     def __init__(
         self,
-        pieces: Sequence[Piece],
+        pieces: Sequence[Kept],
         shape: Shape,
         bins: Sequence[FeatureBins],
         rows_key: bytes | None = None,
@@ -68,15 +83,19 @@ class Shard:
         self.pieces = list(pieces)
         self.shape = shape
         self.bins = tuple(bins)
+        self.waited = 0.0
         self._rows_key = rows_key
-        self._scores: list[NDArray[np.int32]] = []
+        self._scores = Scores(self.pieces, shape.n_scores)
         self._applied: Model | None = None
         self._draws = Draws(self.pieces, rows_key)
         self._level: Level | None = None
         self._lock = threading.Lock()
+        self._inline = sum(len(p) * p.n_features for p in self.pieces) < INLINE_VALUES
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return Shard, (self.pieces, self.shape, self.bins, self._rows_key)
+        on_scratch = any(isinstance(p, StoredPiece) and p.in_memory is None for p in self.pieces)
+        pieces: list[Kept] = [LostPiece(1)] if on_scratch else self.pieces
+        return Shard, (pieces, self.shape, self.bins, self._rows_key)
 
     def __repr__(self) -> str:
         return "<shard>"
@@ -107,77 +126,88 @@ class Shard:
         PlanError
             If the model has other bins than the codes, the query does not fit the target or the bins, or one row could
             overflow a packed sum.
+        LostCodesError
+            If rows on scratch are damaged, or were left behind in another process: the shard has to be made again.
+        ScratchError
+            If scores on scratch cannot be written.
         """
         with self._lock:
-            return self._answer(model, query, n_threads, pool)
+            return self._answer(model, query, Threads(None if self._inline else pool, n_threads))
 
-    def _answer(
-        self, model: Model, query: Query, n_threads: int, pool: ThreadPoolExecutor | None
-    ) -> NDArray[np.int64]:
+    def _answer(self, model: Model, query: Query, threads: Threads) -> NDArray[np.int64]:
         if not same_bins(model.bins, self.bins):
             raise PlanError("The model has other bins than the rows were encoded with.")
         ask = _Ask(query, self.shape, self.bins)
-        inline = sum(p.codes.size for p in self.pieces) < INLINE_VALUES
-
-        def each(work: Callable[[int, int], Any]) -> list[Any]:
-            if pool is None or n_threads == 1 or inline:
-                return [work(0, 1)]
-            return list(pool.map(lambda t: work(t, n_threads), range(n_threads)))
-
-        def deal(work: Callable[[int, int], NDArray[np.int64]]) -> NDArray[np.int64]:
-            parts = each(work)
-            return sum_arrays(parts) if len(parts) > 1 else parts[0]
-
-        touch = self._catch_up(model)
+        update = self._catch_up(model)
         draw = query.rows if isinstance(query, GradientQuery) else None
-        if draw is None:
-            n_blocks = len(self.pieces)
 
-            def read(k: int) -> tuple[Piece, NDArray[np.int32]]:
-                touch(k)
-                return self.pieces[k], self._scores[k]
-        else:
-            each(lambda first, step: [touch(k) for k in range(first, len(self.pieces), step)])
-            n_blocks = self._draws.choose(draw, each)
+        def pass_over(
+            work: Callable[[Iterator[Block]], T], columns: Iterable[int], masked: bool = False
+        ) -> list[T]:
+            """Make one pass over all blocks; the first one brings the scores up to date."""
+            nonlocal update
+            needed = sorted(set(columns) | (frozenset() if update is None else update.columns))
+            blocks = Pass(self.pieces, self._scores, update, needed, threads.n, identity=masked)
 
-            def read(k: int) -> tuple[Piece, NDArray[np.int32]]:
-                return self._draws.read(k, self._scores)
+            def share() -> T:
+                return work(self._draws.masked(iter(blocks)) if masked else iter(blocks))
 
+            with blocks:
+                parts = threads.run(share, len(self.pieces))
+            self.waited += blocks.waited
+            update = None
+            return parts
+
+        def deal(work: Callable[[Iterator[Block]], NDArray[np.int64]]) -> NDArray[np.int64]:
+            if gathered:
+                turns = iter(range(self._draws.n_gathered))
+                return sum_arrays(
+                    threads.run(
+                        lambda: work(self._draws.gathered(turns, self._scores)),
+                        self._draws.n_gathered,
+                    )
+                )
+            return sum_arrays(pass_over(work, ask.columns, masked=draw is not None))
+
+        every = range(len(self.bins))
+        gathered = draw is not None and self._draws.choose(
+            draw, self._scores, threads, lambda work: pass_over(work, every)
+        )
+        if gathered and update is not None:
+            pass_over(_skip, ())
         if ask.levels is not None:
-            level = ask.levels.level(n_blocks, read, deal, self._level)
+            level = ask.levels.level(deal, self._level)
             sums = ask.levels.answer(level)
         else:
             level = None
-            sums = ask.finish(
-                deal(lambda first, step: ask.sums(range(first, n_blocks, step), read))
-            )
+            sums = ask.finish(deal(ask.sums))
         self._level = level
         self._applied = model
         return sums
 
-    def _catch_up(self, model: Model) -> Callable[[int], None]:
-        """Return what brings the scores of piece k up to ``model``, the first time it is called."""
+    def _catch_up(self, model: Model) -> Update | None:
+        """Return what brings all scores up to ``model``; None if they are."""
         applied = self._applied
         if applied is None or not grew(applied, model):
             applied = None
-            self._scores = [np.zeros((model.n_scores, len(p)), np.int32) for p in self.pieces]
+            self._scores.start_over()
         update = None if applied is model else Update(applied, model)
         self._applied = None  # if a thread fails half-way, the next answer starts from nothing
         if update is None or (applied is not None and update.is_empty):
-            return lambda _: None
+            return None
         self._level = None
-        behind = [True] * len(self.pieces)
+        return update
 
-        def touch(k: int) -> None:
-            if behind[k]:
-                behind[k] = False
-                update.add(self.pieces[k].codes, self._scores[k])
 
-        return touch
+def _skip(blocks: Iterator[Block]) -> None:
+    for _ in blocks:
+        pass
 
 
 def sum_arrays(parts: Sequence[NDArray[np.int64]]) -> NDArray[np.int64]:
     """Add int64 arrays; any order gives the same bits."""
+    if len(parts) == 1:
+        return parts[0]
     total = parts[0].copy()
     for part in parts[1:]:
         total += part
@@ -196,6 +226,7 @@ class _Ask:
         self.shape = shape
         self.finish: Callable[[NDArray[np.int64]], NDArray[np.int64]] = _as_is
         self.levels: LevelSums | None = None
+        self.columns: Iterable[int] = ()  # features that it reads
         self._per_score: Callable[[NDArray[np.uint8], NDArray[np.int64]], NDArray[np.int64]]
         if isinstance(query, ResidualQuery):
             if shape.kind != "numeric":
@@ -210,33 +241,35 @@ class _Ask:
         n_cells = query.n_cells
         match query:
             case MainSumsQuery():
+                self.columns = range(len(bins))
                 sizes = tuple(len(leaf) for leaf in query.leaf_of_bin)
                 self._per_score = lambda codes, packed: joint_sums(codes, packed, max_abs, sizes)
                 n_cells = sum(sizes)
                 self.finish = self._to_leaves
             case PairSumsQuery():
+                self.columns = [j for pair in query.pairs for j in (pair.i, pair.j)]
                 pairs = pack_pairs(query.pairs)
                 self._per_score = lambda codes, packed: pair_sums(codes, pairs, packed, max_abs)
             case TreeSumsQuery():
+                self.columns = split_features(query.splits)
                 s = _without_gaps(query.splits)
                 self._per_score = lambda codes, packed: tree_sums(
                     codes, *s.arrays, packed, max_abs
                 ).reshape(-1, 2)
             case NodeSumsQuery() | ChoiceQuery():
                 _check_level(query, bins)
+                self.columns = [*query.features.tolist(), *split_features(query.splits)]
                 self.levels = LevelSums(query, self._pack, max_abs)
             case _:
                 raise PlanError(f"{type(query).__name__} is a query that shards do not know.")
         self._n_sums = n_cells * shape.n_scores * 2
         self._add = self._add_gradients
 
-    def sums(
-        self, blocks: range, read: Callable[[int], tuple[Piece, NDArray[np.int32]]]
-    ) -> NDArray[np.int64]:
+    def sums(self, blocks: Iterator[Block]) -> NDArray[np.int64]:
         """Return the sums over some blocks."""
         sums = np.zeros(self._n_sums, np.int64)
-        for k in blocks:
-            self._add(*read(k), sums)
+        for _, piece, score in blocks:
+            self._add(piece, score, sums)
         return sums
 
     def _add_residuals(

@@ -1,13 +1,39 @@
-"""Where a process keeps the encoded rows of a fit."""
+"""Where a process keeps the encoded rows of a fit: in memory while they fit its limit, then on scratch.
 
+What a process may hold is its limit less what it already uses and less what a pass over rows needs; half of that, as
+reading and encoding the source need the other half. The state of a row (label, weight, what it is drawn by, scores)
+goes before its codes: state is read in every round and scores are written. So codes move to scratch first, and what is
+known of no row in advance is never needed: how many rows there are decides where they go, and no error.
+"""
+
+import os
 import threading
 import weakref
+from collections import deque
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+from typing import Any
 
+import numpy as np
+import psutil
+from dask.system import CPU_COUNT
+from distributed import Worker, get_worker
+from distributed.system import MEMORY_LIMIT
+from distributed.worker import _global_workers
+from numpy.typing import NDArray
+
+from dpgb_dask.contracts.plan import Execution, Shape
+from dpgb_dask.errors import LostCodesError, PlanError, ScratchError
 from dpgb_dask.private.pieces import Piece
+from dpgb_dask.private.scratch import Extent, Scratch, lost
 
-Kept = Piece
+# Above 0.7 of what it grants a worker, Dask writes results to disk in its own way; above 0.8 the worker pauses
+SHARE = 0.6  # of what Dask grants, or the machine has, when no limit is given
+MOST_SHARE = 0.7
+PROCESS_BYTES = 320 << 20  # a worker with this library and its kernels loaded
+SLACK_BYTES = 64 << 20  # sums, messages and what the allocator keeps
+READ_AHEAD = 2  # buffers beyond those that threads work on
+IDENTITY, WEIGHT, LABEL = range(3)  # parts of an extent that holds all of a piece; then features
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,8 +52,8 @@ class Keeping:
         32 secret bytes of the fit.
     n_scores : int
         Scores of a row: what a shard will hold beside the codes.
-    version : bytes
-        What durable codes are of: `version_of`; empty if none are read back.
+    block_rows : int
+        Rows of a piece at most.
     """
 
     cache: str
@@ -35,21 +61,406 @@ class Keeping:
     folder: str | None
     key: bytes = field(repr=False)
     n_scores: int = 1
-    version: bytes = field(default=b"", repr=False)
+    block_rows: int = 1 << 16
+
+
+def check_limit(execution: Execution, shape: Shape, n_threads: int) -> None:
+    """Raise what is wrong with ``cache`` and ``memory_limit``, from public numbers alone; call it before any charge.
+
+    Parameters
+    ----------
+    execution : Execution
+    shape : Shape
+    n_threads : int
+        Of the process that has most.
+
+    Raises
+    ------
+    PlanError
+        If cache is no place, the two contradict each other, or the limit is too small for one pass.
+    """
+    cache, limit = execution.cache, execution.memory_limit
+    if cache not in ("auto", "memory", "disk") and os.path.basename(cache) == cache:
+        raise PlanError(
+            f"cache={cache!r} is unknown. Choose 'auto', 'memory', 'disk', a folder (./{cache}), or a Zarr URL."
+        )
+    if limit is None:
+        return
+    if cache == "memory":
+        raise PlanError(
+            f"cache='memory' keeps all codes in memory, and memory_limit={limit} may not. Choose cache='auto'."
+        )
+    n_features = len(shape.schema.features)
+    least = PROCESS_BYTES + pass_bytes(n_features, shape.n_scores, execution.block_rows, n_threads)
+    if limit < least:
+        raise PlanError(
+            f"memory_limit={limit} is too small for one block of {execution.block_rows} rows of {n_features} features "
+            f"on {n_threads} threads: it must be at least {least}. Raise it, or lower block_rows or the threads of a "
+            "worker."
+        )
+
+
+def pass_bytes(n_features: int, n_scores: int, block_rows: int, n_threads: int) -> int:
+    """Return what one pass over rows needs beside them: buffers, packed gradients and sums."""
+    buffer = block_rows * (n_features + 24 + 4 * n_scores)
+    work = block_rows * (8 * n_scores + 16)
+    return (n_threads + READ_AHEAD) * buffer + n_threads * work + SLACK_BYTES
 
 
 class Store:
-    """The encoded rows that one process keeps of one fit."""
+    """The encoded rows that one process keeps of one fit.
 
-    def __init__(self, keeping: Keeping) -> None:
-        self._keeping = keeping
+    Parameters
+    ----------
+    fit : str
+    keeping : Keeping
+
+    Privacy
+    -------
+    Private side. What is held where depends on how many rows there are, never on their values, and nobody is told.
+    """
+
+    def __init__(self, fit: str, keeping: Keeping) -> None:
+        self.fit = fit
+        self.keeping = keeping
+        self._lock = threading.Lock()
+        self._scratch: weakref.ref[Scratch] | None = None  # its extents keep it alive
+        self._room: int | None = None
+        self._held = 0
+        self._freed: deque[int] = deque()  # by finalizers, which may not wait for a lock
+        self._warm: deque[weakref.ref[StoredPiece]] = deque()  # codes in memory, the oldest first
 
     def __repr__(self) -> str:
         return "<store>"
 
-    def keep(self, pieces: Iterable[Piece], number: int) -> tuple[Kept, ...]:  # noqa: ARG002
-        """Return the pieces of a chunk as they are kept."""
-        return tuple(pieces)
+    def keep(self, pieces: Iterable[Piece], number: int) -> tuple["Kept", ...]:  # noqa: ARG002
+        """Return the pieces of a chunk as they are kept; an iterator is drawn piece by piece.
+
+        Parameters
+        ----------
+        pieces : iterable of Piece
+        number : int
+            Of the chunk in the source.
+
+        Raises
+        ------
+        ScratchError
+            If scratch is needed and cannot be written.
+        """
+        return tuple(self.keep_piece(piece) for piece in pieces if len(piece))
+
+    def keep_piece(self, piece: Piece) -> "Kept":
+        """Return one piece as it is kept."""
+        if self.keeping.cache == "memory":
+            return piece
+        with self._lock:
+            if self._room is None:
+                self._room = self._measure_room(piece)
+            while self._freed:
+                self._held -= self._freed.popleft()
+            kept = self._place(piece, self._room)
+            self._held += kept.held
+        return kept
+
+    def release(self, size: int) -> None:
+        """Note that memory is free again; called when a piece is collected, so it takes no lock."""
+        self._freed.append(size)
+
+    def copies_fit(self, size: int) -> bool:
+        """Whether copies of rows of some size fit beside what is kept: in half the room left for encoding."""
+        return self._room is None or size <= self._room // 2
+
+    def _place(self, piece: Piece, room: int) -> "StoredPiece":
+        left = room - self._held - _state_bytes(piece, self.keeping)
+        if self.keeping.cache != "disk" and left >= piece.codes.nbytes:
+            kept = StoredPiece(self, piece)
+            self._warm.append(weakref.ref(kept))
+            return kept
+        while left < 0 and self._warm:
+            other = self._warm.popleft()()
+            if other is not None:
+                moved = other.move_codes()
+                self._held -= moved
+                left += moved
+        return StoredPiece(self, piece, on_scratch="codes" if left >= 0 else "all")
+
+    def scratch(self) -> Scratch:
+        """Return this process's scratch file for the fit; call it with the lock held."""
+        scratch = None if self._scratch is None else self._scratch()
+        if scratch is None:
+            scratch = Scratch(self._folder())
+            self._scratch = weakref.ref(scratch)
+        return scratch
+
+    def _folder(self) -> str | None:
+        if self.keeping.cache not in ("auto", "disk"):
+            return self.keeping.cache
+        worker = _worker()
+        local = None if worker is None else worker.local_directory
+        return self.keeping.folder or local
+
+    def _measure_room(self, piece: Piece) -> int:
+        """Return how many bytes may be held, from what this process uses before the first piece is kept."""
+        used = psutil.Process().memory_info().rss
+        worker = _worker()
+        n_threads = CPU_COUNT if worker is None else worker.state.nthreads
+        granted = None if worker is None else worker.memory_manager.memory_limit
+        if granted is None:
+            free = (
+                psutil.virtual_memory().available
+            )  # of the machine, which may grant a container less
+            limit = min(int(SHARE * MEMORY_LIMIT), used + int(SHARE * free))
+        else:
+            limit = int(SHARE * granted)
+        if self.keeping.memory_limit is not None:
+            limit = self.keeping.memory_limit
+            if granted is not None:
+                limit = min(limit, int(MOST_SHARE * granted))
+        rows = max(len(piece), self.keeping.block_rows)
+        passes = pass_bytes(len(piece.codes), self.keeping.n_scores, rows, n_threads)
+        return max(0, limit - used - passes) // 2
+
+
+class StoredPiece:
+    """A piece of which the codes, or all, may be on scratch. Private.
+
+    Parameters
+    ----------
+    store : Store
+    piece : Piece
+    on_scratch : {"", "codes", "all"}
+
+    Raises
+    ------
+    ScratchError
+        If it cannot be written.
+
+    Notes
+    -----
+    On scratch a block is one extent: identity, weight and label if they are there too, then a run of rows per feature,
+    so that a query that needs few features reads few. Codes never change, but may move to scratch later.
+    """
+
+    __slots__ = (
+        "__weakref__",
+        "_like",
+        "_n",
+        "_piece",
+        "_state",
+        "extent",
+        "held",
+        "n_features",
+        "store",
+    )
+
+    def __init__(self, store: Store, piece: Piece, on_scratch: str = "") -> None:
+        self.store = store
+        self._n = len(piece)
+        self.n_features = len(piece.codes)
+        self._like = [
+            None if part is None else np.empty((0, *part.shape[1:]), part.dtype)
+            for part in _state(piece)
+        ]
+        self._state = None if on_scratch == "all" else _state(piece)
+        self._piece = None if on_scratch else piece
+        self.extent: Extent | None = None
+        self.held = 0
+        if on_scratch:
+            self.extent = self._write(piece)
+        if on_scratch != "all":
+            self.held = _state_bytes(piece, store.keeping)
+        if not on_scratch:
+            self.held += piece.codes.nbytes
+
+    def __repr__(self) -> str:
+        return "<piece>"
+
+    def __del__(self) -> None:
+        if hasattr(self, "held"):
+            self.store.release(self.held)
+
+    def __len__(self) -> int:
+        return self._n
+
+    def __sizeof__(self) -> int:
+        return self.nbytes + 256
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        try:
+            piece = self.load()
+        except LostCodesError:
+            piece = None
+        return _arrive, (self.store.fit, self.store.keeping, self._n, piece)
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes held in memory."""
+        piece = self._piece
+        state = () if self._state is None else self._state
+        codes = 0 if piece is None else piece.codes.nbytes
+        return codes + sum(part.nbytes for part in state if part is not None)
+
+    @property
+    def in_memory(self) -> Piece | None:
+        """The piece, if none of it is on scratch."""
+        return self._piece
+
+    @property
+    def state(self) -> "State | None":
+        """Identity, weight and label; None if they are on scratch."""
+        return self._state
+
+    def load(self) -> Piece:
+        """Return the whole piece in memory.
+
+        Raises
+        ------
+        LostCodesError
+            If it is damaged.
+        """
+        piece = self._piece
+        if piece is not None:
+            return piece
+        parts = self.parts(range(self.n_features), identity=True)
+        assert self.extent is not None
+        buffer = np.empty(self.extent.size, np.uint8)
+        self.extent.read(parts, buffer)
+        self.extent.check(parts, buffer)
+        return self.view(buffer)
+
+    def keep_alike(self, joined: Piece) -> "Kept":
+        """Keep a piece that this one is a part of where this one is kept."""
+        return self.store.keep_piece(joined)
+
+    def move_codes(self) -> int:
+        """Move codes to scratch and return the bytes that they took; a pass that reads them now may go on."""
+        piece = self._piece
+        assert piece is not None
+        self.extent = self._write(piece)
+        self._piece = None
+        self.held -= piece.codes.nbytes
+        return piece.codes.nbytes
+
+    def parts(self, columns: Iterable[int], identity: bool) -> list[int]:
+        """Return the parts of the extent that hold some features, label and weight, and maybe identity."""
+        if self._state is not None:
+            return list(columns)
+        head = [IDENTITY] if identity else []
+        return [*head, WEIGHT, LABEL, *(LABEL + 1 + j for j in columns)]
+
+    def view(self, buffer: NDArray[np.uint8]) -> Piece:
+        """Return the piece over what was read; features that were not read hold anything.
+
+        Parameters
+        ----------
+        buffer : (extent.size,) uint8
+        """
+        m, n = self.n_features, self._n
+        identity: Any
+        weight: Any
+        label: Any
+        if self._state is not None:
+            identity, weight, label = self._state
+            return Piece(buffer.reshape(m, n), label, weight, identity)
+        assert self.extent is not None
+        bounds = self.extent.bounds
+        identity, weight, label = (
+            None
+            if like is None
+            else buffer[bounds[k] : bounds[k + 1]].view(like.dtype).reshape(n, *like.shape[1:])
+            for k, like in enumerate(self._like)
+        )
+        codes = buffer[bounds[LABEL + 1] :].reshape(m, n)
+        return Piece(codes, label, weight, identity)
+
+    def _write(self, piece: Piece) -> Extent:
+        codes = list(np.ascontiguousarray(piece.codes))
+        if self._state is not None:
+            return self.store.scratch().write(codes)
+        state = [np.empty(0, np.uint8) if p is None else _bytes_of(p) for p in _state(piece)]
+        return self.store.scratch().write(state + codes)
+
+
+class LostPiece:
+    """A piece that was left behind in another process: whoever reads it learns that it is lost."""
+
+    __slots__ = ("_n",)
+
+    def __init__(self, n: int) -> None:
+        self._n = n
+
+    def __repr__(self) -> str:
+        return "<piece>"
+
+    def __len__(self) -> int:
+        return self._n
+
+    @property
+    def nbytes(self) -> int:
+        """Nothing is held."""
+        return 0
+
+    @property
+    def n_features(self) -> int:
+        """No features."""
+        return 0
+
+    def load(self) -> Piece:
+        """Raise.
+
+        Raises
+        ------
+        LostCodesError
+            Always.
+        """
+        raise lost()
+
+    def keep_alike(self, joined: Piece) -> Piece:
+        """Return a piece that this one cannot be a part of: to join, it would have been loaded."""
+        return joined
+
+
+Kept = Piece | StoredPiece | LostPiece
+State = tuple[NDArray[np.uint64] | None, NDArray[np.int32] | None, NDArray[Any]]
+
+
+def state_of(piece: Kept) -> State | None:
+    """Return identity, weight and label of a piece; None if they are on scratch, or lost."""
+    if isinstance(piece, Piece):
+        return _state(piece)
+    return piece.state if isinstance(piece, StoredPiece) else None
+
+
+def _state(piece: Piece) -> State:
+    return piece.identity, piece.weight, piece.label
+
+
+def _bytes_of(array: NDArray[Any]) -> NDArray[np.uint8]:
+    return np.ascontiguousarray(array).reshape(-1).view(np.uint8)
+
+
+def _state_bytes(piece: Piece, keeping: Keeping) -> int:
+    """Return what rows take beside their codes, with what a shard adds: scores, and draws if rows are drawn."""
+    added = 4 * keeping.n_scores + (0 if piece.identity is None else 4)
+    return added * len(piece) + sum(part.nbytes for part in _state(piece) if part is not None)
+
+
+def _arrive(fit: str, keeping: Keeping, n: int, piece: Piece | None) -> Kept:
+    """Keep a piece that comes from another process; what could not be sent or kept is lost, and made again."""
+    if piece is not None:
+        try:
+            return store_of(fit, keeping).keep_piece(piece)
+        except ScratchError:
+            pass  # who makes the rows again meets it where it can be told
+    return LostPiece(n)
+
+
+def _worker() -> Worker | None:
+    """Return the worker of this task, or one of this process."""
+    try:
+        return get_worker()
+    except ValueError:
+        return next(iter(_global_workers), None)
 
 
 _STORES: weakref.WeakValueDictionary[tuple[str, Keeping], Store] = weakref.WeakValueDictionary()
@@ -57,9 +468,9 @@ _LOCK = threading.Lock()
 
 
 def store_of(fit: str, keeping: Keeping) -> Store:
-    """Return this process's store for a fit: one as long as anything holds it."""
+    """Return this process's store for a fit: one as long as anything holds it, its pieces for example."""
     with _LOCK:
         store = _STORES.get((fit, keeping))
         if store is None:
-            store = _STORES[fit, keeping] = Store(keeping)
+            store = _STORES[fit, keeping] = Store(fit, keeping)
         return store

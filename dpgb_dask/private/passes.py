@@ -1,0 +1,248 @@
+"""One pass over the blocks of a shard: several threads take them, and one reads ahead what is on scratch."""
+
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor, wait
+from typing import Any, NamedTuple, Self, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dpgb_dask.private.pieces import Piece
+from dpgb_dask.private.scores import Scores, Update
+from dpgb_dask.private.scratch import Extent
+from dpgb_dask.private.store import READ_AHEAD, Kept, LostPiece, StoredPiece
+
+T = TypeVar("T")
+Deal = Callable[[Callable[[Iterator["Block"]], Any]], list[Any]]
+# runs a function on every thread, each with an iterator over its share of the blocks, and returns what they return
+
+
+class Threads:
+    """Threads of a pool, and how work is dealt to them.
+
+    Parameters
+    ----------
+    pool : ThreadPoolExecutor or None
+        None for the caller's own thread.
+    n_threads : int
+    """
+
+    def __init__(self, pool: ThreadPoolExecutor | None, n_threads: int) -> None:
+        self._pool = pool
+        self.n = 1 if pool is None else n_threads
+
+    def run(self, work: Callable[[], T], n_blocks: int) -> list[T]:
+        """Run a function on every thread, at most one per block, and return what it returned once all are done.
+
+        Whoever raises first, the others end before the caller goes on: they write to scores.
+        """
+        n = min(self.n, n_blocks)
+        if n <= 1 or self._pool is None:
+            return [work()]
+        futures = [self._pool.submit(work) for _ in range(n)]
+        wait(futures)
+        return [future.result() for future in futures]
+
+    def each(self, work: Callable[[int], None], n_blocks: int) -> None:
+        """Call a function with every number of a block."""
+        turns = iter(range(n_blocks))
+
+        def take() -> None:
+            for k in turns:
+                work(k)
+
+        self.run(take, n_blocks)
+
+
+class Block(NamedTuple):
+    """A block of rows as kernels take it, and their scores. Private.
+
+    Parameters
+    ----------
+    number : int
+        Of the piece in the shard.
+    piece : Piece
+        Features that the pass did not ask for hold anything.
+    score : (n_scores, n) int32
+    """
+
+    number: int
+    piece: Piece
+    score: NDArray[np.int32]
+
+    def __repr__(self) -> str:
+        return "<block>"
+
+
+class _Read(NamedTuple):
+    """A block on scratch, read and not yet checked."""
+
+    number: int
+    buffer: NDArray[np.uint8]
+
+
+class Pass:
+    """Blocks in any order, each to one of the threads that iterate; use it in a ``with`` statement.
+
+    Parameters
+    ----------
+    pieces : sequence of Kept
+    scores : Scores
+        Brought up to date in the pass, block by block.
+    update : Update or None
+        What to add to the scores; None if nothing.
+    columns : sequence of int, increasing
+        Features that are needed, those of the update included.
+    n_threads : int
+    identity : bool
+        Whether what rows are drawn by is needed where it is on scratch.
+
+    Notes
+    -----
+    Blocks on scratch come first, as soon as they are read, and those in memory while none is there. Integer sums are
+    the same for any order. A block is valid until its thread asks for the next one: its buffer is then used again.
+
+    Raises
+    ------
+    LostCodesError
+        From the iterators, if rows cannot be read back.
+    """
+
+    def __init__(
+        self,
+        pieces: Sequence[Kept],
+        scores: Scores,
+        update: Update | None,
+        columns: Sequence[int],
+        n_threads: int,
+        *,
+        identity: bool = False,
+    ) -> None:
+        self.waited = 0.0  # seconds that threads waited for blocks, added up
+        self._scores = scores
+        self._update = update
+        self._columns = columns
+        self._identity = identity
+        self._pieces = pieces
+        self._memory: deque[tuple[int, Piece]] = deque()
+        self._stored: list[int] = []
+        for k, kept in enumerate(pieces):
+            if isinstance(kept, LostPiece):
+                kept.load()
+            else:
+                # held from here on: codes that move to scratch meanwhile stay until they are used
+                piece = kept if isinstance(kept, Piece) else kept.in_memory
+                if piece is not None:
+                    self._memory.append((k, piece))
+                else:
+                    self._stored.append(k)
+        self._changed = threading.Condition()
+        self._ready: deque[_Read] = deque()
+        self._spare: list[NDArray[np.uint8]] = []
+        self._unread = len(self._stored)
+        self._failure: BaseException | None = None
+        self._stopped = False
+        self._reader: threading.Thread | None = None
+        if self._stored:
+            self._borrow(min(n_threads + READ_AHEAD, len(self._stored)))
+
+    def __enter__(self) -> Self:
+        if self._stored:
+            self._reader = threading.Thread(target=self._read_ahead, name="dpgb-read", daemon=True)
+            self._reader.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._reader is not None:
+            with self._changed:
+                self._stopped = True
+                self._changed.notify_all()
+            self._reader.join()
+            self._give_back()
+
+    def __iter__(self) -> Iterator[Block]:
+        while (taken := self._take()) is not None:
+            if isinstance(taken, _Read):
+                yield self._block(taken)
+                with self._changed:
+                    self._spare.append(taken.buffer)
+                    self._changed.notify_all()
+            else:
+                k, piece = taken
+                score = self._scores.memory(k)
+                if self._update is not None:
+                    self._update.add(piece.codes, score)
+                yield Block(k, piece, score)
+
+    def _take(self) -> "_Read | tuple[int, Piece] | None":
+        """Return a block that is there, or wait for one; None when all are taken."""
+        with self._changed:
+            while True:
+                if self._failure is not None:
+                    raise self._failure
+                if self._ready:
+                    return self._ready.popleft()
+                if self._memory:
+                    return self._memory.popleft()
+                if not self._unread:
+                    return None
+                start = time.monotonic()
+                self._changed.wait()
+                self.waited += time.monotonic() - start
+
+    def _block(self, read: _Read) -> Block:
+        """Check what was read, and bring its scores up to date."""
+        k, buffer = read
+        kept, extent = self._stored_piece(k)
+        room = self._scores.room(k)
+        codes = buffer[room : room + extent.size]
+        extent.check(kept.parts(self._columns, identity=self._identity), codes)
+        piece = kept.view(codes)
+        score = self._scores.view(k, buffer)
+        if self._update is not None:
+            self._update.add(piece.codes, score)
+            self._scores.save(k, score)
+        return Block(k, piece, score)
+
+    def _read_ahead(self) -> None:
+        try:
+            for k in self._stored:
+                with self._changed:
+                    while not self._spare and not self._stopped:
+                        self._changed.wait()
+                    if self._stopped:
+                        return
+                    buffer = self._spare.pop()
+                kept, extent = self._stored_piece(k)
+                room = self._scores.room(k)
+                parts = kept.parts(self._columns, identity=self._identity)
+                extent.read(parts, buffer[room : room + extent.size])
+                self._scores.read(k, buffer)
+                with self._changed:
+                    self._ready.append(_Read(k, buffer))
+                    self._unread -= 1
+                    self._changed.notify()
+        except BaseException as error:
+            with self._changed:
+                self._failure = error
+                self._changed.notify_all()
+
+    def _stored_piece(self, k: int) -> tuple[StoredPiece, Extent]:
+        kept = self._pieces[k]
+        assert isinstance(kept, StoredPiece)
+        assert kept.extent is not None
+        return kept, kept.extent
+
+    def _borrow(self, n_buffers: int) -> None:
+        sizes = [self._scores.room(k) + self._stored_piece(k)[1].size for k in self._stored]
+        scratch = self._stored_piece(self._stored[0])[1].scratch
+        self._spare = [scratch.borrow(max(sizes)) for _ in range(n_buffers)]
+        self._buffers = list(self._spare)
+
+    def _give_back(self) -> None:
+        scratch = self._stored_piece(self._stored[0])[1].scratch
+        for buffer in self._buffers:
+            scratch.give_back(buffer)
