@@ -4,7 +4,6 @@ import asyncio
 import gc
 import logging
 import os
-import pickle
 import signal
 import threading
 import time
@@ -40,7 +39,7 @@ from dpgb_dask.contracts.queries import CountQuery
 from dpgb_dask.contracts.schema import Schema
 from dpgb_dask.errors import ChunkError, PlanError, ShardError, StructureError
 from dpgb_dask.private.ingest import read_source
-from dpgb_dask.private.rounds import clients, open_rounds, tasks
+from dpgb_dask.private.rounds import clients, open_rounds, resident, tasks
 from dpgb_dask.private.rounds.local import LocalRounds
 from dpgb_dask.private.rounds.tasks import TaskRounds
 
@@ -161,10 +160,11 @@ def test_inputs_in_memory_stay_in_this_process():
 def test_one_shard_per_worker_of_neighbouring_chunks(client):
     rounds = rounds_of("binary", 100)
     ask_all(rounds, "binary")
-    made = client.gather(rounds._shards)
+    shards = list(rounds._shards.values())
+    made = client.gather(shards)
     assert [shard.number for shard in made] == [0, 1]
     assert [shard.chunks for shard in made] == [tuple(range(15)), tuple(range(15, 30))]
-    holders = client.who_has(rounds._shards)
+    holders = client.who_has(shards)
     assert len({worker for workers in holders.values() for worker in workers}) == 2
     rounds.close()
 
@@ -201,7 +201,7 @@ def test_what_encodes_a_chunk_tells_no_length_in_a_log():
     rounds = rounds_of("binary", 1000)
     ask_all(rounds, "binary")
     assert rounds._reading.starts.tolist() == [0, 1000, 2000, 3000]
-    assert "1000" not in repr(tasks.Encoding(rounds._reading, model_of("binary").bins, 64))
+    assert "1000" not in repr(rounds._job)
     rounds.close()
 
 
@@ -301,11 +301,11 @@ def test_a_shard_twice_or_not_at_all_is_refused(client, wrong):
     rounds = rounds_of("binary")
     model, query = model_of("binary"), queries_of("binary", 2)["main"]
     rounds.ask(model, query)
-    shards = rounds._shards
-    rounds._client = Wrong(client, [shards[k] for k in wrong], shards)
+    shards = list(rounds._shards.values())
+    rounds.client = Wrong(client, [shards[k] for k in wrong], shards)
     with pytest.raises(ShardError, match="missing from the sums, or is in them twice"):
         rounds.ask(model, query)
-    rounds._client = client
+    rounds.client = client
     rounds.close()
 
 
@@ -316,7 +316,7 @@ class Wrong:
         self.client, self.wrong, self.right = client, wrong, right
 
     def map(self, function, shards, **kwargs):
-        assert shards is self.right
+        assert shards == self.right
         return self.client.map(function, self.wrong, **kwargs)
 
     def gather(self, futures):
@@ -330,8 +330,9 @@ def test_a_chunk_twice_is_refused(client):
     rounds = rounds_of("binary")
     model, query = model_of("binary"), queries_of("binary", 2)["main"]
     rounds.ask(model, query)
+    packed = resident.pack_message(model, query)
     replies = client.gather(
-        [client.submit(tasks._answer, s, m=message(model, query)) for s in rounds._shards]
+        [client.submit(tasks._answer_task, s, m=packed) for s in rounds._shards.values()]
     )
     rounds._checked(replies)
     twice = [replies[0], replies[1]._replace(chunks=replies[1].chunks[:-1] + replies[0].chunks[:1])]
@@ -340,17 +341,13 @@ def test_a_chunk_twice_is_refused(client):
     rounds.close()
 
 
-def message(model, query):
-    return pickle.dumps((model, query))
-
-
 # ---- failures --------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.usefixtures("client")
 def test_a_cluster_that_fails_is_named_without_its_words(monkeypatch):
     rounds = rounds_of("binary")
-    monkeypatch.setattr(rounds._client, "gather", lambda _: poisoned_gather())
+    monkeypatch.setattr(rounds.client, "gather", lambda _: poisoned_gather())
     with pytest.raises(ChunkError, match=r"PoisonError\.$") as caught:
         rounds.fingerprint()
     assert caught.value.__context__ is None

@@ -2,13 +2,16 @@
 
 from distributed import Client
 
+from dpgb_dask.contracts.model import FeatureBins
 from dpgb_dask.contracts.plan import Execution, Rounds, Shape
 from dpgb_dask.errors import PlanError
 from dpgb_dask.private.ingest import Source
-from dpgb_dask.private.rounds.clients import connect, find_client
+from dpgb_dask.private.rounds.clients import check_workers, connect, find_client
 from dpgb_dask.private.rounds.local import LocalRounds
 from dpgb_dask.private.rounds.tasks import TaskRounds
 from dpgb_dask.private.survey import Reading
+
+ON_CLUSTER = ("tasks", "comms")
 
 
 def check_backend(source: Source, execution: Execution) -> Client | None:
@@ -29,18 +32,24 @@ def check_backend(source: Source, execution: Execution) -> Client | None:
     Raises
     ------
     PlanError
-        If the back end is unknown, "tasks" is asked for without a Dask client, or the client's scheduler runs in
-        the event loop that a fit would block.
+        If the back end is unknown, "tasks" or "comms" is asked for without a Dask client, or the client's scheduler
+        runs in the event loop that a fit would block.
+    ClusterError
+        If the cluster has no worker, after the wait that ``execution`` allows.
     """
-    if execution.backend not in ("auto", "local", "tasks"):
+    if execution.backend not in ("auto", "local", *ON_CLUSTER):
         raise PlanError(
-            f"backend={execution.backend!r} is unknown. Choose 'auto', 'local' or 'tasks'."
+            f"backend={execution.backend!r} is unknown. Choose 'auto', 'local', 'tasks' or 'comms'."
         )
     if execution.backend == "local" or (execution.backend == "auto" and not source.lazy):
         return None
     client = find_client()
-    if client is None and execution.backend == "tasks":
-        raise PlanError("backend='tasks' needs a Dask client. Make one: distributed.Client().")
+    if client is None and execution.backend in ON_CLUSTER:
+        raise PlanError(
+            f"backend={execution.backend!r} needs a Dask client. Make one: distributed.Client()."
+        )
+    if client is not None:
+        check_workers(client, execution.worker_wait)
     return client
 
 
@@ -50,6 +59,8 @@ def open_rounds(
     execution: Execution,
     key: bytes,
     rows_key: bytes | None = None,
+    bins: tuple[FeatureBins, ...] | None = None,
+    n_rounds: int | None = None,
 ) -> Rounds:
     """Return the back end for a source; nothing is computed before the first question.
 
@@ -62,10 +73,14 @@ def open_rounds(
         32 secret bytes of the fit, for the fingerprint.
     rows_key : bytes or None
         16 secret bytes of the fit, for the draws of rows (`queries.RowDraw`); None if the plan draws none.
+    bins : tuple of FeatureBins or None
+        Bins that the schema alone decides: rows are encoded in the pass that surveys them, and read once.
+    n_rounds : int or None
+        Most rounds that will be asked; None if nobody knows.
 
     Raises
     ------
-    PlanError
+    PlanError, ClusterError
         As `check_backend`, which a fit calls before it charges.
 
     Privacy
@@ -75,5 +90,5 @@ def open_rounds(
     reading = Reading(shape, key, rows_key=rows_key)
     client = check_backend(source, execution)
     if client is None:
-        return LocalRounds(source, reading, execution)
-    return TaskRounds(source, reading, execution, connect(client))
+        return LocalRounds(source, reading, execution, bins)
+    return TaskRounds(source, reading, execution, connect(client), bins, n_rounds)

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 from distributed import Client, Scheduler, get_client, rejoin, secede
 
-from dpgb_dask.errors import PlanError
+from dpgb_dask.errors import ClusterError, PlanError
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,6 +66,36 @@ def connect(client: Client) -> Connection:
     # a notebook's cell runs inside the client's event loop: a second client, whose loop has a thread, may block
     address = _address(client)
     return Connection(Client(address, security=client.security, set_as_default=False), owned=True)
+
+
+def check_workers(client: Client, seconds: float) -> None:
+    """Wait until a cluster has a worker.
+
+    Raises
+    ------
+    ClusterError
+        If it has none after some seconds, or its scheduler does not answer.
+    """
+    if not client.asynchronous and client.nthreads():
+        return
+    connection = connect(client)
+    try:
+        connection.client.wait_for_workers(1, timeout=seconds)
+    except TimeoutError:
+        failed = no_worker(seconds)
+    else:
+        return
+    finally:
+        connection.close()
+    raise failed  # outside the except block, which would keep Dask's error as its context
+
+
+def no_worker(seconds: float) -> ClusterError:
+    """Return the error of a cluster that has had no worker for some seconds."""
+    return ClusterError(
+        f"The cluster has had no worker for worker_wait={seconds:g} seconds. Start workers, or raise "
+        "dask.config dpgb-dask.worker-wait if they are on their way. A fit that had begun can be resumed."
+    )
 
 
 def _address(client: Client) -> str:

@@ -1,9 +1,11 @@
 """Rounds in this process: one shard, a pool of threads, no cluster."""
 
 import os
-from collections.abc import Callable, Sequence
+import uuid
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from functools import reduce
 from typing import Any, TypeVar
 
 import numpy as np
@@ -17,14 +19,15 @@ from dpgb_dask.contracts.boundary import Raw
 from dpgb_dask.contracts.model import FeatureBins, Model
 from dpgb_dask.contracts.plan import Execution
 from dpgb_dask.contracts.queries import Query
-from dpgb_dask.errors import DPGBError, PlanError
+from dpgb_dask.errors import DPGBError, LostCodesError, PlanError
 from dpgb_dask.private.ingest import Chunk, Rows, Source, failed_to_load, line_up
-from dpgb_dask.private.pieces import Piece, encode_rows, merge_pieces
 from dpgb_dask.private.quantize import sensitivity
+from dpgb_dask.private.rounds.resident import MOST_REMAKES, Encoding, join_encoded
 from dpgb_dask.private.scores import same_bins
 from dpgb_dask.private.shards import Shard
 from dpgb_dask.private.survey import (
     Reading,
+    Survey,
     Surveyed,
     add_surveys,
     count_rows,
@@ -50,16 +53,26 @@ class LocalRounds:
     reading : Reading
     execution : Execution
         ``n_threads`` source chunks are in memory at once, and as many threads answer.
+    bins : tuple of FeatureBins or None
+        Bins that are known before the rows were read: then the survey's pass encodes too.
 
     Privacy
     -------
     Private side. Answers leave sealed, with the sensitivity of their query.
     """
 
-    def __init__(self, source: Source, reading: Reading, execution: Execution) -> None:
+    def __init__(
+        self,
+        source: Source,
+        reading: Reading,
+        execution: Execution,
+        bins: tuple[FeatureBins, ...] | None = None,
+    ) -> None:
         self._source = source
         self._reading = reading
-        self._block_rows = execution.block_rows
+        self._execution = execution
+        self._known_bins = bins
+        self._id = uuid.uuid4().hex[:12]
         self._n_threads = execution.n_threads or default_threads()
         self._pool = ThreadPoolExecutor(self._n_threads, thread_name_prefix="dpgb")
         self._surveyed: Surveyed | None = None
@@ -73,7 +86,7 @@ class LocalRounds:
         if sums is None:
             if model is None:
                 raise PlanError(f"{type(query).__name__} needs a model: release bins first.")
-            sums = self._encoded(model.bins).answer(model, query, self._n_threads, self._pool)
+            sums = self._answer(model, query)
         return Raw(sums, bound)
 
     def fingerprint(self) -> int:
@@ -87,31 +100,60 @@ class LocalRounds:
         self._surveyed = None
         self._graph = {}
 
+    def _answer(self, model: Model, query: Query) -> NDArray[np.int64]:
+        """Ask the shard; one that lost its codes is made again.
+
+        Raises
+        ------
+        LostCodesError
+            If it loses them again and again.
+        """
+        for _ in range(MOST_REMAKES):
+            try:
+                return self._encoded(model.bins).answer(model, query, self._n_threads, self._pool)
+            except LostCodesError:
+                self._shard = None
+        return self._encoded(model.bins).answer(model, query, self._n_threads, self._pool)
+
     def _survey(self) -> Surveyed:
         if self._surveyed is None:
             if self._source.units:
                 counts = self._each_chunk(lambda rows, _: count_units(rows.unit, self._reading.key))
-                self._reading = replace(self._reading, units=add_unit_counts(counts))
+                self._reading = replace(self._reading, units=add_unit_counts(list(counts)))
             elif self._reading.rows_key is not None:
-                lengths = self._each_chunk(lambda rows, _: count_rows(rows))
+                if self._source.lengths is None:
+                    lengths = list(self._each_chunk(lambda rows, _: count_rows(rows)))
+                else:
+                    lengths = [np.array(self._source.lengths, np.int64)]
                 self._reading = replace(self._reading, starts=starts_of(lengths))
-            parts = self._each_chunk(lambda rows, number: survey_rows(rows, self._reading, number))
-            self._surveyed = Surveyed(add_surveys(parts), self._reading.shape)
+            if self._known_bins is not None:
+                survey = self._encode(self._known_bins, with_survey=True)
+            else:
+                survey = reduce(
+                    lambda a, b: add_surveys([a, b]),
+                    self._each_chunk(lambda rows, number: survey_rows(rows, self._reading, number)),
+                )
+            assert survey is not None
+            self._surveyed = Surveyed(survey, self._reading.shape)
+            self._reading = replace(self._reading, marks=self._surveyed.marks)
         return self._surveyed
 
     def _encoded(self, bins: Sequence[FeatureBins]) -> Shard:
         if self._shard is None or not same_bins(self._shard.bins, bins):
-            self._shard = None  # free the old codes before the new ones are made
-            reading, block_rows = self._reading, self._block_rows
-            parts: list[tuple[Piece, ...]] = self._each_chunk(
-                lambda rows, number: encode_rows(rows, reading, bins, block_rows, number)
-            )
-            pieces = merge_pieces((piece for part in parts for piece in part), block_rows)
-            self._shard = Shard(pieces, reading.shape, bins, reading.rows_key)
+            self._encode(bins)
+        assert self._shard is not None
         return self._shard
 
-    def _each_chunk(self, function: Callable[[Rows, int], T]) -> list[T]:
-        """Apply a function to every chunk and its number, one chunk per thread at a time."""
+    def _encode(self, bins: Sequence[FeatureBins], *, with_survey: bool = False) -> Survey | None:
+        """Make the shard; return the survey of its rows if that is asked for."""
+        self._shard = None  # free the old codes before the new ones are made
+        job = Encoding.of(self._id, self._reading, bins, self._execution, with_survey)
+        whole = reduce(lambda a, b: join_encoded([a, b]), self._each_chunk(job.encode))
+        self._shard = job.shard(whole)
+        return whole.survey
+
+    def _each_chunk(self, function: Callable[[Rows, int], T]) -> Iterator[T]:
+        """Apply a function to every chunk and its number, one chunk per thread at a time; yield in order."""
 
         def work(numbered: tuple[int, Chunk]) -> T:
             number, chunk = numbered
@@ -123,7 +165,7 @@ class LocalRounds:
                 failure = failed_to_load(number, error)
             raise failure
 
-        return list(self._pool.map(work, enumerate(self._source.chunks)))
+        return self._pool.map(work, enumerate(self._source.chunks))
 
 
 def _parts(chunk: Chunk) -> list[Any]:

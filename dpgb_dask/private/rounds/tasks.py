@@ -1,53 +1,83 @@
 """Rounds on a Dask cluster: one resident shard per worker, one ``client.map`` per round, integer replies.
 
 Nothing here recovers from a lost worker. Dask makes its shard again from the source's tasks, the shard catches up to
-the model in the message, and its sums are the same.
+the model in the message, and its sums are the same. Codes that a worker lost or found damaged are a reply like any
+other; then that shard is made again in the same way.
 """
 
 import asyncio
 import pickle
 import threading
+import time
 import uuid
-from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
-from functools import lru_cache, partial
-from typing import Any, NamedTuple, TypeVar
+from dataclasses import replace
+from functools import partial, wraps
+from typing import Any, Concatenate, ParamSpec, TypeVar
 
 import dask
 import numpy as np
 import pandas as pd
 from dask.delayed import delayed
-from distributed import Future, Worker, WorkerPlugin, as_completed, get_worker, wait
+from distributed import (
+    CancelledError,
+    Future,
+    KilledWorker,
+    as_completed,
+    get_worker,
+    wait,
+)
+from distributed.client import ClosedClientError
+from distributed.comm.core import CommClosedError
 from numpy.typing import NDArray
 
-from dpgb_dask import kernels
 from dpgb_dask.contracts.boundary import Raw
 from dpgb_dask.contracts.model import FeatureBins, Model
 from dpgb_dask.contracts.plan import Execution
 from dpgb_dask.contracts.queries import Query
 from dpgb_dask.encode import n_rows
-from dpgb_dask.errors import ChunkError, DPGBError, PlanError, ShardError
-from dpgb_dask.private.ingest import Chunk, Rows, Source, failed_to_load, line_up
-from dpgb_dask.private.pieces import Piece, encode_rows, merge_pieces
+from dpgb_dask.errors import ChunkError, ClusterError, DPGBError, PlanError, ShardError
+from dpgb_dask.private.ingest import Chunk, Rows, Source, failed_to_load
 from dpgb_dask.private.quantize import sensitivity
-from dpgb_dask.private.rounds.clients import Connection
+from dpgb_dask.private.rounds.clients import Connection, no_worker
+from dpgb_dask.private.rounds.comms import CommTree, pays
+from dpgb_dask.private.rounds.resident import (
+    MOST_REMAKES,
+    Encoding,
+    Failure,
+    Reply,
+    ResidentShard,
+    WarmKernels,
+    add_parts,
+    add_replies,
+    answer,
+    count_chunk,
+    encode_chunk,
+    failure_of,
+    first_failure,
+    join_encoded,
+    length_of_chunk,
+    make_shard,
+    pack_message,
+    survey_chunk,
+    survey_of,
+)
 from dpgb_dask.private.scores import same_bins
-from dpgb_dask.private.shards import Shard, sum_arrays
+from dpgb_dask.private.shards import sum_arrays
 from dpgb_dask.private.survey import (
     Reading,
     Survey,
     Surveyed,
     add_surveys,
-    count_rows,
     slice_block,
     starts_of,
-    survey_rows,
 )
-from dpgb_dask.private.units import UnitCounts, add_unit_counts, count_units
+from dpgb_dask.private.units import UnitCounts, add_unit_counts
 
 T = TypeVar("T")
+P = ParamSpec("P")
 
 GATHER_WORKERS = 64  # below this many replies …
 GATHER_BYTES = (
@@ -59,171 +89,44 @@ GRAPH_BYTES = 4 << 20  # in-memory rows travel in graphs below the 10 MB that Da
 MESSAGE_BYTES = 90_000
 GRAPH_LOCK = threading.Lock()
 SOONER = 10  # priority of sums over the chunk tasks that feed them, so that parts do not pile up
+LOOK = 2.0  # seconds between two looks at whether there are workers, while something takes its time
+
+# what Dask raises if the scheduler is gone, was restarted, or has forgotten this client
+LOST = (CancelledError, asyncio.CancelledError, CommClosedError, ClosedClientError, OSError)
+RESUME = "A fit that had begun can be resumed on a cluster that runs."
 
 
-class WarmKernels(WorkerPlugin):
-    """Compiles the kernels, or loads them from their cache, when a worker starts: never inside a round."""
-
-    name = "dpgb-warm-kernels"
-
-    async def setup(self, worker: Worker) -> None:  # noqa: ARG002
-        """Warm in a thread: a cold start takes seconds, and the worker's heart has to beat."""
-        await asyncio.to_thread(kernels.warm)
-
-
-# ---- tasks: these run on workers -------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True, slots=True)
-class Failure:
-    """A failed task, as a value: an exception would put the task's rows into the worker's log."""
-
-    error: DPGBError
-
-
-class Encoded(NamedTuple):
-    """One chunk as codes. Private."""
-
-    number: int
-    pieces: tuple[Piece, ...]
-
-
-@dataclass(frozen=True, eq=False, slots=True)
-class Encoding:
-    """How chunks become codes."""
-
-    reading: Reading
-    bins: tuple[FeatureBins, ...]
-    block_rows: int
-
-
-class Reply(NamedTuple):
-    """Sums, and which shards and chunks they are made of. Private."""
-
-    shards: tuple[int, ...]
-    chunks: tuple[int, ...]
-    sums: NDArray[np.int64]
-
-    def __repr__(self) -> str:
-        return "<reply>"
-
-
-def _on_rows(function: Callable[[Rows], T], number: int, parts: Sequence[Any]) -> T | Failure:
-    """Apply a function to a chunk's rows; an error names the chunk and its type, never a value."""
-    try:
-        return function(line_up(*parts))
-    except DPGBError as error:
-        return Failure(error)
-    except Exception as error:
-        return Failure(failed_to_load(number, error))
-
-
-def _count_chunk(
-    number: int, parts: list[Any], reading: Reading, _units: None
-) -> UnitCounts | Failure:
-    return _on_rows(lambda rows: count_units(rows.unit, reading.key), number, parts)
-
-
-def _length_of_chunk(
-    number: int, parts: list[Any], _reading: Reading, _units: None
-) -> NDArray[np.int64] | Failure:
-    return _on_rows(count_rows, number, parts)
-
-
-def _survey_chunk(
-    number: int, parts: list[Any], reading: Reading, units: UnitCounts | None
-) -> Survey | Failure:
-    reading = replace(reading, units=units)
-    return _on_rows(lambda rows: survey_rows(rows, reading, number), number, parts)
-
-
-def _encode_chunk(
-    number: int, parts: list[Any], job: Encoding, units: UnitCounts | None
-) -> Encoded | Failure:
-    reading = replace(job.reading, units=units)
-
-    def encode(rows: Rows) -> Encoded:
-        return Encoded(number, encode_rows(rows, reading, job.bins, job.block_rows, number))
-
-    return _on_rows(encode, number, parts)
+def _answer_task(resident: ResidentShard | Failure, **message: bytes) -> Reply | Failure:
+    """Answer one query; the message comes in parts."""
+    return answer(resident, b"".join(message.values()), get_worker().state.nthreads)
 
 
 def _hold(rows: Rows) -> Rows:
     return rows
 
 
-def _add(add: Callable[[list[T]], T], parts: list[T | Failure]) -> T | Failure:
-    """Add parts, or return the first failure among them."""
-    failure = next((part for part in parts if isinstance(part, Failure)), None)
-    return failure or add([part for part in parts if not isinstance(part, Failure)])
+def _on_cluster(
+    method: Callable[Concatenate["TaskRounds", P], T],
+) -> Callable[Concatenate["TaskRounds", P], T]:
+    """Run a method with the fit's client as the current one; a cluster that is gone is said in our words."""
+
+    @wraps(method)
+    def run(self: "TaskRounds", /, *args: P.args, **kwargs: P.kwargs) -> T:
+        try:
+            # Dask's wait and as_completed take the current client, which may be an asynchronous one
+            with self.client.as_current():
+                return method(self, *args, **kwargs)
+        except LOST as error:
+            lost = _lost(error)
+        raise lost  # outside the except block, which would keep Dask's error as its context
+
+    return run
 
 
-def _failure_of(value: Any) -> Failure | None:
-    return value if isinstance(value, Failure) else None
-
-
-class ResidentShard(NamedTuple):
-    """A shard and what it is made of."""
-
-    number: int
-    chunks: tuple[int, ...]
-    shard: Shard
-
-    def __sizeof__(self) -> int:
-        return self.shard.__sizeof__()
-
-
-def _make_shard(
-    number: int, parts: list[Encoded | Failure], job: Encoding
-) -> ResidentShard | Failure:
-    failure = next((part for part in parts if isinstance(part, Failure)), None)
-    if failure is not None:
-        return failure
-    encoded = [part for part in parts if isinstance(part, Encoded)]
-    pieces = merge_pieces((piece for part in encoded for piece in part.pieces), job.block_rows)
-    shard = Shard(pieces, job.reading.shape, job.bins, job.reading.rows_key)
-    return ResidentShard(number, tuple(part.number for part in encoded), shard)
-
-
-@lru_cache
-def _pool(n_threads: int) -> ThreadPoolExecutor:
-    """Return this worker process's threads; they live as long as it does."""
-    return ThreadPoolExecutor(n_threads, thread_name_prefix="dpgb")
-
-
-@lru_cache(maxsize=2)
-def _read_message(packed: bytes) -> tuple[Model, Query]:
-    """Return a round's message; workers that share a process read it once."""
-    model, query = pickle.loads(packed)
-    return model, query
-
-
-def _answer(resident: ResidentShard | Failure, **message: bytes) -> Reply | Failure:
-    """Answer one query; the message is pickled, and comes in parts."""
-    if isinstance(resident, Failure):
-        return resident
-    model, query = _read_message(b"".join(message.values()))
-    n_threads = get_worker().state.nthreads
-    try:
-        sums = resident.shard.answer(model, query, n_threads, _pool(n_threads))
-    except DPGBError as error:
-        return Failure(error)
-    return Reply((resident.number,), resident.chunks, sums)
-
-
-def _add_replies(replies: list[Reply | Failure]) -> Reply | Failure:
-    failure = next((reply for reply in replies if isinstance(reply, Failure)), None)
-    if failure is not None:
-        return failure
-    good = [reply for reply in replies if isinstance(reply, Reply)]
-    return Reply(
-        tuple(k for reply in good for k in reply.shards),
-        tuple(k for reply in good for k in reply.chunks),
-        sum_arrays([reply.sums for reply in good]),
+def _lost(error: BaseException) -> ClusterError:
+    return ClusterError(
+        f"The cluster's scheduler went away, or was restarted ({type(error).__name__}). {RESUME}"
     )
-
-
-# ---- the driver ------------------------------------------------------------------------------------------------------
 
 
 class TaskRounds:
@@ -235,6 +138,10 @@ class TaskRounds:
     reading : Reading
     execution : Execution
     connection : Connection
+    bins : tuple of FeatureBins or None
+        Bins that are known before the rows were read: then the survey's pass encodes too.
+    n_rounds : int or None
+        Most rounds that will be asked.
 
     Privacy
     -------
@@ -243,49 +150,71 @@ class TaskRounds:
     """
 
     def __init__(
-        self, source: Source, reading: Reading, execution: Execution, connection: Connection
+        self,
+        source: Source,
+        reading: Reading,
+        execution: Execution,
+        connection: Connection,
+        bins: tuple[FeatureBins, ...] | None = None,
+        n_rounds: int | None = None,
     ) -> None:
+        self.client = connection.client
         self._reading = reading
         self._execution = execution
         self._connection = connection
-        self._client = connection.client
         self._id = uuid.uuid4().hex[:12]
         self._surveyed: Surveyed | None = None
         self._with_units = source.units
         self._units: Future[UnitCounts] | None = None  # stays on the cluster
-        self._bins: tuple[FeatureBins, ...] | None = None
-        self._shards: list[Future[Any]] = []
-        self._client.register_plugin(WarmKernels())
-        self._chunks = source.chunks if source.lazy else self._hold_rows(source.chunks)
+        self._known_bins = bins
+        self._job: Encoding | None = None
+        self._shards: dict[int, Future[Any]] = {}
+        self._n_shards = 0
+        self._alone_since: float | None = None
+        self._n_left = n_rounds
+        self._tree = CommTree(self.client)
+        self._by_comms = execution.backend == "comms"
+        self._overheads: list[float] = []
+        self._chunks, self._lengths = self._begin(source)
 
+    @_on_cluster
     def ask(self, model: Model | None, query: Query) -> Raw[NDArray[np.int64]]:
         """Return the sealed sums of a query at the scores of ``model``."""
         bound = sensitivity(query, self._reading.shape)
-        # Dask's wait and as_completed take the current client, which may be an asynchronous one
-        with self._client.as_current():
-            sums = self._survey().answer(query)
-            if sums is None:
-                if model is None:
-                    raise PlanError(f"{type(query).__name__} needs a model: release bins first.")
-                sums = self._round(model, query)
+        sums = self._survey().answer(query)
+        if sums is None:
+            if model is None:
+                raise PlanError(f"{type(query).__name__} needs a model: release bins first.")
+            sums = self._round(model, query)
+        if self._n_left is not None:
+            self._n_left -= 1
         return Raw(sums, bound)
 
+    @_on_cluster
     def fingerprint(self) -> int:
         """Return the keyed fingerprint of the rows. Private."""
-        with self._client.as_current():
-            return self._survey().fingerprint
+        return self._survey().fingerprint
 
     def close(self) -> None:
         """Release what the cluster holds for this fit."""
-        self._shards = []
+        self._shards = {}
         self._chunks = ()
         self._surveyed = None
         self._units = None
+        self._job = None
         self._connection.close()
+
+    @_on_cluster
+    def _begin(self, source: Source) -> tuple[tuple[Chunk, ...], Sequence[int] | None]:
+        """Return the chunks as tasks, and the rows of each if they are known."""
+        self.client.register_plugin(WarmKernels())
+        if source.lazy:
+            return source.chunks, source.lengths
+        return self._hold_rows(source.chunks)
 
     # ---- passes over the source
 
-    def _hold_rows(self, chunks: Sequence[Chunk]) -> tuple[Chunk, ...]:
+    def _hold_rows(self, chunks: Sequence[Chunk]) -> tuple[tuple[Chunk, ...], list[int]]:
         """Put rows of this process on the cluster, as tasks that Dask can run again.
 
         Raises
@@ -294,6 +223,7 @@ class TaskRounds:
             If an object among the values cannot be pickled.
         """
         held: list[Chunk] = []
+        lengths = []
         for chunk in chunks:
             n = n_rows(chunk.x)
             size = sum(
@@ -306,13 +236,16 @@ class TaskRounds:
                 unit = None if chunk.unit is None else chunk.unit[part]
                 rows = Rows(slice_block(chunk.x, part), chunk.y[part], weight, unit)
                 held.append(Chunk(self._hold_part(rows, len(held)), None, None))
-        return tuple(held)
+                lengths.append(n_rows(rows.x))
+        return tuple(held), lengths
 
     def _hold_part(self, rows: Rows, number: int) -> Future[Rows]:
         key = f"dpgb-rows-{self._id}-{number}"
         try:
             with _quiet_graphs():
-                held: Future[Rows] = self._client.submit(_hold, rows, key=key)
+                held: Future[Rows] = self.client.submit(_hold, rows, key=key)
+        except LOST:
+            raise
         except Exception as error:
             failure = failed_to_load(number, error)
         else:
@@ -323,7 +256,7 @@ class TaskRounds:
         self, function: Callable[..., Any], numbers: Sequence[int], shared: Any, **where: Any
     ) -> list[Future[Any]]:
         """Run a task per chunk; ``shared`` is sent once."""
-        name = f"dpgb-{function.__name__.strip('_').replace('_', '-')}-{self._id}"
+        name = f"dpgb-{function.__name__.replace('_', '-')}-{self._id}"
         common = delayed(shared, name=f"dpgb-shared-{uuid.uuid4().hex}", traverse=False)
         task = delayed(function, pure=False, traverse=True)
         calls = []
@@ -335,7 +268,9 @@ class TaskRounds:
             calls.append(task(k, parts, common, self._units, dask_key_name=key))
         try:
             with _quiet_graphs():
-                futures: list[Future[Any]] = self._client.compute(calls, **where)
+                futures: list[Future[Any]] = self.client.compute(calls, **where)
+        except LOST:
+            raise
         except Exception as error:
             failed = ChunkError(
                 f"The source cannot be sent to the cluster: {type(error).__name__}."
@@ -346,14 +281,24 @@ class TaskRounds:
 
     def _survey(self) -> Surveyed:
         if self._surveyed is None:
+            self._workers()
             if self._with_units:
-                self._units = self._sum_chunks(_count_chunk, add_unit_counts)
-                self._values([self._client.submit(_failure_of, self._units, pure=False)])
+                self._units = self._sum_chunks(count_chunk, add_unit_counts)
+                self._values([self.client.submit(failure_of, self._units, pure=False)])
             elif self._reading.rows_key is not None:
-                lengths = self._values([self._sum_chunks(_length_of_chunk, np.concatenate)])
+                if self._lengths is None:
+                    lengths = self._values([self._sum_chunks(length_of_chunk, np.concatenate)])
+                else:
+                    lengths = [np.array(self._lengths, np.int64)]
                 self._reading = replace(self._reading, starts=starts_of(lengths))
-            survey = self._sum_chunks(_survey_chunk, add_surveys)
-            self._surveyed = Surveyed(self._values([survey])[0], self._reading.shape)
+            if self._known_bins is None:
+                parts = self._values([self._sum_chunks(survey_chunk, add_surveys)])
+            else:
+                parts = self._encode(self._known_bins, with_survey=True)
+            self._surveyed = Surveyed(add_surveys(parts), self._reading.shape)
+            self._reading = replace(self._reading, marks=self._surveyed.marks)
+            if self._job is not None:
+                self._job = replace(self._job, reading=self._reading, with_survey=False)
         return self._surveyed
 
     def _sum_chunks(
@@ -361,64 +306,132 @@ class TaskRounds:
     ) -> Future[Any]:
         """Run a task per chunk and add the results by a tree of tasks."""
         parts = self._each_chunk(function, range(len(self._chunks)), self._reading)
-        fan_in = self._execution.fan_in
         while True:
-            groups = [parts[k : k + fan_in] for k in range(0, len(parts), fan_in)]
-            parts = self._client.map(
-                partial(_add, add), groups, key="dpgb-add", pure=False, priority=SOONER
-            )
-            place = {future.key: k for k, future in enumerate(parts)}
-            for future in as_completed(parts):
-                k = place[future.key]
-                if future.status != "finished":
-                    self._raise_failed(groups[k], k * fan_in)
-                groups[k] = []  # release the parts as soon as they are added
+            groups = self._grouped(parts)
+            parts = self._add_groups(add, groups)
+            self._finish(parts, groups)
             if len(parts) == 1:
                 return parts[0]
 
-    def _encode(self, bins: tuple[FeatureBins, ...]) -> None:
-        """Make one shard per worker, of neighbouring chunks; placed softly, so that a lost worker is no obstacle."""
-        self._shards = []
-        job = Encoding(self._reading, bins, self._execution.block_rows)
-        workers = sorted(self._client.nthreads()) or [""]
-        n_chunks, n_shards = len(self._chunks), min(len(workers), len(self._chunks))
-        made = []
-        for k in range(n_shards):
-            numbers = range(k * n_chunks // n_shards, (k + 1) * n_chunks // n_shards)
-            where = {"workers": [workers[k]], "allow_other_workers": True} if workers[k] else {}
-            parts = self._each_chunk(_encode_chunk, numbers, job, **where)
+    def _grouped(self, parts: list[Future[Any]]) -> list[list[Future[Any]]]:
+        fan_in = self._execution.fan_in
+        return [parts[k : k + fan_in] for k in range(0, len(parts), fan_in)]
+
+    def _add_groups(
+        self, add: Callable[[list[Any]], Any], groups: list[list[Future[Any]]], **where: Any
+    ) -> list[Future[Any]]:
+        summed: list[Future[Any]] = self.client.map(
+            partial(add_parts, add), groups, key="dpgb-add", pure=False, priority=SOONER, **where
+        )
+        return summed
+
+    def _finish(self, made: Sequence[Future[Any]], groups: Sequence[list[Future[Any]]]) -> None:
+        """Wait for what is made of some groups of parts, and release each group as soon as it is not needed."""
+        place = {future.key: k for k, future in enumerate(made)}
+        for future in self._completed(made):
+            group = groups[place[future.key]]
+            if future.status != "finished":
+                raise self._failed([*group, future])
+            group.clear()
+
+    # ---- shards
+
+    def _encode(self, bins: tuple[FeatureBins, ...], *, with_survey: bool = False) -> list[Survey]:
+        """Make one shard per worker, of neighbouring chunks; return their surveys if those are asked for."""
+        self._shards = {}
+        self._job = Encoding.of(self._id, self._reading, bins, self._execution, with_survey)
+        self._n_shards = min(len(self._workers()), len(self._chunks))
+        self._make_shards(range(self._n_shards))
+        return self._ask_shards(self._survey_shards) if with_survey else []
+
+    def _make_shards(self, numbers: Sequence[int]) -> None:
+        """Make some shards; placed softly, so that a lost worker is no obstacle."""
+        job, fan_in = self._job, self._execution.fan_in
+        assert job is not None
+        workers = self._workers()
+        where: dict[int, dict[str, Any]] = {}
+        parts: dict[int, list[Future[Any]]] = {}
+        for k in numbers:
+            self._shards.pop(k, None)  # the old one is free before the new one is made
+            where[k] = {"workers": [workers[k % len(workers)]], "allow_other_workers": True}
+            parts[k] = self._each_chunk(encode_chunk, self._chunks_of(k), job, **where[k])
+        while job.with_survey and max(len(own) for own in parts.values()) > fan_in:
+            groups = {k: self._grouped(own) for k, own in parts.items()}
+            parts = {k: self._add_groups(join_encoded, groups[k], **where[k]) for k in parts}
+            self._finish(_in_a_row(parts.values()), _in_a_row(groups.values()))
+        made = {}
+        for k, own in parts.items():
             key = f"dpgb-shard-{self._id}-{uuid.uuid4().hex[:8]}-{k}"
-            made.append(
-                (numbers, parts, self._client.submit(_make_shard, k, parts, job, key=key, **where))
-            )
-        shards = [shard for _, _, shard in made]
-        wait(shards)
-        for numbers, parts, shard in made:
-            if shard.status != "finished":
-                self._raise_failed(parts, numbers.start)
-        self._shards = shards
-        self._bins = bins
+            made[k] = self.client.submit(make_shard, k, own, job, key=key, **where[k])
+        self._finish(list(made.values()), list(parts.values()))
+        self._shards |= made
+
+    def _chunks_of(self, number: int) -> range:
+        n = len(self._chunks)
+        return range(number * n // self._n_shards, (number + 1) * n // self._n_shards)
+
+    def _survey_shards(self) -> list[Any]:
+        return self.client.map(survey_of, list(self._shards.values()), pure=False)
 
     # ---- one round
 
     def _round(self, model: Model, query: Query) -> NDArray[np.int64]:
-        if self._bins is None or not same_bins(self._bins, model.bins):
+        if self._job is None or not same_bins(self._job.bins, model.bins):
             self._encode(model.bins)
-        replies = self._client.map(_answer, self._shards, pure=False, **self._message(model, query))
-        if len(replies) >= GATHER_WORKERS and 8 * query.n_sums >= GATHER_BYTES:
-            fan_in = self._execution.fan_in
-            while len(replies) > 1:
-                groups = [replies[k : k + fan_in] for k in range(0, len(replies), fan_in)]
-                replies = self._client.map(_add_replies, groups, pure=False, priority=SOONER)
-        return self._checked(self._values(replies))
+        message = pack_message(model, query)
+        reply = None
+        if self._over_comms():
+            reply = self._tree.ask(list(self._shards.values()), message)
+        if reply is not None:
+            return self._checked([reply])
+        start = time.monotonic()
+        replies = self._ask_shards(lambda: self._start_round(message, query))
+        sums = self._checked(replies)
+        self._overheads.append(time.monotonic() - start - max(reply.busy for reply in replies))
+        return sums
 
-    def _message(self, model: Model, query: Query) -> dict[str, Any]:
-        """Return the keywords of a round: the message in parts, or as one task if every worker's copy is too much."""
-        packed = pickle.dumps((model, query))
-        if len(packed) * len(self._shards) > GRAPH_BYTES:
-            return {"message": self._client.submit(bytes, packed, pure=False)}
-        parts = range(0, len(packed), MESSAGE_BYTES)
-        return {f"part_{k}": packed[k : k + MESSAGE_BYTES] for k in parts}
+    def _over_comms(self) -> bool:
+        """Whether to ask over comms; once begun, a fit stays with them."""
+        if self._execution.backend == "auto" and not self._by_comms:
+            self._by_comms = pays(self._n_left, self._overheads)
+        return self._by_comms
+
+    def _start_round(self, message: bytes, query: Query) -> list[Future[Any]]:
+        """Ask every shard by one task each: one ``client.map``, however many there are."""
+        shards = list(self._shards.values())
+        replies = self.client.map(_answer_task, shards, pure=False, **self._keywords(message))
+        if len(replies) >= GATHER_WORKERS and 8 * query.n_sums >= GATHER_BYTES:
+            while len(replies) > 1:
+                replies = self._add_groups(add_replies, self._grouped(replies))
+        return replies
+
+    def _ask_shards(self, start: Callable[[], list[Future[Any]]]) -> list[Any]:
+        """Return what tasks say of the shards; a shard that lost its codes is made again, and all are asked again.
+
+        Raises
+        ------
+        LostCodesError
+            If one shard loses them again and again.
+        """
+        remakes: Counter[int] = Counter()
+        while True:
+            replies = self._gathered(start())
+            failures = [reply for reply in replies if isinstance(reply, Failure)]
+            if not failures:
+                return replies
+            lost = {f.shard for f in failures if f.lost and f.shard is not None}
+            remakes.update(lost)
+            for failure in failures:
+                if failure.shard not in lost or remakes[failure.shard] > MOST_REMAKES:
+                    raise failure.error
+            self._make_shards(sorted(lost))
+
+    def _keywords(self, message: bytes) -> dict[str, Any]:
+        """Return a round's message in parts, or as one task if every worker's copy is too much."""
+        if len(message) * len(self._shards) > GRAPH_BYTES:
+            return {"message": self.client.submit(bytes, message, pure=False)}
+        parts = range(0, len(message), MESSAGE_BYTES)
+        return {f"part_{k}": message[k : k + MESSAGE_BYTES] for k in parts}
 
     def _checked(self, replies: list[Reply]) -> NDArray[np.int64]:
         """Add replies, each shard and each chunk exactly once.
@@ -430,31 +443,112 @@ class TaskRounds:
         """
         shards = sorted(k for reply in replies for k in reply.shards)
         chunks = sorted(k for reply in replies for k in reply.chunks)
-        if shards != list(range(len(self._shards))) or chunks != list(range(len(self._chunks))):
+        if shards != list(range(self._n_shards)) or chunks != list(range(len(self._chunks))):
             raise ShardError(
                 "A shard or a chunk is missing from the sums, or is in them twice. Nothing was released."
             )
         return sum_arrays([reply.sums for reply in replies])
 
-    def _values(self, futures: list[Future[Any]]) -> list[Any]:
-        """Return the results of tasks; what the cluster or a reader says is reduced to its type."""
+    # ---- waiting
+
+    def _workers(self) -> list[str]:
+        """Return the workers' addresses; wait for one as long as there is none."""
+        while not (workers := sorted(self.client.nthreads())):
+            self._look()
+            time.sleep(min(0.1, self._execution.worker_wait))
+        return workers
+
+    def _look(self) -> None:
+        """Look whether there are workers, so that nothing waits for ever.
+
+        Raises
+        ------
+        ClusterError
+            If there has been none for ``worker_wait`` seconds.
+        """
+        now = time.monotonic()
+        if self.client.nthreads():
+            self._alone_since = None
+        elif self._alone_since is None:
+            self._alone_since = now
+        elif now - self._alone_since >= self._execution.worker_wait:
+            raise no_worker(self._execution.worker_wait)
+
+    @property
+    def _pulse(self) -> float:
+        return min(LOOK, self._execution.worker_wait / 2)
+
+    def _completed(self, futures: Iterable[Future[Any]]) -> Iterator[Future[Any]]:
+        """Yield tasks as they end."""
+        left = set(futures)
+        while left:
+            try:
+                for future in as_completed(left, timeout=self._pulse):
+                    left.discard(future)
+                    yield future
+            except TimeoutError:
+                self._look()
+
+    def _gathered(self, futures: list[Future[Any]]) -> list[Any]:
+        """Return the results of tasks, failures too; what the cluster or a reader says is reduced to its type."""
+        while True:
+            try:
+                wait(futures, timeout=self._pulse)
+            except TimeoutError:
+                self._look()
+            else:
+                break
         try:
-            values: list[Any] = self._client.gather(futures)
+            values: list[Any] = self.client.gather(futures)
         except Exception as error:
-            failed: DPGBError = ChunkError(f"The cluster failed to answer: {type(error).__name__}.")
+            failed = _failure(error, f"The cluster failed to answer: {type(error).__name__}.")
         else:
-            failure = next((value for value in values if isinstance(value, Failure)), None)
-            if failure is None:
-                return values
-            failed = failure.error
+            return values
         raise failed  # outside the except block, which would keep the other error as its context
 
-    def _raise_failed(self, parts: Sequence[Future[Any]], first: int) -> None:
-        """Raise for the first failed chunk; a reader's message may hold a row's value, so only its type is said."""
-        for k, part in enumerate(parts):
+    def _values(self, futures: list[Future[Any]]) -> list[Any]:
+        """Return the results of tasks, or raise the first failure among them."""
+        values = self._gathered(futures)
+        failure = first_failure(values)
+        if failure is not None:
+            raise failure.error
+        return values
+
+    def _failed(self, parts: Sequence[Future[Any]]) -> DPGBError:
+        """Return the error of the first failed part; a reader's words may hold a row's value: only its type is said."""
+        for part in parts:
             if part.status == "error":
-                raise failed_to_load(first + k, part.exception())
-        raise ChunkError("The source failed to load.")
+                error, chunk = part.exception(), _chunk_of(part.key)
+                return _failure(
+                    error,
+                    "The source failed to load."
+                    if chunk is None
+                    else str(failed_to_load(chunk, error)),
+                )
+        return _lost(CancelledError())
+
+
+def _failure(error: BaseException, otherwise: str) -> DPGBError:
+    """Return our error for one of Dask's, or of a reader's."""
+    if isinstance(error, KilledWorker):
+        return ClusterError(
+            "Workers died again and again over the same chunk or shard (more often than "
+            "distributed.scheduler.allowed-failures), as they do when memory is short. Give them more, or choose a "
+            f"smaller memory_limit or smaller chunks. {RESUME}"
+        )
+    if isinstance(error, CancelledError | CommClosedError | ClosedClientError):
+        return _lost(error)
+    return ChunkError(otherwise)
+
+
+def _chunk_of(key: Any) -> int | None:
+    """Return the number of the chunk that a task reads; None for a task that reads none."""
+    name, _, number = str(key).rpartition("-")
+    return int(number) if "-chunk-" in name else None
+
+
+def _in_a_row(lists: Iterable[list[T]]) -> list[T]:
+    return [item for one in lists for item in one]
 
 
 def _columns(block: Any) -> tuple[Any, ...]:

@@ -1,0 +1,293 @@
+"""What runs on workers: chunks become codes, codes a shard that stays, and a shard answers."""
+
+import asyncio
+import pickle
+import time
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from typing import Any, NamedTuple, TypeVar
+
+import numpy as np
+from distributed import Worker, WorkerPlugin
+from numpy.typing import NDArray
+
+from dpgb_dask import kernels
+from dpgb_dask.contracts.model import FeatureBins, Model
+from dpgb_dask.contracts.plan import Execution
+from dpgb_dask.contracts.queries import Query
+from dpgb_dask.errors import DPGBError, LostCodesError
+from dpgb_dask.private.ingest import Rows, failed_to_load, line_up
+from dpgb_dask.private.pieces import encode_rows, merge_pieces
+from dpgb_dask.private.shards import Shard, sum_arrays
+from dpgb_dask.private.store import Keeping, Kept, store_of
+from dpgb_dask.private.survey import Reading, Survey, add_surveys, count_rows, survey_rows
+from dpgb_dask.private.units import UnitCounts, count_units
+
+T = TypeVar("T")
+
+MOST_REMAKES = (
+    3  # of one shard for one query: a disk that damages all it holds is not worth a fourth
+)
+
+
+class WarmKernels(WorkerPlugin):
+    """Compiles the kernels, or loads them from their cache, when a worker starts: never inside a round."""
+
+    name = "dpgb-warm-kernels"
+
+    async def setup(self, worker: Worker) -> None:  # noqa: ARG002
+        """Warm in a thread: a cold start takes seconds, and the worker's heart has to beat."""
+        await asyncio.to_thread(kernels.warm)
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """A failed task, as a value: an exception would put the task's rows into the worker's log.
+
+    Parameters
+    ----------
+    error : DPGBError
+    shard : int or None
+        The shard that failed, where one did.
+    """
+
+    error: DPGBError
+    shard: int | None = None
+
+    def __post_init__(self) -> None:
+        self.error.__traceback__ = None  # its frames hold rows
+
+    @property
+    def lost(self) -> bool:
+        """Whether the rows have to be encoded again."""
+        return isinstance(self.error, LostCodesError)
+
+
+def failure_of(value: Any) -> Failure | None:
+    """Return a value that is a failure, and nothing of any other."""
+    return value if isinstance(value, Failure) else None
+
+
+def first_failure(parts: Sequence[Any]) -> Failure | None:
+    """Return the first failure among some parts."""
+    return next((part for part in parts if isinstance(part, Failure)), None)
+
+
+# ---- chunks ----------------------------------------------------------------------------------------------------------
+
+
+class Encoded(NamedTuple):
+    """Some chunks as codes, and their survey if it was asked for. Private."""
+
+    chunks: tuple[int, ...]
+    pieces: tuple[Kept, ...]
+    survey: Survey | None = None
+
+    def __repr__(self) -> str:
+        return "<encoded>"
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class Encoding:
+    """How chunks become codes.
+
+    Parameters
+    ----------
+    fit : str
+        Of the store.
+    reading : Reading
+    bins : tuple of FeatureBins, released
+    block_rows : int
+    keeping : Keeping
+    with_survey : bool
+        Make the survey in the same pass.
+    """
+
+    fit: str
+    reading: Reading
+    bins: tuple[FeatureBins, ...]
+    block_rows: int
+    keeping: Keeping
+    with_survey: bool
+
+    @classmethod
+    def of(
+        cls,
+        fit: str,
+        reading: Reading,
+        bins: Sequence[FeatureBins],
+        execution: Execution,
+        with_survey: bool,
+    ) -> "Encoding":
+        """Return how the chunks of a fit become codes."""
+        keeping = Keeping(
+            cache=execution.cache,
+            memory_limit=execution.memory_limit,
+            folder=None,
+            key=reading.key,
+            n_scores=reading.shape.n_scores,
+        )
+        return cls(fit, reading, tuple(bins), execution.block_rows, keeping, with_survey)
+
+    def encode(self, rows: Rows, number: int) -> Encoded:
+        """Return a chunk as codes, kept where this process keeps them."""
+        survey = survey_rows(rows, self.reading, number) if self.with_survey else None
+        pieces = encode_rows(rows, self.reading, self.bins, self.block_rows, number)
+        kept = store_of(self.fit, self.keeping).keep(pieces, number)
+        return Encoded((number,), kept, survey)
+
+    def shard(self, whole: Encoded) -> Shard:
+        """Return some chunks as one shard."""
+        pieces = merge_pieces(whole.pieces, self.block_rows)
+        return Shard(pieces, self.reading.shape, self.bins, self.reading.rows_key)
+
+
+def _on_rows(function: Callable[[Rows], T], number: int, parts: Sequence[Any]) -> T | Failure:
+    """Apply a function to a chunk's rows; an error names the chunk and its type, never a value."""
+    try:
+        return function(line_up(*parts))
+    except DPGBError as error:
+        return Failure(error)
+    except Exception as error:
+        return Failure(failed_to_load(number, error))
+
+
+def count_chunk(
+    number: int, parts: list[Any], reading: Reading, _units: None
+) -> UnitCounts | Failure:
+    """Return the rows of every unit of a chunk."""
+    return _on_rows(lambda rows: count_units(rows.unit, reading.key), number, parts)
+
+
+def length_of_chunk(
+    number: int, parts: list[Any], _reading: Reading, _units: None
+) -> NDArray[np.int64] | Failure:
+    """Return the number of rows of a chunk. Private."""
+    return _on_rows(count_rows, number, parts)
+
+
+def survey_chunk(
+    number: int, parts: list[Any], reading: Reading, units: UnitCounts | None
+) -> Survey | Failure:
+    """Return the survey of a chunk."""
+    reading = replace(reading, units=units)
+    return _on_rows(lambda rows: survey_rows(rows, reading, number), number, parts)
+
+
+def encode_chunk(
+    number: int, parts: list[Any], job: Encoding, units: UnitCounts | None
+) -> Encoded | Failure:
+    """Return a chunk as codes."""
+    job = replace(job, reading=replace(job.reading, units=units))
+    return _on_rows(lambda rows: job.encode(rows, number), number, parts)
+
+
+def add_parts(add: Callable[[list[T]], T], parts: list[T | Failure]) -> T | Failure:
+    """Add parts, or return the first failure among them."""
+    return first_failure(parts) or add([part for part in parts if not isinstance(part, Failure)])
+
+
+def join_encoded(parts: list[Encoded]) -> Encoded:
+    """Put chunks in a row and add their surveys, so that a survey per chunk never piles up."""
+    surveys = [part.survey for part in parts if part.survey is not None]
+    return Encoded(
+        tuple(k for part in parts for k in part.chunks),
+        tuple(piece for part in parts for piece in part.pieces),
+        add_surveys(surveys) if surveys else None,
+    )
+
+
+# ---- shards ----------------------------------------------------------------------------------------------------------
+
+
+class ResidentShard(NamedTuple):
+    """A shard and what it is made of. Private."""
+
+    number: int
+    chunks: tuple[int, ...]
+    shard: Shard
+    survey: Survey | None = None
+
+    def __sizeof__(self) -> int:
+        return self.shard.__sizeof__()
+
+    def __repr__(self) -> str:
+        return "<shard>"
+
+
+def make_shard(
+    number: int, parts: list[Encoded | Failure], job: Encoding
+) -> ResidentShard | Failure:
+    """Return some chunks as one shard."""
+    failure = first_failure(parts)
+    if failure is not None:
+        return Failure(failure.error, number)
+    whole = join_encoded([part for part in parts if isinstance(part, Encoded)])
+    try:
+        shard = job.shard(whole)
+    except DPGBError as error:
+        return Failure(error, number)
+    return ResidentShard(number, whole.chunks, shard, whole.survey)
+
+
+def survey_of(resident: ResidentShard | Failure) -> Survey | Failure | None:
+    """Return the survey of a shard's chunks."""
+    return resident if isinstance(resident, Failure) else resident.survey
+
+
+# ---- answers ---------------------------------------------------------------------------------------------------------
+
+
+class Reply(NamedTuple):
+    """Sums, which shards and chunks they are made of, and the seconds that the slowest shard took. Private."""
+
+    shards: tuple[int, ...]
+    chunks: tuple[int, ...]
+    sums: NDArray[np.int64]
+    busy: float = 0.0
+
+    def __repr__(self) -> str:
+        return "<reply>"
+
+
+@lru_cache
+def _pool(n_threads: int) -> ThreadPoolExecutor:
+    """Return this worker process's threads; they live as long as it does."""
+    return ThreadPoolExecutor(n_threads, thread_name_prefix="dpgb")
+
+
+@lru_cache(maxsize=2)
+def _read_message(packed: bytes) -> tuple[Model, Query]:
+    """Return a round's message; workers that share a process read it once."""
+    model, query = pickle.loads(packed)
+    return model, query
+
+
+def pack_message(model: Model, query: Query) -> bytes:
+    """Return a round's message."""
+    return pickle.dumps((model, query))
+
+
+def answer(resident: ResidentShard | Failure, message: bytes, n_threads: int) -> Reply | Failure:
+    """Answer one query from one shard."""
+    if isinstance(resident, Failure):
+        return resident
+    start = time.monotonic()
+    try:
+        model, query = _read_message(message)
+        sums = resident.shard.answer(model, query, n_threads, _pool(n_threads))
+    except DPGBError as error:
+        return Failure(error, resident.number)
+    return Reply((resident.number,), resident.chunks, sums, time.monotonic() - start)
+
+
+def add_replies(replies: list[Reply]) -> Reply:
+    """Add sums; what they are made of travels with them."""
+    return Reply(
+        tuple(k for reply in replies for k in reply.shards),
+        tuple(k for reply in replies for k in reply.chunks),
+        sum_arrays([reply.sums for reply in replies]),
+        max(reply.busy for reply in replies),
+    )
