@@ -1,0 +1,78 @@
+"""Small fits that charge a ledger, as functions of a folder: for tests that kill the process they run in."""
+
+import json
+import secrets
+from pathlib import Path
+from unittest import mock
+
+import dask.array as da
+import numpy as np
+from distributed import Client
+from faults import Steps, kill
+
+from dpgb_dask import DPGBClassifier, Ledger, Schema
+from dpgb_dask.controller.noise import SecretNoise
+from dpgb_dask.testing import SeededNoise
+
+FIT_ID = "f" * 24
+SCHEMA = Schema({"a": (0.0, 1.0), "b": (-4.0, 4.0), "c": [0.0, 1.0]}, classes=[0, 1])
+SETTINGS = {
+    "auto": {"n_estimators": 2},
+    "fdp-tr-newton": {"n_estimators": 2, "max_depth": 2},
+    "dp-ebm": {"n_estimators": 1},
+}
+
+
+def rows():
+    """600 rows of three features, and their labels."""
+    rng = np.random.default_rng(3)
+    x = np.column_stack([rng.random(600), rng.normal(0, 1, 600), rng.integers(0, 2, 600)])
+    return x, (x[:, 0] + x[:, 1] > 0.5).astype(int)
+
+
+def chunked():
+    """`rows` as Dask arrays."""
+    x, y = rows()
+    return da.from_array(x, chunks=(150, 3)), da.from_array(y, chunks=150)
+
+
+def ledger_in(folder):
+    return Ledger(f"sqlite:///{folder}/budget.db")
+
+
+def estimator(recipe, **changes):
+    options = {"epsilon": 2.0, "delta": 1e-6, "schema": SCHEMA, "random_state": 0}
+    return DPGBClassifier(**(options | {"recipe": recipe} | SETTINGS[recipe] | changes))
+
+
+def warm():
+    """Load the kernels of every recipe."""
+    for recipe in SETTINGS:
+        estimator(recipe, noise=SeededNoise(0)).fit(*rows())
+
+
+def fit(folder, recipe, at=-1, resume=None, *, lazy=False):
+    """Fit on an account of ``folder``, with a key and a fit id that are always the same; die at step ``at``.
+
+    Everything else is as in any fit, so that two fits of one recipe end with the same model, and what a fault changes
+    shows. Writes ``model.json``, and ``steps.json`` with the names of the steps.
+    """
+    folder = Path(folder)
+    token = secrets.token_hex
+    ledger = ledger_in(folder)
+    ledger.open_account("people", epsilon=3.0, delta=1e-5)
+    clf = estimator(recipe, ledger=ledger, account="people")
+    with (
+        mock.patch.object(SecretNoise, "fit_key", return_value=bytes(range(32))),
+        mock.patch.object(secrets, "token_hex", lambda n: FIT_ID if n == 12 else token(n)),
+        Steps(kill, at) as steps,
+    ):
+        clf.fit(*(chunked() if lazy else rows()), resume=resume)
+    (folder / "steps.json").write_text(json.dumps(steps.names))
+    clf.save(folder / "model.json")
+
+
+def fit_on_cluster(folder, recipe, address, at=-1, resume=None):
+    """Fit as `fit` does, on the cluster of a scheduler."""
+    with Client(address):
+        fit(folder, recipe, at, resume, lazy=True)

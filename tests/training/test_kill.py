@@ -1,0 +1,225 @@
+"""The controlling process is killed by ``kill -9``: whatever the moment, resume gives the same model on one charge."""
+
+import json
+import os
+import shutil
+import signal
+import time
+
+import numpy as np
+import pytest
+from distributed import LocalCluster
+from forks import Forks
+from small_fits import FIT_ID, SETTINGS, ledger_in
+
+from dpgb_dask.contracts.spending import Spending
+from dpgb_dask.controller.accounting import total_price
+
+PRICE = total_price(2.0, 1e-6)
+RECIPES = list(SETTINGS)
+
+
+@pytest.fixture(scope="module")
+def forks():
+    with Forks() as server:
+        server.warm("small_fits:warm")
+        yield server
+
+
+@pytest.fixture(scope="module", params=RECIPES)
+def recipe(request):
+    return request.param
+
+
+@pytest.fixture(scope="module")
+def undisturbed(recipe, forks, tmp_path_factory):
+    """The model of a fit that nothing disturbs, the names of its steps, and the seconds it takes."""
+    folder = tmp_path_factory.mktemp("undisturbed")
+    began = time.monotonic()
+    assert forks.run("small_fits:fit", str(folder), recipe) == 0
+    seconds = time.monotonic() - began
+    steps = json.loads((folder / "steps.json").read_text())
+    return (folder / "model.json").read_bytes(), steps, seconds
+
+
+def journal_of(folder):
+    return folder / "budget.db.fits" / "journals" / f"{FIT_ID}.jsonl"
+
+
+def check_account(folder):
+    """Check that the account is not below what was released, and return its entries of the fit."""
+    ledger = ledger_in(folder)
+    ledger.verify()
+    entries = [entry for entry in ledger.history("people") if entry.fit_id]
+    opened = [entry.body for entry in entries if entry.kind == "OPENED"]
+    lines = journal_of(folder).read_text().split("\n")[:-1] if journal_of(folder).exists() else []
+    released = [json.loads(line)["receipt"] for line in lines]
+    # every answer of the journal is a round that was opened before, and the fit is charged as a whole
+    assert [r["query_id"] for r in released] == [o["query_id"] for o in opened][: len(released)]
+    assert ledger.account("people").spent == (PRICE if entries else 0)
+    return [entry.kind for entry in entries]
+
+
+def check_settled(folder):
+    """Settle a copy of the fit: it costs what it opened and no more, and its key is gone."""
+    copy = folder.with_name(folder.name + " settled")
+    shutil.copytree(folder, copy)
+    ledger = ledger_in(copy)
+    entries = ledger.history("people")
+    spending = Spending()
+    for entry in entries:
+        if entry.kind == "OPENED":
+            spending = spending.plus(int(entry.body["price"]), None)
+    charge = ledger.settle(FIT_ID)
+    assert charge == (PRICE if entries[-1].kind == "RELEASED" else spending.spent)
+    assert ledger.account("people").spent == charge == ledger.settle(FIT_ID)
+    assert not list(ledger.directory.glob("*.key"))
+    ledger.verify()
+    shutil.rmtree(copy)
+
+
+def check_ended(folder, model):
+    """Check that the fit ended with the model of an undisturbed one, on one charge, and left no key."""
+    assert (folder / "model.json").read_bytes() == model
+    kinds = check_account(folder)
+    assert kinds[-1] == "RELEASED"
+    assert kinds.count("RESERVED") == kinds.count("RELEASED") == 1
+    assert not list(folder.rglob("*.key"))
+
+
+def kill_and_resume(forks, folder, recipe, at, model):
+    """Kill a fit at a step, check what is left, resume it."""
+    folder.mkdir()
+    assert forks.run("small_fits:fit", str(folder), recipe, at) == -signal.SIGKILL
+    if not check_account(folder):  # nothing is charged, so there is nothing to resume
+        return "nothing charged"
+    check_settled(folder)
+    assert forks.run("small_fits:fit", str(folder), recipe, -1, FIT_ID) == 0
+    check_ended(folder, model)
+    return "same model, one charge"
+
+
+def some_of(recipe, steps):
+    """Number steps to try by default: of one recipe each kind of step once, of the others a few."""
+    if recipe == "fdp-tr-newton":
+        return sorted({name: at for at, name in enumerate(steps)}.values())
+    return range(7, len(steps), len(steps) // 6)
+
+
+def test_killed_at_a_durable_step(forks, recipe, undisturbed, tmp_path, record_property):
+    model, steps, _ = undisturbed
+    for at in some_of(recipe, steps):
+        seen = kill_and_resume(forks, tmp_path / str(at), recipe, at, model)
+        record_property("saw", f"{recipe}: killed at {steps[at]!r}, {at} of {len(steps)}: {seen}")
+
+
+@pytest.mark.slow
+def test_killed_at_every_durable_step(forks, recipe, undisturbed, tmp_path, record_property):
+    model, steps, _ = undisturbed
+    seen = [
+        kill_and_resume(forks, tmp_path / str(at), recipe, at, model) for at in range(len(steps))
+    ]
+    record_property("saw", f"{recipe}: killed at each of {len(seen)} steps: {set(seen)}")
+
+
+def test_killed_again_and_again(forks, recipe, undisturbed, tmp_path, record_property):
+    """Each attempt goes on where the last one was killed, at a step that is new to it."""
+    model, steps, _ = undisturbed
+    at, kills, resume = 17, 0, None
+    while (code := forks.run("small_fits:fit", str(tmp_path), recipe, at, resume)) != 0:
+        assert code == -signal.SIGKILL
+        check_account(tmp_path)
+        resume, kills, at = FIT_ID, kills + 1, 5 + len(steps) // 5 + 2 * kills
+    check_ended(tmp_path, model)
+    assert kills >= 3
+    record_property("saw", f"{recipe}: killed {kills} times in a row: same model, one charge")
+
+
+def kill_at_random_times(forks, folder, recipe, seconds, rng):
+    """Kill attempts after random times until one ends; return how many were killed."""
+    ledger_in(folder).open_account("people", epsilon=3.0, delta=1e-5)
+    kills, resume = 0, None
+    while True:
+        pid = forks.start("small_fits:fit", str(folder), recipe, -1, resume)
+        if kills < 6:
+            time.sleep(rng.uniform(0.2, 1.0) * seconds)
+            os.kill(
+                pid, signal.SIGKILL
+            )  # of a process that ended: not waited for yet, so still ours
+        if (code := forks.wait(pid)) == 0:
+            return kills
+        assert code == -signal.SIGKILL
+        kills += 1
+        resume = FIT_ID if check_account(folder) else None
+        if resume is None:  # a key that was never used
+            shutil.rmtree(folder / "budget.db.fits", ignore_errors=True)
+
+
+def test_killed_at_random_times(forks, recipe, undisturbed, tmp_path, record_property):
+    model, _, seconds = undisturbed
+    kills = kill_at_random_times(forks, tmp_path, recipe, seconds, np.random.default_rng(7))
+    check_ended(tmp_path, model)
+    record_property("saw", f"{recipe}: killed {kills} times at random: same model, one charge")
+
+
+@pytest.mark.slow
+def test_killed_at_many_random_times(forks, recipe, undisturbed, tmp_path, record_property):
+    model, _, seconds = undisturbed
+    rng, kills = np.random.default_rng(11), 0
+    for trial in range(20):
+        (tmp_path / str(trial)).mkdir()
+        kills += kill_at_random_times(forks, tmp_path / str(trial), recipe, seconds, rng)
+        check_ended(tmp_path / str(trial), model)
+    record_property("saw", f"{recipe}: killed {kills} times at random: same model, one charge")
+
+
+def test_a_fit_that_ended_gives_its_model_again(forks, recipe, undisturbed, tmp_path):
+    """The process was killed when the fit had ended, and before its model was saved."""
+    model, steps, _ = undisturbed
+    at = steps.index("commit RELEASED, after")
+    assert forks.run("small_fits:fit", str(tmp_path), recipe, at) == -signal.SIGKILL
+    for _ in range(2):
+        assert forks.run("small_fits:fit", str(tmp_path), recipe, -1, FIT_ID) == 0
+        check_ended(tmp_path, model)
+        (tmp_path / "model.json").unlink()
+    assert json.loads((tmp_path / "steps.json").read_text()) == []  # nothing more is written
+
+
+@pytest.fixture
+def cluster():
+    """A scheduler and two workers in this process, which outlive the processes that fit on them."""
+    with LocalCluster(
+        n_workers=2,
+        threads_per_worker=1,
+        processes=False,
+        protocol="tcp",
+        dashboard_address=":0",
+    ) as started:
+        yield started
+
+
+def held_by(cluster):
+    """Return what a cluster holds for its clients: tasks of the scheduler, data of the workers."""
+    tasks = len(cluster.scheduler.tasks)
+    data = sum(len(worker.data) for worker in cluster.workers.values())
+    return tasks, data
+
+
+def test_killed_beside_a_cluster_that_lives_on(
+    forks, recipe, undisturbed, cluster, tmp_path, record_property
+):
+    """The cluster lets go of all that the dead fit held there, and serves the fit that is resumed."""
+    model, _, _ = undisturbed
+    call = ("small_fits:fit_on_cluster", str(tmp_path), recipe, cluster.scheduler_address)
+    for at, resume in ((31, None), (12, FIT_ID)):
+        worked = cluster.scheduler.transition_counter
+        assert forks.run(*call, at, resume) == -signal.SIGKILL
+        assert cluster.scheduler.transition_counter > worked
+        check_account(tmp_path)
+        deadline = time.monotonic() + 20
+        while any(held_by(cluster)) and time.monotonic() < deadline:
+            time.sleep(0.02)
+        assert not any(held_by(cluster))
+    assert forks.run(*call, -1, FIT_ID) == 0
+    check_ended(tmp_path, model)
+    record_property("saw", f"{recipe}: controller killed twice, cluster empty again: same model")
