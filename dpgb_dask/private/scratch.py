@@ -4,6 +4,7 @@ import bisect
 import os
 import tempfile
 import threading
+import weakref
 from collections import deque
 from collections.abc import Sequence
 
@@ -54,6 +55,7 @@ class Scratch:
             self._file = tempfile.TemporaryFile(buffering=0, dir=self.folder)  # noqa: SIM115
         except OSError as error:
             raise _failed(self.folder, error) from None
+        weakref.finalize(self, self._file.close)
 
     def __repr__(self) -> str:
         return "<scratch>"
