@@ -1,6 +1,6 @@
 """Pieces: rows as uint8 codes, cut into blocks that a kernel call takes at once."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol, TypeVar
 
@@ -81,8 +81,8 @@ def encode_rows(
     bins: Sequence[FeatureBins],
     block_rows: int,
     number: int = 0,
-) -> tuple[Piece, ...]:
-    """Return one chunk as pieces of at most ``block_rows`` rows; rows that weigh nothing are left out.
+) -> Iterator[Piece]:
+    """Yield one chunk as pieces of at most ``block_rows`` rows; rows that weigh nothing are left out.
 
     Parameters
     ----------
@@ -108,7 +108,6 @@ def encode_rows(
     n = n_rows(rows.x)
     identity = _identities(labels, reading, number)
     n_pieces = -(-n // block_rows)
-    pieces = []
     for k in range(n_pieces):
         part = slice(k * n // n_pieces, (k + 1) * n // n_pieces)
         values = read_values(slice_block(rows.x, part), reading.shape.schema)
@@ -120,10 +119,9 @@ def encode_rows(
         # copies: a view would keep the chunk's whole label and weight alive
         w = None if weight is None else weight[part][chosen]
         name = None if identity is None else identity[part][chosen]
-        pieces.append(Piece(codes, label[part][chosen], w, name))
+        yield Piece(codes, label[part][chosen], w, name)
     if marker is not None:
         reading.check(marker.mark, number)
-    return tuple(pieces)
 
 
 def _identities(labels: Labels, reading: Reading, number: int) -> NDArray[np.uint64] | None:
