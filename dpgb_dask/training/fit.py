@@ -214,7 +214,15 @@ def opened(
         yield None
         return
     rows_key = controller.rows_key if plan.draws_rows else None
-    rounds = open_rounds(source, shape, execution, controller.fingerprint_key, rows_key)
+    rounds = open_rounds(
+        source,
+        shape,
+        execution,
+        controller.fingerprint_key,
+        rows_key,
+        plan.public_bins(shape),
+        plan.demand(shape).n_queries,
+    )
     try:
         controller.bind(rounds.fingerprint())
         yield rounds
