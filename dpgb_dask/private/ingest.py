@@ -1,5 +1,6 @@
 """NumPy, pandas, Dask, xarray and Zarr → chunks of rows, lined up; only structure is read, nothing is computed."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -10,7 +11,10 @@ import numpy as np
 import pandas as pd
 import xarray as xr
 import zarr
-from dask.base import is_dask_collection, optimize
+from dask.base import is_dask_collection
+from dask.core import flatten
+from dask.delayed import Delayed
+from dask.highlevelgraph import HighLevelGraph
 
 from dpgb_dask.contracts.schema import Schema
 from dpgb_dask.encode import Block, check_columns, family, match_names, n_rows
@@ -423,6 +427,16 @@ def _as_array(data: Any, rows: tuple[Any, ...] | None, name: str) -> Any:
     return data.rechunk({0: rows})
 
 
+def _delayed_blocks(arrays: Sequence[da.Array]) -> list[list[Delayed]]:
+    """Return the blocks of each array, of one graph: optimised apart, arrays cut from one would each read it."""
+    keys = [list(flatten(array.__dask_keys__())) for array in arrays]
+    graph = HighLevelGraph.merge(*(array.__dask_graph__() for array in arrays))
+    tasks = arrays[0].__dask_optimize__(graph, [key for part in keys for key in part])
+    layer = f"dpgb-source-{arrays[0].name}"
+    joint = HighLevelGraph.from_collections(layer, tasks, dependencies=())
+    return [[Delayed(key, joint, layer=layer) for key in part] for part in keys]
+
+
 def _array_chunks(
     x: Any, y: Any, third: _Third
 ) -> tuple[tuple[Chunk, ...], tuple[int, ...] | None]:
@@ -434,7 +448,7 @@ def _array_chunks(
     arrays.append(_as_array(y, rows, "y"))
     if third.column is not None:
         arrays.append(_as_array(third.column, rows, third.name))
-    columns = [list(array.to_delayed(optimize_graph=False).ravel()) for array in optimize(*arrays)]
+    columns = _delayed_blocks(arrays)
     chunks = []
     for parts in zip(*columns, strict=True):
         features = tuple(parts[: len(given)]) if isinstance(x, tuple) else parts[0]

@@ -79,6 +79,11 @@ class Reading:
             raise changed(number)
         return np.arange(start, stop, dtype=np.uint64)
 
+    def mark(self, numbers: Sequence[int]) -> int:
+        """Return the marks of some chunks added up modulo 2⁶⁴, as the survey saw them."""
+        assert self.marks is not None
+        return int(self.marks[np.array(numbers, np.int64)].sum(dtype=np.uint64))
+
     def check(self, mark: int, number: int) -> None:
         """Compare what was read of a chunk with what the survey saw.
 
@@ -94,10 +99,11 @@ class Reading:
         return "Reading(<key>)"
 
 
-def changed(number: int) -> ChunkError:
+def changed(number: int | None = None) -> ChunkError:
     """Return the error of a chunk whose rows were not the same when they were read again."""
+    which = "A chunk" if number is None else f"Chunk {number}"
     return ChunkError(
-        f"Chunk {number} of the source changed while it was being read. Give a source that returns the same rows each"
+        f"{which} of the source changed while it was being read. Give a source that returns the same rows each"
         " time it is read, and in the same order."
     )
 
@@ -108,6 +114,11 @@ class Survey(NamedTuple):
     sums: NDArray[np.int64]
     fingerprint: int
     marks: dict[int, int]
+
+    @property
+    def mark(self) -> int:
+        """The marks of all its chunks added up."""
+        return sum(self.marks.values()) % MARKS
 
     def __repr__(self) -> str:
         return "<survey>"

@@ -22,7 +22,14 @@ from dpgb_dask.private.ingest import Rows, failed_to_load, line_up
 from dpgb_dask.private.pieces import encode_rows, merge_pieces
 from dpgb_dask.private.shards import Shard, sum_arrays
 from dpgb_dask.private.store import Keeping, Kept, store_of
-from dpgb_dask.private.survey import Reading, Survey, add_surveys, count_rows, survey_rows
+from dpgb_dask.private.survey import (
+    MARKS,
+    Reading,
+    Survey,
+    add_surveys,
+    count_rows,
+    survey_rows,
+)
 from dpgb_dask.private.units import UnitCounts, count_units
 
 T = TypeVar("T")
@@ -203,10 +210,11 @@ def join_encoded(parts: list[Encoded]) -> Encoded:
 
 
 class ResidentShard(NamedTuple):
-    """A shard and what it is made of. Private."""
+    """A shard, what it is made of, and the marks of its chunks as they were read for it. Private."""
 
     number: int
     chunks: tuple[int, ...]
+    mark: int
     shard: Shard
     survey: Survey | None = None
 
@@ -229,7 +237,8 @@ def make_shard(
         shard = job.shard(whole)
     except DPGBError as error:
         return Failure(error, number)
-    return ResidentShard(number, whole.chunks, shard, whole.survey)
+    mark = job.reading.mark(whole.chunks) if whole.survey is None else whole.survey.mark
+    return ResidentShard(number, whole.chunks, mark, shard, whole.survey)
 
 
 def survey_of(resident: ResidentShard | Failure) -> Survey | Failure | None:
@@ -245,6 +254,7 @@ class Reply(NamedTuple):
 
     shards: tuple[int, ...]
     chunks: tuple[int, ...]
+    mark: int
     sums: NDArray[np.int64]
     busy: float = 0.0
 
@@ -280,7 +290,7 @@ def answer(resident: ResidentShard | Failure, message: bytes, n_threads: int) ->
         sums = resident.shard.answer(model, query, n_threads, _pool(n_threads))
     except DPGBError as error:
         return Failure(error, resident.number)
-    return Reply((resident.number,), resident.chunks, sums, time.monotonic() - start)
+    return Reply((resident.number,), resident.chunks, resident.mark, sums, time.monotonic() - start)
 
 
 def add_replies(replies: list[Reply]) -> Reply:
@@ -288,6 +298,7 @@ def add_replies(replies: list[Reply]) -> Reply:
     return Reply(
         tuple(k for reply in replies for k in reply.shards),
         tuple(k for reply in replies for k in reply.chunks),
+        sum(reply.mark for reply in replies) % MARKS,
         sum_arrays([reply.sums for reply in replies]),
         max(reply.busy for reply in replies),
     )

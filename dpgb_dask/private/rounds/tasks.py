@@ -67,10 +67,12 @@ from dpgb_dask.private.rounds.resident import (
 from dpgb_dask.private.scores import same_bins
 from dpgb_dask.private.shards import sum_arrays
 from dpgb_dask.private.survey import (
+    MARKS,
     Reading,
     Survey,
     Surveyed,
     add_surveys,
+    changed,
     slice_block,
     starts_of,
 )
@@ -440,6 +442,9 @@ class TaskRounds:
         ------
         ShardError
             If one is missing or there twice: the sum would not have the stated sensitivity.
+        ChunkError
+            If a chunk is not what the survey saw: a shard that was made and surveyed in one pass was lost, and made
+            again of other rows.
         """
         shards = sorted(k for reply in replies for k in reply.shards)
         chunks = sorted(k for reply in replies for k in reply.chunks)
@@ -447,6 +452,8 @@ class TaskRounds:
             raise ShardError(
                 "A shard or a chunk is missing from the sums, or is in them twice. Nothing was released."
             )
+        if sum(reply.mark for reply in replies) % MARKS != self._reading.mark(chunks):
+            raise changed()
         return sum_arrays([reply.sums for reply in replies])
 
     # ---- waiting
