@@ -94,8 +94,8 @@ class Pass:
         Brought up to date in the pass, block by block.
     update : Update or None
         What to add to the scores; None if nothing.
-    columns : sequence of int, increasing
-        Features that are needed, those of the update included.
+    columns : function
+        Returns the features that are needed, increasing, those of the update included; called if any are to be read.
     n_threads : int
     identity : bool
         Whether what rows are drawn by is needed where it is on scratch.
@@ -116,7 +116,7 @@ class Pass:
         pieces: Sequence[Kept],
         scores: Scores,
         update: Update | None,
-        columns: Sequence[int],
+        columns: Callable[[], Sequence[int]],
         n_threads: int,
         *,
         identity: bool = False,
@@ -124,7 +124,6 @@ class Pass:
         self.waited = 0.0  # seconds that threads waited for blocks, added up
         self._scores = scores
         self._update = update
-        self._columns = columns
         self._identity = identity
         self._pieces = pieces
         self._memory: deque[tuple[int, Piece]] = deque()
@@ -147,6 +146,7 @@ class Pass:
         self._stopped = False
         self._reader: threading.Thread | None = None
         if self._stored:
+            self._columns = columns()
             self._borrow(min(n_threads + READ_AHEAD, len(self._stored)))
 
     def __enter__(self) -> Self:

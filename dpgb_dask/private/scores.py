@@ -27,16 +27,15 @@ class Update:
         value = np.ascontiguousarray(new.trees.value[:, start:])
         self.trees = Trees(new.trees.splits.part(start), value)
 
-        self.columns = self._columns()
-
     @property
     def is_empty(self) -> bool:
         """Whether nothing is added."""
         tables = any(table is not None for table in self.tables)
         return not (self.intercept.any() or tables or self.pairs or self.trees.n_trees)
 
-    def _columns(self) -> frozenset[int]:
-        """Return the features that it reads."""
+    @property
+    def columns(self) -> frozenset[int]:
+        """Features that it reads."""
         tables = [int(j) for t in self.tables if t is not None for j in t.order]
         pairs = [j for pair in self.pairs for j in (pair.i, pair.j)]
         return frozenset((*tables, *pairs, *split_features(self.trees.splits)))

@@ -142,12 +142,18 @@ class Shard:
         draw = query.rows if isinstance(query, GradientQuery) else None
 
         def pass_over(
-            work: Callable[[Iterator[Block]], T], columns: Iterable[int], masked: bool = False
+            work: Callable[[Iterator[Block]], T],
+            columns: Callable[[], Iterable[int]],
+            masked: bool = False,
         ) -> list[T]:
             """Make one pass over all blocks; the first one brings the scores up to date."""
             nonlocal update
-            needed = sorted(set(columns) | (frozenset() if update is None else update.columns))
-            blocks = Pass(self.pieces, self._scores, update, needed, threads.n, identity=masked)
+            adding = update
+
+            def needed() -> list[int]:
+                return sorted({*columns(), *(() if adding is None else adding.columns)})
+
+            blocks = Pass(self.pieces, self._scores, adding, needed, threads.n, identity=masked)
 
             def share() -> T:
                 return work(self._draws.masked(iter(blocks)) if masked else iter(blocks))
@@ -169,12 +175,11 @@ class Shard:
                 )
             return sum_arrays(pass_over(work, ask.columns, masked=draw is not None))
 
-        every = range(len(self.bins))
         gathered = draw is not None and self._draws.choose(
-            draw, self._scores, threads, lambda work: pass_over(work, every)
+            draw, self._scores, threads, lambda work: pass_over(work, lambda: range(len(self.bins)))
         )
         if gathered and update is not None:
-            pass_over(_skip, ())
+            pass_over(_skip, tuple)
         if ask.levels is not None:
             level = ask.levels.level(deal, self._level)
             sums = ask.levels.answer(level)
@@ -226,7 +231,6 @@ class _Ask:
         self.shape = shape
         self.finish: Callable[[NDArray[np.int64]], NDArray[np.int64]] = _as_is
         self.levels: LevelSums | None = None
-        self.columns: Iterable[int] = ()  # features that it reads
         self._per_score: Callable[[NDArray[np.uint8], NDArray[np.int64]], NDArray[np.int64]]
         if isinstance(query, ResidualQuery):
             if shape.kind != "numeric":
@@ -241,29 +245,40 @@ class _Ask:
         n_cells = query.n_cells
         match query:
             case MainSumsQuery():
-                self.columns = range(len(bins))
                 sizes = tuple(len(leaf) for leaf in query.leaf_of_bin)
                 self._per_score = lambda codes, packed: joint_sums(codes, packed, max_abs, sizes)
                 n_cells = sum(sizes)
                 self.finish = self._to_leaves
             case PairSumsQuery():
-                self.columns = [j for pair in query.pairs for j in (pair.i, pair.j)]
                 pairs = pack_pairs(query.pairs)
                 self._per_score = lambda codes, packed: pair_sums(codes, pairs, packed, max_abs)
             case TreeSumsQuery():
-                self.columns = split_features(query.splits)
                 s = _without_gaps(query.splits)
                 self._per_score = lambda codes, packed: tree_sums(
                     codes, *s.arrays, packed, max_abs
                 ).reshape(-1, 2)
             case NodeSumsQuery() | ChoiceQuery():
                 _check_level(query, bins)
-                self.columns = [*query.features.tolist(), *split_features(query.splits)]
                 self.levels = LevelSums(query, self._pack, max_abs)
             case _:
                 raise PlanError(f"{type(query).__name__} is a query that shards do not know.")
         self._n_sums = n_cells * shape.n_scores * 2
         self._add = self._add_gradients
+
+    def columns(self) -> Iterable[int]:
+        """Return the features that it reads."""
+        query = self.query
+        match query:
+            case MainSumsQuery():
+                return range(len(query.n_leaves))
+            case PairSumsQuery():
+                return [j for pair in query.pairs for j in (pair.i, pair.j)]
+            case TreeSumsQuery():
+                return split_features(query.splits)
+            case NodeSumsQuery() | ChoiceQuery():
+                return [*query.features.tolist(), *split_features(query.splits)]
+            case _:
+                return ()
 
     def sums(self, blocks: Iterator[Block]) -> NDArray[np.int64]:
         """Return the sums over some blocks."""
