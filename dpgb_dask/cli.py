@@ -68,7 +68,7 @@ examples:
   dpgb-dask predict model.json new.parquet --proba --out predictions.parquet
 
 exit codes:
-  0 done   1 an error of use or data, one line on standard error   2 wrong arguments
+  0 done   1 an error of use or data: a line on standard error, one more if a fit can go on   2 wrong arguments
   3 the account has too little left (nothing was charged)
 """
 CSV_LINES = """\
@@ -102,17 +102,19 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return _fail(error, ERROR)
     except OSError as error:
         name = f" {error.filename!r}" if error.filename else ""
-        return _fail(f"{type(error).__name__}:{name} {error.strerror or 'cannot be used'}", ERROR)
-    except KeyboardInterrupt:
-        return _fail(
-            "interrupted; what was charged stands (see: dpgb-dask ledger show)", INTERRUPTED
-        )
+        text = f"{type(error).__name__}:{name} {error.strerror or 'cannot be used'}"
+        return _fail(error, ERROR, text)
+    except KeyboardInterrupt as error:
+        text = "interrupted; what was charged stands (see: dpgb-dask ledger show)"
+        return _fail(error, INTERRUPTED, text)
     return OK
 
 
-def _fail(error: object, code: int) -> int:
-    name = f"{type(error).__name__}: " if isinstance(error, DPGBError) else ""
-    print(f"dpgb-dask: {name}{' '.join(str(error).split())}", file=sys.stderr)
+def _fail(error: BaseException, code: int, text: str = "") -> int:
+    """Print an error on one line, and how to go on with a fit that it ended on the next."""
+    lines = [text or f"{type(error).__name__}: {error}", *getattr(error, "__notes__", ())]
+    for line in lines:
+        print(f"dpgb-dask: {' '.join(line.split())}", file=sys.stderr)
     return code
 
 

@@ -43,10 +43,11 @@ def _fail(name, number, words):
 
 
 class Steps:
-    """Durable steps of this process while the context is open.
+    """Durable steps of this process, on files of one folder, while the context is open.
 
     Parameters
     ----------
+    folder : Path
     fault : callable
         Called with the name of the step.
     at : int
@@ -58,15 +59,16 @@ class Steps:
         Of the steps so far, such as "commit OPENED, before" or "write journal, half".
     """
 
-    def __init__(self, fault=kill, at=-1):
+    def __init__(self, folder, fault=kill, at=-1):
         self.names = []
+        self._folder = folder
         self._fault, self._at = fault, at
         self._kind = ""  # of the newest entry that is not committed yet
 
     def __enter__(self):
         self._patches = [
             mock.patch.object(os, name, self._around(name, getattr(os, name)))
-            for name in ("write", "pwrite", "fsync", "replace", "unlink")
+            for name in ("open", "write", "pwrite", "fsync", "replace", "unlink")
         ]
         self._patches += [
             mock.patch.object(
@@ -89,7 +91,10 @@ class Steps:
 
     def _around(self, name, real):
         def call(target, *args, **options):
-            where = f"{name.removeprefix('p')} {_what(target)}"
+            path = _path(target)
+            if not path.is_relative_to(self._folder):
+                return real(target, *args, **options)
+            where = f"{name.removeprefix('p')} {_what(path)}"
             self._step(f"{where}, before")
             if name in ("write", "pwrite"):
                 self._step_half(where, real, target, *args)
@@ -124,9 +129,13 @@ class Steps:
         return append
 
 
-def _what(target):
+def _path(target):
+    """Return the path of a file or of an open descriptor."""
+    return Path(os.readlink(f"/proc/self/fd/{target}") if isinstance(target, int) else target)
+
+
+def _what(path):
     """Name a file of the ledger by what it is for."""
-    path = Path(os.readlink(f"/proc/self/fd/{target}") if isinstance(target, int) else target)
     if path.suffix == ".key":
         return "key"
     if path.suffix == ".jsonl":

@@ -45,14 +45,14 @@ def estimator(recipe, **changes):
     return DPGBClassifier(**(options | {"recipe": recipe} | SETTINGS[recipe] | changes))
 
 
-def warm():
-    """Load the kernels of every recipe."""
-    for recipe in SETTINGS:
+def warm(*recipes):
+    """Load the kernels of some recipes."""
+    for recipe in recipes:
         estimator(recipe, noise=SeededNoise(0)).fit(*rows())
 
 
-def fit(folder, recipe, at=-1, resume=None, *, lazy=False):
-    """Fit on an account of ``folder``, with a key and a fit id that are always the same; die at step ``at``.
+def fit(folder, recipe, at=-1, resume=None, *, fault=kill, lazy=False, callbacks=()):
+    """Fit on an account of ``folder``, with a key and a fit id that are always the same; have a fault at step ``at``.
 
     Everything else is as in any fit, so that two fits of one recipe end with the same model, and what a fault changes
     shows. Writes ``model.json``, and ``steps.json`` with the names of the steps.
@@ -61,11 +61,11 @@ def fit(folder, recipe, at=-1, resume=None, *, lazy=False):
     token = secrets.token_hex
     ledger = ledger_in(folder)
     ledger.open_account("people", epsilon=3.0, delta=1e-5)
-    clf = estimator(recipe, ledger=ledger, account="people")
+    clf = estimator(recipe, ledger=ledger, account="people", callbacks=callbacks)
     with (
         mock.patch.object(SecretNoise, "fit_key", return_value=bytes(range(32))),
         mock.patch.object(secrets, "token_hex", lambda n: FIT_ID if n == 12 else token(n)),
-        Steps(kill, at) as steps,
+        Steps(folder, fault, at) as steps,
     ):
         clf.fit(*(chunked() if lazy else rows()), resume=resume)
     (folder / "steps.json").write_text(json.dumps(steps.names))

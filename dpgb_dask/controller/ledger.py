@@ -537,12 +537,14 @@ class Ledger:
         fit_id : str
             A fit that is charged.
         """
-        if self.durable and not isinstance(error, ResumeError):
-            error.add_note(
-                f"Fit {fit_id} is charged and not lost: fit(..., resume={fit_id!r}) goes on with it, without a new"
-                f" charge (on the command line: --resume {fit_id}); ledger.settle({fit_id!r}) closes it, and gives back"
-                " what it has not opened."
-            )
+        note = (
+            f"Fit {fit_id} is charged and not lost: fit(..., resume={fit_id!r}) goes on with it, without a new charge"
+            f" (on the command line: --resume {fit_id}); ledger.settle({fit_id!r}) closes it, and gives back what it"
+            " has not opened."
+        )
+        known = note in getattr(error, "__notes__", ())
+        if self.durable and not known and not isinstance(error, ResumeError):
+            error.add_note(note)
 
     def look(self, fit_id: str) -> Fit:
         """Return what is known of a fit that is unfinished, or that ended and may give its model again.
@@ -769,13 +771,15 @@ class Ledger:
                 self._known = book.head
                 if pending is not None and self._head_file is not None:
                     pending.replace(self._head_file)
+                    pending = None
             except SQLAlchemyError as error:
                 raise LedgerUnavailableError(self._unavailable(error, committing)) from error
             except OSError as error:
                 raise LedgerUnavailableError(self._unavailable(error, committing)) from error
             finally:
                 if pending is not None:
-                    pending.unlink(missing_ok=True)
+                    with contextlib.suppress(OSError):
+                        pending.unlink()
 
     @property
     def _head_file(self) -> Path | None:
@@ -1164,7 +1168,8 @@ def _write_head(file: Path, head: tuple[int, str]) -> Path:
             out.flush()
             os.fsync(out.fileno())
     except BaseException:
-        pending.unlink(missing_ok=True)
+        with contextlib.suppress(OSError):
+            pending.unlink()
         raise
     return pending
 

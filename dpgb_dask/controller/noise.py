@@ -154,10 +154,12 @@ def write_key(path: Path, key: bytes) -> None:
         finally:
             os.close(descriptor)
         sync_directory(path.parent)
-    except OSError as error:
+    except BaseException as error:
         if made:  # never the key of another fit
             with contextlib.suppress(OSError):
                 path.unlink()
+        if not isinstance(error, OSError):  # Ctrl-C
+            raise
         raise LedgerUnavailableError(
             f"The key file {str(path)!r} cannot be written ({error.strerror}), so nothing is charged. "
             "Give a ledger in a writable directory."
