@@ -112,32 +112,54 @@ def shorten_rows(parts: Sequence[NDArray[Any]], keys: NDArray[np.uint64]) -> NDA
     out = np.zeros(len(parts[0]), np.uint64)
     start = 0
     for part in parts:
-        whole = part.ndim == 1 or part.flags.c_contiguous
-        for column in (
-            [part] if whole else part.T
-        ):  # another order column by column, not copied whole
-            bits = np.ascontiguousarray(column).view(f"u{column.dtype.itemsize}")
-            table = bits.reshape(len(out), -1)
-            stop = start + table.shape[1]
-            _add_nh(table, keys[start:stop], out)
+        if part.ndim == 2 and part.flags.c_contiguous:
+            stop = start + part.shape[1]
+            _add_rows(_bits(part), keys[start:stop], out)
             start = stop
+            continue
+        for column in [part] if part.ndim == 1 else part.T:
+            _add_column(_bits(column), keys[start], out)
+            start += 1
     return out
 
 
+def _bits(values: NDArray[Any]) -> NDArray[Any]:
+    """Return numbers as unsigned integers of the same bits, read-only: one version of the kernel."""
+    bits = values.view(f"u{values.dtype.itemsize}")
+    bits.flags.writeable = False
+    return bits
+
+
 @kernel
-def _add_nh(
+def _nh(word: Any, key: Any) -> Any:
+    """Multiply (low half of the word + low half of the key) by (the same of the high halves)."""
+    low, half = np.uint64(0xFFFFFFFF), np.uint64(32)
+    return (((word & low) + (key & low)) & low) * (((word >> half) + (key >> half)) & low)
+
+
+@kernel
+def _add_rows(
     words: NDArray[Any],  # IN (n, m), unsigned
     keys: NDArray[np.uint64],  # IN (m,)
     out: NDArray[np.uint64],  # OUT (n,), added to
 ) -> None:
-    """Add Σ over columns of (low half of the word + low half of the key) · (the same of the high halves)."""
-    low, half = np.uint64(0xFFFFFFFF), np.uint64(32)
+    """Add the products of a matrix, row by row."""
     for i in range(words.shape[0]):
         total = np.uint64(0)
         for j in range(words.shape[1]):
-            word, key = np.uint64(words[i, j]), keys[j]
-            total += (((word & low) + (key & low)) & low) * (((word >> half) + (key >> half)) & low)
+            total += _nh(np.uint64(words[i, j]), keys[j])
         out[i] += total
+
+
+@kernel
+def _add_column(
+    words: NDArray[Any],  # IN (n,), unsigned
+    key: Any,  # uint64
+    out: NDArray[np.uint64],  # OUT (n,), added to
+) -> None:
+    """Add the products of one column."""
+    for i in range(words.shape[0]):
+        out[i] += _nh(np.uint64(words[i]), key)
 
 
 @kernel

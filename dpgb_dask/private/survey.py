@@ -183,7 +183,7 @@ def read_labels(rows: Rows, reading: Reading) -> Labels:
 
 
 class Marker:
-    """Marks a chunk, some rows at a time: a keyed sum over what is read of each row.
+    """Marks a chunk, some rows at a time: a keyed sum over its rows.
 
     Parameters
     ----------
@@ -193,8 +193,9 @@ class Marker:
 
     Notes
     -----
-    Where rows are drawn by their position, the mark sees the order of the rows; else the same rows in another order are
-    the same chunk, as they are to every sum.
+    Where rows are drawn, the mark sees all that is read of a row, and where they are drawn by their position, the order
+    of the rows too: a query's price counts on each row serving one part of a group. Where none are drawn, a source that
+    changed would only cost accuracy; the mark then sees labels and weights alone, which costs nothing to speak of.
 
     Privacy
     -------
@@ -204,6 +205,7 @@ class Marker:
     def __init__(self, reading: Reading, labels: Labels) -> None:
         self._columns = column_keys(reading.key, reading.shape.schema.n_features + 5)
         self._key = mark_key(reading.key)
+        self._whole = reading.rows_key is not None
         self._ordered = reading.starts is not None
         self._labels = labels
         self._total = 0
@@ -214,10 +216,11 @@ class Marker:
         parts: list[NDArray[Any]] = [label[rows].astype(np.int64), keep[rows]]
         if weight is not None:
             parts.append(weight[rows])
-        if unit is not None:
-            parts.append(unit[rows].view(np.uint64).reshape(-1, 2))
-        features = values.columns if values.matrix is None else (values.matrix,)
-        parts += [part for part in features if part is not None]
+        if self._whole:
+            if unit is not None:
+                parts.append(unit[rows].view(np.uint64).reshape(-1, 2))
+            features = values.columns if values.matrix is None else (values.matrix,)
+            parts += [part for part in features if part is not None]
         words = [shorten_rows(parts, self._columns)]
         if self._ordered:
             words.append(np.arange(rows.start, rows.start + len(label[rows]), dtype=np.uint64))
