@@ -12,7 +12,7 @@ import time
 import uuid
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from functools import partial, wraps
 from typing import Any, Concatenate, ParamSpec, TypeVar
@@ -98,6 +98,14 @@ LOST = (CancelledError, asyncio.CancelledError, CommClosedError, ClosedClientErr
 RESUME = "A fit that had begun can be resumed on a cluster that runs."
 
 
+class HomelessError(Exception):
+    """All workers that shards were meant for have left.
+
+    Dask would wait for ever: a task that may run on other workers too is never looked at again once it found no worker
+    at all (distributed 2026.8, ``bulk_schedule_unrunnable_after_adding_worker``).
+    """
+
+
 def _answer_task(resident: ResidentShard | Failure, **message: bytes) -> Reply | Failure:
     """Answer one query; the message comes in parts."""
     return answer(resident, b"".join(message.values()), get_worker().state.nthreads)
@@ -115,10 +123,18 @@ def _on_cluster(
     @wraps(method)
     def run(self: "TaskRounds", /, *args: P.args, **kwargs: P.kwargs) -> T:
         try:
+            if self.client.status != "running":  # a client that connects again has lost its tasks
+                raise ClosedClientError
             # Dask's wait and as_completed take the current client, which may be an asynchronous one
             with self.client.as_current():
                 return method(self, *args, **kwargs)
+        except DPGBError:
+            raise
         except LOST as error:
+            lost = _lost(error)
+        except Exception as error:
+            if self.client.status == "running":
+                raise
             lost = _lost(error)
         raise lost  # outside the except block, which would keep Dask's error as its context
 
@@ -172,6 +188,7 @@ class TaskRounds:
         self._job: Encoding | None = None
         self._shards: dict[int, Future[Any]] = {}
         self._n_shards = 0
+        self._homes: set[str] = set()  # workers that shards were meant for
         self._alone_since: float | None = None
         self._n_left = n_rounds
         self._tree = CommTree(self.client)
@@ -346,11 +363,21 @@ class TaskRounds:
         self._make_shards(range(self._n_shards))
         return self._ask_shards(self._survey_shards) if with_survey else []
 
-    def _make_shards(self, numbers: Sequence[int]) -> None:
+    def _make_shards(self, numbers: Iterable[int]) -> None:
+        """Make some shards; all of them, if meanwhile all workers leave."""
+        while True:
+            try:
+                self._place_shards(numbers)
+                return
+            except HomelessError:
+                numbers = range(self._n_shards)
+
+    def _place_shards(self, numbers: Iterable[int]) -> None:
         """Make some shards; placed softly, so that a lost worker is no obstacle."""
         job, fan_in = self._job, self._execution.fan_in
         assert job is not None
         workers = self._workers()
+        self._homes = {workers[k % len(workers)] for k in range(self._n_shards)}
         where: dict[int, dict[str, Any]] = {}
         parts: dict[int, list[Future[Any]]] = {}
         for k in numbers:
@@ -417,7 +444,11 @@ class TaskRounds:
         """
         remakes: Counter[int] = Counter()
         while True:
-            replies = self._gathered(start())
+            try:
+                replies = self._gathered(start())
+            except HomelessError:
+                self._make_shards(range(self._n_shards))
+                continue
             failures = [reply for reply in replies if isinstance(reply, Failure)]
             if not failures:
                 return replies
@@ -460,26 +491,37 @@ class TaskRounds:
 
     def _workers(self) -> list[str]:
         """Return the workers' addresses; wait for one as long as there is none."""
-        while not (workers := sorted(self.client.nthreads())):
-            self._look()
-            time.sleep(min(0.1, self._execution.worker_wait))
+        while not (workers := self._look()):
+            time.sleep(0.1)
         return workers
 
-    def _look(self) -> None:
-        """Look whether there are workers, so that nothing waits for ever.
+    def _look(self) -> list[str]:
+        """Return the workers' addresses, so that nothing waits for ever.
 
         Raises
         ------
         ClusterError
             If there has been none for ``worker_wait`` seconds.
         """
+        workers = sorted(self.client.nthreads())
         now = time.monotonic()
-        if self.client.nthreads():
-            self._alone_since = None
-        elif self._alone_since is None:
-            self._alone_since = now
+        if workers or self._alone_since is None:
+            self._alone_since = None if workers else now
         elif now - self._alone_since >= self._execution.worker_wait:
             raise no_worker(self._execution.worker_wait)
+        return workers
+
+    def _look_for_homes(self) -> None:
+        """Look whether shards can still be made and asked.
+
+        Raises
+        ------
+        HomelessError
+            If all workers that they were meant for have left, and others came.
+        """
+        workers = self._look()
+        if workers and self._homes and self._homes.isdisjoint(workers):
+            raise HomelessError
 
     @property
     def _pulse(self) -> float:
@@ -489,22 +531,17 @@ class TaskRounds:
         """Yield tasks as they end."""
         left = set(futures)
         while left:
-            try:
+            with suppress(TimeoutError):
                 for future in as_completed(left, timeout=self._pulse):
                     left.discard(future)
                     yield future
-            except TimeoutError:
-                self._look()
+            if left:
+                self._look_for_homes()
 
     def _gathered(self, futures: list[Future[Any]]) -> list[Any]:
         """Return the results of tasks, failures too; what the cluster or a reader says is reduced to its type."""
-        while True:
-            try:
-                wait(futures, timeout=self._pulse)
-            except TimeoutError:
-                self._look()
-            else:
-                break
+        while not _wait(futures, self._pulse):
+            self._look_for_homes()
         try:
             values: list[Any] = self.client.gather(futures)
         except Exception as error:
@@ -533,6 +570,15 @@ class TaskRounds:
                     else str(failed_to_load(chunk, error)),
                 )
         return _lost(CancelledError())
+
+
+def _wait(futures: list[Future[Any]], seconds: float) -> bool:
+    """Wait for tasks; return whether they ended in time."""
+    try:
+        wait(futures, timeout=seconds)
+    except TimeoutError:
+        return False
+    return True
 
 
 def _failure(error: BaseException, otherwise: str) -> DPGBError:
