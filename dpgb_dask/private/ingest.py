@@ -124,6 +124,34 @@ def failed_to_load(number: int, error: BaseException) -> ChunkError:
     return ChunkError(f"Chunk {number} of the source failed to load: {type(error).__name__}.")
 
 
+class Inputs(NamedTuple):
+    """What a fit is given, as NumPy, pandas or Dask, with its structure checked. Private.
+
+    Parameters
+    ----------
+    x : ndarray, DataFrame, Dask Array or DataFrame, or tuple of columns
+        The features in schema order.
+    y, weight, unit : one column, or None
+    """
+
+    x: Any
+    y: Any
+    weight: Any
+    unit: Any
+
+    def __repr__(self) -> str:
+        return "<inputs>"
+
+    @property
+    def dtypes(self) -> list[Any]:
+        """Types of the features' columns; those of one chunk may differ."""
+        if isinstance(self.x, tuple):
+            return [column.dtype for column in self.x]
+        if isinstance(self.x, pd.DataFrame | dd.DataFrame):
+            return list(self.x.dtypes)
+        return [self.x.dtype] * self.x.shape[1]
+
+
 def read_source(
     X: Any,  # noqa: N803
     y: Any,
@@ -135,8 +163,35 @@ def read_source(
 
     Parameters
     ----------
+    X, y, sample_weight, schema, unit
+        As for `check_inputs`.
+
+    Raises
+    ------
+    PlanError, SchemaError, StructureError, UnsupportedCollectionError
+        As `check_inputs`; and if X, y and sample_weight have different lengths or numbers of chunks (which are not
+        printed).
+
+    Privacy
+    -------
+    Private side. Reads names, types, widths and chunk structure only; no value is looked at.
+    """
+    return source_of(check_inputs(X, y, sample_weight, schema, unit), schema)
+
+
+def check_inputs(
+    X: Any,  # noqa: N803
+    y: Any,
+    sample_weight: Any,
+    schema: Schema,
+    unit: str | None = None,
+) -> Inputs:
+    """Check the structure of what a fit is given, one by one; nothing is computed.
+
+    Parameters
+    ----------
     X : ndarray, DataFrame, Dask Array or DataFrame, xarray DataArray or Dataset, Zarr Array or Group
-    y : the target, one column of any of these kinds
+    y : the target, one column of any of these kinds; or None, if it is the column of X with the target's name
     sample_weight : None or one column
     schema : Schema
     unit : str or None
@@ -149,16 +204,17 @@ def read_source(
     SchemaError
         If columns are missing, renamed, reordered, not declared or of the wrong type.
     StructureError
-        If X, y and sample_weight have different lengths or numbers of chunks (which are not printed).
+        If an input has the wrong number of columns.
     UnsupportedCollectionError
         If an input is sparse or of an unknown kind, or Dask's array query planning is switched on.
 
     Privacy
     -------
-    Private side. Reads names, types, widths and chunk structure only; no value is looked at.
+    Private side. Reads names, types and widths only; no value is looked at.
     """
     _refuse_array_expr()
-    X, y = _native_kind(X, "X"), _native_kind(y, "y")  # noqa: N806
+    X = _native_kind(X, "X")  # noqa: N806
+    y = _target_column(X, schema) if y is None else _native_kind(y, "y")
     weight = None if sample_weight is None else _native_kind(sample_weight, "sample_weight")
     y = _column(y, "y")
     weight = None if weight is None else _column(weight, "sample_weight")
@@ -171,16 +227,28 @@ def read_source(
             raise PlanError(
                 "sample_weight together with unit_id is not available: a unit's rows share one weight."
             )
-    third = _Third("sample_weight", weight) if unit is None else _Third("unit", units)
-    parts = [*X, y, third.column] if isinstance(X, tuple) else [X, y, third.column]
+    return Inputs(X, y, weight, units)
+
+
+def source_of(inputs: Inputs, schema: Schema) -> Source:
+    """Line the chunks of checked inputs up; nothing is computed.
+
+    Raises
+    ------
+    StructureError
+        If they have different lengths or numbers of chunks (which are not printed).
+    """
+    x, y, weight, unit = inputs
+    third = _Third("sample_weight", weight) if unit is None else _Third("unit", unit)
+    parts = [*x, y, third.column] if isinstance(x, tuple) else [x, y, third.column]
     lazy = any(is_dask_collection(part) for part in parts)
     lengths: tuple[int, ...] | None = None
     if not lazy:
-        chunks, lengths = _memory_chunks(X, y, third)
-    elif isinstance(X, dd.DataFrame):
-        chunks = _frame_chunks(X, y, third)
+        chunks, lengths = _memory_chunks(x, y, third)
+    elif isinstance(x, dd.DataFrame):
+        chunks = _frame_chunks(x, y, third)
     else:
-        chunks, lengths = _array_chunks(X, y, third)
+        chunks, lengths = _array_chunks(x, y, third)
     return Source(schema, chunks, weight is not None, lazy, unit is not None, lengths)
 
 
@@ -296,14 +364,30 @@ def _unit_column(data: Any, unit: str, schema: Schema) -> Any:
         raise SchemaError(
             f"unit_id={unit!r} is not the schema's unit_id={schema.unit_id!r}. Declare it there."
         )
-    names = (
-        data if isinstance(data, _Columns) else getattr(data, "names", getattr(data, "columns", ()))
-    )
-    if unit not in names:
+    if unit not in _names(data):
         raise SchemaError(
             f"unit_id={unit!r} is not a column of X. Give X with names, and this column in it."
         )
-    return data.array[:, data.names.index(unit)] if isinstance(data, _Named) else data[unit]
+    return _named_column(data, unit)
+
+
+def _target_column(data: Any, schema: Schema) -> Any:
+    """Return the column of X that is the target."""
+    if schema.target.name not in _names(data):
+        raise SchemaError(
+            f"y is not given, and the target {schema.target.name!r} is not a column of X. Give one of them."
+        )
+    return _named_column(data, schema.target.name)
+
+
+def _names(data: Any) -> Any:
+    if isinstance(data, _Columns):
+        return data
+    return getattr(data, "names", getattr(data, "columns", ()))
+
+
+def _named_column(data: Any, name: str) -> Any:
+    return data.array[:, data.names.index(name)] if isinstance(data, _Named) else data[name]
 
 
 def _meta(data: Any) -> Any:
