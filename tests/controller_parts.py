@@ -1,6 +1,12 @@
 """A fit at the controller alone: its parts, and what stands in for the sides around it."""
 
+import contextlib
+import json
+import os
+import time
 from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
 
 import numpy as np
 
@@ -8,10 +14,14 @@ from dpgb_dask.contracts.boundary import Raw, Sensitivity
 from dpgb_dask.contracts.model import Splits
 from dpgb_dask.contracts.plan import Budget
 from dpgb_dask.contracts.queries import PRICE_ONE, ChoiceQuery, ResidualQuery
+from dpgb_dask.controller.ledger import Ledger
 from dpgb_dask.controller.release import Controller
+from dpgb_dask.errors import BudgetExceededError
 from dpgb_dask.losses import GRAD_ONE, SquaredGradient
+from dpgb_dask.training.fit import open_journal
 
 BUDGET = Budget(epsilon=1.0, delta=1e-6)
+SMALL = Budget(epsilon=0.5, delta=1e-6)
 
 
 @dataclass
@@ -72,3 +82,41 @@ def choice_query(depth=0, sizes=(5,), only_last=False, price=PRICE_ONE // 1000, 
         "candidate_only": (feature == len(sizes) - 1) & only_last,
     }  # fmt: skip
     return ChoiceQuery(**(options | changes))
+
+
+def warm():
+    """Load the sampler."""
+    reserve().release(query(), raw())
+
+
+def ledger_at(url, home):
+    """Return a ledger with account "a"; ``home`` is where keys and journals are, if not beside the database."""
+    os.environ["XDG_DATA_HOME"] = home
+    ledger = Ledger(url)
+    ledger.open_account("a", epsilon=3.0, delta=1e-6)
+    return ledger
+
+
+def spend_all(url, home, out):
+    """Start fits until the account has too little left, each with one answer, and write down what was let out.
+
+    A line of the file ``out`` for each fit, with what its answer cost, once this process has the answer.
+    """
+    while not Path(home, "go").exists():
+        time.sleep(0.001)
+    ledger = ledger_at(url, home)
+    with Path(out).open("a") as told, contextlib.suppress(BudgetExceededError):
+        while True:
+            fit = reserve(ledger, budget=SMALL, journal=partial(open_journal, ledger))
+            fit.bind(1)
+            price = fit.release(query(), raw()).receipt.price
+            told.write(json.dumps([fit.fit_id, price]) + "\n")
+            told.flush()
+
+
+def hold_lock(url, home):
+    """Stop inside a transaction until killed."""
+    with ledger_at(url, home)._transaction() as book:
+        book.append("OPEN", "never", "", {})
+        Path(home, "holding").touch()
+        time.sleep(600)

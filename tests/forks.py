@@ -38,7 +38,7 @@ class Forks:
 
     def warm(self, function, *args):
         """Call a function in the server itself."""
-        return self._ask("warm", function, *args)
+        self._ask("warm", function, *args)
 
     def start(self, function, *args):
         """Call a function in a new process; return its process id."""
@@ -63,6 +63,10 @@ class Forks:
 def _call(name, *args):
     module, _, function = name.partition(":")
     return getattr(importlib.import_module(module), function)(*args)
+
+
+def _warm(*call):
+    _call(*call)
 
 
 def _start(*call):
@@ -95,7 +99,7 @@ def _serve():
     os.dup2(2, 1)  # what the functions print is no answer
     for line in sys.stdin:
         kind, *message = json.loads(line)
-        answer = {"warm": _call, "start": _start, "wait": _wait}[kind](*message)
+        answer = {"warm": _warm, "start": _start, "wait": _wait}[kind](*message)
         answers.write(json.dumps(answer) + "\n")
         answers.flush()
 

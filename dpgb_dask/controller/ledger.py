@@ -308,6 +308,7 @@ class Ledger:
         self._known = (0, GENESIS)
         self._engine: Engine | None = None
         self._pid = 0
+        self._file: tuple[int, int] | None = None
         self._spending: dict[
             str, tuple[int, Spending]
         ] = {}  # newest round of a fit, and all so far
@@ -715,7 +716,13 @@ class Ledger:
         return public.difference_update_query(["password", "sslpassword"]).render_as_string(False)
 
     def _connect(self) -> Engine:
-        """Return the engine of this process: connections do not survive a fork."""
+        """Return the engine of this process and this file.
+
+        Connections do not survive a fork, and keep to a file that was moved away: charges to it nobody would see.
+        """
+        if self._engine is not None and self._file != self._file_now():
+            self._engine.dispose()
+            self._engine = None
         if self._engine is None or self._pid != os.getpid():
             if self._engine is not None:
                 self._engine.dispose(close=False)
@@ -745,9 +752,19 @@ class Ledger:
                 _metadata.create_all(connection)
                 if connection.execute(select(_head.c.id)).first() is None:
                     connection.execute(insert(_head).values(id=1, seq=0, hash=GENESIS))
-            self._engine, self._pid = engine, os.getpid()
+            self._engine, self._pid, self._file = engine, os.getpid(), self._file_now()
             weakref.finalize(self, engine.dispose)
         return self._engine
+
+    def _file_now(self) -> tuple[int, int] | None:
+        """Return which file is at the path of a SQLite ledger now."""
+        if self._path is None:
+            return None
+        try:
+            found = self._path.stat()
+        except OSError:
+            return None
+        return found.st_dev, found.st_ino
 
     @contextlib.contextmanager
     def _transaction(self, *, keep_head: bool = False) -> Iterator["_Book"]:
@@ -1131,10 +1148,10 @@ def _configure_sqlite(connection: Any, _record: Any) -> None:
 
 
 def _configure_postgresql(connection: Any, _record: Any) -> None:
-    # a process that is stopped inside a transaction must not hold the others for ever
+    # who waits gives up in the end; who is stopped inside a transaction loses it before that
     with connection.cursor() as cursor:
         cursor.execute(f"SET lock_timeout = {round(1000 * WAIT_SECONDS)}")
-        cursor.execute(f"SET idle_in_transaction_session_timeout = {round(1000 * WAIT_SECONDS)}")
+        cursor.execute(f"SET idle_in_transaction_session_timeout = {round(500 * WAIT_SECONDS)}")
     connection.commit()
 
 

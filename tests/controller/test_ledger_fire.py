@@ -1,0 +1,285 @@
+"""The ledger under fire: processes that race and are killed, locks that are held, old copies, disks that are full."""
+
+import contextlib
+import json
+import os
+import shutil
+import signal
+import subprocess
+import time
+import uuid
+
+import numpy as np
+import pytest
+from controller_parts import SMALL, ListJournal, ledger_at, query, raw, reserve
+from forks import Forks
+from sqlalchemy import create_engine, text
+from sqlalchemy.engine import make_url
+
+from dpgb_dask.controller import ledger as ledger_module
+from dpgb_dask.controller.accounting import total_price
+from dpgb_dask.controller.ledger import Ledger
+from dpgb_dask.errors import BudgetExceededError, LedgerError, LedgerUnavailableError
+
+CAP = total_price(3.0, 1e-6)
+PRICE = total_price(SMALL.epsilon, SMALL.delta)
+TABLES = ("dpgb_accounts", "dpgb_fits", "dpgb_entries", "dpgb_head")
+RACERS = 8
+
+
+@pytest.fixture(scope="module")
+def forks():
+    with Forks() as server:
+        server.warm("controller_parts:warm")
+        yield server
+
+
+@contextlib.contextmanager
+def new_database():
+    """Make a database of its own on the test server."""
+    if "DPGB_POSTGRES" not in os.environ:
+        pytest.skip("NO POSTGRESQL: set DPGB_POSTGRES to an address")
+    server = make_url(os.environ["DPGB_POSTGRES"])
+    name = f"fire_{uuid.uuid4().hex}"
+    admin = create_engine(server, isolation_level="AUTOCOMMIT")
+    with admin.connect() as connection:
+        connection.execute(text(f"CREATE DATABASE {name}"))
+    yield server.set(database=name).render_as_string(hide_password=False)
+    with admin.connect() as connection:
+        connection.execute(text(f"DROP DATABASE {name} WITH (FORCE)"))
+    admin.dispose()
+
+
+@pytest.fixture(params=["sqlite", pytest.param("postgresql", marks=pytest.mark.services)])
+def url(request, tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path))
+    if request.param == "sqlite":
+        yield f"sqlite:///{tmp_path}/budget.db"
+    else:
+        with new_database() as address:
+            yield address
+
+
+def told_by(folder):
+    return [
+        json.loads(line) for path in folder.glob("told*") for line in path.read_text().splitlines()
+    ]
+
+
+def check_books(ledger, told):
+    """Check that accounts follow from entries, and that every answer let out was opened, and paid for, before."""
+    ledger.verify()
+    entries = ledger.history("a")
+    reserved = {entry.fit_id for entry in entries if entry.kind == "RESERVED"}
+    opened = {entry.fit_id: int(entry.body["price"]) for entry in entries if entry.kind == "OPENED"}
+    assert {fit_id for fit_id, _ in told} <= opened.keys() <= reserved
+    assert all(opened[fit_id] == price for fit_id, price in told)
+    assert ledger.account("a").spent == PRICE * len(reserved) <= CAP
+    return reserved
+
+
+def test_racing_processes_are_granted_the_cap_exactly(forks, url, tmp_path):
+    """The database is not there when they start."""
+    racers = [
+        forks.start("controller_parts:spend_all", url, str(tmp_path), str(tmp_path / f"told{k}"))
+        for k in range(RACERS)
+    ]
+    (tmp_path / "go").touch()
+    assert [forks.wait(pid) for pid in racers] == [0] * RACERS
+    told = told_by(tmp_path)
+    reserved = check_books(ledger_at(url, str(tmp_path)), told)
+    assert len(told) == len(reserved) == CAP // PRICE > RACERS
+    assert reserved == {fit_id for fit_id, _ in told}  # no grant is lost
+
+
+def test_processes_killed_in_a_race_leave_no_answer_unpaid(forks, url, tmp_path, record_property):
+    rng, kills, grants = np.random.default_rng(2), 0, 0
+    (tmp_path / "go").touch()
+    ledger = ledger_at(url, str(tmp_path))
+    for attempt in range(6):
+        racers = [
+            forks.start(
+                "controller_parts:spend_all",
+                url,
+                str(tmp_path),
+                str(tmp_path / f"told{attempt} {k}"),
+            )
+            for k in range(4)
+        ]
+        time.sleep(rng.uniform(0.01, 0.06))
+        for pid in racers:
+            time.sleep(rng.uniform(0.0, 0.01))
+            os.kill(pid, signal.SIGKILL)
+        kills += sum(forks.wait(pid) == -signal.SIGKILL for pid in racers)
+        reserved = check_books(ledger, told_by(tmp_path))
+        if len(reserved) == CAP // PRICE:
+            break
+        grants = len(reserved)
+    assert forks.run("controller_parts:spend_all", url, str(tmp_path), str(tmp_path / "told")) == 0
+    told = told_by(tmp_path)
+    assert len(check_books(ledger, told)) == CAP // PRICE
+    for fit_id in check_books(ledger, told):
+        ledger.settle(fit_id)  # never below what was let out
+    ledger.verify()
+    assert ledger.account("a").spent >= sum(price for _, price in told)
+    record_property(
+        "saw", f"{kills} processes killed, {grants} fits charged meanwhile, books right"
+    )
+
+
+def test_a_restored_old_copy_is_refused(url, tmp_path):
+    ledger = ledger_at(url, str(tmp_path))
+    reserve(ledger, budget=SMALL)
+    old = save(url, tmp_path)
+    reserve(ledger, budget=SMALL)
+    restore(url, tmp_path, old)
+    # the process that charged, and another that reads the head kept beside it
+    for known in (ledger, Ledger(url)):
+        for act in (known.accounts, lambda known=known: reserve(known, budget=SMALL)):
+            with pytest.raises(LedgerError, match="older than its newest known head"):
+                act()
+
+
+def save(url, tmp_path):
+    """Copy a ledger, as a backup would; return what `restore` needs."""
+    if url.startswith("sqlite"):
+        shutil.copytree(tmp_path, copy := tmp_path.with_name(tmp_path.name + " copy"))
+        return copy
+    engine = create_engine(url)
+    with engine.begin() as connection:
+        for table in TABLES:
+            connection.execute(text(f"CREATE TABLE old_{table} AS TABLE {table}"))
+    engine.dispose()
+    return None
+
+
+def restore(url, tmp_path, old):
+    if old is not None:
+        for name in ("budget.db", "budget.db-wal", "budget.db-shm"):
+            (tmp_path / name).unlink(missing_ok=True)
+            if (old / name).exists():
+                shutil.copy(old / name, tmp_path / name)
+        return
+    engine = create_engine(url)
+    with engine.begin() as connection:
+        for table in TABLES:
+            connection.execute(text(f"TRUNCATE {table}"))
+            connection.execute(text(f"INSERT INTO {table} SELECT * FROM old_{table}"))
+    engine.dispose()
+
+
+def wait_for(path):
+    deadline = time.monotonic() + 30
+    while not path.exists() and time.monotonic() < deadline:
+        time.sleep(0.01)
+
+
+def test_a_lock_that_is_held_is_waited_for_and_then_said(forks, url, tmp_path, monkeypatch):
+    monkeypatch.setattr(ledger_module, "WAIT_SECONDS", 1.0)
+    ledger = ledger_at(url, str(tmp_path))
+    fit = reserve(ledger, budget=SMALL)
+    fit.bind(1)
+    pid = forks.start("controller_parts:hold_lock", url, str(tmp_path))  # waits for 60 s itself
+    wait_for(tmp_path / "holding")
+    for act in (
+        lambda: reserve(ledger, budget=SMALL),
+        lambda: fit.release(query(), raw()),
+        fit.finish,
+    ):
+        with pytest.raises(
+            LedgerUnavailableError, match=r"(?s)lock.*Nothing was charged.*no other process"
+        ):
+            act()
+    os.kill(pid, signal.SIGKILL)  # in the middle of its transaction
+    forks.wait(pid)
+    fit.release(query(), raw())
+    fit.finish()
+    ledger.verify()
+    assert [a.name for a in ledger.accounts()] == ["a"]
+    assert ledger.account("a").spent == PRICE
+
+
+def test_a_process_that_stands_still_loses_its_transaction(tmp_path, monkeypatch):
+    """On a server, where others would wait for as long as it stands."""
+    monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path))
+    monkeypatch.setattr(ledger_module, "WAIT_SECONDS", 1.0)
+    with new_database() as url:
+        stopped, other = ledger_at(url, str(tmp_path)), ledger_at(url, str(tmp_path))
+        with contextlib.ExitStack() as stack:
+            book = stack.enter_context(stopped._transaction())
+            book.append("OPEN", "never", "", {})
+            assert [a.name for a in other.accounts()] == ["a"]
+            with pytest.raises(LedgerUnavailableError):
+                stack.close()
+        assert reserve(stopped, budget=SMALL).total == PRICE
+        stopped.verify()
+
+
+test_a_process_that_stands_still_loses_its_transaction.pytestmark = [pytest.mark.services]
+
+
+@pytest.fixture
+def small_disk(tmp_path):
+    """A file system of a megabyte that can be filled, and made read-only."""
+    folder = tmp_path / "disk"
+    folder.mkdir()
+    mount = ["mount", "-t", "tmpfs", "-o", "size=1m", "tmpfs", str(folder)]
+    if os.geteuid() != 0 or subprocess.run(mount, check=False, capture_output=True).returncode:
+        pytest.skip("NO ROOT: a file system cannot be mounted")
+    yield folder
+    subprocess.run(["umount", "--lazy", str(folder)], check=True)
+
+
+def fill(folder):
+    """Fill a disk to the last byte; return how to make room."""
+    path = folder / "filler"
+    with contextlib.suppress(OSError), path.open("wb", buffering=0) as file:
+        while True:
+            file.write(bytes(4096))
+    return path.unlink
+
+
+def make_read_only(folder):
+    subprocess.run(["mount", "-o", "remount,ro", str(folder)], check=True)
+    return lambda: subprocess.run(["mount", "-o", "remount,rw", str(folder)], check=True)
+
+
+@pytest.mark.hpc
+@pytest.mark.parametrize("spoil", [fill, make_read_only])
+def test_a_disk_that_takes_nothing_lets_nothing_out(small_disk, spoil):
+    ledger = Ledger(f"sqlite:///{small_disk}/budget.db")
+    ledger.open_account("a", epsilon=3.0, delta=1e-6)
+    journal = ListJournal()
+    fit = reserve(ledger, budget=SMALL, journal=journal)
+    steps = [
+        lambda: reserve(ledger, budget=SMALL),
+        lambda: fit.bind(1),
+        lambda: fit.release(query(), raw()),
+        fit.finish,
+        lambda: ledger.settle(other.fit_id),
+    ]
+    other = reserve(ledger, budget=SMALL)
+    for step in steps:
+        ledger._engine.dispose()  # what is open for writing cannot be made read-only
+        mend = spoil(small_disk)
+        released = len(journal.kept)
+        with pytest.raises(LedgerUnavailableError):
+            step()
+        assert len(journal.kept) == released
+        mend()
+        ledger.verify()
+        step()
+    assert [e.kind for e in ledger.history("a") if e.fit_id == fit.fit_id] == [
+        "RESERVED", "BOUND", "OPENED", "RELEASED",
+    ]  # fmt: skip
+    assert ledger.account("a").spent == 2 * PRICE
+
+
+def test_budget_exceeded_is_no_failure_of_the_ledger(url, tmp_path):
+    ledger = ledger_at(url, str(tmp_path))
+    for _ in range(CAP // PRICE):
+        reserve(ledger, budget=SMALL)
+    with pytest.raises(BudgetExceededError):
+        reserve(ledger, budget=SMALL)
+    assert not list(tmp_path.rglob("*.head.*"))
+    assert len(list(tmp_path.rglob("*.key"))) == CAP // PRICE
