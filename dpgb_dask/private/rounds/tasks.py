@@ -6,6 +6,7 @@ other; then that shard is made again in the same way.
 """
 
 import asyncio
+import gc
 import pickle
 import threading
 import time
@@ -366,11 +367,15 @@ class TaskRounds:
     def _make_shards(self, numbers: Iterable[int]) -> None:
         """Make some shards; all of them, if meanwhile all workers leave."""
         while True:
-            try:
-                self._place_shards(numbers)
-                return
-            except HomelessError:
-                numbers = range(self._n_shards)
+            with suppress(HomelessError):
+                return self._place_shards(numbers)
+            numbers = self._give_up_shards()
+
+    def _give_up_shards(self) -> range:
+        """Let Dask forget every shard and what waits for one; return their numbers."""
+        self._shards = {}
+        gc.collect()  # a wait that timed out leaves a cycle of frames, and in it the tasks waited for
+        return range(self._n_shards)
 
     def _place_shards(self, numbers: Iterable[int]) -> None:
         """Make some shards; placed softly, so that a lost worker is no obstacle."""
@@ -380,8 +385,11 @@ class TaskRounds:
         self._homes = {workers[k % len(workers)] for k in range(self._n_shards)}
         where: dict[int, dict[str, Any]] = {}
         parts: dict[int, list[Future[Any]]] = {}
+        for (
+            k
+        ) in numbers:  # old ones are free before new ones are made, and Dask forgets their tasks
+            self._shards.pop(k, None)
         for k in numbers:
-            self._shards.pop(k, None)  # the old one is free before the new one is made
             where[k] = {"workers": [workers[k % len(workers)]], "allow_other_workers": True}
             parts[k] = self._each_chunk(encode_chunk, self._chunks_of(k), job, **where[k])
         while job.with_survey and max(len(own) for own in parts.values()) > fan_in:
@@ -444,10 +452,11 @@ class TaskRounds:
         """
         remakes: Counter[int] = Counter()
         while True:
-            try:
+            replies = None
+            with suppress(HomelessError):
                 replies = self._gathered(start())
-            except HomelessError:
-                self._make_shards(range(self._n_shards))
+            if replies is None:
+                self._make_shards(self._give_up_shards())
                 continue
             failures = [reply for reply in replies if isinstance(reply, Failure)]
             if not failures:
