@@ -16,7 +16,7 @@ SIDES = LOW | {"encode", "private", "controller", "released", "components"}
 TOP = {"estimators", "io", "cli", "__main__", "model_selection", "testing", "diagnose", "__init__"}
 TOP_OUTSIDE = {
     "numpy", "dask", "distributed", "xarray", "zarr", "pandas", "sklearn", "tqdm",
-    "threadpoolctl",
+    "threadpoolctl", "fsspec",
 }  # fmt: skip
 
 # layer: (what it may import from us, what it may import from outside)

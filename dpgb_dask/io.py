@@ -1,0 +1,855 @@
+"""Data sets on disk or in an object store: rows as Zarr, aligned to its shards, with their schema beside them.
+
+A fit reads its source once or twice; what is slow to read or to line up (many small files, CSV, a pipeline) is better
+put into one data set first. It is laid out as
+
+- a group with the attribute ``dpgb_dask``: the format, the schema, the features' names, and whether it is complete;
+- ``X`` (rows, features), ``y``, ``sample_weight`` and ``unit`` (rows): one shard per block of rows in each.
+
+Features that are declared categories and no numbers are kept as their place in the schema's list. A model fitted from
+the data set is the same, bit for bit, as one fitted from its source.
+"""
+# ruff: noqa: N803, N806 - X is scikit-learn's name
+
+import itertools
+import json
+import shutil
+import uuid
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import dask
+import dask.array as da
+import dask.dataframe as dd
+import fsspec  # type: ignore[import-untyped]
+import numpy as np
+import pandas as pd
+import zarr
+from dask.base import compute
+from dask.delayed import delayed
+from numpy.typing import NDArray
+from zarr.codecs import BloscCodec, Crc32cCodec
+
+from dpgb_dask.contracts.schema import Categorical, Schema
+from dpgb_dask.encode import (
+    category_cells,
+    family,
+    is_missing,
+    n_rows,
+    numbers,
+    objects,
+    one_column,
+    split_columns,
+)
+from dpgb_dask.errors import ChunkError, DPGBError, SchemaError, StructureError
+from dpgb_dask.private.ingest import (
+    Inputs,
+    Rows,
+    Source,
+    check_inputs,
+    failed_to_load,
+    line_up,
+    source_of,
+)
+from dpgb_dask.private.survey import slice_block
+
+__all__ = ["Dataset", "open_dataset", "write_dataset"]
+
+FORMAT = 1
+ATTRIBUTE = "dpgb_dask"
+MOST_ROWS = 1 << 18  # of a shard …
+SHARD_BYTES = 1 << 26  # … which a task holds twice while it writes
+LEAST_ROWS = 1 << 10
+SINGLE = frozenset(
+    {"bool", "int8", "uint8", "int16", "uint16", "float16", "float32"}
+)  # exact in it
+WEIGHT = "sample_weight"
+
+
+class Dataset(NamedTuple):
+    """A data set, lazily: what ``fit`` takes.
+
+    Parameters
+    ----------
+    X : Dask Array, or Dask DataFrame
+        A frame where features are text or rows have units; the unit is one of its columns.
+    y : Dask Array or Series
+    sample_weight : Dask Array, Series or None
+    schema : Schema
+    """
+
+    X: Any
+    y: Any
+    sample_weight: Any
+    schema: Schema
+
+    def __repr__(self) -> str:
+        return f"Dataset({self.schema!r})"
+
+
+def write_dataset(
+    path: str | Path,
+    X: Any,
+    y: Any = None,
+    *,
+    schema: Schema | Mapping[str, Any] | str | Path,
+    sample_weight: Any = None,
+    shard_rows: int | None = None,
+    overwrite: bool = False,
+    storage_options: Mapping[str, Any] | None = None,
+) -> None:
+    """Write rows of any kind that ``fit`` takes as a data set; the whole is never in memory.
+
+    Dask collections are written by the current Dask client, each task whole shards, which it reads back and compares.
+    The mark that the data set is complete comes last: one that was interrupted cannot be opened.
+
+    Parameters
+    ----------
+    path : str or Path
+        A folder that does not exist yet, or a URL that fsspec knows, such as ``s3://bucket/people.zarr``. Workers of a
+        cluster write there too: give them a file system that they share.
+    X, y, sample_weight
+        As for ``fit``. ``y=None``: the column of X with the target's name. A schema with a ``unit_id`` takes the units
+        from that column of X.
+    schema : Schema, its JSON form, or the path of its file
+    shard_rows : int, optional
+        Rows of a shard; by default at most 2**18, and 64 MiB.
+    overwrite : bool
+        Replace a data set, whole or interrupted. Anything else is never replaced.
+    storage_options : mapping, optional
+        For fsspec; by default it takes them from the environment.
+
+    Raises
+    ------
+    SchemaError, StructureError, UnsupportedCollectionError
+        If the structure does not fit, or the path is taken.
+    ChunkError
+        If a chunk cannot be read, or a shard reads back otherwise than it was written.
+    OSError
+        If the path cannot be written.
+
+    Privacy
+    -------
+    The data owner's own tool: the data set holds rows. Local folders are closed to other users. No message carries a
+    value or a length.
+
+    Examples
+    --------
+    >>> write_dataset("people.zarr", frame, schema=schema)  # doctest: +SKIP
+    >>> data = open_dataset("people.zarr")  # doctest: +SKIP
+    >>> DPGBClassifier(schema=data.schema).fit(data.X, data.y)  # doctest: +SKIP
+    """
+    declared = _schema_of(schema)
+    inputs = check_inputs(X, y, sample_weight, declared, declared.unit_id)
+    layout = Layout.of(inputs, declared)
+    source = source_of(inputs, declared)
+    rows = _shard_rows(layout, shard_rows)
+    place = _Place(str(path), dict(storage_options or {}))
+    place.take(overwrite=overwrite)
+    try:
+        group = place.create(layout)
+        lengths = _lengths(source)
+        names = _create_arrays(group, layout, sum(lengths), rows)
+        _write(source, lengths, rows, _Writer(place, layout, names))
+        group.attrs[ATTRIBUTE] = layout.facts(complete=True)
+        place.close()
+    except BaseException:
+        place.remove()
+        raise
+
+
+def open_dataset(path: str | Path, *, storage_options: Mapping[str, Any] | None = None) -> Dataset:
+    """Open a data set; nothing is read but its structure.
+
+    Parameters
+    ----------
+    path : str or Path
+        As for `write_dataset`.
+    storage_options : mapping, optional
+        For fsspec; by default it takes them from the environment.
+
+    Raises
+    ------
+    StructureError
+        If it is none, was not written to its end, or parts of it are gone.
+    """
+    place = _Place(str(path), dict(storage_options or {}))
+    group = place.open("r")
+    layout = Layout.read(place, group.attrs.get(ATTRIBUTE))
+    arrays: dict[str, da.Array] = {}
+    for name, array in group.arrays():
+        if array.nchunks_initialized != array.nchunks:
+            raise StructureError(
+                f"path={place.path!r} lacks parts that were written once. Write it again with overwrite=True."
+            )
+        arrays[name] = da.from_zarr(array, chunks=array.shards, name=f"{name}-{layout.id}")
+    if layout.named:
+        return _as_frame(arrays, layout)
+    y = arrays["y"]
+    if layout.target_coded:
+        y = da.map_blocks(_labels, y, layout.schema.target.classes, dtype=object)
+    return Dataset(arrays["X"], y, arrays.get(WEIGHT), layout.schema)
+
+
+def is_dataset(path: str | Path, storage_options: Mapping[str, Any] | None = None) -> bool:
+    """Whether there is a data set at a path, or one that was not written to its end."""
+    place = _Place(str(path), dict(storage_options or {}))
+    return place.exists() and place.is_ours()
+
+
+def _schema_of(schema: Any) -> Schema:
+    """Return a schema that its JSON form says the whole of.
+
+    Raises
+    ------
+    SchemaError
+        If it does not.
+    """
+    if isinstance(schema, str | Path):
+        return Schema.load(schema)
+    declared = schema if isinstance(schema, Schema) else Schema.from_dict(schema)
+    try:
+        text = json.dumps(declared.to_dict())
+        told = json.dumps(Schema.from_dict(json.loads(text)).to_dict()) == text
+    except (TypeError, ValueError):
+        told = False
+    if not told:
+        raise SchemaError(
+            "The schema's categories or classes are of types that JSON does not know. Declare text and numbers."
+        )
+    return declared
+
+
+# ---- layout ----------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """How rows are stored.
+
+    Parameters
+    ----------
+    schema : Schema
+    dtype : str
+        Of X.
+    coded : tuple of int
+        Features that are stored as their place among the categories: K stands for any other value, K + 1 for none.
+    raw : bool
+        Whether X is stored as the matrix that was given; else feature by feature, as floats.
+    target : str
+        Type of y.
+    target_coded : bool
+    weight : str
+        Type of the weights; "" for none.
+    unit : {"", "number", "text"}
+    id : str
+        Another for each data set that is written, so that Dask takes no two of them for the same.
+    """
+
+    schema: Schema
+    dtype: str
+    coded: tuple[int, ...]
+    raw: bool
+    target: str
+    target_coded: bool
+    weight: str
+    unit: str
+    id: str
+
+    @classmethod
+    def of(cls, inputs: Inputs, schema: Schema) -> "Layout":
+        """Choose the layout from the types of columns."""
+        raw = _is_plain(inputs.x)
+        coded: list[int] = []
+        if not raw:
+            features = enumerate(zip(schema.features.values(), inputs.dtypes, strict=True))
+            coded = [
+                j for j, (f, t) in features if isinstance(f, Categorical) and not _countable(t)
+            ]
+            single = all(j in coded or _is_single(dtype) for j, dtype in enumerate(inputs.dtypes))
+        target_coded = schema.target.type != "numeric" and not _countable(inputs.y.dtype)
+        return cls(
+            schema=schema,
+            dtype=_native(inputs.x.dtype) if raw else ("float32" if single else "float64"),
+            coded=tuple(coded),
+            raw=raw,
+            target="uint8" if target_coded else _column_type(inputs.y),
+            target_coded=target_coded,
+            weight="" if inputs.weight is None else _column_type(inputs.weight),
+            unit=_unit_kind(inputs.unit),
+            id=uuid.uuid4().hex,
+        )
+
+    @classmethod
+    def read(cls, place: "_Place", facts: Any) -> "Layout":
+        """Return the layout of a data set from its attribute.
+
+        Raises
+        ------
+        StructureError
+            If it is none of ours, of a newer format, or not complete.
+        """
+        if not isinstance(facts, Mapping):
+            raise StructureError(
+                f"path={place.path!r} is no data set of dpgb_dask.io.write_dataset. Write one, or open it with zarr."
+            )
+        if facts["format"] > FORMAT:
+            raise StructureError(
+                f"path={place.path!r} has format={facts['format']}, newer than {FORMAT}. Update dpgb_dask."
+            )
+        if not facts["complete"]:
+            raise StructureError(
+                f"path={place.path!r} was not written to its end. Write it again with overwrite=True."
+            )
+        fields = {name: facts[name] for name in cls.__slots__ if name not in ("schema", "coded")}
+        return cls(schema=Schema.from_dict(facts["schema"]), coded=tuple(facts["coded"]), **fields)
+
+    def facts(self, *, complete: bool) -> dict[str, Any]:
+        """Return the attribute of a data set."""
+        schema = self.schema.to_dict()
+        stored = {name: value for name, value in asdict(self).items() if name != "schema"}
+        return {
+            "format": FORMAT,
+            "complete": complete,
+            "schema": schema,
+            "feature_names": list(self.schema.names),
+            **stored,
+            "coded": list(self.coded),
+        }
+
+    @property
+    def named(self) -> bool:
+        """Whether the data set is opened as a DataFrame."""
+        return bool(self.coded or self.unit)
+
+    def arrays(self) -> dict[str, Any]:
+        """Return the name and type of each array."""
+        types: dict[str, Any] = {"X": self.dtype, "y": self.target}
+        if self.weight:
+            types[WEIGHT] = self.weight
+        if self.unit:
+            types["unit"] = "float64" if self.unit == "number" else str
+        return types
+
+
+def _is_plain(data: Any) -> bool:
+    """Whether data are numbers of one NumPy type that Zarr has."""
+    array = data._meta if isinstance(data, da.Array) else data  # noqa: SLF001
+    plain = isinstance(array, np.ndarray) and not isinstance(array, np.ma.MaskedArray)
+    return plain and array.dtype.kind in "biuf" and array.dtype.itemsize <= 8
+
+
+def _native(dtype: Any) -> str:
+    return str(dtype.newbyteorder("="))
+
+
+def _column_type(column: Any) -> str:
+    """Return what a column of numbers is stored as: a frame's whole numbers are floats where a value is missing."""
+    return _native(column.dtype) if _is_plain(column) else "float64"
+
+
+def _countable(dtype: Any) -> bool:
+    """Whether categories of this type are looked up as numbers, so that a number says all of them."""
+    if isinstance(dtype, pd.CategoricalDtype) or "decimal" in str(dtype):
+        return False
+    return family(dtype) == "number"
+
+
+def _is_single(dtype: Any) -> bool:
+    """Whether every value of a column is a float32."""
+    return isinstance(dtype, np.dtype) and dtype.name in SINGLE
+
+
+def _unit_kind(unit: Any) -> str:
+    if unit is None:
+        return ""
+    number = isinstance(unit.dtype, np.dtype) and unit.dtype.kind in "biuf"
+    return "number" if number else "text"
+
+
+def _shard_rows(layout: Layout, asked: int | None) -> int:
+    if asked is not None:
+        if asked < 1:
+            raise StructureError(f"shard_rows={asked} must be at least 1.")
+        return asked
+    width = layout.schema.n_features * np.dtype(layout.dtype).itemsize
+    fit = max(SHARD_BYTES // width, LEAST_ROWS)
+    return min(MOST_ROWS, 1 << (fit.bit_length() - 1))
+
+
+# ---- rows ------------------------------------------------------------------------------------------------------------
+
+
+def _store_form(rows: Rows, layout: Layout) -> dict[str, NDArray[Any]]:
+    """Return rows as they are stored.
+
+    Raises
+    ------
+    StructureError
+        If a column's type is another than its collection says, and would lose something.
+    """
+    schema = layout.schema
+    parts = {"X": _features(rows, layout)}
+    if layout.target_coded:
+        parts["y"] = category_cells(one_column(rows.y), schema.target.classes).astype(np.uint8)
+    else:
+        parts["y"] = _stored_column(rows.y, layout.target)
+    if layout.weight:
+        parts[WEIGHT] = _stored_column(rows.weight, layout.weight)
+    if layout.unit == "number":
+        parts["unit"] = _stored_column(rows.unit, "float64")
+    elif layout.unit:
+        parts["unit"] = _tagged(rows.unit)
+    return parts
+
+
+def _features(rows: Rows, layout: Layout) -> NDArray[Any]:
+    if layout.raw:
+        assert isinstance(rows.x, np.ndarray)
+        _check_type(rows.x.dtype, layout.dtype)
+        return np.ascontiguousarray(rows.x, layout.dtype)
+    out = np.empty((n_rows(rows.x), layout.schema.n_features), layout.dtype)
+    features = layout.schema.features.values()
+    for j, (feature, column) in enumerate(
+        zip(features, split_columns(rows.x, layout.schema), strict=True)
+    ):
+        if j in layout.coded:
+            assert isinstance(feature, Categorical)
+            out[:, j] = category_cells(column, feature.categories)
+            continue
+        if layout.dtype == "float32" and not _is_single(column.dtype):
+            raise _other_type()
+        if isinstance(feature, Categorical) and not _countable(column.dtype):
+            raise _other_type()
+        with np.errstate(all="ignore"):
+            out[:, j] = numbers(column)
+    return out
+
+
+def _stored_column(column: Any, dtype: str) -> NDArray[Any]:
+    column = one_column(column)
+    if dtype != "float64":
+        _check_type(column.dtype, dtype)
+        return np.asarray(column).astype(dtype)
+    with np.errstate(all="ignore"):
+        return numbers(column).astype(np.float64)
+
+
+def _check_type(given: Any, stored: str) -> None:
+    if not np.can_cast(given, stored, "safe"):
+        raise _other_type()
+
+
+def _other_type() -> StructureError:
+    return StructureError(
+        "A chunk's columns are of other types than its collection says. Convert them first, as with astype."
+    )
+
+
+def _tagged(column: Any) -> NDArray[Any]:
+    """Return units as text that says their type: "s" before text, "i" before a whole number, "" for none.
+
+    Raises
+    ------
+    StructureError
+        If a unit is of another type.
+    """
+    tagged = [_tag(value) for value in objects(one_column(column))]
+    return np.array(tagged, dtype=np.dtypes.StringDType())
+
+
+def _tag(value: Any) -> str:
+    if is_missing(value):
+        return ""
+    if isinstance(value, bytes):
+        value = value.decode("utf-8", errors="surrogateescape")
+    if isinstance(value, str):
+        return f"s{value}"
+    if isinstance(value, int | np.integer):
+        return f"i{int(value)}"
+    raise StructureError(
+        "Units of a data set are text or numbers, in one column. Convert the unit column, as with astype(str)."
+    )
+
+
+def _untag(tagged: str) -> Any:
+    if not tagged:
+        return None
+    return tagged[1:] if tagged[0] == "s" else int(tagged[1:])
+
+
+# ---- writing ---------------------------------------------------------------------------------------------------------
+
+
+class _Place:
+    """A local folder, or a URL. Made by the driver and by every task."""
+
+    def __init__(self, path: str, options: dict[str, Any]) -> None:
+        self.path = path
+        self._options = options
+        is_local = "://" not in path or path.startswith(("file://", "local://"))
+        self.folder = Path(path.split("://", 1)[-1]) if is_local else None
+
+    def __repr__(self) -> str:
+        return f"<place {self.path!r}>"  # options may hold a password
+
+    def open(self, mode: Any) -> zarr.Group:
+        """Open the group.
+
+        Raises
+        ------
+        StructureError
+            If there is none.
+        """
+        try:
+            return zarr.open_group(self._store, mode=mode, storage_options=self._options or None)
+        except (FileNotFoundError, zarr.errors.GroupNotFoundError):
+            raise StructureError(f"path={self.path!r} holds no Zarr group.") from None
+
+    def create(self, layout: Layout) -> zarr.Group:
+        """Make the group, marked as not complete."""
+        attributes = {ATTRIBUTE: layout.facts(complete=False)}
+        return zarr.create_group(
+            self._store, attributes=attributes, storage_options=self._options or None
+        )
+
+    @property
+    def _store(self) -> str | Path:
+        if self.folder is not None:
+            return self.folder
+        self._files()  # raises what Zarr would say less plainly
+        return self.path
+
+    def exists(self) -> bool:
+        if self.folder is not None:
+            return self.folder.exists()
+        files, root = self._files()
+        return bool(files.exists(root))
+
+    def is_ours(self) -> bool:
+        """Whether a data set was begun here."""
+        try:
+            return isinstance(self.open("r").attrs.get(ATTRIBUTE), Mapping)
+        except StructureError:
+            return False
+
+    def take(self, *, overwrite: bool) -> None:
+        """Make sure that nothing is here.
+
+        Raises
+        ------
+        StructureError
+            If something is, and may not be replaced.
+        """
+        if self.exists():
+            if not overwrite:
+                raise StructureError(
+                    f"path={self.path!r} exists already. Choose another, or give overwrite=True."
+                )
+            if not self.is_ours():
+                raise StructureError(
+                    f"path={self.path!r} is no data set of this library, and is not replaced. Choose another."
+                )
+            self.remove()
+        if self.folder is not None:
+            self.folder.mkdir(mode=0o700)
+
+    def close(self) -> None:
+        """Close every local file to other users; until now the folder around them was closed."""
+        if self.folder is None:
+            return
+        for path in self.folder.rglob("*"):
+            path.chmod(0o700 if path.is_dir() else 0o600)
+
+    def remove(self) -> None:
+        """Remove all that is here."""
+        if self.folder is not None:
+            shutil.rmtree(self.folder)
+            return
+        files, root = self._files()
+        if files.exists(root):
+            files.rm(root, recursive=True)
+
+    def _files(self) -> tuple[Any, str]:
+        """Return the file system and the path in it.
+
+        Raises
+        ------
+        StructureError
+            If fsspec does not know it, or needs a package that is not installed.
+        """
+        missing = None
+        try:
+            files, root = fsspec.core.url_to_fs(self.path, **self._options)
+        except ImportError as error:
+            missing = error.name
+        except ValueError:
+            raise StructureError(
+                f"path={self.path!r}: fsspec does not know this protocol. Give a folder or a URL such as s3://."
+            ) from None
+        else:
+            files.invalidate_cache()
+            return files, root
+        raise StructureError(
+            f"path={self.path!r} needs {missing or 'a package'}, which is not installed; for s3://:"
+            " pip install 'dpgb_dask[s3]'."
+        )
+
+
+def _create_arrays(group: zarr.Group, layout: Layout, n: int, rows: int) -> tuple[str, ...]:
+    types = layout.arrays()
+    for name, dtype in types.items():
+        wide = (layout.schema.n_features,) if name == "X" else ()
+        group.create_array(
+            name,
+            shape=(n, *wide),
+            dtype=dtype,
+            chunks=(rows, *wide),
+            shards=(rows, *wide),
+            compressors=[BloscCodec(cname="lz4", shuffle="shuffle"), Crc32cCodec()],
+            dimension_names=("row", "feature")[: 1 + len(wide)],
+        )
+    return tuple(types)
+
+
+class Cut(NamedTuple):
+    """Some rows of a chunk."""
+
+    number: int
+    rows: slice
+
+
+def _cuts(lengths: Sequence[int], rows: int) -> Iterator[list[Cut]]:
+    """Yield the rows of each shard, as cuts of chunks."""
+    shard: list[Cut] = []
+    free = rows
+    for number, length in enumerate(lengths):
+        start = 0
+        while start < length:
+            stop = min(start + free, length)
+            shard.append(Cut(number, slice(start, stop)))
+            free -= stop - start
+            start = stop
+            if not free:
+                yield shard
+                shard, free = [], rows
+    if shard:
+        yield shard
+
+
+@dataclass(frozen=True, eq=False)
+class _Writer:
+    """What a task needs to write a shard."""
+
+    place: _Place
+    layout: Layout
+    names: tuple[str, ...]
+
+    def write(self, start: int, number: int, parts: Sequence[Mapping[str, NDArray[Any]]]) -> None:
+        """Write one shard of every array, and read it back.
+
+        Raises
+        ------
+        ChunkError
+            If it reads back otherwise.
+        """
+        group = self.place.open("r+")
+        for name in self.names:
+            values = np.concatenate([part[name] for part in parts])
+            stored: Any = group[name]
+            # a shard of zeros is stored too: one that is gone can then be told
+            array = stored.with_config({"write_empty_chunks": True})
+            rows = slice(start, start + len(values))
+            array[rows] = values
+            if not _same_bits(array[rows], values):
+                raise ChunkError(
+                    f"Shard {number} of the data set reads back otherwise than it was written. Write it again,"
+                    " elsewhere if the disk is at fault."
+                )
+
+
+def _same_bits(a: NDArray[Any], b: NDArray[Any]) -> bool:
+    if a.dtype.kind not in "biuf":
+        return bool(np.array_equal(a, b))
+    return a.dtype == b.dtype and np.array_equal(a.view(np.uint8), b.view(np.uint8))
+
+
+def _lengths(source: Source) -> Sequence[int]:
+    """Return the rows of each chunk, reading all of them where their number is not known."""
+    if source.lengths is not None:
+        return source.lengths
+    count = delayed(_length, pure=False)
+    return _computed([count(k, _parts(source, k)) for k in range(len(source.chunks))])
+
+
+def _write(source: Source, lengths: Sequence[int], rows: int, writer: _Writer) -> None:
+    starts = itertools.count(0, rows)
+    shards = enumerate(zip(starts, _cuts(lengths, rows), strict=False))
+    if not source.lazy:
+        for number, (start, cuts) in shards:
+            parts = [_cut_rows(source.chunks[cut.number], cut, writer.layout) for cut in cuts]
+            writer.write(start, number, parts)
+        return
+    common = delayed(writer, name=f"dpgb-writer-{writer.layout.id}", traverse=False)
+    prepare, write = delayed(_prepare, pure=False), delayed(_write_shard, pure=False)
+    chunks = [prepare(k, _parts(source, k), length, common) for k, length in enumerate(lengths)]
+    tasks = []
+    for number, (start, cuts) in shards:
+        held = [chunks[cut.number] for cut in cuts]
+        tasks.append(write(common, start, number, held, [cut.rows for cut in cuts]))
+    _computed(tasks)
+
+
+def _parts(source: Source, number: int) -> list[Any]:
+    chunk = source.chunks[number]
+    x = list(chunk.x) if isinstance(chunk.x, tuple) else chunk.x
+    return [x, chunk.y, chunk.weight, chunk.unit]
+
+
+def _cut_rows(chunk: Any, cut: Cut, layout: Layout) -> dict[str, NDArray[Any]]:
+    """Return some rows of a chunk in memory as they are stored."""
+    columns = (
+        None if column is None else column[cut.rows]
+        for column in (chunk.y, chunk.weight, chunk.unit)
+    )
+    return _on_rows(cut.number, [slice_block(chunk.x, cut.rows), *columns], layout, None)
+
+
+def _on_rows(
+    number: int, parts: Sequence[Any], layout: Layout, length: int | None
+) -> dict[str, NDArray[Any]]:
+    try:
+        rows = line_up(*parts)
+        if length is not None and n_rows(rows.x) != length:
+            raise StructureError(
+                f"Chunk {number} of the source has another number of rows than its collection says, or than it had"
+                " when it was counted. Give a source that returns the same rows each time."
+            )
+        return _store_form(rows, layout)
+    except DPGBError:
+        raise
+    except Exception as error:
+        failure = failed_to_load(number, error)
+    raise failure
+
+
+def _length(number: int, parts: Sequence[Any]) -> int:
+    try:
+        return n_rows(line_up(*parts).x)
+    except DPGBError:
+        raise
+    except Exception as error:
+        failure = failed_to_load(number, error)
+    raise failure
+
+
+def _prepare(
+    number: int, parts: Sequence[Any], length: int, writer: _Writer
+) -> dict[str, NDArray[Any]]:
+    return _on_rows(number, parts, writer.layout, length)
+
+
+def _write_shard(
+    writer: _Writer,
+    start: int,
+    number: int,
+    held: Sequence[Mapping[str, NDArray[Any]]],
+    cuts: Sequence[slice],
+) -> None:
+    parts = [
+        {name: values[cut] for name, values in chunk.items()}
+        for chunk, cut in zip(held, cuts, strict=True)
+    ]
+    writer.write(start, number, parts)
+
+
+def _computed(tasks: list[Any]) -> Any:
+    """Compute tasks where Dask computes; a reader's message may hold a value, so only its type is said."""
+    try:
+        return compute(*tasks)
+    except (DPGBError, OSError):
+        raise
+    except Exception as error:
+        failure = ChunkError(f"The source failed to load: {type(error).__name__}.")
+    raise failure
+
+
+# ---- reading ---------------------------------------------------------------------------------------------------------
+
+
+def _labels(cells: NDArray[Any], classes: Sequence[Any]) -> NDArray[Any]:
+    """Return the classes of stored places as objects; another label is None, and so is a missing one."""
+    table = np.empty(len(classes) + 2, object)
+    table[: len(classes)] = classes
+    return table[cells]
+
+
+def _as_frame(arrays: Mapping[str, da.Array], layout: Layout) -> Dataset:
+    """Return a data set whose features have types of their own, each chunk's columns read together."""
+    names = list(arrays)
+    blocks = [arrays[name].to_delayed().ravel() for name in names]
+    make = delayed(_frame_of, pure=False)
+    common = delayed(layout, name=f"dpgb-layout-{layout.id}", traverse=False)
+    parts = [make(names, list(block), common) for block in zip(*blocks, strict=True)]
+    empty = [np.empty((0, *arrays[name].shape[1:]), arrays[name].dtype) for name in names]
+    with dask.config.set({"dataframe.convert-string": False}):
+        table = dd.from_delayed(parts, meta=_frame_of(names, empty, layout), verify_meta=False)
+    schema = layout.schema
+    unit = [schema.unit_id] if layout.unit else []
+    X = table[[*schema.names, *unit]]
+    weight = table[_weight_name(schema)] if layout.weight else None
+    return Dataset(X, table[schema.target.name], weight, schema)
+
+
+def _weight_name(schema: Schema) -> str:
+    """Return a name for the column of weights that no other column has."""
+    name = WEIGHT
+    while name in {*schema.names, schema.target.name}:
+        name += "_"
+    return name
+
+
+def _frame_of(names: Sequence[str], blocks: Sequence[NDArray[Any]], layout: Layout) -> pd.DataFrame:
+    """Return stored rows as a frame."""
+    stored = dict(zip(names, blocks, strict=True))
+    schema = layout.schema
+    columns: dict[str, Any] = {}
+    for j, (name, feature) in enumerate(schema.features.items()):
+        values = stored["X"][:, j]
+        if j in layout.coded:
+            assert isinstance(feature, Categorical)
+            columns[name] = _categorical(values.astype(np.int64), feature.categories)
+        else:
+            columns[name] = values
+    y = stored["y"]
+    target = schema.target
+    columns[target.name] = (
+        _categorical(y.astype(np.int64), target.classes) if layout.target_coded else y
+    )
+    if layout.weight:
+        columns[_weight_name(schema)] = stored[WEIGHT]
+    if layout.unit == "number":
+        columns[str(schema.unit_id)] = stored["unit"]
+    elif layout.unit:
+        tagged = stored["unit"].tolist()
+        units = np.empty(len(tagged), object)
+        units[:] = [_untag(value) for value in tagged]
+        columns[str(schema.unit_id)] = pd.Series(units, dtype=object)
+    return pd.DataFrame(columns)
+
+
+def _categorical(cells: NDArray[np.int64], declared: Sequence[Any]) -> pd.Categorical:
+    """Return the categories of stored places: one more stands for any other value, none for a missing one."""
+    other = "<other>"
+    while other in declared:
+        other += ">"
+    known = [k for k, category in enumerate(declared) if not is_missing(category)]
+    code = np.full(len(declared) + 2, -1, np.int64)
+    code[known] = np.arange(len(known))
+    code[len(declared)] = len(known)
+    labels = np.empty(len(known) + 1, object)
+    labels[:] = [*(declared[k] for k in known), other]
+    categories = pd.Index(labels, dtype=object, tupleize_cols=False)
+    return pd.Categorical.from_codes(code[cells], categories=categories)

@@ -1,0 +1,415 @@
+"""Data sets: the same model from one as from its source, whole shards, nothing half-written taken for whole."""
+
+import os
+import stat
+from pathlib import Path
+
+import dask
+import dask.array as da
+import dask.dataframe as dd
+import numpy as np
+import pandas as pd
+import pytest
+import xarray as xr
+import zarr
+from dask.delayed import delayed
+from forms import FORMS, SCHEMA, some_rows
+
+from dpgb_dask import DPGBClassifier, DPGBRegressor, Schema, io
+from dpgb_dask.errors import ChunkError, SchemaError, StructureError
+from dpgb_dask.io import open_dataset, write_dataset
+from dpgb_dask.testing import SeededNoise
+
+SEEDED = {"noise": SeededNoise(0), "random_state": 0, "epsilon": 4.0}
+ROWS = 1000  # of a shard: the last one is not full
+
+
+@pytest.fixture(autouse=True)
+def one_thread():
+    with dask.config.set(scheduler="sync"):
+        yield
+
+
+def model_text(tmp_path, schema, X, y, weight=None, **options):
+    kind = DPGBRegressor if schema.target.type == "numeric" else DPGBClassifier
+    model = kind(schema=schema, **SEEDED, **options).fit(X, y, sample_weight=weight)
+    model.save(tmp_path / "model.json")
+    return (tmp_path / "model.json").read_text()
+
+
+def check_same_model(tmp_path, schema, X, y, weight=None, **options):
+    """Write a data set, and fit from it and from its source."""
+    write_dataset(tmp_path / "d.zarr", X, y, schema=schema, sample_weight=weight, shard_rows=ROWS)
+    data = open_dataset(tmp_path / "d.zarr")
+    assert data.schema == schema
+    got = model_text(tmp_path, data.schema, data.X, data.y, data.sample_weight, **options)
+    assert got == model_text(tmp_path, schema, X, y, weight, **options)
+    return data
+
+
+# ---- the same model --------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_numbers_give_the_same_model(form, tmp_path):
+    data = check_same_model(tmp_path, SCHEMA, *FORMS[form](*some_rows(), tmp_path))
+    assert isinstance(data.X, da.Array)
+    assert data.X.numblocks == (5, 1)
+
+
+@pytest.mark.parametrize("dtype", ["f4", ">f8", "f2", "i8", "u1"])
+def test_every_type_of_matrix_gives_the_same_model(dtype, tmp_path):
+    x, y = some_rows()
+    x = np.nan_to_num(np.clip(x, 0, 80)).astype(dtype)
+    data = check_same_model(tmp_path, SCHEMA, x, y)
+    assert data.X.dtype == np.dtype(dtype).newbyteorder("=")
+
+
+def tables(features, labels):
+    """A frame with text, in every kind of table."""
+    text = features.astype({"color": "str"})
+    dask_frame = dd.from_pandas(features.assign(target=labels), npartitions=4)
+    empty = dask_frame.partitions[0].query("age < -1")
+    return {
+        "pandas": (features, labels),
+        "arrow": (features.convert_dtypes(dtype_backend="pyarrow"), pd.Series(labels)),
+        "category": (text.astype({"color": "category"}), pd.Series(labels)),
+        "objects": (features.astype(object).to_numpy(), labels),
+        "dataset": (xr.Dataset({n: ("row", features[n].to_numpy()) for n in features}), labels),
+        "frame": (dask_frame, None),
+        "empty first": (dd.concat([empty, dask_frame, empty]), None),
+        "small types": (features.astype({"x": "f4", "z": "f4", "age": "i1"}), labels),
+        "unknown labels": (features, np.where(labels == 1, 7, labels)),
+    }
+
+
+NAMES = list(tables(pd.DataFrame({"x": [1.0], "z": 1.0, "age": 1, "color": "r"}), np.array([1])))
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_text_gives_the_same_model(name, tmp_path, binary_schema, features, labels):
+    X, y = tables(features, labels)[name]
+    write_dataset(tmp_path / "d.zarr", X, y, schema=binary_schema, shard_rows=ROWS)
+    data = open_dataset(tmp_path / "d.zarr")
+    assert isinstance(data.X, dd.DataFrame)
+    assert data.X.npartitions == 2
+    if y is None:
+        X, y = X[list(features.columns)], X["target"]
+    got = model_text(tmp_path, data.schema, data.X, data.y)
+    assert got == model_text(tmp_path, binary_schema, X, y)
+
+
+def test_text_labels_other_values_and_missing_ones_are_kept_apart(tmp_path):
+    rng = np.random.default_rng(0)
+    schema = Schema({"x": (-3, 3), "c": ["a", 1, "<other>", 2.5]}, classes=["no", "yes"])
+    frame = pd.DataFrame({"x": rng.normal(size=2500)})
+    frame["c"] = rng.choice(np.array(["a", "1", 1, 2.5, None, "<other>", "new"], object), 2500)
+    y = rng.choice(np.array(["no", "yes", "perhaps", None], object), 2500)
+    check_same_model(tmp_path, schema, frame, y)
+    numbers = Schema({"x": (-3, 3)}, classes=["no", "yes"])
+    data = check_same_model_again(tmp_path, numbers, frame[["x"]].to_numpy(), y)
+    assert isinstance(data.y, da.Array)
+
+
+def check_same_model_again(tmp_path, *inputs):
+    (tmp_path / "again").mkdir()
+    return check_same_model(tmp_path / "again", *inputs)
+
+
+def test_a_numeric_target_gives_the_same_model(tmp_path, regression_schema, features, numbers):
+    numbers = np.where(np.arange(len(numbers)) % 50 == 0, np.nan, numbers)
+    check_same_model(tmp_path, regression_schema, features, numbers)
+    check_same_model_again(tmp_path, regression_schema, features, pd.Series(numbers, dtype=object))
+
+
+@pytest.mark.parametrize("lazy", [False, True])
+def test_weights_give_the_same_model(lazy, tmp_path, binary_schema, features, labels):
+    schema = Schema.from_dict(binary_schema.to_dict() | {"max_weight": 3})
+    weight = np.random.default_rng(0).uniform(-0.2, 3.5, len(features))
+    weight[::40] = np.nan
+    X, y, w = features, pd.Series(labels), pd.Series(weight)
+    if lazy:
+        X, y, w = (dd.from_pandas(part, npartitions=3) for part in (X, y, w))
+    check_same_model(tmp_path, schema, X, y, w)
+
+
+UNITS = {
+    "int": lambda n: np.arange(n) // 2,
+    "text": lambda n: pd.Series([f"é{k // 3}" if k % 7 else None for k in range(n)], dtype=object),
+    "nullable": lambda n: pd.Series([2**60 + k // 3 if k % 7 else None for k in range(n)], dtype="Int64"),
+    "mixed": lambda n: pd.Series([k // 2 if k % 2 else str(k // 2) for k in range(n)], dtype=object),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("recipe", ["auto", "dpboost"])
+@pytest.mark.parametrize("kind", UNITS)
+def test_units_give_the_same_model(kind, recipe, tmp_path, binary_schema, features, labels):
+    schema = Schema.from_dict(binary_schema.to_dict() | {"unit_id": "person"})
+    table = features.assign(person=UNITS[kind](len(features)))
+    options = {"recipe": recipe, "max_rows_per_unit": 2}
+    check_same_model(tmp_path, schema, table, labels, **options)
+
+
+def test_units_of_other_types_are_refused(tmp_path, binary_schema, features, labels):
+    schema = Schema.from_dict(binary_schema.to_dict() | {"unit_id": "person"})
+    table = features.assign(person=pd.Timestamp("2020-01-01"))
+    with pytest.raises(StructureError, match="text or numbers") as caught:
+        write_dataset(tmp_path / "d.zarr", table, labels, schema=schema)
+    assert "2020" not in str(caught.value)
+    assert not (tmp_path / "d.zarr").exists()
+
+
+def test_no_rows_make_a_data_set(tmp_path, binary_schema, features, labels):
+    table = features.assign(target=labels)
+    none = dd.from_pandas(table, npartitions=2).query("age < -1")
+    for X, y in ((features[:0], labels[:0]), (none[list(features.columns)], none["target"])):
+        write_dataset(tmp_path / "d.zarr", X, y, schema=binary_schema, overwrite=True)
+        data = open_dataset(tmp_path / "d.zarr")
+        assert len(data.X) == 0
+        got = model_text(tmp_path, data.schema, data.X, data.y)
+        assert got == model_text(tmp_path, binary_schema, X, y)
+
+
+def test_a_cluster_writes_the_same_bytes(tmp_path, client, features, labels, binary_schema):
+    frame = dd.from_pandas(features.assign(target=labels), npartitions=7)
+    with dask.config.set(scheduler=None):
+        write_dataset(tmp_path / "a.zarr", frame, schema=binary_schema, shard_rows=ROWS)
+    write_dataset(tmp_path / "b.zarr", frame, schema=binary_schema, shard_rows=ROWS)
+    assert client is not None
+    for name in ("X", "y"):
+        a, b = (zarr.open_group(tmp_path / f"{k}.zarr", mode="r")[name][:] for k in "ab")
+        np.testing.assert_array_equal(a, b)
+
+
+# ---- what is stored --------------------------------------------------------------------------------------------------
+
+
+def test_the_schema_and_names_are_attributes(tmp_path):
+    x, y = some_rows()
+    write_dataset(tmp_path / "d.zarr", x, y, schema=SCHEMA.to_dict(), shard_rows=ROWS)
+    group = zarr.open_group(tmp_path / "d.zarr", mode="r")
+    facts = group.attrs["dpgb_dask"]
+    assert Schema.from_dict(facts["schema"]) == SCHEMA
+    assert facts["feature_names"] == list(SCHEMA.names)
+    assert group["X"].shards == (ROWS, 4)
+    np.testing.assert_array_equal(group["X"][:], x)
+    table = xr.open_zarr(tmp_path / "d.zarr", consolidated=False)
+    assert table["X"].dims == ("row", "feature")
+
+
+@pytest.mark.parametrize("width", [1, 28, 5000])
+@pytest.mark.parametrize("dtype", ["f4", "f8"])
+def test_shards_are_neither_small_nor_large(width, dtype):
+    schema = Schema({f"f{j}": (0, 1) for j in range(width)}, classes=[0, 1])
+    inputs = io.check_inputs(np.zeros((0, width), dtype), np.zeros(0), None, schema)
+    rows = io._shard_rows(io.Layout.of(inputs, schema), None)
+    assert rows & (rows - 1) == 0
+    assert rows <= io.MOST_ROWS
+    assert rows * width * np.dtype(dtype).itemsize <= io.SHARD_BYTES
+    assert rows == io.MOST_ROWS or 2 * rows * width * np.dtype(dtype).itemsize > io.SHARD_BYTES
+
+
+def test_files_are_closed_to_others(tmp_path):
+    old = os.umask(0)
+    try:
+        write_dataset(tmp_path / "d.zarr", *some_rows(), schema=SCHEMA, shard_rows=ROWS)
+    finally:
+        os.umask(old)
+    paths = [tmp_path / "d.zarr", *(tmp_path / "d.zarr").rglob("*")]
+    assert {stat.S_IMODE(p.stat().st_mode) for p in paths if p.is_dir()} == {0o700}
+    assert {stat.S_IMODE(p.stat().st_mode) for p in paths if p.is_file()} == {0o600}
+
+
+@pytest.mark.parametrize("chunks", [(1,), (999, 1, 1000), (1001, 999), (3, 0, 2500, 0), (700,) * 6])
+def test_tasks_write_whole_shards_in_any_chunking(chunks, tmp_path, monkeypatch):
+    n = sum(chunks)
+    x = np.random.default_rng(0).normal(size=(n, 4))
+    y = np.arange(n) % 2
+    written = []
+    write = io._Writer.write
+
+    def watched(self, start, number, parts):
+        written.append((start, sum(len(part["y"]) for part in parts)))
+        write(self, start, number, parts)
+
+    monkeypatch.setattr(io._Writer, "write", watched)
+    lazy = da.from_array(x, chunks=(chunks, -1)), da.from_array(y, chunks=(chunks,))
+    write_dataset(tmp_path / "d.zarr", *lazy, schema=SCHEMA, shard_rows=ROWS)
+    want = [(start, min(ROWS, n - start)) for start in range(0, n, ROWS)]
+    assert sorted(written) == want
+    data = open_dataset(tmp_path / "d.zarr")
+    np.testing.assert_array_equal(data.X.compute(), x)
+    np.testing.assert_array_equal(data.y.compute(), y)
+
+
+def test_few_chunks_are_in_memory_at_once(tmp_path):
+    alive, most = set(), []
+
+    class Block(np.ndarray):
+        def __array_finalize__(self, _other):
+            alive.add(id(self))
+            most.append(len(alive))
+
+        def __del__(self):
+            alive.discard(id(self))
+
+    def block(k):
+        return np.full((500, 4), k % 80, np.float64).view(Block)
+
+    blocks = [da.from_delayed(delayed(block)(k), (500, 4), np.float64) for k in range(40)]
+    x = da.concatenate(blocks)
+    write_dataset(
+        tmp_path / "d.zarr", x, da.zeros(20_000, chunks=500), schema=SCHEMA, shard_rows=ROWS
+    )
+    assert max(most) <= 8
+
+
+# ---- what is not whole -----------------------------------------------------------------------------------------------
+
+
+def test_an_interrupted_write_is_not_a_data_set(tmp_path, monkeypatch):
+    with monkeypatch.context() as patch:
+        patch.setattr(io._Place, "remove", lambda _: None)  # as after kill -9
+        patch.setattr(io._Writer, "write", fail_at(2))
+        with pytest.raises(KeyboardInterrupt):
+            write_dataset(tmp_path / "d.zarr", *some_rows(), schema=SCHEMA, shard_rows=ROWS)
+    with pytest.raises(StructureError, match="not written to its end"):
+        open_dataset(tmp_path / "d.zarr")
+    with pytest.raises(StructureError, match="exists already"):
+        write_dataset(tmp_path / "d.zarr", *some_rows(), schema=SCHEMA)
+    write_dataset(tmp_path / "d.zarr", *some_rows(), schema=SCHEMA, overwrite=True)
+    open_dataset(tmp_path / "d.zarr")
+
+
+def fail_at(k):
+    write = io._Writer.write
+
+    def failing(self, start, number, parts):
+        if number == k:
+            raise KeyboardInterrupt
+        write(self, start, number, parts)
+
+    return failing
+
+
+def test_a_failed_write_leaves_no_rows(tmp_path, monkeypatch):
+    monkeypatch.setattr(io._Writer, "write", fail_at(1))
+    with pytest.raises(KeyboardInterrupt):
+        write_dataset(tmp_path / "d.zarr", *some_rows(), schema=SCHEMA, shard_rows=ROWS)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_what_reads_back_otherwise_raises(tmp_path, monkeypatch):
+    setitem = zarr.Array.__setitem__
+
+    def damaged(self, rows, values):
+        wrong = values.copy()
+        wrong[17] = 1 - wrong[17]
+        setitem(self, rows, wrong)
+
+    x, y = some_rows()
+    monkeypatch.setattr(zarr.Array, "__setitem__", damaged)
+    with pytest.raises(ChunkError, match="Shard 0"):
+        write_dataset(tmp_path / "d.zarr", x, y, schema=SCHEMA, shard_rows=ROWS)
+    assert not (tmp_path / "d.zarr").exists()
+
+
+def test_a_lost_or_damaged_shard_is_noticed(tmp_path):
+    path = tmp_path / "d.zarr"
+    write_dataset(path, *some_rows(), schema=SCHEMA, shard_rows=ROWS)
+    shard = path / "X" / "c" / "2" / "0"
+    whole = shard.read_bytes()
+    shard.write_bytes(whole[:5000] + bytes([whole[5000] ^ 1]) + whole[5001:])
+    data = open_dataset(path)
+    with pytest.raises(ChunkError, match="Chunk 2"):
+        DPGBClassifier(schema=data.schema, **SEEDED).fit(data.X, data.y)
+    shard.unlink()
+    with pytest.raises(StructureError, match="lacks parts"):
+        open_dataset(path)
+
+
+def test_other_folders_are_not_replaced(tmp_path):
+    (tmp_path / "thesis").mkdir()
+    (tmp_path / "thesis" / "chapter").write_text("one")
+    for overwrite in (False, True):
+        with pytest.raises(StructureError, match=r"exists already|not replaced"):
+            write_dataset(tmp_path / "thesis", *some_rows(), schema=SCHEMA, overwrite=overwrite)
+    zarr.create_group(tmp_path / "other.zarr")
+    with pytest.raises(StructureError, match="not replaced"):
+        write_dataset(tmp_path / "other.zarr", *some_rows(), schema=SCHEMA, overwrite=True)
+    with pytest.raises(StructureError, match="no data set"):
+        open_dataset(tmp_path / "other.zarr")
+    with pytest.raises(StructureError, match="no Zarr group"):
+        open_dataset(tmp_path / "nothing.zarr")
+    with pytest.raises(StructureError, match="protocol"):
+        open_dataset("nowhere://d.zarr")
+
+
+def test_a_newer_format_is_refused(tmp_path):
+    write_dataset(tmp_path / "d.zarr", *some_rows(), schema=SCHEMA)
+    group = zarr.open_group(tmp_path / "d.zarr")
+    group.attrs["dpgb_dask"] = group.attrs["dpgb_dask"] | {"format": 2}
+    with pytest.raises(StructureError, match="newer"):
+        open_dataset(tmp_path / "d.zarr")
+
+
+def test_data_sets_of_one_path_are_two_to_dask(tmp_path):
+    x, y = some_rows()
+    write_dataset(tmp_path / "d.zarr", x, y, schema=SCHEMA)
+    first = open_dataset(tmp_path / "d.zarr").X.name
+    assert open_dataset(tmp_path / "d.zarr").X.name == first
+    write_dataset(tmp_path / "d.zarr", x, y, schema=SCHEMA, overwrite=True)
+    assert open_dataset(tmp_path / "d.zarr").X.name != first
+
+
+# ---- bad input -------------------------------------------------------------------------------------------------------
+
+
+def test_a_chunk_that_fails_says_no_value(tmp_path):
+    def block(k):
+        if k:
+            raise ValueError("salary 123456")
+        return np.zeros((500, 4))
+
+    x = da.concatenate([da.from_delayed(delayed(block)(k), (500, 4), np.float64) for k in range(2)])
+    with pytest.raises(ChunkError, match="ValueError") as caught:
+        write_dataset(tmp_path / "d.zarr", x, da.zeros(1000, chunks=500), schema=SCHEMA)
+    assert "123456" not in repr(caught.value.__context__) + str(caught.value)
+    assert not (tmp_path / "d.zarr").exists()
+
+
+@pytest.mark.parametrize(
+    "partition",
+    [
+        pd.DataFrame({"age": ["old"], "income": [1.0], "kind": [1], "score": [0.5], "target": [1]}),
+        pd.DataFrame({"age": [1.0], "income": [1.0], "kind": ["1"], "score": [0.5], "target": [1]}),
+    ],
+)
+def test_a_partition_of_other_types_gives_the_same_model_or_stops(partition, tmp_path):
+    meta = pd.DataFrame({n: np.empty(0) for n in (*SCHEMA.names, "target")})
+    frame = dd.from_delayed([delayed(partition)], meta=meta, verify_meta=False)
+    try:
+        check_same_model(tmp_path, SCHEMA, frame[list(SCHEMA.names)], frame["target"])
+    except StructureError as error:
+        assert "other types" in str(error)  # noqa: PT017
+
+
+def test_wrong_chunk_sizes_stop(tmp_path):
+    x = da.from_delayed(delayed(np.zeros)((400, 4)), (500, 4), np.float64)
+    y = da.from_delayed(delayed(np.zeros)(400), (500,), np.float64)
+    with pytest.raises(StructureError, match="another number of rows") as caught:
+        write_dataset(tmp_path / "d.zarr", x, y, schema=SCHEMA)
+    assert "00" not in str(caught.value)
+
+
+def test_structure_is_checked_before_anything_is_made(tmp_path):
+    x, y = some_rows()
+    for arguments, error in [
+        ({"X": x[:, :3], "y": y}, StructureError),
+        ({"X": x, "y": None}, SchemaError),
+        ({"X": x, "y": y, "shard_rows": 0}, StructureError),
+        ({"X": x, "y": y, "schema": Schema({"a": [(1, 2), (3, 4)]}, classes=[0, 1])}, SchemaError),
+    ]:
+        with pytest.raises(error):
+            write_dataset(tmp_path / "d.zarr", **{"schema": SCHEMA, **arguments})
+    assert not Path(tmp_path / "d.zarr").exists()
