@@ -50,8 +50,8 @@ class Steps:
     folder : Path
     fault : callable
         Called with the name of the step.
-    at : int
-        Number of the step at which it is called; -1 for none.
+    at : int or None
+        Number of the step at which it is called; -1 for none, None for each.
 
     Attributes
     ----------
@@ -86,7 +86,7 @@ class Steps:
 
     def _step(self, name):
         self.names.append(name)
-        if len(self.names) - 1 == self._at:
+        if self._at in (None, len(self.names) - 1):
             self._fault(name)
 
     def _around(self, name, real):

@@ -1,6 +1,7 @@
 """Small fits that charge a ledger, as functions of a folder: for tests that kill the process they run in."""
 
 import json
+import resource
 import secrets
 from pathlib import Path
 from unittest import mock
@@ -12,6 +13,7 @@ from faults import Steps, kill
 
 from dpgb_dask import DPGBClassifier, Ledger, Schema
 from dpgb_dask.controller.noise import SecretNoise
+from dpgb_dask.errors import LedgerUnavailableError
 from dpgb_dask.testing import SeededNoise
 
 FIT_ID = "f" * 24
@@ -70,6 +72,18 @@ def fit(folder, recipe, at=-1, resume=None, *, fault=kill, lazy=False, callbacks
         clf.fit(*(chunked() if lazy else rows()), resume=resume)
     (folder / "steps.json").write_text(json.dumps(steps.names))
     clf.save(folder / "model.json")
+
+
+def fit_on_full_disk(folder, recipe, limit):
+    """Fit where no file can grow beyond ``limit`` bytes; raises unless the fit ends, or the ledger refuses."""
+    allowed = resource.getrlimit(resource.RLIMIT_FSIZE)[1]
+    resource.setrlimit(resource.RLIMIT_FSIZE, (limit, allowed))  # as a full disk, for this process
+    try:
+        fit(folder, recipe)
+    except LedgerUnavailableError as error:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (allowed, allowed))
+        told = [str(error), *getattr(error, "__notes__", ())]
+        (Path(folder) / "refused.txt").write_text("\n".join(told))
 
 
 def fit_on_cluster(folder, recipe, address, at=-1, resume=None):

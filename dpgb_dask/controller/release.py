@@ -565,7 +565,7 @@ def _content(receipt: Receipt, value: Vector) -> bytes:
 
 def _check_same(fit_id: str, recorded: Mapping[str, object], asked: Mapping[str, object]) -> None:
     """Refuse to resume under other settings, and name those that differ; all of them are public."""
-    names = [name for name in {**recorded, **asked} if recorded.get(name) != asked.get(name)]
+    names = [name for name in {**asked, **recorded} if recorded.get(name) != asked.get(name)]
     if not names:
         return
     lines = [

@@ -186,6 +186,42 @@ def test_a_fit_that_ended_gives_its_model_again(forks, recipe, undisturbed, tmp_
     assert json.loads((tmp_path / "steps.json").read_text()) == ["open key, before"]
 
 
+@pytest.mark.parametrize("limit", [1 << 12, 1 << 15, 3 << 15, 5 << 15])
+def test_a_full_disk(forks, recipe, limit, undisturbed, tmp_path, record_property):
+    """SQLite, journal and head find no room, wherever that happens to be; resumed once there is."""
+    model, _, _ = undisturbed
+    ledger_in(tmp_path).open_account("people", epsilon=3.0, delta=1e-5)
+    assert forks.run("small_fits:fit_on_full_disk", str(tmp_path), recipe, limit) == 0
+    entries = check_account(tmp_path)
+    seen = "the fit ended"
+    if not (tmp_path / "model.json").exists():
+        told = (tmp_path / "refused.txt").read_text()
+        assert (f"resume='{FIT_ID}'" in told) == bool(entries)
+        resume = FIT_ID if entries else None
+        assert forks.run("small_fits:fit", str(tmp_path), recipe, -1, resume) == 0
+        seen = f"refused with {len(entries)} entries, then the same model"
+    check_ended(tmp_path, model)
+    record_property("saw", f"{recipe}: files of at most {limit} bytes: {seen}")
+
+
+@pytest.mark.parametrize("together", [2, 3])
+def test_processes_that_resume_one_fit_together(
+    forks, recipe, together, undisturbed, tmp_path, record_property
+):
+    """The last to take the lease ends the fit; the others stop, and what they wrote is the same."""
+    model, steps, _ = undisturbed
+    at = steps.index("commit BOUND, after")
+    assert forks.run("small_fits:fit", str(tmp_path), recipe, at) == -signal.SIGKILL
+    call = ("small_fits:fit", str(tmp_path), recipe, -1, FIT_ID)
+    codes = [forks.wait(pid) for pid in [forks.start(*call) for _ in range(together)]]
+    assert set(codes) <= {0, 1}
+    assert 0 in codes
+    check_ended(tmp_path, model)
+    assert forks.run(*call) == 0  # the journal is whole
+    check_ended(tmp_path, model)
+    record_property("saw", f"{recipe}: resumed by {together} at once: {codes.count(0)} ended it")
+
+
 @pytest.fixture
 def cluster():
     """A scheduler and two workers in this process, which outlive the processes that fit on them."""

@@ -1,14 +1,22 @@
 """A fit that broke off goes on with the same noise and without a new charge; a chunk that fails is named."""
 
 import json
+import re
+import struct
+from itertools import pairwise
+from unittest.mock import Mock
 
 import dask
 import dask.array as da
 import numpy as np
 import pytest
+from faults import Steps
 
-from dpgb_dask import DPGBClassifier, Ledger, Schema
+from dpgb_dask import DPGBClassifier, DPGBRegressor, Ledger, Schema
+from dpgb_dask.contracts.boundary import Receipt
 from dpgb_dask.errors import ChunkError, ResumeError
+from dpgb_dask.losses import Huber
+from dpgb_dask.private.rounds.local import LocalRounds
 
 SCHEMA = Schema({"a": (0.0, 1.0), "b": (-4.0, 4.0)}, classes=[0, 1])
 
@@ -73,18 +81,85 @@ def test_resume_replays_and_charges_nothing(after, ledger, rows):
     ledger.verify()
 
 
+DIFFERENT = {
+    "settings: epsilon\\.": {"epsilon": 1.5},
+    "settings: delta\\.": {"delta": 1e-7},
+    "settings: recipe, ": {"recipe": "dp-ebm"},
+    "settings: rounds of stage 3 \\(MainEffects\\)\\..*recorded  4\n    asked     5\n": {"n_estimators": 5},
+    "settings: feature 'a' of the schema\\..*1.0.*2.0": {
+        "schema": Schema({"a": (0.0, 2.0), "b": (-4.0, 4.0)}, classes=[0, 1])
+    },
+    "settings: order of the features\\.": {
+        "schema": Schema({"b": (-4.0, 4.0), "a": (0.0, 1.0)}, classes=[0, 1])
+    },
+    "settings: max_weight of the schema\\.": {
+        "schema": Schema(SCHEMA.features, classes=[0, 1], max_weight=2)
+    },
+    "settings: target of the schema\\.": {"schema": Schema(SCHEMA.features, classes=[0, 2])},
+}  # fmt: skip
+
+
 def test_resume_refuses_other_data_or_settings(ledger, rows):
     fit_id, _ = break_off(ledger, rows, 4)
     x, y = rows
     other = x.copy()
     other[17, 0] = 1 - other[17, 0]
-    with pytest.raises(ResumeError, match="other data"):
+    with pytest.raises(ResumeError, match="began on other data") as info:
         classifier(ledger).fit(other, y, resume=fit_id)
-    with pytest.raises(ResumeError, match=r"settings: rounds of stage 3 \(MainEffects\)"):
-        classifier(ledger, n_estimators=5).fit(x, y, resume=fit_id)
-    with pytest.raises(ResumeError, match="epsilon"):
-        classifier(ledger, epsilon=1.5).fit(x, y, resume=fit_id)
+    assert not set("0123456789") & set(str(info.value).replace(fit_id, ""))
+    before = ledger.history("people")
+    for named, changes in DIFFERENT.items():
+        with pytest.raises(ResumeError, match=f"(?s){named}"):
+            classifier(ledger, **changes).fit(x, y, resume=fit_id)
+    with pytest.raises(ResumeError, match=r"settings: weights\..*up to 1, in steps of 2\*\*-8"):
+        classifier(ledger).fit(x, y, sample_weight=np.full(len(y), 0.5), resume=fit_id)
+    assert ledger.history("people") == before  # not even the lease was taken
     classifier(ledger).fit(x, y, resume=fit_id)
+
+
+def test_resume_refuses_another_loss(ledger, rows):
+    schema = Schema(SCHEMA.features, target_bounds=(0.0, 1.0))
+    stop = Mock(side_effect=BreakError)
+    options = {"epsilon": 2.0, "schema": schema, "recipe": "dp-ebm", "n_estimators": 1}
+    options |= {"ledger": ledger, "account": "people"}
+    with pytest.raises(BreakError):
+        DPGBRegressor(loss=Huber(0.2), callbacks=[stop], **options).fit(*rows)
+    fit_id = ledger.history("people")[-1].fit_id
+    with pytest.raises(ResumeError, match=r"(?s)settings: loss\..*delta=0.2.*delta=0.3"):
+        DPGBRegressor(loss=Huber(0.3), **options).fit(*rows, resume=fit_id)
+
+
+def test_what_is_kept_during_a_fit_holds_no_sum_and_no_value(ledger, rows, tmp_path, monkeypatch):
+    """Every file of the ledger's folder is read while the fit runs, and searched for what must not leave."""
+    x, y = rows
+    sums, kept = [], set()
+    ask = LocalRounds.ask
+
+    def watched(self, model, query):
+        raw = ask(self, model, query)
+        sums.append(raw._open(Receipt("f", "q", 0, "l", 1, 1, 0)).copy())
+        return raw
+
+    def read(step):
+        if not step.startswith(("commit", "fsync journal")):
+            return
+        files = [path for path in tmp_path.rglob("*") if path.is_file()]
+        assert {path.suffix for path in files} >= {".db", ".db-wal"}
+        kept.update(path.read_bytes() for path in files)
+
+    monkeypatch.setattr(LocalRounds, "ask", watched)
+    with Steps(tmp_path, read, at=None):
+        classifier(ledger).fit(x, y)
+    everything = b"".join(kept)
+    assert everything.count(b'"receipt"') > len(sums) > 5
+    numbers = set(pairwise(map(int, re.findall(rb"-?[0-9]{5,30}", everything))))
+    for vector in sums:
+        assert vector.tobytes() not in everything
+        # one number may be there by chance, two in a row are not
+        assert numbers.isdisjoint(pairwise(vector[np.abs(vector) > 1 << 16].tolist()))
+    for value in x[:20].ravel().tolist():
+        assert repr(value).encode() not in everything
+        assert struct.pack("<d", value) not in everything
 
 
 @pytest.mark.parametrize(
