@@ -1,0 +1,280 @@
+"""Rounds over Dask's own comms: the same sums as in this process, and tasks whenever the tree has no answer."""
+
+import logging
+import threading
+import time
+
+import numpy as np
+import pytest
+from cluster.test_tasks import CLUSTER, check_same, kill_one, local_sums, rounds_of
+from distributed import Client, LocalCluster
+from distributed.security import Security
+from private.cases import KINDS, model_of, opened, queries_of
+
+from dpgb_dask.errors import LostCodesError, PlanError
+from dpgb_dask.private.rounds import comms, resident
+from dpgb_dask.private.rounds.comms import AnswerRounds, CommTree, pays
+from dpgb_dask.private.shards import Shard
+
+PASSED = ("count", "coarse", "fine", "target")  # answered by the survey, without a round
+
+
+@pytest.fixture
+def seen(monkeypatch):
+    """Whether each round so far was answered over comms."""
+    answers = []
+    ask = CommTree.ask
+
+    def spy(tree, shards, message):
+        reply = ask(tree, shards, message)
+        answers.append(reply is not None)
+        return reply
+
+    monkeypatch.setattr(CommTree, "ask", spy)
+    return answers
+
+
+def n_rounds(kind):
+    return len([name for name in queries_of(kind, 2) if name not in PASSED])
+
+
+def main_sums(rounds):
+    return opened(rounds.ask(model_of("binary"), queries_of("binary", 2)["main"]))
+
+
+@pytest.fixture(scope="module")
+def expected():
+    return local_sums("binary")[0]["main"]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("n_workers", [1, 5])
+@pytest.mark.parametrize("fan_out", [1, 2, 8])
+def test_sums_are_the_same_as_in_this_process(kind, n_workers, fan_out, seen, monkeypatch):
+    monkeypatch.setattr(comms, "FAN_OUT", fan_out)
+    with LocalCluster(n_workers=n_workers, processes=False, **CLUSTER) as cluster, Client(cluster):
+        rounds = rounds_of(kind, 100, backend="comms")
+        check_same(rounds, kind)
+        rounds.close()
+    assert seen == [True] * n_rounds(kind)
+
+
+def test_sums_are_the_same_between_processes_with_threads_and_tls(seen):
+    with (
+        LocalCluster(
+            n_workers=3,
+            threads_per_worker=2,
+            processes=True,
+            security=Security.temporary(),
+            dashboard_address=":0",
+        ) as cluster,
+        Client(cluster) as client,
+    ):
+        assert client.scheduler_info()["address"].startswith("tls://")
+        rounds = rounds_of("binary", 100, backend="comms")
+        check_same(rounds, "binary")
+        rounds.close()
+    assert seen == [True] * n_rounds("binary")
+
+
+@pytest.mark.usefixtures("client")
+def test_auto_goes_over_to_comms_where_many_rounds_are_left(seen, expected):
+    few, many = rounds_of("binary", 500), rounds_of("binary", 500)
+    many._n_left = 10**9
+    for _ in range(5):
+        for rounds in (few, many):
+            np.testing.assert_array_equal(main_sums(rounds), expected)
+    assert seen == [True] * (5 - comms.ROUNDS_SEEN)
+    for rounds in (few, many):
+        rounds.close()
+
+
+def test_the_rule_of_auto():
+    assert not pays(None, [0.02] * 10)
+    assert not pays(10**6, [0.02] * (comms.ROUNDS_SEEN - 1))
+    assert not pays(49, [0.02, 0.5, 0.03])
+    assert pays(50, [0.02, 0.5, 0.03])
+
+
+# ---- faults ----------------------------------------------------------------------------------------------------------
+
+
+def test_a_killed_worker_is_a_round_of_tasks_and_a_new_tree(seen, expected):
+    with LocalCluster(n_workers=2, processes=True, **CLUSTER) as cluster, Client(cluster) as client:
+        rounds = rounds_of("binary", 300, backend="comms")
+        np.testing.assert_array_equal(main_sums(rounds), expected)
+        kill_one(client)
+        for _ in range(3):
+            np.testing.assert_array_equal(main_sums(rounds), expected)
+        rounds.close()
+    assert seen[0]
+    assert not all(seen)
+    assert seen[-1]
+
+
+def test_several_shards_on_one_worker(client, seen, expected):
+    rounds = rounds_of("binary", 300, backend="comms")
+    main_sums(rounds)
+    (worker, *_) = client.scheduler_info(n_workers=-1)["workers"]
+    client.retire_workers([worker])
+    for _ in range(3):
+        np.testing.assert_array_equal(main_sums(rounds), expected)
+    assert [len(keys) for _, keys in rounds._tree._shares] == [2]
+    assert seen[-1]
+    rounds.close()
+
+
+@pytest.mark.usefixtures("client")
+def test_a_shard_that_lost_its_codes_is_made_again(seen, expected, monkeypatch):
+    rounds = rounds_of("binary", 300, backend="comms")
+    main_sums(rounds)
+    lose_codes(monkeypatch, rounds, 2)  # to the tree, and to the task that is asked next
+    for _ in range(2):
+        np.testing.assert_array_equal(main_sums(rounds), expected)
+    assert seen == [True, False, True]
+    rounds.close()
+
+
+def lose_codes(monkeypatch, rounds, times):
+    """Let the codes of one shard be lost as often as it is asked, some times."""
+    answer = Shard.answer
+    left, lock = [times], threading.Lock()
+
+    def lossy(shard, *args):
+        with lock:
+            if left[0] > 0 and shard.pieces[0] is rounds_first_piece(rounds):
+                left[0] -= 1
+                raise LostCodesError("gone")
+        return answer(shard, *args)
+
+    monkeypatch.setattr(Shard, "answer", lossy)
+
+
+def rounds_first_piece(rounds):
+    """The first piece of the shard that is first on some worker."""
+    for worker in rounds.client.cluster.workers.values():
+        for value in worker.data.values():
+            if isinstance(value, resident.ResidentShard) and value.number == 0:
+                return value.shard.pieces[0]
+    raise AssertionError("no shard")
+
+
+@pytest.mark.usefixtures("client")
+def test_comms_that_never_answer_are_left_alone(seen, expected, monkeypatch):
+    monkeypatch.setattr(AnswerRounds, "setup", lambda _plugin, **_: None)
+    asked = []
+    send = CommTree._send
+    monkeypatch.setattr(CommTree, "_send", lambda tree, m: (asked.append(1), send(tree, m))[1])
+    rounds = rounds_of("binary", 300, backend="comms")
+    for _ in range(comms.MOST_FAILURES + 2):
+        np.testing.assert_array_equal(main_sums(rounds), expected)
+    assert not any(seen)
+    assert len(asked) == comms.MOST_FAILURES
+    rounds.close()
+
+
+@pytest.mark.usefixtures("client")
+def test_an_error_of_ours_reaches_the_caller():
+    rounds = rounds_of("binary", backend="comms")
+    with pytest.raises(PlanError, match="n_scores=3"):
+        rounds.ask(model_of("binary"), queries_of("multiclass", 2)["main"])
+    rounds.close()
+
+
+class Hold:
+    """An answer that waits until it may go on."""
+
+    def __init__(self, monkeypatch):
+        self.begun, self.go_on = threading.Event(), threading.Event()
+        answer = comms.answer
+
+        def held(*args):
+            self.begun.set()
+            assert self.go_on.wait(20)
+            return answer(*args)
+
+        monkeypatch.setattr(comms, "answer", held)
+
+
+def test_a_long_answer_does_not_stop_a_workers_heart(client, expected, monkeypatch):
+    rounds = rounds_of("binary", backend="comms")
+    main_sums(rounds)
+    hold = Hold(monkeypatch)
+
+    def tick():
+        assert hold.begun.wait(10)
+        (worker, *_) = client.cluster.workers.values()
+        worker.loop.add_callback(hold.go_on.set)
+
+    thread = threading.Thread(target=tick)
+    thread.start()
+    np.testing.assert_array_equal(main_sums(rounds), expected)
+    thread.join()
+    rounds.close()
+
+
+def test_a_worker_that_hangs_holds_a_round_until_dask_gives_it_up(
+    client, seen, expected, monkeypatch
+):
+    monkeypatch.setattr(comms, "LOOK", 0.1)
+    rounds = rounds_of("binary", backend="comms")
+    main_sums(rounds)
+    (address, _), *_ = rounds._tree._shares
+    hold = Hold(monkeypatch)
+    scheduler = client.cluster.scheduler
+
+    def give_up():
+        assert hold.begun.wait(10)
+        time.sleep(0.5)
+        scheduler.loop.add_callback(
+            scheduler.remove_worker, address=address, stimulus_id="test", close=False
+        )
+
+    thread = threading.Thread(target=give_up)
+    thread.start()
+    np.testing.assert_array_equal(main_sums(rounds), expected)
+    thread.join()
+    assert seen == [True, False]
+    hold.go_on.set()
+    rounds.close()
+
+
+# ---- what stays ------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("backend", ["tasks", "comms"])
+def test_the_scheduler_holds_no_more_tasks_after_many_rounds(client, backend):
+    rounds = rounds_of("binary", 300, backend=backend)
+    held = []
+    for k in range(301):
+        main_sums(rounds)
+        if k % 100 == 0:
+            held.append(settled(client))
+    assert held[0] >= 2
+    assert held == [held[0]] * len(held)
+    rounds.close()
+
+
+def settled(client):
+    """Tasks that the scheduler holds once it has been told what was released."""
+    count, last = None, -1
+    while count != last:
+        time.sleep(0.2)
+        last, count = (
+            count,
+            client.run_on_scheduler(lambda dask_scheduler: len(dask_scheduler.tasks)),
+        )
+    return count
+
+
+@pytest.mark.usefixtures("client")
+def test_no_log_holds_sums(caplog, expected):
+    rounds = rounds_of("binary", backend="comms")
+    with caplog.at_level(logging.DEBUG, logger="distributed"):
+        main_sums(rounds)
+    held = caplog.text
+    assert comms.OP in held  # the messages of rounds are there
+    for part in (expected.tobytes(), *(value.tobytes() for value in expected if value > 255)):
+        assert repr(part)[2:-1] not in held
+    assert not any(str(value) in held for value in expected if value > 10**6)
+    rounds.close()
