@@ -1,4 +1,4 @@
-"""The command line: ``dpgb-dask demo | fit | predict | report | check | ledger``."""
+"""The command line: ``dpgb-dask demo | fit | predict | report | check | convert | ledger``."""
 # ruff: noqa: N806 - X is scikit-learn's name
 
 import argparse
@@ -41,6 +41,8 @@ from dpgb_dask.errors import (
     StructureError,
 )
 from dpgb_dask.estimators import DPGBClassifier, DPGBRegressor, load
+from dpgb_dask.io import WEIGHT, is_dataset, open_dataset, write_dataset
+from dpgb_dask.private.ingest import from_zarr
 from dpgb_dask.recipes import RECIPES
 
 OK, ERROR, BUDGET = 0, 1, 3  # 2 is argparse's own, for wrong usage
@@ -71,6 +73,7 @@ exit codes:
   0 done   1 an error of use or data: a line on standard error, one more if a fit can go on   2 wrong arguments
   3 the account has too little left (nothing was charged)
 """
+DATA = "Parquet file or directory, CSV file or pattern, *.zarr; a path or a URL such as s3://"
 CSV_LINES = """\
 CSV files: UTF-8, comma-separated; the first line names the columns. Each further line is read on its own and is one
 row, blank lines aside: text in quotes may hold commas, and no line breaks."""
@@ -132,6 +135,7 @@ def _parser() -> argparse.ArgumentParser:
     _add_predict(commands)
     _add_report(commands)
     _add_check(commands)
+    _add_convert(commands)
     _add_ledger(commands)
     return parser
 
@@ -233,7 +237,7 @@ def _add_predict(commands: Any) -> None:
     text = "predict with a model file, to Parquet or CSV"
     predict = _command(commands, "predict", text, _predict, example, CSV_PREDICT)
     predict.add_argument("model", help="model file")
-    predict.add_argument("data", help="Parquet file or directory, CSV file or pattern, Zarr store")
+    predict.add_argument("data", help=DATA)
     predict.add_argument(
         "--out", type=Path, required=True, help="where to write: a Parquet directory, or *.csv"
     )
@@ -252,6 +256,18 @@ def _add_check(commands: Any) -> None:
     text = "count what a fit would clip or call missing: for the data owner's eyes, NOT private"
     example = "dpgb-dask check people.parquet --schema people.schema.json"
     _add_data(_command(commands, "check", text, _check, example, CSV_FIT))
+
+
+def _add_convert(commands: Any) -> None:
+    text = "write data as one Zarr data set, with its schema in it: quicker to read, also from an object store"
+    example = (
+        "dpgb-dask convert people/*.csv --schema people.schema.json --out s3://bucket/people.zarr"
+    )
+    convert = _command(commands, "convert", text, _convert, example, CSV_FIT)
+    _add_data(convert)
+    convert.add_argument("--out", required=True, help="folder or URL, *.zarr; it will hold rows")
+    convert.add_argument("--weight", help=f"column of sample weights, kept as {WEIGHT!r}")
+    convert.add_argument("--overwrite", action="store_true", help="replace a data set")
 
 
 def _add_ledger(commands: Any) -> None:
@@ -290,9 +306,10 @@ def _add_ledger(commands: Any) -> None:
 
 
 def _add_data(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("data", help="Parquet file or directory, CSV file or pattern, Zarr store")
+    parser.add_argument("data", help=DATA)
     parser.add_argument(
-        "--schema", required=True, help="JSON file with the public facts of the columns"
+        "--schema",
+        help="JSON file with the public facts of the columns (default: what a data set of convert holds)",
     )
     parser.add_argument("--target", help="column to predict (default: the schema's target)")
     _add_scheduler(parser)
@@ -349,8 +366,16 @@ def _check_out(path: Path) -> None:
 
 def _schema(options: argparse.Namespace) -> Schema:
     """Load the schema; another target or a weight column changes which columns are left out."""
-    facts = Schema.load(options.schema).to_dict()
     weight = getattr(options, "weight", None)
+    if options.schema is not None:
+        facts = Schema.load(options.schema).to_dict()
+    elif _is_zarr(options.data) and is_dataset(options.data):
+        facts = open_dataset(options.data).schema.to_dict()
+        weight = None  # no column of its features
+    else:
+        raise SchemaError(
+            f"{options.data!r} holds no schema. Give --schema FILE, the public facts of its columns."
+        )
     ignore = {*facts["ignore"], *(() if weight is None else (weight,))}
     if options.target is not None and options.target != facts["target"]["name"]:
         ignore.add(facts["target"]["name"])
@@ -377,12 +402,17 @@ def _open_table(
         If the data cannot be opened; the message names the path and never what is in it.
     """
     try:
-        if path.rstrip("/").endswith(".zarr"):
-            return _open_zarr(path, schema)
+        if _is_zarr(path):
+            return _open_set(path, schema) if is_dataset(path) else _open_zarr(path, schema)
         csv_file = ".csv" in Path(path).suffixes
         frame = _open_csv(path, schema, strict=strict) if csv_file else dd.read_parquet(path)
-    except StructureError:
+    except DPGBError:
         raise
+    except ImportError as error:
+        raise StructureError(
+            f"{path!r} needs {error.name or 'a package'}, which is not installed; for s3://:"
+            " pip install 'dpgb_dask[s3]'."
+        ) from None
     except Exception as error:
         # whatever a reader raises may quote the data: only its kind is repeated
         raise StructureError(
@@ -391,14 +421,32 @@ def _open_table(
     return frame, {str(column): frame[column] for column in frame.columns}
 
 
+def _is_zarr(path: str) -> bool:
+    return path.rstrip("/").endswith(".zarr")
+
+
+def _open_set(path: str, schema: Schema) -> tuple[Any, Mapping[str, Any]]:
+    """Open what convert wrote."""
+    data = open_dataset(path)
+    if data.schema.names != schema.names:
+        raise SchemaError(
+            f"{path!r} holds other features than the schema:\n  data   {list(data.schema.names)}\n"
+            f"  schema {list(schema.names)}\nConvert the source again."
+        )
+    columns = {data.schema.target.name: data.y}
+    if data.sample_weight is not None:
+        columns[WEIGHT] = data.sample_weight
+    return data.X, columns
+
+
 def _open_zarr(path: str, schema: Schema) -> tuple[Any, Mapping[str, Any]]:
     """Open a matrix, a group of columns, or a group of a matrix "X" beside its target "y"."""
     store = zarr.open(path, mode="r")
     if isinstance(store, zarr.Array):
-        return da.from_zarr(store), {}
+        return from_zarr(store), {}
     place = {name: k for k, name in enumerate(schema.names)}  # a group has no order of its own
     arrays = sorted(store.arrays(), key=lambda item: place.get(item[0], len(place)))
-    columns = {key: da.from_zarr(array) for key, array in arrays}
+    columns = {key: from_zarr(array) for key, array in arrays}
     if "X" in columns:
         return columns.pop("X"), columns
     rows = next(iter(columns.values())).chunks[0]
@@ -593,6 +641,27 @@ def _as_frame(values: Any, columns: list[str]) -> dd.DataFrame:
 def _report(options: argparse.Namespace) -> None:
     report = load(options.model).privacy_report_
     print(json.dumps(report.to_dict(), indent=1, ensure_ascii=False) if options.json else report)
+
+
+def _convert(options: argparse.Namespace) -> None:
+    if not _is_zarr(options.out):
+        raise StructureError(
+            f"--out {options.out!r} must end in .zarr: by that, fit and predict know it."
+        )
+    schema = _schema(options)
+    X, columns = _open_table(options.data, schema)
+    y = _column(columns, schema.target.name, *(() if isinstance(X, dd.DataFrame) else ("y",)))
+    weight = None if options.weight is None else _column(columns, options.weight)
+    with _cluster(options.scheduler):
+        write_dataset(
+            options.out,
+            X,
+            y,
+            schema=schema,
+            sample_weight=weight,
+            overwrite=options.overwrite,
+        )
+    print(f"data set written to {options.out}; it holds rows")
 
 
 def _check(options: argparse.Namespace) -> None:

@@ -184,6 +184,7 @@ def open_dataset(path: str | Path, *, storage_options: Mapping[str, Any] | None 
             raise StructureError(
                 f"path={place.path!r} lacks parts that were written once. Write it again with overwrite=True."
             )
+        # named by what was written, not by where: Dask would take two data sets of one path for the same
         arrays[name] = da.from_zarr(array, chunks=array.shards, name=f"{name}-{layout.id}")
     if layout.named:
         return _as_frame(arrays, layout)

@@ -1,6 +1,8 @@
 """The command line: what it prints, what it writes, and its exit codes."""
 
 import json
+from functools import partial
+from itertools import pairwise
 
 import dask
 import numpy as np
@@ -11,6 +13,7 @@ from sklearn.metrics import roc_auc_score
 
 from dpgb_dask import DPGBClassifier, Ledger, Schema, __version__, cli
 from dpgb_dask.cli import demo_block, demo_data, main
+from dpgb_dask.testing import SeededNoise
 
 pytestmark = pytest.mark.filterwarnings("error")
 
@@ -634,3 +637,98 @@ def test_a_scheduler_out_of_reach_is_one_line(place, capsys):
     error = capsys.readouterr().err
     assert "tcp://HOST:PORT" in error
     assert "Traceback" not in error
+
+
+# ---- sources and data sets -------------------------------------------------------------------------------------------
+
+
+def fitted(place, data, *options, name="fitted.json"):
+    """The model file of a fit with seeded noise: the command line has no such option."""
+    (place / name).unlink(missing_ok=True)
+    assert run("fit", data, "--out", place / name, *BUDGET, "--random-state", 0, *options) == 0
+    return (place / name).read_text()
+
+
+@pytest.fixture
+def seeded(monkeypatch):
+    """Fits of the command line with noise that repeats."""
+    for kind in ("DPGBClassifier", "DPGBRegressor"):
+        monkeypatch.setattr(cli, kind, partial(getattr(cli, kind), noise=SeededNoise(0)))
+
+
+def parquet_folder(people, folder):
+    """Many files of several row groups, some empty, the first among them."""
+    folder.mkdir()
+    bounds = [0, 0, 300, 310, 310, 900, 1500]
+    for k, (start, stop) in enumerate(pairwise(bounds)):
+        part = people.iloc[start:stop]
+        part.to_parquet(folder / f"part-{k}.parquet", index=False, row_group_size=100)
+    return folder
+
+
+@pytest.mark.filterwarnings("ignore:The inplace keyword")  # Dask's, where it joins row groups
+@pytest.mark.usefixtures("seeded")
+def test_every_kind_of_file_gives_the_same_model(place, people):
+    schema = ("--schema", place / "schema.json")
+    want = fitted(place, place / "people.parquet", *schema)
+    data = parquet_folder(people, place / "parts")
+    assert fitted(place, data, *schema) == want
+    assert fitted(place, place / "people.csv", *schema) == want
+    for source in (data, place / "people.csv"):
+        out = place / "set.zarr"
+        assert run("convert", source, *schema, "--out", out, "--overwrite") == 0
+        assert fitted(place, out) == want
+        assert fitted(place, out, *schema) == want
+    assert run("convert", place / "set.zarr", "--out", place / "again.zarr") == 0
+    assert fitted(place, place / "again.zarr") == want
+    assert run("predict", place / "fitted.json", place / "set.zarr", "--out", place / "p.csv") == 0
+    assert run("predict", place / "fitted.json", data, "--out", place / "q.csv") == 0
+    assert (place / "p.csv").read_text() == (place / "q.csv").read_text()
+
+
+@pytest.mark.usefixtures("seeded")
+def test_a_converted_weight_gives_the_same_model(place, people, binary_schema):
+    data = binary_schema.to_dict() | {"max_weight": 3}
+    Schema.from_dict(data).save(place / "w.json")
+    people.assign(w=np.arange(len(people)) % 4).to_parquet(place / "w.parquet")
+    options = ("--schema", place / "w.json", "--weight", "w")
+    want = fitted(place, place / "w.parquet", *options)
+    assert run("convert", place / "w.parquet", *options, "--out", place / "w.zarr") == 0
+    assert fitted(place, place / "w.zarr", "--weight", "sample_weight") == want
+    assert fitted(place, place / "w.zarr") != want
+
+
+def test_files_without_rows_can_be_fitted(place, people, capsys):
+    (place / "none").mkdir()
+    for k in range(2):
+        people[:0].astype({"x": "f8"}).to_parquet(place / "none" / f"{k}.parquet")
+    schema = ("--schema", place / "schema.json")
+    assert run("fit", place / "none", *schema, "--out", place / "m.json", *BUDGET) == 0
+    assert run("convert", place / "none", *schema, "--out", place / "none.zarr") == 0
+    assert run("fit", place / "none.zarr", "--out", place / "m2.json", *BUDGET) == 0
+    assert capsys.readouterr().err == ""
+
+
+def test_convert_says_what_is_wrong(place, binary_schema, capsys):
+    schema = ("--schema", place / "schema.json")
+    for options, words in [
+        (("people.parquet", "--out", place / "d.zarr"), "holds no schema"),
+        (("people.zarr", "--out", place / "d.zarr"), "holds no schema"),
+        (("people.parquet", *schema, "--out", place / "d"), "must end in .zarr"),
+        (("people.parquet", *schema, "--out", place / "people.zarr"), "exists already"),
+        (
+            ("people.parquet", *schema, "--out", place / "people.zarr", "--overwrite"),
+            "not replaced",
+        ),
+        (("nothing.parquet", *schema, "--out", place / "d.zarr"), "cannot be read"),
+    ]:
+        assert run("convert", place / options[0], *options[1:]) == 1
+        assert words in capsys.readouterr().err
+        assert not (place / "d.zarr").exists()
+    assert run("convert", place / "people.parquet", *schema, "--out", place / "d.zarr") == 0
+    facts = binary_schema.to_dict()
+    facts["features"]["other"] = facts["features"].pop("x")
+    Schema.from_dict(facts).save(place / "other.json")
+    options = ("--schema", place / "other.json", "--out", place / "m.json", *BUDGET)
+    assert run("fit", place / "d.zarr", *options) == 1
+    assert "other features" in capsys.readouterr().err

@@ -271,9 +271,9 @@ def _native_kind(data: Any, name: str) -> Any:
     elif isinstance(data, xr.DataArray):
         data = _from_dataarray(data)
     elif isinstance(data, zarr.Group):
-        data = _Columns({key: _from_zarr(array) for key, array in sorted(data.arrays())})
+        data = _Columns({key: from_zarr(array) for key, array in sorted(data.arrays())})
     elif isinstance(data, zarr.Array):
-        data = _from_zarr(data)
+        data = from_zarr(data)
     elif isinstance(data, np.matrix) or (isinstance(data, list | tuple) and name != "X"):
         data = np.asarray(data)
     if isinstance(data, da.Array) and not isinstance(data._meta, np.ndarray):  # noqa: SLF001
@@ -319,7 +319,8 @@ def _from_dataarray(data: xr.DataArray) -> Any:
     return data.data
 
 
-def _from_zarr(data: Any) -> Any:
+def from_zarr(data: Any) -> da.Array:
+    """Return a Zarr Array as a Dask Array, a shard to a chunk."""
     # a shard is the unit of reading: several of its chunks would each read its index again
     shape = getattr(data, "shards", None) or data.chunks
     return da.from_zarr(data, chunks=shape)
