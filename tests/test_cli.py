@@ -15,8 +15,6 @@ from dpgb_dask import DPGBClassifier, Ledger, Schema, __version__, cli
 from dpgb_dask.cli import demo_block, demo_data, main
 from dpgb_dask.testing import SeededNoise
 
-pytestmark = pytest.mark.filterwarnings("error")
-
 
 @pytest.fixture(autouse=True)
 def one_thread():
