@@ -385,18 +385,51 @@ def test_other_addresses_are_refused(address):
 
 MOUNTS = """\
 22 1 254:0 / / rw - ext4 /dev/vda rw
-30 22 0:40 / /mnt/team\\040share rw,relatime shared:1 - nfs4 server:/x rw
+30 22 0:40 / /mnt/team\\040share rw,relatime shared:1 - {} server:/x rw
 31 30 0:41 / /mnt/team\\040share/local rw - xfs /dev/vdb rw
 """
 
 
-def test_network_file_system_is_refused(tmp_path, monkeypatch):
-    (tmp_path / "mountinfo").write_text(MOUNTS)
-    monkeypatch.setattr(ledger_module, "MOUNTINFO", tmp_path / "mountinfo")
-    with pytest.raises(LedgerError, match=r"network file system \(nfs4\)"):
+@pytest.fixture
+def mounted(tmp_path, monkeypatch):
+    """Have a file system of a type at ``/mnt/team share``, so far as the ledger can see."""
+
+    def mount(kind):
+        (tmp_path / "mountinfo").write_text(MOUNTS.format(kind))
+        monkeypatch.setattr(ledger_module, "MOUNTINFO", tmp_path / "mountinfo")
+
+    return mount
+
+
+@pytest.mark.parametrize("kind", ["nfs", "nfs4", "lustre", "cifs", "gpfs", "fuse.sshfs", "9p"])
+def test_network_file_system_is_refused_with_the_way_out(mounted, kind):
+    mounted(kind)
+    with pytest.raises(LedgerError) as info:
         Ledger("sqlite:////mnt/team share/budget.db")
+    for told in (
+        f"network file system ({kind})",
+        "two fits could spend the same budget",
+        "local disk",
+        "postgresql+psycopg://user@host/db",
+        "dpgb_dask[postgres]",
+    ):
+        assert told in str(info.value)
+
+
+def test_a_link_to_a_network_file_system_is_refused(mounted, tmp_path):
+    mounted("nfs4")
+    (tmp_path / "budget.db").symlink_to("/mnt/team share/budget.db")
+    (tmp_path / "folder").symlink_to("/mnt/team share")
+    for path in ("budget.db", "folder/budget.db"):
+        with pytest.raises(LedgerError, match="nfs4"):
+            Ledger(f"sqlite:///{tmp_path}/{path}")
+
+
+def test_what_is_beside_a_network_file_system_is_not_refused(mounted, tmp_path, monkeypatch):
+    mounted("nfs4")
     Ledger("sqlite:////mnt/team share/local/budget.db")
     Ledger("sqlite:////mnt/team/budget.db")
+    Ledger("postgresql+psycopg://me@db.example/privacy")
     monkeypatch.setattr(ledger_module, "MOUNTINFO", tmp_path / "none")  # not Linux
     Ledger("sqlite:////mnt/team share/budget.db")
 
