@@ -40,6 +40,7 @@ from dpgb_dask.contracts.plan import Execution
 from dpgb_dask.contracts.queries import Query
 from dpgb_dask.encode import n_rows
 from dpgb_dask.errors import ChunkError, ClusterError, DPGBError, PlanError, ShardError
+from dpgb_dask.private.fused import fuse_calls
 from dpgb_dask.private.ingest import Chunk, Rows, Source, failed_to_load
 from dpgb_dask.private.quantize import sensitivity
 from dpgb_dask.private.rounds.clients import Connection, no_worker
@@ -288,7 +289,7 @@ class TaskRounds:
             calls.append(task(k, parts, common, self._units, dask_key_name=key))
         try:
             with _quiet_graphs():
-                futures: list[Future[Any]] = self.client.compute(calls, **where)
+                futures: list[Future[Any]] = self.client.compute(fuse_calls(calls), **where)
         except LOST:
             raise
         except Exception as error:

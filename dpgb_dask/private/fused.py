@@ -1,0 +1,52 @@
+"""One task per chunk of the source, so that chunks never pile up before they are used."""
+
+from collections import Counter
+from collections.abc import Sequence
+from typing import Any
+
+from dask._task_spec import Alias, DataNode, Task, convert_legacy_graph
+from dask.delayed import Delayed
+from dask.highlevelgraph import HighLevelGraph
+
+
+def fuse_calls(calls: Sequence[Delayed]) -> list[Delayed]:
+    """Put into each call the tasks that it alone needs.
+
+    A chunk that is a task of its own is made as soon as a thread is free, however many wait to be used: the scheduler
+    sends what uses it later than what makes the next one. Inside the call that uses it, it is never held longer.
+
+    Parameters
+    ----------
+    calls : sequence of Delayed
+
+    Returns
+    -------
+    list of Delayed
+        Of the same keys. What several calls need, and results that are there already, stay tasks of their own.
+    """
+    merged = dict(HighLevelGraph.merge(*(call.__dask_graph__() for call in calls)))
+    graph = convert_legacy_graph(merged)
+    for key, node in graph.items():
+        if isinstance(node, Alias) and node.key != key:  # dask.dataframe.from_delayed makes such
+            graph[key] = Alias(key, node.target)
+    needs = [_needs(graph, call.key) for call in calls]
+    users = Counter(key for keys in needs for key in keys)
+    fused: dict[Any, Any] = {key: graph[key] for key, n in users.items() if n > 1}
+    for call, keys in zip(calls, needs, strict=True):
+        own = [graph[k] for k in keys if users[k] == 1 and not isinstance(graph[k], DataNode)]
+        fused |= {k: graph[k] for k in keys if users[k] == 1 and isinstance(graph[k], DataNode)}
+        fused[call.key] = Task.fuse(*own, key=call.key)
+    layer = HighLevelGraph.from_collections(f"dpgb-fused-{calls[0].key}", fused) if calls else {}
+    return [Delayed(call.key, layer, layer=f"dpgb-fused-{calls[0].key}") for call in calls]
+
+
+def _needs(graph: dict[Any, Any], key: Any) -> list[Any]:
+    """Return the keys of all tasks that a task needs, itself included."""
+    found = {key: None}
+    ahead = [key]
+    while ahead:
+        for dependency in graph[ahead.pop()].dependencies:
+            if dependency in graph and dependency not in found:
+                found[dependency] = None
+                ahead.append(dependency)
+    return list(found)
