@@ -10,7 +10,7 @@ from functools import lru_cache
 from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
-from distributed import Worker, WorkerPlugin
+from distributed import Status, Worker, WorkerPlugin
 from numpy.typing import NDArray
 
 from dpgb_dask import kernels
@@ -47,6 +47,19 @@ class WarmKernels(WorkerPlugin):
     async def setup(self, worker: Worker) -> None:  # noqa: ARG002
         """Warm in a thread: a cold start takes seconds, and the worker's heart has to beat."""
         await asyncio.to_thread(kernels.warm)
+
+
+class FreeRows(WorkerPlugin):
+    """Drops rows when a worker closes: one that shares its process may stay in memory long after."""
+
+    name = "dpgb-free-rows"
+
+    def teardown(self, worker: Worker) -> None:
+        """Drop what is ours; but not when the plugin alone leaves, or comes again with the next fit."""
+        if worker.status in (Status.running, Status.paused):
+            return
+        for key in [key for key in worker.data if str(key).startswith("dpgb-")]:
+            del worker.data[key]
 
 
 @dataclass(frozen=True, slots=True)

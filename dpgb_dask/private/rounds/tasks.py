@@ -49,6 +49,7 @@ from dpgb_dask.private.rounds.resident import (
     MOST_REMAKES,
     Encoding,
     Failure,
+    FreeRows,
     Reply,
     ResidentShard,
     WarmKernels,
@@ -229,6 +230,7 @@ class TaskRounds:
     def _begin(self, source: Source) -> tuple[tuple[Chunk, ...], Sequence[int] | None]:
         """Return the chunks as tasks, and the rows of each if they are known."""
         self.client.register_plugin(WarmKernels())
+        self.client.register_plugin(FreeRows())
         if source.lazy:
             return source.chunks, source.lengths
         return self._hold_rows(source.chunks)
@@ -277,14 +279,14 @@ class TaskRounds:
         self, function: Callable[..., Any], numbers: Sequence[int], shared: Any, **where: Any
     ) -> list[Future[Any]]:
         """Run a task per chunk; ``shared`` is sent once."""
-        name = f"dpgb-{function.__name__.replace('_', '-')}-{self._id}"
+        name = f"dpgb-{function.__name__.replace('_', '-')}-{self._id}-{uuid.uuid4().hex[:8]}"
         common = delayed(shared, name=f"dpgb-shared-{uuid.uuid4().hex}", traverse=False)
         task = delayed(function, pure=False, traverse=True)
         calls = []
         for k in numbers:
             chunk = self._chunks[k]
             x = list(chunk.x) if isinstance(chunk.x, tuple) else chunk.x
-            key = f"{name}-{uuid.uuid4().hex[:8]}-{k}"
+            key = f"{name}-{k:08d}"  # Dask takes independent tasks in the order of their keys
             parts = [x, chunk.y, chunk.weight, chunk.unit]
             calls.append(task(k, parts, common, self._units, dask_key_name=key))
         try:

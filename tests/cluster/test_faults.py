@@ -1,0 +1,416 @@
+"""Faults of a cluster in the middle of a fit: the same model, bit for bit, and one charge; or an error and a resume.
+
+Each cell of the matrix tells what it saw, as the property ``saw`` of its result.
+"""
+
+import errno
+import gc
+import os
+import signal
+import threading
+import time
+from pathlib import Path
+from unittest import mock
+
+import dask
+import dask.array as da
+import numpy as np
+import pytest
+from cluster.test_tasks import CLUSTER, ask_all, local_sums, rounds_of
+from distributed import Client, LocalCluster
+from private.cases import KEY, model_of, opened, queries_of, rows_of, shape_of
+from small_fits import FIT_ID, SETTINGS, chunked, estimator, fit, ledger_in
+
+from dpgb_dask.contracts.plan import Execution
+from dpgb_dask.controller.accounting import total_price
+from dpgb_dask.errors import ClusterError, LostCodesError, ScratchError
+from dpgb_dask.private.ingest import read_source
+from dpgb_dask.private.rounds import open_rounds, resident, tasks
+from dpgb_dask.private.rounds.resident import Encoding, make_shard
+
+RECIPES = tuple(SETTINGS)
+BACKENDS = ("tasks", "comms")
+ALL = [
+    pytest.param(recipe, backend, marks=() if k % 2 == j else pytest.mark.slow)
+    for k, recipe in enumerate(RECIPES)
+    for j, backend in enumerate(BACKENDS)
+]
+IN_PROCESS = {"processes": False, **CLUSTER}
+PRICE = total_price(2.0, 1e-6)
+AT = {
+    "auto": 4,
+    "fdp-tr-newton": 1,
+    "dp-ebm": 3,
+}  # rounds before a fault: shards are there, and asked again
+
+
+@pytest.fixture(scope="module")
+def undisturbed(tmp_path_factory):
+    """The model file of each recipe without a cluster or a fault."""
+    models = {}
+
+    def of(recipe):
+        if recipe not in models:
+            folder = tmp_path_factory.mktemp("undisturbed")
+            fit(folder, recipe, lazy=True)
+            models[recipe] = (folder / "model.json").read_bytes()
+        return models[recipe]
+
+    return of
+
+
+class Fault:
+    """Something that happens once, after some rounds of a fit."""
+
+    def __init__(self, recipe, happen):
+        self.at, self.happen, self.rounds, self.seen = AT[recipe], happen, 0, None
+
+    def __call__(self, _label, done, _total):
+        self.rounds = done
+        if done == self.at:
+            self.seen = self.happen()
+
+
+def disturbed(folder, recipe, backend, *faults, **settings):
+    config = {"backend": backend, **settings}
+    with dask.config.set({f"dpgb-dask.{key}": value for key, value in config.items()}):
+        fit(folder, recipe, lazy=True, callbacks=faults)
+
+
+def check(folder, model, fault, record_property):
+    """Same bits, one charge; tell what was seen."""
+    assert fault.seen is not None
+    assert fault.rounds > fault.at
+    assert (folder / "model.json").read_bytes() == model
+    tell_charge(folder, f"{fault.seen} after round {fault.at} of {fault.rounds}", record_property)
+
+
+def tell_charge(folder, saw, record_property):
+    ledger = ledger_in(folder)
+    ledger.verify()
+    kinds = [entry.kind for entry in ledger.history("people") if entry.fit_id]
+    assert kinds.count("RESERVED") == 1
+    assert ledger.account("people").spent == PRICE
+    saw = f"{saw}; same model file; 1 charge"
+    record_property("saw", saw)
+
+
+def check_resumable(folder, error, kind):
+    """An error that says how to go on, after a charge."""
+    assert isinstance(error, kind)
+    assert any(f"resume='{FIT_ID}'" in note for note in error.__notes__)
+    assert ledger_in(folder).account("people").spent == PRICE
+
+
+# ---- the matrix ------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def processes():
+    with LocalCluster(n_workers=2, processes=True, **CLUSTER) as cluster, Client(cluster) as client:
+        yield client
+
+
+@pytest.mark.parametrize(("recipe", "backend"), ALL)
+def test_kill_a_worker(recipe, backend, processes, undisturbed, tmp_path, record_property):
+    processes.wait_for_workers(2, timeout=60)
+
+    def kill():
+        victim = sorted(processes.run(os.getpid).items())[0]
+        os.kill(victim[1], signal.SIGKILL)
+        return f"worker {victim[0]} killed"
+
+    fault = Fault(recipe, kill)
+    disturbed(tmp_path, recipe, backend, fault)
+    check(tmp_path, undisturbed(recipe), fault, record_property)
+
+
+@pytest.mark.parametrize(("recipe", "backend"), ALL)
+def test_late_worker(recipe, backend, undisturbed, tmp_path, record_property):
+    with LocalCluster(n_workers=1, **IN_PROCESS) as cluster, Client(cluster) as client:
+
+        def come():
+            cluster.scale(2)
+            client.wait_for_workers(2, timeout=30)
+            return "a second worker came"
+
+        fault = Fault(recipe, come)
+        disturbed(tmp_path, recipe, backend, fault)
+    check(tmp_path, undisturbed(recipe), fault, record_property)
+
+
+@pytest.mark.parametrize(("recipe", "backend"), ALL)
+def test_damaged_scratch(recipe, backend, undisturbed, tmp_path, record_property, monkeypatch):
+    encoded = counted(monkeypatch)
+    scratch = tmp_path / "scratch"
+    with on_disk(scratch) as cluster, Client(cluster):
+
+        def damage():
+            files = open_files(scratch)
+            assert files
+            for file in files:
+                size = os.fstat(file).st_size
+                os.pwrite(file, b"\x55" * size, 0)
+            encoded.clear()
+            return f"{len(files)} scratch file(s) overwritten"
+
+        fault = Fault(recipe, damage)
+        disturbed(tmp_path, recipe, backend, fault, cache="disk")
+        assert encoded  # chunks were read from the source again
+        fault.seen += f", {len(encoded)} chunks encoded again"
+    check(tmp_path, undisturbed(recipe), fault, record_property)
+
+
+def on_disk(folder):
+    """A cluster whose workers have their scratch in a folder."""
+    return LocalCluster(n_workers=2, local_directory=str(folder), **IN_PROCESS)
+
+
+def counted(monkeypatch):
+    """Numbers of the chunks encoded so far."""
+    numbers = []
+    encode = Encoding.encode
+
+    def spy(job, rows, number):
+        numbers.append(number)
+        return encode(job, rows, number)
+
+    monkeypatch.setattr(Encoding, "encode", spy)
+    return numbers
+
+
+def open_files(folder):
+    """Descriptors of this process on files of a folder that have no name, as scratch has none."""
+    found = []
+    for entry in Path("/proc/self/fd").iterdir():
+        try:
+            name = os.readlink(entry)
+            if name.startswith(f"{folder}/") and name.endswith("(deleted)"):
+                found.append(int(entry.name))
+        except FileNotFoundError:
+            continue
+    return found
+
+
+@pytest.mark.parametrize(("recipe", "backend"), ALL)
+def test_full_disk(recipe, backend, undisturbed, tmp_path, record_property):
+    full = OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+    with on_disk(tmp_path / "scratch") as cluster, Client(cluster):
+        with (
+            mock.patch.object(os, "pwritev", side_effect=full),
+            pytest.raises(ScratchError) as caught,
+        ):
+            disturbed(tmp_path, recipe, backend, cache="disk")
+        check_resumable(tmp_path, caught.value, ScratchError)
+        assert not (tmp_path / "model.json").exists()
+        with dask.config.set({"dpgb-dask.cache": "disk", "dpgb-dask.backend": backend}):
+            fit(tmp_path, recipe, lazy=True, resume=FIT_ID)
+    assert (tmp_path / "model.json").read_bytes() == undisturbed(recipe)
+    tell_charge(tmp_path, f"full disk: {caught.value} Resumed", record_property)
+
+
+@pytest.mark.parametrize(("recipe", "backend"), ALL)
+def test_scheduler_restart(recipe, backend, undisturbed, tmp_path, record_property):
+    cluster = LocalCluster(n_workers=2, protocol="tcp", **IN_PROCESS)
+    port = int(cluster.scheduler_address.rpartition(":")[2])
+    clusters = [cluster]
+
+    def restart():
+        clusters.pop().close()
+        clusters.append(
+            LocalCluster(n_workers=2, protocol="tcp", scheduler_port=port, **IN_PROCESS)
+        )
+        return "the scheduler restarted"
+
+    fault = Fault(recipe, restart)
+    with Client(cluster.scheduler_address), pytest.raises(ClusterError) as caught:
+        disturbed(tmp_path, recipe, backend, fault)
+    check_resumable(tmp_path, caught.value, ClusterError)
+    assert fault.rounds == fault.at
+    with clusters[0], Client(clusters[0]), dask.config.set({"dpgb-dask.backend": backend}):
+        fit(tmp_path, recipe, lazy=True, resume=FIT_ID)
+    assert (tmp_path / "model.json").read_bytes() == undisturbed(recipe)
+    tell_charge(tmp_path, f"{fault.seen} after round {fault.at}; resumed", record_property)
+
+
+# ---- clusters without workers ----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_no_worker_is_an_error_before_any_charge(backend, tmp_path):
+    with (
+        LocalCluster(n_workers=0, **IN_PROCESS) as cluster,
+        Client(cluster),
+        pytest.raises(ClusterError, match=r"no worker for worker_wait=0\.2 seconds") as caught,
+    ):
+        disturbed(tmp_path, "auto", backend, **{"worker-wait": 0.2})
+    assert caught.value.__context__ is None
+    assert ledger_in(tmp_path).account("people").spent == 0
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_all_workers_leave_and_none_comes(backend):
+    with LocalCluster(n_workers=2, **IN_PROCESS) as cluster, Client(cluster) as client:
+        rounds = rounds_of("binary", backend=backend, worker_wait=1.0)
+        ask_all(rounds, "binary")
+        leave(cluster, client)
+        with pytest.raises(ClusterError, match="worker_wait=1 seconds") as caught:
+            ask_all(rounds, "binary")
+        assert caught.value.__context__ is None
+        rounds.close()
+
+
+def leave(cluster, client):
+    cluster.scale(0)
+    while client.nthreads():
+        time.sleep(0.05)
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("with_bins", [False, True])
+def test_all_workers_leave_and_others_come(backend, with_bins, monkeypatch):
+    monkeypatch.setattr(tasks, "LOOK", 0.2)
+    expected = local_sums("binary")[0]
+    with LocalCluster(n_workers=2, **IN_PROCESS) as cluster, Client(cluster) as client:
+        rounds = rounds_of("binary", backend=backend)
+        if with_bins:
+            rounds._known_bins = model_of("binary").bins
+        ask_all(rounds, "binary")
+        leave(cluster, client)
+        timer = threading.Timer(0.5, cluster.scale, (1,))
+        timer.start()
+        for name, sums in ask_all(rounds, "binary").items():
+            np.testing.assert_array_equal(sums, expected[name])
+        timer.join()
+        rounds.close()
+
+
+def deadly(block, block_info=None):
+    if block_info and block_info[0]["chunk-location"][0] == 1:
+        os.kill(os.getpid(), signal.SIGKILL)
+    return block
+
+
+@pytest.mark.slow
+def test_a_chunk_that_kills_every_worker_is_an_error():
+    x, y, _ = rows_of("binary")
+    x = da.from_array(x.to_numpy(), chunks=(1000, 3))
+    x = x.map_blocks(deadly, dtype=float, meta=np.empty((0, 0)))
+    shape = shape_of("binary")
+    with (
+        dask.config.set({"distributed.scheduler.allowed-failures": 1}),
+        LocalCluster(n_workers=1, processes=True, **CLUSTER) as cluster,
+        Client(cluster),
+    ):
+        source = read_source(x, da.from_array(y, chunks=1000), None, shape.schema)
+        rounds = open_rounds(source, shape, Execution(), KEY)
+        with pytest.raises(ClusterError, match="Workers died again and again"):
+            rounds.fingerprint()
+        rounds.close()
+
+
+# ---- codes that are lost again and again -----------------------------------------------------------------------------
+
+
+@pytest.mark.usefixtures("client")
+@pytest.mark.parametrize("backend", ["local", *BACKENDS])
+def test_a_disk_that_damages_all_it_holds_is_an_error(backend, monkeypatch):
+    rounds = rounds_of("binary", 1000, backend=backend)
+    main = queries_of("binary", 2)["main"]
+    rounds.ask(model_of("binary"), main)
+    encoded = counted(monkeypatch)
+    monkeypatch.setattr(resident.Shard, "answer", lose)
+    with pytest.raises(LostCodesError):
+        rounds.ask(model_of("binary"), main)
+    assert len(encoded) == resident.MOST_REMAKES * 3  # chunks
+    rounds.close()
+
+
+def lose(*_args):
+    raise LostCodesError("gone")
+
+
+LEFT = []  # to lose
+
+
+def lossy(number, parts, job):
+    if LEFT:
+        LEFT.pop()
+        return resident.Failure(LostCodesError("gone"), number)
+    return make_shard(number, parts, job)
+
+
+@pytest.mark.usefixtures("client")
+@pytest.mark.parametrize("bins", [None, model_of("binary").bins])
+def test_codes_lost_between_chunk_and_shard_are_made_again(bins, monkeypatch):
+    monkeypatch.setattr(tasks, "make_shard", lossy)
+    monkeypatch.setattr("cluster.test_faults.LEFT", [1, 2])
+    expected = local_sums("binary")[0]
+    rounds = rounds_of("binary")
+    rounds._known_bins = bins
+    for name, sums in ask_all(rounds, "binary").items():
+        np.testing.assert_array_equal(sums, expected[name])
+    assert not LEFT
+    rounds.close()
+
+
+# ---- nothing stays ---------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("end", ["close", "error", "shutdown"])
+def test_nothing_stays(backend, end, tmp_path):
+    with on_disk(tmp_path) as cluster, Client(cluster) as client:
+        rounds = rounds_of("binary", backend=backend, cache="disk")
+        ask_all(rounds, "binary")
+        assert open_files(tmp_path)
+        workers = list(cluster.workers.values())
+        if end == "error":
+            with (
+                mock.patch.object(resident.Shard, "answer", side_effect=ScratchError("full")),
+                pytest.raises(ScratchError),
+            ):
+                ask_all(rounds, "binary")
+        if end == "shutdown":
+            workers.clear()
+            leave(cluster, client)
+        else:
+            rounds.close()
+        assert gone(lambda: open_files(tmp_path))
+        assert gone(lambda: [key for worker in workers for key in worker.data])
+
+
+def gone(what):
+    """Whether something is gone soon."""
+    deadline = time.monotonic() + 5
+    while what() and time.monotonic() < deadline:
+        gc.collect()
+        time.sleep(0.05)
+    return not what()
+
+
+def test_a_fit_leaves_nothing(tmp_path):
+    scratch = tmp_path / "scratch"
+    with on_disk(scratch) as cluster, Client(cluster):
+        with dask.config.set({"dpgb-dask.cache": "disk"}):
+            estimator("fdp-tr-newton").fit(*chunked())
+        assert gone(lambda: open_files(scratch))
+        assert gone(lambda: [key for worker in cluster.workers.values() for key in worker.data])
+
+
+@pytest.mark.usefixtures("client")
+def test_an_answer_given_twice_changes_nothing():
+    rounds = rounds_of("binary")
+    expected = ask_all(rounds, "binary")
+    main = queries_of("binary", 2)["main"]
+    packed = resident.pack_message(model_of("binary", 1), main)
+    again = [
+        rounds.client.map(tasks._answer_task, list(rounds._shards.values()), pure=False, m=packed)
+        for _ in range(2)
+    ]
+    once, twice = (rounds._checked(rounds.client.gather(replies)) for replies in again)
+    np.testing.assert_array_equal(once, twice)
+    np.testing.assert_array_equal(once, opened(rounds.ask(model_of("binary", 1), main)))
+    for name, sums in ask_all(rounds, "binary").items():
+        np.testing.assert_array_equal(sums, expected[name])
+    rounds.close()
