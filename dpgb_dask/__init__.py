@@ -2,6 +2,7 @@
 
 from importlib.metadata import version
 
+from dpgb_dask import io
 from dpgb_dask.contracts.schema import Categorical, Numeric, Schema
 from dpgb_dask.controller.ledger import Ledger
 from dpgb_dask.errors import (
@@ -46,4 +47,5 @@ __all__ = [
     "UnreleasedError",
     "UnsupportedCollectionError",
     "__version__",
+    "io",
 ]

@@ -259,7 +259,8 @@ def _refuse_array_expr() -> None:
     if dask.config.get("array.query-planning", None) or da.ARRAY_EXPR_ENABLED:
         raise UnsupportedCollectionError(
             "Dask's array query planning is switched on (array.query-planning=True), which this library cannot read. "
-            "Set it to False before dask.array is imported."
+            "Start Python with DASK_ARRAY__QUERY_PLANNING=False, or call "
+            "dask.config.set({'array.query-planning': False}) before dask.array is imported."
         )
 
 

@@ -1,5 +1,9 @@
 """Structure of the inputs: one clear error each, before anything is computed."""
 
+import os
+import subprocess
+import sys
+
 import dask
 import dask.array as da
 import dask.dataframe as dd
@@ -122,6 +126,25 @@ def test_array_query_planning_raises():
         pytest.raises(UnsupportedCollectionError, match="query planning"),
     ):
         read_source(MATRIX, Y, None, SCHEMA)
+
+
+def test_array_query_planning_of_a_whole_process_raises():
+    """Switched on before the import, it gives collections of another kind, and cannot be switched off any more."""
+    program = """if True:
+        import dask.array as da
+        from dpgb_dask import DPGBClassifier, Schema, UnsupportedCollectionError
+        assert da.ARRAY_EXPR_ENABLED
+        model = DPGBClassifier(schema=Schema({"a": (0, 1), "b": (0, 1)}, classes=[0, 1]))
+        try:
+            model.fit(da.zeros((4, 2), chunks=2), da.zeros(4, chunks=2))
+        except UnsupportedCollectionError as error:
+            print(error)
+    """
+    environment = {**os.environ, "DASK_ARRAY__QUERY_PLANNING": "True"}
+    run = subprocess.run(
+        [sys.executable, "-c", program], env=environment, capture_output=True, text=True, check=True
+    )
+    assert "DASK_ARRAY__QUERY_PLANNING=False" in run.stdout
 
 
 def test_text_weights_raise():
