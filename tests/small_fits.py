@@ -3,9 +3,11 @@
 import json
 import resource
 import secrets
+import time
 from pathlib import Path
 from unittest import mock
 
+import dask
 import dask.array as da
 import numpy as np
 from distributed import Client
@@ -53,7 +55,7 @@ def warm(*recipes):
         estimator(recipe, noise=SeededNoise(0)).fit(*rows())
 
 
-def fit(folder, recipe, at=-1, resume=None, *, fault=kill, lazy=False, callbacks=()):
+def fit(folder, recipe, at=-1, resume=None, *, fault=kill, lazy=False, **options):
     """Fit on an account of ``folder``, with a key and a fit id that are always the same; have a fault at step ``at``.
 
     Everything else is as in any fit, so that two fits of one recipe end with the same model, and what a fault changes
@@ -63,7 +65,7 @@ def fit(folder, recipe, at=-1, resume=None, *, fault=kill, lazy=False, callbacks
     token = secrets.token_hex
     ledger = ledger_in(folder)
     ledger.open_account("people", epsilon=3.0, delta=1e-5)
-    clf = estimator(recipe, ledger=ledger, account="people", callbacks=callbacks)
+    clf = estimator(recipe, ledger=ledger, account="people", **options)
     with (
         mock.patch.object(SecretNoise, "fit_key", return_value=bytes(range(32))),
         mock.patch.object(secrets, "token_hex", lambda n: FIT_ID if n == 12 else token(n)),
@@ -86,7 +88,12 @@ def fit_on_full_disk(folder, recipe, limit):
         (Path(folder) / "refused.txt").write_text("\n".join(told))
 
 
-def fit_on_cluster(folder, recipe, address, at=-1, resume=None):
-    """Fit as `fit` does, on the cluster of a scheduler."""
-    with Client(address):
-        fit(folder, recipe, at, resume, lazy=True)
+def fit_on_cluster(folder, recipe, address, backend, at=-1, resume=None):
+    """Fit as `fit` does, on a cluster, with codes in scratch files; stand still at a step."""
+
+    def stand_still(_step):
+        (Path(folder) / "still").touch()
+        time.sleep(600)
+
+    with dask.config.set({"dpgb-dask.backend": backend}), Client(address):
+        fit(folder, recipe, at, resume, fault=stand_still, lazy=True, cache="disk")

@@ -1,10 +1,13 @@
 """The controlling process is killed by ``kill -9``: whatever the moment, resume gives the same model on one charge."""
 
+import contextlib
+import gc
 import json
 import os
 import shutil
 import signal
 import time
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -102,7 +105,8 @@ def kill_and_resume(forks, folder, recipe, at, model):
 def some_of(recipe, steps):
     """Number steps to try by default: of one recipe each kind of step once, of the others a few."""
     if recipe == "fdp-tr-newton":
-        return sorted({name: at for at, name in enumerate(steps)}.values())
+        kinds = {name: at for at, name in enumerate(steps) if not name.startswith("open")}
+        return sorted(kinds.values())
     return range(7, len(steps), len(steps) // 6)
 
 
@@ -223,7 +227,7 @@ def test_processes_that_resume_one_fit_together(
 
 
 @pytest.fixture
-def cluster():
+def cluster(tmp_path):
     """A scheduler and two workers in this process, which outlive the processes that fit on them."""
     with LocalCluster(
         n_workers=2,
@@ -231,32 +235,53 @@ def cluster():
         processes=False,
         protocol="tcp",
         dashboard_address=":0",
+        local_directory=str(tmp_path / "workers"),
     ) as started:
         yield started
 
 
-def held_by(cluster):
-    """Return what a cluster holds for its clients: tasks of the scheduler, data of the workers."""
+def held_by(cluster, folder):
+    """Return what a cluster holds for its clients: tasks, data of the workers, open scratch files."""
+    gc.collect()
     tasks = len(cluster.scheduler.tasks)
     data = sum(len(worker.data) for worker in cluster.workers.values())
-    return tasks, data
+    scratch = 0
+    for link in Path("/proc/self/fd").iterdir():
+        with contextlib.suppress(FileNotFoundError):  # closed meanwhile
+            target = os.readlink(link)  # a scratch file has no name
+            scratch += target.startswith(str(folder / "workers")) and target.endswith("(deleted)")
+    return tasks, data, scratch
 
 
+def wait_until(true):
+    deadline = time.monotonic() + 60
+    while not true():
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+
+
+@pytest.mark.parametrize("backend", ["tasks", "comms"])
 def test_killed_beside_a_cluster_that_lives_on(
-    forks, recipe, undisturbed, cluster, tmp_path, record_property
+    forks, recipe, backend, undisturbed, cluster, tmp_path, record_property
 ):
     """The cluster lets go of all that the dead fit held there, and serves the fit that is resumed."""
-    model, _, _ = undisturbed
-    call = ("small_fits:fit_on_cluster", str(tmp_path), recipe, cluster.scheduler_address)
-    for at, resume in ((31, None), (12, FIT_ID)):
-        worked = cluster.scheduler.transition_counter
-        assert forks.run(*call, at, resume) == -signal.SIGKILL
-        assert cluster.scheduler.transition_counter > worked
+    model, steps, _ = undisturbed
+    call = ("small_fits:fit_on_cluster", str(tmp_path), recipe, cluster.scheduler_address, backend)
+    seen = []
+    for at, resume in ((len(steps) // 2, None), (len(steps) // 3, FIT_ID)):
+        pid = forks.start(*call, at, resume)
+        wait_until((tmp_path / "still").exists)
+        seen.append(held_by(cluster, tmp_path))
+        assert all(seen[-1])
+        os.kill(pid, signal.SIGKILL)
+        assert forks.wait(pid) == -signal.SIGKILL
+        (tmp_path / "still").unlink()
         check_account(tmp_path)
-        deadline = time.monotonic() + 20
-        while any(held_by(cluster)) and time.monotonic() < deadline:
-            time.sleep(0.02)
-        assert not any(held_by(cluster))
+        wait_until(lambda: not any(held_by(cluster, tmp_path)))
     assert forks.run(*call, -1, FIT_ID) == 0
     check_ended(tmp_path, model)
-    record_property("saw", f"{recipe}: controller killed twice, cluster empty again: same model")
+    record_property(
+        "saw",
+        f"{recipe}, {backend}: controller killed while the cluster held {seen} (tasks, data, scratch files), then"
+        " nothing: same model, one charge",
+    )
