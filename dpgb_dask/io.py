@@ -23,7 +23,7 @@ from typing import Any, NamedTuple
 import dask
 import dask.array as da
 import dask.dataframe as dd
-import fsspec  # type: ignore[import-untyped]
+import fsspec
 import numpy as np
 import pandas as pd
 import zarr

@@ -29,9 +29,10 @@ LAYERS: dict[str, tuple[set[str], set[str]]] = {
     "encode": (LOW, {"numpy", "pandas"}),
     "private": (
         LOW | {"encode"},
-        # google_crc32c: checksums of scratch (zarr needs it too); cryptography: rows on shared stores; psutil: memory
+        # google_crc32c: checksums of scratch (zarr needs it too); cryptography, fsspec: rows on shared stores; psutil:
+        # memory (distributed needs it too)
         {"numpy", "dask", "distributed", "zarr", "xarray", "pandas"}
-        | {"google_crc32c", "cryptography", "psutil"},
+        | {"google_crc32c", "cryptography", "fsspec", "psutil"},
     ),
     "controller": (LOW, {"numpy", "numba", "cryptography", "sqlalchemy"}),
     "released": (LOW | {"encode"}, {"numpy", "dask", "xarray", "pandas", "zarr"}),

@@ -10,7 +10,7 @@ import os
 import threading
 import weakref
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -22,15 +22,17 @@ from distributed.system import MEMORY_LIMIT
 from distributed.worker import _global_workers
 from numpy.typing import NDArray
 
+from dpgb_dask.contracts.model import FeatureBins
 from dpgb_dask.contracts.plan import Execution, Shape
 from dpgb_dask.errors import LostCodesError, PlanError, ScratchError
+from dpgb_dask.private.durable import Durable, check_protocol, is_durable, version_of
 from dpgb_dask.private.pieces import Piece
 from dpgb_dask.private.scratch import Extent, Scratch, lost
 
 # Above 0.7 of what it grants a worker, Dask writes results to disk in its own way; above 0.8 the worker pauses
 SHARE = 0.6  # of what Dask grants, or the machine has, when no limit is given
 MOST_SHARE = 0.7
-PROCESS_BYTES = 320 << 20  # a worker with this library and its kernels loaded
+PROCESS_BYTES = 416 << 20  # a worker with this library and its kernels loaded
 SLACK_BYTES = 64 << 20  # sums, messages and what the allocator keeps
 READ_AHEAD = 2  # buffers beyond those that threads work on
 IDENTITY, WEIGHT, LABEL = range(3)  # parts of an extent that holds all of a piece; then features
@@ -54,6 +56,8 @@ class Keeping:
         Scores of a row: what a shard will hold beside the codes.
     block_rows : int
         Rows of a piece at most.
+    version : bytes
+        What a Zarr store's codes are made with: `codes_version`.
     """
 
     cache: str
@@ -62,6 +66,33 @@ class Keeping:
     key: bytes = field(repr=False)
     n_scores: int = 1
     block_rows: int = 1 << 16
+    version: bytes = field(default=b"", repr=False)
+
+
+def codes_version(key: bytes, bins: Sequence[FeatureBins], block_rows: int) -> bytes:
+    """Return what tells codes of one fit from those of other bins, or cut otherwise."""
+    arrays = [array for one in bins for array in (one.edges, one.cell_to_bin)]
+    parts = [b"" if array is None else array.tobytes() for array in arrays]
+    return version_of(key, b"%d" % block_rows, *parts)
+
+
+def remove_saved(cache: str, key: bytes) -> None:
+    """Remove what a fit saved in a Zarr store; call it when the fit has ended well. Other caches need no removal.
+
+    Parameters
+    ----------
+    cache : str
+        As in `Execution`.
+    key : bytes
+        32 secret bytes of the fit.
+
+    Raises
+    ------
+    ScratchError
+        If it cannot be removed.
+    """
+    if is_durable(cache):
+        Durable(cache, key, b"").remove()
 
 
 def check_limit(execution: Execution, shape: Shape, n_threads: int) -> None:
@@ -84,6 +115,8 @@ def check_limit(execution: Execution, shape: Shape, n_threads: int) -> None:
         raise PlanError(
             f"cache={cache!r} is unknown. Choose 'auto', 'memory', 'disk', a folder (./{cache}), or a Zarr URL."
         )
+    if is_durable(cache):
+        check_protocol(cache)
     if limit is None:
         return
     if cache == "memory":
@@ -133,7 +166,7 @@ class Store:
     def __repr__(self) -> str:
         return "<store>"
 
-    def keep(self, pieces: Iterable[Piece], number: int) -> tuple["Kept", ...]:  # noqa: ARG002
+    def keep(self, pieces: Iterable[Piece], number: int, mark: int = 0) -> tuple["Kept", ...]:
         """Return the pieces of a chunk as they are kept; an iterator is drawn piece by piece.
 
         Parameters
@@ -141,13 +174,54 @@ class Store:
         pieces : iterable of Piece
         number : int
             Of the chunk in the source.
+        mark : int
+            Keyed fingerprint of the chunk's rows. Of use for a Zarr store alone.
+
+        Raises
+        ------
+        ScratchError
+            If scratch or the Zarr store cannot be written.
+        """
+        kept: list[Kept] = []
+        durable = self._durable(mark)
+        for piece in pieces:
+            if len(piece):
+                if durable is not None:
+                    durable.save(number, len(kept), piece)
+                kept.append(self.keep_piece(piece))
+        if durable is not None:
+            durable.finish(number, len(kept))
+        return tuple(kept)
+
+    def recall(self, number: int, mark: int) -> tuple["Kept", ...] | None:
+        """Return the pieces of a chunk that a Zarr store has; None if it has none, or none of these rows and bins.
+
+        Parameters
+        ----------
+        number : int
+        mark : int
+            Keyed fingerprint of the chunk's rows as the source has them.
 
         Raises
         ------
         ScratchError
             If scratch is needed and cannot be written.
         """
-        return tuple(self.keep_piece(piece) for piece in pieces if len(piece))
+        durable = self._durable(mark)
+        pieces = None if durable is None else durable.load(number)
+        if pieces is None:
+            return None
+        try:
+            return tuple(self.keep_piece(piece) for piece in pieces)
+        except LostCodesError:
+            return None
+
+    def _durable(self, mark: int) -> Durable | None:
+        keeping = self.keeping
+        if not is_durable(keeping.cache):
+            return None
+        version = version_of(keeping.key, keeping.version, b"%d" % mark)
+        return Durable(keeping.cache, keeping.key, version)
 
     def keep_piece(self, piece: Piece) -> "Kept":
         """Return one piece as it is kept."""
@@ -193,8 +267,9 @@ class Store:
         return scratch
 
     def _folder(self) -> str | None:
-        if self.keeping.cache not in ("auto", "disk"):
-            return self.keeping.cache
+        cache = self.keeping.cache
+        if cache not in ("auto", "disk") and not is_durable(cache):
+            return cache
         worker = _worker()
         local = None if worker is None else worker.local_directory
         return self.keeping.folder or local

@@ -33,11 +33,20 @@ from dpgb_dask.contracts.plan import Execution
 from dpgb_dask.contracts.queries import RowDraw
 from dpgb_dask.errors import LostCodesError, PlanError, ScratchError
 from dpgb_dask.private import shards
+from dpgb_dask.private.durable import Durable
 from dpgb_dask.private.ingest import Rows
 from dpgb_dask.private.pieces import Piece, encode_rows, merge_pieces
 from dpgb_dask.private.scratch import Scratch
 from dpgb_dask.private.shards import Shard
-from dpgb_dask.private.store import Keeping, Store, StoredPiece, check_limit, store_of
+from dpgb_dask.private.store import (
+    Keeping,
+    Store,
+    StoredPiece,
+    check_limit,
+    codes_version,
+    remove_saved,
+    store_of,
+)
 from dpgb_dask.private.survey import Reading
 
 WEIGHT = {"max_weight": 3, "weight_bits": 2}
@@ -468,7 +477,113 @@ def test_a_cache_that_is_no_place_or_contradicts_the_limit_raises(cache, limit, 
 
 
 @pytest.mark.parametrize(
-    "cache", ["auto", "memory", "disk", "/scratch/me", "./here", "s3://bucket/codes.zarr"]
+    "cache", ["auto", "memory", "disk", "/scratch/me", "./here", "memory://codes"]
 )
 def test_a_place_is_taken(cache):
     check_limit(Execution(cache=cache), shape_of("binary"), 1)
+
+
+# ---- a Zarr store ----------------------------------------------------------------------------------------------------
+
+URLS = {"path": "{}/codes.zarr", "file": "file://{}/codes.zarr", "memory": "memory://{}/codes"}
+VERSION = codes_version(KEY, BINS, 256)
+
+
+def zarr_store(folder, place="path", **changes):
+    keeping = Keeping(URLS[place].format(folder), None, str(folder), KEY, version=VERSION)
+    return Store("fit", replace(keeping, **changes))
+
+
+@pytest.mark.parametrize("place", URLS)
+def test_a_zarr_store_gives_back_a_chunk_of_the_same_rows_and_bins_alone(place, tmp_path):
+    chunks = [tuple(pieces) for pieces in pieces_of("binary")]
+    for number, pieces in enumerate(chunks):
+        zarr_store(tmp_path, place).keep(pieces, number, mark=100 + number)
+    pieces = []
+    for number in range(3):
+        pieces += zarr_store(tmp_path, place).recall(number, 100 + number)
+    shard = Shard(merge_pieces(pieces, 256), shape_of("binary", **WEIGHT), BINS, ROWS_KEY)
+    queries, model = queries_of("binary", 2), model_of("binary")
+    for name in ("main", "part", "nodes"):
+        got = shard.answer(model, queries[name])
+        np.testing.assert_array_equal(got, memory_shard("binary").answer(model, queries[name]))
+    recall = zarr_store(tmp_path, place).recall
+    assert recall(0, 101) is None  # other rows
+    assert recall(3, 103) is None
+    for changes in (
+        {"version": codes_version(KEY, BINS[::-1], 256)},
+        {"version": codes_version(KEY, BINS, 512)},
+        {"key": bytes(32)},
+    ):
+        assert zarr_store(tmp_path, place, **changes).recall(0, 100) is None
+    zarr_store(tmp_path, place).keep(chunks[0], 0, mark=100)  # a task run twice
+    assert len(zarr_store(tmp_path, place).recall(0, 100)) == len(chunks[0])
+    remove_saved(URLS[place].format(tmp_path), KEY)
+    assert recall(0, 100) is None
+    remove_saved(URLS[place].format(tmp_path), KEY)
+    remove_saved("auto", KEY)
+
+
+def objects_of(folder):
+    return sorted(p for p in (folder / "codes.zarr").rglob("*") if p.is_file())
+
+
+def test_objects_are_sealed(tmp_path):
+    n, m = 4096, 8
+    piece = Piece(np.full((m, n), 7, np.uint8), np.full(n, 1, np.uint8), None)
+    zarr_store(tmp_path).keep([piece], 0, mark=1)
+    found = objects_of(tmp_path)
+    assert found
+    for path in found:
+        data = path.read_bytes()
+        assert bytes(16 * [7]) not in data
+        assert b"zarr_format" not in data  # it would tell how many rows there are
+        assert b"uint8" not in data
+
+
+def test_a_chunk_that_is_damaged_or_not_whole_is_not_there(tmp_path):
+    rows = wide_piece(500, m=3)
+    pieces = [
+        rows,
+        replace(rows, label=np.zeros(500, np.uint8)),
+    ]  # Zarr leaves out zeros, if it may
+    zarr_store(tmp_path).keep(pieces, 0, mark=1)
+    assert len(zarr_store(tmp_path).recall(0, 1)) == 2
+    arrays = [
+        p.parent
+        for p in objects_of(tmp_path)
+        if p.name == "zarr.json" and (p.parent / "c").exists()
+    ]
+    assert len(arrays) == 7  # codes, label and parts, twice, and how many pieces there are
+    for path in [p for array in arrays for p in array.rglob("*") if p.is_file()]:
+        data = path.read_bytes()
+        for damaged in (data[:-1] + bytes([data[-1] ^ 1]), data[: len(data) // 2], None):
+            path.unlink()
+            if damaged is not None:
+                path.write_bytes(damaged)
+            assert zarr_store(tmp_path).recall(0, 1) is None, path
+            path.write_bytes(data)
+    assert len(zarr_store(tmp_path).recall(0, 1)) == 2
+
+
+def test_an_object_in_the_place_of_another_is_refused(tmp_path):
+    zarr_store(tmp_path).keep([wide_piece(500), wide_piece(501)], 0, mark=1)
+    (codes,) = [p for p in objects_of(tmp_path) if p.match("0/0/label/c/0")]
+    (other,) = [p for p in objects_of(tmp_path) if p.match("0/1/label/c/0")]
+    codes.write_bytes(other.read_bytes())
+    assert zarr_store(tmp_path).recall(0, 1) is None
+
+
+def test_a_zarr_store_that_is_full_or_lies_says_so(tmp_path, monkeypatch):
+    with full_at(3000), pytest.raises(ScratchError, match=r"codes\.zarr.*resume") as caught:
+        zarr_store(tmp_path).keep([wide_piece(500)], 0, mark=1)
+    assert not any(ch.isdigit() for ch in str(caught.value).replace(str(tmp_path), ""))
+    assert zarr_store(tmp_path).recall(0, 1) is None
+    monkeypatch.setattr(Durable, "_read", lambda *_: wide_piece(501))
+    with pytest.raises(ScratchError, match="not what was written"):
+        zarr_store(tmp_path).keep([wide_piece(500)], 0, mark=1)
+
+
+def test_an_unknown_protocol_is_refused():
+    with pytest.raises(PlanError, match="nosuch://"):
+        check_limit(Execution(cache="nosuch://bucket/codes.zarr"), shape_of("binary"), 1)

@@ -1,0 +1,289 @@
+"""Encoded chunks in a Zarr store that outlives workers: sealed by a key of the fit, verified, and current or not there.
+
+Of each chunk of the source there is a folder, and in it one set of arrays per piece: codes, cut by groups of features,
+label, weight, identity. One task writes a folder at a time, so no two write one Zarr chunk; a task run twice writes the
+same rows. How many pieces there are is written last, once all were read back: without it a chunk is not there.
+"""
+
+import hashlib
+import os
+from collections.abc import Iterator
+from typing import Any
+
+import fsspec
+import numpy as np
+import zarr
+from cryptography.hazmat.primitives.ciphers.aead import AESGCM
+from numpy.typing import NDArray
+from zarr.abc.store import ByteRequest, Store
+from zarr.core.buffer import Buffer, BufferPrototype
+from zarr.storage import FsspecStore, LocalStore, WrapperStore
+
+from dpgb_dask.errors import LostCodesError, PlanError, ScratchError
+from dpgb_dask.private.pieces import Piece
+
+OBJECT_BYTES = (
+    4 << 20
+)  # of a group of features: few and large objects, as stores of objects like them
+NONCE_BYTES = 12
+DONE = "done"  # the array that is written last
+
+
+def is_durable(cache: str) -> bool:
+    """Whether ``cache`` names a Zarr store: a URL, or a path that ends in .zarr."""
+    return "://" in cache or cache.endswith(".zarr")
+
+
+def check_protocol(cache: str) -> None:
+    """Raise if a URL's file system is unknown or its package is not installed.
+
+    Raises
+    ------
+    PlanError
+    """
+    protocol = cache.split("://", maxsplit=1)[0] if "://" in cache else "file"
+    try:
+        fsspec.get_filesystem_class(protocol)
+    except (ImportError, ValueError):
+        raise PlanError(
+            f"cache={cache!r}: no installed package opens {protocol}://. Install it (for s3://: "
+            "pip install 'dpgb_dask[s3]'), or choose another place."
+        ) from None
+
+
+class Sealed(WrapperStore[Store]):
+    """A store whose objects are encrypted and bound to their names and to a key.
+
+    Parameters
+    ----------
+    store : Store
+    key : bytes
+        32 bytes.
+    """
+
+    def __init__(self, store: Store, key: bytes) -> None:
+        super().__init__(store)
+        self._key = key
+        self._seal = AESGCM(key)
+
+    def __repr__(self) -> str:
+        return "<sealed store>"
+
+    def _with_store(self, store: Store) -> "Sealed":
+        return Sealed(store, self._key)
+
+    async def get(
+        self, key: str, prototype: BufferPrototype, byte_range: ByteRequest | None = None
+    ) -> Buffer | None:
+        """Return an object, opened; whole, as no array here is sharded."""
+        assert byte_range is None
+        sealed = await self._store.get(key, prototype)
+        if sealed is None:
+            if self.read_only and "/c/" in key:  # Zarr takes a chunk that is not there for zeros
+                raise LostCodesError("An object of encoded rows is gone.")
+            return None
+        data = sealed.to_bytes()
+        opened = self._seal.decrypt(data[:NONCE_BYTES], data[NONCE_BYTES:], key.encode())
+        return prototype.buffer.from_bytes(opened)
+
+    async def set(self, key: str, value: Buffer) -> None:
+        """Store an object, sealed under a new nonce."""
+        nonce = os.urandom(NONCE_BYTES)
+        sealed = nonce + self._seal.encrypt(nonce, value.to_bytes(), key.encode())
+        await self._store.set(key, value.from_bytes(sealed))
+
+    async def set_if_not_exists(self, key: str, value: Buffer) -> None:
+        """Store an object, sealed, if there is none."""
+        if not await self._store.exists(key):
+            await self.set(key, value)
+
+
+class Durable:
+    """The chunks of one fit in a Zarr store.
+
+    Parameters
+    ----------
+    url : str
+        A path, or a URL that fsspec opens.
+    key : bytes
+        32 secret bytes of the fit.
+    version : bytes
+        Of what the codes are: bins, rows, cut. What was stored of another version does not open.
+
+    Notes
+    -----
+    Everything is encrypted by AES-GCM under a key derived from the fit's and the version, names of objects
+    authenticated: so what opens is what this fit wrote of this version, whatever it is called. Whoever can list the
+    store sees how many objects there are and how large: about how many rows.
+
+    Privacy
+    -------
+    Private side: it holds rows. Errors carry the URL and types, nothing of the content.
+    """
+
+    def __init__(self, url: str, key: bytes, version: bytes) -> None:
+        self._url = url
+        local = url.startswith(("file://", "local://"))
+        self._is_local = local or "://" not in url
+        path = url.split("://", maxsplit=1)[1] if local else url
+        self._root = f"{path.rstrip('/')}/dpgb-{_derive(key, b'folder', b'').hex()[:16]}"
+        self._path = f"{self._root}/{_derive(key, b'name', version).hex()[:16]}"
+        self._seal = _derive(key, b"seal", version)
+
+    def __repr__(self) -> str:
+        return "<durable codes>"
+
+    def save(self, number: int, k: int, piece: Piece) -> None:
+        """Write piece k of a chunk and read it back.
+
+        Raises
+        ------
+        ScratchError
+            If it cannot be written, or is not what was written.
+        """
+        try:
+            self._write(f"{number}/{k}", piece)
+            same = _equal(self._read(f"{number}/{k}"), piece)
+        except Exception as error:
+            failed = _failed(self._url, type(error).__name__)
+        else:
+            if same:
+                return
+            failed = _failed(self._url, "what is read back is not what was written")
+        raise failed
+
+    def finish(self, number: int, n_pieces: int) -> None:
+        """Mark a chunk as whole.
+
+        Raises
+        ------
+        ScratchError
+            If that cannot be written.
+        """
+        try:
+            self._put(f"{number}/{DONE}", np.array([n_pieces]), (1,))
+        except Exception as error:
+            failed = _failed(self._url, type(error).__name__)
+        else:
+            return
+        raise failed
+
+    def load(self, number: int) -> Iterator[Piece] | None:
+        """Return the pieces of a chunk one by one; None if it is not there, not whole or of another version.
+
+        Raises
+        ------
+        LostCodesError
+            From the iterator, if a piece is damaged.
+        """
+        try:
+            (n_pieces,) = self._get(f"{number}/{DONE}").tolist()
+        except (
+            Exception
+        ):  # not there, or sealed by another key: file systems have their own errors for that
+            return None
+        return self._pieces(number, n_pieces)
+
+    def remove(self) -> None:
+        """Remove all that the fit stored, of whatever version; what is not there is no error.
+
+        Raises
+        ------
+        ScratchError
+            If it cannot be removed.
+        """
+        try:
+            files, path = fsspec.core.url_to_fs(self._root)
+            if files.exists(path):
+                files.rm(path, recursive=True)
+        except Exception as error:
+            failed = _failed(self._url, type(error).__name__)
+        else:
+            return
+        raise failed
+
+    def _pieces(self, number: int, n_pieces: int) -> Iterator[Piece]:
+        for k in range(n_pieces):
+            try:
+                piece = self._read(f"{number}/{k}")
+            except Exception:
+                break
+            yield piece
+        else:
+            return
+        raise LostCodesError(
+            f"Encoded rows in {self._url!r} are damaged or gone. They are made again from the source."
+        )
+
+    def _write(self, name: str, piece: Piece) -> None:
+        n = len(piece)
+        group = max(1, min(len(piece.codes), OBJECT_BYTES // max(n, 1)))
+        self._put(f"{name}/codes", piece.codes, (group, n))
+        for part in ("label", "weight", "identity"):
+            array = getattr(piece, part)
+            if array is not None:
+                self._put(f"{name}/{part}", array, array.shape)
+        parts = np.array([piece.weight is not None, piece.identity is not None])
+        self._put(f"{name}/parts", parts, parts.shape)
+
+    def _read(self, name: str) -> Piece:
+        weight, identity = self._get(f"{name}/parts").tolist()
+        return Piece(
+            self._get(f"{name}/codes"),
+            self._get(f"{name}/label"),
+            self._get(f"{name}/weight") if weight else None,
+            self._get(f"{name}/identity") if identity else None,
+        )
+
+    def _put(self, name: str, array: NDArray[Any], chunks: tuple[int, ...]) -> None:
+        zarr.create_array(
+            self._store(),
+            name=name,
+            data=np.ascontiguousarray(array),
+            chunks=chunks,
+            compressors=None,
+            filters=None,
+            overwrite=True,
+            config={"write_empty_chunks": True},
+        )
+
+    def _get(self, name: str) -> NDArray[Any]:
+        array = zarr.open_array(self._store(read_only=True), path=name, mode="r")
+        return np.ascontiguousarray(array[:])
+
+    def _store(self, *, read_only: bool = False) -> Sealed:
+        store: Store
+        if self._is_local:
+            store = LocalStore(self._path, read_only=read_only)
+        else:
+            store = FsspecStore.from_url(self._path, read_only=read_only)
+        return Sealed(store, self._seal)
+
+
+def version_of(key: bytes, *parts: bytes) -> bytes:
+    """Return what tells one state of a fit's codes from another: bins, rows and how they are cut. Keyed, so private."""
+    digest = hashlib.blake2b(key=key, digest_size=32, person=b"dpgb-codes")
+    for part in parts:
+        digest.update(len(part).to_bytes(8, "little") + part)
+    return digest.digest()
+
+
+def _derive(key: bytes, purpose: bytes, version: bytes) -> bytes:
+    return version_of(key, b"derive", purpose, version)
+
+
+def _equal(a: Piece, b: Piece) -> bool:
+    def same(x: NDArray[Any] | None, y: NDArray[Any] | None) -> bool:
+        return (x is None) == (y is None) and (
+            x is None or y is None or (x.dtype == y.dtype and np.array_equal(x, y))
+        )
+
+    names = ("codes", "label", "weight", "identity")
+    return all(same(getattr(a, name), getattr(b, name)) for name in names)
+
+
+def _failed(url: str, reason: str) -> ScratchError:
+    return ScratchError(
+        f"The store {url!r} cannot be written: {reason}. Free space there or choose another place with cache=, then "
+        "resume the fit."
+    )
