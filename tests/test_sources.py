@@ -1,5 +1,6 @@
 """One model from every lazy source: unknown lengths, empty partitions, stores of every layout, files of every size."""
 
+from collections import Counter
 from itertools import pairwise
 
 import dask
@@ -12,7 +13,10 @@ import xarray as xr
 import zarr
 from forms import SCHEMA, some_rows
 
-from dpgb_dask import DPGBClassifier
+from dpgb_dask import DPGBClassifier, DPGBRegressor, Schema
+from dpgb_dask.contracts.plan import Shape
+from dpgb_dask.private.rounds.local import LocalRounds
+from dpgb_dask.recipes import RECIPES as EVERY_RECIPE
 from dpgb_dask.testing import SeededNoise
 
 # Dask's own, where it reads Parquet
@@ -193,3 +197,46 @@ def test_sources_without_rows_give_one_model(recipe, tmp_path):
             X, y = source(*some_rows(), tmp_path / source.__name__)
             models.add(model_text(tmp_path, X, y, recipe))
     assert len(models) == 1
+
+
+# ---- how often a source is read --------------------------------------------------------------------------------------
+
+READS = Counter()  # of each chunk
+
+
+def counted(block, block_info=None):
+    READS[block_info[0]["chunk-location"][0]] += 1
+    return block
+
+
+# their candidates are refined as trees grow (FDP-GBDT, iterative Hessian): each time with other bins, from the source
+REFINED = {"fdp-tr-batch-25", "fdp-tr-batch-100", "fdp-tr-newton-ih", "fdp-tr-newton-ih-ebm"}
+
+
+@pytest.mark.parametrize("recipe", sorted(EVERY_RECIPE))
+def test_a_source_is_read_once_or_twice(recipe, monkeypatch):
+    """Once where the bins are known in advance; else a second time, with the bins that the first reading released."""
+    encoded = []
+    encode = LocalRounds._encode
+
+    def watched(self, bins, **options):
+        encoded.append(bins)
+        return encode(self, bins, **options)
+
+    monkeypatch.setattr(LocalRounds, "_encode", watched)
+    plan = EVERY_RECIPE[recipe]
+    schema, kind = SCHEMA, DPGBClassifier
+    if "binary" not in plan.kinds:
+        schema, kind = Schema(SCHEMA.features, target_bounds=(0, 1)), DPGBRegressor
+    x, y = some_rows()
+    table = da.from_array(np.column_stack([x, y])[:600], chunks=(200, 5))
+    table = table.map_blocks(counted, dtype=np.float64, meta=np.empty((0, 0)))
+    READS.clear()
+    model = kind(schema=schema, noise=SeededNoise(0), recipe=recipe, epsilon=4.0)
+    if "n_estimators" in model.get_params() and recipe != "auto":
+        model.set_params(n_estimators=2)
+    with dask.config.set(scheduler="sync"):
+        model.fit(table[:, :4], table[:, 4])
+    public = plan.public_bins(Shape(schema=schema)) is not None
+    assert (len(encoded) > 1) == (recipe in REFINED)
+    assert [READS[k] for k in range(3)] == [len(encoded) + (not public)] * 3
