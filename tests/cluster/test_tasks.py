@@ -312,6 +312,8 @@ def test_a_shard_twice_or_not_at_all_is_refused(client, wrong):
 class Wrong:
     """A client that maps over other shards than it is told."""
 
+    status = "running"
+
     def __init__(self, client, wrong, right):
         self.client, self.wrong, self.right = client, wrong, right
 

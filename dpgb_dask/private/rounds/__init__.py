@@ -6,9 +6,10 @@ from dpgb_dask.contracts.model import FeatureBins
 from dpgb_dask.contracts.plan import Execution, Rounds, Shape
 from dpgb_dask.errors import PlanError
 from dpgb_dask.private.ingest import Source
-from dpgb_dask.private.rounds.clients import check_workers, connect, find_client
-from dpgb_dask.private.rounds.local import LocalRounds
+from dpgb_dask.private.rounds.clients import connect, find_client, max_threads
+from dpgb_dask.private.rounds.local import LocalRounds, default_threads
 from dpgb_dask.private.rounds.tasks import TaskRounds
+from dpgb_dask.private.store import check_limit
 from dpgb_dask.private.survey import Reading
 
 ON_CLUSTER = ("tasks", "comms")
@@ -32,8 +33,8 @@ def check_backend(source: Source, execution: Execution) -> Client | None:
     Raises
     ------
     PlanError
-        If the back end is unknown, "tasks" or "comms" is asked for without a Dask client, or the client's scheduler
-        runs in the event loop that a fit would block.
+        If the back end is unknown, "tasks" or "comms" is asked for without a Dask client, the client's scheduler runs
+        in the event loop that a fit would block, or the memory limit is too small for one block.
     ClusterError
         If the cluster has no worker, after the wait that ``execution`` allows.
     """
@@ -41,15 +42,18 @@ def check_backend(source: Source, execution: Execution) -> Client | None:
         raise PlanError(
             f"backend={execution.backend!r} is unknown. Choose 'auto', 'local', 'tasks' or 'comms'."
         )
-    if execution.backend == "local" or (execution.backend == "auto" and not source.lazy):
-        return None
-    client = find_client()
+    client = None
+    if execution.backend in ON_CLUSTER or (execution.backend == "auto" and source.lazy):
+        client = find_client()
     if client is None and execution.backend in ON_CLUSTER:
         raise PlanError(
             f"backend={execution.backend!r} needs a Dask client. Make one: distributed.Client()."
         )
-    if client is not None:
-        check_workers(client, execution.worker_wait)
+    if client is None:
+        n_threads = execution.n_threads or default_threads()
+    else:
+        n_threads = max_threads(client, execution.worker_wait)
+    check_limit(execution, Shape(schema=source.schema), n_threads)
     return client
 
 

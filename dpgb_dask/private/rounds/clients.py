@@ -68,23 +68,22 @@ def connect(client: Client) -> Connection:
     return Connection(Client(address, security=client.security, set_as_default=False), owned=True)
 
 
-def check_workers(client: Client, seconds: float) -> None:
-    """Wait until a cluster has a worker.
+def max_threads(client: Client, seconds: float) -> int:
+    """Return the threads of the worker that has most; wait until there is one.
 
     Raises
     ------
     ClusterError
-        If it has none after some seconds, or its scheduler does not answer.
+        If there is none after some seconds.
     """
-    if not client.asynchronous and client.nthreads():
-        return
+    if not client.asynchronous and (threads := client.nthreads()):
+        return max(threads.values())
     connection = connect(client)
     try:
         connection.client.wait_for_workers(1, timeout=seconds)
+        return max(connection.client.nthreads().values(), default=1)
     except TimeoutError:
         failed = no_worker(seconds)
-    else:
-        return
     finally:
         connection.close()
     raise failed  # outside the except block, which would keep Dask's error as its context
