@@ -58,9 +58,7 @@ from dpgb_dask.errors import BudgetExceededError, LedgerError, LedgerUnavailable
 
 GENESIS = "0" * 64
 WAIT_SECONDS = 60.0  # for another process to leave its transaction
-STALE_SECONDS = (
-    3600.0  # a head not yet renamed that is older than this was left by a process that was killed
-)
+STALE_SECONDS = 3600.0  # an older head that is not renamed was left by a process that was killed
 MOUNTINFO = Path("/proc/self/mountinfo")
 NETWORK_FILE_SYSTEMS = (
     "nfs", "nfs4", "cifs", "smb2", "smb3", "smbfs", "ncpfs", "afs", "ceph", "glusterfs", "lustre", "gpfs", "beegfs",

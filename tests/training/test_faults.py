@@ -160,15 +160,16 @@ def test_ctrl_c_at_random_times(undisturbed, tmp_path, record_property):
 def interrupt_until_it_ends(forks, folder, rng):
     folder.mkdir()
     ledger_in(folder).open_account("people", epsilon=3.0, delta=1e-5)
-    interrupted = 0
-    while not (folder / "model.json").exists():
-        resume = FIT_ID if kinds_of(folder) else None
+    interrupted, resume = 0, None
+    while True:
         pid = forks.start("small_fits:fit", str(folder), RECIPE, -1, resume)
         if interrupted < 5:
             time.sleep(rng.uniform(0.002, 0.08))
             os.kill(pid, signal.SIGINT)  # not waited for yet, so still ours if it has ended
-        interrupted += forks.wait(pid) != 0
-        if not kinds_of(folder):
+        if forks.wait(pid) == 0:
+            return interrupted
+        interrupted += 1
+        resume = FIT_ID if kinds_of(folder) else None
+        if resume is None:
             for key in folder.rglob("*.key"):  # never used
                 key.unlink()
-    return interrupted
