@@ -166,7 +166,9 @@ class Store:
     def __repr__(self) -> str:
         return "<store>"
 
-    def keep(self, pieces: Iterable[Piece], number: int, mark: int = 0) -> tuple["Kept", ...]:
+    def keep(
+        self, pieces: Iterable[Piece], number: int, mark: int | None = None
+    ) -> tuple["Kept", ...]:
         """Return the pieces of a chunk as they are kept; an iterator is drawn piece by piece.
 
         Parameters
@@ -174,8 +176,8 @@ class Store:
         pieces : iterable of Piece
         number : int
             Of the chunk in the source.
-        mark : int
-            Keyed fingerprint of the chunk's rows. Of use for a Zarr store alone.
+        mark : int or None
+            Keyed fingerprint of the chunk's rows; None if they are not to be found again in a Zarr store.
 
         Raises
         ------
@@ -183,7 +185,7 @@ class Store:
             If scratch or the Zarr store cannot be written.
         """
         kept: list[Kept] = []
-        durable = self._durable(mark)
+        durable = None if mark is None else self._durable(mark)
         for piece in pieces:
             if len(piece):
                 if durable is not None:

@@ -148,15 +148,27 @@ class LocalRounds:
         """Make the shard; return the survey of its rows if that is asked for."""
         self._shard = None  # free the old codes before the new ones are made
         job = Encoding.of(self._id, self._reading, bins, self._execution, with_survey)
-        whole = reduce(lambda a, b: join_encoded([a, b]), self._each_chunk(job.encode))
+        whole = reduce(lambda a, b: join_encoded([a, b]), self._each_chunk(job.encode, job.recall))
         self._shard = job.shard(whole)
         return whole.survey
 
-    def _each_chunk(self, function: Callable[[Rows, int], T]) -> Iterator[T]:
-        """Apply a function to every chunk and its number, one chunk per thread at a time; yield in order."""
+    def _each_chunk(
+        self, function: Callable[[Rows, int], T], known: Callable[[int], T | None] | None = None
+    ) -> Iterator[T]:
+        """Apply a function to every chunk and its number, one chunk per thread at a time; yield in order.
+
+        Parameters
+        ----------
+        function : function of (rows, number)
+        known : function of number, or None
+            Returns what is known without the rows, which are then not read; None if nothing is.
+        """
 
         def work(numbered: tuple[int, Chunk]) -> T:
             number, chunk = numbered
+            found = None if known is None else known(number)
+            if found is not None:
+                return found
             try:
                 return function(load(chunk, self._graph), number)
             except DPGBError:

@@ -20,8 +20,9 @@ from dpgb_dask.contracts.queries import Query
 from dpgb_dask.errors import DPGBError, LostCodesError
 from dpgb_dask.private.ingest import Rows, failed_to_load, line_up
 from dpgb_dask.private.pieces import encode_rows, merge_pieces
+from dpgb_dask.private.scratch import lost
 from dpgb_dask.private.shards import Shard, sum_arrays
-from dpgb_dask.private.store import Keeping, Kept, store_of
+from dpgb_dask.private.store import Keeping, Kept, codes_version, store_of
 from dpgb_dask.private.survey import (
     MARKS,
     Reading,
@@ -148,6 +149,8 @@ class Encoding:
             folder=None,
             key=reading.key,
             n_scores=reading.shape.n_scores,
+            block_rows=execution.block_rows,
+            version=codes_version(reading.key, bins, execution.block_rows),
         )
         return cls(fit, reading, tuple(bins), execution.block_rows, keeping, with_survey)
 
@@ -155,8 +158,20 @@ class Encoding:
         """Return a chunk as codes, kept where this process keeps them."""
         survey = survey_rows(rows, self.reading, number) if self.with_survey else None
         pieces = encode_rows(rows, self.reading, self.bins, self.block_rows, number)
-        kept = store_of(self.fit, self.keeping).keep(pieces, number)
+        mark: int | None = None
+        if survey is not None:
+            mark = survey.marks[number]
+        elif self.reading.marks is not None:
+            mark = int(self.reading.marks[number])
+        kept = store_of(self.fit, self.keeping).keep(pieces, number, mark)
         return Encoded((number,), kept, survey)
+
+    def recall(self, number: int) -> Encoded | None:
+        """Return a chunk as codes that a Zarr store has of the rows that the survey saw; None if it has none."""
+        if self.with_survey or self.reading.marks is None:
+            return None
+        kept = store_of(self.fit, self.keeping).recall(number, int(self.reading.marks[number]))
+        return None if kept is None else Encoded((number,), kept)
 
     def shard(self, whole: Encoded) -> Shard:
         """Return some chunks as one shard."""
@@ -202,6 +217,19 @@ def encode_chunk(
     """Return a chunk as codes."""
     job = replace(job, reading=replace(job.reading, units=units))
     return _on_rows(lambda rows: job.encode(rows, number), number, parts)
+
+
+def pass_on(job: Encoding) -> Encoding:
+    """Return a job: as a task's result it is sent once."""
+    return job
+
+
+def recall_chunk(number: int, job: Encoding) -> Encoded | Failure:
+    """Return a chunk as codes from a Zarr store; a chunk that is not there is lost, and made from the source."""
+    try:
+        return job.recall(number) or Failure(lost())
+    except DPGBError as error:
+        return Failure(error)
 
 
 def add_parts(add: Callable[[list[T]], T], parts: list[T | Failure]) -> T | Failure:

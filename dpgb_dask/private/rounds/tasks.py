@@ -40,6 +40,7 @@ from dpgb_dask.contracts.plan import Execution
 from dpgb_dask.contracts.queries import Query
 from dpgb_dask.encode import n_rows
 from dpgb_dask.errors import ChunkError, ClusterError, DPGBError, PlanError, ShardError
+from dpgb_dask.private.durable import is_durable
 from dpgb_dask.private.fused import fuse_calls
 from dpgb_dask.private.ingest import Chunk, Rows, Source, failed_to_load
 from dpgb_dask.private.quantize import sensitivity
@@ -64,6 +65,8 @@ from dpgb_dask.private.rounds.resident import (
     length_of_chunk,
     make_shard,
     pack_message,
+    pass_on,
+    recall_chunk,
     survey_chunk,
     survey_of,
 )
@@ -394,7 +397,7 @@ class TaskRounds:
             self._shards.pop(k, None)
         for k in numbers:
             where[k] = {"workers": [workers[k % len(workers)]], "allow_other_workers": True}
-            parts[k] = self._each_chunk(encode_chunk, self._chunks_of(k), job, **where[k])
+            parts[k] = self._as_codes(self._chunks_of(k), job, **where[k])
         while job.with_survey and max(len(own) for own in parts.values()) > fan_in:
             groups = {k: self._grouped(own) for k, own in parts.items()}
             parts = {k: self._add_groups(join_encoded, groups[k], **where[k]) for k in parts}
@@ -405,6 +408,19 @@ class TaskRounds:
             made[k] = self.client.submit(make_shard, k, own, job, key=key, **where[k])
         self._finish(list(made.values()), list(parts.values()))
         self._shards |= made
+
+    def _as_codes(self, numbers: range, job: Encoding, **where: Any) -> list[Future[Any]]:
+        """Return chunks as codes: read back where a Zarr store has them, else made from the source."""
+        there: dict[int, Future[Any]] = {}
+        if is_durable(job.keeping.cache) and not job.with_survey:
+            held = self.client.submit(pass_on, job, pure=False)
+            found = self.client.map(recall_chunk, numbers, job=held, pure=False, **where)
+            missing = self.client.gather(self.client.map(failure_of, found, pure=False))
+            pairs = zip(numbers, found, missing, strict=True)
+            there = {k: chunk for k, chunk, failure in pairs if failure is None}
+        rest = [k for k in numbers if k not in there]
+        made = dict(zip(rest, self._each_chunk(encode_chunk, rest, job, **where), strict=True))
+        return [there[k] if k in there else made[k] for k in numbers]
 
     def _chunks_of(self, number: int) -> range:
         n = len(self._chunks)
