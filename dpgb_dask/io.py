@@ -60,7 +60,7 @@ __all__ = ["Dataset", "open_dataset", "write_dataset"]
 FORMAT = 1
 ATTRIBUTE = "dpgb_dask"
 MOST_ROWS = 1 << 18  # of a shard …
-SHARD_BYTES = 1 << 26  # … which a task holds twice while it writes
+SHARD_BYTES = 1 << 25  # … which a task holds a few times over while it writes
 LEAST_ROWS = 1 << 10
 SINGLE = frozenset(
     {"bool", "int8", "uint8", "int16", "uint16", "float16", "float32"}
@@ -115,7 +115,7 @@ def write_dataset(
         from that column of X.
     schema : Schema, its JSON form, or the path of its file
     shard_rows : int, optional
-        Rows of a shard; by default at most 2**18, and 64 MiB.
+        Rows of a shard; by default at most 2**18, and 32 MiB.
     overwrite : bool
         Replace a data set, whole or interrupted. Anything else is never replaced.
     storage_options : mapping, optional
@@ -674,7 +674,8 @@ class _Writer:
 def _same_bits(a: NDArray[Any], b: NDArray[Any]) -> bool:
     if a.dtype.kind not in "biuf":
         return bool(np.array_equal(a, b))
-    return a.dtype == b.dtype and np.array_equal(a.view(np.uint8), b.view(np.uint8))
+    bits = f"u{b.dtype.itemsize}"  # a NaN is not equal to itself
+    return a.dtype == b.dtype and np.array_equal(a.view(bits), b.view(bits))
 
 
 def _lengths(source: Source) -> Sequence[int]:
