@@ -197,7 +197,10 @@ class Durable:
             if files.exists(path):
                 files.rm(path, recursive=True)
         except Exception as error:
-            failed = _failed(self._url, type(error).__name__)
+            failed = ScratchError(
+                f"What the fit kept in {self._url!r} cannot be removed: {type(error).__name__}. Remove it by hand: it "
+                f"is in {self._root!r}, encrypted. The fit has ended; resume= returns its model."
+            )
         else:
             return
         raise failed

@@ -44,6 +44,7 @@ from dpgb_dask.errors import PlanError
 from dpgb_dask.private.ingest import Source
 from dpgb_dask.private.quantize import sensitivity
 from dpgb_dask.private.rounds import check_backend, open_rounds
+from dpgb_dask.private.store import remove_saved
 from dpgb_dask.training.journal import FileJournal, MemoryJournal
 
 MOST_CHARACTERS = 160  # of one setting in words
@@ -214,11 +215,12 @@ def opened(
         yield None
         return
     rows_key = controller.rows_key if plan.draws_rows else None
+    key = controller.fingerprint_key
     rounds = open_rounds(
         source,
         shape,
         execution,
-        controller.fingerprint_key,
+        key,
         rows_key,
         plan.public_bins(shape),
         plan.demand(shape).n_queries,
@@ -228,6 +230,7 @@ def opened(
         yield rounds
     finally:
         rounds.close()
+    remove_saved(execution.cache, key)  # a fit that was interrupted needs it to go on
 
 
 def digest(plan: Plan, shape: Shape) -> bytes:

@@ -8,11 +8,13 @@ import numpy as np
 import pytest
 from distributed import Client, LocalCluster
 from private.cases import BINS, KEY, ROWS_KEY, model_of, opened, queries_of, rows_of, shape_of
+from small_fits import chunked, estimator, rows
 
 from dpgb_dask.contracts.plan import Execution
 from dpgb_dask.private.ingest import read_source
 from dpgb_dask.private.rounds import open_rounds
 from dpgb_dask.private.store import remove_saved
+from dpgb_dask.testing import SeededNoise
 
 N, CHUNK = 3000, 500
 READS = Counter()
@@ -82,3 +84,30 @@ def test_a_fit_that_goes_on_reads_its_store_in_place_of_the_source(backend, know
             np.testing.assert_array_equal(one, right)
     remove_saved(cache, KEY)
     assert not list((tmp_path / "codes.zarr").iterdir())
+
+
+class Stop(Exception):
+    """A user's own."""
+
+
+def stop(_stage, position, _total):
+    if position == 5:
+        raise Stop
+
+
+@pytest.mark.usefixtures("client")
+@pytest.mark.parametrize("lazy", [False, True])
+def test_a_fit_that_ends_well_removes_what_it_kept_and_one_that_does_not_keeps_it(lazy, tmp_path):
+    x, y = chunked() if lazy else rows()
+    place = tmp_path / "codes.zarr"
+
+    def fitted(**changes):
+        return estimator("auto", noise=SeededNoise(0), **changes).fit(x, y)
+
+    got, expected = (fitted(cache=cache).predict_proba(x) for cache in (str(place), "memory"))
+    np.testing.assert_array_equal(np.asarray(got), np.asarray(expected))
+    assert place.is_dir()
+    assert not list(place.iterdir())
+    with pytest.raises(Stop):
+        fitted(cache=str(place), callbacks=[stop])
+    assert list(place.rglob("zarr.json"))
