@@ -28,6 +28,9 @@ from dpgb_dask.private.ingest import read_source
 from dpgb_dask.private.rounds import open_rounds, resident, tasks
 from dpgb_dask.private.rounds.resident import Encoding, make_shard
 
+# Dask leaves a socket of a scheduler that is gone to the garbage collector
+pytestmark = pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+
 RECIPES = tuple(SETTINGS)
 BACKENDS = ("tasks", "comms")
 ALL = [
