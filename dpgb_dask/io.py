@@ -28,7 +28,7 @@ import numpy as np
 import pandas as pd
 import zarr
 from dask.base import compute
-from dask.delayed import delayed
+from dask.delayed import Delayed, delayed
 from numpy.typing import NDArray
 from zarr.codecs import BloscCodec, Crc32cCodec
 
@@ -117,7 +117,8 @@ def write_dataset(
     shard_rows : int, optional
         Rows of a shard; by default at most 2**18, and 32 MiB.
     overwrite : bool
-        Replace a data set, whole or interrupted. Anything else is never replaced.
+        Replace a data set, whole or interrupted: it is removed first. Anything else is never replaced, nor is what X
+        or y read.
     storage_options : mapping, optional
         For fsspec; by default it takes them from the environment.
 
@@ -147,6 +148,8 @@ def write_dataset(
     source = source_of(inputs, declared)
     rows = _shard_rows(layout, shard_rows)
     place = _Place(str(path), dict(storage_options or {}))
+    if overwrite and place.exists():
+        _check_replaced(place, source)
     place.take(overwrite=overwrite)
     try:
         group = place.create(layout)
@@ -529,12 +532,17 @@ class _Place:
         files, root = self._files()
         return bool(files.exists(root))
 
+    def id(self) -> str:
+        """Return the id of the data set that was begun here; "" if there is none."""
+        try:
+            facts = self.open("r").attrs.get(ATTRIBUTE)
+        except StructureError:
+            return ""
+        return str(facts["id"]) if isinstance(facts, Mapping) else ""
+
     def is_ours(self) -> bool:
         """Whether a data set was begun here."""
-        try:
-            return isinstance(self.open("r").attrs.get(ATTRIBUTE), Mapping)
-        except StructureError:
-            return False
+        return bool(self.id())
 
     def take(self, *, overwrite: bool) -> None:
         """Make sure that nothing is here.
@@ -613,6 +621,27 @@ def _create_arrays(group: zarr.Group, layout: Layout, n: int, rows: int) -> tupl
             dimension_names=("row", "feature")[: 1 + len(wide)],
         )
     return tuple(types)
+
+
+def _check_replaced(place: _Place, source: Source) -> None:
+    """Refuse to remove what is read.
+
+    Raises
+    ------
+    StructureError
+        If a chunk's tasks hold the name that `open_dataset` gave them.
+    """
+    known = place.id()
+    parts = _parts(source, 0)
+    tasks = [part for part in (*_as_list(parts[0]), *parts[1:]) if isinstance(part, Delayed)]
+    if known and any(known in str(key) for part in tasks for key in part.__dask_graph__()):
+        raise StructureError(
+            f"path={place.path!r} is what X or y read: it would be gone before it is written. Choose another path."
+        )
+
+
+def _as_list(value: Any) -> list[Any]:
+    return value if isinstance(value, list) else [value]
 
 
 class Cut(NamedTuple):

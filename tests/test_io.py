@@ -345,6 +345,21 @@ def test_other_folders_are_not_replaced(tmp_path):
         open_dataset("nowhere://d.zarr")
 
 
+@pytest.mark.parametrize("text", [False, True])
+def test_what_is_read_is_not_replaced(text, tmp_path, binary_schema, features, labels):
+    path = tmp_path / "d.zarr"
+    X, y, schema = (features, labels, binary_schema) if text else (*some_rows(), SCHEMA)
+    write_dataset(path, X, y, schema=schema, shard_rows=ROWS)
+    data = open_dataset(path)
+    other = data.X if text else data.X * 2 + 1
+    for again, target in ((data.X, data.y), (other, data.y), (X, data.y)):
+        if isinstance(again, pd.DataFrame):
+            again = dd.from_pandas(again, npartitions=2)  # noqa: PLW2901
+        with pytest.raises(StructureError, match="is what X or y read"):
+            write_dataset(path, again, target, schema=schema, overwrite=True)
+    assert len(open_dataset(path).y) == len(y)
+
+
 def test_a_newer_format_is_refused(tmp_path):
     write_dataset(tmp_path / "d.zarr", *some_rows(), schema=SCHEMA)
     group = zarr.open_group(tmp_path / "d.zarr")
