@@ -129,15 +129,13 @@ class Pass:
         self._memory: deque[tuple[int, Piece]] = deque()
         self._stored: list[int] = []
         for k, kept in enumerate(pieces):
-            if isinstance(kept, LostPiece):
-                kept.load()
+            assert not isinstance(kept, LostPiece)
+            # held from here on: codes that move to scratch meanwhile stay until they are used
+            piece = kept if isinstance(kept, Piece) else kept.in_memory
+            if piece is not None:
+                self._memory.append((k, piece))
             else:
-                # held from here on: codes that move to scratch meanwhile stay until they are used
-                piece = kept if isinstance(kept, Piece) else kept.in_memory
-                if piece is not None:
-                    self._memory.append((k, piece))
-                else:
-                    self._stored.append(k)
+                self._stored.append(k)
         self._changed = threading.Condition()
         self._ready: deque[_Read] = deque()
         self._spare: list[NDArray[np.uint8]] = []
@@ -155,13 +153,14 @@ class Pass:
             self._reader.start()
         return self
 
-    def __exit__(self, *_: object) -> None:
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         if self._reader is not None:
             with self._changed:
                 self._stopped = True
                 self._changed.notify_all()
             self._reader.join()
-            self._give_back()
+            if kind is None:  # else a thread may still work on one: Ctrl-C does not wait for it
+                self._give_back()
 
     def __iter__(self) -> Iterator[Block]:
         while (taken := self._take()) is not None:
@@ -183,6 +182,8 @@ class Pass:
             while True:
                 if self._failure is not None:
                     raise self._failure
+                if self._stopped:
+                    return None
                 if self._ready:
                     return self._ready.popleft()
                 if self._memory:

@@ -137,6 +137,9 @@ class Shard:
     def _answer(self, model: Model, query: Query, threads: Threads) -> NDArray[np.int64]:
         if not same_bins(model.bins, self.bins):
             raise PlanError("The model has other bins than the rows were encoded with.")
+        for piece in self.pieces:
+            if isinstance(piece, LostPiece):
+                piece.load()
         ask = _Ask(query, self.shape, self.bins)
         update = self._catch_up(model)
         draw = query.rows if isinstance(query, GradientQuery) else None

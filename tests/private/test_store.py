@@ -35,6 +35,7 @@ from dpgb_dask.errors import LostCodesError, PlanError, ScratchError
 from dpgb_dask.private import shards
 from dpgb_dask.private.durable import Durable
 from dpgb_dask.private.ingest import Rows
+from dpgb_dask.private.passes import Pass
 from dpgb_dask.private.pieces import Piece, encode_rows, merge_pieces
 from dpgb_dask.private.scratch import Scratch
 from dpgb_dask.private.shards import Shard
@@ -279,6 +280,22 @@ def test_a_truncated_file_is_noticed(threads, tmp_path, monkeypatch):
     assert not [t for t in threading.enumerate() if t.name == "dpgb-read"]
 
 
+def test_an_interrupted_pass_ends_in_every_thread(tmp_path, monkeypatch):
+    shard = stored_shard("binary", store_in(tmp_path, "codes", monkeypatch))
+    blocks = Pass(shard.pieces, shard._scores, None, lambda: [0], 2)
+    with ThreadPoolExecutor(1) as pool:
+        with pytest.raises(KeyboardInterrupt), blocks:
+            with blocks._changed:
+                blocks._spare.clear()  # nothing more can be read, so that the other thread waits
+            waiting = pool.submit(list, iter(blocks))
+            raise KeyboardInterrupt
+        assert len(waiting.result(10)) < len(shard.pieces)
+    query, model = queries_of("binary", 2)["main"], model_of("binary")
+    np.testing.assert_array_equal(
+        shard.answer(model, query), memory_shard("binary").answer(model, query)
+    )
+
+
 # ---- moves -----------------------------------------------------------------------------------------------------------
 
 
@@ -307,8 +324,9 @@ def test_a_moved_shard_leaves_scratch_behind(tmp_path, monkeypatch):
             np.testing.assert_array_equal(copy.answer(model, query), expected)
         else:
             assert len(sent) < 5000
-            with pytest.raises(LostCodesError):
-                copy.answer(model, query)
+            for name in ("main", "part", "sample", "nodes"):
+                with pytest.raises(LostCodesError):
+                    copy.answer(model, queries_of("binary", 2)[name])
             with pytest.raises(LostCodesError):
                 pickle.loads(pickle.dumps(copy)).answer(model, query)
 
