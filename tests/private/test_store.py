@@ -281,15 +281,17 @@ def test_a_truncated_file_is_noticed(threads, tmp_path, monkeypatch):
 
 
 def test_an_interrupted_pass_ends_in_every_thread(tmp_path, monkeypatch):
-    shard = stored_shard("binary", store_in(tmp_path, "codes", monkeypatch))
+    store = store_in(tmp_path, "codes", monkeypatch)
+    shard = stored_shard("binary", store)
     blocks = Pass(shard.pieces, shard._scores, None, lambda: [0], 2)
     with ThreadPoolExecutor(1) as pool:
-        with pytest.raises(KeyboardInterrupt), blocks:
-            with blocks._changed:
-                blocks._spare.clear()  # nothing more can be read, so that the other thread waits
-            waiting = pool.submit(list, iter(blocks))
-            raise KeyboardInterrupt
+        blocks.__enter__()
+        with blocks._changed:
+            blocks._spare.clear()  # nothing more can be read, so that the other thread waits
+        waiting = pool.submit(list, iter(blocks))
+        blocks.__exit__(KeyboardInterrupt)
         assert len(waiting.result(10)) < len(shard.pieces)
+    assert not store.scratch()._buffers  # a thread may still work on one
     query, model = queries_of("binary", 2)["main"], model_of("binary")
     np.testing.assert_array_equal(
         shard.answer(model, query), memory_shard("binary").answer(model, query)
