@@ -3,7 +3,15 @@
 import numpy as np
 import pytest
 
-from dpgb_dask.private.fingerprint import MODULUS, fingerprint_rows, lane_keys, pack_rows
+from dpgb_dask.private.fingerprint import (
+    MODULUS,
+    column_keys,
+    fingerprint_rows,
+    lane_keys,
+    mark_key,
+    pack_rows,
+    shorten_rows,
+)
 
 MASK = (1 << 64) - 1
 
@@ -61,3 +69,37 @@ def test_keys_differ_by_lane_and_need_32_bytes():
     assert len(np.unique(keys)) == 8
     with pytest.raises(ValueError, match="32 bytes"):
         lane_keys(b"short")
+
+
+def nh(words, keys):
+    """NH of whole 64-bit words, as in the paper."""
+    total = 0
+    for word, key in zip(words, keys, strict=True):
+        low = ((word & 0xFFFFFFFF) + (key & 0xFFFFFFFF)) & 0xFFFFFFFF
+        high = ((word >> 32) + (key >> 32)) & 0xFFFFFFFF
+        total += low * high
+    return total & MASK
+
+
+@pytest.mark.parametrize("order", ["C", "F", "strided"])
+@pytest.mark.parametrize("dtype", [np.float64, np.float32])
+def test_short_rows_are_nh_whatever_the_layout(order, dtype):
+    rng = np.random.default_rng(0)
+    table = rng.normal(size=(77, 5)).astype(dtype)
+    label, keep = rng.integers(-9, 9, 77), rng.random(77) < 0.5
+    keys = column_keys(bytes(range(32)), 7)
+    given = (
+        np.repeat(table, 2, axis=0)[::2] if order == "strided" else np.asarray(table, order=order)
+    )
+    bits = table.view(np.uint64 if dtype is np.float64 else np.uint32)
+    words = np.column_stack([label.view(np.uint64), keep.astype(np.uint64), bits.astype(np.uint64)])
+    expected = [nh(row, keys.tolist()) for row in words.tolist()]
+    assert shorten_rows([label, keep, given], keys).tolist() == expected
+    assert shorten_rows([label, keep, *given.T], keys).tolist() == expected
+
+
+def test_keys_of_marks_are_their_own():
+    key = bytes(range(32))
+    keys = np.concatenate([lane_keys(key).ravel(), mark_key(key).ravel(), column_keys(key, 40)])
+    assert len(np.unique(keys)) == 8 + 2 + 40
+    np.testing.assert_array_equal(column_keys(key, 40)[:9], column_keys(key, 9))
