@@ -2,8 +2,8 @@
 
 What a process may hold is its limit less what it already uses and less what a pass over rows needs; half of that, as
 reading and encoding the source need the other half. The state of a row (label, weight, what it is drawn by, scores)
-goes before its codes: state is read in every round and scores are written. So codes move to scratch first, and what is
-known of no row in advance is never needed: how many rows there are decides where they go, and no error.
+goes before its codes: state is read in every round and scores are written. So codes move to scratch first, then the
+state of further rows. How many rows there are decides where they go, and is never an error.
 """
 
 import os
@@ -271,7 +271,7 @@ class Store:
     def _folder(self) -> str | None:
         cache = self.keeping.cache
         if cache not in ("auto", "disk") and not is_durable(cache):
-            return cache
+            return os.path.expanduser(cache)
         worker = _worker()
         local = None if worker is None else worker.local_directory
         return self.keeping.folder or local
