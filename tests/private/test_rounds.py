@@ -385,8 +385,9 @@ def test_an_unknown_back_end_raises():
     source = read_source(*rows_of("binary"), shape_of("binary").schema)
     with pytest.raises(PlanError, match="backend='spark'"):
         open_rounds(source, shape_of("binary"), Execution(backend="spark"), KEY)
-    with pytest.raises(PlanError, match="needs a Dask client"):
-        check_backend(source, Execution(backend="tasks"))
+    for backend in ("tasks", "comms"):
+        with pytest.raises(PlanError, match=f"'{backend}' needs a Dask client"):
+            check_backend(source, Execution(backend=backend))
     with pytest.raises(PlanError, match="unknown"):
         check_backend(source, Execution(backend="threads"))
     with pytest.raises(PlanError, match="needs a Dask client"):

@@ -397,7 +397,9 @@ class TaskRounds:
             self._shards.pop(k, None)
         for k in numbers:
             where[k] = {"workers": [workers[k % len(workers)]], "allow_other_workers": True}
-            parts[k] = self._as_codes(self._chunks_of(k), job, **where[k])
+        found = {k: self._recalled(self._chunks_of(k), job, **where[k]) for k in numbers}
+        for k in numbers:
+            parts[k] = self._as_codes(self._chunks_of(k), found.pop(k), job, **where[k])
         while job.with_survey and max(len(own) for own in parts.values()) > fan_in:
             groups = {k: self._grouped(own) for k, own in parts.items()}
             parts = {k: self._add_groups(join_encoded, groups[k], **where[k]) for k in parts}
@@ -409,15 +411,23 @@ class TaskRounds:
         self._finish(list(made.values()), list(parts.values()))
         self._shards |= made
 
-    def _as_codes(self, numbers: range, job: Encoding, **where: Any) -> list[Future[Any]]:
-        """Return chunks as codes: read back where a Zarr store has them, else made from the source."""
-        there: dict[int, Future[Any]] = {}
-        if is_durable(job.keeping.cache) and not job.with_survey:
-            held = self.client.submit(pass_on, job, pure=False)
-            found = self.client.map(recall_chunk, numbers, job=held, pure=False, **where)
-            missing = self.client.gather(self.client.map(failure_of, found, pure=False))
-            pairs = zip(numbers, found, missing, strict=True)
-            there = {k: chunk for k, chunk, failure in pairs if failure is None}
+    def _recalled(self, numbers: range, job: Encoding, **where: Any) -> list[Future[Any]]:
+        """Start to read back chunks where a Zarr store may have them; return nothing where it cannot."""
+        if not is_durable(job.keeping.cache) or job.with_survey:
+            return []
+        held = self.client.submit(pass_on, job, pure=False)
+        found: list[Future[Any]] = self.client.map(
+            recall_chunk, numbers, job=held, pure=False, **where
+        )
+        return found
+
+    def _as_codes(
+        self, numbers: range, found: list[Future[Any]], job: Encoding, **where: Any
+    ) -> list[Future[Any]]:
+        """Return chunks as codes: those that were read back, and the others made from the source."""
+        missing = self._gathered(self.client.map(failure_of, found, pure=False)) if found else []
+        pairs = zip(numbers, found, missing, strict=False)
+        there = {k: chunk for k, chunk, failure in pairs if failure is None}
         rest = [k for k in numbers if k not in there]
         made = dict(zip(rest, self._each_chunk(encode_chunk, rest, job, **where), strict=True))
         return [there[k] if k in there else made[k] for k in numbers]
