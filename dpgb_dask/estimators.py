@@ -65,8 +65,8 @@ CLEAR_PULL = (
 )
 ONE_ROW = "One person has at most one row."
 SAME_ORDER = (
-    "Whenever a part of the source is read again (a worker was lost), it gives the same rows in the same order: their"
-    " place in it decides, in secret, which trees they serve."
+    "Rows are drawn by their place in the source. A source that gives other rows, or another order, when it is read"
+    " again is noticed, but for a chance of 2**-32, and the fit stops."
 )
 
 Progress = Callable[[str, int, int], None]
