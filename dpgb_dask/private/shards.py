@@ -92,9 +92,13 @@ class Shard:
         self._lock = threading.Lock()
         self._inline = sum(len(p) * p.n_features for p in self.pieces) < INLINE_VALUES
 
+    @property
+    def on_scratch(self) -> bool:
+        """Whether some of its rows are on this process's scratch, and cannot be sent."""
+        return any(isinstance(p, StoredPiece) and p.in_memory is None for p in self.pieces)
+
     def __reduce__(self) -> tuple[Any, ...]:
-        on_scratch = any(isinstance(p, StoredPiece) and p.in_memory is None for p in self.pieces)
-        pieces: list[Kept] = [LostPiece(1)] if on_scratch else self.pieces
+        pieces: list[Kept] = [LostPiece(1)] if self.on_scratch else self.pieces
         return Shard, (pieces, self.shape, self.bins, self._rows_key)
 
     def __repr__(self) -> str:

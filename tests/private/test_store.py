@@ -284,10 +284,9 @@ def test_an_interrupted_pass_ends_in_every_thread(tmp_path, monkeypatch):
     store = store_in(tmp_path, "codes", monkeypatch)
     shard = stored_shard("binary", store)
     blocks = Pass(shard.pieces, shard._scores, None, lambda: [0], 2)
+    blocks._spare.clear()  # nothing can be read, so that the other thread waits
     with ThreadPoolExecutor(1) as pool:
         blocks.__enter__()
-        with blocks._changed:
-            blocks._spare.clear()  # nothing more can be read, so that the other thread waits
         waiting = pool.submit(list, iter(blocks))
         blocks.__exit__(KeyboardInterrupt)
         assert len(waiting.result(10)) < len(shard.pieces)

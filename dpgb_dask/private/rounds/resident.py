@@ -10,7 +10,7 @@ from functools import lru_cache
 from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
-from distributed import Status, Worker, WorkerPlugin
+from distributed import Status, Worker, WorkerPlugin, get_worker
 from numpy.typing import NDArray
 
 from dpgb_dask import kernels
@@ -54,6 +54,11 @@ class FreeRows(WorkerPlugin):
     """Drops rows when a worker closes: one that shares its process may stay in memory long after."""
 
     name = "dpgb-free-rows"
+
+    def transition(self, key: Any, start: str, finish: str, **_: Any) -> None:  # noqa: ARG002
+        """Drop a shard that was set aside, once nobody wants it any more."""
+        if finish in ("released", "forgotten"):
+            SET_ASIDE.pop(key, None)
 
     def teardown(self, worker: Worker) -> None:
         """Drop what is ours; but not when the plugin alone leaves, or comes again with the next fit."""
@@ -258,12 +263,28 @@ class ResidentShard(NamedTuple):
     mark: int
     shard: Shard
     survey: Survey | None = None
+    key: str = ""
 
     def __sizeof__(self) -> int:
         return self.shard.__sizeof__()
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Pickle; what Dask writes to its own spill file when memory is short comes back as it was."""
+        if self.shard.on_scratch:
+            SET_ASIDE[self.key] = self
+        return _come_back, tuple(self)
+
     def __repr__(self) -> str:
         return "<shard>"
+
+
+SET_ASIDE: dict[Any, ResidentShard] = {}  # shards on scratch that were pickled here, by the keys of their tasks
+
+
+def _come_back(*fields: Any) -> ResidentShard:
+    """Return a shard that was pickled: itself in its own process, what could be sent of it in another."""
+    resident = ResidentShard(*fields)
+    return SET_ASIDE.pop(resident.key, resident)
 
 
 def make_shard(
@@ -279,7 +300,8 @@ def make_shard(
     except DPGBError as error:
         return Failure(error, number)
     mark = job.reading.mark(whole.chunks) if whole.survey is None else whole.survey.mark
-    return ResidentShard(number, whole.chunks, mark, shard, whole.survey)
+    key = str(get_worker().get_current_task())
+    return ResidentShard(number, whole.chunks, mark, shard, whole.survey, key)
 
 
 def survey_of(resident: ResidentShard | Failure) -> Survey | Failure | None:
