@@ -1,4 +1,4 @@
-"""Dask writes results to its own spill file when a worker is short of memory: a shard on scratch comes back as it was."""
+"""Dask writes results to its spill file when a worker is short of memory: a shard on scratch comes back as it was."""
 
 import gc
 

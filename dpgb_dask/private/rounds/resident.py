@@ -278,7 +278,9 @@ class ResidentShard(NamedTuple):
         return "<shard>"
 
 
-SET_ASIDE: dict[Any, ResidentShard] = {}  # shards on scratch that were pickled here, by the keys of their tasks
+SET_ASIDE: dict[
+    Any, ResidentShard
+] = {}  # shards on scratch that were pickled here, by the keys of their tasks
 
 
 def _come_back(*fields: Any) -> ResidentShard:

@@ -12,10 +12,11 @@ import threading
 import time
 import uuid
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from functools import partial, wraps
+from itertools import count
 from typing import Any, Concatenate, ParamSpec, TypeVar
 
 import dask
@@ -193,7 +194,8 @@ class TaskRounds:
         self._known_bins = bins
         self._job: Encoding | None = None
         self._shards: dict[int, Future[Any]] = {}
-        self._n_shards = 0
+        self._members: dict[int, Sequence[int]] = {}  # chunks of every shard
+        self._numbers = count()  # of shards: one that is made again is another
         self._homes: set[str] = set()  # workers that shards were meant for
         self._alone_since: float | None = None
         self._n_left = n_rounds
@@ -363,55 +365,89 @@ class TaskRounds:
     # ---- shards
 
     def _encode(self, bins: tuple[FeatureBins, ...], *, with_survey: bool = False) -> list[Survey]:
-        """Make one shard per worker, of neighbouring chunks; return their surveys if those are asked for."""
+        """Make a shard on every worker; return their surveys if those are asked for."""
         self._shards = {}
         self._job = Encoding.of(self._id, self._reading, bins, self._execution, with_survey)
-        self._n_shards = min(len(self._workers()), len(self._chunks))
-        self._make_shards(range(self._n_shards))
+        self._make_shards(range(len(self._chunks)))
         return self._ask_shards(self._survey_shards) if with_survey else []
 
-    def _make_shards(self, numbers: Iterable[int]) -> None:
-        """Make some shards; all of them, if meanwhile all workers leave."""
+    def _make_shards(self, chunks: Sequence[int]) -> None:
+        """Make shards of some chunks; of all, if meanwhile all workers leave."""
         while True:
             with suppress(HomelessError):
-                return self._place_shards(numbers)
-            numbers = self._give_up_shards()
+                return self._place_shards(chunks)
+            chunks = self._give_up_shards()
 
     def _give_up_shards(self) -> range:
-        """Let Dask forget every shard and what waits for one; return their numbers."""
+        """Let Dask forget every shard and what waits for one; return the numbers of all chunks."""
         self._shards = {}
         gc.collect()  # a wait that timed out leaves a cycle of frames, and in it the tasks waited for
-        return range(self._n_shards)
+        return range(len(self._chunks))
 
-    def _place_shards(self, numbers: Iterable[int]) -> None:
-        """Make some shards; placed softly, so that a lost worker is no obstacle."""
-        job, fan_in = self._job, self._execution.fan_in
+    def _place_shards(self, chunks: Sequence[int]) -> None:
+        """Make shards of some chunks, each where its chunks came to lie, so that no codes travel.
+
+        All is placed softly, so that a lost worker is no obstacle, and an idle one may take another's chunks.
+        """
+        job = self._job
         assert job is not None
-        workers = self._workers()
-        self._homes = {workers[k % len(workers)] for k in range(self._n_shards)}
-        where: dict[int, dict[str, Any]] = {}
-        parts: dict[int, list[Future[Any]]] = {}
-        for (
-            k
-        ) in numbers:  # old ones are free before new ones are made, and Dask forgets their tasks
-            self._shards.pop(k, None)
-        for k in numbers:
-            where[k] = {"workers": [workers[k % len(workers)]], "allow_other_workers": True}
-        found = {k: self._recalled(self._chunks_of(k), job, **where[k]) for k in numbers}
-        for k in numbers:
-            parts[k] = self._as_codes(self._chunks_of(k), found.pop(k), job, **where[k])
-        while job.with_survey and max(len(own) for own in parts.values()) > fan_in:
-            groups = {k: self._grouped(own) for k, own in parts.items()}
-            parts = {k: self._add_groups(join_encoded, groups[k], **where[k]) for k in parts}
-            self._finish(_in_a_row(parts.values()), _in_a_row(groups.values()))
-        made = {}
-        for k, own in parts.items():
-            key = f"dpgb-shard-{self._id}-{uuid.uuid4().hex[:8]}-{k}"
-            made[k] = self.client.submit(make_shard, k, own, job, key=key, **where[k])
-        self._finish(list(made.values()), list(parts.values()))
-        self._shards |= made
+        workers = self._workers()[: len(chunks)]
+        self._homes = set(workers)
+        shares = _shares(chunks, len(workers))
+        where = [_softly(worker) for worker in workers]
+        found = [
+            self._recalled(own, job, **place) for own, place in zip(shares, where, strict=True)
+        ]
+        made: list[tuple[Sequence[int], Future[Any]]] = []
+        for own, place in zip(shares, where, strict=True):
+            codes = self._as_codes(own, found.pop(0), job, **place)
+            made += self._joined([((k,), part) for k, part in zip(own, codes, strict=True)], place)
+        self._finish([part for _, part in made], [[] for _ in made])
+        shards = {}
+        groups = self._by_worker(made, workers[0])
+        made.clear()  # a group alone holds its parts, until they are joined
+        for worker in sorted(groups):
+            parts = groups.pop(worker)
+            while job.with_survey and len(parts) > self._execution.fan_in:
+                parts = self._joined(parts, _softly(worker))
+            number = next(self._numbers)
+            self._members[number] = [k for own, _ in parts for k in own]
+            key = f"dpgb-shard-{self._id}-{uuid.uuid4().hex[:8]}-{number}"
+            codes = [part for _, part in parts]
+            shard = self.client.submit(make_shard, number, codes, job, key=key, **_softly(worker))
+            shards[number] = shard, codes
+            del parts
+        self._finish(
+            [shard for shard, _ in shards.values()], [codes for _, codes in shards.values()]
+        )
+        self._shards |= {number: shard for number, (shard, _) in shards.items()}
 
-    def _recalled(self, numbers: range, job: Encoding, **where: Any) -> list[Future[Any]]:
+    def _joined(
+        self, parts: list[tuple[Sequence[int], Future[Any]]], where: Mapping[str, Any]
+    ) -> list[tuple[Sequence[int], Future[Any]]]:
+        """Join neighbours where they carry surveys, so that a survey per chunk never piles up."""
+        assert self._job is not None
+        if not self._job.with_survey:
+            return parts
+        fan_in = self._execution.fan_in
+        groups = [parts[k : k + fan_in] for k in range(0, len(parts), fan_in)]
+        joined = self._add_groups(
+            join_encoded, [[part for _, part in group] for group in groups], **where
+        )
+        chunks = [[k for own, _ in group for k in own] for group in groups]
+        return list(zip(chunks, joined, strict=True))
+
+    def _by_worker(
+        self, made: list[tuple[Sequence[int], Future[Any]]], default: str
+    ) -> dict[str, list[tuple[Sequence[int], Future[Any]]]]:
+        """Return parts by the worker that holds them; what was lost meanwhile is made again at ``default``."""
+        holders = self.client.who_has([part for _, part in made])
+        groups: dict[str, list[tuple[Sequence[int], Future[Any]]]] = {}
+        for own, part in made:
+            groups.setdefault(min(holders.get(part.key) or [default]), []).append((own, part))
+        return groups
+
+    def _recalled(self, numbers: Sequence[int], job: Encoding, **where: Any) -> list[Future[Any]]:
         """Start to read back chunks where a Zarr store may have them; return nothing where it cannot."""
         if not is_durable(job.keeping.cache) or job.with_survey:
             return []
@@ -422,7 +458,7 @@ class TaskRounds:
         return found
 
     def _as_codes(
-        self, numbers: range, found: list[Future[Any]], job: Encoding, **where: Any
+        self, numbers: Sequence[int], found: list[Future[Any]], job: Encoding, **where: Any
     ) -> list[Future[Any]]:
         """Return chunks as codes: those that were read back, and the others made from the source."""
         missing = self._gathered(self.client.map(failure_of, found, pure=False)) if found else []
@@ -431,10 +467,6 @@ class TaskRounds:
         rest = [k for k in numbers if k not in there]
         made = dict(zip(rest, self._each_chunk(encode_chunk, rest, job, **where), strict=True))
         return [there[k] if k in there else made[k] for k in numbers]
-
-    def _chunks_of(self, number: int) -> range:
-        n = len(self._chunks)
-        return range(number * n // self._n_shards, (number + 1) * n // self._n_shards)
 
     def _survey_shards(self) -> list[Any]:
         return self.client.map(survey_of, list(self._shards.values()), pure=False)
@@ -477,9 +509,9 @@ class TaskRounds:
         Raises
         ------
         LostCodesError
-            If one shard loses them again and again.
+            If they are lost again and again.
         """
-        remakes: Counter[int] = Counter()
+        remakes: Counter[int] = Counter()  # of every chunk
         while True:
             replies = None
             with suppress(HomelessError):
@@ -490,11 +522,15 @@ class TaskRounds:
             failures = [reply for reply in replies if isinstance(reply, Failure)]
             if not failures:
                 return replies
-            lost = {f.shard for f in failures if f.lost and f.shard is not None}
-            remakes.update(lost)
+            lost: list[int] = []
             for failure in failures:
-                if failure.shard not in lost or remakes[failure.shard] > MOST_REMAKES:
+                if failure.shard is None or not failure.lost:
                     raise failure.error
+                lost += self._members[failure.shard]
+                del self._shards[failure.shard]  # free before another is made
+            remakes.update(lost)
+            if max(remakes.values()) > MOST_REMAKES:
+                raise failures[0].error
             self._make_shards(sorted(lost))
 
     def _keywords(self, message: bytes) -> dict[str, Any]:
@@ -517,7 +553,7 @@ class TaskRounds:
         """
         shards = sorted(k for reply in replies for k in reply.shards)
         chunks = sorted(k for reply in replies for k in reply.chunks)
-        if shards != list(range(self._n_shards)) or chunks != list(range(len(self._chunks))):
+        if shards != sorted(self._shards) or chunks != list(range(len(self._chunks))):
             raise ShardError(
                 "A shard or a chunk is missing from the sums, or is in them twice. Nothing was released."
             )
@@ -608,6 +644,17 @@ class TaskRounds:
                     else str(failed_to_load(chunk, error)),
                 )
         return _lost(CancelledError())
+
+
+def _shares(numbers: Sequence[int], n: int) -> list[Sequence[int]]:
+    """Cut a sequence into n runs of neighbours."""
+    size = len(numbers)
+    return [numbers[k * size // n : (k + 1) * size // n] for k in range(n)]
+
+
+def _softly(worker: str) -> dict[str, Any]:
+    """Return where a task should run; it may run elsewhere, as a worker may leave."""
+    return {"workers": [worker], "allow_other_workers": True}
 
 
 def _wait(futures: list[Future[Any]], seconds: float) -> bool:
