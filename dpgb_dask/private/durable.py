@@ -7,7 +7,9 @@ same rows. How many pieces there are is written last, once all were read back: w
 
 import hashlib
 import os
-from collections.abc import Iterator
+import warnings
+from collections.abc import AsyncGenerator, Iterable, Iterator
+from pathlib import Path
 from typing import Any
 
 import fsspec
@@ -27,6 +29,7 @@ OBJECT_BYTES = (
 )  # of a group of features: few and large objects, as stores of objects like them
 NONCE_BYTES = 12
 DONE = "done"  # the array that is written last
+UNFINISHED = -1
 
 
 def is_durable(cache: str) -> bool:
@@ -92,6 +95,16 @@ class Sealed(WrapperStore[Store]):
         sealed = nonce + self._seal.encrypt(nonce, value.to_bytes(), key.encode())
         await self._store.set(key, value.from_bytes(sealed))
 
+    async def _set_many(self, values: Iterable[tuple[str, Buffer]]) -> None:
+        for key, value in values:
+            await self.set(key, value)
+
+    async def _get_many(
+        self, requests: Iterable[tuple[str, BufferPrototype, ByteRequest | None]]
+    ) -> AsyncGenerator[tuple[str, Buffer | None], None]:
+        for key, prototype, byte_range in requests:
+            yield key, await self.get(key, prototype, byte_range)
+
     async def set_if_not_exists(self, key: str, value: Buffer) -> None:
         """Store an object, sealed, if there is none."""
         if not await self._store.exists(key):
@@ -114,7 +127,7 @@ class Durable:
     -----
     Everything is encrypted by AES-GCM under a key derived from the fit's and the version, names of objects
     authenticated: so what opens is what this fit wrote of this version, whatever it is called. Whoever can list the
-    store sees how many objects there are and how large: about how many rows.
+    store sees how many objects there are and how large, and so how many rows: local folders are closed to others.
 
     Privacy
     -------
@@ -152,6 +165,18 @@ class Durable:
             failed = _failed(self._url, "what is read back is not what was written")
         raise failed
 
+    def begin(self, number: int) -> None:
+        """Mark a chunk as not whole, before any piece of it is written: a crash must not leave two readings mixed.
+
+        Raises
+        ------
+        ScratchError
+            If that cannot be written.
+        """
+        if self._is_local:  # other users of the machine are not to see sizes
+            Path(self._root).mkdir(mode=0o700, parents=True, exist_ok=True)
+        self.finish(number, UNFINISHED)
+
     def finish(self, number: int, n_pieces: int) -> None:
         """Mark a chunk as whole.
 
@@ -182,28 +207,20 @@ class Durable:
             Exception
         ):  # not there, or sealed by another key: file systems have their own errors for that
             return None
-        return self._pieces(number, n_pieces)
+        return None if n_pieces == UNFINISHED else self._pieces(number, n_pieces)
 
     def remove(self) -> None:
-        """Remove all that the fit stored, of whatever version; what is not there is no error.
-
-        Raises
-        ------
-        ScratchError
-            If it cannot be removed.
-        """
+        """Remove all that the fit stored, of whatever version; warn if it cannot be removed."""
         try:
             files, path = fsspec.core.url_to_fs(self._root)
             if files.exists(path):
                 files.rm(path, recursive=True)
         except Exception as error:
-            failed = ScratchError(
+            warnings.warn(
                 f"What the fit kept in {self._url!r} cannot be removed: {type(error).__name__}. Remove it by hand: it "
-                f"is in {self._root!r}, encrypted. The fit has ended; resume= returns its model."
+                f"is in {self._root!r}, encrypted under a key that is gone.",
+                stacklevel=2,
             )
-        else:
-            return
-        raise failed
 
     def _pieces(self, number: int, n_pieces: int) -> Iterator[Piece]:
         for k in range(n_pieces):

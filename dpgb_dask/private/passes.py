@@ -163,18 +163,28 @@ class Pass:
                 self._give_back()
 
     def __iter__(self) -> Iterator[Block]:
-        while (taken := self._take()) is not None:
-            if isinstance(taken, _Read):
-                yield self._block(taken)
-                with self._changed:
-                    self._spare.append(taken.buffer)
-                    self._changed.notify_all()
-            else:
-                k, piece = taken
-                score = self._scores.memory(k)
-                if self._update is not None:
-                    self._update.add(piece.codes, score)
-                yield Block(k, piece, score)
+        try:
+            while (taken := self._take()) is not None:
+                if isinstance(taken, _Read):
+                    yield self._block(taken)
+                    with self._changed:
+                        self._spare.append(taken.buffer)
+                        self._changed.notify_all()
+                else:
+                    k, piece = taken
+                    score = self._scores.memory(k)
+                    if self._update is not None:
+                        self._update.add(piece.codes, score)
+                    yield Block(k, piece, score)
+        except BaseException as error:
+            self._fail(error)
+            raise
+
+    def _fail(self, error: BaseException) -> None:
+        """Wake whoever waits for a block: none may come any more."""
+        with self._changed:
+            self._failure = error
+            self._changed.notify_all()
 
     def _take(self) -> "_Read | tuple[int, Piece] | None":
         """Return a block that is there, or wait for one; None when all are taken."""
@@ -227,9 +237,7 @@ class Pass:
                     self._unread -= 1
                     self._changed.notify()
         except BaseException as error:
-            with self._changed:
-                self._failure = error
-                self._changed.notify_all()
+            self._fail(error)
 
     def _stored_piece(self, k: int) -> tuple[StoredPiece, Extent]:
         kept = self._pieces[k]

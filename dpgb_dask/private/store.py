@@ -77,7 +77,10 @@ def codes_version(key: bytes, bins: Sequence[FeatureBins], block_rows: int) -> b
 
 
 def remove_saved(cache: str, key: bytes) -> None:
-    """Remove what a fit saved in a Zarr store; call it when the fit has ended well. Other caches need no removal.
+    """Remove what a fit saved in a Zarr store, or warn that it cannot; other caches need no removal.
+
+    Call it when all answers are in the fit's journal, before the fit ends and its key is erased: nothing else knows
+    where it is.
 
     Parameters
     ----------
@@ -85,11 +88,6 @@ def remove_saved(cache: str, key: bytes) -> None:
         As in `Execution`.
     key : bytes
         32 secret bytes of the fit.
-
-    Raises
-    ------
-    ScratchError
-        If it cannot be removed.
     """
     if is_durable(cache):
         Durable(cache, key, b"").remove()
@@ -186,6 +184,8 @@ class Store:
         """
         kept: list[Kept] = []
         durable = None if mark is None else self._durable(mark)
+        if durable is not None:
+            durable.begin(number)
         for piece in pieces:
             if len(piece):
                 if durable is not None:

@@ -31,7 +31,7 @@ from dpgb_dask.private.fingerprint import (
     shorten_rows,
 )
 from dpgb_dask.private.ingest import Rows
-from dpgb_dask.private.units import UnitCounts, hash_units
+from dpgb_dask.private.units import UnitCounts, hash_units, mark_units
 
 STRIP_ROWS = 1 << 14  # rows whose cells are held at once: 32 KB per feature
 MARKS = 1 << 64
@@ -109,11 +109,15 @@ def changed(number: int | None = None) -> ChunkError:
 
 
 class Survey(NamedTuple):
-    """Sums over rows: the count, the cells of the fine grid, the target; the fingerprint; marks by chunk. Private."""
+    """Sums over rows: the count, the cells of the fine grid, the target; the fingerprint; marks by chunk. Private.
+
+    ``units`` is what `UnitCounts.mark` is of the units that this pass read.
+    """
 
     sums: NDArray[np.int64]
     fingerprint: int
     marks: dict[int, int]
+    units: int = 0
 
     @property
     def mark(self) -> int:
@@ -130,7 +134,8 @@ def add_surveys(parts: list[Survey]) -> Survey:
     for part in parts[1:]:
         sums += part.sums
     marks = {number: mark for part in parts for number, mark in part.marks.items()}
-    return Survey(sums, sum(part.fingerprint for part in parts) % MODULUS, marks)
+    units = sum(part.units for part in parts) % MARKS
+    return Survey(sums, sum(part.fingerprint for part in parts) % MODULUS, marks, units)
 
 
 def n_target_sums(shape: Shape) -> int:
@@ -193,9 +198,9 @@ class Marker:
 
     Notes
     -----
-    Where rows are drawn, the mark sees all that is read of a row, and where they are drawn by their position, the order
-    of the rows too: a query's price counts on each row serving one part of a group. Where none are drawn, a source that
-    changed would only cost accuracy; the mark then sees labels and weights alone, which costs nothing to speak of.
+    The mark sees all that is read of a row: chunks that change places between two reads of the source, of which one is
+    kept and the other read again, would count rows twice. Where rows are drawn by their position, it sees their order
+    too: a query's price counts on each row serving one part of a group.
 
     Privacy
     -------
@@ -205,7 +210,6 @@ class Marker:
     def __init__(self, reading: Reading, labels: Labels) -> None:
         self._columns = column_keys(reading.key, reading.shape.schema.n_features + 5)
         self._key = mark_key(reading.key)
-        self._whole = reading.rows_key is not None
         self._ordered = reading.starts is not None
         self._labels = labels
         self._total = 0
@@ -216,11 +220,10 @@ class Marker:
         parts: list[NDArray[Any]] = [label[rows].astype(np.int64), keep[rows]]
         if weight is not None:
             parts.append(weight[rows])
-        if self._whole:
-            if unit is not None:
-                parts.append(unit[rows].view(np.uint64).reshape(-1, 2))
-            features = values.columns if values.matrix is None else (values.matrix,)
-            parts += [part for part in features if part is not None]
+        if unit is not None:
+            parts.append(unit[rows].view(np.uint64).reshape(-1, 2))
+        features = values.columns if values.matrix is None else (values.matrix,)
+        parts += [part for part in features if part is not None]
         words = [shorten_rows(parts, self._columns)]
         if self._ordered:
             words.append(np.arange(rows.start, rows.start + len(label[rows]), dtype=np.uint64))
@@ -289,7 +292,9 @@ def survey_rows(rows: Rows, reading: Reading, number: int) -> Survey:
         if position is not None:
             words = np.concatenate([words, position[None, strip][:, chosen]])
         total += fingerprint_rows(words, keys)
-    return Survey(sums, total % MODULUS, {number: marker.mark})
+    return Survey(
+        sums, total % MODULUS, {number: marker.mark}, 0 if unit is None else mark_units(unit)
+    )
 
 
 def _add_target(
@@ -308,9 +313,25 @@ def _add_target(
 
 
 class Surveyed:
-    """Answers the queries that need no scores from the cached survey."""
+    """Answers the queries that need no scores from the cached survey.
 
-    def __init__(self, survey: Survey, shape: Shape) -> None:
+    Parameters
+    ----------
+    survey : Survey
+        Of all rows.
+    shape : Shape
+    units : int
+        `UnitCounts.mark` of the pass that counted the rows of units; 0 if rows have none.
+
+    Raises
+    ------
+    ChunkError
+        If other units were counted than the survey weighed: a unit could weigh more than its bound.
+    """
+
+    def __init__(self, survey: Survey, shape: Shape, units: int = 0) -> None:
+        if survey.units != units:
+            raise changed()
         self.fingerprint = survey.fingerprint
         self.marks = np.array([survey.marks[k] for k in range(len(survey.marks))], np.uint64)
         self._sums = survey.sums

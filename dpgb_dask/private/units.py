@@ -59,11 +59,20 @@ class UnitCounts:
         Privacy
         -------
         Private side. Integer division rounds down: R · ⌊K · 2**r / R⌋ <= K · 2**r, the bound of a whole unit. Rows
-        without a unit weigh 0.
+        without a unit weigh 0, and so do rows of one that was not counted.
         """
-        rows = self.rows[np.searchsorted(self.units, units)]
         one, most = 1 << shape.weight_bits, shape.max_weight << shape.weight_bits
-        return np.where(units == NO_UNIT, 0, np.minimum(one, most // rows)).astype(np.int32)
+        place = np.searchsorted(self.units, units).clip(max=max(len(self.units) - 1, 0))
+        if not len(self.units):
+            return np.zeros(len(units), np.int32)
+        counted = (self.units[place] == units) & (units != NO_UNIT)
+        return np.where(counted, np.minimum(one, most // self.rows[place]), 0).astype(np.int32)
+
+    @property
+    def mark(self) -> int:
+        """The units of all rows as one number of 64 bits: what `mark_units` of the same rows adds up to."""
+        rows = self.rows.astype(np.uint64)
+        return int((np.ascontiguousarray(self.units["low"]) * rows).sum(dtype=np.uint64))
 
 
 def hash_units(column: Any, key: bytes) -> NDArray[np.void]:
@@ -88,6 +97,11 @@ def hash_units(column: Any, key: bytes) -> NDArray[np.void]:
     else:
         digests = [_digest(value, key) for value in values]
     return np.frombuffer(b"".join([*digests, NO_UNIT.tobytes()]), HASH)[:-1]
+
+
+def mark_units(units: NDArray[np.void]) -> int:
+    """Return the units of some rows as one number: a sum of keyed hashes modulo 2⁶⁴. Private."""
+    return int(np.ascontiguousarray(units["low"]).sum(dtype=np.uint64))
 
 
 def _digest(value: Any, key: bytes) -> bytes:

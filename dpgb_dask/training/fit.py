@@ -186,6 +186,8 @@ def fit(
                     counted |= isinstance(query, CountQuery | CellCountsQuery)
                     if progress is not None:
                         progress(query.label, len(asked), demand.n_queries)
+        if rounds is not None:  # a fit that was interrupted needs it to go on
+            remove_saved(execution.cache, controller.fingerprint_key)
         controller.finish()
     assert state.model is not None  # every plan begins with Bins
     return FitResult(
@@ -215,12 +217,11 @@ def opened(
         yield None
         return
     rows_key = controller.rows_key if plan.draws_rows else None
-    key = controller.fingerprint_key
     rounds = open_rounds(
         source,
         shape,
         execution,
-        key,
+        controller.fingerprint_key,
         rows_key,
         plan.public_bins(shape),
         plan.demand(shape).n_queries,
@@ -230,7 +231,6 @@ def opened(
         yield rounds
     finally:
         rounds.close()
-    remove_saved(execution.cache, key)  # a fit that was interrupted needs it to go on
 
 
 def digest(plan: Plan, shape: Shape) -> bytes:

@@ -30,6 +30,7 @@ from dpgb_dask.private.ingest import Rows, read_source
 from dpgb_dask.private.pieces import encode_rows
 from dpgb_dask.private.rounds import open_rounds
 from dpgb_dask.private.survey import Marker, Reading, read_labels, survey_rows
+from dpgb_dask.private.units import count_units, hash_units
 
 N, CHUNK = 3000, 1000
 READS = Counter()  # of each chunk; outside the source, which Dask may copy
@@ -233,11 +234,14 @@ def test_marks_do_not_depend_on_the_layout(order, dtype):
     assert len(marks) == 1
 
 
-def test_marks_see_every_part_of_a_row():
+@pytest.mark.parametrize("drawn", [False, True])
+def test_marks_see_every_part_of_a_row(drawn):
     x, y, w = rows_of("binary", 200)
     w = np.where(w > 0, w, 1.0)
     y = np.where(y == 2, 0.0, y)
-    reading = Reading(shape_of("binary", 3, 2), KEY, rows_key=ROWS_KEY, starts=np.array([0, 200]))
+    reading = Reading(shape_of("binary", 3, 2), KEY)
+    if drawn:
+        reading = replace(reading, rows_key=ROWS_KEY, starts=np.array([0, 200]))
     marks = [survey_rows(Rows(x, y, w), reading, 0).marks[0]]
     for column, value in {"a": 1.23456, "b": 3.5, "c": 7.0}.items():
         marks.append(survey_rows(Rows(x.assign(**{column: value}), y, w), reading, 0).marks[0])
@@ -250,7 +254,10 @@ def test_marks_see_every_part_of_a_row():
     marks.append(
         survey_rows(Rows(x, y, np.where(np.arange(200) == 3, 0.25, w)), reading, 0).marks[0]
     )
-    marks.append(survey_rows(Rows(x[::-1], y[::-1], w[::-1]), reading, 0).marks[0])
+    turned = survey_rows(Rows(x[::-1], y[::-1], w[::-1]), reading, 0).marks[0]
+    assert (turned != marks[0]) is drawn  # order decides draws, and nothing else
+    if drawn:
+        marks.append(turned)
     other = replace(reading, key=bytes(32))
     marks.append(survey_rows(Rows(x, y, w), other, 0).marks[0])
     assert len(set(marks)) == len(marks)
@@ -279,3 +286,32 @@ def ask_units(rounds):
         rounds.ask(model_of("binary"), queries_of("binary", 3)["main"])
     finally:
         rounds.close()
+
+
+@pytest.mark.parametrize("known", [None, BINS])
+def test_units_that_change_after_they_were_counted_stop_the_fit(known):
+    x, y, _ = rows_of("binary", 400)
+    shape = unit_shape(SCHEMA, 2, 3)
+    reads = []
+
+    def rows(k):
+        reads.append(k)
+        people = np.arange(400) if len(reads) <= 2 else np.zeros(400, int)
+        return x.assign(person=people, target=y).iloc[200 * k : 200 * (k + 1)]
+
+    table = dd.from_map(rows, [0, 1], meta=rows(0).iloc[:0])
+    reads.clear()
+    source = read_source(table, table["target"], None, shape.schema, "person")
+    rounds = open_rounds(source, shape, Execution(backend="local"), KEY, bins=known)
+    with pytest.raises(ChunkError, match="changed while it was being read"):
+        rounds.fingerprint()
+    rounds.close()
+
+
+def test_a_unit_that_was_not_counted_weighs_nothing():
+    shape = unit_shape(SCHEMA, 2, 3)
+    counted = count_units(np.array(["a", "a", "b"], object), KEY)
+    units = hash_units(np.array(["a", "b", "c", None], object), KEY)
+    weights = counted.weights(units, shape)
+    assert (weights > 0).tolist() == [True, True, False, False]
+    assert not count_units(np.array([], object), KEY).weights(units, shape).any()

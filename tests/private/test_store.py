@@ -1,5 +1,6 @@
 """Rows are the same wherever they are kept; what is damaged is noticed; nothing of them is left behind."""
 
+import asyncio
 import gc
 import itertools
 import os
@@ -27,13 +28,15 @@ from private.cases import (
     splits_of,
     upper,
 )
+from zarr.core.buffer import default_buffer_prototype
+from zarr.storage import LocalStore
 
 from dpgb_dask.contracts.model import FeatureBins
 from dpgb_dask.contracts.plan import Execution
 from dpgb_dask.contracts.queries import RowDraw
 from dpgb_dask.errors import LostCodesError, PlanError, ScratchError
 from dpgb_dask.private import shards
-from dpgb_dask.private.durable import Durable
+from dpgb_dask.private.durable import Durable, Sealed
 from dpgb_dask.private.ingest import Rows
 from dpgb_dask.private.passes import Pass
 from dpgb_dask.private.pieces import Piece, encode_rows, merge_pieces
@@ -606,3 +609,50 @@ def test_a_zarr_store_that_is_full_or_lies_says_so(tmp_path, monkeypatch):
 def test_an_unknown_protocol_is_refused():
     with pytest.raises(PlanError, match="nosuch://"):
         check_limit(Execution(cache="nosuch://bucket/codes.zarr"), shape_of("binary"), 1)
+
+
+def test_a_damaged_block_ends_every_thread(tmp_path, monkeypatch):
+    monkeypatch.setattr(shards, "INLINE_VALUES", 0)
+    store = store_in(tmp_path, "codes", monkeypatch)
+    shard = stored_shard("binary", store)
+    model, query = model_of("binary"), queries_of("binary", 2)["main"]
+    extent = shard.pieces[-1].extent
+    file = store.scratch()._file.fileno()
+    (byte,) = os.pread(file, 1, extent.offset)
+    os.pwrite(file, bytes([byte ^ 1]), extent.offset)
+    with ThreadPoolExecutor(3) as pool, ThreadPoolExecutor(1) as caller:
+        for _ in range(10):
+            asked = caller.submit(shard.answer, model, query, 3, pool)
+            with pytest.raises(LostCodesError):
+                asked.result(20)
+
+
+def test_nothing_of_a_zarr_store_can_be_read_without_its_key(tmp_path):
+    store = Sealed(LocalStore(str(tmp_path / "sealed")), bytes(32))
+    secret = b"a row of a person, as it is"
+    buffer = default_buffer_prototype().buffer
+
+    async def write():
+        await store.set("one", buffer.from_bytes(secret))
+        await store._set_many([("many", buffer.from_bytes(secret))])
+        await store.set_if_not_exists("new", buffer.from_bytes(secret))
+        return [
+            (await store.get(k, default_buffer_prototype())).to_bytes() for k in ("one", "many")
+        ]
+
+    assert asyncio.run(write()) == [secret, secret]
+    files = [path for path in tmp_path.rglob("*") if path.is_file()]
+    assert len(files) == 3
+    assert not any(secret in path.read_bytes() for path in files)
+
+
+def test_a_chunk_that_is_written_again_is_not_there_until_it_is_whole(tmp_path):
+    durable = Durable(str(tmp_path / "x.zarr"), KEY, b"version")
+    piece = next(iter(next(pieces_of("binary"))))
+    durable.begin(0)
+    durable.save(0, 0, piece)
+    durable.finish(0, 1)
+    assert durable.load(0) is not None
+    durable.begin(0)
+    assert durable.load(0) is None
+    assert all(path.stat().st_mode & 0o077 == 0 for path in (tmp_path / "x.zarr").iterdir())

@@ -103,14 +103,15 @@ def _answer_all(held: Sequence[Any], message: bytes, n_threads: int) -> Reply:
 
 def _pack(reply: Reply) -> list[Any]:
     """Return a reply as what every comm carries alike: in a process, and between two."""
-    return [list(reply.shards), list(reply.chunks), reply.mark, reply.sums.tobytes(), reply.busy]
+    sums = reply.sums.tobytes()
+    return [list(reply.shards), list(reply.chunks), reply.mark, sums, reply.asked, reply.busy]
 
 
 def _unpack(packed: Sequence[Any] | None) -> Reply:
     if packed is None:
         raise NoAnswerError
-    shards, chunks, mark, sums, busy = packed
-    return Reply(tuple(shards), tuple(chunks), mark, np.frombuffer(sums, np.int64), busy)
+    shards, chunks, mark, sums, asked, busy = packed
+    return Reply(tuple(shards), tuple(chunks), mark, np.frombuffer(sums, np.int64), asked, busy)
 
 
 class CommTree:

@@ -134,7 +134,10 @@ class LocalRounds:
                     self._each_chunk(lambda rows, number: survey_rows(rows, self._reading, number)),
                 )
             assert survey is not None
-            self._surveyed = Surveyed(survey, self._reading.shape)
+            units = self._reading.units
+            self._surveyed = Surveyed(
+                survey, self._reading.shape, 0 if units is None else units.mark
+            )
             self._reading = replace(self._reading, marks=self._surveyed.marks)
         return self._surveyed
 

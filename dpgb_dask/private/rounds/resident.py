@@ -1,6 +1,7 @@
 """What runs on workers: chunks become codes, codes a shard that stays, and a shard answers."""
 
 import asyncio
+import hashlib
 import pickle
 import time
 from collections.abc import Callable, Sequence
@@ -168,15 +169,22 @@ class Encoding:
             mark = survey.marks[number]
         elif self.reading.marks is not None:
             mark = int(self.reading.marks[number])
-        kept = store_of(self.fit, self.keeping).keep(pieces, number, mark)
+        current = None if mark is None else self._current(mark, number)
+        kept = store_of(self.fit, self.keeping).keep(pieces, number, current)
         return Encoded((number,), kept, survey)
 
     def recall(self, number: int) -> Encoded | None:
         """Return a chunk as codes that a Zarr store has of the rows that the survey saw; None if it has none."""
         if self.with_survey or self.reading.marks is None:
             return None
-        kept = store_of(self.fit, self.keeping).recall(number, int(self.reading.marks[number]))
+        current = self._current(int(self.reading.marks[number]), number)
+        kept = store_of(self.fit, self.keeping).recall(number, current)
         return None if kept is None else Encoded((number,), kept)
+
+    def _current(self, mark: int, number: int) -> int:
+        """Return what a chunk's codes depend on beside the bins: its rows, and where it starts if that draws them."""
+        starts = self.reading.starts
+        return mark if starts is None else mark | int(starts[number]) << 64
 
     def shard(self, whole: Encoded) -> Shard:
         """Return some chunks as one shard."""
@@ -199,6 +207,11 @@ def count_chunk(
 ) -> UnitCounts | Failure:
     """Return the rows of every unit of a chunk."""
     return _on_rows(lambda rows: count_units(rows.unit, reading.key), number, parts)
+
+
+def mark_of(units: UnitCounts | Failure) -> int | Failure:
+    """Return the mark of counted units."""
+    return units if isinstance(units, Failure) else units.mark
 
 
 def length_of_chunk(
@@ -315,12 +328,13 @@ def survey_of(resident: ResidentShard | Failure) -> Survey | Failure | None:
 
 
 class Reply(NamedTuple):
-    """Sums, which shards and chunks they are made of, and the seconds that the slowest shard took. Private."""
+    """Sums, what they answer, which shards and chunks they are of, and the seconds of the slowest shard. Private."""
 
     shards: tuple[int, ...]
     chunks: tuple[int, ...]
     mark: int
     sums: NDArray[np.int64]
+    asked: bytes
     busy: float = 0.0
 
     def __repr__(self) -> str:
@@ -345,6 +359,12 @@ def pack_message(model: Model, query: Query) -> bytes:
     return pickle.dumps((model, query))
 
 
+@lru_cache(maxsize=2)
+def question(message: bytes) -> bytes:
+    """Return what tells a round's message from every other."""
+    return hashlib.blake2b(message, digest_size=16).digest()
+
+
 def answer(resident: ResidentShard | Failure, message: bytes, n_threads: int) -> Reply | Failure:
     """Answer one query from one shard."""
     if isinstance(resident, Failure):
@@ -355,15 +375,18 @@ def answer(resident: ResidentShard | Failure, message: bytes, n_threads: int) ->
         sums = resident.shard.answer(model, query, n_threads, _pool(n_threads))
     except DPGBError as error:
         return Failure(error, resident.number)
-    return Reply((resident.number,), resident.chunks, resident.mark, sums, time.monotonic() - start)
+    busy = time.monotonic() - start
+    return Reply((resident.number,), resident.chunks, resident.mark, sums, question(message), busy)
 
 
 def add_replies(replies: list[Reply]) -> Reply:
-    """Add sums; what they are made of travels with them."""
+    """Add sums; what they are made of travels with them, and what they answer if it is one question."""
+    asked = {reply.asked for reply in replies}
     return Reply(
         tuple(k for reply in replies for k in reply.shards),
         tuple(k for reply in replies for k in reply.chunks),
         sum(reply.mark for reply in replies) % MARKS,
         sum_arrays([reply.sums for reply in replies]),
+        asked.pop() if len(asked) == 1 else b"",
         max(reply.busy for reply in replies),
     )

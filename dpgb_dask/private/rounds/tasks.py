@@ -65,8 +65,10 @@ from dpgb_dask.private.rounds.resident import (
     join_encoded,
     length_of_chunk,
     make_shard,
+    mark_of,
     pack_message,
     pass_on,
+    question,
     recall_chunk,
     survey_chunk,
     survey_of,
@@ -310,9 +312,10 @@ class TaskRounds:
     def _survey(self) -> Surveyed:
         if self._surveyed is None:
             self._workers()
+            units = 0
             if self._with_units:
                 self._units = self._sum_chunks(count_chunk, add_unit_counts)
-                self._values([self.client.submit(failure_of, self._units, pure=False)])
+                (units,) = self._values([self.client.submit(mark_of, self._units, pure=False)])
             elif self._reading.rows_key is not None:
                 if self._lengths is None:
                     lengths = self._values([self._sum_chunks(length_of_chunk, np.concatenate)])
@@ -323,7 +326,7 @@ class TaskRounds:
                 parts = self._values([self._sum_chunks(survey_chunk, add_surveys)])
             else:
                 parts = self._encode(self._known_bins, with_survey=True)
-            self._surveyed = Surveyed(add_surveys(parts), self._reading.shape)
+            self._surveyed = Surveyed(add_surveys(parts), self._reading.shape, units)
             self._reading = replace(self._reading, marks=self._surveyed.marks)
             if self._job is not None:
                 self._job = replace(self._job, reading=self._reading, with_survey=False)
@@ -481,10 +484,10 @@ class TaskRounds:
         if self._over_comms():
             reply = self._tree.ask(list(self._shards.values()), message)
         if reply is not None:
-            return self._checked([reply])
+            return self._checked([reply], message)
         start = time.monotonic()
         replies = self._ask_shards(lambda: self._start_round(message, query))
-        sums = self._checked(replies)
+        sums = self._checked(replies, message)
         self._overheads.append(time.monotonic() - start - max(reply.busy for reply in replies))
         return sums
 
@@ -540,13 +543,13 @@ class TaskRounds:
         parts = range(0, len(message), MESSAGE_BYTES)
         return {f"part_{k}": message[k : k + MESSAGE_BYTES] for k in parts}
 
-    def _checked(self, replies: list[Reply]) -> NDArray[np.int64]:
-        """Add replies, each shard and each chunk exactly once.
+    def _checked(self, replies: list[Reply], message: bytes) -> NDArray[np.int64]:
+        """Add replies to one message, each shard and each chunk exactly once.
 
         Raises
         ------
         ShardError
-            If one is missing or there twice: the sum would not have the stated sensitivity.
+            If one is missing or there twice, or answers another message: the sum would not have the stated sensitivity.
         ChunkError
             If a chunk is not what the survey saw: a shard that was made and surveyed in one pass was lost, and made
             again of other rows.
@@ -557,6 +560,8 @@ class TaskRounds:
             raise ShardError(
                 "A shard or a chunk is missing from the sums, or is in them twice. Nothing was released."
             )
+        if any(reply.asked != question(message) for reply in replies):
+            raise ShardError("A sum answers another question than was asked. Nothing was released.")
         if sum(reply.mark for reply in replies) % MARKS != self._reading.mark(chunks):
             raise changed()
         return sum_arrays([reply.sums for reply in replies])
