@@ -4,7 +4,9 @@
 import argparse
 import csv
 import json
+import signal
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -98,7 +100,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """
     options = _parser().parse_args(arguments)
     try:
-        options.run(options)
+        with _stopped_as_by_hand():
+            options.run(options)
     except BudgetExceededError as error:
         return _fail(error, BUDGET)
     except DPGBError as error:
@@ -111,6 +114,19 @@ def main(arguments: Sequence[str] | None = None) -> int:
         text = "interrupted; what was charged stands (see: dpgb-dask ledger show)"
         return _fail(error, INTERRUPTED, text)
     return OK
+
+
+@contextmanager
+def _stopped_as_by_hand() -> Iterator[None]:
+    """Take what schedulers of jobs send (SIGTERM) for Ctrl-C, so that a fit says how to go on with it."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = signal.signal(signal.SIGTERM, signal.default_int_handler)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
 
 
 def _fail(error: BaseException, code: int, text: str = "") -> int:

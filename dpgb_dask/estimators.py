@@ -886,7 +886,12 @@ class _Bar:
     """Progress over rounds: a bar if verbose, and the callbacks."""
 
     def __init__(self, verbose: int, callbacks: Sequence[Progress] | None) -> None:
-        self._callbacks = tuple(callbacks) if callbacks is not None else ()
+        given: Any = () if callbacks is None else callbacks
+        if not isinstance(given, Sequence) or not all(map(callable, given)):
+            raise PlanError(
+                f"callbacks={given!r} must be a sequence of functions of (stage, round, of how many)."
+            )
+        self._callbacks = tuple(given)
         # the first fit after installation compiles the kernels for half a minute, and should not look stuck
         text = "reading rows, compiling kernels once"
         self._bar = tqdm(desc=text, unit="round") if verbose else None

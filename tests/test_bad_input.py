@@ -30,6 +30,7 @@ from dpgb_dask import (
 )
 from dpgb_dask.losses import Huber, Quantile
 from dpgb_dask.testing import SeededNoise
+from dpgb_dask.training import config
 
 ACCOUNT = "people"
 
@@ -121,9 +122,11 @@ def check_refused(ledger, error, match, fit, estimator):
         ({"cache": "everything"}, PlanError, "cache='everything'"),
         ({"cache": 3}, PlanError, "cache=3"),
         ({"memory_limit": "lots"}, PlanError, "memory_limit='lots'"),
+        ({"callbacks": [3]}, PlanError, "callbacks="),
+        ({"callbacks": print}, PlanError, "must be a sequence"),
         ({"memory_limit": 0}, PlanError, "memory_limit=0"),
         ({"memory_limit": True}, PlanError, "memory_limit=True"),
-        ({"cache": "memory", "memory_limit": "4 GB"}, PlanError, "memory_limit='4 GB'"),
+        ({"cache": "memory", "memory_limit": "4 GB"}, PlanError, "memory_limit=4000000000"),
         ({"random_state": -1}, PlanError, "random_state=-1"),
         ({"random_state": "x"}, PlanError, "random_state='x'"),
         ({"unit_id": "person"}, SchemaError, "'person' is not a column"),
@@ -145,6 +148,27 @@ def test_parameters_are_refused_before_any_charge(
     settings = {"schema": binary_schema, "ledger": ledger, "account": ACCOUNT}
     estimator = DPGBClassifier(**(settings | changes))
     check_refused(ledger, error, match, lambda: estimator.fit(features, labels), estimator)
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        ("block-rows", -5), ("block-rows", 0), ("block-rows", "many"), ("block-rows", 1.5), ("n-threads", -3),
+        ("n-threads", "two"), ("n-threads", True), ("fan-in", 1), ("worker-wait", 0), ("backend", "x"), ("speed", 1),
+    ],
+)  # fmt: skip
+def test_settings_of_dask_are_refused_before_any_charge(
+    ledger, binary_schema, features, labels, key, value
+):
+    estimator = DPGBClassifier(schema=binary_schema, ledger=ledger, account=ACCOUNT)
+    with dask.config.set({"dpgb-dask": {key: value}}):
+        check_refused(ledger, PlanError, key, lambda: estimator.fit(features, labels), estimator)
+
+
+def test_settings_of_dask_have_underscores_in_the_environment():
+    given = dask.config.collect_env({"DASK_DPGB_DASK__N_THREADS": "2"})
+    with dask.config.set(given):
+        assert config.execution().n_threads == 2
 
 
 @pytest.mark.parametrize(

@@ -254,6 +254,6 @@ def lost() -> LostCodesError:
 def _failed(folder: str, error: OSError) -> ScratchError:
     reason = os.strerror(error.errno) if error.errno else type(error).__name__
     return ScratchError(
-        f"Scratch in {folder!r} cannot be written: {reason}. Free space there or choose another folder with cache=, "
+        f"Scratch in {folder!r} cannot be written: {reason}. Free space there, or choose another folder with cache=, "
         "then resume the fit."
     )

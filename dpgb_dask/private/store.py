@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 import psutil
 from dask.system import CPU_COUNT
+from dask.utils import format_bytes
 from distributed import Worker, get_worker
 from distributed.system import MEMORY_LIMIT
 from distributed.worker import _global_workers
@@ -126,8 +127,8 @@ def check_limit(execution: Execution, shape: Shape, n_threads: int) -> None:
     if limit < least:
         raise PlanError(
             f"memory_limit={limit} is too small for one block of {execution.block_rows} rows of {n_features} features "
-            f"on {n_threads} threads: it must be at least {least}. Raise it, or lower block_rows or the threads of a "
-            "worker."
+            f"on {n_threads} threads: it must be at least {least} ({format_bytes(least)}). Raise it, or lower "
+            "dpgb-dask.block-rows in Dask's configuration, or the threads of a worker."
         )
 
 

@@ -18,12 +18,19 @@ KEYS = {
     "memory-limit": "memory_limit",
     "worker-wait": "worker_wait",
 }
+WHOLE = {  # least and most of the whole numbers
+    "n-threads": (1, 1 << 12),
+    "fan-in": (2, 1 << 16),
+    "block-rows": (1, 1 << 24),
+}
 BACKENDS = ("auto", "local", "tasks", "comms")
 PLACES = ("auto", "memory", "disk")
 
 
 def execution(cache: str | Path | None = None, memory_limit: int | str | None = None) -> Execution:
     """Return the Execution that ``dask.config`` asks for, e.g. ``dask.config.set({"dpgb-dask.backend": "local"})``.
+
+    Keys are written with - or _, so that Dask's environment variables work: ``DASK_DPGB_DASK__N_THREADS=2``.
 
     Parameters
     ----------
@@ -37,7 +44,8 @@ def execution(cache: str | Path | None = None, memory_limit: int | str | None = 
     PlanError
         If a key or a value is unknown.
     """
-    values: dict[str, Any] = dict(dask.config.get("dpgb-dask", {}))
+    given = dask.config.get("dpgb-dask", {})
+    values: dict[str, Any] = {key.replace("_", "-"): value for key, value in given.items()}
     if unknown := sorted(set(values) - set(KEYS)):
         raise PlanError(f"dask.config dpgb-dask has unknown keys {unknown}. Known: {sorted(KEYS)}.")
     if cache != "auto" and cache is not None:
@@ -46,12 +54,20 @@ def execution(cache: str | Path | None = None, memory_limit: int | str | None = 
         values["memory-limit"] = memory_limit
     values["cache"] = _place(values.get("cache", "auto"))
     values["memory-limit"] = _bytes(values.get("memory-limit"))
+    for key, (least, most) in WHOLE.items():
+        if values.get(key) is None:
+            values.pop(key, None)
+        elif type(values[key]) is not int or not least <= values[key] <= most:
+            raise PlanError(
+                f"dpgb-dask.{key}={values[key]!r} must be a whole number from {least} to {most}."
+            )
     out = Execution(**{KEYS[key]: value for key, value in values.items()})
     if out.backend not in BACKENDS:
         raise PlanError(f"dpgb-dask.backend={out.backend!r} is unknown. Choose one of {BACKENDS}.")
     if out.cache == "memory" and out.memory_limit is not None:
         raise PlanError(
-            f"memory_limit={memory_limit!r} cannot be kept with cache='memory'. Choose cache='auto' or 'disk'."
+            f"memory_limit={out.memory_limit} (of the fit, or dpgb-dask.memory-limit) cannot be kept with"
+            " cache='memory'. Choose cache='auto' or 'disk'."
         )
     wait: Any = out.worker_wait
     if not isinstance(wait, int | float) or isinstance(wait, bool) or not 0 < wait < float("inf"):
@@ -62,7 +78,9 @@ def execution(cache: str | Path | None = None, memory_limit: int | str | None = 
 def _place(cache: Any) -> str:
     """Return where codes are kept: a known word, or something that can only be a folder or a URL."""
     place = str(cache) if isinstance(cache, str | Path) else ""
-    if place in PLACES or isinstance(cache, Path):
+    if isinstance(cache, Path):
+        return str(cache.absolute())
+    if place in PLACES:
         return place
     if any(mark in place for mark in "/.~\\"):
         return place
