@@ -1,4 +1,4 @@
-"""Print what tests of some junit files saw (their property "saw"), and every skipped test with its reason; count them."""
+"""Print what tests of junit files saw (their property "saw"), and every skipped test with its reason; count them."""
 
 import sys
 import xml.etree.ElementTree as ET

@@ -29,7 +29,6 @@ from contest import Contestant, Facts, Processes, edges_of, in_blocks, make_valu
 from dpgb_dask.gradients import GRAD_ONE, logistic_gradient
 from dpgb_dask.kernels import bin as bins
 from dpgb_dask.kernels import gradient, kernel, nodes, predict, route
-from dpgb_dask.private.levels import SAMPLE
 
 BINS = 255  # and one for missing values: 256 codes
 RATE, RIDGE, LEAST_CHILD = 0.3, 1.0, 1.0  # as the rivals' defaults
@@ -120,15 +119,15 @@ class Forest:
             sums.add(codes, node, packed[0])
         return sums.total()
 
-    def level(self, feature: np.ndarray, threshold: np.ndarray, above: np.ndarray) -> np.ndarray:
-        """Sums of the level below some splits: those of the smaller siblings, and of the others by subtraction."""
+    def level(
+        self, feature: np.ndarray, threshold: np.ndarray, above: np.ndarray, hess: np.ndarray
+    ) -> np.ndarray:
+        """Sums of the level below some splits: those of the siblings of less h, and of the others by subtraction."""
         n_nodes = 2 * len(above)
         splits = feature, threshold, *no_masks(feature.shape)
-        rows = np.zeros(n_nodes, np.int64)
         for codes, node in zip(self.codes, self.node, strict=True):
             route.find_nodes(codes, *splits, node)
-            rows += np.bincount(node[::SAMPLE], minlength=n_nodes)
-        left = rows[0::2] <= rows[1::2]
+        left = hess[0::2] <= hess[1::2]
         only = np.stack([left, ~left], axis=1).ravel()
         sums = self.histogram(n_nodes, only)
         for k, parent in enumerate(above):
@@ -155,7 +154,7 @@ class Forest:
         sums = self.histogram(1, None)
         feature, threshold, children = self.split(sums)
         for _ in range(DEPTH - 1):
-            sums = self.level(feature, threshold, sums)
+            sums = self.level(feature, threshold, sums, children[1])
             more_feature, more_threshold, children = self.split(sums)
             feature = np.concatenate([feature, more_feature])
             threshold = np.concatenate([threshold, more_threshold])
