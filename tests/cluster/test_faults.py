@@ -23,7 +23,7 @@ from small_fits import FIT_ID, SETTINGS, chunked, estimator, fit, ledger_in
 
 from dpgb_dask.contracts.plan import Execution
 from dpgb_dask.controller.accounting import total_price
-from dpgb_dask.errors import ClusterError, LostCodesError, ScratchError
+from dpgb_dask.errors import ClusterError, LostCodesError, ScratchError, ShardError
 from dpgb_dask.private.ingest import read_source
 from dpgb_dask.private.rounds import open_rounds, resident, tasks
 from dpgb_dask.private.rounds.resident import Encoding, make_shard
@@ -411,9 +411,11 @@ def test_an_answer_given_twice_changes_nothing():
         rounds.client.map(tasks._answer_task, list(rounds._shards.values()), pure=False, m=packed)
         for _ in range(2)
     ]
-    once, twice = (rounds._checked(rounds.client.gather(replies)) for replies in again)
+    once, twice = (rounds._checked(rounds.client.gather(replies), packed) for replies in again)
     np.testing.assert_array_equal(once, twice)
     np.testing.assert_array_equal(once, opened(rounds.ask(model_of("binary", 1), main)))
+    with pytest.raises(ShardError, match="another question"):
+        rounds._checked(rounds.client.gather(again[0]), packed + b".")
     for name, sums in ask_all(rounds, "binary").items():
         np.testing.assert_array_equal(sums, expected[name])
     rounds.close()

@@ -336,10 +336,10 @@ def test_a_chunk_twice_is_refused(client):
     replies = client.gather(
         [client.submit(tasks._answer_task, s, m=packed) for s in rounds._shards.values()]
     )
-    rounds._checked(replies)
+    rounds._checked(replies, packed)
     twice = [replies[0], replies[1]._replace(chunks=replies[1].chunks[:-1] + replies[0].chunks[:1])]
     with pytest.raises(ShardError):
-        rounds._checked(twice)
+        rounds._checked(twice, packed)
     rounds.close()
 
 
