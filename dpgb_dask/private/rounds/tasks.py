@@ -403,8 +403,10 @@ class TaskRounds:
         ]
         made: list[tuple[Sequence[int], Future[Any]]] = []
         for own, place in zip(shares, where, strict=True):
-            codes = self._as_codes(own, found.pop(0), job, **place)
-            made += self._joined([((k,), part) for k, part in zip(own, codes, strict=True)], place)
+            # nothing here may hold on to chunks that are joined: Dask then drops their surveys at once
+            pairs = zip(own, self._as_codes(own, found.pop(0), job, **place), strict=True)
+            made += self._joined([((k,), part) for k, part in pairs], place)
+            del pairs
         self._finish([part for _, part in made], [[] for _ in made])
         shards = {}
         groups = self._by_worker(made, workers[0])
