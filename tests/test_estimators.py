@@ -329,7 +329,9 @@ def test_report_assumes_an_order_of_rows_where_rows_are_drawn_by_their_place(rec
     fitted = DPGBClassifier(schema=schema, recipe=recipe, n_estimators=1, **SEEDED).fit(
         rows, [0, 1]
     )
-    assert any("same order" in line for line in fitted.privacy_report_.assumptions) == named
+    assert (
+        any("place in the source" in line for line in fitted.privacy_report_.assumptions) == named
+    )
 
 
 def test_secret_noise_differs_from_fit_to_fit(binary_schema, features, labels):

@@ -148,6 +148,7 @@ def test_every_source_gives_the_same_model(name, recipe, tmp_path, want):
         assert model_text(tmp_path, X, y, recipe) == want[recipe]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", SOURCES)
 def test_every_source_gives_the_same_model_on_a_cluster(name, tmp_path, want, client):
     assert client is not None

@@ -48,8 +48,10 @@ def expected():
 
 
 @pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("n_workers", [1, 5])
-@pytest.mark.parametrize("fan_out", [1, 2, 8])
+@pytest.mark.parametrize(
+    ("n_workers", "fan_out"),
+    [(5, 2)] + [pytest.param(n, f, marks=pytest.mark.slow) for n, f in ((1, 8), (5, 1), (5, 8))],
+)
 def test_sums_are_the_same_as_in_this_process(kind, n_workers, fan_out, seen, monkeypatch):
     monkeypatch.setattr(comms, "FAN_OUT", fan_out)
     with LocalCluster(n_workers=n_workers, processes=False, **CLUSTER) as cluster, Client(cluster):

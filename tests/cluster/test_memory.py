@@ -103,6 +103,7 @@ def wide_label(block_info=None):
 
 
 @linux
+@pytest.mark.slow
 def test_codes_above_the_limit_are_trained_in_an_idle_workers_memory_and_a_little(tmp_path):
     schema = Schema({f"f{j}": (0, 1) for j in range(WIDE_FEATURES)}, classes=[0, 1])
     bins = tuple(FeatureBins(np.linspace(0, 1, 30), None, 32) for _ in range(WIDE_FEATURES))

@@ -480,7 +480,7 @@ def test_a_limit_too_small_for_one_block_says_the_least_that_works():
     shape = shape_of("binary")
     with pytest.raises(PlanError, match="at least") as caught:
         check_limit(Execution(memory_limit=1 << 28), shape, 2)
-    least = int(str(caught.value).split("at least ")[1].split(".")[0])
+    least = int(str(caught.value).split("at least ")[1].split(" ")[0])
     check_limit(Execution(memory_limit=least), shape, 2)
     with pytest.raises(PlanError):
         check_limit(Execution(memory_limit=least - 1), shape, 2)

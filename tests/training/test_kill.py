@@ -260,6 +260,7 @@ def wait_until(true):
         time.sleep(0.02)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("backend", ["tasks", "comms"])
 def test_killed_beside_a_cluster_that_lives_on(
     forks, recipe, backend, undisturbed, cluster, tmp_path, record_property
