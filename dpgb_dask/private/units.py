@@ -61,10 +61,10 @@ class UnitCounts:
         Private side. Integer division rounds down: R · ⌊K · 2**r / R⌋ <= K · 2**r, the bound of a whole unit. Rows
         without a unit weigh 0, and so do rows of one that was not counted.
         """
-        one, most = 1 << shape.weight_bits, shape.max_weight << shape.weight_bits
-        place = np.searchsorted(self.units, units).clip(max=max(len(self.units) - 1, 0))
         if not len(self.units):
             return np.zeros(len(units), np.int32)
+        one, most = 1 << shape.weight_bits, shape.max_weight << shape.weight_bits
+        place = np.searchsorted(self.units, units).clip(max=len(self.units) - 1)
         counted = (self.units[place] == units) & (units != NO_UNIT)
         return np.where(counted, np.minimum(one, most // self.rows[place]), 0).astype(np.int32)
 

@@ -344,7 +344,7 @@ class TaskRounds:
             if len(parts) == 1:
                 return parts[0]
 
-    def _grouped(self, parts: list[Future[Any]]) -> list[list[Future[Any]]]:
+    def _grouped(self, parts: list[T]) -> list[list[T]]:
         fan_in = self._execution.fan_in
         return [parts[k : k + fan_in] for k in range(0, len(parts), fan_in)]
 
@@ -356,11 +356,13 @@ class TaskRounds:
         )
         return summed
 
-    def _finish(self, made: Sequence[Future[Any]], groups: Sequence[list[Future[Any]]]) -> None:
-        """Wait for what is made of some groups of parts, and release each group as soon as it is not needed."""
-        place = {future.key: k for k, future in enumerate(made)}
+    def _finish(
+        self, made: Sequence[Future[Any]], groups: Sequence[list[Future[Any]]] = ()
+    ) -> None:
+        """Wait for what is made, if of some groups of parts, and release each group as soon as it is not needed."""
+        group_of = {future.key: group for future, group in zip(made, groups, strict=False)}
         for future in self._completed(made):
-            group = groups[place[future.key]]
+            group = group_of.get(future.key, [])
             if future.status != "finished":
                 raise self._failed([*group, future])
             group.clear()
@@ -407,7 +409,7 @@ class TaskRounds:
             pairs = zip(own, self._as_codes(own, found.pop(0), job, **place), strict=True)
             made += self._joined([((k,), part) for k, part in pairs], place)
             del pairs
-        self._finish([part for _, part in made], [[] for _ in made])
+        self._finish([part for _, part in made])
         shards = {}
         groups = self._by_worker(made, workers[0])
         made.clear()  # a group alone holds its parts, until they are joined
@@ -434,8 +436,7 @@ class TaskRounds:
         assert self._job is not None
         if not self._job.with_survey:
             return parts
-        fan_in = self._execution.fan_in
-        groups = [parts[k : k + fan_in] for k in range(0, len(parts), fan_in)]
+        groups = self._grouped(parts)
         joined = self._add_groups(
             join_encoded, [[part for _, part in group] for group in groups], **where
         )
@@ -531,7 +532,7 @@ class TaskRounds:
             for failure in failures:
                 if failure.shard is None or not failure.lost:
                     raise failure.error
-                lost += self._members[failure.shard]
+                lost += self._members.pop(failure.shard)
                 del self._shards[failure.shard]  # free before another is made
             remakes.update(lost)
             if max(remakes.values()) > MOST_REMAKES:
