@@ -23,7 +23,6 @@ WHOLE = {  # least and most of the whole numbers
     "fan-in": (2, 1 << 16),
     "block-rows": (1, 1 << 24),
 }
-BACKENDS = ("auto", "local", "tasks", "comms")
 PLACES = ("auto", "memory", "disk")
 
 
@@ -62,8 +61,6 @@ def execution(cache: str | Path | None = None, memory_limit: int | str | None = 
                 f"dpgb-dask.{key}={values[key]!r} must be a whole number from {least} to {most}."
             )
     out = Execution(**{KEYS[key]: value for key, value in values.items()})
-    if out.backend not in BACKENDS:
-        raise PlanError(f"dpgb-dask.backend={out.backend!r} is unknown. Choose one of {BACKENDS}.")
     if out.cache == "memory" and out.memory_limit is not None:
         raise PlanError(
             f"memory_limit={out.memory_limit} (of the fit, or dpgb-dask.memory-limit) cannot be kept with"
