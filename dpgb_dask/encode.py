@@ -15,11 +15,11 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from dpgb_dask.contracts.grid import Grid
+from dpgb_dask.contracts.grid import Grid, coarser_cells
 from dpgb_dask.contracts.model import SCORE_ONE, FeatureBins
 from dpgb_dask.contracts.schema import Categorical, Schema, Target
 from dpgb_dask.errors import SchemaError, StructureError
-from dpgb_dask.kernels.bin import bin_column, bin_matrix, cell_column
+from dpgb_dask.kernels.bin import bin_column, bin_matrix, cell_column, cell_matrix, map_cells
 
 Block: TypeAlias = (
     NDArray[Any] | pd.DataFrame | tuple[Any, ...]
@@ -291,12 +291,60 @@ def cells_of(values: Values, grid: Grid) -> NDArray[np.uint16]:
     Private side. A total map: never raises or warns on a value.
     """
     out = np.empty((len(grid.edges), len(values)), np.uint16)
+    if values.matrix is not None:
+        cell_matrix(values.matrix, grid.edges, out)
     for j, edges in enumerate(grid.edges):
         if edges is None:
             out[j] = values.column(j)
-        else:
+        elif values.matrix is None:
             cell_column(values.column(j), edges, out[j])
     return out
+
+
+def bins_of_cells(grid: Grid, bins: Bins) -> NDArray[np.uint8] | None:
+    """Return the bin of every cell of the grid, or None if a bin ends inside a cell.
+
+    Parameters
+    ----------
+    grid : Grid
+    bins : sequence of FeatureBins, released
+
+    Returns
+    -------
+    (m, most cells of a feature) uint8, or None
+    """
+    out = np.zeros((len(bins), max(grid.sizes)), np.uint8)
+    for cells, edges, b in zip(out, grid.edges, bins, strict=True):
+        if b.edges is None:
+            assert b.cell_to_bin is not None
+            cells[: len(b.cell_to_bin)] = b.cell_to_bin
+        elif edges is None or not np.isin(b.edges, edges).all():
+            return None
+        else:
+            cells[: len(edges) + 2] = coarser_cells(edges, b.edges)
+    return out
+
+
+def encode_cells(cells: NDArray[np.uint16], bins_of_cell: NDArray[np.uint8]) -> NDArray[np.uint8]:
+    """Return the codes that `encode_values` would give the values that lie in these cells.
+
+    Parameters
+    ----------
+    cells : (m, n) uint16, C-order
+    bins_of_cell : (m, most cells of a feature) uint8
+        `bins_of_cells`.
+
+    Returns
+    -------
+    (m, n) uint8, C-order
+
+    Privacy
+    -------
+    Private side. A total map.
+    """
+    codes = np.empty(cells.shape, np.uint8)
+    map_cells(cells, bins_of_cell, codes)
+    return codes
 
 
 @np.errstate(all="ignore")

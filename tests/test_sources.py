@@ -14,7 +14,6 @@ import zarr
 from forms import SCHEMA, some_rows
 
 from dpgb_dask import DPGBClassifier, DPGBRegressor, Schema
-from dpgb_dask.contracts.plan import Shape
 from dpgb_dask.private.rounds.local import LocalRounds
 from dpgb_dask.recipes import RECIPES as EVERY_RECIPE
 from dpgb_dask.testing import SeededNoise
@@ -215,8 +214,8 @@ REFINED = {"fdp-tr-batch-25", "fdp-tr-batch-100", "fdp-tr-newton-ih", "fdp-tr-ne
 
 
 @pytest.mark.parametrize("recipe", sorted(EVERY_RECIPE))
-def test_a_source_is_read_once_or_twice(recipe, monkeypatch):
-    """Once where the bins are known in advance; else a second time, with the bins that the first reading released."""
+def test_a_source_is_read_once_and_again_where_bins_are_refined(recipe, monkeypatch):
+    """Bins that the first reading released are made of its cells, which wait for them."""
     encoded = []
     encode = LocalRounds._encode
 
@@ -238,6 +237,5 @@ def test_a_source_is_read_once_or_twice(recipe, monkeypatch):
         model.set_params(n_estimators=2)
     with dask.config.set(scheduler="sync"):
         model.fit(table[:, :4], table[:, 4])
-    public = plan.public_bins(Shape(schema=schema)) is not None
     assert (len(encoded) > 1) == (recipe in REFINED)
-    assert [READS[k] for k in range(3)] == [len(encoded) + (not public)] * 3
+    assert [READS[k] for k in range(3)] == [len(encoded)] * 3

@@ -79,6 +79,25 @@ class Grid:
         return np.concatenate(([0], np.cumsum(self.sizes))).astype(np.int64)
 
 
+def coarser_cells(fine: NDArray[np.float64], coarse: NDArray[np.float64]) -> NDArray[np.int64]:
+    """Return, for each cell between fine edges, the cell between coarse edges that holds it.
+
+    Parameters
+    ----------
+    fine : (n_fine,) float64, increasing
+    coarse : (n_coarse,) float64, increasing
+        Some of the fine edges.
+
+    Returns
+    -------
+    (n_fine + 2,) int64
+        The last one is that of missing values.
+    """
+    # the cell above fine edge k lies above as many coarse edges as are <= that edge
+    above = np.searchsorted(coarse, fine, side="right")
+    return np.concatenate(([0], above, [len(coarse) + 1])).astype(np.int64)
+
+
 def coarsening(fine: Grid, coarse: Grid) -> NDArray[np.int64]:
     """Return, for each concatenated fine cell, the concatenated coarse cell that holds it."""
     parts = []
@@ -87,9 +106,5 @@ def coarsening(fine: Grid, coarse: Grid) -> NDArray[np.int64]:
         if e_fine is None or e_coarse is None:
             parts.append(start + np.arange(fine.sizes[j]))
             continue
-        # the cell above fine edge k lies above as many coarse edges as are <= that edge
-        cell = np.concatenate(
-            ([0], np.searchsorted(e_coarse, e_fine, side="right"), [len(e_coarse) + 1])
-        )
-        parts.append(start + cell)
+        parts.append(start + coarser_cells(e_fine, e_coarse))
     return np.concatenate(parts).astype(np.int64)

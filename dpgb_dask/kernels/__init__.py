@@ -96,9 +96,13 @@ def warm() -> None:
         codes = np.empty((len(edges), n), np.uint8)
         bins.bin_matrix(rows, edges, codes)
         bins.bin_matrix(np.asfortranarray(rows), edges, codes)
+        cells = np.empty((len(edges), n), np.uint16)
+        bins.cell_matrix(rows, edges, cells)
+        bins.cell_matrix(np.asfortranarray(rows), edges, cells)
+        bins.map_cells(cells, np.zeros((len(edges), 50), np.uint8), codes)
         for column, edge in enumerate(edges):
             bins.bin_column(rows[:, column], edge, codes[column])
-            bins.cell_column(rows[:, column], edge, np.empty(n, np.uint16))
+            bins.cell_column(rows[:, column], edge, cells[column])
 
     score = np.zeros((2, n), np.int32)
     label = np.zeros(n, np.uint8)

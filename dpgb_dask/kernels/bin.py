@@ -17,7 +17,7 @@ from numpy.typing import DTypeLike, NDArray
 from dpgb_dask.kernels import kernel, readable, writable
 
 COUNTED_BYTES = 136  # 33 float32 or 16 float64 edges: compared one by one, since that loop is SIMD
-MAX_STEPS = 3  # up to so many edges in a cell are compared without branches
+MAX_STEPS = 2  # so many edges of a cell are compared without branches; of a cell with more, by a search before
 CELLS_PER_EDGE = 8  # most cells then hold one edge or none, and the table stays in L1
 MAX_CELLS = 1 << 14
 TILE = 1024  # rows of a row-major matrix that are turned at a time
@@ -190,25 +190,25 @@ def _search(
     grid: NDArray[Any],  # IN (3,)
     out: NDArray[Any],  # OUT (n,)
 ) -> None:
-    """Look up the first possible code and search the edges of one cell: for edges that cluster."""
+    """Look up the first possible code; search the edges of a cell where they cluster, which is rare."""
     missing = edges.shape[0]
     low, scale, top = grid[0], grid[1], grid[2]
     zero = edges.dtype.type(0)
-    n_cells = cells.shape[0]
+    last = cells.shape[0] - 1
     for i in range(x.shape[0]):
         v = x[i]
         q = _cell(v, low, scale, top, zero)
-        a = np.int64(cells[q])
-        b = np.int64(cells[q + 1]) if q + 1 < n_cells else missing - 1
-        while b - a > 4:
-            middle = (a + b) >> 1
+        k = np.uint32(cells[q])
+        stop = np.uint32(cells[q + 1]) if q < last else np.uint32(missing - 1)
+        while stop - k > MAX_STEPS:
+            middle = (k + stop) >> np.uint32(1)
             if edges[middle] < v:
-                a = middle + 1
+                k = middle + np.uint32(1)
             else:
-                b = middle
-        while a < b and edges[a] < v:
-            a += 1
-        out[i] = a if not np.isnan(v) else missing
+                stop = middle
+        for _ in range(MAX_STEPS):
+            k += np.uint32(edges[k] < v)
+        out[i] = k if not np.isnan(v) else missing
 
 
 @kernel
@@ -410,8 +410,41 @@ def bin_matrix(
     -------
     Private side; nothing leaves. Total: every value has a code and none raises or warns.
     """
+    _bin_all(x, edges, writable("out", out, np.uint8, 2))
+
+
+def cell_matrix(
+    x: NDArray[Any],
+    edges: Sequence[NDArray[np.float64] | None] | EdgeTable,
+    out: NDArray[np.uint16],
+) -> None:
+    """Write the cells of a whole matrix, column-major: as `bin_matrix`, with up to 65,534 edges.
+
+    Parameters
+    ----------
+    x : (n_rows, n_features) float32 or float64
+        Row-major or column-major; other layouts are copied.
+    edges : sequence of ((n_edges,) float64 or None), or an `EdgeTable`
+        A feature with None is skipped: its row of ``out`` stays as it was.
+    out : (n_features, n_rows) uint16
+        Written.
+
+    Raises
+    ------
+    ValueError
+        If a dtype is wrong, shapes differ or edges are too many; never because of a value.
+
+    Privacy
+    -------
+    Private side; nothing leaves. Total: every value has a cell.
+    """
+    _bin_all(x, edges, writable("out", out, np.uint16, 2))
+
+
+def _bin_all(
+    x: NDArray[Any], edges: Sequence[NDArray[np.float64] | None] | EdgeTable, out: NDArray[Any]
+) -> None:
     table = _tables(edges, x.dtype)
-    writable("out", out, np.uint8, 2)
     _check_values(out, x.shape[1], table)
     if x.T.shape != out.shape:
         raise ValueError("x and out differ in shape. out holds one row per column of x.")
@@ -421,3 +454,44 @@ def bin_matrix(
     else:
         rows = readable("x", np.ascontiguousarray(x), x.dtype, 2)
         _bin_rows(rows, table.edges, table.cells, table.first, table.size, table.grid, out)
+
+
+@kernel
+def _map(
+    cells: NDArray[np.uint16],  # IN (n_columns, n)
+    bins: NDArray[np.uint8],  # IN (n_columns, n_cells)
+    out: NDArray[np.uint8],  # OUT (n_columns, n)
+) -> None:
+    """Look up every cell's bin."""
+    for j in range(cells.shape[0]):
+        for i in range(cells.shape[1]):
+            out[j, i] = bins[j, cells[j, i]]
+
+
+def map_cells(cells: NDArray[np.uint16], bins: NDArray[np.uint8], out: NDArray[np.uint8]) -> None:
+    """Write the bin of every cell.
+
+    Parameters
+    ----------
+    cells : (n_features, n_rows) uint16
+        Below ``n_cells``; this is not checked.
+    bins : (n_features, n_cells) uint8
+        Bin of each cell.
+    out : (n_features, n_rows) uint8
+        Written.
+
+    Raises
+    ------
+    ValueError
+        If a dtype is wrong or shapes differ.
+
+    Privacy
+    -------
+    Private side; nothing leaves.
+    """
+    cells = readable("cells", cells, np.uint16, 2)
+    bins = readable("bins", bins, np.uint8, 2)
+    writable("out", out, np.uint8, 2)
+    if cells.shape != out.shape or len(bins) != len(cells):
+        raise ValueError("cells, bins and out differ in features or rows. Give the same of each.")
+    _map(cells, bins, out)

@@ -8,9 +8,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dpgb_dask.contracts.model import FeatureBins
-from dpgb_dask.encode import encode_values, n_rows, read_values
+from dpgb_dask.encode import encode_cells, encode_values, n_rows, read_values
 from dpgb_dask.private.ingest import Rows
-from dpgb_dask.private.survey import Labels, Marker, Reading, read_labels, slice_block
+from dpgb_dask.private.survey import Labels, Marker, Reading, Surveyor, read_labels, slice_block
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -103,25 +103,72 @@ def encode_rows(
     Private side. Deterministic in the rows and the released bins; a row's value never raises or warns.
     """
     labels = read_labels(rows, reading)
-    label, weight, keep, _ = labels
     marker = None if reading.marks is None else Marker(reading, labels)
-    n = n_rows(rows.x)
     identity = _identities(labels, reading, number)
-    n_pieces = -(-n // block_rows)
-    for k in range(n_pieces):
-        part = slice(k * n // n_pieces, (k + 1) * n // n_pieces)
+    for part in _parts(n_rows(rows.x), block_rows):
         values = read_values(slice_block(rows.x, part), reading.shape.schema)
         if marker is not None:
             marker.add(values, part)
-        codes, chosen = encode_values(values, bins), keep[part]
-        if not chosen.all():
-            codes = np.ascontiguousarray(codes[:, chosen])
-        # copies: a view would keep the chunk's whole label and weight alive
-        w = None if weight is None else weight[part][chosen]
-        name = None if identity is None else identity[part][chosen]
-        yield Piece(codes, label[part][chosen], w, name)
+        codes, keep = encode_values(values, bins), labels.keep[part]
+        if not keep.all():
+            codes = np.ascontiguousarray(codes[:, keep])
+        yield _piece(codes, labels, identity, part)
     if marker is not None:
         reading.check(marker.mark, number)
+
+
+def _parts(n: int, block_rows: int) -> Iterator[slice]:
+    """Cut n rows into parts of at most ``block_rows``, as even as they come."""
+    n_parts = -(-n // block_rows)
+    for k in range(n_parts):
+        yield slice(k * n // n_parts, (k + 1) * n // n_parts)
+
+
+def _piece(
+    codes: NDArray[np.uint8], labels: Labels, identity: NDArray[np.uint64] | None, part: slice
+) -> Piece:
+    """Return the piece of a part of a chunk, from the codes of those of its rows that weigh something."""
+    own = labels.at(part)
+    # indexing by bools copies: a view would keep the chunk's whole label and weight alive
+    label, weight, _, _ = own.at(own.keep)
+    return Piece(codes, label, weight, None if identity is None else identity[part][own.keep])
+
+
+def cell_pieces(surveyor: Surveyor, block_rows: int) -> Iterator[Piece]:
+    """Survey one chunk, and yield it as pieces whose codes are the bytes of its rows' cells in the public grid.
+
+    The pieces are those of `encode_rows`, and `encode_piece` makes them so once there are bins.
+
+    Privacy
+    -------
+    Private side.
+    """
+    identity = _identities(surveyor.labels, surveyor.reading, surveyor.number)
+    for part in _parts(len(surveyor), block_rows):
+        cells = surveyor.add(part)
+        codes = cells.view(np.uint8).reshape(2 * len(cells), -1)
+        yield _piece(codes, surveyor.labels, identity, part)
+
+
+def encode_piece(piece: Piece, bins_of_cell: NDArray[np.uint8]) -> Piece:
+    """Return rows as codes, from the bytes of their cells.
+
+    Parameters
+    ----------
+    piece : Piece
+        Of `cell_pieces`.
+    bins_of_cell : (m, most cells of a feature) uint8
+        As `encode.bins_of_cells`.
+
+    Privacy
+    -------
+    Private side.
+    """
+    m, n = len(piece.codes) // 2, len(piece)
+    # what was read from scratch may start at an odd byte
+    cells = np.require(piece.codes.reshape(-1).view(np.uint16).reshape(m, n), requirements="A")
+    codes = encode_cells(cells, bins_of_cell)
+    return Piece(codes, piece.label, piece.weight, piece.identity)
 
 
 def _identities(labels: Labels, reading: Reading, number: int) -> NDArray[np.uint64] | None:

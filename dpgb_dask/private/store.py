@@ -53,28 +53,37 @@ class Keeping:
         Where scratch goes; None for the worker's own folder, or the folder of temporary files.
     key : bytes
         32 secret bytes of the fit.
+    n_features : int
     n_scores : int
         Scores of a row: what a shard will hold beside the codes.
     block_rows : int
         Rows of a piece at most.
-    version : bytes
-        What a Zarr store's codes are made with: `codes_version`.
     """
 
     cache: str
     memory_limit: int | None
     folder: str | None
     key: bytes = field(repr=False)
+    n_features: int = 1
     n_scores: int = 1
     block_rows: int = 1 << 16
-    version: bytes = field(default=b"", repr=False)
 
 
-def codes_version(key: bytes, bins: Sequence[FeatureBins], block_rows: int) -> bytes:
-    """Return what tells codes of one fit from those of other bins, or cut otherwise."""
+def codes_version(key: bytes, bins: Sequence[FeatureBins], block_rows: int, mark: int) -> bytes:
+    """Return what tells a chunk's codes in a Zarr store from those of other rows or bins, or cut otherwise.
+
+    Parameters
+    ----------
+    key : bytes
+        32 secret bytes of the fit.
+    bins : sequence of FeatureBins, released
+    block_rows : int
+    mark : int
+        Keyed fingerprint of the chunk's rows as the source has them.
+    """
     arrays = [array for one in bins for array in (one.edges, one.cell_to_bin)]
     parts = [b"" if array is None else array.tobytes() for array in arrays]
-    return version_of(key, b"%d" % block_rows, *parts)
+    return version_of(key, b"%d %d" % (block_rows, mark), *parts)
 
 
 def remove_saved(cache: str, key: bytes) -> None:
@@ -166,7 +175,7 @@ class Store:
         return "<store>"
 
     def keep(
-        self, pieces: Iterable[Piece], number: int, mark: int | None = None
+        self, pieces: Iterable[Piece], number: int, version: bytes | None = None
     ) -> tuple["Kept", ...]:
         """Return the pieces of a chunk as they are kept; an iterator is drawn piece by piece.
 
@@ -175,8 +184,8 @@ class Store:
         pieces : iterable of Piece
         number : int
             Of the chunk in the source.
-        mark : int or None
-            Keyed fingerprint of the chunk's rows; None if they are not to be found again in a Zarr store.
+        version : bytes or None
+            `codes_version` of the chunk; None if it is not to be found again in a Zarr store.
 
         Raises
         ------
@@ -184,7 +193,7 @@ class Store:
             If scratch or the Zarr store cannot be written.
         """
         kept: list[Kept] = []
-        durable = None if mark is None else self._durable(mark)
+        durable = None if version is None else self._durable(version)
         if durable is not None:
             durable.begin(number)
         for piece in pieces:
@@ -196,21 +205,21 @@ class Store:
             durable.finish(number, len(kept))
         return tuple(kept)
 
-    def recall(self, number: int, mark: int) -> tuple["Kept", ...] | None:
+    def recall(self, number: int, version: bytes) -> tuple["Kept", ...] | None:
         """Return the pieces of a chunk that a Zarr store has; None if it has none, or none of these rows and bins.
 
         Parameters
         ----------
         number : int
-        mark : int
-            Keyed fingerprint of the chunk's rows as the source has them.
+        version : bytes
+            `codes_version` of the chunk.
 
         Raises
         ------
         ScratchError
             If scratch is needed and cannot be written.
         """
-        durable = self._durable(mark)
+        durable = self._durable(version)
         pieces = None if durable is None else durable.load(number)
         if pieces is None:
             return None
@@ -219,23 +228,32 @@ class Store:
         except LostCodesError:
             return None
 
-    def _durable(self, mark: int) -> Durable | None:
+    def _durable(self, version: bytes) -> Durable | None:
         keeping = self.keeping
-        if not is_durable(keeping.cache):
-            return None
-        version = version_of(keeping.key, keeping.version, b"%d" % mark)
-        return Durable(keeping.cache, keeping.key, version)
+        return Durable(keeping.cache, keeping.key, version) if is_durable(keeping.cache) else None
 
     def keep_piece(self, piece: Piece) -> "Kept":
         """Return one piece as it is kept."""
         if self.keeping.cache == "memory":
             return piece
         with self._lock:
-            if self._room is None:
-                self._room = self._measure_room(piece)
-            while self._freed:
-                self._held -= self._freed.popleft()
-            kept = self._place(piece, self._room)
+            kept = self._place(piece, self._left(piece))
+            self._held += kept.held
+        return kept
+
+    def keep_cells(self, piece: Piece) -> "Kept":
+        """Return a piece whose codes are its rows' cells as it is kept until there are bins.
+
+        Cells are twice as large as codes. Where there is no room for them in memory, they go to scratch if that is
+        where codes were said to go, and are lost otherwise: the source is read again.
+        """
+        with self._lock:
+            if self._left(piece) >= piece.codes.nbytes:
+                kept = StoredPiece(self, piece)
+            elif self.keeping.cache in ("auto", "memory"):
+                return LostPiece(len(piece))
+            else:
+                kept = StoredPiece(self, piece, on_scratch="all")
             self._held += kept.held
         return kept
 
@@ -247,8 +265,15 @@ class Store:
         """Whether copies of rows of some size fit beside what is kept: in half the room left for encoding."""
         return self._room is None or size <= self._room // 2
 
-    def _place(self, piece: Piece, room: int) -> "StoredPiece":
-        left = room - self._held - _state_bytes(piece, self.keeping)
+    def _left(self, piece: Piece) -> int:
+        """Return how many bytes are left for the codes of a piece; below 0 if there are none even for its state."""
+        if self._room is None:
+            self._room = self._measure_room(piece)
+        while self._freed:
+            self._held -= self._freed.popleft()
+        return self._room - self._held - _state_bytes(piece, self.keeping)
+
+    def _place(self, piece: Piece, left: int) -> "StoredPiece":
         if self.keeping.cache != "disk" and left >= piece.codes.nbytes:
             kept = StoredPiece(self, piece)
             self._warm.append(weakref.ref(kept))
@@ -295,7 +320,7 @@ class Store:
             if granted is not None:
                 limit = min(limit, int(MOST_SHARE * granted))
         rows = max(len(piece), self.keeping.block_rows)
-        passes = pass_bytes(len(piece.codes), self.keeping.n_scores, rows, n_threads)
+        passes = pass_bytes(self.keeping.n_features, self.keeping.n_scores, rows, n_threads)
         return max(0, limit - used - passes) // 2
 
 

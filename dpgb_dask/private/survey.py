@@ -164,6 +164,12 @@ class Labels(NamedTuple):
     def __repr__(self) -> str:
         return "<labels>"
 
+    def at(self, rows: slice | NDArray[np.bool_]) -> "Labels":
+        """Return those of some of the rows."""
+        weight = None if self.weight is None else self.weight[rows]
+        unit = None if self.unit is None else self.unit[rows]
+        return Labels(self.label[rows], weight, self.keep[rows], unit)
+
 
 def read_labels(rows: Rows, reading: Reading) -> Labels:
     """Read labels, weights and units.
@@ -252,49 +258,103 @@ def starts_of(lengths: Sequence[NDArray[np.int64]]) -> NDArray[np.int64]:
     return np.concatenate([[0], *lengths]).cumsum(dtype=np.int64)
 
 
-def survey_rows(rows: Rows, reading: Reading, number: int) -> Survey:
-    """Return the survey of one chunk, the ``number``-th of the source.
+class Surveyor:
+    """Surveys one chunk, some rows at a time.
+
+    Parameters
+    ----------
+    rows : Rows
+    reading : Reading
+    number : int
+        Of the chunk in the source.
+
+    Attributes
+    ----------
+    reading, number
+        As given.
+    labels : Labels
+        Of the whole chunk.
 
     Privacy
     -------
     Private side. One row of the largest weight W adds W to the count, W to one cell of each feature and at most W
     natural units to the target sums; `quantize.sensitivity` states it.
     """
-    shape = reading.shape
-    grid = Grid.of(shape.schema, FINE)
-    offsets = grid.offsets + 1
-    sums = np.zeros(int(offsets[-1]) + n_target_sums(shape), np.int64)
-    keys = lane_keys(reading.key)
-    total = 0
-    labels = read_labels(rows, reading)
-    label, weight, keep, unit = labels
-    marker = Marker(reading, labels)
-    position = reading.positions(number, n_rows(rows.x))
-    for start in range(0, n_rows(rows.x), STRIP_ROWS):
-        strip = slice(start, start + STRIP_ROWS)
-        chosen = keep[strip]
-        values = read_values(slice_block(rows.x, strip), shape.schema)
-        marker.add(values, strip)
-        cell = cells_of(values, grid)
-        y = label[strip]
-        w = None if weight is None else weight[strip]
-        if not chosen.all():
-            cell, y = np.ascontiguousarray(cell[:, chosen]), y[chosen]
-            w = None if w is None else w[chosen]
-        for j, column in enumerate(cell):
-            add_cells(column, w, sums[offsets[j] : offsets[j + 1]])
-        steps = np.ones(len(y), np.int64) if w is None else w.astype(np.int64)
+
+    def __init__(self, rows: Rows, reading: Reading, number: int) -> None:
+        shape = reading.shape
+        self.reading = reading
+        self.number = number
+        self.labels = read_labels(rows, reading)
+        self._rows = rows
+        self._shape = shape
+        self._grid = Grid.of(shape.schema, FINE)
+        self._offsets = self._grid.offsets + 1
+        self._sums = np.zeros(int(self._offsets[-1]) + n_target_sums(shape), np.int64)
+        self._keys = lane_keys(reading.key)
+        self._total = 0
+        self._marker = Marker(reading, self.labels)
+        self._position = reading.positions(number, len(self))
+
+    def __len__(self) -> int:
+        return n_rows(self._rows.x)
+
+    def add(self, rows: slice) -> NDArray[np.uint16]:
+        """Add some rows, and return the cells of those that weigh something, as (m, n) uint16."""
+        cells = [
+            self._add_strip(slice(start, min(start + STRIP_ROWS, rows.stop)))
+            for start in range(rows.start, rows.stop, STRIP_ROWS)
+        ]
+        return cells[0] if len(cells) == 1 else np.concatenate(cells, axis=1)
+
+    def _add_strip(self, strip: slice) -> NDArray[np.uint16]:
+        labels = self.labels.at(strip)
+        label, weight, keep, unit = labels
+        values = read_values(slice_block(self._rows.x, strip), self._shape.schema)
+        self._marker.add(values, strip)
+        cells = cells_of(values, self._grid)
+        position = None if self._position is None else self._position[strip]
+        if not keep.all():
+            cells = np.ascontiguousarray(cells[:, keep])
+            label, weight, _, unit = labels.at(keep)
+            position = None if position is None else position[keep]
+        sums, offsets = self._sums, self._offsets
+        for j, column in enumerate(cells):
+            add_cells(column, weight, sums[offsets[j] : offsets[j + 1]])
+        steps = np.ones(len(label), np.int64) if weight is None else weight.astype(np.int64)
         sums[0] += steps.sum()
-        _add_target(y, steps, shape, sums[offsets[-1] :])
-        words = pack_rows(cell, y.astype(np.int64), steps)
+        _add_target(label, steps, self._shape, sums[offsets[-1] :])
+        words = [pack_rows(cells, label.astype(np.int64), steps)]
         if unit is not None:
-            words = np.concatenate([words, unit[strip][chosen].view(np.uint64).reshape(-1, 2).T])
+            words.append(unit.view(np.uint64).reshape(-1, 2).T)
         if position is not None:
-            words = np.concatenate([words, position[None, strip][:, chosen]])
-        total += fingerprint_rows(words, keys)
-    return Survey(
-        sums, total % MODULUS, {number: marker.mark}, 0 if unit is None else mark_units(unit)
-    )
+            words.append(position[None])
+        self._total += fingerprint_rows(np.concatenate(words), self._keys)
+        return cells
+
+    @property
+    def survey(self) -> Survey:
+        """The survey of the rows added so far."""
+        unit = self.labels.unit
+        return Survey(
+            self._sums,
+            self._total % MODULUS,
+            {self.number: self._marker.mark},
+            0 if unit is None else mark_units(unit),
+        )
+
+
+def survey_rows(rows: Rows, reading: Reading, number: int) -> Survey:
+    """Return the survey of one chunk, the ``number``-th of the source.
+
+    Privacy
+    -------
+    Private side, as `Surveyor`.
+    """
+    surveyor = Surveyor(rows, reading, number)
+    for start in range(0, len(surveyor), STRIP_ROWS):
+        surveyor.add(slice(start, min(start + STRIP_ROWS, len(surveyor))))
+    return surveyor.survey
 
 
 def _add_target(

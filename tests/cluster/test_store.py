@@ -1,23 +1,39 @@
 """Shards that are made again, and fits that go on, read a Zarr store where it is current, and the source elsewhere."""
 
+import os
+import time
 from collections import Counter
+from dataclasses import replace
 
 import dask
 import dask.array as da
 import numpy as np
 import pytest
+from cluster.test_faults import open_files
 from distributed import Client, LocalCluster
-from private.cases import BINS, KEY, ROWS_KEY, model_of, opened, queries_of, rows_of, shape_of
+from private.cases import (
+    BINS,
+    GRID_BINS,
+    KEY,
+    ROWS_KEY,
+    model_of,
+    opened,
+    queries_of,
+    rows_of,
+    shape_of,
+)
 from small_fits import chunked, estimator, rows
 
 from dpgb_dask.contracts.plan import Execution
+from dpgb_dask.errors import ChunkError
 from dpgb_dask.private.ingest import read_source
 from dpgb_dask.private.rounds import open_rounds
-from dpgb_dask.private.store import remove_saved
+from dpgb_dask.private.store import Store, remove_saved
 from dpgb_dask.testing import SeededNoise
 
 N, CHUNK = 3000, 500
 READS = Counter()
+SHIFT = {0: 0.0}  # what a source that changes adds
 
 
 @pytest.fixture(scope="module")
@@ -34,7 +50,7 @@ def client():
 def counted(_, table=None, block_info=None):
     k = block_info[None]["chunk-location"][0]
     READS[k] += 1
-    return table[k * CHUNK : (k + 1) * CHUNK]
+    return table[k * CHUNK : (k + 1) * CHUNK] + SHIFT[0]
 
 
 def opened_on(table, cache, backend, bins):
@@ -84,6 +100,92 @@ def test_a_fit_that_goes_on_reads_its_store_in_place_of_the_source(backend, know
             np.testing.assert_array_equal(one, right)
     remove_saved(cache, KEY)
     assert not list((tmp_path / "codes.zarr").iterdir())
+
+
+# ---- cells that wait for bins ----------------------------------------------------------------------------------------
+
+
+CELLS_MODEL = replace(model_of("binary"), bins=GRID_BINS)
+
+
+def answers_from_cells(rounds):
+    queries = queries_of("binary")
+    return [opened(rounds.ask(CELLS_MODEL, queries[name])) for name in ("main", "part", "nodes")]
+
+
+def check_answers(rounds):
+    expected = opened_on(table_of(), "memory", "local", GRID_BINS)
+    reads = READS.copy()
+    for got, right in zip(answers_from_cells(rounds), answers_from_cells(expected), strict=True):
+        np.testing.assert_array_equal(got, right)
+    expected.close()
+    rounds.close()
+    return [READS[k] - reads[k] - 1 for k in range(N // CHUNK)]  # less those of the other rounds
+
+
+@pytest.mark.usefixtures("client")
+@pytest.mark.parametrize("backend", ["local", "tasks"])
+@pytest.mark.parametrize(
+    ("cache", "room", "n_more"),
+    [
+        ("auto", 1 << 30, 0),
+        ("memory", 1 << 30, 0),
+        ("auto", 0, 1),
+        ("memory", 0, 1),
+        ("disk", 0, 0),
+        ("{}", 0, 0),
+        ("{}/codes.zarr", 0, 0),
+    ],
+)
+def test_rows_are_read_once_while_there_is_room_for_their_cells_or_a_store(
+    backend, cache, room, n_more, tmp_path, monkeypatch
+):
+    monkeypatch.setattr(Store, "_measure_room", lambda *_: room)
+    rounds = opened_on(table_of(), cache.format(tmp_path), backend, None)
+    rounds.fingerprint()
+    assert check_answers(rounds) == [n_more] * (N // CHUNK)
+
+
+def test_only_chunks_without_room_are_read_again(monkeypatch):
+    monkeypatch.setattr(Store, "_measure_room", lambda *_: 3 * CHUNK * 21)  # some chunks' worth
+    rounds = opened_on(table_of(), "auto", "local", None)
+    rounds.fingerprint()
+    assert set(check_answers(rounds)) == {0, 1}
+
+
+@pytest.mark.usefixtures("client")
+@pytest.mark.parametrize("backend", ["local", "tasks"])
+def test_damaged_cells_are_read_again(backend, tmp_path, monkeypatch):
+    monkeypatch.setattr(Store, "_measure_room", lambda *_: 0)
+    rounds = opened_on(table_of(), str(tmp_path), backend, None)
+    rounds.fingerprint()
+    for file in open_files(tmp_path):
+        os.pwrite(file, b"\x55" * os.fstat(file).st_size, 0)
+    assert check_answers(rounds) == [1] * (N // CHUNK)
+
+
+@pytest.mark.parametrize("shift", [0.0, 0.5])
+def test_cells_of_a_worker_that_left_are_read_again_and_checked(shift, monkeypatch):
+    with (
+        LocalCluster(
+            n_workers=2, threads_per_worker=1, processes=False, dashboard_address=":0"
+        ) as cluster,
+        Client(cluster) as client,
+    ):
+        rounds = opened_on(table_of(), "auto", "tasks", None)
+        rounds.fingerprint()
+        before = READS.total()
+        monkeypatch.setitem(SHIFT, 0, shift)
+        cluster.scale(1)
+        while len(client.nthreads()) > 1:
+            time.sleep(0.02)
+        if shift:
+            with pytest.raises(ChunkError, match="changed while it was being read"):
+                answers_from_cells(rounds)
+            rounds.close()
+        else:
+            check_answers(rounds)
+            assert READS.total() - before > N // CHUNK  # those of the other rounds
 
 
 class Stop(Exception):

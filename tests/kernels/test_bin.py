@@ -115,6 +115,32 @@ def test_bin_matrix_is_bin_column_by_column(order, dtype):
             np.testing.assert_array_equal(out[j], naive_codes(x[:, j], edge))
 
 
+@pytest.mark.parametrize("order", ["C", "F"])
+def test_cell_matrix_is_cell_column_by_column(order):
+    edges = [None, *GRIDS.values()]
+    n = 2 * bins.TILE + 3
+    rng = np.random.default_rng(2)
+    near = np.concatenate(list(GRIDS.values()))
+    x = np.asarray(rng.choice([*near, np.nan, np.inf], (n, len(edges))), order=order)
+    out = np.full((len(edges), n), 7777, np.uint16)
+    bins.cell_matrix(x, edges, out)
+    assert (out[0] == 7777).all()
+    for j, edge in enumerate(edges[1:], 1):
+        np.testing.assert_array_equal(out[j], naive_codes(x[:, j], edge))
+
+
+def test_map_cells_looks_up_each_feature_in_its_own_row():
+    rng = np.random.default_rng(3)
+    table = rng.integers(0, 256, (3, 50), dtype=np.uint8)
+    cells = rng.integers(0, 50, (3, 100), dtype=np.uint16)
+    out = np.empty(cells.shape, np.uint8)
+    bins.map_cells(cells, table, out)
+    np.testing.assert_array_equal(out, np.take_along_axis(table, cells.astype(np.intp), axis=1))
+    for wrong in ((cells[:2], table, out[:2]), (cells, table, out[:, :99].copy())):
+        with pytest.raises(ValueError, match="differ in features or rows"):
+            bins.map_cells(*wrong)
+
+
 def test_bin_takes_no_rows_and_read_only_memory():
     out = np.empty((1, 0), np.uint8)
     bins.bin_matrix(np.empty((0, 1)), [UNIFORM_31], out)

@@ -4,7 +4,7 @@ import numpy as np
 import pandas as pd
 
 from dpgb_dask.contracts.boundary import Receipt
-from dpgb_dask.contracts.grid import COARSE, FINE, Grid
+from dpgb_dask.contracts.grid import COARSE, FINE, Grid, numeric_edges
 from dpgb_dask.contracts.model import FeatureBins, Model, PairTable, Splits, Trees, no_trees
 from dpgb_dask.contracts.plan import Shape
 from dpgb_dask.contracts.queries import (
@@ -33,6 +33,7 @@ BINS = (
     FeatureBins(np.arange(6) * 3 + 0.5, None, 8),
     FeatureBins(None, np.array([3, 1, 0, 2, 4], np.uint8), 5),
 )
+GRID_BINS = (FeatureBins(numeric_edges(FEATURES["a"], FINE)[50:1050:100], None, 12), *BINS[1:])
 
 
 def opened(raw):

@@ -90,7 +90,7 @@ def room_of(place, kind="binary"):
 def store_in(folder, place, monkeypatch, kind="binary"):
     """A store with room for some of the rows, whose scratch is in a folder."""
     n_scores = 3 if kind == "multiclass" else 1
-    store = Store("fit", Keeping(PLACES[place][0], None, str(folder), KEY, n_scores))
+    store = Store("fit", Keeping(PLACES[place][0], None, str(folder), KEY, n_scores=n_scores))
     monkeypatch.setattr(store, "_measure_room", lambda _: room_of(place, kind))
     return store
 
@@ -508,40 +508,39 @@ def test_a_place_is_taken(cache):
 # ---- a Zarr store ----------------------------------------------------------------------------------------------------
 
 URLS = {"path": "{}/codes.zarr", "file": "file://{}/codes.zarr", "memory": "memory://{}/codes"}
-VERSION = codes_version(KEY, BINS, 256)
 
 
-def zarr_store(folder, place="path", **changes):
-    keeping = Keeping(URLS[place].format(folder), None, str(folder), KEY, version=VERSION)
-    return Store("fit", replace(keeping, **changes))
+def version(mark=1, bins=BINS, block_rows=256):
+    return codes_version(KEY, bins, block_rows, mark)
+
+
+def zarr_store(folder, place="path", key=KEY):
+    return Store("fit", Keeping(URLS[place].format(folder), None, str(folder), key))
 
 
 @pytest.mark.parametrize("place", URLS)
 def test_a_zarr_store_gives_back_a_chunk_of_the_same_rows_and_bins_alone(place, tmp_path):
     chunks = [tuple(pieces) for pieces in pieces_of("binary")]
     for number, pieces in enumerate(chunks):
-        zarr_store(tmp_path, place).keep(pieces, number, mark=100 + number)
+        zarr_store(tmp_path, place).keep(pieces, number, version(100 + number))
     pieces = []
     for number in range(3):
-        pieces += zarr_store(tmp_path, place).recall(number, 100 + number)
+        pieces += zarr_store(tmp_path, place).recall(number, version(100 + number))
     shard = Shard(merge_pieces(pieces, 256), shape_of("binary", **WEIGHT), BINS, ROWS_KEY)
     queries, model = queries_of("binary", 2), model_of("binary")
     for name in ("main", "part", "nodes"):
         got = shard.answer(model, queries[name])
         np.testing.assert_array_equal(got, memory_shard("binary").answer(model, queries[name]))
     recall = zarr_store(tmp_path, place).recall
-    assert recall(0, 101) is None  # other rows
-    assert recall(3, 103) is None
-    for changes in (
-        {"version": codes_version(KEY, BINS[::-1], 256)},
-        {"version": codes_version(KEY, BINS, 512)},
-        {"key": bytes(32)},
-    ):
-        assert zarr_store(tmp_path, place, **changes).recall(0, 100) is None
-    zarr_store(tmp_path, place).keep(chunks[0], 0, mark=100)  # a task run twice
-    assert len(zarr_store(tmp_path, place).recall(0, 100)) == len(chunks[0])
+    assert recall(0, version(101)) is None  # other rows
+    assert recall(3, version(103)) is None
+    assert recall(0, version(100, bins=BINS[::-1])) is None
+    assert recall(0, version(100, block_rows=512)) is None
+    assert zarr_store(tmp_path, place, key=bytes(32)).recall(0, version(100)) is None
+    zarr_store(tmp_path, place).keep(chunks[0], 0, version(100))  # a task run twice
+    assert len(recall(0, version(100))) == len(chunks[0])
     remove_saved(URLS[place].format(tmp_path), KEY)
-    assert recall(0, 100) is None
+    assert recall(0, version(100)) is None
     remove_saved(URLS[place].format(tmp_path), KEY)
     remove_saved("auto", KEY)
 
@@ -553,7 +552,7 @@ def objects_of(folder):
 def test_objects_are_sealed(tmp_path):
     n, m = 4096, 8
     piece = Piece(np.full((m, n), 7, np.uint8), np.full(n, 1, np.uint8), None)
-    zarr_store(tmp_path).keep([piece], 0, mark=1)
+    zarr_store(tmp_path).keep([piece], 0, version())
     found = objects_of(tmp_path)
     assert found
     for path in found:
@@ -569,8 +568,8 @@ def test_a_chunk_that_is_damaged_or_not_whole_is_not_there(tmp_path):
         rows,
         replace(rows, label=np.zeros(500, np.uint8)),
     ]  # Zarr leaves out zeros, if it may
-    zarr_store(tmp_path).keep(pieces, 0, mark=1)
-    assert len(zarr_store(tmp_path).recall(0, 1)) == 2
+    zarr_store(tmp_path).keep(pieces, 0, version())
+    assert len(zarr_store(tmp_path).recall(0, version())) == 2
     arrays = [
         p.parent
         for p in objects_of(tmp_path)
@@ -583,27 +582,27 @@ def test_a_chunk_that_is_damaged_or_not_whole_is_not_there(tmp_path):
             path.unlink()
             if damaged is not None:
                 path.write_bytes(damaged)
-            assert zarr_store(tmp_path).recall(0, 1) is None, path
+            assert zarr_store(tmp_path).recall(0, version()) is None, path
             path.write_bytes(data)
-    assert len(zarr_store(tmp_path).recall(0, 1)) == 2
+    assert len(zarr_store(tmp_path).recall(0, version())) == 2
 
 
 def test_an_object_in_the_place_of_another_is_refused(tmp_path):
-    zarr_store(tmp_path).keep([wide_piece(500), wide_piece(501)], 0, mark=1)
+    zarr_store(tmp_path).keep([wide_piece(500), wide_piece(501)], 0, version())
     (codes,) = [p for p in objects_of(tmp_path) if p.match("0/0/label/c/0")]
     (other,) = [p for p in objects_of(tmp_path) if p.match("0/1/label/c/0")]
     codes.write_bytes(other.read_bytes())
-    assert zarr_store(tmp_path).recall(0, 1) is None
+    assert zarr_store(tmp_path).recall(0, version()) is None
 
 
 def test_a_zarr_store_that_is_full_or_lies_says_so(tmp_path, monkeypatch):
     with full_at(3000), pytest.raises(ScratchError, match=r"codes\.zarr.*resume") as caught:
-        zarr_store(tmp_path).keep([wide_piece(500)], 0, mark=1)
+        zarr_store(tmp_path).keep([wide_piece(500)], 0, version())
     assert not any(ch.isdigit() for ch in str(caught.value).replace(str(tmp_path), ""))
-    assert zarr_store(tmp_path).recall(0, 1) is None
+    assert zarr_store(tmp_path).recall(0, version()) is None
     monkeypatch.setattr(Durable, "_read", lambda *_: wide_piece(501))
     with pytest.raises(ScratchError, match="not what was written"):
-        zarr_store(tmp_path).keep([wide_piece(500)], 0, mark=1)
+        zarr_store(tmp_path).keep([wide_piece(500)], 0, version())
 
 
 def test_an_unknown_protocol_is_refused():

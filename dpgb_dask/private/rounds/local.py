@@ -4,8 +4,8 @@ import os
 import uuid
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import replace
-from functools import reduce
 from typing import Any, TypeVar
 
 import numpy as np
@@ -22,7 +22,7 @@ from dpgb_dask.contracts.queries import Query
 from dpgb_dask.errors import DPGBError, LostCodesError, PlanError
 from dpgb_dask.private.ingest import Chunk, Rows, Source, failed_to_load, line_up
 from dpgb_dask.private.quantize import sensitivity
-from dpgb_dask.private.rounds.resident import MOST_REMAKES, Encoding, join_encoded
+from dpgb_dask.private.rounds.resident import MOST_REMAKES, Encoded, Encoding, join_encoded
 from dpgb_dask.private.scores import same_bins
 from dpgb_dask.private.shards import Shard
 from dpgb_dask.private.survey import (
@@ -32,7 +32,6 @@ from dpgb_dask.private.survey import (
     add_surveys,
     count_rows,
     starts_of,
-    survey_rows,
 )
 from dpgb_dask.private.units import add_unit_counts, count_units
 
@@ -76,6 +75,7 @@ class LocalRounds:
         self._n_threads = execution.n_threads or default_threads()
         self._pool = ThreadPoolExecutor(self._n_threads, thread_name_prefix="dpgb")
         self._surveyed: Surveyed | None = None
+        self._cells: dict[int, Encoded] = {}  # of chunks, until there are bins
         self._shard: Shard | None = None
         self._graph = merge_graphs(source.chunks)
 
@@ -97,6 +97,7 @@ class LocalRounds:
         """Release the shard and the threads."""
         self._pool.shutdown(cancel_futures=True)
         self._shard = None
+        self._cells = {}
         self._surveyed = None
         self._graph = {}
 
@@ -126,13 +127,10 @@ class LocalRounds:
                 else:
                     lengths = [np.array(self._source.lengths, np.int64)]
                 self._reading = replace(self._reading, starts=starts_of(lengths))
-            if self._known_bins is not None:
-                survey = self._encode(self._known_bins, with_survey=True)
+            if self._known_bins is None:
+                survey = self._read_cells()
             else:
-                survey = reduce(
-                    lambda a, b: add_surveys([a, b]),
-                    self._each_chunk(lambda rows, number: survey_rows(rows, self._reading, number)),
-                )
+                survey = self._encode(self._known_bins, with_survey=True)
             assert survey is not None
             units = self._reading.units
             self._surveyed = Surveyed(
@@ -147,13 +145,40 @@ class LocalRounds:
         assert self._shard is not None
         return self._shard
 
+    def _read_cells(self) -> Survey | None:
+        """Read all rows as cells of the public grid, as long as there is room for them; return the survey."""
+        job = Encoding.of(self._id, self._reading, None, self._execution, with_survey=True)
+        parts, survey = self._read(job)
+        self._cells = {part.chunks[0]: part for part in parts}
+        return survey
+
     def _encode(self, bins: Sequence[FeatureBins], *, with_survey: bool = False) -> Survey | None:
         """Make the shard; return the survey of its rows if that is asked for."""
         self._shard = None  # free the old codes before the new ones are made
         job = Encoding.of(self._id, self._reading, bins, self._execution, with_survey)
-        whole = reduce(lambda a, b: join_encoded([a, b]), self._each_chunk(job.encode, job.recall))
-        self._shard = job.shard(whole)
-        return whole.survey
+
+        def known(number: int) -> Encoded | None:
+            cells = self._cells.pop(number, None)
+            if cells is not None:
+                with suppress(LostCodesError):
+                    return job.encode_cells(cells)
+            return job.recall(number)
+
+        parts, survey = self._read(job, known)
+        self._shard = job.shard(join_encoded(parts))
+        return survey
+
+    def _read(
+        self, job: Encoding, known: Callable[[int], Encoded | None] | None = None
+    ) -> tuple[list[Encoded], Survey | None]:
+        """Return all chunks, and the sum of their surveys, added up as they come so that none pile up."""
+        parts: list[Encoded] = []
+        survey: Survey | None = None
+        for part in self._each_chunk(job.encode, known):
+            parts.append(part._replace(survey=None))
+            if part.survey is not None:
+                survey = part.survey if survey is None else add_surveys([survey, part.survey])
+        return parts, survey
 
     def _each_chunk(
         self, function: Callable[[Rows, int], T], known: Callable[[int], T | None] | None = None

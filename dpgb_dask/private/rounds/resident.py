@@ -15,19 +15,22 @@ from distributed import Status, Worker, WorkerPlugin, get_worker
 from numpy.typing import NDArray
 
 from dpgb_dask import kernels
+from dpgb_dask.contracts.grid import FINE, Grid
 from dpgb_dask.contracts.model import FeatureBins, Model
 from dpgb_dask.contracts.plan import Execution
 from dpgb_dask.contracts.queries import Query
+from dpgb_dask.encode import bins_of_cells
 from dpgb_dask.errors import DPGBError, LostCodesError
 from dpgb_dask.private.ingest import Rows, failed_to_load, line_up
-from dpgb_dask.private.pieces import encode_rows, merge_pieces
+from dpgb_dask.private.pieces import cell_pieces, encode_piece, encode_rows, merge_pieces
 from dpgb_dask.private.scratch import lost
 from dpgb_dask.private.shards import Shard, sum_arrays
-from dpgb_dask.private.store import Keeping, Kept, codes_version, store_of
+from dpgb_dask.private.store import Keeping, Kept, Store, codes_version, store_of
 from dpgb_dask.private.survey import (
     MARKS,
     Reading,
     Survey,
+    Surveyor,
     add_surveys,
     count_rows,
     survey_rows,
@@ -106,10 +109,10 @@ def first_failure(parts: Sequence[Any]) -> Failure | None:
 
 
 class Encoded(NamedTuple):
-    """Some chunks as codes, and their survey if it was asked for. Private."""
+    """Some chunks as codes or cells, the pieces of each, and their survey if it was asked for. Private."""
 
     chunks: tuple[int, ...]
-    pieces: tuple[Kept, ...]
+    pieces: tuple[tuple[Kept, ...], ...]
     survey: Survey | None = None
 
     def __repr__(self) -> str:
@@ -125,16 +128,17 @@ class Encoding:
     fit : str
         Of the store.
     reading : Reading
-    bins : tuple of FeatureBins, released
+    bins : tuple of FeatureBins, released, or None
+        None while there are none: then codes are cells of the public grid, if there is room for them.
     block_rows : int
     keeping : Keeping
     with_survey : bool
-        Make the survey in the same pass.
+        Make the survey in the same pass; with cells it always is.
     """
 
     fit: str
     reading: Reading
-    bins: tuple[FeatureBins, ...]
+    bins: tuple[FeatureBins, ...] | None
     block_rows: int
     keeping: Keeping
     with_survey: bool
@@ -144,7 +148,7 @@ class Encoding:
         cls,
         fit: str,
         reading: Reading,
-        bins: Sequence[FeatureBins],
+        bins: Sequence[FeatureBins] | None,
         execution: Execution,
         with_survey: bool,
     ) -> "Encoding":
@@ -154,41 +158,75 @@ class Encoding:
             memory_limit=execution.memory_limit,
             folder=None,
             key=reading.key,
+            n_features=reading.shape.n_features,
             n_scores=reading.shape.n_scores,
             block_rows=execution.block_rows,
-            version=codes_version(reading.key, bins, execution.block_rows),
         )
-        return cls(fit, reading, tuple(bins), execution.block_rows, keeping, with_survey)
+        known = None if bins is None else tuple(bins)
+        return cls(fit, reading, known, execution.block_rows, keeping, with_survey)
+
+    @property
+    def _store(self) -> Store:
+        return store_of(self.fit, self.keeping)
 
     def encode(self, rows: Rows, number: int) -> Encoded:
-        """Return a chunk as codes, kept where this process keeps them."""
+        """Return a chunk as codes, or cells, kept where this process keeps them."""
+        if self.bins is None:
+            surveyor = Surveyor(rows, self.reading, number)
+            pieces = cell_pieces(surveyor, self.block_rows)
+            cells = tuple(self._store.keep_cells(piece) for piece in pieces if len(piece))
+            return Encoded((number,), (cells,), surveyor.survey)
         survey = survey_rows(rows, self.reading, number) if self.with_survey else None
         pieces = encode_rows(rows, self.reading, self.bins, self.block_rows, number)
-        mark: int | None = None
-        if survey is not None:
-            mark = survey.marks[number]
-        elif self.reading.marks is not None:
-            mark = int(self.reading.marks[number])
-        current = None if mark is None else self._current(mark, number)
-        kept = store_of(self.fit, self.keeping).keep(pieces, number, current)
-        return Encoded((number,), kept, survey)
+        version = self._version(number, survey)
+        return Encoded((number,), (self._store.keep(pieces, number, version),), survey)
 
     def recall(self, number: int) -> Encoded | None:
         """Return a chunk as codes that a Zarr store has of the rows that the survey saw; None if it has none."""
         if self.with_survey or self.reading.marks is None:
             return None
-        current = self._current(int(self.reading.marks[number]), number)
-        kept = store_of(self.fit, self.keeping).recall(number, current)
-        return None if kept is None else Encoded((number,), kept)
+        kept = self._store.recall(number, self._version(number))
+        return None if kept is None else Encoded((number,), (kept,))
 
-    def _current(self, mark: int, number: int) -> int:
-        """Return what a chunk's codes depend on beside the bins: its rows, and where it starts if that draws them."""
-        starts = self.reading.starts
-        return mark if starts is None else mark | int(starts[number]) << 64
+    def encode_cells(self, cells: Encoded) -> Encoded:
+        """Return chunks as codes that were read as cells.
+
+        Raises
+        ------
+        ChunkError
+            If a chunk is not what the survey saw: it was lost, and read again otherwise.
+        LostCodesError
+            If there was no room for the cells, they are damaged, or bins end inside of them.
+        """
+        assert self.bins is not None
+        bins_of_cell = bins_of_cells(Grid.of(self.reading.shape.schema, FINE), self.bins)
+        if bins_of_cell is None:
+            raise lost()
+        chunks = []
+        for number, pieces in zip(cells.chunks, cells.pieces, strict=True):
+            if cells.survey is not None:  # else nothing reads them again behind our back
+                self.reading.check(cells.survey.marks[number], number)
+            version = self._version(number)
+            codes = (encode_piece(piece.load(), bins_of_cell) for piece in pieces)
+            kept = self._store.recall(number, version)
+            chunks.append(self._store.keep(codes, number, version) if kept is None else kept)
+        return Encoded(cells.chunks, tuple(chunks))
+
+    def _version(self, number: int, survey: Survey | None = None) -> bytes:
+        """Return what a chunk's codes depend on: bins, rows, and where it starts if that draws them."""
+        assert self.bins is not None
+        marks = self.reading.marks if survey is None else survey.marks
+        assert marks is not None
+        mark = int(marks[number])
+        if self.reading.starts is not None:
+            mark |= int(self.reading.starts[number]) << 64
+        return codes_version(self.reading.key, self.bins, self.block_rows, mark)
 
     def shard(self, whole: Encoded) -> Shard:
         """Return some chunks as one shard."""
-        pieces = merge_pieces(whole.pieces, self.block_rows)
+        assert self.bins is not None
+        kept = [piece for pieces in whole.pieces for piece in pieces]
+        pieces = merge_pieces(kept, self.block_rows)
         return Shard(pieces, self.reading.shape, self.bins, self.reading.rows_key)
 
 
@@ -221,18 +259,10 @@ def length_of_chunk(
     return _on_rows(count_rows, number, parts)
 
 
-def survey_chunk(
-    number: int, parts: list[Any], reading: Reading, units: UnitCounts | None
-) -> Survey | Failure:
-    """Return the survey of a chunk."""
-    reading = replace(reading, units=units)
-    return _on_rows(lambda rows: survey_rows(rows, reading, number), number, parts)
-
-
 def encode_chunk(
     number: int, parts: list[Any], job: Encoding, units: UnitCounts | None
 ) -> Encoded | Failure:
-    """Return a chunk as codes."""
+    """Return a chunk as codes, or cells."""
     job = replace(job, reading=replace(job.reading, units=units))
     return _on_rows(lambda rows: job.encode(rows, number), number, parts)
 
@@ -246,6 +276,16 @@ def recall_chunk(number: int, job: Encoding) -> Encoded | Failure:
     """Return a chunk as codes from a Zarr store; a chunk that is not there is lost, and made from the source."""
     try:
         return job.recall(number) or Failure(lost())
+    except DPGBError as error:
+        return Failure(error)
+
+
+def code_cells(cells: Encoded | Failure, job: Encoding) -> Encoded | Failure:
+    """Return chunks as codes that were read as cells; those whose cells are lost are made from the source."""
+    if isinstance(cells, Failure):
+        return cells
+    try:
+        return job.encode_cells(cells)
     except DPGBError as error:
         return Failure(error)
 
@@ -319,9 +359,9 @@ def make_shard(
     return ResidentShard(number, whole.chunks, mark, shard, whole.survey, key)
 
 
-def survey_of(resident: ResidentShard | Failure) -> Survey | Failure | None:
-    """Return the survey of a shard's chunks."""
-    return resident if isinstance(resident, Failure) else resident.survey
+def survey_of(read: ResidentShard | Encoded | Failure) -> Survey | Failure | None:
+    """Return the survey of some chunks, or of a shard's."""
+    return read if isinstance(read, Failure) else read.survey
 
 
 # ---- answers ---------------------------------------------------------------------------------------------------------

@@ -58,6 +58,7 @@ from dpgb_dask.private.rounds.resident import (
     add_parts,
     add_replies,
     answer,
+    code_cells,
     count_chunk,
     encode_chunk,
     failure_of,
@@ -70,7 +71,6 @@ from dpgb_dask.private.rounds.resident import (
     pass_on,
     question,
     recall_chunk,
-    survey_chunk,
     survey_of,
 )
 from dpgb_dask.private.scores import same_bins
@@ -89,6 +89,7 @@ from dpgb_dask.private.units import UnitCounts, add_unit_counts
 
 T = TypeVar("T")
 P = ParamSpec("P")
+Part = tuple[Sequence[int], Future[Any]]  # the numbers of some chunks, and their codes or cells
 
 GATHER_WORKERS = 64  # below this many replies …
 GATHER_BYTES = (
@@ -194,6 +195,7 @@ class TaskRounds:
         self._with_units = source.units
         self._units: Future[UnitCounts] | None = None  # stays on the cluster
         self._known_bins = bins
+        self._cells: list[Part] = []  # until there are bins
         self._job: Encoding | None = None
         self._shards: dict[int, Future[Any]] = {}
         self._members: dict[int, Sequence[int]] = {}  # chunks of every shard
@@ -227,6 +229,7 @@ class TaskRounds:
     def close(self) -> None:
         """Release what the cluster holds for this fit."""
         self._shards = {}
+        self._cells = []
         self._chunks = ()
         self._surveyed = None
         self._units = None
@@ -322,10 +325,8 @@ class TaskRounds:
                 else:
                     lengths = [np.array(self._lengths, np.int64)]
                 self._reading = replace(self._reading, starts=starts_of(lengths))
-            if self._known_bins is None:
-                parts = self._values([self._sum_chunks(survey_chunk, add_surveys)])
-            else:
-                parts = self._encode(self._known_bins, with_survey=True)
+            bins = self._known_bins
+            parts = self._read_cells() if bins is None else self._encode(bins, with_survey=True)
             self._surveyed = Surveyed(add_surveys(parts), self._reading.shape, units)
             self._reading = replace(self._reading, marks=self._surveyed.marks)
             if self._job is not None:
@@ -335,8 +336,11 @@ class TaskRounds:
     def _sum_chunks(
         self, function: Callable[..., Any], add: Callable[[list[Any]], Any]
     ) -> Future[Any]:
-        """Run a task per chunk and add the results by a tree of tasks."""
-        parts = self._each_chunk(function, range(len(self._chunks)), self._reading)
+        """Run a task per chunk and add the results."""
+        return self._sum(add, self._each_chunk(function, range(len(self._chunks)), self._reading))
+
+    def _sum(self, add: Callable[[list[Any]], Any], parts: list[Future[Any]]) -> Future[Any]:
+        """Add results by a tree of tasks; each is released once it is added."""
         while True:
             groups = self._grouped(parts)
             parts = self._add_groups(add, groups)
@@ -369,6 +373,17 @@ class TaskRounds:
 
     # ---- shards
 
+    def _read_cells(self) -> list[Survey]:
+        """Read all rows as cells of the public grid, as long as there is room for them; return the survey."""
+        job = Encoding.of(self._id, self._reading, None, self._execution, with_survey=True)
+        while True:
+            with suppress(HomelessError):
+                self._cells = self._read(range(len(self._chunks)), job)
+                cells = [part for _, part in self._cells]
+                summed = self._sum(add_surveys, self.client.map(survey_of, cells, pure=False))
+                return self._values([summed])
+            self._give_up_shards()
+
     def _encode(self, bins: tuple[FeatureBins, ...], *, with_survey: bool = False) -> list[Survey]:
         """Make a shard on every worker; return their surveys if those are asked for."""
         self._shards = {}
@@ -386,6 +401,7 @@ class TaskRounds:
     def _give_up_shards(self) -> range:
         """Let Dask forget every shard and what waits for one; return the numbers of all chunks."""
         self._shards = {}
+        self._cells = []
         gc.collect()  # a wait that timed out leaves a cycle of frames, and in it the tasks waited for
         return range(len(self._chunks))
 
@@ -396,22 +412,11 @@ class TaskRounds:
         """
         job = self._job
         assert job is not None
-        workers = self._workers()[: len(chunks)]
-        self._homes = set(workers)
-        shares = _shares(chunks, len(workers))
-        where = [_softly(worker) for worker in workers]
-        found = [
-            self._recalled(own, job, **place) for own, place in zip(shares, where, strict=True)
-        ]
-        made: list[tuple[Sequence[int], Future[Any]]] = []
-        for own, place in zip(shares, where, strict=True):
-            # nothing here may hold on to chunks that are joined: Dask then drops their surveys at once
-            pairs = zip(own, self._as_codes(own, found.pop(0), job, **place), strict=True)
-            made += self._joined([((k,), part) for k, part in pairs], place)
-            del pairs
-        self._finish([part for _, part in made])
+        made = self._code_cells(job)
+        coded = {k for own, _ in made for k in own}
+        made += self._read([k for k in chunks if k not in coded], job)
         shards = {}
-        groups = self._by_worker(made, workers[0])
+        groups = self._by_worker(made)
         made.clear()  # a group alone holds its parts, until they are joined
         for worker in sorted(groups):
             parts = groups.pop(worker)
@@ -429,13 +434,54 @@ class TaskRounds:
         )
         self._shards |= {number: shard for number, (shard, _) in shards.items()}
 
-    def _joined(
-        self, parts: list[tuple[Sequence[int], Future[Any]]], where: Mapping[str, Any]
-    ) -> list[tuple[Sequence[int], Future[Any]]]:
-        """Join neighbours where they carry surveys, so that a survey per chunk never piles up."""
-        assert self._job is not None
-        if not self._job.with_survey:
-            return parts
+    def _read(self, chunks: Sequence[int], job: Encoding) -> list[Part]:
+        """Return chunks as codes or cells, a share for each worker."""
+        if not chunks:
+            return []
+        workers = self._workers()[: len(chunks)]
+        self._homes = set(workers)
+        shares = _shares(chunks, len(workers))
+        where = [_softly(worker) for worker in workers]
+        found = [
+            self._recalled(own, job, **place) for own, place in zip(shares, where, strict=True)
+        ]
+        made: list[Part] = []
+        groups: list[list[Future[Any]]] = []
+        for own, place in zip(shares, where, strict=True):
+            codes = self._as_codes(own, found.pop(0), job, **place)
+            parts: list[Part] = [((k,), part) for k, part in zip(own, codes, strict=True)]
+            if job.with_survey:
+                groups += self._grouped(codes)
+                parts = self._joined(parts, place)
+            made += parts
+            del codes, parts  # a group alone holds chunks, until they are joined
+        self._finish([part for _, part in made], groups)
+        return made
+
+    def _code_cells(self, job: Encoding) -> list[Part]:
+        """Return the chunks whose cells are there as codes, made where the cells lie; each cell is then released."""
+        if not self._cells:
+            return []
+        held = self.client.submit(pass_on, job, pure=False)
+        groups = self._by_worker(self._cells)
+        self._homes = set(groups)
+        self._cells = []
+        made: list[Part] = []
+        for worker in sorted(groups):
+            own, cells = zip(*groups.pop(worker), strict=True)
+            codes = self.client.map(code_cells, cells, job=held, pure=False, **_softly(worker))
+            made += zip(own, codes, strict=True)
+            del cells
+        failures = self._gathered(
+            self.client.map(failure_of, [part for _, part in made], pure=False)
+        )
+        for failure in failures:
+            if failure is not None and not failure.lost:
+                raise failure.error
+        return [part for part, failure in zip(made, failures, strict=True) if failure is None]
+
+    def _joined(self, parts: list[Part], where: Mapping[str, Any]) -> list[Part]:
+        """Join neighbours that carry surveys, so that a survey per chunk never piles up."""
         groups = self._grouped(parts)
         joined = self._add_groups(
             join_encoded, [[part for _, part in group] for group in groups], **where
@@ -443,12 +489,11 @@ class TaskRounds:
         chunks = [[k for own, _ in group for k in own] for group in groups]
         return list(zip(chunks, joined, strict=True))
 
-    def _by_worker(
-        self, made: list[tuple[Sequence[int], Future[Any]]], default: str
-    ) -> dict[str, list[tuple[Sequence[int], Future[Any]]]]:
-        """Return parts by the worker that holds them; what was lost meanwhile is made again at ``default``."""
+    def _by_worker(self, made: list[Part]) -> dict[str, list[Part]]:
+        """Return parts by the worker that holds them; what was lost meanwhile is made again at the first one."""
+        default = self._workers()[0]
         holders = self.client.who_has([part for _, part in made])
-        groups: dict[str, list[tuple[Sequence[int], Future[Any]]]] = {}
+        groups: dict[str, list[Part]] = {}
         for own, part in made:
             groups.setdefault(min(holders.get(part.key) or [default]), []).append((own, part))
         return groups
@@ -480,7 +525,7 @@ class TaskRounds:
     # ---- one round
 
     def _round(self, model: Model, query: Query) -> NDArray[np.int64]:
-        if self._job is None or not same_bins(self._job.bins, model.bins):
+        if self._job is None or not same_bins(self._job.bins or (), model.bins):
             self._encode(model.bins)
         message = pack_message(model, query)
         reply = None

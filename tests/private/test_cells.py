@@ -1,0 +1,129 @@
+"""Cells that wait for bins: the codes made of them are the codes of the values."""
+
+import numpy as np
+import pandas as pd
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from private.cases import BINS, GRID_BINS, KEY, KINDS, ROWS_KEY, rows_of, shape_of, unit_shape
+
+from dpgb_dask.contracts.grid import FINE, Grid, coarser_cells, numeric_edges
+from dpgb_dask.contracts.model import FeatureBins
+from dpgb_dask.contracts.schema import Categorical, Numeric, Schema
+from dpgb_dask.encode import bins_of_cells, cells_of, encode_cells, encode_values, read_values
+from dpgb_dask.private.ingest import Rows
+from dpgb_dask.private.pieces import cell_pieces, encode_piece, encode_rows
+from dpgb_dask.private.survey import STRIP_ROWS, Reading, Surveyor, survey_rows
+from dpgb_dask.private.units import count_units
+
+WEIGHT = {"max_weight": 3, "weight_bits": 2}
+SCHEMA = Schema(
+    {
+        "wide": Numeric(-1e6, 1e6),
+        "near zero": Numeric(0, 1),
+        "count": Numeric(0, 1000, integer=True),
+        "few": Numeric(0, 9, integer=True),
+        "constant": Numeric(2, 2),
+        "name": Categorical(("a", "b")),
+    },
+    classes=[0, 1],
+)
+GRID = Grid.of(SCHEMA, FINE)
+
+
+def bins_on_grid(rng):
+    """Bins between some of the edges of the grid."""
+    bins = []
+    for edges in GRID.edges:
+        if edges is None:
+            bins.append(FeatureBins(None, rng.permutation(4).astype(np.uint8), 4))
+        else:
+            some = np.sort(rng.choice(edges, min(len(edges), int(rng.integers(0, 255))), False))
+            bins.append(FeatureBins(some, None, len(some) + 2))
+    return bins
+
+
+def odd_rows(rng, dtype, n=400):
+    """Values on, beside and far from edges, and those that are none."""
+    columns = {}
+    for name, edges in zip(SCHEMA.names, GRID.edges, strict=True):
+        if edges is None:
+            columns[name] = rng.choice(["a", "b", "c", None], n)
+            continue
+        near = edges.astype(dtype) if len(edges) else np.array([2], dtype)
+        known = np.concatenate(
+            [near, np.nextafter(near, dtype(np.inf)), np.nextafter(near, dtype(-np.inf))]
+        )
+        odd = np.array([np.nan, np.inf, -np.inf, 0.0, -0.0, 1e30, -1e30], dtype)
+        columns[name] = rng.permutation(np.concatenate([rng.choice(known, n - 70), *[odd] * 10]))
+    return pd.DataFrame(columns)
+
+
+@given(st.integers(0, 2**32 - 1), st.sampled_from([np.float32, np.float64]))
+@settings(max_examples=30, deadline=None)
+def test_codes_of_cells_are_the_codes_of_values(seed, dtype):
+    rng = np.random.default_rng(seed)
+    values = read_values(odd_rows(rng, dtype), SCHEMA)
+    bins = bins_on_grid(rng)
+    table = bins_of_cells(GRID, bins)
+    np.testing.assert_array_equal(
+        encode_cells(cells_of(values, GRID), table), encode_values(values, bins)
+    )
+
+
+def test_bins_that_end_inside_a_cell_have_no_table():
+    bins = bins_on_grid(np.random.default_rng(0))
+    inside = np.mean(GRID.edges[0][3:5])
+    bins[0] = FeatureBins(np.array([inside]), None, 3)
+    assert bins_of_cells(GRID, bins) is None
+    assert bins_of_cells(Grid.of(shape_of("binary").schema, FINE), BINS) is None
+
+
+def test_a_cell_lies_in_the_coarse_cell_around_it():
+    fine = numeric_edges(Numeric(0, 10), FINE)
+    np.testing.assert_array_equal(coarser_cells(fine, fine), np.arange(len(fine) + 2))
+    assert set(coarser_cells(fine, fine[:0])) == {0, 1}
+
+
+def same_pieces(rows, reading, bins, block_rows):
+    surveyor = Surveyor(rows, reading, 0)
+    table = bins_of_cells(Grid.of(reading.shape.schema, FINE), bins)
+    made = [encode_piece(piece, table) for piece in cell_pieces(surveyor, block_rows)]
+    want = list(encode_rows(rows, reading, bins, block_rows))
+    assert len(made) == len(want)
+    for one, other in zip(made, want, strict=True):
+        for part in ("codes", "label", "weight", "identity"):
+            np.testing.assert_array_equal(getattr(one, part), getattr(other, part))
+            a, b = getattr(one, part), getattr(other, part)
+            assert a is b is None or a.dtype == b.dtype
+    survey = survey_rows(rows, reading, 0)
+    np.testing.assert_array_equal(surveyor.survey.sums, survey.sums)
+    assert surveyor.survey[1:] == survey[1:]
+
+
+@pytest.mark.parametrize("block_rows", [97, 1 << 16])
+@pytest.mark.parametrize("kind", KINDS)
+def test_pieces_of_cells_become_the_pieces_of_values(kind, block_rows):
+    x, y, w = rows_of(kind, 1001)
+    reading = Reading(shape_of(kind, **WEIGHT), KEY, rows_key=ROWS_KEY, starts=np.array([0, 1001]))
+    same_pieces(Rows(x, y, w), reading, GRID_BINS, block_rows)
+
+
+def test_pieces_longer_than_a_strip():
+    x, y, w = rows_of("binary", 2 * STRIP_ROWS + 5)
+    same_pieces(Rows(x, y, w), Reading(shape_of("binary", **WEIGHT), KEY), GRID_BINS, 1 << 16)
+
+
+def test_pieces_of_units():
+    x, y, _ = rows_of("binary", 500)
+    people = np.arange(500) % 123
+    shape = unit_shape(shape_of("binary").schema, 2, 4)
+    reading = Reading(shape, KEY, count_units(people, KEY), ROWS_KEY)
+    same_pieces(Rows(x, y, None, people), reading, GRID_BINS, 128)
+
+
+def test_a_chunk_in_which_no_row_weighs_anything():
+    x, y, w = rows_of("binary", 50)
+    reading = Reading(shape_of("binary", **WEIGHT), KEY)
+    same_pieces(Rows(x, y, np.zeros_like(w)), reading, GRID_BINS, 16)
+    same_pieces(Rows(x[:0], y[:0], w[:0]), reading, GRID_BINS, 16)
