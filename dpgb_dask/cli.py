@@ -1,5 +1,5 @@
 """The command line: ``dpgb-dask demo | fit | predict | report | check | convert | ledger``."""
-# ruff: noqa: N806 - X is scikit-learn's name
+# ruff: noqa: N803, N806 - X is scikit-learn's name
 
 import argparse
 import csv
@@ -389,7 +389,7 @@ def _ledger(url: str) -> Ledger:
     ledger = Ledger(url)
     if not ledger.exists:
         raise LedgerError(
-            f"There is no ledger at {ledger!r}. Open its first account with: dpgb-dask ledger open"
+            f"There is no ledger at {url!r}. Open its first account with: dpgb-dask ledger open"
         )
     return ledger
 
@@ -617,11 +617,21 @@ def _numbers(values: Sequence[str | None]) -> pd.Series:
     return pd.Series(encode.numbers(pd.Series(words, dtype=object)), dtype=np.float64)
 
 
-def _column(columns: Mapping[str, Any], *names: str) -> Any:
+def _beside(
+    options: argparse.Namespace, schema: Schema, X: Any, columns: Mapping[str, Any]
+) -> tuple[Any, Any]:
+    """Return the target and the weights: what is beside the features."""
+    target = schema.target.name
+    y = _column("--target", columns, target, *(() if isinstance(X, dd.DataFrame) else ("y",)))
+    weight = None if options.weight is None else _column("--weight", columns, options.weight)
+    return y, weight
+
+
+def _column(flag: str, columns: Mapping[str, Any], *names: str) -> Any:
     for name in names:
         if name in columns:
             return columns[name]
-    raise StructureError(f"column {names[0]!r} is not in the data. Name the target with --target.")
+    raise StructureError(f"column {names[0]!r} is not in the data. Name another with {flag}.")
 
 
 # ---- commands --------------------------------------------------------------------------------------------------------
@@ -633,8 +643,7 @@ def _fit(options: argparse.Namespace) -> None:
     _check_out(options.out)
     schema = _schema(options)
     X, columns = _open_table(options.data, schema)
-    y = _column(columns, schema.target.name, *(() if isinstance(X, dd.DataFrame) else ("y",)))
-    weight = None if options.weight is None else _column(columns, options.weight)
+    y, weight = _beside(options, schema, X, columns)
     kind = DPGBRegressor if schema.target.type == "numeric" else DPGBClassifier
     estimator = kind(
         epsilon=options.epsilon,
@@ -726,8 +735,7 @@ def _convert(options: argparse.Namespace) -> None:
         )
     schema = _schema(options)
     X, columns = _open_table(options.data, schema)
-    y = _column(columns, schema.target.name, *(() if isinstance(X, dd.DataFrame) else ("y",)))
-    weight = None if options.weight is None else _column(columns, options.weight)
+    y, weight = _beside(options, schema, X, columns)
     with _cluster(options.scheduler):
         write_dataset(
             options.out,

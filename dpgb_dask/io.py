@@ -127,7 +127,7 @@ def write_dataset(
     Raises
     ------
     SchemaError, StructureError, UnsupportedCollectionError
-        If the structure does not fit, or the path is taken.
+        If the structure does not fit, the path is taken, or the folder around it does not exist.
     ChunkError
         If a chunk cannot be read, or a shard reads back otherwise than it was written.
     OSError
@@ -595,7 +595,7 @@ class _Place:
         Raises
         ------
         StructureError
-            If something is, and may not be replaced.
+            If something is, and may not be replaced; or if the folder around it is not there.
         """
         if self.exists():
             if not overwrite:
@@ -609,6 +609,10 @@ class _Place:
                 )
             self.remove()
         if self.folder is not None:
+            if not self.folder.absolute().parent.is_dir():
+                raise StructureError(
+                    f"path={self.path!r}: the folder around it does not exist. Make it first."
+                )
             self.folder.mkdir(mode=0o700)
 
     def close(self) -> None:

@@ -612,7 +612,7 @@ def test_a_fit_says_its_id_before_a_row_is_read(place, quiet, monkeypatch, capsy
                 "--weight",
                 "nothing",
             ),
-            "'nothing' is not in the data",
+            "'nothing' is not in the data. Name another with --weight",
         ),
         (
             (
@@ -869,6 +869,7 @@ def test_convert_says_what_is_wrong(place, binary_schema, capsys):
         (("people.parquet", "--out", place / "d.zarr"), "holds no schema"),
         (("people.zarr", "--out", place / "d.zarr"), "holds no schema"),
         (("people.parquet", *schema, "--out", place / "d"), "must end in .zarr"),
+        (("people.parquet", *schema, "--out", place / "no" / "d.zarr"), "does not exist. Make it"),
         (("people.parquet", *schema, "--out", place / "people.zarr"), "exists already"),
         (
             ("people.parquet", *schema, "--out", place / "people.zarr", "--overwrite"),

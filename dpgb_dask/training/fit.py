@@ -215,7 +215,7 @@ def noting(controller: Controller, ledger: Ledger | None) -> Iterator[None]:
     try:
         if ledger is not None and ledger.durable and not controller.ended:
             logger.info(
-                "Fit %s is charged. If it breaks off, fit(..., resume=%r), or the same command and --resume %s, goes on.",
+                "Fit %s is charged. If it breaks off, fit(..., resume=%r) or the same command and --resume %s goes on.",
                 *(3 * [controller.fit_id]),
             )
         yield
