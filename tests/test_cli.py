@@ -1,8 +1,10 @@
 """The command line: what it prints, what it writes, and its exit codes."""
 
 import json
+import re
 from functools import partial
 from itertools import pairwise
+from pathlib import Path
 from unittest.mock import Mock
 
 import dask
@@ -919,3 +921,12 @@ def test_help_says_that_a_given_schema_wins(capsys):
     with pytest.raises(SystemExit):
         run("fit", "--help")
     assert "wins" in " ".join(capsys.readouterr().out.split())
+
+
+def test_the_schema_file_of_the_readme_serves(tmp_path, capsys):
+    readme = (Path(__file__).parents[1] / "README.md").read_text(encoding="utf-8")
+    (text,) = re.findall(r"```json\n(.*?)```", readme, re.DOTALL)
+    (tmp_path / "s.json").write_text(text)
+    (tmp_path / "d.csv").write_text("age,hours,job,high_income\n40,8,office,1\n")
+    assert run("check", tmp_path / "d.csv", "--schema", tmp_path / "s.json") == 0
+    assert "job: fits" in capsys.readouterr().out
