@@ -1,9 +1,10 @@
 """The command line: ``dpgb-dask demo | fit | predict | report | check | convert | ledger``."""
-# ruff: noqa: N806 - X is scikit-learn's name
+# ruff: noqa: N803, N806 - X is scikit-learn's name
 
 import argparse
 import csv
 import json
+import logging
 import signal
 import sys
 import threading
@@ -17,6 +18,7 @@ from typing import Any
 import dask
 import dask.array as da
 import dask.dataframe as dd
+import fsspec
 import numpy as np
 import pandas as pd
 import zarr
@@ -28,12 +30,13 @@ from numpy.typing import NDArray
 from sklearn.ensemble import HistGradientBoostingClassifier
 from sklearn.metrics import roc_auc_score
 from threadpoolctl import threadpool_limits
+from tqdm import tqdm
 
 from dpgb_dask import __version__, diagnose, encode, losses
 from dpgb_dask.contracts.plan import PublicRng
 from dpgb_dask.contracts.schema import Categorical, Schema
 from dpgb_dask.controller import analyses
-from dpgb_dask.controller.ledger import Ledger
+from dpgb_dask.controller.ledger import Account, Ledger
 from dpgb_dask.errors import (
     BudgetExceededError,
     DPGBError,
@@ -43,12 +46,13 @@ from dpgb_dask.errors import (
     StructureError,
 )
 from dpgb_dask.estimators import DPGBClassifier, DPGBRegressor, load
-from dpgb_dask.io import WEIGHT, is_dataset, open_dataset, write_dataset
+from dpgb_dask.io import WEIGHT, is_dataset, not_kept, open_dataset, write_dataset
 from dpgb_dask.private.ingest import from_zarr
 from dpgb_dask.recipes import RECIPES
 
 OK, ERROR, BUDGET = 0, 1, 3  # 2 is argparse's own, for wrong usage
 INTERRUPTED = 130
+ENDED = ("RELEASED", "SETTLED")  # states of a fit in the ledger
 LOSSES_WITH_OPTION: dict[str, Callable[[float], losses.Loss]] = {
     "huber": losses.Huber,
     "quantile": losses.Quantile,
@@ -72,7 +76,7 @@ examples:
   dpgb-dask predict model.json new.parquet --proba --out predictions.parquet
 
 exit codes:
-  0 done   1 an error of use or data: a line on standard error, one more if a fit can go on   2 wrong arguments
+  0 done   1 an error of use or data, said on standard error, and how a fit that it ended goes on   2 wrong arguments
   3 the account has too little left (nothing was charged)
 """
 DATA = "Parquet file or directory, CSV file or pattern, *.zarr; a path or a URL such as s3://"
@@ -129,11 +133,31 @@ def _stopped_as_by_hand() -> Iterator[None]:
         signal.signal(signal.SIGTERM, before)
 
 
+class _Aloud(logging.Handler):
+    """Prints what the library logs to standard error, above a progress bar."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        tqdm.write(f"dpgb-dask: {record.getMessage()}", file=sys.stderr)
+
+
+@contextmanager
+def _aloud() -> Iterator[None]:
+    """Print what the library logs: the id of a fit, so that it is known even after kill -9."""
+    logger = logging.getLogger("dpgb_dask")
+    handler, level = _Aloud(), logger.level
+    logger.addHandler(handler)
+    logger.setLevel(logging.INFO)
+    try:
+        yield
+    finally:
+        logger.removeHandler(handler)
+        logger.setLevel(level)
+
+
 def _fail(error: BaseException, code: int, text: str = "") -> int:
-    """Print an error on one line, and how to go on with a fit that it ended on the next."""
-    lines = [text or f"{type(error).__name__}: {error}", *getattr(error, "__notes__", ())]
-    for line in lines:
-        print(f"dpgb-dask: {' '.join(line.split())}", file=sys.stderr)
+    """Print an error, with the lines it has, and then how to go on with a fit that it ended."""
+    for said in (text or f"{type(error).__name__}: {error}", *getattr(error, "__notes__", ())):
+        print(f"dpgb-dask: {said}", file=sys.stderr)
     return code
 
 
@@ -277,7 +301,7 @@ def _add_check(commands: Any) -> None:
 def _add_convert(commands: Any) -> None:
     text = "write data as one Zarr data set, with its schema in it: quicker to read, also from an object store"
     example = (
-        "dpgb-dask convert people/*.csv --schema people.schema.json --out s3://bucket/people.zarr"
+        "dpgb-dask convert 'people/*.csv' --schema people.schema.json --out s3://bucket/people.zarr"
     )
     convert = _command(commands, "convert", text, _convert, example, CSV_FIT)
     _add_data(convert)
@@ -325,7 +349,8 @@ def _add_data(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("data", help=DATA)
     parser.add_argument(
         "--schema",
-        help="JSON file with the public facts of the columns (default: what a data set of convert holds)",
+        help="JSON file with the public facts of the columns (default: what a data set of convert holds; a schema given"
+        " here wins over that one, and is refused if it asks for categories that the data set did not keep)",
     )
     parser.add_argument("--target", help="column to predict (default: the schema's target)")
     _add_scheduler(parser)
@@ -364,7 +389,7 @@ def _ledger(url: str) -> Ledger:
     ledger = Ledger(url)
     if not ledger.exists:
         raise LedgerError(
-            f"There is no ledger at {ledger!r}. Open its first account with: dpgb-dask ledger open"
+            f"There is no ledger at {url!r}. Open its first account with: dpgb-dask ledger open"
         )
     return ledger
 
@@ -372,7 +397,7 @@ def _ledger(url: str) -> Ledger:
 def _check_out(path: Path) -> None:
     """Refuse an output that would be lost or would replace something, before anything is charged."""
     if not path.absolute().parent.is_dir():
-        raise StructureError(f"--out {str(path)!r}: its directory does not exist.")
+        raise StructureError(f"--out {str(path)!r}: its directory does not exist. Make it first.")
     if path.exists():
         raise StructureError(f"--out {str(path)!r} exists already. Choose another name.")
 
@@ -382,6 +407,7 @@ def _check_out(path: Path) -> None:
 
 def _schema(options: argparse.Namespace) -> Schema:
     """Load the schema; another target or a weight column changes which columns are left out."""
+    _check_there(options.data)
     weight = getattr(options, "weight", None)
     if options.schema is not None:
         facts = Schema.load(options.schema).to_dict()
@@ -398,6 +424,41 @@ def _schema(options: argparse.Namespace) -> Schema:
         facts["target"]["name"] = options.target
     facts["ignore"] = sorted(ignore - {facts["target"]["name"]})
     return Schema.from_dict(facts)
+
+
+def _check_there(path: str) -> None:
+    """Refuse data that are not there, before a reader says so in its own way.
+
+    Raises
+    ------
+    StructureError
+        If nothing is at a path, or fits a pattern.
+    """
+    with _reading(path):
+        files, root = fsspec.core.url_to_fs(path)
+        if files.exists(root) or files.glob(root):
+            return
+    raise StructureError(
+        f"{path!r} does not exist. Give a Parquet file or directory, a .csv or a .zarr that does."
+    )
+
+
+@contextmanager
+def _reading(path: str) -> Iterator[None]:
+    """Say what is wrong with data, and nothing that is in it: whatever a reader raises may quote it."""
+    try:
+        yield
+    except DPGBError:
+        raise
+    except ImportError as error:
+        raise StructureError(
+            f"{path!r} needs {error.name or 'a package'}, which is not installed; for s3://:"
+            " pip install 'dpgb_dask[s3]'."
+        ) from None
+    except Exception as error:
+        raise StructureError(
+            f"{path!r} cannot be read ({type(error).__name__}). Give a Parquet file or directory, a .csv or a .zarr."
+        ) from None
 
 
 def _open_table(
@@ -417,23 +478,11 @@ def _open_table(
     StructureError
         If the data cannot be opened; the message names the path and never what is in it.
     """
-    try:
+    with _reading(path):
         if _is_zarr(path):
             return _open_set(path, schema) if is_dataset(path) else _open_zarr(path, schema)
         csv_file = ".csv" in Path(path).suffixes
         frame = _open_csv(path, schema, strict=strict) if csv_file else dd.read_parquet(path)
-    except DPGBError:
-        raise
-    except ImportError as error:
-        raise StructureError(
-            f"{path!r} needs {error.name or 'a package'}, which is not installed; for s3://:"
-            " pip install 'dpgb_dask[s3]'."
-        ) from None
-    except Exception as error:
-        # whatever a reader raises may quote the data: only its kind is repeated
-        raise StructureError(
-            f"{path!r} cannot be read ({type(error).__name__}). Give a Parquet file or directory, a .csv or a .zarr."
-        ) from None
     return frame, {str(column): frame[column] for column in frame.columns}
 
 
@@ -449,6 +498,12 @@ def _open_set(path: str, schema: Schema) -> tuple[Any, Mapping[str, Any]]:
             f"{path!r} holds other features than the schema:\n  data   {list(data.schema.names)}\n"
             f"  schema {list(schema.names)}\nConvert the source again."
         )
+    if lost := not_kept(data, schema):
+        raise SchemaError(
+            f"{path!r} was written under a schema with other categories, and keeps what that one lacks as one category:"
+            f" {', '.join(map(repr, lost))} would be misread under this schema. Convert the source again with this"
+            " schema, or fit with the one in the data set."
+        )
     columns = {data.schema.target.name: data.y}
     if data.sample_weight is not None:
         columns[WEIGHT] = data.sample_weight
@@ -463,6 +518,10 @@ def _open_zarr(path: str, schema: Schema) -> tuple[Any, Mapping[str, Any]]:
     place = {name: k for k, name in enumerate(schema.names)}  # a group has no order of its own
     arrays = sorted(store.arrays(), key=lambda item: place.get(item[0], len(place)))
     columns = {key: from_zarr(array) for key, array in arrays}
+    if not columns:
+        raise StructureError(
+            f"{path!r} holds no arrays. Give a Zarr array, a group of columns, or a data set that convert wrote."
+        )
     if "X" in columns:
         return columns.pop("X"), columns
     rows = next(iter(columns.values())).chunks[0]
@@ -558,11 +617,21 @@ def _numbers(values: Sequence[str | None]) -> pd.Series:
     return pd.Series(encode.numbers(pd.Series(words, dtype=object)), dtype=np.float64)
 
 
-def _column(columns: Mapping[str, Any], *names: str) -> Any:
+def _beside(
+    options: argparse.Namespace, schema: Schema, X: Any, columns: Mapping[str, Any]
+) -> tuple[Any, Any]:
+    """Return the target and the weights: what is beside the features."""
+    target = schema.target.name
+    y = _column("--target", columns, target, *(() if isinstance(X, dd.DataFrame) else ("y",)))
+    weight = None if options.weight is None else _column("--weight", columns, options.weight)
+    return y, weight
+
+
+def _column(flag: str, columns: Mapping[str, Any], *names: str) -> Any:
     for name in names:
         if name in columns:
             return columns[name]
-    raise StructureError(f"column {names[0]!r} is not in the data. Name the target with --target.")
+    raise StructureError(f"column {names[0]!r} is not in the data. Name another with {flag}.")
 
 
 # ---- commands --------------------------------------------------------------------------------------------------------
@@ -574,8 +643,7 @@ def _fit(options: argparse.Namespace) -> None:
     _check_out(options.out)
     schema = _schema(options)
     X, columns = _open_table(options.data, schema)
-    y = _column(columns, schema.target.name, *(() if isinstance(X, dd.DataFrame) else ("y",)))
-    weight = None if options.weight is None else _column(columns, options.weight)
+    y, weight = _beside(options, schema, X, columns)
     kind = DPGBRegressor if schema.target.type == "numeric" else DPGBClassifier
     estimator = kind(
         epsilon=options.epsilon,
@@ -596,7 +664,7 @@ def _fit(options: argparse.Namespace) -> None:
         random_state=options.random_state,
         verbose=0 if options.quiet else 1,
     )
-    with _cluster(options.scheduler):
+    with _cluster(options.scheduler), _aloud():
         estimator.fit(X, y, sample_weight=weight, resume=options.resume)
     estimator.save(options.out)
     print(estimator.privacy_report_)
@@ -623,6 +691,7 @@ def _loss(text: str) -> losses.Loss:
 
 def _predict(options: argparse.Namespace) -> None:
     _check_out(options.out)
+    _check_there(options.data)
     model = load(options.model)
     X, _ = _open_table(options.data, model.schema_, strict=True)
     parts = [_as_frame(model.predict(X), ["prediction"])]
@@ -666,8 +735,7 @@ def _convert(options: argparse.Namespace) -> None:
         )
     schema = _schema(options)
     X, columns = _open_table(options.data, schema)
-    y = _column(columns, schema.target.name, *(() if isinstance(X, dd.DataFrame) else ("y",)))
-    weight = None if options.weight is None else _column(columns, options.weight)
+    y, weight = _beside(options, schema, X, columns)
     with _cluster(options.scheduler):
         write_dataset(
             options.out,
@@ -712,12 +780,36 @@ def _ledger_show(options: argparse.Namespace) -> None:
         print(
             f"{account.name}: {cap}; one more fit at this delta may ask epsilon={epsilon:.4g} ({left})"
         )
-        states: dict[str, str] = {}
-        for entry in ledger.history(account.name):
-            if entry.fit_id:
-                states[entry.fit_id] = entry.kind
-        for fit_id, state in states.items():
-            print(f"  {fit_id}  {state}")
+        _print_fits(ledger, account)
+
+
+def _print_fits(ledger: Ledger, account: Account) -> None:
+    """Print a table of an account's fits, the oldest first."""
+    fits: dict[str, dict[str, str]] = {}
+    for entry in ledger.history(account.name):
+        if entry.kind == "RESERVED":
+            fits[entry.fit_id] = {
+                "fit": entry.fit_id,
+                "opened (UTC)": entry.at[:16].replace("T", " "),
+                "recipe": entry.body.get("facts", {}).get("recipe", "?"),  # old ledgers have none
+            }
+        if entry.fit_id:
+            fits[entry.fit_id]["state"] = entry.kind if entry.kind in ENDED else "UNFINISHED"
+        if entry.kind in ("RESERVED", "SETTLED"):
+            charge = int(entry.body["charge" if "charge" in entry.body else "price"])
+            fits[entry.fit_id]["charge"] = f"{100 * charge / account.cap:.2f} % of the cap"
+    if not fits:
+        return
+    table = [list(next(iter(fits.values()))), *(list(fit.values()) for fit in fits.values())]
+    widths = [max(map(len, column)) for column in zip(*table, strict=True)]
+    for row in table:
+        cells = (cell.ljust(width) for cell, width in zip(row, widths, strict=True))
+        print(f"  {'  '.join(cells).rstrip()}")
+    if any(fit["state"] == "UNFINISHED" for fit in fits.values()):
+        print(
+            "  An UNFINISHED fit is running, or broke off: dpgb-dask fit … --resume FIT goes on with it, and dpgb-dask"
+            " ledger settle closes it."
+        )
 
 
 def _ledger_settle(options: argparse.Namespace) -> None:
@@ -825,7 +917,9 @@ def demo_data(n_rows: int, first: int = 0) -> tuple[da.Array, da.Array]:
 def _demo(options: argparse.Namespace) -> None:
     started = time.perf_counter()
     if not options.out.absolute().parent.is_dir():
-        raise StructureError(f"--out {str(options.out)!r}: its directory does not exist.")
+        raise StructureError(
+            f"--out {str(options.out)!r}: its directory does not exist. Make it first."
+        )
     schema = Schema.from_dict(DEMO_SCHEMA)
     X, y = demo_data(options.rows)
     X_test, y_test = compute(*demo_data(options.rows // 5 + 1, HELD_OUT))

@@ -66,6 +66,8 @@ SINGLE = frozenset(
     {"bool", "int8", "uint8", "int16", "uint16", "float16", "float32"}
 )  # exact in it
 WEIGHT = "sample_weight"
+REPLACE = "overwrite=True (on the command line: --overwrite)"
+AGAIN = f"Write it again, with {REPLACE}."
 
 
 class Dataset(NamedTuple):
@@ -125,7 +127,7 @@ def write_dataset(
     Raises
     ------
     SchemaError, StructureError, UnsupportedCollectionError
-        If the structure does not fit, or the path is taken.
+        If the structure does not fit, the path is taken, or the folder around it does not exist.
     ChunkError
         If a chunk cannot be read, or a shard reads back otherwise than it was written.
     OSError
@@ -176,7 +178,7 @@ def open_dataset(path: str | Path, *, storage_options: Mapping[str, Any] | None 
     Raises
     ------
     StructureError
-        If it is none, was not written to its end, or parts of it are gone.
+        If the path does not exist, or it is none, was not written to its end, or parts of it are gone.
     """
     place = _Place(str(path), dict(storage_options or {}))
     group = place.open("r")
@@ -184,9 +186,7 @@ def open_dataset(path: str | Path, *, storage_options: Mapping[str, Any] | None 
     arrays: dict[str, da.Array] = {}
     for name, array in group.arrays():
         if array.nchunks_initialized != array.nchunks:
-            raise StructureError(
-                f"path={place.path!r} lacks parts that were written once. Write it again with overwrite=True."
-            )
+            raise StructureError(f"path={place.path!r} lacks parts that were written once. {AGAIN}")
         # named by what was written, not by where: Dask would take two data sets of one path for the same
         arrays[name] = da.from_zarr(array, chunks=array.shards, name=f"{name}-{layout.id}")
     if layout.named:
@@ -201,6 +201,46 @@ def is_dataset(path: str | Path, storage_options: Mapping[str, Any] | None = Non
     """Whether there is a data set at a path, or one that was not written to its end."""
     place = _Place(str(path), dict(storage_options or {}))
     return place.exists() and place.is_ours()
+
+
+def not_kept(data: Dataset, schema: Schema) -> tuple[str, ...]:
+    """Return the columns of which a schema asks what a data set did not keep.
+
+    Categories and labels that are no numbers are kept as their place in the list that the data set was written with,
+    and everything else as "other": of such a column a schema may declare those alone, in any order. Numbers are kept
+    as they were, so that bounds may be others.
+
+    Parameters
+    ----------
+    data : Dataset
+        With the features of the schema.
+    schema : Schema
+    """
+    kept = {
+        name: (data.X[name], feature.categories)
+        for name, feature in data.schema.features.items()
+        if isinstance(feature, Categorical) and isinstance(data.X, dd.DataFrame)
+    }
+    kept[data.schema.target.name] = (data.y, data.schema.target.classes)
+    asked: dict[str, Sequence[Any]] = {
+        name: feature.categories
+        for name, feature in schema.features.items()
+        if isinstance(feature, Categorical)
+    }
+    asked[schema.target.name] = schema.target.classes
+    return tuple(
+        name
+        for name, (column, categories) in kept.items()
+        if name in (*schema.names, schema.target.name)
+        and not _countable(column.dtype)
+        and not _are_among(asked.get(name, ()), categories)
+    )
+
+
+def _are_among(asked: Sequence[Any], kept: Sequence[Any]) -> bool:
+    """Whether there are categories, and each is one of those kept."""
+    cells = category_cells(pd.Series(list(asked), dtype=object), kept)
+    return len(asked) > 0 and bool(np.all(cells != len(kept)))
 
 
 def _schema_of(schema: Any) -> Schema:
@@ -295,18 +335,14 @@ class Layout:
         StructureError
             If it is none of ours, of a newer format, or not complete.
         """
-        if not isinstance(facts, Mapping):
-            raise StructureError(
-                f"path={place.path!r} is no data set of dpgb_dask.io.write_dataset. Write one, or open it with zarr."
-            )
+        if not isinstance(facts, Mapping) or "format" not in facts:
+            raise _no_data_set(place.path)
         if facts["format"] > FORMAT:
             raise StructureError(
                 f"path={place.path!r} has format={facts['format']}, newer than {FORMAT}. Update dpgb_dask."
             )
         if not facts["complete"]:
-            raise StructureError(
-                f"path={place.path!r} was not written to its end. Write it again with overwrite=True."
-            )
+            raise StructureError(f"path={place.path!r} was not written to its end. {AGAIN}")
         fields = {name: facts[name] for name in cls.__slots__ if name not in ("schema", "coded")}
         return cls(schema=Schema.from_dict(facts["schema"]), coded=tuple(facts["coded"]), **fields)
 
@@ -509,8 +545,17 @@ class _Place:
         """
         try:
             return zarr.open_group(self._store, mode=mode, storage_options=self._options or None)
-        except (FileNotFoundError, zarr.errors.GroupNotFoundError):
-            raise StructureError(f"path={self.path!r} holds no Zarr group.") from None
+        except (
+            FileNotFoundError,
+            NotADirectoryError,
+            ValueError,
+        ):  # an array, a damaged file: ValueErrors of Zarr
+            pass
+        if not self.exists():
+            raise StructureError(
+                f"path={self.path!r} does not exist. Give what write_dataset or dpgb-dask convert wrote."
+            )
+        raise _no_data_set(self.path)
 
     def create(self, layout: Layout) -> zarr.Group:
         """Make the group, marked as not complete."""
@@ -538,7 +583,7 @@ class _Place:
             facts = self.open("r").attrs.get(ATTRIBUTE)
         except StructureError:
             return ""
-        return str(facts["id"]) if isinstance(facts, Mapping) else ""
+        return str(facts.get("id", "")) if isinstance(facts, Mapping) else ""
 
     def is_ours(self) -> bool:
         """Whether a data set was begun here."""
@@ -550,12 +595,13 @@ class _Place:
         Raises
         ------
         StructureError
-            If something is, and may not be replaced.
+            If something is, and may not be replaced; or if the folder around it is not there.
         """
         if self.exists():
             if not overwrite:
                 raise StructureError(
-                    f"path={self.path!r} exists already. Choose another, or give overwrite=True."
+                    f"path={self.path!r} exists already. Choose another; or replace it, if it is a data set:"
+                    f" {REPLACE}."
                 )
             if not self.is_ours():
                 raise StructureError(
@@ -563,6 +609,10 @@ class _Place:
                 )
             self.remove()
         if self.folder is not None:
+            if not self.folder.absolute().parent.is_dir():
+                raise StructureError(
+                    f"path={self.path!r}: the folder around it does not exist. Make it first."
+                )
             self.folder.mkdir(mode=0o700)
 
     def close(self) -> None:
@@ -605,6 +655,13 @@ class _Place:
             f"path={self.path!r} needs {missing or 'a package'}, which is not installed; for s3://:"
             " pip install 'dpgb_dask[s3]'."
         )
+
+
+def _no_data_set(path: str) -> StructureError:
+    return StructureError(
+        f"path={path!r} is no data set: neither write_dataset nor dpgb-dask convert wrote it. Write one with either;"
+        " zarr.open opens other Zarr stores."
+    )
 
 
 def _create_arrays(group: zarr.Group, layout: Layout, n: int, rows: int) -> tuple[str, ...]:

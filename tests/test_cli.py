@@ -1,8 +1,11 @@
 """The command line: what it prints, what it writes, and its exit codes."""
 
 import json
+import re
 from functools import partial
 from itertools import pairwise
+from pathlib import Path
+from unittest.mock import Mock
 
 import dask
 import numpy as np
@@ -323,11 +326,9 @@ def test_ledger_opens_shows_and_refuses(place, capsys):
     assert run("ledger", "show", url) == 0
     shown = capsys.readouterr().out
     assert "people: cap epsilon=1, delta=1e-06" in shown
-    assert "RELEASED" in shown
     assert run(*fit, "--epsilon", 0.9, "--out", place / "b.json", *charged) == 3
     failed = capsys.readouterr()
-    assert "would fit" in failed.err
-    assert failed.err.count("\n") == 1
+    assert "\n  would fit   epsilon=" in failed.err  # its lines are lined up
     assert not (place / "b.json").exists()
     assert run("ledger", "show", url, "nobody") == 1
     assert run("ledger", "settle", url, "no-such-fit") == 1
@@ -417,11 +418,168 @@ def test_settle_gives_back_what_was_not_opened(place, monkeypatch):
     assert Ledger(url).remaining("people") > left
 
 
+def test_ledger_shows_fits_in_a_table(place, capsys, monkeypatch):
+    url, name = break_off(place, monkeypatch), "people"
+    (unfinished,) = {e.fit_id for e in Ledger(url).history(name)} - {""}
+    fit = (*fit_people(place), "--recipe", "fdp-tr-newton", "--n-estimators", 1)
+    charged = ("--quiet", "--ledger", url, "--account", name)
+    assert run(*fit, "--out", place / "a.json", "--epsilon", 0.1, *charged) == 0
+    released = DPGBClassifier.load(place / "a.json").fit_id_
+    opened = {e.fit_id: e.at for e in Ledger(url).history(name) if e.kind == "RESERVED"}
+    share = 100 * (1 - Ledger(url).account(name).left / Ledger(url).account(name).cap)
+    capsys.readouterr()
+    assert run("ledger", "show", url) == 0
+    _, head, *fits, hint = capsys.readouterr().out.splitlines()
+    assert head.split() == ["fit", "opened", "(UTC)", "recipe", "state", "charge"]
+    told = [[unfinished, "auto", "UNFINISHED"], [released, "fdp-tr-newton", "RELEASED"]]
+    charges = 0.0
+    for line, (fit_id, recipe, state) in zip(fits, told, strict=True):
+        words = line.split()
+        assert words[:5] == [fit_id, opened[fit_id][:10], opened[fit_id][11:16], recipe, state]
+        assert line.index(state) == head.index("state")
+        assert " ".join(words[6:]) == "% of the cap"
+        charges += float(words[5])
+    assert abs(charges - share) < 0.02
+    assert "--resume" in hint
+    assert run("ledger", "settle", url, unfinished) == 0
+    capsys.readouterr()
+    assert run("ledger", "show", url) == 0
+    _, _, settled, last = capsys.readouterr().out.splitlines()  # no hint: no fit is unfinished
+    assert "SETTLED" in settled
+    assert "RELEASED" in last
+
+
+def model_of(place):
+    return ("--schema", place / "schema.json", "--out", place / "m.json", *BUDGET)
+
+
+@pytest.mark.parametrize("command", ["fit", "check", "convert", "predict"])
+@pytest.mark.parametrize("name", ["no.parquet", "no.csv", "no-*.csv", "no.zarr", "no/people.csv"])
+def test_data_that_are_not_there_are_said_not_to_exist(place, command, name, capsys):
+    run("fit", place / "people.csv", *model_of(place))
+    options = {
+        "fit": ("--out", place / "o.json", *BUDGET),
+        "check": (),
+        "convert": ("--out", place / "o.zarr"),
+        "predict": ("--out", place / "o.csv"),
+    }[command]
+    model = (place / "m.json",) if command == "predict" else ()
+    schemas = [()] if command == "predict" else [(), ("--schema", place / "schema.json")]
+    for schema in schemas:
+        capsys.readouterr()
+        assert run(command, *model, place / name, *schema, *options) == 1
+        printed = capsys.readouterr().err
+        assert f"{str(place / name)!r} does not exist. Give" in printed
+        assert printed.count("\n") == 1
+
+
+def test_zarr_that_is_no_data_set(place, people, capsys):
+    zarr.create_group(place / "empty.zarr")
+    (place / "folder.zarr").mkdir()
+    numbers = people[["x", "z", "age"]].assign(color=0).to_numpy(np.float64)
+    zarr.create_array(place / "matrix.zarr", data=numbers, chunks=(500, 4))
+    for name, words in (
+        ("empty.zarr", "holds no arrays"),
+        ("folder.zarr", "cannot be read"),
+        ("matrix.zarr", "'target' is not in the data"),
+    ):
+        assert run("fit", place / name, *model_of(place)) == 1
+        assert words in capsys.readouterr().err
+    assert run("fit", place / "people.csv", *model_of(place)) == 0
+    out = place / "out.csv"
+    assert run("predict", place / "m.json", place / "matrix.zarr", "--out", out) == 0
+    assert len(pd.read_csv(out)) == len(people)
+
+
+@pytest.mark.parametrize("limit", ["1.5", "-1GiB", "nan", "0", "GiB", "", "many", "True"])
+def test_memory_limits_that_are_none_are_refused(place, limit, capsys):
+    assert run("fit", place / "people.csv", *model_of(place), f"--memory-limit={limit}") == 1
+    assert f"memory_limit={limit!r} must be a whole number of bytes" in capsys.readouterr().err
+
+
+# ---- the way out, in the words of the command line -------------------------------------------------------------------
+
+
+def fit_people(place):
+    return ("fit", place / "people.parquet", "--schema", place / "schema.json", "--delta", 1e-6)
+
+
+def break_off(place, monkeypatch):
+    """Interrupt a fit of a new account after its first round; return the ledger's URL."""
+    url = f"sqlite:///{place}/budget.db"
+    run("ledger", "open", url, "people", "--epsilon", 1, "--delta", 1e-6)
+    stop = Mock(side_effect=KeyboardInterrupt)
+    options = ("--quiet", "--ledger", url, "--account", "people", "--epsilon", 0.5)
+    with monkeypatch.context() as patched:
+        patched.setattr("dpgb_dask.estimators._Bar.show", stop)
+        assert run(*fit_people(place), "--out", place / "broken.json", *options) == 130
+    return url
+
+
+def test_errors_name_flags_and_commands(place, monkeypatch, capsys):
+    out = ("--schema", place / "schema.json", "--out", place / "d.zarr")
+    assert run("convert", place / "people.csv", *out) == 0
+    assert run("convert", place / "people.csv", *out) == 1
+    assert "--overwrite" in capsys.readouterr().err
+    monkeypatch.setattr("dpgb_dask.io._write", Mock(side_effect=KeyboardInterrupt))
+    monkeypatch.setattr("dpgb_dask.io._Place.remove", lambda _self: None)
+    half = ("--schema", place / "schema.json", "--out", place / "half.zarr")
+    assert run("convert", place / "people.csv", *half) == 130
+    capsys.readouterr()
+    assert run("check", place / "half.zarr") == 1
+    assert "not written to its end" in (printed := capsys.readouterr().err)
+    assert "--overwrite" in printed
+
+
+def test_errors_of_the_ledger_name_flags_and_commands(place, monkeypatch, capsys):
+    url = break_off(place, monkeypatch)
+    (fit_id,) = {e.fit_id for e in Ledger(url).history("people")} - {""}
+    assert f"dpgb-dask ledger settle URL {fit_id}" in capsys.readouterr().err
+    assert run("ledger", "show", url, "nobody") == 1
+    assert "dpgb-dask ledger open" in capsys.readouterr().err
+    assert run("ledger", "settle", url, "nothing") == 1
+    assert "dpgb-dask ledger show" in capsys.readouterr().err
+    fit = (*fit_people(place), "--epsilon", 0.5, "--out", place / "m.json", "--quiet")
+    again = ("--ledger", url, "--account", "people", "--resume", fit_id)
+    assert run(*fit, "--max-bins", 9, *again) == 1
+    lines = capsys.readouterr().err.splitlines()
+    assert len(lines) > 2  # what differs is on lines of its own
+    assert lines[-1].startswith("Resume it with the same settings")
+
+
+@pytest.mark.parametrize("quiet", [("--quiet",), ()])
+def test_a_fit_says_its_id_before_a_row_is_read(place, quiet, monkeypatch, capsys):
+    """After kill -9 there is no error that could say it."""
+    url = f"sqlite:///{place}/budget.db"
+    run("ledger", "open", url, "people", "--epsilon", 1, "--delta", 1e-6)
+    told = []
+
+    def read(*_arguments):
+        told.append(capsys.readouterr().err)
+        raise KeyboardInterrupt
+
+    options = ("--epsilon", 0.5, *quiet, "--ledger", url, "--account", "people")
+    options += ("--out", place / "m.json")
+    with monkeypatch.context() as patched:
+        patched.setattr("dpgb_dask.training.fit.open_rounds", read)
+        assert run(*fit_people(place), *options) == 130
+    (fit_id,) = {e.fit_id for e in Ledger(url).history("people")} - {""}
+    (line,) = (line for line in told[0].splitlines() if fit_id in line)
+    assert line.split("\r")[-1].strip().startswith(f"dpgb-dask: Fit {fit_id} is charged.")
+    assert f"--resume {fit_id}" in line
+    capsys.readouterr()
+    assert run(*fit_people(place), *options, "--resume", fit_id) == 0
+    assert f"Fit {fit_id} is charged." in capsys.readouterr().err
+    again = ("--resume", fit_id, "--quiet", *options[:-1], place / "again.json")
+    assert run(*fit_people(place), *again) == 0  # it ended: there is nothing to resume
+    assert fit_id not in capsys.readouterr().err
+
+
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
         (
-            ("fit", "{}/nowhere.parquet", "--schema", "{}/schema.json", "--out", "{}/m.json"),
+            ("fit", "{}/schema.json", "--schema", "{}/schema.json", "--out", "{}/m.json"),
             "cannot be read",
         ),
         (
@@ -456,7 +614,7 @@ def test_settle_gives_back_what_was_not_opened(place, monkeypatch):
                 "--weight",
                 "nothing",
             ),
-            "'nothing' is not in the data",
+            "'nothing' is not in the data. Name another with --weight",
         ),
         (
             (
@@ -713,12 +871,13 @@ def test_convert_says_what_is_wrong(place, binary_schema, capsys):
         (("people.parquet", "--out", place / "d.zarr"), "holds no schema"),
         (("people.zarr", "--out", place / "d.zarr"), "holds no schema"),
         (("people.parquet", *schema, "--out", place / "d"), "must end in .zarr"),
+        (("people.parquet", *schema, "--out", place / "no" / "d.zarr"), "does not exist. Make it"),
         (("people.parquet", *schema, "--out", place / "people.zarr"), "exists already"),
         (
             ("people.parquet", *schema, "--out", place / "people.zarr", "--overwrite"),
             "not replaced",
         ),
-        (("nothing.parquet", *schema, "--out", place / "d.zarr"), "cannot be read"),
+        (("nothing.parquet", *schema, "--out", place / "d.zarr"), "does not exist"),
     ]:
         assert run("convert", place / options[0], *options[1:]) == 1
         assert words in capsys.readouterr().err
@@ -730,3 +889,44 @@ def test_convert_says_what_is_wrong(place, binary_schema, capsys):
     options = ("--schema", place / "other.json", "--out", place / "m.json", *BUDGET)
     assert run("fit", place / "d.zarr", *options) == 1
     assert "other features" in capsys.readouterr().err
+
+
+@pytest.mark.usefixtures("seeded")
+def test_a_given_schema_wins_where_the_data_set_kept_what_it_asks(place, binary_schema, capsys):
+    table = place / "people.parquet"
+    assert run("convert", table, "--schema", place / "schema.json", "--out", place / "d.zarr") == 0
+    facts = binary_schema.to_dict()
+    facts["features"]["color"]["categories"] = ["red", "blue"]
+    facts["features"]["age"]["high"] = 60
+    Schema.from_dict(facts).save(place / "fewer.json")
+    fewer = ("--schema", place / "fewer.json")
+    want = fitted(place, table, *fewer)
+    assert fitted(place, place / "d.zarr", *fewer) == want
+    assert want != fitted(place, place / "d.zarr")
+    facts["features"]["color"]["categories"] = ["red", "yellow"]
+    Schema.from_dict(facts).save(place / "yellow.json")
+    yellow = ("--schema", place / "yellow.json")
+    capsys.readouterr()
+    assert run("fit", place / "d.zarr", *yellow, "--out", place / "m.json", *BUDGET) == 1
+    printed = capsys.readouterr().err
+    assert "SchemaError" in printed
+    assert "'color' would be misread" in printed
+    fitted(place, table, *yellow, name="yellow-model.json")
+    out = ("--out", place / "p.csv")
+    assert run("predict", place / "yellow-model.json", place / "d.zarr", *out) == 1
+    assert "'color' would be misread" in capsys.readouterr().err
+
+
+def test_help_says_that_a_given_schema_wins(capsys):
+    with pytest.raises(SystemExit):
+        run("fit", "--help")
+    assert "wins" in " ".join(capsys.readouterr().out.split())
+
+
+def test_the_schema_file_of_the_readme_serves(tmp_path, capsys):
+    readme = (Path(__file__).parents[1] / "README.md").read_text(encoding="utf-8")
+    (text,) = re.findall(r"```json\n(.*?)```", readme, re.DOTALL)
+    (tmp_path / "s.json").write_text(text)
+    (tmp_path / "d.csv").write_text("age,hours,job,high_income\n40,8,office,1\n")
+    assert run("check", tmp_path / "d.csv", "--schema", tmp_path / "s.json") == 0
+    assert "job: fits" in capsys.readouterr().out

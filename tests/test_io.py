@@ -339,10 +339,82 @@ def test_other_folders_are_not_replaced(tmp_path):
         write_dataset(tmp_path / "other.zarr", *some_rows(), schema=SCHEMA, overwrite=True)
     with pytest.raises(StructureError, match="no data set"):
         open_dataset(tmp_path / "other.zarr")
-    with pytest.raises(StructureError, match="no Zarr group"):
-        open_dataset(tmp_path / "nothing.zarr")
     with pytest.raises(StructureError, match="protocol"):
         open_dataset("nowhere://d.zarr")
+
+
+def test_what_is_not_there_or_no_data_set_cannot_be_opened(tmp_path):
+    with pytest.raises(StructureError, match=r"nothing.zarr' does not exist\. Give") as info:
+        open_dataset(tmp_path / "nothing.zarr")
+    assert (
+        info.value.__suppress_context__ or info.value.__context__ is None
+    )  # nothing of Zarr in the traceback
+    (tmp_path / "file").write_text("one")
+    (tmp_path / "folder").mkdir()
+    (tmp_path / "damaged").mkdir()
+    (tmp_path / "damaged" / "zarr.json").write_text("{")
+    zarr.create_array(tmp_path / "array", data=np.zeros(3))
+    zarr.create_group(tmp_path / "group")
+    zarr.create_group(tmp_path / "foreign", attributes={"dpgb_dask": {"version": 2}})
+    for name in ("file", "folder", "damaged", "array", "group", "foreign"):
+        with pytest.raises(StructureError, match=f"{name}' is no data set: .*dpgb-dask convert"):
+            open_dataset(tmp_path / name)
+        assert not io.is_dataset(tmp_path / name)
+
+
+def test_errors_name_the_option_and_the_flag(tmp_path):
+    write_dataset(tmp_path / "d.zarr", *some_rows(), schema=SCHEMA)
+    with pytest.raises(StructureError, match=r"overwrite=True \(on the command line: --overwrite"):
+        write_dataset(tmp_path / "d.zarr", *some_rows(), schema=SCHEMA)
+    (tmp_path / "d.zarr" / "X" / "c" / "0" / "0").unlink()
+    with pytest.raises(StructureError, match=r"overwrite=True \(on the command line: --overwrite"):
+        open_dataset(tmp_path / "d.zarr")
+
+
+LISTS = {
+    "the same": (["blue", "green", "red"], True),
+    "another order": (["red", "blue", "green"], True),
+    "fewer": (["red"], True),
+    "more": (["blue", "green", "red", "teal"], False),
+    "other": (["teal"], False),
+    "the name of the others": (["red", "<other>"], False),
+    "bounds": ((0, 1), False),
+}
+
+
+@pytest.mark.parametrize("name", LISTS)
+def test_a_schema_may_ask_what_was_kept(name, tmp_path, binary_schema, features, labels):
+    categories, kept = LISTS[name]
+    write_dataset(tmp_path / "d.zarr", features, labels, schema=binary_schema)
+    facts = {**binary_schema.features, "color": categories, "age": (10, 40)}
+    got = io.not_kept(open_dataset(tmp_path / "d.zarr"), Schema(facts, classes=[1, 0, 7]))
+    assert got == (() if kept else ("color",))
+
+
+@pytest.mark.parametrize("frame", [False, True])
+def test_a_schema_may_ask_what_was_kept_of_labels(frame, tmp_path, features):
+    rows = features[["x", "age", "color"][: 2 + frame]]
+    facts = {"x": (-3, 3), "age": (0, 90), "color": ["red"]}
+    declared = {name: facts[name] for name in rows.columns}
+    labels = np.where(features["age"] > 40, "old", "young")
+    X = rows if frame else rows.to_numpy()
+    write_dataset(tmp_path / "d.zarr", X, labels, schema=Schema(declared, classes=["old", "young"]))
+    data = open_dataset(tmp_path / "d.zarr")
+    for classes, kept in ((["young", "old"], True), (["old", "new"], False), ([0, 1], False)):
+        assert io.not_kept(data, Schema(declared, classes=classes)) == (() if kept else ("target",))
+    assert io.not_kept(data, Schema(declared, target_bounds=(0, 1))) == ("target",)
+
+
+def test_numbers_are_kept_as_they_are(tmp_path, features, labels):
+    rows = features[["x", "age"]]
+    write_dataset(
+        tmp_path / "d.zarr",
+        rows,
+        labels,
+        schema=Schema({"x": (0, 1), "age": [1, 2]}, classes=[0, 1]),
+    )
+    other = Schema({"x": [5, 6], "age": (0, 9)}, target_bounds=(0, 1))
+    assert io.not_kept(open_dataset(tmp_path / "d.zarr"), other) == ()
 
 
 @pytest.mark.parametrize("text", [False, True])

@@ -537,9 +537,9 @@ class Ledger:
             A fit that is charged.
         """
         note = (
-            f"Fit {fit_id} is charged and not lost: fit(..., resume={fit_id!r}) goes on with it, without a new charge"
-            f" (on the command line: --resume {fit_id}); ledger.settle({fit_id!r}) closes it, and gives back what it"
-            " has not opened."
+            f"Fit {fit_id} is charged and not lost: fit(..., resume={fit_id!r}), or the same command and"
+            f" --resume {fit_id}, goes on with it without a new charge; ledger.settle({fit_id!r}), or dpgb-dask ledger"
+            f" settle URL {fit_id}, closes it and gives back what it has not opened."
         )
         known = note in getattr(error, "__notes__", ())
         if self.durable and not known and not isinstance(error, ResumeError):
@@ -824,7 +824,10 @@ class Ledger:
         lines = str(cause or type(error).__name__).strip().splitlines()
         standing = "Nothing was charged and nothing released."
         if committing:
-            standing = "Nothing was released; whether the last entry was written, ledger.history(account) shows."
+            standing = (
+                "Nothing was released; whether the last entry was written, ledger.history(account), or dpgb-dask ledger"
+                " show, tells."
+            )
         return (
             f"{self!r} cannot be used: {lines[0] if lines else type(error).__name__}.\n{standing} Check that the"
             " address exists and can be written, that there is room, and that no other process holds it."
@@ -879,7 +882,7 @@ class _Book:
         if account is None:
             raise LedgerError(
                 f"Account {name!r} is not in the ledger. It has: {[a.name for a in self.accounts()]}. "
-                "Open one with ledger.open_account(name, epsilon=…, delta=…)."
+                "Open one with ledger.open_account(name, epsilon=…, delta=…), or dpgb-dask ledger open."
             )
         return account
 
@@ -895,7 +898,8 @@ class _Book:
         fit = self.find_fit(fit_id)
         if fit is None:
             raise LedgerError(
-                f"fit_id={fit_id!r} is not in the ledger. history(account) lists the fits of an account."
+                f"fit_id={fit_id!r} is not in the ledger. ledger.history(account), or dpgb-dask ledger show, lists the"
+                " fits of an account."
             )
         return fit
 
@@ -1047,7 +1051,7 @@ def _ended(fit_id: str, state: str) -> str:
     way_out = (
         "it was settled, and its key is erased. Fit anew"
         if state == "SETTLED"
-        else "it ended, and its key is erased. fit(..., resume=…) gives its model again from the journal"
+        else "it ended, and its key is erased. Resuming it (resume=…, --resume) gives its model again from the journal"
     )
     return f"fit_id={fit_id!r} is {state}: {way_out}."
 
@@ -1196,7 +1200,7 @@ def _refuse_network(path: Path) -> None:
         raise LedgerError(
             f"{str(path)!r} is on a network file system ({kind}): SQLite cannot lock it safely, and two fits could "
             "spend the same budget. Use a file on a local disk, or a PostgreSQL server that all machines reach: "
-            "Ledger('postgresql+psycopg://user@host/db'), after: pip install 'dpgb_dask[postgres]'."
+            "'postgresql+psycopg://user@host/db', after: pip install 'dpgb_dask[postgres]'."
         )
 
 

@@ -1,13 +1,18 @@
 """Defaults of `Execution`, from ``dask.config`` under ``dpgb-dask``: speed and memory, never a Plan or a Budget."""
 
+import contextlib
+import re
+import tempfile
 from pathlib import Path
 from typing import Any
 
 import dask.config
+import numpy as np
 from dask.utils import parse_bytes
 
 from dpgb_dask.contracts.plan import Execution
 from dpgb_dask.errors import PlanError
+from dpgb_dask.private.durable import is_durable
 
 KEYS = {
     "backend": "backend",
@@ -24,6 +29,8 @@ WHOLE = {  # least and most of the whole numbers
     "block-rows": (1, 1 << 24),
 }
 PLACES = ("auto", "memory", "disk")
+# parse_bytes takes "1.5", "GiB" and "" for a byte, a GiB and a byte
+BYTES = re.compile(r"\s*[0-9]+(\s*|(\.[0-9]+)?\s*[A-Za-z]+\s*)")
 
 
 def execution(cache: str | Path | None = None, memory_limit: int | str | None = None) -> Execution:
@@ -90,12 +97,39 @@ def _bytes(limit: Any) -> int | None:
     """Return a number of bytes, or None."""
     if limit is None:
         return None
-    try:
-        n_bytes = 0 if isinstance(limit, bool) else int(parse_bytes(limit))
-    except (ValueError, OverflowError, TypeError, AttributeError):
-        n_bytes = 0
+    n_bytes = 0
+    if isinstance(limit, int | np.integer) and not isinstance(limit, bool):
+        n_bytes = int(limit)
+    elif isinstance(limit, str) and BYTES.fullmatch(limit):
+        with contextlib.suppress(ValueError):  # an unknown unit
+            n_bytes = parse_bytes(limit)
     if n_bytes <= 0:
         raise PlanError(
-            f"memory_limit={limit!r} must be a number of bytes above 0, or a text such as '1GiB'."
+            f"memory_limit={limit!r} must be a whole number of bytes above 0, or a text with a unit, such as '1.5GiB'."
         )
     return n_bytes
+
+
+def check_folder(cache: str) -> None:
+    """Write a byte where scratch will go, if ``cache`` is a folder of this machine.
+
+    Parameters
+    ----------
+    cache : str
+        Of an `Execution` that `execution` made. A Zarr store is made where it is not there yet, so it is left alone.
+
+    Raises
+    ------
+    PlanError
+        If the folder is not there, or cannot be written.
+    """
+    if cache in PLACES or is_durable(cache):
+        return
+    try:
+        with tempfile.TemporaryFile(dir=Path(cache).expanduser()) as file:
+            file.write(b"\0")
+    except OSError as error:
+        raise PlanError(
+            f"cache={cache!r} cannot be written ({error.strerror}). It must be a folder that exists and that this"
+            " process may write: make it, or choose another, or 'auto'."
+        ) from None

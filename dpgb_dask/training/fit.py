@@ -6,6 +6,7 @@ journal → only then the answer is used (DESIGN §4).
 
 import hashlib
 import json
+import logging
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, fields, is_dataclass, replace
@@ -45,9 +46,12 @@ from dpgb_dask.private.ingest import Source
 from dpgb_dask.private.quantize import sensitivity
 from dpgb_dask.private.rounds import check_backend, open_rounds
 from dpgb_dask.private.store import remove_saved
+from dpgb_dask.training.config import check_folder
 from dpgb_dask.training.journal import FileJournal, MemoryJournal
 
 MOST_CHARACTERS = 160  # of one setting in words
+
+logger = logging.getLogger("dpgb_dask")
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,6 +140,10 @@ def fit(
     ChunkError, ClusterError, ScratchError, or what a callback raises
         The charge stands and the fit can be resumed: a note of the exception says how.
 
+    Notes
+    -----
+    Logger ``dpgb_dask`` tells the fit id at level INFO as soon as the charge stands.
+
     Privacy
     -------
     The whole price is charged before a row is read; only `Controller.release` opens a sum.
@@ -150,7 +158,10 @@ def fit(
             f"recipe={plan.name!r} may release {demand.n_values} values, above {MAX_VALUES}: its noise could not be"
             " proved fine enough. Choose fewer or shallower trees, or fewer bins."
         )
-    check_backend(source, execution)
+    if (
+        check_backend(source, execution) is None
+    ):  # on a cluster the folder is the workers', and not seen from here
+        check_folder(execution.cache)
     controller = Controller.reserve(
         budget=budget,
         ledger=ledger,
@@ -165,7 +176,7 @@ def fit(
     )
     asked: list[Asked | None] = []
     counted = False
-    with noting(controller), opened(controller, source, plan, shape, execution) as rounds:
+    with noting(controller, ledger), opened(controller, source, plan, shape, execution) as rounds:
         state = State(
             shape=shape,
             rng=PublicRng(controller.public_seed),
@@ -199,9 +210,14 @@ def fit(
 
 
 @contextmanager
-def noting(controller: Controller) -> Iterator[None]:
-    """Add to whatever ends a charged fit, Ctrl-C included, how to go on with it."""
+def noting(controller: Controller, ledger: Ledger | None) -> Iterator[None]:
+    """Say how to go on with a charged fit: in the log, as a kill says nothing, and in whatever ends it, even Ctrl-C."""
     try:
+        if ledger is not None and ledger.durable and not controller.ended:
+            logger.info(
+                "Fit %s is charged. If it breaks off, fit(..., resume=%r) or the same command and --resume %s goes on.",
+                *(3 * [controller.fit_id]),
+            )
         yield
     except BaseException as error:
         controller.note(error)

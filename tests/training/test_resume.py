@@ -187,6 +187,24 @@ def test_a_damaged_journal_says_the_way_out(ledger, rows, line):
     assert again[:4] == [json.loads(entry) for entry in kept.splitlines()]
 
 
+def test_the_log_tells_the_id_of_a_fit_that_can_be_resumed(ledger, rows, caplog):
+    caplog.set_level("INFO", "dpgb_dask")
+    DPGBClassifier(schema=SCHEMA, n_estimators=1).fit(*rows)  # its ledger ends with this process
+    assert not caplog.records
+    fit_id, _ = break_off(ledger, rows, 1)
+    (record,) = caplog.records
+    assert record.name == "dpgb_dask"
+    assert f"resume={fit_id!r}" in record.getMessage()
+    assert f"--resume {fit_id}" in record.getMessage()
+    assert not set("0123456789") & set(
+        record.getMessage().replace(fit_id, "")
+    )  # nothing of the rows
+    classifier(ledger).fit(*rows, resume=fit_id)
+    assert len(caplog.records) == 2
+    classifier(ledger).fit(*rows, resume=fit_id)  # it has ended
+    assert len(caplog.records) == 2
+
+
 def test_settle_charges_what_was_opened_and_ends_the_fit(ledger, rows):
     fit_id, _ = break_off(ledger, rows, 4)
     held = ledger.account("people").left
