@@ -179,7 +179,7 @@ def read_key(path: Path) -> bytes:
     except OSError as error:
         raise ResumeError(
             f"The key {str(path)!r} cannot be read ({error.strerror}): the fit ended, or ran elsewhere. "
-            "Resume it where it ran, or close it with ledger.settle(fit_id)."
+            "Resume it where it ran, or settle it: ledger.settle(fit_id), or dpgb-dask ledger settle."
         ) from error
 
 

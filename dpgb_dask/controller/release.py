@@ -45,6 +45,8 @@ from dpgb_dask.errors import (
 
 IN_MEMORY_ACCOUNT = "this fit"
 MOST_NAMED = 8  # settings that differ, in one message
+MOST_CHARACTERS = 60  # of a setting's value in it
+SETTLE = "settle it: ledger.settle(fit_id), or dpgb-dask ledger settle"
 CHANGED = "was changed: an answer is not the one that was released"
 
 Vector = NDArray[np.int64]
@@ -294,7 +296,7 @@ class Controller:
         if len(secret) != 32 or FitKey(secret).commitment != terms.commitment:
             raise ResumeError(
                 f"The key {str(path)!r} is not the one that fit_id={fit_id!r} committed to. "
-                "Close the fit with ledger.settle(fit_id)."
+                f"Put the fit's own key back, or {SETTLE}."
             )
         opened = ledger.take(fit_id, same["lease"])
         return cls(
@@ -361,8 +363,7 @@ class Controller:
             self._fingerprint = tag
         elif self._fingerprint != tag:
             raise ResumeError(
-                f"fit_id={self.fit_id!r} began on other data. Resume it on the same rows, or close it with "
-                "ledger.settle(fit_id) and fit anew."
+                f"fit_id={self.fit_id!r} began on other data. Resume it on the same rows, or fit anew and {SETTLE}."
             )
         self._bound = True
 
@@ -568,15 +569,30 @@ def _check_same(fit_id: str, recorded: Mapping[str, object], asked: Mapping[str,
     names = [name for name in {**asked, **recorded} if recorded.get(name) != asked.get(name)]
     if not names:
         return
-    lines = [
-        f"  {name}\n    recorded  {recorded.get(name, '(none)')}\n    asked     {asked.get(name, '(none)')}\n"
-        for name in names[:MOST_NAMED]
-    ]
+    lines = []
+    for name in names[:MOST_NAMED]:
+        before, now = _apart(str(recorded.get(name, "(none)")), str(asked.get(name, "(none)")))
+        lines.append(f"  {name}: recorded {before}, asked {now}\n")
     more = f"  and {len(names) - MOST_NAMED} more\n" if len(names) > MOST_NAMED else ""
     raise ResumeError(
-        f"fit_id={fit_id!r} was reserved with other settings: {', '.join(names[:MOST_NAMED])}.\n{''.join(lines)}{more}"
-        "Resume it with the same settings, or close it with ledger.settle(fit_id)."
+        f"fit_id={fit_id!r} was reserved with other settings:\n{''.join(lines)}{more}"
+        f"Resume it with the same settings, or {SETTLE}."
     )
+
+
+def _apart(one: str, other: str) -> tuple[str, str]:
+    """Return two texts, of long ones what is around their first difference."""
+    if max(len(one), len(other)) <= MOST_CHARACTERS:
+        return one, other
+    pairs = enumerate(zip(one, other, strict=False))
+    same = next((k for k, (a, b) in pairs if a != b), min(len(one), len(other)))
+    start = max(0, same - MOST_CHARACTERS // 3)
+    return _cut(one, start), _cut(other, start)
+
+
+def _cut(text: str, start: int) -> str:
+    end = start + MOST_CHARACTERS
+    return f"{'…' if start else ''}{text[start:end]}{'…' if len(text) > end else ''}"
 
 
 def _foreign(fit_id: str, problem: str) -> str:
@@ -604,5 +620,5 @@ def _too_noisy(query: Query) -> PlanError:
 def _diverged(fit_id: str, position: int) -> str:
     return (
         f"fit_id={fit_id!r} does not repeat itself at release {position}: another query or other data than before it "
-        "broke off. Resume it on the same rows with the same settings, or close it with ledger.settle(fit_id)."
+        f"broke off. Resume it on the same rows with the same settings, or {SETTLE}."
     )

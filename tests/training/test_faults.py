@@ -135,7 +135,8 @@ def test_the_command_line_says_how_to_go_on(error, code, tmp_path, monkeypatch, 
         patched.setattr(Controller, "release", Mock(side_effect=error))
         assert cli.main(arguments) == code
     fit_id = ledger.history("people")[-1].fit_id
-    message, hint = capsys.readouterr().err.splitlines()
+    opened, message, hint = capsys.readouterr().err.splitlines()
+    assert f"--resume {fit_id}" in opened  # said in good time, for a kill says nothing
     assert message.startswith("dpgb-dask: ")
     assert f"--resume {fit_id}" in hint
     assert cli.main([*arguments, "--resume", fit_id]) == 0
