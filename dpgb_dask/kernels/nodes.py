@@ -3,6 +3,7 @@
 As in `histogram`, sums are packed and features of few bins share one accumulator, here one per node ("slot"). What is
 new is the flush: a packed sum of a node holds at most the rows of that node, so each slot has its own row counter and
 is unpacked alone. However many nodes there are, a cell is unpacked once in (2³¹ - 1) // max_abs rows of its node.
+The rows of a block are taken slot by slot, so that the sums a loop adds to stay in L1.
 """
 
 from collections.abc import Sequence
@@ -25,6 +26,7 @@ from dpgb_dask.kernels.histogram import (
 BLOCK = 1 << 16
 MAX_NODES = 1 << 10
 COPIES = 4  # of the sums of few slots: rows that hit one cell again and again do not wait for each other's store
+SCAN_SLOTS = 8  # a slot of so many picks rows far apart: it finds them near if all were read in a row just before
 PASS_CELLS = 1 << 15  # cells of a group over all slots: 256 KB, which stays in L2
 
 
@@ -170,9 +172,10 @@ def _bounded(
     codes: NDArray[np.uint8],  # IN (rows of the block,)
     size: int,
     spare: NDArray[np.uint8],  # scratch (>= rows,)
+    scan: bool,  # read all codes in any case
 ) -> NDArray[np.uint8]:
     """Return the codes, or, if one is beyond its feature, a copy in which it counts in the last bin."""
-    if size == 256 or _most(codes) < size:
+    if (size == 256 and not scan) or _most(codes) < size:
         return codes
     top = np.uint8(size - 1)
     safe = spare[: codes.shape[0]]
@@ -231,16 +234,20 @@ def _add_single(
     spare: NDArray[np.uint8],  # scratch (4, rows of the block)
     sums: NDArray[np.int64],  # OUT (width * sum of sizes,), added to
 ) -> None:
-    """Add the rows of a block to groups of one feature, whose codes are the cells; some per loop."""
+    """Add the rows of a block to groups of one feature, whose codes are the cells.
+
+    Four per loop, slot by slot, to the first copy of each: they are apart enough. The rest use all copies.
+    """
     k = column.shape[0]
+    scan = width // copies >= SCAN_SLOTS
     first = 0
     f = 0
     while f + 4 <= k:
         n_a, n_b, n_c, n_d = size[f], size[f + 1], size[f + 2], size[f + 3]
-        code_a = _bounded(codes[column[f], lo:hi], n_a, spare[0])
-        code_b = _bounded(codes[column[f + 1], lo:hi], n_b, spare[1])
-        code_c = _bounded(codes[column[f + 2], lo:hi], n_c, spare[2])
-        code_d = _bounded(codes[column[f + 3], lo:hi], n_d, spare[3])
+        code_a = _bounded(codes[column[f], lo:hi], n_a, spare[0], scan)
+        code_b = _bounded(codes[column[f + 1], lo:hi], n_b, spare[1], scan)
+        code_c = _bounded(codes[column[f + 2], lo:hi], n_c, spare[2], scan)
+        code_d = _bounded(codes[column[f + 3], lo:hi], n_d, spare[3], scan)
         b = first + width * n_a
         c = b + width * n_b
         d = c + width * n_c
@@ -262,14 +269,14 @@ def _add_single(
         f += 4
     while f < k:
         n_a = size[f]
-        code_a = _bounded(codes[column[f], lo:hi], n_a, spare[0])
+        code_a = _bounded(codes[column[f], lo:hi], n_a, spare[0], scan)
         a = sums[first : first + width * n_a]
         first += width * n_a
         if f + 1 == k:
             _scatter_picked_one(code_a, np.uint64(n_a), pick, slot, values, a)
             return
         n_b = size[f + 1]
-        code_b = _bounded(codes[column[f + 1], lo:hi], n_b, spare[1])
+        code_b = _bounded(codes[column[f + 1], lo:hi], n_b, spare[1], scan)
         b = sums[first : first + width * n_b]
         first += width * n_b
         _scatter_picked_two(
