@@ -3,6 +3,7 @@
 As in `histogram`, sums are packed and features of few bins share one accumulator, here one per node ("slot"). What is
 new is the flush: a packed sum of a node holds at most the rows of that node, so each slot has its own row counter and
 is unpacked alone. However many nodes there are, a cell is unpacked once in (2³¹ - 1) // max_abs rows of its node.
+The rows of a block are taken slot by slot, so that the sums a loop adds to stay in L1.
 """
 
 from collections.abc import Sequence
@@ -25,27 +26,29 @@ from dpgb_dask.kernels.histogram import (
 BLOCK = 1 << 16
 MAX_NODES = 1 << 10
 COPIES = 4  # of the sums of few slots: rows that hit one cell again and again do not wait for each other's store
+SCAN_SLOTS = 8  # a slot of so many picks rows far apart: it finds them near if all were read in a row just before
 PASS_CELLS = 1 << 15  # cells of a group over all slots: 256 KB, which stays in L2
 
 
 @kernel
 def _scatter_four(
-    key_a: NDArray[Any],
-    key_b: NDArray[Any],
-    key_c: NDArray[Any],
-    key_d: NDArray[Any],
-    values: NDArray[np.int64],
-    a: NDArray[np.int64],
+    key_a: NDArray[np.uint8],  # IN (rows of the block,)
+    key_b: NDArray[np.uint8],
+    key_c: NDArray[np.uint8],
+    key_d: NDArray[np.uint8],
+    pick: NDArray[np.uint16],  # IN (n,), rows of one slot
+    values: NDArray[np.int64],  # IN (n,)
+    a: NDArray[np.int64],  # OUT (cells,), of that slot, added to
     b: NDArray[np.int64],
     c: NDArray[np.int64],
     d: NDArray[np.int64],
 ) -> None:
     for i in range(values.shape[0]):
-        v = values[i]
-        a[key_a[i]] += v
-        b[key_b[i]] += v
-        c[key_c[i]] += v
-        d[key_d[i]] += v
+        row, v = pick[i], values[i]
+        a[key_a[row]] += v
+        b[key_b[row]] += v
+        c[key_c[row]] += v
+        d[key_d[row]] += v
 
 
 @kernel
@@ -83,12 +86,10 @@ def _scatter_picked_two(
 @kernel
 def _pick(
     node: NDArray[np.uint16],  # IN (rows of the block,)
-    values: NDArray[np.int64],  # IN (rows of the block,)
     slot_of: NDArray[np.uint16],  # IN (n_nodes,); n_slots: skip the node
     n_slots: int,
     pick: NDArray[np.uint16],  # OUT (>= rows,)
     slot: NDArray[np.uint16],  # OUT (>= rows,)
-    picked: NDArray[np.int64],  # OUT (>= rows,)
 ) -> np.int64:
     """Move the rows of wanted nodes to the front, without a branch; return their number."""
     top = np.uint16(slot_of.shape[0] - 1)
@@ -97,23 +98,34 @@ def _pick(
         s = slot_of[min(node[i], top)]
         pick[k] = i
         slot[k] = s
-        picked[k] = values[i]
         k += np.uint64(s < n_slots)
     return np.int64(k)
 
 
 @kernel
-def _count(slot: NDArray[np.uint16], count: NDArray[np.int64]) -> None:
-    count[:] = 0
-    for i in range(slot.shape[0]):
-        count[slot[i]] += 1
-
-
-@kernel
-def _spread(copies: int, slot: NDArray[np.uint16]) -> None:
-    """Deal the rows to the copies of their slot."""
-    for i in range(slot.shape[0]):
-        slot[i] = slot[i] * copies + (i & (copies - 1))
+def _sort(
+    picked: NDArray[np.uint16],  # IN (n,), rows of the block
+    slot_of: NDArray[np.uint16],  # IN (n,), their slots
+    values: NDArray[np.int64],  # IN (rows of the block,)
+    copies: int,
+    pick: NDArray[np.uint16],  # OUT (n,), rows by slot
+    slot: NDArray[np.uint16],  # OUT (n,), their slots and copies: rows are dealt to these in turn
+    value: NDArray[np.int64],  # OUT (n,)
+    first: NDArray[np.int64],  # OUT (n_slots + 2,), where each slot starts
+) -> None:
+    """Bring the rows of a slot together, so that a loop over them meets the sums of no other."""
+    first[:] = 0
+    for s in slot_of:
+        first[s + 2] += 1
+    for s in range(2, first.shape[0]):
+        first[s] += first[s - 1]
+    for i in range(picked.shape[0]):  # which moves the start of a slot to that of the next
+        row, s = picked[i], slot_of[i]
+        k = first[s + 1]
+        first[s + 1] = k + 1
+        pick[k] = row
+        slot[k] = s * copies + (k & (copies - 1))
+        value[k] = values[row]
 
 
 @kernel
@@ -160,9 +172,10 @@ def _bounded(
     codes: NDArray[np.uint8],  # IN (rows of the block,)
     size: int,
     spare: NDArray[np.uint8],  # scratch (>= rows,)
+    scan: bool,  # read all codes in any case
 ) -> NDArray[np.uint8]:
     """Return the codes, or, if one is beyond its feature, a copy in which it counts in the last bin."""
-    if size == 256 or _most(codes) < size:
+    if (size == 256 and not scan) or _most(codes) < size:
         return codes
     top = np.uint8(size - 1)
     safe = spare[: codes.shape[0]]
@@ -214,44 +227,56 @@ def _add_single(
     pick: NDArray[np.uint16],  # IN (n,), rows of the block that count
     slot: NDArray[np.uint16],  # IN (n,)
     values: NDArray[np.int64],  # IN (n,)
-    every: bool,  # all rows of the block are picked, and of one node
+    first_row: NDArray[np.int64],  # IN (> n_slots,), where the rows of each slot start
     width: int,  # slots, copies included
+    copies: int,
     size: NDArray[np.int64],  # IN (k,)
     spare: NDArray[np.uint8],  # scratch (4, rows of the block)
     sums: NDArray[np.int64],  # OUT (width * sum of sizes,), added to
 ) -> None:
-    """Add the rows of a block to groups of one feature, whose codes are the cells; some per loop."""
+    """Add the rows of a block to groups of one feature, whose codes are the cells.
+
+    Four per loop, slot by slot, to the first copy of each: they are apart enough. The rest use all copies.
+    """
     k = column.shape[0]
+    scan = width // copies >= SCAN_SLOTS
     first = 0
     f = 0
-    while every and f + 4 <= k:
+    while f + 4 <= k:
         n_a, n_b, n_c, n_d = size[f], size[f + 1], size[f + 2], size[f + 3]
+        code_a = _bounded(codes[column[f], lo:hi], n_a, spare[0], scan)
+        code_b = _bounded(codes[column[f + 1], lo:hi], n_b, spare[1], scan)
+        code_c = _bounded(codes[column[f + 2], lo:hi], n_c, spare[2], scan)
+        code_d = _bounded(codes[column[f + 3], lo:hi], n_d, spare[3], scan)
         b = first + width * n_a
         c = b + width * n_b
         d = c + width * n_c
-        _scatter_four(
-            _bounded(codes[column[f], lo:hi], n_a, spare[0]),
-            _bounded(codes[column[f + 1], lo:hi], n_b, spare[1]),
-            _bounded(codes[column[f + 2], lo:hi], n_c, spare[2]),
-            _bounded(codes[column[f + 3], lo:hi], n_d, spare[3]),
-            values,
-            sums[first : first + n_a],
-            sums[b : b + n_b],
-            sums[c : c + n_c],
-            sums[d : d + n_d],
-        )
+        for s in range(0, width, copies):
+            rows = slice(first_row[s // copies], first_row[s // copies + 1])
+            _scatter_four(
+                code_a,
+                code_b,
+                code_c,
+                code_d,
+                pick[rows],
+                values[rows],
+                sums[first + s * n_a : first + (s + 1) * n_a],
+                sums[b + s * n_b : b + (s + 1) * n_b],
+                sums[c + s * n_c : c + (s + 1) * n_c],
+                sums[d + s * n_d : d + (s + 1) * n_d],
+            )
         first = d + width * n_d
         f += 4
     while f < k:
         n_a = size[f]
-        code_a = _bounded(codes[column[f], lo:hi], n_a, spare[0])
+        code_a = _bounded(codes[column[f], lo:hi], n_a, spare[0], scan)
         a = sums[first : first + width * n_a]
         first += width * n_a
         if f + 1 == k:
             _scatter_picked_one(code_a, np.uint64(n_a), pick, slot, values, a)
             return
         n_b = size[f + 1]
-        code_b = _bounded(codes[column[f + 1], lo:hi], n_b, spare[1])
+        code_b = _bounded(codes[column[f + 1], lo:hi], n_b, spare[1], scan)
         b = sums[first : first + width * n_b]
         first += width * n_b
         _scatter_picked_two(
@@ -288,25 +313,25 @@ def _add_rows(
     for i in range(step):  # where every row is picked
         pick[i] = i
         slot[i] = i & (copies - 1)
-    picked = np.empty(step, np.int64)
+    picked, slot_of_row = np.empty(step, np.uint16), np.empty(step, np.uint16)
+    value = np.empty(step, np.int64)
+    first = np.zeros(n_slots + 2, np.int64)
     keys, spare = np.empty((2, step), np.uint16), np.empty((4, step), np.uint8)
-    count = np.zeros(n_slots, np.int64)
     margin = np.zeros(256, np.int64)
     for lo in range(0, n, max(step, 1)):
         hi = min(n, lo + step)
-        k = count[0] = hi - lo
+        k = first[1] = hi - lo
         block = values[lo:hi]
         if not every:
-            k = _pick(node[lo:hi], block, slot_of, n_slots, pick, slot, picked)
-            block = picked[:k]
-            _count(slot[:k], count)
-            if copies > 1:
-                _spread(copies, slot[:k])
+            k = _pick(node[lo:hi], slot_of, n_slots, picked, slot_of_row)
+            _sort(picked[:k], slot_of_row[:k], block, copies, pick, slot, value, first)
+            block = value[:k]
         for s in range(n_slots):
-            if held[s] + count[s] > limit:
+            count = first[s + 1] - first[s]
+            if held[s] + count > limit:
                 _flush_slot(s, side, copies, groups, sums, n_slots, margin, out[node_of[s]])
                 held[s] = 0
-            held[s] += count[s]
+            held[s] += count
         key_a, key_b = keys[0, : hi - lo], keys[1, : hi - lo]
         _add_joint(
             codes,
@@ -331,8 +356,9 @@ def _add_rows(
             pick[:k],
             slot[:k],
             block,
-            every,
+            first,
             width,
+            copies,
             size[joined:],
             spare,
             sums[single:],

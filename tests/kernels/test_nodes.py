@@ -83,7 +83,7 @@ def test_children_add_up_to_their_parent_for_any_split_of_the_rows(seed):
 
 def test_node_sums_over_several_blocks():
     n = 2 * nodes.BLOCK + 7
-    sizes = (2, 256)
+    sizes = (2, 256, 256, 256, 256)
     codes, node, g, h = rows_of(n, sizes, 2, 1 << 15)
     for n_nodes, where in ((1, node * np.uint16(0)), (2, node)):
         got = nodes.node_sums(codes, every(codes), sizes, where, n_nodes, pack(g, h), 1 << 15)
@@ -154,6 +154,16 @@ def test_codes_and_nodes_beyond_their_range_count_in_the_last(n_nodes):
     assert total[:5].tolist() == [[1, 1], [0, 0], [6, 2], [0, 0], [7, 3]]
     assert total[[105, 204]].tolist() == [[2, 1], [5, 2]]
     assert got[-1, 2].tolist() == ([6, 2] if n_nodes == 1 else [4, 1])
+
+
+@pytest.mark.parametrize("n_nodes", [1, 2, 20])
+def test_codes_beyond_their_range_count_in_the_last_bin_of_four_features_per_loop(n_nodes):
+    sizes = (200,) * 4
+    codes, node, g, h = rows_of(500, (256,) * 4, n_nodes, 9)
+    got = nodes.node_sums(codes, every(codes), sizes, node, n_nodes, pack(g, h), 9)
+    clamped = np.minimum(codes, 199)
+    want = naive_node_sums(clamped, every(codes), sizes, node, n_nodes, g, h)
+    np.testing.assert_array_equal(got, want)
 
 
 def test_node_sums_name_what_does_not_fit():
