@@ -218,6 +218,11 @@ class IterativeHessian:
         check_whole("rounds", self.rounds, 0, 20)
         check_whole("n_bins", self.n_bins, 2, 128)
 
+    @property
+    def refines_bins(self) -> bool:
+        """Whether a fit ends with other bins than it began with."""
+        return self.rounds > 0
+
     def refine(
         self, state: State, cuts: NDArray[np.uint8], j: int, hess: NDArray[np.float64]
     ) -> tuple[Model, NDArray[np.float64]]:

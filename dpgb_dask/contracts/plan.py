@@ -271,6 +271,12 @@ class Plan:
         make = getattr(self.stages[0], "public_bins", None)
         return None if make is None else make(shape)
 
+    @property
+    def refines_bins(self) -> bool:
+        """Whether a stage's candidates change the bins while it runs: rows are then encoded several times."""
+        candidates = [getattr(stage, "candidates", None) for stage in self.stages]
+        return any(getattr(one, "refines_bins", False) for one in candidates)
+
     def digest(self) -> bytes:
         """Return a hash of the plan's stages and options, the same on every machine."""
         return hashlib.sha256(repr(self).encode()).digest()

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dpgb_dask.contracts.model import FeatureBins
-from dpgb_dask.encode import encode_cells, encode_values, n_rows, read_values
+from dpgb_dask.encode import Values, encode_cells, encode_values, n_rows, read_values
 from dpgb_dask.private.ingest import Rows
 from dpgb_dask.private.survey import Labels, Marker, Reading, Surveyor, read_labels, slice_block
 
@@ -134,10 +134,12 @@ def _piece(
     return Piece(codes, label, weight, None if identity is None else identity[part][own.keep])
 
 
-def cell_pieces(surveyor: Surveyor, block_rows: int) -> Iterator[Piece]:
-    """Survey one chunk, and yield it as pieces whose codes are the bytes of its rows' cells in the public grid.
+def unbinned_pieces(
+    surveyor: Surveyor, block_rows: int, *, as_values: bool = False
+) -> Iterator[Piece]:
+    """Survey one chunk, and yield it as the pieces of `encode_rows`, before there are bins.
 
-    The pieces are those of `encode_rows`, and `encode_piece` makes them so once there are bins.
+    Their "codes" are the bytes of cells of the public grid, or of values where bins of any other kind may follow.
 
     Privacy
     -------
@@ -145,29 +147,41 @@ def cell_pieces(surveyor: Surveyor, block_rows: int) -> Iterator[Piece]:
     """
     identity = _identities(surveyor.labels, surveyor.reading, surveyor.number)
     for part in _parts(len(surveyor), block_rows):
-        cells = surveyor.add(part)
-        codes = cells.view(np.uint8).reshape(2 * len(cells), -1)
+        kept = surveyor.add(part, as_values=as_values)
+        codes = kept.view(np.uint8).reshape(len(kept) * kept.itemsize, -1)
         yield _piece(codes, surveyor.labels, identity, part)
 
 
-def encode_piece(piece: Piece, bins_of_cell: NDArray[np.uint8]) -> Piece:
-    """Return rows as codes, from the bytes of their cells.
+def encode_piece(
+    piece: Piece, bins: Sequence[FeatureBins], bins_of_cell: NDArray[np.uint8] | None
+) -> Piece | None:
+    """Return an unbinned piece as codes; None if it holds cells, and some bin ends inside one.
 
     Parameters
     ----------
     piece : Piece
-        Of `cell_pieces`.
-    bins_of_cell : (m, most cells of a feature) uint8
-        As `encode.bins_of_cells`.
+        Of `unbinned_pieces`.
+    bins : sequence of FeatureBins, released
+    bins_of_cell : (m, most cells of a feature) uint8, or None
+        `encode.bins_of_cells`.
 
     Privacy
     -------
     Private side.
     """
-    m, n = len(piece.codes) // 2, len(piece)
+    m, n = len(bins), len(piece)
+    dtype = {2: np.uint16, 4: np.float32, 8: np.float64}[len(piece.codes) // m]
     # what was read from scratch may start at an odd byte
-    cells = np.require(piece.codes.reshape(-1).view(np.uint16).reshape(m, n), requirements="A")
-    codes = encode_cells(cells, bins_of_cell)
+    kept = np.require(piece.codes.reshape(-1).view(dtype).reshape(m, n), requirements="A")
+    if dtype is np.uint16:
+        if bins_of_cell is None:
+            return None
+        codes = encode_cells(kept, bins_of_cell)
+    else:
+        cells = tuple(
+            kept[j].astype(np.uint16) if b.categorical else None for j, b in enumerate(bins)
+        )
+        codes = encode_values(Values(kept.T, cells), bins)
     return Piece(codes, piece.label, piece.weight, piece.identity)
 
 

@@ -241,11 +241,11 @@ class Store:
             self._held += kept.held
         return kept
 
-    def keep_cells(self, piece: Piece) -> "Kept":
-        """Return a piece whose codes are its rows' cells as it is kept until there are bins.
+    def keep_unbinned(self, piece: Piece) -> "Kept":
+        """Return a piece as it is kept until there are bins.
 
-        Cells are twice as large as codes. Where there is no room for them in memory, they go to scratch if that is
-        where codes were said to go, and are lost otherwise: the source is read again.
+        It is several times as large as codes. Where there is no room for it in memory, it goes to scratch if that is
+        where codes were said to go, and is lost otherwise: the source is read again.
         """
         with self._lock:
             if self._left(piece) >= piece.codes.nbytes:

@@ -299,15 +299,27 @@ class Surveyor:
     def __len__(self) -> int:
         return n_rows(self._rows.x)
 
-    def add(self, rows: slice) -> NDArray[np.uint16]:
-        """Add some rows, and return the cells of those that weigh something, as (m, n) uint16."""
-        cells = [
-            self._add_strip(slice(start, min(start + STRIP_ROWS, rows.stop)))
+    def add(self, rows: slice, *, as_values: bool = False) -> NDArray[Any]:
+        """Add some rows, and return those of them that weigh something.
+
+        Parameters
+        ----------
+        rows : slice
+            Not empty.
+        as_values : bool
+
+        Returns
+        -------
+        (m, n) uint16 or float, C-order
+            Their cells; or their values, and cells where a feature is categorical.
+        """
+        strips = [
+            self._add_strip(slice(start, min(start + STRIP_ROWS, rows.stop)), as_values)
             for start in range(rows.start, rows.stop, STRIP_ROWS)
         ]
-        return cells[0] if len(cells) == 1 else np.concatenate(cells, axis=1)
+        return strips[0] if len(strips) == 1 else np.concatenate(strips, axis=1)
 
-    def _add_strip(self, strip: slice) -> NDArray[np.uint16]:
+    def _add_strip(self, strip: slice, as_values: bool) -> NDArray[Any]:
         labels = self.labels.at(strip)
         label, weight, keep, unit = labels
         values = read_values(slice_block(self._rows.x, strip), self._shape.schema)
@@ -330,7 +342,10 @@ class Surveyor:
         if position is not None:
             words.append(position[None])
         self._total += fingerprint_rows(np.concatenate(words), self._keys)
-        return cells
+        if not as_values:
+            return cells
+        kept = np.stack([values.column(j)[keep] for j in range(len(cells))])
+        return kept if kept.dtype.kind == "f" else kept.astype(np.float32)  # all are categorical
 
     @property
     def survey(self) -> Survey:

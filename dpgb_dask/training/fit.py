@@ -241,6 +241,7 @@ def opened(
         rows_key,
         plan.public_bins(shape),
         plan.demand(shape).n_queries,
+        refines=plan.refines_bins,
     )
     try:
         controller.bind(rounds.fingerprint())

@@ -53,14 +53,14 @@ def counted(_, table=None, block_info=None):
     return table[k * CHUNK : (k + 1) * CHUNK] + SHIFT[0]
 
 
-def opened_on(table, cache, backend, bins):
+def opened_on(table, cache, backend, bins, *, refines=False):
     shape = shape_of("binary")
     rows = da.zeros((N, 4), chunks=(CHUNK, 4)).map_blocks(
         counted, table=table, dtype=float, meta=np.empty((0, 0))
     )
     source = read_source(rows[:, :3], rows[:, 3], None, shape.schema)
     execution = Execution(backend=backend, cache=cache)
-    return open_rounds(source, shape, execution, KEY, ROWS_KEY, bins=bins)
+    return open_rounds(source, shape, execution, KEY, ROWS_KEY, bins=bins, refines=refines)
 
 
 def table_of(seed=0):
@@ -144,6 +144,23 @@ def test_rows_are_read_once_while_there_is_room_for_their_cells_or_a_store(
     rounds = opened_on(table_of(), cache.format(tmp_path), backend, None)
     rounds.fingerprint()
     assert check_answers(rounds) == [n_more] * (N // CHUNK)
+
+
+@pytest.mark.usefixtures("client")
+@pytest.mark.parametrize("backend", ["local", "tasks"])
+@pytest.mark.parametrize(
+    ("cache", "room", "n_reads"), [("auto", 1 << 30, 1), ("disk", 0, 1), ("auto", 0, 3)]
+)
+def test_rows_are_read_once_for_all_bins_that_follow(backend, cache, room, n_reads, monkeypatch):
+    monkeypatch.setattr(Store, "_measure_room", lambda *_: room)
+    rounds = opened_on(table_of(), cache, backend, BINS, refines=True)
+    expected = answers(opened_on(table_of(), "memory", "local", BINS))
+    READS.clear()
+    rounds.fingerprint()
+    for got, right in zip(answers(rounds), expected, strict=True):
+        np.testing.assert_array_equal(got, right)
+    check_answers(rounds)  # with other bins; it reads the source once itself
+    assert [READS[k] - 1 for k in range(N // CHUNK)] == [n_reads] * (N // CHUNK)
 
 
 def test_only_chunks_without_room_are_read_again(monkeypatch):

@@ -65,6 +65,8 @@ def open_rounds(
     rows_key: bytes | None = None,
     bins: tuple[FeatureBins, ...] | None = None,
     n_rounds: int | None = None,
+    *,
+    refines: bool = False,
 ) -> Rounds:
     """Return the back end for a source; nothing is computed before the first question.
 
@@ -81,6 +83,8 @@ def open_rounds(
         Bins that the schema alone decides: rows are encoded in the pass that surveys them, and read once.
     n_rounds : int or None
         Most rounds that will be asked; None if nobody knows.
+    refines : bool
+        Whether other bins will follow: then rows are kept as values, if there is room, to be encoded again.
 
     Raises
     ------
@@ -94,5 +98,5 @@ def open_rounds(
     reading = Reading(shape, key, rows_key=rows_key)
     client = check_backend(source, execution)
     if client is None:
-        return LocalRounds(source, reading, execution, bins)
-    return TaskRounds(source, reading, execution, connect(client), bins, n_rounds)
+        return LocalRounds(source, reading, execution, bins, refines=refines)
+    return TaskRounds(source, reading, execution, connect(client), bins, n_rounds, refines=refines)

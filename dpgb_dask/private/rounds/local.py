@@ -54,6 +54,8 @@ class LocalRounds:
         ``n_threads`` source chunks are in memory at once, and as many threads answer.
     bins : tuple of FeatureBins or None
         Bins that are known before the rows were read: then the survey's pass encodes too.
+    refines : bool
+        Other bins will follow.
 
     Privacy
     -------
@@ -66,16 +68,19 @@ class LocalRounds:
         reading: Reading,
         execution: Execution,
         bins: tuple[FeatureBins, ...] | None = None,
+        *,
+        refines: bool = False,
     ) -> None:
         self._source = source
         self._reading = reading
         self._execution = execution
-        self._known_bins = bins
+        self._known_bins = None if refines else bins
+        self._refines = refines
         self._id = uuid.uuid4().hex[:12]
         self._n_threads = execution.n_threads or default_threads()
         self._pool = ThreadPoolExecutor(self._n_threads, thread_name_prefix="dpgb")
         self._surveyed: Surveyed | None = None
-        self._cells: dict[int, Encoded] = {}  # of chunks, until there are bins
+        self._unbinned: dict[int, Encoded] = {}  # chunks, as long as they may be encoded from these
         self._shard: Shard | None = None
         self._graph = merge_graphs(source.chunks)
 
@@ -97,7 +102,7 @@ class LocalRounds:
         """Release the shard and the threads."""
         self._pool.shutdown(cancel_futures=True)
         self._shard = None
-        self._cells = {}
+        self._unbinned = {}
         self._surveyed = None
         self._graph = {}
 
@@ -128,7 +133,7 @@ class LocalRounds:
                     lengths = [np.array(self._source.lengths, np.int64)]
                 self._reading = replace(self._reading, starts=starts_of(lengths))
             if self._known_bins is None:
-                survey = self._read_cells()
+                survey = self._read_unbinned()
             else:
                 survey = self._encode(self._known_bins, with_survey=True)
             assert survey is not None
@@ -145,23 +150,29 @@ class LocalRounds:
         assert self._shard is not None
         return self._shard
 
-    def _read_cells(self) -> Survey | None:
-        """Read all rows as cells of the public grid, as long as there is room for them; return the survey."""
-        job = Encoding.of(self._id, self._reading, None, self._execution, with_survey=True)
-        parts, survey = self._read(job)
-        self._cells = {part.chunks[0]: part for part in parts}
+    def _read_unbinned(self) -> Survey | None:
+        """Read all rows, and keep them until there are bins, as long as there is room; return the survey."""
+        parts, survey = self._read(self._encoding(None, with_survey=True))
+        self._unbinned = {part.chunks[0]: part for part in parts}
         return survey
+
+    def _encoding(self, bins: Sequence[FeatureBins] | None, *, with_survey: bool) -> Encoding:
+        return Encoding.of(
+            self._id, self._reading, bins, self._execution, with_survey, refines=self._refines
+        )
 
     def _encode(self, bins: Sequence[FeatureBins], *, with_survey: bool = False) -> Survey | None:
         """Make the shard; return the survey of its rows if that is asked for."""
         self._shard = None  # free the old codes before the new ones are made
-        job = Encoding.of(self._id, self._reading, bins, self._execution, with_survey)
+        job = self._encoding(bins, with_survey=with_survey)
 
         def known(number: int) -> Encoded | None:
-            cells = self._cells.pop(number, None)
-            if cells is not None:
+            unbinned = self._unbinned.get(number)
+            if not self._refines:
+                self._unbinned.pop(number, None)  # freed as soon as it is encoded
+            if unbinned is not None:
                 with suppress(LostCodesError):
-                    return job.encode_cells(cells)
+                    return job.encode_unbinned(unbinned)
             return job.recall(number)
 
         parts, survey = self._read(job, known)

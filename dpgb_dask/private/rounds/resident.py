@@ -22,7 +22,7 @@ from dpgb_dask.contracts.queries import Query
 from dpgb_dask.encode import bins_of_cells
 from dpgb_dask.errors import DPGBError, LostCodesError
 from dpgb_dask.private.ingest import Rows, failed_to_load, line_up
-from dpgb_dask.private.pieces import cell_pieces, encode_piece, encode_rows, merge_pieces
+from dpgb_dask.private.pieces import Piece, encode_piece, encode_rows, merge_pieces, unbinned_pieces
 from dpgb_dask.private.scratch import lost
 from dpgb_dask.private.shards import Shard, sum_arrays
 from dpgb_dask.private.store import Keeping, Kept, Store, codes_version, store_of
@@ -109,7 +109,7 @@ def first_failure(parts: Sequence[Any]) -> Failure | None:
 
 
 class Encoded(NamedTuple):
-    """Some chunks as codes or cells, the pieces of each, and their survey if it was asked for. Private."""
+    """Some chunks as codes or unbinned, the pieces of each, and their survey if it was asked for. Private."""
 
     chunks: tuple[int, ...]
     pieces: tuple[tuple[Kept, ...], ...]
@@ -129,11 +129,13 @@ class Encoding:
         Of the store.
     reading : Reading
     bins : tuple of FeatureBins, released, or None
-        None while there are none: then codes are cells of the public grid, if there is room for them.
+        None while there are none: then rows are kept unbinned, if there is room for them.
     block_rows : int
     keeping : Keeping
     with_survey : bool
-        Make the survey in the same pass; with cells it always is.
+        Make the survey in the same pass; without bins it always is.
+    refines : bool
+        Other bins will follow: rows are kept as values, from which any bins can be made, not as cells of the grid.
     """
 
     fit: str
@@ -142,6 +144,7 @@ class Encoding:
     block_rows: int
     keeping: Keeping
     with_survey: bool
+    refines: bool = False
 
     @classmethod
     def of(
@@ -151,6 +154,8 @@ class Encoding:
         bins: Sequence[FeatureBins] | None,
         execution: Execution,
         with_survey: bool,
+        *,
+        refines: bool = False,
     ) -> "Encoding":
         """Return how the chunks of a fit become codes."""
         keeping = Keeping(
@@ -163,19 +168,19 @@ class Encoding:
             block_rows=execution.block_rows,
         )
         known = None if bins is None else tuple(bins)
-        return cls(fit, reading, known, execution.block_rows, keeping, with_survey)
+        return cls(fit, reading, known, execution.block_rows, keeping, with_survey, refines)
 
     @property
     def _store(self) -> Store:
         return store_of(self.fit, self.keeping)
 
     def encode(self, rows: Rows, number: int) -> Encoded:
-        """Return a chunk as codes, or cells, kept where this process keeps them."""
+        """Return a chunk as codes, or unbinned, kept where this process keeps it."""
         if self.bins is None:
             surveyor = Surveyor(rows, self.reading, number)
-            pieces = cell_pieces(surveyor, self.block_rows)
-            cells = tuple(self._store.keep_cells(piece) for piece in pieces if len(piece))
-            return Encoded((number,), (cells,), surveyor.survey)
+            pieces = unbinned_pieces(surveyor, self.block_rows, as_values=self.refines)
+            kept = tuple(self._store.keep_unbinned(piece) for piece in pieces if len(piece))
+            return Encoded((number,), (kept,), surveyor.survey)
         survey = survey_rows(rows, self.reading, number) if self.with_survey else None
         pieces = encode_rows(rows, self.reading, self.bins, self.block_rows, number)
         version = self._version(number, survey)
@@ -188,29 +193,37 @@ class Encoding:
         kept = self._store.recall(number, self._version(number))
         return None if kept is None else Encoded((number,), (kept,))
 
-    def encode_cells(self, cells: Encoded) -> Encoded:
-        """Return chunks as codes that were read as cells.
+    def encode_unbinned(self, unbinned: Encoded) -> Encoded:
+        """Return chunks as codes that were read before there were bins.
 
         Raises
         ------
         ChunkError
             If a chunk is not what the survey saw: it was lost, and read again otherwise.
         LostCodesError
-            If there was no room for the cells, they are damaged, or bins end inside of them.
+            If there was no room for them, they are damaged, or they are cells and bins end inside.
         """
         assert self.bins is not None
-        bins_of_cell = bins_of_cells(Grid.of(self.reading.shape.schema, FINE), self.bins)
-        if bins_of_cell is None:
-            raise lost()
+        grid = Grid.of(self.reading.shape.schema, FINE)
+        bins_of_cell = None if self.refines else bins_of_cells(grid, self.bins)
+
+        def encode(piece: Kept) -> Piece:
+            assert self.bins is not None
+            codes = encode_piece(piece.load(), self.bins, bins_of_cell)
+            if codes is None:
+                raise lost()
+            return codes
+
         chunks = []
-        for number, pieces in zip(cells.chunks, cells.pieces, strict=True):
-            if cells.survey is not None:  # else nothing reads them again behind our back
-                self.reading.check(cells.survey.marks[number], number)
+        for number, pieces in zip(unbinned.chunks, unbinned.pieces, strict=True):
+            if unbinned.survey is not None:  # else nothing reads them again behind our back
+                self.reading.check(unbinned.survey.marks[number], number)
             version = self._version(number)
-            codes = (encode_piece(piece.load(), bins_of_cell) for piece in pieces)
             kept = self._store.recall(number, version)
-            chunks.append(self._store.keep(codes, number, version) if kept is None else kept)
-        return Encoded(cells.chunks, tuple(chunks))
+            if kept is None:
+                kept = self._store.keep(map(encode, pieces), number, version)
+            chunks.append(kept)
+        return Encoded(unbinned.chunks, tuple(chunks))
 
     def _version(self, number: int, survey: Survey | None = None) -> bytes:
         """Return what a chunk's codes depend on: bins, rows, and where it starts if that draws them."""
@@ -262,7 +275,7 @@ def length_of_chunk(
 def encode_chunk(
     number: int, parts: list[Any], job: Encoding, units: UnitCounts | None
 ) -> Encoded | Failure:
-    """Return a chunk as codes, or cells."""
+    """Return a chunk as codes, or unbinned."""
     job = replace(job, reading=replace(job.reading, units=units))
     return _on_rows(lambda rows: job.encode(rows, number), number, parts)
 
@@ -280,12 +293,12 @@ def recall_chunk(number: int, job: Encoding) -> Encoded | Failure:
         return Failure(error)
 
 
-def code_cells(cells: Encoded | Failure, job: Encoding) -> Encoded | Failure:
-    """Return chunks as codes that were read as cells; those whose cells are lost are made from the source."""
-    if isinstance(cells, Failure):
-        return cells
+def encode_unbinned(unbinned: Encoded | Failure, job: Encoding) -> Encoded | Failure:
+    """Return chunks as codes that were read before there were bins; what is lost is made from the source."""
+    if isinstance(unbinned, Failure):
+        return unbinned
     try:
-        return job.encode_cells(cells)
+        return job.encode_unbinned(unbinned)
     except DPGBError as error:
         return Failure(error)
 

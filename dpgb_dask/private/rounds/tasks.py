@@ -58,9 +58,9 @@ from dpgb_dask.private.rounds.resident import (
     add_parts,
     add_replies,
     answer,
-    code_cells,
     count_chunk,
     encode_chunk,
+    encode_unbinned,
     failure_of,
     first_failure,
     join_encoded,
@@ -89,7 +89,7 @@ from dpgb_dask.private.units import UnitCounts, add_unit_counts
 
 T = TypeVar("T")
 P = ParamSpec("P")
-Part = tuple[Sequence[int], Future[Any]]  # the numbers of some chunks, and their codes or cells
+Part = tuple[Sequence[int], Future[Any]]  # the numbers of some chunks, and what they became
 
 GATHER_WORKERS = 64  # below this many replies …
 GATHER_BYTES = (
@@ -170,6 +170,8 @@ class TaskRounds:
         Bins that are known before the rows were read: then the survey's pass encodes too.
     n_rounds : int or None
         Most rounds that will be asked.
+    refines : bool
+        Other bins will follow.
 
     Privacy
     -------
@@ -185,6 +187,8 @@ class TaskRounds:
         connection: Connection,
         bins: tuple[FeatureBins, ...] | None = None,
         n_rounds: int | None = None,
+        *,
+        refines: bool = False,
     ) -> None:
         self.client = connection.client
         self._reading = reading
@@ -194,8 +198,9 @@ class TaskRounds:
         self._surveyed: Surveyed | None = None
         self._with_units = source.units
         self._units: Future[UnitCounts] | None = None  # stays on the cluster
-        self._known_bins = bins
-        self._cells: list[Part] = []  # until there are bins
+        self._known_bins = None if refines else bins
+        self._refines = refines
+        self._unbinned: list[Part] = []  # chunks, as long as they may be encoded from these
         self._job: Encoding | None = None
         self._shards: dict[int, Future[Any]] = {}
         self._members: dict[int, Sequence[int]] = {}  # chunks of every shard
@@ -229,7 +234,7 @@ class TaskRounds:
     def close(self) -> None:
         """Release what the cluster holds for this fit."""
         self._shards = {}
-        self._cells = []
+        self._unbinned = []
         self._chunks = ()
         self._surveyed = None
         self._units = None
@@ -326,7 +331,7 @@ class TaskRounds:
                     lengths = [np.array(self._lengths, np.int64)]
                 self._reading = replace(self._reading, starts=starts_of(lengths))
             bins = self._known_bins
-            parts = self._read_cells() if bins is None else self._encode(bins, with_survey=True)
+            parts = self._read_unbinned() if bins is None else self._encode(bins, with_survey=True)
             self._surveyed = Surveyed(add_surveys(parts), self._reading.shape, units)
             self._reading = replace(self._reading, marks=self._surveyed.marks)
             if self._job is not None:
@@ -373,21 +378,26 @@ class TaskRounds:
 
     # ---- shards
 
-    def _read_cells(self) -> list[Survey]:
-        """Read all rows as cells of the public grid, as long as there is room for them; return the survey."""
-        job = Encoding.of(self._id, self._reading, None, self._execution, with_survey=True)
+    def _read_unbinned(self) -> list[Survey]:
+        """Read all rows, and keep them until there are bins, as long as there is room; return the survey."""
+        job = self._encoding(None, with_survey=True)
         while True:
             with suppress(HomelessError):
-                self._cells = self._read(range(len(self._chunks)), job)
-                cells = [part for _, part in self._cells]
-                summed = self._sum(add_surveys, self.client.map(survey_of, cells, pure=False))
+                self._unbinned = self._read(range(len(self._chunks)), job)
+                parts = [part for _, part in self._unbinned]
+                summed = self._sum(add_surveys, self.client.map(survey_of, parts, pure=False))
                 return self._values([summed])
             self._give_up_shards()
+
+    def _encoding(self, bins: tuple[FeatureBins, ...] | None, *, with_survey: bool) -> Encoding:
+        return Encoding.of(
+            self._id, self._reading, bins, self._execution, with_survey, refines=self._refines
+        )
 
     def _encode(self, bins: tuple[FeatureBins, ...], *, with_survey: bool = False) -> list[Survey]:
         """Make a shard on every worker; return their surveys if those are asked for."""
         self._shards = {}
-        self._job = Encoding.of(self._id, self._reading, bins, self._execution, with_survey)
+        self._job = self._encoding(bins, with_survey=with_survey)
         self._make_shards(range(len(self._chunks)))
         return self._ask_shards(self._survey_shards) if with_survey else []
 
@@ -401,7 +411,7 @@ class TaskRounds:
     def _give_up_shards(self) -> range:
         """Let Dask forget every shard and what waits for one; return the numbers of all chunks."""
         self._shards = {}
-        self._cells = []
+        self._unbinned = []
         gc.collect()  # a wait that timed out leaves a cycle of frames, and in it the tasks waited for
         return range(len(self._chunks))
 
@@ -412,7 +422,7 @@ class TaskRounds:
         """
         job = self._job
         assert job is not None
-        made = self._code_cells(job)
+        made = self._from_unbinned(set(chunks), job)
         coded = {k for own, _ in made for k in own}
         made += self._read([k for k in chunks if k not in coded], job)
         shards = {}
@@ -435,7 +445,7 @@ class TaskRounds:
         self._shards |= {number: shard for number, (shard, _) in shards.items()}
 
     def _read(self, chunks: Sequence[int], job: Encoding) -> list[Part]:
-        """Return chunks as codes or cells, a share for each worker."""
+        """Return chunks as codes or unbinned, a share for each worker."""
         if not chunks:
             return []
         workers = self._workers()[: len(chunks)]
@@ -458,20 +468,23 @@ class TaskRounds:
         self._finish([part for _, part in made], groups)
         return made
 
-    def _code_cells(self, job: Encoding) -> list[Part]:
-        """Return the chunks whose cells are there as codes, made where the cells lie; each cell is then released."""
-        if not self._cells:
+    def _from_unbinned(self, chunks: set[int], job: Encoding) -> list[Part]:
+        """Return those of some chunks that were kept unbinned as codes, made where they lie; each is then released."""
+        there = [(own, part) for own, part in self._unbinned if chunks.issuperset(own)]
+        if not there:
             return []
         held = self.client.submit(pass_on, job, pure=False)
-        groups = self._by_worker(self._cells)
+        groups = self._by_worker(there)
+        there.clear()
         self._homes = set(groups)
-        self._cells = []
+        if not self._refines:
+            self._unbinned = []
         made: list[Part] = []
         for worker in sorted(groups):
-            own, cells = zip(*groups.pop(worker), strict=True)
-            codes = self.client.map(code_cells, cells, job=held, pure=False, **_softly(worker))
+            own, parts = zip(*groups.pop(worker), strict=True)
+            codes = self.client.map(encode_unbinned, parts, job=held, pure=False, **_softly(worker))
             made += zip(own, codes, strict=True)
-            del cells
+            del parts
         failures = self._gathered(
             self.client.map(failure_of, [part for _, part in made], pure=False)
         )

@@ -1,4 +1,4 @@
-"""Cells that wait for bins: the codes made of them are the codes of the values."""
+"""Rows that are kept until there are bins: the codes made of them are the codes of the source's rows."""
 
 import numpy as np
 import pandas as pd
@@ -9,10 +9,11 @@ from private.cases import BINS, GRID_BINS, KEY, KINDS, ROWS_KEY, rows_of, shape_
 
 from dpgb_dask.contracts.grid import FINE, Grid, coarser_cells, numeric_edges
 from dpgb_dask.contracts.model import FeatureBins
+from dpgb_dask.contracts.plan import Shape
 from dpgb_dask.contracts.schema import Categorical, Numeric, Schema
 from dpgb_dask.encode import bins_of_cells, cells_of, encode_cells, encode_values, read_values
 from dpgb_dask.private.ingest import Rows
-from dpgb_dask.private.pieces import cell_pieces, encode_piece, encode_rows
+from dpgb_dask.private.pieces import encode_piece, encode_rows, unbinned_pieces
 from dpgb_dask.private.survey import STRIP_ROWS, Reading, Surveyor, survey_rows
 from dpgb_dask.private.units import count_units
 
@@ -85,10 +86,11 @@ def test_a_cell_lies_in_the_coarse_cell_around_it():
     assert set(coarser_cells(fine, fine[:0])) == {0, 1}
 
 
-def same_pieces(rows, reading, bins, block_rows):
+def same_pieces(rows, reading, bins, block_rows, as_values=False):
     surveyor = Surveyor(rows, reading, 0)
-    table = bins_of_cells(Grid.of(reading.shape.schema, FINE), bins)
-    made = [encode_piece(piece, table) for piece in cell_pieces(surveyor, block_rows)]
+    table = None if as_values else bins_of_cells(Grid.of(reading.shape.schema, FINE), bins)
+    unbinned = list(unbinned_pieces(surveyor, block_rows, as_values=as_values))
+    made = [encode_piece(piece, bins, table) for piece in unbinned]
     want = list(encode_rows(rows, reading, bins, block_rows))
     assert len(made) == len(want)
     for one, other in zip(made, want, strict=True):
@@ -101,17 +103,46 @@ def same_pieces(rows, reading, bins, block_rows):
     assert surveyor.survey[1:] == survey[1:]
 
 
+@pytest.mark.parametrize("as_values", [False, True])
 @pytest.mark.parametrize("block_rows", [97, 1 << 16])
 @pytest.mark.parametrize("kind", KINDS)
-def test_pieces_of_cells_become_the_pieces_of_values(kind, block_rows):
+def test_unbinned_pieces_become_the_pieces_of_rows(kind, block_rows, as_values):
     x, y, w = rows_of(kind, 1001)
     reading = Reading(shape_of(kind, **WEIGHT), KEY, rows_key=ROWS_KEY, starts=np.array([0, 1001]))
-    same_pieces(Rows(x, y, w), reading, GRID_BINS, block_rows)
+    bins = BINS if as_values else GRID_BINS
+    for block in (x, x.to_numpy(np.float32), x.to_numpy(), tuple(x.to_numpy().T)):
+        same_pieces(Rows(block, y, w), reading, bins, block_rows, as_values)
 
 
-def test_pieces_longer_than_a_strip():
+@pytest.mark.parametrize("as_values", [False, True])
+def test_pieces_longer_than_a_strip(as_values):
     x, y, w = rows_of("binary", 2 * STRIP_ROWS + 5)
-    same_pieces(Rows(x, y, w), Reading(shape_of("binary", **WEIGHT), KEY), GRID_BINS, 1 << 16)
+    reading = Reading(shape_of("binary", **WEIGHT), KEY)
+    same_pieces(Rows(x, y, w), reading, GRID_BINS, 1 << 16, as_values)
+
+
+def test_pieces_of_categories_alone():
+    schema = Schema({"c": Categorical(("a", "b")), "d": Categorical((1, 2, 3))}, classes=[0, 1])
+    frame = pd.DataFrame({"c": list("abxb"), "d": [3.0, 7.0, np.nan, 1.0]})
+    bins = [FeatureBins(None, np.arange(n, dtype=np.uint8), n) for n in (4, 5)]
+    rows = Rows(frame, np.array([0, 1, 1, 0]), None)
+    for as_values in (False, True):
+        same_pieces(rows, Reading(Shape(schema=schema), KEY), bins, 3, as_values)
+
+
+def test_values_of_float32_are_kept_as_such():
+    x, y, _ = rows_of("binary", 10)
+    reading = Reading(shape_of("binary"), KEY)
+    for dtype in (np.float32, np.float64):
+        surveyor = Surveyor(Rows(x.to_numpy(dtype), y, None), reading, 0)
+        (piece,) = unbinned_pieces(surveyor, 100, as_values=True)
+        assert len(piece.codes) == 3 * np.dtype(dtype).itemsize
+
+
+def test_cells_in_which_bins_end_are_not_encoded():
+    x, y, _ = rows_of("binary", 10)
+    (piece,) = unbinned_pieces(Surveyor(Rows(x, y, None), Reading(shape_of("binary"), KEY), 0), 10)
+    assert encode_piece(piece, BINS, None) is None
 
 
 def test_pieces_of_units():
@@ -126,4 +157,5 @@ def test_a_chunk_in_which_no_row_weighs_anything():
     x, y, w = rows_of("binary", 50)
     reading = Reading(shape_of("binary", **WEIGHT), KEY)
     same_pieces(Rows(x, y, np.zeros_like(w)), reading, GRID_BINS, 16)
+    same_pieces(Rows(x, y, np.zeros_like(w)), reading, GRID_BINS, 16, as_values=True)
     same_pieces(Rows(x[:0], y[:0], w[:0]), reading, GRID_BINS, 16)
