@@ -3,6 +3,8 @@
 A block is a feature's bins or a pair's table. What changes between rounds is the memory of a stage: a frozen record.
 """
 
+import os
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -217,18 +219,22 @@ def learn(
         memory.totals, grad_sums, hess_sums, sizes, state, seen, damping if move else 0.0
     )
     scales = prior_scales(state.shape.kind) if evidence else constants.FIRST_SCALE
-    blocks = []
-    for j, scores in enumerate(memory.blocks):
+
+    def learn_block(j: int) -> tuple[Block, ...]:
         row = []
-        for k, block in enumerate(scores):
+        for k, block in enumerate(memory.blocks[j]):
             told = smoothing.observe(
                 block, leaf_of_bin[j], grads[j][:, k], hesses[j][:, k], float(grad_total[k]), seen
             )
             mean, log_evidence = smoothing.posterior_mean(told, scales)
             f = on_grid(told.f + damping * (mean - told.f)) if move else told.f
             row.append(replace(told, f=f, log_evidence=log_evidence))
-        blocks.append(tuple(row))
-    return replace(memory, blocks=tuple(blocks), totals=totals, round=memory.round + 1)
+        return tuple(row)
+
+    # eigen-decompositions, which NumPy does without the GIL: all that the workers wait for between two rounds
+    with ThreadPoolExecutor(os.cpu_count()) as pool:
+        blocks = tuple(pool.map(learn_block, range(len(memory.blocks))))
+    return replace(memory, blocks=blocks, totals=totals, round=memory.round + 1)
 
 
 def set_intercept(model: Model, totals: Totals) -> Model:
