@@ -8,8 +8,10 @@ from dask._task_spec import Alias, DataNode, Task, convert_legacy_graph
 from dask.delayed import Delayed
 from dask.highlevelgraph import HighLevelGraph
 
+from dpgb_dask.private.turns import in_turn
 
-def fuse_calls(calls: Sequence[Delayed]) -> list[Delayed]:
+
+def fuse_calls(calls: Sequence[Delayed], *, in_turns: bool = False) -> list[Delayed]:
     """Put into each call the tasks that it alone needs.
 
     A chunk that is a task of its own is made as soon as a thread is free, however many wait to be used: the scheduler
@@ -18,6 +20,8 @@ def fuse_calls(calls: Sequence[Delayed]) -> list[Delayed]:
     Parameters
     ----------
     calls : sequence of Delayed
+    in_turns : bool
+        Let a process run one call at a time, until it ends its turn (`turns`).
 
     Returns
     -------
@@ -35,7 +39,11 @@ def fuse_calls(calls: Sequence[Delayed]) -> list[Delayed]:
     for call, keys in zip(calls, needs, strict=True):
         own = [graph[k] for k in keys if users[k] == 1 and not isinstance(graph[k], DataNode)]
         fused |= {k: graph[k] for k in keys if users[k] == 1 and isinstance(graph[k], DataNode)}
-        fused[call.key] = Task.fuse(*own, key=call.key)
+        whole = Task.fuse(*own, key=call.key)
+        if in_turns:
+            assert isinstance(whole, Task)
+            whole = Task(call.key, in_turn, whole.func, *whole.args)
+        fused[call.key] = whole
     layer = HighLevelGraph.from_collections(f"dpgb-fused-{calls[0].key}", fused) if calls else {}
     return [Delayed(call.key, layer, layer=f"dpgb-fused-{calls[0].key}") for call in calls]
 

@@ -13,9 +13,15 @@ import pytest
 from distributed import Client, LocalCluster
 from private.cases import KEY, gradient_of, opened
 
+from dpgb_dask.contracts.grid import FINE, Grid
 from dpgb_dask.contracts.model import FeatureBins, Model, Splits, Trees
 from dpgb_dask.contracts.plan import Execution, Shape
-from dpgb_dask.contracts.queries import MainSumsQuery, NodeSumsQuery, TreeSumsQuery
+from dpgb_dask.contracts.queries import (
+    CellCountsQuery,
+    MainSumsQuery,
+    NodeSumsQuery,
+    TreeSumsQuery,
+)
 from dpgb_dask.contracts.schema import Schema
 from dpgb_dask.private.ingest import read_source
 from dpgb_dask.private.rounds import open_rounds
@@ -78,6 +84,39 @@ def test_peak_memory_of_a_worker_is_bounded(n_threads):
     source_chunk = 4 * CHUNK_ROWS * N_FEATURES
     promise = 2 * n_threads * source_chunk + n_rows * N_FEATURES + 9 * n_rows + 100 * MB
     assert most - idle < promise
+
+
+LOADING = []
+
+
+def slow_chunk():
+    """A chunk whose first value is how many were being loaded when it was."""
+    LOADING.append(1)
+    time.sleep(0.01)
+    block = np.full((50, 1), float(len(LOADING)))
+    LOADING.pop()
+    return block
+
+
+@pytest.mark.parametrize("backend", ["local", "tasks"])
+@pytest.mark.parametrize("limit", [None, 1 << 40])
+def test_a_process_with_a_limit_loads_one_chunk_at_a_time(backend, limit):
+    schema = Schema({"at once": (0, 9)}, classes=[0, 1])
+    x = da.map_blocks(slow_chunk, chunks=((50,) * 12, (1,)), dtype=float, meta=np.empty((0, 0)))
+    source = read_source(x, da.zeros(600, chunks=50), None, schema)
+    with (
+        LocalCluster(
+            n_workers=1, threads_per_worker=4, processes=False, dashboard_address=":0"
+        ) as cluster,
+        Client(cluster),
+    ):
+        execution = Execution(backend=backend, memory_limit=limit, n_threads=4)
+        rounds = open_rounds(source, Shape(schema=schema), execution, KEY)
+        sizes = Grid.of(schema, FINE).sizes
+        query = CellCountsQuery(label="", price=1, n_uniform=FINE, sizes=sizes)
+        cells = np.flatnonzero(opened(rounds.ask(None, query)))
+        rounds.close()
+    assert (len(cells) == 1) is (limit is not None)  # else some were loaded together
 
 
 WIDE_FEATURES, WIDE_ROWS, WIDE_CHUNKS = (

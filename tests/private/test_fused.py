@@ -1,13 +1,16 @@
 """Calls on chunks take in the tasks that they alone need, and nothing else changes."""
 
 import threading
+import time
 
 import dask
 import numpy as np
+import pytest
 from dask import delayed
 from distributed import Client, LocalCluster
 
 from dpgb_dask.private.fused import fuse_calls
+from dpgb_dask.private.turns import end_turn
 
 
 def use(number, x, y, shared):
@@ -39,6 +42,39 @@ def test_each_call_is_one_task_and_shared_tasks_stay():
     assert len(kept) == 5
     assert dask.compute(*fused, scheduler="sync") == dask.compute(*calls, scheduler="sync")
     assert fuse_calls([]) == []
+
+
+LOADING = []
+
+
+def load():
+    LOADING.append(1)
+    time.sleep(0.01)
+    n = len(LOADING)
+    LOADING.pop()
+    return n
+
+
+def use_loaded(n, barrier):
+    end_turn()
+    barrier.wait(10)  # all threads get here: encoding goes on beside the next one's turn
+    return n
+
+
+def fail_loaded(_):
+    raise KeyError
+
+
+def test_calls_in_turns_load_one_at_a_time():
+    barrier = threading.Barrier(3)
+    with dask.config.set(scheduler="threads", num_workers=3):
+        calls = [delayed(use_loaded)(delayed(load)(), barrier) for _ in range(6)]
+        calls.append(delayed(use)(1, delayed(np.arange)(3), np.arange(2), 5))
+        assert dask.compute(*fuse_calls(calls, in_turns=True)) == (*6 * [1], 10)
+        with pytest.raises(KeyError):
+            dask.compute(*fuse_calls([delayed(fail_loaded)(delayed(load)())], in_turns=True))
+        (again,) = dask.compute(*fuse_calls([delayed(load)()], in_turns=True))  # the turn came back
+    assert again == 1
 
 
 MADE, MOST, LOCK = [0], [0], threading.Lock()

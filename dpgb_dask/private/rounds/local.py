@@ -33,6 +33,7 @@ from dpgb_dask.private.survey import (
     count_rows,
     starts_of,
 )
+from dpgb_dask.private.turns import in_turn
 from dpgb_dask.private.units import add_unit_counts, count_units
 
 T = TypeVar("T")
@@ -202,14 +203,17 @@ class LocalRounds:
         known : function of number, or None
             Returns what is known without the rows, which are then not read; None if nothing is.
         """
+        limited = self._execution.memory_limit is not None
 
         def work(numbered: tuple[int, Chunk]) -> T:
             number, chunk = numbered
+            parts = chunk, self._graph
             found = None if known is None else known(number)
             if found is not None:
                 return found
             try:
-                return function(load(chunk, self._graph), number)
+                rows = in_turn(load, *parts) if limited else load(*parts)
+                return function(rows, number)
             except DPGBError:
                 raise
             except Exception as error:

@@ -35,6 +35,7 @@ from dpgb_dask.private.survey import (
     count_rows,
     survey_rows,
 )
+from dpgb_dask.private.turns import end_turn
 from dpgb_dask.private.units import UnitCounts, count_units
 
 T = TypeVar("T")
@@ -246,7 +247,9 @@ class Encoding:
 def _on_rows(function: Callable[[Rows], T], number: int, parts: Sequence[Any]) -> T | Failure:
     """Apply a function to a chunk's rows; an error names the chunk and its type, never a value."""
     try:
-        return function(line_up(*parts))
+        rows = line_up(*parts)
+        end_turn()
+        return function(rows)
     except DPGBError as error:
         return Failure(error)
     except Exception as error:

@@ -306,7 +306,8 @@ class TaskRounds:
             calls.append(task(k, parts, common, self._units, dask_key_name=key))
         try:
             with _quiet_graphs():
-                futures: list[Future[Any]] = self.client.compute(fuse_calls(calls), **where)
+                fused = fuse_calls(calls, in_turns=self._execution.memory_limit is not None)
+                futures: list[Future[Any]] = self.client.compute(fused, **where)
         except LOST:
             raise
         except Exception as error:
