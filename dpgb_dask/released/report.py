@@ -212,7 +212,9 @@ class PrivacyReport:
     def _comparison(self) -> str:
         """Return what other accountants find, the least first."""
         least_first = sorted(self.compared.items(), key=lambda item: item[1])
-        found = ", ".join(f"{value:.3g} by {ACCOUNTANTS.get(name, name)}" for name, value in least_first)
+        found = ", ".join(
+            f"{value:.3g} by {ACCOUNTANTS.get(name, name)}" for name, value in least_first
+        )
         delta = f"delta={self.compared_delta:g}{' (a public constant)' if self.pure else ''}"
         return (
             f"at {delta}, were these releases a schedule fixed in advance: epsilon={found};"
