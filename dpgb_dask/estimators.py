@@ -29,6 +29,8 @@ from dpgb_dask.contracts.schema import MAX_WEIGHT, Categorical, Numeric, Schema
 from dpgb_dask.controller import accounting, analyses
 from dpgb_dask.controller.ledger import Ledger
 from dpgb_dask.controller.noise import NoiseSource
+from dpgb_dask.controller.pld import compared
+from dpgb_dask.controller.records import Gaussian, records_of
 from dpgb_dask.errors import PlanError, PrivacyLeakWarning, SchemaError, StructureError
 from dpgb_dask.gradients import GRAD_BITS
 from dpgb_dask.losses import LINKS, Loss
@@ -63,6 +65,8 @@ ASSUMPTIONS = (
 CLEAR_PULL = (
     0.1  # AUC leaves .5 at this on simulated rows, for `auto` and the papers' recipes alike
 )
+MOST_COMPARED = 100.0  # an ε above which nothing is private, whichever accountant says so
+COMPARED_DELTA = 1e-6  # a public constant: where pure recipes, which have no delta, are compared
 ONE_ROW = "One person has at most one row."
 SAME_ORDER = (
     "Rows are drawn by their place in the source. A source that gives other rows, or another order, when it is read"
@@ -964,7 +968,32 @@ def _report(result: FitResult, plan: Plan, shape: Shape) -> PrivacyReport:
         pure=plan.pure,
         loss=_loss_in_words(result.asked, shape),
         signal=_signal_in_words(controller.receipts, result.asked, result.n_rows),
+        compared=_compared(controller.receipts, result.asked, budget, pure=plan.pure),
+        compared_delta=COMPARED_DELTA if plan.pure else budget.delta,
     )
+
+
+def _compared(
+    receipts: Sequence[Receipt], asked: Sequence[Asked | None], budget: Budget, *, pure: bool
+) -> dict[str, float]:
+    """Say what the releases would cost as a schedule fixed in advance, by accountant.
+
+    Empty where that says nothing new: Gaussian noise on all rows costs by GDP what was charged, and no accountant finds
+    less. Empty also for parts of the rows of which none is the dearest, and above `MOST_COMPARED`.
+
+    Privacy
+    -------
+    Post-processing: receipts and draws. No charge goes by it.
+    """
+    if budget.epsilon > MOST_COMPARED:
+        return {}
+    draws = [None if part is None else part.rows for part in asked]
+    records = records_of(receipts, draws, pure=pure)
+    if not records or all(isinstance(r, Gaussian) and r.rate == 1 for r in records):
+        return {}
+    # the distance of discrete Gaussians to theirs takes its share of delta; discrete Laplace noise needs none
+    share = 1.0 if pure else float(1 - accounting.SLACK)
+    return compared(records, share * (COMPARED_DELTA if pure else budget.delta))
 
 
 def _loss_in_words(asked: Sequence[Asked | None], shape: Shape) -> str:

@@ -2,6 +2,7 @@
 
 import json
 import logging
+import math
 import pickle
 import re
 from dataclasses import replace
@@ -29,6 +30,14 @@ from dpgb_dask import (
     Schema,
     StructureError,
 )
+from dpgb_dask.components.candidates import PublicBins
+from dpgb_dask.components.counts import BaseScore
+from dpgb_dask.components.leaves import GradientStep
+from dpgb_dask.components.splits import ExponentialSplit
+from dpgb_dask.components.trees import Trees
+from dpgb_dask.contracts.plan import Plan
+from dpgb_dask.controller.pld import pld
+from dpgb_dask.controller.records import Choice, Joint, Laplace, basic, gdp, rdp, zcdp
 from dpgb_dask.estimators import load
 from dpgb_dask.gradients import GRAD_ONE, RATE_SHIFT
 from dpgb_dask.losses import Huber, Quantile, clipped_probability
@@ -479,6 +488,61 @@ def test_report_of_a_pure_recipe(binary_schema, features, labels):
     for mend in report.mends:
         assert mend in text
     assert report.loss.startswith("log_loss; a row's gradient is at most ")
+
+
+@pytest.mark.parametrize(
+    ("recipe", "trees", "records"),
+    [
+        # half of ε = 3 for 6 choices a tree, half for its leaves
+        ("seq", 4, [Choice(3 / 48, 24), Laplace(3 / 8, 4)]),
+        # all trees are parts of one ensemble: a row serves one
+        ("dpboost", 4, [Choice(3 / 12, 6), Laplace(3 / 2)]),
+    ],
+)
+def test_report_compares_a_pure_recipe(recipe, trees, records, binary_schema, features, labels, tmp_path):  # fmt: skip
+    settings = {"schema": binary_schema, "recipe": recipe, "n_estimators": trees, **SEEDED}
+    fitted = DPGBClassifier(epsilon=3.0, **settings).fit(features, labels)
+    report = fitted.privacy_report_
+    assert report.compared_delta == 1e-6
+    wanted = {"basic": basic(records)} | {
+        f.__name__: f(records, 1e-6) for f in (pld, rdp, zcdp, gdp)
+    }
+    assert report.compared == pytest.approx(wanted, rel=1e-6)
+    assert f"{pld(records, 1e-6):.3g} by PLD" in str(report)
+    fitted.save(tmp_path / "m.json")
+    assert load(tmp_path / "m.json").privacy_report_ == report
+    # above ε = 100 nothing is private, whatever an accountant says
+    assert not DPGBClassifier(epsilon=1e3, **settings).fit(features, labels).privacy_report_.compared  # fmt: skip
+
+
+def test_report_compares_a_sampled_recipe(binary_schema, features, labels):
+    """A tree's releases share a tenth of the rows, on which they cost ε with ln(1 + .1 (e^ε - 1)) = 1/2."""
+    fitted = DPGBClassifier(
+        epsilon=1.0, schema=binary_schema, recipe="dp-xgboost", n_estimators=2, **SEEDED
+    ).fit(features, labels)
+    on_sample = math.log1p(math.expm1(0.5) / 0.1)
+    tree = Joint.of([Laplace(on_sample / 3, 2, 0.1), Choice(on_sample / 18, 6, 0.1)])
+    found = fitted.privacy_report_.compared
+    assert found["basic"] == pytest.approx(1.0)
+    assert found["rdp"] == pytest.approx(rdp([replace(tree, count=2)], 1e-6), rel=1e-6)
+    assert found["pld"] == pytest.approx(pld([replace(tree, count=2)], 1e-6), rel=1e-6)
+
+
+def test_report_compares_gaussian_fits_only_if_they_choose(
+    classifier, binary_schema, features, labels
+):
+    assert classifier.privacy_report_.compared == {}
+    assert "compare " not in str(classifier.privacy_report_)
+    leaf = GradientStep(count_scale=1.0)
+    stage = Trees(n_trees=2, depth=2, split=ExponentialSplit(), leaf=leaf)
+    plan = Plan(name="chooses", source="a test", stages=(PublicBins(n_bins=8), BaseScore(), stage))
+    fitted = DPGBClassifier(epsilon=2.0, schema=binary_schema, recipe=plan, **SEEDED)
+    report = fitted.fit(features, labels).privacy_report_
+    assert {receipt.mechanism for receipt in report.receipts} == {"choice", "gaussian"}
+    assert set(report.compared) == {"pld", "rdp", "zcdp", "gdp"}
+    assert report.compared["gdp"] == pytest.approx(2.0, rel=1e-3)
+    # Σ of half of μ² for Gaussian noise, and ε²/4 for a choice
+    assert report.compared["zcdp"] < report.epsilon_zcdp
 
 
 @pytest.mark.parametrize(

@@ -25,13 +25,27 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from dpgb_dask.controller.records import Choice, Gaussian, Laplace, Record, best_order, renyi
+from dpgb_dask.controller.records import (
+    Choice,
+    Gaussian,
+    Laplace,
+    Record,
+    basic,
+    best_order,
+    gdp,
+    rdp,
+    renyi,
+    zcdp,
+)
 
 Vector = NDArray[np.float64]
 
 FINENESS = 0.01  # grid step, in standard deviations of the whole loss over √(releases)
 CUT = 1e-9  # mass beyond grids and windows, relative to what δ is made of
 MOST_POINTS = 1 << 22
+MOST_RECORDS = 16  # different ones that `compared` takes its time for: a few hundredths of a second each on samples
+LARGEST_LOSS = 500.0  # of one release, so that e^loss is a number
+LEAST_DELTA = 1e-30
 ROUNDING = 64 * 2.0**-53
 
 _SQRT2 = math.sqrt(2.0)
@@ -256,3 +270,24 @@ def pld(records: Sequence[Record], delta: float) -> float:
         middle = (low + high) / 2
         low, high = (low, middle) if holds(middle) else (middle, high)
     return high
+
+
+def compared(records: Sequence[Record], delta: float) -> dict[str, float]:
+    """Return ε at δ by every accountant that serves a schedule fast, by name; all of them hold, so the least does.
+
+    Privacy
+    -------
+    Post-processing of records. That pld and rdp are left out says something of the schedule alone: more than
+    `MOST_RECORDS` different records, a loss above `LARGEST_LOSS` or a δ below `LEAST_DELTA`.
+    """
+    found = {"gdp": gdp(records, delta), "zcdp": zcdp(records, delta)}
+    if all(math.isfinite(r.pure_epsilon) for r in records):
+        found["basic"] = basic(records)
+    if len(records) <= MOST_RECORDS:
+        found["rdp"] = rdp(records, delta)
+        n = sum(r.count for r in records)
+        if delta >= LEAST_DELTA and all(
+            _reach(r, CUT * delta / n) <= LARGEST_LOSS for r in _merged(records)
+        ):
+            found["pld"] = pld(records, delta)
+    return found

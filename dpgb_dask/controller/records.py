@@ -1,8 +1,8 @@
 """Releases as plain records, and accountants that read them: what a schedule that was fixed in advance costs.
 
 A record says what a release does to one row at worst; an accountant knows no algorithm. The charges of a fit are not
-made here: its queries may be chosen adaptively, and `Spending` is what holds then. These are for frozen schedules, for
-the report and for comparison.
+made here: its queries may be chosen adaptively, and `Spending` is what holds then. These are for frozen schedules: the
+report compares what was charged with them (`records_of`, and pld.py for the accountants at once).
 
 - `Gaussian`: μ-GDP, also as a filter of many releases. (Discrete noise is so up to the slack of accounting.py.)
 - `Laplace`: any vector of L1 sensitivity ε times the scale. Its trade-off curve is no lower than that of one coordinate
@@ -11,6 +11,8 @@ the report and for comparison.
   Laplace of t >= 2**20 steps has errors a·b = e^-ε q/(1+q)², q = e^(-1/t), where the Laplace has e^-ε/4: its curve lies
   above that of ε + `DISCRETE`.
 - `Choice`: ε-bounded range; it is also GDP (accounting.py) and ε²/8-zCDP (Cesar and Rogers 2021).
+- `Joint`: several releases on one and the same sample. They are no records of that rate each, which would take a new
+  sample for each of them: the pair is the mixture of their product.
 
 ``rate`` < 1: on a Poisson sample of the rows, drawn anew for every release, for adding or removing a row. If (P, Q) is
 worst for the release, (qP + (1-q)Q, Q) and (Q, qP + (1-q)Q) are worst on the sample (Zhu, Dong and Wang 2022, theorem
@@ -18,16 +20,24 @@ worst for the release, (qP + (1-q)Q, Q) and (Q, qP + (1-q)Q) are worst on the sa
 
 Sources: RDP, Mironov 2017 (Gaussian, Laplace); on samples, Mironov, Talwar and Zhang 2019: at integer orders
 E_Q[(1 - q + q P/Q)^α] is a binomial sum, and by their theorem 5 the other direction is no worse for pairs that a
-reflection exchanges, as both of ours. RDP to (ε, δ): Canonne, Kamath and Steinke 2020, proposition 12.
+reflection exchanges, as both of ours and their products. RDP to (ε, δ): Canonne, Kamath and Steinke 2020, proposition
+12.
 """
 
 import math
+from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from typing import Self
 
 import numpy as np
+from numpy.typing import NDArray
 
+from dpgb_dask.contracts.boundary import Receipt
+from dpgb_dask.contracts.queries import DRAW_BITS, PRICE_ONE, RowDraw
 from dpgb_dask.controller.accounting import (
+    choice_epsilon,
     epsilon_of,
     mu_of_bounded_range,
     mu_of_pure,
@@ -37,6 +47,9 @@ from dpgb_dask.errors import PlanError
 
 DISCRETE = 2.0**-42  # >= 1/(4t²)
 ORDERS = tuple(range(2, 65)) + tuple(range(72, 257, 8)) + tuple(range(288, 1025, 32))
+PRICE_BITS = (
+    32  # leading bits of a price that make a level: prices that rounding alone tells apart are one
+)
 FINE_ORDERS = tuple(1 + k / 50 for k in range(1, 50)) + tuple(2 + k / 10 for k in range(100))
 
 
@@ -47,7 +60,7 @@ class Record:
     Parameters
     ----------
     level : float, > 0
-        μ of a Gaussian, ε of Laplace noise, bounded range ε of a choice.
+        μ of a Gaussian or of joint releases, ε of Laplace noise, bounded range ε of a choice.
     count : int
     rate : float, in (0, 1]
         Of the Poisson sample; 1 for all rows.
@@ -64,9 +77,16 @@ class Record:
             )
 
     @property
-    def pure_epsilon(self) -> float:
-        """ε of one release with δ = 0; infinite if it has none."""
+    def served_epsilon(self) -> float:
+        """ε of one release with δ = 0, on the rows that serve it; infinite if it has none."""
         return math.inf
+
+    @property
+    def pure_epsilon(self) -> float:
+        """The same, amplified by the sample: ln(1 + q (e^ε - 1))."""
+        if self.served_epsilon > 500:
+            return self.served_epsilon
+        return math.log1p(self.rate * math.expm1(self.served_epsilon))
 
     @property
     def mu(self) -> float:
@@ -102,9 +122,9 @@ class Laplace(Record):
         return self.level + DISCRETE
 
     @property
-    def pure_epsilon(self) -> float:
-        """The level, amplified by the sample."""
-        return _amplified(self.level, self.rate)
+    def served_epsilon(self) -> float:
+        """The level."""
+        return self.level
 
     @property
     def mu(self) -> float:
@@ -115,6 +135,9 @@ class Laplace(Record):
         """Mironov 2017, table II: ln(α/(2α-1) e^((α-1)ε) + (α-1)/(2α-1) e^(-αε)) / (α-1)."""
         a, b = order / (2 * order - 1), (order - 1) / (2 * order - 1)
         top = (order - 1) * self.shift
+        if top < 1:  # the first orders in ε cancel
+            inside = a * math.expm1(top) + b * math.expm1(-order * self.shift)
+            return max(math.log1p(inside), 0.0) / (order - 1)
         return (top + math.log(a + b * math.exp(-order * self.shift - top))) / (order - 1)
 
 
@@ -123,9 +146,9 @@ class Choice(Record):
     """Exponential choices of bounded range ε."""
 
     @property
-    def pure_epsilon(self) -> float:
-        """The range, amplified by the sample."""
-        return _amplified(self.level, self.rate)
+    def served_epsilon(self) -> float:
+        """The range."""
+        return self.level
 
     @property
     def mu(self) -> float:
@@ -139,11 +162,83 @@ class Choice(Record):
         return min(order * self.level**2 / 8, self.level)
 
 
-def _amplified(epsilon: float, rate: float) -> float:
-    """ln(1 + q (e^ε - 1))."""
-    if epsilon > 500:
-        return epsilon
-    return math.log1p(rate * math.expm1(epsilon))
+@dataclass(frozen=True, slots=True)
+class Joint(Gaussian):
+    """Releases that are all made on one sample: by Σμ² a Gaussian, and their pair's divergence is the sum of theirs.
+
+    Parameters
+    ----------
+    parts : tuple of Record
+        With the rate of the sample.
+    """
+
+    parts: tuple[Record, ...] = ()
+
+    @classmethod
+    def of(cls, parts: Sequence[Record]) -> Self:
+        """Join releases of one rate."""
+        mu = math.sqrt(sum(p.count * p.mu**2 for p in parts)) * (1 + 1e-12)
+        return cls(mu, rate=parts[0].rate, parts=tuple(parts))
+
+    @property
+    def served_epsilon(self) -> float:
+        """The sum."""
+        return sum(p.count * p.served_epsilon for p in self.parts)
+
+    def renyi(self, order: float) -> float:
+        """Return the sum."""
+        return sum(p.count * p.renyi(order) for p in self.parts)
+
+
+def records_of(
+    receipts: Sequence[Receipt], draws: Sequence[RowDraw | None], *, pure: bool
+) -> tuple[Record, ...] | None:
+    """Turn the releases of a fit into records, equal ones counted together; None if that is not sound.
+
+    A row serves one part of a group. Given which, the others' releases say nothing of it, and (ε, δ)-curves and Rényi
+    divergences of a mixture are at most the worst of its members: a group is the part that holds all releases of each
+    of its other parts (by kind and level). If there is none, which part is worst depends on ε: no records.
+    The releases of a group on a sample are one record, as they share the sample.
+
+    Parameters
+    ----------
+    receipts : sequence of Receipt
+    draws : sequence of (RowDraw or None)
+        Which rows served each of them; None for all.
+    pure : bool
+        Whether prices are in ε; else in μ². They are rounded up to `PRICE_BITS`.
+
+    Privacy
+    -------
+    Post-processing: receipts and draws are public or released.
+    """
+    schedule: Counter[Record] = Counter()
+    groups: dict[int, dict[RowDraw, Counter[Record]]] = {}
+    for receipt, draw in zip(receipts, draws, strict=True):
+        served = schedule
+        if draw is not None:
+            served = groups.setdefault(draw.group, {}).setdefault(draw, Counter())
+        served[_record(receipt, pure=pure)] += 1
+    for parts in groups.values():
+        draw, most = max(parts.items(), key=lambda part: part[1].total())
+        if not all(part <= most for part in parts.values()):
+            return None
+        rate = 1.0 if draw.kind == "part" else (draw.high - draw.low) / 2**DRAW_BITS
+        if rate == 1:
+            schedule.update(most)
+        else:
+            sampled = [replace(r, count=count, rate=rate) for r, count in most.items()]
+            schedule[sampled[0] if most.total() == 1 else Joint.of(sampled)] += 1
+    return tuple(replace(record, count=count) for record, count in schedule.items())
+
+
+def _record(receipt: Receipt, *, pure: bool) -> Record:
+    """Turn one release into a record."""
+    spare = max(receipt.price.bit_length() - PRICE_BITS, 0)
+    price = -(-receipt.price >> spare) << spare
+    if receipt.mechanism == "choice":
+        return Choice(price / PRICE_ONE if pure else choice_epsilon(price))
+    return Laplace(price / PRICE_ONE) if pure else Gaussian(math.sqrt(price / PRICE_ONE))
 
 
 def basic(records: Sequence[Record]) -> float:
@@ -190,14 +285,27 @@ def renyi(record: Record, order: float) -> float:
         below = (low - 1) * renyi(record, low) if low > 1 else 0.0
         return ((1 - share) * below + share * (high - 1) * renyi(record, high)) / (order - 1)
     # Σ_k C(α,k) q^k (1-q)^(α-k) e^(m_k) = 1 + the same sum with e^(m_k) - 1, in which m_0 = m_1 = 0
-    k = np.arange(2, int(order) + 1)
-    faculty = np.concatenate(([0.0], np.cumsum(np.log(np.arange(1, order + 1)))))  # ln k!
-    moments = np.array([(j - 1) * record.renyi(float(j)) for j in k])  # ln E_Q[(P/Q)^k]
-    terms = faculty[-1] - faculty[k] - faculty[faculty.size - 1 - k] + k * math.log(record.rate)
-    terms += (order - k) * math.log1p(-record.rate) + moments + np.log(-np.expm1(-moments))
+    top_order = int(order)
+    k = np.arange(2, top_order + 1)
+    faculty = _log_faculties()
+    terms = faculty[top_order] - faculty[k] - faculty[top_order - k] + k * math.log(record.rate)
+    terms += (order - k) * math.log1p(-record.rate) + _log_moments(record)[: top_order - 1]
     top = float(terms.max())
     above = top + math.log(float(np.exp(terms - top).sum()))
     return float(np.logaddexp(0.0, above)) * (1 + 1e-12) / (order - 1)
+
+
+@lru_cache(maxsize=1)
+def _log_faculties() -> NDArray[np.float64]:
+    """Ln k! for every order."""
+    return np.concatenate(([0.0], np.cumsum(np.log(np.arange(1, ORDERS[-1] + 1)))))
+
+
+@lru_cache(maxsize=64)  # the orders of one record follow each other
+def _log_moments(record: Record) -> NDArray[np.float64]:
+    """ln(E_Q[(P/Q)^k] - 1) for k from 2 to the largest order, without the sample."""
+    moments = np.array([(k - 1) * record.renyi(float(k)) for k in range(2, ORDERS[-1] + 1)])
+    return np.asarray(moments + np.log(-np.expm1(-moments)), np.float64)
 
 
 def best_order(records: Sequence[Record], delta: float) -> tuple[float, float]:

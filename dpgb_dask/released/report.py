@@ -3,7 +3,7 @@
 import html
 import math
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass, field, fields
 from typing import Any
 
 from dpgb_dask.contracts.boundary import Receipt
@@ -18,6 +18,9 @@ NOT_PRIVATE = (
     "NOT PRIVATE: the noise is seeded, or facts were read from the data (schema='infer').\n"
     "!!! Do not publish this model."
 )
+ACCOUNTANTS = {
+    "pld": "PLD", "rdp": "RDP", "zcdp": "zCDP", "gdp": "GDP", "basic": "basic composition",
+}  # fmt: skip
 _WIDTH = 78
 
 
@@ -65,6 +68,12 @@ class PrivacyReport:
         The loss, and how far one row moves a gradient sum.
     signal : tuple of str
         What noise to expect beside what signal, from public and released numbers.
+    compared : dict of str to float
+        ε by accountant ("pld", "rdp", "zcdp", "gdp", "basic") if the same releases were a schedule fixed in advance. A
+        comparison, not the guarantee, under which queries may be chosen adaptively. Empty where no accountant finds
+        other than was charged, as for Gaussian noise on all rows.
+    compared_delta : float
+        At which δ: that of the guarantee, or of a pure one 10⁻⁶, a public constant.
 
     Privacy
     -------
@@ -93,6 +102,8 @@ class PrivacyReport:
     pure: bool = False
     loss: str = ""
     signal: tuple[str, ...] = ()
+    compared: dict[str, float] = field(default_factory=dict)
+    compared_delta: float = 0.0
 
     def to_dict(self) -> dict[str, Any]:
         """Return the JSON form."""
@@ -116,6 +127,8 @@ class PrivacyReport:
             values["receipts"] = tuple(Receipt(**receipt) for receipt in values["receipts"])
             for name in ("assumptions", "mends", "signal"):
                 values[name] = tuple(values.get(name, ()))  # no signal in reports of before
+            compared = values.get("compared", {})  # nor this
+            values["compared"] = {name: float(compared[name]) for name in compared}
             return cls(**values)
         except (TypeError, KeyError, ValueError) as error:
             raise StructureError(
@@ -193,7 +206,20 @@ class PrivacyReport:
             ("fit", self.fit_id),
             ("account", self.account if self.account is not None else "none (in-memory ledger)"),
             ("spent", f"{self._spent():.2f} % of the price charged, by the releases below"),
+            *([("compare", self._comparison())] if self.compared else []),
         ]
+
+    def _comparison(self) -> str:
+        """Return what other accountants find, the least first."""
+        least_first = sorted(self.compared.items(), key=lambda item: item[1])
+        found = ", ".join(
+            f"{value:.3g} by {ACCOUNTANTS.get(name, name)}" for name, value in least_first
+        )
+        delta = f"delta={self.compared_delta:g}{' (a public constant)' if self.pure else ''}"
+        return (
+            f"at {delta}, were these releases a schedule fixed in advance: epsilon={found};"
+            " not the guarantee, which lets queries follow from answers"
+        )
 
     def _lists(self) -> list[tuple[str, tuple[str, ...]]]:
         return [

@@ -35,6 +35,7 @@ from dpgb_dask.contracts.queries import (
     CountQuery,
     GradientQuery,
     Query,
+    RowDraw,
 )
 from dpgb_dask.contracts.spending import Spending
 from dpgb_dask.controller.accounting import MAX_VALUES
@@ -64,10 +65,13 @@ class Asked:
         Largest |g| of one row of weight 1, in the steps of the sums.
     cell_share : float
         Part of all rows that one cell holds on average.
+    rows : RowDraw or None
+        Which rows served it; None for all.
     """
 
     largest_grad: int
     cell_share: float
+    rows: RowDraw | None = None
 
     @classmethod
     def of(cls, query: Query) -> "Asked | None":
@@ -76,7 +80,7 @@ class Asked:
             return None
         served = 1.0 if query.rows is None else (query.rows.high - query.rows.low) / 2**DRAW_BITS
         largest = query.gradient.largest_grad << query.weight_bits
-        return cls(largest, served * query.n_blocks / query.n_cells)
+        return cls(largest, served * query.n_blocks / query.n_cells, query.rows)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -1,23 +1,28 @@
 """Accountants of frozen schedules, against definitions by quadrature and against dp-accounting."""
 
+import itertools
 import logging
 import math
 
 import numpy as np
 import pytest
 
+from dpgb_dask.contracts.boundary import Receipt
+from dpgb_dask.contracts.queries import PRICE_ONE, RowDraw
 from dpgb_dask.controller import pld as pld_module
 from dpgb_dask.controller.accounting import choice_epsilon, delta_of, epsilon_of
-from dpgb_dask.controller.pld import distributions, pld, pld_delta
+from dpgb_dask.controller.pld import compared, distributions, pld, pld_delta
 from dpgb_dask.controller.records import (
     ORDERS,
     Choice,
     Gaussian,
+    Joint,
     Laplace,
     basic,
     best_order,
     gdp,
     rdp,
+    records_of,
     renyi,
     zcdp,
 )
@@ -302,3 +307,152 @@ def test_no_mass_is_lost_on_the_grid(record, add):
     assert np.exp(losses.log_mass).sum() + losses.infinite == pytest.approx(1.0, abs=1e-12)
     # and the other side of the pair keeps its finite part: E_P[e^-L] <= 1
     assert losses.log_moment(-1.0, 0.01) <= 1e-12
+
+
+# ---- the releases of a fit -------------------------------------------------------------------------------------------
+
+ALL = 1 << 32
+
+
+def receipts(*releases):
+    """Receipts of (mechanism, price in units of the currency)."""
+    return [
+        Receipt("f", f"{k:02x}", k, f"{k}", round(price * PRICE_ONE), 0, 0, mechanism)
+        for k, (mechanism, price) in enumerate(releases)
+    ]
+
+
+def close(records, wanted):
+    """Levels are prices, rounded up to nine digits."""
+    assert [(type(r), r.count, r.rate) for r in records] == [
+        (type(r), r.count, r.rate) for r in wanted
+    ]
+    for ours, exact in zip(records, wanted, strict=True):
+        assert exact.level * (1 - 1e-12) <= ours.level <= exact.level * (1 + 1e-9)
+
+
+def test_equal_releases_are_counted_together():
+    told = receipts(("laplace", 0.3), ("choice", 0.1), ("laplace", 0.3), ("choice", 0.2))
+    records = records_of(told, [None] * 4, pure=True)
+    close(records, [Laplace(0.3, 2), Choice(0.1), Choice(0.2)])
+    told = receipts(("gaussian", 0.25), ("choice", 0.25), ("gaussian", 0.25))
+    records = records_of(told, [None] * 3, pure=False)
+    close(records, [Gaussian(0.5, 2), Choice(choice_epsilon(PRICE_ONE // 4))])
+    assert gdp(records, DELTA) == pytest.approx(epsilon_of(math.sqrt(0.75), DELTA), rel=1e-8)
+
+
+def test_prices_that_rounding_alone_tells_apart_are_one_level():
+    """A total is split into whole units: 5000 releases that should cost the same have two prices."""
+    total, n = round(0.7 * PRICE_ONE), 5000
+    prices = [total * (t + 1) // n - total * t // n for t in range(n)]
+    assert len(set(prices)) == 2
+    told = [Receipt("f", "", 0, "", price, 0, 0, "laplace") for price in prices]
+    (record,) = records_of(told, [None] * n, pure=True)
+    assert record.count == n
+    assert 0.7 <= basic([record]) <= 0.7 * (1 + 1e-9)
+
+
+def part(group, low, high):
+    return RowDraw("part", group, int(low * ALL), int(high * ALL))
+
+
+def test_a_group_is_the_part_that_holds_all_releases_of_the_others():
+    a, b, c = part(0, 0, 0.5), part(0, 0.5, 0.75), part(1, 0, 0.1)
+    told = receipts(
+        ("laplace", 0.3), ("choice", 0.1), ("choice", 0.1), ("laplace", 0.3), ("laplace", 0.2)
+    )
+    close(records_of(told, [a, a, b, b, c], pure=True), [Laplace(0.3), Choice(0.1), Laplace(0.2)])
+    close(records_of(told, [a, a, b, None, c], pure=True), [Laplace(0.3, 2), Choice(0.1), Laplace(0.2)])  # fmt: skip
+    # neither holds the other's: which is worse depends on ε
+    assert records_of(told, [a, a, b, c, b], pure=True) is None
+    assert records_of(told[:2], [a, b], pure=True) is None
+
+
+def test_a_sample_is_one_release_of_all_that_it_answers():
+    first, second = RowDraw("sample", 0, 0, ALL // 4), RowDraw("sample", 1, 0, ALL // 4)
+    told = receipts(*[("laplace", 0.3), ("choice", 0.1), ("laplace", 0.3)] * 2)
+    (record,) = records_of(told, [first] * 3 + [second] * 3, pure=True)
+    assert isinstance(record, Joint)
+    assert (record.count, record.rate) == (2, 0.25)
+    close(record.parts, [Laplace(0.3, 2, 0.25), Choice(0.1, 1, 0.25)])
+    assert basic([record]) == pytest.approx(2 * math.log1p(0.25 * math.expm1(0.7)))
+    # one release is a record of its own, and a sample of all rows is none
+    close(records_of(told[:1], [first], pure=True), [Laplace(0.3, 1, 0.25)])
+    whole = RowDraw("sample", 0, 0, ALL)
+    close(records_of(told[:3], [whole] * 3, pure=True), [Laplace(0.3, 2), Choice(0.1)])
+
+
+@pytest.fixture(scope="module")
+def joint():
+    """Laplace and Gaussian noise on one sample, and its densities: with the row in the sample, and without."""
+    x, y = np.linspace(-25, 26, 2041), np.linspace(-8, 9, 681)
+    laplace = [np.exp(-np.abs(x - shift)) / 2 for shift in (0, 0.9)]
+    normal = [np.exp(-((y - shift) ** 2) / 2) / math.sqrt(2 * math.pi) for shift in (0, 0.8)]
+    cell = (x[1] - x[0]) * (y[1] - y[0])
+    without, served = (np.outer(a, b) * cell for a, b in zip(laplace, normal, strict=True))
+    record = Joint.of([Laplace(0.9, 1, 0.2), Gaussian(0.8, 1, 0.2)])
+    return record, 0.2 * served + 0.8 * without, without
+
+
+@pytest.mark.parametrize("order", [2, 5])
+def test_renyi_of_joint_releases_is_the_integral(joint, order):
+    record, mixed, without = joint
+    for p, q in ((mixed, without), (without, mixed)):
+        exact = math.log(float((p * (p / q) ** (order - 1)).sum())) / (order - 1)
+        assert renyi(record, order) >= exact * (1 - 1e-3)
+    assert renyi(record, order) == pytest.approx(
+        math.log(float((mixed * (mixed / without) ** (order - 1)).sum())) / (order - 1), rel=2e-3
+    )
+
+
+@pytest.mark.parametrize("epsilon", [0.0, 0.1, 0.3])
+def test_delta_of_joint_releases_is_never_below_the_integral(joint, epsilon):
+    record, mixed, without = joint
+    for p, q in itertools.permutations((mixed, without)):
+        exact = float(np.maximum(p - math.exp(epsilon) * q, 0).sum())
+        assert pld_delta([record], epsilon, 1e-2) >= exact * (1 - 1e-3)
+
+
+def test_releases_that_share_a_sample_cost_more_than_on_a_new_one_each():
+    shared = Joint.of([Laplace(1.0, 4, 0.1)])
+    for order in (2, 8, 32):
+        assert renyi(shared, order) > 1.5 * renyi(Laplace(1.0, 4, 0.1), order) * 4
+    assert rdp([shared], DELTA) > 1.3 * rdp([Laplace(1.0, 4, 0.1)], DELTA)
+
+
+@pytest.mark.parametrize("level", [1e-9, 1e-5, 0.1])
+def test_renyi_of_weak_laplace_noise_does_not_cancel(level):
+    assert Laplace(level).renyi(2) == pytest.approx(level**2, rel=level + 1e-3)
+
+
+def test_comparison_names_the_accountants_that_serve():
+    records = [Laplace(0.05, 10), Choice(0.1, 20)]
+    assert compared(records, DELTA) == {
+        "gdp": gdp(records, DELTA),
+        "zcdp": zcdp(records, DELTA),
+        "basic": basic(records),
+        "rdp": rdp(records, DELTA),
+        "pld": pld(records, DELTA),
+    }
+    assert set(compared([*records, Gaussian(0.1)], DELTA)) == {"gdp", "zcdp", "rdp", "pld"}
+    distinct = [Laplace(0.01 * k) for k in range(1, pld_module.MOST_RECORDS + 2)]
+    assert set(compared(distinct, DELTA)) == {"gdp", "zcdp", "basic"}
+    # where e^loss is no number
+    assert "pld" not in compared([Laplace(1000.0)], DELTA)
+    assert "pld" not in compared([Laplace(1.0)], 1e-320)
+
+
+def test_comparison_notices_thirty_percent():
+    """Prices that are 30 % too small change every accountant's number."""
+    sample = RowDraw("sample", 7, 0, ALL // 2)
+    draws = [None, None, sample, sample]
+    right, small = (
+        compared(records_of(receipts(*releases), draws, pure=True), DELTA)
+        for releases in (
+            [("laplace", f * 0.4), ("choice", f * 0.2), ("laplace", f * 0.4), ("choice", f * 0.3)]
+            for f in (1, 0.7)
+        )
+    )
+    assert right.keys() == small.keys()
+    for name, epsilon in right.items():
+        assert small[name] < 0.8 * epsilon

@@ -83,6 +83,27 @@ def test_pure_report_promises_no_delta(pure_report):
     assert PrivacyReport.from_dict(json.loads(json.dumps(pure_report.to_dict()))) == pure_report
 
 
+def test_report_compares_with_a_schedule_fixed_in_advance(pure_report):
+    assert "compare " not in str(pure_report)
+    found = {"gdp": 0.6, "pld": 0.4123, "basic": 0.5}
+    told = replace(pure_report, compared=found, compared_delta=1e-6)
+    for text in (str(told), told._repr_html_()):
+        assert "at delta=1e-06 (a public constant), were these releases a schedule" in text
+        assert "epsilon=0.412 by PLD, 0.5 by basic composition, 0.6 by GDP;" in text
+        assert "not the guarantee" in text
+    assert "at delta=1e-06, were" in str(replace(told, pure=False))
+    assert PrivacyReport.from_dict(json.loads(json.dumps(told.to_dict()))) == told
+
+
+def test_report_of_before_the_comparison_loads(pure_report):
+    saved = json.loads(json.dumps(pure_report.to_dict()))
+    del saved["compared"], saved["compared_delta"]
+    assert PrivacyReport.from_dict(saved) == pure_report
+    for wrong in (3, {"pld": None}, {"pld": "much"}):
+        with pytest.raises(StructureError, match="malformed"):
+            PrivacyReport.from_dict(saved | {"compared": wrong})
+
+
 def test_noise_is_stated_by_mechanism(pure_report):
     """Laplace noise of scale Δ/ε has standard deviation √2·Δ/ε; a choice adds none."""
     first, choice, last = pure_report.charges()
