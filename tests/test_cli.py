@@ -554,7 +554,7 @@ def test_a_fit_says_its_id_before_a_row_is_read(place, quiet, monkeypatch, capsy
     run("ledger", "open", url, "people", "--epsilon", 1, "--delta", 1e-6)
     told = []
 
-    def read(*_arguments):
+    def read(*_arguments, **_options):
         told.append(capsys.readouterr().err)
         raise KeyboardInterrupt
 

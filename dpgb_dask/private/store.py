@@ -165,9 +165,12 @@ class Store:
         self.fit = fit
         self.keeping = keeping
         self._lock = threading.Lock()
-        self._scratch: weakref.ref[Scratch] | None = None  # its extents keep it alive
+        self._scratch: weakref.WeakValueDictionary[bool, Scratch] = (
+            weakref.WeakValueDictionary()  # their extents keep them alive
+        )
         self._room: int | None = None
         self._held = 0
+        self._promised = 0  # to the codes of rows that wait in memory for their bins
         self._freed: deque[int] = deque()  # by finalizers, which may not wait for a lock
         self._warm: deque[weakref.ref[StoredPiece]] = deque()  # codes in memory, the oldest first
 
@@ -244,16 +247,22 @@ class Store:
     def keep_unbinned(self, piece: Piece) -> "Kept":
         """Return a piece as it is kept until there are bins.
 
-        It is several times as large as codes. Where there is no room for it in memory, it goes to scratch if that is
-        where codes were said to go, and is lost otherwise: the source is read again.
+        It is several times as large as codes. Where there is no room for it in memory, with its codes beside it, it
+        goes to scratch if that is where codes were said to go, and is lost otherwise: the source is read again.
         """
         with self._lock:
-            if self._left(piece) >= piece.codes.nbytes:
+            state = _state_bytes(piece, self.keeping)
+            codes = self.keeping.n_features * len(piece)
+            if self._left(piece) - self._promised >= piece.codes.nbytes + codes + state:
                 kept = StoredPiece(self, piece)
+                self._promised += codes + state
             elif self.keeping.cache in ("auto", "memory"):
                 return LostPiece(len(piece))
             else:
-                kept = StoredPiece(self, piece, on_scratch="all")
+                try:
+                    kept = StoredPiece(self, piece, on_scratch="all", unbinned=True)
+                except ScratchError:  # codes may have room where this has not
+                    return LostPiece(len(piece))
             self._held += kept.held
         return kept
 
@@ -286,12 +295,14 @@ class Store:
                 left += moved
         return StoredPiece(self, piece, on_scratch="codes" if left >= 0 else "all")
 
-    def scratch(self) -> Scratch:
-        """Return this process's scratch file for the fit; call it with the lock held."""
-        scratch = None if self._scratch is None else self._scratch()
+    def scratch(self, *, unbinned: bool = False) -> Scratch:
+        """Return this process's scratch file for the fit; call it with the lock held.
+
+        Rows that wait for their bins have a file of their own, which is gone when they are.
+        """
+        scratch = self._scratch.get(unbinned)
         if scratch is None:
-            scratch = Scratch(self._folder())
-            self._scratch = weakref.ref(scratch)
+            scratch = self._scratch[unbinned] = Scratch(self._folder())
         return scratch
 
     def _folder(self) -> str | None:
@@ -332,6 +343,8 @@ class StoredPiece:
     store : Store
     piece : Piece
     on_scratch : {"", "codes", "all"}
+    unbinned : bool
+        Whether it waits for its bins, and its "codes" are something else.
 
     Raises
     ------
@@ -356,7 +369,9 @@ class StoredPiece:
         "store",
     )
 
-    def __init__(self, store: Store, piece: Piece, on_scratch: str = "") -> None:
+    def __init__(
+        self, store: Store, piece: Piece, on_scratch: str = "", *, unbinned: bool = False
+    ) -> None:
         self.store = store
         self._n = len(piece)
         self.n_features = len(piece.codes)
@@ -369,7 +384,7 @@ class StoredPiece:
         self.extent: Extent | None = None
         self.held = 0
         if on_scratch:
-            self.extent = self._write(piece)
+            self.extent = self._write(piece, store.scratch(unbinned=unbinned))
         if on_scratch != "all":
             self.held = _state_bytes(piece, store.keeping)
         if not on_scratch:
@@ -439,7 +454,7 @@ class StoredPiece:
         """Move codes to scratch and return the bytes that they took; a pass that reads them now may go on."""
         piece = self._piece
         assert piece is not None
-        self.extent = self._write(piece)
+        self.extent = self._write(piece, self.store.scratch())
         self._piece = None
         self.held -= piece.codes.nbytes
         return piece.codes.nbytes
@@ -476,12 +491,12 @@ class StoredPiece:
         codes = buffer[bounds[LABEL + 1] :].reshape(m, n)
         return Piece(codes, label, weight, identity)
 
-    def _write(self, piece: Piece) -> Extent:
+    def _write(self, piece: Piece, scratch: Scratch) -> Extent:
         codes = list(np.ascontiguousarray(piece.codes))
         if self._state is not None:
-            return self.store.scratch().write(codes)
+            return scratch.write(codes)
         state = [np.empty(0, np.uint8) if p is None else _bytes_of(p) for p in _state(piece)]
-        return self.store.scratch().write(state + codes)
+        return scratch.write(state + codes)
 
 
 class LostPiece:

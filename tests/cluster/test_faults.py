@@ -23,7 +23,7 @@ from small_fits import FIT_ID, SETTINGS, chunked, estimator, fit, ledger_in
 
 from dpgb_dask.contracts.plan import Execution
 from dpgb_dask.controller.accounting import total_price
-from dpgb_dask.errors import ClusterError, LostCodesError, ScratchError, ShardError
+from dpgb_dask.errors import ChunkError, ClusterError, LostCodesError, ScratchError, ShardError
 from dpgb_dask.private.ingest import read_source
 from dpgb_dask.private.rounds import open_rounds, resident, tasks
 from dpgb_dask.private.rounds.resident import Encoding, make_shard
@@ -288,6 +288,59 @@ def test_all_workers_leave_and_others_come(backend, with_bins, monkeypatch):
         rounds.close()
 
 
+def replace_workers(cluster, client):
+    leave(cluster, client)
+    cluster.scale(2)
+    client.wait_for_workers(2, timeout=30)
+
+
+@pytest.mark.parametrize("refines", [False, True])
+def test_all_workers_are_replaced_between_survey_and_first_round(refines, monkeypatch):
+    monkeypatch.setattr(tasks, "LOOK", 0.2)
+    expected = local_sums("binary")[0]
+    with LocalCluster(n_workers=2, **IN_PROCESS) as cluster, Client(cluster) as client:
+        rounds = rounds_of("binary", chunks=50, refines=refines)
+        rounds.fingerprint()
+        replace_workers(cluster, client)
+        for name, sums in ask_all(rounds, "binary").items():
+            np.testing.assert_array_equal(sums, expected[name])
+        rounds.close()
+
+
+def test_all_workers_are_replaced_while_surveys_are_added(monkeypatch):
+    monkeypatch.setattr(tasks, "LOOK", 0.2)
+    expected = local_sums("binary")[1]
+    with LocalCluster(n_workers=2, **IN_PROCESS) as cluster, Client(cluster) as client:
+        rounds = rounds_of("binary", chunks=50)
+        add, added = rounds._sum, []
+
+        def add_late(how, parts):
+            if not added:
+                replace_workers(cluster, client)
+            added.append(how)
+            return add(how, parts)
+
+        monkeypatch.setattr(rounds, "_sum", add_late)
+        assert rounds.fingerprint() == expected
+        assert len(added) == 2
+        rounds.close()
+
+
+@pytest.mark.parametrize("backend", ["local", "tasks"])
+def test_memory_that_is_short_while_rows_are_encoded_tells_no_count(backend, caplog, monkeypatch):
+    def short(*_):
+        raise MemoryError("Unable to allocate an array with shape (3, 2997)")
+
+    monkeypatch.setattr(resident, "encode_piece", short)
+    with LocalCluster(n_workers=2, **IN_PROCESS) as cluster, Client(cluster):
+        rounds = rounds_of("binary", backend=backend)
+        with pytest.raises(ChunkError, match=r"^Chunk \d+ .*: MemoryError\.$") as caught:
+            ask_all(rounds, "binary")
+        rounds.close()
+    assert caught.value.__context__ is None
+    assert "2997" not in caplog.text
+
+
 def deadly(block, block_info=None):
     if block_info and block_info[0]["chunk-location"][0] == 1:
         os.kill(os.getpid(), signal.SIGKILL)
@@ -408,7 +461,7 @@ def test_an_answer_given_twice_changes_nothing():
     main = queries_of("binary", 2)["main"]
     packed = resident.pack_message(model_of("binary", 1), main)
     again = [
-        rounds.client.map(tasks._answer_task, list(rounds._shards.values()), pure=False, m=packed)
+        rounds.client.map(tasks.answer_round, list(rounds._shards.values()), pure=False, m=packed)
         for _ in range(2)
     ]
     once, twice = (rounds._checked(rounds.client.gather(replies), packed) for replies in again)

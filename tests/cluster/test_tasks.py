@@ -52,14 +52,14 @@ def ask_all(rounds, kind):
     return {name: opened(rounds.ask(model, q)) for name, q in queries_of(kind, 2).items()}
 
 
-def rounds_of(kind, chunks=400, **execution):
+def rounds_of(kind, chunks=400, *, refines=False, **execution):
     x, y, w = rows_of(kind)
     if chunks is not None:
         x = da.from_array(x.to_numpy(), chunks=(chunks, 3))
         y, w = da.from_array(y, chunks=chunks), da.from_array(w, chunks=chunks)
     shape = shape_of(kind, **WEIGHT)
     source = read_source(x, y, w, shape.schema)
-    return open_rounds(source, shape, Execution(**execution), KEY, ROWS_KEY)
+    return open_rounds(source, shape, Execution(**execution), KEY, ROWS_KEY, refines=refines)
 
 
 def local_sums(kind):
@@ -180,6 +180,32 @@ def test_close_leaves_nothing_on_the_cluster(client):
     ):
         time.sleep(0.05)
     assert left == []
+
+
+def test_a_closing_worker_holds_nothing_of_ours():
+    with (
+        LocalCluster(n_workers=1, processes=False, **CLUSTER) as cluster,
+        Client(cluster) as client,
+    ):
+        (worker,) = cluster.workers.values()
+        rounds = rounds_of("binary", backend="tasks")
+        ask_all(rounds, "binary")
+        assert len(worker.data)
+        strange = [key for key in worker.data if not str(key).startswith(("dpgb-", "array-"))]
+        assert not strange
+        rounds.close()
+        assert client.status == "running"
+
+
+@pytest.mark.usefixtures("client")
+def test_surveys_do_not_wait_with_the_rows():
+    rounds = rounds_of("binary")
+    rounds.fingerprint()
+    for _, part in rounds._unbinned:
+        survey = part.result().survey
+        assert len(survey.sums) == 0
+        assert survey.marks
+    rounds.close()
 
 
 @pytest.mark.usefixtures("client")
@@ -334,7 +360,7 @@ def test_a_chunk_twice_is_refused(client):
     rounds.ask(model, query)
     packed = resident.pack_message(model, query)
     replies = client.gather(
-        [client.submit(tasks._answer_task, s, m=packed) for s in rounds._shards.values()]
+        [client.submit(tasks.answer_round, s, m=packed) for s in rounds._shards.values()]
     )
     rounds._checked(replies, packed)
     twice = [replies[0], replies[1]._replace(chunks=replies[1].chunks[:-1] + replies[0].chunks[:1])]

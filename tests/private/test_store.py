@@ -44,6 +44,7 @@ from dpgb_dask.private.scratch import Scratch
 from dpgb_dask.private.shards import Shard
 from dpgb_dask.private.store import (
     Keeping,
+    LostPiece,
     Store,
     StoredPiece,
     check_limit,
@@ -211,6 +212,40 @@ def test_room_follows_the_limit_and_what_dask_grants():
     assert rooms[2] - rooms[1] == 1 << 30
     assert rooms[3] - rooms[2] == 1 << 31
     assert Store("fit", Keeping("auto", None, None, KEY))._measure_room(piece) > 0
+
+
+def unbinned_piece(n=1000):
+    rng = np.random.default_rng(n)
+    cells = rng.integers(0, 256, (2 * 4, n), dtype=np.uint8)  # two bytes for each of four features
+    return Piece(cells, np.zeros(n, np.uint8), None)
+
+
+def test_rows_wait_in_memory_only_if_their_codes_have_room_beside_them(tmp_path, monkeypatch):
+    store = Store("fit", Keeping("auto", None, str(tmp_path), KEY, n_features=4))
+    monkeypatch.setattr(store, "_measure_room", lambda _: 2 * (8 + 4 + 5 + 5) * 1000)
+    kept = [store.keep_unbinned(unbinned_piece()) for _ in range(3)]
+    assert [isinstance(piece, LostPiece) for piece in kept] == [False, False, True]
+    codes = store.keep([wide_piece(1000, m=4) for _ in range(2)], 0)
+    assert all(piece.in_memory is not None for piece in codes)
+
+
+def test_rows_that_wait_have_a_scratch_file_of_their_own_that_goes_with_them(tmp_path, monkeypatch):
+    store = Store("fit", Keeping("disk", None, str(tmp_path), KEY, n_features=4))
+    monkeypatch.setattr(store, "_measure_room", lambda _: 0)
+    waiting = store.keep_unbinned(unbinned_piece())
+    np.testing.assert_array_equal(waiting.load().codes, unbinned_piece().codes)
+    codes = store.keep([wide_piece(1000, m=4)], 0)
+    assert codes[0].extent.scratch is not waiting.extent.scratch
+    del waiting
+    gc.collect()
+    assert list(store._scratch) == [False]
+
+
+def test_rows_that_a_full_disk_has_no_room_for_are_read_again(tmp_path, monkeypatch):
+    store = Store("fit", Keeping("disk", None, str(tmp_path), KEY, n_features=4))
+    monkeypatch.setattr(store, "_measure_room", lambda _: 0)
+    with full_at(3000):
+        assert isinstance(store.keep_unbinned(unbinned_piece()), LostPiece)
 
 
 def test_few_features_read_few_bytes(tmp_path, monkeypatch):
@@ -388,7 +423,7 @@ def test_scratch_is_closed_when_the_last_piece_is_collected(tmp_path, monkeypatc
     del shard
     gc.collect()
     assert file.closed
-    assert store._scratch() is None
+    assert not store._scratch
 
 
 def test_space_is_used_again(tmp_path):

@@ -208,10 +208,10 @@ class LocalRounds:
         def work(numbered: tuple[int, Chunk]) -> T:
             number, chunk = numbered
             parts = chunk, self._graph
-            found = None if known is None else known(number)
-            if found is not None:
-                return found
             try:
+                found = None if known is None else known(number)
+                if found is not None:
+                    return found
                 rows = in_turn(load, *parts) if limited else load(*parts)
                 return function(rows, number)
             except DPGBError:

@@ -20,12 +20,12 @@ from dpgb_dask.contracts.model import FeatureBins, Model
 from dpgb_dask.contracts.plan import Execution
 from dpgb_dask.contracts.queries import Query
 from dpgb_dask.encode import bins_of_cells
-from dpgb_dask.errors import DPGBError, LostCodesError
+from dpgb_dask.errors import DPGBError, LostCodesError, ScratchError
 from dpgb_dask.private.ingest import Rows, failed_to_load, line_up
 from dpgb_dask.private.pieces import Piece, encode_piece, encode_rows, merge_pieces, unbinned_pieces
 from dpgb_dask.private.scratch import lost
 from dpgb_dask.private.shards import Shard, sum_arrays
-from dpgb_dask.private.store import Keeping, Kept, Store, codes_version, store_of
+from dpgb_dask.private.store import Keeping, Kept, LostPiece, Store, codes_version, store_of
 from dpgb_dask.private.survey import (
     MARKS,
     Reading,
@@ -202,9 +202,12 @@ class Encoding:
         ChunkError
             If a chunk is not what the survey saw: it was lost, and read again otherwise.
         LostCodesError
-            If there was no room for them, they are damaged, or they are cells and bins end inside.
+            If there was no room for them or for their codes beside them, they are damaged, or they are cells and bins
+            end inside.
         """
         assert self.bins is not None
+        if any(isinstance(piece, LostPiece) for pieces in unbinned.pieces for piece in pieces):
+            raise lost()
         grid = Grid.of(self.reading.shape.schema, FINE)
         bins_of_cell = None if self.refines else bins_of_cells(grid, self.bins)
 
@@ -222,7 +225,10 @@ class Encoding:
             version = self._version(number)
             kept = self._store.recall(number, version)
             if kept is None:
-                kept = self._store.keep(map(encode, pieces), number, version)
+                try:
+                    kept = self._store.keep(map(encode, pieces), number, version)
+                except ScratchError:  # there may be room once rows that wait are gone
+                    raise lost() from None
             chunks.append(kept)
         return Encoded(unbinned.chunks, tuple(chunks))
 
@@ -250,10 +256,13 @@ def _on_rows(function: Callable[[Rows], T], number: int, parts: Sequence[Any]) -
         rows = line_up(*parts)
         end_turn()
         return function(rows)
-    except DPGBError as error:
-        return Failure(error)
     except Exception as error:
-        return Failure(failed_to_load(number, error))
+        return _failure(error, number)
+
+
+def _failure(error: Exception, number: int) -> Failure:
+    """Return the failure of a chunk; of an error that is not ours only the type is said."""
+    return Failure(error if isinstance(error, DPGBError) else failed_to_load(number, error))
 
 
 def count_chunk(
@@ -292,8 +301,8 @@ def recall_chunk(number: int, job: Encoding) -> Encoded | Failure:
     """Return a chunk as codes from a Zarr store; a chunk that is not there is lost, and made from the source."""
     try:
         return job.recall(number) or Failure(lost())
-    except DPGBError as error:
-        return Failure(error)
+    except Exception as error:
+        return _failure(error, number)
 
 
 def encode_unbinned(unbinned: Encoded | Failure, job: Encoding) -> Encoded | Failure:
@@ -302,8 +311,16 @@ def encode_unbinned(unbinned: Encoded | Failure, job: Encoding) -> Encoded | Fai
         return unbinned
     try:
         return job.encode_unbinned(unbinned)
-    except DPGBError as error:
-        return Failure(error)
+    except Exception as error:
+        return _failure(error, unbinned.chunks[0])
+
+
+def forget_survey(unbinned: Encoded | Failure) -> Encoded | Failure:
+    """Return chunks without the sums of their survey, which are added up; its marks stay."""
+    if isinstance(unbinned, Failure) or unbinned.survey is None:
+        return unbinned
+    survey = unbinned.survey._replace(sums=np.empty(0, np.int64))
+    return unbinned._replace(survey=survey)
 
 
 def add_parts(add: Callable[[list[T]], T], parts: list[T | Failure]) -> T | Failure:
@@ -368,8 +385,8 @@ def make_shard(
     whole = join_encoded([part for part in parts if isinstance(part, Encoded)])
     try:
         shard = job.shard(whole)
-    except DPGBError as error:
-        return Failure(error, number)
+    except Exception as error:
+        return Failure(_failure(error, whole.chunks[0]).error, number)
     mark = job.reading.mark(whole.chunks) if whole.survey is None else whole.survey.mark
     key = str(get_worker().get_current_task())
     return ResidentShard(number, whole.chunks, mark, shard, whole.survey, key)

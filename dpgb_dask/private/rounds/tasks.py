@@ -63,6 +63,7 @@ from dpgb_dask.private.rounds.resident import (
     encode_unbinned,
     failure_of,
     first_failure,
+    forget_survey,
     join_encoded,
     length_of_chunk,
     make_shard,
@@ -101,6 +102,7 @@ GRAPH_BYTES = 4 << 20  # in-memory rows travel in graphs below the 10 MB that Da
 MESSAGE_BYTES = 90_000
 GRAPH_LOCK = threading.Lock()
 SOONER = 10  # priority of sums over the chunk tasks that feed them, so that parts do not pile up
+POLL = 0.01  # seconds between two looks at which tasks have ended
 LOOK = 2.0  # seconds between two looks at whether there are workers, while something takes its time
 
 # what Dask raises if the scheduler is gone, was restarted, or has forgotten this client
@@ -116,7 +118,7 @@ class HomelessError(Exception):
     """
 
 
-def _answer_task(resident: ResidentShard | Failure, **message: bytes) -> Reply | Failure:
+def answer_round(resident: ResidentShard | Failure, **message: bytes) -> Reply | Failure:
     """Answer one query; the message comes in parts."""
     return answer(resident, b"".join(message.values()), get_worker().state.nthreads)
 
@@ -324,7 +326,7 @@ class TaskRounds:
             units = 0
             if self._with_units:
                 self._units = self._sum_chunks(count_chunk, add_unit_counts)
-                (units,) = self._values([self.client.submit(mark_of, self._units, pure=False)])
+                (units,) = self._values(self._map(mark_of, [self._units]))
             elif self._reading.rows_key is not None:
                 if self._lengths is None:
                     lengths = self._values([self._sum_chunks(length_of_chunk, np.concatenate)])
@@ -366,6 +368,16 @@ class TaskRounds:
         )
         return summed
 
+    def _map(
+        self, function: Callable[..., Any], items: Sequence[Any], **options: Any
+    ) -> list[Future[Any]]:
+        """Run a task per item, whose key says that it is ours: what a closing worker holds under such keys is freed."""
+        key = f"dpgb-{function.__name__.replace('_', '-')}"
+        futures: list[Future[Any]] = self.client.map(
+            function, items, key=key, pure=False, **options
+        )
+        return futures
+
     def _finish(
         self, made: Sequence[Future[Any]], groups: Sequence[list[Future[Any]]] = ()
     ) -> None:
@@ -384,11 +396,19 @@ class TaskRounds:
         job = self._encoding(None, with_survey=True)
         while True:
             with suppress(HomelessError):
-                self._unbinned = self._read(range(len(self._chunks)), job)
-                parts = [part for _, part in self._unbinned]
-                summed = self._sum(add_surveys, self.client.map(survey_of, parts, pure=False))
-                return self._values([summed])
+                return [self._survey_unbinned(job)]
             self._give_up_shards()
+
+    def _survey_unbinned(self, job: Encoding) -> Survey:
+        own, read = zip(*self._read(range(len(self._chunks)), job), strict=True)
+        summed = self._sum(add_surveys, self._map(survey_of, read))
+        kept = self._map(forget_survey, read)
+        del read  # nobody needs the surveys any more
+        self._unbinned = list(zip(own, kept, strict=True))
+        self._finish(kept)
+        (survey,) = self._values([summed])
+        assert isinstance(survey, Survey)
+        return survey
 
     def _encoding(self, bins: tuple[FeatureBins, ...] | None, *, with_survey: bool) -> Encoding:
         return Encoding.of(
@@ -413,6 +433,7 @@ class TaskRounds:
         """Let Dask forget every shard and what waits for one; return the numbers of all chunks."""
         self._shards = {}
         self._unbinned = []
+        self._homes = set()
         gc.collect()  # a wait that timed out leaves a cycle of frames, and in it the tasks waited for
         return range(len(self._chunks))
 
@@ -450,7 +471,7 @@ class TaskRounds:
         if not chunks:
             return []
         workers = self._workers()[: len(chunks)]
-        self._homes = set(workers)
+        self._homes |= set(workers)
         shares = _shares(chunks, len(workers))
         where = [_softly(worker) for worker in workers]
         found = [
@@ -474,21 +495,21 @@ class TaskRounds:
         there = [(own, part) for own, part in self._unbinned if chunks.issuperset(own)]
         if not there:
             return []
-        held = self.client.submit(pass_on, job, pure=False)
+        self._look_for_homes([part for _, part in there])
+        held = self._map(pass_on, [job])[0]
         groups = self._by_worker(there)
         there.clear()
-        self._homes = set(groups)
+        self._homes |= set(groups)
         if not self._refines:
             self._unbinned = []
         made: list[Part] = []
         for worker in sorted(groups):
             own, parts = zip(*groups.pop(worker), strict=True)
-            codes = self.client.map(encode_unbinned, parts, job=held, pure=False, **_softly(worker))
+            codes = self._map(encode_unbinned, parts, job=held, **_softly(worker))
             made += zip(own, codes, strict=True)
             del parts
-        failures = self._gathered(
-            self.client.map(failure_of, [part for _, part in made], pure=False)
-        )
+        self._finish([part for _, part in made])
+        failures = self._gathered(self._map(failure_of, [part for _, part in made]))
         for failure in failures:
             if failure is not None and not failure.lost:
                 raise failure.error
@@ -516,17 +537,13 @@ class TaskRounds:
         """Start to read back chunks where a Zarr store may have them; return nothing where it cannot."""
         if not is_durable(job.keeping.cache) or job.with_survey:
             return []
-        held = self.client.submit(pass_on, job, pure=False)
-        found: list[Future[Any]] = self.client.map(
-            recall_chunk, numbers, job=held, pure=False, **where
-        )
-        return found
+        return self._map(recall_chunk, numbers, job=self._map(pass_on, [job])[0], **where)
 
     def _as_codes(
         self, numbers: Sequence[int], found: list[Future[Any]], job: Encoding, **where: Any
     ) -> list[Future[Any]]:
         """Return chunks as codes: those that were read back, and the others made from the source."""
-        missing = self._gathered(self.client.map(failure_of, found, pure=False)) if found else []
+        missing = self._gathered(self._map(failure_of, found)) if found else []
         pairs = zip(numbers, found, missing, strict=False)
         there = {k: chunk for k, chunk, failure in pairs if failure is None}
         rest = [k for k in numbers if k not in there]
@@ -534,7 +551,7 @@ class TaskRounds:
         return [there[k] if k in there else made[k] for k in numbers]
 
     def _survey_shards(self) -> list[Any]:
-        return self.client.map(survey_of, list(self._shards.values()), pure=False)
+        return self._map(survey_of, list(self._shards.values()))
 
     # ---- one round
 
@@ -562,7 +579,7 @@ class TaskRounds:
     def _start_round(self, message: bytes, query: Query) -> list[Future[Any]]:
         """Ask every shard by one task each: one ``client.map``, however many there are."""
         shards = list(self._shards.values())
-        replies = self.client.map(_answer_task, shards, pure=False, **self._keywords(message))
+        replies = self._map(answer_round, shards, **self._keywords(message))
         if len(replies) >= GATHER_WORKERS and 8 * query.n_sums >= GATHER_BYTES:
             while len(replies) > 1:
                 replies = self._add_groups(add_replies, self._grouped(replies))
@@ -652,8 +669,8 @@ class TaskRounds:
             raise no_worker(self._execution.worker_wait)
         return workers
 
-    def _look_for_homes(self) -> None:
-        """Look whether shards can still be made and asked.
+    def _look_for_homes(self, waiting: Iterable[Future[Any]]) -> None:
+        """Look whether tasks that are waited for can still be run; if not, let Dask forget them and what they need.
 
         Raises
         ------
@@ -662,6 +679,7 @@ class TaskRounds:
         """
         workers = self._look()
         if workers and self._homes and self._homes.isdisjoint(workers):
+            self.client.cancel(list(waiting))
             raise HomelessError
 
     @property
@@ -671,18 +689,22 @@ class TaskRounds:
     def _completed(self, futures: Iterable[Future[Any]]) -> Iterator[Future[Any]]:
         """Yield tasks as they end."""
         left = set(futures)
+        ending = as_completed(left)  # one for all of them: each would track them to their end
+        looked = time.monotonic()
         while left:
-            with suppress(TimeoutError):
-                for future in as_completed(left, timeout=self._pulse):
-                    left.discard(future)
-                    yield future
-            if left:
-                self._look_for_homes()
+            for future in ending.next_batch(block=False):
+                left.discard(future)
+                yield future
+            if time.monotonic() - looked > self._pulse:
+                self._look_for_homes(left)
+                looked = time.monotonic()
+            if left and not ending.has_ready():
+                time.sleep(POLL)
 
     def _gathered(self, futures: list[Future[Any]]) -> list[Any]:
         """Return the results of tasks, failures too; what the cluster or a reader says is reduced to its type."""
         while not _wait(futures, self._pulse):
-            self._look_for_homes()
+            self._look_for_homes(futures)
         try:
             values: list[Any] = self.client.gather(futures)
         except Exception as error:
