@@ -18,6 +18,7 @@ import json
 import math
 import os
 import re
+import sqlite3
 import threading
 import time
 import weakref
@@ -1144,9 +1145,26 @@ def _shortfall(account: Account, terms: Terms, charge: int) -> str:
 def _configure_sqlite(connection: Any, _record: Any) -> None:
     connection.isolation_level = None  # the driver must not begin transactions of its own
     cursor = connection.cursor()
-    cursor.execute("PRAGMA journal_mode=WAL")
+    _write_ahead(cursor)
     cursor.execute("PRAGMA synchronous=FULL")
     cursor.close()
+
+
+def _write_ahead(cursor: Any) -> None:
+    """Switch a new database to write-ahead logging.
+
+    While another process is about to write its first pages, SQLite refuses this at once, whatever the time-out.
+    """
+    deadline = time.monotonic() + WAIT_SECONDS
+    while True:
+        try:
+            cursor.execute("PRAGMA journal_mode=WAL")
+        except sqlite3.OperationalError as error:
+            if error.sqlite_errorcode != sqlite3.SQLITE_BUSY or time.monotonic() > deadline:
+                raise
+            time.sleep(0.01)
+        else:
+            return
 
 
 def _configure_postgresql(connection: Any, _record: Any) -> None:

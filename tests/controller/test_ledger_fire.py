@@ -5,7 +5,9 @@ import json
 import os
 import shutil
 import signal
+import sqlite3
 import subprocess
+import threading
 import time
 import uuid
 
@@ -90,6 +92,19 @@ def test_racing_processes_are_granted_the_cap_exactly(forks, url, tmp_path):
     reserved = check_books(ledger_at(url, str(tmp_path)), told)
     assert len(told) == len(reserved) == CAP // PRICE > RACERS
     assert reserved == {fit_id for fit_id, _ in told}  # no grant is lost
+
+
+def test_a_new_database_that_another_process_is_writing_is_waited_for(tmp_path):
+    """SQLite does not wait by itself there, and one of several processes that begin together would fail."""
+    other = sqlite3.connect(tmp_path / "budget.db", isolation_level=None, check_same_thread=False)
+    other.execute("BEGIN IMMEDIATE")
+    timer = threading.Timer(0.3, other.execute, ("COMMIT",))
+    timer.start()
+    ledger = Ledger(f"sqlite:///{tmp_path}/budget.db")
+    ledger.open_account("a", epsilon=1.0, delta=1e-6)
+    timer.join()
+    other.close()
+    assert ledger.account("a").spent == 0
 
 
 def test_processes_killed_in_a_race_leave_no_answer_unpaid(forks, url, tmp_path, record_property):
