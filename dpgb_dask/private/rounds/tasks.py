@@ -208,6 +208,7 @@ class TaskRounds:
         self._members: dict[int, Sequence[int]] = {}  # chunks of every shard
         self._numbers = count()  # of shards: one that is made again is another
         self._homes: set[str] = set()  # workers that shards were meant for
+        self._given_up = 0  # times that all workers left since the last answer
         self._alone_since: float | None = None
         self._n_left = n_rounds
         self._tree = CommTree(self.client)
@@ -224,6 +225,7 @@ class TaskRounds:
             if model is None:
                 raise PlanError(f"{type(query).__name__} needs a model: release bins first.")
             sums = self._round(model, query)
+        self._given_up = 0
         if self._n_left is not None:
             self._n_left -= 1
         return Raw(sums, bound)
@@ -430,7 +432,17 @@ class TaskRounds:
             chunks = self._give_up_shards()
 
     def _give_up_shards(self) -> range:
-        """Let Dask forget every shard and what waits for one; return the numbers of all chunks."""
+        """Let Dask forget every shard and what waits for one; return the numbers of all chunks.
+
+        Raises
+        ------
+        ClusterError
+            If all workers have left several times since the last answer: a chunk may be what they die of, and Dask,
+            which counts the deaths of a task, forgets them with the task.
+        """
+        self._given_up += 1
+        if self._given_up > MOST_REMAKES:
+            raise _dying()
         self._shards = {}
         self._unbinned = []
         self._homes = set()
@@ -758,14 +770,18 @@ def _wait(futures: list[Future[Any]], seconds: float) -> bool:
 def _failure(error: BaseException, otherwise: str) -> DPGBError:
     """Return our error for one of Dask's, or of a reader's."""
     if isinstance(error, KilledWorker):
-        return ClusterError(
-            "Workers died again and again over the same chunk or shard (more often than "
-            "distributed.scheduler.allowed-failures), as they do when memory is short. Give them more, or choose a "
-            f"smaller memory_limit or smaller chunks. {RESUME}"
-        )
+        return _dying()
     if isinstance(error, CancelledError | CommClosedError | ClosedClientError):
         return _lost(error)
     return ChunkError(otherwise)
+
+
+def _dying() -> ClusterError:
+    return ClusterError(
+        "Workers died again and again over the same chunk or shard (more often than"
+        f" distributed.scheduler.allowed-failures, or all of them {MOST_REMAKES} times), as they do when memory is"
+        f" short. Give them more, or choose a smaller memory_limit or smaller chunks. {RESUME}"
+    )
 
 
 def _chunk_of(key: Any) -> int | None:
