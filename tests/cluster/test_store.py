@@ -163,6 +163,16 @@ def test_rows_are_read_once_for_all_bins_that_follow(backend, cache, room, n_rea
     assert [READS[k] - 1 for k in range(N // CHUNK)] == [n_reads] * (N // CHUNK)
 
 
+@pytest.mark.usefixtures("client")
+@pytest.mark.parametrize(("room", "by_comms"), [(1 << 30, False), (0, True)])
+def test_shards_on_scratch_are_asked_where_they_lie(room, by_comms, monkeypatch):
+    monkeypatch.setattr(Store, "_measure_room", lambda *_: room)
+    rounds = opened_on(table_of(), "auto", "auto", None)
+    answers_from_cells(rounds)
+    assert rounds._by_comms is by_comms
+    check_answers(rounds)
+
+
 def test_only_chunks_without_room_are_read_again(monkeypatch):
     monkeypatch.setattr(Store, "_measure_room", lambda *_: 3 * CHUNK * 21)  # some chunks' worth
     rounds = opened_on(table_of(), "auto", "local", None)

@@ -392,6 +392,11 @@ def make_shard(
     return ResidentShard(number, whole.chunks, mark, shard, whole.survey, key)
 
 
+def lies_on_scratch(resident: ResidentShard | Failure) -> bool:
+    """Whether some of a shard's rows are on the scratch of its process, which cannot be sent."""
+    return isinstance(resident, ResidentShard) and resident.shard.on_scratch
+
+
 def survey_of(read: ResidentShard | Encoded | Failure) -> Survey | Failure | None:
     """Return the survey of some chunks, or of a shard's."""
     return read if isinstance(read, Failure) else read.survey

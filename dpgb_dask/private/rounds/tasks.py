@@ -66,6 +66,7 @@ from dpgb_dask.private.rounds.resident import (
     forget_survey,
     join_encoded,
     length_of_chunk,
+    lies_on_scratch,
     make_shard,
     mark_of,
     pack_message,
@@ -477,6 +478,10 @@ class TaskRounds:
             [shard for shard, _ in shards.values()], [codes for _, codes in shards.values()]
         )
         self._shards |= {number: shard for number, (shard, _) in shards.items()}
+        if self._execution.backend == "auto" and not self._by_comms:
+            # Dask may steal a task for an idle worker, to which rows on scratch do not come along; over comms it cannot
+            told = self._map(lies_on_scratch, list(self._shards.values()))
+            self._by_comms = any(self._gathered(told))
 
     def _read(self, chunks: Sequence[int], job: Encoding) -> list[Part]:
         """Return chunks as codes or unbinned, a share for each worker."""
