@@ -1,6 +1,6 @@
 """The first pass: weighted counts in the public grid, target sums, the fingerprint, and a mark of every chunk."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -313,11 +313,8 @@ class Surveyor:
         (m, n) uint16 or float, C-order
             Their cells; or their values, and cells where a feature is categorical.
         """
-        strips = [
-            self._add_strip(slice(start, min(start + STRIP_ROWS, rows.stop)), as_values)
-            for start in range(rows.start, rows.stop, STRIP_ROWS)
-        ]
-        return strips[0] if len(strips) == 1 else np.concatenate(strips, axis=1)
+        added = [self._add_strip(strip, as_values) for strip in _strips(rows)]
+        return added[0] if len(added) == 1 else np.concatenate(added, axis=1)
 
     def _add_strip(self, strip: slice, as_values: bool) -> NDArray[Any]:
         labels = self.labels.at(strip)
@@ -367,9 +364,15 @@ def survey_rows(rows: Rows, reading: Reading, number: int) -> Survey:
     Private side, as `Surveyor`.
     """
     surveyor = Surveyor(rows, reading, number)
-    for start in range(0, len(surveyor), STRIP_ROWS):
-        surveyor.add(slice(start, min(start + STRIP_ROWS, len(surveyor))))
+    for strip in _strips(slice(0, len(surveyor))):
+        surveyor.add(strip)
     return surveyor.survey
+
+
+def _strips(rows: slice) -> Iterator[slice]:
+    """Cut rows into strips whose cells are held at once."""
+    for start in range(rows.start, rows.stop, STRIP_ROWS):
+        yield slice(start, min(start + STRIP_ROWS, rows.stop))
 
 
 def _add_target(

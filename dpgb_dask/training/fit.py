@@ -162,9 +162,8 @@ def fit(
             f"recipe={plan.name!r} may release {demand.n_values} values, above {MAX_VALUES}: its noise could not be"
             " proved fine enough. Choose fewer or shallower trees, or fewer bins."
         )
-    if (
-        check_backend(source, execution) is None
-    ):  # on a cluster the folder is the workers', and not seen from here
+    client = check_backend(source, execution)
+    if client is None:  # on a cluster the folder is the workers', and not seen from here
         check_folder(execution.cache)
     controller = Controller.reserve(
         budget=budget,

@@ -260,9 +260,10 @@ def _on_rows(function: Callable[[Rows], T], number: int, parts: Sequence[Any]) -
         return _failure(error, number)
 
 
-def _failure(error: Exception, number: int) -> Failure:
-    """Return the failure of a chunk; of an error that is not ours only the type is said."""
-    return Failure(error if isinstance(error, DPGBError) else failed_to_load(number, error))
+def _failure(error: Exception, chunk: int, shard: int | None = None) -> Failure:
+    """Return the failure of a chunk, or of the shard it is in; of an error that is not ours only the type is said."""
+    ours = error if isinstance(error, DPGBError) else failed_to_load(chunk, error)
+    return Failure(ours, shard)
 
 
 def count_chunk(
@@ -386,7 +387,7 @@ def make_shard(
     try:
         shard = job.shard(whole)
     except Exception as error:
-        return Failure(_failure(error, whole.chunks[0]).error, number)
+        return _failure(error, whole.chunks[0], number)
     mark = job.reading.mark(whole.chunks) if whole.survey is None else whole.survey.mark
     key = str(get_worker().get_current_task())
     return ResidentShard(number, whole.chunks, mark, shard, whole.survey, key)
