@@ -1,7 +1,7 @@
 """Golden answers: what every recipe asks, opens, releases and builds from fixed rows under fixed noise.
 
-They hold through changes of names and structure: the noise of a round is keyed by (seed, position in the fit) alone, not
-by the query, and what is compared is read at two places that stay: `Controller.release`, and the saved model.
+They hold through changes of names and structure: the noise of a round is keyed by (seed, position in the fit) alone,
+not by the query, and what is compared is read at two places that stay: `Controller.release`, and the saved model.
 
 ``python tests/golden.py`` writes them anew. That is right only when a change means to change models, and says so.
 """
@@ -139,7 +139,8 @@ def digest(content):
 
 def build():
     """What float linear algebra depends on: sums are the same everywhere, what is solved from them need not be."""
-    blas = sorted(f"{i['internal_api']} {i.get('version')} {i.get('architecture')}" for i in threadpool_info() if i["user_api"] == "blas")  # fmt: skip
+    found = [info for info in threadpool_info() if info["user_api"] == "blas"]
+    blas = sorted(f"{i['internal_api']} {i.get('version')} {i.get('architecture')}" for i in found)
     return [
         platform.machine(),
         f"numpy {np.__version__}",
