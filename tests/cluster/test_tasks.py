@@ -17,7 +17,7 @@ import pandas as pd
 import pytest
 from dask import delayed
 from dask.dataframe.utils import clear_known_categories
-from distributed import Client, LocalCluster, get_client
+from distributed import Client, LocalCluster, get_client, rejoin, secede, worker_client
 from private.cases import (
     KEY,
     KINDS,
@@ -496,6 +496,69 @@ def test_a_fit_inside_a_task_does_not_wait_for_itself():
     ):
         sums = client.submit(fit_inside, pure=False).result(timeout=30)
     np.testing.assert_array_equal(sums["main"], local_sums("binary")[0]["main"])
+
+
+def fit_inside_worker_client():
+    with worker_client():
+        return fit_inside()
+
+
+def fit_inside_two_worker_clients():
+    with worker_client(), worker_client():
+        return fit_inside()
+
+
+def fit_inside_without_another_thread():
+    with worker_client(separate_thread=False):
+        return fit_inside()
+
+
+def fit_after_secede():
+    secede()
+    return fit_inside()
+
+
+def fit_after_rejoin():
+    secede()
+    rejoin()
+    return fit_inside()
+
+
+@pytest.mark.parametrize(
+    "work",
+    [
+        fit_inside_worker_client,
+        fit_inside_two_worker_clients,
+        fit_inside_without_another_thread,
+        fit_after_secede,
+        fit_after_rejoin,
+    ],
+)
+def test_a_fit_inside_a_task_that_gave_its_thread_back_works(work):
+    with (
+        LocalCluster(n_workers=1, processes=False, **CLUSTER) as cluster,
+        Client(cluster) as client,
+    ):
+        sums = client.submit(work, pure=False).result(timeout=30)
+        # the pool has its one thread still
+        assert client.submit(sum, (1, 2)).result(timeout=30) == 3
+    np.testing.assert_array_equal(sums["main"], local_sums("binary")[0]["main"])
+
+
+async def fit_in_the_loop_of_a_worker():
+    return fit_inside()
+
+
+def test_a_fit_in_the_event_loop_of_a_worker_is_refused(monkeypatch):
+    # the scheduler runs in another process, as on a cluster of machines
+    monkeypatch.setattr(clients, "Scheduler", type("Scheduler", (), {"_instances": ()}))
+    with (
+        LocalCluster(n_workers=1, processes=False, **CLUSTER) as cluster,
+        Client(cluster) as client,
+    ):
+        task = client.submit(fit_in_the_loop_of_a_worker, pure=False)
+        with pytest.raises(PlanError, match="to_thread"):
+            task.result(timeout=30)
 
 
 def test_an_asynchronous_client_of_a_cluster_elsewhere_works(monkeypatch):

@@ -1,8 +1,9 @@
 """The Dask client a fit runs on; blocking calls also work where the user's client is asynchronous."""
 
+import asyncio
 from dataclasses import dataclass
 
-from distributed import Client, Scheduler, get_client, rejoin, secede
+from distributed import Client, Scheduler, Worker, get_client, rejoin, secede
 
 from dpgb_dask.errors import ClusterError, PlanError
 
@@ -38,21 +39,31 @@ def find_client() -> Client | None:
     Raises
     ------
     PlanError
-        If the client is asynchronous and its scheduler runs in this very event loop, which a fit would block.
+        If the client is asynchronous and its scheduler, or a worker, runs in this very event loop, which a fit would
+        block.
     """
     try:
         client = get_client()
     except ValueError:
         return None
-    if client.asynchronous and any(
-        scheduler.address == _address(client)
-        for scheduler in Scheduler._instances  # noqa: SLF001
+    if client.asynchronous and (
+        any(s.address == _address(client) for s in Scheduler._instances)  # noqa: SLF001
+        or any(_runs_here(worker) for worker in Worker._instances)  # noqa: SLF001
     ):
         raise PlanError(
-            "fit blocks, and the Dask scheduler runs in the event loop that called it. "
+            "fit blocks, and the Dask scheduler or worker runs in the event loop that called it. "
             "Call it in a thread: await asyncio.to_thread(model.fit, X, y)."
         )
     return client
+
+
+def _runs_here(worker: Worker) -> bool:
+    """Whether a worker's event loop is the one that runs this code: an ``async def`` task does."""
+    try:
+        loop = worker.loop.asyncio_loop  # type: ignore[attr-defined]
+        return bool(loop is asyncio.get_running_loop())
+    except RuntimeError:  # no loop runs in this thread
+        return False
 
 
 def connect(client: Client) -> Connection:
@@ -60,7 +71,9 @@ def connect(client: Client) -> Connection:
     if not client.asynchronous:
         try:
             secede()  # inside a task: its chunks may need the very thread that would wait for them
-        except ValueError:
+        except ValueError:  # not inside a task
+            return Connection(client)
+        except KeyError:  # the task gave it back itself: worker_client(), or a secede() of its own
             return Connection(client)
         return Connection(client, seceded=True)
     # a notebook's cell runs inside the client's event loop: a second client, whose loop has a thread, may block
