@@ -795,7 +795,7 @@ def _print_fits(ledger: Ledger, account: Account) -> None:
             }
         if entry.fit_id:
             fits[entry.fit_id]["state"] = entry.kind if entry.kind in ENDED else "UNFINISHED"
-        if entry.kind in ("RESERVED", "SETTLED"):
+        if entry.kind == "RESERVED" or "charge" in entry.body:
             charge = int(entry.body["charge" if "charge" in entry.body else "price"])
             fits[entry.fit_id]["charge"] = f"{100 * charge / account.cap:.2f} % of the cap"
     if not fits:

@@ -2,7 +2,8 @@
 
 What happens to a fit, each arrow one durable transaction and one entry of the hash chain:
 
-    RESERVED ─▶ BOUND ─▶ OPENED ─▶ … ─▶ OPENED ─▶ RELEASED      the normal end; the reserved price stays charged
+    RESERVED ─▶ BOUND ─▶ OPENED ─▶ … ─▶ OPENED ─▶ RELEASED      the normal end; the reserved price stays charged, but
+        │         │         │                                   only opened rounds if the fit ended early
         ╰─────────┴─ crash ─┴─▶ LEASED (resume) ─▶ …            no new charge: the same noise is drawn again
                             ╰─▶ SETTLED                         closed for good; only opened rounds stay charged
 
@@ -252,6 +253,33 @@ class Fit:
 
 
 @dataclass(frozen=True, slots=True)
+class Record:
+    """What the ledger says of a fit, to check by it what is said of the fit elsewhere.
+
+    Parameters
+    ----------
+    fit_id, account : str
+    state : {"RESERVED", "RELEASED", "SETTLED"}
+        Whether it is unfinished, ended with a model, or was closed without one.
+    terms : Terms
+    charge : int
+        What stands charged, in units of 2⁻⁶⁴ of the account's unit.
+    answers : str
+        Digest of all it released; empty until it ended.
+    model : str
+        Digest of its model; empty until it ended, and if none was given.
+    """
+
+    fit_id: str
+    account: str
+    state: str
+    terms: Terms
+    charge: int
+    answers: str
+    model: str
+
+
+@dataclass(frozen=True, slots=True)
 class Opened:
     """A round whose sums were opened: its query id, and a keyed hash by which the same sums are recognised."""
 
@@ -450,30 +478,24 @@ class Ledger:
             fit = book.fit(fit_id)
             charge = int(fit["price"])
             if fit["state"] == "RESERVED":
-                account = book.account(fit["account"])
-                terms = _terms(fit)
-                spending, sampled = book.spending(fit_id, terms.pure)
-                refunds = account.analysis == "pure" or not (terms.pure and sampled)
-                if (
-                    refunds and self.durable
-                ):  # in memory, opened rounds leave no entry: nothing is given back
-                    opened = analyses.charge(
-                        spending.spent, pure=terms.pure, analysis=account.analysis
-                    )
-                    charge = min(charge, opened)
-                spent = str(account.spent - int(fit["price"]) + charge)
-                book.execute(
-                    update(_accounts).where(_accounts.c.name == account.name).values(spent=spent)
-                )
-                book.execute(
-                    update(_fits)
-                    .where(_fits.c.fit_id == fit_id)
-                    .values(state="SETTLED", price=str(charge))
-                )
-                book.append("SETTLED", account.name, fit_id, {"charge": str(charge)})
+                charge = self._opened_charge(book, fit)
+                book.charge_instead(fit, "SETTLED", charge)
+                book.append("SETTLED", fit["account"], fit_id, {"charge": str(charge)})
         self._terms.pop(fit_id, None)
         self.erase_key(fit_id)
         return charge
+
+    def _opened_charge(self, book: "_Book", fit: dict[str, str]) -> int:
+        """Return what the opened rounds of a fit cost its account (`settle` says why that is enough)."""
+        charge, terms = int(fit["price"]), _terms(fit)
+        account = book.account(fit["account"])
+        spending, sampled = book.spending(fit["fit_id"], terms.pure)
+        if not self.durable:  # in memory, opened rounds leave no entry: nothing is given back
+            return charge
+        if account.analysis != "pure" and terms.pure and sampled:
+            return charge
+        opened = analyses.charge(spending.spent, pure=terms.pure, analysis=account.analysis)
+        return min(charge, opened)
 
     def verify(self) -> None:
         """Walk the whole chain and compare accounts and fits with it.
@@ -557,8 +579,29 @@ class Ledger:
         with self._transaction() as book:
             fit = book.resumable(fit_id, ("RESERVED", "RELEASED"))
             ended = fit["state"] == "RELEASED"
-            answers = book.answers(fit_id) if ended else ""
+            answers = str(book.end(fit_id).get("answers", "")) if ended else ""
         return Fit(fit["account"], _terms(fit), fit["fingerprint"], ended, answers)
+
+    def record(self, fit_id: str) -> Record:
+        """Return what the ledger says of a fit.
+
+        Raises
+        ------
+        LedgerError
+            If there is no such fit.
+        """
+        with self._transaction() as book:
+            fit = book.fit(fit_id)
+            end = book.end(fit_id) if fit["state"] == "RELEASED" else {}
+        return Record(
+            fit_id=fit_id,
+            account=fit["account"],
+            state=fit["state"],
+            terms=_terms(fit),
+            charge=int(fit["price"]),
+            answers=str(end.get("answers", "")),
+            model=str(end.get("model", "")),
+        )
 
     def take(self, fit_id: str, lease: str) -> list[Opened]:
         """Take the lease of an unfinished fit, so that whoever held it can open nothing more; return opened rounds."""
@@ -649,22 +692,41 @@ class Ledger:
             _check_reserved(fit_id, position, after, terms)
             self._spending[fit_id] = (position, after)
 
-    def finish(self, fit_id: str, lease: str, answers: str) -> None:
-        """Close a fit whose model is complete, and erase its key; the reserved price stays charged.
+    def finish(
+        self, fit_id: str, lease: str, answers: str, *, model: str = "", only_opened: bool = False
+    ) -> int:
+        """Close a fit whose model is complete, and erase its key.
 
         Parameters
         ----------
         fit_id, lease : str
         answers : str
             Digest of all it released: by it the journal is known again when the key is gone.
+        model : str
+            Digest of its model: by it the model is known again.
+        only_opened : bool
+            Whether only what the fit opened stays charged, as in `settle`; else all it reserved.
+
+        Returns
+        -------
+        int
+            The charge that stands, in units of 2⁻⁶⁴ of the account's unit.
+
+        Privacy
+        -------
+        Whether a fit ends early must follow from released answers. What is charged then is argued in `settle`.
         """
         with self._transaction(keep_head=True) as book:
-            fit = book.leased(fit_id, lease)
-            book.execute(update(_fits).where(_fits.c.fit_id == fit_id).values(state="RELEASED"))
-            book.append("RELEASED", fit["account"], fit_id, {"answers": answers})
+            book.leased(fit_id, lease)
+            fit = book.fit(fit_id)
+            charge = self._opened_charge(book, fit) if only_opened else int(fit["price"])
+            book.charge_instead(fit, "RELEASED", charge)
+            body = {"answers": answers, "charge": str(charge), "model": model}
+            book.append("RELEASED", fit["account"], fit_id, body)
         self._spending.pop(fit_id, None)
         self._terms.pop(fit_id, None)
         self.erase_key(fit_id)
+        return charge
 
     def erase_key(self, fit_id: str) -> None:
         """Erase the key of a fit that ended; may be repeated after a crash."""
@@ -891,6 +953,14 @@ class _Book:
         rows = self._connection.execute(select(_accounts).order_by(_accounts.c.name))
         return tuple(_account(row) for row in rows)
 
+    def charge_instead(self, fit: dict[str, str], state: str, charge: int) -> None:
+        """End an open fit in a state, and let only ``charge`` of what it reserved stand."""
+        account = self.account(fit["account"])
+        spent = str(account.spent - int(fit["price"]) + charge)
+        self.execute(update(_accounts).where(_accounts.c.name == account.name).values(spent=spent))
+        changes = {"state": state, "price": str(charge)}
+        self.execute(update(_fits).where(_fits.c.fit_id == fit["fit_id"]).values(**changes))
+
     def find_fit(self, fit_id: str) -> dict[str, str] | None:
         row = self._connection.execute(_FIND_FIT, {"fit_id": fit_id}).mappings().first()
         return None if row is None else dict(row)
@@ -927,10 +997,10 @@ class _Book:
             )
         return dict(row)
 
-    def answers(self, fit_id: str) -> str:
-        """Return the digest of all that a fit released; empty if it ended before such were kept."""
+    def end(self, fit_id: str) -> dict[str, Any]:
+        """Return the body of the RELEASED entry of a fit that ended; older ones hold less."""
         (entry,) = self.entries((_entries.c.fit_id == fit_id) & (_entries.c.kind == "RELEASED"))
-        return str(entry.body.get("answers", ""))
+        return entry.body
 
     def entries(self, where: Any) -> tuple[Entry, ...]:
         rows = self._connection.execute(select(_entries).where(where).order_by(_entries.c.seq))
@@ -998,10 +1068,8 @@ class _Book:
                         f"fit_id={fit_id!r} opened a round twice, or more than it reserved, at entry {seq}."
                     )
                 opened[fit_id] = (rounds + 1, spending)
-            elif kind == "RELEASED":
-                fits[fit_id]["state"] = kind
-            elif kind == "SETTLED":
-                charge = int(body["charge"])
+            elif kind in ("RELEASED", "SETTLED"):
+                charge = int(body.get("charge", fits[fit_id]["price"]))
                 accounts[name]["spent"] += charge - fits[fit_id]["price"]
                 fits[fit_id] |= {"state": kind, "price": charge}
         told = {

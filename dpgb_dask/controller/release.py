@@ -449,15 +449,24 @@ class Controller:
         self._count(receipt, query)
         return Released(answer, receipt)
 
-    def finish(self) -> None:
-        """End the fit: RELEASED, key erased. Nothing can be released after it."""
+    def finish(self, *, model: str = "", only_opened: bool = False) -> None:
+        """End the fit: RELEASED, key erased. Nothing can be released after it.
+
+        Parameters
+        ----------
+        model : str
+            Digest of the fit's model, for the ledger (`Ledger.record`).
+        only_opened : bool
+            Whether the fit ended early, by released answers alone, and only what it opened stays charged.
+        """
         if self.ended:
             self._ledger.erase_key(
                 self.fit_id
             )  # the process that ended it may have been killed before
             return
         self._secret()
-        self._ledger.finish(self.fit_id, self._lease, self._said.hexdigest())
+        answers = self._said.hexdigest()
+        self._ledger.finish(self.fit_id, self._lease, answers, model=model, only_opened=only_opened)
         self._key = None
 
     def note(self, error: BaseException) -> None:

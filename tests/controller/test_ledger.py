@@ -8,7 +8,7 @@ import threading
 from pathlib import Path
 
 import pytest
-from controller_parts import query, raw, reserve
+from controller_parts import ListJournal, query, raw, reserve
 from sklearn.base import clone
 
 from dpgb_dask.contracts.plan import Budget
@@ -248,6 +248,37 @@ def test_settle_of_a_released_fit_changes_nothing(ledger):
     assert ledger.settle(controller.fit_id) == FIT
     assert ledger.account("a").spent == FIT
     ledger.verify()
+
+
+def test_record_tells_what_is_known_of_a_fit(ledger):
+    controller = reserve(ledger)
+    controller.bind(1)
+    record = ledger.record(controller.fit_id)
+    assert (record.account, record.state, record.charge) == ("a", "RESERVED", FIT)
+    assert (record.terms, record.answers, record.model) == (controller._terms, "", "")
+    controller.release(query(), raw())
+    controller.finish(model="digest")
+    record = ledger.record(controller.fit_id)
+    assert (record.state, record.charge, record.model) == ("RELEASED", FIT, "digest")
+    assert record.answers == ledger.look(controller.fit_id).answers != ""
+    with pytest.raises(LedgerError, match="fit_id='x' is not"):
+        ledger.record("x")
+
+
+def test_a_fit_that_ends_early_is_charged_what_it_opened(ledger):
+    controller = reserve(ledger, journal=(journal := ListJournal()))
+    controller.bind(1)
+    price = controller.release(query(), raw()).receipt.price
+    controller.finish(only_opened=True)
+    record = ledger.record(controller.fit_id)
+    assert (record.state, record.charge) == ("RELEASED", price)
+    assert ledger.account("a").spent == price
+    assert ledger.settle(controller.fit_id) == price
+    ledger.verify()
+    again = reserve(ledger, resume=controller.fit_id, journal=journal)
+    assert again.replayed(query(), raw().sensitivity) is not None
+    again.finish(only_opened=True)
+    assert ledger.account("a").spent == price
 
 
 def test_copies_charge_the_same_account(ledger):
