@@ -2,7 +2,6 @@
 # ruff: noqa: N803, N806 - X is scikit-learn's name
 
 import argparse
-import csv
 import json
 import logging
 import signal
@@ -15,7 +14,6 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-import dask
 import dask.array as da
 import dask.dataframe as dd
 import fsspec
@@ -23,7 +21,6 @@ import numpy as np
 import pandas as pd
 import zarr
 from dask.base import compute
-from dask.bytes.core import read_bytes
 from dask.delayed import delayed
 from distributed import Client, LocalCluster
 from numpy.typing import NDArray
@@ -49,6 +46,7 @@ from dpgb_dask.estimators import DPGBClassifier, DPGBRegressor, load
 from dpgb_dask.io import WEIGHT, is_dataset, not_kept, open_dataset, write_dataset
 from dpgb_dask.private.ingest import from_zarr
 from dpgb_dask.recipes import RECIPES
+from dpgb_dask.text import read_csv, reading
 
 OK, ERROR, BUDGET = 0, 1, 3  # 2 is argparse's own, for wrong usage
 INTERRUPTED = 130
@@ -57,7 +55,9 @@ LOSSES_WITH_OPTION: dict[str, Callable[[float], losses.Loss]] = {
     "huber": losses.Huber,
     "quantile": losses.Quantile,
 }
-CSV_BLOCK = 8 << 20  # bytes; as text in memory they take about ten times as much
+DELIMITERS = {".csv": ",", ".tsv": "\t", ".txt": ","}  # of files of text, by their suffix
+WORDS_OF_DELIMITERS = {"tab": "\t", "\\t": "\t", "space": " "}  # what is hard to type
+COMPRESSED = (".gz", ".bz2", ".xz", ".zst")
 # what pandas calls missing
 CSV_MISSING = frozenset((
     "", "NA", "N/A", "n/a", "NaN", "nan", "-NaN", "-nan", "NULL", "null", "None", "<NA>", "#N/A", "#N/A N/A", "#NA",
@@ -79,13 +79,15 @@ exit codes:
   0 done   1 an error of use or data, said on standard error, and how a fit that it ended goes on   2 wrong arguments
   3 the account has too little left (nothing was charged)
 """
-DATA = "Parquet file or directory, CSV file or pattern, *.zarr; a path or a URL such as s3://"
-CSV_LINES = """\
-CSV files: UTF-8, comma-separated; the first line names the columns. Each further line is read on its own and is one
-row, blank lines aside: text in quotes may hold commas, and no line breaks."""
-CSV_FIT = f"""{CSV_LINES}
+KNOWN_FILES = "Give a Parquet file or directory, text (.csv, .tsv or .txt), or a .zarr."
+DATA = "Parquet file or directory, text (.csv, .tsv or .txt, also .gz) or a pattern, *.zarr; a path or a URL such as s3://"
+TEXT_LINES = """\
+Files of text end in .csv, .tsv or .txt, or are such files compressed: .gz, .bz2, .xz, .zst. The first line names the
+columns, which commas separate (tabs in .tsv) unless --delimiter says otherwise. Each further line is read on its own
+and is one row, blank lines aside: text in quotes may hold commas, and no line breaks."""
+TEXT_FIT = f"""{TEXT_LINES}
 A line that cannot be read, or has another number of fields, is a row of missing values: it weighs nothing in a fit."""
-CSV_PREDICT = f"""{CSV_LINES}
+TEXT_PREDICT = f"""{TEXT_LINES}
 A line that cannot be read, or has another number of fields, is an error."""
 
 
@@ -220,7 +222,7 @@ def _add_demo(commands: Any) -> None:
 def _add_fit(commands: Any) -> None:
     example = "dpgb-dask fit people.parquet --schema people.schema.json --epsilon 1 --delta 1e-6 --out model.json"
     text = "fit a model on Parquet, CSV or Zarr"
-    fit = _command(commands, "fit", text, _fit, example, CSV_FIT)
+    fit = _command(commands, "fit", text, _fit, example, TEXT_FIT)
     _add_data(fit)
     fit.add_argument("--epsilon", type=float, required=True, help="privacy of the whole fit")
     fit.add_argument(
@@ -275,13 +277,14 @@ def _add_fit(commands: Any) -> None:
 def _add_predict(commands: Any) -> None:
     example = "dpgb-dask predict model.json new.parquet --proba --out predictions.csv"
     text = "predict with a model file, to Parquet or CSV"
-    predict = _command(commands, "predict", text, _predict, example, CSV_PREDICT)
+    predict = _command(commands, "predict", text, _predict, example, TEXT_PREDICT)
     predict.add_argument("model", help="model file")
     predict.add_argument("data", help=DATA)
     predict.add_argument(
         "--out", type=Path, required=True, help="where to write: a Parquet directory, or *.csv"
     )
     predict.add_argument("--proba", action="store_true", help="class probabilities too")
+    _add_text(predict)
     _add_scheduler(predict)
 
 
@@ -295,7 +298,7 @@ def _add_report(commands: Any) -> None:
 def _add_check(commands: Any) -> None:
     text = "count what a fit would clip or call missing: for the data owner's eyes, NOT private"
     example = "dpgb-dask check people.parquet --schema people.schema.json"
-    _add_data(_command(commands, "check", text, _check, example, CSV_FIT))
+    _add_data(_command(commands, "check", text, _check, example, TEXT_FIT))
 
 
 def _add_convert(commands: Any) -> None:
@@ -303,7 +306,7 @@ def _add_convert(commands: Any) -> None:
     example = (
         "dpgb-dask convert 'people/*.csv' --schema people.schema.json --out s3://bucket/people.zarr"
     )
-    convert = _command(commands, "convert", text, _convert, example, CSV_FIT)
+    convert = _command(commands, "convert", text, _convert, example, TEXT_FIT)
     _add_data(convert)
     convert.add_argument("--out", required=True, help="folder or URL, *.zarr; it will hold rows")
     convert.add_argument("--weight", help=f"column of sample weights, kept as {WEIGHT!r}")
@@ -353,7 +356,21 @@ def _add_data(parser: argparse.ArgumentParser) -> None:
         " here wins over that one, and is refused if it asks for categories that the data set did not keep)",
     )
     parser.add_argument("--target", help="column to predict (default: the schema's target)")
+    _add_text(parser)
     _add_scheduler(parser)
+
+
+def _add_text(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--delimiter",
+        metavar="CHARACTER",
+        help="what separates the columns of a file of text: one character, tab or space (default: a comma; a tab in"
+        " .tsv)",
+    )
+    parser.add_argument(
+        "--encoding",
+        help="of a file of text, such as latin-1 or cp1252 (default utf-8)",
+    )
 
 
 def _positive(text: str) -> int:
@@ -434,7 +451,7 @@ def _check_there(path: str) -> None:
     StructureError
         If nothing is at a path, or fits a pattern.
     """
-    with _reading(path):
+    with reading(path, KNOWN_FILES):
         files, root = fsspec.core.url_to_fs(path)
         if files.exists(root) or files.glob(root):
             return
@@ -443,46 +460,46 @@ def _check_there(path: str) -> None:
     )
 
 
-@contextmanager
-def _reading(path: str) -> Iterator[None]:
-    """Say what is wrong with data, and nothing that is in it: whatever a reader raises may quote it."""
-    try:
-        yield
-    except DPGBError:
-        raise
-    except ImportError as error:
-        raise StructureError(
-            f"{path!r} needs {error.name or 'a package'}, which is not installed; for s3://:"
-            " pip install 'dpgb_dask[s3]'."
-        ) from None
-    except Exception as error:
-        raise StructureError(
-            f"{path!r} cannot be read ({type(error).__name__}). Give a Parquet file or directory, a .csv or a .zarr."
-        ) from None
+def _kind_of_text(path: str) -> str | None:
+    """Return the suffix of a file of text, that of its compression aside; None if it is none."""
+    suffixes = [one.lower() for one in Path(path).suffixes]
+    if suffixes and suffixes[-1] in COMPRESSED:
+        suffixes.pop()
+    return suffixes[-1] if suffixes and suffixes[-1] in DELIMITERS else None
 
 
 def _open_table(
-    path: str, schema: Schema, *, strict: bool = False
+    options: argparse.Namespace, schema: Schema, *, strict: bool = False
 ) -> tuple[Any, Mapping[str, Any]]:
     """Return X and the columns beside it; nothing is computed.
 
     Parameters
     ----------
-    path : str
+    options : Namespace
+        With the path of the data, and how text in it is written.
     schema : Schema
     strict : bool
-        Whether a malformed line of a CSV file raises when it is read; else it is a row of missing values.
+        Whether a malformed line of a text file raises when it is read; else it is a row of missing values.
 
     Raises
     ------
     StructureError
         If the data cannot be opened; the message names the path and never what is in it.
     """
-    with _reading(path):
+    path, kind = options.data, _kind_of_text(options.data)
+    for flag in ("delimiter", "encoding"):
+        if kind is None and getattr(options, flag) is not None:
+            raise StructureError(
+                f"--{flag} is for files of text, which end in {' or '.join(DELIMITERS)}; {path!r} is none."
+            )
+    with reading(path, KNOWN_FILES):
         if _is_zarr(path):
             return _open_set(path, schema) if is_dataset(path) else _open_zarr(path, schema)
-        csv_file = ".csv" in Path(path).suffixes
-        frame = _open_csv(path, schema, strict=strict) if csv_file else dd.read_parquet(path)
+        frame = (
+            dd.read_parquet(path)
+            if kind is None
+            else _open_text(options, kind, schema, strict=strict)
+        )
     return frame, {str(column): frame[column] for column in frame.columns}
 
 
@@ -529,53 +546,21 @@ def _open_zarr(path: str, schema: Schema) -> tuple[Any, Mapping[str, Any]]:
     return dd.concat(series, axis=1), columns
 
 
-def _open_csv(path: str, schema: Schema, *, strict: bool) -> dd.DataFrame:
-    """Read CSV as text, each line on its own, and give each declared column its declared type.
-
-    A reader of whole blocks is not enough: an extra field or an open quote in one line changes how it reads the lines
-    below, and types that it guesses depend on all values.
-    """
-    # a compressed file cannot be read in pieces
-    size = CSV_BLOCK if path.endswith(".csv") else None
-    sample, files = read_bytes(path, delimiter=b"\n", blocksize=size, compression="infer")
-    names = _header(sample)
-    if not names or len(set(names)) != len(names):
-        raise StructureError(
-            f"{path!r}: the first line of a CSV file must name the columns, each by another name."
-        )
-    read = partial(_read_lines, names=names, schema=schema, strict=strict)
-    parts = [delayed(read)(block, k == 0) for blocks in files for k, block in enumerate(blocks)]
-    with dask.config.set({"dataframe.convert-string": False}):
-        return dd.from_delayed(parts, meta=read(b"", False), verify_meta=False)
+def _open_text(
+    options: argparse.Namespace, kind: str, schema: Schema, *, strict: bool
+) -> dd.DataFrame:
+    """Open delimited text, and give each declared column its declared type."""
+    given = options.delimiter
+    delimiter = DELIMITERS[kind] if given is None else WORDS_OF_DELIMITERS.get(given, given)
+    frame = read_csv(
+        options.data, delimiter=delimiter, encoding=options.encoding or "utf-8", strict=strict
+    )
+    read = partial(_declared, schema=schema)
+    return frame.map_partitions(read, meta=read(frame._meta), enforce_metadata=False)  # noqa: SLF001
 
 
-def _read_lines(
-    block: bytes, has_header: bool, *, names: tuple[str, ...], schema: Schema, strict: bool
-) -> pd.DataFrame:
-    """Return one row for each line that is not blank; a line of another width is a row of missing values.
-
-    Raises
-    ------
-    StructureError
-        If the header of another file differs; if ``strict``, and a line has another width.
-
-    Privacy
-    -------
-    Private side. Each row is a function of its own line, and unless ``strict`` no line raises or warns.
-    """
-    if has_header and _header(block) != names:
-        raise StructureError("The CSV files of a pattern must have the same first line.")
-    lines = block.decode("utf-8", "replace").split("\n")[has_header:]
-    rows = [_fields(line.removesuffix("\r")) for line in lines if line.strip()]
-    good = [row is not None and len(row) == len(names) for row in rows]
-    if strict and not all(good):
-        raise StructureError(
-            f"A line of the CSV file has not the {len(names)} fields that its first line names, or an open quote. Each"
-            " line is one row: correct it, so that no prediction is left out."
-        )
-    lost = (None,) * len(names)
-    full = [row if fits else lost for row, fits in zip(rows, good, strict=True)]
-    columns = zip(*full, strict=True) if full else ((),) * len(names)
+def _declared(frame: pd.DataFrame, *, schema: Schema) -> pd.DataFrame:
+    """Return text as what the schema declares it to be."""
     labels: dict[str, Sequence[Any]] = {
         name: f.categories for name, f in schema.features.items() if isinstance(f, Categorical)
     }
@@ -587,23 +572,12 @@ def _read_lines(
     }
     return pd.DataFrame(
         {
-            name: _numbers(values) if name in numeric else _texts(values, labels.get(name, ()))
-            for name, values in zip(names, columns, strict=True)
+            name: _numbers(values.tolist())
+            if name in numeric
+            else _texts(values.tolist(), labels.get(name, ()))
+            for name, values in frame.items()
         }
     )
-
-
-def _header(block: bytes) -> tuple[str, ...] | None:
-    line, _, _ = block.partition(b"\n")
-    return _fields(line.decode("utf-8-sig", "replace").removesuffix("\r"))
-
-
-def _fields(line: str) -> tuple[str, ...] | None:
-    """Return the fields of one line; None if it cannot be read."""
-    try:
-        return tuple(next(csv.reader([line], strict=True), ()))
-    except csv.Error:  # an open quote, a carriage return, a field beyond csv.field_size_limit
-        return None
 
 
 def _texts(values: Sequence[str | None], labels: Sequence[Any]) -> pd.Series:
@@ -642,7 +616,7 @@ def _fit(options: argparse.Namespace) -> None:
         raise SchemaError("--ledger and --account belong together. Give both, or neither.")
     _check_out(options.out)
     schema = _schema(options)
-    X, columns = _open_table(options.data, schema)
+    X, columns = _open_table(options, schema)
     y, weight = _beside(options, schema, X, columns)
     kind = DPGBRegressor if schema.target.type == "numeric" else DPGBClassifier
     estimator = kind(
@@ -693,7 +667,7 @@ def _predict(options: argparse.Namespace) -> None:
     _check_out(options.out)
     _check_there(options.data)
     model = load(options.model)
-    X, _ = _open_table(options.data, model.schema_, strict=True)
+    X, _ = _open_table(options, model.schema_, strict=True)
     parts = [_as_frame(model.predict(X), ["prediction"])]
     if options.proba:
         if not isinstance(model, DPGBClassifier):
@@ -734,7 +708,7 @@ def _convert(options: argparse.Namespace) -> None:
             f"--out {options.out!r} must end in .zarr: by that, fit and predict know it."
         )
     schema = _schema(options)
-    X, columns = _open_table(options.data, schema)
+    X, columns = _open_table(options, schema)
     y, weight = _beside(options, schema, X, columns)
     with _cluster(options.scheduler):
         write_dataset(
@@ -750,7 +724,7 @@ def _convert(options: argparse.Namespace) -> None:
 
 def _check(options: argparse.Namespace) -> None:
     schema = _schema(options)
-    X, columns = _open_table(options.data, schema)
+    X, columns = _open_table(options, schema)
     y = columns.get(schema.target.name, None if isinstance(X, dd.DataFrame) else columns.get("y"))
     with _cluster(options.scheduler):
         print(diagnose.check(schema, X, y))

@@ -1,4 +1,6 @@
-"""Data sets on disk or in an object store: rows as Zarr, aligned to its shards, with their schema beside them.
+"""Reading and writing what people have: data sets of rows as Zarr, and files of text (`read_csv`).
+
+A data set lies on disk or in an object store, aligned to the shards of Zarr, with its schema beside it.
 
 A fit reads its source once or twice; what is slow to read or to line up (many small files, CSV, a pipeline) is better
 put into one data set first. It is laid out as
@@ -54,8 +56,9 @@ from dpgb_dask.private.ingest import (
     source_of,
 )
 from dpgb_dask.private.survey import slice_block
+from dpgb_dask.text import read_csv
 
-__all__ = ["Dataset", "open_dataset", "write_dataset"]
+__all__ = ["Dataset", "open_dataset", "read_csv", "write_dataset"]
 
 FORMAT = 1
 ATTRIBUTE = "dpgb_dask"

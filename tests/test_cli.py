@@ -2,6 +2,7 @@
 
 import json
 import re
+from argparse import Namespace
 from functools import partial
 from itertools import pairwise
 from pathlib import Path
@@ -12,6 +13,7 @@ import numpy as np
 import pandas as pd
 import pytest
 import zarr
+from odd_lines import BAD_LINES, ODD_LINES
 from sklearn.metrics import roc_auc_score
 
 from dpgb_dask import DPGBClassifier, Ledger, Schema, __version__, cli
@@ -139,6 +141,22 @@ def test_fit_and_predict_read_zarr(place, binary_schema, people):
     assert len(pd.read_csv(place / "out2.csv")) == len(people)
 
 
+def test_csv_reads_declared_labels_and_missing_marks(tmp_path):
+    schema = Schema(
+        {"c": ["u", "NA"], "n": [1, 2], "b": [True, False], "x": (0, 1)}, classes=["no", "yes"]
+    )
+    (tmp_path / "s.csv").write_text(
+        "c,n,b,x,target\nNA,1,true,NA,yes\nnull,2.0,False,0.5,no\n,,,,\n"
+    )
+    options = Namespace(data=str(tmp_path / "s.csv"), delimiter=None, encoding=None)
+    got = cli._open_table(options, schema, strict=True)[0].compute()
+    assert got["c"].tolist() == ["NA", None, None]  # declared: a category like any other
+    assert got["target"].tolist() == ["yes", "no", None]
+    np.testing.assert_array_equal(got["n"], [1, 2, np.nan])
+    np.testing.assert_array_equal(got["b"], [1, 0, np.nan])
+    np.testing.assert_array_equal(got["x"], [np.nan, 0.5, np.nan])
+
+
 def test_csv_types_come_from_the_schema_not_from_values(place, people, capsys):
     odd = people.astype({"x": object, "age": object}).copy()
     odd.loc[1400, "x"] = "not a number"
@@ -159,49 +177,38 @@ def test_csv_types_come_from_the_schema_not_from_values(place, people, capsys):
     assert capsys.readouterr().err == ""
 
 
-BAD_LINES = {
-    "extra fields": b"1,1,50,red,1,9,9",
-    "one extra field": b"1,1,50,red,1,",
-    "a field less": b"1,1,50,red",
-    "open quote": b'1,1,50,"red,1',
-    "open quote at the end": b'1,1,50,red,"1',
-    "text after a quote": b'1,1,50,"re"d,1',
-    "carriage return": b"1,1,50,re\rd,1",
-    "long text": b"1,1,50," + b"x" * 200_000 + b",1",
-}
-ODD_LINES = {
-    "not UTF-8": b"1,1,50,\xff\xfe,1",
-    "cut UTF-8": b"1,1,50,red,1\xe2",
-    "null byte": b"1,1,50,\0,1",
-    "text for a number": b"one,?,50,red,1",
-    "huge number": b"1" + b"0" * 400 + b",-99999999999999999999,50,red,1",
-    "quoted comma": b'1,1,50,"red, or green",1',
-}
-
-
 @pytest.mark.parametrize("name", [*BAD_LINES, *ODD_LINES])
-@pytest.mark.parametrize("place_of_line", [0, 700, 1500])
-def test_a_csv_line_changes_no_other_row(
-    place, binary_schema, name, place_of_line, monkeypatch, capsys
-):
-    """A reader of blocks would shift, join or skip other people's rows, or raise after the charge."""
-    monkeypatch.setattr(cli, "CSV_BLOCK", 20_000)
+def test_no_csv_line_ends_a_fit(place, name, capsys):
     header, *lines = (place / "people.csv").read_bytes().splitlines()
-    want = cli._open_csv(str(place / "people.csv"), binary_schema, strict=True).compute()
-    lines.insert(place_of_line, (BAD_LINES | ODD_LINES)[name])
-    (place / "odd.csv").write_bytes(b"\n".join([header, *lines]))
-    data = cli._open_csv(str(place / "odd.csv"), binary_schema, strict=False)
-    assert data.npartitions > 1
-    got = data.compute().reset_index(drop=True)
-    one = got.loc[place_of_line]
-    assert one.isna().all() == (name in BAD_LINES)
-    others = got.drop(index=place_of_line).reset_index(drop=True)
-    pd.testing.assert_frame_equal(others, want.reset_index(drop=True))
-    if place_of_line == 0:
-        options = ("--schema", place / "schema.json", "--out", place / "m.json", *BUDGET)
-        assert run("fit", place / "odd.csv", *options) == 0
-        assert run("check", place / "odd.csv", "--schema", place / "schema.json") == 0
-        assert capsys.readouterr().err == ""
+    odd = (BAD_LINES | ODD_LINES)[name]
+    (place / "odd.csv").write_bytes(b"\n".join([header, odd, *lines]))
+    options = ("--schema", place / "schema.json", "--out", place / "m.json", *BUDGET)
+    assert run("fit", place / "odd.csv", *options, "--recipe", "fdp-tr-newton") == 0
+    assert run("check", place / "odd.csv", "--schema", place / "schema.json") == 0
+    assert capsys.readouterr().err == ""
+
+
+def test_files_of_text_have_delimiters_and_encodings(place, people, capsys):
+    """Whatever the file is like, the rows are the same, and so is the check."""
+    schema = ("--schema", place / "schema.json")
+    assert run("check", place / "people.csv", *schema) == 0
+    want = capsys.readouterr().out
+    for name, sep, flags in [
+        ("people.tsv", "\t", ()),
+        ("people.tsv.gz", "\t", ()),
+        ("people.txt", ",", ()),
+        ("semicolons.csv", ";", ("--delimiter", ";")),
+        ("tabs.csv", "\t", ("--delimiter", "tab")),
+        ("latin.TXT", "|", ("--delimiter", "|", "--encoding", "latin-1")),
+    ]:
+        people.to_csv(place / name, sep=sep, index=False, encoding="latin-1")
+        assert run("check", place / name, *schema, *flags) == 0, capsys.readouterr().err
+        assert capsys.readouterr().out == want
+    for flag in (("--delimiter", ";"), ("--encoding", "latin-1")):
+        assert run("check", place / "people.parquet", *schema, *flag) == 1
+        assert f"{flag[0]} is for files of text" in capsys.readouterr().err
+    assert run("check", place / "people.csv", *schema, "--encoding", "utf-16") == 1
+    assert "iconv" in capsys.readouterr().err
 
 
 def test_predict_leaves_no_csv_line_out(place, people, capsys):
@@ -245,21 +252,6 @@ def test_a_csv_file_must_name_its_columns(place, header, capsys):
     (place / "none.csv").write_text(f"{header}\n1,1,50,red,1\n")
     assert run("check", place / "none.csv", "--schema", place / "schema.json") == 1
     assert "must name the columns" in capsys.readouterr().err
-
-
-def test_csv_reads_declared_labels_and_missing_marks(tmp_path):
-    schema = Schema(
-        {"c": ["u", "NA"], "n": [1, 2], "b": [True, False], "x": (0, 1)}, classes=["no", "yes"]
-    )
-    (tmp_path / "s.csv").write_text(
-        "c,n,b,x,target\nNA,1,true,NA,yes\nnull,2.0,False,0.5,no\n,,,,\n"
-    )
-    got = cli._open_csv(str(tmp_path / "s.csv"), schema, strict=True).compute()
-    assert got["c"].tolist() == ["NA", None, None]  # declared: a category like any other
-    assert got["target"].tolist() == ["yes", "no", None]
-    np.testing.assert_array_equal(got["n"], [1, 2, np.nan])
-    np.testing.assert_array_equal(got["b"], [1, 0, np.nan])
-    np.testing.assert_array_equal(got["x"], [np.nan, 0.5, np.nan])
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,17 @@ FILES = sorted(PACKAGE.rglob("*.py"))
 
 LOW = {"errors", "gradients", "losses", "kernels", "contracts"}
 SIDES = LOW | {"encode", "private", "controller", "released", "components"}
-TOP = {"estimators", "io", "cli", "__main__", "model_selection", "testing", "diagnose", "__init__"}
+TOP = {
+    "estimators",
+    "io",
+    "text",
+    "cli",
+    "__main__",
+    "model_selection",
+    "testing",
+    "diagnose",
+    "__init__",
+}
 TOP_OUTSIDE = {
     "numpy", "dask", "distributed", "xarray", "zarr", "pandas", "sklearn", "tqdm",
     "threadpoolctl", "fsspec",

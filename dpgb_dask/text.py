@@ -1,0 +1,275 @@
+"""Files of delimited text as Dask DataFrames: each line is read on its own, and each value stays the text it is.
+
+A reader of whole blocks is not enough where rows are private: an extra field or an open quote in one line changes how
+it reads the lines below, and the types that it guesses depend on all values. Here a row is a function of its own line,
+and what a text means (missing, a number, a category) is decided later, by the text and the schema alone.
+"""
+
+import codecs
+import csv
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import dask
+import dask.dataframe as dd
+import fsspec
+import pandas as pd
+from dask.bytes.core import read_bytes
+from dask.delayed import delayed
+from fsspec.utils import infer_compression
+
+from dpgb_dask.errors import DPGBError, StructureError
+
+BLOCK = 8 << 20  # bytes; as text in memory they take about ten times as much
+LONGEST = (
+    1 << 17
+)  # characters of a line that is split without csv, whose own limit of a field this is
+# every ASCII byte, and what begins an escape in the encodings that have one
+ASCII = bytes(range(128)) + b"\\u0041+AGE-~{"
+
+
+def read_csv(
+    path: str | Path | Sequence[str | Path],
+    *,
+    delimiter: str = ",",
+    encoding: str = "utf-8",
+    quotechar: str | None = '"',
+    blocksize: int = BLOCK,
+    storage_options: Mapping[str, Any] | None = None,
+    strict: bool = False,
+) -> dd.DataFrame:
+    r"""Open files of delimited text: a Dask DataFrame of text, for ``fit`` and ``predict``. Only first lines are read.
+
+    The first line of each file names the columns. Each further line is read on its own and is one row, blank lines
+    aside: text in quotes may hold delimiters, and no line breaks. A line that cannot be read, or has another number of
+    fields, is a row of missing values. No type is inferred: ``fit`` and ``predict`` read each text by the schema.
+
+    Parameters
+    ----------
+    path : str, Path, or a sequence of them
+        A file, a pattern such as ``people-*.csv``, or a URL that fsspec knows, such as ``s3://bucket/people.csv``. What
+        ends in ``.gz``, ``.bz2``, ``.xz`` or ``.zst`` is decompressed.
+    delimiter : str
+        One character, such as ``";"`` or ``"\t"``.
+    encoding : str
+        One in which each ASCII character is its one byte, such as UTF-8, Latin-1 or a code page of Windows: in others,
+        such as UTF-16, a damaged byte would change the lines below it. A byte order mark is skipped; bytes that stand
+        for nothing become U+FFFD.
+    quotechar : str or None
+        None: quotes are characters like any other.
+    blocksize : int
+        Bytes of a partition, which take about ten times as much in memory. A compressed file is one partition.
+    storage_options : mapping, optional
+        For fsspec; by default it takes them from the environment.
+    strict : bool
+        Whether a line that cannot be read is an error when it is read, as for predictions, of which none may be left
+        out; never for a fit.
+
+    Returns
+    -------
+    dask.dataframe.DataFrame
+        Object columns of text; None in rows that could not be read.
+
+    Raises
+    ------
+    StructureError
+        If nothing is there, an option is none of those above, or a file does not name its columns.
+
+    Privacy
+    -------
+    Private side. Each row is a function of its own line, and unless ``strict`` no line raises or warns. The columns'
+    names are public: a file without a first line of names must get one.
+
+    Examples
+    --------
+    >>> X = read_csv("people-*.csv", delimiter=";")  # doctest: +SKIP
+    >>> DPGBClassifier(schema=schema).fit(X, X["high_income"])  # doctest: +SKIP
+    """
+    form = Form(delimiter, encoding, quotechar)
+    if type(blocksize) is not int or blocksize < 1:
+        raise StructureError(
+            f"blocksize={blocksize!r} must be a whole number of bytes, at least 1."
+        )
+    given = [str(path)] if isinstance(path, str | Path) else [str(one) for one in path]
+    if not given:
+        raise StructureError("path=[] names no file. Give at least one.")
+    said = given[0] if len(given) == 1 else given
+    options = dict(storage_options or {})
+    hint = "Give a file of delimited text, or a pattern of such files."
+    with reading(said, hint):
+        files, _, paths = fsspec.get_fs_token_paths(given, mode="rb", storage_options=options)
+        if not paths or not files.exists(paths[0]):
+            raise StructureError(f"{said!r} does not exist. {hint}")
+        # a compressed file cannot be read in pieces
+        whole = any(infer_compression(one) is not None for one in paths)
+        size = None if whole else blocksize
+        sample, blocks_of_files = read_bytes(
+            given, delimiter=b"\n", blocksize=size, compression="infer", **options
+        )
+    names = form.header(sample)
+    if not names or len(set(names)) != len(names):
+        raise StructureError(
+            f"{said!r}: the first line of a file of delimited text must name the columns, each by another name."
+        )
+    read = partial(_read_lines, form=form, names=names, strict=strict)
+    parts = [
+        delayed(read)(block, k == 0) for blocks in blocks_of_files for k, block in enumerate(blocks)
+    ]
+    with dask.config.set({"dataframe.convert-string": False}):
+        return dd.from_delayed(parts, meta=_frame((), names), verify_meta=False)
+
+
+@contextmanager
+def reading(path: Any, hint: str) -> Iterator[None]:
+    """Say what is wrong with files, and nothing that is in them: whatever a reader raises may quote it.
+
+    Raises
+    ------
+    StructureError
+        If anything but an error of ours is raised; it holds the path, the type of the error, and ``hint``.
+    """
+    try:
+        yield
+    except DPGBError:
+        raise
+    except Exception as error:
+        kind = type(error).__name__
+        missing = error.name if isinstance(error, ImportError) else None
+        text = f"{path!r} cannot be read ({kind}). {hint}"
+        if isinstance(error, ImportError):
+            text = (
+                f"{path!r} needs {missing or 'a package'}, which is not installed; for s3://: pip install"
+                " 'dpgb_dask[s3]'."
+            )
+    else:
+        return
+    failure = StructureError(text)
+    try:
+        raise failure
+    except StructureError:
+        failure.__context__ = None  # the with statement still handles the reader's error
+        raise
+
+
+@dataclass(frozen=True, slots=True)
+class Form:
+    """How a line of text is cut into fields.
+
+    Parameters
+    ----------
+    delimiter, encoding, quotechar
+        As for `read_csv`.
+
+    Raises
+    ------
+    StructureError
+        If they are none of those that `read_csv` names.
+    """
+
+    delimiter: str = ","
+    encoding: str = "utf-8"
+    quotechar: str | None = '"'
+
+    def __post_init__(self) -> None:
+        for name in ("delimiter", "quotechar"):
+            value = getattr(self, name)
+            if value is None and name == "quotechar":
+                continue
+            if not isinstance(value, str) or len(value) != 1 or value in "\r\n":
+                raise StructureError(
+                    f"{name}={value!r} must be one character, and no line break. For tabs, give '\\t'."
+                )
+        if self.delimiter == self.quotechar:
+            raise StructureError(
+                f"delimiter={self.delimiter!r} is the quotechar too. Choose another."
+            )
+        if not _is_ascii_like(self.encoding):
+            raise StructureError(
+                f"encoding={self.encoding!r} is unknown, or one in which an ASCII character is not its one byte: a"
+                " damaged byte would change the lines below it. Convert the file, as with: iconv -t UTF-8"
+            )
+
+    def fields(self, line: bytes) -> Sequence[str] | None:
+        """Return the fields of one line: none of a blank line; None if it cannot be read."""
+        text = line.decode(self.encoding, "replace")
+        text = text.removesuffix("\r")
+        if self.delimiter not in text and not text.strip():
+            return ()
+        quoted = self.quotechar is not None and self.quotechar in text
+        if not (quoted or "\r" in text or len(text) > LONGEST):
+            return text.split(self.delimiter)
+        try:
+            rows = csv.reader(
+                [text],
+                delimiter=self.delimiter,
+                quotechar=self.quotechar,
+                quoting=csv.QUOTE_NONE if self.quotechar is None else csv.QUOTE_MINIMAL,
+                strict=True,
+            )
+            return next(rows, ())
+        except csv.Error:  # an open quote, a carriage return, a field beyond csv.field_size_limit
+            return None
+
+    def header(self, block: bytes) -> tuple[str, ...] | None:
+        """Return the columns that the first line of a block names; None if it cannot be read."""
+        line, _, _ = block.partition(b"\n")
+        fields = self.fields(line.removeprefix(codecs.BOM_UTF8))
+        return None if fields is None else tuple(fields)
+
+
+def _is_ascii_like(encoding: Any) -> bool:
+    """Whether an encoding is known, its ASCII characters are their bytes, and no bytes are an error to it."""
+    try:
+        if b"\\x41".decode(encoding) != "\\x41":  # escapes, which may warn
+            return False
+        bytes(range(256)).decode(encoding, "replace")
+        return ASCII.decode(encoding) == ASCII.decode("ascii")
+    except (LookupError, TypeError, ValueError):
+        return False
+
+
+def _read_lines(
+    block: bytes, has_header: bool, *, form: Form, names: tuple[str, ...], strict: bool
+) -> pd.DataFrame:
+    """Return one row for each line that is not blank; a line of another width is a row of missing values.
+
+    Raises
+    ------
+    StructureError
+        If the header of another file differs; if ``strict``, and a line has another width.
+
+    Privacy
+    -------
+    Private side. Each row is a function of its own line, and unless ``strict`` no line raises or warns.
+    """
+    if has_header and block and form.header(block) != names:
+        raise StructureError("The CSV files of a pattern must have the same first line.")
+    lines = block.split(b"\n")[has_header:]
+    rows = [row for row in map(form.fields, lines) if row is None or row]
+    width = len(names)
+    good = [row is not None and len(row) == width for row in rows]
+    if strict and not all(good):
+        raise StructureError(
+            f"A line of the CSV file has not the {width} fields that its first line names, or an open quote. Each"
+            " line is one row: correct it, so that no prediction is left out."
+        )
+    lost = (None,) * width
+    return _frame(
+        [row if fits and row else lost for row, fits in zip(rows, good, strict=True)], names
+    )
+
+
+def _frame(rows: Sequence[Sequence[str | None]], names: Sequence[str]) -> pd.DataFrame:
+    """Return rows as columns of objects."""
+    columns = zip(*rows, strict=True) if rows else ((),) * len(names)
+    return pd.DataFrame(
+        {
+            name: pd.Series(list(values), dtype=object)
+            for name, values in zip(names, columns, strict=True)
+        },
+        columns=pd.Index(names, dtype=object),
+    )

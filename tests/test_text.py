@@ -1,0 +1,191 @@
+"""Files of delimited text: each line is a row of its own, each value its own text, whatever lies around it."""
+
+import bz2
+import csv
+import gzip
+import warnings
+
+import dask
+import dask.dataframe as dd
+import numpy as np
+import pandas as pd
+import pytest
+from odd_lines import BAD_LINES, ODD_LINES
+
+from dpgb_dask.errors import StructureError
+from dpgb_dask.io import read_csv
+from dpgb_dask.text import Form
+
+HEADER = b"x,z,age,color,target"
+LINES = [b"%d.5,,%d,red,%d" % (k, k % 90, k % 2) for k in range(3000)]
+
+
+@pytest.fixture(autouse=True)
+def one_thread():
+    with dask.config.set(scheduler="sync"):
+        yield
+
+
+def write(folder, *lines, name="rows.csv", end=b"\n"):
+    path = folder / name
+    path.write_bytes(end.join(lines) + end)
+    return path
+
+
+def rows_of(table):
+    return table.compute().to_numpy().tolist()
+
+
+def test_every_value_is_its_text(tmp_path):
+    path = write(
+        tmp_path, b"a,b", b"1,yes", b"x,", b'01,"a, ""b"""', b" 1 ,NA", b"broken", b"2,True"
+    )
+    table = read_csv(path)
+    assert isinstance(table, dd.DataFrame)
+    assert [str(dtype) for dtype in table.dtypes] == ["object"] * 2
+    assert [str(dtype) for dtype in table.compute().dtypes] == ["object"] * 2
+    want = [["1", "yes"], ["x", ""], ["01", 'a, "b"'], [" 1 ", "NA"], [None, None], ["2", "True"]]
+    assert rows_of(table) == want
+
+
+def test_types_stay_objects_whatever_dask_would_convert(tmp_path):
+    path = write(tmp_path, b"a,b", b"1,2")
+    with dask.config.set({"dataframe.convert-string": True}):
+        table = read_csv(path)
+        assert set(map(str, table.dtypes)) == {"object"}
+        assert set(map(str, table[["b"]].compute().dtypes)) == {"object"}
+
+
+@pytest.mark.parametrize("name", [*BAD_LINES, *ODD_LINES])
+def test_a_line_changes_no_other_row(tmp_path, name):
+    """A reader of blocks would shift, join or skip other people's rows, or raise."""
+    want = rows_of(read_csv(write(tmp_path, HEADER, *LINES), blocksize=9_000))
+    for place in (0, 1400, 3000):
+        lines = [*LINES[:place], (BAD_LINES | ODD_LINES)[name], *LINES[place:]]
+        table = read_csv(write(tmp_path, HEADER, *lines, name="odd.csv"), blocksize=9_000)
+        assert table.npartitions > 3
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            got = rows_of(table)
+        one = got.pop(place)
+        assert (one == [None] * 5) == (name in BAD_LINES)
+        assert got == want
+
+
+def test_lines_are_split_as_csv_reads_them():
+    """What is quick for plain lines is what the module csv says of each."""
+    rng = np.random.default_rng(0)
+    letters = np.array(list('ab01,;" \t\r\x00\u00e9'))
+    for _ in range(4000):
+        text = "".join(rng.choice(letters, rng.integers(0, 9)))
+        form = Form(str(rng.choice([",", ";", "\t"])))
+        try:
+            rows = csv.reader([text.removesuffix("\r")], delimiter=form.delimiter, strict=True)
+            want = next(rows, [])
+        except csv.Error:
+            want = None
+        got = form.fields(text.encode())
+        blank = not text.strip() and form.delimiter not in text
+        assert (None if got is None else list(got)) == ([] if blank else want)
+
+
+def test_strict_reading_raises(tmp_path):
+    for name, line in BAD_LINES.items():
+        table = read_csv(write(tmp_path, HEADER, line, name="bad.csv"), strict=True)
+        with pytest.raises(StructureError, match="5 fields"):
+            table.compute()
+        assert name
+    table = read_csv(write(tmp_path, HEADER, *ODD_LINES.values(), name="odd.csv"), strict=True)
+    assert len(table) == len(ODD_LINES)
+
+
+def test_delimiters_quotes_and_encodings(tmp_path):
+    path = write(tmp_path, b"a;b", b"1;'x;y'", "é;2".encode("latin-1"))
+    table = read_csv(path, delimiter=";", quotechar="'", encoding="latin-1")
+    assert rows_of(table) == [["1", "x;y"], ["é", "2"]]
+    tabs = write(tmp_path, b"a\tb", b'"1\t2', b"\t", b"")
+    assert rows_of(read_csv(tabs, delimiter="\t", quotechar=None)) == [['"1', "2"], ["", ""]]
+    japanese = write(tmp_path, b"a,b", "表,1".encode("shift_jis"), b"\x81", b"x,2")
+    table = read_csv(japanese, encoding="shift_jis")
+    assert rows_of(table) == [["表", "1"], [None, None], ["x", "2"]]
+
+
+def test_byte_order_marks_line_ends_and_blank_lines(tmp_path):
+    mark = b"\xef\xbb\xbf"
+    path = write(tmp_path, mark + b'"a",b', b"", b"1,2", b"  ", b"3,4", b"", end=b"\r\n")
+    for encoding in ("utf-8", "utf-8-sig"):
+        table = read_csv(path, encoding=encoding)
+        assert list(table.columns) == ["a", "b"]
+        assert rows_of(table) == [["1", "2"], ["3", "4"]]
+
+
+def test_patterns_and_compression(tmp_path):
+    for k in range(3):
+        text = b"a,b\n" + b"".join(b"%d,%d\n" % (k, j) for j in range(3))
+        (tmp_path / f"p{k}.csv").write_bytes(text)
+        (tmp_path / f"p{k}.csv.gz").write_bytes(gzip.compress(text))
+        (tmp_path / f"p{k}.csv.bz2").write_bytes(bz2.compress(text))
+    (tmp_path / "p3.csv").write_bytes(b"")  # no first line, and no rows
+    (tmp_path / "p3.csv.gz").write_bytes(gzip.compress(b""))
+    want = [[str(k), str(j)] for k in range(3) for j in range(3)]
+    for pattern in ("p*.csv", "p*.csv.gz", "p?.csv.bz2"):
+        assert rows_of(read_csv(tmp_path / pattern)) == want
+        assert rows_of(read_csv(f"file://{tmp_path}/{pattern}")) == want
+    both = [tmp_path / "p0.csv", tmp_path / "p1.csv.gz", str(tmp_path / "p2.csv")]
+    assert rows_of(read_csv(both)) == want
+    (tmp_path / "p1.csv").write_bytes(b"b,a\n1,2\n")
+    with pytest.raises(StructureError, match="same first line"):
+        read_csv(tmp_path / "p*.csv").compute()
+
+
+def test_options_and_files_that_are_none_are_refused(tmp_path):
+    path = write(tmp_path, b"a,b", b"secret,2")
+    for options, words in (
+        ({"delimiter": ""}, "delimiter='' must be one character"),
+        ({"delimiter": "ab"}, "must be one character"),
+        ({"delimiter": "\n"}, "must be one character"),
+        ({"delimiter": '"'}, "is the quotechar too"),
+        ({"quotechar": 3}, "quotechar=3 must be one character"),
+        ({"blocksize": 0}, "blocksize=0"),
+        ({"blocksize": "1 MB"}, "blocksize='1 MB'"),
+        *(
+            ({"encoding": name}, f"encoding={name!r} is unknown, or one in which")
+            for name in (
+                "utf-16",
+                "utf_16_le",
+                "utf-32",
+                "cp500",
+                "utf-7",
+                "idna",
+                "rot13",
+                "klingon",
+                None,
+                "unicode_escape",
+            )
+        ),
+    ):
+        with pytest.raises(StructureError) as info:
+            read_csv(path, **options)
+        assert words in str(info.value)
+    for name in ("no.csv", "no-*.csv", "no.csv.gz", "no/rows.csv"):
+        with pytest.raises(StructureError, match="does not exist") as info:
+            read_csv(tmp_path / name)
+        assert info.value.__context__ is None
+    with pytest.raises(StructureError, match="names no file"):
+        read_csv([])
+    with pytest.raises(StructureError, match="cannot be read"):
+        read_csv("klingon://rows.csv")
+    for header in (b"", b"a,a", b'a,"b'):
+        with pytest.raises(StructureError, match="must name the columns") as info:
+            read_csv(write(tmp_path, header, b"1,2", name="none.csv"))
+    broken = tmp_path / "broken.csv.gz"
+    broken.write_bytes(b"a,b\n1,2\n")
+    with pytest.raises(StructureError, match="cannot be read"):
+        read_csv(broken)
+
+
+def test_pandas_reads_the_same_of_plain_files(tmp_path):
+    path = write(tmp_path, HEADER, *LINES)
+    want = pd.read_csv(path, dtype=str, keep_default_na=False)
+    got = read_csv(path, blocksize=5_000).compute().reset_index(drop=True)
+    assert got.to_numpy().tolist() == want.to_numpy().tolist()
