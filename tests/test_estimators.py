@@ -41,6 +41,7 @@ from dpgb_dask.controller.records import Choice, Joint, Laplace, basic, gdp, rdp
 from dpgb_dask.estimators import load
 from dpgb_dask.gradients import GRAD_ONE, RATE_SHIFT
 from dpgb_dask.losses import Huber, Quantile, clipped_probability
+from dpgb_dask.released import export
 from dpgb_dask.released.explain import explain_local
 from dpgb_dask.testing import SeededNoise
 
@@ -459,8 +460,10 @@ def test_a_loss_by_name_or_value_is_the_same(regression_schema, features, number
         back = DPGBRegressor.load(tmp_path / "m.json")
         assert back.loss == fitted.loss
         np.testing.assert_array_equal(back.predict(features), fitted.predict(features))
-    text = (tmp_path / "m.json").read_text()
-    (tmp_path / "bad.json").write_text(text.replace('"quantile": 0.9', '"quantile": 9'))
+    data = json.loads((tmp_path / "m.json").read_text())
+    data["parameters"]["loss"]["quantile"] = 9
+    data["digests"] = export._digests(data)  # as somebody does who edits by hand
+    (tmp_path / "bad.json").write_text(json.dumps(data))
     with pytest.raises(StructureError, match="malformed: its loss"):
         DPGBRegressor.load(tmp_path / "bad.json")
 

@@ -3,21 +3,28 @@
 The JSON form is ``Schema.to_dict()`` (DESIGN §8). Everything here is public; nothing in this module sees a row.
 """
 
+import itertools
 import json
 import math
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
+import numpy as np
+
 from dpgb_dask.errors import SchemaError
 
 VERSION = 1
+MAX_FEATURES = 65_535  # trees name a feature in 16 bits
 MAX_CATEGORIES = 250  # codes are uint8; "other" and "missing" take two more
 MAX_WEIGHT = (
     1 << 12
 )  # rows · max_weight · 2**15 < 2**31 must leave room for several rows between flushes
+
+MOST_CHARACTERS = 80  # of a wrong value in an error
+TOO_DEEP = "it is nested too deeply to be a schema."
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,18 +129,31 @@ class Schema:
         unit_id: str | None = None,
         private: bool = True,
     ) -> None:
-        if not features:
+        given: Any = features  # whatever its type says, it may come from a file
+        if not isinstance(given, Mapping) or not given:
             raise SchemaError(
-                "features is empty: a schema declares at least one feature, e.g. {'age': (17, 90)}."
+                "features is empty, or no mapping: a schema declares at least one feature, e.g. {'age': (17, 90)}."
+            )
+        if len(features) > MAX_FEATURES:
+            raise SchemaError(
+                f"The schema declares more than {MAX_FEATURES} features: trees name a feature in 16 bits. List those"
+                " that matter, and the others in 'ignore'."
             )
         self.features: dict[str, Feature] = {
             str(name): _feature(str(name), spec) for name, spec in features.items()
         }
-        self.target = _target(target, classes, target_bounds)
+        if len(self.features) != len(features):
+            raise SchemaError("Two features have the same name, once written as text. Rename one.")
+        self.target = _target(str(target), classes, target_bounds)
+        if isinstance(ignore, str | Mapping) or not isinstance(ignore, Iterable):
+            raise SchemaError(f"ignore={_short(ignore)} must be a list of column names.")
         self.ignore = tuple(str(name) for name in ignore)
         self.max_weight = _max_weight(max_weight)
+        if unit_id is not None and not isinstance(unit_id, str):
+            raise SchemaError(f"unit_id={_short(unit_id)} must be the name of a column, or null.")
         self.unit_id = unit_id
         self.private = private
+        _check_text(self)
         for role, name in (
             ("target", target),
             ("unit_id", unit_id),
@@ -189,27 +209,36 @@ class Schema:
     @classmethod
     def from_dict(cls, data: Any) -> "Schema":
         """Build a schema from its JSON form; raises `SchemaError` on anything malformed or of a newer version."""
+        try:
+            return cls._of(data)
+        except RecursionError:
+            raise SchemaError(TOO_DEEP) from None
+
+    @classmethod
+    def _of(cls, data: Any) -> "Schema":
         if not isinstance(data, Mapping):
             raise SchemaError(
                 f"A schema is a JSON object with 'features' and 'target', not {type(data).__name__}."
             )
         version = data.get("version", VERSION)
-        if not isinstance(version, int) or version > VERSION:
+        if isinstance(version, bool) or not isinstance(version, int) or version < 1:
+            raise SchemaError(f"version={_short(version)} of the schema must be {VERSION}.")
+        if version > VERSION:
             raise SchemaError(
-                f"version={version!r} is newer than {VERSION}: update dpgb_dask to read this schema."
+                f"version={_short(version)} is newer than {VERSION}: update dpgb_dask to read this schema."
             )
         known = {"version", "features", "target", "ignore", "max_weight", "unit_id", "private"}
         _refuse_unknown(data, known, "the schema")
         private = data.get("private", True)
         if not isinstance(private, bool):
-            raise SchemaError(f"private={private!r} must be true or false.")
+            raise SchemaError(f"private={_short(private)} must be true or false.")
         features, target = data.get("features"), data.get("target")
         if not isinstance(features, Mapping) or not isinstance(target, Mapping):
             raise SchemaError("A schema needs 'features' and 'target', each a JSON object.")
         kind = target.get("type")
-        if kind not in ("binary", "multiclass", "numeric"):
+        if not isinstance(kind, str) or kind not in ("binary", "multiclass", "numeric"):
             raise SchemaError(
-                f"target type={kind!r} is unknown. Choose 'binary', 'multiclass' or 'numeric'."
+                f"target type={_short(kind)} is unknown. Choose 'binary', 'multiclass' or 'numeric'."
             )
         fields = {"low", "high"} if kind == "numeric" else {"classes"}
         _refuse_unknown(target, {"name", "type"} | fields, "the schema's target")
@@ -217,11 +246,13 @@ class Schema:
         classes = target.get("classes") if kind != "numeric" else None
         if kind != "numeric" and not isinstance(classes, list | tuple):
             raise SchemaError("A classification target needs its list of 'classes'.")
+        if not isinstance(name := target.get("name", "target"), str):
+            raise SchemaError(f"name={_short(name)} of the target must be text.")
         schema = cls(
             features,
             classes,
             bounds,
-            target=str(target.get("name", "target")),
+            target=name,
             ignore=data.get("ignore", ()),
             max_weight=data.get("max_weight", 1),
             unit_id=data.get("unit_id"),
@@ -246,6 +277,8 @@ class Schema:
             raise SchemaError(
                 f"Schema file {str(path)!r} cannot be read: {error.strerror}."
             ) from error
+        except RecursionError:
+            raise SchemaError(f"Schema file {str(path)!r}: {TOO_DEEP}") from None
         except ValueError as error:
             raise SchemaError(f"Schema file {str(path)!r} is not JSON.") from error
         return cls.from_dict(data)
@@ -287,7 +320,10 @@ def _finite(value: Any) -> float | None:
     """Return a finite float, or None for anything else (booleans and text included)."""
     if isinstance(value, bool) or not hasattr(value, "__float__"):
         return None
-    number = float(value)
+    try:
+        number = float(value)
+    except (OverflowError, ValueError, TypeError):  # 10**400, a signalling NaN, an array
+        return None
     return number if math.isfinite(number) else None
 
 
@@ -310,25 +346,25 @@ def _feature(name: str, spec: Any) -> Feature:
         spec = {"type": "numeric", "low": spec[0], "high": spec[1]}
     elif isinstance(spec, list):
         spec = {"type": "categorical", "categories": spec}
-    if not isinstance(spec, Mapping) or spec.get("type") not in ("numeric", "categorical"):
+    kind = spec.get("type") if isinstance(spec, Mapping) else None
+    if not isinstance(kind, str) or kind not in ("numeric", "categorical"):
         raise SchemaError(
             f"feature {name!r}: expected (low, high), a list of categories, or a 'type' in its JSON."
         )
     known = {"type", "missing"} | (
-        {"categories"} if spec["type"] == "categorical" else {"low", "high", "integer"}
+        {"categories"} if kind == "categorical" else {"low", "high", "integer"}
     )
     _refuse_unknown(spec, known, f"feature {name!r}")
-    if spec["type"] == "categorical":
-        return Categorical(
-            _categories(name, spec.get("categories")), bool(spec.get("missing", False))
-        )
-    if "private" in (spec.get("low"), spec.get("high")):
+    missing, integer = (_truth(name, spec, field) for field in ("missing", "integer"))
+    if kind == "categorical":
+        return Categorical(_categories(name, spec.get("categories")), missing)
+    if any(isinstance(spec.get(side), str) and spec[side] == "private" for side in ("low", "high")):
         raise SchemaError(
             f"feature {name!r}: private bounds are not available yet. Give public numbers."
         )
     low, high = _finite(spec.get("low")), _finite(spec.get("high"))
     if low is None or high is None:
-        if "low" in spec and "high" in spec and None not in (spec["low"], spec["high"]):
+        if spec.get("low") is not None and spec.get("high") is not None:
             raise SchemaError(f"feature {name!r}: bounds must be two finite numbers.")
         raise SchemaError(
             f"feature {name!r} has no bounds. Give (low, high) from public knowledge, not from the data."
@@ -337,7 +373,53 @@ def _feature(name: str, spec: Any) -> Feature:
         raise SchemaError(f"feature {name!r}: low={low:g} is above high={high:g}. Swap them.")
     if not math.isfinite(high - low):
         raise SchemaError(f"feature {name!r}: high - low overflows a float. Give narrower bounds.")
-    return Numeric(low, high, bool(spec.get("integer", False)), bool(spec.get("missing", False)))
+    return Numeric(low, high, integer, missing)
+
+
+def _truth(name: str, spec: Mapping[str, Any], field: str) -> bool:
+    value = spec.get(field, False)
+    if not isinstance(value, bool | np.bool_):
+        raise SchemaError(f"feature {name!r}: {field}={_short(value)} must be true or false.")
+    return bool(value)
+
+
+def _short(value: Any) -> str:
+    """Return a public value as it stands in an error; of a long or deep one the beginning, or its type."""
+    try:
+        text = repr(value)
+    except (RecursionError, ValueError):  # a number of more digits than Python prints
+        return f"<{type(value).__name__}>"
+    return text if len(text) <= MOST_CHARACTERS else f"{text[:MOST_CHARACTERS]}…"
+
+
+def _differ(values: tuple[Any, ...], where: str) -> bool:
+    """Return whether all of some categories or labels differ; raises if one is a list or an object."""
+    try:
+        return len(set(values)) == len(values)
+    except TypeError:
+        raise SchemaError(
+            f"{where} must be text, numbers or booleans, not lists or objects."
+        ) from None
+
+
+def _check_text(schema: Schema) -> None:
+    """Refuse names and labels that no file can hold: halves of a surrogate pair."""
+    names = [*schema.names, schema.target.name, *schema.ignore, schema.unit_id]
+    features = schema.features.values()
+    listed = [f.categories for f in features if isinstance(f, Categorical)]
+    for part in itertools.chain(names, *listed, schema.target.classes):
+        if isinstance(part, str) and not _encodes(part):
+            raise SchemaError(
+                f"{_short(part)} of the schema holds half of a surrogate pair, which is no text. Write it in UTF-8."
+            )
+
+
+def _encodes(text: str) -> bool:
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 def _refuse_unknown(given: Mapping[str, Any], known: set[str], where: str) -> None:
@@ -355,7 +437,7 @@ def _categories(name: str, values: Any) -> tuple[Any, ...]:
             f"feature {name!r} has {len(categories)} categories, more than {MAX_CATEGORIES}: codes are stored as "
             "uint8. Group the rarest ones, or drop them: what is not listed counts as 'other'."
         )
-    if len(set(categories)) != len(categories):
+    if not _differ(categories, f"categories of feature {name!r}"):
         raise SchemaError(f"feature {name!r} lists a category twice.")
     return categories
 
@@ -366,12 +448,14 @@ def _target(name: str, classes: Sequence[Any] | None, bounds: tuple[Any, Any] | 
             "Give either classes=[…] (classification) or target_bounds=(low, high) (regression)."
         )
     if classes is not None:
+        if isinstance(classes, str | Mapping) or not isinstance(classes, Iterable):
+            raise SchemaError(f"classes={_short(classes)} must be a list of labels.")
         labels = tuple(classes)
-        if len(labels) < 2 or len(set(labels)) != len(labels) or len(labels) > MAX_CATEGORIES:
+        if not 2 <= len(labels) <= MAX_CATEGORIES or not _differ(labels, "classes"):
             raise SchemaError(f"classes must be 2 to {MAX_CATEGORIES} different labels.")
         return Target(name, "binary" if len(labels) == 2 else "multiclass", labels)
-    assert bounds is not None
-    low, high = (_finite(value) for value in bounds)
+    pair = tuple(bounds) if isinstance(bounds, Sequence) else ()
+    low, high = map(_finite, pair) if len(pair) == 2 else (None, None)
     if low is None or high is None or low >= high:
         raise SchemaError(
             "target_bounds must be two finite numbers, low below high, from public knowledge."
@@ -385,5 +469,7 @@ def _target(name: str, classes: Sequence[Any] | None, bounds: tuple[Any, Any] | 
 
 def _max_weight(value: Any) -> int:
     if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= MAX_WEIGHT:
-        raise SchemaError(f"max_weight={value!r} must be a whole number in [1, {MAX_WEIGHT}].")
+        raise SchemaError(
+            f"max_weight={_short(value)} must be a whole number in [1, {MAX_WEIGHT}]."
+        )
     return value

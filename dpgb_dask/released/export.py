@@ -1,13 +1,23 @@
-"""The model file: JSON with arrays as numbers. It holds released values only: no counts, no number of rows."""
+"""The model file: JSON with arrays as numbers. It holds released values only.
 
+Since format 3 it carries digests of its parts, which have to agree on load. They show a file that was damaged or edited
+by hand. They are no signature: who writes a file of his own can write digests that agree. The digest ``fit`` is named
+by the entry of the fit in its ledger, and that is what a file is verified by (`dpgb_dask.verify`).
+"""
+
+import contextlib
+import hashlib
 import json
-from dataclasses import dataclass
+import os
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from dpgb_dask.contracts.boundary import Receipt
 from dpgb_dask.contracts.model import MAX_BINS, FeatureBins, Model, PairTable, Splits, Trees
 from dpgb_dask.contracts.schema import Categorical, Schema
 from dpgb_dask.errors import SchemaError, StructureError
@@ -15,7 +25,9 @@ from dpgb_dask.losses import LINKS_OF
 from dpgb_dask.released.report import PrivacyReport
 
 FORMAT = "dpgb_dask model"
-VERSION = 2  # 1: no links, and trees split by thresholds alone
+VERSION = 3  # 1: no links, and trees split by thresholds alone; 2: no digests
+PARTS = {"format", "version", "estimator", "parameters", "schema", "model", "report"}
+SINCE_3 = {"edits", "digests"}
 LINK_BEFORE = {"binary": "clipped_logit", "multiclass": "softmax", "numeric": "identity"}
 MAX_DEPTH = 10
 
@@ -33,6 +45,8 @@ class ModelFile:
     schema : Schema
     model : Model
     report : PrivacyReport
+    edits : tuple of dict
+        What was changed in the model after the fit, in order, so that it can be done again. No edit is known yet.
     """
 
     estimator: str
@@ -40,15 +54,18 @@ class ModelFile:
     schema: Schema
     model: Model
     report: PrivacyReport
+    edits: tuple[dict[str, Any], ...] = ()
 
 
 def save(file: ModelFile, path: str | Path) -> None:
-    """Write a model file, whole or not at all.
+    """Write a model file, whole or not at all; it is on disk when this returns.
 
     Raises
     ------
     SchemaError
         If a category or class label is not text, a number, true, false or null.
+    StructureError
+        If the file cannot be written. What was written of it is removed.
 
     Privacy
     -------
@@ -62,64 +79,197 @@ def save(file: ModelFile, path: str | Path) -> None:
         "schema": file.schema.to_dict(),
         "model": model_to_dict(file.model),
         "report": file.report.to_dict(),
+        "edits": list(file.edits),
     }
-    target = Path(path)
     try:
+        data["digests"] = _digests(data)
         text = json.dumps(data, indent=1, ensure_ascii=False, allow_nan=False, default=_plain)
     except SchemaError:  # from _plain; a ValueError too
         raise
     except ValueError as error:
         raise SchemaError(
-            "The model holds a number that JSON cannot hold (NaN or infinity)."
+            "The model holds a number that JSON cannot hold (NaN or infinity), or half of a surrogate pair."
         ) from error
-    scratch = target.with_name(target.name + ".part")
-    scratch.write_text(text + "\n", encoding="utf-8")
-    scratch.replace(target)
+    _write(text + "\n", Path(path))
+
+
+def _write(text: str, target: Path) -> None:
+    """Put a file in place once it is whole and on disk."""
+    part = target.with_name(target.name + ".part")
+    try:
+        with part.open("w", encoding="utf-8") as out:
+            out.write(text)
+            out.flush()
+            os.fsync(out.fileno())
+        part.replace(target)
+        folder = os.open(target.absolute().parent, os.O_RDONLY)
+        try:
+            os.fsync(folder)  # else a crash may lose the new name
+        finally:
+            os.close(folder)
+    except BaseException as error:
+        with contextlib.suppress(OSError):
+            part.unlink()
+        if not isinstance(error, OSError):
+            raise
+        raise StructureError(
+            f"Model file {str(target)!r} cannot be written: {error.strerror}. Make room, or save it elsewhere."
+        ) from None
+
+
+def fit_digest(schema: Schema, model: Model, receipts: Sequence[Receipt]) -> str:
+    """Return the digest that a ledger's entry names: of schema, model and receipts; empty if JSON cannot hold them.
+
+    A model whose labels JSON cannot hold cannot be saved, so nothing is ever compared with it.
+    """
+    try:
+        return _fit_digest(
+            _digest(schema.to_dict()),
+            _digest(model_to_dict(model)),
+            _digest([asdict(receipt) for receipt in receipts]),
+        )
+    except ValueError:  # SchemaError is one
+        return ""
+
+
+def _fit_digest(schema: str, model: str, receipts: str) -> str:
+    return _digest({"schema": schema, "model": model, "receipts": receipts})
+
+
+def _digests(data: dict[str, Any]) -> dict[str, str]:
+    """Return the digests of a file's parts; raises ValueError on what JSON or UTF-8 cannot hold."""
+    out = {name: _digest(data[name]) for name in ("schema", "model", "report")}
+    out["receipts"] = _digest(data["report"]["receipts"])
+    out["parameters"] = _digest([data["estimator"], data["parameters"], data.get("edits", [])])
+    out["fit"] = _fit_digest(out["schema"], out["model"], out["receipts"])
+    return out
+
+
+def _digest(part: Any) -> str:
+    """Return SHA-256 of the one canonical JSON text of a part: sorted keys, no spaces, UTF-8.
+
+    A float is written with the fewest digits that read back as it, so that reading and writing again changes nothing.
+    """
+    text = json.dumps(
+        part,
+        sort_keys=True,
+        separators=(",", ":"),
+        ensure_ascii=False,
+        allow_nan=False,
+        default=_plain,
+    )
+    return hashlib.sha256(text.encode()).hexdigest()
 
 
 def load(path: str | Path) -> ModelFile:
-    """Read a model file.
+    """Read a model file. One of format 1 or 2 has no digests: its report says that it is unverified.
 
     Raises
     ------
     StructureError
-        If the file cannot be read, is malformed, or was written by a newer version.
+        If the file cannot be read, is malformed, was written by a newer version, or its digests do not agree with it.
     """
     try:
-        data = json.loads(Path(path).read_text(encoding="utf-8"))
+        data = json.loads(Path(path).read_text(encoding="utf-8"), object_pairs_hook=_object)
     except OSError as error:
         raise StructureError(
             f"Model file {str(path)!r} cannot be read: {error.strerror}."
         ) from error
+    except RecursionError:
+        raise StructureError(
+            f"Model file {str(path)!r} is malformed: it is nested too deeply."
+        ) from None
     except ValueError as error:
         raise StructureError(f"Model file {str(path)!r} is not JSON.") from error
     if not isinstance(data, dict) or data.get("format") != FORMAT:
         raise StructureError(
             f"{str(path)!r} is not a model file of this library: its 'format' is not {FORMAT!r}."
         )
-    version = data.get("version")
-    if not isinstance(version, int) or version > VERSION:
+    version: Any = data.get("version")
+    whole = isinstance(version, int) and not isinstance(version, bool)
+    if whole and VERSION < version < 1 << 31:
         raise StructureError(
-            f"version={version!r} is newer than {VERSION}: update dpgb_dask to read this model."
+            f"version={version} is newer than {VERSION}: update dpgb_dask to read this model."
+        )
+    if not whole or not 1 <= version <= VERSION:
+        raise StructureError(
+            f"Model file {str(path)!r} is malformed: its version is not one of 1 to {VERSION}."
         )
     try:
+        _check_digests(data, path)
         schema = Schema.from_dict(data["schema"])
         link = LINK_BEFORE[schema.target.type] if version < 2 else data["model"]["link"]
         model = model_from_dict(data["model"], link)
-        parameters = dict(data["parameters"])
-        report, estimator = data["report"], str(data["estimator"])
         _check_fit_together(schema, model)
-    except (KeyError, TypeError, ValueError, AttributeError, IndexError, OverflowError) as error:
+        report = PrivacyReport.from_dict(data["report"])
+        if not isinstance(data["parameters"], dict) or not isinstance(data["estimator"], str):
+            raise TypeError("parameters and estimator")
+    except _AlteredError:
+        raise
+    except (
+        KeyError,
+        TypeError,
+        ValueError,
+        AttributeError,
+        IndexError,
+        OverflowError,
+        RecursionError,
+    ) as error:
         raise StructureError(
             f"Model file {str(path)!r} is malformed. Save the model again."
         ) from error
     return ModelFile(
-        estimator=estimator,
-        parameters=parameters,
+        estimator=data["estimator"],
+        parameters=data["parameters"],
         schema=schema,
         model=model,
-        report=PrivacyReport.from_dict(report),
+        report=replace(report, unverified=report.unverified or version < 3),
     )
+
+
+class _AlteredError(StructureError):
+    """A file whose digests do not agree with it."""
+
+
+def _check_digests(data: dict[str, Any], path: str | Path) -> None:
+    """Refuse a file whose parts are not those that were written; an older format has no digests, and none of the rest.
+
+    Raises
+    ------
+    StructureError
+        If a digest is wrong, missing or unknown; an edit is unknown; or a file says an older format than it has.
+    """
+    found = _digests(data)  # of older formats too: it refuses what is no text
+    unknown = set(data) - PARTS - SINCE_3
+    if data["version"] < 3:
+        if unknown or SINCE_3 & set(data) or PrivacyReport.since_digests() & set(data["report"]):
+            raise _AlteredError(
+                f"Model file {str(path)!r} says version={data['version']} and has what came with version 3: it was"
+                " changed after it was written. Take the file as it was written."
+            )
+        return
+    if unknown or set(data) != PARTS | SINCE_3 or data["digests"] != found:
+        told = data.get("digests")
+        wrong = [
+            name for name in found if not isinstance(told, dict) or told.get(name) != found[name]
+        ]
+        raise _AlteredError(
+            f"Model file {str(path)!r} was changed after it was written, or is damaged: its digests do not agree with"
+            f" {', '.join(wrong) or 'its parts'}. Take the file as it was written; a fit in a ledger gives its model"
+            " again with resume=."
+        )
+    if data["edits"] != []:  # each kind of edit will be done again here, from the model of the fit
+        raise _AlteredError(
+            f"Model file {str(path)!r} holds edits that this version does not know: update dpgb_dask to read it."
+        )
+
+
+def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """Return a JSON object; one with a key twice would be read in two ways by two readers."""
+    out = dict(pairs)
+    if len(out) != len(pairs):
+        raise ValueError("a key is there twice")
+    return out
 
 
 def _plain(value: Any) -> Any:
@@ -220,10 +370,12 @@ def _trees(data: dict[str, Any]) -> Trees:
     value = _array(data["value"], np.int32, 3, nodes + 1)
     if "masks" not in data:
         return Trees(Splits.plain(feature, threshold), value)
+    mask_of = _array(data["mask_of"], np.int32, 2, nodes)
+    if len(data["masks"]) > mask_of.size:  # each node has one at most; empty ones would cost memory
+        raise ValueError("more masks than nodes")
     masks = np.zeros((len(data["masks"]), MAX_BINS), np.uint8)
     for mask, right in zip(masks, data["masks"], strict=True):
         mask[_array(right, np.uint8, 1)] = 1
-    mask_of = _array(data["mask_of"], np.int32, 2, nodes)
     return Trees(Splits(feature, threshold, mask_of, masks), value)
 
 

@@ -6,6 +6,8 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields
 from typing import Any
 
+import numpy as np
+
 from dpgb_dask.contracts.boundary import Receipt
 from dpgb_dask.contracts.queries import PRICE_ONE
 from dpgb_dask.errors import StructureError
@@ -21,7 +23,13 @@ NOT_PRIVATE = (
 ACCOUNTANTS = {
     "pld": "PLD", "rdp": "RDP", "zcdp": "zCDP", "gdp": "GDP", "basic": "basic composition",
 }  # fmt: skip
+UNVERIFIED = "UNVERIFIED: read from a model file of a format without digests. Nothing shows that it is as written."
+EVIDENCE = (
+    "This report is no signature: who can write a model file can write another whose digests agree. What a file says is"
+    " evidence beside the ledger that was charged: dpgb-dask verify MODEL --ledger URL compares the two."
+)
 _WIDTH = 78
+_LISTS = ("assumptions", "mends", "signal", "draws")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -74,6 +82,13 @@ class PrivacyReport:
         other than was charged, as for Gaussian noise on all rows.
     compared_delta : float
         At which δ: that of the guarantee, or of a pure one 10⁻⁶, a public constant.
+    draws : tuple of (list or None)
+        Per receipt: kind, group, low and high of the rows that served it (`contracts.queries.RowDraw`); None for all.
+        Empty where all rows served all. With the prices of the receipts they give ``charged``.
+    build : dict of str to str
+        What the floats of the fit's post-processing depend on: machine, libraries, features of the processor.
+    unverified : bool
+        Read from a file of a format without digests.
 
     Privacy
     -------
@@ -104,12 +119,20 @@ class PrivacyReport:
     signal: tuple[str, ...] = ()
     compared: dict[str, float] = field(default_factory=dict)
     compared_delta: float = 0.0
+    draws: tuple[list[Any] | None, ...] = ()
+    build: dict[str, str] = field(default_factory=dict)
+    unverified: bool = False
+
+    @staticmethod
+    def since_digests() -> frozenset[str]:
+        """Return the fields that no report had before model files had digests."""
+        return frozenset({"draws", "build", "unverified"})
 
     def to_dict(self) -> dict[str, Any]:
         """Return the JSON form."""
         out = {item.name: getattr(self, item.name) for item in fields(self)}
         out["receipts"] = [asdict(receipt) for receipt in self.receipts]
-        for name in ("assumptions", "mends", "signal"):
+        for name in _LISTS:
             out[name] = list(getattr(self, name))
         return out
 
@@ -125,15 +148,17 @@ class PrivacyReport:
         try:
             values = dict(data)
             values["receipts"] = tuple(Receipt(**receipt) for receipt in values["receipts"])
-            for name in ("assumptions", "mends", "signal"):
-                values[name] = tuple(values.get(name, ()))  # no signal in reports of before
-            compared = values.get("compared", {})  # nor this
+            for name in _LISTS:  # reports of before lack some
+                values[name] = _tuple(values.get(name, []))
+            compared = values.get("compared", {})
             values["compared"] = {name: float(compared[name]) for name in compared}
-            return cls(**values)
-        except (TypeError, KeyError, ValueError) as error:
+            report = cls(**values)
+            _check(report)
+        except (TypeError, KeyError, ValueError, OverflowError, RecursionError) as error:
             raise StructureError(
                 "The privacy report is malformed. Save the model again with this library."
             ) from error
+        return report
 
     def charges(self) -> list[dict[str, Any]]:
         """Return one record per release: label, share of the price in percent, mechanism, and the noise.
@@ -232,6 +257,8 @@ class PrivacyReport:
         lines = ["Privacy report", "=" * _WIDTH]
         if not self.private:
             lines += ["!!! " + NOT_PRIVATE, ""]
+        if self.unverified:
+            lines += ["!!! " + UNVERIFIED, ""]
         lines += [f"{name:<10} {value}" for name, value in self._facts()]
         label, by, share, noise = self._head()
         lines += ["", f"{label:<39} {by:<8} {share:>14} {noise:>14}", "-" * _WIDTH]
@@ -248,10 +275,11 @@ class PrivacyReport:
         for title, items in self._lists():
             if items:
                 lines += ["", title, *(f"  - {item}" for item in items)]
-        return "\n".join([*lines, "", OUTSIDE])
+        return "\n".join([*lines, "", OUTSIDE, "", EVIDENCE])
 
     def __repr__(self) -> str:
         mark = "" if self.private else ", private=False"
+        mark += ", unverified" if self.unverified else ""
         return f"PrivacyReport(epsilon={self.epsilon:g}, delta={self.delta:g}, recipe={self.recipe!r}{mark})"
 
     def _repr_html_(self) -> str:
@@ -262,7 +290,11 @@ class PrivacyReport:
             )
             return "<table>" + "".join(cells) + "</table>"
 
-        loud = "" if self.private else f"<p><strong>{html.escape(NOT_PRIVATE)}</strong></p>"
+        marks = [
+            *([] if self.private else [NOT_PRIVATE]),
+            *([UNVERIFIED] if self.unverified else []),
+        ]
+        loud = "".join(f"<p><strong>{html.escape(mark)}</strong></p>" for mark in marks)
         public = table([(name, _brief(value)) for name, value in self.public.items()])
         notes = "".join(
             f"<li>{html.escape(item)}</li>" for _, items in self._lists() for item in items
@@ -270,8 +302,72 @@ class PrivacyReport:
         return (
             f"<div><h4>Privacy report</h4>{loud}{table([*self._facts()])}"
             f"{table([self._head(), *self._rows()])}"
-            f"<p>Taken as public</p>{public}<ul>{notes}</ul><p>{html.escape(OUTSIDE)}</p></div>"
+            f"<p>Taken as public</p>{public}<ul>{notes}</ul><p>{html.escape(OUTSIDE)}</p>"
+            f"<p>{html.escape(EVIDENCE)}</p></div>"
         )
+
+
+def _tuple(values: Any) -> tuple[Any, ...]:
+    if not isinstance(values, list | tuple):
+        raise TypeError("not a list")
+    return tuple(values)
+
+
+def _check(report: Any) -> None:
+    """Raise TypeError or ValueError unless every field is what it is printed and reckoned as."""
+    texts = ("relation", "unit", "recipe", "source", "fit_id", "version", "loss")
+    good = all(isinstance(getattr(report, name), str) for name in texts)
+    good &= all(
+        isinstance(getattr(report, name), bool) for name in ("private", "pure", "unverified")
+    )
+    good &= report.account is None or isinstance(report.account, str)
+    numbers = ("epsilon", "delta", "mu", "epsilon_zcdp", "slack", "compared_delta")
+    good &= all(_is_number(getattr(report, name)) for name in numbers)
+    good &= _is_price(report.declared) and _is_price(report.charged)
+    good &= all(map(_is_receipt, report.receipts))
+    for name in ("assumptions", "mends", "signal"):
+        good &= all(isinstance(item, str) for item in getattr(report, name))
+    good &= isinstance(report.public, dict) and _is_fact(report.public, 4)
+    good &= all(isinstance(k, str) and _is_number(v) for k, v in report.compared.items())
+    good &= all(isinstance(part, str) for pair in report.build.items() for part in pair)
+    good &= all(draw is None or _is_draw(draw) for draw in report.draws)
+    if not good:
+        raise TypeError("a field of another type")
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float | np.number) and not isinstance(value, bool)
+
+
+def _is_price(value: Any) -> bool:
+    # 1000 bits: shares of it are floats
+    return isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 1 << 1000
+
+
+def _is_receipt(receipt: Receipt) -> bool:
+    texts = (receipt.fit_id, receipt.query_id, receipt.label, receipt.mechanism)
+    numbers = (receipt.position, receipt.price, receipt.sigma_steps, receipt.scale_bits)
+    return all(isinstance(text, str) for text in texts) and all(map(_is_price, numbers))
+
+
+def _is_draw(draw: Any) -> bool:
+    return (
+        isinstance(draw, list)
+        and len(draw) == 4
+        and isinstance(draw[0], str)
+        and all(map(_is_price, draw[1:]))
+    )
+
+
+def _is_fact(value: Any, levels: int) -> bool:
+    """Return whether a public fact can be printed: text and numbers, in lists and objects of a few levels."""
+    if isinstance(value, Mapping):
+        return levels > 0 and all(
+            isinstance(k, str) and _is_fact(v, levels - 1) for k, v in value.items()
+        )
+    if isinstance(value, list | tuple):
+        return levels > 0 and all(_is_fact(v, levels - 1) for v in value)
+    return value is None or isinstance(value, str | bool) or _is_number(value)
 
 
 def _noise(receipt: Receipt) -> float | None:

@@ -3,8 +3,9 @@
 import json
 
 import pytest
+from mutants import mutants
 
-from dpgb_dask.contracts.schema import Schema
+from dpgb_dask.contracts.schema import Numeric, Schema
 from dpgb_dask.errors import SchemaError
 
 DECLARED = Schema({"a": (0, 1)}, classes=[0, 1])
@@ -31,3 +32,105 @@ def test_a_mark_that_is_no_truth_value_is_refused(mark):
     data = json.loads(json.dumps(DECLARED.to_dict() | {"private": mark}))
     with pytest.raises(SchemaError, match="private="):
         Schema.from_dict(data)
+
+
+FULL = {
+    "version": 1,
+    "features": {
+        "age": {"type": "numeric", "low": 0, "high": 90, "integer": True, "missing": False},
+        "color": {"type": "categorical", "categories": ["blue", "red", 7], "missing": True},
+    },
+    "target": {"name": "y", "type": "binary", "classes": ["no", "yes"]},
+    "ignore": ["id"],
+    "max_weight": 3,
+    "unit_id": "person",
+    "private": True,
+}
+NUMERIC = FULL | {"target": {"name": "y", "type": "numeric", "low": -1, "high": 1}}
+
+
+def written(data):
+    """JSON text; of data too deep for a writer, text that is too deep for a reader."""
+    try:
+        return json.dumps(data)
+    except RecursionError:
+        return '{"features": ' + "[" * 100_000
+
+
+@pytest.mark.parametrize("facts", [FULL, NUMERIC])
+def test_a_mutant_is_read_or_refused_by_an_error_of_ours(facts, tmp_path):
+    path = tmp_path / "s.json"
+    read, refused = [], []
+    for mutant in mutants(facts, 400):
+        path.write_text(written(mutant))
+        for make, given in ((Schema.from_dict, mutant), (Schema.load, path)):
+            try:
+                read.append(make(given))
+            except SchemaError as error:
+                refused.append(str(error))
+    assert len(read) > 20
+    assert len(refused) > 400
+    assert max(map(len, refused)) < 2000
+    "".join(refused).encode()
+    for schema in read:
+        json.dumps(schema.to_dict(), ensure_ascii=False).encode()
+        assert Schema.from_dict(schema.to_dict()) == schema
+        assert repr(schema)
+
+
+def change(**changes):
+    return json.loads(json.dumps(FULL)) | changes
+
+
+@pytest.mark.parametrize(
+    ("facts", "said"),
+    [
+        (change(version=True), "version=True"),
+        (change(version=0), "version=0"),
+        (change(version=-1), "version=-1"),
+        (change(version="1"), "version='1'"),
+        (change(version=2), "newer"),
+        (change(ignore=5), "ignore=5"),
+        (change(ignore="id"), "ignore='id'"),
+        (change(unit_id=5), "unit_id=5"),
+        (change(max_weight=10**5000), "max_weight="),
+        (change(features={"a": {"type": "categorical", "categories": [[1], [2]]}}), "'a' must be text"),
+        (change(features={"a": {"type": "numeric", "low": 0, "high": 10**400}}), "two finite numbers"),
+        (change(features={"a": {"type": ["numeric"]}}), "expected"),
+        (change(features={"a": {"type": "numeric", "low": 0, "high": 1, "missing": "no"}}), "missing='no'"),
+        (change(features={"\ud800": {"type": "numeric", "low": 0, "high": 1}}), "surrogate"),
+        (change(features={"a": {"type": "categorical", "categories": ["\udfff"]}}), "surrogate"),
+        (change(target={"name": "y", "type": ["binary"], "classes": [0, 1]}), "target type"),
+        (change(target={"name": 5, "type": "binary", "classes": [0, 1]}), "name=5"),
+        (change(target={"name": "y", "type": "binary", "classes": [[0], [1]]}), "classes must be text"),
+        (change(target={"name": "y", "type": "binary", "classes": ["\ud800", "b"]}), "surrogate"),
+    ],
+)  # fmt: skip
+def test_a_malformed_fact_is_named(facts, said):
+    with pytest.raises(SchemaError, match=said):
+        Schema.from_dict(facts)
+
+
+def test_python_facts_of_other_types_are_refused():
+    for options in (
+        {"classes": 5}, {"classes": "ab"}, {"target_bounds": (0, 1, 2)}, {"target_bounds": 5},
+        {"target_bounds": (0, 10**400)}, {"classes": [0, 1], "ignore": 5},
+    ):  # fmt: skip
+        with pytest.raises(SchemaError):
+            Schema({"a": (0, 1)}, **options)
+    for features in (5, ["a"], {1: (0, 1), "1": (0, 1)}, {"a": (0, [1])}, {"a": Numeric(0, "x")}):
+        with pytest.raises(SchemaError):
+            Schema(features, classes=[0, 1])
+
+
+def test_more_features_than_trees_can_name_are_refused():
+    Schema({f"x{k}": (0, 1) for k in range(65_535)}, classes=[0, 1])
+    with pytest.raises(SchemaError, match="more than 65535 features"):
+        Schema({f"x{k}": (0, 1) for k in range(65_536)}, classes=[0, 1])
+
+
+@pytest.mark.parametrize("text", ["[" * 100_000, '{"features": ' * 50_000 + "1" + "}" * 50_000])
+def test_deep_nesting_is_refused(tmp_path, text):
+    (tmp_path / "s.json").write_text(text)
+    with pytest.raises(SchemaError, match="nested too deeply"):
+        Schema.load(tmp_path / "s.json")

@@ -1,16 +1,23 @@
 """A model file reads back to the same model, and a bad one is refused with a clear error."""
 
+import errno
 import json
+import os
+import time
+from contextlib import suppress
 from dataclasses import replace
 
 import numpy as np
 import pytest
+from mutants import mutants
 
 from dpgb_dask.contracts.model import Splits, Trees
 from dpgb_dask.contracts.schema import Schema
 from dpgb_dask.errors import SchemaError, StructureError
-from dpgb_dask.released.export import ModelFile, load, model_to_dict, save
+from dpgb_dask.released import export
+from dpgb_dask.released.export import ModelFile, fit_digest, load, model_to_dict, save
 from dpgb_dask.released.predict import scores
+from dpgb_dask.released.report import PrivacyReport
 
 
 @pytest.fixture
@@ -115,10 +122,38 @@ def test_labels_that_json_cannot_hold_are_refused_and_nothing_is_written(file, t
     assert list(tmp_path.iterdir()) == []
 
 
-def change(saved, edit):
+def change(saved, edit, *, agree=True):
+    """Edit a file; with ``agree``, as somebody does who then makes the digests agree."""
     data = json.loads(saved.read_text())
     edit(data)
-    saved.write_text(json.dumps(data))
+    if agree:
+        with suppress(KeyError, TypeError, ValueError, RecursionError):
+            data["digests"] = export._digests(data)
+    try:
+        saved.write_text(json.dumps(data))
+    except RecursionError:
+        saved.write_text('{"format": ' + "[" * 100_000)
+
+
+def as_version(version):
+    """An edit that takes away what came with format 3; with format 2."""
+
+    def edit(data):
+        data["version"] = version
+        for name in ("digests", "edits"):
+            data.pop(name, None)
+        for name in PrivacyReport.since_digests():
+            data["report"].pop(name, None)
+        if version == 1:
+            data["model"].pop("link")
+            for name in ("masks", "mask_of"):
+                data["model"]["trees"].pop(name)
+            for name in ("pure", "loss", "signal"):
+                data["report"].pop(name)
+            for receipt in data["report"]["receipts"]:
+                receipt.pop("mechanism")
+
+    return edit
 
 
 @pytest.mark.parametrize(
@@ -166,9 +201,13 @@ def test_malformed_files_are_refused(saved, edit):
 
 
 def test_newer_and_other_files_are_refused(saved, tmp_path):
-    change(saved, lambda d: d.update(version=3))
+    change(saved, lambda d: d.update(version=4))
     with pytest.raises(StructureError, match="newer"):
         load(saved)
+    for version in (True, 0, -1, 2.0, "3", None, 10**400, [3]):
+        change(saved, lambda d, v=version: d.update(version=v))
+        with pytest.raises(StructureError, match="malformed: its version"):
+            load(saved)
     change(saved, lambda d: d.update(format="a poem"))
     with pytest.raises(StructureError, match="not a model file"):
         load(saved)
@@ -195,20 +234,11 @@ def test_files_of_version_1_are_read(file, tmp_path, rows):
     path = tmp_path / "m.json"
     save(old, path)
 
-    def as_before(data):
-        data["version"] = 1
-        data["model"].pop("link")
-        for name in ("masks", "mask_of"):
-            data["model"]["trees"].pop(name)
-        for name in ("pure", "loss", "signal"):
-            data["report"].pop(name)
-        for receipt in data["report"]["receipts"]:
-            receipt.pop("mechanism")
-
-    change(path, as_before)
+    change(path, as_version(1), agree=False)
     back = load(path)
     assert back.model.link == "clipped_logit"
     assert not back.report.pure
+    assert back.report.unverified
     np.testing.assert_array_equal(
         scores(back.model, back.schema, rows), scores(old.model, old.schema, rows)
     )
@@ -218,3 +248,201 @@ def test_masks_are_written_as_the_bins_sent_right(saved, file):
     trees = json.loads(saved.read_text())["model"]["trees"]
     assert trees["masks"] == [[0, 2], [1, 3], [3, 4, 5]]
     assert trees["mask_of"] == file.model.trees.splits.mask_of.tolist()
+
+
+ALTERED = "digests do not agree with"
+
+
+@pytest.mark.parametrize(
+    ("edit", "named"),
+    [
+        (lambda d: d["model"]["intercept"].__setitem__(0, 1), "model, fit"),
+        (lambda d: d["model"]["bins"][0]["edges"].__setitem__(0, -1.0000000000000002), "model, fit"),
+        (lambda d: d["schema"]["features"]["x"].update(high=3.5), "schema, fit"),
+        (lambda d: d["report"].update(epsilon=0.5), "report"),
+        (lambda d: d["report"].update(private=False), "report"),
+        (lambda d: d["report"]["receipts"].pop(), "report, receipts, fit"),
+        (lambda d: d["parameters"].update(epsilon=0.5), "parameters"),
+        (lambda d: d.update(estimator="DPGBRegressor"), "parameters"),
+        (lambda d: d["digests"].update(model="0" * 64), "model"),
+        (lambda d: d["digests"].pop("fit"), "fit"),
+        (lambda d: d.pop("digests"), "schema, model"),
+        (lambda d: d.update(digests=None), "schema, model"),
+        (lambda d: d["digests"].update(other="0"), "its parts"),
+        (lambda d: d.update(comment="trust me"), "its parts"),
+        (lambda d: d.pop("edits"), "its parts"),
+    ],
+)  # fmt: skip
+def test_a_changed_file_is_refused(saved, edit, named):
+    change(saved, edit, agree=False)
+    with pytest.raises(StructureError, match=f"{ALTERED} {named}"):
+        load(saved)
+
+
+def test_another_way_to_write_the_same_file_is_read(saved, file):
+    """Digests are of the values, not of spaces and the order of keys."""
+    data = json.loads(saved.read_text())
+    turned = {name: data[name] for name in reversed(data)}
+    saved.write_text(json.dumps(turned, ensure_ascii=True, separators=(" ,", ":  ")))
+    assert load(saved).report == file.report
+
+
+@pytest.mark.parametrize("version", [1, 2])
+def test_a_file_of_before_is_unverified_wherever_it_is_printed(file, tmp_path, version):
+    path, again = tmp_path / "m.json", tmp_path / "again.json"
+    save(replace(file, model=without_masks(file.model)), path)
+    change(path, as_version(version), agree=False)
+    back = load(path)
+    for report in (back.report, load(_saved(back, again)).report):  # saving it does not verify it
+        assert report.unverified
+        assert "UNVERIFIED" in str(report)
+        assert "UNVERIFIED" in report._repr_html_()
+        assert "unverified" in repr(report)
+    assert "UNVERIFIED" not in str(file.report)
+
+
+def _saved(file, path):
+    save(file, path)
+    return path
+
+
+@pytest.mark.parametrize(
+    "edit",
+    [
+        lambda d: d.update(comment="old"),
+        lambda d: (d.pop("digests"), d.pop("edits")),
+        lambda d: d.update(digests=None),
+    ],
+)
+def test_a_file_that_says_an_older_format_than_it_has_is_refused(saved, edit):
+    change(saved, lambda d: (edit(d), d.update(version=2)), agree=False)
+    with pytest.raises(StructureError, match="says version=2 and has what came with version 3"):
+        load(saved)
+
+
+def test_edits_that_are_not_known_are_refused(saved):
+    change(saved, lambda d: d["edits"].append({"edit": "clamp", "feature": "x"}))
+    with pytest.raises(StructureError, match="edits that this version does not know"):
+        load(saved)
+
+
+def test_the_digest_of_a_fit_is_that_of_its_file(saved, file):
+    told = json.loads(saved.read_text())["digests"]["fit"]
+    assert fit_digest(file.schema, file.model, file.report.receipts) == told
+    other = replace(file.model, intercept=file.model.intercept + 1)
+    assert fit_digest(file.schema, other, file.report.receipts) != told
+    assert fit_digest(file.schema, file.model, file.report.receipts[1:]) != told
+    unsaved = Schema(file.schema.features, classes=[b"a", b"b"])
+    assert fit_digest(unsaved, file.model, file.report.receipts) == ""
+
+
+def test_keys_that_are_there_twice_are_refused(saved):
+    text = saved.read_text().replace('"epsilon": 1.0', '"epsilon": 0.1, "epsilon": 1.0')
+    saved.write_text(text)
+    with pytest.raises(StructureError, match="not JSON"):
+        load(saved)
+
+
+@pytest.mark.parametrize(
+    "edit",
+    [
+        lambda d: d["report"].update(epsilon="much"),
+        lambda d: d["report"].update(epsilon=[1.0]),
+        lambda d: d["report"].update(delta=True),
+        lambda d: d["report"].update(private=1),
+        lambda d: d["report"].update(private="no"),
+        lambda d: d["report"].update(declared=1.5),
+        lambda d: d["report"].update(charged=-1),
+        lambda d: d["report"].update(charged=10**400),
+        lambda d: d["report"].update(recipe=None),
+        lambda d: d["report"].update(mends="none"),
+        lambda d: d["report"].update(assumptions=[3]),
+        lambda d: d["report"].update(public=[]),
+        lambda d: d["report"]["public"].update(deep=[[[[[[1]]]]]]),
+        lambda d: d["report"]["receipts"][0].update(price="1"),
+        lambda d: d["report"]["receipts"][0].update(position=-1),
+        lambda d: d["report"].update(receipts={"a": 1}),
+        lambda d: d["report"].update(draws=[["part", 0]]),
+        lambda d: d["report"].update(build={"numpy": 2}),
+        lambda d: d["report"].update(unverified=0),
+        lambda d: d["report"].update(source="\ud800"),
+        lambda d: d.update(parameters=[["epsilon", 1.0]]),
+        lambda d: d.update(estimator=3),
+    ],
+)
+def test_reports_of_other_types_are_refused(saved, edit):
+    change(saved, edit)
+    with pytest.raises(StructureError, match=f"malformed|{ALTERED}"):
+        load(saved)
+
+
+def test_a_mutant_is_read_or_refused_by_an_error_of_ours(saved, tmp_path):
+    data = json.loads(saved.read_text())
+    path = tmp_path / "mutant.json"
+    read = refused = 0
+    for mutant in mutants(data, 300):
+        path.write_text("{}")
+        saved.write_text(json.dumps(data))
+        change(saved, lambda d, m=mutant: (d.clear(), d.update(m)))
+        try:
+            back = load(saved)
+        except StructureError as error:
+            assert len(str(error).encode()) < 1000  # noqa: PT017
+            refused += 1
+        else:
+            read += 1
+            save(back, path)
+            for text in (str(back.report), repr(back.report), back.report._repr_html_()):
+                text.encode()
+    assert read > 10
+    assert refused > 150
+
+
+def test_more_masks_than_nodes_are_refused_at_once(saved):
+    change(saved, lambda d: d["model"]["trees"].update(masks=[[]] * 10**6))
+    began = time.perf_counter()
+    with pytest.raises(StructureError, match="malformed"):
+        load(saved)
+    assert time.perf_counter() - began < 5
+
+
+@pytest.mark.parametrize(
+    "text", ["[" * 100_000, '{"format": "dpgb_dask model", "model": ' * 30_000]
+)
+def test_deep_nesting_is_refused(saved, text):
+    saved.write_text(text)
+    with pytest.raises(StructureError, match="nested too deeply"):
+        load(saved)
+
+
+@pytest.mark.parametrize("step", ["write", "fsync", "replace"])
+def test_a_full_disk_leaves_what_was_there_and_no_part(file, saved, step, monkeypatch):
+    before = saved.read_bytes()
+
+    def full(*_):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    with monkeypatch.context() as patch:
+        if step == "write":
+            patch.setattr(export.Path, "open", lambda *_, **__: open("/dev/full", "w"))  # noqa: SIM115
+        elif step == "fsync":
+            patch.setattr(export.os, "fsync", full)
+        else:
+            patch.setattr(export.Path, "replace", full)
+        with pytest.raises(StructureError, match=r"cannot be written: No space left on device\."):
+            save(replace(file, parameters={"epsilon": 2.0}), saved)
+    assert saved.read_bytes() == before
+    assert [path.name for path in saved.parent.iterdir()] == ["model.json"]
+
+
+def test_a_file_and_its_name_are_synced(file, tmp_path, monkeypatch):
+    synced = []
+    fsync = os.fsync
+
+    def note(descriptor):
+        synced.append(os.readlink(f"/proc/self/fd/{descriptor}"))
+        fsync(descriptor)
+
+    monkeypatch.setattr(os, "fsync", note)
+    save(file, tmp_path / "m.json")
+    assert synced == [str(tmp_path / "m.json.part"), str(tmp_path)]
