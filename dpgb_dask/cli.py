@@ -41,6 +41,7 @@ from dpgb_dask.errors import (
     PlanError,
     SchemaError,
     StructureError,
+    kind_of,
 )
 from dpgb_dask.estimators import DPGBClassifier, DPGBRegressor, load
 from dpgb_dask.io import WEIGHT, is_dataset, not_kept, open_dataset, write_dataset
@@ -119,6 +120,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt as error:
         text = "interrupted; what was charged stands (see: dpgb-dask ledger show)"
         return _fail(error, INTERRUPTED, text)
+    except Exception as error:  # of a library, which may quote a value
+        text = f"{kind_of(error)}: an error that is not of dpgb_dask; the rest of it may hold values and is not said"
+        return _fail(error, ERROR, text)
     return OK
 
 

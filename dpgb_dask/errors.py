@@ -1,8 +1,17 @@
 """Every exception and warning class of the library.
 
 Only *structure* raises (names, types, shapes, parameters): with a declared schema a *value* never does, because an
-error is a release (DESIGN §1). No message here may carry a row's value, a count or a length.
+error is a release (DESIGN §1). No message here may carry a row's value, a count or a length, nor a word of a foreign
+error, which may quote one: `in_our_words` leaves its type.
 """
+
+import errno
+from collections.abc import Callable
+from functools import wraps
+from typing import ParamSpec, TypeVar
+
+P = ParamSpec("P")
+T = TypeVar("T")
 
 
 class DPGBError(Exception):
@@ -50,7 +59,11 @@ class ShardError(DPGBError, RuntimeError):
 
 
 class ChunkError(DPGBError, RuntimeError):
-    """A chunk of the source failed to load; names the chunk, never its content."""
+    """A chunk of the source failed to load; says neither which chunk nor what is in it."""
+
+
+class RowsError(DPGBError, RuntimeError):
+    """Work on rows failed for a reason that is not ours, such as short memory: of that only the type is said."""
 
 
 class LostCodesError(DPGBError, RuntimeError):
@@ -67,3 +80,56 @@ class ClusterError(DPGBError, RuntimeError):
 
 class PrivacyLeakWarning(UserWarning):
     """An opted-in leak, such as ``schema="infer"``."""
+
+
+def rows_failed(kind: str) -> RowsError:
+    """Return the error of work on rows that ended with an exception of this type."""
+    return RowsError(
+        f"Work on rows failed: {kind}. Only the type is said, as the rest may hold values. A fit that had begun can be"
+        " resumed once the reason is gone."
+    )
+
+
+def kind_of(error: BaseException) -> str:
+    """Return the name of an exception's type; of one of the system, such as a full disk, the code's name too."""
+    code = errno.errorcode.get(error.errno or 0) if isinstance(error, OSError) else None
+    return type(error).__name__ if code is None else f"{type(error).__name__} ({code})"
+
+
+def in_our_words(
+    failed: Callable[[str], DPGBError] = rows_failed,
+) -> Callable[[Callable[P, T]], Callable[P, T]]:
+    """Let only errors of ours out of a function: of any other the type's name is said, and no context is kept.
+
+    Parameters
+    ----------
+    failed : function of str
+        Returns the error for the name of a foreign exception's type.
+
+    Privacy
+    -------
+    Words of a foreign exception, and of those that it was raised from, may quote a row's value or tell how many rows
+    there are, as NumPy does where memory is short.
+    """
+
+    def decorate(function: Callable[P, T]) -> Callable[P, T]:
+        @wraps(function)
+        def run(*args: P.args, **kwargs: P.kwargs) -> T:
+            failure: BaseException
+            try:
+                return function(*args, **kwargs)
+            except DPGBError as error:
+                failure = error
+            except Exception as error:
+                failure = failed(kind_of(error))
+            except BaseException as error:  # Ctrl-C, while some other exception was handled
+                failure = error
+            failure.__cause__ = failure.__context__ = None
+            try:
+                raise failure  # outside the except block, which would be its context
+            finally:
+                del failure  # its traceback holds this frame: rows would live on
+
+        return run
+
+    return decorate

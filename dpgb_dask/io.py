@@ -45,7 +45,7 @@ from dpgb_dask.encode import (
     one_column,
     split_columns,
 )
-from dpgb_dask.errors import ChunkError, DPGBError, SchemaError, StructureError
+from dpgb_dask.errors import ChunkError, SchemaError, StructureError, in_our_words
 from dpgb_dask.private.ingest import (
     Inputs,
     Rows,
@@ -132,9 +132,9 @@ def write_dataset(
     SchemaError, StructureError, UnsupportedCollectionError
         If the structure does not fit, the path is taken, or the folder around it does not exist.
     ChunkError
-        If a chunk cannot be read, or a shard reads back otherwise than it was written.
+        If a chunk cannot be read, or a shard cannot be written, or reads back otherwise.
     OSError
-        If the path cannot be written.
+        If the path cannot be made.
 
     Privacy
     -------
@@ -729,6 +729,12 @@ def _cuts(lengths: Sequence[int], rows: int) -> Iterator[list[Cut]]:
         yield shard
 
 
+def _not_written(kind: str) -> ChunkError:
+    return ChunkError(
+        f"A shard of the data set cannot be written: {kind}. Look for room and permission where it is to lie."
+    )
+
+
 @dataclass(frozen=True, eq=False)
 class _Writer:
     """What a task needs to write a shard."""
@@ -737,13 +743,14 @@ class _Writer:
     layout: Layout
     names: tuple[str, ...]
 
-    def write(self, start: int, number: int, parts: Sequence[Mapping[str, NDArray[Any]]]) -> None:
+    @in_our_words(_not_written)
+    def write(self, start: int, parts: Sequence[Mapping[str, NDArray[Any]]]) -> None:
         """Write one shard of every array, and read it back.
 
         Raises
         ------
         ChunkError
-            If it reads back otherwise.
+            If it cannot be written, or reads back otherwise.
         """
         group = self.place.open("r+")
         for name in self.names:
@@ -755,7 +762,7 @@ class _Writer:
             array[rows] = values
             if not _same_bits(array[rows], values):
                 raise ChunkError(
-                    f"Shard {number} of the data set reads back otherwise than it was written. Write it again,"
+                    "A shard of the data set reads back otherwise than it was written. Write it again,"
                     " elsewhere if the disk is at fault."
                 )
 
@@ -772,24 +779,24 @@ def _lengths(source: Source) -> Sequence[int]:
     if source.lengths is not None:
         return source.lengths
     count = delayed(_length, pure=False)
-    return _computed([count(k, _parts(source, k)) for k in range(len(source.chunks))])
+    return _computed([count(_parts(source, k)) for k in range(len(source.chunks))])
 
 
 def _write(source: Source, lengths: Sequence[int], rows: int, writer: _Writer) -> None:
     starts = itertools.count(0, rows)
-    shards = enumerate(zip(starts, _cuts(lengths, rows), strict=False))
+    shards = zip(starts, _cuts(lengths, rows), strict=False)
     if not source.lazy:
-        for number, (start, cuts) in shards:
+        for start, cuts in shards:
             parts = [_cut_rows(source.chunks[cut.number], cut, writer.layout) for cut in cuts]
-            writer.write(start, number, parts)
+            writer.write(start, parts)
         return
     common = delayed(writer, name=f"dpgb-writer-{writer.layout.id}", traverse=False)
     prepare, write = delayed(_prepare, pure=False), delayed(_write_shard, pure=False)
-    chunks = [prepare(k, _parts(source, k), length, common) for k, length in enumerate(lengths)]
+    chunks = [prepare(_parts(source, k), length, common) for k, length in enumerate(lengths)]
     tasks = []
-    for number, (start, cuts) in shards:
+    for start, cuts in shards:
         held = [chunks[cut.number] for cut in cuts]
-        tasks.append(write(common, start, number, held, [cut.rows for cut in cuts]))
+        tasks.append(write(common, start, held, [cut.rows for cut in cuts]))
     _computed(tasks)
 
 
@@ -805,47 +812,32 @@ def _cut_rows(chunk: Any, cut: Cut, layout: Layout) -> dict[str, NDArray[Any]]:
         None if column is None else column[cut.rows]
         for column in (chunk.y, chunk.weight, chunk.unit)
     )
-    return _on_rows(cut.number, [slice_block(chunk.x, cut.rows), *columns], layout, None)
+    return _on_rows([slice_block(chunk.x, cut.rows), *columns], layout, None)
 
 
-def _on_rows(
-    number: int, parts: Sequence[Any], layout: Layout, length: int | None
-) -> dict[str, NDArray[Any]]:
-    try:
-        rows = line_up(*parts)
-        if length is not None and n_rows(rows.x) != length:
-            raise StructureError(
-                f"Chunk {number} of the source has another number of rows than its collection says, or than it had"
-                " when it was counted. Give a source that returns the same rows each time."
-            )
-        return _store_form(rows, layout)
-    except DPGBError:
-        raise
-    except Exception as error:
-        failure = failed_to_load(number, error)
-    raise failure
+@in_our_words(failed_to_load)
+def _on_rows(parts: Sequence[Any], layout: Layout, length: int | None) -> dict[str, NDArray[Any]]:
+    rows = line_up(*parts)
+    if length is not None and n_rows(rows.x) != length:
+        raise StructureError(
+            "A chunk of the source has another number of rows than its collection says, or than it had"
+            " when it was counted. Give a source that returns the same rows each time."
+        )
+    return _store_form(rows, layout)
 
 
-def _length(number: int, parts: Sequence[Any]) -> int:
-    try:
-        return n_rows(line_up(*parts).x)
-    except DPGBError:
-        raise
-    except Exception as error:
-        failure = failed_to_load(number, error)
-    raise failure
+@in_our_words(failed_to_load)
+def _length(parts: Sequence[Any]) -> int:
+    return n_rows(line_up(*parts).x)
 
 
-def _prepare(
-    number: int, parts: Sequence[Any], length: int, writer: _Writer
-) -> dict[str, NDArray[Any]]:
-    return _on_rows(number, parts, writer.layout, length)
+def _prepare(parts: Sequence[Any], length: int, writer: _Writer) -> dict[str, NDArray[Any]]:
+    return _on_rows(parts, writer.layout, length)
 
 
 def _write_shard(
     writer: _Writer,
     start: int,
-    number: int,
     held: Sequence[Mapping[str, NDArray[Any]]],
     cuts: Sequence[slice],
 ) -> None:
@@ -853,18 +845,13 @@ def _write_shard(
         {name: values[cut] for name, values in chunk.items()}
         for chunk, cut in zip(held, cuts, strict=True)
     ]
-    writer.write(start, number, parts)
+    writer.write(start, parts)
 
 
+@in_our_words(failed_to_load)
 def _computed(tasks: list[Any]) -> Any:
     """Compute tasks where Dask computes; a reader's message may hold a value, so only its type is said."""
-    try:
-        return compute(*tasks)
-    except (DPGBError, OSError):
-        raise
-    except Exception as error:
-        failure = ChunkError(f"The source failed to load: {type(error).__name__}.")
-    raise failure
+    return compute(*tasks)
 
 
 # ---- reading ---------------------------------------------------------------------------------------------------------

@@ -228,9 +228,9 @@ def test_tasks_write_whole_shards_in_any_chunking(chunks, tmp_path, monkeypatch)
     written = []
     write = io._Writer.write
 
-    def watched(self, start, number, parts):
+    def watched(self, start, parts):
         written.append((start, sum(len(part["y"]) for part in parts)))
-        write(self, start, number, parts)
+        write(self, start, parts)
 
     monkeypatch.setattr(io._Writer, "write", watched)
     lazy = da.from_array(x, chunks=(chunks, -1)), da.from_array(y, chunks=(chunks,))
@@ -284,10 +284,10 @@ def test_an_interrupted_write_is_not_a_data_set(tmp_path, monkeypatch):
 def fail_at(k):
     write = io._Writer.write
 
-    def failing(self, start, number, parts):
-        if number == k:
+    def failing(self, start, parts):
+        if start == k * ROWS:
             raise KeyboardInterrupt
-        write(self, start, number, parts)
+        write(self, start, parts)
 
     return failing
 
@@ -309,7 +309,7 @@ def test_what_reads_back_otherwise_raises(tmp_path, monkeypatch):
 
     x, y = some_rows()
     monkeypatch.setattr(zarr.Array, "__setitem__", damaged)
-    with pytest.raises(ChunkError, match="Shard 0"):
+    with pytest.raises(ChunkError, match="A shard"):
         write_dataset(tmp_path / "d.zarr", x, y, schema=SCHEMA, shard_rows=ROWS)
     assert not (tmp_path / "d.zarr").exists()
 
@@ -321,7 +321,7 @@ def test_a_lost_or_damaged_shard_is_noticed(tmp_path):
     whole = shard.read_bytes()
     shard.write_bytes(whole[:5000] + bytes([whole[5000] ^ 1]) + whole[5001:])
     data = open_dataset(path)
-    with pytest.raises(ChunkError, match="Chunk 2"):
+    with pytest.raises(ChunkError, match="A chunk"):
         DPGBClassifier(schema=data.schema, **SEEDED).fit(data.X, data.y)
     shard.unlink()
     with pytest.raises(StructureError, match="lacks parts"):

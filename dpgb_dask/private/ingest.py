@@ -24,6 +24,7 @@ from dpgb_dask.errors import (
     SchemaError,
     StructureError,
     UnsupportedCollectionError,
+    in_our_words,
 )
 
 CHUNK_ROWS = (
@@ -113,15 +114,22 @@ def line_up(x: Any, y: Any, weight: Any, unit: Any = None) -> Rows:
     return rows
 
 
-def failed_to_load(number: int, error: BaseException) -> ChunkError:
-    """Return the error of a chunk that could not be read.
+def failed_to_load(kind: str) -> ChunkError:
+    """Return the error of a chunk that could not be read, for the type of a reader's (`errors.kind_of`).
 
     Privacy
     -------
-    A reader's message may hold a row's value: only its type is said. Raise it outside the ``except`` block, or Python
-    keeps the reader's error as its context.
+    A reader's message may hold a row's value, and which chunk it is may depend on one: neither is said.
     """
-    return ChunkError(f"Chunk {number} of the source failed to load: {type(error).__name__}.")
+    return ChunkError(f"A chunk of the source failed to load: {kind}.")
+
+
+def not_readable(kind: str) -> StructureError:
+    """Return the error of inputs that a library failed on, for the type of what it raised (`errors.kind_of`)."""
+    return StructureError(
+        f"X, y or sample_weight cannot be read: {kind}. Give NumPy, pandas, Dask, xarray or Zarr as documented for"
+        " fit."
+    )
 
 
 class Inputs(NamedTuple):
@@ -179,6 +187,7 @@ def read_source(
     return source_of(check_inputs(X, y, sample_weight, schema, unit), schema)
 
 
+@in_our_words(not_readable)
 def check_inputs(
     X: Any,  # noqa: N803
     y: Any,
@@ -230,6 +239,7 @@ def check_inputs(
     return Inputs(X, y, weight, units)
 
 
+@in_our_words(not_readable)
 def source_of(inputs: Inputs, schema: Schema) -> Source:
     """Line the chunks of checked inputs up; nothing is computed.
 
@@ -469,21 +479,20 @@ def _frame_chunks(x: dd.DataFrame, y: Any, third: _Third) -> tuple[Chunk, ...]:
     packed = dd.map_partitions(
         pack, x, *columns, meta=x._meta, enforce_metadata=False, align_dataframes=False  # noqa: SLF001
     )  # fmt: skip
-    failure: str | None = None
-    parts: list[Any] = []
-    try:
-        with dask.config.set({"dataframe.convert-string": False}):
-            parts = packed.to_delayed()
-    except (
-        Exception
-    ) as error:  # Dask may convert in-memory columns as it optimises, and quote a value it cannot
-        failure = type(error).__name__
-    if failure is not None:
-        raise ChunkError(
-            f"Dask failed to line up the partitions: {failure}. Build the DataFrame with"
-            " dataframe.convert-string=False, or give X and y in memory."
-        )
-    return tuple(Chunk(part, None, None) for part in parts)
+    return tuple(Chunk(part, None, None) for part in _to_delayed(packed))
+
+
+@in_our_words(
+    lambda kind: ChunkError(
+        f"Dask failed to line up the partitions: {kind}. Build the DataFrame with dataframe.convert-string=False, or"
+        " give X and y in memory."
+    )
+)
+def _to_delayed(frame: dd.DataFrame) -> list[Any]:
+    """Return the partitions; Dask may convert columns in memory as it optimises, and quote a value it cannot."""
+    with dask.config.set({"dataframe.convert-string": False}):
+        parts: list[Any] = frame.to_delayed()
+        return parts
 
 
 def _as_array(data: Any, rows: tuple[Any, ...] | None, name: str) -> Any:

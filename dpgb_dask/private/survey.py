@@ -76,7 +76,7 @@ class Reading:
             return None
         start, stop = int(self.starts[number]), int(self.starts[number + 1])
         if n != stop - start:
-            raise changed(number)
+            raise changed()
         return np.arange(start, stop, dtype=np.uint64)
 
     def mark(self, numbers: Sequence[int]) -> int:
@@ -93,17 +93,16 @@ class Reading:
             If they differ.
         """
         if self.marks is not None and mark != int(self.marks[number]):
-            raise changed(number)
+            raise changed()
 
     def __repr__(self) -> str:
         return "Reading(<key>)"
 
 
-def changed(number: int | None = None) -> ChunkError:
-    """Return the error of a chunk whose rows were not the same when they were read again."""
-    which = "A chunk" if number is None else f"Chunk {number}"
+def changed() -> ChunkError:
+    """Return the error of a chunk whose rows were not the same when they were read again; which one is not said."""
     return ChunkError(
-        f"{which} of the source changed while it was being read. Give a source that returns the same rows each"
+        "A chunk of the source changed while it was being read. Give a source that returns the same rows each"
         " time it is read, and in the same order."
     )
 

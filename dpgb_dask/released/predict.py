@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from dpgb_dask import encode
 from dpgb_dask.contracts.model import Model
 from dpgb_dask.contracts.schema import Schema
-from dpgb_dask.errors import StructureError
+from dpgb_dask.errors import StructureError, in_our_words
 from dpgb_dask.kernels import predict as kernels
 
 BLOCK_ROWS = 1 << 14  # codes of a block stay in the second-level cache
@@ -65,6 +65,7 @@ class RowFunction:
     schema: Schema
     prepare: Callable[[Model], OfCodes]
 
+    @in_our_words()
     def __call__(self, block: Any) -> NDArray[Any]:
         """Encode the rows of a block, piece by piece, and compute their outputs."""
         of_codes = self.prepare(self.model)

@@ -122,13 +122,13 @@ def ask(rounds):
 
 @pytest.mark.parametrize("change", [swapped, turned, altered, shortened])
 def test_drawn_rows_that_move_or_change_stop_the_fit(change):
-    with pytest.raises(ChunkError, match=r"Chunk 1 of the source changed") as caught:
+    with pytest.raises(ChunkError, match=r"A chunk of the source changed") as caught:
         ask(rounds_of(*Changing(change).arrays(), ROWS_KEY, n_threads=1))
     assert "000" not in str(caught.value)
 
 
 def test_a_frame_whose_rows_move_stops_the_fit():
-    with pytest.raises(ChunkError, match="Chunk 1"):
+    with pytest.raises(ChunkError, match="A chunk"):
         ask(rounds_of(*Changing(swapped, since=2).frames(), ROWS_KEY, n_threads=1))
 
 
@@ -140,14 +140,14 @@ def test_order_is_nothing_where_no_row_is_drawn(change):
 
 @pytest.mark.parametrize("change", [relabelled, shortened])
 def test_labels_and_numbers_of_rows_stop_every_fit(change):
-    with pytest.raises(ChunkError, match="Chunk 1"):
+    with pytest.raises(ChunkError, match="A chunk"):
         ask(rounds_of(*Changing(change).arrays(), n_threads=1))
 
 
 def test_a_chunk_longer_than_its_collection_says_stops_drawn_rows():
     x, y = Changing().arrays(chunk=CHUNK - 1)
     ask(rounds_of(x, y, n_threads=1))
-    with pytest.raises(ChunkError, match="Chunk 0"):
+    with pytest.raises(ChunkError, match="A chunk"):
         ask(rounds_of(x, y, ROWS_KEY, n_threads=1))
 
 
@@ -277,7 +277,7 @@ def test_a_unit_that_changes_stops_the_fit():
     table = dd.from_delayed([delayed(part)(0)], meta=x.assign(person=people, target=y)[:0])
     source = read_source(table, table["target"], None, shape.schema, "person")
     rounds = open_rounds(source, shape, Execution(n_threads=1), KEY, ROWS_KEY)
-    with pytest.raises(ChunkError, match="Chunk 0 of the source changed"):
+    with pytest.raises(ChunkError, match="A chunk of the source changed"):
         ask_units(rounds)
 
 

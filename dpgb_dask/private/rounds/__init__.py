@@ -4,7 +4,7 @@ from distributed import Client
 
 from dpgb_dask.contracts.model import FeatureBins
 from dpgb_dask.contracts.plan import Execution, Rounds, Shape
-from dpgb_dask.errors import PlanError
+from dpgb_dask.errors import PlanError, in_our_words
 from dpgb_dask.private.ingest import Source
 from dpgb_dask.private.rounds.clients import connect, find_client, max_threads
 from dpgb_dask.private.rounds.local import LocalRounds, default_threads
@@ -57,6 +57,7 @@ def check_backend(source: Source, execution: Execution) -> Client | None:
     return client
 
 
+@in_our_words()
 def open_rounds(
     source: Source,
     shape: Shape,

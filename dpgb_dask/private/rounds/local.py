@@ -19,7 +19,7 @@ from dpgb_dask.contracts.boundary import Raw
 from dpgb_dask.contracts.model import FeatureBins, Model
 from dpgb_dask.contracts.plan import Execution
 from dpgb_dask.contracts.queries import Query
-from dpgb_dask.errors import DPGBError, LostCodesError, PlanError
+from dpgb_dask.errors import LostCodesError, PlanError, in_our_words
 from dpgb_dask.private.ingest import Chunk, Rows, Source, failed_to_load, line_up
 from dpgb_dask.private.quantize import sensitivity
 from dpgb_dask.private.rounds.resident import MOST_REMAKES, Encoded, Encoding, join_encoded
@@ -85,6 +85,7 @@ class LocalRounds:
         self._shard: Shard | None = None
         self._graph = merge_graphs(source.chunks)
 
+    @in_our_words()
     def ask(self, model: Model | None, query: Query) -> Raw[NDArray[np.int64]]:
         """Return the sealed sums of a query at the scores of ``model``."""
         bound = sensitivity(query, self._reading.shape)
@@ -95,6 +96,7 @@ class LocalRounds:
             sums = self._answer(model, query)
         return Raw(sums, bound)
 
+    @in_our_words()
     def fingerprint(self) -> int:
         """Return the keyed fingerprint of the rows. Private."""
         return self._survey().fingerprint
@@ -205,20 +207,15 @@ class LocalRounds:
         """
         limited = self._execution.memory_limit is not None
 
+        @in_our_words(failed_to_load)
         def work(numbered: tuple[int, Chunk]) -> T:
             number, chunk = numbered
             parts = chunk, self._graph
-            try:
-                found = None if known is None else known(number)
-                if found is not None:
-                    return found
-                rows = in_turn(load, *parts) if limited else load(*parts)
-                return function(rows, number)
-            except DPGBError:
-                raise
-            except Exception as error:
-                failure = failed_to_load(number, error)
-            raise failure
+            found = None if known is None else known(number)
+            if found is not None:
+                return found
+            rows = in_turn(load, *parts) if limited else load(*parts)
+            return function(rows, number)
 
         return self._pool.map(work, enumerate(self._source.chunks))
 

@@ -20,7 +20,7 @@ from dpgb_dask.contracts.model import FeatureBins, Model
 from dpgb_dask.contracts.plan import Execution
 from dpgb_dask.contracts.queries import Query
 from dpgb_dask.encode import bins_of_cells
-from dpgb_dask.errors import DPGBError, LostCodesError, ScratchError
+from dpgb_dask.errors import DPGBError, LostCodesError, ScratchError, kind_of, rows_failed
 from dpgb_dask.private.ingest import Rows, failed_to_load, line_up
 from dpgb_dask.private.pieces import Piece, encode_piece, encode_rows, merge_pieces, unbinned_pieces
 from dpgb_dask.private.scratch import lost
@@ -250,27 +250,27 @@ class Encoding:
         return Shard(pieces, self.reading.shape, self.bins, self.reading.rows_key)
 
 
-def _on_rows(function: Callable[[Rows], T], number: int, parts: Sequence[Any]) -> T | Failure:
-    """Apply a function to a chunk's rows; an error names the chunk and its type, never a value."""
+def _on_rows(function: Callable[[Rows], T], parts: Sequence[Any]) -> T | Failure:
+    """Apply a function to a chunk's rows; of an error only the type is said."""
     try:
         rows = line_up(*parts)
         end_turn()
         return function(rows)
     except Exception as error:
-        return _failure(error, number)
+        return _failure(error)
 
 
-def _failure(error: Exception, chunk: int, shard: int | None = None) -> Failure:
+def _failure(error: Exception, shard: int | None = None) -> Failure:
     """Return the failure of a chunk, or of the shard it is in; of an error that is not ours only the type is said."""
-    ours = error if isinstance(error, DPGBError) else failed_to_load(chunk, error)
+    ours = error if isinstance(error, DPGBError) else failed_to_load(kind_of(error))
     return Failure(ours, shard)
 
 
 def count_chunk(
-    number: int, parts: list[Any], reading: Reading, _units: None
+    _number: int, parts: list[Any], reading: Reading, _units: None
 ) -> UnitCounts | Failure:
     """Return the rows of every unit of a chunk."""
-    return _on_rows(lambda rows: count_units(rows.unit, reading.key), number, parts)
+    return _on_rows(lambda rows: count_units(rows.unit, reading.key), parts)
 
 
 def mark_of(units: UnitCounts | Failure) -> int | Failure:
@@ -279,10 +279,10 @@ def mark_of(units: UnitCounts | Failure) -> int | Failure:
 
 
 def length_of_chunk(
-    number: int, parts: list[Any], _reading: Reading, _units: None
+    _number: int, parts: list[Any], _reading: Reading, _units: None
 ) -> NDArray[np.int64] | Failure:
     """Return the number of rows of a chunk. Private."""
-    return _on_rows(count_rows, number, parts)
+    return _on_rows(count_rows, parts)
 
 
 def encode_chunk(
@@ -290,7 +290,7 @@ def encode_chunk(
 ) -> Encoded | Failure:
     """Return a chunk as codes, or unbinned."""
     job = replace(job, reading=replace(job.reading, units=units))
-    return _on_rows(lambda rows: job.encode(rows, number), number, parts)
+    return _on_rows(lambda rows: job.encode(rows, number), parts)
 
 
 def pass_on(job: Encoding) -> Encoding:
@@ -303,7 +303,7 @@ def recall_chunk(number: int, job: Encoding) -> Encoded | Failure:
     try:
         return job.recall(number) or Failure(lost())
     except Exception as error:
-        return _failure(error, number)
+        return _failure(error)
 
 
 def encode_unbinned(unbinned: Encoded | Failure, job: Encoding) -> Encoded | Failure:
@@ -313,7 +313,7 @@ def encode_unbinned(unbinned: Encoded | Failure, job: Encoding) -> Encoded | Fai
     try:
         return job.encode_unbinned(unbinned)
     except Exception as error:
-        return _failure(error, unbinned.chunks[0])
+        return _failure(error)
 
 
 def forget_survey(unbinned: Encoded | Failure) -> Encoded | Failure:
@@ -326,7 +326,10 @@ def forget_survey(unbinned: Encoded | Failure) -> Encoded | Failure:
 
 def add_parts(add: Callable[[list[T]], T], parts: list[T | Failure]) -> T | Failure:
     """Add parts, or return the first failure among them."""
-    return first_failure(parts) or add([part for part in parts if not isinstance(part, Failure)])
+    try:
+        return first_failure(parts) or add([p for p in parts if not isinstance(p, Failure)])
+    except Exception as error:
+        return _failure(error)
 
 
 def join_encoded(parts: list[Encoded]) -> Encoded:
@@ -383,11 +386,11 @@ def make_shard(
     failure = first_failure(parts)
     if failure is not None:
         return Failure(failure.error, number)
-    whole = join_encoded([part for part in parts if isinstance(part, Encoded)])
     try:
+        whole = join_encoded([part for part in parts if isinstance(part, Encoded)])
         shard = job.shard(whole)
     except Exception as error:
-        return _failure(error, whole.chunks[0], number)
+        return _failure(error, number)
     mark = job.reading.mark(whole.chunks) if whole.survey is None else whole.survey.mark
     key = str(get_worker().get_current_task())
     return ResidentShard(number, whole.chunks, mark, shard, whole.survey, key)
@@ -452,8 +455,9 @@ def answer(resident: ResidentShard | Failure, message: bytes, n_threads: int) ->
     try:
         model, query = _read_message(message)
         sums = resident.shard.answer(model, query, n_threads, _pool(n_threads))
-    except DPGBError as error:
-        return Failure(error, resident.number)
+    except Exception as error:
+        ours = error if isinstance(error, DPGBError) else rows_failed(kind_of(error))
+        return Failure(ours, resident.number)
     busy = time.monotonic() - start
     return Reply((resident.number,), resident.chunks, resident.mark, sums, question(message), busy)
 

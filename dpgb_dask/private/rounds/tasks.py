@@ -40,7 +40,15 @@ from dpgb_dask.contracts.model import FeatureBins, Model
 from dpgb_dask.contracts.plan import Execution
 from dpgb_dask.contracts.queries import Query
 from dpgb_dask.encode import n_rows
-from dpgb_dask.errors import ChunkError, ClusterError, DPGBError, PlanError, ShardError
+from dpgb_dask.errors import (
+    ChunkError,
+    ClusterError,
+    DPGBError,
+    PlanError,
+    ShardError,
+    in_our_words,
+    kind_of,
+)
 from dpgb_dask.private.durable import is_durable
 from dpgb_dask.private.fused import fuse_calls
 from dpgb_dask.private.ingest import Chunk, Rows, Source, failed_to_load
@@ -217,6 +225,7 @@ class TaskRounds:
         self._overheads: list[float] = []
         self._chunks, self._lengths = self._begin(source)
 
+    @in_our_words()
     @_on_cluster
     def ask(self, model: Model | None, query: Query) -> Raw[NDArray[np.int64]]:
         """Return the sealed sums of a query at the scores of ``model``."""
@@ -231,6 +240,7 @@ class TaskRounds:
             self._n_left -= 1
         return Raw(sums, bound)
 
+    @in_our_words()
     @_on_cluster
     def fingerprint(self) -> int:
         """Return the keyed fingerprint of the rows. Private."""
@@ -290,7 +300,7 @@ class TaskRounds:
         except LOST:
             raise
         except Exception as error:
-            failure = failed_to_load(number, error)
+            failure = failed_to_load(kind_of(error))
         else:
             return held
         raise failure
@@ -742,13 +752,8 @@ class TaskRounds:
         """Return the error of the first failed part; a reader's words may hold a row's value: only its type is said."""
         for part in parts:
             if part.status == "error":
-                error, chunk = part.exception(), _chunk_of(part.key)
-                return _failure(
-                    error,
-                    "The source failed to load."
-                    if chunk is None
-                    else str(failed_to_load(chunk, error)),
-                )
+                error = part.exception()
+                return _failure(error, str(failed_to_load(kind_of(error))))
         return _lost(CancelledError())
 
 
@@ -787,12 +792,6 @@ def _dying() -> ClusterError:
         f" distributed.scheduler.allowed-failures, or all of them {MOST_REMAKES} times), as they do when memory is"
         f" short. Give them more, or choose a smaller memory_limit or smaller chunks. {RESUME}"
     )
-
-
-def _chunk_of(key: Any) -> int | None:
-    """Return the number of the chunk that a task reads; None for a task that reads none."""
-    name, _, number = str(key).rpartition("-")
-    return int(number) if "-chunk-" in name else None
 
 
 def _in_a_row(lists: Iterable[list[T]]) -> list[T]:

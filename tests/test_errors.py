@@ -1,0 +1,280 @@
+"""Words of foreign errors: whatever fails on rows, wherever, nothing but the type of it is said."""
+
+import gc
+import logging
+import traceback
+import weakref
+from contextlib import suppress
+from unittest import mock
+
+import dask
+import dask.dataframe as dd
+import numpy as np
+import pandas as pd
+import pytest
+
+from dpgb_dask import DPGBClassifier, Schema, cli, encode
+from dpgb_dask.errors import ChunkError, DPGBError, RowsError, in_our_words, kind_of
+from dpgb_dask.io import open_dataset, write_dataset
+from dpgb_dask.private.rounds.local import LocalRounds
+from dpgb_dask.testing import SeededNoise
+
+SECRET = "Jane Doe has 4711"
+SCHEMA = Schema({"a": (0, 1), "c": ["u", "v"]}, classes=[0, 1], max_weight=2)
+UNITS = Schema({"a": (0, 1), "c": ["u", "v"]}, classes=[0, 1], unit_id="person")
+
+
+class BombError(Exception):
+    """What a library raises; it quotes a value."""
+
+
+def explode(*_args, **_options):
+    try:
+        raise MemoryError(f"Unable to allocate an array with shape (4711,): {SECRET}")
+    except MemoryError as error:
+        error.add_note(SECRET)
+        raise BombError(SECRET) from error
+
+
+def short_of_memory(*_args, **_options):
+    raise MemoryError("Unable to allocate an array with shape (4711,)")
+
+
+def rows(n=600):
+    rng = np.random.default_rng(0)
+    a = rng.random(n)
+    frame = pd.DataFrame({"a": a, "c": rng.choice(["u", "v"], n), "person": np.arange(n) // 2})
+    frame["target"] = (a > 0.5).astype(int)
+    return frame
+
+
+def model(schema=SCHEMA, **options):
+    common = {"noise": SeededNoise(0), "recipe": "fdp-tr-newton", "n_estimators": 2}
+    return DPGBClassifier(schema=schema, epsilon=2.0, **(common | options))
+
+
+def fit_in_memory(_tmp, weight=None, schema=SCHEMA):
+    table = rows() if schema is UNITS else rows().drop(columns="person")
+    model(schema).fit(table.drop(columns="target"), table["target"], sample_weight=weight)
+
+
+def fit_weighted(tmp):
+    fit_in_memory(tmp, np.ones(600))
+
+
+def fit_units(tmp):
+    fit_in_memory(tmp, schema=UNITS)
+
+
+def fit_auto(_tmp):
+    table = rows().drop(columns="person")
+    model(recipe="auto").fit(table.drop(columns="target"), table["target"])
+
+
+def fit_lazily(_tmp):
+    table = dd.from_pandas(rows().drop(columns="person"), npartitions=3, sort=False)
+    model().fit(table[["a", "c"]], table["target"])
+
+
+def write(tmp):
+    write_dataset(tmp / "d.zarr", rows().drop(columns="person"), schema=SCHEMA)
+
+
+def write_lazily(tmp):
+    table = dd.from_pandas(rows().drop(columns="person"), npartitions=3, sort=False)
+    write_dataset(tmp / "d.zarr", table, schema=SCHEMA)
+
+
+def predict(_tmp):
+    table = rows()[["a", "c"]]
+    with mock.patch("dpgb_dask.encode.encode", ENCODE):
+        fitted = model().fit(table, rows()["target"])
+    fitted.predict_proba(table)
+
+
+ENCODE = encode.encode
+LOCAL, SURVEY = "dpgb_dask.private.rounds.local", "dpgb_dask.private.survey"
+PLACES = [
+    (fit_in_memory, "dpgb_dask.private.ingest._select"),
+    (fit_in_memory, "dpgb_dask.private.ingest._memory_chunks"),
+    (fit_in_memory, "dpgb_dask.private.rounds.local.merge_graphs"),
+    (fit_in_memory, f"{LOCAL}.load"),
+    (fit_in_memory, f"{LOCAL}.line_up"),
+    (fit_lazily, f"{LOCAL}.add_surveys"),
+    (fit_in_memory, f"{LOCAL}.Surveyed"),
+    (fit_in_memory, f"{LOCAL}.join_encoded"),
+    (fit_in_memory, f"{LOCAL}.sensitivity"),
+    (fit_in_memory, f"{SURVEY}.read_values"),
+    (fit_in_memory, f"{SURVEY}.encode_target"),
+    (fit_in_memory, f"{SURVEY}.fingerprint_rows"),
+    (fit_in_memory, f"{SURVEY}.cells_of"),
+    (fit_in_memory, "dpgb_dask.private.pieces.encode_values"),
+    (fit_in_memory, "dpgb_dask.private.shards.Shard.answer"),
+    (fit_in_memory, "dpgb_dask.private.shards.Scores"),
+    (fit_weighted, f"{SURVEY}.encode_weight"),
+    (fit_units, f"{LOCAL}.count_units"),
+    (fit_units, f"{LOCAL}.add_unit_counts"),
+    (fit_units, f"{SURVEY}.hash_units"),
+    (fit_auto, f"{LOCAL}.LocalRounds._answer"),
+    (fit_lazily, "dpgb_dask.private.ingest._frame_chunks"),
+    (fit_lazily, "dpgb_dask.private.ingest._pack"),
+    (fit_lazily, f"{LOCAL}.get_sync"),
+    (write, "dpgb_dask.io._store_form"),
+    (write, "dpgb_dask.io.line_up"),
+    (write, "zarr.Array.__setitem__"),
+    (write_lazily, "dpgb_dask.io._store_form"),
+    (write_lazily, "dpgb_dask.private.ingest._pack"),
+    (write_lazily, "zarr.Array.__setitem__"),
+    (predict, "dpgb_dask.encode.encode"),
+    (predict, "dpgb_dask.encode.split_columns"),
+]
+
+
+def check_says_nothing(error):
+    """Check that an error, all that it was raised from, and all that Python would print hold no secret and no count."""
+    assert isinstance(error, DPGBError)
+    assert error.__cause__ is None
+    assert error.__context__ is None
+    said = [str(error), repr(error), *getattr(error, "__notes__", [])]
+    said += [str(value) for value in error.args]
+    said += traceback.format_exception(error)
+    for text in said:
+        assert "Jane" not in text
+        assert "4711" not in text
+    assert not any(c.isdigit() for c in str(error))
+
+
+@pytest.mark.parametrize("bomb", [explode, short_of_memory])
+@pytest.mark.parametrize(("work", "place"), PLACES)
+def test_what_fails_on_rows_says_no_word(work, place, bomb, tmp_path, caplog):
+    with (
+        dask.config.set(scheduler="sync"),
+        caplog.at_level(logging.DEBUG),
+        mock.patch(place, bomb),
+        pytest.raises(DPGBError) as info,
+    ):
+        work(tmp_path)
+    check_says_nothing(info.value)
+    assert ("BombError" if bomb is explode else "MemoryError") in str(info.value)
+    assert "Jane" not in caplog.text
+    assert "4711" not in caplog.text
+
+
+@pytest.mark.parametrize("kind", ["frame", "array", "target", "OSError"])
+@pytest.mark.parametrize("work", ["fit", "write"])
+def test_a_source_that_fails_says_neither_chunk_nor_value(kind, work, tmp_path):
+    """Not even an error of the system is repeated: a reader may put a value where a file's name belongs."""
+
+    def part(k):
+        if k == 2:
+            raise OSError(13, SECRET, SECRET) if kind == "OSError" else BombError(SECRET)
+        return rows().drop(columns="person").iloc[200 * k : 200 * (k + 1)]
+
+    frame = dd.from_map(part, range(3), meta=rows()[:0].drop(columns="person"))
+    x, y = frame[["a", "c"]], frame["target"]
+    if kind == "array":
+        x, y = x.to_dask_array(), y.to_dask_array()
+    elif kind == "target":
+        y = y.to_dask_array()
+    run = {
+        "fit": lambda: model().fit(x, y),
+        "write": lambda: write_dataset(tmp_path / "d.zarr", x, y, schema=SCHEMA),
+    }
+    with dask.config.set(scheduler="sync"), pytest.raises(ChunkError) as info:
+        run[work]()
+    check_says_nothing(info.value)
+
+
+@pytest.mark.parametrize("backend", ["tasks", "comms"])
+def test_what_fails_on_workers_says_no_word(backend, client, caplog):
+    assert client is not None
+    frame = dd.from_pandas(rows().drop(columns="person"), npartitions=3, sort=False)
+    for place in (
+        "dpgb_dask.private.shards.Shard.answer",
+        f"{SURVEY}.read_values",
+        "dpgb_dask.private.rounds.resident.join_encoded",
+        "dpgb_dask.private.rounds.tasks.add_surveys",
+        "dpgb_dask.private.rounds.tasks.sensitivity",
+    ):
+        with (
+            dask.config.set({"dpgb-dask.backend": backend}),
+            caplog.at_level(logging.DEBUG, "dpgb_dask"),
+            mock.patch(place, explode),
+            pytest.raises(DPGBError) as info,
+        ):
+            model().fit(frame[["a", "c"]], frame["target"])
+        check_says_nothing(info.value)
+        assert "Jane" not in caplog.text
+
+
+def test_interrupting_keeps_no_context():
+    @in_our_words()
+    def interrupted():
+        try:
+            explode()
+        except BombError:
+            raise KeyboardInterrupt  # noqa: B904
+
+    with pytest.raises(KeyboardInterrupt) as info:
+        interrupted()
+    assert info.value.__context__ is None
+
+
+def test_rows_of_an_error_do_not_live_on():
+    """A traceback holds the frames that it passed, and they what they were called with."""
+
+    class Block:
+        pass
+
+    @in_our_words()
+    def fail(_block):
+        explode()
+
+    block = Block()
+    seen = weakref.ref(block)
+    gc.disable()
+    try:
+        with suppress(RowsError):
+            fail(block)
+        del block
+        assert seen() is None
+    finally:
+        gc.enable()
+
+
+def test_the_system_is_named_by_its_code():
+    assert kind_of(OSError(28, SECRET)) == "OSError (ENOSPC)"
+    assert kind_of(OSError(4711, SECRET)) == "OSError"
+    assert kind_of(ValueError(SECRET)) == "ValueError"
+
+
+def test_the_command_line_says_no_word_of_what_it_does_not_know(tmp_path, capsys):
+    with mock.patch.object(cli, "load", explode):
+        assert cli.main(["report", str(tmp_path / "m.json")]) == 1
+    printed = capsys.readouterr().err
+    assert "BombError" in printed
+    assert "Jane" not in printed
+
+
+def test_a_data_set_that_is_damaged_says_no_value(tmp_path):
+    write_dataset(tmp_path / "d.zarr", rows().drop(columns="person"), schema=SCHEMA)
+    data = open_dataset(tmp_path / "d.zarr")
+    with (
+        dask.config.set(scheduler="sync"),
+        mock.patch("dpgb_dask.io._categorical", explode),
+        pytest.raises(DPGBError) as info,
+    ):
+        model(data.schema).fit(data.X, data.y)
+    check_says_nothing(info.value)
+
+
+def test_callbacks_may_raise_what_they_like():
+    """It is the caller's own, and holds what was released."""
+    table = rows().drop(columns="person")
+    with pytest.raises(BombError, match="Jane"):
+        model(callbacks=[explode]).fit(table[["a", "c"]], table["target"])
+
+
+def test_every_back_end_is_held_to_it():
+    for name in ("ask", "fingerprint"):
+        assert hasattr(getattr(LocalRounds, name), "__wrapped__")
