@@ -12,14 +12,19 @@ Every class has: ``kinds`` (types of target), ``max_abs`` (largest |g| or second
 ``l1`` (of one row's whole vector over all score columns, steps² and steps), ``largest_grad`` (largest |g| of one
 score column, steps), ``hess_scale`` (a; 1 where the second component is nothing) and ``counts`` (the second component
 is `GRAD_ONE` times the weight on every row; a filtered row adds nothing to either sum).
+
+These classes are all there are: a kernel tells them apart, so `check_gradient` refuses any other, subclasses too, whose
+bounds would be the words of a class that no kernel obeys.
 """
 
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any, ClassVar
+from typing import Any, ClassVar, get_args
 
 import numpy as np
 from numpy.typing import NDArray
+
+from dpgb_dask.errors import PlanError
 
 GRAD_BITS = 15  # one gradient step is 2**-15
 GRAD_ONE = 1 << GRAD_BITS
@@ -30,7 +35,29 @@ SOFTMAX_HESS_SCALE = 2.0  # free up to c = 2: sup ‖(g, c·h)‖ stays √2 (no
 FREE_HESS_SCALE = ((1 + 5**0.5) / 2) ** 2.5
 # a rate is exp(score - 2) of the largest target: from e⁻¹⁰ of it at score -8, about a gradient step, to the whole at 2
 RATE_SHIFT = 2.0
+MOST_EXP = 1 << 20  # 2**20 · 2**15 of 2**10 classes stays below 2**63
 TARGET_BITS = 17  # a numeric target, scaled to [-1, 1], spans 2**17 score steps
+
+
+def _check_steps(name: str, value: Any, low: int, high: int) -> None:
+    """Raise `PlanError` unless an option is a whole number of steps in [low, high]: the bounds are stated for those."""
+    whole = isinstance(value, int | np.integer) and not isinstance(value, bool)
+    if not whole or not low <= value <= high:
+        raise PlanError(f"{name}={value!r} must be a whole number of steps in [{low}, {high}].")
+
+
+def _check_table(name: str, table: Any, shape: tuple[int, ...]) -> None:
+    """Raise `PlanError` unless an integer table has the shape that kernels look up."""
+    fits = isinstance(table, np.ndarray) and table.shape == shape and table.dtype == np.int64
+    if not fits:
+        raise PlanError(f"{name} must be an int64 array of shape {shape}.")
+
+
+def _check_scale(name: str, value: Any) -> None:
+    """Raise `PlanError` unless a factor is a finite number above 0."""
+    number = isinstance(value, int | float | np.number) and not isinstance(value, bool)
+    if not number or not 0 < value < float("inf"):
+        raise PlanError(f"{name}={value!r} must be a finite number above 0.")
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -49,6 +76,14 @@ class LogisticGradient:
 
     table: NDArray[np.int64]
     hess_scale: float
+
+    def __post_init__(self) -> None:
+        """Refuse a table that kernels would not look up, or whose bounds could overflow."""
+        _check_table("table", self.table, (2, TABLE_SIZE))
+        _check_scale("hess_scale", self.hess_scale)
+        g, h = unpack(self.table)
+        if np.abs(g).max() > GRAD_ONE or h.max() > GRAD_ONE:
+            raise PlanError("table holds steps above 2**15. Make it with logistic_gradient.")
 
     @property
     def max_abs(self) -> int:
@@ -105,6 +140,11 @@ class SquaredGradient:
     always: bool = False
     filtered: bool = False
 
+    def __post_init__(self) -> None:
+        """Refuse options that the bounds are not stated for."""
+        _check_steps("clip_steps", self.clip_steps, 0, 1 << 30)
+        _check_steps("hess_steps", self.hess_steps, 0, 1 << 30)
+
     @property
     def max_abs(self) -> int:
         """Largest |g| or h of one row, in steps."""
@@ -158,6 +198,12 @@ class SlopeGradient:
     above: int
     hess_steps: int
     curvature: float = 1.0
+
+    def __post_init__(self) -> None:
+        """Refuse options that the bounds are not stated for."""
+        for name in ("below", "above", "hess_steps"):
+            _check_steps(name, getattr(self, name), 0, GRAD_ONE)
+        _check_scale("curvature", self.curvature)
 
     @property
     def max_abs(self) -> int:
@@ -222,6 +268,15 @@ class PoissonGradient:
     hess_steps: int
     always: bool = False
     filtered: bool = False
+
+    def __post_init__(self) -> None:
+        """Refuse options that the bounds are not stated for."""
+        _check_table("rate", self.rate, (TABLE_SIZE,))
+        _check_steps("the least of rate", self.rate.min(), 0, GRAD_ONE)
+        _check_steps("the largest of rate", self.rate.max(), 0, GRAD_ONE)
+        _check_steps("base", self.base, 0, GRAD_ONE)
+        _check_steps("clip_steps", self.clip_steps, 0, GRAD_ONE)
+        _check_steps("hess_steps", self.hess_steps, 0, GRAD_ONE)
 
     def _extremes(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         """Return, per rate, the largest |g| and the largest second component beside it."""
@@ -304,6 +359,15 @@ class SoftmaxGradient:
     hess_steps: int = round(SOFTMAX_HESS_SCALE * GRAD_ONE)
     always: bool = False
     filtered: bool = False
+
+    def __post_init__(self) -> None:
+        """Refuse options that the bounds are not stated for."""
+        _check_steps("n_classes", self.n_classes, 2, 1 << 10)
+        _check_table("exp_table", self.exp_table, (TABLE_SIZE,))
+        _check_steps("the least of exp_table", self.exp_table.min(), 1, MOST_EXP)
+        _check_steps("the largest of exp_table", self.exp_table.max(), 1, MOST_EXP)
+        _check_steps("clip_steps", self.clip_steps, 0, GRAD_ONE)
+        _check_steps("hess_steps", self.hess_steps, 0, GRAD_ONE if self.always else 4 * GRAD_ONE)
 
     @property
     def n_scores(self) -> int:
@@ -400,6 +464,13 @@ class LabelGradient:
     hess_steps: int
     average: bool = True
 
+    def __post_init__(self) -> None:
+        """Refuse options that the bounds are not stated for."""
+        if self.kind not in ("binary", "multiclass", "numeric"):
+            raise PlanError(f"kind={self.kind!r} must be 'binary', 'multiclass' or 'numeric'.")
+        _check_steps("n_scores", self.n_scores, 1, 1 << 10 if self.kind == "multiclass" else 1)
+        _check_steps("hess_steps", self.hess_steps, 0, GRAD_ONE)
+
     @property
     def kinds(self) -> tuple[str, ...]:
         """The type of target it was made for."""
@@ -444,6 +515,22 @@ Gradient = (
     | SoftmaxGradient
     | LabelGradient
 )
+GRADIENTS = frozenset(get_args(Gradient))
+
+
+def check_gradient(gradient: Any) -> None:
+    """Refuse a gradient of a class that the kernels do not know.
+
+    Raises
+    ------
+    PlanError
+        If it is not exactly of one of the classes here; a subclass may say other bounds than the kernel keeps.
+    """
+    if type(gradient) not in GRADIENTS:
+        known = sorted(known.__name__ for known in GRADIENTS)
+        raise PlanError(
+            f"{type(gradient).__name__} is no gradient that the kernels know. Choose one of {known}."
+        )
 
 
 def unpack(packed: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:

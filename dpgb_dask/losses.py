@@ -25,6 +25,7 @@ from dpgb_dask.gradients import (
     SlopeGradient,
     SoftmaxGradient,
     SquaredGradient,
+    check_gradient,
     label_gradient,
     logistic_gradient,
     poisson_gradient,
@@ -37,8 +38,8 @@ __all__ = [
     "FREE_HESS_SCALE", "GRAD_BITS", "GRAD_ONE", "LINKS", "LINKS_OF", "LOSSES", "RATE_SHIFT", "SOFTMAX_HESS_SCALE",
     "TABLE_SHIFT", "TABLE_SIZE", "TARGET_BITS", "AbsoluteError", "Gradient", "Huber", "LabelGradient", "LogLoss",
     "LogisticGradient", "Loss", "Poisson", "PoissonGradient", "Quantile", "SlopeGradient", "SoftmaxGradient",
-    "SquaredError", "SquaredGradient", "clipped_probability", "default_loss", "get", "label_gradient",
-    "logistic_gradient", "poisson_gradient", "sigmoid", "softmax_gradient", "unpack",
+    "SquaredError", "SquaredGradient", "check_gradient", "check_loss", "clipped_probability", "default_loss",
+    "get", "label_gradient", "logistic_gradient", "poisson_gradient", "sigmoid", "softmax_gradient", "unpack",
 ]  # fmt: skip
 
 HALF = 0.5  # a, over the largest |g|, where nothing is free: adds an eighth to the noise of g
@@ -459,7 +460,7 @@ def get(loss: str | Loss) -> Loss:
     Raises
     ------
     PlanError
-        If there is no such loss.
+        If there is no such loss, or it is of a class of its own.
     """
     if isinstance(loss, str):
         if loss not in LOSSES:
@@ -467,9 +468,37 @@ def get(loss: str | Loss) -> Loss:
                 f"loss={loss!r} is unknown. Choose one of {sorted(LOSSES)} or give a Loss."
             )
         return LOSSES[loss]
-    if not hasattr(loss, "gradient") or not hasattr(loss, "kinds"):
-        raise PlanError(f"loss={loss!r} is no Loss. Choose one of {sorted(LOSSES)} or give a Loss.")
+    check_loss(loss)
     return loss
+
+
+def check_loss(loss: Any, kind: str | None = None) -> None:
+    """Refuse a loss that is not exactly one of those here, whatever name it has.
+
+    What a loss says decides which kernel runs, what a score means and how a fit is reported, so a class that overrides
+    one of them is another loss, about which nothing is known.
+
+    Parameters
+    ----------
+    loss : Any
+    kind : {"binary", "multiclass", "numeric"}, optional
+        Type of the target that it has to serve.
+
+    Raises
+    ------
+    PlanError
+    """
+    known = {type(one): one for one in LOSSES.values()}.get(type(loss))
+    if known is None or (loss.name, loss.kinds) != (known.name, known.kinds):
+        raise PlanError(
+            f"loss={loss!r} is no Loss of this library. Choose one of {sorted(LOSSES)}, or a value of"
+            " dpgb_dask.losses, such as Quantile(0.9)."
+        )
+    if kind is not None and kind not in known.kinds:
+        serving = sorted(name for name, other in LOSSES.items() if kind in other.kinds)
+        raise PlanError(
+            f"loss={known.name!r} does not serve a {kind} target. Choose one of {serving}."
+        )
 
 
 def default_loss(kind: str) -> Loss:

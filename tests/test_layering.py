@@ -32,7 +32,7 @@ TOP_OUTSIDE = {
 # layer: (what it may import from us, what it may import from outside)
 LAYERS: dict[str, tuple[set[str], set[str]]] = {
     "errors": (set(), set()),
-    "gradients": (set(), {"numpy"}),
+    "gradients": ({"errors"}, {"numpy"}),
     "losses": ({"errors", "gradients"}, {"numpy"}),
     "kernels": ({"errors", "gradients"}, {"numpy", "numba"}),
     "contracts": ({"errors", "gradients", "losses", "kernels"}, {"numpy", "numba"}),

@@ -56,14 +56,19 @@ from dpgb_dask.contracts.queries import (
 )
 from dpgb_dask.contracts.schema import Numeric
 from dpgb_dask.errors import PlanError
+from dpgb_dask.losses import check_gradient
 
 Answer = Released[NDArray[np.int64]]
-PARTS = {
-    "split": "n_queries",
-    "leaf": "gradient",
-    "features": "chosen",
-    "rows": "draw",
-    "budget": "unit",
+RULES = {
+    "leaf": ("gradient", "value"),
+    "budget": ("unit",),
+}  # parts that are known by what they have
+# parts that the stage tells apart by their class; a subclass asks what its base asks
+KINDS: dict[str, tuple[type, ...]] = {
+    "split": (TotallyRandom, PartiallyRandom, HistogramSplit, ExponentialSplit),
+    "candidates": (type(None), IterativeHessian, Sketch),
+    "features": (AllFeatures, Cyclic, RandomFeatures),
+    "rows": (AllRows, PoissonRows, Ensembles),
 }
 MOST_UNITS = 10**7  # the least price that a fit may have, over these, still pays for one
 
@@ -203,10 +208,18 @@ class Trees:
 
     def _check_parts(self) -> None:
         """Check that every part is of its kind."""
-        for part, needs in PARTS.items():
-            if not hasattr(getattr(self, part), needs):
+        for part, methods in RULES.items():
+            given = getattr(self, part)
+            lacking = [name for name in methods if not callable(getattr(given, name, None))]
+            if lacking or isinstance(given, type):
                 raise PlanError(
-                    f"{part}={getattr(self, part)!r} is no part of trees: it has no {needs!r}."
+                    f"{part}={given!r} is no part of trees: it has no {' and no '.join(lacking) or 'options'}."
+                )
+        for part, kinds in KINDS.items():
+            if not isinstance(getattr(self, part), kinds):
+                names = ", ".join("None" if kind is type(None) else kind.__name__ for kind in kinds)
+                raise PlanError(
+                    f"{part}={getattr(self, part)!r} is no part of trees that they know: give one of {names}."
                 )
 
     def _check_budget(self) -> None:
@@ -281,10 +294,17 @@ class Trees:
         Raises
         ------
         PlanError
-            If so many units share the price that none could be paid, a choice would weigh several scores, or every
-            gradient is rounded to nothing.
+            If so many units share the price that none could be paid, a choice would weigh several scores, every
+            gradient is rounded to nothing, or a part asks for a gradient that no kernel knows.
         """
-        if self.leaf.gradient(shape).l2_squared == 0:
+        gradient = self.leaf.gradient(shape)
+        check_gradient(gradient)
+        if isinstance(self.split, ExponentialSplit):
+            assert isinstance(self.leaf, Step)
+            check_gradient(self.split.gradient(shape, self.leaf))
+        if isinstance(self.candidates, Sketch):
+            check_gradient(self.candidates.gradient(shape))
+        if gradient.l2_squared == 0:
             raise PlanError(
                 f"leaf={self.leaf!r} gives every row a gradient of 0 steps of 2**-15: choose a larger clip."
             )

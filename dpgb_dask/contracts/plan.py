@@ -13,7 +13,7 @@ from dpgb_dask.contracts.model import FeatureBins, Model
 from dpgb_dask.contracts.queries import Query
 from dpgb_dask.contracts.schema import Schema
 from dpgb_dask.errors import PlanError
-from dpgb_dask.losses import Loss, default_loss
+from dpgb_dask.losses import Loss, check_loss, default_loss
 
 
 def _check_between(name: str, value: Any, high: float, rule: str) -> None:
@@ -70,8 +70,8 @@ class Shape:
     Raises
     ------
     PlanError
-        If one row of the largest weight could overflow a packed sum, or the loss cannot have the target's bounds;
-        before any charge.
+        If one row of the largest weight could overflow a packed sum, or the loss is not one of `losses`, does not serve
+        the target, or cannot have its bounds; before any charge.
     """
 
     schema: Schema
@@ -82,6 +82,7 @@ class Shape:
     def __post_init__(self) -> None:
         if self.loss is None:
             object.__setattr__(self, "loss", default_loss(self.kind))  # type: ignore[unreachable]
+        check_loss(self.loss, self.kind)
         if self.kind == "numeric":
             target = self.schema.target
             object.__setattr__(self, "loss", self.loss.bounded(target.low, target.high))
@@ -179,6 +180,9 @@ class Demand:
     n_values: int = 0
 
 
+STAGE = ("declare", "begin", "next_query", "update")
+
+
 class Stage(Protocol):
     """A part of a plan: asks queries, turns released answers into the model. Holds options, no state."""
 
@@ -237,6 +241,12 @@ class Plan:
 
     def __post_init__(self) -> None:
         """Refuse what a fit would stumble over after its charge; a stage draws rows by its ``rows.kind``."""
+        for stage in self.stages:
+            lacking = [name for name in STAGE if not callable(getattr(stage, name, None))]
+            if lacking or isinstance(stage, type):
+                raise PlanError(
+                    f"{stage!r} is no stage of {self.name!r}: it has no {' and no '.join(lacking) or 'options'}."
+                )
         if not self.stages or not getattr(self.stages[0], "makes_bins", False):
             raise PlanError(
                 f"The first stage of {self.name!r} makes no bins: begin with Bins or PublicBins."
@@ -258,6 +268,8 @@ class Plan:
     def demand(self, shape: Shape) -> Demand:
         """Return what a run asks for in all; raises `PlanError` if the stages declare more than there is."""
         demands = [stage.declare(shape) for stage in self.stages]
+        if not all(type(demand) is Demand for demand in demands):
+            raise PlanError(f"A stage of {self.name!r} does not declare a Demand.")
         if (declared := sum(d.at_least for d in demands)) > 1:
             raise PlanError(
                 f"The stages of {self.name!r} declare {declared:.3f} of the budget: at most 1 is there."

@@ -3,6 +3,10 @@
 A query is answered by one int64 vector of sums over rows. ``step_bits`` says that one natural unit is
 ``2**step_bits`` steps (weights included), ``price`` what it costs in units of 2⁻⁶⁴ of the plan's currency: μ² for
 Gaussian noise, ε for a plan of pure differential privacy.
+
+The sensitivity of an answer is stated for what a query says: a row hits one leaf of each feature, one cell of each
+table. So a query is refused as it is made if what it maps rows to is not there (a leaf beyond ``n_leaves`` would be
+another feature's, and the row would count there twice), and `check_query` refuses one of a class that is not here.
 """
 
 import hashlib
@@ -13,11 +17,84 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from dpgb_dask.contracts.model import Splits
-from dpgb_dask.losses import GRAD_BITS, Gradient
+from dpgb_dask.contracts.grid import COARSE, FINE
+from dpgb_dask.contracts.model import MAX_BINS, Splits
+from dpgb_dask.errors import PlanError
+from dpgb_dask.losses import GRAD_BITS, Gradient, check_gradient
 
 PRICE_ONE = 1 << 64  # price of μ² = 1, or of ε = 1
 DRAW_BITS = 32  # a row's secret draw is a whole number below 2**32
+MOST_WEIGHT_BITS = 16  # weights stay below 2**16 steps (contracts.plan)
+KINDS = ("binary", "multiclass", "numeric")
+
+
+def _is_whole(value: Any) -> bool:
+    return isinstance(value, int | np.integer) and not isinstance(value, bool)
+
+
+def _check_whole(name: str, value: Any, low: int, high: int | None = None) -> None:
+    """Raise `PlanError` unless a field is a whole number in [low, high]."""
+    if not _is_whole(value) or value < low or (high is not None and value > high):
+        most = "" if high is None else f" and at most {high}"
+        raise PlanError(
+            f"{name}={value!r} of a query must be a whole number, at least {low}{most}."
+        )
+
+
+def _check_array(name: str, value: Any, dtype: Any, ndim: int = 1) -> None:
+    """Raise `PlanError` unless a field is an array of a type and so many dimensions."""
+    if not isinstance(value, np.ndarray) or value.dtype != dtype or value.ndim != ndim:
+        raise PlanError(f"{name} of a query must be a {np.dtype(dtype)} array of ndim={ndim}.")
+
+
+def _check_maps(name: str, maps: tuple[Any, ...], sizes: tuple[Any, ...]) -> None:
+    """Raise `PlanError` unless each map takes the bins of a feature to whole numbers below its size."""
+    if len(maps) != len(sizes) or not all(_is_whole(n) and n > 0 for n in sizes):
+        raise PlanError(f"{name} of a query needs a whole number of cells, above 0, for each map.")
+    for part in maps:
+        if not isinstance(part, np.ndarray) or part.dtype != np.uint8 or part.ndim != 1:
+            raise PlanError(f"{name} of a query must be uint8 arrays of ndim=1.")
+        if not 1 <= len(part) <= MAX_BINS:
+            raise PlanError(f"{name} of a query must say a cell for each of 1 to {MAX_BINS} bins.")
+    if not maps:
+        return
+    # one comparison for all: a round is milliseconds
+    if (np.concatenate(maps) >= np.repeat(sizes, [len(part) for part in maps])).any():
+        raise PlanError(
+            f"{name} of a query maps a bin to a cell beyond its feature's: a row would count twice in another one's."
+        )
+
+
+def _check_splits(splits: Any) -> None:
+    """Raise `PlanError` unless trees are complete, and their masks are there and say left or right."""
+    if type(splits) is not Splits:
+        raise PlanError(f"splits of a query is a {type(splits).__name__}, not Splits.")
+    feature, threshold, mask_of, masks = splits.arrays
+    _check_array("splits.feature", feature, np.uint16, 2)
+    _check_array("splits.threshold", threshold, np.uint8, 2)
+    _check_array("splits.mask_of", mask_of, np.int32, 2)
+    _check_array("splits.masks", masks, np.uint8, 2)
+    whole = splits.n_leaves & feature.shape[1] == 0  # 2**depth and 2**depth - 1 share no bit
+    if not feature.shape == threshold.shape == mask_of.shape or not whole:
+        raise PlanError("splits of a query must be complete trees: 2**depth - 1 nodes each.")
+    if masks.shape[1] != MAX_BINS or (masks > 1).any():
+        raise PlanError(f"masks of a query must hold 0 or 1 for each of {MAX_BINS} codes.")
+    if mask_of.size and not -1 <= mask_of.min() <= mask_of.max() < len(masks):
+        raise PlanError("splits of a query name a mask that is not there.")
+
+
+def _check_level(splits: Any) -> None:
+    """Raise `PlanError` unless splits are those of one tree."""
+    _check_splits(splits)
+    if splits.n_trees != 1:
+        raise PlanError(f"n_trees={splits.n_trees}: a level is of one tree. Ask tree by tree.")
+
+
+def _check_features(features: Any, sizes: tuple[int, ...]) -> None:
+    """Raise `PlanError` unless there is a size for each feature of a level."""
+    _check_array("features", features, np.uint16)
+    if len(sizes) != len(features) or not all(_is_whole(n) and 1 <= n <= MAX_BINS for n in sizes):
+        raise PlanError(f"sizes of a query must be 1 to {MAX_BINS} bins for each of its features.")
 
 
 def _canonical(value: Any, sink: Any) -> None:
@@ -62,12 +139,14 @@ class RowDraw:
     high: int
 
     def __post_init__(self) -> None:
+        whole = all(_is_whole(value) for value in (self.group, self.low, self.high))
         if (
             self.kind not in ("part", "sample")
+            or not whole
             or not 0 <= self.low < self.high <= 1 << DRAW_BITS
             or not 0 <= self.group < 1 << 32
         ):
-            raise ValueError(
+            raise PlanError(
                 f"{self!r} is no draw: 0 <= low < high <= 2**32, kind 'part' or 'sample'."
             )
 
@@ -89,6 +168,11 @@ class Query:
     label: str
     price: int
     weight_bits: int = 0
+
+    def __post_init__(self) -> None:
+        """Refuse what no sensitivity is stated for."""
+        _check_whole("price", self.price, 0)
+        _check_whole("weight_bits", self.weight_bits, 0, MOST_WEIGHT_BITS)
 
     @property
     def n_values(self) -> int:
@@ -137,6 +221,14 @@ class CellCountsQuery(Query):
     n_uniform: int
     sizes: tuple[int, ...]
 
+    def __post_init__(self) -> None:
+        """Refuse what is no grid."""
+        Query.__post_init__(self)
+        if self.n_uniform not in (COARSE, FINE):
+            raise PlanError(f"n_uniform={self.n_uniform!r} of a query must be {COARSE} or {FINE}.")
+        for size in self.sizes:
+            _check_whole("a size", size, 1)
+
     @property
     def n_values(self) -> int:
         """All cells."""
@@ -153,6 +245,13 @@ class TargetSumQuery(Query):
 
     kind: str  # "binary", "multiclass" or "numeric"
     n_classes: int
+
+    def __post_init__(self) -> None:
+        """Refuse an unknown type of target."""
+        Query.__post_init__(self)
+        if self.kind not in KINDS:
+            raise PlanError(f"kind={self.kind!r} of a query must be one of {KINDS}.")
+        _check_whole("n_classes", self.n_classes, 0 if self.kind == "numeric" else 1)
 
     @property
     def n_values(self) -> int:
@@ -175,6 +274,13 @@ class ResidualQuery(Query):
     """
 
     edges: NDArray[np.int64]
+
+    def __post_init__(self) -> None:
+        """Refuse edges that do not increase."""
+        Query.__post_init__(self)
+        _check_array("edges", self.edges, np.int64)
+        if (self.edges[1:] <= self.edges[:-1]).any():
+            raise PlanError("edges of a query must increase.")
 
     @property
     def n_values(self) -> int:
@@ -199,6 +305,14 @@ class GradientQuery(Query):
     gradient: Gradient
     n_scores: int
     rows: RowDraw | None = None
+
+    def __post_init__(self) -> None:
+        """Refuse a gradient or a draw that the private side does not know."""
+        Query.__post_init__(self)
+        check_gradient(self.gradient)
+        _check_whole("n_scores", self.n_scores, 1)
+        if self.rows is not None and type(self.rows) is not RowDraw:
+            raise PlanError(f"rows of a query is a {type(self.rows).__name__}, not a RowDraw.")
 
     @property
     def n_cells(self) -> int:
@@ -236,6 +350,11 @@ class MainSumsQuery(GradientQuery):
     leaf_of_bin: tuple[NDArray[np.uint8], ...]
     n_leaves: tuple[int, ...]
 
+    def __post_init__(self) -> None:
+        """Refuse leaves that are not there."""
+        GradientQuery.__post_init__(self)
+        _check_maps("leaf_of_bin", self.leaf_of_bin, self.n_leaves)
+
     @property
     def n_cells(self) -> int:
         """All leaves."""
@@ -258,12 +377,28 @@ class PairCells:
     n_i: int
     n_j: int
 
+    def __post_init__(self) -> None:
+        """Refuse cells that are not there."""
+        _check_whole("i", self.i, 0)
+        _check_whole("j", self.j, 0)
+        _check_maps("map_i and map_j", (self.map_i, self.map_j), (self.n_i, self.n_j))
+        if self.n_i * self.n_j > MAX_BINS:
+            raise PlanError(
+                f"n_i={self.n_i} times n_j={self.n_j} of a query is above {MAX_BINS}: cells are numbered by uint8."
+            )
+
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class PairSumsQuery(GradientQuery):
     """Sums per cell of several pair tables, all jointly; the answer concatenates tables, row-major."""
 
     pairs: tuple[PairCells, ...]
+
+    def __post_init__(self) -> None:
+        """Refuse what is no table."""
+        GradientQuery.__post_init__(self)
+        if not all(type(pair) is PairCells for pair in self.pairs):
+            raise PlanError("pairs of a query must be PairCells.")
 
     @property
     def n_cells(self) -> int:
@@ -286,6 +421,11 @@ class TreeSumsQuery(GradientQuery):
     """
 
     splits: Splits
+
+    def __post_init__(self) -> None:
+        """Refuse trees that could not be walked."""
+        GradientQuery.__post_init__(self)
+        _check_splits(self.splits)
 
     @property
     def n_cells(self) -> int:
@@ -320,6 +460,17 @@ class NodeSumsQuery(GradientQuery):
     features: NDArray[np.uint16]
     sizes: tuple[int, ...]
     sides: NDArray[np.uint8] | None = None
+
+    def __post_init__(self) -> None:
+        """Refuse a level that is not of one tree, and sides that are neither."""
+        GradientQuery.__post_init__(self)
+        _check_level(self.splits)
+        _check_features(self.features, self.sizes)
+        if self.sides is None:
+            return
+        _check_array("sides", self.sides, np.uint8, 2)
+        if self.sides.shape != (self.splits.n_leaves, sum(self.sizes)) or (self.sides > 1).any():
+            raise PlanError("sides of a query must hold one side, 0 or 1, per node and bin.")
 
     @property
     def n_cells(self) -> int:
@@ -367,6 +518,29 @@ class ChoiceQuery(GradientQuery):
     candidate_only: NDArray[np.bool_]
     ridge: float
 
+    def __post_init__(self) -> None:
+        """Refuse candidates that are not there, and a ridge at which the gain of an empty child has no bound."""
+        GradientQuery.__post_init__(self)
+        _check_level(self.splits)
+        _check_features(self.features, self.sizes)
+        _check_array("candidate_feature", self.candidate_feature, np.uint16)
+        _check_array("candidate_bin", self.candidate_bin, np.uint8)
+        _check_array("candidate_only", self.candidate_only, np.bool_)
+        feature, sizes = self.candidate_feature, np.array(self.sizes)
+        fit = (
+            len(feature) == len(self.candidate_bin) == len(self.candidate_only) > 0
+            and (feature < len(sizes)).all()
+            and (self.candidate_bin < sizes[feature]).all()
+        )
+        if not fit:
+            raise PlanError(
+                "candidates of the query must be bins of its features, and at least one."
+            )
+        if not 0 < self.ridge < float("inf"):
+            raise PlanError(
+                f"ridge={self.ridge!r} must be a finite number above 0: the gain of an empty child is 0 / ridge."
+            )
+
     @property
     def n_cells(self) -> int:
         """Nodes times bins."""
@@ -386,3 +560,29 @@ class ChoiceQuery(GradientQuery):
     def n_values(self) -> int:
         """One choice per node."""
         return self.splits.n_leaves
+
+
+QUERIES = frozenset(
+    (
+        CountQuery,
+        CellCountsQuery,
+        TargetSumQuery,
+        ResidualQuery,
+        MainSumsQuery,
+        PairSumsQuery,
+        TreeSumsQuery,
+        NodeSumsQuery,
+        ChoiceQuery,
+    )
+)
+
+
+def check_query(query: Any) -> None:
+    """Refuse a query that is not exactly of a class here: a subclass may say other sizes than its sums have.
+
+    Raises
+    ------
+    PlanError
+    """
+    if type(query) not in QUERIES:
+        raise PlanError(f"{type(query).__name__} is a query without a stated sensitivity.")

@@ -218,17 +218,3 @@ class Choice:
                 f"Choice {query.label!r}: this loss gives gains without a bounded range. "
                 "Choose a loss with Hessian 1 and one score, or a recipe that splits otherwise."
             )
-        if not 0 < query.ridge < math.inf:
-            raise PlanError(
-                f"ridge={query.ridge!r} of {query.label!r} must be a finite number above 0."
-            )
-        n = len(query.candidate_feature)
-        if not 0 < n == len(query.candidate_bin) == len(query.candidate_only):
-            raise PlanError(
-                f"Choice {query.label!r} needs candidates: a feature, a bin and a kind each."
-            )
-        sizes = np.array(query.sizes)
-        if (query.candidate_feature >= len(sizes)).any() or (
-            query.candidate_bin >= sizes[query.candidate_feature.astype(np.intp)]
-        ).any():
-            raise PlanError(f"A candidate of {query.label!r} is outside its bins.")

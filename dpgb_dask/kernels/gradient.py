@@ -1,5 +1,7 @@
 """Each row's gradient and Hessian, packed as ``(g << 32) + h`` in integer steps (gradients.py says which)."""
 
+from typing import assert_never
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -16,6 +18,7 @@ from dpgb_dask.gradients import (
     SlopeGradient,
     SoftmaxGradient,
     SquaredGradient,
+    check_gradient,
 )
 from dpgb_dask.kernels import kernel, readable, same_rows, writable
 
@@ -290,10 +293,6 @@ def poisson(
     Private side; nothing leaves. Rate and target are among the whole numbers that `gradients.PoissonGradient` bounds.
     """
     same_rows(score=score, target=target, weight=weight, out=out)
-    if gradient.rate.shape != (TABLE_SIZE,):
-        raise ValueError(
-            f"rate must have shape ({TABLE_SIZE},). Make it with gradients.poisson_gradient."
-        )
     writable("out", out, np.int64, 1)
     _poisson(
         readable("score", score, np.int32, 1),
@@ -433,6 +432,8 @@ def write(
 
     Raises
     ------
+    PlanError
+        If the gradient is of another class: what it leaves unwritten would be whatever the memory held.
     ValueError
         If a dtype, layout or length is wrong; never because of a value.
 
@@ -440,6 +441,7 @@ def write(
     -------
     Private side; nothing leaves. Each row's vector is within the gradient's own bounds, times the weight.
     """
+    check_gradient(gradient)
     columns = 1
     if isinstance(gradient, SoftmaxGradient | LabelGradient):
         columns = gradient.n_scores
@@ -483,6 +485,8 @@ def write(
             for k, column in enumerate(out):
                 _labels(gradient, k, label, column)
                 _weighted(weight, column)
+        case _:
+            assert_never(gradient)
 
 
 def _labels(

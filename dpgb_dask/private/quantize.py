@@ -11,6 +11,7 @@ from dpgb_dask.contracts.queries import (
     Query,
     ResidualQuery,
     TargetSumQuery,
+    check_query,
 )
 from dpgb_dask.errors import PlanError
 
@@ -42,6 +43,7 @@ def sensitivity(query: Query, shape: Shape) -> Sensitivity:
     A unit's rows weigh at most W together, so by the triangle inequality both bounds hold for it. A row that a draw
     leaves out of the query adds nothing.
     """
+    check_query(query)
     if query.weight_bits != shape.weight_bits:
         raise PlanError(
             f"weight_bits={query.weight_bits} of the query is not weight_bits={shape.weight_bits} of the rows."
@@ -86,10 +88,6 @@ def _gain_range(query: ChoiceQuery, shape: Shape) -> int:
         raise PlanError(
             f"{type(gradient).__name__} does not count every row beside its gradient, so a gain has no bounded range. "
             "Make it with second='count'."
-        )
-    if not 0 < query.ridge < float("inf"):
-        raise PlanError(
-            f"ridge={query.ridge!r} must be a finite number above 0: the gain of an empty child is 0 / ridge."
         )
     if query.n_scores != 1:
         raise PlanError(

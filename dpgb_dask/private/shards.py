@@ -19,6 +19,7 @@ from dpgb_dask.contracts.queries import (
     Query,
     ResidualQuery,
     TreeSumsQuery,
+    check_query,
 )
 from dpgb_dask.errors import PlanError
 from dpgb_dask.kernels import gradient as gradient_kernels
@@ -247,19 +248,26 @@ class _Ask:
             return
         if not isinstance(query, GradientQuery):
             raise PlanError(f"{type(query).__name__} is a query that shards do not know.")
+        check_query(query)
         self.gradient = query.gradient
         max_abs = _checked_bound(query, shape)
         n_cells = query.n_cells
         match query:
             case MainSumsQuery():
+                _check_bins("leaf_of_bin", list(enumerate(query.leaf_of_bin)), bins)
+                if len(query.leaf_of_bin) != len(bins):
+                    raise PlanError("leaf_of_bin of the query must have one map for each feature.")
                 sizes = tuple(len(leaf) for leaf in query.leaf_of_bin)
                 self._per_score = lambda codes, packed: joint_sums(codes, packed, max_abs, sizes)
                 n_cells = sum(sizes)
                 self.finish = self._to_leaves
             case PairSumsQuery():
+                maps = [m for p in query.pairs for m in ((p.i, p.map_i), (p.j, p.map_j))]
+                _check_bins("pairs", maps, bins)
                 pairs = pack_pairs(query.pairs)
                 self._per_score = lambda codes, packed: pair_sums(codes, pairs, packed, max_abs)
             case TreeSumsQuery():
+                _check_walk(query.splits, bins)
                 s = _without_gaps(query.splits)
                 self._per_score = lambda codes, packed: tree_sums(
                     codes, *s.arrays, packed, max_abs
@@ -355,21 +363,26 @@ def _checked_bound(query: GradientQuery, shape: Shape) -> int:
 
 def _check_level(query: NodeSumsQuery | ChoiceQuery, bins: Sequence[FeatureBins]) -> None:
     """Raise if a level's query does not fit the bins: a kernel trusts its sizes."""
+    _check_walk(query.splits, bins)
     known = [b.n_bins for b in bins]
-    if query.splits.n_trees != 1:
-        raise PlanError(
-            f"n_trees={query.splits.n_trees}: a level is of one tree. Ask tree by tree."
-        )
     if any(f >= len(known) for f in query.features.tolist()) or list(query.sizes) != [
         known[f] for f in query.features.tolist()
     ]:
         raise PlanError("features and sizes of the query are not those of the model's bins.")
-    if isinstance(query, NodeSumsQuery) and query.sides is not None:
-        expected = query.splits.n_leaves, sum(query.sizes)
-        if query.sides.shape != expected:
-            raise PlanError("sides of the query must hold one side per node and bin.")
-    if isinstance(query, ChoiceQuery):
-        _check_candidates(query)
+
+
+def _check_walk(splits: Splits, bins: Sequence[FeatureBins]) -> None:
+    """Raise if trees split by a feature that is not there."""
+    if splits.feature.size and int(splits.feature.max()) >= len(bins):
+        raise PlanError("splits of the query name a feature that the rows do not have.")
+
+
+def _check_bins(
+    name: str, maps: Sequence[tuple[int, NDArray[np.uint8]]], bins: Sequence[FeatureBins]
+) -> None:
+    """Raise unless each map is of a feature that is there, and says a cell for each of its bins."""
+    if any(j >= len(bins) or len(cells) != bins[j].n_bins for j, cells in maps):
+        raise PlanError(f"{name} of the query are not those of the model's bins.")
 
 
 def _without_gaps(splits: Splits) -> Splits:
@@ -380,14 +393,3 @@ def _without_gaps(splits: Splits) -> Splits:
         np.ascontiguousarray(splits.mask_of),
         np.ascontiguousarray(splits.masks),
     )
-
-
-def _check_candidates(query: ChoiceQuery) -> None:
-    feature, sizes = query.candidate_feature, np.array(query.sizes)
-    fit = (
-        len(feature) == len(query.candidate_bin) == len(query.candidate_only) > 0
-        and (feature < len(sizes)).all()
-        and (query.candidate_bin < sizes[feature]).all()
-    )
-    if not fit:
-        raise PlanError("candidates of the query must be bins of its features, and at least one.")

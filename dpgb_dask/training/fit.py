@@ -156,6 +156,7 @@ def fit(
         raise PlanError(
             "Facts read from the data (schema='infer') are not private: no ledger charge."
         )
+    check_source(source, shape)
     demand = plan.demand(shape)
     if demand.n_values > MAX_VALUES:
         raise PlanError(
@@ -210,6 +211,27 @@ def fit(
         asked=tuple(asked),
         n_rows=state.n_rows if counted else None,
     )
+
+
+def check_source(source: Source, shape: Shape) -> None:
+    """Refuse rows that were lined up under other facts than the fit's: the sensitivity is stated by its own.
+
+    Raises
+    ------
+    PlanError
+        If they have no units where the schema names one, or units where it names none: rows of one person would then
+        count each on its own; or if they were read under another schema.
+    """
+    unit = shape.schema.unit_id
+    if source.units != (unit is not None):
+        said = "has no units" if unit is not None else "has units"
+        raise PlanError(
+            f"unit_id={unit!r} of the schema, but the source {said}. Read it with read_source(..., unit=unit_id)."
+        )
+    if source.schema != shape.schema:
+        raise PlanError(
+            "The source was read under another schema than the fit's. Read it under that one."
+        )
 
 
 @contextmanager

@@ -256,18 +256,18 @@ def test_a_negative_bin_or_category_is_on_the_right_side():
         ({"n_scores": 3}, RANGE, "bounded range"),
         ({"ridge": 0.0}, RANGE, "ridge=0.0"),
         ({"ridge": float("nan")}, RANGE, "ridge=nan"),
-        ({"candidate_feature": np.array([], np.uint16)}, RANGE, "needs candidates"),
-        ({"candidate_bin": np.array([9], np.uint8)}, RANGE, "outside its bins"),
-        ({"candidate_feature": np.array([1], np.uint16)}, RANGE, "outside its bins"),
+        ({"candidate_feature": np.array([], np.uint16)}, RANGE, "at least one"),
+        ({"candidate_bin": np.array([9], np.uint8)}, RANGE, "bins of its features"),
+        ({"candidate_feature": np.array([1], np.uint16)}, RANGE, "bins of its features"),
     ],
 )
 def test_choices_refuse_queries(changes, gain_range, named):
     one = {
         "candidate_feature": np.array([0], np.uint16),
         "candidate_bin": np.array([0], np.uint8),
-        "candidate_only": np.array([False] * (0 if "needs" in named else 1)),
+        "candidate_only": np.array([False] * (0 if "at least" in named else 1), bool),
     }
-    if "needs" in named:
+    if "at least" in named:
         one["candidate_bin"] = np.array([], np.uint8)
     with pytest.raises(PlanError, match=named):
         at(choice_query(depth=0, sizes=(5,), **(one | changes)), gain_range=gain_range)

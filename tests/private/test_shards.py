@@ -26,7 +26,7 @@ from private.cases import (
 )
 
 from dpgb_dask.contracts.model import FeatureBins, Splits, Trees, join_splits, no_trees
-from dpgb_dask.contracts.queries import NodeSumsQuery, RowDraw
+from dpgb_dask.contracts.queries import RowDraw
 from dpgb_dask.encode import encode, encode_target, encode_weight
 from dpgb_dask.errors import PlanError
 from dpgb_dask.gradients import SquaredGradient, unpack
@@ -422,9 +422,8 @@ def test_upper_levels_of_trees_are_trees(depth):
     ],
 )
 def test_candidates_that_do_not_exist_raise(options):
-    query = choice_of("binary", splits_of(1), 2, **options)
-    with pytest.raises(PlanError, match="candidates"):
-        shard_of("binary").answer(model_of("binary"), query)
+    with pytest.raises(PlanError, match="candidate"):
+        choice_of("binary", splits_of(1), 2, **options)
 
 
 @pytest.mark.parametrize(
@@ -438,10 +437,10 @@ def test_candidates_that_do_not_exist_raise(options):
     ],
 )
 def test_a_level_that_does_not_fit_raises(options):
-    query = replace(queries_of("binary", 2)["nodes"], **options)
-    assert isinstance(query, NodeSumsQuery)
     with pytest.raises(PlanError):
-        shard_of("binary").answer(model_of("binary"), query)
+        shard_of("binary").answer(
+            model_of("binary"), replace(queries_of("binary", 2)["nodes"], **options)
+        )
 
 
 # ---- draws of rows ---------------------------------------------------------------------------------------------------

@@ -1,0 +1,317 @@
+"""What a query may say: in range, one row moves its sums within the bound; out of range, it is refused."""
+
+from dataclasses import replace
+
+import numpy as np
+import pandas as pd
+import pytest
+from private.cases import (
+    BINS,
+    KEY,
+    KINDS,
+    N_BINS,
+    ROWS_KEY,
+    choice_of,
+    counting_gradient,
+    gradient_of,
+    model_of,
+    opened,
+    queries_of,
+    rows_of,
+    shape_of,
+    splits_of,
+)
+
+from dpgb_dask.contracts.model import Splits
+from dpgb_dask.contracts.plan import Execution
+from dpgb_dask.contracts.queries import (
+    ChoiceQuery,
+    MainSumsQuery,
+    NodeSumsQuery,
+    PairCells,
+    PairSumsQuery,
+    ResidualQuery,
+    RowDraw,
+    TreeSumsQuery,
+)
+from dpgb_dask.errors import PlanError
+from dpgb_dask.gradients import GRAD_BITS, LabelGradient, SlopeGradient, logistic_gradient
+from dpgb_dask.kernels.draw import draws
+from dpgb_dask.private.ingest import read_source
+from dpgb_dask.private.quantize import sensitivity
+from dpgb_dask.private.rounds.local import LocalRounds
+from dpgb_dask.private.survey import Reading
+
+MOST = (3, 2)  # largest weight, and the bits of its steps
+
+
+def rounds_of(kind, rows, bins=BINS, **options):
+    shape = shape_of(kind, *MOST)
+    reading = Reading(shape, KEY, rows_key=ROWS_KEY)
+    source = read_source(*rows, shape.schema)
+    return LocalRounds(source, reading, Execution(n_threads=1, **options), bins)
+
+
+def random_gradient(kind, rng):
+    if rng.random() < 0.3:
+        return LabelGradient(kind, 3 if kind == "multiclass" else 1, int(rng.integers(1, 2**15)))
+    if kind == "numeric" and rng.random() < 0.5:
+        return SlopeGradient(*(int(n) for n in rng.integers(0, 2**15, 3)))
+    if kind == "binary":
+        return logistic_gradient(float(rng.choice([0.1, 0.5, 1.0])), float(rng.uniform(0.1, 4)))
+    return gradient_of(kind)
+
+
+def random_query(kind, rng):
+    """Any query in range: of a random class, with random maps, trees, sides, candidates and rows."""
+    n_scores = 3 if kind == "multiclass" else 1
+    low, high = sorted(int(n) for n in rng.choice(2**32, 2, replace=False))
+    rows = RowDraw(str(rng.choice(["part", "sample"])), int(rng.integers(9)), low, high)
+    asked = {
+        "label": "",
+        "price": 1,
+        "weight_bits": MOST[1],
+        "gradient": random_gradient(kind, rng),
+        "n_scores": n_scores,
+        "rows": rows if rng.random() < 0.3 else None,
+    }
+
+    def maps(features, most):
+        sizes = [int(rng.integers(1, most + 1)) for _ in features]
+        return sizes, tuple(
+            rng.integers(0, size, N_BINS[j]).astype(np.uint8)
+            for j, size in zip(features, sizes, strict=True)
+        )
+
+    def level():
+        features = rng.integers(0, 3, rng.integers(1, 4))
+        return {
+            "splits": splits_of(1, int(rng.integers(0, 5)), int(rng.integers(99))),
+            "features": features.astype(np.uint16),
+            "sizes": tuple(N_BINS[j] for j in features),
+        }
+
+    def main():
+        sizes, leaves = maps(range(3), 20)
+        return MainSumsQuery(**asked, leaf_of_bin=leaves, n_leaves=tuple(sizes))
+
+    def pairs():
+        tables = []
+        for _ in range(rng.integers(1, 4)):
+            i, j = rng.integers(0, 3, 2).tolist()
+            (n_i, n_j), both = maps((i, j), 16)
+            tables.append(PairCells(i, j, *both, n_i, n_j))
+        return PairSumsQuery(**asked, pairs=tuple(tables))
+
+    def trees():
+        depth, seed = rng.integers(1, 6), rng.integers(99)
+        return TreeSumsQuery(**asked, splits=splits_of(int(rng.integers(1, 5)), int(depth), seed))
+
+    def nodes():
+        part = level()
+        size = (part["splits"].n_leaves, sum(part["sizes"]))
+        sides = rng.integers(0, 2, size, dtype=np.uint8) if rng.random() < 0.5 else None
+        return NodeSumsQuery(**asked, **part, sides=sides)
+
+    def choice():
+        part = level()
+        n = int(rng.integers(1, 9))
+        feature = rng.integers(0, len(part["features"]), n)
+        where = [rng.integers(part["sizes"][k]) for k in feature]
+        counting = {"gradient": counting_gradient(kind)}
+        return ChoiceQuery(
+            **(asked | counting),
+            **part,
+            candidate_feature=feature.astype(np.uint16),
+            candidate_bin=np.array(where, np.uint8),
+            candidate_only=rng.random(n) < 0.5,
+            ridge=float(rng.uniform(0.01, 9)),
+        )
+
+    def residual():
+        edges = np.unique(rng.integers(0, 150_000, rng.integers(1, 30)))
+        return ResidualQuery(label="", price=1, weight_bits=MOST[1], edges=edges)
+
+    kinds = [main, pairs, trees, nodes]
+    kinds += [] if kind == "multiclass" else [choice]
+    kinds += [residual] if kind == "numeric" else []
+    return kinds[int(rng.integers(len(kinds)))]()
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("seed", range(4))
+def test_one_row_moves_the_sums_of_any_query_in_range_within_its_bound(kind, seed):
+    rng = np.random.default_rng([seed, KINDS.index(kind)])
+    x, y, w = rows_of(kind, 40, seed)
+    more_x, more_y, _ = rows_of(kind, 6, seed + 50)
+    fewer = rounds_of(kind, (x, y, w))
+    more = [
+        rounds_of(
+            kind,
+            (pd.concat([x, more_x[k : k + 1]]), np.append(y, more_y[k]), np.append(w, np.inf)),
+        )
+        for k in range(6)
+    ]
+    model = model_of(kind, seed)
+    for _ in range(40):
+        query = random_query(kind, rng)
+        bound = sensitivity(query, shape_of(kind, *MOST))
+        before = opened(fewer.ask(model, query))
+        for rounds in more:
+            moved = opened(rounds.ask(model, query)) - before
+            assert sum(int(d) ** 2 for d in moved) <= bound.l2_squared
+            assert sum(abs(int(d)) for d in moved) <= bound.l1
+    for rounds in (fewer, *more):
+        rounds.close()
+
+
+def bins_of(*values):
+    return np.array(values, np.uint8)
+
+
+MAIN, PAIRS, TREES, NODES = (queries_of("binary")[k] for k in ("main", "pairs", "trees", "nodes"))
+CHOICE = choice_of("binary", splits_of(1))
+PAIR = PAIRS.pairs[0]
+SPLITS = TREES.splits
+OUT_OF_RANGE = {
+    # a bin that leads to a leaf of the next feature: its row would count there twice
+    "a leaf beyond the last": (
+        MAIN,
+        {"leaf_of_bin": (*MAIN.leaf_of_bin[:2], bins_of(0, 1, 2, 3, 4))},
+    ),
+    "a leaf beyond the feature's": (MAIN, {"n_leaves": (5, *MAIN.n_leaves[1:])}),
+    "fewer maps than features": (MAIN, {"n_leaves": MAIN.n_leaves[:2]}),
+    "leaves that are no number": (MAIN, {"n_leaves": (6.5, 4, 3)}),
+    "no leaves": (MAIN, {"n_leaves": (0, 4, 3)}),
+    "a map of other numbers": (
+        MAIN,
+        {"leaf_of_bin": tuple(leaf.astype(np.int64) for leaf in MAIN.leaf_of_bin)},
+    ),
+    "a map of more bins than codes": (
+        MAIN,
+        {"leaf_of_bin": (np.zeros(300, np.uint8), *MAIN.leaf_of_bin[1:])},
+    ),
+    "a cell beyond n_i": (PAIR, {"n_i": 2}),
+    "a cell beyond n_j": (PAIR, {"n_j": 2}),
+    "too many cells": (PAIR, {"n_i": 17, "n_j": 16}),
+    "a negative feature": (PAIR, {"i": -1}),
+    "trees that are not complete": (
+        TREES,
+        {"splits": Splits(*(a[:, :5] for a in SPLITS.arrays[:3]), SPLITS.masks)},
+    ),
+    "a mask that is not there": (
+        TREES,
+        {"splits": replace(SPLITS, mask_of=np.full_like(SPLITS.mask_of, 99))},
+    ),
+    "a negative mask": (TREES, {"splits": replace(SPLITS, mask_of=SPLITS.mask_of - 2)}),
+    "a mask of other numbers": (TREES, {"splits": replace(SPLITS, masks=SPLITS.masks + 2)}),
+    "a mask of too few codes": (TREES, {"splits": replace(SPLITS, masks=SPLITS.masks[:, :9])}),
+    "thresholds of other numbers": (
+        TREES,
+        {"splits": replace(SPLITS, threshold=SPLITS.threshold.astype(np.int64))},
+    ),
+    "two trees of a level": (NODES, {"splits": splits_of(2)}),
+    "sizes of fewer features": (NODES, {"sizes": NODES.sizes[:1]}),
+    "a size of no bins": (NODES, {"sizes": (0, NODES.sizes[1])}),
+    "a side of three": (NODES, {"sides": np.full((8, sum(NODES.sizes)), 2, np.uint8)}),
+    "sides of fewer nodes": (NODES, {"sides": np.zeros((7, sum(NODES.sizes)), np.uint8)}),
+    "a candidate of no feature": (CHOICE, {"candidate_feature": np.full(5, 2, np.uint16)}),
+    "a candidate of no bin": (CHOICE, {"candidate_bin": np.full(5, 12, np.uint8)}),
+    "candidates of different lengths": (CHOICE, {"candidate_bin": np.zeros(4, np.uint8)}),
+    "a ridge of nothing": (CHOICE, {"ridge": 0.0}),
+    "edges that do not increase": (
+        queries_of("numeric")["residual"],
+        {"edges": np.array([5, 5, 9])},
+    ),
+    "edges of other numbers": (queries_of("numeric")["residual"], {"edges": np.array([0.5, 1.5])}),
+    "an unknown grid": (queries_of("binary")["coarse"], {"n_uniform": 77}),
+    "a feature without cells": (queries_of("binary")["coarse"], {"sizes": (3, 0)}),
+    "an unknown target": (queries_of("binary")["target"], {"kind": "mine"}),
+    "no scores": (TREES, {"n_scores": 0}),
+    "a negative price": (TREES, {"price": -1}),
+    "a price that is no number": (TREES, {"price": 0.5}),
+    "negative weights": (TREES, {"weight_bits": -1}),
+    "weights of too many steps": (TREES, {"weight_bits": 40}),
+    "a draw of nothing": (RowDraw("part", 0, 0, 1), {"low": 1}),
+    "a draw of more than all": (RowDraw("part", 0, 0, 1), {"high": 2**32 + 1}),
+    "a draw of parts of a number": (RowDraw("part", 0, 0, 1), {"high": 0.5}),
+    "a draw of another kind": (RowDraw("part", 0, 0, 1), {"kind": "every"}),
+}
+
+
+@pytest.mark.parametrize("what", OUT_OF_RANGE)
+def test_what_is_out_of_range_is_refused_as_it_is_made(what):
+    good, changes = OUT_OF_RANGE[what]
+    replace(good)
+    with pytest.raises(PlanError):
+        replace(good, **changes)
+
+
+NOT_OF_THE_ROWS = {
+    "bins that a feature does not have": replace(
+        MAIN, leaf_of_bin=(np.zeros(13, np.uint8), *MAIN.leaf_of_bin[1:])
+    ),
+    "fewer features": replace(MAIN, leaf_of_bin=MAIN.leaf_of_bin[:2], n_leaves=MAIN.n_leaves[:2]),
+    "a pair of fewer bins": replace(PAIRS, pairs=(replace(PAIR, map_i=bins_of(0, 1)),)),
+    "a pair of a feature that is not there": replace(PAIRS, pairs=(replace(PAIR, j=3),)),
+    "trees of a feature that is not there": replace(
+        TREES, splits=replace(SPLITS, feature=SPLITS.feature + 1)
+    ),
+    "a level of a feature that is not there": replace(
+        NODES, features=np.array([2, 3], np.uint16), sizes=NODES.sizes
+    ),
+    "a level below a feature that is not there": replace(
+        NODES, splits=replace(NODES.splits, feature=NODES.splits.feature + 3)
+    ),
+    "bins of another number": replace(NODES, sizes=(4, 12)),
+    "scores of another target": replace(TREES, n_scores=2),
+    "a gradient of another target": replace(TREES, gradient=gradient_of("numeric")),
+}
+
+
+@pytest.mark.parametrize("what", NOT_OF_THE_ROWS)
+def test_what_does_not_fit_the_rows_is_refused_before_they_are_added(what):
+    query = replace(NOT_OF_THE_ROWS[what], weight_bits=MOST[1])
+    rounds = rounds_of("binary", rows_of("binary", 40))
+    with pytest.raises(PlanError):
+        rounds.ask(model_of("binary"), query)
+    rounds.close()
+
+
+# ---- draws of rows ---------------------------------------------------------------------------------------------------
+
+
+def positions_drawn(n, draw):
+    """Which positions of the source a draw chooses."""
+    index = np.zeros((n, 2), np.uint64)
+    index[:, 0] = np.arange(n)
+    drawn = np.empty(n, np.uint32)
+    draws(ROWS_KEY, draw.group, index, drawn)
+    return (draw.low <= drawn) & (drawn < draw.high)
+
+
+@pytest.mark.parametrize("high", [1 << 29, 3 << 30])  # few rows are gathered, many are masked
+@pytest.mark.parametrize("bins", [BINS, None])
+@pytest.mark.parametrize("cache", ["memory", "disk"])
+def test_rows_are_drawn_by_their_position_and_by_nothing_in_them(high, bins, cache):
+    n = 600
+    draw = RowDraw("sample", 4, 0, high)
+    chosen = positions_drawn(n, draw)
+    query = replace(
+        choice_of("binary", splits_of(1, 0), MOST[1]),
+        gradient=counting_gradient("binary"),
+        rows=draw,
+    )
+    rng = np.random.default_rng(0)
+    labels = {"one": np.zeros(n), "other": np.ones(n), "both": rng.integers(0, 2, n)}
+    weights = {"one": np.ones(n), "more": rng.integers(1, 4, n)}
+    values = {"equal": np.zeros(n), "all different": np.linspace(-2, 2, n)}
+    for y in labels.values():
+        for w in weights.values():
+            for a in values.values():
+                x = pd.DataFrame({"a": a, "b": np.zeros(n), "c": np.zeros(n)})
+                rounds = rounds_of("binary", (x, y, w), bins, cache=cache)
+                sums = opened(rounds.ask(model_of("binary"), query)).reshape(-1, 2)
+                rounds.close()
+                weight = int(sums[: N_BINS[0], 1].sum()) >> (GRAD_BITS + MOST[1])
+                assert weight == w[chosen].sum()
