@@ -46,7 +46,7 @@ def ledger_in(folder):
 
 def estimator(recipe, **changes):
     options = {"epsilon": 2.0, "delta": 1e-6, "schema": SCHEMA, "random_state": 0}
-    return DPGBClassifier(**(options | {"recipe": recipe} | SETTINGS[recipe] | changes))
+    return DPGBClassifier(**(options | {"recipe": recipe} | SETTINGS.get(recipe, {}) | changes))
 
 
 def warm(*recipes):
@@ -55,11 +55,11 @@ def warm(*recipes):
         estimator(recipe, noise=SeededNoise(0)).fit(*rows())
 
 
-def fit(folder, recipe, at=-1, resume=None, *, fault=kill, lazy=False, **options):
+def fit(folder, recipe, at=-1, resume=None, *, fault=kill, lazy=False, data=None, **options):
     """Fit on an account of ``folder``, with a key and a fit id that are always the same; have a fault at step ``at``.
 
     Everything else is as in any fit, so that two fits of one recipe end with the same model, and what a fault changes
-    shows. Writes ``model.json``, and ``steps.json`` with the names of the steps.
+    shows. ``data`` are other rows than `rows`. Writes ``model.json``, and ``steps.json`` with the names of the steps.
     """
     folder = Path(folder)
     token = secrets.token_hex
@@ -71,7 +71,7 @@ def fit(folder, recipe, at=-1, resume=None, *, fault=kill, lazy=False, **options
         mock.patch.object(secrets, "token_hex", lambda n: FIT_ID if n == 12 else token(n)),
         Steps(folder, fault, at) as steps,
     ):
-        clf.fit(*(chunked() if lazy else rows()), resume=resume)
+        clf.fit(*(data or (chunked() if lazy else rows())), resume=resume)
     (folder / "steps.json").write_text(json.dumps(steps.names))
     clf.save(folder / "model.json")
 

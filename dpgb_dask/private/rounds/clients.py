@@ -1,11 +1,16 @@
 """The Dask client a fit runs on; blocking calls also work where the user's client is asynchronous."""
 
 import asyncio
+import time
 from dataclasses import dataclass
 
-from distributed import Client, Scheduler, Worker, get_client, rejoin, secede
+from distributed import Client, Scheduler, Worker, WorkerPlugin, get_client, rejoin, secede
+from distributed.comm.core import CommClosedError
 
 from dpgb_dask.errors import ClusterError, PlanError
+
+TRIES = 5  # to reach all workers with a plugin
+PAUSE = 0.2  # seconds between two of them, in which the scheduler notices who is gone
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,6 +105,42 @@ def max_threads(client: Client, seconds: float) -> int:
     finally:
         connection.close()
     raise failed  # outside the except block, which would keep Dask's error as its context
+
+
+def register(client: Client, plugin: WorkerPlugin) -> None:
+    """Give a plugin to all workers, and to those that come later; a worker that is lost meanwhile is no obstacle.
+
+    Dask broadcasts it and fails if one worker does, without waiting for the others. The scheduler has it by then, and
+    gives it to whoever comes; so all that are left are asked again. If workers go on leaving, the fit goes on without
+    an answer: these plugins save time and memory, and decide nothing.
+
+    Raises
+    ------
+    CommClosedError, OSError
+        If the scheduler is gone.
+    ClusterError
+        If the plugin fails where it was given: Python is another there.
+    """
+    for _ in range(TRIES):
+        try:
+            client.register_plugin(plugin)
+        except (CommClosedError, OSError):
+            time.sleep(PAUSE)
+            if client.status != "running":
+                raise
+        except Exception as error:
+            if client.status != "running":
+                raise
+            failed = ClusterError(
+                f"{type(plugin).__name__} failed on a worker: {type(error).__name__}. The workers' Python must have"
+                " this version of dpgb_dask, and what it needs. A fit that had begun can be resumed."
+            )
+            break
+        else:
+            return
+    else:
+        return
+    raise failed  # outside the except block, which would keep the other error as its context
 
 
 def no_worker(seconds: float) -> ClusterError:

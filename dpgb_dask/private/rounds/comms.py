@@ -18,6 +18,7 @@ from typing import Any
 import numpy as np
 from distributed import Client, Future, Worker, WorkerPlugin
 
+from dpgb_dask.private.rounds.clients import register
 from dpgb_dask.private.rounds.resident import Failure, Reply, add_replies, answer
 
 OP = "dpgb_round"
@@ -138,7 +139,7 @@ class CommTree:
         if self._failures >= MOST_FAILURES:
             return None
         if not self._ready:
-            self._client.register_plugin(AnswerRounds())
+            register(self._client, AnswerRounds())
             self._ready = True
         keys = tuple(str(shard.key) for shard in shards)
         reply: Reply | None = self._client.sync(self._ask, keys, message)

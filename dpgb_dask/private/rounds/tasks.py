@@ -53,7 +53,7 @@ from dpgb_dask.private.durable import is_durable
 from dpgb_dask.private.fused import fuse_calls
 from dpgb_dask.private.ingest import Chunk, Rows, Source, failed_to_load
 from dpgb_dask.private.quantize import sensitivity
-from dpgb_dask.private.rounds.clients import Connection, no_worker
+from dpgb_dask.private.rounds.clients import Connection, no_worker, register
 from dpgb_dask.private.rounds.comms import CommTree, pays
 from dpgb_dask.private.rounds.resident import (
     MOST_REMAKES,
@@ -259,8 +259,8 @@ class TaskRounds:
     @_on_cluster
     def _begin(self, source: Source) -> tuple[tuple[Chunk, ...], Sequence[int] | None]:
         """Return the chunks as tasks, and the rows of each if they are known."""
-        self.client.register_plugin(WarmKernels())
-        self.client.register_plugin(FreeRows())
+        register(self.client, WarmKernels())
+        register(self.client, FreeRows())
         if source.lazy:
             return source.chunks, source.lengths
         return self._hold_rows(source.chunks)

@@ -1,0 +1,127 @@
+"""Faults of a cluster at a moment that its scheduler sees: a transition of a task of ours, or a broadcast.
+
+`Moments` is a plugin of the scheduler. A test runs a fit once to learn its moments, and again with a fault at one.
+"""
+
+import os
+import signal
+from unittest import mock
+
+import numpy as np
+from distributed import SchedulerPlugin
+
+
+class Moments(SchedulerPlugin):
+    """Moments of one fit on a cluster of this process, and a fault at one of them.
+
+    Parameters
+    ----------
+    cluster : LocalCluster
+    fault : callable or None
+        Called in the scheduler's event loop with (cluster, address of a worker).
+    at : tuple or None
+        The moment, such as ("dpgb-shard", "waiting", "processing") or ("broadcast", "plugin-add").
+    k : int
+        How many of its kind pass before the fault.
+    seed : int
+        Whom it meets where the moment is of no worker, and now and then anyway.
+
+    Attributes
+    ----------
+    seen : dict
+        How often each moment has come.
+    victim : str or None
+        The worker that met the fault.
+    """
+
+    name = "moments"
+
+    def __init__(self, cluster, fault=None, at=None, k=0, seed=0):
+        self.seen, self.victim = {}, None
+        self._cluster, self._fault, self._at, self._k = cluster, fault, at, k
+        self._rng = np.random.default_rng(seed)
+
+    def __enter__(self):
+        scheduler = self._cluster.scheduler
+        real = scheduler.broadcast
+
+        async def broadcast(*, msg, **options):
+            self._moment(("broadcast", msg["op"]), ())
+            return await real(msg=msg, **options)
+
+        self._patches = [
+            mock.patch.object(scheduler, "broadcast", broadcast),
+            mock.patch.dict(scheduler.handlers, broadcast=broadcast),
+        ]
+        for patch in self._patches:
+            patch.start()
+        self._cluster.sync(self._join_in)
+        return self
+
+    async def _join_in(self):
+        self._cluster.scheduler.add_plugin(self)
+
+    def __exit__(self, *_error):
+        for patch in self._patches:
+            patch.stop()
+        self._at = None
+        self._cluster.loop.add_callback(self._cluster.scheduler.remove_plugin, self.name)
+
+    def transition(self, key, start, finish, *_args, **_options):
+        """Note a transition of a task."""
+        kind = kind_of(key)
+        if kind is None:
+            return
+        task = self._cluster.scheduler.tasks.get(key)
+        own = [] if task is None else [*(task.who_has or ()), task.processing_on]
+        self._moment((kind, start, finish), [worker.address for worker in own if worker])
+
+    def _moment(self, moment, own):
+        count = self.seen[moment] = self.seen.get(moment, 0) + 1
+        if moment != self._at or count != self._k + 1 or self.victim is not None:
+            return
+        workers = sorted(self._cluster.scheduler.workers)
+        if not own or self._rng.random() < 0.2:
+            own = workers
+        if own:
+            self.victim = str(self._rng.choice(sorted(own)))
+            self._fault(self._cluster, self.victim)
+
+
+def kind_of(key):
+    """Return what a task of ours does, without what is another in each fit; None for a task of the source."""
+    name = str(key)
+    if not name.startswith("dpgb-"):
+        return None
+    words = []
+    for word in name.split("-"):
+        if any(mark.isdigit() for mark in word):
+            break
+        words.append(word)
+    return "-".join(words)
+
+
+def lose(cluster, address):
+    """Take a worker for dead, as when its connection breaks."""
+    _soon(cluster, "remove_worker", address=address, stimulus_id="fault", safe=False, close=True)
+
+
+def retire(cluster, address):
+    """Let a worker go in good order: what it holds goes to others first."""
+    _soon(cluster, "retire_workers", workers=[address])
+
+
+def join(cluster, _address):
+    """Start one more worker."""
+    cluster.scale(len(cluster.worker_spec) + 1)
+
+
+def kill(cluster, address):
+    """End a worker's process; its nanny starts it again."""
+    for nanny in cluster.workers.values():
+        if nanny.worker_address == address:
+            os.kill(nanny.pid, signal.SIGKILL)
+
+
+def _soon(cluster, method, **options):
+    cluster.loop.add_callback(getattr(cluster.scheduler, method), **options)

@@ -1,0 +1,262 @@
+"""Faults of a cluster at every moment of a fit that its scheduler sees, and while it predicts.
+
+Registration of plugins, counting of units, survey, codes, shards, rounds and close: a worker that is lost, retires or
+joins at any of them leaves the same model, bit for bit, and one charge.
+"""
+
+import asyncio
+import os
+import signal
+import threading
+import time
+
+import dask
+import dask.dataframe as dd
+import numpy as np
+import pandas as pd
+import pytest
+from cluster.moments import Moments, join, kill, lose, retire
+from cluster.test_tasks import CLUSTER
+from distributed import CancelledError, Client, LocalCluster, get_worker
+from small_fits import SCHEMA, chunked, estimator, fit, ledger_in, rows
+
+from dpgb_dask import Schema
+from dpgb_dask.errors import ClusterError
+from dpgb_dask.private.rounds import clients, resident, tasks
+from dpgb_dask.testing import SeededNoise
+
+# Dask leaves a socket of a worker that is gone to the garbage collector
+pytestmark = pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+
+LONGEST = 60  # seconds of a fit that takes less than one
+
+
+def frame():
+    x, y = rows()
+    table = pd.DataFrame(x, columns=["a", "b", "c"]).assign(person=np.arange(600) // 2)
+    return dd.from_pandas(table, npartitions=4), dd.from_pandas(pd.Series(y), npartitions=4)
+
+
+UNITS = Schema(SCHEMA.features, classes=[0, 1], unit_id="person")
+
+# what a fit does differs by: bins of the schema or of the rows, rows that are lazy or of this process, units, draws of
+# rows by their position, codes made again for other bins, and how rounds are asked
+SCENARIOS = {
+    "private bins": ("auto", "tasks", {"lazy": True}),
+    "over comms": ("dp-ebm", "comms", {"lazy": True}),
+    "rows of this process": ("fdp-tr-newton", "tasks", {}),
+    "units": ("fdp-tr-newton", "tasks", {"data": frame, "schema": UNITS, "unit_id": "person"}),
+    "drawn rows": ("dpboost", "tasks", {"data": frame, "epsilon": 0.2, "n_estimators": 2}),
+    "bins again": ("fdp-tr-newton-ih", "comms", {"lazy": True, "n_estimators": 3}),
+    "codes on scratch": ("fdp-tr-newton", "auto", {"lazy": True, "cache": "disk"}),
+}
+MATRIX = [
+    pytest.param("private bins", lose, 8),
+    pytest.param("over comms", lose, 4),
+    *(
+        pytest.param(scenario, fault, 1 if fault is lose else 5, marks=pytest.mark.slow)
+        for scenario in SCENARIOS
+        for fault in (lose, retire, join)
+    ),
+]
+
+
+def small_cluster(n=3, **options):
+    return LocalCluster(n_workers=n, **{"processes": False, **CLUSTER, **options})
+
+
+def run(folder, scenario, cluster, fault=None, **when):
+    """Fit; whatever happens, it ends."""
+    folder.mkdir(exist_ok=True)
+    recipe, backend, options = SCENARIOS[scenario]
+    options = {key: value() if callable(value) else value for key, value in options.items()}
+    with (
+        Client(cluster),
+        Moments(cluster, fault, **when) as moments,
+        dask.config.set({"dpgb-dask.backend": backend}),
+    ):
+        in_time(lambda: fit(folder, recipe, **options))
+    return moments
+
+
+def in_time(work):
+    """Call a function in a thread, and give it up if it takes far too long."""
+    ended = []
+
+    def go():
+        try:
+            ended.append((work(), None))
+        except BaseException as error:
+            ended.append((None, error))
+
+    thread = threading.Thread(target=go, daemon=True)
+    thread.start()
+    thread.join(LONGEST)
+    assert ended, "it hangs"
+    result, error = ended[0]
+    if error is not None:
+        raise error
+    return result
+
+
+@pytest.fixture(scope="module")
+def undisturbed(tmp_path_factory):
+    """The model file and the charge of a scenario without a fault, and its moments."""
+    known = {}
+
+    def of(scenario):
+        if scenario not in known:
+            folder = tmp_path_factory.mktemp("undisturbed")
+            with small_cluster() as cluster:
+                moments = run(folder, scenario, cluster)
+            known[scenario] = (*left(folder), moments.seen)
+        return known[scenario]
+
+    return of
+
+
+def left(folder):
+    """What a fit left: its model file and the charge."""
+    ledger = ledger_in(folder)
+    ledger.verify()
+    kinds = [entry.kind for entry in ledger.history("people")]
+    assert kinds.count("RESERVED") == kinds.count("RELEASED") == 1
+    return (folder / "model.json").read_bytes(), ledger.account("people").spent
+
+
+@pytest.mark.parametrize(("scenario", "fault", "every"), MATRIX)
+def test_a_fault_at_a_moment(
+    scenario, fault, every, undisturbed, tmp_path, monkeypatch, record_property
+):
+    monkeypatch.setattr(tasks, "LOOK", 0.2)
+    model, charge, seen = undisturbed(scenario)
+    tried = list(seen.items())[::every]
+    met = 0
+    for number, (moment, count) in enumerate(tried):
+        k = int(np.random.default_rng(number).integers(count))
+        folder = tmp_path / str(number)
+        with small_cluster() as cluster:
+            moments = run(folder, scenario, cluster, fault, at=moment, k=k, seed=number)
+        assert left(folder) == (model, charge), moment
+        met += moments.victim is not None
+    assert met > 0.8 * len(tried)  # two runs differ by what ends first
+    saw = f"{scenario}: {fault.__name__} at {met} moments; same model file; 1 charge each"
+    record_property("saw", saw)
+
+
+# ---- processes that die ----------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def processes():
+    with small_cluster(2, processes=True) as cluster:
+        yield cluster
+
+
+DEATHS = [
+    ("broadcast", "plugin-add"),
+    ("dpgb-encode-chunk", "waiting", "processing"),
+    ("dpgb-add", "processing", "memory"),
+    ("dpgb-forget-survey", "waiting", "processing"),
+    ("dpgb-encode-unbinned", "processing", "memory"),
+    ("dpgb-shard", "waiting", "processing"),
+    ("dpgb-shard", "processing", "memory"),
+    ("broadcast", "dpgb_round"),
+    ("dpgb-shard", "memory", "forgotten"),
+]
+
+
+@pytest.mark.parametrize(
+    ("moment", "k"),
+    [
+        (DEATHS[0], 0),
+        *(
+            pytest.param(moment, k, marks=pytest.mark.slow)
+            for moment in DEATHS
+            for k in (0, 1)
+            if (moment, k) != (DEATHS[0], 0)
+        ),
+    ],
+)
+def test_a_process_dies(moment, k, processes, undisturbed, tmp_path):
+    with Client(processes) as client:
+        client.wait_for_workers(2, timeout=LONGEST)
+    moments = run(tmp_path, "over comms", processes, kill, at=moment, k=k)
+    assert moments.victim is not None
+    assert left(tmp_path) == undisturbed("over comms")[:2]
+
+
+def test_a_plugin_that_fails_on_a_worker_is_told_by_its_type():
+    class Broken(resident.FreeRows):
+        def setup(self, **_):
+            raise ZeroDivisionError("row 17")
+
+    with small_cluster(1) as cluster, Client(cluster) as client:
+        with pytest.raises(ClusterError, match="Broken failed on a worker: ZeroDivisionError") as e:
+            clients.register(client, Broken())
+        assert e.value.__context__ is None
+        assert "17" not in str(e.value)
+
+
+# ---- predict ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def model():
+    return estimator("auto", noise=SeededNoise(0)).fit(*rows())
+
+
+HAPPEN = {}  # what happens in this process, which no task could carry
+
+
+def happen():
+    HAPPEN["once"]()
+
+
+def after(what, flag):
+    """Rows as a lazy array; something happens when the second block is made for the first time."""
+
+    def make(block, block_info=None):
+        if block_info and block_info[0]["chunk-location"][0] == 1 and not flag.exists():
+            flag.touch()
+            what()
+        return block
+
+    return chunked()[0].map_blocks(make, dtype=float, meta=np.empty((0, 0)))
+
+
+def test_a_worker_is_lost_while_it_predicts(model, tmp_path, monkeypatch):
+    with small_cluster() as cluster, Client(cluster):
+
+        def leave():
+            lose(cluster, get_worker().address)
+            time.sleep(0.2)
+
+        monkeypatch.setitem(HAPPEN, "once", leave)
+        found = in_time(model.predict_proba(after(happen, tmp_path / "left")).compute)
+    assert (tmp_path / "left").exists()
+    np.testing.assert_array_equal(found, model.predict_proba(rows()[0]))
+
+
+@pytest.mark.slow
+def test_a_process_dies_while_it_predicts(model, processes, tmp_path):
+    def die():
+        os.kill(os.getpid(), signal.SIGKILL)
+
+    with Client(processes) as client:
+        client.wait_for_workers(1, timeout=LONGEST)
+        found = in_time(model.predict(after(die, tmp_path / "dead")).compute)
+    np.testing.assert_array_equal(found, model.predict(rows()[0]))
+
+
+def test_a_scheduler_that_goes_away_while_it_predicts_is_an_error(model, tmp_path, monkeypatch):
+    cluster = small_cluster(2, protocol="tcp")
+    end = threading.Thread(target=cluster.close)
+    monkeypatch.setitem(HAPPEN, "once", end.start)
+    with (
+        dask.config.set({"distributed.comm.timeouts.connect": "2s"}),
+        Client(cluster.scheduler_address),
+        pytest.raises((CancelledError, asyncio.CancelledError, OSError)),
+    ):
+        in_time(model.predict(after(happen, tmp_path / "gone")).compute)
+    end.join(LONGEST)
