@@ -298,6 +298,9 @@ class Surveyor:
     def __len__(self) -> int:
         return n_rows(self._rows.x)
 
+    @np.errstate(
+        all="ignore"
+    )  # columns of other types become one matrix: a signalling NaN would warn
     def add(self, rows: slice, *, as_values: bool = False) -> NDArray[Any]:
         """Add some rows, and return those of them that weigh something.
 
