@@ -515,9 +515,10 @@ def _open_set(path: str, schema: Schema) -> tuple[Any, Mapping[str, Any]]:
     """Open what convert wrote."""
     data = open_dataset(path)
     if data.schema.names != schema.names:
+        lacks = [name for name in schema.names if name not in data.schema.features]
+        how = f"it lacks {lacks}" if lacks else "it has others too, or has them in another order"
         raise SchemaError(
-            f"{path!r} holds other features than the schema:\n  data   {list(data.schema.names)}\n"
-            f"  schema {list(schema.names)}\nConvert the source again."
+            f"{path!r} holds other features than the schema: {how}. Convert the source again."
         )
     if lost := not_kept(data, schema):
         raise SchemaError(

@@ -56,15 +56,20 @@ def match_names(names: Iterable[Any], schema: Schema, *, ordered: bool = True) -
     if schema.unit_id is not None:
         dropped.add(schema.unit_id)
     missing = [name for name in schema.names if name not in position]
-    extra = [name for name in given if name not in schema.features and name not in dropped]
+    extra = any(name not in schema.features and name not in dropped for name in given)
     if missing or extra:
+        # a name that is not in the schema may be a row's value: of a table without a header, of columns made of values
+        lacks = [f"missing={missing}"] if missing else []
+        has = ["the data have columns that the schema does not declare"] if extra else []
+        hint = "; schema.check(X) and dpgb-dask check print them" if extra else ""
         raise SchemaError(
-            f"columns do not match the schema: missing={missing}, not declared={extra}. "
+            f"columns do not match the schema: {', and '.join([*lacks, *has])}{hint}. "
             "Rename or add columns, or list those to leave out in 'ignore'."
         )
     features = [name for name in given if name in schema.features]
-    if len(features) != len(set(features)):
-        twice = sorted({name for name in features if features.count(name) > 1})
+    once = [*features, *(name for name in given if name == schema.unit_id)]
+    if len(once) != len(set(once)):
+        twice = sorted({name for name in once if once.count(name) > 1})
         raise SchemaError(f"columns {twice} are there twice. Every feature needs one column.")
     if ordered and tuple(features) != schema.names:
         raise SchemaError(
@@ -411,12 +416,20 @@ def n_rows(block: Block) -> int:
 def split_columns(block: Block, schema: Schema) -> list[Any]:
     """Return the feature columns of a block in schema order, without copying.
 
-    Names are matched, dtypes are not looked at: those of one Dask partition may depend on its values.
+    What a collection says of its columns was checked. Those of one partition may depend on its values, as where columns
+    are made of values partition by partition: they are found by name, and one that is not there is missing in each row.
     """
     if isinstance(block, tuple):
         return list(block)
     if isinstance(block, pd.DataFrame):
-        return [block.iloc[:, k] for k in _frame_positions(block, schema)]
+        names = [str(name) for name in block.columns]
+        if not any(isinstance(name, str) for name in block.columns):
+            return [block.iloc[:, k] for k in _frame_positions(block, schema)]
+        place = {name: k for k, name in reversed(list(enumerate(names)))}
+        return [
+            block.iloc[:, place[name]] if name in place else np.full(len(block), np.nan)
+            for name in schema.names
+        ]
     return [block[:, k] for k in range(block.shape[1])]
 
 

@@ -12,9 +12,18 @@ import dask.dataframe as dd
 import numpy as np
 import pandas as pd
 import pytest
+import xarray as xr
+import zarr
 
 from dpgb_dask import DPGBClassifier, Schema, cli, encode
-from dpgb_dask.errors import ChunkError, DPGBError, RowsError, in_our_words, kind_of
+from dpgb_dask.errors import (
+    ChunkError,
+    DPGBError,
+    PrivacyLeakWarning,
+    RowsError,
+    in_our_words,
+    kind_of,
+)
 from dpgb_dask.io import open_dataset, write_dataset
 from dpgb_dask.private.rounds.local import LocalRounds
 from dpgb_dask.testing import SeededNoise
@@ -278,3 +287,127 @@ def test_callbacks_may_raise_what_they_like():
 def test_every_back_end_is_held_to_it():
     for name in ("ask", "fingerprint"):
         assert hasattr(getattr(LocalRounds, name), "__wrapped__")
+
+
+# ---- names -----------------------------------------------------------------------------------------------------------
+
+NAME = "Jane Doe"
+
+
+def with_names(kind, tmp):
+    """Tables with a column whose name is a value: of a file without a header, of columns that were made of values."""
+    table = rows(60)[["a", "c"]].assign(**{NAME: 1.0})
+    if kind == "NumPy strings":
+        return table.rename(columns=np.str_)
+    if kind == "Dask":
+        return dd.from_pandas(table, npartitions=2)
+    if kind == "DataArray":
+        numbers = table.assign(c=0.0).to_numpy(np.float64)
+        return xr.DataArray(numbers, dims=("row", "column"), coords={"column": list(table.columns)})
+    if kind == "Dataset":
+        return xr.Dataset({name: ("row", table[name].to_numpy()) for name in table.columns})
+    if kind == "Zarr":
+        group = zarr.create_group(tmp / "names.zarr")
+        for name in table.columns:
+            group.create_array(name, data=np.zeros(60), chunks=(60,))
+        return group
+    if kind == "twice":
+        table.columns = ["a", "a", NAME]
+    if kind == "tuples":
+        table.columns = [("a", NAME), ("c", NAME), ("d", NAME)]
+    if kind == "lacks":
+        return table.drop(columns="a")
+    return table
+
+
+KINDS = (
+    "pandas",
+    "NumPy strings",
+    "Dask",
+    "DataArray",
+    "Dataset",
+    "Zarr",
+    "twice",
+    "tuples",
+    "lacks",
+)
+
+
+@pytest.mark.filterwarnings("ignore::zarr.errors.UnstableSpecificationWarning")
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("work", ["fit", "predict", "write"])
+def test_only_names_of_the_schema_are_said(kind, work, tmp_path):
+    bad = with_names(kind, tmp_path)
+    schema = Schema({"a": (0, 1), "c": ["u", "v"]}, classes=[0, 1])
+    y = rows(60)["target"]
+    fitted = model(schema).fit(rows(60)[["a", "c"]], y)
+    run = {
+        "fit": lambda: model(schema).fit(bad, y),
+        "predict": lambda: fitted.predict(bad),
+        "write": lambda: write_dataset(tmp_path / "d.zarr", bad, y, schema=schema),
+    }
+    with pytest.raises(DPGBError) as info:
+        run[work]()
+    assert "Jane" not in str(info.value)
+    assert kind == "tuples" or "do not match the schema" in str(info.value)
+
+
+def test_a_file_without_a_header_is_told_without_its_first_row(tmp_path, capsys):
+    SCHEMA.save(tmp_path / "s.json")
+    (tmp_path / "d.csv").write_text("39,State-gov,Jane Doe\n50,Private,John Roe\n")
+    common = ("--schema", str(tmp_path / "s.json"))
+    model().fit(rows()[["a", "c"]], rows()["target"]).save(tmp_path / "m.json")
+    for command in (
+        [
+            "fit",
+            str(tmp_path / "d.csv"),
+            *common,
+            "--epsilon",
+            "1",
+            "--delta",
+            "1e-6",
+            "--out",
+            "x.json",
+        ],
+        [
+            "predict",
+            str(tmp_path / "m.json"),
+            str(tmp_path / "d.csv"),
+            "--out",
+            str(tmp_path / "o"),
+        ],
+        ["convert", str(tmp_path / "d.csv"), *common, "--out", str(tmp_path / "d.zarr")],
+    ):
+        assert cli.main(command) == 1
+        printed = capsys.readouterr().err
+        for word in ("Jane", "State-gov", "39"):
+            assert word not in printed
+        assert "dpgb-dask check" in printed or "'target'" in printed
+
+
+def test_columns_made_of_values_partition_by_partition():
+    """One row of another partition makes a column, or does not: neither ends the fit, nor is it named."""
+    schema = Schema({"a": (0, 1), "job_x": (0, 1), "job_y": (0, 1)}, classes=[0, 1])
+
+    def part(k, jobs):
+        frame = pd.DataFrame({"a": np.linspace(0, 1, 30), "job": (jobs[k] * 30)[:30]})
+        return pd.get_dummies(frame, columns=["job"], dtype=float)
+
+    y = dd.from_pandas(pd.Series(np.arange(60) % 2), npartitions=2, sort=False)
+    models = []
+    for second in (["y", "x"], ["x"], ["x", "y", "Prime Minister"]):
+        jobs = (["x", "y"], second)
+        table = dd.from_map(part, [0, 1], jobs=jobs, meta=part(0, jobs)[:0])
+        with dask.config.set(scheduler="sync"):
+            models.append(model(schema).fit(table, y))
+    assert len(models) == 3
+
+
+def test_what_is_inferred_keeps_the_words_of_scikit_learn():
+    table = rows(60)[["a"]]
+    with pytest.warns(PrivacyLeakWarning):
+        fitted = DPGBClassifier(schema="infer", recipe="fdp-tr-newton", n_estimators=1).fit(
+            table, rows(60)["target"]
+        )
+    with pytest.raises(ValueError, match="feature names should match"):
+        fitted.predict(table.rename(columns={"a": NAME}))

@@ -237,4 +237,6 @@ def _frame(values: NDArray[Any], index: Any, columns: tuple[Any, ...] | None) ->
 def _on_partition(
     part: pd.DataFrame, function: RowFunction, columns: tuple[Any, ...] | None
 ) -> Any:
+    if any(isinstance(name, str) for name in part.columns):  # a fit takes what it lacks for missing
+        encode.match_names(part.columns, function.schema)
     return _frame(function(part), part.index, columns)
