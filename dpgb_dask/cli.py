@@ -19,6 +19,7 @@ import dask.dataframe as dd
 import fsspec
 import numpy as np
 import pandas as pd
+import xarray as xr
 import zarr
 from dask.base import compute
 from dask.delayed import delayed
@@ -30,6 +31,7 @@ from threadpoolctl import threadpool_limits
 from tqdm import tqdm
 
 from dpgb_dask import __version__, diagnose, encode, losses
+from dpgb_dask.columns import POSITION
 from dpgb_dask.contracts.plan import PublicRng
 from dpgb_dask.contracts.schema import Categorical, Schema
 from dpgb_dask.controller import analyses
@@ -360,6 +362,13 @@ def _add_data(parser: argparse.ArgumentParser) -> None:
         " here wins over that one, and is refused if it asks for categories that the data set did not keep)",
     )
     parser.add_argument("--target", help="column to predict (default: the schema's target)")
+    parser.add_argument(
+        "--columns",
+        metavar="NAMES",
+        type=_columns,
+        help="of a matrix without names: 'position' says that its columns are the schema's features in its order; a,b,c"
+        " gives their names in order (default: by position, with a warning)",
+    )
     _add_text(parser)
     _add_scheduler(parser)
 
@@ -375,6 +384,11 @@ def _add_text(parser: argparse.ArgumentParser) -> None:
         "--encoding",
         help="of a file of text, such as latin-1 or cp1252 (default utf-8)",
     )
+
+
+def _columns(text: str) -> str | list[str]:
+    """Return "position", or the names in a list of them."""
+    return text if text == POSITION else [name.strip() for name in text.split(",")]
 
 
 def _positive(text: str) -> int:
@@ -634,6 +648,7 @@ def _fit(options: argparse.Namespace) -> None:
         learning_rate=options.learning_rate,
         max_depth=options.max_depth,
         max_bins=options.max_bins,
+        columns=options.columns,
         ledger=None if options.ledger is None else _ledger(options.ledger),
         account=options.account,
         unit_id=options.unit,
@@ -695,6 +710,8 @@ def _predict(options: argparse.Namespace) -> None:
 
 def _as_frame(values: Any, columns: list[str]) -> dd.DataFrame:
     """Return predictions as a Dask DataFrame whose columns have text for names."""
+    if isinstance(values, xr.DataArray):
+        values = values.data
     if isinstance(values, da.Array):
         values = dd.from_dask_array(values, columns=columns if values.ndim == 2 else columns[0])
     if isinstance(values, dd.Series):
@@ -722,6 +739,7 @@ def _convert(options: argparse.Namespace) -> None:
             y,
             schema=schema,
             sample_weight=weight,
+            columns=options.columns,
             overwrite=options.overwrite,
         )
     print(f"data set written to {options.out}; it holds rows")
@@ -912,6 +930,7 @@ def _demo(options: argparse.Namespace) -> None:
             epsilon=options.epsilon,
             delta=options.delta,
             schema=schema,
+            columns=POSITION,
             verbose=0 if options.quiet else 1,
         )
         print(f"price of the fit, before touching data: {model.privacy_cost()}")

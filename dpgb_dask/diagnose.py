@@ -19,6 +19,7 @@ from dask.delayed import delayed
 from numpy.typing import NDArray
 
 from dpgb_dask import encode
+from dpgb_dask.columns import default_names
 from dpgb_dask.contracts.model import FeatureBins
 from dpgb_dask.contracts.schema import Categorical, Numeric, Schema
 from dpgb_dask.errors import StructureError
@@ -231,11 +232,6 @@ def _merged(parts: list[_Facts]) -> Numeric | Categorical:
     return Numeric(
         min(lows, default=0.0), max(highs, default=0.0), all(part.integer for part in parts)
     )
-
-
-def default_names(n_features: int) -> tuple[str, ...]:
-    """Return the names of the columns of an array: x0, x1 and so on."""
-    return tuple(f"x{j}" for j in range(n_features))
 
 
 def infer(X: Any, y: Any, *, classification: bool, names: Sequence[str] | None = None) -> Schema:

@@ -82,6 +82,10 @@ class PrivacyLeakWarning(UserWarning):
     """An opted-in leak, such as ``schema="infer"``."""
 
 
+class UnnamedColumnsWarning(UserWarning):
+    """An array without names was matched to a schema with names by the position of its columns."""
+
+
 def rows_failed(kind: str) -> RowsError:
     """Return the error of work on rows that ended with an exception of this type."""
     return RowsError(

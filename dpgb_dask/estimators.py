@@ -22,6 +22,7 @@ from sklearn.utils.validation import check_is_fitted, column_or_1d, validate_dat
 from tqdm import tqdm
 
 from dpgb_dask import diagnose, losses, recipes
+from dpgb_dask.columns import Columns, check_choice, default_names, in_order, n_columns
 from dpgb_dask.contracts.boundary import Receipt
 from dpgb_dask.contracts.model import SCORE_ONE, Model
 from dpgb_dask.contracts.plan import Budget, Plan, Shape, weight_bits_for
@@ -55,6 +56,7 @@ SAVED = (
     "max_bins",
     "unit_id",
     "max_rows_per_unit",
+    "columns",
 )
 ASSUMPTIONS = (
     "The facts above are known to the reader without looking at the rows.",
@@ -211,6 +213,7 @@ class _Boosting(BaseEstimator):  # type: ignore[misc]
         learning_rate: float | None = None,
         max_depth: int | None = None,
         max_bins: int | None = None,
+        columns: Columns = None,
         cache: str | Path = "auto",
         memory_limit: int | str | None = None,
         random_state: Any = None,
@@ -231,6 +234,7 @@ class _Boosting(BaseEstimator):  # type: ignore[misc]
         self.learning_rate = learning_rate
         self.max_depth = max_depth
         self.max_bins = max_bins
+        self.columns = columns
         self.cache = cache
         self.memory_limit = memory_limit
         self.random_state = random_state
@@ -255,7 +259,7 @@ class _Boosting(BaseEstimator):  # type: ignore[misc]
         Parameters
         ----------
         X : array-like, DataFrame, dask Array or DataFrame, DataArray, zarr Array, (n_rows, n_features)
-            Arrays without names match the schema by position.
+            Arrays without names match the schema as ``columns`` says.
         y : collection of (n_rows,)
         sample_weight : collection of (n_rows,), optional
             Clipped to the schema's ``max_weight``, which multiplies the noise.
@@ -434,6 +438,10 @@ class _Boosting(BaseEstimator):  # type: ignore[misc]
 
     def _facts(self, X: Any, y: Any, sample_weight: Any) -> _Facts:
         if self._infers():
+            if isinstance(check_choice(self.columns), list):
+                raise PlanError(
+                    f"columns={self.columns!r} needs a declared schema, not schema='infer'."
+                )
             if self.unit_id is not None:
                 raise PlanError(
                     f"unit_id={self.unit_id!r} needs a declared schema, not schema='infer'."
@@ -445,7 +453,9 @@ class _Boosting(BaseEstimator):  # type: ignore[misc]
             raise StructureError(
                 f"{type(self).__name__} requires y to be passed, but the target y is None."
             )
-        X = _table_of(X, schema.n_features) if isinstance(X, list | tuple) else X
+        columns = check_choice(self.columns)
+        X = _table_of(X, n_columns(columns, schema)) if isinstance(X, list | tuple) else X
+        X = in_order(X, schema, columns, beside=True)
         y, sample_weight = (
             _column_of(part) if isinstance(part, list | tuple) else part
             for part in (y, sample_weight)
@@ -515,7 +525,7 @@ class _Boosting(BaseEstimator):  # type: ignore[misc]
         """Check rows to predict; scikit-learn's own checks only for an inferred schema."""
         check_is_fitted(self)
         if not self._infers():
-            return X
+            return in_order(X, self.schema_, self.columns)
         if is_dask_collection(X) or (isinstance(X, pd.DataFrame) and _has_text(X)):
             validate_data(self, X, reset=False, skip_check_array=True)
             return X
@@ -610,6 +620,7 @@ class _Boosting(BaseEstimator):  # type: ignore[misc]
         parameters = {name: getattr(self, name) for name in SAVED}
         parameters["recipe"] = self.privacy_report_.recipe
         parameters["loss"] = _loss_to_json(self.loss)
+        parameters["columns"] = check_choice(self.columns)
         file = export.ModelFile(
             estimator=type(self).__name__,
             parameters=parameters,
@@ -657,7 +668,7 @@ class _Boosting(BaseEstimator):  # type: ignore[misc]
         if not file.schema.private:
             names = file.schema.names
             out.n_features_in_ = len(names)
-            if names != diagnose.default_names(len(names)):
+            if names != default_names(len(names)):
                 out.feature_names_in_ = np.asarray(names, dtype=object)
         return out
 
@@ -687,6 +698,11 @@ class DPGBClassifier(ClassifierMixin, _Boosting):  # type: ignore[misc]
         squared error. One that the recipe cannot serve raises and names recipes that can.
     n_estimators, learning_rate, max_depth, max_bins : optional
         Parameters of the recipe; None for its own value. One that the recipe does not have raises.
+    columns : "position", list of str, optional
+        What the columns of an array without names are, here and in ``predict``: "position" says that they are the
+        schema's features in its order; a list names them in the array's order, and they are put into the schema's.
+        None matches by position too, with a warning, as nothing in an array tells that its columns are others. Data
+        with names are always matched by them.
     cache : str or Path
         Where binned data are kept: "memory"; "disk", scratch in each worker's own folder; a folder; or the URL of a
         Zarr store that outlives workers, such as "s3://bucket/fit.zarr". "auto": in memory while they fit, else on

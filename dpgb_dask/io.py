@@ -28,12 +28,14 @@ import dask.dataframe as dd
 import fsspec
 import numpy as np
 import pandas as pd
+import xarray as xr
 import zarr
 from dask.base import compute
 from dask.delayed import Delayed, delayed
 from numpy.typing import NDArray
 from zarr.codecs import BloscCodec, Crc32cCodec
 
+from dpgb_dask.columns import Columns, in_order
 from dpgb_dask.contracts.schema import Categorical, Schema
 from dpgb_dask.encode import (
     category_cells,
@@ -78,7 +80,7 @@ class Dataset(NamedTuple):
 
     Parameters
     ----------
-    X : Dask Array, or Dask DataFrame
+    X : DataArray of a Dask Array with the features' names, or Dask DataFrame
         A frame where features are text or rows have units; the unit is one of its columns.
     y : Dask Array or Series
     sample_weight : Dask Array, Series or None
@@ -101,6 +103,7 @@ def write_dataset(
     *,
     schema: Schema | Mapping[str, Any] | str | Path,
     sample_weight: Any = None,
+    columns: Columns = None,
     shard_rows: int | None = None,
     overwrite: bool = False,
     storage_options: Mapping[str, Any] | None = None,
@@ -119,6 +122,8 @@ def write_dataset(
         As for ``fit``. ``y=None``: the column of X with the target's name. A schema with a ``unit_id`` takes the units
         from that column of X.
     schema : Schema, its JSON form, or the path of its file
+    columns : "position", list of str, optional
+        What the columns of an array without names are, as for the estimators.
     shard_rows : int, optional
         Rows of a shard; by default at most 2**18, and 32 MiB.
     overwrite : bool
@@ -148,6 +153,7 @@ def write_dataset(
     >>> DPGBClassifier(schema=data.schema).fit(data.X, data.y)  # doctest: +SKIP
     """
     declared = _schema_of(schema)
+    X = in_order(X, declared, columns, beside=True)
     inputs = check_inputs(X, y, sample_weight, declared, declared.unit_id)
     layout = Layout.of(inputs, declared)
     source = source_of(inputs, declared)
@@ -194,10 +200,12 @@ def open_dataset(path: str | Path, *, storage_options: Mapping[str, Any] | None 
         arrays[name] = da.from_zarr(array, chunks=array.shards, name=f"{name}-{layout.id}")
     if layout.named:
         return _as_frame(arrays, layout)
+    names = {"feature": list(layout.schema.names)}
+    X = xr.DataArray(arrays["X"], dims=("row", "feature"), coords=names)
     y = arrays["y"]
     if layout.target_coded:
         y = da.map_blocks(_labels, y, layout.schema.target.classes, dtype=object)
-    return Dataset(arrays["X"], y, arrays.get(WEIGHT), layout.schema)
+    return Dataset(X, y, arrays.get(WEIGHT), layout.schema)
 
 
 def is_dataset(path: str | Path, storage_options: Mapping[str, Any] | None = None) -> bool:

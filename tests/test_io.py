@@ -53,8 +53,8 @@ def check_same_model(tmp_path, schema, X, y, weight=None, **options):
 @pytest.mark.parametrize("form", FORMS)
 def test_numbers_give_the_same_model(form, tmp_path):
     data = check_same_model(tmp_path, SCHEMA, *FORMS[form](*some_rows(), tmp_path))
-    assert isinstance(data.X, da.Array)
-    assert data.X.numblocks == (5, 1)
+    assert isinstance(data.X.data, da.Array)
+    assert data.X.data.numblocks == (5, 1)
 
 
 @pytest.mark.parametrize("dtype", ["f4", ">f8", "f2", "i8", "u1"])

@@ -14,6 +14,7 @@ FILES = sorted(PACKAGE.rglob("*.py"))
 LOW = {"errors", "gradients", "losses", "kernels", "contracts"}
 SIDES = LOW | {"encode", "private", "controller", "released", "components"}
 TOP = {
+    "columns",
     "estimators",
     "io",
     "text",

@@ -116,9 +116,13 @@ def adult(options: argparse.Namespace) -> list[Record]:
     seeds = iter(range(1_000_000))
 
     def ours() -> None:
-        DPGBClassifier(epsilon=EPSILON, delta=DELTA, schema=schema, random_state=next(seeds)).fit(
-            X, y
-        )
+        DPGBClassifier(
+            epsilon=EPSILON,
+            delta=DELTA,
+            schema=schema,
+            random_state=next(seeds),
+            columns="position",
+        ).fit(X, y)
 
     runs: dict[str, Callable[[], object]] = {"dpgb": ours}
     if not missing("interpret"):
@@ -255,9 +259,13 @@ def memory(options: argparse.Namespace) -> list[Record]:
         time.sleep(1)
         idle = max(client.run(resident).values())
         before = max(client.run(high_water).values())
-        DPGBClassifier(epsilon=EPSILON, delta=DELTA, schema=generated_schema(), random_state=0).fit(
-            X, y
-        )
+        DPGBClassifier(
+            epsilon=EPSILON,
+            delta=DELTA,
+            schema=generated_schema(),
+            random_state=0,
+            columns="position",
+        ).fit(X, y)
         peak = max(client.run(high_water).values())
     rows = math.ceil(options.rows / options.chunk / n_workers) * options.chunk
     bound = idle + 2 * chunk_bytes + rows * (N_FEATURES + 9) + 100 * MB

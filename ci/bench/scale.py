@@ -239,7 +239,9 @@ def scaling(options: argparse.Namespace) -> list[Record]:
 
 def default_fit(schema: Any, **options: Any) -> DPGBClassifier:
     """Return the estimator of all fits here."""
-    return DPGBClassifier(epsilon=EPSILON, delta=DELTA, schema=schema, random_state=0, **options)
+    return DPGBClassifier(
+        epsilon=EPSILON, delta=DELTA, schema=schema, random_state=0, columns="position", **options
+    )
 
 
 # ---------------------------------------------------------------- out of core

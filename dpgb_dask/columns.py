@@ -1,0 +1,253 @@
+"""Which column of X is which feature: by name, or by the position that whoever gives X says.
+
+An array has no names, so nothing in it tells that its columns are in another order than the schema's: it fits, and the
+model is wrong without a word. So matching by position warns, unless it was said that it is meant.
+"""
+# ruff: noqa: N803 - X is scikit-learn's name
+
+import sys
+import warnings
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import dask.array as da
+import dask.dataframe as dd
+import numpy as np
+import pandas as pd
+import xarray as xr
+import zarr
+
+from dpgb_dask.contracts.schema import Schema
+from dpgb_dask.errors import PlanError, SchemaError, StructureError, UnnamedColumnsWarning
+from dpgb_dask.private.ingest import from_zarr
+
+POSITION = "position"
+SHOWN = 3  # matches that a warning names
+UNNAMED = (np.ndarray, da.Array, zarr.Array, pd.DataFrame, dd.DataFrame, xr.DataArray)
+
+Columns = str | Sequence[str] | None
+
+
+def default_names(n_features: int) -> tuple[str, ...]:
+    """Return the names of the columns of an array: x0, x1 and so on."""
+    return tuple(f"x{j}" for j in range(n_features))
+
+
+def check_choice(columns: Any) -> str | list[str] | None:
+    """Return ``columns`` in its plain form: None, "position", or a list of names.
+
+    Raises
+    ------
+    PlanError
+        If it is none of them, or names a column twice.
+    """
+    if columns is None or (isinstance(columns, str) and columns == POSITION):
+        return columns
+    names = (
+        columns.tolist()
+        if isinstance(columns, np.ndarray | pd.Index)
+        else list(columns)
+        if isinstance(columns, list | tuple)
+        else None
+    )
+    if not names or not all(isinstance(name, str) for name in names):
+        raise PlanError(
+            f"columns={columns!r} must be None, 'position', or a list of the names of the array's columns."
+        )
+    if len(set(names)) < len(names):
+        twice = sorted({name for name in names if names.count(name) > 1})
+        raise PlanError(f"columns={names!r} names {twice} twice. Name every column once.")
+    return [str(name) for name in names]
+
+
+def n_columns(columns: Columns, schema: Schema) -> int:
+    """Return how many columns an array without names has to have."""
+    return len(columns) if isinstance(columns, list) else schema.n_features
+
+
+def in_order(X: Any, schema: Schema, columns: Columns = None, *, beside: bool = False) -> Any:
+    """Return X so that what comes next finds each feature in it: by name, or in the schema's order.
+
+    Parameters
+    ----------
+    X : collection of rows
+        What has names is matched by them, whatever ``columns`` says. A prefix that ends in two underscores, as
+        scikit-learn's ``ColumnTransformer`` writes, is taken off where one column alone can be meant.
+    schema : Schema
+    columns : None, "position" or list of str
+        Of an array without names: None matches by position and warns; "position" matches by position; a list gives
+        the names of its columns, in their order.
+    beside : bool
+        Whether the columns of the target and the privacy unit are kept too, where a list names them.
+
+    Returns
+    -------
+    A collection of the same kind; a DataArray with names where more than features is kept.
+
+    Raises
+    ------
+    PlanError
+        If ``columns`` is no such choice, or its names do not match the schema.
+    SchemaError
+        If a prefixed name may mean several features, or several columns one feature.
+    StructureError
+        If an array has not the columns that a list names.
+
+    Warns
+    -----
+    UnnamedColumnsWarning
+        If columns are matched by position and nobody said that this is meant: every time, and by structure alone.
+
+    Privacy
+    -------
+    Reads names and widths; no value is looked at. Errors and warnings print names of the schema and of ``columns``.
+    """
+    chosen = check_choice(columns)
+    order = _order(chosen, schema) if isinstance(chosen, list) else None
+    if isinstance(X, list | tuple) or type(X) is np.matrix:
+        X = np.asarray(X, dtype=object if isinstance(X, list | tuple) else None)  # noqa: N806
+    names = names_of(X)
+    if names is not None:
+        return _renamed(X, _without_prefix(names, schema))
+    if not _is_unnamed(X) or getattr(X, "ndim", 2) != 2:
+        return X  # no table: the reader says so
+    if chosen is None:
+        _warn_of_position(schema)
+    if order is None or not isinstance(chosen, list):
+        return X
+    others = [n for n in (schema.unit_id, schema.target.name) if n in chosen] if beside else []
+    return _reordered(X, chosen, order, [str(name) for name in others], schema)
+
+
+def names_of(X: Any) -> list[Any] | None:
+    """Return the names of the columns of X; None if they have none, or whole numbers for names."""
+    if isinstance(X, pd.DataFrame | dd.DataFrame):
+        found = list(X.columns)
+        numbered = all(isinstance(n, int | np.integer) and not isinstance(n, bool) for n in found)
+        return None if numbered else found
+    if isinstance(X, xr.Dataset):
+        return list(X.data_vars)
+    if isinstance(X, xr.DataArray):
+        if X.ndim == 2 and X.dims[1] in X.coords:
+            coordinate = X.coords[X.dims[1]]
+            if coordinate.dtype.kind in "OUST":
+                return list(coordinate.to_index())
+        return None
+    if isinstance(X, zarr.Group):
+        return [key for key, _ in X.arrays()]
+    return None
+
+
+def _is_unnamed(X: Any) -> bool:
+    return isinstance(X, UNNAMED)
+
+
+def _declared(schema: Schema) -> list[str]:
+    """Return every name that a schema knows."""
+    unit = [] if schema.unit_id is None else [schema.unit_id]
+    return [*schema.names, *unit, schema.target.name, *schema.ignore]
+
+
+def _without_prefix(names: Iterable[Any], schema: Schema) -> dict[Any, str]:
+    """Return the new name of each column that stands for a declared one under a prefix."""
+    given = list(names)
+    known = set(_declared(schema))
+    strange = [name for name in given if isinstance(name, str) and name not in known]
+    new: dict[Any, str] = {}
+    for name in _declared(schema):
+        if name in given or name in new.values():
+            continue
+        meant = [other for other in strange if other.endswith(f"__{name}")]
+        if len(meant) > 1 or any(other in new for other in meant):
+            role = "feature" if name in schema.features else "column"
+            raise SchemaError(
+                f"{role} {name!r} is no column of X, and names that end in '__{name}' may mean it or another. Name it"
+                " as the schema does: verbose_feature_names_out=False of a ColumnTransformer leaves names as they are."
+            )
+        if meant:
+            new[meant[0]] = name
+    return new
+
+
+def _renamed(X: Any, new: dict[Any, str]) -> Any:
+    if not new:
+        return X
+    if isinstance(X, pd.DataFrame | dd.DataFrame):
+        return X.rename(columns=new)
+    if isinstance(X, xr.Dataset):
+        return X.rename(new)
+    if isinstance(X, zarr.Group):
+        return xr.Dataset(
+            {
+                new.get(key, key): (
+                    "row",
+                    from_zarr(a),
+                )
+                for key, a in X.arrays()
+            }
+        )
+    axis = X.dims[1]
+    return X.assign_coords({axis: [new.get(name, name) for name in X.coords[axis].to_index()]})
+
+
+def _order(columns: Sequence[str], schema: Schema) -> list[int]:
+    """Return the position of each feature among named columns.
+
+    Raises
+    ------
+    PlanError
+        If a feature is missing, or a name is not declared.
+    """
+    missing = [name for name in schema.names if name not in columns]
+    extra = [name for name in columns if name not in _declared(schema)]
+    if missing or extra:
+        raise PlanError(
+            f"columns={list(columns)!r} does not match the schema: missing={missing}, not declared={extra}. Name every"
+            " feature; other columns must be in the schema's 'ignore', or be its unit or target."
+        )
+    return [columns.index(name) for name in schema.names]
+
+
+def _warn_of_position(schema: Schema) -> None:
+    if not schema.private or schema.names == default_names(schema.n_features):
+        return
+    pairs = [f"column {j} → {name!r}" for j, name in enumerate(schema.names[:SHOWN])]
+    more = ", …" if schema.n_features > SHOWN else ""
+    warnings.warn(
+        f"X has no column names: its columns are matched to the schema by position, {', '.join(pairs)}{more}. If that"
+        " is right, say columns='position'; if the columns are in another order, give it, as columns=[names]. Or give"
+        " X with names: scikit-learn's transformers keep them after set_output(transform='pandas').",
+        UnnamedColumnsWarning,
+        stacklevel=_outside(),
+    )
+
+
+def _outside() -> int:
+    """Return the level of the caller's own code, for a warning that should point there."""
+    frame, level = sys._getframe(2), 2  # noqa: SLF001 - what warnings itself does
+    while frame.f_back is not None and frame.f_globals.get("__name__", "").startswith("dpgb_dask."):
+        frame, level = frame.f_back, level + 1
+    return level
+
+
+def _reordered(
+    X: Any, columns: list[str], order: list[int], others: list[str], schema: Schema
+) -> Any:
+    """Return the features of an array in the schema's order; with others beside them, as a DataArray with names."""
+    if X.shape[1] != len(columns):
+        raise StructureError(
+            f"X has no column names and another number of columns than the {len(columns)} that columns= names."
+        )
+    names = [*schema.names, *others]
+    keep = [*order, *map(columns.index, others)]
+    whole = keep == list(range(len(columns)))
+    if isinstance(X, pd.DataFrame | dd.DataFrame):
+        part = X.iloc[:, keep] if isinstance(X, pd.DataFrame) else X[[X.columns[k] for k in keep]]
+        return part.rename(columns=dict(zip(part.columns, names, strict=True)))
+    if isinstance(X, zarr.Array):
+        X = from_zarr(X)  # noqa: N806
+    X = X if whole else X[:, keep]  # noqa: N806
+    if not others:
+        return X
+    values = X.data if isinstance(X, xr.DataArray) else X
+    return xr.DataArray(values, dims=("row", "column"), coords={"column": names})
