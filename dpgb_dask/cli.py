@@ -8,7 +8,7 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
@@ -50,6 +50,7 @@ from dpgb_dask.io import WEIGHT, is_dataset, not_kept, open_dataset, write_datas
 from dpgb_dask.private.ingest import from_zarr
 from dpgb_dask.recipes import RECIPES
 from dpgb_dask.text import read_csv, reading
+from dpgb_dask.values import exact_ids
 
 OK, ERROR, BUDGET = 0, 1, 3  # 2 is argparse's own, for wrong usage
 INTERRUPTED = 130
@@ -61,11 +62,6 @@ LOSSES_WITH_OPTION: dict[str, Callable[[float], losses.Loss]] = {
 DELIMITERS = {".csv": ",", ".tsv": "\t", ".txt": ","}  # of files of text, by their suffix
 WORDS_OF_DELIMITERS = {"tab": "\t", "\\t": "\t", "space": " "}  # what is hard to type
 COMPRESSED = (".gz", ".bz2", ".xz", ".zst")
-# what pandas calls missing
-CSV_MISSING = frozenset((
-    "", "NA", "N/A", "n/a", "NaN", "nan", "-NaN", "-nan", "NULL", "null", "None", "<NA>", "#N/A", "#N/A N/A", "#NA",
-    "1.#IND", "-1.#IND", "1.#QNAN", "-1.#QNAN",
-))  # fmt: skip
 
 DESCRIPTION = "Differentially private gradient boosting on Dask."
 EPILOG = """\
@@ -513,12 +509,26 @@ def _open_table(
     with reading(path, KNOWN_FILES):
         if _is_zarr(path):
             return _open_set(path, schema) if is_dataset(path) else _open_zarr(path, schema)
-        frame = (
-            dd.read_parquet(path)
-            if kind is None
-            else _open_text(options, kind, schema, strict=strict)
-        )
+        if kind is not None:
+            frame = _open_text(options, kind, schema, strict=strict)
+        else:
+            # a missing unit makes floats of NumPy's whole numbers: Arrow reads them as they stand in the file
+            backend = None if schema.unit_id is None else "pyarrow"
+            frame = dd.read_parquet(path, dtype_backend=backend)
+            beside = {schema.target.name} if strict else set()
+            types = zip(frame.columns, frame.dtypes, strict=True)
+            encode.check_file_types({n: t for n, t in types if n not in beside}, schema)
+        frame = _keep_units(frame, schema)
     return frame, {str(column): frame[column] for column in frame.columns}
+
+
+def _keep_units(frame: dd.DataFrame, schema: Schema) -> dd.DataFrame:
+    """Return rows whose units are as they stand in their file."""
+    if schema.unit_id not in frame.columns:
+        return frame
+    meta = pd.Series([], name=schema.unit_id, dtype=object)
+    unit = frame[schema.unit_id].map_partitions(exact_ids, meta=meta)
+    return frame.assign(**{str(schema.unit_id): unit})
 
 
 def _is_zarr(path: str) -> bool:
@@ -550,10 +560,15 @@ def _open_zarr(path: str, schema: Schema) -> tuple[Any, Mapping[str, Any]]:
     """Open a matrix, a group of columns, or a group of a matrix "X" beside its target "y"."""
     store = zarr.open(path, mode="r")
     if isinstance(store, zarr.Array):
+        encode.check_file_types(dict.fromkeys(schema.names, store.dtype), schema)
         return from_zarr(store), {}
     place = {name: k for k, name in enumerate(schema.names)}  # a group has no order of its own
     arrays = sorted(store.arrays(), key=lambda item: place.get(item[0], len(place)))
     columns = {key: from_zarr(array) for key, array in arrays}
+    types = {key: array.dtype for key, array in columns.items()}
+    if "X" in types:
+        types = dict.fromkeys(schema.names, types["X"])
+    encode.check_file_types(types, schema)
     if not columns:
         raise StructureError(
             f"{path!r} holds no arrays. Give a Zarr array, a group of columns, or a data set that convert wrote."
@@ -562,52 +577,29 @@ def _open_zarr(path: str, schema: Schema) -> tuple[Any, Mapping[str, Any]]:
         return columns.pop("X"), columns
     rows = next(iter(columns.values())).chunks[0]
     series = [dd.from_dask_array(c.rechunk({0: rows}), columns=key) for key, c in columns.items()]
-    return dd.concat(series, axis=1), columns
+    return _keep_units(dd.concat(series, axis=1), schema), columns
 
 
 def _open_text(
     options: argparse.Namespace, kind: str, schema: Schema, *, strict: bool
 ) -> dd.DataFrame:
-    """Open delimited text, and give each declared column its declared type."""
+    """Open delimited text; what is declared a number is parsed where it is read, as it takes less room."""
     given = options.delimiter
     delimiter = DELIMITERS[kind] if given is None else WORDS_OF_DELIMITERS.get(given, given)
     frame = read_csv(
         options.data, delimiter=delimiter, encoding=options.encoding or "utf-8", strict=strict
     )
-    read = partial(_declared, schema=schema)
+    numeric = {name for name, f in schema.features.items() if not isinstance(f, Categorical)}
+    if not schema.target.classes:
+        numeric.add(schema.target.name)
+    read = partial(_parsed, numeric=numeric)
     return frame.map_partitions(read, meta=read(frame._meta), enforce_metadata=False)  # noqa: SLF001
 
 
-def _declared(frame: pd.DataFrame, *, schema: Schema) -> pd.DataFrame:
-    """Return text as what the schema declares it to be."""
-    labels: dict[str, Sequence[Any]] = {
-        name: f.categories for name, f in schema.features.items() if isinstance(f, Categorical)
-    }
-    if schema.target.classes:
-        labels[schema.target.name] = schema.target.classes
-    numeric = {name for name in (*schema.names, schema.target.name) if name not in labels}
-    numeric |= {
-        name for name, values in labels.items() if all(isinstance(v, int | float) for v in values)
-    }
-    return pd.DataFrame(
-        {
-            name: _numbers(values.tolist())
-            if name in numeric
-            else _texts(values.tolist(), labels.get(name, ()))
-            for name, values in frame.items()
-        }
-    )
-
-
-def _texts(values: Sequence[str | None], labels: Sequence[Any]) -> pd.Series:
-    missing = CSV_MISSING.difference(labels)
-    return pd.Series([None if value in missing else value for value in values], dtype=object)
-
-
-def _numbers(values: Sequence[str | None]) -> pd.Series:
-    truth = {"true": 1.0, "false": 0.0}
-    words = [truth.get(value.lower(), value) if value else None for value in values]
-    return pd.Series(encode.numbers(pd.Series(words, dtype=object)), dtype=np.float64)
+def _parsed(frame: pd.DataFrame, *, numeric: Set[str]) -> pd.DataFrame:
+    """Return some columns of text as the numbers they spell."""
+    parsed = {name: encode.numbers(frame[name]) for name in frame.columns if name in numeric}
+    return frame.assign(**parsed)
 
 
 def _beside(

@@ -4,10 +4,7 @@ Out of bounds and ±inf fall in the outermost bin; NaN and what cannot be read a
 category is "other"; an unknown label or a missing target makes the row weigh nothing. Only structure raises.
 """
 
-import decimal
-import math
-import numbers as number_types
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
@@ -20,17 +17,20 @@ from dpgb_dask.contracts.model import SCORE_ONE, FeatureBins
 from dpgb_dask.contracts.schema import Categorical, Schema, Target
 from dpgb_dask.errors import SchemaError, StructureError
 from dpgb_dask.kernels.bin import bin_column, bin_matrix, cell_column, cell_matrix, map_cells
+from dpgb_dask.values import (
+    MISSING_WORDS,
+    NO_FORM,
+    UNREADABLE,
+    as_text,
+    cells,
+    is_plain,
+    read_numbers,
+)
 
 Block: TypeAlias = (
     NDArray[Any] | pd.DataFrame | tuple[Any, ...]
 )  # a tuple holds 1-D columns in schema order
 Bins = Sequence[FeatureBins]
-
-# Types whose equality is exact and agrees with their hash: a set or a parser of such values can confuse no two of them.
-# Values of any other type never meet each other, as a foreign __eq__ may claim anything.
-PLAIN = frozenset({str, bytes, int, float, bool, type(None)})
-UNREADABLE = object()  # stands for a value that fails when it is read from its column
-
 
 # ---- structure -------------------------------------------------------------------------------------------------------
 
@@ -80,7 +80,7 @@ def match_names(names: Iterable[Any], schema: Schema, *, ordered: bool = True) -
 
 
 def check_columns(block: Any, schema: Schema, *, target: bool = False) -> tuple[int, ...]:
-    """Check names, order, width and dtypes of a block or its meta; no value is looked at.
+    """Check names, order and width of a block or its meta; neither values nor types are looked at.
 
     Parameters
     ----------
@@ -97,37 +97,21 @@ def check_columns(block: Any, schema: Schema, *, target: bool = False) -> tuple[
     Raises
     ------
     SchemaError
-        If columns are missing, renamed, reordered, not declared, or of a type that cannot be what is declared.
+        If columns are missing, renamed, reordered or not declared.
     StructureError
         If an array has the wrong number of dimensions or columns.
     """
     if target:
         if getattr(block, "ndim", 1) != 1 and not (block.ndim == 2 and block.shape[1] == 1):
             raise StructureError("The target must be one column.")
-        dtype = block.dtype if hasattr(block, "dtype") else block.dtypes.iloc[0]
-        if schema.target.type == "numeric":
-            _check_numeric(schema.target.name, dtype, "target")
-        else:
-            _check_labels(schema.target.name, dtype, schema.target.classes, "target")
         return (0,)
-    dtypes: Sequence[Any]
     if isinstance(block, pd.DataFrame):
-        dtypes = list(block.dtypes)
-        positions = _frame_positions(block, schema)
-    elif isinstance(block, tuple):
-        dtypes = [column.dtype for column in block]
-        positions = _match_width(len(block), schema)
-    else:
-        if getattr(block, "ndim", None) != 2:
-            raise StructureError("X must be a table with two dimensions: rows and features.")
-        dtypes = [block.dtype] * block.shape[1]
-        positions = _match_width(len(dtypes), schema)
-    for (name, feature), k in zip(schema.features.items(), positions, strict=True):
-        if isinstance(feature, Categorical):
-            _check_labels(name, dtypes[k], feature.categories, "feature")
-        else:
-            _check_numeric(name, dtypes[k], "feature")
-    return positions
+        return _frame_positions(block, schema)
+    if isinstance(block, tuple):
+        return _match_width(len(block), schema)
+    if getattr(block, "ndim", None) != 2:
+        raise StructureError("X must be a table with two dimensions: rows and features.")
+    return _match_width(block.shape[1], schema)
 
 
 def _frame_positions(frame: pd.DataFrame, schema: Schema) -> tuple[int, ...]:
@@ -146,27 +130,47 @@ def _match_width(width: int, schema: Schema) -> tuple[int, ...]:
     return tuple(range(width))
 
 
-def _check_numeric(name: str, dtype: Any, role: str) -> None:
-    # the family alone: a dtype's name may hold the length of the longest text
-    if (kind := family(dtype)) in ("text", "other"):
-        raise SchemaError(
-            f"{role} {name!r} is declared numeric but its column is of kind {kind!r}. "
-            "Convert the column, or declare its categories."
-        )
+def check_file_types(types: Mapping[str, Any], schema: Schema) -> None:
+    """Check the types that a file gives its columns: of Parquet, Arrow and Zarr, where no value decides them.
 
+    Nowhere else does a type raise: whoever builds a collection infers types from values.
 
-def _check_labels(name: str, dtype: Any, declared: tuple[Any, ...], role: str) -> None:
-    """Raise if no value of the column's type can be one of the declared categories or classes."""
-    text = all(isinstance(value, str) for value in declared)
-    no_text = not any(isinstance(value, str) for value in declared)
-    # a column of floats may be one that is all missing, so it is let in
-    whole = family(dtype) == "number" and getattr(dtype, "kind", "f") in "iub"
-    if declared and ((text and whole) or (no_text and family(dtype) == "text")):
-        ours, theirs = ("text", "whole numbers") if text else ("numbers", "text")
-        raise SchemaError(
-            f"{role} {name!r} is declared with values that are {ours}, but its column holds {theirs}: none can match. "
-            "Convert the column, or declare its values as they are."
-        )
+    Parameters
+    ----------
+    types : mapping of str to dtype
+        By column; columns that the schema does not name are passed over.
+    schema : Schema
+
+    Raises
+    ------
+    SchemaError
+        If a column's type cannot be what is declared.
+    """
+    target = schema.target
+    labels = {
+        name: feature.categories
+        for name, feature in schema.features.items()
+        if isinstance(feature, Categorical)
+    }
+    if target.classes:
+        labels[target.name] = target.classes
+    for name in (*schema.names, target.name):
+        if name not in types:
+            continue
+        role, kind = "target" if name == target.name else "feature", family(types[name])
+        if name in labels:
+            numeric = any(isinstance(form, float) for form in cells(labels[name]))
+            if kind == "number" and not numeric:
+                raise SchemaError(
+                    f"{role} {name!r} is declared with values that are text, but its column holds numbers: none can"
+                    " match. Convert the column, or declare its values as they are."
+                )
+        elif kind in ("text", "other"):
+            # the family alone: a type's name may hold the length of the longest text
+            raise SchemaError(
+                f"{role} {name!r} is declared numeric but its column is of kind {kind!r}. "
+                "Convert the column, or declare its categories."
+            )
 
 
 def family(dtype: Any) -> str:
@@ -319,14 +323,14 @@ def bins_of_cells(grid: Grid, bins: Bins) -> NDArray[np.uint8] | None:
     (m, most cells of a feature) uint8, or None
     """
     out = np.zeros((len(bins), max(grid.sizes)), np.uint8)
-    for cells, edges, b in zip(out, grid.edges, bins, strict=True):
+    for row, edges, b in zip(out, grid.edges, bins, strict=True):
         if b.edges is None:
             assert b.cell_to_bin is not None
-            cells[: len(b.cell_to_bin)] = b.cell_to_bin
+            row[: len(b.cell_to_bin)] = b.cell_to_bin
         elif edges is None or not np.isin(b.edges, edges).all():
             return None
         else:
-            cells[: len(edges) + 2] = coarser_cells(edges, b.edges)
+            row[: len(edges) + 2] = coarser_cells(edges, b.edges)
     return out
 
 
@@ -468,137 +472,124 @@ def _item(items: Any, k: int) -> Any:
         return UNREADABLE
 
 
-def is_plain(values: Iterable[Any]) -> bool:
-    """Whether all values are of exactly the types in `PLAIN`, and text and bytes (whose hashes meet) are not mixed."""
-    types = set(map(type, values))
-    return types <= PLAIN and not types >= {str, bytes}
-
-
-def is_missing(value: Any) -> bool:
-    """Whether a value is None, NA, NaT or a NaN of any type; False if it cannot be told."""
-    try:
-        return value is None or value is pd.NA or bool(value != value)  # noqa: PLR0124
-    except Exception:
-        return False
-
-
-def is_real(value: Any) -> bool:
-    """Whether a value is a real number of Python, NumPy or `decimal`; a time span is not."""
-    real = isinstance(value, number_types.Real | decimal.Decimal | np.bool_)
-    return real and not isinstance(value, np.timedelta64)
-
-
 def numbers(column: Any) -> NDArray[Any]:
     """Return a column as float32 or float64; whatever is no number is NaN. Never raises or warns on a value."""
     dtype = column.dtype
     if isinstance(dtype, pd.CategoricalDtype):
-        values = np.append(_parse(objects(column.cat.categories)), np.nan)
+        values = np.append(read_numbers(objects(column.cat.categories)), np.nan)
         out = values[column.cat.codes.to_numpy()]  # code -1 is the NaN at the end
     elif isinstance(column, np.ma.MaskedArray):
         out = numbers(column.data)
         mask = np.ma.getmaskarray(column)
         out = np.where(mask, out.dtype.type(np.nan), out) if mask.any() else out
-    elif isinstance(dtype, np.dtype) and dtype.kind in "biuf":
+    elif isinstance(dtype, np.dtype) and dtype.kind in "biufc":
         out = _plain_numbers(column.to_numpy() if isinstance(column, pd.Series) else column)
-    elif not isinstance(dtype, np.dtype) and family(dtype) == "number" and not _is_decimal(dtype):
+    elif _is_typed_number(dtype):
         out = np.asarray(column.to_numpy(dtype=np.float64, na_value=np.nan))
     else:
-        out = _parse(objects(column))
+        out = read_numbers(objects(column))
     return out
+
+
+def _is_typed_number(dtype: Any) -> bool:
+    """Whether all values of a column are real numbers, or missing, and pandas makes floats of them as they are."""
+    if family(dtype) != "number" or isinstance(dtype, pd.CategoricalDtype):
+        return False
+    # decimals are rounded one by one; an Arrow dictionary is read by its list
+    arrow = str(dtype.pyarrow_dtype) if isinstance(dtype, pd.ArrowDtype) else ""
+    return not arrow.startswith(("decimal", "dictionary"))
 
 
 def _plain_numbers(values: NDArray[Any]) -> NDArray[Any]:
     """Return a NumPy column of numbers as float32 or float64."""
     if values.dtype.kind == "f" and values.dtype.itemsize in (4, 8):
         return _native(values)
+    if values.dtype.kind == "c":
+        # one complex number makes all of a column complex: the others are as real as before
+        return np.where(values.imag == 0, values.real, np.nan).astype(np.float64)
     return np.asarray(values.astype(np.float64))
 
 
-def _parse(values: list[Any]) -> NDArray[np.float64]:
-    """Read each object as a number, NaN if it is none."""
-    if is_plain(values):
-        try:
-            parsed = np.asarray(pd.to_numeric(np.array(values, dtype=object), errors="coerce"))
-            if parsed.dtype.kind in "biuf":
-                return parsed.astype(np.float64)
-        except Exception:
-            pass  # an integer beyond float64: read one by one, by the same rules
-    return np.array([_parse_one(value) for value in values], dtype=np.float64)
+@dataclass(frozen=True, slots=True)
+class Places:
+    """Where each normal form and each missing word stands in a list of categories.
 
+    Parameters
+    ----------
+    of_form : dict of float or str to int
+    of_word : dict of str to int
+        Categories that readers call missing, such as "None": only text that reaches us as text can be meant.
+    n : int
+    """
 
-def _parse_one(value: Any) -> float:
-    try:
-        if isinstance(value, str | bytes):
-            return float(pd.to_numeric(np.array([value], dtype=object), errors="coerce")[0])
-        return float(value) if is_real(value) else math.nan
-    except OverflowError:  # an integer beyond every float: the bound
-        return math.inf if value > 0 else -math.inf
-    except Exception:  # a total map: an object may fail in its own way when it is read as a number
-        return math.nan
+    of_form: dict[Any, int]
+    of_word: dict[str, int]
+    n: int
+
+    @classmethod
+    def of(cls, categories: Sequence[Any]) -> "Places":
+        """Read a list of declared categories, of which no two have one normal form."""
+        forms = enumerate(cells(categories))
+        words = {str(as_text(c)): k for k, c in enumerate(categories) if as_text(c) is not None}
+        # "nan" is what NumPy makes of a missing number beside a text
+        declared = (MISSING_WORDS - {"nan"}) & words.keys()
+        return cls(
+            {form: k for k, form in forms if form is not None and form is not NO_FORM},
+            {word: words[word] for word in declared},
+            len(categories),
+        )
+
+    def find(self, values: list[Any]) -> NDArray[np.uint16]:
+        """Return the place of each value: n for none of them, n + 1 for a missing value."""
+        if is_plain(values):  # each of them once
+            distinct = list(set(values))
+            table = dict(zip(distinct, self._each(distinct), strict=True))
+            return np.fromiter(map(table.__getitem__, values), np.uint16, len(values))
+        return np.array(self._each(values), np.uint16)
+
+    def _each(self, values: list[Any]) -> list[int]:
+        places = [self._place(form) for form in cells(values)]
+        if self.of_word:
+            for k, text in enumerate(map(as_text, values)):
+                if text in self.of_word:
+                    places[k] = self.of_word[text]
+        return places
+
+    def _place(self, form: Any) -> int:
+        return self.n + 1 if form is None else self.of_form.get(form, self.n)
 
 
 def category_cells(column: Any, categories: Sequence[Any]) -> NDArray[np.uint16]:
     """Return each value's place in ``categories``; K for any other value, K + 1 for a missing one.
 
-    Values match as Python compares them: ``1``, ``1.0`` and ``True`` are the same category. None, NaN and NA are
-    missing, also where they are listed as a category.
+    Values match by their normal forms: ``1``, ``1.0``, ``True``, ``"1"`` and ``"01"`` are the same category. None, NaN
+    and NA are missing, also where they are listed as a category.
     """
-    n = len(categories)
-    place = {
-        _text(category): k for k, category in enumerate(categories) if not is_missing(category)
-    }
+    places = Places.of(categories)
+    missing = np.uint16(places.n + 1)
     dtype = column.dtype
     if isinstance(dtype, pd.CategoricalDtype):
-        table = _places(objects(column.cat.categories), place, n)
-        return np.append(table, np.uint16(n + 1))[column.cat.codes.to_numpy()]
-    if family(dtype) == "number" and not _is_decimal(dtype):
-        return _number_cells(column, categories)
+        table = places.find(objects(column.cat.categories))
+        return np.append(table, missing)[column.cat.codes.to_numpy()]
+    if (isinstance(dtype, np.dtype) and dtype.kind in "biuf") or _is_typed_number(dtype):
+        return _number_cells(column, places)
     values = getattr(column, "array", column)
     if family(dtype) == "text" and isinstance(values, pd.arrays.ArrowExtensionArray):
         # text alone, which Arrow compares byte for byte
         codes, uniques = pd.factorize(values)
-        return np.append(_places(objects(uniques), place, n), np.uint16(n + 1))[codes]
-    return _places(objects(column), place, n)
+        return np.append(places.find(objects(uniques)), missing)[codes]
+    return places.find(objects(column))
 
 
-def _is_decimal(dtype: Any) -> bool:
-    return isinstance(dtype, pd.ArrowDtype) and str(dtype.pyarrow_dtype).startswith("decimal")
-
-
-def _number_cells(column: Any, categories: Sequence[Any]) -> NDArray[np.uint16]:
+def _number_cells(column: Any, places: Places) -> NDArray[np.uint16]:
     """Look numbers up among the categories that are numbers."""
-    n = len(categories)
     values = numbers(column).astype(np.float64)
-    known = [(_parse_one(c), k) for k, c in enumerate(categories) if is_real(c)]
-    known = [(number, k) for number, k in known if not math.isnan(number)]
-    out = np.full(len(values), n, np.uint16)
+    known = sorted((form, k) for form, k in places.of_form.items() if isinstance(form, float))
+    out = np.full(len(values), places.n, np.uint16)
     if known:
-        key, cell = (np.array(part) for part in zip(*sorted(known), strict=True))
+        key, cell = (np.array(part) for part in zip(*known, strict=True))
         at = np.minimum(np.searchsorted(key, values), len(key) - 1)
         hit = key[at] == values
         out[hit] = cell[at[hit]]
-    out[np.isnan(values)] = n + 1
+    out[np.isnan(values)] = places.n + 1
     return out
-
-
-def _places(values: list[Any], place: dict[Any, int], n: int) -> NDArray[np.uint16]:
-    """Return the place of each value, by its own comparisons with the categories and no other value's."""
-    if is_plain(values):
-        table = {value: _place(value, place, n) for value in set(values)}
-        return np.fromiter(map(table.__getitem__, values), np.uint16, len(values))
-    return np.array([_place(value, place, n) for value in values], dtype=np.uint16)
-
-
-def _place(value: Any, place: dict[Any, int], n: int) -> int:
-    """Place of one value."""
-    if is_missing(value):
-        return n + 1
-    try:
-        return place.get(_text(value), n)
-    except Exception:  # cannot be hashed or compared, each object in its own way: no category
-        return n
-
-
-def _text(value: Any) -> Any:
-    """Read bytes as UTF-8, as fixed-width text in Zarr is; leave anything else."""
-    return value.decode("utf-8", errors="replace") if isinstance(value, bytes) else value

@@ -8,13 +8,14 @@ put into one data set first. It is laid out as
 - a group with the attribute ``dpgb_dask``: the format, the schema, the features' names, and whether it is complete;
 - ``X`` (rows, features), ``y``, ``sample_weight`` and ``unit`` (rows): one shard per block of rows in each.
 
-Features that are declared categories and no numbers are kept as their place in the schema's list. A model fitted from
-the data set is the same, bit for bit, as one fitted from its source.
+Features that are declared categories are kept as their place in the schema's list; as the numbers they are, if all of
+the list are numbers. A model fitted from the data set is the same, bit for bit, as one fitted from its source.
 """
 # ruff: noqa: N803, N806 - X is scikit-learn's name
 
 import itertools
 import json
+import math
 import shutil
 import uuid
 from collections.abc import Iterator, Mapping, Sequence
@@ -39,11 +40,8 @@ from dpgb_dask.columns import Columns, in_order
 from dpgb_dask.contracts.schema import Categorical, Schema
 from dpgb_dask.encode import (
     category_cells,
-    family,
-    is_missing,
     n_rows,
     numbers,
-    objects,
     one_column,
     split_columns,
 )
@@ -58,7 +56,9 @@ from dpgb_dask.private.ingest import (
     source_of,
 )
 from dpgb_dask.private.survey import slice_block
+from dpgb_dask.private.units import distinct_names
 from dpgb_dask.text import read_csv
+from dpgb_dask.values import ExactId, cells, is_missing
 
 __all__ = ["Dataset", "open_dataset", "read_csv", "write_dataset"]
 
@@ -70,6 +70,7 @@ LEAST_ROWS = 1 << 10
 SINGLE = frozenset(
     {"bool", "int8", "uint8", "int16", "uint16", "float16", "float32"}
 )  # exact in it
+INFERRED = frozenset({"bool", "int64", "uint64"})  # which a missing value elsewhere makes another
 WEIGHT = "sample_weight"
 REPLACE = "overwrite=True (on the command line: --overwrite)"
 AGAIN = f"Write it again, with {REPLACE}."
@@ -217,9 +218,10 @@ def is_dataset(path: str | Path, storage_options: Mapping[str, Any] | None = Non
 def not_kept(data: Dataset, schema: Schema) -> tuple[str, ...]:
     """Return the columns of which a schema asks what a data set did not keep.
 
-    Categories and labels that are no numbers are kept as their place in the list that the data set was written with,
-    and everything else as "other": of such a column a schema may declare those alone, in any order. Numbers are kept
-    as they were, so that bounds may be others.
+    A data set keeps what the schema that it was written with tells apart, whatever its rows hold. Of a column declared
+    as numbers, another schema may declare other bounds; of one declared as categories or classes that are numbers,
+    other numbers; of other categories and classes those alone, in any order. Labels that are numbers may also be read
+    as a target with bounds, and such a target as labels.
 
     Parameters
     ----------
@@ -227,31 +229,34 @@ def not_kept(data: Dataset, schema: Schema) -> tuple[str, ...]:
         With the features of the schema.
     schema : Schema
     """
-    kept = {
-        name: (data.X[name], feature.categories)
-        for name, feature in data.schema.features.items()
-        if isinstance(feature, Categorical) and isinstance(data.X, dd.DataFrame)
-    }
-    kept[data.schema.target.name] = (data.y, data.schema.target.classes)
-    asked: dict[str, Sequence[Any]] = {
-        name: feature.categories
+    asked, kept = _lists(schema), _lists(data.schema)
+    target = schema.target.name, data.schema.target.name
+    lost = [name for name in schema.names if not _keeps(kept[name], asked[name], both=False)]
+    if not _keeps(kept[target[1]], asked[target[0]], both=True):
+        lost.append(target[0])
+    return tuple(lost)
+
+
+def _lists(schema: Schema) -> dict[str, tuple[Any, ...]]:
+    """Return the categories of each feature and of the target; none for numbers."""
+    lists = {
+        name: feature.categories if isinstance(feature, Categorical) else ()
         for name, feature in schema.features.items()
-        if isinstance(feature, Categorical)
     }
-    asked[schema.target.name] = schema.target.classes
-    return tuple(
-        name
-        for name, (column, categories) in kept.items()
-        if name in (*schema.names, schema.target.name)
-        and not _countable(column.dtype)
-        and not _are_among(asked.get(name, ()), categories)
-    )
+    return lists | {schema.target.name: schema.target.classes}
 
 
-def _are_among(asked: Sequence[Any], kept: Sequence[Any]) -> bool:
-    """Whether there are categories, and each is one of those kept."""
-    cells = category_cells(pd.Series(list(asked), dtype=object), kept)
-    return len(asked) > 0 and bool(np.all(cells != len(kept)))
+def _keeps(kept: Sequence[Any], asked: Sequence[Any], *, both: bool) -> bool:
+    """Whether a column that was kept as one list says by which category of another each row is."""
+    if not are_numbers(kept):
+        known = category_cells(pd.Series(list(asked), dtype=object), kept)
+        return len(asked) > 0 and bool(np.all(known != len(kept)))
+    return are_numbers(asked) and (both or (len(kept) > 0) == (len(asked) > 0))
+
+
+def are_numbers(categories: Sequence[Any]) -> bool:
+    """Whether each of the declared categories or classes, if there are any, is a finite number."""
+    return all(isinstance(form, float) and math.isfinite(form) for form in cells(categories))
 
 
 def _schema_of(schema: Any) -> Schema:
@@ -298,7 +303,8 @@ class Layout:
     target_coded : bool
     weight : str
         Type of the weights; "" for none.
-    unit : {"", "number", "text"}
+    unit : {"", "text", "number"}
+        Older data sets hold numbers.
     id : str
         Another for each data set that is written, so that Dask takes no two of them for the same.
     """
@@ -315,25 +321,24 @@ class Layout:
 
     @classmethod
     def of(cls, inputs: Inputs, schema: Schema) -> "Layout":
-        """Choose the layout from the types of columns."""
-        raw = _is_plain(inputs.x)
-        coded: list[int] = []
-        if not raw:
-            features = enumerate(zip(schema.features.values(), inputs.dtypes, strict=True))
-            coded = [
-                j for j, (f, t) in features if isinstance(f, Categorical) and not _countable(t)
-            ]
-            single = all(j in coded or _is_single(dtype) for j, dtype in enumerate(inputs.dtypes))
-        target_coded = schema.target.type != "numeric" and not _countable(inputs.y.dtype)
+        """Choose the layout from the schema, and types from those of columns that no reader infers from values."""
+        lists = _lists(schema)
+        coded = tuple(j for j, name in enumerate(schema.names) if not are_numbers(lists[name]))
+        raw = _is_plain(inputs.x) and not coded
+        lazy = isinstance(inputs.x, dd.DataFrame)
+        single = not raw and all(
+            j in coded or _is_single(dtype, lazy=lazy) for j, dtype in enumerate(inputs.dtypes)
+        )
+        target_coded = not are_numbers(schema.target.classes)
         return cls(
             schema=schema,
-            dtype=_native(inputs.x.dtype) if raw else ("float32" if single else "float64"),
-            coded=tuple(coded),
+            dtype=_column_type(inputs.x) if raw else ("float32" if single else "float64"),
+            coded=coded,
             raw=raw,
             target="uint8" if target_coded else _column_type(inputs.y),
             target_coded=target_coded,
             weight="" if inputs.weight is None else _column_type(inputs.weight),
-            unit=_unit_kind(inputs.unit),
+            unit="" if inputs.unit is None else "text",
             id=uuid.uuid4().hex,
         )
 
@@ -381,7 +386,7 @@ class Layout:
         if self.weight:
             types[WEIGHT] = self.weight
         if self.unit:
-            types["unit"] = "float64" if self.unit == "number" else str
+            types["unit"] = str
         return types
 
 
@@ -397,27 +402,18 @@ def _native(dtype: Any) -> str:
 
 
 def _column_type(column: Any) -> str:
-    """Return what a column of numbers is stored as: a frame's whole numbers are floats where a value is missing."""
-    return _native(column.dtype) if _is_plain(column) else "float64"
+    """Return what numbers are stored as."""
+    if not _is_plain(column):
+        return "float64"  # a frame's whole numbers are floats where a value is missing
+    if isinstance(column, da.Array) and column.dtype.name in INFERRED:
+        return "float64"
+    return _native(column.dtype)
 
 
-def _countable(dtype: Any) -> bool:
-    """Whether categories of this type are looked up as numbers, so that a number says all of them."""
-    if isinstance(dtype, pd.CategoricalDtype) or "decimal" in str(dtype):
-        return False
-    return family(dtype) == "number"
-
-
-def _is_single(dtype: Any) -> bool:
-    """Whether every value of a column is a float32."""
-    return isinstance(dtype, np.dtype) and dtype.name in SINGLE
-
-
-def _unit_kind(unit: Any) -> str:
-    if unit is None:
-        return ""
-    number = isinstance(unit.dtype, np.dtype) and unit.dtype.kind in "biuf"
-    return "number" if number else "text"
+def _is_single(dtype: Any, *, lazy: bool) -> bool:
+    """Whether every value of a column is a float32; of a Dask column, in partitions that may have other types."""
+    names = SINGLE - INFERRED if lazy else SINGLE
+    return isinstance(dtype, np.dtype) and dtype.name in names
 
 
 def _shard_rows(layout: Layout, asked: int | None) -> int:
@@ -449,9 +445,7 @@ def _store_form(rows: Rows, layout: Layout) -> dict[str, NDArray[Any]]:
         parts["y"] = _stored_column(rows.y, layout.target)
     if layout.weight:
         parts[WEIGHT] = _stored_column(rows.weight, layout.weight)
-    if layout.unit == "number":
-        parts["unit"] = _stored_column(rows.unit, "float64")
-    elif layout.unit:
+    if layout.unit:
         parts["unit"] = _tagged(rows.unit)
     return parts
 
@@ -459,8 +453,10 @@ def _store_form(rows: Rows, layout: Layout) -> dict[str, NDArray[Any]]:
 def _features(rows: Rows, layout: Layout) -> NDArray[Any]:
     if layout.raw:
         assert isinstance(rows.x, np.ndarray)
-        _check_type(rows.x.dtype, layout.dtype)
-        return np.ascontiguousarray(rows.x, layout.dtype)
+        if np.can_cast(rows.x.dtype, layout.dtype, "safe"):
+            return np.ascontiguousarray(rows.x, layout.dtype)
+        if layout.dtype != "float64":
+            raise _other_type()
     out = np.empty((n_rows(rows.x), layout.schema.n_features), layout.dtype)
     features = layout.schema.features.values()
     for j, (feature, column) in enumerate(
@@ -470,12 +466,13 @@ def _features(rows: Rows, layout: Layout) -> NDArray[Any]:
             assert isinstance(feature, Categorical)
             out[:, j] = category_cells(column, feature.categories)
             continue
-        if layout.dtype == "float32" and not _is_single(column.dtype):
-            raise _other_type()
-        if isinstance(feature, Categorical) and not _countable(column.dtype):
+        if layout.dtype == "float32" and not _is_single(column.dtype, lazy=False):
             raise _other_type()
         with np.errstate(all="ignore"):
             out[:, j] = numbers(column)
+        if isinstance(feature, Categorical):
+            # what is there and no number is in no list of finite numbers
+            out[np.isnan(out[:, j]) & (category_cells(column, ()) == 0), j] = np.inf
     return out
 
 
@@ -500,35 +497,15 @@ def _other_type() -> StructureError:
 
 
 def _tagged(column: Any) -> NDArray[Any]:
-    """Return units as text that says their type: "s" before text, "i" before a whole number, "" for none.
-
-    Raises
-    ------
-    StructureError
-        If a unit is of another type.
-    """
-    tagged = [_tag(value) for value in objects(one_column(column))]
-    return np.array(tagged, dtype=np.dtypes.StringDType())
-
-
-def _tag(value: Any) -> str:
-    if is_missing(value):
-        return ""
-    if isinstance(value, bytes):
-        value = value.decode("utf-8", errors="surrogateescape")
-    if isinstance(value, str):
-        return f"s{value}"
-    if isinstance(value, int | np.integer):
-        return f"i{int(value)}"
-    raise StructureError(
-        "Units of a data set are text or numbers, in one column. Convert the unit column, as with astype(str)."
-    )
+    """Return the names of units, marked by "s"; "" for a row without one."""
+    names, place = distinct_names(column)
+    tags = ["" if name is None else f"s{name}" for name in [*names, None]]
+    return np.array(tags, dtype=np.dtypes.StringDType())[place]
 
 
 def _untag(tagged: str) -> Any:
-    if not tagged:
-        return None
-    return tagged[1:] if tagged[0] == "s" else int(tagged[1:])
+    # older data sets mark whole numbers by "i"
+    return ExactId(tagged[1:]) if tagged else None
 
 
 # ---- writing ---------------------------------------------------------------------------------------------------------
@@ -865,11 +842,11 @@ def _computed(tasks: list[Any]) -> Any:
 # ---- reading ---------------------------------------------------------------------------------------------------------
 
 
-def _labels(cells: NDArray[Any], classes: Sequence[Any]) -> NDArray[Any]:
+def _labels(places: NDArray[Any], classes: Sequence[Any]) -> NDArray[Any]:
     """Return the classes of stored places as objects; another label is None, and so is a missing one."""
     table = np.empty(len(classes) + 2, object)
     table[: len(classes)] = classes
-    return table[cells]
+    return table[places]
 
 
 def _as_frame(arrays: Mapping[str, da.Array], layout: Layout) -> Dataset:
@@ -926,7 +903,7 @@ def _frame_of(names: Sequence[str], blocks: Sequence[NDArray[Any]], layout: Layo
     return pd.DataFrame(columns)
 
 
-def _categorical(cells: NDArray[np.int64], declared: Sequence[Any]) -> pd.Categorical:
+def _categorical(places: NDArray[np.int64], declared: Sequence[Any]) -> pd.Categorical:
     """Return the categories of stored places: one more stands for any other value, none for a missing one."""
     other = "<other>"
     while other in declared:
@@ -938,4 +915,4 @@ def _categorical(cells: NDArray[np.int64], declared: Sequence[Any]) -> pd.Catego
     labels = np.empty(len(known) + 1, object)
     labels[:] = [*(declared[k] for k in known), other]
     categories = pd.Index(labels, dtype=object, tupleize_cols=False)
-    return pd.Categorical.from_codes(code[cells], categories=categories)
+    return pd.Categorical.from_codes(code[places], categories=categories)

@@ -16,7 +16,7 @@ import zarr
 from odd_lines import BAD_LINES, ODD_LINES
 from sklearn.metrics import roc_auc_score
 
-from dpgb_dask import DPGBClassifier, Ledger, Schema, __version__, cli
+from dpgb_dask import DPGBClassifier, Ledger, Schema, __version__, cli, encode
 from dpgb_dask.cli import demo_block, demo_data, main
 from dpgb_dask.testing import SeededNoise
 
@@ -150,11 +150,12 @@ def test_csv_reads_declared_labels_and_missing_marks(tmp_path):
     )
     options = Namespace(data=str(tmp_path / "s.csv"), delimiter=None, encoding=None)
     got = cli._open_table(options, schema, strict=True)[0].compute()
-    assert got["c"].tolist() == ["NA", None, None]  # declared: a category like any other
-    assert got["target"].tolist() == ["yes", "no", None]
-    np.testing.assert_array_equal(got["n"], [1, 2, np.nan])
-    np.testing.assert_array_equal(got["b"], [1, 0, np.nan])
-    np.testing.assert_array_equal(got["x"], [np.nan, 0.5, np.nan])
+    values = encode.read_values(got[list(schema.names)], schema)
+    assert values.column(0).tolist() == [1, 3, 3]  # NA is declared: a category like any other
+    assert values.column(1).tolist() == [0, 1, 3]
+    assert values.column(2).tolist() == [0, 1, 3]
+    np.testing.assert_array_equal(values.column(3), [np.nan, 0.5, np.nan])
+    assert encode.encode_target(got["target"], schema)[1].tolist() == [True, True, False]
 
 
 def test_csv_types_come_from_the_schema_not_from_values(place, people, capsys):
@@ -473,7 +474,7 @@ def test_zarr_that_is_no_data_set(place, people, capsys):
     for name, words in (
         ("empty.zarr", "holds no arrays"),
         ("folder.zarr", "cannot be read"),
-        ("matrix.zarr", "'target' is not in the data"),
+        ("matrix.zarr", "'color' is declared with values that are text"),
     ):
         assert run("fit", place / name, *model_of(place)) == 1
         assert words in capsys.readouterr().err

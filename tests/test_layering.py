@@ -11,7 +11,7 @@ import dpgb_dask
 PACKAGE = Path(dpgb_dask.__file__).parent
 FILES = sorted(PACKAGE.rglob("*.py"))
 
-LOW = {"errors", "gradients", "losses", "kernels", "contracts"}
+LOW = {"errors", "gradients", "losses", "kernels", "values", "contracts"}
 SIDES = LOW | {"encode", "private", "controller", "released", "components"}
 TOP = {
     "columns",
@@ -36,7 +36,8 @@ LAYERS: dict[str, tuple[set[str], set[str]]] = {
     "gradients": ({"errors"}, {"numpy"}),
     "losses": ({"errors", "gradients"}, {"numpy"}),
     "kernels": ({"errors", "gradients"}, {"numpy", "numba"}),
-    "contracts": ({"errors", "gradients", "losses", "kernels"}, {"numpy", "numba"}),
+    "values": (set(), {"numpy", "pandas"}),
+    "contracts": ({"errors", "gradients", "losses", "kernels", "values"}, {"numpy", "numba"}),
     "encode": (LOW, {"numpy", "pandas"}),
     "private": (
         LOW | {"encode"},

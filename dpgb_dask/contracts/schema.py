@@ -15,6 +15,7 @@ from typing import Any, Literal
 import numpy as np
 
 from dpgb_dask.errors import SchemaError
+from dpgb_dask.values import NO_FORM, as_text, cells
 
 VERSION = 1
 MAX_FEATURES = 65_535  # trees name a feature in 16 bits
@@ -392,16 +393,6 @@ def _short(value: Any) -> str:
     return text if len(text) <= MOST_CHARACTERS else f"{text[:MOST_CHARACTERS]}…"
 
 
-def _differ(values: tuple[Any, ...], where: str) -> bool:
-    """Return whether all of some categories or labels differ; raises if one is a list or an object."""
-    try:
-        return len(set(values)) == len(values)
-    except TypeError:
-        raise SchemaError(
-            f"{where} must be text, numbers or booleans, not lists or objects."
-        ) from None
-
-
 def _check_text(schema: Schema) -> None:
     """Refuse names and labels that no file can hold: halves of a surrogate pair."""
     names = [*schema.names, schema.target.name, *schema.ignore, schema.unit_id]
@@ -437,9 +428,28 @@ def _categories(name: str, values: Any) -> tuple[Any, ...]:
             f"feature {name!r} has {len(categories)} categories, more than {MAX_CATEGORIES}: codes are stored as "
             "uint8. Group the rarest ones, or drop them: what is not listed counts as 'other'."
         )
-    if not _differ(categories, f"categories of feature {name!r}"):
-        raise SchemaError(f"feature {name!r} lists a category twice.")
+    _refuse_meeting(f"categories of feature {name!r}", categories)
     return categories
+
+
+def _refuse_meeting(where: str, declared: tuple[Any, ...]) -> None:
+    """Raise where two categories or classes are read as one value: no row could tell them apart."""
+    seen: dict[Any, Any] = {}
+    for value, form in zip(declared, cells(declared), strict=True):
+        # two words for missing differ as text; None and NaN stand for no value
+        known: Any = as_text(value) if form is None else form
+        if known is NO_FORM:
+            raise SchemaError(
+                f"{where} must be text, numbers or booleans, not lists or objects."
+            )
+        if known is None:
+            continue
+        if known in seen:
+            raise SchemaError(
+                f"{where}: {_short(seen[known])} and {_short(value)} are read as the same value, as readers make"
+                " numbers of text and text of numbers. Declare one of them; codes that differ only so need another mark, as in 'A007'."
+            )
+        seen[known] = value
 
 
 def _target(name: str, classes: Sequence[Any] | None, bounds: tuple[Any, Any] | None) -> Target:
@@ -451,8 +461,9 @@ def _target(name: str, classes: Sequence[Any] | None, bounds: tuple[Any, Any] | 
         if isinstance(classes, str | Mapping) or not isinstance(classes, Iterable):
             raise SchemaError(f"classes={_short(classes)} must be a list of labels.")
         labels = tuple(classes)
-        if not 2 <= len(labels) <= MAX_CATEGORIES or not _differ(labels, "classes"):
+        if not 2 <= len(labels) <= MAX_CATEGORIES:
             raise SchemaError(f"classes must be 2 to {MAX_CATEGORIES} different labels.")
+        _refuse_meeting("classes", labels)
         return Target(name, "binary" if len(labels) == 2 else "multiclass", labels)
     pair = tuple(bounds) if isinstance(bounds, Sequence) else ()
     low, high = map(_finite, pair) if len(pair) == 2 else (None, None)

@@ -17,7 +17,7 @@ from dask.delayed import Delayed
 from dask.highlevelgraph import HighLevelGraph
 
 from dpgb_dask.contracts.schema import Schema
-from dpgb_dask.encode import Block, check_columns, family, match_names, n_rows
+from dpgb_dask.encode import Block, check_columns, match_names, n_rows
 from dpgb_dask.errors import (
     ChunkError,
     PlanError,
@@ -182,7 +182,7 @@ def read_source(
 
     Privacy
     -------
-    Private side. Reads names, types, widths and chunk structure only; no value is looked at.
+    Private side. Reads names, widths and chunk structure only; no value is looked at, and no type refused.
     """
     return source_of(check_inputs(X, y, sample_weight, schema, unit), schema)
 
@@ -211,7 +211,7 @@ def check_inputs(
     PlanError
         If sample weights are given together with a unit.
     SchemaError
-        If columns are missing, renamed, reordered, not declared or of the wrong type.
+        If columns are missing, renamed, reordered or not declared.
     StructureError
         If an input has the wrong number of columns.
     UnsupportedCollectionError
@@ -219,7 +219,8 @@ def check_inputs(
 
     Privacy
     -------
-    Private side. Reads names, types and widths only; no value is looked at.
+    Private side. Reads names and widths only; no value is looked at, and no type refused: readers infer types from
+    values.
     """
     _refuse_array_expr()
     X = _native_kind(X, "X")  # noqa: N806
@@ -230,12 +231,10 @@ def check_inputs(
     units = None if unit is None else _unit_column(X, unit, schema)
     X = _select(X, schema)  # noqa: N806
     check_columns(_meta(y), schema, target=True)
-    if weight is not None:
-        _check_weight(weight)
-        if unit is not None:
-            raise PlanError(
-                "sample_weight together with unit_id is not available: a unit's rows share one weight."
-            )
+    if weight is not None and unit is not None:
+        raise PlanError(
+            "sample_weight together with unit_id is not available: a unit's rows share one weight."
+        )
     return Inputs(X, y, weight, units)
 
 
@@ -407,11 +406,6 @@ def _meta(data: Any) -> Any:
     if isinstance(data, dd.DataFrame | dd.Series):
         return data._meta  # noqa: SLF001
     return data
-
-
-def _check_weight(weight: Any) -> None:
-    if (kind := family(_meta(weight).dtype)) in ("text", "other"):
-        raise StructureError(f"sample_weight is of kind {kind!r}: weights are numbers.")
 
 
 # ---- chunks ----------------------------------------------------------------------------------------------------------

@@ -3,35 +3,28 @@
 A unit with R rows gets ``⌊2**r · min(1, K / R)⌋`` steps for each of them, K the largest weight of a unit: all its rows
 together weigh at most K. Units are known by keyed hashes of 128 bits, so that no two of them meet.
 
-A row without a unit weighs nothing: rows of several people that counted as one unit would weigh more when one of them
-left. So does a row whose unit has no exact name: a unit is a text, a number, a date, a UUID, or a tuple of these.
+A unit is all rows whose ids have one normal form (`values.cell`): 7, 7.0, "7" and "007" are one unit. A row without a
+unit weighs nothing: rows of several people that counted as one unit would weigh more when one of them left. So does a
+row whose id has no exact form, which texts, numbers, dates, times, UUIDs and tuples of these have; and one whose id is
+a number of 2⁵³ and above, or spells one: readers round such numbers where a value beside them is missing. Only a reader
+of this library keeps them as they stand in its file.
 """
 
-import datetime
-import decimal
 import hashlib
-import math
-import uuid
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-import pandas as pd
 from numpy.typing import NDArray
 
 from dpgb_dask.contracts.plan import Shape
-from dpgb_dask.encode import is_missing, is_plain, is_real, objects, one_column
+from dpgb_dask.encode import numbers, objects, one_column
+from dpgb_dask.values import is_plain, number_name, unit_names
 
 HASH = np.dtype([("high", "<u8"), ("low", "<u8")])
 NO_UNIT = np.zeros((), HASH)[
     ()
 ]  # of rows that weigh nothing; no unit has it, but with probability 2**-128
-EXACT = 2.0**53  # whole numbers below are exact as floats
-MAX_EXPONENT = 400  # of a decimal: above, its digits as a whole number could fill the memory
-TIMES = frozenset(
-    {"Y", "M", "W", "D", "h", "m", "s", "ms", "us", "ns"}
-)  # dates that `pd.Timestamp` holds exactly
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -80,86 +73,43 @@ def hash_units(column: Any, key: bytes) -> NDArray[np.void]:
 
     Privacy
     -------
-    Private side. A row's hash depends on its own value alone, so integers of 2⁵³ and above in a column of a NumPy type
-    are no unit (as text, Arrow or nullable integers they are). Values that Python calls equal (5, 5.0, Decimal(5)) are
-    one unit, as are a text and its UTF-8 bytes, and a time in two time zones.
+    Private side. A row's hash depends on its own value alone, whatever type its column was given: all values of one
+    normal form (5, 5.0, Decimal(5), "5", "05"; a text and its UTF-8 bytes; a time in two time zones) are one unit.
+    Numbers of 2⁵³ and above are no unit, but where a reader of this library kept them as `ExactId`.
+    """
+    names, place = distinct_names(column)
+    none = bytes(NO_UNIT.tobytes())
+    digests = [none if name is None else _digest(name, key) for name in names]
+    return np.frombuffer(b"".join([*digests, none]), HASH)[:-1][place]
+
+
+def distinct_names(column: Any) -> tuple[list[str | None], NDArray[np.intp]]:
+    """Return names of units, and of each row the place of its name among them. Never raises on a value. Private.
+
+    A name that is stored as `ExactId` and read again is the same.
     """
     column = one_column(column)
-    values = objects(column)
-    if isinstance(column.dtype, np.dtype) and column.dtype.kind in "iuf":
-        # one missing value elsewhere makes NumPy floats of such integers, which rounds them: too large to be told apart
+    dtype = column.dtype
+    if isinstance(dtype, np.dtype) and dtype.kind in "biuf":
         with np.errstate(all="ignore"):
-            exact = np.abs(np.asarray(column, np.float64)) < EXACT
-        values = [value if known else None for value, known in zip(values, exact, strict=True)]
-    if is_plain(values):
-        known = {value: _digest(value, key) for value in set(values)}
-        digests = [known[value] for value in values]
-    else:
-        digests = [_digest(value, key) for value in values]
-    return np.frombuffer(b"".join([*digests, NO_UNIT.tobytes()]), HASH)[:-1]
+            values = numbers(column).astype(np.float64)
+            distinct, place = np.unique(values, return_inverse=True)
+        return [number_name(number) for number in distinct.tolist()], place
+    given = objects(column)
+    if not is_plain(given):
+        return unit_names(given), np.arange(len(given))
+    known = {value: k for k, value in enumerate(dict.fromkeys(given))}
+    place = np.fromiter(map(known.__getitem__, given), np.intp, len(given))
+    return unit_names(list(known)), place
+
+
+def _digest(name: str, key: bytes) -> bytes:
+    return hashlib.blake2b(name.encode(), key=key, digest_size=16, person=b"dpgb-unit").digest()
 
 
 def mark_units(units: NDArray[np.void]) -> int:
     """Return the units of some rows as one number: a sum of keyed hashes modulo 2⁶⁴. Private."""
     return int(np.ascontiguousarray(units["low"]).sum(dtype=np.uint64))
-
-
-def _digest(value: Any, key: bytes) -> bytes:
-    try:
-        name = _name(value)
-    except Exception:  # a total map: what cannot be written down exactly is no unit
-        name = None
-    if name is None:
-        return bytes(NO_UNIT.tobytes())
-    return hashlib.blake2b(name, key=key, digest_size=16, person=b"dpgb-unit").digest()
-
-
-def _name(value: Any) -> bytes | None:
-    """Write a value as bytes that tell it from every other value; None if it is missing or no such bytes are known."""
-    if is_missing(value):
-        return None
-    for kind, write in WRITERS:
-        if isinstance(value, kind):
-            return write(value)
-    return _number_name(value) if is_real(value) else None
-
-
-def _tuple_name(values: tuple[Any, ...]) -> bytes | None:
-    names = [_name(value) for value in values]
-    written = [b"%d:" % len(name) + name for name in names if name is not None]
-    return b"t" + b"".join(written) if len(written) == len(names) else None
-
-
-def _date_name(value: Any) -> bytes | None:
-    if isinstance(value, np.datetime64) and np.datetime_data(value.dtype)[0] not in TIMES:
-        return None
-    stamp = pd.Timestamp(value)
-    if stamp.tzinfo is not None:
-        stamp = stamp.tz_convert("UTC")
-    return b"d" + stamp.isoformat().encode()
-
-
-def _number_name(value: Any) -> bytes | None:
-    """Write a number as a fraction, which is exact for every type."""
-    if value in (math.inf, -math.inf):
-        return b"+inf" if value > 0 else b"-inf"
-    if isinstance(value, decimal.Decimal) and abs(value.adjusted()) > MAX_EXPONENT:
-        return None
-    exact = value.item() if isinstance(value, np.generic) else value
-    parts = exact.as_integer_ratio()
-    top, bottom = (
-        part.to_bytes(part.bit_length() // 8 + 1, "little", signed=True) for part in parts
-    )
-    return b"n%d:" % len(top) + top + bottom
-
-
-WRITERS: tuple[tuple[Any, Callable[[Any], bytes | None]], ...] = (
-    (str, lambda text: b"s" + text.encode("utf-8", errors="surrogatepass")),
-    (bytes, lambda text: b"s" + text),
-    (uuid.UUID, lambda name: b"u" + name.bytes),
-    (tuple, _tuple_name),
-    ((np.datetime64, datetime.date), _date_name),
-)
 
 
 def count_units(column: Any, key: bytes) -> UnitCounts:

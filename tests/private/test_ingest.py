@@ -31,7 +31,6 @@ def frame_cases():
         ),
         "reordered": (X[["b", "a", "c"]], "another order"),
         "extra": (X.assign(d=1), "the data have columns that the schema does not declare"),
-        "text": (X.assign(a=pd.array(["1"] * 100, "str")), "'a' is declared numeric"),
     }
 
 
@@ -150,9 +149,15 @@ def test_array_query_planning_of_a_whole_process_raises():
     assert "DASK_ARRAY__QUERY_PLANNING=False" in run.stdout
 
 
-def test_text_weights_raise():
-    with pytest.raises(StructureError, match="weights are numbers"):
-        read_source(MATRIX, Y, np.array(["1"] * 100), SCHEMA)
+@pytest.mark.parametrize("dtype", ["str", "category", "datetime64[s]", "complex", "S4"])
+def test_no_type_raises(dtype):
+    """One value decides the type of the others' column: each is read for itself."""
+    column = pd.Series(np.arange(100)).astype(dtype)
+    for source in (
+        read_source(X.assign(a=column), column, column, SCHEMA),
+        read_source(np.stack([column] * 3, axis=1), np.asarray(column), np.asarray(column), SCHEMA),
+    ):
+        assert source.weighted
 
 
 def test_object_values_are_not_looked_at():

@@ -30,7 +30,14 @@ from dpgb_dask.private import ingest
 from dpgb_dask.private.ingest import read_source
 from dpgb_dask.private.quantize import sensitivity
 from dpgb_dask.private.rounds import open_rounds
-from dpgb_dask.private.units import NO_UNIT, add_unit_counts, count_units, hash_units
+from dpgb_dask.private.units import (
+    NO_UNIT,
+    add_unit_counts,
+    count_units,
+    distinct_names,
+    hash_units,
+)
+from dpgb_dask.values import ExactId, exact_ids
 
 K, BITS = 2, 4
 NAN = np.nan
@@ -129,15 +136,18 @@ def test_values_name_the_same_unit_in_any_type():
 
 
 NAMES = [
-    *("a", "1", 1, 0.5, np.float32(0.1), 0.1, 2**53, 2**53 + 1, 10**5000, 10**5000 + 1, np.inf),
-    *(-np.inf, decimal.Decimal("0.1"), fractions.Fraction(1, 3), (1,), (1, 2), (12,), ("1",)),
+    *("a", 1, 0.5, np.float32(0.1), 0.1, 2**53 - 1, 1 - 2**53, 1e-300),
+    *(fractions.Fraction(1, 3), (1,), (1, 2), (12,), ("x",), ((1,),), datetime.time(12, 30)),
     *(datetime.date(2020, 1, 1), np.datetime64("2020-01-02"), pd.Timestamp(1), uuid.UUID(int=1)),
+    *map(ExactId, (2**53, 2**53 + 1, -(2**53), 10**4000, "1e18", "1e400", "inf")),
 ]
 NO_NAMES = [
     *(None, NAN, pd.NA, pd.NaT, np.datetime64("NaT"), decimal.Decimal("NaN"), (None, 1), [1], {}),
     *(np.arange(5000), np.where(np.arange(5000) == 2500, -1, np.arange(5000)), object(), 1j),
     *(decimal.Decimal("sNaN"), decimal.Decimal("1e999999999"), np.datetime64(1, "as"), len),
-]
+    *(2**53, 2**53 + 1, 10**5000, np.inf, -np.inf, 1e300, str(2**53), str(10**18), "9" * 500, "1e300"),
+    *("inf", b"1e18", decimal.Decimal(2**53), ("1e18", 1), "", "NA", "None", b"nan", ExactId("null")),
+]  # fmt: skip
 
 
 def objects(values):
@@ -161,12 +171,37 @@ def test_every_name_is_another_unit_and_what_has_none_is_no_unit():
         ["a", b"a", np.str_("a")],
         [5, 5.0, np.int8(5), decimal.Decimal(5), fractions.Fraction(5)],
         [1, True, np.bool_(True)],
-        [0.0, -0.0, 0],
-        [(1, "a"), (1.0, b"a"), (True, "a")],
-        [datetime.date(2020, 1, 1), pd.Timestamp("2020"), np.datetime64("2020", "D")],
+        [0.0, -0.0, 0, "0", "-0", "-0.0", b"0", ExactId("00"), False, "false"],
+        [
+            7,
+            "7",
+            "007",
+            "7.0",
+            " 7",
+            "7e0",
+            "+7",
+            b"7",
+            np.str_("7"),
+            ExactId("7"),
+            decimal.Decimal("7.00"),
+            7 + 0j,
+        ],
+        [0.1, "0.1", ".1", decimal.Decimal("0.1"), "1e-1"],
+        [True, "True", "TRUE", "true", "tRUE", 1, "1"],
+        [ExactId(2**53), ExactId(f"0{2**53}"), ExactId(f" +{2**53}.0 ")],
+        ["a", "a\x00", b"a\x00"],
+        [(1, "a"), (1.0, b"a"), (True, "a"), ("1", "a")],
+        [uuid.UUID(int=1), str(uuid.UUID(int=1))],
+        [datetime.time(12, 30), "12:30", "12:30:00"],
+        [
+            datetime.date(2020, 1, 1),
+            pd.Timestamp("2020"),
+            np.datetime64("2020", "D"),
+            "2020-01-01 00:00",
+        ],
         [pd.Timestamp("2020", tz="UTC"), pd.Timestamp("2020-01-01 01:00", tz="Europe/Paris")],
     ],
-    ids=str,
+    ids=lambda equal: str(equal[0]),
 )
 def test_equal_values_are_one_unit(equal):
     assert len(np.unique(hash_units(objects(equal), KEY))) == 1
@@ -229,6 +264,28 @@ def test_a_missing_unit_elsewhere_changes_no_unit():
     )  # what NumPy and Parquet readers make of a missing value
     np.testing.assert_array_equal(hash_units(large, KEY), hash_units(beside, KEY)[:-1])
     assert (hash_units(large, KEY) == NO_UNIT).tolist() == [True, True, True, False, True]
-    nullable = hash_units(pd.Series(large, dtype="Int64"), KEY)
-    assert len(np.unique(nullable)) == len(large)
-    assert not (nullable == NO_UNIT).any()
+    for column in (
+        pd.Series(large, dtype="Int64"),
+        pd.Series(large, dtype="int64[pyarrow]"),
+        pd.Series(large.astype(str)),
+        pd.Series([*large.tolist(), "guest"], dtype=object)[:-1],
+        pd.Series(large).astype("category"),
+    ):
+        np.testing.assert_array_equal(hash_units(column, KEY), hash_units(large, KEY))
+    exact = hash_units(exact_ids(pd.Series(large)), KEY)
+    assert len(np.unique(exact)) == len(large)
+    assert not (exact == NO_UNIT).any()
+    assert exact[3] == hash_units(large, KEY)[3]
+
+
+def test_exact_ids_never_raise():
+    column = pd.Series(objects(NAMES + NO_NAMES), dtype=object)
+    hashes = hash_units(exact_ids(column), KEY)
+    assert len(hashes) == len(column)
+    assert (hashes[: len(NAMES)] != NO_UNIT).all()
+
+
+def test_names_of_units_are_names_of_themselves():
+    names, place = distinct_names(objects(NAMES))
+    again, _ = distinct_names(objects([ExactId(names[k]) for k in place]))
+    assert again == [names[k] for k in place]
