@@ -439,15 +439,14 @@ def _refuse_meeting(where: str, declared: tuple[Any, ...]) -> None:
         # two words for missing differ as text; None and NaN stand for no value
         known: Any = as_text(value) if form is None else form
         if known is NO_FORM:
-            raise SchemaError(
-                f"{where} must be text, numbers or booleans, not lists or objects."
-            )
+            raise SchemaError(f"{where} must be text, numbers or booleans, not lists or objects.")
         if known is None:
             continue
         if known in seen:
             raise SchemaError(
                 f"{where}: {_short(seen[known])} and {_short(value)} are read as the same value, as readers make"
-                " numbers of text and text of numbers. Declare one of them; codes that differ only so need another mark, as in 'A007'."
+                " numbers of text and text of numbers. Declare one of them; codes that differ only so need a mark,"
+                " as in 'A007'."
             )
         seen[known] = value
 

@@ -11,6 +11,8 @@ of this library keeps them as they stand in its file.
 """
 
 import hashlib
+import math
+import re
 from dataclasses import dataclass
 from typing import Any
 
@@ -25,6 +27,8 @@ HASH = np.dtype([("high", "<u8"), ("low", "<u8")])
 NO_UNIT = np.zeros((), HASH)[
     ()
 ]  # of rows that weigh nothing; no unit has it, but with probability 2**-128
+NUMBER = re.compile(r"-?\d+(\.\d+)?(e[+-]\d+)?", re.ASCII)
+MOST_CHARACTERS = 4000  # of a number that Python turns into one
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -104,7 +108,21 @@ def distinct_names(column: Any) -> tuple[list[str | None], NDArray[np.intp]]:
 
 
 def _digest(name: str, key: bytes) -> bytes:
-    return hashlib.blake2b(name.encode(), key=key, digest_size=16, person=b"dpgb-unit").digest()
+    return hashlib.blake2b(_bytes(name), key=key, digest_size=16, person=b"dpgb-unit").digest()
+
+
+def _bytes(name: str) -> bytes:
+    """Write a name as bytes that tell it from every other: a number as a fraction, which is exact."""
+    if len(name) > MOST_CHARACTERS or not NUMBER.fullmatch(name):
+        return b"s" + name.encode()
+    number: int | float = int(name) if name.lstrip("-").isdecimal() else float(name)
+    if number in (math.inf, -math.inf):
+        return b"s" + name.encode()
+    top, bottom = (
+        part.to_bytes(part.bit_length() // 8 + 1, "little", signed=True)
+        for part in number.as_integer_ratio()
+    )
+    return b"n%d:" % len(top) + top + bottom
 
 
 def mark_units(units: NDArray[np.void]) -> int:
