@@ -160,10 +160,12 @@ def check_file_types(types: Mapping[str, Any], schema: Schema) -> None:
         role, kind = "target" if name == target.name else "feature", family(types[name])
         if name in labels:
             numeric = any(isinstance(form, float) for form in cells(labels[name]))
-            if kind == "number" and not numeric:
+            # a column of floats may be one that is all missing, so it is let in
+            whole = kind == "number" and getattr(types[name], "kind", "f") in "iub"
+            if whole and not numeric:
                 raise SchemaError(
-                    f"{role} {name!r} is declared with values that are text, but its column holds numbers: none can"
-                    " match. Convert the column, or declare its values as they are."
+                    f"{role} {name!r} is declared with values that are text, but its column holds whole numbers: none"
+                    " can match. Convert the column, or declare its values as they are."
                 )
         elif kind in ("text", "other"):
             # the family alone: a type's name may hold the length of the longest text

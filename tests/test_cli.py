@@ -474,7 +474,7 @@ def test_zarr_that_is_no_data_set(place, people, capsys):
     for name, words in (
         ("empty.zarr", "holds no arrays"),
         ("folder.zarr", "cannot be read"),
-        ("matrix.zarr", "'color' is declared with values that are text"),
+        ("matrix.zarr", "'target' is not in the data"),
     ):
         assert run("fit", place / name, *model_of(place)) == 1
         assert words in capsys.readouterr().err

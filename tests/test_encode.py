@@ -490,6 +490,7 @@ def test_target_steps_never_exceed_their_bound(bounds):
     [
         (["a", "b"], pd.Series([0, 1]), False),
         (["a", "b"], pd.Series([True, False]), False),
+        (["a", "b"], pd.Series([np.nan, np.nan]), True),
         (["a", "1"], pd.Series([0, 1]), True),
         ([0, 1], pd.Series(["0", "1"], dtype="str"), True),
         (["0", "1"], pd.Series([0, 1]), True),
