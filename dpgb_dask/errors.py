@@ -35,7 +35,7 @@ class PlanError(DPGBError, ValueError):
 
 
 class BudgetExceededError(DPGBError, ValueError):
-    """An account or a plan has too little left for what is asked; nothing was charged."""
+    """An account or a fit has too little left for what is asked; nothing more was charged or opened."""
 
 
 class LedgerError(DPGBError, RuntimeError):
@@ -43,7 +43,7 @@ class LedgerError(DPGBError, RuntimeError):
 
 
 class LedgerUnavailableError(LedgerError):
-    """The ledger cannot be reached or written, so nothing is charged and nothing released."""
+    """The ledger cannot be reached or written, so nothing more is charged or released."""
 
 
 class ResumeError(LedgerError):

@@ -277,7 +277,8 @@ class _Boosting(BaseEstimator):  # type: ignore[misc]
         PlanError
             If a parameter cannot be run.
         BudgetExceededError, LedgerError
-            If the account has too little left, or the ledger refuses. Nothing is charged.
+            If the account has too little left, or the ledger refuses. Nothing more is charged; a fit that was charged
+            before says so, and how to go on with it.
 
         Privacy
         -------
@@ -345,9 +346,10 @@ class _Boosting(BaseEstimator):  # type: ignore[misc]
             return
         if not isinstance(self.ledger, Ledger):
             raise PlanError(f"ledger is a {type(self.ledger).__name__}. Give a dpgb_dask.Ledger.")
-        if isinstance(self.noise, SeededNoise):
+        if self.noise is not None:
             raise PlanError(
-                "noise=SeededNoise is for tests and not private: it cannot charge a ledger account."
+                f"noise={type(self.noise).__name__} cannot charge a ledger account: a key that is not made by the"
+                " library may be known to others. Leave noise=None, or leave ledger and account out."
             )
         if self._infers():
             raise PlanError(

@@ -13,7 +13,7 @@ from unittest import mock
 from sqlalchemy.engine.default import DefaultDialect
 from sqlalchemy.exc import OperationalError
 
-from dpgb_dask.controller.ledger import _Book
+from dpgb_dask.controller.ledger_book import Book
 
 
 def kill(_name):
@@ -74,7 +74,7 @@ class Steps:
             mock.patch.object(
                 DefaultDialect, "do_commit", self._committing(DefaultDialect.do_commit)
             ),
-            mock.patch.object(_Book, "append", self._appending(_Book.append)),
+            mock.patch.object(Book, "append", self._appending(Book.append)),
         ]
         for patch in self._patches:
             patch.start()
@@ -140,6 +140,6 @@ def _what(path):
         return "key"
     if path.suffix == ".jsonl":
         return "journal"
-    if ".head" in path.name:
+    if path.stem == "head":
         return "head"
     return "folder" if path.is_dir() else path.suffix or path.name

@@ -10,281 +10,73 @@ What happens to a fit, each arrow one durable transaction and one entry of the h
 A RELEASED fit gives its model again from its journal (whose digest the entry holds): nothing is left to open.
 
 Every transaction takes one lock (SQLite: BEGIN IMMEDIATE; PostgreSQL: SELECT … FOR UPDATE on the head), so racing fits
-see each other's charges and entries form one chain.
+see each other's charges and entries form one chain. What is in the tables is in ledger_book.py; which file an address
+names, and what lies beside it, in ledger_files.py.
 """
 
 import contextlib
-import hashlib
-import json
-import math
+import errno
 import os
-import re
 import sqlite3
+import stat
 import threading
 import time
 import weakref
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
-from datetime import UTC, datetime
+from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Self
 
-from sqlalchemy import (
-    BigInteger,
-    Column,
-    Connection,
-    Engine,
-    Index,
-    Integer,
-    MetaData,
-    String,
-    Table,
-    Text,
-    bindparam,
-    create_engine,
-    event,
-    insert,
-    select,
-    text,
-    update,
-)
-from sqlalchemy.engine import URL, make_url
-from sqlalchemy.exc import ArgumentError, SQLAlchemyError
+from sqlalchemy import Connection, Engine, create_engine, event
+from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.pool import StaticPool
 
-from dpgb_dask.contracts.queries import PRICE_ONE, GradientQuery, Query, RowDraw
+from dpgb_dask.contracts.queries import GradientQuery, Query
 from dpgb_dask.contracts.spending import Spending
-from dpgb_dask.controller import accounting, analyses
+from dpgb_dask.controller import analyses
+from dpgb_dask.controller.ledger_book import (
+    Account,
+    Book,
+    Checked,
+    Entry,
+    Fit,
+    Opened,
+    Record,
+    Terms,
+    charge_of,
+    epsilon_left,
+    prepare,
+    refusing_damage,
+    terms_of,
+)
+from dpgb_dask.controller.ledger_files import (
+    GENESIS,
+    HEAD,
+    WAIT_SECONDS,
+    Address,
+    Head,
+    Legacy,
+    copy_into_memory,
+    deleted,
+    folder_name,
+    read_head,
+    refuse_network,
+    refuse_second_name,
+    writable,
+    write_head,
+)
 from dpgb_dask.controller.noise import erase_key, write_key
-from dpgb_dask.errors import BudgetExceededError, LedgerError, LedgerUnavailableError, ResumeError
-
-GENESIS = "0" * 64
-WAIT_SECONDS = 60.0  # for another process to leave its transaction
-STALE_SECONDS = 3600.0  # an older head that is not renamed was left by a process that was killed
-MOUNTINFO = Path("/proc/self/mountinfo")
-NETWORK_FILE_SYSTEMS = (
-    "nfs", "nfs4", "cifs", "smb2", "smb3", "smbfs", "ncpfs", "afs", "ceph", "glusterfs", "lustre", "gpfs", "beegfs",
-    "fhgfs", "panfs", "wekafs", "orangefs", "pvfs2", "ocfs2", "gfs2", "9p", "davfs", "fuse.sshfs", "fuse.glusterfs",
-    "fuse.ceph", "fuse.s3fs", "fuse.gcsfuse", "fuse.blobfuse2", "fuse.rclone", "fuse.mount-s3", "fuse.juicefs",
-    "fuse.davfs2",
-)  # fmt: skip
-
-_metadata = MetaData()
-# Prices are decimal text: they may exceed 64 bits.
-_accounts = Table(
-    "dpgb_accounts",
-    _metadata,
-    Column("name", String(200), primary_key=True),
-    Column("epsilon", Text, nullable=False),
-    Column("delta", Text, nullable=False),
-    Column("analysis", String(16), nullable=False),
-    Column("cap", Text, nullable=False),
-    Column("spent", Text, nullable=False),
-    Column("tau", Text, nullable=False),
-)
-_fits = Table(
-    "dpgb_fits",
-    _metadata,
-    Column("fit_id", String(80), primary_key=True),
-    Column("account", String(200), nullable=False),
-    Column("state", String(16), nullable=False),
-    Column("price", Text, nullable=False),
-    Column("terms", Text, nullable=False),
-    Column("fingerprint", Text, nullable=False),
-    Column("lease", String(64), nullable=False),
-)
-_entries = Table(
-    "dpgb_entries",
-    _metadata,
-    Column(
-        "seq", BigInteger().with_variant(Integer, "sqlite"), primary_key=True, autoincrement=False
-    ),
-    Column("kind", String(16), nullable=False),
-    Column("account", String(200), nullable=False),
-    Column("fit_id", String(80), nullable=False),
-    Column("at", String(40), nullable=False),
-    Column("body", Text, nullable=False),
-    Column("prev", String(64), nullable=False),
-    Column("hash", String(64), nullable=False),
-    Index("dpgb_entries_of_fit", "fit_id"),
-    Index("dpgb_entries_of_account", "account"),
-)
-_head = Table(
-    "dpgb_head",
-    _metadata,
-    Column("id", Integer, primary_key=True, autoincrement=False),
-    Column("seq", BigInteger, nullable=False),
-    Column("hash", String(64), nullable=False),
+from dpgb_dask.errors import (
+    BudgetExceededError,
+    DPGBError,
+    LedgerError,
+    LedgerUnavailableError,
+    ResumeError,
 )
 
-# Statements of every round, made once: SQLAlchemy takes longer to make one than SQLite to run it.
-_LOCK_HEAD = select(_head.c.seq, _head.c.hash).with_for_update()
-_SET_HEAD = update(_head)
-_ADD_ENTRY = insert(_entries)
-_FIND_HASH = select(_entries.c.hash).where(_entries.c.seq == bindparam("seq"))
-_FIND_FIT = select(_fits).where(_fits.c.fit_id == bindparam("fit_id"))
-_FIND_LEASE = select(_fits.c.account, _fits.c.state, _fits.c.fingerprint, _fits.c.lease).where(
-    _fits.c.fit_id == bindparam("fit_id")
-)
-_NEWEST_OPENED = (
-    select(_entries.c.body)
-    .where(_entries.c.fit_id == bindparam("fit_id"), _entries.c.kind == "OPENED")
-    .order_by(_entries.c.seq.desc())
-    .limit(1)
-)
-
-
-@dataclass(frozen=True, slots=True)
-class Account:
-    """What an account may spend and has spent.
-
-    Parameters
-    ----------
-    name : str
-    epsilon, delta : float
-        The cap: everything ever charged to the account is together (epsilon, delta)-private.
-    analysis : str
-        How charges add up, fixed when the account was opened (analyses.py).
-    cap, spent : int
-        In units of 2⁻⁶⁴ of the analysis' unit: μ², ρ or ε.
-    tau : float
-        Distance of all its fits to Gaussian mechanisms; bounded by a share of delta (accounting.SLACK).
-    """
-
-    name: str
-    epsilon: float
-    delta: float
-    analysis: str
-    cap: int
-    spent: int
-    tau: float
-
-    @property
-    def left(self) -> int:
-        """Price units left."""
-        return self.cap - self.spent
-
-
-@dataclass(frozen=True, slots=True)
-class Entry:
-    """One entry of the hash chain; timestamps are for the operator."""
-
-    seq: int
-    kind: str
-    account: str
-    fit_id: str
-    at: str
-    body: dict[str, Any]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Terms:
-    """What a fit reserved; nothing in it comes from the data.
-
-    Parameters
-    ----------
-    epsilon, delta : float
-    price : int
-        Price of the whole fit, in units of 2⁻⁶⁴ of its currency.
-    min_sigma_bits : int
-        Noise has at least 2**min_sigma_bits steps.
-    tau : float
-        Distance to Gaussian mechanisms, at most.
-    plan_digest : str
-        Hex.
-    version : str
-        Library and sampler.
-    public_seed : int
-    commitment : str
-        To the fit's key.
-    pure : bool
-        Whether the currency is ε, or μ².
-    facts : mapping of str to str
-        Plan, schema and weights in words, so that a resumed fit can be told what differs.
-    """
-
-    epsilon: float
-    delta: float
-    price: int
-    min_sigma_bits: int
-    tau: float
-    plan_digest: str
-    version: str
-    public_seed: int
-    commitment: str
-    pure: bool = False  # ledgers of before have no such field
-    facts: Mapping[str, str] = field(default_factory=dict)  # nor this one
-
-    def to_json(self) -> dict[str, Any]:
-        """Return a JSON form; the price as text."""
-        return {name: getattr(self, name) for name in self.__slots__} | {
-            "price": str(self.price),
-            "facts": dict(self.facts),
-        }
-
-    @classmethod
-    def from_json(cls, data: dict[str, Any]) -> Self:
-        """Build from the JSON form, which a reservation keeps with its charge."""
-        known = {name: data[name] for name in cls.__slots__ if name in data}
-        return cls(**(known | {"price": int(data["price"])}))
-
-
-@dataclass(frozen=True, slots=True)
-class Fit:
-    """What the ledger knows of a fit that can be resumed.
-
-    Parameters
-    ----------
-    account : str
-    terms : Terms
-    fingerprint : str
-        Keyed hash of the fingerprint of its data; empty before they were read.
-    ended : bool
-        Whether it is RELEASED: its key is erased, and its journal gives the model again.
-    answers : str
-        Digest of all it released; empty until it ended.
-    """
-
-    account: str
-    terms: Terms
-    fingerprint: str
-    ended: bool
-    answers: str
-
-
-@dataclass(frozen=True, slots=True)
-class Record:
-    """What the ledger says of a fit, to check by it what is said of the fit elsewhere.
-
-    Parameters
-    ----------
-    fit_id, account : str
-    state : {"RESERVED", "RELEASED", "SETTLED"}
-        Whether it is unfinished, ended with a model, or was closed without one.
-    terms : Terms
-    charge : int
-        What stands charged, in units of 2⁻⁶⁴ of the account's unit.
-    answers : str
-        Digest of all it released; empty until it ended.
-    model : str
-        Digest of its model; empty until it ended, and if none was given.
-    """
-
-    fit_id: str
-    account: str
-    state: str
-    terms: Terms
-    charge: int
-    answers: str
-    model: str
-
-
-@dataclass(frozen=True, slots=True)
-class Opened:
-    """A round whose sums were opened: its query id, and a keyed hash by which the same sums are recognised."""
-
-    query_id: str
-    seal: str
+_ledgers: weakref.WeakSet["Ledger"] = weakref.WeakSet()
+_of_parents: list[Any] = []  # connections that a child process must not close
+_verified: set[str] = set()  # ids of the ledgers whose whole chain this process has gone through
 
 
 class Ledger:
@@ -294,12 +86,13 @@ class Ledger:
     ----------
     url : str
         ``sqlite:///path.db`` (absolute: four slashes), ``postgresql+psycopg://user@host/db`` for a team, ``sqlite://``
-        for memory. Nothing is opened until it is used.
+        for memory (and SQLite's other ways to say so). Nothing is opened until it is used.
 
     Raises
     ------
     LedgerError
-        If the address cannot be read, or names a SQLite file on a network file system.
+        If the address cannot be read, or names a SQLite file on a network file system, or one that is mounted alone or
+        has hard links.
 
     Privacy
     -------
@@ -315,33 +108,24 @@ class Ledger:
     """
 
     def __init__(self, url: str) -> None:
-        try:
-            parsed = make_url(url)
-        except (ArgumentError, ValueError) as error:
-            raise LedgerError(
-                "The ledger's address cannot be read. Give 'sqlite:///path.db' or 'postgresql+psycopg://user@host/db'."
-            ) from error
-        if parsed.drivername not in ("sqlite", "postgresql+psycopg"):
-            raise LedgerError(
-                f"drivername={parsed.drivername!r} is not supported. Use 'sqlite' or 'postgresql+psycopg'."
-            )
-        self._path = _sqlite_path(parsed)
-        if self._path is not None and parsed.database != str(self._path) and not _is_uri(parsed):
-            parsed = parsed.set(
-                database=str(self._path)
-            )  # another process may run in another directory
-        self._url: URL = parsed
+        self._address = Address.read(url)
+        self._path = self._address.path
         self._lock = threading.RLock()
-        self._known = (0, GENESIS)
+        self._in_transaction = False
+        self._known: Head = (0, GENESIS)  # newest of this process
         self._engine: Engine | None = None
-        self._pid = 0
+        self._connections: list[Any] = []  # of the engine, to be closed whatever happens
+        self._finalizer: weakref.finalize[Any, Any] | None = None
+        self._id = ""
+        self._tidied = False
         self._file: tuple[int, int] | None = None
         self._spending: dict[
             str, tuple[int, Spending]
         ] = {}  # newest round of a fit, and all so far
         self._terms: dict[str, Terms] = {}  # of the fits in memory
         if self._path is not None:
-            _refuse_network(self._path)
+            refuse_network(self._path)
+        _ledgers.add(self)
 
     @classmethod
     def in_memory(cls) -> "Ledger":
@@ -351,7 +135,7 @@ class Ledger:
     @property
     def durable(self) -> bool:
         """Whether charges outlive this process."""
-        return not (self._url.drivername == "sqlite" and self._path is None)
+        return self._address.durable
 
     @property
     def exists(self) -> bool:
@@ -360,30 +144,36 @@ class Ledger:
 
     @property
     def directory(self) -> Path | None:
-        """Where keys (``FIT_ID.key``) and journals of running fits live; None in memory.
+        """Where keys (``FIT_ID.key``), journals of fits and the newest head live; None in memory.
 
-        ``<path>.fits`` beside a SQLite file; for PostgreSQL a directory of this user's data, since a key must not
-        leave the machine that draws the noise.
+        Named after the ledger's own id, beside a SQLite file; for PostgreSQL in a directory of this user's data, since
+        a key must not leave the machine that draws the noise.
         """
-        if self._path is not None:
-            return self._path.with_name(self._path.name + ".fits")
         if not self.durable:
             return None
-        home = Path(os.environ.get("XDG_DATA_HOME") or Path.home() / ".local" / "share")
-        return (
-            home
-            / "dpgb_dask"
-            / f"ledger-{hashlib.sha256(self._address().encode()).hexdigest()[:16]}"
-        )
+        if not self._id:
+            with self._reading():
+                pass
+        return self._folder(self._id)
 
     def key_path(self, fit_id: str) -> Path | None:
         """Return where the key of a running fit is; None in memory."""
         return None if self.directory is None else self.directory / f"{fit_id}.key"
 
+    def journal_path(self, fit_id: str) -> Path | None:
+        """Return where the journal of a fit is; None in memory."""
+        return None if self.directory is None else self.directory / "journals" / f"{fit_id}.jsonl"
+
     # -- for people ----------------------------------------------------------------------------------------------
 
     def open_account(
-        self, name: str, *, epsilon: float, delta: float, analysis: str = "gdp"
+        self,
+        name: str,
+        *,
+        epsilon: float,
+        delta: float,
+        analysis: str = "gdp",
+        unit_id: str | None = None,
     ) -> None:
         """Open an account with a cap; opening it again with the same cap changes nothing.
 
@@ -396,37 +186,47 @@ class Ledger:
         analysis : {"gdp", "zcdp", "pure"}
             How charges add up (analyses.py): in μ², which is tight for Gaussian noise; in ρ, by zero-concentrated
             differential privacy alone; or in ε, for fits of pure differential privacy only, and then delta may be 0.
+        unit_id : str, optional
+            Column that names the privacy unit: the cap then holds for all rows of one unit together, and only fits with
+            this unit can charge it (with any ``max_rows_per_unit``). None: the cap holds for one row, and fits by rows
+            and by units can charge it.
 
         Raises
         ------
         LedgerError
-            If the account exists with another cap, or the analysis is not known.
+            If the account exists with another cap or unit, or the analysis is not known.
         PlanError
             If epsilon or delta is out of range.
         """
         analyses.check_account(epsilon, delta, analysis)
         if not 1 <= len(name) <= 200:
             raise LedgerError(f"account name {name!r} must be text of 1 to 200 characters.")
+        if unit_id is not None and not 1 <= len(unit_id) <= 200:
+            raise LedgerError(f"unit_id={unit_id!r} must be text of 1 to 200 characters, or None.")
         body = {
             "epsilon": repr(float(epsilon)),
             "delta": repr(float(delta)),
             "analysis": analysis,
             "cap": str(analyses.cap(float(epsilon), float(delta), analysis)),
         }
-        with self._transaction(keep_head=True) as book:
+        if unit_id is not None:
+            body["unit_id"] = unit_id
+        with self._transaction(keep_head=True, charging=True) as book:
             known = book.find_account(name)
             if known is None:
-                book.execute(insert(_accounts).values(name=name, spent="0", tau="0.0", **body))
-                book.append("OPEN", name, "", body)
-            elif (known.epsilon, known.delta, known.analysis) != (
+                book.add_account(name, body)
+            elif (known.epsilon, known.delta, known.analysis, known.unit_id) != (
                 float(epsilon),
                 float(delta),
                 analysis,
+                unit_id,
             ):
                 raise LedgerError(
                     f"Account {name!r} exists with another cap.\n"
-                    f"  in the ledger  epsilon={known.epsilon:g}  delta={known.delta:g}  analysis={known.analysis}\n"
-                    f"  asked for      epsilon={float(epsilon):g}  delta={float(delta):g}  analysis={analysis}\n"
+                    f"  in the ledger  epsilon={known.epsilon:g}  delta={known.delta:g}  analysis={known.analysis}"
+                    f"  unit_id={known.unit_id!r}\n"
+                    f"  asked for      epsilon={float(epsilon):g}  delta={float(delta):g}  analysis={analysis}"
+                    f"  unit_id={unit_id!r}\n"
                     "A cap never changes. Open an account under another name."
                 )
 
@@ -438,28 +238,36 @@ class Ledger:
         account = self.account(name)
         if account.spent == 0 and account.analysis != "zcdp":
             return account.epsilon
-        return _epsilon_left(account, account.delta, pure=account.analysis == "pure")
+        return epsilon_left(account, account.delta, pure=account.analysis == "pure")
 
     def account(self, name: str) -> Account:
         """Return an account."""
-        with self._transaction() as book:
+        with self._reading() as book:
             return book.account(name)
 
     def accounts(self) -> tuple[Account, ...]:
         """Return all accounts, by name."""
-        with self._transaction() as book:
+        with self._reading() as book:
             return book.accounts()
 
     def history(self, name: str) -> tuple[Entry, ...]:
         """Return the entries of an account, oldest first."""
-        with self._transaction() as book:
+        with self._reading() as book:
             book.account(name)
-            return book.entries(_entries.c.account == name)
+            return book.history(name)
+
+    def fits(self, name: str) -> tuple[Record, ...]:
+        """Return what is known of the fits of an account, oldest first."""
+        with self._reading() as book:
+            book.account(name)
+            return book.records(name)
 
     def settle(self, fit_id: str) -> int:
-        """Close an unfinished fit for good, erase its key, and charge only the rounds it opened.
+        """Close an unfinished fit for good, and charge only the rounds it opened.
 
-        A fit that ended keeps its charge; what a crash left of its key is erased.
+        Its key is erased if it is on this machine; a key on another one is erased when that machine opens the ledger
+        the next time. A fit that ended keeps its charge, and so does one that was unfinished when the ledger was
+        restored, or whose journal holds answers that the ledger lacks: what it opened is not known for sure.
 
         Returns
         -------
@@ -476,8 +284,9 @@ class Ledger:
         """
         with self._transaction(keep_head=True) as book:
             fit = book.fit(fit_id)
-            charge = int(fit["price"])
+            charge = charge_of(fit)
             if fit["state"] == "RESERVED":
+                book.balanced(fit["account"])
                 charge = self._opened_charge(book, fit)
                 book.charge_instead(fit, "SETTLED", charge)
                 book.append("SETTLED", fit["account"], fit_id, {"charge": str(charge)})
@@ -485,28 +294,81 @@ class Ledger:
         self.erase_key(fit_id)
         return charge
 
-    def _opened_charge(self, book: "_Book", fit: dict[str, str]) -> int:
+    def _opened_charge(self, book: Book, fit: dict[str, str]) -> int:
         """Return what the opened rounds of a fit cost its account (`settle` says why that is enough)."""
-        charge, terms = int(fit["price"]), _terms(fit)
+        charge, terms = charge_of(fit), terms_of(fit)
         account = book.account(fit["account"])
         spending, sampled = book.spending(fit["fit_id"], terms.pure)
         if not self.durable:  # in memory, opened rounds leave no entry: nothing is given back
             return charge
         if account.analysis != "pure" and terms.pure and sampled:
             return charge
+        if book.restored_since(fit["fit_id"]) or self._lacks_rounds(book, fit["fit_id"]):
+            return charge
         opened = analyses.charge(spending.spent, pure=terms.pure, analysis=account.analysis)
         return min(charge, opened)
 
-    def verify(self) -> None:
-        """Walk the whole chain and compare accounts and fits with it.
+    def _lacks_rounds(self, book: Book, fit_id: str) -> bool:
+        """Return whether the journal of a fit holds answers whose OPENED entries were lost with a write-ahead file."""
+        journal = self.journal_path(fit_id)
+        try:
+            answers = 0 if journal is None else journal.read_bytes().count(b"\n")
+        except (FileNotFoundError, NotADirectoryError):  # the fit ran on another machine
+            return False
+        return answers > len(book.opened(fit_id))
+
+    def verify(self) -> Checked:
+        """Walk the whole chain, and compare accounts and fits with it, and it with the newest head beside the ledger.
+
+        Returns
+        -------
+        Checked
+            What was gone through.
 
         Raises
         ------
         LedgerError
             If an entry was changed, removed or inserted, or a table does not follow from the entries.
+
+        Notes
+        -----
+        This finds damage, rollbacks and edits by hand. It is no signature: who can write the database and the head
+        beside it can make another chain that agrees with itself.
         """
-        with self._transaction() as book:
+        with self._reading() as book:
+            return replace(book.verify(), head=bool(self._heads(readable_only=True)))
+
+    def restore(self) -> bool:
+        """Go on with a database that was restored from a copy, or whose newest head is lost; for its owner.
+
+        Charges that were made after the copy, and are not in it, are forgotten, so an owner who knows of such a fit has
+        to count it elsewhere. Fits that are unfinished in the copy cannot be resumed, and settling them leaves their
+        whole charge, since rounds that they opened may be missing.
+
+        Returns
+        -------
+        bool
+            False if there was nothing to restore: the newest head is known, and in the chain.
+
+        Raises
+        ------
+        LedgerError
+            If the database is empty, or does not agree with itself.
+        """
+        with self._transaction(keep_head=True, restoring=True) as book:
+            try:
+                heads = self._heads()
+            except LedgerError:  # damaged
+                heads = []
+            if heads and all(map(book.contains, heads)):
+                return False
+            if not book.head[0]:
+                raise LedgerError(
+                    "The ledger is empty: there is nothing to restore. Put a copy of its file back first."
+                )
             book.verify()
+            book.append("RESTORED", "", "", {"newest_known": max(heads)[0] if heads else None})
+        return True
 
     # -- for the controller --------------------------------------------------------------------------------------
 
@@ -517,26 +379,37 @@ class Ledger:
         ------
         BudgetExceededError
             If the account has too little left.
+        LedgerError
+            If the account holds for another unit, or does not agree with its entries.
         LedgerUnavailableError
             If the key or the charge cannot be written.
 
         Privacy
         -------
-        The key comes first: a crash between the two leaves a key that was never used.
+        The key is durable before the charge, and both are written under the ledger's lock: a crash between leaves a key
+        that was never used, and whoever holds the lock later knows it by that (`_sweep`). What may be charged rests on
+        the balance, so it is compared with the account's entries at every charge, and those with the chain once per
+        process.
         """
-        path = self.key_path(fit_id)
-        if path is not None:
-            write_key(path, key)
         committing = False
+        path: Path | None = None
         try:
-            with self._transaction(keep_head=True) as book:
-                _charge_fit(book, name, fit_id, terms, lease)
+            with self._transaction(keep_head=True, charging=True) as book:
+                if self.durable:
+                    if self._id not in _verified:
+                        book.verify()
+                    _verified.add(self._id)
+                    book.balanced(name)
+                book.reserve(name, fit_id, terms, lease)
+                path = self.key_path(fit_id)
+                if path is not None:
+                    write_key(path, key)
                 committing = True
         except BaseException as error:
             # a commit that failed, or was interrupted, may have been done
             if committing and self._may_hold(fit_id):
                 self.note(error, fit_id)
-            elif path is not None:
+            elif committing and path is not None:
                 with contextlib.suppress(OSError):
                     erase_key(path)
             raise
@@ -544,7 +417,7 @@ class Ledger:
     def _may_hold(self, fit_id: str) -> bool:
         """Return whether a fit is charged, so far as can be told."""
         try:
-            with self._transaction() as book:
+            with self._reading() as book:
                 return book.find_fit(fit_id) is not None
         except LedgerError:
             return True
@@ -576,11 +449,11 @@ class Ledger:
         ResumeError
             If there is no such fit, or it was settled.
         """
-        with self._transaction() as book:
+        with self._reading() as book:
             fit = book.resumable(fit_id, ("RESERVED", "RELEASED"))
             ended = fit["state"] == "RELEASED"
-            answers = str(book.end(fit_id).get("answers", "")) if ended else ""
-        return Fit(fit["account"], _terms(fit), fit["fingerprint"], ended, answers)
+            answers = book.record(fit_id).answers if ended else ""
+        return Fit(fit["account"], terms_of(fit), fit["fingerprint"], ended, answers)
 
     def record(self, fit_id: str) -> Record:
         """Return what the ledger says of a fit.
@@ -590,31 +463,28 @@ class Ledger:
         LedgerError
             If there is no such fit.
         """
-        with self._transaction() as book:
-            fit = book.fit(fit_id)
-            end = book.end(fit_id) if fit["state"] == "RELEASED" else {}
-        return Record(
-            fit_id=fit_id,
-            account=fit["account"],
-            state=fit["state"],
-            terms=_terms(fit),
-            charge=int(fit["price"]),
-            answers=str(end.get("answers", "")),
-            model=str(end.get("model", "")),
-        )
+        with self._reading() as book:
+            return book.record(fit_id)
 
     def take(self, fit_id: str, lease: str) -> list[Opened]:
         """Take the lease of an unfinished fit, so that whoever held it can open nothing more; return opened rounds."""
         with self._transaction(keep_head=True) as book:
             fit = book.resumable(fit_id, ("RESERVED",))
-            book.execute(update(_fits).where(_fits.c.fit_id == fit_id).values(lease=lease))
+            book.set(fit_id, lease=lease)
             book.append("LEASED", fit["account"], fit_id, {})
-            entries = book.entries((_entries.c.fit_id == fit_id) & (_entries.c.kind == "OPENED"))
-        return [Opened(entry.body["query_id"], entry.body["seal"]) for entry in entries]
+            entries = book.opened(fit_id)
+            with refusing_damage(f"a round of fit_id={fit_id!r}"):
+                return [Opened(entry.body["query_id"], entry.body["seal"]) for entry in entries]
 
     def bind(self, fit_id: str, lease: str, fingerprint: str) -> None:
-        """Record the keyed hash of the data's fingerprint."""
-        with self._transaction() as book:
+        """Record the keyed hash of the data's fingerprint.
+
+        Privacy
+        -------
+        The head is kept: were this entry lost with a write-ahead file, the fit could be resumed on other data, whose
+        answers nobody has paid for.
+        """
+        with self._transaction(keep_head=True) as book:
             fit = book.leased(fit_id, lease)
             if fit["fingerprint"] == fingerprint:
                 return
@@ -622,9 +492,7 @@ class Ledger:
                 raise ResumeError(
                     f"fit_id={fit_id!r} is bound to other data by another process. Stop here."
                 )
-            book.execute(
-                update(_fits).where(_fits.c.fit_id == fit_id).values(fingerprint=fingerprint)
-            )
+            book.set(fit_id, fingerprint=fingerprint)
             book.append("BOUND", fit["account"], fit_id, {"fingerprint": fingerprint})
 
     def open_round(
@@ -655,8 +523,10 @@ class Ledger:
             fit = book.leased(fit_id, lease)
             last = -1
             if (newest := book.newest_opened(fit_id)) is not None:
-                last = int(newest["position"])
-                if position == last and opened == Opened(newest["query_id"], newest["seal"]):
+                with refusing_damage(f"a round of fit_id={fit_id!r}"):
+                    last = int(newest["position"])
+                    known_last = Opened(newest["query_id"], newest["seal"])
+                if position == last and opened == known_last:
                     return
             _check_follows(fit_id, position, last)
             terms = self._terms_of(book, fit_id)
@@ -719,7 +589,10 @@ class Ledger:
         with self._transaction(keep_head=True) as book:
             book.leased(fit_id, lease)
             fit = book.fit(fit_id)
-            charge = self._opened_charge(book, fit) if only_opened else int(fit["price"])
+            charge = charge_of(fit)
+            if only_opened:
+                book.balanced(fit["account"])
+                charge = self._opened_charge(book, fit)
             book.charge_instead(fit, "RELEASED", charge)
             body = {"answers": answers, "charge": str(charge), "model": model}
             book.append("RELEASED", fit["account"], fit_id, body)
@@ -729,7 +602,7 @@ class Ledger:
         return charge
 
     def erase_key(self, fit_id: str) -> None:
-        """Erase the key of a fit that ended; may be repeated after a crash."""
+        """Erase the key of a fit that ended, if it is on this machine; may be repeated after a crash."""
         path = self.key_path(fit_id)
         if path is not None:
             try:
@@ -739,10 +612,22 @@ class Ledger:
                     f"The fit is closed, but its key {str(path)!r} could not be erased ({error.strerror}). Delete it."
                 ) from error
 
-    def _terms_of(self, book: "_Book", fit_id: str) -> Terms:
+    def _sweep(self, book: Book) -> None:
+        """Erase what is left on this machine of the keys of fits that ended, were settled elsewhere, or never charged.
+
+        Keys are written under the lock that this transaction holds, and nobody else holds it: a key whose fit is not in
+        the ledger is of a process that broke off before its charge was committed.
+        """
+        for path in self._folder(self._id).glob("*.key"):
+            fit = book.find_fit(path.stem)
+            if fit is None or fit["state"] != "RESERVED":
+                with contextlib.suppress(OSError):  # another user's
+                    erase_key(path)
+
+    def _terms_of(self, book: Book, fit_id: str) -> Terms:
         """Return what a fit reserved, read once: terms never change, and may be long."""
         if fit_id not in self._terms:
-            self._terms[fit_id] = _terms(book.fit(fit_id))
+            self._terms[fit_id] = terms_of(book.fit(fit_id))
         return self._terms[fit_id]
 
     # -- copies, connection --------------------------------------------------------------------------------------
@@ -763,129 +648,244 @@ class Ledger:
                 "A ledger in memory cannot be sent to another process: the copy would start unspent. "
                 "Use Ledger('sqlite:///path.db')."
             )
-        return Ledger, (self._address(),)
+        return Ledger, (self._address.public(),)
 
     def __repr__(self) -> str:
-        return f"Ledger({self._address()!r})"
-
-    def _address(self) -> str:
-        """Return the address without its password; libpq finds one in PGPASSWORD or .pgpass."""
-        url = self._url  # URL.set(password=None) would keep it
-        public = URL.create(
-            url.drivername, url.username, None, url.host, url.port, url.database, url.query
-        )
-        return public.difference_update_query(["password", "sslpassword"]).render_as_string(False)
+        return f"Ledger({self._address.public()!r})"
 
     def _connect(self) -> Engine:
         """Return the engine of this process and this file.
 
-        Connections do not survive a fork, and keep to a file that was moved away: charges to it nobody would see.
+        Connections keep to a file that was moved away: charges to it nobody would see.
         """
-        if self._engine is not None and self._file != self._file_now():
-            self._engine.dispose()
-            self._engine = None
-        if self._engine is None or self._pid != os.getpid():
-            if self._engine is not None:
-                self._engine.dispose(close=False)
-            options: dict[str, Any] = {"hide_parameters": True}
-            if self._url.drivername == "sqlite":
-                options["connect_args"] = {"check_same_thread": False, "timeout": WAIT_SECONDS}
-                if self._path is None:
-                    options["poolclass"] = StaticPool
-            else:
-                options["pool_pre_ping"] = True  # a server may have restarted since the last fit
-            try:
-                engine = create_engine(self._url, **options)
-            except ModuleNotFoundError as error:
-                raise LedgerUnavailableError(
-                    f"{self!r} needs the package {error.name!r}. Install dpgb_dask[postgres]."
-                ) from error
-            if self._url.drivername == "sqlite":
-                event.listen(engine, "connect", _configure_sqlite)
-                event.listen(engine, "begin", _begin_immediate)
-            else:
-                event.listen(engine, "connect", _configure_postgresql)
+        there = self._file_now()
+        if self._engine is None or self._file != there:
+            self._disconnect()
+            connections: list[Any] = []
+            self._connections = connections
+            self._finalizer = weakref.finalize(self, _close, connections)
+            engine = self._make_engine(connections)
             with engine.begin() as connection:
-                if (
-                    self._url.drivername != "sqlite"
-                ):  # two processes must not make the tables at once
-                    connection.execute(text("SELECT pg_advisory_xact_lock(684279)"))
-                _metadata.create_all(connection)
-                if connection.execute(select(_head.c.id)).first() is None:
-                    connection.execute(insert(_head).values(id=1, seq=0, hash=GENESIS))
-            self._engine, self._pid, self._file = engine, os.getpid(), self._file_now()
-            weakref.finalize(self, engine.dispose)
+                self._id = prepare(connection)
+                if self.durable:
+                    self._adopt(Book(connection).head)
+            self._engine, self._file, self._tidied = engine, self._file_now(), False
         return self._engine
 
+    def _make_engine(self, connections: list[Any]) -> Engine:
+        sqlite = self._address.url.drivername == "sqlite"
+        options: dict[str, Any] = {"hide_parameters": True}
+        if sqlite:
+            options["connect_args"] = {"check_same_thread": False, "timeout": WAIT_SECONDS}
+            options["poolclass"] = StaticPool  # one transaction at a time, under the lock
+        else:
+            options["pool_pre_ping"] = True  # a server may have restarted since the last fit
+        try:
+            engine = create_engine(self._address.url, **options)
+        except ModuleNotFoundError as error:
+            raise LedgerUnavailableError(
+                f"{self!r} needs the package {error.name!r}. Install dpgb_dask[postgres]."
+            ) from error
+
+        def connected(connection: Any, _record: Any) -> None:
+            connections.append(connection)
+            (_configure_sqlite if sqlite else _configure_postgresql)(connection)
+
+        event.listen(engine, "connect", connected)
+        if sqlite:
+            event.listen(engine, "begin", _begin_immediate)
+        return engine
+
+    def _adopt(self, head: Head) -> None:
+        """Make the ledger's folder with its newest head, from what an older version kept, if there is such.
+
+        The folder has a head before the first entry is committed. So a ledger with entries and no head was restored
+        from a copy, or its file was copied without the folder.
+        """
+        file = self._folder(self._id) / HEAD
+        if file.exists():
+            return
+        known = max(filter(None, (read_head(old.head) for old in self._legacy())), default=None)
+        if known is None and self._path is not None and head[0] == 0:
+            gone = deleted(self._path)
+            if gone is not None:
+                raise LedgerError(
+                    f"{str(gone)!r} belongs to a ledger whose file {str(self._path)!r} is not there any more: a new one"
+                    " would forget its charges. Put its file back, or give the new ledger another name."
+                )
+            known = (0, GENESIS)
+        if known is not None:
+            self._write_head(known).replace(file)
+
+    def _tidy(self, book: Book) -> None:
+        """Put in order what lies beside the ledger, under its lock, when this process opens it."""
+        for old in self._legacy():
+            old.move(self._folder(self._id))
+        self._sweep(book)
+        self._tidied = True
+
+    def _write_head(self, head: Head) -> Path:
+        """Write a head that is not committed yet; `Path.replace` makes it the newest."""
+        name = "" if self._path is None else self._path.name
+        return write_head(self._folder(self._id) / HEAD, head, name)
+
+    def _legacy(self) -> list[Legacy]:
+        """Return where an older version kept this ledger's files."""
+        if self._path is None:
+            return [Legacy.at_home(_home(), self._address.public())]
+        return [Legacy.beside(path) for path in {self._path, self._address.spelled or self._path}]
+
+    def _folder(self, ledger_id: str) -> Path:
+        parent = _home() if self._path is None else self._path.parent
+        return parent / folder_name(ledger_id)
+
     def _file_now(self) -> tuple[int, int] | None:
-        """Return which file is at the path of a SQLite ledger now."""
+        """Return which file is at the path of a SQLite ledger now; refuse one that has a second name."""
         if self._path is None:
             return None
         try:
             found = self._path.stat()
         except OSError:
             return None
+        if stat.S_ISREG(found.st_mode) and (self._engine is None or found.st_nlink > 1):
+            refuse_second_name(self._path, found.st_nlink)
         return found.st_dev, found.st_ino
 
+    def _disconnect(self) -> None:
+        """Close all connections, whatever state they are in: a transaction in one of them is rolled back."""
+        if not self.durable:  # closing would be the end of what is in memory
+            for connection in self._connections:
+                with contextlib.suppress(Exception):
+                    connection.rollback()
+            return
+        _close(self._connections)
+        if self._finalizer is not None:
+            self._finalizer.detach()
+        self._connections, self._engine = [], None
+
+    def _begin_anew(self) -> None:
+        """Renew lock and connections in a child process, where a thread of its parent may hold the lock for ever."""
+        _of_parents.append((self._engine, self._connections))
+        if self._finalizer is not None:
+            self._finalizer.detach()
+        self._lock = threading.RLock()
+        self._in_transaction = False
+        self._engine, self._connections = None, []
+
     @contextlib.contextmanager
-    def _transaction(self, *, keep_head: bool = False) -> Iterator["_Book"]:
+    def _transaction(
+        self, *, keep_head: bool = False, charging: bool = False, restoring: bool = False
+    ) -> Iterator[Book]:
         """Run one transaction under the ledger's lock; nothing is written if it raises.
 
-        With ``keep_head`` the new head is kept beside a SQLite file too, so that a restored old file is noticed. It is
+        Whatever ends it early, Ctrl-C included, rolls it back and closes the connection, so that nobody waits for it.
+
+        With ``keep_head`` the new head is kept outside the database too, so that a restored old file is noticed. It is
         written before the commit under another name, and renamed after it: a crash between leaves an older head, which
-        the chain still contains.
+        the chain still contains. SQLite's write-ahead file is folded in then, so that a copy of the database is whole.
+
+        With ``charging`` an error may say that nothing was charged; with ``restoring`` the newest head does not count.
         """
         with self._lock:
+            if self._in_transaction:  # Ctrl-C came where its end could not be seen to
+                self._disconnect()
+            self._in_transaction = True
             pending: Path | None = None
             committing = False
             try:
-                engine = self._connect()
-                with engine.begin() as connection:
-                    book = _Book(connection, self._newest_known())
+                if self._address.read_only:
+                    raise PermissionError(errno.EROFS, "the address says mode=ro, readonly")
+                with self._connect().begin() as connection:
+                    heads = [] if restoring else self._heads()
+                    needed = self._path is not None and not restoring
+                    book = Book(connection, heads, head_needed=needed)
+                    if self.durable and not self._tidied:
+                        self._tidy(book)
+                    before = book.head
                     yield book
-                    if keep_head and self._head_file is not None:
-                        pending = _write_head(self._head_file, book.head)
+                    if keep_head and self.durable and book.head != before:
+                        pending = self._write_head(book.head)
                     committing = True
                 self._known = book.head
-                if pending is not None and self._head_file is not None:
-                    pending.replace(self._head_file)
+                if pending is not None:
+                    pending.replace(self._folder(self._id) / HEAD)
                     pending = None
-            except SQLAlchemyError as error:
-                raise LedgerUnavailableError(self._unavailable(error, committing)) from error
-            except OSError as error:
-                raise LedgerUnavailableError(self._unavailable(error, committing)) from error
+                    self._fold()
+            except (SQLAlchemyError, OSError) as error:
+                self._disconnect()
+                raise LedgerUnavailableError(
+                    self._unavailable(error, committing, charging)
+                ) from error
+            except DPGBError:
+                raise
+            except BaseException:
+                self._disconnect()
+                raise
             finally:
+                self._in_transaction = False
                 if pending is not None:
                     with contextlib.suppress(OSError):
                         pending.unlink()
 
-    @property
-    def _head_file(self) -> Path | None:
-        """Where the newest head is kept outside the database."""
-        if self._path is not None:
-            return self._path.with_name(f"{self._path.name}.head")
-        return None if self.directory is None else self.directory / "head"
-
-    def _newest_known(self) -> tuple[int, str]:
-        """Return the newest head known to this process or kept outside the database."""
-        file = self._head_file
-        if file is None:
-            return self._known
+    @contextlib.contextmanager
+    def _reading(self) -> Iterator[Book]:
+        """Run one transaction that writes nothing; where the file may only be read, on a copy of it in memory."""
+        if self._path is None or (writable(self._path) and not self._address.read_only):
+            with self._transaction() as book:
+                yield book
+            return
         try:
-            kept = json.loads(file.read_text(encoding="utf-8"))
-            known = (int(kept["seq"]), str(kept["hash"]))
-        except FileNotFoundError:
-            return self._known
-        except (ValueError, KeyError, TypeError) as error:
-            raise LedgerError(
-                f"{str(file)!r} is damaged: the newest head of the ledger is not known."
-            ) from error
-        return max(known, self._known)
+            self._file_now()
+            if not self._id:  # heads are read before the copy is made that has to hold them
+                with _copied(self._path) as connection:
+                    self._id = prepare(connection)
+            heads, folder = self._heads(readable_only=True), self._folder(self._id)
+            needed = not folder.exists() or os.access(folder, os.R_OK | os.X_OK)
+            with _copied(self._path) as connection:
+                prepare(connection)
+                yield Book(connection, heads, head_needed=needed)
+        except (SQLAlchemyError, sqlite3.Error, OSError) as error:
+            raise LedgerUnavailableError(self._unavailable(error, False, False)) from error
 
-    def _unavailable(self, error: SQLAlchemyError | OSError, committing: bool) -> str:
+    def _fold(self) -> None:
+        """Write what is in SQLite's write-ahead file into the database."""
+        if self._path is None or not self._connections:
+            return
+        with contextlib.suppress(
+            sqlite3.Error
+        ):  # it is durable where it is; the next one folds it in
+            for way in ("PASSIVE", "FULL"):  # the second waits for readers
+                busy, log, done = (
+                    self._connections[-1].execute(f"PRAGMA wal_checkpoint({way})").fetchone()
+                )
+                if not busy and log == done:
+                    return
+
+    def _heads(self, *, readable_only: bool = False) -> list[Head]:
+        """Return the newest heads that are known outside the database; none that a chain without entries has, too.
+
+        With ``readable_only`` a head that only the ledger's owner may read is left out.
+        """
+        heads = [self._known] if self._known[0] else []
+        if not self.durable:
+            return heads
+        for file in (self._folder(self._id) / HEAD, *(old.head for old in self._legacy())):
+            with contextlib.suppress(*([PermissionError] if readable_only else [])):
+                kept = read_head(file)
+                if kept is not None:
+                    heads.append(kept)
+        return heads
+
+    def _unavailable(
+        self, error: SQLAlchemyError | sqlite3.Error | OSError, committing: bool, charging: bool
+    ) -> str:
         cause = getattr(error, "strerror", None) or getattr(error, "orig", None)
+        if isinstance(error, sqlite3.Error):
+            cause = error
         lines = str(cause or type(error).__name__).strip().splitlines()
-        standing = "Nothing was charged and nothing released."
+        standing = "Nothing was released by this, and what is charged stands."
+        if charging:
+            standing = "Nothing was charged and nothing released."
         if committing:
             standing = (
                 "Nothing was released; whether the last entry was written, ledger.history(account), or dpgb-dask ledger"
@@ -897,265 +897,35 @@ class Ledger:
         )
 
 
-class _Book:
-    """The tables inside one transaction."""
-
-    def __init__(self, connection: Connection, known: tuple[int, str]) -> None:
-        self._connection = connection
-        row = connection.execute(_LOCK_HEAD).one()
-        self.head: tuple[int, str] = (int(row.seq), str(row.hash))
-        if self.head != known and not self._contains(known):
-            raise LedgerError(
-                "The ledger is older than its newest known head: it was restored from a copy, or changed by hand. "
-                "Charges made since would be forgotten. Put the newest file back."
-            )
-
-    def _contains(self, known: tuple[int, str]) -> bool:
-        if known[0] == 0:
-            return True
-        found = self._connection.execute(_FIND_HASH, {"seq": known[0]}).scalar()
-        return self.head[0] >= known[0] and found == known[1]
-
-    def execute(self, statement: Any, values: Mapping[str, Any] | None = None) -> None:
-        self._connection.execute(statement, values)
-
-    def append(self, kind: str, account: str, fit_id: str, body: dict[str, Any]) -> None:
-        """Add an entry to the chain."""
-        seq, previous = self.head[0] + 1, self.head[1]
-        at = datetime.now(UTC).isoformat(timespec="seconds")
-        values = {
-            "seq": seq,
-            "kind": kind,
-            "account": account,
-            "fit_id": fit_id,
-            "at": at,
-            "body": _canonical(body),
-        }
-        digest = _chain(previous, values)
-        self.execute(_ADD_ENTRY, {"prev": previous, "hash": digest, **values})
-        self.execute(_SET_HEAD, {"seq": seq, "hash": digest})
-        self.head = (seq, digest)
-
-    def find_account(self, name: str) -> Account | None:
-        row = self._connection.execute(select(_accounts).where(_accounts.c.name == name)).first()
-        return None if row is None else _account(row)
-
-    def account(self, name: str) -> Account:
-        account = self.find_account(name)
-        if account is None:
-            raise LedgerError(
-                f"Account {name!r} is not in the ledger. It has: {[a.name for a in self.accounts()]}. "
-                "Open one with ledger.open_account(name, epsilon=…, delta=…), or dpgb-dask ledger open."
-            )
-        return account
-
-    def accounts(self) -> tuple[Account, ...]:
-        rows = self._connection.execute(select(_accounts).order_by(_accounts.c.name))
-        return tuple(_account(row) for row in rows)
-
-    def charge_instead(self, fit: dict[str, str], state: str, charge: int) -> None:
-        """End an open fit in a state, and let only ``charge`` of what it reserved stand."""
-        account = self.account(fit["account"])
-        spent = str(account.spent - int(fit["price"]) + charge)
-        self.execute(update(_accounts).where(_accounts.c.name == account.name).values(spent=spent))
-        changes = {"state": state, "price": str(charge)}
-        self.execute(update(_fits).where(_fits.c.fit_id == fit["fit_id"]).values(**changes))
-
-    def find_fit(self, fit_id: str) -> dict[str, str] | None:
-        row = self._connection.execute(_FIND_FIT, {"fit_id": fit_id}).mappings().first()
-        return None if row is None else dict(row)
-
-    def fit(self, fit_id: str) -> dict[str, str]:
-        fit = self.find_fit(fit_id)
-        if fit is None:
-            raise LedgerError(
-                f"fit_id={fit_id!r} is not in the ledger. ledger.history(account), or dpgb-dask ledger show, lists the"
-                " fits of an account."
-            )
-        return fit
-
-    def resumable(self, fit_id: str, states: tuple[str, ...]) -> dict[str, str]:
-        """Return a fit in one of some states."""
-        try:
-            fit = self.fit(fit_id)
-        except LedgerError as error:
-            raise ResumeError(str(error)) from error
-        if fit["state"] not in states:
-            raise ResumeError(_ended(fit_id, fit["state"]))
-        return fit
-
-    def leased(self, fit_id: str, lease: str) -> dict[str, str]:
-        """Return what may change of an open fit that the caller holds the lease of."""
-        row = self._connection.execute(_FIND_LEASE, {"fit_id": fit_id}).mappings().first()
-        if row is None:
-            raise LedgerError(f"fit_id={fit_id!r} is not in the ledger.")
-        if row["state"] != "RESERVED":
-            raise ResumeError(_ended(fit_id, row["state"]))
-        if row["lease"] != lease:
-            raise ResumeError(
-                f"fit_id={fit_id!r} was resumed by another process, which goes on with it. Stop here."
-            )
-        return dict(row)
-
-    def end(self, fit_id: str) -> dict[str, Any]:
-        """Return the body of the RELEASED entry of a fit that ended; older ones hold less."""
-        (entry,) = self.entries((_entries.c.fit_id == fit_id) & (_entries.c.kind == "RELEASED"))
-        return entry.body
-
-    def entries(self, where: Any) -> tuple[Entry, ...]:
-        rows = self._connection.execute(select(_entries).where(where).order_by(_entries.c.seq))
-        return tuple(
-            Entry(r.seq, r.kind, r.account, r.fit_id, r.at, json.loads(r.body)) for r in rows
-        )
-
-    def newest_opened(self, fit_id: str) -> dict[str, Any] | None:
-        """Return the body of a fit's newest OPENED entry; it holds the sum of prices so far."""
-        body = self._connection.execute(_NEWEST_OPENED, {"fit_id": fit_id}).scalar()
-        return None if body is None else dict(json.loads(body))
-
-    def spending(self, fit_id: str, pure: bool) -> tuple[Spending, bool]:
-        """Return what the opened rounds of a fit cost, and whether one was on a sample of rows."""
-        spending, sampled = Spending(pure=pure), False
-        for entry in self.entries((_entries.c.fit_id == fit_id) & (_entries.c.kind == "OPENED")):
-            spending = _spend(spending, entry.body)
-            sampled |= entry.body.get("rows", [""])[0] == "sample"
-        return spending, sampled
-
-    def verify(self) -> None:
-        """Recompute every hash, and accounts and fits from the entries."""
-        seq, digest = 0, GENESIS
-        accounts: dict[str, dict[str, Any]] = {}
-        fits: dict[str, dict[str, Any]] = {}
-        opened: dict[str, tuple[int, Spending]] = {}  # rounds and what they cost
-        for row in self._connection.execute(select(_entries).order_by(_entries.c.seq)).mappings():
-            values = {
-                name: row[name] for name in ("seq", "kind", "account", "fit_id", "at", "body")
-            }
-            if (
-                row["seq"] != seq + 1
-                or row["prev"] != digest
-                or row["hash"] != _chain(digest, values)
-            ):
-                raise LedgerError(
-                    f"The hash chain of the ledger breaks at entry {row['seq']}: it was changed by hand."
-                )
-            seq, digest = row["seq"], row["hash"]
-            kind, name, fit_id, body = (
-                row["kind"],
-                row["account"],
-                row["fit_id"],
-                json.loads(row["body"]),
-            )
-            if kind == "OPEN":
-                accounts[name] = body | {"spent": 0, "tau": 0.0}
-            elif kind == "RESERVED":
-                account, charge = accounts[name], _charge(body)
-                account["spent"] += charge
-                if body["tau"]:
-                    account["tau"] = math.nextafter(account["tau"] + body["tau"], math.inf)
-                fits[fit_id] = {
-                    "account": name, "state": kind, "price": charge, "terms": row["body"], "fingerprint": "",
-                }  # fmt: skip
-                opened[fit_id] = (0, Spending(pure=body.get("pure", False)))
-            elif kind == "BOUND":
-                fits[fit_id]["fingerprint"] = body["fingerprint"]
-            elif kind == "OPENED":
-                rounds, spending = opened[fit_id]
-                spending = _spend(spending, body)
-                reserved = int(json.loads(fits[fit_id]["terms"])["price"])
-                if body["position"] != rounds or spending.spent > reserved:
-                    raise LedgerError(
-                        f"fit_id={fit_id!r} opened a round twice, or more than it reserved, at entry {seq}."
-                    )
-                opened[fit_id] = (rounds + 1, spending)
-            elif kind in ("RELEASED", "SETTLED"):
-                charge = int(body.get("charge", fits[fit_id]["price"]))
-                accounts[name]["spent"] += charge - fits[fit_id]["price"]
-                fits[fit_id] |= {"state": kind, "price": charge}
-        told = {
-            a.name: {
-                "epsilon": repr(a.epsilon), "delta": repr(a.delta), "analysis": a.analysis, "cap": str(a.cap),
-                "spent": a.spent, "tau": a.tau,
-            }
-            for a in self.accounts()
-        }  # fmt: skip
-        rows = {
-            r.fit_id: {
-                "account": r.account, "state": r.state, "price": int(r.price), "terms": r.terms,
-                "fingerprint": r.fingerprint,
-            }
-            for r in self._connection.execute(select(_fits))
-        }  # fmt: skip
-        if (seq, digest) != self.head or told != accounts or rows != fits:
-            raise LedgerError(
-                "Accounts or fits do not follow from the entries: the ledger was changed by hand."
-            )
+@contextlib.contextmanager
+def _copied(path: Path) -> Iterator[Connection]:
+    """Begin on a copy in memory of a SQLite file."""
+    with contextlib.closing(copy_into_memory(path)) as copy:
+        engine = create_engine("sqlite://", creator=lambda: copy, poolclass=StaticPool)
+        with engine.begin() as connection:
+            yield connection
 
 
-def _canonical(body: dict[str, Any]) -> str:
-    return json.dumps(body, sort_keys=True, separators=(",", ":"))
+def _close(connections: list[Any]) -> None:
+    for connection in connections:
+        with contextlib.suppress(Exception):
+            connection.close()
 
 
-def _chain(previous: str, values: dict[str, Any]) -> str:
-    return hashlib.sha256(f"{previous}\n{_canonical(values)}".encode()).hexdigest()
+def _after_fork() -> None:
+    """Renew, in a child process, what a thread of the parent may have held, and what is the parent's alone."""
+    _verified.clear()
+    for ledger in list(_ledgers):
+        ledger._begin_anew()  # noqa: SLF001 - a part of the class
 
 
-def _account(row: Any) -> Account:
-    return Account(
-        row.name,
-        float(row.epsilon),
-        float(row.delta),
-        row.analysis,
-        int(row.cap),
-        int(row.spent),
-        float(row.tau),
-    )
+os.register_at_fork(after_in_child=_after_fork)
 
 
-def _terms(fit: dict[str, str]) -> Terms:
-    return Terms.from_json(json.loads(fit["terms"]))
-
-
-def _ended(fit_id: str, state: str) -> str:
-    way_out = (
-        "it was settled, and its key is erased. Fit anew"
-        if state == "SETTLED"
-        else "it ended, and its key is erased. Resuming it (resume=…, --resume) gives its model again from the journal"
-    )
-    return f"fit_id={fit_id!r} is {state}: {way_out}."
-
-
-def _charge_fit(book: _Book, name: str, fit_id: str, terms: Terms, lease: str) -> None:
-    """Charge a fit to an account, if it has enough left."""
-    account = book.account(name)
-    charge = analyses.charge(terms.price, pure=terms.pure, analysis=account.analysis)
-    if charge > account.left:
-        raise BudgetExceededError(_shortfall(account, terms, charge))
-    tau = math.nextafter(account.tau + terms.tau, math.inf) if terms.tau else account.tau
-    allowed = account.delta * float(accounting.SLACK)
-    # zCDP holds for discrete Gaussians by itself, without slack
-    used = accounting.slack(account.epsilon, tau) if account.analysis == "gdp" else 0.0
-    if used > allowed:
-        raise BudgetExceededError(
-            f"Account {name!r}: the slack of its fits would be {used:.3g}, more than delta/1000={allowed:.3g}. "
-            "Nothing was charged. Open an account with a smaller epsilon or a larger delta."
-        )
-    body = terms.to_json() | {"charge": str(charge)}
-    spent = str(account.spent + charge)
-    book.execute(
-        update(_accounts).where(_accounts.c.name == name).values(spent=spent, tau=repr(tau))
-    )
-    row = {
-        "fit_id": fit_id, "account": name, "state": "RESERVED", "price": str(charge),
-        "terms": _canonical(body), "fingerprint": "", "lease": lease,
-    }  # fmt: skip
-    book.execute(insert(_fits).values(**row))
-    book.append("RESERVED", name, fit_id, body)
-
-
-def _charge(body: dict[str, Any]) -> int:
-    """Return what a reservation charged; before there were other analyses, its price."""
-    return int(body.get("charge", body["price"]))
+def _home() -> Path:
+    """Return this user's folder for the files of ledgers on servers."""
+    home = Path(os.environ.get("XDG_DATA_HOME") or Path.home() / ".local" / "share")
+    return home / "dpgb_dask"
 
 
 def _check_follows(fit_id: str, position: int, last: int) -> None:
@@ -1178,39 +948,7 @@ def _check_reserved(fit_id: str, position: int, after: Spending, terms: Terms) -
         )
 
 
-def _spend(spending: Spending, body: dict[str, Any]) -> Spending:
-    """Add an OPENED entry."""
-    rows = body.get("rows")
-    return spending.plus(int(body["price"]), None if rows is None else RowDraw(*rows))
-
-
-def _epsilon_left(account: Account, delta: float, *, pure: bool) -> float:
-    return analyses.epsilon_within(account.left, delta, pure=pure, analysis=account.analysis)
-
-
-def _shortfall(account: Account, terms: Terms, charge: int) -> str:
-    """Say what is missing, both sides lined up, in the unit that adds up."""
-    fits = _epsilon_left(account, terms.delta, pure=terms.pure)
-    one = PRICE_ONE
-    would = (
-        f"epsilon={fits:.6g} at delta={terms.delta:g}"
-        if fits >= 1e-6
-        else "nothing: the account is spent"
-    )
-    way_out = " Fits of pure differential privacy cost least in an account with analysis='pure'."
-    return (
-        f"Account {account.name!r} has too little left; nothing was charged.\n"
-        f"  requested   {charge / one:.9f}  (epsilon={terms.epsilon:g}, delta={terms.delta:g})\n"
-        f"  remaining   {account.left / one:.9f}  of {account.cap / one:.9f} "
-        f"(epsilon={account.epsilon:g}, delta={account.delta:g})\n"
-        f"  difference  {(charge - account.left) / one:.9f}\n"
-        f"  would fit   {would}\n"
-        f"Amounts are {analyses.UNITS[account.analysis]}, which adds up over fits."
-        + (way_out if terms.pure and account.analysis != "pure" else "")
-    )
-
-
-def _configure_sqlite(connection: Any, _record: Any) -> None:
+def _configure_sqlite(connection: Any) -> None:
     connection.isolation_level = None  # the driver must not begin transactions of its own
     cursor = connection.cursor()
     _write_ahead(cursor)
@@ -1235,7 +973,7 @@ def _write_ahead(cursor: Any) -> None:
             return
 
 
-def _configure_postgresql(connection: Any, _record: Any) -> None:
+def _configure_postgresql(connection: Any) -> None:
     # who waits gives up in the end; who is stopped inside a transaction loses it before that
     with connection.cursor() as cursor:
         cursor.execute(f"SET lock_timeout = {round(1000 * WAIT_SECONDS)}")
@@ -1245,62 +983,3 @@ def _configure_postgresql(connection: Any, _record: Any) -> None:
 
 def _begin_immediate(connection: Connection) -> None:
     connection.exec_driver_sql("BEGIN IMMEDIATE")
-
-
-def _is_uri(url: URL) -> bool:
-    return (url.database or "").startswith("file:")
-
-
-def _sqlite_path(url: URL) -> Path | None:
-    """Return the absolute path of a SQLite file; None for memory and other databases."""
-    name = re.sub("^file:", "", url.database or "")
-    if url.drivername != "sqlite" or name in ("", ":memory:"):
-        return None
-    return Path(name).expanduser().absolute()
-
-
-def _write_head(file: Path, head: tuple[int, str]) -> Path:
-    """Write a head that is not committed yet, under a name of this thread only."""
-    file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-    for left in file.parent.glob(f"{file.name}.*"):
-        with contextlib.suppress(FileNotFoundError):
-            if time.time() - left.stat().st_mtime > STALE_SECONDS:
-                left.unlink()
-    pending = file.with_name(f"{file.name}.{os.getpid()}-{threading.get_ident()}")
-    try:
-        with pending.open("w", encoding="utf-8") as out:
-            json.dump({"seq": head[0], "hash": head[1]}, out)
-            out.flush()
-            os.fsync(out.fileno())
-    except BaseException:
-        with contextlib.suppress(OSError):
-            pending.unlink()
-        raise
-    return pending
-
-
-def _refuse_network(path: Path) -> None:
-    """Refuse a file on a network file system, whose locks SQLite cannot rely on."""
-    kind = _file_system(path.resolve().parent)
-    if kind in NETWORK_FILE_SYSTEMS:
-        raise LedgerError(
-            f"{str(path)!r} is on a network file system ({kind}): SQLite cannot lock it safely, and two fits could "
-            "spend the same budget. Use a file on a local disk, or a PostgreSQL server that all machines reach: "
-            "'postgresql+psycopg://user@host/db', after: pip install 'dpgb_dask[postgres]'."
-        )
-
-
-def _file_system(directory: Path) -> str:
-    """Return the file system type of a directory, empty if it is not known (no Linux)."""
-    try:
-        lines = MOUNTINFO.read_text(encoding="utf-8").splitlines()
-    except OSError:
-        return ""
-    best, kind = -1, ""
-    for line in lines:
-        mount, _, source = line.partition(" - ")
-        point = re.sub(r"\\([0-7]{3})", lambda m: chr(int(m[1], 8)), mount.split()[4])
-        # later lines hide earlier ones at the same point
-        if directory.is_relative_to(point) and len(point) >= best:
-            best, kind = len(point), source.split()[0]
-    return kind

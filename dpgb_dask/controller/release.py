@@ -20,7 +20,8 @@ from dpgb_dask.contracts.queries import PRICE_ONE, ChoiceQuery, Query
 from dpgb_dask.contracts.spending import Spending
 from dpgb_dask.controller import accounting
 from dpgb_dask.controller.choices import Choice
-from dpgb_dask.controller.ledger import Ledger, Opened, Terms
+from dpgb_dask.controller.ledger import Ledger
+from dpgb_dask.controller.ledger_book import Opened, Terms
 from dpgb_dask.controller.mechanisms import (
     MAX_SIGMA,
     MAX_T,
@@ -142,6 +143,7 @@ class Controller:
         journal: Callable[[str], Journal] | None = None,
         resume: str | None = None,
         pure: bool = False,
+        unit_id: str | None = None,
     ) -> "Controller":
         """Charge a whole fit in one durable transaction, before its data are touched.
 
@@ -157,29 +159,31 @@ class Controller:
         public_seed : int
             Seed of the public randomness, recorded for resume.
         noise : NoiseSource or None
-            None for the secret source. Test noise is refused with a ledger.
+            None for the secret source, and with a ledger: whoever gives another one may know the key.
         journal : callable or None
             Makes or reopens the journal of a fit id; it keeps answers, so that resume need not open sums again.
         resume : str or None
             Fit id of an unfinished fit: takes its lease, charges nothing. Or of a fit that ended: replays it.
         pure : bool
             The plan's currency: ε, or μ². A pure fit asks nothing of delta.
+        unit_id : str or None
+            The schema's privacy unit, which an account may demand; None for single rows.
 
         Raises
         ------
         BudgetExceededError
             If the account has too little left.
         LedgerError, PlanError, ResumeError
-            If the parts do not fit together. Nothing is charged.
+            If the parts do not fit together. Nothing more is charged than before.
 
         Privacy
         -------
         Nothing recorded comes from the data.
         """
-        if noise is not None and not noise.private and (ledger is not None or resume is not None):
+        if noise is not None and ledger is not None and resume is None:
             raise LedgerError(
-                "Test noise (SeededNoise) is not private, so a fit with it cannot charge a ledger. "
-                "Leave noise=None, or leave the ledger out."
+                f"noise={type(noise).__name__} cannot charge a ledger: a key that is not made here may be known to"
+                " others. Leave noise=None, or leave the ledger out."
             )
         if resume is not None:
             asked = {
@@ -216,11 +220,14 @@ class Controller:
             commitment=key.commitment,
             pure=pure,
             facts=dict(facts or {}),
+            unit_id=unit_id,
         )
         fit_id = secrets.token_hex(12)
         if not source.private:
-            # the same fit has the same id, so that its model is the same to the byte, whatever the words of its facts
-            known = {name: value for name, value in terms.to_json().items() if name != "facts"}
+            # the same fit has the same id, so that its model is the same to the byte, whatever the words of its facts;
+            # its unit is in the digest
+            words = ("facts", "unit_id")
+            known = {name: value for name, value in terms.to_json().items() if name not in words}
             content = json.dumps(known, sort_keys=True).encode()
             fit_id = "seeded-" + key.seal("fit id", content)[:24]
         book = ledger

@@ -175,6 +175,7 @@ def fit(
         public_seed=seed,
         noise=noise,
         pure=plan.pure,
+        unit_id=shape.schema.unit_id,
         journal=partial(open_journal, ledger),
         resume=resume,
     )
@@ -321,9 +322,8 @@ def _short(value: Any) -> str:
 
 def open_journal(ledger: Ledger | None, fit_id: str) -> Journal:
     """Return the journal of a fit: a file beside a ledger on disk, else a list."""
-    if ledger is None or ledger.directory is None:
-        return MemoryJournal()
-    return FileJournal(ledger.directory / "journals" / f"{fit_id}.jsonl")
+    path = None if ledger is None else ledger.journal_path(fit_id)
+    return MemoryJournal() if path is None else FileJournal(path)
 
 
 def one_round(

@@ -2,7 +2,7 @@
 
 import json
 import os
-from dataclasses import asdict
+from dataclasses import asdict, fields
 from pathlib import Path
 
 import numpy as np
@@ -118,7 +118,9 @@ class FileJournal:
             data = self.path.read_bytes()
             self._end = _complete(data)
             return [_answer(line) for line in data[: self._end].splitlines()]
-        except (OSError, ValueError, KeyError, TypeError, OverflowError) as error:
+        except (
+            OSError, ValueError, LookupError, TypeError, AttributeError, OverflowError, RecursionError,
+        ) as error:  # fmt: skip
             raise ResumeError(
                 f"The journal {str(self.path)!r} is damaged ({type(error).__name__}). Put the fit's own journal back;"
                 " or move it away, and the same answers are drawn again from the rows."
@@ -138,7 +140,12 @@ def _complete(data: bytes) -> int:
 
 def _answer(line: bytes) -> Answer:
     facts = json.loads(line)
-    value = np.array(facts["value"], dtype=np.int64)
-    if value.ndim != 1:
-        raise ValueError("not a vector")
-    return Answer(Receipt(**facts["receipt"]), value, str(facts["seal"]))
+    value, receipt, seal = facts["value"], Receipt(**facts["receipt"]), facts["seal"]
+    if not isinstance(value, list) or any(type(number) is not int for number in value):
+        raise TypeError("not a vector of integers")
+    if any(
+        type(fact) not in (int, str)
+        for fact in (getattr(receipt, part.name) for part in fields(receipt))
+    ) or not isinstance(seal, str):
+        raise TypeError("no receipt")
+    return Answer(receipt, np.array(value, dtype=np.int64), seal)

@@ -65,7 +65,7 @@ def test_fit_breaks_off_resumes_and_ends(url):
 
 def test_unreachable_server_is_clear():
     with pytest.raises(
-        LedgerUnavailableError, match=r"(?s)cannot be used: .*Nothing was charged"
+        LedgerUnavailableError, match=r"(?s)cannot be used: .*Nothing was released"
     ) as info:
         Ledger("postgresql+psycopg://me:geheim@localhost:1/none").accounts()
     assert "geheim" not in str(info.value)

@@ -14,6 +14,7 @@ from dpgb_dask.contracts.spending import amplified
 from dpgb_dask.controller import accounting
 from dpgb_dask.controller.ledger import Ledger
 from dpgb_dask.controller.mechanisms import DiscreteGaussian
+from dpgb_dask.controller.noise import SecretNoise
 from dpgb_dask.errors import (
     BudgetExceededError,
     LedgerError,
@@ -414,12 +415,16 @@ def test_resume_refuses_an_answer_that_was_not_given(ledger, forge, position):
     reserve(ledger, resume=old.fit_id, journal=journal)
 
 
-def test_test_noise_is_marked_and_refuses_a_ledger(ledger):
-    assert not reserve(noise=FixedNoise()).private
-    with pytest.raises(LedgerError, match="SeededNoise"):
-        reserve(ledger, noise=FixedNoise())
-    assert ledger.account("a").spent == 0
-    assert not list(ledger.directory.glob("*")) if ledger.directory.exists() else True
+@pytest.mark.parametrize("noise", [FixedNoise(), FixedNoise(private=True), SecretNoise()])
+def test_a_ledger_takes_no_noise_source(ledger, noise):
+    """Whoever made it may know its keys, whatever it says of itself."""
+    assert reserve(noise=noise).private == noise.private
+    for resume in (None, reserve(ledger).fit_id):
+        spent = ledger.account("a").spent
+        with pytest.raises(LedgerError, match="Leave noise=None"):
+            reserve(ledger, noise=noise, resume=resume)
+        assert ledger.account("a").spent == spent
+        assert len(list(ledger.directory.glob("*.key"))) == bool(spent)
 
 
 def test_test_noise_repeats_the_whole_fit():

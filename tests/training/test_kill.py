@@ -46,7 +46,7 @@ def undisturbed(recipe, forks, tmp_path_factory):
 
 
 def journal_of(folder):
-    return folder / "budget.db.fits" / "journals" / f"{FIT_ID}.jsonl"
+    return ledger_in(folder).journal_path(FIT_ID)
 
 
 def check_account(folder):
@@ -155,8 +155,6 @@ def kill_at_random_times(forks, folder, recipe, seconds, rng):
         assert code == -signal.SIGKILL
         kills += 1
         resume = FIT_ID if check_account(folder) else None
-        if resume is None:  # a key that was never used
-            shutil.rmtree(folder / "budget.db.fits", ignore_errors=True)
 
 
 def test_killed_at_random_times(forks, recipe, undisturbed, tmp_path, record_property):

@@ -1,0 +1,854 @@
+"""The books of a ledger: its tables, and what may be read and written there inside one transaction.
+
+Entries form a hash chain, and accounts and fits follow from them: `Tally` adds them up again, and `Book.verify` and
+every charge compare. Each entry's hash covers the hash before it (as in Haber and Stornetta 1991), so with SHA-256 free
+of collisions a chain that ends in a known head holds all entries that were ever before it, unchanged.
+"""
+
+import contextlib
+import hashlib
+import json
+import math
+import re
+import secrets
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from typing import Any, Self
+
+from sqlalchemy import (
+    BigInteger,
+    Column,
+    Connection,
+    Index,
+    Integer,
+    MetaData,
+    String,
+    Table,
+    Text,
+    bindparam,
+    insert,
+    inspect,
+    select,
+    text,
+    update,
+)
+
+from dpgb_dask.contracts.queries import PRICE_ONE, RowDraw
+from dpgb_dask.contracts.spending import Spending
+from dpgb_dask.controller import accounting, analyses
+from dpgb_dask.controller.ledger_files import GENESIS, Head
+from dpgb_dask.errors import BudgetExceededError, DPGBError, LedgerError, ResumeError
+
+VERSION = 2  # of the tables; 1 had no `dpgb_meta` and no units
+ID_FORM = re.compile("[0-9a-f]{16}")
+PUT_BACK = "Put the newest sound file back."
+RESTORE = (
+    "Put the newest file and its folder back; if there is none, the owner may go on with this one: ledger.restore(), or"
+    " dpgb-dask ledger restore URL."
+)
+CHANGES_BALANCE = ("OPEN", "RESERVED", "RELEASED", "SETTLED")
+
+_metadata = MetaData()
+_meta = Table(
+    "dpgb_meta",
+    _metadata,
+    Column("id", Integer, primary_key=True, autoincrement=False),
+    Column("version", Integer, nullable=False),
+    Column("ledger", String(16), nullable=False),
+)
+# Prices are decimal text: they may exceed 64 bits.
+_accounts = Table(
+    "dpgb_accounts",
+    _metadata,
+    Column("name", String(200), primary_key=True),
+    Column("epsilon", Text, nullable=False),
+    Column("delta", Text, nullable=False),
+    Column("analysis", String(16), nullable=False),
+    Column("cap", Text, nullable=False),
+    Column("spent", Text, nullable=False),
+    Column("tau", Text, nullable=False),
+    Column("unit_id", String(200)),
+)
+_fits = Table(
+    "dpgb_fits",
+    _metadata,
+    Column("fit_id", String(80), primary_key=True),
+    Column("account", String(200), nullable=False),
+    Column("state", String(16), nullable=False),
+    Column("price", Text, nullable=False),
+    Column("terms", Text, nullable=False),
+    Column("fingerprint", Text, nullable=False),
+    Column("lease", String(64), nullable=False),
+)
+_entries = Table(
+    "dpgb_entries",
+    _metadata,
+    Column(
+        "seq", BigInteger().with_variant(Integer, "sqlite"), primary_key=True, autoincrement=False
+    ),
+    Column("kind", String(16), nullable=False),
+    Column("account", String(200), nullable=False),
+    Column("fit_id", String(80), nullable=False),
+    Column("at", String(40), nullable=False),
+    Column("body", Text, nullable=False),
+    Column("prev", String(64), nullable=False),
+    Column("hash", String(64), nullable=False),
+    Index("dpgb_entries_of_fit", "fit_id"),
+    Index("dpgb_entries_of_account", "account"),
+)
+_head = Table(
+    "dpgb_head",
+    _metadata,
+    Column("id", Integer, primary_key=True, autoincrement=False),
+    Column("seq", BigInteger, nullable=False),
+    Column("hash", String(64), nullable=False),
+)
+
+# Statements of every round, made once: SQLAlchemy takes longer to make one than SQLite to run it.
+_LOCK_HEAD = select(_head.c.seq, _head.c.hash).with_for_update()
+_SET_HEAD = update(_head)
+_ADD_ENTRY = insert(_entries)
+_FIND_HASH = select(_entries.c.hash).where(_entries.c.seq == bindparam("seq"))
+_FIND_FIT = select(_fits).where(_fits.c.fit_id == bindparam("fit_id"))
+_FIND_LEASE = select(_fits.c.account, _fits.c.state, _fits.c.fingerprint, _fits.c.lease).where(
+    _fits.c.fit_id == bindparam("fit_id")
+)
+_NEWEST_OPENED = (
+    select(_entries.c.body)
+    .where(_entries.c.fit_id == bindparam("fit_id"), _entries.c.kind == "OPENED")
+    .order_by(_entries.c.seq.desc())
+    .limit(1)
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Account:
+    """What an account may spend and has spent.
+
+    Parameters
+    ----------
+    name : str
+    epsilon, delta : float
+        The cap: everything ever charged to the account is together (epsilon, delta)-private.
+    analysis : str
+        How charges add up, fixed when the account was opened (analyses.py).
+    cap, spent : int
+        In units of 2⁻⁶⁴ of the analysis' unit: μ², ρ or ε.
+    tau : float
+        Distance of all its fits to Gaussian mechanisms; bounded by a share of delta (accounting.SLACK).
+    unit_id : str or None
+        Its relation: neighbouring data differ by all rows of one such unit; None: by one row.
+    """
+
+    name: str
+    epsilon: float
+    delta: float
+    analysis: str
+    cap: int
+    spent: int
+    tau: float
+    unit_id: str | None = None
+
+    @property
+    def left(self) -> int:
+        """Price units left."""
+        return self.cap - self.spent
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """One entry of the hash chain; timestamps are for the operator."""
+
+    seq: int
+    kind: str
+    account: str
+    fit_id: str
+    at: str
+    body: dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Terms:
+    """What a fit reserved; nothing in it comes from the data.
+
+    Parameters
+    ----------
+    epsilon, delta : float
+    price : int
+        Price of the whole fit, in units of 2⁻⁶⁴ of its currency.
+    min_sigma_bits : int
+        Noise has at least 2**min_sigma_bits steps.
+    tau : float
+        Distance to Gaussian mechanisms, at most.
+    plan_digest : str
+        Hex.
+    version : str
+        Library and sampler.
+    public_seed : int
+    commitment : str
+        To the fit's key.
+    pure : bool
+        Whether the currency is ε, or μ².
+    facts : mapping of str to str
+        Plan, schema and weights in words, so that a resumed fit can be told what differs.
+    unit_id : str or None
+        The schema's privacy unit; None for single rows.
+    """
+
+    epsilon: float
+    delta: float
+    price: int
+    min_sigma_bits: int
+    tau: float
+    plan_digest: str
+    version: str
+    public_seed: int
+    commitment: str
+    pure: bool = False  # ledgers of before have no such field
+    facts: Mapping[str, str] = field(default_factory=dict)  # nor this one
+    unit_id: str | None = None  # nor this one: they knew no units
+
+    def to_json(self) -> dict[str, Any]:
+        """Return a JSON form; the price as text."""
+        return {name: getattr(self, name) for name in self.__slots__} | {
+            "price": str(self.price),
+            "facts": dict(self.facts),
+        }
+
+    @classmethod
+    def from_json(cls, data: dict[str, Any]) -> Self:
+        """Build from the JSON form, which a reservation keeps with its charge.
+
+        Raises
+        ------
+        KeyError, TypeError, ValueError
+            If a field is missing or of another type.
+        """
+        known = {name: data[name] for name in cls.__slots__ if name in data}
+        terms = cls(**(known | {"price": int(data["price"])}))
+        words = (terms.plan_digest, terms.version, terms.commitment, *terms.facts.values())
+        numbers = (terms.epsilon, terms.delta, terms.tau)
+        integers = (terms.price, terms.min_sigma_bits, terms.public_seed)
+        if not (
+            all(isinstance(word, str) for word in (*words, terms.unit_id or ""))
+            and all(type(number) in (int, float) for number in numbers)
+            and all(type(integer) is int for integer in integers)
+            and isinstance(terms.pure, bool)
+        ):
+            raise TypeError("a field of another type")
+        return terms
+
+
+@dataclass(frozen=True, slots=True)
+class Fit:
+    """What the ledger knows of a fit that can be resumed.
+
+    Parameters
+    ----------
+    account : str
+    terms : Terms
+    fingerprint : str
+        Keyed hash of the fingerprint of its data; empty before they were read.
+    ended : bool
+        Whether it is RELEASED: its key is erased, and its journal gives the model again.
+    answers : str
+        Digest of all it released; empty until it ended.
+    """
+
+    account: str
+    terms: Terms
+    fingerprint: str
+    ended: bool
+    answers: str
+
+
+@dataclass(frozen=True, slots=True)
+class Record:
+    """What the ledger says of a fit, to check by it what is said of the fit elsewhere.
+
+    Parameters
+    ----------
+    fit_id, account : str
+    state : {"RESERVED", "RELEASED", "SETTLED"}
+        Whether it is unfinished, ended with a model, or was closed without one.
+    terms : Terms
+    charge : int
+        What stands charged, in units of 2⁻⁶⁴ of the account's unit.
+    answers : str
+        Digest of all it released; empty until it ended.
+    model : str
+        Digest of its model; empty until it ended, and if none was given.
+    at : str
+        When it was reserved, for the operator.
+    """
+
+    fit_id: str
+    account: str
+    state: str
+    terms: Terms
+    charge: int
+    answers: str
+    model: str
+    at: str
+
+
+@dataclass(frozen=True, slots=True)
+class Opened:
+    """A round whose sums were opened: its query id, and a keyed hash by which the same sums are recognised."""
+
+    query_id: str
+    seal: str
+
+
+@dataclass(frozen=True, slots=True)
+class Checked:
+    """What `Ledger.verify` has gone through.
+
+    Parameters
+    ----------
+    entries, accounts, fits : int
+    head : bool
+        Whether a newest head outside the database was there to compare with.
+    """
+
+    entries: int
+    accounts: int
+    fits: int
+    head: bool = False
+
+
+class Book:
+    """The tables inside one transaction, under the ledger's lock.
+
+    Parameters
+    ----------
+    connection : Connection
+    heads : sequence of (int, str)
+        Newest heads known outside the database; all have to be in the chain.
+    head_needed : bool
+        Whether there has to be one, so that a ledger without is refused.
+    """
+
+    def __init__(
+        self, connection: Connection, heads: Sequence[Head] = (), *, head_needed: bool = False
+    ) -> None:
+        self._connection = connection
+        row = connection.execute(_LOCK_HEAD).one()
+        with refusing_damage("its head"):
+            self.head: Head = (int(row.seq), str(row.hash))
+        if head_needed and not heads and self.head[0]:
+            raise LedgerError(
+                "The ledger has entries, and its newest head is not beside it: it is a copy, or was restored from one,"
+                f" and may lack charges that were made since. {RESTORE}"
+            )
+        if not all(head == self.head or self.contains(head) for head in heads):
+            raise LedgerError(
+                "The ledger is older than its newest known head: it was restored from a copy, or changed by hand. "
+                f"Charges made since would be forgotten. {RESTORE}"
+            )
+
+    def contains(self, known: Head) -> bool:
+        """Return whether a head is one of this chain's."""
+        if known[0] == 0:
+            return True
+        found = self._connection.execute(_FIND_HASH, {"seq": known[0]}).scalar()
+        return self.head[0] >= known[0] and found == known[1]
+
+    def execute(self, statement: Any, values: Mapping[str, Any] | None = None) -> None:
+        """Run a statement that gives nothing back."""
+        self._connection.execute(statement, values)
+
+    def append(self, kind: str, account: str, fit_id: str, body: dict[str, Any]) -> None:
+        """Add an entry to the chain."""
+        seq, previous = self.head[0] + 1, self.head[1]
+        at = datetime.now(UTC).isoformat(timespec="seconds")
+        values = {
+            "seq": seq,
+            "kind": kind,
+            "account": account,
+            "fit_id": fit_id,
+            "at": at,
+            "body": _canonical(body),
+        }
+        digest = _chain(previous, values)
+        self.execute(_ADD_ENTRY, {"prev": previous, "hash": digest, **values})
+        self.execute(_SET_HEAD, {"seq": seq, "hash": digest})
+        self.head = (seq, digest)
+
+    # -- accounts ------------------------------------------------------------------------------------------------
+
+    def find_account(self, name: str) -> Account | None:
+        """Return an account; None if there is none of this name."""
+        row = self._connection.execute(select(_accounts).where(_accounts.c.name == name)).first()
+        return None if row is None else _account(row)
+
+    def account(self, name: str) -> Account:
+        """Return an account that has to be there."""
+        account = self.find_account(name)
+        if account is None:
+            raise LedgerError(
+                f"Account {name!r} is not in the ledger. It has: {[a.name for a in self.accounts()]}. "
+                "Open one with ledger.open_account(name, epsilon=…, delta=…), or dpgb-dask ledger open."
+            )
+        return account
+
+    def accounts(self) -> tuple[Account, ...]:
+        """Return all accounts, by name."""
+        rows = self._connection.execute(select(_accounts).order_by(_accounts.c.name))
+        return tuple(_account(row) for row in rows)
+
+    def add_account(self, name: str, body: dict[str, Any]) -> None:
+        """Open an account."""
+        self.execute(insert(_accounts).values(name=name, spent="0", tau="0.0", **body))
+        self.append("OPEN", name, "", body)
+
+    def balanced(self, name: str) -> Account:
+        """Return an account, once its balance was compared with the sum of its entries.
+
+        Raises
+        ------
+        LedgerError
+            If they differ, or one of the entries is not what its hash says.
+        """
+        account, tally = self.account(name), Tally()
+        with refusing_damage("an entry"):
+            for row in self._rows(
+                (_entries.c.account == name) & _entries.c.kind.in_(CHANGES_BALANCE)
+            ):
+                if row["hash"] != _chain(row["prev"], row):
+                    raise LedgerError(
+                        f"Entry {row['seq']} of the ledger was changed by hand. {PUT_BACK}"
+                    )
+                tally.add(row)
+        if tally.accounts.get(name) != _facts(account):
+            raise LedgerError(
+                f"The balance of account {name!r} is not the sum of its entries: the ledger was changed by hand."
+                f" {PUT_BACK}"
+            )
+        return account
+
+    def reserve(self, name: str, fit_id: str, terms: Terms, lease: str) -> None:
+        """Charge a fit to an account, if it has enough left.
+
+        Privacy
+        -------
+        A unit account composes statements about one unit: a fit by rows bounds what one row changes, not all rows of a
+        unit, so it is refused. A row account takes fits by units too: a row that joins a unit of R rows of weight w_R,
+        R·w_R <= K·2^r, moves their weights to w_{R+1} <= w_R, so a sum of terms of norm <= 1 changes by at most
+        R·(w_R - w_{R+1}) + w_{R+1} <= R·w_R <= K·2^r (R >= 1), which is the fit's sensitivity.
+        """
+        account = self.account(name)
+        if account.unit_id is not None and terms.unit_id != account.unit_id:
+            asked = "single rows" if terms.unit_id is None else f"unit_id={terms.unit_id!r}"
+            raise LedgerError(
+                f"Account {name!r} protects all rows of one unit together (unit_id={account.unit_id!r}); the fit"
+                f" protects {asked}. Nothing was charged. Fit with unit_id={account.unit_id!r}, or charge another"
+                " account."
+            )
+        charge = analyses.charge(terms.price, pure=terms.pure, analysis=account.analysis)
+        if charge > account.left:
+            raise BudgetExceededError(_shortfall(account, terms, charge))
+        tau = math.nextafter(account.tau + terms.tau, math.inf) if terms.tau else account.tau
+        allowed = account.delta * float(accounting.SLACK)
+        # zCDP holds for discrete Gaussians by itself, without slack
+        used = accounting.slack(account.epsilon, tau) if account.analysis == "gdp" else 0.0
+        if used > allowed:
+            raise BudgetExceededError(
+                f"Account {name!r}: the slack of its fits would be {used:.3g}, more than delta/1000={allowed:.3g}. "
+                "Nothing was charged. Open an account with a smaller epsilon or a larger delta."
+            )
+        body = terms.to_json() | {"charge": str(charge)}
+        spent = str(account.spent + charge)
+        self.execute(
+            update(_accounts).where(_accounts.c.name == name).values(spent=spent, tau=repr(tau))
+        )
+        row = {
+            "fit_id": fit_id, "account": name, "state": "RESERVED", "price": str(charge),
+            "terms": _canonical(body), "fingerprint": "", "lease": lease,
+        }  # fmt: skip
+        self.execute(insert(_fits).values(**row))
+        self.append("RESERVED", name, fit_id, body)
+
+    def charge_instead(self, fit: dict[str, str], state: str, charge: int) -> None:
+        """End an open fit in a state, and let only ``charge`` of what it reserved stand."""
+        account = self.account(fit["account"])
+        spent = str(account.spent - charge_of(fit) + charge)
+        self.execute(update(_accounts).where(_accounts.c.name == account.name).values(spent=spent))
+        self.set(fit["fit_id"], state=state, price=str(charge))
+
+    # -- fits ----------------------------------------------------------------------------------------------------
+
+    def set(self, fit_id: str, **changes: str) -> None:
+        """Change columns of a fit."""
+        self.execute(update(_fits).where(_fits.c.fit_id == fit_id).values(**changes))
+
+    def find_fit(self, fit_id: str) -> dict[str, str] | None:
+        """Return the row of a fit; None if there is none of this id."""
+        row = self._connection.execute(_FIND_FIT, {"fit_id": fit_id}).mappings().first()
+        return None if row is None else dict(row)
+
+    def fit(self, fit_id: str) -> dict[str, str]:
+        """Return the row of a fit that has to be there."""
+        fit = self.find_fit(fit_id)
+        if fit is None:
+            raise LedgerError(
+                f"fit_id={fit_id!r} is not in the ledger. ledger.history(account), or dpgb-dask ledger show, lists the"
+                " fits of an account."
+            )
+        return fit
+
+    def resumable(self, fit_id: str, states: tuple[str, ...]) -> dict[str, str]:
+        """Return a fit in one of some states."""
+        try:
+            fit = self.fit(fit_id)
+        except LedgerError as error:
+            raise ResumeError(str(error)) from error
+        if fit["state"] not in states:
+            raise ResumeError(_ended(fit_id, fit["state"]))
+        if fit["state"] == "RESERVED" and self.restored_since(fit_id):
+            raise ResumeError(
+                f"fit_id={fit_id!r} was unfinished when the ledger was restored: which rounds it opened, on which data,"
+                " is not known for sure. Settle it, which leaves its whole charge: ledger.settle(fit_id), or dpgb-dask"
+                " ledger settle. Then fit anew."
+            )
+        return fit
+
+    def restored_since(self, fit_id: str) -> bool:
+        """Return whether the ledger was restored after a fit was reserved: entries of the fit may be lost."""
+        restored = (_entries.c.account == "") & (_entries.c.kind == "RESTORED")
+        reserved = (_entries.c.fit_id == fit_id) & (_entries.c.kind == "RESERVED")
+        last = self._connection.execute(
+            select(_entries.c.seq).where(restored).order_by(_entries.c.seq.desc())
+        ).scalar()
+        first = self._connection.execute(select(_entries.c.seq).where(reserved)).scalar()
+        return last is not None and (first is None or last > first)
+
+    def leased(self, fit_id: str, lease: str) -> dict[str, str]:
+        """Return what may change of an open fit that the caller holds the lease of."""
+        row = self._connection.execute(_FIND_LEASE, {"fit_id": fit_id}).mappings().first()
+        if row is None:
+            raise LedgerError(f"fit_id={fit_id!r} is not in the ledger.")
+        if row["state"] != "RESERVED":
+            raise ResumeError(_ended(fit_id, row["state"]))
+        if row["lease"] != lease:
+            raise ResumeError(
+                f"fit_id={fit_id!r} was resumed by another process, which goes on with it. Stop here."
+            )
+        return dict(row)
+
+    def record(self, fit_id: str) -> Record:
+        """Return what is known of a fit."""
+        fit = self.fit(fit_id)
+        entries = {
+            entry.kind: entry
+            for entry in self.entries(
+                (_entries.c.fit_id == fit_id) & _entries.c.kind.in_(CHANGES_BALANCE)
+            )
+        }
+        with refusing_damage(f"the entry of fit_id={fit_id!r}"):
+            end = entries["RELEASED"].body if fit["state"] == "RELEASED" else {}
+            return Record(
+                fit_id=fit_id,
+                account=fit["account"],
+                state=fit["state"],
+                terms=terms_of(fit),
+                charge=charge_of(fit),
+                answers=str(end.get("answers", "")),  # older entries have less
+                model=str(end.get("model", "")),
+                at=entries["RESERVED"].at,
+            )
+
+    def records(self, account: str) -> tuple[Record, ...]:
+        """Return what is known of an account's fits, oldest first."""
+        reserved = self.entries((_entries.c.account == account) & (_entries.c.kind == "RESERVED"))
+        return tuple(self.record(entry.fit_id) for entry in reserved)
+
+    # -- entries -------------------------------------------------------------------------------------------------
+
+    def _rows(self, where: Any = None) -> Iterator[Mapping[str, Any]]:
+        statement = select(_entries).order_by(_entries.c.seq)
+        if where is not None:
+            statement = statement.where(where)
+        for row in self._connection.execute(statement).mappings():
+            yield dict(row)
+
+    def entries(self, where: Any) -> tuple[Entry, ...]:
+        """Return some entries, oldest first."""
+        with refusing_damage("an entry"):
+            return tuple(
+                Entry(r["seq"], r["kind"], r["account"], r["fit_id"], r["at"], loads(r["body"]))
+                for r in self._rows(where)
+            )
+
+    def history(self, account: str) -> tuple[Entry, ...]:
+        """Return the entries of an account, oldest first."""
+        return self.entries(_entries.c.account == account)
+
+    def opened(self, fit_id: str) -> tuple[Entry, ...]:
+        """Return the rounds that a fit opened."""
+        return self.entries((_entries.c.fit_id == fit_id) & (_entries.c.kind == "OPENED"))
+
+    def newest_opened(self, fit_id: str) -> dict[str, Any] | None:
+        """Return the body of a fit's newest OPENED entry; it holds the sum of prices so far."""
+        body = self._connection.execute(_NEWEST_OPENED, {"fit_id": fit_id}).scalar()
+        with refusing_damage("an entry"):
+            return None if body is None else loads(body)
+
+    def spending(self, fit_id: str, pure: bool) -> tuple[Spending, bool]:
+        """Return what the opened rounds of a fit cost, and whether one was on a sample of rows."""
+        spending, sampled = Spending(pure=pure), False
+        opened = self.opened(fit_id)
+        with refusing_damage(f"a round of fit_id={fit_id!r}"):
+            for entry in opened:
+                spending = _spend(spending, entry.body)
+                sampled |= entry.body.get("rows", [""])[0] == "sample"
+        return spending, sampled
+
+    def verify(self) -> Checked:
+        """Recompute every hash, and accounts and fits from the entries."""
+        seq, digest, tally = 0, GENESIS, Tally()
+        with refusing_damage("an entry"):
+            for row in self._rows():
+                follows = row["seq"] == seq + 1 and row["prev"] == digest
+                if not follows or row["hash"] != _chain(digest, row):
+                    raise LedgerError(
+                        f"The hash chain of the ledger breaks at entry {row['seq']}: it was changed by hand."
+                    )
+                seq, digest = row["seq"], row["hash"]
+                tally.add(row)
+        accounts = {account.name: _facts(account) for account in self.accounts()}
+        with refusing_damage("a fit"):
+            fits = {
+                row["fit_id"]: {
+                    "account": row["account"], "state": row["state"], "price": charge_of(row), "terms": row["terms"],
+                    "fingerprint": row["fingerprint"],
+                }
+                for row in map(dict, self._connection.execute(select(_fits)).mappings())
+            }  # fmt: skip
+        if (seq, digest) != self.head or accounts != tally.accounts or fits != tally.fits:
+            raise LedgerError(
+                "Accounts or fits do not follow from the entries: the ledger was changed by hand."
+            )
+        return Checked(entries=seq, accounts=len(accounts), fits=len(fits))
+
+
+class Tally:
+    """Accounts and fits as the entries make them, and nothing else.
+
+    Attributes
+    ----------
+    accounts : dict of str to dict
+        What `_facts` tells of an account.
+    fits : dict of str to dict
+        Account, state, price, terms and fingerprint.
+    """
+
+    def __init__(self) -> None:
+        self.accounts: dict[str, dict[str, Any]] = {}
+        self.fits: dict[str, dict[str, Any]] = {}
+        self._opened: dict[str, tuple[int, Spending]] = {}  # rounds and what they cost
+
+    def add(self, row: Mapping[str, Any]) -> None:
+        """Add an entry.
+
+        Raises
+        ------
+        LedgerError
+            If no ledger writes such an entry after those before.
+        KeyError, TypeError, ValueError
+            If it lacks what it needs.
+        """
+        kind, name, fit_id, body = row["kind"], row["account"], row["fit_id"], loads(row["body"])
+        sound = True
+        if kind == "OPEN":
+            sound = name not in self.accounts
+            self.accounts[name] = {
+                "epsilon": body["epsilon"], "delta": body["delta"], "analysis": body["analysis"], "cap": body["cap"],
+                "unit_id": body.get("unit_id"), "spent": 0, "tau": 0.0,
+            }  # fmt: skip
+        elif kind == "RESERVED":
+            sound = self._reserve(
+                name, fit_id, Terms.from_json(body), _reserved_charge(body), row["body"]
+            )
+        elif kind == "BOUND":
+            self.fits[fit_id]["fingerprint"] = body["fingerprint"]
+        elif kind == "OPENED":
+            rounds, spending = self._opened[fit_id]
+            spending = _spend(spending, body)
+            reserved = int(loads(self.fits[fit_id]["terms"])["price"])
+            sound = body["position"] == rounds and spending.spent <= reserved
+            if not sound:
+                raise LedgerError(
+                    f"fit_id={fit_id!r} opened a round twice, or more than it reserved, at entry {row['seq']}."
+                )
+            self._opened[fit_id] = (rounds + 1, spending)
+        elif kind in ("RELEASED", "SETTLED"):
+            fit = self.fits[fit_id]
+            charge = int(body.get("charge", fit["price"]))  # older RELEASED entries have none
+            sound = fit["state"] == "RESERVED" and 0 <= charge <= fit["price"]
+            self.accounts[name]["spent"] += charge - fit["price"]
+            fit |= {"state": kind, "price": charge}
+        elif kind not in ("LEASED", "RESTORED"):
+            sound = False
+        if not sound:
+            raise LedgerError(
+                f"Entry {row['seq']} of the ledger does not follow from those before."
+            )
+
+    def _reserve(self, name: str, fit_id: str, terms: Terms, charge: int, body: str) -> bool:
+        account = self.accounts[name]
+        account["spent"] += charge
+        if terms.tau:
+            account["tau"] = math.nextafter(account["tau"] + terms.tau, math.inf)
+        sound = fit_id not in self.fits and charge >= 0 and account["spent"] <= int(account["cap"])
+        self.fits[fit_id] = {
+            "account": name, "state": "RESERVED", "price": charge, "terms": body, "fingerprint": "",
+        }  # fmt: skip
+        self._opened[fit_id] = (0, Spending(pure=terms.pure))
+        return sound and account["unit_id"] in (None, terms.unit_id)
+
+
+def prepare(connection: Connection) -> str:
+    """Make the tables, or bring those of an older version up to date; return the ledger's id.
+
+    Raises
+    ------
+    LedgerError
+        If a newer version of the library wrote them.
+    """
+    if connection.dialect.name != "sqlite":  # two processes must not make the tables at once
+        connection.execute(text("SELECT pg_advisory_xact_lock(684279)"))
+    there = inspect(connection)
+    old = there.has_table(_accounts.name)
+    if there.has_table(_meta.name):
+        found = connection.execute(select(_meta.c.version, _meta.c.ledger)).one()
+        if found.version != VERSION:
+            raise LedgerError(
+                f"The ledger has version {found.version!r} and this library reads {VERSION}. Install the version of"
+                " dpgb_dask that wrote it."
+            )
+        if not ID_FORM.fullmatch(str(found.ledger)):
+            raise LedgerError(f"The ledger is damaged: its id cannot be read. {PUT_BACK}")
+        return str(found.ledger)
+    _metadata.create_all(connection)
+    if old:
+        connection.execute(text("ALTER TABLE dpgb_accounts ADD COLUMN unit_id VARCHAR(200)"))
+    if connection.execute(select(_head.c.id)).first() is None:
+        connection.execute(insert(_head).values(id=1, seq=0, hash=GENESIS))
+    ledger_id = secrets.token_hex(8)
+    connection.execute(insert(_meta).values(id=1, version=VERSION, ledger=ledger_id))
+    return ledger_id
+
+
+@contextlib.contextmanager
+def refusing_damage(what: str) -> Iterator[None]:
+    """Refuse what cannot be read of a ledger that was changed by hand or damaged."""
+    try:
+        yield
+    except DPGBError:
+        raise
+    except (
+        LookupError, TypeError, ValueError, AttributeError, OverflowError, RecursionError,
+    ) as error:  # fmt: skip
+        raise LedgerError(
+            f"The ledger is damaged: {what} cannot be read ({type(error).__name__}). {PUT_BACK}"
+        ) from None
+
+
+def loads(body: str) -> dict[str, Any]:
+    """Read a JSON object."""
+    read = json.loads(body)
+    if not isinstance(read, dict):
+        raise TypeError("not an object")
+    return read
+
+
+def terms_of(fit: Mapping[str, str]) -> Terms:
+    """Return what a fit reserved, of its row."""
+    with refusing_damage("the terms of a fit"):
+        return Terms.from_json(loads(fit["terms"]))
+
+
+def charge_of(fit: Mapping[str, str]) -> int:
+    """Return what stands charged for a fit, of its row."""
+    with refusing_damage("the charge of a fit"):
+        return int(fit["price"])
+
+
+def _canonical(body: dict[str, Any]) -> str:
+    return json.dumps(body, sort_keys=True, separators=(",", ":"))
+
+
+def _chain(previous: str, row: Mapping[str, Any]) -> str:
+    values = {name: row[name] for name in ("seq", "kind", "account", "fit_id", "at", "body")}
+    return hashlib.sha256(f"{previous}\n{_canonical(values)}".encode()).hexdigest()
+
+
+def _account(row: Any) -> Account:
+    with refusing_damage("an account"):
+        return Account(
+            row.name,
+            float(row.epsilon),
+            float(row.delta),
+            row.analysis,
+            int(row.cap),
+            int(row.spent),
+            float(row.tau),
+            row.unit_id,
+        )
+
+
+def _facts(account: Account) -> dict[str, Any]:
+    """Return an account as `Tally` makes it."""
+    return {
+        "epsilon": repr(account.epsilon), "delta": repr(account.delta), "analysis": account.analysis,
+        "cap": str(account.cap), "unit_id": account.unit_id, "spent": account.spent, "tau": account.tau,
+    }  # fmt: skip
+
+
+def _ended(fit_id: str, state: str) -> str:
+    way_out = (
+        "it was settled, so nothing of it can be opened any more. Fit anew"
+        if state == "SETTLED"
+        else "it ended, and its key is erased. Resuming it (resume=…, --resume) gives its model again from the journal"
+    )
+    return f"fit_id={fit_id!r} is {state}: {way_out}."
+
+
+def _reserved_charge(body: dict[str, Any]) -> int:
+    """Return what a reservation charged; before there were other analyses, its price."""
+    return int(body.get("charge", body["price"]))
+
+
+def _spend(spending: Spending, body: dict[str, Any]) -> Spending:
+    """Add an OPENED entry."""
+    rows = body.get("rows")
+    return spending.plus(int(body["price"]), None if rows is None else RowDraw(*rows))
+
+
+def epsilon_left(account: Account, delta: float, *, pure: bool) -> float:
+    """Return the largest ε that one more fit may ask of an account."""
+    return analyses.epsilon_within(account.left, delta, pure=pure, analysis=account.analysis)
+
+
+def _shortfall(account: Account, terms: Terms, charge: int) -> str:
+    """Say what is missing, both sides lined up, in the unit that adds up."""
+    fits = epsilon_left(account, terms.delta, pure=terms.pure)
+    one = PRICE_ONE
+    would = (
+        f"epsilon={fits:.6g} at delta={terms.delta:g}"
+        if fits >= 1e-6
+        else "nothing: the account is spent"
+    )
+    way_out = " Fits of pure differential privacy cost least in an account with analysis='pure'."
+    return (
+        f"Account {account.name!r} has too little left; nothing was charged.\n"
+        f"  requested   {charge / one:.9f}  (epsilon={terms.epsilon:g}, delta={terms.delta:g})\n"
+        f"  remaining   {account.left / one:.9f}  of {account.cap / one:.9f} "
+        f"(epsilon={account.epsilon:g}, delta={account.delta:g})\n"
+        f"  difference  {(charge - account.left) / one:.9f}\n"
+        f"  would fit   {would}\n"
+        f"Amounts are {analyses.UNITS[account.analysis]}, which adds up over fits."
+        + (way_out if terms.pure and account.analysis != "pure" else "")
+    )

@@ -1,0 +1,331 @@
+"""Files of a ledger: which one an address names, what must not be done with it, and what is kept beside it.
+
+Beside a SQLite file lies a folder named after the random id inside the database, so that every way to write the address
+finds the same one: it holds the keys and journals of fits, and the newest head of the chain, by which a restored old
+file is noticed. SQLite names its own files beside the database (``-wal``) by the path that it was given: a second name
+of one file, a hard link or a mount of the file alone, is a second ledger that does not see the charges of the first.
+"""
+
+import contextlib
+import hashlib
+import json
+import os
+import re
+import sqlite3
+import threading
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote, unquote
+
+from sqlalchemy.engine import URL, make_url
+from sqlalchemy.exc import ArgumentError
+
+from dpgb_dask.errors import LedgerError
+
+WAIT_SECONDS = 60.0  # for another process to leave its transaction
+STALE_SECONDS = 3600.0  # an older head that is not renamed was left by a process that was killed
+MOUNTINFO = Path("/proc/self/mountinfo")
+NETWORK_FILE_SYSTEMS = (
+    "nfs", "nfs4", "cifs", "smb2", "smb3", "smbfs", "ncpfs", "afs", "ceph", "glusterfs", "lustre", "gpfs", "beegfs",
+    "fhgfs", "panfs", "wekafs", "orangefs", "pvfs2", "ocfs2", "gfs2", "9p", "davfs", "fuse.sshfs", "fuse.glusterfs",
+    "fuse.ceph", "fuse.s3fs", "fuse.gcsfuse", "fuse.blobfuse2", "fuse.rclone", "fuse.mount-s3", "fuse.juicefs",
+    "fuse.davfs2",
+)  # fmt: skip
+GENESIS = "0" * 64
+HEAD = "head"  # in the ledger's folder
+
+Head = tuple[int, str]  # number and hash of the newest entry
+
+
+@dataclass(frozen=True, slots=True)
+class Address:
+    """Where a ledger is.
+
+    Parameters
+    ----------
+    url : URL
+        As given, but with the real, absolute path of a SQLite file: another process may run in another directory.
+    path : Path or None
+        The SQLite file; None in memory, and for other databases.
+    read_only : bool
+        Whether ``mode=ro`` was asked for.
+    spelled : Path or None
+        The path as it was given, before links were followed.
+    """
+
+    url: URL
+    path: Path | None = None
+    read_only: bool = False
+    spelled: Path | None = None
+
+    @property
+    def durable(self) -> bool:
+        """Whether what is written there outlives the process."""
+        return self.path is not None or self.url.drivername != "sqlite"
+
+    @classmethod
+    def read(cls, text: str) -> "Address":
+        """Read an address.
+
+        Raises
+        ------
+        LedgerError
+            If it cannot be read, or asks SQLite to go without its locks.
+        """
+        try:
+            url = make_url(text)
+        except (ArgumentError, ValueError):
+            url = None
+        if url is None or (url.drivername == "sqlite" and (url.host or url.username)):
+            raise LedgerError(
+                "The ledger's address cannot be read. Give 'sqlite:///path.db' or 'postgresql+psycopg://user@host/db'."
+            )
+        if url.drivername == "postgresql+psycopg":
+            return cls(url)
+        if url.drivername != "sqlite":
+            raise LedgerError(
+                f"drivername={url.drivername!r} is not supported. Use 'sqlite' or 'postgresql+psycopg'."
+            )
+        options = dict(url.query)
+        mode = options.get("mode", "rwc")
+        if options.keys() - {"uri", "mode", "cache"} or mode not in ("ro", "rw", "rwc", "memory"):
+            # nolock, immutable and vfs would do without the locks by which fits see each other's charges
+            raise LedgerError(
+                f"options={sorted(options)} of the ledger's address: of SQLite's options only mode=ro is of use here."
+                " Give 'sqlite:///path.db', or 'sqlite:///file:/path.db?mode=ro&uri=true' to look at it only."
+            )
+        name = _file_name(url.database or "")
+        if name in ("", ":memory:") or mode == "memory":
+            if options.get("cache") != "shared":
+                return cls(URL.create("sqlite"))
+            shared = {"mode": "memory", "cache": "shared", "uri": "true"}
+            return cls(URL.create("sqlite", database=f"file:{quote(name)}", query=shared))
+        try:
+            spelled = Path(name).expanduser().absolute()
+            path = spelled.resolve()
+        except (OSError, RuntimeError, ValueError):  # links that go round, no home, a null byte
+            raise LedgerError(
+                "The ledger's address names no file. Give 'sqlite:///path.db'."
+            ) from None
+        if mode == "ro":
+            query = {"mode": "ro", "uri": "true"}
+            url = URL.create("sqlite", database=f"file:{quote(str(path))}", query=query)
+            return cls(url, path, True, spelled)
+        return cls(URL.create("sqlite", database=str(path)), path, False, spelled)
+
+    def public(self) -> str:
+        """Return the address without its password; libpq finds one in PGPASSWORD or .pgpass."""
+        url = self.url  # URL.set(password=None) would keep it
+        public = URL.create(
+            url.drivername, url.username, None, url.host, url.port, url.database, url.query
+        )
+        return public.difference_update_query(["password", "sslpassword"]).render_as_string(False)
+
+
+def _file_name(database: str) -> str:
+    """Return the path in a database name, which may be a URI of SQLite's: file:x, file:/x, file:///x."""
+    if not database.startswith("file:"):
+        return database
+    name = unquote(database.removeprefix("file:"))
+    return re.sub("^//(localhost)?(?=/)", "", name)
+
+
+# ---- what must not be done with a file -------------------------------------------------------------------------------
+
+
+def refuse_network(path: Path) -> None:
+    """Refuse a file on a network file system, whose locks SQLite cannot rely on."""
+    kind = _file_system(path.parent)
+    if kind in NETWORK_FILE_SYSTEMS:
+        raise LedgerError(
+            f"{str(path)!r} is on a network file system ({kind}): SQLite cannot lock it safely, and two fits could "
+            "spend the same budget. Use a file on a local disk, or a PostgreSQL server that all machines reach: "
+            "'postgresql+psycopg://user@host/db', after: pip install 'dpgb_dask[postgres]'."
+        )
+
+
+def refuse_second_name(path: Path, n_links: int) -> None:
+    """Refuse a file that has two names: through the other one its newest charges are not seen."""
+    if n_links > 1:
+        raise LedgerError(
+            f"{str(path)!r} has {n_links} names (hard links): a process that uses another one would not see the charges"
+            " made by this one, and two fits could spend the same budget. Keep one name: copy the file instead of"
+            " linking it, or use a symbolic link."
+        )
+    if any(point == str(path) for point, _ in _mounts()):
+        raise LedgerError(
+            f"{str(path)!r} is mounted as a single file, as 'docker -v budget.db:/…' does: what lies beside it on the"
+            " other side is not seen here, and two fits could spend the same budget. Mount the folder that holds it."
+        )
+
+
+def _file_system(directory: Path) -> str:
+    """Return the file system type of a directory, empty if it is not known (no Linux)."""
+    best, kind = -1, ""
+    for point, found in _mounts():
+        # later lines hide earlier ones at the same point
+        if directory.is_relative_to(point) and len(point) >= best:
+            best, kind = len(point), found
+    return kind
+
+
+def _mounts() -> Iterator[tuple[str, str]]:
+    """Yield (mount point, file system type) of this process; none where that is not known (no Linux)."""
+    try:
+        lines = MOUNTINFO.read_text(encoding="utf-8", errors="surrogateescape").splitlines()
+    except OSError:
+        return
+    for line in lines:
+        mount, _, source = line.partition(" - ")
+        yield (
+            re.sub(r"\\([0-7]{3})", lambda m: chr(int(m[1], 8)), mount.split()[4]),
+            source.split()[0],
+        )
+
+
+def writable(path: Path) -> bool:
+    """Return whether this process may write a SQLite file, and the files that SQLite makes beside it."""
+    try:
+        there = path.exists()
+    except OSError:
+        there = False
+    return os.access(path.parent, os.W_OK) and (not there or os.access(path, os.W_OK))
+
+
+def copy_into_memory(path: Path) -> sqlite3.Connection:
+    """Return a copy in memory of a database that this process may only read.
+
+    SQLite reads a file with a write-ahead log only where it may make files beside it. Where there is no log, nothing is
+    being written, and the file can be read as it is.
+    """
+    target = sqlite3.connect(":memory:", check_same_thread=False)
+    options = ["mode=ro", "mode=ro&immutable=1"]
+    log = path.with_name(path.name + "-wal")
+    with contextlib.suppress(OSError):
+        if log.stat().st_size:
+            options.pop()
+    for option in options:
+        try:
+            with contextlib.closing(
+                sqlite3.connect(f"file:{quote(str(path))}?{option}", uri=True, timeout=WAIT_SECONDS)
+            ) as source:
+                source.backup(target)
+            break
+        except sqlite3.OperationalError:
+            if option == options[-1]:
+                target.close()
+                raise
+    return target
+
+
+# ---- the newest head -------------------------------------------------------------------------------------------------
+
+
+def read_head(file: Path) -> Head | None:
+    """Return the newest head kept in a file; None if there is none.
+
+    Raises
+    ------
+    LedgerError
+        If the file is damaged.
+    """
+    try:
+        kept = json.loads(file.read_text(encoding="utf-8"))
+        seq, digest = kept["seq"], kept["hash"]
+        sound = type(seq) is int and seq >= 0 and isinstance(digest, str)
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    except (ValueError, KeyError, TypeError, RecursionError):
+        sound = False
+    if not sound:
+        raise LedgerError(f"{str(file)!r} is damaged: the newest head of the ledger is not known.")
+    return seq, digest
+
+
+def write_head(file: Path, head: Head, name: str = "") -> Path:
+    """Write a head that is not committed yet, under a name of this thread only.
+
+    Parameters
+    ----------
+    file : Path
+        Where it goes once it is committed.
+    head : Head
+    name : str
+        Of the SQLite file, by which a file that was deleted is missed (`deleted`).
+    """
+    file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    for left in file.parent.glob(f"{file.name}.*"):
+        with contextlib.suppress(FileNotFoundError):
+            if time.time() - left.stat().st_mtime > STALE_SECONDS:
+                left.unlink()
+    pending = file.with_name(f"{file.name}.{os.getpid()}-{threading.get_ident()}")
+    try:
+        with pending.open("w", encoding="utf-8") as out:
+            json.dump({"seq": head[0], "hash": head[1], "file": name}, out)
+            out.flush()
+            os.fsync(out.fileno())
+    except BaseException:
+        with contextlib.suppress(OSError):
+            pending.unlink()
+        raise
+    return pending
+
+
+def folder_name(ledger_id: str) -> str:
+    """Return the name of a ledger's folder."""
+    return f"ledger-{ledger_id}"
+
+
+def deleted(path: Path) -> Path | None:
+    """Return the folder of a ledger whose file was at a path and is not there any more; None if there was none."""
+    for file in path.parent.glob(f"{folder_name('*')}/{HEAD}"):
+        with contextlib.suppress(OSError, ValueError, RecursionError):
+            kept: Any = json.loads(file.read_text(encoding="utf-8"))
+            if isinstance(kept, dict) and kept.get("file") == path.name and kept.get("seq") != 0:
+                return file.parent
+    return None
+
+
+# ---- files of before ledgers had an id -------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Legacy:
+    """Where ledgers of before kept their files: named after the address.
+
+    Parameters
+    ----------
+    folder, head : Path
+        Folder of keys and journals; the newest head, which is in it for PostgreSQL.
+    """
+
+    folder: Path
+    head: Path
+
+    @classmethod
+    def beside(cls, path: Path) -> "Legacy":
+        """Return those of a SQLite file, or of a link to one."""
+        return cls(path.with_name(f"{path.name}.fits"), path.with_name(f"{path.name}.head"))
+
+    @classmethod
+    def at_home(cls, home: Path, address: str) -> "Legacy":
+        """Return those of a ledger on a server."""
+        name = hashlib.sha256(address.encode()).hexdigest()[:16]
+        return cls(home / f"ledger-{name}", home / f"ledger-{name}" / HEAD)
+
+    def move(self, folder: Path) -> None:
+        """Move keys and journals into the folder of a ledger, which has its head; may be repeated after a crash."""
+        if self.folder.is_dir():
+            for file in sorted(self.folder.rglob("*")):
+                new = folder / file.relative_to(self.folder)
+                if file.is_file() and file != self.head and not new.exists():
+                    new.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+                    file.replace(new)
+        if (folder / HEAD).exists():
+            self.head.unlink(missing_ok=True)
+        for left in (self.folder / "journals", self.folder):
+            with contextlib.suppress(OSError):
+                left.rmdir()  # what is not empty stays
