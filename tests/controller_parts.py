@@ -1,8 +1,10 @@
 """A fit at the controller alone: its parts, and what stands in for the sides around it."""
 
 import contextlib
+import ctypes
 import json
 import os
+import subprocess
 import time
 from dataclasses import dataclass, field
 from functools import partial
@@ -10,13 +12,14 @@ from pathlib import Path
 
 import numpy as np
 
+from dpgb_dask import cli
 from dpgb_dask.contracts.boundary import Raw, Sensitivity
 from dpgb_dask.contracts.model import Splits
 from dpgb_dask.contracts.plan import Budget
 from dpgb_dask.contracts.queries import PRICE_ONE, ChoiceQuery, ResidualQuery
 from dpgb_dask.controller.ledger import Ledger
 from dpgb_dask.controller.release import Controller
-from dpgb_dask.errors import BudgetExceededError
+from dpgb_dask.errors import BudgetExceededError, LedgerError
 from dpgb_dask.losses import GRAD_ONE, SquaredGradient
 from dpgb_dask.training.fit import open_journal
 
@@ -120,3 +123,27 @@ def hold_lock(url, home):
         book.append("OPEN", "never", "", {})
         Path(home, "holding").touch()
         time.sleep(600)
+
+
+def in_own_mounts(mounts, name, *args):
+    """Call a function of this module in a namespace where other things are mounted; arguments as of ``mount``."""
+    if ctypes.CDLL(None).unshare(0x20000):  # CLONE_NEWNS
+        raise PermissionError("no namespace")
+    for options in (["--make-rprivate", "/"], *mounts):
+        subprocess.run(["mount", *options], check=True)
+    globals()[name](*args)
+
+
+def spent(url, out):
+    """Open a ledger and write down what account "a" has spent, or why that is not told."""
+    try:
+        told = Ledger(url).account("a").spent
+    except LedgerError as error:
+        told = error
+    Path(out).write_text(str(told))
+
+
+def show(url, out):
+    """Write down what the command line tells of a ledger."""
+    with Path(out).open("w") as told, contextlib.redirect_stdout(told):
+        assert cli.main(["ledger", "show", url]) == cli.main(["ledger", "verify", url]) == 0

@@ -862,19 +862,20 @@ class Ledger:
                     return
 
     def _heads(self, *, readable_only: bool = False) -> list[Head]:
-        """Return the newest heads that are known outside the database; none that a chain without entries has, too.
+        """Return the newest heads that are known outside the database: to this process, and in files.
 
-        With ``readable_only`` a head that only the ledger's owner may read is left out.
+        None if there should be a file and is not, whatever this process knows. With ``readable_only`` a head that only
+        the ledger's owner may read is left out.
         """
-        heads = [self._known] if self._known[0] else []
-        if not self.durable:
-            return heads
-        for file in (self._folder(self._id) / HEAD, *(old.head for old in self._legacy())):
-            with contextlib.suppress(*([PermissionError] if readable_only else [])):
-                kept = read_head(file)
-                if kept is not None:
-                    heads.append(kept)
-        return heads
+        kept = []
+        if self.durable:
+            for file in (self._folder(self._id) / HEAD, *(old.head for old in self._legacy())):
+                with contextlib.suppress(*([PermissionError] if readable_only else [])):
+                    kept.append(read_head(file))
+        heads = [head for head in kept if head is not None]
+        if self._path is not None and not heads:
+            return []
+        return [*heads, self._known] if self._known[0] else heads
 
     def _unavailable(
         self, error: SQLAlchemyError | sqlite3.Error | OSError, committing: bool, charging: bool
