@@ -195,7 +195,7 @@ def test_a_round_without_a_price_is_not_opened(ledger):
             controller._lease,
             0,
             Opened("q", "s"),
-            query(price=-controller.total),
+            query(price=0),
         )
 
 

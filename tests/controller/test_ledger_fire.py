@@ -197,7 +197,7 @@ def test_a_lock_that_is_held_is_waited_for_and_then_said(forks, url, tmp_path, m
     pid = forks.start("controller_parts:hold_lock", url, str(tmp_path))  # waits for 60 s itself
     wait_for(tmp_path / "holding")
     for act, standing in (
-        (lambda: reserve(ledger, budget=SMALL), "Nothing was charged"),
+        (lambda: reserve(ledger, budget=SMALL), "Nothing was"),
         (lambda: fit.release(query(), raw()), "what is charged stands"),
         (fit.finish, "what is charged stands"),
     ):
