@@ -11,9 +11,10 @@ from dpgb_dask.components.answers import natural
 from dpgb_dask.components.options import check_whole
 from dpgb_dask.contracts.boundary import Released
 from dpgb_dask.contracts.grid import COARSE, FINE, Grid
-from dpgb_dask.contracts.model import FeatureBins, Model, no_trees
+from dpgb_dask.contracts.model import MAX_BINS, FeatureBins, Model, no_trees
 from dpgb_dask.contracts.plan import Demand, Shape, State
 from dpgb_dask.contracts.queries import PRICE_ONE, CellCountsQuery, CountQuery, Query
+from dpgb_dask.contracts.schema import Categorical
 
 Answer = Released[NDArray[np.int64]]
 
@@ -61,6 +62,13 @@ class Bins:
         """Row count and histogram."""
         share = constants.COUNT_SHARE + self.share
         return Demand(share, share, 2)
+
+    def most_bins(self, shape: Shape) -> tuple[int, ...]:
+        """Return how many bins every feature has at most: its categories, "other" and missing, or any number."""
+        return tuple(
+            len(f.categories) + 2 if isinstance(f, Categorical) else MAX_BINS
+            for f in shape.schema.features.values()
+        )
 
     def begin(self, state: State) -> State:
         """Nothing is known yet."""

@@ -92,6 +92,10 @@ class PublicBins:
                 bins.append(FeatureBins(edges, None, len(edges) + 2))
         return tuple(bins)
 
+    def most_bins(self, shape: Shape) -> tuple[int, ...]:
+        """Return how many bins every feature has."""
+        return tuple(bins.n_bins for bins in self.public_bins(shape))
+
     def begin(self, state: State) -> State:
         """Make the bins and an empty model."""
         return replace(state, model=empty_model(self.public_bins(state.shape), state.shape))

@@ -1,5 +1,6 @@
 """The stage `MainEffects`: one shape function per feature (default method, stage 2)."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -13,6 +14,7 @@ from dpgb_dask.components.posterior import (
     Totals,
     current_gradient,
     learn,
+    needs_of_blocks,
     observation,
     residual_query,
     round_price,
@@ -22,7 +24,7 @@ from dpgb_dask.components.posterior import (
     with_residual_scale,
 )
 from dpgb_dask.contracts.boundary import Released
-from dpgb_dask.contracts.plan import Demand, Shape, State
+from dpgb_dask.contracts.plan import Demand, Needs, Shape, State
 from dpgb_dask.contracts.queries import MainSumsQuery, Query, ResidualQuery
 
 Answer = Released[NDArray[np.int64]]
@@ -60,6 +62,10 @@ class MainEffects:
     def declare(self, shape: Shape) -> Demand:  # noqa: ARG002
         """Ask for what pairs and forest leave of the rest."""
         return Demand(0.25, 0.95, self.rounds + 1)
+
+    def needs(self, shape: Shape, most_bins: Sequence[int]) -> Needs:
+        """Return the memory of the posteriors of all features."""
+        return needs_of_blocks(shape.n_scores, most_bins)
 
     def begin(self, state: State) -> State:
         """Build the prior of every feature; choose the leaves per partition."""

@@ -1,5 +1,6 @@
 """The stage `Pairs`: interactions of two features (default method, stage 3)."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -13,6 +14,7 @@ from dpgb_dask.components.posterior import (
     current_gradient,
     fresh_totals,
     learn,
+    needs_of_blocks,
     observation,
     residual_query,
     round_price,
@@ -22,7 +24,7 @@ from dpgb_dask.components.posterior import (
 )
 from dpgb_dask.contracts.boundary import Released
 from dpgb_dask.contracts.model import SCORE_ONE, PairTable
-from dpgb_dask.contracts.plan import Demand, Shape, State
+from dpgb_dask.contracts.plan import Demand, Needs, Shape, State
 from dpgb_dask.contracts.queries import PairCells, PairSumsQuery, Query, ResidualQuery
 
 Answer = Released[NDArray[np.int64]]
@@ -80,6 +82,12 @@ class Pairs:
     def declare(self, shape: Shape) -> Demand:  # noqa: ARG002
         """Ask for nothing, or for up to half of what the forest leaves."""
         return Demand(0.0, 0.5, self.rounds + 2)
+
+    def needs(self, shape: Shape, most_bins: Sequence[int]) -> Needs:
+        """Return the memory of the posteriors of all candidate tables."""
+        cells = sorted((min(n, constants.PAIR_CELLS) for n in most_bins), reverse=True)
+        n_tables = min(len(cells) * (len(cells) - 1) // 2, constants.MAX_CANDIDATES)
+        return needs_of_blocks(shape.n_scores, n_tables * [cells[0] ** 2])
 
     def begin(self, state: State) -> State:
         """Build the candidate tables, if the gate lets them in."""

@@ -119,6 +119,7 @@ def observe(
     hess: NDArray[np.float64],
     grad_total: float,
     seen: Observation,
+    out: NDArray[np.float64] | None = None,
 ) -> Block:
     """Add one round's leaf sums to the information of a block.
 
@@ -130,6 +131,8 @@ def observe(
         Noisy sums.
     grad_total : float
         Noisy Σg over all rows; its share is taken off, since the intercept has its own filter.
+    out : (n_bins, n_bins) float64, written to, or None
+        Becomes the block's precision.
     """
     n_leaves = len(grad)
     expected = np.bincount(leaf, block.mass * block.hess, n_leaves)
@@ -152,7 +155,7 @@ def observe(
     scaled = rooted * certainty[:, None]
     return replace(
         block,
-        precision=keep * block.precision + scaled.T @ rooted,
+        precision=np.add(keep * block.precision, scaled.T @ rooted, out=out),
         shift=keep * block.shift + scaled.T @ (design @ block.f + pull),
         hess=hess_of_bin,
     )

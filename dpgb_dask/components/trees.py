@@ -46,7 +46,7 @@ from dpgb_dask.components.splits import (
 )
 from dpgb_dask.contracts.boundary import Released
 from dpgb_dask.contracts.model import MAX_BINS, SCORE_ONE, Model, Splits, join_splits, no_trees
-from dpgb_dask.contracts.plan import Demand, Shape, State
+from dpgb_dask.contracts.plan import Demand, Needs, Shape, State
 from dpgb_dask.contracts.queries import (
     ChoiceQuery,
     GradientQuery,
@@ -70,6 +70,7 @@ KINDS: dict[str, tuple[type, ...]] = {
     "features": (AllFeatures, Cyclic, RandomFeatures),
     "rows": (AllRows, PoissonRows, Ensembles),
 }
+OPENED = 64  # bytes of a sum from its opening to what is decided by it: noise, floats, gains
 MOST_UNITS = 10**7  # the least price that a fit may have, over these, still pays for one
 
 
@@ -323,6 +324,16 @@ class Trees:
         per_tree = self.depth + 2 if self.split.asks else 1
         n_queries = n_trees * per_tree + self._refinements(shape)
         return Demand(0.0, self.share, n_queries, n_trees * self._values_per_tree(shape))
+
+    def needs(self, shape: Shape, most_bins: Sequence[int]) -> Needs:
+        """Return the memory of the last level's histograms, or of a batch's leaves."""
+        per_cell = 2 * shape.n_scores
+        used = sorted(most_bins, reverse=True)[: self.features.n_used(len(most_bins))]
+        batch = self.batch_size(self.trees_in_all(shape))
+        n_sums = per_cell * max(sum(used), batch << self.depth)
+        if self.split.asks:
+            n_sums = max(n_sums, per_cell * sum(used) << (self.depth - 1))
+        return Needs(n_sums=n_sums, held=OPENED * n_sums)
 
     def _values_per_tree(self, shape: Shape) -> int:
         """Return the most values that the questions of one tree release."""

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dpgb_dask.contracts.boundary import Raw, Released
-from dpgb_dask.contracts.model import FeatureBins, Model
+from dpgb_dask.contracts.model import MAX_BINS, FeatureBins, Model
 from dpgb_dask.contracts.queries import Query
 from dpgb_dask.contracts.schema import Schema
 from dpgb_dask.errors import PlanError
@@ -136,6 +136,8 @@ class State:
         Price of the whole plan, units of 2⁻⁶⁴ of its currency.
     left : int
         What no query has spent yet.
+    n_threads : int
+        Threads that decisions may take; any number gives the same bits.
     n_rows : float
         Noisy number of rows (weighted), at least 1.
     counts : tuple of ((n_bins,) float64)
@@ -153,6 +155,7 @@ class State:
     budget: Budget
     total: int
     left: int
+    n_threads: int = 1
     n_rows: float = 1.0
     counts: tuple[NDArray[np.float64], ...] = ()
     model: Model | None = None
@@ -183,8 +186,42 @@ class Demand:
 STAGE = ("declare", "begin", "next_query", "update")
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Needs:
+    """Memory that a plan takes beside the rows, at most; from public numbers alone.
+
+    Parameters
+    ----------
+    n_sums : int
+        Most sums that every thread of a process adds up for one answer, 8 bytes each.
+    held : int
+        Bytes that the largest stage's decisions hold, in the process that controls the fit.
+    per_thread : int
+        Bytes that each thread that decides works with there.
+    """
+
+    n_sums: int = 0
+    held: int = 0
+    per_thread: int = 0
+
+    def to_sum(self, n_threads: int) -> int:
+        """Return the bytes in which a process of some threads adds up an answer: about 12 a sum and thread."""
+        return 12 * self.n_sums * (n_threads + 2)
+
+    def to_decide(self, n_threads: int) -> int:
+        """Return the bytes that decisions take on some threads."""
+        return self.held + n_threads * self.per_thread
+
+
+NO_NEEDS = Needs()
+
+
 class Stage(Protocol):
-    """A part of a plan: asks queries, turns released answers into the model. Holds options, no state."""
+    """A part of a plan: asks queries, turns released answers into the model. Holds options, no state.
+
+    One whose questions or decisions take more memory than a few MiB says so in a method ``needs(shape, most_bins)``,
+    which returns its `Needs`; the first stage's ``most_bins(shape)`` tells how many bins the features have at most.
+    """
 
     def declare(self, shape: Shape) -> Demand:
         """Return what the stage will ask for in a whole run."""
@@ -283,6 +320,18 @@ class Plan:
         make = getattr(self.stages[0], "public_bins", None)
         return None if make is None else make(shape)
 
+    def needs(self, shape: Shape) -> Needs:
+        """Return the memory that a run takes beside the rows: each need of its largest stage."""
+        make = None if self.refines_bins else getattr(self.stages[0], "most_bins", None)
+        most_bins = (MAX_BINS,) * shape.n_features if make is None else make(shape)
+        asked = (getattr(stage, "needs", None) for stage in self.stages)
+        needs = [need(shape, most_bins) for need in asked if need is not None]
+        return Needs(
+            n_sums=max((n.n_sums for n in needs), default=0),
+            held=max((n.held for n in needs), default=0),
+            per_thread=max((n.per_thread for n in needs), default=0),
+        )
+
     @property
     def refines_bins(self) -> bool:
         """Whether a stage's candidates change the bins while it runs: rows are then encoded several times."""
@@ -320,7 +369,7 @@ class Execution:
         "auto": the current Dask client for Dask collections, else threads in this process. On a cluster "auto" begins
         with a task per shard and round, and goes over to Dask's own comms where many rounds make it pay.
     n_threads : int or None
-        Threads of the local back end; None for the number of cores.
+        Threads of the local back end, and of what decides between two rounds; None for the number of cores.
     fan_in : int
         Sums added per task of the reduction tree; below ``64`` workers a plain gather is used.
     block_rows : int

@@ -11,7 +11,7 @@ from dask.highlevelgraph import HighLevelGraph
 from dpgb_dask.private.turns import in_turn
 
 
-def fuse_calls(calls: Sequence[Delayed], *, in_turns: bool = False) -> list[Delayed]:
+def fuse_calls(calls: Sequence[Delayed], *, room: int | None = None) -> list[Delayed]:
     """Put into each call the tasks that it alone needs.
 
     A chunk that is a task of its own is made as soon as a thread is free, however many wait to be used: the scheduler
@@ -20,8 +20,9 @@ def fuse_calls(calls: Sequence[Delayed], *, in_turns: bool = False) -> list[Dela
     Parameters
     ----------
     calls : sequence of Delayed
-    in_turns : bool
-        Let a process run one call at a time, until it ends its turn (`turns`).
+    room : int or None
+        Let a process run one call at a time, until it ends its turn, and have chunks in hand that take as many bytes
+        together (`turns`); None for no such rule.
 
     Returns
     -------
@@ -40,9 +41,9 @@ def fuse_calls(calls: Sequence[Delayed], *, in_turns: bool = False) -> list[Dela
         own = [graph[k] for k in keys if users[k] == 1 and not isinstance(graph[k], DataNode)]
         fused |= {k: graph[k] for k in keys if users[k] == 1 and isinstance(graph[k], DataNode)}
         whole = Task.fuse(*own, key=call.key)
-        if in_turns:
+        if room is not None:
             assert isinstance(whole, Task)
-            whole = Task(call.key, in_turn, whole.func, *whole.args)
+            whole = Task(call.key, in_turn, room, whole.func, *whole.args)
         fused[call.key] = whole
     layer = HighLevelGraph.from_collections(f"dpgb-fused-{calls[0].key}", fused) if calls else {}
     return [Delayed(call.key, layer, layer=f"dpgb-fused-{calls[0].key}") for call in calls]

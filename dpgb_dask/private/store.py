@@ -24,7 +24,7 @@ from distributed.worker import _global_workers
 from numpy.typing import NDArray
 
 from dpgb_dask.contracts.model import FeatureBins
-from dpgb_dask.contracts.plan import Execution, Shape
+from dpgb_dask.contracts.plan import NO_NEEDS, Execution, Needs, Shape
 from dpgb_dask.errors import LostCodesError, PlanError, ScratchError
 from dpgb_dask.private.durable import Durable, check_protocol, is_durable, version_of
 from dpgb_dask.private.pieces import Piece
@@ -58,6 +58,8 @@ class Keeping:
         Scores of a row: what a shard will hold beside the codes.
     block_rows : int
         Rows of a piece at most.
+    n_threads : int or None
+        Threads of the local back end; None for as many as there are cores.
     """
 
     cache: str
@@ -67,6 +69,7 @@ class Keeping:
     n_features: int = 1
     n_scores: int = 1
     block_rows: int = 1 << 16
+    n_threads: int | None = None
 
 
 def codes_version(key: bytes, bins: Sequence[FeatureBins], block_rows: int, mark: int) -> bytes:
@@ -103,7 +106,22 @@ def remove_saved(cache: str, key: bytes) -> None:
         Durable(cache, key, b"").remove()
 
 
-def check_limit(execution: Execution, shape: Shape, n_threads: int) -> None:
+def room_to_read(execution: Execution) -> int | None:
+    """Return how many bytes of loaded chunks a process may hold to encode them; None where nothing limits it.
+
+    Of what a limit leaves beside the library itself, half is for codes, a quarter for chunks, a quarter to encode them.
+    """
+    limit = execution.memory_limit
+    return None if limit is None else max(0, limit - PROCESS_BYTES) // 4
+
+
+def check_limit(
+    execution: Execution,
+    shape: Shape,
+    n_threads: int,
+    needs: Needs = NO_NEEDS,
+    n_deciding: int | None = None,
+) -> None:
     """Raise what is wrong with ``cache`` and ``memory_limit``, from public numbers alone; call it before any charge.
 
     Parameters
@@ -111,12 +129,17 @@ def check_limit(execution: Execution, shape: Shape, n_threads: int) -> None:
     execution : Execution
     shape : Shape
     n_threads : int
-        Of the process that has most.
+        That answer, of the process that has most.
+    needs : Needs
+        Of the plan.
+    n_deciding : int or None
+        Threads that decide, where another process controls the fit than those that hold rows; None where one does both.
 
     Raises
     ------
     PlanError
-        If cache is no place, the two contradict each other, or the limit is too small for one pass.
+        If cache is no place, the two contradict each other, or the limit is too small for one pass, or for what the
+        plan decides between two.
     """
     cache, limit = execution.cache, execution.memory_limit
     if cache not in ("auto", "memory", "disk") and os.path.basename(cache) == cache:
@@ -132,12 +155,22 @@ def check_limit(execution: Execution, shape: Shape, n_threads: int) -> None:
             f"cache='memory' keeps all codes in memory, and memory_limit={limit} may not. Choose cache='auto'."
         )
     n_features = len(shape.schema.features)
-    least = PROCESS_BYTES + pass_bytes(n_features, shape.n_scores, execution.block_rows, n_threads)
+    least = PROCESS_BYTES + needs.to_sum(n_threads)
+    least += pass_bytes(n_features, shape.n_scores, execution.block_rows, n_threads)
+    words = (
+        f"one block of {execution.block_rows} rows of {n_features} features on {n_threads} threads"
+    )
+    if n_deciding is None:
+        least += needs.to_decide(n_threads)
+        words += ", and for what is decided between two rounds"
+    elif (controls := PROCESS_BYTES + needs.to_decide(n_deciding)) > least:
+        least = controls
+        words = f"the process that controls the fit, which decides on {n_deciding} threads"
     if limit < least:
         raise PlanError(
-            f"memory_limit={limit} is too small for one block of {execution.block_rows} rows of {n_features} features "
-            f"on {n_threads} threads: it must be at least {least} ({format_bytes(least)}). Raise it, or lower "
-            "dpgb-dask.block-rows in Dask's configuration, or the threads of a worker."
+            f"memory_limit={limit} is too small for {words}: it must be at least {least} ({format_bytes(least)}). Raise"
+            " it, or lower dpgb-dask.n-threads or dpgb-dask.block-rows in Dask's configuration, or the threads of a"
+            " worker."
         )
 
 
@@ -317,7 +350,8 @@ class Store:
         """Return how many bytes may be held, from what this process uses before the first piece is kept."""
         used = psutil.Process().memory_info().rss
         worker = _worker()
-        n_threads = CPU_COUNT if worker is None else worker.state.nthreads
+        own = self.keeping.n_threads or CPU_COUNT
+        n_threads = own if worker is None else worker.state.nthreads
         granted = None if worker is None else worker.memory_manager.memory_limit
         if granted is None:
             free = (

@@ -46,6 +46,7 @@ from dpgb_dask.errors import PlanError
 from dpgb_dask.private.ingest import Source
 from dpgb_dask.private.quantize import sensitivity
 from dpgb_dask.private.rounds import check_backend, open_rounds
+from dpgb_dask.private.rounds.local import default_threads
 from dpgb_dask.private.store import remove_saved
 from dpgb_dask.training.config import check_folder
 from dpgb_dask.training.journal import FileJournal, MemoryJournal
@@ -163,7 +164,7 @@ def fit(
             f"recipe={plan.name!r} may release {demand.n_values} values, above {MAX_VALUES}: its noise could not be"
             " proved fine enough. Choose fewer or shallower trees, or fewer bins."
         )
-    client = check_backend(source, execution)
+    client = check_backend(source, execution, plan.needs(shape))
     if client is None:  # on a cluster the folder is the workers', and not seen from here
         check_folder(execution.cache)
     controller = Controller.reserve(
@@ -188,12 +189,14 @@ def fit(
             budget=budget,
             total=controller.total,
             left=controller.total,
+            n_threads=execution.n_threads or default_threads(),
             notes={},
         )
         spending = Spending(pure=plan.pure)
         with threadpool_limits(limits=1, user_api="blas"):  # more threads add in another order
             for stage in plan.stages:
-                state = stage.begin(replace(state, memory=None))
+                state = replace(state, memory=None)  # freed before the next one is made
+                state = stage.begin(state)
                 while (query := stage.next_query(state)) is not None:
                     spending = spending.after(query)
                     state = replace(state, left=controller.total - spending.spent)
@@ -268,6 +271,7 @@ def opened(
         plan.public_bins(shape),
         plan.demand(shape).n_queries,
         refines=plan.refines_bins,
+        needs=plan.needs(shape),
     )
     try:
         controller.bind(rounds.fingerprint())

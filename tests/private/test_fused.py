@@ -70,10 +70,10 @@ def test_calls_in_turns_load_one_at_a_time():
     with dask.config.set(scheduler="threads", num_workers=3):
         calls = [delayed(use_loaded)(delayed(load)(), barrier) for _ in range(6)]
         calls.append(delayed(use)(1, delayed(np.arange)(3), np.arange(2), 5))
-        assert dask.compute(*fuse_calls(calls, in_turns=True)) == (*6 * [1], 10)
+        assert dask.compute(*fuse_calls(calls, room=1 << 20)) == (*6 * [1], 10)
         with pytest.raises(KeyError):
-            dask.compute(*fuse_calls([delayed(fail_loaded)(delayed(load)())], in_turns=True))
-        (again,) = dask.compute(*fuse_calls([delayed(load)()], in_turns=True))  # the turn came back
+            dask.compute(*fuse_calls([delayed(fail_loaded)(delayed(load)())], room=1 << 20))
+        (again,) = dask.compute(*fuse_calls([delayed(load)()], room=1 << 20))  # the turn came back
     assert again == 1
 
 

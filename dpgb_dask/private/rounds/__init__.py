@@ -1,9 +1,11 @@
 """Broadcast a message, reduce int64: the back ends of one round, and the choice between them."""
 
+from dataclasses import replace
+
 from distributed import Client
 
 from dpgb_dask.contracts.model import FeatureBins
-from dpgb_dask.contracts.plan import Execution, Rounds, Shape
+from dpgb_dask.contracts.plan import NO_NEEDS, Execution, Needs, Rounds, Shape
 from dpgb_dask.errors import PlanError, in_our_words
 from dpgb_dask.private.ingest import Source
 from dpgb_dask.private.rounds.clients import connect, find_client, max_threads
@@ -15,7 +17,7 @@ from dpgb_dask.private.survey import Reading
 ON_CLUSTER = ("tasks", "comms")
 
 
-def check_backend(source: Source, execution: Execution) -> Client | None:
+def check_backend(source: Source, execution: Execution, needs: Needs = NO_NEEDS) -> Client | None:
     """Choose a back end, and raise what is wrong with it before anything is charged or built.
 
     Parameters
@@ -24,6 +26,8 @@ def check_backend(source: Source, execution: Execution) -> Client | None:
     execution : Execution
         ``backend="auto"`` takes the current Dask client for Dask collections, and threads of this process for
         inputs in memory or without a client.
+    needs : Needs
+        Memory of the plan beside the rows.
 
     Returns
     -------
@@ -34,7 +38,7 @@ def check_backend(source: Source, execution: Execution) -> Client | None:
     ------
     PlanError
         If the back end is unknown, "tasks" or "comms" is asked for without a Dask client, the client's scheduler runs
-        in the event loop that a fit would block, or the memory limit is too small for one block.
+        in the event loop that a fit would block, or the memory limit is too small.
     ClusterError
         If the cluster has no worker, after the wait that ``execution`` allows.
     """
@@ -49,11 +53,12 @@ def check_backend(source: Source, execution: Execution) -> Client | None:
         raise PlanError(
             f"backend={execution.backend!r} needs a Dask client. Make one: distributed.Client()."
         )
+    shape, own = Shape(schema=source.schema), execution.n_threads or default_threads()
     if client is None:
-        n_threads = execution.n_threads or default_threads()
+        check_limit(execution, shape, own, needs)
     else:
         n_threads = max_threads(client, execution.worker_wait)
-    check_limit(execution, Shape(schema=source.schema), n_threads)
+        check_limit(execution, shape, n_threads, needs, own)
     return client
 
 
@@ -68,6 +73,7 @@ def open_rounds(
     n_rounds: int | None = None,
     *,
     refines: bool = False,
+    needs: Needs = NO_NEEDS,
 ) -> Rounds:
     """Return the back end for a source; nothing is computed before the first question.
 
@@ -86,6 +92,8 @@ def open_rounds(
         Most rounds that will be asked; None if nobody knows.
     refines : bool
         Whether other bins will follow: then rows are kept as values, if there is room, to be encoded again.
+    needs : Needs
+        Memory of the plan beside the rows, which a limit leaves to it.
 
     Raises
     ------
@@ -97,7 +105,12 @@ def open_rounds(
     Private side. Every back end gives the same sums, bit for bit.
     """
     reading = Reading(shape, key, rows_key=rows_key)
-    client = check_backend(source, execution)
+    client = check_backend(source, execution, needs)
+    if execution.memory_limit is not None:
+        own = execution.n_threads or default_threads()
+        n_threads = own if client is None else max_threads(client, execution.worker_wait)
+        taken = needs.to_sum(n_threads) + (needs.to_decide(own) if client is None else 0)
+        execution = replace(execution, memory_limit=execution.memory_limit - taken)
     if client is None:
         return LocalRounds(source, reading, execution, bins, refines=refines)
     return TaskRounds(source, reading, execution, connect(client), bins, n_rounds, refines=refines)

@@ -25,6 +25,7 @@ from dpgb_dask.private.quantize import sensitivity
 from dpgb_dask.private.rounds.resident import MOST_REMAKES, Encoded, Encoding, join_encoded
 from dpgb_dask.private.scores import same_bins
 from dpgb_dask.private.shards import Shard
+from dpgb_dask.private.store import room_to_read
 from dpgb_dask.private.survey import (
     Reading,
     Survey,
@@ -33,7 +34,7 @@ from dpgb_dask.private.survey import (
     count_rows,
     starts_of,
 )
-from dpgb_dask.private.turns import in_turn
+from dpgb_dask.private.turns import bytes_of, end_turn, in_turn
 from dpgb_dask.private.units import add_unit_counts, count_units
 
 T = TypeVar("T")
@@ -205,17 +206,23 @@ class LocalRounds:
         known : function of number, or None
             Returns what is known without the rows, which are then not read; None if nothing is.
         """
-        limited = self._execution.memory_limit is not None
+        room = room_to_read(self._execution)
+
+        def use(chunk: Chunk, number: int) -> T:
+            rows = load(chunk, self._graph)
+            end_turn(bytes_of(rows))
+            return function(rows, number)
 
         @in_our_words(failed_to_load)
         def work(numbered: tuple[int, Chunk]) -> T:
             number, chunk = numbered
-            parts = chunk, self._graph
             found = None if known is None else known(number)
             if found is not None:
                 return found
-            rows = in_turn(load, *parts) if limited else load(*parts)
-            return function(rows, number)
+            if room is None:
+                return use(chunk, number)
+            done: T = in_turn(room, use, chunk, number)
+            return done
 
         return self._pool.map(work, enumerate(self._source.chunks))
 

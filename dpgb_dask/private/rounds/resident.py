@@ -35,7 +35,7 @@ from dpgb_dask.private.survey import (
     count_rows,
     survey_rows,
 )
-from dpgb_dask.private.turns import end_turn
+from dpgb_dask.private.turns import bytes_of, end_turn
 from dpgb_dask.private.units import UnitCounts, count_units
 
 T = TypeVar("T")
@@ -167,6 +167,7 @@ class Encoding:
             n_features=reading.shape.n_features,
             n_scores=reading.shape.n_scores,
             block_rows=execution.block_rows,
+            n_threads=execution.n_threads,
         )
         known = None if bins is None else tuple(bins)
         return cls(fit, reading, known, execution.block_rows, keeping, with_survey, refines)
@@ -254,7 +255,7 @@ def _on_rows(function: Callable[[Rows], T], parts: Sequence[Any]) -> T | Failure
     """Apply a function to a chunk's rows; of an error only the type is said."""
     try:
         rows = line_up(*parts)
-        end_turn()
+        end_turn(bytes_of(rows))
         return function(rows)
     except Exception as error:
         return _failure(error)

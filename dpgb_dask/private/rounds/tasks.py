@@ -85,6 +85,7 @@ from dpgb_dask.private.rounds.resident import (
 )
 from dpgb_dask.private.scores import same_bins
 from dpgb_dask.private.shards import sum_arrays
+from dpgb_dask.private.store import room_to_read
 from dpgb_dask.private.survey import (
     MARKS,
     Reading,
@@ -321,7 +322,7 @@ class TaskRounds:
             calls.append(task(k, parts, common, self._units, dask_key_name=key))
         try:
             with _quiet_graphs():
-                fused = fuse_calls(calls, in_turns=self._execution.memory_limit is not None)
+                fused = fuse_calls(calls, room=room_to_read(self._execution))
                 futures: list[Future[Any]] = self.client.compute(fused, **where)
         except LOST:
             raise
