@@ -4,6 +4,8 @@
 import argparse
 import json
 import logging
+import re
+import shutil
 import signal
 import sys
 import threading
@@ -12,7 +14,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar, NoReturn
 
 import dask.array as da
 import dask.dataframe as dd
@@ -25,6 +27,7 @@ from dask.base import compute
 from dask.delayed import delayed
 from distributed import Client, LocalCluster
 from numpy.typing import NDArray
+from pandas.api.types import is_object_dtype
 from sklearn.ensemble import HistGradientBoostingClassifier
 from sklearn.metrics import roc_auc_score
 from threadpoolctl import threadpool_limits
@@ -44,6 +47,7 @@ from dpgb_dask.errors import (
     PlanError,
     SchemaError,
     StructureError,
+    did_you_mean,
     kind_of,
 )
 from dpgb_dask.estimators import DPGBClassifier, DPGBRegressor, load
@@ -61,6 +65,8 @@ LOSSES_WITH_OPTION: dict[str, Callable[[float], losses.Loss]] = {
     "quantile": losses.Quantile,
 }
 DELIMITERS = {".csv": ",", ".tsv": "\t", ".txt": ","}  # of files of text, by their suffix
+TEXT = "string[pyarrow]"
+OUTPUTS = {".csv": ",", ".tsv": "\t"}  # of predictions
 WORDS_OF_DELIMITERS = {"tab": "\t", "\\t": "\t", "space": " "}  # what is hard to type
 COMPRESSED = (".gz", ".bz2", ".xz", ".zst")
 
@@ -88,6 +94,7 @@ and is one row, blank lines aside: text in quotes may hold commas, and no line b
 TEXT_FIT = f"""{TEXT_LINES}
 A line that cannot be read, or has another number of fields, is a row of missing values: it weighs nothing in a fit."""
 TEXT_PREDICT = f"""{TEXT_LINES}
+Columns that the model does not use are left out; --keep copies some to the output.
 A line that cannot be read, or has another number of fields, is an error."""
 
 
@@ -166,8 +173,28 @@ def _fail(error: BaseException, code: int, text: str = "") -> int:
     return code
 
 
+class _Parser(argparse.ArgumentParser):
+    """A parser that asks whether a misspelt command or option means another."""
+
+    flags: ClassVar[set[str]] = (
+        set()
+    )  # of all commands: which one was meant is not known to who finds the fault
+
+    def add_argument(self, *names: Any, **options: Any) -> argparse.Action:
+        self.flags.update(name for name in names if name.startswith("--"))
+        return super().add_argument(*names, **options)
+
+    def error(self, message: str) -> NoReturn:
+        word, known = "", sorted(self.flags)
+        if found := re.search(r"invalid choice: '([^']*)' \(choose from (.*)\)", message):
+            word, known = found[1], re.findall(r"[\w.-]+", found[2])
+        elif found := re.search(r"unrecognized arguments: .*?(--[\w-]+)", message):
+            word = found[1]
+        super().error(f"{message}{did_you_mean(word, known)}")
+
+
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
+    parser = _Parser(
         "dpgb-dask",
         description=DESCRIPTION,
         epilog=EPILOG,
@@ -232,6 +259,7 @@ def _add_fit(commands: Any) -> None:
         "--delta", type=float, required=True, help="a constant chosen in advance, such as 1e-6"
     )
     fit.add_argument("--out", type=Path, required=True, help="model file to write")
+    fit.add_argument("--overwrite", action="store_true", help="replace a file at --out")
     fit.add_argument("--weight", help="column of sample weights, up to the schema's max_weight")
     fit.add_argument(
         "--unit", help="column that names the privacy unit, such as a person with several rows"
@@ -284,9 +312,21 @@ def _add_predict(commands: Any) -> None:
     predict.add_argument("model", help="model file")
     predict.add_argument("data", help=DATA)
     predict.add_argument(
-        "--out", type=Path, required=True, help="where to write: a Parquet directory, or *.csv"
+        "--out",
+        type=Path,
+        required=True,
+        help="where to write: *.csv or *.tsv, also with .gz; *.parquet or a name without a suffix is a Parquet folder",
     )
+    predict.add_argument("--overwrite", action="store_true", help="replace what is at --out")
     predict.add_argument("--proba", action="store_true", help="class probabilities too")
+    predict.add_argument(
+        "--keep",
+        metavar="COLUMN",
+        action="append",
+        default=[],
+        help="column of the data to copy beside the predictions, such as an id; may be given again, and may name"
+        " several with commas between",
+    )
     _add_text(predict)
     _add_scheduler(predict)
 
@@ -442,12 +482,69 @@ def _ledger(url: str) -> Ledger:
     return ledger
 
 
-def _check_out(path: Path) -> None:
-    """Refuse an output that would be lost or would replace something, before anything is charged."""
+def _check_out(path: Path, *, overwrite: bool, folder: bool = False) -> None:
+    """Refuse an output that would be lost or would replace something, before anything is charged.
+
+    Parameters
+    ----------
+    path : Path
+    overwrite : bool
+        Replace a file; or a folder, if ``folder``, and nothing but Parquet is in it.
+    folder : bool
+        Whether the output is a folder.
+    """
     if not path.absolute().parent.is_dir():
         raise StructureError(f"--out {str(path)!r}: its directory does not exist. Make it first.")
+    if not path.exists():
+        return
+    if not overwrite:
+        raise StructureError(
+            f"--out {str(path)!r} exists already. Choose another name, or give --overwrite."
+        )
+    if path.is_dir() != folder or (folder and not all(map(_is_parquet, path.iterdir()))):
+        kind = "a folder of Parquet files alone" if folder else "a file"
+        raise StructureError(
+            f"--out {str(path)!r} is not {kind}, and is not replaced. Choose another name."
+        )
+
+
+def _is_parquet(path: Path) -> bool:
+    return path.suffix == ".parquet" or path.name in ("_metadata", "_common_metadata")
+
+
+def _check_demo_out(path: Path) -> None:
+    """Refuse to replace what the demo did not write."""
     if path.exists():
-        raise StructureError(f"--out {str(path)!r} exists already. Choose another name.")
+        try:
+            mine = load(path).schema_ == Schema.from_dict(DEMO_SCHEMA)
+        except (DPGBError, OSError):
+            mine = False
+        if not mine:
+            raise StructureError(
+                f"--out {str(path)!r} exists already, and is no model of the demo. Choose another name."
+            )
+    _check_out(path, overwrite=True)
+
+
+def _form_of(path: Path) -> tuple[str | None, str | None]:
+    """Return the delimiter of predictions (None for a Parquet folder), and their compression.
+
+    Raises
+    ------
+    StructureError
+        If the suffix is none of those known: it would be taken for something that it is not.
+    """
+    suffixes = [one.lower() for one in path.suffixes]
+    compression = "gzip" if suffixes[-1:] == [".gz"] else None
+    suffix = "".join(suffixes[:-1][-1:] if compression else suffixes[-1:])
+    if suffix in OUTPUTS:
+        return OUTPUTS[suffix], compression
+    if compression is None and suffix in ("", ".parquet"):
+        return None, None
+    raise StructureError(
+        f"--out {str(path)!r}: the suffix {path.suffix!r} is not known. Give *.csv or *.tsv, also with .gz; or"
+        " *.parquet or a name without a suffix, for a Parquet folder."
+    )
 
 
 # ---- data ------------------------------------------------------------------------------------------------------------
@@ -642,7 +739,7 @@ def _column(flag: str, columns: Mapping[str, Any], *names: str) -> Any:
 def _fit(options: argparse.Namespace) -> None:
     if (options.ledger is None) != (options.account is None):
         raise SchemaError("--ledger and --account belong together. Give both, or neither.")
-    _check_out(options.out)
+    _check_out(options.out, overwrite=options.overwrite)
     schema = _schema(options)
     X, columns = _open_table(options, schema)
     y, weight = _beside(options, schema, X, columns)
@@ -693,10 +790,16 @@ def _loss(text: str) -> losses.Loss:
 
 
 def _predict(options: argparse.Namespace) -> None:
-    _check_out(options.out)
+    delimiter, compression = _form_of(options.out)
+    _check_out(options.out, overwrite=options.overwrite, folder=delimiter is None)
     _check_there(options.data)
     model = load(options.model)
-    X, _ = _open_table(options, model.schema_, strict=True)
+    table, columns = _open_table(options, model.schema_, strict=True)
+    X = table
+    if isinstance(table, dd.DataFrame):  # what the model does not use is not looked at
+        used = [name for name in table.columns if name in model.schema_.features]
+        encode.match_names(used, model.schema_)
+        X = table[used]
     parts = [_as_frame(model.predict(X), ["prediction"])]
     if options.proba:
         if not isinstance(model, DPGBClassifier):
@@ -706,15 +809,64 @@ def _predict(options: argparse.Namespace) -> None:
                 model.predict_proba(X), [f"proba_{label}" for label in model.classes_.tolist()]
             )
         )
+    made = {name for part in parts for name in part.columns}
+    keep = [name for given in options.keep for name in _names_in(given, columns)]
+    parts = [*_kept(keep, table, columns, made), *parts]
     out = parts[0] if len(parts) == 1 else dd.concat(parts, axis=1, ignore_unknown_divisions=True)
-    scratch = options.out.with_name(options.out.name + ".part")
-    with _cluster(options.scheduler):
-        if options.out.suffix == ".csv":
-            out.to_csv(str(scratch), single_file=True, index=False)
-        else:
-            out.to_parquet(str(scratch), write_index=False, overwrite=True)
-    scratch.replace(options.out)
+    # beside the output, and with its suffix, by which readers and writers of text know a compression
+    scratch = options.out.with_name(f".part-{options.out.name}")
+    try:
+        with _cluster(options.scheduler):
+            if delimiter is None:
+                texts = {name: TEXT for name, dtype in out.dtypes.items() if is_object_dtype(dtype)}
+                out = out.astype(texts)  # of objects alone, nobody knows the type in a file
+                out.to_parquet(str(scratch), write_index=False, overwrite=True)
+            else:
+                form = {"sep": delimiter, "compression": compression, "index": False}
+                out.to_csv(str(scratch), single_file=True, **form)
+        if options.out.is_dir():
+            shutil.rmtree(options.out)
+        scratch.replace(options.out)
+    except BaseException:
+        _remove(scratch)
+        raise
     print(f"predictions written to {options.out}")
+
+
+def _remove(path: Path) -> None:
+    """Remove a file or a folder, if it is there."""
+    if path.is_dir():
+        shutil.rmtree(path, ignore_errors=True)
+    else:
+        path.unlink(missing_ok=True)
+
+
+def _names_in(given: str, columns: Mapping[str, Any]) -> list[str]:
+    """Return the columns that one --keep names: one whose own name has commas, or several between commas."""
+    return [given] if given in columns else [name.strip() for name in given.split(",")]
+
+
+def _kept(
+    names: Sequence[str], table: Any, columns: Mapping[str, Any], made: set[str]
+) -> list[dd.DataFrame]:
+    """Return columns of the data as frames with the partitions of the predictions."""
+    parts = []
+    known = dict.fromkeys(table.columns) if isinstance(table, dd.DataFrame) else {}
+    for name in dict.fromkeys(names):
+        if name in made:
+            raise StructureError(f"--keep {name!r} is the name of a prediction. Rename the column.")
+        if name in known:
+            parts.append(table[[name]])
+        elif name in columns and isinstance(columns[name], da.Array):
+            column = columns[name]
+            if isinstance(table, da.Array):
+                column = column.rechunk({0: table.chunks[0]})
+            parts.append(dd.from_dask_array(column, columns=name).to_frame(name))
+        elif name in columns:
+            parts.append(columns[name].to_frame(name))
+        else:
+            raise StructureError(f"--keep {name!r} is no column of the data. Name one that is.")
+    return parts
 
 
 def _as_frame(values: Any, columns: list[str]) -> dd.DataFrame:
@@ -965,10 +1117,7 @@ def demo_data(n_rows: int, first: int = 0) -> tuple[da.Array, da.Array]:
 
 def _demo(options: argparse.Namespace) -> None:
     started = time.perf_counter()
-    if not options.out.absolute().parent.is_dir():
-        raise StructureError(
-            f"--out {str(options.out)!r}: its directory does not exist. Make it first."
-        )
+    _check_demo_out(options.out)
     schema = Schema.from_dict(DEMO_SCHEMA)
     X, y = demo_data(options.rows)
     X_test, y_test = compute(*demo_data(options.rows // 5 + 1, HELD_OUT))

@@ -5,8 +5,10 @@ error is a release (DESIGN §1). No message here may carry a row's value, a coun
 error, which may quote one: `in_our_words` leaves its type.
 """
 
+import difflib
 import errno
-from collections.abc import Callable
+import json
+from collections.abc import Callable, Iterable
 from functools import wraps
 from typing import ParamSpec, TypeVar
 
@@ -84,6 +86,21 @@ class PrivacyLeakWarning(UserWarning):
 
 class UnnamedColumnsWarning(UserWarning):
     """An array without names was matched to a schema with names by the position of its columns."""
+
+
+def did_you_mean(word: object, known: Iterable[str]) -> str:
+    """Return a question that names the known word closest to a misspelt one; "" if none is close. Public words only."""
+    close = difflib.get_close_matches(str(word), list(known), 1)
+    return f" Did you mean {close[0]!r}?" if close else ""
+
+
+def where_json_breaks(error: ValueError) -> str:
+    """Return where, and how, a public file ceases to be JSON, for its reader's error; "" if that does not say."""
+    if isinstance(error, json.JSONDecodeError):
+        return f" (line {error.lineno}, column {error.colno}: {error.msg})"
+    if isinstance(error, UnicodeDecodeError):
+        return f" (byte {error.start} is no UTF-8)"
+    return ""
 
 
 def rows_failed(kind: str) -> RowsError:

@@ -8,7 +8,7 @@ from typing import Any, Protocol, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from dpgb_dask.errors import PlanError
+from dpgb_dask.errors import PlanError, did_you_mean
 from dpgb_dask.gradients import (
     FREE_HESS_SCALE,
     GRAD_BITS,
@@ -466,6 +466,7 @@ def get(loss: str | Loss) -> Loss:
         if loss not in LOSSES:
             raise PlanError(
                 f"loss={loss!r} is unknown. Choose one of {sorted(LOSSES)} or give a Loss."
+                f"{did_you_mean(loss, LOSSES)}"
             )
         return LOSSES[loss]
     check_loss(loss)

@@ -22,7 +22,7 @@ from dpgb_dask.components.splits import (
 from dpgb_dask.components.start import Start
 from dpgb_dask.components.trees import Trees
 from dpgb_dask.contracts.plan import Plan
-from dpgb_dask.errors import PlanError
+from dpgb_dask.errors import PlanError, did_you_mean
 from dpgb_dask.losses import LOSSES, Loss
 
 EVERY_LOSS = tuple(LOSSES)
@@ -321,6 +321,7 @@ def get(recipe: str | Plan, *, kind: str, loss: Loss | None = None, **parameters
     else:
         raise PlanError(
             f"recipe={recipe!r} is unknown. Choose one of {sorted(RECIPES)} or give a Plan."
+            f"{did_you_mean(recipe, RECIPES)}"
         )
     if kind not in plan.kinds:
         able = sorted(name for name, other in RECIPES.items() if kind in other.kinds)

@@ -79,6 +79,167 @@ def test_fit_and_predict_read_tables(place, people, kind, capsys):
     np.testing.assert_array_equal(table["prediction"], want)
 
 
+def test_predict_takes_files_with_more_columns_and_keeps_some(place, people, capsys):
+    model = place / "model.json"
+    run("fit", place / "people.csv", "--schema", place / "schema.json", "--out", model, *BUDGET)
+    want = DPGBClassifier.load(model).predict(people)
+    more = people.assign(id=[f"p{k:04}" for k in range(len(people))], **{"a, b": 1, "Jane Doe": 2})
+    more = more[["id", "x", "Jane Doe", "z", "age", "color", "a, b"]]
+    more.to_csv(place / "more.csv", index=False)
+    more.to_parquet(place / "more.parquet")
+    for data in ("more.csv", "more.parquet"):
+        for out in ("p.csv", "p.tsv", "p.csv.gz", "p.parquet", "folder"):
+            keep = ("--keep", "id,age", "--keep", "a, b", "--proba", "--overwrite")
+            assert run("predict", model, place / data, "--out", place / out, *keep) == 0
+            if out.endswith("parquet") or out == "folder":
+                got = pd.read_parquet(place / out)
+            else:
+                got = pd.read_csv(place / out, sep="\t" if "tsv" in out else ",")
+            names = ["id", "age", "a, b", "prediction", "proba_0", "proba_1"]
+            assert list(got.columns) == names
+            np.testing.assert_array_equal(got["prediction"], want)
+            assert got["id"].tolist() == more["id"].tolist()
+    assert not list(place.glob(".part*"))
+    capsys.readouterr()
+    for options, words in (
+        (("--keep", "nothing"), "'nothing' is no column of the data"),
+        (("--keep", "id,nothing"), "'nothing' is no column of the data"),
+    ):
+        assert run("predict", model, place / "more.csv", "--out", place / "q.csv", *options) == 1
+        printed = capsys.readouterr().err
+        assert words in printed
+        assert "Jane" not in printed
+    more.rename(columns={"id": "prediction"}).to_csv(place / "clash.csv", index=False)
+    keep = ("--keep", "prediction", "--out", place / "q.csv")
+    assert run("predict", model, place / "clash.csv", *keep) == 1
+    assert "name of a prediction" in capsys.readouterr().err
+    assert not (place / "q.csv").exists()
+
+
+def test_predictions_of_text_are_parquet_too(place, people):
+    facts = json.loads((place / "schema.json").read_text())
+    facts["target"]["classes"] = ["no", "yes"]
+    (place / "text.json").write_text(json.dumps(facts))
+    table = people.assign(target=np.where(people["target"] == 1, "yes", "no"))
+    table.to_csv(place / "text.csv", index=False)
+    fit = ("--schema", place / "text.json", "--out", place / "m.json", *BUDGET)
+    assert run("fit", place / "text.csv", *fit) == 0
+    assert run("predict", place / "m.json", place / "text.csv", "--out", place / "p.parquet") == 0
+    assert set(pd.read_parquet(place / "p.parquet")["prediction"]) == {"no", "yes"}
+
+
+def test_predict_keeps_columns_of_zarr(place, people):
+    data = Schema.load(place / "schema.json").to_dict()
+    data["features"]["color"]["categories"] = [0, 1, 2]
+    Schema.from_dict(data).save(place / "numbers.json")
+    model = ("--out", place / "model.json", *BUDGET)
+    assert run("fit", place / "people.zarr", "--schema", place / "numbers.json", *model) == 0
+    source = zarr.open_group(place / "people.zarr", mode="r")
+    columns = [source[name][:] for name in ("x", "z", "age", "color")]
+    matrix = zarr.create_group(place / "matrix.zarr")
+    matrix.create_array("X", data=np.stack(columns, axis=1), chunks=(500, 4))
+    matrix.create_array("y", data=source["target"][:], chunks=(400,))
+    for data, name in (("people.zarr", "target"), ("matrix.zarr", "y")):
+        options = ("--keep", name, "--out", place / "out.csv", "--overwrite")
+        assert run("predict", place / "model.json", place / data, *options) == 0
+        got = pd.read_csv(place / "out.csv")
+        np.testing.assert_array_equal(got[name], people["target"])
+
+
+@pytest.mark.parametrize("name", ["p.xlsx", "p.json", "p.parquet.gz", "p.gz", "p.feather", "p.txt"])
+def test_predict_refuses_suffixes_that_it_does_not_know(place, name, capsys):
+    assert run("predict", place / "m.json", place / "people.csv", "--out", place / name) == 1
+    printed = capsys.readouterr().err
+    assert "is not known. Give *.csv" in printed
+    assert not (place / name).exists()
+
+
+def test_only_what_is_asked_for_is_replaced(place, capsys):
+    schema = ("--schema", place / "schema.json")
+    fit = ("fit", place / "people.csv", *schema, *BUDGET, "--recipe", "fdp-tr-newton")
+    (place / "m.json").write_text("something")
+    assert run(*fit, "--out", place / "m.json") == 1
+    assert "--overwrite" in capsys.readouterr().err
+    assert (place / "m.json").read_text() == "something"
+    assert run(*fit, "--out", place / "m.json", "--overwrite") == 0
+    predict = ("predict", place / "m.json", place / "people.csv", "--overwrite")
+    (place / "home").mkdir()
+    (place / "home" / "letter.txt").write_text("dear")
+    (place / "file").write_text("kept")
+    for name in ("home", "file"):
+        assert run(*predict, "--out", place / name) == 1
+        assert "is not replaced" in capsys.readouterr().err
+    assert run(*fit, "--out", place / "home", "--overwrite") == 1
+    assert "is not a file" in capsys.readouterr().err
+    for _ in range(2):
+        for name in ("out", "out.csv"):
+            assert run(*predict, "--out", place / name) == 0
+    assert (place / "home" / "letter.txt").read_text() == "dear"
+    assert (place / "file").read_text() == "kept"
+
+
+def test_the_demo_replaces_its_own_model_alone(place, capsys):
+    for text in ("a letter", "{}", None):
+        if text is None:
+            run(
+                "fit",
+                place / "people.csv",
+                "--schema",
+                place / "schema.json",
+                "--out",
+                place / "m.json",
+                *BUDGET,
+            )
+        else:
+            (place / "m.json").write_text(text)
+        kept = (place / "m.json").read_text()
+        capsys.readouterr()
+        assert run("demo", "--rows", 2000, "--workers", 1, "--out", place / "m.json") == 1
+        assert "no model of the demo" in capsys.readouterr().err
+        assert (place / "m.json").read_text() == kept
+        (place / "m.json").unlink()
+
+
+def test_misspelt_words_are_recognised(place, capsys):
+    for arguments, words in (
+        (("ftt", "x"), "Did you mean 'fit'?"),
+        (
+            ("predict", "m.json", "d.csv", "--out", "o.csv", "--keeep", "id"),
+            "Did you mean '--keep'?",
+        ),
+        (("ledger", "shw", "x"), "Did you mean 'show'?"),
+        (
+            ("ledger", "open", "u", "a", "--epsilon", 1, "--delta", 1, "--analysis", "zcpd"),
+            "'zcdp'?",
+        ),
+    ):
+        with pytest.raises(SystemExit):
+            run(*arguments)
+        assert words in capsys.readouterr().err
+    fit = ("fit", place / "people.csv", "--out", place / "m.json", *BUDGET)
+    schema = ("--schema", place / "schema.json")
+    facts = json.loads((place / "schema.json").read_text())
+    facts["features"]["x"]["hihg"] = facts["features"]["x"].pop("high")
+    (place / "typo.json").write_text(json.dumps(facts))
+    (place / "broken.json").write_text('{"version": 1,\n "features": oops}')
+    (place / "latin.json").write_bytes(b'{"version": "\xe9"}')
+    for options, words in (
+        ((*schema, "--recipe", "fdp-tr-newtn"), "Did you mean 'fdp-tr-newton'?"),
+        ((*schema, "--loss", "logloss"), "Did you mean 'log_loss'?"),
+        (("--schema", place / "typo.json"), "Did you mean 'high'?"),
+        (("--schema", place / "broken.json"), "is not JSON (line 2, column 14: Expecting value)"),
+        (("--schema", place / "latin.json"), "is not JSON (byte 13 is no UTF-8)"),
+        (
+            (*schema, "--ledger", "budget.db", "--account", "a"),
+            "Did you mean 'sqlite:///budget.db'?",
+        ),
+    ):
+        assert run(*fit, *options) == 1
+        assert words in capsys.readouterr().err
+    assert run("report", place / "broken.json") == 1
+    assert "is not JSON (line 2, column 14" in capsys.readouterr().err
+
+
 def test_predict_does_not_overwrite(place, capsys):
     (place / "out.csv").write_text("kept")
     assert (

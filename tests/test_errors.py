@@ -382,7 +382,7 @@ def test_a_file_without_a_header_is_told_without_its_first_row(tmp_path, capsys)
         printed = capsys.readouterr().err
         for word in ("Jane", "State-gov", "39"):
             assert word not in printed
-        assert "dpgb-dask check" in printed or "'target'" in printed
+        assert "missing=['a', 'c']" in printed or "'target'" in printed
 
 
 def test_columns_made_of_values_partition_by_partition():

@@ -14,7 +14,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from dpgb_dask.errors import SchemaError
+from dpgb_dask.errors import SchemaError, did_you_mean, where_json_breaks
 from dpgb_dask.values import NO_FORM, as_text, cells
 
 VERSION = 1
@@ -281,7 +281,9 @@ class Schema:
         except RecursionError:
             raise SchemaError(f"Schema file {str(path)!r}: {TOO_DEEP}") from None
         except ValueError as error:
-            raise SchemaError(f"Schema file {str(path)!r} is not JSON.") from error
+            raise SchemaError(
+                f"Schema file {str(path)!r} is not JSON{where_json_breaks(error)}."
+            ) from None
         return cls.from_dict(data)
 
     def check(self, X: Any, y: Any = None) -> Any:  # noqa: N803 - scikit-learn's name
@@ -416,7 +418,8 @@ def _encodes(text: str) -> bool:
 def _refuse_unknown(given: Mapping[str, Any], known: set[str], where: str) -> None:
     """Raise on keys that nothing reads: a misspelt one would be ignored."""
     if unknown := sorted(str(key) for key in set(given) - known):
-        raise SchemaError(f"{where}: unknown keys {unknown}. Known: {sorted(known)}.")
+        meant = did_you_mean(unknown[0], known)
+        raise SchemaError(f"{where}: unknown keys {unknown}. Known: {sorted(known)}.{meant}")
 
 
 def _categories(name: str, values: Any) -> tuple[Any, ...]:

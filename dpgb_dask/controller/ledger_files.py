@@ -82,6 +82,7 @@ class Address:
         if url is None or (url.drivername == "sqlite" and (url.host or url.username)):
             raise LedgerError(
                 "The ledger's address cannot be read. Give 'sqlite:///path.db' or 'postgresql+psycopg://user@host/db'."
+                f"{_url_of_path(text)}"
             )
         if url.drivername == "postgresql+psycopg":
             return cls(url)
@@ -329,3 +330,8 @@ class Legacy:
         for left in (self.folder / "journals", self.folder):
             with contextlib.suppress(OSError):
                 left.rmdir()  # what is not empty stays
+
+
+def _url_of_path(text: str) -> str:
+    """Return a question whether a path was meant as SQLite's; "" of what may hold a password."""
+    return "" if not text or ":" in text or "@" in text else f" Did you mean 'sqlite:///{text}'?"

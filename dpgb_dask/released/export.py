@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from dpgb_dask.contracts.boundary import Receipt
 from dpgb_dask.contracts.model import MAX_BINS, FeatureBins, Model, PairTable, Splits, Trees
 from dpgb_dask.contracts.schema import Categorical, Schema
-from dpgb_dask.errors import SchemaError, StructureError
+from dpgb_dask.errors import SchemaError, StructureError, where_json_breaks
 from dpgb_dask.losses import LINKS_OF
 from dpgb_dask.released.report import PrivacyReport
 
@@ -180,7 +180,9 @@ def load(path: str | Path) -> ModelFile:
             f"Model file {str(path)!r} is malformed: it is nested too deeply."
         ) from None
     except ValueError as error:
-        raise StructureError(f"Model file {str(path)!r} is not JSON.") from error
+        raise StructureError(
+            f"Model file {str(path)!r} is not JSON{where_json_breaks(error)}."
+        ) from None
     if not isinstance(data, dict) or data.get("format") != FORMAT:
         raise StructureError(
             f"{str(path)!r} is not a model file of this library: its 'format' is not {FORMAT!r}."

@@ -11,7 +11,7 @@ import numpy as np
 from dask.utils import parse_bytes
 
 from dpgb_dask.contracts.plan import Execution
-from dpgb_dask.errors import PlanError
+from dpgb_dask.errors import PlanError, did_you_mean
 from dpgb_dask.private.durable import is_durable
 
 KEYS = {
@@ -53,7 +53,10 @@ def execution(cache: str | Path | None = None, memory_limit: int | str | None = 
     given = dask.config.get("dpgb-dask", {})
     values: dict[str, Any] = {key.replace("_", "-"): value for key, value in given.items()}
     if unknown := sorted(set(values) - set(KEYS)):
-        raise PlanError(f"dask.config dpgb-dask has unknown keys {unknown}. Known: {sorted(KEYS)}.")
+        meant = did_you_mean(unknown[0], KEYS)
+        raise PlanError(
+            f"dask.config dpgb-dask has unknown keys {unknown}. Known: {sorted(KEYS)}.{meant}"
+        )
     if cache != "auto" and cache is not None:
         values["cache"] = cache
     if memory_limit is not None:
