@@ -52,8 +52,8 @@ from dpgb_dask.errors import (
 )
 from dpgb_dask.estimators import DPGBClassifier, DPGBRegressor, load
 from dpgb_dask.io import WEIGHT, is_dataset, not_kept, open_dataset, write_dataset
-from dpgb_dask.private.ingest import from_zarr
 from dpgb_dask.recipes import RECIPES
+from dpgb_dask.stored import from_zarr
 from dpgb_dask.text import read_csv, reading
 from dpgb_dask.values import exact_ids
 

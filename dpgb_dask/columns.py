@@ -19,7 +19,7 @@ import zarr
 
 from dpgb_dask.contracts.schema import Schema
 from dpgb_dask.errors import PlanError, SchemaError, StructureError, UnnamedColumnsWarning
-from dpgb_dask.private.ingest import from_zarr
+from dpgb_dask.stored import from_zarr
 
 POSITION = "position"
 SHOWN = 3  # matches that a warning names

@@ -23,6 +23,7 @@ from dpgb_dask.columns import default_names
 from dpgb_dask.contracts.model import FeatureBins
 from dpgb_dask.contracts.schema import Categorical, Numeric, Schema
 from dpgb_dask.errors import StructureError
+from dpgb_dask.stored import from_zarr
 
 LOUD = (
     "THIS IS NOT PRIVATE. It counts rows of the data exactly and is for the data owner's eyes only: do not publish it,"
@@ -179,7 +180,7 @@ def _partitions(data: Any) -> list[Any]:
 def _on_parts(data: Any, function: Callable[[Any], Any]) -> list[Any]:
     """Run a function over the blocks of a collection and return the list of its results."""
     if isinstance(data, zarr.Array):
-        data = da.from_zarr(data)
+        data = from_zarr(data)
     if isinstance(data, xr.DataArray):
         data = data.data
     if isinstance(data, da.Array):

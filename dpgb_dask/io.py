@@ -6,16 +6,20 @@ A fit reads its source once or twice; what is slow to read or to line up (many s
 put into one data set first. It is laid out as
 
 - a group with the attribute ``dpgb_dask``: the format, the schema, the features' names, and whether it is complete;
-- ``X`` (rows, features), ``y``, ``sample_weight`` and ``unit`` (rows): one shard per block of rows in each.
+- ``X`` (rows, features), ``y``, ``sample_weight`` and ``unit`` (rows): one shard per block of rows in each;
+- in the attribute, too, the size and digest of every shard, and digests of the arrays' metadata and of the attribute
+  itself: sizes are checked as the data set is opened, digests as a shard is read. They tell damage, not a forger.
 
 Features that are declared categories are kept as their place in the schema's list; as the numbers they are, if all of
 the list are numbers. A model fitted from the data set is the same, bit for bit, as one fitted from its source.
 """
 # ruff: noqa: N803, N806 - X is scikit-learn's name
 
+import hashlib
 import itertools
 import json
 import math
+import operator
 import shutil
 import uuid
 from collections.abc import Iterator, Mapping, Sequence
@@ -57,12 +61,13 @@ from dpgb_dask.private.ingest import (
 )
 from dpgb_dask.private.survey import slice_block
 from dpgb_dask.private.units import distinct_names
+from dpgb_dask.stored import Recorded, Shards
 from dpgb_dask.text import read_csv
 from dpgb_dask.values import ExactId, cells, is_missing
 
 __all__ = ["Dataset", "open_dataset", "read_csv", "write_dataset"]
 
-FORMAT = 1
+FORMAT = 2  # 1 recorded no shards
 ATTRIBUTE = "dpgb_dask"
 MOST_ROWS = 1 << 18  # of a shard …
 SHARD_BYTES = 1 << 25  # … which a task holds a few times over while it writes
@@ -167,8 +172,8 @@ def write_dataset(
         group = place.create(layout)
         lengths = _lengths(source)
         names = _create_arrays(group, layout, sum(lengths), rows)
-        _write(source, lengths, rows, _Writer(place, layout, names))
-        group.attrs[ATTRIBUTE] = layout.facts(complete=True)
+        shards = _write(source, lengths, rows, _Writer(place, layout, names))
+        group.attrs[ATTRIBUTE] = _recorded(layout, group, shards)
         place.close()
     except BaseException:
         place.remove()
@@ -188,17 +193,18 @@ def open_dataset(path: str | Path, *, storage_options: Mapping[str, Any] | None 
     Raises
     ------
     StructureError
-        If the path does not exist, or it is none, was not written to its end, or parts of it are gone.
+        If the path does not exist, or it is none, was not written to its end, or parts of it are gone or damaged. A
+        shard that is damaged within its size raises `ChunkError` as it is read.
     """
     place = _Place(str(path), dict(storage_options or {}))
     group = place.open("r")
-    layout = Layout.read(place, group.attrs.get(ATTRIBUTE))
+    facts = group.attrs.get(ATTRIBUTE)
+    layout = Layout.read(place, facts)
     arrays: dict[str, da.Array] = {}
-    for name, array in group.arrays():
-        if array.nchunks_initialized != array.nchunks:
-            raise StructureError(f"path={place.path!r} lacks parts that were written once. {AGAIN}")
+    for name, shards in _checked(place, group, layout, facts).items():
         # named by what was written, not by where: Dask would take two data sets of one path for the same
-        arrays[name] = da.from_zarr(array, chunks=array.shards, name=f"{name}-{layout.id}")
+        chunks = shards.array.shards
+        arrays[name] = da.from_array(shards, chunks=chunks, name=f"{name}-{layout.id}")
     if layout.named:
         return _as_frame(arrays, layout)
     names = {"feature": list(layout.schema.names)}
@@ -353,14 +359,25 @@ class Layout:
         """
         if not isinstance(facts, Mapping) or "format" not in facts:
             raise _no_data_set(place.path)
-        if facts["format"] > FORMAT:
+        version = facts["format"]
+        if type(version) is not int or version < 1:
+            raise _damaged_facts(place)
+        if version > FORMAT:
             raise StructureError(
-                f"path={place.path!r} has format={facts['format']}, newer than {FORMAT}. Update dpgb_dask."
+                f"path={place.path!r} has format={version}, newer than {FORMAT}. Update dpgb_dask."
             )
-        if not facts["complete"]:
+        if facts.get("complete") is False:
             raise StructureError(f"path={place.path!r} was not written to its end. {AGAIN}")
-        fields = {name: facts[name] for name in cls.__slots__ if name not in ("schema", "coded")}
-        return cls(schema=Schema.from_dict(facts["schema"]), coded=tuple(facts["coded"]), **fields)
+        if version > 1 and facts.get("check") != _check_of(facts):
+            raise _damaged_facts(place)
+        try:
+            fields = {name: facts[name] for name in cls.__slots__}
+            fields["coded"] = tuple(map(operator.index, facts["coded"]))
+            fields["schema"] = Schema.from_dict(facts["schema"])
+            return cls(**fields)
+        except (SchemaError, KeyError, TypeError, ValueError):
+            pass
+        raise _damaged_facts(place)
 
     def facts(self, *, complete: bool) -> dict[str, Any]:
         """Return the attribute of a data set."""
@@ -533,11 +550,10 @@ class _Place:
         """
         try:
             return zarr.open_group(self._store, mode=mode, storage_options=self._options or None)
-        except (
-            FileNotFoundError,
-            NotADirectoryError,
-            ValueError,
-        ):  # an array, a damaged file: ValueErrors of Zarr
+        except OSError as error:
+            if not isinstance(error, FileNotFoundError | NotADirectoryError):
+                raise
+        except Exception:
             pass
         if not self.exists():
             raise StructureError(
@@ -572,6 +588,13 @@ class _Place:
         except StructureError:
             return ""
         return str(facts.get("id", "")) if isinstance(facts, Mapping) else ""
+
+    def sizes(self, name: str) -> dict[str, int]:
+        """Return the size of every object below a folder, by its name there: one listing."""
+        files, root = fsspec.core.url_to_fs(str(self.folder)) if self.folder else self._files()
+        base = f"{root.rstrip('/')}/{name}/"
+        found = files.find(base, detail=True)
+        return {path.split(base, 1)[-1]: int(info["size"]) for path, info in found.items()}
 
     def is_ours(self) -> bool:
         """Whether a data set was begun here."""
@@ -652,6 +675,82 @@ def _no_data_set(path: str) -> StructureError:
     )
 
 
+def _damaged_facts(place: _Place) -> StructureError:
+    return StructureError(
+        f"path={place.path!r} is damaged: what it says of itself is not what was written. {AGAIN} Or put a copy back."
+    )
+
+
+def _check_of(facts: Mapping[str, Any]) -> str:
+    """Return a digest of all that a data set says of itself, but the digest."""
+    said = {name: value for name, value in facts.items() if name != "check"}
+    return hashlib.sha256(json.dumps(said, sort_keys=True).encode()).hexdigest()
+
+
+def _recorded(
+    layout: "Layout", group: zarr.Group, shards: Mapping[str, Sequence[Recorded]]
+) -> dict[str, Any]:
+    """Return what a complete data set says of itself: its layout, its arrays, and each object of them."""
+    facts = layout.facts(complete=True)
+    facts["arrays"] = {name: _metadata_of(group[name]) for name in shards}
+    facts["shards"] = {name: [list(one) for one in each] for name, each in shards.items()}
+    facts = json.loads(json.dumps(facts))
+    return {**facts, "check": _check_of(facts)}
+
+
+def _metadata_of(array: Any) -> str:
+    """Return a digest of how an array is stored."""
+    said = json.dumps(array.metadata.to_dict(), sort_keys=True, default=str)
+    return hashlib.sha256(said.encode()).hexdigest()
+
+
+@in_our_words(lambda kind: StructureError(f"A data set's arrays are damaged ({kind}). {AGAIN}"))
+def _checked(place: _Place, group: zarr.Group, layout: "Layout", facts: Any) -> dict[str, Shards]:
+    """Return the arrays of a data set, once each object is there and as large as it was written.
+
+    Raises
+    ------
+    StructureError
+        If one is not, or an array says another shape or type than the layout.
+    """
+    out = {}
+    n_rows: set[tuple[int, int]] = set()
+    for name, dtype in layout.arrays().items():
+        array: Any = group.get(name)
+        wide = (layout.schema.n_features,) if name == "X" else ()
+        if not isinstance(array, zarr.Array):
+            raise _lacks_parts(place)
+        # units are text; those of format 1 may be numbers
+        known = array.dtype.kind in "TOf" if dtype is str else array.dtype == np.dtype(dtype)
+        fits = known and array.ndim == 1 + len(wide) and tuple(array.shape[1:]) == wide
+        if not fits or array.shards is None or tuple(array.shards[1:]) != wide:
+            raise _damaged_facts(place)
+        n_rows.add((array.shape[0], array.shards[0]))
+        recorded = None
+        if "shards" in facts:
+            recorded = tuple(Recorded(size, digest) for size, digest in facts["shards"][name])
+            if _metadata_of(array) != facts["arrays"][name]:
+                raise _damaged_facts(place)
+        shards = Shards(array, recorded)
+        if recorded is not None and len(recorded) != shards.n_shards:
+            raise _damaged_facts(place)
+        sizes = place.sizes(name)
+        for k in range(shards.n_shards):
+            size = sizes.get(shards.key(k), 0)
+            if size == 0 or (recorded is not None and size != recorded[k].size):
+                raise _lacks_parts(place)
+        out[name] = shards
+    if len(n_rows) > 1:
+        raise _damaged_facts(place)
+    return out
+
+
+def _lacks_parts(place: _Place) -> StructureError:
+    return StructureError(
+        f"path={place.path!r} lacks parts that were written once, or parts of parts. {AGAIN}"
+    )
+
+
 def _create_arrays(group: zarr.Group, layout: Layout, n: int, rows: int) -> tuple[str, ...]:
     types = layout.arrays()
     for name, dtype in types.items():
@@ -729,8 +828,8 @@ class _Writer:
     names: tuple[str, ...]
 
     @in_our_words(_not_written)
-    def write(self, start: int, parts: Sequence[Mapping[str, NDArray[Any]]]) -> None:
-        """Write one shard of every array, and read it back.
+    def write(self, start: int, parts: Sequence[Mapping[str, NDArray[Any]]]) -> dict[str, Recorded]:
+        """Write one shard of every array, read it back, and return what is to be recorded of each object.
 
         Raises
         ------
@@ -738,6 +837,7 @@ class _Writer:
             If it cannot be written, or reads back otherwise.
         """
         group = self.place.open("r+")
+        recorded = {}
         for name in self.names:
             values = np.concatenate([part[name] for part in parts])
             stored: Any = group[name]
@@ -745,11 +845,13 @@ class _Writer:
             array = stored.with_config({"write_empty_chunks": True})
             rows = slice(start, start + len(values))
             array[rows] = values
-            if not _same_bits(array[rows], values):
+            back, recorded[name] = Shards(stored).read(start // stored.shards[0])
+            if not _same_bits(back, values):
                 raise ChunkError(
                     "A shard of the data set reads back otherwise than it was written. Write it again,"
                     " elsewhere if the disk is at fault."
                 )
+        return recorded
 
 
 def _same_bits(a: NDArray[Any], b: NDArray[Any]) -> bool:
@@ -767,14 +869,18 @@ def _lengths(source: Source) -> Sequence[int]:
     return _computed([count(_parts(source, k)) for k in range(len(source.chunks))])
 
 
-def _write(source: Source, lengths: Sequence[int], rows: int, writer: _Writer) -> None:
+def _write(
+    source: Source, lengths: Sequence[int], rows: int, writer: _Writer
+) -> dict[str, list[Recorded]]:
+    """Write all shards, and return what is to be recorded of each, by array."""
     starts = itertools.count(0, rows)
     shards = zip(starts, _cuts(lengths, rows), strict=False)
     if not source.lazy:
+        written = []
         for start, cuts in shards:
             parts = [_cut_rows(source.chunks[cut.number], cut, writer.layout) for cut in cuts]
-            writer.write(start, parts)
-        return
+            written.append(writer.write(start, parts))
+        return {name: [one[name] for one in written] for name in writer.names}
     common = delayed(writer, name=f"dpgb-writer-{writer.layout.id}", traverse=False)
     prepare, write = delayed(_prepare, pure=False), delayed(_write_shard, pure=False)
     chunks = [prepare(_parts(source, k), length, common) for k, length in enumerate(lengths)]
@@ -782,7 +888,8 @@ def _write(source: Source, lengths: Sequence[int], rows: int, writer: _Writer) -
     for start, cuts in shards:
         held = [chunks[cut.number] for cut in cuts]
         tasks.append(write(common, start, held, [cut.rows for cut in cuts]))
-    _computed(tasks)
+    written = _computed(tasks)
+    return {name: [one[name] for one in written] for name in writer.names}
 
 
 def _parts(source: Source, number: int) -> list[Any]:
@@ -825,12 +932,12 @@ def _write_shard(
     start: int,
     held: Sequence[Mapping[str, NDArray[Any]]],
     cuts: Sequence[slice],
-) -> None:
+) -> dict[str, Recorded]:
     parts = [
         {name: values[cut] for name, values in chunk.items()}
         for chunk, cut in zip(held, cuts, strict=True)
     ]
-    writer.write(start, parts)
+    return writer.write(start, parts)
 
 
 @in_our_words(failed_to_load)

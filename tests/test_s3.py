@@ -83,7 +83,7 @@ def test_a_data_set_in_an_object_store_gives_the_same_model(tmp_path, server):
     options = {"endpoint_url": server, "key": "key", "secret": "secret"}
     write_dataset(f"{BUCKET}/d.zarr", x, y, schema=SCHEMA, overwrite=True, storage_options=options)
     data = open_dataset(f"{BUCKET}/d.zarr", storage_options=options)
-    assert data.X.npartitions == 1
+    assert data.X.data.npartitions == 1
     assert model_text(tmp_path, data.X, data.y) == want
     s3fs.S3FileSystem().rm("rows/d.zarr/X/c/0/0")
     with pytest.raises(StructureError, match="lacks parts"):

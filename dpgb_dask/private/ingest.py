@@ -26,6 +26,7 @@ from dpgb_dask.errors import (
     UnsupportedCollectionError,
     in_our_words,
 )
+from dpgb_dask.stored import from_zarr
 
 CHUNK_ROWS = (
     1 << 17
@@ -327,13 +328,6 @@ def _from_dataarray(data: xr.DataArray) -> Any:
         if names.dtype.kind in "OUST":
             return _Named(data.data, tuple(str(name) for name in names.to_index()))
     return data.data
-
-
-def from_zarr(data: Any) -> da.Array:
-    """Return a Zarr Array as a Dask Array, a shard to a chunk."""
-    # a shard is the unit of reading: several of its chunks would each read its index again
-    shape = getattr(data, "shards", None) or data.chunks
-    return da.from_zarr(data, chunks=shape)
 
 
 def _column(data: Any, name: str) -> Any:

@@ -17,6 +17,7 @@ from dpgb_dask.contracts.model import Model
 from dpgb_dask.contracts.schema import Schema
 from dpgb_dask.errors import StructureError, in_our_words
 from dpgb_dask.kernels import predict as kernels
+from dpgb_dask.stored import from_zarr
 
 BLOCK_ROWS = 1 << 14  # codes of a block stay in the second-level cache
 
@@ -132,7 +133,7 @@ def apply(  # noqa: PLR0911 - one per kind of collection
     if isinstance(rows, zarr.Group):
         return _on_group(function, rows, dtype, columns)
     if isinstance(rows, zarr.Array):
-        rows = da.from_zarr(rows)
+        rows = from_zarr(rows)
     if isinstance(rows, xr.Dataset):
         return _on_dataset(function, rows, dtype, columns)
     if isinstance(rows, xr.DataArray):
@@ -164,7 +165,7 @@ def _on_group(
     function: RowFunction, rows: zarr.Group, dtype: np.dtype[Any], columns: tuple[Any, ...] | None
 ) -> da.Array:
     encode.match_names([key for key, _ in rows.arrays()], function.schema, ordered=False)
-    arrays = [da.from_zarr(rows[name]) for name in function.schema.names]
+    arrays = [from_zarr(rows[name]) for name in function.schema.names]
     if any(array.ndim != 1 for array in arrays):
         raise StructureError("Every array of a Zarr group must have one axis: rows.")
     encode.check_columns(tuple(np.empty(0, a.dtype) for a in arrays), function.schema)

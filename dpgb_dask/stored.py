@@ -1,0 +1,181 @@
+"""Zarr arrays as Dask Arrays that notice damage: Zarr takes a shard of zero bytes for one of zeros.
+
+What this library wrote is recorded, the size and a digest of each object, and checked as it is read. Of other arrays an
+object without a byte is refused.
+"""
+
+import hashlib
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, NamedTuple
+
+import dask.array as da
+import numpy as np
+import zarr
+from dask.base import tokenize
+from numpy.typing import NDArray
+from zarr.buffer import default_buffer_prototype
+from zarr.core.sync import sync
+from zarr.storage import MemoryStore, StorePath
+
+from dpgb_dask.errors import ChunkError, in_our_words
+
+
+class Recorded(NamedTuple):
+    """What is known of a stored object.
+
+    Parameters
+    ----------
+    size : int
+        Bytes.
+    digest : str
+        SHA-256, in hexadecimal digits.
+    """
+
+    size: int
+    digest: str
+
+    @classmethod
+    def of(cls, data: bytes) -> "Recorded":
+        """Return what is to be recorded of an object."""
+        return cls(len(data), hashlib.sha256(data).hexdigest())
+
+
+def damaged(kind: str = "") -> ChunkError:
+    """Return the error of a stored object that is not what was written; ``kind`` is the exception that noticed it."""
+    reason = f" ({kind})" if kind else ""
+    return ChunkError(
+        f"A stored part of a Zarr array is damaged or gone{reason}: it would be read as other rows. Write the data set"
+        " again, or put a copy of it back."
+    )
+
+
+@dataclass(frozen=True, eq=False)
+class Shards:
+    """The shards of an array along its first axis, each one object, as `dask.array.from_array` takes them.
+
+    Parameters
+    ----------
+    array : zarr.Array
+        Of one shard, or chunk, per block of rows.
+    recorded : tuple of Recorded, or None
+        Of each shard; None for data sets of format 1, and for arrays that others wrote.
+
+    Raises
+    ------
+    ChunkError
+        From indexing, if a shard is damaged or, where it was recorded, gone.
+    """
+
+    array: Any
+    recorded: tuple[Recorded, ...] | None = None
+
+    def __repr__(self) -> str:
+        return "<shards>"
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Shape of the array."""
+        return tuple(self.array.shape)
+
+    @property
+    def ndim(self) -> int:
+        """Number of axes."""
+        return len(self.shape)
+
+    @property
+    def dtype(self) -> Any:
+        """Type of the array."""
+        return self.array.dtype
+
+    @cached_property
+    def _grid(self) -> tuple[int, ...]:
+        return tuple(self.array.shards or self.array.chunks)
+
+    def key(self, k: int) -> str:
+        """Return the name of shard k below the array's folder."""
+        return str(self.array.metadata.encode_chunk_key((k, *(0 for _ in self.shape[1:]))))
+
+    @property
+    def n_shards(self) -> int:
+        """Number of shards."""
+        return -(-self.shape[0] // self._grid[0])
+
+    @in_our_words(damaged)
+    def read(self, k: int) -> tuple[NDArray[Any], Recorded]:
+        """Return the rows of shard k, and what is to be recorded of it; each object is fetched once.
+
+        Raises
+        ------
+        ChunkError
+            If it is damaged, or gone.
+        """
+        place, prototype = self.array.store_path, default_buffer_prototype()
+        buffer = sync((place / self.key(k)).get(prototype))
+        if buffer is None:
+            raise damaged()
+        seen = Recorded.of(buffer.to_bytes())
+        if not seen.size or (self.recorded is not None and seen != self.recorded[k]):
+            raise damaged()
+        # decoded from memory, so that what is decoded is what was checked
+        memory = StorePath(MemoryStore({self.key(k): buffer}, read_only=True))
+        start = k * self._grid[0]
+        rows = zarr.Array.from_dict(memory, self.array.metadata.to_dict())
+        return np.asarray(rows[start : start + self._grid[0]]), seen
+
+    def __getitem__(self, index: Any) -> NDArray[Any]:
+        """Return rows, from the shards that hold them."""
+        first, *rest = index if isinstance(index, tuple) else (index,)
+        wanted = np.arange(self.shape[0])[first]
+        if not np.size(wanted):
+            return np.empty(self.shape, self.dtype)[(slice(0, 0), *rest)]
+        low, high = int(np.min(wanted)) // self._grid[0], int(np.max(wanted)) // self._grid[0]
+        parts = [self.read(k)[0] for k in range(low, high + 1)]
+        rows = parts[0] if len(parts) == 1 else np.concatenate(parts)
+        if isinstance(first, slice) and len(wanted) == len(rows):
+            return rows[(slice(None), *rest)]
+        return rows[(wanted - low * self._grid[0], *rest)]
+
+
+@dataclass(frozen=True, eq=False)
+class _NotEmpty:
+    """An array that others wrote, of which an object of zero bytes is refused before it is read."""
+
+    array: Any
+
+    def __repr__(self) -> str:
+        return "<array>"
+
+    def __getattr__(self, name: str) -> Any:
+        if name in ("shape", "ndim", "dtype"):
+            return getattr(self.array, name)
+        raise AttributeError(name)
+
+    def __getitem__(self, index: Any) -> NDArray[Any]:
+        """Return a part of the array; a shard that is not there holds its fill value, as Zarr says."""
+        axes = zip(self.array.shape, index, self.array.shards, strict=True)
+        corners = [np.unique(np.arange(n)[part] // size) for n, part, size in axes]
+        for place in np.ndindex(*map(len, corners)):
+            shard = tuple(int(c[k]) for c, k in zip(corners, place, strict=True))
+            stored = self.array.store_path / self.array.metadata.encode_chunk_key(shard)
+            try:
+                size = sync(stored.store.getsize(stored.path))
+            except FileNotFoundError:
+                continue
+            if not size:
+                raise damaged()
+        return np.asarray(self.array[index])
+
+
+def from_zarr(array: Any) -> da.Array:
+    """Return a Zarr Array as a Dask Array, a shard to a chunk.
+
+    Raises
+    ------
+    ChunkError
+        From a chunk, if an object of a sharded array has no bytes, which Zarr takes for its fill value.
+    """
+    if getattr(array, "shards", None) is None:  # an empty chunk cannot be decoded: Zarr says so
+        return da.from_zarr(array, chunks=array.chunks)
+    name = f"from-zarr-{tokenize(array, array.shards)}"
+    return da.from_array(_NotEmpty(array), chunks=array.shards, name=name)

@@ -1,0 +1,281 @@
+"""Damage to stored rows is an error of ours, wherever it is: Zarr takes a shard of zero bytes for one of zeros."""
+
+import json
+import shutil
+
+import dask.array as da
+import numpy as np
+import pandas as pd
+import pytest
+import zarr
+from private.cases import BINS
+
+from dpgb_dask import DPGBClassifier, Schema, io
+from dpgb_dask.errors import ChunkError, DPGBError, LostCodesError, StructureError
+from dpgb_dask.io import open_dataset, write_dataset
+from dpgb_dask.private.durable import Durable
+from dpgb_dask.private.pieces import Piece
+from dpgb_dask.stored import from_zarr
+from dpgb_dask.testing import SeededNoise
+
+NAMES = ["a", "b", "c"]
+SCHEMA = Schema(dict.fromkeys(NAMES, (0, 1)), classes=[0, 1])
+ROWS = 128
+SETTINGS = {"epsilon": 1.0, "recipe": "fdp-tr-newton", "n_estimators": 2, "noise": SeededNoise(1)}
+
+
+def rows(n=500):
+    x = np.random.default_rng(0).random((n, 3))
+    return x, (x[:, 0] > 0.5).astype(int)
+
+
+def texts(n=500):
+    """Rows with text, units and an own form for each."""
+    rng = np.random.default_rng(1)
+    frame = pd.DataFrame({"job": rng.choice(["x", "y"], n), "a": rng.random(n)})
+    return frame.assign(person=[f"p{k % 90}" for k in range(n)]), rng.choice(["no", "yes"], n)
+
+
+TEXTS = Schema({"job": ["x", "y"], "a": (0, 1)}, classes=["no", "yes"], unit_id="person")
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("whole")
+    x, y = rows()
+    write_dataset(
+        folder / "numbers.zarr", pd.DataFrame(x, columns=NAMES), y, schema=SCHEMA,
+        sample_weight=np.ones(len(y)), shard_rows=ROWS,
+    )  # fmt: skip
+    write_dataset(folder / "texts.zarr", *texts(), schema=TEXTS, shard_rows=ROWS)
+    return folder
+
+
+@pytest.fixture
+def path(whole, tmp_path, request):
+    shutil.copytree(whole / request.param, tmp_path / request.param)
+    return tmp_path / request.param
+
+
+def read_all(path):
+    data = open_dataset(path)
+    for part in data[:3]:
+        if part is not None:
+            part.compute()
+    return data
+
+
+HARM = {
+    "empty": lambda data: data[:0],
+    "zeros": lambda data: bytes(len(data)),
+    "short": lambda data: data[:-1],
+    "long": lambda data: data + b"x",
+    "one bit": lambda data: data[: len(data) // 2] + bytes([data[len(data) // 2] ^ 4]) + data[len(data) // 2 + 1 :],
+    "16 bytes": lambda data: data[:16],
+}  # fmt: skip
+COMMON = ["X/c/1/0", "X/c/3/0", "y/c/0", "y/c/3"]
+OBJECTS = {
+    "numbers.zarr": [*COMMON, "sample_weight/c/2"],
+    "texts.zarr": [*COMMON, "unit/c/1"],
+}
+
+
+@pytest.mark.parametrize("harm", HARM)
+@pytest.mark.parametrize(
+    ("path", "name"),
+    [(path, name) for path, names in OBJECTS.items() for name in names],
+    indirect=["path"],
+)
+def test_a_harmed_shard_is_noticed_as_it_is_opened_or_read(path, name, harm):
+    (path / name).write_bytes(HARM[harm]((path / name).read_bytes()))
+    with pytest.raises((ChunkError, StructureError), match=r"lacks parts|damaged or gone"):
+        read_all(path)
+
+
+@pytest.mark.parametrize("path", ["numbers.zarr", "texts.zarr"], indirect=True)
+def test_a_shard_in_the_place_of_another_is_noticed(path):
+    one, other = path / "X/c/0/0", path / "X/c/1/0"
+    other.write_bytes(one.read_bytes())
+    with pytest.raises((ChunkError, StructureError), match=r"lacks parts|damaged or gone"):
+        read_all(path)
+
+
+@pytest.mark.parametrize("path", ["numbers.zarr"], indirect=True)
+def test_a_shard_that_is_harmed_after_the_set_was_opened_ends_the_fit(path):
+    data = open_dataset(path)
+    (path / "y/c/1").write_bytes(b"")
+    with pytest.raises(ChunkError, match="damaged or gone"):
+        DPGBClassifier(schema=data.schema, **SETTINGS).fit(data.X, data.y)
+    (path / "X/c/1/0").unlink()
+    clf = DPGBClassifier(schema=SCHEMA, **SETTINGS).fit(
+        pd.DataFrame(rows()[0], columns=NAMES), rows()[1]
+    )
+    with pytest.raises(ChunkError, match="damaged or gone"):
+        clf.predict(data.X).compute()
+
+
+def edit(path, change):
+    text = path.read_text()
+    facts = json.loads(text)
+    change(facts)
+    path.write_text(json.dumps(facts))
+
+
+def ours(facts):
+    return facts["attributes"][io.ATTRIBUTE]
+
+
+METADATA = {
+    "the group's gone": ("zarr.json", None),
+    "the group's empty": ("zarr.json", ""),
+    "the group's cut off": ("zarr.json", 100),
+    "the group's attributes gone": ("zarr.json", lambda f: f.pop("attributes")),
+    "ours gone": ("zarr.json", lambda f: f["attributes"].clear()),
+    "ours a list": ("zarr.json", lambda f: f["attributes"].update({io.ATTRIBUTE: [1]})),
+    "format of text": ("zarr.json", lambda f: ours(f).update(format="2")),
+    "format true": ("zarr.json", lambda f: ours(f).update(format=True)),
+    "format 0": ("zarr.json", lambda f: ours(f).update(format=0)),
+    "no schema": ("zarr.json", lambda f: ours(f).pop("schema")),
+    "no shards": ("zarr.json", lambda f: ours(f).pop("shards")),
+    "fewer shards": ("zarr.json", lambda f: ours(f)["shards"]["X"].pop()),
+    "another size": ("zarr.json", lambda f: ours(f)["shards"]["X"][0].__setitem__(0, 1)),
+    "other bounds": ("zarr.json", lambda f: ours(f)["schema"]["features"].popitem()),
+    "other coded columns": ("zarr.json", lambda f: ours(f).update(coded=[0])),
+    "no check": ("zarr.json", lambda f: ours(f).pop("check")),
+    "an array's gone": ("X/zarr.json", None),
+    "an array's empty": ("y/zarr.json", ""),
+    "an array's cut off": ("X/zarr.json", 100),
+    "fewer rows": ("X/zarr.json", lambda f: f.update(shape=[400, 3])),
+    "more columns": ("X/zarr.json", lambda f: f.update(shape=[500, 4])),
+    "one axis": ("X/zarr.json", lambda f: f.update(shape=[500])),
+    "another type": ("y/zarr.json", lambda f: f.update(data_type="int32")),
+    "no type": ("y/zarr.json", lambda f: f.pop("data_type")),
+    "other chunks": ("X/zarr.json", lambda f: f["chunk_grid"]["configuration"].update(chunk_shape=[64, 3])),
+    "another fill value": ("X/zarr.json", lambda f: f.update(fill_value=0.5)),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("what", METADATA)
+@pytest.mark.parametrize("path", ["numbers.zarr"], indirect=True)
+def test_harmed_metadata_is_an_error_of_ours(path, what):
+    name, change = METADATA[what]
+    file = path / name
+    if change is None:
+        file.unlink()
+    elif callable(change):
+        edit(file, change)
+    else:
+        file.write_text(file.read_text()[: change or 0])
+    with pytest.raises((StructureError, ChunkError)):
+        read_all(path)
+
+
+@pytest.mark.parametrize("path", ["numbers.zarr", "texts.zarr"], indirect=True)
+def test_format_1_opens_still_and_notices_empty_shards(path):
+    want = read_all(path)
+
+    def older(facts):
+        for name in ("shards", "arrays", "check"):
+            ours(facts).pop(name)
+        ours(facts)["format"] = 1
+
+    edit(path / "zarr.json", older)
+    got = read_all(path)
+    np.testing.assert_array_equal(np.asarray(got.X.compute()), np.asarray(want.X.compute()))
+    opened = open_dataset(path)
+    (path / "X/c/1/0").write_bytes(b"")
+    with pytest.raises(ChunkError, match="damaged or gone"):
+        opened.X.compute()
+    with pytest.raises(StructureError, match="lacks parts"):
+        open_dataset(path)
+    edit(path / "zarr.json", lambda facts: ours(facts).pop("schema"))
+    with pytest.raises(StructureError, match="damaged"):
+        open_dataset(path)
+
+
+@pytest.mark.parametrize("path", ["numbers.zarr"], indirect=True)
+def test_any_part_of_a_data_set_can_be_taken(path):
+    data, (x, _) = open_dataset(path), rows()
+    for index in (
+        np.s_[:], np.s_[:5], np.s_[100:300], np.s_[::7], np.s_[300:100:-3], np.s_[499],
+        np.s_[[3, 400, 130]], np.s_[200:200],
+    ):  # fmt: skip
+        lazy = data.X.data[index]
+        np.testing.assert_array_equal(lazy.compute(), x[index])
+        np.testing.assert_array_equal(lazy[..., 1].compute(), x[index][..., 1])
+
+
+def test_a_data_set_without_rows_is_whole(tmp_path):
+    write_dataset(
+        tmp_path / "d.zarr", pd.DataFrame(np.ones((0, 3)), columns=NAMES), [], schema=SCHEMA
+    )
+    assert len(read_all(tmp_path / "d.zarr").X) == 0
+
+
+# ---- arrays that others wrote ----------------------------------------------------------------------------------------
+
+
+def foreign(folder, x):
+    return zarr.create_array(folder, name="X", data=x, chunks=(32, 3), shards=(128, 3))
+
+
+def test_a_foreign_shard_of_no_bytes_is_refused(tmp_path):
+    x, y = rows()
+    array = foreign(tmp_path / "z.zarr", x)
+    np.testing.assert_array_equal(from_zarr(array).compute(), x)
+    np.testing.assert_array_equal(from_zarr(array)[130:140, 1].compute(), x[130:140, 1])
+    clf = DPGBClassifier(schema=SCHEMA, columns="position", **SETTINGS).fit(array, y)
+    (tmp_path / "z.zarr/X/c/1/0").write_bytes(b"")
+    with pytest.raises(ChunkError, match="damaged or gone"):
+        DPGBClassifier(schema=SCHEMA, columns="position", **SETTINGS).fit(array, y)
+    with pytest.raises(ChunkError, match="damaged or gone"):
+        clf.predict(array).compute()
+    with pytest.raises(ChunkError, match="damaged or gone"):
+        SCHEMA.check(array, y)
+
+
+def test_a_foreign_shard_that_is_not_there_holds_its_fill_value(tmp_path):
+    x, _ = rows()
+    array = foreign(tmp_path / "z.zarr", x)
+    (tmp_path / "z.zarr/X/c/1/0").unlink()
+    want = x.copy()
+    want[128:256] = 0
+    np.testing.assert_array_equal(from_zarr(array).compute(), want)
+
+
+def test_an_empty_chunk_without_shards_raises(tmp_path):
+    x, y = rows()
+    array = zarr.create_array(tmp_path / "z.zarr", name="X", data=x, chunks=(128, 3))
+    (tmp_path / "z.zarr/X/c/1/0").write_bytes(b"")
+    with pytest.raises(DPGBError):
+        DPGBClassifier(schema=SCHEMA, columns="position", **SETTINGS).fit(
+            array, da.from_array(y, chunks=128)
+        )
+
+
+# ---- the store of a fit's codes --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("harm", HARM)
+@pytest.mark.parametrize("what", ["codes", "label", "weight", "parts"])
+def test_a_harmed_object_of_the_cache_is_lost(tmp_path, what, harm):
+    rng = np.random.default_rng(0)
+    codes = rng.integers(0, 5, (len(BINS), 50), dtype=np.uint8)
+    piece = Piece(codes, np.zeros(50, np.uint8), np.ones(50, np.int32))
+    store = Durable(str(tmp_path / "cache.zarr"), bytes(32), b"one")
+    store.begin(0)
+    store.save(0, 0, piece)
+    store.finish(0, 1)
+    (found,) = store.load(0)
+    np.testing.assert_array_equal(found.codes, codes)
+    for part in ("zarr.json", "c/0"):
+        for file in tmp_path.glob(f"cache.zarr/*/*/0/0/{what}/{part}*"):
+            target = file if file.is_file() else next(f for f in file.rglob("*") if f.is_file())
+            saved = target.read_bytes()
+            target.write_bytes(HARM[harm](saved))
+            with pytest.raises(LostCodesError):
+                list(store.load(0))
+            target.write_bytes(saved)
+    done = next(tmp_path.glob("cache.zarr/*/*/0/done/c/0"))
+    done.write_bytes(HARM[harm](done.read_bytes()))
+    assert store.load(0) is None
