@@ -9,6 +9,7 @@ from dpgb_dask.errors import (
     BudgetExceededError,
     ChunkError,
     DPGBError,
+    FewRowsWarning,
     LedgerError,
     LedgerUnavailableError,
     PlanError,
@@ -17,11 +18,14 @@ from dpgb_dask.errors import (
     SchemaError,
     ShardError,
     StructureError,
+    UnreadValuesWarning,
     UnreleasedError,
     UnsupportedCollectionError,
+    VerificationError,
 )
 from dpgb_dask.estimators import DPGBClassifier, DPGBRegressor
 from dpgb_dask.released.report import PrivacyReport
+from dpgb_dask.verification import verify
 
 __version__ = version("dpgb_dask")
 
@@ -32,6 +36,7 @@ __all__ = [
     "DPGBClassifier",
     "DPGBError",
     "DPGBRegressor",
+    "FewRowsWarning",
     "Ledger",
     "LedgerError",
     "LedgerUnavailableError",
@@ -44,8 +49,11 @@ __all__ = [
     "SchemaError",
     "ShardError",
     "StructureError",
+    "UnreadValuesWarning",
     "UnreleasedError",
     "UnsupportedCollectionError",
+    "VerificationError",
     "__version__",
     "io",
+    "verify",
 ]

@@ -1,4 +1,4 @@
-"""The command line: ``dpgb-dask demo | fit | predict | report | check | convert | ledger``."""
+"""The command line: ``dpgb-dask demo | fit | predict | report | verify | check | convert | ledger``."""
 # ruff: noqa: N803, N806 - X is scikit-learn's name
 
 import argparse
@@ -10,6 +10,7 @@ import signal
 import sys
 import threading
 import time
+import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from contextlib import contextmanager
 from functools import partial
@@ -33,7 +34,7 @@ from sklearn.metrics import roc_auc_score
 from threadpoolctl import threadpool_limits
 from tqdm import tqdm
 
-from dpgb_dask import __version__, diagnose, encode, losses
+from dpgb_dask import __version__, diagnose, encode, errors, losses
 from dpgb_dask.columns import POSITION
 from dpgb_dask.contracts.plan import PublicRng
 from dpgb_dask.contracts.schema import Categorical, Schema
@@ -50,14 +51,17 @@ from dpgb_dask.errors import (
     did_you_mean,
     kind_of,
 )
+from dpgb_dask.estimators import FEW_ROWS as FEW_ROWS_WAYS
 from dpgb_dask.estimators import DPGBClassifier, DPGBRegressor, load
 from dpgb_dask.io import WEIGHT, is_dataset, not_kept, open_dataset, write_dataset
 from dpgb_dask.recipes import RECIPES
 from dpgb_dask.stored import from_zarr
 from dpgb_dask.text import read_csv, reading
 from dpgb_dask.values import exact_ids
+from dpgb_dask.verification import verify
 
-OK, ERROR, BUDGET = 0, 1, 3  # 2 is argparse's own, for wrong usage
+OK, ERROR, BUDGET, FEW_ROWS = 0, 1, 3, 4  # 2 is argparse's own, for wrong usage
+WARNINGS = tuple(c for c in vars(errors).values() if isinstance(c, type) and issubclass(c, Warning))
 INTERRUPTED = 130
 ENDED = ("RELEASED", "SETTLED")  # states of a fit in the ledger
 LOSSES_WITH_OPTION: dict[str, Callable[[float], losses.Loss]] = {
@@ -79,11 +83,13 @@ examples:
   dpgb-dask fit people.parquet --schema people.schema.json --epsilon 1 --delta 1e-6 \\
       --ledger sqlite:///budget.db --account people --out model.json
   dpgb-dask report model.json
+  dpgb-dask verify model.json --ledger sqlite:///budget.db
   dpgb-dask predict model.json new.parquet --proba --out predictions.parquet
 
 exit codes:
   0 done   1 an error of use or data, said on standard error, and how a fit that it ended goes on   2 wrong arguments
   3 the account has too little left
+  4 the fit ended with the start model, as its number of rows could not be told from none
 """
 KNOWN_FILES = "Give a Parquet file or directory, text (.csv, .tsv or .txt), or a .zarr."
 DATA = "Parquet file or directory, text (.csv, .tsv or .txt, also .gz) or a pattern, *.zarr; a path or a URL such as s3://"
@@ -96,6 +102,14 @@ A line that cannot be read, or has another number of fields, is a row of missing
 TEXT_PREDICT = f"""{TEXT_LINES}
 Columns that the model does not use are left out; --keep copies some to the output.
 A line that cannot be read, or has another number of fields, is an error."""
+
+VERIFY = """\
+Without a ledger: the digests of the file's parts, and that ε, δ and μ follow from its receipts. With it, also: the
+whole chain of the ledger; account, terms and charge of the fit; the digest of the model that its entry names; and,
+where the fit's journal is there and this is the build that the file names, the model, computed again from the journal
+and compared bit for bit. The output says what was compared. Exit code 0 if all of it agrees, else 1.
+It shows tampering beside the ledger. It is no signature: who can write a model file can write another that agrees with
+itself, and who can write the ledger can write both."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -114,7 +128,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = _parser().parse_args(arguments)
     try:
         with _stopped_as_by_hand():
-            options.run(options)
+            return options.run(options) or OK
     except BudgetExceededError as error:
         return _fail(error, BUDGET)
     except DPGBError as error:
@@ -129,7 +143,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except Exception as error:  # of a library, which may quote a value
         text = f"{kind_of(error)}: an error that is not of dpgb_dask; the rest of it may hold values and is not said"
         return _fail(error, ERROR, text)
-    return OK
 
 
 @contextmanager
@@ -152,15 +165,24 @@ class _Aloud(logging.Handler):
         tqdm.write(f"dpgb-dask: {record.getMessage()}", file=sys.stderr)
 
 
+def _say_warning(message: Warning | str, category: type[Warning], *_: Any, **__: Any) -> None:
+    """Print a warning as an error is printed, without the line of code that it came from."""
+    tqdm.write(f"dpgb-dask: {category.__name__}: {message}", file=sys.stderr)
+
+
 @contextmanager
 def _aloud() -> Iterator[None]:
-    """Print what the library logs: the id of a fit, so that it is known even after kill -9."""
+    """Print what the library logs and warns of: the id of a fit, so that it is known even after kill -9."""
     logger = logging.getLogger("dpgb_dask")
     handler, level = _Aloud(), logger.level
     logger.addHandler(handler)
     logger.setLevel(logging.INFO)
     try:
-        yield
+        with warnings.catch_warnings():
+            for kind in WARNINGS:
+                warnings.simplefilter("always", kind)
+            warnings.showwarning = _say_warning
+            yield
     finally:
         logger.removeHandler(handler)
         logger.setLevel(level)
@@ -206,6 +228,7 @@ def _parser() -> argparse.ArgumentParser:
     _add_fit(commands)
     _add_predict(commands)
     _add_report(commands)
+    _add_verify(commands)
     _add_check(commands)
     _add_convert(commands)
     _add_ledger(commands)
@@ -216,7 +239,7 @@ def _command(
     parent: Any,
     name: str,
     text: str,
-    run: Callable[[argparse.Namespace], None],
+    run: Callable[[argparse.Namespace], int | None],
     example: str,
     notes: str = "",
 ) -> argparse.ArgumentParser:
@@ -284,6 +307,13 @@ def _add_fit(commands: Any) -> None:
     fit.add_argument("--max-depth", type=int, help="depth of a tree (default: the recipe's)")
     fit.add_argument("--max-bins", type=int, help="bins of a feature (default: the recipe's)")
     fit.add_argument(
+        "--on-few-rows",
+        choices=FEW_ROWS_WAYS,
+        default="stop",
+        help="where the released number of rows cannot be told from none: stop with the start model, charge what was"
+        " opened, exit code 4 (default), or continue",
+    )
+    fit.add_argument(
         "--ledger", metavar="URL", help="ledger to charge, such as sqlite:///budget.db"
     )
     fit.add_argument("--account", metavar="NAME", help="account in the ledger")
@@ -336,6 +366,14 @@ def _add_report(commands: Any) -> None:
     report = _command(commands, "report", text, _report, "dpgb-dask report model.json")
     report.add_argument("model", help="model file")
     report.add_argument("--json", action="store_true", help="as JSON")
+
+
+def _add_verify(commands: Any) -> None:
+    text = "compare a model file with itself, and with the ledger that its fit charged"
+    example = "dpgb-dask verify model.json --ledger sqlite:///budget.db"
+    verified = _command(commands, "verify", text, _verify, example, VERIFY)
+    verified.add_argument("model", help="model file")
+    verified.add_argument("--ledger", metavar="URL", help="ledger that the fit charged")
 
 
 def _add_check(commands: Any) -> None:
@@ -736,7 +774,7 @@ def _column(flag: str, columns: Mapping[str, Any], *names: str) -> Any:
 # ---- commands --------------------------------------------------------------------------------------------------------
 
 
-def _fit(options: argparse.Namespace) -> None:
+def _fit(options: argparse.Namespace) -> int:
     if (options.ledger is None) != (options.account is None):
         raise SchemaError("--ledger and --account belong together. Give both, or neither.")
     _check_out(options.out, overwrite=options.overwrite)
@@ -755,6 +793,7 @@ def _fit(options: argparse.Namespace) -> None:
         max_depth=options.max_depth,
         max_bins=options.max_bins,
         columns=options.columns,
+        on_few_rows=options.on_few_rows,
         ledger=None if options.ledger is None else _ledger(options.ledger),
         account=options.account,
         unit_id=options.unit,
@@ -769,6 +808,7 @@ def _fit(options: argparse.Namespace) -> None:
     estimator.save(options.out)
     print(estimator.privacy_report_)
     print(f"\nmodel written to {options.out}")
+    return FEW_ROWS if estimator.privacy_report_.stopped else OK
 
 
 def _loss(text: str) -> losses.Loss:
@@ -883,6 +923,11 @@ def _as_frame(values: Any, columns: list[str]) -> dd.DataFrame:
 def _report(options: argparse.Namespace) -> None:
     report = load(options.model).privacy_report_
     print(json.dumps(report.to_dict(), indent=1, ensure_ascii=False) if options.json else report)
+
+
+def _verify(options: argparse.Namespace) -> None:
+    ledger = None if options.ledger is None else _ledger(options.ledger)
+    print(verify(options.model, ledger))
 
 
 def _convert(options: argparse.Namespace) -> None:

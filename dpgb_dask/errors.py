@@ -48,6 +48,10 @@ class LedgerUnavailableError(LedgerError):
     """The ledger cannot be reached or written, so nothing more is charged or released."""
 
 
+class VerificationError(DPGBError, ValueError):
+    """A model file does not agree with the ledger that its fit charged, or has nothing to be compared by."""
+
+
 class ResumeError(LedgerError):
     """A fit cannot be resumed: other plan, version, data or an unknown fit."""
 
@@ -78,6 +82,14 @@ class ScratchError(DPGBError, RuntimeError):
 
 class ClusterError(DPGBError, RuntimeError):
     """The cluster has no workers, or its scheduler went away; the fit can be resumed on another."""
+
+
+class FewRowsWarning(UserWarning):
+    """The released number of rows cannot be told from none, so that the fit ended with the start model."""
+
+
+class UnreadValuesWarning(UserWarning):
+    """By released counts, most values of a feature are missing or no declared category: its type may be wrong."""
 
 
 class PrivacyLeakWarning(UserWarning):

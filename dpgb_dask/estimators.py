@@ -25,14 +25,22 @@ from dpgb_dask import diagnose, losses, recipes
 from dpgb_dask.columns import Columns, check_choice, default_names, in_order, n_columns
 from dpgb_dask.contracts.boundary import Receipt
 from dpgb_dask.contracts.model import SCORE_ONE, Model
-from dpgb_dask.contracts.plan import Budget, Plan, Shape, weight_bits_for
+from dpgb_dask.contracts.plan import Budget, NoisyCount, Plan, Shape, Unread, weight_bits_for
 from dpgb_dask.contracts.schema import MAX_WEIGHT, Categorical, Numeric, Schema
 from dpgb_dask.controller import accounting, analyses
 from dpgb_dask.controller.ledger import Ledger
 from dpgb_dask.controller.noise import NoiseSource
 from dpgb_dask.controller.pld import compared
 from dpgb_dask.controller.records import Gaussian, records_of
-from dpgb_dask.errors import PlanError, PrivacyLeakWarning, SchemaError, StructureError
+from dpgb_dask.errors import (
+    DPGBError,
+    FewRowsWarning,
+    PlanError,
+    PrivacyLeakWarning,
+    SchemaError,
+    StructureError,
+    UnreadValuesWarning,
+)
 from dpgb_dask.gradients import GRAD_BITS
 from dpgb_dask.losses import LINKS, Loss
 from dpgb_dask.private.ingest import read_source
@@ -41,6 +49,8 @@ from dpgb_dask.released.predict import Codes, OfCodes, RowFunction, apply, score
 from dpgb_dask.released.report import PrivacyReport
 from dpgb_dask.testing import SeededNoise
 from dpgb_dask.training import config
+from dpgb_dask.training.build import build
+from dpgb_dask.training.claims import check_claims, relation
 from dpgb_dask.training.fit import Asked, FitResult
 from dpgb_dask.training.fit import fit as run_fit
 
@@ -57,7 +67,12 @@ SAVED = (
     "unit_id",
     "max_rows_per_unit",
     "columns",
+    "on_few_rows",
 )
+FEW_ROWS = ("stop", "continue")
+SUSPECT_SHARE = 0.5  # of rows unread: above it for sure, the declared type is asked about …
+EXPECTED_SHARE = 0.95  # … or above this of missing values, where the schema expects some
+SURE_SD = 3.0  # standard deviations of noise
 ASSUMPTIONS = (
     "The facts above are known to the reader without looking at the rows.",
     "delta is a constant that was chosen without looking at the rows.",
@@ -214,6 +229,7 @@ class _Boosting(BaseEstimator):  # type: ignore[misc]
         max_depth: int | None = None,
         max_bins: int | None = None,
         columns: Columns = None,
+        on_few_rows: str = "stop",
         cache: str | Path = "auto",
         memory_limit: int | str | None = None,
         random_state: Any = None,
@@ -235,6 +251,7 @@ class _Boosting(BaseEstimator):  # type: ignore[misc]
         self.max_depth = max_depth
         self.max_bins = max_bins
         self.columns = columns
+        self.on_few_rows = on_few_rows
         self.cache = cache
         self.memory_limit = memory_limit
         self.random_state = random_state
@@ -280,6 +297,11 @@ class _Boosting(BaseEstimator):  # type: ignore[misc]
             If the account has too little left, or the ledger refuses. Nothing more is charged; a fit that was charged
             before says so, and how to go on with it.
 
+        Warns
+        -----
+        FewRowsWarning, UnreadValuesWarning
+            By released numbers alone: the fit ended with the start model, or most values of a feature are unread.
+
         Privacy
         -------
         Everything this object holds afterwards is (epsilon, delta)-differentially private for adding or removing one
@@ -314,6 +336,10 @@ class _Boosting(BaseEstimator):  # type: ignore[misc]
                 resume=resume,
             )
         self._adopt(schema, result.model, _report(result, plan, facts.shape))
+        if result.stopped:
+            warnings.warn(_few_rows(result), FewRowsWarning, stacklevel=2)
+        for text in _unread(result, schema):
+            warnings.warn(text, UnreadValuesWarning, stacklevel=2)
         return self
 
     def _adopt(self, schema: Schema, model: Model, report: PrivacyReport) -> None:
@@ -388,7 +414,14 @@ class _Boosting(BaseEstimator):  # type: ignore[misc]
         }
         # a grid of parameters often is a NumPy array
         plain = {k: v.item() if isinstance(v, np.generic) else v for k, v in given.items()}
-        return recipes.get(self._recipe(), kind=kind, loss=loss, **plain)
+        plan = recipes.get(self._recipe(), kind=kind, loss=loss, **plain)
+        if self.on_few_rows not in FEW_ROWS:
+            raise PlanError(
+                f"on_few_rows={self.on_few_rows!r} is unknown. Choose 'stop' or 'continue'."
+            )
+        if self.on_few_rows == "stop" and not self._infers():  # facts of public data need no proof
+            return plan
+        return replace(plan, stops_on_few_rows=False)
 
     def _declared(self) -> Schema:
         """Return the declared schema as an object."""
@@ -450,7 +483,6 @@ class _Boosting(BaseEstimator):  # type: ignore[misc]
                 )
             return self._inferred(X, y, sample_weight)
         schema = self._with_unit(self._declared())
-        loss = self._loss(schema.target.type)
         if y is None:
             raise StructureError(
                 f"{type(self).__name__} requires y to be passed, but the target y is None."
@@ -462,17 +494,29 @@ class _Boosting(BaseEstimator):  # type: ignore[misc]
             _column_of(part) if isinstance(part, list | tuple) else part
             for part in (y, sample_weight)
         )
+        return _Facts(X, y, sample_weight, self._shape(schema, weighted=sample_weight is not None))
+
+    def _shape(self, schema: Schema, *, weighted: bool) -> Shape:
+        """Return what decides queries beside the plan; sample weights are fractions of the largest."""
+        loss = self._loss(schema.target.type)
+        most = schema.max_weight if weighted else None
         if schema.unit_id is not None:
             most = int(self.max_rows_per_unit)
-            units = Shape(
-                schema=schema, weight_bits=weight_bits_for(most), max_weight=most, loss=loss
-            )
-            return _Facts(X, y, sample_weight, units)
-        if sample_weight is None:
-            return _Facts(X, y, None, Shape(schema=schema, loss=loss))
-        most = schema.max_weight
-        shape = Shape(schema=schema, weight_bits=weight_bits_for(most), max_weight=most, loss=loss)
-        return _Facts(X, y, sample_weight, shape)
+        if most is None:
+            return Shape(schema=schema, loss=loss)
+        return Shape(schema=schema, weight_bits=weight_bits_for(most), max_weight=most, loss=loss)
+
+    def _plans(self) -> list[tuple[Plan, Shape]]:
+        """Return the plan of the fit and what it ran on, as the parameters say: without sample weights, and with.
+
+        Raises
+        ------
+        PlanError
+            If the recipe is a plan of the user's own, of which only the name is known.
+        """
+        kind = self.schema_.target.type
+        plan = self._plan(kind, self._loss(kind))
+        return [(plan, self._shape(self.schema_, weighted=weighted)) for weighted in (False, True)]
 
     def _inferred(self, X: Any, y: Any, sample_weight: Any) -> _Facts:
         """Read the schema from the data, after scikit-learn's own checks. Not private."""
@@ -617,6 +661,12 @@ class _Boosting(BaseEstimator):  # type: ignore[misc]
         Parameters
         ----------
         path : str or Path
+
+        Raises
+        ------
+        SchemaError, StructureError
+            If a label is nothing that JSON holds, or the file cannot be written. The fit stays charged; a note of the
+            exception says how to have its model again.
         """
         check_is_fitted(self)
         parameters = {name: getattr(self, name) for name in SAVED}
@@ -630,7 +680,16 @@ class _Boosting(BaseEstimator):  # type: ignore[misc]
             model=self.model_,
             report=self.privacy_report_,
         )
-        export.save(file, path)
+        try:
+            export.save(file, path)
+        except DPGBError as error:
+            if self.privacy_report_.account is not None:
+                fit_id = self.fit_id_
+                error.add_note(
+                    f"Fit {fit_id} is charged and not lost: fit(..., resume={fit_id!r}), or the same command and"
+                    f" --resume {fit_id}, gives its model again from its journal, without a new charge."
+                )
+            raise
 
     @classmethod
     def load(cls, path: str | Path) -> Self:
@@ -653,6 +712,8 @@ class _Boosting(BaseEstimator):  # type: ignore[misc]
 
     @classmethod
     def _of(cls, file: export.ModelFile, path: str | Path) -> Self:
+        if not file.report.unverified:
+            check_claims(file.report, file.schema)
         if file.estimator != cls.__name__:
             raise StructureError(
                 f"{str(path)!r} holds a {file.estimator}. Load it with {file.estimator}.load."
@@ -705,6 +766,10 @@ class DPGBClassifier(ClassifierMixin, _Boosting):  # type: ignore[misc]
         schema's features in its order; a list names them in the array's order, and they are put into the schema's.
         None matches by position too, with a warning, as nothing in an array tells that its columns are others. Data
         with names are always matched by them.
+    on_few_rows : {"stop", "continue"}
+        What to do where the released number of rows is below three standard deviations of its own noise: end with the
+        start model, charge only what was opened, and warn (`FewRowsWarning`); or go on, and say so in the report
+        alone. Recipes that release no number of rows go on, and their report says that.
     cache : str or Path
         Where binned data are kept: "memory"; "disk", scratch in each worker's own folder; a folder; or the URL of a
         Zarr store that outlives workers, such as "s3://bucket/fit.zarr". "auto": in memory while they fit, else on
@@ -896,7 +961,11 @@ def load(path: str | Path) -> DPGBClassifier | DPGBRegressor:
     Raises
     ------
     StructureError
-        If the file is malformed or from a newer version.
+        If the file is malformed, from a newer version, or its digests or its claims do not agree.
+
+    Notes
+    -----
+    A file that agrees with itself is evidence of nothing more: `dpgb_dask.verify` compares it with the ledger.
     """
     file = export.load(path)
     if file.estimator == DPGBRegressor.__name__:
@@ -963,10 +1032,8 @@ def _report(result: FitResult, plan: Plan, shape: Shape) -> PrivacyReport:
         epsilon_zcdp=budget.epsilon
         if plan.pure
         else accounting.zcdp_epsilon(controller.mu, budget.delta),
-        relation="add or remove one row"
-        if unit is None
-        else f"add or remove all rows of one {unit!r}",
-        unit="row" if unit is None else unit,
+        relation=relation(schema)[0],
+        unit=relation(schema)[1],
         recipe=plan.name,
         source=plan.source,
         mends=plan.mends,
@@ -985,10 +1052,91 @@ def _report(result: FitResult, plan: Plan, shape: Shape) -> PrivacyReport:
         version=version("dpgb_dask"),
         pure=plan.pure,
         loss=_loss_in_words(result.asked, shape),
-        signal=_signal_in_words(controller.receipts, result.asked, result.n_rows),
+        signal=_signal_in_words(controller.receipts, result.asked, result.count),
+        stopped=result.stopped,
+        warnings=(
+            *((_few_rows(result),) if result.count is not None and result.count.is_few else ()),
+            *_unread(result, schema),
+        ),
+        shares=_shares(result, schema),
+        draws=_draws(result.asked),
+        build=build(),
         compared=_compared(controller.receipts, result.asked, budget, pure=plan.pure),
         compared_delta=COMPARED_DELTA if plan.pure else budget.delta,
     )
+
+
+def _few_rows(result: FitResult) -> str:
+    """Say that the number of rows cannot be told from none, and what was done. A released number, and its noise."""
+    if not result.stopped:
+        done = "The fit went on all the same."
+    elif result.controller.account is None:
+        done = "The fit ended with the start model."
+    else:
+        done = "The fit ended with the start model, and only what it had opened is charged."
+    return (
+        f"FEW ROWS: their released number is {result.count}, below three standard deviations of its noise, so that it"
+        f" cannot be told from none. {done} Either there are few rows for this epsilon, or labels are none of the"
+        " declared classes: schema.check(X, y), the owner's own look, counts them. Choose a larger epsilon, mend the"
+        " labels, or go on with on_few_rows='continue'."
+    )
+
+
+def _shares(result: FitResult, schema: Schema) -> dict[str, dict[str, list[float]]]:
+    """Return the released share of rows whose value is missing or "other", and the noise of each, per feature.
+
+    Privacy
+    -------
+    Post-processing: released cells over the released number of rows.
+    """
+    count = result.count
+    if count is None or count.is_few:  # a share of noise says nothing
+        return {}
+    out = {}
+    for name, cells in zip(schema.names, result.unread, strict=False):
+        found = {"missing": cells.missing, "other": cells.other}
+        out[name] = {
+            what: _share(rows, cells, count) for what, rows in found.items() if rows is not None
+        }
+    return out
+
+
+def _share(rows: float, cells: Unread, count: NoisyCount) -> list[float]:
+    """Return a share of the number of rows, and the standard deviation of its noise.
+
+    The number of rows is a mean of sums of cells, weighed by their precision: a cell's noise is in it with the weight
+    count.sd² / (n_cells · sd²), so the two are correlated.
+    """
+    share = rows / count.value
+    variance = cells.sd**2 + (share**2 - 2 * share / cells.n_cells) * count.sd**2
+    return [round(share, 6), round(math.sqrt(max(variance, 0.0)) / count.value, 6)]
+
+
+def _unread(result: FitResult, schema: Schema) -> tuple[str, ...]:
+    """Say which features are mostly missing or "other", which a wrong type or other categories would look like."""
+    if not schema.private:  # their facts were read from the rows
+        return ()
+    suspects = []
+    for name, found in _shares(result, schema).items():
+        expected = EXPECTED_SHARE if schema.features[name].missing else SUSPECT_SHARE
+        for what, limit in (("missing", expected), ("other", SUSPECT_SHARE)):
+            share, sd = found.get(what, (0.0, 0.0))
+            if share - SURE_SD * sd > limit:
+                suspects.append(f"{name!r} ({what} {100 * share:.3g} %)")
+    if not suspects:
+        return ()
+    return (
+        "MOSTLY UNREAD: by released counts, most rows have no value that the schema can read in"
+        f" {', '.join(suspects)}. Is it declared as what it is? schema.check(X), the owner's own look, tells.",
+    )
+
+
+def _draws(asked: Sequence[Asked | None]) -> tuple[list[Any] | None, ...]:
+    """Return which rows served each release, where some were served by a draw."""
+    rows = [None if part is None else part.rows for part in asked]
+    if not any(rows):
+        return ()
+    return tuple(None if r is None else [r.kind, r.group, r.low, r.high] for r in rows)
 
 
 def _compared(
@@ -1029,7 +1177,7 @@ def _loss_in_words(asked: Sequence[Asked | None], shape: Shape) -> str:
 
 
 def _signal_in_words(
-    receipts: Sequence[Receipt], asked: Sequence[Asked | None], n_rows: float | None
+    receipts: Sequence[Receipt], asked: Sequence[Asked | None], count: NoisyCount | None
 ) -> tuple[str, ...]:
     """Say how many rows the noise on one leaf weighs as much as, and with how few rows it drowns the leaves.
 
@@ -1056,9 +1204,14 @@ def _signal_in_words(
             f"{stage}: the noise on the sum of one leaf weighs as much as {rows:.3g} rows that all pull one way{times};"
             f" with fewer than about {least:.2g} rows in all, noise drowns the leaves."
         )
-        if n_rows is not None and n_rows < least:
+        if count is not None and max(count.value, 1.0) < least:
             text += " THAT IS SO HERE: choose a larger epsilon, or fewer leaves."
         out.append(text)
+    if count is None:
+        out.append(
+            "The recipe releases no number of rows: a fit on none, as where no label is a declared class, looks like"
+            " any other. schema.check(X, y), the owner's own look, counts them."
+        )
     return tuple(out)
 
 

@@ -16,6 +16,7 @@ SIDES = LOW | {"encode", "stored", "private", "controller", "released", "compone
 TOP = {
     "columns",
     "estimators",
+    "verification",
     "io",
     "text",
     "cli",

@@ -12,7 +12,7 @@ from dpgb_dask.components.options import check_whole
 from dpgb_dask.contracts.boundary import Released
 from dpgb_dask.contracts.grid import COARSE, FINE, Grid
 from dpgb_dask.contracts.model import MAX_BINS, FeatureBins, Model, no_trees
-from dpgb_dask.contracts.plan import Demand, Shape, State
+from dpgb_dask.contracts.plan import Demand, NoisyCount, Shape, State, Unread
 from dpgb_dask.contracts.queries import PRICE_ONE, CellCountsQuery, CountQuery, Query
 from dpgb_dask.contracts.schema import Categorical
 
@@ -52,6 +52,7 @@ class Bins:
     max_bins: int | None = None
 
     makes_bins = True
+    starts = True
 
     def __post_init__(self) -> None:
         """Check the options."""
@@ -112,13 +113,16 @@ class Bins:
         totals = np.array([part.sum() for part in per_feature])
         # every feature's cells sum to the same number of rows: weigh each copy by its noise
         precision = np.append(1 / (np.array(grid.sizes) * sd**2), 1 / state.memory["variance"])
-        n_rows = float(precision @ np.append(totals, state.memory["n_rows"]) / precision.sum())
-        n_rows = max(n_rows, 1.0)
+        found = float(precision @ np.append(totals, state.memory["n_rows"]) / precision.sum())
+        count = NoisyCount(found, float(1 / np.sqrt(precision.sum())))
+        n_rows = max(found, 1.0)
         max_bins = self.max_bins or (
             constants.FINE_BINS if query.n_uniform == FINE else constants.COARSE_BINS
         )
-        bins, counts = [], []
+        bins, counts, unread = [], [], []
         for edges, cells in zip(grid.edges, per_feature, strict=True):
+            other = None if edges is not None else float(cells[-2])
+            unread.append(Unread(float(cells[-1]), other, sd, len(cells)))
             if edges is None:
                 feature, mass = binning.categorical_bins(cells, sd, n_rows)
             else:
@@ -126,4 +130,11 @@ class Bins:
             bins.append(feature)
             counts.append(mass)
         model = empty_model(bins, state.shape)
-        return replace(state, n_rows=n_rows, counts=tuple(counts), model=model)
+        return replace(
+            state,
+            n_rows=n_rows,
+            count=count,
+            unread=tuple(unread),
+            counts=tuple(counts),
+            model=model,
+        )

@@ -69,6 +69,7 @@ class PublicBins:
     spacing: str = "uniform"
 
     makes_bins = True
+    starts = True
 
     def __post_init__(self) -> None:
         """Check the options."""

@@ -10,8 +10,15 @@ from dpgb_dask.components.budgets import exact_share
 from dpgb_dask.components.options import check_rate
 from dpgb_dask.contracts.boundary import Released
 from dpgb_dask.contracts.model import SCORE_ONE
-from dpgb_dask.contracts.plan import Demand, Shape, State
+from dpgb_dask.contracts.plan import Demand, NoisyCount, Shape, State
 from dpgb_dask.contracts.queries import CountQuery, Query, TargetSumQuery
+
+
+def counted(state: State, query: Query, released: Released[NDArray[np.int64]]) -> State:
+    """Return the state with a released number of rows; stages reckon with at least 1."""
+    values, sd = natural(query, released)
+    count = NoisyCount(float(values[0]), sd)
+    return replace(state, n_rows=max(count.value, 1.0), count=count)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -25,6 +32,8 @@ class RowCount:
     """
 
     share: float = 0.002
+
+    starts = True
 
     def __post_init__(self) -> None:
         """Check the options."""
@@ -47,8 +56,7 @@ class RowCount:
 
     def update(self, state: State, query: Query, released: Released[NDArray[np.int64]]) -> State:
         """Keep the count, at least 1."""
-        values, _ = natural(query, released)
-        return replace(state, n_rows=max(float(values[0]), 1.0), memory=True)
+        return replace(counted(state, query, released), memory=True)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,6 +73,8 @@ class BaseScore:
     """
 
     share: float = 0.02
+
+    starts = True
 
     def __post_init__(self) -> None:
         """Check the options."""
@@ -93,10 +103,10 @@ class BaseScore:
 
     def update(self, state: State, query: Query, released: Released[NDArray[np.int64]]) -> State:
         """Keep the count; put the mean's score into the model."""
-        values, _ = natural(query, released)
         state = replace(state, memory=state.memory[1:])
         if isinstance(query, CountQuery):
-            return replace(state, n_rows=max(float(values[0]), 1.0))
+            return counted(state, query, released)
+        values, _ = natural(query, released)
         assert state.model is not None
         mean = float(np.clip(values[0] / state.n_rows, -1, 1))
         score = np.rint(state.shape.loss.start(mean) * SCORE_ONE).astype(np.int32)

@@ -27,6 +27,8 @@ Answer = Released[NDArray[np.int64]]
 class Start:
     """Noisy base rate (classification), or noisy mean and residual scale (regression)."""
 
+    starts = True
+
     def declare(self, shape: Shape) -> Demand:
         """1 % of what the bins left; the same again for the first residual scale."""
         share = constants.START_SHARE * (2 if shape.kind == "numeric" else 1)

@@ -44,6 +44,9 @@ class Budget:
             )
 
 
+FEW_SD = (
+    3.0  # below so many standard deviations of its noise, a number of rows cannot be told from none
+)
 FINEST_WEIGHT_BITS = 8
 MOST_WEIGHT_STEPS = (1 << 16) - 1  # times 2**15, the largest |g| or h, one row stays below 2**31
 
@@ -123,6 +126,43 @@ class PublicRng:
         return np.random.Generator(np.random.PCG64(np.random.SeedSequence([self.seed, *words])))
 
 
+@dataclass(frozen=True, slots=True)
+class NoisyCount:
+    """A released number of rows (weighted), and the standard deviation of its noise."""
+
+    value: float
+    sd: float
+
+    @property
+    def is_few(self) -> bool:
+        """Whether it cannot be told from none: below three of its own standard deviations."""
+        return self.value < FEW_SD * self.sd
+
+    def __str__(self) -> str:
+        return f"{self.value:.0f} ± {self.sd:.2g}"
+
+
+@dataclass(frozen=True, slots=True)
+class Unread:
+    """Released rows whose value of a feature is missing, or not a declared category; one cell of noise each.
+
+    Parameters
+    ----------
+    missing : float
+    other : float or None
+        None for a numeric feature.
+    sd : float
+        Standard deviation of the noise of each.
+    n_cells : int
+        Of the feature; their sum is part of the released number of rows.
+    """
+
+    missing: float
+    other: float | None
+    sd: float
+    n_cells: int
+
+
 @dataclass(frozen=True, eq=False, slots=True, kw_only=True)
 class State:
     """What a fit knows between rounds; all of it public or released.
@@ -140,6 +180,10 @@ class State:
         Threads that decisions may take; any number gives the same bits.
     n_rows : float
         Noisy number of rows (weighted), at least 1.
+    count : NoisyCount or None
+        The release that ``n_rows`` is made of; None where no stage released one.
+    unread : tuple of Unread
+        Per feature, if bins were released.
     counts : tuple of ((n_bins,) float64)
         Noisy rows per bin, at least 1, per feature.
     model : Model or None
@@ -157,6 +201,8 @@ class State:
     left: int
     n_threads: int = 1
     n_rows: float = 1.0
+    count: NoisyCount | None = None
+    unread: tuple[Unread, ...] = ()
     counts: tuple[NDArray[np.float64], ...] = ()
     model: Model | None = None
     memory: Any = None
@@ -221,6 +267,7 @@ class Stage(Protocol):
 
     One whose questions or decisions take more memory than a few MiB says so in a method ``needs(shape, most_bins)``,
     which returns its `Needs`; the first stage's ``most_bins(shape)`` tells how many bins the features have at most.
+    One with the attribute ``starts = True`` makes the start model: its bins, its first scores, or counts for them.
     """
 
     def declare(self, shape: Shape) -> Demand:
@@ -260,6 +307,8 @@ class Plan:
         Names of the losses it can serve.
     kinds : tuple of str
         Types of target it can serve.
+    stops_on_few_rows : bool
+        Whether a fit ends with the start model where the released number of rows cannot be told from none.
 
     Raises
     ------
@@ -275,6 +324,7 @@ class Plan:
     draws_rows: bool = False
     losses: tuple[str, ...] = ("log_loss", "squared_error")
     kinds: tuple[str, ...] = ("binary", "multiclass", "numeric")
+    stops_on_few_rows: bool = True
 
     def __post_init__(self) -> None:
         """Refuse what a fit would stumble over after its charge; a stage draws rows by its ``rows.kind``."""
@@ -301,6 +351,12 @@ class Plan:
             raise PlanError(
                 f"{len(drawn)} stages of {self.name!r} draw rows: their draws would be the same. Let one stage draw."
             )
+
+    def stops_before(self, stage: Stage, state: State) -> bool:
+        """Return whether a fit ends before a stage: a function of released numbers alone, so a resumed fit agrees."""
+        starts = getattr(stage, "starts", False)
+        few = state.count is not None and state.count.is_few
+        return self.stops_on_few_rows and few and not starts
 
     def demand(self, shape: Shape) -> Demand:
         """Return what a run asks for in all; raises `PlanError` if the stages declare more than there is."""

@@ -29,7 +29,7 @@ EVIDENCE = (
     " evidence beside the ledger that was charged: dpgb-dask verify MODEL --ledger URL compares the two."
 )
 _WIDTH = 78
-_LISTS = ("assumptions", "mends", "signal", "draws")
+_LISTS = ("assumptions", "mends", "signal", "draws", "warnings")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -89,6 +89,13 @@ class PrivacyReport:
         What the floats of the fit's post-processing depend on: machine, libraries, features of the processor.
     unverified : bool
         Read from a file of a format without digests.
+    stopped : bool
+        The fit ended with the start model, as its number of rows could not be told from none.
+    warnings : tuple of str
+        What released numbers say against the model.
+    shares : dict of str to dict
+        Per feature the released share of rows whose value is "missing", or "other" than the declared categories, each
+        with the standard deviation of its noise. Empty where no such counts were released, or too few rows.
 
     Privacy
     -------
@@ -122,11 +129,14 @@ class PrivacyReport:
     draws: tuple[list[Any] | None, ...] = ()
     build: dict[str, str] = field(default_factory=dict)
     unverified: bool = False
+    stopped: bool = False
+    warnings: tuple[str, ...] = ()
+    shares: dict[str, dict[str, list[float]]] = field(default_factory=dict)
 
     @staticmethod
     def since_digests() -> frozenset[str]:
         """Return the fields that no report had before model files had digests."""
-        return frozenset({"draws", "build", "unverified"})
+        return frozenset({"draws", "build", "unverified", "stopped", "warnings", "shares"})
 
     def to_dict(self) -> dict[str, Any]:
         """Return the JSON form."""
@@ -220,6 +230,10 @@ class PrivacyReport:
             ("by zCDP", f"epsilon={self.epsilon_zcdp:.4g} at the same delta"),
             ("slack", f"{self.slack:.3g} of delta, for the discreteness of the noise"),
         ]
+        if self.stopped:
+            spent = f"{self._spent():.2f} % of the price reserved, by the releases below: the fit ended early"
+        else:
+            spent = f"{self._spent():.2f} % of the price charged, by the releases below"
         return [
             ("guarantee", promise if self.private else "NONE (private=False)"),
             ("asked for", asked),
@@ -230,7 +244,7 @@ class PrivacyReport:
             *([("loss", self.loss)] if self.loss else []),
             ("fit", self.fit_id),
             ("account", self.account if self.account is not None else "none (in-memory ledger)"),
-            ("spent", f"{self._spent():.2f} % of the price charged, by the releases below"),
+            ("spent", spent),
             *([("compare", self._comparison())] if self.compared else []),
         ]
 
@@ -246,9 +260,21 @@ class PrivacyReport:
             " not the guarantee, which lets queries follow from answers"
         )
 
+    def _shares(self) -> tuple[str, ...]:
+        """Return a line per feature; a share may come out negative, as noise can."""
+        return tuple(
+            f"{name}: "
+            + ", ".join(
+                f"{what} {100 * share:.2f} ± {100 * sd:.2g} %"
+                for what, (share, sd) in found.items()
+            )
+            for name, found in self.shares.items()
+        )
+
     def _lists(self) -> list[tuple[str, tuple[str, ...]]]:
         return [
             ("Expected signal and noise:", self.signal),
+            ("Released shares of rows, ± one standard deviation of the noise:", self._shares()),
             ("Assumed:", self.assumptions),
             ("Mends of the source:", self.mends),
         ]
@@ -259,6 +285,8 @@ class PrivacyReport:
             lines += ["!!! " + NOT_PRIVATE, ""]
         if self.unverified:
             lines += ["!!! " + UNVERIFIED, ""]
+        for warning in self.warnings:
+            lines += ["!!! " + warning, ""]
         lines += [f"{name:<10} {value}" for name, value in self._facts()]
         label, by, share, noise = self._head()
         lines += ["", f"{label:<39} {by:<8} {share:>14} {noise:>14}", "-" * _WIDTH]
@@ -293,16 +321,19 @@ class PrivacyReport:
         marks = [
             *([] if self.private else [NOT_PRIVATE]),
             *([UNVERIFIED] if self.unverified else []),
+            *self.warnings,
         ]
         loud = "".join(f"<p><strong>{html.escape(mark)}</strong></p>" for mark in marks)
         public = table([(name, _brief(value)) for name, value in self.public.items()])
         notes = "".join(
-            f"<li>{html.escape(item)}</li>" for _, items in self._lists() for item in items
+            f"<p>{html.escape(title)}</p><ul>{_points(items)}</ul>"
+            for title, items in self._lists()
+            if items
         )
         return (
             f"<div><h4>Privacy report</h4>{loud}{table([*self._facts()])}"
             f"{table([self._head(), *self._rows()])}"
-            f"<p>Taken as public</p>{public}<ul>{notes}</ul><p>{html.escape(OUTSIDE)}</p>"
+            f"<p>Taken as public</p>{public}{notes}<p>{html.escape(OUTSIDE)}</p>"
             f"<p>{html.escape(EVIDENCE)}</p></div>"
         )
 
@@ -318,25 +349,31 @@ def _check(report: Any) -> None:
     texts = ("relation", "unit", "recipe", "source", "fit_id", "version", "loss")
     good = all(isinstance(getattr(report, name), str) for name in texts)
     good &= all(
-        isinstance(getattr(report, name), bool) for name in ("private", "pure", "unverified")
+        isinstance(getattr(report, name), bool)
+        for name in ("private", "pure", "unverified", "stopped")
     )
     good &= report.account is None or isinstance(report.account, str)
     numbers = ("epsilon", "delta", "mu", "epsilon_zcdp", "slack", "compared_delta")
     good &= all(_is_number(getattr(report, name)) for name in numbers)
     good &= _is_price(report.declared) and _is_price(report.charged)
     good &= all(map(_is_receipt, report.receipts))
-    for name in ("assumptions", "mends", "signal"):
+    for name in ("assumptions", "mends", "signal", "warnings"):
         good &= all(isinstance(item, str) for item in getattr(report, name))
     good &= isinstance(report.public, dict) and _is_fact(report.public, 4)
     good &= all(isinstance(k, str) and _is_number(v) for k, v in report.compared.items())
     good &= all(isinstance(part, str) for pair in report.build.items() for part in pair)
+    for name, found in report.shares.items():
+        good &= isinstance(name, str) and set(found) <= {"missing", "other"}
+        good &= all(len(pair) == 2 and all(map(_is_number, pair)) for pair in found.values())
     good &= all(draw is None or _is_draw(draw) for draw in report.draws)
     if not good:
         raise TypeError("a field of another type")
 
 
 def _is_number(value: Any) -> bool:
-    return isinstance(value, int | float | np.number) and not isinstance(value, bool)
+    # an int of 400 digits would not print as a float
+    number = isinstance(value, int | float | np.number) and not isinstance(value, bool)
+    return number and -1e308 < value < 1e308
 
 
 def _is_price(value: Any) -> bool:
@@ -368,6 +405,10 @@ def _is_fact(value: Any, levels: int) -> bool:
     if isinstance(value, list | tuple):
         return levels > 0 and all(_is_fact(v, levels - 1) for v in value)
     return value is None or isinstance(value, str | bool) or _is_number(value)
+
+
+def _points(items: tuple[str, ...]) -> str:
+    return "".join(f"<li>{html.escape(item)}</li>" for item in items)
 
 
 def _noise(receipt: Receipt) -> float | None:

@@ -21,6 +21,7 @@ from dpgb_dask.contracts.model import Model
 from dpgb_dask.contracts.plan import (
     Budget,
     Execution,
+    NoisyCount,
     Plan,
     Progress,
     PublicRng,
@@ -28,11 +29,10 @@ from dpgb_dask.contracts.plan import (
     Shape,
     Stage,
     State,
+    Unread,
 )
 from dpgb_dask.contracts.queries import (
     DRAW_BITS,
-    CellCountsQuery,
-    CountQuery,
     GradientQuery,
     Query,
     RowDraw,
@@ -48,6 +48,7 @@ from dpgb_dask.private.quantize import sensitivity
 from dpgb_dask.private.rounds import check_backend, open_rounds
 from dpgb_dask.private.rounds.local import default_threads
 from dpgb_dask.private.store import remove_saved
+from dpgb_dask.released.export import fit_digest
 from dpgb_dask.training.config import check_folder
 from dpgb_dask.training.journal import FileJournal, MemoryJournal
 
@@ -95,14 +96,20 @@ class FitResult:
         Finished; holds receipts and prices for the report.
     asked : tuple of (Asked or None)
         One per receipt.
-    n_rows : float or None
-        Noisy number of rows, if the plan released one.
+    count : NoisyCount or None
+        Number of rows, if the plan released one.
+    unread : tuple of Unread
+        Rows whose value of a feature is missing or "other", per feature, if the plan released them.
+    stopped : bool
+        Whether the fit ended with the start model, as the number of rows could not be told from none.
     """
 
     model: Model
     controller: Controller
     asked: tuple[Asked | None, ...]
-    n_rows: float | None
+    count: NoisyCount | None
+    unread: tuple[Unread, ...]
+    stopped: bool
 
 
 def fit(
@@ -180,40 +187,86 @@ def fit(
         journal=partial(open_journal, ledger),
         resume=resume,
     )
-    asked: list[Asked | None] = []
-    counted = False
     with noting(controller, ledger), opened(controller, source, plan, shape, execution) as rounds:
-        state = State(
-            shape=shape,
-            rng=PublicRng(controller.public_seed),
-            budget=budget,
-            total=controller.total,
-            left=controller.total,
-            n_threads=execution.n_threads or default_threads(),
-            notes={},
-        )
-        spending = Spending(pure=plan.pure)
-        with threadpool_limits(limits=1, user_api="blas"):  # more threads add in another order
-            for stage in plan.stages:
-                state = replace(state, memory=None)  # freed before the next one is made
-                state = stage.begin(state)
-                while (query := stage.next_query(state)) is not None:
-                    spending = spending.after(query)
-                    state = replace(state, left=controller.total - spending.spent)
-                    state = one_round(stage, state, query, rounds, controller)
-                    asked.append(Asked.of(query))
-                    counted |= isinstance(query, CountQuery | CellCountsQuery)
-                    if progress is not None:
-                        progress(query.label, len(asked), demand.n_queries)
+        n_threads = execution.n_threads or default_threads()
+        result = boost(plan, shape, controller, rounds, n_threads, progress)
         if rounds is not None:  # a fit that was interrupted needs it to go on
             remove_saved(execution.cache, controller.fingerprint_key)
-        controller.finish()
+        named = ""
+        if ledger is not None:
+            named = fit_digest(shape.schema, result.model, controller.receipts)
+        controller.finish(model=named, only_opened=result.stopped)
+    return result
+
+
+def replay(
+    *, shape: Shape, plan: Plan, budget: Budget, ledger: Ledger, account: str, fit_id: str
+) -> FitResult:
+    """Give the model of a fit that has ended again, from its journal; reads no rows and writes nothing.
+
+    Raises
+    ------
+    ResumeError
+        If the settings are not those of the fit, or its journal is not there whole.
+    """
+    controller = Controller.reserve(
+        budget=budget,
+        ledger=ledger,
+        account=account,
+        plan_digest=digest(plan, shape),
+        facts=facts(plan, shape),
+        unit_id=shape.schema.unit_id,
+        public_seed=0,  # the recorded one is used
+        pure=plan.pure,
+        journal=partial(open_journal, ledger),
+        resume=fit_id,
+    )
+    return boost(plan, shape, controller, None, default_threads(), None)
+
+
+def boost(
+    plan: Plan,
+    shape: Shape,
+    controller: Controller,
+    rounds: Rounds | None,
+    n_threads: int,
+    progress: Progress | None,
+) -> FitResult:
+    """Run the stages of a plan: the loop itself. Without rounds, every answer has to be in the journal."""
+    asked: list[Asked | None] = []
+    stopped = False
+    n_queries = plan.demand(shape).n_queries
+    state = State(
+        shape=shape,
+        rng=PublicRng(controller.public_seed),
+        budget=controller.budget,
+        total=controller.total,
+        left=controller.total,
+        n_threads=n_threads,
+        notes={},
+    )
+    spending = Spending(pure=plan.pure)
+    with threadpool_limits(limits=1, user_api="blas"):  # more threads add in another order
+        for stage in plan.stages:
+            if stopped := plan.stops_before(stage, state):
+                break
+            state = replace(state, memory=None)  # freed before the next one is made
+            state = stage.begin(state)
+            while (query := stage.next_query(state)) is not None:
+                spending = spending.after(query)
+                state = replace(state, left=controller.total - spending.spent)
+                state = one_round(stage, state, query, rounds, controller)
+                asked.append(Asked.of(query))
+                if progress is not None:
+                    progress(query.label, len(asked), n_queries)
     assert state.model is not None  # every plan begins with Bins
     return FitResult(
         model=state.model,
         controller=controller,
         asked=tuple(asked),
-        n_rows=state.n_rows if counted else None,
+        count=state.count,
+        unread=state.unread,
+        stopped=stopped,
     )
 
 

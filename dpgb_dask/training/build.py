@@ -1,0 +1,27 @@
+"""What the floats of a fit's post-processing depend on, by name: the build on which they can be computed again."""
+
+import platform
+from importlib.metadata import version
+
+import numpy as np
+from threadpoolctl import threadpool_info
+
+
+def build() -> dict[str, str]:
+    """Return machine, libraries, BLAS and features of the processor, as text.
+
+    Sums over rows are integers and the same everywhere. What the controlling process makes of released sums is float
+    linear algebra, rounded to 2⁻¹⁶: the same bits are promised on the same build alone (DESIGN §3).
+    """
+    found = [info for info in threadpool_info() if info["user_api"] == "blas"]
+    blas = {
+        f"{i['internal_api']} {i['version']} {i.get('architecture', '')}".strip() for i in found
+    }
+    simd = np.show_config(mode="dicts").get("SIMD Extensions", {})
+    return {
+        "machine": platform.machine(),
+        "python": platform.python_version(),
+        **{name: version(name) for name in ("dpgb_dask", "numpy", "scipy", "numba")},
+        "blas": ", ".join(sorted(blas)),
+        "simd": " ".join([*simd.get("baseline", []), *simd.get("found", [])]),
+    }

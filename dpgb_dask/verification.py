@@ -1,0 +1,190 @@
+"""`verify`: whether a model file agrees with itself, and with the ledger that its fit charged.
+
+What it is: evidence that shows tampering beside the ledger. The chain of the ledger holds the terms of the fit, what
+was charged, a digest of the answers it released, and one of its schema, model and receipts. A file that passes has
+those.
+
+What it is not: a signature. Without a ledger, a file is compared with itself alone, and who writes a file of his own
+can make its digests agree. With one, everything rests on the ledger: who can write that can write both.
+"""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from dpgb_dask.contracts.plan import Budget
+from dpgb_dask.controller import analyses
+from dpgb_dask.controller.ledger import Ledger, Record
+from dpgb_dask.errors import DPGBError, ResumeError, VerificationError
+from dpgb_dask.estimators import DPGBClassifier, DPGBRegressor, load
+from dpgb_dask.released.export import fit_digest, model_to_dict
+from dpgb_dask.released.report import EVIDENCE, PrivacyReport
+from dpgb_dask.training.build import build
+from dpgb_dask.training.fit import digest, replay
+
+
+@dataclass(frozen=True, slots=True)
+class Verification:
+    """What was found to agree, and what could not be compared.
+
+    Parameters
+    ----------
+    agreed : tuple of str
+    open : tuple of str
+        What was not compared, and why.
+    """
+
+    agreed: tuple[str, ...]
+    open: tuple[str, ...]
+
+    def __str__(self) -> str:
+        lines = [*(f"agrees        {item}" for item in self.agreed)]
+        lines += [f"not compared  {item}" for item in self.open]
+        return "\n".join([*lines, "", EVIDENCE])
+
+
+def verify(path: str | Path, ledger: Ledger | None = None) -> Verification:
+    """Compare a model file with itself and with the ledger that its fit charged.
+
+    Without a ledger: the digests of the file's parts, and the arithmetic by which ε, δ and μ follow from the receipts.
+    With it, also: the whole chain of the ledger; that it holds the fit, ended, on this account, under these terms and
+    for this charge; and that its entry names the digest of this schema, model and receipts. Where the fit's journal is
+    there, and this is the build that the file names, the model is computed again from the journal and compared bit for
+    bit; the data are not read.
+
+    Parameters
+    ----------
+    path : str or Path
+    ledger : Ledger, optional
+
+    Returns
+    -------
+    Verification
+
+    Raises
+    ------
+    StructureError
+        If the file cannot be read, or does not agree with itself.
+    VerificationError
+        If it is of a format without digests, or does not agree with the ledger.
+    LedgerError
+        If the ledger does not agree with itself, or does not know the fit.
+
+    Notes
+    -----
+    This shows tampering beside the ledger. It is no signature: who can write a model file can write another whose
+    digests agree, and who can write the ledger can write both.
+
+    Privacy
+    -------
+    Released and public values only.
+    """
+    model = load(path)  # refuses digests that do not agree, and claims that do not follow
+    report = model.privacy_report_
+    if report.unverified:
+        raise VerificationError(
+            f"Model file {str(path)!r} was read from a format without digests: nothing in it can be compared. Fit"
+            " again, or resume the fit from its ledger, and save the model anew."
+        )
+    agreed = [
+        "digests of schema, model, receipts, report and parameters",
+        "ε, δ and μ: they follow from the receipts",
+    ]
+    if ledger is None:
+        why = "no ledger was given" if report.account is not None else "the fit charged none"
+        return Verification(tuple(agreed), (f"the ledger: {why}",))
+    if report.account is None:
+        raise VerificationError(
+            f"Fit {report.fit_id} charged no ledger, by its report: none can know it."
+        )
+    ledger.verify()
+    record = ledger.record(report.fit_id)
+    _check_terms(report, record, ledger)
+    named = fit_digest(model.schema_, model.model_, report.receipts)
+    if record.model != named:
+        raise VerificationError(
+            f"The ledger's entry of fit {report.fit_id} names another digest: schema, model or receipts of"
+            f" {str(path)!r} are not those of the fit."
+        )
+    agreed += [
+        "the ledger's chain, accounts and fits",
+        "account, terms and charge of the fit",
+        "the digest of schema, model and receipts that the ledger names",
+    ]
+    unlike = _replay(model, record, ledger)
+    if unlike:
+        return Verification(
+            tuple(agreed), (f"the model with its journal (the digest alone was): {unlike}",)
+        )
+    return Verification(
+        (*agreed, "the model, bit for bit, computed again from the fit's journal"), ()
+    )
+
+
+def _check_terms(report: PrivacyReport, record: Record, ledger: Ledger) -> None:
+    """Refuse a report that says other than the ledger, and name what."""
+    terms = record.terms
+    price = report.charged if report.stopped else report.declared
+    analysis = ledger.account(record.account).analysis
+    told = {
+        "state": ("RELEASED", record.state),
+        "account": (report.account, record.account),
+        "epsilon": (report.epsilon, terms.epsilon),
+        # a pure report has none
+        "delta": (report.delta, 0.0 if terms.pure else terms.delta),
+        "price": (report.declared, terms.price),
+        "pure": (report.pure, terms.pure),
+        "version": (report.version, terms.version.partition(",")[0].removeprefix("dpgb_dask ")),
+        "seed": (report.public.get("seed of public randomness"), terms.public_seed),
+        "charge": (analyses.charge(price, pure=report.pure, analysis=analysis), record.charge),
+        "private": (report.private, True),
+    }
+    wrong = [name for name, (said, known) in told.items() if said != known]
+    if wrong:
+        lines = "".join(
+            f"\n  {name}: the file says {told[name][0]}, the ledger {told[name][1]}"
+            for name in wrong
+        )
+        raise VerificationError(
+            f"The file and the ledger's entry of fit {report.fit_id} differ:{lines}"
+        )
+
+
+def _replay(model: DPGBClassifier | DPGBRegressor, record: Record, ledger: Ledger) -> str:
+    """Compute the model again from the fit's journal and compare; return why not, if it cannot be done.
+
+    Raises
+    ------
+    VerificationError
+        If another model comes out.
+    """
+    report = model.privacy_report_
+    if report.build != build():
+        return "this is another build than that of the fit"
+    journal = ledger.journal_path(report.fit_id)
+    if journal is None or not journal.exists():
+        return "the fit's journal is not here"
+    try:
+        made = model._plans()  # noqa: SLF001 - of this package
+        known = [pair for pair in made if digest(*pair).hex() == record.terms.plan_digest]
+    except DPGBError:  # a plan or a loss of the user's own has a name and no more
+        known = []
+    if not known:
+        return "the plan cannot be made again from the file's parameters"
+    plan, shape = known[0]
+    budget = Budget(epsilon=record.terms.epsilon, delta=record.terms.delta)
+    try:
+        again = replay(
+            shape=shape,
+            plan=plan,
+            budget=budget,
+            ledger=ledger,
+            account=record.account,
+            fit_id=report.fit_id,
+        )
+    except ResumeError:
+        return "the fit's journal is not here whole"
+    if model_to_dict(again.model) != model_to_dict(model.model_):
+        raise VerificationError(
+            f"From the journal of fit {report.fit_id} comes another model than the file holds."
+        )
+    return ""

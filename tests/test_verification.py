@@ -1,0 +1,339 @@
+"""`verify`: a file that was changed shows beside its ledger, and what could not be compared is said."""
+
+import json
+import os
+from dataclasses import replace
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from dpgb_dask import (
+    DPGBClassifier,
+    DPGBRegressor,
+    Ledger,
+    Schema,
+    VerificationError,
+    verification,
+    verify,
+)
+from dpgb_dask.cli import main
+from dpgb_dask.controller import accounting
+from dpgb_dask.errors import LedgerError, StructureError
+from dpgb_dask.estimators import load
+from dpgb_dask.losses import Huber
+from dpgb_dask.recipes import RECIPES
+from dpgb_dask.released import export
+from dpgb_dask.released.report import EVIDENCE
+from dpgb_dask.testing import SeededNoise
+from dpgb_dask.training import build as build_module
+
+SCHEMA = Schema({"a": (0.0, 1.0), "b": (-4.0, 4.0)}, classes=[0, 1])
+NUMERIC = Schema(SCHEMA.features, target_bounds=(0.0, 1.0))
+
+
+def rows(n=800):
+    rng = np.random.default_rng(3)
+    table = pd.DataFrame({"a": rng.random(n), "b": rng.normal(0, 1, n)})
+    return table, (table["a"] + table["b"] > 0.5).astype(int)
+
+
+@pytest.fixture
+def ledger(tmp_path):
+    ledger = Ledger(f"sqlite:///{tmp_path}/budget.db")
+    ledger.open_account("people", epsilon=40.0, delta=1e-4)
+    return ledger
+
+
+def fitted(ledger, recipe="fdp-tr-newton", kind=DPGBClassifier, weight=None, **options):
+    settings = {
+        "epsilon": 4.0,
+        "schema": NUMERIC if kind is DPGBRegressor else SCHEMA,
+        "random_state": 0,
+    }
+    if recipe != "auto":
+        settings |= {"recipe": recipe}
+    settings["n_estimators"] = 2
+    account = {} if ledger is None else {"ledger": ledger, "account": "people"}
+    return kind(**(settings | account | options)).fit(*rows(), sample_weight=weight)
+
+
+@pytest.fixture
+def saved(ledger, tmp_path):
+    path = tmp_path / "model.json"
+    fitted(ledger).save(path)
+    return path
+
+
+def change(path, edit):
+    """Edit a file as somebody does who then makes the digests agree."""
+    data = json.loads(path.read_text())
+    edit(data)
+    data["digests"] = export._digests(data)
+    path.write_text(json.dumps(data))
+
+
+def test_a_file_agrees_with_its_ledger(saved, ledger):
+    before = ledger.history("people")
+    alone, whole = verify(saved), verify(saved, ledger)
+    assert "no ledger was given" in str(alone)
+    assert "bit for bit" in str(whole)
+    assert whole.open == ()
+    assert len(whole.agreed) == 6
+    for found in (alone, whole):
+        assert EVIDENCE in str(found)
+    assert ledger.history("people") == before  # it writes nothing
+
+
+CASES = {
+    "auto": {"recipe": "auto"},
+    "weights": {"weight": np.full(800, 0.5), "schema": Schema(SCHEMA.features, classes=[0, 1], max_weight=3)},
+    "regression": {"kind": DPGBRegressor, "recipe": "dp-ebm", "loss": Huber(0.3)},
+    "pure": {"recipe": "dp-xgboost", "epsilon": 2.0},
+    "pure in parts": {"recipe": "dpboost", "epsilon": 2.0, "n_estimators": 4},
+    "depth": {"recipe": "fdp-hist-newton", "max_depth": 2, "max_bins": 8},
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_every_kind_of_fit_is_computed_again(case, ledger, tmp_path):
+    path = tmp_path / "m.json"
+    fitted(ledger, **CASES[case]).save(path)
+    assert "bit for bit" in str(verify(path, ledger))
+    again = tmp_path / "again.json"
+    load(path).save(again)  # what was read is written the same
+    assert again.read_bytes() == path.read_bytes()
+
+
+@pytest.mark.filterwarnings("ignore::dpgb_dask.FewRowsWarning")
+def test_units_and_fits_that_ended_early_agree(ledger, tmp_path):
+    path = tmp_path / "m.json"
+    table, y = rows()
+    schema = Schema(SCHEMA.features, classes=[0, 1], unit_id="who")
+    options = {"ledger": ledger, "account": "people", "max_rows_per_unit": 2}
+    table = table.assign(who=np.arange(800) // 2)
+    for epsilon, ended_early in ((4.0, False), (0.01, True)):
+        clf = DPGBClassifier(epsilon=epsilon, schema=schema, n_estimators=2, **options).fit(
+            table, y
+        )
+        assert clf.privacy_report_.stopped == ended_early
+        clf.save(path)
+        assert "bit for bit" in str(verify(path, ledger))
+    change(path, lambda d: d["report"].update(stopped=False))
+    with pytest.raises(VerificationError, match=r"differ:\n  charge"):
+        verify(path, ledger)
+
+
+@pytest.mark.parametrize("recipe", sorted(RECIPES))
+def test_claims_follow_of_every_recipe(recipe, tmp_path):
+    """ε, δ and μ follow from the receipts, draws of rows included, at small and large ε."""
+    kind = DPGBRegressor if "numeric" in RECIPES[recipe].kinds else DPGBClassifier
+    for epsilon in (0.05, 3.0):
+        options = {"epsilon": epsilon, "noise": SeededNoise(1), "on_few_rows": "continue"}
+        if recipe == "dp-rf":
+            options["n_estimators"] = 3
+        fitted(None, recipe=recipe, kind=kind, **options).save(tmp_path / "m.json")
+        assert load(tmp_path / "m.json").privacy_report_.epsilon == epsilon
+
+
+def fraction(name, factor):
+    return lambda d: d["report"].update({name: d["report"][name] * factor})
+
+
+FALSE_CLAIMS = {
+    "a smaller epsilon": (fraction("epsilon", 0.9), "epsilon, delta or mu"),
+    "a larger epsilon": (fraction("epsilon", 1.1), "epsilon, delta or mu"),
+    "a smaller delta": (fraction("delta", 0.5), "epsilon, delta or mu"),
+    "a delta of 1": (lambda d: d["report"].update(delta=1.0), "epsilon, delta or mu"),
+    "a negative delta": (lambda d: d["report"].update(delta=-1e-6), "."),
+    "a smaller mu": (fraction("mu", 0.5), "mu"),
+    "another zCDP": (fraction("epsilon_zcdp", 0.5), "zCDP"),
+    "less spent": (lambda d: d["report"].update(charged=d["report"]["charged"] // 2), "charged"),
+    "a receipt less": (lambda d: d["report"]["receipts"].pop(), "charged"),
+    "a cheaper receipt": (lambda d: d["report"]["receipts"][0].update(price=1), "charged"),
+    "a receipt of another fit": (lambda d: d["report"]["receipts"][0].update(fit_id="f"), "a receipt"),
+    "a receipt twice": (
+        lambda d: d["report"]["receipts"].append(d["report"]["receipts"][0]), "a receipt",
+    ),
+    "a mechanism of pure fits": (
+        lambda d: d["report"]["receipts"][0].update(mechanism="laplace"), "a receipt",
+    ),
+    "purity": (lambda d: d["report"].update(pure=True), "a receipt"),
+    "parts that were none": (
+        lambda d: d["report"].update(
+            draws=[["part", 0, k, k + 1] for k in range(len(d["report"]["receipts"]))]
+        ),
+        "charged",
+    ),
+    "draws that are none": (lambda d: d["report"].update(draws=[["part", 0, 1, 0]]), "."),
+    "another unit": (lambda d: d["report"].update(unit="person"), "relation"),
+    "a large slack": (lambda d: d["report"].update(slack=1.0), "slack"),
+    "facts of the data": (lambda d: d["schema"].update(private=False), "private"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", FALSE_CLAIMS)
+def test_claims_that_do_not_follow_are_refused_even_if_digests_agree(saved, case):
+    edit, named = FALSE_CLAIMS[case]
+    change(saved, edit)
+    with pytest.raises(StructureError, match=f"not that of a fit: .*{named}"):
+        load(saved)
+
+
+def test_a_claim_of_less_needs_a_price_of_less(saved, ledger):
+    """Whoever reckons all of it anew has a file that agrees with itself, and not with the ledger."""
+
+    def cheaper(data):
+        report = data["report"]
+        report["epsilon"] = 1.0
+        report["declared"] = accounting.total_price(1.0, report["delta"])
+        scale = report["declared"] / sum(r["price"] for r in report["receipts"])
+        for receipt in report["receipts"]:
+            receipt["price"] = int(receipt["price"] * scale)
+        report["charged"] = sum(r["price"] for r in report["receipts"])
+        report["mu"] = accounting.mu_of_price(report["declared"])
+        report["epsilon_zcdp"] = accounting.zcdp_epsilon(report["mu"], report["delta"])
+
+    change(saved, cheaper)
+    assert "no ledger was given" in str(verify(saved))
+    with pytest.raises(
+        VerificationError, match=r"differ:\n  epsilon: the file says 1.0, the ledger 4.0"
+    ):
+        verify(saved, ledger)
+
+
+@pytest.mark.parametrize(
+    "edit",
+    [
+        lambda d: d["model"]["intercept"].__setitem__(0, 7),
+        lambda d: d["schema"]["features"]["a"].update(high=2.0),
+        lambda d: d["report"]["receipts"][0].update(label="nothing"),
+    ],
+)
+def test_a_changed_model_shows_beside_its_ledger(saved, ledger, edit):
+    change(saved, edit)
+    verify(saved)
+    with pytest.raises(VerificationError, match="names another digest"):
+        verify(saved, ledger)
+
+
+@pytest.mark.parametrize(
+    ("edit", "named"),
+    [
+        (lambda d: d["report"].update(account="others"), "account: the file says others"),
+        (lambda d: d["report"]["public"].update({"seed of public randomness": 1}), "seed"),
+        (lambda d: d["report"].update(version="9.9"), "version"),
+        (lambda d: d["report"].update(private=False), "private"),
+    ],
+)
+def test_other_terms_show_beside_the_ledger(saved, ledger, edit, named):
+    change(saved, edit)
+    with pytest.raises(VerificationError, match=rf"differ:\n  {named}"):
+        verify(saved, ledger)
+
+
+def test_a_ledger_that_was_changed_or_is_another_is_refused(saved, ledger, tmp_path):
+    other = Ledger(f"sqlite:///{tmp_path}/other.db")
+    other.open_account("people", epsilon=40.0, delta=1e-4)
+    with pytest.raises(LedgerError, match="not in the ledger"):
+        verify(saved, other)
+    free = tmp_path / "free.json"
+    fitted(None).save(free)
+    assert "the fit charged none" in str(verify(free))
+    with pytest.raises(VerificationError, match="charged no ledger"):
+        verify(free, ledger)
+
+
+def test_a_file_of_before_is_not_verified(saved, ledger):
+    data = json.loads(saved.read_text())
+    data["version"] = 2
+    del data["digests"], data["edits"]
+    for name in export.PrivacyReport.since_digests():
+        del data["report"][name]
+    saved.write_text(json.dumps(data))
+    assert load(saved).privacy_report_.unverified
+    with pytest.raises(VerificationError, match="format without digests"):
+        verify(saved, ledger)
+
+
+def test_what_cannot_be_computed_again_is_said(saved, ledger, monkeypatch):
+    with monkeypatch.context() as patch:
+        patch.setattr(verification, "build", lambda: {"machine": "another"})
+        assert "another build" in verify(saved, ledger).open[0]
+    change(saved, lambda d: d["parameters"].update(n_estimators=3))
+    assert "cannot be made again" in verify(saved, ledger).open[0]
+    change(saved, lambda d: d["parameters"].update(recipe="a plan of mine", n_estimators=2))
+    assert "cannot be made again" in verify(saved, ledger).open[0]
+    change(saved, lambda d: d["parameters"].update(recipe="fdp-tr-newton"))
+    (journal,) = ledger.directory.rglob("*.jsonl")
+    kept = journal.read_bytes()
+    journal.write_bytes(kept[:-20])
+    assert "not here whole" in verify(saved, ledger).open[0]
+    journal.unlink()
+    found = verify(saved, ledger)
+    assert "journal is not here" in found.open[0]
+    assert not journal.exists()
+    assert "the digest alone was" in str(found)
+    assert len(found.agreed) == 5
+
+
+def test_another_model_from_the_journal_is_refused(saved, ledger, monkeypatch):
+    """As where the code that computes it has changed, and says that it has not."""
+    again = verification.replay
+
+    def changed(**options):
+        result = again(**options)
+        return replace(result, model=replace(result.model, intercept=result.model.intercept + 1))
+
+    monkeypatch.setattr(verification, "replay", changed)
+    with pytest.raises(VerificationError, match="comes another model"):
+        verify(saved, ledger)
+
+
+def test_the_build_is_named_and_holds_no_path():
+    found = build_module.build()
+    assert set(found) == {
+        "machine",
+        "python",
+        "dpgb_dask",
+        "numpy",
+        "scipy",
+        "numba",
+        "blas",
+        "simd",
+    }
+    assert found == build_module.build()
+    assert os.sep not in "".join(found.values())
+
+
+@pytest.mark.usefixtures("ledger")
+def test_the_command_line_verifies(saved, tmp_path, capsys):
+    url = f"sqlite:///{tmp_path}/budget.db"
+    assert main(["verify", str(saved)]) == 0
+    assert "not compared  the ledger" in capsys.readouterr().out
+    assert main(["verify", str(saved), "--ledger", url]) == 0
+    said = capsys.readouterr().out
+    assert "bit for bit" in said
+    assert "no signature" in said
+    change(saved, lambda d: d["model"]["intercept"].__setitem__(0, 7))
+    assert main(["verify", str(saved), "--ledger", url]) == 1
+    assert "names another digest" in capsys.readouterr().err
+    with pytest.raises(SystemExit):
+        main(["verify", "--help"])
+    assert "It is no signature" in capsys.readouterr().out
+
+
+def test_a_model_that_cannot_be_saved_names_its_fit(ledger, tmp_path):
+    clf = fitted(ledger)
+    for path in (tmp_path / "no folder" / "m.json", tmp_path):
+        with pytest.raises(StructureError, match="cannot be written") as info:
+            clf.save(path)
+        (note,) = info.value.__notes__
+        assert f"resume={clf.fit_id_!r}" in note
+        assert "charged" in note
+    with pytest.raises(StructureError) as info:
+        fitted(None).save(tmp_path / "no folder" / "m.json")
+    assert not getattr(info.value, "__notes__", None)
+    again = DPGBClassifier(**clf.get_params()).fit(*rows(), resume=clf.fit_id_)
+    again.save(tmp_path / "m.json")
+    assert "bit for bit" in str(verify(tmp_path / "m.json", ledger))
