@@ -95,7 +95,7 @@ def test_a_folder_that_is_not_there_is_refused_before_any_charge(by_key, tmp_pat
             estimator.fit(*rows)
     assert ledger.account("people").spent == 0
     (tmp_path / "nothing").mkdir()
-    DPGBClassifier(schema=SCHEMA, cache=place, n_estimators=1).fit(*rows)
+    DPGBClassifier(schema=SCHEMA, cache=place, n_estimators=1, on_few_rows="continue").fit(*rows)
 
 
 @pytest.mark.usefixtures("client")
@@ -103,4 +103,5 @@ def test_a_folder_of_workers_is_not_looked_for_here(tmp_path, rows):
     x, y = rows
     lazy = da.from_array(x, chunks=(100, 1)), da.from_array(y, chunks=100)
     place = tmp_path / "of workers"
-    DPGBClassifier(schema=SCHEMA, cache=str(place), n_estimators=1).fit(*lazy)
+    options = {"cache": str(place), "n_estimators": 1, "on_few_rows": "continue"}
+    DPGBClassifier(schema=SCHEMA, **options).fit(*lazy)
