@@ -13,7 +13,8 @@ from pathlib import Path
 
 from dpgb_dask.contracts.plan import Budget
 from dpgb_dask.controller import analyses
-from dpgb_dask.controller.ledger import Ledger, Record
+from dpgb_dask.controller.ledger import Ledger
+from dpgb_dask.controller.ledger_book import Record
 from dpgb_dask.errors import DPGBError, ResumeError, VerificationError
 from dpgb_dask.estimators import DPGBClassifier, DPGBRegressor, load
 from dpgb_dask.released.export import fit_digest, model_to_dict
