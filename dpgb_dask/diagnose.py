@@ -24,6 +24,7 @@ from dpgb_dask.contracts.model import FeatureBins
 from dpgb_dask.contracts.schema import Categorical, Numeric, Schema
 from dpgb_dask.errors import StructureError
 from dpgb_dask.stored import from_zarr
+from dpgb_dask.values import NO_FORM, cells
 
 LOUD = (
     "THIS IS NOT PRIVATE. It counts rows of the data exactly and is for the data owner's eyes only: do not publish it,"
@@ -169,7 +170,10 @@ def _identity_bins(schema: Schema) -> tuple[FeatureBins, ...]:
 
 
 def _numbers(column: Any) -> NDArray[np.float64]:
-    return np.asarray(pd.to_numeric(pd.Series(column), errors="coerce"), np.float64)
+    """Return a column as the fit reads it."""
+    given = column if hasattr(column, "dtype") else np.asarray(column)
+    with np.errstate(all="ignore"):
+        return encode.numbers(encode.one_column(given)).astype(np.float64)
 
 
 def _partitions(data: Any) -> list[Any]:
@@ -224,10 +228,20 @@ def _block_facts(block: Any) -> list[_Facts]:
     return [_column_facts(block[:, j]) for j in range(block.shape[1])]
 
 
+def _distinct(labels: Sequence[Any]) -> list[Any]:
+    """Return one label of each normal form: a fit reads the others as that one."""
+    first: dict[Any, Any] = {}
+    for label, form in zip(labels, cells(labels), strict=True):
+        if form is not None and form is not NO_FORM:
+            first.setdefault(form, label)
+    return list(first.values())
+
+
 def _merged(parts: list[_Facts]) -> Numeric | Categorical:
     if any(part.categories for part in parts):
         labels = frozenset().union(*(part.categories or () for part in parts))
-        return Categorical(tuple(sorted(labels, key=lambda label: (str(type(label)), label))))
+        ordered = sorted(labels, key=lambda label: (str(type(label)), label))
+        return Categorical(tuple(_distinct(ordered)))
     lows = [part.low for part in parts if part.low is not None]
     highs = [part.high for part in parts if part.high is not None]
     return Numeric(
@@ -269,10 +283,10 @@ def infer(X: Any, y: Any, *, classification: bool, names: Sequence[str] | None =
     while target in features:
         target += "_"
     if classification:
-        classes = np.unique(np.concatenate(_on_parts(y, _labels)))
+        classes = _distinct(np.unique(np.concatenate(_on_parts(y, _labels))).tolist())
         if len(classes) < 2:
             raise StructureError("y holds one class only. A classifier needs at least two classes.")
-        return Schema(features, classes.tolist(), target=target, private=False)
+        return Schema(features, classes, target=target, private=False)
     values = np.concatenate(_on_parts(y, _numbers))
     values = values[np.isfinite(values)]
     low, high = (float(values.min()), float(values.max())) if len(values) else (0.0, 0.0)

@@ -23,6 +23,7 @@ from dask.delayed import delayed
 from fsspec.utils import infer_compression
 
 from dpgb_dask.errors import DPGBError, StructureError
+from dpgb_dask.values import exact_ids
 
 BLOCK = 8 << 20  # bytes; as text in memory they take about ten times as much
 LONGEST = (
@@ -39,6 +40,7 @@ def read_csv(
     encoding: str = "utf-8",
     quotechar: str | None = '"',
     blocksize: int = BLOCK,
+    unit_id: str | None = None,
     storage_options: Mapping[str, Any] | None = None,
     strict: bool = False,
 ) -> dd.DataFrame:
@@ -63,6 +65,9 @@ def read_csv(
         None: quotes are characters like any other.
     blocksize : int
         Bytes of a partition, which take about ten times as much in memory. A compressed file is one partition.
+    unit_id : str, optional
+        Column that names the privacy unit. Its whole numbers are kept as they stand in the file, also of 2⁵³ and above,
+        which are no units in a column of any other source.
     storage_options : mapping, optional
         For fsspec; by default it takes them from the environment.
     strict : bool
@@ -115,7 +120,11 @@ def read_csv(
         raise StructureError(
             f"{said!r}: the first line of a file of delimited text must name the columns, each by another name."
         )
-    read = partial(_read_lines, form=form, names=names, strict=strict)
+    if unit_id is not None and unit_id not in names:
+        raise StructureError(
+            f"unit_id={unit_id!r} is not a column that the first line of {said!r} names. Name one of them."
+        )
+    read = partial(_read_lines, form=form, names=names, strict=strict, unit_id=unit_id)
     parts = [
         delayed(read)(block, k == 0) for blocks in blocks_of_files for k, block in enumerate(blocks)
     ]
@@ -233,7 +242,13 @@ def _is_ascii_like(encoding: Any) -> bool:
 
 
 def _read_lines(
-    block: bytes, has_header: bool, *, form: Form, names: tuple[str, ...], strict: bool
+    block: bytes,
+    has_header: bool,
+    *,
+    form: Form,
+    names: tuple[str, ...],
+    strict: bool,
+    unit_id: str | None,
 ) -> pd.DataFrame:
     """Return one row for each line that is not blank; a line of another width is a row of missing values.
 
@@ -258,9 +273,10 @@ def _read_lines(
             " line is one row: correct it, so that no prediction is left out."
         )
     lost = (None,) * width
-    return _frame(
+    frame = _frame(
         [row if fits and row else lost for row, fits in zip(rows, good, strict=True)], names
     )
+    return frame if unit_id is None else frame.assign(**{unit_id: exact_ids(frame[unit_id])})
 
 
 def _frame(rows: Sequence[Sequence[str | None]], names: Sequence[str]) -> pd.DataFrame:

@@ -1,0 +1,386 @@
+"""The neighbour is built before a reader infers types: a frame of Python rows, a file of text, of Parquet or of Zarr
+gets one row more, of any value at any place, and every other row is read as before.
+
+What is compared are the raw sums that a controller is handed: the count, the cells of all features, the target's sums.
+The readers' own refusals stay outside: ``dd.read_csv`` stops where a value is none of the types that it sampled.
+"""
+
+import datetime
+import decimal
+import io
+import warnings
+from functools import partial
+from typing import NamedTuple
+
+import dask
+import dask.array as da
+import dask.dataframe as dd
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+import xarray as xr
+import zarr
+
+from dpgb_dask import Schema
+from dpgb_dask import io as own
+from dpgb_dask.contracts.plan import Execution, Shape, weight_bits_for
+from dpgb_dask.contracts.queries import CountQuery
+from dpgb_dask.private.ingest import read_source
+from dpgb_dask.private.quantize import sensitivity
+from dpgb_dask.private.rounds.local import LocalRounds
+from dpgb_dask.private.survey import Reading
+from dpgb_dask.values import exact_ids
+
+NAN = float("nan")
+SIGNALLING = np.array([0x7FF4000000000001], np.uint64).view(np.float64)[0]
+COLUMNS = ("a", "k", "y", "w", "person")
+FEATURES = {"a": (0, 100), "k": [0, 1, 2]}
+SCHEMAS = {
+    "labels": Schema(FEATURES, classes=[0, 1], target="y", max_weight=3, ignore=["w", "person"]),
+    "words": Schema(
+        {"a": (0, 100), "k": ["0", "1", "2"]},
+        classes=["0", "1"],
+        target="y",
+        max_weight=3,
+        ignore=["w", "person"],
+    ),
+    "numbers": Schema(FEATURES, target_bounds=(0, 4), target="y", max_weight=3, ignore=["w", "person"]),
+}  # fmt: skip
+UNIT_SCHEMA = Schema(FEATURES, classes=[0, 1], target="y", ignore=["w"], unit_id="person")
+
+WORDS = [
+    *("unknown", "", " ", "NA", "None", "nan", "NAN", "007", "1.0", " 1", "+1", "1e0", "true", "TRUE", "False"),
+    *("inf", "-Infinity", "1e300", "1e400", "9" * 40, str(2**53), str(2**53 + 1), str(10**18), str(2**64)),
+    *("1_000", "0x10", "1,5", "2020-01-01", "2020-01-01 10:00:00", "12:30:00", "é", "yes", "1j", "(1+0j)"),
+]  # fmt: skip
+OBJECTS = [
+    *(None, NAN, SIGNALLING, pd.NA, pd.NaT, True, False, 1, 1.0, 2.5, -1, 1e300, np.inf, -np.inf, 1j, 1 + 0j),
+    *(2**53, 2**53 + 1, 10**18, 2**64, -(2**63), 10**400, decimal.Decimal(1), decimal.Decimal("1e9"), b"1", b"x"),
+    *(datetime.date(2020, 1, 1), datetime.datetime(2020, 1, 1), pd.Timestamp(1), np.datetime64("2020-01-01")),
+    *(datetime.time(12, 30), pd.Timedelta(1, "D"), np.float32(0.1), np.int8(1), np.bool_(True), (1, 2), [1]),
+]  # fmt: skip
+
+
+def some_rows(n=12):
+    """Rows of Python numbers; persons 0 to 4 have two or three rows each."""
+    return [(k % 7 * 10 + 0.5, k % 3, k % 2, 1.0, 1000 + k % 5) for k in range(n)]
+
+
+def odd_rows(values):
+    """One row for each value in each column, and some of two odd values."""
+    row = dict(zip(COLUMNS, (50.5, 1, 1, 1.0, 1001), strict=True))
+    for name in COLUMNS:
+        for value in values:
+            yield tuple((row | {name: value}).values())
+    for value in values[::6]:
+        yield tuple((row | dict.fromkeys(COLUMNS, value)).values())
+
+
+class Given(NamedTuple):
+    """What a fit is given: rows, and where their target, weights and units are."""
+
+    x: object
+    y: object
+    weight: object
+
+
+def of_frame(frame):
+    return Given(frame, frame["y"], frame["w"])
+
+
+def raw_sums(given, schema, unit=None):
+    shape = Shape(schema=schema, max_weight=schema.max_weight)
+    if unit is not None:
+        shape = Shape(schema=schema, weight_bits=weight_bits_for(1), max_weight=1)
+    weight = None if unit is not None or schema.max_weight == 1 else given.weight
+    with warnings.catch_warnings(), np.errstate(all="raise"):
+        warnings.simplefilter("error")
+        # Dask's reader of Parquet calls what pandas will drop, whatever it reads
+        warnings.simplefilter("ignore", pd.errors.Pandas4Warning)
+        x = given.x
+        if isinstance(x, pd.DataFrame | dd.DataFrame) and unit is None:
+            x = x[["a", "k"]]
+        elif isinstance(x, pd.DataFrame | dd.DataFrame):
+            x = x[["a", "k", "person"]]
+        source = read_source(x, given.y, weight, schema, unit)
+        rounds = LocalRounds(source, Reading(shape, bytes(32)), Execution(n_threads=1))
+        sums = rounds._survey()._sums.copy()
+        rounds.close()
+    return sums, shape
+
+
+# ---- readers ---------------------------------------------------------------------------------------------------------
+
+
+def frame_of(rows):
+    return pd.DataFrame([dict(zip(COLUMNS, row, strict=True)) for row in rows])
+
+
+def csv_text(rows):
+    """Rows as a file of text: the CSV that holds exactly these words."""
+    quoted = (",".join('"' + str(value).replace('"', '""') + '"' for value in row) for row in rows)
+    return "\n".join([",".join(COLUMNS), *quoted, ""])
+
+
+def typed_table(rows):
+    """Columns as files of Parquet have them: all text."""
+    return pa.table(
+        {
+            name: pa.array([None if value is None else str(value) for value in values], pa.string())
+            for name, values in zip(COLUMNS, zip(*rows, strict=True), strict=True)
+        }
+    )
+
+
+def halves(rows):
+    """Rows as two partitions, each inferred by itself."""
+    return [rows[: len(rows) // 2], rows[len(rows) // 2 :]]
+
+
+def dask_parts(make, rows, tmp_path):
+    del tmp_path
+    with dask.config.set({"dataframe.convert-string": False}):
+        return of_frame(dd.from_map(make, halves(rows), enforce_metadata=False))
+
+
+def own_csv(rows, tmp_path):
+    for k, part in enumerate(halves(rows)):
+        (tmp_path / f"{k}.csv").write_text(csv_text(part))
+    return of_frame(own.read_csv(tmp_path / "*.csv", unit_id="person"))
+
+
+def parquet(rows, tmp_path):
+    for k, part in enumerate(halves(rows)):
+        pq.write_table(typed_table(part), tmp_path / f"{k}.parquet")
+    return of_frame(dd.read_parquet([tmp_path / "0.parquet", tmp_path / "1.parquet"]))
+
+
+def in_memory_parquet(rows, _):
+    file = io.BytesIO()
+    pq.write_table(typed_table(rows), file)
+    return of_frame(pd.read_parquet(file))
+
+
+def own_zarr(rows, tmp_path, *, make):
+    """A data set of `write_dataset`, made from what another reader reads."""
+    given = make(rows, tmp_path)
+    schema = UNIT_SCHEMA
+    own.write_dataset(tmp_path / "d.zarr", given.x, given.y, schema=schema, overwrite=True)
+    data = own.open_dataset(tmp_path / "d.zarr")
+    return Given(data.X, data.y, None)
+
+
+def zarr_columns(rows, tmp_path):
+    group = zarr.create_group(tmp_path / "g.zarr", overwrite=True)
+    for name, values in zip(COLUMNS, zip(*rows, strict=True), strict=True):
+        texts = np.array([str(value) for value in values], np.dtypes.StringDType())
+        group.create_array(name, data=texts, chunks=(5,))
+    return Given(
+        xr.Dataset({n: ("row", da.from_zarr(group[n])) for n in ("a", "k", "person")}),
+        da.from_zarr(group["y"]),
+        da.from_zarr(group["w"]),
+    )
+
+
+def numpy_objects(rows, _):
+    columns = []
+    for values in zip(*rows, strict=True):
+        column = np.empty(len(values), object)
+        column[:] = values
+        columns.append(column)
+    x = xr.Dataset(
+        {n: ("row", c) for n, c in zip(COLUMNS, columns, strict=True) if n in ("a", "k", "person")}
+    )
+    return Given(x, columns[2], columns[3])
+
+
+def numpy_inferred(rows, _):
+    """Columns as NumPy makes them of lists."""
+    columns = [np.array(list(values)) for values in zip(*rows, strict=True)]
+    x = xr.Dataset(
+        {n: ("row", c) for n, c in zip(COLUMNS, columns, strict=True) if n in ("a", "k", "person")}
+    )
+    return Given(x, columns[2], columns[3])
+
+
+def in_memory(make, rows, _):
+    return of_frame(make(rows))
+
+
+def from_pandas(rows, _, *, convert):
+    with dask.config.set({"dataframe.convert-string": convert}):
+        return of_frame(dd.from_pandas(frame_of(rows), npartitions=2))
+
+
+def pandas_csv(rows, **options):
+    with warnings.catch_warnings():  # pandas may say that types of a column are mixed
+        warnings.simplefilter("ignore")
+        return pd.read_csv(io.StringIO(csv_text(rows)), **options)
+
+
+TEXT_MAKERS = {
+    "pandas": pandas_csv,
+    "text": partial(pandas_csv, dtype=str),
+    "no missing": partial(pandas_csv, dtype=object, keep_default_na=False),
+    "nullable": partial(pandas_csv, dtype_backend="numpy_nullable"),
+    "arrow": partial(pandas_csv, dtype_backend="pyarrow"),
+    "arrow's parser": partial(pandas_csv, engine="pyarrow"),
+    "python's parser": partial(pandas_csv, engine="python"),
+    "categories": partial(pandas_csv, dtype="category"),
+}
+OBJECT_MAKERS = {
+    "pandas": frame_of,
+    "objects": lambda rows: frame_of(rows).astype(object),
+    "better types": lambda rows: frame_of(rows).convert_dtypes(),
+    "objects inferred": lambda rows: frame_of(rows).astype(object).infer_objects(),
+}
+TEXT_READERS = {
+    **{f"memory {name}": partial(in_memory, make) for name, make in TEXT_MAKERS.items()},
+    **{f"parts {name}": partial(dask_parts, make) for name, make in TEXT_MAKERS.items()},
+    "own csv": own_csv,
+    "parquet": parquet,
+    "parquet in memory": in_memory_parquet,
+    "zarr columns": zarr_columns,
+}
+OBJECT_READERS = {
+    **{f"memory {name}": partial(in_memory, make) for name, make in OBJECT_MAKERS.items()},
+    **{f"parts {name}": partial(dask_parts, make) for name, make in OBJECT_MAKERS.items()},
+    "from_pandas": partial(from_pandas, convert=False),
+    "numpy objects": numpy_objects,
+}
+# pandas itself stops where it shall make Arrow's integers of these
+TOO_LONG = {"9" * 40, str(2**64)}
+READERS = {
+    **{
+        f"text, {name}": (reader, [w for w in WORDS if "arrow" not in name or w not in TOO_LONG])
+        for name, reader in TEXT_READERS.items()
+    },
+    **{f"rows, {name}": (reader, OBJECTS + WORDS) for name, reader in OBJECT_READERS.items()},
+}
+
+
+# ---- the test of the class -------------------------------------------------------------------------------------------
+
+
+def check_one_row(reader, row, place, schema, tmp_path):
+    """Compare the sums with and without a row."""
+    rows = some_rows()
+    more = [*rows[:place], row, *rows[place:]]
+    before, shape = raw_sums(reader(rows, tmp_path), schema)
+    after, _ = raw_sums(reader(more, tmp_path), schema)
+    difference = np.abs((after - before).astype(object))
+    top = shape.max_weight << shape.weight_bits
+    bound = sensitivity(CountQuery(label="c", price=1, weight_bits=shape.weight_bits), shape)
+    assert difference[0] <= bound.l1
+    # one cell of each of two features, and the target's sum of at most its largest step
+    target = (1 << 16) * top if schema.target.type == "numeric" else top
+    assert difference.sum() <= 3 * top + target
+
+
+def check_one_unit(reader, value, tmp_path):
+    """Compare the sums with and without all rows of a unit, which has some in each half of the rows."""
+    rows = some_rows()
+    mine = [(60.5, 1, 1, 1.0, value)] * 3
+    more = [*mine[:1], *rows, *mine[1:]]
+    before, shape = raw_sums(reader(rows, tmp_path), UNIT_SCHEMA, "person")
+    after, _ = raw_sums(reader(more, tmp_path), UNIT_SCHEMA, "person")
+    one = 1 << shape.weight_bits
+    difference = np.abs((after - before).astype(object))
+    assert difference[0] <= one
+    assert difference.sum() <= 4 * one
+
+
+def check_one_unit_among_others(reader, value, guest, tmp_path):
+    """A stranger's id in one part turns that part's ids into another type: my unit is one unit all the same."""
+    rows = [*some_rows(), (5.5, 0, 0, 1.0, guest)]
+    mine = [(60.5, 1, 1, 1.0, value)] * 3
+    more = [*mine, *rows[:6], *rows[6:], *mine]
+    before, shape = raw_sums(reader(rows, tmp_path), UNIT_SCHEMA, "person")
+    after, _ = raw_sums(reader(more, tmp_path), UNIT_SCHEMA, "person")
+    assert np.abs(after - before)[0] <= 1 << shape.weight_bits
+
+
+def some(values, step, offset):
+    return list(values)[offset % step :: step]
+
+
+def run(name, schema, tmp_path, step):
+    """Check every step-th odd row, another share of them for each reader and schema."""
+    reader, values = READERS[name]
+    offset = sorted(READERS).index(name) + 5 * sorted(SCHEMAS).index(schema)
+    for k, row in enumerate(some(odd_rows(values), step, offset)):
+        check_one_row(reader, row, (0, 5, 12)[k % 3], SCHEMAS[schema], tmp_path)
+
+
+@pytest.fixture(autouse=True)
+def one_thread():
+    with dask.config.set(scheduler="sync"):
+        yield
+
+
+@pytest.mark.parametrize("name", READERS)
+def test_one_row_changes_no_other(name, tmp_path):
+    run(name, "labels", tmp_path, 37)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("schema", SCHEMAS)
+@pytest.mark.parametrize("name", READERS)
+def test_no_row_changes_another(name, schema, tmp_path):
+    run(name, schema, tmp_path, 1)
+
+
+@pytest.mark.parametrize("name", READERS)
+def test_one_unit_changes_no_other(name, tmp_path):
+    reader, values = READERS[name]
+    offset = sorted(READERS).index(name)
+    for value in some(values, 11, offset):
+        check_one_unit(reader, value, tmp_path)
+    for guest in ("guest", *some(values, 23, offset)):
+        check_one_unit_among_others(reader, 1001, guest, tmp_path)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", READERS)
+def test_no_unit_changes_another(name, tmp_path):
+    reader, values = READERS[name]
+    for value in values:
+        check_one_unit(reader, value, tmp_path)
+        check_one_unit_among_others(reader, 1001, value, tmp_path)
+        check_one_unit_among_others(reader, value, "guest", tmp_path)
+
+
+@pytest.mark.filterwarnings("ignore::pandas.errors.Pandas4Warning")
+@pytest.mark.parametrize("name", ["own csv", "parquet", "memory pandas", "parts arrow"])
+def test_a_data_set_keeps_what_its_source_says(name, tmp_path):
+    reader = TEXT_READERS[name]
+    for word in ("unknown", "007", str(10**18)):
+        rows = [*some_rows(), (word, word, word, 1.0, word)]
+        source, _ = raw_sums(reader(rows, tmp_path), UNIT_SCHEMA, "person")
+        kept, _ = raw_sums(own_zarr(rows, tmp_path, make=reader), UNIT_SCHEMA, "person")
+        np.testing.assert_array_equal(source, kept)
+
+
+HUGE = [(k + 0.5, k % 3, k % 2, 1.0, 10**18 + k // 2) for k in range(10)]
+
+
+@pytest.mark.parametrize("name", [*READERS, "rows, exact"])
+def test_huge_ids_count_where_this_library_read_them(name, tmp_path):
+    """In every other collection they weigh nothing, whatever stands beside them."""
+    readers = {**READERS, "rows, exact": (exact_reader, ())}
+    reader, _ = readers[name]
+    for guest in (1001, "guest", None):
+        rows = [*HUGE, (5.5, 0, 0, 1.0, guest)]
+        sums, shape = raw_sums(reader(rows, tmp_path), UNIT_SCHEMA, "person")
+        # csv and typed tables hold the words "None" and ""
+        expected = (5 if name in ("text, own csv", "rows, exact") else 0) + (guest is not None)
+        assert sums[0] == expected << shape.weight_bits
+
+
+def exact_reader(rows, _):
+    """What the command line makes of a Parquet file of whole numbers or text."""
+    frame = frame_of(rows)
+    ids = pd.Series([row[-1] for row in rows], dtype=object)
+    return of_frame(frame.assign(person=exact_ids(ids)))
