@@ -5,7 +5,6 @@ model is wrong without a word. So matching by position warns, unless it was said
 """
 # ruff: noqa: N803 - X is scikit-learn's name
 
-import sys
 import warnings
 from collections.abc import Iterable, Sequence
 from typing import Any
@@ -18,7 +17,13 @@ import xarray as xr
 import zarr
 
 from dpgb_dask.contracts.schema import Schema
-from dpgb_dask.errors import PlanError, SchemaError, StructureError, UnnamedColumnsWarning
+from dpgb_dask.errors import (
+    PlanError,
+    SchemaError,
+    StructureError,
+    UnnamedColumnsWarning,
+    level_outside,
+)
 from dpgb_dask.stored import from_zarr
 
 POSITION = "position"
@@ -218,16 +223,8 @@ def _warn_of_position(schema: Schema) -> None:
         " is right, say columns='position'; if the columns are in another order, give it, as columns=[names]. Or give"
         " X with names: scikit-learn's transformers keep them after set_output(transform='pandas').",
         UnnamedColumnsWarning,
-        stacklevel=_outside(),
+        stacklevel=level_outside(),
     )
-
-
-def _outside() -> int:
-    """Return the level of the caller's own code, for a warning that should point there."""
-    frame, level = sys._getframe(2), 2  # noqa: SLF001 - what warnings itself does
-    while frame.f_back is not None and frame.f_globals.get("__name__", "").startswith("dpgb_dask."):
-        frame, level = frame.f_back, level + 1
-    return level
 
 
 def _reordered(

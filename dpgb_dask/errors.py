@@ -8,6 +8,7 @@ error, which may quote one: `in_our_words` leaves its type.
 import difflib
 import errno
 import json
+import sys
 from collections.abc import Callable, Iterable
 from functools import wraps
 from typing import ParamSpec, TypeVar
@@ -98,6 +99,18 @@ class PrivacyLeakWarning(UserWarning):
 
 class UnnamedColumnsWarning(UserWarning):
     """An array without names was matched to a schema with names by the position of its columns."""
+
+
+class ParserWarning(UserWarning):
+    """A collection is text that pandas parses: its parser may stop on a value, and infers types."""
+
+
+def level_outside() -> int:
+    """Return the ``stacklevel`` of the caller's own code, for a warning that should point there."""
+    frame, level = sys._getframe(1), 1  # noqa: SLF001 - what warnings itself does
+    while frame.f_back is not None and frame.f_globals.get("__name__", "").startswith("dpgb_dask."):
+        frame, level = frame.f_back, level + 1
+    return level
 
 
 def did_you_mean(word: object, known: Iterable[str]) -> str:

@@ -59,6 +59,7 @@ from dpgb_dask.private.ingest import (
     line_up,
     source_of,
 )
+from dpgb_dask.private.parsers import warn_of_parsers
 from dpgb_dask.private.survey import slice_block
 from dpgb_dask.private.units import distinct_names
 from dpgb_dask.stored import Recorded, Shards
@@ -161,6 +162,7 @@ def write_dataset(
     declared = _schema_of(schema)
     X = in_order(X, declared, columns, beside=True)
     inputs = check_inputs(X, y, sample_weight, declared, declared.unit_id)
+    warn_of_parsers(inputs)
     layout = Layout.of(inputs, declared)
     source = source_of(inputs, declared)
     rows = _shard_rows(layout, shard_rows)

@@ -26,6 +26,7 @@ from dpgb_dask.errors import (
     UnsupportedCollectionError,
     in_our_words,
 )
+from dpgb_dask.private.parsers import warn_of_parsers
 from dpgb_dask.stored import from_zarr
 
 CHUNK_ROWS = (
@@ -185,7 +186,9 @@ def read_source(
     -------
     Private side. Reads names, widths and chunk structure only; no value is looked at, and no type refused.
     """
-    return source_of(check_inputs(X, y, sample_weight, schema, unit), schema)
+    inputs = check_inputs(X, y, sample_weight, schema, unit)
+    warn_of_parsers(inputs)
+    return source_of(inputs, schema)
 
 
 @in_our_words(not_readable)
