@@ -99,6 +99,9 @@ columns, which commas separate (tabs in .tsv) unless --delimiter says otherwise.
 and is one row, blank lines aside: text in quotes may hold commas, and no line breaks."""
 TEXT_FIT = f"""{TEXT_LINES}
 A line that cannot be read, or has another number of fields, is a row of missing values: it weighs nothing in a fit."""
+TEXT_CHECK = f"""{TEXT_FIT}
+
+Exit code 1 where no row is usable, such as where no label is one of the declared classes."""
 TEXT_PREDICT = f"""{TEXT_LINES}
 Columns that the model does not use are left out; --keep copies some to the output.
 A line that cannot be read, or has another number of fields, is an error."""
@@ -379,7 +382,10 @@ def _add_verify(commands: Any) -> None:
 def _add_check(commands: Any) -> None:
     text = "count what a fit would clip or call missing: for the data owner's eyes, NOT private"
     example = "dpgb-dask check people.parquet --schema people.schema.json"
-    _add_data(_command(commands, "check", text, _check, example, TEXT_FIT))
+    check = _command(commands, "check", text, _check, example, TEXT_CHECK)
+    _add_data(check)
+    check.add_argument("--weight", help="column of sample weights, as for fit")
+    check.add_argument("--unit", help="column that names the privacy unit, as for fit")
 
 
 def _add_convert(commands: Any) -> None:
@@ -953,10 +959,18 @@ def _convert(options: argparse.Namespace) -> None:
 
 def _check(options: argparse.Namespace) -> None:
     schema = _schema(options)
+    if options.unit is not None:
+        facts = schema.to_dict()
+        ignored = [name for name in facts["ignore"] if name != options.unit]
+        schema = Schema.from_dict(facts | {"ignore": ignored, "unit_id": options.unit})
     X, columns = _open_table(options, schema)
     y = columns.get(schema.target.name, None if isinstance(X, dd.DataFrame) else columns.get("y"))
+    weight = None if options.weight is None else _column("--weight", columns, options.weight)
     with _cluster(options.scheduler):
-        print(diagnose.check(schema, X, y))
+        diagnosis = diagnose.check(schema, X, y, weight, options.columns)
+    print(diagnosis)
+    if diagnosis.usable == 0:
+        raise StructureError("No row is usable: see the target above.")
 
 
 def _ledger_open(options: argparse.Namespace) -> None:

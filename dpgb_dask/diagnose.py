@@ -4,9 +4,10 @@ Nothing here is private. A fit under a declared schema never calls this module.
 """
 # ruff: noqa: N803 - X is scikit-learn's name
 
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeAlias
 
 import dask.array as da
 import dask.dataframe as dd
@@ -19,10 +20,13 @@ from dask.delayed import delayed
 from numpy.typing import NDArray
 
 from dpgb_dask import encode
-from dpgb_dask.columns import default_names
+from dpgb_dask.columns import Columns, default_names, in_order, names_of
 from dpgb_dask.contracts.model import FeatureBins
+from dpgb_dask.contracts.plan import weight_bits_for
 from dpgb_dask.contracts.schema import Categorical, Numeric, Schema
-from dpgb_dask.errors import StructureError
+from dpgb_dask.errors import SchemaError, StructureError
+from dpgb_dask.private.ingest import Chunk, Inputs, Source, check_inputs, line_up, source_of
+from dpgb_dask.private.units import distinct_names
 from dpgb_dask.stored import from_zarr
 from dpgb_dask.values import NO_FORM, cells
 
@@ -30,6 +34,14 @@ LOUD = (
     "THIS IS NOT PRIVATE. It counts rows of the data exactly and is for the data owner's eyes only: do not publish it,"
     " log it or paste it into a report. It is printed and kept nowhere."
 )
+
+
+MOST_NAMED = 5  # unknown values that are shown …
+MOST_KEPT = 10_000  # … of so many different ones of a chunk that are counted
+MOST_CHARACTERS = 40  # of a value
+WIDE = 20  # times the range of the values: bounds that are this wide or wider leave them few bins and much noise
+
+Counted: TypeAlias = tuple[tuple[str, int], ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,6 +59,10 @@ class ColumnCheck:
         Values that are no whole numbers in a column declared integer.
     unknown : int
         Values that are in no declared category and would count as "other".
+    values : tuple of (str, int)
+        The most frequent unknown or unparsable values, and how often each is there.
+    seen : (float, float) or None
+        The least and the largest number within the bounds, where the bounds are far too wide for them.
     """
 
     name: str
@@ -55,11 +71,19 @@ class ColumnCheck:
     above: int = 0
     fractional: int = 0
     unknown: int = 0
+    values: Counted = ()
+    seen: tuple[float, float] | None = None
 
     def remarks(self) -> list[str]:
         """Return what is noteworthy, in words."""
         kinds = ("missing", "below", "above", "fractional", "unknown")
-        return [f"{getattr(self, kind)} {kind}" for kind in kinds if getattr(self, kind)]
+        found = [f"{getattr(self, kind)} {kind}" for kind in kinds if getattr(self, kind)]
+        if self.values:
+            found.append(f"among them {_in_words(self.values)}")
+        if self.seen is not None:
+            low, high = self.seen
+            found.append(f"bounds far too wide: all numbers within them are in [{low:g}, {high:g}]")
+        return found
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,30 +96,67 @@ class Diagnosis:
     columns : tuple of ColumnCheck
     bad_targets : int or None
         Rows that would get weight 0: unknown labels or missing targets; None without a target.
+    usable : int or None
+        Rows that weigh something: with a known label and, where there are such, a weight and a unit. None without a
+        target.
+    bad_labels : tuple of (str, int)
+        The most frequent unknown labels, or targets that are no numbers.
+    bad_weights, without_unit : int or None
+        Rows that would get weight 0 for their weight, or as they have no unit; None where there are no such.
+    undeclared : tuple of str
+        Columns that the schema does not name.
     """
 
     n_rows: int
     columns: tuple[ColumnCheck, ...]
     bad_targets: int | None
+    usable: int | None = None
+    bad_labels: Counted = ()
+    bad_weights: int | None = None
+    without_unit: int | None = None
+    undeclared: tuple[str, ...] = ()
 
     def __str__(self) -> str:
         lines = [LOUD, "", f"rows: {self.n_rows}"]
         for column in self.columns:
             remarks = column.remarks()
             lines.append(f"  {column.name}: {', '.join(remarks) if remarks else 'fits'}")
+        if self.undeclared:
+            lines.append(
+                f"not declared, and refused by a fit: {', '.join(map(repr, self.undeclared))}. List them in 'ignore'."
+            )
         if self.bad_targets is not None:
-            lines.append(f"target: {self.bad_targets} unknown or missing (those rows get weight 0)")
+            among = f", among them {_in_words(self.bad_labels)}" if self.bad_labels else ""
+            lines.append(
+                f"target: {self.bad_targets} unknown or missing (those rows get weight 0){among}"
+            )
+        if self.bad_weights is not None:
+            lines.append(f"weights: {self.bad_weights} rows have none above 0, or none that counts")
+        if self.without_unit is not None:
+            lines.append(f"units: {self.without_unit} rows have none (those rows get weight 0)")
+        if self.usable == 0:
+            lines.append(f"{NOTHING_USABLE} A fit would be charged, and learn nothing.")
         return "\n".join(lines)
 
 
-def check(schema: Schema, X: Any, y: Any = None) -> Diagnosis:
+NOTHING_USABLE = (
+    "NO ROW IS USABLE: none has a known label, and a weight and a unit where it needs them."
+)
+
+
+def check(
+    schema: Schema, X: Any, y: Any = None, sample_weight: Any = None, columns: Columns = None
+) -> Diagnosis:
     """Count what a fit under ``schema`` would clip, call missing, or call "other".
 
     Parameters
     ----------
     schema : Schema
     X : any collection that ``fit`` takes
-    y : collection, optional
+    y, sample_weight : collections, optional
+        ``y=None``: the column of X with the target's name, if there is one.
+    columns : "position", list of str, optional
+        What the columns of an array without names are, as for ``fit``.
 
     Returns
     -------
@@ -105,56 +166,210 @@ def check(schema: Schema, X: Any, y: Any = None) -> Diagnosis:
     Raises
     ------
     SchemaError, StructureError
-        If the structure of ``X`` does not fit the schema, as in ``fit``.
+        If the structure of ``X`` does not fit the schema, as in ``fit``; but for columns that are not declared.
 
     Privacy
     -------
     None: exact counts. For the data owner alone, never part of a fit.
     """
-    counts = _on_parts(X, _CountColumns(schema))
-    total = np.sum(counts, axis=0)
-    columns = []
-    for name, row in zip(schema.names, total[:-1], strict=True):
-        columns.append(ColumnCheck(name, *(int(value) for value in row)))
-    bad = None if y is None else int(sum(_on_parts(y, _CountTargets(schema))))
-    return Diagnosis(int(total[-1, 0]), tuple(columns), bad)
+    X = in_order(X, schema, columns, beside=True)  # noqa: N806
+    X, undeclared = _declared_part(X, schema)  # noqa: N806
+    inputs, has_target = _inputs(X, y, sample_weight, schema)
+    source = source_of(inputs, schema)
+    count = _Count(schema, has_target)
+    if source.lazy:
+        parts = [delayed(count, pure=False)(_parts_of(chunk)) for chunk in source.chunks]
+        found: Sequence[_Found] = compute(*parts)
+    else:
+        found = [count(_parts_of(chunk)) for chunk in source.chunks]
+    return _diagnosis(schema, found, has_target, source, undeclared)
+
+
+def _declared_part(X: Any, schema: Schema) -> tuple[Any, tuple[str, ...]]:
+    """Return X without the columns that a schema does not name, and their names."""
+    names = names_of(X)
+    known = {*schema.names, *schema.ignore, schema.target.name, schema.unit_id}
+    strange = [] if names is None else [name for name in names if name not in known]
+    if not strange:
+        return X, ()
+    missing = [name for name in schema.names if name not in (names or ())]
+    if missing:
+        raise SchemaError(
+            f"columns do not match the schema: missing={missing}, not declared={list(map(str, strange))}. Rename or"
+            " add columns, or list those to leave out in 'ignore'."
+        )
+    told = tuple(map(str, strange))
+    if isinstance(X, pd.DataFrame | dd.DataFrame):
+        return X[[name for name in X.columns if name in known]], told
+    if isinstance(X, xr.Dataset):
+        return X.drop_vars(strange), told
+    if isinstance(X, zarr.Group):
+        columns = {key: ("row", from_zarr(array)) for key, array in X.arrays() if key in known}
+        return xr.Dataset(columns), told
+    kept = [k for k, name in enumerate(names or ()) if name in known]
+    return X[:, kept], told
+
+
+def _inputs(X: Any, y: Any, weight: Any, schema: Schema) -> tuple[Inputs, bool]:
+    """Return what a fit would be given, and whether a target is there; else a feature stands in its place."""
+    names = names_of(X)
+    if y is not None or (names is not None and schema.target.name in names):
+        return check_inputs(X, y, weight, schema, schema.unit_id), True
+    if names is None:
+        first = X[X.columns[0]] if isinstance(X, pd.DataFrame | dd.DataFrame) else X[:, 0]
+    else:
+        name = schema.names[0]
+        first = X[:, names.index(name)] if isinstance(X, xr.DataArray) else X[name]
+    return check_inputs(X, first, weight, schema, schema.unit_id), False
+
+
+def _parts_of(chunk: Chunk) -> list[Any]:
+    return [
+        list(chunk.x) if isinstance(chunk.x, tuple) else chunk.x,
+        chunk.y,
+        chunk.weight,
+        chunk.unit,
+    ]
+
+
+@dataclass(frozen=True, slots=True)
+class _Found:
+    """What one chunk holds.
+
+    Parameters
+    ----------
+    counts : (n_features, 5) int64
+    values : list of Counter
+        Per feature.
+    low, high : (n_features,) float64
+        Of the numbers within the bounds; inf and -inf if there are none.
+    rows : (5,) int64
+        All; with a bad target, a bad weight, no unit; usable.
+    labels : Counter
+    """
+
+    counts: NDArray[np.int64]
+    values: list[Counter[str]]
+    low: NDArray[np.float64]
+    high: NDArray[np.float64]
+    rows: NDArray[np.int64]
+    labels: Counter[str]
 
 
 @dataclass(frozen=True)
-class _CountColumns:
-    """Return (n_features + 1, 5) int64 counts of a block; the last line holds the rows."""
+class _Count:
+    """Count one chunk, by what the encoder itself makes of it."""
 
     schema: Schema
+    has_target: bool
 
-    def __call__(self, block: Any) -> NDArray[np.int64]:
-        schema = self.schema
-        encode.check_columns(block, schema)
-        codes = encode.encode(block, schema, _identity_bins(schema))
-        out = np.zeros((schema.n_features + 1, 5), np.int64)
-        for j, (name, feature) in enumerate(schema.features.items()):
+    @np.errstate(all="ignore")
+    def __call__(self, parts: Sequence[Any]) -> _Found:
+        schema, rows = self.schema, line_up(*parts)
+        columns = encode.split_columns(rows.x, schema)
+        codes = encode.encode(rows.x, schema, _identity_bins(schema))
+        n, m = encode.n_rows(rows.x), schema.n_features
+        counts = np.zeros((m, 5), np.int64)
+        low, high = np.full(m, np.inf), np.full(m, -np.inf)
+        values: list[Counter[str]] = []
+        for j, (feature, column) in enumerate(zip(schema.features.values(), columns, strict=True)):
             if isinstance(feature, Categorical):
                 k = len(feature.categories)
-                out[j, 0], out[j, 4] = np.sum(codes[j] == k + 1), np.sum(codes[j] == k)
+                counts[j, 0], counts[j, 4] = np.sum(codes[j] == k + 1), np.sum(codes[j] == k)
+                values.append(_most_frequent(column, codes[j] == k))
                 continue
-            out[j, 0] = np.sum(codes[j] == 1)
-            values = _numbers(block[name] if isinstance(block, pd.DataFrame) else block[:, j])
-            out[j, 1], out[j, 2] = np.sum(values < feature.low), np.sum(values > feature.high)
+            numbers = encode.numbers(column).astype(np.float64)
+            lost = np.isnan(numbers)
+            counts[j, 0] = np.sum(lost)
+            counts[j, 1], counts[j, 2] = (
+                np.sum(numbers < feature.low),
+                np.sum(numbers > feature.high),
+            )
+            values.append(_most_frequent(column, lost))
+            inside = numbers[(numbers >= feature.low) & (numbers <= feature.high)]
             if feature.integer:
-                finite = values[np.isfinite(values)]
-                out[j, 3] = np.sum(finite != np.floor(finite))
-        out[-1, 0] = len(block)
-        return out
+                finite = numbers[np.isfinite(numbers)]
+                counts[j, 3] = np.sum(finite != np.floor(finite))
+            if len(inside):
+                low[j], high[j] = inside.min(), inside.max()
+        good = np.ones(n, bool)
+        totals = np.zeros(5, np.int64)
+        labels: Counter[str] = Counter()
+        if self.has_target:
+            _, valid = encode.encode_target(rows.y, schema)
+            totals[1] = np.sum(~valid)
+            labels = _most_frequent(encode.one_column(rows.y), ~valid)
+            good &= valid
+        if rows.weight is not None:
+            most = schema.max_weight
+            heavy = encode.encode_weight(rows.weight, most, weight_bits_for(most)) > 0
+            totals[2] = np.sum(~heavy)
+            good &= heavy
+        if rows.unit is not None:
+            names, place = distinct_names(rows.unit)
+            known = np.array([name is not None for name in names], bool)[place]
+            totals[3] = np.sum(~known)
+            good &= known
+        totals[0], totals[4] = n, np.sum(good)
+        return _Found(counts, values, low, high, totals, labels)
 
 
-@dataclass(frozen=True)
-class _CountTargets:
-    """Return how many targets of a block would get weight 0."""
+def _most_frequent(column: Any, chosen: NDArray[np.bool_]) -> Counter[str]:
+    """Count the values of some rows, as text; missing ones are not told."""
+    where = np.flatnonzero(chosen)
+    part = column.iloc[where] if isinstance(column, pd.Series) else column[where]
+    given = encode.objects(part)
+    forms = cells(given)
+    told = (_shown(value) for value, form in zip(given, forms, strict=True) if form is not None)
+    return Counter(dict(Counter(told).most_common(MOST_KEPT)))
 
-    schema: Schema
 
-    def __call__(self, block: Any) -> int:
-        _, valid = encode.encode_target(block, self.schema)
-        return int(np.sum(~np.asarray(valid, bool)))
+def _shown(value: Any) -> str:
+    try:
+        text = repr(str(value) if isinstance(value, str) else value)
+    except Exception:  # an object may fail in its own way when it is shown
+        text = f"<{type(value).__name__}>"
+    return text if len(text) <= MOST_CHARACTERS else f"{text[:MOST_CHARACTERS]}…"
+
+
+def _in_words(values: Counted) -> str:
+    return ", ".join(f"{value} ({count} times)" for value, count in values)
+
+
+def _diagnosis(
+    schema: Schema,
+    found: Sequence[_Found],
+    has_target: bool,
+    source: Source,
+    undeclared: tuple[str, ...],
+) -> Diagnosis:
+    """Add up what the chunks hold."""
+    counts = np.sum([one.counts for one in found], axis=0)
+    rows = np.sum([one.rows for one in found], axis=0).tolist()
+    low = np.min([one.low for one in found], axis=0)
+    high = np.max([one.high for one in found], axis=0)
+    columns = []
+    for j, (name, feature) in enumerate(schema.features.items()):
+        values = sum((one.values[j] for one in found), Counter()).most_common(MOST_NAMED)
+        seen = None
+        if isinstance(feature, Numeric) and low[j] <= high[j]:
+            wide = feature.high / 2 - feature.low / 2 >= WIDE * (high[j] / 2 - low[j] / 2)
+            seen = (float(low[j]), float(high[j])) if wide else None
+        missing, below, above, fractional, unknown = counts[j].tolist()
+        columns.append(
+            ColumnCheck(name, missing, below, above, fractional, unknown, tuple(values), seen)
+        )
+    labels = sum((one.labels for one in found), Counter()).most_common(MOST_NAMED)
+    return Diagnosis(
+        n_rows=rows[0],
+        columns=tuple(columns),
+        bad_targets=rows[1] if has_target else None,
+        usable=rows[4] if has_target else None,
+        bad_labels=tuple(labels),
+        bad_weights=rows[2] if source.weighted else None,
+        without_unit=rows[3] if source.units else None,
+        undeclared=undeclared,
+    )
 
 
 def _identity_bins(schema: Schema) -> tuple[FeatureBins, ...]:

@@ -436,7 +436,7 @@ def test_what_is_read_is_not_replaced(text, tmp_path, binary_schema, features, l
 def test_a_newer_format_is_refused(tmp_path):
     write_dataset(tmp_path / "d.zarr", *some_rows(), schema=SCHEMA)
     group = zarr.open_group(tmp_path / "d.zarr")
-    group.attrs["dpgb_dask"] = group.attrs["dpgb_dask"] | {"format": 2}
+    group.attrs["dpgb_dask"] = group.attrs["dpgb_dask"] | {"format": 3}
     with pytest.raises(StructureError, match="newer"):
         open_dataset(tmp_path / "d.zarr")
 

@@ -286,18 +286,26 @@ class Schema:
             ) from None
         return cls.from_dict(data)
 
-    def check(self, X: Any, y: Any = None) -> Any:  # noqa: N803 - scikit-learn's name
+    def check(
+        self,
+        X: Any,  # noqa: N803 - scikit-learn's name
+        y: Any = None,
+        sample_weight: Any = None,
+        columns: Any = None,
+    ) -> Any:
         """Count exactly what a fit under this schema would clip, call missing or call "other".
 
         Parameters
         ----------
         X : collection of rows, as for ``fit``
-        y : collection, optional
+        y, sample_weight : collections, optional
+        columns : "position", list of str, optional
+            What the columns of an array without names are, as for ``fit``.
 
         Returns
         -------
         Diagnosis
-            To be printed; it is kept nowhere.
+            With the most frequent unknown values, and columns that are not declared. To be printed; it is kept nowhere.
 
         Privacy
         -------
@@ -306,7 +314,7 @@ class Schema:
         # the one import from above this layer, inside the method: nothing else here ever sees a row
         from dpgb_dask import diagnose  # noqa: PLC0415
 
-        return diagnose.check(self, X, y)
+        return diagnose.check(self, X, y, sample_weight, columns)
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Schema) and self.to_dict() == other.to_dict()

@@ -1,0 +1,156 @@
+"""The owner's own check: what a fit would change, counted exactly, for every collection that fit takes."""
+
+import dask.array as da
+import dask.dataframe as dd
+import numpy as np
+import pandas as pd
+import pytest
+import xarray as xr
+import zarr
+
+from dpgb_dask import Schema
+from dpgb_dask.cli import main
+from dpgb_dask.errors import PlanError, SchemaError, UnnamedColumnsWarning
+from dpgb_dask.io import open_dataset, write_dataset
+
+NAMES = ["age", "job", "pay"]
+SCHEMA = Schema(
+    {"age": {"type": "numeric", "low": 0, "high": 100, "integer": True}, "job": [0, 1, 2], "pay": (-1e6, 1e6)},
+    classes=[0, 1],
+)  # fmt: skip
+
+
+def rows():
+    table = np.array(
+        [
+            [20, 0, 1.0], [30.5, 1, -2.0], [-5, 7, 3.0], [120, 7, np.nan], [np.nan, 9, 0.5], [44, np.nan, 2.5],
+        ]
+    )  # fmt: skip
+    return table, np.array([0.0, 1, 1, 5, 5, np.nan])
+
+
+TABLE, Y = rows()
+FRAME = pd.DataFrame(TABLE, columns=NAMES)
+COLLECTIONS = {
+    "pandas": lambda: (FRAME, Y),
+    "objects": lambda: (FRAME.astype(object), Y.astype(object)),
+    "NumPy": lambda: (TABLE, Y),
+    "list": lambda: (TABLE.tolist(), Y.tolist()),
+    "Dask Array": lambda: (da.from_array(TABLE, chunks=(4, 2)), da.from_array(Y, chunks=2)),
+    "Dask DataFrame": lambda: (
+        dd.from_pandas(FRAME, npartitions=2), dd.from_pandas(pd.Series(Y), npartitions=2),
+    ),
+    "DataArray": lambda: (
+        xr.DataArray(TABLE, dims=("row", "feature"), coords={"feature": NAMES}), Y,
+    ),
+    "Dataset": lambda: (xr.Dataset({name: ("row", FRAME[name].to_numpy()) for name in NAMES}), Y),
+    "Zarr": lambda: (zarr.create_array({}, data=TABLE, chunks=(4, 3)), Y),
+    "Zarr group": lambda: (group(), Y),
+    "target inside": lambda: (FRAME.assign(target=Y), None),
+}  # fmt: skip
+
+
+def group():
+    store = zarr.create_group({})
+    for name in NAMES:
+        store.create_array(name, data=FRAME[name].to_numpy())
+    return store
+
+
+@pytest.mark.parametrize("kind", COLLECTIONS)
+def test_check_counts_the_same_in_every_collection(kind):
+    X, y = COLLECTIONS[kind]()
+    found = SCHEMA.check(X, y, columns="position")
+    age, job, pay = found.columns
+    assert (found.n_rows, found.bad_targets, found.usable) == (6, 3, 3)
+    assert (age.missing, age.below, age.above, age.fractional) == (1, 1, 1, 1)
+    assert (job.missing, job.unknown) == (1, 3)
+    assert job.values == (("7.0", 2), ("9.0", 1))
+    assert found.bad_labels == (("5.0", 2),)
+    assert pay.missing == 1
+    assert pay.seen == (-2.0, 3.0)
+    assert age.seen is None
+    text = str(found)
+    assert "NOT PRIVATE" in text
+    assert "7.0 (2 times), 9.0 (1 times)" in text
+    assert "bounds far too wide: all numbers within them are in [-2, 3]" in text
+
+
+def test_check_names_values_and_columns_that_a_fit_would_not():
+    frame = pd.DataFrame(
+        {"job": ["x", "secret", "y"], "age": ["12", "old", "7"], "more": 1, "id": 2}
+    )
+    schema = Schema({"job": ["x", "y"], "age": (0, 20)}, classes=["no", "yes"], ignore=["id"])
+    found = schema.check(frame, pd.Series(["no", "Yes", None]))
+    assert found.undeclared == ("more",)
+    assert found.columns[0].values == (("'secret'", 1),)
+    assert found.columns[1].values == (("'old'", 1),)
+    assert found.bad_labels == (("'Yes'", 1),)
+    assert found.usable == 1
+    assert "'more'" in str(found)
+    with pytest.raises(SchemaError, match=r"missing=\['age'\], not declared=\['more'\]"):
+        schema.check(frame.drop(columns="age"))
+
+
+def test_only_the_most_frequent_values_are_shown():
+    job = [f"job {k}" for k in range(9) for _ in range(k + 1)] + ["x" * 500]
+    found = Schema({"job": ["x"]}, classes=[0, 1]).check(pd.DataFrame({"job": job}))
+    assert [count for _, count in found.columns[0].values] == [9, 8, 7, 6, 5]
+    long = Schema({"job": ["x"]}, classes=[0, 1]).check(pd.DataFrame({"job": ["x" * 500]}))
+    assert len(long.columns[0].values[0][0]) < 60
+    assert found.usable is None
+    assert found.bad_targets is None
+
+
+@pytest.mark.parametrize("lazy", [False, True])
+def test_check_counts_weights_and_units(lazy):
+    frame = FRAME.assign(person=["a", "a", None, "b", "c", "d"])
+    weight = pd.Series([1.0, np.nan, 1.0, 0.0, 1.0, 2.0])
+    heavy = Schema(SCHEMA.features, classes=[0, 1], max_weight=3, ignore=["person"])
+    units = Schema(SCHEMA.features, classes=[0, 1], unit_id="person")
+    y = pd.Series(Y)
+    if lazy:
+        frame, weight, y = (dd.from_pandas(part, npartitions=2) for part in (frame, weight, y))
+    found = heavy.check(frame, y, weight)
+    assert (found.bad_weights, found.without_unit, found.usable) == (2, None, 2)
+    found = units.check(frame, y)
+    assert (found.bad_weights, found.without_unit, found.usable) == (None, 1, 2)
+    with pytest.raises(PlanError, match="unit_id"):
+        units.check(frame, y, weight)
+
+
+def test_check_takes_columns_as_fit_does(tmp_path):
+    with pytest.warns(UnnamedColumnsWarning):
+        SCHEMA.check(TABLE, Y)
+    order = ["pay", "age", "job"]
+    found = SCHEMA.check(FRAME[order].to_numpy(), Y, columns=order)
+    assert found.columns == SCHEMA.check(FRAME, Y).columns
+    write_dataset(tmp_path / "d.zarr", FRAME, Y, schema=SCHEMA)
+    data = open_dataset(tmp_path / "d.zarr")
+    assert SCHEMA.check(data.X, data.y).columns == found.columns
+
+
+def test_check_of_no_rows():
+    found = SCHEMA.check(FRAME[:0], Y[:0])
+    assert (found.n_rows, found.usable) == (0, 0)
+
+
+def test_the_command_ends_with_1_where_nothing_is_usable(tmp_path, capsys):
+    Schema({"age": (0, 100)}, classes=[0, 1], target="rich").save(tmp_path / "s.json")
+    (tmp_path / "d.csv").write_text("age,rich,more\n20,yes,1\n30,no,2\n40,yes,3\n")
+    run = ["check", str(tmp_path / "d.csv"), "--schema", str(tmp_path / "s.json")]
+    assert main(run) == 1
+    printed = capsys.readouterr()
+    assert "'yes' (2 times), 'no' (1 times)" in printed.out
+    assert "NO ROW IS USABLE" in printed.out
+    assert "'more'" in printed.out
+    assert "No row is usable" in printed.err
+    (tmp_path / "d.csv").write_text("age,rich,more,who\n20,yes,1,a\n30,1,2,\n40,0,0,b\n")
+    assert main(run) == 0
+    assert "NO ROW" not in capsys.readouterr().out
+    assert main([*run, "--weight", "more", "--unit", "who"]) == 1  # not both, as for fit
+    capsys.readouterr()
+    assert main([*run, "--unit", "who"]) == 0
+    assert "units: 1 rows have none" in capsys.readouterr().out
+    (tmp_path / "d.csv").write_text("age,rich,more,who\n20,1,0,a\n")
+    assert main([*run, "--weight", "more"]) == 1
