@@ -1,4 +1,4 @@
-"""What the README shows, runs."""
+"""What the README and the pages of `docs/` show, runs: one after the other, as somebody would who reads on."""
 
 import re
 import shlex
@@ -12,16 +12,21 @@ import pytest
 from dpgb_dask import Schema
 from dpgb_dask.cli import main
 
-README = (Path(__file__).parents[1] / "README.md").read_text(encoding="utf-8")
+ROOT = Path(__file__).parents[1]
+PAGES = ("README.md", "docs/recipes.md", "docs/larger-than-memory.md", "docs/ledger.md")
 
 
-def blocks(language):
-    return re.findall(rf"```{language}\n(.*?)```", README, re.DOTALL)
+def blocks(language, *pages):
+    found = []
+    for page in pages or PAGES:
+        text = (ROOT / page).read_text(encoding="utf-8")
+        found += re.findall(rf"```{language}\n(.*?)```", text, re.DOTALL)
+    return found
 
 
 @pytest.fixture
 def people(tmp_path, monkeypatch):
-    """The files that the README speaks of, in the current directory."""
+    """The files that the pages speak of, in the current directory."""
     monkeypatch.chdir(tmp_path)
     rng = np.random.default_rng(0)
     n = 3000
@@ -37,35 +42,30 @@ def people(tmp_path, monkeypatch):
     )
     table.to_parquet("people.parquet")
     table.drop(columns="high_income").to_parquet("new.parquet")
-    return tmp_path
-
-
-def test_two_commands_come_first_and_alone():
-    first, second = blocks("sh")[:2]
-    assert first.strip() == "pip install . && dpgb-dask demo"
-    assert second.strip() == "pip install '.[test]' && pytest"
-
-
-def test_python_of_the_readme_runs(people, capsys):
-    namespace = {}
-    with dask.config.set(scheduler="sync"):
-        for block in blocks("python"):
-            exec(block, namespace)
-    printed = capsys.readouterr().out
-    assert "(1, 1e-06)-differential privacy" in printed
-    assert (people / "model.json").is_file()
-
-
-def test_commands_of_the_readme_run(people, capsys):
     Schema(
         {"age": (17, 90), "hours": (0, 100), "job": ["office", "field", "none"]},
         classes=[0, 1],
         target="high_income",
     ).save("people.schema.json")
+    return tmp_path
+
+
+def test_two_commands_come_first_and_alone():
+    first, second = blocks("sh", "README.md")[:2]
+    assert first.strip() == "pip install . && dpgb-dask demo"
+    assert second.strip() == "pip install '.[test]' && pytest"
+
+
+def test_what_the_pages_show_runs(people, capsys):
+    namespace = {}
     with dask.config.set(scheduler="sync"):
+        for block in blocks("python"):
+            exec(block, namespace)
+        printed = capsys.readouterr().out
+        assert "(1, 1e-06)-differential privacy" in printed
         for line in "".join(blocks("sh")[2:]).splitlines():
             words = shlex.split(line, comments=True)
             assert words[0] in ("dpgb-dask", "python")  # the latter are benches
-            assert words[0] == "python" or main(words[1:]) == 0
+            assert words[0] == "python" or main(words[1:]) == 0, line
     assert len(pd.read_csv(people / "predictions.csv")) == 3000
     capsys.readouterr()
