@@ -400,10 +400,10 @@ def test_a_mutant_is_read_or_refused_by_an_error_of_ours(saved, tmp_path):
 
 def test_more_masks_than_nodes_are_refused_at_once(saved):
     change(saved, lambda d: d["model"]["trees"].update(masks=[[]] * 10**6))
-    began = time.perf_counter()
+    began = time.process_time()
     with pytest.raises(StructureError, match="malformed"):
         load(saved)
-    assert time.perf_counter() - began < 5
+    assert time.process_time() - began < 5
 
 
 @pytest.mark.parametrize(
