@@ -17,6 +17,7 @@ import xarray as xr
 import zarr
 
 from dpgb_dask.contracts.schema import Schema
+from dpgb_dask.encode import is_numbered
 from dpgb_dask.errors import (
     PlanError,
     SchemaError,
@@ -128,8 +129,7 @@ def names_of(X: Any) -> list[Any] | None:
     """Return the names of the columns of X; None if they have none, or whole numbers for names."""
     if isinstance(X, pd.DataFrame | dd.DataFrame):
         found = list(X.columns)
-        numbered = all(isinstance(n, int | np.integer) and not isinstance(n, bool) for n in found)
-        return None if numbered else found
+        return None if is_numbered(found) else found
     if isinstance(X, xr.Dataset):
         return list(X.data_vars)
     if isinstance(X, xr.DataArray):

@@ -115,10 +115,14 @@ def check_columns(block: Any, schema: Schema, *, target: bool = False) -> tuple[
 
 
 def _frame_positions(frame: pd.DataFrame, schema: Schema) -> tuple[int, ...]:
-    if any(isinstance(name, str) for name in frame.columns):
-        return match_names(frame.columns, schema)
-    # a frame made from an array has numbers for names: match by position, as for arrays
-    return _match_width(len(frame.columns), schema)
+    if is_numbered(frame.columns):  # as one made from an array: match by position, as for arrays
+        return _match_width(len(frame.columns), schema)
+    return match_names(frame.columns, schema)
+
+
+def is_numbered(names: Iterable[Any]) -> bool:
+    """Return whether columns have whole numbers for names; tuples and bytes are names, and may be in another order."""
+    return all(isinstance(name, int | np.integer) and not isinstance(name, bool) for name in names)
 
 
 def _match_width(width: int, schema: Schema) -> tuple[int, ...]:
@@ -429,7 +433,7 @@ def split_columns(block: Block, schema: Schema) -> list[Any]:
         return list(block)
     if isinstance(block, pd.DataFrame):
         names = [str(name) for name in block.columns]
-        if not any(isinstance(name, str) for name in block.columns):
+        if is_numbered(block.columns):
             return [block.iloc[:, k] for k in _frame_positions(block, schema)]
         place = {name: k for k, name in reversed(list(enumerate(names)))}
         return [

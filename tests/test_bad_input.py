@@ -631,3 +631,34 @@ def test_the_largest_weights_fit(max_weight, binary_schema, features, labels):
     clf = DPGBClassifier(epsilon=1.0, delta=1e-6, schema=schema, noise=SeededNoise(0))
     clf.fit(features, labels, sample_weight=np.full(len(labels), float(max_weight)))
     assert clf.privacy_report_.charged > 0
+
+
+NAMES = {
+    "tuples": [("a", 1), ("b", 2)],
+    "levels": pd.MultiIndex.from_tuples([("a", "x"), ("b", "y")]),
+    "bytes": [b"a", b"b"],
+    "truth values": [False, True],
+    "mixed": ["a", 1],
+}
+
+
+@pytest.mark.parametrize("lazy", [False, True])
+@pytest.mark.parametrize("case", NAMES)
+def test_columns_with_names_of_any_type_are_matched_by_them(case, lazy):
+    """Tuples and bytes are names too: in another order, they were matched by position without a word."""
+    rng = np.random.default_rng(0)
+    frame = pd.DataFrame(rng.random((300, 2)), columns=NAMES[case])
+    y = (frame.iloc[:, 0] > 0.5).astype(int)
+    schema = Schema({str(name): (0, 1) for name in frame.columns}, classes=[0, 1])
+    turned = frame.iloc[:, ::-1]
+    if lazy:
+        frame, turned, y = (dd.from_pandas(part, npartitions=2) for part in (frame, turned, y))
+    settings = {"schema": schema, "epsilon": 8.0, "n_estimators": 1, "noise": SeededNoise(0)}
+    fitted = DPGBClassifier(**settings).fit(frame, y)
+    with pytest.raises(SchemaError, match="another order"):
+        DPGBClassifier(**settings).fit(turned, y)
+    with pytest.raises(SchemaError, match="another order"):
+        fitted.predict(turned)
+    named = Schema({"a": (0, 1), "b": (0, 1)}, classes=[0, 1])
+    with pytest.raises(SchemaError, match="do not match the schema"):
+        DPGBClassifier(**(settings | {"schema": named})).fit(frame, y)
