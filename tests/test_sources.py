@@ -188,6 +188,7 @@ NOTHING = [
 ]  # fmt: skip
 
 
+@pytest.mark.filterwarnings("ignore::dpgb_dask.FewRowsWarning")
 @pytest.mark.parametrize("recipe", RECIPES)
 def test_sources_without_rows_give_one_model(recipe, tmp_path):
     models = set()
