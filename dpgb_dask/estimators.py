@@ -726,6 +726,10 @@ class _Boosting(BaseEstimator):  # type: ignore[misc]
             name: file.parameters[name] for name in (*SAVED, "recipe") if name in file.parameters
         }
         known["loss"] = _loss_of_json(known.get("loss"), path)
+        try:
+            known["columns"] = check_choice(known.get("columns"))
+        except PlanError:
+            raise StructureError(f"Model file {str(path)!r} is malformed: its columns.") from None
         out = cls(**known, schema=file.schema if file.schema.private else INFER)
         out._adopt(file.schema, file.model, file.report)
         if not file.schema.private:

@@ -1,5 +1,6 @@
 """Columns of X by name, or by the position that its giver says; a match by position that nobody meant warns."""
 
+import json
 import warnings
 
 import dask.array as da
@@ -288,6 +289,27 @@ def test_the_choice_is_cloned_searched_and_saved(tmp_path, expected):
         loaded = DPGBClassifier.load(tmp_path / "model.json")
         assert loaded.columns == (given if isinstance(given, str) else OTHER)
         np.testing.assert_array_equal(loaded.predict_proba(x), expected)
+
+
+@pytest.mark.parametrize("wrong", [5, "age", ["age", "age"], {"age": 1}, [["age"]]])
+def test_a_model_file_with_another_choice_is_refused(wrong, tmp_path):
+    model_of(FRAME).save(tmp_path / "model.json")
+    file = json.loads((tmp_path / "model.json").read_text())
+    file["version"] = 2  # older files carry no digests
+    file["parameters"]["columns"] = wrong
+    for name in set(file) - {
+        "format",
+        "version",
+        "estimator",
+        "parameters",
+        "schema",
+        "model",
+        "report",
+    }:
+        del file[name]
+    (tmp_path / "model.json").write_text(json.dumps(file))
+    with pytest.raises(StructureError):
+        DPGBClassifier.load(tmp_path / "model.json")
 
 
 def test_regression_takes_the_choice_too():
