@@ -105,7 +105,7 @@ def check_refused(ledger, error, match, fit, estimator):
         ({"recipe": ["auto"]}, PlanError, "list"),
         ({"loss": "hinge"}, PlanError, "loss='hinge'"),
         ({"loss": 3}, PlanError, "loss=3"),
-        ({"loss": "squared_error"}, PlanError, "does not fit a binary target"),
+        ({"loss": "squared_error"}, PlanError, "does not (fit|serve) a binary target"),
         ({"loss": Quantile(0.9)}, PlanError, "loss='quantile'"),
         ({"recipe": "dpboost", "max_depth": 11}, PlanError, "max_depth=11"),
         ({"recipe": "dpboost", "max_depth": 0}, PlanError, "max_depth=0"),
@@ -179,7 +179,7 @@ def test_settings_of_dask_have_underscores_in_the_environment():
         ("dp-rf", "poisson", (0, 15), "Recipes that have it: .*fdp-tr-newton"),
         ("dp-rf", Huber(0.2), (-15, 15), "Recipes that have it: .*fdp-tr-newton"),
         ("fdp-tr-newton", "poisson", (-15, 15), "never negative"),
-        ("fdp-tr-newton", "log_loss", (-15, 15), "does not fit a numeric target"),
+        ("fdp-tr-newton", "log_loss", (-15, 15), "does not (fit|serve) a numeric target"),
     ],
 )
 def test_losses_that_cannot_be_are_refused_before_any_charge(

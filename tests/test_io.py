@@ -33,7 +33,8 @@ def one_thread():
 
 def model_text(tmp_path, schema, X, y, weight=None, **options):
     kind = DPGBRegressor if schema.target.type == "numeric" else DPGBClassifier
-    model = kind(schema=schema, **SEEDED, **options).fit(X, y, sample_weight=weight)
+    settings = {"schema": schema, "on_few_rows": "continue"} | SEEDED | options
+    model = kind(**settings).fit(X, y, sample_weight=weight)
     model.save(tmp_path / "model.json")
     return (tmp_path / "model.json").read_text()
 

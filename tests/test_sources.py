@@ -126,6 +126,7 @@ SOURCES = {
 
 def model_text(tmp_path, X, y, recipe="auto", schema=SCHEMA):
     settings = {"noise": SeededNoise(0), "random_state": 0, "recipe": recipe}
+    settings["on_few_rows"] = "continue"
     if recipe != "auto":
         settings["n_estimators"] = 10
     DPGBClassifier(schema=schema, **settings).fit(X, y).save(tmp_path / "model.json")
