@@ -676,7 +676,9 @@ class Ledger:
         sqlite = self._address.url.drivername == "sqlite"
         options: dict[str, Any] = {"hide_parameters": True}
         if sqlite:
-            options["connect_args"] = {"check_same_thread": False, "timeout": WAIT_SECONDS}
+            options["connect_args"] = {
+                "check_same_thread": False, "timeout": WAIT_SECONDS, "factory": _SQLiteConnection,
+            }  # fmt: skip
             options["poolclass"] = StaticPool  # one transaction at a time, under the lock
         else:
             options["pool_pre_ping"] = True  # a server may have restarted since the last fit
@@ -763,8 +765,16 @@ class Ledger:
             self._finalizer.detach()
         self._connections, self._engine = [], None
 
+    def _hold(self) -> bool:
+        """Wait for the transaction of another thread and close the connection; return whether that was so."""
+        if not self._lock.acquire(timeout=WAIT_SECONDS):
+            return False
+        if self.durable and not self._in_transaction:
+            self._disconnect()
+        return True
+
     def _begin_anew(self) -> None:
-        """Renew lock and connections in a child process, where a thread of its parent may hold the lock for ever."""
+        """Renew the lock in a child process, and leave what it inherited as it is."""
         _of_parents.append((self._engine, self._connections))
         if self._finalizer is not None:
             self._finalizer.detach()
@@ -907,20 +917,64 @@ def _copied(path: Path) -> Iterator[Connection]:
             yield connection
 
 
+class _SQLiteConnection(sqlite3.Connection):
+    """A connection whose end is the end of its transaction.
+
+    SQLite keeps a closed connection, and its lock, for as long as a statement of it is unfinished: after Ctrl-C in the
+    middle of one, for as long as the traceback is kept.
+    """
+
+    def close(self) -> None:
+        """Roll back, and close."""
+        self.rollback()
+        super().close()
+
+    def rollback(self) -> None:
+        """Roll back; a connection that is closed has nothing to roll back."""
+        with contextlib.suppress(sqlite3.Error):
+            super().rollback()
+
+
 def _close(connections: list[Any]) -> None:
     for connection in connections:
         with contextlib.suppress(Exception):
             connection.close()
 
 
-def _after_fork() -> None:
-    """Renew, in a child process, what a thread of the parent may have held, and what is the parent's alone."""
-    _verified.clear()
-    for ledger in list(_ledgers):
-        ledger._begin_anew()  # noqa: SLF001 - a part of the class
+class _Forks(threading.local):
+    """Forks of a thread: the child gets no lock that somebody holds, and no connection to a SQLite file.
+
+    A child has none of its parent's other threads, so a lock that one of them held would stay held. And SQLite keeps
+    what the connections of a process have locked in its memory, which a child inherits without the locks themselves.
+    So a fork waits for transactions to end, and closes connections before.
+    """
+
+    def __init__(self) -> None:
+        self.held: list[Ledger] = []
+
+    def before(self) -> None:
+        """Hold all ledgers."""
+        ledgers = sorted(_ledgers, key=id)  # in one order: threads may fork at the same time
+        self.held = [ledger for ledger in ledgers if ledger._hold()]  # noqa: SLF001
+
+    def in_parent(self) -> None:
+        """Let go of them."""
+        for ledger in self.held:
+            ledger._lock.release()  # noqa: SLF001
+        self.held = []
+
+    def in_child(self) -> None:
+        """Begin anew."""
+        self.held = []
+        _verified.clear()
+        for ledger in list(_ledgers):
+            ledger._begin_anew()  # noqa: SLF001
 
 
-os.register_at_fork(after_in_child=_after_fork)
+_forks = _Forks()
+os.register_at_fork(
+    before=_forks.before, after_in_parent=_forks.in_parent, after_in_child=_forks.in_child
+)
 
 
 def _home() -> Path:

@@ -1,16 +1,19 @@
 """The ledger under fire: processes that race and are killed, locks that are held, old copies, disks that are full."""
 
 import contextlib
+import itertools
 import json
 import os
 import shutil
 import signal
 import sqlite3
 import subprocess
+import sys
 import threading
 import time
 import uuid
 
+import controller_parts
 import numpy as np
 import pytest
 from controller_parts import SMALL, ListJournal, ledger_at, query, raw, reserve
@@ -298,3 +301,124 @@ def test_budget_exceeded_is_no_failure_of_the_ledger(url, tmp_path):
         reserve(ledger, budget=SMALL)
     assert not list(tmp_path.rglob("*.head.*"))
     assert len(list(tmp_path.rglob("*.key"))) == CAP // PRICE
+
+
+# ---- Ctrl-C and forks ------------------------------------------------------------------------------------------------
+
+
+def interrupted(act, at):
+    """Press Ctrl-C at the ``at``-th line of Python that a call runs; return whether it got that far."""
+    lines = itertools.count()
+    pressed = []
+
+    def trace(_frame, event, _argument):
+        if event == "line" and next(lines) == at:
+            sys.settrace(None)
+            pressed.append(True)
+            raise KeyboardInterrupt
+        return trace
+
+    before = sys.gettrace()  # of a debugger, or of coverage
+    try:
+        sys.settrace(trace)
+        act()
+    except KeyboardInterrupt:
+        pass
+    except AssertionError as error:  # SQLAlchemy's, over a commit that was cut short
+        if not isinstance(error.__context__, KeyboardInterrupt):
+            raise
+    finally:
+        sys.settrace(before)
+    return bool(pressed)
+
+
+def check_unlocked(ledger, path):
+    """Check that neither another process nor another thread waits for a ledger."""
+    other = sqlite3.connect(path, timeout=0, isolation_level=None)
+    other.execute("BEGIN IMMEDIATE")
+    other.close()
+    thread = threading.Thread(target=ledger.accounts, daemon=True)
+    thread.start()
+    thread.join(30)
+    assert not thread.is_alive()
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # lost in a callback
+@pytest.mark.parametrize("first", [False, True])
+def test_ctrl_c_anywhere_leaves_no_lock(tmp_path, first):
+    """At every line of a transaction that writes; also of the first one, which opens the ledger."""
+    path = tmp_path / "budget.db"
+    ledger = ledger_at(f"sqlite:///{path}", str(tmp_path))
+    names = iter(range(10**6))
+
+    def act():
+        opened = Ledger(f"sqlite:///{path}") if first else ledger
+        opened.open_account(f"account {next(names)}", epsilon=1.0, delta=1e-6)
+
+    act()
+    seen, at = 0, 0
+    while interrupted(act, at):
+        check_unlocked(ledger, path)
+        seen, at = seen + 1, at + (131 if first else 53)
+    assert seen > 20
+    ledger.verify()
+    assert not list(tmp_path.rglob("head.*"))
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # lost in a callback
+def test_ctrl_c_while_a_fit_is_charged_charges_once_or_not_at_all(tmp_path):
+    path = tmp_path / "budget.db"
+    ledger = ledger_at(f"sqlite:///{path}", str(tmp_path))
+    reserve(ledger, budget=SMALL)
+    fits, at = 1, 0
+    while interrupted(lambda: reserve(ledger, budget=SMALL), at):
+        check_unlocked(ledger, path)
+        charged, fits = ledger.account("a").spent - fits * PRICE, len(ledger.fits("a"))
+        assert charged in (0, PRICE)
+        if fits == CAP // PRICE:
+            break
+        at += 151
+    ledger.verify()
+    kept = {file.stem for file in Ledger(f"sqlite:///{path}").directory.glob("*.key")}
+    assert kept == {fit.fit_id for fit in ledger.fits("a")}
+
+
+def test_a_fork_while_another_thread_holds_the_ledger_goes_on(url, tmp_path):
+    """The child has no such thread: nobody would ever give the lock back."""
+    code = """
+import os, signal, sys, threading, time, warnings
+from controller_parts import SMALL, ledger_at, reserve
+warnings.simplefilter("ignore", DeprecationWarning)  # of forks beside threads
+ledger, held = ledger_at(*sys.argv[1:]), threading.Event()
+reserve(ledger, budget=SMALL)
+def hold():
+    with ledger._transaction():
+        held.set()
+        time.sleep(1)
+thread = threading.Thread(target=hold)
+thread.start()
+held.wait()
+child = os.fork()
+if child == 0:
+    signal.alarm(20)
+    reserve(ledger, budget=SMALL)
+    os._exit(0)
+thread.join()
+assert os.waitpid(child, 0)[1] == 0
+assert len(ledger.fits("a")) == 2
+ledger.verify()
+reserve(ledger, budget=SMALL)
+"""
+    parts = os.path.dirname(controller_parts.__file__)
+    done = subprocess.run(
+        [sys.executable, "-c", code, url, str(tmp_path)],
+        check=False,
+        capture_output=True,
+        text=True,
+        env={
+            **os.environ,
+            "PYTHONPATH": os.pathsep.join([parts, os.environ.get("PYTHONPATH", "")]),
+        },
+    )
+    assert done.returncode == 0, done.stderr
+    assert len(Ledger(url).fits("a")) == 3
