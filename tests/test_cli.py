@@ -1085,3 +1085,16 @@ def test_the_schema_file_of_the_readme_serves(tmp_path, capsys):
     (tmp_path / "d.csv").write_text("age,hours,job,high_income\n40,8,office,1\n")
     assert run("check", tmp_path / "d.csv", "--schema", tmp_path / "s.json") == 0
     assert "job: fits" in capsys.readouterr().out
+
+
+def test_ledger_open_fixes_what_an_account_protects(tmp_path, capsys):
+    url = f"sqlite:///{tmp_path}/budget.db"
+    opened = ("ledger", "open", url, "people", "--epsilon", "3", "--delta", "1e-6")
+    assert cli.main([*opened, "--unit", "person"]) == 0
+    assert "for all rows of one 'person'" in capsys.readouterr().out
+    assert cli.main(list(opened)) == 1
+    assert "unit_id='person'" in capsys.readouterr().err
+    assert cli.main(["ledger", "show", url]) == 0
+    assert "for all rows of one 'person'" in capsys.readouterr().out
+    assert cli.main(["ledger", "verify", url]) == 0
+    assert "it is no signature" in capsys.readouterr().out

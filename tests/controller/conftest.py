@@ -1,3 +1,5 @@
+from pathlib import Path
+
 import pytest
 
 from dpgb_dask.controller.ledger import Ledger
@@ -6,6 +8,12 @@ from dpgb_dask.controller.ledger import Ledger
 @pytest.fixture
 def url(tmp_path):
     return f"sqlite:///{tmp_path}/budget.db"
+
+
+@pytest.fixture
+def path(url):
+    """Its file."""
+    return Path(url.removeprefix("sqlite:///"))
 
 
 @pytest.fixture

@@ -1,8 +1,10 @@
+import contextlib
 import copy
 import errno
 import gc
 import os
 import pickle
+import shutil
 import sqlite3
 import subprocess
 import sys
@@ -16,11 +18,13 @@ from sklearn.base import clone
 
 from dpgb_dask.contracts.plan import Budget
 from dpgb_dask.controller import accounting, ledger_book, ledger_files
+from dpgb_dask.controller import ledger as ledger_module
 from dpgb_dask.controller.accounting import total_price
 from dpgb_dask.controller.ledger import Ledger
 from dpgb_dask.controller.ledger_book import Opened
 from dpgb_dask.errors import (
     BudgetExceededError,
+    DPGBError,
     LedgerError,
     LedgerUnavailableError,
     PlanError,
@@ -522,3 +526,152 @@ def test_a_finished_fit_in_memory_opens_no_round():
     controller.finish()
     with pytest.raises(LedgerError):
         ledger.open_round(controller.fit_id, lease, 0, Opened("q", "s"), query())
+
+
+# ---- relations -------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("unit", [None, "household"])
+def test_a_unit_account_takes_fits_of_its_unit_only(ledger, unit):
+    ledger.open_account("people", epsilon=3.0, delta=1e-6, unit_id="person")
+    with pytest.raises(LedgerError, match=r"unit_id='person'.*Nothing was charged"):
+        reserve(ledger, account="people", unit_id=unit)
+    assert ledger.account("people").spent == 0
+    assert not list(ledger.directory.glob("*.key"))
+    fit = reserve(ledger, account="people", unit_id="person")
+    assert ledger.account("people").spent == FIT
+    assert ledger.record(fit.fit_id).terms.unit_id == "person"
+    ledger.verify()
+
+
+def test_a_row_account_takes_fits_by_rows_and_by_units(ledger):
+    reserve(ledger)
+    reserve(ledger, unit_id="person")
+    assert ledger.account("a").spent == 2 * FIT
+    ledger.verify()
+
+
+def test_an_account_keeps_its_unit(ledger):
+    ledger.open_account("people", epsilon=3.0, delta=1e-6, unit_id="person")
+    ledger.open_account("people", epsilon=3.0, delta=1e-6, unit_id="person")
+    assert (ledger.account("people").unit_id, ledger.account("a").unit_id) == ("person", None)
+    for name, unit in (("people", None), ("people", "household"), ("a", "person")):
+        with pytest.raises(LedgerError, match="unit_id"):
+            ledger.open_account(name, epsilon=3.0, delta=1e-6, unit_id=unit)
+    with pytest.raises(LedgerError, match="1 to 200"):
+        ledger.open_account("b", epsilon=3.0, delta=1e-6, unit_id="")
+
+
+# ---- balances --------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "statement",
+    [
+        "UPDATE dpgb_accounts SET spent = '0' WHERE name = 'a'",
+        "UPDATE dpgb_accounts SET tau = '0.0' WHERE name = 'a'",
+        "UPDATE dpgb_accounts SET cap = cap || '0' WHERE name = 'a'",
+        "UPDATE dpgb_accounts SET delta = '1e-05' WHERE name = 'a'",
+        "UPDATE dpgb_accounts SET unit_id = 'person' WHERE name = 'a'",
+        "UPDATE dpgb_entries SET body = replace(body, '\"charge\":\"1', '\"charge\":\"') WHERE kind = 'RESERVED'",
+        "UPDATE dpgb_entries SET kind = 'NOTHING' WHERE kind = 'RESERVED'",
+        "DELETE FROM dpgb_entries WHERE kind = 'RESERVED'",
+    ],
+)
+@pytest.mark.parametrize("new", [False, True])
+def test_an_edited_balance_grants_nothing(ledger, url, statement, new):
+    """Also to a process that went through the whole chain before."""
+    fit = reserve(ledger)
+    change(url, statement)
+    if new:
+        ledger_module._verified.clear()
+    for act in (lambda: reserve(ledger), lambda: ledger.settle(fit.fit_id)):
+        with pytest.raises(LedgerError, match=r"by hand|does not follow|damaged"):
+            act()
+    assert len(list(ledger.directory.glob("*.key"))) == 1
+
+
+def test_a_new_process_goes_through_the_whole_chain(ledger, url):
+    """An edit that no balance shows: of a round that was opened."""
+    fit = reserve(ledger)
+    fit.bind(1)
+    fit.release(query(), raw())
+    change(
+        url, "UPDATE dpgb_entries SET body = replace(body, 'seal', 'sael') WHERE kind = 'OPENED'"
+    )
+    reserve(ledger)
+    ledger_module._verified.clear()
+    for _ in range(2):
+        with pytest.raises(LedgerError, match="chain"):
+            reserve(Ledger(url))
+
+
+# ---- damage ----------------------------------------------------------------------------------------------------------
+
+DEEP = "[" * 10**5
+ODD = [
+    "",
+    "{",
+    "[]",
+    "null",
+    "1",
+    '"x"',
+    "{}",
+    DEEP,
+    '{"price": []}',
+    '{"price": "x"}',
+    '{"a": ' + DEEP,
+    "\x00",
+    "NaN",
+]
+ODD += [
+    '{"price": {}, "position": []}',
+    '{"charge": "1e3"}',
+    '{"rows": 5, "price": "1", "position": 0}',
+]
+
+
+def acts(ledger, fit_id):
+    """Everything that reads what may be damaged."""
+    yield ledger.accounts
+    yield lambda: ledger.account("a")
+    yield lambda: ledger.remaining("a")
+    yield lambda: ledger.history("a")
+    yield lambda: ledger.fits("a")
+    yield lambda: ledger.record(fit_id)
+    yield lambda: ledger.look(fit_id)
+    yield ledger.verify
+    yield lambda: reserve(ledger)
+    yield lambda: reserve(ledger, resume=fit_id)
+    yield lambda: ledger.settle(fit_id)
+
+
+@pytest.mark.parametrize(
+    ("table", "column"),
+    [
+        ("dpgb_entries", "body"), ("dpgb_entries", "fit_id"), ("dpgb_entries", "kind"), ("dpgb_entries", "hash"),
+        ("dpgb_fits", "terms"), ("dpgb_fits", "price"), ("dpgb_fits", "state"), ("dpgb_accounts", "spent"),
+        ("dpgb_accounts", "epsilon"), ("dpgb_accounts", "cap"), ("dpgb_head", "seq"), ("dpgb_head", "hash"),
+        ("dpgb_meta", "version"), ("dpgb_meta", "ledger"),
+    ],
+)  # fmt: skip
+def test_a_damaged_ledger_is_refused_clearly(ledger, path, table, column, tmp_path_factory):
+    """Never by an error of JSON's or a KeyError; and what is not hurt by the damage may go on."""
+    fit = reserve(ledger)
+    fit.bind(1)
+    fit.release(query(), raw())
+    ledger._disconnect()
+    refused, first = 0, len(table + column)
+    for odd in (DEEP, *(ODD + ODD)[first % len(ODD) :: 5][:3]):
+        copy = tmp_path_factory.mktemp("damaged") / "ledger"
+        shutil.copytree(path.parent, copy)
+        ledger_module._verified.clear()
+        with contextlib.closing(sqlite3.connect(copy / path.name)) as connection:
+            connection.execute(f"UPDATE {table} SET {column} = ?", (odd,))
+            connection.commit()
+        for act in acts(Ledger(f"sqlite:///{copy / path.name}"), fit.fit_id):
+            try:
+                act()
+            except DPGBError:
+                refused += 1
+    assert refused >= 3

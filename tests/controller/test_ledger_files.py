@@ -28,11 +28,6 @@ ROUND = query().price
 
 
 @pytest.fixture
-def path(url):
-    return Path(url.removeprefix("sqlite:///"))
-
-
-@pytest.fixture
 def elsewhere(tmp_path):
     folder = tmp_path / "elsewhere"
     folder.mkdir()
