@@ -262,6 +262,17 @@ def test_rounds_lost_with_a_write_ahead_file_stay_charged(ledger, url, path):
     assert Ledger(url).settle(fit.fit_id) == FIT
 
 
+def test_a_fit_whose_data_were_forgotten_is_not_resumed_on_others(ledger, url, path):
+    fit = reserve(ledger)
+    ledger._disconnect()
+    before = path.read_bytes()  # with the charge, before it is bound to its data
+    fit.bind(1)
+    ledger._disconnect()
+    path.write_bytes(before)
+    with pytest.raises(LedgerError, match="older than its newest known head"):
+        reserve(Ledger(url), resume=fit.fit_id)
+
+
 @pytest.mark.parametrize(
     "text",
     ["", "{", "[]", "[" * 100_000, '{"seq": "1", "hash": ""}', '{"seq": true, "hash": ""}', "{}"],
