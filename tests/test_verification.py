@@ -2,11 +2,13 @@
 
 import json
 import os
+from contextlib import suppress
 from dataclasses import replace
 
 import numpy as np
 import pandas as pd
 import pytest
+from mutants import mutants
 
 from dpgb_dask import (
     DPGBClassifier,
@@ -19,7 +21,7 @@ from dpgb_dask import (
 )
 from dpgb_dask.cli import main
 from dpgb_dask.controller import accounting
-from dpgb_dask.errors import LedgerError, StructureError
+from dpgb_dask.errors import DPGBError, LedgerError, StructureError
 from dpgb_dask.estimators import load
 from dpgb_dask.losses import Huber
 from dpgb_dask.recipes import RECIPES
@@ -134,6 +136,23 @@ def test_claims_follow_of_every_recipe(recipe, tmp_path):
             options["n_estimators"] = 3
         fitted(None, recipe=recipe, kind=kind, **options).save(tmp_path / "m.json")
         assert load(tmp_path / "m.json").privacy_report_.epsilon == epsilon
+
+
+def test_a_mutant_of_a_real_file_is_read_or_refused_by_an_error_of_ours(saved):
+    data = json.loads(saved.read_text())
+    read = refused = 0
+    for mutant in mutants(data, 150, seed=1):
+        saved.write_text("{}")
+        with suppress(KeyError, TypeError, ValueError, RecursionError):
+            mutant["digests"] = export._digests(mutant)
+            saved.write_text(json.dumps(mutant))
+        try:
+            load(saved)
+            read += 1
+        except DPGBError:
+            refused += 1
+    assert refused > 100
+    assert read + refused == 150
 
 
 def fraction(name, factor):
