@@ -95,11 +95,12 @@ def cells(values: Sequence[Any]) -> list[Cell]:
 def as_text(value: Any) -> str | None:
     """Return text and bytes (UTF-8) as text, without zeros at its end; anything else as None."""
     if isinstance(value, bytes):
-        value = value.decode("utf-8", "surrogateescape")
+        value = bytes.decode(value, "utf-8", "surrogateescape")
     if not isinstance(value, str):
         return None
+    text = str.__str__(value)  # a subclass may do anything where it is compared
     # NumPy's text of fixed width drops zeros at its end
-    return value.rstrip("\x00") if value.endswith("\x00") else value
+    return text.rstrip("\x00") if text.endswith("\x00") else text
 
 
 def _text_cell(text: str, number: float) -> Cell:
@@ -112,6 +113,8 @@ def _text_cell(text: str, number: float) -> Cell:
 
 def _bare_text(text: str) -> str:
     """Return the normal form of a text that is no number."""
+    if not "0" <= text[:1] <= "9":
+        return text
     try:
         if ISO_DATE.fullmatch(text):
             return _date_text(pd.Timestamp(text))

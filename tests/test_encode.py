@@ -321,6 +321,15 @@ class Hostile:
     __eq__ = __hash__ = __float__ = __int__ = __str__ = fail
 
 
+class HostileText(str):
+    """A text that fails whatever is done with it."""
+
+    def fail(self, *_):
+        raise RuntimeError("secret-value-4711")
+
+    __eq__ = __hash__ = __str__ = endswith = rstrip = lower = strip = __len__ = __iter__ = fail
+
+
 class EqualsAll:
     """A value that claims to be any other."""
 
@@ -337,7 +346,7 @@ WILD = [
     *(decimal.Decimal("NaN"), decimal.Decimal("sNaN"), decimal.Decimal("1e999999")),
     *(np.datetime64("NaT"), np.datetime64("2020"), np.timedelta64(1, "s"), pd.Timestamp("2020")),
     *(np.float16(np.inf), np.int8(3), np.str_("a"), np.bytes_(b"a"), np.bool_(True), np.arange(2)),
-    *(pd.Interval(0, 1), pd.Period("2020"), Hostile(), EqualsAll(), np.array([NAN]), "a\x00"),
+    *(pd.Interval(0, 1), pd.Period("2020"), Hostile(), HostileText("a"), EqualsAll(), np.array([NAN]), "a\x00"),
     *("'\\ud800'", np.str_("7"), np.int64(2**53 + 1), 2.0**53, fractions.Fraction(1, 3), 0.0, -1),
     *(uuid.UUID(int=3), (1.0, 2), datetime.date(2020, 1, 1), np.datetime64(0, "as"), 10**5000),
 ]  # fmt: skip
