@@ -21,6 +21,7 @@ from dpgb_dask.errors import (
     DPGBError,
     PrivacyLeakWarning,
     RowsError,
+    SchemaError,
     in_our_words,
     kind_of,
 )
@@ -411,3 +412,9 @@ def test_what_is_inferred_keeps_the_words_of_scikit_learn():
         )
     with pytest.raises(ValueError, match="feature names should match"):
         fitted.predict(table.rename(columns={"a": NAME}))
+
+
+def test_a_unit_column_that_is_there_twice_is_refused():
+    table = rows()[["a", "c", "person", "person"]]
+    with pytest.raises(SchemaError, match=r"\['person'\] are there twice"):
+        model(UNITS).fit(table, rows()["target"])
