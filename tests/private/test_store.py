@@ -209,8 +209,9 @@ def test_room_follows_the_limit_and_what_dask_grants():
         for limit in (0, 1 << 31, 1 << 32, 1 << 33)
     ]
     assert rooms[0] == 0
-    assert rooms[2] - rooms[1] == 1 << 30
-    assert rooms[3] - rooms[2] == 1 << 31
+    # what other tests left in this process may go meanwhile
+    assert rooms[2] - rooms[1] == pytest.approx(1 << 30, abs=1 << 26)
+    assert rooms[3] - rooms[2] == pytest.approx(1 << 31, abs=1 << 26)
     assert Store("fit", Keeping("auto", None, None, KEY))._measure_room(piece) > 0
 
 
@@ -263,7 +264,16 @@ def test_few_features_read_few_bytes(tmp_path, monkeypatch):
     shard = Shard(kept, shape, bins)
     scratch = store.scratch()
     queries = queries_of("binary")
-    shard.answer(model, queries["pairs"])  # features 0, 1 and 2
+    cells = tuple(
+        replace(
+            c,
+            map_i=(np.arange(256) * c.n_i // 256).astype(np.uint8),
+            map_j=(np.arange(256) * c.n_j // 256).astype(np.uint8),
+        )
+        for c in queries["pairs"].pairs
+    )
+    pairs = replace(queries["pairs"], pairs=cells)
+    shard.answer(model, pairs)  # features 0, 1 and 2
     assert scratch.bytes_read == 3 * rows
     shard.answer(
         model,
@@ -272,7 +282,7 @@ def test_few_features_read_few_bytes(tmp_path, monkeypatch):
     assert scratch.bytes_read == 43 * rows
     grown = [np.zeros((256, 1), np.int32) for _ in bins]
     grown[17][3] = 5
-    shard.answer(replace(model, tables=tuple(grown)), queries["pairs"])
+    shard.answer(replace(model, tables=tuple(grown)), pairs)
     assert scratch.bytes_read == 47 * rows  # one more feature, which the scores need
 
 
