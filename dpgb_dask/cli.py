@@ -684,9 +684,12 @@ def _keep_units(frame: dd.DataFrame, schema: Schema) -> dd.DataFrame:
     """Return rows whose units are as they stand in their file."""
     if schema.unit_id not in frame.columns:
         return frame
-    meta = pd.Series([], name=schema.unit_id, dtype=object)
-    unit = frame[schema.unit_id].map_partitions(exact_ids, meta=meta)
-    return frame.assign(**{str(schema.unit_id): unit})
+    return frame.assign(**{str(schema.unit_id): _exact(frame[schema.unit_id])})
+
+
+def _exact(ids: Any) -> dd.Series:
+    """Return a column of ids as it stands in its file."""
+    return ids.map_partitions(exact_ids, meta=pd.Series([], name=ids.name, dtype=object))
 
 
 def _is_zarr(path: str) -> bool:
@@ -735,7 +738,8 @@ def _open_zarr(path: str, schema: Schema) -> tuple[Any, Mapping[str, Any]]:
         return columns.pop("X"), columns
     rows = next(iter(columns.values())).chunks[0]
     series = [dd.from_dask_array(c.rechunk({0: rows}), columns=key) for key, c in columns.items()]
-    return _keep_units(dd.concat(series, axis=1), schema), columns
+    kept = [_exact(part) if part.name == schema.unit_id else part for part in series]
+    return dd.concat(kept, axis=1), columns
 
 
 def _open_text(

@@ -18,6 +18,7 @@ from sklearn.metrics import roc_auc_score
 
 from dpgb_dask import DPGBClassifier, Ledger, Schema, __version__, cli, encode
 from dpgb_dask.cli import demo_block, demo_data, main
+from dpgb_dask.private.units import NO_UNIT, hash_units
 from dpgb_dask.testing import SeededNoise
 
 
@@ -317,6 +318,32 @@ def test_csv_reads_declared_labels_and_missing_marks(tmp_path):
     assert values.column(2).tolist() == [0, 1, 3]
     np.testing.assert_array_equal(values.column(3), [np.nan, 0.5, np.nan])
     assert encode.encode_target(got["target"], schema)[1].tolist() == [True, True, False]
+
+
+@pytest.mark.filterwarnings("ignore::pandas.errors.Pandas4Warning")
+@pytest.mark.parametrize("kind", ["csv", "parquet", "text.parquet", "zarr"])
+def test_units_are_read_as_they_stand_in_files(kind, tmp_path):
+    """A missing one beside them rounds no other."""
+    schema = Schema({"x": (0, 1)}, classes=[0, 1], target="y", unit_id="person")
+    ids = [2**60, 2**60 + 1, 2**60, None, 7]
+    path = tmp_path / f"people.{kind}"
+    table = pd.DataFrame({"x": 0.5, "y": [0, 1, 0, 1, 0], "person": pd.array(ids, "Int64")})
+    if kind == "csv":
+        table.to_csv(path, index=False)
+    elif kind == "zarr":
+        group = zarr.create_group(path)
+        for name in table:
+            group.create_array(
+                name, data=table[name].fillna(0).to_numpy("f8" if name == "x" else "i8")
+            )
+    else:
+        table.astype({"person": "str" if kind == "text.parquet" else "Int64"}).to_parquet(path)
+    options = Namespace(data=str(path), delimiter=None, encoding=None)
+    X = cli._open_table(options, schema, strict=False)[0]
+    hashes = hash_units(X["person"].compute(), bytes(32))
+    assert hashes[0] == hashes[2]
+    assert len(np.unique(hashes)) == 4
+    assert (hashes[3] == NO_UNIT) == (kind != "zarr")  # 0 there, a unit like any other
 
 
 def test_csv_types_come_from_the_schema_not_from_values(place, people, capsys):
