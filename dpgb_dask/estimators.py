@@ -813,7 +813,8 @@ class DPGBClassifier(ClassifierMixin, _Boosting):  # type: ignore[misc]
     >>> X = np.arange(2000.0).reshape(-1, 1) % 100
     >>> y = (X[:, 0] > 50).astype(int)
     >>> schema = Schema({"x": (0, 100)}, classes=[0, 1])
-    >>> clf = DPGBClassifier(epsilon=2.0, delta=1e-6, schema=schema).fit(X, y)
+    >>> settings = {"epsilon": 2.0, "delta": 1e-6, "schema": schema, "columns": "position"}
+    >>> clf = DPGBClassifier(**settings).fit(X, y)
     >>> clf.predict([[5.0], [95.0]]).tolist()
     [0, 1]
     """
@@ -904,7 +905,8 @@ class DPGBRegressor(RegressorMixin, _Boosting):  # type: ignore[misc]
     >>> from dpgb_dask import DPGBRegressor, Schema
     >>> X = np.arange(2000.0).reshape(-1, 1) % 100
     >>> schema = Schema({"x": (0, 100)}, target_bounds=(0, 200))
-    >>> reg = DPGBRegressor(epsilon=2.0, delta=1e-6, schema=schema).fit(X, 2 * X[:, 0])
+    >>> settings = {"epsilon": 2.0, "delta": 1e-6, "schema": schema, "columns": "position"}
+    >>> reg = DPGBRegressor(**settings).fit(X, 2 * X[:, 0])
     >>> bool(reg.predict([[95.0]])[0] > reg.predict([[5.0]])[0])
     True
     """
