@@ -351,14 +351,14 @@ def test_values_in_lists_never_decide_a_shape_or_type(binary_schema, odd, everyw
     rows, labels, weights = [[0.5, -1, 30, "red"] for _ in range(6)], [0, 1] * 3, [1] * 6
     schema = Schema(binary_schema.features, classes=[0, 1], max_weight=2)
     settings = {"schema": schema, "noise": SeededNoise(0), "random_state": 0}
-    settings["on_few_rows"] = "continue"
+    settings |= {"on_few_rows": "continue", "columns": "position"}
     for k in range(6 if everywhere else 1):
         rows[k], labels[k], weights[k] = [odd] * 4, odd, odd
         DPGBClassifier(**settings).fit(rows, [0, 1] * 3)
         DPGBClassifier(**settings).fit([tuple(row) for row in rows], labels)
         DPGBClassifier(**settings).fit(rows, labels, sample_weight=weights)
     numbers = Schema(binary_schema.features, target_bounds=(0, 1))
-    DPGBRegressor(schema=numbers, noise=SeededNoise(0), on_few_rows="continue").fit(rows, labels)
+    DPGBRegressor(**(settings | {"schema": numbers})).fit(rows, labels)
 
 
 def test_lists_of_no_rows_train_as_arrays_do(binary_schema):
