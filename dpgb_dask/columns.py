@@ -206,9 +206,10 @@ def _order(columns: Sequence[str], schema: Schema) -> list[int]:
     missing = [name for name in schema.names if name not in columns]
     extra = [name for name in columns if name not in _declared(schema)]
     if missing or extra:
+        strange = " It has names that the schema does not declare." if extra else ""
         raise PlanError(
-            f"columns={list(columns)!r} does not match the schema: missing={missing}, not declared={extra}. Name every"
-            " feature; other columns must be in the schema's 'ignore', or be its unit or target."
+            f"columns= does not match the schema: missing={missing}.{strange} Name every feature; other columns must be"
+            " in the schema's 'ignore', or be its unit or target."
         )
     return [columns.index(name) for name in schema.names]
 

@@ -43,7 +43,7 @@ from dpgb_dask.errors import (
 )
 from dpgb_dask.gradients import GRAD_BITS
 from dpgb_dask.losses import LINKS, Loss
-from dpgb_dask.private.ingest import read_source
+from dpgb_dask.private.ingest import column_of, read_source
 from dpgb_dask.released import explain, export
 from dpgb_dask.released.predict import Codes, OfCodes, RowFunction, apply, scorer
 from dpgb_dask.released.report import PrivacyReport
@@ -491,7 +491,7 @@ class _Boosting(BaseEstimator):  # type: ignore[misc]
         X = _table_of(X, n_columns(columns, schema)) if isinstance(X, list | tuple) else X
         X = in_order(X, schema, columns, beside=True)
         y, sample_weight = (
-            _column_of(part) if isinstance(part, list | tuple) else part
+            column_of(part) if isinstance(part, list | tuple) else part
             for part in (y, sample_weight)
         )
         return _Facts(X, y, sample_weight, self._shape(schema, weighted=sample_weight is not None))
@@ -1261,12 +1261,6 @@ def _table_of(rows: Sequence[Any], width: int) -> NDArray[np.object_]:
             )
     cells = (value for row in rows for value in row)
     return np.fromiter(cells, dtype=object, count=len(rows) * width).reshape(len(rows), width)
-
-
-def _column_of(values: Sequence[Any]) -> NDArray[np.object_]:
-    """Return a list as a column of objects; a list of one value stands for the value."""
-    cells = (v[0] if isinstance(v, list | tuple) and len(v) == 1 else v for v in values)
-    return np.fromiter(cells, dtype=object, count=len(values))
 
 
 def _has_text(frame: pd.DataFrame) -> bool:

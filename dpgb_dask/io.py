@@ -430,9 +430,8 @@ def _column_type(column: Any) -> str:
 
 
 def _is_single(dtype: Any, *, lazy: bool) -> bool:
-    """Whether every value of a column is a float32; of a Dask column, in partitions that may have other types."""
-    names = SINGLE - INFERRED if lazy else SINGLE
-    return isinstance(dtype, np.dtype) and dtype.name in names
+    """Whether every value of a column is a float32: of a Dask column a partition may have another type."""
+    return not lazy and isinstance(dtype, np.dtype) and dtype.name in SINGLE
 
 
 def _shard_rows(layout: Layout, asked: int | None) -> int:

@@ -26,6 +26,9 @@ MISSING_WORDS = frozenset((
 # what pandas' readers take for booleans, in any case of the letters
 TRUTH = {"true": 1.0, "false": 0.0}
 MOST_DIGITS = 400  # of a decimal that is a unit: more could fill the memory
+FEW_DIGITS = (
+    4000  # of a number in a text: Python, and so pandas outside its CSV reader, refuses more
+)
 EXACT = 2.0**53  # whole numbers below are exact as floats
 
 
@@ -57,9 +60,10 @@ NO_FORM = _NoForm()
 Cell: TypeAlias = float | str | _NoForm | None
 
 ISO_DATE = re.compile(
-    r"\d{4}-\d\d-\d\d([ T]\d\d:\d\d(:\d\d(\.\d{1,9})?)?)?(Z|[+-]\d\d(:?\d\d)?)?", re.ASCII
+    r"\d{4}-\d\d-\d\d([ T]\d\d(:\d\d(:\d\d(\.\d{1,9})?)?)?)?(Z|[+-]\d\d(:?\d\d)?)?", re.ASCII
 )
 ISO_TIME = re.compile(r"\d\d:\d\d(:\d\d(\.\d{1,6})?)?", re.ASCII)
+LONG_NUMBER = re.compile(r"\s*[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?\s*", re.ASCII)
 WHOLE = re.compile(r"([+-]?)0*(\d+)(\.0*)?", re.ASCII)
 UNITS_OF_TIME = frozenset(
     {"Y", "M", "W", "D", "h", "m", "s", "ms", "us", "ns"}
@@ -159,11 +163,22 @@ def _time_text(value: datetime.time) -> str:
     return f"\x00c{value.isoformat()}"
 
 
+def _written_cell(value: Any) -> Cell:
+    """Return the normal form of the text that a value is written as: some readers make text of all of a column."""
+    return cell(str(value))
+
+
+def _span_cell(value: Any) -> Cell:
+    return _written_cell(pd.Timedelta(value))
+
+
 WRITERS: tuple[tuple[Any, Callable[[Any], Cell]], ...] = (
     (uuid.UUID, str),
     (tuple, _tuple_text),
     (np.datetime64, _numpy_date),
     (datetime.date, _date_text),
+    ((datetime.timedelta, np.timedelta64), _span_cell),
+    ((pd.Period, pd.Interval), _written_cell),
     (datetime.time, _time_text),
 )
 
@@ -240,6 +255,8 @@ def spelled_numbers(texts: Sequence[str | None]) -> NDArray[np.float64]:
                 out[k] = spelled_numbers([bare])[0]
             elif len(text) <= 5:
                 out[k] = TRUTH.get(text.lower(), np.nan)
+            elif len(text) > FEW_DIGITS and LONG_NUMBER.fullmatch(text):
+                out[k] = float(text)
     return out
 
 

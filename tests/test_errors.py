@@ -386,13 +386,21 @@ def test_a_file_without_a_header_is_told_without_its_first_row(tmp_path, capsys)
         assert "missing=['a', 'c']" in printed or "'target'" in printed
 
 
-def test_columns_made_of_values_partition_by_partition():
-    """One row of another partition makes a column, or does not: neither ends the fit, nor is it named."""
-    schema = Schema({"a": (0, 1), "job_x": (0, 1), "job_y": (0, 1)}, classes=[0, 1])
+@pytest.mark.parametrize("beside", [[], ["note"]], ids=["all", "some"])
+def test_columns_made_of_values_partition_by_partition(beside):
+    """One row of another partition makes a column, or does not: neither ends the fit, nor is it named.
+
+    With a column beside the features Dask takes them from each partition.
+    """
+    schema = Schema(
+        {"a": (0, 1), "job_x": (0, 1), "job_y": (0, 1)}, classes=[0, 1], ignore=["note"]
+    )
 
     def part(k, jobs):
         frame = pd.DataFrame({"a": np.linspace(0, 1, 30), "job": (jobs[k] * 30)[:30]})
-        return pd.get_dummies(frame, columns=["job"], dtype=float)
+        return pd.get_dummies(frame, columns=["job"], dtype=float).assign(
+            **dict.fromkeys(beside, 1)
+        )
 
     y = dd.from_pandas(pd.Series(np.arange(60) % 2), npartitions=2, sort=False)
     models = []

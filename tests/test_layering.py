@@ -12,7 +12,7 @@ PACKAGE = Path(dpgb_dask.__file__).parent
 FILES = sorted(PACKAGE.rglob("*.py"))
 
 LOW = {"errors", "gradients", "losses", "kernels", "values", "contracts"}
-SIDES = LOW | {"encode", "stored", "private", "controller", "released", "components"}
+SIDES = LOW | {"encode", "frames", "stored", "private", "controller", "released", "components"}
 TOP = {
     "columns",
     "estimators",
@@ -39,17 +39,21 @@ LAYERS: dict[str, tuple[set[str], set[str]]] = {
     "kernels": ({"errors", "gradients"}, {"numpy", "numba"}),
     "values": (set(), {"numpy", "pandas"}),
     "contracts": ({"errors", "gradients", "losses", "kernels", "values"}, {"numpy", "numba"}),
+    "frames": (set(), {"dask"}),
     "stored": ({"errors"}, {"numpy", "dask", "zarr"}),
     "encode": (LOW, {"numpy", "pandas"}),
     "private": (
-        LOW | {"encode", "stored"},
+        LOW | {"encode", "frames", "stored"},
         # google_crc32c: checksums of scratch (zarr needs it too); cryptography, fsspec: rows on shared stores; psutil:
         # memory (distributed needs it too)
         {"numpy", "dask", "distributed", "zarr", "xarray", "pandas"}
         | {"google_crc32c", "cryptography", "fsspec", "psutil"},
     ),
     "controller": (LOW, {"numpy", "numba", "cryptography", "sqlalchemy"}),
-    "released": (LOW | {"encode", "stored"}, {"numpy", "dask", "xarray", "pandas", "zarr"}),
+    "released": (
+        LOW | {"encode", "frames", "stored"},
+        {"numpy", "dask", "xarray", "pandas", "zarr"},
+    ),
     "components": (LOW, {"numpy", "scipy"}),
     "recipes": (LOW | {"components"}, set()),
     "training": (SIDES, {"numpy", "dask", "distributed", "threadpoolctl"}),  # one BLAS thread

@@ -15,6 +15,7 @@ from dask.base import is_dask_collection
 from dask.core import flatten
 from dask.delayed import Delayed
 from dask.highlevelgraph import HighLevelGraph
+from numpy.typing import NDArray
 
 from dpgb_dask.contracts.schema import Schema
 from dpgb_dask.encode import Block, check_columns, match_names, n_rows
@@ -26,6 +27,7 @@ from dpgb_dask.errors import (
     UnsupportedCollectionError,
     in_our_words,
 )
+from dpgb_dask.frames import as_given
 from dpgb_dask.private.parsers import warn_of_parsers
 from dpgb_dask.stored import from_zarr
 
@@ -288,8 +290,12 @@ def _native_kind(data: Any, name: str) -> Any:
         data = _Columns({key: from_zarr(array) for key, array in sorted(data.arrays())})
     elif isinstance(data, zarr.Array):
         data = from_zarr(data)
-    elif isinstance(data, np.matrix) or (isinstance(data, list | tuple) and name != "X"):
+    elif isinstance(data, list | tuple) and name != "X":
+        data = column_of(data)
+    elif isinstance(data, np.matrix):
         data = np.asarray(data)
+    elif isinstance(data, dd.DataFrame | dd.Series):
+        data = as_given(data)
     if isinstance(data, da.Array) and not isinstance(data._meta, np.ndarray):  # noqa: SLF001
         raise UnsupportedCollectionError(
             f"{name} is a Dask Array of {type(data._meta).__name__}; only NumPy chunks can be read. "  # noqa: SLF001
@@ -306,6 +312,15 @@ def _native_kind(data: Any, name: str) -> Any:
             f"{name} is a {type(data).__name__}. Known: NumPy, pandas, Dask, xarray, Zarr. {hint}"
         )
     return data
+
+
+def column_of(values: Sequence[Any]) -> NDArray[np.object_]:
+    """Return a list as a column of objects; a list of one value stands for the value.
+
+    A list has no type of its own, and NumPy would choose one by all its values.
+    """
+    cells = (v[0] if isinstance(v, list | tuple) and len(v) == 1 else v for v in values)
+    return np.fromiter(cells, dtype=object, count=len(values))
 
 
 class _Columns(dict[str, Any]):
@@ -362,8 +377,29 @@ def _select(data: Any, schema: Schema) -> Any:
         )
     positions = check_columns(_meta(data), schema)
     if isinstance(data, pd.DataFrame | dd.DataFrame) and len(positions) < len(data.columns):
-        return data[[data.columns[k] for k in positions]]
+        return _projected(data, [data.columns[k] for k in positions])
     return data
+
+
+def _projected(data: Any, columns: list[Any]) -> Any:
+    """Return some columns of a frame; where a reader can leave the others out, it does.
+
+    Elsewhere Dask takes them from each partition itself, and raises where one lacks a column: which columns a partition
+    has may come from its values (`get_dummies`). So it takes those that are there; a lacking one is missing.
+    """
+    chosen = data[columns]
+    if isinstance(data, pd.DataFrame):
+        return chosen
+    if not any(
+        type(node).__name__ == "Projection" for node in chosen.optimize(fuse=False).expr.walk()
+    ):
+        return chosen
+    meta = chosen._meta  # noqa: SLF001
+    return data.map_partitions(_there, columns, meta=meta, enforce_metadata=False)
+
+
+def _there(part: pd.DataFrame, columns: list[Any]) -> pd.DataFrame:
+    return part[[column for column in columns if column in part.columns]]
 
 
 def _unit_column(data: Any, unit: str, schema: Schema) -> Any:
@@ -496,7 +532,9 @@ def _as_array(data: Any, rows: tuple[Any, ...] | None, name: str) -> Any:
             raise StructureError(
                 f"{name} is in memory and another input is not: give both as Dask collections."
             )
-        data = da.from_array(np.asarray(data), chunks=-1)  # automatic chunks refuse objects
+        masked = isinstance(data, np.ma.MaskedArray)
+        # automatic chunks refuse objects
+        data = da.from_array(data if masked else np.asarray(data), chunks=-1)
     if data.ndim == 2 and len(data.chunks[1]) > 1:
         data = data.rechunk({1: -1})
     if rows is None or data.chunks[0] == rows:

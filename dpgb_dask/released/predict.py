@@ -16,6 +16,7 @@ from dpgb_dask import encode
 from dpgb_dask.contracts.model import Model
 from dpgb_dask.contracts.schema import Schema
 from dpgb_dask.errors import StructureError, in_our_words
+from dpgb_dask.frames import as_given
 from dpgb_dask.kernels import predict as kernels
 from dpgb_dask.stored import from_zarr
 
@@ -139,6 +140,7 @@ def apply(  # noqa: PLR0911 - one per kind of collection
     if isinstance(rows, xr.DataArray):
         return _on_dataarray(function, rows, dtype, columns)
     if isinstance(rows, dd.DataFrame):
+        rows = as_given(rows)
         meta = rows._meta  # noqa: SLF001 - dask has no public name for it
         encode.check_columns(meta, function.schema)
         empty = np.empty((0,) if columns is None else (0, len(columns)), dtype)

@@ -22,16 +22,20 @@ import pyarrow.parquet as pq
 import pytest
 import xarray as xr
 import zarr
+from dask.base import compute
+from numpy.testing import assert_array_equal
 
 from dpgb_dask import Schema
 from dpgb_dask import io as own
 from dpgb_dask.contracts.plan import Execution, Shape, weight_bits_for
 from dpgb_dask.contracts.queries import CountQuery
+from dpgb_dask.encode import category_cells
 from dpgb_dask.private.ingest import read_source
 from dpgb_dask.private.quantize import sensitivity
 from dpgb_dask.private.rounds.local import LocalRounds
 from dpgb_dask.private.survey import Reading
-from dpgb_dask.values import exact_ids
+from dpgb_dask.private.units import hash_units
+from dpgb_dask.values import cell, exact_ids
 
 NAN = float("nan")
 SIGNALLING = np.array([0x7FF4000000000001], np.uint64).view(np.float64)[0]
@@ -384,3 +388,50 @@ def exact_reader(rows, _):
     frame = frame_of(rows)
     ids = pd.Series([row[-1] for row in rows], dtype=object)
     return of_frame(frame.assign(person=exact_ids(ids)))
+
+
+def test_forms_are_those_of_what_readers_write():
+    """Dask and NumPy write `str` into a column that one odd value made a column of text."""
+    odd = [
+        pd.Timedelta("1D2h"), np.timedelta64(90, "s"), pd.Period("2024"), pd.Period("2024-05"),
+        pd.Period("2024-05-01", "D"), pd.Interval(0.0, 1.5), pd.Interval(1, 2), 7, 7.5, True, "007", "2024-01-01 05",
+    ]  # fmt: skip
+    for value in odd:
+        text = str(pd.Timedelta(value)) if isinstance(value, np.timedelta64) else str(value)
+        assert cell(value) == cell(text), value
+    assert cell(pd.NaT) is None
+    assert cell("0" * 5000 + "7") == 7.0
+    assert cell("1" + "0" * 5000) == np.inf
+
+
+CUTS = pd.cut(pd.Series(np.arange(60) / 10), [0, 2, 4, 6]).astype(object)
+SPANS = pd.Series([pd.Timedelta(days=k % 3) for k in range(60)], dtype=object)
+
+
+def one_and_its_neighbour(values, form):
+    """A Dask frame of a column of objects, and the same with one odd value more, as `form` makes them."""
+    for odd in ([], ["unknown"], ["\ud800"], [b"\xff"]):
+        column = pd.Series([*values, *odd], dtype=object)
+        frame = pd.DataFrame({"c": column, "y": np.arange(len(column)) % 2, "u": column})
+        if form == "from_pandas":
+            yield dd.from_pandas(frame, npartitions=2, sort=False)
+        else:
+            half = len(frame) // 2
+            yield dd.from_map(lambda part: part, [frame[:half], frame[half:]])
+
+
+@pytest.mark.parametrize("form", ["from_pandas", "from_map"])
+@pytest.mark.parametrize("values", [CUTS, SPANS], ids=["cuts", "spans"])
+def test_what_dask_makes_of_objects_decides_nothing(values, form):
+    """Its conversion to text is taken out: it depends on all values of a partition, and stops on what is no UTF-8."""
+    listed = [str(value) for value in values.drop_duplicates()]
+    schema = Schema({"c": listed}, classes=[0, 1], target="y", unit_id="u")
+    known = None
+    for X in one_and_its_neighbour(values, form):
+        source = read_source(X, X["y"], None, schema, "u")
+        rows = [compute(chunk.x)[0] for chunk in source.chunks]
+        cells = np.concatenate([category_cells(part.x["c"], listed) for part in rows])
+        units = np.concatenate([hash_units(part.unit, bytes(32)) for part in rows])
+        known = (cells, units) if known is None else known
+        assert_array_equal(cells[:60], known[0])
+        assert_array_equal(units[:60], known[1])
