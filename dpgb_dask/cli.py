@@ -4,6 +4,7 @@
 import argparse
 import json
 import logging
+import os
 import re
 import shutil
 import signal
@@ -12,7 +13,7 @@ import threading
 import time
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence, Set
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar, NoReturn
@@ -41,6 +42,7 @@ from dpgb_dask.contracts.schema import Categorical, Schema
 from dpgb_dask.controller import analyses
 from dpgb_dask.controller.ledger import Ledger
 from dpgb_dask.controller.ledger_book import Account
+from dpgb_dask.controller.ledger_files import is_of_ledger
 from dpgb_dask.errors import (
     BudgetExceededError,
     DPGBError,
@@ -55,6 +57,7 @@ from dpgb_dask.estimators import FEW_ROWS as FEW_ROWS_WAYS
 from dpgb_dask.estimators import DPGBClassifier, DPGBRegressor, load
 from dpgb_dask.io import WEIGHT, is_dataset, not_kept, open_dataset, write_dataset
 from dpgb_dask.recipes import RECIPES
+from dpgb_dask.released.export import part_of
 from dpgb_dask.stored import from_zarr
 from dpgb_dask.text import read_csv, reading
 from dpgb_dask.values import exact_ids
@@ -552,6 +555,59 @@ def _check_out(path: Path, *, overwrite: bool, folder: bool = False) -> None:
         )
 
 
+def _check_spared(options: argparse.Namespace, *written: Path) -> None:
+    """Refuse to write over anything that the command reads, inside or around it, or over anything of a ledger.
+
+    Parameters
+    ----------
+    options : Namespace
+        Of which ``data``, ``schema`` and ``model`` are read, where the command has them.
+    *written : Path
+        The output, and what is written before it is whole.
+
+    Raises
+    ------
+    StructureError
+        Whether or not --overwrite is given.
+    """
+    given = [getattr(options, name, None) for name in ("data", "schema", "model")]
+    read = [path for name in given if name is not None for path in _local_paths(str(name))]
+    for path in written:
+        for one in read:
+            if _meet(path, one):
+                raise StructureError(
+                    f"--out {str(options.out)!r} would be written where {str(one)!r} is, which is read. Choose another"
+                    " place."
+                )
+        if is_of_ledger(path):
+            raise StructureError(
+                f"--out {str(options.out)!r} would be written where a ledger is, and what it holds is never replaced."
+                " Choose another place."
+            )
+
+
+def _is_local(path: str) -> bool:
+    return "://" not in path or path.startswith(("file://", "local://"))
+
+
+def _local_paths(path: str) -> list[Path]:
+    """Return what a path, URL or pattern names on this machine."""
+    if not _is_local(path):
+        return []
+    with reading(path, KNOWN_FILES):
+        files, root = fsspec.core.url_to_fs(path)
+        return [Path(root), *map(Path, files.glob(root))]
+
+
+def _meet(one: Path, other: Path) -> bool:
+    """Whether two paths are one place by any of its names, or one lies inside the other."""
+    with suppress(OSError):
+        if one.samefile(other):
+            return True
+    real, known = (Path(os.path.realpath(path)) for path in (one, other))
+    return real.is_relative_to(known) or known.is_relative_to(real)
+
+
 def _is_parquet(path: Path) -> bool:
     return path.suffix == ".parquet" or path.name in ("_metadata", "_common_metadata")
 
@@ -788,6 +844,7 @@ def _fit(options: argparse.Namespace) -> int:
     if (options.ledger is None) != (options.account is None):
         raise SchemaError("--ledger and --account belong together. Give both, or neither.")
     _check_out(options.out, overwrite=options.overwrite)
+    _check_spared(options, options.out, part_of(options.out))
     schema = _schema(options)
     X, columns = _open_table(options, schema)
     y, weight = _beside(options, schema, X, columns)
@@ -842,6 +899,9 @@ def _loss(text: str) -> losses.Loss:
 def _predict(options: argparse.Namespace) -> None:
     delimiter, compression = _form_of(options.out)
     _check_out(options.out, overwrite=options.overwrite, folder=delimiter is None)
+    # beside the output, and with its suffix, by which readers and writers of text know a compression
+    scratch = options.out.with_name(f".part-{options.out.name}")
+    _check_spared(options, options.out, scratch)
     _check_there(options.data)
     model = load(options.model)
     table, columns = _open_table(options, model.schema_, strict=True)
@@ -863,8 +923,6 @@ def _predict(options: argparse.Namespace) -> None:
     keep = [name for given in options.keep for name in _names_in(given, columns)]
     parts = [*_kept(keep, table, columns, made), *parts]
     out = parts[0] if len(parts) == 1 else dd.concat(parts, axis=1, ignore_unknown_divisions=True)
-    # beside the output, and with its suffix, by which readers and writers of text know a compression
-    scratch = options.out.with_name(f".part-{options.out.name}")
     try:
         with _cluster(options.scheduler):
             if delimiter is None:
@@ -945,6 +1003,8 @@ def _convert(options: argparse.Namespace) -> None:
         raise StructureError(
             f"--out {options.out!r} must end in .zarr: by that, fit and predict know it."
         )
+    if _is_local(options.out):
+        _check_spared(options, Path(options.out.split("://", 1)[-1]))
     schema = _schema(options)
     X, columns = _open_table(options, schema)
     y, weight = _beside(options, schema, X, columns)
@@ -1181,6 +1241,7 @@ def demo_data(n_rows: int, first: int = 0) -> tuple[da.Array, da.Array]:
 def _demo(options: argparse.Namespace) -> None:
     started = time.perf_counter()
     _check_demo_out(options.out)
+    _check_spared(options, options.out, part_of(options.out))
     schema = Schema.from_dict(DEMO_SCHEMA)
     X, y = demo_data(options.rows)
     X_test, y_test = compute(*demo_data(options.rows // 5 + 1, HELD_OUT))

@@ -69,7 +69,9 @@ from dpgb_dask.values import ExactId, cells, is_missing
 __all__ = ["Dataset", "open_dataset", "read_csv", "write_dataset"]
 
 FORMAT = 2  # 1 recorded no shards
+CHECKED = {"arrays", "shards", "check"}
 ATTRIBUTE = "dpgb_dask"
+METADATA = "zarr.json"  # of a group or an array
 MOST_ROWS = 1 << 18  # of a shard …
 SHARD_BYTES = 1 << 25  # … which a task holds a few times over while it writes
 LEAST_ROWS = 1 << 10
@@ -359,7 +361,7 @@ class Layout:
         StructureError
             If it is none of ours, of a newer format, or not complete.
         """
-        if not isinstance(facts, Mapping) or "format" not in facts:
+        if not _is_said(facts):
             raise _no_data_set(place.path)
         version = facts["format"]
         if type(version) is not int or version < 1:
@@ -370,7 +372,11 @@ class Layout:
             )
         if facts.get("complete") is False:
             raise StructureError(f"path={place.path!r} was not written to its end. {AGAIN}")
-        if version > 1 and facts.get("check") != _check_of(facts):
+        # format 1 had none of what is checked
+        as_written = (
+            facts.get("check") == _check_of(facts) if version > 1 else not CHECKED & set(facts)
+        )
+        if not as_written:
             raise _damaged_facts(place)
         try:
             fields = {name: facts[name] for name in cls.__slots__}
@@ -560,7 +566,7 @@ class _Place:
             raise StructureError(
                 f"path={self.path!r} does not exist. Give what write_dataset or dpgb-dask convert wrote."
             )
-        raise _no_data_set(self.path)
+        raise _damaged_facts(self) if self._is_wreck() else _no_data_set(self.path)
 
     def create(self, layout: Layout) -> zarr.Group:
         """Make the group, marked as not complete."""
@@ -598,8 +604,20 @@ class _Place:
         return {path.split(base, 1)[-1]: int(info["size"]) for path, info in found.items()}
 
     def is_ours(self) -> bool:
-        """Whether a data set was begun here."""
-        return bool(self.id())
+        """Whether a data set was begun here, damaged or not."""
+        try:
+            facts = self.open("r").attrs.get(ATTRIBUTE)
+        except StructureError:
+            return self._is_wreck()
+        return _is_said(facts)
+
+    def _is_wreck(self) -> bool:
+        """Whether what cannot be opened as a group has the parts of a data set, and nothing else."""
+        files, root = fsspec.core.url_to_fs(str(self.folder)) if self.folder else self._files()
+        names = {str(Path(path).relative_to(root)) for path in files.find(root, maxdepth=2)}
+        tops = {name.split("/")[0] for name in names}
+        parts = {METADATA, *(f"{name}/{METADATA}" for name in ("X", "y"))}
+        return parts <= names and tops <= {METADATA, "X", "y", WEIGHT, "unit"}
 
     def take(self, *, overwrite: bool) -> None:
         """Make sure that nothing is here.
@@ -667,6 +685,11 @@ class _Place:
             f"path={self.path!r} needs {missing or 'a package'}, which is not installed; for s3://:"
             " pip install 'dpgb_dask[s3]'."
         )
+
+
+def _is_said(facts: Any) -> bool:
+    """Whether the attribute is that of a data set, of whatever format."""
+    return isinstance(facts, Mapping) and "format" in facts
 
 
 def _no_data_set(path: str) -> StructureError:

@@ -18,8 +18,6 @@ class SeededNoise:
     refused.
     """
 
-    private = False
-
     def __init__(self, seed: int) -> None:
         self.seed = seed
 

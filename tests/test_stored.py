@@ -279,3 +279,34 @@ def test_a_harmed_object_of_the_cache_is_lost(tmp_path, what, harm):
     done = next(tmp_path.glob("cache.zarr/*/*/0/done/c/0"))
     done.write_bytes(HARM[harm](done.read_bytes()))
     assert store.load(0) is None
+
+
+@pytest.mark.parametrize("path", ["numbers.zarr"], indirect=True)
+@pytest.mark.parametrize("left", ["shards", "arrays", "check"])
+def test_a_data_set_that_says_an_older_format_than_it_has_is_refused(path, left):
+    """Else a shard in the place of another would not be noticed."""
+
+    def relabelled(facts):
+        for name in {"shards", "arrays", "check"} - {left}:
+            ours(facts).pop(name)
+        ours(facts)["format"] = 1
+
+    edit(path / "zarr.json", relabelled)
+    with pytest.raises(StructureError, match="is damaged"):
+        open_dataset(path)
+
+
+@pytest.mark.parametrize("path", ["numbers.zarr"], indirect=True)
+@pytest.mark.parametrize("text", ["", "{", "[]"])
+def test_a_data_set_whose_metadata_are_damaged_can_be_replaced(path, text):
+    (path / "zarr.json").write_text(text)
+    with pytest.raises(StructureError, match="is damaged"):
+        open_dataset(path)
+    assert io.is_dataset(path)
+    (path / "letter.txt").write_text("dear")  # then it is more than a data set
+    assert not io.is_dataset(path)
+    (path / "letter.txt").unlink()
+    schema = Schema({"a": (0.0, 1.0)}, classes=[0, 1])
+    rows, labels = np.zeros((10, 1)), np.zeros(10, np.int64)
+    io.write_dataset(path, rows, labels, schema=schema, columns="position", overwrite=True)
+    assert open_dataset(path).schema == schema

@@ -36,6 +36,8 @@ NETWORK_FILE_SYSTEMS = (
 )  # fmt: skip
 GENESIS = "0" * 64
 HEAD = "head"  # in the ledger's folder
+SQLITE = b"SQLite format 3\0"  # how its files begin
+BESIDE = ("-wal", "-shm", "-journal", ".head")  # what SQLite and older ledgers keep beside a file
 
 Head = tuple[int, str]  # number and hash of the newest entry
 
@@ -288,6 +290,36 @@ def deleted(path: Path) -> Path | None:
             if isinstance(kept, dict) and kept.get("file") == path.name and kept.get("seq") != 0:
                 return file.parent
     return None
+
+
+def is_of_ledger(path: Path) -> bool:
+    """Whether a path is a SQLite file, as those of ledgers are, a file kept beside one, or in a ledger's folder.
+
+    A folder that holds one of these is too.
+    """
+    real = Path(os.path.realpath(path))
+    within = real.iterdir() if real.is_dir() else ()
+    if any(map(_is_kept, (real, *within))):
+        return True
+    return any(map(_is_ledger_folder, real.parents))
+
+
+def _is_kept(path: Path) -> bool:
+    """Whether a path is a SQLite file, beside one by its name, or a ledger's folder."""
+    names = [path.name, *(path.name.removesuffix(end) for end in BESIDE if path.name != end)]
+    return _is_ledger_folder(path) or any(_is_sqlite(path.with_name(name)) for name in names)
+
+
+def _is_sqlite(file: Path) -> bool:
+    try:
+        with file.open("rb") as content:
+            return content.read(len(SQLITE)) == SQLITE
+    except OSError:
+        return False
+
+
+def _is_ledger_folder(path: Path) -> bool:
+    return path.name.startswith(folder_name("")) and (path / HEAD).exists()
 
 
 # ---- files of before ledgers had an id -------------------------------------------------------------------------------

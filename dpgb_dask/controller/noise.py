@@ -23,16 +23,9 @@ STREAM_BYTES = 1 << 38  # ChaCha20 counts 2**32 blocks of 64 bytes
 class NoiseSource(Protocol):
     """Where the key of a fit comes from.
 
-    Attributes
-    ----------
-    private : bool
-        False for test noise: the model is then marked as not private, and a ledger is refused.
+    Of any source but `SecretNoise` the model is marked as not private, and a ledger is refused: whoever made the key
+    may know it.
     """
-
-    @property
-    def private(self) -> bool:
-        """Whether the key is secret."""
-        ...
 
     def fit_key(self) -> bytes:
         """Return the 32-byte key of one fit."""
@@ -46,8 +39,6 @@ class SecretNoise:
     -------
     Controller side. The guarantee is computational: a keyed stream stands for random bits.
     """
-
-    private = True
 
     def fit_key(self) -> bytes:
         """Return 256 fresh bits."""

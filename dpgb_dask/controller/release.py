@@ -223,7 +223,8 @@ class Controller:
             unit_id=unit_id,
         )
         fit_id = secrets.token_hex(12)
-        if not source.private:
+        private = type(source) is SecretNoise  # no other source's word is taken for it
+        if not private:
             # the same fit has the same id, so that its model is the same to the byte, whatever the words of its facts;
             # its unit is in the digest
             words = ("facts", "unit_id")
@@ -249,7 +250,7 @@ class Controller:
                 lease=lease,
                 terms=terms,
                 key=key,
-                private=source.private,
+                private=private,
                 journal=None if journal is None else journal(fit_id),
             )
         except BaseException as error:

@@ -93,9 +93,14 @@ def save(file: ModelFile, path: str | Path) -> None:
     _write(text + "\n", Path(path))
 
 
+def part_of(path: Path) -> Path:
+    """Return where a model file is written before it is whole."""
+    return path.with_name(f"{path.name}.part")
+
+
 def _write(text: str, target: Path) -> None:
     """Put a file in place once it is whole and on disk."""
-    part = target.with_name(target.name + ".part")
+    part = part_of(target)
     try:
         with part.open("w", encoding="utf-8") as out:
             out.write(text)

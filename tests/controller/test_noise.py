@@ -5,6 +5,7 @@ import pytest
 from cryptography.hazmat.primitives.ciphers import Cipher
 from cryptography.hazmat.primitives.ciphers.algorithms import ChaCha20
 
+from dpgb_dask.contracts.plan import Budget
 from dpgb_dask.controller.noise import (
     FitKey,
     KeyStream,
@@ -14,6 +15,7 @@ from dpgb_dask.controller.noise import (
     read_key,
     write_key,
 )
+from dpgb_dask.controller.release import Controller
 from dpgb_dask.errors import LedgerUnavailableError, ResumeError
 
 KEY = bytes(range(32))
@@ -22,7 +24,6 @@ SUMS = np.array([1, 2, 3], np.int64)
 
 def test_secret_noise_gives_fresh_keys():
     source = SecretNoise()
-    assert source.private
     assert len({source.fit_key() for _ in range(5)}) == 5
 
 
@@ -100,3 +101,29 @@ def test_write_key_refuses_an_existing_file_and_keeps_it(tmp_path):
     with pytest.raises(LedgerUnavailableError, match="cannot be written"):
         write_key(path, KEY)
     assert path.read_bytes() == b"other"
+
+
+def test_no_source_but_the_secret_one_is_private():
+    """Whatever a source says of itself: who made it may know the key."""
+
+    class Known:
+        private = True
+
+        def fit_key(self):
+            return b"0" * 32
+
+    class Derived(SecretNoise):
+        def fit_key(self):
+            return b"0" * 32
+
+    for source, private in (
+        (Known(), False),
+        (Derived(), False),
+        (SecretNoise(), True),
+        (None, True),
+    ):
+        controller = Controller.reserve(
+            budget=Budget(epsilon=1.0, delta=1e-6), plan_digest=b"p", public_seed=0, noise=source
+        )
+        assert controller.private == private
+        assert controller.fit_id.startswith("seeded-") != private
