@@ -25,6 +25,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dpgb_dask.errors import PlanError
+from dpgb_dask.frozen import frozen, settle
 
 GRAD_BITS = 15  # one gradient step is 2**-15
 GRAD_ONE = 1 << GRAD_BITS
@@ -46,11 +47,26 @@ def _check_steps(name: str, value: Any, low: int, high: int) -> None:
         raise PlanError(f"{name}={value!r} must be a whole number of steps in [{low}, {high}].")
 
 
-def _check_table(name: str, table: Any, shape: tuple[int, ...]) -> None:
-    """Raise `PlanError` unless an integer table has the shape that kernels look up."""
+def _settle_steps(owner: Any, low: int, high: int, *names: str) -> None:
+    """Make options Python's own ints, after `_check_steps`."""
+    for name in names:
+        value = getattr(owner, name)
+        _check_steps(name, value, low, high)
+        settle(owner, **{name: int(value)})
+
+
+def _settle_flags(owner: Any, *names: str) -> None:
+    """Make options Python's own truth values: a bound and a kernel read the same one."""
+    settle(owner, **{name: bool(getattr(owner, name)) for name in names})
+
+
+def _settle_table(owner: Any, name: str, shape: tuple[int, ...]) -> None:
+    """Keep a read-only copy of an integer table; raise `PlanError` unless it has the shape that kernels look up."""
+    table = getattr(owner, name)
     fits = isinstance(table, np.ndarray) and table.shape == shape and table.dtype == np.int64
     if not fits:
         raise PlanError(f"{name} must be an int64 array of shape {shape}.")
+    settle(owner, **{name: frozen(table)})
 
 
 def _check_scale(name: str, value: Any) -> None:
@@ -79,7 +95,7 @@ class LogisticGradient:
 
     def __post_init__(self) -> None:
         """Refuse a table that kernels would not look up, or whose bounds could overflow."""
-        _check_table("table", self.table, (2, TABLE_SIZE))
+        _settle_table(self, "table", (2, TABLE_SIZE))
         _check_scale("hess_scale", self.hess_scale)
         g, h = unpack(self.table)
         if np.abs(g).max() > GRAD_ONE or h.max() > GRAD_ONE:
@@ -142,8 +158,8 @@ class SquaredGradient:
 
     def __post_init__(self) -> None:
         """Refuse options that the bounds are not stated for."""
-        _check_steps("clip_steps", self.clip_steps, 0, 1 << 30)
-        _check_steps("hess_steps", self.hess_steps, 0, 1 << 30)
+        _settle_steps(self, 0, 1 << 30, "clip_steps", "hess_steps")
+        _settle_flags(self, "always", "filtered")
 
     @property
     def max_abs(self) -> int:
@@ -201,8 +217,7 @@ class SlopeGradient:
 
     def __post_init__(self) -> None:
         """Refuse options that the bounds are not stated for."""
-        for name in ("below", "above", "hess_steps"):
-            _check_steps(name, getattr(self, name), 0, GRAD_ONE)
+        _settle_steps(self, 0, GRAD_ONE, "below", "above", "hess_steps")
         _check_scale("curvature", self.curvature)
 
     @property
@@ -271,12 +286,11 @@ class PoissonGradient:
 
     def __post_init__(self) -> None:
         """Refuse options that the bounds are not stated for."""
-        _check_table("rate", self.rate, (TABLE_SIZE,))
+        _settle_table(self, "rate", (TABLE_SIZE,))
         _check_steps("the least of rate", self.rate.min(), 0, GRAD_ONE)
         _check_steps("the largest of rate", self.rate.max(), 0, GRAD_ONE)
-        _check_steps("base", self.base, 0, GRAD_ONE)
-        _check_steps("clip_steps", self.clip_steps, 0, GRAD_ONE)
-        _check_steps("hess_steps", self.hess_steps, 0, GRAD_ONE)
+        _settle_steps(self, 0, GRAD_ONE, "base", "clip_steps", "hess_steps")
+        _settle_flags(self, "always", "filtered")
 
     def _extremes(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         """Return, per rate, the largest |g| and the largest second component beside it."""
@@ -362,12 +376,13 @@ class SoftmaxGradient:
 
     def __post_init__(self) -> None:
         """Refuse options that the bounds are not stated for."""
-        _check_steps("n_classes", self.n_classes, 2, 1 << 10)
-        _check_table("exp_table", self.exp_table, (TABLE_SIZE,))
+        _settle_steps(self, 2, 1 << 10, "n_classes")
+        _settle_table(self, "exp_table", (TABLE_SIZE,))
         _check_steps("the least of exp_table", self.exp_table.min(), 1, MOST_EXP)
         _check_steps("the largest of exp_table", self.exp_table.max(), 1, MOST_EXP)
-        _check_steps("clip_steps", self.clip_steps, 0, GRAD_ONE)
-        _check_steps("hess_steps", self.hess_steps, 0, GRAD_ONE if self.always else 4 * GRAD_ONE)
+        _settle_flags(self, "always", "filtered")
+        _settle_steps(self, 0, GRAD_ONE, "clip_steps")
+        _settle_steps(self, 0, GRAD_ONE if self.always else 4 * GRAD_ONE, "hess_steps")
 
     @property
     def n_scores(self) -> int:
@@ -468,8 +483,9 @@ class LabelGradient:
         """Refuse options that the bounds are not stated for."""
         if self.kind not in ("binary", "multiclass", "numeric"):
             raise PlanError(f"kind={self.kind!r} must be 'binary', 'multiclass' or 'numeric'.")
-        _check_steps("n_scores", self.n_scores, 1, 1 << 10 if self.kind == "multiclass" else 1)
-        _check_steps("hess_steps", self.hess_steps, 0, GRAD_ONE)
+        _settle_steps(self, 1, 1 << 10 if self.kind == "multiclass" else 1, "n_scores")
+        _settle_steps(self, 0, GRAD_ONE, "hess_steps")
+        _settle_flags(self, "average")
 
     @property
     def kinds(self) -> tuple[str, ...]:

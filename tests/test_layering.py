@@ -11,7 +11,7 @@ import dpgb_dask
 PACKAGE = Path(dpgb_dask.__file__).parent
 FILES = sorted(PACKAGE.rglob("*.py"))
 
-LOW = {"errors", "gradients", "losses", "kernels", "values", "contracts"}
+LOW = {"errors", "frozen", "gradients", "losses", "kernels", "values", "contracts"}
 SIDES = LOW | {"encode", "frames", "stored", "private", "controller", "released", "components"}
 TOP = {
     "columns",
@@ -34,11 +34,15 @@ TOP_OUTSIDE = {
 # layer: (what it may import from us, what it may import from outside)
 LAYERS: dict[str, tuple[set[str], set[str]]] = {
     "errors": (set(), set()),
-    "gradients": ({"errors"}, {"numpy"}),
+    "frozen": (set(), {"numpy"}),
+    "gradients": ({"errors", "frozen"}, {"numpy"}),
     "losses": ({"errors", "gradients"}, {"numpy"}),
     "kernels": ({"errors", "gradients"}, {"numpy", "numba"}),
     "values": (set(), {"numpy", "pandas"}),
-    "contracts": ({"errors", "gradients", "losses", "kernels", "values"}, {"numpy", "numba"}),
+    "contracts": (
+        {"errors", "frozen", "gradients", "losses", "kernels", "values"},
+        {"numpy", "numba"},
+    ),
     "frames": (set(), {"dask"}),
     "stored": ({"errors"}, {"numpy", "dask", "zarr"}),
     "encode": (LOW, {"numpy", "pandas"}),

@@ -8,6 +8,8 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
+from dpgb_dask.frozen import frozen, settle
+
 SCORE_BITS = 16  # one score step is 2**-16
 SCORE_ONE = 1 << SCORE_BITS
 MAX_BINS = 256
@@ -42,6 +44,13 @@ class FeatureBins:
             raise ValueError(
                 "A numeric feature has one bin more than edges, and one for missing values."
             )
+        settle(self, n_bins=int(self.n_bins))
+        if self.edges is not None:
+            settle(self, edges=frozen(self.edges))
+        if self.cell_to_bin is not None:
+            settle(self, cell_to_bin=frozen(self.cell_to_bin))
+            if not self.cell_to_bin.size or self.cell_to_bin.max() >= self.n_bins:
+                raise ValueError("cell_to_bin names a bin that is not there.")
 
     @property
     def categorical(self) -> bool:

@@ -7,6 +7,7 @@ Gaussian noise, ε for a plan of pure differential privacy.
 The sensitivity of an answer is stated for what a query says: a row hits one leaf of each feature, one cell of each
 table. So a query is refused as it is made if what it maps rows to is not there (a leaf beyond ``n_leaves`` would be
 another feature's, and the row would count there twice), and `check_query` refuses one of a class that is not here.
+What was checked is what is asked: a query keeps read-only copies of its arrays, tuples and plain numbers of its own.
 """
 
 import hashlib
@@ -20,6 +21,7 @@ from numpy.typing import NDArray
 from dpgb_dask.contracts.grid import COARSE, FINE
 from dpgb_dask.contracts.model import MAX_BINS, Splits
 from dpgb_dask.errors import PlanError
+from dpgb_dask.frozen import frozen, frozen_parts, settle
 from dpgb_dask.losses import GRAD_BITS, Gradient, check_gradient
 
 PRICE_ONE = 1 << 64  # price of μ² = 1, or of ε = 1
@@ -32,69 +34,126 @@ def _is_whole(value: Any) -> bool:
     return isinstance(value, int | np.integer) and not isinstance(value, bool)
 
 
-def _check_whole(name: str, value: Any, low: int, high: int | None = None) -> None:
-    """Raise `PlanError` unless a field is a whole number in [low, high]."""
+def _whole(name: str, value: Any, low: int, high: int | None = None) -> int:
+    """Return a field as Python's own int.
+
+    Raises
+    ------
+    PlanError
+        If it is no whole number in [low, high].
+    """
     if not _is_whole(value) or value < low or (high is not None and value > high):
         most = "" if high is None else f" and at most {high}"
         raise PlanError(
             f"{name}={value!r} of a query must be a whole number, at least {low}{most}."
         )
+    return int(value)
 
 
-def _check_array(name: str, value: Any, dtype: Any, ndim: int = 1) -> None:
-    """Raise `PlanError` unless a field is an array of a type and so many dimensions."""
+def _array(name: str, value: Any, dtype: Any, ndim: int = 1) -> NDArray[Any]:
+    """Return a read-only copy of a field.
+
+    Raises
+    ------
+    PlanError
+        If it is no array of a type and so many dimensions.
+    """
     if not isinstance(value, np.ndarray) or value.dtype != dtype or value.ndim != ndim:
         raise PlanError(f"{name} of a query must be a {np.dtype(dtype)} array of ndim={ndim}.")
+    return frozen(value)
 
 
-def _check_maps(name: str, maps: tuple[Any, ...], sizes: tuple[Any, ...]) -> None:
-    """Raise `PlanError` unless each map takes the bins of a feature to whole numbers below its size."""
-    if len(maps) != len(sizes) or not all(_is_whole(n) and n > 0 for n in sizes):
+def _sizes(sizes: Any, most: int | None = None) -> tuple[int, ...]:
+    """Return numbers of cells as Python's own; nothing where one is no whole number in [1, most]."""
+    own = tuple(sizes)
+    if not all(type(n) is int or _is_whole(n) for n in own):
+        return ()
+    own = tuple(map(int, own))
+    fits = not own or (min(own) > 0 and (most is None or max(own) <= most))
+    return own if fits else ()
+
+
+def _maps(
+    name: str, maps: Any, sizes: Any
+) -> tuple[tuple[NDArray[np.uint8], ...], tuple[int, ...]]:
+    """Return maps of bins to cells as read-only copies, and how many cells each has.
+
+    Raises
+    ------
+    PlanError
+        Unless each map takes the bins of a feature to whole numbers below its size.
+    """
+    maps, own = tuple(maps), _sizes(sizes)
+    if len(maps) != len(own) or len(own) != len(sizes):
         raise PlanError(f"{name} of a query needs a whole number of cells, above 0, for each map.")
-    for part in maps:
-        if not isinstance(part, np.ndarray) or part.dtype != np.uint8 or part.ndim != 1:
-            raise PlanError(f"{name} of a query must be uint8 arrays of ndim=1.")
-        if not 1 <= len(part) <= MAX_BINS:
-            raise PlanError(f"{name} of a query must say a cell for each of 1 to {MAX_BINS} bins.")
     if not maps:
-        return
+        return (), ()
+    for part in maps:
+        if type(part) is not np.ndarray or part.dtype != np.uint8 or part.ndim != 1:
+            raise PlanError(f"{name} of a query must be uint8 arrays of ndim=1.")
+    lengths = [len(part) for part in maps]
+    if not 1 <= min(lengths) <= max(lengths) <= MAX_BINS:
+        raise PlanError(f"{name} of a query must say a cell for each of 1 to {MAX_BINS} bins.")
+    joined, parts = frozen_parts(maps)
     # one comparison for all: a round is milliseconds
-    if (np.concatenate(maps) >= np.repeat(sizes, [len(part) for part in maps])).any():
+    if (joined >= np.repeat(np.minimum(own, MAX_BINS), lengths)).any():
         raise PlanError(
             f"{name} of a query maps a bin to a cell beyond its feature's: a row would count twice in another one's."
         )
+    return parts, own
 
 
-def _check_splits(splits: Any) -> None:
-    """Raise `PlanError` unless trees are complete, and their masks are there and say left or right."""
+def _splits(splits: Any) -> Splits:
+    """Return trees as read-only copies.
+
+    Raises
+    ------
+    PlanError
+        Unless they are complete, and their masks are there and say left or right.
+    """
     if type(splits) is not Splits:
         raise PlanError(f"splits of a query is a {type(splits).__name__}, not Splits.")
-    feature, threshold, mask_of, masks = splits.arrays
-    _check_array("splits.feature", feature, np.uint16, 2)
-    _check_array("splits.threshold", threshold, np.uint8, 2)
-    _check_array("splits.mask_of", mask_of, np.int32, 2)
-    _check_array("splits.masks", masks, np.uint8, 2)
-    whole = splits.n_leaves & feature.shape[1] == 0  # 2**depth and 2**depth - 1 share no bit
+    feature = _array("splits.feature", splits.feature, np.uint16, 2)
+    threshold = _array("splits.threshold", splits.threshold, np.uint8, 2)
+    mask_of = _array("splits.mask_of", splits.mask_of, np.int32, 2)
+    masks = _array("splits.masks", splits.masks, np.uint8, 2)
+    own = Splits(feature, threshold, mask_of, masks)
+    whole = own.n_leaves & feature.shape[1] == 0  # 2**depth and 2**depth - 1 share no bit
     if not feature.shape == threshold.shape == mask_of.shape or not whole:
         raise PlanError("splits of a query must be complete trees: 2**depth - 1 nodes each.")
     if masks.shape[1] != MAX_BINS or (masks > 1).any():
         raise PlanError(f"masks of a query must hold 0 or 1 for each of {MAX_BINS} codes.")
     if mask_of.size and not -1 <= mask_of.min() <= mask_of.max() < len(masks):
         raise PlanError("splits of a query name a mask that is not there.")
+    return own
 
 
-def _check_level(splits: Any) -> None:
-    """Raise `PlanError` unless splits are those of one tree."""
-    _check_splits(splits)
-    if splits.n_trees != 1:
-        raise PlanError(f"n_trees={splits.n_trees}: a level is of one tree. Ask tree by tree.")
+def _level(splits: Any) -> Splits:
+    """Return the splits of one tree as read-only copies.
+
+    Raises
+    ------
+    PlanError
+        If they are of several, or none.
+    """
+    own = _splits(splits)
+    if own.n_trees != 1:
+        raise PlanError(f"n_trees={own.n_trees}: a level is of one tree. Ask tree by tree.")
+    return own
 
 
-def _check_features(features: Any, sizes: tuple[int, ...]) -> None:
-    """Raise `PlanError` unless there is a size for each feature of a level."""
-    _check_array("features", features, np.uint16)
-    if len(sizes) != len(features) or not all(_is_whole(n) and 1 <= n <= MAX_BINS for n in sizes):
+def _features(features: Any, sizes: Any) -> tuple[NDArray[np.uint16], tuple[int, ...]]:
+    """Return the features of a level as a read-only copy, and the sizes of them.
+
+    Raises
+    ------
+    PlanError
+        Unless there is a size for each.
+    """
+    own, known = _array("features", features, np.uint16), _sizes(sizes, MAX_BINS)
+    if not len(known) == len(own) == len(sizes):
         raise PlanError(f"sizes of a query must be 1 to {MAX_BINS} bins for each of its features.")
+    return own, known
 
 
 def _canonical(value: Any, sink: Any) -> None:
@@ -149,6 +208,7 @@ class RowDraw:
             raise PlanError(
                 f"{self!r} is no draw: 0 <= low < high <= 2**32, kind 'part' or 'sample'."
             )
+        settle(self, group=int(self.group), low=int(self.low), high=int(self.high))
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -171,8 +231,11 @@ class Query:
 
     def __post_init__(self) -> None:
         """Refuse what no sensitivity is stated for."""
-        _check_whole("price", self.price, 0)
-        _check_whole("weight_bits", self.weight_bits, 0, MOST_WEIGHT_BITS)
+        settle(
+            self,
+            price=_whole("price", self.price, 0),
+            weight_bits=_whole("weight_bits", self.weight_bits, 0, MOST_WEIGHT_BITS),
+        )
 
     @property
     def n_values(self) -> int:
@@ -226,8 +289,8 @@ class CellCountsQuery(Query):
         Query.__post_init__(self)
         if self.n_uniform not in (COARSE, FINE):
             raise PlanError(f"n_uniform={self.n_uniform!r} of a query must be {COARSE} or {FINE}.")
-        for size in self.sizes:
-            _check_whole("a size", size, 1)
+        sizes = tuple(_whole("a size", size, 1) for size in self.sizes)
+        settle(self, n_uniform=int(self.n_uniform), sizes=sizes)
 
     @property
     def n_values(self) -> int:
@@ -251,7 +314,8 @@ class TargetSumQuery(Query):
         Query.__post_init__(self)
         if self.kind not in KINDS:
             raise PlanError(f"kind={self.kind!r} of a query must be one of {KINDS}.")
-        _check_whole("n_classes", self.n_classes, 0 if self.kind == "numeric" else 1)
+        least = 0 if self.kind == "numeric" else 1
+        settle(self, n_classes=_whole("n_classes", self.n_classes, least))
 
     @property
     def n_values(self) -> int:
@@ -278,7 +342,7 @@ class ResidualQuery(Query):
     def __post_init__(self) -> None:
         """Refuse edges that do not increase."""
         Query.__post_init__(self)
-        _check_array("edges", self.edges, np.int64)
+        settle(self, edges=_array("edges", self.edges, np.int64))
         if (self.edges[1:] <= self.edges[:-1]).any():
             raise PlanError("edges of a query must increase.")
 
@@ -310,7 +374,7 @@ class GradientQuery(Query):
         """Refuse a gradient or a draw that the private side does not know."""
         Query.__post_init__(self)
         check_gradient(self.gradient)
-        _check_whole("n_scores", self.n_scores, 1)
+        settle(self, n_scores=_whole("n_scores", self.n_scores, 1))
         if self.rows is not None and type(self.rows) is not RowDraw:
             raise PlanError(f"rows of a query is a {type(self.rows).__name__}, not a RowDraw.")
 
@@ -353,7 +417,8 @@ class MainSumsQuery(GradientQuery):
     def __post_init__(self) -> None:
         """Refuse leaves that are not there."""
         GradientQuery.__post_init__(self)
-        _check_maps("leaf_of_bin", self.leaf_of_bin, self.n_leaves)
+        maps, sizes = _maps("leaf_of_bin", self.leaf_of_bin, self.n_leaves)
+        settle(self, leaf_of_bin=maps, n_leaves=sizes)
 
     @property
     def n_cells(self) -> int:
@@ -379,9 +444,9 @@ class PairCells:
 
     def __post_init__(self) -> None:
         """Refuse cells that are not there."""
-        _check_whole("i", self.i, 0)
-        _check_whole("j", self.j, 0)
-        _check_maps("map_i and map_j", (self.map_i, self.map_j), (self.n_i, self.n_j))
+        maps, sizes = _maps("map_i and map_j", (self.map_i, self.map_j), (self.n_i, self.n_j))
+        settle(self, i=_whole("i", self.i, 0), j=_whole("j", self.j, 0))
+        settle(self, map_i=maps[0], map_j=maps[1], n_i=sizes[0], n_j=sizes[1])
         if self.n_i * self.n_j > MAX_BINS:
             raise PlanError(
                 f"n_i={self.n_i} times n_j={self.n_j} of a query is above {MAX_BINS}: cells are numbered by uint8."
@@ -397,6 +462,7 @@ class PairSumsQuery(GradientQuery):
     def __post_init__(self) -> None:
         """Refuse what is no table."""
         GradientQuery.__post_init__(self)
+        settle(self, pairs=tuple(self.pairs))
         if not all(type(pair) is PairCells for pair in self.pairs):
             raise PlanError("pairs of a query must be PairCells.")
 
@@ -425,7 +491,7 @@ class TreeSumsQuery(GradientQuery):
     def __post_init__(self) -> None:
         """Refuse trees that could not be walked."""
         GradientQuery.__post_init__(self)
-        _check_splits(self.splits)
+        settle(self, splits=_splits(self.splits))
 
     @property
     def n_cells(self) -> int:
@@ -464,11 +530,11 @@ class NodeSumsQuery(GradientQuery):
     def __post_init__(self) -> None:
         """Refuse a level that is not of one tree, and sides that are neither."""
         GradientQuery.__post_init__(self)
-        _check_level(self.splits)
-        _check_features(self.features, self.sizes)
+        features, sizes = _features(self.features, self.sizes)
+        settle(self, splits=_level(self.splits), features=features, sizes=sizes)
         if self.sides is None:
             return
-        _check_array("sides", self.sides, np.uint8, 2)
+        settle(self, sides=_array("sides", self.sides, np.uint8, 2))
         if self.sides.shape != (self.splits.n_leaves, sum(self.sizes)) or (self.sides > 1).any():
             raise PlanError("sides of a query must hold one side, 0 or 1, per node and bin.")
 
@@ -521,16 +587,16 @@ class ChoiceQuery(GradientQuery):
     def __post_init__(self) -> None:
         """Refuse candidates that are not there, and a ridge at which the gain of an empty child has no bound."""
         GradientQuery.__post_init__(self)
-        _check_level(self.splits)
-        _check_features(self.features, self.sizes)
-        _check_array("candidate_feature", self.candidate_feature, np.uint16)
-        _check_array("candidate_bin", self.candidate_bin, np.uint8)
-        _check_array("candidate_only", self.candidate_only, np.bool_)
-        feature, sizes = self.candidate_feature, np.array(self.sizes)
+        features, sizes = _features(self.features, self.sizes)
+        settle(self, splits=_level(self.splits), features=features, sizes=sizes)
+        feature = _array("candidate_feature", self.candidate_feature, np.uint16)
+        bins = _array("candidate_bin", self.candidate_bin, np.uint8)
+        only = _array("candidate_only", self.candidate_only, np.bool_)
+        settle(self, candidate_feature=feature, candidate_bin=bins, candidate_only=only)
         fit = (
-            len(feature) == len(self.candidate_bin) == len(self.candidate_only) > 0
+            len(feature) == len(bins) == len(only) > 0
             and (feature < len(sizes)).all()
-            and (self.candidate_bin < sizes[feature]).all()
+            and (bins < np.array(sizes)[feature]).all()
         )
         if not fit:
             raise PlanError(

@@ -1,11 +1,13 @@
 """What a query may say: in range, one row moves its sums within the bound; out of range, it is refused."""
 
-from dataclasses import replace
+from dataclasses import dataclass, fields, is_dataclass, replace
+from unittest import mock
 
 import numpy as np
 import pandas as pd
 import pytest
 from private.cases import (
+    ALL,
     BINS,
     KEY,
     KINDS,
@@ -22,8 +24,10 @@ from private.cases import (
     splits_of,
 )
 
-from dpgb_dask.contracts.model import Splits
-from dpgb_dask.contracts.plan import Execution
+from dpgb_dask import DPGBClassifier, Schema
+from dpgb_dask.components.candidates import PublicBins
+from dpgb_dask.contracts.model import FeatureBins, Splits
+from dpgb_dask.contracts.plan import Demand, Execution, Plan
 from dpgb_dask.contracts.queries import (
     ChoiceQuery,
     MainSumsQuery,
@@ -35,12 +39,20 @@ from dpgb_dask.contracts.queries import (
     TreeSumsQuery,
 )
 from dpgb_dask.errors import PlanError
-from dpgb_dask.gradients import GRAD_BITS, LabelGradient, SlopeGradient, logistic_gradient
+from dpgb_dask.gradients import (
+    GRAD_BITS,
+    LabelGradient,
+    SlopeGradient,
+    logistic_gradient,
+    poisson_gradient,
+    softmax_gradient,
+)
 from dpgb_dask.kernels.draw import draws
 from dpgb_dask.private.ingest import read_source
 from dpgb_dask.private.quantize import sensitivity
 from dpgb_dask.private.rounds.local import LocalRounds
 from dpgb_dask.private.survey import Reading
+from dpgb_dask.testing import SeededNoise
 
 MOST = (3, 2)  # largest weight, and the bits of its steps
 
@@ -276,6 +288,132 @@ def test_what_does_not_fit_the_rows_is_refused_before_they_are_added(what):
     with pytest.raises(PlanError):
         rounds.ask(model_of("binary"), query)
     rounds.close()
+
+
+# ---- what was checked is what is asked -------------------------------------------------------------------------------
+
+
+def lent(value, memory):
+    """The same value from lists, NumPy's numbers, and read-only views of memory that its owner may use again."""
+    if isinstance(value, np.ndarray):
+        memory.append(value.copy())
+        view = memory[-1].view()
+        view.setflags(write=False)
+        return view
+    if isinstance(value, tuple):
+        return [lent(part, memory) for part in value]
+    if is_dataclass(value):
+        return type(value)(**{f.name: lent(getattr(value, f.name), memory) for f in fields(value)})
+    return np.int64(value) if type(value) is int else value
+
+
+def check_held(value):
+    """Nothing in a query can change, and its numbers are Python's own."""
+    if isinstance(value, np.ndarray):
+        assert type(value) is np.ndarray
+        assert not value.flags.writeable
+        assert value.base is None or not value.base.flags.writeable
+    elif is_dataclass(value):
+        for field in fields(value):
+            check_held(getattr(value, field.name))
+    elif isinstance(value, tuple):
+        for part in value:
+            check_held(part)
+    else:
+        assert value is None or type(value) in (int, float, bool, str)
+
+
+@pytest.mark.parametrize(("kind", "name"), ALL)
+def test_a_query_stays_what_it_was_as_its_memory_is_used_again(kind, name):
+    query = queries_of(kind)[name]
+    memory = []
+    same = lent(query, memory)
+    for array in memory:
+        array[...] = 200 if array.dtype != bool else ~array
+    assert same.digest() == query.digest()
+    check_held(same)
+
+
+@pytest.mark.parametrize(
+    "gradient",
+    [poisson_gradient(0.1), softmax_gradient(3), logistic_gradient(0.5, 1.0)],
+    ids=lambda gradient: type(gradient).__name__,
+)
+def test_a_gradient_stays_what_it_was_as_its_memory_is_used_again(gradient):
+    memory = []
+    same = lent(gradient, memory)
+    bounds = same.l2_squared, same.l1, same.max_abs
+    for array in memory:
+        array[...] = 1 << 40
+    assert (same.l2_squared, same.l1, same.max_abs) == bounds
+    check_held(same)
+
+
+def test_bins_stay_what_they_were_as_their_memory_is_used_again():
+    for bins in BINS:
+        memory = []
+        same = lent(bins, memory)
+        memory[0][...] = 200
+        check_held(same)
+    with pytest.raises(ValueError, match="a bin that is not there"):
+        FeatureBins(None, bins_of(0, 1, 3), 3)
+
+
+@dataclass(frozen=True)
+class ReusedBuffer:
+    """A stage of one round that writes to the maps of its query after it has handed it over."""
+
+    def declare(self, _shape):
+        return Demand(0.5, 0.9, 1)
+
+    def begin(self, state):
+        return replace(state, memory=0)
+
+    def next_query(self, state):
+        if state.memory:
+            return None
+        maps = tuple((np.arange(b.n_bins) % 2).astype(np.uint8) for b in state.model.bins)
+        query = MainSumsQuery(
+            label="x 1/1",
+            price=state.total // 2,
+            gradient=logistic_gradient(0.5, 1.0),
+            n_scores=1,
+            leaf_of_bin=maps,
+            n_leaves=(2,) * len(maps),
+        )
+        maps[0][:] = 2  # leaf 2 of the first feature would be leaf 0 of the second
+        maps[1][:] = 0
+        return query
+
+    def update(self, state, query, _released):
+        assert [leaf.max() for leaf in query.leaf_of_bin] == [1, 1]
+        return replace(state, memory=1)
+
+
+def test_a_stage_that_uses_its_buffer_again_asks_what_was_checked():
+    rng = np.random.default_rng(0)
+    X = rng.uniform(0, 1, (300, 2))
+    y = (X[:, 0] > 0.5).astype(int)
+    plan = Plan(name="mine", source="a test", stages=(PublicBins(n_bins=8), ReusedBuffer()))
+    told = []
+    ask = LocalRounds.ask
+
+    def noted(rounds, model, query):
+        raw = ask(rounds, model, query)
+        told.append(opened(raw))
+        return raw
+
+    with mock.patch.object(LocalRounds, "ask", noted):
+        DPGBClassifier(
+            schema=Schema({"x0": (0, 1), "x1": (0, 1)}, classes=[0, 1], target="y"),
+            epsilon=1,
+            delta=1e-6,
+            recipe=plan,
+            noise=SeededNoise(1),
+        ).fit(X, y)
+    sums = told[-1].reshape(2, 2, 2)
+    assert (sums[0].sum(axis=0) == sums[1].sum(axis=0)).all()  # each row once per feature
+    assert sums.any(axis=2).all()
 
 
 # ---- draws of rows ---------------------------------------------------------------------------------------------------
