@@ -834,7 +834,9 @@ def _column(flag: str, columns: Mapping[str, Any], *names: str) -> Any:
     for name in names:
         if name in columns:
             return columns[name]
-    raise StructureError(f"column {names[0]!r} is not in the data. Name another with {flag}.")
+    raise StructureError(
+        f"column {names[0]!r} is not in the data. Name another with {flag}; of a file of text, is it the --delimiter?"
+    )
 
 
 # ---- commands --------------------------------------------------------------------------------------------------------

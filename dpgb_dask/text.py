@@ -226,6 +226,11 @@ class Form:
     def header(self, block: bytes) -> tuple[str, ...] | None:
         """Return the columns that the first line of a block names; None if it cannot be read."""
         line, _, _ = block.partition(b"\n")
+        if line.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
+            raise StructureError(
+                "A file of text begins with the mark of UTF-16, whose ASCII characters are not their bytes. Convert it:"
+                " iconv -f UTF-16 -t UTF-8."
+            )
         fields = self.fields(line.removeprefix(codecs.BOM_UTF8))
         return None if fields is None else tuple(fields)
 

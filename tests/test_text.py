@@ -189,3 +189,9 @@ def test_pandas_reads_the_same_of_plain_files(tmp_path):
     want = pd.read_csv(path, dtype=str, keep_default_na=False)
     got = read_csv(path, blocksize=5_000).compute().reset_index(drop=True)
     assert got.to_numpy().tolist() == want.to_numpy().tolist()
+
+
+def test_a_file_in_utf_16_says_so(tmp_path):
+    (tmp_path / "a.csv").write_text("a,b\n1,2\n", encoding="utf-16")
+    with pytest.raises(StructureError, match="iconv -f UTF-16"):
+        read_csv(tmp_path / "a.csv")

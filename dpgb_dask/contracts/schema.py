@@ -15,7 +15,7 @@ from typing import Any, Literal
 import numpy as np
 
 from dpgb_dask.errors import SchemaError, did_you_mean, where_json_breaks
-from dpgb_dask.values import NO_FORM, as_text, cells
+from dpgb_dask.values import NO_FORM, as_text, cells, is_missing
 
 VERSION = 1
 MAX_FEATURES = 65_535  # trees name a feature in 16 bits
@@ -273,13 +273,16 @@ class Schema:
     def load(cls, path: str | Path) -> "Schema":
         """Read a schema file."""
         try:
-            data = json.loads(Path(path).read_text(encoding="utf-8"))
+            text = Path(path).read_text(encoding="utf-8-sig")  # Windows writes a mark before it
+            data = json.loads(text, object_pairs_hook=_object)
         except OSError as error:
             raise SchemaError(
                 f"Schema file {str(path)!r} cannot be read: {error.strerror}."
             ) from error
         except RecursionError:
             raise SchemaError(f"Schema file {str(path)!r}: {TOO_DEEP}") from None
+        except SchemaError as error:
+            raise SchemaError(f"Schema file {str(path)!r}: {error}") from None
         except ValueError as error:
             raise SchemaError(
                 f"Schema file {str(path)!r} is not JSON{where_json_breaks(error)}."
@@ -359,8 +362,10 @@ def _feature(name: str, spec: Any) -> Feature:
         spec = {"type": "categorical", "categories": spec}
     kind = spec.get("type") if isinstance(spec, Mapping) else None
     if not isinstance(kind, str) or kind not in ("numeric", "categorical"):
+        given = "" if kind is None else f"type={_short(kind)} is unknown; "
         raise SchemaError(
-            f"feature {name!r}: expected (low, high), a list of categories, or a 'type' in its JSON."
+            f"feature {name!r}: {given}expected (low, high), a list of categories, or in its JSON a 'type' that is"
+            f" 'numeric' or 'categorical'.{did_you_mean(kind, ('numeric', 'categorical'))}"
         )
     known = {"type", "missing"} | (
         {"categories"} if kind == "categorical" else {"low", "high", "integer"}
@@ -423,6 +428,15 @@ def _encodes(text: str) -> bool:
     return True
 
 
+def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """Return a JSON object; of a key that is there twice one value would be lost."""
+    out = dict(pairs)
+    if len(out) != len(pairs):
+        twice = next(key for key, _ in pairs if sum(key == other for other, _ in pairs) > 1)
+        raise SchemaError(f"key {_short(twice)} is there twice in one object. Remove one.")
+    return out
+
+
 def _refuse_unknown(given: Mapping[str, Any], known: set[str], where: str) -> None:
     """Raise on keys that nothing reads: a misspelt one would be ignored."""
     if unknown := sorted(str(key) for key in set(given) - known):
@@ -473,6 +487,11 @@ def _target(name: str, classes: Sequence[Any] | None, bounds: tuple[Any, Any] | 
         labels = tuple(classes)
         if not 2 <= len(labels) <= MAX_CATEGORIES:
             raise SchemaError(f"classes must be 2 to {MAX_CATEGORIES} different labels.")
+        if any(map(is_missing, labels)):
+            raise SchemaError(
+                "classes hold a missing value (null, None or NaN), and a missing label is none: its rows weigh nothing."
+                " Give that class a label of its own."
+            )
         _refuse_meeting("classes", labels)
         return Target(name, "binary" if len(labels) == 2 else "multiclass", labels)
     pair = tuple(bounds) if isinstance(bounds, Sequence) else ()

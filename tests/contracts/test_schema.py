@@ -134,3 +134,30 @@ def test_deep_nesting_is_refused(tmp_path, text):
     (tmp_path / "s.json").write_text(text)
     with pytest.raises(SchemaError, match="nested too deeply"):
         Schema.load(tmp_path / "s.json")
+
+
+def test_a_class_that_is_missing_is_refused():
+    for label in (None, float("nan")):
+        with pytest.raises(SchemaError, match="classes hold a missing value"):
+            Schema({"a": (0, 1)}, classes=[label, 1])
+
+
+def test_files_that_lose_a_fact_are_refused(tmp_path):
+    path = tmp_path / "s.json"
+    rest = '"target": {"name": "y", "type": "binary", "classes": [0, 1]}}'
+    path.write_text(
+        '{"features": {"a": {"type": "numeric", "low": 0, "high": 1}, "a": [1]}, ' + rest
+    )
+    with pytest.raises(SchemaError, match=r"s\.json'?.*key 'a' is there twice"):
+        Schema.load(path)
+    path.write_text('{"features": {"a": {"type": "numerical", "low": 0, "high": 1}}, ' + rest)
+    with pytest.raises(SchemaError, match=r"type='numerical' is unknown.*Did you mean 'numeric'"):
+        Schema.load(path)
+
+
+def test_a_file_may_begin_with_the_mark_of_utf_8(tmp_path):
+    schema = Schema({"a": (0, 1)}, classes=[0, 1])
+    schema.save(tmp_path / "s.json")
+    text = (tmp_path / "s.json").read_text(encoding="utf-8")
+    (tmp_path / "s.json").write_text(text, encoding="utf-8-sig")
+    assert Schema.load(tmp_path / "s.json") == schema

@@ -12,6 +12,7 @@ import sys
 import threading
 import time
 import uuid
+from concurrent.futures import ThreadPoolExecutor
 
 import controller_parts
 import numpy as np
@@ -307,7 +308,16 @@ def test_budget_exceeded_is_no_failure_of_the_ledger(url, tmp_path):
 
 
 def interrupted(act, at):
-    """Press Ctrl-C at the ``at``-th line of Python that a call runs; return whether it got that far."""
+    """Press Ctrl-C at the ``at``-th line of Python that a call runs; return whether it got that far.
+
+    In a thread of its own: what Python is handling when a line of a handler is interrupted stays with its thread, and
+    would be the context of every later error of the tests.
+    """
+    with ThreadPoolExecutor(1) as alone:
+        return alone.submit(_interrupted, act, at).result()
+
+
+def _interrupted(act, at):
     lines = itertools.count()
     pressed = []
 
