@@ -1,7 +1,8 @@
 """Which column of X is which feature: by name, or by the position that whoever gives X says.
 
 An array has no names, so nothing in it tells that its columns are in another order than the schema's: it fits, and the
-model is wrong without a word. So matching by position warns, unless it was said that it is meant.
+model is wrong without a word. So matching by position warns, unless it was said that it is meant; and so does a name
+that is a feature's behind a prefix alone.
 """
 # ruff: noqa: N803 - X is scikit-learn's name
 
@@ -20,6 +21,7 @@ from dpgb_dask.contracts.schema import Schema
 from dpgb_dask.encode import is_numbered
 from dpgb_dask.errors import (
     PlanError,
+    PrefixedColumnsWarning,
     SchemaError,
     StructureError,
     UnnamedColumnsWarning,
@@ -78,7 +80,8 @@ def in_order(X: Any, schema: Schema, columns: Columns = None, *, beside: bool = 
     ----------
     X : collection of rows
         What has names is matched by them, whatever ``columns`` says. A prefix that ends in two underscores, as
-        scikit-learn's ``ColumnTransformer`` writes, is taken off where one column alone can be meant.
+        scikit-learn's ``ColumnTransformer`` writes, is taken off where one column alone can be meant, with a warning:
+        ``before__age`` may be another thing than ``age``. The unit and the target are never found under a prefix.
     schema : Schema
     columns : None, "position" or list of str
         Of an array without names: None matches by position and warns; "position" matches by position; a list gives
@@ -103,6 +106,8 @@ def in_order(X: Any, schema: Schema, columns: Columns = None, *, beside: bool = 
     -----
     UnnamedColumnsWarning
         If columns are matched by position and nobody said that this is meant: every time, and by structure alone.
+    PrefixedColumnsWarning
+        If a feature is found under a prefix: every time, and by structure alone.
 
     Privacy
     -------
@@ -114,11 +119,14 @@ def in_order(X: Any, schema: Schema, columns: Columns = None, *, beside: bool = 
         X = np.asarray(X, dtype=object if isinstance(X, list | tuple) else None)  # noqa: N806
     names = names_of(X)
     if names is not None:
-        return _renamed(X, _without_prefix(names, schema))
+        new = _without_prefix(names, schema)
+        if new:
+            _warn_of_prefixes(list(new.values()))
+        return _renamed(X, new)
     if not _is_unnamed(X) or getattr(X, "ndim", 2) != 2:
         return X  # no table: the reader says so
     if chosen is None:
-        _warn_of_position(schema)
+        _warn_of_position(schema, misnumbered=_is_misnumbered(X))
     if order is None or not isinstance(chosen, list):
         return X
     others = [n for n in (schema.unit_id, schema.target.name) if n in chosen] if beside else []
@@ -143,6 +151,17 @@ def names_of(X: Any) -> list[Any] | None:
     return None
 
 
+def _is_misnumbered(X: Any) -> bool:
+    """Return whether the columns of X have labels that are no names, and are not 0, 1, 2 and so on in order."""
+    if isinstance(X, pd.DataFrame | dd.DataFrame):
+        labels = X.columns
+    elif isinstance(X, xr.DataArray) and X.dims[1] in X.coords:
+        labels = X.coords[X.dims[1]].to_index()
+    else:
+        return False
+    return list(labels) != list(range(len(labels)))
+
+
 def _is_unnamed(X: Any) -> bool:
     return isinstance(X, UNNAMED)
 
@@ -154,12 +173,15 @@ def _declared(schema: Schema) -> list[str]:
 
 
 def _without_prefix(names: Iterable[Any], schema: Schema) -> dict[Any, str]:
-    """Return the new name of each column that stands for a declared one under a prefix."""
+    """Return the new name of each column that stands, under a prefix, for a feature or for what is ignored.
+
+    The unit and the target decide what a row is and what it says, so that they are known by their own names alone.
+    """
     given = list(names)
     known = set(_declared(schema))
     strange = [name for name in given if isinstance(name, str) and name not in known]
     new: dict[Any, str] = {}
-    for name in _declared(schema):
+    for name in (*schema.names, *schema.ignore):
         if name in given or name in new.values():
             continue
         meant = [other for other in strange if other.endswith(f"__{name}")]
@@ -214,16 +236,35 @@ def _order(columns: Sequence[str], schema: Schema) -> list[int]:
     return [columns.index(name) for name in schema.names]
 
 
-def _warn_of_position(schema: Schema) -> None:
-    if not schema.private or schema.names == default_names(schema.n_features):
+def _warn_of_position(schema: Schema, *, misnumbered: bool) -> None:
+    expected = not schema.private or schema.names == default_names(schema.n_features)
+    if expected and not misnumbered:
         return
     pairs = [f"column {j} → {name!r}" for j, name in enumerate(schema.names[:SHOWN])]
     more = ", …" if schema.n_features > SHOWN else ""
+    what = (
+        "X has numbers for column names, other than 0, 1, 2 and so on in order: its columns are matched to the schema"
+        " by position, whatever their numbers"
+        if misnumbered
+        else "X has no column names: its columns are matched to the schema by position"
+    )
     warnings.warn(
-        f"X has no column names: its columns are matched to the schema by position, {', '.join(pairs)}{more}. If that"
-        " is right, say columns='position'; if the columns are in another order, give it, as columns=[names]. Or give"
-        " X with names: scikit-learn's transformers keep them after set_output(transform='pandas').",
+        f"{what}, {', '.join(pairs)}{more}. If that is right, say columns='position'; if the columns are in another"
+        " order, give it, as columns=[names]. Or give X with names: scikit-learn's transformers keep them after"
+        " set_output(transform='pandas').",
         UnnamedColumnsWarning,
+        stacklevel=level_outside(),
+    )
+
+
+def _warn_of_prefixes(names: Sequence[str]) -> None:
+    shown = ", ".join(f"{name!r} from a name that ends in '__{name}'" for name in names[:SHOWN])
+    more = ", …" if len(names) > SHOWN else ""
+    warnings.warn(
+        f"Columns of X are taken for the schema's under a prefix: {shown}{more}. If they are another thing, the model"
+        " is wrong. Name columns as the schema does: verbose_feature_names_out=False of a"
+        " ColumnTransformer leaves names as they are.",
+        PrefixedColumnsWarning,
         stacklevel=level_outside(),
     )
 

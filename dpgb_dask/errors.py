@@ -101,6 +101,10 @@ class UnnamedColumnsWarning(UserWarning):
     """An array without names was matched to a schema with names by the position of its columns."""
 
 
+class PrefixedColumnsWarning(UserWarning):
+    """Columns were matched to a schema by what stands behind a prefix in their names; they may be another thing."""
+
+
 class ParserWarning(UserWarning):
     """A collection is text that pandas parses: its parser may stop on a value, and infers types."""
 

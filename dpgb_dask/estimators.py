@@ -278,8 +278,9 @@ class _Boosting(BaseEstimator):  # type: ignore[misc]
         X : array-like, DataFrame, dask Array or DataFrame, DataArray, zarr Array, (n_rows, n_features)
             Arrays without names match the schema as ``columns`` says.
         y : collection of (n_rows,)
+            Its rows are those of X by position: an index is not looked at, as its labels are values.
         sample_weight : collection of (n_rows,), optional
-            Clipped to the schema's ``max_weight``, which multiplies the noise.
+            By position too; clipped to the schema's ``max_weight``, which multiplies the noise.
         resume : str, optional
             ``fit_id_`` of a fit that was interrupted: goes on with it, without a new charge.
 

@@ -21,6 +21,7 @@ from dpgb_dask.cli import main
 from dpgb_dask.columns import in_order
 from dpgb_dask.errors import (
     PlanError,
+    PrefixedColumnsWarning,
     SchemaError,
     StructureError,
     UnnamedColumnsWarning,
@@ -133,6 +134,30 @@ def test_names_are_what_named_data_are_matched_by(kind, columns, expected):
         np.testing.assert_array_equal(chances(clf, NAMED[kind](FRAME)), expected)
 
 
+NUMBERED = {
+    "pandas": lambda x, numbers: pd.DataFrame(x, columns=numbers),
+    "Dask DataFrame": lambda x, numbers: dd.from_pandas(
+        pd.DataFrame(x, columns=numbers), npartitions=3
+    ),
+    "DataArray": lambda x, numbers: xr.DataArray(x, dims=("r", "c"), coords={"c": numbers}),
+}
+
+
+@pytest.mark.parametrize("kind", NUMBERED)
+@pytest.mark.parametrize("names", [NAMES, ["x0", "x1", "x2"]])
+def test_numbered_columns_in_another_order_warn_even_under_default_names(kind, names):
+    schema = Schema(dict(zip(names, SCHEMA.features.values(), strict=True)), classes=[0, 1])
+    X = NUMBERED[kind](FRAME.to_numpy(), [2, 0, 1])
+    for _ in range(2):
+        with pytest.warns(UnnamedColumnsWarning, match=f"whatever their numbers.*{names[0]}"):
+            in_order(X, schema)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        in_order(X, schema, "position")
+        if names != NAMES:
+            in_order(NUMBERED[kind](FRAME.to_numpy(), [0, 1, 2]), schema)
+
+
 def test_what_has_default_names_or_none_to_know_does_not_warn():
     x = FRAME.to_numpy()
     plain = Schema({"x0": (0, 100), "x1": [0, 1, 2], "x2": (-5.0, 5.0)}, classes=[0, 1])
@@ -201,8 +226,24 @@ def test_a_list_may_name_the_unit(kind):
 @pytest.mark.parametrize("kind", NAMED)
 def test_prefixes_of_transformers_are_understood(kind, expected):
     named = FRAME.rename(columns={"age": "scale__age", "job": "remainder__job"})
-    clf = model_of(NAMED[kind](named))
-    np.testing.assert_array_equal(chances(clf, NAMED[kind](named)), expected)
+    match = r"'age' from a name that ends in '__age', 'job' from .*verbose_feature_names_out"
+    with pytest.warns(PrefixedColumnsWarning, match=match) as told:
+        clf = model_of(NAMED[kind](named))
+    assert len(told) == 1
+    assert told[0].filename == __file__
+    assert "scale" not in str(told[0].message)  # a name that is not the schema's may be a value
+    for _ in range(2):
+        with pytest.warns(PrefixedColumnsWarning, match=match):
+            got = chances(clf, NAMED[kind](named))
+    np.testing.assert_array_equal(got, expected)
+
+
+@pytest.mark.parametrize("columns", [None, "position", OTHER])
+def test_another_thing_under_a_prefix_is_not_taken_without_a_word(columns):
+    clf = model_of(FRAME, columns=columns)
+    for method in (clf.predict, clf.predict_proba, clf.explain_local):
+        with pytest.warns(PrefixedColumnsWarning, match="'pay'"):
+            method(FRAME.rename(columns={"pay": "before__pay"}))
 
 
 @pytest.mark.parametrize(
@@ -215,6 +256,7 @@ def test_prefixes_of_transformers_are_understood(kind, expected):
     ],
 )
 @pytest.mark.parametrize("kind", NAMED)
+@pytest.mark.filterwarnings("ignore::dpgb_dask.errors.PrefixedColumnsWarning")
 def test_prefixes_that_may_mean_two_things_are_refused(kind, names):
     wide = FRAME.assign(more=1.0)[[*NAMES, "more"][: len(names)]]
     with pytest.raises(SchemaError) as told:
@@ -229,12 +271,15 @@ def test_a_name_that_ends_as_two_features_do_is_refused():
         in_order(X, schema)
 
 
-def test_the_unit_may_have_a_prefix():
-    units = {"unit_id": "person", "max_rows_per_unit": 2}
-    table = FRAME.assign(person=np.repeat(np.arange(200), 2))
-    want = model_of(table, **units)
-    got = model_of(table.rename(columns={"person": "remainder__person"}), **units)
-    np.testing.assert_array_equal(chances(got, FRAME), chances(want, FRAME))
+def test_the_unit_and_the_target_are_never_found_under_a_prefix():
+    table = FRAME.assign(before__person=np.repeat(np.arange(200), 2))
+    with pytest.raises((SchemaError, StructureError), match="person"):
+        model_of(table, unit_id="person", max_rows_per_unit=2)
+    named = Schema(SCHEMA.features, classes=[0, 1], target="y")
+    with pytest.raises((SchemaError, StructureError)):
+        DPGBClassifier(**(SETTINGS | {"schema": named})).fit(FRAME.assign(lag__y=Y), None)
+    with pytest.raises((SchemaError, StructureError)):
+        model_of(FRAME.assign(lag__y=Y), schema=named)
 
 
 # ---- scikit-learn ----------------------------------------------------------------------------------------------------
@@ -242,7 +287,9 @@ def test_the_unit_may_have_a_prefix():
 
 def transformer():
     """Puts the columns into another order, as ColumnTransformer does."""
-    return make_column_transformer((FunctionTransformer(), ["pay"]), remainder="passthrough")
+    return make_column_transformer(
+        (FunctionTransformer(), ["pay"]), remainder="passthrough", verbose_feature_names_out=False
+    )
 
 
 def test_a_transformer_that_permutes_columns_warns_or_keeps_their_names(expected):
@@ -256,7 +303,9 @@ def test_a_transformer_that_permutes_columns_warns_or_keeps_their_names(expected
     with pytest.raises(SchemaError, match="another order"):
         named.fit(FRAME, Y)
     in_order_first = make_column_transformer(
-        (FunctionTransformer(), ["age"]), remainder="passthrough"
+        (FunctionTransformer(), ["age"]),
+        remainder="passthrough",
+        verbose_feature_names_out=False,
     )
     named = make_pipeline(
         in_order_first.set_output(transform="pandas"), DPGBClassifier(**SETTINGS)
@@ -274,7 +323,8 @@ def test_one_hot_names_under_a_prefix_are_understood():
     clf = make_pipeline(
         encode.set_output(transform="pandas"), DPGBClassifier(**(SETTINGS | {"schema": schema}))
     )
-    assert clf.fit(table, Y).predict(table).shape == (400,)
+    with pytest.warns(PrefixedColumnsWarning):
+        assert clf.fit(table, Y).predict(table).shape == (400,)
 
 
 def test_the_choice_is_cloned_searched_and_saved(tmp_path, expected):
