@@ -565,6 +565,7 @@ class Places:
         return self.n + 1 if form is None else self.of_form.get(form, self.n)
 
 
+@np.errstate(all="ignore")
 def category_cells(column: Any, categories: Sequence[Any]) -> NDArray[np.uint16]:
     """Return each value's place in ``categories``; K for any other value, K + 1 for a missing one.
 

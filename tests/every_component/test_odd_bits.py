@@ -113,7 +113,7 @@ def test_no_bits_of_any_type_warn_in_any_recipe(name, source):
 def test_no_weight_and_no_target_warns(dtype):
     table = frame("f4", "f8", "f4")
     model = DPGBRegressor(schema=SCHEMAS["numeric"], noise=SeededNoise(0), recipe="fdp-tr-newton")
-    model.set_params(n_estimators=2)
+    model.set_params(n_estimators=2, on_few_rows="continue")
     model.fit(table, signalling(dtype), sample_weight=signalling(dtype))
 
 
