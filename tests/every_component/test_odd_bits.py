@@ -102,11 +102,12 @@ def test_no_type_of_bits_warns(source):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", sorted(RECIPES))
-@pytest.mark.parametrize("source", SOURCES)
-def test_no_bits_of_any_type_warn_in_any_recipe(name, source):
-    for kind in sorted(RECIPES[name].kinds):
-        fit(name, kind, SOURCES[source]())
+@pytest.mark.parametrize(("number", "name"), enumerate(sorted(RECIPES)))
+def test_no_bits_of_any_type_warn_in_any_recipe(number, name):
+    """Every recipe with every third source, other ones each."""
+    for source in list(SOURCES)[number % 3 :: 3]:
+        for kind in sorted(RECIPES[name].kinds):
+            fit(name, kind, SOURCES[source]())
 
 
 @pytest.mark.parametrize("dtype", ["f2", "f4", "f8", ">f4"])
