@@ -28,13 +28,14 @@ from pathlib import Path
 from typing import Any, Self
 
 from sqlalchemy import Connection, Engine, create_engine, event
-from sqlalchemy.exc import SQLAlchemyError
+from sqlalchemy.exc import DataError, IntegrityError, InvalidRequestError, SQLAlchemyError
 from sqlalchemy.pool import StaticPool
 
 from dpgb_dask.contracts.queries import GradientQuery, Query
 from dpgb_dask.contracts.spending import Spending
 from dpgb_dask.controller import analyses
 from dpgb_dask.controller.ledger_book import (
+    PUT_BACK,
     Account,
     Book,
     Checked,
@@ -42,6 +43,7 @@ from dpgb_dask.controller.ledger_book import (
     Fit,
     Opened,
     Record,
+    Tally,
     Terms,
     charge_of,
     epsilon_left,
@@ -59,7 +61,9 @@ from dpgb_dask.controller.ledger_files import (
     copy_into_memory,
     deleted,
     folder_name,
+    name_in_head,
     read_head,
+    refuse_copy,
     refuse_network,
     refuse_second_name,
     writable,
@@ -76,7 +80,8 @@ from dpgb_dask.errors import (
 
 _ledgers: weakref.WeakSet["Ledger"] = weakref.WeakSet()
 _of_parents: list[Any] = []  # connections that a child process must not close
-_verified: set[str] = set()  # ids of the ledgers whose whole chain this process has gone through
+# of each ledger, by address and id, the entries that this process has gone through
+_verified: dict[tuple[str, str], Tally] = {}
 
 
 class Ledger:
@@ -110,6 +115,7 @@ class Ledger:
     def __init__(self, url: str) -> None:
         self._address = Address.read(url)
         self._path = self._address.path
+        self._name = self._address.public()
         self._lock = threading.RLock()
         self._in_transaction = False
         self._known: Head = (0, GENESIS)  # newest of this process
@@ -119,10 +125,10 @@ class Ledger:
         self._id = ""
         self._tidied = False
         self._file: tuple[int, int] | None = None
-        self._spending: dict[
-            str, tuple[int, Spending]
-        ] = {}  # newest round of a fit, and all so far
-        self._terms: dict[str, Terms] = {}  # of the fits in memory
+        # of the fits of a ledger in memory: newest round and all so far, and what was reserved
+        self._spending: dict[str, tuple[int, Spending]] = {}
+        self._terms: dict[str, Terms] = {}
+        self._tallies = _verified if self.durable else {}
         if self._path is not None:
             refuse_network(self._path)
         _ledgers.add(self)
@@ -298,14 +304,14 @@ class Ledger:
         """Return what the opened rounds of a fit cost its account (`settle` says why that is enough)."""
         charge, terms = charge_of(fit), terms_of(fit)
         account = book.account(fit["account"])
-        spending, sampled = book.spending(fit["fit_id"], terms.pure)
+        running = book.running(fit["fit_id"])
         if not self.durable:  # in memory, opened rounds leave no entry: nothing is given back
             return charge
-        if account.analysis != "pure" and terms.pure and sampled:
+        if account.analysis != "pure" and terms.pure and running.sampled:
             return charge
         if book.restored_since(fit["fit_id"]) or self._lacks_rounds(book, fit["fit_id"]):
             return charge
-        opened = analyses.charge(spending.spent, pure=terms.pure, analysis=account.analysis)
+        opened = analyses.charge(running.spending.spent, pure=terms.pure, analysis=account.analysis)
         return min(charge, opened)
 
     def _lacks_rounds(self, book: Book, fit_id: str) -> bool:
@@ -388,18 +394,15 @@ class Ledger:
         -------
         The key is durable before the charge, and both are written under the ledger's lock: a crash between leaves a key
         that was never used, and whoever holds the lock later knows it by that (`_sweep`). What may be charged rests on
-        the balance, so it is compared with the account's entries at every charge, and those with the chain once per
-        process.
+        the balance, so it is compared with the account's entries at every charge. A process goes through the whole
+        chain before it adds to it, and through what others added since; terms and state of a fit, too, count only if
+        they are those of its entries (`Book.tally`).
         """
         committing = False
         path: Path | None = None
         try:
             with self._transaction(keep_head=True, charging=True) as book:
-                if self.durable:
-                    if self._id not in _verified:
-                        book.verify()
-                    _verified.add(self._id)
-                    book.balanced(name)
+                book.balanced(name)
                 book.reserve(name, fit_id, terms, lease)
                 path = self.key_path(fit_id)
                 if path is not None:
@@ -521,21 +524,13 @@ class Ledger:
             return
         with self._transaction() as book:
             fit = book.leased(fit_id, lease)
-            last = -1
-            if (newest := book.newest_opened(fit_id)) is not None:
-                with refusing_damage(f"a round of fit_id={fit_id!r}"):
-                    last = int(newest["position"])
-                    known_last = Opened(newest["query_id"], newest["seal"])
-                if position == last and opened == known_last:
-                    return
-            _check_follows(fit_id, position, last)
-            terms = self._terms_of(book, fit_id)
-            known, before = self._spending.get(fit_id, (-1, Spending(pure=terms.pure)))
-            if known != last:  # another process opened the rounds between
-                before, _ = book.spending(fit_id, terms.pure)
+            running = book.running(fit_id)
+            if position == running.rounds - 1 and opened == running.newest:
+                return
+            _check_follows(fit_id, position, running.rounds - 1)
             draw = query.rows if isinstance(query, GradientQuery) else None
-            after = before.plus(query.price, draw)
-            _check_reserved(fit_id, position, after, terms)
+            after = running.spending.plus(query.price, draw)
+            _check_reserved(fit_id, position, after, running.terms)
             body = {
                 "position": position,
                 "query_id": opened.query_id,
@@ -546,7 +541,6 @@ class Ledger:
             if draw is not None:
                 body["rows"] = [draw.kind, draw.group, draw.low, draw.high]
             book.append("OPENED", fit["account"], fit_id, body)
-        self._spending[fit_id] = (position, after)  # only what was committed
 
     def _open_in_memory(self, fit_id: str, lease: str, position: int, query: Query) -> None:
         """Apply the filter without an entry: there is no other process, and nothing to resume or to read later."""
@@ -554,7 +548,7 @@ class Ledger:
             if fit_id not in self._terms:
                 with self._transaction() as book:
                     book.leased(fit_id, lease)  # refuses a fit that has ended
-                    self._terms_of(book, fit_id)
+                    self._terms[fit_id] = book.running(fit_id).terms
             terms = self._terms[fit_id]
             last, before = self._spending.get(fit_id, (-1, Spending(pure=terms.pure)))
             _check_follows(fit_id, position, last)
@@ -623,12 +617,6 @@ class Ledger:
             if fit is None or fit["state"] != "RESERVED":
                 with contextlib.suppress(OSError):  # another user's
                     erase_key(path)
-
-    def _terms_of(self, book: Book, fit_id: str) -> Terms:
-        """Return what a fit reserved, read once: terms never change, and may be long."""
-        if fit_id not in self._terms:
-            self._terms[fit_id] = terms_of(book.fit(fit_id))
-        return self._terms[fit_id]
 
     # -- copies, connection --------------------------------------------------------------------------------------
 
@@ -719,6 +707,12 @@ class Ledger:
         if known is not None:
             self._write_head(known).replace(file)
 
+    def _refuse_copy(self) -> None:
+        """Refuse a copy beside the file that it was made of: both would use one folder, its keys and its head."""
+        if self._path is not None:
+            name = name_in_head(self._folder(self._id) / HEAD)
+            refuse_copy(self._path, name, self._id)
+
     def _tidy(self, book: Book) -> None:
         """Put in order what lies beside the ledger, under its lock, when this process opens it."""
         for old in self._legacy():
@@ -806,9 +800,11 @@ class Ledger:
                 if self._address.read_only:
                     raise PermissionError(errno.EROFS, "the address says mode=ro, readonly")
                 with self._connect().begin() as connection:
+                    self._refuse_copy()
                     heads = [] if restoring else self._heads()
                     needed = self._path is not None and not restoring
-                    book = Book(connection, heads, head_needed=needed)
+                    known = self._tallies.setdefault((self._name, self._id), Tally())
+                    book = Book(connection, heads, head_needed=needed, known=known)
                     if self.durable and not self._tidied:
                         self._tidy(book)
                     before = book.head
@@ -823,6 +819,7 @@ class Ledger:
                     self._fold()
             except (SQLAlchemyError, OSError) as error:
                 self._disconnect()
+                _refuse_damage(error)
                 raise LedgerUnavailableError(
                     self._unavailable(error, committing, charging)
                 ) from error
@@ -849,12 +846,14 @@ class Ledger:
             if not self._id:  # heads are read before the copy is made that has to hold them
                 with _copied(self._path) as connection:
                     self._id = prepare(connection)
+            self._refuse_copy()
             heads, folder = self._heads(readable_only=True), self._folder(self._id)
             needed = not folder.exists() or os.access(folder, os.R_OK | os.X_OK)
             with _copied(self._path) as connection:
                 prepare(connection)
                 yield Book(connection, heads, head_needed=needed)
         except (SQLAlchemyError, sqlite3.Error, OSError) as error:
+            _refuse_damage(error)
             raise LedgerUnavailableError(self._unavailable(error, False, False)) from error
 
     def _fold(self) -> None:
@@ -975,6 +974,22 @@ _forks = _Forks()
 os.register_at_fork(
     before=_forks.before, after_in_parent=_forks.in_parent, after_in_child=_forks.in_child
 )
+
+
+def _refuse_damage(error: Exception) -> None:
+    """Raise if an error of the database is about what is in it, not whether it can be reached."""
+    cause = getattr(error, "orig", None) or error
+    damaged = isinstance(error, (IntegrityError, DataError, InvalidRequestError))
+    damaged |= getattr(cause, "sqlite_errorcode", None) in (
+        sqlite3.SQLITE_ERROR,
+        sqlite3.SQLITE_CORRUPT,
+    )
+    damaged |= getattr(cause, "sqlstate", None) in ("42P01", "42703")  # no such table, column
+    if damaged:
+        raise LedgerError(
+            f"The ledger is damaged: what its tables hold cannot be read or added to ({type(cause).__name__})."
+            f" {PUT_BACK}"
+        ) from None
 
 
 def _home() -> Path:

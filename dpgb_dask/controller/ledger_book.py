@@ -27,6 +27,7 @@ from sqlalchemy import (
     Table,
     Text,
     bindparam,
+    func,
     insert,
     inspect,
     select,
@@ -48,6 +49,7 @@ RESTORE = (
     " dpgb-dask ledger restore URL."
 )
 CHANGES_BALANCE = ("OPEN", "RESERVED", "RELEASED", "SETTLED")
+BY_HAND = f"the ledger was changed by hand. {PUT_BACK}"
 
 _metadata = MetaData()
 _meta = Table(
@@ -114,12 +116,7 @@ _FIND_FIT = select(_fits).where(_fits.c.fit_id == bindparam("fit_id"))
 _FIND_LEASE = select(_fits.c.account, _fits.c.state, _fits.c.fingerprint, _fits.c.lease).where(
     _fits.c.fit_id == bindparam("fit_id")
 )
-_NEWEST_OPENED = (
-    select(_entries.c.body)
-    .where(_entries.c.fit_id == bindparam("fit_id"), _entries.c.kind == "OPENED")
-    .order_by(_entries.c.seq.desc())
-    .limit(1)
-)
+_FROM = select(_entries).where(_entries.c.seq >= bindparam("seq")).order_by(_entries.c.seq)
 
 
 @dataclass(frozen=True, slots=True)
@@ -328,15 +325,25 @@ class Book:
         Newest heads known outside the database; all have to be in the chain.
     head_needed : bool
         Whether there has to be one, so that a ledger without is refused.
+    known : Tally, optional
+        Of the entries that this process has gone through; it is brought up to date where something rests on it.
     """
 
     def __init__(
-        self, connection: Connection, heads: Sequence[Head] = (), *, head_needed: bool = False
+        self,
+        connection: Connection,
+        heads: Sequence[Head] = (),
+        *,
+        head_needed: bool = False,
+        known: "Tally | None" = None,
     ) -> None:
         self._connection = connection
-        row = connection.execute(_LOCK_HEAD).one()
+        row: Any = connection.execute(_LOCK_HEAD).first()
         with refusing_damage("its head"):
             self.head: Head = (int(row.seq), str(row.hash))
+        self._begin = self.head  # what follows is not committed
+        self._known = Tally() if known is None else known
+        self._up_to_date = False
         if head_needed and not heads and self.head[0]:
             raise LedgerError(
                 "The ledger has entries, and its newest head is not beside it: it is a copy, or was restored from one,"
@@ -360,7 +367,8 @@ class Book:
         self._connection.execute(statement, values)
 
     def append(self, kind: str, account: str, fit_id: str, body: dict[str, Any]) -> None:
-        """Add an entry to the chain."""
+        """Add an entry to the chain, which this process has gone through."""
+        self.tally()
         seq, previous = self.head[0] + 1, self.head[1]
         at = datetime.now(UTC).isoformat(timespec="seconds")
         values = {
@@ -400,31 +408,31 @@ class Book:
 
     def add_account(self, name: str, body: dict[str, Any]) -> None:
         """Open an account."""
-        self.execute(insert(_accounts).values(name=name, spent="0", tau="0.0", **body))
         self.append("OPEN", name, "", body)
+        self.execute(insert(_accounts).values(name=name, spent="0", tau="0.0", **body))
 
     def balanced(self, name: str) -> Account:
         """Return an account, once its balance was compared with the sum of its entries.
 
+        The sum is of what this process has gone through (`tally`); that the entries are still there, and are what their
+        hashes say, is seen without adding them up again.
+
         Raises
         ------
         LedgerError
-            If they differ, or one of the entries is not what its hash says.
+            If they differ, or one of the entries is not what its hash says, or is gone.
         """
-        account, tally = self.account(name), Tally()
-        with refusing_damage("an entry"):
-            for row in self._rows(
-                (_entries.c.account == name) & _entries.c.kind.in_(CHANGES_BALANCE)
-            ):
-                if row["hash"] != _chain(row["prev"], row):
-                    raise LedgerError(
-                        f"Entry {row['seq']} of the ledger was changed by hand. {PUT_BACK}"
-                    )
-                tally.add(row)
+        account, tally = self.account(name), self.tally()
+        of_account = (_entries.c.account == name) & _entries.c.kind.in_(CHANGES_BALANCE)
+        n_entries = self._connection.execute(select(func.count()).select_from(_entries)).scalar()
+        if (
+            sum(1 for _ in self._rows(of_account)) != tally.n_balanced.get(name)
+            or n_entries != self.head[0]
+        ):
+            raise LedgerError(f"Entries of account {name!r} are missing: {BY_HAND}")
         if tally.accounts.get(name) != _facts(account):
             raise LedgerError(
-                f"The balance of account {name!r} is not the sum of its entries: the ledger was changed by hand."
-                f" {PUT_BACK}"
+                f"The balance of account {name!r} is not the sum of its entries: {BY_HAND}"
             )
         return account
 
@@ -489,21 +497,44 @@ class Book:
         return None if row is None else dict(row)
 
     def fit(self, fit_id: str) -> dict[str, str]:
-        """Return the row of a fit that has to be there."""
+        """Return the row of a fit that has to be there, once it was compared with the fit's entries.
+
+        Raises
+        ------
+        LedgerError
+            If there is none of this id, or it is not what the entries make of it.
+        """
         fit = self.find_fit(fit_id)
         if fit is None:
             raise LedgerError(
                 f"fit_id={fit_id!r} is not in the ledger. ledger.history(account), or dpgb-dask ledger show, lists the"
                 " fits of an account."
             )
+        with refusing_damage(f"fit_id={fit_id!r}"):
+            told = _fit_facts(fit)
+        self._check_fit(fit_id, told)
         return fit
+
+    def _check_fit(self, fit_id: str, told: Mapping[str, Any]) -> None:
+        """Refuse what a row tells of a fit if the entries tell something else."""
+        proven = self.tally().fits.get(fit_id)
+        if proven is None or any(proven[name] != value for name, value in told.items()):
+            raise LedgerError(
+                f"What the ledger says of fit_id={fit_id!r} does not follow from its entries: {BY_HAND}"
+            )
+
+    def running(self, fit_id: str) -> "Running":
+        """Return what the entries say of an unfinished fit."""
+        return self.tally().running[fit_id]
 
     def resumable(self, fit_id: str, states: tuple[str, ...]) -> dict[str, str]:
         """Return a fit in one of some states."""
-        try:
-            fit = self.fit(fit_id)
-        except LedgerError as error:
-            raise ResumeError(str(error)) from error
+        if self.find_fit(fit_id) is None:
+            raise ResumeError(
+                f"fit_id={fit_id!r} is not in the ledger. ledger.history(account), or dpgb-dask ledger show, lists the"
+                " fits of an account."
+            )
+        fit = self.fit(fit_id)
         if fit["state"] not in states:
             raise ResumeError(_ended(fit_id, fit["state"]))
         if fit["state"] == "RESERVED" and self.restored_since(fit_id):
@@ -516,13 +547,7 @@ class Book:
 
     def restored_since(self, fit_id: str) -> bool:
         """Return whether the ledger was restored after a fit was reserved: entries of the fit may be lost."""
-        restored = (_entries.c.account == "") & (_entries.c.kind == "RESTORED")
-        reserved = (_entries.c.fit_id == fit_id) & (_entries.c.kind == "RESERVED")
-        last = self._connection.execute(
-            select(_entries.c.seq).where(restored).order_by(_entries.c.seq.desc())
-        ).scalar()
-        first = self._connection.execute(select(_entries.c.seq).where(reserved)).scalar()
-        return last is not None and (first is None or last > first)
+        return self.tally().restored > self.running(fit_id).seq
 
     def leased(self, fit_id: str, lease: str) -> dict[str, str]:
         """Return what may change of an open fit that the caller holds the lease of."""
@@ -535,6 +560,8 @@ class Book:
             raise ResumeError(
                 f"fit_id={fit_id!r} was resumed by another process, which goes on with it. Stop here."
             )
+        told = {name: row[name] for name in ("account", "state", "fingerprint")}
+        self._check_fit(fit_id, told)
         return dict(row)
 
     def record(self, fit_id: str) -> Record:
@@ -570,8 +597,19 @@ class Book:
         statement = select(_entries).order_by(_entries.c.seq)
         if where is not None:
             statement = statement.where(where)
-        for row in self._connection.execute(statement).mappings():
-            yield dict(row)
+        return self._sound(statement)
+
+    def _sound(
+        self, statement: Any, values: Mapping[str, Any] | None = None
+    ) -> Iterator[Mapping[str, Any]]:
+        """Yield entries, each once it was compared with its hash."""
+        for row in map(dict, self._connection.execute(statement, values).mappings()):
+            with refusing_damage("an entry"):
+                if row["hash"] != _chain(row["prev"], row):
+                    raise LedgerError(
+                        f"Entry {row['seq']} of the hash chain of the ledger was changed by hand. {PUT_BACK}"
+                    )
+            yield row
 
     def entries(self, where: Any) -> tuple[Entry, ...]:
         """Return some entries, oldest first."""
@@ -586,51 +624,101 @@ class Book:
         return self.entries(_entries.c.account == account)
 
     def opened(self, fit_id: str) -> tuple[Entry, ...]:
-        """Return the rounds that a fit opened."""
-        return self.entries((_entries.c.fit_id == fit_id) & (_entries.c.kind == "OPENED"))
+        """Return the rounds that an unfinished fit opened."""
+        opened = self.entries((_entries.c.fit_id == fit_id) & (_entries.c.kind == "OPENED"))
+        if len(opened) != self.running(fit_id).rounds:
+            raise LedgerError(f"Entries of fit_id={fit_id!r} are missing: {BY_HAND}")
+        return opened
 
-    def newest_opened(self, fit_id: str) -> dict[str, Any] | None:
-        """Return the body of a fit's newest OPENED entry; it holds the sum of prices so far."""
-        body = self._connection.execute(_NEWEST_OPENED, {"fit_id": fit_id}).scalar()
+    def tally(self) -> "Tally":
+        """Return accounts and fits as the entries make them, up to where this transaction began.
+
+        Entries that this process has gone through before are not read again. The first time all are, and all accounts
+        and fits are compared with them.
+
+        Raises
+        ------
+        LedgerError
+            If the chain breaks, or does not end in the head.
+        """
+        if not self._up_to_date:
+            try:
+                if self._extend(self._known):
+                    self._compare(self._known)
+            except BaseException:
+                self._known.clear()
+                raise
+            self._up_to_date = True
+        return self._known
+
+    def _extend(self, tally: "Tally") -> bool:
+        """Add to a tally the entries that follow on those it has; return whether it began anew."""
+        rows = self._sound(_FROM, {"seq": tally.head[0]})
+        if tally.head[0]:
+            last = next(rows, None)
+            if last is None or (last["seq"], last["hash"]) != tally.head:  # restored from a copy
+                tally.clear()
+                rows = self._sound(_FROM, {"seq": 0})
+        anew = tally.head[0] == 0
         with refusing_damage("an entry"):
-            return None if body is None else loads(body)
-
-    def spending(self, fit_id: str, pure: bool) -> tuple[Spending, bool]:
-        """Return what the opened rounds of a fit cost, and whether one was on a sample of rows."""
-        spending, sampled = Spending(pure=pure), False
-        opened = self.opened(fit_id)
-        with refusing_damage(f"a round of fit_id={fit_id!r}"):
-            for entry in opened:
-                spending = _spend(spending, entry.body)
-                sampled |= entry.body.get("rows", [""])[0] == "sample"
-        return spending, sampled
-
-    def verify(self) -> Checked:
-        """Recompute every hash, and accounts and fits from the entries."""
-        seq, digest, tally = 0, GENESIS, Tally()
-        with refusing_damage("an entry"):
-            for row in self._rows():
-                follows = row["seq"] == seq + 1 and row["prev"] == digest
-                if not follows or row["hash"] != _chain(digest, row):
+            for row in rows:
+                if row["seq"] > self._begin[0]:
+                    break
+                if row["seq"] != tally.head[0] + 1 or row["prev"] != tally.head[1]:
                     raise LedgerError(
                         f"The hash chain of the ledger breaks at entry {row['seq']}: it was changed by hand."
                     )
-                seq, digest = row["seq"], row["hash"]
                 tally.add(row)
+        if tally.head != self._begin:
+            raise LedgerError(f"The hash chain of the ledger does not end in its head: {BY_HAND}")
+        return anew
+
+    def _compare(self, tally: "Tally") -> None:
+        """Refuse accounts and fits that do not follow from the entries."""
         accounts = {account.name: _facts(account) for account in self.accounts()}
         with refusing_damage("a fit"):
             fits = {
-                row["fit_id"]: {
-                    "account": row["account"], "state": row["state"], "price": charge_of(row), "terms": row["terms"],
-                    "fingerprint": row["fingerprint"],
-                }
-                for row in map(dict, self._connection.execute(select(_fits)).mappings())
-            }  # fmt: skip
-        if (seq, digest) != self.head or accounts != tally.accounts or fits != tally.fits:
+                row["fit_id"]: _fit_facts(row)
+                for row in self._connection.execute(select(_fits)).mappings()
+            }
+        if accounts != tally.accounts or fits != tally.fits:
             raise LedgerError(
-                "Accounts or fits do not follow from the entries: the ledger was changed by hand."
+                f"The balance of an account, or a fit, does not follow from the entries: {BY_HAND}"
             )
-        return Checked(entries=seq, accounts=len(accounts), fits=len(fits))
+
+    def verify(self) -> Checked:
+        """Recompute every hash, and accounts and fits from the entries."""
+        tally = Tally()
+        self._extend(tally)
+        self._compare(tally)
+        return Checked(entries=tally.head[0], accounts=len(tally.accounts), fits=len(tally.fits))
+
+
+@dataclass(slots=True)
+class Running:
+    """What the entries say of an unfinished fit.
+
+    Attributes
+    ----------
+    seq : int
+        Number of the entry that reserved it.
+    terms : Terms
+    spending : Spending
+        What its opened rounds cost.
+    rounds : int
+        That it opened.
+    newest : Opened or None
+        The newest of them.
+    sampled : bool
+        Whether one of them was on a sample of rows.
+    """
+
+    seq: int
+    terms: Terms
+    spending: Spending
+    rounds: int = 0
+    newest: Opened | None = None
+    sampled: bool = False
 
 
 class Tally:
@@ -638,16 +726,31 @@ class Tally:
 
     Attributes
     ----------
+    head : (int, str)
+        Number and hash of the last entry that was added.
     accounts : dict of str to dict
         What `_facts` tells of an account.
+    n_balanced : dict of str to int
+        How many entries changed the balance of an account.
     fits : dict of str to dict
-        Account, state, price, terms and fingerprint.
+        What `_fit_facts` tells of a fit.
+    running : dict of str to Running
+        Fits that are unfinished.
+    restored : int
+        Number of the newest entry that says the ledger was restored; 0 if there is none.
     """
 
     def __init__(self) -> None:
+        self.clear()
+
+    def clear(self) -> None:
+        """Begin anew."""
+        self.head: Head = (0, GENESIS)
         self.accounts: dict[str, dict[str, Any]] = {}
+        self.n_balanced: dict[str, int] = {}
         self.fits: dict[str, dict[str, Any]] = {}
-        self._opened: dict[str, tuple[int, Spending]] = {}  # rounds and what they cost
+        self.running: dict[str, Running] = {}
+        self.restored = 0
 
     def add(self, row: Mapping[str, Any]) -> None:
         """Add an entry.
@@ -668,44 +771,55 @@ class Tally:
                 "unit_id": body.get("unit_id"), "spent": 0, "tau": 0.0,
             }  # fmt: skip
         elif kind == "RESERVED":
-            sound = self._reserve(
-                name, fit_id, Terms.from_json(body), _reserved_charge(body), row["body"]
-            )
+            sound = self._reserve(row, Terms.from_json(body), _reserved_charge(body))
         elif kind == "BOUND":
-            self.fits[fit_id]["fingerprint"] = body["fingerprint"]
+            fit = self.fits[fit_id]
+            sound = fit["state"] == "RESERVED" and not fit["fingerprint"]
+            fit["fingerprint"] = body["fingerprint"]
         elif kind == "OPENED":
-            rounds, spending = self._opened[fit_id]
-            spending = _spend(spending, body)
-            reserved = int(loads(self.fits[fit_id]["terms"])["price"])
-            sound = body["position"] == rounds and spending.spent <= reserved
-            if not sound:
+            running = self.running[fit_id]
+            sound = body["position"] == running.rounds
+            draw = body.get("rows")
+            running.spending = running.spending.plus(
+                int(body["price"]), None if draw is None else RowDraw(*draw)
+            )
+            running.sampled |= (draw or [""])[0] == "sample"
+            running.newest = Opened(body["query_id"], body["seal"])
+            running.rounds += 1
+            if not sound or running.spending.spent > running.terms.price:
                 raise LedgerError(
                     f"fit_id={fit_id!r} opened a round twice, or more than it reserved, at entry {row['seq']}."
                 )
-            self._opened[fit_id] = (rounds + 1, spending)
         elif kind in ("RELEASED", "SETTLED"):
             fit = self.fits[fit_id]
             charge = int(body.get("charge", fit["price"]))  # older RELEASED entries have none
-            sound = fit["state"] == "RESERVED" and 0 <= charge <= fit["price"]
+            sound = fit["account"] == name and 0 <= charge <= fit["price"]
             self.accounts[name]["spent"] += charge - fit["price"]
             fit |= {"state": kind, "price": charge}
-        elif kind not in ("LEASED", "RESTORED"):
-            sound = False
+            del self.running[fit_id]
+        elif kind == "RESTORED":
+            self.restored = row["seq"]
+        else:
+            sound = kind == "LEASED"
         if not sound:
             raise LedgerError(
                 f"Entry {row['seq']} of the ledger does not follow from those before."
             )
+        if kind in CHANGES_BALANCE:
+            self.n_balanced[name] = self.n_balanced.get(name, 0) + 1
+        self.head = (row["seq"], row["hash"])
 
-    def _reserve(self, name: str, fit_id: str, terms: Terms, charge: int, body: str) -> bool:
+    def _reserve(self, row: Mapping[str, Any], terms: Terms, charge: int) -> bool:
+        name, fit_id = row["account"], row["fit_id"]
         account = self.accounts[name]
         account["spent"] += charge
         if terms.tau:
             account["tau"] = math.nextafter(account["tau"] + terms.tau, math.inf)
         sound = fit_id not in self.fits and charge >= 0 and account["spent"] <= int(account["cap"])
         self.fits[fit_id] = {
-            "account": name, "state": "RESERVED", "price": charge, "terms": body, "fingerprint": "",
+            "account": name, "state": "RESERVED", "price": charge, "terms": _digest(row["body"]), "fingerprint": "",
         }  # fmt: skip
-        self._opened[fit_id] = (0, Spending(pure=terms.pure))
+        self.running[fit_id] = Running(row["seq"], terms, Spending(pure=terms.pure))
         return sound and account["unit_id"] in (None, terms.unit_id)
 
 
@@ -720,21 +834,29 @@ def prepare(connection: Connection) -> str:
     if connection.dialect.name != "sqlite":  # two processes must not make the tables at once
         connection.execute(text("SELECT pg_advisory_xact_lock(684279)"))
     there = inspect(connection)
-    old = there.has_table(_accounts.name)
-    if there.has_table(_meta.name):
-        found = connection.execute(select(_meta.c.version, _meta.c.ledger)).one()
-        if found.version != VERSION:
-            raise LedgerError(
-                f"The ledger has version {found.version!r} and this library reads {VERSION}. Install the version of"
-                " dpgb_dask that wrote it."
-            )
-        if not ID_FORM.fullmatch(str(found.ledger)):
-            raise LedgerError(f"The ledger is damaged: its id cannot be read. {PUT_BACK}")
-        return str(found.ledger)
+    ours = set(there.get_table_names()) & set(_metadata.tables)
+    if ours:
+        old = _meta.name not in ours
+        if missing := set(_metadata.tables) - ours - ({_meta.name} if old else set()):
+            raise LedgerError(f"The ledger is damaged: {min(missing)} is not there. {PUT_BACK}")
+        if old and any(c["name"] == "unit_id" for c in there.get_columns(_accounts.name)):
+            raise LedgerError(f"The ledger is damaged: {_meta.name} is not there. {PUT_BACK}")
+        if not old:
+            found: Any = connection.execute(select(_meta.c.version, _meta.c.ledger)).first()
+            with refusing_damage("its version"):
+                version, ledger_id = found.version, str(found.ledger)
+            if version != VERSION:
+                raise LedgerError(
+                    f"The ledger has version {version!r} and this library reads {VERSION}. Install the version of"
+                    " dpgb_dask that wrote it."
+                )
+            if not ID_FORM.fullmatch(ledger_id):
+                raise LedgerError(f"The ledger is damaged: its id cannot be read. {PUT_BACK}")
+            return ledger_id
     _metadata.create_all(connection)
-    if old:
+    if ours:
         connection.execute(text("ALTER TABLE dpgb_accounts ADD COLUMN unit_id VARCHAR(200)"))
-    if connection.execute(select(_head.c.id)).first() is None:
+    else:
         connection.execute(insert(_head).values(id=1, seq=0, hash=GENESIS))
     ledger_id = secrets.token_hex(8)
     connection.execute(insert(_meta).values(id=1, version=VERSION, ledger=ledger_id))
@@ -780,6 +902,10 @@ def _canonical(body: dict[str, Any]) -> str:
     return json.dumps(body, sort_keys=True, separators=(",", ":"))
 
 
+def _digest(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
 def _chain(previous: str, row: Mapping[str, Any]) -> str:
     values = {name: row[name] for name in ("seq", "kind", "account", "fit_id", "at", "body")}
     return hashlib.sha256(f"{previous}\n{_canonical(values)}".encode()).hexdigest()
@@ -807,6 +933,14 @@ def _facts(account: Account) -> dict[str, Any]:
     }  # fmt: skip
 
 
+def _fit_facts(row: Any) -> dict[str, Any]:
+    """Return a fit as `Tally` makes it; of its terms, which are long, the digest."""
+    return {
+        "account": row["account"], "state": row["state"], "price": int(row["price"]),
+        "terms": _digest(row["terms"]), "fingerprint": row["fingerprint"],
+    }  # fmt: skip
+
+
 def _ended(fit_id: str, state: str) -> str:
     way_out = (
         "it was settled, so nothing of it can be opened any more. Fit anew"
@@ -819,12 +953,6 @@ def _ended(fit_id: str, state: str) -> str:
 def _reserved_charge(body: dict[str, Any]) -> int:
     """Return what a reservation charged; before there were other analyses, its price."""
     return int(body.get("charge", body["price"]))
-
-
-def _spend(spending: Spending, body: dict[str, Any]) -> Spending:
-    """Add an OPENED entry."""
-    rows = body.get("rows")
-    return spending.plus(int(body["price"]), None if rows is None else RowDraw(*rows))
 
 
 def epsilon_left(account: Account, delta: float, *, pure: bool) -> float:

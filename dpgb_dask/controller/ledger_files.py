@@ -35,6 +35,7 @@ NETWORK_FILE_SYSTEMS = (
     "fuse.davfs2",
 )  # fmt: skip
 GENESIS = "0" * 64
+HASH_FORM = re.compile("[0-9a-f]{64}")
 HEAD = "head"  # in the ledger's folder
 SQLITE = b"SQLite format 3\0"  # how its files begin
 BESIDE = ("-wal", "-shm", "-journal", ".head")  # what SQLite and older ledgers keep beside a file
@@ -238,7 +239,8 @@ def read_head(file: Path) -> Head | None:
     try:
         kept = json.loads(file.read_text(encoding="utf-8"))
         seq, digest = kept["seq"], kept["hash"]
-        sound = type(seq) is int and seq >= 0 and isinstance(digest, str)
+        sound = type(seq) is int and HASH_FORM.fullmatch(digest) is not None
+        sound = sound and (seq > 0 or (seq, digest) == (0, GENESIS))
     except (FileNotFoundError, NotADirectoryError):
         return None
     except (ValueError, KeyError, TypeError, RecursionError):
@@ -277,6 +279,39 @@ def write_head(file: Path, head: Head, name: str = "") -> Path:
     return pending
 
 
+def name_in_head(file: Path) -> str:
+    """Return the name of the SQLite file that a head was written for; "" if it is not known."""
+    with contextlib.suppress(OSError, ValueError, RecursionError):
+        kept: Any = json.loads(file.read_text(encoding="utf-8"))
+        if isinstance(kept, dict) and isinstance(kept.get("file"), str):
+            return str(kept["file"])
+    return ""
+
+
+def refuse_copy(path: Path, name: str, ledger_id: str) -> None:
+    """Refuse a file if the one that its ledger's head names lies beside it: a charge to one is not in the other."""
+    if name in ("", path.name) or Path(name).name != name:
+        return
+    other = path.with_name(name)
+    if other.exists() and _id_of(other) in (None, ledger_id):
+        raise LedgerError(
+            f"{str(path)!r} is a copy of {str(other)!r}, which lies beside it: a process that uses one would not see"
+            " the charges made to the other, and two fits could spend the same budget. Use one of them, and keep the"
+            " other in a folder of its own."
+        )
+
+
+def _id_of(path: Path) -> str | None:
+    """Return the id of the ledger in a SQLite file, "" if it holds none; None if that cannot be told."""
+    try:
+        uri = f"file:{quote(str(path))}?mode=ro"
+        with contextlib.closing(sqlite3.connect(uri, uri=True)) as found:
+            row = found.execute("SELECT ledger FROM dpgb_meta").fetchone()
+    except sqlite3.Error as error:
+        return "" if "no such table" in str(error) else None
+    return None if row is None else str(row[0])
+
+
 def folder_name(ledger_id: str) -> str:
     """Return the name of a ledger's folder."""
     return f"ledger-{ledger_id}"
@@ -285,9 +320,8 @@ def folder_name(ledger_id: str) -> str:
 def deleted(path: Path) -> Path | None:
     """Return the folder of a ledger whose file was at a path and is not there any more; None if there was none."""
     for file in path.parent.glob(f"{folder_name('*')}/{HEAD}"):
-        with contextlib.suppress(OSError, ValueError, RecursionError):
-            kept: Any = json.loads(file.read_text(encoding="utf-8"))
-            if isinstance(kept, dict) and kept.get("file") == path.name and kept.get("seq") != 0:
+        with contextlib.suppress(OSError, LedgerError):
+            if name_in_head(file) == path.name and (read_head(file) or (0, ""))[0] != 0:
                 return file.parent
     return None
 

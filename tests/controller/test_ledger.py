@@ -599,11 +599,170 @@ def test_a_new_process_goes_through_the_whole_chain(ledger, url):
     change(
         url, "UPDATE dpgb_entries SET body = replace(body, 'seal', 'sael') WHERE kind = 'OPENED'"
     )
-    reserve(ledger)
     ledger_module._verified.clear()
     for _ in range(2):
         with pytest.raises(LedgerError, match="chain"):
             reserve(Ledger(url))
+
+
+AGAIN = "UPDATE dpgb_accounts SET spent = '0', tau = '0.0' WHERE name = 'a'"
+
+
+@pytest.mark.parametrize(
+    "statement",
+    [
+        "DELETE FROM dpgb_entries WHERE kind = 'RESERVED'",
+        "UPDATE dpgb_entries SET account = 'pure' WHERE kind = 'RESERVED'",
+        "UPDATE dpgb_entries SET kind = 'reserved' WHERE kind = 'RESERVED'",
+        "UPDATE dpgb_entries SET seq = 99 WHERE kind = 'RESERVED'",
+    ],
+)
+@pytest.mark.parametrize("then", [True, False])
+def test_an_entry_that_was_moved_away_grants_nothing(ledger, url, statement, then):
+    """Also to the process that wrote it, whether or not other entries follow."""
+    reserve(ledger)
+    if then:
+        ledger.open_account("b", epsilon=1.0, delta=1e-6)
+        ledger.open_account("c", epsilon=1.0, delta=1e-6)
+    for edit in (statement, AGAIN):
+        change(url, edit)
+        with pytest.raises(LedgerError, match="hand"):
+            reserve(Ledger(url))
+
+
+def test_an_edited_copy_in_another_folder_grants_nothing(ledger, path, tmp_path_factory):
+    """Though this process went through the chain of a ledger of the same id."""
+    reserve(ledger)
+    ledger._disconnect()
+    copy = tmp_path_factory.mktemp("copy") / "ledger"
+    shutil.copytree(path.parent, copy)
+    url = f"sqlite:///{copy / path.name}"
+    change(url, "UPDATE dpgb_entries SET body = replace(body, '1', '2') WHERE kind = 'OPEN'")
+    with pytest.raises(LedgerError, match="hand"):
+        reserve(Ledger(url), account="pure", pure=True)
+
+
+def test_nothing_is_added_to_a_chain_that_breaks(ledger, url):
+    reserve(ledger)
+    change(url, "UPDATE dpgb_entries SET body = replace(body, '3.0', '4.0') WHERE seq = 1")
+    ledger_module._verified.clear()
+    for _ in range(2):
+        with pytest.raises(LedgerError, match="hand"):
+            Ledger(url).open_account("b", epsilon=1.0, delta=1e-6)
+
+
+def acts_on_a_fit(url, fit):
+    """Everything that opens, resumes, ends or tells of a fit."""
+    yield lambda: Ledger(url).look(fit.fit_id)
+    yield lambda: Ledger(url).record(fit.fit_id)
+    yield lambda: Ledger(url).fits("a")
+    yield lambda: Ledger(url).take(fit.fit_id, "lease")
+    yield lambda: Ledger(url).settle(fit.fit_id)
+    yield lambda: Ledger(url).finish(fit.fit_id, fit._lease, "answers")
+    yield lambda: reserve(Ledger(url), resume=fit.fit_id)
+
+
+OF_ROWS = [
+    'UPDATE dpgb_fits SET terms = replace(terms, \'"price":"\', \'"price":"9\')',
+    "UPDATE dpgb_fits SET terms = replace(terms, '\"epsilon\":1.0', '\"epsilon\":5.0')",
+    "UPDATE dpgb_fits SET account = 'pure'",
+    "UPDATE dpgb_fits SET fingerprint = ''",
+]
+OF_ENTRIES = [
+    "UPDATE dpgb_entries SET body = replace(body, '\"price\":\"', '\"price\":\"9') WHERE kind = 'RESERVED'",
+    "UPDATE dpgb_entries SET body = replace(body, '\"price\":\"', '\"price\":\"0') WHERE kind = 'OPENED'",
+    "DELETE FROM dpgb_entries WHERE kind = 'OPENED'",
+    "UPDATE dpgb_entries SET fit_id = 'x' WHERE kind = 'OPENED'",
+]
+
+
+@pytest.mark.parametrize(
+    ("statement", "new"),
+    [(edit, new) for edit in OF_ROWS for new in (False, True)]
+    + [(edit, True) for edit in OF_ENTRIES],
+)
+def test_an_edited_fit_opens_nothing(ledger, url, statement, new):
+    """What a fit may open was charged: its terms are those of the entry that charged them, whatever its row says."""
+    fit = reserve(ledger)
+    fit.bind(1)
+    fit.release(query(), raw())
+    ledger.record(fit.fit_id)  # which this process has gone through
+    change(url, statement)
+    for act in acts_on_a_fit(url, fit):
+        if new:
+            ledger_module._verified.clear()
+        with pytest.raises(LedgerError, match="hand"):
+            act()
+    if new:  # else terms are known from before, and no row is asked
+        with pytest.raises(LedgerError, match="hand"):
+            ledger.open_round(fit.fit_id, fit._lease, 1, Opened("q", "s"), query())
+    assert len(list(ledger.directory.glob("*.key"))) == 1
+
+
+@pytest.mark.parametrize("statement", OF_ENTRIES)
+def test_entries_edited_later_do_not_change_a_fit_that_runs(ledger, url, statement):
+    """They were gone through before; who takes the fit over reads its rounds again, and refuses."""
+    fit = reserve(ledger)
+    fit.bind(1)
+    fit.release(query(), raw())
+    terms = ledger.look(fit.fit_id).terms
+    ledger.open_account("later", epsilon=1.0, delta=1e-6)
+    ledger.record(fit.fit_id)
+    change(url, statement)
+    assert ledger.look(fit.fit_id).terms == terms
+    with pytest.raises(BudgetExceededError):
+        fit.release(query("q 2", price=FIT), raw())
+    if "OPENED" in statement:
+        with pytest.raises(LedgerError, match="hand"):
+            ledger.take(fit.fit_id, "lease")
+
+
+@pytest.mark.parametrize("new", [False, True])
+@pytest.mark.parametrize("end", ["settle", "finish"])
+def test_a_fit_that_ended_is_not_opened_again_by_its_state(ledger, url, end, new, tmp_path):
+    """Nor by a process that still runs it: what was given back may be spent by others."""
+    fit = reserve(ledger)
+    fit.bind(1)
+    fit.release(query(), raw())
+    key = ledger.key_path(fit.fit_id)
+    shutil.copy(key, tmp_path / "kept")
+    other = Ledger(url)
+    if end == "settle":
+        other.settle(fit.fit_id)
+    else:
+        other.finish(fit.fit_id, fit._lease, "answers", only_opened=True)
+    change(url, "UPDATE dpgb_fits SET state = 'RESERVED'")
+    shutil.copy(tmp_path / "kept", key)
+    for act in (*acts_on_a_fit(url, fit), lambda: fit.release(query("q 2"), raw())):
+        if new:
+            ledger_module._verified.clear()
+        with pytest.raises(LedgerError, match="hand"):
+            act()
+
+
+def test_a_fit_bound_to_data_is_not_bound_to_others_by_its_row(ledger, url):
+    fit = reserve(ledger)
+    fit.bind(1)
+    change(url, "UPDATE dpgb_fits SET fingerprint = ''")
+    with pytest.raises(LedgerError, match="hand"):
+        reserve(Ledger(url), resume=fit.fit_id).bind(2)
+
+
+def test_entries_are_gone_through_once(ledger, monkeypatch):
+    """A round reads the entries since the one before; a charge reads again, unparsed, what changed its balance."""
+    added = []
+    add = ledger_book.Tally.add
+    monkeypatch.setattr(
+        ledger_book.Tally, "add", lambda tally, row: (added.append(row["seq"]), add(tally, row))
+    )
+    fit = reserve(ledger)
+    fit.bind(1)
+    for k in range(5):
+        fit.release(query(f"q {k}"), raw())
+    fit.finish()
+    reserve(ledger)
+    assert sorted(added) == sorted(set(added))
+    assert len(added) >= 8
 
 
 # ---- damage ----------------------------------------------------------------------------------------------------------
@@ -644,6 +803,31 @@ def acts(ledger, fit_id):
     yield lambda: reserve(ledger)
     yield lambda: reserve(ledger, resume=fit_id)
     yield lambda: ledger.settle(fit_id)
+
+
+@pytest.mark.parametrize(
+    "statement",
+    [
+        *(f"DELETE FROM {table}" for table in ("dpgb_meta", "dpgb_head", "dpgb_accounts")),
+        *(f"DROP TABLE {table}"
+          for table in ("dpgb_meta", "dpgb_head", "dpgb_entries", "dpgb_accounts", "dpgb_fits")),
+        "ALTER TABLE dpgb_entries DROP COLUMN body",
+        "ALTER TABLE dpgb_fits DROP COLUMN terms",
+    ],
+)  # fmt: skip
+@pytest.mark.parametrize("new", [False, True])
+def test_tables_that_lack_something_are_damage(ledger, url, statement, new):
+    """Not a lack of room."""
+    fit = reserve(ledger)
+    change(url, statement)
+    known = Ledger(url) if new else ledger
+    if "meta" in statement:  # read when the file is opened
+        known._disconnect()
+    for act in (lambda: reserve(known), lambda: known.settle(fit.fit_id), known.verify):
+        with pytest.raises(LedgerError, match=r"damaged|by hand|not in the ledger") as info:
+            act()
+        assert not isinstance(info.value, LedgerUnavailableError)
+        assert "room" not in str(info.value)
 
 
 @pytest.mark.parametrize(

@@ -275,13 +275,62 @@ def test_a_fit_whose_data_were_forgotten_is_not_resumed_on_others(ledger, url, p
 
 @pytest.mark.parametrize(
     "text",
-    ["", "{", "[]", "[" * 100_000, '{"seq": "1", "hash": ""}', '{"seq": true, "hash": ""}', "{}"],
+    [
+        "",
+        "{",
+        "[]",
+        "[" * 100_000,
+        '{"seq": "1", "hash": ""}',
+        '{"seq": true, "hash": ""}',
+        "{}",
+        '{"seq": 0, "hash": "0"}',
+        '{"seq": 0, "hash": "%s"}' % ("a" * 64),
+        '{"seq": 3, "hash": "a"}',
+        '{"seq": -1, "hash": "%s"}' % ("0" * 64),
+    ],
 )
 def test_a_damaged_head_is_refused(ledger, url, text):
     (ledger.directory / "head").write_text(text)
     for known in (ledger, Ledger(url)):
         with pytest.raises(LedgerError, match="damaged"):
             known.accounts()
+
+
+def test_a_copy_beside_its_original_is_refused(ledger, path):
+    """It would use the original's folder: its head, and the keys of fits that run."""
+    fit = reserve(ledger)
+    ledger._disconnect()
+    copy = path.with_name("copy.db")
+    shutil.copy(path, copy)
+    other = Ledger(f"sqlite:///{copy}")
+    look = Ledger(f"sqlite:///file:{copy}?mode=ro&uri=true")
+    (ledger.directory / "never.key").write_bytes(bytes(32))
+    for act in (other.accounts, other.restore, lambda: reserve(other), look.accounts):
+        with pytest.raises(LedgerError, match=r"is a copy of .*budget.db.*two fits could spend"):
+            act()
+    assert ledger.key_path(fit.fit_id).exists()
+    assert ledger.key_path("never").exists()  # of a fit that only the original may know
+    reserve(ledger)
+    ledger._disconnect()
+    path.rename(path.with_name("archive.db"))  # not beside it under the head's name any more
+    with pytest.raises(LedgerError, match="older than its newest known head"):
+        reserve(other)
+
+
+@pytest.mark.parametrize("content", ["another ledger", "no ledger"])
+def test_a_renamed_ledger_goes_on_beside_another_of_its_old_name(
+    ledger, url, path, elsewhere, content
+):
+    reserve(ledger)
+    ledger._disconnect()
+    new = path.rename(path.with_name("new.db"))
+    if content == "another ledger":
+        Ledger(f"sqlite:///{elsewhere}/x.db").open_account("x", epsilon=1.0, delta=1e-6)
+        shutil.copy(elsewhere / "x.db", path)
+    else:
+        with pytest.raises(LedgerError, match="is not there any more"):
+            Ledger(url).open_account("a", epsilon=3.0, delta=1e-6)
+    reserve(Ledger(f"sqlite:///{new}"))
 
 
 # ---- keys ------------------------------------------------------------------------------------------------------------
