@@ -633,13 +633,15 @@ def test_an_entry_that_was_moved_away_grants_nothing(ledger, url, statement, the
 def test_an_edited_copy_in_another_folder_grants_nothing(ledger, path, tmp_path_factory):
     """Though this process went through the chain of a ledger of the same id."""
     reserve(ledger)
+    ledger.open_account("b", epsilon=3.0, delta=1e-6)
+    reserve(ledger, account="b")
     ledger._disconnect()
     copy = tmp_path_factory.mktemp("copy") / "ledger"
     shutil.copytree(path.parent, copy)
     url = f"sqlite:///{copy / path.name}"
-    change(url, "UPDATE dpgb_entries SET body = replace(body, '1', '2') WHERE kind = 'OPEN'")
+    change(url, "UPDATE dpgb_entries SET body = replace(body, '1', '2') WHERE account = 'a'")
     with pytest.raises(LedgerError, match="hand"):
-        reserve(Ledger(url), account="pure", pure=True)
+        reserve(Ledger(url), account="b")
 
 
 def test_nothing_is_added_to_a_chain_that_breaks(ledger, url):
