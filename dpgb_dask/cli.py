@@ -111,9 +111,10 @@ A line that cannot be read, or has another number of fields, is an error."""
 
 VERIFY = """\
 Without a ledger: the digests of the file's parts, and that ε, δ and μ follow from its receipts. With it, also: the
-whole chain of the ledger; account, terms and charge of the fit; the digest of the model that its entry names; and,
-where the fit's journal is there and this is the build that the file names, the model, computed again from the journal
-and compared bit for bit. The output says what was compared. Exit code 0 if all of it agrees, else 1.
+whole chain of the ledger; account, terms and charge of the fit; the digest that its entry names, of schema, model,
+the whole report and the parameters, the build aside; and, where the fit's journal is there and this is the build that
+the file names, the model, computed again from the journal and compared bit for bit. The output says what was compared.
+Exit code 0 if all of it agrees, else 1.
 It shows tampering beside the ledger. It is no signature: who can write a model file can write another that agrees with
 itself, and who can write the ledger can write both."""
 

@@ -335,8 +335,12 @@ class _Boosting(BaseEstimator):  # type: ignore[misc]
                 execution=execution,
                 progress=progress,
                 resume=resume,
+                describe=lambda found: self._file(
+                    schema, found.model, _report(found, plan, facts.shape)
+                ),
             )
-        self._adopt(schema, result.model, _report(result, plan, facts.shape))
+        assert result.file is not None
+        self._adopt(schema, result.model, result.file.report)
         if result.stopped:
             warnings.warn(_few_rows(result), FewRowsWarning, stacklevel=2)
         for text in _unread(result, schema):
@@ -356,6 +360,20 @@ class _Boosting(BaseEstimator):  # type: ignore[misc]
             labels = list(schema.target.classes)
             uniform = len({type(label) for label in labels}) == 1
             self.classes_ = np.asarray(labels, dtype=None if uniform else object)
+
+    def _file(self, schema: Schema, model: Model, report: PrivacyReport) -> export.ModelFile:
+        """Return what is saved, with the parameters of now: those that act in ``predict`` are among them."""
+        parameters = {name: getattr(self, name) for name in SAVED}
+        parameters["recipe"] = report.recipe
+        parameters["loss"] = _loss_to_json(self.loss)
+        parameters["columns"] = check_choice(self.columns)
+        return export.ModelFile(
+            estimator=type(self).__name__,
+            parameters=parameters,
+            schema=schema,
+            model=model,
+            report=report,
+        )
 
     def _infers(self) -> bool:
         """Return whether the schema is to be read from the data."""
@@ -670,17 +688,7 @@ class _Boosting(BaseEstimator):  # type: ignore[misc]
             exception says how to have its model again.
         """
         check_is_fitted(self)
-        parameters = {name: getattr(self, name) for name in SAVED}
-        parameters["recipe"] = self.privacy_report_.recipe
-        parameters["loss"] = _loss_to_json(self.loss)
-        parameters["columns"] = check_choice(self.columns)
-        file = export.ModelFile(
-            estimator=type(self).__name__,
-            parameters=parameters,
-            schema=self.schema_,
-            model=self.model_,
-            report=self.privacy_report_,
-        )
+        file = self._file(self.schema_, self.model_, self.privacy_report_)
         try:
             export.save(file, path)
         except DPGBError as error:
@@ -974,7 +982,11 @@ def load(path: str | Path) -> DPGBClassifier | DPGBRegressor:
     -----
     A file that agrees with itself is evidence of nothing more: `dpgb_dask.verify` compares it with the ledger.
     """
-    file = export.load(path)
+    return of_file(export.load(path), path)
+
+
+def of_file(file: export.ModelFile, path: str | Path) -> DPGBClassifier | DPGBRegressor:
+    """Return the fitted estimator of a file that was read from a path; raises as `load` does."""
     if file.estimator == DPGBRegressor.__name__:
         return DPGBRegressor._of(file, path)  # noqa: SLF001
     return DPGBClassifier._of(file, path)  # noqa: SLF001

@@ -1,8 +1,8 @@
 """`verify`: whether a model file agrees with itself, and with the ledger that its fit charged.
 
 What it is: evidence that shows tampering beside the ledger. The chain of the ledger holds the terms of the fit, what
-was charged, a digest of the answers it released, and one of its schema, model and receipts. A file that passes has
-those.
+was charged, a digest of the answers it released, and one of all that is in its model file but the build: schema, model,
+the whole report, and the parameters, of which some act in ``predict``. A file that passes has those.
 
 What it is not: a signature. Without a ledger, a file is compared with itself alone, and who writes a file of his own
 can make its digests agree. With one, everything rests on the ledger: who can write that can write both.
@@ -16,8 +16,8 @@ from dpgb_dask.controller import analyses
 from dpgb_dask.controller.ledger import Ledger
 from dpgb_dask.controller.ledger_book import Record
 from dpgb_dask.errors import DPGBError, ResumeError, VerificationError
-from dpgb_dask.estimators import DPGBClassifier, DPGBRegressor, load
-from dpgb_dask.released.export import fit_digest, model_to_dict
+from dpgb_dask.estimators import DPGBClassifier, DPGBRegressor, of_file
+from dpgb_dask.released.export import fit_digest, load, model_to_dict
 from dpgb_dask.released.report import EVIDENCE, PrivacyReport
 from dpgb_dask.training.build import build
 from dpgb_dask.training.fit import digest, replay
@@ -48,9 +48,10 @@ def verify(path: str | Path, ledger: Ledger | None = None) -> Verification:
 
     Without a ledger: the digests of the file's parts, and the arithmetic by which ε, δ and μ follow from the receipts.
     With it, also: the whole chain of the ledger; that it holds the fit, ended, on this account, under these terms and
-    for this charge; and that its entry names the digest of this schema, model and receipts. Where the fit's journal is
-    there, and this is the build that the file names, the model is computed again from the journal and compared bit for
-    bit; the data are not read.
+    for this charge; and that its entry names the digest of this schema, model, report and parameters. Where the fit's
+    journal is there, and this is the build that the file names, the model is computed again from the journal and
+    compared bit for bit; the data are not read. Nothing else tells whether the build that a file names is that of the
+    fit.
 
     Parameters
     ----------
@@ -79,7 +80,8 @@ def verify(path: str | Path, ledger: Ledger | None = None) -> Verification:
     -------
     Released and public values only.
     """
-    model = load(path)  # refuses digests that do not agree, and claims that do not follow
+    file = load(path)  # refuses digests that do not agree
+    model = of_file(file, path)  # and claims that do not follow
     report = model.privacy_report_
     if report.unverified:
         raise VerificationError(
@@ -100,16 +102,18 @@ def verify(path: str | Path, ledger: Ledger | None = None) -> Verification:
     ledger.verify()
     record = ledger.record(report.fit_id)
     _check_terms(report, record, ledger)
-    named = fit_digest(model.schema_, model.model_, report.receipts)
-    if record.model != named:
+    if record.model != fit_digest(file):
         raise VerificationError(
-            f"The ledger's entry of fit {report.fit_id} names another digest: schema, model or receipts of"
-            f" {str(path)!r} are not those of the fit."
+            f"The ledger's entry of fit {report.fit_id} names another digest: schema, model, report or parameters of"
+            f" {str(path)!r} are not those of the fit. (So it is with a model that was saved after set_params, or made"
+            " again by resume= with parameters in other words, or on another build.)"
         )
+    if not report.build:
+        raise VerificationError(f"Model file {str(path)!r} names no build: each fit names its own.")
     agreed += [
         "the ledger's chain, accounts and fits",
         "account, terms and charge of the fit",
-        "the digest of schema, model and receipts that the ledger names",
+        "the digest that the ledger names: of schema, model, the whole report (its build aside) and parameters",
     ]
     unlike = _replay(model, record, ledger)
     if unlike:
@@ -160,7 +164,7 @@ def _replay(model: DPGBClassifier | DPGBRegressor, record: Record, ledger: Ledge
     """
     report = model.privacy_report_
     if report.build != build():
-        return "this is another build than that of the fit"
+        return "this is another build than the file names, which nothing else tells"
     journal = ledger.journal_path(report.fit_id)
     if journal is None or not journal.exists():
         return "the fit's journal is not here"

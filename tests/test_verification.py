@@ -3,7 +3,7 @@
 import json
 import os
 from contextlib import suppress
-from dataclasses import replace
+from dataclasses import fields, replace
 
 import numpy as np
 import pandas as pd
@@ -26,7 +26,7 @@ from dpgb_dask.estimators import load
 from dpgb_dask.losses import Huber
 from dpgb_dask.recipes import RECIPES
 from dpgb_dask.released import export
-from dpgb_dask.released.report import EVIDENCE
+from dpgb_dask.released.report import EVIDENCE, PrivacyReport
 from dpgb_dask.testing import SeededNoise
 from dpgb_dask.training import build as build_module
 
@@ -237,6 +237,74 @@ def test_a_changed_model_shows_beside_its_ledger(saved, ledger, edit):
 
 
 @pytest.mark.parametrize(
+    "edit",
+    [
+        lambda d: d["parameters"].update(columns=["b", "a"]),  # how predict would read arrays
+        lambda d: d["parameters"].update(columns="position"),
+        lambda d: d["parameters"].update(epsilon=0.01),
+        lambda d: d["parameters"].update(recipe="auto"),
+        lambda d: d["parameters"].update(n_estimators=3),
+        lambda d: d["parameters"].update(more=1),
+        lambda d: d.update(parameters={}),
+        lambda d: d.update(estimator="DPGBRegressor"),
+    ],
+)
+def test_changed_parameters_show_beside_the_ledger(saved, ledger, edit):
+    change(saved, edit)
+    with pytest.raises(DPGBError, match=r"names another digest|its target is not"):
+        verify(saved, ledger)
+
+
+@pytest.mark.parametrize("name", sorted(item.name for item in fields(PrivacyReport)))
+def test_no_field_of_the_report_can_be_changed_beside_the_ledger(name, ledger, tmp_path):
+    """Whatever a report will hold: a new field is tried here too."""
+    path = tmp_path / "model.json"
+    fitted(ledger).save(path)
+    report = json.loads(path.read_text())["report"]
+    kinds = {list: ["other words"], dict: {}, str: "other words", int: 1, bool: True, float: 1e-9}
+    other = {type(None): "other words", **kinds}[type(report[name])]
+    if name == "private":
+        other = False
+    elif name in ("public", "shares"):
+        other = {"x": {"missing": [0.5, 0.1]}}
+    elif name == "compared":
+        other = {"pld": 0.0001}
+    elif name == "build":
+        other = {}
+    assert other != report[name]
+    change(path, lambda d: d["report"].update({name: other}))
+    with pytest.raises(DPGBError):
+        verify(path, ledger)
+
+
+def test_a_single_word_of_the_report_shows_beside_the_ledger(saved, ledger):
+    kept = saved.read_bytes()
+    for edit in (
+        lambda r: r["public"].update({"largest weight of a row": 1000}),
+        lambda r: r["public"]["features"].update(z="in [0, 1]"),
+        lambda r: r["mends"].append("Everything is private."),
+        lambda r: r["assumptions"].pop(),
+        lambda r: r.update(slack=0.0),
+        lambda r: r.update(mu=r["mu"] * (1 - 5e-10)),
+        lambda r: r.update(epsilon_zcdp=r["epsilon_zcdp"] * (1 + 5e-7)),
+    ):
+        change(saved, lambda d, edit=edit: edit(d["report"]))
+        verify(saved)  # the file alone cannot know
+        with pytest.raises(VerificationError, match="names another digest"):
+            verify(saved, ledger)
+        saved.write_bytes(kept)
+
+
+def test_what_is_saved_after_set_params_is_not_the_fits(ledger, tmp_path):
+    clf = fitted(ledger, columns="position")
+    clf.save(tmp_path / "m.json")
+    assert "bit for bit" in str(verify(tmp_path / "m.json", ledger))
+    clf.set_params(columns=["b", "a"]).save(tmp_path / "m.json")
+    with pytest.raises(VerificationError, match="set_params"):
+        verify(tmp_path / "m.json", ledger)
+
+
+@pytest.mark.parametrize(
     ("edit", "named"),
     [
         (lambda d: d["report"].update(account="others"), "account: the file says others"),
@@ -275,16 +343,22 @@ def test_a_file_of_before_is_not_verified(saved, ledger):
         verify(saved, ledger)
 
 
-def test_what_cannot_be_computed_again_is_said(saved, ledger, monkeypatch):
+def test_what_cannot_be_computed_again_is_said(saved, ledger, tmp_path, monkeypatch):
     with monkeypatch.context() as patch:
         patch.setattr(verification, "build", lambda: {"machine": "another"})
         assert "another build" in verify(saved, ledger).open[0]
-    change(saved, lambda d: d["parameters"].update(n_estimators=3))
-    assert "cannot be made again" in verify(saved, ledger).open[0]
-    change(saved, lambda d: d["parameters"].update(recipe="a plan of mine", n_estimators=2))
-    assert "cannot be made again" in verify(saved, ledger).open[0]
-    change(saved, lambda d: d["parameters"].update(recipe="fdp-tr-newton"))
-    (journal,) = ledger.directory.rglob("*.jsonl")
+    change(saved, lambda d: d["report"].update(build={"machine": "another"}))
+    assert "another build than the file names" in verify(saved, ledger).open[0]
+    change(saved, lambda d: d["report"].update(build={}))
+    with pytest.raises(VerificationError, match="names no build"):
+        verify(saved, ledger)
+    change(saved, lambda d: d["report"].update(build=build_module.build()))
+    assert verify(saved, ledger).open == ()
+    mine = tmp_path / "mine.json"
+    plan = replace(RECIPES["fdp-tr-newton"], name="a plan of mine")
+    fitted(ledger, recipe=plan, n_estimators=None).save(mine)
+    assert "cannot be made again" in verify(mine, ledger).open[0]
+    journal = ledger.journal_path(load(saved).fit_id_)
     kept = journal.read_bytes()
     journal.write_bytes(kept[:-20])
     assert "not here whole" in verify(saved, ledger).open[0]

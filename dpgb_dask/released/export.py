@@ -1,23 +1,22 @@
 """The model file: JSON with arrays as numbers. It holds released values only.
 
 Since format 3 it carries digests of its parts, which have to agree on load. They show a file that was damaged or edited
-by hand. They are no signature: who writes a file of his own can write digests that agree. The digest ``fit`` is named
-by the entry of the fit in its ledger, and that is what a file is verified by (`dpgb_dask.verify`).
+by hand. They are no signature: who writes a file of his own can write digests that agree. The digest ``fit``, of all
+that is in the file but the build and later edits, is named by the entry of the fit in its ledger, and that is what a
+file is verified by (`dpgb_dask.verify`).
 """
 
 import contextlib
 import hashlib
 import json
 import os
-from collections.abc import Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from dpgb_dask.contracts.boundary import Receipt
 from dpgb_dask.contracts.model import MAX_BINS, FeatureBins, Model, PairTable, Splits, Trees
 from dpgb_dask.contracts.schema import Categorical, Schema
 from dpgb_dask.errors import SchemaError, StructureError, where_json_breaks
@@ -71,16 +70,7 @@ def save(file: ModelFile, path: str | Path) -> None:
     -------
     Released values only.
     """
-    data = {
-        "format": FORMAT,
-        "version": VERSION,
-        "estimator": file.estimator,
-        "parameters": file.parameters,
-        "schema": file.schema.to_dict(),
-        "model": model_to_dict(file.model),
-        "report": file.report.to_dict(),
-        "edits": list(file.edits),
-    }
+    data = _to_dict(file)
     try:
         data["digests"] = _digests(data)
         text = json.dumps(data, indent=1, ensure_ascii=False, allow_nan=False, default=_plain)
@@ -91,6 +81,20 @@ def save(file: ModelFile, path: str | Path) -> None:
             "The model holds a number that JSON cannot hold (NaN or infinity), or half of a surrogate pair."
         ) from error
     _write(text + "\n", Path(path))
+
+
+def _to_dict(file: ModelFile) -> dict[str, Any]:
+    """Return the JSON form of a file, its digests aside."""
+    return {
+        "format": FORMAT,
+        "version": VERSION,
+        "estimator": file.estimator,
+        "parameters": file.parameters,
+        "schema": file.schema.to_dict(),
+        "model": model_to_dict(file.model),
+        "report": file.report.to_dict(),
+        "edits": list(file.edits),
+    }
 
 
 def part_of(path: Path) -> Path:
@@ -122,23 +126,18 @@ def _write(text: str, target: Path) -> None:
         ) from None
 
 
-def fit_digest(schema: Schema, model: Model, receipts: Sequence[Receipt]) -> str:
-    """Return the digest that a ledger's entry names: of schema, model and receipts; empty if JSON cannot hold them.
+def fit_digest(file: ModelFile) -> str:
+    """Return the digest that a ledger's entry names; empty if JSON cannot hold the file.
+
+    It is of the schema, the model, every word and number of the report, the estimator's name and its parameters. The
+    build is left out: a fit that is made again from its journal elsewhere names another.
 
     A model whose labels JSON cannot hold cannot be saved, so nothing is ever compared with it.
     """
     try:
-        return _fit_digest(
-            _digest(schema.to_dict()),
-            _digest(model_to_dict(model)),
-            _digest([asdict(receipt) for receipt in receipts]),
-        )
+        return _digests(_to_dict(file))["fit"]
     except ValueError:  # SchemaError is one
         return ""
-
-
-def _fit_digest(schema: str, model: str, receipts: str) -> str:
-    return _digest({"schema": schema, "model": model, "receipts": receipts})
 
 
 def _digests(data: dict[str, Any]) -> dict[str, str]:
@@ -146,7 +145,15 @@ def _digests(data: dict[str, Any]) -> dict[str, str]:
     out = {name: _digest(data[name]) for name in ("schema", "model", "report")}
     out["receipts"] = _digest(data["report"]["receipts"])
     out["parameters"] = _digest([data["estimator"], data["parameters"], data.get("edits", [])])
-    out["fit"] = _fit_digest(out["schema"], out["model"], out["receipts"])
+    report = {name: value for name, value in data["report"].items() if name != "build"}
+    parts = {
+        "schema": data["schema"],
+        "model": data["model"],
+        "report": report,
+        "estimator": data["estimator"],
+        "parameters": data["parameters"],
+    }
+    out["fit"] = _digest({name: _digest(part) for name, part in parts.items()})
     return out
 
 

@@ -7,7 +7,7 @@ journal → only then the answer is used (DESIGN §4).
 import hashlib
 import json
 import logging
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, fields, is_dataclass, replace
 from functools import partial
@@ -48,7 +48,7 @@ from dpgb_dask.private.quantize import sensitivity
 from dpgb_dask.private.rounds import check_backend, open_rounds
 from dpgb_dask.private.rounds.local import default_threads
 from dpgb_dask.private.store import remove_saved
-from dpgb_dask.released.export import fit_digest
+from dpgb_dask.released.export import ModelFile, fit_digest
 from dpgb_dask.training.config import check_folder
 from dpgb_dask.training.journal import FileJournal, MemoryJournal
 
@@ -102,6 +102,8 @@ class FitResult:
         Rows whose value of a feature is missing or "other", per feature, if the plan released them.
     stopped : bool
         Whether the fit ended with the start model, as the number of rows could not be told from none.
+    file : ModelFile or None
+        What can be saved of the fit, and the ledger's entry names the digest of.
     """
 
     model: Model
@@ -110,6 +112,7 @@ class FitResult:
     count: NoisyCount | None
     unread: tuple[Unread, ...]
     stopped: bool
+    file: ModelFile | None = None
 
 
 def fit(
@@ -125,6 +128,7 @@ def fit(
     seed: int,
     progress: Progress | None = None,
     resume: str | None = None,
+    describe: Callable[[FitResult], ModelFile] | None = None,
 ) -> FitResult:
     """Run a plan over rows, on one budget.
 
@@ -144,6 +148,8 @@ def fit(
     resume : str or None
         Fit id of an unfinished fit in the ledger: goes on with it. Of one that ended: gives its model again from the
         journal, and reads no rows.
+    describe : callable or None
+        Makes a file of the result, with its report. Without it the ledger's entry names no digest.
 
     Raises
     ------
@@ -192,9 +198,9 @@ def fit(
         result = boost(plan, shape, controller, rounds, n_threads, progress)
         if rounds is not None:  # a fit that was interrupted needs it to go on
             remove_saved(execution.cache, controller.fingerprint_key)
-        named = ""
-        if ledger is not None:
-            named = fit_digest(shape.schema, result.model, controller.receipts)
+        if describe is not None:
+            result = replace(result, file=describe(result))
+        named = "" if ledger is None or result.file is None else fit_digest(result.file)
         controller.finish(model=named, only_opened=result.stopped)
     return result
 

@@ -328,12 +328,22 @@ def test_edits_that_are_not_known_are_refused(saved):
 
 def test_the_digest_of_a_fit_is_that_of_its_file(saved, file):
     told = json.loads(saved.read_text())["digests"]["fit"]
-    assert fit_digest(file.schema, file.model, file.report.receipts) == told
-    other = replace(file.model, intercept=file.model.intercept + 1)
-    assert fit_digest(file.schema, other, file.report.receipts) != told
-    assert fit_digest(file.schema, file.model, file.report.receipts[1:]) != told
+    assert fit_digest(file) == fit_digest(load(saved)) == told
+    assert (
+        fit_digest(replace(file, report=replace(file.report, build={"machine": "other"}))) == told
+    )
+    for other in (
+        {"model": replace(file.model, intercept=file.model.intercept + 1)},
+        {"estimator": "DPGBRegressor"},
+        {"parameters": {**file.parameters, "columns": ["b", "a"]}},
+        {"parameters": {}},
+        {"report": replace(file.report, receipts=file.report.receipts[1:])},
+        {"report": replace(file.report, warnings=("a word",))},
+        {"schema": Schema(file.schema.features, classes=[2, 3])},
+    ):
+        assert fit_digest(replace(file, **other)) != told
     unsaved = Schema(file.schema.features, classes=[b"a", b"b"])
-    assert fit_digest(unsaved, file.model, file.report.receipts) == ""
+    assert fit_digest(replace(file, schema=unsaved)) == ""
 
 
 def test_keys_that_are_there_twice_are_refused(saved):
