@@ -154,8 +154,15 @@ def check_says_nothing(error):
     assert not any(c.isdigit() for c in str(error))
 
 
-@pytest.mark.parametrize("bomb", [explode, short_of_memory])
-@pytest.mark.parametrize(("work", "place"), PLACES)
+# one of the two at each place; both of them at every place are slow
+BOMBS = [
+    pytest.param(work, place, bomb, marks=() if (k + j) % 2 == 0 else pytest.mark.slow)
+    for k, (work, place) in enumerate(PLACES)
+    for j, bomb in enumerate((explode, short_of_memory))
+]
+
+
+@pytest.mark.parametrize(("work", "place", "bomb"), BOMBS)
 def test_what_fails_on_rows_says_no_word(work, place, bomb, tmp_path, caplog):
     with (
         dask.config.set(scheduler="sync"),

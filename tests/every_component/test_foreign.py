@@ -45,6 +45,15 @@ def heir(known):
 FOREIGN = [heir, Duck]
 
 
+def with_one_of(cases):
+    """Each case with one of the foreign classes; with the other one it is slow."""
+    return [
+        pytest.param(*case, made, marks=() if (k + j) % 2 == 0 else pytest.mark.slow)
+        for k, case in enumerate(cases)
+        for j, made in enumerate(FOREIGN)
+    ]
+
+
 @pytest.fixture
 def ledger(tmp_path):
     opened = Ledger(f"sqlite:///{tmp_path}/budget.db")
@@ -65,15 +74,13 @@ def check_refused(ledger, kind, match, **options):
     check_untouched(ledger)
 
 
-@pytest.mark.parametrize("made", FOREIGN)
-@pytest.mark.parametrize(("recipe", "kind"), SERVED)
+@pytest.mark.parametrize(("recipe", "kind", "made"), with_one_of(SERVED))
 def test_a_foreign_loss_is_refused_before_the_charge(recipe, kind, made, ledger):
     loss = made(losses.default_loss(kind))
     check_refused(ledger, kind, "no Loss of this library", recipe=recipe, loss=loss)
 
 
-@pytest.mark.parametrize("made", FOREIGN)
-@pytest.mark.parametrize("recipe", WITH_TREES)
+@pytest.mark.parametrize(("recipe", "made"), with_one_of([(name,) for name in WITH_TREES]))
 def test_a_foreign_gradient_is_refused_before_the_charge(recipe, made, ledger):
     plan = RECIPES[recipe]
     trees = plan.stages[-1]

@@ -91,8 +91,8 @@ def fit(name, kind, source, **options):
 @pytest.mark.parametrize("name", sorted(RECIPES))
 def test_no_bits_warn(name):
     kind = sorted(RECIPES[name].kinds)[0]
-    for source in QUICK:
-        fit(name, kind, SOURCES[source]())
+    source = QUICK[sorted(RECIPES).index(name) % len(QUICK)]  # all of them: slow, below
+    fit(name, kind, SOURCES[source]())
 
 
 @pytest.mark.parametrize("source", SOURCES)
