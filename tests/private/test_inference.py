@@ -331,7 +331,7 @@ def test_one_row_changes_no_other(name, tmp_path):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("number", "name"), enumerate(READERS))
+@pytest.mark.parametrize(("number", "name"), list(enumerate(READERS)))
 def test_no_row_changes_another(number, name, tmp_path):
     """Every value, under one of the schemas each."""
     run(name, list(SCHEMAS)[number % len(SCHEMAS)], tmp_path, 1)
