@@ -418,8 +418,10 @@ def test_a_missing_value_is_missing_even_where_it_is_listed(missing):
         assert category_cells(objects(values), categories)[:2].tolist() == [4, 0]
     assert category_cells(np.array([NAN, 1.0]), categories).tolist() == [4, 2]
     assert category_cells(pd.Series(["a", None], dtype="str"), categories).tolist() == [0, 4]
-    _, valid = encode_target(objects([missing, "a"]), Schema({"x": (0, 1)}, classes=categories))
+    _, valid = encode_target(objects([missing, "a"]), Schema({"x": (0, 1)}, classes=["a", 1]))
     assert valid.tolist() == [False, True]
+    with pytest.raises(SchemaError, match="classes hold a missing value"):
+        Schema({"x": (0, 1)}, classes=categories)
 
 
 def test_a_date_that_python_cannot_hold_is_another_category():
