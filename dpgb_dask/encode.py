@@ -1,7 +1,8 @@
-"""Row block → uint8 codes, fine cells, labels and weights: total maps that never raise or warn on a value (DESIGN §1).
+"""Row block → uint8 codes, fine cells, labels and weights: total maps that never raise or warn on a value.
 
-Out of bounds and ±inf fall in the outermost bin; NaN and what cannot be read as a number is missing; an unknown
-category is "other"; an unknown label or a missing target makes the row weigh nothing. Only structure raises.
+The rules are those of docs/design.md §1. Out of bounds and ±inf fall in the outermost bin; NaN and what cannot be read
+as a number is missing; an unknown category is "other"; an unknown label or a missing target makes the row weigh
+nothing. Only structure raises.
 """
 
 from collections.abc import Iterable, Mapping, Sequence

@@ -1,8 +1,8 @@
 """Every exception and warning class of the library.
 
 Only *structure* raises (names, types, shapes, parameters): with a declared schema a *value* never does, because an
-error is a release (DESIGN §1). No message here may carry a row's value, a count or a length, nor a word of a foreign
-error, which may quote one: `in_our_words` leaves its type.
+error is a release (docs/design.md §1). No message here may carry a row's value, a count or a length, nor a word of a
+foreign error, which may quote one: `in_our_words` leaves its type.
 """
 
 import difflib

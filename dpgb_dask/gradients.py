@@ -1,12 +1,12 @@
 """Gradients in integers: what a row adds to a sum, in steps of 2⁻¹⁵, and the exact bound of it.
 
 No float decides a sum: a row's (gradient, second component) is looked up from, or computed in, integers, and every
-bound is a maximum over what those integers can produce (DESIGN §3).
+bound is a maximum over what those integers can produce (docs/design.md §3).
 
 The second component stands beside g for leaf values: ``a · h`` (Hessian, 0 where g is clipped), ``a · 1`` on every row
 (``always``), or nothing (a = 0). With ``filtered``, a row with |g| above the clip adds (0, 0) instead of a clipped g
 (gradient-based data filtering, DPBoost §3.1); either way a row's map depends on no other row, so the bounds hold for
-adding or removing one (notes/privacy B5).
+adding or removing one (docs/privacy.md P1).
 
 Every class has: ``kinds`` (types of target), ``max_abs`` (largest |g| or second component, steps), ``l2_squared`` and
 ``l1`` (of one row's whole vector over all score columns, steps² and steps), ``largest_grad`` (largest |g| of one
@@ -31,7 +31,7 @@ GRAD_BITS = 15  # one gradient step is 2**-15
 GRAD_ONE = 1 << GRAD_BITS
 TABLE_SIZE = 4096  # scores in [-8, 8) in steps of 2**-8: at most 3e-4 gradient error per row
 TABLE_SHIFT = 8  # score steps (2**-16) >> 8 = table steps (2**-8)
-SOFTMAX_HESS_SCALE = 2.0  # free up to c = 2: sup ‖(g, c·h)‖ stays √2 (notes/privacy B1.3)
+SOFTMAX_HESS_SCALE = 2.0  # free up to c = 2: sup ‖(g, c·h)‖ stays √2 (docs/privacy.md P2)
 # free for log-loss: with u = |p - y|, u²(1 + a²(1 - u)²) <= 1 iff a² <= (1 + u)/(u²(1 - u)), least at u = 1/φ, φ⁵ there
 FREE_HESS_SCALE = ((1 + 5**0.5) / 2) ** 2.5
 # a rate is exp(score - 2) of the largest target: from e⁻¹⁰ of it at score -8, about a gradient step, to the whole at 2
@@ -348,7 +348,7 @@ class SoftmaxGradient:
     p is exactly on the integer simplex. With u = 2¹⁵ - p_y, a row's squared norm is s(u) + Σ_{k≠y} s(p_k) where
     Σ p_k = u and s is known at each of the 2¹⁵ + 1 whole numbers. For any slope λ this is at most
     max_u (s(u) + λu) + (K - 1) max_p (s(p) - λp); the bound is the least over 128 slopes. Without a clip and at a = 2,
-    λ = 1 gives 2, in natural units, which p = (1, 0, …) attains: the diagonal Hessian is free (notes/privacy B1.3).
+    λ = 1 gives 2, in natural units, which p = (1, 0, …) attains: the diagonal Hessian is free (docs/privacy.md P2).
 
     Parameters
     ----------

@@ -134,7 +134,7 @@ class LogLoss:
     """Log-loss of a binary or multiclass target.
 
     Without a clip the Hessian is free: released as a · h with a = φ^{5/2} (binary) or 2 (softmax), it costs the
-    gradient no noise (notes/privacy B1.2, B1.3).
+    gradient no noise (docs/privacy.md P2).
     """
 
     name: str = "log_loss"
@@ -514,7 +514,7 @@ def default_loss(kind: str) -> Loss:
 def clipped_probability(score: NDArray[Any], clip: float = 0.5) -> NDArray[Any]:
     """Invert the clipped link: the q with q·min(1-p, c) = (1-q)·min(p, c), p = sigmoid(score).
 
-    At c = ½ and score <= 0: q = p / (p + ½); symmetric above (notes/default-method §3, stage 5).
+    At c = ½ and score <= 0: q = p / (p + ½); symmetric above (docs/default-method.md §5).
     """
     p = sigmoid(score)
     up, down = np.minimum(1 - p, clip), np.minimum(p, clip)

@@ -3,7 +3,8 @@
 Readers and collections infer types from all values of a column, file or partition: one "unknown" makes text of the
 numbers beside it, one missing value makes floats of whole numbers, one ``1j`` makes them complex. So the type that a
 value arrives in says nothing: `cell` reads 7, 7.0, ``Decimal(7)``, "7" and "007" as one number, and numbers, labels,
-categories and units all compare what it returns. Whatever one row holds, every other row is read as before (DESIGN §9).
+categories and units all compare what it returns. Whatever one row holds, every other row is read as before
+(docs/design.md §1).
 """
 
 import datetime

@@ -2,7 +2,8 @@
 
 import os
 
-# One BLAS thread, before numpy loads: post-processing is float linear algebra and promises the same bits (DESIGN §3).
+# One BLAS thread, before numpy loads: post-processing is float linear algebra and promises the same bits
+# (docs/design.md §3).
 for _name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
     os.environ.setdefault(_name, "1")
 

@@ -1,15 +1,34 @@
-"""The pages of `docs/`: links lead somewhere, and what a theorem names as its code and its test is there."""
+"""The pages of `docs/`: links lead somewhere, citations and theorems name each other, and what is named is there."""
 
+import ast
 import re
 from pathlib import Path
 
 import pytest
 
 ROOT = Path(__file__).parents[1]
-PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+DOCS = ROOT / "docs"
+PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted(DOCS.rglob("*.md"))]
+PAGES += sorted((ROOT / "dpgb_dask").rglob("*.md"))
+SOURCES = [
+    path
+    for folder in ("dpgb_dask", "ci", "tests", ".ci")
+    for path in sorted((ROOT / folder).rglob("*"))
+    if path.is_file() and path.suffix in (".py", ".md", ".sh", ".txt", "") and path.name != "run"
+] + [ROOT / ".ci" / "run"]
 LINK = re.compile(r"\]\(([^)\s]+)\)")
-PRIVACY = (ROOT / "docs" / "privacy.md").read_text(encoding="utf-8")
-THEOREMS = re.findall(r"^## (P\d+\..*?)(?=^## |\Z)", PRIVACY, re.MULTILINE | re.DOTALL)
+# the one form of a citation, as `docs/privacy.md P4` or `docs/design.md §3`, also over the end of a line
+CITATION = re.compile(r"docs/([\w-]+\.md),?[\s#]+(P\d+|§\d+)")
+FOREIGN = re.compile(
+    r"\bnotes/[a-z]|\bDESIGN\b|\bSTYLE\b(?!\.md)|docs/[\w-]+\.md,? section"
+)
+PRIVACY = (DOCS / "privacy.md").read_text(encoding="utf-8")
+THEOREMS = {
+    theorem.split(".")[0]: theorem
+    for theorem in re.findall(
+        r"^## (P\d+\..*?)(?=^## |^<a id|\Z)", PRIVACY, re.MULTILINE | re.DOTALL
+    )
+}
 NAMED = sorted(set(re.findall(r"`((?:tests/|test_)[\w/]*(?:\.py)?(?:::\w+)?)`", PRIVACY)))
 
 
@@ -21,7 +40,28 @@ def anchors(page):
     return {*re.findall(r'<a id="([^"]+)">', text), *words}
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def citations():
+    """All (source, page, section) that stand in code, tests and scripts."""
+    for source in SOURCES:
+        for page, section in CITATION.findall(source.read_text(encoding="utf-8")):
+            yield source.relative_to(ROOT), page, section
+
+
+def sections(page):
+    """The numbers of a page's sections, as citations write them."""
+    text = (DOCS / page).read_text(encoding="utf-8")
+    found = re.findall(r"^## (P?\d+)\.", text, re.MULTILINE)
+    return {number if number.startswith("P") else f"§{number}" for number in found}
+
+
+def code_of(theorem):
+    """What a theorem names as its code: (path, name or None)."""
+    code = re.search(r"\*Code\*:\s(.*?)\*Tests?\*:\s", theorem, re.DOTALL)
+    assert code is not None, theorem.splitlines()[0]
+    return re.findall(r"`([a-z_]+(?:/\w+)*\.py)(?:::(\w+))?`", code[1])
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
 def test_links_lead_somewhere(page):
     for link in LINK.findall(page.read_text(encoding="utf-8")):
         if link.startswith("http"):
@@ -32,15 +72,44 @@ def test_links_lead_somewhere(page):
         assert not anchor or anchor in anchors(target), f"{page.name} links to {link}"
 
 
+def test_every_citation_leads_to_a_section():
+    found = list(citations())
+    assert len(found) > 40
+    for source, page, section in found:
+        assert (DOCS / page).is_file(), f"{source} cites docs/{page}"
+        assert section in sections(page), f"{source} cites docs/{page} {section}"
+
+
+def test_nothing_is_cited_that_a_reader_does_not_have():
+    for source in SOURCES:
+        found = FOREIGN.search(source.read_text(encoding="utf-8"))
+        assert found is None or source == Path(__file__), f"{source.relative_to(ROOT)}: {found[0]}"
+
+
+def test_theorems_and_the_code_that_cites_them_name_each_other():
+    named = {(number, path) for number, theorem in THEOREMS.items() for path, _ in code_of(theorem)}
+    cited = {
+        (section, source.relative_to("dpgb_dask").as_posix())
+        for source, page, section in citations()
+        if page == "privacy.md" and source.parts[0] == "dpgb_dask"
+    }
+    assert named - cited == set(), (
+        "named in docs/privacy.md as a theorem's code, and does not cite it"
+    )
+    assert cited - named == set(), "cites a theorem of docs/privacy.md that does not name it"
+
+
 def test_every_theorem_names_its_code_and_its_test():
-    assert len(THEOREMS) >= 11
-    for theorem in THEOREMS:
+    assert len(THEOREMS) >= 13
+    for theorem in THEOREMS.values():
         title = theorem.splitlines()[0]
-        code = re.search(r"\*Code\*:\s(.*?)\*Tests?\*:\s(.*)", theorem, re.DOTALL)
-        assert code is not None, title
-        for path in re.findall(r"`([a-z_]+/[\w/]+\.py)", code[1]):
-            assert (ROOT / "dpgb_dask" / path).is_file(), f"{title}: {path}"
-        assert "`test" in code[2], title
+        for path, name in code_of(theorem):
+            file = ROOT / "dpgb_dask" / path
+            assert file.is_file(), f"{title}: {path}"
+            tree = ast.parse(file.read_text(encoding="utf-8"))
+            names = {getattr(node, "name", getattr(node, "id", None)) for node in ast.walk(tree)}
+            assert not name or name in names, f"{title}: {path}::{name}"
+        assert "`test" in theorem.partition("*Tests*")[2], title
 
 
 @pytest.mark.parametrize("named", NAMED)

@@ -13,7 +13,13 @@ from dpgb_dask import Schema
 from dpgb_dask.cli import main
 
 ROOT = Path(__file__).parents[1]
-PAGES = ("README.md", "docs/recipes.md", "docs/larger-than-memory.md", "docs/ledger.md")
+PAGES = (
+    "README.md",
+    "docs/schema.md",
+    "docs/recipes.md",
+    "docs/larger-than-memory.md",
+    "docs/ledger.md",
+)
 
 
 def blocks(language, *pages):

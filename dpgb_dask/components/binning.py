@@ -1,6 +1,6 @@
 """Released bins from a noisy histogram over the public grid: heavy isolated cells stay alone, the rest is merged.
 
-Post-processing of one release (notes/default-method.md §3, stage 0).
+Post-processing of one release (docs/default-method.md §0).
 """
 
 import math

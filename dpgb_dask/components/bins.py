@@ -1,4 +1,4 @@
-"""The stage `Bins`: private bins from one released histogram (notes/default-method.md §3, stage 0)."""
+"""The stage `Bins`: private bins from one released histogram (docs/default-method.md §0)."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace

@@ -1,4 +1,4 @@
-"""How the price of a stage of trees is spread over its questions."""
+"""How the price of a stage of trees is spread over its questions (docs/privacy.md P13)."""
 
 import math
 from dataclasses import dataclass

@@ -1,6 +1,6 @@
 """Every constant of `auto`, with its reason; the same for every data set, never tuned on a test split.
 
-Measurements behind them: notes/default-method.md §3-4 (development data, ε from .1 to 8).
+Measurements behind them: docs/default-method.md §6 (development data, ε from .1 to 8).
 """
 
 import numpy as np

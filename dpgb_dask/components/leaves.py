@@ -146,7 +146,7 @@ def shrunk(sums: LeafSums, middle: Any, spread: float, ridge: float) -> NDArray[
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NewtonStep(Step):
-    """Gradient over Hessian; for log-loss the Hessian is free (DESIGN §3).
+    """Gradient over Hessian; for log-loss the Hessian is free (docs/privacy.md P2).
 
     Parameters
     ----------

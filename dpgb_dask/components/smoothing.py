@@ -1,7 +1,7 @@
 """The posterior update of `auto`: priors over bins, evidence over their scale, a Kalman-style filter.
 
 Because the controller knows exactly how much noise it added, the model is the posterior mean given all releases
-(notes/default-method.md §3, stage 2). All of it is post-processing of released numbers.
+(docs/default-method.md §2). All of it is post-processing of released numbers.
 """
 
 from dataclasses import dataclass, replace

@@ -1,4 +1,4 @@
-"""The public fine grid: data-independent cells of every feature, from the schema alone (notes/default-method §3).
+"""The public fine grid: data-independent cells of every feature, from the schema alone (docs/default-method.md §0).
 
 Cells of a numeric feature with edges e: cell k holds e[k-1] < x <= e[k]; the last cell, ``len(e) + 1``, holds missing
 values. Cells of a categorical feature with K categories: 0 … K-1 in declared order, K is "other", K + 1 is missing.

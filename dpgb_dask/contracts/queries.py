@@ -555,8 +555,8 @@ class ChoiceQuery(GradientQuery):
     """For every node of one level, one candidate split, chosen with chance ∝ exp(ε · gain / range).
 
     The gain is ΣS²/(n + ridge) over both children, S the sum of gradients and n of weights; there is no parent term,
-    threshold or least child, so one row moves it by -3 g*² to g*² times its weight, whatever the rows (notes/privacy
-    B3). The controller computes the gains from the opened sums, laid out as in `NodeSumsQuery`, and lets out the
+    threshold or least child, so one row moves it by -3 g*² to g*² times its weight, whatever the rows (docs/privacy.md
+    P6). The controller computes the gains from the opened sums, laid out as in `NodeSumsQuery`, and lets out the
     choices alone: (n_nodes,) positions in the candidates.
 
     Parameters

@@ -1,6 +1,6 @@
 """Public facts about a table, given by the user and never read from rows: names, bounds, categories, target.
 
-The JSON form is ``Schema.to_dict()`` (DESIGN §8). Everything here is public; nothing in this module sees a row.
+The JSON form is ``Schema.to_dict()`` (docs/schema.md §2). Everything here is public; nothing in this module sees a row.
 """
 
 import itertools
@@ -176,7 +176,7 @@ class Schema:
         return len(self.features)
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the JSON form of DESIGN §8."""
+        """Return the JSON form of docs/schema.md §2."""
         features: dict[str, Any] = {}
         for name, f in self.features.items():
             if isinstance(f, Numeric):

@@ -3,13 +3,13 @@
 All prices are in units of 2⁻⁶⁴ of the plan's currency, μ² (GDP) or ε (pure differential privacy). Queries, prices and
 draws may be chosen adaptively, in any order: groups may interleave with each other and with queries on all rows.
 
-- Queries on **all rows** add up, in both currencies (notes/privacy B2; μ²: Smith and Thakurta 2022, ε: Rogers et al.
+- Queries on **all rows** add up, in both currencies (docs/privacy.md P4; μ²: Smith and Thakurta 2022, ε: Rogers et al.
   2016).
 - **Parts.** Rows join part a(i) of a group by independent secret draws. A group costs the dearest of its parts. Proof:
   couple the draws of the other rows of D and D ∪ {x}, and fix those of x. Then x serves the queries on all rows and
   those of one part of each group, whose prices sum to at most `Spending.spent`: the filter bounds this composition.
   The law on D ∪ {x} is the mixture over the draws of x, that on D does not depend on them, and (ε, δ)-curves are
-  jointly convex, so the bound holds for the mixtures too (notes/privacy B6). This needs draws that depend on no other
+  jointly convex, so the bound holds for the mixtures too (docs/privacy.md P7). This needs draws that depend on no other
   row: fixed sizes would break it.
 - **Samples.** A row serves all queries of a group with chance q, independently and in secret. Queries that are
   together ε-DP on the sample cost ln(1 + q (e^ε - 1)), for adding or removing one row (Li, Qardaji and Su 2012; Balle,

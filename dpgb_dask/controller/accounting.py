@@ -1,22 +1,23 @@
 """Prices and curves: (ε, δ) to μ and back, and the noise that a price buys.
 
 - μ-GDP and its exact curve δ(ε) = Φ(-ε/μ + μ/2) - e^ε Φ(-ε/μ - μ/2): Dong, Roth and Su, *Gaussian Differential
-  Privacy* (JRSS B 2022), corollary 2.13; Balle and Wang (2018). μ² adds up under composition.
+  Privacy* (JRSS B 2022), corollary 2.13; Balle and Wang (2018). μ² adds up under composition
+  (docs/privacy.md P4).
 - A filter that stops at Σμ² <= μ_total² keeps the same curve when queries and noise are chosen adaptively: Smith and
   Thakurta (arXiv 2210.17520); Koskela, Tobaben and Honkela (arXiv 2209.15596).
 - ρ-zCDP with ρ = μ²/2, printed beside it: Bun and Steinke (2016); the conversion is Canonne, Kamath and Steinke (2020),
   proposition 12.
 
-**Why the discrete Gaussian may be charged as a Gaussian.** Adding a rounded Gaussian to integers is rounding their sum
-with a Gaussian: post-processing. The discrete Gaussian of parameter σ >= 4 is within total variation 5·10⁻⁴/σ⁴ of the
-rounded Gaussian of variance σ² - 1/12: with D = d/dn, rounding is the operator sinh(D/2)/(D/2) =
-exp(D²/24 - D⁴/2880 + …) on the density, a variance smaller by 1/12 is exp(-D²/24), and what is left, -D⁴/2880, has
-total variation E|He₄(Z)|/5760/σ⁴ = 4.863·10⁻⁴/σ⁴ (tests/controller/test_accounting.py compares it with sums over all
-integers). So a fit that releases N values is within τ = N·5·10⁻⁴/σ⁴ of a Gaussian mechanism with
-μ² = Δ²/(σ² - 1/12), and δ(ε) <= δ_Gauss(ε) + (1 + e^ε)·τ. `SLACK` of every δ is kept back for the last term, and μ is
-taken from the rest.
+**Why the discrete Gaussian may be charged as a Gaussian** (docs/privacy.md P3). Adding a rounded Gaussian to integers
+is rounding their sum with a Gaussian: post-processing. The discrete Gaussian of parameter σ >= 4 is within total
+variation 5·10⁻⁴/σ⁴ of the rounded Gaussian of variance σ² - 1/12: with D = d/dn, rounding is the operator
+sinh(D/2)/(D/2) = exp(D²/24 - D⁴/2880 + …) on the density, a variance smaller by 1/12 is exp(-D²/24), and what is left,
+-D⁴/2880, has total variation E|He₄(Z)|/5760/σ⁴ = 4.863·10⁻⁴/σ⁴ (tests/controller/test_accounting.py compares it with
+sums over all integers). So a fit that releases N values is within τ = N·5·10⁻⁴/σ⁴ of a Gaussian mechanism with μ² =
+Δ²/(σ² - 1/12), and δ(ε) <= δ_Gauss(ε) + (1 + e^ε)·τ. `SLACK` of every δ is kept back for the last term, and μ is taken
+from the rest.
 
-**What else may be charged in μ².** With L(u) = ln Φ(u)/Φ(-u), which is odd, and convex for u >= 0:
+**What else may be charged in μ²** (docs/privacy.md P8). With L(u) = ln Φ(u)/Φ(-u), which is odd, and convex for u >= 0:
 
 - ε-differential privacy is μ-GDP with L(μ/2) = ε: its trade-off curve is two chords that meet G_μ on the diagonal
   (Dong, Roth and Su 2022, proposition 2.12's fixed point; Wasserman and Zhou 2010 for the curve).

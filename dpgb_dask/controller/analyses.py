@@ -1,4 +1,4 @@
-"""How charges add up in an account: its unit, its cap, and what a whole fit costs in it.
+"""How charges add up in an account: its unit, its cap, and what a whole fit costs in it (docs/privacy.md P11).
 
 | analysis | unit | a fit with prices in μ² | a pure fit of ε |
 | --- | --- | --- | --- |

@@ -1,7 +1,8 @@
 """The exponential choice of a split: gains of opened histograms as integers, and one exact draw per node.
 
-A candidate's gain is G = Σ S²/(n + λ) over both children, S their sum of gradients and n of weights. Candidate c of a
-node is drawn with chance ∝ exp(-(u_max - u_c)/D), with integers D and u_c = ⌊G_c/unit⌋.
+Why it is private is docs/privacy.md P6. A candidate's gain is G = Σ S²/(n + λ) over both children, S their sum of
+gradients and n of weights. Candidate c of a node is drawn with chance ∝ exp(-(u_max - u_c)/D), with integers D and u_c
+= ⌊G_c/unit⌋.
 
 What one row, or unit, of total weight at most W changes
 --------------------------------------------------------

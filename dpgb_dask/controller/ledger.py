@@ -1,4 +1,4 @@
-"""The ledger: accounts with a cap, charged before data are touched; refuses to overspend.
+"""The ledger: accounts with a cap, charged before data are touched; refuses to overspend (docs/privacy.md P11).
 
 What happens to a fit, each arrow one durable transaction and one entry of the hash chain:
 

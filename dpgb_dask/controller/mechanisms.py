@@ -2,8 +2,8 @@
 
 The parameters are positive integers: σ in P(Z = n) ∝ exp(-n² / 2σ²), t in P(Z = n) ∝ exp(-|n| / t).
 
-The discrete Gaussian: algorithm and proof of exactness
--------------------------------------------------------
+The discrete Gaussian: algorithm and proof of exactness (docs/privacy.md P3)
+----------------------------------------------------------------------------
 Karney, *Sampling exactly from the normal distribution*, ACM TOMS 42 (2016), algorithm D, for integer σ and mean 0,
 with the Bernoulli(exp(-γ)) of Canonne, Kamath and Steinke, *The Discrete Gaussian for Differential Privacy* (2020),
 algorithm 1. One attempt proposes ``n = s (σ k + j)`` and keeps or drops it:
@@ -30,8 +30,8 @@ Uniform integers are exact: rejection on masked words (`uniform_wide`), or Lemir
 The only departure is that k stops at `MAX_K` (so that σ k + j fits an int64): the law moves by less than
 exp(-MAX_K²/2) = exp(-512) in total variation.
 
-The discrete Laplace
---------------------
+The discrete Laplace (docs/privacy.md P5)
+-----------------------------------------
 Canonne, Kamath and Steinke (2020), algorithm 2, for scale t: propose j uniform in {0, …, t-1}, keep it with probability
 exp(-j/t) (algorithm 1, as above, with Bernoulli(j/t) and Bernoulli(1/K)); count k successes before the first failure of
 Bernoulli(exp(-1)); then k t + j has weight exp(-(k t + j)/t), with a uniform sign, and zero of one sign is dropped.

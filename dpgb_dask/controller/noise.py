@@ -112,7 +112,7 @@ class FitKey:
         -------
         Keyed by PRF(noise key, query id ‖ SHA-256(sums)). The same query on the same sums draws the same noise, so a
         second attempt after a crash says nothing new. Other sums draw independent noise: keyed by the query alone, two
-        answers would differ by exactly the difference of their sums.
+        answers would differ by exactly the difference of their sums (docs/privacy.md P10).
         """
         return KeyStream(hmac.digest(self._noise, query_id + canonical(sums), "sha256"))
 

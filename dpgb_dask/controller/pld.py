@@ -1,4 +1,4 @@
-"""Privacy loss distributions of frozen schedules: nearly exact (ε, δ), never below it.
+"""Privacy loss distributions of frozen schedules: nearly exact (ε, δ), never below it (docs/privacy.md P12).
 
 With (P, Q) the worst pair of a release, its loss L = ln P/Q under P composes by convolution, and
 δ(ε) = P(L = ∞) + E[(1 - e^(ε-L))₊] (Koskela, Jälkö and Honkela 2020; Sommer, Meiser and Mohammadi 2019). Adding and

@@ -1,5 +1,7 @@
 """Releases as plain records, and accountants that read them: what a schedule that was fixed in advance costs.
 
+What they rest on is docs/privacy.md P12.
+
 A record says what a release does to one row at worst; an accountant knows no algorithm. The charges of a fit are not
 made here: its queries may be chosen adaptively, and `Spending` is what holds then. These are for frozen schedules: the
 report compares what was charged with them (`records_of`, and pld.py for the accountants at once).

@@ -84,7 +84,7 @@ class Controller:
     -------
     The door between the sides. Everything let out is together μ-GDP with μ² = total, up to the slack of accounting.py,
     so (epsilon, delta)-private; or, in a pure plan, epsilon-private. The filter is `Spending` <= total, whatever is
-    asked.
+    asked (docs/privacy.md P4).
     """
 
     def __init__(
@@ -425,7 +425,8 @@ class Controller:
         Privacy
         -------
         Order of effects: price checked → sums opened, their keyed hash and OPENED durable → noise → answer in the
-        journal, durable → returned. Noise is a function of (key, query id, sums), so a repetition says nothing new.
+        journal, durable → returned. Noise is a function of (key, query id, sums), so a repetition says nothing new
+        (docs/privacy.md P10).
         """
         released = self.replayed(query, raw.sensitivity)
         if released is not None:

@@ -58,7 +58,7 @@ class Draws:
 
     Privacy
     -------
-    Private side. Which rows serve a query is as secret as the rows.
+    Private side. Which rows serve a query is as secret as the rows, and depends on no other row (docs/privacy.md P7).
     """
 
     def __init__(self, pieces: Sequence[Kept], key: bytes | None) -> None:

@@ -32,7 +32,8 @@ def sensitivity(query: Query, shape: Shape) -> Sensitivity:
 
     Privacy
     -------
-    Private side. One row of the largest weight W (in steps) adds, in squared L2 norm and in L1 norm:
+    Private side. One row of the largest weight W (in steps) adds, in squared L2 norm and in L1 norm
+    (docs/privacy.md P1):
 
     - a count, one residual cell, one class: W² and W;
     - one cell of each of m features: m · W² and m · W;
@@ -79,9 +80,9 @@ def _gain_range(query: ChoiceQuery, shape: Shape) -> int:
         df/dt = 2 s g - s²  in  [-3 g*², g*²],
 
     for |s| <= g* as |S| <= n g* and λ > 0. The row joins one child of each candidate, in one node, so each gain changes
-    by some amount in [-3 g*² w, g*² w]: the changes of any two candidates differ by at most 4 g*² W (notes/privacy B3;
-    DPBoost, lemma 1, has 3 g*² as a bound in absolute value, whose range is 6 g*²). The rows of a unit join one after
-    the other, and weigh at most W together. All of it needs n to be the weight, exactly: h is 1 on every row.
+    by some amount in [-3 g*² w, g*² w]: the changes of any two candidates differ by at most 4 g*² W (docs/privacy.md
+    P6; DPBoost, lemma 1, has 3 g*² as a bound in absolute value, whose range is 6 g*²). The rows of a unit join one
+    after the other, and weigh at most W together. All of it needs n to be the weight, exactly: h is 1 on every row.
     """
     gradient = query.gradient
     if not gradient.counts:

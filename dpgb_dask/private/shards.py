@@ -35,7 +35,7 @@ from dpgb_dask.private.store import Kept, LostPiece, StoredPiece
 
 T = TypeVar("T")
 
-PACKED_MAX = 2**31 - 1  # rows · max_abs of one packed accumulator (DESIGN §3)
+PACKED_MAX = 2**31 - 1  # rows · max_abs of one packed accumulator (docs/design.md §3)
 INLINE_VALUES = 1 << 20  # below this many codes a round costs less than waking the threads
 
 

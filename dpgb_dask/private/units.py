@@ -1,4 +1,4 @@
-"""Privacy units: how many rows each has over all chunks, and what weight that leaves to a row.
+"""Privacy units: how many rows each has over all chunks, and what weight that leaves to a row (docs/privacy.md P9).
 
 A unit with R rows gets ``⌊2**r · min(1, K / R)⌋`` steps for each of them, K the largest weight of a unit: all its rows
 together weigh at most K. Units are known by keyed hashes of 128 bits, so that no two of them meet.

@@ -11,7 +11,7 @@ def build() -> dict[str, str]:
     """Return machine, libraries, BLAS and features of the processor, as text.
 
     Sums over rows are integers and the same everywhere. What the controlling process makes of released sums is float
-    linear algebra, rounded to 2⁻¹⁶: the same bits are promised on the same build alone (DESIGN §3).
+    linear algebra, rounded to 2⁻¹⁶: the same bits are promised on the same build alone (docs/design.md §3).
     """
     found = [info for info in threadpool_info() if info["user_api"] == "blas"]
     blas = {

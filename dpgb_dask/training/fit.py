@@ -1,7 +1,7 @@
 """The boosting loop: the only place where rows, controller and components meet.
 
 Order of effects: reserve the whole fit → read the data and bind its fingerprint → per round: sums → open, noise,
-journal → only then the answer is used (DESIGN §4).
+journal → only then the answer is used (docs/design.md §4).
 """
 
 import hashlib

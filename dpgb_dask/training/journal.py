@@ -1,4 +1,7 @@
-"""Journals: released answers of a running fit, appended and durable before they are used; what resume replays."""
+"""Journals: released answers of a running fit, appended and durable before they are used; what resume replays.
+
+A repeated answer is the same answer (docs/privacy.md P10).
+"""
 
 import json
 import os

@@ -303,7 +303,7 @@ def check_bound(attained, bound):
 
 
 def test_free_hessian_costs_nothing():
-    """Joint norm of (g, φ^{5/2} h) is 1 as that of g alone; a tenth more of a, and it is not (notes/privacy B1.2)."""
+    """Joint norm of (g, φ^{5/2} h) is 1 as that of g alone; a tenth more of a, and it is not (docs/privacy.md P2)."""
     free = LOSSES["log_loss"].gradient("binary", 1)
     assert free.l2_squared <= GRAD_ONE**2 * (1 + 1e-4)
     more = LOSSES["log_loss"].gradient("binary", 1, hess_scale=1.1 * free.hess_scale)

@@ -256,7 +256,7 @@ OBJECT_READERS = {
 }
 # pandas itself stops where it shall make Arrow's integers of these
 TOO_LONG = {"9" * 40, str(2**64)}
-# Arrow's own CSV parser makes a number of it, where all of a file are numbers (docs/design.md, section 1)
+# Arrow's own CSV parser makes a number of it, where all of a file are numbers (docs/design.md §1)
 HEX = {"0x10"}
 
 

@@ -105,7 +105,7 @@ Part = tuple[Sequence[int], Future[Any]]  # the numbers of some chunks, and what
 GATHER_WORKERS = 64  # below this many replies …
 GATHER_BYTES = (
     1 << 20
-)  # … or this size of one, a plain gather is faster than a tree of tasks (notes/performance §3)
+)  # … or this size of one, a plain gather is faster than a tree of tasks (docs/performance.md §3)
 GRAPH_BYTES = 4 << 20  # in-memory rows travel in graphs below the 10 MB that Dask warns about
 # Dask turns a keyword of more than 100 kB into a task under the keyword's bare name; distributed 2026.8 gives that task
 # no priority, and the scheduler fails on it
