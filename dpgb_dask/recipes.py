@@ -92,7 +92,7 @@ _IH = IterativeHessian(rounds=5, n_bins=32)
 
 
 def _fdp(name: str, what: str, trees: Trees) -> Plan:
-    means = isinstance(trees.leaf, Averaging)  # of the targets themselves: they start from nothing
+    means = trees.leaf.means  # of the targets themselves: they start from nothing
     return Plan(
         name=name,
         source=f"Maddock et al. 2022, {what}",
@@ -251,46 +251,6 @@ RECIPES: Mapping[str, Plan] = {
     for plan in (AUTO, DP_EBM, DP_EBM_CLASSIC, DP_EBM_NEWTON, *_FDP, *_DPBOOST, DP_XGBOOST)
 }
 
-# which stage options an estimator parameter sets; a dot goes into a part of the stage
-_TREE_PARAMETERS: Mapping[str, tuple[tuple[type, str], ...]] = {
-    "n_estimators": ((Trees, "n_trees"),),
-    "learning_rate": ((Trees, "leaf.learning_rate"),),
-    "max_depth": ((Trees, "depth"),),
-    "max_bins": ((PublicBins, "n_bins"), (Bins, "max_bins"), (Trees, "candidates.n_bins")),
-}
-_AUTO_PARAMETERS: Mapping[str, tuple[tuple[type, str], ...]] = {
-    "n_estimators": ((MainEffects, "rounds"),),
-    "learning_rate": ((MainEffects, "damping"),),
-    "max_depth": ((Forest, "depth"),),
-    "max_bins": ((Bins, "max_bins"),),
-}
-
-
-def parameters_of(plan: Plan) -> Mapping[str, tuple[tuple[type, str], ...]]:
-    """Return the estimator parameters that a plan has, and the stage options that each sets."""
-    table = {**_AUTO_PARAMETERS} if any(isinstance(s, MainEffects) for s in plan.stages) else {}
-    if any(isinstance(stage, Trees) for stage in plan.stages):
-        table = {**_TREE_PARAMETERS}
-    return {
-        name: options
-        for name, options in table.items()
-        if any(
-            _has(stage, path)
-            for kind, path in options
-            for stage in plan.stages
-            if isinstance(stage, kind)
-        )
-    }
-
-
-def _has(stage: Any, path: str) -> bool:
-    for name in path.split("."):
-        fields = getattr(type(stage), "__dataclass_fields__", {})
-        if name not in fields:
-            return False
-        stage = getattr(stage, name)
-    return True
-
 
 def get(recipe: str | Plan, *, kind: str, loss: Loss | None = None, **parameters: Any) -> Plan:
     """Return a Plan, by name or as given, with an estimator's parameters set.
@@ -330,23 +290,14 @@ def get(recipe: str | Plan, *, kind: str, loss: Loss | None = None, **parameters
         )
     if loss is not None:
         _check_loss(plan, kind, loss)
-    known = parameters_of(plan)
     for name, value in parameters.items():
         if value is None:
             continue
-        if name not in known:
+        if name not in plan.parameters():
             raise PlanError(
-                f"{name}={value!r}: recipe {plan.name!r} does not have it. It has {sorted(known)}."
+                f"{name}={value!r}: recipe {plan.name!r} does not have it. It has {sorted(plan.parameters())}."
             )
-        stages = plan.stages
-        for stage_type, path in known[name]:
-            stages = tuple(
-                _with_option(stage, path, name, value)
-                if isinstance(stage, stage_type) and _has(stage, path)
-                else stage
-                for stage in stages
-            )
-        plan = replace(plan, stages=stages)
+        plan = plan.with_parameter(name, value)
     return plan
 
 
@@ -362,14 +313,3 @@ def _check_loss(plan: Plan, kind: str, loss: Loss) -> None:
         raise PlanError(
             f"loss={loss.name!r}: recipe {plan.name!r} has {sorted(plan.losses)}. Recipes that have it: {able}."
         )
-
-
-def _with_option(part: Any, path: str, name: str, value: Any) -> Any:
-    """Set one option; an error names the estimator's parameter, not the stage's."""
-    option, _, rest = path.partition(".")
-    if rest:
-        return replace(part, **{option: _with_option(getattr(part, option), rest, name, value)})
-    try:
-        return replace(part, **{option: value})
-    except PlanError as error:
-        raise PlanError(str(error).replace(f"{option}=", f"{name}=", 1)) from None

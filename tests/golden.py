@@ -88,11 +88,7 @@ def fit(name, kind, variant):
     elif variant == "weights":
         schema["max_weight"] = 3
         weight = pd.Series(np.arange(N_ROWS) % 9 / 2)
-    few = {
-        key: value
-        for key, value in FEW.items()
-        if key in recipes.parameters_of(recipes.RECIPES[name])
-    }
+    few = {key: value for key, value in FEW.items() if key in recipes.RECIPES[name].parameters()}
     estimator = (DPGBRegressor if kind == "numeric" else DPGBClassifier)(
         epsilon=6.0, delta=1e-6, schema=Schema.from_dict(schema), recipe=name, noise=SeededNoise(SEED),
         random_state=SEED, **few,

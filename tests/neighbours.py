@@ -72,7 +72,6 @@ def drive(plan, shape, rounds, others, seed=0):
         budget=budget,
         total=controller.total,
         left=controller.total,
-        notes={},
     )
     for stage in plan.stages:
         state = stage.begin(replace(state, memory=None))

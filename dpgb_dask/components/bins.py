@@ -1,7 +1,8 @@
 """The stage `Bins`: private bins from one released histogram (docs/default-method.md §0)."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,7 +13,7 @@ from dpgb_dask.components.options import check_whole
 from dpgb_dask.contracts.boundary import Released
 from dpgb_dask.contracts.grid import COARSE, FINE, Grid
 from dpgb_dask.contracts.model import MAX_BINS, FeatureBins, Model, no_trees
-from dpgb_dask.contracts.plan import Demand, NoisyCount, Shape, State, Unread
+from dpgb_dask.contracts.plan import Demand, NoisyCount, Shape, Stage, State, Unread
 from dpgb_dask.contracts.queries import PRICE_ONE, CellCountsQuery, CountQuery, Query
 from dpgb_dask.contracts.schema import Categorical
 
@@ -37,7 +38,26 @@ def share_of(total: int, share: float) -> int:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Bins:
+class Counted:
+    """What the row count decides about the histogram.
+
+    Parameters
+    ----------
+    n_uniform : int
+        Cells of a numeric feature.
+    n_rows : float
+        The noisy count as it was released.
+    variance : float
+        Of its noise.
+    """
+
+    n_uniform: int
+    n_rows: float
+    variance: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Bins(Stage):
     """Private bins from one joint noisy histogram over a public fine grid (10 % of μ²), after a noisy row count.
 
     Parameters
@@ -53,6 +73,7 @@ class Bins:
 
     makes_bins = True
     starts = True
+    estimator_options: ClassVar[Mapping[str, str]] = {"max_bins": "max_bins"}
 
     def __post_init__(self) -> None:
         """Check the options."""
@@ -71,24 +92,21 @@ class Bins:
             for f in shape.schema.features.values()
         )
 
-    def begin(self, state: State) -> State:
-        """Nothing is known yet."""
-        return replace(state, memory=None)
-
     def next_query(self, state: State) -> Query | None:
         """Ask for a rough row count, then for all cells."""
         bits = state.shape.weight_bits
         if state.model is not None:
             return None
-        if state.memory is None:
+        counted: Counted | None = state.memory
+        if counted is None:
             price = share_of(state.total, constants.COUNT_SHARE)
             return CountQuery(label="rows", price=price, weight_bits=bits)
         return CellCountsQuery(
             label="bins",
             price=share_of(state.total, self.share),
             weight_bits=bits,
-            n_uniform=state.memory["n_uniform"],
-            sizes=Grid.of(state.shape.schema, state.memory["n_uniform"]).sizes,
+            n_uniform=counted.n_uniform,
+            sizes=Grid.of(state.shape.schema, counted.n_uniform).sizes,
         )
 
     def update(self, state: State, query: Query, released: Answer) -> State:
@@ -100,7 +118,7 @@ class Bins:
             mu = float(np.sqrt(state.total / PRICE_ONE))
             signal = n_rows / weight * mu * np.sqrt(self.share / state.shape.n_features)
             n_uniform = FINE if signal >= constants.FINE_GRID_SIGNAL else COARSE
-            memory = {"n_uniform": n_uniform, "n_rows": float(values[0]), "variance": sd**2}
+            memory = Counted(n_uniform=n_uniform, n_rows=float(values[0]), variance=sd**2)
             return replace(state, n_rows=n_rows, memory=memory)
         assert isinstance(query, CellCountsQuery)
         return self._bins(state, query, values, sd)
@@ -108,12 +126,13 @@ class Bins:
     def _bins(
         self, state: State, query: CellCountsQuery, values: NDArray[np.float64], sd: float
     ) -> State:
+        counted: Counted = state.memory
         grid = Grid.of(state.shape.schema, query.n_uniform)
         per_feature = np.split(values, grid.offsets[1:-1])
         totals = np.array([part.sum() for part in per_feature])
         # every feature's cells sum to the same number of rows: weigh each copy by its noise
-        precision = np.append(1 / (np.array(grid.sizes) * sd**2), 1 / state.memory["variance"])
-        found = float(precision @ np.append(totals, state.memory["n_rows"]) / precision.sum())
+        precision = np.append(1 / (np.array(grid.sizes) * sd**2), 1 / counted.variance)
+        found = float(precision @ np.append(totals, counted.n_rows) / precision.sum())
         count = NoisyCount(found, float(1 / np.sqrt(precision.sum())))
         n_rows = max(found, 1.0)
         max_bins = self.max_bins or (

@@ -1,10 +1,12 @@
 """How the price of a stage of trees is spread over its questions (docs/privacy.md P13)."""
 
 import math
+from abc import ABC, abstractmethod
 from dataclasses import dataclass
-from typing import NamedTuple, Protocol
+from typing import ClassVar, NamedTuple
 
 from dpgb_dask.components.options import check_rate
+from dpgb_dask.contracts.part import Part
 from dpgb_dask.contracts.plan import Budget
 from dpgb_dask.contracts.queries import PRICE_ONE
 from dpgb_dask.errors import PlanError
@@ -58,17 +60,32 @@ class Purse:
     n_rows: float
 
 
-class Pricing(Protocol):
-    """A rule that prices questions. Holds options, no state."""
+class Pricing(Part, ABC):
+    """A rule that prices questions. Holds options, no state.
 
+    Attributes
+    ----------
+    spends_all : bool
+        Whether a stage's questions cost all that it may spend, but for rounding.
+    serves_draws : bool
+        Whether it can price questions to drawn rows.
+    """
+
+    __slots__ = ()
+
+    spends_all: ClassVar[bool] = True
+    serves_draws: ClassVar[bool] = False
+
+    @abstractmethod
     def unit(self, purse: Purse, part: str) -> int:
         """Return the price of one unit of a part: "candidates", "splits" or "leaves"."""
-        ...
 
 
 @dataclass(frozen=True, slots=True)
-class Even:
+class Even(Pricing):
     """Every unit costs the same. FDP-GBDT theorem 4.1."""
+
+    serves_draws = True
 
     def unit(self, purse: Purse, part: str) -> int:  # noqa: ARG002
         """Return the price of one unit."""
@@ -78,7 +95,7 @@ class Even:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Shares:
+class Shares(Pricing):
     """Each part of a tree has a share of its price, spread evenly over the part's units.
 
     Parameters
@@ -90,6 +107,8 @@ class Shares:
     candidates: float
     splits: float
     leaves: float
+
+    serves_draws = True
 
     def __post_init__(self) -> None:
         """Check that there is not more than one price."""
@@ -104,7 +123,7 @@ class Shares:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Classic:
+class Classic(Pricing):
     """The noise of the strong composition of Kairouz, Oh and Viswanath (2015), theorem 4.3: DP-EBM's "classic".
 
     k questions of sensitivity 1 get σ² = 8 k ln(e + ε/δ) / ε², which is more than GDP asks for. What it leaves is
@@ -118,6 +137,8 @@ class Classic:
 
     share: float = 0.9
 
+    spends_all = False
+
     def __post_init__(self) -> None:
         """Check the options."""
         check_rate("share", self.share)
@@ -130,7 +151,7 @@ class Classic:
 
 
 @dataclass(frozen=True, slots=True)
-class Local:
+class Local(Pricing):
     """As much noise as if every row had noised its own answers: the LDP baseline of FDP-GBDT §5.3.4.
 
     A row that sends all leaves of a tree, noised so that any two rows look alike, needs twice the noise of adding one
@@ -139,6 +160,8 @@ class Local:
     draws it, and no worker holds noise. A noisy number of rows may be absurdly large: noise stops where it could not be
     drawn any more.
     """
+
+    spends_all = False
 
     def unit(self, purse: Purse, part: str) -> int:
         """Return the price of one unit."""

@@ -1,6 +1,8 @@
 """C3: where features may be cut. Public grids, and their refinement from released histograms."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from typing import ClassVar, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,7 +18,8 @@ from dpgb_dask.contracts.model import (
     Splits,
     Trees,
 )
-from dpgb_dask.contracts.plan import Demand, Shape, State
+from dpgb_dask.contracts.part import Part
+from dpgb_dask.contracts.plan import Demand, Shape, Stage, State
 from dpgb_dask.contracts.queries import Query
 from dpgb_dask.contracts.schema import Categorical, Numeric
 from dpgb_dask.errors import PlanError
@@ -55,7 +58,7 @@ EDGES = {"uniform": uniform_edges, "log": log_edges}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PublicBins:
+class PublicBins(Stage):
     """Bins from the schema alone: no question asked. FDP-GBDT §4.5.1 (κ_c = 0).
 
     Parameters
@@ -70,6 +73,7 @@ class PublicBins:
 
     makes_bins = True
     starts = True
+    estimator_options: ClassVar[Mapping[str, str]] = {"max_bins": "n_bins"}
 
     def __post_init__(self) -> None:
         """Check the options."""
@@ -92,10 +96,6 @@ class PublicBins:
                 edges = EDGES[self.spacing](feature, self.n_bins)
                 bins.append(FeatureBins(edges, None, len(edges) + 2))
         return tuple(bins)
-
-    def most_bins(self, shape: Shape) -> tuple[int, ...]:
-        """Return how many bins every feature has."""
-        return tuple(bins.n_bins for bins in self.public_bins(shape))
 
     def begin(self, state: State) -> State:
         """Make the bins and an empty model."""
@@ -204,7 +204,7 @@ def _with_bins(pair: PairTable, j: int, inside: NDArray[np.int64]) -> PairTable:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class IterativeHessian:
+class IterativeHessian(Part):
     """Refine candidates by a released Hessian histogram in each of the first rounds. FDP-GBDT §4.5.2.
 
     Parameters
@@ -218,6 +218,8 @@ class IterativeHessian:
     rounds: int = 5
     n_bins: int = 32
 
+    estimator_options: ClassVar[Mapping[str, str]] = {"max_bins": "n_bins"}
+
     def __post_init__(self) -> None:
         """Check the options."""
         check_whole("rounds", self.rounds, 0, 20)
@@ -227,6 +229,10 @@ class IterativeHessian:
     def refines_bins(self) -> bool:
         """Whether a fit ends with other bins than it began with."""
         return self.rounds > 0
+
+    def brief(self) -> Self:
+        """Return it with one round, for tests."""
+        return replace(self, rounds=1)
 
     def refine(
         self, state: State, cuts: NDArray[np.uint8], j: int, hess: NDArray[np.float64]
@@ -255,7 +261,7 @@ class IterativeHessian:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Sketch:
+class Sketch(Part):
     """Candidates of one tree: quantiles of a released histogram of row weights at its root. DP-XGBoost §3.2.
 
     Parameters
@@ -265,6 +271,9 @@ class Sketch:
     """
 
     n_bins: int = 32
+
+    estimator_options: ClassVar[Mapping[str, str]] = {"max_bins": "n_bins"}
+    refines_bins = False
 
     def __post_init__(self) -> None:
         """Check the options."""

@@ -10,7 +10,7 @@ from dpgb_dask.components.budgets import exact_share
 from dpgb_dask.components.options import check_rate
 from dpgb_dask.contracts.boundary import Released
 from dpgb_dask.contracts.model import SCORE_ONE
-from dpgb_dask.contracts.plan import Demand, NoisyCount, Shape, State
+from dpgb_dask.contracts.plan import Demand, NoisyCount, Shape, Stage, State
 from dpgb_dask.contracts.queries import CountQuery, Query, TargetSumQuery
 
 
@@ -22,7 +22,7 @@ def counted(state: State, query: Query, released: Released[NDArray[np.int64]]) -
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class RowCount:
+class RowCount(Stage):
     """A noisy number of rows, for later stages that need one and have no released bins.
 
     Parameters
@@ -60,7 +60,7 @@ class RowCount:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class BaseScore:
+class BaseScore(Stage):
     """For a numeric target, start from its noisy mean; classes start from even odds, as in the papers.
 
     Trees that begin in the middle of a wide range spend their first steps, and their clipped gradients, on the way to

@@ -1,6 +1,8 @@
 """The stage `Forest`: totally random trees on top of the additive model (default method, stage 4)."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from typing import ClassVar, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -10,6 +12,7 @@ from dpgb_dask.components.answers import sums
 from dpgb_dask.components.options import check_rate, check_whole
 from dpgb_dask.components.pairs import coarsen, feature_strength
 from dpgb_dask.components.posterior import (
+    AutoFacts,
     current_gradient,
     residual_query,
     round_price,
@@ -18,7 +21,7 @@ from dpgb_dask.components.posterior import (
 )
 from dpgb_dask.contracts.boundary import Released
 from dpgb_dask.contracts.model import Splits, no_trees
-from dpgb_dask.contracts.plan import Demand, Shape, State
+from dpgb_dask.contracts.plan import Demand, Shape, Stage, State
 from dpgb_dask.contracts.queries import Query, ResidualQuery, TreeSumsQuery
 
 Answer = Released[NDArray[np.int64]]
@@ -34,7 +37,7 @@ class ForestMemory:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Forest:
+class Forest(Stage):
     """Totally random trees in batches, on top of the additive model: splits are public, only leaf sums are paid.
 
     Parameters
@@ -54,6 +57,10 @@ class Forest:
     learning_rate: float = constants.FOREST_RATE
     levels: int = constants.FOREST_LEVELS
 
+    uses = (AutoFacts,)
+    is_random = True
+    estimator_options: ClassVar[Mapping[str, str]] = {"max_depth": "depth"}
+
     def __post_init__(self) -> None:
         """Check the options."""
         check_whole("depth", self.depth, 1, 8)
@@ -63,13 +70,18 @@ class Forest:
         """Ask for nothing, or for its share and what the stages before it left."""
         return Demand(0.0, 1.0, self.rounds + 1)
 
+    def brief(self) -> Self:
+        """Return it with two rounds, for tests."""
+        return replace(self, rounds=2)
+
     def begin(self, state: State) -> State:
         """Start with all that is left, if the gate lets it in."""
         assert state.model is not None
-        if state.notes["split"].forest == 0:
-            return replace(state, memory=None)
+        found = state.fact(AutoFacts)
+        if found.split.forest == 0:
+            return state
         numeric = state.shape.kind == "numeric"
-        price = state.left - (int(state.notes["start_price"]) if numeric else 0)
+        price = state.left - (found.start_price if numeric else 0)
         model = replace(state.model, trees=no_trees(self.depth, state.shape.n_scores))
         return replace(
             state, model=model, memory=ForestMemory(round=0, price=price, rescaled=not numeric)

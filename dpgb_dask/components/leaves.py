@@ -1,12 +1,15 @@
 """C2: what a leaf says, from its released sums. FDP-GBDT §4.4."""
 
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from dpgb_dask.components.options import check_positive, check_rate
+from dpgb_dask.contracts.part import Part
 from dpgb_dask.contracts.plan import Shape
 from dpgb_dask.errors import PlanError
 from dpgb_dask.losses import Gradient, label_gradient
@@ -31,22 +34,35 @@ class LeafSums:
     hess_sd: Any
 
 
-class Leaf(Protocol):
-    """A rule for the values of leaves. Holds options, no state."""
+class Leaf(Part, ABC):
+    """A rule for the values of leaves. Holds options, no state.
 
+    Attributes
+    ----------
+    counts_bins : bool
+        Whether the rows of a leaf are read off the released bins, and only its gradient is asked.
+    means : bool
+        Whether a leaf says a mean of targets: trees then do not look at each other, and start from nothing.
+    """
+
+    __slots__ = ()
+
+    counts_bins: ClassVar[bool] = False
+    means: ClassVar[bool] = False
+
+    @abstractmethod
     def gradient(self, shape: Shape) -> Gradient:
         """Return the integer gradient whose sums are asked of the leaves: it decides what one row can change."""
-        ...
 
+    @abstractmethod
     def value(
         self, sums: LeafSums, above: LeafSums | None = None, *, kind: str = "binary", batch: int = 1
     ) -> NDArray[np.float64]:
         """Return the values of leaves, of the shape of the sums, in score units; `Step.value` has the parameters."""
-        ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Step:
+class Step(Leaf):
     """What all leaf rules share: a clipped step against the gradient, η · clip(-S / (H + λ), ±β).
 
     Parameters
@@ -74,6 +90,8 @@ class Step:
     clip: float | None = None
     filtered: bool = False
     prior: float | None = None
+
+    estimator_options: ClassVar[Mapping[str, str]] = {"learning_rate": "learning_rate"}
 
     def __post_init__(self) -> None:
         """Check the options."""
@@ -205,6 +223,8 @@ class BinCountStep(Step):
     Serves trees of one feature, whose leaves are sets of its bins.
     """
 
+    counts_bins = True
+
     def gradient(self, shape: Shape) -> Gradient:
         """Return the integer gradient, with nothing beside it."""
         return shape.loss.gradient(
@@ -217,7 +237,7 @@ class BinCountStep(Step):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Averaging:
+class Averaging(Leaf):
     """The mean target of a leaf: its class shares, or the mean of a numeric target. Random forests, FDP-GBDT §4.4.1.
 
     Trees do not look at each other: their mean is the prediction, so all of them are one batch.
@@ -229,6 +249,8 @@ class Averaging:
     """
 
     count_scale: float = 0.5
+
+    means = True
 
     def __post_init__(self) -> None:
         """Check the options."""

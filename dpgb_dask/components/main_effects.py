@@ -1,7 +1,8 @@
 """The stage `MainEffects`: one shape function per feature (default method, stage 2)."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import ClassVar, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -10,8 +11,8 @@ from dpgb_dask.components import constants, schedules, smoothing
 from dpgb_dask.components.answers import sums
 from dpgb_dask.components.options import check_rate, check_whole
 from dpgb_dask.components.posterior import (
+    AutoFacts,
     BlocksMemory,
-    Totals,
     current_gradient,
     learn,
     needs_of_blocks,
@@ -22,9 +23,10 @@ from dpgb_dask.components.posterior import (
     set_intercept,
     steps,
     with_residual_scale,
+    with_totals,
 )
 from dpgb_dask.contracts.boundary import Released
-from dpgb_dask.contracts.plan import Demand, Needs, Shape, State
+from dpgb_dask.contracts.plan import Demand, Needs, Shape, Stage, State
 from dpgb_dask.contracts.queries import MainSumsQuery, Query, ResidualQuery
 
 Answer = Released[NDArray[np.int64]]
@@ -41,7 +43,7 @@ def random_partition(
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class MainEffects:
+class MainEffects(Stage):
     """One shape function per feature: joint rounds of random partitions and the posterior update.
 
     Parameters
@@ -54,6 +56,13 @@ class MainEffects:
     rounds: int = constants.MAIN_ROUNDS
     damping: float = constants.DAMPING
 
+    uses = (AutoFacts,)
+    is_random = True
+    estimator_options: ClassVar[Mapping[str, str]] = {
+        "n_estimators": "rounds",
+        "learning_rate": "damping",
+    }
+
     def __post_init__(self) -> None:
         """Check the options."""
         check_whole("rounds", self.rounds, 1, 10_000)
@@ -63,6 +72,10 @@ class MainEffects:
         """Ask for what pairs and forest leave of the rest."""
         return Demand(0.25, 0.95, self.rounds + 1)
 
+    def brief(self) -> Self:
+        """Return it with two rounds, for tests."""
+        return replace(self, rounds=2)
+
     def needs(self, shape: Shape, most_bins: Sequence[int]) -> Needs:
         """Return the memory of the posteriors of all features."""
         return needs_of_blocks(shape.n_scores, most_bins)
@@ -70,7 +83,8 @@ class MainEffects:
     def begin(self, state: State) -> State:
         """Build the prior of every feature; choose the leaves per partition."""
         assert state.model is not None
-        totals: Totals = state.notes["totals"]
+        found = state.fact(AutoFacts)
+        totals = found.totals
         blocks = []
         for bins, mass in zip(state.model.bins, state.counts, strict=True):
             ordered = not bins.categorical
@@ -78,10 +92,10 @@ class MainEffects:
                 smoothing.prior(mass, ordered=ordered, missing_last=ordered)
             )
             blocks.append(tuple(smoothing.new_block(mass, root, h) for h in totals.hess))
-        price = state.notes["split"].main
+        price = found.split.main
         gradient = current_gradient(state)
         noise = sd_of_run(gradient, len(blocks), price, state.shape.max_weight)
-        effect = state.notes["clip"] if state.shape.kind == "numeric" else 1.0
+        effect = found.clip if state.shape.kind == "numeric" else 1.0
         n_leaves = schedules.leaves_per_partition(
             state.n_rows, float(np.mean(totals.hess)), noise, effect
         )
@@ -130,6 +144,4 @@ class MainEffects:
         )
         tables = tuple(steps(np.stack([b.f for b in scores], axis=1)) for scores in memory.blocks)
         model = replace(set_intercept(state.model, memory.totals), tables=tables)
-        return replace(
-            state, model=model, memory=memory, notes={**state.notes, "totals": memory.totals}
-        )
+        return with_totals(replace(state, model=model, memory=memory), memory.totals)

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -9,8 +10,8 @@ from numpy.typing import NDArray
 from dpgb_dask.components import constants, smoothing
 from dpgb_dask.components.answers import sums
 from dpgb_dask.components.posterior import (
+    AutoFacts,
     BlocksMemory,
-    Totals,
     current_gradient,
     fresh_totals,
     learn,
@@ -21,10 +22,11 @@ from dpgb_dask.components.posterior import (
     set_intercept,
     steps,
     with_residual_scale,
+    with_totals,
 )
 from dpgb_dask.contracts.boundary import Released
 from dpgb_dask.contracts.model import SCORE_ONE, PairTable
-from dpgb_dask.contracts.plan import Demand, Needs, Shape, State
+from dpgb_dask.contracts.plan import Demand, Needs, Shape, Stage, State
 from dpgb_dask.contracts.queries import PairCells, PairSumsQuery, Query, ResidualQuery
 
 Answer = Released[NDArray[np.int64]]
@@ -67,7 +69,7 @@ def candidate_pairs(state: State) -> list[tuple[int, int]]:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Pairs:
+class Pairs(Stage):
     """Interactions of two features: one screening release over candidate tables, then joint rounds on those kept.
 
     Parameters
@@ -79,9 +81,15 @@ class Pairs:
     rounds: int = constants.PAIR_ROUNDS
     damping: float = constants.DAMPING
 
+    uses = (AutoFacts,)
+
     def declare(self, shape: Shape) -> Demand:  # noqa: ARG002
         """Ask for nothing, or for up to half of what the forest leaves."""
         return Demand(0.0, 0.5, self.rounds + 2)
+
+    def brief(self) -> Self:
+        """Return it with two rounds, for tests."""
+        return replace(self, rounds=2)
 
     def needs(self, shape: Shape, most_bins: Sequence[int]) -> Needs:
         """Return the memory of the posteriors of all candidate tables."""
@@ -91,7 +99,8 @@ class Pairs:
 
     def begin(self, state: State) -> State:
         """Build the candidate tables, if the gate lets them in."""
-        split = state.notes["split"]
+        found = state.fact(AutoFacts)
+        split = found.split
         if split.screen == 0 or state.shape.n_features < 2:
             return replace(state, memory=None)
         assert state.model is not None
@@ -99,7 +108,7 @@ class Pairs:
             coarsen(mass, bins.categorical, constants.PAIR_CELLS)
             for mass, bins in zip(state.counts, state.model.bins, strict=True)
         ]
-        totals: Totals = fresh_totals(state.notes["totals"])
+        totals = fresh_totals(found.totals)
         kernels = []
         for mass, bins, level in zip(state.counts, state.model.bins, levels, strict=True):
             coarse = np.bincount(level, mass).astype(np.float64)
@@ -138,7 +147,7 @@ class Pairs:
         screening = t < 0
         return PairSumsQuery(
             label="pair screening" if screening else f"pairs {t + 1}/{self.rounds}",
-            price=state.notes["split"].screen
+            price=state.fact(AutoFacts).split.screen
             if screening
             else round_price(memory.price, t, self.rounds),
             weight_bits=state.shape.weight_bits,
@@ -186,6 +195,4 @@ class Pairs:
             for c, scores in zip(memory.cells, memory.blocks, strict=True)
         )
         model = replace(set_intercept(state.model, memory.totals), pairs=pairs)
-        return replace(
-            state, model=model, memory=memory, notes={**state.notes, "totals": memory.totals}
-        )
+        return with_totals(replace(state, model=model, memory=memory), memory.totals)

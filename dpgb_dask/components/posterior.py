@@ -13,10 +13,11 @@ from numpy.typing import NDArray
 
 from dpgb_dask.components import constants, smoothing
 from dpgb_dask.components.answers import Sums, l2_norm, natural, noise_sd
+from dpgb_dask.components.schedules import Split
 from dpgb_dask.components.smoothing import Block, Intercept, Observation
 from dpgb_dask.contracts.boundary import Released
 from dpgb_dask.contracts.model import SCORE_ONE, Model
-from dpgb_dask.contracts.plan import Needs, State
+from dpgb_dask.contracts.plan import Facts, Needs, State
 from dpgb_dask.contracts.queries import PRICE_ONE, PairCells, Query, ResidualQuery
 from dpgb_dask.losses import (
     GRAD_ONE,
@@ -63,6 +64,32 @@ class Totals:
 
     intercepts: tuple[Intercept, ...]
     hess: tuple[float, ...]
+
+
+NO_TOTALS = Totals(intercepts=(), hess=())
+NO_SPLIT = Split(main=0, screen=0, pairs=0, forest=0)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AutoFacts(Facts):
+    """What the stages of `auto` know of the data set, from the start on.
+
+    Parameters
+    ----------
+    start_price : int
+        Of each release of the start, and of every residual scale after it.
+    totals : Totals
+        Empty until the target's sums are released.
+    clip : float
+        Bound of a row's gradient: of a numeric target a quantile of the residuals, from the first scale on.
+    split : Split
+        Prices of the later stages; nothing until the start ends.
+    """
+
+    start_price: int
+    totals: Totals = NO_TOTALS
+    clip: float = constants.CLIP
+    split: Split = NO_SPLIT
 
 
 def observe_totals(
@@ -118,14 +145,12 @@ def sampling_variance(state: State) -> float:
     """Variance of a row's gradient per unit of Hessian: 1 for log-loss, the residual's own for squared loss."""
     if state.shape.kind != "numeric":
         return 1.0
-    return float((state.notes["clip"] / constants.NORMAL_SPREAD) ** 2)
+    return float((state.fact(AutoFacts).clip / constants.NORMAL_SPREAD) ** 2)
 
 
 def current_gradient(state: State) -> Gradient:
     """Return the gradient at the running clip bound."""
-    return gradient_of(
-        state.shape.kind, state.notes.get("clip", constants.CLIP), state.shape.n_scores
-    )
+    return gradient_of(state.shape.kind, state.fact(AutoFacts).clip, state.shape.n_scores)
 
 
 def sd_of_run(gradient: Gradient, n_blocks: int, price: int, max_weight: int) -> float:
@@ -155,7 +180,7 @@ def residual_query(state: State, label: str) -> ResidualQuery:
     """Return the query for the scale of the residuals."""
     return ResidualQuery(
         label=label,
-        price=state.notes["start_price"],
+        price=state.fact(AutoFacts).start_price,
         weight_bits=state.shape.weight_bits,
         edges=RESIDUAL_EDGES,
     )
@@ -169,7 +194,12 @@ def with_residual_scale(state: State, query: Query, released: Answer) -> State:
         int(np.searchsorted(mass, constants.RESIDUAL_QUANTILE * mass[-1])), len(RESIDUAL_EDGES) - 1
     )
     clip = min(float(RESIDUAL_EDGES[k]) / SCORE_ONE, 1.0)
-    return replace(state, notes={**state.notes, "clip": clip})
+    return state.with_fact(replace(state.fact(AutoFacts), clip=clip))
+
+
+def with_totals(state: State, totals: Totals) -> State:
+    """Leave the totals of a round to later stages."""
+    return state.with_fact(replace(state.fact(AutoFacts), totals=totals))
 
 
 @dataclass(frozen=True, eq=False, slots=True, kw_only=True)

@@ -1,18 +1,22 @@
 """Which features (A1) and which rows serve a tree, and what a tree may cost."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Self
 
 import numpy as np
 from numpy.typing import NDArray
 
 from dpgb_dask.components.options import check_decay, check_rate, check_whole
+from dpgb_dask.contracts.part import Part
 from dpgb_dask.contracts.queries import DRAW_BITS, RowDraw
 from dpgb_dask.contracts.spending import price_on_sample
 
 
 @dataclass(frozen=True, slots=True)
-class AllFeatures:
+class AllFeatures(Part):
     """Every tree may use every feature."""
+
+    is_random = False
 
     def chosen(self, n_features: int, t: int, rng: np.random.Generator) -> NDArray[np.int64]:  # noqa: ARG002
         """Return the features of tree ``t``."""
@@ -24,10 +28,12 @@ class AllFeatures:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Cyclic:
+class Cyclic(Part):
     """Consecutive trees use the next ``k`` features. FDP-GBDT §5.1; with ``k = 1``, DP-EBM."""
 
     k: int = 1
+
+    is_random = False
 
     def __post_init__(self) -> None:
         """Check the options."""
@@ -44,10 +50,12 @@ class Cyclic:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class RandomFeatures:
+class RandomFeatures(Part):
     """Every tree uses ``k`` random features. FDP-GBDT §5.1."""
 
     k: int = 1
+
+    is_random = True
 
     def __post_init__(self) -> None:
         """Check the options."""
@@ -63,7 +71,7 @@ class RandomFeatures:
 
 
 @dataclass(frozen=True, slots=True)
-class AllRows:
+class AllRows(Part):
     """Every row serves every tree: prices add up."""
 
     kind = None
@@ -78,7 +86,7 @@ class AllRows:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PoissonRows:
+class PoissonRows(Part):
     """Each row serves a tree with chance ``rate``, in secret: amplified. DP-XGBoost §3.3.
 
     Parameters
@@ -95,6 +103,10 @@ class PoissonRows:
         """Check the options."""
         check_rate("rate", self.rate)
 
+    def brief(self) -> Self:
+        """Return it with most rows in every sample, for tests: a single row is then likely to serve."""
+        return replace(self, rate=0.8)
+
     def _high(self) -> int:
         return max(1, round(self.rate * 2**DRAW_BITS))
 
@@ -108,7 +120,7 @@ class PoissonRows:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Ensembles:
+class Ensembles(Part):
     """Disjoint rows for the trees of an ensemble, all rows anew for every ensemble. DPBoost §3.2 (EoE).
 
     Tree t of an ensemble gets a share ∝ decay · (1 - decay)^t of the rows (even shares at 0); rows are assigned by
@@ -131,6 +143,10 @@ class Ensembles:
         """Check the options."""
         check_whole("size", self.size, 1, 10_000)
         check_decay("decay", self.decay)
+
+    def brief(self) -> Self:
+        """Return it with ensembles of two trees, for tests."""
+        return replace(self, size=2)
 
     def draw(self, t: int, n_trees: int) -> RowDraw:
         """Return which rows serve tree ``t``."""

@@ -4,8 +4,9 @@ A rule that needs no rows draws whole trees (`TotallyRandom`); the others grow a
 level asks and how its answer becomes splits. Costs are in queries of one feature's histogram (FDP-GBDT, table 1).
 """
 
+from abc import ABC, abstractmethod
 from dataclasses import dataclass, replace
-from typing import Any, Protocol
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,6 +14,7 @@ from numpy.typing import NDArray
 from dpgb_dask.components.leaves import Step
 from dpgb_dask.components.options import check_positive, check_whole
 from dpgb_dask.contracts.model import MAX_BINS, FeatureBins, Splits
+from dpgb_dask.contracts.part import Part
 from dpgb_dask.contracts.plan import Shape
 from dpgb_dask.contracts.queries import ChoiceQuery, NodeSumsQuery, RowDraw
 from dpgb_dask.losses import Gradient
@@ -126,26 +128,41 @@ def root() -> Splits:
     return Splits.plain(np.empty((1, 0), np.uint16), np.empty((1, 0), np.uint8))
 
 
-class Split(Protocol):
-    """A way to split nodes. Holds options, no state."""
+class Split(Part, ABC):
+    """A way to split nodes. Holds options, no state.
 
-    @property
-    def asks(self) -> bool:
-        """Whether a level needs an answer; else whole trees are drawn."""
-        ...
+    Attributes
+    ----------
+    asks : bool
+        Whether a level needs an answer; else whole trees are drawn.
+    gives_leaves : bool
+        Whether its histograms also hold the sums of the leaves, which then cost nothing more.
+    is_random : bool
+        Whether it draws from the public randomness.
+    chooses : bool
+        Whether the controller chooses a candidate by its gain, and releases nothing else.
+    refines : bool
+        Whether its histograms at the root refine candidates too, so that nothing has to be asked for them.
+    n_cells : int
+        Most cells of one feature that a node's answer releases.
+    """
 
-    @property
-    def gives_leaves(self) -> bool:
-        """Whether its histograms also hold the sums of the leaves, which then cost nothing more."""
-        ...
+    __slots__ = ()
 
+    asks: ClassVar[bool] = True
+    gives_leaves: ClassVar[bool] = False
+    is_random: ClassVar[bool] = False
+    chooses: ClassVar[bool] = False
+    refines: ClassVar[bool] = False
+    n_cells: ClassVar[int] = 0
+
+    @abstractmethod
     def n_queries(self, n_features: int, depth: int) -> int:
         """Return κ_s of one tree: histograms of one feature, or choices, that it asks."""
-        ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TotallyRandom:
+class TotallyRandom(Split):
     """Split on a random feature at a random candidate: no question asked. FDP-GBDT §4.3.2 (TR).
 
     A threshold is drawn among the candidates that the node's own ranges still hold, so that no leaf is empty by
@@ -161,7 +178,7 @@ class TotallyRandom:
     max_leaves: int | None = None
 
     asks = False
-    gives_leaves = False
+    is_random = True
 
     def __post_init__(self) -> None:
         """Check the options."""
@@ -282,7 +299,7 @@ def gain_of(
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class HistogramSplit:
+class HistogramSplit(Split):
     """The best split of a released histogram per node. FDP-GBDT §4.3.1 (Hist), FEVERLESS.
 
     Categories are ordered by their noisy gradient over Hessian in each node, and cut once (Fisher 1958); missing
@@ -296,8 +313,9 @@ class HistogramSplit:
 
     ridge: float = 1.0
 
-    asks = True
     gives_leaves = True
+    refines = True
+    n_cells = MAX_BINS
 
     def __post_init__(self) -> None:
         """Check the options."""
@@ -391,7 +409,7 @@ def _node_sums(frontier: Frontier, sides: NDArray[np.uint8] | None) -> NodeSumsQ
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PartiallyRandom:
+class PartiallyRandom(Split):
     """One random candidate of every feature per node; the best of them by released sums. FDP-GBDT §4.3.2 (PR).
 
     Parameters
@@ -402,8 +420,9 @@ class PartiallyRandom:
 
     ridge: float = 1.0
 
-    asks = True
     gives_leaves = True
+    is_random = True
+    n_cells = 2
 
     def __post_init__(self) -> None:
         """Check the options."""
@@ -455,7 +474,7 @@ class PartiallyRandom:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ExponentialSplit:
+class ExponentialSplit(Split):
     """A split chosen with chance ∝ exp(ε · gain / range), per node. DPBoost algorithm 1, DP-XGBoost §4.
 
     Candidates are every cut of a numeric feature, and every category (missing values too) against the others.
@@ -468,8 +487,7 @@ class ExponentialSplit:
 
     ridge: float = 0.1
 
-    asks = True
-    gives_leaves = False
+    chooses = True
 
     def __post_init__(self) -> None:
         """Check the options."""

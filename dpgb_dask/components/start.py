@@ -9,6 +9,7 @@ from dpgb_dask.components import constants, schedules
 from dpgb_dask.components.answers import natural
 from dpgb_dask.components.bins import share_of
 from dpgb_dask.components.posterior import (
+    AutoFacts,
     Totals,
     on_grid,
     residual_query,
@@ -17,17 +18,18 @@ from dpgb_dask.components.posterior import (
 )
 from dpgb_dask.components.smoothing import Intercept
 from dpgb_dask.contracts.boundary import Released
-from dpgb_dask.contracts.plan import Demand, Shape, State
+from dpgb_dask.contracts.plan import Demand, Shape, Stage, State
 from dpgb_dask.contracts.queries import PRICE_ONE, Query, ResidualQuery, TargetSumQuery
 
 Answer = Released[NDArray[np.int64]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Start:
+class Start(Stage):
     """Noisy base rate (classification), or noisy mean and residual scale (regression)."""
 
     starts = True
+    gives = (AutoFacts,)
 
     def declare(self, shape: Shape) -> Demand:
         """1 % of what the bins left; the same again for the first residual scale."""
@@ -37,14 +39,14 @@ class Start:
     def begin(self, state: State) -> State:
         """Fix the price of each start release."""
         price = share_of(state.left, constants.START_SHARE)
-        return replace(state, memory="target", notes={**state.notes, "start_price": price})
+        return replace(state, memory="target").with_fact(AutoFacts(start_price=price))
 
     def next_query(self, state: State) -> Query | None:
         """Ask for the target's sums, then for the residual scale."""
         if state.memory == "target":
             return TargetSumQuery(
                 label="start",
-                price=state.notes["start_price"],
+                price=state.fact(AutoFacts).start_price,
                 weight_bits=state.shape.weight_bits,
                 kind=state.shape.kind,
                 n_classes=len(state.shape.schema.target.classes),
@@ -76,11 +78,9 @@ class Start:
         # gradients clipped at ½ have a link of their own
         link = "clipped_logit" if kind == "binary" else state.model.link
         totals = Totals(intercepts=tuple(Intercept(float(f)) for f in intercept), hess=hess)
-        state = replace(
-            state,
-            model=replace(state.model, intercept=steps(intercept), link=link),
-            notes={**state.notes, "totals": totals},
-        )
+        model = replace(state.model, intercept=steps(intercept), link=link)
+        found = replace(state.fact(AutoFacts), totals=totals)
+        state = replace(state, model=model).with_fact(found)
         if kind == "numeric":
             return replace(state, memory="scale")
         return self._divide(replace(state, memory="done"))
@@ -89,20 +89,21 @@ class Start:
     def _divide(state: State) -> State:
         """Spread what is left over the later stages by public rules."""
         kind = state.shape.kind
-        scale = int(state.notes["start_price"]) if kind == "numeric" else 0
+        found = state.fact(AutoFacts)
+        scale = found.start_price if kind == "numeric" else 0
         signal = schedules.pair_signal(
             kind,
             state.shape.n_features,
             state.n_rows / state.shape.max_weight,
-            float(np.mean(state.notes["totals"].hess)),
-            state.notes.get("clip", constants.CLIP),
+            float(np.mean(found.totals.hess)),
+            found.clip,
             max(state.left - (constants.RESIDUAL_REFRESHES - 1) * scale, 0) / PRICE_ONE,
         )
         # each stage that runs begins with, or has, one more release of the residual scale
         run = schedules.split_budget(kind, signal, state.left)
         refreshes = 1 + (run.screen > 0) + (run.forest > 0)
         split = schedules.split_budget(kind, signal, max(state.left - refreshes * scale, 0))
-        return replace(state, notes={**state.notes, "split": split})
+        return state.with_fact(replace(found, split=split))
 
 
 def binary_start(rate: float) -> tuple[NDArray[np.float64], float]:

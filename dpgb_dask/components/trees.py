@@ -4,9 +4,9 @@ FDP-GBDT's framework (Maddock et al. 2022, algorithm 1 and table 1), DPBoost, DP
 Each question costs a whole number of units: a histogram of one feature, a choice, or the leaf sums of one tree is one.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, ClassVar, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,8 +15,6 @@ from dpgb_dask.components.answers import natural, sums
 from dpgb_dask.components.budgets import Even, Kappa, Pricing, Purse, Shares, exact_share
 from dpgb_dask.components.candidates import IterativeHessian, Sketch, all_cuts
 from dpgb_dask.components.leaves import (
-    Averaging,
-    BinCountStep,
     GradientStep,
     Leaf,
     LeafSums,
@@ -46,7 +44,7 @@ from dpgb_dask.components.splits import (
 )
 from dpgb_dask.contracts.boundary import Released
 from dpgb_dask.contracts.model import MAX_BINS, SCORE_ONE, Model, Splits, join_splits, no_trees
-from dpgb_dask.contracts.plan import Demand, Needs, Shape, State
+from dpgb_dask.contracts.plan import Demand, Needs, Shape, Stage, State
 from dpgb_dask.contracts.queries import (
     ChoiceQuery,
     GradientQuery,
@@ -59,12 +57,11 @@ from dpgb_dask.errors import PlanError
 from dpgb_dask.losses import check_gradient
 
 Answer = Released[NDArray[np.int64]]
-RULES = {
-    "leaf": ("gradient", "value"),
-    "budget": ("unit",),
-}  # parts that are known by what they have
-# parts that the stage tells apart by their class; a subclass asks what its base asks
-KINDS: dict[str, tuple[type, ...]] = {
+# what every part has to be. The stage tells splits, candidates, features and rows apart by their class, as they ask
+# different things at different times: a subclass asks what its base asks
+PARTS: dict[str, tuple[type, ...]] = {
+    "leaf": (Leaf,),
+    "budget": (Pricing,),
     "split": (TotallyRandom, PartiallyRandom, HistogramSplit, ExponentialSplit),
     "candidates": (type(None), IterativeHessian, Sketch),
     "features": (AllFeatures, Cyclic, RandomFeatures),
@@ -112,7 +109,7 @@ class Growing:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Trees:
+class Trees(Stage):
     """Boosted trees.
 
     Parameters
@@ -164,6 +161,11 @@ class Trees:
     leaf_decay: float = 0.0
     least_weight: float = 0.0
 
+    estimator_options: ClassVar[Mapping[str, str]] = {
+        "n_estimators": "n_trees",
+        "max_depth": "depth",
+    }
+
     def __post_init__(self) -> None:
         """Check the options and that they go together."""
         self._check_parts()
@@ -177,27 +179,25 @@ class Trees:
             check_rate("batch", self.batch)
         else:
             check_whole("batch", self.batch, 1, 100_000)
-        if isinstance(self.leaf, BinCountStep) and self._widest() != 1:
+        if self.leaf.counts_bins and self._widest() != 1:
             raise PlanError(
-                "leaf=BinCountStep serves trees of one feature: give features=Cyclic(k=1), or another leaf."
+                f"leaf={self.leaf!r} serves trees of one feature: give features=Cyclic(k=1), or another leaf."
             )
-        if isinstance(self.leaf, BinCountStep) and self.split.asks:
+        if self.leaf.counts_bins and self.split.asks:
             raise PlanError(
-                "leaf=BinCountStep has no sums to split by: give split=TotallyRandom()."
+                f"leaf={self.leaf!r} has no sums to split by: give split=TotallyRandom()."
             )
-        if isinstance(self.leaf, BinCountStep) and self.candidates is not None:
+        if self.leaf.counts_bins and self.candidates is not None:
             raise PlanError(
-                "leaf=BinCountStep needs the released bins as they are: leave candidates=None."
+                f"leaf={self.leaf!r} needs the released bins as they are: leave candidates=None."
             )
-        if isinstance(self.split, ExponentialSplit) and not isinstance(
-            self.leaf, NewtonStep | GradientStep
-        ):
+        if self.split.chooses and not isinstance(self.leaf, NewtonStep | GradientStep):
             raise PlanError(
                 "split=ExponentialSplit chooses by sums of gradients: give leaf=NewtonStep() or GradientStep()."
             )
-        if isinstance(self.candidates, IterativeHessian) and not isinstance(self.rows, AllRows):
+        if isinstance(self.candidates, IterativeHessian) and self.row_draw is not None:
             raise PlanError("candidates=IterativeHessian asks all rows: give rows=AllRows().")
-        if isinstance(self.candidates, Sketch) and not isinstance(self.split, ExponentialSplit):
+        if isinstance(self.candidates, Sketch) and not self.split.chooses:
             raise PlanError(
                 "candidates=Sketch is made for trees that choose: give split=ExponentialSplit()."
             )
@@ -209,28 +209,23 @@ class Trees:
 
     def _check_parts(self) -> None:
         """Check that every part is of its kind."""
-        for part, methods in RULES.items():
+        for part, kinds in PARTS.items():
             given = getattr(self, part)
-            lacking = [name for name in methods if not callable(getattr(given, name, None))]
-            if lacking or isinstance(given, type):
-                raise PlanError(
-                    f"{part}={given!r} is no part of trees: it has no {' and no '.join(lacking) or 'options'}."
-                )
-        for part, kinds in KINDS.items():
-            if not isinstance(getattr(self, part), kinds):
+            if not isinstance(given, kinds):
                 names = ", ".join("None" if kind is type(None) else kind.__name__ for kind in kinds)
                 raise PlanError(
-                    f"{part}={getattr(self, part)!r} is no part of trees that they know: give one of {names}."
+                    f"{part}={given!r} is no part of trees that they know: give one of {names}, or what inherits from"
+                    " it."
                 )
 
     def _check_budget(self) -> None:
         """Check that every question has a price."""
         if not isinstance(self.budget, Shares):
-            if not isinstance(self.rows, AllRows) and self.candidates is not None:
+            if self.row_draw is not None and self.candidates is not None:
                 raise PlanError(
                     "candidates on drawn rows: give budget=Shares(...), what they may cost."
                 )
-            if not isinstance(self.rows, AllRows) and not isinstance(self.budget, Even):
+            if self.row_draw is not None and not self.budget.serves_draws:
                 raise PlanError(f"budget={self.budget!r} is for all rows: give rows=AllRows().")
             return
         asked = {
@@ -246,6 +241,35 @@ class Trees:
 
     def _widest(self) -> int:
         return self.features.k if isinstance(self.features, Cyclic | RandomFeatures) else 1 << 16
+
+    # ---- what a plan asks
+
+    @property
+    def is_random(self) -> bool:
+        """Whether splits or features are drawn."""
+        return self.split.is_random or self.features.is_random
+
+    @property
+    def refines_bins(self) -> bool:
+        """Whether candidates change the bins."""
+        return self.candidates is not None and self.candidates.refines_bins
+
+    @property
+    def row_draw(self) -> str | None:
+        """Kind of the draw that serves a tree."""
+        return self.rows.kind
+
+    def brief(self) -> Self:
+        """Return it with few, shallow trees, for tests; nothing else of it changes."""
+        n_trees, depth = (2, 2) if self.split.asks else (4, 3)  # a drawn tree is one question
+        return replace(
+            self,
+            n_trees=n_trees,
+            per_feature=False,
+            depth=min(depth, self.depth),
+            candidates=None if self.candidates is None else self.candidates.brief(),
+            rows=self.rows.brief(),
+        )
 
     # ---- counts and prices
 
@@ -270,9 +294,9 @@ class Trees:
         """Return the units of a whole run; of features drawn at random, the most that they can ask."""
         n_trees, m = self.trees_in_all(shape), self.features.n_used(shape.n_features)
         numeric = np.array([isinstance(f, Numeric) for f in shape.schema.features.values()])
-        if isinstance(self.split, HistogramSplit):
+        if self.split.refines:
             refined = 0  # the trees' own histograms serve
-        elif isinstance(self.features, RandomFeatures):
+        elif self.features.is_random:
             refined = self._refinements(shape) * min(m, int(numeric.sum()))
         else:
             no_rng = np.random.default_rng(0)  # these features are not drawn
@@ -309,7 +333,7 @@ class Trees:
             raise PlanError(
                 f"leaf={self.leaf!r} gives every row a gradient of 0 steps of 2**-15: choose a larger clip."
             )
-        if isinstance(self.split, ExponentialSplit) and shape.n_scores != 1:
+        if self.split.chooses and shape.n_scores != 1:
             raise PlanError(
                 f"split=ExponentialSplit weighs one score, not n_scores={shape.n_scores}: give another split, or a"
                 " target of two classes."
@@ -339,12 +363,11 @@ class Trees:
         """Return the most values that the questions of one tree release."""
         per_cell = 2 * shape.n_scores
         leaves = per_cell << self.depth
-        if not isinstance(self.split, HistogramSplit | PartiallyRandom):
+        if not self.split.n_cells:
             sketch = MAX_BINS * shape.n_features * per_cell if self.candidates is not None else 0
             return leaves + sketch
-        cells = MAX_BINS if isinstance(self.split, HistogramSplit) else 2
         used = self.features.n_used(shape.n_features)
-        return used * cells * per_cell * ((1 << self.depth) - 1)
+        return used * self.split.n_cells * per_cell * ((1 << self.depth) - 1)
 
     def _unit(self, state: State, memory: Growing, part: str) -> int:
         """Return the price of one unit of a part."""
@@ -354,7 +377,7 @@ class Trees:
             tree=self.rows.price(memory.total, memory.tree, n_trees),
             n_trees=n_trees,
             kappa=memory.kappa,
-            all_rows=isinstance(self.rows, AllRows),
+            all_rows=self.row_draw is None,
             budget=state.budget,
             n_rows=state.n_rows,
         )
@@ -366,7 +389,7 @@ class Trees:
         """Take the share of what is left."""
         assert state.model is not None
         model = replace(state.model, trees=no_trees(self.depth, state.shape.n_scores))
-        if isinstance(self.leaf, Averaging):
+        if self.leaf.means:
             link = "probability" if state.shape.kind != "numeric" else model.link
             model = replace(model, link=link, intercept=np.zeros_like(model.intercept))
         memory = Growing(
@@ -432,7 +455,7 @@ class Trees:
 
     def _to_refine(self, state: State, memory: Growing) -> tuple[int, NDArray[np.int64]] | None:
         """Return the next tree of the running batch whose features are to be refined, and those; or None."""
-        if isinstance(self.split, HistogramSplit):
+        if self.split.refines:
             return None
         limit = self._refinements(state.shape)
         n_trees = self.trees_in_all(state.shape)
@@ -538,7 +561,7 @@ class Trees:
     def _frontier(self, state: State, memory: Growing) -> Frontier:
         menu = self._menu(state, memory)
         units = self.split.n_queries(len(menu.features), self.depth)
-        if len(menu.features) > 1 or isinstance(self.split, ExponentialSplit):
+        if len(menu.features) > 1 or self.split.chooses:
             units //= self.depth
         asked = self._asked(state, memory, "splits", units)
         if isinstance(self.split, ExponentialSplit):
@@ -620,7 +643,7 @@ class Trees:
     def _sums_of_leaves(
         self, state: State, query: TreeSumsQuery, released: Answer
     ) -> NDArray[np.int32]:
-        if isinstance(self.leaf, BinCountStep):
+        if self.leaf.counts_bins:
             values, sd = natural(query, released)
             grad = values.reshape(-1, query.n_scores, 2)[:, :, 0]
             leaves = LeafSums(grad, self._rows_of_leaves(state, query.splits), sd, 0.0)

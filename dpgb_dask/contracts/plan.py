@@ -1,15 +1,17 @@
-"""A Plan is a tuple of Stages; the Protocols of what a fit is made of."""
+"""A Plan is a tuple of Stages: what a stage is asked, and what a fit knows between two questions."""
 
 import hashlib
-from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Any, Protocol
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, is_dataclass, replace
+from typing import Any, ClassVar, Protocol, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from dpgb_dask.contracts.boundary import Raw, Released
 from dpgb_dask.contracts.model import MAX_BINS, FeatureBins, Model
+from dpgb_dask.contracts.part import Part
 from dpgb_dask.contracts.queries import Query
 from dpgb_dask.contracts.schema import Schema
 from dpgb_dask.errors import PlanError
@@ -163,6 +165,15 @@ class Unread:
     n_cells: int
 
 
+class Facts:
+    """What the stages of one method tell each other; released or public. A frozen dataclass inherits from it."""
+
+    __slots__ = ()
+
+
+F = TypeVar("F", bound=Facts)
+
+
 @dataclass(frozen=True, eq=False, slots=True, kw_only=True)
 class State:
     """What a fit knows between rounds; all of it public or released.
@@ -190,8 +201,8 @@ class State:
         None before the bins are released.
     memory : Any
         The running stage's own frozen record; None when a stage begins.
-    notes : dict
-        Released facts for the report and later stages.
+    facts : tuple of Facts
+        What stages tell later ones: one record per class.
     """
 
     shape: Shape
@@ -206,7 +217,19 @@ class State:
     counts: tuple[NDArray[np.float64], ...] = ()
     model: Model | None = None
     memory: Any = None
-    notes: dict[str, Any]
+    facts: tuple[Facts, ...] = ()
+
+    def fact(self, kind: type[F]) -> F:
+        """Return the record of a class; a `Plan` checks that what a stage uses is given before it."""
+        for fact in self.facts:
+            if isinstance(fact, kind):
+                return fact
+        raise PlanError(f"No stage has given {kind.__name__}: name it in the stage's uses.")
+
+    def with_fact(self, fact: Facts) -> "State":
+        """Return the state with a record, in the place of one of the same class."""
+        others = (known for known in self.facts if type(known) is not type(fact))
+        return replace(self, facts=(*others, fact))
 
 
 @dataclass(frozen=True, slots=True)
@@ -227,9 +250,6 @@ class Demand:
     at_most: float
     n_queries: int
     n_values: int = 0
-
-
-STAGE = ("declare", "begin", "next_query", "update")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -262,29 +282,78 @@ class Needs:
 NO_NEEDS = Needs()
 
 
-class Stage(Protocol):
+class Stage(Part, ABC):
     """A part of a plan: asks queries, turns released answers into the model. Holds options, no state.
 
-    One whose questions or decisions take more memory than a few MiB says so in a method ``needs(shape, most_bins)``,
-    which returns its `Needs`; the first stage's ``most_bins(shape)`` tells how many bins the features have at most.
-    One with the attribute ``starts = True`` makes the start model: its bins, its first scores, or counts for them.
+    Inherit from it with a frozen dataclass whose fields are the options. What a plan asks beside the four methods has
+    a default, so that a stage says only what is special about it.
+
+    Attributes
+    ----------
+    makes_bins : bool
+        Whether the model has bins when the stage ends: the first stage of every plan does.
+    starts : bool
+        Whether it makes the start model: bins, first scores, or counts for them. A fit with too few rows ends there.
+    is_random : bool
+        Whether it draws from `State.rng`: else the same answers give the same model for every seed.
+    refines_bins : bool
+        Whether bins change while it runs: rows are then encoded several times.
+    row_draw : str or None
+        Kind of the secret draw of rows that its queries carry (`queries.RowDraw`): "sample" or "part"; None for none.
+    gives, uses : tuple of types of Facts
+        Records that it leaves to later stages, and those that it needs of earlier ones.
     """
 
+    __slots__ = ()
+
+    makes_bins: ClassVar[bool] = False
+    starts: ClassVar[bool] = False
+    gives: ClassVar[tuple[type[Facts], ...]] = ()
+    uses: ClassVar[tuple[type[Facts], ...]] = ()
+
+    @property
+    def is_random(self) -> bool:
+        """Whether it draws from `State.rng`."""
+        return False
+
+    @property
+    def refines_bins(self) -> bool:
+        """Whether bins change while it runs."""
+        return False
+
+    @property
+    def row_draw(self) -> str | None:
+        """Kind of the secret draw of rows that its queries carry."""
+        return None
+
+    def public_bins(self, shape: Shape) -> tuple[FeatureBins, ...] | None:  # noqa: ARG002
+        """Return the bins that it makes, if the schema alone decides them; None otherwise."""
+        return None
+
+    def most_bins(self, shape: Shape) -> tuple[int, ...]:
+        """Return how many bins each feature has at most, if it is the stage that makes them."""
+        known = self.public_bins(shape)
+        return (MAX_BINS,) * shape.n_features if known is None else tuple(b.n_bins for b in known)
+
+    def needs(self, shape: Shape, most_bins: Sequence[int]) -> Needs:  # noqa: ARG002
+        """Return the memory that it takes beside the rows, where that may be more than a few MiB."""
+        return NO_NEEDS
+
+    @abstractmethod
     def declare(self, shape: Shape) -> Demand:
         """Return what the stage will ask for in a whole run."""
-        ...
 
     def begin(self, state: State) -> State:
-        """Set the stage's memory; called once, before its first query."""
-        ...
+        """Set the stage's memory, which is None so far; called once, before its first query."""
+        return state
 
+    @abstractmethod
     def next_query(self, state: State) -> Query | None:
         """Return the next query, or None when the stage is done."""
-        ...
 
+    @abstractmethod
     def update(self, state: State, query: Query, released: Released[NDArray[np.int64]]) -> State:
         """Turn a released answer into the next state (post-processing)."""
-        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -327,19 +396,26 @@ class Plan:
     stops_on_few_rows: bool = True
 
     def __post_init__(self) -> None:
-        """Refuse what a fit would stumble over after its charge; a stage draws rows by its ``rows.kind``."""
-        for stage in self.stages:
-            lacking = [name for name in STAGE if not callable(getattr(stage, name, None))]
-            if lacking or isinstance(stage, type):
+        """Refuse what a fit would stumble over after its charge."""
+        given: Any  # whatever a caller put there
+        for given in self.stages:
+            # the digest of a plan is of what its stages print: a dataclass prints its options
+            if not isinstance(given, Stage) or not is_dataclass(given):
                 raise PlanError(
-                    f"{stage!r} is no stage of {self.name!r}: it has no {' and no '.join(lacking) or 'options'}."
+                    f"{given!r} is no stage of {self.name!r}: give a frozen dataclass that inherits from Stage."
                 )
-        if not self.stages or not getattr(self.stages[0], "makes_bins", False):
+        known: set[type[Facts]] = set()
+        for stage in self.stages:
+            if lacking := [kind.__name__ for kind in stage.uses if kind not in known]:
+                raise PlanError(
+                    f"{type(stage).__name__} of {self.name!r} uses what no stage before it gives: {lacking}."
+                )
+            known.update(stage.gives)
+        if not self.stages or not self.stages[0].makes_bins:
             raise PlanError(
                 f"The first stage of {self.name!r} makes no bins: begin with Bins or PublicBins."
             )
-        kinds = [getattr(getattr(stage, "rows", None), "kind", None) for stage in self.stages]
-        drawn = [kind for kind in kinds if kind is not None]
+        drawn = [stage.row_draw for stage in self.stages if stage.row_draw is not None]
         if drawn and not self.draws_rows:
             raise PlanError(f"A stage of {self.name!r} draws rows: give draws_rows=True.")
         if "sample" in drawn and not self.pure:
@@ -352,11 +428,26 @@ class Plan:
                 f"{len(drawn)} stages of {self.name!r} draw rows: their draws would be the same. Let one stage draw."
             )
 
+    def parameters(self) -> frozenset[str]:
+        """Return the estimator's parameters that its stages take."""
+        return frozenset().union(*(stage.parameters() for stage in self.stages))
+
+    def with_parameter(self, name: str, value: Any) -> "Plan":
+        """Return the plan with an estimator's parameter set in all stages that take it."""
+        stages = tuple(
+            stage.with_parameter(name, value) if name in stage.parameters() else stage
+            for stage in self.stages
+        )
+        return replace(self, stages=stages)
+
+    def brief(self) -> "Plan":
+        """Return the plan cut short for tests: every stage asks what it asks, in few rounds."""
+        return replace(self, stages=tuple(stage.brief() for stage in self.stages))
+
     def stops_before(self, stage: Stage, state: State) -> bool:
         """Return whether a fit ends before a stage: a function of released numbers alone, so a resumed fit agrees."""
-        starts = getattr(stage, "starts", False)
         few = state.count is not None and state.count.is_few
-        return self.stops_on_few_rows and few and not starts
+        return self.stops_on_few_rows and few and not stage.starts
 
     def demand(self, shape: Shape) -> Demand:
         """Return what a run asks for in all; raises `PlanError` if the stages declare more than there is."""
@@ -373,26 +464,28 @@ class Plan:
 
     def public_bins(self, shape: Shape) -> tuple[FeatureBins, ...] | None:
         """Return the first stage's bins, if the schema alone decides them: then one pass over the source is enough."""
-        make = getattr(self.stages[0], "public_bins", None)
-        return None if make is None else make(shape)
+        return self.stages[0].public_bins(shape)
 
     def needs(self, shape: Shape) -> Needs:
         """Return the memory that a run takes beside the rows: each need of its largest stage."""
-        make = None if self.refines_bins else getattr(self.stages[0], "most_bins", None)
-        most_bins = (MAX_BINS,) * shape.n_features if make is None else make(shape)
-        asked = (getattr(stage, "needs", None) for stage in self.stages)
-        needs = [need(shape, most_bins) for need in asked if need is not None]
+        any_number = (MAX_BINS,) * shape.n_features
+        most_bins = any_number if self.refines_bins else self.stages[0].most_bins(shape)
+        needs = [stage.needs(shape, most_bins) for stage in self.stages]
         return Needs(
-            n_sums=max((n.n_sums for n in needs), default=0),
-            held=max((n.held for n in needs), default=0),
-            per_thread=max((n.per_thread for n in needs), default=0),
+            n_sums=max(n.n_sums for n in needs),
+            held=max(n.held for n in needs),
+            per_thread=max(n.per_thread for n in needs),
         )
 
     @property
     def refines_bins(self) -> bool:
-        """Whether a stage's candidates change the bins while it runs: rows are then encoded several times."""
-        candidates = [getattr(stage, "candidates", None) for stage in self.stages]
-        return any(getattr(one, "refines_bins", False) for one in candidates)
+        """Whether a stage changes the bins while it runs: rows are then encoded several times."""
+        return any(stage.refines_bins for stage in self.stages)
+
+    @property
+    def is_random(self) -> bool:
+        """Whether a stage draws from the public randomness."""
+        return any(stage.is_random for stage in self.stages)
 
     def digest(self) -> bytes:
         """Return a hash of the plan's stages and options, the same on every machine."""

@@ -249,7 +249,6 @@ def boost(
         total=controller.total,
         left=controller.total,
         n_threads=n_threads,
-        notes={},
     )
     spending = Spending(pure=plan.pure)
     with threadpool_limits(limits=1, user_api="blas"):  # more threads add in another order

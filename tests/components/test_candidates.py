@@ -29,7 +29,6 @@ def state_of(schema):
         budget=Budget(epsilon=1.0, delta=1e-6),
         total=PRICE_ONE,
         left=PRICE_ONE,
-        notes={},
     )
 
 

@@ -8,7 +8,14 @@ from helpers import naive_leaves
 
 from dpgb_dask.components.budgets import Shares
 from dpgb_dask.components.candidates import IterativeHessian, PublicBins, Sketch
-from dpgb_dask.components.leaves import Averaging, BinCountStep, GradientStep, LeafSums, NewtonStep
+from dpgb_dask.components.leaves import (
+    Averaging,
+    BinCountStep,
+    GradientStep,
+    Leaf,
+    LeafSums,
+    NewtonStep,
+)
 from dpgb_dask.components.sampling import Cyclic, Ensembles, PoissonRows
 from dpgb_dask.components.splits import (
     ExponentialSplit,
@@ -169,7 +176,6 @@ def state_of(schema, n_bins=9):
         budget=Budget(epsilon=1.0, delta=1e-6),
         total=PRICE_ONE,
         left=PRICE_ONE,
-        notes={},
     )
     return PublicBins(n_bins=n_bins).begin(state)
 
@@ -335,7 +341,7 @@ def test_batches_add_their_mean(batch, sizes, split):
         score += added
 
 
-class Recorder:
+class Recorder(Leaf):
     """A leaf rule that says 0, and keeps the sizes of the batches and the shapes of the sums."""
 
     def __init__(self):

@@ -8,7 +8,6 @@ from itertools import product
 import dask
 import numpy as np
 import pytest
-from brief import brief
 from distributed import Client, LocalCluster
 from forms import FORMS, SCHEMA, some_rows
 
@@ -47,7 +46,7 @@ def model_of(name, form, rows, tmp, **settings):
             epsilon=4.0,
             delta=1e-6,
             schema=SCHEMA,
-            recipe=brief(recipes.RECIPES[name]),
+            recipe=recipes.RECIPES[name].brief(),
             noise=SeededNoise(3),
             random_state=5,
             callbacks=[lambda label, *_: rounds.append(label)],
@@ -97,7 +96,7 @@ def test_every_form_meets_every_back_end():
 def test_another_key_gives_another_model(name, rows, reference, tmp_path):
     x, y = FORMS["numpy"](*rows, tmp_path)
     clf = DPGBClassifier(
-        epsilon=4.0, delta=1e-6, schema=SCHEMA, recipe=brief(recipes.RECIPES[name]),
+        epsilon=4.0, delta=1e-6, schema=SCHEMA, recipe=recipes.RECIPES[name].brief(),
         noise=SeededNoise(4), random_state=5,
     ).fit(x, y)  # fmt: skip
     score = np.asarray(clf.decision_function(x))

@@ -9,8 +9,10 @@ from neighbours import FEATURES, SCHEMAS, some_rows
 from private.cases import ALL, KINDS, gradient_of, queries_of, shape_of
 
 from dpgb_dask import DPGBClassifier, DPGBRegressor, Ledger, losses
+from dpgb_dask.components.budgets import Pricing
+from dpgb_dask.components.leaves import Leaf
 from dpgb_dask.components.trees import Trees
-from dpgb_dask.contracts.plan import Budget, Execution, Plan, Shape
+from dpgb_dask.contracts.plan import Budget, Execution, Plan, Shape, Stage
 from dpgb_dask.contracts.queries import QUERIES, RowDraw
 from dpgb_dask.contracts.schema import Schema
 from dpgb_dask.errors import PlanError
@@ -103,11 +105,17 @@ def test_foreign_parts_of_trees_are_refused(recipe, part):
 
 
 @pytest.mark.parametrize("part", ["leaf", "budget"])
-def test_a_rule_without_its_methods_is_refused(part):
+def test_a_rule_that_is_none_is_refused(part):
     trees = RECIPES["fdp-tr-newton"].stages[-1]
     for wrong in (object(), type(getattr(trees, part)), None):
-        with pytest.raises(PlanError, match="no part of trees: it has no"):
+        with pytest.raises(PlanError, match="no part of trees"):
             replace(trees, **{part: wrong})
+
+
+@pytest.mark.parametrize("base", [Stage, Leaf, Pricing])
+def test_a_rule_without_its_methods_cannot_be_made(base):
+    with pytest.raises(TypeError, match="abstract"):
+        type("Mine", (base,), {})()
 
 
 @pytest.mark.parametrize("recipe", RECIPES)

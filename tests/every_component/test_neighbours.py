@@ -2,7 +2,6 @@
 
 import numpy as np
 import pytest
-from brief import brief
 from neighbours import SCHEMAS, drive, open_local, rows_to_add, some_rows
 
 from dpgb_dask import recipes
@@ -44,20 +43,20 @@ def check_neighbours(plan, kind, shape, weight=None, added_weights=(1.0,)):
 
 @pytest.mark.parametrize(("name", "kind"), SERVED)
 def test_one_row_moves_no_query_of_a_recipe_beyond_its_sensitivity(name, kind):
-    plan = brief(recipes.get(name, kind=kind))
+    plan = recipes.get(name, kind=kind).brief()
     assert check_neighbours(plan, kind, Shape(schema=SCHEMAS[kind])) <= 14
 
 
 @pytest.mark.parametrize("name", ["auto", "fdp-tr-newton-ih", "feverless", "dpboost", "dp-xgboost"])
 def test_a_heavy_row_moves_no_query_beyond_its_sensitivity(name):
-    plan = brief(recipes.get(name, kind="binary"))
+    plan = recipes.get(name, kind="binary").brief()
     shape = Shape(schema=SCHEMAS["binary"], max_weight=4, weight_bits=8)
     rng = np.random.default_rng(5)
     check_neighbours(plan, "binary", shape, lambda n: rng.uniform(0, 5, n), WEIGHTS)
 
 
 def test_a_sensitivity_that_is_too_small_is_seen():
-    plan = brief(recipes.get("fdp-tr-newton", kind="binary"))
+    plan = recipes.get("fdp-tr-newton", kind="binary").brief()
     shape = Shape(schema=SCHEMAS["binary"])
     x, y = some_rows("binary", 300)
     twice = open_local(np.vstack([x, x[:3]]), np.append(y, y[:3]), "binary", shape)

@@ -6,7 +6,6 @@ import dask.dataframe as dd
 import numpy as np
 import pandas as pd
 import pytest
-from brief import brief
 
 from dpgb_dask import DPGBClassifier, DPGBRegressor, Schema
 from dpgb_dask.io import open_dataset, write_dataset
@@ -79,7 +78,7 @@ def target(kind, source, dtype="f8"):
 
 def fit(name, kind, source, **options):
     estimator = DPGBRegressor if kind == "numeric" else DPGBClassifier
-    plan = brief(recipe(name, kind=kind))
+    plan = recipe(name, kind=kind).brief()
     model = estimator(recipe=plan, epsilon=4.0, schema=SCHEMAS[kind], noise=SeededNoise(0))
     model.set_params(on_few_rows="continue")
     y = target(kind, source)

@@ -39,9 +39,7 @@ def answer(query: Query, n_rows: float, rng: np.random.Generator) -> Released[np
 
 def run(plan, kind, total, n_rows, seed=0):
     shape = Shape(schema=SCHEMAS[kind])
-    state = State(
-        shape=shape, rng=PublicRng(seed), budget=BUDGET, total=total, left=total, notes={}
-    )
+    state = State(shape=shape, rng=PublicRng(seed), budget=BUDGET, total=total, left=total)
     rng = np.random.default_rng(seed)
     spent, digests = [], []
     spending = Spending(pure=plan.pure)
@@ -103,7 +101,7 @@ def test_recipe_decides_the_same_for_the_same_seed(name, kind):
 def test_recipe_digest_changes_with_every_parameter(name):
     plan = recipes.get(name, kind="binary")
     assert plan.digest() == recipes.get(plan, kind="binary").digest()
-    for parameter in recipes.parameters_of(plan):
+    for parameter in plan.parameters():
         value = 0.05 if parameter == "learning_rate" else 3
         changed = recipes.get(name, kind="binary", **{parameter: value})
         assert changed.digest() != plan.digest()

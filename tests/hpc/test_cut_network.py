@@ -6,7 +6,6 @@ import dask
 import dask.array as da
 import numpy as np
 import pytest
-from brief import brief
 from distributed import Client
 from hpc.network import Hosts, cluster_on, lacks
 
@@ -39,7 +38,7 @@ def model_of(recipe, folder, *callbacks):
         epsilon=4.0,
         delta=1e-6,
         schema=SCHEMA,
-        recipe=brief(recipes.get(recipe, kind="binary")),
+        recipe=recipes.get(recipe, kind="binary").brief(),
         noise=SeededNoise(3),
         random_state=5,
         callbacks=callbacks,
@@ -96,7 +95,7 @@ def test_a_cut_fit_is_charged_once(tmp_path, monkeypatch):
                 epsilon=1.0,
                 delta=1e-6,
                 schema=SCHEMA,
-                recipe=brief(recipes.get("auto", kind="binary")),
+                recipe=recipes.get("auto", kind="binary").brief(),
                 ledger=ledger,
                 account="people",
                 callbacks=[lambda _label, done, _total: hosts.cut(1) if done == at else None],  # noqa: B023

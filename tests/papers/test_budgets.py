@@ -35,7 +35,6 @@ def run(plan, total=TOTAL, budget=None, n_rows=1.0):
         total=total,
         left=total,
         n_rows=n_rows,
-        notes={},
     )
     spending, queries = Spending(pure=plan.pure), []
     rng = np.random.default_rng(0)
@@ -157,7 +156,6 @@ def test_prices_never_add_up_to_more(name, total):
         budget=Budget(epsilon=1.0, delta=1e-6),
         total=total,
         left=total,
-        notes={},
     )
     stage = plan.stages[-1]
     memory = stage.begin(plan.stages[0].begin(state)).memory

@@ -75,7 +75,6 @@ def ask(trees, shape, total, unit):
         budget=Budget(epsilon=1.0, delta=1e-6),
         total=total,
         left=total,
-        notes={},
     )
     state = trees.begin(PublicBins(n_bins=8).begin(state))
     rng = np.random.default_rng(0)

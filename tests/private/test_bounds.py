@@ -27,7 +27,7 @@ from private.cases import (
 from dpgb_dask import DPGBClassifier, Schema
 from dpgb_dask.components.candidates import PublicBins
 from dpgb_dask.contracts.model import FeatureBins, Splits
-from dpgb_dask.contracts.plan import Demand, Execution, Plan
+from dpgb_dask.contracts.plan import Demand, Execution, Plan, Stage
 from dpgb_dask.contracts.queries import (
     ChoiceQuery,
     MainSumsQuery,
@@ -360,7 +360,7 @@ def test_bins_stay_what_they_were_as_their_memory_is_used_again():
 
 
 @dataclass(frozen=True)
-class ReusedBuffer:
+class ReusedBuffer(Stage):
     """A stage of one round that writes to the maps of its query after it has handed it over."""
 
     def declare(self, _shape):

@@ -82,11 +82,7 @@ SERVED = [
 @pytest.mark.parametrize(("name", "kind"), SERVED)
 def test_a_fit_on_no_usable_row_stops_or_says_that_nobody_counted(name, kind):
     """Recipes that release a number of rows stop with the start model; the others say that they release none."""
-    few = (
-        {"n_estimators": 2}
-        if "n_estimators" in recipes.parameters_of(recipes.RECIPES[name])
-        else {}
-    )
+    few = {"n_estimators": 2} if "n_estimators" in recipes.RECIPES[name].parameters() else {}
     est = estimator(kind, recipe=name, noise=SeededNoise(3), **few)
     counts = name in COUNTED or (
         kind == "numeric" and name not in ("dp-rf", "fdp-hist-averaging", "fdp-pr-averaging")
