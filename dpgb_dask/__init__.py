@@ -2,7 +2,7 @@
 
 from importlib.metadata import version
 
-from dpgb_dask import io
+from dpgb_dask import diagnose, io
 from dpgb_dask.contracts.schema import Categorical, Numeric, Schema
 from dpgb_dask.controller.ledger import Ledger
 from dpgb_dask.errors import (
@@ -28,6 +28,9 @@ from dpgb_dask.released.report import PrivacyReport
 from dpgb_dask.verification import verify
 
 __version__ = version("dpgb_dask")
+
+# a schema is below all that reads rows: what its own `check` calls is handed down to it here
+Schema.checked_by(diagnose.check)
 
 __all__ = [
     "BudgetExceededError",

@@ -53,9 +53,9 @@ from dpgb_dask.errors import (
     did_you_mean,
     kind_of,
 )
-from dpgb_dask.estimators import FEW_ROWS as FEW_ROWS_WAYS
 from dpgb_dask.estimators import DPGBClassifier, DPGBRegressor, load
 from dpgb_dask.io import WEIGHT, is_dataset, not_kept, open_dataset, write_dataset
+from dpgb_dask.parameters import FEW_ROWS as FEW_ROWS_WAYS
 from dpgb_dask.recipes import RECIPES
 from dpgb_dask.released.export import part_of
 from dpgb_dask.stored import from_zarr

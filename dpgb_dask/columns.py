@@ -16,6 +16,7 @@ import numpy as np
 import pandas as pd
 import xarray as xr
 import zarr
+from numpy.typing import NDArray
 
 from dpgb_dask.contracts.schema import Schema
 from dpgb_dask.encode import is_numbered
@@ -68,11 +69,6 @@ def check_choice(columns: Any) -> str | list[str] | None:
     return [str(name) for name in names]
 
 
-def n_columns(columns: Columns, schema: Schema) -> int:
-    """Return how many columns an array without names has to have."""
-    return len(columns) if isinstance(columns, list) else schema.n_features
-
-
 def in_order(X: Any, schema: Schema, columns: Columns = None, *, beside: bool = False) -> Any:
     """Return X so that what comes next finds each feature in it: by name, or in the schema's order.
 
@@ -115,15 +111,17 @@ def in_order(X: Any, schema: Schema, columns: Columns = None, *, beside: bool = 
     """
     chosen = check_choice(columns)
     order = _order(chosen, schema) if isinstance(chosen, list) else None
-    if isinstance(X, list | tuple) or type(X) is np.matrix:
-        X = np.asarray(X, dtype=object if isinstance(X, list | tuple) else None)  # noqa: N806
+    if isinstance(X, list | tuple):
+        X = _table_of(X, len(chosen) if isinstance(chosen, list) else schema.n_features)  # noqa: N806
+    elif type(X) is np.matrix:
+        X = np.asarray(X)  # noqa: N806
     names = names_of(X)
     if names is not None:
         new = _without_prefix(names, schema)
         if new:
             _warn_of_prefixes(list(new.values()))
         return _renamed(X, new)
-    if not _is_unnamed(X) or getattr(X, "ndim", 2) != 2:
+    if not isinstance(X, UNNAMED) or getattr(X, "ndim", 2) != 2:
         return X  # no table: the reader says so
     if chosen is None:
         _warn_of_position(schema, misnumbered=_is_misnumbered(X))
@@ -131,6 +129,23 @@ def in_order(X: Any, schema: Schema, columns: Columns = None, *, beside: bool = 
         return X
     others = [n for n in (schema.unit_id, schema.target.name) if n in chosen] if beside else []
     return _reordered(X, chosen, order, [str(name) for name in others], schema)
+
+
+def _table_of(rows: Sequence[Any], width: int) -> NDArray[np.object_]:
+    """Return a list of rows as objects; only a row of another width raises.
+
+    A list has no type and no shape of its own: NumPy would choose them by its values. As objects, each value is read
+    on its own, whatever its neighbours are.
+    """
+    for row in rows:
+        is_row = isinstance(row, list | tuple | np.ndarray | pd.Series)
+        if not is_row or getattr(row, "ndim", 1) != 1 or len(row) != width:
+            raise StructureError(
+                f"X is a list, and a row in it is not a list of {width} columns, as the schema declares. Give each row"
+                " exactly the declared columns."
+            )
+    cells = (value for row in rows for value in row)
+    return np.fromiter(cells, dtype=object, count=len(rows) * width).reshape(len(rows), width)
 
 
 def names_of(X: Any) -> list[Any] | None:
@@ -160,10 +175,6 @@ def _is_misnumbered(X: Any) -> bool:
     else:
         return False
     return list(labels) != list(range(len(labels)))
-
-
-def _is_unnamed(X: Any) -> bool:
-    return isinstance(X, UNNAMED)
 
 
 def _declared(schema: Schema) -> list[str]:

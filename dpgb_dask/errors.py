@@ -11,10 +11,12 @@ import json
 import sys
 from collections.abc import Callable, Iterable
 from functools import wraps
-from typing import ParamSpec, TypeVar
+from typing import Any, ParamSpec, TypeVar
 
 P = ParamSpec("P")
 T = TypeVar("T")
+
+MOST_CHARACTERS = 80  # of a wrong value in an error
 
 
 class DPGBError(Exception):
@@ -130,6 +132,30 @@ def where_json_breaks(error: ValueError) -> str:
     if isinstance(error, UnicodeDecodeError):
         return f" (byte {error.start} is no UTF-8)"
     return ""
+
+
+def json_object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """Return a JSON object, for `json.loads`: of a key that is there twice, one value would be lost.
+
+    Raises
+    ------
+    StructureError
+        If a key is there twice.
+    """
+    out = dict(pairs)
+    if len(out) != len(pairs):
+        twice = next(key for key, _ in pairs if sum(key == other for other, _ in pairs) > 1)
+        raise StructureError(f"key {short(twice)} is there twice in one object. Remove one.")
+    return out
+
+
+def short(value: object) -> str:
+    """Return a public value as it stands in an error; of a long or deep one the beginning, or its type."""
+    try:
+        text = repr(value)
+    except (RecursionError, ValueError):  # a number of more digits than Python prints
+        return f"<{type(value).__name__}>"
+    return text if len(text) <= MOST_CHARACTERS else f"{text[:MOST_CHARACTERS]}…"
 
 
 def rows_failed(kind: str) -> RowsError:

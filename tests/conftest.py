@@ -15,7 +15,9 @@ import pandas as pd
 import pytest
 from distributed import Client, LocalCluster
 
+from dpgb_dask import DPGBClassifier, DPGBRegressor
 from dpgb_dask.contracts.schema import Categorical, Numeric, Schema
+from dpgb_dask.testing import SeededNoise
 
 
 @pytest.fixture(scope="session")
@@ -96,6 +98,22 @@ def multiclass_schema(binary_schema: Schema) -> Schema:
 def names_of_class(signal: np.ndarray) -> np.ndarray:
     """Text labels of `multiclass_schema`, by the size of `signal`."""
     return np.select([signal < -1, signal < 1], ["low", "middle"], "high")
+
+
+@pytest.fixture(scope="session")
+def classifier(binary_schema, features, labels) -> DPGBClassifier:
+    """An estimator fitted on `labels` with noise that repeats; not to be changed."""
+    return DPGBClassifier(
+        epsilon=4.0, schema=binary_schema, noise=SeededNoise(0), random_state=0
+    ).fit(features, labels)
+
+
+@pytest.fixture(scope="session")
+def regressor(regression_schema, features, numbers) -> DPGBRegressor:
+    """An estimator fitted on `numbers` with noise that repeats; not to be changed."""
+    return DPGBRegressor(
+        epsilon=4.0, schema=regression_schema, noise=SeededNoise(0), random_state=0
+    ).fit(features, numbers)
 
 
 @pytest.fixture

@@ -6,6 +6,7 @@ from fractions import Fraction
 import numpy as np
 
 from dpgb_dask.losses import TABLE_SHIFT, TABLE_SIZE
+from dpgb_dask.released.predict import RowFunction, apply, scorer
 
 
 def pack(g, h):
@@ -189,3 +190,9 @@ def naive_add_trees(codes, feature, threshold, mask_of, masks, value, score):
     for *tree, v in zip(feature, threshold, mask_of, value, strict=True):
         out += v[naive_leaves(codes, *tree, masks)]
     return out
+
+
+def raw_scores(model, schema, rows):
+    """(n_rows, n_scores) int32 scores of rows, in steps of 2**-16; lazy on Dask, with the chunks of the rows."""
+    columns = tuple(f"score_{k}" for k in range(model.n_scores))
+    return apply(RowFunction(model, schema, scorer), rows, np.dtype(np.int32), columns)

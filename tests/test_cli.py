@@ -624,7 +624,7 @@ def test_ledger_settles_an_interrupted_fit(place, monkeypatch, capsys):
     def stop(*_event):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("dpgb_dask.estimators._Bar.show", stop)
+    monkeypatch.setattr("dpgb_dask.progress.Bar.show", stop)
     fit = (
         "fit",
         place / "people.parquet",
@@ -655,7 +655,7 @@ def test_settle_gives_back_what_was_not_opened(place, monkeypatch):
     def stop(*_event):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("dpgb_dask.estimators._Bar.show", stop)
+    monkeypatch.setattr("dpgb_dask.progress.Bar.show", stop)
     fit = (
         "fit",
         place / "people.parquet",
@@ -769,7 +769,7 @@ def break_off(place, monkeypatch):
     stop = Mock(side_effect=KeyboardInterrupt)
     options = ("--quiet", "--ledger", url, "--account", "people", "--epsilon", 0.5)
     with monkeypatch.context() as patched:
-        patched.setattr("dpgb_dask.estimators._Bar.show", stop)
+        patched.setattr("dpgb_dask.progress.Bar.show", stop)
         assert run(*fit_people(place), "--out", place / "broken.json", *options) == 130
     return url
 

@@ -403,3 +403,11 @@ def test_the_command_line_takes_the_choice(tmp_path, capsys):
     assert "missing=['job']" in capsys.readouterr().err
     assert main(["convert", *common, *said, "--out", str(tmp_path / "set.zarr")]) == 0
     np.testing.assert_array_equal(open_dataset(tmp_path / "set.zarr").X, FRAME.to_numpy())
+
+
+@pytest.mark.parametrize("rows", [[[1.0, 2.0]], [[1.0, 2.0, 3.0], [1.0]], [1.0, 2.0, 3.0]])
+def test_a_row_of_a_list_has_exactly_the_declared_columns(rows):
+    """As a fit does, predict and check say which row it is that has another width, whatever NumPy would make of it."""
+    assert SCHEMA.n_features == 3
+    with pytest.raises(StructureError, match="a row in it is not a list of 3 columns"):
+        in_order(rows, SCHEMA, "position")

@@ -19,9 +19,7 @@ SOURCES = [
 LINK = re.compile(r"\]\(([^)\s]+)\)")
 # the one form of a citation, as `docs/privacy.md P4` or `docs/design.md §3`, also over the end of a line
 CITATION = re.compile(r"docs/([\w-]+\.md),?[\s#]+(P\d+|§\d+)")
-FOREIGN = re.compile(
-    r"\bnotes/[a-z]|\bDESIGN\b|\bSTYLE\b(?!\.md)|docs/[\w-]+\.md,? section"
-)
+FOREIGN = re.compile(r"\bnotes/[a-z]|\bDESIGN\b|\bSTYLE\b(?!\.md)|docs/[\w-]+\.md,? section")
 PRIVACY = (DOCS / "privacy.md").read_text(encoding="utf-8")
 THEOREMS = {
     theorem.split(".")[0]: theorem

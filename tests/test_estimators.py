@@ -2,18 +2,14 @@
 
 import json
 import logging
-import math
 import pickle
 import re
-from dataclasses import replace
 
-import dask.array as da
 import dask.dataframe as dd
 import numpy as np
 import pandas as pd
 import pytest
 import xarray as xr
-from scipy.stats import norm
 from sklearn.base import clone
 from sklearn.exceptions import NotFittedError
 from sklearn.metrics import roc_auc_score
@@ -26,36 +22,15 @@ from dpgb_dask import (
     DPGBRegressor,
     Ledger,
     PlanError,
-    PrivacyLeakWarning,
     Schema,
     StructureError,
 )
-from dpgb_dask.components.candidates import PublicBins
-from dpgb_dask.components.counts import BaseScore
-from dpgb_dask.components.leaves import GradientStep
-from dpgb_dask.components.splits import ExponentialSplit
-from dpgb_dask.components.trees import Trees
-from dpgb_dask.contracts.plan import Plan
-from dpgb_dask.controller.pld import pld
-from dpgb_dask.controller.records import Choice, Joint, Laplace, basic, gdp, rdp, zcdp
 from dpgb_dask.estimators import load
-from dpgb_dask.gradients import GRAD_ONE, RATE_SHIFT
-from dpgb_dask.losses import Huber, Quantile, clipped_probability
+from dpgb_dask.losses import Quantile
 from dpgb_dask.released import export
-from dpgb_dask.released.explain import explain_local
 from dpgb_dask.testing import SeededNoise
 
 SEEDED = {"noise": SeededNoise(0), "random_state": 0}
-
-
-@pytest.fixture(scope="module")
-def classifier(binary_schema, features, labels):
-    return DPGBClassifier(epsilon=4.0, schema=binary_schema, **SEEDED).fit(features, labels)
-
-
-@pytest.fixture(scope="module")
-def regressor(regression_schema, features, numbers):
-    return DPGBRegressor(epsilon=4.0, schema=regression_schema, **SEEDED).fit(features, numbers)
 
 
 @pytest.fixture(scope="module")
@@ -97,13 +72,6 @@ def test_multiclass_learns(multiclass, features, names_of_class):
     np.testing.assert_allclose(probability.sum(axis=1), 1)
     best = multiclass.classes_[multiclass.decision_function(features).argmax(axis=1)]
     np.testing.assert_array_equal(multiclass.predict(features), best)
-
-
-def test_probability_inverts_the_clipped_link(classifier, features):
-    decision = classifier.decision_function(features)
-    p = classifier.predict_proba(features)
-    np.testing.assert_allclose(p[:, 1], clipped_probability(decision))
-    np.testing.assert_array_equal(classifier.predict(features), (decision > 0).astype(int))
 
 
 def test_classes_keep_their_declared_order(features, labels):
@@ -169,45 +137,6 @@ def test_schema_forms_give_the_same_model(binary_schema, features, labels, tmp_p
     assert len(files) == 1
 
 
-def test_predictions_follow_their_input(classifier, features):
-    want = classifier.predict_proba(features)
-    frame = dd.from_pandas(features, npartitions=3)
-    proba = classifier.predict_proba(frame)
-    assert isinstance(proba, dd.DataFrame)
-    assert list(proba.columns) == [0, 1]
-    np.testing.assert_array_equal(proba.compute(), want)
-    label = classifier.predict(frame)
-    assert isinstance(label, dd.Series)
-    assert label.divisions == frame.divisions
-    np.testing.assert_array_equal(label.compute(), classifier.predict(features))
-    assert isinstance(classifier.decision_function(frame), dd.Series)
-    assert isinstance(want, np.ndarray)
-
-
-def test_predictions_of_a_cluster_are_the_same(classifier, features, client):
-    frame = dd.from_pandas(features, npartitions=3)
-    assert client is not None
-    np.testing.assert_array_equal(
-        classifier.predict_proba(frame).compute(), classifier.predict_proba(features)
-    )
-
-
-def test_dask_arrays_stay_lazy_and_keep_chunks(features, numbers):
-    schema = Schema({name: (-3, 90) for name in "abc"}, target_bounds=(-15, 15))
-    X = features[["x", "z", "age"]].to_numpy(np.float64)
-    fitted = DPGBRegressor(schema=schema, **SEEDED).fit(
-        da.from_array(X, chunks=(400, 2)), da.from_array(numbers)
-    )
-    same = DPGBRegressor(schema=schema, **SEEDED).fit(X, numbers)
-    np.testing.assert_array_equal(fitted.predict(X), same.predict(X))
-    lazy = fitted.predict(da.from_array(X, chunks=(400, 2)))
-    assert lazy.chunks == ((400, 400, 400, 300),)
-    np.testing.assert_array_equal(lazy.compute(), same.predict(X))
-    assert fitted.score(
-        da.from_array(X, chunks=(400, 2)), da.from_array(numbers, chunks=400)
-    ) == fitted.score(X, numbers)
-
-
 def test_weights_count(binary_schema, features, labels):
     schema = Schema.from_dict(binary_schema.to_dict() | {"max_weight": 2})
     settings = {"schema": schema, "epsilon": 50.0, "delta": 1e-2, **SEEDED}
@@ -244,104 +173,7 @@ def test_units_are_protected_whole(binary_schema, features, labels, declared, tm
         DPGBClassifier(schema="infer", unit_id="person", **SEEDED).fit(table, labels)
 
 
-# ---- inferred schema -------------------------------------------------------------------------------------------------
-
-
-def test_inferred_facts_warn_and_mark_the_model(features, labels):
-    with pytest.warns(PrivacyLeakWarning, match="not private"):
-        fitted = DPGBClassifier(schema="infer").fit(features, labels)
-    assert not fitted.privacy_report_.private
-    assert "NOT PRIVATE" in str(fitted.privacy_report_)
-    assert set(fitted.schema_.features["color"].categories) == {"blue", "green", "red"}
-    assert fitted.schema_.features["age"].integer
-
-
-def test_inferred_facts_given_again_still_mark_the_model(features, labels):
-    inferred = DPGBClassifier(schema="infer", **SEEDED).fit(features, labels).schema_
-    again = DPGBClassifier(schema=inferred).fit(features, labels)
-    assert not again.schema_.private
-    assert not again.privacy_report_.private
-    assert again.predict(features).shape == labels.shape
-    unit = DPGBClassifier(schema=inferred, unit_id="person", max_rows_per_unit=2)
-    unit.fit(features.assign(person=np.arange(len(features))), labels)
-    assert not unit.schema_.private
-    assert not unit.privacy_report_.private
-
-
-@pytest.mark.parametrize(
-    ("weight", "match"),
-    [(np.nan, "finite"), (-1.0, "negative"), (1e9, "at most 4096"), (0.0, "non-zero")],
-)
-def test_inferred_weights_are_checked(features, labels, weight, match):
-    estimator = DPGBClassifier(schema="infer", **SEEDED)
-    with pytest.raises(ValueError, match=match):
-        estimator.fit(features[["x", "age"]], labels, sample_weight=np.full(len(labels), weight))
-
-
-def test_inferred_fractional_weights_count(features, labels):
-    estimator = DPGBClassifier(schema="infer", epsilon=20.0, **SEEDED)
-    X = features[["x", "age"]]
-    plain = clone(estimator).fit(X, labels)
-    weighted = clone(estimator).fit(X, labels, sample_weight=np.where(labels == 1, 1.5, 0.25))
-    assert weighted.predict_proba(X)[:, 1].mean() > plain.predict_proba(X)[:, 1].mean() + 0.1
-
-
-@pytest.mark.parametrize("kind", ["frame", "array"])
-def test_facts_of_dask_collections_are_inferred(features, labels, kind):
-    table = features[["x", "age"]]
-    if kind == "frame":
-        X, y = (
-            dd.from_pandas(table, npartitions=3),
-            dd.from_pandas(pd.Series(labels), npartitions=3),
-        )
-    else:
-        X, y = da.from_array(table.to_numpy(), chunks=(500, 1)), da.from_array(labels, chunks=500)
-    lazy = DPGBClassifier(schema="infer", **SEEDED).fit(X, y)
-    whole = DPGBClassifier(schema="infer", **SEEDED).fit(
-        table if kind == "frame" else table.to_numpy(), labels
-    )
-    assert lazy.schema_.to_dict() == whole.schema_.to_dict()
-    np.testing.assert_array_equal(
-        np.asarray(lazy.predict(X)), whole.predict(table if kind == "frame" else X.compute())
-    )
-
-
-def test_inferred_model_checks_names_like_scikit_learn(features, labels):
-    fitted = DPGBClassifier(schema="infer", **SEEDED).fit(features[["x", "age"]], labels)
-    with pytest.raises(ValueError, match="feature names"):
-        fitted.predict(features[["age", "x"]])
-    fitted = DPGBClassifier(schema="infer", **SEEDED).fit(features[["x", "age"]].to_numpy(), labels)
-    with pytest.raises(ValueError, match="expecting 2 features"):
-        fitted.predict(np.zeros((3, 3)))
-
-
 # ---- privacy ---------------------------------------------------------------------------------------------------------
-
-
-def test_report_says_what_was_charged(classifier, binary_schema):
-    report = classifier.privacy_report_
-    assert (report.epsilon, report.delta, report.unit) == (4.0, 1e-6, "row")
-    assert report.relation == "add or remove one row"
-    assert not report.private
-    assert report.charged == sum(receipt.price for receipt in report.receipts) <= report.declared
-    assert report.charged >= report.declared * (1 - 1e-6)
-    assert report.slack < report.delta / 1000
-    assert set(report.public["features"]) == set(binary_schema.names)
-
-
-@pytest.mark.parametrize(
-    ("recipe", "unit", "named"),
-    [("dpboost", None, True), ("dpboost", "u", False), ("seq", None, False)],
-)
-def test_report_assumes_an_order_of_rows_where_rows_are_drawn_by_their_place(recipe, unit, named):
-    schema = Schema({"a": (0, 1)}, classes=[0, 1], unit_id=unit)
-    rows = pd.DataFrame({"a": [0.2, 0.8], "u": ["p", "q"]})[["a"] if unit is None else ["a", "u"]]
-    fitted = DPGBClassifier(schema=schema, recipe=recipe, n_estimators=1, **SEEDED).fit(
-        rows, [0, 1]
-    )
-    assert (
-        any("place in the source" in line for line in fitted.privacy_report_.assumptions) == named
-    )
 
 
 def test_secret_noise_differs_from_fit_to_fit(binary_schema, features, labels):
@@ -365,84 +197,11 @@ def test_random_state_drives_public_randomness(binary_schema, features, labels):
     assert fit(None) != fit(None)
 
 
-def test_cost_is_known_before_data(binary_schema, tmp_path):
-    cost = DPGBClassifier(epsilon=2.0, delta=1e-6, schema=binary_schema).privacy_cost()
-    assert (cost.epsilon, cost.delta, cost.share) == (2.0, 1e-6, None)
-    assert cost.epsilon_zcdp > 2
-    assert "epsilon=2" in str(cost)
-    ledger = Ledger(f"sqlite:///{tmp_path}/b.db")
-    ledger.open_account("a", epsilon=2.0, delta=1e-6)
-    cost = DPGBClassifier(
-        epsilon=2.0, schema=binary_schema, ledger=ledger, account="a"
-    ).privacy_cost()
-    assert cost.share == pytest.approx(1.0)
-    assert "'a'" in str(cost)
-    with pytest.raises(PlanError, match="epsilon"):
-        DPGBClassifier(epsilon=0).privacy_cost()
-
-
-@pytest.mark.parametrize(("analysis", "share"), [("pure", 0.5), ("gdp", None), ("zcdp", 0.25)])
-def test_cost_of_a_pure_recipe(binary_schema, tmp_path, analysis, share):
-    """ε/2 of an account of ε: half of it in ε, a quarter in ρ = ε²/2; in μ², what the same ε as a GDP number costs."""
-    ledger = Ledger(f"sqlite:///{tmp_path}/b.db")
-    delta = 0.0 if analysis == "pure" else 1e-6
-    ledger.open_account("a", epsilon=2.0, delta=delta, analysis=analysis)
-    settings = {"recipe": "dpboost", "schema": binary_schema, "ledger": ledger, "account": "a"}
-    cost = DPGBClassifier(epsilon=1.0, **settings).privacy_cost()
-    assert cost.pure
-    assert (cost.epsilon, cost.delta, cost.epsilon_zcdp) == (1.0, 0.0, 1.0)
-    assert "pure" in str(cost)
-    assert "zCDP" not in str(cost)
-    assert cost.mu == pytest.approx(2 * norm.ppf(np.e / (1 + np.e)))
-    if analysis == "zcdp":  # the account's ρ at its delta is below ε²/2
-        assert cost.share > share
-    else:
-        mu = DPGBClassifier(epsilon=2.0).privacy_cost().mu
-        assert cost.share == pytest.approx(share or (cost.mu / mu) ** 2)
-
-
 # ---- losses and recipes ----------------------------------------------------------------------------------------------
 
 
 def fit_numbers(schema, features, numbers, **settings):
     return DPGBRegressor(epsilon=20.0, schema=schema, **settings, **SEEDED).fit(features, numbers)
-
-
-@pytest.mark.parametrize("recipe", ["fdp-tr-newton", "dpboost", "dp-rf"])
-def test_predictions_go_by_the_link(recipe, binary_schema, features, labels):
-    fitted = DPGBClassifier(epsilon=8.0, schema=binary_schema, recipe=recipe, **SEEDED)
-    fitted.fit(features, labels)
-    link = fitted.model_.link
-    assert link == ("probability" if recipe == "dp-rf" else "logit")
-    decision, p = fitted.decision_function(features), fitted.predict_proba(features)
-    want = np.clip(decision + 0.5, 0, 1) if recipe == "dp-rf" else 1 / (1 + np.exp(-decision))
-    np.testing.assert_allclose(p[:, 1], want, atol=1e-12)
-    np.testing.assert_array_equal(fitted.predict(features), (decision > 0).astype(int))
-    np.testing.assert_allclose(p.sum(axis=1), 1)
-
-
-def test_classes_of_a_forest_are_probabilities(multiclass_schema, features, names_of_class):
-    fitted = DPGBClassifier(epsilon=8.0, schema=multiclass_schema, recipe="dp-rf", **SEEDED)
-    p = fitted.fit(features, names_of_class).predict_proba(features)
-    assert fitted.model_.link == "probability"
-    np.testing.assert_allclose(p.sum(axis=1), 1)
-    assert p.min() >= 0
-    best = fitted.classes_[fitted.decision_function(features).argmax(axis=1)]
-    np.testing.assert_array_equal(fitted.predict(features), best)
-
-
-def test_poisson_predicts_inside_its_bounds(binary_schema, features, signal):
-    schema = Schema(binary_schema.features, target_bounds=(0, 20))
-    counts = np.random.default_rng(3).poisson(np.exp(signal.clip(-3, 2.5) / 2)).clip(0, 20)
-    fitted = fit_numbers(schema, features, counts, recipe="fdp-tr-newton", loss="poisson")
-    assert fitted.model_.link == "log"
-    predicted = fitted.predict(features)
-    assert predicted.min() >= 0
-    assert predicted.max() <= 20
-    assert np.corrcoef(predicted, counts)[0, 1] > 0.3
-    score = explain_local(fitted.model_, schema, features)
-    total = score["intercept"][0] + np.asarray(score["scores"]).sum(axis=1)
-    np.testing.assert_allclose(predicted, (20 * np.exp(total - RATE_SHIFT)).clip(0, 20))
 
 
 def test_a_loss_by_name_or_value_is_the_same(regression_schema, features, numbers, tmp_path):
@@ -477,124 +236,6 @@ def test_default_loss_is_that_of_the_target(regression_schema, features, numbers
         for name in ("parameters", "fit"):  # both are of the parameters as they were given
             del files[-1]["digests"][name]
     assert files[0] == files[1]
-
-
-def test_report_of_a_pure_recipe(binary_schema, features, labels):
-    fitted = DPGBClassifier(epsilon=3.0, schema=binary_schema, recipe="dpboost", **SEEDED)
-    report = fitted.fit(features, labels).privacy_report_
-    assert report.pure
-    assert (report.epsilon, report.delta) == (3.0, 0.0)
-    assert {receipt.mechanism for receipt in report.receipts} == {"choice", "laplace"}
-    assert report.charged <= report.declared
-    text = str(replace(report, private=True))
-    assert "(3, 0)-differential privacy, pure" in text
-    assert len(report.mends) > 0
-    for mend in report.mends:
-        assert mend in text
-    assert report.loss.startswith("log_loss; a row's gradient is at most ")
-
-
-@pytest.mark.parametrize(
-    ("recipe", "trees", "records"),
-    [
-        # half of ε = 3 for 6 choices a tree, half for its leaves
-        ("seq", 4, [Choice(3 / 48, 24), Laplace(3 / 8, 4)]),
-        # all trees are parts of one ensemble: a row serves one
-        ("dpboost", 4, [Choice(3 / 12, 6), Laplace(3 / 2)]),
-    ],
-)
-def test_report_compares_a_pure_recipe(recipe, trees, records, binary_schema, features, labels, tmp_path):  # fmt: skip
-    settings = {"schema": binary_schema, "recipe": recipe, "n_estimators": trees, **SEEDED}
-    fitted = DPGBClassifier(epsilon=3.0, **settings).fit(features, labels)
-    report = fitted.privacy_report_
-    assert report.compared_delta == 1e-6
-    wanted = {"basic": basic(records)} | {
-        f.__name__: f(records, 1e-6) for f in (pld, rdp, zcdp, gdp)
-    }
-    assert report.compared == pytest.approx(wanted, rel=1e-6)
-    assert f"{pld(records, 1e-6):.3g} by PLD" in str(report)
-    fitted.save(tmp_path / "m.json")
-    assert load(tmp_path / "m.json").privacy_report_ == report
-    # above ε = 100 nothing is private, whatever an accountant says
-    assert not DPGBClassifier(epsilon=1e3, **settings).fit(features, labels).privacy_report_.compared  # fmt: skip
-
-
-def test_report_compares_a_sampled_recipe(binary_schema, features, labels):
-    """A tree's releases share a tenth of the rows, on which they cost ε with ln(1 + .1 (e^ε - 1)) = 1/2."""
-    fitted = DPGBClassifier(
-        epsilon=1.0, schema=binary_schema, recipe="dp-xgboost", n_estimators=2, **SEEDED
-    ).fit(features, labels)
-    on_sample = math.log1p(math.expm1(0.5) / 0.1)
-    tree = Joint.of([Laplace(on_sample / 3, 2, 0.1), Choice(on_sample / 18, 6, 0.1)])
-    found = fitted.privacy_report_.compared
-    assert found["basic"] == pytest.approx(1.0)
-    assert found["rdp"] == pytest.approx(rdp([replace(tree, count=2)], 1e-6), rel=1e-6)
-    assert found["pld"] == pytest.approx(pld([replace(tree, count=2)], 1e-6), rel=1e-6)
-
-
-def test_report_compares_gaussian_fits_only_if_they_choose(
-    classifier, binary_schema, features, labels
-):
-    assert classifier.privacy_report_.compared == {}
-    assert "compare " not in str(classifier.privacy_report_)
-    leaf = GradientStep(count_scale=1.0)
-    stage = Trees(n_trees=2, depth=2, split=ExponentialSplit(), leaf=leaf)
-    plan = Plan(name="chooses", source="a test", stages=(PublicBins(n_bins=8), BaseScore(), stage))
-    fitted = DPGBClassifier(epsilon=2.0, schema=binary_schema, recipe=plan, **SEEDED)
-    report = fitted.fit(features, labels).privacy_report_
-    assert {receipt.mechanism for receipt in report.receipts} == {"choice", "gaussian"}
-    assert set(report.compared) == {"pld", "rdp", "zcdp", "gdp"}
-    assert report.compared["gdp"] == pytest.approx(2.0, rel=1e-3)
-    # Σ of half of μ² for Gaussian noise, and ε²/4 for a choice
-    assert report.compared["zcdp"] < report.epsilon_zcdp
-
-
-@pytest.mark.parametrize(
-    ("loss", "words"),
-    [
-        (
-            None,
-            "squared_error; a row's gradient is at most 0.5 of half the target's range, by a clip (2 without)",
-        ),
-        (
-            "absolute_error",
-            "absolute_error; a row's gradient is at most 1 of half the target's range",
-        ),
-        (Huber(0.2), "huber; a row's gradient is at most 0.2 of half the target's range"),
-    ],
-)
-def test_report_states_the_gradients_bound(regression_schema, features, numbers, loss, words):
-    fitted = fit_numbers(regression_schema, features, numbers, recipe="dp-ebm-newton", loss=loss)
-    assert fitted.privacy_report_.loss == words
-
-
-def test_report_states_the_clip_of_auto(classifier, regressor):
-    assert classifier.privacy_report_.loss == (
-        "log_loss; a row's gradient is at most 0.5, by a clip (1 without)"
-    )
-    assert "squared_error" in regressor.privacy_report_.loss
-    assert "by a clip (2 without)" in regressor.privacy_report_.loss
-
-
-def test_report_states_the_expected_signal(binary_schema, features, labels):
-    """The noise on one leaf, in rows, is σ over the largest gradient: here from the receipts and the clip of 1/2."""
-    settings = {"schema": binary_schema, **SEEDED}
-    fitted = DPGBClassifier(epsilon=8.0, **settings).fit(features, labels)
-    report = fitted.privacy_report_
-    main = next(r for r in report.receipts if r.label.startswith("main"))
-    rows = main.sigma_steps / 2**main.scale_bits / (0.5 * GRAD_ONE)
-    said = report.signal[0]
-    assert said.startswith(
-        f"main: the noise on the sum of one leaf weighs as much as {rows:.3g} rows"
-    )
-    assert "in each of 20 releases" in said
-    assert "THAT IS SO HERE" not in said
-    for epsilon in (0.01, 1e-4):
-        drowned = DPGBClassifier(epsilon=epsilon, on_few_rows="continue", **settings)
-        drowned.fit(features, labels)
-        (said,) = [line for line in drowned.privacy_report_.signal if line.startswith("main")]
-        assert "noise drowns the leaves. THAT IS SO HERE: choose a larger epsilon" in said
-        assert np.isfinite(drowned.predict_proba(features)).all()
 
 
 def numbers_in(text):
@@ -821,9 +462,3 @@ def test_pure_recipes_need_no_delta(features, binary_schema):
     assert clf.fit(features, y).privacy_report_.delta == 0
     with pytest.raises(PlanError, match="delta=0 must be strictly between"):
         clf.set_params(recipe="auto", n_estimators=None).fit(features, y)
-
-
-def test_privacy_cost_refuses_what_fit_would(binary_schema):
-    for wrong in ({"n_estimators": -1}, {"learning_rate": "x"}, {"loss": "nix"}, {"max_depth": 99}):
-        with pytest.raises(PlanError):
-            DPGBClassifier(schema=binary_schema, recipe="dp-rf", **wrong).privacy_cost()

@@ -7,14 +7,21 @@ import itertools
 import json
 import math
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 
-from dpgb_dask.errors import SchemaError, did_you_mean, where_json_breaks
+from dpgb_dask.errors import (
+    DPGBError,
+    SchemaError,
+    did_you_mean,
+    json_object,
+    short,
+    where_json_breaks,
+)
 from dpgb_dask.values import NO_FORM, as_text, cells, is_missing
 
 VERSION = 1
@@ -24,7 +31,6 @@ MAX_WEIGHT = (
     1 << 12
 )  # rows · max_weight · 2**15 < 2**31 must leave room for several rows between flushes
 
-MOST_CHARACTERS = 80  # of a wrong value in an error
 TOO_DEEP = "it is nested too deeply to be a schema."
 
 
@@ -118,6 +124,8 @@ class Schema:
     ('age', 'sex')
     """
 
+    _diagnose: ClassVar[Callable[..., Any]]  # see `checked_by`
+
     def __init__(
         self,
         features: Mapping[str, Any],
@@ -147,11 +155,11 @@ class Schema:
             raise SchemaError("Two features have the same name, once written as text. Rename one.")
         self.target = _target(str(target), classes, target_bounds)
         if isinstance(ignore, str | Mapping) or not isinstance(ignore, Iterable):
-            raise SchemaError(f"ignore={_short(ignore)} must be a list of column names.")
+            raise SchemaError(f"ignore={short(ignore)} must be a list of column names.")
         self.ignore = tuple(str(name) for name in ignore)
         self.max_weight = _max_weight(max_weight)
         if unit_id is not None and not isinstance(unit_id, str):
-            raise SchemaError(f"unit_id={_short(unit_id)} must be the name of a column, or null.")
+            raise SchemaError(f"unit_id={short(unit_id)} must be the name of a column, or null.")
         self.unit_id = unit_id
         self.private = private
         _check_text(self)
@@ -223,23 +231,23 @@ class Schema:
             )
         version = data.get("version", VERSION)
         if isinstance(version, bool) or not isinstance(version, int) or version < 1:
-            raise SchemaError(f"version={_short(version)} of the schema must be {VERSION}.")
+            raise SchemaError(f"version={short(version)} of the schema must be {VERSION}.")
         if version > VERSION:
             raise SchemaError(
-                f"version={_short(version)} is newer than {VERSION}: update dpgb_dask to read this schema."
+                f"version={short(version)} is newer than {VERSION}: update dpgb_dask to read this schema."
             )
         known = {"version", "features", "target", "ignore", "max_weight", "unit_id", "private"}
         _refuse_unknown(data, known, "the schema")
         private = data.get("private", True)
         if not isinstance(private, bool):
-            raise SchemaError(f"private={_short(private)} must be true or false.")
+            raise SchemaError(f"private={short(private)} must be true or false.")
         features, target = data.get("features"), data.get("target")
         if not isinstance(features, Mapping) or not isinstance(target, Mapping):
             raise SchemaError("A schema needs 'features' and 'target', each a JSON object.")
         kind = target.get("type")
         if not isinstance(kind, str) or kind not in ("binary", "multiclass", "numeric"):
             raise SchemaError(
-                f"target type={_short(kind)} is unknown. Choose 'binary', 'multiclass' or 'numeric'."
+                f"target type={short(kind)} is unknown. Choose 'binary', 'multiclass' or 'numeric'."
             )
         fields = {"low", "high"} if kind == "numeric" else {"classes"}
         _refuse_unknown(target, {"name", "type"} | fields, "the schema's target")
@@ -248,7 +256,7 @@ class Schema:
         if kind != "numeric" and not isinstance(classes, list | tuple):
             raise SchemaError("A classification target needs its list of 'classes'.")
         if not isinstance(name := target.get("name", "target"), str):
-            raise SchemaError(f"name={_short(name)} of the target must be text.")
+            raise SchemaError(f"name={short(name)} of the target must be text.")
         schema = cls(
             features,
             classes,
@@ -274,14 +282,14 @@ class Schema:
         """Read a schema file."""
         try:
             text = Path(path).read_text(encoding="utf-8-sig")  # Windows writes a mark before it
-            data = json.loads(text, object_pairs_hook=_object)
+            data = json.loads(text, object_pairs_hook=json_object)
         except OSError as error:
             raise SchemaError(
                 f"Schema file {str(path)!r} cannot be read: {error.strerror}."
             ) from error
         except RecursionError:
             raise SchemaError(f"Schema file {str(path)!r}: {TOO_DEEP}") from None
-        except SchemaError as error:
+        except DPGBError as error:
             raise SchemaError(f"Schema file {str(path)!r}: {error}") from None
         except ValueError as error:
             raise SchemaError(
@@ -314,10 +322,16 @@ class Schema:
         -------
         None: the data owner's own, plainly non-private look at the rows. No fit calls it.
         """
-        # the one import from above this layer, inside the method: nothing else here ever sees a row
-        from dpgb_dask import diagnose  # noqa: PLC0415
+        return self._diagnose(self, X, y, sample_weight, columns)
 
-        return diagnose.check(self, X, y, sample_weight, columns)
+    @classmethod
+    def checked_by(cls, function: Callable[..., Any]) -> None:
+        """Take the function behind `check`, `dpgb_dask.diagnose.check`.
+
+        It reads rows, with modules that need this one, so that this one cannot import it: the package hands it down
+        where it is put together.
+        """
+        cls._diagnose = staticmethod(function)
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Schema) and self.to_dict() == other.to_dict()
@@ -362,7 +376,7 @@ def _feature(name: str, spec: Any) -> Feature:
         spec = {"type": "categorical", "categories": spec}
     kind = spec.get("type") if isinstance(spec, Mapping) else None
     if not isinstance(kind, str) or kind not in ("numeric", "categorical"):
-        given = "" if kind is None else f"type={_short(kind)} is unknown; "
+        given = "" if kind is None else f"type={short(kind)} is unknown; "
         raise SchemaError(
             f"feature {name!r}: {given}expected (low, high), a list of categories, or in its JSON a 'type' that is"
             f" 'numeric' or 'categorical'.{did_you_mean(kind, ('numeric', 'categorical'))}"
@@ -395,17 +409,8 @@ def _feature(name: str, spec: Any) -> Feature:
 def _truth(name: str, spec: Mapping[str, Any], field: str) -> bool:
     value = spec.get(field, False)
     if not isinstance(value, bool | np.bool_):
-        raise SchemaError(f"feature {name!r}: {field}={_short(value)} must be true or false.")
+        raise SchemaError(f"feature {name!r}: {field}={short(value)} must be true or false.")
     return bool(value)
-
-
-def _short(value: Any) -> str:
-    """Return a public value as it stands in an error; of a long or deep one the beginning, or its type."""
-    try:
-        text = repr(value)
-    except (RecursionError, ValueError):  # a number of more digits than Python prints
-        return f"<{type(value).__name__}>"
-    return text if len(text) <= MOST_CHARACTERS else f"{text[:MOST_CHARACTERS]}…"
 
 
 def _check_text(schema: Schema) -> None:
@@ -416,7 +421,7 @@ def _check_text(schema: Schema) -> None:
     for part in itertools.chain(names, *listed, schema.target.classes):
         if isinstance(part, str) and not _encodes(part):
             raise SchemaError(
-                f"{_short(part)} of the schema holds half of a surrogate pair, which is no text. Write it in UTF-8."
+                f"{short(part)} of the schema holds half of a surrogate pair, which is no text. Write it in UTF-8."
             )
 
 
@@ -426,15 +431,6 @@ def _encodes(text: str) -> bool:
     except UnicodeEncodeError:
         return False
     return True
-
-
-def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """Return a JSON object; of a key that is there twice one value would be lost."""
-    out = dict(pairs)
-    if len(out) != len(pairs):
-        twice = next(key for key, _ in pairs if sum(key == other for other, _ in pairs) > 1)
-        raise SchemaError(f"key {_short(twice)} is there twice in one object. Remove one.")
-    return out
 
 
 def _refuse_unknown(given: Mapping[str, Any], known: set[str], where: str) -> None:
@@ -469,7 +465,7 @@ def _refuse_meeting(where: str, declared: tuple[Any, ...]) -> None:
             continue
         if known in seen:
             raise SchemaError(
-                f"{where}: {_short(seen[known])} and {_short(value)} are read as the same value, as readers make"
+                f"{where}: {short(seen[known])} and {short(value)} are read as the same value, as readers make"
                 " numbers of text and text of numbers. Declare one of them; codes that differ only so need a mark,"
                 " as in 'A007'."
             )
@@ -483,7 +479,7 @@ def _target(name: str, classes: Sequence[Any] | None, bounds: tuple[Any, Any] | 
         )
     if classes is not None:
         if isinstance(classes, str | Mapping) or not isinstance(classes, Iterable):
-            raise SchemaError(f"classes={_short(classes)} must be a list of labels.")
+            raise SchemaError(f"classes={short(classes)} must be a list of labels.")
         labels = tuple(classes)
         if not 2 <= len(labels) <= MAX_CATEGORIES:
             raise SchemaError(f"classes must be 2 to {MAX_CATEGORIES} different labels.")
@@ -509,7 +505,5 @@ def _target(name: str, classes: Sequence[Any] | None, bounds: tuple[Any, Any] | 
 
 def _max_weight(value: Any) -> int:
     if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= MAX_WEIGHT:
-        raise SchemaError(
-            f"max_weight={_short(value)} must be a whole number in [1, {MAX_WEIGHT}]."
-        )
+        raise SchemaError(f"max_weight={short(value)} must be a whole number in [1, {MAX_WEIGHT}].")
     return value

@@ -249,11 +249,6 @@ def _reach(record: Record, cut: float) -> float:
     return record.mu**2 / 2 + record.mu * math.sqrt(2 * math.log(1 / cut))
 
 
-def pld_delta(records: Sequence[Record], epsilon: float, delta: float) -> float:
-    """Return δ at ε, rounded up; sharpest for a result near ``delta``."""
-    return max(one.delta(epsilon) for one in distributions(records, delta))
-
-
 def pld(records: Sequence[Record], delta: float) -> float:
     """Return ε at δ, rounded up to 9 digits."""
     both = distributions(records, delta)

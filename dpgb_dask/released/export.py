@@ -10,17 +10,17 @@ import contextlib
 import hashlib
 import json
 import os
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 from numpy.typing import NDArray
 
 from dpgb_dask.contracts.model import MAX_BINS, FeatureBins, Model, PairTable, Splits, Trees
 from dpgb_dask.contracts.schema import Categorical, Schema
-from dpgb_dask.errors import SchemaError, StructureError, where_json_breaks
-from dpgb_dask.losses import LINKS_OF
+from dpgb_dask.errors import SchemaError, StructureError, json_object, where_json_breaks
+from dpgb_dask.losses import LINKS_OF, LOSSES, Loss
 from dpgb_dask.released.report import PrivacyReport
 
 FORMAT = "dpgb_dask model"
@@ -182,7 +182,7 @@ def load(path: str | Path) -> ModelFile:
         If the file cannot be read, is malformed, was written by a newer version, or its digests do not agree with it.
     """
     try:
-        data = json.loads(Path(path).read_text(encoding="utf-8"), object_pairs_hook=_object)
+        data = json.loads(Path(path).read_text(encoding="utf-8"), object_pairs_hook=json_object)
     except OSError as error:
         raise StructureError(
             f"Model file {str(path)!r} cannot be read: {error.strerror}."
@@ -210,16 +210,8 @@ def load(path: str | Path) -> ModelFile:
             f"Model file {str(path)!r} is malformed: its version is not one of 1 to {VERSION}."
         )
     try:
-        _check_digests(data, path)
-        schema = Schema.from_dict(data["schema"])
-        link = LINK_BEFORE[schema.target.type] if version < 2 else data["model"]["link"]
-        model = model_from_dict(data["model"], link)
-        _check_fit_together(schema, model)
-        report = PrivacyReport.from_dict(data["report"])
-        if not isinstance(data["parameters"], dict) or not isinstance(data["estimator"], str):
-            raise TypeError("parameters and estimator")
-    except _AlteredError:
-        raise
+        altered = _how_altered(data, path)
+        file = None if altered else _file_of(data, version)
     except (
         KeyError,
         TypeError,
@@ -232,6 +224,20 @@ def load(path: str | Path) -> ModelFile:
         raise StructureError(
             f"Model file {str(path)!r} is malformed. Save the model again."
         ) from error
+    if file is None:
+        raise StructureError(altered)
+    return file
+
+
+def _file_of(data: dict[str, Any], version: int) -> ModelFile:
+    """Return what a file's JSON holds; raises what its parts raise if one is malformed."""
+    schema = Schema.from_dict(data["schema"])
+    link = LINK_BEFORE[schema.target.type] if version < 2 else data["model"]["link"]
+    model = model_from_dict(data["model"], link)
+    _check_fit_together(schema, model)
+    report = PrivacyReport.from_dict(data["report"])
+    if not isinstance(data["parameters"], dict) or not isinstance(data["estimator"], str):
+        raise TypeError("parameters and estimator")
     return ModelFile(
         estimator=data["estimator"],
         parameters=data["parameters"],
@@ -241,49 +247,55 @@ def load(path: str | Path) -> ModelFile:
     )
 
 
-class _AlteredError(StructureError):
-    """A file whose digests do not agree with it."""
+def _how_altered(data: dict[str, Any], path: str | Path) -> str:
+    """Say how a file is another than was written; an older format has no digests, and none of the rest.
 
-
-def _check_digests(data: dict[str, Any], path: str | Path) -> None:
-    """Refuse a file whose parts are not those that were written; an older format has no digests, and none of the rest.
-
-    Raises
-    ------
-    StructureError
-        If a digest is wrong, missing or unknown; an edit is unknown; or a file says an older format than it has.
+    Returns
+    -------
+    str
+        That a digest is wrong, missing or unknown; that an edit is unknown; that a file says an older format than it
+        has. "" if none of these is so.
     """
     found = _digests(data)  # of older formats too: it refuses what is no text
     unknown = set(data) - PARTS - SINCE_3
     if data["version"] < 3:
         if unknown or SINCE_3 & set(data) or PrivacyReport.since_digests() & set(data["report"]):
-            raise _AlteredError(
+            return (
                 f"Model file {str(path)!r} says version={data['version']} and has what came with version 3: it was"
                 " changed after it was written. Take the file as it was written."
             )
-        return
+        return ""
     if unknown or set(data) != PARTS | SINCE_3 or data["digests"] != found:
         told = data.get("digests")
         wrong = [
             name for name in found if not isinstance(told, dict) or told.get(name) != found[name]
         ]
-        raise _AlteredError(
+        return (
             f"Model file {str(path)!r} was changed after it was written, or is damaged: its digests do not agree with"
             f" {', '.join(wrong) or 'its parts'}. Take the file as it was written; a fit in a ledger gives its model"
             " again with resume=."
         )
     if data["edits"] != []:  # each kind of edit will be done again here, from the model of the fit
-        raise _AlteredError(
-            f"Model file {str(path)!r} holds edits that this version does not know: update dpgb_dask to read it."
-        )
+        return f"Model file {str(path)!r} holds edits that this version does not know: update dpgb_dask to read it."
+    return ""
 
 
-def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """Return a JSON object; one with a key twice would be read in two ways by two readers."""
-    out = dict(pairs)
-    if len(out) != len(pairs):
-        raise ValueError("a key is there twice")
-    return out
+def loss_to_json(loss: str | Loss | None) -> Any:
+    """Return the parameter `loss` as a name, or as a name and its options."""
+    if loss is None or isinstance(loss, str) or type(loss) not in map(type, LOSSES.values()):
+        return getattr(loss, "name", loss)
+    options = {item.name: getattr(loss, item.name) for item in fields(cast("Any", loss))}
+    return {name: value for name, value in options.items() if name != "kinds"}
+
+
+def loss_of_json(data: Any, path: str | Path) -> str | Loss | None:
+    """Return the parameter `loss` of a model file; raises `StructureError` if it is malformed."""
+    if not isinstance(data, dict):
+        return data if isinstance(data, str) else None
+    try:
+        return replace(cast("Any", LOSSES[data["name"]]), **data)
+    except (KeyError, TypeError, ValueError) as error:
+        raise StructureError(f"Model file {str(path)!r} is malformed: its loss.") from error
 
 
 def _plain(value: Any) -> Any:

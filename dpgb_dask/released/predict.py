@@ -85,28 +85,6 @@ def _slice(block: Any, part: slice) -> Any:
     return block.iloc[part] if isinstance(block, pd.DataFrame) else block[part]
 
 
-def scores(model: Model, schema: Schema, rows: Any) -> Any:
-    """Return the raw scores of rows.
-
-    Parameters
-    ----------
-    model : Model
-    schema : Schema
-    rows : array-like, DataFrame, dask Array or DataFrame, DataArray, Dataset, zarr Array or Group, (n_rows, n_features)
-
-    Returns
-    -------
-    (n_rows, n_scores) int32, score steps of 2⁻¹⁶
-        Lazy, with the chunks of ``rows``, on Dask.
-
-    Privacy
-    -------
-    Post-processing: the rows to score are the caller's own.
-    """
-    columns = tuple(f"score_{k}" for k in range(model.n_scores))
-    return apply(RowFunction(model, schema, scorer), rows, np.dtype(np.int32), columns)
-
-
 def apply(  # noqa: PLR0911 - one per kind of collection
     function: RowFunction, rows: Any, dtype: np.dtype[Any], columns: tuple[Any, ...] | None = None
 ) -> Any:

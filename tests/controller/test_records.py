@@ -11,7 +11,7 @@ from dpgb_dask.contracts.boundary import Receipt
 from dpgb_dask.contracts.queries import PRICE_ONE, RowDraw
 from dpgb_dask.controller import pld as pld_module
 from dpgb_dask.controller.accounting import choice_epsilon, delta_of, epsilon_of
-from dpgb_dask.controller.pld import compared, distributions, pld, pld_delta
+from dpgb_dask.controller.pld import compared, distributions, pld
 from dpgb_dask.controller.records import (
     ORDERS,
     Choice,
@@ -43,6 +43,11 @@ SCHEDULES = {
     "half of the rows": [Gaussian(4.0, 1, 0.5)],
     "mixed": [Gaussian(0.05, 100), Laplace(0.05, 50), Gaussian(1.0, 100, 0.01), Laplace(0.3, 30, 0.1)],
 }  # fmt: skip
+
+
+def pld_delta(records, epsilon, delta):
+    """δ at ε, rounded up; sharpest for a result near ``delta``."""
+    return max(one.delta(epsilon) for one in distributions(records, delta))
 
 
 @pytest.fixture(scope="module")

@@ -3,10 +3,10 @@
 import dask.array as da
 import dask.dataframe as dd
 import numpy as np
+from helpers import raw_scores
 
 from dpgb_dask.contracts.model import SCORE_ONE, Model
 from dpgb_dask.released.explain import explain_global, explain_local
-from dpgb_dask.released.predict import scores
 
 
 def test_contributions_add_up_to_the_score(model, binary_schema, rows):
@@ -14,7 +14,7 @@ def test_contributions_add_up_to_the_score(model, binary_schema, rows):
     assert local["names"] == ("x", "z", "age", "color", "x & color", "forest")
     total = local["scores"].sum(axis=1) + local["intercept"]
     np.testing.assert_allclose(
-        total, scores(model, binary_schema, rows)[:, 0] / SCORE_ONE, atol=1e-9
+        total, raw_scores(model, binary_schema, rows)[:, 0] / SCORE_ONE, atol=1e-9
     )
 
 
@@ -30,7 +30,7 @@ def test_contributions_have_one_table_per_class(three_score_model, binary_schema
     local = explain_local(three_score_model, binary_schema, rows)
     total = np.stack([part.sum(axis=1) for part in local["scores"]], axis=1) + local["intercept"]
     np.testing.assert_allclose(
-        total, scores(three_score_model, binary_schema, rows) / SCORE_ONE, atol=1e-9
+        total, raw_scores(three_score_model, binary_schema, rows) / SCORE_ONE, atol=1e-9
     )
 
 

@@ -9,6 +9,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from helpers import raw_scores
 from mutants import mutants
 
 from dpgb_dask.contracts.model import Splits, Trees
@@ -16,7 +17,6 @@ from dpgb_dask.contracts.schema import Schema
 from dpgb_dask.errors import SchemaError, StructureError
 from dpgb_dask.released import export
 from dpgb_dask.released.export import ModelFile, fit_digest, load, model_to_dict, save
-from dpgb_dask.released.predict import scores
 from dpgb_dask.released.report import PrivacyReport
 
 
@@ -44,7 +44,7 @@ def test_file_reads_back_bit_for_bit(file, saved, rows, tmp_path):
     assert back.report == file.report
     assert back.parameters == file.parameters
     np.testing.assert_array_equal(
-        scores(back.model, back.schema, rows), scores(file.model, file.schema, rows)
+        raw_scores(back.model, back.schema, rows), raw_scores(file.model, file.schema, rows)
     )
     for got, want in zip(back.model.tables, file.model.tables, strict=True):
         assert got.dtype == want.dtype == np.int32
@@ -68,7 +68,8 @@ def test_multiclass_model_reads_back(three_score_model, multiclass_schema, repor
     )
     back = load(path)
     np.testing.assert_array_equal(
-        scores(back.model, back.schema, rows), scores(three_score_model, multiclass_schema, rows)
+        raw_scores(back.model, back.schema, rows),
+        raw_scores(three_score_model, multiclass_schema, rows),
     )
 
 
@@ -240,7 +241,7 @@ def test_files_of_version_1_are_read(file, tmp_path, rows):
     assert not back.report.pure
     assert back.report.unverified
     np.testing.assert_array_equal(
-        scores(back.model, back.schema, rows), scores(old.model, old.schema, rows)
+        raw_scores(back.model, back.schema, rows), raw_scores(old.model, old.schema, rows)
     )
 
 

@@ -9,9 +9,10 @@ import pandas as pd
 import pytest
 import xarray as xr
 import zarr
+from helpers import raw_scores
 
 from dpgb_dask.errors import SchemaError, StructureError
-from dpgb_dask.released.predict import RowFunction, apply, scorer, scores
+from dpgb_dask.released.predict import RowFunction, apply, scorer
 
 
 def code_of(value, feature_bins, categories=None):
@@ -62,11 +63,11 @@ def expected(model, binary_schema, rows):
 
 
 def test_scores_agree_with_the_oracle(model, binary_schema, rows, expected):
-    np.testing.assert_array_equal(scores(model, binary_schema, rows), expected)
+    np.testing.assert_array_equal(raw_scores(model, binary_schema, rows), expected)
 
 
 def test_scores_have_one_column_per_class(three_score_model, binary_schema, rows):
-    got = scores(three_score_model, binary_schema, rows[:50])
+    got = raw_scores(three_score_model, binary_schema, rows[:50])
     want = [
         score_of(three_score_model, binary_schema, row) for row in rows[:50].itertuples(index=False)
     ]
@@ -75,7 +76,7 @@ def test_scores_have_one_column_per_class(three_score_model, binary_schema, rows
 
 def test_blocks_do_not_change_scores(model, binary_schema, rows, expected, monkeypatch):
     monkeypatch.setattr("dpgb_dask.released.predict.BLOCK_ROWS", 97)
-    np.testing.assert_array_equal(scores(model, binary_schema, rows), expected)
+    np.testing.assert_array_equal(raw_scores(model, binary_schema, rows), expected)
 
 
 def first_column(model):
@@ -92,7 +93,7 @@ def test_dask_frame_keeps_index_and_divisions(model, binary_schema, rows, expect
     assert one.divisions == frame.divisions
     np.testing.assert_array_equal(one.compute(), expected[:, 0])
     assert list(one.compute().index) == list(frame.index.compute())
-    many = scores(model, binary_schema, frame)
+    many = raw_scores(model, binary_schema, frame)
     assert isinstance(many, dd.DataFrame)
     assert many.divisions == frame.divisions
     np.testing.assert_array_equal(many.compute().to_numpy(), expected)
@@ -114,8 +115,8 @@ def numeric_schema(binary_schema):
 
 def test_dask_array_keeps_chunks_and_is_lazy(model, numeric_schema, numeric):
     lazy = da.from_array(numeric, chunks=(400, 3))
-    want = scores(model, numeric_schema, numeric)
-    got = scores(model, numeric_schema, lazy)
+    want = raw_scores(model, numeric_schema, numeric)
+    got = raw_scores(model, numeric_schema, lazy)
     assert got.chunks == ((400, 400, 400, 300), (1,))
     np.testing.assert_array_equal(got.compute(scheduler="sync"), want)
     function = RowFunction(model, numeric_schema, first_column)
@@ -127,19 +128,19 @@ def test_dask_array_keeps_chunks_and_is_lazy(model, numeric_schema, numeric):
 def test_unknown_chunks_stay_unknown(model, numeric_schema, numeric):
     lazy = da.from_array(numeric, chunks=(400, 4))
     lazy = lazy[lazy[:, 2] > 45]
-    want = scores(model, numeric_schema, numeric[numeric[:, 2] > 45])
-    got = scores(model, numeric_schema, lazy)
+    want = raw_scores(model, numeric_schema, numeric[numeric[:, 2] > 45])
+    got = raw_scores(model, numeric_schema, lazy)
     assert np.isnan(got.chunks[0][0])
     np.testing.assert_array_equal(got.compute(scheduler="sync"), want)
 
 
 def test_empty_partitions_and_no_rows_work(model, binary_schema, numeric_schema, rows, numeric):
-    assert scores(model, binary_schema, rows[:0]).shape == (0, 1)
-    assert scores(model, numeric_schema, numeric[:0]).shape == (0, 1)
+    assert raw_scores(model, binary_schema, rows[:0]).shape == (0, 1)
+    assert raw_scores(model, numeric_schema, numeric[:0]).shape == (0, 1)
     frame = dd.concat(
         [dd.from_pandas(rows[:0], npartitions=1), dd.from_pandas(rows, npartitions=2)]
     )
-    assert len(scores(model, binary_schema, frame).compute()) == len(rows)
+    assert len(raw_scores(model, binary_schema, frame).compute()) == len(rows)
 
 
 @pytest.mark.parametrize("chunks", [None, 500])
@@ -156,7 +157,7 @@ def test_dataarray_gives_a_dataarray(model, numeric_schema, numeric, chunks):
     assert got.dims == ("person",)
     assert (got.chunks is not None) == (chunks is not None)
     np.testing.assert_array_equal(got.coords["person"], array.coords["person"])
-    np.testing.assert_array_equal(got, scores(model, numeric_schema, numeric)[:, 0])
+    np.testing.assert_array_equal(got, raw_scores(model, numeric_schema, numeric)[:, 0])
     with pytest.raises(SchemaError, match="order"):
         apply(function, array[:, ::-1], np.dtype(np.int32))
 
@@ -176,10 +177,10 @@ def test_dataset_gives_a_dataarray(model, binary_schema, rows, expected, chunks)
 def test_zarr_is_read_lazily(model, numeric_schema, numeric, tmp_path):
     store = zarr.create_array(tmp_path / "a.zarr", shape=numeric.shape, chunks=(300, 4), dtype="f8")
     store[:] = numeric
-    got = scores(model, numeric_schema, store)
+    got = raw_scores(model, numeric_schema, store)
     assert isinstance(got, da.Array)
     np.testing.assert_array_equal(
-        got.compute(scheduler="sync"), scores(model, numeric_schema, numeric)
+        got.compute(scheduler="sync"), raw_scores(model, numeric_schema, numeric)
     )
 
 
@@ -187,8 +188,8 @@ def test_zarr_group_of_columns_is_read_lazily(model, numeric_schema, numeric, tm
     group = zarr.create_group(tmp_path / "g.zarr")
     for k in (3, 1, 0, 2):
         group.create_array(numeric_schema.names[k], data=numeric[:, k].copy(), chunks=(300 + k,))
-    want = scores(model, numeric_schema, numeric)
-    got = scores(model, numeric_schema, group)
+    want = raw_scores(model, numeric_schema, numeric)
+    got = raw_scores(model, numeric_schema, group)
     assert got.shape == want.shape
     np.testing.assert_array_equal(got.compute(scheduler="sync"), want)
     one = apply(RowFunction(model, numeric_schema, first_column), group, np.dtype(np.int32))
@@ -197,15 +198,15 @@ def test_zarr_group_of_columns_is_read_lazily(model, numeric_schema, numeric, tm
 
 def test_structure_is_checked_before_rows(model, binary_schema, rows):
     with pytest.raises(SchemaError, match="order"):
-        scores(model, binary_schema, rows[rows.columns[::-1]])
+        raw_scores(model, binary_schema, rows[rows.columns[::-1]])
     with pytest.raises(SchemaError, match="missing"):
-        scores(model, binary_schema, dd.from_pandas(rows.drop(columns="age"), npartitions=2))
+        raw_scores(model, binary_schema, dd.from_pandas(rows.drop(columns="age"), npartitions=2))
     with pytest.raises(StructureError):
-        scores(model, binary_schema, np.zeros((3, 5)))
+        raw_scores(model, binary_schema, np.zeros((3, 5)))
     with pytest.raises(StructureError, match="ndim"):
-        scores(model, binary_schema, np.zeros(4))
+        raw_scores(model, binary_schema, np.zeros(4))
     with pytest.raises(StructureError, match="ndim"):
-        scores(model, binary_schema, da.zeros(4))
+        raw_scores(model, binary_schema, da.zeros(4))
 
 
 def test_other_columns_may_be_present(model, rows, expected, binary_schema):
@@ -214,7 +215,7 @@ def test_other_columns_may_be_present(model, rows, expected, binary_schema):
     wide = pd.concat(
         [pd.Series(0, rows.index, name="id"), rows, pd.Series(1, rows.index, name="target")], axis=1
     )
-    np.testing.assert_array_equal(scores(model, schema, wide), expected)
+    np.testing.assert_array_equal(raw_scores(model, schema, wide), expected)
 
 
 def test_row_functions_travel_to_workers(model, binary_schema, rows, expected):
@@ -224,4 +225,4 @@ def test_row_functions_travel_to_workers(model, binary_schema, rows, expected):
 
 def test_lists_are_read_value_by_value(model, binary_schema, rows, expected):
     table = rows[:9].astype(object).to_numpy().tolist()
-    np.testing.assert_array_equal(scores(model, binary_schema, table), expected[:9])
+    np.testing.assert_array_equal(raw_scores(model, binary_schema, table), expected[:9])

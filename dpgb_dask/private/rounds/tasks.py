@@ -795,10 +795,6 @@ def _dying() -> ClusterError:
     )
 
 
-def _in_a_row(lists: Iterable[list[T]]) -> list[T]:
-    return [item for one in lists for item in one]
-
-
 def _columns(block: Any) -> tuple[Any, ...]:
     if isinstance(block, pd.DataFrame):
         return tuple(block.iloc[:, k] for k in range(block.shape[1]))

@@ -1,0 +1,285 @@
+"""``schema="infer"``: public facts read from the data, for public data and for scikit-learn's own checks.
+
+Nothing here is private. A fit under a declared schema never calls this module.
+"""
+# ruff: noqa: N803, N806 - X is scikit-learn's name
+
+import warnings
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import dask.array as da
+import dask.dataframe as dd
+import numpy as np
+import pandas as pd
+import xarray as xr
+import zarr
+from dask.base import compute, is_dask_collection
+from dask.delayed import delayed
+from numpy.typing import NDArray
+from sklearn.utils.multiclass import check_classification_targets
+from sklearn.utils.validation import column_or_1d, validate_data
+
+from dpgb_dask import encode
+from dpgb_dask.columns import default_names
+from dpgb_dask.contracts.schema import MAX_WEIGHT, Categorical, Numeric, Schema
+from dpgb_dask.errors import PlanError, PrivacyLeakWarning, StructureError, level_outside
+from dpgb_dask.stored import from_zarr
+from dpgb_dask.values import NO_FORM, cells
+
+
+class Inferred(NamedTuple):
+    """What a fit runs on, with the schema that was read from it.
+
+    Parameters
+    ----------
+    X, y, weight : collections
+        Whole weights have become rows.
+    schema : Schema
+        With ``private=False``.
+    max_weight : int or None
+        The largest fractional weight, rounded up; None if there is none.
+    """
+
+    X: Any
+    y: Any
+    weight: NDArray[np.float64] | None
+    schema: Schema
+    max_weight: int | None
+
+
+def read(
+    estimator: Any, X: Any, y: Any, sample_weight: Any, *, classification: bool, silent: bool
+) -> Inferred:
+    """Read the schema from the data, after scikit-learn's own checks.
+
+    Parameters
+    ----------
+    estimator : estimator
+        Of which scikit-learn's checks set ``n_features_in_`` and ``feature_names_in_``.
+    X, y, sample_weight : collections
+    classification : bool
+    silent : bool
+        Whether not to warn, as in tests with noise that repeats.
+
+    Warns
+    -----
+    PrivacyLeakWarning
+        Unless ``silent``.
+
+    Privacy
+    -------
+    None: it leaks extremes, categories and classes.
+    """
+    if not silent:
+        message = "schema='infer' reads bounds, categories and classes from the data: the model is not private."
+        warnings.warn(message, PrivacyLeakWarning, stacklevel=level_outside())
+    if is_dask_collection(X) or is_dask_collection(y):
+        validate_data(estimator, X, skip_check_array=True)
+        schema = infer(X, y, classification=classification)
+        if sample_weight is not None:
+            raise PlanError(
+                "schema='infer' takes no sample_weight with Dask collections. Declare a schema."
+            )
+        return Inferred(X, y, None, schema, None)
+    X, y = _validated(estimator, X, y, classification=classification)
+    weight, most = None, None
+    if sample_weight is not None:
+        weight = _valid_weight(sample_weight, len(X))
+        rows, weight = _repetition(weight)
+        X = X.iloc[rows] if isinstance(X, pd.DataFrame) else X[rows]
+        y = y[rows]
+        if weight is not None:
+            most = int(np.ceil(weight.max()))
+    # set by the checks just now, if X has names
+    names = getattr(estimator, "feature_names_in_", None)
+    schema = infer(X, y, classification=classification, names=names)
+    return Inferred(X, y, weight, schema, most)
+
+
+def checked_rows(estimator: Any, X: Any) -> Any:
+    """Return rows to predict after scikit-learn's own checks."""
+    if is_dask_collection(X) or (isinstance(X, pd.DataFrame) and _has_text(X)):
+        validate_data(estimator, X, reset=False, skip_check_array=True)
+        return X
+    return validate_data(estimator, X, reset=False, ensure_all_finite="allow-nan")
+
+
+def _validated(estimator: Any, X: Any, y: Any, *, classification: bool) -> tuple[Any, NDArray[Any]]:
+    """Run scikit-learn's checks on in-memory input."""
+    if isinstance(X, pd.DataFrame) and _has_text(X):
+        validate_data(estimator, X, skip_check_array=True)
+        if y is None or len(X) != len(y):
+            raise StructureError("X and y must have the same number of rows.")
+        y = column_or_1d(y, warn=True)
+    else:
+        options: dict[str, Any] = {
+            "ensure_all_finite": "allow-nan",
+            "y_numeric": not classification,
+        }
+        X, y = validate_data(estimator, X, y, **options)
+    if classification:
+        check_classification_targets(y)
+    return X, y
+
+
+def _has_text(frame: pd.DataFrame) -> bool:
+    """Return whether a frame has columns that scikit-learn would not turn into numbers."""
+    return any(
+        not (pd.api.types.is_numeric_dtype(dtype) or pd.api.types.is_bool_dtype(dtype))
+        for dtype in frame.dtypes
+    )
+
+
+def _valid_weight(sample_weight: Any, n_rows: int) -> NDArray[np.float64]:
+    weight = np.asarray(sample_weight, np.float64)
+    if weight.ndim != 1 or len(weight) != n_rows:
+        raise StructureError("sample_weight must have one number per row.")
+    if not np.all(np.isfinite(weight)) or np.any(weight < 0):
+        raise StructureError("sample_weight must be finite and not negative.")
+    if np.any(weight > MAX_WEIGHT):
+        raise StructureError(
+            f"sample_weight must be at most {MAX_WEIGHT}. Divide all weights by a constant."
+        )
+    if not np.any(weight):
+        raise StructureError("Sample weights must contain at least one non-zero number.")
+    return weight
+
+
+def _repetition(weight: NDArray[np.float64]) -> tuple[NDArray[np.intp], NDArray[np.float64] | None]:
+    """Return the rows that weights stand for: whole weights repeat rows, others keep theirs."""
+    rows = np.flatnonzero(weight)
+    if np.all(weight == np.floor(weight)):
+        return np.repeat(rows, weight[rows].astype(np.intp)), None
+    return rows, weight[rows]
+
+
+def _numbers(column: Any) -> NDArray[np.float64]:
+    """Return a column as the fit reads it."""
+    given = column if hasattr(column, "dtype") else np.asarray(column)
+    with np.errstate(all="ignore"):
+        return encode.numbers(encode.one_column(given)).astype(np.float64)
+
+
+def _partitions(data: Any) -> list[Any]:
+    parts: list[Any] = data.to_delayed()
+    return parts
+
+
+def _on_parts(data: Any, function: Callable[[Any], Any]) -> list[Any]:
+    """Run a function over the blocks of a collection and return the list of its results."""
+    if isinstance(data, zarr.Array):
+        data = from_zarr(data)
+    if isinstance(data, xr.DataArray):
+        data = data.data
+    if isinstance(data, da.Array):
+        data = data.rechunk({1: -1}) if data.ndim == 2 and data.numblocks[1] > 1 else data
+        return list(compute(*(delayed(function)(p) for p in data.to_delayed().ravel())))
+    if isinstance(data, dd.DataFrame | dd.Series):
+        return list(compute(*(delayed(function)(part) for part in _partitions(data))))
+    return [function(data if isinstance(data, pd.DataFrame | pd.Series) else np.asarray(data))]
+
+
+@dataclass(frozen=True, slots=True)
+class _Facts:
+    """Facts of one column of one block; None bounds for no finite value."""
+
+    low: float | None
+    high: float | None
+    integer: bool
+    categories: frozenset[Any] | None
+
+
+def _column_facts(column: Any) -> _Facts:
+    series = pd.Series(column)
+    if not (
+        pd.api.types.is_numeric_dtype(series.dtype) or pd.api.types.is_bool_dtype(series.dtype)
+    ):
+        if isinstance(series.dtype, pd.CategoricalDtype):
+            series = series.astype(series.cat.categories.dtype)
+        return _Facts(None, None, False, frozenset(series.dropna().unique().tolist()))
+    values = np.asarray(series.to_numpy(dtype=np.float64, na_value=np.nan))
+    values = values[np.isfinite(values)]
+    if not len(values):
+        return _Facts(None, None, True, None)
+    return _Facts(
+        float(values.min()), float(values.max()), bool(np.all(values == np.floor(values))), None
+    )
+
+
+def _block_facts(block: Any) -> list[_Facts]:
+    if isinstance(block, pd.DataFrame):
+        return [_column_facts(block.iloc[:, j]) for j in range(block.shape[1])]
+    return [_column_facts(block[:, j]) for j in range(block.shape[1])]
+
+
+def _distinct(labels: Sequence[Any]) -> list[Any]:
+    """Return one label of each normal form: a fit reads the others as that one."""
+    first: dict[Any, Any] = {}
+    for label, form in zip(labels, cells(labels), strict=True):
+        if form is not None and form is not NO_FORM:
+            first.setdefault(form, label)
+    return list(first.values())
+
+
+def _merged(parts: list[_Facts]) -> Numeric | Categorical:
+    if any(part.categories for part in parts):
+        labels = frozenset().union(*(part.categories or () for part in parts))
+        ordered = sorted(labels, key=lambda label: (str(type(label)), label))
+        return Categorical(tuple(_distinct(ordered)))
+    lows = [part.low for part in parts if part.low is not None]
+    highs = [part.high for part in parts if part.high is not None]
+    return Numeric(
+        min(lows, default=0.0), max(highs, default=0.0), all(part.integer for part in parts)
+    )
+
+
+def infer(X: Any, y: Any, *, classification: bool, names: Sequence[str] | None = None) -> Schema:
+    """Read a schema from the data: bounds, categories, classes, target bounds.
+
+    Parameters
+    ----------
+    X : collection with named columns, or (n_rows, n_features) array
+    y : collection
+    classification : bool
+    names : sequence of str, optional
+        Names of the features; None for those of ``X``, or x0, x1, …
+
+    Returns
+    -------
+    Schema
+        With ``private=False``.
+
+    Raises
+    ------
+    StructureError
+        If only one class is present.
+
+    Privacy
+    -------
+    None: it leaks extremes, categories and classes. For public data and for scikit-learn's checks.
+    """
+    facts = _on_parts(X, _block_facts)
+    if names is None:
+        names = X.columns if hasattr(X, "columns") else default_names(X.shape[1])
+    names = [str(name) for name in names]
+    features = {name: _merged([part[j] for part in facts]) for j, name in enumerate(names)}
+    target = "target"
+    while target in features:
+        target += "_"
+    if classification:
+        classes = _distinct(np.unique(np.concatenate(_on_parts(y, _labels))).tolist())
+        if len(classes) < 2:
+            raise StructureError("y holds one class only. A classifier needs at least two classes.")
+        return Schema(features, classes, target=target, private=False)
+    values = np.concatenate(_on_parts(y, _numbers))
+    values = values[np.isfinite(values)]
+    low, high = (float(values.min()), float(values.max())) if len(values) else (0.0, 0.0)
+    if low == high:  # a constant target still needs a range to be scaled by
+        low, high = low - 1.0, high + 1.0
+    return Schema(features, target_bounds=(low, high), target=target, private=False)
+
+
+def _labels(column: Any) -> NDArray[Any]:
+    return np.unique(np.asarray(pd.Series(np.asarray(column)).dropna()))

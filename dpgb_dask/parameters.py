@@ -1,0 +1,150 @@
+"""What the estimators' parameters mean, and which of them cannot be run: known before data are touched."""
+
+import secrets
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from sklearn.utils import check_random_state
+
+from dpgb_dask import losses, recipes
+from dpgb_dask.contracts.plan import Plan
+from dpgb_dask.contracts.schema import MAX_WEIGHT, Schema
+from dpgb_dask.controller.ledger import Ledger
+from dpgb_dask.controller.noise import NoiseSource
+from dpgb_dask.errors import PlanError, SchemaError
+from dpgb_dask.losses import Loss
+
+INFER = "infer"
+FEW_ROWS = ("stop", "continue")
+
+
+def infers(schema: Any) -> bool:
+    """Return whether the schema is to be read from the data."""
+    return isinstance(schema, str) and schema == INFER
+
+
+def check_ledger(
+    ledger: Any, account: str | None, noise: NoiseSource | None, *, inferred: bool
+) -> None:
+    """Refuse combinations of ledger, account, noise and schema that cannot be charged."""
+    if (ledger is None) != (account is None):
+        given, lacking = ("account", "ledger") if ledger is None else ("ledger", "account")
+        raise PlanError(f"{given} is given without {lacking}. Give both, or neither.")
+    if ledger is None:
+        return
+    if not isinstance(ledger, Ledger):
+        raise PlanError(f"ledger is a {type(ledger).__name__}. Give a dpgb_dask.Ledger.")
+    if noise is not None:
+        raise PlanError(
+            f"noise={type(noise).__name__} cannot charge a ledger account: a key that is not made by the"
+            " library may be known to others. Leave noise=None, or leave ledger and account out."
+        )
+    if inferred:
+        raise PlanError(
+            "schema='infer' reads the data and is not private: it cannot charge a ledger account."
+        )
+
+
+def seed_of(random_state: Any) -> int:
+    """Return the public seed: of feature partitions and random trees, never of noise."""
+    if random_state is None:
+        return secrets.randbits(62)
+    if isinstance(random_state, int | np.integer) and not isinstance(random_state, bool):
+        if random_state < 0:
+            raise PlanError(f"random_state={random_state!r} must not be negative.")
+        return int(random_state)
+    try:
+        return int(check_random_state(random_state).randint(2**31 - 1))
+    except ValueError as error:
+        raise PlanError(
+            f"random_state={random_state!r} must be None, a whole number or a RandomState."
+        ) from error
+
+
+def loss_of(loss: str | Loss | None, kind: str) -> Loss:
+    """Return the loss as an object; None for that of the kind of target."""
+    return losses.default_loss(kind) if loss is None else losses.get(loss)
+
+
+def plan_of(
+    recipe: Any,
+    *,
+    kind: str,
+    loss: Loss,
+    on_few_rows: str,
+    inferred: bool,
+    **given: Any,
+) -> Plan:
+    """Return the plan of a recipe for a kind of target, with the parameters that are given and not None."""
+    if not isinstance(recipe, str | Plan):
+        raise PlanError(f"recipe is a {type(recipe).__name__}. Give a name or a Plan.")
+    # a grid of parameters often is a NumPy array
+    plain = {k: v.item() if isinstance(v, np.generic) else v for k, v in given.items()}
+    plan = recipes.get(recipe, kind=kind, loss=loss, **plain)
+    if on_few_rows not in FEW_ROWS:
+        raise PlanError(f"on_few_rows={on_few_rows!r} is unknown. Choose 'stop' or 'continue'.")
+    if on_few_rows == "stop" and not inferred:  # facts of public data need no proof
+        return plan
+    return replace(plan, stops_on_few_rows=False)
+
+
+def declared(given: Any, kinds: tuple[str, ...], estimator: str) -> Schema:
+    """Return the declared schema as an object.
+
+    Parameters
+    ----------
+    given : Schema, its JSON form, or the path of its file
+    kinds : tuple of str
+        Targets that the estimator takes.
+    estimator : str
+        Its name.
+    """
+    if given is None:
+        raise SchemaError(
+            "schema is missing. Give a dpgb_dask.Schema, its JSON form or file with the public names, bounds and"
+            " categories of the columns; or schema='infer' for public data (it reads the data and is not private)."
+        )
+    if isinstance(given, Schema):
+        schema = given
+    elif isinstance(given, Mapping):
+        schema = Schema.from_dict(given)
+    elif isinstance(given, str | Path):
+        schema = Schema.load(given)
+    else:
+        raise SchemaError(f"schema is a {type(given).__name__}. Give a Schema, a dict or a path.")
+    if schema.target.type not in kinds:
+        raise SchemaError(
+            f"target type={schema.target.type!r} is not for {estimator}, which takes {' or '.join(kinds)}."
+        )
+    return schema
+
+
+def with_unit(schema: Schema, unit_id: str | None, max_rows_per_unit: Any) -> Schema:
+    """Return the schema with the column that names the privacy unit, if there is one."""
+    most = max_rows_per_unit
+    whole = isinstance(most, int | np.integer) and not isinstance(most, bool)
+    if not whole or not 1 <= most <= MAX_WEIGHT:
+        raise PlanError(f"max_rows_per_unit={most!r} must be a whole number in [1, {MAX_WEIGHT}].")
+    if unit_id is None or unit_id == schema.unit_id:
+        if schema.unit_id is None and most != 1:
+            raise PlanError(
+                f"max_rows_per_unit={most!r} needs a unit_id: without one, each row is a unit."
+            )
+        return schema
+    if schema.unit_id is not None:
+        raise SchemaError(
+            f"unit_id={unit_id!r} is not the schema's unit_id={schema.unit_id!r}. Name one of them."
+        )
+    facts = schema.to_dict()
+    facts["ignore"] = [name for name in facts["ignore"] if name != unit_id]
+    return Schema.from_dict(facts | {"unit_id": unit_id})
+
+
+def largest_weight(schema: Schema, max_rows_per_unit: int, *, weighted: bool) -> int | None:
+    """Return what weights are fractions of; None where each row weighs one."""
+    if schema.unit_id is not None:
+        return int(max_rows_per_unit)
+    return schema.max_weight if weighted else None

@@ -1,0 +1,253 @@
+"""The privacy report of a fit: what was asked, what it cost, what was assumed."""
+
+import math
+from collections.abc import Sequence
+from importlib.metadata import version
+from typing import Any
+
+from dpgb_dask.contracts.boundary import Receipt
+from dpgb_dask.contracts.plan import Budget, NoisyCount, Plan, Shape, Unread
+from dpgb_dask.contracts.schema import Categorical, Numeric, Schema
+from dpgb_dask.controller import accounting
+from dpgb_dask.controller.pld import compared
+from dpgb_dask.controller.records import Gaussian, records_of
+from dpgb_dask.gradients import GRAD_BITS
+from dpgb_dask.released.report import PrivacyReport
+from dpgb_dask.training.build import build
+from dpgb_dask.training.claims import relation
+from dpgb_dask.training.fit import Asked, FitResult
+
+SUSPECT_SHARE = 0.5  # of rows unread: above it for sure, the declared type is asked about …
+EXPECTED_SHARE = 0.95  # … or above this of missing values, where the schema expects some
+SURE_SD = 3.0  # standard deviations of noise
+ASSUMPTIONS = (
+    "The facts above are known to the reader without looking at the rows.",
+    "delta is a constant that was chosen without looking at the rows.",
+    "Whoever runs the cluster and reads its memory, disks and dashboard is trusted; the reader of the model is not.",
+    "The keyed noise stream (ChaCha20) cannot be told from random bits.",
+)
+CLEAR_PULL = (
+    0.1  # AUC leaves .5 at this on simulated rows, for `auto` and the papers' recipes alike
+)
+MOST_COMPARED = 100.0  # an ε above which nothing is private, whichever accountant says so
+COMPARED_DELTA = 1e-6  # a public constant: where pure recipes, which have no delta, are compared
+ONE_ROW = "One person has at most one row."
+SAME_ORDER = (
+    "Rows are drawn by their place in the source. A source that gives other rows, or another order, when it is read"
+    " again is noticed, but for a chance of 2**-32, and the fit stops."
+)
+
+
+def report_of(result: FitResult, plan: Plan, shape: Shape) -> PrivacyReport:
+    """Write down what was asked, charged and assumed."""
+    controller = result.controller
+    schema, budget = shape.schema, controller.budget
+    unit = schema.unit_id
+    target = schema.target
+    bounds = (
+        f"in [{target.low:g}, {target.high:g}]"
+        if target.type == "numeric"
+        else f"one of {list(target.classes)}"
+    )
+    public = {
+        "features": {name: _public(feature) for name, feature in schema.features.items()},
+        "target": f"{target.name}: {bounds}",
+        f"largest weight of a {'row' if unit is None else 'unit'}": shape.max_weight,
+        "seed of public randomness": controller.public_seed,
+    }
+    return PrivacyReport(
+        private=controller.private and schema.private,
+        epsilon=budget.epsilon,
+        delta=0.0 if plan.pure else budget.delta,
+        mu=controller.mu,
+        epsilon_zcdp=budget.epsilon
+        if plan.pure
+        else accounting.zcdp_epsilon(controller.mu, budget.delta),
+        relation=relation(schema)[0],
+        unit=relation(schema)[1],
+        recipe=plan.name,
+        source=plan.source,
+        mends=plan.mends,
+        fit_id=controller.fit_id,
+        account=controller.account,
+        receipts=controller.receipts,
+        declared=controller.total,
+        charged=controller.spent,
+        slack=controller.slack,
+        public=public,
+        assumptions=(
+            ONE_ROW if unit is None else f"All rows of one person have the same {unit!r}.",
+            *((SAME_ORDER,) if plan.draws_rows and unit is None else ()),
+            *ASSUMPTIONS,
+        ),
+        version=version("dpgb_dask"),
+        pure=plan.pure,
+        loss=_loss_in_words(result.asked, shape),
+        signal=_signal_in_words(controller.receipts, result.asked, result.count),
+        stopped=result.stopped,
+        warnings=(
+            *((few_rows(result),) if result.count is not None and result.count.is_few else ()),
+            *unread(result, schema),
+        ),
+        shares=_shares(result, schema),
+        draws=_draws(result.asked),
+        build=build(),
+        compared=_compared(controller.receipts, result.asked, budget, pure=plan.pure),
+        compared_delta=COMPARED_DELTA if plan.pure else budget.delta,
+    )
+
+
+def few_rows(result: FitResult) -> str:
+    """Say that the number of rows cannot be told from none, and what was done. A released number, and its noise."""
+    if not result.stopped:
+        done = "The fit went on all the same."
+    elif result.controller.account is None:
+        done = "The fit ended with the start model."
+    else:
+        done = "The fit ended with the start model, and only what it had opened is charged."
+    return (
+        f"FEW ROWS: their released number is {result.count}, below three standard deviations of its noise, so that it"
+        f" cannot be told from none. {done} Either there are few rows for this epsilon, or labels are none of the"
+        " declared classes: schema.check(X, y), the owner's own look, counts them. Choose a larger epsilon, mend the"
+        " labels, or go on with on_few_rows='continue'."
+    )
+
+
+def _shares(result: FitResult, schema: Schema) -> dict[str, dict[str, list[float]]]:
+    """Return the released share of rows whose value is missing or "other", and the noise of each, per feature.
+
+    Privacy
+    -------
+    Post-processing: released cells over the released number of rows.
+    """
+    count = result.count
+    if count is None or count.is_few:  # a share of noise says nothing
+        return {}
+    out = {}
+    for name, cells in zip(schema.names, result.unread, strict=False):
+        found = {"missing": cells.missing, "other": cells.other}
+        out[name] = {
+            what: _share(rows, cells, count) for what, rows in found.items() if rows is not None
+        }
+    return out
+
+
+def _share(rows: float, cells: Unread, count: NoisyCount) -> list[float]:
+    """Return a share of the number of rows, and the standard deviation of its noise.
+
+    The number of rows is a mean of sums of cells, weighed by their precision: a cell's noise is in it with the weight
+    count.sd² / (n_cells · sd²), so the two are correlated.
+    """
+    share = rows / count.value
+    variance = cells.sd**2 + (share**2 - 2 * share / cells.n_cells) * count.sd**2
+    return [round(share, 6), round(math.sqrt(max(variance, 0.0)) / count.value, 6)]
+
+
+def unread(result: FitResult, schema: Schema) -> tuple[str, ...]:
+    """Say which features are mostly missing or "other", which a wrong type or other categories would look like."""
+    if not schema.private:  # their facts were read from the rows
+        return ()
+    suspects = []
+    for name, found in _shares(result, schema).items():
+        expected = EXPECTED_SHARE if schema.features[name].missing else SUSPECT_SHARE
+        for what, limit in (("missing", expected), ("other", SUSPECT_SHARE)):
+            share, sd = found.get(what, (0.0, 0.0))
+            if share - SURE_SD * sd > limit:
+                suspects.append(f"{name!r} ({what} {100 * share:.3g} %)")
+    if not suspects:
+        return ()
+    return (
+        "MOSTLY UNREAD: by released counts, most rows have no value that the schema can read in"
+        f" {', '.join(suspects)}. Is it declared as what it is? schema.check(X), the owner's own look, tells.",
+    )
+
+
+def _draws(asked: Sequence[Asked | None]) -> tuple[list[Any] | None, ...]:
+    """Return which rows served each release, where some were served by a draw."""
+    rows = [None if part is None else part.rows for part in asked]
+    if not any(rows):
+        return ()
+    return tuple(None if r is None else [r.kind, r.group, r.low, r.high] for r in rows)
+
+
+def _compared(
+    receipts: Sequence[Receipt], asked: Sequence[Asked | None], budget: Budget, *, pure: bool
+) -> dict[str, float]:
+    """Say what the releases would cost as a schedule fixed in advance, by accountant.
+
+    Empty where that says nothing new: Gaussian noise on all rows costs by GDP what was charged, and no accountant finds
+    less. Empty also for parts of the rows of which none is the dearest, and above `MOST_COMPARED`.
+
+    Privacy
+    -------
+    Post-processing: receipts and draws. No charge goes by it.
+    """
+    if budget.epsilon > MOST_COMPARED:
+        return {}
+    draws = [None if part is None else part.rows for part in asked]
+    records = records_of(receipts, draws, pure=pure)
+    if not records or all(isinstance(r, Gaussian) and r.rate == 1 for r in records):
+        return {}
+    # the distance of discrete Gaussians to theirs takes its share of delta; discrete Laplace noise needs none
+    share = 1.0 if pure else float(1 - accounting.SLACK)
+    return compared(records, share * (COMPARED_DELTA if pure else budget.delta))
+
+
+def _loss_in_words(asked: Sequence[Asked | None], shape: Shape) -> str:
+    """Say how far a row can move a gradient sum, and whether a clip sees to it."""
+    one = 1 << (GRAD_BITS + shape.weight_bits)
+    bounds = [part.largest_grad / one for part in asked if part is not None and part.largest_grad]
+    if not bounds:
+        return shape.loss.name
+    low, high = min(bounds), max(bounds)
+    text = f"{high:.3g}" if high - low < 1e-3 * high else f"{low:.3g} to {high:.3g}"
+    unit = {"identity": " of half the target's range", "log": " of the target's upper bound"}
+    text = f"{shape.loss.name}; a row's gradient is at most {text}{unit.get(shape.loss.link(shape.kind), '')}"
+    widest = shape.loss.largest_slope
+    return f"{text}, by a clip ({widest:g} without)" if high < 0.99 * widest else text
+
+
+def _signal_in_words(
+    receipts: Sequence[Receipt], asked: Sequence[Asked | None], count: NoisyCount | None
+) -> tuple[str, ...]:
+    """Say how many rows the noise on one leaf weighs as much as, and with how few rows it drowns the leaves.
+
+    A leaf is taken to be clear if its rows' net pull, a tenth of the most it could be, stands out of the noise of all
+    releases together, which is √(how many) times smaller than that of one.
+
+    Privacy
+    -------
+    Post-processing: receipts, queries and the noisy number of rows, which is compared and not printed.
+    """
+    stages: dict[str, list[tuple[float, float]]] = {}
+    for receipt, part in zip(receipts, asked, strict=True):
+        if part is not None and part.largest_grad and receipt.mechanism != "choice":
+            sigma = receipt.sigma_steps / 2**receipt.scale_bits
+            stage = receipt.label.split(" ")[0]
+            stages.setdefault(stage, []).append((sigma / part.largest_grad, part.cell_share))
+    out = []
+    for stage, releases in stages.items():
+        rows = min(rows for rows, _ in releases)
+        share = max(share for _, share in releases)
+        least = rows / math.sqrt(len(releases)) / share / CLEAR_PULL
+        times = "" if len(releases) == 1 else f" in each of {len(releases)} releases"
+        text = (
+            f"{stage}: the noise on the sum of one leaf weighs as much as {rows:.3g} rows that all pull one way{times};"
+            f" with fewer than about {least:.2g} rows in all, noise drowns the leaves."
+        )
+        if count is not None and max(count.value, 1.0) < least:
+            text += " THAT IS SO HERE: choose a larger epsilon, or fewer leaves."
+        out.append(text)
+    if count is None:
+        out.append(
+            "The recipe releases no number of rows: a fit on none, as where no label is a declared class, looks like"
+            " any other. schema.check(X, y), the owner's own look, counts them."
+        )
+    return tuple(out)
+
+
+def _public(feature: Numeric | Categorical) -> str:
+    """Return the public facts of a feature in words."""
+    if isinstance(feature, Categorical):
+        return f"{len(feature.categories)} declared categories, all others are 'other'"
+    return f"{'whole numbers ' if feature.integer else ''}in [{feature.low:g}, {feature.high:g}]"

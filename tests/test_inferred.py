@@ -1,0 +1,84 @@
+"""``schema="infer"``: facts read from the data, marked as not private, with scikit-learn's own checks."""
+
+import dask.array as da
+import dask.dataframe as dd
+import numpy as np
+import pandas as pd
+import pytest
+from sklearn.base import clone
+
+from dpgb_dask import (
+    DPGBClassifier,
+    PrivacyLeakWarning,
+)
+from dpgb_dask.testing import SeededNoise
+
+SEEDED = {"noise": SeededNoise(0), "random_state": 0}
+
+
+def test_inferred_facts_warn_and_mark_the_model(features, labels):
+    with pytest.warns(PrivacyLeakWarning, match="not private"):
+        fitted = DPGBClassifier(schema="infer").fit(features, labels)
+    assert not fitted.privacy_report_.private
+    assert "NOT PRIVATE" in str(fitted.privacy_report_)
+    assert set(fitted.schema_.features["color"].categories) == {"blue", "green", "red"}
+    assert fitted.schema_.features["age"].integer
+
+
+def test_inferred_facts_given_again_still_mark_the_model(features, labels):
+    inferred = DPGBClassifier(schema="infer", **SEEDED).fit(features, labels).schema_
+    again = DPGBClassifier(schema=inferred).fit(features, labels)
+    assert not again.schema_.private
+    assert not again.privacy_report_.private
+    assert again.predict(features).shape == labels.shape
+    unit = DPGBClassifier(schema=inferred, unit_id="person", max_rows_per_unit=2)
+    unit.fit(features.assign(person=np.arange(len(features))), labels)
+    assert not unit.schema_.private
+    assert not unit.privacy_report_.private
+
+
+@pytest.mark.parametrize(
+    ("weight", "match"),
+    [(np.nan, "finite"), (-1.0, "negative"), (1e9, "at most 4096"), (0.0, "non-zero")],
+)
+def test_inferred_weights_are_checked(features, labels, weight, match):
+    estimator = DPGBClassifier(schema="infer", **SEEDED)
+    with pytest.raises(ValueError, match=match):
+        estimator.fit(features[["x", "age"]], labels, sample_weight=np.full(len(labels), weight))
+
+
+def test_inferred_fractional_weights_count(features, labels):
+    estimator = DPGBClassifier(schema="infer", epsilon=20.0, **SEEDED)
+    X = features[["x", "age"]]
+    plain = clone(estimator).fit(X, labels)
+    weighted = clone(estimator).fit(X, labels, sample_weight=np.where(labels == 1, 1.5, 0.25))
+    assert weighted.predict_proba(X)[:, 1].mean() > plain.predict_proba(X)[:, 1].mean() + 0.1
+
+
+@pytest.mark.parametrize("kind", ["frame", "array"])
+def test_facts_of_dask_collections_are_inferred(features, labels, kind):
+    table = features[["x", "age"]]
+    if kind == "frame":
+        X, y = (
+            dd.from_pandas(table, npartitions=3),
+            dd.from_pandas(pd.Series(labels), npartitions=3),
+        )
+    else:
+        X, y = da.from_array(table.to_numpy(), chunks=(500, 1)), da.from_array(labels, chunks=500)
+    lazy = DPGBClassifier(schema="infer", **SEEDED).fit(X, y)
+    whole = DPGBClassifier(schema="infer", **SEEDED).fit(
+        table if kind == "frame" else table.to_numpy(), labels
+    )
+    assert lazy.schema_.to_dict() == whole.schema_.to_dict()
+    np.testing.assert_array_equal(
+        np.asarray(lazy.predict(X)), whole.predict(table if kind == "frame" else X.compute())
+    )
+
+
+def test_inferred_model_checks_names_like_scikit_learn(features, labels):
+    fitted = DPGBClassifier(schema="infer", **SEEDED).fit(features[["x", "age"]], labels)
+    with pytest.raises(ValueError, match="feature names"):
+        fitted.predict(features[["age", "x"]])
+    fitted = DPGBClassifier(schema="infer", **SEEDED).fit(features[["x", "age"]].to_numpy(), labels)
+    with pytest.raises(ValueError, match="expecting 2 features"):
+        fitted.predict(np.zeros((3, 3)))
