@@ -10,6 +10,7 @@ for _name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
 from collections.abc import Iterator
 from pathlib import Path
 
+import dask
 import numpy as np
 import pandas as pd
 import pytest
@@ -18,6 +19,18 @@ from distributed import Client, LocalCluster
 from dpgb_dask import DPGBClassifier, DPGBRegressor
 from dpgb_dask.contracts.schema import Categorical, Numeric, Schema
 from dpgb_dask.testing import SeededNoise
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _one_nanny_a_worker() -> Iterator[None]:
+    """Leave a worker that is killed to its nanny.
+
+    15 seconds after a worker is lost, a cluster looks whether its name is back; if it is not, as the worker has just
+    been killed once more, the cluster starts another nanny beside the first, and the scheduler turns one of the two
+    away: "name taken".
+    """
+    with dask.config.set({"distributed.deploy.lost-worker-timeout": "1 day"}):
+        yield
 
 
 @pytest.fixture(scope="session")

@@ -1,6 +1,7 @@
 """Hosts on one machine: network namespaces on a bridge, each with a cable that can be cut. Needs root and iproute2."""
 
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -9,12 +10,30 @@ from contextlib import contextmanager
 
 from distributed import LocalCluster
 
-BRIDGE = "10.209.0.1"
+MARK = "dpgb"  # what our devices and namespaces begin with; the process that made them follows
 
 
-def run(command: str) -> None:
-    """Run one `ip` command."""
-    subprocess.run(command.split(), check=True, capture_output=True)
+def run(command: str, *, check: bool = True) -> str:
+    """Run one `ip` command and return what it prints."""
+    done = subprocess.run(command.split(), check=check, capture_output=True, text=True)
+    return done.stdout
+
+
+def sweep() -> None:
+    """Delete what a process that was killed left: its bridge would go on to answer for its addresses."""
+    for kind, listed in (
+        ("link", run("ip -o link show")),
+        ("netns", run("ip netns list")),
+    ):
+        for name, pid in re.findall(rf"\b({MARK}b?(\d+)(?:[vn]\d+)?)\b", listed):
+            if not os.path.exists(f"/proc/{pid}"):
+                run(f"ip {kind} delete {name}", check=False)
+
+
+def free_network() -> str:
+    """Return the first three numbers of a network /24 that no device of this host is in."""
+    taken = run("ip -o -4 addr show") + run("ip -4 route show")
+    return next(net for k in range(256) if f" {(net := f'10.209.{k}')}." not in taken)
 
 
 def lacks() -> str | None:
@@ -36,20 +55,26 @@ class Hosts:
     """Two hosts, each with one Dask worker, on a bridge with the scheduler."""
 
     def __init__(self, n_hosts: int = 2) -> None:
-        self.mark = f"{os.getpid() % 10000}"
-        self.bridge = f"dpgbb{self.mark}"
+        self.mark = f"{MARK}{os.getpid()}"
+        self.bridge = f"{MARK}b{os.getpid()}"
         self.hosts = range(n_hosts)
         self.workers: list[subprocess.Popen] = []
 
     def _cable(self, k: int) -> str:
-        return f"dpgb{self.mark}v{k}"
+        return f"{self.mark}v{k}"
 
     def _space(self, k: int) -> str:
-        return f"dpgb{self.mark}n{k}"
+        return f"{self.mark}n{k}"
+
+    def _host(self, k: int) -> str:
+        return f"{self.network}.{k + 2}"
 
     def __enter__(self) -> "Hosts":
+        sweep()
+        self.network = free_network()
+        self.address = f"{self.network}.1"  # of the bridge, where the scheduler is
         run(f"ip link add {self.bridge} type bridge")
-        run(f"ip addr add {BRIDGE}/24 dev {self.bridge}")
+        run(f"ip addr add {self.address}/24 dev {self.bridge}")
         run(f"ip link set {self.bridge} up")
         for k in self.hosts:
             space, cable = self._space(k), self._cable(k)
@@ -58,11 +83,11 @@ class Hosts:
             run(f"ip link set {cable} master {self.bridge}")
             run(f"ip link set {cable} up")
             for command in (
-                "addr add 10.209.0.{}/24 dev eth0",
+                f"addr add {self._host(k)}/24 dev eth0",
                 "link set eth0 up",
                 "link set lo up",
             ):
-                run(f"ip -n {space} " + command.format(k + 2))
+                run(f"ip -n {space} {command}")
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -70,20 +95,15 @@ class Hosts:
             worker.kill()
             worker.wait()
         for k in self.hosts:
-            subprocess.run(
-                ["ip", "link", "delete", self._cable(k)], check=False, capture_output=True
-            )
-            subprocess.run(
-                ["ip", "netns", "delete", self._space(k)], check=False, capture_output=True
-            )
-        subprocess.run(["ip", "link", "delete", self.bridge], check=False, capture_output=True)
+            run(f"ip link delete {self._cable(k)}", check=False)
+            run(f"ip netns delete {self._space(k)}", check=False)
+        run(f"ip link delete {self.bridge}", check=False)
 
     def start_worker(self, k: int, scheduler: str, folder: str) -> None:
         """Start a worker on host k."""
-        address = f"10.209.0.{k + 2}"
         command = [
             "ip", "netns", "exec", self._space(k), sys.executable, "-m", "distributed.cli.dask_worker",
-            scheduler, "--host", address, "--name", f"host{k}", "--nthreads", "1", "--no-nanny", "--no-dashboard",
+            scheduler, "--host", self._host(k), "--name", f"host{k}", "--nthreads", "1", "--no-nanny", "--no-dashboard",
             "--local-directory", folder,
         ]  # fmt: skip
         self.workers.append(
@@ -98,7 +118,7 @@ class Hosts:
 @contextmanager
 def cluster_on(hosts: Hosts, folder: str) -> Iterator[LocalCluster]:
     """A scheduler on the bridge, and a worker on every host."""
-    with LocalCluster(n_workers=0, host=BRIDGE, dashboard_address=":0") as cluster:
+    with LocalCluster(n_workers=0, host=hosts.address, dashboard_address=":0") as cluster:
         for k in hosts.hosts:
             hosts.start_worker(k, cluster.scheduler_address, folder)
         yield cluster

@@ -1,13 +1,16 @@
 """A worker that is cut off the network without a word: the fit goes on, and its model is the same bit for bit."""
 
+import os
+import subprocess
 import time
+from unittest import mock
 
 import dask
 import dask.array as da
 import numpy as np
 import pytest
 from distributed import Client
-from hpc.network import Hosts, cluster_on, lacks
+from hpc.network import MARK, Hosts, cluster_on, lacks, run
 
 from dpgb_dask import DPGBClassifier, Ledger, Schema, recipes
 from dpgb_dask.testing import SeededNoise
@@ -25,6 +28,24 @@ NOTICED = {  # how soon Dask may notice; its defaults are 30 s and 5 min
 def _namespaces():
     if reason := lacks():
         pytest.skip(reason)
+
+
+@pytest.fixture
+def no_process():
+    """The number of a process that has ended."""
+    ended = subprocess.Popen(["true"])
+    ended.wait()
+    return ended.pid
+
+
+def test_networks_of_others_are_left_alone_and_those_of_a_killed_run_go(no_process):
+    with Hosts() as other:  # one of a test that runs beside this one
+        run(f"ip link add {MARK}b{no_process} type bridge")
+        run(f"ip netns add {MARK}{no_process}n0")
+        with mock.patch.object(os, "getpid", return_value=1), Hosts() as hosts:
+            assert hosts.network != other.network
+            assert other.bridge in run("ip -o link show")
+        assert f"{no_process}" not in run("ip -o link show") + run("ip netns list")
 
 
 def rows():
