@@ -14,12 +14,12 @@ variation 5·10⁻⁴/σ⁴ of the rounded Gaussian of variance σ² - 1/12: wit
 sinh(D/2)/(D/2) = exp(D²/24 - D⁴/2880 + …) on the density, a variance smaller by 1/12 is exp(-D²/24), and what is left,
 -D⁴/2880, has total variation E|He₄(Z)|/5760/σ⁴ = 4.863·10⁻⁴/σ⁴ (tests/controller/test_accounting.py compares it with
 sums over all integers). So a fit that releases N values is within τ = N·5·10⁻⁴/σ⁴ of a Gaussian mechanism with μ² =
-Δ²/(σ² - 1/12), and δ(ε) <= δ_Gauss(ε) + (1 + e^ε)·τ. `SLACK` of every δ is kept back for the last term, and μ is taken
-from the rest.
+Δ²/(σ² - 1/12), and δ(ε) <= δ_Gauss(ε) + (1 + e^ε)·τ. A share `SLACK` of every δ is reserved for the last term, and μ is
+computed from the rest.
 
 **What else may be charged in μ²** (docs/privacy.md P8). With L(u) = ln Φ(u)/Φ(-u), which is odd, and convex for u >= 0:
 
-- ε-differential privacy is μ-GDP with L(μ/2) = ε: its trade-off curve is two chords that meet G_μ on the diagonal
+- ε-differential privacy is μ-GDP with L(μ/2) = ε: its trade-off curve is two chords, which meet G_μ on the diagonal
   (Dong, Roth and Su 2022, proposition 2.12's fixed point; Wasserman and Zhou 2010 for the curve).
 - An ε-bounded-range choice is μ-GDP with L(μ/2) = ε/2. Its losses lie in [t - ε, t] for some t, so its curve has a
   kink at errors a, b with L(x) + L(y) = ε, where x, y = Φ⁻¹(1-a), Φ⁻¹(1-b), and lies above G_{x+y}. For x, y >= 0,
@@ -36,14 +36,14 @@ from fractions import Fraction
 from dpgb_dask.contracts.queries import PRICE_ONE
 from dpgb_dask.errors import PlanError
 
-SLACK = Fraction(1, 1000)  # share of δ kept for the distance between discrete and rounded Gaussian
+SLACK = Fraction(1, 1000)  # share of δ reserved for the distance of discrete to rounded Gaussian
 MIN_SIGMA_BITS = 20  # noise is at least 2**20 steps: τ <= 1.1e-19 for a whole fit
 MAX_SIGMA_BITS = 32  # more would push scaled sums towards 2**62
 MIN_T_BITS = 20  # Laplace noise is at least 2**20 steps: rounding t costs less than 1e-6 of a price
 MAX_VALUES = 1 << 28  # released values per fit
 DISTANCE = 5e-4  # total variation to the rounded Gaussian, times σ⁴
 
-_CURVE_ERROR = 1e-12  # relative error of the terms of the curve in double precision, with much room
+_CURVE_ERROR = 1e-12  # generous bound on the curve's relative error in double precision
 _SQRT2 = math.sqrt(2.0)
 
 
@@ -72,7 +72,7 @@ def delta_of(mu: float, epsilon: float) -> float:
 
 
 def _edge(holds: Callable[[float], bool]) -> tuple[float, float]:
-    """Bracket to neighbouring floats where ``holds`` turns from true (at 0) to false, on the positive numbers."""
+    """Return the two neighbouring floats, none negative, between which ``holds`` changes from true (at 0) to false."""
     good, bad = 0.0, 1.0
     while holds(bad):
         good, bad = bad, 2 * bad
@@ -101,7 +101,7 @@ def epsilon_of(mu: float, delta: float) -> float:
 
 
 def zcdp_epsilon(mu: float, delta: float) -> float:
-    """Return an ε at δ from ρ-zCDP with ρ = μ²/2 alone; larger than the GDP ε, and exact for discrete Gaussians.
+    """Return an ε at δ from ρ-zCDP with ρ = μ²/2 alone; larger than the GDP ε, but discrete Gaussians need no slack.
 
     ε = min over α > 1 of ρα + ln((α-1)/α) - (ln δ + ln α)/(α-1); every α is valid, so the search need not be exact.
     """
@@ -123,12 +123,12 @@ def zcdp_epsilon(mu: float, delta: float) -> float:
 
 
 def total_price(epsilon: float, delta: float, *, pure: bool = False) -> int:
-    """Return what (ε, δ) buys: ⌊2⁶⁴ μ²⌋, with `SLACK` of δ kept back, or ⌊2⁶⁴ ε⌋ for a pure plan.
+    """Return the total price that (ε, δ) allows: ⌊2⁶⁴ μ²⌋, with `SLACK` of δ reserved, or ⌊2⁶⁴ ε⌋ for a pure plan.
 
     Raises
     ------
     PlanError
-        If δ is 0 and the plan is not pure, or μ (or ε) is below 10⁻⁶: noise would not fit the integers.
+        If δ is 0 and the plan is not pure, or μ (or ε) is below 10⁻⁶: the noise would not fit into the integers.
     """
     if delta == 0 and not pure:
         raise PlanError(
@@ -152,7 +152,7 @@ def zcdp_mu_of(epsilon: float, delta: float) -> float:
 
 
 def mu_of_price(price: int) -> float:
-    """Return √(price / 2⁶⁴), for people to read."""
+    """Return μ = √(price / 2⁶⁴), for display."""
     return math.sqrt(price / PRICE_ONE)
 
 
@@ -173,8 +173,8 @@ def sigma_for(l2_squared: int, affordable: int) -> int:
 def scale_for(l2_squared: int, affordable: int, min_sigma_bits: int) -> tuple[int, int]:
     """Return the least public scale k >= 0 and σ for sums times 2ᵏ, such that σ >= 2**min_sigma_bits.
 
-    Scaling by 2ᵏ multiplies the squared sensitivity by 4ᵏ and leaves the noise of a natural unit alone; it makes σ
-    large in steps, which is what bounds the distance to the Gaussian.
+    Scaling by 2ᵏ multiplies the squared sensitivity by 4ᵏ and leaves the noise in natural units unchanged; it makes σ
+    large in steps, and a large σ bounds the distance to the Gaussian.
     """
     scale = max(0, min_sigma_bits - sigma_for(l2_squared, affordable).bit_length())
     while (sigma := sigma_for(l2_squared << 2 * scale, affordable)) < 1 << min_sigma_bits:
@@ -185,7 +185,7 @@ def scale_for(l2_squared: int, affordable: int, min_sigma_bits: int) -> tuple[in
 def laplace_scale_for(l1: int, affordable: int) -> tuple[int, int]:
     """Return the least public scale k >= 0 and t for sums times 2ᵏ, such that t >= 2**`MIN_T_BITS`.
 
-    The release is ε-DP with ε = l1·2ᵏ/t <= affordable/2⁶⁴; a large t makes what rounding it up costs negligible.
+    The release is ε-DP with ε = l1·2ᵏ/t <= affordable/2⁶⁴; if t is large, rounding it up costs next to nothing.
     """
 
     def t_for(scale: int) -> int:
@@ -232,7 +232,9 @@ def slack(epsilon: float, tau: float) -> float:
 
 
 def min_sigma_bits_for(epsilon: float, delta: float) -> int:
-    """Return how many bits σ has at least, so that a fit's slack stays within δ/1000, by far where that is possible.
+    """Return b such that a σ of at least 2**b steps keeps a fit's slack within δ/1000.
+
+    Where possible the slack is a thousandth of that, so that a thousand such fits can share one account.
 
     Raises
     ------
@@ -241,9 +243,7 @@ def min_sigma_bits_for(epsilon: float, delta: float) -> int:
     """
     allowed = delta * float(SLACK)
     for bits in range(MIN_SIGMA_BITS, MAX_SIGMA_BITS + 1):
-        if (
-            slack(epsilon, distance(bits)) * 1000 <= allowed
-        ):  # a thousand such fits share one account
+        if slack(epsilon, distance(bits)) * 1000 <= allowed:
             return bits
     if slack(epsilon, distance(MAX_SIGMA_BITS)) <= allowed:
         return MAX_SIGMA_BITS

@@ -3,19 +3,20 @@
 | analysis | unit | a fit with prices in μ² | a pure fit of ε |
 | --- | --- | --- | --- |
 | gdp | μ² | as it is | (2Φ⁻¹(e^ε/(1+e^ε)))² (accounting.py) |
-| zcdp | ρ | μ²/2: what is μ-GDP is (μ²/2)-zCDP (Dong, Roth and Su 2022); a discrete Gaussian is so by itself (Canonne, Kamath and Steinke 2020, theorem 14) | ε²/2 (Bun and Steinke 2016, proposition 1.4) |
+| zcdp | ρ | μ²/2: a μ-GDP mechanism is (μ²/2)-zCDP (Dong, Roth and Su 2022), and so is the discrete Gaussian itself (Canonne, Kamath and Steinke 2020, theorem 14) | ε²/2 (Bun and Steinke 2016, proposition 1.4) |
 | pure | ε | refused | as it is |
 
 Fits are interactive and may run side by side: filters on each of these units hold for adaptively chosen mechanisms,
 also concurrent ones (GDP: Smith and Thakurta 2022; zCDP: Whitehouse et al. 2023; ε: Rogers et al. 2016; concurrent:
-Haney et al. 2023, Vadhan and Zhang 2023). Rounds on parts or samples of rows hold in all three: what holds for every
-draw of a row holds for their mixture (contracts/spending.py; Rényi divergences are quasi-convex, van Erven and Harremoës
-2014).
+Haney et al. 2023, Vadhan and Zhang 2023). The prices of rounds on parts or samples of rows are valid in all three
+units: a bound that holds for every draw of a row holds for the mixture over its draws (contracts/spending.py; Rényi
+divergences are quasi-convex, van Erven and Harremoës 2014).
 
-**What an unfinished fit costs** is what its opened rounds cost, in a unit in which rounds add up. Rounds of a pure fit
-add up in ε; each alone costs μ(ε)² or ε²/2, both superadditive in ε, so the block of their sum is charged no less than
-they cost one by one. Amplification holds for all queries of a sample together, so in μ² and ρ a pure fit that opened a
-round on a sample keeps its whole charge: rounds before it one by one, and the rest as one mechanism, cost no more.
+**An unfinished fit** costs what its opened rounds cost, in a unit in which rounds add up. Rounds of a pure fit add up
+in ε. A round of ε alone costs μ(ε)² or ε²/2; both are superadditive in ε, so one block with the sum of the rounds' ε is
+charged no less than the rounds cost one by one. Amplification by sampling holds for all queries of a sample together.
+So in μ² and ρ a pure fit that opened a round on a sample keeps its whole charge: the rounds before that one, charged
+one by one, and all the rest, charged as one mechanism, cost no more.
 
 Amounts are in units of 2⁻⁶⁴: charges rounded up, caps down.
 """  # noqa: E501
@@ -53,7 +54,7 @@ def check_account(epsilon: float, delta: float, analysis: str) -> None:
 
 
 def cap(epsilon: float, delta: float, analysis: str) -> int:
-    """Return what an account may spend, in its unit, rounded down."""
+    """Return the most that an account may spend, in its unit, rounded down."""
     if analysis == "zcdp":
         mu = accounting.zcdp_mu_of(epsilon, delta)
         return int(Fraction(mu) ** 2 / 2 * PRICE_ONE)
@@ -71,7 +72,7 @@ def charge(price: int, *, pure: bool, analysis: str) -> int:
     Raises
     ------
     LedgerError
-        If a fit with Gaussian noise asks an account of pure differential privacy.
+        If a fit with Gaussian noise is to charge an account of pure differential privacy.
     """
     if not pure:
         if analysis == "pure":
@@ -89,7 +90,7 @@ def charge(price: int, *, pure: bool, analysis: str) -> int:
 
 
 def epsilon_within(amount: int, delta: float, *, pure: bool, analysis: str) -> float:
-    """Return the largest ε, to 12 digits, of a fit that costs at most ``amount`` of an account's unit; 0 if none."""
+    """Return the largest ε, to 12 digits, of a fit that costs at most ``amount`` in an account's unit; 0 if none."""
     low, high = 0.0, 1.0
     while _fits(high, delta, amount, pure, analysis):
         low, high = high, 2 * high
@@ -103,6 +104,6 @@ def epsilon_within(amount: int, delta: float, *, pure: bool, analysis: str) -> f
 def _fits(epsilon: float, delta: float, amount: int, pure: bool, analysis: str) -> bool:
     try:
         price = accounting.total_price(epsilon, delta, pure=pure)
-    except PlanError:  # so small that it cannot run; smaller than any price
+    except PlanError:  # no fit can run at so small an ε; it would cost less than any other
         return amount > 0
     return charge(price, pure=pure, analysis=analysis) <= amount

@@ -1,23 +1,23 @@
 """The exponential choice of a split: gains of opened histograms as integers, and one exact draw per node.
 
-Why it is private is docs/privacy.md P6. A candidate's gain is G = Σ S²/(n + λ) over both children, S their sum of
-gradients and n of weights. Candidate c of a node is drawn with chance ∝ exp(-(u_max - u_c)/D), with integers D and u_c
-= ⌊G_c/unit⌋.
+Why it is private is docs/privacy.md P6. A candidate's gain is G = Σ S²/(n + λ) over both children, where S is a child's
+sum of gradients and n its sum of weights. Candidate c of a node is drawn with chance ∝ exp(-(u_max - u_c)/D), with
+integers D and u_c = ⌊G_c/unit⌋.
 
 What one row, or unit, of total weight at most W changes
 --------------------------------------------------------
 Let |g| <= g* for every row, so |S| <= g* n. Put weight w on a child little by little: with s = S/(n + λ), |s| < g*,
-dG/dw = 2sg - s² lies in [-3g*², +g*²], so G moves by no less than -3g*²w and no more than +g*²w, whatever else lies
-there. A row is in one node, and in one child of each candidate; rows of one unit add up. So the gains of a node move
+dG/dw = 2sg - s² lies in [-3g*², +g*²], so G changes by at least -3g*²w and at most +g*²w, whatever other rows the child
+holds. A row is in one node, and in one child of each candidate; rows of one unit add up. So the gains of a node change
 within an interval of length 4g*²w, and the w of all nodes sum to at most W: `Sensitivity.gain_range` is 4g*²W.
-Clipping gains at a constant is monotone and moves none further: it keeps the interval.
+Clipping gains at a constant is monotone and never enlarges a change, so the interval still holds.
 
 What the choice costs
 ---------------------
 If the scores of all candidates move within an interval of length R, a draw ∝ exp(u/D) changes every log-probability
 within an interval of length R/D that holds 0: R/D-differentially private (McSherry and Talwar 2007, in range form) and
 R/D-bounded range (Durfee and Rogers 2019; Dong, Durfee and Rogers 2020). Nodes are drawn independently given the sums,
-so a level costs what its intervals sum to (parallel composition, for adding or removing a row).
+so a level costs the sum of its nodes' intervals (parallel composition, for adding or removing a row).
 
 What rounding adds
 ------------------
@@ -27,8 +27,9 @@ Gains are clipped at `CAP` · gain_range, so the absolute error is at most e = 2
 sets: the interval grows by 4e at most. The floor moves each end by less than one unit. A unit of data may lie in every
 node of the level, so R = ⌈(gain_range + 4e · n_nodes)/unit⌉ + 2 n_nodes, and all of it is charged.
 
-Exactness of the draw: propose c uniform, keep it with chance exp(-(u_max - u_c)/D), else start over. The whole part of
-the exponent is as many Bernoulli(exp(-1)), the rest Bernoulli(exp(-a/D)), both in integers (mechanisms.py).
+Exactness of the draw: propose c uniformly, keep it with chance exp(-(u_max - u_c)/D), else start over. With
+(u_max - u_c)/D = m + a/D, m whole, c is kept if m draws of Bernoulli(exp(-1)) and one of Bernoulli(exp(-a/D)) all
+succeed; both are drawn in integers (mechanisms.py).
 """
 
 import math
@@ -54,7 +55,8 @@ from dpgb_dask.errors import PlanError
 from dpgb_dask.kernels import kernel
 from dpgb_dask.losses import GRAD_BITS
 
-CAP = 1 << 30  # gains are clipped at CAP * gain_range: reached by no node of fewer than 2**32 rows
+# gains are clipped at CAP * gain_range, which no node of fewer than 2**32 rows reaches
+CAP = 1 << 30
 UNIT_BITS = 27  # at least 2**27 units in the range, so scores stay below 2**59
 MAX_D = 1 << 62
 WORDS_PER_CHOICE = 256
@@ -69,7 +71,7 @@ def _draw_choice(
     d: np.int64,
     mask: np.uint64,
 ) -> tuple[np.int64, int]:
-    """One candidate and the next position, which lies behind the buffer if the words ended."""
+    """Return one candidate and the next position, which lies beyond the buffer if the words ran out."""
     n = np.uint64(score.size)
     while position < words.size:
         c, position = uniform_small(words, position, n)
@@ -98,7 +100,7 @@ def _fill_choices(
     start: int,
     out: NDArray[np.int64],  # OUT (n_nodes,), from start on
 ) -> tuple[int, int]:
-    """Choose for node after node while the words last; return how far, and the first word of the next node."""
+    """Choose for node after node while the words last; return how many are done, and the first word of the next."""
     position = 0
     for i in range(start, out.size):
         value, following = _draw_choice(words, position, score[i], best[i], d, mask)
@@ -117,7 +119,7 @@ class Choice:
     ----------
     query : ChoiceQuery
     gain_range : int
-        Of the sums' sensitivity, gradient steps² times natural weight.
+        That of the sums' sensitivity, in gradient steps² times natural weight.
     d : int
         D, in units of ``2**unit_bits``.
     unit_bits : int
@@ -125,8 +127,8 @@ class Choice:
 
     Privacy
     -------
-    Controller side; the answer may be released: module docstring. A node without rows has equal gains, and gets a
-    uniform draw. No value of the sums raises.
+    Controller side; the answer may be released (module docstring). In a node without rows all gains are equal, so its
+    draw is uniform. No value of the sums raises an error.
     """
 
     query: ChoiceQuery
@@ -158,7 +160,7 @@ class Choice:
 
     @property
     def parameters(self) -> tuple[int, ...]:
-        """What decides the choice besides the query, for the query id."""
+        """The numbers, besides the query, that decide the choice; they are part of the query id."""
         return (self.gain_range, self.d, self.unit_bits)
 
     def answer(self, sums: NDArray[np.int64], stream: Words) -> NDArray[np.int64]:
@@ -199,14 +201,14 @@ class Choice:
         return total * total / (weight + self.query.ridge)
 
     def _cells(self) -> tuple[NDArray[np.intp], NDArray[np.intp], NDArray[np.intp]]:
-        """Return, per candidate, the first cell of its feature, the one after its last, the one after its bin."""
+        """Return, per candidate, the first cell of its feature, the one after its last, and the one after its bin."""
         offsets = np.concatenate(([0], np.cumsum(self.query.sizes))).astype(np.intp)
         feature = self.query.candidate_feature.astype(np.intp)
         start = offsets[feature]
         return start, offsets[feature + 1], start + self.query.candidate_bin.astype(np.intp) + 1
 
     def _range_in_units(self) -> int:
-        """Return R: what the scores move within, rounding included."""
+        """Return R, the length of the interval within which the scores change, rounding included."""
         n_nodes = self.query.splits.n_leaves
         error = Fraction(CAP * self.gain_range, 1 << 50)
         unit = Fraction(2) ** self.unit_bits

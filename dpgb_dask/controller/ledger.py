@@ -1,17 +1,17 @@
-"""The ledger: accounts with a cap, charged before data are touched; refuses to overspend (docs/privacy.md P11).
+"""The ledger: accounts with a cap, charged before data are touched; it refuses to overspend (docs/privacy.md P11).
 
-What happens to a fit, each arrow one durable transaction and one entry of the hash chain:
+The life of a fit; each arrow is one durable transaction and one entry of the hash chain:
 
     RESERVED ─▶ BOUND ─▶ OPENED ─▶ … ─▶ OPENED ─▶ RELEASED      the normal end; the reserved price stays charged, but
         │         │         │                                   only opened rounds if the fit ended early
         ╰─────────┴─ crash ─┴─▶ LEASED (resume) ─▶ …            no new charge: the same noise is drawn again
                             ╰─▶ SETTLED                         closed for good; only opened rounds stay charged
 
-A RELEASED fit gives its model again from its journal (whose digest the entry holds): nothing is left to open.
+The model of a RELEASED fit can be computed again from its journal, whose digest the entry holds; nothing is opened.
 
 Every transaction takes one lock (SQLite: BEGIN IMMEDIATE; PostgreSQL: SELECT … FOR UPDATE on the head), so racing fits
-see each other's charges and entries form one chain. What is in the tables is in ledger_book.py; which file an address
-names, and what lies beside it, in ledger_files.py.
+see each other's charges and entries form one chain. The tables are in ledger_book.py; ledger_files.py tells which file
+an address names, and what lies beside it.
 """
 
 import contextlib
@@ -80,7 +80,7 @@ from dpgb_dask.errors import (
 
 _ledgers: weakref.WeakSet["Ledger"] = weakref.WeakSet()
 _of_parents: list[Any] = []  # connections that a child process must not close
-# of each ledger, by address and id, the entries that this process has gone through
+# for each ledger, by address and id: accounts and fits by the entries that this process has verified
 _verified: dict[tuple[str, str], Tally] = {}
 
 
@@ -91,7 +91,7 @@ class Ledger:
     ----------
     url : str
         ``sqlite:///path.db`` (absolute: four slashes), ``postgresql+psycopg://user@host/db`` for a team, ``sqlite://``
-        for memory (and SQLite's other ways to say so). Nothing is opened until it is used.
+        for memory (or SQLite's other spellings of it). Nothing is opened until the ledger is used.
 
     Raises
     ------
@@ -118,14 +118,14 @@ class Ledger:
         self._name = self._address.public()
         self._lock = threading.RLock()
         self._in_transaction = False
-        self._known: Head = (0, GENESIS)  # newest of this process
+        self._known: Head = (0, GENESIS)  # the newest head that this process has seen
         self._engine: Engine | None = None
         self._connections: list[Any] = []  # of the engine, to be closed whatever happens
         self._finalizer: weakref.finalize[Any, Any] | None = None
         self._id = ""
         self._tidied = False
         self._file: tuple[int, int] | None = None
-        # of the fits of a ledger in memory: newest round and all so far, and what was reserved
+        # for fits of a ledger in memory: the newest round with what all rounds spent, and the reserved terms
         self._spending: dict[str, tuple[int, Spending]] = {}
         self._terms: dict[str, Terms] = {}
         self._tallies = _verified if self.durable else {}
@@ -135,7 +135,7 @@ class Ledger:
 
     @classmethod
     def in_memory(cls) -> "Ledger":
-        """Return a new ledger that lives in this process only."""
+        """Return a new ledger that exists in this process only."""
         return cls("sqlite://")
 
     @property
@@ -186,7 +186,7 @@ class Ledger:
         Parameters
         ----------
         name : str
-            One account per data set: what shares rows must share an account.
+            One account per data set: data that share rows must share an account.
         epsilon, delta : float
             Cap on everything ever charged to the account.
         analysis : {"gdp", "zcdp", "pure"}
@@ -194,8 +194,8 @@ class Ledger:
             differential privacy alone; or in ε, for fits of pure differential privacy only, and then delta may be 0.
         unit_id : str, optional
             Column that names the privacy unit: the cap then holds for all rows of one unit together, and only fits with
-            this unit can charge it (with any ``max_rows_per_unit``). None: the cap holds for one row, and fits by rows
-            and by units can charge it.
+            this unit can charge the account (with any ``max_rows_per_unit``). None: the cap holds for one row, and fits
+            by rows and fits by units can charge the account.
 
         Raises
         ------
@@ -239,7 +239,7 @@ class Ledger:
     def remaining(self, name: str) -> float:
         """Return the largest epsilon that one more fit at the account's delta may ask; 0.0 when nothing is left.
 
-        A fit with Gaussian noise; in an account with ``analysis="pure"``, one of pure differential privacy.
+        It is meant for a fit with Gaussian noise, or, with ``analysis="pure"``, for one of pure differential privacy.
         """
         account = self.account(name)
         if account.spent == 0 and account.analysis != "zcdp":
@@ -263,7 +263,7 @@ class Ledger:
             return book.history(name)
 
     def fits(self, name: str) -> tuple[Record, ...]:
-        """Return what is known of the fits of an account, oldest first."""
+        """Return the records of the fits of an account, oldest first."""
         with self._reading() as book:
             book.account(name)
             return book.records(name)
@@ -271,9 +271,9 @@ class Ledger:
     def settle(self, fit_id: str) -> int:
         """Close an unfinished fit for good, and charge only the rounds it opened.
 
-        Its key is erased if it is on this machine; a key on another one is erased when that machine opens the ledger
-        the next time. A fit that ended keeps its charge, and so does one that was unfinished when the ledger was
-        restored, or whose journal holds answers that the ledger lacks: what it opened is not known for sure.
+        Its key is erased if it is on this machine; a key on another machine is erased when that machine next opens the
+        ledger. A fit that ended keeps its charge. So does a fit that was unfinished when the ledger was restored, or
+        whose journal holds answers that the ledger lacks, because the rounds it opened are not known for sure.
 
         Returns
         -------
@@ -285,8 +285,8 @@ class Ledger:
         Every released value is a function of rounds whose OPENED entry was durable before their sums were opened; after
         SETTLED no more can be opened, here or by a process still running (it would need the fit's lease in a
         transaction that finds the fit open). So the releases of the fit cost at most the `Spending` of opened rounds,
-        and by the account's filter the rest was never used and may be given back (analyses.py; there, why a pure fit
-        that opened a round on a sample keeps its whole charge in μ² and ρ). The slack τ stays reserved.
+        and by the account's filter the rest was never used and may be given back (analyses.py, which also says why a
+        pure fit that opened a round on a sample keeps its whole charge in μ² and ρ). The slack τ stays reserved.
         """
         with self._transaction(keep_head=True) as book:
             fit = book.fit(fit_id)
@@ -301,7 +301,7 @@ class Ledger:
         return charge
 
     def _opened_charge(self, book: Book, fit: dict[str, str]) -> int:
-        """Return what the opened rounds of a fit cost its account (`settle` says why that is enough)."""
+        """Return what the opened rounds of a fit cost its account (`settle` says why charging them is enough)."""
         charge, terms = charge_of(fit), terms_of(fit)
         account = book.account(fit["account"])
         running = book.running(fit["fit_id"])
@@ -324,12 +324,12 @@ class Ledger:
         return answers > len(book.opened(fit_id))
 
     def verify(self) -> Checked:
-        """Walk the whole chain, and compare accounts and fits with it, and it with the newest head beside the ledger.
+        """Verify the whole chain, compare accounts and fits with it, and compare it with the head beside the ledger.
 
         Returns
         -------
         Checked
-            What was gone through.
+            How much was verified.
 
         Raises
         ------
@@ -338,18 +338,18 @@ class Ledger:
 
         Notes
         -----
-        This finds damage, rollbacks and edits by hand. It is no signature: who can write the database and the head
+        This finds damage, rollbacks and edits by hand. It is no signature: whoever can write the database and the head
         beside it can make another chain that agrees with itself.
         """
         with self._reading() as book:
             return replace(book.verify(), head=bool(self._heads(readable_only=True)))
 
     def restore(self) -> bool:
-        """Go on with a database that was restored from a copy, or whose newest head is lost; for its owner.
+        """Go on with a database that was restored from a copy, or whose newest head is lost; only its owner should.
 
-        Charges that were made after the copy, and are not in it, are forgotten, so an owner who knows of such a fit has
-        to count it elsewhere. Fits that are unfinished in the copy cannot be resumed, and settling them leaves their
-        whole charge, since rounds that they opened may be missing.
+        Charges that were made after the copy was taken are forgotten, so an owner who knows of such a fit has to count
+        it elsewhere. Fits that are unfinished in the copy cannot be resumed, and settling one leaves its whole charge,
+        because rounds that it opened may be missing from the copy.
 
         Returns
         -------
@@ -379,24 +379,24 @@ class Ledger:
     # -- for the controller --------------------------------------------------------------------------------------
 
     def reserve(self, name: str, fit_id: str, terms: Terms, lease: str, key: bytes) -> None:
-        """Write the key of a fit and charge all of it in one transaction; or neither.
+        """Write the key of a fit and charge the whole fit, in one transaction: both or neither.
 
         Raises
         ------
         BudgetExceededError
             If the account has too little left.
         LedgerError
-            If the account holds for another unit, or does not agree with its entries.
+            If the account protects another unit, or does not agree with its entries.
         LedgerUnavailableError
             If the key or the charge cannot be written.
 
         Privacy
         -------
-        The key is durable before the charge, and both are written under the ledger's lock: a crash between leaves a key
-        that was never used, and whoever holds the lock later knows it by that (`_sweep`). What may be charged rests on
-        the balance, so it is compared with the account's entries at every charge. A process goes through the whole
-        chain before it adds to it, and through what others added since; terms and state of a fit, too, count only if
-        they are those of its entries (`Book.tally`).
+        The key is durable before the charge, and both are written under the ledger's lock. So a crash between the two
+        leaves a key without a charge, which was never used; the next holder of the lock recognises it (`_sweep`). The
+        balance decides what may be charged, so it is compared with the account's entries at every charge. Before a
+        process adds an entry, it verifies the whole chain, or what others have added since it last did. The terms and
+        the state of a fit, too, are trusted only if they agree with its entries (`Book.tally`).
         """
         committing = False
         path: Path | None = None
@@ -409,7 +409,7 @@ class Ledger:
                     write_key(path, key)
                 committing = True
         except BaseException as error:
-            # a commit that failed, or was interrupted, may have been done
+            # a commit that failed, or was interrupted, may have taken effect
             if committing and self._may_hold(fit_id):
                 self.note(error, fit_id)
             elif committing and path is not None:
@@ -418,7 +418,7 @@ class Ledger:
             raise
 
     def _may_hold(self, fit_id: str) -> bool:
-        """Return whether a fit is charged, so far as can be told."""
+        """Return whether a fit is charged; also true if the ledger cannot be read."""
         try:
             with self._reading() as book:
                 return book.find_fit(fit_id) is not None
@@ -426,12 +426,12 @@ class Ledger:
             return True
 
     def note(self, error: BaseException, fit_id: str) -> None:
-        """Add to an error that ends a fit how to go on with it; nothing where there is no going on.
+        """Add a note to an error that ends a fit: how to resume or settle it; none if the ledger is in memory.
 
         Parameters
         ----------
         error : BaseException
-            `ResumeError` is left as it is: it says the way out itself.
+            A `ResumeError` gets no note: its message says what to do.
         fit_id : str
             A fit that is charged.
         """
@@ -445,7 +445,7 @@ class Ledger:
             error.add_note(note)
 
     def look(self, fit_id: str) -> Fit:
-        """Return what is known of a fit that is unfinished, or that ended and may give its model again.
+        """Return what is known of a fit that is unfinished, or that ended and can be replayed from its journal.
 
         Raises
         ------
@@ -459,7 +459,7 @@ class Ledger:
         return Fit(fit["account"], terms_of(fit), fit["fingerprint"], ended, answers)
 
     def record(self, fit_id: str) -> Record:
-        """Return what the ledger says of a fit.
+        """Return the ledger's record of a fit.
 
         Raises
         ------
@@ -470,7 +470,7 @@ class Ledger:
             return book.record(fit_id)
 
     def take(self, fit_id: str, lease: str) -> list[Opened]:
-        """Take the lease of an unfinished fit, so that whoever held it can open nothing more; return opened rounds."""
+        """Take the lease of an unfinished fit; its former holder can open nothing more. Return the opened rounds."""
         with self._transaction(keep_head=True) as book:
             fit = book.resumable(fit_id, ("RESERVED",))
             book.set(fit_id, lease=lease)
@@ -484,8 +484,8 @@ class Ledger:
 
         Privacy
         -------
-        The head is kept: were this entry lost with a write-ahead file, the fit could be resumed on other data, whose
-        answers nobody has paid for.
+        The new head is also kept outside the database. If this entry could be lost with a write-ahead file, the fit
+        could then be resumed on other data, whose answers nobody has paid for.
         """
         with self._transaction(keep_head=True) as book:
             fit = book.leased(fit_id, lease)
@@ -501,21 +501,22 @@ class Ledger:
     def open_round(
         self, fit_id: str, lease: str, position: int, opened: Opened, query: Query
     ) -> None:
-        """Record that a round's sums are opened, before anything is made of them.
+        """Record that a round's sums are opened, before anything is computed from them.
 
-        Recording the newest round once more, with the same sums, changes nothing.
+        Recording the newest round again, with the same sums, changes nothing.
 
         Raises
         ------
         ResumeError
-            If the round does not follow the newest one, or the lease is lost: another process goes on with the fit.
+            If the round does not follow the newest one, or the lease is lost: then another process runs the fit.
         BudgetExceededError
             If all rounds together would cost more than the fit reserved.
 
         Privacy
         -------
-        The filter of contracts/spending.py, kept where every process sees it: `Spending` of opened rounds <= what was
-        reserved, and one vector of sums for each position. Price and row draw are parts of the plan, not of the data.
+        This is the filter of contracts/spending.py, enforced where every process sees it: the `Spending` of opened
+        rounds is at most what was reserved, and each position has one vector of sums. Price and row draw come from the
+        plan, not from the data.
         """
         if query.price <= 0:
             raise LedgerError(f"Release {position} of fit_id={fit_id!r} has no positive price.")
@@ -543,7 +544,7 @@ class Ledger:
             book.append("OPENED", fit["account"], fit_id, body)
 
     def _open_in_memory(self, fit_id: str, lease: str, position: int, query: Query) -> None:
-        """Apply the filter without an entry: there is no other process, and nothing to resume or to read later."""
+        """Apply the filter without an entry: no other process uses the ledger, and nothing is resumed or read later."""
         with self._lock:
             if fit_id not in self._terms:
                 with self._transaction() as book:
@@ -565,11 +566,11 @@ class Ledger:
         ----------
         fit_id, lease : str
         answers : str
-            Digest of all it released: by it the journal is known again when the key is gone.
+            Digest of all answers that the fit released; it identifies the journal when the key is gone.
         model : str
-            Digest of its model: by it the model is known again.
+            Digest of the fit's model; it identifies the model.
         only_opened : bool
-            Whether only what the fit opened stays charged, as in `settle`; else all it reserved.
+            Whether only the rounds that the fit opened stay charged, as in `settle`; else all that it reserved.
 
         Returns
         -------
@@ -578,7 +579,7 @@ class Ledger:
 
         Privacy
         -------
-        Whether a fit ends early must follow from released answers. What is charged then is argued in `settle`.
+        Whether a fit ends early must follow from released answers. `settle` says why charging what it opened is enough.
         """
         with self._transaction(keep_head=True) as book:
             book.leased(fit_id, lease)
@@ -607,10 +608,10 @@ class Ledger:
                 ) from error
 
     def _sweep(self, book: Book) -> None:
-        """Erase what is left on this machine of the keys of fits that ended, were settled elsewhere, or never charged.
+        """Erase the keys on this machine whose fits ended, were settled elsewhere, or were never charged.
 
-        Keys are written under the lock that this transaction holds, and nobody else holds it: a key whose fit is not in
-        the ledger is of a process that broke off before its charge was committed.
+        Keys are written under the lock that this transaction holds. So a key whose fit is not in the ledger was left by
+        a process that stopped before its charge was committed.
         """
         for path in self._folder(self._id).glob("*.key"):
             fit = book.find_fit(path.stem)
@@ -642,9 +643,9 @@ class Ledger:
         return f"Ledger({self._address.public()!r})"
 
     def _connect(self) -> Engine:
-        """Return the engine of this process and this file.
+        """Return this process's engine for the file that is at the path now.
 
-        Connections keep to a file that was moved away: charges to it nobody would see.
+        An open connection would go on with a file that was moved away, and nobody would see the charges made to it.
         """
         there = self._file_now()
         if self._engine is None or self._file != there:
@@ -687,7 +688,7 @@ class Ledger:
         return engine
 
     def _adopt(self, head: Head) -> None:
-        """Make the ledger's folder with its newest head, from what an older version kept, if there is such.
+        """Make the ledger's folder with its newest head, taken from an older version's files if there are any.
 
         The folder has a head before the first entry is committed. So a ledger with entries and no head was restored
         from a copy, or its file was copied without the folder.
@@ -708,13 +709,13 @@ class Ledger:
             self._write_head(known).replace(file)
 
     def _refuse_copy(self) -> None:
-        """Refuse a copy beside the file that it was made of: both would use one folder, its keys and its head."""
+        """Refuse a copy that lies beside its original: both would use one folder, with one head and the same keys."""
         if self._path is not None:
             name = name_in_head(self._folder(self._id) / HEAD)
             refuse_copy(self._path, name, self._id)
 
     def _tidy(self, book: Book) -> None:
-        """Put in order what lies beside the ledger, under its lock, when this process opens it."""
+        """Move an older version's files and erase unused keys, under the lock, when this process opens the ledger."""
         for old in self._legacy():
             old.move(self._folder(self._id))
         self._sweep(book)
@@ -748,8 +749,8 @@ class Ledger:
         return found.st_dev, found.st_ino
 
     def _disconnect(self) -> None:
-        """Close all connections, whatever state they are in: a transaction in one of them is rolled back."""
-        if not self.durable:  # closing would be the end of what is in memory
+        """Close all connections, whatever their state; an open transaction is rolled back."""
+        if not self.durable:  # closing would lose a ledger in memory
             for connection in self._connections:
                 with contextlib.suppress(Exception):
                     connection.rollback()
@@ -760,7 +761,7 @@ class Ledger:
         self._connections, self._engine = [], None
 
     def _hold(self) -> bool:
-        """Wait for the transaction of another thread and close the connection; return whether that was so."""
+        """Take the lock once other threads' transactions end, close the connection; return False if time runs out."""
         if not self._lock.acquire(timeout=WAIT_SECONDS):
             return False
         if self.durable and not self._in_transaction:
@@ -768,7 +769,7 @@ class Ledger:
         return True
 
     def _begin_anew(self) -> None:
-        """Renew the lock in a child process, and leave what it inherited as it is."""
+        """Give a child process a new lock and no connections; leave the connections that it inherited untouched."""
         _of_parents.append((self._engine, self._connections))
         if self._finalizer is not None:
             self._finalizer.detach()
@@ -782,16 +783,18 @@ class Ledger:
     ) -> Iterator[Book]:
         """Run one transaction under the ledger's lock; nothing is written if it raises.
 
-        Whatever ends it early, Ctrl-C included, rolls it back and closes the connection, so that nobody waits for it.
+        Every exception, Ctrl-C included, rolls it back. Unless the exception is one of ours, the connection is closed
+        too, so that nobody waits for its lock.
 
-        With ``keep_head`` the new head is kept outside the database too, so that a restored old file is noticed. It is
-        written before the commit under another name, and renamed after it: a crash between leaves an older head, which
-        the chain still contains. SQLite's write-ahead file is folded in then, so that a copy of the database is whole.
+        With ``keep_head`` the new head is also kept outside the database, so that a restored old file is noticed. It is
+        written before the commit under another name, and renamed afterwards: a crash between the two leaves an older
+        head, which the chain still contains. Then SQLite's write-ahead file is folded in, so that a copy of the
+        database is complete.
 
-        With ``charging`` an error may say that nothing was charged; with ``restoring`` the newest head does not count.
+        With ``charging`` an error may say that nothing was charged; with ``restoring`` the newest head is not compared.
         """
         with self._lock:
-            if self._in_transaction:  # Ctrl-C came where its end could not be seen to
+            if self._in_transaction:  # Ctrl-C came where the last transaction could not be ended
                 self._disconnect()
             self._in_transaction = True
             pending: Path | None = None
@@ -836,14 +839,14 @@ class Ledger:
 
     @contextlib.contextmanager
     def _reading(self) -> Iterator[Book]:
-        """Run one transaction that writes nothing; where the file may only be read, on a copy of it in memory."""
+        """Run one transaction that writes nothing; if the file can only be read, run it on a copy in memory."""
         if self._path is None or (writable(self._path) and not self._address.read_only):
             with self._transaction() as book:
                 yield book
             return
         try:
             self._file_now()
-            if not self._id:  # heads are read before the copy is made that has to hold them
+            if not self._id:  # heads are read before the copy below, which must contain them
                 with _copied(self._path) as connection:
                     self._id = prepare(connection)
             self._refuse_copy()
@@ -860,10 +863,9 @@ class Ledger:
         """Write what is in SQLite's write-ahead file into the database."""
         if self._path is None or not self._connections:
             return
-        with contextlib.suppress(
-            sqlite3.Error
-        ):  # it is durable where it is; the next one folds it in
-            for way in ("PASSIVE", "FULL"):  # the second waits for readers
+        # if this fails, the entries are durable where they are, and the next transaction folds them in
+        with contextlib.suppress(sqlite3.Error):
+            for way in ("PASSIVE", "FULL"):  # the second one waits for readers
                 busy, log, done = (
                     self._connections[-1].execute(f"PRAGMA wal_checkpoint({way})").fetchone()
                 )
@@ -873,8 +875,8 @@ class Ledger:
     def _heads(self, *, readable_only: bool = False) -> list[Head]:
         """Return the newest heads that are known outside the database: to this process, and in files.
 
-        None if there should be a file and is not, whatever this process knows. With ``readable_only`` a head that only
-        the ledger's owner may read is left out.
+        The list is empty if a head file is missing where one should be, whatever this process has seen. With
+        ``readable_only`` a head that only the ledger's owner may read is left out.
         """
         kept = []
         if self.durable:
@@ -909,7 +911,7 @@ class Ledger:
 
 @contextlib.contextmanager
 def _copied(path: Path) -> Iterator[Connection]:
-    """Begin on a copy in memory of a SQLite file."""
+    """Begin a transaction on a copy in memory of a SQLite file."""
     with contextlib.closing(copy_into_memory(path)) as copy:
         engine = create_engine("sqlite://", creator=lambda: copy, poolclass=StaticPool)
         with engine.begin() as connection:
@@ -917,10 +919,10 @@ def _copied(path: Path) -> Iterator[Connection]:
 
 
 class _SQLiteConnection(sqlite3.Connection):
-    """A connection whose end is the end of its transaction.
+    """A connection that ends its transaction when it is closed.
 
-    SQLite keeps a closed connection, and its lock, for as long as a statement of it is unfinished: after Ctrl-C in the
-    middle of one, for as long as the traceback is kept.
+    SQLite keeps a closed connection, and its lock, for as long as one of its statements is unfinished. After Ctrl-C in
+    the middle of a statement, that is for as long as the traceback is kept.
     """
 
     def close(self) -> None:
@@ -929,7 +931,7 @@ class _SQLiteConnection(sqlite3.Connection):
         super().close()
 
     def rollback(self) -> None:
-        """Roll back; a connection that is closed has nothing to roll back."""
+        """Roll back; nothing happens if the connection is closed already."""
         with contextlib.suppress(sqlite3.Error):
             super().rollback()
 
@@ -941,29 +943,29 @@ def _close(connections: list[Any]) -> None:
 
 
 class _Forks(threading.local):
-    """Forks of a thread: the child gets no lock that somebody holds, and no connection to a SQLite file.
+    """What happens around a fork, by thread: the child gets no held lock, and no connection to a SQLite file.
 
-    A child has none of its parent's other threads, so a lock that one of them held would stay held. And SQLite keeps
-    what the connections of a process have locked in its memory, which a child inherits without the locks themselves.
-    So a fork waits for transactions to end, and closes connections before.
+    A child has none of its parent's other threads, so a lock that one of them held would stay held for ever. And SQLite
+    notes in memory what a process has locked; a child inherits these notes without the locks themselves. So a fork
+    waits for transactions to end, and closes connections first.
     """
 
     def __init__(self) -> None:
         self.held: list[Ledger] = []
 
     def before(self) -> None:
-        """Hold all ledgers."""
+        """Take the lock of every ledger, and close its connections."""
         ledgers = sorted(_ledgers, key=id)  # in one order: threads may fork at the same time
         self.held = [ledger for ledger in ledgers if ledger._hold()]  # noqa: SLF001
 
     def in_parent(self) -> None:
-        """Let go of them."""
+        """Release the locks."""
         for ledger in self.held:
             ledger._lock.release()  # noqa: SLF001
         self.held = []
 
     def in_child(self) -> None:
-        """Begin anew."""
+        """Give every ledger a new lock and no connections."""
         self.held = []
         _verified.clear()
         for ledger in list(_ledgers):
@@ -977,7 +979,7 @@ os.register_at_fork(
 
 
 def _refuse_damage(error: Exception) -> None:
-    """Raise if an error of the database is about what is in it, not whether it can be reached."""
+    """Raise a `LedgerError` if an error of the database is about its contents; return if it is about reaching it."""
     cause = getattr(error, "orig", None) or error
     damaged = isinstance(error, (IntegrityError, DataError, InvalidRequestError))
     damaged |= getattr(cause, "sqlite_errorcode", None) in (
@@ -1044,7 +1046,7 @@ def _write_ahead(cursor: Any) -> None:
 
 
 def _configure_postgresql(connection: Any) -> None:
-    # who waits gives up in the end; who is stopped inside a transaction loses it before that
+    # a process that waits gives up in the end; one that is stopped inside a transaction loses it before that
     with connection.cursor() as cursor:
         cursor.execute(f"SET lock_timeout = {round(1000 * WAIT_SECONDS)}")
         cursor.execute(f"SET idle_in_transaction_session_timeout = {round(500 * WAIT_SECONDS)}")

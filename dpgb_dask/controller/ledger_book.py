@@ -1,8 +1,9 @@
 """The books of a ledger: its tables, and what may be read and written there inside one transaction.
 
-Entries form a hash chain, and accounts and fits follow from them: `Tally` adds them up again, and `Book.verify` and
-every charge compare. Each entry's hash covers the hash before it (as in Haber and Stornetta 1991), so with SHA-256 free
-of collisions a chain that ends in a known head holds all entries that were ever before it, unchanged.
+Entries form a hash chain, and accounts and fits follow from the entries: `Tally` adds the entries up again, and
+`Book.verify` and every charge compare the tables with it. Each entry's hash covers the hash before it (as in Haber and
+Stornetta 1991). So, if SHA-256 has no collisions, a chain that ends in a known head holds all entries that were ever
+written before that head, unchanged.
 """
 
 import contextlib
@@ -41,7 +42,7 @@ from dpgb_dask.controller import accounting, analyses
 from dpgb_dask.controller.ledger_files import GENESIS, Head
 from dpgb_dask.errors import BudgetExceededError, DPGBError, LedgerError, ResumeError
 
-VERSION = 2  # of the tables; 1 had no `dpgb_meta` and no units
+VERSION = 2  # of the tables; version 1 had no `dpgb_meta` and no units
 ID_FORM = re.compile("[0-9a-f]{16}")
 PUT_BACK = "Put the newest sound file back."
 RESTORE = (
@@ -59,7 +60,7 @@ _meta = Table(
     Column("version", Integer, nullable=False),
     Column("ledger", String(16), nullable=False),
 )
-# Prices are decimal text: they may exceed 64 bits.
+# Prices are stored as decimal text, because they may exceed 64 bits.
 _accounts = Table(
     "dpgb_accounts",
     _metadata,
@@ -107,7 +108,7 @@ _head = Table(
     Column("hash", String(64), nullable=False),
 )
 
-# Statements of every round, made once: SQLAlchemy takes longer to make one than SQLite to run it.
+# Statements that every round runs are made once: SQLAlchemy takes longer to make one than SQLite to run it.
 _LOCK_HEAD = select(_head.c.seq, _head.c.hash).with_for_update()
 _SET_HEAD = update(_head)
 _ADD_ENTRY = insert(_entries)
@@ -121,7 +122,7 @@ _FROM = select(_entries).where(_entries.c.seq >= bindparam("seq")).order_by(_ent
 
 @dataclass(frozen=True, slots=True)
 class Account:
-    """What an account may spend and has spent.
+    """How much an account may spend and has spent.
 
     Parameters
     ----------
@@ -135,7 +136,7 @@ class Account:
     tau : float
         Distance of all its fits to Gaussian mechanisms; bounded by a share of delta (accounting.SLACK).
     unit_id : str or None
-        Its relation: neighbouring data differ by all rows of one such unit; None: by one row.
+        Column of the privacy unit: neighbouring data differ by all rows of one unit. None: they differ by one row.
     """
 
     name: str
@@ -177,18 +178,18 @@ class Terms:
     min_sigma_bits : int
         Noise has at least 2**min_sigma_bits steps.
     tau : float
-        Distance to Gaussian mechanisms, at most.
+        Bound on the distance to Gaussian mechanisms.
     plan_digest : str
         Hex.
     version : str
         Library and sampler.
     public_seed : int
     commitment : str
-        To the fit's key.
+        Commitment to the fit's key.
     pure : bool
-        Whether the currency is ε, or μ².
+        Whether the currency is ε; else it is μ².
     facts : mapping of str to str
-        Plan, schema and weights in words, so that a resumed fit can be told what differs.
+        Plan, schema and weights in words, so that an error of `resume` can name what differs.
     unit_id : str or None
         The schema's privacy unit; None for single rows.
     """
@@ -202,9 +203,10 @@ class Terms:
     version: str
     public_seed: int
     commitment: str
-    pure: bool = False  # ledgers of before have no such field
-    facts: Mapping[str, str] = field(default_factory=dict)  # nor this one
-    unit_id: str | None = None  # nor this one: they knew no units
+    # older ledgers lack these three fields
+    pure: bool = False
+    facts: Mapping[str, str] = field(default_factory=dict)
+    unit_id: str | None = None
 
     def to_json(self) -> dict[str, Any]:
         """Return a JSON form; the price as text."""
@@ -215,7 +217,7 @@ class Terms:
 
     @classmethod
     def from_json(cls, data: dict[str, Any]) -> Self:
-        """Build from the JSON form, which a reservation keeps with its charge.
+        """Build from the JSON form, in which a reservation is stored, with its charge.
 
         Raises
         ------
@@ -248,9 +250,9 @@ class Fit:
     fingerprint : str
         Keyed hash of the fingerprint of its data; empty before they were read.
     ended : bool
-        Whether it is RELEASED: its key is erased, and its journal gives the model again.
+        Whether it is RELEASED: its key is erased, and its model can be computed again from its journal.
     answers : str
-        Digest of all it released; empty until it ended.
+        Digest of all answers that it released; empty until it ended.
     """
 
     account: str
@@ -262,22 +264,22 @@ class Fit:
 
 @dataclass(frozen=True, slots=True)
 class Record:
-    """What the ledger says of a fit, to check by it what is said of the fit elsewhere.
+    """The ledger's record of a fit, by which statements made elsewhere can be checked.
 
     Parameters
     ----------
     fit_id, account : str
     state : {"RESERVED", "RELEASED", "SETTLED"}
-        Whether it is unfinished, ended with a model, or was closed without one.
+        The fit is unfinished, ended with a model, or was closed without one.
     terms : Terms
     charge : int
-        What stands charged, in units of 2⁻⁶⁴ of the account's unit.
+        The charge that stands, in units of 2⁻⁶⁴ of the account's unit.
     answers : str
-        Digest of all it released; empty until it ended.
+        Digest of all answers that it released; empty until it ended.
     model : str
-        Digest of its model; empty until it ended, and if none was given.
+        Digest of its model; empty until it ended, or if none was given.
     at : str
-        When it was reserved, for the operator.
+        Time of the reservation, for the operator.
     """
 
     fit_id: str
@@ -292,7 +294,7 @@ class Record:
 
 @dataclass(frozen=True, slots=True)
 class Opened:
-    """A round whose sums were opened: its query id, and a keyed hash by which the same sums are recognised."""
+    """A round whose sums were opened: its query id, and a keyed hash that recognises the same sums."""
 
     query_id: str
     seal: str
@@ -300,13 +302,13 @@ class Opened:
 
 @dataclass(frozen=True, slots=True)
 class Checked:
-    """What `Ledger.verify` has gone through.
+    """How much `Ledger.verify` has verified.
 
     Parameters
     ----------
     entries, accounts, fits : int
     head : bool
-        Whether a newest head outside the database was there to compare with.
+        Whether a head outside the database was there to compare with.
     """
 
     entries: int
@@ -324,9 +326,9 @@ class Book:
     heads : sequence of (int, str)
         Newest heads known outside the database; all have to be in the chain.
     head_needed : bool
-        Whether there has to be one, so that a ledger without is refused.
+        Whether a ledger with entries and no such head is refused.
     known : Tally, optional
-        Of the entries that this process has gone through; it is brought up to date where something rests on it.
+        Tally of the entries that this process has verified; it is brought up to date where a decision depends on it.
     """
 
     def __init__(
@@ -341,7 +343,7 @@ class Book:
         row: Any = connection.execute(_LOCK_HEAD).first()
         with refusing_damage("its head"):
             self.head: Head = (int(row.seq), str(row.hash))
-        self._begin = self.head  # what follows is not committed
+        self._begin = self.head  # entries after it are not committed yet
         self._known = Tally() if known is None else known
         self._up_to_date = False
         if head_needed and not heads and self.head[0]:
@@ -356,18 +358,18 @@ class Book:
             )
 
     def contains(self, known: Head) -> bool:
-        """Return whether a head is one of this chain's."""
+        """Return whether a head belongs to this chain."""
         if known[0] == 0:
             return True
         found = self._connection.execute(_FIND_HASH, {"seq": known[0]}).scalar()
         return self.head[0] >= known[0] and found == known[1]
 
     def execute(self, statement: Any, values: Mapping[str, Any] | None = None) -> None:
-        """Run a statement that gives nothing back."""
+        """Run a statement that returns nothing."""
         self._connection.execute(statement, values)
 
     def append(self, kind: str, account: str, fit_id: str, body: dict[str, Any]) -> None:
-        """Add an entry to the chain, which this process has gone through."""
+        """Add an entry to the chain, once this process has verified the chain."""
         self.tally()
         seq, previous = self.head[0] + 1, self.head[1]
         at = datetime.now(UTC).isoformat(timespec="seconds")
@@ -387,12 +389,12 @@ class Book:
     # -- accounts ------------------------------------------------------------------------------------------------
 
     def find_account(self, name: str) -> Account | None:
-        """Return an account; None if there is none of this name."""
+        """Return an account; None if there is none with this name."""
         row = self._connection.execute(select(_accounts).where(_accounts.c.name == name)).first()
         return None if row is None else _account(row)
 
     def account(self, name: str) -> Account:
-        """Return an account that has to be there."""
+        """Return an account, which has to exist."""
         account = self.find_account(name)
         if account is None:
             raise LedgerError(
@@ -412,15 +414,15 @@ class Book:
         self.execute(insert(_accounts).values(name=name, spent="0", tau="0.0", **body))
 
     def balanced(self, name: str) -> Account:
-        """Return an account, once its balance was compared with the sum of its entries.
+        """Return an account after comparing its balance with the sum of its entries.
 
-        The sum is of what this process has gone through (`tally`); that the entries are still there, and are what their
-        hashes say, is seen without adding them up again.
+        The sum is `tally`'s, over the entries that this process has verified. That these entries still exist and match
+        their hashes is checked here, without adding them up again.
 
         Raises
         ------
         LedgerError
-            If they differ, or one of the entries is not what its hash says, or is gone.
+            If balance and sum differ, or an entry is missing or does not match its hash.
         """
         account, tally = self.account(name), self.tally()
         of_account = (_entries.c.account == name) & _entries.c.kind.in_(CHANGES_BALANCE)
@@ -437,7 +439,7 @@ class Book:
         return account
 
     def reserve(self, name: str, fit_id: str, terms: Terms, lease: str) -> None:
-        """Charge a fit to an account, if it has enough left.
+        """Charge a fit to an account, if the account has enough left.
 
         Privacy
         -------
@@ -479,7 +481,7 @@ class Book:
         self.append("RESERVED", name, fit_id, body)
 
     def charge_instead(self, fit: dict[str, str], state: str, charge: int) -> None:
-        """End an open fit in a state, and let only ``charge`` of what it reserved stand."""
+        """End an unfinished fit in the given state, and let only ``charge`` of what it reserved stand."""
         account = self.account(fit["account"])
         spent = str(account.spent - charge_of(fit) + charge)
         self.execute(update(_accounts).where(_accounts.c.name == account.name).values(spent=spent))
@@ -492,17 +494,17 @@ class Book:
         self.execute(update(_fits).where(_fits.c.fit_id == fit_id).values(**changes))
 
     def find_fit(self, fit_id: str) -> dict[str, str] | None:
-        """Return the row of a fit; None if there is none of this id."""
+        """Return the row of a fit; None if there is none with this id."""
         row = self._connection.execute(_FIND_FIT, {"fit_id": fit_id}).mappings().first()
         return None if row is None else dict(row)
 
     def fit(self, fit_id: str) -> dict[str, str]:
-        """Return the row of a fit that has to be there, once it was compared with the fit's entries.
+        """Return the row of a fit, which has to exist, after comparing it with the fit's entries.
 
         Raises
         ------
         LedgerError
-            If there is none of this id, or it is not what the entries make of it.
+            If there is no fit with this id, or its row does not follow from its entries.
         """
         fit = self.find_fit(fit_id)
         if fit is None:
@@ -516,7 +518,7 @@ class Book:
         return fit
 
     def _check_fit(self, fit_id: str, told: Mapping[str, Any]) -> None:
-        """Refuse what a row tells of a fit if the entries tell something else."""
+        """Refuse what a row says of a fit if the fit's entries say something else."""
         proven = self.tally().fits.get(fit_id)
         if proven is None or any(proven[name] != value for name, value in told.items()):
             raise LedgerError(
@@ -528,7 +530,7 @@ class Book:
         return self.tally().running[fit_id]
 
     def resumable(self, fit_id: str, states: tuple[str, ...]) -> dict[str, str]:
-        """Return a fit in one of some states."""
+        """Return the row of a fit that has to be in one of the given states."""
         if self.find_fit(fit_id) is None:
             raise ResumeError(
                 f"fit_id={fit_id!r} is not in the ledger. ledger.history(account), or dpgb-dask ledger show, lists the"
@@ -550,7 +552,7 @@ class Book:
         return self.tally().restored > self.running(fit_id).seq
 
     def leased(self, fit_id: str, lease: str) -> dict[str, str]:
-        """Return what may change of an open fit that the caller holds the lease of."""
+        """Return account, state, fingerprint and lease of an unfinished fit, whose lease the caller has to hold."""
         row = self._connection.execute(_FIND_LEASE, {"fit_id": fit_id}).mappings().first()
         if row is None:
             raise LedgerError(f"fit_id={fit_id!r} is not in the ledger.")
@@ -565,7 +567,7 @@ class Book:
         return dict(row)
 
     def record(self, fit_id: str) -> Record:
-        """Return what is known of a fit."""
+        """Return the record of a fit."""
         fit = self.fit(fit_id)
         entries = {
             entry.kind: entry
@@ -581,13 +583,13 @@ class Book:
                 state=fit["state"],
                 terms=terms_of(fit),
                 charge=charge_of(fit),
-                answers=str(end.get("answers", "")),  # older entries have less
+                answers=str(end.get("answers", "")),  # older entries lack this and the model
                 model=str(end.get("model", "")),
                 at=entries["RESERVED"].at,
             )
 
     def records(self, account: str) -> tuple[Record, ...]:
-        """Return what is known of an account's fits, oldest first."""
+        """Return the records of an account's fits, oldest first."""
         reserved = self.entries((_entries.c.account == account) & (_entries.c.kind == "RESERVED"))
         return tuple(self.record(entry.fit_id) for entry in reserved)
 
@@ -602,7 +604,7 @@ class Book:
     def _sound(
         self, statement: Any, values: Mapping[str, Any] | None = None
     ) -> Iterator[Mapping[str, Any]]:
-        """Yield entries, each once it was compared with its hash."""
+        """Yield entries, each after comparing it with its hash."""
         for row in map(dict, self._connection.execute(statement, values).mappings()):
             with refusing_damage("an entry"):
                 if row["hash"] != _chain(row["prev"], row):
@@ -612,7 +614,7 @@ class Book:
             yield row
 
     def entries(self, where: Any) -> tuple[Entry, ...]:
-        """Return some entries, oldest first."""
+        """Return the entries that a condition selects, oldest first."""
         with refusing_damage("an entry"):
             return tuple(
                 Entry(r["seq"], r["kind"], r["account"], r["fit_id"], r["at"], loads(r["body"]))
@@ -631,10 +633,10 @@ class Book:
         return opened
 
     def tally(self) -> "Tally":
-        """Return accounts and fits as the entries make them, up to where this transaction began.
+        """Return the accounts and fits that follow from the entries before this transaction.
 
-        Entries that this process has gone through before are not read again. The first time all are, and all accounts
-        and fits are compared with them.
+        Entries that this process has verified before are not read again. The first time, all entries are read, and all
+        accounts and fits are compared with them.
 
         Raises
         ------
@@ -652,7 +654,7 @@ class Book:
         return self._known
 
     def _extend(self, tally: "Tally") -> bool:
-        """Add to a tally the entries that follow on those it has; return whether it began anew."""
+        """Add the newer entries to a tally; return whether it started from the first entry."""
         rows = self._sound(_FROM, {"seq": tally.head[0]})
         if tally.head[0]:
             last = next(rows, None)
@@ -706,11 +708,11 @@ class Running:
     spending : Spending
         What its opened rounds cost.
     rounds : int
-        That it opened.
+        Number of rounds that it opened.
     newest : Opened or None
-        The newest of them.
+        The newest of these rounds.
     sampled : bool
-        Whether one of them was on a sample of rows.
+        Whether one of these rounds was on a sample of rows.
     """
 
     seq: int
@@ -722,18 +724,18 @@ class Running:
 
 
 class Tally:
-    """Accounts and fits as the entries make them, and nothing else.
+    """Accounts and fits computed from the entries alone.
 
     Attributes
     ----------
     head : (int, str)
         Number and hash of the last entry that was added.
     accounts : dict of str to dict
-        What `_facts` tells of an account.
+        What `_facts` returns for each account.
     n_balanced : dict of str to int
-        How many entries changed the balance of an account.
+        How many entries changed the balance of each account.
     fits : dict of str to dict
-        What `_fit_facts` tells of a fit.
+        What `_fit_facts` returns for each fit.
     running : dict of str to Running
         Fits that are unfinished.
     restored : int
@@ -744,7 +746,7 @@ class Tally:
         self.clear()
 
     def clear(self) -> None:
-        """Begin anew."""
+        """Forget all entries."""
         self.head: Head = (0, GENESIS)
         self.accounts: dict[str, dict[str, Any]] = {}
         self.n_balanced: dict[str, int] = {}
@@ -758,9 +760,9 @@ class Tally:
         Raises
         ------
         LedgerError
-            If no ledger writes such an entry after those before.
+            If no ledger would write such an entry after the earlier ones.
         KeyError, TypeError, ValueError
-            If it lacks what it needs.
+            If the entry lacks a field, or a field has another form.
         """
         kind, name, fit_id, body = row["kind"], row["account"], row["fit_id"], loads(row["body"])
         sound = True
@@ -865,7 +867,7 @@ def prepare(connection: Connection) -> str:
 
 @contextlib.contextmanager
 def refusing_damage(what: str) -> Iterator[None]:
-    """Refuse what cannot be read of a ledger that was changed by hand or damaged."""
+    """Turn failures to read something of a ledger into a `LedgerError`: it is damaged, or was changed by hand."""
     try:
         yield
     except DPGBError:
@@ -887,13 +889,13 @@ def loads(body: str) -> dict[str, Any]:
 
 
 def terms_of(fit: Mapping[str, str]) -> Terms:
-    """Return what a fit reserved, of its row."""
+    """Return what a fit reserved, from its row."""
     with refusing_damage("the terms of a fit"):
         return Terms.from_json(loads(fit["terms"]))
 
 
 def charge_of(fit: Mapping[str, str]) -> int:
-    """Return what stands charged for a fit, of its row."""
+    """Return the charge that stands for a fit, from its row."""
     with refusing_damage("the charge of a fit"):
         return int(fit["price"])
 
@@ -926,7 +928,7 @@ def _account(row: Any) -> Account:
 
 
 def _facts(account: Account) -> dict[str, Any]:
-    """Return an account as `Tally` makes it."""
+    """Return an account in the form that `Tally` uses."""
     return {
         "epsilon": repr(account.epsilon), "delta": repr(account.delta), "analysis": account.analysis,
         "cap": str(account.cap), "unit_id": account.unit_id, "spent": account.spent, "tau": account.tau,
@@ -934,7 +936,7 @@ def _facts(account: Account) -> dict[str, Any]:
 
 
 def _fit_facts(row: Any) -> dict[str, Any]:
-    """Return a fit as `Tally` makes it; of its terms, which are long, the digest."""
+    """Return a fit in the form that `Tally` uses; the terms, which are long, as a digest."""
     return {
         "account": row["account"], "state": row["state"], "price": int(row["price"]),
         "terms": _digest(row["terms"]), "fingerprint": row["fingerprint"],
@@ -951,7 +953,7 @@ def _ended(fit_id: str, state: str) -> str:
 
 
 def _reserved_charge(body: dict[str, Any]) -> int:
-    """Return what a reservation charged; before there were other analyses, its price."""
+    """Return what a reservation charged; an entry from before there were other analyses charged its price."""
     return int(body.get("charge", body["price"]))
 
 
@@ -961,7 +963,7 @@ def epsilon_left(account: Account, delta: float, *, pure: bool) -> float:
 
 
 def _shortfall(account: Account, terms: Terms, charge: int) -> str:
-    """Say what is missing, both sides lined up, in the unit that adds up."""
+    """Return the error text of an account with too little left: its amounts lined up, in the unit that adds up."""
     fits = epsilon_left(account, terms.delta, pure=terms.pure)
     one = PRICE_ONE
     would = (

@@ -1,9 +1,9 @@
-"""Files of a ledger: which one an address names, what must not be done with it, and what is kept beside it.
+"""Files of a ledger: which file an address names, what must not be done with it, and what is kept beside it.
 
-Beside a SQLite file lies a folder named after the random id inside the database, so that every way to write the address
-finds the same one: it holds the keys and journals of fits, and the newest head of the chain, by which a restored old
-file is noticed. SQLite names its own files beside the database (``-wal``) by the path that it was given: a second name
-of one file, a hard link or a mount of the file alone, is a second ledger that does not see the charges of the first.
+Beside a SQLite file lies a folder named after the random id inside the database, so that every spelling of the address
+finds the same folder. It holds the keys and journals of fits, and the newest head of the chain, by which a restored old
+file is noticed. SQLite names its own files beside the database (``-wal``) after the path that it was given. So a file
+with a second name (a hard link, or a mount of the file alone) acts as two ledgers that do not see each other's charges.
 """
 
 import contextlib
@@ -26,7 +26,7 @@ from sqlalchemy.exc import ArgumentError
 from dpgb_dask.errors import LedgerError
 
 WAIT_SECONDS = 60.0  # for another process to leave its transaction
-STALE_SECONDS = 3600.0  # an older head that is not renamed was left by a process that was killed
+STALE_SECONDS = 3600.0  # a pending head older than this was left by a process that was killed
 MOUNTINFO = Path("/proc/self/mountinfo")
 NETWORK_FILE_SYSTEMS = (
     "nfs", "nfs4", "cifs", "smb2", "smb3", "smbfs", "ncpfs", "afs", "ceph", "glusterfs", "lustre", "gpfs", "beegfs",
@@ -54,9 +54,9 @@ class Address:
     path : Path or None
         The SQLite file; None in memory, and for other databases.
     read_only : bool
-        Whether ``mode=ro`` was asked for.
+        Whether the address says ``mode=ro``.
     spelled : Path or None
-        The path as it was given, before links were followed.
+        The path as given, before links were followed.
     """
 
     url: URL
@@ -66,7 +66,7 @@ class Address:
 
     @property
     def durable(self) -> bool:
-        """Whether what is written there outlives the process."""
+        """Whether the ledger outlives the process."""
         return self.path is not None or self.url.drivername != "sqlite"
 
     @classmethod
@@ -96,7 +96,7 @@ class Address:
         options = dict(url.query)
         mode = options.get("mode", "rwc")
         if options.keys() - {"uri", "mode", "cache"} or mode not in ("ro", "rw", "rwc", "memory"):
-            # nolock, immutable and vfs would do without the locks by which fits see each other's charges
+            # nolock, immutable and vfs would turn off the locks by which fits see each other's charges
             raise LedgerError(
                 f"options={sorted(options)} of the ledger's address: of SQLite's options only mode=ro is of use here."
                 " Give 'sqlite:///path.db', or 'sqlite:///file:/path.db?mode=ro&uri=true' to look at it only."
@@ -110,7 +110,7 @@ class Address:
         try:
             spelled = Path(name).expanduser().absolute()
             path = spelled.resolve()
-        except (OSError, RuntimeError, ValueError):  # links that go round, no home, a null byte
+        except (OSError, RuntimeError, ValueError):  # a loop of links, no home, a null byte
             raise LedgerError(
                 "The ledger's address names no file. Give 'sqlite:///path.db'."
             ) from None
@@ -130,7 +130,7 @@ class Address:
 
 
 def _file_name(database: str) -> str:
-    """Return the path in a database name, which may be a URI of SQLite's: file:x, file:/x, file:///x."""
+    """Return the path in a database name, which may be one of SQLite's URIs: file:x, file:/x, file:///x."""
     if not database.startswith("file:"):
         return database
     name = unquote(database.removeprefix("file:"))
@@ -152,7 +152,7 @@ def refuse_network(path: Path) -> None:
 
 
 def refuse_second_name(path: Path, n_links: int) -> None:
-    """Refuse a file that has two names: through the other one its newest charges are not seen."""
+    """Refuse a file that has two names: a process that uses the other name would not see its newest charges."""
     if n_links > 1:
         raise LedgerError(
             f"{str(path)!r} has {n_links} names (hard links): a process that uses another one would not see the charges"
@@ -202,8 +202,8 @@ def writable(path: Path) -> bool:
 def copy_into_memory(path: Path) -> sqlite3.Connection:
     """Return a copy in memory of a database that this process may only read.
 
-    SQLite reads a file with a write-ahead log only where it may make files beside it. Where there is no log, nothing is
-    being written, and the file can be read as it is.
+    SQLite reads a database with a write-ahead log only where it may make files beside it. If there is no log, nobody is
+    writing, and the file can be read as it is.
     """
     target = sqlite3.connect(":memory:", check_same_thread=False)
     options = ["mode=ro", "mode=ro&immutable=1"]
@@ -251,15 +251,15 @@ def read_head(file: Path) -> Head | None:
 
 
 def write_head(file: Path, head: Head, name: str = "") -> Path:
-    """Write a head that is not committed yet, under a name of this thread only.
+    """Write a head that is not committed yet to a pending file that only this thread uses; return that file.
 
     Parameters
     ----------
     file : Path
-        Where it goes once it is committed.
+        The file that the pending one replaces once the head is committed.
     head : Head
     name : str
-        Of the SQLite file, by which a file that was deleted is missed (`deleted`).
+        Name of the SQLite file, by which `deleted` notices that the file is gone.
     """
     file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     for left in file.parent.glob(f"{file.name}.*"):
@@ -289,7 +289,7 @@ def name_in_head(file: Path) -> str:
 
 
 def refuse_copy(path: Path, name: str, ledger_id: str) -> None:
-    """Refuse a file if the one that its ledger's head names lies beside it: a charge to one is not in the other."""
+    """Refuse a copy whose original, the file that the ledger's head names, lies beside it: each would lack charges."""
     if name in ("", path.name) or Path(name).name != name:
         return
     other = path.with_name(name)
@@ -302,7 +302,7 @@ def refuse_copy(path: Path, name: str, ledger_id: str) -> None:
 
 
 def _id_of(path: Path) -> str | None:
-    """Return the id of the ledger in a SQLite file, "" if it holds none; None if that cannot be told."""
+    """Return the id of the ledger in a SQLite file: "" if it holds no ledger, None if that cannot be determined."""
     try:
         uri = f"file:{quote(str(path))}?mode=ro"
         with contextlib.closing(sqlite3.connect(uri, uri=True)) as found:
@@ -318,7 +318,7 @@ def folder_name(ledger_id: str) -> str:
 
 
 def deleted(path: Path) -> Path | None:
-    """Return the folder of a ledger whose file was at a path and is not there any more; None if there was none."""
+    """Return the folder of a ledger whose file was at this path and is gone; None if there was none."""
     for file in path.parent.glob(f"{folder_name('*')}/{HEAD}"):
         with contextlib.suppress(OSError, LedgerError):
             if name_in_head(file) == path.name and (read_head(file) or (0, ""))[0] != 0:
@@ -327,9 +327,10 @@ def deleted(path: Path) -> Path | None:
 
 
 def is_of_ledger(path: Path) -> bool:
-    """Whether a path is a SQLite file, as those of ledgers are, a file kept beside one, or in a ledger's folder.
+    """Return whether a path may belong to a ledger.
 
-    A folder that holds one of these is too.
+    That is a SQLite file, a file that is kept beside one, a ledger's folder and all in it, or a folder with one of
+    these directly in it.
     """
     real = Path(os.path.realpath(path))
     within = real.iterdir() if real.is_dir() else ()
@@ -339,7 +340,7 @@ def is_of_ledger(path: Path) -> bool:
 
 
 def _is_kept(path: Path) -> bool:
-    """Whether a path is a SQLite file, beside one by its name, or a ledger's folder."""
+    """Return whether a path is a SQLite file, has the name of a file kept beside one, or is a ledger's folder."""
     names = [path.name, *(path.name.removesuffix(end) for end in BESIDE if path.name != end)]
     return _is_ledger_folder(path) or any(_is_sqlite(path.with_name(name)) for name in names)
 
@@ -356,17 +357,17 @@ def _is_ledger_folder(path: Path) -> bool:
     return path.name.startswith(folder_name("")) and (path / HEAD).exists()
 
 
-# ---- files of before ledgers had an id -------------------------------------------------------------------------------
+# ---- files of ledgers without an id ----------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
 class Legacy:
-    """Where ledgers of before kept their files: named after the address.
+    """Where older versions kept a ledger's files, under names made from the address.
 
     Parameters
     ----------
     folder, head : Path
-        Folder of keys and journals; the newest head, which is in it for PostgreSQL.
+        Folder of keys and journals; file of the newest head, for PostgreSQL inside that folder.
     """
 
     folder: Path
@@ -374,17 +375,17 @@ class Legacy:
 
     @classmethod
     def beside(cls, path: Path) -> "Legacy":
-        """Return those of a SQLite file, or of a link to one."""
+        """Return the places for a SQLite file, or a link to one."""
         return cls(path.with_name(f"{path.name}.fits"), path.with_name(f"{path.name}.head"))
 
     @classmethod
     def at_home(cls, home: Path, address: str) -> "Legacy":
-        """Return those of a ledger on a server."""
+        """Return the places for a ledger on a server."""
         name = hashlib.sha256(address.encode()).hexdigest()[:16]
         return cls(home / f"ledger-{name}", home / f"ledger-{name}" / HEAD)
 
     def move(self, folder: Path) -> None:
-        """Move keys and journals into the folder of a ledger, which has its head; may be repeated after a crash."""
+        """Move keys and journals into a ledger's folder, which has the head already; may be repeated after a crash."""
         if self.folder.is_dir():
             for file in sorted(self.folder.rglob("*")):
                 new = folder / file.relative_to(self.folder)
@@ -395,9 +396,9 @@ class Legacy:
             self.head.unlink(missing_ok=True)
         for left in (self.folder / "journals", self.folder):
             with contextlib.suppress(OSError):
-                left.rmdir()  # what is not empty stays
+                left.rmdir()  # a folder that is not empty stays
 
 
 def _url_of_path(text: str) -> str:
-    """Return a question whether a path was meant as SQLite's; "" of what may hold a password."""
+    """Return the question whether a path was meant as a SQLite address; "" for text that may hold a password."""
     return "" if not text or ":" in text or "@" in text else f" Did you mean 'sqlite:///{text}'?"

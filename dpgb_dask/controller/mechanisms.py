@@ -13,8 +13,9 @@ algorithm 1. One attempt proposes ``n = s (σ k + j)`` and keeps or drops it:
 3. s = ±1 and j in {0, …, σ-1}, both uniform. (k = 0, j = 0, s = -1) is dropped, since zero has one sign only.
 4. With x = j/σ, keep with probability exp(-x(2k+x)/2): k+1 successes of Bernoulli(exp(-γ)), γ = x(2k+x)/(2k+2) < 1.
 
-Each n ≠ 0 is proposed by exactly one (s, k, j), and zero by one that is not dropped; its weight is a constant times
-exp(-k²/2 - x(2k+x)/2) = exp(-(k+x)²/2) = exp(-n²/2σ²). Starting over after a drop gives the normalised law.
+Each n ≠ 0 is proposed by exactly one (s, k, j), and zero by exactly one that is not dropped; the weight of n is a
+constant times exp(-k²/2 - x(2k+x)/2) = exp(-(k+x)²/2) = exp(-n²/2σ²). Starting over after a drop gives the normalised
+law.
 
 Bernoulli(exp(-γ)), 0 <= γ <= 1: let K be the first step at which Bernoulli(γ/K) fails. P(K > m) = γᵐ/m!, so
 P(K odd) = Σ (-γ)ᵐ/m! = exp(-γ). For γ = 1/2 the step is Bernoulli(1/2K): a uniform integer below 2K is 0. For
@@ -35,16 +36,16 @@ The discrete Laplace (docs/privacy.md P5)
 Canonne, Kamath and Steinke (2020), algorithm 2, for scale t: propose j uniform in {0, …, t-1}, keep it with probability
 exp(-j/t) (algorithm 1, as above, with Bernoulli(j/t) and Bernoulli(1/K)); count k successes before the first failure of
 Bernoulli(exp(-1)); then k t + j has weight exp(-(k t + j)/t), with a uniform sign, and zero of one sign is dropped.
-|z| at or above `FAR` is reported as `FAR`: `DiscreteLaplace` clips sums to ±`LAPLACE_SATURATION` and answers to twice
-that, so such an answer is the same whatever the sum, and clipping it is post-processing. So the answer is exactly
-ε-differentially private for ε = Δ₁ 2ᵏ/t (scaled by 2ᵏ): P(S + Z = a)/P(S' + Z = a) = exp((|a - S'| - |a - S|)/t) in
-every coordinate (Ghosh, Roughgarden and Sundararajan 2009; Dwork et al. 2006).
+A value |z| >= `FAR` is reported as `FAR`. `DiscreteLaplace` clips sums to ±`LAPLACE_SATURATION` and answers to twice
+that, so with such noise the answer does not depend on the sum, and clipping is post-processing. Hence the answer is
+exactly ε-differentially private for ε = Δ₁ 2ᵏ/t (sums scaled by 2ᵏ): P(S + Z = a)/P(S' + Z = a) =
+exp((|a - S'| - |a - S|)/t) in every coordinate (Ghosh, Roughgarden and Sundararajan 2009; Dwork et al. 2006).
 
 The samplers
 ------------
 Each sampler is a deterministic function of an endless sequence of uniform words: value i reads words from where value
-i-1 stopped. When the words at hand end inside a value, that value is drawn again *from its first word* with more words
-behind it. To go on with fresh words instead would favour values that need few words.
+i-1 stopped. When the buffer of words runs out inside a value, that value is drawn again *from its first word*, with
+more words appended. Starting the value over with fresh words instead would favour values that need few words.
 """
 
 import math
@@ -58,23 +59,21 @@ from numpy.typing import NDArray
 from dpgb_dask.errors import PlanError
 from dpgb_dask.kernels import kernel
 
-SAMPLER_VERSION = (
-    2  # part of every query id: change it whenever a word would turn into another value
-)
+# part of every query id: change it whenever the same words would give other values
+SAMPLER_VERSION = 2
 MAX_SIGMA = 1 << 56
 MAX_K = 32  # MAX_K * MAX_SIGMA <= 2**61
-SATURATION = (
-    1 << 62
-)  # sums beyond are clipped; |noise| < 2**61 + 2**56, so their total fits an int64
+# larger sums are clipped to it; |noise| < 2**61 + 2**56, so sum and noise together fit an int64
+SATURATION = 1 << 62
 
-FAR = 1 << 62  # Laplace noise of this size or more
+FAR = 1 << 62  # stands for Laplace noise of this size or more
 LAPLACE_SATURATION = 1 << 60  # FAR - LAPLACE_SATURATION >= 2 * LAPLACE_SATURATION
 MAX_T = 1 << 56
 
-WORDS_PER_VALUE = 24  # about what one value takes; only a first guess of how many to fetch
+WORDS_PER_VALUE = 24  # about how many one value takes; only a first guess of how many to fetch
 BATCH_WORDS = 1 << 20  # 8 MB of keystream at a time
 
-EXHAUSTED = 1 << 62  # a position behind every buffer
+EXHAUSTED = 1 << 62  # a position beyond every buffer
 _U0 = np.uint64(0)
 _U1 = np.uint64(1)
 _U2 = np.uint64(2)
@@ -97,7 +96,7 @@ def uniform_small(
     position: int,
     bound: np.uint64,  # 1 <= bound < 2**31
 ) -> tuple[np.uint64, int]:
-    """Uniform integer below ``bound`` and the next position; ``bound`` itself when the words end.
+    """Return a uniform integer below ``bound`` and the next position; ``bound`` itself when the words run out.
 
     Lemire (2019): of the 2³² products r·bound, exactly ⌊2³²/bound⌋ for each value of the high half have a low half of
     at least 2³² mod bound.
@@ -106,9 +105,8 @@ def uniform_small(
         product = (words[position] >> _U32) * bound
         position += 1
         low = product & _LOW32
-        if (
-            low >= bound or low >= _TWO32 % bound
-        ):  # the remainder is below bound: divide only if it matters
+        # the remainder is below bound, so the division is needed only if low is too
+        if low >= bound or low >= _TWO32 % bound:
             return product >> _U32, position
     return bound, EXHAUSTED
 
@@ -120,7 +118,7 @@ def uniform_wide(
     bound: np.uint64,
     mask: np.uint64,  # 2**b - 1 >= bound - 1
 ) -> tuple[np.uint64, int]:
-    """Uniform integer below ``bound`` and the next position; ``bound`` itself when the words end."""
+    """Return a uniform integer below ``bound`` and the next position; ``bound`` itself when the words run out."""
     while position < words.size:
         value = words[position] & mask
         position += 1
@@ -134,11 +132,11 @@ def _exp_minus_half(
     words: NDArray[np.uint64],  # IN (n_words,)
     position: int,
 ) -> tuple[bool, int]:
-    """Bernoulli(exp(-1/2)) and the next position."""
+    """Draw Bernoulli(exp(-1/2)); return it and the next position."""
     step = 1
     while True:
         u, position = uniform_small(words, position, np.uint64(2 * step))
-        if u != _U0:  # also when the words end
+        if u != _U0:  # also when the words run out
             return step % 2 == 1, position
         step += 1
 
@@ -152,10 +150,10 @@ def _exp_minus_rest(
     sigma: np.uint64,
     mask: np.uint64,
 ) -> tuple[bool, int]:
-    """Bernoulli(exp(-x(2k+x)/(2k+2))) with x = j/σ, and the next position."""
+    """Draw Bernoulli(exp(-x(2k+x)/(2k+2))) with x = j/σ; return it and the next position."""
     two_k = np.uint64(2 * k)
     step = 1
-    while True:  # every draw fails when the words end, so the loop does too
+    while True:  # every draw fails when the words run out, so the loop ends then
         if step > 1:
             u, position = uniform_small(words, position, np.uint64(step))
             if u != _U0:
@@ -239,9 +237,9 @@ def exp_minus(
     below: np.uint64,
     mask: np.uint64,  # 2**b - 1 >= below - 1
 ) -> tuple[bool, int]:
-    """Bernoulli(exp(-above/below)) and the next position."""
+    """Draw Bernoulli(exp(-above/below)); return it and the next position."""
     step = 1
-    while True:  # every draw fails when the words end, so the loop does too
+    while True:  # every draw fails when the words run out, so the loop ends then
         if step > 1:
             u, position = uniform_small(words, position, np.uint64(step))
             if u != _U0:
@@ -258,7 +256,7 @@ def exp_minus_one(
     words: NDArray[np.uint64],  # IN (n_words,)
     position: int,
 ) -> tuple[bool, int]:
-    """Bernoulli(exp(-1)) and the next position; false when the words end."""
+    """Draw Bernoulli(exp(-1)); return it, false when the words run out, and the next position."""
     step = 2  # Bernoulli(1/1) always succeeds
     while True:
         u, position = uniform_small(words, position, np.uint64(step))
@@ -352,7 +350,7 @@ def discrete_gaussian(n: int, sigma_steps: int, stream: Words) -> NDArray[np.int
 
 
 def discrete_laplace(n: int, t_steps: int, stream: Words) -> NDArray[np.int64]:
-    """Draw ``n`` independent values of the discrete Laplace law, those beyond ±`FAR` as ±`FAR`.
+    """Draw ``n`` independent values of the discrete Laplace law; values beyond ±`FAR` are reported as ±`FAR`.
 
     Parameters
     ----------
@@ -400,17 +398,17 @@ def collect(n: int, stream: Words, fill: Fill, words_per_value: int) -> NDArray[
     n : int
     stream : Words
     fill : callable
-        ``fill(words, done, out)`` fills ``out`` from ``done`` on while the words last; returns how far, and the first
-        word of the next value.
+        ``fill(words, done, out)`` fills ``out`` from ``done`` on while the words last; it returns how many values are
+        done, and the first word of the next one.
     words_per_value : int
-        Only a guess: the values do not depend on how many words are fetched at a time.
+        A first guess only: the values do not depend on how many words are fetched at a time.
     """
     out = np.empty(n, np.int64)
     words = np.empty(0, np.uint64)
     done = used = 0
     while done < n:
         left = words[used:]
-        # as many again as did not suffice, so that a long value is not drawn over and over
+        # at least as many as the words left over, which did not suffice: so a long value is redrawn only a few times
         fetch = max(min((n - done) * words_per_value + 64, BATCH_WORDS), len(left))
         words = np.concatenate((left, stream.words(fetch)))
         done, used = fill(words, done, out)
@@ -424,7 +422,7 @@ class DiscreteGaussian:
     Privacy
     -------
     Controller side; the answer may be released. Scaled sums are clipped to ±2**62 first, so that every sum has an
-    answer. Clipping moves two sums no further apart, so the scaled sensitivity still holds.
+    answer. Clipping never moves two sums further apart, so the scaled sensitivity still holds.
     """
 
     sigma_steps: int

@@ -23,8 +23,8 @@ STREAM_BYTES = 1 << 38  # ChaCha20 counts 2**32 blocks of 64 bytes
 class NoiseSource(Protocol):
     """Where the key of a fit comes from.
 
-    Of any source but `SecretNoise` the model is marked as not private, and a ledger is refused: whoever made the key
-    may know it.
+    With any source other than `SecretNoise` the model is marked as not private, and a ledger is refused: whoever made
+    the key may know it.
     """
 
     def fit_key(self) -> bytes:
@@ -46,15 +46,15 @@ class SecretNoise:
 
 
 class KeyStream:
-    """ChaCha20 keystream of a 32-byte key, as 64-bit little-endian words; each word is given out once.
+    """ChaCha20 keystream of a 32-byte key, as 64-bit little-endian words; each word is returned once.
 
     Privacy
     -------
-    Controller side. Words decide noise and never leave the controller.
+    Controller side. The words decide the noise and never leave the controller.
     """
 
     def __init__(self, key: bytes) -> None:
-        # a key is used for one stream only (it is bound to a query and its sums), so the nonce is fixed
+        # the nonce may be fixed, because a key is used for one stream only: it is bound to a query and its sums
         self._encryptor = Cipher(ChaCha20(key, bytes(16)), mode=None).encryptor()
         self._left = STREAM_BYTES
 
@@ -79,8 +79,8 @@ class FitKey:
 
     Privacy
     -------
-    Controller side. HKDF labels separate the uses, so that one derived key tells nothing about another; what goes to
-    workers (`fingerprint`, `rows`) cannot be turned into noise. The ledger holds only `commitment`.
+    Controller side. HKDF labels separate the uses, so that one derived key tells nothing about another: the noise
+    cannot be computed from the keys that go to workers (`fingerprint`, `rows`). The ledger holds only `commitment`.
     """
 
     def __init__(self, key: bytes) -> None:
@@ -91,7 +91,7 @@ class FitKey:
         self._seal = self.derive("seal")
 
     def derive(self, label: str) -> bytes:
-        """Return the 32-byte key of one use."""
+        """Return the 32-byte key for one use, named by its label."""
         return HKDF(SHA256(), KEY_BYTES, salt=None, info=b"dpgb_dask/" + label.encode()).derive(
             self._key
         )
@@ -102,7 +102,7 @@ class FitKey:
         return hashlib.sha256(b"dpgb_dask commitment" + self.derive("commitment")).hexdigest()
 
     def seal(self, label: str, content: bytes) -> str:
-        """Return a keyed hash of private content: equal content is recognised, nothing else is learnt."""
+        """Return a keyed hash of private content: it shows whether two contents are equal, and nothing else."""
         return hmac.digest(self._seal, label.encode() + b"\0" + content, "sha256").hex()
 
     def stream(self, query_id: bytes, sums: NDArray[np.int64]) -> KeyStream:
@@ -111,8 +111,8 @@ class FitKey:
         Privacy
         -------
         Keyed by PRF(noise key, query id ‖ SHA-256(sums)). The same query on the same sums draws the same noise, so a
-        second attempt after a crash says nothing new. Other sums draw independent noise: keyed by the query alone, two
-        answers would differ by exactly the difference of their sums (docs/privacy.md P10).
+        second attempt after a crash reveals nothing new. Other sums draw independent noise: if the query alone were the
+        key, two answers would differ by exactly the difference of their sums (docs/privacy.md P10).
         """
         return KeyStream(hmac.digest(self._noise, query_id + canonical(sums), "sha256"))
 
@@ -146,7 +146,7 @@ def write_key(path: Path, key: bytes) -> None:
             os.close(descriptor)
         sync_directory(path.parent)
     except BaseException as error:
-        if made:  # never the key of another fit
+        if made:  # a file that was there before is the key of another fit
             with contextlib.suppress(OSError):
                 path.unlink()
         if not isinstance(error, OSError):  # Ctrl-C
@@ -163,7 +163,7 @@ def read_key(path: Path) -> bytes:
     Raises
     ------
     ResumeError
-        If it is gone: the fit ended or was settled, or ran on another machine.
+        If the file is gone: the fit ended or was settled, or it ran on another machine.
     """
     try:
         return path.read_bytes()
@@ -193,7 +193,7 @@ def erase_key(path: Path) -> None:
 
 
 def sync_directory(path: Path) -> None:
-    """Make the names in a directory durable."""
+    """Make new and removed names in a directory durable."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)

@@ -1,4 +1,4 @@
-"""Privacy loss distributions of frozen schedules: nearly exact (ε, δ), never below it (docs/privacy.md P12).
+"""Privacy loss distributions of frozen schedules: (ε, δ) nearly exact, never underestimated (docs/privacy.md P12).
 
 With (P, Q) the worst pair of a release, its loss L = ln P/Q under P composes by convolution, and
 δ(ε) = P(L = ∞) + E[(1 - e^(ε-L))₊] (Koskela, Jälkö and Honkela 2020; Sommer, Meiser and Mohammadi 2019). Adding and
@@ -8,14 +8,16 @@ Every step errs towards a larger δ:
 
 - **Grid.** The masses of P and Q in a cell of losses go to its two ends so that both are kept (Doroshenko, Ghazi,
   Kamath, Kumar and Manurangsi 2022): δ as a function of e^ε becomes the chord between its values, and it is convex.
-  Mass above the grid counts as infinite loss, mass below it as its lowest loss.
-- **Choices** are their Gaussian: a bounded range has no single worst pair (Dong, Durfee and Rogers 2020).
+  Mass above the grid counts as infinite loss, mass below it as the grid's lowest loss.
+- **Choices** are replaced by the Gaussian that bounds them, because a bounded range has no single worst pair (Dong,
+  Durfee and Rogers 2020).
 - **Convolution** by FFT of masses times e^(θL)/E[e^(θL)], with θ near where Chernoff's bound is best, so that rounding
-  errors are small against δ and not against 1. The window wraps around: what lies above it, bounded by Chernoff, counts
-  as infinite loss, what lies below it as if it were just above ε. `ROUNDING` bounds the error of the transforms: u
-  log₂ N for each of them and for each factor, relative to the norm (Higham 2002, theorem 24.2), and √N between norms.
+  errors are small against δ and not only against 1. The window of the transform wraps around: mass above it, bounded by
+  Chernoff, counts as infinite loss; mass below it counts as if it lay just above ε. `ROUNDING` bounds the error of the
+  transforms: u log₂ N for each of them and for each factor, relative to the norm (Higham 2002, theorem 24.2), and √N
+  between norms.
 
-It must not be used to decide when to stop (Honkela, Koskela, Tran and Räisä 2026): filters add up μ², ρ or ε.
+A loss distribution must not decide when a fit stops (Honkela, Koskela, Tran and Räisä 2026): filters add up μ², ρ or ε.
 """
 
 import math
@@ -41,10 +43,11 @@ from dpgb_dask.controller.records import (
 Vector = NDArray[np.float64]
 
 FINENESS = 0.01  # grid step, in standard deviations of the whole loss over √(releases)
-CUT = 1e-9  # mass beyond grids and windows, relative to what δ is made of
+CUT = 1e-9  # mass allowed beyond grids (relative to δ) and windows (relative to the tilted mass)
 MOST_POINTS = 1 << 22
-MOST_RECORDS = 16  # different ones that `compared` takes its time for: a few hundredths of a second each on samples
-LARGEST_LOSS = 500.0  # of one release, so that e^loss is a number
+# different records up to which `compared` runs rdp and pld: each takes a few hundredths of a second on samples
+MOST_RECORDS = 16
+LARGEST_LOSS = 500.0  # of one release, so that e^loss does not overflow
 LEAST_DELTA = 1e-30
 ROUNDING = 64 * 2.0**-53
 
@@ -79,7 +82,7 @@ def _gaussian_tails(mu: float, loss: Vector) -> tuple[Vector, Vector, Vector, Ve
 
 
 def _laplace_tails(shift: float, loss: Vector) -> tuple[Vector, Vector, Vector, Vector]:
-    """Return the same of λ = |x| - |x - ε|, which is ε and -ε with chance ½ and ½e^-ε under P."""
+    """Return the same for λ = |x| - |x - ε|, which takes the values ε and -ε with chance ½ and ½e^-ε under P."""
     inside = np.clip(loss, -shift, shift)
     p = 0.5 * np.exp((inside - shift) / 2)
     q = 0.5 * np.exp(-(inside + shift) / 2)
@@ -90,15 +93,15 @@ def _laplace_tails(shift: float, loss: Vector) -> tuple[Vector, Vector, Vector, 
 
 
 def _cells(below: Vector, above: Vector) -> Vector:
-    """Return the mass of each cell from the distribution function and its complement, whichever is small."""
+    """Return the mass of each cell, computed from the distribution function or its complement, whichever is smaller."""
     return np.maximum(np.where(below[1:] < above[:-1], np.diff(below), -np.diff(above)), 0.0)
 
 
 def _losses(record: Record, step: float, cut: float, *, add: bool) -> _Losses:
-    """Discretise one release; ``add``: P is the side with the row."""
+    """Discretise one release; with ``add``, P is the law with the row."""
     q = record.rate
     widest = _reach(record, cut)
-    # the loss of the mixture, at a loss of the pair: ln(1 - q + q e^λ)
+    # the loss of the mixture as a function of the loss λ of the pair: ln(1 - q + q e^λ)
     low = math.log1p(q * math.expm1(-widest)) if q < 1 else -widest
     high = widest + math.log(q + (1 - q) * math.exp(-widest))
     start, stop = math.floor(low / step) - 1, math.ceil(high / step) + 1
@@ -113,7 +116,7 @@ def _losses(record: Record, step: float, cut: float, *, add: bool) -> _Losses:
     p_below, p_above, q_below, q_above = tails(level, inner)
     upper = _cells(q * p_below + (1 - q) * q_below, q * p_above + (1 - q) * q_above)
     lower = _cells(q_below, q_above)
-    # mass outside the grid, by side
+    # mass below and above the grid
     under, over = (q * p_below + (1 - q) * q_below)[0], (q * p_above + (1 - q) * q_above)[-1]
     if not add:
         grid, upper, lower = -grid[::-1], lower[::-1], upper[::-1]
@@ -131,18 +134,18 @@ def _losses(record: Record, step: float, cut: float, *, add: bool) -> _Losses:
 
 @dataclass(frozen=True, eq=False, slots=True)
 class LossDistribution:
-    """Loss of a whole schedule: tilted masses at ``(start + i) · step``, and what is bounded apart.
+    """Loss of a whole schedule: tilted masses at ``(start + i) · step``, and bounds on the rest.
 
     Parameters
     ----------
     start : int
     mass : (n,) float64
-        Times e^(θ · loss - log_moment).
+        Multiplied by e^(θ · loss - log_moment).
     step, theta, log_moment : float
     apart : float
         Mass that counts as infinite loss.
     error : float
-        Of any sum of masses.
+        Bound on the rounding error of any sum of masses.
     """
 
     start: int
@@ -159,7 +162,7 @@ class LossDistribution:
         loss = self.step * (self.start + np.arange(first, len(self.mass)))
         untilt = np.exp(np.minimum(self.log_moment - self.theta * loss, 700.0))
         total = float((self.mass[first:] * untilt * -np.expm1(epsilon - loss)).sum())
-        # every mass above ε weighs at most this much; `CUT` of the tilted mass lies below the window
+        # a unit of tilted mass above ε counts at most this much; `CUT` of the tilted mass lies below the window
         heaviest = math.exp(min(self.log_moment - self.theta * epsilon, 700.0))
         return min(1.0, total * (1 + 1e-9) + (self.error + CUT) * heaviest + self.apart)
 
@@ -167,7 +170,7 @@ class LossDistribution:
 def _compose(
     records: Sequence[Record], step: float, theta: float, target: float, *, add: bool
 ) -> LossDistribution:
-    """Convolve all records; ``target`` is about the δ that matters."""
+    """Convolve all records; ``target`` is about the δ of interest."""
     n = sum(r.count for r in records)
     losses = [_losses(r, step, CUT * target / n, add=add) for r in records]
 
@@ -203,7 +206,7 @@ def _compose(
 
 
 def _variance(one: _Losses, step: float, theta: float) -> float:
-    """Variance of the tilted loss."""
+    """Return the variance of the tilted loss."""
     loss = step * (one.start + np.arange(len(one.log_mass)))
     weight = np.exp(one.log_mass + theta * loss - one.log_moment(theta, step))
     mean = float((weight * loss).sum())
@@ -211,7 +214,7 @@ def _variance(one: _Losses, step: float, theta: float) -> float:
 
 
 def _merged(records: Sequence[Record]) -> list[Record]:
-    """Turn choices into their Gaussians, and all Gaussians on all rows into one."""
+    """Replace choices by the Gaussians that bound them, and all Gaussians on all rows by one."""
     whole, rest = 0.0, []
     for r in records:
         gaussian = isinstance(r, Choice | Gaussian)
@@ -223,19 +226,18 @@ def _merged(records: Sequence[Record]) -> list[Record]:
 
 
 def distributions(records: Sequence[Record], delta: float) -> list[LossDistribution]:
-    """Return the loss distributions of a schedule for adding and for removing a row, made for δ near ``delta``."""
+    """Return the loss distributions of a schedule for adding and for removing a row, sharpest for δ near ``delta``."""
     merged = _merged(records)
     _, order = best_order(merged, delta)
     n = sum(r.count for r in merged)
-    variance = sum(r.count * renyi(r, 2.0) for r in merged)  # about, and exactly for a Gaussian
+    variance = sum(r.count * renyi(r, 2.0) for r in merged)  # exact for Gaussians, else about right
     step = FINENESS * math.sqrt(variance / n)
     widest = max(_reach(r, CUT * delta / n) for r in merged)
     step = max(step, 4 * widest / MOST_POINTS)
     if ends := [_reach(r, 1.0) for r in merged if isinstance(r, Laplace)]:
-        step = max(ends) / math.ceil(
-            max(ends) / step
-        )  # half of its mass is at that end: on the grid
-    both = any(r.rate < 1 for r in merged)  # else adding and removing a row mirror each other
+        # half of the mass of a Laplace loss is at its upper end, so that end is made a point of the grid
+        step = max(ends) / math.ceil(max(ends) / step)
+    both = any(r.rate < 1 for r in merged)  # else adding and removing a row are mirror images
     return [
         _compose(merged, step, order - 1, delta, add=add)
         for add in ((True, False) if both else (True,))
@@ -243,7 +245,7 @@ def distributions(records: Sequence[Record], delta: float) -> list[LossDistribut
 
 
 def _reach(record: Record, cut: float) -> float:
-    """Return a loss that a release on its rows exceeds with chance ``cut`` at most."""
+    """Return a loss that a release, on the rows that serve it, exceeds with chance ``cut`` at most."""
     if isinstance(record, Laplace):
         return record.shift
     return record.mu**2 / 2 + record.mu * math.sqrt(2 * math.log(1 / cut))
@@ -268,12 +270,12 @@ def pld(records: Sequence[Record], delta: float) -> float:
 
 
 def compared(records: Sequence[Record], delta: float) -> dict[str, float]:
-    """Return ε at δ by every accountant that serves a schedule fast, by name; all of them hold, so the least does.
+    """Return ε at δ by name of accountant, for all that are fast enough here; each bound holds, so the least one does.
 
     Privacy
     -------
-    Post-processing of records. That pld and rdp are left out says something of the schedule alone: more than
-    `MOST_RECORDS` different records, a loss above `LARGEST_LOSS` or a δ below `LEAST_DELTA`.
+    Post-processing of records. Which accountants are left out depends on δ and the schedule alone: rdp and pld for more
+    than `MOST_RECORDS` different records, and pld also for a loss above `LARGEST_LOSS` or a δ below `LEAST_DELTA`.
     """
     found = {"gdp": gdp(records, delta), "zcdp": zcdp(records, delta)}
     if all(math.isfinite(r.pure_epsilon) for r in records):

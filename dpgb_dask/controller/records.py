@@ -1,29 +1,29 @@
-"""Releases as plain records, and accountants that read them: what a schedule that was fixed in advance costs.
+"""Releases as plain records, and accountants that read records: what a schedule fixed in advance costs.
 
 What they rest on is docs/privacy.md P12.
 
-A record says what a release does to one row at worst; an accountant knows no algorithm. The charges of a fit are not
-made here: its queries may be chosen adaptively, and `Spending` is what holds then. These are for frozen schedules: the
-report compares what was charged with them (`records_of`, and pld.py for the accountants at once).
+A record says what a release reveals of one row at worst; an accountant knows records and no algorithm. Fits are not
+charged by these accountants: the queries of a fit may be chosen adaptively, and then `Spending` is the valid bound. The
+accountants are for frozen schedules: the report compares its charge with theirs (`records_of`; pld.py calls them all).
 
-- `Gaussian`: μ-GDP, also as a filter of many releases. (Discrete noise is so up to the slack of accounting.py.)
-- `Laplace`: any vector of L1 sensitivity ε times the scale. Its trade-off curve is no lower than that of one coordinate
-  shifted by all of ε: between neighbours lie steps of one coordinate each, steps compose as f₁∘(1 - f₂) (Dong, Roth and
-  Su 2022, lemma A.5), and for a location family with monotone likelihood ratio f_s∘(1 - f_t) = f_{s+t}. The discrete
-  Laplace of t >= 2**20 steps has errors a·b = e^-ε q/(1+q)², q = e^(-1/t), where the Laplace has e^-ε/4: its curve lies
-  above that of ε + `DISCRETE`.
+- `Gaussian`: μ-GDP; also many releases under a filter. (With discrete noise, up to the slack of accounting.py.)
+- `Laplace`: noise on any vector whose L1 sensitivity is ε times the scale. Its trade-off curve is no lower than that of
+  one coordinate shifted by all of ε: between neighbours lie steps of one coordinate each, steps compose as f₁∘(1 - f₂)
+  (Dong, Roth and Su 2022, lemma A.5), and for a location family with monotone likelihood ratio f_s∘(1 - f_t) = f_{s+t}.
+  The discrete Laplace of t >= 2**20 steps has errors a·b = e^-ε q/(1+q)², q = e^(-1/t), where the Laplace has e^-ε/4:
+  its curve lies above that of ε + `DISCRETE`.
 - `Choice`: ε-bounded range; it is also GDP (accounting.py) and ε²/8-zCDP (Cesar and Rogers 2021).
-- `Joint`: several releases on one and the same sample. They are no records of that rate each, which would take a new
-  sample for each of them: the pair is the mixture of their product.
+- `Joint`: several releases on one and the same sample. Separate records of that rate would mean a new sample for each
+  release; here the worst pair is the mixture of the product of their pairs.
 
-``rate`` < 1: on a Poisson sample of the rows, drawn anew for every release, for adding or removing a row. If (P, Q) is
-worst for the release, (qP + (1-q)Q, Q) and (Q, qP + (1-q)Q) are worst on the sample (Zhu, Dong and Wang 2022, theorem
-11).
+A ``rate`` below 1 means that each release is made on a Poisson sample of the rows, drawn anew for every release;
+neighbours add or remove a row. If (P, Q) is the worst pair for the release, (qP + (1-q)Q, Q) and (Q, qP + (1-q)Q) are
+the worst pairs on the sample (Zhu, Dong and Wang 2022, theorem 11).
 
 Sources: RDP, Mironov 2017 (Gaussian, Laplace); on samples, Mironov, Talwar and Zhang 2019: at integer orders
-E_Q[(1 - q + q P/Q)^α] is a binomial sum, and by their theorem 5 the other direction is no worse for pairs that a
-reflection exchanges, as both of ours and their products. RDP to (ε, δ): Canonne, Kamath and Steinke 2020, proposition
-12.
+E_Q[(1 - q + q P/Q)^α] is a binomial sum, and by their theorem 5 the other direction is no worse if a reflection
+exchanges P and Q, as it does for both of our pairs and for their products. RDP to (ε, δ): Canonne, Kamath and Steinke
+2020, proposition 12.
 """
 
 import math
@@ -50,7 +50,7 @@ from dpgb_dask.errors import PlanError
 DISCRETE = 2.0**-42  # >= 1/(4t²)
 ORDERS = tuple(range(2, 65)) + tuple(range(72, 257, 8)) + tuple(range(288, 1025, 32))
 PRICE_BITS = (
-    32  # leading bits of a price that make a level: prices that rounding alone tells apart are one
+    32  # leading bits of a price that count: prices that differ by rounding alone are equal
 )
 FINE_ORDERS = tuple(1 + k / 50 for k in range(1, 50)) + tuple(2 + k / 10 for k in range(100))
 
@@ -65,7 +65,7 @@ class Record:
         μ of a Gaussian or of joint releases, ε of Laplace noise, bounded range ε of a choice.
     count : int
     rate : float, in (0, 1]
-        Of the Poisson sample; 1 for all rows.
+        Rate of the Poisson sample; 1 for all rows.
     """
 
     level: float
@@ -80,7 +80,7 @@ class Record:
 
     @property
     def served_epsilon(self) -> float:
-        """ε of one release with δ = 0, on the rows that serve it; infinite if it has none."""
+        """ε of one release at δ = 0, on the rows that serve it; infinite if there is none."""
         return math.inf
 
     @property
@@ -120,7 +120,7 @@ class Laplace(Record):
 
     @property
     def shift(self) -> float:
-        """ε of the continuous Laplace that is no better."""
+        """ε of the continuous Laplace mechanism that bounds this discrete one."""
         return self.level + DISCRETE
 
     @property
@@ -158,7 +158,7 @@ class Choice(Record):
         return mu_of_bounded_range(self.level)
 
     def renyi(self, order: float) -> float:
-        """αε²/8; on a sample, of the Gaussian that is no better, since amplification needs a worst pair."""
+        """αε²/8; on a sample, that of the Gaussian that bounds the choice, since amplification needs a worst pair."""
         if self.rate < 1:
             return order * self.mu**2 / 2
         return min(order * self.level**2 / 8, self.level)
@@ -166,12 +166,12 @@ class Choice(Record):
 
 @dataclass(frozen=True, slots=True)
 class Joint(Gaussian):
-    """Releases that are all made on one sample: by Σμ² a Gaussian, and their pair's divergence is the sum of theirs.
+    """Releases that all use one sample: a Gaussian with μ² = Σμ²; its Rényi divergence is the sum of theirs.
 
     Parameters
     ----------
     parts : tuple of Record
-        With the rate of the sample.
+        The releases; each has the rate of the sample.
     """
 
     parts: tuple[Record, ...] = ()
@@ -197,18 +197,19 @@ def records_of(
 ) -> tuple[Record, ...] | None:
     """Turn the releases of a fit into records, equal ones counted together; None if that is not sound.
 
-    A row serves one part of a group. Given which, the others' releases say nothing of it, and (ε, δ)-curves and Rényi
-    divergences of a mixture are at most the worst of its members: a group is the part that holds all releases of each
-    of its other parts (by kind and level). If there is none, which part is worst depends on ε: no records.
-    The releases of a group on a sample are one record, as they share the sample.
+    A row serves one part of a group. Given which part, the releases of the other parts say nothing of the row, and the
+    (ε, δ)-curve and Rényi divergences of a mixture are at most those of its worst member. So a group is recorded as the
+    part whose releases include those of every other part (by kind and level). If there is no such part, the worst part
+    depends on ε, and there are no records. The releases of a group on a sample become one record, since they share the
+    sample.
 
     Parameters
     ----------
     receipts : sequence of Receipt
     draws : sequence of (RowDraw or None)
-        Which rows served each of them; None for all.
+        Which rows served each release; None for all rows.
     pure : bool
-        Whether prices are in ε; else in μ². They are rounded up to `PRICE_BITS`.
+        Whether prices are in ε; else in μ². They are rounded up to `PRICE_BITS` leading bits.
 
     Privacy
     -------
@@ -252,7 +253,7 @@ def basic(records: Sequence[Record]) -> float:
 
 
 def zcdp(records: Sequence[Record], delta: float) -> float:
-    """Return ε at δ from Σρ: μ²/2, ε²/2 (Bun and Steinke 2016), ε²/8 for a choice. Samples gain as for `gdp`."""
+    """Return ε at δ from Σρ: μ²/2, ε²/2 (Bun and Steinke 2016), ε²/8 for a choice. Samples lower it as in `gdp`."""
     rho = 0.0
     for r in records:
         if isinstance(r, Choice):
@@ -264,7 +265,7 @@ def zcdp(records: Sequence[Record], delta: float) -> float:
 
 
 def gdp(records: Sequence[Record], delta: float) -> float:
-    """Return ε at δ from Σμ². Samples gain what pure ε gains by them, so Gaussian noise nothing."""
+    """Return ε at δ from Σμ². A sample lowers it only through a release's pure ε, so Gaussian noise gains nothing."""
     squared = 0.0
     for r in records:
         mu = r.mu
@@ -277,7 +278,7 @@ def gdp(records: Sequence[Record], delta: float) -> float:
 def renyi(record: Record, order: float) -> float:
     """Return the Rényi divergence of one release, sample included.
 
-    On a sample, (α-1)D_α is computed at whole orders; it is convex in α, so chords bound it between them.
+    On a sample, (α-1)D_α is computed at whole orders; it is convex in α, so chords bound it at orders between.
     """
     if record.rate == 1:
         return record.renyi(order)
@@ -299,19 +300,19 @@ def renyi(record: Record, order: float) -> float:
 
 @lru_cache(maxsize=1)
 def _log_faculties() -> NDArray[np.float64]:
-    """Ln k! for every order."""
+    """Return ln k! for k from 0 to the largest order."""
     return np.concatenate(([0.0], np.cumsum(np.log(np.arange(1, ORDERS[-1] + 1)))))
 
 
-@lru_cache(maxsize=64)  # the orders of one record follow each other
+@lru_cache(maxsize=64)  # `renyi` is called for many orders of one record in a row
 def _log_moments(record: Record) -> NDArray[np.float64]:
-    """ln(E_Q[(P/Q)^k] - 1) for k from 2 to the largest order, without the sample."""
+    """Return ln(E_Q[(P/Q)^k] - 1) for k from 2 to the largest order, without the sample."""
     moments = np.array([(k - 1) * record.renyi(float(k)) for k in range(2, ORDERS[-1] + 1)])
     return np.asarray(moments + np.log(-np.expm1(-moments)), np.float64)
 
 
 def best_order(records: Sequence[Record], delta: float) -> tuple[float, float]:
-    """Return the least ε at δ over the orders, and its order."""
+    """Return the least ε at δ over all orders, and the order that gives it."""
     best = (math.inf, 2.0)
     for order in FINE_ORDERS + ORDERS:
         total = sum(r.count * renyi(r, order) for r in records)

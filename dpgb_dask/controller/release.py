@@ -46,7 +46,7 @@ from dpgb_dask.errors import (
 
 IN_MEMORY_ACCOUNT = "this fit"
 MOST_NAMED = 8  # settings that differ, in one message
-MOST_CHARACTERS = 60  # of a setting's value in it
+MOST_CHARACTERS = 60  # of a setting's value in that message
 SETTLE = "settle it: ledger.settle(fit_id), or dpgb-dask ledger settle"
 CHANGED = "was changed: an answer is not the one that was released"
 
@@ -57,8 +57,8 @@ Mechanism = DiscreteGaussian | DiscreteLaplace | Choice
 class Controller:
     """Charges a fit, then opens its sums one query at a time and lets out noised values only.
 
-    Made by `reserve`, in this order: ``reserve`` → ``bind`` → (``replayed`` or ``release``) … → ``finish``. If an
-    exception ends the fit, nothing is undone: the charge stands, and the fit can be resumed from a durable ledger.
+    `reserve` makes it. The order of calls is ``reserve`` → ``bind`` → (``replayed`` or ``release``) … → ``finish``. If
+    an exception ends the fit, nothing is undone: the charge stands, and the fit can be resumed from a durable ledger.
     A fit that has ended already is replayed to its end, and opens nothing: ``reserve`` → ``replayed`` … → ``finish``.
 
     Attributes
@@ -70,9 +70,9 @@ class Controller:
     total : int
         Price of the whole fit, in units of 2⁻⁶⁴ of its currency.
     pure : bool
-        Whether the currency is ε (pure differential privacy, Laplace noise), or μ² (Gaussian noise).
+        Whether the currency is ε (pure differential privacy, Laplace noise); else it is μ² (Gaussian noise).
     public_seed : int
-        On resume, the recorded one.
+        Seed of the public randomness; on resume, the recorded one.
     private : bool
         False with test noise.
     ended : bool
@@ -83,8 +83,8 @@ class Controller:
     Privacy
     -------
     The door between the sides. Everything let out is together μ-GDP with μ² = total, up to the slack of accounting.py,
-    so (epsilon, delta)-private; or, in a pure plan, epsilon-private. The filter is `Spending` <= total, whatever is
-    asked (docs/privacy.md P4).
+    so (epsilon, delta)-private; or, in a pure plan, epsilon-private. The filter `Spending` <= total holds whatever the
+    queries are (docs/privacy.md P4).
     """
 
     def __init__(
@@ -151,21 +151,21 @@ class Controller:
         ----------
         budget : Budget
         ledger, account
-            Both, or neither: then a ledger in memory holds this fit alone.
+            Give both, or neither; without them, a ledger in memory holds this fit alone.
         plan_digest : bytes
             Hash of the plan and all that shapes its queries. A resumed fit must have the same.
         facts : mapping of str to str, optional
-            The same in words, by name: recorded, so that a resumed fit is told what differs.
+            The same settings by name, in words; recorded, so that an error of `resume` can name what differs.
         public_seed : int
             Seed of the public randomness, recorded for resume.
         noise : NoiseSource or None
-            None for the secret source, and with a ledger: whoever gives another one may know the key.
+            None for the secret source. With a ledger it must be None: whoever gives another source may know the key.
         journal : callable or None
             Makes or reopens the journal of a fit id; it keeps answers, so that resume need not open sums again.
         resume : str or None
-            Fit id of an unfinished fit: takes its lease, charges nothing. Or of a fit that ended: replays it.
+            Id of an unfinished fit, whose lease is taken without a charge; or of a fit that ended, which is replayed.
         pure : bool
-            The plan's currency: ε, or μ². A pure fit asks nothing of delta.
+            Whether the plan's currency is ε; else it is μ². A pure fit does not spend delta.
         unit_id : str or None
             The schema's privacy unit, which an account may demand; None for single rows.
 
@@ -174,7 +174,7 @@ class Controller:
         BudgetExceededError
             If the account has too little left.
         LedgerError, PlanError, ResumeError
-            If the parts do not fit together. Nothing more is charged than before.
+            If the arguments do not fit together, or the recorded fit; then nothing is charged.
 
         Privacy
         -------
@@ -201,7 +201,7 @@ class Controller:
         secret = source.fit_key()
         key = FitKey(secret)
         price = accounting.total_price(budget.epsilon, budget.delta, pure=pure)
-        bits = 0  # Laplace noise has no slack
+        bits = 0  # Laplace noise needs no slack
         if not pure:
             bits = accounting.min_sigma_bits_for(budget.epsilon, budget.delta)
         if not pure and ledger is not None and account is not None:
@@ -223,10 +223,10 @@ class Controller:
             unit_id=unit_id,
         )
         fit_id = secrets.token_hex(12)
-        private = type(source) is SecretNoise  # no other source's word is taken for it
+        private = type(source) is SecretNoise  # no other class is trusted to be secret
         if not private:
-            # the same fit has the same id, so that its model is the same to the byte, whatever the words of its facts;
-            # its unit is in the digest
+            # the same fit gets the same id, so that its model file is the same to the byte, however its facts are
+            # worded; its unit is in the digest already
             words = ("facts", "unit_id")
             known = {name: value for name, value in terms.to_json().items() if name not in words}
             content = json.dumps(known, sort_keys=True).encode()
@@ -285,7 +285,7 @@ class Controller:
         _check_same(
             fit_id, {**recorded, **terms.facts}, {**asked, **(facts if terms.facts else {})}
         )
-        if terms.plan_digest != plan_digest:  # recorded without words, or with too few
+        if terms.plan_digest != plan_digest:  # a difference that the recorded facts do not show
             _check_same(fit_id, {"plan": terms.plan_digest}, {"plan": plan_digest})
         same: dict[str, Any] = {
             "ledger": ledger,
@@ -311,7 +311,7 @@ class Controller:
             **same,
             key=FitKey(secret),
             journal=None if journal is None else journal(fit_id),
-            # who held the lease until now may have bound the fit since it was looked at
+            # the former holder of the lease may have bound the fit after it was looked at above
             fingerprint=ledger.look(fit_id).fingerprint,
             opened=opened,
         )
@@ -328,7 +328,7 @@ class Controller:
 
     @property
     def mu(self) -> float:
-        """What was charged, as the μ that Gaussian differential privacy gives it; for the report."""
+        """The charge as a μ of Gaussian differential privacy, for the report."""
         if self.pure:
             return accounting.mu_of_pure(self.total / PRICE_ONE)
         return accounting.mu_of_price(self.total)
@@ -376,7 +376,7 @@ class Controller:
         self._bound = True
 
     def replayed(self, query: Query, sensitivity: Sensitivity) -> Released[Vector] | None:
-        """Return the journalled answer of the next query of a resumed fit; None if the rows must be asked.
+        """Return the journalled answer to the next query of a resumed fit; None if it must be computed from rows.
 
         Raises
         ------
@@ -412,7 +412,7 @@ class Controller:
         Returns
         -------
         Released of (query.n_values,) int64
-            ``sums · 2**receipt.scale_bits + noise``, the noise of ``receipt.sigma_steps``; for a `ChoiceQuery`, one
+            ``sums · 2**receipt.scale_bits + noise`` with noise of ``receipt.sigma_steps``; for a `ChoiceQuery`, one
             candidate per node.
 
         Raises
@@ -420,12 +420,12 @@ class Controller:
         BudgetExceededError
             If the prices of all queries would exceed what was charged. Nothing is opened.
         ResumeError
-            If a resumed fit asks another query, or gets other sums, than before it broke off.
+            If a resumed fit asks another query, or gets other sums, than before the interruption.
 
         Privacy
         -------
         Order of effects: price checked → sums opened, their keyed hash and OPENED durable → noise → answer in the
-        journal, durable → returned. Noise is a function of (key, query id, sums), so a repetition says nothing new
+        journal, durable → returned. Noise is a function of (key, query id, sums), so a repetition reveals nothing new
         (docs/privacy.md P10).
         """
         released = self.replayed(query, raw.sensitivity)
@@ -466,12 +466,12 @@ class Controller:
         model : str
             Digest of the fit's model, for the ledger (`Ledger.record`).
         only_opened : bool
-            Whether the fit ended early, by released answers alone, and only what it opened stays charged.
+            Whether the fit ended early, which only released answers may decide, and so only the rounds that it opened
+            stay charged.
         """
         if self.ended:
-            self._ledger.erase_key(
-                self.fit_id
-            )  # the process that ended it may have been killed before
+            # the process that ended the fit may have been killed before it erased the key
+            self._ledger.erase_key(self.fit_id)
             return
         self._secret()
         answers = self._said.hexdigest()
@@ -479,20 +479,20 @@ class Controller:
         self._key = None
 
     def note(self, error: BaseException) -> None:
-        """Add to an error that ends the fit how to go on with it."""
+        """Add a note to an error that ends the fit: how to resume or settle it."""
         self._ledger.note(error, self.fit_id)
 
     def _secret(self) -> FitKey:
         if self._key is None:
             raise LedgerError(f"fit_id={self.fit_id!r} has ended and its key is erased.")
-        if self._pid != os.getpid():  # a fork counts apart what it spends
+        if self._pid != os.getpid():  # a forked child would count its own spending alone
             raise LedgerError(
                 f"fit_id={self.fit_id!r} belongs to the process that reserved it. Go on there, or resume it by its id."
             )
         return self._key
 
     def _receipt(self, query: Query, sensitivity: Sensitivity) -> tuple[Receipt, Mechanism]:
-        """Choose how the next query is answered, and refuse what was not paid for."""
+        """Choose the mechanism that answers the next query; refuse a query that the fit has not paid for."""
         if query.price <= 0:
             raise PlanError(f"price={query.price} of query {query.label!r} must be positive.")
         spent, would = self._spending.spent, self._spending.after(query).spent
@@ -523,7 +523,7 @@ class Controller:
         return receipt, mechanism
 
     def _mechanism(self, query: Query, sensitivity: Sensitivity) -> Mechanism:
-        """Return what a query's price buys: a choice, Laplace noise (pure), or Gaussian noise."""
+        """Return the mechanism that a query's price buys: a choice, Laplace noise (pure), or Gaussian noise."""
         if isinstance(query, ChoiceQuery):
             epsilon = Fraction(query.price, PRICE_ONE)
             if not self.pure:
@@ -553,7 +553,7 @@ class Controller:
             self._n_values += query.n_values
 
     def _check_journal(self, key: FitKey) -> None:
-        """Refuse a journal that the ledger did not open, or answers that this fit did not give."""
+        """Refuse a journal with rounds that the ledger did not open, or answers that this fit did not release."""
         known = [opened.query_id for opened in self._opened[: len(self._journalled)]]
         if [answer.receipt.query_id for answer in self._journalled] != known:
             raise ResumeError(_foreign(self.fit_id, "holds answers that its ledger does not know"))
@@ -564,7 +564,7 @@ class Controller:
             self._said.update(content)
 
     def _check_answers(self, digest: str) -> None:
-        """Refuse a journal that does not hold what the fit released; its key is erased, so its digest must do."""
+        """Refuse a journal that does not hold what the fit released; the key is erased, so the digest is compared."""
         for answer in self._journalled:
             self._said.update(_content(answer.receipt, answer.value))
         if self._said.hexdigest() != digest:
@@ -599,7 +599,7 @@ def _check_same(fit_id: str, recorded: Mapping[str, object], asked: Mapping[str,
 
 
 def _apart(one: str, other: str) -> tuple[str, str]:
-    """Return two texts, of long ones what is around their first difference."""
+    """Return two texts; if one is long, both are cut to the part around their first difference."""
     if max(len(one), len(other)) <= MOST_CHARACTERS:
         return one, other
     pairs = enumerate(zip(one, other, strict=False))
