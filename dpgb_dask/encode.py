@@ -28,9 +28,8 @@ from dpgb_dask.values import (
     read_numbers,
 )
 
-Block: TypeAlias = (
-    NDArray[Any] | pd.DataFrame | tuple[Any, ...]
-)  # a tuple holds 1-D columns in schema order
+# a tuple holds 1-D columns in schema order
+Block: TypeAlias = NDArray[Any] | pd.DataFrame | tuple[Any, ...]
 Bins = Sequence[FeatureBins]
 
 # ---- structure -------------------------------------------------------------------------------------------------------

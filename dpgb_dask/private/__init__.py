@@ -1,1 +1,1 @@
-"""Rows and raw sums: reading, encoding, shards, rounds. Runs on workers."""
+"""The private side, which holds rows and raw sums: reading, encoding, shards and rounds. Runs on workers."""

@@ -1,4 +1,7 @@
-"""Rows that a secret draw lets serve a query: few are gathered, once for all queries of that draw; many are masked."""
+"""Row sampling: a secret draw decides which rows serve a query.
+
+If few rows are chosen, they are copied ("gathered") once for all queries of that draw; otherwise the others are masked.
+"""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -19,13 +22,13 @@ GATHER = 1 << (DRAW_BITS - 2)  # up to a quarter of the rows is copied, which bo
 
 @dataclass(frozen=True, eq=False, slots=True)
 class Chosen:
-    """A block of chosen rows, and where their scores are. Private.
+    """A block of chosen rows, and the places of their scores. Private.
 
     Parameters
     ----------
     piece : Piece
     sources : tuple of (int, (n,) int32)
-        Number of a piece of the shard, and the rows chosen from it.
+        For each piece that rows come from: its number in the shard, and the rows chosen from it.
     """
 
     piece: Piece
@@ -52,9 +55,9 @@ class Draws:
 
     Notes
     -----
-    Kept between queries, where the rows' state is in memory: the draws of the last group (4 bytes per row) and copies
-    of the rows of the last interval, if it is at most `GATHER` long and they fit. All are pure functions of the rows
-    and the key, and are drawn anew, block by block, where they are not kept.
+    If the state of the rows is in memory, two things are kept between queries: the draws of the last group (4 bytes per
+    row), and copies of the rows of the last interval if it is at most `GATHER` long and the copies fit. Both are pure
+    functions of the rows and the key. What is not kept is computed again, block by block.
 
     Privacy
     -------
@@ -77,10 +80,10 @@ class Draws:
         ----------
         draw : RowDraw
         scores : Scores
-            Of all rows; only what is in memory can be gathered.
+            Of all rows; rows can be gathered only if all scores are in memory.
         threads : Threads
         deal : Deal
-            A pass over all features of all blocks, for gathering.
+            Makes a pass over all features of all blocks, to gather rows.
 
         Raises
         ------
@@ -102,7 +105,7 @@ class Draws:
         return self._is_gathered
 
     def gathered(self, turns: Iterator[int], scores: Scores) -> Iterator[Block]:
-        """Yield the blocks of gathered rows whose turn it is, and their scores."""
+        """Yield the blocks of gathered rows that ``turns`` numbers, with their scores."""
         for k in turns:
             yield Block(k, self._chosen[k].piece, self._chosen[k].scores(scores))
 
@@ -134,15 +137,14 @@ class Draws:
         threads.each(choose, len(rows))
         store = next((p.store for p in self._pieces if isinstance(p, StoredPiece)), None)
         if store is not None:
-            per_row = (
-                self._pieces[0].n_features + 24
-            )  # label, weight, number of the row and those of a block in flight
+            # label, weight, number of the row and those of a block in flight
+            per_row = self._pieces[0].n_features + 24
             if not store.copies_fit(per_row * sum(map(len, rows))):
                 return None
         return rows
 
     def _drawn(self, k: int, identity: NDArray[np.uint64] | None) -> NDArray[np.uint32]:
-        """Return the draws of a block, kept where the rows' state is in memory."""
+        """Return the draws of a block; they are kept if the state of its rows is in memory."""
         drawn = self._draws.get(k)
         if drawn is None:
             assert self._key is not None
@@ -177,7 +179,7 @@ class Draws:
         self._chosen = chosen
 
     def _empty(self, n: int) -> Piece:
-        """Return a piece of n rows to be filled, without what rows are drawn by."""
+        """Return an empty piece of n rows to be filled; it has no identities, as its rows are drawn already."""
         first = self._pieces[0]
         state = state_of(first)
         assert state is not None
@@ -203,7 +205,7 @@ def _pairs(identity: NDArray[np.uint64]) -> NDArray[np.uint64]:
 
 
 def _groups(sizes: Sequence[int], most: int) -> list[list[int]]:
-    """Return neighbours whose sizes add up to at most ``most``; empty ones are left out."""
+    """Group neighbours so that the sizes in a group add up to at most ``most``; leave out those of size 0."""
     groups: list[list[int]] = []
     total = most
     for k, size in enumerate(sizes):

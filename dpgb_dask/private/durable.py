@@ -1,8 +1,9 @@
-"""Encoded chunks in a Zarr store that outlives workers: sealed by a key of the fit, verified, and current or not there.
+"""Encoded chunks in a Zarr store that outlives workers: encrypted under a key of the fit, and verified.
 
-Of each chunk of the source there is a folder, and in it one set of arrays per piece: codes, cut by groups of features,
-label, weight, identity. One task writes a folder at a time, so no two write one Zarr chunk; a task run twice writes the
-same rows. How many pieces there are is written last, once all were read back: without it a chunk is not there.
+A chunk that was stored for other bins or other rows counts as absent. Each chunk of the source has a folder, and in it
+each piece has a set of arrays: codes (Zarr chunks are groups of features), label, weight and identity. Only one task at
+a time writes to a folder, so no two tasks write the same Zarr chunk; a task that runs twice writes the same rows. The
+number of pieces is written last, after all pieces were read back: without it the chunk counts as absent.
 """
 
 import hashlib
@@ -24,11 +25,9 @@ from zarr.storage import FsspecStore, LocalStore, WrapperStore
 from dpgb_dask.errors import LostCodesError, PlanError, ScratchError
 from dpgb_dask.private.pieces import Piece
 
-OBJECT_BYTES = (
-    4 << 20
-)  # of a group of features: few and large objects, as stores of objects like them
+OBJECT_BYTES = 4 << 20  # of a group of features: object stores prefer few and large objects
 NONCE_BYTES = 12
-DONE = "done"  # the array that is written last
+DONE = "done"  # the array that is written last: the number of pieces
 UNFINISHED = -1
 
 
@@ -78,11 +77,11 @@ class Sealed(WrapperStore[Store]):
     async def get(
         self, key: str, prototype: BufferPrototype, byte_range: ByteRequest | None = None
     ) -> Buffer | None:
-        """Return an object, opened; whole, as no array here is sharded."""
+        """Return an object, decrypted; always the whole object, as no array here is sharded."""
         assert byte_range is None
         sealed = await self._store.get(key, prototype)
         if sealed is None:
-            if self.read_only and "/c/" in key:  # Zarr takes a chunk that is not there for zeros
+            if self.read_only and "/c/" in key:  # Zarr would read a missing chunk as zeros
                 raise LostCodesError("An object of encoded rows is gone.")
             return None
         data = sealed.to_bytes()
@@ -90,7 +89,7 @@ class Sealed(WrapperStore[Store]):
         return prototype.buffer.from_bytes(opened)
 
     async def set(self, key: str, value: Buffer) -> None:
-        """Store an object, sealed under a new nonce."""
+        """Store an object, encrypted under a new nonce."""
         nonce = os.urandom(NONCE_BYTES)
         sealed = nonce + self._seal.encrypt(nonce, value.to_bytes(), key.encode())
         await self._store.set(key, value.from_bytes(sealed))
@@ -106,7 +105,7 @@ class Sealed(WrapperStore[Store]):
             yield key, await self.get(key, prototype, byte_range)
 
     async def set_if_not_exists(self, key: str, value: Buffer) -> None:
-        """Store an object, sealed, if there is none."""
+        """Store an object, encrypted, unless one of this name exists."""
         if not await self._store.exists(key):
             await self.set(key, value)
 
@@ -121,17 +120,18 @@ class Durable:
     key : bytes
         32 secret bytes of the fit.
     version : bytes
-        Of what the codes are: bins, rows, cut. What was stored of another version does not open.
+        Identifies bins, rows and how they are cut into pieces. Objects of another version cannot be decrypted.
 
     Notes
     -----
-    Everything is encrypted by AES-GCM under a key derived from the fit's and the version, names of objects
-    authenticated: so what opens is what this fit wrote of this version, whatever it is called. Whoever can list the
-    store sees how many objects there are and how large, and so how many rows: local folders are closed to others.
+    Every object is encrypted by AES-GCM, under a key derived from the fit's key and the version, and its name is
+    authenticated. So an object that can be decrypted was written by this fit, for this version and under this name.
+    Anyone who can list the store sees the number and sizes of the objects, and so the number of rows; therefore local
+    folders are closed to other users.
 
     Privacy
     -------
-    Private side: it holds rows. Errors carry the URL and types, nothing of the content.
+    Private side: it holds rows. Error messages contain the URL and types, and nothing of the content.
     """
 
     def __init__(self, url: str, key: bytes, version: bytes) -> None:
@@ -152,7 +152,7 @@ class Durable:
         Raises
         ------
         ScratchError
-            If it cannot be written, or is not what was written.
+            If the piece cannot be written, or what is read back differs.
         """
         try:
             self._write(f"{number}/{k}", piece)
@@ -166,24 +166,24 @@ class Durable:
         raise failed
 
     def begin(self, number: int) -> None:
-        """Mark a chunk as not whole, before any piece of it is written: a crash must not leave two readings mixed.
+        """Mark a chunk as incomplete before any piece is written, so that a crash cannot mix pieces of two writes.
 
         Raises
         ------
         ScratchError
-            If that cannot be written.
+            If the mark cannot be written.
         """
-        if self._is_local:  # other users of the machine are not to see sizes
+        if self._is_local:  # other users of the machine must not see sizes
             Path(self._root).mkdir(mode=0o700, parents=True, exist_ok=True)
         self.finish(number, UNFINISHED)
 
     def finish(self, number: int, n_pieces: int) -> None:
-        """Mark a chunk as whole.
+        """Mark a chunk as complete.
 
         Raises
         ------
         ScratchError
-            If that cannot be written.
+            If the mark cannot be written.
         """
         try:
             self._put(f"{number}/{DONE}", np.array([n_pieces]), (1,))
@@ -194,7 +194,7 @@ class Durable:
         raise failed
 
     def load(self, number: int) -> Iterator[Piece] | None:
-        """Return the pieces of a chunk one by one; None if it is not there, not whole or of another version.
+        """Return the pieces of a chunk one by one; None if it is absent, incomplete or of another version.
 
         Raises
         ------
@@ -205,12 +205,12 @@ class Durable:
             (n_pieces,) = self._get(f"{number}/{DONE}").tolist()
         except (
             Exception
-        ):  # not there, or sealed by another key: file systems have their own errors for that
+        ):  # absent, or encrypted under another key: each file system has its own errors
             return None
         return None if n_pieces == UNFINISHED else self._pieces(number, n_pieces)
 
     def remove(self) -> None:
-        """Remove all that the fit stored, of whatever version; warn if it cannot be removed."""
+        """Remove everything that the fit stored, of any version; warn if it cannot be removed."""
         try:
             files, path = fsspec.core.url_to_fs(self._root)
             if files.exists(path):
@@ -281,7 +281,7 @@ class Durable:
 
 
 def version_of(key: bytes, *parts: bytes) -> bytes:
-    """Return what tells one state of a fit's codes from another: bins, rows and how they are cut. Keyed, so private."""
+    """Return a keyed hash that identifies one version of a fit's codes: bins, rows and how they are cut. Private."""
     digest = hashlib.blake2b(key=key, digest_size=32, person=b"dpgb-codes")
     for part in parts:
         digest.update(len(part).to_bytes(8, "little") + part)

@@ -1,13 +1,15 @@
-"""The fingerprint of the data: a keyed sum over rows that any order and any chunking leaves the same.
+"""The fingerprint of the data: a keyed sum over rows that does not depend on their order or chunking.
 
-Each row is fed to SipHash-1-3 (Aumasson and Bernstein, 2012: "SipHash: a fast short-input PRF") under four keys; the
-four 64-bit outputs are one number, and the numbers are added modulo 2²⁵⁶. All rows of a fit have one length, so the
-length is not fed. Where rows are drawn by their position, it is one more word: the same rows in another order then have
-another fingerprint, and a fit resumed on them is refused, as a row that moved could serve two parts of a group.
+Each row is hashed by SipHash-1-3 (Aumasson and Bernstein, 2012: "SipHash: a fast short-input PRF") under four keys. The
+four 64-bit outputs form one number, and these numbers are added modulo 2²⁵⁶. All rows of a fit have the same length, so
+the length is not hashed. If rows are drawn by their position, the position is hashed as one more word. The same rows in
+another order then have another fingerprint, and a fit cannot be resumed on them: a row that moved could serve two parts
+of a group.
 
-A chunk that is read again (for the next pass, or after a worker was lost) is known by its mark: each row's values, as
-kernels take them, are shortened to one word by NH (Black, Halevi, Krawczyk, Krovetz and Rogaway, 1999: "UMAC"), which
-two different rows share with a chance of 2⁻³² at most over the key, and the words are added up by SipHash as above.
+A chunk that is read again (for the next pass, or after a worker was lost) is recognised by its mark. Each row's values,
+as kernels take them, are hashed to one word by NH (Black, Halevi, Krawczyk, Krovetz and Rogaway, 1999: "UMAC"); two
+different rows have the same word with a probability of at most 2⁻³² over the key. The words are then hashed by SipHash
+and added up, as above.
 """
 
 import hashlib
@@ -21,7 +23,7 @@ from dpgb_dask.kernels import kernel
 
 LANES = 4
 MODULUS = 1 << 256
-STRIP = 512  # rows whose four state words stay in the L1 cache
+STRIP = 512  # rows hashed together: their four state words stay in the L1 cache
 INIT = np.array(
     [0x736F6D6570736575, 0x646F72616E646F6D, 0x6C7967656E657261, 0x7465646279746573], np.uint64
 )  # "somepseudorandomlygeneratedbytes", as in the paper
@@ -76,7 +78,7 @@ def pack_rows(
 
 
 def fingerprint_rows(words: NDArray[np.uint64], keys: NDArray[np.uint64]) -> int:
-    """Return Σ over rows of the PRF, modulo 2²⁵⁶.
+    """Return the sum of the PRF over all rows, modulo 2²⁵⁶.
 
     Parameters
     ----------
@@ -96,14 +98,14 @@ def fingerprint_rows(words: NDArray[np.uint64], keys: NDArray[np.uint64]) -> int
 
 
 def shorten_rows(parts: Sequence[NDArray[Any]], keys: NDArray[np.uint64]) -> NDArray[np.uint64]:
-    """Return each row as one word.
+    """Hash each row to one word, by NH.
 
     Parameters
     ----------
     parts : sequence of (n,) or (n, m) arrays
         Columns and matrices of numbers of at most 8 bytes.
     keys : (n_columns,) uint64
-        Of all parts' columns, in order.
+        One for each column of all parts, in order.
 
     Privacy
     -------
@@ -124,7 +126,7 @@ def shorten_rows(parts: Sequence[NDArray[Any]], keys: NDArray[np.uint64]) -> NDA
 
 
 def _bits(values: NDArray[Any]) -> NDArray[Any]:
-    """Return numbers as unsigned integers of the same bits, read-only: one version of the kernel."""
+    """Return numbers as unsigned integers of the same bits, read-only, so that the kernel is compiled once per size."""
     bits = values.view(f"u{values.dtype.itemsize}")
     bits.flags.writeable = False
     return bits
@@ -132,7 +134,7 @@ def _bits(values: NDArray[Any]) -> NDArray[Any]:
 
 @kernel
 def _nh(word: Any, key: Any) -> Any:
-    """Multiply (low half of the word + low half of the key) by (the same of the high halves)."""
+    """Return (low half of the word + low half of the key) · (high half of the word + high half of the key)."""
     low, half = np.uint64(0xFFFFFFFF), np.uint64(32)
     return (((word & low) + (key & low)) & low) * (((word >> half) + (key >> half)) & low)
 

@@ -1,4 +1,4 @@
-"""One task per chunk of the source, so that chunks never pile up before they are used."""
+"""Fuse the tasks that load a chunk with the task that uses it, so that loaded chunks do not pile up in memory."""
 
 from collections import Counter
 from collections.abc import Sequence
@@ -12,27 +12,28 @@ from dpgb_dask.private.turns import in_turn
 
 
 def fuse_calls(calls: Sequence[Delayed], *, room: int | None = None) -> list[Delayed]:
-    """Put into each call the tasks that it alone needs.
+    """Move into each call the tasks that no other call needs.
 
-    A chunk that is a task of its own is made as soon as a thread is free, however many wait to be used: the scheduler
-    sends what uses it later than what makes the next one. Inside the call that uses it, it is never held longer.
+    If a chunk is a task of its own, Dask loads it as soon as a thread is free, even if many loaded chunks still wait:
+    the scheduler sends the task that uses a chunk later than the task that loads the next one. A chunk that is loaded
+    inside the call that uses it is held no longer than the call.
 
     Parameters
     ----------
     calls : sequence of Delayed
     room : int or None
-        Let a process run one call at a time, until it ends its turn, and have chunks in hand that take as many bytes
-        together (`turns`); None for no such rule.
+        Bytes that the loaded chunks of a process may take together; the process then loads one chunk at a time
+        (`turns`). None for no such rule.
 
     Returns
     -------
     list of Delayed
-        Of the same keys. What several calls need, and results that are there already, stay tasks of their own.
+        With the same keys. Tasks that several calls need, and results that exist already, stay tasks of their own.
     """
     merged = dict(HighLevelGraph.merge(*(call.__dask_graph__() for call in calls)))
     graph = convert_legacy_graph(merged)
     for key, node in graph.items():
-        if isinstance(node, Alias) and node.key != key:  # dask.dataframe.from_delayed makes such
+        if isinstance(node, Alias) and node.key != key:  # as dask.dataframe.from_delayed makes them
             graph[key] = Alias(key, node.target)
     needs = [_needs(graph, call.key) for call in calls]
     users = Counter(key for keys in needs for key in keys)

@@ -1,4 +1,4 @@
-"""NumPy, pandas, Dask, xarray and Zarr → chunks of rows, lined up; only structure is read, nothing is computed."""
+"""From NumPy, pandas, Dask, xarray or Zarr to aligned chunks of rows; reads structure only and computes nothing."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -31,9 +31,8 @@ from dpgb_dask.frames import as_given
 from dpgb_dask.private.parsers import warn_of_parsers
 from dpgb_dask.stored import from_zarr
 
-CHUNK_ROWS = (
-    1 << 17
-)  # in-memory inputs are cut into views of this many rows, so that threads share the work
+# inputs in memory are cut into views of this many rows, so that threads share the work
+CHUNK_ROWS = 1 << 17
 
 
 class Rows(NamedTuple):
@@ -45,7 +44,7 @@ class Rows(NamedTuple):
     unit: Any = None
 
     def __repr__(self) -> str:
-        return "<rows>"  # Dask logs the tasks that it cannot send
+        return "<rows>"  # Dask logs tasks that it cannot send, with the repr of their arguments
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -55,7 +54,7 @@ class Chunk:
     Parameters
     ----------
     x : Block, Delayed, or tuple of Delayed
-        A tuple holds one column each. A Delayed of a Dask DataFrame's partition makes the whole `Rows`.
+        A tuple holds one column per feature. The Delayed of a Dask DataFrame's partition makes the whole `Rows`.
     y, weight, unit : array, Delayed or None
     """
 
@@ -70,7 +69,7 @@ class Chunk:
 
 @dataclass(frozen=True, eq=False, slots=True)
 class Source:
-    """The rows of a fit as chunks, structure checked.
+    """The rows of a fit as chunks whose structure was checked.
 
     Parameters
     ----------
@@ -83,7 +82,7 @@ class Source:
     units : bool
         Whether a column names the privacy unit of each row.
     lengths : tuple of int or None
-        Rows of each chunk, if they are known before it is read. Private.
+        Number of rows of each chunk, if known before reading. Private.
     """
 
     schema: Schema
@@ -119,17 +118,17 @@ def line_up(x: Any, y: Any, weight: Any, unit: Any = None) -> Rows:
 
 
 def failed_to_load(kind: str) -> ChunkError:
-    """Return the error of a chunk that could not be read, for the type of a reader's (`errors.kind_of`).
+    """Return the error for a chunk that could not be read; ``kind`` is the type of what was raised (`errors.kind_of`).
 
     Privacy
     -------
-    A reader's message may hold a row's value, and which chunk it is may depend on one: neither is said.
+    The reader's message may contain the value of a row, and which chunk failed may depend on one: both are left out.
     """
     return ChunkError(f"A chunk of the source failed to load: {kind}.")
 
 
 def not_readable(kind: str) -> StructureError:
-    """Return the error of inputs that a library failed on, for the type of what it raised (`errors.kind_of`)."""
+    """Return the error for inputs that made another library raise an error of type ``kind`` (`errors.kind_of`)."""
     return StructureError(
         f"X, y or sample_weight cannot be read: {kind}. Give NumPy, pandas, Dask, xarray or Zarr as documented for"
         " fit."
@@ -137,7 +136,7 @@ def not_readable(kind: str) -> StructureError:
 
 
 class Inputs(NamedTuple):
-    """What a fit is given, as NumPy, pandas or Dask, with its structure checked. Private.
+    """The inputs of a fit as NumPy, pandas or Dask, whose structure was checked. Private.
 
     Parameters
     ----------
@@ -156,7 +155,7 @@ class Inputs(NamedTuple):
 
     @property
     def dtypes(self) -> list[Any]:
-        """Types of the features' columns; those of one chunk may differ."""
+        """Types of the features' columns; a chunk may have other types."""
         if isinstance(self.x, tuple):
             return [column.dtype for column in self.x]
         if isinstance(self.x, pd.DataFrame | dd.DataFrame):
@@ -171,7 +170,7 @@ def read_source(
     schema: Schema,
     unit: str | None = None,
 ) -> Source:
-    """Check the structure of the inputs and line their chunks up; nothing is computed.
+    """Check the structure of the inputs and align their chunks; nothing is computed.
 
     Parameters
     ----------
@@ -186,7 +185,7 @@ def read_source(
 
     Privacy
     -------
-    Private side. Reads names, widths and chunk structure only; no value is looked at, and no type refused.
+    Private side. Reads names, widths and chunk structure only: it looks at no value and refuses no type.
     """
     inputs = check_inputs(X, y, sample_weight, schema, unit)
     warn_of_parsers(inputs)
@@ -201,7 +200,7 @@ def check_inputs(
     schema: Schema,
     unit: str | None = None,
 ) -> Inputs:
-    """Check the structure of what a fit is given, one by one; nothing is computed.
+    """Check the structure of each input of a fit; nothing is computed.
 
     Parameters
     ----------
@@ -210,7 +209,7 @@ def check_inputs(
     sample_weight : None or one column
     schema : Schema
     unit : str or None
-        Column of X that names each row's privacy unit; the schema's ``unit_id``, never a feature.
+        Column of X with each row's privacy unit: the schema's ``unit_id``, which is never a feature.
 
     Raises
     ------
@@ -225,7 +224,7 @@ def check_inputs(
 
     Privacy
     -------
-    Private side. Reads names and widths only; no value is looked at, and no type refused: readers infer types from
+    Private side. Reads names and widths only: it looks at no value, and refuses no type, as readers infer types from
     values.
     """
     _refuse_array_expr()
@@ -246,7 +245,7 @@ def check_inputs(
 
 @in_our_words(not_readable)
 def source_of(inputs: Inputs, schema: Schema) -> Source:
-    """Line the chunks of checked inputs up; nothing is computed.
+    """Align the chunks of checked inputs; nothing is computed.
 
     Raises
     ------
@@ -315,16 +314,16 @@ def _native_kind(data: Any, name: str) -> Any:
 
 
 def column_of(values: Sequence[Any]) -> NDArray[np.object_]:
-    """Return a list as a column of objects; a list of one value stands for the value.
+    """Return a list as a column of objects; an item that is a list of one value stands for that value.
 
-    A list has no type of its own, and NumPy would choose one by all its values.
+    A list has no type of its own, and NumPy would choose one from all of its values.
     """
     cells = (v[0] if isinstance(v, list | tuple) and len(v) == 1 else v for v in values)
     return np.fromiter(cells, dtype=object, count=len(values))
 
 
 class _Columns(dict[str, Any]):
-    """Named one-dimensional columns of an xarray Dataset or a Zarr Group; they have no order."""
+    """Named, one-dimensional and unordered columns of an xarray Dataset or a Zarr Group."""
 
 
 class _Named(NamedTuple):
@@ -335,7 +334,7 @@ class _Named(NamedTuple):
 
 
 def _loaded(*variables: Any) -> bool:
-    """Whether xarray variables are Dask or NumPy already; others are read lazily from a file."""
+    """Whether all xarray variables are Dask or NumPy arrays; xarray reads others lazily from a file."""
     return all(v.chunks is not None or getattr(v, "_in_memory", True) for v in variables)
 
 
@@ -382,10 +381,11 @@ def _select(data: Any, schema: Schema) -> Any:
 
 
 def _projected(data: Any, columns: list[Any]) -> Any:
-    """Return some columns of a frame; where a reader can leave the others out, it does.
+    """Return some columns of a frame; a reader that can skip the other columns does so.
 
-    Elsewhere Dask takes them from each partition itself, and raises where one lacks a column: which columns a partition
-    has may come from its values (`get_dummies`). So it takes those that are there; a lacking one is missing.
+    If no reader can, Dask would select the columns in each partition, and raise for a partition that lacks one. Which
+    columns a partition has may depend on its values (`get_dummies`), so only those that exist are selected, and all
+    values of the others count as missing.
     """
     chosen = data[columns]
     if isinstance(data, pd.DataFrame):
@@ -435,7 +435,7 @@ def _named_column(data: Any, name: str) -> Any:
 
 
 def _meta(data: Any) -> Any:
-    """Return something small with the structure of ``data``."""
+    """Return an object with the structure of ``data``: a Dask DataFrame's empty frame, or ``data`` itself."""
     if isinstance(data, dd.DataFrame | dd.Series):
         return data._meta  # noqa: SLF001
     return data
@@ -445,7 +445,7 @@ def _meta(data: Any) -> Any:
 
 
 class _Third(NamedTuple):
-    """The one column that may stand beside X and y: weights, or units."""
+    """The optional third input, a column of weights or of units."""
 
     name: str
     column: Any
@@ -502,7 +502,7 @@ def _frame_chunks(x: dd.DataFrame, y: Any, third: _Third) -> tuple[Chunk, ...]:
     if third.column is not None:
         columns.append(_as_series(third.column, x, third.name))
     pack = _pack_units if third.name == "unit" else _pack
-    # X and y in one expression: optimised apart, Dask may read their files in different pieces
+    # X and y go into one expression: if Dask optimised them apart, it might split their files differently
     packed = dd.map_partitions(
         pack, x, *columns, meta=x._meta, enforce_metadata=False, align_dataframes=False  # noqa: SLF001
     )  # fmt: skip
@@ -516,14 +516,17 @@ def _frame_chunks(x: dd.DataFrame, y: Any, third: _Third) -> tuple[Chunk, ...]:
     )
 )
 def _to_delayed(frame: dd.DataFrame) -> list[Any]:
-    """Return the partitions; Dask may convert columns in memory as it optimises, and quote a value it cannot."""
+    """Return the partitions, without Dask's conversion to text.
+
+    While it optimises, Dask may convert columns in memory, and an error of that conversion would quote a value.
+    """
     with dask.config.set({"dataframe.convert-string": False}):
         parts: list[Any] = frame.to_delayed()
         return parts
 
 
 def _as_array(data: Any, rows: tuple[Any, ...] | None, name: str) -> Any:
-    """Return a Dask Array whose row chunks are ``rows`` (None: its own)."""
+    """Return data as a Dask Array with the row chunks ``rows``; None keeps the chunks it has."""
     if isinstance(data, dd.DataFrame | dd.Series):
         data = data.to_dask_array()
     unknown = rows is not None and any(np.isnan(n) for n in rows)
@@ -533,7 +536,7 @@ def _as_array(data: Any, rows: tuple[Any, ...] | None, name: str) -> Any:
                 f"{name} is in memory and another input is not: give both as Dask collections."
             )
         masked = isinstance(data, np.ma.MaskedArray)
-        # automatic chunks refuse objects
+        # Dask cannot choose chunks for objects by itself
         data = da.from_array(data if masked else np.asarray(data), chunks=-1)
     if data.ndim == 2 and len(data.chunks[1]) > 1:
         data = data.rechunk({1: -1})
@@ -552,7 +555,10 @@ def _as_array(data: Any, rows: tuple[Any, ...] | None, name: str) -> Any:
 
 
 def _delayed_blocks(arrays: Sequence[da.Array]) -> list[list[Delayed]]:
-    """Return the blocks of each array, of one graph: optimised apart, arrays cut from one would each read it."""
+    """Return the blocks of each array, from one graph.
+
+    Arrays that are parts of one array then share its reads; optimised apart, each would read it again.
+    """
     keys = [list(flatten(array.__dask_keys__())) for array in arrays]
     graph = HighLevelGraph.merge(*(array.__dask_graph__() for array in arrays))
     tasks = arrays[0].__dask_optimize__(graph, [key for part in keys for key in part])

@@ -1,4 +1,7 @@
-"""Sums of one level of a growing tree, per node, feature and bin; of siblings only the smaller is summed."""
+"""Sums of one level of a growing tree, per node, feature and bin.
+
+Of two siblings only the smaller is summed: the sums of the other are those of the parent minus those of the first.
+"""
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -15,7 +18,7 @@ from dpgb_dask.private.pieces import Piece
 
 LevelQuery = NodeSumsQuery | ChoiceQuery
 Deal = Callable[[Callable[[Iterator[Block]], NDArray[np.int64]]], NDArray[np.int64]]
-# makes a pass: runs a function on every thread over its share of the blocks, and adds what they return
+# makes a pass: runs a function on every thread over its share of the blocks, and adds the results
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -25,7 +28,7 @@ class Level:
     Parameters
     ----------
     key : bytes
-        Hash of everything but the rows and their scores that the sums depend on.
+        Hash of everything that the sums depend on, except the rows and their scores.
     sums : (n_nodes, n_cells, n_scores, 2) int64
     """
 
@@ -37,7 +40,7 @@ class Level:
 
 
 class LevelSums:
-    """One query of a level, prepared for all blocks.
+    """One query about a level, prepared once for all blocks.
 
     Parameters
     ----------
@@ -49,7 +52,8 @@ class LevelSums:
 
     Notes
     -----
-    Memory: about 24 · n_nodes · sum(sizes) · n_scores bytes per thread, and 16 for the level that is kept.
+    Memory: about 24 · n_nodes · sum(sizes) · n_scores bytes per thread, and 16 · n_nodes · sum(sizes) · n_scores bytes
+    for the level that is kept.
     """
 
     def __init__(
@@ -66,18 +70,18 @@ class LevelSums:
         self._tree = s.feature[0], s.threshold[0], s.mask_of[0], s.masks
 
     def level(self, deal: Deal, before: Level | None) -> Level:
-        """Return the sums of the level, in one pass; by subtraction for a sibling, if ``before`` is the level above.
+        """Return the sums of the level, in one pass; if ``before`` is the level above, larger siblings by subtraction.
 
         Parameters
         ----------
         deal : Deal
             Any number of threads gives the same bits.
         before : Level or None
-            What the last query left, at the same scores.
+            The level of the last query, at the same scores.
 
         Privacy
         -------
-        Private side. The same integers on either path: a parent's rows are those of its two children.
+        Private side. Both ways give the same integers: the rows of a parent are the rows of its two children.
         """
         key = _key(self.query, self.query.splits)
         above = None
@@ -95,9 +99,10 @@ class LevelSums:
         return Level(key, sums)
 
     def _smaller(self, above: NDArray[np.int64]) -> NDArray[np.bool_]:
-        """Return which child of each node has less h, (n_nodes above, 2): about the one of fewer rows.
+        """Return which child of each node has the smaller sum of h, and so about fewer rows, as (n_nodes above, 2).
 
-        Either gives the same bits. The bins of the feature that a node was split by tell, if they were summed.
+        Either choice gives the same bits. The sums of h come from the bins of the feature that the node was split by;
+        if that feature was not summed, the left child is taken.
         """
         query, splits = self.query, self.query.splits
         n_above = len(above)
@@ -117,7 +122,7 @@ class LevelSums:
         return np.stack([left, ~left], axis=1)
 
     def answer(self, level: Level) -> NDArray[np.int64]:
-        """Return the sums as the query lays them out."""
+        """Return the sums in the order that the query asks for."""
         query = self.query
         if not isinstance(query, NodeSumsQuery) or query.sides is None:
             return level.sums.ravel().copy()
@@ -154,7 +159,7 @@ class LevelSums:
 
 
 def _key(query: LevelQuery, splits: Splits) -> bytes:
-    """Hash what the sums of a level depend on: histograms and choices of one tree share them, whatever they cost."""
+    """Hash what the sums of a level depend on; not the price, so histograms and choices of one tree share the sums."""
     shared = NodeSumsQuery(
         label="",
         price=0,
@@ -178,7 +183,10 @@ def _upper(splits: Splits) -> Splits:
 
 
 def _plain(splits: Splits) -> Splits:
-    """Return the same tree with one mask per node that has one: masks are shared and kept in any order."""
+    """Return the same tree with masks in a fixed form: one for each masked node, in node order.
+
+    In ``splits`` nodes may share a mask, and masks may stand in any order.
+    """
     masked = splits.mask_of >= 0
     mask_of = np.full(splits.mask_of.shape, -1, np.int32)
     mask_of[masked] = np.arange(masked.sum())

@@ -1,4 +1,7 @@
-"""Which collections are parsed from text by readers that look at all values to read one; told by their structure."""
+"""Find collections that pandas parses from text, where the type of a column depends on all of its values.
+
+Only the structure of a collection is looked at: which functions make it.
+"""
 
 import functools
 import warnings
@@ -19,16 +22,16 @@ READERS = frozenset({
 
 
 def warn_of_parsers(parts: Iterable[Any]) -> None:
-    """Warn if a part of what ``fit`` is given is parsed from text by pandas.
+    """Warn if pandas parses any part of the input of ``fit`` from text.
 
     Parameters
     ----------
     parts : iterable
-        Dask DataFrames, Series or Arrays, or tuples of them; anything else is passed over.
+        Dask DataFrames, Series or Arrays, or tuples of them; anything else is ignored.
 
     Privacy
     -------
-    The tasks are looked at, and no value: the warning depends on how a collection was made alone.
+    Only tasks are looked at, never a value: the warning depends only on how a collection was made.
     """
     if any(_is_parsed(part) for part in parts):
         warnings.warn(
@@ -60,7 +63,9 @@ def _functions(part: Any) -> Iterator[Callable[..., Any]]:
             for operand in node.operands:
                 if isinstance(operand, Delayed):
                     yield from _of_tasks(operand.__dask_graph__())
-                elif callable(operand):  # that of from_map, by which Dask reads files
+                elif callable(
+                    operand
+                ):  # the function given to from_map, with which Dask reads files
                     yield operand
     elif isinstance(part, da.Array):
         yield from _of_tasks(part.__dask_graph__())

@@ -1,4 +1,4 @@
-"""One pass over the blocks of a shard: several threads take them, and one reads ahead what is on scratch."""
+"""One pass over the blocks of a shard: several threads work on them, and another reads ahead from scratch."""
 
 import threading
 import time
@@ -17,16 +17,16 @@ from dpgb_dask.private.store import READ_AHEAD, Kept, LostPiece, StoredPiece
 
 T = TypeVar("T")
 Deal = Callable[[Callable[[Iterator["Block"]], Any]], list[Any]]
-# runs a function on every thread, each with an iterator over its share of the blocks, and returns what they return
+# runs a function on every thread, each with an iterator over its share of the blocks, and returns the results
 
 
 class Threads:
-    """Threads of a pool, and how work is dealt to them.
+    """Threads of a pool that share some work.
 
     Parameters
     ----------
     pool : ThreadPoolExecutor or None
-        None for the caller's own thread.
+        None to work in the caller's thread.
     n_threads : int
     """
 
@@ -35,9 +35,9 @@ class Threads:
         self.n = 1 if pool is None else n_threads
 
     def run(self, work: Callable[[], T], n_blocks: int) -> list[T]:
-        """Run a function on every thread, at most one per block, and return what it returned once all are done.
+        """Run a function on every thread, but on at most one thread per block, and return the results.
 
-        Whoever raises first, the others end before the caller goes on: they write to scores.
+        If a call raises, the others are waited for before the error is raised, since they write to scores.
         """
         n = min(self.n, n_blocks)
         if n <= 1 or self._pool is None:
@@ -47,7 +47,7 @@ class Threads:
         return [future.result() for future in futures]
 
     def each(self, work: Callable[[int], None], n_blocks: int) -> None:
-        """Call a function with every number of a block."""
+        """Call a function with the number of every block."""
         turns = iter(range(n_blocks))
 
         def take() -> None:
@@ -63,9 +63,9 @@ class Block(NamedTuple):
     Parameters
     ----------
     number : int
-        Of the piece in the shard.
+        The piece's number in the shard.
     piece : Piece
-        Features that the pass did not ask for hold anything.
+        The codes of features that the pass did not ask for are undefined.
     score : (n_scores, n) int32
     """
 
@@ -78,32 +78,34 @@ class Block(NamedTuple):
 
 
 class _Read(NamedTuple):
-    """A block on scratch, read and not yet checked."""
+    """A block that was read from scratch and not yet checked."""
 
     number: int
     buffer: NDArray[np.uint8]
 
 
 class Pass:
-    """Blocks in any order, each to one of the threads that iterate; use it in a ``with`` statement.
+    """Yields every block once, in any order, to the threads that iterate over it; use it in a ``with`` statement.
 
     Parameters
     ----------
     pieces : sequence of Kept
     scores : Scores
-        Brought up to date in the pass, block by block.
+        Updated during the pass, block by block.
     update : Update or None
-        What to add to the scores; None if nothing.
+        Added to the scores; None if they are up to date.
     columns : function
-        Returns the features that are needed, increasing, those of the update included; called if any are to be read.
+        Returns the features that are needed, in increasing order, including those that the update reads; only called if
+        blocks are on scratch.
     n_threads : int
     identity : bool
-        Whether what rows are drawn by is needed where it is on scratch.
+        Whether to read the identities of rows too, where they are on scratch.
 
     Notes
     -----
-    Blocks on scratch come first, as soon as they are read, and those in memory while none is there. Integer sums are
-    the same for any order. A block is valid until its thread asks for the next one: its buffer is then used again.
+    A block from scratch is taken as soon as it is read; a block in memory is taken when none from scratch is ready.
+    Integer sums are the same for any order. A block is valid until its thread asks for the next one, which may reuse
+    the buffer.
 
     Raises
     ------
@@ -121,7 +123,7 @@ class Pass:
         *,
         identity: bool = False,
     ) -> None:
-        self.waited = 0.0  # seconds that threads waited for blocks, added up
+        self.waited = 0.0  # seconds that threads waited for blocks, summed over threads
         self._scores = scores
         self._update = update
         self._identity = identity
@@ -130,7 +132,7 @@ class Pass:
         self._stored: list[int] = []
         for k, kept in enumerate(pieces):
             assert not isinstance(kept, LostPiece)
-            # held from here on: codes that move to scratch meanwhile stay until they are used
+            # a reference is kept, so that codes which move to scratch meanwhile stay in memory until they are used
             piece = kept if isinstance(kept, Piece) else kept.in_memory
             if piece is not None:
                 self._memory.append((k, piece))
@@ -159,7 +161,7 @@ class Pass:
                 self._stopped = True
                 self._changed.notify_all()
             self._reader.join()
-            if kind is None:  # else a thread may still work on one: Ctrl-C does not wait for it
+            if kind is None:  # after Ctrl-C, a thread may still be working on a buffer
                 self._give_back()
 
     def __iter__(self) -> Iterator[Block]:
@@ -181,13 +183,13 @@ class Pass:
             raise
 
     def _fail(self, error: BaseException) -> None:
-        """Wake whoever waits for a block: none may come any more."""
+        """Wake the threads that wait for a block: there may be no more."""
         with self._changed:
             self._failure = error
             self._changed.notify_all()
 
     def _take(self) -> "_Read | tuple[int, Piece] | None":
-        """Return a block that is there, or wait for one; None when all are taken."""
+        """Return a block that is ready, or wait for one; None when all are taken."""
         with self._changed:
             while True:
                 if self._failure is not None:
@@ -205,7 +207,7 @@ class Pass:
                 self.waited += time.monotonic() - start
 
     def _block(self, read: _Read) -> Block:
-        """Check what was read, and bring its scores up to date."""
+        """Check a block that was read, and update its scores."""
         k, buffer = read
         kept, extent = self._stored_piece(k)
         room = self._scores.room(k)

@@ -1,4 +1,4 @@
-"""Pieces: rows as uint8 codes, cut into blocks that a kernel call takes at once."""
+"""Pieces: encoded rows (uint8 codes), each piece small enough for one kernel call."""
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -24,7 +24,7 @@ class Piece:
     weight : (n,) int32 or None
         In steps; None when every row weighs one step.
     identity : (n,) or (n, 2) uint64, or None
-        What a row is drawn by: its position in the source, or the hash of its unit; None if no rows are drawn.
+        What decides a row's draw: its position in the source, or the hash of its unit; None if no rows are drawn.
     """
 
     codes: NDArray[np.uint8]
@@ -53,23 +53,23 @@ class Piece:
         return sum(part.nbytes for part in parts if part is not None)
 
     def load(self) -> "Piece":
-        """Return this piece, which is in memory."""
+        """Return this piece, as it is in memory."""
         return self
 
     def keep_alike(self, joined: "Piece") -> "Piece":
-        """Return a piece that this one is a part of, in memory as this one is."""
+        """Return ``joined``, a piece that contains this one: it stays in memory, as this one does."""
         return joined
 
 
 class Keepable(Protocol):
-    """A piece wherever it is kept: a `Piece`, or a `store.StoredPiece`."""
+    """A piece in memory or on scratch: a `Piece`, or a `store.StoredPiece`."""
 
     def __len__(self) -> int: ...
     def load(self) -> Piece:
         """Return the whole piece in memory."""
 
     def keep_alike(self, joined: Piece) -> Any:
-        """Keep a piece that this one is a part of where this one is kept."""
+        """Keep ``joined``, a piece that contains this one, in the same place as this one."""
 
 
 K = TypeVar("K", bound=Keepable)
@@ -91,12 +91,12 @@ def encode_rows(
     bins : sequence of FeatureBins, released
     block_rows : int
     number : int
-        Of the chunk in the source.
+        The chunk's number in the source.
 
     Raises
     ------
     ChunkError
-        If these are not the rows that the survey saw: rows drawn by their position must not move between passes.
+        If these are not the rows of the survey: for example, rows drawn by position must not move between passes.
 
     Privacy
     -------
@@ -118,7 +118,7 @@ def encode_rows(
 
 
 def _parts(n: int, block_rows: int) -> Iterator[slice]:
-    """Cut n rows into parts of at most ``block_rows``, as even as they come."""
+    """Cut n rows into parts of nearly equal size, at most ``block_rows`` each."""
     n_parts = -(-n // block_rows)
     for k in range(n_parts):
         yield slice(k * n // n_parts, (k + 1) * n // n_parts)
@@ -127,9 +127,9 @@ def _parts(n: int, block_rows: int) -> Iterator[slice]:
 def _piece(
     codes: NDArray[np.uint8], labels: Labels, identity: NDArray[np.uint64] | None, part: slice
 ) -> Piece:
-    """Return the piece of a part of a chunk, from the codes of those of its rows that weigh something."""
+    """Return a part of a chunk as a piece; ``codes`` holds only the rows whose weight is above 0."""
     own = labels.at(part)
-    # indexing by bools copies: a view would keep the chunk's whole label and weight alive
+    # indexing with bools copies: a view would keep the labels and weights of the whole chunk alive
     label, weight, _, _ = own.at(own.keep)
     return Piece(codes, label, weight, None if identity is None else identity[part][own.keep])
 
@@ -137,9 +137,10 @@ def _piece(
 def unbinned_pieces(
     surveyor: Surveyor, block_rows: int, *, as_values: bool = False
 ) -> Iterator[Piece]:
-    """Survey one chunk, and yield it as the pieces of `encode_rows`, before there are bins.
+    """Survey one chunk before bins are known, and yield it cut into the same pieces as by `encode_rows`.
 
-    Their "codes" are the bytes of cells of the public grid, or of values where bins of any other kind may follow.
+    The "codes" of these pieces are the bytes of cells of the public grid, or of values (``as_values``), from which any
+    bins can be made later.
 
     Privacy
     -------
@@ -155,15 +156,15 @@ def unbinned_pieces(
 def encode_piece(
     piece: Piece, bins: Sequence[FeatureBins], bins_of_cell: NDArray[np.uint8] | None
 ) -> Piece | None:
-    """Return an unbinned piece as codes; None if it holds cells, and some bin ends inside one.
+    """Encode an unbinned piece; return None if it holds cells and some bin ends inside a cell.
 
     Parameters
     ----------
     piece : Piece
-        Of `unbinned_pieces`.
+        From `unbinned_pieces`.
     bins : sequence of FeatureBins, released
     bins_of_cell : (m, most cells of a feature) uint8, or None
-        `encode.bins_of_cells`.
+        From `encode.bins_of_cells`.
 
     Privacy
     -------
@@ -171,7 +172,7 @@ def encode_piece(
     """
     m, n = len(bins), len(piece)
     dtype = {2: np.uint16, 4: np.float32, 8: np.float64}[len(piece.codes) // m]
-    # what was read from scratch may start at an odd byte
+    # a piece read from scratch may start at any byte, and kernels need aligned arrays
     kept = np.require(piece.codes.reshape(-1).view(dtype).reshape(m, n), requirements="A")
     if dtype is np.uint16:
         if bins_of_cell is None:
@@ -186,15 +187,15 @@ def encode_piece(
 
 
 def _identities(labels: Labels, reading: Reading, number: int) -> NDArray[np.uint64] | None:
-    """Return what each row of a chunk is drawn by; None if no rows are drawn.
+    """Return what decides the draw of each row of a chunk; None if no rows are drawn.
 
     Privacy
     -------
-    Private side. Rows of a unit share one draw, so that the unit serves a query as a whole. Without units a row is
-    drawn by its position in the source, counted before any row is left out: a PRF's values at distinct positions are
-    independent for whoever lacks the key, whatever the positions, so the draws of D and D ∪ {x} can be coupled row by
-    row although x moves the rows behind it. A hash of the row's content would not do: equal rows would share one draw,
-    and whether x joins a query would depend on the other rows.
+    Private side. Rows of a unit share one draw, so that the unit serves a query as a whole. Without units, a row is
+    drawn by its position in the source, counted before any row is left out. To anyone without the key, the values of a
+    PRF at distinct positions are independent, whatever the positions are; so the draws of D and D ∪ {x} can be coupled
+    row by row, although x shifts the rows behind it. A hash of the row's content would not do: equal rows would share
+    one draw, and whether x joins a query would depend on the other rows.
     """
     if reading.rows_key is not None and labels.unit is not None:
         return labels.unit.view(np.uint64).reshape(-1, 2)
@@ -202,14 +203,14 @@ def _identities(labels: Labels, reading: Reading, number: int) -> NDArray[np.uin
 
 
 def merge_pieces(pieces: Iterable[K], block_rows: int) -> list[K]:
-    """Join neighbours shorter than half a block, so that small chunks cost no more kernel calls than large ones.
+    """Join neighbouring pieces until they exceed half a block: small chunks then cost no more kernel calls than large.
 
     Raises
     ------
     LostCodesError
-        If one that has to be read back is damaged.
+        If a piece that has to be read back is damaged.
     ScratchError
-        If a joined one cannot be written.
+        If a joined piece cannot be written.
     """
     merged: list[K] = []
     group: list[K] = []

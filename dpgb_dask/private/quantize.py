@@ -1,4 +1,4 @@
-"""How much one row can change each kind of answer: the code that clips states its sensitivity."""
+"""Sensitivity: how much one row can change each kind of answer. The code that clips also states the bound."""
 
 from dpgb_dask.contracts.boundary import Sensitivity
 from dpgb_dask.contracts.model import SCORE_ONE
@@ -27,8 +27,8 @@ def sensitivity(query: Query, shape: Shape) -> Sensitivity:
     Raises
     ------
     PlanError
-        If the query counts weights in other steps than the rows do, is of an unknown kind, or is a choice whose gain
-        has no bounded range.
+        If the query's weight steps are not those of the rows, its kind is unknown, or it is a choice whose gain has no
+        bounded range.
 
     Privacy
     -------
@@ -41,8 +41,8 @@ def sensitivity(query: Query, shape: Shape) -> Sensitivity:
     - (g, h) to one cell of each of b = ``n_blocks`` tables: b · ‖(g, h)‖₂² · W² and b · ‖(g, h)‖₁ · W, with the exact
       maxima over what the integer gradient can produce.
 
-    A unit's rows weigh at most W together, so by the triangle inequality both bounds hold for it. A row that a draw
-    leaves out of the query adds nothing.
+    The rows of a unit weigh at most W together, so by the triangle inequality both bounds hold for a unit. A row that
+    is not drawn for the query adds nothing.
     """
     check_query(query)
     if query.weight_bits != shape.weight_bits:
@@ -74,15 +74,15 @@ def _gain_range(query: ChoiceQuery, shape: Shape) -> int:
 
     Privacy
     -------
-    The gain of a candidate is the sum of f(S, n) = S²/(n + λ) over two children, n the sum of weights w_i and S that of
-    w_i g_i, |g_i| <= g*. Let a row (g, w) join a child: along t in [0, w], with s = S/(n + λ),
+    The gain of a candidate is the sum of f(S, n) = S²/(n + λ) over its two children, where n is the sum of the weights
+    w_i, S that of w_i g_i, and |g_i| <= g*. Let a row (g, w) join a child: along t in [0, w], with s = S/(n + λ),
 
         df/dt = 2 s g - s²  in  [-3 g*², g*²],
 
-    for |s| <= g* as |S| <= n g* and λ > 0. The row joins one child of each candidate, in one node, so each gain changes
+    since |s| <= g*, as |S| <= n g* and λ > 0. A row joins one child of each candidate, in one node: each gain changes
     by some amount in [-3 g*² w, g*² w]: the changes of any two candidates differ by at most 4 g*² W (docs/privacy.md
     P6; DPBoost, lemma 1, has 3 g*² as a bound in absolute value, whose range is 6 g*²). The rows of a unit join one
-    after the other, and weigh at most W together. All of it needs n to be the weight, exactly: h is 1 on every row.
+    after the other, and weigh at most W together. The argument needs n to be the exact weight: h is 1 on every row.
     """
     gradient = query.gradient
     if not gradient.counts:

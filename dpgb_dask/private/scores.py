@@ -1,4 +1,4 @@
-"""Scores of rows at a released model, brought up to date by adding what the model gained."""
+"""Scores of rows at a released model, updated by adding the difference between a new model and the old one."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -14,7 +14,7 @@ ALIGNED = 16  # bytes
 
 
 class Update:
-    """What to add to scores at model ``old`` so that they are the scores of model ``new``."""
+    """The difference of two models: added to the scores of ``old``, it gives the scores of ``new``."""
 
     def __init__(self, old: Model | None, new: Model) -> None:
         self.intercept = new.intercept if old is None else new.intercept - old.intercept
@@ -35,13 +35,13 @@ class Update:
 
     @property
     def columns(self) -> frozenset[int]:
-        """Features that it reads."""
+        """Features whose codes are read."""
         tables = [int(j) for t in self.tables if t is not None for j in t.order]
         pairs = [j for pair in self.pairs for j in (pair.i, pair.j)]
         return frozenset((*tables, *pairs, *split_features(self.trees.splits)))
 
     def add(self, codes: NDArray[np.uint8], score: NDArray[np.int32]) -> None:
-        """Add to the scores of one block, (n_scores, n), in place; int32 wraps around, the same on every path."""
+        """Add the difference to the scores of one block, (n_scores, n), in place; int32 wraps around identically."""
         for k, tables in enumerate(self.tables):
             if self.intercept[k]:
                 score[k] += self.intercept[k]
@@ -57,7 +57,7 @@ class Update:
 
 
 class Scores:
-    """The scores of all rows of a shard, block by block: in memory, or on scratch where the rows' state is.
+    """The scores of all rows of a shard, block by block: on scratch if the state of the rows is, else in memory.
 
     Parameters
     ----------
@@ -71,7 +71,8 @@ class Scores:
 
     Notes
     -----
-    One block is one thread's at a time, so nothing is locked. A blank block has scores of 0, whatever is stored.
+    Only one thread at a time works on a block, so there are no locks. A blank block has scores of 0, whatever is stored
+    for it.
     """
 
     def __init__(self, pieces: Sequence[Kept], n_scores: int) -> None:
@@ -86,7 +87,7 @@ class Scores:
 
     @property
     def in_memory(self) -> bool:
-        """Whether none are on scratch."""
+        """Whether no scores are on scratch."""
         return not self._extents
 
     def start_over(self) -> None:
@@ -104,7 +105,7 @@ class Scores:
         return score
 
     def room(self, k: int) -> int:
-        """Return how many bytes at the start of a buffer the scores of a block take; 0 if they are in memory."""
+        """Return how many bytes the scores of a block take at the start of a buffer; 0 if they are in memory."""
         extent = self._extents.get(k)
         return 0 if extent is None else -(-extent.size // ALIGNED) * ALIGNED
 
@@ -114,14 +115,14 @@ class Scores:
         Raises
         ------
         LostCodesError
-            If they are gone.
+            If they cannot be read back.
         """
         extent = self._extents.get(k)
         if extent is not None and not self._blank[k]:
             extent.read((0,), buffer[: extent.size])
 
     def view(self, k: int, buffer: NDArray[np.uint8]) -> NDArray[np.int32]:
-        """Return the scores of a block: those that `read` put in a buffer, or those in memory.
+        """Return the scores of a block: from the buffer that `read` filled, or from memory.
 
         Raises
         ------
@@ -140,7 +141,7 @@ class Scores:
         return score
 
     def save(self, k: int, score: NDArray[np.int32]) -> None:
-        """Store scores that changed, if they are on scratch.
+        """Write changed scores to scratch, if that is where they are kept.
 
         Raises
         ------
@@ -154,7 +155,7 @@ class Scores:
 
 
 def split_features(splits: Splits) -> list[int]:
-    """Return the features that decide where a row goes; nodes that send every row left read none."""
+    """Return the features that decide where a row goes; a node that sends every row left reads no feature."""
     splitting = (splits.threshold < MAX_BINS - 1) | (splits.mask_of >= 0)
     found: list[int] = np.unique(splits.feature[splitting]).tolist()
     return found
@@ -169,7 +170,7 @@ def _table_deltas(old: Model | None, new: Model, k: int) -> list[NDArray[np.int3
 
 
 def _pair_deltas(old: tuple[PairTable, ...], new: tuple[PairTable, ...]) -> list[PairTable]:
-    """Return tables to add, matching pairs by their features and maps; a pair that is gone is subtracted."""
+    """Return the pair tables to add; pairs match by features and maps, and a pair only in ``old`` is subtracted."""
     sums: dict[tuple[Any, ...], PairTable] = {}
     for sign, pairs in ((-1, old), (1, new)):
         for pair in pairs:
@@ -197,7 +198,7 @@ def same_bins(a: Sequence[FeatureBins], b: Sequence[FeatureBins]) -> bool:
 
 
 def grew(old: Model, new: Model) -> bool:
-    """Whether scores at ``old`` can be brought to ``new`` by adding: its trees are the first of the new ones."""
+    """Whether scores of ``old`` can be updated to ``new`` by adding: ``new`` begins with the trees of ``old``."""
     a, b = old.trees, new.trees
     n = a.n_trees
     return old.n_scores == new.n_scores and (
@@ -212,7 +213,7 @@ def grew(old: Model, new: Model) -> bool:
 
 
 def _begins_with(new: Splits, old: Splits) -> bool:
-    """Whether the first trees of ``new`` are those of ``old``; its masks come first too, as `join_splits` puts them."""
+    """Whether ``new`` begins with the trees of ``old``, and with its masks too, as `join_splits` orders them."""
     n = old.n_trees
     return (
         np.array_equal(old.feature, new.feature[:n])

@@ -1,4 +1,7 @@
-"""A scratch file without a name: extents of parts, each with a checksum, and the buffers that they are read into."""
+"""A scratch file without a name. It holds extents; an extent holds parts, each with a checksum.
+
+Buffers to read into are kept here too, and used again.
+"""
 
 import bisect
 import os
@@ -18,12 +21,12 @@ MOST_VECTORS = 512  # arrays of one system call; Linux takes 1024
 
 
 class Scratch:
-    """One file of a process, without a name: nothing of it remains when the process ends, however it ends.
+    """A file without a name, which belongs to one process: it is gone when the process ends, however that happens.
 
     Parameters
     ----------
     folder : str or None
-        On the file system to write to; None for the folder of temporary files.
+        A folder on the file system to write to; None for the folder of temporary files.
 
     Raises
     ------
@@ -32,12 +35,12 @@ class Scratch:
 
     Notes
     -----
-    The file is made with mode 0600 and has no name from the start where the file system allows it, and is unlinked at
-    once elsewhere. It is closed, and its space free again, when the last extent is collected.
+    The file is made with mode 0600. If the file system allows it, it never has a name; otherwise it is unlinked at
+    once. When its last extent is garbage-collected, the file is closed and its space is free again.
 
     Privacy
     -------
-    Private side: it holds rows. Errors name the folder and what to do, and no size.
+    Private side: it holds rows. Error messages contain the folder and what to do, but no size.
     """
 
     def __init__(self, folder: str | None) -> None:
@@ -46,9 +49,8 @@ class Scratch:
         self._lock = threading.Lock()
         self._end = 0
         self._holes: list[tuple[int, int]] = []  # (offset, size), by offset, never adjacent
-        self._freed: deque[tuple[int, int]] = (
-            deque()
-        )  # by finalizers, which may not wait for a lock
+        # filled by finalizers, which must not wait for a lock
+        self._freed: deque[tuple[int, int]] = deque()
         self._buffers: list[NDArray[np.uint8]] = []
         try:
             os.makedirs(self.folder, mode=0o700, exist_ok=True)
@@ -79,12 +81,12 @@ class Scratch:
         return extent
 
     def reserve(self, size: int) -> "Extent":
-        """Return an extent of one part for which the disk has room, whatever is written to it later.
+        """Return an extent of one part, for which space on the disk is allocated: later writes cannot run out of it.
 
         Raises
         ------
         ScratchError
-            If it has not.
+            If the disk has too little space.
         """
         extent = Extent(self, [size])
         try:
@@ -94,7 +96,7 @@ class Scratch:
         return extent
 
     def rewrite(self, extent: "Extent", part: NDArray[np.uint8]) -> None:
-        """Write the only part of an extent anew.
+        """Overwrite the only part of an extent.
 
         Raises
         ------
@@ -119,12 +121,12 @@ class Scratch:
             raise _failed(self.folder, error) from None
 
     def read(self, offset: int, out: NDArray[np.uint8]) -> None:
-        """Read bytes.
+        """Fill ``out`` with the bytes that start at ``offset``.
 
         Raises
         ------
         LostCodesError
-            If they are not there.
+            If they cannot be read.
         """
         self.bytes_read += out.size
         try:
@@ -137,7 +139,7 @@ class Scratch:
             raise lost() from None
 
     def borrow(self, size: int) -> NDArray[np.uint8]:
-        """Return a buffer of at least some size; give it back when it is not needed any more."""
+        """Return a buffer of at least ``size`` bytes; give it back when it is no longer needed."""
         with self._lock:
             while self._buffers:
                 buffer = self._buffers.pop()
@@ -146,12 +148,12 @@ class Scratch:
         return np.empty(size, np.uint8)
 
     def give_back(self, buffer: NDArray[np.uint8]) -> None:
-        """Keep a buffer for the next who borrows."""
+        """Keep a buffer for the next call of `borrow`."""
         with self._lock:
             self._buffers.append(buffer)
 
     def allocate(self, size: int) -> int:
-        """Return where some bytes go: the first hole that holds them, or the end of the file."""
+        """Return an offset for ``size`` bytes: the first hole that is large enough, or the end of the file."""
         with self._lock:
             while self._freed:
                 self._add_hole(*self._freed.popleft())
@@ -163,7 +165,7 @@ class Scratch:
             return offset
 
     def free(self, offset: int, size: int) -> None:
-        """Give bytes back; called when an extent is collected, so it takes no lock."""
+        """Give bytes back. Called when an extent is garbage-collected, so it takes no lock."""
         self._freed.append((offset, size))
 
     def _add_hole(self, offset: int, size: int) -> None:
@@ -180,12 +182,12 @@ class Scratch:
 
 
 class Extent:
-    """Parts of a scratch file, one after the other, each with its checksum.
+    """Consecutive parts of a scratch file, each with its checksum.
 
     Parameters
     ----------
     scratch : Scratch
-        Lives as long as its extents.
+        The file; it lives as long as its extents.
     sizes : sequence of int
         Bytes of each part.
     """
@@ -211,7 +213,9 @@ class Extent:
         return self.bounds[-1]
 
     def read(self, wanted: Sequence[int], out: NDArray[np.uint8]) -> None:
-        """Read some parts to their places in ``out``, (size,) uint8; neighbours in one call, the rest is not touched.
+        """Read some parts to their places in ``out``; other bytes of it stay as they are.
+
+        Neighbouring parts are read in one call.
 
         Parameters
         ----------
@@ -221,7 +225,7 @@ class Extent:
         Raises
         ------
         LostCodesError
-            If they are not there.
+            If the bytes cannot be read.
         """
         first = 0
         for k in range(1, len(wanted) + 1):
@@ -231,7 +235,7 @@ class Extent:
                 first = k
 
     def check(self, wanted: Sequence[int], out: NDArray[np.uint8]) -> None:
-        """Compare what was read with what was written.
+        """Compare the checksums of some parts with those of what was written.
 
         Raises
         ------
@@ -245,7 +249,7 @@ class Extent:
 
 
 def lost() -> LostCodesError:
-    """Return the error of rows that cannot be read back."""
+    """Return the error for rows that cannot be read back."""
     return LostCodesError(
         "Encoded rows on scratch are damaged or gone. They are made again from the source."
     )

@@ -1,4 +1,4 @@
-"""Shard: the rows of one process as uint8 codes, with scores that catch up to any released model."""
+"""Shard: the rows of one process as uint8 codes, with scores that can be updated to any released model."""
 
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -40,12 +40,12 @@ INLINE_VALUES = 1 << 20  # below this many codes a round costs less than waking 
 
 
 class Shard:
-    """All rows of one process, in blocks; answers queries at the scores of any released model.
+    """All rows of one process, in blocks; answers queries given any released model.
 
     Parameters
     ----------
     pieces : sequence of Kept
-        Encoded rows; arrays are kept, not copied.
+        Encoded rows; their arrays are not copied.
     shape : Shape
     bins : sequence of FeatureBins
         Released bins that the codes were made with.
@@ -55,19 +55,19 @@ class Shard:
     Raises
     ------
     ScratchError
-        If scores have to be on scratch and it has no room for them.
+        If scores belong on scratch and there is no room for them.
 
     Notes
     -----
-    The codes never change. The scores are a cache: a pure function of the model, brought up to date by adding what the
-    model gained since the last query, or from nothing. So are the last draw of rows and the sums of a tree's last
-    level. So a shard that was lost, made again or moved answers the same sums. Pickling leaves all of it out, and what
-    is on scratch is left behind: the shard then has to be made again.
+    The codes never change. Everything else is a cache, computed from the codes and the model alone: the scores, which
+    are updated by adding the difference to the model of the last query, or computed from 0; the last draw of rows; and
+    the sums of a tree's last level. Therefore a shard that was lost and made again, or moved, answers with the same
+    sums. Pickling leaves the caches out. Rows on scratch cannot be pickled: their shard then has to be made again.
 
     Attributes
     ----------
     waited : float
-        Seconds that threads waited for scratch so far, added up. Private.
+        Seconds that threads have waited for scratch so far, summed over threads. Private.
 
     Privacy
     -------
@@ -95,7 +95,7 @@ class Shard:
 
     @property
     def on_scratch(self) -> bool:
-        """Whether some of its rows are on this process's scratch, and cannot be sent."""
+        """Whether some rows are on this process's scratch, so that the shard cannot be sent."""
         return any(isinstance(p, StoredPiece) and p.in_memory is None for p in self.pieces)
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -113,14 +113,14 @@ class Shard:
     def answer(
         self, model: Model, query: Query, n_threads: int = 1, pool: ThreadPoolExecutor | None = None
     ) -> NDArray[np.int64]:
-        """Bring scores up to ``model`` and return the sums of a query.
+        """Update the scores to ``model`` and return the sums of a query.
 
         Parameters
         ----------
         model : Model, released
         query : Query
         n_threads : int
-            Blocks are dealt to this many threads of ``pool``; any number gives the same bits.
+            Number of threads of ``pool`` that share the blocks; any number gives the same bits.
 
         Returns
         -------
@@ -129,10 +129,10 @@ class Shard:
         Raises
         ------
         PlanError
-            If the model has other bins than the codes, the query does not fit the target or the bins, or one row could
-            overflow a packed sum.
+            If the bins of the model are not those of the codes, the query does not fit the target or the bins, or one
+            row could overflow a packed sum.
         LostCodesError
-            If rows on scratch are damaged, or were left behind in another process: the shard has to be made again.
+            If rows on scratch are damaged, or are on another process's scratch: the shard has to be made again.
         ScratchError
             If scores on scratch cannot be written.
         """
@@ -154,7 +154,7 @@ class Shard:
             columns: Callable[[], Iterable[int]],
             masked: bool = False,
         ) -> list[T]:
-            """Make one pass over all blocks; the first one brings the scores up to date."""
+            """Make one pass over all blocks; the first pass also updates the scores."""
             nonlocal update
             adding = update
 
@@ -199,13 +199,15 @@ class Shard:
         return sums
 
     def _catch_up(self, model: Model) -> Update | None:
-        """Return what brings all scores up to ``model``; None if they are."""
+        """Return what to add to all scores to update them to ``model``; None if they are up to date."""
         applied = self._applied
         if applied is None or not grew(applied, model):
             applied = None
             self._scores.start_over()
         update = None if applied is model else Update(applied, model)
-        self._applied = None  # if a thread fails half-way, the next answer starts from nothing
+        self._applied = (
+            None  # if a thread fails half-way, the next answer computes all scores again
+        )
         if update is None or (applied is not None and update.is_empty):
             return None
         self._level = None
@@ -218,7 +220,7 @@ def _skip(blocks: Iterator[Block]) -> None:
 
 
 def sum_arrays(parts: Sequence[NDArray[np.int64]]) -> NDArray[np.int64]:
-    """Add int64 arrays; any order gives the same bits."""
+    """Return the sum of int64 arrays; any order gives the same bits."""
     if len(parts) == 1:
         return parts[0]
     total = parts[0].copy()
@@ -232,7 +234,7 @@ def _as_is(sums: NDArray[np.int64]) -> NDArray[np.int64]:
 
 
 class _Ask:
-    """One query, prepared once for all blocks: how a block adds to the sums, and how the sums become the answer."""
+    """One query, prepared once for all blocks: adds each block to the sums, and turns the sums into the answer."""
 
     def __init__(self, query: Query, shape: Shape, bins: Sequence[FeatureBins]) -> None:
         self.query = query
@@ -281,7 +283,7 @@ class _Ask:
         self._add = self._add_gradients
 
     def columns(self) -> Iterable[int]:
-        """Return the features that it reads."""
+        """Return the features whose codes the query reads."""
         query = self.query
         match query:
             case MainSumsQuery():
@@ -362,7 +364,7 @@ def _checked_bound(query: GradientQuery, shape: Shape) -> int:
 
 
 def _check_level(query: NodeSumsQuery | ChoiceQuery, bins: Sequence[FeatureBins]) -> None:
-    """Raise if a level's query does not fit the bins: a kernel trusts its sizes."""
+    """Raise if a level's query does not fit the bins: kernels do not check the sizes again."""
     _check_walk(query.splits, bins)
     known = [b.n_bins for b in bins]
     if any(f >= len(known) for f in query.features.tolist()) or list(query.sizes) != [
@@ -372,7 +374,7 @@ def _check_level(query: NodeSumsQuery | ChoiceQuery, bins: Sequence[FeatureBins]
 
 
 def _check_walk(splits: Splits, bins: Sequence[FeatureBins]) -> None:
-    """Raise if trees split by a feature that is not there."""
+    """Raise if trees split by a feature that does not exist."""
     if splits.feature.size and int(splits.feature.max()) >= len(bins):
         raise PlanError("splits of the query name a feature that the rows do not have.")
 
@@ -380,13 +382,13 @@ def _check_walk(splits: Splits, bins: Sequence[FeatureBins]) -> None:
 def _check_bins(
     name: str, maps: Sequence[tuple[int, NDArray[np.uint8]]], bins: Sequence[FeatureBins]
 ) -> None:
-    """Raise unless each map is of a feature that is there, and says a cell for each of its bins."""
+    """Raise unless each map is for a feature that exists, and has a cell for each of the feature's bins."""
     if any(j >= len(bins) or len(cells) != bins[j].n_bins for j, cells in maps):
         raise PlanError(f"{name} of the query are not those of the model's bins.")
 
 
 def _without_gaps(splits: Splits) -> Splits:
-    """Return the same trees as contiguous arrays: upper levels of larger trees are views."""
+    """Return the same trees as contiguous arrays: trees cut from deeper ones are views with gaps."""
     return Splits(
         np.ascontiguousarray(splits.feature),
         np.ascontiguousarray(splits.threshold),

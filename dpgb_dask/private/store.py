@@ -1,9 +1,9 @@
-"""Where a process keeps the encoded rows of a fit: in memory while they fit its limit, then on scratch.
+"""The encoded rows that a process keeps of a fit: in memory up to a limit, then on scratch.
 
-What a process may hold is its limit less what it already uses and less what a pass over rows needs; half of that, as
-reading and encoding the source need the other half. The state of a row (label, weight, what it is drawn by, scores)
-goes before its codes: state is read in every round and scores are written. So codes move to scratch first, then the
-state of further rows. How many rows there are decides where they go, and is never an error.
+A process may hold half of what remains of its limit after subtracting the memory it already uses and the memory of a
+pass over rows; the other half is for reading and encoding the source. Memory goes first to the state of the rows
+(label, weight, identity for draws, scores): state is read in every round, and scores are also written. So codes move to
+scratch first, then the state of further rows. The number of rows decides where they are kept, and is never an error.
 """
 
 import os
@@ -30,16 +30,15 @@ from dpgb_dask.private.durable import Durable, check_protocol, is_durable, versi
 from dpgb_dask.private.pieces import Piece
 from dpgb_dask.private.scratch import Extent, Scratch, lost
 
-# Above 0.7 of what it grants a worker, Dask writes results to disk in its own way; above 0.8 the worker pauses
-SHARE = 0.6  # of what Dask grants, or the machine has, when no limit is given
+# Above 0.7 of a worker's memory limit, Dask itself writes results to disk; above 0.8 the worker pauses
+SHARE = 0.6  # of Dask's limit, or of the machine's memory, when no limit is given
 MOST_SHARE = 0.7
 PROCESS_BYTES = 416 << 20  # a worker with this library and its kernels loaded
-SLACK_BYTES = 64 << 20  # sums, messages and what the allocator keeps
-THREAD_BYTES = (
-    6 << 20
-)  # what the allocator keeps of each thread: measured, 3 to 5 MiB where 16 threads read
-READ_AHEAD = 2  # buffers beyond those that threads work on
-IDENTITY, WEIGHT, LABEL = range(3)  # parts of an extent that holds all of a piece; then features
+SLACK_BYTES = 64 << 20  # sums, messages and memory that the allocator keeps
+# memory that the allocator keeps per thread: measured 3 to 5 MiB with 16 reading threads
+THREAD_BYTES = 6 << 20
+READ_AHEAD = 2  # buffers in addition to those that threads work on
+IDENTITY, WEIGHT, LABEL = range(3)  # first parts of an extent with a whole piece; features follow
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,16 +50,16 @@ class Keeping:
     cache : str
         "auto", "memory", "disk", a folder, or the URL of a Zarr store.
     memory_limit : int or None
-        Bytes of one process, everything included; None for a share of what Dask grants it, or the machine has.
+        Total bytes of one process; None for a share of the worker's limit, or of the machine's memory.
     folder : str or None
-        Where scratch goes; None for the worker's own folder, or the folder of temporary files.
+        Folder for scratch; None for the worker's own folder, or the folder of temporary files.
     key : bytes
         32 secret bytes of the fit.
     n_features : int
     n_scores : int
-        Scores of a row: what a shard will hold beside the codes.
+        Scores per row, which a shard holds in addition to the codes.
     block_rows : int
-        Rows of a piece at most.
+        Most rows of a piece.
     n_threads : int or None
         Threads of the local back end; None for as many as there are cores.
     """
@@ -76,7 +75,7 @@ class Keeping:
 
 
 def codes_version(key: bytes, bins: Sequence[FeatureBins], block_rows: int, mark: int) -> bytes:
-    """Return what tells a chunk's codes in a Zarr store from those of other rows or bins, or cut otherwise.
+    """Return a hash that identifies a chunk's codes in a Zarr store: other rows, bins or pieces give another hash.
 
     Parameters
     ----------
@@ -85,7 +84,7 @@ def codes_version(key: bytes, bins: Sequence[FeatureBins], block_rows: int, mark
     bins : sequence of FeatureBins, released
     block_rows : int
     mark : int
-        Keyed fingerprint of the chunk's rows as the source has them.
+        Mark of the chunk: a keyed hash of its rows.
     """
     arrays = [array for one in bins for array in (one.edges, one.cell_to_bin)]
     parts = [b"" if array is None else array.tobytes() for array in arrays]
@@ -93,10 +92,10 @@ def codes_version(key: bytes, bins: Sequence[FeatureBins], block_rows: int, mark
 
 
 def remove_saved(cache: str, key: bytes) -> None:
-    """Remove what a fit saved in a Zarr store, or warn that it cannot; other caches need no removal.
+    """Remove what a fit saved in a Zarr store, or warn if that fails; other caches need no removal.
 
-    Call it when all answers are in the fit's journal, before the fit ends and its key is erased: nothing else knows
-    where it is.
+    Call it after all answers are in the fit's journal, but before the fit ends and its key is erased: the name of the
+    folder is derived from the key.
 
     Parameters
     ----------
@@ -110,9 +109,10 @@ def remove_saved(cache: str, key: bytes) -> None:
 
 
 def room_to_read(execution: Execution) -> int | None:
-    """Return how many bytes of loaded chunks a process may hold to encode them; None where nothing limits it.
+    """Return how many bytes of loaded chunks a process may hold at once; None if there is no limit.
 
-    Of what a limit leaves beside the library itself, half is for codes, a quarter for chunks, a quarter to encode them.
+    Of the limit minus the memory of the library itself, half is for codes, a quarter for loaded chunks and a quarter
+    for encoding them.
     """
     limit = execution.memory_limit
     return None if limit is None else max(0, limit - PROCESS_BYTES) // 4
@@ -125,24 +125,24 @@ def check_limit(
     needs: Needs = NO_NEEDS,
     n_deciding: int | None = None,
 ) -> None:
-    """Raise what is wrong with ``cache`` and ``memory_limit``, from public numbers alone; call it before any charge.
+    """Raise if ``cache`` or ``memory_limit`` is wrong; uses public numbers only. Call it before any charge.
 
     Parameters
     ----------
     execution : Execution
     shape : Shape
     n_threads : int
-        That answer, of the process that has most.
+        Threads that answer queries: the number of the process with most threads.
     needs : Needs
-        Of the plan.
+        Memory that the plan needs besides the rows.
     n_deciding : int or None
-        Threads that decide, where another process controls the fit than those that hold rows; None where one does both.
+        Threads of the process that controls the fit; None if that process also holds the rows.
 
     Raises
     ------
     PlanError
-        If cache is no place, the two contradict each other, or the limit is too small for one pass, or for what the
-        plan decides between two.
+        If cache is unknown or contradicts the limit, or the limit is too small for one pass over rows or for the
+        plan's work between two passes.
     """
     cache, limit = execution.cache, execution.memory_limit
     if cache not in ("auto", "memory", "disk") and os.path.basename(cache) == cache:
@@ -178,14 +178,14 @@ def check_limit(
 
 
 def pass_bytes(n_features: int, n_scores: int, block_rows: int, n_threads: int) -> int:
-    """Return what one pass over rows needs beside them: buffers, packed gradients and sums."""
+    """Return the bytes that one pass needs besides the rows: buffers, packed gradients and sums."""
     buffer = block_rows * (n_features + 24 + 4 * n_scores)
     work = block_rows * (8 * n_scores + 16)
     return (n_threads + READ_AHEAD) * buffer + n_threads * (work + THREAD_BYTES) + SLACK_BYTES
 
 
 class Store:
-    """The encoded rows that one process keeps of one fit.
+    """The encoded rows of one fit in one process.
 
     Parameters
     ----------
@@ -194,20 +194,19 @@ class Store:
 
     Privacy
     -------
-    Private side. What is held where depends on how many rows there are, never on their values, and nobody is told.
+    Private side. Where rows are kept depends on how many there are, never on their values, and is not reported.
     """
 
     def __init__(self, fit: str, keeping: Keeping) -> None:
         self.fit = fit
         self.keeping = keeping
         self._lock = threading.Lock()
-        self._scratch: weakref.WeakValueDictionary[bool, Scratch] = (
-            weakref.WeakValueDictionary()  # their extents keep them alive
-        )
+        # scratch files, which their extents keep alive
+        self._scratch: weakref.WeakValueDictionary[bool, Scratch] = weakref.WeakValueDictionary()
         self._room: int | None = None
         self._held = 0
-        self._promised = 0  # to the codes of rows that wait in memory for their bins
-        self._freed: deque[int] = deque()  # by finalizers, which may not wait for a lock
+        self._promised = 0  # bytes reserved for the codes of unbinned rows in memory
+        self._freed: deque[int] = deque()  # filled by finalizers, which must not wait for a lock
         self._warm: deque[weakref.ref[StoredPiece]] = deque()  # codes in memory, the oldest first
 
     def __repr__(self) -> str:
@@ -216,15 +215,15 @@ class Store:
     def keep(
         self, pieces: Iterable[Piece], number: int, version: bytes | None = None
     ) -> tuple["Kept", ...]:
-        """Return the pieces of a chunk as they are kept; an iterator is drawn piece by piece.
+        """Keep the pieces of a chunk and return them as they are kept; an iterator is consumed piece by piece.
 
         Parameters
         ----------
         pieces : iterable of Piece
         number : int
-            Of the chunk in the source.
+            The chunk's number in the source.
         version : bytes or None
-            `codes_version` of the chunk; None if it is not to be found again in a Zarr store.
+            `codes_version` of the chunk; None to save nothing in a Zarr store.
 
         Raises
         ------
@@ -245,7 +244,7 @@ class Store:
         return tuple(kept)
 
     def recall(self, number: int, version: bytes) -> tuple["Kept", ...] | None:
-        """Return the pieces of a chunk that a Zarr store has; None if it has none, or none of these rows and bins.
+        """Return the pieces of a chunk from the Zarr store; None if it has none for these rows and bins.
 
         Parameters
         ----------
@@ -272,7 +271,7 @@ class Store:
         return Durable(keeping.cache, keeping.key, version) if is_durable(keeping.cache) else None
 
     def keep_piece(self, piece: Piece) -> "Kept":
-        """Return one piece as it is kept."""
+        """Keep one piece and return it as it is kept."""
         if self.keeping.cache == "memory":
             return piece
         with self._lock:
@@ -281,10 +280,10 @@ class Store:
         return kept
 
     def keep_unbinned(self, piece: Piece) -> "Kept":
-        """Return a piece as it is kept until there are bins.
+        """Keep an unbinned piece until bins are known, and return it as it is kept.
 
-        It is several times as large as codes. Where there is no room for it in memory, with its codes beside it, it
-        goes to scratch if that is where codes were said to go, and is lost otherwise: the source is read again.
+        It is several times as large as its codes. If memory has no room for both, it is written to scratch if
+        ``cache`` names a place on disk; otherwise it is lost, and the source is read again.
         """
         with self._lock:
             state = _state_bytes(piece, self.keeping)
@@ -297,21 +296,21 @@ class Store:
             else:
                 try:
                     kept = StoredPiece(self, piece, on_scratch="all", unbinned=True)
-                except ScratchError:  # codes may have room where this has not
+                except ScratchError:  # there may be room for the codes, which are smaller
                     return LostPiece(len(piece))
             self._held += kept.held
         return kept
 
     def release(self, size: int) -> None:
-        """Note that memory is free again; called when a piece is collected, so it takes no lock."""
+        """Note that memory is free again. Called when a piece is garbage-collected, so it takes no lock."""
         self._freed.append(size)
 
     def copies_fit(self, size: int) -> bool:
-        """Whether copies of rows of some size fit beside what is kept: in half the room left for encoding."""
+        """Whether copies of rows of ``size`` bytes fit: they may take half of the room that is left for encoding."""
         return self._room is None or size <= self._room // 2
 
     def _left(self, piece: Piece) -> int:
-        """Return how many bytes are left for the codes of a piece; below 0 if there are none even for its state."""
+        """Return how many bytes are left for the codes of a piece; below 0 if not even its state fits."""
         if self._room is None:
             self._room = self._measure_room(piece)
         while self._freed:
@@ -334,7 +333,7 @@ class Store:
     def scratch(self, *, unbinned: bool = False) -> Scratch:
         """Return this process's scratch file for the fit; call it with the lock held.
 
-        Rows that wait for their bins have a file of their own, which is gone when they are.
+        Unbinned rows have a file of their own, which is gone once no unbinned rows are left in it.
         """
         scratch = self._scratch.get(unbinned)
         if scratch is None:
@@ -350,16 +349,15 @@ class Store:
         return self.keeping.folder or local
 
     def _measure_room(self, piece: Piece) -> int:
-        """Return how many bytes may be held, from what this process uses before the first piece is kept."""
+        """Return how many bytes may be held, given the memory that this process uses before it keeps a piece."""
         used = psutil.Process().memory_info().rss
         worker = _worker()
         own = self.keeping.n_threads or CPU_COUNT
         n_threads = own if worker is None else worker.state.nthreads
         granted = None if worker is None else worker.memory_manager.memory_limit
         if granted is None:
-            free = (
-                psutil.virtual_memory().available
-            )  # of the machine, which may grant a container less
+            # free memory of the machine; a container may be granted less
+            free = psutil.virtual_memory().available
             limit = min(int(SHARE * MEMORY_LIMIT), used + int(SHARE * free))
         else:
             limit = int(SHARE * granted)
@@ -373,7 +371,7 @@ class Store:
 
 
 class StoredPiece:
-    """A piece of which the codes, or all, may be on scratch. Private.
+    """A piece whose codes, or all of it, may be on scratch. Private.
 
     Parameters
     ----------
@@ -381,7 +379,7 @@ class StoredPiece:
     piece : Piece
     on_scratch : {"", "codes", "all"}
     unbinned : bool
-        Whether it waits for its bins, and its "codes" are something else.
+        Whether bins are not known yet, so that "codes" holds cells or values.
 
     Raises
     ------
@@ -390,8 +388,9 @@ class StoredPiece:
 
     Notes
     -----
-    On scratch a block is one extent: identity, weight and label if they are there too, then a run of rows per feature,
-    so that a query that needs few features reads few. Codes never change, but may move to scratch later.
+    On scratch, a piece is one extent: first identity, weight and label, if they are on scratch too; then the codes,
+    feature by feature, so that a query reads only the features that it needs. Codes never change, but may move to
+    scratch later.
     """
 
     __slots__ = (
@@ -484,11 +483,11 @@ class StoredPiece:
         return self.view(buffer)
 
     def keep_alike(self, joined: Piece) -> "Kept":
-        """Keep a piece that this one is a part of where this one is kept."""
+        """Keep ``joined``, a piece that contains this one, in the same store."""
         return self.store.keep_piece(joined)
 
     def move_codes(self) -> int:
-        """Move codes to scratch and return the bytes that they took; a pass that reads them now may go on."""
+        """Move codes to scratch and return the bytes that they took; a pass that is reading them can continue."""
         piece = self._piece
         assert piece is not None
         self.extent = self._write(piece, self.store.scratch())
@@ -497,14 +496,14 @@ class StoredPiece:
         return piece.codes.nbytes
 
     def parts(self, columns: Iterable[int], identity: bool) -> list[int]:
-        """Return the parts of the extent that hold some features, label and weight, and maybe identity."""
+        """Return the numbers of the extent's parts with some features, label, weight and, if asked for, identity."""
         if self._state is not None:
             return list(columns)
         head = [IDENTITY] if identity else []
         return [*head, WEIGHT, LABEL, *(LABEL + 1 + j for j in columns)]
 
     def view(self, buffer: NDArray[np.uint8]) -> Piece:
-        """Return the piece over what was read; features that were not read hold anything.
+        """Return the piece as views of a buffer; the codes of features that were not read are undefined.
 
         Parameters
         ----------
@@ -537,7 +536,7 @@ class StoredPiece:
 
 
 class LostPiece:
-    """A piece that was left behind in another process: whoever reads it learns that it is lost."""
+    """Stands for a piece that is lost, such as one left on another process's scratch: reading it raises."""
 
     __slots__ = ("_n",)
 
@@ -571,7 +570,7 @@ class LostPiece:
         raise lost()
 
     def keep_alike(self, joined: Piece) -> Piece:
-        """Return a piece that this one cannot be a part of: to join, it would have been loaded."""
+        """Return ``joined``. It is never called: to be joined, a lost piece would have to be loaded."""
         return joined
 
 
@@ -595,23 +594,23 @@ def _bytes_of(array: NDArray[Any]) -> NDArray[np.uint8]:
 
 
 def _state_bytes(piece: Piece, keeping: Keeping) -> int:
-    """Return what rows take beside their codes, with what a shard adds: scores, and draws if rows are drawn."""
+    """Return the bytes of a piece besides its codes, plus what a shard adds: scores, and draws if rows are drawn."""
     added = 4 * keeping.n_scores + (0 if piece.identity is None else 4)
     return added * len(piece) + sum(part.nbytes for part in _state(piece) if part is not None)
 
 
 def _arrive(fit: str, keeping: Keeping, n: int, piece: Piece | None) -> Kept:
-    """Keep a piece that comes from another process; what could not be sent or kept is lost, and made again."""
+    """Keep a piece that was sent from another process; if it could not be sent or kept, it is lost and made again."""
     if piece is not None:
         try:
             return store_of(fit, keeping).keep_piece(piece)
         except ScratchError:
-            pass  # who makes the rows again meets it where it can be told
+            pass  # reported where the rows are made again; while Dask unpickles, it cannot be
     return LostPiece(n)
 
 
 def _worker() -> Worker | None:
-    """Return the worker of this task, or one of this process."""
+    """Return the worker that runs this task, or any worker of this process; None if there is none."""
     try:
         return get_worker()
     except ValueError:
@@ -623,7 +622,7 @@ _LOCK = threading.Lock()
 
 
 def store_of(fit: str, keeping: Keeping) -> Store:
-    """Return this process's store for a fit: one as long as anything holds it, its pieces for example."""
+    """Return this process's store for a fit; it exists as long as something refers to it, such as its pieces."""
     with _LOCK:
         store = _STORES.get((fit, keeping))
         if store is None:

@@ -1,4 +1,8 @@
-"""The first pass: weighted counts in the public grid, target sums, the fingerprint, and a mark of every chunk."""
+"""The survey: a first pass over the rows, which does not need bins.
+
+It makes weighted counts in the public grid, sums of the target, the fingerprint, and a mark (a keyed hash) of every
+chunk.
+"""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -33,13 +37,13 @@ from dpgb_dask.private.fingerprint import (
 from dpgb_dask.private.ingest import Rows
 from dpgb_dask.private.units import UnitCounts, hash_units, mark_units
 
-STRIP_ROWS = 1 << 14  # rows whose cells are held at once: 32 KB per feature
+STRIP_ROWS = 1 << 14  # rows whose cells are in memory at once: 32 KB per feature
 MARKS = 1 << 64
 
 
 @dataclass(frozen=True, eq=False, slots=True)
 class Reading:
-    """How rows are read: what every pass over the source needs beside the rows.
+    """How rows are read: everything that a pass over the source needs besides the rows.
 
     Parameters
     ----------
@@ -47,14 +51,14 @@ class Reading:
     key : bytes
         32 bytes, for the fingerprint.
     units : UnitCounts or None
-        Rows of every privacy unit, if rows have units.
+        Number of rows of every privacy unit, if rows have units.
     rows_key : bytes or None
         16 bytes, for draws of rows; None if the plan draws none.
     starts : (n_chunks + 1,) int64 or None
-        Position of each chunk's first row in the source, counted before any row is left out, and the end of the last;
-        None if rows are not drawn by position.
+        Position of each chunk's first row in the source, counted before any row is left out, and the end of the last
+        chunk; None if rows are not drawn by position.
     marks : (n_chunks,) uint64 or None
-        What the survey saw of each chunk; None while it runs.
+        Mark of each chunk, from the survey; None while the survey runs.
     """
 
     shape: Shape
@@ -70,7 +74,7 @@ class Reading:
         Raises
         ------
         ChunkError
-            If the chunk has another number of rows than it was said to have: two rows would share a position.
+            If the number of rows is not what it was before: two rows would share a position.
         """
         if self.starts is None:
             return None
@@ -80,12 +84,12 @@ class Reading:
         return np.arange(start, stop, dtype=np.uint64)
 
     def mark(self, numbers: Sequence[int]) -> int:
-        """Return the marks of some chunks added up modulo 2⁶⁴, as the survey saw them."""
+        """Return the sum modulo 2⁶⁴ of the marks that the survey made of some chunks."""
         assert self.marks is not None
         return int(self.marks[np.array(numbers, np.int64)].sum(dtype=np.uint64))
 
     def check(self, mark: int, number: int) -> None:
-        """Compare what was read of a chunk with what the survey saw.
+        """Compare the mark of a chunk that was read again with the mark from the survey.
 
         Raises
         ------
@@ -100,7 +104,7 @@ class Reading:
 
 
 def changed() -> ChunkError:
-    """Return the error of a chunk whose rows were not the same when they were read again; which one is not said."""
+    """Return the error for a chunk whose rows differ when they are read again; it does not tell which chunk."""
     return ChunkError(
         "A chunk of the source changed while it was being read. Give a source that returns the same rows each"
         " time it is read, and in the same order."
@@ -108,9 +112,9 @@ def changed() -> ChunkError:
 
 
 class Survey(NamedTuple):
-    """Sums over rows: the count, the cells of the fine grid, the target; the fingerprint; marks by chunk. Private.
+    """Sums over rows (the count, the cells of the fine grid, the target), the fingerprint, and marks by chunk. Private.
 
-    ``units`` is what `UnitCounts.mark` is of the units that this pass read.
+    ``units`` is the sum of `mark_units` over the rows of this pass, to be compared with `UnitCounts.mark`.
     """
 
     sums: NDArray[np.int64]
@@ -120,7 +124,7 @@ class Survey(NamedTuple):
 
     @property
     def mark(self) -> int:
-        """The marks of all its chunks added up."""
+        """The sum of the marks of all chunks, modulo 2⁶⁴."""
         return sum(self.marks.values()) % MARKS
 
     def __repr__(self) -> str:
@@ -128,7 +132,7 @@ class Survey(NamedTuple):
 
 
 def add_surveys(parts: list[Survey]) -> Survey:
-    """Add surveys; integers, so any order gives the same bits."""
+    """Add surveys; they are integers, so any order gives the same bits."""
     sums = parts[0].sums.copy()
     for part in parts[1:]:
         sums += part.sums
@@ -138,12 +142,12 @@ def add_surveys(parts: list[Survey]) -> Survey:
 
 
 def n_target_sums(shape: Shape) -> int:
-    """Return how many sums of the target there are: one per class, or one."""
+    """Return the number of target sums: one per class if there are several, else one."""
     return shape.n_scores if shape.kind == "multiclass" else 1
 
 
 class Labels(NamedTuple):
-    """What is read of some rows beside their features. Private.
+    """Labels, weights and units of some rows. Private.
 
     Parameters
     ----------
@@ -151,7 +155,7 @@ class Labels(NamedTuple):
     weight : (n,) int32 or None
         In steps; None if all rows weigh one.
     keep : (n,) bool
-        Whether a row weighs anything.
+        Whether the weight of a row is above 0.
     unit : (n,) hashes or None
     """
 
@@ -164,7 +168,7 @@ class Labels(NamedTuple):
         return "<labels>"
 
     def at(self, rows: slice | NDArray[np.bool_]) -> "Labels":
-        """Return those of some of the rows."""
+        """Return the labels, weights and units of some of the rows."""
         weight = None if self.weight is None else self.weight[rows]
         unit = None if self.unit is None else self.unit[rows]
         return Labels(self.label[rows], weight, self.keep[rows], unit)
@@ -175,7 +179,7 @@ def read_labels(rows: Rows, reading: Reading) -> Labels:
 
     Privacy
     -------
-    Private side. A row with an unknown label or a bad weight weighs nothing, everywhere.
+    Private side. A row with an unknown label or an invalid weight weighs nothing in every query.
     """
     shape = reading.shape
     label, keep = encode_target(rows.y, shape.schema)
@@ -193,7 +197,7 @@ def read_labels(rows: Rows, reading: Reading) -> Labels:
 
 
 class Marker:
-    """Marks a chunk, some rows at a time: a keyed sum over its rows.
+    """Computes the mark of a chunk, some rows at a time: a keyed sum over its rows.
 
     Parameters
     ----------
@@ -203,9 +207,9 @@ class Marker:
 
     Notes
     -----
-    The mark sees all that is read of a row: chunks that change places between two reads of the source, of which one is
-    kept and the other read again, would count rows twice. Where rows are drawn by their position, it sees their order
-    too: a query's price counts on each row serving one part of a group.
+    The mark covers everything that is read of a row. If two chunks change places between two reads of the source, and
+    one is kept while the other is read again, rows would count twice: the marks show this. If rows are drawn by their
+    position, the mark also covers their order: a query's price relies on each row serving only one part of a group.
 
     Privacy
     -------
@@ -220,7 +224,7 @@ class Marker:
         self._total = 0
 
     def add(self, values: Values, rows: slice) -> None:
-        """Add the rows ``rows`` of the chunk, whose features are ``values``."""
+        """Add the slice ``rows`` of the chunk, whose features are ``values``."""
         label, weight, keep, unit = self._labels
         parts: list[NDArray[Any]] = [label[rows].astype(np.int64), keep[rows]]
         if weight is not None:
@@ -236,7 +240,7 @@ class Marker:
 
     @property
     def mark(self) -> int:
-        """The mark of the rows added so far, in 64 bits."""
+        """The mark of all rows added so far, in 64 bits."""
         return self._total % MARKS
 
 
@@ -248,12 +252,12 @@ def slice_block(block: Block, rows: slice) -> Block:
 
 
 def count_rows(rows: Rows) -> NDArray[np.int64]:
-    """Return the number of rows of one chunk, those that weigh nothing included. Private."""
+    """Return the number of rows of one chunk, including those that weigh nothing. Private."""
     return np.array([n_rows(rows.x)], np.int64)
 
 
 def starts_of(lengths: Sequence[NDArray[np.int64]]) -> NDArray[np.int64]:
-    """Return where each chunk starts, and where the last one ends, from the lengths of all in order. Private."""
+    """Return where each chunk starts, and where the last one ends, from the lengths of all chunks in order. Private."""
     return np.concatenate([[0], *lengths]).cumsum(dtype=np.int64)
 
 
@@ -265,7 +269,7 @@ class Surveyor:
     rows : Rows
     reading : Reading
     number : int
-        Of the chunk in the source.
+        The chunk's number in the source.
 
     Attributes
     ----------
@@ -298,11 +302,10 @@ class Surveyor:
     def __len__(self) -> int:
         return n_rows(self._rows.x)
 
-    @np.errstate(
-        all="ignore"
-    )  # columns of other types become one matrix: a signalling NaN would warn
+    # columns of other types become one matrix: a signalling NaN would cause a warning
+    @np.errstate(all="ignore")
     def add(self, rows: slice, *, as_values: bool = False) -> NDArray[Any]:
-        """Add some rows, and return those of them that weigh something.
+        """Add some rows, and return those whose weight is above 0.
 
         Parameters
         ----------
@@ -313,7 +316,7 @@ class Surveyor:
         Returns
         -------
         (m, n) uint16 or float, C-order
-            Their cells; or their values, and cells where a feature is categorical.
+            Their cells; if ``as_values``, the values of numeric features and the cells of categorical ones.
         """
         added = [self._add_strip(strip, as_values) for strip in _strips(rows)]
         return added[0] if len(added) == 1 else np.concatenate(added, axis=1)
@@ -382,9 +385,8 @@ def _add_target(
 ) -> None:
     """Add the target sums of some rows."""
     if shape.kind == "numeric":
-        out[0] += np.dot(
-            y.astype(np.int64), steps
-        )  # |y| · W < 2**45, so 2**18 rows of the largest weight fit
+        # |y| · W < 2**45, so 2**18 rows of the largest weight fit
+        out[0] += np.dot(y.astype(np.int64), steps)
     elif shape.kind == "binary":
         out[0] += steps[y == 1].sum()
     else:
@@ -393,7 +395,7 @@ def _add_target(
 
 
 class Surveyed:
-    """Answers the queries that need no scores from the cached survey.
+    """Answers queries that need no scores, from the survey of all rows.
 
     Parameters
     ----------
@@ -401,12 +403,12 @@ class Surveyed:
         Of all rows.
     shape : Shape
     units : int
-        `UnitCounts.mark` of the pass that counted the rows of units; 0 if rows have none.
+        `UnitCounts.mark` from the pass that counted the rows of units; 0 if rows have no units.
 
     Raises
     ------
     ChunkError
-        If other units were counted than the survey weighed: a unit could weigh more than its bound.
+        If the units that were counted are not those that the survey read: a unit could weigh more than its bound.
     """
 
     def __init__(self, survey: Survey, shape: Shape, units: int = 0) -> None:

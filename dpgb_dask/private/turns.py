@@ -1,8 +1,8 @@
-"""Turns: where memory is limited, a process loads one chunk of the source at a time, and holds few that are loaded.
+"""Turns: if memory is limited, the threads of a process load chunks of the source one after the other.
 
-A reader takes several times a chunk's size to decode it, which nothing tells in advance; threads that did so together
-would take several times that. What follows, encoding, goes on beside the next one's turn, as long as all chunks that
-are held for it together have room.
+To decode a chunk, a reader needs several times the chunk's size, an amount that is not known in advance; several
+threads loading at once would need a multiple of that. Once a chunk is loaded, its thread ends its turn: it encodes the
+chunk while another thread loads the next one, as long as there is room for all loaded chunks together.
 """
 
 import ctypes
@@ -15,16 +15,16 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-OBJECT_BYTES = 64  # of what an object column points to: a short text
+OBJECT_BYTES = 64  # assumed for each value that an object column points to: a short text
 
 
 @dataclass(slots=True)
 class _Chunks:
-    """What the threads of this process load and hold; change it with the lock of ``changed`` held."""
+    """The chunks that the threads of this process load and hold; change it with the lock of ``changed`` held."""
 
     loading: bool = False
     held: int = 0
-    last: int = 0  # bytes of the newest one: the next will be alike
+    last: int = 0  # bytes of the last loaded chunk; the next one is assumed to be as large
     changed: threading.Condition = field(default_factory=threading.Condition)
 
 
@@ -37,12 +37,12 @@ _MINE = threading.local()
 
 
 def in_turn(room: int, work: Callable[..., Any], *args: Any) -> Any:
-    """Call a function that loads a chunk and uses it, in this thread's turn.
+    """Call a function that loads a chunk and uses it, once it is this thread's turn.
 
     Parameters
     ----------
     room : int
-        Bytes that chunks which are held at once may take together; a single one always may be held.
+        Bytes that all chunks held at once may take together; a single chunk may always be held.
     work : function
         It may call `end_turn` once the chunk is loaded.
     """
@@ -57,7 +57,7 @@ def in_turn(room: int, work: Callable[..., Any], *args: Any) -> Any:
     finally:
         end_turn()
         if _trim is not None:
-            _trim(0)  # what a thread freed, GNU's allocator keeps for this thread
+            _trim(0)  # GNU's allocator keeps freed memory for the thread that freed it
         with chunks.changed:
             chunks.held -= _MINE.held
             _MINE.held = 0
@@ -65,12 +65,12 @@ def in_turn(room: int, work: Callable[..., Any], *args: Any) -> Any:
 
 
 def end_turn(n_bytes: int = 0) -> None:
-    """Let the next thread load a chunk, if there is room beside this one; nothing in a thread whose turn it is not.
+    """End this thread's turn, so that the next thread loads a chunk if there is room; without a turn, do nothing.
 
     Parameters
     ----------
     n_bytes : int
-        What this thread goes on to hold.
+        Bytes of the chunk that this thread still holds.
     """
     if not getattr(_MINE, "turn", False):
         return
@@ -84,7 +84,7 @@ def end_turn(n_bytes: int = 0) -> None:
 
 
 def bytes_of(parts: Any) -> int:
-    """Return about how many bytes a chunk takes: arrays, columns or frames, and tuples of them."""
+    """Return an estimate of the bytes of a chunk: of arrays, columns or frames, or tuples of them."""
     if parts is None:
         return 0
     if isinstance(parts, tuple | list):

@@ -1,13 +1,16 @@
-"""Privacy units: how many rows each has over all chunks, and what weight that leaves to a row (docs/privacy.md P9).
+"""Privacy units: count the rows of each unit over all chunks, and derive a row's weight (docs/privacy.md P9).
 
-A unit with R rows gets ``⌊2**r · min(1, K / R)⌋`` steps for each of them, K the largest weight of a unit: all its rows
-together weigh at most K. Units are known by keyed hashes of 128 bits, so that no two of them meet.
+Each row of a unit with R rows gets a weight of ``⌊2**r · min(1, K / R)⌋`` steps, where K is the largest weight of a
+unit: all rows of a unit together weigh at most K. Units are identified by keyed hashes of 128 bits, so that two units
+do not collide.
 
-A unit is all rows whose ids have one normal form (`values.cell`): 7, 7.0, "7" and "007" are one unit. A row without a
-unit weighs nothing: rows of several people that counted as one unit would weigh more when one of them left. So does a
-row whose id has no exact form, which texts, numbers, dates, times, UUIDs and tuples of these have; and one whose id is
-a number of 2⁵³ and above, or spells one: readers round such numbers where a value beside them is missing. Only a reader
-of this library keeps them as they stand in its file.
+A unit consists of all rows whose ids have the same normal form (`values.cell`): 7, 7.0, "7" and "007" are one unit.
+Some rows weigh nothing:
+
+- a row without a unit: if rows of several people counted as one unit, they would weigh more when one of them left;
+- a row whose id has no exact form; texts, numbers, dates, times, UUIDs and tuples of these have one;
+- a row whose id is a number of 2⁵³ or above, or a text that spells one: readers round such numbers if another value of
+  the column is missing. Only a reader of this library keeps them as they stand in the file.
 """
 
 import hashlib
@@ -24,16 +27,17 @@ from dpgb_dask.encode import numbers, objects, one_column
 from dpgb_dask.values import is_plain, number_name, unit_names
 
 HASH = np.dtype([("high", "<u8"), ("low", "<u8")])
-NO_UNIT = np.zeros((), HASH)[
-    ()
-]  # of rows that weigh nothing; no unit has it, but with probability 2**-128
+# the hash of rows without a unit, which weigh nothing; a unit has it with probability 2**-128
+NO_UNIT = np.zeros((), HASH)[()]
 NUMBER = re.compile(r"-?\d+(\.\d+)?(e[+-]\d+)?", re.ASCII)
-MOST_CHARACTERS = 4000  # of a number that Python turns into one
+MOST_CHARACTERS = (
+    4000  # of a name that is read as a number: Python refuses to convert much longer ones
+)
 
 
 @dataclass(frozen=True, eq=False, slots=True)
 class UnitCounts:
-    """Rows of every unit. Private.
+    """Number of rows of every unit. Private.
 
     Parameters
     ----------
@@ -51,12 +55,12 @@ class UnitCounts:
         return self.units.nbytes + self.rows.nbytes + 64
 
     def weights(self, units: NDArray[np.void], shape: Shape) -> NDArray[np.int32]:
-        """Return the weight of a row of each of ``units``, in steps.
+        """Return the weight in steps of each row, given the units of the rows.
 
         Privacy
         -------
         Private side. Integer division rounds down: R · ⌊K · 2**r / R⌋ <= K · 2**r, the bound of a whole unit. Rows
-        without a unit weigh 0, and so do rows of one that was not counted.
+        without a unit weigh 0, and so do rows of a unit that was not counted.
         """
         if not len(self.units):
             return np.zeros(len(units), np.int32)
@@ -67,19 +71,19 @@ class UnitCounts:
 
     @property
     def mark(self) -> int:
-        """The units of all rows as one number of 64 bits: what `mark_units` of the same rows adds up to."""
+        """A hash of the units of all rows, in 64 bits: the sum of `mark_units` over the same rows."""
         rows = self.rows.astype(np.uint64)
         return int((np.ascontiguousarray(self.units["low"]) * rows).sum(dtype=np.uint64))
 
 
 def hash_units(column: Any, key: bytes) -> NDArray[np.void]:
-    """Return a keyed hash of every row's unit, `NO_UNIT` where it has none. Never raises on a value.
+    """Return a keyed hash of every row's unit, `NO_UNIT` for a row without one. Never raises on a value.
 
     Privacy
     -------
-    Private side. A row's hash depends on its own value alone, whatever type its column was given: all values of one
+    Private side. A row's hash depends on its own value alone, not on the type of its column: all values of the same
     normal form (5, 5.0, Decimal(5), "5", "05"; a text and its UTF-8 bytes; a time in two time zones) are one unit.
-    Numbers of 2⁵³ and above are no unit, but where a reader of this library kept them as `ExactId`.
+    Numbers of 2⁵³ and above are no unit, unless a reader of this library kept them as `ExactId`.
     """
     names, place = distinct_names(column)
     none = bytes(NO_UNIT.tobytes())
@@ -88,9 +92,9 @@ def hash_units(column: Any, key: bytes) -> NDArray[np.void]:
 
 
 def distinct_names(column: Any) -> tuple[list[str | None], NDArray[np.intp]]:
-    """Return names of units, and of each row the place of its name among them. Never raises on a value. Private.
+    """Return the names of units, and for each row the index of its unit's name. Never raises on a value. Private.
 
-    A name that is stored as `ExactId` and read again is the same.
+    A name that is stored as `ExactId` and read back stays the same.
     """
     column = one_column(column)
     dtype = column.dtype
@@ -112,7 +116,7 @@ def _digest(name: str, key: bytes) -> bytes:
 
 
 def _bytes(name: str) -> bytes:
-    """Write a name as bytes that tell it from every other: a number as a fraction, which is exact."""
+    """Return a name as bytes, different for different names: a number is written as a fraction, which is exact."""
     if len(name) > MOST_CHARACTERS or not NUMBER.fullmatch(name):
         return b"s" + name.encode()
     number: int | float = int(name) if name.lstrip("-").isdecimal() else float(name)
@@ -126,7 +130,7 @@ def _bytes(name: str) -> bytes:
 
 
 def mark_units(units: NDArray[np.void]) -> int:
-    """Return the units of some rows as one number: a sum of keyed hashes modulo 2⁶⁴. Private."""
+    """Return a hash of the units of some rows: the sum of their keyed hashes modulo 2⁶⁴. Private."""
     return int(np.ascontiguousarray(units["low"]).sum(dtype=np.uint64))
 
 
@@ -137,7 +141,7 @@ def count_units(column: Any, key: bytes) -> UnitCounts:
 
 
 def add_unit_counts(parts: list[UnitCounts]) -> UnitCounts:
-    """Add counts of several chunks; integers, so any order gives the same bits."""
+    """Add the counts of several chunks; they are integers, so any order gives the same bits."""
     units, place = np.unique(np.concatenate([part.units for part in parts]), return_inverse=True)
     rows = np.zeros(len(units), np.int64)
     np.add.at(rows, place, np.concatenate([part.rows for part in parts]))

@@ -1,4 +1,7 @@
-"""Broadcast a message, reduce int64: the back ends of one round, and the choice between them."""
+"""The back ends of a round, and the choice between them.
+
+Every back end does the same: it broadcasts a message and reduces int64 arrays.
+"""
 
 from dataclasses import replace
 
@@ -18,21 +21,21 @@ ON_CLUSTER = ("tasks", "comms")
 
 
 def check_backend(source: Source, execution: Execution, needs: Needs = NO_NEEDS) -> Client | None:
-    """Choose a back end, and raise what is wrong with it before anything is charged or built.
+    """Choose a back end, and raise if it cannot be used, before anything is charged or built.
 
     Parameters
     ----------
     source : Source
     execution : Execution
-        ``backend="auto"`` takes the current Dask client for Dask collections, and threads of this process for
-        inputs in memory or without a client.
+        ``backend="auto"`` uses the current Dask client for Dask collections, and threads of this process for
+        inputs in memory or if there is no client.
     needs : Needs
-        Memory of the plan beside the rows.
+        Memory that the plan needs besides the rows.
 
     Returns
     -------
     Client or None
-        The Dask client to run on; None for this process.
+        The Dask client to run on; None to run in this process.
 
     Raises
     ------
@@ -40,7 +43,7 @@ def check_backend(source: Source, execution: Execution, needs: Needs = NO_NEEDS)
         If the back end is unknown, "tasks" or "comms" is asked for without a Dask client, the client's scheduler runs
         in the event loop that a fit would block, or the memory limit is too small.
     ClusterError
-        If the cluster has no worker, after the wait that ``execution`` allows.
+        If the cluster has had no worker for ``execution.worker_wait`` seconds.
     """
     if execution.backend not in ("auto", "local", *ON_CLUSTER):
         raise PlanError(
@@ -75,7 +78,7 @@ def open_rounds(
     refines: bool = False,
     needs: Needs = NO_NEEDS,
 ) -> Rounds:
-    """Return the back end for a source; nothing is computed before the first question.
+    """Return the back end for a source; nothing is computed before the first query.
 
     Parameters
     ----------
@@ -87,13 +90,13 @@ def open_rounds(
     rows_key : bytes or None
         16 secret bytes of the fit, for the draws of rows (`queries.RowDraw`); None if the plan draws none.
     bins : tuple of FeatureBins or None
-        Bins that the schema alone decides: rows are encoded in the pass that surveys them, and read once.
+        Bins that follow from the schema alone: rows are then encoded during the survey, and read only once.
     n_rounds : int or None
-        Most rounds that will be asked; None if nobody knows.
+        Upper bound on the number of rounds; None if unknown.
     refines : bool
-        Whether other bins will follow: then rows are kept as values, if there is room, to be encoded again.
+        Whether other bins will follow: rows are then kept as values, if there is room, to be encoded again.
     needs : Needs
-        Memory of the plan beside the rows, which a limit leaves to it.
+        Memory that the plan needs besides the rows; it is subtracted from the limit.
 
     Raises
     ------

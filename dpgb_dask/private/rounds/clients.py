@@ -1,4 +1,4 @@
-"""The Dask client a fit runs on; blocking calls also work where the user's client is asynchronous."""
+"""The Dask client that a fit runs on; its calls block even if the user's client is asynchronous."""
 
 import asyncio
 import time
@@ -9,8 +9,8 @@ from distributed.comm.core import CommClosedError
 
 from dpgb_dask.errors import ClusterError, PlanError
 
-TRIES = 5  # to reach all workers with a plugin
-PAUSE = 0.2  # seconds between two of them, in which the scheduler notices who is gone
+TRIES = 5  # attempts to give a plugin to all workers
+PAUSE = 0.2  # seconds between two attempts, in which the scheduler notices workers that are gone
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,9 +21,9 @@ class Connection:
     ----------
     client : Client
     owned : bool
-        Opened for this fit, and closed with it.
+        Whether the client was opened for this fit, and is closed with it.
     seceded : bool
-        The fit is a task itself, and gave its worker's thread back while it waits.
+        Whether the fit runs inside a task, which has given its thread back to the worker while it waits.
     """
 
     client: Client
@@ -39,12 +39,12 @@ class Connection:
 
 
 def find_client() -> Client | None:
-    """Return the current Dask client, or None if there is none; opens nothing and waits for nothing.
+    """Return the current Dask client, or None if there is none; opens no connection and does not wait.
 
     Raises
     ------
     PlanError
-        If the client is asynchronous and its scheduler, or a worker, runs in this very event loop, which a fit would
+        If the client is asynchronous, and its scheduler or a worker runs in the same event loop, which a fit would
         block.
     """
     try:
@@ -63,7 +63,7 @@ def find_client() -> Client | None:
 
 
 def _runs_here(worker: Worker) -> bool:
-    """Whether a worker's event loop is the one that runs this code: an ``async def`` task does."""
+    """Whether this code runs in a worker's event loop, as inside an ``async def`` task."""
     try:
         loop = worker.loop.asyncio_loop  # type: ignore[attr-defined]
         return bool(loop is asyncio.get_running_loop())
@@ -75,24 +75,26 @@ def connect(client: Client) -> Connection:
     """Return a connection to a client's scheduler whose calls block."""
     if not client.asynchronous:
         try:
-            secede()  # inside a task: its chunks may need the very thread that would wait for them
+            secede()  # inside a task: without this, it would hold the thread that its chunks may need
         except ValueError:  # not inside a task
             return Connection(client)
-        except KeyError:  # the task gave it back itself: worker_client(), or a secede() of its own
+        except (
+            KeyError
+        ):  # the task has given its thread back already: by worker_client() or secede()
             return Connection(client)
         return Connection(client, seceded=True)
-    # a notebook's cell runs inside the client's event loop: a second client, whose loop has a thread, may block
+    # a notebook's cell runs in the client's event loop; calls of a second client, with a loop in a thread, may block
     address = _address(client)
     return Connection(Client(address, security=client.security, set_as_default=False), owned=True)
 
 
 def max_threads(client: Client, seconds: float) -> int:
-    """Return the threads of the worker that has most; wait until there is one.
+    """Return the largest number of threads of a worker; wait until there is a worker.
 
     Raises
     ------
     ClusterError
-        If there is none after some seconds.
+        If there is no worker after ``seconds``.
     """
     if not client.asynchronous and (threads := client.nthreads()):
         return max(threads.values())
@@ -108,18 +110,18 @@ def max_threads(client: Client, seconds: float) -> int:
 
 
 def register(client: Client, plugin: WorkerPlugin) -> None:
-    """Give a plugin to all workers, and to those that come later; a worker that is lost meanwhile is no obstacle.
+    """Give a plugin to all workers, now and later, even if workers leave meanwhile.
 
-    Dask broadcasts it and fails if one worker does, without waiting for the others. The scheduler has it by then, and
-    gives it to whoever comes; so all that are left are asked again. If workers go on leaving, the fit goes on without
-    an answer: these plugins save time and memory, and decide nothing.
+    Dask broadcasts the plugin, and fails if one worker fails, without waiting for the others. By then the scheduler has
+    the plugin and gives it to new workers; so registering is repeated for the remaining ones. If workers keep leaving,
+    the fit continues all the same: the plugins used here save time and memory, and do not affect results.
 
     Raises
     ------
     CommClosedError, OSError
         If the scheduler is gone.
     ClusterError
-        If the plugin fails where it was given: Python is another there.
+        If the plugin fails on a worker, as when its Python lacks this version of the library.
     """
     for _ in range(TRIES):
         try:
@@ -144,7 +146,7 @@ def register(client: Client, plugin: WorkerPlugin) -> None:
 
 
 def no_worker(seconds: float) -> ClusterError:
-    """Return the error of a cluster that has had no worker for some seconds."""
+    """Return the error for a cluster that has had no worker for some seconds."""
     return ClusterError(
         f"The cluster has had no worker for worker_wait={seconds:g} seconds. Start workers, or raise "
         "dask.config dpgb-dask.worker-wait if they are on their way. A fit that had begun can be resumed."

@@ -1,13 +1,14 @@
-"""Rounds over Dask's own comms: one message down a tree of workers, integer sums up, no tasks.
+"""Rounds over Dask's own comms, without tasks: a message goes down a tree of workers, and integer sums come back up.
 
-A round enters through the scheduler, which hands it to one worker; each worker passes it on to the workers below,
-answers from the shards that it holds, and adds what comes back. Only connections that Dask has open anyway are used, so
-its TLS and its ports hold here too.
+A round goes through the scheduler to one worker. Each worker passes the message on to the workers below it, answers
+from its own shards, and adds the sums that come back. Only connections that Dask uses anyway are used, so Dask's TLS
+and ports apply here too.
 
-This back end repairs nothing. If a shard is not where it was, a worker left or a connection broke, there is no answer,
-and `tasks` answers that round: Dask makes the shard again, and the next tree is formed of where the shards are then. A
-worker that hangs, or that is cut off, ends the wait when Dask's scheduler gives it up (``distributed.scheduler.worker-
-ttl``, five minutes), or its connection does (``distributed.comm.timeouts.tcp``, 30 seconds).
+This back end repairs nothing. If a shard has moved, a worker has left or a connection breaks, there is no answer, and
+that round is asked again through `tasks`: Dask makes the shard again, and the next tree is built from the new places of
+the shards. If a worker hangs or is cut off, the wait ends when Dask's scheduler removes the worker
+(``distributed.scheduler.worker-ttl``, five minutes) or its connection times out (``distributed.comm.timeouts.tcp``, 30
+seconds).
 """
 
 import asyncio
@@ -23,10 +24,12 @@ from dpgb_dask.private.rounds.resident import Failure, Reply, add_replies, answe
 
 OP = "dpgb_round"
 FAN_OUT = 8  # workers below one worker
-SECONDS_SAVED = 1.0  # by going over to comms: below that a fit does not notice
-ROUNDS_SEEN = 3  # before the overhead of a round is known
-LOOK = 2.0  # seconds between two looks at where the shards are, while a round takes its time
-MOST_FAILURES = 3  # in a row: what breaks every tree breaks the next one too
+SECONDS_SAVED = (
+    1.0  # switch to comms only if this saves as much: less does not matter for a whole fit
+)
+ROUNDS_SEEN = 3  # rounds to measure before the overhead of a round is estimated
+LOOK = 2.0  # seconds between two checks of where the shards are, during a long round
+MOST_FAILURES = 3  # failed rounds in a row, after which comms are given up: the next would fail too
 
 Share = tuple[str, tuple[str, ...]]  # address of a worker, keys of the shards it holds
 
@@ -34,15 +37,17 @@ logger = logging.getLogger(__name__)
 
 
 def pays(n_left: int | None, overheads: Sequence[float]) -> bool:
-    """Return whether ``backend="auto"`` leaves tasks for comms: where they would cost the rounds left a second or more.
+    """Return whether ``backend="auto"`` should switch from tasks to comms.
+
+    It should if the overhead of tasks would cost the remaining rounds `SECONDS_SAVED` or more.
 
     Parameters
     ----------
     n_left : int or None
-        Most rounds still to come; None if nobody knows, then tasks stay.
+        Upper bound on the remaining rounds; None if unknown, then tasks are kept.
     overheads : sequence of float
-        Seconds that each round so far took beyond its slowest shard. The least counts: other rounds waited for
-        something else too.
+        For each round so far, the seconds beyond the work of its slowest shard. The smallest is used: other rounds also
+        waited for something else.
     """
     if n_left is None or len(overheads) < ROUNDS_SEEN:
         return False
@@ -50,21 +55,21 @@ def pays(n_left: int | None, overheads: Sequence[float]) -> bool:
 
 
 class AnswerRounds(WorkerPlugin):
-    """Lets a worker answer rounds that come over a comm."""
+    """Lets a worker answer rounds that arrive over a comm."""
 
     name = "dpgb-answer-rounds"
 
     def setup(self, worker: Worker) -> None:
-        """Add the handler; it stays, as it holds nothing of a fit."""
+        """Add the handler; it is never removed, as it holds nothing of a fit."""
         self._worker = worker
         worker.handlers[OP] = self.answer_round
 
     async def answer_round(self, shares: Sequence[Any], message: bytes) -> list[Any] | None:
-        """Return the sums of the shards named, this worker's own and those of the workers below.
+        """Return the sums over the given shards, of this worker and of the workers below it; None after an error.
 
         Privacy
         -------
-        Private side. An error is answered with its type alone, and raised nowhere: Dask would log it.
+        Private side. An error is not raised, as Dask would log it: only its type is logged, at level debug.
         """
         (_, keys), *below = shares
         branches = [branch for k in range(FAN_OUT) if (branch := below[k::FAN_OUT])]
@@ -81,7 +86,7 @@ class AnswerRounds(WorkerPlugin):
             return None
 
     async def _answer_own(self, keys: Sequence[str], message: bytes) -> Reply:
-        """Answer from this worker's shards, in a thread: the worker's heart has to beat."""
+        """Answer from this worker's shards, in a thread, so that the worker's heartbeat goes on."""
         held = [self._worker.data[key] for key in keys]
         return await asyncio.to_thread(_answer_all, held, message, self._worker.state.nthreads)
 
@@ -91,7 +96,7 @@ class AnswerRounds(WorkerPlugin):
 
 
 class NoAnswerError(Exception):
-    """A part of the tree has no answer."""
+    """Raised if a part of the tree has no answer."""
 
 
 def _answer_all(held: Sequence[Any], message: bytes, n_threads: int) -> Reply:
@@ -103,7 +108,7 @@ def _answer_all(held: Sequence[Any], message: bytes, n_threads: int) -> Reply:
 
 
 def _pack(reply: Reply) -> list[Any]:
-    """Return a reply as what every comm carries alike: in a process, and between two."""
+    """Return a reply as a list of plain values, which a comm inside a process and one between processes carry alike."""
     sums = reply.sums.tobytes()
     return [list(reply.shards), list(reply.chunks), reply.mark, sums, reply.asked, reply.busy]
 
@@ -116,7 +121,7 @@ def _unpack(packed: Sequence[Any] | None) -> Reply:
 
 
 class CommTree:
-    """The driver's end of the tree.
+    """The root of the tree, in the process that controls the fit.
 
     Parameters
     ----------
@@ -130,11 +135,11 @@ class CommTree:
         self._failures = 0
 
     def ask(self, shards: Sequence[Future[Any]], message: bytes) -> Reply | None:
-        """Return the sums over some shards; None if they must be asked in another way.
+        """Return the sums over some shards; None if there is no answer, and tasks have to be used.
 
         Privacy
         -------
-        Private side. Which shards and chunks are in the sums is for the caller to check.
+        Private side. The caller has to check which shards and chunks are in the sums.
         """
         if self._failures >= MOST_FAILURES:
             return None
@@ -161,11 +166,11 @@ class CommTree:
             return None
 
     def _scheduler(self) -> Any:
-        """Return the scheduler's remote calls."""
+        """Return the client's connection to the scheduler, for remote calls."""
         return self._client.scheduler
 
     async def _find(self, keys: tuple[str, ...]) -> tuple[Share, ...]:
-        """Return which worker holds which shards; nothing if one of them is nowhere."""
+        """Return which worker holds which shards; an empty tuple if no worker holds one of them."""
         who_has = await self._scheduler().who_has(keys=keys)
         held: dict[str, list[str]] = {}
         for key in keys:
@@ -176,7 +181,7 @@ class CommTree:
         return tuple((address, tuple(own)) for address, own in sorted(held.items()))
 
     async def _are_there(self) -> bool:
-        """Whether the shards are still where the tree looks for them."""
+        """Whether the shards are still on the workers of the tree."""
         who_has = await self._scheduler().who_has(keys=self._keys())
         return all(
             address in who_has.get(key, ()) for address, keys in self._shares for key in keys

@@ -1,4 +1,4 @@
-"""Rounds in this process: one shard, a pool of threads, no cluster."""
+"""Rounds in this process: one shard and a pool of threads, without a cluster."""
 
 import os
 import uuid
@@ -53,11 +53,11 @@ class LocalRounds:
     source : Source
     reading : Reading
     execution : Execution
-        ``n_threads`` source chunks are in memory at once, and as many threads answer.
+        ``n_threads`` source chunks are in memory at once, and as many threads answer queries.
     bins : tuple of FeatureBins or None
-        Bins that are known before the rows were read: then the survey's pass encodes too.
+        Bins that are known before the rows are read: the survey's pass then encodes too.
     refines : bool
-        Other bins will follow.
+        Whether other bins will follow.
 
     Privacy
     -------
@@ -82,7 +82,9 @@ class LocalRounds:
         self._n_threads = execution.n_threads or default_threads()
         self._pool = ThreadPoolExecutor(self._n_threads, thread_name_prefix="dpgb")
         self._surveyed: Surveyed | None = None
-        self._unbinned: dict[int, Encoded] = {}  # chunks, as long as they may be encoded from these
+        self._unbinned: dict[
+            int, Encoded
+        ] = {}  # unbinned chunks, kept as long as they may be needed
         self._shard: Shard | None = None
         self._graph = merge_graphs(source.chunks)
 
@@ -111,7 +113,7 @@ class LocalRounds:
         self._graph = {}
 
     def _answer(self, model: Model, query: Query) -> NDArray[np.int64]:
-        """Ask the shard; one that lost its codes is made again.
+        """Ask the shard; if it has lost its codes, make it again.
 
         Raises
         ------
@@ -155,7 +157,7 @@ class LocalRounds:
         return self._shard
 
     def _read_unbinned(self) -> Survey | None:
-        """Read all rows, and keep them until there are bins, as long as there is room; return the survey."""
+        """Survey all rows, keep them unbinned as far as there is room, and return the survey."""
         parts, survey = self._read(self._encoding(None, with_survey=True))
         self._unbinned = {part.chunks[0]: part for part in parts}
         return survey
@@ -166,14 +168,14 @@ class LocalRounds:
         )
 
     def _encode(self, bins: Sequence[FeatureBins], *, with_survey: bool = False) -> Survey | None:
-        """Make the shard; return the survey of its rows if that is asked for."""
+        """Make the shard; return the survey of its rows if ``with_survey``."""
         self._shard = None  # free the old codes before the new ones are made
         job = self._encoding(bins, with_survey=with_survey)
 
         def known(number: int) -> Encoded | None:
             unbinned = self._unbinned.get(number)
             if not self._refines:
-                self._unbinned.pop(number, None)  # freed as soon as it is encoded
+                self._unbinned.pop(number, None)  # so that it is freed once it is encoded
             if unbinned is not None:
                 with suppress(LostCodesError):
                     return job.encode_unbinned(unbinned)
@@ -186,7 +188,7 @@ class LocalRounds:
     def _read(
         self, job: Encoding, known: Callable[[int], Encoded | None] | None = None
     ) -> tuple[list[Encoded], Survey | None]:
-        """Return all chunks, and the sum of their surveys, added up as they come so that none pile up."""
+        """Return all chunks, and the sum of their surveys, which are added one by one so that they do not pile up."""
         parts: list[Encoded] = []
         survey: Survey | None = None
         for part in self._each_chunk(job.encode, known):
@@ -198,13 +200,13 @@ class LocalRounds:
     def _each_chunk(
         self, function: Callable[[Rows, int], T], known: Callable[[int], T | None] | None = None
     ) -> Iterator[T]:
-        """Apply a function to every chunk and its number, one chunk per thread at a time; yield in order.
+        """Apply a function to every chunk and its number, one chunk per thread at a time; yield the results in order.
 
         Parameters
         ----------
         function : function of (rows, number)
         known : function of number, or None
-            Returns what is known without the rows, which are then not read; None if nothing is.
+            Returns the result if it is known without reading the chunk, else None.
         """
         room = room_to_read(self._execution)
 
@@ -233,13 +235,13 @@ def _parts(chunk: Chunk) -> list[Any]:
 
 
 def merge_graphs(chunks: Sequence[Chunk]) -> dict[Any, Any]:
-    """Return the Dask tasks of all chunks as one graph: made once, as each part holds the whole of it."""
+    """Return the Dask tasks of all chunks as one graph; merged only once, as each chunk carries the whole graph."""
     parts = [part for chunk in chunks for part in _parts(chunk) if isinstance(part, Delayed)]
     return dict(HighLevelGraph.merge(*(part.__dask_graph__() for part in parts))) if parts else {}
 
 
 def load(chunk: Chunk, graph: dict[Any, Any]) -> Rows:
-    """Return the rows of a chunk, computing the tasks that it needs in this thread."""
+    """Return the rows of a chunk; the tasks that it needs are computed in this thread."""
     parts = _parts(chunk)
     keys = [part.key for part in parts if isinstance(part, Delayed)]
     values = iter(get_sync(cull(graph, keys)[0], keys) if keys else ())

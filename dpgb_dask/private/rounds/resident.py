@@ -1,4 +1,4 @@
-"""What runs on workers: chunks become codes, codes a shard that stays, and a shard answers."""
+"""The tasks that run on workers: they encode chunks, make a shard of them that stays there, and answer queries."""
 
 import asyncio
 import hashlib
@@ -40,33 +40,32 @@ from dpgb_dask.private.units import UnitCounts, count_units
 
 T = TypeVar("T")
 
-MOST_REMAKES = (
-    3  # of one shard for one query: a disk that damages all it holds is not worth a fourth
-)
+# of one shard for one query: a disk that damages everything would do so again
+MOST_REMAKES = 3
 
 
 class WarmKernels(WorkerPlugin):
-    """Compiles the kernels, or loads them from their cache, when a worker starts: never inside a round."""
+    """Compiles the kernels, or loads them from their cache, when a worker starts, so that no round waits for it."""
 
     name = "dpgb-warm-kernels"
 
     async def setup(self, worker: Worker) -> None:  # noqa: ARG002
-        """Warm in a thread: a cold start takes seconds, and the worker's heart has to beat."""
+        """Compile in a thread: a cold start takes seconds, and the worker's heartbeat has to go on."""
         await asyncio.to_thread(kernels.warm)
 
 
 class FreeRows(WorkerPlugin):
-    """Drops rows when a worker closes: one that shares its process may stay in memory long after."""
+    """Drops rows when a worker closes: in a process that goes on, a closed worker may stay in memory for long."""
 
     name = "dpgb-free-rows"
 
     def transition(self, key: Any, start: str, finish: str, **_: Any) -> None:  # noqa: ARG002
-        """Drop a shard that was set aside, once nobody wants it any more."""
+        """Drop a shard that was set aside, once its task is released."""
         if finish in ("released", "forgotten"):
             SET_ASIDE.pop(key, None)
 
     def teardown(self, worker: Worker) -> None:
-        """Drop what is ours; but not when the plugin alone leaves, or comes again with the next fit."""
+        """Drop this library's data, unless only the plugin is removed, or replaced by that of the next fit."""
         if worker.status in (Status.running, Status.paused):
             return
         for key in [key for key in worker.data if str(key).startswith("dpgb-")]:
@@ -75,13 +74,13 @@ class FreeRows(WorkerPlugin):
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """A failed task, as a value: an exception would put the task's rows into the worker's log.
+    """The result of a failed task. If the task raised instead, Dask would write its rows into the worker's log.
 
     Parameters
     ----------
     error : DPGBError
     shard : int or None
-        The shard that failed, where one did.
+        The number of the shard that failed; None if the task was not about a shard.
     """
 
     error: DPGBError
@@ -97,12 +96,12 @@ class Failure:
 
 
 def failure_of(value: Any) -> Failure | None:
-    """Return a value that is a failure, and nothing of any other."""
+    """Return ``value`` if it is a failure, else None."""
     return value if isinstance(value, Failure) else None
 
 
 def first_failure(parts: Sequence[Any]) -> Failure | None:
-    """Return the first failure among some parts."""
+    """Return the first failure among some parts, or None."""
     return next((part for part in parts if isinstance(part, Failure)), None)
 
 
@@ -110,7 +109,7 @@ def first_failure(parts: Sequence[Any]) -> Failure | None:
 
 
 class Encoded(NamedTuple):
-    """Some chunks as codes or unbinned, the pieces of each, and their survey if it was asked for. Private."""
+    """Some chunks, encoded or unbinned: their numbers, the pieces of each, and their survey or None. Private."""
 
     chunks: tuple[int, ...]
     pieces: tuple[tuple[Kept, ...], ...]
@@ -122,21 +121,22 @@ class Encoded(NamedTuple):
 
 @dataclass(frozen=True, eq=False, slots=True)
 class Encoding:
-    """How chunks become codes.
+    """How chunks are encoded.
 
     Parameters
     ----------
     fit : str
-        Of the store.
+        Name of the fit, under which a process finds its store.
     reading : Reading
     bins : tuple of FeatureBins, released, or None
-        None while there are none: then rows are kept unbinned, if there is room for them.
+        None as long as there are none: rows are then kept unbinned, if there is room for them.
     block_rows : int
     keeping : Keeping
     with_survey : bool
-        Make the survey in the same pass; without bins it always is.
+        Whether to make the survey in the same pass; without bins it is always made.
     refines : bool
-        Other bins will follow: rows are kept as values, from which any bins can be made, not as cells of the grid.
+        Whether other bins will follow: unbinned rows are then kept as values, which any bins can be applied to, and not
+        as cells of the grid.
     """
 
     fit: str
@@ -158,7 +158,7 @@ class Encoding:
         *,
         refines: bool = False,
     ) -> "Encoding":
-        """Return how the chunks of a fit become codes."""
+        """Return how the chunks of a fit are encoded."""
         keeping = Keeping(
             cache=execution.cache,
             memory_limit=execution.memory_limit,
@@ -177,7 +177,7 @@ class Encoding:
         return store_of(self.fit, self.keeping)
 
     def encode(self, rows: Rows, number: int) -> Encoded:
-        """Return a chunk as codes, or unbinned, kept where this process keeps it."""
+        """Encode a chunk, or survey it unbinned if there are no bins, and keep it in this process's store."""
         if self.bins is None:
             surveyor = Surveyor(rows, self.reading, number)
             pieces = unbinned_pieces(surveyor, self.block_rows, as_values=self.refines)
@@ -189,22 +189,22 @@ class Encoding:
         return Encoded((number,), (self._store.keep(pieces, number, version),), survey)
 
     def recall(self, number: int) -> Encoded | None:
-        """Return a chunk as codes that a Zarr store has of the rows that the survey saw; None if it has none."""
+        """Return the codes of a chunk from a Zarr store; None if it has none for the rows that the survey saw."""
         if self.with_survey or self.reading.marks is None:
             return None
         kept = self._store.recall(number, self._version(number))
         return None if kept is None else Encoded((number,), (kept,))
 
     def encode_unbinned(self, unbinned: Encoded) -> Encoded:
-        """Return chunks as codes that were read before there were bins.
+        """Encode chunks that were read before bins were known.
 
         Raises
         ------
         ChunkError
-            If a chunk is not what the survey saw: it was lost, and read again otherwise.
+            If a chunk is not what the survey saw: it was lost, and the source returned other rows the second time.
         LostCodesError
-            If there was no room for them or for their codes beside them, they are damaged, or they are cells and bins
-            end inside.
+            If there is no room for the chunks and their codes together, the chunks are damaged, or they are cells and a
+            bin ends inside a cell.
         """
         assert self.bins is not None
         if any(isinstance(piece, LostPiece) for pieces in unbinned.pieces for piece in pieces):
@@ -221,20 +221,22 @@ class Encoding:
 
         chunks = []
         for number, pieces in zip(unbinned.chunks, unbinned.pieces, strict=True):
-            if unbinned.survey is not None:  # else nothing reads them again behind our back
+            if (
+                unbinned.survey is not None
+            ):  # on a cluster, where Dask may have made the chunk again
                 self.reading.check(unbinned.survey.marks[number], number)
             version = self._version(number)
             kept = self._store.recall(number, version)
             if kept is None:
                 try:
                     kept = self._store.keep(map(encode, pieces), number, version)
-                except ScratchError:  # there may be room once rows that wait are gone
+                except ScratchError:  # there may be room once the unbinned rows are gone
                     raise lost() from None
             chunks.append(kept)
         return Encoded(unbinned.chunks, tuple(chunks))
 
     def _version(self, number: int, survey: Survey | None = None) -> bytes:
-        """Return what a chunk's codes depend on: bins, rows, and where it starts if that draws them."""
+        """Return a hash of what a chunk's codes depend on: bins, rows and, if rows are drawn by position, its start."""
         assert self.bins is not None
         marks = self.reading.marks if survey is None else survey.marks
         assert marks is not None
@@ -244,7 +246,7 @@ class Encoding:
         return codes_version(self.reading.key, self.bins, self.block_rows, mark)
 
     def shard(self, whole: Encoded) -> Shard:
-        """Return some chunks as one shard."""
+        """Make one shard of some chunks."""
         assert self.bins is not None
         kept = [piece for pieces in whole.pieces for piece in pieces]
         pieces = merge_pieces(kept, self.block_rows)
@@ -252,7 +254,7 @@ class Encoding:
 
 
 def _on_rows(function: Callable[[Rows], T], parts: Sequence[Any]) -> T | Failure:
-    """Apply a function to a chunk's rows; of an error only the type is said."""
+    """Apply a function to a chunk's rows; a foreign error becomes a failure that contains only its type."""
     try:
         rows = line_up(*parts)
         end_turn(bytes_of(rows))
@@ -262,7 +264,7 @@ def _on_rows(function: Callable[[Rows], T], parts: Sequence[Any]) -> T | Failure
 
 
 def _failure(error: Exception, shard: int | None = None) -> Failure:
-    """Return the failure of a chunk, or of the shard it is in; of an error that is not ours only the type is said."""
+    """Return the failure for a chunk or a shard; of an error that is not ours, it contains only the type."""
     ours = error if isinstance(error, DPGBError) else failed_to_load(kind_of(error))
     return Failure(ours, shard)
 
@@ -270,7 +272,7 @@ def _failure(error: Exception, shard: int | None = None) -> Failure:
 def count_chunk(
     _number: int, parts: list[Any], reading: Reading, _units: None
 ) -> UnitCounts | Failure:
-    """Return the rows of every unit of a chunk."""
+    """Count the rows of every unit of a chunk."""
     return _on_rows(lambda rows: count_units(rows.unit, reading.key), parts)
 
 
@@ -289,18 +291,18 @@ def length_of_chunk(
 def encode_chunk(
     number: int, parts: list[Any], job: Encoding, units: UnitCounts | None
 ) -> Encoded | Failure:
-    """Return a chunk as codes, or unbinned."""
+    """Encode a chunk, or survey it unbinned if there are no bins."""
     job = replace(job, reading=replace(job.reading, units=units))
     return _on_rows(lambda rows: job.encode(rows, number), parts)
 
 
 def pass_on(job: Encoding) -> Encoding:
-    """Return a job: as a task's result it is sent once."""
+    """Return the job itself: as the result of a task it is sent to a worker once, not with every task."""
     return job
 
 
 def recall_chunk(number: int, job: Encoding) -> Encoded | Failure:
-    """Return a chunk as codes from a Zarr store; a chunk that is not there is lost, and made from the source."""
+    """Return the codes of a chunk from a Zarr store; if it has none, the chunk counts as lost."""
     try:
         return job.recall(number) or Failure(lost())
     except Exception as error:
@@ -308,7 +310,7 @@ def recall_chunk(number: int, job: Encoding) -> Encoded | Failure:
 
 
 def encode_unbinned(unbinned: Encoded | Failure, job: Encoding) -> Encoded | Failure:
-    """Return chunks as codes that were read before there were bins; what is lost is made from the source."""
+    """Encode chunks that were read before bins were known; lost ones are a failure, and are read again."""
     if isinstance(unbinned, Failure):
         return unbinned
     try:
@@ -318,7 +320,7 @@ def encode_unbinned(unbinned: Encoded | Failure, job: Encoding) -> Encoded | Fai
 
 
 def forget_survey(unbinned: Encoded | Failure) -> Encoded | Failure:
-    """Return chunks without the sums of their survey, which are added up; its marks stay."""
+    """Return chunks without the sums of their survey, which have been added up; the marks stay."""
     if isinstance(unbinned, Failure) or unbinned.survey is None:
         return unbinned
     survey = unbinned.survey._replace(sums=np.empty(0, np.int64))
@@ -334,7 +336,7 @@ def add_parts(add: Callable[[list[T]], T], parts: list[T | Failure]) -> T | Fail
 
 
 def join_encoded(parts: list[Encoded]) -> Encoded:
-    """Put chunks in a row and add their surveys, so that a survey per chunk never piles up."""
+    """Concatenate chunks and add their surveys, so that there is no survey per chunk in memory."""
     surveys = [part.survey for part in parts if part.survey is not None]
     return Encoded(
         tuple(k for part in parts for k in part.chunks),
@@ -347,7 +349,7 @@ def join_encoded(parts: list[Encoded]) -> Encoded:
 
 
 class ResidentShard(NamedTuple):
-    """A shard, what it is made of, and the marks of its chunks as they were read for it. Private."""
+    """A shard on a worker: its number, its chunks, and the sum of their marks as they were read for it. Private."""
 
     number: int
     chunks: tuple[int, ...]
@@ -360,7 +362,7 @@ class ResidentShard(NamedTuple):
         return self.shard.__sizeof__()
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """Pickle; what Dask writes to its own spill file when memory is short comes back as it was."""
+        """Pickle. A shard with rows on scratch is also set aside, so that it survives a spill to disk by Dask."""
         if self.shard.on_scratch:
             SET_ASIDE[self.key] = self
         return _come_back, tuple(self)
@@ -369,13 +371,12 @@ class ResidentShard(NamedTuple):
         return "<shard>"
 
 
-SET_ASIDE: dict[
-    Any, ResidentShard
-] = {}  # shards on scratch that were pickled here, by the keys of their tasks
+# shards with rows on scratch that were pickled in this process, by the keys of their tasks
+SET_ASIDE: dict[Any, ResidentShard] = {}
 
 
 def _come_back(*fields: Any) -> ResidentShard:
-    """Return a shard that was pickled: itself in its own process, what could be sent of it in another."""
+    """Unpickle a shard: return the same object in its own process, and in another one what could be sent of it."""
     resident = ResidentShard(*fields)
     return SET_ASIDE.pop(resident.key, resident)
 
@@ -383,7 +384,7 @@ def _come_back(*fields: Any) -> ResidentShard:
 def make_shard(
     number: int, parts: list[Encoded | Failure], job: Encoding
 ) -> ResidentShard | Failure:
-    """Return some chunks as one shard."""
+    """Make one shard of some chunks."""
     failure = first_failure(parts)
     if failure is not None:
         return Failure(failure.error, number)
@@ -398,12 +399,12 @@ def make_shard(
 
 
 def lies_on_scratch(resident: ResidentShard | Failure) -> bool:
-    """Whether some of a shard's rows are on the scratch of its process, which cannot be sent."""
+    """Whether some of a shard's rows are on scratch, so that it cannot be sent to another process."""
     return isinstance(resident, ResidentShard) and resident.shard.on_scratch
 
 
 def survey_of(read: ResidentShard | Encoded | Failure) -> Survey | Failure | None:
-    """Return the survey of some chunks, or of a shard's."""
+    """Return the survey of some chunks, or of a shard's chunks."""
     return read if isinstance(read, Failure) else read.survey
 
 
@@ -411,7 +412,11 @@ def survey_of(read: ResidentShard | Encoded | Failure) -> Survey | Failure | Non
 
 
 class Reply(NamedTuple):
-    """Sums, what they answer, which shards and chunks they are of, and the seconds of the slowest shard. Private."""
+    """Sums over some shards, and what is needed to check them. Private.
+
+    ``shards``, ``chunks`` and ``mark`` say what was summed; ``asked`` is the hash of the message that the sums answer
+    (`question`), and ``busy`` the seconds that the slowest shard worked.
+    """
 
     shards: tuple[int, ...]
     chunks: tuple[int, ...]
@@ -426,25 +431,25 @@ class Reply(NamedTuple):
 
 @lru_cache
 def _pool(n_threads: int) -> ThreadPoolExecutor:
-    """Return this worker process's threads; they live as long as it does."""
+    """Return the pool of threads of this worker process; it lives as long as the process."""
     return ThreadPoolExecutor(n_threads, thread_name_prefix="dpgb")
 
 
 @lru_cache(maxsize=2)
 def _read_message(packed: bytes) -> tuple[Model, Query]:
-    """Return a round's message; workers that share a process read it once."""
+    """Unpack a round's message; workers in one process unpack it only once."""
     model, query = pickle.loads(packed)
     return model, query
 
 
 def pack_message(model: Model, query: Query) -> bytes:
-    """Return a round's message."""
+    """Pack a round's message."""
     return pickle.dumps((model, query))
 
 
 @lru_cache(maxsize=2)
 def question(message: bytes) -> bytes:
-    """Return what tells a round's message from every other."""
+    """Return a hash that identifies a round's message."""
     return hashlib.blake2b(message, digest_size=16).digest()
 
 
@@ -464,7 +469,7 @@ def answer(resident: ResidentShard | Failure, message: bytes, n_threads: int) ->
 
 
 def add_replies(replies: list[Reply]) -> Reply:
-    """Add sums; what they are made of travels with them, and what they answer if it is one question."""
+    """Add replies; the sum lists all shards and chunks, and names a message only if all replies answer the same one."""
     asked = {reply.asked for reply in replies}
     return Reply(
         tuple(k for reply in replies for k in reply.shards),

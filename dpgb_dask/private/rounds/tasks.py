@@ -1,8 +1,8 @@
 """Rounds on a Dask cluster: one resident shard per worker, one ``client.map`` per round, integer replies.
 
-Nothing here recovers from a lost worker. Dask makes its shard again from the source's tasks, the shard catches up to
-the model in the message, and its sums are the same. Codes that a worker lost or found damaged are a reply like any
-other; then that shard is made again in the same way.
+There is no code here to recover from a lost worker: Dask makes its shard again from the source's tasks, the shard
+updates its scores to the model in the message, and its sums are the same. If a worker has lost its codes or finds them
+damaged, it replies so, and the shard is made again in the same way.
 """
 
 import asyncio
@@ -100,36 +100,35 @@ from dpgb_dask.private.units import UnitCounts, add_unit_counts
 
 T = TypeVar("T")
 P = ParamSpec("P")
-Part = tuple[Sequence[int], Future[Any]]  # the numbers of some chunks, and what they became
+Part = tuple[Sequence[int], Future[Any]]  # the numbers of some chunks, and their `Encoded`
 
-GATHER_WORKERS = 64  # below this many replies …
-GATHER_BYTES = (
-    1 << 20
-)  # … or this size of one, a plain gather is faster than a tree of tasks (docs/performance.md §3)
-GRAPH_BYTES = 4 << 20  # in-memory rows travel in graphs below the 10 MB that Dask warns about
-# Dask turns a keyword of more than 100 kB into a task under the keyword's bare name; distributed 2026.8 gives that task
-# no priority, and the scheduler fails on it
+# with fewer replies, or smaller ones, a plain gather is faster than a tree of tasks (docs/performance.md §3)
+GATHER_WORKERS = 64
+GATHER_BYTES = 1 << 20
+GRAPH_BYTES = 4 << 20  # rows in memory are sent in graphs below the 10 MB that Dask warns about
+# Dask turns a keyword of more than 100 kB into a task whose key is the keyword's name alone; distributed 2026.8 gives
+# that task no priority, and the scheduler fails on it
 MESSAGE_BYTES = 90_000
 GRAPH_LOCK = threading.Lock()
-SOONER = 10  # priority of sums over the chunk tasks that feed them, so that parts do not pile up
-POLL = 0.01  # seconds between two looks at which tasks have ended
-LOOK = 2.0  # seconds between two looks at whether there are workers, while something takes its time
+SOONER = 10  # priority of tasks that add parts, above the tasks that make parts, so that parts do not pile up
+POLL = 0.01  # seconds between two checks of which tasks have ended
+LOOK = 2.0  # seconds between two checks of whether there are workers, during a long wait
 
-# what Dask raises if the scheduler is gone, was restarted, or has forgotten this client
+# raised by Dask if the scheduler is gone, was restarted, or has forgotten this client
 LOST = (CancelledError, asyncio.CancelledError, CommClosedError, ClosedClientError, OSError)
 RESUME = "A fit that had begun can be resumed on a cluster that runs."
 
 
 class HomelessError(Exception):
-    """All workers that shards were meant for have left.
+    """Raised if all workers that shards were placed on have left.
 
-    Dask would wait for ever: a task that may run on other workers too is never looked at again once it found no worker
-    at all (distributed 2026.8, ``bulk_schedule_unrunnable_after_adding_worker``).
+    Dask would wait for ever: a task with preferred workers that also allows others is not scheduled again once there
+    was no worker at all (distributed 2026.8, ``bulk_schedule_unrunnable_after_adding_worker``).
     """
 
 
 def answer_round(resident: ResidentShard | Failure, **message: bytes) -> Reply | Failure:
-    """Answer one query; the message comes in parts."""
+    """Answer one query; the message arrives in parts, as keywords."""
     return answer(resident, b"".join(message.values()), get_worker().state.nthreads)
 
 
@@ -140,14 +139,14 @@ def _hold(rows: Rows) -> Rows:
 def _on_cluster(
     method: Callable[Concatenate["TaskRounds", P], T],
 ) -> Callable[Concatenate["TaskRounds", P], T]:
-    """Run a method with the fit's client as the current one; a cluster that is gone is said in our words."""
+    """Run a method with the fit's client as the current one; raise our own error if the cluster is gone."""
 
     @wraps(method)
     def run(self: "TaskRounds", /, *args: P.args, **kwargs: P.kwargs) -> T:
         try:
-            if self.client.status != "running":  # a client that connects again has lost its tasks
+            if self.client.status != "running":  # a client that has reconnected has lost its tasks
                 raise ClosedClientError
-            # Dask's wait and as_completed take the current client, which may be an asynchronous one
+            # Dask's wait and as_completed use the current client, which may be an asynchronous one
             with self.client.as_current():
                 return method(self, *args, **kwargs)
         except DPGBError:
@@ -179,16 +178,16 @@ class TaskRounds:
     execution : Execution
     connection : Connection
     bins : tuple of FeatureBins or None
-        Bins that are known before the rows were read: then the survey's pass encodes too.
+        Bins that are known before the rows are read: the survey's pass then encodes too.
     n_rounds : int or None
-        Most rounds that will be asked.
+        Upper bound on the number of rounds; None if unknown.
     refines : bool
-        Other bins will follow.
+        Whether other bins will follow.
 
     Privacy
     -------
-    Private side. The cluster is trusted; answers leave sealed, with the sensitivity of their query. Task names carry
-    positions of chunks and nothing of their content.
+    Private side. The cluster is trusted; answers leave sealed, with the sensitivity of their query. Task names contain
+    the positions of chunks, and nothing of their content.
     """
 
     def __init__(
@@ -212,13 +211,13 @@ class TaskRounds:
         self._units: Future[UnitCounts] | None = None  # stays on the cluster
         self._known_bins = None if refines else bins
         self._refines = refines
-        self._unbinned: list[Part] = []  # chunks, as long as they may be encoded from these
+        self._unbinned: list[Part] = []  # unbinned chunks, kept as long as they may be needed
         self._job: Encoding | None = None
         self._shards: dict[int, Future[Any]] = {}
         self._members: dict[int, Sequence[int]] = {}  # chunks of every shard
-        self._numbers = count()  # of shards: one that is made again is another
-        self._homes: set[str] = set()  # workers that shards were meant for
-        self._given_up = 0  # times that all workers left since the last answer
+        self._numbers = count()  # of shards: a shard that is made again has a new number
+        self._homes: set[str] = set()  # workers that shards were placed on
+        self._given_up = 0  # how often all workers have left since the last answer
         self._alone_since: float | None = None
         self._n_left = n_rounds
         self._tree = CommTree(self.client)
@@ -248,7 +247,7 @@ class TaskRounds:
         return self._survey().fingerprint
 
     def close(self) -> None:
-        """Release what the cluster holds for this fit."""
+        """Release everything that the cluster holds for this fit."""
         self._shards = {}
         self._unbinned = []
         self._chunks = ()
@@ -259,7 +258,7 @@ class TaskRounds:
 
     @_on_cluster
     def _begin(self, source: Source) -> tuple[tuple[Chunk, ...], Sequence[int] | None]:
-        """Return the chunks as tasks, and the rows of each if they are known."""
+        """Return the chunks as tasks, and the number of rows of each, if known."""
         register(self.client, WarmKernels())
         register(self.client, FreeRows())
         if source.lazy:
@@ -269,12 +268,12 @@ class TaskRounds:
     # ---- passes over the source
 
     def _hold_rows(self, chunks: Sequence[Chunk]) -> tuple[tuple[Chunk, ...], list[int]]:
-        """Put rows of this process on the cluster, as tasks that Dask can run again.
+        """Send rows of this process to the cluster, as tasks that Dask can run again.
 
         Raises
         ------
         ChunkError
-            If an object among the values cannot be pickled.
+            If one of the values is an object that cannot be pickled.
         """
         held: list[Chunk] = []
         lengths = []
@@ -317,7 +316,7 @@ class TaskRounds:
         for k in numbers:
             chunk = self._chunks[k]
             x = list(chunk.x) if isinstance(chunk.x, tuple) else chunk.x
-            key = f"{name}-{k:08d}"  # Dask takes independent tasks in the order of their keys
+            key = f"{name}-{k:08d}"  # Dask runs independent tasks in the order of their keys
             parts = [x, chunk.y, chunk.weight, chunk.unit]
             calls.append(task(k, parts, common, self._units, dask_key_name=key))
         try:
@@ -362,7 +361,7 @@ class TaskRounds:
         return self._sum(add, self._each_chunk(function, range(len(self._chunks)), self._reading))
 
     def _sum(self, add: Callable[[list[Any]], Any], parts: list[Future[Any]]) -> Future[Any]:
-        """Add results by a tree of tasks; each is released once it is added."""
+        """Add results by a tree of tasks; each result is released once it is added."""
         while True:
             groups = self._grouped(parts)
             parts = self._add_groups(add, groups)
@@ -385,7 +384,7 @@ class TaskRounds:
     def _map(
         self, function: Callable[..., Any], items: Sequence[Any], **options: Any
     ) -> list[Future[Any]]:
-        """Run a task per item, whose key says that it is ours: what a closing worker holds under such keys is freed."""
+        """Run a task per item, with a key that marks it as ours: a closing worker frees the results under such keys."""
         key = f"dpgb-{function.__name__.replace('_', '-')}"
         futures: list[Future[Any]] = self.client.map(
             function, items, key=key, pure=False, **options
@@ -395,7 +394,7 @@ class TaskRounds:
     def _finish(
         self, made: Sequence[Future[Any]], groups: Sequence[list[Future[Any]]] = ()
     ) -> None:
-        """Wait for what is made, if of some groups of parts, and release each group as soon as it is not needed."""
+        """Wait for some tasks; if each is made from a group of parts, release the group as soon as its task ends."""
         group_of = {future.key: group for future, group in zip(made, groups, strict=False)}
         for future in self._completed(made):
             group = group_of.get(future.key, [])
@@ -406,7 +405,7 @@ class TaskRounds:
     # ---- shards
 
     def _read_unbinned(self) -> list[Survey]:
-        """Read all rows, and keep them until there are bins, as long as there is room; return the survey."""
+        """Survey all rows, keep them unbinned as far as there is room, and return the survey."""
         job = self._encoding(None, with_survey=True)
         while True:
             with suppress(HomelessError):
@@ -417,7 +416,7 @@ class TaskRounds:
         own, read = zip(*self._read(range(len(self._chunks)), job), strict=True)
         summed = self._sum(add_surveys, self._map(survey_of, read))
         kept = self._map(forget_survey, read)
-        del read  # nobody needs the surveys any more
+        del read  # so that Dask frees the surveys
         self._unbinned = list(zip(own, kept, strict=True))
         self._finish(kept)
         (survey,) = self._values([summed])
@@ -430,27 +429,27 @@ class TaskRounds:
         )
 
     def _encode(self, bins: tuple[FeatureBins, ...], *, with_survey: bool = False) -> list[Survey]:
-        """Make a shard on every worker; return their surveys if those are asked for."""
+        """Make a shard on every worker; return the shards' surveys if ``with_survey``."""
         self._shards = {}
         self._job = self._encoding(bins, with_survey=with_survey)
         self._make_shards(range(len(self._chunks)))
         return self._ask_shards(self._survey_shards) if with_survey else []
 
     def _make_shards(self, chunks: Sequence[int]) -> None:
-        """Make shards of some chunks; of all, if meanwhile all workers leave."""
+        """Make shards of some chunks; if all workers leave meanwhile, of all chunks."""
         while True:
             with suppress(HomelessError):
                 return self._place_shards(chunks)
             chunks = self._give_up_shards()
 
     def _give_up_shards(self) -> range:
-        """Let Dask forget every shard and what waits for one; return the numbers of all chunks.
+        """Make Dask forget every shard and the tasks that wait for one; return the numbers of all chunks.
 
         Raises
         ------
         ClusterError
-            If all workers have left several times since the last answer: a chunk may be what they die of, and Dask,
-            which counts the deaths of a task, forgets them with the task.
+            If all workers have left several times since the last answer: a chunk may be killing them. Dask counts how
+            often workers die over a task, but forgets the count together with the task.
         """
         self._given_up += 1
         if self._given_up > MOST_REMAKES:
@@ -458,13 +457,14 @@ class TaskRounds:
         self._shards = {}
         self._unbinned = []
         self._homes = set()
-        gc.collect()  # a wait that timed out leaves a cycle of frames, and in it the tasks waited for
+        gc.collect()  # a wait that timed out leaves a cycle of frames, which refers to the tasks waited for
         return range(len(self._chunks))
 
     def _place_shards(self, chunks: Sequence[int]) -> None:
-        """Make shards of some chunks, each where its chunks came to lie, so that no codes travel.
+        """Make shards of some chunks, each on the worker that holds the codes, so that no codes are sent.
 
-        All is placed softly, so that a lost worker is no obstacle, and an idle one may take another's chunks.
+        Workers are preferred, not required: the work of a lost worker then runs elsewhere, and an idle worker may take
+        chunks of another.
         """
         job = self._job
         assert job is not None
@@ -473,7 +473,7 @@ class TaskRounds:
         made += self._read([k for k in chunks if k not in coded], job)
         shards = {}
         groups = self._by_worker(made)
-        made.clear()  # a group alone holds its parts, until they are joined
+        made.clear()  # so that parts are referred to by their group alone, which is cleared once they are joined
         for worker in sorted(groups):
             parts = groups.pop(worker)
             while job.with_survey and len(parts) > self._execution.fan_in:
@@ -490,12 +490,12 @@ class TaskRounds:
         )
         self._shards |= {number: shard for number, (shard, _) in shards.items()}
         if self._execution.backend == "auto" and not self._by_comms:
-            # Dask may steal a task for an idle worker, to which rows on scratch do not come along; over comms it cannot
+            # Dask may move a task to an idle worker, but rows on scratch cannot be moved; over comms nothing is moved
             told = self._map(lies_on_scratch, list(self._shards.values()))
             self._by_comms = any(self._gathered(told))
 
     def _read(self, chunks: Sequence[int], job: Encoding) -> list[Part]:
-        """Return chunks as codes or unbinned, a share for each worker."""
+        """Encode chunks, or survey them unbinned if there are no bins, an equal share on each worker."""
         if not chunks:
             return []
         workers = self._workers()[: len(chunks)]
@@ -514,12 +514,13 @@ class TaskRounds:
                 groups += self._grouped(codes)
                 parts = self._joined(parts, place)
             made += parts
-            del codes, parts  # a group alone holds chunks, until they are joined
+            # chunks are then referred to by their group alone, until they are joined
+            del codes, parts
         self._finish([part for _, part in made], groups)
         return made
 
     def _from_unbinned(self, chunks: set[int], job: Encoding) -> list[Part]:
-        """Return those of some chunks that were kept unbinned as codes, made where they lie; each is then released."""
+        """Encode the chunks that were kept unbinned, each on the worker that holds it; each is then released."""
         there = [(own, part) for own, part in self._unbinned if chunks.issuperset(own)]
         if not there:
             return []
@@ -544,7 +545,7 @@ class TaskRounds:
         return [part for part, failure in zip(made, failures, strict=True) if failure is None]
 
     def _joined(self, parts: list[Part], where: Mapping[str, Any]) -> list[Part]:
-        """Join neighbours that carry surveys, so that a survey per chunk never piles up."""
+        """Join neighbouring parts and add their surveys, so that there is no survey per chunk in memory."""
         groups = self._grouped(parts)
         joined = self._add_groups(
             join_encoded, [[part for _, part in group] for group in groups], **where
@@ -553,7 +554,7 @@ class TaskRounds:
         return list(zip(chunks, joined, strict=True))
 
     def _by_worker(self, made: list[Part]) -> dict[str, list[Part]]:
-        """Return parts by the worker that holds them; what was lost meanwhile is made again at the first one."""
+        """Group parts by the worker that holds them; parts lost meanwhile are made again on the first worker."""
         default = self._workers()[0]
         holders = self.client.who_has([part for _, part in made])
         groups: dict[str, list[Part]] = {}
@@ -562,7 +563,7 @@ class TaskRounds:
         return groups
 
     def _recalled(self, numbers: Sequence[int], job: Encoding, **where: Any) -> list[Future[Any]]:
-        """Start to read back chunks where a Zarr store may have them; return nothing where it cannot."""
+        """Start to read chunks back from the Zarr store; return an empty list if it cannot have them."""
         if not is_durable(job.keeping.cache) or job.with_survey:
             return []
         return self._map(recall_chunk, numbers, job=self._map(pass_on, [job])[0], **where)
@@ -570,7 +571,7 @@ class TaskRounds:
     def _as_codes(
         self, numbers: Sequence[int], found: list[Future[Any]], job: Encoding, **where: Any
     ) -> list[Future[Any]]:
-        """Return chunks as codes: those that were read back, and the others made from the source."""
+        """Return chunks as codes: those that were read back, and the others encoded from the source."""
         missing = self._gathered(self._map(failure_of, found)) if found else []
         pairs = zip(numbers, found, missing, strict=False)
         there = {k: chunk for k, chunk, failure in pairs if failure is None}
@@ -599,13 +600,13 @@ class TaskRounds:
         return sums
 
     def _over_comms(self) -> bool:
-        """Whether to ask over comms; once begun, a fit stays with them."""
+        """Whether to ask over comms; once a fit uses them, it continues to."""
         if self._execution.backend == "auto" and not self._by_comms:
             self._by_comms = pays(self._n_left, self._overheads)
         return self._by_comms
 
     def _start_round(self, message: bytes, query: Query) -> list[Future[Any]]:
-        """Ask every shard by one task each: one ``client.map``, however many there are."""
+        """Ask every shard by one task each, all in one ``client.map``."""
         shards = list(self._shards.values())
         replies = self._map(answer_round, shards, **self._keywords(message))
         if len(replies) >= GATHER_WORKERS and 8 * query.n_sums >= GATHER_BYTES:
@@ -614,12 +615,12 @@ class TaskRounds:
         return replies
 
     def _ask_shards(self, start: Callable[[], list[Future[Any]]]) -> list[Any]:
-        """Return what tasks say of the shards; a shard that lost its codes is made again, and all are asked again.
+        """Return the results of tasks about the shards; if a shard has lost its codes, make it again and ask all again.
 
         Raises
         ------
         LostCodesError
-            If they are lost again and again.
+            If codes are lost again and again.
         """
         remakes: Counter[int] = Counter()  # of every chunk
         while True:
@@ -637,29 +638,30 @@ class TaskRounds:
                 if failure.shard is None or not failure.lost:
                     raise failure.error
                 lost += self._members.pop(failure.shard)
-                del self._shards[failure.shard]  # free before another is made
+                del self._shards[failure.shard]  # freed before the new one is made
             remakes.update(lost)
             if max(remakes.values()) > MOST_REMAKES:
                 raise failures[0].error
             self._make_shards(sorted(lost))
 
     def _keywords(self, message: bytes) -> dict[str, Any]:
-        """Return a round's message in parts, or as one task if every worker's copy is too much."""
+        """Return a round's message in parts, or as the result of a task if a copy for every shard is too large."""
         if len(message) * len(self._shards) > GRAPH_BYTES:
             return {"message": self.client.submit(bytes, message, pure=False)}
         parts = range(0, len(message), MESSAGE_BYTES)
         return {f"part_{k}": message[k : k + MESSAGE_BYTES] for k in parts}
 
     def _checked(self, replies: list[Reply], message: bytes) -> NDArray[np.int64]:
-        """Add replies to one message, each shard and each chunk exactly once.
+        """Add the replies to one message, after checking that each shard and each chunk is in them exactly once.
 
         Raises
         ------
         ShardError
-            If one is missing or there twice, or answers another message: the sum would not have the stated sensitivity.
+            If one is missing or in them twice, or a reply answers another message: the sum would not have the stated
+            sensitivity.
         ChunkError
-            If a chunk is not what the survey saw: a shard that was made and surveyed in one pass was lost, and made
-            again of other rows.
+            If a chunk is not what the survey saw: a shard that was surveyed and encoded in one pass was lost, and made
+            again from other rows.
         """
         shards = sorted(k for reply in replies for k in reply.shards)
         chunks = sorted(k for reply in replies for k in reply.chunks)
@@ -676,18 +678,18 @@ class TaskRounds:
     # ---- waiting
 
     def _workers(self) -> list[str]:
-        """Return the workers' addresses; wait for one as long as there is none."""
+        """Return the workers' addresses; if there is no worker, wait for one."""
         while not (workers := self._look()):
             time.sleep(0.1)
         return workers
 
     def _look(self) -> list[str]:
-        """Return the workers' addresses, so that nothing waits for ever.
+        """Return the workers' addresses. Called during every wait, so that none lasts for ever.
 
         Raises
         ------
         ClusterError
-            If there has been none for ``worker_wait`` seconds.
+            If there has been no worker for ``worker_wait`` seconds.
         """
         workers = sorted(self.client.nthreads())
         now = time.monotonic()
@@ -698,12 +700,12 @@ class TaskRounds:
         return workers
 
     def _look_for_homes(self, waiting: Iterable[Future[Any]]) -> None:
-        """Look whether tasks that are waited for can still be run; if not, let Dask forget them and what they need.
+        """Check that the tasks waited for can still run; if not, make Dask forget them and the tasks that they need.
 
         Raises
         ------
         HomelessError
-            If all workers that they were meant for have left, and others came.
+            If all workers that they were placed on have left, and others have come.
         """
         workers = self._look()
         if workers and self._homes and self._homes.isdisjoint(workers):
@@ -717,7 +719,7 @@ class TaskRounds:
     def _completed(self, futures: Iterable[Future[Any]]) -> Iterator[Future[Any]]:
         """Yield tasks as they end."""
         left = set(futures)
-        ending = as_completed(left)  # one for all of them: each would track them to their end
+        ending = as_completed(left)  # only one: each as_completed follows its tasks until they end
         looked = time.monotonic()
         while left:
             for future in ending.next_batch(block=False):
@@ -730,7 +732,7 @@ class TaskRounds:
                 time.sleep(POLL)
 
     def _gathered(self, futures: list[Future[Any]]) -> list[Any]:
-        """Return the results of tasks, failures too; what the cluster or a reader says is reduced to its type."""
+        """Return the results of tasks, including failures; of an error of the cluster or a reader only its type."""
         while not _wait(futures, self._pulse):
             self._look_for_homes(futures)
         try:
@@ -750,7 +752,7 @@ class TaskRounds:
         return values
 
     def _failed(self, parts: Sequence[Future[Any]]) -> DPGBError:
-        """Return the error of the first failed part; a reader's words may hold a row's value: only its type is said."""
+        """Return the error of the first failed part; only its type, as a reader's message may contain a row's value."""
         for part in parts:
             if part.status == "error":
                 error = part.exception()
@@ -765,7 +767,7 @@ def _shares(numbers: Sequence[int], n: int) -> list[Sequence[int]]:
 
 
 def _softly(worker: str) -> dict[str, Any]:
-    """Return where a task should run; it may run elsewhere, as a worker may leave."""
+    """Return the options that make a task prefer a worker; it may run elsewhere, as the worker may leave."""
     return {"workers": [worker], "allow_other_workers": True}
 
 
@@ -779,7 +781,7 @@ def _wait(futures: list[Future[Any]], seconds: float) -> bool:
 
 
 def _failure(error: BaseException, otherwise: str) -> DPGBError:
-    """Return our error for one of Dask's, or of a reader's."""
+    """Return our own error for an error of Dask or of a reader."""
     if isinstance(error, KilledWorker):
         return _dying()
     if isinstance(error, CancelledError | CommClosedError | ClosedClientError):
@@ -802,7 +804,7 @@ def _columns(block: Any) -> tuple[Any, ...]:
 
 
 def _n_bytes(column: Any) -> int:
-    """Return how many bytes a column takes in a graph; those of an object say nothing of what it points to."""
+    """Return how many bytes a column takes in a graph; objects are pickled, as ``nbytes`` counts only references."""
     if column is None:
         return 0
     if isinstance(column.dtype, np.dtype) and column.dtype != object:
@@ -811,15 +813,15 @@ def _n_bytes(column: Any) -> int:
         return len(pickle.dumps(column, protocol=5))
     except (
         Exception
-    ):  # what only Dask's own pickle can write is as large as its references, at least
+    ):  # only Dask's own pickle can write it: it is at least as large as its references
         return int(column.nbytes)
 
 
 @contextmanager
 def _quiet_graphs() -> Iterator[None]:
-    """Keep Dask from warning of a large graph: its message holds the size, which tells how many rows there are.
+    """Keep Dask from warning about a large graph: the warning contains the size, and so the number of rows.
 
-    One thread at a time, as the configuration is the whole process's.
+    One thread at a time may enter, as the configuration belongs to the whole process.
     """
     with GRAPH_LOCK, dask.config.set({"distributed.admin.large-graph-warning-threshold": 1 << 60}):
         yield
