@@ -1,8 +1,8 @@
 """Every exception and warning class of the library.
 
 Only *structure* raises (names, types, shapes, parameters): with a declared schema a *value* never does, because an
-error is a release (docs/design.md §1). No message here may carry a row's value, a count or a length, nor a word of a
-foreign error, which may quote one: `in_our_words` leaves its type.
+error is a release (docs/design.md §1). No message may contain a row's value, a count or a length, nor any text of a
+foreign error, which may quote one: `in_our_words` keeps only the type of such an error.
 """
 
 import difflib
@@ -16,7 +16,7 @@ from typing import Any, ParamSpec, TypeVar
 P = ParamSpec("P")
 T = TypeVar("T")
 
-MOST_CHARACTERS = 80  # of a wrong value in an error
+MOST_CHARACTERS = 80  # of a wrong value quoted in an error
 
 
 class DPGBError(Exception):
@@ -40,7 +40,7 @@ class PlanError(DPGBError, ValueError):
 
 
 class BudgetExceededError(DPGBError, ValueError):
-    """An account or a fit has too little left for what is asked; nothing more was charged or opened."""
+    """An account or a fit has too little left for a request; nothing more was charged or opened."""
 
 
 class LedgerError(DPGBError, RuntimeError):
@@ -52,7 +52,7 @@ class LedgerUnavailableError(LedgerError):
 
 
 class VerificationError(DPGBError, ValueError):
-    """A model file does not agree with the ledger that its fit charged, or has nothing to be compared by."""
+    """A model file does not agree with the ledger that its fit charged, or holds nothing that can be compared."""
 
 
 class ResumeError(LedgerError):
@@ -68,15 +68,15 @@ class ShardError(DPGBError, RuntimeError):
 
 
 class ChunkError(DPGBError, RuntimeError):
-    """A chunk of the source failed to load; says neither which chunk nor what is in it."""
+    """A chunk of the source failed to load; the message tells neither which chunk nor what is in it."""
 
 
 class RowsError(DPGBError, RuntimeError):
-    """Work on rows failed for a reason that is not ours, such as short memory: of that only the type is said."""
+    """Work on rows failed with a foreign error, such as a lack of memory; the message gives only its type."""
 
 
 class LostCodesError(DPGBError, RuntimeError):
-    """Encoded rows are not here any more, or are damaged: whoever holds the source makes them again."""
+    """Encoded rows are gone or damaged; they have to be made again from the source."""
 
 
 class ScratchError(DPGBError, RuntimeError):
@@ -88,11 +88,11 @@ class ClusterError(DPGBError, RuntimeError):
 
 
 class FewRowsWarning(UserWarning):
-    """The released number of rows cannot be told from none, so that the fit ended with the start model."""
+    """The released number of rows cannot be told from zero, so the fit ended with the start model."""
 
 
 class UnreadValuesWarning(UserWarning):
-    """By released counts, most values of a feature are missing or no declared category: its type may be wrong."""
+    """Released counts show that most values of a feature are missing or undeclared; its type may be wrong."""
 
 
 class PrivacyLeakWarning(UserWarning):
@@ -104,11 +104,11 @@ class UnnamedColumnsWarning(UserWarning):
 
 
 class PrefixedColumnsWarning(UserWarning):
-    """Columns were matched to a schema by what stands behind a prefix in their names; they may be another thing."""
+    """Columns were matched to a schema by their names without a prefix; they may hold something else."""
 
 
 class ParserWarning(UserWarning):
-    """A collection is text that pandas parses: its parser may stop on a value, and infers types."""
+    """A collection is parsed from text by pandas, whose parser infers types and may stop on a value."""
 
 
 def level_outside() -> int:
@@ -126,7 +126,7 @@ def did_you_mean(word: object, known: Iterable[str]) -> str:
 
 
 def where_json_breaks(error: ValueError) -> str:
-    """Return where, and how, a public file ceases to be JSON, for its reader's error; "" if that does not say."""
+    """Return where and why a public file is no JSON, as the end of an error message; "" if the error does not tell."""
     if isinstance(error, json.JSONDecodeError):
         return f" (line {error.lineno}, column {error.colno}: {error.msg})"
     if isinstance(error, UnicodeDecodeError):
@@ -135,7 +135,7 @@ def where_json_breaks(error: ValueError) -> str:
 
 
 def json_object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """Return a JSON object, for `json.loads`: of a key that is there twice, one value would be lost.
+    """Return a JSON object, for `json.loads`; refuse a key that is there twice, because one value would be lost.
 
     Raises
     ------
@@ -150,7 +150,7 @@ def json_object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 
 def short(value: object) -> str:
-    """Return a public value as it stands in an error; of a long or deep one the beginning, or its type."""
+    """Return a public value as quoted in an error; a long one is cut, and one too deep to print becomes its type."""
     try:
         text = repr(value)
     except (RecursionError, ValueError):  # a number of more digits than Python prints
@@ -167,7 +167,7 @@ def rows_failed(kind: str) -> RowsError:
 
 
 def kind_of(error: BaseException) -> str:
-    """Return the name of an exception's type; of one of the system, such as a full disk, the code's name too."""
+    """Return the name of an exception's type; for a system error, such as a full disk, with the name of its code."""
     code = errno.errorcode.get(error.errno or 0) if isinstance(error, OSError) else None
     return type(error).__name__ if code is None else f"{type(error).__name__} ({code})"
 
@@ -175,17 +175,17 @@ def kind_of(error: BaseException) -> str:
 def in_our_words(
     failed: Callable[[str], DPGBError] = rows_failed,
 ) -> Callable[[Callable[P, T]], Callable[P, T]]:
-    """Let only errors of ours out of a function: of any other the type's name is said, and no context is kept.
+    """Let only our own errors out of a function; every other becomes one that names its type, and no context is kept.
 
     Parameters
     ----------
     failed : function of str
-        Returns the error for the name of a foreign exception's type.
+        Takes the name of a foreign exception's type and returns the error to raise.
 
     Privacy
     -------
-    Words of a foreign exception, and of those that it was raised from, may quote a row's value or tell how many rows
-    there are, as NumPy does where memory is short.
+    The text of a foreign exception, or of one that it was raised from, may quote a row's value or tell how many rows
+    there are, as NumPy's does when memory is short.
     """
 
     def decorate(function: Callable[P, T]) -> Callable[P, T]:
@@ -202,9 +202,9 @@ def in_our_words(
                 failure = error
             failure.__cause__ = failure.__context__ = None
             try:
-                raise failure  # outside the except block, which would be its context
+                raise failure  # outside the except block, which would set a context
             finally:
-                del failure  # its traceback holds this frame: rows would live on
+                del failure  # the traceback holds this frame, which would keep rows alive
 
         return run
 

@@ -1,11 +1,11 @@
 """`verify`: whether a model file agrees with itself, and with the ledger that its fit charged.
 
-What it is: evidence that shows tampering beside the ledger. The chain of the ledger holds the terms of the fit, what
-was charged, a digest of the answers it released, and one of all that is in its model file but the build: schema, model,
-the whole report, and the parameters, of which some act in ``predict``. A file that passes has those.
+What it is: evidence that shows tampering, unless the ledger was forged too. The chain of the ledger holds the terms of
+the fit, its charge, a digest of the answers that it released, and a digest of its whole model file except the build:
+schema, model, report, and the parameters, some of which act in ``predict``. A file that passes holds just these.
 
-What it is not: a signature. Without a ledger, a file is compared with itself alone, and who writes a file of his own
-can make its digests agree. With one, everything rests on the ledger: who can write that can write both.
+What it is not: a signature. Without a ledger, a file is compared with itself alone, and anyone who writes a file can
+make its digests agree. With a ledger, everything depends on the ledger: whoever can write it can forge both.
 """
 
 from dataclasses import dataclass
@@ -25,13 +25,13 @@ from dpgb_dask.training.fit import digest, replay
 
 @dataclass(frozen=True, slots=True)
 class Verification:
-    """What was found to agree, and what could not be compared.
+    """The result of `verify`: what agrees, and what could not be compared.
 
     Parameters
     ----------
     agreed : tuple of str
     open : tuple of str
-        What was not compared, and why.
+        What was not compared, with the reason.
     """
 
     agreed: tuple[str, ...]
@@ -46,12 +46,12 @@ class Verification:
 def verify(path: str | Path, ledger: Ledger | None = None) -> Verification:
     """Compare a model file with itself and with the ledger that its fit charged.
 
-    Without a ledger: the digests of the file's parts, and the arithmetic by which ε, δ and μ follow from the receipts.
-    With it, also: the whole chain of the ledger; that it holds the fit, ended, on this account, under these terms and
-    for this charge; and that its entry names the digest of this schema, model, report and parameters. Where the fit's
-    journal is there, and this is the build that the file names, the model is computed again from the journal and
-    compared bit for bit; the data are not read. Nothing else tells whether the build that a file names is that of the
-    fit.
+    Without a ledger, this checks the digests of the file's parts, and the arithmetic by which ε, δ and μ follow from
+    the receipts. With a ledger, it also checks the whole chain of the ledger; that the ledger holds the fit, ended, on
+    this account, with these terms and this charge; and that the fit's entry names the digest of this schema, model,
+    report and parameters. If the fit's journal is on this machine, and this is the build that the file names, the model
+    is computed again from the journal and compared bit for bit; the data are not read. Nothing else tells whether the
+    file names the build of the fit.
 
     Parameters
     ----------
@@ -67,21 +67,21 @@ def verify(path: str | Path, ledger: Ledger | None = None) -> Verification:
     StructureError
         If the file cannot be read, or does not agree with itself.
     VerificationError
-        If it is of a format without digests, or does not agree with the ledger.
+        If the file has a format without digests, or does not agree with the ledger.
     LedgerError
         If the ledger does not agree with itself, or does not know the fit.
 
     Notes
     -----
-    This shows tampering beside the ledger. It is no signature: who can write a model file can write another whose
-    digests agree, and who can write the ledger can write both.
+    This shows tampering, unless the ledger was forged too. It is not a signature: whoever can write a model file can
+    write another one whose digests agree, and whoever can write the ledger can forge both.
 
     Privacy
     -------
     Released and public values only.
     """
-    file = load(path)  # refuses digests that do not agree
-    model = of_file(file, path)  # and claims that do not follow
+    file = load(path)  # refuses a file whose digests do not agree
+    model = of_file(file, path)  # refuses a report whose claims do not follow
     report = model.privacy_report_
     if report.unverified:
         raise VerificationError(
@@ -126,7 +126,7 @@ def verify(path: str | Path, ledger: Ledger | None = None) -> Verification:
 
 
 def _check_terms(report: PrivacyReport, record: Record, ledger: Ledger) -> None:
-    """Refuse a report that says other than the ledger, and name what."""
+    """Refuse a report that differs from the ledger, and name each difference."""
     terms = record.terms
     price = report.charged if report.stopped else report.declared
     analysis = ledger.account(record.account).analysis
@@ -134,7 +134,7 @@ def _check_terms(report: PrivacyReport, record: Record, ledger: Ledger) -> None:
         "state": ("RELEASED", record.state),
         "account": (report.account, record.account),
         "epsilon": (report.epsilon, terms.epsilon),
-        # a pure report has none
+        # a pure report has no delta
         "delta": (report.delta, 0.0 if terms.pure else terms.delta),
         "price": (report.declared, terms.price),
         "pure": (report.pure, terms.pure),
@@ -155,7 +155,7 @@ def _check_terms(report: PrivacyReport, record: Record, ledger: Ledger) -> None:
 
 
 def _replay(model: DPGBClassifier | DPGBRegressor, record: Record, ledger: Ledger) -> str:
-    """Compute the model again from the fit's journal and compare; return why not, if it cannot be done.
+    """Compute the model again from the fit's journal and compare; return the reason if that cannot be done, else "".
 
     Raises
     ------
@@ -171,7 +171,7 @@ def _replay(model: DPGBClassifier | DPGBRegressor, record: Record, ledger: Ledge
     try:
         made = model._plans()  # noqa: SLF001 - of this package
         known = [pair for pair in made if digest(*pair).hex() == record.terms.plan_digest]
-    except DPGBError:  # a plan or a loss of the user's own has a name and no more
+    except DPGBError:  # of a user's own plan or loss the file holds only the name
         known = []
     if not known:
         return "the plan cannot be made again from the file's parameters"

@@ -86,12 +86,12 @@ def coarser_cells(fine: NDArray[np.float64], coarse: NDArray[np.float64]) -> NDA
     ----------
     fine : (n_fine,) float64, increasing
     coarse : (n_coarse,) float64, increasing
-        Some of the fine edges.
+        A subset of the fine edges.
 
     Returns
     -------
     (n_fine + 2,) int64
-        The last one is that of missing values.
+        The last entry is for the cell of missing values.
     """
     # the cell above fine edge k lies above as many coarse edges as are <= that edge
     above = np.searchsorted(coarse, fine, side="right")

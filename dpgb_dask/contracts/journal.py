@@ -19,7 +19,7 @@ class Answer:
     value : (n,) int64
         Noisy values.
     seal : str
-        The controller's keyed hash of both, by which it knows its own answers again.
+        The controller's keyed hash of both, by which it recognises its own answers.
     """
 
     receipt: Receipt

@@ -1,6 +1,6 @@
 """The released model: bins, additive tables, pair tables, trees. Integers throughout; scores are int32, 2⁻¹⁶.
 
-The same object is the message that shards catch up to, the thing that predicts, and what is written to disk.
+One object has three uses: shards receive it to bring their scores up to date, it predicts, and it is written to disk.
 """
 
 from dataclasses import dataclass, field
@@ -88,7 +88,7 @@ class Splits:
     """Complete binary trees of one depth without their leaves, as flat arrays in heap order.
 
     A node sends a code right if ``code > threshold``, or, if it has a mask, if ``masks[mask_of][code]`` is 1. Threshold
-    255 sends every row left: so a node that is not split is written.
+    255 sends every row left; a node without a split is stored in this way.
 
     Parameters
     ----------
@@ -97,7 +97,7 @@ class Splits:
     mask_of : (n_trees, 2**depth - 1) int32
         Row of ``masks``, or -1 for a node with a threshold.
     masks : (n_masks, 256) uint8
-        1 where a code goes right: sets of categories, and thresholds whose missing values go left.
+        1 where a code goes right. Masks are for sets of categories, and for thresholds whose missing values go left.
     """
 
     feature: NDArray[np.uint16]
@@ -125,7 +125,7 @@ class Splits:
     def arrays(
         self,
     ) -> tuple[NDArray[np.uint16], NDArray[np.uint8], NDArray[np.int32], NDArray[np.uint8]]:
-        """The arrays in the order that kernels take them."""
+        """The arrays, in the order in which kernels take them."""
         return self.feature, self.threshold, self.mask_of, self.masks
 
     @property
@@ -174,7 +174,7 @@ class Trees:
         return self.splits.depth
 
     def with_more(self, splits: Splits, value: NDArray[np.int32]) -> "Trees":
-        """Return these trees and some more."""
+        """Return these trees, followed by the given ones."""
         return Trees(join_splits(self.splits, splits), np.concatenate([self.value, value], axis=1))
 
 

@@ -1,13 +1,14 @@
-"""What may be asked of the rows, as data, and the shape of the answer.
+"""The queries: what may be asked of the rows, as data, and the shape of the answer.
 
-A query is answered by one int64 vector of sums over rows. ``step_bits`` says that one natural unit is
-``2**step_bits`` steps (weights included), ``price`` what it costs in units of 2⁻⁶⁴ of the plan's currency: μ² for
-Gaussian noise, ε for a plan of pure differential privacy.
+A query is answered by one int64 vector of sums over rows. One natural unit is ``2**step_bits`` steps (weights
+included). ``price`` is the cost in units of 2⁻⁶⁴ of the plan's currency: μ² for Gaussian noise, ε for a plan of pure
+differential privacy.
 
-The sensitivity of an answer is stated for what a query says: a row hits one leaf of each feature, one cell of each
-table. So a query is refused as it is made if what it maps rows to is not there (a leaf beyond ``n_leaves`` would be
-another feature's, and the row would count there twice), and `check_query` refuses one of a class that is not here.
-What was checked is what is asked: a query keeps read-only copies of its arrays, tuples and plain numbers of its own.
+The sensitivity of an answer is stated from the query alone: a row hits one leaf of each feature, one cell of each
+table. So a query that maps rows to cells that do not exist is refused when it is made (a leaf beyond ``n_leaves`` would
+belong to another feature, and the row would count there twice), and `check_query` refuses every class that is not
+defined here. A query keeps read-only copies of its arrays, and tuples and plain numbers of its own, so that it cannot
+change after these checks.
 """
 
 import hashlib
@@ -35,12 +36,12 @@ def _is_whole(value: Any) -> bool:
 
 
 def _whole(name: str, value: Any, low: int, high: int | None = None) -> int:
-    """Return a field as Python's own int.
+    """Return a field as a Python int.
 
     Raises
     ------
     PlanError
-        If it is no whole number in [low, high].
+        If it is not a whole number in [low, high].
     """
     if not _is_whole(value) or value < low or (high is not None and value > high):
         most = "" if high is None else f" and at most {high}"
@@ -56,7 +57,7 @@ def _array(name: str, value: Any, dtype: Any, ndim: int = 1) -> NDArray[Any]:
     Raises
     ------
     PlanError
-        If it is no array of a type and so many dimensions.
+        If it is not an array of this type and number of dimensions.
     """
     if not isinstance(value, np.ndarray) or value.dtype != dtype or value.ndim != ndim:
         raise PlanError(f"{name} of a query must be a {np.dtype(dtype)} array of ndim={ndim}.")
@@ -64,7 +65,7 @@ def _array(name: str, value: Any, dtype: Any, ndim: int = 1) -> NDArray[Any]:
 
 
 def _sizes(sizes: Any, most: int | None = None) -> tuple[int, ...]:
-    """Return numbers of cells as Python's own; nothing where one is no whole number in [1, most]."""
+    """Return numbers of cells as Python ints; an empty tuple unless all are whole numbers in [1, most]."""
     own = tuple(sizes)
     if not all(type(n) is int or _is_whole(n) for n in own):
         return ()
@@ -76,12 +77,12 @@ def _sizes(sizes: Any, most: int | None = None) -> tuple[int, ...]:
 def _maps(
     name: str, maps: Any, sizes: Any
 ) -> tuple[tuple[NDArray[np.uint8], ...], tuple[int, ...]]:
-    """Return maps of bins to cells as read-only copies, and how many cells each has.
+    """Return maps from bins to cells as read-only copies, and the number of cells of each.
 
     Raises
     ------
     PlanError
-        Unless each map takes the bins of a feature to whole numbers below its size.
+        Unless each map sends the bins of its feature to whole numbers below its number of cells.
     """
     maps, own = tuple(maps), _sizes(sizes)
     if len(maps) != len(own) or len(own) != len(sizes):
@@ -95,7 +96,7 @@ def _maps(
     if not 1 <= min(lengths) <= max(lengths) <= MAX_BINS:
         raise PlanError(f"{name} of a query must say a cell for each of 1 to {MAX_BINS} bins.")
     joined, parts = frozen_parts(maps)
-    # one comparison for all: a round is milliseconds
+    # one comparison for all maps, because a round takes milliseconds
     if (joined >= np.repeat(np.minimum(own, MAX_BINS), lengths)).any():
         raise PlanError(
             f"{name} of a query maps a bin to a cell beyond its feature's: a row would count twice in another one's."
@@ -109,7 +110,7 @@ def _splits(splits: Any) -> Splits:
     Raises
     ------
     PlanError
-        Unless they are complete, and their masks are there and say left or right.
+        Unless the trees are complete, and the masks that they name exist and hold 0 or 1.
     """
     if type(splits) is not Splits:
         raise PlanError(f"splits of a query is a {type(splits).__name__}, not Splits.")
@@ -134,7 +135,7 @@ def _level(splits: Any) -> Splits:
     Raises
     ------
     PlanError
-        If they are of several, or none.
+        If there are several trees, or none.
     """
     own = _splits(splits)
     if own.n_trees != 1:
@@ -143,12 +144,12 @@ def _level(splits: Any) -> Splits:
 
 
 def _features(features: Any, sizes: Any) -> tuple[NDArray[np.uint16], tuple[int, ...]]:
-    """Return the features of a level as a read-only copy, and the sizes of them.
+    """Return the features of a level as a read-only copy, and their sizes.
 
     Raises
     ------
     PlanError
-        Unless there is a size for each.
+        Unless every feature has a size.
     """
     own, known = _array("features", features, np.uint16), _sizes(sizes, MAX_BINS)
     if not len(known) == len(own) == len(sizes):
@@ -157,7 +158,7 @@ def _features(features: Any, sizes: Any) -> tuple[NDArray[np.uint16], tuple[int,
 
 
 def _canonical(value: Any, sink: Any) -> None:
-    """Feed one field to a hash, with type and shape, so that different queries never share bytes."""
+    """Feed one field to a hash, with its type and shape, so that different queries never feed the same bytes."""
     if isinstance(value, np.ndarray):
         sink.update(json.dumps([value.dtype.str, value.shape]).encode())
         sink.update(np.ascontiguousarray(value).tobytes())
@@ -176,7 +177,7 @@ def _canonical(value: Any, sink: Any) -> None:
 
 @dataclass(frozen=True, slots=True)
 class RowDraw:
-    """Which rows serve a query: those whose secret keyed draw lies in [low, high), of 2³².
+    """Which rows serve a query: those whose secret keyed draw, a whole number below 2³², lies in [low, high).
 
     A row's draw is PRF(secret key of the fit, group, position of the row or its unit): independent over rows and
     groups, the same for any chunking, and never released.
@@ -230,7 +231,7 @@ class Query:
     weight_bits: int = 0
 
     def __post_init__(self) -> None:
-        """Refuse what no sensitivity is stated for."""
+        """Refuse values for which no sensitivity is stated."""
         settle(
             self,
             price=_whole("price", self.price, 0),
@@ -244,7 +245,7 @@ class Query:
 
     @property
     def n_sums(self) -> int:
-        """Length of the raw sums; the answer itself, unless the controller computes it from them."""
+        """Length of the raw sums; that of the answer, unless the controller computes the answer from the sums."""
         return self.n_values
 
     @property
@@ -285,7 +286,7 @@ class CellCountsQuery(Query):
     sizes: tuple[int, ...]
 
     def __post_init__(self) -> None:
-        """Refuse what is no grid."""
+        """Refuse a resolution or sizes that no grid has."""
         Query.__post_init__(self)
         if self.n_uniform not in (COARSE, FINE):
             raise PlanError(f"n_uniform={self.n_uniform!r} of a query must be {COARSE} or {FINE}.")
@@ -300,7 +301,7 @@ class CellCountsQuery(Query):
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class TargetSumQuery(Query):
-    """Weighted sum of the target: per class the rows of it (class 1 only if binary), or Σ y of a numeric target.
+    """Weighted sum of the target: the rows of each class (of class 1 only if binary), or Σ y of a numeric target.
 
     A numeric target is scaled to [-1, 1] by its public bounds and counted in score steps (2⁻¹⁶).
     One row adds at most one natural unit times its weight.
@@ -371,7 +372,7 @@ class GradientQuery(Query):
     rows: RowDraw | None = None
 
     def __post_init__(self) -> None:
-        """Refuse a gradient or a draw that the private side does not know."""
+        """Refuse a gradient or a draw of a class that the private side does not know."""
         Query.__post_init__(self)
         check_gradient(self.gradient)
         settle(self, n_scores=_whole("n_scores", self.n_scores, 1))
@@ -415,7 +416,7 @@ class MainSumsQuery(GradientQuery):
     n_leaves: tuple[int, ...]
 
     def __post_init__(self) -> None:
-        """Refuse leaves that are not there."""
+        """Refuse leaves that do not exist."""
         GradientQuery.__post_init__(self)
         maps, sizes = _maps("leaf_of_bin", self.leaf_of_bin, self.n_leaves)
         settle(self, leaf_of_bin=maps, n_leaves=sizes)
@@ -443,7 +444,7 @@ class PairCells:
     n_j: int
 
     def __post_init__(self) -> None:
-        """Refuse cells that are not there."""
+        """Refuse cells that do not exist."""
         maps, sizes = _maps("map_i and map_j", (self.map_i, self.map_j), (self.n_i, self.n_j))
         settle(self, i=_whole("i", self.i, 0), j=_whole("j", self.j, 0))
         settle(self, map_i=maps[0], map_j=maps[1], n_i=sizes[0], n_j=sizes[1])
@@ -460,7 +461,7 @@ class PairSumsQuery(GradientQuery):
     pairs: tuple[PairCells, ...]
 
     def __post_init__(self) -> None:
-        """Refuse what is no table."""
+        """Refuse pairs that are not `PairCells`."""
         GradientQuery.__post_init__(self)
         settle(self, pairs=tuple(self.pairs))
         if not all(type(pair) is PairCells for pair in self.pairs):
@@ -508,8 +509,8 @@ class TreeSumsQuery(GradientQuery):
 class NodeSumsQuery(GradientQuery):
     """Sums per node of one level of one tree and per bin of some features, all jointly: greedy growth, bin refinement.
 
-    The answer is laid out (node, feature, bin, score, 2), the bins of all features concatenated; with ``sides``,
-    (node, feature, side, score, 2): bins are added to two sides before the noise.
+    The answer is laid out (node, feature, bin, score, 2), with the bins of all features concatenated. With ``sides``
+    it is laid out (node, feature, side, score, 2): the bins of each side are added up before the noise.
 
     Parameters
     ----------
@@ -528,7 +529,7 @@ class NodeSumsQuery(GradientQuery):
     sides: NDArray[np.uint8] | None = None
 
     def __post_init__(self) -> None:
-        """Refuse a level that is not of one tree, and sides that are neither."""
+        """Refuse splits of more than one tree, and sides other than left and right."""
         GradientQuery.__post_init__(self)
         features, sizes = _features(self.features, self.sizes)
         settle(self, splits=_level(self.splits), features=features, sizes=sizes)
@@ -554,10 +555,10 @@ class NodeSumsQuery(GradientQuery):
 class ChoiceQuery(GradientQuery):
     """For every node of one level, one candidate split, chosen with chance ∝ exp(ε · gain / range).
 
-    The gain is ΣS²/(n + ridge) over both children, S the sum of gradients and n of weights; there is no parent term,
-    threshold or least child, so one row moves it by -3 g*² to g*² times its weight, whatever the rows (docs/privacy.md
-    P6). The controller computes the gains from the opened sums, laid out as in `NodeSumsQuery`, and lets out the
-    choices alone: (n_nodes,) positions in the candidates.
+    The gain is ΣS²/(n + ridge) over both children, with S the sum of gradients and n of weights. It has no parent term,
+    no threshold and no least child, so one row moves it by -3 g*² to g*² times its weight, whatever the other rows
+    (docs/privacy.md P6). The controller computes the gains from the opened sums, which are laid out as in
+    `NodeSumsQuery`, and lets out the choices alone: (n_nodes,) positions in the candidates.
 
     Parameters
     ----------
@@ -567,7 +568,7 @@ class ChoiceQuery(GradientQuery):
         Position in ``features``.
     candidate_bin : (n_candidates,) uint8
     candidate_only : (n_candidates,) bool
-        False: codes above the bin go right. True: the bin alone goes right (a category against the others).
+        False: codes above the bin go right. True: only the bin itself goes right (one category against the others).
     ridge : float
         λ > 0, in natural units of weight.
 
@@ -585,7 +586,7 @@ class ChoiceQuery(GradientQuery):
     ridge: float
 
     def __post_init__(self) -> None:
-        """Refuse candidates that are not there, and a ridge at which the gain of an empty child has no bound."""
+        """Refuse candidates that do not exist, and a ridge at which the gain of an empty child has no bound."""
         GradientQuery.__post_init__(self)
         features, sizes = _features(self.features, self.sizes)
         settle(self, splits=_level(self.splits), features=features, sizes=sizes)
@@ -644,7 +645,7 @@ QUERIES = frozenset(
 
 
 def check_query(query: Any) -> None:
-    """Refuse a query that is not exactly of a class here: a subclass may say other sizes than its sums have.
+    """Refuse a query whose class is not one of `QUERIES`: a subclass could declare sizes that its sums do not have.
 
     Raises
     ------

@@ -27,9 +27,8 @@ from dpgb_dask.values import NO_FORM, as_text, cells, is_missing
 VERSION = 1
 MAX_FEATURES = 65_535  # trees name a feature in 16 bits
 MAX_CATEGORIES = 250  # codes are uint8; "other" and "missing" take two more
-MAX_WEIGHT = (
-    1 << 12
-)  # rows · max_weight · 2**15 < 2**31 must leave room for several rows between flushes
+# rows · max_weight · 2**15 < 2**31 must leave room for several rows between flushes
+MAX_WEIGHT = 1 << 12
 
 TOO_DEEP = "it is nested too deeply to be a schema."
 
@@ -92,7 +91,8 @@ class Schema:
     Parameters
     ----------
     features : mapping of str to feature
-        ``(low, high)`` declares a numeric feature, a list its categories; `Numeric` and `Categorical` say more.
+        ``(low, high)`` declares a numeric feature, and a list of categories a categorical one; `Numeric` and
+        `Categorical` have more options.
     classes : sequence, optional
         Class labels of a classification target.
     target_bounds : (float, float), optional
@@ -104,10 +104,10 @@ class Schema:
     max_weight : int
         Largest sample weight; larger ones are clipped to it. Multiplies the sensitivity.
     unit_id : str, optional
-        Column that names the privacy unit; never a feature. A row without one weighs nothing.
+        Column that names the privacy unit; never a feature. A row without a unit has weight 0.
     private : bool
-        False when the facts were read from the data (``schema="infer"``): kept by every copy and file, and no fit
-        under it can charge a ledger.
+        False when the facts were read from the data (``schema="infer"``). Every copy and file of the schema keeps it,
+        and no fit under such a schema can charge a ledger.
 
     Raises
     ------
@@ -116,7 +116,7 @@ class Schema:
 
     Privacy
     -------
-    Public. Every fact here is taken as known to the reader of the model.
+    Public. Every fact here is assumed to be known to the reader of the model.
 
     Examples
     --------
@@ -138,7 +138,7 @@ class Schema:
         unit_id: str | None = None,
         private: bool = True,
     ) -> None:
-        given: Any = features  # whatever its type says, it may come from a file
+        given: Any = features  # despite the type hint, it may be anything that a file holds
         if not isinstance(given, Mapping) or not given:
             raise SchemaError(
                 "features is empty, or no mapping: a schema declares at least one feature, e.g. {'age': (17, 90)}."
@@ -281,7 +281,7 @@ class Schema:
     def load(cls, path: str | Path) -> "Schema":
         """Read a schema file."""
         try:
-            text = Path(path).read_text(encoding="utf-8-sig")  # Windows writes a mark before it
+            text = Path(path).read_text(encoding="utf-8-sig")  # Windows begins files with a mark
             data = json.loads(text, object_pairs_hook=json_object)
         except OSError as error:
             raise SchemaError(
@@ -304,32 +304,33 @@ class Schema:
         sample_weight: Any = None,
         columns: Any = None,
     ) -> Any:
-        """Count exactly what a fit under this schema would clip, call missing or call "other".
+        """Count exactly the values that a fit under this schema would clip, or read as missing or as "other".
 
         Parameters
         ----------
         X : collection of rows, as for ``fit``
         y, sample_weight : collections, optional
         columns : "position", list of str, optional
-            What the columns of an array without names are, as for ``fit``.
+            The columns of an array without names, as for ``fit``.
 
         Returns
         -------
         Diagnosis
-            With the most frequent unknown values, and columns that are not declared. To be printed; it is kept nowhere.
+            It also holds the most frequent unknown values, and the columns that are not declared. It is for printing,
+            and is stored nowhere.
 
         Privacy
         -------
-        None: the data owner's own, plainly non-private look at the rows. No fit calls it.
+        None: this is the data owner's own, plainly non-private look at the rows. No fit calls it.
         """
         return self._diagnose(self, X, y, sample_weight, columns)
 
     @classmethod
     def checked_by(cls, function: Callable[..., Any]) -> None:
-        """Take the function behind `check`, `dpgb_dask.diagnose.check`.
+        """Set the function behind `check`, which is `dpgb_dask.diagnose.check`.
 
-        It reads rows, with modules that need this one, so that this one cannot import it: the package hands it down
-        where it is put together.
+        That function reads rows, and uses modules that import this one. So this module cannot import it, and
+        ``dpgb_dask/__init__.py`` sets it instead.
         """
         cls._diagnose = staticmethod(function)
 
@@ -414,7 +415,7 @@ def _truth(name: str, spec: Mapping[str, Any], field: str) -> bool:
 
 
 def _check_text(schema: Schema) -> None:
-    """Refuse names and labels that no file can hold: halves of a surrogate pair."""
+    """Refuse names and labels that cannot be written to a file: they hold half of a surrogate pair."""
     names = [*schema.names, schema.target.name, *schema.ignore, schema.unit_id]
     features = schema.features.values()
     listed = [f.categories for f in features if isinstance(f, Categorical)]
@@ -434,7 +435,7 @@ def _encodes(text: str) -> bool:
 
 
 def _refuse_unknown(given: Mapping[str, Any], known: set[str], where: str) -> None:
-    """Raise on keys that nothing reads: a misspelt one would be ignored."""
+    """Raise on unknown keys, because a misspelt key would otherwise be ignored."""
     if unknown := sorted(str(key) for key in set(given) - known):
         meant = did_you_mean(unknown[0], known)
         raise SchemaError(f"{where}: unknown keys {unknown}. Known: {sorted(known)}.{meant}")
@@ -454,10 +455,10 @@ def _categories(name: str, values: Any) -> tuple[Any, ...]:
 
 
 def _refuse_meeting(where: str, declared: tuple[Any, ...]) -> None:
-    """Raise where two categories or classes are read as one value: no row could tell them apart."""
+    """Raise if two categories or classes are read as the same value: they could not be told apart in a row."""
     seen: dict[Any, Any] = {}
     for value, form in zip(declared, cells(declared), strict=True):
-        # two words for missing differ as text; None and NaN stand for no value
+        # words for a missing value are compared as text; None and NaN stand for no value and are skipped
         known: Any = as_text(value) if form is None else form
         if known is NO_FORM:
             raise SchemaError(f"{where} must be text, numbers or booleans, not lists or objects.")

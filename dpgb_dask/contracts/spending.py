@@ -1,11 +1,11 @@
-"""What a sequence of queries costs: the composition theorems that the controller charges by and plans reckon with.
+"""What a sequence of queries costs: the composition theorems by which the controller charges and plans set prices.
 
 All prices are in units of 2⁻⁶⁴ of the plan's currency, μ² (GDP) or ε (pure differential privacy). Queries, prices and
 draws may be chosen adaptively, in any order: groups may interleave with each other and with queries on all rows.
 
 - Queries on **all rows** add up, in both currencies (docs/privacy.md P4; μ²: Smith and Thakurta 2022, ε: Rogers et al.
   2016).
-- **Parts.** Rows join part a(i) of a group by independent secret draws. A group costs the dearest of its parts. Proof:
+- **Parts.** Rows join part a(i) of a group by independent secret draws. A group costs its most expensive part. Proof:
   couple the draws of the other rows of D and D ∪ {x}, and fix those of x. Then x serves the queries on all rows and
   those of one part of each group, whose prices sum to at most `Spending.spent`: the filter bounds this composition.
   The law on D ∪ {x} is the mixture over the draws of x, that on D does not depend on them, and (ε, δ)-curves are
@@ -13,11 +13,11 @@ draws may be chosen adaptively, in any order: groups may interleave with each ot
   row: fixed sizes would break it.
 - **Samples.** A row serves all queries of a group with chance q, independently and in secret. Queries that are
   together ε-DP on the sample cost ln(1 + q (e^ε - 1)), for adding or removing one row (Li, Qardaji and Su 2012; Balle,
-  Barthe and Gaboardi 2018, theorem 8). Proof for a sequence in which they interleave with others: given everybody
-  else's draws and the parts of x, the chances of a transcript with and without x differ by the factor
+  Barthe and Gaboardi 2018, theorem 8). Proof for a sequence in which they interleave with others: given the draws of
+  all other rows and the parts of x, the chances of a transcript with and without x differ by the factor
   Π over groups (1 - q + q r), times the factors of all other queries; r, the factor of a group's queries if x is in
-  the sample, lies in [e^-ε, e^ε], and 1 - q + q e^-ε >= 1/(1 - q + q e^ε). In the currency μ² a group costs its sum,
-  whatever the sample (fix the draw, as for parts): no amplification is claimed.
+  the sample, lies in [e^-ε, e^ε], and 1 - q + q e^-ε >= 1/(1 - q + q e^ε). In the currency μ² a group costs the sum of
+  its prices, whatever the sample (fix the draw, as for parts): no amplification is claimed.
 """
 
 import math
@@ -31,7 +31,7 @@ from dpgb_dask.errors import PlanError
 _ROUND_UP = 1 + 1e-12  # far above the error of a few operations in double precision
 
 
-@lru_cache(maxsize=1 << 14)  # a fit asks for the same groups again with every query
+@lru_cache(maxsize=1 << 14)  # every query of a fit asks for the same groups again
 def amplified(price: int, rate: float) -> int:
     """Return what queries of ``price`` (units of ε) on a Poisson sample cost, rounded up; never more than ``price``."""
     epsilon = price / PRICE_ONE
@@ -53,7 +53,7 @@ def price_on_sample(affordable: int, rate: float) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Spending:
-    """What has been asked so far, by groups of rows; `spent` bounds the loss of every row.
+    """What has been asked so far, by groups of rows; `spent` bounds the privacy loss of every row.
 
     Parameters
     ----------
@@ -62,7 +62,7 @@ class Spending:
     on_all : int
         Sum of prices of queries on all rows.
     groups : mapping of int to dict
-        Per group: the price per interval of draws.
+        For each group, the price of each interval of draws.
     """
 
     pure: bool = False

@@ -1,4 +1,7 @@
-"""What the floats of a fit's post-processing depend on, by name: the build on which they can be computed again."""
+"""The build: everything by name that the floats of a fit's post-processing depend on.
+
+On the same build they can be computed again.
+"""
 
 import platform
 from importlib.metadata import version
@@ -10,8 +13,8 @@ from threadpoolctl import threadpool_info
 def build() -> dict[str, str]:
     """Return machine, libraries, BLAS and features of the processor, as text.
 
-    Sums over rows are integers and the same everywhere. What the controlling process makes of released sums is float
-    linear algebra, rounded to 2⁻¹⁶: the same bits are promised on the same build alone (docs/design.md §3).
+    Sums over rows are integers and the same everywhere. The controlling process turns released sums into a model by
+    float linear algebra, rounded to 2⁻¹⁶: the same bits are promised on the same build alone (docs/design.md §3).
     """
     found = [info for info in threadpool_info() if info["user_api"] == "blas"]
     blas = {

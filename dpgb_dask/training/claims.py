@@ -1,8 +1,8 @@
-"""Whether what a report claims follows from its receipts: ε, δ and μ, what was spent, whom it protects.
+"""Check that the claims of a report follow from its receipts: ε, δ and μ, what was spent, and what is protected.
 
-It is the same accounting that charged the fit, done again from public and released numbers, so a file whose report was
-edited into a smaller ε, with digests made to agree, does not load. Nothing here can tell that a fit took place: that is
-for the ledger (`dpgb_dask.verify`).
+The accounting that charged the fit is repeated from public and released numbers. So a file whose report was edited into
+a smaller ε does not load, even if its digests were made to agree. Nothing here can tell whether a fit took place: that
+is for the ledger (`dpgb_dask.verify`).
 """
 
 import math
@@ -17,35 +17,35 @@ from dpgb_dask.errors import DPGBError, StructureError
 from dpgb_dask.released.report import PrivacyReport
 
 CLOSE = 1e-9  # relative: transcendental functions differ in their last digits between machines
-LEAST_DELTA = 0.99  # of δ, that a declared price uses: SLACK is kept back, and prices are rounded
+LEAST_DELTA = 0.99  # share of δ that a price uses at least: SLACK is reserved, prices are rounded
 MECHANISMS = {True: ("laplace", "choice"), False: ("gaussian", "choice")}
 
 
 def relation(schema: Schema) -> tuple[str, str]:
-    """Return when two data sets are neighbours, and what is protected, in words."""
+    """Return, in words, when two data sets are neighbours and what is protected."""
     if schema.unit_id is None:
         return "add or remove one row", "row"
     return f"add or remove all rows of one {schema.unit_id!r}", schema.unit_id
 
 
 def check_claims(report: PrivacyReport, schema: Schema) -> None:
-    """Refuse a report whose claims do not follow.
+    """Refuse a report whose claims do not follow from its receipts.
 
-    The rule, for a report of declared price P, receipts of prices p and draws r, both in units of 2⁻⁶⁴:
+    The rule, for a report of declared price P, and receipts of prices p and draws r, prices in units of 2⁻⁶⁴:
 
-    - positions count from 0, all receipts are of the report's fit, and by mechanisms of its currency;
+    - positions count from 0, and all receipts belong to the report's fit and to mechanisms of its currency;
     - ``charged`` is `Spending` of (p, r), and at most P;
     - pure: P = ⌊2⁶⁴ ε⌋, δ = 0, μ = `mu_of_pure` (P), and ε by zCDP is ε;
     - else μ² = P, .99 δ <= δ(ε; μ) <= δ by the exact curve of μ-GDP, the slack is at most δ/1000, and ε by zCDP is that
       of μ at δ;
     - relation and unit are those of the schema; a schema read from data, or test noise, is not private.
 
-    What other accountants find (``compared``) is not done again: nothing is promised by it.
+    The results of other accountants (``compared``) are not checked: nothing is promised by them.
 
     Raises
     ------
     StructureError
-        Naming what does not follow.
+        If a claim does not follow; the message names it.
     """
     try:
         wrong = next(_wrong(report, schema), None)
@@ -59,14 +59,14 @@ def check_claims(report: PrivacyReport, schema: Schema) -> None:
 
 
 def _wrong(report: PrivacyReport, schema: Schema) -> Iterator[str]:
-    """Yield what does not follow."""
+    """Yield the names of the claims that do not follow."""
     if not all(_belongs(receipt, k, report) for k, receipt in enumerate(report.receipts)):
         yield "a receipt"
     if (report.relation, report.unit) != relation(schema):
         yield "relation"
     if report.private and (not schema.private or report.fit_id.startswith("seeded-")):
         yield "private"
-    # whole numbers, but amplified prices come from floats
+    # prices are whole numbers, but amplified ones are computed with floats
     if not _close(_spent(report), report.charged) or report.charged > report.declared:
         yield "charged"
     if not report.epsilon > 0 or report.declared <= 0:
@@ -75,13 +75,13 @@ def _wrong(report: PrivacyReport, schema: Schema) -> Iterator[str]:
 
 
 def _belongs(receipt: Receipt, position: int, report: PrivacyReport) -> bool:
-    """Return whether a receipt is one of the report's fit, at its place, in its currency."""
+    """Return whether a receipt belongs to the report's fit, at this position, in its currency."""
     same = (receipt.position, receipt.fit_id) == (position, report.fit_id)
     return same and receipt.mechanism in MECHANISMS[report.pure] and receipt.price > 0
 
 
 def _spent(report: PrivacyReport) -> int:
-    """Add up the receipts by the draws that served them; raises ValueError if there are more of either."""
+    """Add up the receipts by the draws that served them; raises ValueError if their numbers differ."""
     spending = Spending(pure=report.pure)
     draws = report.draws or [None] * len(report.receipts)
     for receipt, draw in zip(report.receipts, draws, strict=True):

@@ -1,4 +1,4 @@
-"""Journals: released answers of a running fit, appended and durable before they are used; what resume replays.
+"""Journals: released answers of a running fit, appended and durable before they are used; resume replays them.
 
 A repeated answer is the same answer (docs/privacy.md P10).
 """
@@ -34,14 +34,14 @@ class MemoryJournal:
 class FileJournal:
     """One JSON line per released answer, synced to disk before `append` returns.
 
-    A line goes to the place where the lines before it end, so an append costs the same however long the file is, and
-    two processes that resume one fit write the same bytes to the same places: an answer is a function of the fit's key,
-    the query and its sums.
+    A line is written where the lines before it end, so an append costs the same however long the file is. Two processes
+    that resume one fit write the same bytes to the same places, because an answer is a function of the fit's key, the
+    query and its sums.
 
     Parameters
     ----------
     path : Path
-        Made if it is not there.
+        The file; made if it does not exist.
 
     Raises
     ------
@@ -50,12 +50,12 @@ class FileJournal:
 
     Privacy
     -------
-    Released values only, inside the fit's guarantee; the file is its owner's alone all the same.
+    Released values only, inside the fit's guarantee; still, only the owner of the file can read it.
     """
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self._end: int | None = None  # of the lines that this object has read or written
+        self._end: int | None = None  # where the lines end that this object has read or written
         try:
             path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
             if not path.exists():
@@ -70,7 +70,7 @@ class FileJournal:
         Raises
         ------
         LedgerUnavailableError
-            If it cannot be written; the answer must not be used then.
+            If it cannot be written; then the answer must not be used.
         ResumeError
             If another process has written another answer in its place.
         """
@@ -93,11 +93,11 @@ class FileJournal:
         self._end = end + len(line)
 
     def _put(self, descriptor: int, line: bytes, end: int) -> None:
-        """Write a line at the end of those known, unless it is there already."""
+        """Write a line after the known ones, unless it is there already."""
         beyond = os.fstat(descriptor).st_size - end
         if beyond:
             tail = os.pread(descriptor, max(beyond, 0), end)
-            if tail.startswith(line):  # by another process that resumed the fit, or was resumed
+            if tail.startswith(line):  # written by another process that runs, or ran, the same fit
                 return
             if beyond < 0 or b"\n" in tail:
                 raise ResumeError(
@@ -115,7 +115,7 @@ class FileJournal:
         Raises
         ------
         ResumeError
-            If the file cannot be read, or another line is no answer.
+            If the file cannot be read, or a complete line is not an answer.
         """
         try:
             data = self.path.read_bytes()
