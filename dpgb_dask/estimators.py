@@ -14,7 +14,7 @@ from sklearn.metrics import accuracy_score, r2_score
 from sklearn.utils import Tags
 from sklearn.utils.validation import check_is_fitted
 
-from dpgb_dask import inferred, parameters
+from dpgb_dask import inferred, losses, parameters
 from dpgb_dask.columns import Columns, check_choice, default_names, in_order
 from dpgb_dask.contracts.model import Model
 from dpgb_dask.contracts.plan import Budget, Plan, Progress, Shape, weight_bits_for
@@ -226,7 +226,7 @@ class _Boosting(BaseEstimator):  # type: ignore[misc]
         """Return what is saved, with the parameters of now: those that act in ``predict`` are among them."""
         parameters = {name: getattr(self, name) for name in SAVED}
         parameters["recipe"] = report.recipe
-        parameters["loss"] = export.loss_to_json(self.loss)
+        parameters["loss"] = losses.to_json(self.loss)
         parameters["columns"] = check_choice(self.columns)
         return export.ModelFile(
             estimator=type(self).__name__,

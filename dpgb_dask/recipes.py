@@ -308,8 +308,16 @@ def _check_loss(plan: Plan, kind: str, loss: Loss) -> None:
         raise PlanError(
             f"loss={loss.name!r} does not fit a {kind} target. Choose one of {fitting}."
         )
-    if loss.name not in plan.losses:
-        able = sorted(name for name, other in RECIPES.items() if loss.name in other.losses)
+    if not _serves(plan, kind, loss):
+        able = sorted(name for name, other in RECIPES.items() if _serves(other, kind, loss))
         raise PlanError(
             f"loss={loss.name!r}: recipe {plan.name!r} has {sorted(plan.losses)}. Recipes that have it: {able}."
         )
+
+
+def _serves(plan: Plan, kind: str, loss: Loss) -> bool:
+    """Whether a plan has a loss; one from outside the package, if it has every loss of that type of target."""
+    if loss.name in LOSSES:
+        return loss.name in plan.losses
+    every = {name for name, known in LOSSES.items() if kind in known.kinds}
+    return kind in plan.kinds and every <= set(plan.losses)

@@ -11,7 +11,7 @@ import dpgb_dask
 PACKAGE = Path(dpgb_dask.__file__).parent
 FILES = sorted(PACKAGE.rglob("*.py"))
 
-LOW = {"errors", "frozen", "gradients", "losses", "kernels", "values", "contracts"}
+LOW = {"errors", "frozen", "losses", "kernels", "values", "contracts"}
 SIDES = LOW | {"encode", "frames", "stored", "private", "controller", "released", "components"}
 TOP = {
     "columns",
@@ -37,12 +37,11 @@ TOP_OUTSIDE = {
 LAYERS: dict[str, tuple[set[str], set[str]]] = {
     "errors": (set(), set()),
     "frozen": (set(), {"numpy"}),
-    "gradients": ({"errors", "frozen"}, {"numpy"}),
-    "losses": ({"errors", "gradients"}, {"numpy"}),
-    "kernels": ({"errors", "gradients"}, {"numpy", "numba"}),
+    "losses": ({"errors", "frozen"}, {"numpy"}),
+    "kernels": ({"errors", "losses"}, {"numpy", "numba"}),
     "values": (set(), {"numpy", "pandas"}),
     "contracts": (
-        {"errors", "frozen", "gradients", "losses", "kernels", "values"},
+        {"errors", "frozen", "losses", "kernels", "values"},
         {"numpy", "numba"},
     ),
     "frames": (set(), {"dask"}),

@@ -5,12 +5,14 @@ import pytest
 
 from dpgb_dask import losses
 from dpgb_dask.errors import PlanError
-from dpgb_dask.gradients import FREE_HESS_SCALE, GRAD_ONE, RATE_SHIFT, sigmoid
 from dpgb_dask.losses import (
     CORNER,
+    FREE_HESS_SCALE,
+    GRAD_ONE,
     LINKS,
     LINKS_OF,
     LOSSES,
+    RATE_SHIFT,
     AbsoluteError,
     Huber,
     LogLoss,
@@ -18,6 +20,7 @@ from dpgb_dask.losses import (
     Quantile,
     SquaredError,
     clipped_probability,
+    sigmoid,
 )
 
 KINDS = ("binary", "multiclass", "numeric")

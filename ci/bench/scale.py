@@ -68,7 +68,7 @@ from dpgb_dask.components.trees import Trees
 from dpgb_dask.contracts.model import FeatureBins, Model, Splits, no_trees
 from dpgb_dask.contracts.plan import Execution, Shape
 from dpgb_dask.contracts.queries import MainSumsQuery, NodeSumsQuery, Query, TreeSumsQuery
-from dpgb_dask.gradients import logistic_gradient
+from dpgb_dask.losses import logistic_gradient
 from dpgb_dask.private.ingest import read_source
 from dpgb_dask.private.pieces import Piece
 from dpgb_dask.private.rounds import open_rounds

@@ -26,9 +26,9 @@ for _name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
 import numpy as np
 from contest import Contestant, Facts, Processes, edges_of, in_blocks, make_values, no_masks
 
-from dpgb_dask.gradients import GRAD_ONE, logistic_gradient
 from dpgb_dask.kernels import bin as bins
 from dpgb_dask.kernels import gradient, kernel, nodes, predict, route
+from dpgb_dask.losses import GRAD_ONE, logistic_gradient
 
 BINS = 255  # and one for missing values: 256 codes
 RATE, RIDGE, LEAST_CHILD = 0.3, 1.0, 1.0  # as the rivals' defaults

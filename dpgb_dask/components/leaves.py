@@ -183,7 +183,7 @@ class NewtonStep(Step):
             second="hessian",
             clip=self.bound(shape.kind),
             filtered=self.filtered,
-            hess_scale=1.0 if self.laplace and shape.loss.name == "log_loss" else None,
+            hess_scale=shape.loss.laplace_hess_scale if self.laplace else None,
         )
 
 

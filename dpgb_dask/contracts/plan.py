@@ -9,13 +9,14 @@ from typing import Any, ClassVar, Protocol, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
+from dpgb_dask import losses
 from dpgb_dask.contracts.boundary import Raw, Released
 from dpgb_dask.contracts.model import MAX_BINS, FeatureBins, Model
 from dpgb_dask.contracts.part import Part
 from dpgb_dask.contracts.queries import Query
 from dpgb_dask.contracts.schema import Schema
 from dpgb_dask.errors import PlanError
-from dpgb_dask.losses import Loss, check_loss, default_loss
+from dpgb_dask.losses import Loss
 
 
 def _check_between(name: str, value: Any, high: float, rule: str) -> None:
@@ -70,13 +71,14 @@ class Shape:
     max_weight : int
         Largest total weight of one row (or unit), in natural units.
     loss : Loss
-        None for the target's own: log-loss, or the squared error. It is given a numeric target's public bounds.
+        None for the target's own: log-loss, or the squared error. It is given a numeric target's public bounds; one of
+        a class outside the package is kept as a `losses.OutsideLoss`.
 
     Raises
     ------
     PlanError
-        If one row of the largest weight could overflow a packed sum, or the loss is not one of `losses`, does not serve
-        the target, or cannot have its bounds; before any charge.
+        If one row of the largest weight could overflow a packed sum, or `losses.get` refuses the loss, or it does not
+        serve the target or cannot have its bounds; before any charge.
     """
 
     schema: Schema
@@ -86,8 +88,9 @@ class Shape:
 
     def __post_init__(self) -> None:
         if self.loss is None:
-            object.__setattr__(self, "loss", default_loss(self.kind))  # type: ignore[unreachable]
-        check_loss(self.loss, self.kind)
+            object.__setattr__(self, "loss", losses.default_loss(self.kind))  # type: ignore[unreachable]
+        object.__setattr__(self, "loss", losses.get(self.loss))
+        losses.check_loss(self.loss, self.kind)
         if self.kind == "numeric":
             target = self.schema.target
             object.__setattr__(self, "loss", self.loss.bounded(target.low, target.high))

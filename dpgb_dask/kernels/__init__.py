@@ -7,7 +7,7 @@ import numba
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
-from dpgb_dask.gradients import poisson_gradient
+from dpgb_dask.losses import poisson_gradient
 
 F = TypeVar("F", bound=Callable[..., object])
 
@@ -112,6 +112,7 @@ def warm() -> None:
         gradient.logistic(score[0], label, weight, np.stack((steps, steps)), packed[0])
         gradient.squared(score[0], score[1], weight, 1, 1, packed[0])
         gradient.slopes(score[0], score[1], weight, 1, 1, 1, packed[0])
+        gradient.residuals(score[0], score[1], weight, steps, packed[0])
         gradient.poisson(score[0], score[1], weight, poisson_gradient(0.0), packed[0])
         gradient.softmax(score, label, weight, steps, packed)
         for dtype in (np.uint8, np.uint16):

@@ -1,13 +1,15 @@
-"""Each row's gradient and Hessian, packed as ``(g << 32) + h`` in integer steps (gradients.py says which)."""
+"""Each row's gradient and Hessian, packed as ``(g << 32) + h`` in integer steps (losses/gradients.py says which)."""
 
 from typing import assert_never
 
 import numpy as np
 from numpy.typing import NDArray
 
-from dpgb_dask.gradients import (
+from dpgb_dask.kernels import kernel, readable, same_rows, writable
+from dpgb_dask.losses import (
     GRAD_BITS,
     GRAD_ONE,
+    RESIDUAL_SHIFT,
     TABLE_SHIFT,
     TABLE_SIZE,
     TARGET_BITS,
@@ -18,9 +20,9 @@ from dpgb_dask.gradients import (
     SlopeGradient,
     SoftmaxGradient,
     SquaredGradient,
+    TableGradient,
     check_gradient,
 )
-from dpgb_dask.kernels import kernel, readable, same_rows, writable
 
 BLOCK = 2048
 
@@ -107,6 +109,63 @@ def logistic(
     writable("out", out, np.int64, 1)
     _logistic(
         readable("score", score, np.int32, 1), readable("label", label, np.uint8, 1), flat, out
+    )
+    _weighted(weight, out)
+
+
+@kernel
+def _residuals(
+    score: NDArray[np.int32],  # IN (n,)
+    target: NDArray[np.int32],  # IN (n,)
+    table: NDArray[np.int64],  # IN (TABLE_SIZE,)
+    out: NDArray[np.int64],  # OUT (n,)
+) -> None:
+    for i in range(out.shape[0]):
+        # in int64: two int32 may be 2**32 apart
+        r = (np.int64(score[i]) - np.int64(target[i])) >> RESIDUAL_SHIFT
+        k = min(max(r, np.int64(-TABLE_SIZE // 2)), np.int64(TABLE_SIZE // 2 - 1))
+        out[i] = table[k + TABLE_SIZE // 2]
+
+
+def residuals(
+    score: NDArray[np.int32],
+    target: NDArray[np.int32],
+    weight: NDArray[np.int32] | None,
+    table: NDArray[np.int64],
+    out: NDArray[np.int64],
+) -> None:
+    """Look up each row's gradient and Hessian by its residual.
+
+    Parameters
+    ----------
+    score, target : (n_rows,) int32, score steps
+        Prediction and target.
+    weight : (n_rows,) int32, or None
+        Weight steps, >= 0; None is 1 for every row.
+    table : (TABLE_SIZE,) int64
+        `gradients.TableGradient.table` of a numeric target.
+    out : (n_rows,) int64
+        Written: weight · ((g << 32) + h), of the entry of (score - target) >> RESIDUAL_SHIFT, or of the nearest end.
+
+    Raises
+    ------
+    ValueError
+        If a dtype, layout or length is wrong; never because of a value.
+
+    Privacy
+    -------
+    Private side; nothing leaves. A row's entry is one of the table's times its weight, so the table's exact maximum
+    is the row's bound.
+    """
+    same_rows(score=score, target=target, weight=weight, out=out)
+    if table.shape != (TABLE_SIZE,):
+        raise ValueError(f"table must have shape ({TABLE_SIZE},). Make it with table_gradient.")
+    writable("out", out, np.int64, 1)
+    _residuals(
+        readable("score", score, np.int32, 1),
+        readable("target", target, np.int32, 1),
+        readable("table", table, np.int64, 1),
+        out,
     )
     _weighted(weight, out)
 
@@ -451,6 +510,10 @@ def write(
         )
     match gradient:
         case LogisticGradient():
+            logistic(score[0], label, weight, gradient.table, out[0])  # type: ignore[arg-type]
+        case TableGradient(kind="numeric"):
+            residuals(score[0], label, weight, gradient.table, out[0])  # type: ignore[arg-type]
+        case TableGradient():
             logistic(score[0], label, weight, gradient.table, out[0])  # type: ignore[arg-type]
         case SquaredGradient():
             squared(

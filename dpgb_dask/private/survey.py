@@ -5,7 +5,7 @@ chunk.
 """
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -24,7 +24,9 @@ from dpgb_dask.encode import (
     read_values,
 )
 from dpgb_dask.errors import ChunkError, PlanError
+from dpgb_dask.frozen import settle
 from dpgb_dask.kernels.histogram import add_cells
+from dpgb_dask.losses import default_loss
 from dpgb_dask.private.fingerprint import (
     MODULUS,
     column_keys,
@@ -67,6 +69,10 @@ class Reading:
     rows_key: bytes | None = None
     starts: NDArray[np.int64] | None = None
     marks: NDArray[np.uint64] | None = None
+
+    def __post_init__(self) -> None:
+        """Leave the loss out: no sum depends on it, and its class may be one that workers do not have."""
+        settle(self, shape=replace(self.shape, loss=default_loss(self.shape.kind)))
 
     def positions(self, number: int, n: int) -> NDArray[np.uint64] | None:
         """Return the positions of the n rows of a chunk; None if rows are not drawn by position.

@@ -10,9 +10,9 @@ import contextlib
 import hashlib
 import json
 import os
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from dpgb_dask.contracts.model import MAX_BINS, FeatureBins, Model, PairTable, Splits, Trees
 from dpgb_dask.contracts.schema import Categorical, Schema
 from dpgb_dask.errors import SchemaError, StructureError, json_object, where_json_breaks
-from dpgb_dask.losses import LINKS_OF, LOSSES, Loss
+from dpgb_dask.losses import LINKS_OF, from_json
 from dpgb_dask.released.report import PrivacyReport
 
 FORMAT = "dpgb_dask model"
@@ -280,20 +280,16 @@ def _how_altered(data: dict[str, Any], path: str | Path) -> str:
     return ""
 
 
-def loss_to_json(loss: str | Loss | None) -> Any:
-    """Return the parameter `loss` as a name, or as a name and its options."""
-    if loss is None or isinstance(loss, str) or type(loss) not in map(type, LOSSES.values()):
-        return getattr(loss, "name", loss)
-    options = {item.name: getattr(loss, item.name) for item in fields(cast("Any", loss))}
-    return {name: value for name, value in options.items() if name != "kinds"}
+def loss_of_json(data: Any, path: str | Path) -> Any:
+    """Return the loss that a model file names.
 
-
-def loss_of_json(data: Any, path: str | Path) -> str | Loss | None:
-    """Return the parameter `loss` of a model file; raises `StructureError` if it is malformed."""
-    if not isinstance(data, dict):
-        return data if isinstance(data, str) else None
+    Raises
+    ------
+    StructureError
+        If it is none.
+    """
     try:
-        return replace(cast("Any", LOSSES[data["name"]]), **data)
+        return from_json(data)
     except (KeyError, TypeError, ValueError) as error:
         raise StructureError(f"Model file {str(path)!r} is malformed: its loss.") from error
 

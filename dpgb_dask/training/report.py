@@ -11,7 +11,7 @@ from dpgb_dask.contracts.schema import Categorical, Numeric, Schema
 from dpgb_dask.controller import accounting
 from dpgb_dask.controller.pld import compared
 from dpgb_dask.controller.records import Gaussian, records_of
-from dpgb_dask.gradients import GRAD_BITS
+from dpgb_dask.losses import GRAD_BITS
 from dpgb_dask.released.report import PrivacyReport
 from dpgb_dask.training.build import build
 from dpgb_dask.training.claims import relation

@@ -16,9 +16,8 @@ from dpgb_dask.contracts.plan import Budget, Execution, Plan, Shape, Stage
 from dpgb_dask.contracts.queries import QUERIES, RowDraw
 from dpgb_dask.contracts.schema import Schema
 from dpgb_dask.errors import PlanError
-from dpgb_dask.gradients import GRADIENTS
 from dpgb_dask.kernels import gradient as gradient_kernels
-from dpgb_dask.losses import LOSSES
+from dpgb_dask.losses import GRADIENTS, LOSSES
 from dpgb_dask.private.ingest import read_source
 from dpgb_dask.private.quantize import sensitivity
 from dpgb_dask.recipes import RECIPES

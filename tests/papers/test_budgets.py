@@ -16,7 +16,7 @@ from dpgb_dask.contracts.schema import Schema
 from dpgb_dask.contracts.spending import Spending, amplified
 from dpgb_dask.controller.accounting import sigma_for
 from dpgb_dask.controller.mechanisms import MAX_SIGMA
-from dpgb_dask.gradients import GRAD_ONE
+from dpgb_dask.losses import GRAD_ONE
 from dpgb_dask.recipes import RECIPES
 
 M = 4

@@ -21,7 +21,7 @@ from dpgb_dask.contracts.queries import (
     TreeSumsQuery,
 )
 from dpgb_dask.contracts.schema import Categorical, Numeric, Schema
-from dpgb_dask.gradients import GRAD_ONE, SquaredGradient, logistic_gradient, softmax_gradient
+from dpgb_dask.losses import GRAD_ONE, SquaredGradient, logistic_gradient, softmax_gradient
 
 KEY = bytes(range(32))
 ROWS_KEY = bytes(range(16, 32))

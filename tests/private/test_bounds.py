@@ -39,7 +39,8 @@ from dpgb_dask.contracts.queries import (
     TreeSumsQuery,
 )
 from dpgb_dask.errors import PlanError
-from dpgb_dask.gradients import (
+from dpgb_dask.kernels.draw import draws
+from dpgb_dask.losses import (
     GRAD_BITS,
     LabelGradient,
     SlopeGradient,
@@ -47,7 +48,6 @@ from dpgb_dask.gradients import (
     poisson_gradient,
     softmax_gradient,
 )
-from dpgb_dask.kernels.draw import draws
 from dpgb_dask.private.ingest import read_source
 from dpgb_dask.private.quantize import sensitivity
 from dpgb_dask.private.rounds.local import LocalRounds

@@ -26,7 +26,7 @@ from dpgb_dask.contracts.model import Model
 from dpgb_dask.contracts.plan import Execution
 from dpgb_dask.contracts.queries import Query
 from dpgb_dask.errors import PlanError
-from dpgb_dask.gradients import GRAD_ONE
+from dpgb_dask.losses import GRAD_ONE
 from dpgb_dask.private.ingest import read_source
 from dpgb_dask.private.quantize import sensitivity
 from dpgb_dask.private.rounds.local import LocalRounds

@@ -29,9 +29,9 @@ from dpgb_dask.contracts.model import FeatureBins, Splits, Trees, join_splits, n
 from dpgb_dask.contracts.queries import RowDraw
 from dpgb_dask.encode import encode, encode_target, encode_weight
 from dpgb_dask.errors import PlanError
-from dpgb_dask.gradients import SquaredGradient, unpack
 from dpgb_dask.kernels.draw import draws
 from dpgb_dask.kernels.gradient import write
+from dpgb_dask.losses import SquaredGradient, unpack
 from dpgb_dask.private import shards
 from dpgb_dask.private.ingest import Rows
 from dpgb_dask.private.levels import LevelSums

@@ -10,8 +10,7 @@ from dpgb_dask import (
     DPGBRegressor,
     Schema,
 )
-from dpgb_dask.gradients import RATE_SHIFT
-from dpgb_dask.losses import clipped_probability
+from dpgb_dask.losses import RATE_SHIFT, clipped_probability
 from dpgb_dask.released.explain import explain_local
 from dpgb_dask.testing import SeededNoise
 

@@ -21,8 +21,7 @@ from dpgb_dask.contracts.plan import Plan
 from dpgb_dask.controller.pld import pld
 from dpgb_dask.controller.records import Choice, Joint, Laplace, basic, gdp, rdp, zcdp
 from dpgb_dask.estimators import load
-from dpgb_dask.gradients import GRAD_ONE
-from dpgb_dask.losses import Huber
+from dpgb_dask.losses import GRAD_ONE, Huber
 from dpgb_dask.testing import SeededNoise
 
 SEEDED = {"noise": SeededNoise(0), "random_state": 0}

@@ -8,13 +8,12 @@ The second component stands beside g for leaf values: ``a · h`` (Hessian, 0 whe
 (gradient-based data filtering, DPBoost §3.1); either way a row's map depends on no other row, so the bounds hold for
 adding or removing one (docs/privacy.md P1).
 
-Every class has: ``kinds`` (types of target), ``max_abs`` (largest |g| or second component, steps), ``l2_squared`` and
-``l1`` (of one row's whole vector over all score columns, steps² and steps), ``largest_grad`` (largest |g| of one
-score column, steps), ``hess_scale`` (a; 1 where the second component is nothing) and ``counts`` (the second component
-is `GRAD_ONE` times the weight on every row; a filtered row adds nothing to either sum).
+A gradient is a table that a kernel looks up (`LogisticGradient`, `TableGradient`), or options of a kernel that computes
+it. Either way its class lists the extremes of what a row can add, and `Bounded` derives every bound from them.
 
 These classes are all there are: a kernel tells them apart, so `check_gradient` refuses any other, subclasses too, whose
-bounds would be the words of a class that no kernel obeys.
+bounds would be the words of a class that no kernel obeys. A loss of one's own gives a `TableGradient`: the table is
+data, and its bounds are maxima over its entries, whoever filled it in.
 """
 
 from dataclasses import dataclass
@@ -31,6 +30,7 @@ GRAD_BITS = 15  # one gradient step is 2**-15
 GRAD_ONE = 1 << GRAD_BITS
 TABLE_SIZE = 4096  # scores in [-8, 8) in steps of 2**-8: at most 3e-4 gradient error per row
 TABLE_SHIFT = 8  # score steps (2**-16) >> 8 = table steps (2**-8)
+RESIDUAL_SHIFT = 6  # residuals of targets scaled to [-1, 1] in [-2, 2), in steps of 2**-10
 SOFTMAX_HESS_SCALE = 2.0  # free up to c = 2: sup ‖(g, c·h)‖ stays √2 (docs/privacy.md P2)
 # free for log-loss: with u = |p - y|, u²(1 + a²(1 - u)²) <= 1 iff a² <= (1 + u)/(u²(1 - u)), least at u = 1/φ, φ⁵ there
 FREE_HESS_SCALE = ((1 + 5**0.5) / 2) ** 2.5
@@ -38,6 +38,9 @@ FREE_HESS_SCALE = ((1 + 5**0.5) / 2) ** 2.5
 RATE_SHIFT = 2.0
 MOST_EXP = 1 << 20  # 2**20 · 2**15 of 2**10 classes stays below 2**63
 TARGET_BITS = 17  # a numeric target, scaled to [-1, 1], spans 2**17 score steps
+
+
+Extremes = tuple[NDArray[np.int64], NDArray[np.int64]]
 
 
 def _check_steps(name: str, value: Any, low: int, high: int) -> None:
@@ -76,8 +79,96 @@ def _check_scale(name: str, value: Any) -> None:
         raise PlanError(f"{name}={value!r} must be a finite number above 0.")
 
 
+class Bounded:
+    """What every gradient says of itself, from the extremes of what one row can add.
+
+    A class here has ``kinds`` (types of target) and `extremes`; ``hess_scale`` (a: the second component is released as
+    a · h; 1 where there is none); and `counts`. The bounds follow. One of several score columns overrides the bounds of
+    the whole row.
+    """
+
+    __slots__ = ()
+
+    def extremes(self) -> Extremes:
+        """Return |g| and second component, steps, of one score column: no row has a pair beyond all of these."""
+        raise NotImplementedError
+
+    @property
+    def max_abs(self) -> int:
+        """Largest |g| or second component of one score column of one row, in steps: the flush bound."""
+        g, h = self.extremes()
+        return int(max(g.max(), h.max()))
+
+    @property
+    def largest_grad(self) -> int:
+        """Largest |g| of one score column, in steps."""
+        return int(self.extremes()[0].max())
+
+    @property
+    def l2_squared(self) -> int:
+        """Bound of ‖(g, h)‖² of one row over all score columns, in steps²."""
+        g, h = self.extremes()
+        return int((g * g + h * h).max())
+
+    @property
+    def l1(self) -> int:
+        """Bound of Σ(|g| + h) of one row over all score columns, in steps."""
+        g, h = self.extremes()
+        return int((g + h).max())
+
+
+class _Table(Bounded):
+    """Bounds of a packed table, by looking at every entry."""
+
+    __slots__ = ()
+
+    table: NDArray[np.int64]
+
+    def extremes(self) -> Extremes:
+        """Return all entries."""
+        g, h = unpack(self.table)
+        return np.abs(g), h
+
+    @property
+    def counts(self) -> bool:
+        """Whether every row that is not filtered out has h = `GRAD_ONE`."""
+        g, h = unpack(self.table)
+        return bool(((h == GRAD_ONE) | ((g == 0) & (h == 0))).all() and (h == GRAD_ONE).any())
+
+    def _settle(self, shape: tuple[int, ...]) -> None:
+        """Keep a copy; raise `PlanError` unless kernels would look it up, and packed sums hold its entries."""
+        _settle_table(self, "table", shape)
+        if self.max_abs > GRAD_ONE:
+            raise PlanError(
+                "table holds steps above 2**15. Clip it, or choose a smaller hess_scale."
+            )
+
+
+class _Computed(Bounded):
+    """What gradients share whose second component is ``hess_steps``, or a part of it."""
+
+    __slots__ = ()
+
+    hess_steps: int
+
+    @property
+    def hess_scale(self) -> float:
+        """The second component is released as ``hess_scale`` times the Hessian, or times 1."""
+        return self.hess_steps / GRAD_ONE or 1.0
+
+    @property
+    def counts(self) -> bool:
+        """Whether every row that is not filtered out has h = `GRAD_ONE`."""
+        return self._on_every_row and self.hess_steps == GRAD_ONE
+
+    @property
+    def _on_every_row(self) -> bool:
+        """Whether the second component is ``hess_steps`` on all rows but those filtered out, and counts them."""
+        raise NotImplementedError
+
+
 @dataclass(frozen=True, eq=False, slots=True)
-class LogisticGradient:
+class LogisticGradient(_Table):
     """Binary log-loss, as one packed table.
 
     Parameters
@@ -95,44 +186,51 @@ class LogisticGradient:
 
     def __post_init__(self) -> None:
         """Refuse a table that kernels would not look up, or whose bounds could overflow."""
-        _settle_table(self, "table", (2, TABLE_SIZE))
+        self._settle((2, TABLE_SIZE))
         _check_scale("hess_scale", self.hess_scale)
-        g, h = unpack(self.table)
-        if np.abs(g).max() > GRAD_ONE or h.max() > GRAD_ONE:
-            raise PlanError("table holds steps above 2**15. Make it with logistic_gradient.")
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class TableGradient(_Table):
+    """Any gradient of one score, as one packed table: of label and score, or of the residual.
+
+    Of a binary target the entry is that of the label and of score >> `TABLE_SHIFT`, as in `LogisticGradient`. Of a
+    numeric target it is that of (score - y) >> `RESIDUAL_SHIFT`: the residual, rounded down to a multiple of 2⁻¹⁰ of
+    half the target's range. Beyond the table stands the entry at its end. `table_points` has the middles of the steps.
+
+    The bounds are exact maxima over all entries, whatever they are: nothing that the maker says of them is used.
+
+    Parameters
+    ----------
+    kind : {"binary", "numeric"}
+    table : (2, TABLE_SIZE) int64, or (TABLE_SIZE,) int64 if numeric
+        ``(g << 32) + h``, g and h in gradient steps; h is already scaled by ``hess_scale``.
+    hess_scale : float
+        The second component is released as ``hess_scale · h``.
+    """
+
+    kind: str
+    table: NDArray[np.int64]
+    hess_scale: float = 1.0
+
+    def __post_init__(self) -> None:
+        """Refuse a table that kernels would not look up, or whose bounds could overflow."""
+        if self.kind not in ("binary", "numeric"):
+            raise PlanError(
+                f"kind={self.kind!r} of a TableGradient must be 'binary' or 'numeric': a table has one score."
+            )
+        self._settle((TABLE_SIZE,) if self.kind == "numeric" else (2, TABLE_SIZE))
+        _check_scale("hess_scale", self.hess_scale)
+        settle(self, kind=str(self.kind), hess_scale=float(self.hess_scale))
 
     @property
-    def max_abs(self) -> int:
-        """Largest |g| or h of one row, in steps: the flush bound."""
-        g, h = unpack(self.table)
-        return int(max(np.abs(g).max(), h.max()))
-
-    @property
-    def l2_squared(self) -> int:
-        """Exact largest ‖(g, h)‖² of one row, in steps²."""
-        g, h = unpack(self.table)
-        return int((g * g + h * h).max())
-
-    @property
-    def l1(self) -> int:
-        """Exact largest |g| + h of one row, in steps."""
-        g, h = unpack(self.table)
-        return int((np.abs(g) + h).max())
-
-    @property
-    def largest_grad(self) -> int:
-        """Exact largest |g|, in steps."""
-        return int(np.abs(unpack(self.table)[0]).max())
-
-    @property
-    def counts(self) -> bool:
-        """Whether every row that is not filtered out has h = `GRAD_ONE`."""
-        g, h = unpack(self.table)
-        return bool(((h == GRAD_ONE) | ((g == 0) & (h == 0))).all() and (h == GRAD_ONE).any())
+    def kinds(self) -> tuple[str, ...]:
+        """The type of target it was made for."""
+        return (self.kind,)
 
 
 @dataclass(frozen=True, slots=True)
-class SquaredGradient:
+class SquaredGradient(_Computed):
     """Squared loss with clipped residuals: g = clip(score - y, ±clip_steps) >> 1, h = hess_steps where not clipped.
 
     A row reaches |g| = (clip_steps + 1) >> 1, as (-c) >> 1 rounds away from zero, and hess_steps beside it.
@@ -161,39 +259,17 @@ class SquaredGradient:
         _settle_steps(self, 0, 1 << 30, "clip_steps", "hess_steps")
         _settle_flags(self, "always", "filtered")
 
-    @property
-    def max_abs(self) -> int:
-        """Largest |g| or h of one row, in steps."""
-        return max(self.largest_grad, self.hess_steps)
+    def extremes(self) -> Extremes:
+        """Return what the row at the clip adds."""
+        return _one_row((self.clip_steps + 1) >> 1, self.hess_steps)
 
     @property
-    def l2_squared(self) -> int:
-        """Exact largest ‖(g, h)‖² of one row, in steps²."""
-        return self.largest_grad**2 + self.hess_steps**2
-
-    @property
-    def l1(self) -> int:
-        """Exact largest |g| + h of one row, in steps."""
-        return self.largest_grad + self.hess_steps
-
-    @property
-    def largest_grad(self) -> int:
-        """Exact largest |g|, in steps."""
-        return (self.clip_steps + 1) >> 1
-
-    @property
-    def hess_scale(self) -> float:
-        """The second component is released as ``hess_scale`` times 1."""
-        return self.hess_steps / GRAD_ONE or 1.0
-
-    @property
-    def counts(self) -> bool:
-        """Whether every row that is not filtered out has h = `GRAD_ONE`."""
-        return (self.always or self.filtered) and self.hess_steps == GRAD_ONE
+    def _on_every_row(self) -> bool:
+        return self.always or self.filtered
 
 
 @dataclass(frozen=True, slots=True)
-class SlopeGradient:
+class SlopeGradient(_Computed):
     """Absolute and quantile loss: g = ``above`` where score > y, -``below`` where score < y, 0 where equal.
 
     The Hessian of either is 0 almost everywhere; every row has the same second component, which counts rows.
@@ -220,25 +296,9 @@ class SlopeGradient:
         _settle_steps(self, 0, GRAD_ONE, "below", "above", "hess_steps")
         _check_scale("curvature", self.curvature)
 
-    @property
-    def max_abs(self) -> int:
-        """Largest |g| or h of one row, in steps."""
-        return max(self.largest_grad, self.hess_steps)
-
-    @property
-    def l2_squared(self) -> int:
-        """Exact largest ‖(g, h)‖² of one row, in steps²."""
-        return self.largest_grad**2 + self.hess_steps**2
-
-    @property
-    def l1(self) -> int:
-        """Exact largest |g| + h of one row, in steps."""
-        return self.largest_grad + self.hess_steps
-
-    @property
-    def largest_grad(self) -> int:
-        """Exact largest |g|, in steps."""
-        return max(self.below, self.above)
+    def extremes(self) -> Extremes:
+        """Return the steeper slope."""
+        return _one_row(max(self.below, self.above), self.hess_steps)
 
     @property
     def hess_scale(self) -> float:
@@ -246,13 +306,12 @@ class SlopeGradient:
         return self.hess_steps / GRAD_ONE / self.curvature or 1.0
 
     @property
-    def counts(self) -> bool:
-        """Whether every row has h = `GRAD_ONE`, and it stands for 1."""
-        return self.hess_steps == GRAD_ONE and self.curvature == 1
+    def _on_every_row(self) -> bool:
+        return self.curvature == 1  # else it stands for a Hessian
 
 
 @dataclass(frozen=True, eq=False, slots=True)
-class PoissonGradient:
+class PoissonGradient(_Computed):
     """Poisson loss with a log link, in shares of the target's largest value: g = clip(rate - y), h = a · rate.
 
     A target t in [-2¹⁶, 2¹⁶] score steps is y = base + ((t + 2¹⁶)(2¹⁵ - base) >> 17) gradient steps, every whole number
@@ -292,7 +351,7 @@ class PoissonGradient:
         _settle_steps(self, 0, GRAD_ONE, "base", "clip_steps", "hess_steps")
         _settle_flags(self, "always", "filtered")
 
-    def _extremes(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    def extremes(self) -> Extremes:
         """Return, per rate, the largest |g| and the largest second component beside it."""
         r = self.rate
         # y takes every step of [base, 2**15], so |rate - y| takes every value up to the farther end, from `nearest` on
@@ -305,41 +364,12 @@ class PoissonGradient:
         return g, h if self.always else np.where(kept, h, 0)
 
     @property
-    def max_abs(self) -> int:
-        """Largest |g| or h of one row, in steps."""
-        g, h = self._extremes()
-        return int(max(g.max(), h.max()))
-
-    @property
-    def l2_squared(self) -> int:
-        """Exact largest ‖(g, h)‖² of one row, in steps²."""
-        g, h = self._extremes()
-        return int((g * g + h * h).max())
-
-    @property
-    def l1(self) -> int:
-        """Exact largest |g| + h of one row, in steps."""
-        g, h = self._extremes()
-        return int((g + h).max())
-
-    @property
-    def largest_grad(self) -> int:
-        """Exact largest |g|, in steps."""
-        return int(self._extremes()[0].max())
-
-    @property
-    def hess_scale(self) -> float:
-        """The second component is released as ``hess_scale`` times the rate, or times 1."""
-        return self.hess_steps / GRAD_ONE or 1.0
-
-    @property
-    def counts(self) -> bool:
-        """Whether every row that is not filtered out has h = `GRAD_ONE`."""
-        return self.always and self.hess_steps == GRAD_ONE
+    def _on_every_row(self) -> bool:
+        return self.always
 
 
 @dataclass(frozen=True, eq=False, slots=True)
-class SoftmaxGradient:
+class SoftmaxGradient(_Computed):
     """Multiclass log-loss in integers.
 
     With e_k = exp_table[(max score - score_k) >> TABLE_SHIFT], p_k = ⌊e_k · 2¹⁵ / Σe⌋ for k ≠ y and p_y = 2¹⁵ - Σ p_k,
@@ -389,10 +419,10 @@ class SoftmaxGradient:
         """Score columns."""
         return self.n_classes
 
-    @property
-    def max_abs(self) -> int:
-        """Largest |g| or h of one score column of one row, in steps (p(1 - p) <= 1/4)."""
-        return max(self.largest_grad, self.hess_steps if self.always else self.hess_steps >> 2)
+    def extremes(self) -> Extremes:
+        """Return the largest g and h of one column (p(1 - p) <= 1/4); the two need not be of one row."""
+        hess = self.hess_steps if self.always else self.hess_steps >> 2
+        return _one_row(min(self.clip_steps, GRAD_ONE), hess)
 
     @property
     def l2_squared(self) -> int:
@@ -411,19 +441,8 @@ class SoftmaxGradient:
         )
 
     @property
-    def largest_grad(self) -> int:
-        """Largest |g| of one score column, in steps."""
-        return min(self.clip_steps, GRAD_ONE)
-
-    @property
-    def hess_scale(self) -> float:
-        """The second component is released as ``hess_scale · h``, or times 1."""
-        return self.hess_steps / GRAD_ONE or 1.0
-
-    @property
-    def counts(self) -> bool:
-        """Whether every row that is not filtered out has h = `GRAD_ONE` in every column."""
-        return self.always and self.hess_steps == GRAD_ONE
+    def _on_every_row(self) -> bool:
+        return self.always
 
 
 @lru_cache(maxsize=64)
@@ -458,7 +477,7 @@ def _most(part: NDArray[np.int64], n_others: int, unit: int) -> int:
 
 
 @dataclass(frozen=True, slots=True)
-class LabelGradient:
+class LabelGradient(_Computed):
     """The target itself, whatever the score: sums of it are means of leaves (random forests) or mere counts.
 
     g = -1 in the score column of the row's class (in the only column for class 1 of a binary target), or -y of a
@@ -492,10 +511,9 @@ class LabelGradient:
         """The type of target it was made for."""
         return (self.kind,)
 
-    @property
-    def max_abs(self) -> int:
-        """Largest |g| or h of one row, in steps."""
-        return max(self.largest_grad, self.hess_steps)
+    def extremes(self) -> Extremes:
+        """Return the target's own column."""
+        return _one_row(GRAD_ONE if self.average else 0, self.hess_steps)
 
     @property
     def l2_squared(self) -> int:
@@ -508,23 +526,18 @@ class LabelGradient:
         return self.largest_grad + self.n_scores * self.hess_steps
 
     @property
-    def largest_grad(self) -> int:
-        """Exact largest |g|, in steps."""
-        return GRAD_ONE if self.average else 0
-
-    @property
     def hess_scale(self) -> float:
         """The second component is released as ``hess_scale`` times 1."""
         return self.hess_steps / GRAD_ONE
 
     @property
-    def counts(self) -> bool:
-        """Whether every row has h = `GRAD_ONE`."""
-        return self.hess_steps == GRAD_ONE
+    def _on_every_row(self) -> bool:
+        return True
 
 
 Gradient = (
     LogisticGradient
+    | TableGradient
     | SquaredGradient
     | SlopeGradient
     | PoissonGradient
@@ -555,51 +568,85 @@ def unpack(packed: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int
     return (packed - h) >> 32, h
 
 
+def _one_row(g: int, h: int) -> Extremes:
+    return np.array([g], np.int64), np.array([h], np.int64)
+
+
 def sigmoid(x: NDArray[Any]) -> NDArray[Any]:
     """Logistic function, without overflow."""
     e = np.exp(-np.abs(x))
     return np.where(x >= 0, 1 / (1 + e), e / (1 + e))
 
 
-def _table_scores() -> NDArray[np.float64]:
-    """Return the score in the middle of each table step."""
+def table_points(kind: str) -> NDArray[np.float64]:
+    """Return the middle of each table step: the score of a binary target, the residual score - y of a numeric one.
+
+    Residuals are of targets scaled to [-1, 1]: from -2 + 2⁻¹¹ to 2 - 2⁻¹¹. Scores are from -8 to 8.
+    """
     steps = np.arange(TABLE_SIZE, dtype=np.float64)
-    return (steps - TABLE_SIZE // 2 + 0.5) * 2.0 ** (TABLE_SHIFT - 16)
+    shift = RESIDUAL_SHIFT if kind == "numeric" else TABLE_SHIFT
+    return (steps - TABLE_SIZE // 2 + 0.5) * 2.0 ** (shift - 16)
+
+
+def packed_table(
+    g: NDArray[np.float64],
+    h: NDArray[np.float64],
+    clip: float,
+    hess_scale: float,
+    *,
+    second: str = "hessian",
+    filtered: bool = False,
+) -> NDArray[np.int64]:
+    """Return (g, h), in natural units at the points of a table, as packed steps.
+
+    Parameters
+    ----------
+    g, h : float64 arrays of one shape
+    clip : float
+        g is clipped to ±clip.
+    hess_scale : float
+        a: the second component is a · h, or a · 1.
+    second : {"hessian", "count", "none"}
+        The Hessian is 0 where g is clipped; a count is 1 everywhere.
+    filtered : bool
+        Entries with |g| > clip are (0, 0).
+
+    Raises
+    ------
+    PlanError
+        If an entry is no finite number, a Hessian is negative, or one has more steps than a packed sum takes.
+
+    Privacy
+    -------
+    Entries are rounded to nearest; the bounds are exact maxima over the finite table, so rounding is covered.
+    """
+    if not (np.isfinite(g).all() and np.isfinite(h).all() and (h >= 0).all()):
+        raise PlanError("A table of gradients holds finite numbers, and no Hessian below 0.")
+    beyond = np.abs(g) > clip
+    if second != "hessian":
+        h = np.full(g.shape, 1.0 if second == "count" else 0.0)
+    if filtered or second == "hessian":
+        h = np.where(beyond, 0.0, h)
+    if filtered:
+        g = np.where(beyond, 0.0, g)
+    if (h * hess_scale).max() > 1:
+        raise PlanError(
+            f"hess_scale={hess_scale!r} must be at most one over the largest Hessian, {h.max():g}."
+        )
+    g_steps = np.rint(np.clip(g, -clip, clip) * GRAD_ONE).astype(np.int64)
+    h_steps = np.rint(h * hess_scale * GRAD_ONE).astype(np.int64)
+    return (g_steps << 32) + h_steps
 
 
 @lru_cache(maxsize=16)
 def logistic_gradient(
     clip: float, hess_scale: float, *, second: str = "hessian", filtered: bool = False
 ) -> LogisticGradient:
-    """Build the table of gradients clipped (or filtered) at ``clip``, and what stands beside them.
-
-    Parameters
-    ----------
-    clip : float
-    hess_scale : float
-        a; the Hessian is 0 where g is clipped.
-    second : {"hessian", "count", "none"}
-    filtered : bool
-        Entries with |g| > clip are (0, 0).
-
-    Privacy
-    -------
-    Entries are rounded to nearest; the bounds are exact maxima over the finite table, so rounding is covered.
-    """
-    p = sigmoid(_table_scores())
-    table = np.empty((2, TABLE_SIZE), np.int64)
-    for y in (0, 1):
-        g = p - y
-        beyond = np.abs(g) > clip
-        if second == "hessian":
-            h = np.where(beyond, 0.0, p * (1 - p))
-        else:
-            h = np.full(TABLE_SIZE, 1.0 if second == "count" else 0.0)
-        if filtered:
-            g, h = np.where(beyond, 0.0, g), np.where(beyond, 0.0, h)
-        g_steps = np.rint(np.clip(g, -clip, clip) * GRAD_ONE).astype(np.int64)
-        h_steps = np.rint(h * hess_scale * GRAD_ONE).astype(np.int64)
-        table[y] = (g_steps << 32) + h_steps
+    """Build the table of gradients clipped (or filtered) at ``clip``, and what stands beside them: `packed_table`."""
+    p = sigmoid(table_points("binary"))
+    g = np.stack([p - y for y in (0, 1)])
+    h = np.stack([p * (1 - p)] * 2)
+    table = packed_table(g, h, clip, hess_scale, second=second, filtered=filtered)
     return LogisticGradient(table, hess_scale)
 
 
@@ -634,7 +681,7 @@ def poisson_gradient(
     filtered: bool = False,
 ) -> PoissonGradient:
     """Build the integer table of rates; ``low_share`` is the target's lowest value over its largest."""
-    rate = np.minimum(np.exp(_table_scores() - RATE_SHIFT), 1.0)
+    rate = np.minimum(np.exp(table_points("binary") - RATE_SHIFT), 1.0)
     return PoissonGradient(
         np.rint(rate * GRAD_ONE).astype(np.int64),
         min(round(low_share * GRAD_ONE), GRAD_ONE),

@@ -1,0 +1,175 @@
+"""Losses by name: which targets they serve, their integer gradients, and the links from scores to predictions.
+
+One file holds one loss. To add one, write the file, put the loss into `LOSSES` here, and add a row to the table in
+docs/recipes.md. A loss of your own needs none of that: give the estimator a value of a class that derives from `Loss`.
+"""
+
+from collections.abc import Mapping
+from dataclasses import fields, replace
+from typing import Any, cast
+
+from dpgb_dask.errors import PlanError, did_you_mean
+from dpgb_dask.losses.absolute_error import AbsoluteError
+from dpgb_dask.losses.contract import CORNER, GradientOptions, Loss, table_gradient
+from dpgb_dask.losses.gradients import (
+    FREE_HESS_SCALE,
+    GRAD_BITS,
+    GRAD_ONE,
+    GRADIENTS,
+    RATE_SHIFT,
+    RESIDUAL_SHIFT,
+    SOFTMAX_HESS_SCALE,
+    TABLE_SHIFT,
+    TABLE_SIZE,
+    TARGET_BITS,
+    Gradient,
+    LabelGradient,
+    LogisticGradient,
+    PoissonGradient,
+    SlopeGradient,
+    SoftmaxGradient,
+    SquaredGradient,
+    TableGradient,
+    check_gradient,
+    label_gradient,
+    logistic_gradient,
+    poisson_gradient,
+    sigmoid,
+    softmax_gradient,
+    table_points,
+    unpack,
+)
+from dpgb_dask.losses.huber import Huber
+from dpgb_dask.losses.links import LINKS, LINKS_OF, clipped_probability
+from dpgb_dask.losses.log_loss import LogLoss
+from dpgb_dask.losses.outside import AbsentLoss, OutsideLoss
+from dpgb_dask.losses.poisson import Poisson
+from dpgb_dask.losses.quantile import Quantile
+from dpgb_dask.losses.squared_error import SquaredError
+
+__all__ = [
+    "CORNER", "FREE_HESS_SCALE", "GRADIENTS", "GRAD_BITS", "GRAD_ONE", "LINKS", "LINKS_OF", "LOSSES", "RATE_SHIFT",
+    "RESIDUAL_SHIFT", "SOFTMAX_HESS_SCALE", "TABLE_SHIFT", "TABLE_SIZE", "TARGET_BITS", "AbsentLoss", "AbsoluteError",
+    "Gradient", "GradientOptions", "Huber", "LabelGradient", "LogLoss", "LogisticGradient", "Loss", "OutsideLoss",
+    "Poisson", "PoissonGradient", "Quantile", "SlopeGradient", "SoftmaxGradient", "SquaredError", "SquaredGradient",
+    "TableGradient", "check_gradient", "check_loss", "clipped_probability", "default_loss", "from_json", "get",
+    "label_gradient", "logistic_gradient", "poisson_gradient", "sigmoid", "softmax_gradient", "table_gradient",
+    "table_points", "to_json", "unpack",
+]  # fmt: skip
+
+LOSSES: Mapping[str, Loss] = {
+    loss.name: loss
+    for loss in (
+        LogLoss(),
+        SquaredError(),
+        AbsoluteError(),
+        Huber(),
+        Quantile(),
+        Poisson(),
+    )
+}
+
+
+def get(loss: Any) -> Loss:
+    """Return a loss by scikit-learn's name, or as given; one of a class outside the package as an `OutsideLoss`.
+
+    Raises
+    ------
+    PlanError
+        If there is no such loss, or it is one that `check_loss` refuses.
+    """
+    if isinstance(loss, str):
+        if loss not in LOSSES:
+            raise PlanError(
+                f"loss={loss!r} is unknown. Choose one of {sorted(LOSSES)} or give a Loss."
+                f"{did_you_mean(loss, LOSSES)}"
+            )
+        return LOSSES[loss]
+    if type(loss) is AbsentLoss:
+        raise PlanError(
+            f"loss={loss.name!r} is of a class outside this library, which a model file does not hold. Import it and"
+            f" give the loss anew, or choose one of {sorted(LOSSES)}."
+        )
+    if isinstance(loss, Loss) and type(loss) not in _KNOWN and type(loss) is not OutsideLoss:
+        loss = OutsideLoss(loss)
+    check_loss(loss)
+    return cast("Loss", loss)
+
+
+def check_loss(loss: Any, kind: str | None = None) -> None:
+    """Refuse a loss that is not exactly one of those here, nor an `OutsideLoss` of a name of its own.
+
+    What a loss says decides which kernel runs, what a score means and how a fit is reported, so a class that overrides
+    one of them is another loss, whatever it derives from: it needs another name.
+
+    Parameters
+    ----------
+    loss : Any
+    kind : {"binary", "multiclass", "numeric"}, optional
+        Type of the target that it has to serve.
+
+    Raises
+    ------
+    PlanError
+    """
+    known = _KNOWN.get(type(loss))
+    if type(loss) is OutsideLoss:
+        good = loss.name not in LOSSES
+    else:
+        good = known is not None and (loss.name, loss.kinds) == (known.name, known.kinds)
+    if not good:
+        raise PlanError(
+            f"loss={loss!r} is no Loss of this library, and no other one with a name of its own. Choose one of"
+            f" {sorted(LOSSES)}, or a value of dpgb_dask.losses, such as Quantile(0.9), or a class that derives from"
+            " dpgb_dask.losses.Loss."
+        )
+    if kind is not None and kind not in loss.kinds:
+        serving = sorted(name for name, other in LOSSES.items() if kind in other.kinds)
+        raise PlanError(
+            f"loss={loss.name!r} does not serve a {kind} target. Choose one of {serving}."
+        )
+
+
+def default_loss(kind: str) -> Loss:
+    """Return the loss of a target's type: log-loss, or the squared error."""
+    return LOSSES["squared_error" if kind == "numeric" else "log_loss"]
+
+
+def to_json(loss: Any) -> Any:
+    """Return a loss as a model file names it: a name, or a name and its options."""
+    if type(loss) is AbsentLoss:
+        return {"outside": loss.name, "options": dict(loss.options)}
+    if type(loss) in _KNOWN:
+        options = {item.name: getattr(loss, item.name) for item in fields(loss)}
+        return {name: value for name, value in options.items() if name != "kinds"}
+    if isinstance(loss, Loss):
+        outside = get(loss)
+        assert isinstance(outside, OutsideLoss)
+        return {"outside": outside.name, "options": dict(outside.options)}
+    return getattr(loss, "name", loss)
+
+
+def from_json(data: Any) -> str | Loss | AbsentLoss | None:
+    """Return what `to_json` names; a class outside the package need not be there, and is an `AbsentLoss`.
+
+    Raises
+    ------
+    KeyError, TypeError, ValueError
+        If it is malformed.
+    """
+    if not isinstance(data, dict):
+        return data if isinstance(data, str) else None
+    if "outside" in data:
+        name, options = data["outside"], data["options"]
+        if set(data) != {"outside", "options"} or not isinstance(name, str):
+            raise ValueError("outside")
+        return AbsentLoss(name, tuple((key, _plain(value)) for key, value in options.items()))
+    return cast("Loss", replace(cast("Any", LOSSES[data["name"]]), **data))
+
+
+def _plain(value: Any) -> Any:
+    """Return an option as it was before JSON made a list of a tuple."""
+    return tuple(map(_plain, value)) if isinstance(value, list) else value
+
+
+_KNOWN: Mapping[type, Loss] = {type(loss): loss for loss in LOSSES.values()}

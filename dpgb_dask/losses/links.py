@@ -1,0 +1,72 @@
+"""Links: how the scores of a model become predictions.
+
+A link takes scores, (n, n_scores) float64, to the (n, n_classes) probabilities of a classifier, or to (n,) predictions:
+of a target scaled to [-1, 1] ("identity"), or in shares of its upper bound ("log").
+"""
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dpgb_dask.losses.gradients import RATE_SHIFT, sigmoid
+
+
+def clipped_probability(score: NDArray[Any], clip: float = 0.5) -> NDArray[Any]:
+    """Invert the clipped link: the q with q·min(1-p, c) = (1-q)·min(p, c), p = sigmoid(score).
+
+    At c = ½ and score <= 0: q = p / (p + ½); symmetric above (docs/default-method.md §5).
+    """
+    p = sigmoid(score)
+    up, down = np.minimum(1 - p, clip), np.minimum(p, clip)
+    return down / (up + down)
+
+
+def _both(p: NDArray[Any]) -> NDArray[np.float64]:
+    return np.stack([1 - p, p], axis=1)
+
+
+def _clipped_logit(score: NDArray[np.float64]) -> NDArray[np.float64]:
+    return _both(clipped_probability(score[:, 0]))
+
+
+def _logit(score: NDArray[np.float64]) -> NDArray[np.float64]:
+    return _both(sigmoid(score[:, 0]))
+
+
+def _softmax(score: NDArray[np.float64]) -> NDArray[np.float64]:
+    e = np.exp(score - score.max(axis=1, keepdims=True))
+    return np.asarray(e / e.sum(axis=1, keepdims=True))
+
+
+def _probability(score: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Scores are probabilities: clipped, and of several classes normalised (all zero: all alike)."""
+    p = np.clip(score, 0.0, 1.0)
+    if p.shape[1] == 1:
+        return _both(p[:, 0])
+    total = p.sum(axis=1, keepdims=True)
+    return np.where(total > 0, p / np.where(total > 0, total, 1.0), 1.0 / p.shape[1])
+
+
+def _identity(score: NDArray[np.float64]) -> NDArray[np.float64]:
+    return score[:, 0]
+
+
+def _log(score: NDArray[np.float64]) -> NDArray[np.float64]:
+    return np.asarray(np.exp(np.minimum(score[:, 0] - RATE_SHIFT, 0.0)))
+
+
+LINKS: Mapping[str, Callable[[NDArray[np.float64]], NDArray[np.float64]]] = {
+    "clipped_logit": _clipped_logit,
+    "logit": _logit,
+    "softmax": _softmax,
+    "probability": _probability,
+    "identity": _identity,
+    "log": _log,
+}
+LINKS_OF: Mapping[str, tuple[str, ...]] = {
+    "binary": ("clipped_logit", "logit", "probability"),
+    "multiclass": ("softmax", "probability"),
+    "numeric": ("identity", "log"),
+}

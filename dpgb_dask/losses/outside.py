@@ -1,0 +1,162 @@
+"""A loss of a class that is not of this package: taken in as data, checked once.
+
+Its class is the user's, and stays in the user's process. What the library keeps of it is plain: a name, options, links,
+a slope for the report. It is called for tables and start scores by the controller alone, and what it returns is checked
+each time: a gradient is exactly of a class in `gradients.GRADIENTS`, whose bounds are that class's own. So a mistake in
+it spoils a model, and never a bound.
+"""
+
+import math
+from dataclasses import dataclass, field, fields
+from typing import Any, Self, cast
+
+import numpy as np
+
+from dpgb_dask.errors import PlanError
+from dpgb_dask.frozen import settle
+from dpgb_dask.losses.contract import GradientOptions, Loss
+from dpgb_dask.losses.gradients import GRAD_ONE, Gradient, check_gradient
+from dpgb_dask.losses.links import LINKS_OF
+
+FARTHEST_START = 1000.0  # scores are int32 in steps of 2**-16: 2**15 of them on either side
+
+
+@dataclass(frozen=True, slots=True)
+class OutsideLoss(Loss):
+    """A loss of a class outside the package.
+
+    Parameters
+    ----------
+    source : Loss
+        A frozen dataclass, whose options are numbers, texts, truth values, None or tuples of them.
+
+    Attributes
+    ----------
+    name : str
+    kinds : tuple of str
+    options : tuple of (str, value)
+        Those of the source, but its name and its kinds.
+    links : tuple of str
+        One for each kind.
+    slope : float
+        `Loss.largest_slope`, for the report.
+
+    Raises
+    ------
+    PlanError
+        If the source is no loss, or what it says is not of the form that a report and a model file take.
+
+    Privacy
+    -------
+    Controller side: no worker gets it (`private.survey.Reading` leaves it out), and no bound is what it says.
+    """
+
+    source: Loss = field(repr=False, compare=False)
+    name: str = field(init=False)
+    kinds: tuple[str, ...] = field(init=False)
+    options: tuple[tuple[str, Any], ...] = field(init=False)
+    links: tuple[str, ...] = field(init=False)
+    slope: float = field(init=False)
+
+    def __post_init__(self) -> None:
+        """Read the source once, and check all of it."""
+        source = self.source
+        if not _is_frozen_loss(source):
+            raise PlanError(
+                f"loss={source!r} is no Loss: make it a frozen dataclass of losses.Loss."
+            )
+        name: Any = source.name
+        kinds: Any = source.kinds
+        if not isinstance(name, str) or not name.isidentifier() or not name.isascii():
+            raise PlanError(f"name={name!r} of a loss must be a word of ASCII letters.")
+        if not isinstance(kinds, tuple) or not kinds or not set(kinds) <= set(LINKS_OF):
+            raise PlanError(f"kinds={kinds!r} of loss={name!r} must be of {sorted(LINKS_OF)}.")
+        links = tuple(source.link(kind) for kind in kinds)
+        for kind, link in zip(kinds, links, strict=True):
+            if link not in LINKS_OF[kind]:
+                raise PlanError(
+                    f"loss={name!r} has no link of a {kind} target: {link!r} is not one of {LINKS_OF[kind]}."
+                )
+        options = tuple(
+            (str(item.name), _plain(item.name, getattr(source, item.name)))
+            for item in fields(cast("Any", source))
+            if item.name not in ("name", "kinds")
+        )
+        slope = _finite("largest_slope", source.largest_slope)
+        settle(
+            self,
+            name=str(name),
+            kinds=tuple(map(str, kinds)),
+            options=options,
+            links=tuple(map(str, links)),
+            slope=slope,
+        )
+
+    @property
+    def largest_slope(self) -> float:
+        """As the source says."""
+        return self.slope
+
+    def link(self, kind: str) -> str:
+        """Return the source's link, as it was checked."""
+        return self.links[self.kinds.index(kind)]
+
+    def bounded(self, low: float, high: float) -> Self:
+        """Return the loss that the source is for these bounds."""
+        source = self.source.bounded(low, high)
+        if type(source) is not type(self.source):
+            raise PlanError(f"loss={self.name!r} is a loss of another class once it has bounds.")
+        return type(self)(source)
+
+    def start(self, mean: float) -> float:
+        """Return the source's start score, kept where scores can be."""
+        score = _finite("start", self.source.start(mean))
+        return min(max(score, -FARTHEST_START), FARTHEST_START)
+
+    def integer_gradient(self, asked: GradientOptions) -> Gradient:
+        """Return the source's gradient, if kernels know its class and it fits the target and a packed sum."""
+        made = self.source.integer_gradient(asked)
+        check_gradient(made)
+        if asked.kind not in made.kinds or made.max_abs > GRAD_ONE:
+            raise PlanError(
+                f"loss={self.name!r} gives a gradient that does not fit a {asked.kind} target, or is above 2**15 steps."
+            )
+        return made
+
+
+@dataclass(frozen=True, slots=True)
+class AbsentLoss:
+    """A loss of a class outside the package, as a saved model names it: it says what was used, and trains nothing.
+
+    Parameters
+    ----------
+    name : str
+    options : tuple of (str, value)
+    """
+
+    name: str
+    options: tuple[tuple[str, Any], ...] = ()
+
+
+def _is_frozen_loss(source: Any) -> bool:
+    parameters = getattr(type(source), "__dataclass_params__", None)
+    return isinstance(source, Loss) and parameters is not None and bool(parameters.frozen)
+
+
+def _plain(name: str, value: Any) -> Any:
+    """Return an option as Python's own; raise `PlanError` if a digest or a file could not hold it."""
+    value = value.item() if isinstance(value, np.generic) else value
+    if isinstance(value, tuple | list):
+        return tuple(_plain(name, part) for part in value)
+    if value is None or type(value) in (bool, int, float, str):
+        return value
+    raise PlanError(
+        f"{name} of a loss is a {type(value).__name__}: give numbers, texts, truth values, None or tuples of them."
+    )
+
+
+def _finite(name: str, value: Any) -> float:
+    number = isinstance(value, int | float | np.number) and not isinstance(value, bool)
+    if not number or not math.isfinite(value):
+        raise PlanError(f"{name} of a loss must be a finite number.")
+    return float(value)

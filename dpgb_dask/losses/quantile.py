@@ -1,0 +1,36 @@
+"""Pinball loss of a numeric target."""
+
+from dataclasses import dataclass
+
+from dpgb_dask.losses.contract import CORNER, GradientOptions, Loss, check_share
+from dpgb_dask.losses.gradients import GRAD_ONE, Gradient, SlopeGradient
+
+
+@dataclass(frozen=True, slots=True)
+class Quantile(Loss):
+    """Pinball loss: the gradient is 1 - ``quantile`` above the target and -``quantile`` below; nothing to clip.
+
+    Parameters
+    ----------
+    quantile : float, in (0, 1)
+    """
+
+    quantile: float = 0.5
+    name: str = "quantile"
+    kinds: tuple[str, ...] = ("numeric",)
+
+    def __post_init__(self) -> None:
+        """Check the option."""
+        check_share("quantile", self.quantile, inclusive=False)
+
+    @property
+    def largest_slope(self) -> float:
+        """Of the steeper slope."""
+        return max(self.quantile, 1 - self.quantile)
+
+    def integer_gradient(self, asked: GradientOptions) -> Gradient:
+        """Return the two slopes; the Hessian, 0 almost everywhere, is that of a corner rounded over ±`CORNER`."""
+        below = min(max(round(self.quantile * GRAD_ONE), 1), GRAD_ONE - 1)
+        curvature = 0.5 / CORNER if asked.second == "hessian" else 1.0
+        second_steps = asked.second_steps(self.largest_slope)
+        return SlopeGradient(below, GRAD_ONE - below, second_steps, curvature)
