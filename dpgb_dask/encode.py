@@ -1,8 +1,10 @@
-"""Row block → uint8 codes, fine cells, labels and weights: total maps that never raise or warn on a value.
+"""From a block of rows to uint8 codes, fine cells, labels and weights, by maps that never raise or warn on a value.
 
-The rules are those of docs/design.md §1. Out of bounds and ±inf fall in the outermost bin; NaN and what cannot be read
-as a number is missing; an unknown category is "other"; an unknown label or a missing target makes the row weigh
-nothing. Only structure raises.
+The rules are those of docs/design.md §1. A value out of bounds and ±inf fall in the outermost bin; NaN and a value that
+cannot be read as a number are missing; an unknown category is "other"; an unknown label or a missing target makes the
+row weigh nothing. Only structure (names, dimensions, widths) raises.
+
+"Total map" means: defined for every value.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -41,14 +43,14 @@ def match_names(names: Iterable[Any], schema: Schema, *, ordered: bool = True) -
     Parameters
     ----------
     names : iterable
-        Column names of a table; ignored, target and unit columns may be among them.
+        Column names of a table; ignored columns, the target and the unit column may be among them.
     ordered : bool
-        Whether the features must stand in schema order; a mapping of columns has none.
+        Whether the features must be in schema order; False for a mapping of columns, which has no order.
 
     Raises
     ------
     SchemaError
-        If a feature is missing, out of order or there twice, or a column is not declared.
+        If a feature is missing, out of order or present twice, or a column is not declared.
     """
     given = [str(name) for name in names]
     position = {name: k for k, name in enumerate(given)}
@@ -58,7 +60,7 @@ def match_names(names: Iterable[Any], schema: Schema, *, ordered: bool = True) -
     missing = [name for name in schema.names if name not in position]
     extra = any(name not in schema.features and name not in dropped for name in given)
     if missing or extra:
-        # a name that is not in the schema may be a row's value: of a table without a header, of columns made of values
+        # a name that is not in the schema may be a row's value, if the table has no header or columns come from values
         lacks = [f"missing={missing}"] if missing else []
         has = ["the data have columns that the schema does not declare"] if extra else []
         hint = "; schema.check(X) and dpgb-dask check print them" if extra else ""
@@ -80,14 +82,14 @@ def match_names(names: Iterable[Any], schema: Schema, *, ordered: bool = True) -
 
 
 def check_columns(block: Any, schema: Schema, *, target: bool = False) -> tuple[int, ...]:
-    """Check names, order and width of a block or its meta; neither values nor types are looked at.
+    """Check names, order and width of a block or of Dask's meta for it; looks at neither values nor types.
 
     Parameters
     ----------
     block : ndarray, DataFrame, Series or tuple of 1-D arrays
         Anything with the structure of the data; may be empty.
     target : bool
-        The block is the target, not the features.
+        Whether the block is the target, not the features.
 
     Returns
     -------
@@ -115,13 +117,13 @@ def check_columns(block: Any, schema: Schema, *, target: bool = False) -> tuple[
 
 
 def _frame_positions(frame: pd.DataFrame, schema: Schema) -> tuple[int, ...]:
-    if is_numbered(frame.columns):  # as one made from an array: match by position, as for arrays
+    if is_numbered(frame.columns):  # as if made from an array: match by position, as for arrays
         return _match_width(len(frame.columns), schema)
     return match_names(frame.columns, schema)
 
 
 def is_numbered(names: Iterable[Any]) -> bool:
-    """Return whether columns have whole numbers for names; tuples and bytes are names, and may be in another order."""
+    """Return whether all column names are integers, so that columns match by position; tuples and bytes are names."""
     return all(isinstance(name, int | np.integer) and not isinstance(name, bool) for name in names)
 
 
@@ -135,20 +137,20 @@ def _match_width(width: int, schema: Schema) -> tuple[int, ...]:
 
 
 def check_file_types(types: Mapping[str, Any], schema: Schema) -> None:
-    """Check the types that a file gives its columns: of Parquet, Arrow and Zarr, where no value decides them.
+    """Check the column types of a Parquet, Arrow or Zarr file, which do not depend on values.
 
-    Nowhere else does a type raise: whoever builds a collection infers types from values.
+    A type raises nowhere else, because the types of other collections are often inferred from values.
 
     Parameters
     ----------
     types : mapping of str to dtype
-        By column; columns that the schema does not name are passed over.
+        By column; columns that the schema does not name are ignored.
     schema : Schema
 
     Raises
     ------
     SchemaError
-        If a column's type cannot be what is declared.
+        If a column's type contradicts the schema.
     """
     target = schema.target
     labels = {
@@ -164,7 +166,7 @@ def check_file_types(types: Mapping[str, Any], schema: Schema) -> None:
         role, kind = "target" if name == target.name else "feature", family(types[name])
         if name in labels:
             numeric = any(isinstance(form, float) for form in cells(labels[name]))
-            # a column of floats may be one that is all missing, so it is let in
+            # a column of floats is accepted, as all of its values may be missing
             whole = kind == "number" and getattr(types[name], "kind", "f") in "iub"
             if whole and not numeric:
                 raise SchemaError(
@@ -172,7 +174,7 @@ def check_file_types(types: Mapping[str, Any], schema: Schema) -> None:
                     " can match. Convert the column, or declare its values as they are."
                 )
         elif kind in ("text", "other"):
-            # the family alone: a type's name may hold the length of the longest text
+            # only the family is printed: a type's name may contain the length of the longest text
             raise SchemaError(
                 f"{role} {name!r} is declared numeric but its column is of kind {kind!r}. "
                 "Convert the column, or declare its categories."
@@ -180,7 +182,7 @@ def check_file_types(types: Mapping[str, Any], schema: Schema) -> None:
 
 
 def family(dtype: Any) -> str:
-    """Return "number", "text", "object" (untyped: each value decides for itself) or "other" (dates, …) of a dtype."""
+    """Return the family of a dtype: "number", "text", "object" (each value has its own type) or "other" (dates, …)."""
     if isinstance(dtype, pd.CategoricalDtype):
         return _categories_family(dtype.categories)
     if isinstance(dtype, pd.ArrowDtype) and str(dtype.pyarrow_dtype).startswith("dictionary"):
@@ -195,7 +197,7 @@ def family(dtype: Any) -> str:
 
 
 def _categories_family(categories: Any) -> str:
-    """Family of a categorical column's list; a Dask column may not know it yet."""
+    """Return the family of a categorical column's list of categories; in a Dask column it may be unknown."""
     if categories is None or len(categories) == 0 or "__UNKNOWN_CATEGORIES__" in categories:
         return "object"
     if pd.api.types.is_object_dtype(categories.dtype):
@@ -208,14 +210,14 @@ def _categories_family(categories: Any) -> str:
 
 @dataclass(frozen=True, eq=False, slots=True)
 class Values:
-    """The features of a block as kernels take them: floats, and the cells of categories.
+    """The features of a block as kernels take them: floats for numeric features, cells for categorical ones.
 
     Parameters
     ----------
     matrix : (n, m) float32 or float64, or None
-        All features, where the block is such a matrix.
+        All features, if the block is such a matrix.
     columns : tuple of ((n,) float32, float64 or uint16, or None)
-        One per feature; None where the matrix is read.
+        One per feature; None if the values of the feature are in the matrix.
     """
 
     matrix: NDArray[Any] | None
@@ -246,8 +248,8 @@ def read_values(block: Block, schema: Schema) -> Values:
 
     Privacy
     -------
-    Private side, or prediction. A total map: never raises or warns on a value, and what is read of a value depends on
-    it alone, never on its neighbours.
+    Private side, or prediction. A total map: never raises or warns on a value, and reads each value independently of
+    all others.
     """
     matrix = None
     if isinstance(block, np.ndarray) and not isinstance(block, np.ma.MaskedArray):
@@ -263,7 +265,7 @@ def read_values(block: Block, schema: Schema) -> Values:
 
 
 def encode(block: Block, schema: Schema, bins: Bins) -> NDArray[np.uint8]:
-    """Return the codes of a block, as `encode_values` does of its values."""
+    """Read the values of a block, and return their codes (`encode_values`)."""
     return encode_values(read_values(block, schema), bins)
 
 
@@ -286,7 +288,7 @@ def encode_values(values: Values, bins: Bins) -> NDArray[np.uint8]:
     """
     codes = np.empty((len(bins), len(values)), np.uint8)
     if values.matrix is not None:
-        # one pass over the row-major matrix; categorical columns are skipped and follow below
+        # one pass over the row-major matrix skips categorical columns, which follow below
         bin_matrix(values.matrix, [b.edges for b in bins], codes)
     for j, b in enumerate(bins):
         if b.cell_to_bin is not None:
@@ -341,13 +343,13 @@ def bins_of_cells(grid: Grid, bins: Bins) -> NDArray[np.uint8] | None:
 
 
 def encode_cells(cells: NDArray[np.uint16], bins_of_cell: NDArray[np.uint8]) -> NDArray[np.uint8]:
-    """Return the codes that `encode_values` would give the values that lie in these cells.
+    """Return the codes of values from their cells: the same codes as `encode_values` gives.
 
     Parameters
     ----------
     cells : (m, n) uint16, C-order
     bins_of_cell : (m, most cells of a feature) uint8
-        `bins_of_cells`.
+        From `bins_of_cells`.
 
     Returns
     -------
@@ -364,7 +366,7 @@ def encode_cells(cells: NDArray[np.uint16], bins_of_cell: NDArray[np.uint8]) -> 
 
 @np.errstate(all="ignore")
 def encode_target(y: Any, schema: Schema) -> tuple[NDArray[Any], NDArray[np.bool_]]:
-    """Return labels and which rows have one.
+    """Return the label of each row, and whether it has a valid one.
 
     Parameters
     ----------
@@ -392,21 +394,21 @@ def _target_steps(y: NDArray[Any], target: Target) -> tuple[NDArray[np.int32], N
     y = y.astype(np.float64)
     valid = ~np.isnan(y)
     value = np.clip(np.where(valid, y, target.low), target.low, target.high)
-    # halves, so that the range of two huge bounds does not overflow
+    # with halves, the range of two huge bounds does not overflow
     half = target.high / 2 - target.low / 2
     unit = (value / 2 - target.low / 2) / half  # in [0, 1]
     steps = np.rint((2 * unit - 1) * SCORE_ONE)
-    # the bound that the sensitivity states, whatever the rounding above did
+    # enforces the bound that the sensitivity states, whatever the rounding above did
     return np.clip(steps, -SCORE_ONE, SCORE_ONE).astype(np.int32), valid
 
 
 @np.errstate(all="ignore")
 def encode_weight(weight: Any, max_weight: int, weight_bits: int) -> NDArray[np.int32]:
-    """Return weights in steps of ``2**-weight_bits``, rounded down, in [0, max_weight]; a bad weight is 0.
+    """Return weights in steps of ``2**-weight_bits``, clipped to [0, max_weight] and rounded down; 0 if not a number.
 
     Privacy
     -------
-    Private side. The bound is what every sensitivity is multiplied by.
+    Private side. Every sensitivity is multiplied by the bound ``max_weight``.
     """
     value = numbers(one_column(weight)).astype(np.float64)
     steps = np.floor(
@@ -426,8 +428,8 @@ def n_rows(block: Block) -> int:
 def split_columns(block: Block, schema: Schema) -> list[Any]:
     """Return the feature columns of a block in schema order, without copying.
 
-    What a collection says of its columns was checked. Those of one partition may depend on its values, as where columns
-    are made of values partition by partition: they are found by name, and one that is not there is missing in each row.
+    The columns of the whole collection were checked, but a partition may have other ones, if they are made from values
+    partition by partition. So columns are found by name, and all values of an absent column are missing.
     """
     if isinstance(block, tuple):
         return list(block)
@@ -451,22 +453,20 @@ def one_column(y: Any) -> Any:
 
 
 def _native(values: NDArray[Any]) -> NDArray[Any]:
-    """Return values in this machine's byte order: kernels know no other."""
+    """Return values in this machine's byte order, which kernels require."""
     return values if values.dtype.isnative else values.astype(values.dtype.newbyteorder("="))
 
 
 def objects(column: Any) -> list[Any]:
-    """Return a column's values as Python objects: None where masked, `UNREADABLE` where reading one fails."""
+    """Return a column's values as Python objects: None for a masked value, `UNREADABLE` if reading a value fails."""
     if isinstance(column, np.ma.MaskedArray):
         masked = np.ma.getmaskarray(column).tolist()
         return [None if m else value for value, m in zip(objects(column.data), masked, strict=True)]
-    # tolist would make whole numbers of dates
+    # tolist would turn dates into integers
     read = list if getattr(column.dtype, "kind", "") in "Mm" else type(column).tolist
     try:
         return list(read(column))
-    except (
-        Exception
-    ):  # such as an Arrow date beyond Python's calendar: the others are read all the same
+    except Exception:  # such as an Arrow date beyond Python's calendar: then read values one by one
         items = column.array if isinstance(column, pd.Series) else column
         return [_item(items, k) for k in range(len(items))]
 
@@ -479,11 +479,11 @@ def _item(items: Any, k: int) -> Any:
 
 
 def numbers(column: Any) -> NDArray[Any]:
-    """Return a column as float32 or float64; whatever is no number is NaN. Never raises or warns on a value."""
+    """Return a column as float32 or float64, with NaN for values that are not numbers. Never raises or warns."""
     dtype = column.dtype
     if isinstance(dtype, pd.CategoricalDtype):
         values = np.append(read_numbers(objects(column.cat.categories)), np.nan)
-        out = values[column.cat.codes.to_numpy()]  # code -1 is the NaN at the end
+        out = values[column.cat.codes.to_numpy()]  # code -1, missing, takes the NaN at the end
     elif isinstance(column, np.ma.MaskedArray):
         out = numbers(column.data)
         mask = np.ma.getmaskarray(column)
@@ -498,10 +498,10 @@ def numbers(column: Any) -> NDArray[Any]:
 
 
 def _is_typed_number(dtype: Any) -> bool:
-    """Whether all values of a column are real numbers, or missing, and pandas makes floats of them as they are."""
+    """Whether a type holds only real numbers and missing values, which pandas converts to floats as they are."""
     if family(dtype) != "number" or isinstance(dtype, pd.CategoricalDtype):
         return False
-    # decimals are rounded one by one; an Arrow dictionary is read by its list
+    # not decimals, which are rounded one by one, and not an Arrow dictionary, which is read through its list
     arrow = str(dtype.pyarrow_dtype) if isinstance(dtype, pd.ArrowDtype) else ""
     return not arrow.startswith(("decimal", "dictionary"))
 
@@ -511,20 +511,20 @@ def _plain_numbers(values: NDArray[Any]) -> NDArray[Any]:
     if values.dtype.kind == "f" and values.dtype.itemsize in (4, 8):
         return _native(values)
     if values.dtype.kind == "c":
-        # one complex number makes all of a column complex: the others are as real as before
+        # one complex number makes the whole column complex, but the other values are still real numbers
         return np.where(values.imag == 0, values.real, np.nan).astype(np.float64)
     return np.asarray(values.astype(np.float64))
 
 
 @dataclass(frozen=True, slots=True)
 class Places:
-    """Where each normal form and each missing word stands in a list of categories.
+    """An index of a list of categories: the place of each normal form, and of each missing word that is declared.
 
     Parameters
     ----------
     of_form : dict of float or str to int
     of_word : dict of str to int
-        Categories that readers call missing, such as "None": only text that reaches us as text can be meant.
+        Declared categories that readers take for missing, such as "None": only a value that is text matches them.
     n : int
     """
 
@@ -534,10 +534,10 @@ class Places:
 
     @classmethod
     def of(cls, categories: Sequence[Any]) -> "Places":
-        """Read a list of declared categories, of which no two have one normal form."""
+        """Index a list of declared categories, whose normal forms are distinct."""
         forms = enumerate(cells(categories))
         words = {str(as_text(c)): k for k, c in enumerate(categories) if as_text(c) is not None}
-        # "nan" is what NumPy makes of a missing number beside a text
+        # without "nan", which NumPy writes for a missing number in an array of text
         declared = (MISSING_WORDS - {"nan"}) & words.keys()
         return cls(
             {form: k for k, form in forms if form is not None and form is not NO_FORM},
@@ -546,8 +546,8 @@ class Places:
         )
 
     def find(self, values: list[Any]) -> NDArray[np.uint16]:
-        """Return the place of each value: n for none of them, n + 1 for a missing value."""
-        if is_plain(values):  # each of them once
+        """Return the place of each value: n for a value that is no category, n + 1 for a missing value."""
+        if is_plain(values):  # look each distinct value up once
             distinct = list(set(values))
             table = dict(zip(distinct, self._each(distinct), strict=True))
             return np.fromiter(map(table.__getitem__, values), np.uint16, len(values))
@@ -567,10 +567,10 @@ class Places:
 
 @np.errstate(all="ignore")
 def category_cells(column: Any, categories: Sequence[Any]) -> NDArray[np.uint16]:
-    """Return each value's place in ``categories``; K for any other value, K + 1 for a missing one.
+    """Return each value's place in the K ``categories``; K for any other value, K + 1 for a missing one.
 
     Values match by their normal forms: ``1``, ``1.0``, ``True``, ``"1"`` and ``"01"`` are the same category. None, NaN
-    and NA are missing, also where they are listed as a category.
+    and NA are missing, even if they are listed as a category.
     """
     places = Places.of(categories)
     missing = np.uint16(places.n + 1)
@@ -582,7 +582,7 @@ def category_cells(column: Any, categories: Sequence[Any]) -> NDArray[np.uint16]
         return _number_cells(column, places)
     values = getattr(column, "array", column)
     if family(dtype) == "text" and isinstance(values, pd.arrays.ArrowExtensionArray):
-        # text alone, which Arrow compares byte for byte
+        # all values are text, which Arrow compares byte for byte
         codes, uniques = pd.factorize(values)
         return np.append(places.find(objects(uniques)), missing)[codes]
     return places.find(objects(column))

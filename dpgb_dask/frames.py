@@ -1,10 +1,10 @@
-"""Dask DataFrames as they were given: without the text that Dask makes of columns of objects."""
+"""Undo Dask's conversion of object columns to text, so that Dask DataFrames have the values that the user gave."""
 
 from typing import Any
 
 import dask.dataframe as dd
 
-# operations that hand values on as they are
+# operations that do not change values
 THROUGH = frozenset({
     "Projection", "Drop", "RenameFrame", "RenameSeries", "ColumnsSetter", "Partitions", "Concat", "StackPartition",
     "Repartition", "ResetIndex",
@@ -14,13 +14,13 @@ THROUGH = frozenset({
 def as_given(frame: dd.DataFrame | dd.Series) -> Any:
     """Return a frame without Dask's own conversion of objects to text (``dataframe.convert-string``).
 
-    Dask writes ``str(x)`` into every column of a partition that one odd value made a column of objects, and stops on a
-    value that is no UTF-8: so one row would decide how others are read. Below functions of the user's own nothing is
-    changed: what they get is theirs to say.
+    If one odd value makes a column of a partition a column of objects, Dask converts the whole column to ``str(x)``,
+    and it raises on a value that is not UTF-8: one row would decide how others are read. The inputs of the user's own
+    functions are left as they are.
 
     Privacy
     -------
-    Reads the expression; no value is looked at.
+    Reads the expression and no value.
     """
     return type(frame)(_given(frame.expr))
 

@@ -1,7 +1,7 @@
-"""What a frozen dataclass holds stays what its checks saw.
+"""Copies of arrays for frozen dataclasses, so that their content cannot change after it was checked.
 
-``frozen=True`` holds the fields still, not the arrays in them: whoever gave one may use its memory again, and then the
-bound that is stated for a query would be that of another one.
+``frozen=True`` protects the fields, but not the arrays in them. A caller may write to an array that it passed, and the
+bound that was stated for a query would no longer be the bound of that query.
 """
 
 from collections.abc import Sequence
@@ -14,7 +14,7 @@ Number = TypeVar("Number", bound=np.generic)
 
 
 def frozen(array: NDArray[Number]) -> NDArray[Number]:
-    """Return a read-only copy of an array: one that is read-only may be a view of what others write to."""
+    """Return a read-only copy of an array; even a read-only array is copied, as it may be a view of writable memory."""
     copy = np.array(array, order="C", subok=False)
     copy.setflags(write=False)
     return copy
@@ -23,7 +23,7 @@ def frozen(array: NDArray[Number]) -> NDArray[Number]:
 def frozen_parts(
     parts: Sequence[NDArray[Number]],
 ) -> tuple[NDArray[Number], tuple[NDArray[Number], ...]]:
-    """Return a read-only copy of some vectors, joined, and the views of it that are the vectors."""
+    """Return the concatenation of some vectors as a read-only copy, and each vector as a view of it."""
     joined = np.concatenate(parts)
     joined.setflags(write=False)
     ends = np.cumsum([len(part) for part in parts]).tolist()
@@ -33,6 +33,6 @@ def frozen_parts(
 
 
 def settle(owner: Any, **fields: Any) -> None:
-    """Set fields of a frozen dataclass to what was checked, in its ``__post_init__``."""
+    """Set fields of a frozen dataclass to their checked values; called in its ``__post_init__``."""
     for name, value in fields.items():
         object.__setattr__(owner, name, value)

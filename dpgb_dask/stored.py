@@ -1,7 +1,7 @@
-"""Zarr arrays as Dask Arrays that notice damage: Zarr takes a shard of zero bytes for one of zeros.
+"""Zarr arrays as Dask Arrays that detect damage: Zarr itself reads a shard of zero bytes as zeros.
 
-What this library wrote is recorded, the size and a digest of each object, and checked as it is read. Of other arrays an
-object without a byte is refused.
+For arrays that this library writes, the size and a digest of each object are recorded, and checked when it is read. In
+other arrays, an empty object is refused.
 """
 
 import hashlib
@@ -22,7 +22,7 @@ from dpgb_dask.errors import ChunkError, in_our_words
 
 
 class Recorded(NamedTuple):
-    """What is known of a stored object.
+    """Size and digest of a stored object.
 
     Parameters
     ----------
@@ -37,12 +37,12 @@ class Recorded(NamedTuple):
 
     @classmethod
     def of(cls, data: bytes) -> "Recorded":
-        """Return what is to be recorded of an object."""
+        """Return the record of an object's bytes."""
         return cls(len(data), hashlib.sha256(data).hexdigest())
 
 
 def damaged(kind: str = "") -> ChunkError:
-    """Return the error of a stored object that is not what was written; ``kind`` is the exception that noticed it."""
+    """Return the error for a stored object that is not what was written; ``kind`` is the type of the exception."""
     reason = f" ({kind})" if kind else ""
     return ChunkError(
         f"A stored part of a Zarr array is damaged or gone{reason}: it would be read as other rows. Write the data set"
@@ -52,19 +52,19 @@ def damaged(kind: str = "") -> ChunkError:
 
 @dataclass(frozen=True, eq=False)
 class Shards:
-    """The shards of an array along its first axis, each one object, as `dask.array.from_array` takes them.
+    """An array whose shards lie along its first axis, each one object; has what `dask.array.from_array` needs.
 
     Parameters
     ----------
     array : zarr.Array
-        Of one shard, or chunk, per block of rows.
+        With one shard, or chunk, per block of rows.
     recorded : tuple of Recorded, or None
-        Of each shard; None for data sets of format 1, and for arrays that others wrote.
+        The record of each shard; None for data sets of format 1, and for arrays written by other software.
 
     Raises
     ------
     ChunkError
-        From indexing, if a shard is damaged or, where it was recorded, gone.
+        When indexed, if a shard is damaged or missing.
     """
 
     array: Any
@@ -93,7 +93,7 @@ class Shards:
         return tuple(self.array.shards or self.array.chunks)
 
     def key(self, k: int) -> str:
-        """Return the name of shard k below the array's folder."""
+        """Return the name of shard k within the array's folder."""
         return str(self.array.metadata.encode_chunk_key((k, *(0 for _ in self.shape[1:]))))
 
     @property
@@ -103,12 +103,12 @@ class Shards:
 
     @in_our_words(damaged)
     def read(self, k: int) -> tuple[NDArray[Any], Recorded]:
-        """Return the rows of shard k, and what is to be recorded of it; each object is fetched once.
+        """Return the rows of shard k and its record; the object is fetched only once.
 
         Raises
         ------
         ChunkError
-            If it is damaged, or gone.
+            If the object is damaged or missing.
         """
         place, prototype = self.array.store_path, default_buffer_prototype()
         buffer = sync((place / self.key(k)).get(prototype))
@@ -117,7 +117,7 @@ class Shards:
         seen = Recorded.of(buffer.to_bytes())
         if not seen.size or (self.recorded is not None and seen != self.recorded[k]):
             raise damaged()
-        # decoded from memory, so that what is decoded is what was checked
+        # decode the bytes in memory, which are those that were checked
         memory = StorePath(MemoryStore({self.key(k): buffer}, read_only=True))
         start = k * self._grid[0]
         rows = zarr.Array.from_dict(memory, self.array.metadata.to_dict())
@@ -139,7 +139,7 @@ class Shards:
 
 @dataclass(frozen=True, eq=False)
 class _NotEmpty:
-    """An array that others wrote, of which an object of zero bytes is refused before it is read."""
+    """An array written by other software: an object of zero bytes is refused before it is read."""
 
     array: Any
 
@@ -152,7 +152,7 @@ class _NotEmpty:
         raise AttributeError(name)
 
     def __getitem__(self, index: Any) -> NDArray[Any]:
-        """Return a part of the array; a shard that is not there holds its fill value, as Zarr says."""
+        """Return a part of the array; a shard that does not exist holds the fill value, as Zarr defines."""
         axes = zip(self.array.shape, index, self.array.shards, strict=True)
         corners = [np.unique(np.arange(n)[part] // size) for n, part, size in axes]
         for place in np.ndindex(*map(len, corners)):
@@ -168,14 +168,16 @@ class _NotEmpty:
 
 
 def from_zarr(array: Any) -> da.Array:
-    """Return a Zarr Array as a Dask Array, a shard to a chunk.
+    """Return a Zarr Array as a Dask Array, with one chunk per shard.
 
     Raises
     ------
     ChunkError
-        From a chunk, if an object of a sharded array has no bytes, which Zarr takes for its fill value.
+        When a chunk is computed, if an object of a sharded array has no bytes; Zarr would read the fill value.
     """
-    if getattr(array, "shards", None) is None:  # an empty chunk cannot be decoded: Zarr says so
+    if (
+        getattr(array, "shards", None) is None
+    ):  # Zarr itself raises on an empty chunk, which cannot be decoded
         return da.from_zarr(array, chunks=array.chunks)
     name = f"from-zarr-{tokenize(array, array.shards)}"
     return da.from_array(_NotEmpty(array), chunks=array.shards, name=name)

@@ -1,10 +1,10 @@
 """How a value is read: its normal form, which depends on the value alone.
 
-Readers and collections infer types from all values of a column, file or partition: one "unknown" makes text of the
-numbers beside it, one missing value makes floats of whole numbers, one ``1j`` makes them complex. So the type that a
-value arrives in says nothing: `cell` reads 7, 7.0, ``Decimal(7)``, "7" and "007" as one number, and numbers, labels,
-categories and units all compare what it returns. Whatever one row holds, every other row is read as before
-(docs/design.md §1).
+Readers and collections infer the type of a column from all values of the column, file or partition: one "unknown" turns
+its numbers into text, one missing value turns integers into floats, and one ``1j`` turns them into complex numbers. So
+the type of a value carries no information: `cell` reads 7, 7.0, ``Decimal(7)``, "7" and "007" as the same number, and
+numbers, labels, categories and units are all compared by what it returns. Whatever one row holds, every other row is
+read as before (docs/design.md §1).
 """
 
 import datetime
@@ -19,39 +19,39 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-# what pandas' readers take for missing
+# words that pandas' readers take for a missing value
 MISSING_WORDS = frozenset((
     "", "NA", "N/A", "n/a", "NaN", "nan", "-NaN", "-nan", "NULL", "null", "None", "<NA>", "#N/A", "#N/A N/A", "#NA",
     "1.#IND", "-1.#IND", "1.#QNAN", "-1.#QNAN",
 ))  # fmt: skip
-# what pandas' readers take for booleans, in any case of the letters
+# words that pandas' readers take for booleans, in upper or lower case
 TRUTH = {"true": 1.0, "false": 0.0}
-MOST_DIGITS = 400  # of a decimal that is a unit: more could fill the memory
+MOST_DIGITS = 400  # of a decimal that names a unit: longer ones could fill the memory
 FEW_DIGITS = (
-    4000  # of a number in a text: Python, and so pandas outside its CSV reader, refuses more
+    4000  # of a number in a text: Python refuses more, and so does pandas outside its CSV reader
 )
-EXACT = 2.0**53  # whole numbers below are exact as floats
+EXACT = 2.0**53  # whole numbers below this are exact as floats
 
 
 class ExactId(str):
-    """A text or whole number as it stands in a file that this library read itself, so that nothing has rounded it.
+    """A text or whole number exactly as it stands in a file that this library itself read: nothing has rounded it.
 
-    As a unit it keeps what other text of numbers has not: of 2⁵³ and above, too, each is another unit. Everywhere else
-    it is its text.
+    Whole numbers of 2⁵³ and above name no unit, as readers may have rounded them; as an `ExactId` each of them names a
+    unit of its own. Everywhere else an `ExactId` is treated as its text.
     """
 
     __slots__ = ()
 
 
-# Types whose equality is exact and agrees with their hash: a set or a parser of such values can confuse no two of them.
-# Values of any other type never meet each other, as a foreign __eq__ may claim anything.
+# Types whose equality is exact and agrees with their hash: sets and parsers never confuse two of their values. Values
+# of other types are never compared with each other, as the __eq__ of a foreign type may return anything.
 PLAIN = frozenset({str, ExactId, bytes, int, float, bool, type(None)})
-TEXTS = (str, ExactId, bytes)  # hashes of the three meet
-UNREADABLE = object()  # stands for a value that fails when it is read from its column
+TEXTS = (str, ExactId, bytes)  # the same text has the same hash in all three
+UNREADABLE = object()  # stands for a value that raises when it is read from its column
 
 
 class _NoForm:
-    """The normal form of what has none: no missing value, and equal to no other."""
+    """The normal form of values that have none: it is not missing, and it differs from every other form."""
 
     def __repr__(self) -> str:
         return "<no form>"
@@ -66,9 +66,8 @@ ISO_DATE = re.compile(
 ISO_TIME = re.compile(r"\d\d:\d\d(:\d\d(\.\d{1,6})?)?", re.ASCII)
 LONG_NUMBER = re.compile(r"\s*[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?\s*", re.ASCII)
 WHOLE = re.compile(r"([+-]?)0*(\d+)(\.0*)?", re.ASCII)
-UNITS_OF_TIME = frozenset(
-    {"Y", "M", "W", "D", "h", "m", "s", "ms", "us", "ns"}
-)  # dates that `pd.Timestamp` holds exactly
+# units of NumPy's dates that `pd.Timestamp` holds exactly
+UNITS_OF_TIME = frozenset({"Y", "M", "W", "D", "h", "m", "s", "ms", "us", "ns"})
 
 
 # ---- one value -------------------------------------------------------------------------------------------------------
@@ -78,17 +77,17 @@ def cell(value: Any) -> Cell:
     """Return the normal form of a value: missing (None), a number, or a text. Never raises.
 
     - Missing: None, NaN of any type, NA, NaT, and the words of `MISSING_WORDS`.
-    - A number: booleans and true/false (1 and 0), every real number, and text or bytes that spell one as pandas' CSV
-      reader reads a field.
-    - A text: any other. Dates, times, UUIDs and tuples have texts of their own, which tell each from every other; a
-      text in ISO form is that date, as some readers make dates of text where all of a column can be read so.
+    - A number: booleans and true/false (1 and 0), every real number, and text or bytes that pandas' CSV reader would
+      read as one.
+    - A text: any other text. Dates, times, UUIDs and tuples are written as texts, different ones differently. A text in
+      ISO form is the same as that date, as some readers convert a column of text to dates if all of it can be read so.
     - `NO_FORM`: anything else, such as a list.
     """
     return cells([value])[0]
 
 
 def cells(values: Sequence[Any]) -> list[Cell]:
-    """Return the normal form of each value, as `cell` does: none depends on another."""
+    """Return the normal form (`cell`) of each value, independently of all others."""
     texts = [as_text(value) for value in values]
     spelled = spelled_numbers(texts)
     return [
@@ -98,13 +97,13 @@ def cells(values: Sequence[Any]) -> list[Cell]:
 
 
 def as_text(value: Any) -> str | None:
-    """Return text and bytes (UTF-8) as text, without zeros at its end; anything else as None."""
+    """Return text and bytes (UTF-8) as text without trailing NUL characters, and None for any other value."""
     if isinstance(value, bytes):
         value = bytes.decode(value, "utf-8", "surrogateescape")
     if not isinstance(value, str):
         return None
-    text = str.__str__(value)  # a subclass may do anything where it is compared
-    # NumPy's text of fixed width drops zeros at its end
+    text = str.__str__(value)  # a plain str: a subclass may redefine how it is compared
+    # NumPy's text of fixed width drops trailing NULs
     return text.rstrip("\x00") if text.endswith("\x00") else text
 
 
@@ -117,7 +116,7 @@ def _text_cell(text: str, number: float) -> Cell:
 
 
 def _bare_text(text: str) -> str:
-    """Return the normal form of a text that is no number."""
+    """Return the normal form of a text that is not a number."""
     if not "0" <= text[:1] <= "9":
         return text
     try:
@@ -125,7 +124,7 @@ def _bare_text(text: str) -> str:
             return _date_text(pd.Timestamp(text))
         if ISO_TIME.fullmatch(text):
             return _time_text(datetime.time.fromisoformat(text))
-    except Exception:  # the 30th of February is a text
+    except Exception:  # not a date, such as the 30th of February: stays a text
         pass
     return text
 
@@ -138,7 +137,7 @@ def _object_cell(value: Any) -> Cell:
             number = one_number(value)
             return None if np.isnan(number) else number
         return next((write(value) for kind, write in WRITERS if isinstance(value, kind)), NO_FORM)
-    except Exception:  # a total map: an object may fail in its own way, whatever is done with it
+    except Exception:  # never raises: any operation on a foreign object may fail
         return NO_FORM
 
 
@@ -165,7 +164,7 @@ def _time_text(value: datetime.time) -> str:
 
 
 def _written_cell(value: Any) -> Cell:
-    """Return the normal form of the text that a value is written as: some readers make text of all of a column."""
+    """Return the normal form of a value's text: some readers convert a whole column to text."""
     return cell(str(value))
 
 
@@ -185,7 +184,7 @@ WRITERS: tuple[tuple[Any, Callable[[Any], Cell]], ...] = (
 
 
 def is_missing(value: Any) -> bool:
-    """Whether a value is None, NA, NaT or a NaN of any type; False if it cannot be told."""
+    """Whether a value is None, NA, NaT or a NaN of any type; False if comparing it fails."""
     try:
         return value is None or value is pd.NA or bool(value != value)  # noqa: PLR0124
     except Exception:
@@ -202,13 +201,13 @@ def is_real(value: Any) -> bool:
 
 
 def read_numbers(values: Sequence[Any]) -> NDArray[np.float64]:
-    """Return each value's number, NaN where its normal form is none."""
+    """Return the number of each value, NaN if its normal form is not a number."""
     types = set(map(type, values))
     if types <= {int, float, bool, type(None)}:
         try:
             return np.array(values, np.float64)
         except OverflowError:
-            pass  # a whole number beyond every float: read one by one, by the same rules
+            pass  # an integer beyond the range of floats: read values one by one, by the same rules
     texts = values if types <= {str, ExactId, type(None)} else [as_text(v) for v in values]
     out = spelled_numbers(texts)
     if texts is not values:
@@ -219,35 +218,35 @@ def read_numbers(values: Sequence[Any]) -> NDArray[np.float64]:
 
 
 def one_number(value: Any) -> float:
-    """Return the number of a value that is no text, NaN if it is none."""
+    """Return the number of a value that is not text, NaN if it is not a number."""
     try:
         if isinstance(value, complex | np.complexfloating):
-            # one complex number in a column makes all of them complex
+            # a real number becomes complex if its column holds a complex number
             value = value.real if value.imag == 0 else np.nan
         return float(value) if is_real(value) else np.nan
-    except OverflowError:  # an integer beyond every float: the bound
+    except OverflowError:  # an integer beyond the range of floats
         return np.inf if value > 0 else -np.inf
-    except Exception:  # a total map: an object may fail in its own way when it is read as a number
+    except Exception:  # never raises: a foreign object may fail when it is converted to a number
         return np.nan
 
 
 def spelled_numbers(texts: Sequence[str | None]) -> NDArray[np.float64]:
-    """Return the number that each text spells, NaN where it spells none, or there is no text.
+    """Return the number that each text spells, NaN if it spells none or is None.
 
     Notes
     -----
-    ``pd.to_numeric`` reads a text by the same parser as pandas' CSV reader reads a field of a column of floats: they
-    agree in every bit, also in blanks, signs, "1e3" and "inf", and in refusing "1_000" and "0x10". From pandas 3.1 on
-    all of its parsers round correctly, so that columns of whole numbers, of floats (also Arrow's) and of text agree.
-    Older ones may differ in the last bit between them, and only of more than 15 digits, which no sensible label,
-    category or unit has: the declared ones are read by the same parser.
+    ``pd.to_numeric`` uses the parser of pandas' CSV reader for columns of floats. The two agree in every bit, also on
+    blanks, signs, "1e3" and "inf", and both refuse "1_000" and "0x10". From pandas 3.1 on, all of its parsers round
+    correctly, so that columns of whole numbers, of floats (also Arrow's) and of text agree. The parsers of older
+    versions may differ from each other in the last bit, but only for numbers of more than 15 digits, which no sensible
+    label, category or unit has; declared values are read by the same parser.
     """
     read = np.empty(len(texts) + 1, object)
     read[:-1] = texts
-    read[-1] = "0.5"  # the result is floats, whatever the others are
+    read[-1] = "0.5"  # makes the result floats, whatever the other values are
     try:
         out = np.array(pd.to_numeric(read, errors="coerce"), np.float64)[:-1]
-    except Exception:  # such as a lone surrogate: the others are read all the same
+    except Exception:  # such as for a lone surrogate: then read texts one by one
         out = np.array([_spelled_number(text) for text in texts], np.float64)
     for k in np.flatnonzero(np.isnan(out)).tolist():
         text = texts[k]
@@ -272,10 +271,10 @@ def _spelled_number(text: str | None) -> float:
 
 
 def unit_name(value: Any) -> str | None:
-    """Return the name of the unit that a value is, None if it is none; ``ExactId(name)`` has the same name.
+    """Return the name of the unit that a value stands for, None if for none; ``ExactId(name)`` has the same name.
 
-    Numbers of 2⁵³ and above, and text that spells them, name no unit: a missing value elsewhere rounds them to floats.
-    As an `ExactId` they do.
+    Numbers of 2⁵³ and above, and text that spells them, name no unit, as a missing value elsewhere in the column makes
+    readers round them to floats. As an `ExactId` they name one.
     """
     return unit_names([value])[0]
 
@@ -292,7 +291,7 @@ def _name(value: Any, form: Cell) -> str | None:
 
 
 def _writable(text: str) -> str:
-    """Return a text that files take; any other, which holds a lone surrogate, by its bytes."""
+    """Return a text that can be written to files; a text with a lone surrogate is written as its bytes."""
     try:
         text.encode()
     except UnicodeEncodeError:
@@ -301,26 +300,26 @@ def _writable(text: str) -> str:
 
 
 def number_name(number: float) -> str | None:
-    """Return the name of the unit that is a number, None if it is none."""
+    """Return the name of the unit that a number stands for, None if for none."""
     if not abs(number) < EXACT:
         return None
     return str(int(number)) if number.is_integer() else repr(number)
 
 
 def _exact_name(text: str) -> str:
-    """Return the name of a huge number in a text: its digits, if it is a whole one."""
+    """Return the name of a huge number in a text: its sign and digits if it is a whole number, else the text."""
     whole = WHOLE.fullmatch(text.strip())
     return f"{whole[1].replace('+', '')}{whole[2]}" if whole else str(text)
 
 
 def exact_ids(column: pd.Series) -> pd.Series:
-    """Return ids as a reader of this library hands them on: text and whole numbers as `ExactId`, nothing rounded.
+    """Return the ids of a column as the readers of this library do: text and whole numbers as `ExactId`, unrounded.
 
     Parameters
     ----------
     column : (n,) Series
-        As it stands in the file: text, or integers of a type of the file's own. Of types that a reader inferred, what
-        is lost is lost.
+        As it stands in the file: text, or integers whose type the file declares. If a reader inferred the type, ids may
+        have been rounded already.
 
     Returns
     -------
@@ -345,7 +344,7 @@ def _exact_id(value: Any) -> Any:
         if isinstance(value, decimal.Decimal):
             whole = value.adjusted() < MOST_DIGITS and value == int(value)
         return ExactId(int(value)) if whole else value
-    except Exception:  # a total map: more digits than Python writes, a signalling NaN
+    except Exception:  # never raises: more digits than Python can write, or a signalling NaN
         return value
 
 
@@ -353,6 +352,6 @@ def _exact_id(value: Any) -> Any:
 
 
 def is_plain(values: Iterable[Any]) -> bool:
-    """Whether all values are of exactly the types in `PLAIN`, of which one at most is of `TEXTS`."""
+    """Whether all values have exactly a type in `PLAIN`, and at most one of these types is in `TEXTS`."""
     types = set(map(type, values))
     return types <= PLAIN and sum(kind in types for kind in TEXTS) <= 1
