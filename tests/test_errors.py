@@ -266,7 +266,7 @@ def test_the_system_is_named_by_its_code():
 
 
 def test_the_command_line_says_no_word_of_what_it_does_not_know(tmp_path, capsys):
-    with mock.patch.object(cli, "load", explode):
+    with mock.patch("dpgb_dask.cli.model.load", explode):
         assert cli.main(["report", str(tmp_path / "m.json")]) == 1
     printed = capsys.readouterr().err
     assert "BombError" in printed

@@ -17,14 +17,7 @@ from sklearn.model_selection import GridSearchCV
 from sklearn.pipeline import make_pipeline
 
 import dpgb_dask
-from dpgb_dask import (
-    DPGBClassifier,
-    DPGBRegressor,
-    Ledger,
-    PlanError,
-    Schema,
-    StructureError,
-)
+from dpgb_dask import DPGBClassifier, DPGBRegressor, Ledger, PlanError, Schema, StructureError
 from dpgb_dask.estimators import load
 from dpgb_dask.losses import Quantile
 from dpgb_dask.released import export

@@ -7,10 +7,7 @@ import pandas as pd
 import pytest
 from sklearn.base import clone
 
-from dpgb_dask import (
-    DPGBClassifier,
-    PrivacyLeakWarning,
-)
+from dpgb_dask import DPGBClassifier, PrivacyLeakWarning
 from dpgb_dask.testing import SeededNoise
 
 SEEDED = {"noise": SeededNoise(0), "random_state": 0}

@@ -31,12 +31,7 @@ from dpgb_dask.contracts.plan import (
     State,
     Unread,
 )
-from dpgb_dask.contracts.queries import (
-    DRAW_BITS,
-    GradientQuery,
-    Query,
-    RowDraw,
-)
+from dpgb_dask.contracts.queries import DRAW_BITS, GradientQuery, Query, RowDraw
 from dpgb_dask.contracts.spending import Spending
 from dpgb_dask.controller.accounting import MAX_VALUES
 from dpgb_dask.controller.ledger import Ledger

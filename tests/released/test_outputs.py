@@ -5,11 +5,7 @@ import dask.dataframe as dd
 import numpy as np
 import pytest
 
-from dpgb_dask import (
-    DPGBClassifier,
-    DPGBRegressor,
-    Schema,
-)
+from dpgb_dask import DPGBClassifier, DPGBRegressor, Schema
 from dpgb_dask.losses import RATE_SHIFT, clipped_probability
 from dpgb_dask.released.explain import explain_local
 from dpgb_dask.testing import SeededNoise

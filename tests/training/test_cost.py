@@ -4,11 +4,7 @@ import numpy as np
 import pytest
 from scipy.stats import norm
 
-from dpgb_dask import (
-    DPGBClassifier,
-    Ledger,
-    PlanError,
-)
+from dpgb_dask import DPGBClassifier, Ledger, PlanError
 from dpgb_dask.testing import SeededNoise
 
 SEEDED = {"noise": SeededNoise(0), "random_state": 0}

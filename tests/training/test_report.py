@@ -7,11 +7,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from dpgb_dask import (
-    DPGBClassifier,
-    DPGBRegressor,
-    Schema,
-)
+from dpgb_dask import DPGBClassifier, DPGBRegressor, Schema
 from dpgb_dask.components.candidates import PublicBins
 from dpgb_dask.components.counts import BaseScore
 from dpgb_dask.components.leaves import GradientStep

@@ -1,0 +1,44 @@
+"""What a command says while it runs: what the library logs and warns of."""
+
+import logging
+import sys
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from tqdm import tqdm
+
+from dpgb_dask import errors
+
+WARNINGS = tuple(c for c in vars(errors).values() if isinstance(c, type) and issubclass(c, Warning))
+
+
+@contextmanager
+def aloud() -> Iterator[None]:
+    """Print what the library logs and warns of: the id of a fit, so that it is known even after kill -9."""
+    logger = logging.getLogger("dpgb_dask")
+    handler, level = _Aloud(), logger.level
+    logger.addHandler(handler)
+    logger.setLevel(logging.INFO)
+    try:
+        with warnings.catch_warnings():
+            for kind in WARNINGS:
+                warnings.simplefilter("always", kind)
+            warnings.showwarning = _say_warning
+            yield
+    finally:
+        logger.removeHandler(handler)
+        logger.setLevel(level)
+
+
+class _Aloud(logging.Handler):
+    """Prints what the library logs to standard error, above a progress bar."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        tqdm.write(f"dpgb-dask: {record.getMessage()}", file=sys.stderr)
+
+
+def _say_warning(message: Warning | str, category: type[Warning], *_: Any, **__: Any) -> None:
+    """Print a warning as an error is printed, without the line of code that it came from."""
+    tqdm.write(f"dpgb-dask: {category.__name__}: {message}", file=sys.stderr)

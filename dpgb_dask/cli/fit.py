@@ -1,0 +1,152 @@
+"""``dpgb-dask fit``."""
+# ruff: noqa: N806 - X is scikit-learn's name
+
+import argparse
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from dpgb_dask import losses
+from dpgb_dask.cli.aloud import aloud
+from dpgb_dask.cli.options import (
+    FEW_ROWS,
+    OK,
+    TEXT_FIT,
+    add_data,
+    command,
+    joined,
+    open_ledger,
+    positive,
+)
+from dpgb_dask.cli.places import check_out, check_spared
+from dpgb_dask.cli.tables import beside, open_table, schema_of
+from dpgb_dask.errors import PlanError, SchemaError
+from dpgb_dask.estimators import DPGBClassifier, DPGBRegressor
+from dpgb_dask.parameters import FEW_ROWS as FEW_ROWS_WAYS
+from dpgb_dask.recipes import RECIPES
+from dpgb_dask.released.export import part_of
+
+LOSSES_WITH_OPTION: dict[str, Callable[[float], losses.Loss]] = {
+    "huber": losses.Huber,
+    "quantile": losses.Quantile,
+}
+
+
+def add(commands: Any) -> None:
+    """Add the command."""
+    example = "dpgb-dask fit people.parquet --schema people.schema.json --epsilon 1 --delta 1e-6 --out model.json"
+    text = "fit a model on Parquet, CSV or Zarr"
+    fit = command(commands, "fit", text, _fit, example, TEXT_FIT)
+    add_data(fit)
+    fit.add_argument("--epsilon", type=float, required=True, help="privacy of the whole fit")
+    fit.add_argument(
+        "--delta", type=float, required=True, help="a constant chosen in advance, such as 1e-6"
+    )
+    fit.add_argument("--out", type=Path, required=True, help="model file to write")
+    fit.add_argument("--overwrite", action="store_true", help="replace a file at --out")
+    fit.add_argument("--weight", help="column of sample weights, up to the schema's max_weight")
+    fit.add_argument(
+        "--unit", help="column that names the privacy unit, such as a person with several rows"
+    )
+    fit.add_argument(
+        "--max-rows-per-unit", type=positive, default=1, help="rows that count in full (default 1)"
+    )
+    fit.add_argument(
+        "--recipe",
+        default="auto",
+        metavar="NAME",
+        help=f"method (default auto): {', '.join(sorted(RECIPES))}",
+    )
+    fit.add_argument(
+        "--loss",
+        metavar="NAME",
+        help=f"{', '.join(sorted(losses.LOSSES))}; huber:0.2 and quantile:0.9 set their option (default: log_loss, or "
+        "squared_error for a number)",
+    )
+    fit.add_argument("--n-estimators", type=int, help="trees or rounds (default: the recipe's)")
+    fit.add_argument("--learning-rate", type=float, help="step of one (default: the recipe's)")
+    fit.add_argument("--max-depth", type=int, help="depth of a tree (default: the recipe's)")
+    fit.add_argument("--max-bins", type=int, help="bins of a feature (default: the recipe's)")
+    fit.add_argument(
+        "--on-few-rows",
+        choices=FEW_ROWS_WAYS,
+        default="stop",
+        help="where the released number of rows cannot be told from none: stop with the start model, charge what was"
+        " opened, exit code 4 (default), or continue",
+    )
+    fit.add_argument(
+        "--ledger", metavar="URL", help="ledger to charge, such as sqlite:///budget.db"
+    )
+    fit.add_argument("--account", metavar="NAME", help="account in the ledger")
+    fit.add_argument(
+        "--resume", metavar="FIT_ID", help="go on with an interrupted fit, without a new charge"
+    )
+    fit.add_argument(
+        "--memory-limit", metavar="BYTES", help="most that each process may hold, such as 4GiB"
+    )
+    fit.add_argument(
+        "--cache",
+        default="auto",
+        metavar="PLACE",
+        help="where binned rows are kept: auto (default), memory, disk, a folder, or the URL of a Zarr store",
+    )
+    fit.add_argument(
+        "--random-state", type=int, help="seed of public randomness; it never seeds noise"
+    )
+    fit.add_argument("--quiet", action="store_true", help="no progress bar")
+
+
+def _fit(options: argparse.Namespace) -> int:
+    if (options.ledger is None) != (options.account is None):
+        raise SchemaError("--ledger and --account belong together. Give both, or neither.")
+    check_out(options.out, overwrite=options.overwrite)
+    check_spared(options, options.out, part_of(options.out))
+    schema = schema_of(options)
+    X, columns = open_table(options, schema)
+    y, weight = beside(options, schema, X, columns)
+    kind = DPGBRegressor if schema.target.type == "numeric" else DPGBClassifier
+    estimator = kind(
+        epsilon=options.epsilon,
+        delta=options.delta,
+        schema=schema,
+        recipe=options.recipe,
+        loss=None if options.loss is None else _loss(options.loss),
+        n_estimators=options.n_estimators,
+        learning_rate=options.learning_rate,
+        max_depth=options.max_depth,
+        max_bins=options.max_bins,
+        columns=options.columns,
+        on_few_rows=options.on_few_rows,
+        ledger=None if options.ledger is None else open_ledger(options.ledger),
+        account=options.account,
+        unit_id=options.unit,
+        max_rows_per_unit=options.max_rows_per_unit,
+        cache=options.cache,
+        memory_limit=options.memory_limit,
+        random_state=options.random_state,
+        verbose=0 if options.quiet else 1,
+    )
+    with joined(options.scheduler), aloud():
+        estimator.fit(X, y, sample_weight=weight, resume=options.resume)
+    estimator.save(options.out)
+    print(estimator.privacy_report_)
+    print(f"\nmodel written to {options.out}")
+    return FEW_ROWS if estimator.privacy_report_.stopped else OK
+
+
+def _loss(text: str) -> losses.Loss:
+    """Return a loss by its name, or by name and option, as in "quantile:0.9"."""
+    name, colon, option = text.partition(":")
+    if not colon:
+        return losses.get(name)
+    if name not in LOSSES_WITH_OPTION:
+        raise PlanError(
+            f"loss={text!r} is unknown: only {sorted(LOSSES_WITH_OPTION)} have an option."
+        )
+    try:
+        value = float(option)
+    except ValueError:
+        raise PlanError(
+            f"loss={text!r}: the option after the colon must be a number, as in {name}:0.2."
+        ) from None
+    return LOSSES_WITH_OPTION[name](value)

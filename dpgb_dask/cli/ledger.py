@@ -1,0 +1,169 @@
+"""``dpgb-dask ledger``: accounts, and the fits that they were charged for."""
+
+import argparse
+from typing import Any
+
+from dpgb_dask.cli.options import command, open_ledger
+from dpgb_dask.controller import analyses
+from dpgb_dask.controller.ledger import Ledger
+from dpgb_dask.controller.ledger_book import Account
+
+ENDED = ("RELEASED", "SETTLED")  # states of a fit in the ledger
+
+
+def add(commands: Any) -> None:
+    """Add the command and its actions."""
+    text = "open an account, show what is left, settle a fit, verify or restore the ledger"
+    ledger = commands.add_parser("ledger", help=text, description=text)
+    actions = ledger.add_subparsers(dest="action", required=True, metavar="ACTION")
+    url = "such as sqlite:///budget.db"
+
+    text = "open an account with a cap on all of its fits together"
+    example = "dpgb-dask ledger open sqlite:///budget.db people --epsilon 3 --delta 1e-6"
+    opened = command(actions, "open", text, _ledger_open, example)
+    opened.add_argument("url", help=url)
+    opened.add_argument("account", help="name; one account per data set")
+    opened.add_argument("--epsilon", type=float, required=True, help="cap of the account")
+    opened.add_argument(
+        "--delta", type=float, required=True, help="delta of the cap; may be 0 with --analysis pure"
+    )
+    opened.add_argument(
+        "--analysis",
+        choices=sorted(analyses.UNITS),
+        default="gdp",
+        help="how charges add up: gdp (default; tight for Gaussian noise), zcdp, or pure, for recipes of pure"
+        " differential privacy alone",
+    )
+    opened.add_argument(
+        "--unit",
+        metavar="COLUMN",
+        help="the cap holds for all rows of one such unit together, and fits with this --unit alone can charge the"
+        " account (default: for one row, and fits with and without --unit can)",
+    )
+
+    example = "dpgb-dask ledger show sqlite:///budget.db"
+    shown = command(actions, "show", "print accounts and their fits", _ledger_show, example)
+    shown.add_argument("url", help=url)
+    shown.add_argument("account", nargs="?", help="one account (default: all)")
+
+    text = "close an interrupted fit for good; what it opened stays charged"
+    example = "dpgb-dask ledger settle sqlite:///budget.db FIT_ID"
+    settled = command(actions, "settle", text, _ledger_settle, example)
+    settled.add_argument("url", help=url)
+    settled.add_argument("fit_id", help="from: dpgb-dask ledger show")
+
+    text = "go through every entry: nothing changed by hand, nothing missing; exit code 1 if it is not so"
+    example = "dpgb-dask ledger verify sqlite:///budget.db"
+    verified = command(actions, "verify", text, _ledger_verify, example)
+    verified.add_argument("url", help=url)
+
+    text = "go on with a ledger that was restored from a copy; charges that are not in the copy are forgotten"
+    example = "dpgb-dask ledger restore sqlite:///budget.db"
+    restored = command(actions, "restore", text, _ledger_restore, example)
+    restored.add_argument("url", help=url)
+
+
+def _ledger_open(options: argparse.Namespace) -> None:
+    Ledger(options.url).open_account(
+        options.account,
+        epsilon=options.epsilon,
+        delta=options.delta,
+        analysis=options.analysis,
+        unit_id=options.unit,
+    )
+    print(
+        f"account {options.account!r} opened: epsilon={options.epsilon:g}, delta={options.delta:g}, analysis"
+        f" {options.analysis}, for {_relation(options.unit)}"
+    )
+
+
+def _relation(unit_id: str | None) -> str:
+    """Say what an account protects."""
+    return "one row" if unit_id is None else f"all rows of one {unit_id!r}"
+
+
+def _ledger_show(options: argparse.Namespace) -> None:
+    ledger = open_ledger(options.url)
+    accounts = ledger.accounts() if options.account is None else (ledger.account(options.account),)
+    if not accounts:
+        print("no accounts yet; open one with: dpgb-dask ledger open")
+    for account in accounts:
+        cap = (
+            f"cap epsilon={account.epsilon:g}, delta={account.delta:g}, analysis {account.analysis}, for"
+            f" {_relation(account.unit_id)}"
+        )
+        left = f"{100 * account.left / account.cap:.2f} % left"
+        epsilon = ledger.remaining(account.name)
+        print(
+            f"{account.name}: {cap}; one more fit at this delta may ask epsilon={epsilon:.4g} ({left})"
+        )
+        _print_fits(ledger, account)
+
+
+def _print_fits(ledger: Ledger, account: Account) -> None:
+    """Print a table of an account's fits, the oldest first."""
+    table = [
+        (
+            fit.fit_id,
+            fit.at[:16].replace("T", " "),
+            fit.terms.facts.get("recipe", "?"),  # old ledgers have none
+            fit.state if fit.state in ENDED else "UNFINISHED",
+            f"{100 * fit.charge / account.cap:.2f} % of the cap",
+        )
+        for fit in ledger.fits(account.name)
+    ]
+    if not table:
+        return
+    table.insert(0, ("fit", "opened (UTC)", "recipe", "state", "charge"))
+    widths = [max(map(len, column)) for column in zip(*table, strict=True)]
+    for row in table:
+        cells = (cell.ljust(width) for cell, width in zip(row, widths, strict=True))
+        print(f"  {'  '.join(cells).rstrip()}")
+    if any("UNFINISHED" in row for row in table):
+        print(
+            "  An UNFINISHED fit is running, or broke off: dpgb-dask fit … --resume FIT goes on with it, and dpgb-dask"
+            " ledger settle closes it."
+        )
+
+
+def _ledger_settle(options: argparse.Namespace) -> None:
+    ledger = open_ledger(options.url)
+    ended = ledger.record(options.fit_id).state in ENDED
+    key = ledger.key_path(options.fit_id)
+    here = key is not None and key.exists()
+    ledger.settle(options.fit_id)
+    print(
+        f"fit {options.fit_id} is settled: what it opened stays charged, and it cannot be resumed"
+        if not ended
+        else f"fit {options.fit_id} had ended before: its charge stands"
+    )
+    if here:
+        print("its key is erased")
+    elif not ended:
+        print(
+            "its key is not on this machine: it is erased when the machine that has it opens the ledger the next time"
+        )
+
+
+def _ledger_verify(options: argparse.Namespace) -> None:
+    checked = open_ledger(options.url).verify()
+    print(
+        f"the ledger agrees with itself: hash chain of {checked.entries} entries; {checked.accounts} accounts and"
+        f" {checked.fits} fits follow from them"
+    )
+    print(
+        "the newest head that is kept outside the database is in the chain: it is no older copy"
+        if checked.head
+        else "no newest head is known on this machine, so an older copy would not be noticed"
+    )
+    print("this finds damage, old copies and edits by hand; it is no signature")
+
+
+def _ledger_restore(options: argparse.Namespace) -> None:
+    if not open_ledger(options.url).restore():
+        print("nothing to restore: the ledger holds its newest known head")
+        return
+    print(
+        "the ledger goes on from this copy. Charges that are not in it are forgotten: what such fits gave is counted no"
+        " more. Fits that are UNFINISHED here cannot be resumed, and keep their whole charge when settled"
+    )

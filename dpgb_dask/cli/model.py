@@ -1,0 +1,45 @@
+"""``dpgb-dask report`` and ``verify``: what a model file says, and whether it is so."""
+
+import argparse
+import json
+from typing import Any
+
+from dpgb_dask.cli.options import command, open_ledger
+from dpgb_dask.estimators import load
+from dpgb_dask.verification import verify
+
+VERIFY = """\
+Without a ledger: the digests of the file's parts, and that ε, δ and μ follow from its receipts. With it, also: the
+whole chain of the ledger; account, terms and charge of the fit; the digest that its entry names, of schema, model,
+the whole report and the parameters, the build aside; and, where the fit's journal is there and this is the build that
+the file names, the model, computed again from the journal and compared bit for bit. The output says what was compared.
+Exit code 0 if all of it agrees, else 1.
+It shows tampering beside the ledger. It is no signature: who can write a model file can write another that agrees with
+itself, and who can write the ledger can write both."""
+
+
+def add_report(commands: Any) -> None:
+    """Add the command ``report``."""
+    text = "print the privacy report of a model file"
+    report = command(commands, "report", text, _report, "dpgb-dask report model.json")
+    report.add_argument("model", help="model file")
+    report.add_argument("--json", action="store_true", help="as JSON")
+
+
+def add_verify(commands: Any) -> None:
+    """Add the command ``verify``."""
+    text = "compare a model file with itself, and with the ledger that its fit charged"
+    example = "dpgb-dask verify model.json --ledger sqlite:///budget.db"
+    verified = command(commands, "verify", text, _verify, example, VERIFY)
+    verified.add_argument("model", help="model file")
+    verified.add_argument("--ledger", metavar="URL", help="ledger that the fit charged")
+
+
+def _report(options: argparse.Namespace) -> None:
+    report = load(options.model).privacy_report_
+    print(json.dumps(report.to_dict(), indent=1, ensure_ascii=False) if options.json else report)
+
+
+def _verify(options: argparse.Namespace) -> None:
+    ledger = None if options.ledger is None else open_ledger(options.ledger)
+    print(verify(options.model, ledger))

@@ -1,0 +1,145 @@
+"""What the commands share: exit codes, options, and what is said of them."""
+
+import argparse
+import re
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any, ClassVar, NoReturn
+
+from distributed import Client
+
+from dpgb_dask.columns import POSITION
+from dpgb_dask.controller.ledger import Ledger
+from dpgb_dask.errors import LedgerError, StructureError, did_you_mean
+
+OK, ERROR, BUDGET, FEW_ROWS = 0, 1, 3, 4  # 2 is argparse's own, for wrong usage
+INTERRUPTED = 130
+DATA = "Parquet file or directory, text (.csv, .tsv or .txt, also .gz) or a pattern, *.zarr; a path or a URL such as s3://"
+TEXT_LINES = """\
+Files of text end in .csv, .tsv or .txt, or are such files compressed: .gz, .bz2, .xz, .zst. The first line names the
+columns, which commas separate (tabs in .tsv) unless --delimiter says otherwise. Each further line is read on its own
+and is one row, blank lines aside: text in quotes may hold commas, and no line breaks."""
+TEXT_FIT = f"""{TEXT_LINES}
+A line that cannot be read, or has another number of fields, is a row of missing values: it weighs nothing in a fit."""
+
+
+class Parser(argparse.ArgumentParser):
+    """A parser that asks whether a misspelt command or option means another."""
+
+    flags: ClassVar[set[str]] = (
+        set()
+    )  # of all commands: which one was meant is not known to who finds the fault
+
+    def add_argument(self, *names: Any, **options: Any) -> argparse.Action:
+        """Add an option, and remember its flag."""
+        self.flags.update(name for name in names if name.startswith("--"))
+        return super().add_argument(*names, **options)
+
+    def error(self, message: str) -> NoReturn:
+        """End with what is wrong, and the word that may have been meant."""
+        word, known = "", sorted(self.flags)
+        if found := re.search(r"invalid choice: '([^']*)' \(choose from (.*)\)", message):
+            word, known = found[1], re.findall(r"[\w.-]+", found[2])
+        elif found := re.search(r"unrecognized arguments: .*?(--[\w-]+)", message):
+            word = found[1]
+        super().error(f"{message}{did_you_mean(word, known)}")
+
+
+def command(
+    parent: Any,
+    name: str,
+    text: str,
+    run: Callable[[argparse.Namespace], int | None],
+    example: str,
+    notes: str = "",
+) -> argparse.ArgumentParser:
+    """Add a command, with an example and notes below its help."""
+    sub: argparse.ArgumentParser = parent.add_parser(
+        name,
+        help=text,
+        description=text,
+        epilog=f"example:\n  {example}{notes and chr(10) * 2 + notes}",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    sub.set_defaults(run=run)
+    return sub
+
+
+def add_data(parser: argparse.ArgumentParser) -> None:
+    """Add the data, and how they are read."""
+    parser.add_argument("data", help=DATA)
+    parser.add_argument(
+        "--schema",
+        help="JSON file with the public facts of the columns (default: what a data set of convert holds; a schema given"
+        " here wins over that one, and is refused if it asks for categories that the data set did not keep)",
+    )
+    parser.add_argument("--target", help="column to predict (default: the schema's target)")
+    parser.add_argument(
+        "--columns",
+        metavar="NAMES",
+        type=_columns,
+        help="of a matrix without names: 'position' says that its columns are the schema's features in its order; a,b,c"
+        " gives their names in order (default: by position, with a warning)",
+    )
+    add_text(parser)
+    add_scheduler(parser)
+
+
+def add_text(parser: argparse.ArgumentParser) -> None:
+    """Add how files of text are read."""
+    parser.add_argument(
+        "--delimiter",
+        metavar="CHARACTER",
+        help="what separates the columns of a file of text: one character, tab or space (default: a comma; a tab in"
+        " .tsv)",
+    )
+    parser.add_argument(
+        "--encoding",
+        help="of a file of text, such as latin-1 or cp1252 (default utf-8)",
+    )
+
+
+def add_scheduler(parser: argparse.ArgumentParser) -> None:
+    """Add the scheduler to join."""
+    parser.add_argument(
+        "--scheduler", metavar="ADDRESS", help="Dask scheduler to join (default: this process)"
+    )
+
+
+def _columns(text: str) -> str | list[str]:
+    """Return "position", or the names in a list of them."""
+    return text if text == POSITION else [name.strip() for name in text.split(",")]
+
+
+def positive(text: str) -> int:
+    """Read a whole number above zero."""
+    value = int(text)
+    if value <= 0:
+        raise argparse.ArgumentTypeError(f"{text} is not positive")
+    return value
+
+
+@contextmanager
+def joined(address: str | None) -> Iterator[None]:
+    """Join the scheduler at an address, if one is given."""
+    if address is None:
+        yield
+        return
+    try:
+        client = Client(address, set_as_default=True)
+    except (OSError, ValueError) as error:
+        raise StructureError(
+            f"--scheduler {address!r} cannot be reached. Give tcp://HOST:PORT of a running Dask scheduler."
+        ) from error
+    with client:
+        yield
+
+
+def open_ledger(url: str) -> Ledger:
+    """Open a ledger that is there: a misspelt address must not make a new one."""
+    ledger = Ledger(url)
+    if not ledger.exists:
+        raise LedgerError(
+            f"There is no ledger at {url!r}. Open its first account with: dpgb-dask ledger open"
+        )
+    return ledger

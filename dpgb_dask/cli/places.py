@@ -1,0 +1,97 @@
+"""Where a command may write: nothing that is read, or that another wrote, is lost."""
+
+import argparse
+import os
+from contextlib import suppress
+from pathlib import Path
+
+import fsspec
+
+from dpgb_dask.cli.tables import KNOWN_FILES
+from dpgb_dask.controller.ledger_files import is_of_ledger
+from dpgb_dask.errors import StructureError
+from dpgb_dask.text import reading
+
+
+def check_out(path: Path, *, overwrite: bool, folder: bool = False) -> None:
+    """Refuse an output that would be lost or would replace something, before anything is charged.
+
+    Parameters
+    ----------
+    path : Path
+    overwrite : bool
+        Replace a file; or a folder, if ``folder``, and nothing but Parquet is in it.
+    folder : bool
+        Whether the output is a folder.
+    """
+    if not path.absolute().parent.is_dir():
+        raise StructureError(f"--out {str(path)!r}: its directory does not exist. Make it first.")
+    if not path.exists():
+        return
+    if not overwrite:
+        raise StructureError(
+            f"--out {str(path)!r} exists already. Choose another name, or give --overwrite."
+        )
+    if path.is_dir() != folder or (folder and not all(map(_is_parquet, path.iterdir()))):
+        kind = "a folder of Parquet files alone" if folder else "a file"
+        raise StructureError(
+            f"--out {str(path)!r} is not {kind}, and is not replaced. Choose another name."
+        )
+
+
+def check_spared(options: argparse.Namespace, *written: Path) -> None:
+    """Refuse to write over anything that the command reads, inside or around it, or over anything of a ledger.
+
+    Parameters
+    ----------
+    options : Namespace
+        Of which ``data``, ``schema`` and ``model`` are read, where the command has them.
+    *written : Path
+        The output, and what is written before it is whole.
+
+    Raises
+    ------
+    StructureError
+        Whether or not --overwrite is given.
+    """
+    given = [getattr(options, name, None) for name in ("data", "schema", "model")]
+    read = [path for name in given if name is not None for path in _local_paths(str(name))]
+    for path in written:
+        for one in read:
+            if _meet(path, one):
+                raise StructureError(
+                    f"--out {str(options.out)!r} would be written where {str(one)!r} is, which is read. Choose another"
+                    " place."
+                )
+        if is_of_ledger(path):
+            raise StructureError(
+                f"--out {str(options.out)!r} would be written where a ledger is, and what it holds is never replaced."
+                " Choose another place."
+            )
+
+
+def is_local(path: str) -> bool:
+    """Whether a path or URL is of this machine."""
+    return "://" not in path or path.startswith(("file://", "local://"))
+
+
+def _local_paths(path: str) -> list[Path]:
+    """Return what a path, URL or pattern names on this machine."""
+    if not is_local(path):
+        return []
+    with reading(path, KNOWN_FILES):
+        files, root = fsspec.core.url_to_fs(path)
+        return [Path(root), *map(Path, files.glob(root))]
+
+
+def _meet(one: Path, other: Path) -> bool:
+    """Whether two paths are one place by any of its names, or one lies inside the other."""
+    with suppress(OSError):
+        if one.samefile(other):
+            return True
+    real, known = (Path(os.path.realpath(path)) for path in (one, other))
+    return real.is_relative_to(known) or known.is_relative_to(real)
+
+
+def _is_parquet(path: Path) -> bool:
+    return path.suffix == ".parquet" or path.name in ("_metadata", "_common_metadata")

@@ -1,0 +1,166 @@
+"""``dpgb-dask predict``."""
+# ruff: noqa: N806 - X is scikit-learn's name
+
+import argparse
+import shutil
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import dask.array as da
+import dask.dataframe as dd
+import xarray as xr
+from pandas.api.types import is_object_dtype
+
+from dpgb_dask import encode
+from dpgb_dask.cli.options import DATA, TEXT_LINES, add_scheduler, add_text, command, joined
+from dpgb_dask.cli.places import check_out, check_spared
+from dpgb_dask.cli.tables import check_there, open_table
+from dpgb_dask.errors import StructureError
+from dpgb_dask.estimators import DPGBClassifier, load
+
+TEXT = "string[pyarrow]"
+OUTPUTS = {".csv": ",", ".tsv": "\t"}  # of predictions
+TEXT_PREDICT = f"""{TEXT_LINES}
+Columns that the model does not use are left out; --keep copies some to the output.
+A line that cannot be read, or has another number of fields, is an error."""
+
+
+def add(commands: Any) -> None:
+    """Add the command."""
+    example = "dpgb-dask predict model.json new.parquet --proba --out predictions.csv"
+    text = "predict with a model file, to Parquet or CSV"
+    predict = command(commands, "predict", text, _predict, example, TEXT_PREDICT)
+    predict.add_argument("model", help="model file")
+    predict.add_argument("data", help=DATA)
+    predict.add_argument(
+        "--out",
+        type=Path,
+        required=True,
+        help="where to write: *.csv or *.tsv, also with .gz; *.parquet or a name without a suffix is a Parquet folder",
+    )
+    predict.add_argument("--overwrite", action="store_true", help="replace what is at --out")
+    predict.add_argument("--proba", action="store_true", help="class probabilities too")
+    predict.add_argument(
+        "--keep",
+        metavar="COLUMN",
+        action="append",
+        default=[],
+        help="column of the data to copy beside the predictions, such as an id; may be given again, and may name"
+        " several with commas between",
+    )
+    add_text(predict)
+    add_scheduler(predict)
+
+
+def _predict(options: argparse.Namespace) -> None:
+    delimiter, compression = _form_of(options.out)
+    check_out(options.out, overwrite=options.overwrite, folder=delimiter is None)
+    # beside the output, and with its suffix, by which readers and writers of text know a compression
+    scratch = options.out.with_name(f".part-{options.out.name}")
+    check_spared(options, options.out, scratch)
+    check_there(options.data)
+    model = load(options.model)
+    table, columns = open_table(options, model.schema_, strict=True)
+    X = table
+    if isinstance(table, dd.DataFrame):  # what the model does not use is not looked at
+        used = [name for name in table.columns if name in model.schema_.features]
+        encode.match_names(used, model.schema_)
+        X = table[used]
+    parts = [_as_frame(model.predict(X), ["prediction"])]
+    if options.proba:
+        if not isinstance(model, DPGBClassifier):
+            raise StructureError("--proba needs a classifier: this model predicts a number.")
+        parts.append(
+            _as_frame(
+                model.predict_proba(X), [f"proba_{label}" for label in model.classes_.tolist()]
+            )
+        )
+    made = {name for part in parts for name in part.columns}
+    keep = [name for given in options.keep for name in _names_in(given, columns)]
+    parts = [*_kept(keep, table, columns, made), *parts]
+    out = parts[0] if len(parts) == 1 else dd.concat(parts, axis=1, ignore_unknown_divisions=True)
+    try:
+        with joined(options.scheduler):
+            if delimiter is None:
+                texts = {name: TEXT for name, dtype in out.dtypes.items() if is_object_dtype(dtype)}
+                out = out.astype(texts)  # of objects alone, nobody knows the type in a file
+                out.to_parquet(str(scratch), write_index=False, overwrite=True)
+            else:
+                form = {"sep": delimiter, "compression": compression, "index": False}
+                out.to_csv(str(scratch), single_file=True, **form)
+        if options.out.is_dir():
+            shutil.rmtree(options.out)
+        scratch.replace(options.out)
+    except BaseException:
+        _remove(scratch)
+        raise
+    print(f"predictions written to {options.out}")
+
+
+def _form_of(path: Path) -> tuple[str | None, str | None]:
+    """Return the delimiter of predictions (None for a Parquet folder), and their compression.
+
+    Raises
+    ------
+    StructureError
+        If the suffix is none of those known: it would be taken for something that it is not.
+    """
+    suffixes = [one.lower() for one in path.suffixes]
+    compression = "gzip" if suffixes[-1:] == [".gz"] else None
+    suffix = "".join(suffixes[:-1][-1:] if compression else suffixes[-1:])
+    if suffix in OUTPUTS:
+        return OUTPUTS[suffix], compression
+    if compression is None and suffix in ("", ".parquet"):
+        return None, None
+    raise StructureError(
+        f"--out {str(path)!r}: the suffix {path.suffix!r} is not known. Give *.csv or *.tsv, also with .gz; or"
+        " *.parquet or a name without a suffix, for a Parquet folder."
+    )
+
+
+def _remove(path: Path) -> None:
+    """Remove a file or a folder, if it is there."""
+    if path.is_dir():
+        shutil.rmtree(path, ignore_errors=True)
+    else:
+        path.unlink(missing_ok=True)
+
+
+def _names_in(given: str, columns: Mapping[str, Any]) -> list[str]:
+    """Return the columns that one --keep names: one whose own name has commas, or several between commas."""
+    return [given] if given in columns else [name.strip() for name in given.split(",")]
+
+
+def _kept(
+    names: Sequence[str], table: Any, columns: Mapping[str, Any], made: set[str]
+) -> list[dd.DataFrame]:
+    """Return columns of the data as frames with the partitions of the predictions."""
+    parts = []
+    known = dict.fromkeys(table.columns) if isinstance(table, dd.DataFrame) else {}
+    for name in dict.fromkeys(names):
+        if name in made:
+            raise StructureError(f"--keep {name!r} is the name of a prediction. Rename the column.")
+        if name in known:
+            parts.append(table[[name]])
+        elif name in columns and isinstance(columns[name], da.Array):
+            column = columns[name]
+            if isinstance(table, da.Array):
+                column = column.rechunk({0: table.chunks[0]})
+            parts.append(dd.from_dask_array(column, columns=name).to_frame(name))
+        elif name in columns:
+            parts.append(columns[name].to_frame(name))
+        else:
+            raise StructureError(f"--keep {name!r} is no column of the data. Name one that is.")
+    return parts
+
+
+def _as_frame(values: Any, columns: list[str]) -> dd.DataFrame:
+    """Return predictions as a Dask DataFrame whose columns have text for names."""
+    if isinstance(values, xr.DataArray):
+        values = values.data
+    if isinstance(values, da.Array):
+        values = dd.from_dask_array(values, columns=columns if values.ndim == 2 else columns[0])
+    if isinstance(values, dd.Series):
+        return values.to_frame(columns[0])
+    return values.rename(columns=dict(zip(values.columns, columns, strict=True)))

@@ -1,0 +1,217 @@
+"""Reading the data that a command names: Parquet, text, Zarr and data sets, and the schema beside them."""
+# ruff: noqa: N803 - X is scikit-learn's name
+
+import argparse
+from collections.abc import Mapping, Set
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import dask.dataframe as dd
+import fsspec
+import pandas as pd
+import zarr
+
+from dpgb_dask import encode
+from dpgb_dask.contracts.schema import Categorical, Schema
+from dpgb_dask.errors import SchemaError, StructureError
+from dpgb_dask.io import WEIGHT, is_dataset, not_kept, open_dataset
+from dpgb_dask.stored import from_zarr
+from dpgb_dask.text import read_csv, reading
+from dpgb_dask.values import exact_ids
+
+KNOWN_FILES = "Give a Parquet file or directory, text (.csv, .tsv or .txt), or a .zarr."
+DELIMITERS = {".csv": ",", ".tsv": "\t", ".txt": ","}  # of files of text, by their suffix
+WORDS_OF_DELIMITERS = {"tab": "\t", "\\t": "\t", "space": " "}  # what is hard to type
+COMPRESSED = (".gz", ".bz2", ".xz", ".zst")
+
+
+def schema_of(options: argparse.Namespace) -> Schema:
+    """Load the schema; another target or a weight column changes which columns are left out."""
+    check_there(options.data)
+    weight = getattr(options, "weight", None)
+    if options.schema is not None:
+        facts = Schema.load(options.schema).to_dict()
+    elif is_zarr(options.data) and is_dataset(options.data):
+        facts = open_dataset(options.data).schema.to_dict()
+        weight = None  # no column of its features
+    else:
+        raise SchemaError(
+            f"{options.data!r} holds no schema. Give --schema FILE, the public facts of its columns."
+        )
+    ignore = {*facts["ignore"], *(() if weight is None else (weight,))}
+    if options.target is not None and options.target != facts["target"]["name"]:
+        ignore.add(facts["target"]["name"])
+        facts["target"]["name"] = options.target
+    facts["ignore"] = sorted(ignore - {facts["target"]["name"]})
+    return Schema.from_dict(facts)
+
+
+def check_there(path: str) -> None:
+    """Refuse data that are not there, before a reader says so in its own way.
+
+    Raises
+    ------
+    StructureError
+        If nothing is at a path, or fits a pattern.
+    """
+    with reading(path, KNOWN_FILES):
+        files, root = fsspec.core.url_to_fs(path)
+        if files.exists(root) or files.glob(root):
+            return
+    raise StructureError(
+        f"{path!r} does not exist. Give a Parquet file or directory, a .csv or a .zarr that does."
+    )
+
+
+def _kind_of_text(path: str) -> str | None:
+    """Return the suffix of a file of text, that of its compression aside; None if it is none."""
+    suffixes = [one.lower() for one in Path(path).suffixes]
+    if suffixes and suffixes[-1] in COMPRESSED:
+        suffixes.pop()
+    return suffixes[-1] if suffixes and suffixes[-1] in DELIMITERS else None
+
+
+def open_table(
+    options: argparse.Namespace, schema: Schema, *, strict: bool = False
+) -> tuple[Any, Mapping[str, Any]]:
+    """Return X and the columns beside it; nothing is computed.
+
+    Parameters
+    ----------
+    options : Namespace
+        With the path of the data, and how text in it is written.
+    schema : Schema
+    strict : bool
+        Whether a malformed line of a text file raises when it is read; else it is a row of missing values.
+
+    Raises
+    ------
+    StructureError
+        If the data cannot be opened; the message names the path and never what is in it.
+    """
+    path, kind = options.data, _kind_of_text(options.data)
+    for flag in ("delimiter", "encoding"):
+        if kind is None and getattr(options, flag) is not None:
+            raise StructureError(
+                f"--{flag} is for files of text, which end in {' or '.join(DELIMITERS)}; {path!r} is none."
+            )
+    with reading(path, KNOWN_FILES):
+        if is_zarr(path):
+            return _open_set(path, schema) if is_dataset(path) else _open_zarr(path, schema)
+        if kind is not None:
+            frame = _open_text(options, kind, schema, strict=strict)
+        else:
+            # a missing unit makes floats of NumPy's whole numbers: Arrow reads them as they stand in the file
+            backend = None if schema.unit_id is None else "pyarrow"
+            frame = dd.read_parquet(path, dtype_backend=backend)
+            beside = {schema.target.name} if strict else set()
+            types = zip(frame.columns, frame.dtypes, strict=True)
+            encode.check_file_types({n: t for n, t in types if n not in beside}, schema)
+        frame = _keep_units(frame, schema)
+    return frame, {str(column): frame[column] for column in frame.columns}
+
+
+def _keep_units(frame: dd.DataFrame, schema: Schema) -> dd.DataFrame:
+    """Return rows whose units are as they stand in their file."""
+    if schema.unit_id not in frame.columns:
+        return frame
+    return frame.assign(**{str(schema.unit_id): _exact(frame[schema.unit_id])})
+
+
+def _exact(ids: Any) -> dd.Series:
+    """Return a column of ids as it stands in its file."""
+    return ids.map_partitions(exact_ids, meta=pd.Series([], name=ids.name, dtype=object))
+
+
+def is_zarr(path: str) -> bool:
+    """Whether a path is, by its name, a Zarr store."""
+    return path.rstrip("/").endswith(".zarr")
+
+
+def _open_set(path: str, schema: Schema) -> tuple[Any, Mapping[str, Any]]:
+    """Open what convert wrote."""
+    data = open_dataset(path)
+    if data.schema.names != schema.names:
+        lacks = [name for name in schema.names if name not in data.schema.features]
+        how = f"it lacks {lacks}" if lacks else "it has others too, or has them in another order"
+        raise SchemaError(
+            f"{path!r} holds other features than the schema: {how}. Convert the source again."
+        )
+    if lost := not_kept(data, schema):
+        raise SchemaError(
+            f"{path!r} was written under a schema with other categories, and keeps what that one lacks as one category:"
+            f" {', '.join(map(repr, lost))} would be misread under this schema. Convert the source again with this"
+            " schema, or fit with the one in the data set."
+        )
+    columns = {data.schema.target.name: data.y}
+    if data.sample_weight is not None:
+        columns[WEIGHT] = data.sample_weight
+    return data.X, columns
+
+
+def _open_zarr(path: str, schema: Schema) -> tuple[Any, Mapping[str, Any]]:
+    """Open a matrix, a group of columns, or a group of a matrix "X" beside its target "y"."""
+    store = zarr.open(path, mode="r")
+    if isinstance(store, zarr.Array):
+        encode.check_file_types(dict.fromkeys(schema.names, store.dtype), schema)
+        return from_zarr(store), {}
+    place = {name: k for k, name in enumerate(schema.names)}  # a group has no order of its own
+    arrays = sorted(store.arrays(), key=lambda item: place.get(item[0], len(place)))
+    columns = {key: from_zarr(array) for key, array in arrays}
+    types = {key: array.dtype for key, array in columns.items()}
+    if "X" in types:
+        types = dict.fromkeys(schema.names, types["X"])
+    encode.check_file_types(types, schema)
+    if not columns:
+        raise StructureError(
+            f"{path!r} holds no arrays. Give a Zarr array, a group of columns, or a data set that convert wrote."
+        )
+    if "X" in columns:
+        return columns.pop("X"), columns
+    rows = next(iter(columns.values())).chunks[0]
+    series = [dd.from_dask_array(c.rechunk({0: rows}), columns=key) for key, c in columns.items()]
+    kept = [_exact(part) if part.name == schema.unit_id else part for part in series]
+    return dd.concat(kept, axis=1), columns
+
+
+def _open_text(
+    options: argparse.Namespace, kind: str, schema: Schema, *, strict: bool
+) -> dd.DataFrame:
+    """Open delimited text; what is declared a number is parsed where it is read, as it takes less room."""
+    given = options.delimiter
+    delimiter = DELIMITERS[kind] if given is None else WORDS_OF_DELIMITERS.get(given, given)
+    frame = read_csv(
+        options.data, delimiter=delimiter, encoding=options.encoding or "utf-8", strict=strict
+    )
+    numeric = {name for name, f in schema.features.items() if not isinstance(f, Categorical)}
+    if not schema.target.classes:
+        numeric.add(schema.target.name)
+    read = partial(_parsed, numeric=numeric)
+    return frame.map_partitions(read, meta=read(frame._meta), enforce_metadata=False)  # noqa: SLF001
+
+
+def _parsed(frame: pd.DataFrame, *, numeric: Set[str]) -> pd.DataFrame:
+    """Return some columns of text as the numbers they spell."""
+    parsed = {name: encode.numbers(frame[name]) for name in frame.columns if name in numeric}
+    return frame.assign(**parsed)
+
+
+def beside(
+    options: argparse.Namespace, schema: Schema, X: Any, columns: Mapping[str, Any]
+) -> tuple[Any, Any]:
+    """Return the target and the weights: what is beside the features."""
+    target = schema.target.name
+    y = column("--target", columns, target, *(() if isinstance(X, dd.DataFrame) else ("y",)))
+    weight = None if options.weight is None else column("--weight", columns, options.weight)
+    return y, weight
+
+
+def column(flag: str, columns: Mapping[str, Any], *names: str) -> Any:
+    """Return the first of some columns that is in the data; ``flag`` names another."""
+    for name in names:
+        if name in columns:
+            return columns[name]
+    raise StructureError(
+        f"column {names[0]!r} is not in the data. Name another with {flag}; of a file of text, is it the --delimiter?"
+    )

@@ -1,0 +1,186 @@
+"""``ledger``: accounts opened, shown and settled."""
+
+import pytest
+from cli_parts import BUDGET, break_off, fit_people, run
+
+from dpgb_dask import DPGBClassifier, Ledger, cli
+
+
+def test_ledger_opens_shows_and_refuses(place, capsys):
+    url = f"sqlite:///{place}/budget.db"
+    assert run("ledger", "open", url, "people", "--epsilon", 1, "--delta", 1e-6) == 0
+    fit = (
+        "fit",
+        place / "people.parquet",
+        "--schema",
+        place / "schema.json",
+        "--delta",
+        1e-6,
+        "--quiet",
+    )
+    charged = ("--ledger", url, "--account", "people")
+    assert run(*fit, "--epsilon", 0.9, "--out", place / "a.json", *charged) == 0
+    capsys.readouterr()
+    assert run("ledger", "show", url) == 0
+    shown = capsys.readouterr().out
+    assert "people: cap epsilon=1, delta=1e-06" in shown
+    assert run(*fit, "--epsilon", 0.9, "--out", place / "b.json", *charged) == 3
+    failed = capsys.readouterr()
+    assert "\n  would fit   epsilon=" in failed.err  # its lines are lined up
+    assert not (place / "b.json").exists()
+    assert run("ledger", "show", url, "nobody") == 1
+    assert run("ledger", "settle", url, "no-such-fit") == 1
+    assert "no-such-fit" in capsys.readouterr().err
+
+
+def test_ledger_accounts_have_an_analysis(place, capsys):
+    """A pure account takes fits of pure recipes alone, and no delta."""
+    url = f"sqlite:///{place}/pure.db"
+    opened = ("ledger", "open", url, "people", "--epsilon", 3, "--delta", 0)
+    assert run(*opened, "--analysis", "pure") == 0
+    assert "analysis pure" in capsys.readouterr().out
+    assert run(*opened) == 1  # Gaussian noise needs a delta
+    with pytest.raises(SystemExit):
+        run(*opened, "--analysis", "magic")
+    common = ("--schema", place / "schema.json", "--delta", 1e-6, "--epsilon", 1, "--quiet")
+    charged = ("--ledger", url, "--account", "people")
+    fit = ("fit", place / "people.parquet", *common, *charged, "--out", place / "p.json")
+    capsys.readouterr()
+    assert run(*fit) == 1
+    assert "not ε-differentially private" in capsys.readouterr().err
+    trees = ("--recipe", "dpboost", "--max-depth", 3, "--n-estimators", 4, "--learning-rate", 0.3)
+    assert run(*fit, *trees, "--loss", "log_loss") == 0
+    assert "(1, 0)-differential privacy, pure" in capsys.readouterr().out
+    assert run("ledger", "show", url) == 0
+    shown = capsys.readouterr().out
+    assert "analysis pure" in shown
+    assert "66.67 % left" in shown
+
+
+def test_ledger_settles_an_interrupted_fit(place, monkeypatch, capsys):
+    url = f"sqlite:///{place}/budget.db"
+    run("ledger", "open", url, "people", "--epsilon", 1, "--delta", 1e-6)
+
+    def stop(*_event):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("dpgb_dask.progress.Bar.show", stop)
+    fit = (
+        "fit",
+        place / "people.parquet",
+        "--schema",
+        place / "schema.json",
+        "--delta",
+        1e-6,
+        "--epsilon",
+        0.9,
+    )
+    out = place / "a.json"
+    assert run(*fit, "--out", out, "--quiet", "--ledger", url, "--account", "people") == 130
+    assert not out.exists()
+    left = Ledger(url).remaining("people")
+    fit_id = next(e.fit_id for e in Ledger(url).history("people") if e.fit_id)
+    monkeypatch.undo()
+    options = ("--out", out, "--quiet", "--ledger", url, "--account", "people", "--resume", fit_id)
+    assert run(*fit, *options) == 0
+    assert Ledger(url).remaining("people") == left
+    assert DPGBClassifier.load(out).fit_id_ == fit_id
+    capsys.readouterr()
+
+
+def test_settle_gives_back_what_was_not_opened(place, monkeypatch):
+    url = f"sqlite:///{place}/budget.db"
+    run("ledger", "open", url, "people", "--epsilon", 1, "--delta", 1e-6)
+
+    def stop(*_event):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("dpgb_dask.progress.Bar.show", stop)
+    fit = (
+        "fit",
+        place / "people.parquet",
+        "--schema",
+        place / "schema.json",
+        "--delta",
+        1e-6,
+        "--epsilon",
+        0.9,
+    )
+    assert (
+        run(*fit, "--out", place / "a.json", "--quiet", "--ledger", url, "--account", "people")
+        == 130
+    )
+    left = Ledger(url).remaining("people")
+    fit_id = next(e.fit_id for e in Ledger(url).history("people") if e.fit_id)
+    assert run("ledger", "settle", url, fit_id) == 0
+    assert Ledger(url).remaining("people") > left
+
+
+def test_ledger_shows_fits_in_a_table(place, capsys, monkeypatch):
+    url, name = break_off(place, monkeypatch), "people"
+    (unfinished,) = {e.fit_id for e in Ledger(url).history(name)} - {""}
+    fit = (*fit_people(place), "--recipe", "fdp-tr-newton", "--n-estimators", 1)
+    charged = ("--quiet", "--ledger", url, "--account", name)
+    assert run(*fit, "--out", place / "a.json", "--epsilon", 0.1, *charged) == 0
+    released = DPGBClassifier.load(place / "a.json").fit_id_
+    opened = {e.fit_id: e.at for e in Ledger(url).history(name) if e.kind == "RESERVED"}
+    share = 100 * (1 - Ledger(url).account(name).left / Ledger(url).account(name).cap)
+    capsys.readouterr()
+    assert run("ledger", "show", url) == 0
+    _, head, *fits, hint = capsys.readouterr().out.splitlines()
+    assert head.split() == ["fit", "opened", "(UTC)", "recipe", "state", "charge"]
+    told = [[unfinished, "auto", "UNFINISHED"], [released, "fdp-tr-newton", "RELEASED"]]
+    charges = 0.0
+    for line, (fit_id, recipe, state) in zip(fits, told, strict=True):
+        words = line.split()
+        assert words[:5] == [fit_id, opened[fit_id][:10], opened[fit_id][11:16], recipe, state]
+        assert line.index(state) == head.index("state")
+        assert " ".join(words[6:]) == "% of the cap"
+        charges += float(words[5])
+    assert abs(charges - share) < 0.02
+    assert "--resume" in hint
+    assert run("ledger", "settle", url, unfinished) == 0
+    capsys.readouterr()
+    assert run("ledger", "show", url) == 0
+    _, _, settled, last = capsys.readouterr().out.splitlines()  # no hint: no fit is unfinished
+    assert "SETTLED" in settled
+    assert "RELEASED" in last
+
+
+def test_errors_of_the_ledger_name_flags_and_commands(place, monkeypatch, capsys):
+    url = break_off(place, monkeypatch)
+    (fit_id,) = {e.fit_id for e in Ledger(url).history("people")} - {""}
+    assert f"dpgb-dask ledger settle URL {fit_id}" in capsys.readouterr().err
+    assert run("ledger", "show", url, "nobody") == 1
+    assert "dpgb-dask ledger open" in capsys.readouterr().err
+    assert run("ledger", "settle", url, "nothing") == 1
+    assert "dpgb-dask ledger show" in capsys.readouterr().err
+    fit = (*fit_people(place), "--epsilon", 0.5, "--out", place / "m.json", "--quiet")
+    again = ("--ledger", url, "--account", "people", "--resume", fit_id)
+    assert run(*fit, "--max-bins", 9, *again) == 1
+    lines = capsys.readouterr().err.splitlines()
+    assert len(lines) > 2  # what differs is on lines of its own
+    assert lines[-1].startswith("Resume it with the same settings")
+
+
+def test_a_misspelt_ledger_makes_no_new_one(place, capsys):
+    url = f"sqlite:///{place}/typo.db"
+    assert run("ledger", "show", url) == 1
+    assert "no ledger" in capsys.readouterr().err
+    options = ("--schema", place / "schema.json", "--out", place / "m.json", *BUDGET)
+    code = run("fit", place / "people.parquet", *options, "--ledger", url, "--account", "a")
+    assert code == 1
+    assert not (place / "typo.db").exists()
+
+
+def test_ledger_open_fixes_what_an_account_protects(tmp_path, capsys):
+    url = f"sqlite:///{tmp_path}/budget.db"
+    opened = ("ledger", "open", url, "people", "--epsilon", "3", "--delta", "1e-6")
+    assert cli.main([*opened, "--unit", "person"]) == 0
+    assert "for all rows of one 'person'" in capsys.readouterr().out
+    assert cli.main(list(opened)) == 1
+    assert "unit_id='person'" in capsys.readouterr().err
+    assert cli.main(["ledger", "show", url]) == 0
+    assert "for all rows of one 'person'" in capsys.readouterr().out
+    assert cli.main(["ledger", "verify", url]) == 0
+    assert "it is no signature" in capsys.readouterr().out

@@ -1,0 +1,311 @@
+"""The command line as a whole: help, errors of one line, exit codes."""
+
+import json
+import re
+import subprocess
+import sys
+from pathlib import Path
+from unittest.mock import Mock
+
+import numpy as np
+import pandas as pd
+import pytest
+from cli_parts import BUDGET, fit_people, model_of, run
+
+from dpgb_dask import DPGBClassifier, Ledger, __version__
+
+
+def test_misspelt_words_are_recognised(place, capsys):
+    for arguments, words in (
+        (("ftt", "x"), "Did you mean 'fit'?"),
+        (
+            ("predict", "m.json", "d.csv", "--out", "o.csv", "--keeep", "id"),
+            "Did you mean '--keep'?",
+        ),
+        (("ledger", "shw", "x"), "Did you mean 'show'?"),
+        (
+            ("ledger", "open", "u", "a", "--epsilon", 1, "--delta", 1, "--analysis", "zcpd"),
+            "'zcdp'?",
+        ),
+    ):
+        with pytest.raises(SystemExit):
+            run(*arguments)
+        assert words in capsys.readouterr().err
+    fit = ("fit", place / "people.csv", "--out", place / "m.json", *BUDGET)
+    schema = ("--schema", place / "schema.json")
+    facts = json.loads((place / "schema.json").read_text())
+    facts["features"]["x"]["hihg"] = facts["features"]["x"].pop("high")
+    (place / "typo.json").write_text(json.dumps(facts))
+    (place / "broken.json").write_text('{"version": 1,\n "features": oops}')
+    (place / "latin.json").write_bytes(b'{"version": "\xe9"}')
+    for options, words in (
+        ((*schema, "--recipe", "fdp-tr-newtn"), "Did you mean 'fdp-tr-newton'?"),
+        ((*schema, "--loss", "logloss"), "Did you mean 'log_loss'?"),
+        (("--schema", place / "typo.json"), "Did you mean 'high'?"),
+        (("--schema", place / "broken.json"), "is not JSON (line 2, column 14: Expecting value)"),
+        (("--schema", place / "latin.json"), "is not JSON (byte 13 is no UTF-8)"),
+        (
+            (*schema, "--ledger", "budget.db", "--account", "a"),
+            "Did you mean 'sqlite:///budget.db'?",
+        ),
+    ):
+        assert run(*fit, *options) == 1
+        assert words in capsys.readouterr().err
+    assert run("report", place / "broken.json") == 1
+    assert "is not JSON (line 2, column 14" in capsys.readouterr().err
+
+
+def test_fit_and_predict_join_a_scheduler(place, people, client):
+    address = ("--scheduler", client.scheduler.address)
+    model = place / "model.json"
+    options = ("--schema", place / "schema.json", "--out", model, *BUDGET, *address)
+    assert run("fit", place / "people.parquet", *options) == 0
+    assert (
+        run("predict", model, place / "people.parquet", "--out", place / "out.csv", *address) == 0
+    )
+    want = DPGBClassifier.load(model).predict(people)
+    np.testing.assert_array_equal(pd.read_csv(place / "out.csv")["prediction"], want)
+
+
+@pytest.mark.parametrize(
+    ("command", "fate"), [("fit", "weighs nothing"), ("check", "weighs"), ("predict", "an error")]
+)
+def test_help_says_how_csv_lines_are_read(command, fate, capsys):
+    with pytest.raises(SystemExit):
+        run(command, "--help")
+    text = capsys.readouterr().out
+    assert "no line breaks" in text
+    assert fate in text
+
+
+@pytest.mark.parametrize("limit", ["1.5", "-1GiB", "nan", "0", "GiB", "", "many", "True"])
+def test_memory_limits_that_are_none_are_refused(place, limit, capsys):
+    assert run("fit", place / "people.csv", *model_of(place), f"--memory-limit={limit}") == 1
+    assert f"memory_limit={limit!r} must be a whole number of bytes" in capsys.readouterr().err
+
+
+def test_errors_name_flags_and_commands(place, monkeypatch, capsys):
+    out = ("--schema", place / "schema.json", "--out", place / "d.zarr")
+    assert run("convert", place / "people.csv", *out) == 0
+    assert run("convert", place / "people.csv", *out) == 1
+    assert "--overwrite" in capsys.readouterr().err
+    monkeypatch.setattr("dpgb_dask.io._write", Mock(side_effect=KeyboardInterrupt))
+    monkeypatch.setattr("dpgb_dask.io._Place.remove", lambda _self: None)
+    half = ("--schema", place / "schema.json", "--out", place / "half.zarr")
+    assert run("convert", place / "people.csv", *half) == 130
+    capsys.readouterr()
+    assert run("check", place / "half.zarr") == 1
+    assert "not written to its end" in (printed := capsys.readouterr().err)
+    assert "--overwrite" in printed
+
+
+@pytest.mark.parametrize("quiet", [("--quiet",), ()])
+def test_a_fit_says_its_id_before_a_row_is_read(place, quiet, monkeypatch, capsys):
+    """After kill -9 there is no error that could say it."""
+    url = f"sqlite:///{place}/budget.db"
+    run("ledger", "open", url, "people", "--epsilon", 1, "--delta", 1e-6)
+    told = []
+
+    def read(*_arguments, **_options):
+        told.append(capsys.readouterr().err)
+        raise KeyboardInterrupt
+
+    options = ("--epsilon", 0.5, *quiet, "--ledger", url, "--account", "people")
+    options += ("--out", place / "m.json")
+    with monkeypatch.context() as patched:
+        patched.setattr("dpgb_dask.training.fit.open_rounds", read)
+        assert run(*fit_people(place), *options) == 130
+    (fit_id,) = {e.fit_id for e in Ledger(url).history("people")} - {""}
+    (line,) = (line for line in told[0].splitlines() if fit_id in line)
+    assert line.split("\r")[-1].strip().startswith(f"dpgb-dask: Fit {fit_id} is charged.")
+    assert f"--resume {fit_id}" in line
+    capsys.readouterr()
+    assert run(*fit_people(place), *options, "--resume", fit_id) == 0
+    assert f"Fit {fit_id} is charged." in capsys.readouterr().err
+    again = ("--resume", fit_id, "--quiet", *options[:-1], place / "again.json")
+    assert run(*fit_people(place), *again) == 0  # it ended: there is nothing to resume
+    assert fit_id not in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (
+            ("fit", "{}/schema.json", "--schema", "{}/schema.json", "--out", "{}/m.json"),
+            "cannot be read",
+        ),
+        (
+            ("fit", "{}/people.parquet", "--schema", "{}/nowhere.json", "--out", "{}/m.json"),
+            "cannot be read",
+        ),
+        (
+            ("fit", "{}/people.parquet", "--schema", "{}/schema.json", "--out", "{}/no/m.json"),
+            "directory",
+        ),
+        (
+            (
+                "fit",
+                "{}/people.parquet",
+                "--schema",
+                "{}/schema.json",
+                "--out",
+                "{}/m.json",
+                "--target",
+                "nothing",
+            ),
+            "'nothing' is not in the data",
+        ),
+        (
+            (
+                "fit",
+                "{}/people.parquet",
+                "--schema",
+                "{}/schema.json",
+                "--out",
+                "{}/m.json",
+                "--weight",
+                "nothing",
+            ),
+            "'nothing' is not in the data. Name another with --weight",
+        ),
+        (
+            (
+                "fit",
+                "{}/people.parquet",
+                "--schema",
+                "{}/schema.json",
+                "--out",
+                "{}/m.json",
+                "--account",
+                "a",
+            ),
+            "belong together",
+        ),
+        (
+            (
+                "fit",
+                "{}/people.parquet",
+                "--schema",
+                "{}/schema.json",
+                "--out",
+                "{}/m.json",
+                "--recipe",
+                "magic",
+            ),
+            "recipe='magic'",
+        ),
+        (
+            (
+                *("fit", "{}/people.parquet", "--schema", "{}/schema.json", "--out", "{}/m.json"),
+                *("--loss", "huber:0.2"),
+            ),
+            "loss='huber'",
+        ),
+        (
+            (
+                *("fit", "{}/people.parquet", "--schema", "{}/schema.json", "--out", "{}/m.json"),
+                *("--loss", "quantile:high"),
+            ),
+            "must be a number",
+        ),
+        (
+            (
+                *("fit", "{}/people.parquet", "--schema", "{}/schema.json", "--out", "{}/m.json"),
+                *("--loss", "log_loss:2"),
+            ),
+            "only ['huber', 'quantile'] have an option",
+        ),
+        (
+            (
+                *("fit", "{}/people.parquet", "--schema", "{}/schema.json", "--out", "{}/m.json"),
+                *("--max-depth", "40"),
+            ),
+            "max_depth=40",
+        ),
+    ],
+)
+def test_errors_are_one_clear_line(place, arguments, words, capsys):
+    assert (
+        run(*(a.format(place) for a in arguments), "--epsilon", 1, "--delta", 1e-6, "--quiet") == 1
+    )
+    printed = capsys.readouterr()
+    assert words in printed.err
+    assert printed.err.startswith("dpgb-dask: ")
+    assert printed.err.count("\n") == 1
+    assert "Traceback" not in printed.err
+    assert not (place / "m.json").exists()
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        (),
+        ("fly",),
+        ("fit", "x.parquet"),
+        ("ledger",),
+        ("demo", "--rows", "-1"),
+        ("demo", "--rows", "x"),
+    ],
+)
+def test_wrong_usage_exits_with_two(arguments, capsys):
+    with pytest.raises(SystemExit) as stopped:
+        run(*arguments)
+    assert stopped.value.code == 2
+    assert "usage" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        (),
+        ("demo",),
+        ("fit",),
+        ("predict",),
+        ("report",),
+        ("check",),
+        ("ledger", "open"),
+        ("ledger", "show"),
+    ],
+)
+def test_help_has_an_example(command, capsys):
+    with pytest.raises(SystemExit) as stopped:
+        run(*command, "--help")
+    assert stopped.value.code == 0
+    out = capsys.readouterr().out
+    assert "example" in out
+    assert f"dpgb-dask {command[0] if command else 'demo'}" in out
+
+
+def test_version_is_printed(capsys):
+    with pytest.raises(SystemExit):
+        run("--version")
+    assert __version__ in capsys.readouterr().out
+
+
+def test_a_scheduler_out_of_reach_is_one_line(place, capsys):
+    options = ("--schema", place / "schema.json", "--out", place / "m.json", *BUDGET)
+    assert run("fit", place / "people.parquet", *options, "--scheduler", "nonsense") == 1
+    error = capsys.readouterr().err
+    assert "tcp://HOST:PORT" in error
+    assert "Traceback" not in error
+
+
+def test_help_says_that_a_given_schema_wins(capsys):
+    with pytest.raises(SystemExit):
+        run("fit", "--help")
+    assert "wins" in " ".join(capsys.readouterr().out.split())
+
+
+def test_the_schema_file_of_the_readme_serves(tmp_path, capsys):
+    readme = (Path(__file__).parents[2] / "README.md").read_text(encoding="utf-8")
+    (text,) = re.findall(r"```json\n(.*?)```", readme, re.DOTALL)
+    (tmp_path / "s.json").write_text(text)
+    (tmp_path / "d.csv").write_text("age,hours,job,high_income\n40,8,office,1\n")
+    assert run("check", tmp_path / "d.csv", "--schema", tmp_path / "s.json") == 0
+    assert "job: fits" in capsys.readouterr().out
+
+
+def test_the_command_line_loads_no_model_without_privacy_unless_the_demo_needs_it():
+    """Each import is time that every ``--help`` takes."""
+    code = "import sys, dpgb_dask.cli; sys.exit('sklearn.ensemble' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

@@ -1,0 +1,114 @@
+"""Nothing is written over that is read, that another wrote, or that was not asked for."""
+
+from cli_parts import BUDGET, run
+
+
+def test_only_what_is_asked_for_is_replaced(place, capsys):
+    schema = ("--schema", place / "schema.json")
+    fit = ("fit", place / "people.csv", *schema, *BUDGET, "--recipe", "fdp-tr-newton")
+    (place / "m.json").write_text("something")
+    assert run(*fit, "--out", place / "m.json") == 1
+    assert "--overwrite" in capsys.readouterr().err
+    assert (place / "m.json").read_text() == "something"
+    assert run(*fit, "--out", place / "m.json", "--overwrite") == 0
+    predict = ("predict", place / "m.json", place / "people.csv", "--overwrite")
+    (place / "home").mkdir()
+    (place / "home" / "letter.txt").write_text("dear")
+    (place / "file").write_text("kept")
+    for name in ("home", "file"):
+        assert run(*predict, "--out", place / name) == 1
+        assert "is not replaced" in capsys.readouterr().err
+    assert run(*fit, "--out", place / "home", "--overwrite") == 1
+    assert "is not a file" in capsys.readouterr().err
+    for _ in range(2):
+        for name in ("out", "out.csv"):
+            assert run(*predict, "--out", place / name) == 0
+    assert (place / "home" / "letter.txt").read_text() == "dear"
+    assert (place / "file").read_text() == "kept"
+
+
+def everything(folder):
+    """Each file below a folder, with what is in it."""
+    return {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
+def test_overwrite_never_replaces_what_is_read_or_a_ledger(place, people, capsys):
+    url = f"sqlite:///{place}/b.db"
+    assert run("ledger", "open", url, "people", "--epsilon", 9, "--delta", 1e-6) == 0
+    charge = ("--ledger", url, "--account", "people")
+    schema = ("--schema", place / "schema.json")
+    quick = (*BUDGET, "--recipe", "fdp-tr-newton", "--n-estimators", 1, "--overwrite")
+    csv = place / "people.csv"
+    assert run("fit", csv, *schema, *quick, "--out", place / "m.json") == 0
+    assert run("convert", csv, *schema, "--out", place / "set.zarr") == 0
+    folder = place / "parts.parquet"
+    folder.mkdir()
+    for name in ("a", "b"):
+        people.to_parquet(folder / f"{name}.parquet")
+    (place / "link.csv").symlink_to(csv)
+    (place / "link.parquet").symlink_to(folder)
+    (place / "name.csv").hardlink_to(csv)
+    (place / ".part-o.csv").write_bytes(csv.read_bytes())
+    (place / "o.json.part").write_bytes((place / "schema.json").read_bytes())
+    (place / "set.zarr" / "s.json").write_bytes((place / "schema.json").read_bytes())
+    (place / "set.zarr" / "in.csv").write_bytes(csv.read_bytes())
+    (ledger,) = place.glob("ledger-*")
+    model, pattern = place / "m.json", place / "*.csv"
+    fit = ("fit", csv, *schema, *quick)
+    cases = [
+        ("predict", model, csv, "--out", csv, "--overwrite"),
+        ("predict", model, f"file://{csv}", "--out", csv, "--overwrite"),
+        ("predict", model, csv, "--out", place / "link.csv", "--overwrite"),
+        ("predict", model, csv, "--out", place / "name.csv", "--overwrite"),
+        ("predict", model, place / "link.csv", "--out", csv, "--overwrite"),
+        ("predict", model, pattern, "--out", csv, "--overwrite"),
+        ("predict", model, place / ".part-o.csv", "--out", place / "o.csv"),
+        ("predict", model, folder, "--out", folder, "--overwrite"),
+        ("predict", model, place / "link.parquet", "--out", folder, "--overwrite"),
+        ("predict", model, folder / "*.parquet", "--out", folder, "--overwrite"),
+        ("predict", model, folder / "a.parquet", "--out", folder, "--overwrite"),
+        ("predict", model, folder, "--out", folder / "new.csv"),
+        ("predict", model, place / "set.zarr", "--out", place / "set.zarr" / "X.csv"),
+        ("predict", model, csv, "--out", ledger / "x.csv"),
+        (*fit, "--out", csv),
+        (*fit, "--out", place / "schema.json"),
+        ("fit", csv, "--schema", place / "o.json.part", *quick, "--out", place / "o.json"),
+        ("fit", folder, *schema, *quick, "--out", folder / "a.parquet"),
+        (*fit, "--out", folder.parent / "x" / ".." / "people.csv"),
+        *((*fit, *charge, "--out", f"{place}/b.db{end}") for end in ("", "-wal", "-shm", "-journal")),
+        (*fit, "--out", place / "b.db"),  # nor one of which nobody spoke
+        (*fit, "--out", ledger / "head"),
+        (*fit, "--out", ledger / "journals" / "x.json"),
+        ("convert", csv, "--schema", place / "set.zarr" / "s.json", "--out", place / "set.zarr", "--overwrite"),
+        ("convert", place / "set.zarr" / "in.csv", *schema, "--out", place / "set.zarr", "--overwrite"),
+        ("convert", place / "set.zarr", "--out", place / "set.zarr", "--overwrite"),
+        ("convert", folder, *schema, "--out", folder / "d.zarr"),
+        ("convert", csv, *schema, "--out", f"file://{ledger}/d.zarr"),
+        ("demo", "--rows", 100, "--out", ledger / "m.json"),
+    ]  # fmt: skip
+    (place / "x").mkdir()
+    (ledger / "journals").mkdir(exist_ok=True)
+    before = everything(place)
+    capsys.readouterr()
+    for case in cases:
+        assert run(*case) == 1, case
+        assert "would be written where" in capsys.readouterr().err, case
+        assert everything(place) == before, case
+    (place / "set.zarr" / "in.csv").rename(place / "set.zarr" / "budget.db")
+    (place / "set.zarr" / "budget.db").write_bytes((place / "b.db").read_bytes())
+    assert run("convert", csv, *schema, "--out", place / "set.zarr", "--overwrite") == 1
+    assert "what it holds is never replaced" in capsys.readouterr().err
+    # beside them, and over what nobody reads, is allowed
+    assert run("predict", model, csv, "--out", place / "y.csv") == 0
+    assert run("predict", model, folder, "--out", place / "y.csv", "--overwrite") == 0
+    assert run("predict", model, csv, "--out", folder, "--overwrite") == 0
+
+
+def test_fit_never_replaces_a_model(place, capsys):
+    (place / "paid.json").write_text("a model that was paid for")
+    code = run(
+        "fit", place / "people.parquet", "--schema", place / "schema.json", "--out", place / "paid.json", *BUDGET
+    )  # fmt: skip
+    assert code == 1
+    assert "exists already" in capsys.readouterr().err
+    assert (place / "paid.json").read_text() == "a model that was paid for"

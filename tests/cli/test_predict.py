@@ -1,0 +1,118 @@
+"""``predict``: what it takes, keeps and writes."""
+
+import json
+
+import numpy as np
+import pandas as pd
+import pytest
+import zarr
+from cli_parts import BUDGET, run
+from odd_lines import BAD_LINES, ODD_LINES
+
+from dpgb_dask import DPGBClassifier, Schema
+
+
+def test_predict_takes_files_with_more_columns_and_keeps_some(place, people, capsys):
+    model = place / "model.json"
+    run("fit", place / "people.csv", "--schema", place / "schema.json", "--out", model, *BUDGET)
+    want = DPGBClassifier.load(model).predict(people)
+    more = people.assign(id=[f"p{k:04}" for k in range(len(people))], **{"a, b": 1, "Jane Doe": 2})
+    more = more[["id", "x", "Jane Doe", "z", "age", "color", "a, b"]]
+    more.to_csv(place / "more.csv", index=False)
+    more.to_parquet(place / "more.parquet")
+    for data in ("more.csv", "more.parquet"):
+        for out in ("p.csv", "p.tsv", "p.csv.gz", "p.parquet", "folder"):
+            keep = ("--keep", "id,age", "--keep", "a, b", "--proba", "--overwrite")
+            assert run("predict", model, place / data, "--out", place / out, *keep) == 0
+            if out.endswith("parquet") or out == "folder":
+                got = pd.read_parquet(place / out)
+            else:
+                got = pd.read_csv(place / out, sep="\t" if "tsv" in out else ",")
+            names = ["id", "age", "a, b", "prediction", "proba_0", "proba_1"]
+            assert list(got.columns) == names
+            np.testing.assert_array_equal(got["prediction"], want)
+            assert got["id"].tolist() == more["id"].tolist()
+    assert not list(place.glob(".part*"))
+    capsys.readouterr()
+    for options, words in (
+        (("--keep", "nothing"), "'nothing' is no column of the data"),
+        (("--keep", "id,nothing"), "'nothing' is no column of the data"),
+    ):
+        assert run("predict", model, place / "more.csv", "--out", place / "q.csv", *options) == 1
+        printed = capsys.readouterr().err
+        assert words in printed
+        assert "Jane" not in printed
+    more.rename(columns={"id": "prediction"}).to_csv(place / "clash.csv", index=False)
+    keep = ("--keep", "prediction", "--out", place / "q.csv")
+    assert run("predict", model, place / "clash.csv", *keep) == 1
+    assert "name of a prediction" in capsys.readouterr().err
+    assert not (place / "q.csv").exists()
+
+
+def test_predictions_of_text_are_parquet_too(place, people):
+    facts = json.loads((place / "schema.json").read_text())
+    facts["target"]["classes"] = ["no", "yes"]
+    (place / "text.json").write_text(json.dumps(facts))
+    table = people.assign(target=np.where(people["target"] == 1, "yes", "no"))
+    table.to_csv(place / "text.csv", index=False)
+    fit = ("--schema", place / "text.json", "--out", place / "m.json", *BUDGET)
+    assert run("fit", place / "text.csv", *fit) == 0
+    assert run("predict", place / "m.json", place / "text.csv", "--out", place / "p.parquet") == 0
+    assert set(pd.read_parquet(place / "p.parquet")["prediction"]) == {"no", "yes"}
+
+
+def test_predict_keeps_columns_of_zarr(place, people):
+    data = Schema.load(place / "schema.json").to_dict()
+    data["features"]["color"]["categories"] = [0, 1, 2]
+    Schema.from_dict(data).save(place / "numbers.json")
+    model = ("--out", place / "model.json", *BUDGET)
+    assert run("fit", place / "people.zarr", "--schema", place / "numbers.json", *model) == 0
+    source = zarr.open_group(place / "people.zarr", mode="r")
+    columns = [source[name][:] for name in ("x", "z", "age", "color")]
+    matrix = zarr.create_group(place / "matrix.zarr")
+    matrix.create_array("X", data=np.stack(columns, axis=1), chunks=(500, 4))
+    matrix.create_array("y", data=source["target"][:], chunks=(400,))
+    for data, name in (("people.zarr", "target"), ("matrix.zarr", "y")):
+        options = ("--keep", name, "--out", place / "out.csv", "--overwrite")
+        assert run("predict", place / "model.json", place / data, *options) == 0
+        got = pd.read_csv(place / "out.csv")
+        np.testing.assert_array_equal(got[name], people["target"])
+
+
+@pytest.mark.parametrize("name", ["p.xlsx", "p.json", "p.parquet.gz", "p.gz", "p.feather", "p.txt"])
+def test_predict_refuses_suffixes_that_it_does_not_know(place, name, capsys):
+    assert run("predict", place / "m.json", place / "people.csv", "--out", place / name) == 1
+    printed = capsys.readouterr().err
+    assert "is not known. Give *.csv" in printed
+    assert not (place / name).exists()
+
+
+def test_predict_does_not_overwrite(place, capsys):
+    (place / "out.csv").write_text("kept")
+    assert (
+        run("predict", place / "model.json", place / "people.csv", "--out", place / "out.csv") == 1
+    )
+    assert "exists already" in capsys.readouterr().err
+    assert (place / "out.csv").read_text() == "kept"
+
+
+def test_predict_leaves_no_csv_line_out(place, people, capsys):
+    model = place / "model.json"
+    run("fit", place / "people.csv", "--schema", place / "schema.json", "--out", model, *BUDGET)
+    want = DPGBClassifier.load(model).predict(people)
+    text = (place / "people.csv").read_bytes()
+    header, *lines = text.splitlines()
+    for name, line in BAD_LINES.items():
+        (place / "bad.csv").write_bytes(b"\n".join([header, *lines, line, b""]))
+        capsys.readouterr()
+        assert run("predict", model, place / "bad.csv", "--out", place / "out.csv") == 1, name
+        assert "5 fields" in capsys.readouterr().err
+        assert not (place / "out.csv").exists()
+    (place / "odd.csv").write_bytes(b"\n".join([header, *ODD_LINES.values(), *lines]))
+    assert run("predict", model, place / "odd.csv", "--out", place / "out.csv") == 0
+    got = pd.read_csv(place / "out.csv")["prediction"]
+    np.testing.assert_array_equal(got[len(ODD_LINES) :], want)
+    # a byte order mark, Windows line ends, blank lines
+    (place / "windows.csv").write_bytes(b"\xef\xbb\xbf" + text.replace(b"\n", b"\r\n") + b"\r\n")
+    assert run("predict", model, place / "windows.csv", "--out", place / "out2.csv") == 0
+    np.testing.assert_array_equal(pd.read_csv(place / "out2.csv")["prediction"], want)

@@ -1,0 +1,328 @@
+"""Tables of every kind that fit and predict read, and that each gives the same model."""
+
+from argparse import Namespace
+from itertools import pairwise
+
+import numpy as np
+import pandas as pd
+import pytest
+import zarr
+from cli_parts import BUDGET, fitted, model_of, run
+from odd_lines import BAD_LINES, ODD_LINES
+from sklearn.metrics import roc_auc_score
+
+from dpgb_dask import DPGBClassifier, Schema, encode
+from dpgb_dask.cli.tables import open_table
+from dpgb_dask.private.units import NO_UNIT, hash_units
+
+
+@pytest.mark.parametrize("kind", ["parquet", "csv"])
+def test_fit_and_predict_read_tables(place, people, kind, capsys):
+    model = place / "model.json"
+    data = place / f"people.{kind}"
+    assert run("fit", data, "--schema", place / "schema.json", "--out", model, *BUDGET) == 0
+    printed = capsys.readouterr()
+    assert "(4, 1e-06)-differential privacy" in printed.out
+    assert str(model) in printed.out
+    assert run("predict", model, data, "--proba", "--out", place / "out.csv") == 0
+    table = pd.read_csv(place / "out.csv")
+    assert list(table.columns) == ["prediction", "proba_0", "proba_1"]
+    assert roc_auc_score(people["target"], table["proba_1"]) > 0.8
+    assert run("predict", model, data, "--out", place / "out") == 0
+    again = pd.read_parquet(place / "out")
+    np.testing.assert_array_equal(again["prediction"], table["prediction"])
+    want = DPGBClassifier.load(model).predict(people)
+    np.testing.assert_array_equal(table["prediction"], want)
+
+
+def test_fit_and_predict_read_zarr(place, binary_schema, people):
+    data = binary_schema.to_dict()
+    data["features"]["color"]["categories"] = [0, 1, 2]
+    Schema.from_dict(data).save(place / "numbers.json")
+    model = place / "model.json"
+    assert (
+        run(
+            "fit",
+            place / "people.zarr",
+            "--schema",
+            place / "numbers.json",
+            "--out",
+            model,
+            *BUDGET,
+        )
+        == 0
+    )
+    assert run("predict", model, place / "people.zarr", "--proba", "--out", place / "out.csv") == 0
+    assert roc_auc_score(people["target"], pd.read_csv(place / "out.csv")["proba_1"]) > 0.8
+    matrix = zarr.create_group(place / "matrix.zarr")
+    source = zarr.open_group(place / "people.zarr", mode="r")
+    columns = [source[name][:] for name in binary_schema.names]
+    matrix.create_array("X", data=np.stack(columns, axis=1), chunks=(500, 4))
+    matrix.create_array("y", data=source["target"][:], chunks=(500,))
+    again = place / "again.json"
+    assert (
+        run(
+            "fit",
+            place / "matrix.zarr",
+            "--schema",
+            place / "numbers.json",
+            "--out",
+            again,
+            *BUDGET,
+        )
+        == 0
+    )
+    assert run("predict", again, place / "matrix.zarr", "--out", place / "out2.csv") == 0
+    assert len(pd.read_csv(place / "out2.csv")) == len(people)
+
+
+def test_csv_reads_declared_labels_and_missing_marks(tmp_path):
+    schema = Schema(
+        {"c": ["u", "NA"], "n": [1, 2], "b": [True, False], "x": (0, 1)}, classes=["no", "yes"]
+    )
+    (tmp_path / "s.csv").write_text(
+        "c,n,b,x,target\nNA,1,true,NA,yes\nnull,2.0,False,0.5,no\n,,,,\n"
+    )
+    options = Namespace(data=str(tmp_path / "s.csv"), delimiter=None, encoding=None)
+    got = open_table(options, schema, strict=True)[0].compute()
+    values = encode.read_values(got[list(schema.names)], schema)
+    assert values.column(0).tolist() == [1, 3, 3]  # NA is declared: a category like any other
+    assert values.column(1).tolist() == [0, 1, 3]
+    assert values.column(2).tolist() == [0, 1, 3]
+    np.testing.assert_array_equal(values.column(3), [np.nan, 0.5, np.nan])
+    assert encode.encode_target(got["target"], schema)[1].tolist() == [True, True, False]
+
+
+@pytest.mark.filterwarnings("ignore::pandas.errors.Pandas4Warning")
+@pytest.mark.parametrize("kind", ["csv", "parquet", "text.parquet", "zarr"])
+def test_units_are_read_as_they_stand_in_files(kind, tmp_path):
+    """A missing one beside them rounds no other."""
+    schema = Schema({"x": (0, 1)}, classes=[0, 1], target="y", unit_id="person")
+    ids = [2**60, 2**60 + 1, 2**60, None, 7]
+    path = tmp_path / f"people.{kind}"
+    table = pd.DataFrame({"x": 0.5, "y": [0, 1, 0, 1, 0], "person": pd.array(ids, "Int64")})
+    if kind == "csv":
+        table.to_csv(path, index=False)
+    elif kind == "zarr":
+        group = zarr.create_group(path)
+        for name in table:
+            group.create_array(
+                name, data=table[name].fillna(0).to_numpy("f8" if name == "x" else "i8")
+            )
+    else:
+        table.astype({"person": "str" if kind == "text.parquet" else "Int64"}).to_parquet(path)
+    options = Namespace(data=str(path), delimiter=None, encoding=None)
+    X = open_table(options, schema, strict=False)[0]
+    hashes = hash_units(X["person"].compute(), bytes(32))
+    assert hashes[0] == hashes[2]
+    assert len(np.unique(hashes)) == 4
+    assert (hashes[3] == NO_UNIT) == (kind != "zarr")  # 0 there, a unit like any other
+
+
+def test_csv_types_come_from_the_schema_not_from_values(place, people, capsys):
+    odd = people.astype({"x": object, "age": object}).copy()
+    odd.loc[1400, "x"] = "not a number"
+    odd.loc[1401, "age"] = ""
+    odd.to_csv(place / "odd.csv", index=False)
+    assert (
+        run(
+            "fit",
+            place / "odd.csv",
+            "--schema",
+            place / "schema.json",
+            "--out",
+            place / "m.json",
+            *BUDGET,
+        )
+        == 0
+    )
+    assert capsys.readouterr().err == ""
+
+
+@pytest.mark.parametrize("name", [*BAD_LINES, *ODD_LINES])
+def test_no_csv_line_ends_a_fit(place, name, capsys):
+    header, *lines = (place / "people.csv").read_bytes().splitlines()
+    odd = (BAD_LINES | ODD_LINES)[name]
+    (place / "odd.csv").write_bytes(b"\n".join([header, odd, *lines]))
+    options = ("--schema", place / "schema.json", "--out", place / "m.json", *BUDGET)
+    assert run("fit", place / "odd.csv", *options, "--recipe", "fdp-tr-newton") == 0
+    assert run("check", place / "odd.csv", "--schema", place / "schema.json") == 0
+    assert capsys.readouterr().err == ""
+
+
+def test_files_of_text_have_delimiters_and_encodings(place, people, capsys):
+    """Whatever the file is like, the rows are the same, and so is the check."""
+    schema = ("--schema", place / "schema.json")
+    assert run("check", place / "people.csv", *schema) == 0
+    want = capsys.readouterr().out
+    for name, sep, flags in [
+        ("people.tsv", "\t", ()),
+        ("people.tsv.gz", "\t", ()),
+        ("people.txt", ",", ()),
+        ("semicolons.csv", ";", ("--delimiter", ";")),
+        ("tabs.csv", "\t", ("--delimiter", "tab")),
+        ("latin.TXT", "|", ("--delimiter", "|", "--encoding", "latin-1")),
+    ]:
+        people.to_csv(place / name, sep=sep, index=False, encoding="latin-1")
+        assert run("check", place / name, *schema, *flags) == 0, capsys.readouterr().err
+        assert capsys.readouterr().out == want
+    for flag in (("--delimiter", ";"), ("--encoding", "latin-1")):
+        assert run("check", place / "people.parquet", *schema, *flag) == 1
+        assert f"{flag[0]} is for files of text" in capsys.readouterr().err
+    assert run("check", place / "people.csv", *schema, "--encoding", "utf-16") == 1
+    assert "iconv" in capsys.readouterr().err
+
+
+def test_csv_files_of_a_pattern_share_their_header(place, people, capsys):
+    options = ("--schema", place / "schema.json", "--out", place / "m.json", *BUDGET)
+    people[:800].to_csv(place / "part-1.csv.gz", index=False)
+    people[800:].to_csv(place / "part-2.csv.gz", index=False)
+    assert run("fit", place / "part-*.csv.gz", *options) == 0
+    assert run("predict", place / "m.json", place / "part-*.csv.gz", "--out", place / "out") == 0
+    assert len(pd.read_parquet(place / "out")) == len(people)
+    swapped = people[["z", "x", "age", "color", "target"]]
+    swapped[800:].to_csv(place / "part-2.csv.gz", index=False)
+    assert run("fit", place / "part-*.csv.gz", *options) == 1
+    assert run("predict", place / "m.json", place / "part-*.csv.gz", "--out", place / "o") == 1
+    assert "same first line" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("header", ["", "x,x,age,color,target", 'x,"z,age'])
+def test_a_csv_file_must_name_its_columns(place, header, capsys):
+    (place / "none.csv").write_text(f"{header}\n1,1,50,red,1\n")
+    assert run("check", place / "none.csv", "--schema", place / "schema.json") == 1
+    assert "must name the columns" in capsys.readouterr().err
+
+
+def test_target_and_weight_are_columns(place, people):
+    people.rename(columns={"target": "bought"}).assign(times=2.0).to_parquet(
+        place / "other.parquet"
+    )
+    model = place / "model.json"
+    options = ("--schema", place / "schema.json", "--out", model, *BUDGET)
+    assert (
+        run("fit", place / "other.parquet", "--target", "bought", "--weight", "times", *options)
+        == 0
+    )
+    fitted = DPGBClassifier.load(model)
+    assert fitted.schema_.target.name == "bought"
+    assert "times" in fitted.schema_.ignore
+    assert run("predict", model, place / "other.parquet", "--out", place / "out") == 0
+
+
+@pytest.mark.parametrize("command", ["fit", "check", "convert", "predict"])
+@pytest.mark.parametrize("name", ["no.parquet", "no.csv", "no-*.csv", "no.zarr", "no/people.csv"])
+def test_data_that_are_not_there_are_said_not_to_exist(place, command, name, capsys):
+    run("fit", place / "people.csv", *model_of(place))
+    options = {
+        "fit": ("--out", place / "o.json", *BUDGET),
+        "check": (),
+        "convert": ("--out", place / "o.zarr"),
+        "predict": ("--out", place / "o.csv"),
+    }[command]
+    model = (place / "m.json",) if command == "predict" else ()
+    schemas = [()] if command == "predict" else [(), ("--schema", place / "schema.json")]
+    for schema in schemas:
+        capsys.readouterr()
+        assert run(command, *model, place / name, *schema, *options) == 1
+        printed = capsys.readouterr().err
+        assert f"{str(place / name)!r} does not exist. Give" in printed
+        assert printed.count("\n") == 1
+
+
+def test_zarr_that_is_no_data_set(place, people, capsys):
+    zarr.create_group(place / "empty.zarr")
+    (place / "folder.zarr").mkdir()
+    numbers = people[["x", "z", "age"]].assign(color=0).to_numpy(np.float64)
+    zarr.create_array(place / "matrix.zarr", data=numbers, chunks=(500, 4))
+    for name, words in (
+        ("empty.zarr", "holds no arrays"),
+        ("folder.zarr", "cannot be read"),
+        ("matrix.zarr", "'target' is not in the data"),
+    ):
+        assert run("fit", place / name, *model_of(place)) == 1
+        assert words in capsys.readouterr().err
+    assert run("fit", place / "people.csv", *model_of(place)) == 0
+    out = place / "out.csv"
+    assert run("predict", place / "m.json", place / "matrix.zarr", "--out", out) == 0
+    assert len(pd.read_csv(out)) == len(people)
+
+
+def parquet_folder(people, folder):
+    """Many files of several row groups, some empty, the first among them."""
+    folder.mkdir()
+    bounds = [0, 0, 300, 310, 310, 900, 1500]
+    for k, (start, stop) in enumerate(pairwise(bounds)):
+        part = people.iloc[start:stop]
+        part.to_parquet(folder / f"part-{k}.parquet", index=False, row_group_size=100)
+    return folder
+
+
+@pytest.mark.filterwarnings("ignore:The inplace keyword")  # Dask's, where it joins row groups
+@pytest.mark.usefixtures("seeded")
+def test_every_kind_of_file_gives_the_same_model(place, people):
+    schema = ("--schema", place / "schema.json")
+    want = fitted(place, place / "people.parquet", *schema)
+    data = parquet_folder(people, place / "parts")
+    assert fitted(place, data, *schema) == want
+    assert fitted(place, place / "people.csv", *schema) == want
+    for source in (data, place / "people.csv"):
+        out = place / "set.zarr"
+        assert run("convert", source, *schema, "--out", out, "--overwrite") == 0
+        assert fitted(place, out) == want
+        assert fitted(place, out, *schema) == want
+    assert run("convert", place / "set.zarr", "--out", place / "again.zarr") == 0
+    assert fitted(place, place / "again.zarr") == want
+    assert run("predict", place / "fitted.json", place / "set.zarr", "--out", place / "p.csv") == 0
+    assert run("predict", place / "fitted.json", data, "--out", place / "q.csv") == 0
+    assert (place / "p.csv").read_text() == (place / "q.csv").read_text()
+
+
+@pytest.mark.usefixtures("seeded")
+def test_a_converted_weight_gives_the_same_model(place, people, binary_schema):
+    data = binary_schema.to_dict() | {"max_weight": 3}
+    Schema.from_dict(data).save(place / "w.json")
+    people.assign(w=np.arange(len(people)) % 4).to_parquet(place / "w.parquet")
+    options = ("--schema", place / "w.json", "--weight", "w")
+    want = fitted(place, place / "w.parquet", *options)
+    assert run("convert", place / "w.parquet", *options, "--out", place / "w.zarr") == 0
+    assert fitted(place, place / "w.zarr", "--weight", "sample_weight") == want
+    assert fitted(place, place / "w.zarr") != want
+
+
+def test_files_without_rows_can_be_fitted(place, people, capsys):
+    (place / "none").mkdir()
+    for k in range(2):
+        people[:0].astype({"x": "f8"}).to_parquet(place / "none" / f"{k}.parquet")
+    schema = ("--schema", place / "schema.json")
+    budget = (*BUDGET, "--on-few-rows", "continue")
+    assert run("fit", place / "none", *schema, "--out", place / "m.json", *budget) == 0
+    assert run("convert", place / "none", *schema, "--out", place / "none.zarr") == 0
+    assert run("fit", place / "none.zarr", "--out", place / "m2.json", *budget) == 0
+    assert capsys.readouterr().err == ""
+
+
+@pytest.mark.usefixtures("seeded")
+def test_a_given_schema_wins_where_the_data_set_kept_what_it_asks(place, binary_schema, capsys):
+    table = place / "people.parquet"
+    assert run("convert", table, "--schema", place / "schema.json", "--out", place / "d.zarr") == 0
+    facts = binary_schema.to_dict()
+    facts["features"]["color"]["categories"] = ["red", "blue"]
+    facts["features"]["age"]["high"] = 60
+    Schema.from_dict(facts).save(place / "fewer.json")
+    fewer = ("--schema", place / "fewer.json")
+    want = fitted(place, table, *fewer)
+    assert fitted(place, place / "d.zarr", *fewer) == want
+    assert want != fitted(place, place / "d.zarr")
+    facts["features"]["color"]["categories"] = ["red", "yellow"]
+    Schema.from_dict(facts).save(place / "yellow.json")
+    yellow = ("--schema", place / "yellow.json")
+    capsys.readouterr()
+    assert run("fit", place / "d.zarr", *yellow, "--out", place / "m.json", *BUDGET) == 1
+    printed = capsys.readouterr().err
+    assert "SchemaError" in printed
+    assert "'color' would be misread" in printed
+    fitted(place, table, *yellow, name="yellow-model.json")
+    out = ("--out", place / "p.csv")
+    assert run("predict", place / "yellow-model.json", place / "d.zarr", *out) == 1
+    assert "'color' would be misread" in capsys.readouterr().err
