@@ -1,4 +1,4 @@
-"""Numba row loops over integer codes, the one decorator they share, and how arrays enter them."""
+"""Numba loops over rows of integer codes, their common decorator, and the checks of arrays that they are given."""
 
 from collections.abc import Callable
 from typing import Any, TypeVar, cast
@@ -20,8 +20,8 @@ def kernel(function: F) -> F:
 def readable(name: str, array: NDArray[Any], dtype: DTypeLike, ndim: int) -> NDArray[Any]:
     """Return an input array as a read-only view.
 
-    Dask hands over read-only memory at times, and numba compiles a second version for it. With every
-    input read-only there is one version, and no kernel can write to its inputs.
+    Dask sometimes passes read-only memory, for which numba compiles a second version. If every input is
+    read-only, there is only one version, and no kernel can write to its inputs.
 
     Raises
     ------
@@ -35,7 +35,7 @@ def readable(name: str, array: NDArray[Any], dtype: DTypeLike, ndim: int) -> NDA
 
 
 def writable(name: str, array: NDArray[Any], dtype: DTypeLike, ndim: int) -> NDArray[Any]:
-    """Return an array that a kernel writes to.
+    """Check an array that a kernel writes to, and return it.
 
     Raises
     ------
@@ -59,7 +59,7 @@ def _check(name: str, array: NDArray[Any], dtype: DTypeLike, ndim: int) -> None:
 
 
 def same_rows(**arrays: NDArray[Any] | None) -> None:
-    """Check that the last axes agree; the message names the arrays and prints no length.
+    """Check that the last axes have the same length; the message names the arrays and prints no length.
 
     Raises
     ------

@@ -1,9 +1,10 @@
-"""Raw values to codes: the number of edges below each value, exactly, by table look-up.
+"""From values to codes: the exact number of edges below each value, by table look-up.
 
-A column has its own table: cells of equal width over its edges, and for each cell the number of edges in earlier
-cells. With ``cell(x)`` monotone in x (subtract, multiply, clamp and truncate all are, rounding included), an edge in
-an earlier cell is below x and an edge in a later cell is not, so only the edges in x's own cell are compared. No
-rounding can change a code, as long as edges and values go through the same arithmetic.
+Each column has a table: cells of equal width over the range of its edges, and for each cell the number of edges in
+earlier cells. ``cell(x)`` is monotone in x, since it subtracts, multiplies, clamps and truncates, which are all
+monotone, rounding included. So an edge in an earlier cell is below x, an edge in a later cell is not, and only the
+edges in x's own cell have to be compared. No rounding can change a code, as long as edges and values go through the
+same arithmetic.
 """
 
 from collections.abc import Sequence
@@ -16,11 +17,11 @@ from numpy.typing import DTypeLike, NDArray
 
 from dpgb_dask.kernels import kernel, readable, writable
 
-COUNTED_BYTES = 136  # 33 float32 or 16 float64 edges: compared one by one, since that loop is SIMD
-MAX_STEPS = 2  # so many edges of a cell are compared without branches; of a cell with more, by a search before
+COUNTED_BYTES = 136  # 33 float32 or 16 float64 edges: up to this, all are compared, by a SIMD loop
+MAX_STEPS = 2  # edges of a cell compared without branches; with more, a binary search comes first
 CELLS_PER_EDGE = 8  # most cells then hold one edge or none, and the table stays in L1
 MAX_CELLS = 1 << 14
-TILE = 1024  # rows of a row-major matrix that are turned at a time
+TILE = 1024  # rows of a row-major matrix that are transposed at a time
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -52,9 +53,8 @@ class EdgeTable:
 def _cell(x: Any, low: Any, scale: Any, top: Any, zero: Any) -> Any:
     """Return the cell of a value; NaN and values below the grid get cell 0. Monotone in x."""
     t = (x - low) * scale
-    t = (
-        t if t > zero else zero
-    )  # also NaN: a float outside the range of an int must not be converted
+    # NaN becomes 0 too: like a float outside the range of an int, it must not be converted
+    t = t if t > zero else zero
     t = t if t < top else top
     return np.int32(t)
 
@@ -88,8 +88,8 @@ def edge_table(edges: Sequence[NDArray[np.float64] | None], dtype: DTypeLike) ->
     edges : sequence of ((n_edges,) float64, increasing, or None)
         None: the column is skipped.
     dtype : float32 or float64
-        Of the values. Edges are rounded *down* to it: a float32 lies above an edge exactly if it lies above the
-        largest float32 up to that edge.
+        Of the values. Edges are rounded *down* to it: a float32 lies above an edge if and only if it lies above the
+        largest float32 that is not above the edge.
     """
     parts: list[NDArray[Any]] = []
     cells: list[NDArray[np.uint16]] = []
@@ -129,7 +129,7 @@ def edge_table(edges: Sequence[NDArray[np.float64] | None], dtype: DTypeLike) ->
 
 
 def _round_down(edges: NDArray[np.float64], dtype: DTypeLike) -> NDArray[Any]:
-    """Return the largest values of ``dtype`` up to the edges, and +inf after them."""
+    """Return for each edge the largest value of ``dtype`` that is not above it, and +inf at the end."""
     with np.errstate(over="ignore"):
         rounded = edges.astype(dtype)
     lowered = np.nextafter(rounded, rounded.dtype.type(-np.inf))
@@ -190,7 +190,7 @@ def _search(
     grid: NDArray[Any],  # IN (3,)
     out: NDArray[Any],  # OUT (n,)
 ) -> None:
-    """Look up the first possible code; search the edges of a cell where they cluster, which is rare."""
+    """Look up the first possible code, then search the edges of the cell: for cells with many edges, which are rare."""
     missing = edges.shape[0]
     low, scale, top = grid[0], grid[1], grid[2]
     zero = edges.dtype.type(0)
@@ -222,9 +222,9 @@ def _bin(
     grid: NDArray[Any],
     out: NDArray[np.uint16],  # OUT (n,)
 ) -> None:
-    """Bin a tile of one column by the fastest exact way.
+    """Bin a tile of one column by the fastest of the exact ways.
 
-    All callers copy into tiles, so that this, the bulk of the code, is compiled once per dtype of the values.
+    All callers copy into contiguous tiles, so that this function, most of the code, is compiled once per dtype.
     """
     n_edges, n_cells, steps = size[j, 0], size[j, 1], size[j, 2]
     e = edges[first[j, 0] : first[j, 0] + n_edges + 1]
@@ -298,7 +298,7 @@ def _bin_rows(
 
 @lru_cache(maxsize=256)
 def _remembered(edges: tuple[bytes | None, ...], dtype: np.dtype[Any]) -> EdgeTable:
-    """Make tables once for the many row blocks that share them; keyed by content, so never stale."""
+    """Make the tables that many row blocks share; cached by the content of the edges, so never out of date."""
     return edge_table([None if part is None else np.frombuffer(part) for part in edges], dtype)
 
 
@@ -338,7 +338,7 @@ def _bin_one(x: NDArray[Any], edges: NDArray[np.float64] | EdgeTable, out: NDArr
 def bin_column(
     x: NDArray[Any], edges: NDArray[np.float64] | EdgeTable, out: NDArray[np.uint8]
 ) -> None:
-    """Write each value's code: the number of edges below it; missing is ``n_edges + 1``.
+    """Write each value's code: the number of edges below it, or ``n_edges + 1`` for a missing value.
 
     Parameters
     ----------
@@ -364,7 +364,7 @@ def bin_column(
 def cell_column(
     x: NDArray[Any], edges: NDArray[np.float64] | EdgeTable, out: NDArray[np.uint16]
 ) -> None:
-    """Write each value's cell of the fine grid: as `bin_column`, with up to 65,534 edges.
+    """Write each value's cell in the fine grid: like `bin_column`, but with up to 65,534 edges.
 
     Parameters
     ----------
@@ -418,7 +418,7 @@ def cell_matrix(
     edges: Sequence[NDArray[np.float64] | None] | EdgeTable,
     out: NDArray[np.uint16],
 ) -> None:
-    """Write the cells of a whole matrix, column-major: as `bin_matrix`, with up to 65,534 edges.
+    """Write the cells of a whole matrix, column-major: like `bin_matrix`, but with up to 65,534 edges.
 
     Parameters
     ----------

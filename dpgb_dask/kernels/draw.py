@@ -80,7 +80,7 @@ def _draws(
 
 
 def draws(key: bytes, group: int, index: NDArray[np.uint64], out: NDArray[np.uint32]) -> None:
-    """Draw a number below 2³² for every row: the low half of SipHash-2-4(key, group ‖ row identity).
+    """Draw a number below 2³² for every row: the low 32 bits of SipHash-2-4(key, group ‖ row identity).
 
     Parameters
     ----------
@@ -89,7 +89,7 @@ def draws(key: bytes, group: int, index: NDArray[np.uint64], out: NDArray[np.uin
     group : int
         Below 2⁶⁴; every group draws anew.
     index : (n_rows, 2) uint64
-        What names a row, or its unit, for ever: (position, 0), or a hash of the unit.
+        The lasting identity of a row or of its unit: (position, 0), or a hash of the unit.
     out : (n_rows,) uint32
         Written.
 
@@ -100,7 +100,7 @@ def draws(key: bytes, group: int, index: NDArray[np.uint64], out: NDArray[np.uin
 
     Privacy
     -------
-    Private side. To whoever has no key, draws of different rows and groups are independent and uniform.
+    Private side. To anyone without the key, draws of different rows and groups are independent and uniform.
     """
     if len(key) != 16:
         raise ValueError("key must be 16 bytes long. Give the key of the fit's rows.")

@@ -1,13 +1,14 @@
 """Exact sums per bin: counts, per-feature gradient sums of all features jointly, and pair tables.
 
-Two tricks carry the speed, and neither can change a sum, since all of them are sums of integers.
+Two techniques make this fast. Neither can change a sum, since all sums are of integers.
 
-*Packing.* g and h of a row are one int64, ``(g << 32) + h``, so one addition serves both. A packed sum of R rows is
-right as long as R · max(|g|, h) <= 2³¹ - 1; it is unpacked ("flushed") into plain int64 on a row *counter* that keeps
-to this bound whatever the rows hold. An overflow would be silent, and a row's influence then unbounded.
+*Packing.* g and h of a row are stored in one int64, ``(g << 32) + h``, so that one addition adds both. A packed sum of
+R rows is exact as long as R · max(|g|, h) <= 2³¹ - 1. A row *counter* enforces this bound, whatever the rows hold:
+before it would be exceeded, the sum is unpacked ("flushed") into plain int64. An overflow would not be noticed, and
+would make a row's influence unbounded.
 
-*Joint cells.* Features of few bins share one accumulator over the cells of their product: a row is scattered once per
-group of features instead of once per feature, and the flush sums the group's cells into the bins of each feature. It
+*Joint cells.* Features with few bins share one accumulator over the product of their bins. A row is then added once per
+group of features instead of once per feature, and the flush sums the group's cells into the bins of each feature. This
 also spreads repeated hits on one bin, which would stall on store-to-load forwarding, over more cells.
 """
 
@@ -22,8 +23,8 @@ from numpy.typing import NDArray
 from dpgb_dask.kernels import kernel, readable, same_rows, writable
 
 BLOCK = 8192  # rows per inner loop: their packed values and keys stay in L1 or L2
-GROUP_CELLS = 2048  # 16 KB of accumulator per group: two of them beside the rows in L1
-SMALL_CELLS = 256  # a group so small, when alone in its loop, has four sums
+GROUP_CELLS = 2048  # 16 KB of accumulator per group: two accumulators and the rows fit in L1
+SMALL_CELLS = 256  # up to this size, a group that is alone in its loop has four accumulators
 PACKED_ROWS = 512  # with fewer rows between flushes, plain int64 sums are faster than flushing
 HALF = (1 << 31) - 1  # the largest sum that a packed half holds
 PACKED = 2  # sums hold both columns of the answer
@@ -56,7 +57,7 @@ class Groups:
 
 @lru_cache(maxsize=256)
 def groups_of(sizes: tuple[int, ...], most_cells: int = GROUP_CELLS) -> Groups:
-    """Group features of like size, so that many small ones go together in at most ``most_cells`` >= 256.
+    """Group features of similar size, so that many small ones share at most ``most_cells`` >= 256 cells.
 
     Raises
     ------
@@ -111,7 +112,7 @@ def _key_two(
 ) -> None:
     top_a, top_b, n = np.uint8(n_a - 1), np.uint8(n_b - 1), np.uint16(n_b)
     for i in range(key.shape[0]):
-        # cast at every step: 16 bits are twice as many rows per instruction as 32
+        # cast at every step: with 16 bits, an instruction handles twice as many rows as with 32
         key[i] = np.uint16(min(a[i], top_a)) * n + min(b[i], top_b)
 
 
@@ -130,9 +131,9 @@ def make_key(
     size: NDArray[np.int64],  # IN (n,)
     key: NDArray[np.uint16],  # OUT (rows from lo on,)
 ) -> None:
-    """Write each row's joint cell of one group, the last feature fastest.
+    """Write each row's joint cell of one group; the last feature varies fastest.
 
-    Codes are clamped to their feature's size, so that memory is safe for any code.
+    Codes are clamped to their feature's size, so that no code leads outside the array.
     """
     hi = lo + key.shape[0]
     if order.shape[0] == 1:
@@ -157,9 +158,9 @@ def _scatter_small(
     a: NDArray[np.int64],
     spare: NDArray[np.int64],  # scratch (3 * cells,), zeros
 ) -> None:
-    """Add each row to its cell of four sums in turn, and add those up.
+    """Add rows to four accumulators in turn, and add these up.
 
-    Rows that hit one cell again and again would wait for each other's store.
+    With one accumulator, rows that hit the same cell again and again would wait for each other's store.
     """
     n, cells = packed.shape[0], a.shape[0]
     b, c, d = spare[:cells], spare[cells : 2 * cells], spare[2 * cells :]
@@ -201,7 +202,7 @@ def scatter_block(
     keys: NDArray[np.uint16],  # scratch (2, >= rows)
     sums: NDArray[np.int64],  # OUT (n_groups, >= cells), packed, added to
 ) -> None:
-    """Add one block of rows to every group, two groups per loop so that they share the loads of ``packed``."""
+    """Add one block of rows to every group: two groups per loop, so that ``packed`` is loaded once for both."""
     n_groups = start.shape[0] - 1
     n = packed.shape[0]
     key_a, key_b = keys[0, :n], keys[1, :n]
@@ -262,17 +263,19 @@ def flush_group(
 ) -> None:
     """Sum one group's cells into the bins of its features, and add them to the answer.
 
-    A bin's packed sum is over the same rows as its cells, so it is within the same bound.
+    The packed sum of a bin is over the same rows as the sums of its cells, so the same bound holds for it.
     """
     n_left = joint.shape[0]
-    for f in range(size.shape[0] - 1, 0, -1):  # peel off the fastest feature
+    for f in range(
+        size.shape[0] - 1, 0, -1
+    ):  # sum over the feature that varies fastest, and remove it
         n = size[f]
         n_left //= n
         bins = margin[:n]
         for k in range(n_left):
             row = joint[k * n : (k + 1) * n]
             _add(row, bins)
-            joint[k] = _total(row)  # k is behind or at the row just read
+            joint[k] = _total(row)  # position k has been read already
         unload(bins, side, out[offset[f] : offset[f] + n])
     unload(joint[:n_left], side, out[offset[0] : offset[0] + n_left])
     joint[n_left:] = 0
@@ -324,14 +327,15 @@ def _joint_sums(
 
 
 def sides(max_abs: int) -> tuple[int, ...]:
-    """Return which columns of the answer `runs` adds up, in that order."""
+    """Return which columns of the answer the runs of `runs` add to, in the same order."""
     return (PACKED,) if flush_rows(max_abs) >= PACKED_ROWS else (0, 1)
 
 
 def runs(packed: NDArray[np.int64], max_abs: int) -> list[tuple[NDArray[np.int64], int, int]]:
-    """Return what to add up, as (values, rows between flushes, side).
+    """Return the arrays to be summed, as (values, rows between flushes, side).
 
-    Packed values in one run; or, if weights leave a packed sum too few rows, g and h apart in plain int64.
+    This is one run with packed values; or, if weights are so large that a packed sum holds too few rows, one run with g
+    and one with h as plain int64.
     """
     if sides(max_abs) == (PACKED,):
         return [(readable("packed", packed, np.int64, 1), flush_rows(max_abs), PACKED)]
@@ -349,7 +353,7 @@ def joint_sums(
     Parameters
     ----------
     codes : (n_features, n_rows) uint8
-        Below the feature's size; one beyond it would count in the last bin.
+        Below the feature's size; a larger code would count in the last bin.
     packed : (n_rows,) int64
         ``(g << 32) + h`` in steps, weights included, h >= 0.
     max_abs : int
@@ -385,7 +389,7 @@ def joint_sums(
 
 
 class PairLike(Protocol):
-    """What a pair table must say of itself; `contracts.queries.PairCells` does."""
+    """The attributes that a pair table needs; `contracts.queries.PairCells` has them."""
 
     @property
     def i(self) -> int:
@@ -439,7 +443,7 @@ class PairSet:
     n_right : (n_pairs,) int64
         Columns of each table.
     groups : Groups
-        Of the tables, each as one feature with its cells as bins.
+        Groups of tables; each table is treated as one feature whose bins are its cells.
     """
 
     feature: NDArray[np.int64]
@@ -451,7 +455,7 @@ class PairSet:
 
 
 def padded(map_: NDArray[np.uint8]) -> NDArray[np.uint8]:
-    """Extend a map to all 256 codes by its last entry, so that no code reads beside it."""
+    """Extend a map to all 256 codes by repeating its last entry, so that no code reads beyond its end."""
     full = np.empty(256, np.uint8)
     full[: len(map_)] = map_
     full[len(map_) :] = map_[-1]
@@ -459,7 +463,7 @@ def padded(map_: NDArray[np.uint8]) -> NDArray[np.uint8]:
 
 
 def pack_pairs(pairs: Sequence[PairLike]) -> PairSet:
-    """Pack pair tables; a feature that several pairs map alike is mapped once per row.
+    """Pack pair tables; if several pairs map a feature in the same way, it is mapped only once per row.
 
     Raises
     ------
@@ -526,7 +530,7 @@ def _pair_sums(
     cells: NDArray[np.int64],
     out: NDArray[np.int64],  # OUT (all cells, 2), added to
 ) -> None:
-    """Find the cells of a block; sum as if each table were a feature with its cells as bins."""
+    """Find the cells of a block's rows, and sum as if each table were a feature whose bins are its cells."""
     n = values.shape[0]
     step = min(BLOCK, limit)
     mapped = np.empty((feature.shape[0], step), np.uint8)
@@ -604,7 +608,7 @@ def _add_cells(
     out: NDArray[np.int64],  # OUT (n_cells,), added to
 ) -> None:
     n, top = cells.shape[0], out.shape[0] - 1
-    # four counters in turn: rows that hit one cell again and again do not wait for each other's store
+    # four counters used in turn: rows that hit the same cell again and again do not wait for each other's store
     count = np.zeros((4, out.shape[0]), np.int32)
     a, b, c, d = count[0], count[1], count[2], count[3]
     even = n & ~3
@@ -641,12 +645,12 @@ def _add_weighted_cells(
 def add_cells(
     cells: NDArray[Any], weight: NDArray[np.int32] | None, out: NDArray[np.int64]
 ) -> None:
-    """Add the rows, or their weights, to the cells they fall in.
+    """Count the rows, or add their weights, in the cells that they fall in.
 
     Parameters
     ----------
     cells : (n_rows,) uint8 or uint16
-        Below ``len(out)``; one beyond it would count in the last cell.
+        Below ``len(out)``; a larger one would count in the last cell.
     weight : (n_rows,) int32, or None
         Weight steps; None counts rows.
     out : (n_cells,) int64

@@ -1,9 +1,9 @@
 """Sums per node, feature and bin: the level pass of trees that grow greedily.
 
-As in `histogram`, sums are packed and features of few bins share one accumulator, here one per node ("slot"). What is
-new is the flush: a packed sum of a node holds at most the rows of that node, so each slot has its own row counter and
-is unpacked alone. However many nodes there are, a cell is unpacked once in (2³¹ - 1) // max_abs rows of its node.
-The rows of a block are taken slot by slot, so that the sums a loop adds to stay in L1.
+As in `histogram`, sums are packed, and features with few bins share one accumulator; here there is one per summed node
+(its "slot"). The flush differs: a packed sum of a node holds only rows of that node, so each slot has its own row
+counter and is unpacked by itself. However many nodes there are, a cell is unpacked once per (2³¹ - 1) // max_abs rows
+of its node. The rows of a block are processed slot by slot, so that the sums a loop adds to stay in L1.
 """
 
 from collections.abc import Sequence
@@ -22,11 +22,11 @@ from dpgb_dask.kernels.histogram import (
     sides,
 )
 
-# rows per inner loop: large, since each feature's sums of all nodes are loaded once per block; 16 bits number them
+# rows per inner loop, numbered by 16 bits; many, since each feature's sums of all nodes are loaded once per block
 BLOCK = 1 << 16
 MAX_NODES = 1 << 10
-COPIES = 4  # of the sums of few slots: rows that hit one cell again and again do not wait for each other's store
-SCAN_SLOTS = 8  # a slot of so many picks rows far apart: it finds them near if all were read in a row just before
+COPIES = 4  # of the sums if there are few slots: rows that hit the same cell do not wait for each other's store
+SCAN_SLOTS = 8  # with so many slots, the rows of one lie far apart: reading all codes first brings them into the cache
 PASS_CELLS = 1 << 15  # cells of a group over all slots: 256 KB, which stays in L2
 
 
@@ -113,13 +113,15 @@ def _sort(
     value: NDArray[np.int64],  # OUT (n,)
     first: NDArray[np.int64],  # OUT (n_slots + 2,), where each slot starts
 ) -> None:
-    """Bring the rows of a slot together, so that a loop over them meets the sums of no other."""
+    """Sort rows by slot, so that a loop over the rows of a slot adds to the sums of that slot only."""
     first[:] = 0
     for s in slot_of:
         first[s + 2] += 1
     for s in range(2, first.shape[0]):
         first[s] += first[s - 1]
-    for i in range(picked.shape[0]):  # which moves the start of a slot to that of the next
+    for i in range(
+        picked.shape[0]
+    ):  # at the end, first[s + 1] has moved from the start of slot s to its end
         row, s = picked[i], slot_of[i]
         k = first[s + 1]
         first[s + 1] = k + 1
@@ -154,7 +156,7 @@ def _flush_slot(
     margin: NDArray[np.int64],
     out: NDArray[np.int64],  # OUT (sum of sizes, 2), added to
 ) -> None:
-    """Unpack the sums of one slot; those of its copies are of the same rows, so within the same bound."""
+    """Unpack the sums of one slot, after adding up its copies; all are of rows of the slot, so the bound holds."""
     size, offset, start, cells = groups
     first = 0
     for g in range(cells.shape[0]):
@@ -174,7 +176,7 @@ def _bounded(
     spare: NDArray[np.uint8],  # scratch (>= rows,)
     scan: bool,  # read all codes in any case
 ) -> NDArray[np.uint8]:
-    """Return the codes, or, if one is beyond its feature, a copy in which it counts in the last bin."""
+    """Return the codes; if one is too large for its feature, return a copy in which it counts in the last bin."""
     if (size == 256 and not scan) or _most(codes) < size:
         return codes
     top = np.uint8(size - 1)
@@ -234,9 +236,10 @@ def _add_single(
     spare: NDArray[np.uint8],  # scratch (4, rows of the block)
     sums: NDArray[np.int64],  # OUT (width * sum of sizes,), added to
 ) -> None:
-    """Add the rows of a block to groups of one feature, whose codes are the cells.
+    """Add the rows of a block to groups of a single feature, whose codes are the cells.
 
-    Four per loop, slot by slot, to the first copy of each: they are apart enough. The rest use all copies.
+    Four features go in one loop, slot by slot. They add to the first copy only, as hits on the same cell are far enough
+    apart. The features that are left over use all copies.
     """
     k = column.shape[0]
     scan = width // copies >= SCAN_SLOTS
@@ -310,7 +313,7 @@ def _add_rows(
     joined, single = start[n_joint], width * cells[:n_joint].sum()
     step = min(n, BLOCK, limit)
     pick, slot = np.empty(step, np.uint16), np.empty(step, np.uint16)
-    for i in range(step):  # where every row is picked
+    for i in range(step):  # the choice if every row is picked
         pick[i] = i
         slot[i] = i & (copies - 1)
     picked, slot_of_row = np.empty(step, np.uint16), np.empty(step, np.uint16)
@@ -386,7 +389,7 @@ class NodeSums:
     """Sums of g and h per node, feature and bin, over row blocks added one after the other.
 
     Packed sums are kept from block to block: with many nodes, unpacking them after each block would cost more than
-    adding its rows. One thread per object; the totals of several add up.
+    adding its rows. Use one object per thread, and add their totals.
 
     Parameters
     ----------
@@ -434,7 +437,7 @@ class NodeSums:
         n_slots = len(self._node_of)
         self._slot_of = np.full(n_nodes, n_slots, np.uint16)
         self._slot_of[self._node_of] = np.arange(n_slots)
-        # many nodes leave less room for joint cells
+        # with many nodes there is less room for joint cells
         most_cells = max(256, min(GROUP_CELLS, PASS_CELLS // max(n_slots, 1)))
         self._groups = groups_of(tuple(sizes), most_cells)
         g = self._groups
@@ -446,7 +449,7 @@ class NodeSums:
             np.int64
         )
         n_sums = n_slots * self._copies * int(self._groups.cells.sum())
-        # by column of the answer they serve: packed sums and rows in them
+        # for each column of the answer (or both, packed): the sums, and the number of rows in them
         self._held = {
             side: (np.zeros(n_sums, np.int64), np.zeros(n_slots, np.int64))
             for side in sides(max_abs)
@@ -464,9 +467,9 @@ class NodeSums:
         Parameters
         ----------
         codes : (n_features, n_rows) uint8
-            Below the feature's size; one beyond it would count in the last bin.
+            Below the feature's size; a larger code would count in the last bin.
         node : (n_rows,) uint16
-            Below n_nodes; one beyond it would count in the last node.
+            Below n_nodes; a larger one would count in the last node.
         packed : (n_rows,) int64
             ``(g << 32) + h`` in steps, weights included, h >= 0.
 
@@ -512,7 +515,7 @@ def node_sums(
     max_abs: int,
     only: NDArray[np.bool_] | None = None,
 ) -> NDArray[np.int64]:
-    """Sum g and h per node, feature and bin of one block of rows; `NodeSums` says the rest.
+    """Sum g and h per node, feature and bin of one block of rows; see `NodeSums`.
 
     Returns
     -------

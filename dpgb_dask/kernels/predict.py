@@ -1,4 +1,4 @@
-"""Scores from codes: additive tables, pair tables and trees, added in place. Also how shards catch up."""
+"""Scores from codes: add tables, pair tables and trees to scores in place, in prediction and on shards."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -230,14 +230,13 @@ def _join_values(
     value: NDArray[np.int32],  # IN (n_trees, leaves), trees of one group
     table: NDArray[np.int32],  # OUT (leaves ** n_trees,)
 ) -> None:
-    """Sum the trees' values at each joint leaf, the last tree fastest."""
+    """Sum the values of some trees at each joint leaf; the last tree varies fastest."""
     n_trees, leaves = value.shape
     cells = leaves
     table[:leaves] = value[0]
     for t in range(1, n_trees):
-        for k in range(
-            cells - 1, -1, -1
-        ):  # from the end: the entries still to be read lie before those written
+        # from the end, since entries that are still to be read lie before those that are written
+        for k in range(cells - 1, -1, -1):
             joint = table[k]
             for leaf in range(leaves - 1, -1, -1):
                 table[k * leaves + leaf] = joint + value[t, leaf]
@@ -259,7 +258,7 @@ def _add_trees(
     n = score.shape[0]
     n_trees, leaves = value.shape
     part = np.empty((together, BLOCK), np.uint8)
-    # an odd number of rows from depth 4 on: with one more, the loops took a sixth longer
+    # from depth 4 on, this number of rows is odd: with one more, the loops took a sixth longer
     buffer = np.empty(((leaves - 1) // 4 + 1 + ASIDE, BLOCK), np.uint8)
     keys = np.empty(BLOCK, np.uint16)
     table = np.empty(leaves**together, np.int32)

@@ -1,4 +1,4 @@
-"""Rows to leaves, for complete trees, and the gradient sums of all leaves of several trees.
+"""Find the leaves of rows in complete trees, and sum gradients per leaf of several trees.
 
 A node sends a code right if ``code > threshold``, or, if it has a mask, where the mask is 1.
 """
@@ -17,7 +17,7 @@ from dpgb_dask.kernels.histogram import (
     unload,
 )
 
-BLOCK = 8192  # rows per inner loop: 2^(depth - 2) leaf buffers of it stay in L2
+BLOCK = 8192  # rows per inner loop: its 2^(depth - 2) leaf buffers stay in L2
 MAX_DEPTH = 10
 BYTE_DEPTH = 8  # up to this depth leaf numbers are uint8
 ASIDE = 3  # rows of the scratch buffer that hold the sides of masked nodes
@@ -40,7 +40,7 @@ def _fork(
     base: np.uint8,
     leaf: NDArray[np.uint8],
 ) -> None:
-    """Choose among the four leaves under a node: a SIMD loop only while every load is unconditional."""
+    """Choose among the four leaves under a node; the loop is SIMD only as long as every load is unconditional."""
     for i in range(leaf.shape[0]):
         right = c0[i] > t0
         low = np.uint8(c1[i] > t1)
@@ -67,9 +67,9 @@ def _find_plain_leaves(
     buffer: NDArray[np.uint8],  # scratch (>= nodes // 4 + 1, >= rows)
     leaf: NDArray[np.uint8],  # OUT (rows from lo on,)
 ) -> None:
-    """Find the leaf of each row of one tree, from the lowest nodes up: every row compares at every node.
+    """Find the leaf of each row in one tree, from the lowest nodes up: every row is compared at every node.
 
-    With 64 rows per instruction that is faster than walking down. ``leaf`` is the buffer of the leftmost subtree.
+    With 64 rows per instruction this is faster than walking down. ``leaf`` is the buffer of the leftmost subtree.
     """
     n = leaf.shape[0]
     hi = lo + n
@@ -137,7 +137,7 @@ def _find_masked_leaves(
     buffer: NDArray[np.uint8],  # scratch (>= nodes // 4 + 1 + ASIDE, >= rows)
     leaf: NDArray[np.uint8],  # OUT (rows from lo on,)
 ) -> None:
-    """As `_find_plain_leaves`, with masks; apart from it, since choosing the column costs a fifth of its time."""
+    """Like `_find_plain_leaves`, with masks; a separate kernel, as choosing the column takes a fifth of its time."""
     n = leaf.shape[0]
     nodes = feature.shape[0]
     last = buffer.shape[0] - ASIDE
@@ -201,7 +201,7 @@ def _descend(
     masks: NDArray[np.uint8],
     node: NDArray[np.uint16],  # IN OUT (rows of the block,), position in the level
 ) -> None:
-    """Walk one level down, row by row: for the many nodes of deep levels."""
+    """Walk one level down, row by row: used for deep levels, which have many nodes."""
     for i in range(node.shape[0]):
         k = node[i]
         c = codes[feature[k], i]
@@ -227,7 +227,7 @@ def find_deep_leaves(
     buffer: NDArray[np.uint8],  # scratch (>= 1 + rows that find_leaves asks for, >= rows)
     leaf: NDArray[np.uint16],  # OUT (rows from lo on,)
 ) -> None:
-    """Find leaves of more than 8 bits: the top of the tree from below, the levels under it by walking down."""
+    """Find leaves whose numbers have more than 8 bits: the top of the tree by `find_leaves`, then by walking down."""
     n = leaf.shape[0]
     nodes = feature.shape[0]
     top = min(nodes, (1 << BYTE_DEPTH) - 1)  # heap order: the first nodes are the top of the tree
@@ -261,7 +261,7 @@ def _tree_sums(
     cells: NDArray[np.int64],
     out: NDArray[np.int64],  # OUT (n_trees * leaves, 2), added to
 ) -> None:
-    """Find the leaves of a block; sum as if each tree were a feature with its leaves as bins."""
+    """Find the leaves of a block's rows, and sum as if each tree were a feature whose bins are its leaves."""
     n = values.shape[0]
     n_trees, nodes = feature.shape
     step = min(BLOCK, limit)
@@ -330,12 +330,12 @@ def check_trees(
     Returns
     -------
     feature, threshold, mask_of, masks
-        Read-only; the threshold of a node with a mask is 0, by which kernels tell its two sides apart.
+        Read-only; the threshold of a node with a mask is 0, since kernels compare it with the side, 0 or 1.
 
     Raises
     ------
     ValueError
-        If not.
+        If one of these conditions does not hold.
     """
     feature = readable("feature", feature, np.uint16, 2)
     threshold = readable("threshold", threshold, np.uint8, 2)
