@@ -175,9 +175,7 @@ def from_zarr(array: Any) -> da.Array:
     ChunkError
         When a chunk is computed, if an object of a sharded array has no bytes; Zarr would read the fill value.
     """
-    if (
-        getattr(array, "shards", None) is None
-    ):  # Zarr itself raises on an empty chunk, which cannot be decoded
+    if getattr(array, "shards", None) is None:  # Zarr itself raises on an empty chunk
         return da.from_zarr(array, chunks=array.chunks)
     name = f"from-zarr-{tokenize(array, array.shards)}"
     return da.from_array(_NotEmpty(array), chunks=array.shards, name=name)

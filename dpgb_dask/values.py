@@ -27,9 +27,8 @@ MISSING_WORDS = frozenset((
 # words that pandas' readers take for booleans, in upper or lower case
 TRUTH = {"true": 1.0, "false": 0.0}
 MOST_DIGITS = 400  # of a decimal that names a unit: longer ones could fill the memory
-FEW_DIGITS = (
-    4000  # of a number in a text: Python refuses more, and so does pandas outside its CSV reader
-)
+# of a number in a text: Python refuses more, and so does pandas outside its CSV reader
+FEW_DIGITS = 4000
 EXACT = 2.0**53  # whole numbers below this are exact as floats
 
 

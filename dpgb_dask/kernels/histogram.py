@@ -266,9 +266,8 @@ def flush_group(
     The packed sum of a bin is over the same rows as the sums of its cells, so the same bound holds for it.
     """
     n_left = joint.shape[0]
-    for f in range(
-        size.shape[0] - 1, 0, -1
-    ):  # sum over the feature that varies fastest, and remove it
+    # sum over the feature that varies fastest, again and again
+    for f in range(size.shape[0] - 1, 0, -1):
         n = size[f]
         n_left //= n
         bins = margin[:n]

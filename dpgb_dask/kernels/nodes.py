@@ -119,9 +119,8 @@ def _sort(
         first[s + 2] += 1
     for s in range(2, first.shape[0]):
         first[s] += first[s - 1]
-    for i in range(
-        picked.shape[0]
-    ):  # at the end, first[s + 1] has moved from the start of slot s to its end
+    # the loop moves first[s + 1] from the start of slot s to its end
+    for i in range(picked.shape[0]):
         row, s = picked[i], slot_of[i]
         k = first[s + 1]
         first[s + 1] = k + 1

@@ -203,9 +203,7 @@ class Durable:
         """
         try:
             (n_pieces,) = self._get(f"{number}/{DONE}").tolist()
-        except (
-            Exception
-        ):  # absent, or encrypted under another key: each file system has its own errors
+        except Exception:  # absent, or encrypted under another key: errors differ by file system
             return None
         return None if n_pieces == UNFINISHED else self._pieces(number, n_pieces)
 

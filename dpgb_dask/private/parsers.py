@@ -63,9 +63,7 @@ def _functions(part: Any) -> Iterator[Callable[..., Any]]:
             for operand in node.operands:
                 if isinstance(operand, Delayed):
                     yield from _of_tasks(operand.__dask_graph__())
-                elif callable(
-                    operand
-                ):  # the function given to from_map, with which Dask reads files
+                elif callable(operand):  # given to from_map, with which Dask reads files
                     yield operand
     elif isinstance(part, da.Array):
         yield from _of_tasks(part.__dask_graph__())

@@ -205,9 +205,8 @@ class Shard:
             applied = None
             self._scores.start_over()
         update = None if applied is model else Update(applied, model)
-        self._applied = (
-            None  # if a thread fails half-way, the next answer computes all scores again
-        )
+        # if a thread fails half-way, the next answer computes all scores again
+        self._applied = None
         if update is None or (applied is not None and update.is_empty):
             return None
         self._level = None

@@ -30,9 +30,7 @@ HASH = np.dtype([("high", "<u8"), ("low", "<u8")])
 # the hash of rows without a unit, which weigh nothing; a unit has it with probability 2**-128
 NO_UNIT = np.zeros((), HASH)[()]
 NUMBER = re.compile(r"-?\d+(\.\d+)?(e[+-]\d+)?", re.ASCII)
-MOST_CHARACTERS = (
-    4000  # of a name that is read as a number: Python refuses to convert much longer ones
-)
+MOST_CHARACTERS = 4000  # of a name that is read as a number: Python refuses much longer ones
 
 
 @dataclass(frozen=True, eq=False, slots=True)

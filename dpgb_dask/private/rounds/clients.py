@@ -78,9 +78,7 @@ def connect(client: Client) -> Connection:
             secede()  # inside a task: without this, it would hold the thread that its chunks may need
         except ValueError:  # not inside a task
             return Connection(client)
-        except (
-            KeyError
-        ):  # the task has given its thread back already: by worker_client() or secede()
+        except KeyError:  # the task has seceded itself: by worker_client() or secede()
             return Connection(client)
         return Connection(client, seceded=True)
     # a notebook's cell runs in the client's event loop; calls of a second client, with a loop in a thread, may block

@@ -24,9 +24,7 @@ from dpgb_dask.private.rounds.resident import Failure, Reply, add_replies, answe
 
 OP = "dpgb_round"
 FAN_OUT = 8  # workers below one worker
-SECONDS_SAVED = (
-    1.0  # switch to comms only if this saves as much: less does not matter for a whole fit
-)
+SECONDS_SAVED = 1.0  # switch to comms only if this saves so much in a fit: less does not matter
 ROUNDS_SEEN = 3  # rounds to measure before the overhead of a round is estimated
 LOOK = 2.0  # seconds between two checks of where the shards are, during a long round
 MOST_FAILURES = 3  # failed rounds in a row, after which comms are given up: the next would fail too

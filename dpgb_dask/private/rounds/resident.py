@@ -221,9 +221,8 @@ class Encoding:
 
         chunks = []
         for number, pieces in zip(unbinned.chunks, unbinned.pieces, strict=True):
-            if (
-                unbinned.survey is not None
-            ):  # on a cluster, where Dask may have made the chunk again
+            # on a cluster, which keeps the survey, Dask may have made the chunk again
+            if unbinned.survey is not None:
                 self.reading.check(unbinned.survey.marks[number], number)
             version = self._version(number)
             kept = self._store.recall(number, version)

@@ -811,9 +811,7 @@ def _n_bytes(column: Any) -> int:
         return int(column.nbytes)
     try:
         return len(pickle.dumps(column, protocol=5))
-    except (
-        Exception
-    ):  # only Dask's own pickle can write it: it is at least as large as its references
+    except Exception:  # only Dask's own pickle can write it: count at least its references
         return int(column.nbytes)
 
 
