@@ -1,4 +1,4 @@
-"""A fit at the controller alone: its parts, and what stands in for the sides around it."""
+"""A fit at the controller alone: its parts, and stand-ins for the two sides around the controller."""
 
 import contextlib
 import ctypes
@@ -93,7 +93,7 @@ def warm():
 
 
 def ledger_at(url, home):
-    """Return a ledger with account "a"; ``home`` is where keys and journals are, if not beside the database."""
+    """Return a ledger with account "a"; ``home`` holds keys and journals that are not beside the database."""
     os.environ["XDG_DATA_HOME"] = home
     ledger = Ledger(url)
     ledger.open_account("a", epsilon=3.0, delta=1e-6)
@@ -103,7 +103,7 @@ def ledger_at(url, home):
 def spend_all(url, home, out):
     """Start fits until the account has too little left, each with one answer, and write down what was let out.
 
-    A line of the file ``out`` for each fit, with what its answer cost, once this process has the answer.
+    Each fit adds a line to the file ``out``, with the cost of its answer, once this process has the answer.
     """
     while not Path(home, "go").exists():
         time.sleep(0.001)
@@ -135,7 +135,7 @@ def in_own_mounts(mounts, name, *args):
 
 
 def spent(url, out):
-    """Open a ledger and write down what account "a" has spent, or why that is not told."""
+    """Open a ledger and write down what account "a" has spent, or the error if that is refused."""
     try:
         told = Ledger(url).account("a").spent
     except LedgerError as error:
@@ -144,6 +144,6 @@ def spent(url, out):
 
 
 def show(url, out):
-    """Write down what the command line tells of a ledger."""
+    """Write down what the command line prints of a ledger."""
     with Path(out).open("w") as told, contextlib.redirect_stdout(told):
         assert cli.main(["ledger", "show", url]) == cli.main(["ledger", "verify", url]) == 0

@@ -115,7 +115,7 @@ def test_min_sigma_refuses_an_epsilon_it_cannot_prove():
 
 
 def total_variation(sigma, variance):
-    """Return the distance of the discrete Gaussian to the rounded Gaussian of a variance."""
+    """Return the distance of the discrete Gaussian to the rounded Gaussian of a given variance."""
     n = np.arange(0, 12 * sigma)
     weights = np.exp(-(n**2) / (2 * sigma**2))
     discrete = weights / (2 * weights.sum() - 1)
@@ -139,4 +139,4 @@ def test_distance_is_the_limit_of_large_sigma():
 def test_discrete_gaussian_is_close_to_a_rounded_one(sigma):
     distance = total_variation(sigma, sigma**2 - 1 / 12) * sigma**4
     assert 4e-4 < distance <= accounting.DISTANCE
-    assert total_variation(sigma, sigma**2) * sigma**4 > 2 * accounting.DISTANCE  # the 1/12 matters
+    assert total_variation(sigma, sigma**2) * sigma**4 > 2 * accounting.DISTANCE  # without the 1/12

@@ -1,4 +1,4 @@
-"""What fits cost in accounts of each analysis."""
+"""The cost of fits in accounts of each analysis."""
 
 import json
 import math
@@ -87,10 +87,10 @@ def test_pure_epsilon_in_mu_is_the_exact_curve(epsilon):
 
 
 def test_logit_of_phi_is_odd_convex_and_its_square_superadditive():
-    """What the proofs in accounting.py and analyses.py use: L convex, u L' <= 2 L."""
+    """The properties that the proofs in accounting.py and analyses.py use: L is convex, and u L' <= 2 L."""
     u = np.linspace(1e-3, 60, 4001)
     value = np.array([accounting.logit_of_phi(x) for x in u])
-    # the slope φ/(ΦΦ̄), whose logarithm grows where m(u) - m(-u) >= u, m the hazard
+    # the slope is φ/(ΦΦ̄); its logarithm grows where m(u) - m(-u) >= u, with m the hazard
     hazard = np.array([1 / accounting._mills(x) for x in u])
     below = (
         np.exp(-u * u / 2)
@@ -191,7 +191,7 @@ def test_pure_fits_have_their_way_out_in_other_accounts(open_ledger):
 
 
 def test_zcdp_accounts_need_no_slack(open_ledger):
-    """A discrete Gaussian is zCDP by itself: an ε too large for slack is open to them."""
+    """A discrete Gaussian is zCDP by itself, so zCDP accounts take an ε that is too large for any slack."""
     open_ledger("zcdp", epsilon=500.0)
     with pytest.raises(PlanError, match="too large"):
         open_ledger("gdp", epsilon=500.0)
@@ -257,7 +257,7 @@ def test_settle_charges_opened_rounds_in_the_unit(open_ledger, analysis, pure):
 
 @pytest.mark.parametrize("analysis", ["gdp", "zcdp", "pure"])
 def test_settle_of_a_pure_fit_with_a_sample(open_ledger, analysis):
-    """Amplification is a fact of the whole sample: only ε adds it up; elsewhere the whole charge stands."""
+    """Amplification holds for a whole sample: only ε adds it up; in other units the whole charge stands."""
     ledger = open_ledger(analysis)
     controller = fit(ledger, True, 0.3)
     rows = RowDraw("sample", 0, 0, (1 << 32) // 10)
@@ -272,7 +272,7 @@ def test_settle_of_a_pure_fit_with_a_sample(open_ledger, analysis):
 
 
 def test_a_ledger_remembers_spending_of_rounds_it_did_not_open(open_ledger):
-    """Another process: the groups are read back from the entries."""
+    """As in another process, which reads the groups back from the entries."""
     ledger = open_ledger("pure")
     controller = fit(ledger, True)
     sums = Raw(np.zeros(2, np.int64), Sensitivity(1, 1))
@@ -298,7 +298,7 @@ def test_a_ledger_remembers_spending_of_rounds_it_did_not_open(open_ledger):
 
 
 def test_a_ledger_of_before_still_counts(open_ledger, tmp_path):
-    """Entries of the first version: no charge, no currency, no rows."""
+    """Entries of the first version, which have no charge, no currency and no rows."""
     ledger = open_ledger("gdp")
     lease = "l" * 32
     body = {

@@ -28,7 +28,7 @@ def stream(seed=0):
 
 
 def histogram(query, rows):
-    """Sum (node, feature-wise bins, g, weight) rows, in natural units, as shards would."""
+    """Sum rows of (node, bins of all features, g, weight), in natural units, as shards would."""
     sums = np.zeros((query.splits.n_leaves, sum(query.sizes), 2), np.int64)
     offsets = np.concatenate(([0], np.cumsum(query.sizes)))
     for node, bins, g, weight in rows:
@@ -38,7 +38,7 @@ def histogram(query, rows):
 
 
 def exact_gains(query, sums):
-    """The gains in rationals, by the definition."""
+    """The gains as rationals, by the definition."""
     nodes = sums.reshape(query.splits.n_leaves, sum(query.sizes), 2)
     offsets = np.concatenate(([0], np.cumsum(query.sizes)))
     wb = query.weight_bits
@@ -90,12 +90,12 @@ def test_scores_are_the_floor_of_the_gains(seed, weight_bits):
 @pytest.mark.parametrize("seed", range(5))
 @pytest.mark.parametrize("weight", [1, 5])
 def test_neighbours_stay_within_the_charged_range(seed, weight):
-    """Deterministic: scores of D and D with one more row, against R, on data that push the gain to its ends."""
+    """Scores of D, and of D with one more row, differ by at most R, on data that push the gain to its ends."""
     rng = np.random.default_rng(seed)
     query = choice_query(depth=1, sizes=(5, 2), ridge=0.01)
     choice = at(query, gain_range=RANGE * weight)
     rows = random_rows(rng, query, int(rng.choice([0, 1, 3, 100])), weight)
-    if seed % 2:  # all gradients at one bound, the new one at the other: dG is near -3 g*²
+    if seed % 2:  # all gradients at one bound, and the new one at the other: dG is near -3 g*²
         rows = [(0, bins, 1.0, weight) for _, bins, _, _ in rows for _ in range(50)]
     before = choice.scores(histogram(query, rows))
     widest = 0
@@ -109,7 +109,7 @@ def test_neighbours_stay_within_the_charged_range(seed, weight):
 
 
 def worst_neighbours(n=2000):
-    """Rows, and one more that moves the gain of one feature's split by -3 g*² and that of another's by +1 g*²."""
+    """Rows without and with one row that moves the gain of one feature's split by -3 g*², and another's by +1 g*²."""
     rows = [(0, [0, 1], -1.0, 1)] * n + [(0, [1, 0], 1.0, 1)] * n
     return rows, [*rows, (0, [0, 0], 1.0, 1)]
 
@@ -180,7 +180,7 @@ def test_empty_nodes_choose_uniformly():
 
 
 def test_choices_are_private_by_enumeration():
-    """Exact chances of all choices on neighbours: the loss is at most ε, and its range too."""
+    """By the exact chances of all choices on neighbours, the loss is at most ε, and so is its range."""
     rng = np.random.default_rng(3)
     query = choice_query(depth=0, sizes=(4, 3), ridge=0.1)
     epsilon = 1.5
@@ -224,7 +224,7 @@ def test_choices_do_not_depend_on_buffer_ends(sizes):
 
 
 def test_choices_are_total():
-    """Sums that no data make raise nothing either."""
+    """Even sums that no data can have raise nothing."""
     query = choice_query(depth=1, sizes=(5,))
     ends = np.iinfo(np.int64)
     for value in (ends.min, ends.max, 0, -1):

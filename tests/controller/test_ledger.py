@@ -185,7 +185,7 @@ def test_a_fit_keeps_the_data_it_was_bound_to(ledger):
     controller = reserve(ledger)
     lease = controller._lease
     ledger.bind(controller.fit_id, lease, "tag of one data set")
-    ledger.bind(controller.fit_id, lease, "tag of one data set")  # again is nothing new
+    ledger.bind(controller.fit_id, lease, "tag of one data set")  # binding again changes nothing
     with pytest.raises(ResumeError, match="other data"):
         ledger.bind(controller.fit_id, lease, "tag of another")
     ledger.verify()
@@ -204,7 +204,7 @@ def test_a_round_without_a_price_is_not_opened(ledger):
 
 
 def test_a_round_is_opened_once_whoever_asks(ledger):
-    """A forked controller holds the same lease and key, and counts apart what it spends."""
+    """A forked controller has the same lease and key, but counts its own spending only."""
     controller = reserve(ledger)
     controller.bind(1)
 
@@ -438,7 +438,7 @@ MOUNTS = """\
 
 @pytest.fixture
 def mounted(tmp_path, monkeypatch):
-    """Have a file system of a type at ``/mnt/team share``, so far as the ledger can see."""
+    """Make the ledger see a file system of some type at ``/mnt/team share``."""
 
     def mount(kind):
         (tmp_path / "mountinfo").write_text(MOUNTS.format(kind))
@@ -511,9 +511,8 @@ def test_a_ledger_in_memory_keeps_the_filter_without_entries():
         ledger.open_round(controller.fit_id, controller._lease, 0, seal, query())
     with pytest.raises(BudgetExceededError, match="more than the fit reserved"):
         ledger.open_round(controller.fit_id, controller._lease, 1, seal, query(price=FIT))
-    assert (
-        ledger.settle(controller.fit_id) == FIT
-    )  # nothing says what was opened: nothing is given back
+    # no entry tells what was opened, so nothing is given back
+    assert ledger.settle(controller.fit_id) == FIT
     with pytest.raises(LedgerError):
         ledger.open_round(controller.fit_id, controller._lease, 0, seal, query())
 
@@ -580,7 +579,7 @@ def test_an_account_keeps_its_unit(ledger):
 )
 @pytest.mark.parametrize("new", [False, True])
 def test_an_edited_balance_grants_nothing(ledger, url, statement, new):
-    """Also to a process that went through the whole chain before."""
+    """Not even to a process that verified the whole chain before the edit."""
     fit = reserve(ledger)
     change(url, statement)
     if new:
@@ -592,7 +591,7 @@ def test_an_edited_balance_grants_nothing(ledger, url, statement, new):
 
 
 def test_a_new_process_goes_through_the_whole_chain(ledger, url):
-    """An edit that no balance shows: of a round that was opened."""
+    """No balance shows the edit, which is of an opened round."""
     fit = reserve(ledger)
     fit.bind(1)
     fit.release(query(), raw())
@@ -619,7 +618,7 @@ AGAIN = "UPDATE dpgb_accounts SET spent = '0', tau = '0.0' WHERE name = 'a'"
 )
 @pytest.mark.parametrize("then", [True, False])
 def test_an_entry_that_was_moved_away_grants_nothing(ledger, url, statement, then):
-    """Also to the process that wrote it, whether or not other entries follow."""
+    """Not even to the process that wrote the entry, whether or not other entries follow."""
     reserve(ledger)
     if then:
         ledger.open_account("b", epsilon=1.0, delta=1e-6)
@@ -631,7 +630,7 @@ def test_an_entry_that_was_moved_away_grants_nothing(ledger, url, statement, the
 
 
 def test_an_edited_copy_in_another_folder_grants_nothing(ledger, path, tmp_path_factory):
-    """Though this process went through the chain of a ledger of the same id."""
+    """Although this process has verified the chain of a ledger with the same id."""
     reserve(ledger)
     ledger.open_account("b", epsilon=3.0, delta=1e-6)
     reserve(ledger, account="b")
@@ -654,7 +653,7 @@ def test_nothing_is_added_to_a_chain_that_breaks(ledger, url):
 
 
 def acts_on_a_fit(url, fit):
-    """Everything that opens, resumes, ends or tells of a fit."""
+    """Yield everything that opens, resumes, ends or describes a fit."""
     yield lambda: Ledger(url).look(fit.fit_id)
     yield lambda: Ledger(url).record(fit.fit_id)
     yield lambda: Ledger(url).fits("a")
@@ -684,18 +683,18 @@ OF_ENTRIES = [
     + [(edit, True) for edit in OF_ENTRIES],
 )
 def test_an_edited_fit_opens_nothing(ledger, url, statement, new):
-    """What a fit may open was charged: its terms are those of the entry that charged them, whatever its row says."""
+    """A fit may open what was charged: its terms are those of the entry of its charge, whatever its row says."""
     fit = reserve(ledger)
     fit.bind(1)
     fit.release(query(), raw())
-    ledger.record(fit.fit_id)  # which this process has gone through
+    ledger.record(fit.fit_id)  # this process has verified it
     change(url, statement)
     for act in acts_on_a_fit(url, fit):
         if new:
             ledger_module._verified.clear()
         with pytest.raises(LedgerError, match="hand"):
             act()
-    if new:  # else terms are known from before, and no row is asked
+    if new:  # otherwise the terms are known already, and no row is read
         with pytest.raises(LedgerError, match="hand"):
             ledger.open_round(fit.fit_id, fit._lease, 1, Opened("q", "s"), query())
     assert len(list(ledger.directory.glob("*.key"))) == 1
@@ -703,7 +702,7 @@ def test_an_edited_fit_opens_nothing(ledger, url, statement, new):
 
 @pytest.mark.parametrize("statement", OF_ENTRIES)
 def test_entries_edited_later_do_not_change_a_fit_that_runs(ledger, url, statement):
-    """They were gone through before; who takes the fit over reads its rounds again, and refuses."""
+    """They were verified before the edit; a process that takes the fit over reads its rounds again, and refuses."""
     fit = reserve(ledger)
     fit.bind(1)
     fit.release(query(), raw())
@@ -722,7 +721,7 @@ def test_entries_edited_later_do_not_change_a_fit_that_runs(ledger, url, stateme
 @pytest.mark.parametrize("new", [False, True])
 @pytest.mark.parametrize("end", ["settle", "finish"])
 def test_a_fit_that_ended_is_not_opened_again_by_its_state(ledger, url, end, new, tmp_path):
-    """Nor by a process that still runs it: what was given back may be spent by others."""
+    """Nor is it opened by a process that still runs it: others may have spent what was given back."""
     fit = reserve(ledger)
     fit.bind(1)
     fit.release(query(), raw())
@@ -751,7 +750,7 @@ def test_a_fit_bound_to_data_is_not_bound_to_others_by_its_row(ledger, url):
 
 
 def test_entries_are_gone_through_once(ledger, monkeypatch):
-    """A round reads the entries since the one before; a charge reads again, unparsed, what changed its balance."""
+    """A round reads the entries since the last round; a charge also reads, without parsing, those of its balance."""
     added = []
     add = ledger_book.Tally.add
     monkeypatch.setattr(
@@ -793,7 +792,7 @@ ODD += [
 
 
 def acts(ledger, fit_id):
-    """Everything that reads what may be damaged."""
+    """Yield everything that reads what may be damaged."""
     yield ledger.accounts
     yield lambda: ledger.account("a")
     yield lambda: ledger.remaining("a")
@@ -819,7 +818,7 @@ def acts(ledger, fit_id):
 )  # fmt: skip
 @pytest.mark.parametrize("new", [False, True])
 def test_tables_that_lack_something_are_damage(ledger, url, statement, new):
-    """Not a lack of room."""
+    """They are reported as damage, not as a lack of room."""
     fit = reserve(ledger)
     change(url, statement)
     known = Ledger(url) if new else ledger
@@ -842,7 +841,7 @@ def test_tables_that_lack_something_are_damage(ledger, url, statement, new):
     ],
 )  # fmt: skip
 def test_a_damaged_ledger_is_refused_clearly(ledger, path, table, column, tmp_path_factory):
-    """Never by an error of JSON's or a KeyError; and what is not hurt by the damage may go on."""
+    """No error is one of JSON's, or a KeyError; what the damage does not touch may go on."""
     fit = reserve(ledger)
     fit.bind(1)
     fit.release(query(), raw())

@@ -1,4 +1,4 @@
-"""What a ledger is called and what lies beside it: addresses, second names, heads, copies, files of older versions."""
+"""Names of a ledger and the files beside it: addresses, second names, heads, copies, files of older versions."""
 
 import contextlib
 import json
@@ -107,7 +107,7 @@ def test_an_address_of_no_file_is_refused(address, tmp_path, monkeypatch):
 
 
 def test_every_spelling_of_a_file_is_one_ledger(ledger, path, elsewhere, tmp_path, monkeypatch):
-    """Keys, journals and the head are found by the id in the database, so a fit is resumed by any of them."""
+    """Keys, journals and the head are found by the id in the database, so a fit is resumed by any spelling."""
     monkeypatch.chdir(tmp_path)
     (elsewhere / "link.db").symlink_to(path)
     (elsewhere / "folder").symlink_to(tmp_path)
@@ -153,7 +153,7 @@ def test_a_hard_link_is_refused_by_both_names(ledger, url, path, elsewhere):
 
 
 def test_a_file_that_is_mounted_alone_is_refused(ledger, path, elsewhere, mounting):
-    """As in a container that was given the file and not its folder."""
+    """As in a container that got a mount of the file and not of its folder."""
     reserve(ledger)
     alone, folder, out = elsewhere / "b.db", elsewhere / "folder", elsewhere / "out"
     alone.touch()
@@ -220,7 +220,8 @@ def test_a_restored_copy_gives_nothing_back_and_resumes_nothing(ledger, url, pat
     new = reserve(owner)
     new.bind(1)
     price = new.release(query(), raw()).receipt.price
-    assert owner.settle(new.fit_id) == price  # what began after it is as always
+    # a fit that began after the restore is settled as usual
+    assert owner.settle(new.fit_id) == price
     owner.verify()
     assert Ledger(url).account("a").spent == 2 * FIT + price
 
@@ -252,10 +253,10 @@ def test_a_ledger_that_was_edited_is_not_restored(ledger, url):
 
 
 def test_rounds_lost_with_a_write_ahead_file_stay_charged(ledger, url, path):
-    """The head knows of charges only; the journal knows of rounds."""
+    """The head covers charges only; the journal shows that rounds are missing."""
     fit = reserve(ledger, journal=partial(open_journal, ledger))
     fit.bind(1)
-    whole = path.read_bytes()  # with the charge and the data it is bound to
+    whole = path.read_bytes()  # holds the charge, and the data that the fit is bound to
     fit.release(query(), raw())
     ledger._engine.dispose()
     path.write_bytes(whole)
@@ -265,7 +266,7 @@ def test_rounds_lost_with_a_write_ahead_file_stay_charged(ledger, url, path):
 def test_a_fit_whose_data_were_forgotten_is_not_resumed_on_others(ledger, url, path):
     fit = reserve(ledger)
     ledger._disconnect()
-    before = path.read_bytes()  # with the charge, before it is bound to its data
+    before = path.read_bytes()  # holds the charge, before the fit is bound to its data
     fit.bind(1)
     ledger._disconnect()
     path.write_bytes(before)
@@ -297,7 +298,7 @@ def test_a_damaged_head_is_refused(ledger, url, text):
 
 
 def test_a_copy_beside_its_original_is_refused(ledger, path):
-    """It would use the original's folder: its head, and the keys of fits that run."""
+    """The copy would use the folder of the original: its head, and the keys of its running fits."""
     fit = reserve(ledger)
     ledger._disconnect()
     copy = path.with_name("copy.db")
@@ -309,10 +310,11 @@ def test_a_copy_beside_its_original_is_refused(ledger, path):
         with pytest.raises(LedgerError, match=r"is a copy of .*budget.db.*two fits could spend"):
             act()
     assert ledger.key_path(fit.fit_id).exists()
-    assert ledger.key_path("never").exists()  # of a fit that only the original may know
+    assert ledger.key_path("never").exists()  # the key of a fit that only the original may know
     reserve(ledger)
     ledger._disconnect()
-    path.rename(path.with_name("archive.db"))  # not beside it under the head's name any more
+    # now the original does not lie beside the copy under the name in the head
+    path.rename(path.with_name("archive.db"))
     with pytest.raises(LedgerError, match="older than its newest known head"):
         reserve(other)
 
@@ -337,7 +339,7 @@ def test_a_renamed_ledger_goes_on_beside_another_of_its_old_name(
 
 
 def test_keys_of_fits_that_ended_or_never_began_are_swept(ledger, url, tmp_path):
-    """Settled on another machine; killed between key and charge; ended and killed before its key was erased."""
+    """Fits settled on another machine, killed between key and charge, or killed after the end with the key left."""
     open_, settled, ended = (reserve(ledger) for _ in range(3))
     keys = {fit.fit_id: ledger.key_path(fit.fit_id) for fit in (open_, settled, ended)}
     kept = tmp_path / "kept"
@@ -356,7 +358,7 @@ def test_keys_of_fits_that_ended_or_never_began_are_swept(ledger, url, tmp_path)
 def test_the_key_of_a_fit_that_is_being_charged_is_not_swept(
     forks, ledger, url, elsewhere, monkeypatch
 ):
-    """It is written before the charge, but under the lock that who sweeps waits for."""
+    """The key is written before the charge, but under the lock for which a process that sweeps has to wait."""
     sweepers = []
     write = ledger_module.write_key
 
@@ -428,7 +430,7 @@ def test_an_address_to_look_at_only_is_never_charged(ledger, path):
     assert ledger.account("a").spent == FIT
 
 
-# ---- ledgers of before -----------------------------------------------------------------------------------------------
+# ---- ledgers of older versions ---------------------------------------------------------------------------------------
 
 ENDED, OPEN, SETTLED = (
     "a5d6ea146f6a169f5ee52999",
@@ -485,7 +487,7 @@ def test_a_ledger_of_before_goes_on(before, url):
 
 @pytest.mark.parametrize("by_link", [False, True])
 def test_an_unfinished_fit_of_before_is_settled(before, url, elsewhere, by_link):
-    """Its files lay beside the name that was used: of the file, or of a link to it."""
+    """Its files lie beside the name that was used, which is that of the file or of a link to it."""
     address = url
     if by_link:
         address = f"sqlite:///{elsewhere}/link.db"

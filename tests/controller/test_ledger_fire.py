@@ -1,4 +1,4 @@
-"""The ledger under fire: processes that race and are killed, locks that are held, old copies, disks that are full."""
+"""The ledger under fire: processes that race and are killed, locks that are held, old copies, full disks."""
 
 import contextlib
 import itertools
@@ -73,7 +73,7 @@ def told_by(folder):
 
 
 def check_books(ledger, told):
-    """Check that accounts follow from entries, and that every answer let out was opened, and paid for, before."""
+    """Check that accounts follow from entries, and that every answer was opened and paid for before it was let out."""
     ledger.verify()
     entries = ledger.history("a")
     reserved = {entry.fit_id for entry in entries if entry.kind == "RESERVED"}
@@ -85,7 +85,7 @@ def check_books(ledger, told):
 
 
 def test_racing_processes_are_granted_the_cap_exactly(forks, url, tmp_path):
-    """The database is not there when they start."""
+    """The database does not exist when they start."""
     racers = [
         forks.start("controller_parts:spend_all", url, str(tmp_path), str(tmp_path / f"told{k}"))
         for k in range(RACERS)
@@ -99,7 +99,7 @@ def test_racing_processes_are_granted_the_cap_exactly(forks, url, tmp_path):
 
 
 def test_a_new_database_that_another_process_is_writing_is_waited_for(tmp_path):
-    """SQLite does not wait by itself there, and one of several processes that begin together would fail."""
+    """SQLite does not wait here by itself, so one of several processes that start together would fail."""
     other = sqlite3.connect(tmp_path / "budget.db", isolation_level=None, check_same_thread=False)
     other.execute("BEGIN IMMEDIATE")
     timer = threading.Timer(0.3, other.execute, ("COMMIT",))
@@ -138,7 +138,7 @@ def test_processes_killed_in_a_race_leave_no_answer_unpaid(forks, url, tmp_path,
     told = told_by(tmp_path)
     assert len(check_books(ledger, told)) == CAP // PRICE
     for fit_id in check_books(ledger, told):
-        ledger.settle(fit_id)  # never below what was let out
+        ledger.settle(fit_id)  # the charge never falls below what was let out
     ledger.verify()
     assert ledger.account("a").spent >= sum(price for _, price in told)
     record_property(
@@ -198,7 +198,7 @@ def test_a_lock_that_is_held_is_waited_for_and_then_said(forks, url, tmp_path, m
     ledger = ledger_at(url, str(tmp_path))
     fit = reserve(ledger, budget=SMALL)
     fit.bind(1)
-    pid = forks.start("controller_parts:hold_lock", url, str(tmp_path))  # waits for 60 s itself
+    pid = forks.start("controller_parts:hold_lock", url, str(tmp_path))  # it waits for 60 s
     wait_for(tmp_path / "holding")
     for act, standing in (
         (lambda: reserve(ledger, budget=SMALL), "Nothing was"),
@@ -219,7 +219,7 @@ def test_a_lock_that_is_held_is_waited_for_and_then_said(forks, url, tmp_path, m
 
 
 def test_a_process_that_stands_still_loses_its_transaction(tmp_path, monkeypatch):
-    """On a server, where others would wait for as long as it stands."""
+    """On a server, others would otherwise wait for as long as it stands still."""
     monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path))
     monkeypatch.setattr(ledger_module, "WAIT_SECONDS", 1.0)
     with new_database() as url:
@@ -310,8 +310,8 @@ def test_budget_exceeded_is_no_failure_of_the_ledger(url, tmp_path):
 def interrupted(act, at):
     """Press Ctrl-C at the ``at``-th line of Python that a call runs; return whether it got that far.
 
-    In a thread of its own: what Python is handling when a line of a handler is interrupted stays with its thread, and
-    would be the context of every later error of the tests.
+    It runs in a thread of its own: if a line of an exception handler is interrupted, the exception that Python was
+    handling stays with the thread, and would become the context of every later error of the tests.
     """
     with ThreadPoolExecutor(1) as alone:
         return alone.submit(_interrupted, act, at).result()
@@ -343,7 +343,7 @@ def _interrupted(act, at):
 
 
 def check_unlocked(ledger, path):
-    """Check that neither another process nor another thread waits for a ledger."""
+    """Check that neither another process nor another thread has to wait for a ledger."""
     other = sqlite3.connect(path, timeout=0, isolation_level=None)
     other.execute("BEGIN IMMEDIATE")
     other.close()
@@ -356,7 +356,7 @@ def check_unlocked(ledger, path):
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # lost in a callback
 @pytest.mark.parametrize("first", [False, True])
 def test_ctrl_c_anywhere_leaves_no_lock(tmp_path, first):
-    """At every line of a transaction that writes; also of the first one, which opens the ledger."""
+    """Ctrl-C at every line of a transaction that writes, also of the first one, which opens the ledger."""
     path = tmp_path / "budget.db"
     ledger = ledger_at(f"sqlite:///{path}", str(tmp_path))
     names = iter(range(10**6))
@@ -394,7 +394,7 @@ def test_ctrl_c_while_a_fit_is_charged_charges_once_or_not_at_all(tmp_path):
 
 
 def test_a_fork_while_another_thread_holds_the_ledger_goes_on(url, tmp_path):
-    """The child has no such thread: nobody would ever give the lock back."""
+    """The child does not have that thread, so nobody would ever release the lock."""
     code = """
 import os, signal, sys, threading, time, warnings
 from controller_parts import SMALL, ledger_at, reserve

@@ -24,7 +24,7 @@ def stream(seed=0):
 
 
 class Trickle:
-    """The same words as a stream, handed out a few at a time."""
+    """The same words as those of a stream, a few at a time."""
 
     def __init__(self, seed, sizes):
         self._all = stream(seed).words(200_000)
@@ -95,7 +95,7 @@ def test_discrete_gaussian_repeats_for_one_key_only():
 
 
 def test_discrete_gaussian_golden_values():
-    """A change of these is a new SAMPLER_VERSION: resumed fits would draw other noise."""
+    """A change of these values needs a new SAMPLER_VERSION, because resumed fits would draw other noise."""
     assert mechanisms.SAMPLER_VERSION == 2
     z = discrete_gaussian(6, 1 << 20, KeyStream(bytes(range(32))))
     assert z.tolist() == [-537994, 811283, -1677488, 326173, 2104106, 1251683]
@@ -115,7 +115,7 @@ def test_discrete_gaussian_prefix_is_the_same():
 
 
 def test_discrete_gaussian_compiled_and_plain_agree():
-    """The kernels hold no accidental float: the plain functions give the same values."""
+    """The kernels use no float by accident: the functions give the same values without compilation."""
     words = stream(4).words(2000)
     for sigma in (3, MAX_SIGMA - 1):
         mask = np.uint64((1 << (sigma - 1).bit_length()) - 1)

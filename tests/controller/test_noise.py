@@ -85,7 +85,7 @@ def test_key_file_is_the_owners_alone_and_goes_away(tmp_path):
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
     assert stat.S_IMODE(path.parent.stat().st_mode) == 0o700
     assert read_key(path) == KEY
-    link = tmp_path / "link"  # sees what was in the file when the name goes
+    link = tmp_path / "link"  # shows what is in the file when its name is removed
     link.hardlink_to(path)
     erase_key(path)
     assert not path.exists()
@@ -104,7 +104,7 @@ def test_write_key_refuses_an_existing_file_and_keeps_it(tmp_path):
 
 
 def test_no_source_but_the_secret_one_is_private():
-    """Whatever a source says of itself: who made it may know the key."""
+    """Whatever a source says of itself, its author may know the key."""
 
     class Known:
         private = True

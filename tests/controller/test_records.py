@@ -1,4 +1,4 @@
-"""Accountants of frozen schedules, against definitions by quadrature and against dp-accounting."""
+"""Accountants of frozen schedules, compared with definitions by quadrature and with dp-accounting."""
 
 import itertools
 import logging
@@ -52,7 +52,7 @@ def pld_delta(records, epsilon, delta):
 
 @pytest.fixture(scope="module")
 def oracle():
-    """dp-accounting, and how it writes our records; install dpgb_dask[oracle]."""
+    """dp-accounting, and its form of our records; install dpgb_dask[oracle]."""
     dp = pytest.importorskip(
         "dp_accounting", reason="dp-accounting is missing: NO ORACLE for accountants"
     )
@@ -170,7 +170,7 @@ def test_directions_differ_and_the_larger_counts():
 )
 @pytest.mark.parametrize("order", [2, 3, 7])
 def test_renyi_is_the_integral(record, order):
-    """Both directions by quadrature: the binomial sum is the larger."""
+    """Both directions by quadrature; the binomial sum is the larger one."""
     x = np.linspace(-40, 42, 820_001)
     if isinstance(record, Gaussian):
         base, moved = np.exp(-x * x / 2), np.exp(-((x - record.level) ** 2) / 2)
@@ -211,7 +211,7 @@ def test_tiny_rates_do_not_cancel():
 )
 @pytest.mark.parametrize("account", [gdp, rdp, pld, zcdp])
 def test_accountants_notice_thirty_percent(record, account):
-    """A record whose level is 30 % too small costs visibly less: the check against the right one fails."""
+    """A record whose level is 30 % too small costs visibly less, so a comparison with the right one fails."""
     small = type(record)(0.7 * record.level, record.count, record.rate)
     assert account([small], DELTA) < 0.9 * account([record], DELTA)
 
@@ -246,13 +246,13 @@ def test_gdp_and_zcdp_add_up():
     records = [Gaussian(0.3), Gaussian(0.4)]
     assert gdp(records, DELTA) == pytest.approx(epsilon_of(0.5, DELTA), rel=1e-9)
     assert zcdp(records, DELTA) == pytest.approx(rdp(records, DELTA), rel=1e-4)
-    # samples gain what pure ε gains; Gaussians nothing
+    # a sample lowers the cost of pure ε, and not that of Gaussian noise
     assert gdp([Laplace(1.0, 10, 0.1)], DELTA) < gdp([Laplace(1.0, 10)], DELTA) / 3
     assert gdp([Gaussian(1.0, 10, 0.1)], DELTA) == gdp([Gaussian(1.0, 10)], DELTA)
 
 
 def test_vector_laplace_is_no_worse_than_one_coordinate():
-    """Two coordinates moved by half of ε each: δ of the composition is below that of one moved by ε."""
+    """With two coordinates moved by half of ε each, δ of the composition is below that of one moved by ε."""
     for e in (0.0, 0.3, 0.6):
         assert pld_delta([Laplace(0.5, 2)], e, 1e-3) <= pld_delta([Laplace(1.0)], e, 1e-3) * (
             1 + 1e-6
@@ -290,7 +290,7 @@ def test_mass_beyond_grids_and_windows_is_counted(monkeypatch, record):
         for one, add in zip(distributions([record], delta), (True, False), strict=False):
             exact = mixture_delta(record, epsilon, add=add)
             total = one.delta(epsilon)
-            # all that was cut off counts: above the exact curve, and by more than the grid explains
+            # all mass that was cut off counts: δ is above the exact curve by more than the grid explains
             assert exact * 1.001 < total
             assert one.apart > 0
 
@@ -310,7 +310,7 @@ def test_delta_far_from_what_it_was_made_for_is_still_above(epsilon, made_for):
 def test_no_mass_is_lost_on_the_grid(record, add):
     losses = pld_module._losses(record, 0.01, 0.1, add=add)
     assert np.exp(losses.log_mass).sum() + losses.infinite == pytest.approx(1.0, abs=1e-12)
-    # and the other side of the pair keeps its finite part: E_P[e^-L] <= 1
+    # the other side of the pair keeps its finite part: E_P[e^-L] <= 1
     assert losses.log_moment(-1.0, 0.01) <= 1e-12
 
 
@@ -328,7 +328,7 @@ def receipts(*releases):
 
 
 def close(records, wanted):
-    """Levels are prices, rounded up to nine digits."""
+    """Check that levels are prices, rounded up to nine digits."""
     assert [(type(r), r.count, r.rate) for r in records] == [
         (type(r), r.count, r.rate) for r in wanted
     ]
@@ -347,7 +347,7 @@ def test_equal_releases_are_counted_together():
 
 
 def test_prices_that_rounding_alone_tells_apart_are_one_level():
-    """A total is split into whole units: 5000 releases that should cost the same have two prices."""
+    """A total is split into whole units, so 5000 releases that should cost the same have two prices."""
     total, n = round(0.7 * PRICE_ONE), 5000
     prices = [total * (t + 1) // n - total * t // n for t in range(n)]
     assert len(set(prices)) == 2
@@ -368,7 +368,7 @@ def test_a_group_is_the_part_that_holds_all_releases_of_the_others():
     )
     close(records_of(told, [a, a, b, b, c], pure=True), [Laplace(0.3), Choice(0.1), Laplace(0.2)])
     close(records_of(told, [a, a, b, None, c], pure=True), [Laplace(0.3, 2), Choice(0.1), Laplace(0.2)])  # fmt: skip
-    # neither holds the other's: which is worse depends on ε
+    # neither part holds the other's releases, so it depends on ε which is worse
     assert records_of(told, [a, a, b, c, b], pure=True) is None
     assert records_of(told[:2], [a, b], pure=True) is None
 
@@ -381,7 +381,7 @@ def test_a_sample_is_one_release_of_all_that_it_answers():
     assert (record.count, record.rate) == (2, 0.25)
     close(record.parts, [Laplace(0.3, 2, 0.25), Choice(0.1, 1, 0.25)])
     assert basic([record]) == pytest.approx(2 * math.log1p(0.25 * math.expm1(0.7)))
-    # one release is a record of its own, and a sample of all rows is none
+    # a single release is a record of its own; a sample of all rows counts as all rows
     close(records_of(told[:1], [first], pure=True), [Laplace(0.3, 1, 0.25)])
     whole = RowDraw("sample", 0, 0, ALL)
     close(records_of(told[:3], [whole] * 3, pure=True), [Laplace(0.3, 2), Choice(0.1)])
@@ -442,7 +442,7 @@ def test_comparison_names_the_accountants_that_serve():
     assert set(compared([*records, Gaussian(0.1)], DELTA)) == {"gdp", "zcdp", "rdp", "pld"}
     distinct = [Laplace(0.01 * k) for k in range(1, pld_module.MOST_RECORDS + 2)]
     assert set(compared(distinct, DELTA)) == {"gdp", "zcdp", "basic"}
-    # where e^loss is no number
+    # where e^loss overflows
     assert "pld" not in compared([Laplace(1000.0)], DELTA)
     assert "pld" not in compared([Laplace(1.0)], 1e-320)
 

@@ -26,7 +26,7 @@ from dpgb_dask.losses import logistic_gradient
 
 
 class Watched(Raw):
-    """Sums that count how often they are opened, and fall apart on anything else."""
+    """Sums that count how often they are opened, and fail on anything else."""
 
     __slots__ = ("opened",)
 
@@ -247,7 +247,7 @@ def test_effects_come_in_order(ledger, monkeypatch):
 
 
 def broken_fit(ledger):
-    """Return the journal of a fit that answered two queries and crashed between OPENED and journal in the third."""
+    """Return the journal of a fit that answered two queries and, in the third, crashed between OPENED and journal."""
     journal = ListJournal()
     controller = bound(ledger, journal=journal)
     for i in range(2):
@@ -400,7 +400,7 @@ def test_resume_refuses_a_foreign_journal_or_key(ledger):
 @pytest.mark.parametrize("position", [0, 1])
 @pytest.mark.parametrize("forge", ["value", "order", "price", "seal"])
 def test_resume_refuses_an_answer_that_was_not_given(ledger, forge, position):
-    """The last answer decides the next query no less than the first."""
+    """The last answer decides the next query just as the first one does."""
     old, journal = broken_fit(ledger)
     true = journal.kept[position]
     journal.kept[position] = {
@@ -417,7 +417,7 @@ def test_resume_refuses_an_answer_that_was_not_given(ledger, forge, position):
 
 @pytest.mark.parametrize("noise", [FixedNoise(), FixedNoise(private=True), SecretNoise()])
 def test_a_ledger_takes_no_noise_source(ledger, noise):
-    """Whoever made it may know its keys, whatever it says of itself."""
+    """Whatever a source says of itself, its author may know its keys."""
     assert reserve(noise=noise).private == (type(noise) is SecretNoise)
     for resume in (None, reserve(ledger).fit_id):
         spent = ledger.account("a").spent
@@ -546,7 +546,7 @@ def test_a_choice_needs_a_bounded_range_and_all_sums():
     with pytest.raises(PlanError, match="bounded range"):
         controller.release(choice_query(), sums)
     assert sums.opened == 0
-    with pytest.raises(StructureError):  # one value per node is the answer, not the sums
+    with pytest.raises(StructureError):  # one value per node: the answer's length, not the sums'
         controller.release(choice_query(), Raw(np.zeros(1, np.int64), Sensitivity(1, 1, 4 << 30)))
 
 
