@@ -1,4 +1,4 @@
-"""Fixtures of all tests: tiny data sets, their schemas, a client in this process, the real data."""
+"""Fixtures for all tests: tiny data sets, their schemas, a client in this process, the real data."""
 
 import os
 

@@ -1,6 +1,6 @@
-"""Faults at the steps by which a fit becomes durable: before, in the middle of and after every write, sync and commit.
+"""Faults at the steps that make a fit durable: before, in the middle of and after every write, sync and commit.
 
-`Steps` numbers them as they come. A test runs a fit once to learn their names, and again with a fault at one of them.
+`Steps` numbers the steps in order. A test runs a fit once to learn their names, and again with a fault at one of them.
 """
 
 import errno

@@ -1,4 +1,4 @@
-"""Processes forked from a warm one: a fit in a process of its own, within milliseconds, to be killed at will.
+"""Processes forked from a warm one: a fit gets its own process within milliseconds, and a test may kill it.
 
 `Forks` starts this file as a server. It imports and warms up what a test names, and forks for each call: the child runs
 one function, and nothing of the test's process is in it.

@@ -1,9 +1,10 @@
 """Golden answers: what every recipe asks, opens, releases and builds from fixed rows under fixed noise.
 
-They hold through changes of names and structure: the noise of a round is keyed by (seed, position in the fit) alone,
-not by the query, and what is compared is read at two places that stay: `Controller.release`, and the saved model.
 
-``python tests/golden.py`` writes them anew. That is right only when a change means to change models, and says so.
+They survive changes of names and structure: the noise of a round is keyed by (seed, position in the fit) alone, not by
+the query, and the values that are compared are read at two stable places: `Controller.release`, and the saved model.
+
+``python tests/golden.py`` writes them anew. Do so only for a change that means to change models, and says so.
 """
 
 import hashlib

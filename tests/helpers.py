@@ -1,4 +1,4 @@
-"""Oracles of the kernels, in the dullest numpy: one per kernel, row by row where that is clearer."""
+"""Oracles of the kernels, in the plainest numpy: one per kernel, row by row where that is clearer."""
 
 from bisect import bisect_left
 from fractions import Fraction

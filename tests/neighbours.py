@@ -1,4 +1,4 @@
-"""Neighbouring data sets: tiny rows of every kind of target, rows to add to them, and a fit that asks both."""
+"""Neighbouring data sets: few rows for every kind of target, rows to add to them, and a fit that asks both sets."""
 
 from dataclasses import replace
 

@@ -1,4 +1,4 @@
-"""Lines of a CSV file of the columns x, z, age, color and target that readers of whole blocks stumble over."""
+"""Lines of a CSV file with columns x, z, age, color and target, on which readers of whole blocks fail."""
 
 BAD_LINES = {
     "extra fields": b"1,1,50,red,1,9,9",

@@ -1,8 +1,8 @@
-"""A fit in a process of its own: how much memory it took, and the least that it was promised.
+"""A fit in a process of its own: how much memory it used, and the least limit that the fit accepts.
 
     python tests/peak.py RECIPE N_FEATURES N_THREADS [N_CLASSES [BACKEND]]
 
-prints both in bytes, as JSON. The machine seems to have 64 cores, so that whoever counts cores shows.
+prints both in bytes, as JSON. The machine pretends to have 64 cores, so that code which counts cores is noticed.
 """
 
 import json

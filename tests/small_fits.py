@@ -1,4 +1,4 @@
-"""Small fits that charge a ledger, as functions of a folder: for tests that kill the process they run in."""
+"""Small fits that charge a ledger in a folder, as functions, for tests that kill the process that runs them."""
 
 import json
 import resource

@@ -1,4 +1,4 @@
-"""Bad input: structure gets one clear error before any charge; a value never raises, warns, or shows."""
+"""Bad input: wrong structure gives one clear error before any charge; a value never raises, warns, or is shown."""
 
 import json
 import logging

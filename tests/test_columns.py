@@ -1,4 +1,4 @@
-"""Columns of X by name, or by the position that its giver says; a match by position that nobody meant warns."""
+"""Columns of X, matched by name, or by position if the caller says so; an unintended match by position warns."""
 
 import json
 import warnings

@@ -1,4 +1,4 @@
-"""The owner's own check: what a fit would change, counted exactly, for every collection that fit takes."""
+"""The data owner's check: the values that a fit would change, counted exactly, for every collection that fit takes."""
 
 import dask.array as da
 import dask.dataframe as dd

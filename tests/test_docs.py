@@ -1,4 +1,4 @@
-"""The pages of `docs/`: links lead somewhere, citations and theorems name each other, and what is named is there."""
+"""The pages of `docs/`: links lead somewhere, citations and theorems name each other, and what they name exists."""
 
 import ast
 import re

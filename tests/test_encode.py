@@ -1,4 +1,4 @@
-"""Row block → codes: every value has a place, only structure raises."""
+"""From a block of rows to codes: every value has a code, and only structure raises."""
 
 import datetime
 import decimal

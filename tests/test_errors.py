@@ -1,4 +1,4 @@
-"""Words of foreign errors: whatever fails on rows, wherever, nothing but the type of it is said."""
+"""Foreign errors: whatever fails on rows, and wherever, our error gives only its type."""
 
 import gc
 import logging

@@ -1,4 +1,4 @@
-"""Data sets: the same model from one as from its source, whole shards, nothing half-written taken for whole."""
+"""Data sets: the same model as from the source, whole shards, and no half-written data set passes for a whole one."""
 
 import os
 import stat

@@ -1,4 +1,4 @@
-"""The layers of the package as a test: who imports whom, and who may open, seal and pay."""
+"""The layers of the package: which imports which, and which files may open, seal and pay."""
 
 import ast
 import sys

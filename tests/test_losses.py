@@ -1,4 +1,4 @@
-"""Losses by name and value: what they serve, where they start, their links, and what they refuse."""
+"""Losses by name and value: the targets they serve, where they start, their links, and what they refuse."""
 
 import numpy as np
 import pytest

@@ -1,4 +1,4 @@
-"""What the README and the pages of `docs/` show, runs: one after the other, as somebody would who reads on."""
+"""The code in the README and in the pages of `docs/` runs, one block after the other, as a reader would run it."""
 
 import re
 import shlex

@@ -1,4 +1,4 @@
-"""Every scikit-learn check, on facts read from the data and seeded noise; none is expected to fail."""
+"""Every scikit-learn check, with facts read from the data and seeded noise; none is expected to fail."""
 
 import pytest
 from sklearn.utils import get_tags

@@ -1,4 +1,4 @@
-"""Damage to stored rows is an error of ours, wherever it is: Zarr takes a shard of zero bytes for one of zeros."""
+"""Any damage to stored rows gives one of our errors; Zarr by itself reads a shard of zero bytes as zeros."""
 
 import json
 import shutil

@@ -1,4 +1,4 @@
-"""Files of delimited text: each line is a row of its own, each value its own text, whatever lies around it."""
+"""Files of delimited text: each line is one row, each value is its own text, whatever stands around it."""
 
 import bz2
 import csv

@@ -1,4 +1,4 @@
-"""`verify`: a file that was changed shows beside its ledger, and what could not be compared is said."""
+"""`verify`: the ledger exposes a file that was changed, and the result names what could not be compared."""
 
 import json
 import os

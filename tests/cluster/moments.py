@@ -1,6 +1,7 @@
-"""Faults of a cluster at a moment that its scheduler sees: a transition of a task of ours, or a broadcast.
+"""Faults of a cluster at a moment that its scheduler sees: a transition of one of our tasks, or a broadcast.
 
-`Moments` is a plugin of the scheduler. A test runs a fit once to learn its moments, and again with a fault at one.
+`Moments` is a plugin of the scheduler. A test runs a fit once to learn its moments, and again with a fault at one of
+them.
 """
 
 import os
@@ -22,16 +23,16 @@ class Moments(SchedulerPlugin):
     at : tuple or None
         The moment, such as ("dpgb-shard", "waiting", "processing") or ("broadcast", "plugin-add").
     k : int
-        How many of its kind pass before the fault.
+        How many such moments pass before the fault.
     seed : int
-        Whom it meets where the moment is of no worker, and now and then anyway.
+        Chooses the worker that the fault hits if the moment belongs to none, and now and then even if it does.
 
     Attributes
     ----------
     seen : dict
-        How often each moment has come.
+        How often each moment has occurred.
     victim : str or None
-        The worker that met the fault.
+        The worker that the fault hit.
     """
 
     name = "moments"
@@ -89,7 +90,7 @@ class Moments(SchedulerPlugin):
 
 
 def kind_of(key):
-    """Return what a task of ours does, without what is another in each fit; None for a task of the source."""
+    """Return what one of our tasks does, without the parts that differ between fits; None for a task of the source."""
     name = str(key)
     if not name.startswith("dpgb-"):
         return None
@@ -102,12 +103,12 @@ def kind_of(key):
 
 
 def lose(cluster, address):
-    """Take a worker for dead, as when its connection breaks."""
+    """Treat a worker as dead, as when its connection breaks."""
     _soon(cluster, "remove_worker", address=address, stimulus_id="fault", safe=False, close=True)
 
 
 def retire(cluster, address):
-    """Let a worker go in good order: what it holds goes to others first."""
+    """Retire a worker: what it holds is moved to other workers first."""
     _soon(cluster, "retire_workers", workers=[address])
 
 

@@ -1,4 +1,4 @@
-"""Rounds over Dask's own comms: the same sums as in this process, and tasks whenever the tree has no answer."""
+"""Rounds over Dask's own comms: the same sums as in this process; if the tree has no answer, tasks give it."""
 
 import logging
 import threading
@@ -21,7 +21,7 @@ PASSED = ("count", "coarse", "fine", "target")  # answered by the survey, withou
 
 @pytest.fixture
 def seen(monkeypatch):
-    """Whether each round so far was answered over comms."""
+    """For each round so far, whether it was answered over comms."""
     answers = []
     ask = CommTree.ask
 
@@ -130,7 +130,7 @@ def test_several_shards_on_one_worker(client, seen, expected):
 def test_a_shard_that_lost_its_codes_is_made_again(seen, expected, monkeypatch):
     rounds = rounds_of("binary", 300, backend="comms")
     main_sums(rounds)
-    lose_codes(monkeypatch, rounds, 2)  # to the tree, and to the task that is asked next
+    lose_codes(monkeypatch, rounds, 2)  # once for the tree, and once for the task asked next
     for _ in range(2):
         np.testing.assert_array_equal(main_sums(rounds), expected)
     assert seen == [True, False, True]
@@ -138,7 +138,7 @@ def test_a_shard_that_lost_its_codes_is_made_again(seen, expected, monkeypatch):
 
 
 def lose_codes(monkeypatch, rounds, times):
-    """Let the codes of one shard be lost as often as it is asked, some times."""
+    """Make one shard report lost codes the first few times that it is asked."""
     answer = Shard.answer
     left, lock = [times], threading.Lock()
 
@@ -153,7 +153,7 @@ def lose_codes(monkeypatch, rounds, times):
 
 
 def rounds_first_piece(rounds):
-    """The first piece of the shard that is first on some worker."""
+    """The first piece of shard 0, on whichever worker holds it."""
     for worker in rounds.client.cluster.workers.values():
         for value in worker.data.values():
             if isinstance(value, resident.ResidentShard) and value.number == 0:
@@ -184,7 +184,7 @@ def test_an_error_of_ours_reaches_the_caller():
 
 
 class Hold:
-    """An answer that waits until it may go on."""
+    """Makes an answer wait until it may go on."""
 
     def __init__(self, monkeypatch):
         self.begun, self.go_on = threading.Event(), threading.Event()
@@ -258,7 +258,7 @@ def test_the_scheduler_holds_no_more_tasks_after_many_rounds(client, backend):
 
 
 def settled(client):
-    """Tasks that the scheduler holds once it has been told what was released."""
+    """Return the number of tasks that the scheduler holds, once released ones are gone."""
     count, last = None, -1
     while count != last:
         time.sleep(0.2)
@@ -275,7 +275,7 @@ def test_no_log_holds_sums(caplog, expected):
     with caplog.at_level(logging.DEBUG, logger="distributed"):
         main_sums(rounds)
     held = caplog.text
-    assert comms.OP in held  # the messages of rounds are there
+    assert comms.OP in held  # the messages of rounds are logged
     for part in (expected.tobytes(), *(value.tobytes() for value in expected if value > 255)):
         assert repr(part)[2:-1] not in held
     assert not any(str(value) in held for value in expected if value > 10**6)

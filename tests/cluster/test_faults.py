@@ -1,6 +1,6 @@
 """Faults of a cluster in the middle of a fit: the same model, bit for bit, and one charge; or an error and a resume.
 
-Each cell of the matrix tells what it saw, as the property ``saw`` of its result.
+Each cell of the matrix records what it saw, as the property ``saw`` of its test result.
 """
 
 import errno
@@ -28,7 +28,7 @@ from dpgb_dask.private.ingest import read_source
 from dpgb_dask.private.rounds import open_rounds, resident, tasks
 from dpgb_dask.private.rounds.resident import Encoding, make_shard
 
-# Dask leaves a socket of a scheduler that is gone to the garbage collector
+# Dask leaves the socket of a scheduler that is gone to the garbage collector
 pytestmark = pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 
 RECIPES = tuple(SETTINGS)
@@ -44,7 +44,7 @@ AT = {
     "auto": 4,
     "fdp-tr-newton": 1,
     "dp-ebm": 3,
-}  # rounds before a fault: shards are there, and asked again
+}  # rounds before a fault: by then shards exist, and are asked again
 
 
 @pytest.fixture(scope="module")
@@ -63,7 +63,7 @@ def undisturbed(tmp_path_factory):
 
 
 class Fault:
-    """Something that happens once, after some rounds of a fit."""
+    """Calls ``happen`` once, after some rounds of a fit."""
 
     def __init__(self, recipe, happen):
         self.at, self.happen, self.rounds, self.seen = AT[recipe], happen, 0, None
@@ -81,7 +81,7 @@ def disturbed(folder, recipe, backend, *faults, **settings):
 
 
 def check(folder, model, fault, record_property):
-    """Same bits, one charge; tell what was seen."""
+    """Check that the model has the same bits and there is one charge; record what was seen."""
     assert fault.seen is not None
     assert fault.rounds > fault.at
     assert (folder / "model.json").read_bytes() == model
@@ -99,7 +99,7 @@ def tell_charge(folder, saw, record_property):
 
 
 def check_resumable(folder, error, kind):
-    """An error that says how to go on, after a charge."""
+    """Check that the error came after one charge, and says how to go on."""
     assert isinstance(error, kind)
     assert any(f"resume='{FIT_ID}'" in note for note in error.__notes__)
     assert ledger_in(folder).account("people").spent == PRICE
@@ -159,18 +159,18 @@ def test_damaged_scratch(recipe, backend, undisturbed, tmp_path, record_property
 
         fault = Fault(recipe, damage)
         disturbed(tmp_path, recipe, backend, fault, cache="disk")
-        assert encoded  # chunks were read from the source again
+        assert encoded  # chunks were read again from the source
         fault.seen += f", {len(encoded)} chunks encoded again"
     check(tmp_path, undisturbed(recipe), fault, record_property)
 
 
 def on_disk(folder):
-    """A cluster whose workers have their scratch in a folder."""
+    """A cluster whose workers have their scratch in the folder."""
     return LocalCluster(n_workers=2, local_directory=str(folder), **IN_PROCESS)
 
 
 def counted(monkeypatch):
-    """Numbers of the chunks encoded so far."""
+    """Return a list that collects the numbers of encoded chunks."""
     numbers = []
     encode = Encoding.encode
 
@@ -183,7 +183,7 @@ def counted(monkeypatch):
 
 
 def open_files(folder):
-    """Descriptors of this process on files of a folder that have no name, as scratch has none."""
+    """This process's descriptors of files in a folder that have no name, as scratch files do."""
     found = []
     for entry in Path("/proc/self/fd").iterdir():
         try:
@@ -386,7 +386,7 @@ def lose(*_args):
     raise LostCodesError("gone")
 
 
-LEFT = []  # to lose
+LEFT = []  # one item for each time that codes are to be lost
 
 
 def lossy(number, parts, job):
@@ -437,7 +437,7 @@ def test_nothing_stays(backend, end, tmp_path):
 
 
 def gone(what):
-    """Whether something is gone soon."""
+    """Return whether something is gone within a few seconds."""
     deadline = time.monotonic() + 5
     while what() and time.monotonic() < deadline:
         gc.collect()

@@ -37,7 +37,7 @@ def chunk(block_info=None):
 
 
 def bytes_on_scratch():
-    """Bytes of this process's files that have no name."""
+    """Total size of this process's files without a name."""
     files = [Path("/proc/self/fd", name) for name in os.listdir("/proc/self/fd")]
     return sum(f.stat().st_size for f in files if f.is_symlink() and "(deleted)" in os.readlink(f))
 
@@ -90,7 +90,7 @@ LOADING = []
 
 
 def slow_chunk():
-    """A chunk whose first value is how many were being loaded when it was."""
+    """A chunk whose values tell how many chunks were being loaded at the same time."""
     LOADING.append(1)
     time.sleep(0.01)
     block = np.full((50, 1), float(len(LOADING)))
@@ -116,7 +116,7 @@ def test_a_process_with_a_limit_loads_one_chunk_at_a_time(backend, limit):
         query = CellCountsQuery(label="", price=1, n_uniform=FINE, sizes=sizes)
         cells = np.flatnonzero(opened(rounds.ask(None, query)))
         rounds.close()
-    assert (len(cells) == 1) is (limit is not None)  # else some were loaded together
+    assert (len(cells) == 1) is (limit is not None)  # without a limit, some were loaded together
 
 
 WIDE_FEATURES, WIDE_ROWS, WIDE_CHUNKS = (
@@ -129,7 +129,7 @@ LIMIT = 250 * MB
 
 @lru_cache
 def wide_rows():
-    """Made once in a process, as making them takes longer than all else."""
+    """Made once in a process, because making them takes longer than everything else."""
     return np.random.default_rng(0).random((WIDE_ROWS, WIDE_FEATURES), np.float32)
 
 

@@ -1,7 +1,8 @@
 """Faults of a cluster at every moment of a fit that its scheduler sees, and while it predicts.
 
-Registration of plugins, counting of units, survey, codes, shards, rounds and close: a worker that is lost, retires or
-joins at any of them leaves the same model, bit for bit, and one charge.
+
+Moments lie in the registration of plugins, the counting of units, survey, codes, shards, rounds and close. If a worker
+is lost, retires or joins at any of them, the model is the same bit for bit, and there is one charge.
 """
 
 import asyncio
@@ -25,10 +26,10 @@ from dpgb_dask.errors import ClusterError
 from dpgb_dask.private.rounds import clients, resident, tasks
 from dpgb_dask.testing import SeededNoise
 
-# Dask leaves a socket of a worker that is gone to the garbage collector
+# Dask leaves the socket of a worker that is gone to the garbage collector
 pytestmark = pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 
-LONGEST = 240  # seconds; a worker that starts again on a busy machine takes many
+LONGEST = 240  # seconds; on a busy machine a worker takes many to start again
 
 
 def frame():
@@ -44,8 +45,9 @@ def people():
 
 UNITS = Schema(SCHEMA.features, classes=[0, 1], unit_id="person")
 
-# what a fit does differs by: bins of the schema or of the rows, rows that are lazy or of this process, units, draws of
-# rows by their position, codes made again for other bins, and how rounds are asked
+
+# The scenarios differ in what a fit does: bins from the schema or from the rows, lazy rows or rows of this process,
+# units, draws of rows by position, codes made again for other bins, and how rounds are asked.
 SCENARIOS = {
     "private bins": ("auto", "tasks", {"lazy": True}),
     "over comms": ("dp-ebm", "comms", {"lazy": True}),
@@ -71,7 +73,7 @@ def small_cluster(n=3, **options):
 
 
 def run(folder, scenario, cluster, fault=None, **when):
-    """Fit; whatever happens, it ends."""
+    """Run a fit of a scenario; it ends whatever happens."""
     folder.mkdir(exist_ok=True)
     recipe, backend, options = SCENARIOS[scenario]
     options = {key: value() if callable(value) else value for key, value in options.items()}
@@ -85,7 +87,7 @@ def run(folder, scenario, cluster, fault=None, **when):
 
 
 def in_time(work):
-    """Call a function in a thread, and give it up if it takes far too long."""
+    """Call a function in a thread, and give up if it takes far too long."""
     ended = []
 
     def go():
@@ -106,7 +108,7 @@ def in_time(work):
 
 @pytest.fixture(scope="module")
 def undisturbed(tmp_path_factory):
-    """The model file and the charge of a scenario without a fault, and its moments."""
+    """A function that returns the model file, the charge and the moments of a scenario without a fault."""
     known = {}
 
     def of(scenario):
@@ -121,7 +123,7 @@ def undisturbed(tmp_path_factory):
 
 
 def left(folder):
-    """What a fit left: its model file and the charge."""
+    """Return the model file and the charge that a fit left."""
     ledger = ledger_in(folder)
     ledger.verify()
     kinds = [entry.kind for entry in ledger.history("people")]
@@ -144,7 +146,7 @@ def test_a_fault_at_a_moment(
             moments = run(folder, scenario, cluster, fault, at=moment, k=k, seed=number)
         assert left(folder) == (model, charge), moment
         met += moments.victim is not None
-    assert met > 0.8 * len(tried)  # two runs differ by what ends first
+    assert met > 0.8 * len(tried)  # two runs differ in the order in which tasks end
     saw = f"{scenario}: {fault.__name__} at {met} moments; same model file; 1 charge each"
     record_property("saw", saw)
 
@@ -209,7 +211,7 @@ def model():
     return estimator("auto", noise=SeededNoise(0)).fit(*rows())
 
 
-HAPPEN = {}  # what happens in this process, which no task could carry
+HAPPEN = {}  # what happens; kept in this process, because a task cannot carry it
 
 
 def happen():
@@ -217,7 +219,7 @@ def happen():
 
 
 def after(what, flag):
-    """Rows as a lazy array; something happens when the second block is made for the first time."""
+    """Rows as a lazy array; ``what`` is called when the second block is made for the first time."""
 
     def make(block, block_info=None):
         if block_info and block_info[0]["chunk-location"][0] == 1 and not flag.exists():

@@ -1,4 +1,4 @@
-"""Dask writes results to its spill file when a worker is short of memory: a shard on scratch comes back as it was."""
+"""A worker that is short of memory spills results to disk: a shard on scratch comes back unchanged."""
 
 import gc
 
@@ -22,7 +22,7 @@ def read(_, x=None, block_info=None):
 
 
 def spill(dask_worker):
-    """Do what Dask does above its target: write what is in memory to disk, the oldest first."""
+    """Do as Dask does above its memory target: write all results in memory to disk, the oldest first."""
     shards = [key for key in dask_worker.data.fast if str(key).startswith("dpgb-shard")]
     while dask_worker.data.fast:
         dask_worker.data.evict()

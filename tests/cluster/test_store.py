@@ -1,4 +1,4 @@
-"""Shards that are made again, and fits that go on, read a Zarr store where it is current, and the source elsewhere."""
+"""Shards made again and resumed fits read the Zarr store where it is up to date, and the source elsewhere."""
 
 import os
 import time
@@ -33,7 +33,7 @@ from dpgb_dask.testing import SeededNoise
 
 N, CHUNK = 3000, 500
 READS = Counter()
-SHIFT = {0: 0.0}  # what a source that changes adds
+SHIFT = {0: 0.0}  # a source that changes adds this
 
 
 @pytest.fixture(scope="module")
@@ -120,7 +120,9 @@ def check_answers(rounds):
         np.testing.assert_array_equal(got, right)
     expected.close()
     rounds.close()
-    return [READS[k] - reads[k] - 1 for k in range(N // CHUNK)]  # less those of the other rounds
+    return [
+        READS[k] - reads[k] - 1 for k in range(N // CHUNK)
+    ]  # without the reads of the other rounds
 
 
 @pytest.mark.usefixtures("client")
@@ -159,7 +161,7 @@ def test_rows_are_read_once_for_all_bins_that_follow(backend, cache, room, n_rea
     rounds.fingerprint()
     for got, right in zip(answers(rounds), expected, strict=True):
         np.testing.assert_array_equal(got, right)
-    check_answers(rounds)  # with other bins; it reads the source once itself
+    check_answers(rounds)  # with other bins; the comparison itself reads the source once
     assert [READS[k] - 1 for k in range(N // CHUNK)] == [n_reads] * (N // CHUNK)
 
 
@@ -174,7 +176,7 @@ def test_shards_on_scratch_are_asked_where_they_lie(room, by_comms, monkeypatch)
 
 
 def test_only_chunks_without_room_are_read_again(monkeypatch):
-    monkeypatch.setattr(Store, "_measure_room", lambda *_: 3 * CHUNK * 21)  # some chunks' worth
+    monkeypatch.setattr(Store, "_measure_room", lambda *_: 3 * CHUNK * 21)  # for some chunks
     rounds = opened_on(table_of(), "auto", "local", None)
     rounds.fingerprint()
     assert set(check_answers(rounds)) == {0, 1}
@@ -212,11 +214,11 @@ def test_cells_of_a_worker_that_left_are_read_again_and_checked(shift, monkeypat
             rounds.close()
         else:
             check_answers(rounds)
-            assert READS.total() - before > N // CHUNK  # those of the other rounds
+            assert READS.total() - before > N // CHUNK  # more reads than those of the other rounds
 
 
 class Stop(Exception):
-    """A user's own."""
+    """An exception of the user's."""
 
 
 def stop(_stage, position, _total):

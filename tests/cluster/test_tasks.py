@@ -268,7 +268,7 @@ def test_a_partition_whose_dtype_depends_on_its_values_does_not_raise(values):
 @pytest.mark.usefixtures("client")
 @pytest.mark.parametrize("chunks", [10_000, None])
 def test_no_warning_tells_the_size_of_rows_in_a_graph(chunks):
-    """Warnings are errors here; the limit is set below the size of the rows."""
+    """The limit is set below the size of the rows; a warning would be an error here."""
     x, y, w = rows_of("binary", 30_000)
     x = x.to_numpy() if chunks is None else da.from_array(x.to_numpy(), chunks=(chunks, 3))
     shape = shape_of("binary", **WEIGHT)
@@ -316,7 +316,7 @@ def test_a_value_that_cannot_be_sent_is_not_told(lazy, caplog):
         ).fingerprint()
     assert "4711" not in str(caught.value)
     assert caught.value.__context__ is None
-    assert lazy or "1.2345" not in caplog.text  # Dask logs an array that it is given in a graph
+    assert lazy or "1.2345" not in caplog.text  # Dask logs an array that is part of a graph
 
 
 # ---- exactly once ----------------------------------------------------------------------------------------------------
@@ -336,7 +336,7 @@ def test_a_shard_twice_or_not_at_all_is_refused(client, wrong):
 
 
 class Wrong:
-    """A client that maps over other shards than it is told."""
+    """A client that maps over other shards than those it is told to."""
 
     status = "running"
 
@@ -540,7 +540,7 @@ def test_a_fit_inside_a_task_that_gave_its_thread_back_works(work):
         Client(cluster) as client,
     ):
         sums = client.submit(work, pure=False).result(timeout=30)
-        # the pool has its one thread still
+        # the pool still has its one thread
         assert client.submit(sum, (1, 2)).result(timeout=30) == 3
     np.testing.assert_array_equal(sums["main"], local_sums("binary")[0]["main"])
 
@@ -550,7 +550,7 @@ async def fit_in_the_loop_of_a_worker():
 
 
 def test_a_fit_in_the_event_loop_of_a_worker_is_refused(monkeypatch):
-    # the scheduler runs in another process, as on a cluster of machines
+    # as if the scheduler ran in another process, as on a cluster of machines
     monkeypatch.setattr(clients, "Scheduler", type("Scheduler", (), {"_instances": ()}))
     with (
         LocalCluster(n_workers=1, processes=False, **CLUSTER) as cluster,
@@ -572,7 +572,7 @@ def test_an_asynchronous_client_of_a_cluster_elsewhere_works(monkeypatch):
             return sums
 
     with LocalCluster(n_workers=1, processes=True, **CLUSTER) as cluster:
-        # the scheduler runs in a loop of its own thread, as one on another machine would
+        # the scheduler runs in an event loop of its own thread, like one on another machine
         elsewhere = type("Scheduler", (), {"_instances": ()})
         monkeypatch.setattr(clients, "Scheduler", elsewhere)
         sums = asyncio.run(cell(cluster.scheduler_address))

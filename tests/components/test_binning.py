@@ -1,4 +1,4 @@
-"""Bins from noisy cells."""
+"""Bins made from noisy cells."""
 
 import numpy as np
 import pytest

@@ -1,4 +1,4 @@
-"""What a leaf says."""
+"""Leaf rules: the value of a leaf."""
 
 from dataclasses import replace
 

@@ -1,4 +1,4 @@
-"""Which features and rows serve a tree, and what a tree may cost."""
+"""Which features and rows serve a tree, and how much a tree may cost."""
 
 from dataclasses import replace
 from itertools import pairwise

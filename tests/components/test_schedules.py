@@ -1,4 +1,4 @@
-"""Public rules."""
+"""Schedules, which are public rules."""
 
 import numpy as np
 import pytest

@@ -1,4 +1,4 @@
-"""Plans that could only fail after their charge are refused before it."""
+"""Plans that would fail after their charge are refused before it."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""`Spending` bounds the exact privacy loss of adaptive toy protocols, and each of its rules is needed for that."""
+"""`Spending` bounds the exact privacy loss of adaptive toy protocols, and needs each of its rules to do so."""
 
 import itertools
 import math

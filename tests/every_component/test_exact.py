@@ -1,6 +1,6 @@
-"""Every recipe gives the same model, bit for bit, whatever holds the rows and whoever adds them.
+"""Every recipe gives the same model, bit for bit, whatever the form of the rows and the back end.
 
-Each recipe runs on some of the settings; over the registry every pair of a form and a back end occurs.
+Each recipe runs in some of the settings; over all recipes, every pair of a form and a back end occurs.
 """
 
 from itertools import product

@@ -1,4 +1,4 @@
-"""Every recipe asks, opens, releases and builds what it did: the golden answers, unchanged."""
+"""Every recipe asks, opens, releases and builds the same as before: the golden answers are unchanged."""
 
 import json
 

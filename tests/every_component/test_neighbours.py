@@ -1,4 +1,4 @@
-"""Every recipe on neighbouring rows, with the released answers replayed: no query moves beyond its sensitivity."""
+"""Every recipe on neighbouring rows, with released answers replayed: no sums change by more than their sensitivity."""
 
 import numpy as np
 import pytest

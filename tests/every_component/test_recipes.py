@@ -1,4 +1,4 @@
-"""The same checks over every recipe: what it declares is what it charges, and it decides the same for the same seed."""
+"""The same checks of every recipe: it charges what it declares, and decides the same with the same seed."""
 
 from dataclasses import replace
 

@@ -1,4 +1,4 @@
-"""Hosts on one machine: network namespaces on a bridge, each with a cable that can be cut. Needs root and iproute2."""
+"""Hosts on one machine: network namespaces on a bridge, each with a link that can be cut. Needs root and iproute2."""
 
 import os
 import re

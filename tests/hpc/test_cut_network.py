@@ -1,4 +1,4 @@
-"""A worker that is cut off the network without a word: the fit goes on, and its model is the same bit for bit."""
+"""A worker is cut off the network without notice: the fit goes on, and its model is the same bit for bit."""
 
 import os
 import subprocess

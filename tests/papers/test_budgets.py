@@ -1,4 +1,4 @@
-"""How DPBoost, DP-XGBoost and DP-EBM spread a budget: each question's price, and what a row loses in all."""
+"""How DPBoost, DP-XGBoost and DP-EBM spread a budget: the price of each query, and the total loss of a row."""
 
 import math
 from dataclasses import replace

@@ -37,14 +37,14 @@ GRID_BINS = (FeatureBins(numeric_edges(FEATURES["a"], FINE)[50:1050:100], None, 
 
 
 def opened(raw):
-    """What only the controller may see."""
+    """Return the sums inside, which only the controller may see."""
     return raw._open(
         Receipt("fit", "query", position=0, label="", price=0, sigma_steps=1, scale_bits=0)
     )
 
 
 def schema_of(kind, max_weight=1):
-    """Three features, and a target of a kind."""
+    """A schema of three features and a target of the given kind."""
     if kind == "numeric":
         return Schema(FEATURES, target_bounds=(-1, 3), max_weight=max_weight)
     return Schema(
@@ -53,7 +53,7 @@ def schema_of(kind, max_weight=1):
 
 
 def shape_of(kind, max_weight=1, weight_bits=0):
-    """The shape of a schema of a kind."""
+    """The shape of the schema with a target of the given kind."""
     return Shape(schema=schema_of(kind, max_weight), max_weight=max_weight, weight_bits=weight_bits)
 
 
@@ -69,7 +69,7 @@ def unit_shape(schema, max_rows, weight_bits):
 
 
 def rows_of(kind, n=3000, seed=0):
-    """A table with missing and unknown values, its target and weights; some rows weigh nothing."""
+    """A table with missing and unknown values, its target and weights; some rows have weight 0."""
     rng = np.random.default_rng(seed)
     x = pd.DataFrame(
         {
@@ -108,7 +108,7 @@ def model_of(kind, seed=0, n_pairs=2, n_trees=3):
 
 
 def splits_of(n_trees, depth=3, seed=7):
-    """Random splits, some by a mask; the first trees, and their masks, are the same for any number of them."""
+    """Random splits, some with a mask; the first trees and their masks do not depend on how many trees there are."""
     rng = np.random.default_rng(seed)
     nodes = (1 << depth) - 1
     draws = rng.integers(0, 2**31, (n_trees, nodes, 3))
@@ -130,7 +130,7 @@ def upper(splits, depth):
 
 
 def draw(kind="part", group=3, low=0, high=3 << 30):
-    """Three quarters of the rows, row 50 among them."""
+    """A draw of three quarters of the rows; row 50 is among them."""
     return RowDraw(kind, group, low, high)
 
 
@@ -148,7 +148,7 @@ def gradient_of(kind):
 
 
 def counting_gradient(kind):
-    """A gradient with a count of 1 beside it."""
+    """A gradient whose second component is a count of 1."""
     if kind == "binary":
         return logistic_gradient(0.5, 1.0, second="count")
     return SquaredGradient(40001, GRAD_ONE, always=True)

@@ -1,4 +1,4 @@
-"""What a query may say: in range, one row moves its sums within the bound; out of range, it is refused."""
+"""Fields of queries: in range, one row changes the sums within the bound; out of range, the query is refused."""
 
 from dataclasses import dataclass, fields, is_dataclass, replace
 from unittest import mock
@@ -54,7 +54,7 @@ from dpgb_dask.private.rounds.local import LocalRounds
 from dpgb_dask.private.survey import Reading
 from dpgb_dask.testing import SeededNoise
 
-MOST = (3, 2)  # largest weight, and the bits of its steps
+MOST = (3, 2)  # largest weight, and weight_bits
 
 
 def rounds_of(kind, rows, bins=BINS, **options):
@@ -186,7 +186,7 @@ CHOICE = choice_of("binary", splits_of(1))
 PAIR = PAIRS.pairs[0]
 SPLITS = TREES.splits
 OUT_OF_RANGE = {
-    # a bin that leads to a leaf of the next feature: its row would count there twice
+    # the bin leads to a leaf of the next feature, where a row would then count twice
     "a leaf beyond the last": (
         MAIN,
         {"leaf_of_bin": (*MAIN.leaf_of_bin[:2], bins_of(0, 1, 2, 3, 4))},
@@ -290,11 +290,11 @@ def test_what_does_not_fit_the_rows_is_refused_before_they_are_added(what):
     rounds.close()
 
 
-# ---- what was checked is what is asked -------------------------------------------------------------------------------
+# ---- a query cannot change after its checks --------------------------------------------------------------------------
 
 
 def lent(value, memory):
-    """The same value from lists, NumPy's numbers, and read-only views of memory that its owner may use again."""
+    """The same value made of lists, NumPy's numbers, and read-only views of memory that its owner may use again."""
     if isinstance(value, np.ndarray):
         memory.append(value.copy())
         view = memory[-1].view()
@@ -308,7 +308,7 @@ def lent(value, memory):
 
 
 def check_held(value):
-    """Nothing in a query can change, and its numbers are Python's own."""
+    """Check that nothing in a query can change, and that its numbers are Python's own."""
     if isinstance(value, np.ndarray):
         assert type(value) is np.ndarray
         assert not value.flags.writeable
@@ -361,7 +361,7 @@ def test_bins_stay_what_they_were_as_their_memory_is_used_again():
 
 @dataclass(frozen=True)
 class ReusedBuffer(Stage):
-    """A stage of one round that writes to the maps of its query after it has handed it over."""
+    """A stage of one round that writes to the maps of its query after handing the query over."""
 
     def declare(self, _shape):
         return Demand(0.5, 0.9, 1)
@@ -420,7 +420,7 @@ def test_a_stage_that_uses_its_buffer_again_asks_what_was_checked():
 
 
 def positions_drawn(n, draw):
-    """Which positions of the source a draw chooses."""
+    """Return which positions of the source a draw chooses."""
     index = np.zeros((n, 2), np.uint64)
     index[:, 0] = np.arange(n)
     drawn = np.empty(n, np.uint32)
@@ -428,7 +428,7 @@ def positions_drawn(n, draw):
     return (draw.low <= drawn) & (drawn < draw.high)
 
 
-@pytest.mark.parametrize("high", [1 << 29, 3 << 30])  # few rows are gathered, many are masked
+@pytest.mark.parametrize("high", [1 << 29, 3 << 30])  # few rows are gathered; many rows are masked
 @pytest.mark.parametrize("bins", [BINS, None])
 @pytest.mark.parametrize("cache", ["memory", "disk"])
 def test_rows_are_drawn_by_their_position_and_by_nothing_in_them(high, bins, cache):

@@ -1,4 +1,4 @@
-"""Calls on chunks take in the tasks that they alone need, and nothing else changes."""
+"""Calls on chunks absorb the tasks that only they need; nothing else changes."""
 
 import threading
 import time
@@ -18,7 +18,7 @@ def use(number, x, y, shared):
 
 
 def calls_of(n=4):
-    """Calls on chunks x and y, where y is made from x, and on a value that all share."""
+    """Calls on chunks x and y, where y is made from x, and on a value that all calls share."""
     shared = delayed(lambda: 1000, name="shared")()
     calls = []
     for k in range(n):
@@ -57,7 +57,7 @@ def load():
 
 def use_loaded(n, barrier):
     end_turn()
-    barrier.wait(10)  # all threads get here: encoding goes on beside the next one's turn
+    barrier.wait(10)  # all threads get here, as a thread encodes while the next one has its turn
     return n
 
 
@@ -73,7 +73,7 @@ def test_calls_in_turns_load_one_at_a_time():
         assert dask.compute(*fuse_calls(calls, room=1 << 20)) == (*6 * [1], 10)
         with pytest.raises(KeyError):
             dask.compute(*fuse_calls([delayed(fail_loaded)(delayed(load)())], room=1 << 20))
-        (again,) = dask.compute(*fuse_calls([delayed(load)()], room=1 << 20))  # the turn came back
+        (again,) = dask.compute(*fuse_calls([delayed(load)()], room=1 << 20))  # the turn is free
     assert again == 1
 
 
@@ -81,7 +81,7 @@ MADE, MOST, LOCK = [0], [0], threading.Lock()
 
 
 class Counted:
-    """A chunk that counts how many there are."""
+    """A chunk that counts how many chunks exist."""
 
     def __init__(self):
         with LOCK:
@@ -106,7 +106,7 @@ def test_no_more_chunks_than_threads_are_there_at_once_and_results_may_be_future
     ):
         calls = [delayed(look)(delayed(Counted)(), dask_key_name=f"look-{k}") for k in range(40)]
         assert all(client.gather(client.compute(fuse_calls(calls))))
-        assert MOST[0] <= 3  # one may be collected late
+        assert MOST[0] <= 3  # one chunk may be collected late
         held = client.submit(np.arange, 5)
         calls = [delayed(use)(k, held, held, 7, dask_key_name=f"held-{k}") for k in range(3)]
         assert client.gather(client.compute(fuse_calls(calls))) == [27, 28, 29]

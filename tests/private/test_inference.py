@@ -1,8 +1,9 @@
-"""The neighbour is built before a reader infers types: a frame of Python rows, a file of text, of Parquet or of Zarr
-gets one row more, of any value at any place, and every other row is read as before.
+"""Neighbouring data sets are built before a reader infers types: a frame of Python rows, or a file of text, Parquet or
+Zarr, gets one more row, of any value at any place, and every other row is read as before.
 
-What is compared are the raw sums that a controller is handed: the count, the cells of all features, the target's sums.
-The readers' own refusals stay outside: ``dd.read_csv`` stops where a value is none of the types that it sampled.
+
+The tests compare the raw sums that a controller gets: the count, the cells of all features, and the target's sums.
+Errors of the readers themselves are out of scope: ``dd.read_csv`` stops at a value of no type that it sampled.
 """
 
 import datetime
@@ -73,7 +74,7 @@ def some_rows(n=12):
 
 
 def odd_rows(values):
-    """One row for each value in each column, and some of two odd values."""
+    """Yield a row for each odd value in each column, and some rows with odd values in all columns."""
     row = dict(zip(COLUMNS, (50.5, 1, 1, 1.0, 1001), strict=True))
     for name in COLUMNS:
         for value in values:
@@ -83,7 +84,7 @@ def odd_rows(values):
 
 
 class Given(NamedTuple):
-    """What a fit is given: rows, and where their target, weights and units are."""
+    """The arguments of a fit: rows, target and weights."""
 
     x: object
     y: object
@@ -101,7 +102,7 @@ def raw_sums(given, schema, unit=None):
     weight = None if unit is not None or schema.max_weight == 1 else given.weight
     with warnings.catch_warnings(), np.errstate(all="raise"):
         warnings.simplefilter("error")
-        # Dask's reader of Parquet calls what pandas will drop, whatever it reads
+        # Dask's reader of Parquet always calls something that pandas will drop
         warnings.simplefilter("ignore", pd.errors.Pandas4Warning)
         x = given.x
         if isinstance(x, pd.DataFrame | dd.DataFrame) and unit is None:
@@ -129,7 +130,7 @@ def csv_text(rows):
 
 
 def typed_table(rows):
-    """Columns as files of Parquet have them: all text."""
+    """Columns as in a Parquet file, all of them text."""
     return pa.table(
         {
             name: pa.array([None if value is None else str(value) for value in values], pa.string())
@@ -139,7 +140,7 @@ def typed_table(rows):
 
 
 def halves(rows):
-    """Rows as two partitions, each inferred by itself."""
+    """Rows as two partitions, whose types are inferred separately."""
     return [rows[: len(rows) // 2], rows[len(rows) // 2 :]]
 
 
@@ -201,7 +202,7 @@ def numpy_objects(rows, _):
 
 
 def numpy_inferred(rows, _):
-    """Columns as NumPy makes them of lists."""
+    """Columns as NumPy makes them from lists."""
     columns = [np.array(list(values)) for values in zip(*rows, strict=True)]
     x = xr.Dataset(
         {n: ("row", c) for n, c in zip(COLUMNS, columns, strict=True) if n in ("a", "k", "person")}
@@ -219,7 +220,7 @@ def from_pandas(rows, _, *, convert):
 
 
 def pandas_csv(rows, **options):
-    with warnings.catch_warnings():  # pandas may say that types of a column are mixed
+    with warnings.catch_warnings():  # pandas may warn of a column of mixed types
         warnings.simplefilter("ignore")
         return pd.read_csv(io.StringIO(csv_text(rows)), **options)
 
@@ -254,9 +255,9 @@ OBJECT_READERS = {
     "from_pandas": partial(from_pandas, convert=False),
     "numpy objects": numpy_objects,
 }
-# pandas itself stops where it shall make Arrow's integers of these
+# pandas itself fails to make Arrow's integers of these
 TOO_LONG = {"9" * 40, str(2**64)}
-# Arrow's own CSV parser makes a number of it, where all of a file are numbers (docs/design.md §1)
+# Arrow's own CSV parser makes a number of it if all values of a file are numbers (docs/design.md §1)
 HEX = {"0x10"}
 
 
@@ -279,7 +280,7 @@ READERS = {
 
 
 def check_one_row(reader, row, place, schema, tmp_path, before):
-    """Compare the sums with a row and without, which stand for every row that is tried."""
+    """Compare the sums with a row with those without it, ``before``, which are the same for every row tried."""
     rows = some_rows()
     more = [*rows[:place], row, *rows[place:]]
     before, shape = before
@@ -294,7 +295,7 @@ def check_one_row(reader, row, place, schema, tmp_path, before):
 
 
 def check_one_unit(reader, value, tmp_path, before):
-    """Compare the sums with and without all rows of a unit, which has some in each half of the rows."""
+    """Compare the sums with and without all rows of a unit, which has rows in each half."""
     rows = some_rows()
     mine = [(60.5, 1, 1, 1.0, value)] * 3
     more = [*mine[:1], *rows, *mine[1:]]
@@ -307,7 +308,7 @@ def check_one_unit(reader, value, tmp_path, before):
 
 
 def check_one_unit_among_others(reader, value, guest, tmp_path):
-    """A stranger's id in one part turns that part's ids into another type: my unit is one unit all the same."""
+    """Another unit's id gives the ids of one part another type; the rows of my unit must still be one unit."""
     rows = [*some_rows(), (5.5, 0, 0, 1.0, guest)]
     mine = [(60.5, 1, 1, 1.0, value)] * 3
     more = [*mine, *rows[:6], *rows[6:], *mine]
@@ -321,7 +322,7 @@ def some(values, step, offset):
 
 
 def run(name, schema, tmp_path, step):
-    """Check every step-th odd row, another share of them for each reader and schema."""
+    """Check every step-th odd row, from a different offset for each reader and schema."""
     reader, values = READERS[name]
     offset = sorted(READERS).index(name) + 5 * sorted(SCHEMAS).index(schema)
     before = raw_sums(reader(some_rows(), tmp_path), SCHEMAS[schema])
@@ -385,7 +386,7 @@ HUGE = [(k + 0.5, k % 3, k % 2, 1.0, 10**18 + k // 2) for k in range(10)]
 
 @pytest.mark.parametrize("name", [*READERS, "rows, exact"])
 def test_huge_ids_count_where_this_library_read_them(name, tmp_path):
-    """In every other collection they weigh nothing, whatever stands beside them."""
+    """In every other collection their rows have weight 0, whatever values stand beside them."""
     readers = {**READERS, "rows, exact": (exact_reader, ())}
     reader, _ = readers[name]
     for guest in (1001, "guest", None):
@@ -397,14 +398,14 @@ def test_huge_ids_count_where_this_library_read_them(name, tmp_path):
 
 
 def exact_reader(rows, _):
-    """What the command line makes of a Parquet file of whole numbers or text."""
+    """Rows as the command line reads a Parquet file of whole numbers or text."""
     frame = frame_of(rows)
     ids = pd.Series([row[-1] for row in rows], dtype=object)
     return of_frame(frame.assign(person=exact_ids(ids)))
 
 
 def test_forms_are_those_of_what_readers_write():
-    """Dask and NumPy write `str` into a column that one odd value made a column of text."""
+    """If one odd value makes a column text, Dask and NumPy write the `str` of its other values."""
     odd = [
         pd.Timedelta("1D2h"), np.timedelta64(90, "s"), pd.Period("2024"), pd.Period("2024-05"),
         pd.Period("2024-05-01", "D"), pd.Interval(0.0, 1.5), pd.Interval(1, 2), 7, 7.5, True, "007", "2024-01-01 05",
@@ -422,7 +423,7 @@ SPANS = pd.Series([pd.Timedelta(days=k % 3) for k in range(60)], dtype=object)
 
 
 def one_and_its_neighbour(values, form):
-    """A Dask frame of a column of objects, and the same with one odd value more, as `form` makes them."""
+    """Yield a Dask frame with a column of objects, and the same with one more odd value, as `form` makes them."""
     for odd in ([], ["unknown"], ["\ud800"], [b"\xff"]):
         column = pd.Series([*values, *odd], dtype=object)
         frame = pd.DataFrame({"c": column, "y": np.arange(len(column)) % 2, "u": column})
@@ -436,7 +437,7 @@ def one_and_its_neighbour(values, form):
 @pytest.mark.parametrize("form", ["from_pandas", "from_map"])
 @pytest.mark.parametrize("values", [CUTS, SPANS], ids=["cuts", "spans"])
 def test_what_dask_makes_of_objects_decides_nothing(values, form):
-    """Its conversion to text is taken out: it depends on all values of a partition, and stops on what is no UTF-8."""
+    """Dask's conversion to text is removed: it depends on all values of a partition, and fails if one is not UTF-8."""
     listed = [str(value) for value in values.drop_duplicates()]
     schema = Schema({"c": listed}, classes=[0, 1], target="y", unit_id="u")
     known = None

@@ -1,4 +1,4 @@
-"""Structure of the inputs: one clear error each, before anything is computed."""
+"""Structure of the inputs: each mistake gives one clear error, before anything is computed."""
 
 import os
 import subprocess
@@ -102,7 +102,7 @@ def test_wrong_numbers_of_dimensions_or_columns_raise(x, y):
 
 
 class Sparse:
-    """Like scipy's: not an array, with a way to become one."""
+    """Like scipy's sparse matrices: not an array, but can become one."""
 
     shape = (100, 3)
 
@@ -131,7 +131,7 @@ def test_array_query_planning_raises():
 
 
 def test_array_query_planning_of_a_whole_process_raises():
-    """Switched on before the import, it gives collections of another kind, and cannot be switched off any more."""
+    """If it is on before the import, it makes collections of another kind, and cannot be switched off later."""
     program = """if True:
         import dask.array as da
         from dpgb_dask import DPGBClassifier, Schema, UnsupportedCollectionError
@@ -151,7 +151,7 @@ def test_array_query_planning_of_a_whole_process_raises():
 
 @pytest.mark.parametrize("dtype", ["str", "category", "datetime64[s]", "complex", "S4"])
 def test_no_type_raises(dtype):
-    """One value decides the type of the others' column: each is read for itself."""
+    """One value may decide the type of a whole column, so each value is read by itself."""
     column = pd.Series(np.arange(100)).astype(dtype)
     for source in (
         read_source(X.assign(a=column), column, column, SCHEMA),

@@ -1,4 +1,4 @@
-"""A collection that pandas parses from text warns, always, by how it was made; no other does."""
+"""A collection that pandas parses from text always warns, because of how it was made; no other collection does."""
 
 import functools
 import warnings

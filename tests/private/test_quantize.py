@@ -116,7 +116,7 @@ def test_the_range_of_gains_is_never_exceeded_and_nearly_attained(kind, max_weig
     query = choice_of(kind, root, weight_bits)
     bound = sensitivity(query, shape_of(kind, max_weight, weight_bits)).gain_range
     x, y, w = rows_of(kind, 400)
-    # gradients of one sign to the left by feature a, and of the other to the left by feature c
+    # feature a sends gradients of one sign to the left, and feature c those of the other sign
     up = np.arange(400) % 2 == 0
     split = x.assign(a=np.where(up, 2.0, -2.0), c=np.where(up, 1.0, 0.0))
     target = np.where(up, -1.0, 3.0) if kind == "numeric" else np.where(up, 0.0, 1.0)

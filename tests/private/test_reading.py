@@ -1,4 +1,4 @@
-"""Every pass reads the same rows, or the fit stops; and no pass more than needed."""
+"""Every pass reads the same rows, or the fit stops; there are no more passes than needed."""
 
 from collections import Counter
 from dataclasses import replace
@@ -33,13 +33,13 @@ from dpgb_dask.private.survey import Marker, Reading, read_labels, survey_rows
 from dpgb_dask.private.units import count_units, hash_units
 
 N, CHUNK = 3000, 1000
-READS = Counter()  # of each chunk; outside the source, which Dask may copy
+READS = Counter()  # how often each chunk was read; kept outside the source, which Dask may copy
 SCHEMA = schema_of("binary")
 QUERY = queries_of("binary")["main"]
 
 
 class Changing:
-    """A chunked source that counts how often each chunk is read, and returns some chunks otherwise from then on.
+    """A chunked source that counts how often each chunk is read, and changes rows from some read on.
 
     Parameters
     ----------
@@ -86,7 +86,7 @@ def turned(rows):
 
 
 def swapped(rows):
-    """Two rows change places."""
+    """Return the rows with two of them swapped."""
     order = np.arange(len(rows))
     order[[10, 900]] = order[[900, 10]]
     return rows[order]
@@ -157,7 +157,7 @@ def test_a_cluster_notices_what_moves(client, bins):
     rounds.ask(model_of("binary"), QUERY)
     (address,) = client.who_has(rounds._shards[1])[rounds._shards[1].key]
     (lost,) = [w for w in client.cluster.workers.values() if w.address == address]
-    client.sync(lost.close)  # Dask makes its shard again
+    client.sync(lost.close)  # then Dask makes the shard again
     with pytest.raises(ChunkError, match="changed"):
         rounds.ask(model_of("binary"), QUERY)
     rounds.close()
@@ -171,7 +171,7 @@ EXPECTED = {
     ("arrays", True, True): 1,
     ("frames", False, False): 2,
     ("frames", True, False): 1,
-    ("frames", False, True): 3,  # lengths are not known before a first pass
+    ("frames", False, True): 3,  # lengths are not known before the first pass
     ("frames", True, True): 2,
 }
 
@@ -255,7 +255,7 @@ def test_marks_see_every_part_of_a_row(drawn):
         survey_rows(Rows(x, y, np.where(np.arange(200) == 3, 0.25, w)), reading, 0).marks[0]
     )
     turned = survey_rows(Rows(x[::-1], y[::-1], w[::-1]), reading, 0).marks[0]
-    assert (turned != marks[0]) is drawn  # order decides draws, and nothing else
+    assert (turned != marks[0]) is drawn  # the order of rows decides draws, and nothing else
     if drawn:
         marks.append(turned)
     other = replace(reading, key=bytes(32))

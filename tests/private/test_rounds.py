@@ -39,7 +39,7 @@ N = 3000
 
 
 def answers(source, kind, execution=None, key=KEY):
-    """Every query's sums and the fingerprint."""
+    """Return the sums of every query, and the fingerprint."""
     execution = execution or Execution(n_threads=2, block_rows=512)
     rounds = open_rounds(source, shape_of(kind, **WEIGHT), execution, key, ROWS_KEY)
     try:
@@ -74,13 +74,13 @@ def uneven(n_chunks):
 
 
 def unknown(array):
-    """The same array with chunk sizes that are not known."""
+    """The same array with unknown chunk sizes."""
     chunks = (tuple(np.nan for _ in array.chunks[0]), *array.chunks[1:])
     return da.Array(array.dask, array.name, chunks, dtype=array.dtype)
 
 
 def as_kind(name, tmp_path):
-    """X, y, weight of the binary case as another kind of input."""
+    """X, y and weight of the binary case, as the named kind of input."""
     x, y, w = rows_of("binary")
     matrix = x.to_numpy()
     kind, _, n = name.partition("-")
@@ -213,7 +213,7 @@ def test_a_fingerprint_of_drawn_rows_sees_their_positions(change, expected):
     x, y, w = rows_of("binary")
     order = np.arange(N)
     order[[10, 2900]] = order[[2900, 10]]
-    if change == "insert":  # a row that weighs nothing moves the others
+    if change == "insert":  # a row of weight 0 shifts the others
         order = np.insert(np.arange(N), 100, 0)
         assert not w[0] > 0
     schema = shape_of("binary").schema
@@ -289,7 +289,7 @@ def test_other_models_of_the_same_bins_encode_once():
 
 
 def other_bins(model):
-    """The model on bins half as fine, its trees' thresholds moved with them."""
+    """The model on bins half as fine, with the thresholds of its trees adapted."""
     first = model.bins[0]
     edges = first.edges[1::2]
     bins = (FeatureBins(edges, None, len(edges) + 2), *model.bins[1:])

@@ -1,4 +1,4 @@
-"""Shards answer the sums of the dullest numpy, whatever they answered before and however rows are cut."""
+"""Shards answer the sums that plain numpy computes, whatever they answered before and however rows are cut."""
 
 import itertools
 import pickle
@@ -58,7 +58,7 @@ def shard_of(kind, weighted=True, block_rows=1024, n=3000, cuts=1):
 
 
 def naive_leaves(codes, splits, t):
-    """Leaf of each row in tree t, walking down."""
+    """Leaf of each row in tree t, found by walking down."""
     nodes = splits.feature.shape[1]
     out = []
     for row in codes.T:
@@ -91,7 +91,7 @@ def naive_scores(codes, model):
 
 
 def naive_answer(kind, model, query, name, weighted=True):
-    """The answer, from the rows in the dullest way."""
+    """The answer, computed from the rows in the plainest way."""
     x, y, weight = rows_of(kind)
     label, valid = encode_target(y, shape_of(kind).schema)
     w = encode_weight(weight, 3, 2) if weighted else np.ones(len(y), np.int32)
@@ -178,7 +178,7 @@ def test_answer_is_the_same_for_any_number_of_threads(n_threads, monkeypatch):
 
 
 def history(kind):
-    """Models as a fit makes them, then some that no fit makes."""
+    """A sequence of models as in a fit, then changes that no fit makes."""
     first = model_of(kind, 0, n_pairs=0, n_trees=0)
     second = replace(model_of(kind, 1, n_pairs=1, n_trees=0), bins=first.bins)
     full = model_of(kind, 2, n_pairs=2, n_trees=3)
@@ -199,7 +199,7 @@ def history(kind):
         replace(full, trees=fewer),  # trees are gone
         replace(full, trees=Trees(s, -t.value)),
         full,
-        replace(full, trees=Trees(shared, t.value)),  # a mask that no node has
+        replace(full, trees=Trees(shared, t.value)),  # a mask that no node uses
         replace(full, trees=Trees(turned, t.value)),
         replace(full, trees=t.with_more(splits_of(2, seed=11), t.value[:, :2])),
         replace(full, trees=no_trees(2, first.n_scores)),
@@ -292,7 +292,7 @@ def level_query(kind, splits, **options):
 
 @pytest.fixture
 def subtracted(monkeypatch):
-    """Whether each level so far was summed by subtraction."""
+    """For each level so far, whether it was summed by subtraction."""
     seen = []
     sums = LevelSums._sums
 
@@ -329,7 +329,7 @@ def test_choices_and_histograms_share_a_level(subtracted):
     assert subtracted.pop() is False
     np.testing.assert_array_equal(shard.answer(model, sums), expected)
     assert subtracted.pop() is True
-    # the same level again: nothing is summed
+    # the same level again, so nothing is summed
     whole = replace(sums, sides=None)
     np.testing.assert_array_equal(
         shard.answer(model, whole), shard.answer(model, choice_of("binary", upper(tree, 1), 2))

@@ -1,4 +1,4 @@
-"""Rows are the same wherever they are kept; what is damaged is noticed; nothing of them is left behind."""
+"""Rows are the same wherever they are kept; damage is noticed; nothing of the rows is left behind."""
 
 import asyncio
 import gc
@@ -56,7 +56,7 @@ from dpgb_dask.private.survey import Reading
 
 WEIGHT = {"max_weight": 3, "weight_bits": 2}
 SHARD_QUERIES = [(k, q) for k, q in ALL if q not in ("count", "coarse", "fine", "target")]
-# cache, and what may be held: this share of the rows' state and that of their codes
+# cache, and the shares of the rows' state and of their codes that may be held in memory
 PLACES = {
     "memory": ("memory", 0, 0),
     "warm": ("auto", 1, 1),
@@ -79,7 +79,7 @@ def pieces_of(kind, cuts=3, block_rows=256, n=3000):
 
 
 def room_of(place, kind="binary"):
-    """Bytes that may be held."""
+    """Return how many bytes may be held in memory."""
     state = codes = 0
     for piece in itertools.chain(*pieces_of(kind)):
         added = 8 if kind != "multiclass" else 16  # scores and draws
@@ -89,7 +89,7 @@ def room_of(place, kind="binary"):
 
 
 def store_in(folder, place, monkeypatch, kind="binary"):
-    """A store with room for some of the rows, whose scratch is in a folder."""
+    """A store with room for some of the rows, and its scratch in the folder."""
     n_scores = 3 if kind == "multiclass" else 1
     store = Store("fit", Keeping(PLACES[place][0], None, str(folder), KEY, n_scores=n_scores))
     monkeypatch.setattr(store, "_measure_room", lambda _: room_of(place, kind))
@@ -115,7 +115,7 @@ def wide_piece(n=5000, m=40, label=np.uint8):
 
 @pytest.fixture(params=[1, 3])
 def threads(request, monkeypatch):
-    """How many threads answer, and their pool."""
+    """The number of threads that answer, and their pool."""
     monkeypatch.setattr(shards, "INLINE_VALUES", 0)
     with ThreadPoolExecutor(request.param) as pool:
         yield request.param, pool
@@ -178,7 +178,7 @@ def test_small_chunks_on_scratch_are_joined(tmp_path, monkeypatch):
     joined = store.scratch()._end
     del kept
     shard = Shard(pieces, shape_of("binary", **WEIGHT), BINS, ROWS_KEY)
-    assert store.scratch()._end == joined  # their space is used again, by scores
+    assert store.scratch()._end == joined  # scores use the space again
     query, model = queries_of("binary", 2)["sides"], model_of("binary")
     np.testing.assert_array_equal(
         shard.answer(model, query), memory_shard("binary").answer(model, query)
@@ -209,7 +209,7 @@ def test_room_follows_the_limit_and_what_dask_grants():
         for limit in (0, 1 << 31, 1 << 32, 1 << 33)
     ]
     assert rooms[0] == 0
-    # what other tests left in this process may go meanwhile
+    # memory that other tests left in this process may be freed meanwhile
     assert rooms[2] - rooms[1] == pytest.approx(1 << 30, abs=1 << 26)
     assert rooms[3] - rooms[2] == pytest.approx(1 << 31, abs=1 << 26)
     assert Store("fit", Keeping("auto", None, None, KEY))._measure_room(piece) > 0
@@ -283,7 +283,7 @@ def test_few_features_read_few_bytes(tmp_path, monkeypatch):
     grown = [np.zeros((256, 1), np.int32) for _ in bins]
     grown[17][3] = 5
     shard.answer(replace(model, tables=tuple(grown)), pairs)
-    assert scratch.bytes_read == 47 * rows  # one more feature, which the scores need
+    assert scratch.bytes_read == 47 * rows  # one more feature, which the scores use
 
 
 # ---- damage ----------------------------------------------------------------------------------------------------------
@@ -309,7 +309,7 @@ def test_every_damaged_byte_is_noticed(place, tmp_path, monkeypatch):
                 and extent.offset <= offset < extent.offset + extent.bounds[1]
                 and len(extent.checks) > 1
             ):
-                continue  # what rows are drawn by is not read by this query
+                continue  # this query does not read the values by which rows are drawn
             byte = os.pread(file, 1, offset)
             os.pwrite(file, bytes([byte[0] ^ 1]), offset)
             with pytest.raises(LostCodesError):
@@ -338,7 +338,7 @@ def test_an_interrupted_pass_ends_in_every_thread(tmp_path, monkeypatch):
         waiting = pool.submit(list, iter(blocks))
         blocks.__exit__(KeyboardInterrupt)
         assert len(waiting.result(10)) < len(shard.pieces)
-    assert not store.scratch()._buffers  # a thread may still work on one
+    assert not store.scratch()._buffers  # a thread may still be using one
     query, model = queries_of("binary", 2)["main"], model_of("binary")
     np.testing.assert_array_equal(
         shard.answer(model, query), memory_shard("binary").answer(model, query)
@@ -456,12 +456,12 @@ def test_space_is_used_again(tmp_path):
     del extent, out
     live.clear()
     scratch.allocate(1)
-    assert scratch._holes == [(1, scratch._end - 1)]  # one whole again
+    assert scratch._holes == [(1, scratch._end - 1)]  # the holes are one again
 
 
 @contextmanager
 def full_at(size):
-    """No file grows beyond some size: the system says so, as of a full disk."""
+    """Let no file grow beyond a size; the system refuses it, as on a full disk."""
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (size, hard))
     try:
@@ -582,7 +582,7 @@ def test_a_zarr_store_gives_back_a_chunk_of_the_same_rows_and_bins_alone(place, 
     assert recall(0, version(100, bins=BINS[::-1])) is None
     assert recall(0, version(100, block_rows=512)) is None
     assert zarr_store(tmp_path, place, key=bytes(32)).recall(0, version(100)) is None
-    zarr_store(tmp_path, place).keep(chunks[0], 0, version(100))  # a task run twice
+    zarr_store(tmp_path, place).keep(chunks[0], 0, version(100))  # a task that runs twice
     assert len(recall(0, version(100))) == len(chunks[0])
     remove_saved(URLS[place].format(tmp_path), KEY)
     assert recall(0, version(100)) is None
@@ -603,7 +603,7 @@ def test_objects_are_sealed(tmp_path):
     for path in found:
         data = path.read_bytes()
         assert bytes(16 * [7]) not in data
-        assert b"zarr_format" not in data  # it would tell how many rows there are
+        assert b"zarr_format" not in data  # the metadata would tell how many rows there are
         assert b"uint8" not in data
 
 
@@ -612,7 +612,7 @@ def test_a_chunk_that_is_damaged_or_not_whole_is_not_there(tmp_path):
     pieces = [
         rows,
         replace(rows, label=np.zeros(500, np.uint8)),
-    ]  # Zarr leaves out zeros, if it may
+    ]  # Zarr leaves out zeros if it is allowed to
     zarr_store(tmp_path).keep(pieces, 0, version())
     assert len(zarr_store(tmp_path).recall(0, version())) == 2
     arrays = [
@@ -620,7 +620,7 @@ def test_a_chunk_that_is_damaged_or_not_whole_is_not_there(tmp_path):
         for p in objects_of(tmp_path)
         if p.name == "zarr.json" and (p.parent / "c").exists()
     ]
-    assert len(arrays) == 7  # codes, label and parts, twice, and how many pieces there are
+    assert len(arrays) == 7  # codes, label and parts, twice, and the number of pieces
     for path in [p for array in arrays for p in array.rglob("*") if p.is_file()]:
         data = path.read_bytes()
         for damaged in (data[:-1] + bytes([data[-1] ^ 1]), data[: len(data) // 2], None):

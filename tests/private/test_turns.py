@@ -1,4 +1,4 @@
-"""One chunk is loaded at a time, and those that are held at once have room together."""
+"""One chunk is loaded at a time, and the chunks held at the same time fit into the room together."""
 
 import threading
 import time
@@ -41,7 +41,7 @@ def test_a_chunk_that_fails_gives_its_room_back():
             in_turn(10, fail, size)
     with ThreadPoolExecutor(1) as pool:
         assert pool.submit(in_turn, 10, int).result(10) == 0
-    end_turn(5)  # of no turn: nothing
+    end_turn(5)  # does nothing without a turn
 
 
 def test_bytes_of_a_chunk():

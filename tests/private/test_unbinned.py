@@ -1,4 +1,4 @@
-"""Rows that are kept until there are bins: the codes made of them are the codes of the source's rows."""
+"""Rows that are kept until there are bins: their codes equal those made from the rows of the source."""
 
 import numpy as np
 import pandas as pd
@@ -33,7 +33,7 @@ GRID = Grid.of(SCHEMA, FINE)
 
 
 def bins_on_grid(rng):
-    """Bins between some of the edges of the grid."""
+    """Bins that use some of the edges of the grid."""
     bins = []
     for edges in GRID.edges:
         if edges is None:
@@ -45,7 +45,7 @@ def bins_on_grid(rng):
 
 
 def odd_rows(rng, dtype, n=400):
-    """Values on, beside and far from edges, and those that are none."""
+    """Values on, beside and far from edges, infinite values and missing ones."""
     columns = {}
     for name, edges in zip(SCHEMA.names, GRID.edges, strict=True):
         if edges is None:

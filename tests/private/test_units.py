@@ -1,4 +1,4 @@
-"""Privacy units: all rows of one weigh at most K together, however they are spread over chunks."""
+"""Privacy units: all rows of a unit together have weight at most K, however they are spread over chunks."""
 
 import datetime
 import decimal
@@ -102,7 +102,7 @@ def test_a_whole_unit_stays_within_the_sensitivity(kind, name, n_rows):
 
 @pytest.mark.parametrize("group", range(6))
 def test_a_unit_is_drawn_as_a_whole(group):
-    """Rows of one unit are all in the part or none, whatever their order."""
+    """Either all rows of a unit are in the part or none, whatever their order."""
     x, y, _ = rows_of("binary", 40)
     table, y = x.assign(person=np.arange(40) % 10), np.ones(40)
     gradient = choice_of("binary", splits_of(1)).gradient
@@ -223,7 +223,7 @@ def test_masked_rows_have_no_unit():
 @pytest.mark.parametrize("bad", [None, NAN, [1], np.arange(5000), decimal.Decimal("sNaN")], ids=str)
 @pytest.mark.parametrize("name", ["count", "fine", "main"])
 def test_rows_without_a_unit_weigh_nothing(bad, name):
-    """They may belong to many people: as one unit, each would weigh more when others left."""
+    """The rows may belong to many people; were they one unit, each would get more weight when others left."""
     table, y = table_of("binary")
     table = table.astype({"person": object})
     unnamed = pd.concat([table.iloc[[4]]] * 20)

@@ -1,4 +1,4 @@
-"""Explanations add up to the score and have the layout they state."""
+"""Explanations add up to the score, and have the layout that they state."""
 
 import dask.array as da
 import dask.dataframe as dd

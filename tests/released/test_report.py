@@ -1,4 +1,4 @@
-"""The report says what was charged and shouts when nothing is guaranteed."""
+"""The report tells what was charged, and says loudly when nothing is guaranteed."""
 
 import json
 from dataclasses import fields, replace

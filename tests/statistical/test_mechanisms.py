@@ -1,4 +1,4 @@
-"""Laplace noise, choices and samples, as released; each check also runs on 0.7 and 1.3 of the scale and fails there."""
+"""Laplace noise, choices and samples as released; each check also runs at 0.7 and 1.3 of the scale and fails there."""
 
 import math
 

@@ -1,4 +1,4 @@
-"""Released noise has the scale that was paid for; each check also runs on 0.7 and 1.3 of it and must fail there."""
+"""Released noise has the scale that was paid for; each check also runs at 0.7 and 1.3 of it and must fail there."""
 
 import math
 

@@ -1,4 +1,4 @@
-"""Recipes on the data sets of their papers: not more than two printed deviations worse than the printed figure.
+"""Recipes on the data sets of their papers: at most two printed standard deviations worse than the printed figure.
 
 One split and seeded noise; `ci/bench/papers.py` has all tables, splits and secret noise.
 """

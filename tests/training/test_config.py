@@ -1,4 +1,4 @@
-"""Defaults of an Execution: what is no limit and no folder is refused before any charge."""
+"""Defaults of an Execution: a value that is no limit or no folder is refused before any charge."""
 
 import math
 

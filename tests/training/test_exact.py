@@ -1,4 +1,4 @@
-"""The same noise key gives the same model file, byte for byte, whatever holds the rows and whoever adds them."""
+"""The same noise key gives the same model file, byte for byte, whatever the form of the rows and the back end."""
 
 import os
 import signal

@@ -1,4 +1,4 @@
-"""Ctrl-C, a full disk, a disk that became read-only: nothing is let out, and the error says how to go on."""
+"""Ctrl-C, a full disk, a disk that became read-only: nothing is released, and the error says how to go on."""
 
 import json
 import os

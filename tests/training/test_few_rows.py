@@ -1,4 +1,4 @@
-"""A fit whose released number of rows cannot be told from none ends with the start model, and charges little."""
+"""A fit whose released number of rows cannot be told from zero ends with the start model, and charges little."""
 
 import json
 import warnings

@@ -1,4 +1,4 @@
-"""Journals: an answer is on the disk before it is used; what is no journal is refused clearly."""
+"""Journals: an answer is on disk before it is used; a file that is no journal is refused with a clear error."""
 
 import json
 import os

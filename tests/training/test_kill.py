@@ -1,4 +1,4 @@
-"""The controlling process is killed by ``kill -9``: whatever the moment, resume gives the same model on one charge."""
+"""The controlling process is killed by ``kill -9`` at any moment: resume gives the same model with one charge."""
 
 import contextlib
 import gc

@@ -1,4 +1,4 @@
-"""The whole process of a fit stays below ``memory_limit``: its rows, its rounds, and what is decided between two."""
+"""The whole process of a fit stays below ``memory_limit``: rows, rounds, and the decisions between rounds."""
 
 import json
 import subprocess

@@ -1,4 +1,4 @@
-"""The promise of a whole fit: neighbouring rows, replayed answers; what is declared is what is charged."""
+"""The promise of a whole fit, with neighbouring rows and replayed answers; a fit charges what it declares."""
 
 import numpy as np
 import pytest

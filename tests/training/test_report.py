@@ -1,4 +1,4 @@
-"""The report of a fit: what was charged, compared and assumed, and what its releases can tell."""
+"""The report of a fit: what was charged, compared and assumed, and what its releases show."""
 
 import math
 from dataclasses import replace

@@ -1,4 +1,4 @@
-"""A fit that broke off goes on with the same noise and without a new charge; a chunk that fails is named."""
+"""An interrupted fit goes on with the same noise and without a new charge; a chunk that fails is named."""
 
 import json
 import re
