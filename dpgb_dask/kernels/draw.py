@@ -87,7 +87,7 @@ def draws(key: bytes, group: int, index: NDArray[np.uint64], out: NDArray[np.uin
     key : 16 bytes
         Secret.
     group : int
-        Below 2⁶⁴; every group draws anew.
+        Below 2⁶⁴; every group has draws of its own.
     index : (n_rows, 2) uint64
         The lasting identity of a row or of its unit: (position, 0), or a hash of the unit.
     out : (n_rows,) uint32

@@ -497,7 +497,7 @@ class NodeSums:
         Returns
         -------
         (n_nodes, sum(sizes), 2) int64
-            Sums of (g, h), features one after the other. The object goes on adding to the same memory.
+            Sums of (g, h), features one after the other. Later calls of `add` and `total` change this array.
         """
         for side, (sums, held) in self._held.items():
             _flush_all(self._node_of, self._copies, side, self._layout, sums, held, self._out)

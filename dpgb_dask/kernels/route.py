@@ -1,6 +1,6 @@
 """Find the leaves of rows in complete trees, and sum gradients per leaf of several trees.
 
-A node sends a code right if ``code > threshold``, or, if it has a mask, where the mask is 1.
+A node sends a code right if ``code > threshold``; a node with a mask, if the mask is 1 at the code.
 """
 
 import numpy as np

@@ -57,7 +57,7 @@ class Draws:
     -----
     If the state of the rows is in memory, two things are kept between queries: the draws of the last group (4 bytes per
     row), and copies of the rows of the last interval if it is at most `GATHER` long and the copies fit. Both are pure
-    functions of the rows and the key. What is not kept is computed again, block by block.
+    functions of the rows and the key. If they are not kept, they are computed again for each query, block by block.
 
     Privacy
     -------
