@@ -1,8 +1,8 @@
 """`verify`: whether a model file agrees with itself, and with the ledger that its fit charged.
 
-What it is: evidence that shows tampering, unless the ledger was forged too. The chain of the ledger holds the terms of
-the fit, its charge, a digest of the answers that it released, and a digest of its whole model file except the build:
-schema, model, report, and the parameters, some of which act in ``predict``. A file that passes holds just these.
+What it is: evidence that shows tampering outside the ledger. The chain of the ledger holds the terms of the fit, its
+charge, a digest of the answers that it released, and a digest of its whole model file except the build: schema, model,
+report, and the parameters, some of which act in ``predict``. A file that passes holds just these.
 
 What it is not: a signature. Without a ledger, a file is compared with itself alone, and anyone who writes a file can
 make its digests agree. With a ledger, everything depends on the ledger: whoever can write it can forge both.
@@ -73,8 +73,8 @@ def verify(path: str | Path, ledger: Ledger | None = None) -> Verification:
 
     Notes
     -----
-    This shows tampering, unless the ledger was forged too. It is not a signature: whoever can write a model file can
-    write another one whose digests agree, and whoever can write the ledger can forge both.
+    This shows tampering outside the ledger. It is not a signature: whoever can write a model file can write another one
+    whose digests agree, and whoever can write the ledger can forge both.
 
     Privacy
     -------

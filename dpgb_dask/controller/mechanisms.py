@@ -179,7 +179,7 @@ def _draw(
     sigma: np.uint64,
     mask: np.uint64,
 ) -> tuple[np.int64, int]:
-    """One value and the next position, which lies behind the buffer if the words ended."""
+    """Return one value and the next position, which lies beyond the buffer if the words ran out."""
     while position < words.size:
         k = 0
         while k < MAX_K:
@@ -218,7 +218,7 @@ def _fill(
     start: int,
     out: NDArray[np.int64],  # OUT (n,), from start on
 ) -> tuple[int, int]:
-    """Fill ``out`` while the words last; return how far, and the first word of the next value."""
+    """Fill ``out`` while the words last; return how many are done, and the first word of the next value."""
     position = 0
     for i in range(start, out.size):
         value, following = _draw(words, position, sigma, mask)
@@ -272,7 +272,7 @@ def _draw_laplace(
     t: np.uint64,
     mask: np.uint64,
 ) -> tuple[np.int64, int]:
-    """One value and the next position, which lies behind the buffer if the words ended."""
+    """Return one value and the next position, which lies beyond the buffer if the words ran out."""
     most = np.uint64(FAR) // t  # k >= most: at or beyond FAR, or within t of it
     while position < words.size:
         j, position = uniform_wide(words, position, t, mask)
@@ -307,7 +307,7 @@ def _fill_laplace(
     start: int,
     out: NDArray[np.int64],  # OUT (n,), from start on
 ) -> tuple[int, int]:
-    """Fill ``out`` while the words last; return how far, and the first word of the next value."""
+    """Fill ``out`` while the words last; return how many are done, and the first word of the next value."""
     position = 0
     for i in range(start, out.size):
         value, following = _draw_laplace(words, position, t, mask)

@@ -174,7 +174,7 @@ class Controller:
         BudgetExceededError
             If the account has too little left.
         LedgerError, PlanError, ResumeError
-            If the arguments do not fit together, or the recorded fit; then nothing is charged.
+            If the arguments contradict each other, or the recorded fit; then nothing is charged.
 
         Privacy
         -------
