@@ -2,9 +2,18 @@
 
 import ast
 import re
+import sys
+import threading
 from pathlib import Path
 
+import dask.dataframe as dd
+import numpy as np
+import pandas as pd
 import pytest
+from distributed import Client, LocalCluster
+
+from dpgb_dask import DPGBClassifier, Schema
+from dpgb_dask.testing import SeededNoise
 
 ROOT = Path(__file__).parents[1]
 DOCS = ROOT / "docs"
@@ -123,3 +132,45 @@ def test_tests_that_theorems_name_exist(named):
         if f.is_file() and re.search(rf"^def {function}\b", f.read_text(), re.MULTILINE)
     ]
     assert not function or found, named
+
+
+def test_one_rows_way_passes_the_files_it_names(tmp_path):
+    """A fit on a cluster in this process calls a function of each file of the table."""
+    section = (DOCS / "design.md").read_text(encoding="utf-8").split("## 9. ")[1].split("\n## ")[0]
+    rows = re.findall(r"^\| (\d+) \| `([\w/]+\.py)` \|", section, re.MULTILINE)
+    assert [int(number) for number, _ in rows] == list(range(1, len(rows) + 1))
+    assert 18 <= len(rows) <= 25
+    called = set()
+
+    def note(frame, event, _):
+        if event == "call":
+            called.add(frame.f_code.co_filename)
+
+    people = pd.DataFrame({"age": np.arange(17, 77), "job": ["office", "field", "none"] * 20})
+    people["high_income"] = (people["age"] > 40).astype(int)
+    frame = dd.from_pandas(people, npartitions=2)
+    schema = Schema(
+        {"age": (17, 90), "job": ["office", "field", "none"]}, classes=[0, 1], target="high_income"
+    )
+    model = DPGBClassifier(
+        schema=schema, epsilon=1, delta=1e-6, noise=SeededNoise(0), on_few_rows="continue"
+    )
+    with (
+        LocalCluster(
+            n_workers=1,
+            threads_per_worker=1,
+            processes=False,
+            dashboard_address=":0",
+            local_directory=str(tmp_path),
+        ) as cluster,
+        Client(cluster),
+    ):
+        threading.setprofile(note)  # of threads that start from here on
+        sys.setprofile(note)
+        try:
+            model.fit(frame[["age", "job"]], frame["high_income"])
+        finally:
+            sys.setprofile(None)
+            threading.setprofile(None)
+    for _, path in rows:
+        assert str(ROOT / "dpgb_dask" / path) in called, path
