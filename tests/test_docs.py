@@ -12,7 +12,7 @@ import pandas as pd
 import pytest
 from distributed import Client, LocalCluster
 
-from dpgb_dask import DPGBClassifier, Schema
+from dpgb_dask import DPGBClassifier, Schema, kernels
 from dpgb_dask.testing import SeededNoise
 
 ROOT = Path(__file__).parents[1]
@@ -165,6 +165,7 @@ def test_one_rows_way_passes_the_files_it_names(tmp_path):
         ) as cluster,
         Client(cluster),
     ):
+        kernels.warm()  # else compilers run under the profiler, for minutes
         threading.setprofile(note)  # of threads that start from here on
         sys.setprofile(note)
         try:
