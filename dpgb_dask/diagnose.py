@@ -24,7 +24,7 @@ from dpgb_dask.contracts.model import FeatureBins
 from dpgb_dask.contracts.plan import weight_bits_for
 from dpgb_dask.contracts.schema import Categorical, Numeric, Schema
 from dpgb_dask.errors import SchemaError
-from dpgb_dask.private.ingest import Chunk, Inputs, Source, check_inputs, line_up, source_of
+from dpgb_dask.private.ingest import Inputs, Source, check_inputs, line_up, source_of
 from dpgb_dask.private.units import distinct_names
 from dpgb_dask.stored import from_zarr
 from dpgb_dask.values import cells
@@ -177,10 +177,10 @@ def check(
     source = source_of(inputs, schema)
     count = _Count(schema, has_target)
     if source.lazy:
-        parts = [delayed(count, pure=False)(_parts_of(chunk)) for chunk in source.chunks]
+        parts = [delayed(count, pure=False)(chunk.parts()) for chunk in source.chunks]
         found: Sequence[_Found] = compute(*parts)
     else:
-        found = [count(_parts_of(chunk)) for chunk in source.chunks]
+        found = [count(chunk.parts()) for chunk in source.chunks]
     return _diagnosis(schema, found, has_target, source, undeclared)
 
 
@@ -220,15 +220,6 @@ def _inputs(X: Any, y: Any, weight: Any, schema: Schema) -> tuple[Inputs, bool]:
         name = schema.names[0]
         first = X[:, names.index(name)] if isinstance(X, xr.DataArray) else X[name]
     return check_inputs(X, first, weight, schema, schema.unit_id), False
-
-
-def _parts_of(chunk: Chunk) -> list[Any]:
-    return [
-        list(chunk.x) if isinstance(chunk.x, tuple) else chunk.x,
-        chunk.y,
-        chunk.weight,
-        chunk.unit,
-    ]
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,7 +3,6 @@
 
 import warnings
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar, Self
 
@@ -44,28 +43,9 @@ from dpgb_dask.training.report import few_rows, report_of, unread
 
 GOOD_SCORE_EPSILON = 20.0  # from here on the scores that scikit-learn's checks ask for are reached
 SAVED = (
-    "epsilon",
-    "delta",
-    "loss",
-    "n_estimators",
-    "learning_rate",
-    "max_depth",
-    "max_bins",
-    "unit_id",
-    "max_rows_per_unit",
-    "columns",
-    "on_few_rows",
-)
-
-
-@dataclass(frozen=True)
-class _Facts:
-    """What a fit runs on, after the schema is settled."""
-
-    X: Any
-    y: Any
-    weight: Any
-    shape: Shape
+    "epsilon", "delta", "loss", "n_estimators", "learning_rate", "max_depth", "max_bins", "unit_id",
+    "max_rows_per_unit", "columns", "on_few_rows",
+)  # fmt: skip
 
 
 class _Boosting(BaseEstimator):  # type: ignore[misc]
@@ -174,19 +154,19 @@ class _Boosting(BaseEstimator):  # type: ignore[misc]
         self._check_ledger()
         execution = config.execution(self.cache, self.memory_limit)
         seed = parameters.seed_of(self.random_state)
-        facts = self._facts(X, y, sample_weight)
-        schema = facts.shape.schema
+        X, y, weight, shape = self._settled(X, y, sample_weight)
+        schema = shape.schema
         if self.ledger is not None and not schema.private:
             raise PlanError(
                 "schema has private=False: its facts were read from data by schema='infer', so it cannot charge a"
                 " ledger account. Declare the facts from public knowledge."
             )
-        plan = self._plan(facts.shape.kind)
-        source = read_source(facts.X, facts.y, facts.weight, schema, schema.unit_id)
+        plan = self._plan(shape.kind)
+        source = read_source(X, y, weight, schema, schema.unit_id)
         with Bar(self.verbose, self.callbacks) as progress:
             result = run_fit(
                 source,
-                shape=facts.shape,
+                shape=shape,
                 plan=plan,
                 budget=budget,
                 ledger=self.ledger,
@@ -197,7 +177,7 @@ class _Boosting(BaseEstimator):  # type: ignore[misc]
                 progress=progress,
                 resume=resume,
                 describe=lambda found: self._file(
-                    schema, found.model, report_of(found, plan, facts.shape)
+                    schema, found.model, report_of(found, plan, shape)
                 ),
             )
         assert result.file is not None
@@ -224,13 +204,13 @@ class _Boosting(BaseEstimator):  # type: ignore[misc]
 
     def _file(self, schema: Schema, model: Model, report: PrivacyReport) -> export.ModelFile:
         """Return what is saved, with the parameters of now: those that act in ``predict`` are among them."""
-        parameters = {name: getattr(self, name) for name in SAVED}
-        parameters["recipe"] = report.recipe
-        parameters["loss"] = losses.to_json(self.loss)
-        parameters["columns"] = check_choice(self.columns)
+        saved = {name: getattr(self, name) for name in SAVED}
+        saved["recipe"] = report.recipe
+        saved["loss"] = losses.to_json(self.loss)
+        saved["columns"] = check_choice(self.columns)
         return export.ModelFile(
             estimator=type(self).__name__,
-            parameters=parameters,
+            parameters=saved,
             schema=schema,
             model=model,
             report=report,
@@ -265,7 +245,8 @@ class _Boosting(BaseEstimator):  # type: ignore[misc]
     def _declared(self) -> Schema:
         return parameters.declared(self.schema, self._kinds, type(self).__name__)
 
-    def _facts(self, X: Any, y: Any, sample_weight: Any) -> _Facts:
+    def _settled(self, X: Any, y: Any, sample_weight: Any) -> tuple[Any, Any, Any, Shape]:
+        """Return the rows, targets and weights of a fit, and the public facts that it runs on."""
         if self._infers():
             return self._inferred(X, y, sample_weight)
         schema = parameters.with_unit(self._declared(), self.unit_id, self.max_rows_per_unit)
@@ -278,10 +259,10 @@ class _Boosting(BaseEstimator):  # type: ignore[misc]
             column_of(part) if isinstance(part, list | tuple) else part
             for part in (y, sample_weight)
         )
-        return _Facts(X, y, sample_weight, self._shape(schema, weighted=sample_weight is not None))
+        return X, y, sample_weight, self._shape(schema, weighted=sample_weight is not None)
 
-    def _inferred(self, X: Any, y: Any, sample_weight: Any) -> _Facts:
-        """Read the schema from the data. Not private."""
+    def _inferred(self, X: Any, y: Any, sample_weight: Any) -> tuple[Any, Any, Any, Shape]:
+        """Return the same, the schema read from the data. Not private."""
         if isinstance(check_choice(self.columns), list):
             raise PlanError(
                 f"columns={self.columns!r} needs a declared schema, not schema='infer'."
@@ -298,8 +279,7 @@ class _Boosting(BaseEstimator):  # type: ignore[misc]
             classification="numeric" not in self._kinds,
             silent=isinstance(self.noise, SeededNoise),
         )
-        shape = self._shape_of(found.schema, found.max_weight)
-        return _Facts(found.X, found.y, found.weight, shape)
+        return found.X, found.y, found.weight, self._shape_of(found.schema, found.max_weight)
 
     def _shape(self, schema: Schema, *, weighted: bool) -> Shape:
         most = parameters.largest_weight(schema, self.max_rows_per_unit, weighted=weighted)

@@ -129,10 +129,10 @@ PLACES = [
     (fit_lazily, "dpgb_dask.private.ingest._frame_chunks"),
     (fit_lazily, "dpgb_dask.private.ingest._pack"),
     (fit_lazily, f"{LOCAL}.get_sync"),
-    (write, "dpgb_dask.io._store_form"),
-    (write, "dpgb_dask.io.line_up"),
+    (write, "dpgb_dask.io.writing.store_form"),
+    (write, "dpgb_dask.io.writing.line_up"),
     (write, "zarr.Array.__setitem__"),
-    (write_lazily, "dpgb_dask.io._store_form"),
+    (write_lazily, "dpgb_dask.io.writing.store_form"),
     (write_lazily, "dpgb_dask.private.ingest._pack"),
     (write_lazily, "zarr.Array.__setitem__"),
     (predict, "dpgb_dask.encode.encode"),
@@ -278,7 +278,7 @@ def test_a_data_set_that_is_damaged_says_no_value(tmp_path):
     data = open_dataset(tmp_path / "d.zarr")
     with (
         dask.config.set(scheduler="sync"),
-        mock.patch("dpgb_dask.io._categorical", explode),
+        mock.patch("dpgb_dask.io.rows._categorical", explode),
         pytest.raises(DPGBError) as info,
     ):
         model(data.schema).fit(data.X, data.y)

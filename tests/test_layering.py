@@ -21,7 +21,6 @@ TOP = {
     "progress",
     "verification",
     "io",
-    "text",
     "cli",
     "__main__",
     "testing",

@@ -10,9 +10,11 @@ import pytest
 import zarr
 from private.cases import BINS
 
-from dpgb_dask import DPGBClassifier, Schema, io
+from dpgb_dask import DPGBClassifier, Schema
 from dpgb_dask.errors import ChunkError, DPGBError, LostCodesError, StructureError
 from dpgb_dask.io import open_dataset, write_dataset
+from dpgb_dask.io.opening import is_dataset
+from dpgb_dask.io.place import ATTRIBUTE
 from dpgb_dask.private.durable import Durable
 from dpgb_dask.private.pieces import Piece
 from dpgb_dask.stored import from_zarr
@@ -122,7 +124,7 @@ def edit(path, change):
 
 
 def ours(facts):
-    return facts["attributes"][io.ATTRIBUTE]
+    return facts["attributes"][ATTRIBUTE]
 
 
 METADATA = {
@@ -131,7 +133,7 @@ METADATA = {
     "the group's cut off": ("zarr.json", 100),
     "the group's attributes gone": ("zarr.json", lambda f: f.pop("attributes")),
     "ours gone": ("zarr.json", lambda f: f["attributes"].clear()),
-    "ours a list": ("zarr.json", lambda f: f["attributes"].update({io.ATTRIBUTE: [1]})),
+    "ours a list": ("zarr.json", lambda f: f["attributes"].update({ATTRIBUTE: [1]})),
     "format of text": ("zarr.json", lambda f: ours(f).update(format="2")),
     "format true": ("zarr.json", lambda f: ours(f).update(format=True)),
     "format 0": ("zarr.json", lambda f: ours(f).update(format=0)),
@@ -302,11 +304,11 @@ def test_a_data_set_whose_metadata_are_damaged_can_be_replaced(path, text):
     (path / "zarr.json").write_text(text)
     with pytest.raises(StructureError, match="is damaged"):
         open_dataset(path)
-    assert io.is_dataset(path)
+    assert is_dataset(path)
     (path / "letter.txt").write_text("dear")  # then it is more than a data set
-    assert not io.is_dataset(path)
+    assert not is_dataset(path)
     (path / "letter.txt").unlink()
     schema = Schema({"a": (0.0, 1.0)}, classes=[0, 1])
     rows, labels = np.zeros((10, 1)), np.zeros(10, np.int64)
-    io.write_dataset(path, rows, labels, schema=schema, columns="position", overwrite=True)
+    write_dataset(path, rows, labels, schema=schema, columns="position", overwrite=True)
     assert open_dataset(path).schema == schema

@@ -2,18 +2,18 @@
 # ruff: noqa: N806 - X is scikit-learn's name
 
 import argparse
-from pathlib import Path
 from typing import Any
 
 import dask.dataframe as dd
 
 from dpgb_dask import diagnose
 from dpgb_dask.cli.options import TEXT_FIT, add_data, command, joined
-from dpgb_dask.cli.places import check_spared, is_local
+from dpgb_dask.cli.places import check_spared
 from dpgb_dask.cli.tables import beside, column, is_zarr, open_table, schema_of
 from dpgb_dask.contracts.schema import Schema
 from dpgb_dask.errors import StructureError
-from dpgb_dask.io import WEIGHT, write_dataset
+from dpgb_dask.io import write_dataset
+from dpgb_dask.io.place import WEIGHT, local_path
 
 TEXT_CHECK = f"""{TEXT_FIT}
 
@@ -64,8 +64,8 @@ def _convert(options: argparse.Namespace) -> None:
         raise StructureError(
             f"--out {options.out!r} must end in .zarr: by that, fit and predict know it."
         )
-    if is_local(options.out):
-        check_spared(options, Path(options.out.split("://", 1)[-1]))
+    if (folder := local_path(options.out)) is not None:
+        check_spared(options, folder)
     schema = schema_of(options)
     X, columns = open_table(options, schema)
     y, weight = beside(options, schema, X, columns)

@@ -10,7 +10,8 @@ import fsspec
 from dpgb_dask.cli.tables import KNOWN_FILES
 from dpgb_dask.controller.ledger_files import is_of_ledger
 from dpgb_dask.errors import StructureError
-from dpgb_dask.text import reading
+from dpgb_dask.io.place import local_path
+from dpgb_dask.io.text import reading
 
 
 def check_out(path: Path, *, overwrite: bool, folder: bool = False) -> None:
@@ -70,14 +71,9 @@ def check_spared(options: argparse.Namespace, *written: Path) -> None:
             )
 
 
-def is_local(path: str) -> bool:
-    """Whether a path or URL is of this machine."""
-    return "://" not in path or path.startswith(("file://", "local://"))
-
-
 def _local_paths(path: str) -> list[Path]:
     """Return what a path, URL or pattern names on this machine."""
-    if not is_local(path):
+    if local_path(path) is None:
         return []
     with reading(path, KNOWN_FILES):
         files, root = fsspec.core.url_to_fs(path)

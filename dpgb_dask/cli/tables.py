@@ -15,9 +15,10 @@ import zarr
 from dpgb_dask import encode
 from dpgb_dask.contracts.schema import Categorical, Schema
 from dpgb_dask.errors import SchemaError, StructureError
-from dpgb_dask.io import WEIGHT, is_dataset, not_kept, open_dataset
+from dpgb_dask.io.opening import is_dataset, not_kept, open_dataset
+from dpgb_dask.io.place import WEIGHT
+from dpgb_dask.io.text import read_csv, reading
 from dpgb_dask.stored import from_zarr
-from dpgb_dask.text import read_csv, reading
 from dpgb_dask.values import exact_ids
 
 KNOWN_FILES = "Give a Parquet file or directory, text (.csv, .tsv or .txt), or a .zarr."

@@ -66,6 +66,11 @@ class Chunk:
     def __repr__(self) -> str:
         return "<chunk>"
 
+    def parts(self) -> list[Any]:
+        """Return what `line_up` takes, as lists, into which Dask looks for tasks."""
+        x = list(self.x) if isinstance(self.x, tuple) else self.x
+        return [x, self.y, self.weight, self.unit]
+
 
 @dataclass(frozen=True, eq=False, slots=True)
 class Source:

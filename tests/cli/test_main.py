@@ -89,8 +89,8 @@ def test_errors_name_flags_and_commands(place, monkeypatch, capsys):
     assert run("convert", place / "people.csv", *out) == 0
     assert run("convert", place / "people.csv", *out) == 1
     assert "--overwrite" in capsys.readouterr().err
-    monkeypatch.setattr("dpgb_dask.io._write", Mock(side_effect=KeyboardInterrupt))
-    monkeypatch.setattr("dpgb_dask.io._Place.remove", lambda _self: None)
+    monkeypatch.setattr("dpgb_dask.io.writing._write", Mock(side_effect=KeyboardInterrupt))
+    monkeypatch.setattr("dpgb_dask.io.place.Place.remove", lambda _self: None)
     half = ("--schema", place / "schema.json", "--out", place / "half.zarr")
     assert run("convert", place / "people.csv", *half) == 130
     capsys.readouterr()

@@ -314,11 +314,8 @@ class TaskRounds:
         task = delayed(function, pure=False, traverse=True)
         calls = []
         for k in numbers:
-            chunk = self._chunks[k]
-            x = list(chunk.x) if isinstance(chunk.x, tuple) else chunk.x
             key = f"{name}-{k:08d}"  # Dask runs independent tasks in the order of their keys
-            parts = [x, chunk.y, chunk.weight, chunk.unit]
-            calls.append(task(k, parts, common, self._units, dask_key_name=key))
+            calls.append(task(k, self._chunks[k].parts(), common, self._units, dask_key_name=key))
         try:
             with _quiet_graphs():
                 fused = fuse_calls(calls, room=room_to_read(self._execution))

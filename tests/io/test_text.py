@@ -14,7 +14,7 @@ from odd_lines import BAD_LINES, ODD_LINES
 
 from dpgb_dask.errors import StructureError
 from dpgb_dask.io import read_csv
-from dpgb_dask.text import Form
+from dpgb_dask.io.text import Form
 
 HEADER = b"x,z,age,color,target"
 LINES = [b"%d.5,,%d,red,%d" % (k, k % 90, k % 2) for k in range(3000)]

@@ -15,9 +15,9 @@ import zarr
 from dask.delayed import delayed
 from forms import FORMS, SCHEMA, some_rows
 
-from dpgb_dask import DPGBClassifier, DPGBRegressor, Schema, io
+from dpgb_dask import DPGBClassifier, DPGBRegressor, Schema
 from dpgb_dask.errors import ChunkError, SchemaError, StructureError
-from dpgb_dask.io import open_dataset, write_dataset
+from dpgb_dask.io import open_dataset, place, write_dataset, writing
 from dpgb_dask.testing import SeededNoise
 from dpgb_dask.values import exact_ids
 
@@ -47,9 +47,6 @@ def check_same_model(tmp_path, schema, X, y, weight=None, **options):
     got = model_text(tmp_path, data.schema, data.X, data.y, data.sample_weight, **options)
     assert got == model_text(tmp_path, schema, X, y, weight, **options)
     return data
-
-
-# ---- the same model --------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("form", FORMS)
@@ -136,6 +133,8 @@ def test_weights_give_the_same_model(lazy, tmp_path, binary_schema, features, la
 
 
 ODD_UNITS = [(3, "a"), "\ud800", b"\xff", [], 0.5, -1]
+
+
 UNITS = {
     "int": lambda n: np.arange(n) // 2,
     "text": lambda n: pd.Series([f"é{k // 3}" if k % 7 else None for k in range(n)], dtype=object),
@@ -178,9 +177,6 @@ def test_a_cluster_writes_the_same_bytes(tmp_path, client, features, labels, bin
         np.testing.assert_array_equal(a, b)
 
 
-# ---- what is stored --------------------------------------------------------------------------------------------------
-
-
 def test_the_schema_and_names_are_attributes(tmp_path):
     x, y = some_rows()
     write_dataset(tmp_path / "d.zarr", x, y, schema=SCHEMA.to_dict(), shard_rows=ROWS)
@@ -192,18 +188,6 @@ def test_the_schema_and_names_are_attributes(tmp_path):
     np.testing.assert_array_equal(group["X"][:], x)
     table = xr.open_zarr(tmp_path / "d.zarr", consolidated=False)
     assert table["X"].dims == ("row", "feature")
-
-
-@pytest.mark.parametrize("width", [1, 28, 5000])
-@pytest.mark.parametrize("dtype", ["f4", "f8"])
-def test_shards_are_neither_small_nor_large(width, dtype):
-    schema = Schema({f"f{j}": (0, 1) for j in range(width)}, classes=[0, 1])
-    inputs = io.check_inputs(np.zeros((0, width), dtype), np.zeros(0), None, schema)
-    rows = io._shard_rows(io.Layout.of(inputs, schema), None)
-    assert rows & (rows - 1) == 0
-    assert rows <= io.MOST_ROWS
-    assert rows == io.LEAST_ROWS or rows * width * np.dtype(dtype).itemsize <= io.SHARD_BYTES
-    assert rows == io.MOST_ROWS or 2 * rows * width * np.dtype(dtype).itemsize > io.SHARD_BYTES
 
 
 def test_files_are_closed_to_others(tmp_path):
@@ -223,13 +207,13 @@ def test_tasks_write_whole_shards_in_any_chunking(chunks, tmp_path, monkeypatch)
     x = np.random.default_rng(0).normal(size=(n, 4))
     y = np.arange(n) % 2
     written = []
-    write = io._Writer.write
+    write = writing._Writer.write
 
     def watched(self, start, parts):
         written.append((start, sum(len(part["y"]) for part in parts)))
         return write(self, start, parts)
 
-    monkeypatch.setattr(io._Writer, "write", watched)
+    monkeypatch.setattr(writing._Writer, "write", watched)
     lazy = da.from_array(x, chunks=(chunks, -1)), da.from_array(y, chunks=(chunks,))
     write_dataset(tmp_path / "d.zarr", *lazy, schema=SCHEMA, shard_rows=ROWS)
     want = [(start, min(ROWS, n - start)) for start in range(0, n, ROWS)]
@@ -261,13 +245,10 @@ def test_few_chunks_are_in_memory_at_once(tmp_path):
     assert max(most) <= 8
 
 
-# ---- what is not whole -----------------------------------------------------------------------------------------------
-
-
 def test_an_interrupted_write_is_not_a_data_set(tmp_path, monkeypatch):
     with monkeypatch.context() as patch:
-        patch.setattr(io._Place, "remove", lambda _: None)  # as after kill -9
-        patch.setattr(io._Writer, "write", fail_at(2))
+        patch.setattr(place.Place, "remove", lambda _: None)  # as after kill -9
+        patch.setattr(writing._Writer, "write", fail_at(2))
         with pytest.raises(KeyboardInterrupt):
             write_dataset(tmp_path / "d.zarr", *some_rows(), schema=SCHEMA, shard_rows=ROWS)
     with pytest.raises(StructureError, match="not written to its end"):
@@ -279,7 +260,7 @@ def test_an_interrupted_write_is_not_a_data_set(tmp_path, monkeypatch):
 
 
 def fail_at(k):
-    write = io._Writer.write
+    write = writing._Writer.write
 
     def failing(self, start, parts):
         if start == k * ROWS:
@@ -290,7 +271,7 @@ def fail_at(k):
 
 
 def test_a_failed_write_leaves_no_rows(tmp_path, monkeypatch):
-    monkeypatch.setattr(io._Writer, "write", fail_at(1))
+    monkeypatch.setattr(writing._Writer, "write", fail_at(1))
     with pytest.raises(KeyboardInterrupt):
         write_dataset(tmp_path / "d.zarr", *some_rows(), schema=SCHEMA, shard_rows=ROWS)
     assert list(tmp_path.iterdir()) == []
@@ -311,20 +292,6 @@ def test_what_reads_back_otherwise_raises(tmp_path, monkeypatch):
     assert not (tmp_path / "d.zarr").exists()
 
 
-def test_a_lost_or_damaged_shard_is_noticed(tmp_path):
-    path = tmp_path / "d.zarr"
-    write_dataset(path, *some_rows(), schema=SCHEMA, shard_rows=ROWS)
-    shard = path / "X" / "c" / "2" / "0"
-    whole = shard.read_bytes()
-    shard.write_bytes(whole[:5000] + bytes([whole[5000] ^ 1]) + whole[5001:])
-    data = open_dataset(path)
-    with pytest.raises(ChunkError, match="damaged or gone"):
-        DPGBClassifier(schema=data.schema, **SEEDED).fit(data.X, data.y)
-    shard.unlink()
-    with pytest.raises(StructureError, match="lacks parts"):
-        open_dataset(path)
-
-
 def test_other_folders_are_not_replaced(tmp_path):
     (tmp_path / "thesis").mkdir()
     (tmp_path / "thesis" / "chapter").write_text("one")
@@ -340,25 +307,6 @@ def test_other_folders_are_not_replaced(tmp_path):
         open_dataset("nowhere://d.zarr")
 
 
-def test_what_is_not_there_or_no_data_set_cannot_be_opened(tmp_path):
-    with pytest.raises(StructureError, match=r"nothing.zarr' does not exist\. Give") as info:
-        open_dataset(tmp_path / "nothing.zarr")
-    assert (
-        info.value.__suppress_context__ or info.value.__context__ is None
-    )  # nothing of Zarr in the traceback
-    (tmp_path / "file").write_text("one")
-    (tmp_path / "folder").mkdir()
-    (tmp_path / "damaged").mkdir()
-    (tmp_path / "damaged" / "zarr.json").write_text("{")
-    zarr.create_array(tmp_path / "array", data=np.zeros(3))
-    zarr.create_group(tmp_path / "group")
-    zarr.create_group(tmp_path / "foreign", attributes={"dpgb_dask": {"version": 2}})
-    for name in ("file", "folder", "damaged", "array", "group", "foreign"):
-        with pytest.raises(StructureError, match=f"{name}' is no data set: .*dpgb-dask convert"):
-            open_dataset(tmp_path / name)
-        assert not io.is_dataset(tmp_path / name)
-
-
 def test_errors_name_the_option_and_the_flag(tmp_path):
     write_dataset(tmp_path / "d.zarr", *some_rows(), schema=SCHEMA)
     with pytest.raises(StructureError, match=r"overwrite=True \(on the command line: --overwrite"):
@@ -366,57 +314,6 @@ def test_errors_name_the_option_and_the_flag(tmp_path):
     (tmp_path / "d.zarr" / "X" / "c" / "0" / "0").unlink()
     with pytest.raises(StructureError, match=r"overwrite=True \(on the command line: --overwrite"):
         open_dataset(tmp_path / "d.zarr")
-
-
-LISTS = {
-    "the same": (["blue", "green", "red"], True),
-    "another order": (["red", "blue", "green"], True),
-    "fewer": (["red"], True),
-    "more": (["blue", "green", "red", "teal"], False),
-    "other": (["teal"], False),
-    "the name of the others": (["red", "<other>"], False),
-    "bounds": ((0, 1), False),
-}
-
-
-@pytest.mark.parametrize("name", LISTS)
-def test_a_schema_may_ask_what_was_kept(name, tmp_path, binary_schema, features, labels):
-    categories, kept = LISTS[name]
-    write_dataset(tmp_path / "d.zarr", features, labels, schema=binary_schema)
-    facts = {**binary_schema.features, "color": categories, "age": (10, 40)}
-    got = io.not_kept(open_dataset(tmp_path / "d.zarr"), Schema(facts, classes=[1, 0, 7]))
-    assert got == (() if kept else ("color",))
-
-
-@pytest.mark.parametrize("frame", [False, True])
-def test_a_schema_may_ask_what_was_kept_of_labels(frame, tmp_path, features):
-    rows = features[["x", "age", "color"][: 2 + frame]]
-    facts = {"x": (-3, 3), "age": (0, 90), "color": ["red"]}
-    declared = {name: facts[name] for name in rows.columns}
-    labels = np.where(features["age"] > 40, "old", "young")
-    X = rows if frame else rows.to_numpy()
-    write_dataset(tmp_path / "d.zarr", X, labels, schema=Schema(declared, classes=["old", "young"]))
-    data = open_dataset(tmp_path / "d.zarr")
-    for classes, kept in ((["young", "old"], True), (["old", "new"], False), ([0, 1], False)):
-        assert io.not_kept(data, Schema(declared, classes=classes)) == (() if kept else ("target",))
-    assert io.not_kept(data, Schema(declared, target_bounds=(0, 1))) == ("target",)
-
-
-def test_numbers_are_kept_as_they_are(tmp_path, features, labels):
-    rows = features[["x", "age"]]
-    write_dataset(
-        tmp_path / "d.zarr",
-        rows,
-        labels,
-        schema=Schema({"x": (0, 1), "age": [1, 2]}, classes=[0, 1]),
-    )
-    data = open_dataset(tmp_path / "d.zarr")
-    other = Schema({"x": (-9, 6), "age": [5, "06", True]}, target_bounds=(0, 1))
-    assert io.not_kept(data, other) == ()
-    other = Schema({"x": [5, 6], "age": (0, 9)}, classes=[5, "6"])
-    assert io.not_kept(data, other) == ("x", "age")
-    other = Schema({"x": (0, 1), "age": [1, "a"]}, classes=[0, "b"])
-    assert io.not_kept(data, other) == ("age", "target")
 
 
 @pytest.mark.parametrize("text", [False, True])
@@ -432,26 +329,6 @@ def test_what_is_read_is_not_replaced(text, tmp_path, binary_schema, features, l
         with pytest.raises(StructureError, match="is what X or y read"):
             write_dataset(path, again, target, schema=schema, overwrite=True)
     assert len(open_dataset(path).y) == len(y)
-
-
-def test_a_newer_format_is_refused(tmp_path):
-    write_dataset(tmp_path / "d.zarr", *some_rows(), schema=SCHEMA)
-    group = zarr.open_group(tmp_path / "d.zarr")
-    group.attrs["dpgb_dask"] = group.attrs["dpgb_dask"] | {"format": 3}
-    with pytest.raises(StructureError, match="newer"):
-        open_dataset(tmp_path / "d.zarr")
-
-
-def test_data_sets_of_one_path_are_two_to_dask(tmp_path):
-    x, y = some_rows()
-    write_dataset(tmp_path / "d.zarr", x, y, schema=SCHEMA)
-    first = open_dataset(tmp_path / "d.zarr").X.name
-    assert open_dataset(tmp_path / "d.zarr").X.name == first
-    write_dataset(tmp_path / "d.zarr", x, y, schema=SCHEMA, overwrite=True)
-    assert open_dataset(tmp_path / "d.zarr").X.name != first
-
-
-# ---- bad input -------------------------------------------------------------------------------------------------------
 
 
 def test_a_chunk_that_fails_says_no_value(tmp_path):

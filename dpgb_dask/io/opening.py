@@ -1,0 +1,172 @@
+"""Opening a data set: nothing is read but its structure, and every shard is checked as it is read."""
+# ruff: noqa: N806 - X is scikit-learn's name
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import dask
+import dask.array as da
+import dask.dataframe as dd
+import numpy as np
+import pandas as pd
+import xarray as xr
+import zarr
+from dask.delayed import delayed
+
+from dpgb_dask.contracts.schema import Schema
+from dpgb_dask.encode import category_cells
+from dpgb_dask.errors import StructureError, in_our_words
+from dpgb_dask.io.layout import Layout, are_numbers, lists_of, metadata_of
+from dpgb_dask.io.place import AGAIN, ATTRIBUTE, WEIGHT, Place, damaged_facts, lacks_parts
+from dpgb_dask.io.rows import classes_at, frame_of, weight_name
+from dpgb_dask.stored import Recorded, Shards
+
+
+class Dataset(NamedTuple):
+    """A data set, lazily: what ``fit`` takes.
+
+    Parameters
+    ----------
+    X : DataArray of a Dask Array with the features' names, or Dask DataFrame
+        A frame where features are text or rows have units; the unit is one of its columns.
+    y : Dask Array or Series
+    sample_weight : Dask Array, Series or None
+    schema : Schema
+    """
+
+    X: Any
+    y: Any
+    sample_weight: Any
+    schema: Schema
+
+    def __repr__(self) -> str:
+        return f"Dataset({self.schema!r})"
+
+
+def open_dataset(path: str | Path, *, storage_options: Mapping[str, Any] | None = None) -> Dataset:
+    """Open a data set; nothing is read but its structure.
+
+    Parameters
+    ----------
+    path : str or Path
+        As for `write_dataset`.
+    storage_options : mapping, optional
+        For fsspec; by default it takes them from the environment.
+
+    Raises
+    ------
+    StructureError
+        If the path does not exist, or it is none, was not written to its end, or parts of it are gone or damaged. A
+        shard that is damaged within its size raises `ChunkError` as it is read.
+    """
+    place = Place(str(path), dict(storage_options or {}))
+    group = place.open("r")
+    facts = group.attrs.get(ATTRIBUTE)
+    layout = Layout.read(place.path, facts)
+    arrays: dict[str, da.Array] = {}
+    for name, shards in _checked(place, group, layout, facts).items():
+        # named by what was written, not by where: Dask would take two data sets of one path for the same
+        chunks = shards.array.shards
+        arrays[name] = da.from_array(shards, chunks=chunks, name=f"{name}-{layout.id}")
+    if layout.named:
+        return _as_frame(arrays, layout)
+    names = {"feature": list(layout.schema.names)}
+    X = xr.DataArray(arrays["X"], dims=("row", "feature"), coords=names)
+    y = arrays["y"]
+    if layout.target_coded:
+        y = da.map_blocks(classes_at, y, layout.schema.target.classes, dtype=object)
+    return Dataset(X, y, arrays.get(WEIGHT), layout.schema)
+
+
+def is_dataset(path: str | Path, storage_options: Mapping[str, Any] | None = None) -> bool:
+    """Whether there is a data set at a path, or one that was not written to its end."""
+    place = Place(str(path), dict(storage_options or {}))
+    return place.exists() and place.is_ours()
+
+
+def not_kept(data: Dataset, schema: Schema) -> tuple[str, ...]:
+    """Return the columns of which a schema asks what a data set did not keep.
+
+    A data set keeps what the schema that it was written with tells apart, whatever its rows hold. Of a column declared
+    as numbers, another schema may declare other bounds; of one declared as categories or classes that are numbers,
+    other numbers; of other categories and classes those alone, in any order. Labels that are numbers may also be read
+    as a target with bounds, and such a target as labels.
+
+    Parameters
+    ----------
+    data : Dataset
+        With the features of the schema.
+    schema : Schema
+    """
+    asked, kept = lists_of(schema), lists_of(data.schema)
+    target = schema.target.name, data.schema.target.name
+    lost = [name for name in schema.names if not _keeps(kept[name], asked[name], both=False)]
+    if not _keeps(kept[target[1]], asked[target[0]], both=True):
+        lost.append(target[0])
+    return tuple(lost)
+
+
+def _keeps(kept: Sequence[Any], asked: Sequence[Any], *, both: bool) -> bool:
+    """Whether a column that was kept as one list says by which category of another each row is."""
+    if not are_numbers(kept):
+        known = category_cells(pd.Series(list(asked), dtype=object), kept)
+        return len(asked) > 0 and bool(np.all(known != len(kept)))
+    return are_numbers(asked) and (both or (len(kept) > 0) == (len(asked) > 0))
+
+
+@in_our_words(lambda kind: StructureError(f"A data set's arrays are damaged ({kind}). {AGAIN}"))
+def _checked(place: Place, group: zarr.Group, layout: Layout, facts: Any) -> dict[str, Shards]:
+    """Return the arrays of a data set, once each object is there and as large as it was written.
+
+    Raises
+    ------
+    StructureError
+        If one is not, or an array says another shape or type than the layout.
+    """
+    out = {}
+    n_rows: set[tuple[int, int]] = set()
+    for name, (dtype, wide) in layout.arrays().items():
+        array: Any = group.get(name)
+        if not isinstance(array, zarr.Array):
+            raise lacks_parts(place.path)
+        # units are text; those of format 1 may be numbers
+        known = array.dtype.kind in "TOf" if dtype is str else array.dtype == np.dtype(dtype)
+        fits = known and array.ndim == 1 + len(wide) and tuple(array.shape[1:]) == wide
+        if not fits or array.shards is None or tuple(array.shards[1:]) != wide:
+            raise damaged_facts(place.path)
+        n_rows.add((array.shape[0], array.shards[0]))
+        recorded = None
+        if "shards" in facts:
+            recorded = tuple(Recorded(size, digest) for size, digest in facts["shards"][name])
+            if metadata_of(array) != facts["arrays"][name]:
+                raise damaged_facts(place.path)
+        shards = Shards(array, recorded)
+        if recorded is not None and len(recorded) != shards.n_shards:
+            raise damaged_facts(place.path)
+        sizes = place.sizes(name)
+        for k in range(shards.n_shards):
+            size = sizes.get(shards.key(k), 0)
+            if size == 0 or (recorded is not None and size != recorded[k].size):
+                raise lacks_parts(place.path)
+        out[name] = shards
+    if len(n_rows) > 1:
+        raise damaged_facts(place.path)
+    return out
+
+
+def _as_frame(arrays: Mapping[str, da.Array], layout: Layout) -> Dataset:
+    """Return a data set whose features have types of their own, each chunk's columns read together."""
+    names = list(arrays)
+    blocks = [arrays[name].to_delayed().ravel() for name in names]
+    make = delayed(frame_of, pure=False)
+    common = delayed(layout, name=f"dpgb-layout-{layout.id}", traverse=False)
+    parts = [make(names, list(block), common) for block in zip(*blocks, strict=True)]
+    empty = [np.empty((0, *arrays[name].shape[1:]), arrays[name].dtype) for name in names]
+    with dask.config.set({"dataframe.convert-string": False}):
+        table = dd.from_delayed(parts, meta=frame_of(names, empty, layout), verify_meta=False)
+    schema = layout.schema
+    unit = [schema.unit_id] if layout.unit else []
+    X = table[[*schema.names, *unit]]
+    weight = table[weight_name(schema)] if layout.weight else None
+    return Dataset(X, table[schema.target.name], weight, schema)

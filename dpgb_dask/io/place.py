@@ -1,0 +1,203 @@
+"""Where a data set lies: a local folder or a URL, and what is said when it is not what was written."""
+
+import shutil
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import fsspec
+import zarr
+
+from dpgb_dask.errors import StructureError
+
+ATTRIBUTE = "dpgb_dask"
+METADATA = "zarr.json"  # of a group or an array
+WEIGHT = "sample_weight"
+REPLACE = "overwrite=True (on the command line: --overwrite)"
+AGAIN = f"Write it again, with {REPLACE}."
+
+
+def local_path(path: str) -> Path | None:
+    """Return what a path or URL names on this machine; None for a URL of another."""
+    if "://" in path and not path.startswith(("file://", "local://")):
+        return None
+    return Path(path.split("://", 1)[-1])
+
+
+class Place:
+    """A local folder, or a URL. Made by the driver and by every task."""
+
+    def __init__(self, path: str, options: dict[str, Any]) -> None:
+        self.path = path
+        self._options = options
+        self.folder = local_path(path)
+
+    def __repr__(self) -> str:
+        return f"<place {self.path!r}>"  # options may hold a password
+
+    def open(self, mode: Any) -> zarr.Group:
+        """Open the group.
+
+        Raises
+        ------
+        StructureError
+            If there is none.
+        """
+        try:
+            return zarr.open_group(self._store, mode=mode, storage_options=self._options or None)
+        except OSError as error:
+            if not isinstance(error, FileNotFoundError | NotADirectoryError):
+                raise
+        except Exception:
+            pass
+        if not self.exists():
+            raise StructureError(
+                f"path={self.path!r} does not exist. Give what write_dataset or dpgb-dask convert wrote."
+            )
+        raise damaged_facts(self.path) if self._is_wreck() else no_data_set(self.path)
+
+    def create(self, facts: Mapping[str, Any]) -> zarr.Group:
+        """Make the group, with what it says of itself."""
+        attributes = {ATTRIBUTE: dict(facts)}
+        return zarr.create_group(
+            self._store, attributes=attributes, storage_options=self._options or None
+        )
+
+    @property
+    def _store(self) -> str | Path:
+        if self.folder is not None:
+            return self.folder
+        self._files()  # raises what Zarr would say less plainly
+        return self.path
+
+    def exists(self) -> bool:
+        """Whether anything is here."""
+        if self.folder is not None:
+            return self.folder.exists()
+        files, root = self._files()
+        return bool(files.exists(root))
+
+    def id(self) -> str:
+        """Return the id of the data set that was begun here; "" if there is none."""
+        try:
+            facts = self.open("r").attrs.get(ATTRIBUTE)
+        except StructureError:
+            return ""
+        return str(facts.get("id", "")) if isinstance(facts, Mapping) else ""
+
+    def sizes(self, name: str) -> dict[str, int]:
+        """Return the size of every object below a folder, by its name there: one listing."""
+        files, root = fsspec.core.url_to_fs(str(self.folder)) if self.folder else self._files()
+        base = f"{root.rstrip('/')}/{name}/"
+        found = files.find(base, detail=True)
+        return {path.split(base, 1)[-1]: int(info["size"]) for path, info in found.items()}
+
+    def is_ours(self) -> bool:
+        """Whether a data set was begun here, damaged or not."""
+        try:
+            facts = self.open("r").attrs.get(ATTRIBUTE)
+        except StructureError:
+            return self._is_wreck()
+        return is_said(facts)
+
+    def _is_wreck(self) -> bool:
+        """Whether what cannot be opened as a group has the parts of a data set, and nothing else."""
+        files, root = fsspec.core.url_to_fs(str(self.folder)) if self.folder else self._files()
+        names = {str(Path(path).relative_to(root)) for path in files.find(root, maxdepth=2)}
+        tops = {name.split("/")[0] for name in names}
+        parts = {METADATA, *(f"{name}/{METADATA}" for name in ("X", "y"))}
+        return parts <= names and tops <= {METADATA, "X", "y", WEIGHT, "unit"}
+
+    def take(self, *, overwrite: bool) -> None:
+        """Make sure that nothing is here.
+
+        Raises
+        ------
+        StructureError
+            If something is, and may not be replaced; or if the folder around it is not there.
+        """
+        if self.exists():
+            if not overwrite:
+                raise StructureError(
+                    f"path={self.path!r} exists already. Choose another; or replace it, if it is a data set:"
+                    f" {REPLACE}."
+                )
+            if not self.is_ours():
+                raise StructureError(
+                    f"path={self.path!r} is no data set of this library, and is not replaced. Choose another."
+                )
+            self.remove()
+        if self.folder is not None:
+            if not self.folder.absolute().parent.is_dir():
+                raise StructureError(
+                    f"path={self.path!r}: the folder around it does not exist. Make it first."
+                )
+            self.folder.mkdir(mode=0o700)
+
+    def close(self) -> None:
+        """Close every local file to other users; until now the folder around them was closed."""
+        if self.folder is None:
+            return
+        for path in self.folder.rglob("*"):
+            path.chmod(0o700 if path.is_dir() else 0o600)
+
+    def remove(self) -> None:
+        """Remove all that is here."""
+        if self.folder is not None:
+            shutil.rmtree(self.folder)
+            return
+        files, root = self._files()
+        if files.exists(root):
+            files.rm(root, recursive=True)
+
+    def _files(self) -> tuple[Any, str]:
+        """Return the file system and the path in it.
+
+        Raises
+        ------
+        StructureError
+            If fsspec does not know it, or needs a package that is not installed.
+        """
+        missing = None
+        try:
+            files, root = fsspec.core.url_to_fs(self.path, **self._options)
+        except ImportError as error:
+            missing = error.name
+        except ValueError:
+            raise StructureError(
+                f"path={self.path!r}: fsspec does not know this protocol. Give a folder or a URL such as s3://."
+            ) from None
+        else:
+            files.invalidate_cache()
+            return files, root
+        raise StructureError(
+            f"path={self.path!r} needs {missing or 'a package'}, which is not installed; for s3://:"
+            " pip install 'dpgb_dask[s3]'."
+        )
+
+
+def is_said(facts: Any) -> bool:
+    """Whether the attribute is that of a data set, of whatever format."""
+    return isinstance(facts, Mapping) and "format" in facts
+
+
+def no_data_set(path: str) -> StructureError:
+    """Return the error of a path that holds something else."""
+    return StructureError(
+        f"path={path!r} is no data set: neither write_dataset nor dpgb-dask convert wrote it. Write one with either;"
+        " zarr.open opens other Zarr stores."
+    )
+
+
+def damaged_facts(path: str) -> StructureError:
+    """Return the error of a data set whose attribute or metadata are not what was written."""
+    return StructureError(
+        f"path={path!r} is damaged: what it says of itself is not what was written. {AGAIN} Or put a copy back."
+    )
+
+
+def lacks_parts(path: str) -> StructureError:
+    """Return the error of a data set of which objects are gone, or shorter than they were."""
+    return StructureError(
+        f"path={path!r} lacks parts that were written once, or parts of parts. {AGAIN}"
+    )

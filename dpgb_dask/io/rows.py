@@ -1,0 +1,155 @@
+"""Rows in the form in which a data set stores them, and back."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from numpy.typing import NDArray
+
+from dpgb_dask.contracts.schema import Categorical, Schema
+from dpgb_dask.encode import category_cells, n_rows, numbers, one_column, split_columns
+from dpgb_dask.errors import StructureError
+from dpgb_dask.io.layout import Layout, is_single
+from dpgb_dask.io.place import WEIGHT
+from dpgb_dask.private.ingest import Rows
+from dpgb_dask.private.units import distinct_names
+from dpgb_dask.values import ExactId, is_missing
+
+
+def store_form(rows: Rows, layout: Layout) -> dict[str, NDArray[Any]]:
+    """Return rows as they are stored.
+
+    Raises
+    ------
+    StructureError
+        If a column's type is another than its collection says, and would lose something.
+    """
+    schema = layout.schema
+    parts = {"X": _features(rows, layout)}
+    if layout.target_coded:
+        parts["y"] = category_cells(one_column(rows.y), schema.target.classes).astype(np.uint8)
+    else:
+        parts["y"] = _stored_column(rows.y, layout.target)
+    if layout.weight:
+        parts[WEIGHT] = _stored_column(rows.weight, layout.weight)
+    if layout.unit:
+        parts["unit"] = _tagged(rows.unit)
+    return parts
+
+
+def _features(rows: Rows, layout: Layout) -> NDArray[Any]:
+    if layout.raw:
+        assert isinstance(rows.x, np.ndarray)
+        if np.can_cast(rows.x.dtype, layout.dtype, "safe"):
+            return np.ascontiguousarray(rows.x, layout.dtype)
+        if layout.dtype != "float64":
+            raise _other_type()
+    out = np.empty((n_rows(rows.x), layout.schema.n_features), layout.dtype)
+    features = layout.schema.features.values()
+    for j, (feature, column) in enumerate(
+        zip(features, split_columns(rows.x, layout.schema), strict=True)
+    ):
+        if j in layout.coded:
+            assert isinstance(feature, Categorical)
+            out[:, j] = category_cells(column, feature.categories)
+            continue
+        if layout.dtype == "float32" and not is_single(column.dtype):
+            raise _other_type()
+        with np.errstate(all="ignore"):
+            out[:, j] = numbers(column)
+        if isinstance(feature, Categorical):
+            # what is there and no number is in no list of finite numbers
+            out[np.isnan(out[:, j]) & (category_cells(column, ()) == 0), j] = np.inf
+    return out
+
+
+def _stored_column(column: Any, dtype: str) -> NDArray[Any]:
+    column = one_column(column)
+    if dtype != "float64":
+        _check_type(column.dtype, dtype)
+        return np.asarray(column).astype(dtype)
+    with np.errstate(all="ignore"):
+        return numbers(column).astype(np.float64)
+
+
+def _check_type(given: Any, stored: str) -> None:
+    if not np.can_cast(given, stored, "safe"):
+        raise _other_type()
+
+
+def _other_type() -> StructureError:
+    return StructureError(
+        "A chunk's columns are of other types than its collection says. Convert them first, as with astype."
+    )
+
+
+def _tagged(column: Any) -> NDArray[Any]:
+    """Return the names of units, marked by "s"; "" for a row without one."""
+    names, place = distinct_names(column)
+    tags = ["" if name is None else f"s{name}" for name in [*names, None]]
+    return np.array(tags, dtype=np.dtypes.StringDType())[place]
+
+
+def _untag(tagged: str) -> Any:
+    # older data sets mark whole numbers by "i"
+    return ExactId(tagged[1:]) if tagged else None
+
+
+def classes_at(places: NDArray[Any], classes: Sequence[Any]) -> NDArray[Any]:
+    """Return the classes of stored places as objects; another label is None, and so is a missing one."""
+    table = np.empty(len(classes) + 2, object)
+    table[: len(classes)] = classes
+    return table[places]
+
+
+def weight_name(schema: Schema) -> str:
+    """Return a name for the column of weights that no other column has."""
+    name = WEIGHT
+    while name in {*schema.names, schema.target.name}:
+        name += "_"
+    return name
+
+
+def frame_of(names: Sequence[str], blocks: Sequence[NDArray[Any]], layout: Layout) -> pd.DataFrame:
+    """Return stored rows as a frame."""
+    stored = dict(zip(names, blocks, strict=True))
+    schema = layout.schema
+    columns: dict[str, Any] = {}
+    for j, (name, feature) in enumerate(schema.features.items()):
+        values = stored["X"][:, j]
+        if j in layout.coded:
+            assert isinstance(feature, Categorical)
+            columns[name] = _categorical(values.astype(np.int64), feature.categories)
+        else:
+            columns[name] = values
+    y = stored["y"]
+    target = schema.target
+    columns[target.name] = (
+        _categorical(y.astype(np.int64), target.classes) if layout.target_coded else y
+    )
+    if layout.weight:
+        columns[weight_name(schema)] = stored[WEIGHT]
+    if layout.unit == "number":
+        columns[str(schema.unit_id)] = stored["unit"]
+    elif layout.unit:
+        tagged = stored["unit"].tolist()
+        units = np.empty(len(tagged), object)
+        units[:] = [_untag(value) for value in tagged]
+        columns[str(schema.unit_id)] = pd.Series(units, dtype=object)
+    return pd.DataFrame(columns)
+
+
+def _categorical(places: NDArray[np.int64], declared: Sequence[Any]) -> pd.Categorical:
+    """Return the categories of stored places: one more stands for any other value, none for a missing one."""
+    other = "<other>"
+    while other in declared:
+        other += ">"
+    known = [k for k, category in enumerate(declared) if not is_missing(category)]
+    code = np.full(len(declared) + 2, -1, np.int64)
+    code[known] = np.arange(len(known))
+    code[len(declared)] = len(known)
+    labels = np.empty(len(known) + 1, object)
+    labels[:] = [*(declared[k] for k in known), other]
+    categories = pd.Index(labels, dtype=object, tupleize_cols=False)
+    return pd.Categorical.from_codes(code[places], categories=categories)

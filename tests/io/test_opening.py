@@ -1,0 +1,123 @@
+"""Opening data sets: what is gone, damaged or newer is noticed, and what another schema may ask of one."""
+
+import dask
+import numpy as np
+import pytest
+import zarr
+from forms import SCHEMA, some_rows
+
+from dpgb_dask import DPGBClassifier, Schema
+from dpgb_dask.errors import ChunkError, StructureError
+from dpgb_dask.io import open_dataset, write_dataset
+from dpgb_dask.io.opening import is_dataset, not_kept
+from dpgb_dask.testing import SeededNoise
+
+SEEDED = {"noise": SeededNoise(0), "random_state": 0, "epsilon": 4.0, "on_few_rows": "continue"}
+ROWS = 1000  # of a shard: the last one is not full
+
+
+@pytest.fixture(autouse=True)
+def one_thread():
+    with dask.config.set(scheduler="sync"):
+        yield
+
+
+def test_a_lost_or_damaged_shard_is_noticed(tmp_path):
+    path = tmp_path / "d.zarr"
+    write_dataset(path, *some_rows(), schema=SCHEMA, shard_rows=ROWS)
+    shard = path / "X" / "c" / "2" / "0"
+    whole = shard.read_bytes()
+    shard.write_bytes(whole[:5000] + bytes([whole[5000] ^ 1]) + whole[5001:])
+    data = open_dataset(path)
+    with pytest.raises(ChunkError, match="damaged or gone"):
+        DPGBClassifier(schema=data.schema, **SEEDED).fit(data.X, data.y)
+    shard.unlink()
+    with pytest.raises(StructureError, match="lacks parts"):
+        open_dataset(path)
+
+
+def test_what_is_not_there_or_no_data_set_cannot_be_opened(tmp_path):
+    with pytest.raises(StructureError, match=r"nothing.zarr' does not exist\. Give") as info:
+        open_dataset(tmp_path / "nothing.zarr")
+    assert (
+        info.value.__suppress_context__ or info.value.__context__ is None
+    )  # nothing of Zarr in the traceback
+    (tmp_path / "file").write_text("one")
+    (tmp_path / "folder").mkdir()
+    (tmp_path / "damaged").mkdir()
+    (tmp_path / "damaged" / "zarr.json").write_text("{")
+    zarr.create_array(tmp_path / "array", data=np.zeros(3))
+    zarr.create_group(tmp_path / "group")
+    zarr.create_group(tmp_path / "foreign", attributes={"dpgb_dask": {"version": 2}})
+    for name in ("file", "folder", "damaged", "array", "group", "foreign"):
+        with pytest.raises(StructureError, match=f"{name}' is no data set: .*dpgb-dask convert"):
+            open_dataset(tmp_path / name)
+        assert not is_dataset(tmp_path / name)
+
+
+LISTS = {
+    "the same": (["blue", "green", "red"], True),
+    "another order": (["red", "blue", "green"], True),
+    "fewer": (["red"], True),
+    "more": (["blue", "green", "red", "teal"], False),
+    "other": (["teal"], False),
+    "the name of the others": (["red", "<other>"], False),
+    "bounds": ((0, 1), False),
+}
+
+
+@pytest.mark.parametrize("name", LISTS)
+def test_a_schema_may_ask_what_was_kept(name, tmp_path, binary_schema, features, labels):
+    categories, kept = LISTS[name]
+    write_dataset(tmp_path / "d.zarr", features, labels, schema=binary_schema)
+    facts = {**binary_schema.features, "color": categories, "age": (10, 40)}
+    got = not_kept(open_dataset(tmp_path / "d.zarr"), Schema(facts, classes=[1, 0, 7]))
+    assert got == (() if kept else ("color",))
+
+
+@pytest.mark.parametrize("frame", [False, True])
+def test_a_schema_may_ask_what_was_kept_of_labels(frame, tmp_path, features):
+    rows = features[["x", "age", "color"][: 2 + frame]]
+    facts = {"x": (-3, 3), "age": (0, 90), "color": ["red"]}
+    declared = {name: facts[name] for name in rows.columns}
+    labels = np.where(features["age"] > 40, "old", "young")
+    X = rows if frame else rows.to_numpy()
+    write_dataset(tmp_path / "d.zarr", X, labels, schema=Schema(declared, classes=["old", "young"]))
+    data = open_dataset(tmp_path / "d.zarr")
+    for classes, kept in ((["young", "old"], True), (["old", "new"], False), ([0, 1], False)):
+        assert not_kept(data, Schema(declared, classes=classes)) == (() if kept else ("target",))
+    assert not_kept(data, Schema(declared, target_bounds=(0, 1))) == ("target",)
+
+
+def test_numbers_are_kept_as_they_are(tmp_path, features, labels):
+    rows = features[["x", "age"]]
+    write_dataset(
+        tmp_path / "d.zarr",
+        rows,
+        labels,
+        schema=Schema({"x": (0, 1), "age": [1, 2]}, classes=[0, 1]),
+    )
+    data = open_dataset(tmp_path / "d.zarr")
+    other = Schema({"x": (-9, 6), "age": [5, "06", True]}, target_bounds=(0, 1))
+    assert not_kept(data, other) == ()
+    other = Schema({"x": [5, 6], "age": (0, 9)}, classes=[5, "6"])
+    assert not_kept(data, other) == ("x", "age")
+    other = Schema({"x": (0, 1), "age": [1, "a"]}, classes=[0, "b"])
+    assert not_kept(data, other) == ("age", "target")
+
+
+def test_a_newer_format_is_refused(tmp_path):
+    write_dataset(tmp_path / "d.zarr", *some_rows(), schema=SCHEMA)
+    group = zarr.open_group(tmp_path / "d.zarr")
+    group.attrs["dpgb_dask"] = group.attrs["dpgb_dask"] | {"format": 3}
+    with pytest.raises(StructureError, match="newer"):
+        open_dataset(tmp_path / "d.zarr")
+
+
+def test_data_sets_of_one_path_are_two_to_dask(tmp_path):
+    x, y = some_rows()
+    write_dataset(tmp_path / "d.zarr", x, y, schema=SCHEMA)
+    first = open_dataset(tmp_path / "d.zarr").X.name
+    assert open_dataset(tmp_path / "d.zarr").X.name == first
+    write_dataset(tmp_path / "d.zarr", x, y, schema=SCHEMA, overwrite=True)
+    assert open_dataset(tmp_path / "d.zarr").X.name != first
