@@ -18,9 +18,10 @@ from unittest import mock
 import numpy as np
 import pandas as pd
 import scipy
+from plans import PLANS
 from threadpoolctl import threadpool_info
 
-from dpgb_dask import DPGBClassifier, DPGBRegressor, Schema, recipes
+from dpgb_dask import DPGBClassifier, DPGBRegressor, Schema
 from dpgb_dask.controller.noise import FitKey, KeyStream
 from dpgb_dask.controller.release import Controller
 from dpgb_dask.testing import SeededNoise
@@ -48,7 +49,7 @@ VARIANTS = [
     ("dpboost", "binary", "units"),
 ]
 CASES = [
-    *((name, kind, "rows") for name, plan in sorted(recipes.RECIPES.items()) for kind in sorted(plan.kinds)),
+    *((name, kind, "rows") for name, plan in sorted(PLANS.items()) for kind in sorted(plan.kinds)),
     *VARIANTS,
 ]  # fmt: skip
 
@@ -89,9 +90,9 @@ def fit(name, kind, variant):
     elif variant == "weights":
         schema["max_weight"] = 3
         weight = pd.Series(np.arange(N_ROWS) % 9 / 2)
-    few = {key: value for key, value in FEW.items() if key in recipes.RECIPES[name].parameters()}
+    few = {key: value for key, value in FEW.items() if key in PLANS[name].parameters()}
     estimator = (DPGBRegressor if kind == "numeric" else DPGBClassifier)(
-        epsilon=6.0, delta=1e-6, schema=Schema.from_dict(schema), recipe=name, noise=SeededNoise(SEED),
+        epsilon=6.0, delta=1e-6, schema=Schema.from_dict(schema), recipe=PLANS[name], noise=SeededNoise(SEED),
         random_state=SEED, **few,
     )  # fmt: skip
     if variant == "units":

@@ -1,16 +1,15 @@
 """Neighbouring data sets: few rows for every kind of target, rows to add to them, and a fit that asks both sets."""
 
-from dataclasses import replace
-
 import numpy as np
 
 from dpgb_dask.contracts.boundary import Receipt
-from dpgb_dask.contracts.plan import Budget, Execution, PublicRng, State
+from dpgb_dask.contracts.plan import Budget, Execution, State
 from dpgb_dask.contracts.schema import Schema
 from dpgb_dask.controller.release import Controller
 from dpgb_dask.private.ingest import read_source
 from dpgb_dask.private.rounds import open_rounds
 from dpgb_dask.testing import SeededNoise
+from dpgb_dask.training.loop import run
 
 FEATURES = {"a": (0.0, 1.0), "b": (-4.0, 4.0), "c": ["x", "y", "z"]}
 SCHEMAS = {
@@ -55,8 +54,10 @@ def open_local(x, y, kind, shape, weight=None):
     return open_rounds(rows, shape, Execution(n_threads=1), bytes(32), bytes(16))
 
 
-def drive(plan, shape, rounds, others, seed=0):
-    """Run a plan on ``rounds``; ask ``others`` every query too, at the same released answers."""
+def drive(plan, shape, rounds, others, check, seed=0):
+    """Run a plan on ``rounds``; ask ``others`` every query too, at the same released answers, and call ``check`` with
+    the query, its sensitivity, the sums and theirs.
+    """
     budget = Budget(epsilon=8.0, delta=1e-5)
     controller = Controller.reserve(
         budget=budget,
@@ -66,25 +67,14 @@ def drive(plan, shape, rounds, others, seed=0):
         pure=plan.pure,
     )
     controller.bind(rounds.fingerprint())
-    state = State(
-        shape=shape,
-        rng=PublicRng(seed),
-        budget=budget,
-        total=controller.total,
-        left=controller.total,
-    )
-    for stage in plan.stages:
-        state = stage.begin(replace(state, memory=None))
-        while (query := stage.next_query(state)) is not None:
-            raw = rounds.ask(state.model, query)
-            sums = raw._open(TICKET).astype(object)
-            yield (
-                query,
-                raw.sensitivity,
-                sums,
-                [r.ask(state.model, query)._open(TICKET).astype(object) for r in others],
-            )
-            released = controller.release(query, raw)
-            state = replace(state, left=controller.total - controller.spent)
-            state = stage.update(state, query, released)
+
+    def ask(_stage, state, query):
+        raw = rounds.ask(state.model, query)
+        sums = raw._open(TICKET).astype(object)
+        theirs = [other.ask(state.model, query)._open(TICKET).astype(object) for other in others]
+        check(query, raw.sensitivity, sums, theirs)
+        return controller.release(query, raw)
+
+    ran = run(plan, State.first(shape, seed, budget, controller.total), ask)
+    assert not ran.stopped
     assert 0 <= controller.spent <= controller.total

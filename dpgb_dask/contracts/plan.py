@@ -222,6 +222,16 @@ class State:
     memory: Any = None
     facts: tuple[Facts, ...] = ()
 
+    @classmethod
+    def first(
+        cls, shape: Shape, seed: int, budget: Budget, total: int, n_threads: int = 1
+    ) -> "State":
+        """Return what a fit knows before its first question."""
+        rng = PublicRng(seed)
+        return cls(
+            shape=shape, rng=rng, budget=budget, total=total, left=total, n_threads=n_threads
+        )
+
     def fact(self, kind: type[F]) -> F:
         """Return the record of a class; a `Plan` checks that what a stage uses is given before it."""
         for fact in self.facts:

@@ -375,6 +375,11 @@ class Controller:
             )
         self._bound = True
 
+    @property
+    def answered(self) -> bool:
+        """Whether the next answer has to be one from before: `replayed` gives it, and refuses another query."""
+        return self.ended or len(self._receipts) < len(self._journalled)
+
     def replayed(self, query: Query, sensitivity: Sensitivity) -> Released[Vector] | None:
         """Return the journalled answer to the next query of a resumed fit; None if it must be computed from rows.
 

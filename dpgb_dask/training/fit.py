@@ -1,4 +1,4 @@
-"""The boosting loop: the only place where rows, controller and components meet.
+"""A fit: the only place where rows, controller and components meet. The loop itself is in `loop.py`.
 
 Order of effects: reserve the whole fit → read the data and bind its fingerprint → per round: sums → open, noise,
 journal → only then the answer is used (docs/design.md §4).
@@ -13,8 +13,6 @@ from dataclasses import dataclass, fields, is_dataclass, replace
 from functools import partial
 from typing import Any
 
-from threadpoolctl import threadpool_limits
-
 from dpgb_dask.contracts.boundary import Released
 from dpgb_dask.contracts.journal import Journal
 from dpgb_dask.contracts.model import Model
@@ -24,7 +22,6 @@ from dpgb_dask.contracts.plan import (
     NoisyCount,
     Plan,
     Progress,
-    PublicRng,
     Rounds,
     Shape,
     Stage,
@@ -32,7 +29,6 @@ from dpgb_dask.contracts.plan import (
     Unread,
 )
 from dpgb_dask.contracts.queries import DRAW_BITS, GradientQuery, Query, RowDraw
-from dpgb_dask.contracts.spending import Spending
 from dpgb_dask.controller.accounting import MAX_VALUES
 from dpgb_dask.controller.ledger import Ledger
 from dpgb_dask.controller.noise import NoiseSource
@@ -40,12 +36,13 @@ from dpgb_dask.controller.release import Controller
 from dpgb_dask.errors import PlanError
 from dpgb_dask.private.ingest import Source
 from dpgb_dask.private.quantize import sensitivity
-from dpgb_dask.private.rounds import check_backend, open_rounds
+from dpgb_dask.private.rounds import Backend, check_backend, open_rounds
 from dpgb_dask.private.rounds.local import default_threads
 from dpgb_dask.private.store import remove_saved
 from dpgb_dask.released.export import ModelFile, fit_digest
 from dpgb_dask.training.config import check_folder
 from dpgb_dask.training.journal import FileJournal, MemoryJournal
+from dpgb_dask.training.loop import run
 
 MOST_CHARACTERS = 160  # of one setting in words
 
@@ -172,23 +169,16 @@ def fit(
             f"recipe={plan.name!r} may release {demand.n_values} values, above {MAX_VALUES}: its noise could not be"
             " proved fine enough. Choose fewer or shallower trees, or fewer bins."
         )
-    client = check_backend(source, execution, plan.needs(shape))
-    if client is None:  # on a cluster the folder is the workers', and not seen from here
+    backend = check_backend(source, execution, plan.needs(shape))
+    if backend.client is None:  # on a cluster the folder is the workers', and not seen from here
         check_folder(execution.cache)
-    controller = Controller.reserve(
-        budget=budget,
-        ledger=ledger,
-        account=account,
-        plan_digest=digest(plan, shape),
-        facts=facts(plan, shape),
-        public_seed=seed,
-        noise=noise,
-        pure=plan.pure,
-        unit_id=shape.schema.unit_id,
-        journal=partial(open_journal, ledger),
-        resume=resume,
+    controller = reserve(
+        plan, shape, budget, ledger, account, seed=seed, noise=noise, resume=resume
     )
-    with noting(controller, ledger), opened(controller, source, plan, shape, execution) as rounds:
+    with (
+        noting(controller, ledger),
+        opened(controller, source, plan, shape, execution, backend) as rounds,
+    ):
         n_threads = execution.n_threads or default_threads()
         result = boost(plan, shape, controller, rounds, n_threads, progress)
         if rounds is not None:  # a fit that was interrupted needs it to go on
@@ -210,19 +200,36 @@ def replay(
     ResumeError
         If the settings are not those of the fit, or its journal is not there whole.
     """
-    controller = Controller.reserve(
+    recorded = 0  # the seed that counts is the fit's own
+    controller = reserve(plan, shape, budget, ledger, account, seed=recorded, resume=fit_id)
+    return boost(plan, shape, controller, None, default_threads(), None)
+
+
+def reserve(
+    plan: Plan,
+    shape: Shape,
+    budget: Budget,
+    ledger: Ledger | None,
+    account: str | None,
+    *,
+    seed: int,
+    noise: NoiseSource | None = None,
+    resume: str | None = None,
+) -> Controller:
+    """Charge a fit, or take up or replay one: the settings that a fit and its repetition have to share."""
+    return Controller.reserve(
         budget=budget,
         ledger=ledger,
         account=account,
         plan_digest=digest(plan, shape),
         facts=facts(plan, shape),
-        unit_id=shape.schema.unit_id,
-        public_seed=0,  # the recorded one is used
+        public_seed=seed,
+        noise=noise,
         pure=plan.pure,
+        unit_id=shape.schema.unit_id,
         journal=partial(open_journal, ledger),
-        resume=fit_id,
+        resume=resume,
     )
-    return boost(plan, shape, controller, None, default_threads(), None)
 
 
 def boost(
@@ -233,40 +240,31 @@ def boost(
     n_threads: int,
     progress: Progress | None,
 ) -> FitResult:
-    """Run the stages of a plan: the loop itself. Without rounds, every answer has to be in the journal."""
+    """Run the stages of a plan. Without rounds, every answer has to be in the journal."""
     asked: list[Asked | None] = []
-    stopped = False
     n_queries = plan.demand(shape).n_queries
-    state = State(
-        shape=shape,
-        rng=PublicRng(controller.public_seed),
-        budget=controller.budget,
-        total=controller.total,
-        left=controller.total,
-        n_threads=n_threads,
+
+    def ask(_stage: Stage, state: State, query: Query) -> Released[Any]:
+        released = one_round(state, query, rounds, controller)
+        asked.append(Asked.of(query))
+        if progress is not None:
+            progress(query.label, len(asked), n_queries)
+        return released
+
+    ran = run(
+        plan,
+        State.first(shape, controller.public_seed, controller.budget, controller.total, n_threads),
+        ask,
     )
-    spending = Spending(pure=plan.pure)
-    with threadpool_limits(limits=1, user_api="blas"):  # more threads add in another order
-        for stage in plan.stages:
-            if stopped := plan.stops_before(stage, state):
-                break
-            state = replace(state, memory=None)  # freed before the next one is made
-            state = stage.begin(state)
-            while (query := stage.next_query(state)) is not None:
-                spending = spending.after(query)
-                state = replace(state, left=controller.total - spending.spent)
-                state = one_round(stage, state, query, rounds, controller)
-                asked.append(Asked.of(query))
-                if progress is not None:
-                    progress(query.label, len(asked), n_queries)
-    assert state.model is not None  # every plan begins with Bins
+    state = ran.state
+    assert state.model is not None  # the first stage makes it
     return FitResult(
         model=state.model,
         controller=controller,
         asked=tuple(asked),
         count=state.count,
         unread=state.unread,
-        stopped=stopped,
+        stopped=ran.stopped,
     )
 
 
@@ -308,7 +306,12 @@ def noting(controller: Controller, ledger: Ledger | None) -> Iterator[None]:
 
 @contextmanager
 def opened(
-    controller: Controller, source: Source, plan: Plan, shape: Shape, execution: Execution
+    controller: Controller,
+    source: Source,
+    plan: Plan,
+    shape: Shape,
+    execution: Execution,
+    backend: Backend,
 ) -> Iterator[Rounds | None]:
     """Read the rows and bind the fit to them; None for a fit that has ended, which needs none."""
     if controller.ended:
@@ -325,6 +328,7 @@ def opened(
         plan.demand(shape).n_queries,
         refines=plan.refines_bins,
         needs=plan.needs(shape),
+        backend=backend,
     )
     try:
         controller.bind(rounds.fingerprint())
@@ -384,11 +388,12 @@ def open_journal(ledger: Ledger | None, fit_id: str) -> Journal:
 
 
 def one_round(
-    stage: Stage, state: State, query: Query, rounds: Rounds | None, controller: Controller
-) -> State:
-    """Ask, release, update; a journalled answer of a resumed fit is used without asking the rows."""
-    released: Released[Any] | None = controller.replayed(query, sensitivity(query, state.shape))
-    if released is None:
-        assert rounds is not None  # a fit that has ended has all its answers, or refuses
-        released = controller.release(query, rounds.ask(state.model, query))
-    return stage.update(state, query, released)
+    state: State, query: Query, rounds: Rounds | None, controller: Controller
+) -> Released[Any]:
+    """Ask and release; a journalled answer of a resumed fit is used without asking the rows."""
+    if controller.answered:
+        known = controller.replayed(query, sensitivity(query, state.shape))
+        assert known is not None  # it refuses what was not asked before
+        return known
+    assert rounds is not None  # a fit that has ended has all its answers, or refuses
+    return controller.release(query, rounds.ask(state.model, query))

@@ -16,20 +16,14 @@ from dpgb_dask.components.candidates import (
     with_edges,
 )
 from dpgb_dask.contracts.model import FeatureBins, Model, PairTable, Splits, Trees
-from dpgb_dask.contracts.plan import Budget, PublicRng, Shape, State
+from dpgb_dask.contracts.plan import Budget, Shape, State
 from dpgb_dask.contracts.queries import PRICE_ONE
 from dpgb_dask.contracts.schema import Numeric, Schema
 from dpgb_dask.errors import PlanError
 
 
 def state_of(schema):
-    return State(
-        shape=Shape(schema=schema),
-        rng=PublicRng(0),
-        budget=Budget(epsilon=1.0, delta=1e-6),
-        total=PRICE_ONE,
-        left=PRICE_ONE,
-    )
+    return State.first(Shape(schema=schema), 0, Budget(epsilon=1.0, delta=1e-6), PRICE_ONE)
 
 
 # ---- public edges

@@ -31,12 +31,13 @@ from dpgb_dask.components.splits import (
 from dpgb_dask.components.trees import Trees, children_of, leaf_of_bin, pooled
 from dpgb_dask.contracts.boundary import Receipt, Released
 from dpgb_dask.contracts.model import SCORE_ONE, FeatureBins
-from dpgb_dask.contracts.plan import Budget, PublicRng, Shape, State
+from dpgb_dask.contracts.plan import Budget, Plan, Shape, State
 from dpgb_dask.contracts.queries import PRICE_ONE, ChoiceQuery, NodeSumsQuery, TreeSumsQuery
 from dpgb_dask.contracts.schema import Schema
 from dpgb_dask.errors import PlanError
 from dpgb_dask.kernels.gradient import write
 from dpgb_dask.losses import unpack
+from dpgb_dask.training import loop
 
 # ---- sums of children
 
@@ -170,13 +171,8 @@ def test_leaf_of_bin_walks_the_tree(seed):
 
 
 def state_of(schema, n_bins=9):
-    state = State(
-        shape=Shape(schema=schema),
-        rng=PublicRng(0),
-        budget=Budget(epsilon=1.0, delta=1e-6),
-        total=PRICE_ONE,
-        left=PRICE_ONE,
-    )
+    budget = Budget(epsilon=1.0, delta=1e-6)
+    state = State.first(Shape(schema=schema), 0, budget, PRICE_ONE)
     return PublicBins(n_bins=n_bins).begin(state)
 
 
@@ -234,10 +230,12 @@ def exact_answer(query, state, columns, label):
 
 
 def fit(trees, schema, columns, label):
-    state = trees.begin(state_of(schema))
-    while (query := trees.next_query(state)) is not None:
-        state = trees.update(state, query, exact_answer(query, state, columns, label))
-    return state.model
+    """Return the model of trees whose answers are exact, whatever the draws of rows."""
+    plan = Plan("mine", "a test", (PublicBins(n_bins=9), trees), pure=True, draws_rows=True)
+    budget = Budget(epsilon=1.0, delta=1e-6)
+    first = State.first(Shape(schema=schema), 0, budget, PRICE_ONE)
+    ran = loop.run(plan, first, lambda _, state, query: exact_answer(query, state, columns, label))
+    return ran.state.model
 
 
 SCHEMA = Schema({"a": (0, 8), "b": (0, 8), "c": ["u", "v", "w"]}, classes=[0, 1])

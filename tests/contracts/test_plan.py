@@ -1,5 +1,7 @@
 """Plans that would fail after their charge are refused before it."""
 
+from dataclasses import dataclass
+
 import pytest
 
 from dpgb_dask.components.budgets import Shares
@@ -8,7 +10,9 @@ from dpgb_dask.components.leaves import GradientStep
 from dpgb_dask.components.sampling import Ensembles, PoissonRows
 from dpgb_dask.components.splits import ExponentialSplit
 from dpgb_dask.components.trees import Trees
-from dpgb_dask.contracts.plan import Plan, Shape
+from dpgb_dask.contracts.model import MAX_BINS
+from dpgb_dask.contracts.plan import Budget, Demand, Facts, Needs, Plan, Shape, Stage, State
+from dpgb_dask.contracts.queries import PRICE_ONE
 from dpgb_dask.contracts.schema import Schema
 from dpgb_dask.errors import PlanError
 
@@ -36,3 +40,84 @@ def test_a_choice_among_several_scores_raises():
     plan.demand(Shape(schema=Schema({"a": (0, 1)}, classes=[0, 1])))
     with pytest.raises(PlanError, match="n_scores=3"):
         plan.demand(Shape(schema=Schema({"a": (0, 1)}, classes=[0, 1, 2])))
+
+
+@dataclass(frozen=True, slots=True)
+class Silent(Stage):
+    """A stage that says nothing but what it must."""
+
+    bins: int = 2
+
+    def declare(self, shape):  # noqa: ARG002
+        return Demand(0.0, 0.0, 0)
+
+    def next_query(self, state):  # noqa: ARG002
+        return None
+
+    def update(self, state, query, released):  # noqa: ARG002
+        return state
+
+
+SHAPE = Shape(schema=Schema({"a": (0, 1)}, classes=[0, 1]))
+
+
+def test_a_stage_that_says_nothing_has_the_defaults():
+    stage = Silent()
+    said = (stage.makes_bins, stage.starts, stage.is_random, stage.refines_bins)
+    assert not any(said)
+    assert stage.row_draw is None
+    assert stage.public_bins(SHAPE) is None
+    assert stage.most_bins(SHAPE) == (MAX_BINS,)
+    assert stage.needs(SHAPE, (4,)) == Needs()
+    assert stage.parameters() == frozenset()
+    assert stage.brief() == stage
+    with pytest.raises(PlanError, match="makes no bins"):
+        Plan("mine", "here", (stage,))
+    plan = Plan("mine", "here", (PublicBins(), stage))
+    assert [b.n_bins for b in plan.public_bins(SHAPE)] == [33]
+    assert plan.parameters() == {"max_bins"}
+
+
+def test_what_is_no_stage_is_refused():
+    class Undeclared(
+        Silent.__base__
+    ):  # a Stage, but no dataclass: its options would not be in the digest
+        declare, next_query, update = Silent.declare, Silent.next_query, Silent.update
+
+    for wrong in (object(), Silent, Undeclared()):
+        with pytest.raises(PlanError, match="is no stage of 'mine'"):
+            Plan("mine", "here", (PublicBins(), wrong))
+
+
+def test_a_parameter_is_set_wherever_it_is_taken_and_named_as_it_was_given():
+    plan = Plan("mine", "here", (PublicBins(), Trees(), Trees(n_trees=3)))
+    assert plan.parameters() == {"n_estimators", "learning_rate", "max_depth", "max_bins"}
+    set_all = plan.with_parameter("n_estimators", 7)
+    assert [stage.n_trees for stage in set_all.stages[1:]] == [7, 7]
+    assert [s.leaf.learning_rate for s in plan.with_parameter("learning_rate", 0.5).stages[1:]] == [
+        0.5,
+        0.5,
+    ]
+    with pytest.raises(PlanError, match=r"^max_bins=1 "):
+        plan.with_parameter("max_bins", 1)
+    with pytest.raises(PlanError, match=r"^learning_rate=0 "):
+        plan.with_parameter("learning_rate", 0)
+
+
+@dataclass(frozen=True)
+class Width(Facts):
+    value: int
+
+
+@dataclass(frozen=True)
+class Height(Facts):
+    value: int
+
+
+def test_records_are_kept_by_their_class():
+    state = State.first(SHAPE, 0, Budget(epsilon=1.0, delta=1e-6), PRICE_ONE)
+    state = state.with_fact(Width(1)).with_fact(Height(2)).with_fact(Width(3))
+    assert (state.fact(Width).value, state.fact(Height).value) == (3, 2)
+    assert len(state.facts) == 2
+    with pytest.raises(PlanError, match="No stage has given Facts0"):
+        state.fact(type("Facts0", (Facts,), {}))

@@ -10,12 +10,13 @@ import numpy as np
 import pytest
 from distributed import Client, LocalCluster
 from forms import FORMS, SCHEMA, some_rows
+from plans import PLANS
 
-from dpgb_dask import DPGBClassifier, recipes
+from dpgb_dask import DPGBClassifier
 from dpgb_dask.released.export import model_to_dict
 from dpgb_dask.testing import SeededNoise
 
-NAMES = sorted(recipes.RECIPES)
+NAMES = sorted(PLANS)
 LOCAL = list(
     product(["numpy", "pandas", "dask7", "dask50", "frame", "zarr"], [1, 2], [1 << 14, 300])
 )
@@ -46,7 +47,7 @@ def model_of(name, form, rows, tmp, **settings):
             epsilon=4.0,
             delta=1e-6,
             schema=SCHEMA,
-            recipe=recipes.RECIPES[name].brief(),
+            recipe=PLANS[name].brief(),
             noise=SeededNoise(3),
             random_state=5,
             callbacks=[lambda label, *_: rounds.append(label)],
@@ -96,7 +97,7 @@ def test_every_form_meets_every_back_end():
 def test_another_key_gives_another_model(name, rows, reference, tmp_path):
     x, y = FORMS["numpy"](*rows, tmp_path)
     clf = DPGBClassifier(
-        epsilon=4.0, delta=1e-6, schema=SCHEMA, recipe=recipes.RECIPES[name].brief(),
+        epsilon=4.0, delta=1e-6, schema=SCHEMA, recipe=PLANS[name].brief(),
         noise=SeededNoise(4), random_state=5,
     ).fit(x, y)  # fmt: skip
     score = np.asarray(clf.decision_function(x))

@@ -1,18 +1,20 @@
 """A class that the kernels do not know is refused before the charge, whatever recipe it comes through."""
 
 from dataclasses import fields, replace
+from unittest import mock
 
 import numpy as np
 import pandas as pd
 import pytest
 from neighbours import FEATURES, SCHEMAS, some_rows
+from plans import PLANS
 from private.cases import ALL, KINDS, gradient_of, queries_of, shape_of
 
 from dpgb_dask import DPGBClassifier, DPGBRegressor, Ledger, losses
 from dpgb_dask.components.budgets import Pricing
 from dpgb_dask.components.leaves import Leaf
 from dpgb_dask.components.trees import Trees
-from dpgb_dask.contracts.plan import Budget, Execution, Plan, Shape, Stage
+from dpgb_dask.contracts.plan import Budget, Execution, Shape, Stage
 from dpgb_dask.contracts.queries import QUERIES, RowDraw
 from dpgb_dask.contracts.schema import Schema
 from dpgb_dask.errors import PlanError
@@ -20,10 +22,11 @@ from dpgb_dask.kernels import gradient as gradient_kernels
 from dpgb_dask.losses import GRADIENTS, LOSSES
 from dpgb_dask.private.ingest import read_source
 from dpgb_dask.private.quantize import sensitivity
+from dpgb_dask.private.rounds.local import LocalRounds
 from dpgb_dask.recipes import RECIPES
 from dpgb_dask.training.fit import fit
 
-SERVED = [(name, kind) for name, plan in RECIPES.items() for kind in plan.kinds]
+SERVED = [(name, kind) for name, plan in PLANS.items() for kind in plan.kinds]
 WITH_TREES = [name for name, plan in RECIPES.items() if isinstance(plan.stages[-1], Trees)]
 
 
@@ -78,7 +81,7 @@ def check_refused(ledger, kind, match, **options):
 @pytest.mark.parametrize(("recipe", "kind", "made"), with_one_of(SERVED))
 def test_a_foreign_loss_is_refused_before_the_charge(recipe, kind, made, ledger):
     loss = made(losses.default_loss(kind))
-    check_refused(ledger, kind, "no Loss of this library", recipe=recipe, loss=loss)
+    check_refused(ledger, kind, "no Loss of this library", recipe=PLANS[recipe], loss=loss)
 
 
 @pytest.mark.parametrize(("recipe", "made"), with_one_of([(name,) for name in WITH_TREES]))
@@ -117,9 +120,9 @@ def test_a_rule_without_its_methods_cannot_be_made(base):
         type("Mine", (base,), {})()
 
 
-@pytest.mark.parametrize("recipe", RECIPES)
+@pytest.mark.parametrize("recipe", PLANS)
 def test_a_foreign_stage_declares_in_the_known_form(recipe):
-    plan = RECIPES[recipe]
+    plan = PLANS[recipe]
     with pytest.raises(PlanError, match="no stage"):
         replace(plan, stages=(*plan.stages, object()))
     with pytest.raises(PlanError, match="no stage"):
@@ -135,25 +138,33 @@ def test_a_foreign_stage_declares_in_the_known_form(recipe):
         replace(plan, stages=(*plan.stages[:-1], mine)).demand(Shape(schema=SCHEMAS["binary"]))
 
 
-class AsksOther(Trees):
-    """A stage whose questions are of a class of its own."""
-
-    def next_query(self, state):
-        query = Trees.next_query(self, state)
-        return None if query is None else heir(query)
-
-
-def test_a_foreign_question_of_a_stage_opens_nothing(ledger):
-    plan = Plan(
-        name="mine",
-        source="a test",
-        stages=(RECIPES["fdp-tr-newton"].stages[0], AsksOther(n_trees=3)),
+@pytest.mark.parametrize("recipe", PLANS)
+@pytest.mark.parametrize("made", FOREIGN)
+def test_a_foreign_question_of_a_stage_opens_nothing(recipe, made, ledger):
+    """A stage from outside decides what to ask, in the questions that there are: another one reaches no rows."""
+    plan = PLANS[recipe]
+    first = next(
+        k for k, s in enumerate(plan.stages) if s.declare(Shape(schema=SCHEMAS["binary"])).n_queries
     )
-    clf = DPGBClassifier(
-        epsilon=1.0, schema=SCHEMAS["binary"], recipe=plan, ledger=ledger, account="people"
+
+    class AsksOther(type(plan.stages[first])):
+        def next_query(self, state):
+            return made(super().next_query(state))
+
+    stages = list(plan.stages)
+    stages[first] = AsksOther(
+        **{field.name: getattr(stages[first], field.name) for field in fields(stages[first])}
     )
-    with pytest.raises(PlanError, match="without a stated sensitivity"):
-        clf.fit(*some_rows("binary", 30))
+    asking = DPGBClassifier(
+        epsilon=0.3, delta=1e-6, schema=SCHEMAS["binary"], recipe=replace(plan, stages=tuple(stages)),
+        ledger=ledger, account="people",
+    )  # fmt: skip
+    with (
+        mock.patch.object(LocalRounds, "_survey", side_effect=AssertionError("rows were asked")),
+        mock.patch.object(LocalRounds, "fingerprint", return_value=0),
+        pytest.raises(PlanError, match="without a stated sensitivity"),
+    ):
+        asking.fit(*some_rows("binary", 30))
     assert "OPENED" not in [entry.kind for entry in ledger.history("people")]
 
 

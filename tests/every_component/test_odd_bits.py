@@ -6,10 +6,10 @@ import dask.dataframe as dd
 import numpy as np
 import pandas as pd
 import pytest
+from plans import PLANS
 
 from dpgb_dask import DPGBClassifier, DPGBRegressor, Schema
 from dpgb_dask.io import open_dataset, write_dataset
-from dpgb_dask.recipes import RECIPES
 from dpgb_dask.recipes import get as recipe
 from dpgb_dask.testing import SeededNoise
 
@@ -78,7 +78,7 @@ def target(kind, source, dtype="f8"):
 
 def fit(name, kind, source, **options):
     estimator = DPGBRegressor if kind == "numeric" else DPGBClassifier
-    plan = recipe(name, kind=kind).brief()
+    plan = recipe(PLANS[name], kind=kind).brief()
     model = estimator(recipe=plan, epsilon=4.0, schema=SCHEMAS[kind], noise=SeededNoise(0))
     model.set_params(on_few_rows="continue")
     y = target(kind, source)
@@ -87,9 +87,9 @@ def fit(name, kind, source, **options):
         getattr(model.predict(source), "compute", lambda: None)()
 
 
-@pytest.mark.parametrize("name", sorted(RECIPES))
+@pytest.mark.parametrize("name", sorted(PLANS))
 def test_no_bits_warn(name):
-    kind = sorted(RECIPES[name].kinds)[0]
+    kind = sorted(PLANS[name].kinds)[0]
     for source in QUICK:
         fit(name, kind, SOURCES[source]())
 
@@ -101,11 +101,11 @@ def test_no_type_of_bits_warns(source):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("number", "name"), list(enumerate(sorted(RECIPES))))
+@pytest.mark.parametrize(("number", "name"), list(enumerate(sorted(PLANS))))
 def test_no_bits_of_any_type_warn_in_any_recipe(number, name):
     """Every recipe with every third source, other ones each."""
     for source in list(SOURCES)[number % 3 :: 3]:
-        for kind in sorted(RECIPES[name].kinds):
+        for kind in sorted(PLANS[name].kinds):
             fit(name, kind, SOURCES[source]())
 
 

@@ -10,7 +10,7 @@ from every_component.test_recipes import answer
 from dpgb_dask.components.budgets import Even, Kappa, Local, Purse
 from dpgb_dask.components.candidates import PublicBins
 from dpgb_dask.components.sampling import Ensembles
-from dpgb_dask.contracts.plan import MOST_WEIGHT_STEPS, Budget, PublicRng, Shape, State
+from dpgb_dask.contracts.plan import MOST_WEIGHT_STEPS, Budget, Shape, State
 from dpgb_dask.contracts.queries import PRICE_ONE
 from dpgb_dask.contracts.schema import Schema
 from dpgb_dask.contracts.spending import Spending, amplified
@@ -18,6 +18,7 @@ from dpgb_dask.controller.accounting import sigma_for
 from dpgb_dask.controller.mechanisms import MAX_SIGMA
 from dpgb_dask.losses import GRAD_ONE
 from dpgb_dask.recipes import RECIPES
+from dpgb_dask.training import loop
 
 M = 4
 SHAPE = Shape(schema=Schema({f"x{j}": (0, 1) for j in range(M)}, classes=[0, 1]))
@@ -28,23 +29,16 @@ TOTAL = int(EPSILON * PRICE_ONE)
 def run(plan, total=TOTAL, budget=None, n_rows=1.0):
     """Return the queries of a run of a plan, and what a row loses."""
     budget = budget or Budget(epsilon=EPSILON, delta=1e-6)
-    state = State(
-        shape=SHAPE,
-        rng=PublicRng(0),
-        budget=budget,
-        total=total,
-        left=total,
-        n_rows=n_rows,
-    )
     spending, queries = Spending(pure=plan.pure), []
     rng = np.random.default_rng(0)
-    for stage in plan.stages:
-        state = stage.begin(replace(state, memory=None))
-        while (query := stage.next_query(state)) is not None:
-            spending = spending.after(query)
-            state = replace(state, left=total - spending.spent)
-            state = stage.update(state, query, answer(query, 1e4, rng))
-            queries.append(query)
+
+    def ask(_stage, _state, query):
+        queries.append(query)
+        return answer(query, 1e4, rng)
+
+    loop.run(plan, replace(State.first(SHAPE, 0, budget, total), n_rows=n_rows), ask)
+    for query in queries:
+        spending = spending.after(query)
     return queries, spending
 
 
@@ -150,13 +144,7 @@ def test_local_noise_grows_with_the_rows():
 def test_prices_never_add_up_to_more(name, total):
     """Odd totals: what does not divide stays unspent."""
     plan = trees_alone(name, n_trees=3)
-    state = State(
-        shape=SHAPE,
-        rng=PublicRng(0),
-        budget=Budget(epsilon=1.0, delta=1e-6),
-        total=total,
-        left=total,
-    )
+    state = State.first(SHAPE, 0, Budget(epsilon=1.0, delta=1e-6), total)
     stage = plan.stages[-1]
     memory = stage.begin(plan.stages[0].begin(state)).memory
     kappa = stage.kappa(SHAPE)

@@ -3,8 +3,6 @@
 T trees of depth d, m features, all numeric, k of them in a tree, s rounds of iterative Hessian splitting.
 """
 
-from dataclasses import replace
-
 import numpy as np
 import pytest
 from every_component.test_recipes import answer
@@ -14,10 +12,11 @@ from dpgb_dask.components.leaves import Averaging, GradientStep, NewtonStep
 from dpgb_dask.components.sampling import AllFeatures, Cyclic, RandomFeatures
 from dpgb_dask.components.splits import HistogramSplit, PartiallyRandom, TotallyRandom
 from dpgb_dask.components.trees import Kappa, Trees
-from dpgb_dask.contracts.plan import Budget, PublicRng, Shape, State
+from dpgb_dask.contracts.plan import Budget, Plan, Shape, State
 from dpgb_dask.contracts.queries import PRICE_ONE
 from dpgb_dask.contracts.schema import Schema
 from dpgb_dask.recipes import RECIPES
+from dpgb_dask.training import loop
 
 T, M, D, S, K = 12, 6, 3, 2, 3  # S rounds of IH; T is enough for S cycles of one feature a tree
 SPLITS = {"Hist": HistogramSplit(), "PR": PartiallyRandom(), "TR": TotallyRandom()}
@@ -69,24 +68,22 @@ def shape_of(n_features):
 
 def ask(trees, shape, total, unit):
     """Return the price of all questions, by part: the labels end with it."""
-    state = State(
-        shape=shape,
-        rng=PublicRng(0),
-        budget=Budget(epsilon=1.0, delta=1e-6),
-        total=total,
-        left=total,
-    )
-    state = trees.begin(PublicBins(n_bins=8).begin(state))
+    plan = Plan("table 1", "a test", (PublicBins(n_bins=8), trees))
     rng = np.random.default_rng(0)
     prices = {"candidates": 0, "splits": 0, "leaves": 0}
     n_queries = 0
-    while (query := trees.next_query(state)) is not None:
+
+    def heard(_stage, _state, query):
+        nonlocal n_queries
         # a row falls in one cell of every block: a unit buys the same noise for all questions
         assert query.price == unit * query.n_blocks
         prices[query.label.rpartition(": ")[2]] += query.price
         n_queries += 1
-        state = replace(state, left=state.left - query.price)
-        state = trees.update(state, query, answer(query, 1e4, rng))
+        return answer(query, 1e4, rng)
+
+    state = loop.run(
+        plan, State.first(shape, 0, Budget(epsilon=1.0, delta=1e-6), total), heard
+    ).state
     assert n_queries <= trees.declare(shape).n_queries
     return prices, state
 

@@ -30,7 +30,8 @@ def test_one_row_moves_every_answer_within_its_sensitivity(kind):
         others.append(open_local(x2, y2, kind, shape))
     seen, tightest = set(), {}
     plan = recipes.get("auto", kind=kind, n_estimators=4)
-    for query, bound, sums, changed in drive(plan, shape, alone, others):
+
+    def check(query, bound, sums, changed):
         assert bound == sensitivity(query, shape)
         seen.add(type(query).__name__)
         for (_, label), theirs in zip(added, changed, strict=True):
@@ -41,6 +42,8 @@ def test_one_row_moves_every_answer_within_its_sensitivity(kind):
                 assert moved == 0
             name = type(query).__name__
             tightest[name] = max(tightest.get(name, 0), moved / bound.l2_squared)
+
+    drive(plan, shape, alone, others, check)
     for rounds in (alone, *others):
         rounds.close()
     assert {"CountQuery", "CellCountsQuery", "TargetSumQuery", "MainSumsQuery"} <= seen

@@ -3,7 +3,7 @@
 Every back end does the same: it broadcasts a message and reduces int64 arrays.
 """
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from distributed import Client
 
@@ -20,7 +20,23 @@ from dpgb_dask.private.survey import Reading
 ON_CLUSTER = ("tasks", "comms")
 
 
-def check_backend(source: Source, execution: Execution, needs: Needs = NO_NEEDS) -> Client | None:
+@dataclass(frozen=True, slots=True)
+class Backend:
+    """A back end that was chosen, and found to be there.
+
+    Parameters
+    ----------
+    client : Client or None
+        The Dask client to run on; None to run in this process.
+    n_threads : int
+        Most threads of a process that holds rows.
+    """
+
+    client: Client | None
+    n_threads: int
+
+
+def check_backend(source: Source, execution: Execution, needs: Needs = NO_NEEDS) -> Backend:
     """Choose a back end, and raise if it cannot be used, before anything is charged or built.
 
     Parameters
@@ -34,8 +50,7 @@ def check_backend(source: Source, execution: Execution, needs: Needs = NO_NEEDS)
 
     Returns
     -------
-    Client or None
-        The Dask client to run on; None to run in this process.
+    Backend
 
     Raises
     ------
@@ -59,10 +74,10 @@ def check_backend(source: Source, execution: Execution, needs: Needs = NO_NEEDS)
     shape, own = Shape(schema=source.schema), execution.n_threads or default_threads()
     if client is None:
         check_limit(execution, shape, own, needs)
-    else:
-        n_threads = max_threads(client, execution.worker_wait)
-        check_limit(execution, shape, n_threads, needs, own)
-    return client
+        return Backend(None, own)
+    n_threads = max_threads(client, execution.worker_wait)
+    check_limit(execution, shape, n_threads, needs, own)
+    return Backend(client, n_threads)
 
 
 @in_our_words()
@@ -77,6 +92,7 @@ def open_rounds(
     *,
     refines: bool = False,
     needs: Needs = NO_NEEDS,
+    backend: Backend | None = None,
 ) -> Rounds:
     """Return the back end for a source; nothing is computed before the first query.
 
@@ -97,6 +113,8 @@ def open_rounds(
         Whether other bins will follow: rows are then kept as values, if there is room, to be encoded again.
     needs : Needs
         Memory that the plan needs besides the rows; it is subtracted from the limit.
+    backend : Backend or None
+        What `check_backend` returned, if it was called before; None to choose now.
 
     Raises
     ------
@@ -108,11 +126,12 @@ def open_rounds(
     Private side. Every back end gives the same sums, bit for bit.
     """
     reading = Reading(shape, key, rows_key=rows_key)
-    client = check_backend(source, execution, needs)
+    if backend is None:
+        backend = check_backend(source, execution, needs)
+    client = backend.client
     if execution.memory_limit is not None:
         own = execution.n_threads or default_threads()
-        n_threads = own if client is None else max_threads(client, execution.worker_wait)
-        taken = needs.to_sum(n_threads) + (needs.to_decide(own) if client is None else 0)
+        taken = needs.to_sum(backend.n_threads) + (needs.to_decide(own) if client is None else 0)
         execution = replace(execution, memory_limit=execution.memory_limit - taken)
     if client is None:
         return LocalRounds(source, reading, execution, bins, refines=refines)

@@ -1,0 +1,139 @@
+"""A stage in a file outside the package has all that a shipped one has; the other tests here run on it too."""
+
+import json
+import pickle
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+from forms import FORMS, SCHEMA, some_rows
+from outside.linear import LINEAR, Slopes, Weights
+from outside.tables import TABLES
+from plans import OUTSIDE, PLANS
+
+from dpgb_dask import DPGBClassifier, DPGBRegressor, Ledger, Schema
+from dpgb_dask.contracts.plan import Budget, Plan, Shape, State
+from dpgb_dask.contracts.queries import PRICE_ONE
+from dpgb_dask.errors import PlanError
+from dpgb_dask.recipes import RECIPES
+from dpgb_dask.testing import SeededNoise
+from dpgb_dask.training.fit import facts
+
+PARAMETERS = {
+    "outside-linear": {"n_estimators": 3, "learning_rate": 0.1, "max_bins": 16},
+    "outside-tables": {"n_estimators": 3, "learning_rate": 0.1, "max_bins": 16},
+}
+
+
+def estimator(name, **options):
+    return DPGBClassifier(
+        **{
+            "epsilon": 4.0,
+            "delta": 1e-6,
+            "schema": SCHEMA,
+            "recipe": PLANS[name],
+            "random_state": 0,
+        }
+        | options
+    )
+
+
+def test_the_stages_lie_outside_the_package():
+    for plan in OUTSIDE.values():
+        assert plan.name not in RECIPES
+        assert any(type(s).__module__.startswith("outside.") for s in plan.stages)
+    assert LINEAR.is_random
+    assert not TABLES.is_random
+    assert TABLES.pure
+
+
+@pytest.mark.parametrize("name", OUTSIDE)
+def test_parameters_of_an_estimator_set_its_options(name, tmp_path):
+    x, y = FORMS["numpy"](*some_rows(), tmp_path)
+    assert PLANS[name].parameters() == set(PARAMETERS[name])
+    labels = []
+    clf = estimator(
+        name, noise=SeededNoise(0), callbacks=[lambda label, *_: labels.append(label)],
+        **PARAMETERS[name],
+    ).fit(x, y)  # fmt: skip
+    assert len(labels) == 3
+    assert len(clf.model_.bins[1].edges) <= 15
+    with pytest.raises(PlanError, match=r"max_depth=3: recipe 'outside-\w+' does not have it"):
+        estimator(name, max_depth=3).fit(x, y)
+    with pytest.raises(PlanError, match="n_estimators=0 must be a whole number"):
+        estimator(name, n_estimators=0).fit(x, y)
+    with pytest.raises(PlanError, match="learning_rate=2"):
+        estimator(name, learning_rate=2).fit(x, y)
+
+
+@pytest.mark.parametrize("name", OUTSIDE)
+def test_it_learns_is_reported_and_charged_as_it_declares(name, tmp_path):
+    x, y = FORMS["dask7"](*some_rows(), tmp_path)
+    ledger = Ledger(f"sqlite:///{tmp_path}/budget.db")
+    ledger.open_account("people", epsilon=40.0, delta=1e-5)  # a pure fit costs it more
+    clf = estimator(name, ledger=ledger, account="people").fit(x, y)
+    report = clf.privacy_report_
+    assert report.private
+    assert report.recipe == name
+    assert 0.98 * report.declared < report.charged <= report.declared
+    assert clf.score(*some_rows()) > 0.6  # more than one class alone
+    assert clf.fit_id_ in str(ledger.history("people"))
+
+
+@pytest.mark.parametrize("name", OUTSIDE)
+def test_its_model_is_read_where_its_file_is_not(name, tmp_path):
+    x, y = some_rows()
+    clf = estimator(name, noise=SeededNoise(0)).fit(x, y)
+    clf.save(tmp_path / "model.json")
+    np.save(tmp_path / "x.npy", x[:50])
+    code = (
+        "import json, sys, numpy as np; from dpgb_dask import DPGBClassifier;"
+        f"m = DPGBClassifier.load({str(tmp_path / 'model.json')!r}); x = np.load({str(tmp_path / 'x.npy')!r});"
+        "print(json.dumps(m.decision_function(x).tolist())); assert 'outside' not in sys.modules"
+    )
+    out = subprocess.run(
+        [sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, check=True
+    )
+    assert json.loads(out.stdout) == clf.decision_function(x[:50]).tolist()
+
+
+@pytest.mark.parametrize("name", OUTSIDE)
+def test_its_options_are_words_of_the_fit_and_part_of_its_digest(name):
+    plan = PLANS[name]
+    again = pickle.loads(pickle.dumps(plan))
+    assert again == plan
+    assert again.digest() == plan.digest()
+    words = facts(plan, Shape(schema=SCHEMA))
+    own = type(plan.stages[-1]).__name__
+    assert own in words["stages"]
+    assert words[f"rounds of stage {len(plan.stages)} ({own})"] == str(plan.stages[-1].rounds)
+    assert plan.brief().stages[-1].rounds == 2
+
+
+def test_a_regression_is_fitted_too():
+    rng = np.random.default_rng(0)
+    x = rng.uniform(-1, 1, (3000, 2))
+    y = 2 * x[:, 0] - x[:, 1]
+    schema = Schema({"a": (-1, 1), "b": (-1, 1)}, target_bounds=(-3, 3))
+    model = DPGBRegressor(
+        schema=schema, epsilon=8.0, recipe=LINEAR, noise=SeededNoise(0), columns="position"
+    ).fit(x, y)
+    assert model.score(x, y) > 0.5
+
+
+def test_its_record_is_typed_and_there_for_later_stages():
+    schema = Schema({"a": (0, 1), "b": ["u", "v"]}, classes=[0, 1])
+    state = State.first(Shape(schema=schema), 0, Budget(epsilon=1.0, delta=1e-6), PRICE_ONE)
+    for stage in LINEAR.stages:
+        state = stage.begin(state)
+    assert [w.shape for w in state.fact(Weights).of_features] == [(1, 1), (4, 1)]
+
+    class Reads(Slopes):
+        uses = (Weights,)
+
+    Plan("mine", "a test", (*LINEAR.stages, Reads()))
+    with pytest.raises(
+        PlanError, match=r"Reads of 'mine' uses what no stage before it gives: \['Weights'\]"
+    ):
+        Plan("mine", "a test", (*LINEAR.stages[:-1], Reads()))
