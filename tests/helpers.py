@@ -5,7 +5,7 @@ from fractions import Fraction
 
 import numpy as np
 
-from dpgb_dask.losses import TABLE_SHIFT, TABLE_SIZE
+from dpgb_dask.losses import RESIDUAL_SHIFT, TABLE_SHIFT, TABLE_SIZE
 from dpgb_dask.released.predict import RowFunction, apply, scorer
 
 
@@ -137,6 +137,16 @@ def naive_logistic(score, label, weight, table):
     """Table entry of each row, times its weight."""
     index = np.clip((score.astype(np.int64) >> TABLE_SHIFT) + TABLE_SIZE // 2, 0, TABLE_SIZE - 1)
     return table[label, index] * (1 if weight is None else weight.astype(np.int64))
+
+
+def naive_residuals(score, target, weight, table):
+    """Table entry of each row's residual, in Python integers, times its weight."""
+    out = np.empty(len(score), np.int64)
+    for i in range(len(score)):
+        index = (int(score[i]) - int(target[i])) // 2**RESIDUAL_SHIFT + len(table) // 2
+        entry = int(table[min(max(index, 0), len(table) - 1)])
+        out[i] = entry * (1 if weight is None else int(weight[i]))
+    return out
 
 
 def naive_squared(score, target, weight, clip_steps, hess_steps):

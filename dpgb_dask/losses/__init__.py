@@ -161,7 +161,7 @@ def from_json(data: Any) -> str | Loss | AbsentLoss | None:
         return data if isinstance(data, str) else None
     if "outside" in data:
         name, options = data["outside"], data["options"]
-        if set(data) != {"outside", "options"} or not isinstance(name, str):
+        if len(data) > 2 or not isinstance(name, str) or not isinstance(options, dict):
             raise ValueError("outside")
         return AbsentLoss(name, tuple((key, _plain(value)) for key, value in options.items()))
     return cast("Loss", replace(cast("Any", LOSSES[data["name"]]), **data))

@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 from neighbours import SCHEMAS, drive, open_local, rows_to_add, some_rows
+from outside.expectile import Expectile, Exponential
 from plans import OUTSIDE, PLANS
 
 from dpgb_dask import recipes
@@ -48,6 +49,13 @@ def check_neighbours(plan, kind, shape, weight=None, added_weights=(1.0,)):
 def test_one_row_moves_no_query_of_a_recipe_beyond_its_sensitivity(name, kind):
     plan = recipes.get(PLANS[name], kind=kind).brief()
     assert check_neighbours(plan, kind, Shape(schema=SCHEMAS[kind])) <= 14
+
+
+@pytest.mark.parametrize(("loss", "kind"), [(Expectile(0.9), "numeric"), (Exponential(), "binary")])
+@pytest.mark.parametrize("name", ["fdp-tr-newton", "fdp-tr-gradient", "dp-ebm", "dp-xgboost"])
+def test_one_row_moves_no_query_of_an_outside_loss_beyond_its_sensitivity(name, loss, kind):
+    plan = recipes.get(name, kind=kind).brief()
+    check_neighbours(plan, kind, Shape(schema=SCHEMAS[kind], loss=loss))
 
 
 @pytest.mark.parametrize(

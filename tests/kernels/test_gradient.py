@@ -1,7 +1,8 @@
 import numba
 import numpy as np
 import pytest
-from helpers import naive_logistic, naive_softmax, naive_squared
+from helpers import naive_logistic, naive_residuals, naive_softmax, naive_squared
+from outside.expectile import Expectile, Exponential
 
 from dpgb_dask import kernels
 from dpgb_dask.errors import PlanError
@@ -18,6 +19,7 @@ from dpgb_dask.losses import (
     SlopeGradient,
     SoftmaxGradient,
     SquaredGradient,
+    TableGradient,
     label_gradient,
     logistic_gradient,
     softmax_gradient,
@@ -75,6 +77,25 @@ def test_squared_clips_and_halves(clip_steps, max_weight):
     assert (g * g + h * h).max() <= loss.l2_squared * (max_weight or 1) ** 2
 
 
+@pytest.mark.parametrize("max_weight", [None, 1, 4096])
+def test_residuals_looks_up_the_table(max_weight):
+    """Residuals on either side of every step, far beyond both ends, and of targets as far as int32 goes."""
+    target = np.concatenate((EXTREME, np.random.default_rng(1).integers(-65536, 65537, 4097)))
+    steps = (np.arange(4097) - 2048) * 64
+    for off in (-1, 0, 1):
+        far = EXTREME[::-1]
+        score = np.concatenate((far, np.clip(target[12:] + steps + off, -(2**31), 2**31 - 1)))
+        table = Expectile(0.8).gradient("numeric", 1).table
+        check_residuals(score, target, weights(max_weight, len(score)), table)
+
+
+def check_residuals(score, target, weight, table):
+    score, target = score.astype(np.int32), target.astype(np.int32)
+    out = np.empty(len(score), np.int64)
+    gradient.residuals(score, target, weight, table, out)
+    np.testing.assert_array_equal(out, naive_residuals(score, target, weight, table))
+
+
 @pytest.mark.parametrize("max_weight", [None, 4096])
 @pytest.mark.parametrize("n_classes", [2, 3, 7])
 def test_softmax_is_the_integer_softmax_within_its_bound(n_classes, max_weight):
@@ -111,6 +132,8 @@ def test_gradients_name_what_does_not_fit():
         gradient.logistic(score[:2], label, None, table, out)
     with pytest.raises(ValueError, match="table must have shape"):
         gradient.logistic(score, label, None, table[:, :9], out)
+    with pytest.raises(ValueError, match="table must have shape"):
+        gradient.residuals(score, score, None, table, out)
     with pytest.raises(ValueError, match="score has dtype=int64"):
         gradient.logistic(score.astype(np.int64), label, None, table, out)
     with pytest.raises(ValueError, match="weight has dtype=float64"):
@@ -145,6 +168,9 @@ def losses_of(kind):
         yield Huber(0.7)
         yield Quantile(0.9)
         yield Poisson(6.0, 8.0)
+        yield Expectile(0.9)
+    if kind == "binary":
+        yield Exponential()
 
 
 def gradients_of(kind, n_scores):
@@ -185,6 +211,11 @@ def row_of(g, score, label):
         case LogisticGradient():
             index = min(max((score[0] >> 8) + 2048, 0), 4095)
             entry = int(g.table[label, index])
+            return [(entry >> 32, entry & 0xFFFFFFFF)]
+        case TableGradient():
+            at = (score[0] - label) // 64 if g.kind == "numeric" else score[0] // 256
+            index = min(max(at + 2048, 0), 4095)
+            entry = int(g.table[index] if g.kind == "numeric" else g.table[label, index])
             return [(entry >> 32, entry & 0xFFFFFFFF)]
         case SquaredGradient():
             r = score[0] - label
@@ -241,6 +272,9 @@ def rows_for(g):
             rng.choice([-clip, clip, -clip - 1, clip + 1, 0, -1, 1, -131072, 131072], len(label))
             + label
         )
+        if isinstance(g, TableGradient):  # every entry, and far beyond them
+            label = np.tile(label, 5)
+            near = label + np.resize(np.arange(-2100, 2100) * 64 + 63, len(label))
         if isinstance(g, PoissonGradient):
             near = rng.integers(-(1 << 19), 1 << 19, len(label))  # table range
             near[::3] = rng.choice(

@@ -2,6 +2,7 @@
 
 import numpy as np
 import pandas as pd
+from outside.expectile import Expectile, Exponential
 
 from dpgb_dask.contracts.boundary import Receipt
 from dpgb_dask.contracts.grid import COARSE, FINE, Grid, numeric_edges
@@ -147,6 +148,13 @@ def gradient_of(kind):
     return softmax_gradient(3) if kind == "multiclass" else SquaredGradient(40001, 9000)
 
 
+def table_of(kind):
+    """A gradient that a user's own loss gives: a table."""
+    if kind == "numeric":
+        return Expectile(0.8).gradient(kind, 1, second="count")
+    return Exponential().gradient(kind, 1, second="count")
+
+
 def counting_gradient(kind):
     """A gradient whose second component is a count of 1."""
     if kind == "binary":
@@ -199,6 +207,7 @@ def queries_of(kind, weight_bits=0):
     }
     if kind != "multiclass":
         queries["choice"] = choice_of(kind, one, weight_bits)
+        queries["table"] = TreeSumsQuery(**(grad | {"gradient": table_of(kind)}), splits=splits)
     if kind == "numeric":
         queries["residual"] = ResidualQuery(**price, edges=np.array([1000, 50000, 90000]))
     return queries

@@ -22,6 +22,7 @@ from private.cases import (
     rows_of,
     shape_of,
     splits_of,
+    table_of,
 )
 
 from dpgb_dask import DPGBClassifier, Schema
@@ -44,6 +45,7 @@ from dpgb_dask.losses import (
     GRAD_BITS,
     LabelGradient,
     SlopeGradient,
+    TableGradient,
     logistic_gradient,
     poisson_gradient,
     softmax_gradient,
@@ -64,7 +66,17 @@ def rounds_of(kind, rows, bins=BINS, **options):
     return LocalRounds(source, reading, Execution(n_threads=1, **options), bins)
 
 
+def random_table(kind, rng):
+    """Any table of a user's own: each entry at random, as large as entries may be."""
+    shape = (4096,) if kind == "numeric" else (2, 4096)
+    most = int(rng.integers(1, 2**15 + 1))
+    g, h = rng.integers(-most, most + 1, shape), rng.integers(0, most + 1, shape)
+    return TableGradient(kind, (g << 32) + h)
+
+
 def random_gradient(kind, rng):
+    if kind != "multiclass" and rng.random() < 0.3:
+        return random_table(kind, rng)
     if rng.random() < 0.3:
         return LabelGradient(kind, 3 if kind == "multiclass" else 1, int(rng.integers(1, 2**15)))
     if kind == "numeric" and rng.random() < 0.5:
@@ -336,7 +348,7 @@ def test_a_query_stays_what_it_was_as_its_memory_is_used_again(kind, name):
 
 @pytest.mark.parametrize(
     "gradient",
-    [poisson_gradient(0.1), softmax_gradient(3), logistic_gradient(0.5, 1.0)],
+    [poisson_gradient(0.1), softmax_gradient(3), logistic_gradient(0.5, 1.0), table_of("numeric")],
     ids=lambda gradient: type(gradient).__name__,
 )
 def test_a_gradient_stays_what_it_was_as_its_memory_is_used_again(gradient):
