@@ -48,6 +48,15 @@ def test_losses_have_scikit_learns_names_and_serve_what_they_say(name):
                 loss.gradient(kind, n_scores(kind))
 
 
+def test_a_loss_by_name_and_option():
+    assert losses.parse("huber:0.2") == Huber(0.2)
+    assert losses.parse("quantile:0.9") == Quantile(0.9)
+    assert losses.parse("poisson") == Poisson()
+    for text in ("poisson:1", "nothing:1", "huber:much", "huber:", "huber:2", "nothing"):
+        with pytest.raises(PlanError, match=r"loss=|delta="):
+            losses.parse(text)
+
+
 def test_default_losses():
     assert losses.default_loss("binary") == losses.default_loss("multiclass") == LogLoss()
     assert losses.default_loss("numeric") == SquaredError()

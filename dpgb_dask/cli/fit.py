@@ -2,7 +2,6 @@
 # ruff: noqa: N806 - X is scikit-learn's name
 
 import argparse
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -20,16 +19,11 @@ from dpgb_dask.cli.options import (
 )
 from dpgb_dask.cli.places import check_out, check_spared
 from dpgb_dask.cli.tables import beside, open_table, schema_of
-from dpgb_dask.errors import PlanError, SchemaError
+from dpgb_dask.errors import SchemaError
 from dpgb_dask.estimators import DPGBClassifier, DPGBRegressor
 from dpgb_dask.parameters import FEW_ROWS as FEW_ROWS_WAYS
 from dpgb_dask.recipes import RECIPES
 from dpgb_dask.released.export import part_of
-
-LOSSES_WITH_OPTION: dict[str, Callable[[float], losses.Loss]] = {
-    "huber": losses.Huber,
-    "quantile": losses.Quantile,
-}
 
 
 def add(commands: Any) -> None:
@@ -110,7 +104,7 @@ def _fit(options: argparse.Namespace) -> int:
         delta=options.delta,
         schema=schema,
         recipe=options.recipe,
-        loss=None if options.loss is None else _loss(options.loss),
+        loss=None if options.loss is None else losses.parse(options.loss),
         n_estimators=options.n_estimators,
         learning_rate=options.learning_rate,
         max_depth=options.max_depth,
@@ -132,21 +126,3 @@ def _fit(options: argparse.Namespace) -> int:
     print(estimator.privacy_report_)
     print(f"\nmodel written to {options.out}")
     return FEW_ROWS if estimator.privacy_report_.stopped else OK
-
-
-def _loss(text: str) -> losses.Loss:
-    """Return a loss by its name, or by name and option, as in "quantile:0.9"."""
-    name, colon, option = text.partition(":")
-    if not colon:
-        return losses.get(name)
-    if name not in LOSSES_WITH_OPTION:
-        raise PlanError(
-            f"loss={text!r} is unknown: only {sorted(LOSSES_WITH_OPTION)} have an option."
-        )
-    try:
-        value = float(option)
-    except ValueError:
-        raise PlanError(
-            f"loss={text!r}: the option after the colon must be a number, as in {name}:0.2."
-        ) from None
-    return LOSSES_WITH_OPTION[name](value)

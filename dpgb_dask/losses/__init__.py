@@ -53,7 +53,7 @@ __all__ = [
     "Gradient", "GradientOptions", "Huber", "LabelGradient", "LogLoss", "LogisticGradient", "Loss", "OutsideLoss",
     "Poisson", "PoissonGradient", "Quantile", "SlopeGradient", "SoftmaxGradient", "SquaredError", "SquaredGradient",
     "TableGradient", "check_gradient", "check_loss", "clipped_probability", "default_loss", "from_json", "get",
-    "label_gradient", "logistic_gradient", "poisson_gradient", "sigmoid", "softmax_gradient", "table_gradient",
+    "label_gradient", "logistic_gradient", "parse", "poisson_gradient", "sigmoid", "softmax_gradient", "table_gradient",
     "table_points", "to_json", "unpack",
 ]  # fmt: skip
 
@@ -94,6 +94,29 @@ def get(loss: Any) -> Loss:
         loss = OutsideLoss(loss)
     check_loss(loss)
     return cast("Loss", loss)
+
+
+def parse(text: str) -> Loss:
+    """Return a loss by its name, or by its name and its option, as in "quantile:0.9".
+
+    Raises
+    ------
+    PlanError
+        If there is no such loss, or the option is none of its.
+    """
+    name, colon, option = text.partition(":")
+    if not colon:
+        return get(name)
+    able = {known.name: known for known in LOSSES.values() if known.option is not None}
+    if name not in able:
+        raise PlanError(f"loss={text!r} is unknown: only {sorted(able)} have an option.")
+    try:
+        value = float(option)
+    except ValueError:
+        raise PlanError(
+            f"loss={text!r}: the option after the colon must be a number, as in {name}:0.2."
+        ) from None
+    return cast("Loss", replace(cast("Any", able[name]), **{str(able[name].option): value}))
 
 
 def check_loss(loss: Any, kind: str | None = None) -> None:

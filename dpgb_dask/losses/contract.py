@@ -85,6 +85,8 @@ class Loss:
         scikit-learn's name, where it has the loss: "log_loss", "squared_error", "quantile".
     kinds : tuple of str
         Types of target it serves: "binary", "multiclass", "numeric".
+    option : str or None
+        Name of its one number, which the command line sets, as in "quantile:0.9"; None if there is none.
     most_hess_scale : float
         Largest ``hess_scale`` of a Hessian: a · h <= 1.
     laplace_hess_scale : float or None
@@ -93,6 +95,7 @@ class Loss:
 
     __slots__ = ()
 
+    option: ClassVar[str | None] = None
     most_hess_scale: ClassVar[float] = 1.0
     laplace_hess_scale: ClassVar[float | None] = None
 

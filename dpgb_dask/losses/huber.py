@@ -1,6 +1,7 @@
 """Huber loss of a numeric target."""
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 from dpgb_dask.losses.contract import RESIDUAL_BITS, GradientOptions, Loss, check_share
 from dpgb_dask.losses.gradients import Gradient, SquaredGradient
@@ -15,6 +16,8 @@ class Huber(Loss):
     delta : float, in (0, 1]
         Share of half the target's public range.
     """
+
+    option: ClassVar[str | None] = "delta"
 
     delta: float = 0.1
     name: str = "huber"

@@ -1,6 +1,7 @@
 """Pinball loss of a numeric target."""
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 from dpgb_dask.losses.contract import CORNER, GradientOptions, Loss, check_share
 from dpgb_dask.losses.gradients import GRAD_ONE, Gradient, SlopeGradient
@@ -14,6 +15,8 @@ class Quantile(Loss):
     ----------
     quantile : float, in (0, 1)
     """
+
+    option: ClassVar[str | None] = "quantile"
 
     quantile: float = 0.5
     name: str = "quantile"

@@ -116,7 +116,7 @@ def naive_answer(kind, model, query, name, weighted=True):
             (p.map_i[codes[p.i]].astype(int) * p.n_j + p.map_j[codes[p.j]], p.n_i * p.n_j)
             for p in query.pairs
         ]
-    elif name in ("trees", "part"):
+    elif name in ("trees", "part", "table"):
         keys = [(naive_leaves(codes, query.splits, t), 8) for t in range(query.splits.n_trees)]
     else:
         return naive_level(codes, query, packed)
