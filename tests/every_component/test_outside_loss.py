@@ -14,11 +14,12 @@ import pytest
 from distributed import Client, LocalCluster
 from neighbours import SCHEMAS, some_rows
 from outside.expectile import Expectile, Exponential
+from sklearn.base import clone
 
 import dpgb_dask
 from dpgb_dask import DPGBClassifier, DPGBRegressor, Ledger, losses, recipes
 from dpgb_dask.contracts.plan import Shape
-from dpgb_dask.errors import PlanError, StructureError
+from dpgb_dask.errors import PlanError, ResumeError, StructureError
 from dpgb_dask.estimators import load
 from dpgb_dask.losses import LOSSES, AbsentLoss, Huber, Loss, OutsideLoss, SquaredError
 from dpgb_dask.private.survey import Reading
@@ -147,7 +148,9 @@ def test_workers_train_it_without_its_class():
         with pytest.raises(ModuleNotFoundError):
             client.submit(__import__, "only_in_this_process").result()
         there = estimator("numeric", **options).fit(x, y)
+        predicted = there.predict(x).compute()
     assert model_to_dict(there.model_) == model_to_dict(alone.model_)
+    np.testing.assert_array_equal(predicted, alone.predict(x.compute()))
 
 
 def test_rows_are_read_without_the_loss():
@@ -238,6 +241,36 @@ def test_a_fit_is_another_one_with_another_option():
     assert first != other
     assert "0.8" in repr(shapes[0].loss)
     assert "0x" not in repr(shapes[0].loss)  # no address: a resumed fit says the same
+
+
+def test_a_fit_is_resumed_with_the_same_options_alone(tmp_path):
+    ledger = Ledger(f"sqlite:///{tmp_path}/budget.db")
+    ledger.open_account("people", epsilon=9.0, delta=1e-5)
+    asked = {
+        "recipe": brief("fdp-tr-newton", "numeric"),
+        "noise": None,
+        "ledger": ledger,
+        "account": "people",
+    }
+    rows = some_rows("numeric")
+
+    def stop(_label, done, _total):
+        if done == 3:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        estimator("numeric", **asked, callbacks=[stop]).fit(*rows)
+    (fit_id,) = {entry.fit_id for entry in ledger.history("people") if entry.fit_id}
+    with pytest.raises(ResumeError, match="loss"):
+        estimator("numeric", **(asked | {"loss": Expectile(0.8)})).fit(*rows, resume=fit_id)
+    fitted = estimator("numeric", **asked).fit(*rows, resume=fit_id)
+    assert fitted.fit_id_ == fit_id
+
+
+def test_scikit_learn_copies_it():
+    reg = clone(estimator("numeric"))
+    assert reg.loss == Expectile(0.9)
+    assert pickle.loads(pickle.dumps(reg)).get_params()["loss"] == Expectile(0.9)
 
 
 @dataclass(frozen=True, slots=True)
