@@ -2,8 +2,8 @@
 
 Its class is the user's, and stays in the user's process. What the library keeps of it is plain: a name, options, links,
 a slope for the report. It is called for tables and start scores by the controller alone, and what it returns is checked
-each time: a gradient is exactly of a class in `gradients.GRADIENTS`, whose bounds are that class's own. So a mistake in
-it spoils a model, and never a bound.
+each time: a gradient is exactly of a class in `gradients.GRADIENTS`, whose bounds are that class's own
+(docs/privacy.md P1). So a mistake in it spoils a model, and never a bound.
 """
 
 import math
