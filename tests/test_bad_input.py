@@ -28,6 +28,7 @@ from dpgb_dask import (
     StructureError,
     UnreadValuesWarning,
     UnsupportedCollectionError,
+    recipes,
 )
 from dpgb_dask.losses import Huber, Quantile
 from dpgb_dask.testing import SeededNoise
@@ -340,6 +341,7 @@ def test_data_that_do_not_fit_together_are_refused(
     assert str(len(x) - 1) not in message
 
 
+BRIEF = recipes.RECIPES["auto"].brief()  # where reading is the subject
 ODD = [[1], [1, 2], (), {}, "x", None, np.arange(3), np.nan, b"\xff", 10**400]
 
 
@@ -351,7 +353,7 @@ def test_values_in_lists_never_decide_a_shape_or_type(binary_schema, odd, everyw
     rows, labels, weights = [[0.5, -1, 30, "red"] for _ in range(6)], [0, 1] * 3, [1] * 6
     schema = Schema(binary_schema.features, classes=[0, 1], max_weight=2)
     settings = {"schema": schema, "noise": SeededNoise(0), "random_state": 0}
-    settings |= {"on_few_rows": "continue", "columns": "position"}
+    settings |= {"on_few_rows": "continue", "columns": "position", "recipe": BRIEF}
     for k in range(6 if everywhere else 1):
         rows[k], labels[k], weights[k] = [odd] * 4, odd, odd
         DPGBClassifier(**settings).fit(rows, [0, 1] * 3)
