@@ -382,15 +382,18 @@ def check_equal(one, other):
         assert one.tolist() == other.tolist()
 
 
+@pytest.mark.parametrize("half", [0, pytest.param(1, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("name", READERS)
-def test_no_value_changes_the_place_of_others(name):
+def test_no_value_changes_the_place_of_others(name, half):
     read = READERS[name]
     columns = [[v, v] for v in WILD] + [[v, 1.0, v, "a", None] for v in WILD]
-    for values in columns:
+    for k, values in enumerate(columns):
         alone = read(objects(values))
-        for value in WILD:
-            check_equal(read(objects([*values, value]))[:-1], alone)
-            check_equal(read(objects([value, *values]))[1:], alone)
+        for j, value in enumerate(WILD):
+            if (j + k) % 2 == half:
+                check_equal(read(objects([*values, value]))[:-1], alone)
+            else:
+                check_equal(read(objects([value, *values]))[1:], alone)
 
 
 @pytest.mark.parametrize("name", READERS)

@@ -145,7 +145,10 @@ def test_no_csv_line_ends_a_fit(place, name, capsys):
     odd = (BAD_LINES | ODD_LINES)[name]
     (place / "odd.csv").write_bytes(b"\n".join([header, odd, *lines]))
     options = ("--schema", place / "schema.json", "--out", place / "m.json", *BUDGET)
-    assert run("fit", place / "odd.csv", *options, "--recipe", "fdp-tr-newton") == 0
+    assert (
+        run("fit", place / "odd.csv", *options, "--recipe", "fdp-tr-newton", "--n-estimators", 1)
+        == 0
+    )
     assert run("check", place / "odd.csv", "--schema", place / "schema.json") == 0
     assert capsys.readouterr().err == ""
 
@@ -213,7 +216,8 @@ def test_target_and_weight_are_columns(place, people):
 @pytest.mark.parametrize("command", ["fit", "check", "convert", "predict"])
 @pytest.mark.parametrize("name", ["no.parquet", "no.csv", "no-*.csv", "no.zarr", "no/people.csv"])
 def test_data_that_are_not_there_are_said_not_to_exist(place, command, name, capsys):
-    run("fit", place / "people.csv", *model_of(place))
+    if command == "predict":
+        run("fit", place / "people.csv", *model_of(place))
     options = {
         "fit": ("--out", place / "o.json", *BUDGET),
         "check": (),

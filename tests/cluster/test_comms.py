@@ -101,14 +101,13 @@ def test_the_rule_of_auto():
 # ---- faults ----------------------------------------------------------------------------------------------------------
 
 
-def test_a_killed_worker_is_a_round_of_tasks_and_a_new_tree(seen, expected):
-    with LocalCluster(n_workers=2, processes=True, **CLUSTER) as cluster, Client(cluster) as client:
-        rounds = rounds_of("binary", 300, backend="comms")
+def test_a_killed_worker_is_a_round_of_tasks_and_a_new_tree(processes, seen, expected):
+    rounds = rounds_of("binary", 300, backend="comms")
+    np.testing.assert_array_equal(main_sums(rounds), expected)
+    kill_one(processes)
+    for _ in range(3):
         np.testing.assert_array_equal(main_sums(rounds), expected)
-        kill_one(client)
-        for _ in range(3):
-            np.testing.assert_array_equal(main_sums(rounds), expected)
-        rounds.close()
+    rounds.close()
     assert seen[0]
     assert not all(seen)
     assert seen[-1]

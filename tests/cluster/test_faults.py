@@ -108,16 +108,8 @@ def check_resumable(folder, error, kind):
 # ---- the matrix ------------------------------------------------------------------------------------------------------
 
 
-@pytest.fixture(scope="module")
-def processes():
-    with LocalCluster(n_workers=2, processes=True, **CLUSTER) as cluster, Client(cluster) as client:
-        yield client
-
-
 @pytest.mark.parametrize(("recipe", "backend"), ALL)
 def test_kill_a_worker(recipe, backend, processes, undisturbed, tmp_path, record_property):
-    processes.wait_for_workers(2, timeout=60)
-
     def kill():
         victim = sorted(processes.run(os.getpid).items())[0]
         os.kill(victim[1], signal.SIGKILL)

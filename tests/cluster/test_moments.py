@@ -154,12 +154,6 @@ def test_a_fault_at_a_moment(
 # ---- processes that die ----------------------------------------------------------------------------------------------
 
 
-@pytest.fixture(scope="module")
-def processes():
-    with small_cluster(2, processes=True) as cluster:
-        yield cluster
-
-
 DEATHS = [
     ("broadcast", "plugin-add"),
     ("dpgb-encode-chunk", "waiting", "processing"),
@@ -183,10 +177,9 @@ DEATHS = [
         ),
     ],
 )
-def test_a_process_dies(moment, k, processes, undisturbed, tmp_path):
-    with Client(processes) as client:
-        client.wait_for_workers(2, timeout=LONGEST)
-    moments = run(tmp_path, "over comms", processes, kill, at=moment, k=k)
+def test_a_process_dies(moment, k, two_processes, undisturbed, tmp_path):
+    two_processes.wait_for_workers(2, timeout=LONGEST)
+    moments = run(tmp_path, "over comms", two_processes, kill, at=moment, k=k)
     assert moments.victim is not None
     assert left(tmp_path) == undisturbed("over comms")[:2]
 
@@ -244,13 +237,12 @@ def test_a_worker_is_lost_while_it_predicts(model, tmp_path, monkeypatch):
 
 
 @pytest.mark.slow
-def test_a_process_dies_while_it_predicts(model, processes, tmp_path):
+@pytest.mark.usefixtures("processes")
+def test_a_process_dies_while_it_predicts(model, tmp_path):
     def die():
         os.kill(os.getpid(), signal.SIGKILL)
 
-    with Client(processes) as client:
-        client.wait_for_workers(1, timeout=LONGEST)
-        found = in_time(model.predict(after(die, tmp_path / "dead")).compute)
+    found = in_time(model.predict(after(die, tmp_path / "dead")).compute)
     np.testing.assert_array_equal(found, model.predict(rows()[0]))
 
 

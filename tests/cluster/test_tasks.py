@@ -442,20 +442,19 @@ def test_an_error_of_ours_reaches_the_caller():
     rounds.close()
 
 
-def test_a_killed_worker_changes_no_sum():
-    with LocalCluster(n_workers=2, processes=True, **CLUSTER) as cluster, Client(cluster) as client:
-        rounds = rounds_of("binary", 300)
-        queries = queries_of("binary", 2)
-        models = [model_of("binary", seed, n_trees=seed) for seed in range(4)]
-        alone = rounds_of("binary", None)
-        for k, model in enumerate(models):
-            if k == 2:
-                kill_one(client)
-            for name in ("main", "part", "root", "sample", "nodes"):
-                got, expected = (opened(r.ask(model, queries[name])) for r in (rounds, alone))
-                np.testing.assert_array_equal(got, expected)
-        alone.close()
-        rounds.close()
+def test_a_killed_worker_changes_no_sum(processes):
+    rounds = rounds_of("binary", 300)
+    queries = queries_of("binary", 2)
+    models = [model_of("binary", seed, n_trees=seed) for seed in range(4)]
+    alone = rounds_of("binary", None)
+    for k, model in enumerate(models):
+        if k == 2:
+            kill_one(processes)
+        for name in ("main", "part", "root", "sample", "nodes"):
+            got, expected = (opened(r.ask(model, queries[name])) for r in (rounds, alone))
+            np.testing.assert_array_equal(got, expected)
+    alone.close()
+    rounds.close()
 
 
 def kill_one(client):
@@ -561,7 +560,7 @@ def test_a_fit_in_the_event_loop_of_a_worker_is_refused(monkeypatch):
             task.result(timeout=30)
 
 
-def test_an_asynchronous_client_of_a_cluster_elsewhere_works(monkeypatch):
+def test_an_asynchronous_client_of_a_cluster_elsewhere_works(monkeypatch, two_processes):
     async def cell(address):
         async with Client(address, asynchronous=True):
             assert get_client().asynchronous
@@ -571,11 +570,11 @@ def test_an_asynchronous_client_of_a_cluster_elsewhere_works(monkeypatch):
             rounds.close()
             return sums
 
-    with LocalCluster(n_workers=1, processes=True, **CLUSTER) as cluster:
-        # the scheduler runs in an event loop of its own thread, like one on another machine
-        elsewhere = type("Scheduler", (), {"_instances": ()})
-        monkeypatch.setattr(clients, "Scheduler", elsewhere)
-        sums = asyncio.run(cell(cluster.scheduler_address))
+    two_processes.wait_for_workers(2, timeout=240)
+    # the scheduler runs in an event loop of its own thread, like one on another machine
+    elsewhere = type("Scheduler", (), {"_instances": ()})
+    monkeypatch.setattr(clients, "Scheduler", elsewhere)
+    sums = asyncio.run(cell(two_processes.scheduler_address))
     np.testing.assert_array_equal(sums["main"], local_sums("binary")[0]["main"])
 
 

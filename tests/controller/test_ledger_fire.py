@@ -376,7 +376,8 @@ def test_ctrl_c_anywhere_leaves_no_lock(tmp_path, first):
 
 
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # lost in a callback
-def test_ctrl_c_while_a_fit_is_charged_charges_once_or_not_at_all(tmp_path):
+@pytest.mark.parametrize("step", [302, pytest.param(151, marks=pytest.mark.slow)])
+def test_ctrl_c_while_a_fit_is_charged_charges_once_or_not_at_all(tmp_path, step):
     path = tmp_path / "budget.db"
     ledger = ledger_at(f"sqlite:///{path}", str(tmp_path))
     reserve(ledger, budget=SMALL)
@@ -387,7 +388,7 @@ def test_ctrl_c_while_a_fit_is_charged_charges_once_or_not_at_all(tmp_path):
         assert charged in (0, PRICE)
         if fits == CAP // PRICE:
             break
-        at += 151
+        at += step
     ledger.verify()
     kept = {file.stem for file in Ledger(f"sqlite:///{path}").directory.glob("*.key")}
     assert kept == {fit.fit_id for fit in ledger.fits("a")}

@@ -68,8 +68,9 @@ def neighbours(request):
         return opened_rounds[kind]
 
     yield *request.param, of
-    for rounds in sum(opened_rounds.values(), []):
-        rounds.close()
+    for many in opened_rounds.values():
+        for rounds in many:
+            rounds.close()
 
 
 def flat_model(kind, score):

@@ -2,6 +2,7 @@
 
 import os
 import signal
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 import dask
@@ -85,35 +86,44 @@ def test_model_file_is_the_same_in_this_process(
         assert model_file(form, rows, tmp_path) == reference
 
 
-@pytest.fixture(scope="module", params=[1, 2])
+@contextmanager
+def processes(n_workers, threads):
+    with LocalCluster(
+        n_workers=n_workers,
+        threads_per_worker=threads,
+        processes=True,
+        dashboard_address=":0",
+    ) as cluster:
+        yield cluster
+
+
+@pytest.fixture(scope="module")
+def two_processes():
+    with processes(2, 1) as cluster:
+        yield cluster
+
+
+@pytest.fixture(params=[1, 2], scope="module")
 def cluster(request):
-    with (
-        LocalCluster(
-            n_workers=request.param,
-            threads_per_worker=2 if request.param == 1 else 1,
-            processes=True,
-            dashboard_address=":0",
-        ) as cluster,
-        Client(cluster) as client,
-    ):
-        yield client
+    if request.param == 2:
+        yield request.getfixturevalue("two_processes")
+    else:
+        with processes(1, 2) as cluster:
+            yield cluster
 
 
 @pytest.mark.parametrize("form", ["numpy", "dask1", "dask7", "dask50", "frame", "zarr"])
-@pytest.mark.usefixtures("cluster")
-def test_model_file_is_the_same_on_a_cluster(form, rows, reference, tmp_path):
-    with dask.config.set({"dpgb-dask.backend": "tasks"}):
+def test_model_file_is_the_same_on_a_cluster(form, cluster, rows, reference, tmp_path):
+    with Client(cluster), dask.config.set({"dpgb-dask.backend": "tasks"}):
         assert model_file(form, rows, tmp_path) == reference
 
 
 @pytest.mark.parametrize("at", [1, 6])
-def test_model_file_is_the_same_when_a_worker_is_killed(at, rows, reference, tmp_path):
-    with (
-        LocalCluster(
-            n_workers=2, threads_per_worker=1, processes=True, dashboard_address=":0"
-        ) as cluster,
-        Client(cluster) as client,
-    ):
+def test_model_file_is_the_same_when_a_worker_is_killed(
+    at, two_processes, rows, reference, tmp_path
+):
+    with Client(two_processes) as client:
+        client.wait_for_workers(2, timeout=240)  # one that was killed is started again
         kill = KillWorker(client, at)
         assert model_file("dask7", rows, tmp_path, [kill]) == reference
         assert kill.done
