@@ -26,6 +26,10 @@ class AllFeatures(Part):
         """Return how many features a tree uses."""
         return n_features
 
+    def cycle(self, n_features: int) -> int:  # noqa: ARG002
+        """Return how many trees it takes until every feature had its turn; 1 where there are no turns."""
+        return 1
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cyclic(Part):
@@ -48,6 +52,10 @@ class Cyclic(Part):
         """Return how many features a tree uses."""
         return min(self.k, n_features)
 
+    def cycle(self, n_features: int) -> int:
+        """Return how many trees it takes until every feature had its turn."""
+        return -(-n_features // self.n_used(n_features))
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RandomFeatures(Part):
@@ -68,6 +76,10 @@ class RandomFeatures(Part):
     def n_used(self, n_features: int) -> int:
         """Return how many features a tree uses."""
         return min(self.k, n_features)
+
+    def cycle(self, n_features: int) -> int:  # noqa: ARG002
+        """Return how many trees it takes until every feature had its turn; 1 where there are no turns."""
+        return 1
 
 
 @dataclass(frozen=True, slots=True)

@@ -179,7 +179,7 @@ class Trees(Stage):
             check_rate("batch", self.batch)
         else:
             check_whole("batch", self.batch, 1, 100_000)
-        if self.leaf.counts_bins and self._widest() != 1:
+        if self.leaf.counts_bins and self.features.n_used(2) != 1:
             raise PlanError(
                 f"leaf={self.leaf!r} serves trees of one feature: give features=Cyclic(k=1), or another leaf."
             )
@@ -239,9 +239,6 @@ class Trees(Stage):
                     f"budget={self.budget!r}: {part} are asked for, so their share is at least 1e-6."
                 )
 
-    def _widest(self) -> int:
-        return self.features.k if isinstance(self.features, Cyclic | RandomFeatures) else 1 << 16
-
     # ---- what a plan asks
 
     @property
@@ -286,8 +283,7 @@ class Trees(Stage):
         """Return how many trees come with a refinement of their features."""
         if not isinstance(self.candidates, IterativeHessian):
             return 0
-        cycle = -(-shape.n_features // self.features.n_used(shape.n_features))
-        rounds = self.candidates.rounds * (cycle if isinstance(self.features, Cyclic) else 1)
+        rounds = self.candidates.rounds * self.features.cycle(shape.n_features)
         return min(rounds, self.trees_in_all(shape))
 
     def kappa(self, shape: Shape) -> Kappa:

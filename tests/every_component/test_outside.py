@@ -4,19 +4,24 @@ import json
 import pickle
 import subprocess
 import sys
+from dataclasses import replace
+from typing import ClassVar
 
 import numpy as np
 import pytest
 from forms import FORMS, SCHEMA, some_rows
 from outside.linear import LINEAR, Slopes, Weights
-from outside.tables import TABLES
+from outside.tables import TABLES, Tables
 from plans import OUTSIDE, PLANS
 
 from dpgb_dask import DPGBClassifier, DPGBRegressor, Ledger, Schema
+from dpgb_dask.components.bins import empty_model
+from dpgb_dask.components.candidates import with_edges
 from dpgb_dask.contracts.plan import Budget, Plan, Shape, State
-from dpgb_dask.contracts.queries import PRICE_ONE
+from dpgb_dask.contracts.queries import PRICE_ONE, RowDraw
 from dpgb_dask.errors import PlanError
 from dpgb_dask.recipes import RECIPES
+from dpgb_dask.released.export import model_to_dict
 from dpgb_dask.testing import SeededNoise
 from dpgb_dask.training.fit import facts
 
@@ -137,3 +142,76 @@ def test_its_record_is_typed_and_there_for_later_stages():
         PlanError, match=r"Reads of 'mine' uses what no stage before it gives: \['Weights'\]"
     ):
         Plan("mine", "a test", (*LINEAR.stages[:-1], Reads()))
+
+
+class OtherBins(Tables):
+    """A stage that tells the plan of other bins than it makes."""
+
+    __qualname__ = "Tables"  # printed as the honest one: noise is keyed by what a plan prints
+
+    def public_bins(self, shape):
+        return Tables(n_bins=3).public_bins(shape)
+
+    def begin(self, state):
+        model = empty_model(Tables.public_bins(self, state.shape), state.shape)
+        return replace(state, model=model, memory=0)
+
+
+class FinerBins(Tables):
+    """A stage that cuts every bin after its first round, whether it says so or not."""
+
+    __qualname__ = "Tables"
+    says: ClassVar[bool] = False
+
+    @property
+    def refines_bins(self):
+        return self.says
+
+    def update(self, state, query, released):
+        state = Tables.update(self, state, query, released)
+        model = state.model
+        if state.memory == 1:
+            for j, bins in enumerate(model.bins):
+                if bins.edges is not None:
+                    model = with_edges(model, j, (bins.edges[1:] + bins.edges[:-1]) / 2)
+        return replace(state, model=model)
+
+
+class Says(FinerBins):
+    __qualname__ = "Tables"
+    says = True
+
+
+@pytest.mark.parametrize(("stage", "honest"), [(OtherBins, Tables), (FinerBins, Says)])
+def test_what_a_stage_says_wrongly_of_its_bins_costs_time_and_nothing_else(stage, honest):
+    x, y = some_rows()
+    models = [
+        estimator(
+            "outside-tables", noise=SeededNoise(0),
+            recipe=Plan("mine", "a test", (kind(rounds=3),), pure=True),
+        ).fit(x, y).model_
+        for kind in (stage, honest)
+    ]  # fmt: skip
+    assert model_to_dict(models[0]) == model_to_dict(models[1])
+
+
+class DrawsInSecret(Tables):
+    """A stage that asks samples of rows, and does not say so."""
+
+    def next_query(self, state):
+        query = Tables.next_query(self, state)
+        return (
+            None
+            if query is None
+            else replace(query, rows=RowDraw("sample", state.memory, 0, 1 << 30))
+        )
+
+
+def test_rows_are_drawn_only_for_a_plan_that_says_so(tmp_path):
+    x, y = some_rows()
+    ledger = Ledger(f"sqlite:///{tmp_path}/budget.db")
+    ledger.open_account("people", epsilon=40.0, delta=1e-5)
+    plan = Plan("mine", "a test", (DrawsInSecret(),), pure=True)
+    with pytest.raises(PlanError, match="draws_rows=True"):
+        estimator("outside-tables", recipe=plan, ledger=ledger, account="people").fit(x, y)
+    assert "OPENED" not in [entry.kind for entry in ledger.history("people")]
