@@ -9,6 +9,7 @@ import re
 from pathlib import Path
 
 from latex2mathml.converter import convert
+from markdown.extensions.toc import slugify
 from mkdocs.structure.files import File
 
 from dpgb_dask.cli import main
@@ -23,6 +24,7 @@ FORMULA = re.compile(r'<(span|div) class="arithmatex">\\([(\[])(.*?)\\[)\]]</\1>
 BAR = re.compile(
     r"<mo(?: stretchy=\"false\")?(>&#x0(?:007C|2016);)"
 )  # of |x| and ‖x‖; they open and close in turn
+CITED = re.compile(r"\bdocs/([\w-]+)\.md (P|§)(\d+)(?![^<]*</code>)")
 PATH = re.compile(r"(?<=<code>)[\w/.:]+(?=</code>)")  # may break after a slash, not inside a name
 
 
@@ -64,8 +66,19 @@ def on_files(files, config):
     return files
 
 
-def on_page_content(content, **_):
-    """Draw formulas as MathML: browsers know it, so no script is loaded; long paths may break."""
+def linked(found, page):
+    """Return a citation of a docstring, `docs/privacy.md P4`, as a link to the section."""
+    name, kind, number = found.groups()
+    text = (ROOT / "docs" / f"{name}.md").read_text(encoding="utf-8")
+    title = re.search(rf"^## {kind.strip('§')}{number}\. .*$", text, re.MULTILINE)[0].removeprefix(
+        "## "
+    )
+    anchor = slugify(title, "-")
+    return f'<a href="{"../" * page.url.count("/")}{name}.html#{anchor}">{found[0]}</a>'
+
+
+def on_page_content(content, page, **_):
+    """Draw formulas as MathML: browsers know it, so no script is loaded; link citations; long paths may break."""
 
     def drawn(found):
         display = "block" if found[2] == "[" else "inline"
@@ -76,4 +89,5 @@ def on_page_content(content, **_):
         return BAR.sub(lambda bar: f'<mo fence="true" form="{next(forms)}"{bar[1]}', mathml)
 
     content = FORMULA.sub(drawn, content)
+    content = CITED.sub(lambda found: linked(found, page), content)
     return PATH.sub(lambda found: re.sub("(::|/)", r"\1<wbr>", found[0]), content)
