@@ -6,6 +6,7 @@ import subprocess
 import sys
 from dataclasses import replace
 from typing import ClassVar
+from unittest import mock
 
 import numpy as np
 import pytest
@@ -70,6 +71,14 @@ def test_parameters_of_an_estimator_set_its_options(name, tmp_path):
         estimator(name, n_estimators=0).fit(x, y)
     with pytest.raises(PlanError, match="learning_rate=2"):
         estimator(name, learning_rate=2).fit(x, y)
+
+
+def test_one_line_of_the_table_gives_it_a_name():
+    x, y = some_rows()
+    with mock.patch.dict(RECIPES, {LINEAR.name: LINEAR}):
+        named = estimator(LINEAR.name, recipe=LINEAR.name, noise=SeededNoise(0)).fit(x, y)
+    given = estimator(LINEAR.name, noise=SeededNoise(0)).fit(x, y)
+    assert model_to_dict(named.model_) == model_to_dict(given.model_)
 
 
 @pytest.mark.parametrize("name", OUTSIDE)
