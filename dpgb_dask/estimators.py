@@ -473,8 +473,9 @@ class DPGBClassifier(ClassifierMixin, _Boosting):  # type: ignore[misc]
     max_rows_per_unit : int
         A unit with more rows than this has them weighted down to it; multiplies the noise.
     loss : str or Loss, optional
-        By scikit-learn's name, or as a value of `dpgb_dask.losses`, such as ``Quantile(0.9)``; None for log-loss or the
-        squared error. One that the recipe cannot serve raises and names recipes that can.
+        By scikit-learn's name, as a value of `dpgb_dask.losses`, such as ``Quantile(0.9)``, or of a class of your own
+        that derives from `dpgb_dask.losses.Loss`; None for log-loss or the squared error. One that the recipe cannot
+        serve raises and names recipes that can.
     n_estimators, learning_rate, max_depth, max_bins : optional
         Parameters of the recipe; None for its own value. One that the recipe does not have raises.
     columns : "position", list of str, optional
