@@ -207,12 +207,12 @@ def logit_of_phi(u: float) -> float:
 
 
 def choice_epsilon(price: int) -> float:
-    """Return the bounded range ε of a choice that costs ``price`` in μ², rounded down."""
+    """Return the bounded range ε of a choice that costs ``price`` in μ², rounded down (docs/privacy.md P8)."""
     return 2 * logit_of_phi(math.sqrt(price / PRICE_ONE) / 2) * (1 - _CURVE_ERROR)
 
 
 def mu_of_pure(epsilon: float) -> float:
-    """Return the μ of an ε-differentially private mechanism, rounded up: 2Φ⁻¹(e^ε/(1 + e^ε))."""
+    """Return the μ of an ε-differentially private mechanism, rounded up: 2Φ⁻¹(e^ε/(1 + e^ε)) (docs/privacy.md P8)."""
     return _edge(lambda mu: logit_of_phi(mu / 2) * (1 - _CURVE_ERROR) < epsilon)[1]
 
 

@@ -33,7 +33,7 @@ TABLE_SHIFT = 8  # score steps (2**-16) >> 8 = table steps (2**-8)
 RESIDUAL_SHIFT = 6  # residuals of targets scaled to [-1, 1] in [-2, 2), in steps of 2**-10
 SOFTMAX_HESS_SCALE = 2.0  # free up to c = 2: sup ‖(g, c·h)‖ stays √2 (docs/privacy.md P2)
 # free for log-loss: with u = |p - y|, u²(1 + a²(1 - u)²) <= 1 iff a² <= (1 + u)/(u²(1 - u)), least at u = 1/φ, φ⁵ there
-FREE_HESS_SCALE = ((1 + 5**0.5) / 2) ** 2.5
+FREE_HESS_SCALE = ((1 + 5**0.5) / 2) ** 2.5  # docs/privacy.md P2
 # a rate is exp(score - 2) of the largest target: from e⁻¹⁰ of it at score -8, about a gradient step, to the whole at 2
 RATE_SHIFT = 2.0
 MOST_EXP = 1 << 20  # 2**20 · 2**15 of 2**10 classes stays below 2**63
