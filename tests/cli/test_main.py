@@ -296,9 +296,9 @@ def test_help_says_that_a_given_schema_wins(capsys):
     assert "wins" in " ".join(capsys.readouterr().out.split())
 
 
-def test_the_schema_file_of_the_readme_serves(tmp_path, capsys):
-    readme = (Path(__file__).parents[2] / "README.md").read_text(encoding="utf-8")
-    (text,) = re.findall(r"```json\n(.*?)```", readme, re.DOTALL)
+def test_the_schema_file_of_the_docs_serves(tmp_path, capsys):
+    page = (Path(__file__).parents[2] / "docs" / "schema.md").read_text(encoding="utf-8")
+    (text,) = re.findall(r"```json\n(.*?)```", page, re.DOTALL)
     (tmp_path / "s.json").write_text(text)
     (tmp_path / "d.csv").write_text("age,hours,job,high_income\n40,8,office,1\n")
     assert run("check", tmp_path / "d.csv", "--schema", tmp_path / "s.json") == 0
