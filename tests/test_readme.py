@@ -59,7 +59,7 @@ def people(tmp_path, monkeypatch):
 def test_two_commands_come_first_and_alone():
     first, second = blocks("sh", "README.md")[:2]
     assert first.strip() == "pip install . && dpgb-dask demo"
-    assert second.strip() == "pip install '.[test]' && pytest"
+    assert second.strip() == "pip install '.[test]' && pytest -n 2 --dist loadfile"
 
 
 def test_what_the_pages_show_runs(people, capsys):
