@@ -76,7 +76,7 @@ def charged():
     """Return each recipe and kind, with each number of rows and budget; those of auto that take seconds are slow."""
     for n_rows, mu in ((0.0, 0.3), (300.0, 0.03), (1e6, 2.0)):
         for name, kind in SERVED:
-            slow = name == "auto" and kind != "binary" and n_rows > 0
+            slow = name == "auto" and kind == "multiclass" and n_rows > 0
             yield pytest.param(name, kind, n_rows, mu, marks=pytest.mark.slow if slow else ())
 
 

@@ -82,7 +82,7 @@ def test_a_worker_is_cut_off(recipe, backend, tmp_path, record_property, monkeyp
         cluster_on(hosts, str(tmp_path)) as cluster,
         Client(cluster) as client,
     ):
-        client.wait_for_workers(2, timeout=60)
+        client.wait_for_workers(2, timeout=240)
 
         def cut(_label, done, _total):
             if done == 3:
@@ -111,7 +111,7 @@ def test_a_cut_fit_is_charged_once(tmp_path, monkeypatch):
             cluster_on(hosts, str(tmp_path)) as cluster,
             Client(cluster) as client,
         ):
-            client.wait_for_workers(2, timeout=60)
+            client.wait_for_workers(2, timeout=240)
             DPGBClassifier(
                 epsilon=1.0,
                 delta=1e-6,
