@@ -19,7 +19,7 @@ import zarr
 from numpy.typing import NDArray
 
 from dpgb_dask.contracts.schema import Schema
-from dpgb_dask.encode import is_numbered
+from dpgb_dask.encoding.structure import is_numbered
 from dpgb_dask.errors import (
     PlanError,
     PrefixedColumnsWarning,

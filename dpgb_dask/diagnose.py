@@ -18,14 +18,16 @@ from dask.base import compute
 from dask.delayed import delayed
 from numpy.typing import NDArray
 
-from dpgb_dask import encode
 from dpgb_dask.columns import Columns, in_order, names_of
 from dpgb_dask.contracts.model import FeatureBins
 from dpgb_dask.contracts.plan import weight_bits_for
 from dpgb_dask.contracts.schema import Categorical, Numeric, Schema
+from dpgb_dask.encoding.codes import encode
+from dpgb_dask.encoding.columns import n_rows, numbers, objects, one_column, split_columns
+from dpgb_dask.encoding.target import encode_target, encode_weight
 from dpgb_dask.errors import SchemaError
-from dpgb_dask.private.ingest import Inputs, Source, check_inputs, line_up, source_of
-from dpgb_dask.private.units import distinct_names
+from dpgb_dask.private.reading.ingest import Inputs, Source, check_inputs, line_up, source_of
+from dpgb_dask.private.reading.units import distinct_names
 from dpgb_dask.stored import from_zarr
 from dpgb_dask.values import cells
 
@@ -256,9 +258,9 @@ class _Count:
     @np.errstate(all="ignore")
     def __call__(self, parts: Sequence[Any]) -> _Found:
         schema, rows = self.schema, line_up(*parts)
-        columns = encode.split_columns(rows.x, schema)
-        codes = encode.encode(rows.x, schema, _identity_bins(schema))
-        n, m = encode.n_rows(rows.x), schema.n_features
+        columns = split_columns(rows.x, schema)
+        codes = encode(rows.x, schema, _identity_bins(schema))
+        n, m = n_rows(rows.x), schema.n_features
         counts = np.zeros((m, 5), np.int64)
         low, high = np.full(m, np.inf), np.full(m, -np.inf)
         values: list[Counter[str]] = []
@@ -268,17 +270,17 @@ class _Count:
                 counts[j, 0], counts[j, 4] = np.sum(codes[j] == k + 1), np.sum(codes[j] == k)
                 values.append(_most_frequent(column, codes[j] == k))
                 continue
-            numbers = encode.numbers(column).astype(np.float64)
-            lost = np.isnan(numbers)
+            read = numbers(column).astype(np.float64)
+            lost = np.isnan(read)
             counts[j, 0] = np.sum(lost)
             counts[j, 1], counts[j, 2] = (
-                np.sum(numbers < feature.low),
-                np.sum(numbers > feature.high),
+                np.sum(read < feature.low),
+                np.sum(read > feature.high),
             )
             values.append(_most_frequent(column, lost))
-            inside = numbers[(numbers >= feature.low) & (numbers <= feature.high)]
+            inside = read[(read >= feature.low) & (read <= feature.high)]
             if feature.integer:
-                finite = numbers[np.isfinite(numbers)]
+                finite = read[np.isfinite(read)]
                 counts[j, 3] = np.sum(finite != np.floor(finite))
             if len(inside):
                 low[j], high[j] = inside.min(), inside.max()
@@ -286,13 +288,13 @@ class _Count:
         totals = np.zeros(5, np.int64)
         labels: Counter[str] = Counter()
         if self.has_target:
-            _, valid = encode.encode_target(rows.y, schema)
+            _, valid = encode_target(rows.y, schema)
             totals[1] = np.sum(~valid)
-            labels = _most_frequent(encode.one_column(rows.y), ~valid)
+            labels = _most_frequent(one_column(rows.y), ~valid)
             good &= valid
         if rows.weight is not None:
             most = schema.max_weight
-            heavy = encode.encode_weight(rows.weight, most, weight_bits_for(most)) > 0
+            heavy = encode_weight(rows.weight, most, weight_bits_for(most)) > 0
             totals[2] = np.sum(~heavy)
             good &= heavy
         if rows.unit is not None:
@@ -308,7 +310,7 @@ def _most_frequent(column: Any, chosen: NDArray[np.bool_]) -> Counter[str]:
     """Count the values of some rows, as text; missing ones are not told."""
     where = np.flatnonzero(chosen)
     part = column.iloc[where] if isinstance(column, pd.Series) else column[where]
-    given = encode.objects(part)
+    given = objects(part)
     forms = cells(given)
     told = (_shown(value) for value, form in zip(given, forms, strict=True) if form is not None)
     return Counter(dict(Counter(told).most_common(MOST_KEPT)))

@@ -29,7 +29,7 @@ from dpgb_dask.errors import (
 )
 from dpgb_dask.losses import Loss
 from dpgb_dask.parameters import INFER
-from dpgb_dask.private.ingest import column_of, read_source
+from dpgb_dask.private.reading.ingest import column_of, read_source
 from dpgb_dask.progress import Bar
 from dpgb_dask.released import explain, export, outputs
 from dpgb_dask.released.predict import RowFunction, apply

@@ -21,9 +21,9 @@ from numpy.typing import NDArray
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import column_or_1d, validate_data
 
-from dpgb_dask import encode
 from dpgb_dask.columns import default_names
 from dpgb_dask.contracts.schema import MAX_WEIGHT, Categorical, Numeric, Schema
+from dpgb_dask.encoding.columns import numbers, one_column
 from dpgb_dask.errors import PlanError, PrivacyLeakWarning, StructureError, level_outside
 from dpgb_dask.stored import from_zarr
 from dpgb_dask.values import NO_FORM, cells
@@ -159,7 +159,7 @@ def _numbers(column: Any) -> NDArray[np.float64]:
     """Return a column as the fit reads it."""
     given = column if hasattr(column, "dtype") else np.asarray(column)
     with np.errstate(all="ignore"):
-        return encode.numbers(encode.one_column(given)).astype(np.float64)
+        return numbers(one_column(given)).astype(np.float64)
 
 
 def _partitions(data: Any) -> list[Any]:

@@ -1,26 +1,26 @@
-"""The methods as named Plans; data only. What departs from a paper says so beside it, and in the plan's mends."""
+"""The methods as named Plans; data only. What departs from a paper says so beside it, and in the plan's deviations."""
 
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
+from dpgb_dask.components.auto.forest import Forest
+from dpgb_dask.components.auto.main_effects import MainEffects
+from dpgb_dask.components.auto.pairs import Pairs
+from dpgb_dask.components.auto.start import Start
 from dpgb_dask.components.bins import Bins
-from dpgb_dask.components.budgets import Classic, Local, Shares
-from dpgb_dask.components.candidates import IterativeHessian, PublicBins, Sketch
 from dpgb_dask.components.counts import BaseScore, RowCount
-from dpgb_dask.components.forest import Forest
-from dpgb_dask.components.leaves import Averaging, BinCountStep, GradientStep, NewtonStep
-from dpgb_dask.components.main_effects import MainEffects
-from dpgb_dask.components.pairs import Pairs
-from dpgb_dask.components.sampling import Cyclic, Ensembles, PoissonRows
-from dpgb_dask.components.splits import (
+from dpgb_dask.components.trees.budgets import Classic, Local, Shares
+from dpgb_dask.components.trees.candidates import IterativeHessian, PublicBins, Sketch
+from dpgb_dask.components.trees.leaves import Averaging, BinCountStep, GradientStep, NewtonStep
+from dpgb_dask.components.trees.sampling import Cyclic, Ensembles, PoissonRows
+from dpgb_dask.components.trees.splits import (
     ExponentialSplit,
     HistogramSplit,
     PartiallyRandom,
     TotallyRandom,
 )
-from dpgb_dask.components.start import Start
-from dpgb_dask.components.trees import Trees
+from dpgb_dask.components.trees.stage import Trees
 from dpgb_dask.contracts.plan import Plan
 from dpgb_dask.errors import PlanError, did_you_mean
 from dpgb_dask.losses import LOSSES, Loss
@@ -41,7 +41,7 @@ AUTO = Plan(
 _NEWTON = NewtonStep(prior=0.4)
 _GRADIENT = GradientStep(prior=0.4)
 
-_EBM_MENDS = (
+_EBM_DEVIATIONS = (
     "Residuals of a regression are clipped: noise by the range of the target alone is too small.",
     "Categories are declared: names read from the rows would be released.",
     "No exact number of rows is used or kept: bins merge by released counts.",
@@ -59,7 +59,7 @@ DP_EBM = Plan(
     name="dp-ebm",
     source="Nori et al. 2021, algorithm 2",
     stages=(_EBM_BINS, BaseScore(), _EBM_TREES),
-    mends=_EBM_MENDS,
+    deviations=_EBM_DEVIATIONS,
     losses=EVERY_LOSS,
 )
 DP_EBM_CLASSIC = replace(
@@ -76,13 +76,13 @@ DP_EBM_NEWTON = Plan(
         BaseScore(),
         Trees(n_trees=100, depth=4, leaf=_NEWTON, features=Cyclic(k=1)),
     ),
-    mends=("delta is a constant, not one over the number of rows.",),
+    deviations=("delta is a constant, not one over the number of rows.",),
     losses=EVERY_LOSS,
 )
 
 # ---- FDP-GBDT (Maddock et al. 2022): η .3, β 2, λ 1, Q 32, s 5, depth 4
 
-_FDP_MENDS = (
+_FDP_DEVIATIONS = (
     "delta is a constant, not one over the number of rows.",
     "Candidates come from declared bounds and lists, or are paid for: the authors' code reads bounds from the rows.",
     "Where leaves are Newton steps on log-loss, the Hessian is released beside the gradient at no extra noise.",
@@ -99,7 +99,7 @@ def _fdp(name: str, what: str, trees: Trees) -> Plan:
         stages=(PublicBins(n_bins=32), trees)
         if means
         else (PublicBins(n_bins=32), BaseScore(), trees),
-        mends=_FDP_MENDS,
+        deviations=_FDP_DEVIATIONS,
         losses=MEANS if means else EVERY_LOSS,
     )
 
@@ -126,8 +126,8 @@ _FDP = (
     replace(
         _fdp("ldp", "§5.3.4: local differential privacy", Trees(leaf=_NEWTON)),
         stages=(PublicBins(n_bins=32), RowCount(share=0.002), Trees(leaf=_NEWTON, budget=Local())),
-        mends=(
-            *_FDP_MENDS,
+        deviations=(
+            *_FDP_DEVIATIONS,
             "No row is noised by itself: the controller draws the noises of all rows as one, by their noisy number. The"
             " guarantee is the one above, and no local one: it trusts whoever runs the cluster.",
         ),
@@ -178,7 +178,7 @@ _FDP = (
 
 # ---- DPBoost (Li et al. 2020) and its baselines: λ .1, depth 6, g* 1, half of the budget for leaves
 
-_DPBOOST_MENDS = (
+_DPBOOST_DEVIATIONS = (
     "Rows join a tree by secret independent draws: fixed sizes do not compose in parallel when a row is added.",
     "Candidates are public: the authors' code takes quantiles of the rows.",
     "A split is chosen by the range of its gain, 4 g*², which is tighter than twice its sensitivity, 6 g*².",
@@ -193,7 +193,7 @@ def _dpboost(name: str, what: str, **options: Any) -> Plan:
         name=name,
         source=f"Li et al. 2020, {what}",
         stages=(PublicBins(n_bins=32), BaseScore(), Trees(**{**trees, **options})),
-        mends=_DPBOOST_MENDS,
+        deviations=_DPBOOST_DEVIATIONS,
         pure=True,
         draws_rows=name != "seq",
         losses=EVERY_LOSS,
@@ -234,7 +234,7 @@ DP_XGBOOST = Plan(
             least_weight=5.0,  # the paper's 50, of the tenth of the rows that serves a tree
         ),
     ),
-    mends=(
+    deviations=(
         "The least weight of a child acts on noisy sums after the split: on exact sums its loss is infinite.",
         "A leaf is a noisy sum over a noisy Hessian, shrunk by a prior: algorithm 1's exact count is not private.",
         "A split is chosen by the range of its gain, 4 g*².",

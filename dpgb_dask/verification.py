@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from dpgb_dask.contracts.plan import Budget
-from dpgb_dask.controller import analyses
+from dpgb_dask.controller import account_units
 from dpgb_dask.controller.ledger import Ledger
 from dpgb_dask.controller.ledger_book import Record
 from dpgb_dask.errors import DPGBError, ResumeError, VerificationError
@@ -140,7 +140,7 @@ def _check_terms(report: PrivacyReport, record: Record, ledger: Ledger) -> None:
         "pure": (report.pure, terms.pure),
         "version": (report.version, terms.version.partition(",")[0].removeprefix("dpgb_dask ")),
         "seed": (report.public.get("seed of public randomness"), terms.public_seed),
-        "charge": (analyses.charge(price, pure=report.pure, analysis=analysis), record.charge),
+        "charge": (account_units.charge(price, pure=report.pure, analysis=analysis), record.charge),
         "private": (report.private, True),
     }
     wrong = [name for name, (said, known) in told.items() if said != known]

@@ -6,7 +6,7 @@ from dpgb_dask.contracts.boundary import Receipt
 from dpgb_dask.contracts.plan import Budget, Execution, State
 from dpgb_dask.contracts.schema import Schema
 from dpgb_dask.controller.release import Controller
-from dpgb_dask.private.ingest import read_source
+from dpgb_dask.private.reading.ingest import read_source
 from dpgb_dask.private.rounds import open_rounds
 from dpgb_dask.testing import SeededNoise
 from dpgb_dask.training.loop import run

@@ -15,19 +15,12 @@ import pytest
 from dpgb_dask.contracts.grid import FINE, Grid
 from dpgb_dask.contracts.model import FeatureBins
 from dpgb_dask.contracts.schema import Categorical, Numeric, Schema
-from dpgb_dask.encode import (
-    category_cells,
-    cells_of,
-    check_columns,
-    check_file_types,
-    encode,
-    encode_target,
-    encode_weight,
-    numbers,
-    read_values,
-)
+from dpgb_dask.encoding.codes import cells_of, encode, read_values
+from dpgb_dask.encoding.columns import category_cells, numbers
+from dpgb_dask.encoding.structure import check_columns, check_file_types
+from dpgb_dask.encoding.target import encode_target, encode_weight
 from dpgb_dask.errors import SchemaError, StructureError
-from dpgb_dask.private.units import hash_units
+from dpgb_dask.private.reading.units import hash_units
 
 EDGES = np.array([-1.0, 0.0, 1.5])
 NAN = np.nan

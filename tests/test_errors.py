@@ -15,7 +15,8 @@ import pytest
 import xarray as xr
 import zarr
 
-from dpgb_dask import DPGBClassifier, Schema, cli, encode
+from dpgb_dask import DPGBClassifier, Schema, cli
+from dpgb_dask.encoding.codes import encode
 from dpgb_dask.errors import (
     ChunkError,
     DPGBError,
@@ -97,16 +98,16 @@ def write_lazily(tmp):
 
 def predict(_tmp):
     table = rows()[["a", "c"]]
-    with mock.patch("dpgb_dask.encode.encode", ENCODE):
+    with mock.patch("dpgb_dask.released.predict.encode", ENCODE):
         fitted = model().fit(table, rows()["target"])
     fitted.predict_proba(table)
 
 
-ENCODE = encode.encode
-LOCAL, SURVEY = "dpgb_dask.private.rounds.local", "dpgb_dask.private.survey"
+ENCODE = encode
+LOCAL, SURVEY = "dpgb_dask.private.rounds.local", "dpgb_dask.private.reading.survey"
 PLACES = [
-    (fit_in_memory, "dpgb_dask.private.ingest._select"),
-    (fit_in_memory, "dpgb_dask.private.ingest._memory_chunks"),
+    (fit_in_memory, "dpgb_dask.private.reading.ingest._select"),
+    (fit_in_memory, "dpgb_dask.private.reading.ingest._memory_chunks"),
     (fit_in_memory, "dpgb_dask.private.rounds.local.merge_graphs"),
     (fit_in_memory, f"{LOCAL}.load"),
     (fit_in_memory, f"{LOCAL}.line_up"),
@@ -118,25 +119,25 @@ PLACES = [
     (fit_in_memory, f"{SURVEY}.encode_target"),
     (fit_in_memory, f"{SURVEY}.fingerprint_rows"),
     (fit_in_memory, f"{SURVEY}.cells_of"),
-    (fit_in_memory, "dpgb_dask.private.pieces.encode_values"),
-    (fit_in_memory, "dpgb_dask.private.shards.Shard.answer"),
-    (fit_in_memory, "dpgb_dask.private.shards.Scores"),
+    (fit_in_memory, "dpgb_dask.private.keeping.pieces.encode_values"),
+    (fit_in_memory, "dpgb_dask.private.answering.shards.Shard.answer"),
+    (fit_in_memory, "dpgb_dask.private.answering.shards.Scores"),
     (fit_weighted, f"{SURVEY}.encode_weight"),
     (fit_units, f"{LOCAL}.count_units"),
     (fit_units, f"{LOCAL}.add_unit_counts"),
     (fit_units, f"{SURVEY}.hash_units"),
     (fit_auto, f"{LOCAL}.LocalRounds._answer"),
-    (fit_lazily, "dpgb_dask.private.ingest._frame_chunks"),
-    (fit_lazily, "dpgb_dask.private.ingest._pack"),
+    (fit_lazily, "dpgb_dask.private.reading.ingest._frame_chunks"),
+    (fit_lazily, "dpgb_dask.private.reading.ingest._pack"),
     (fit_lazily, f"{LOCAL}.get_sync"),
     (write, "dpgb_dask.io.writing.store_form"),
     (write, "dpgb_dask.io.writing.line_up"),
     (write, "zarr.Array.__setitem__"),
     (write_lazily, "dpgb_dask.io.writing.store_form"),
-    (write_lazily, "dpgb_dask.private.ingest._pack"),
+    (write_lazily, "dpgb_dask.private.reading.ingest._pack"),
     (write_lazily, "zarr.Array.__setitem__"),
-    (predict, "dpgb_dask.encode.encode"),
-    (predict, "dpgb_dask.encode.split_columns"),
+    (predict, "dpgb_dask.released.predict.encode"),
+    (predict, "dpgb_dask.encoding.codes.split_columns"),
 ]
 
 
@@ -207,9 +208,9 @@ def test_what_fails_on_workers_says_no_word(backend, client, caplog):
     assert client is not None
     frame = dd.from_pandas(rows().drop(columns="person"), npartitions=3, sort=False)
     for place in (
-        "dpgb_dask.private.shards.Shard.answer",
+        "dpgb_dask.private.answering.shards.Shard.answer",
         f"{SURVEY}.read_values",
-        "dpgb_dask.private.rounds.resident.join_encoded",
+        "dpgb_dask.private.rounds.worker_tasks.join_encoded",
         "dpgb_dask.private.rounds.tasks.add_surveys",
         "dpgb_dask.private.rounds.tasks.sensitivity",
     ):

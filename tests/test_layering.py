@@ -12,7 +12,7 @@ PACKAGE = Path(dpgb_dask.__file__).parent
 FILES = sorted(PACKAGE.rglob("*.py"))
 
 LOW = {"errors", "frozen", "losses", "kernels", "values", "contracts"}
-SIDES = LOW | {"encode", "frames", "stored", "private", "controller", "released", "components"}
+SIDES = LOW | {"encoding", "stored", "private", "controller", "released", "components"}
 TOP = {
     "columns",
     "estimators",
@@ -43,11 +43,10 @@ LAYERS: dict[str, tuple[set[str], set[str]]] = {
         {"errors", "frozen", "losses", "kernels", "values"},
         {"numpy", "numba"},
     ),
-    "frames": (set(), {"dask"}),
     "stored": ({"errors"}, {"numpy", "dask", "zarr"}),
-    "encode": (LOW, {"numpy", "pandas"}),
+    "encoding": (LOW, {"numpy", "pandas", "dask"}),
     "private": (
-        LOW | {"encode", "frames", "stored"},
+        LOW | {"encoding", "stored"},
         # google_crc32c: checksums of scratch (zarr needs it too); cryptography, fsspec: rows on shared stores; psutil:
         # memory (distributed needs it too)
         {"numpy", "dask", "distributed", "zarr", "xarray", "pandas"}
@@ -55,7 +54,7 @@ LAYERS: dict[str, tuple[set[str], set[str]]] = {
     ),
     "controller": (LOW, {"numpy", "numba", "cryptography", "sqlalchemy"}),
     "released": (
-        LOW | {"encode", "frames", "stored"},
+        LOW | {"encoding", "stored"},
         {"numpy", "dask", "xarray", "pandas", "zarr"},
     ),
     "components": (LOW, {"numpy", "scipy"}),

@@ -15,8 +15,8 @@ from dpgb_dask.errors import ChunkError, DPGBError, LostCodesError, StructureErr
 from dpgb_dask.io import open_dataset, write_dataset
 from dpgb_dask.io.opening import is_dataset
 from dpgb_dask.io.place import ATTRIBUTE
-from dpgb_dask.private.durable import Durable
-from dpgb_dask.private.pieces import Piece
+from dpgb_dask.private.keeping.durable import Durable
+from dpgb_dask.private.keeping.pieces import Piece
 from dpgb_dask.stored import from_zarr
 from dpgb_dask.testing import SeededNoise
 

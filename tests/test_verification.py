@@ -282,7 +282,7 @@ def test_a_single_word_of_the_report_shows_beside_the_ledger(saved, ledger):
     for edit in (
         lambda r: r["public"].update({"largest weight of a row": 1000}),
         lambda r: r["public"]["features"].update(z="in [0, 1]"),
-        lambda r: r["mends"].append("Everything is private."),
+        lambda r: r["deviations"].append("Everything is private."),
         lambda r: r["assumptions"].pop(),
         lambda r: r.update(slack=0.0),
         lambda r: r.update(mu=r["mu"] * (1 - 5e-10)),

@@ -38,8 +38,8 @@ from sklearn.metrics import roc_auc_score
 from sklearn.model_selection import train_test_split
 
 from dpgb_dask import DPGBClassifier, DPGBRegressor, Schema, recipes
-from dpgb_dask.components.sampling import Cyclic
-from dpgb_dask.components.trees import Trees
+from dpgb_dask.components.trees.sampling import Cyclic
+from dpgb_dask.components.trees.stage import Trees
 from dpgb_dask.contracts.plan import Plan
 from dpgb_dask.recipes import RECIPES
 
@@ -827,17 +827,17 @@ def show(table: Table, lines: list[Line]) -> None:
         print(f"  ({k}) {text}")
     if table.note:
         print(f"  {table.note}")
-    for text, names in mends(table).items():
-        print(f"  mends of {', '.join(names)}: {text}")
+    for text, names in deviations(table).items():
+        print(f"  deviations of {', '.join(names)}: {text}")
 
 
-def mends(table: Table) -> dict[str, list[str]]:
-    """Return which recipes of a table carry which mends."""
+def deviations(table: Table) -> dict[str, list[str]]:
+    """Return which recipes of a table carry which deviations."""
     out: dict[str, list[str]] = {}
     for job in dict.fromkeys(job for row in table.rows for job in row.jobs() if not job.rival):
         plan = job.recipe if isinstance(job.recipe, Plan) else RECIPES[job.recipe]
-        names = out.setdefault(" ".join(plan.mends), [])
-        if plan.mends and plan.name not in names:
+        names = out.setdefault(" ".join(plan.deviations), [])
+        if plan.deviations and plan.name not in names:
             names.append(plan.name)
     return {text: names for text, names in out.items() if text}
 

@@ -62,18 +62,18 @@ from fit import (
 )
 
 from dpgb_dask import DPGBClassifier
-from dpgb_dask.components.candidates import PublicBins
 from dpgb_dask.components.counts import BaseScore
-from dpgb_dask.components.trees import Trees
+from dpgb_dask.components.trees.candidates import PublicBins
+from dpgb_dask.components.trees.stage import Trees
 from dpgb_dask.contracts.model import FeatureBins, Model, Splits, no_trees
 from dpgb_dask.contracts.plan import Execution, Shape
 from dpgb_dask.contracts.queries import MainSumsQuery, NodeSumsQuery, Query, TreeSumsQuery
 from dpgb_dask.losses import logistic_gradient
-from dpgb_dask.private.ingest import read_source
-from dpgb_dask.private.pieces import Piece
+from dpgb_dask.private.answering.shards import Shard
+from dpgb_dask.private.keeping.pieces import Piece
+from dpgb_dask.private.keeping.store import Keeping, store_of
+from dpgb_dask.private.reading.ingest import read_source
 from dpgb_dask.private.rounds import open_rounds
-from dpgb_dask.private.shards import Shard
-from dpgb_dask.private.store import Keeping, store_of
 from dpgb_dask.recipes import RECIPES
 
 KB = 1 << 10

@@ -4,7 +4,7 @@ import argparse
 from typing import Any
 
 from dpgb_dask.cli.options import command, open_ledger
-from dpgb_dask.controller import analyses
+from dpgb_dask.controller import account_units
 from dpgb_dask.controller.ledger import Ledger
 from dpgb_dask.controller.ledger_book import Account
 
@@ -29,7 +29,7 @@ def add(commands: Any) -> None:
     )
     opened.add_argument(
         "--analysis",
-        choices=sorted(analyses.UNITS),
+        choices=sorted(account_units.UNITS),
         default="gdp",
         help="how charges add up: gdp (default; tight for Gaussian noise), zcdp, or pure, for recipes of pure"
         " differential privacy alone",

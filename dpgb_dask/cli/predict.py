@@ -12,10 +12,10 @@ import dask.dataframe as dd
 import xarray as xr
 from pandas.api.types import is_object_dtype
 
-from dpgb_dask import encode
 from dpgb_dask.cli.options import DATA, TEXT_LINES, add_scheduler, add_text, command, joined
 from dpgb_dask.cli.places import check_out, check_spared
 from dpgb_dask.cli.tables import check_there, open_table
+from dpgb_dask.encoding.structure import match_names
 from dpgb_dask.errors import StructureError
 from dpgb_dask.estimators import DPGBClassifier, load
 
@@ -65,7 +65,7 @@ def _predict(options: argparse.Namespace) -> None:
     X = table
     if isinstance(table, dd.DataFrame):  # what the model does not use is not looked at
         used = [name for name in table.columns if name in model.schema_.features]
-        encode.match_names(used, model.schema_)
+        match_names(used, model.schema_)
         X = table[used]
     parts = [_as_frame(model.predict(X), ["prediction"])]
     if options.proba:

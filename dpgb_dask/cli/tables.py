@@ -12,8 +12,9 @@ import fsspec
 import pandas as pd
 import zarr
 
-from dpgb_dask import encode
 from dpgb_dask.contracts.schema import Categorical, Schema
+from dpgb_dask.encoding.columns import numbers
+from dpgb_dask.encoding.structure import check_file_types
 from dpgb_dask.errors import SchemaError, StructureError
 from dpgb_dask.io.opening import is_dataset, not_kept, open_dataset
 from dpgb_dask.io.place import WEIGHT
@@ -108,7 +109,7 @@ def open_table(
             frame = dd.read_parquet(path, dtype_backend=backend)
             beside = {schema.target.name} if strict else set()
             types = zip(frame.columns, frame.dtypes, strict=True)
-            encode.check_file_types({n: t for n, t in types if n not in beside}, schema)
+            check_file_types({n: t for n, t in types if n not in beside}, schema)
         frame = _keep_units(frame, schema)
     return frame, {str(column): frame[column] for column in frame.columns}
 
@@ -155,7 +156,7 @@ def _open_zarr(path: str, schema: Schema) -> tuple[Any, Mapping[str, Any]]:
     """Open a matrix, a group of columns, or a group of a matrix "X" beside its target "y"."""
     store = zarr.open(path, mode="r")
     if isinstance(store, zarr.Array):
-        encode.check_file_types(dict.fromkeys(schema.names, store.dtype), schema)
+        check_file_types(dict.fromkeys(schema.names, store.dtype), schema)
         return from_zarr(store), {}
     place = {name: k for k, name in enumerate(schema.names)}  # a group has no order of its own
     arrays = sorted(store.arrays(), key=lambda item: place.get(item[0], len(place)))
@@ -163,7 +164,7 @@ def _open_zarr(path: str, schema: Schema) -> tuple[Any, Mapping[str, Any]]:
     types = {key: array.dtype for key, array in columns.items()}
     if "X" in types:
         types = dict.fromkeys(schema.names, types["X"])
-    encode.check_file_types(types, schema)
+    check_file_types(types, schema)
     if not columns:
         raise StructureError(
             f"{path!r} holds no arrays. Give a Zarr array, a group of columns, or a data set that convert wrote."
@@ -194,7 +195,7 @@ def _open_text(
 
 def _parsed(frame: pd.DataFrame, *, numeric: Set[str]) -> pd.DataFrame:
     """Return some columns of text as the numbers they spell."""
-    parsed = {name: encode.numbers(frame[name]) for name in frame.columns if name in numeric}
+    parsed = {name: numbers(frame[name]) for name in frame.columns if name in numeric}
     return frame.assign(**parsed)
 
 

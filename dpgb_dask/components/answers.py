@@ -5,14 +5,12 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from dpgb_dask.contracts.boundary import Released
+from dpgb_dask.contracts.plan import Answer
 from dpgb_dask.contracts.queries import GradientQuery, Query
 from dpgb_dask.losses import GRAD_ONE, Gradient
 
 
-def natural(
-    query: Query, released: Released[NDArray[np.int64]]
-) -> tuple[NDArray[np.float64], float]:
+def natural(query: Query, released: Answer) -> tuple[NDArray[np.float64], float]:
     """Return (values, standard deviation of their noise) in natural units."""
     step = 2.0 ** -(query.step_bits + released.receipt.scale_bits)
     return (released.value * step).astype(np.float64), released.receipt.sigma_steps * step
@@ -45,7 +43,7 @@ class Sums:
     hess_sd: float
 
 
-def sums(query: GradientQuery, released: Released[NDArray[np.int64]]) -> Sums:
+def sums(query: GradientQuery, released: Answer) -> Sums:
     """Read a gradient answer."""
     values, sd = natural(query, released)
     table = values.reshape(query.n_cells, query.n_scores, 2)

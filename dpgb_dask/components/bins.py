@@ -7,17 +7,14 @@ from typing import ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from dpgb_dask.components import binning, constants
+from dpgb_dask.components import bin_merging, constants
 from dpgb_dask.components.answers import natural
 from dpgb_dask.components.options import check_whole
-from dpgb_dask.contracts.boundary import Released
 from dpgb_dask.contracts.grid import COARSE, FINE, Grid
 from dpgb_dask.contracts.model import MAX_BINS, FeatureBins, Model, no_trees
-from dpgb_dask.contracts.plan import Demand, NoisyCount, Shape, Stage, State, Unread
+from dpgb_dask.contracts.plan import Answer, Demand, NoisyCount, Shape, Stage, State, Unread
 from dpgb_dask.contracts.queries import PRICE_ONE, CellCountsQuery, CountQuery, Query
 from dpgb_dask.contracts.schema import Categorical
-
-Answer = Released[NDArray[np.int64]]
 
 
 def empty_model(bins: Sequence[FeatureBins], shape: Shape) -> Model:
@@ -143,9 +140,9 @@ class Bins(Stage):
             other = None if edges is not None else float(cells[-2])
             unread.append(Unread(float(cells[-1]), other, sd, len(cells)))
             if edges is None:
-                feature, mass = binning.categorical_bins(cells, sd, n_rows)
+                feature, mass = bin_merging.categorical_bins(cells, sd, n_rows)
             else:
-                feature, mass = binning.numeric_bins(edges, cells, sd, n_rows, max_bins)
+                feature, mass = bin_merging.numeric_bins(edges, cells, sd, n_rows, max_bins)
             bins.append(feature)
             counts.append(mass)
         model = empty_model(bins, state.shape)

@@ -3,18 +3,16 @@
 from dataclasses import dataclass, replace
 
 import numpy as np
-from numpy.typing import NDArray
 
 from dpgb_dask.components.answers import natural
-from dpgb_dask.components.budgets import exact_share
 from dpgb_dask.components.options import check_rate
-from dpgb_dask.contracts.boundary import Released
+from dpgb_dask.components.trees.budgets import exact_share
 from dpgb_dask.contracts.model import SCORE_ONE
-from dpgb_dask.contracts.plan import Demand, NoisyCount, Shape, Stage, State
+from dpgb_dask.contracts.plan import Answer, Demand, NoisyCount, Shape, Stage, State
 from dpgb_dask.contracts.queries import CountQuery, Query, TargetSumQuery
 
 
-def counted(state: State, query: Query, released: Released[NDArray[np.int64]]) -> State:
+def counted(state: State, query: Query, released: Answer) -> State:
     """Return the state with a released number of rows; stages reckon with at least 1."""
     values, sd = natural(query, released)
     count = NoisyCount(float(values[0]), sd)
@@ -54,7 +52,7 @@ class RowCount(Stage):
         price = exact_share(state.total, self.share)
         return CountQuery(label="rows", price=price, weight_bits=state.shape.weight_bits)
 
-    def update(self, state: State, query: Query, released: Released[NDArray[np.int64]]) -> State:
+    def update(self, state: State, query: Query, released: Answer) -> State:
         """Keep the count, at least 1."""
         return replace(counted(state, query, released), memory=True)
 
@@ -101,7 +99,7 @@ class BaseScore(Stage):
             label="start", price=price, weight_bits=bits, kind=state.shape.kind, n_classes=0
         )
 
-    def update(self, state: State, query: Query, released: Released[NDArray[np.int64]]) -> State:
+    def update(self, state: State, query: Query, released: Answer) -> State:
         """Keep the count; put the mean's score into the model."""
         state = replace(state, memory=state.memory[1:])
         if isinstance(query, CountQuery):

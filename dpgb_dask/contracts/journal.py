@@ -10,7 +10,7 @@ from dpgb_dask.contracts.boundary import Receipt
 
 
 @dataclass(frozen=True, eq=False, slots=True)
-class Answer:
+class JournalEntry:
     """A released answer as a journal keeps it.
 
     Parameters
@@ -30,10 +30,10 @@ class Answer:
 class Journal(Protocol):
     """Append-only list of the answers of one fit."""
 
-    def append(self, answer: Answer) -> None:
+    def append(self, answer: JournalEntry) -> None:
         """Write one released answer and make it durable before returning."""
         ...
 
-    def entries(self) -> list[Answer]:
+    def entries(self) -> list[JournalEntry]:
         """Return what was released so far, in order."""
         ...

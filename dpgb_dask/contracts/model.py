@@ -151,7 +151,7 @@ def join_splits(a: Splits, b: Splits) -> Splits:
 
 
 @dataclass(frozen=True, eq=False, slots=True)
-class Trees:
+class TreeEnsemble:
     """Complete binary trees of one depth and their leaves.
 
     Parameters
@@ -173,16 +173,18 @@ class Trees:
         """Depth of every tree."""
         return self.splits.depth
 
-    def with_more(self, splits: Splits, value: NDArray[np.int32]) -> "Trees":
+    def with_more(self, splits: Splits, value: NDArray[np.int32]) -> "TreeEnsemble":
         """Return these trees, followed by the given ones."""
-        return Trees(join_splits(self.splits, splits), np.concatenate([self.value, value], axis=1))
+        return TreeEnsemble(
+            join_splits(self.splits, splits), np.concatenate([self.value, value], axis=1)
+        )
 
 
-def no_trees(depth: int = 5, n_scores: int = 1) -> Trees:
+def no_trees(depth: int = 5, n_scores: int = 1) -> TreeEnsemble:
     """Return an empty forest."""
     nodes = (1 << depth) - 1
     splits = Splits.plain(np.empty((0, nodes), np.uint16), np.empty((0, nodes), np.uint8))
-    return Trees(splits, np.empty((n_scores, 0, nodes + 1), np.int32))
+    return TreeEnsemble(splits, np.empty((n_scores, 0, nodes + 1), np.int32))
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -196,7 +198,7 @@ class Model:
     tables : tuple of ((n_bins, n_scores) int32), score steps
         One shape function per feature; ``n_scores`` is the number of classes for multiclass, else 1.
     pairs : tuple of PairTable
-    trees : Trees
+    trees : TreeEnsemble
     link : str
         How a score becomes a prediction: a key of `losses.LINKS`.
     """
@@ -205,7 +207,7 @@ class Model:
     intercept: NDArray[np.int32]
     tables: tuple[NDArray[np.int32], ...]
     pairs: tuple[PairTable, ...] = ()
-    trees: Trees = field(default_factory=no_trees)
+    trees: TreeEnsemble = field(default_factory=no_trees)
     link: str = "identity"
 
     @property

@@ -4,7 +4,7 @@ import hashlib
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, is_dataclass, replace
-from typing import Any, ClassVar, Protocol, TypeVar
+from typing import Any, ClassVar, Protocol, TypeAlias, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -295,6 +295,9 @@ class Needs:
 NO_NEEDS = Needs()
 
 
+Answer: TypeAlias = Released[NDArray[np.int64]]  # the noisy sums that a query is answered with
+
+
 class Stage(Part, ABC):
     """A part of a plan: asks queries, turns released answers into the model. Holds options, no state.
 
@@ -365,7 +368,7 @@ class Stage(Part, ABC):
         """Return the next query, or None when the stage is done."""
 
     @abstractmethod
-    def update(self, state: State, query: Query, released: Released[NDArray[np.int64]]) -> State:
+    def update(self, state: State, query: Query, released: Answer) -> State:
         """Turn a released answer into the next state (post-processing)."""
 
 
@@ -379,7 +382,7 @@ class Plan:
     source : str
         Paper and algorithm.
     stages : tuple of Stage
-    mends : tuple of str
+    deviations : tuple of str
         Where a step of the source is not private as published, and what is done instead.
     pure : bool
         True: pure ε-differential privacy, Laplace noise, prices in ε. False: Gaussian noise, prices in μ².
@@ -401,7 +404,7 @@ class Plan:
     name: str
     source: str
     stages: tuple[Stage, ...]
-    mends: tuple[str, ...] = ()
+    deviations: tuple[str, ...] = ()
     pure: bool = False
     draws_rows: bool = False
     losses: tuple[str, ...] = ("log_loss", "squared_error")

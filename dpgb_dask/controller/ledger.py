@@ -33,7 +33,7 @@ from sqlalchemy.pool import StaticPool
 
 from dpgb_dask.contracts.queries import GradientQuery, Query
 from dpgb_dask.contracts.spending import Spending
-from dpgb_dask.controller import analyses
+from dpgb_dask.controller import account_units
 from dpgb_dask.controller.ledger_book import (
     PUT_BACK,
     Account,
@@ -190,7 +190,7 @@ class Ledger:
         epsilon, delta : float
             Cap on everything ever charged to the account.
         analysis : {"gdp", "zcdp", "pure"}
-            How charges add up (analyses.py): in μ², which is tight for Gaussian noise; in ρ, by zero-concentrated
+            How charges add up (account_units.py): in μ², which is tight for Gaussian noise; in ρ, by zero-concentrated
             differential privacy alone; or in ε, for fits of pure differential privacy only, and then delta may be 0.
         unit_id : str, optional
             Column that names the privacy unit: the cap then holds for all rows of one unit together, and only fits with
@@ -204,7 +204,7 @@ class Ledger:
         PlanError
             If epsilon or delta is out of range.
         """
-        analyses.check_account(epsilon, delta, analysis)
+        account_units.check_account(epsilon, delta, analysis)
         if not 1 <= len(name) <= 200:
             raise LedgerError(f"account name {name!r} must be text of 1 to 200 characters.")
         if unit_id is not None and not 1 <= len(unit_id) <= 200:
@@ -213,7 +213,7 @@ class Ledger:
             "epsilon": repr(float(epsilon)),
             "delta": repr(float(delta)),
             "analysis": analysis,
-            "cap": str(analyses.cap(float(epsilon), float(delta), analysis)),
+            "cap": str(account_units.cap(float(epsilon), float(delta), analysis)),
         }
         if unit_id is not None:
             body["unit_id"] = unit_id
@@ -285,8 +285,8 @@ class Ledger:
         Every released value is a function of rounds whose OPENED entry was durable before their sums were opened; after
         SETTLED no more can be opened, here or by a process still running (it would need the fit's lease in a
         transaction that finds the fit open). So the releases of the fit cost at most the `Spending` of opened rounds,
-        and by the account's filter the rest was never used and may be given back (analyses.py, which also says why a
-        pure fit that opened a round on a sample keeps its whole charge in μ² and ρ). The slack τ stays reserved.
+        and by the account's filter the rest was never used and may be given back (account_units.py, which also says
+        why a pure fit that opened a round on a sample keeps its whole charge in μ² and ρ). The slack τ stays reserved.
         """
         with self._transaction(keep_head=True) as book:
             fit = book.fit(fit_id)
@@ -311,7 +311,9 @@ class Ledger:
             return charge
         if book.restored_since(fit["fit_id"]) or self._lacks_rounds(book, fit["fit_id"]):
             return charge
-        opened = analyses.charge(running.spending.spent, pure=terms.pure, analysis=account.analysis)
+        opened = account_units.charge(
+            running.spending.spent, pure=terms.pure, analysis=account.analysis
+        )
         return min(charge, opened)
 
     def _lacks_rounds(self, book: Book, fit_id: str) -> bool:

@@ -38,7 +38,7 @@ from sqlalchemy import (
 
 from dpgb_dask.contracts.queries import PRICE_ONE, RowDraw
 from dpgb_dask.contracts.spending import Spending
-from dpgb_dask.controller import accounting, analyses
+from dpgb_dask.controller import account_units, accounting
 from dpgb_dask.controller.ledger_files import GENESIS, Head
 from dpgb_dask.errors import BudgetExceededError, DPGBError, LedgerError, ResumeError
 
@@ -130,7 +130,7 @@ class Account:
     epsilon, delta : float
         The cap: everything ever charged to the account is together (epsilon, delta)-private.
     analysis : str
-        How charges add up, fixed when the account was opened (analyses.py).
+        How charges add up, fixed when the account was opened (account_units.py).
     cap, spent : int
         In units of 2⁻⁶⁴ of the analysis' unit: μ², ρ or ε.
     tau : float
@@ -456,7 +456,7 @@ class Book:
                 f" protects {asked}. Nothing was charged. Fit with unit_id={account.unit_id!r}, or charge another"
                 " account."
             )
-        charge = analyses.charge(terms.price, pure=terms.pure, analysis=account.analysis)
+        charge = account_units.charge(terms.price, pure=terms.pure, analysis=account.analysis)
         if charge > account.left:
             raise BudgetExceededError(_shortfall(account, terms, charge))
         tau = math.nextafter(account.tau + terms.tau, math.inf) if terms.tau else account.tau
@@ -959,7 +959,7 @@ def _reserved_charge(body: dict[str, Any]) -> int:
 
 def epsilon_left(account: Account, delta: float, *, pure: bool) -> float:
     """Return the largest ε that one more fit may ask of an account."""
-    return analyses.epsilon_within(account.left, delta, pure=pure, analysis=account.analysis)
+    return account_units.epsilon_within(account.left, delta, pure=pure, analysis=account.analysis)
 
 
 def _shortfall(account: Account, terms: Terms, charge: int) -> str:
@@ -979,6 +979,6 @@ def _shortfall(account: Account, terms: Terms, charge: int) -> str:
         f"(epsilon={account.epsilon:g}, delta={account.delta:g})\n"
         f"  difference  {(charge - account.left) / one:.9f}\n"
         f"  would fit   {would}\n"
-        f"Amounts are {analyses.UNITS[account.analysis]}, which adds up over fits."
+        f"Amounts are {account_units.UNITS[account.analysis]}, which adds up over fits."
         + (way_out if terms.pure and account.analysis != "pure" else "")
     )

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dpgb_dask.contracts.boundary import Raw, Receipt, Released, Sensitivity
-from dpgb_dask.contracts.journal import Answer, Journal
+from dpgb_dask.contracts.journal import Journal, JournalEntry
 from dpgb_dask.contracts.plan import Budget
 from dpgb_dask.contracts.queries import PRICE_ONE, ChoiceQuery, Query
 from dpgb_dask.contracts.spending import Spending
@@ -458,7 +458,7 @@ class Controller:
         answer = mechanism.answer(sums, key.stream(query_id, sums))
         if self._journal is not None:
             content = _content(receipt, answer)
-            self._journal.append(Answer(receipt, answer, key.seal("answer", content)))
+            self._journal.append(JournalEntry(receipt, answer, key.seal("answer", content)))
             self._said.update(content)
         self._count(receipt, query)
         return Released(answer, receipt)

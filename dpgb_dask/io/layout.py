@@ -16,7 +16,7 @@ import numpy as np
 from dpgb_dask.contracts.schema import Categorical, Schema
 from dpgb_dask.errors import SchemaError, StructureError
 from dpgb_dask.io.place import AGAIN, WEIGHT, damaged_facts, is_said, no_data_set
-from dpgb_dask.private.ingest import Inputs
+from dpgb_dask.private.reading.ingest import Inputs
 from dpgb_dask.values import cells
 
 FORMAT = 2  # 1 recorded no shards

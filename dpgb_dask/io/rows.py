@@ -8,12 +8,12 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from dpgb_dask.contracts.schema import Categorical, Schema
-from dpgb_dask.encode import category_cells, n_rows, numbers, one_column, split_columns
+from dpgb_dask.encoding.columns import category_cells, n_rows, numbers, one_column, split_columns
 from dpgb_dask.errors import StructureError
 from dpgb_dask.io.layout import Layout, is_single
 from dpgb_dask.io.place import WEIGHT
-from dpgb_dask.private.ingest import Rows
-from dpgb_dask.private.units import distinct_names
+from dpgb_dask.private.reading.ingest import Rows
+from dpgb_dask.private.reading.units import distinct_names
 from dpgb_dask.values import ExactId, is_missing
 
 

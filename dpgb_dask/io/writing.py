@@ -17,14 +17,20 @@ from zarr.codecs import BloscCodec, Crc32cCodec
 
 from dpgb_dask.columns import Columns, in_order
 from dpgb_dask.contracts.schema import Schema
-from dpgb_dask.encode import n_rows
+from dpgb_dask.encoding.columns import n_rows
 from dpgb_dask.errors import ChunkError, SchemaError, StructureError, in_our_words
 from dpgb_dask.io.layout import Layout, check_of, metadata_of, rows_per_shard
 from dpgb_dask.io.place import ATTRIBUTE, Place
 from dpgb_dask.io.rows import store_form
-from dpgb_dask.private.ingest import Source, check_inputs, failed_to_load, line_up, source_of
-from dpgb_dask.private.parsers import warn_of_parsers
-from dpgb_dask.private.survey import slice_block
+from dpgb_dask.private.reading.ingest import (
+    Source,
+    check_inputs,
+    failed_to_load,
+    line_up,
+    source_of,
+)
+from dpgb_dask.private.reading.parsers import warn_of_parsers
+from dpgb_dask.private.reading.survey import slice_block
 from dpgb_dask.stored import Recorded, Shards
 
 

@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from dpgb_dask.contracts.model import MAX_BINS, FeatureBins, Model, PairTable, Splits, Trees
+from dpgb_dask.contracts.model import MAX_BINS, FeatureBins, Model, PairTable, Splits, TreeEnsemble
 from dpgb_dask.contracts.schema import Categorical, Schema
 from dpgb_dask.errors import SchemaError, StructureError, json_object, where_json_breaks
 from dpgb_dask.losses import LINKS_OF, from_json
@@ -382,7 +382,7 @@ def model_from_dict(data: dict[str, Any], link: str) -> Model:
     )
 
 
-def _trees(data: dict[str, Any]) -> Trees:
+def _trees(data: dict[str, Any]) -> TreeEnsemble:
     depth = data["depth"]
     if isinstance(depth, bool) or not isinstance(depth, int) or not 1 <= depth <= MAX_DEPTH:
         raise ValueError("depth out of range")
@@ -391,14 +391,14 @@ def _trees(data: dict[str, Any]) -> Trees:
     threshold = _array(data["threshold"], np.uint8, 2, nodes)
     value = _array(data["value"], np.int32, 3, nodes + 1)
     if "masks" not in data:
-        return Trees(Splits.plain(feature, threshold), value)
+        return TreeEnsemble(Splits.plain(feature, threshold), value)
     mask_of = _array(data["mask_of"], np.int32, 2, nodes)
     if len(data["masks"]) > mask_of.size:  # each node has one at most; empty ones would cost memory
         raise ValueError("more masks than nodes")
     masks = np.zeros((len(data["masks"]), MAX_BINS), np.uint8)
     for mask, right in zip(masks, data["masks"], strict=True):
         mask[_array(right, np.uint8, 1)] = 1
-    return Trees(Splits(feature, threshold, mask_of, masks), value)
+    return TreeEnsemble(Splits(feature, threshold, mask_of, masks), value)
 
 
 def _array(

@@ -12,11 +12,12 @@ import xarray as xr
 import zarr
 from numpy.typing import NDArray
 
-from dpgb_dask import encode
 from dpgb_dask.contracts.model import Model
 from dpgb_dask.contracts.schema import Schema
+from dpgb_dask.encoding.codes import encode
+from dpgb_dask.encoding.frames import as_given
+from dpgb_dask.encoding.structure import check_columns, match_names
 from dpgb_dask.errors import StructureError, in_our_words
-from dpgb_dask.frames import as_given
 from dpgb_dask.kernels import predict as kernels
 from dpgb_dask.stored import from_zarr
 
@@ -75,7 +76,7 @@ class RowFunction:
         parts = []
         for start in range(0, max(n_rows, 1), BLOCK_ROWS):
             rows = _slice(block, slice(start, start + BLOCK_ROWS))
-            parts.append(of_codes(encode.encode(rows, self.schema, self.model.bins)))
+            parts.append(of_codes(encode(rows, self.schema, self.model.bins)))
         return parts[0] if len(parts) == 1 else np.concatenate(parts)
 
 
@@ -120,14 +121,14 @@ def apply(  # noqa: PLR0911 - one per kind of collection
     if isinstance(rows, dd.DataFrame):
         rows = as_given(rows)
         meta = rows._meta  # noqa: SLF001 - dask has no public name for it
-        encode.check_columns(meta, function.schema)
+        check_columns(meta, function.schema)
         empty = np.empty((0,) if columns is None else (0, len(columns)), dtype)
         return rows.map_partitions(
             _on_partition, function, columns, meta=_frame(empty, meta.index[:0], columns)
         )
     if isinstance(rows, da.Array):
         _check_two_axes(rows)
-        encode.check_columns(np.empty((0, rows.shape[1]), rows.dtype), function.schema)
+        check_columns(np.empty((0, rows.shape[1]), rows.dtype), function.schema)
         if rows.numblocks[1] > 1:
             rows = rows.rechunk({1: -1})
         if columns is None:
@@ -137,18 +138,18 @@ def apply(  # noqa: PLR0911 - one per kind of collection
     if not isinstance(rows, pd.DataFrame):
         rows = np.asarray(rows, dtype=object if isinstance(rows, list | tuple) else None)
         _check_two_axes(rows)
-    encode.check_columns(rows, function.schema)
+    check_columns(rows, function.schema)
     return function(rows)
 
 
 def _on_group(
     function: RowFunction, rows: zarr.Group, dtype: np.dtype[Any], columns: tuple[Any, ...] | None
 ) -> da.Array:
-    encode.match_names([key for key, _ in rows.arrays()], function.schema, ordered=False)
+    match_names([key for key, _ in rows.arrays()], function.schema, ordered=False)
     arrays = [from_zarr(rows[name]) for name in function.schema.names]
     if any(array.ndim != 1 for array in arrays):
         raise StructureError("Every array of a Zarr group must have one axis: rows.")
-    encode.check_columns(tuple(np.empty(0, a.dtype) for a in arrays), function.schema)
+    check_columns(tuple(np.empty(0, a.dtype) for a in arrays), function.schema)
     arrays = [array.rechunk(arrays[0].chunks) for array in arrays]
     if columns is None:
         meta = np.empty(0, dtype)
@@ -175,7 +176,7 @@ def _on_dataarray(
     _check_two_axes(rows)
     features = rows.dims[1]
     if features in rows.coords and rows.coords[features].dtype.kind in "OUST":
-        positions = encode.match_names(rows.coords[features].to_index(), function.schema)
+        positions = match_names(rows.coords[features].to_index(), function.schema)
         rows = rows[:, list(positions)]
     return _labelled(apply(function, rows.data, dtype, columns), rows, columns)
 
@@ -184,11 +185,11 @@ def _on_dataset(
     function: RowFunction, rows: xr.Dataset, dtype: np.dtype[Any], columns: tuple[Any, ...] | None
 ) -> xr.DataArray:
     names = [str(name) for name in rows.data_vars]
-    encode.match_names(names, function.schema, ordered=False)
+    match_names(names, function.schema, ordered=False)
     variables = [rows[name] for name in function.schema.names]
     if any(v.ndim != 1 for v in variables):
         raise StructureError("Every variable of a Dataset must have one axis: rows.")
-    encode.check_columns(tuple(v.data for v in variables), function.schema)
+    check_columns(tuple(v.data for v in variables), function.schema)
     if any(v.chunks is not None for v in variables):
         frame = rows[list(function.schema.names)].to_dask_dataframe()[list(function.schema.names)]
         values = apply(function, frame, dtype, columns)
@@ -219,5 +220,5 @@ def _on_partition(
     part: pd.DataFrame, function: RowFunction, columns: tuple[Any, ...] | None
 ) -> Any:
     if any(isinstance(name, str) for name in part.columns):  # a fit takes what it lacks for missing
-        encode.match_names(part.columns, function.schema)
+        match_names(part.columns, function.schema)
     return _frame(function(part), part.index, columns)

@@ -29,7 +29,7 @@ EVIDENCE = (
     " evidence beside the ledger that was charged: dpgb-dask verify MODEL --ledger URL compares the two."
 )
 _WIDTH = 78
-_LISTS = ("assumptions", "mends", "signal", "draws", "warnings")
+_LISTS = ("assumptions", "deviations", "signal", "draws", "warnings")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,7 +66,7 @@ class PrivacyReport:
         Facts that were taken as public (JSON values).
     assumptions : tuple of str
         What has to hold beside them.
-    mends : tuple of str
+    deviations : tuple of str
         Where the recipe departs from its source so that the proof holds.
     version : str
         Version of the library.
@@ -119,7 +119,7 @@ class PrivacyReport:
     slack: float
     public: dict[str, Any]
     assumptions: tuple[str, ...] = ()
-    mends: tuple[str, ...] = ()
+    deviations: tuple[str, ...] = ()
     version: str = ""
     pure: bool = False
     loss: str = ""
@@ -158,6 +158,8 @@ class PrivacyReport:
         try:
             values = dict(data)
             values["receipts"] = tuple(Receipt(**receipt) for receipt in values["receipts"])
+            if "mends" in values:  # the name of deviations in files of version 0.1
+                values["deviations"] = values.pop("mends")
             for name in _LISTS:  # reports of before lack some
                 values[name] = _tuple(values.get(name, []))
             compared = values.get("compared", {})
@@ -276,7 +278,7 @@ class PrivacyReport:
             ("Expected signal and noise:", self.signal),
             ("Released shares of rows, ± one standard deviation of the noise:", self._shares()),
             ("Assumed:", self.assumptions),
-            ("Mends of the source:", self.mends),
+            ("Deviations from the source:", self.deviations),
         ]
 
     def __str__(self) -> str:
@@ -357,7 +359,7 @@ def _check(report: Any) -> None:
     good &= all(_is_number(getattr(report, name)) for name in numbers)
     good &= _is_price(report.declared) and _is_price(report.charged)
     good &= all(map(_is_receipt, report.receipts))
-    for name in ("assumptions", "mends", "signal", "warnings"):
+    for name in ("assumptions", "deviations", "signal", "warnings"):
         good &= all(isinstance(item, str) for item in getattr(report, name))
     good &= isinstance(report.public, dict) and _is_fact(report.public, 4)
     good &= all(isinstance(k, str) and _is_number(v) for k, v in report.compared.items())

@@ -12,7 +12,7 @@ from dask.utils import parse_bytes
 
 from dpgb_dask.contracts.plan import Execution
 from dpgb_dask.errors import PlanError, did_you_mean
-from dpgb_dask.private.durable import is_durable
+from dpgb_dask.private.keeping.durable import is_durable
 
 KEYS = {
     "backend": "backend",

@@ -4,7 +4,7 @@ import math
 from dataclasses import dataclass
 
 from dpgb_dask.contracts.plan import Budget
-from dpgb_dask.controller import accounting, analyses
+from dpgb_dask.controller import account_units, accounting
 from dpgb_dask.controller.ledger import Ledger
 
 
@@ -44,7 +44,7 @@ class PrivacyCost:
         share = None
         if ledger is not None and account is not None:
             known = ledger.account(account)
-            charge = analyses.charge(price, pure=pure, analysis=known.analysis)
+            charge = account_units.charge(price, pure=pure, analysis=known.analysis)
             share = charge / known.left if known.left else math.inf
         if pure:
             mu = accounting.mu_of_pure(budget.epsilon)

@@ -34,11 +34,11 @@ from dpgb_dask.controller.ledger import Ledger
 from dpgb_dask.controller.noise import NoiseSource
 from dpgb_dask.controller.release import Controller
 from dpgb_dask.errors import PlanError
-from dpgb_dask.private.ingest import Source
-from dpgb_dask.private.quantize import sensitivity
+from dpgb_dask.private.keeping.store import remove_saved
+from dpgb_dask.private.reading.ingest import Source
 from dpgb_dask.private.rounds import Backend, check_backend, open_rounds
 from dpgb_dask.private.rounds.local import default_threads
-from dpgb_dask.private.store import remove_saved
+from dpgb_dask.private.sensitivity import sensitivity
 from dpgb_dask.released.export import ModelFile, fit_digest
 from dpgb_dask.training.config import check_folder
 from dpgb_dask.training.journal import FileJournal, MemoryJournal

@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 
 from dpgb_dask.contracts.boundary import Receipt
-from dpgb_dask.contracts.journal import Answer
+from dpgb_dask.contracts.journal import JournalEntry
 from dpgb_dask.controller.noise import sync_directory
 from dpgb_dask.errors import LedgerUnavailableError, ResumeError
 
@@ -20,13 +20,13 @@ class MemoryJournal:
     """The journal of a fit whose ledger lives in memory: keeps the order of effects without the disk."""
 
     def __init__(self) -> None:
-        self._entries: list[Answer] = []
+        self._entries: list[JournalEntry] = []
 
-    def append(self, answer: Answer) -> None:
+    def append(self, answer: JournalEntry) -> None:
         """Keep one released answer."""
         self._entries.append(answer)
 
-    def entries(self) -> list[Answer]:
+    def entries(self) -> list[JournalEntry]:
         """Return what was released so far, in order."""
         return list(self._entries)
 
@@ -64,7 +64,7 @@ class FileJournal:
         except OSError as error:
             raise self._unwritable(error) from error
 
-    def append(self, answer: Answer) -> None:
+    def append(self, answer: JournalEntry) -> None:
         """Write one released answer and sync it.
 
         Raises
@@ -109,7 +109,7 @@ class FileJournal:
         while written < len(line):
             written += os.pwrite(descriptor, line[written:], end + written)
 
-    def entries(self) -> list[Answer]:
+    def entries(self) -> list[JournalEntry]:
         """Return what was released so far, in order; a last line that a crash cut short is left out.
 
         Raises
@@ -141,7 +141,7 @@ def _complete(data: bytes) -> int:
     return data.rfind(b"\n") + 1
 
 
-def _answer(line: bytes) -> Answer:
+def _answer(line: bytes) -> JournalEntry:
     facts = json.loads(line)
     value, receipt, seal = facts["value"], Receipt(**facts["receipt"]), facts["seal"]
     if not isinstance(value, list) or any(type(number) is not int for number in value):
@@ -151,4 +151,4 @@ def _answer(line: bytes) -> Answer:
         for fact in (getattr(receipt, part.name) for part in fields(receipt))
     ) or not isinstance(seal, str):
         raise TypeError("no receipt")
-    return Answer(receipt, np.array(value, dtype=np.int64), seal)
+    return JournalEntry(receipt, np.array(value, dtype=np.int64), seal)

@@ -9,8 +9,8 @@ from dpgb_dask.contracts.boundary import Receipt
 from dpgb_dask.contracts.plan import Budget, NoisyCount, Plan, Shape, Unread
 from dpgb_dask.contracts.schema import Categorical, Numeric, Schema
 from dpgb_dask.controller import accounting
-from dpgb_dask.controller.pld import compared
-from dpgb_dask.controller.records import Gaussian, records_of
+from dpgb_dask.controller.comparison.pld import compared
+from dpgb_dask.controller.comparison.records import Gaussian, records_of
 from dpgb_dask.losses import GRAD_BITS
 from dpgb_dask.released.report import PrivacyReport
 from dpgb_dask.training.build import build
@@ -67,7 +67,7 @@ def report_of(result: FitResult, plan: Plan, shape: Shape) -> PrivacyReport:
         unit=relation(schema)[1],
         recipe=plan.name,
         source=plan.source,
-        mends=plan.mends,
+        deviations=plan.deviations,
         fit_id=controller.fit_id,
         account=controller.account,
         receipts=controller.receipts,

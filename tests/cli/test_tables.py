@@ -11,9 +11,11 @@ from cli_parts import BUDGET, fitted, model_of, run
 from odd_lines import BAD_LINES, ODD_LINES
 from sklearn.metrics import roc_auc_score
 
-from dpgb_dask import DPGBClassifier, Schema, encode
+from dpgb_dask import DPGBClassifier, Schema
 from dpgb_dask.cli.tables import open_table
-from dpgb_dask.private.units import NO_UNIT, hash_units
+from dpgb_dask.encoding.codes import read_values
+from dpgb_dask.encoding.target import encode_target
+from dpgb_dask.private.reading.units import NO_UNIT, hash_units
 
 
 @pytest.mark.parametrize("kind", ["parquet", "csv"])
@@ -85,12 +87,12 @@ def test_csv_reads_declared_labels_and_missing_marks(tmp_path):
     )
     options = Namespace(data=str(tmp_path / "s.csv"), delimiter=None, encoding=None)
     got = open_table(options, schema, strict=True)[0].compute()
-    values = encode.read_values(got[list(schema.names)], schema)
+    values = read_values(got[list(schema.names)], schema)
     assert values.column(0).tolist() == [1, 3, 3]  # NA is declared: a category like any other
     assert values.column(1).tolist() == [0, 1, 3]
     assert values.column(2).tolist() == [0, 1, 3]
     np.testing.assert_array_equal(values.column(3), [np.nan, 0.5, np.nan])
-    assert encode.encode_target(got["target"], schema)[1].tolist() == [True, True, False]
+    assert encode_target(got["target"], schema)[1].tolist() == [True, True, False]
 
 
 @pytest.mark.filterwarnings("ignore::pandas.errors.Pandas4Warning")

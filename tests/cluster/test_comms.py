@@ -12,9 +12,9 @@ from distributed.security import Security
 from private.cases import KINDS, model_of, opened, queries_of
 
 from dpgb_dask.errors import LostCodesError, PlanError
-from dpgb_dask.private.rounds import comms, resident
+from dpgb_dask.private.answering.shards import Shard
+from dpgb_dask.private.rounds import comms, worker_tasks
 from dpgb_dask.private.rounds.comms import AnswerRounds, CommTree, pays
-from dpgb_dask.private.shards import Shard
 
 PASSED = ("count", "coarse", "fine", "target")  # answered by the survey, without a round
 
@@ -155,7 +155,7 @@ def rounds_first_piece(rounds):
     """The first piece of shard 0, on whichever worker holds it."""
     for worker in rounds.client.cluster.workers.values():
         for value in worker.data.values():
-            if isinstance(value, resident.ResidentShard) and value.number == 0:
+            if isinstance(value, worker_tasks.ResidentShard) and value.number == 0:
                 return value.shard.pieces[0]
     raise AssertionError("no shard")
 

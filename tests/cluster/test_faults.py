@@ -24,9 +24,9 @@ from small_fits import FIT_ID, SETTINGS, chunked, estimator, fit, ledger_in
 from dpgb_dask.contracts.plan import Execution
 from dpgb_dask.controller.accounting import total_price
 from dpgb_dask.errors import ChunkError, ClusterError, LostCodesError, ScratchError, ShardError
-from dpgb_dask.private.ingest import read_source
-from dpgb_dask.private.rounds import open_rounds, resident, tasks
-from dpgb_dask.private.rounds.resident import Encoding, make_shard
+from dpgb_dask.private.reading.ingest import read_source
+from dpgb_dask.private.rounds import open_rounds, tasks, worker_tasks
+from dpgb_dask.private.rounds.worker_tasks import Encoding, make_shard
 
 # Dask leaves the socket of a scheduler that is gone to the garbage collector
 pytestmark = pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
@@ -323,7 +323,7 @@ def test_memory_that_is_short_while_rows_are_encoded_tells_no_count(backend, cap
     def short(*_):
         raise MemoryError("Unable to allocate an array with shape (3, 2997)")
 
-    monkeypatch.setattr(resident, "encode_piece", short)
+    monkeypatch.setattr(worker_tasks, "encode_piece", short)
     with LocalCluster(n_workers=2, **IN_PROCESS) as cluster, Client(cluster):
         rounds = rounds_of("binary", backend=backend)
         with pytest.raises(ChunkError, match=r"^A chunk .*: MemoryError\.$") as caught:
@@ -367,10 +367,10 @@ def test_a_disk_that_damages_all_it_holds_is_an_error(backend, monkeypatch):
     main = queries_of("binary", 2)["main"]
     rounds.ask(model_of("binary"), main)
     encoded = counted(monkeypatch)
-    monkeypatch.setattr(resident.Shard, "answer", lose)
+    monkeypatch.setattr(worker_tasks.Shard, "answer", lose)
     with pytest.raises(LostCodesError):
         rounds.ask(model_of("binary"), main)
-    assert len(encoded) == resident.MOST_REMAKES * 3  # chunks
+    assert len(encoded) == worker_tasks.MOST_REMAKES * 3  # chunks
     rounds.close()
 
 
@@ -384,7 +384,7 @@ LEFT = []  # one item for each time that codes are to be lost
 def lossy(number, parts, job):
     if LEFT:
         LEFT.pop()
-        return resident.Failure(LostCodesError("gone"), number)
+        return worker_tasks.Failure(LostCodesError("gone"), number)
     return make_shard(number, parts, job)
 
 
@@ -415,7 +415,7 @@ def test_nothing_stays(backend, end, tmp_path):
         workers = list(cluster.workers.values())
         if end == "error":
             with (
-                mock.patch.object(resident.Shard, "answer", side_effect=ScratchError("full")),
+                mock.patch.object(worker_tasks.Shard, "answer", side_effect=ScratchError("full")),
                 pytest.raises(ScratchError),
             ):
                 ask_all(rounds, "binary")
@@ -451,7 +451,7 @@ def test_an_answer_given_twice_changes_nothing():
     rounds = rounds_of("binary")
     expected = ask_all(rounds, "binary")
     main = queries_of("binary", 2)["main"]
-    packed = resident.pack_message(model_of("binary", 1), main)
+    packed = worker_tasks.pack_message(model_of("binary", 1), main)
     again = [
         rounds.client.map(tasks.answer_round, list(rounds._shards.values()), pure=False, m=packed)
         for _ in range(2)

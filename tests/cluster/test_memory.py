@@ -14,7 +14,7 @@ from distributed import Client, LocalCluster
 from private.cases import KEY, gradient_of, opened
 
 from dpgb_dask.contracts.grid import FINE, Grid
-from dpgb_dask.contracts.model import FeatureBins, Model, Splits, Trees
+from dpgb_dask.contracts.model import FeatureBins, Model, Splits, TreeEnsemble
 from dpgb_dask.contracts.plan import Execution, Shape
 from dpgb_dask.contracts.queries import (
     CellCountsQuery,
@@ -23,7 +23,7 @@ from dpgb_dask.contracts.queries import (
     TreeSumsQuery,
 )
 from dpgb_dask.contracts.schema import Schema
-from dpgb_dask.private.ingest import read_source
+from dpgb_dask.private.reading.ingest import read_source
 from dpgb_dask.private.rounds import open_rounds
 from dpgb_dask.private.rounds.tasks import WarmKernels
 
@@ -154,7 +154,7 @@ def test_codes_above_the_limit_are_trained_in_an_idle_workers_memory_and_a_littl
         rng.integers(0, WIDE_FEATURES, (25, 15)).astype(np.uint16),
         rng.integers(4, 28, (25, 15)).astype(np.uint8),
     )
-    grown = replace(model, trees=Trees(trees, np.ones((1, 25, 16), np.int32)))
+    grown = replace(model, trees=TreeEnsemble(trees, np.ones((1, 25, 16), np.int32)))
     level = {"features": np.arange(WIDE_FEATURES, dtype=np.uint16), "sizes": (32,) * WIDE_FEATURES}
     with (
         LocalCluster(

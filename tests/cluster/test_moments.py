@@ -23,7 +23,7 @@ from small_fits import SCHEMA, chunked, estimator, fit, ledger_in, rows
 
 from dpgb_dask import Schema
 from dpgb_dask.errors import ClusterError
-from dpgb_dask.private.rounds import clients, resident, tasks
+from dpgb_dask.private.rounds import clients, tasks, worker_tasks
 from dpgb_dask.testing import SeededNoise
 
 # Dask leaves the socket of a worker that is gone to the garbage collector
@@ -185,7 +185,7 @@ def test_a_process_dies(moment, k, two_processes, undisturbed, tmp_path):
 
 
 def test_a_plugin_that_fails_on_a_worker_is_told_by_its_type():
-    class Broken(resident.FreeRows):
+    class Broken(worker_tasks.FreeRows):
         def setup(self, **_):
             raise ZeroDivisionError("row 17")
 

@@ -9,7 +9,7 @@ import pytest
 from distributed import Client, LocalCluster
 from small_fits import estimator, rows
 
-from dpgb_dask.private.rounds import resident
+from dpgb_dask.private.rounds import worker_tasks
 from dpgb_dask.testing import SeededNoise
 
 READS: list[int] = []
@@ -63,7 +63,7 @@ def test_a_spilled_shard_comes_back(cache, backend):
         assert len(READS) == n_reads  # no row was read again
     assert max(seen) > 0
     gc.collect()
-    assert not resident.SET_ASIDE
+    assert not worker_tasks.SET_ASIDE
     np.testing.assert_array_equal(
         calm.decision_function(x.astype(float)), spilled.decision_function(x.astype(float))
     )

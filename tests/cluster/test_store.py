@@ -26,9 +26,9 @@ from small_fits import chunked, estimator, rows
 
 from dpgb_dask.contracts.plan import Execution
 from dpgb_dask.errors import ChunkError
-from dpgb_dask.private.ingest import read_source
+from dpgb_dask.private.keeping.store import Store, remove_saved
+from dpgb_dask.private.reading.ingest import read_source
 from dpgb_dask.private.rounds import open_rounds
-from dpgb_dask.private.store import Store, remove_saved
 from dpgb_dask.testing import SeededNoise
 
 N, CHUNK = 3000, 500

@@ -38,8 +38,8 @@ from dpgb_dask.contracts.plan import Execution, Shape
 from dpgb_dask.contracts.queries import CountQuery
 from dpgb_dask.contracts.schema import Schema
 from dpgb_dask.errors import ChunkError, PlanError, ShardError, StructureError
-from dpgb_dask.private.ingest import read_source
-from dpgb_dask.private.rounds import clients, open_rounds, resident, tasks
+from dpgb_dask.private.reading.ingest import read_source
+from dpgb_dask.private.rounds import clients, open_rounds, tasks, worker_tasks
 from dpgb_dask.private.rounds.local import LocalRounds
 from dpgb_dask.private.rounds.tasks import TaskRounds
 
@@ -358,7 +358,7 @@ def test_a_chunk_twice_is_refused(client):
     rounds = rounds_of("binary")
     model, query = model_of("binary"), queries_of("binary", 2)["main"]
     rounds.ask(model, query)
-    packed = resident.pack_message(model, query)
+    packed = worker_tasks.pack_message(model, query)
     replies = client.gather(
         [client.submit(tasks.answer_round, s, m=packed) for s in rounds._shards.values()]
     )

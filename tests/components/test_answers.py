@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 
 from dpgb_dask.components.answers import sums
-from dpgb_dask.components.leaves import Averaging, GradientStep, NewtonStep
-from dpgb_dask.components.splits import root
+from dpgb_dask.components.trees.leaves import Averaging, GradientStep, NewtonStep
+from dpgb_dask.components.trees.splits import root
 from dpgb_dask.contracts.boundary import Receipt, Released
 from dpgb_dask.contracts.plan import Shape
 from dpgb_dask.contracts.queries import TreeSumsQuery

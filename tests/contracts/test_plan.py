@@ -4,12 +4,12 @@ from dataclasses import dataclass
 
 import pytest
 
-from dpgb_dask.components.budgets import Shares
-from dpgb_dask.components.candidates import PublicBins
-from dpgb_dask.components.leaves import GradientStep
-from dpgb_dask.components.sampling import Ensembles, PoissonRows
-from dpgb_dask.components.splits import ExponentialSplit
-from dpgb_dask.components.trees import Trees
+from dpgb_dask.components.trees.budgets import Shares
+from dpgb_dask.components.trees.candidates import PublicBins
+from dpgb_dask.components.trees.leaves import GradientStep
+from dpgb_dask.components.trees.sampling import Ensembles, PoissonRows
+from dpgb_dask.components.trees.splits import ExponentialSplit
+from dpgb_dask.components.trees.stage import Trees
 from dpgb_dask.contracts.model import MAX_BINS
 from dpgb_dask.contracts.plan import Budget, Demand, Facts, Needs, Plan, Shape, Stage, State
 from dpgb_dask.contracts.queries import PRICE_ONE

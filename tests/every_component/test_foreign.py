@@ -11,18 +11,18 @@ from plans import PLANS
 from private.cases import ALL, KINDS, gradient_of, queries_of, shape_of
 
 from dpgb_dask import DPGBClassifier, DPGBRegressor, Ledger, losses
-from dpgb_dask.components.budgets import Pricing
-from dpgb_dask.components.leaves import Leaf
-from dpgb_dask.components.trees import Trees
+from dpgb_dask.components.trees.budgets import Pricing
+from dpgb_dask.components.trees.leaves import Leaf
+from dpgb_dask.components.trees.stage import Trees
 from dpgb_dask.contracts.plan import Budget, Execution, Shape, Stage
 from dpgb_dask.contracts.queries import QUERIES, RowDraw
 from dpgb_dask.contracts.schema import Schema
 from dpgb_dask.errors import PlanError
 from dpgb_dask.kernels import gradient as gradient_kernels
 from dpgb_dask.losses import GRADIENTS, LOSSES
-from dpgb_dask.private.ingest import read_source
-from dpgb_dask.private.quantize import sensitivity
+from dpgb_dask.private.reading.ingest import read_source
 from dpgb_dask.private.rounds.local import LocalRounds
+from dpgb_dask.private.sensitivity import sensitivity
 from dpgb_dask.recipes import RECIPES
 from dpgb_dask.training.fit import fit
 

@@ -8,7 +8,7 @@ from plans import OUTSIDE, PLANS
 
 from dpgb_dask import recipes
 from dpgb_dask.contracts.plan import Shape
-from dpgb_dask.private.quantize import sensitivity
+from dpgb_dask.private.sensitivity import sensitivity
 
 SERVED = [(name, kind) for name, plan in sorted(PLANS.items()) for kind in sorted(plan.kinds)]
 WEIGHTS = [4.0, 1e300, np.inf, np.nan, -1.0, 0.3]

@@ -17,7 +17,7 @@ from plans import OUTSIDE, PLANS
 
 from dpgb_dask import DPGBClassifier, DPGBRegressor, Ledger, Schema
 from dpgb_dask.components.bins import empty_model
-from dpgb_dask.components.candidates import with_edges
+from dpgb_dask.components.trees.candidates import with_edges
 from dpgb_dask.contracts.plan import Budget, Plan, Shape, State
 from dpgb_dask.contracts.queries import PRICE_ONE, RowDraw
 from dpgb_dask.errors import PlanError

@@ -22,7 +22,7 @@ from dpgb_dask.contracts.plan import Shape
 from dpgb_dask.errors import PlanError, ResumeError, StructureError
 from dpgb_dask.estimators import load
 from dpgb_dask.losses import LOSSES, AbsentLoss, Huber, Loss, OutsideLoss, SquaredError
-from dpgb_dask.private.survey import Reading
+from dpgb_dask.private.reading.survey import Reading
 from dpgb_dask.released import export
 from dpgb_dask.released.export import model_to_dict
 from dpgb_dask.testing import SeededNoise

@@ -7,7 +7,7 @@ import pytest
 from plans import PLANS
 
 from dpgb_dask import recipes
-from dpgb_dask.components.trees import Trees
+from dpgb_dask.components.trees.stage import Trees
 from dpgb_dask.contracts.boundary import Receipt, Released
 from dpgb_dask.contracts.plan import Budget, Shape, State
 from dpgb_dask.contracts.queries import PRICE_ONE, ChoiceQuery, Query

@@ -5,7 +5,7 @@ import pytest
 
 from dpgb_dask import Schema
 from dpgb_dask.io import layout
-from dpgb_dask.private.ingest import check_inputs
+from dpgb_dask.private.reading.ingest import check_inputs
 
 
 @pytest.mark.parametrize("width", [1, 28, 5000])

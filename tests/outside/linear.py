@@ -12,10 +12,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dpgb_dask.components.answers import sums
-from dpgb_dask.components.candidates import PublicBins
 from dpgb_dask.components.counts import BaseScore
-from dpgb_dask.components.leaves import LeafSums, NewtonStep
 from dpgb_dask.components.options import check_whole
+from dpgb_dask.components.trees.candidates import PublicBins
+from dpgb_dask.components.trees.leaves import LeafSums, NewtonStep
 from dpgb_dask.contracts.boundary import Released
 from dpgb_dask.contracts.model import SCORE_ONE, FeatureBins
 from dpgb_dask.contracts.plan import Demand, Facts, Plan, Shape, Stage, State

@@ -12,8 +12,8 @@ from numpy.typing import NDArray
 
 from dpgb_dask.components.answers import sums
 from dpgb_dask.components.bins import empty_model
-from dpgb_dask.components.leaves import GradientStep, LeafSums
 from dpgb_dask.components.options import check_whole
+from dpgb_dask.components.trees.leaves import GradientStep, LeafSums
 from dpgb_dask.contracts.boundary import Released
 from dpgb_dask.contracts.model import SCORE_ONE, FeatureBins
 from dpgb_dask.contracts.plan import Demand, Needs, Plan, Shape, Stage, State

@@ -7,9 +7,9 @@ import numpy as np
 import pytest
 from every_component.test_recipes import answer
 
-from dpgb_dask.components.budgets import Even, Kappa, Local, Purse
-from dpgb_dask.components.candidates import PublicBins
-from dpgb_dask.components.sampling import Ensembles
+from dpgb_dask.components.trees.budgets import BudgetView, Even, Kappa, Local
+from dpgb_dask.components.trees.candidates import PublicBins
+from dpgb_dask.components.trees.sampling import Ensembles
 from dpgb_dask.contracts.plan import MOST_WEIGHT_STEPS, Budget, Shape, State
 from dpgb_dask.contracts.queries import PRICE_ONE
 from dpgb_dask.contracts.schema import Schema
@@ -163,7 +163,7 @@ def test_prices_never_add_up_to_more(name, total):
 def test_local_noise_is_never_less_than_even_and_can_be_drawn_whatever_the_noisy_rows(
     n_rows, total
 ):
-    purse = Purse(
+    view = BudgetView(
         total=total,
         tree=total // 10,
         n_trees=10,
@@ -172,7 +172,7 @@ def test_local_noise_is_never_less_than_even_and_can_be_drawn_whatever_the_noisy
         budget=Budget(epsilon=1.0, delta=1e-6),
         n_rows=n_rows,
     )
-    price = Local().unit(purse, "leaves")
-    assert 0 < price <= Even().unit(purse, "leaves")
+    price = Local().unit(view, "leaves")
+    assert 0 < price <= Even().unit(view, "leaves")
     if total == PRICE_ONE:
         assert sigma_for(2 * (GRAD_ONE * MOST_WEIGHT_STEPS) ** 2, price) <= MAX_SIGMA

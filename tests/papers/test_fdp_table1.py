@@ -7,11 +7,11 @@ import numpy as np
 import pytest
 from every_component.test_recipes import answer
 
-from dpgb_dask.components.candidates import IterativeHessian, PublicBins
-from dpgb_dask.components.leaves import Averaging, GradientStep, NewtonStep
-from dpgb_dask.components.sampling import AllFeatures, Cyclic, RandomFeatures
-from dpgb_dask.components.splits import HistogramSplit, PartiallyRandom, TotallyRandom
-from dpgb_dask.components.trees import Kappa, Trees
+from dpgb_dask.components.trees.candidates import IterativeHessian, PublicBins
+from dpgb_dask.components.trees.leaves import Averaging, GradientStep, NewtonStep
+from dpgb_dask.components.trees.sampling import AllFeatures, Cyclic, RandomFeatures
+from dpgb_dask.components.trees.splits import HistogramSplit, PartiallyRandom, TotallyRandom
+from dpgb_dask.components.trees.stage import Kappa, Trees
 from dpgb_dask.contracts.plan import Budget, Plan, Shape, State
 from dpgb_dask.contracts.queries import PRICE_ONE
 from dpgb_dask.contracts.schema import Schema

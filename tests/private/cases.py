@@ -6,7 +6,7 @@ from outside.expectile import Expectile, Exponential
 
 from dpgb_dask.contracts.boundary import Receipt
 from dpgb_dask.contracts.grid import COARSE, FINE, Grid, numeric_edges
-from dpgb_dask.contracts.model import FeatureBins, Model, PairTable, Splits, Trees, no_trees
+from dpgb_dask.contracts.model import FeatureBins, Model, PairTable, Splits, TreeEnsemble, no_trees
 from dpgb_dask.contracts.plan import Shape
 from dpgb_dask.contracts.queries import (
     CellCountsQuery,
@@ -104,7 +104,7 @@ def model_of(kind, seed=0, n_pairs=2, n_trees=3):
         for p in pair_cells()[:n_pairs]
     )
     value = steps(n_scores, n_trees, 8)
-    trees = Trees(splits_of(n_trees), value) if n_trees else no_trees(n_scores=n_scores)
+    trees = TreeEnsemble(splits_of(n_trees), value) if n_trees else no_trees(n_scores=n_scores)
     return Model(BINS, steps(n_scores), tables, pairs, trees)
 
 

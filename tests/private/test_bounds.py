@@ -26,7 +26,7 @@ from private.cases import (
 )
 
 from dpgb_dask import DPGBClassifier, Schema
-from dpgb_dask.components.candidates import PublicBins
+from dpgb_dask.components.trees.candidates import PublicBins
 from dpgb_dask.contracts.model import FeatureBins, Splits
 from dpgb_dask.contracts.plan import Demand, Execution, Plan, Stage
 from dpgb_dask.contracts.queries import (
@@ -50,10 +50,10 @@ from dpgb_dask.losses import (
     poisson_gradient,
     softmax_gradient,
 )
-from dpgb_dask.private.ingest import read_source
-from dpgb_dask.private.quantize import sensitivity
+from dpgb_dask.private.reading.ingest import read_source
+from dpgb_dask.private.reading.survey import Reading
 from dpgb_dask.private.rounds.local import LocalRounds
-from dpgb_dask.private.survey import Reading
+from dpgb_dask.private.sensitivity import sensitivity
 from dpgb_dask.testing import SeededNoise
 
 MOST = (3, 2)  # largest weight, and weight_bits

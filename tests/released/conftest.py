@@ -7,7 +7,7 @@ import pandas as pd
 import pytest
 
 from dpgb_dask.contracts.boundary import Receipt
-from dpgb_dask.contracts.model import MAX_BINS, FeatureBins, Model, PairTable, Splits, Trees
+from dpgb_dask.contracts.model import MAX_BINS, FeatureBins, Model, PairTable, Splits, TreeEnsemble
 from dpgb_dask.contracts.queries import PRICE_ONE
 from dpgb_dask.released.report import PrivacyReport
 
@@ -35,7 +35,7 @@ def model() -> Model:
     mask_of = np.array([[-1, 0, -1], [1, -1, 2], [-1, -1, -1]], np.int32)
     masks = np.zeros((3, MAX_BINS), np.uint8)
     masks[0, [0, 2]] = masks[1, [1, 3]] = masks[2, [3, 4, 5]] = 1
-    trees = Trees(
+    trees = TreeEnsemble(
         Splits(feature, threshold, mask_of, masks),
         rng.integers(-20_000, 20_000, (1, 3, 4)).astype(np.int32),
     )
@@ -83,7 +83,7 @@ def report() -> PrivacyReport:
         slack=1e-12,
         public={"schema": {"age": [0, 90]}},
         assumptions=("the cluster is trusted",),
-        mends=("candidates come from public bounds",),
+        deviations=("candidates come from public bounds",),
         version="0.1.0",
     )
 

@@ -12,7 +12,7 @@ import pytest
 from helpers import raw_scores
 from mutants import mutants
 
-from dpgb_dask.contracts.model import Splits, Trees
+from dpgb_dask.contracts.model import Splits, TreeEnsemble
 from dpgb_dask.contracts.schema import Schema
 from dpgb_dask.errors import SchemaError, StructureError
 from dpgb_dask.released import export
@@ -226,7 +226,7 @@ def test_file_holds_no_count(model):
 def without_masks(model):
     splits = model.trees.splits
     plain = Splits.plain(splits.feature, splits.threshold)
-    return replace(model, trees=Trees(plain, model.trees.value))
+    return replace(model, trees=TreeEnsemble(plain, model.trees.value))
 
 
 def test_files_of_version_1_are_read(file, tmp_path, rows):
@@ -366,7 +366,7 @@ def test_keys_that_are_there_twice_are_refused(saved):
         lambda d: d["report"].update(charged=-1),
         lambda d: d["report"].update(charged=10**400),
         lambda d: d["report"].update(recipe=None),
-        lambda d: d["report"].update(mends="none"),
+        lambda d: d["report"].update(deviations="none"),
         lambda d: d["report"].update(assumptions=[3]),
         lambda d: d["report"].update(public=[]),
         lambda d: d["report"]["public"].update(deep=[[[[[[1]]]]]]),

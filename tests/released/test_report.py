@@ -113,3 +113,10 @@ def test_noise_is_stated_by_mechanism(pure_report):
     assert last["noise"] == first["noise"]
     rows = {line.split()[0]: line.split() for line in str(pure_report).splitlines() if line}
     assert rows["splits"][-3:] == ["choice", "33.33", "–"]
+
+
+def test_the_old_name_of_deviations_is_read(report):
+    data = report.to_dict()
+    old = {("mends" if name == "deviations" else name): value for name, value in data.items()}
+    assert len(report.deviations) > 0
+    assert PrivacyReport.from_dict(old).to_dict() == data

@@ -11,11 +11,11 @@ from distributed import Client, LocalCluster
 from forms import FORMS, SCHEMA, some_rows
 
 from dpgb_dask import DPGBClassifier
+from dpgb_dask.components.auto.forest import Forest
+from dpgb_dask.components.auto.main_effects import MainEffects
+from dpgb_dask.components.auto.pairs import Pairs
+from dpgb_dask.components.auto.start import Start
 from dpgb_dask.components.bins import Bins
-from dpgb_dask.components.forest import Forest
-from dpgb_dask.components.main_effects import MainEffects
-from dpgb_dask.components.pairs import Pairs
-from dpgb_dask.components.start import Start
 from dpgb_dask.contracts.plan import Plan
 from dpgb_dask.testing import SeededNoise
 

@@ -21,7 +21,7 @@ from dpgb_dask import (
     recipes,
 )
 from dpgb_dask.cli import main
-from dpgb_dask.controller import analyses
+from dpgb_dask.controller import account_units
 from dpgb_dask.estimators import load
 from dpgb_dask.released.export import model_to_dict
 from dpgb_dask.testing import SeededNoise
@@ -123,7 +123,7 @@ def test_an_account_is_charged_only_what_was_opened(ledger):
         est.fit(rows(), unknown("binary"))
     report, record = est.privacy_report_, ledger.record(est.fit_id_)
     assert record.charge == before - ledger.account("people").left
-    assert record.charge == analyses.charge(report.charged, pure=False, analysis="gdp")
+    assert record.charge == account_units.charge(report.charged, pure=False, analysis="gdp")
     assert 0 < record.charge < 0.2 * report.declared
     assert record.state == "RELEASED"
     ledger.verify()

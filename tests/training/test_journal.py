@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from dpgb_dask.contracts.boundary import Receipt
-from dpgb_dask.contracts.journal import Answer
+from dpgb_dask.contracts.journal import JournalEntry
 from dpgb_dask.errors import DPGBError, ResumeError
 from dpgb_dask.training.journal import FileJournal
 
@@ -16,7 +16,7 @@ MUTANTS = 400
 
 def answer(position=0, values=(1, -2, 3)):
     receipt = Receipt("fit", f"query {position}", position, "label", 10, 100, 4)
-    return Answer(receipt, np.array(values, np.int64), "seal")
+    return JournalEntry(receipt, np.array(values, np.int64), "seal")
 
 
 @pytest.fixture

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from small_fits import estimator, rows
 
-from dpgb_dask.components import posterior
+from dpgb_dask.components.auto import posterior
 from dpgb_dask.contracts.plan import NO_NEEDS, Needs, Shape
 from dpgb_dask.contracts.schema import Schema
 from dpgb_dask.errors import PlanError

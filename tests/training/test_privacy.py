@@ -10,7 +10,7 @@ from dpgb_dask.contracts.plan import Budget, Execution, Shape
 from dpgb_dask.controller.ledger import Ledger
 from dpgb_dask.kernels.gradient import softmax
 from dpgb_dask.losses import softmax_gradient, unpack
-from dpgb_dask.private.quantize import sensitivity
+from dpgb_dask.private.sensitivity import sensitivity
 from dpgb_dask.testing import SeededNoise
 from dpgb_dask.training.fit import fit
 

@@ -8,14 +8,14 @@ import pandas as pd
 import pytest
 
 from dpgb_dask import DPGBClassifier, DPGBRegressor, Schema
-from dpgb_dask.components.candidates import PublicBins
 from dpgb_dask.components.counts import BaseScore
-from dpgb_dask.components.leaves import GradientStep
-from dpgb_dask.components.splits import ExponentialSplit
-from dpgb_dask.components.trees import Trees
+from dpgb_dask.components.trees.candidates import PublicBins
+from dpgb_dask.components.trees.leaves import GradientStep
+from dpgb_dask.components.trees.splits import ExponentialSplit
+from dpgb_dask.components.trees.stage import Trees
 from dpgb_dask.contracts.plan import Plan
-from dpgb_dask.controller.pld import pld
-from dpgb_dask.controller.records import Choice, Joint, Laplace, basic, gdp, rdp, zcdp
+from dpgb_dask.controller.comparison.pld import pld
+from dpgb_dask.controller.comparison.records import Choice, Joint, Laplace, basic, gdp, rdp, zcdp
 from dpgb_dask.estimators import load
 from dpgb_dask.losses import GRAD_ONE, Huber
 from dpgb_dask.testing import SeededNoise
@@ -62,8 +62,8 @@ def test_report_of_a_pure_recipe(binary_schema, features, labels):
     assert report.charged <= report.declared
     text = str(replace(report, private=True))
     assert "(3, 0)-differential privacy, pure" in text
-    assert len(report.mends) > 0
-    for mend in report.mends:
+    assert len(report.deviations) > 0
+    for mend in report.deviations:
         assert mend in text
     assert report.loss.startswith("log_loss; a row's gradient is at most ")
 

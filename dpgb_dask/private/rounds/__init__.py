@@ -10,12 +10,12 @@ from distributed import Client
 from dpgb_dask.contracts.model import FeatureBins
 from dpgb_dask.contracts.plan import NO_NEEDS, Execution, Needs, Rounds, Shape
 from dpgb_dask.errors import PlanError, in_our_words
-from dpgb_dask.private.ingest import Source
+from dpgb_dask.private.keeping.store import check_limit
+from dpgb_dask.private.reading.ingest import Source
+from dpgb_dask.private.reading.survey import Reading
 from dpgb_dask.private.rounds.clients import connect, find_client, max_threads
 from dpgb_dask.private.rounds.local import LocalRounds, default_threads
 from dpgb_dask.private.rounds.tasks import TaskRounds
-from dpgb_dask.private.store import check_limit
-from dpgb_dask.private.survey import Reading
 
 ON_CLUSTER = ("tasks", "comms")
 

@@ -20,7 +20,7 @@ import numpy as np
 from distributed import Client, Future, Worker, WorkerPlugin
 
 from dpgb_dask.private.rounds.clients import register
-from dpgb_dask.private.rounds.resident import Failure, Reply, add_replies, answer
+from dpgb_dask.private.rounds.worker_tasks import Failure, Reply, add_replies, answer
 
 OP = "dpgb_round"
 FAN_OUT = 8  # workers below one worker

@@ -20,13 +20,12 @@ from dpgb_dask.contracts.model import FeatureBins, Model
 from dpgb_dask.contracts.plan import Execution
 from dpgb_dask.contracts.queries import Query
 from dpgb_dask.errors import LostCodesError, PlanError, in_our_words
-from dpgb_dask.private.ingest import Chunk, Rows, Source, failed_to_load, line_up
-from dpgb_dask.private.quantize import sensitivity
-from dpgb_dask.private.rounds.resident import MOST_REMAKES, Encoded, Encoding, join_encoded
-from dpgb_dask.private.scores import same_bins
-from dpgb_dask.private.shards import Shard
-from dpgb_dask.private.store import room_to_read
-from dpgb_dask.private.survey import (
+from dpgb_dask.private.answering.scores import same_bins
+from dpgb_dask.private.answering.shards import Shard
+from dpgb_dask.private.keeping.store import room_to_read
+from dpgb_dask.private.reading.ingest import Chunk, Rows, Source, failed_to_load, line_up
+from dpgb_dask.private.reading.load_lock import bytes_of, end_turn, in_turn
+from dpgb_dask.private.reading.survey import (
     Reading,
     Survey,
     Surveyed,
@@ -34,8 +33,9 @@ from dpgb_dask.private.survey import (
     count_rows,
     starts_of,
 )
-from dpgb_dask.private.turns import bytes_of, end_turn, in_turn
-from dpgb_dask.private.units import add_unit_counts, count_units
+from dpgb_dask.private.reading.units import add_unit_counts, count_units
+from dpgb_dask.private.rounds.worker_tasks import MOST_REMAKES, Encoded, Encoding, join_encoded
+from dpgb_dask.private.sensitivity import sensitivity
 
 T = TypeVar("T")
 

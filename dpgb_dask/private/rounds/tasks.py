@@ -39,7 +39,7 @@ from dpgb_dask.contracts.boundary import Raw
 from dpgb_dask.contracts.model import FeatureBins, Model
 from dpgb_dask.contracts.plan import Execution
 from dpgb_dask.contracts.queries import Query
-from dpgb_dask.encode import n_rows
+from dpgb_dask.encoding.columns import n_rows
 from dpgb_dask.errors import (
     ChunkError,
     ClusterError,
@@ -49,13 +49,26 @@ from dpgb_dask.errors import (
     in_our_words,
     kind_of,
 )
-from dpgb_dask.private.durable import is_durable
-from dpgb_dask.private.fused import fuse_calls
-from dpgb_dask.private.ingest import Chunk, Rows, Source, failed_to_load
-from dpgb_dask.private.quantize import sensitivity
+from dpgb_dask.private.answering.scores import same_bins
+from dpgb_dask.private.answering.shards import sum_arrays
+from dpgb_dask.private.keeping.durable import is_durable
+from dpgb_dask.private.keeping.store import room_to_read
+from dpgb_dask.private.reading.graph_fusion import fuse_calls
+from dpgb_dask.private.reading.ingest import Chunk, Rows, Source, failed_to_load
+from dpgb_dask.private.reading.survey import (
+    MARKS,
+    Reading,
+    Survey,
+    Surveyed,
+    add_surveys,
+    changed,
+    slice_block,
+    starts_of,
+)
+from dpgb_dask.private.reading.units import UnitCounts, add_unit_counts
 from dpgb_dask.private.rounds.clients import Connection, no_worker, register
 from dpgb_dask.private.rounds.comms import CommTree, pays
-from dpgb_dask.private.rounds.resident import (
+from dpgb_dask.private.rounds.worker_tasks import (
     MOST_REMAKES,
     Encoding,
     Failure,
@@ -83,20 +96,7 @@ from dpgb_dask.private.rounds.resident import (
     recall_chunk,
     survey_of,
 )
-from dpgb_dask.private.scores import same_bins
-from dpgb_dask.private.shards import sum_arrays
-from dpgb_dask.private.store import room_to_read
-from dpgb_dask.private.survey import (
-    MARKS,
-    Reading,
-    Survey,
-    Surveyed,
-    add_surveys,
-    changed,
-    slice_block,
-    starts_of,
-)
-from dpgb_dask.private.units import UnitCounts, add_unit_counts
+from dpgb_dask.private.sensitivity import sensitivity
 
 T = TypeVar("T")
 P = ParamSpec("P")
@@ -119,7 +119,7 @@ LOST = (CancelledError, asyncio.CancelledError, CommClosedError, ClosedClientErr
 RESUME = "A fit that had begun can be resumed on a cluster that runs."
 
 
-class HomelessError(Exception):
+class NoWorkersError(Exception):
     """Raised if all workers that shards were placed on have left.
 
     Dask would wait for ever: a task with preferred workers that also allows others is not scheduled again once there
@@ -405,7 +405,7 @@ class TaskRounds:
         """Survey all rows, keep them unbinned as far as there is room, and return the survey."""
         job = self._encoding(None, with_survey=True)
         while True:
-            with suppress(HomelessError):
+            with suppress(NoWorkersError):
                 return [self._survey_unbinned(job)]
             self._give_up_shards()
 
@@ -435,7 +435,7 @@ class TaskRounds:
     def _make_shards(self, chunks: Sequence[int]) -> None:
         """Make shards of some chunks; if all workers leave meanwhile, of all chunks."""
         while True:
-            with suppress(HomelessError):
+            with suppress(NoWorkersError):
                 return self._place_shards(chunks)
             chunks = self._give_up_shards()
 
@@ -622,7 +622,7 @@ class TaskRounds:
         remakes: Counter[int] = Counter()  # of every chunk
         while True:
             replies = None
-            with suppress(HomelessError):
+            with suppress(NoWorkersError):
                 replies = self._gathered(start())
             if replies is None:
                 self._make_shards(self._give_up_shards())
@@ -701,13 +701,13 @@ class TaskRounds:
 
         Raises
         ------
-        HomelessError
+        NoWorkersError
             If all workers that they were placed on have left, and others have come.
         """
         workers = self._look()
         if workers and self._homes and self._homes.isdisjoint(workers):
             self.client.cancel(list(waiting))
-            raise HomelessError
+            raise NoWorkersError
 
     @property
     def _pulse(self) -> float:

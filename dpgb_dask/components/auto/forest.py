@@ -1,0 +1,151 @@
+"""The stage `Forest`: totally random trees on top of the additive model (default method, stage 4)."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import ClassVar, Self
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dpgb_dask.components import constants
+from dpgb_dask.components.answers import sums
+from dpgb_dask.components.auto.pairs import coarsen, feature_strength
+from dpgb_dask.components.auto.posterior import (
+    AutoFacts,
+    current_gradient,
+    residual_query,
+    round_price,
+    steps,
+    with_residual_scale,
+)
+from dpgb_dask.components.options import check_rate, check_whole
+from dpgb_dask.contracts.model import Splits, no_trees
+from dpgb_dask.contracts.plan import Answer, Demand, Shape, Stage, State
+from dpgb_dask.contracts.queries import Query, ResidualQuery, TreeSumsQuery
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ForestMemory:
+    """Batches of trees so far."""
+
+    round: int
+    price: int
+    rescaled: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Forest(Stage):
+    """Totally random trees in batches, on top of the additive model: splits are public, only leaf sums are paid.
+
+    Parameters
+    ----------
+    rounds : int
+    batch : int
+        Trees per round, all on the same gradients.
+    depth : int
+    learning_rate : float
+    levels : int
+        Thresholds per feature to draw from, of equal noisy mass.
+    """
+
+    rounds: int = constants.FOREST_ROUNDS
+    batch: int = constants.FOREST_BATCH
+    depth: int = constants.FOREST_DEPTH
+    learning_rate: float = constants.FOREST_RATE
+    levels: int = constants.FOREST_LEVELS
+
+    uses = (AutoFacts,)
+    is_random = True
+    estimator_options: ClassVar[Mapping[str, str]] = {"max_depth": "depth"}
+
+    def __post_init__(self) -> None:
+        """Check the options."""
+        check_whole("depth", self.depth, 1, 8)
+        check_rate("learning_rate", self.learning_rate)
+
+    def declare(self, shape: Shape) -> Demand:  # noqa: ARG002
+        """Ask for nothing, or for its share and what the stages before it left."""
+        return Demand(0.0, 1.0, self.rounds + 1)
+
+    def brief(self) -> Self:
+        """Return it with two rounds, for tests."""
+        return replace(self, rounds=2)
+
+    def begin(self, state: State) -> State:
+        """Start with all that is left, if the gate lets it in."""
+        assert state.model is not None
+        found = state.fact(AutoFacts)
+        if found.split.forest == 0:
+            return state
+        numeric = state.shape.kind == "numeric"
+        price = state.left - (found.start_price if numeric else 0)
+        model = replace(state.model, trees=no_trees(self.depth, state.shape.n_scores))
+        return replace(
+            state, model=model, memory=ForestMemory(round=0, price=price, rescaled=not numeric)
+        )
+
+    def next_query(self, state: State) -> Query | None:
+        """Ask for the residual scale, then the leaf sums of the next batch of random trees."""
+        memory: ForestMemory | None = state.memory
+        if memory is None or memory.round >= self.rounds:
+            return None
+        if not memory.rescaled:
+            return residual_query(state, "forest scale")
+        feature, threshold = self._draw(state, state.rng.stream("forest", memory.round))
+        return TreeSumsQuery(
+            label=f"forest {memory.round + 1}/{self.rounds}",
+            price=round_price(memory.price, memory.round, self.rounds),
+            weight_bits=state.shape.weight_bits,
+            gradient=current_gradient(state),
+            n_scores=state.shape.n_scores,
+            splits=Splits.plain(feature, threshold),
+        )
+
+    def _draw(
+        self, state: State, rng: np.random.Generator
+    ) -> tuple[NDArray[np.uint16], NDArray[np.uint8]]:
+        """Draw random splits: features mostly by released strength, thresholds evenly over noisy ranks."""
+        assert state.model is not None
+        strength = feature_strength(state)
+        m = len(strength)
+        chance = np.full(m, 1 / m)
+        if strength.sum() > 0:
+            even = constants.FOREST_EVEN
+            chance = even / m + (1 - even) * strength / strength.sum()
+        last_bins = []  # per feature: last bin of every level but the highest
+        for mass, bins in zip(state.counts, state.model.bins, strict=True):
+            level = coarsen(mass, bins.categorical, self.levels)
+            ends = np.flatnonzero(np.diff(level.astype(np.int64)))
+            last_bins.append(ends if len(ends) else np.zeros(1, np.int64))
+        shape = (self.batch, (1 << self.depth) - 1)
+        feature = rng.choice(m, shape, p=chance).astype(np.uint16)
+        draw = rng.random(shape)
+        n_ends = np.array([len(ends) for ends in last_bins])
+        pick = (draw * n_ends[feature]).astype(np.int64)
+        padded = np.zeros((m, int(n_ends.max())), np.uint8)
+        for j, ends in enumerate(last_bins):
+            padded[j, : len(ends)] = ends
+        return feature, padded[feature, pick]
+
+    def update(self, state: State, query: Query, released: Answer) -> State:
+        """Turn noisy leaf sums into shrunken Newton leaves and append the trees."""
+        memory: ForestMemory = state.memory
+        if isinstance(query, ResidualQuery):
+            state = with_residual_scale(state, query, released)
+            return replace(state, memory=replace(memory, rescaled=True))
+        assert isinstance(query, TreeSumsQuery)
+        assert state.model is not None
+        answer = sums(query, released)
+        grad, hess = answer.grad, np.maximum(answer.hess, 0)
+        sd, hess_sd = answer.grad_sd, answer.hess_sd
+        n_trees = self.rounds * self.batch
+        ridge = sd**2 / (n_trees * 0.1) / (hess + sd) + 2 * hess_sd
+        # softmax scores move against each other: the diagonal Hessian overshoots twice as far
+        rate = self.learning_rate / (2 if state.shape.kind == "multiclass" else 1)
+        leaf = rate * np.clip(
+            -grad / (hess + ridge), -constants.LARGEST_LEAF, constants.LARGEST_LEAF
+        )
+        value = steps(leaf.T).reshape(state.shape.n_scores, self.batch, -1)
+        trees = state.model.trees.with_more(query.splits, value)
+        model = replace(state.model, trees=trees)
+        return replace(state, model=model, memory=replace(memory, round=memory.round + 1))

@@ -1,0 +1,145 @@
+"""The stage `MainEffects`: one shape function per feature (default method, stage 2)."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import ClassVar, Self
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dpgb_dask.components import constants
+from dpgb_dask.components.answers import sums
+from dpgb_dask.components.auto import schedules, smoothing
+from dpgb_dask.components.auto.posterior import (
+    AutoFacts,
+    PosteriorMemory,
+    current_gradient,
+    learn,
+    needs_of_blocks,
+    observation,
+    residual_query,
+    round_price,
+    sd_of_run,
+    set_intercept,
+    steps,
+    with_residual_scale,
+    with_totals,
+)
+from dpgb_dask.components.options import check_rate, check_whole
+from dpgb_dask.contracts.plan import Answer, Demand, Needs, Shape, Stage, State
+from dpgb_dask.contracts.queries import MainSumsQuery, Query, ResidualQuery
+
+
+def random_partition(
+    n_bins: int, categorical: bool, k: int, rng: np.random.Generator
+) -> NDArray[np.uint8]:
+    """Return the leaf of each bin: k ordered random intervals; every category its own."""
+    if categorical or n_bins <= k:
+        return np.arange(n_bins, dtype=np.uint8)
+    cuts = np.sort(rng.choice(n_bins - 1, k - 1, replace=False)) + 1
+    return np.searchsorted(cuts, np.arange(n_bins), side="right").astype(np.uint8)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MainEffects(Stage):
+    """One shape function per feature: joint rounds of random partitions and the posterior update.
+
+    Parameters
+    ----------
+    rounds : int
+    damping : float
+        Part of the way to the posterior mean taken each round (the learning rate).
+    """
+
+    rounds: int = constants.MAIN_ROUNDS
+    damping: float = constants.DAMPING
+
+    uses = (AutoFacts,)
+    is_random = True
+    estimator_options: ClassVar[Mapping[str, str]] = {
+        "n_estimators": "rounds",
+        "learning_rate": "damping",
+    }
+
+    def __post_init__(self) -> None:
+        """Check the options."""
+        check_whole("rounds", self.rounds, 1, 10_000)
+        check_rate("damping", self.damping)
+
+    def declare(self, shape: Shape) -> Demand:  # noqa: ARG002
+        """Ask for what pairs and forest leave of the rest."""
+        return Demand(0.25, 0.95, self.rounds + 1)
+
+    def brief(self) -> Self:
+        """Return it with two rounds, for tests."""
+        return replace(self, rounds=2)
+
+    def needs(self, shape: Shape, most_bins: Sequence[int]) -> Needs:
+        """Return the memory of the posteriors of all features."""
+        return needs_of_blocks(shape.n_scores, most_bins)
+
+    def begin(self, state: State) -> State:
+        """Build the prior of every feature; choose the leaves per partition."""
+        assert state.model is not None
+        found = state.fact(AutoFacts)
+        totals = found.totals
+        blocks = []
+        for bins, mass in zip(state.model.bins, state.counts, strict=True):
+            ordered = not bins.categorical
+            root = smoothing.square_root(
+                smoothing.prior(mass, ordered=ordered, missing_last=ordered)
+            )
+            blocks.append(tuple(smoothing.new_block(mass, root, h) for h in totals.hess))
+        price = found.split.main
+        gradient = current_gradient(state)
+        noise = sd_of_run(gradient, len(blocks), price, state.shape.max_weight)
+        effect = found.clip if state.shape.kind == "numeric" else 1.0
+        n_leaves = schedules.leaves_per_partition(
+            state.n_rows, float(np.mean(totals.hess)), noise, effect
+        )
+        memory = PosteriorMemory(
+            blocks=tuple(blocks), totals=totals, round=0, price=price, n_leaves=n_leaves
+        )
+        return replace(state, memory=memory)
+
+    def next_query(self, state: State) -> Query | None:
+        """Ask for one random partition of every feature; a third of the way, for the residual scale anew."""
+        memory: PosteriorMemory = state.memory
+        t = memory.round
+        if t >= self.rounds:
+            return None
+        if state.shape.kind == "numeric" and t == self.rounds // 3 and not memory.rescaled:
+            return residual_query(state, "main scale")
+        assert state.model is not None
+        rng = state.rng.stream("main", t)
+        leaves = tuple(
+            random_partition(b.n_bins, b.categorical, memory.n_leaves, rng)
+            for b in state.model.bins
+        )
+        return MainSumsQuery(
+            label=f"main effects {t + 1}/{self.rounds}",
+            price=round_price(memory.price, t, self.rounds),
+            weight_bits=state.shape.weight_bits,
+            gradient=current_gradient(state),
+            n_scores=state.shape.n_scores,
+            leaf_of_bin=leaves,
+            n_leaves=tuple(int(leaf.max()) + 1 for leaf in leaves),
+        )
+
+    def update(self, state: State, query: Query, released: Answer) -> State:
+        """Move every shape function towards its posterior mean."""
+        memory: PosteriorMemory = state.memory
+        if isinstance(query, ResidualQuery):
+            state = with_residual_scale(state, query, released)
+            return replace(state, memory=replace(memory, rescaled=True))
+        assert isinstance(query, MainSumsQuery)
+        assert state.model is not None
+        answer = sums(query, released)
+        t = memory.round
+        seen = observation(state, answer, t, self.rounds, pair=False)
+        memory = learn(
+            memory, query.leaf_of_bin, answer, state, seen, damping=self.damping, evidence=t >= 2
+        )
+        tables = tuple(steps(np.stack([b.f for b in scores], axis=1)) for scores in memory.blocks)
+        model = replace(set_intercept(state.model, memory.totals), tables=tables)
+        return with_totals(replace(state, model=model, memory=memory), memory.totals)

@@ -1,0 +1,196 @@
+"""The stage `Pairs`: interactions of two features (default method, stage 3)."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Self
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dpgb_dask.components import constants
+from dpgb_dask.components.answers import sums
+from dpgb_dask.components.auto import smoothing
+from dpgb_dask.components.auto.posterior import (
+    AutoFacts,
+    PosteriorMemory,
+    current_gradient,
+    fresh_totals,
+    learn,
+    needs_of_blocks,
+    observation,
+    residual_query,
+    round_price,
+    set_intercept,
+    steps,
+    with_residual_scale,
+    with_totals,
+)
+from dpgb_dask.contracts.model import SCORE_ONE, PairTable
+from dpgb_dask.contracts.plan import Answer, Demand, Needs, Shape, Stage, State
+from dpgb_dask.contracts.queries import PairCells, PairSumsQuery, Query, ResidualQuery
+
+
+def coarsen(mass: NDArray[np.float64], categorical: bool, n: int) -> NDArray[np.uint8]:
+    """Map bins to at most ``n`` levels, never decreasing: equal noisy mass, or the heaviest categories and the rest.
+
+    Categorical bins are sorted by mass, so levels are ordered for both kinds.
+    """
+    if len(mass) <= n:
+        return np.arange(len(mass), dtype=np.uint8)
+    if categorical:
+        return np.minimum(np.arange(len(mass)), n - 1).astype(np.uint8)
+    middle = (np.cumsum(mass) - mass / 2) / mass.sum()
+    level = np.minimum((middle * n).astype(int), n - 1)
+    return np.unique(level, return_inverse=True)[1].astype(np.uint8)
+
+
+def feature_strength(state: State) -> NDArray[np.float64]:
+    """Return the noisy root-mean-square effect of every feature."""
+    assert state.model is not None
+    return np.array(
+        [
+            np.sqrt((mass @ (table / SCORE_ONE) ** 2).sum() / mass.sum())
+            for mass, table in zip(state.counts, state.model.tables, strict=True)
+        ]
+    )
+
+
+def candidate_pairs(state: State) -> list[tuple[int, int]]:
+    """Return all pairs of features, or those among the strongest main effects when there are too many."""
+    m = state.shape.n_features
+    most = constants.MAX_CANDIDATES
+    features = np.arange(m)
+    if m * (m - 1) // 2 > most:
+        n_kept = int((1 + np.sqrt(1 + 8 * most)) / 2)
+        features = np.sort(np.argsort(-feature_strength(state), kind="stable")[:n_kept])
+    return [(int(i), int(j)) for i in features for j in features if j < i]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pairs(Stage):
+    """Interactions of two features: one screening release over candidate tables, then joint rounds on those kept.
+
+    Parameters
+    ----------
+    rounds : int
+    damping : float
+    """
+
+    rounds: int = constants.PAIR_ROUNDS
+    damping: float = constants.DAMPING
+
+    uses = (AutoFacts,)
+
+    def declare(self, shape: Shape) -> Demand:  # noqa: ARG002
+        """Ask for nothing, or for up to half of what the forest leaves."""
+        return Demand(0.0, 0.5, self.rounds + 2)
+
+    def brief(self) -> Self:
+        """Return it with two rounds, for tests."""
+        return replace(self, rounds=2)
+
+    def needs(self, shape: Shape, most_bins: Sequence[int]) -> Needs:
+        """Return the memory of the posteriors of all candidate tables."""
+        cells = sorted((min(n, constants.PAIR_CELLS) for n in most_bins), reverse=True)
+        n_tables = min(len(cells) * (len(cells) - 1) // 2, constants.MAX_CANDIDATES)
+        return needs_of_blocks(shape.n_scores, n_tables * [cells[0] ** 2])
+
+    def begin(self, state: State) -> State:
+        """Build the candidate tables, if the gate lets them in."""
+        found = state.fact(AutoFacts)
+        split = found.split
+        if split.screen == 0 or state.shape.n_features < 2:
+            return replace(state, memory=None)
+        assert state.model is not None
+        levels = [
+            coarsen(mass, bins.categorical, constants.PAIR_CELLS)
+            for mass, bins in zip(state.counts, state.model.bins, strict=True)
+        ]
+        totals = fresh_totals(found.totals)
+        kernels = []
+        for mass, bins, level in zip(state.counts, state.model.bins, levels, strict=True):
+            coarse = np.bincount(level, mass).astype(np.float64)
+            kernels.append(
+                (
+                    coarse,
+                    smoothing.prior(coarse, ordered=not bins.categorical, missing_last=False),
+                )
+            )
+        cells, blocks = [], []
+        for i, j in candidate_pairs(state):
+            (mass_i, prior_i), (mass_j, prior_j) = kernels[i], kernels[j]
+            cells.append(PairCells(i, j, levels[i], levels[j], len(mass_i), len(mass_j)))
+            # rows per cell as if independent; the measured Hessian corrects it
+            mass = np.outer(mass_i, mass_j).ravel() / state.n_rows
+            root = smoothing.square_root(np.kron(prior_i, prior_j).astype(np.float64))
+            blocks.append(tuple(smoothing.new_block(mass, root, h) for h in totals.hess))
+        memory = PosteriorMemory(
+            blocks=tuple(blocks),
+            totals=totals,
+            round=-1,
+            price=split.pairs,
+            cells=tuple(cells),
+            rescaled=state.shape.kind != "numeric",
+        )
+        return replace(state, memory=memory)
+
+    def next_query(self, state: State) -> Query | None:
+        """Ask for the residual scale, all candidate tables, then the kept ones each round."""
+        memory: PosteriorMemory | None = state.memory
+        if memory is None or not memory.blocks or memory.round >= self.rounds:
+            return None
+        if not memory.rescaled:
+            return residual_query(state, "pairs scale")
+        t = memory.round
+        screening = t < 0
+        return PairSumsQuery(
+            label="pair screening" if screening else f"pairs {t + 1}/{self.rounds}",
+            price=state.fact(AutoFacts).split.screen
+            if screening
+            else round_price(memory.price, t, self.rounds),
+            weight_bits=state.shape.weight_bits,
+            gradient=current_gradient(state),
+            n_scores=state.shape.n_scores,
+            pairs=memory.cells,
+        )
+
+    def update(self, state: State, query: Query, released: Answer) -> State:
+        """Keep the tables with positive evidence; then move them towards their posterior mean."""
+        memory: PosteriorMemory = state.memory
+        if isinstance(query, ResidualQuery):
+            state = with_residual_scale(state, query, released)
+            return replace(state, memory=replace(memory, rescaled=True))
+        assert isinstance(query, PairSumsQuery)
+        assert state.model is not None
+        answer = sums(query, released)
+        every_cell = tuple(np.arange(c.n_i * c.n_j, dtype=np.uint8) for c in memory.cells)
+        screening = memory.round < 0
+        n_rounds = 1 if screening else self.rounds
+        seen = observation(state, answer, max(memory.round, 0), n_rounds, pair=True)
+        before = memory.totals
+        memory = learn(
+            memory, every_cell, answer, state, seen, damping=self.damping, move=not screening
+        )
+        if screening:
+            evidence = np.array([sum(b.log_evidence for b in scores) for scores in memory.blocks])
+            order = np.argsort(-evidence, kind="stable")[: state.shape.n_features]
+            kept = [int(i) for i in order if evidence[i] > 0]
+            memory = replace(
+                memory,
+                blocks=tuple(memory.blocks[i] for i in kept),
+                cells=tuple(memory.cells[i] for i in kept),
+                totals=replace(fresh_totals(memory.totals), intercepts=before.intercepts),
+            )
+            return replace(state, memory=memory)
+        pairs = tuple(
+            PairTable(
+                c.i,
+                c.j,
+                c.map_i,
+                c.map_j,
+                np.stack([steps(b.f).reshape(c.n_i, c.n_j) for b in scores]),
+            )
+            for c, scores in zip(memory.cells, memory.blocks, strict=True)
+        )
+        model = replace(set_intercept(state.model, memory.totals), pairs=pairs)
+        return with_totals(replace(state, model=model, memory=memory), memory.totals)

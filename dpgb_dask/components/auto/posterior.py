@@ -1,0 +1,304 @@
+"""What the additive stages share: noisy totals, the residual scale, and the posterior update of blocks of cells.
+
+A block is a feature's bins or a pair's table. What changes between rounds is the memory of a stage: a frozen record.
+"""
+
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dpgb_dask.components import constants
+from dpgb_dask.components.answers import Sums, l2_norm, natural, noise_sd
+from dpgb_dask.components.auto import smoothing
+from dpgb_dask.components.auto.schedules import BudgetSplit
+from dpgb_dask.components.auto.smoothing import Intercept, Observation, TablePosterior
+from dpgb_dask.contracts.model import SCORE_ONE, Model
+from dpgb_dask.contracts.plan import Answer, Facts, Needs, State
+from dpgb_dask.contracts.queries import PRICE_ONE, PairCells, Query, ResidualQuery
+from dpgb_dask.losses import (
+    GRAD_ONE,
+    Gradient,
+    SquaredGradient,
+    logistic_gradient,
+    softmax_gradient,
+)
+
+RESIDUAL_EDGES = np.rint(2.0 ** np.arange(-10, 1.01, 0.25) * SCORE_ONE).astype(np.int64)
+
+
+def gradient_of(kind: str, clip: float, n_classes: int) -> Gradient:
+    """Return the loss's integer gradient at a clip (1 is no clip for a numeric target scaled to [-1, 1])."""
+    if kind == "binary":
+        return logistic_gradient(constants.CLIP, constants.HESS_SCALE)
+    if kind == "multiclass":
+        return softmax_gradient(n_classes)
+    return SquaredGradient(round(clip * SCORE_ONE), round(constants.HESS_SCALE * clip * GRAD_ONE))
+
+
+def largest_hess(kind: str) -> float:
+    """Return the largest Hessian of a row."""
+    return 1.0 if kind == "numeric" else 0.25
+
+
+def on_grid(values: Any) -> NDArray[np.float64]:
+    """Round to the grid of score steps, so that the filter knows the model exactly as the shards do."""
+    rounded: NDArray[np.float64] = np.rint(np.asarray(values) * SCORE_ONE) / SCORE_ONE
+    return rounded
+
+
+def steps(values: Any) -> NDArray[np.int32]:
+    """Return values on the grid as int32 score steps."""
+    return np.rint(np.asarray(values) * SCORE_ONE).astype(np.int32)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Totals:
+    """What the whole data set's noisy sums say, one per score: intercepts and the mean Hessian of a row."""
+
+    intercepts: tuple[Intercept, ...]
+    hess: tuple[float, ...]
+
+
+NO_TOTALS = Totals(intercepts=(), hess=())
+NO_SPLIT = BudgetSplit(main=0, screen=0, pairs=0, forest=0)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AutoFacts(Facts):
+    """What the stages of `auto` know of the data set, from the start on.
+
+    Parameters
+    ----------
+    start_price : int
+        Of each release of the start, and of every residual scale after it.
+    totals : Totals
+        Empty until the target's sums are released.
+    clip : float
+        Bound of a row's gradient: of a numeric target a quantile of the residuals, from the first scale on.
+    split : BudgetSplit
+        Prices of the later stages; nothing until the start ends.
+    """
+
+    start_price: int
+    totals: Totals = NO_TOTALS
+    clip: float = constants.CLIP
+    split: BudgetSplit = NO_SPLIT
+
+
+def observe_totals(
+    totals: Totals,
+    grad: NDArray[np.float64],
+    hess: NDArray[np.float64],
+    n_leaves: NDArray[np.int64],
+    state: State,
+    seen: Observation,
+    damping: float,
+) -> tuple[Totals, NDArray[np.float64]]:
+    """Combine every block's noisy total, weighted by its precision, and step the intercepts.
+
+    Parameters
+    ----------
+    grad, hess : (n_blocks, n_scores) float64
+        Noisy totals of each block: copies of the same two sums.
+    n_leaves : (n_blocks,) int64
+        Noise variance of a block's total is its number of leaves times that of a leaf.
+
+    Returns
+    -------
+    totals : Totals
+    grad_total : (n_scores,) float64
+    """
+    precision = 1 / (n_leaves * seen.grad_sd**2)
+    variance = 1 / precision.sum()
+    grad_total = precision @ grad * variance
+    top = largest_hess(state.shape.kind) * state.n_rows
+    hess_total = np.clip(precision @ hess * variance, 0.03 * top, top)
+    mean_hess = tuple(
+        old + constants.MEAN_HESS_STEP * (float(new) / state.n_rows - old)
+        for old, new in zip(totals.hess, hess_total, strict=True)
+    )
+    intercepts = tuple(
+        on_grid_intercept(i.step(float(g), h * state.n_rows, seen, float(variance), damping))
+        for i, g, h in zip(totals.intercepts, grad_total, mean_hess, strict=True)
+    )
+    return Totals(intercepts=intercepts, hess=mean_hess), grad_total
+
+
+def on_grid_intercept(intercept: Intercept) -> Intercept:
+    """Round an intercept to the grid of score steps."""
+    return replace(intercept, f=float(on_grid(intercept.f)))
+
+
+def fresh_totals(totals: Totals) -> Totals:
+    """Keep values and forget the information: each stage's filter starts anew."""
+    return replace(totals, intercepts=tuple(Intercept(i.f) for i in totals.intercepts))
+
+
+def sampling_variance(state: State) -> float:
+    """Variance of a row's gradient per unit of Hessian: 1 for log-loss, the residual's own for squared loss."""
+    if state.shape.kind != "numeric":
+        return 1.0
+    return float((state.fact(AutoFacts).clip / constants.NORMAL_SPREAD) ** 2)
+
+
+def current_gradient(state: State) -> Gradient:
+    """Return the gradient at the running clip bound."""
+    return gradient_of(state.shape.kind, state.fact(AutoFacts).clip, state.shape.n_scores)
+
+
+def sd_of_run(gradient: Gradient, n_blocks: int, price: int, max_weight: int) -> float:
+    """Return the noise a sum would get if the whole price of a stage were spent on one release."""
+    return noise_sd(max_weight * l2_norm(gradient) * float(np.sqrt(n_blocks)), price, PRICE_ONE)
+
+
+def observation(state: State, answer: Sums, t: int, n_rounds: int, *, pair: bool) -> Observation:
+    """Return how round ``t`` of a stage weighs its answer."""
+    top = largest_hess(state.shape.kind)
+    return Observation(
+        grad_sd=answer.grad_sd,
+        hess_sd=answer.hess_sd,
+        round=t,
+        sampling=n_rounds * sampling_variance(state),
+        hess_low=0.0 if pair else constants.LEAST_HESS * top,
+        hess_high=constants.PAIR_HESS_EXCESS * top if pair else top,
+    )
+
+
+def prior_scales(kind: str) -> NDArray[np.float64]:
+    """Return the prior scales in score units; targets scaled to [-1, 1] move half as far."""
+    return constants.PRIOR_SCALES * (0.5 if kind == "numeric" else 1.0)
+
+
+def residual_query(state: State, label: str) -> ResidualQuery:
+    """Return the query for the scale of the residuals."""
+    return ResidualQuery(
+        label=label,
+        price=state.fact(AutoFacts).start_price,
+        weight_bits=state.shape.weight_bits,
+        edges=RESIDUAL_EDGES,
+    )
+
+
+def with_residual_scale(state: State, query: Query, released: Answer) -> State:
+    """Set the clip bound to the noisy 80 % quantile of |residual|."""
+    values, _ = natural(query, released)
+    mass = np.cumsum(np.maximum(values, 0))
+    k = min(
+        int(np.searchsorted(mass, constants.RESIDUAL_QUANTILE * mass[-1])), len(RESIDUAL_EDGES) - 1
+    )
+    clip = min(float(RESIDUAL_EDGES[k]) / SCORE_ONE, 1.0)
+    return state.with_fact(replace(state.fact(AutoFacts), clip=clip))
+
+
+def with_totals(state: State, totals: Totals) -> State:
+    """Leave the totals of a round to later stages."""
+    return state.with_fact(replace(state.fact(AutoFacts), totals=totals))
+
+
+@dataclass(frozen=True, eq=False, slots=True, kw_only=True)
+class PosteriorMemory:
+    """Rounds over blocks: ``blocks[j][k]`` is the posterior of block j for score k."""
+
+    blocks: tuple[tuple[TablePosterior, ...], ...]
+    totals: Totals
+    round: int
+    price: int
+    n_leaves: int = 0
+    cells: tuple[PairCells, ...] = ()
+    rescaled: bool = False
+
+
+def needs_of_blocks(n_scores: int, sizes: Sequence[int]) -> Needs:
+    """Return the memory of rounds over blocks of some numbers of cells.
+
+    A block holds a root; each score of it a precision, and the next one while it is made. A thread works with about
+    eight such arrays of the largest block: products, an eigen-decomposition with its workspace, and what its allocator
+    keeps (measured on 250 cells: 7.8).
+    """
+    squares = [8 * size * size for size in sizes]
+    return Needs(held=(1 + 2 * n_scores) * sum(squares), per_thread=8 * max(squares, default=0))
+
+
+def round_price(price: int, done: int, n_rounds: int) -> int:
+    """Return the price of one of ``n_rounds`` equal rounds; they sum to ``price`` exactly."""
+    return price * (done + 1) // n_rounds - price * done // n_rounds
+
+
+def learn(
+    memory: PosteriorMemory,
+    leaf_of_bin: tuple[NDArray[np.uint8], ...],
+    answer: Sums,
+    state: State,
+    seen: Observation,
+    *,
+    damping: float,
+    move: bool = True,
+    evidence: bool = True,
+) -> PosteriorMemory:
+    """One posterior update of every block from one joint release.
+
+    Parameters
+    ----------
+    move : bool
+        Whether the model moves; screening only looks.
+    evidence : bool
+        Whether the prior scale is averaged by evidence, or still the first guess.
+    """
+    sizes = np.array([int(leaf.max()) + 1 for leaf in leaf_of_bin])
+    ends = np.cumsum(sizes)[:-1]
+    grads, hesses = np.split(answer.grad, ends), np.split(answer.hess, ends)
+    grad_sums = np.array([g.sum(0) for g in grads])
+    hess_sums = np.array([h.sum(0) for h in hesses])
+    totals, grad_total = observe_totals(
+        memory.totals, grad_sums, hess_sums, sizes, state, seen, damping if move else 0.0
+    )
+    scales = prior_scales(state.shape.kind) if evidence else constants.FIRST_SCALE
+
+    rooms = _precisions(memory.blocks)
+
+    def learn_block(j: int) -> tuple[TablePosterior, ...]:
+        row = []
+        for k, block in enumerate(memory.blocks[j]):
+            told = smoothing.observe(
+                block,
+                leaf_of_bin[j],
+                grads[j][:, k],
+                hesses[j][:, k],
+                float(grad_total[k]),
+                seen,
+                rooms[j][k],
+            )
+            mean, log_evidence = smoothing.posterior_mean(told, scales)
+            f = on_grid(told.f + damping * (mean - told.f)) if move else told.f
+            row.append(replace(told, f=f, log_evidence=log_evidence))
+        return tuple(row)
+
+    # eigen-decompositions, which NumPy does without the GIL: all that the workers wait for between two rounds
+    with ThreadPoolExecutor(state.n_threads) as pool:
+        blocks = tuple(pool.map(learn_block, range(len(memory.blocks))))
+    return replace(memory, blocks=blocks, totals=totals, round=memory.round + 1)
+
+
+def _precisions(blocks: Sequence[tuple[TablePosterior, ...]]) -> list[list[NDArray[np.float64]]]:
+    """Return room for the next precision of every block, in one array.
+
+    Its memory goes back whole when the round after the next is there; arrays of half a MiB each would leave holes.
+    """
+    everything = np.empty(sum(block.precision.size for row in blocks for block in row))
+    start = 0
+
+    def room_of(block: TablePosterior) -> NDArray[np.float64]:
+        nonlocal start
+        start += block.precision.size
+        return everything[start - block.precision.size : start].reshape(block.precision.shape)
+
+    return [[room_of(block) for block in row] for row in blocks]
+
+
+def set_intercept(model: Model, totals: Totals) -> Model:
+    """Write the intercepts into the model."""
+    return replace(model, intercept=steps([i.f for i in totals.intercepts]))

@@ -1,0 +1,57 @@
+"""Public rules: which stages run and how the budget is spread, from released and public numbers only.
+
+Their constants stand in `components/constants.py`.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from dpgb_dask.components import constants
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BudgetSplit:
+    """Prices of the stages after the start, in units of 2⁻⁶⁴ of μ²."""
+
+    main: int
+    screen: int
+    pairs: int
+    forest: int
+
+
+def pair_signal(
+    kind: str, n_features: int, n_rows: float, hess: float, clip: float, mu2: float
+) -> float:
+    """Return the expected squared signal-to-noise of an interaction in the screening release.
+
+    Parameters
+    ----------
+    n_rows : float
+        Noisy rows, in units of the largest weight.
+    hess : float
+        Released mean Hessian of a row.
+    mu2 : float
+        μ² left for all stages after the start.
+    """
+    n_candidates = min(n_features * (n_features - 1) // 2, constants.MAX_CANDIDATES)
+    if n_candidates == 0 or mu2 <= 0:
+        return 0.0
+    share = (1 - constants.FOREST_SHARE) * constants.PAIR_SHARES[1][1] * constants.SCREEN_SHARE
+    noise2 = clip**2 * n_candidates / (share * mu2)
+    return (constants.PAIR_EFFECT[kind] * n_rows * hess / constants.PAIR_CELLS) ** 2 / noise2
+
+
+def split_budget(kind: str, signal: float, left: int) -> BudgetSplit:
+    """Divide ``left`` among main effects, pairs and forest by the expected signal."""
+    forest = int(left * constants.FOREST_SHARE) if signal >= constants.FOREST_GATE[kind] else 0
+    share = next(share for below, share in constants.PAIR_SHARES if signal < below)
+    both = int((left - forest) * share)
+    screen = int(both * constants.SCREEN_SHARE)
+    return BudgetSplit(main=left - forest - both, screen=screen, pairs=both - screen, forest=forest)
+
+
+def leaves_per_partition(n_rows: float, hess: float, sd_of_run: float, effect: float) -> int:
+    """Return how many leaves a random partition gets, from the noise of the whole run on one sum."""
+    wanted = effect * n_rows * hess / (constants.LEAF_SIGNAL * sd_of_run)
+    return int(np.clip(wanted, constants.MIN_LEAVES, constants.MAX_LEAVES))

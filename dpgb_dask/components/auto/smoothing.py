@@ -1,0 +1,199 @@
+"""The posterior update of `auto`: priors over bins, evidence over their scale, a Kalman-style filter.
+
+Because the controller knows exactly how much noise it added, the model is the posterior mean given all releases
+(docs/default-method.md §2). All of it is post-processing of released numbers.
+"""
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dpgb_dask.components import constants
+
+JITTER = 1e-8
+
+
+def prior(mass: NDArray[np.float64], *, ordered: bool, missing_last: bool) -> NDArray[np.float64]:
+    """Return the prior covariance over the bins of a feature, centred on ``mass``.
+
+    Parameters
+    ----------
+    mass : (n_bins,) float64
+        Noisy rows per bin, positive.
+    ordered : bool
+        Neighbouring bins of a numeric feature are alike: exponential kernel over noisy ranks.
+    missing_last : bool
+        The last bin holds missing values and is independent of the rest.
+    """
+    n_bins = len(mass)
+    share = mass / mass.sum()
+    if ordered:
+        rank = np.cumsum(share) - share / 2
+        kernel = constants.SMOOTH_SHARE * np.exp(-np.abs(rank[:, None] - rank) / constants.LENGTH)
+        kernel += (1 - constants.SMOOTH_SHARE) * np.eye(n_bins)
+        if missing_last:
+            kernel[-1, :-1] = kernel[:-1, -1] = 0
+    else:
+        kernel = np.eye(n_bins)
+    centre = np.eye(n_bins) - share
+    return centre @ kernel @ centre.T
+
+
+@dataclass(frozen=True, eq=False, slots=True, kw_only=True)
+class TablePosterior:
+    """Posterior of one table (a feature's bins, or a pair's cells) for one score.
+
+    With f = root · v and v ~ N(0, τ²I) a priori, ``precision`` and ``shift`` are the information of all releases in v.
+
+    Parameters
+    ----------
+    mass : (n_bins,) float64
+        Noisy rows per bin.
+    root : (n_bins, n_bins) float64
+        Square root of the prior covariance at τ = 1.
+    precision : (n_bins, n_bins) float64
+    shift : (n_bins,) float64
+    f : (n_bins,) float64, score units
+        What the model holds now, on the grid of score steps.
+    hess : (n_bins,) float64
+        Estimated mean Hessian of a row in each bin.
+    log_evidence : float
+        Largest log marginal likelihood over the scales; 0 is "no effect".
+    """
+
+    mass: NDArray[np.float64]
+    root: NDArray[np.float64]
+    precision: NDArray[np.float64]
+    shift: NDArray[np.float64]
+    f: NDArray[np.float64]
+    hess: NDArray[np.float64]
+    log_evidence: float = 0.0
+
+
+def square_root(covariance: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Return a square root of a covariance."""
+    values, vectors = np.linalg.eigh(covariance + JITTER * np.eye(len(covariance)))
+    root: NDArray[np.float64] = vectors * np.sqrt(np.maximum(values, 0))
+    return root
+
+
+def new_block(mass: NDArray[np.float64], root: NDArray[np.float64], hess: float) -> TablePosterior:
+    """Return a block that knows nothing yet."""
+    n = len(mass)
+    zero = np.zeros(n)
+    return TablePosterior(
+        mass=mass, root=root, precision=np.zeros((n, n)), shift=zero, f=zero, hess=np.full(n, hess)
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Observation:
+    """How one round of a stage weighs what it sees; the same for all its blocks.
+
+    Parameters
+    ----------
+    grad_sd, hess_sd : float
+        Noise of a leaf's sums, natural units.
+    round : int
+        Rounds already seen by the stage.
+    sampling : float
+        Rounds of the stage times the variance of a row's gradient per unit of Hessian: the sampling noise, which is the
+        same in all rounds.
+    hess_low, hess_high : float
+        Bounds of the mean Hessian of a row.
+    """
+
+    grad_sd: float
+    hess_sd: float
+    round: int
+    sampling: float
+    hess_low: float
+    hess_high: float
+
+
+def observe(
+    block: TablePosterior,
+    leaf: NDArray[np.integer],
+    grad: NDArray[np.float64],
+    hess: NDArray[np.float64],
+    grad_total: float,
+    seen: Observation,
+    out: NDArray[np.float64] | None = None,
+) -> TablePosterior:
+    """Add one round's leaf sums to the information of a block.
+
+    Parameters
+    ----------
+    leaf : (n_bins,) int
+        Leaf of each bin.
+    grad, hess : (n_leaves,) float64
+        Noisy sums.
+    grad_total : float
+        Noisy Σg over all rows; its share is taken off, since the intercept has its own filter.
+    out : (n_bins, n_bins) float64, written to, or None
+        Becomes the block's precision.
+    """
+    n_leaves = len(grad)
+    expected = np.bincount(leaf, block.mass * block.hess, n_leaves)
+    # harmonic average of the Hessian ratios: slow where noise is large, clipped so that one draw cannot flip a leaf
+    gain = 1 / (2 + seen.round / 2 + (seen.hess_sd / (0.5 * expected)) ** 2)
+    ratio = np.clip(hess, 0.1 * expected, 10 * expected) / expected
+    hess_of_bin = block.hess * (1 + gain * (ratio - 1))[leaf]
+    hess_of_bin = np.clip(hess_of_bin, seen.hess_low, seen.hess_high)
+
+    weight = block.mass * hess_of_bin
+    design = np.zeros((n_leaves, len(leaf)))
+    design[leaf, np.arange(len(leaf))] = weight
+    leaf_weight = design.sum(1)
+    pull = -(grad - grad_total * leaf_weight / leaf_weight.sum())
+    certainty = 1 / (seen.grad_sd**2 + seen.sampling * leaf_weight)
+    keep = 1 - 1 / (
+        seen.round + 2
+    )  # late rounds linearise closer to the optimum, so they count more
+    rooted = design @ block.root
+    scaled = rooted * certainty[:, None]
+    return replace(
+        block,
+        precision=np.add(keep * block.precision, scaled.T @ rooted, out=out),
+        shift=keep * block.shift + scaled.T @ (design @ block.f + pull),
+        hess=hess_of_bin,
+    )
+
+
+def posterior_mean(
+    block: TablePosterior, scales: NDArray[np.float64]
+) -> tuple[NDArray[np.float64], float]:
+    """Return (posterior mean averaged over prior scales by their evidence, largest log evidence)."""
+    values, vectors = np.linalg.eigh(block.precision)
+    values = np.maximum(values, 0)
+    q = vectors.T @ block.shift
+    t2 = scales[:, None] ** 2
+    spread = 1 + t2 * values
+    evidence = 0.5 * (t2 * q * q / spread - np.log(spread)).sum(1)
+    best = float(evidence.max())
+    odds = np.exp(evidence - best)
+    odds /= odds.sum()
+    shrink = (odds[:, None] * t2 / spread).sum(0)
+    mean = block.root @ (vectors @ (shrink * q))
+    return np.clip(mean, -constants.LARGEST_EFFECT, constants.LARGEST_EFFECT), best
+
+
+@dataclass(frozen=True, slots=True)
+class Intercept:
+    """The same filter for one intercept: information ``precision`` and ``shift``, current value ``f`` (score units)."""
+
+    f: float
+    precision: float = 0.0
+    shift: float = 0.0
+
+    def step(
+        self, grad: float, hess: float, seen: Observation, variance: float, damping: float
+    ) -> "Intercept":
+        """Add one round's total (Σg with noise variance ``variance``, Σh) and move by a damped step."""
+        keep = 1 - 1 / (seen.round + 2)
+        certainty = 1 / (variance + seen.sampling * hess)
+        precision = keep * self.precision + hess * hess * certainty
+        shift = keep * self.shift + hess * certainty * (hess * self.f - grad)
+        move = np.clip(damping * (shift / (precision + 0.25) - self.f), -2, 2)
+        return Intercept(self.f + float(move), precision, shift)

@@ -1,0 +1,116 @@
+"""The stage `Start`: base rate or mean and residual scale, and which later stages run (default method, stage 1)."""
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dpgb_dask.components import constants
+from dpgb_dask.components.answers import natural
+from dpgb_dask.components.auto import schedules
+from dpgb_dask.components.auto.posterior import (
+    AutoFacts,
+    Totals,
+    on_grid,
+    residual_query,
+    steps,
+    with_residual_scale,
+)
+from dpgb_dask.components.auto.smoothing import Intercept
+from dpgb_dask.components.bins import share_of
+from dpgb_dask.contracts.plan import Answer, Demand, Shape, Stage, State
+from dpgb_dask.contracts.queries import PRICE_ONE, Query, ResidualQuery, TargetSumQuery
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Start(Stage):
+    """Noisy base rate (classification), or noisy mean and residual scale (regression)."""
+
+    starts = True
+    gives = (AutoFacts,)
+
+    def declare(self, shape: Shape) -> Demand:
+        """1 % of what the bins left; the same again for the first residual scale."""
+        share = constants.START_SHARE * (2 if shape.kind == "numeric" else 1)
+        return Demand(0.85 * share, share, 2)
+
+    def begin(self, state: State) -> State:
+        """Fix the price of each start release."""
+        price = share_of(state.left, constants.START_SHARE)
+        return replace(state, memory="target").with_fact(AutoFacts(start_price=price))
+
+    def next_query(self, state: State) -> Query | None:
+        """Ask for the target's sums, then for the residual scale."""
+        if state.memory == "target":
+            return TargetSumQuery(
+                label="start",
+                price=state.fact(AutoFacts).start_price,
+                weight_bits=state.shape.weight_bits,
+                kind=state.shape.kind,
+                n_classes=len(state.shape.schema.target.classes),
+            )
+        return residual_query(state, "start scale") if state.memory == "scale" else None
+
+    def update(self, state: State, query: Query, released: Answer) -> State:
+        """Set the intercept; decide which stages run."""
+        if isinstance(query, ResidualQuery):
+            state = with_residual_scale(state, query, released)
+            return self._divide(replace(state, memory="done"))
+        values, _ = natural(query, released)
+        kind, n_rows = state.shape.kind, state.n_rows
+        if kind == "numeric":
+            intercept = np.clip(values / n_rows, -1, 1)
+            hess: tuple[float, ...] = (1.0,)
+        elif kind == "binary":
+            low = min(0.5 / n_rows + 1e-4, 0.5)
+            rate = float(np.clip(values[0] / n_rows, low, 1 - 1e-4))
+            intercept, mean_hess = binary_start(rate)
+            hess = (mean_hess,)
+        else:
+            rate_of = np.maximum(values / n_rows, 1e-4)
+            rate_of = rate_of / rate_of.sum()
+            intercept = np.log(rate_of) - np.log(rate_of).mean()
+            hess = tuple(np.maximum(rate_of * (1 - rate_of), 0.005))
+        assert state.model is not None
+        intercept = on_grid(intercept)
+        # gradients clipped at ½ have a link of their own
+        link = "clipped_logit" if kind == "binary" else state.model.link
+        totals = Totals(intercepts=tuple(Intercept(float(f)) for f in intercept), hess=hess)
+        model = replace(state.model, intercept=steps(intercept), link=link)
+        found = replace(state.fact(AutoFacts), totals=totals)
+        state = replace(state, model=model).with_fact(found)
+        if kind == "numeric":
+            return replace(state, memory="scale")
+        return self._divide(replace(state, memory="done"))
+
+    @staticmethod
+    def _divide(state: State) -> State:
+        """Spread what is left over the later stages by public rules."""
+        kind = state.shape.kind
+        found = state.fact(AutoFacts)
+        scale = found.start_price if kind == "numeric" else 0
+        signal = schedules.pair_signal(
+            kind,
+            state.shape.n_features,
+            state.n_rows / state.shape.max_weight,
+            float(np.mean(found.totals.hess)),
+            found.clip,
+            max(state.left - (constants.RESIDUAL_REFRESHES - 1) * scale, 0) / PRICE_ONE,
+        )
+        # each stage that runs begins with, or has, one more release of the residual scale
+        run = schedules.split_budget(kind, signal, state.left)
+        refreshes = 1 + (run.screen > 0) + (run.forest > 0)
+        split = schedules.split_budget(kind, signal, max(state.left - refreshes * scale, 0))
+        return state.with_fact(replace(found, split=split))
+
+
+def binary_start(rate: float) -> tuple[NDArray[np.float64], float]:
+    """Return the score at which clipped gradients balance at ``rate``, and the mean Hessian there.
+
+    With c = ½ and rate <= ½, rate · ½ = (1 - rate) · p gives p = rate / (2 (1 - rate)); symmetric above.
+    """
+    small = min(rate, 1 - rate)
+    p = small / (2 * (1 - small))
+    score = np.log(p / (1 - p))
+    hess = p * (1 - p) * (1 - small)  # rows of the rarer class are clipped and have none
+    return np.array([score if rate <= 0.5 else -score]), float(max(hess, 1e-3))

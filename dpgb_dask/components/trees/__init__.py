@@ -1,0 +1,1 @@
+"""The stage `Trees` and its parts: splits, leaves, candidates, rows, prices."""

@@ -1,0 +1,169 @@
+"""How the price of a stage of trees is spread over its questions (docs/privacy.md P13)."""
+
+import math
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+from typing import ClassVar, NamedTuple
+
+from dpgb_dask.components.options import check_rate
+from dpgb_dask.contracts.part import Part
+from dpgb_dask.contracts.plan import Budget
+from dpgb_dask.contracts.queries import PRICE_ONE
+from dpgb_dask.errors import PlanError
+
+_SHARE_ONE = 10**9  # a share is a whole number of these: no float touches a price
+_FINE = 30  # bits of a share: whole numbers, so that a price is never rounded up
+# σ <= 2**56 steps (mechanisms.MAX_SIGMA) pays for ‖(g, h)‖ <= 2**32 steps, weights included, in 2**8 joint trees
+LEAST_PRICE = 1 << 24
+
+
+class Kappa(NamedTuple):
+    """Units asked for candidates, splits and leaf weights: κ_c, κ_s, κ_w of FDP-GBDT's table 1."""
+
+    candidates: int
+    splits: int
+    leaves: int
+
+
+def exact_share(total: int, share: float) -> int:
+    """Return a share of a price, rounded down in whole numbers: the whole of it at 1."""
+    return total * round(share * _SHARE_ONE) // _SHARE_ONE
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BudgetView:
+    """What a rule may look at; all of it public or released.
+
+    Parameters
+    ----------
+    total : int
+        Price of the whole stage.
+    tree : int
+        What the questions of the growing tree may cost together, on the rows that serve it.
+    n_trees : int
+    kappa : Kappa
+        Units of the whole stage.
+    all_rows : bool
+        Whether every row serves every tree.
+    budget : Budget
+        Of the whole fit.
+    n_rows : float
+        Noisy rows.
+    """
+
+    total: int
+    tree: int
+    n_trees: int
+    kappa: Kappa
+    all_rows: bool
+    budget: Budget
+    n_rows: float
+
+
+class Pricing(Part, ABC):
+    """A rule that prices questions. Holds options, no state.
+
+    Attributes
+    ----------
+    spends_all : bool
+        Whether a stage's questions cost all that it may spend, but for rounding.
+    serves_draws : bool
+        Whether it can price questions to drawn rows.
+    """
+
+    __slots__ = ()
+
+    spends_all: ClassVar[bool] = True
+    serves_draws: ClassVar[bool] = False
+
+    @abstractmethod
+    def unit(self, view: BudgetView, part: str) -> int:
+        """Return the price of one unit of a part: "candidates", "splits" or "leaves"."""
+
+
+@dataclass(frozen=True, slots=True)
+class Even(Pricing):
+    """Every unit costs the same. FDP-GBDT theorem 4.1."""
+
+    serves_draws = True
+
+    def unit(self, view: BudgetView, part: str) -> int:  # noqa: ARG002
+        """Return the price of one unit."""
+        if view.all_rows:
+            return view.total // sum(view.kappa)
+        return view.tree * view.n_trees // sum(view.kappa)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Shares(Pricing):
+    """Each part of a tree has a share of its price, spread evenly over the part's units.
+
+    Parameters
+    ----------
+    candidates, splits, leaves : float
+        They sum to 1 at most.
+    """
+
+    candidates: float
+    splits: float
+    leaves: float
+
+    serves_draws = True
+
+    def __post_init__(self) -> None:
+        """Check that there is not more than one price."""
+        parts = (self.candidates, self.splits, self.leaves)
+        if min(parts) < 0 or not 0 < sum(parts) <= 1 + 1e-12:
+            raise PlanError(f"{self!r}: shares are at least 0 and sum to at most 1.")
+
+    def unit(self, view: BudgetView, part: str) -> int:
+        """Return the price of one unit of a part."""
+        share = int(getattr(self, part) * 2**_FINE)
+        return view.tree * share * view.n_trees // (getattr(view.kappa, part) << _FINE)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Classic(Pricing):
+    """The noise of the strong composition of Kairouz, Oh and Viswanath (2015), theorem 4.3: DP-EBM's "classic".
+
+    k questions of sensitivity 1 get σ² = 8 k ln(e + ε/δ) / ε², which is more than GDP asks for. What it leaves is
+    charged all the same: the account reserves (ε, δ) whatever the rule.
+
+    Parameters
+    ----------
+    share : float
+        Of the fit's ε and δ.
+    """
+
+    share: float = 0.9
+
+    spends_all = False
+
+    def __post_init__(self) -> None:
+        """Check the options."""
+        check_rate("share", self.share)
+
+    def unit(self, view: BudgetView, part: str) -> int:  # noqa: ARG002
+        """Return 1/σ² as a price."""
+        epsilon, delta = self.share * view.budget.epsilon, self.share * view.budget.delta
+        price = epsilon**2 / (8 * sum(view.kappa) * math.log(math.e + epsilon / delta))
+        return min(int(price * PRICE_ONE), view.total // sum(view.kappa))
+
+
+@dataclass(frozen=True, slots=True)
+class Local(Pricing):
+    """As much noise as if every row had noised its own answers: the LDP baseline of FDP-GBDT §5.3.4.
+
+    A row that sends all leaves of a tree, noised so that any two rows look alike, needs twice the noise of adding one
+    (it may change everything it sends), and the noises of n rows add up in every leaf: each unit has 1/(4n) of the
+    price of `Even`. The sum of the rows' noises has the law of one draw of their joint variance, so the controller
+    draws it, and no worker holds noise. A noisy number of rows may be absurdly large: noise stops where it could not be
+    drawn any more.
+    """
+
+    spends_all = False
+
+    def unit(self, view: BudgetView, part: str) -> int:
+        """Return the price of one unit."""
+        even = Even().unit(view, part)
+        return max(int(even / (4 * max(view.n_rows, 1.0))), min(even, LEAST_PRICE))

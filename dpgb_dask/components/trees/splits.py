@@ -1,0 +1,553 @@
+"""C1: how a node is split. Structures are drawn in public, or chosen from released histograms, or privately chosen.
+
+A rule that needs no rows draws whole trees (`TotallyRandom`); the others grow a tree level by level, and say what a
+level asks and how its answer becomes splits. Costs are in queries of one feature's histogram (FDP-GBDT, table 1).
+"""
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dpgb_dask.components.options import check_positive, check_whole
+from dpgb_dask.components.trees.leaves import Step
+from dpgb_dask.contracts.model import MAX_BINS, FeatureBins, Splits
+from dpgb_dask.contracts.part import Part
+from dpgb_dask.contracts.plan import Shape
+from dpgb_dask.contracts.queries import ChoiceQuery, NodeSumsQuery, RowDraw
+from dpgb_dask.losses import Gradient
+
+NOWHERE = 255  # a threshold that no code exceeds: every row goes left
+
+
+@dataclass(frozen=True, eq=False, slots=True, kw_only=True)
+class Candidates:
+    """What a tree may split on.
+
+    Parameters
+    ----------
+    features : (n_features_used,) int64
+    bins : tuple of FeatureBins
+        Of all features.
+    cuts : tuple of ((n_cuts,) uint8)
+        Per feature of the model: thresholds that are candidates; empty for a categorical feature.
+    missing : tuple of bool
+        Whether missing values are declared, so that their side matters.
+    """
+
+    features: NDArray[np.int64]
+    bins: tuple[FeatureBins, ...]
+    cuts: tuple[NDArray[np.uint8], ...]
+    missing: tuple[bool, ...]
+
+    @property
+    def sizes(self) -> tuple[int, ...]:
+        """Bins of each feature used."""
+        return tuple(self.bins[j].n_bins for j in self.features)
+
+
+@dataclass(frozen=True, eq=False, slots=True, kw_only=True)
+class Frontier:
+    """One level of a growing tree, and all that a question about it needs.
+
+    Parameters
+    ----------
+    splits : Splits
+        One tree of the levels above; its leaves are the nodes.
+    candidates : Candidates
+    gradient : Gradient
+    n_scores : int
+    label, price, weight_bits, rows
+        As in the queries.
+    """
+
+    splits: Splits
+    candidates: Candidates
+    gradient: Gradient
+    n_scores: int
+    label: str
+    price: int
+    weight_bits: int
+    rows: RowDraw | None
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class LevelSplits:
+    """The splits of one level.
+
+    Parameters
+    ----------
+    feature : (n_nodes,) uint16
+    threshold : (n_nodes,) uint8
+    mask : (n_nodes, 256) uint8
+    masked : (n_nodes,) bool
+        Whether the mask counts, or the threshold.
+    """
+
+    feature: NDArray[np.uint16]
+    threshold: NDArray[np.uint8]
+    mask: NDArray[np.uint8]
+    masked: NDArray[np.bool_]
+
+    @classmethod
+    def unsplit(cls, n_nodes: int) -> "LevelSplits":
+        """Return a level that sends every row left."""
+        return cls(
+            np.zeros(n_nodes, np.uint16),
+            np.full(n_nodes, NOWHERE, np.uint8),
+            np.zeros((n_nodes, MAX_BINS), np.uint8),
+            np.zeros(n_nodes, bool),
+        )
+
+    def set(self, k: int, feature: int, right: NDArray[np.bool_]) -> None:
+        """Split node ``k`` by which bins go right: by a threshold, which routes faster, if they are the last ones."""
+        self.feature[k] = feature
+        n_left = int((~right).sum())
+        self.masked[k] = n_left == 0 or bool(right[:n_left].any())
+        self.threshold[k] = NOWHERE if self.masked[k] else n_left - 1
+        if self.masked[k]:
+            self.mask[k, : len(right)] = right
+
+
+def grow(above: Splits, level: LevelSplits) -> Splits:
+    """Return one tree with one more level."""
+    mask_of = np.full(len(level.feature), -1, np.int32)
+    mask_of[level.masked] = len(above.masks) + np.arange(level.masked.sum())
+    return Splits(
+        np.concatenate([above.feature, level.feature[None]], axis=1),
+        np.concatenate([above.threshold, level.threshold[None]], axis=1),
+        np.concatenate([above.mask_of, mask_of[None]], axis=1),
+        np.concatenate([above.masks, level.mask[level.masked]]),
+    )
+
+
+def root() -> Splits:
+    """Return one tree of depth 0."""
+    return Splits.plain(np.empty((1, 0), np.uint16), np.empty((1, 0), np.uint8))
+
+
+class SplitRule(Part, ABC):
+    """A way to split nodes. Holds options, no state.
+
+    Attributes
+    ----------
+    asks : bool
+        Whether a level needs an answer; else whole trees are drawn.
+    gives_leaves : bool
+        Whether its histograms also hold the sums of the leaves, which then cost nothing more.
+    is_random : bool
+        Whether it draws from the public randomness.
+    chooses : bool
+        Whether the controller chooses a candidate by its gain, and releases nothing else.
+    refines : bool
+        Whether its histograms at the root refine candidates too, so that nothing has to be asked for them.
+    n_cells : int
+        Most cells of one feature that a node's answer releases.
+    """
+
+    __slots__ = ()
+
+    asks: ClassVar[bool] = True
+    gives_leaves: ClassVar[bool] = False
+    is_random: ClassVar[bool] = False
+    chooses: ClassVar[bool] = False
+    refines: ClassVar[bool] = False
+    n_cells: ClassVar[int] = 0
+
+    @abstractmethod
+    def n_queries(self, n_features: int, depth: int) -> int:
+        """Return κ_s of one tree: histograms of one feature, or choices, that it asks."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TotallyRandom(SplitRule):
+    """Split on a random feature at a random candidate: no question asked. FDP-GBDT §4.3.2 (TR).
+
+    A threshold is drawn among the candidates that the node's own ranges still hold, so that no leaf is empty by
+    construction (the paper draws among all). A categorical feature gets a random set of its bins; missing values go to
+    a random side.
+
+    Parameters
+    ----------
+    max_leaves : int or None
+        Leaves of a tree; None for all of a complete tree. DP-EBM has 3.
+    """
+
+    max_leaves: int | None = None
+
+    asks = False
+    is_random = True
+
+    def __post_init__(self) -> None:
+        """Check the options."""
+        if self.max_leaves is not None:
+            check_whole("max_leaves", self.max_leaves, 2, 1024)
+
+    def n_queries(self, n_features: int, depth: int) -> int:  # noqa: ARG002
+        """Nothing: the structure is public."""
+        return 0
+
+    def draw(self, candidates: Candidates, depth: int, rng: np.random.Generator) -> Splits:
+        """Return one random tree."""
+        splits = root()
+        m = len(candidates.bins)
+        low = np.zeros((1, m), np.int64)  # codes that can still reach a node: low <= code <= high
+        high = np.array([[b.n_bins - 1 for b in candidates.bins]])
+        reached = np.ones(1, bool)  # an unsplit node sends nothing to its right child
+        left = (self.max_leaves or 1 << depth) - 1  # splits that may still be made
+        for d in range(depth):
+            n_nodes = 1 << d
+            level = LevelSplits.unsplit(n_nodes)
+            order = rng.permutation(n_nodes) if left < n_nodes else np.arange(n_nodes)
+            child_low, child_high = np.repeat(low, 2, axis=0), np.repeat(high, 2, axis=0)
+            child_reached = np.repeat(reached, 2)
+            child_reached[1::2] = False
+            for k in order:
+                if left == 0:
+                    break
+                if not reached[k]:
+                    continue
+                j = int(rng.choice(candidates.features))
+                cuts = candidates.cuts[j]
+                cuts = cuts[(cuts >= low[k, j]) & (cuts < high[k, j])]
+                if candidates.bins[j].categorical:
+                    right = rng.integers(0, 2, candidates.bins[j].n_bins) == 1
+                elif len(cuts):
+                    cut = int(rng.choice(cuts))
+                    right = np.arange(candidates.bins[j].n_bins) > cut
+                    right[-1] = not candidates.missing[j] or rng.random() < 0.5
+                    child_high[2 * k, j], child_low[2 * k + 1, j] = cut, cut + 1
+                else:
+                    continue
+                level.set(int(k), j, right)
+                child_reached[2 * k + 1] = True
+                left -= 1
+            low, high, reached = child_low, child_high, child_reached
+            splits = grow(splits, level)
+        return splits
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class NodeHistogram:
+    """A released level.
+
+    Parameters
+    ----------
+    grad, hess : (n_nodes, n_cells, n_scores) float64, natural units
+        Cells of all features used, concatenated.
+    grad_sd, hess_sd : float
+        Standard deviations of the noise of one cell.
+    """
+
+    grad: NDArray[np.float64]
+    hess: NDArray[np.float64]
+    grad_sd: float
+    hess_sd: float
+
+
+NOISE_RIDGE = 4.0  # standard deviations of the noise on H that the ridge of a gain is at least
+PICKED = 0.8  # mean of the larger half of many standard normal values
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class Side:
+    """Noisy sums of one side of some splits.
+
+    Parameters
+    ----------
+    grad, hess : (..., n_scores) float64
+    n_cells : float64, broadcast against them
+        Released cells that each sum holds.
+    """
+
+    grad: NDArray[np.float64]
+    hess: NDArray[np.float64]
+    n_cells: Any
+
+
+def gain_of(
+    left: Side, right: Side, noise: NodeHistogram, ridge: float, *, picked: bool = False
+) -> NDArray[np.float64]:
+    """Return how much better two means fit than one: Σ D² (1/(H_l + λ) + 1/(H_r + λ)) over scores (last axis).
+
+    D = w_r G_l - w_l G_r, with w the sides' shares of H, is what the left side differs from its share of the whole:
+    without noise and λ this is the papers' G_l²/H_l + G_r²/H_r - G²/H, and a common offset of G cancels before λ is
+    added. Noise makes D² larger by its variance, which is taken off, and a noisy H near 0 would make anything large:
+    λ is at least `NOISE_RIDGE` standard deviations of the noise on H. Cells that were ``picked`` by their own noise
+    add up. Post-processing.
+    """
+    hess = [np.maximum(side.hess, 0) for side in (left, right)]
+    whole = np.maximum(hess[0] + hess[1], 1e-9)
+    w_left, w_right = hess[0] / whole, hess[1] / whole
+    lowest = [
+        np.maximum(ridge, NOISE_RIDGE * noise.hess_sd * np.sqrt(side.n_cells))
+        for side in (left, right)
+    ]
+    cells = [
+        np.maximum(side.n_cells, (PICKED * side.n_cells) ** 2) if picked else side.n_cells
+        for side in (left, right)
+    ]
+    differs = w_right * left.grad - w_left * right.grad
+    mean = (left.grad + right.grad) / np.maximum(whole, noise.hess_sd)
+    variance = (w_right**2 * cells[0] + w_left**2 * cells[1]) * (
+        noise.grad_sd**2 + (mean * noise.hess_sd) ** 2
+    )
+    weight = 1 / (hess[0] + lowest[0]) + 1 / (hess[1] + lowest[1])
+    return np.asarray(((differs**2 - variance) * weight).sum(-1))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HistogramSplit(SplitRule):
+    """The best split of a released histogram per node. FDP-GBDT §4.3.1 (Hist), FEVERLESS.
+
+    Categories are ordered by their noisy gradient over Hessian in each node, and cut once (Fisher 1958); missing
+    values go to the better side. All of it is post-processing.
+
+    Parameters
+    ----------
+    ridge : float
+        λ of the gain.
+    """
+
+    ridge: float = 1.0
+
+    gives_leaves = True
+    refines = True
+    n_cells = MAX_BINS
+
+    def __post_init__(self) -> None:
+        """Check the options."""
+        check_positive("ridge", self.ridge)
+
+    def n_queries(self, n_features: int, depth: int) -> int:
+        """One histogram of every feature per level; of a single feature the root's serves all levels."""
+        return n_features * depth if n_features > 1 else 1
+
+    def ask(self, frontier: Frontier) -> NodeSumsQuery:
+        """Return the question of one level."""
+        return _node_sums(frontier, None)
+
+    def choose(self, answer: NodeHistogram, frontier: Frontier) -> LevelSplits:
+        """Return the best split of every node, also where all seem to lose: what noise chooses is a random split."""
+        candidates = frontier.candidates
+        n_nodes = len(answer.grad)
+        level = LevelSplits.unsplit(n_nodes)
+        best = np.full(n_nodes, -np.inf)
+        ends = np.cumsum(candidates.sizes)
+        for j, end in zip(candidates.features, ends, strict=True):
+            cells = slice(end - candidates.bins[j].n_bins, end)
+            grad, hess = answer.grad[:, cells], answer.hess[:, cells]
+            gain, right = self._best(replace(answer, grad=grad, hess=hess), int(j), candidates)
+            for k in np.flatnonzero(gain > best):
+                best[k] = gain[k]
+                level.set(int(k), int(j), right[k])
+        return level
+
+    def _best(
+        self, table: NodeHistogram, j: int, candidates: Candidates
+    ) -> tuple[NDArray[np.float64], NDArray[np.bool_]]:
+        """Return, per node, the gain of the best split on one feature, and which bins it sends right."""
+        grad, hess = table.grad, table.hess
+        bins, n_nodes = candidates.bins[j], len(grad)
+        total_g, total_h = grad.sum(1, keepdims=True), hess.sum(1, keepdims=True)
+        if bins.categorical:
+            # from the node's mean, so that the ridge draws small categories there: a common offset changes no order
+            held = np.maximum(hess, 0)
+            lowest = np.maximum(table.hess_sd * np.sqrt(bins.n_bins), 1e-9)
+            differs = grad - held * (total_g / np.maximum(total_h, lowest))
+            order = np.argsort((differs / (held + self.ridge))[:, :, 0], axis=1, kind="stable")
+            cuts = np.arange(bins.n_bins - 1)
+        else:
+            order = np.broadcast_to(np.arange(bins.n_bins), (n_nodes, bins.n_bins))
+            cuts = candidates.cuts[j].astype(np.int64)
+        if not len(cuts):
+            return np.full(n_nodes, -np.inf), np.zeros((n_nodes, bins.n_bins), bool)
+        g, h = (
+            np.cumsum(np.take_along_axis(x, order[:, :, None], axis=1), axis=1)[:, cuts]
+            for x in (grad, hess)
+        )
+
+        def gains(
+            g: NDArray[np.float64], h: NDArray[np.float64], n_left: NDArray[np.int64]
+        ) -> NDArray[np.float64]:
+            n = n_left[:, None].astype(np.float64)
+            left, right = Side(g, h, n), Side(total_g - g, total_h - h, bins.n_bins - n)
+            return gain_of(left, right, table, self.ridge, picked=bins.categorical)
+
+        found = gains(g, h, cuts + 1)
+        pick = found.argmax(1)
+        gain = found.max(1)
+        rank = np.empty((n_nodes, bins.n_bins), np.int64)
+        np.put_along_axis(rank, order, np.arange(bins.n_bins)[None], axis=1)
+        right = rank > cuts[pick][:, None]
+        if candidates.missing[j] and not bins.categorical:
+            last = bins.missing_bin
+            moved = g + grad[:, last : last + 1], h + hess[:, last : last + 1]
+            found = gains(*moved, cuts + 2)
+            better = found.max(1) > gain
+            right[better] = rank[better] > cuts[found.argmax(1)[better]][:, None]
+            right[better, last] = False
+            gain = np.maximum(gain, found.max(1))
+        return gain, right
+
+
+def _node_sums(frontier: Frontier, sides: NDArray[np.uint8] | None) -> NodeSumsQuery:
+    return NodeSumsQuery(
+        label=frontier.label,
+        price=frontier.price,
+        weight_bits=frontier.weight_bits,
+        gradient=frontier.gradient,
+        n_scores=frontier.n_scores,
+        rows=frontier.rows,
+        splits=frontier.splits,
+        features=frontier.candidates.features.astype(np.uint16),
+        sizes=frontier.candidates.sizes,
+        sides=sides,
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PartiallyRandom(SplitRule):
+    """One random candidate of every feature per node; the best of them by released sums. FDP-GBDT §4.3.2 (PR).
+
+    Parameters
+    ----------
+    ridge : float
+        λ of the gain.
+    """
+
+    ridge: float = 1.0
+
+    gives_leaves = True
+    is_random = True
+    n_cells = 2
+
+    def __post_init__(self) -> None:
+        """Check the options."""
+        check_positive("ridge", self.ridge)
+
+    def n_queries(self, n_features: int, depth: int) -> int:
+        """Two sums of every feature per level: the price of a histogram each, with far less noise in a side.
+
+        A single feature's only candidate has no rival: the whole tree is drawn, and its leaves are the one question.
+        """
+        return n_features * depth if n_features > 1 else 1
+
+    def draw(self, frontier: Frontier, rng: np.random.Generator) -> NDArray[np.uint8]:
+        """Return the side of every bin, per node: (n_nodes, n_cells) uint8."""
+        candidates = frontier.candidates
+        sides = np.zeros((frontier.splits.n_leaves, sum(candidates.sizes)), np.uint8)
+        ends = np.cumsum(candidates.sizes)
+        for row in sides:
+            for j, end in zip(candidates.features, ends, strict=True):
+                bins = candidates.bins[j]
+                part = row[end - bins.n_bins : end]
+                if bins.categorical:
+                    part[:] = rng.integers(0, 2, bins.n_bins)
+                elif len(candidates.cuts[j]):
+                    part[:] = np.arange(bins.n_bins) > rng.choice(candidates.cuts[j])
+                    if candidates.missing[j]:
+                        part[bins.missing_bin] = rng.integers(0, 2)
+        return sides
+
+    def ask(self, frontier: Frontier, sides: NDArray[np.uint8]) -> NodeSumsQuery:
+        """Return the question of one level."""
+        return _node_sums(frontier, sides)
+
+    def choose(
+        self, answer: NodeHistogram, frontier: Frontier, sides: NDArray[np.uint8]
+    ) -> LevelSplits:
+        """Return the best of the drawn splits in every node."""
+        candidates = frontier.candidates
+        n_nodes = frontier.splits.n_leaves
+        shape = (n_nodes, len(candidates.features), 2, -1)
+        grad, hess = answer.grad.reshape(shape), answer.hess.reshape(shape)
+        left, right = (Side(grad[:, :, k], hess[:, :, k], 1.0) for k in (0, 1))
+        best = gain_of(left, right, answer, self.ridge).argmax(1)
+        ends = np.cumsum(candidates.sizes)
+        level = LevelSplits.unsplit(n_nodes)
+        for k in range(n_nodes):
+            j = int(candidates.features[best[k]])
+            end = ends[best[k]]
+            level.set(k, j, sides[k, end - candidates.bins[j].n_bins : end] == 1)
+        return level
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ExponentialSplit(SplitRule):
+    """A split chosen with chance ∝ exp(ε · gain / range), per node. DPBoost algorithm 1, DP-XGBoost §4.
+
+    Candidates are every cut of a numeric feature, and every category (missing values too) against the others.
+
+    Parameters
+    ----------
+    ridge : float
+        λ of the gain.
+    """
+
+    ridge: float = 0.1
+
+    chooses = True
+
+    def __post_init__(self) -> None:
+        """Check the options."""
+        check_positive("ridge", self.ridge)
+
+    def n_queries(self, n_features: int, depth: int) -> int:  # noqa: ARG002
+        """One choice per level: the nodes of a level are disjoint."""
+        return depth
+
+    def gradient(self, shape: Shape, leaf: Step) -> Gradient:
+        """Return the leaf's gradients beside a whole count, which is what the range of a gain is proved for."""
+        return shape.loss.gradient(
+            shape.kind,
+            shape.n_scores,
+            second="count",
+            clip=leaf.bound(shape.kind),
+            filtered=leaf.filtered,
+            hess_scale=1.0,
+        )
+
+    def ask(self, frontier: Frontier) -> ChoiceQuery:
+        """Return the question of one level."""
+        candidates = frontier.candidates
+        # a choice needs a candidate: constant features offer their missing values, declared or not
+        constant = not any(
+            candidates.bins[j].categorical or len(candidates.cuts[j]) for j in candidates.features
+        )
+        feature, where, only = [], [], []
+        for position, j in enumerate(candidates.features):
+            bins = candidates.bins[j]
+            cuts = np.arange(bins.n_bins) if bins.categorical else candidates.cuts[j]
+            alone = np.full(len(cuts), bins.categorical)
+            if not bins.categorical and (candidates.missing[j] or constant):
+                cuts, alone = np.append(cuts, bins.missing_bin), np.append(alone, True)
+            feature.append(np.full(len(cuts), position))
+            where.append(cuts)
+            only.append(alone)
+        return ChoiceQuery(
+            label=frontier.label,
+            price=frontier.price,
+            weight_bits=frontier.weight_bits,
+            gradient=frontier.gradient,
+            n_scores=frontier.n_scores,
+            rows=frontier.rows,
+            splits=frontier.splits,
+            features=candidates.features.astype(np.uint16),
+            sizes=candidates.sizes,
+            candidate_feature=np.concatenate(feature).astype(np.uint16),
+            candidate_bin=np.concatenate(where).astype(np.uint8),
+            candidate_only=np.concatenate(only).astype(bool),
+            ridge=self.ridge,
+        )
+
+    def choose(self, chosen: NDArray[np.int64], query: ChoiceQuery) -> LevelSplits:
+        """Return the splits that were chosen."""
+        level = LevelSplits.unsplit(len(chosen))
+        level.feature[:] = query.features[query.candidate_feature[chosen]]
+        level.threshold[:] = query.candidate_bin[chosen]
+        level.masked[:] = query.candidate_only[chosen]
+        level.mask[np.arange(len(chosen)), level.threshold] = level.masked
+        return level

@@ -1,0 +1,817 @@
+"""The stage `Trees`: boosted trees whose every choice is a part: candidates, split, leaf, features, rows, batches.
+
+FDP-GBDT's framework (Maddock et al. 2022, algorithm 1 and table 1), DPBoost, DP-XGBoost and DP-EBM are values of it.
+Each question costs a whole number of units: a histogram of one feature, a choice, or the leaf sums of one tree is one.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, ClassVar, Self
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dpgb_dask.components.answers import natural, sums
+from dpgb_dask.components.options import check_decay, check_positive, check_rate, check_whole
+from dpgb_dask.components.trees.budgets import BudgetView, Even, Kappa, Pricing, Shares, exact_share
+from dpgb_dask.components.trees.candidates import IterativeHessian, Sketch, all_cuts
+from dpgb_dask.components.trees.leaves import (
+    GradientStep,
+    Leaf,
+    LeafSums,
+    NewtonStep,
+    Step,
+)
+from dpgb_dask.components.trees.sampling import (
+    AllFeatures,
+    AllRows,
+    Cyclic,
+    Ensembles,
+    PoissonRows,
+    RandomFeatures,
+)
+from dpgb_dask.components.trees.splits import (
+    Candidates,
+    ExponentialSplit,
+    Frontier,
+    HistogramSplit,
+    LevelSplits,
+    NodeHistogram,
+    PartiallyRandom,
+    TotallyRandom,
+    grow,
+    root,
+)
+from dpgb_dask.contracts.model import MAX_BINS, SCORE_ONE, Model, Splits, join_splits, no_trees
+from dpgb_dask.contracts.plan import Answer, Demand, Needs, Shape, Stage, State
+from dpgb_dask.contracts.queries import (
+    ChoiceQuery,
+    GradientQuery,
+    NodeSumsQuery,
+    Query,
+    TreeSumsQuery,
+)
+from dpgb_dask.contracts.schema import Numeric
+from dpgb_dask.errors import PlanError
+from dpgb_dask.losses import check_gradient
+
+# what every part has to be. The stage tells splits, candidates, features and rows apart by their class, as they ask
+# different things at different times: a subclass asks what its base asks
+PARTS: dict[str, tuple[type, ...]] = {
+    "leaf": (Leaf,),
+    "budget": (Pricing,),
+    "split": (TotallyRandom, PartiallyRandom, HistogramSplit, ExponentialSplit),
+    "candidates": (type(None), IterativeHessian, Sketch),
+    "features": (AllFeatures, Cyclic, RandomFeatures),
+    "rows": (AllRows, PoissonRows, Ensembles),
+}
+OPENED = 64  # bytes of a sum from its opening to what is decided by it: noise, floats, gains
+MOST_UNITS = 10**7  # the least price that a fit may have, over these, still pays for one
+
+
+@dataclass(frozen=True, eq=False, slots=True, kw_only=True)
+class Growing:
+    """Memory of the stage.
+
+    Parameters
+    ----------
+    tree : int
+        Trees finished, those of the running batch included.
+    total : int
+        Price of the whole stage.
+    kappa : Kappa
+        Units of the whole stage.
+    cuts : tuple of ((n_cuts,) uint8)
+        Candidate thresholds per feature.
+    refined : int
+        Refinements done before the running batch.
+    splits : Splits
+        The tree that grows.
+    sketched : bool
+        Whether the growing tree has its candidates.
+    pending : tuple of (Splits, value)
+        Trees of the running batch: they share one gradient, so they join the model together.
+    seen : tuple of (feature, (n_bins,) float64)
+        Noisy Hessians at the root of the last tree, which refine candidates at no cost.
+    """
+
+    tree: int
+    total: int
+    kappa: Kappa
+    cuts: tuple[NDArray[np.uint8], ...]
+    refined: int
+    splits: Splits
+    sketched: bool
+    pending: tuple[tuple[Splits, NDArray[np.int32]], ...]
+    seen: tuple[tuple[int, NDArray[np.float64]], ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Trees(Stage):
+    """Boosted trees.
+
+    Parameters
+    ----------
+    n_trees : int
+        Times the number of features if ``per_feature``.
+    per_feature : bool
+    depth : int
+    split : TotallyRandom, PartiallyRandom, HistogramSplit or ExponentialSplit
+    leaf : Leaf
+        NewtonStep, GradientStep, BinCountStep, Averaging or another.
+    candidates : None, IterativeHessian or Sketch
+        None for all edges of the bins.
+    features : AllFeatures, Cyclic or RandomFeatures
+    rows : AllRows, PoissonRows or Ensembles
+    batch : int or float
+        Trees that share one gradient, or, below 1, their share of all trees; 1.0 is all of them. The mean of a batch
+        is added (FDP-GBDT §5.2).
+    budget : Pricing
+        How the price is spread over the questions: Even, Shares, Classic, Local or another.
+    share : float
+        Of what is left when the stage begins.
+    leaf_decay : float
+        Tree t of an ensemble clips its leaves at (1 - leaf_decay)^t times the largest (DPBoost's geometric leaf
+        clipping); 0 for no decay.
+    least_weight : float
+        Leaves with a noisy sum of Hessians below it take the value of the smallest part of the tree above them that
+        has as much (DP-XGBoost's min_child_weight, on noisy sums).
+
+    Raises
+    ------
+    PlanError
+        If the parts do not go together.
+    """
+
+    n_trees: int = 100
+    per_feature: bool = False
+    depth: int = 4
+    split: TotallyRandom | PartiallyRandom | HistogramSplit | ExponentialSplit = field(
+        default_factory=TotallyRandom
+    )
+    leaf: Leaf = field(default_factory=NewtonStep)
+    candidates: IterativeHessian | Sketch | None = None
+    features: AllFeatures | Cyclic | RandomFeatures = field(default_factory=AllFeatures)
+    rows: AllRows | PoissonRows | Ensembles = field(default_factory=AllRows)
+    batch: int | float = 1
+    budget: Pricing = field(default_factory=Even)
+    share: float = 1.0
+    leaf_decay: float = 0.0
+    least_weight: float = 0.0
+
+    estimator_options: ClassVar[Mapping[str, str]] = {
+        "n_estimators": "n_trees",
+        "max_depth": "depth",
+    }
+
+    def __post_init__(self) -> None:
+        """Check the options and that they go together."""
+        self._check_parts()
+        check_whole("n_trees", self.n_trees, 1, 100_000)
+        check_whole("depth", self.depth, 1, 10)
+        check_rate("share", self.share)
+        check_decay("leaf_decay", self.leaf_decay)
+        if self.least_weight:
+            check_positive("least_weight", self.least_weight)
+        if isinstance(self.batch, float):
+            check_rate("batch", self.batch)
+        else:
+            check_whole("batch", self.batch, 1, 100_000)
+        if self.leaf.counts_bins and self.features.n_used(2) != 1:
+            raise PlanError(
+                f"leaf={self.leaf!r} serves trees of one feature: give features=Cyclic(k=1), or another leaf."
+            )
+        if self.leaf.counts_bins and self.split.asks:
+            raise PlanError(
+                f"leaf={self.leaf!r} has no sums to split by: give split=TotallyRandom()."
+            )
+        if self.leaf.counts_bins and self.candidates is not None:
+            raise PlanError(
+                f"leaf={self.leaf!r} needs the released bins as they are: leave candidates=None."
+            )
+        if self.split.chooses and not isinstance(self.leaf, NewtonStep | GradientStep):
+            raise PlanError(
+                "split=ExponentialSplit chooses by sums of gradients: give leaf=NewtonStep() or GradientStep()."
+            )
+        if isinstance(self.candidates, IterativeHessian) and self.row_draw is not None:
+            raise PlanError("candidates=IterativeHessian asks all rows: give rows=AllRows().")
+        if isinstance(self.candidates, Sketch) and not self.split.chooses:
+            raise PlanError(
+                "candidates=Sketch is made for trees that choose: give split=ExponentialSplit()."
+            )
+        if self.leaf_decay and not isinstance(self.rows, Ensembles):
+            raise PlanError("leaf_decay counts trees of an ensemble: give rows=Ensembles(...).")
+        if self.leaf_decay and not isinstance(self.leaf, Step):
+            raise PlanError(f"leaf_decay clips steps: leaf={self.leaf!r} takes none.")
+        self._check_budget()
+
+    def _check_parts(self) -> None:
+        """Check that every part is of its kind."""
+        for part, kinds in PARTS.items():
+            given = getattr(self, part)
+            if not isinstance(given, kinds):
+                names = ", ".join("None" if kind is type(None) else kind.__name__ for kind in kinds)
+                raise PlanError(
+                    f"{part}={given!r} is no part of trees that they know: give one of {names}, or what inherits from"
+                    " it."
+                )
+
+    def _check_budget(self) -> None:
+        """Check that every question has a price."""
+        if not isinstance(self.budget, Shares):
+            if self.row_draw is not None and self.candidates is not None:
+                raise PlanError(
+                    "candidates on drawn rows: give budget=Shares(...), what they may cost."
+                )
+            if self.row_draw is not None and not self.budget.serves_draws:
+                raise PlanError(f"budget={self.budget!r} is for all rows: give rows=AllRows().")
+            return
+        asked = {
+            "candidates": self.candidates is not None,
+            "splits": self.split.asks,
+            "leaves": not self.split.gives_leaves,
+        }
+        for part, needed in asked.items():
+            if needed and getattr(self.budget, part) < 1e-6:
+                raise PlanError(
+                    f"budget={self.budget!r}: {part} are asked for, so their share is at least 1e-6."
+                )
+
+    # ---- what a plan asks
+
+    @property
+    def is_random(self) -> bool:
+        """Whether splits or features are drawn."""
+        return self.split.is_random or self.features.is_random
+
+    @property
+    def refines_bins(self) -> bool:
+        """Whether candidates change the bins."""
+        return self.candidates is not None and self.candidates.refines_bins
+
+    @property
+    def row_draw(self) -> str | None:
+        """Kind of the draw that serves a tree."""
+        return self.rows.kind
+
+    def brief(self) -> Self:
+        """Return it with few, shallow trees, for tests; nothing else of it changes."""
+        n_trees, depth = (2, 2) if self.split.asks else (4, 3)  # a drawn tree is one question
+        return replace(
+            self,
+            n_trees=n_trees,
+            per_feature=False,
+            depth=min(depth, self.depth),
+            candidates=None if self.candidates is None else self.candidates.brief(),
+            rows=self.rows.brief(),
+        )
+
+    # ---- counts and prices
+
+    def trees_in_all(self, shape: Shape) -> int:
+        """Return the number of trees."""
+        return self.n_trees * (shape.n_features if self.per_feature else 1)
+
+    def batch_size(self, n_trees: int) -> int:
+        """Return how many trees share a gradient."""
+        size = int(np.ceil(self.batch * n_trees)) if isinstance(self.batch, float) else self.batch
+        return min(size, n_trees)
+
+    def _refinements(self, shape: Shape) -> int:
+        """Return how many trees come with a refinement of their features."""
+        if not isinstance(self.candidates, IterativeHessian):
+            return 0
+        rounds = self.candidates.rounds * self.features.cycle(shape.n_features)
+        return min(rounds, self.trees_in_all(shape))
+
+    def kappa(self, shape: Shape) -> Kappa:
+        """Return the units of a whole run; of features drawn at random, the most that they can ask."""
+        n_trees, m = self.trees_in_all(shape), self.features.n_used(shape.n_features)
+        numeric = np.array([isinstance(f, Numeric) for f in shape.schema.features.values()])
+        if self.split.refines:
+            refined = 0  # the trees' own histograms serve
+        elif self.features.is_random:
+            refined = self._refinements(shape) * min(m, int(numeric.sum()))
+        else:
+            no_rng = np.random.default_rng(0)  # these features are not drawn
+            refined = sum(
+                int(numeric[self.features.chosen(len(numeric), t, no_rng)].sum())
+                for t in range(self._refinements(shape))
+            )
+        sketches = (
+            n_trees * min(m, int(numeric.sum())) if isinstance(self.candidates, Sketch) else 0
+        )
+        return Kappa(
+            candidates=refined + sketches,
+            splits=n_trees * self.split.n_queries(m, self.depth),
+            leaves=0 if self.split.gives_leaves else n_trees,
+        )
+
+    def declare(self, shape: Shape) -> Demand:
+        """Ask for its share of what is left.
+
+        Raises
+        ------
+        PlanError
+            If so many units share the price that none could be paid, a choice would weigh several scores, every
+            gradient is rounded to nothing, or a part asks for a gradient that no kernel knows.
+        """
+        gradient = self.leaf.gradient(shape)
+        check_gradient(gradient)
+        if isinstance(self.split, ExponentialSplit):
+            assert isinstance(self.leaf, Step)
+            check_gradient(self.split.gradient(shape, self.leaf))
+        if isinstance(self.candidates, Sketch):
+            check_gradient(self.candidates.gradient(shape))
+        if gradient.l2_squared == 0:
+            raise PlanError(
+                f"leaf={self.leaf!r} gives every row a gradient of 0 steps of 2**-15: choose a larger clip."
+            )
+        if self.split.chooses and shape.n_scores != 1:
+            raise PlanError(
+                f"split=ExponentialSplit weighs one score, not n_scores={shape.n_scores}: give another split, or a"
+                " target of two classes."
+            )
+        n_trees = self.trees_in_all(shape)
+        kappa = self.kappa(shape)
+        if sum(kappa) > MOST_UNITS:
+            raise PlanError(
+                f"n_trees={n_trees} with depth={self.depth} asks {sum(kappa)} histograms and sums: at most {MOST_UNITS}"
+                " can share a budget. Choose fewer or shallower trees."
+            )
+        per_tree = self.depth + 2 if self.split.asks else 1
+        n_queries = n_trees * per_tree + self._refinements(shape)
+        return Demand(0.0, self.share, n_queries, n_trees * self._values_per_tree(shape))
+
+    def needs(self, shape: Shape, most_bins: Sequence[int]) -> Needs:
+        """Return the memory of the last level's histograms, or of a batch's leaves."""
+        per_cell = 2 * shape.n_scores
+        used = sorted(most_bins, reverse=True)[: self.features.n_used(len(most_bins))]
+        batch = self.batch_size(self.trees_in_all(shape))
+        n_sums = per_cell * max(sum(used), batch << self.depth)
+        if self.split.asks:
+            n_sums = max(n_sums, per_cell * sum(used) << (self.depth - 1))
+        return Needs(n_sums=n_sums, held=OPENED * n_sums)
+
+    def _values_per_tree(self, shape: Shape) -> int:
+        """Return the most values that the questions of one tree release."""
+        per_cell = 2 * shape.n_scores
+        leaves = per_cell << self.depth
+        if not self.split.n_cells:
+            sketch = MAX_BINS * shape.n_features * per_cell if self.candidates is not None else 0
+            return leaves + sketch
+        used = self.features.n_used(shape.n_features)
+        return used * self.split.n_cells * per_cell * ((1 << self.depth) - 1)
+
+    def _unit(self, state: State, memory: Growing, part: str) -> int:
+        """Return the price of one unit of a part."""
+        n_trees = self.trees_in_all(state.shape)
+        view = BudgetView(
+            total=memory.total,
+            tree=self.rows.price(memory.total, memory.tree, n_trees),
+            n_trees=n_trees,
+            kappa=memory.kappa,
+            all_rows=self.row_draw is None,
+            budget=state.budget,
+            n_rows=state.n_rows,
+        )
+        return self.budget.unit(view, part)
+
+    # ---- the stage
+
+    def begin(self, state: State) -> State:
+        """Take the share of what is left."""
+        assert state.model is not None
+        model = replace(state.model, trees=no_trees(self.depth, state.shape.n_scores))
+        if self.leaf.means:
+            link = "probability" if state.shape.kind != "numeric" else model.link
+            model = replace(model, link=link, intercept=np.zeros_like(model.intercept))
+        memory = Growing(
+            tree=0,
+            total=exact_share(state.left, self.share),
+            kappa=self.kappa(state.shape),
+            cuts=all_cuts(state.model.bins),
+            refined=0,
+            splits=root(),
+            sketched=False,
+            pending=(),
+        )
+        return replace(state, model=model, memory=memory)
+
+    def next_query(self, state: State) -> Query | None:  # noqa: PLR0911 - one per kind of question
+        """Ask for a refinement of candidates, a level of the growing tree, or the leaves of a batch."""
+        memory: Growing = state.memory
+        n_trees = self.trees_in_all(state.shape)
+        if memory.tree >= n_trees:
+            return None
+        if (due := self._to_refine(state, memory)) is not None:
+            return self._histogram(state, memory, due[1], "candidates")
+        if not self.split.asks:
+            return self._leaves(state, memory, self._draw(state, memory))
+        if isinstance(self.candidates, Sketch) and not memory.sketched:
+            candidates = self._candidates(state, memory)
+            features = np.array(
+                [j for j in candidates.features if not candidates.bins[j].categorical]
+            )
+            if not len(features):
+                return self._level(state, memory)
+            return self._histogram(state, memory, features, "candidates")
+        if memory.splits.depth == self.depth:
+            return self._leaves(state, memory, memory.splits)
+        return self._level(state, memory)
+
+    def _level(self, state: State, memory: Growing) -> Query:
+        """Ask for the next level of the growing tree."""
+        frontier = self._frontier(state, memory)
+        if isinstance(self.split, PartiallyRandom):
+            if len(frontier.candidates.features) == 1:
+                return self._leaves(state, memory, self._unrivalled(state, frontier), "splits")
+            return self.split.ask(frontier, self._sides(state, memory, frontier))
+        assert not isinstance(self.split, TotallyRandom)
+        return self.split.ask(frontier)
+
+    def update(self, state: State, query: Query, released: Answer) -> State:
+        """Turn an answer into candidates, splits or leaves."""
+        memory: Growing = state.memory
+        assert isinstance(query, GradientQuery)
+        if isinstance(query, TreeSumsQuery):
+            return self._finish(state, self._sums_of_leaves(state, query, released), query.splits)
+        if isinstance(query, ChoiceQuery):
+            assert isinstance(self.split, ExponentialSplit)
+            level = self.split.choose(released.value, query)
+            return replace(state, memory=replace(memory, splits=grow(memory.splits, level)))
+        assert isinstance(query, NodeSumsQuery)
+        if (due := self._to_refine(state, memory)) is not None:
+            return self._refined(state, query, released, *due)
+        if isinstance(self.candidates, Sketch):  # its trees grow by choices
+            return self._sketched(state, query, released)
+        return self._grown(state, query, released)
+
+    # ---- candidates
+
+    def _to_refine(self, state: State, memory: Growing) -> tuple[int, NDArray[np.int64]] | None:
+        """Return the next tree of the running batch whose features are to be refined, and those; or None."""
+        if self.split.refines:
+            return None
+        limit = self._refinements(state.shape)
+        n_trees = self.trees_in_all(state.shape)
+        end = min(memory.tree + self.batch_size(n_trees), limit)
+        t = memory.tree + memory.refined
+        while t < end and not memory.pending:
+            assert state.model is not None
+            features = [j for j in self._features(state, t) if not state.model.bins[j].categorical]
+            if features:
+                return t, np.array(features)
+            t += 1
+        return None
+
+    def _refined(
+        self,
+        state: State,
+        query: NodeSumsQuery,
+        released: Answer,
+        t: int,
+        features: NDArray[np.int64],
+    ) -> State:
+        memory: Growing = state.memory
+        parts = np.split(sums(query, released).hess.sum(1), np.cumsum(query.sizes)[:-1])
+        state = self._refine(
+            state, [(int(j), hess) for j, hess in zip(features, parts, strict=True)]
+        )
+        return replace(state, memory=replace(state.memory, refined=t + 1 - memory.tree))
+
+    def _refine(self, state: State, seen: Sequence[tuple[int, NDArray[np.float64]]]) -> State:
+        """Refine the candidates of some features from their noisy Hessian per bin."""
+        assert isinstance(self.candidates, IterativeHessian)
+        cuts = list(state.memory.cuts)
+        for j, hess in seen:
+            model, kept = self.candidates.refine(state, cuts[j], j, hess)
+            known = model.bins[j].edges
+            assert known is not None
+            cuts[j] = np.searchsorted(known, kept).astype(np.uint8)
+            state = replace(state, model=model)
+        return replace(state, memory=replace(state.memory, cuts=tuple(cuts)))
+
+    def _sketched(self, state: State, query: NodeSumsQuery, released: Answer) -> State:
+        memory: Growing = state.memory
+        assert isinstance(self.candidates, Sketch)
+        values, _ = natural(query, released)
+        hess = values.reshape(-1, query.n_scores, 2)[:, :, 1].sum(1)
+        cuts = list(memory.cuts)
+        for j, mass in zip(
+            query.features, np.split(hess, np.cumsum(query.sizes)[:-1]), strict=True
+        ):
+            cuts[int(j)] = self.candidates.cuts(mass)
+        return replace(state, memory=replace(memory, cuts=tuple(cuts), sketched=True))
+
+    # ---- structure
+
+    def _features(self, state: State, t: int) -> NDArray[np.int64]:
+        return self.features.chosen(state.shape.n_features, t, state.rng.stream("features", t))
+
+    def _candidates(self, state: State, memory: Growing, t: int | None = None) -> Candidates:
+        assert state.model is not None
+        specs = state.shape.schema.features.values()
+        return Candidates(
+            features=self._features(state, memory.tree if t is None else t),
+            bins=state.model.bins,
+            cuts=memory.cuts,
+            missing=tuple(isinstance(f, Numeric) and f.missing for f in specs),
+        )
+
+    def _draw(self, state: State, memory: Growing) -> Splits:
+        """Draw the trees of the next batch."""
+        assert isinstance(self.split, TotallyRandom)
+        n_trees = self.trees_in_all(state.shape)
+        last = min(memory.tree + self.batch_size(n_trees), n_trees)
+        trees = None
+        for t in range(memory.tree, last):
+            candidates = self._candidates(state, memory, t)
+            tree = self.split.draw(candidates, self.depth, state.rng.stream("splits", t))
+            trees = tree if trees is None else join_splits(trees, tree)
+        assert trees is not None
+        return trees
+
+    def _unrivalled(self, state: State, frontier: Frontier) -> Splits:
+        """Draw a partially random tree of one feature: no candidate has a rival, so only its leaves are asked."""
+        rng = state.rng.stream("splits", state.memory.tree)
+        return TotallyRandom().draw(frontier.candidates, self.depth, rng)
+
+    def _sides(self, state: State, memory: Growing, frontier: Frontier) -> NDArray[np.uint8]:
+        assert isinstance(self.split, PartiallyRandom)
+        rng = state.rng.stream("splits", memory.tree, memory.splits.depth)
+        return self.split.draw(frontier, rng)
+
+    def _asked(self, state: State, memory: Growing, part: str, units: int) -> dict[str, Any]:
+        """Return what every question of a tree has in common."""
+        n_trees = self.trees_in_all(state.shape)
+        return {
+            "label": f"trees {memory.tree + 1}/{n_trees}: {part}",
+            "price": units * self._unit(state, memory, part),
+            "weight_bits": state.shape.weight_bits,
+            "gradient": self.leaf.gradient(state.shape),
+            "n_scores": state.shape.n_scores,
+            "rows": self.rows.draw(memory.tree, n_trees),
+        }
+
+    def _frontier(self, state: State, memory: Growing) -> Frontier:
+        candidates = self._candidates(state, memory)
+        units = self.split.n_queries(len(candidates.features), self.depth)
+        if len(candidates.features) > 1 or self.split.chooses:
+            units //= self.depth
+        asked = self._asked(state, memory, "splits", units)
+        if isinstance(self.split, ExponentialSplit):
+            assert isinstance(self.leaf, Step)
+            asked["gradient"] = self.split.gradient(state.shape, self.leaf)
+        return Frontier(splits=memory.splits, candidates=candidates, **asked)
+
+    def _histogram(
+        self, state: State, memory: Growing, features: NDArray[np.int64], part: str
+    ) -> NodeSumsQuery:
+        """Ask for the root's histogram of some features."""
+        assert state.model is not None
+        asked = self._asked(state, memory, part, len(features))
+        if isinstance(self.candidates, Sketch):
+            asked["gradient"] = self.candidates.gradient(state.shape)
+        return NodeSumsQuery(
+            **asked,
+            splits=root(),
+            features=features.astype(np.uint16),
+            sizes=tuple(state.model.bins[j].n_bins for j in features),
+        )
+
+    def _leaves(
+        self, state: State, memory: Growing, splits: Splits, part: str = "leaves"
+    ) -> TreeSumsQuery:
+        return TreeSumsQuery(**self._asked(state, memory, part, splits.n_trees), splits=splits)
+
+    def _grown(self, state: State, query: NodeSumsQuery, released: Answer) -> State:
+        """Add a level; after the last one the histogram holds the leaves too."""
+        memory: Growing = state.memory
+        frontier = self._frontier(state, memory)
+        answer = sums(query, released)
+        n_nodes = memory.splits.n_leaves
+        shape = (n_nodes, -1, query.n_scores)
+        table = NodeHistogram(
+            answer.grad.reshape(shape), answer.hess.reshape(shape), answer.grad_sd, answer.hess_sd
+        )
+        if isinstance(self.split, PartiallyRandom):
+            sides = query.sides
+            assert sides is not None
+            level = self.split.choose(table, frontier, sides)
+        else:
+            assert isinstance(self.split, HistogramSplit)
+            if n_nodes == 1 and isinstance(self.candidates, IterativeHessian):
+                memory = replace(memory, seen=root_hessians(table, frontier.candidates))
+                state = replace(state, memory=memory)
+            if len(frontier.candidates.features) == 1:
+                return self._grown_at_once(state, table, frontier)
+            level = self.split.choose(table, frontier)
+            sides = None
+        splits = grow(memory.splits, level)
+        if splits.depth < self.depth:
+            return replace(state, memory=replace(memory, splits=splits))
+        value = self._values(state, splits, *children_of(table, level, frontier.candidates, sides))
+        return self._finish(state, value, splits)
+
+    def _grown_at_once(self, state: State, table: NodeHistogram, frontier: Frontier) -> State:
+        """Grow a tree of one feature from the root's histogram alone (FDP-GBDT §5.1: κ_s = T)."""
+        assert isinstance(self.split, HistogramSplit)
+        candidates = frontier.candidates
+        n_bins = candidates.sizes[0]
+        splits = root()
+        while splits.depth < self.depth:
+            here = one_hot(leaf_of_bin(splits, n_bins), splits.n_leaves)
+            nodes = replace(
+                table, grad=here[:, :, None] * table.grad, hess=here[:, :, None] * table.hess
+            )
+            splits = grow(splits, self.split.choose(nodes, replace(frontier, splits=splits)))
+        here = one_hot(leaf_of_bin(splits, n_bins), splits.n_leaves)
+        sd = np.sqrt(np.maximum(here.sum(1, keepdims=True), 1.0))
+        leaves = LeafSums(
+            here @ table.grad[0], here @ table.hess[0], table.grad_sd * sd, table.hess_sd * sd
+        )
+        value = self._values(state, splits, leaves)
+        return self._finish(state, value, splits)
+
+    # ---- leaves
+
+    def _sums_of_leaves(
+        self, state: State, query: TreeSumsQuery, released: Answer
+    ) -> NDArray[np.int32]:
+        if self.leaf.counts_bins:
+            values, sd = natural(query, released)
+            grad = values.reshape(-1, query.n_scores, 2)[:, :, 0]
+            leaves = LeafSums(grad, self._rows_of_leaves(state, query.splits), sd, 0.0)
+        else:
+            answer = sums(query, released)
+            leaves = LeafSums(answer.grad, answer.hess, answer.grad_sd, answer.hess_sd)
+        return self._values(state, query.splits, leaves)
+
+    def _rows_of_leaves(self, state: State, splits: Splits) -> NDArray[np.float64]:
+        """Return the noisy rows of each leaf, from the released bins: (n_trees · n_leaves, 1)."""
+        memory: Growing = state.memory
+        parts = []
+        for t in range(splits.n_trees):
+            (j,) = self._features(state, memory.tree + t)
+            leaf = leaf_of_bin(splits.part(t, t + 1), len(state.counts[j]))
+            parts.append(np.bincount(leaf, state.counts[j], splits.n_leaves).astype(np.float64))
+        return np.concatenate(parts)[:, None]
+
+    def _values(
+        self, state: State, splits: Splits, sums: LeafSums, above: LeafSums | None = None
+    ) -> NDArray[np.int32]:
+        """Return leaf values in score steps, (n_scores, n_trees, n_leaves), for a batch of their size."""
+        memory: Growing = state.memory
+        n_trees = self.trees_in_all(state.shape)
+        _, size = self._batch(memory, n_trees)
+        shape = (splits.n_trees, splits.n_leaves, state.shape.n_scores)
+        grad, hess = sums.grad.reshape(shape), np.broadcast_to(sums.hess, sums.grad.shape)
+        sums = replace(sums, grad=grad, hess=hess.reshape(shape))
+        if self.least_weight:
+            sums = pooled(sums, self.least_weight)
+        leaf = self.leaf.value(sums, above, kind=state.shape.kind, batch=size)
+        if self.leaf_decay:
+            assert isinstance(self.rows, Ensembles)
+            k = memory.tree % self.rows.size
+            assert isinstance(self.leaf, Step)
+            bound = self.leaf.bound(state.shape.kind)
+            most = self.leaf.learning_rate * bound * (1 - self.leaf_decay) ** k
+            leaf = np.clip(leaf, -most, most)
+        return np.asarray(np.rint(np.moveaxis(leaf, 2, 0) * (SCORE_ONE / size)).astype(np.int32))
+
+    def _batch(self, memory: Growing, n_trees: int) -> tuple[int, int]:
+        """Return the first tree of the running batch and how many it has; the last batch may be smaller."""
+        first = memory.tree - len(memory.pending)
+        return first, min(self.batch_size(n_trees), n_trees - first)
+
+    def _finish(self, state: State, value: NDArray[np.int32], splits: Splits) -> State:
+        """Count the finished trees; a complete batch joins the model."""
+        memory: Growing = state.memory
+        n_trees = self.trees_in_all(state.shape)
+        pending = (*memory.pending, (splits, value))
+        first, size = self._batch(memory, n_trees)
+        done = memory.tree + splits.n_trees
+        memory = replace(memory, tree=done, splits=root(), sketched=False, pending=pending)
+        if done - first < size:
+            return replace(state, memory=memory)
+        assert state.model is not None
+        model = state.model
+        for trees, values in pending:
+            model = self._joined(state, model, trees, values, first)
+            first += trees.n_trees
+        state = replace(state, model=model, memory=replace(memory, pending=(), refined=0))
+        if memory.seen and done <= self._refinements(state.shape):
+            return self._refine(state, memory.seen)
+        return state
+
+    def _joined(
+        self, state: State, model: Model, splits: Splits, value: NDArray[np.int32], first: int
+    ) -> Model:
+        """Add trees to the model: those of one feature to its table, which says the same and is faster."""
+        if self.features.n_used(state.shape.n_features) != 1:
+            return replace(model, trees=model.trees.with_more(splits, value))
+        tables = list(model.tables)
+        for t in range(splits.n_trees):
+            (j,) = self._features(state, first + t)
+            leaf = leaf_of_bin(splits.part(t, t + 1), model.bins[j].n_bins)
+            tables[j] = tables[j] + value[:, t, leaf].T
+        return replace(model, tables=tuple(tables))
+
+
+def root_hessians(
+    table: NodeHistogram, candidates: Candidates
+) -> tuple[tuple[int, NDArray[np.float64]], ...]:
+    """Return the noisy Hessian per bin of every numeric feature, from the root's histogram."""
+    parts = np.split(table.hess[0].sum(1), np.cumsum(candidates.sizes)[:-1])
+    return tuple(
+        (int(j), hess)
+        for j, hess in zip(candidates.features, parts, strict=True)
+        if not candidates.bins[j].categorical
+    )
+
+
+def leaf_of_bin(splits: Splits, n_bins: int) -> NDArray[np.int64]:
+    """Return the leaf of every bin in one tree of one feature."""
+    code = np.arange(n_bins)
+    node = np.zeros(n_bins, np.int64)
+    for _ in range(splits.depth):
+        mask = splits.mask_of[0, node]
+        right = code > splits.threshold[0, node]
+        masked = mask >= 0
+        right[masked] = splits.masks[mask[masked], code[masked]] == 1
+        node = 2 * node + 1 + right
+    return np.asarray(node - splits.feature.shape[1])
+
+
+def one_hot(leaf: NDArray[np.int64], n: int) -> NDArray[np.float64]:
+    """Return (n, n_bins): 1 where a bin lies in a leaf."""
+    return (np.arange(n)[:, None] == leaf).astype(np.float64)
+
+
+def children_of(
+    table: NodeHistogram,
+    level: LevelSplits,
+    candidates: Candidates,
+    sides: NDArray[np.uint8] | None,
+) -> tuple[LeafSums, LeafSums]:
+    """Return the sums of both children of every node, and of the nodes, from the histogram that split them.
+
+    The cells of every feature sum to the same node total: the mean of all totals, weighted by their noise, is the
+    node's sum. What the splitting feature's own total differs from it is noise, and is taken off its children in
+    proportion to their cells (least squares, but for the feature's own part of the mean). Post-processing.
+    """
+    n_nodes, _, n_scores = table.grad.shape
+    sizes = np.array(candidates.sizes) if sides is None else np.full(len(candidates.features), 2)
+    ends = np.cumsum(sizes)
+    starts = ends - sizes
+    precision = 1 / sizes
+    children = np.zeros((2, n_nodes, 2, n_scores))
+    nodes = np.zeros((2, n_nodes, n_scores))
+    n_cells = np.ones((n_nodes, 2))
+    position = {int(j): k for k, j in enumerate(candidates.features)}
+    for k in range(n_nodes):
+        at = position.get(int(level.feature[k]), 0)
+        if sides is None:
+            code = np.arange(sizes[at])
+            right = level.mask[k, code] == 1 if level.masked[k] else code > level.threshold[k]
+        else:
+            right = np.array([False, True])
+        n_cells[k] = (~right).sum(), right.sum()
+        share = (n_cells[k] / sizes[at])[:, None]
+        for part, values in enumerate((table.grad[k], table.hess[k])):
+            cells = values[starts[at] : ends[at]]
+            totals = np.add.reduceat(values, starts)
+            mean = precision @ totals / precision.sum()
+            both = np.stack([cells[~right].sum(0), cells[right].sum(0)])
+            children[part, k] = both + share * (mean - totals[at])
+            nodes[part, k] = mean
+    flat = children.reshape(2, 2 * n_nodes, n_scores)
+    sd = np.sqrt(np.maximum(n_cells.reshape(-1, 1), 1.0))
+    node_sd = 1 / np.sqrt(precision.sum())
+    return (
+        LeafSums(flat[0], flat[1], table.grad_sd * sd, table.hess_sd * sd),
+        LeafSums(nodes[0], nodes[1], table.grad_sd * node_sd, table.hess_sd * node_sd),
+    )
+
+
+def pooled(sums: LeafSums, least: float) -> LeafSums:
+    """Replace the sums of leaves that hold too little by those of the smallest subtree around them that holds enough.
+
+    Parameters
+    ----------
+    sums : LeafSums of (n_trees, n_leaves, n_scores)
+    least : float
+        Noisy Hessian, summed over scores.
+    """
+    n_trees, n_leaves, _ = sums.grad.shape
+    ones = np.ones((n_trees, n_leaves, 1))
+    parts = (sums.grad, sums.hess, (sums.grad_sd * ones) ** 2, (sums.hess_sd * ones) ** 2)
+    grad, hess, grad_var, hess_var = out = [part.copy() for part in parts]
+    width = 1
+    while width < n_leaves and (lacking := hess.sum(2) < least).any():
+        width *= 2
+        blocks = (n_trees, n_leaves // width, width, -1)
+        for part, wide in zip(parts, out, strict=True):
+            wide[lacking] = np.repeat(part.reshape(blocks).sum(2), width, axis=1)[lacking]
+    return LeafSums(grad, hess, np.sqrt(grad_var), np.sqrt(hess_var))

@@ -1,0 +1,1 @@
+"""What a fit would cost under other accountants; nothing here charges or releases."""

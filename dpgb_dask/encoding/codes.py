@@ -1,0 +1,179 @@
+"""Row block → uint8 codes, or fine cells: total maps that never raise or warn on a value (docs/design.md §1).
+
+Out of bounds and ±inf fall in the outermost bin; NaN and what cannot be read as a number is missing; an unknown
+category is "other". Only structure raises.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dpgb_dask.contracts.grid import Grid, coarser_cells
+from dpgb_dask.contracts.model import FeatureBins
+from dpgb_dask.contracts.schema import Categorical, Schema
+
+# a tuple holds 1-D columns in schema order
+from dpgb_dask.encoding.columns import category_cells, native, numbers, split_columns
+from dpgb_dask.encoding.structure import SourceBlock
+from dpgb_dask.kernels.bin import bin_column, bin_matrix, cell_column, cell_matrix, map_cells
+
+Bins = Sequence[FeatureBins]
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class Values:
+    """The features of a block as kernels take them: floats for numeric features, cells for categorical ones.
+
+    Parameters
+    ----------
+    matrix : (n, m) float32 or float64, or None
+        All features, if the block is such a matrix.
+    columns : tuple of ((n,) float32, float64 or uint16, or None)
+        One per feature; None if the values of the feature are in the matrix.
+    """
+
+    matrix: NDArray[Any] | None
+    columns: tuple[NDArray[Any] | None, ...]
+
+    def __repr__(self) -> str:
+        return "<values>"
+
+    def __len__(self) -> int:
+        return len(self.column(0))
+
+    def column(self, j: int) -> NDArray[Any]:
+        """Return the values of feature j."""
+        column = self.columns[j]
+        if column is not None:
+            return column
+        assert self.matrix is not None
+        return self.matrix[:, j]
+
+
+@np.errstate(all="ignore")
+def read_values(block: SourceBlock, schema: Schema) -> Values:
+    """Read the features of a block.
+
+    Parameters
+    ----------
+    block : (n, m) ndarray, DataFrame, or tuple of m (n,) arrays
+
+    Privacy
+    -------
+    Private side, or prediction. A total map: never raises or warns on a value, and reads each value independently of
+    all others.
+    """
+    matrix = None
+    if isinstance(block, np.ndarray) and not isinstance(block, np.ma.MaskedArray):
+        is_float = block.dtype.kind == "f" and block.dtype.itemsize in (4, 8)
+        matrix = native(np.asarray(block)) if is_float else None
+    columns: list[NDArray[Any] | None] = []
+    for feature, column in zip(schema.features.values(), split_columns(block, schema), strict=True):
+        if isinstance(feature, Categorical):
+            columns.append(category_cells(column, feature.categories))
+        else:
+            columns.append(None if matrix is not None else numbers(column))
+    return Values(matrix, tuple(columns))
+
+
+def encode(block: SourceBlock, schema: Schema, bins: Bins) -> NDArray[np.uint8]:
+    """Read the values of a block, and return their codes (`encode_values`)."""
+    return encode_values(read_values(block, schema), bins)
+
+
+@np.errstate(all="ignore")
+def encode_values(values: Values, bins: Bins) -> NDArray[np.uint8]:
+    """Return the codes of values.
+
+    Parameters
+    ----------
+    values : Values
+    bins : sequence of FeatureBins, released
+
+    Returns
+    -------
+    (m, n) uint8, C-order
+
+    Privacy
+    -------
+    Private side, or prediction. A total map: each code depends on its value alone.
+    """
+    codes = np.empty((len(bins), len(values)), np.uint8)
+    if values.matrix is not None:
+        # one pass over the row-major matrix skips categorical columns, which follow below
+        bin_matrix(values.matrix, [b.edges for b in bins], codes)
+    for j, b in enumerate(bins):
+        if b.cell_to_bin is not None:
+            codes[j] = b.cell_to_bin[values.column(j)]
+        elif values.matrix is None:
+            assert b.edges is not None
+            bin_column(values.column(j), b.edges, codes[j])
+    return codes
+
+
+@np.errstate(all="ignore")
+def cells_of(values: Values, grid: Grid) -> NDArray[np.uint16]:
+    """Return the cell of every value in the public grid, as (m, n) uint16, C-order.
+
+    Privacy
+    -------
+    Private side. A total map: never raises or warns on a value.
+    """
+    out = np.empty((len(grid.edges), len(values)), np.uint16)
+    if values.matrix is not None:
+        cell_matrix(values.matrix, grid.edges, out)
+    for j, edges in enumerate(grid.edges):
+        if edges is None:
+            out[j] = values.column(j)
+        elif values.matrix is None:
+            cell_column(values.column(j), edges, out[j])
+    return out
+
+
+def bins_of_cells(grid: Grid, bins: Bins) -> NDArray[np.uint8] | None:
+    """Return the bin of every cell of the grid, or None if a bin ends inside a cell.
+
+    Parameters
+    ----------
+    grid : Grid
+    bins : sequence of FeatureBins, released
+
+    Returns
+    -------
+    (m, most cells of a feature) uint8, or None
+    """
+    out = np.zeros((len(bins), max(grid.sizes)), np.uint8)
+    for row, edges, b in zip(out, grid.edges, bins, strict=True):
+        if b.edges is None:
+            assert b.cell_to_bin is not None
+            row[: len(b.cell_to_bin)] = b.cell_to_bin
+        elif edges is None or not np.isin(b.edges, edges).all():
+            return None
+        else:
+            row[: len(edges) + 2] = coarser_cells(edges, b.edges)
+    return out
+
+
+def encode_cells(cells: NDArray[np.uint16], bins_of_cell: NDArray[np.uint8]) -> NDArray[np.uint8]:
+    """Return the codes of values from their cells: the same codes as `encode_values` gives.
+
+    Parameters
+    ----------
+    cells : (m, n) uint16, C-order
+    bins_of_cell : (m, most cells of a feature) uint8
+        From `bins_of_cells`.
+
+    Returns
+    -------
+    (m, n) uint8, C-order
+
+    Privacy
+    -------
+    Private side. A total map.
+    """
+    codes = np.empty(cells.shape, np.uint8)
+    map_cells(cells, bins_of_cell, codes)
+    return codes

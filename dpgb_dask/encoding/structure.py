@@ -1,0 +1,186 @@
+"""What raises: names, order, width, and the types that a file gives its columns. No value is looked at."""
+
+from collections.abc import Iterable, Mapping
+from typing import Any, TypeAlias
+
+import numpy as np
+import pandas as pd
+from numpy.typing import NDArray
+
+from dpgb_dask.contracts.schema import Categorical, Schema
+from dpgb_dask.errors import SchemaError, StructureError
+from dpgb_dask.values import (
+    cells,
+)
+
+# a tuple holds 1-D columns in schema order
+SourceBlock: TypeAlias = NDArray[Any] | pd.DataFrame | tuple[Any, ...]
+
+
+def match_names(names: Iterable[Any], schema: Schema, *, ordered: bool = True) -> tuple[int, ...]:
+    """Return the position of every feature among ``names``.
+
+    Parameters
+    ----------
+    names : iterable
+        Column names of a table; ignored columns, the target and the unit column may be among them.
+    ordered : bool
+        Whether the features must be in schema order; False for a mapping of columns, which has no order.
+
+    Raises
+    ------
+    SchemaError
+        If a feature is missing, out of order or present twice, or a column is not declared.
+    """
+    given = [str(name) for name in names]
+    position = {name: k for k, name in enumerate(given)}
+    dropped = {*schema.ignore, schema.target.name}
+    if schema.unit_id is not None:
+        dropped.add(schema.unit_id)
+    missing = [name for name in schema.names if name not in position]
+    extra = any(name not in schema.features and name not in dropped for name in given)
+    if missing or extra:
+        # a name that is not in the schema may be a row's value, if the table has no header or columns come from values
+        lacks = [f"missing={missing}"] if missing else []
+        has = ["the data have columns that the schema does not declare"] if extra else []
+        hint = "; schema.check(X) and dpgb-dask check print them" if extra else ""
+        raise SchemaError(
+            f"columns do not match the schema: {', and '.join([*lacks, *has])}{hint}. "
+            "Rename or add columns, or list those to leave out in 'ignore'."
+        )
+    features = [name for name in given if name in schema.features]
+    once = [*features, *(name for name in given if name == schema.unit_id)]
+    if len(once) != len(set(once)):
+        twice = sorted({name for name in once if once.count(name) > 1})
+        raise SchemaError(f"columns {twice} are there twice. Every feature needs one column.")
+    if ordered and tuple(features) != schema.names:
+        raise SchemaError(
+            f"columns are in another order than the schema:\n  data   {features}\n  schema {list(schema.names)}\n"
+            "Reorder one of them."
+        )
+    return tuple(position[name] for name in schema.names)
+
+
+def check_columns(block: Any, schema: Schema, *, target: bool = False) -> tuple[int, ...]:
+    """Check names, order and width of a block or of Dask's meta for it; looks at neither values nor types.
+
+    Parameters
+    ----------
+    block : ndarray, DataFrame, Series or tuple of 1-D arrays
+        Anything with the structure of the data; may be empty.
+    target : bool
+        Whether the block is the target, not the features.
+
+    Returns
+    -------
+    tuple of int
+        Position of every feature in the block; ``(0,)`` for a target.
+
+    Raises
+    ------
+    SchemaError
+        If columns are missing, renamed, reordered or not declared.
+    StructureError
+        If an array has the wrong number of dimensions or columns.
+    """
+    if target:
+        if getattr(block, "ndim", 1) != 1 and not (block.ndim == 2 and block.shape[1] == 1):
+            raise StructureError("The target must be one column.")
+        return (0,)
+    if isinstance(block, pd.DataFrame):
+        return frame_positions(block, schema)
+    if isinstance(block, tuple):
+        return _match_width(len(block), schema)
+    if getattr(block, "ndim", None) != 2:
+        raise StructureError("X must be a table with two dimensions: rows and features.")
+    return _match_width(block.shape[1], schema)
+
+
+def frame_positions(frame: pd.DataFrame, schema: Schema) -> tuple[int, ...]:
+    """Return the position of every feature in a frame: by name, or by position where columns are numbered."""
+    if is_numbered(frame.columns):  # as if made from an array: match by position, as for arrays
+        return _match_width(len(frame.columns), schema)
+    return match_names(frame.columns, schema)
+
+
+def is_numbered(names: Iterable[Any]) -> bool:
+    """Return whether all column names are integers, so that columns match by position; tuples and bytes are names."""
+    return all(isinstance(name, int | np.integer) and not isinstance(name, bool) for name in names)
+
+
+def _match_width(width: int, schema: Schema) -> tuple[int, ...]:
+    if width != schema.n_features:
+        raise StructureError(
+            f"X has no column names and another number of columns than the {schema.n_features} features of the schema: "
+            "arrays match by position. Give exactly the declared columns."
+        )
+    return tuple(range(width))
+
+
+def check_file_types(types: Mapping[str, Any], schema: Schema) -> None:
+    """Check the column types of a Parquet, Arrow or Zarr file, which do not depend on values.
+
+    A type raises nowhere else, because the types of other collections are often inferred from values.
+
+    Parameters
+    ----------
+    types : mapping of str to dtype
+        By column; columns that the schema does not name are ignored.
+    schema : Schema
+
+    Raises
+    ------
+    SchemaError
+        If a column's type contradicts the schema.
+    """
+    target = schema.target
+    labels = {
+        name: feature.categories
+        for name, feature in schema.features.items()
+        if isinstance(feature, Categorical)
+    }
+    if target.classes:
+        labels[target.name] = target.classes
+    for name in (*schema.names, target.name):
+        if name not in types:
+            continue
+        role, kind = "target" if name == target.name else "feature", family(types[name])
+        if name in labels:
+            numeric = any(isinstance(form, float) for form in cells(labels[name]))
+            # a column of floats is accepted, as all of its values may be missing
+            whole = kind == "number" and getattr(types[name], "kind", "f") in "iub"
+            if whole and not numeric:
+                raise SchemaError(
+                    f"{role} {name!r} is declared with values that are text, but its column holds whole numbers: none"
+                    " can match. Convert the column, or declare its values as they are."
+                )
+        elif kind in ("text", "other"):
+            # only the family is printed: a type's name may contain the length of the longest text
+            raise SchemaError(
+                f"{role} {name!r} is declared numeric but its column is of kind {kind!r}. "
+                "Convert the column, or declare its categories."
+            )
+
+
+def family(dtype: Any) -> str:
+    """Return the family of a dtype: "number", "text", "object" (each value has its own type) or "other" (dates, …)."""
+    if isinstance(dtype, pd.CategoricalDtype):
+        return _categories_family(dtype.categories)
+    if isinstance(dtype, pd.ArrowDtype) and str(dtype.pyarrow_dtype).startswith("dictionary"):
+        dtype = pd.ArrowDtype(dtype.pyarrow_dtype.value_type)
+    if pd.api.types.is_numeric_dtype(dtype) or pd.api.types.is_bool_dtype(dtype):
+        return "other" if getattr(dtype, "kind", "f") == "c" else "number"
+    if pd.api.types.is_object_dtype(dtype) or str(dtype) == "null[pyarrow]":
+        return "object"
+    if pd.api.types.is_string_dtype(dtype) or getattr(dtype, "kind", "") in "UST":
+        return "text"
+    return "other"
+
+
+def _categories_family(categories: Any) -> str:
+    """Return the family of a categorical column's list of categories; in a Dask column it may be unknown."""
+    if categories is None or len(categories) == 0 or "__UNKNOWN_CATEGORIES__" in categories:
+        return "object"
+    if pd.api.types.is_object_dtype(categories.dtype):
+        return "text" if all(isinstance(value, str) for value in categories) else "object"
+    return family(categories.dtype)

@@ -1,0 +1,223 @@
+"""Scores of rows at a released model, updated by adding the difference between a new model and the old one."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dpgb_dask.contracts.model import MAX_BINS, FeatureBins, Model, PairTable, Splits, TreeEnsemble
+from dpgb_dask.kernels.predict import add_pair_table, add_tables, add_trees, pack_tables
+from dpgb_dask.private.keeping.store import Kept, StoredPiece
+
+ALIGNED = 16  # bytes
+
+
+class Update:
+    """The difference of two models: added to the scores of ``old``, it gives the scores of ``new``."""
+
+    def __init__(self, old: Model | None, new: Model) -> None:
+        self.intercept = new.intercept if old is None else new.intercept - old.intercept
+        self.tables = [
+            None if not any(table is not None for table in part) else pack_tables(part)
+            for part in (_table_deltas(old, new, k) for k in range(new.n_scores))
+        ]
+        self.pairs = _pair_deltas(() if old is None else old.pairs, new.pairs)
+        start = 0 if old is None else old.trees.n_trees
+        value = np.ascontiguousarray(new.trees.value[:, start:])
+        self.trees = TreeEnsemble(new.trees.splits.part(start), value)
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether nothing is added."""
+        tables = any(table is not None for table in self.tables)
+        return not (self.intercept.any() or tables or self.pairs or self.trees.n_trees)
+
+    @property
+    def columns(self) -> frozenset[int]:
+        """Features whose codes are read."""
+        tables = [int(j) for t in self.tables if t is not None for j in t.order]
+        pairs = [j for pair in self.pairs for j in (pair.i, pair.j)]
+        return frozenset((*tables, *pairs, *split_features(self.trees.splits)))
+
+    def add(self, codes: NDArray[np.uint8], score: NDArray[np.int32]) -> None:
+        """Add the difference to the scores of one block, (n_scores, n), in place; int32 wraps around identically."""
+        for k, tables in enumerate(self.tables):
+            if self.intercept[k]:
+                score[k] += self.intercept[k]
+            if tables is not None:
+                add_tables(codes, tables, score[k])
+        for pair in self.pairs:
+            for table, column in zip(pair.table, score, strict=True):
+                add_pair_table(codes[pair.i], codes[pair.j], pair.map_i, pair.map_j, table, column)
+        if self.trees.n_trees:
+            s = self.trees.splits
+            for value, column in zip(self.trees.value, score, strict=True):
+                add_trees(codes, *s.arrays, value, column)
+
+
+class Scores:
+    """The scores of all rows of a shard, block by block: on scratch if the state of the rows is, else in memory.
+
+    Parameters
+    ----------
+    pieces : sequence of Kept
+    n_scores : int
+
+    Raises
+    ------
+    ScratchError
+        If scratch has no room for them.
+
+    Notes
+    -----
+    Only one thread at a time works on a block, so there are no locks. A blank block has scores of 0, whatever is stored
+    for it.
+    """
+
+    def __init__(self, pieces: Sequence[Kept], n_scores: int) -> None:
+        self._shapes = [(n_scores, len(piece)) for piece in pieces]
+        self._blank = [True] * len(pieces)
+        self._memory: dict[int, NDArray[np.int32]] = {}
+        self._extents = {
+            k: piece.extent.scratch.reserve(4 * n_scores * len(piece))
+            for k, piece in enumerate(pieces)
+            if isinstance(piece, StoredPiece) and piece.state is None and piece.extent is not None
+        }
+
+    @property
+    def in_memory(self) -> bool:
+        """Whether no scores are on scratch."""
+        return not self._extents
+
+    def start_over(self) -> None:
+        """Set all scores to 0."""
+        self._blank = [True] * len(self._blank)
+
+    def memory(self, k: int) -> NDArray[np.int32]:
+        """Return the scores of a block that are in memory."""
+        score = self._memory.get(k)
+        if score is None:
+            score = self._memory[k] = np.zeros(self._shapes[k], np.int32)
+        elif self._blank[k]:
+            score[:] = 0
+        self._blank[k] = False
+        return score
+
+    def room(self, k: int) -> int:
+        """Return how many bytes the scores of a block take at the start of a buffer; 0 if they are in memory."""
+        extent = self._extents.get(k)
+        return 0 if extent is None else -(-extent.size // ALIGNED) * ALIGNED
+
+    def read(self, k: int, buffer: NDArray[np.uint8]) -> None:
+        """Read the scores of a block to the start of a buffer, if they are on scratch.
+
+        Raises
+        ------
+        LostCodesError
+            If they cannot be read back.
+        """
+        extent = self._extents.get(k)
+        if extent is not None and not self._blank[k]:
+            extent.read((0,), buffer[: extent.size])
+
+    def view(self, k: int, buffer: NDArray[np.uint8]) -> NDArray[np.int32]:
+        """Return the scores of a block: from the buffer that `read` filled, or from memory.
+
+        Raises
+        ------
+        LostCodesError
+            If they are damaged.
+        """
+        extent = self._extents.get(k)
+        if extent is None:
+            return self.memory(k)
+        stored = buffer[: extent.size]
+        score = stored.view(np.int32).reshape(self._shapes[k])
+        if self._blank[k]:
+            score[:] = 0
+        else:
+            extent.check((0,), stored)
+        return score
+
+    def save(self, k: int, score: NDArray[np.int32]) -> None:
+        """Write changed scores to scratch, if that is where they are kept.
+
+        Raises
+        ------
+        ScratchError
+            If the disk fails.
+        """
+        extent = self._extents.get(k)
+        if extent is not None:
+            extent.scratch.rewrite(extent, score.reshape(-1).view(np.uint8))
+            self._blank[k] = False
+
+
+def split_features(splits: Splits) -> list[int]:
+    """Return the features that decide where a row goes; a node that sends every row left reads no feature."""
+    splitting = (splits.threshold < MAX_BINS - 1) | (splits.mask_of >= 0)
+    found: list[int] = np.unique(splits.feature[splitting]).tolist()
+    return found
+
+
+def _table_deltas(old: Model | None, new: Model, k: int) -> list[NDArray[np.int32] | None]:
+    deltas: list[NDArray[np.int32] | None] = []
+    for j, table in enumerate(new.tables):
+        delta = table[:, k] if old is None else table[:, k] - old.tables[j][:, k]
+        deltas.append(np.ascontiguousarray(delta) if delta.any() else None)
+    return deltas
+
+
+def _pair_deltas(old: tuple[PairTable, ...], new: tuple[PairTable, ...]) -> list[PairTable]:
+    """Return the pair tables to add; pairs match by features and maps, and a pair only in ``old`` is subtracted."""
+    sums: dict[tuple[Any, ...], PairTable] = {}
+    for sign, pairs in ((-1, old), (1, new)):
+        for pair in pairs:
+            key = (pair.i, pair.j, pair.map_i.tobytes(), pair.map_j.tobytes())
+            table = pair.table if sign > 0 else -pair.table
+            if key in sums:
+                table = sums[key].table + table
+            sums[key] = PairTable(pair.i, pair.j, pair.map_i, pair.map_j, table)
+    return [pair for pair in sums.values() if pair.table.any()]
+
+
+def same_bins(a: Sequence[FeatureBins], b: Sequence[FeatureBins]) -> bool:
+    """Whether two sets of bins give the same codes."""
+
+    def same(x: NDArray[Any] | None, y: NDArray[Any] | None) -> bool:
+        return x is y or (x is not None and y is not None and np.array_equal(x, y))
+
+    return a is b or (
+        len(a) == len(b)
+        and all(
+            same(x.edges, y.edges) and same(x.cell_to_bin, y.cell_to_bin)
+            for x, y in zip(a, b, strict=True)
+        )
+    )
+
+
+def grew(old: Model, new: Model) -> bool:
+    """Whether scores of ``old`` can be updated to ``new`` by adding: ``new`` begins with the trees of ``old``."""
+    a, b = old.trees, new.trees
+    n = a.n_trees
+    return old.n_scores == new.n_scores and (
+        n == 0
+        or (
+            n <= b.n_trees
+            and a.depth == b.depth
+            and _begins_with(b.splits, a.splits)
+            and np.array_equal(a.value, b.value[:, :n])
+        )
+    )
+
+
+def _begins_with(new: Splits, old: Splits) -> bool:
+    """Whether ``new`` begins with the trees of ``old``, and with its masks too, as `join_splits` orders them."""
+    n = old.n_trees
+    return (
+        np.array_equal(old.feature, new.feature[:n])
+        and np.array_equal(old.threshold, new.threshold[:n])
+        and np.array_equal(old.mask_of, new.mask_of[:n])
+        and np.array_equal(old.masks, new.masks[: len(old.masks)])
+    )

@@ -1,0 +1,396 @@
+"""Shard: the rows of one process as uint8 codes, with scores that can be updated to any released model."""
+
+import threading
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dpgb_dask.contracts.model import FeatureBins, Model, Splits
+from dpgb_dask.contracts.plan import Shape
+from dpgb_dask.contracts.queries import (
+    ChoiceQuery,
+    GradientQuery,
+    MainSumsQuery,
+    NodeSumsQuery,
+    PairSumsQuery,
+    Query,
+    ResidualQuery,
+    TreeSumsQuery,
+    check_query,
+)
+from dpgb_dask.errors import PlanError
+from dpgb_dask.kernels import gradient as gradient_kernels
+from dpgb_dask.kernels.histogram import add_cells, joint_sums, pack_pairs, pair_sums
+from dpgb_dask.kernels.route import tree_sums
+from dpgb_dask.private.answering.draws import Draws
+from dpgb_dask.private.answering.levels import KeptLevel, LevelSums
+from dpgb_dask.private.answering.passes import Pass, RowBlock, Threads
+from dpgb_dask.private.answering.scores import Scores, Update, grew, same_bins, split_features
+from dpgb_dask.private.keeping.pieces import Piece
+from dpgb_dask.private.keeping.store import Kept, LostPiece, StoredPiece
+from dpgb_dask.private.sensitivity import max_weight_steps
+
+T = TypeVar("T")
+
+PACKED_MAX = 2**31 - 1  # rows · max_abs of one packed accumulator (docs/design.md §3)
+INLINE_VALUES = 1 << 20  # below this many codes a round costs less than waking the threads
+
+
+class Shard:
+    """All rows of one process, in blocks; answers queries given any released model.
+
+    Parameters
+    ----------
+    pieces : sequence of Kept
+        Encoded rows; their arrays are not copied.
+    shape : Shape
+    bins : sequence of FeatureBins
+        Released bins that the codes were made with.
+    rows_key : bytes or None
+        16 secret bytes, for draws of rows; None if the plan draws none.
+
+    Raises
+    ------
+    ScratchError
+        If scores belong on scratch and there is no room for them.
+
+    Notes
+    -----
+    The codes never change. Everything else is a cache, computed from the codes and the model alone: the scores, which
+    are updated by adding the difference to the model of the last query, or computed from 0; the last draw of rows; and
+    the sums of a tree's last level. Therefore a shard that was lost and made again, or moved, answers with the same
+    sums. Pickling leaves the caches out. Rows on scratch cannot be pickled: their shard then has to be made again.
+
+    Attributes
+    ----------
+    waited : float
+        Seconds that threads have waited for scratch so far, summed over threads. Private.
+
+    Privacy
+    -------
+    Private side. Answers are exact integer sums; they leave this side only inside `Raw`.
+    """
+
+    def __init__(
+        self,
+        pieces: Sequence[Kept],
+        shape: Shape,
+        bins: Sequence[FeatureBins],
+        rows_key: bytes | None = None,
+    ) -> None:
+        self.pieces = list(pieces)
+        self.shape = shape
+        self.bins = tuple(bins)
+        self.waited = 0.0
+        self._rows_key = rows_key
+        self._scores = Scores(self.pieces, shape.n_scores)
+        self._applied: Model | None = None
+        self._draws = Draws(self.pieces, rows_key)
+        self._level: KeptLevel | None = None
+        self._lock = threading.Lock()
+        self._inline = sum(len(p) * p.n_features for p in self.pieces) < INLINE_VALUES
+
+    @property
+    def on_scratch(self) -> bool:
+        """Whether some rows are on this process's scratch, so that the shard cannot be sent."""
+        return any(isinstance(p, StoredPiece) and p.in_memory is None for p in self.pieces)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        pieces: list[Kept] = [LostPiece(1)] if self.on_scratch else self.pieces
+        return Shard, (pieces, self.shape, self.bins, self._rows_key)
+
+    def __repr__(self) -> str:
+        return "<shard>"
+
+    def __sizeof__(self) -> int:
+        rows = sum(len(p) for p in self.pieces)
+        per_row = 4 * self.shape.n_scores + (0 if self._rows_key is None else 4)
+        return sum(p.nbytes for p in self.pieces) + per_row * rows + 1024
+
+    def answer(
+        self, model: Model, query: Query, n_threads: int = 1, pool: ThreadPoolExecutor | None = None
+    ) -> NDArray[np.int64]:
+        """Update the scores to ``model`` and return the sums of a query.
+
+        Parameters
+        ----------
+        model : Model, released
+        query : Query
+        n_threads : int
+            Number of threads of ``pool`` that share the blocks; any number gives the same bits.
+
+        Returns
+        -------
+        (query.n_sums,) int64
+
+        Raises
+        ------
+        PlanError
+            If the bins of the model are not those of the codes, the query does not fit the target or the bins, or one
+            row could overflow a packed sum.
+        LostCodesError
+            If rows on scratch are damaged, or are on another process's scratch: the shard has to be made again.
+        ScratchError
+            If scores on scratch cannot be written.
+        """
+        with self._lock:
+            return self._answer(model, query, Threads(None if self._inline else pool, n_threads))
+
+    def _answer(self, model: Model, query: Query, threads: Threads) -> NDArray[np.int64]:
+        if not same_bins(model.bins, self.bins):
+            raise PlanError("The model has other bins than the rows were encoded with.")
+        for piece in self.pieces:
+            if isinstance(piece, LostPiece):
+                piece.load()
+        ask = _Ask(query, self.shape, self.bins)
+        update = self._catch_up(model)
+        draw = query.rows if isinstance(query, GradientQuery) else None
+
+        def pass_over(
+            work: Callable[[Iterator[RowBlock]], T],
+            columns: Callable[[], Iterable[int]],
+            masked: bool = False,
+        ) -> list[T]:
+            """Make one pass over all blocks; the first pass also updates the scores."""
+            nonlocal update
+            adding = update
+
+            def needed() -> list[int]:
+                return sorted({*columns(), *(() if adding is None else adding.columns)})
+
+            blocks = Pass(self.pieces, self._scores, adding, needed, threads.n, identity=masked)
+
+            def share() -> T:
+                return work(self._draws.masked(iter(blocks)) if masked else iter(blocks))
+
+            with blocks:
+                parts = threads.run(share, len(self.pieces))
+            self.waited += blocks.waited
+            update = None
+            return parts
+
+        def deal(work: Callable[[Iterator[RowBlock]], NDArray[np.int64]]) -> NDArray[np.int64]:
+            if gathered:
+                turns = iter(range(self._draws.n_gathered))
+                return sum_arrays(
+                    threads.run(
+                        lambda: work(self._draws.gathered(turns, self._scores)),
+                        self._draws.n_gathered,
+                    )
+                )
+            return sum_arrays(pass_over(work, ask.columns, masked=draw is not None))
+
+        gathered = draw is not None and self._draws.choose(
+            draw, self._scores, threads, lambda work: pass_over(work, lambda: range(len(self.bins)))
+        )
+        if gathered and update is not None:
+            pass_over(_skip, tuple)
+        if ask.levels is not None:
+            level = ask.levels.level(deal, self._level)
+            sums = ask.levels.answer(level)
+        else:
+            level = None
+            sums = ask.finish(deal(ask.sums))
+        self._level = level
+        self._applied = model
+        return sums
+
+    def _catch_up(self, model: Model) -> Update | None:
+        """Return what to add to all scores to update them to ``model``; None if they are up to date."""
+        applied = self._applied
+        if applied is None or not grew(applied, model):
+            applied = None
+            self._scores.start_over()
+        update = None if applied is model else Update(applied, model)
+        # if a thread fails half-way, the next answer computes all scores again
+        self._applied = None
+        if update is None or (applied is not None and update.is_empty):
+            return None
+        self._level = None
+        return update
+
+
+def _skip(blocks: Iterator[RowBlock]) -> None:
+    for _ in blocks:
+        pass
+
+
+def sum_arrays(parts: Sequence[NDArray[np.int64]]) -> NDArray[np.int64]:
+    """Return the sum of int64 arrays; any order gives the same bits."""
+    if len(parts) == 1:
+        return parts[0]
+    total = parts[0].copy()
+    for part in parts[1:]:
+        total += part
+    return total
+
+
+def _as_is(sums: NDArray[np.int64]) -> NDArray[np.int64]:
+    return sums
+
+
+class _Ask:
+    """One query, prepared once for all blocks: adds each block to the sums, and turns the sums into the answer."""
+
+    def __init__(self, query: Query, shape: Shape, bins: Sequence[FeatureBins]) -> None:
+        self.query = query
+        self.shape = shape
+        self.finish: Callable[[NDArray[np.int64]], NDArray[np.int64]] = _as_is
+        self.levels: LevelSums | None = None
+        self._per_score: Callable[[NDArray[np.uint8], NDArray[np.int64]], NDArray[np.int64]]
+        if isinstance(query, ResidualQuery):
+            if shape.kind != "numeric":
+                raise PlanError("A residual query needs a numeric target.")
+            self._n_sums = query.n_values
+            self._add = self._add_residuals
+            return
+        if not isinstance(query, GradientQuery):
+            raise PlanError(f"{type(query).__name__} is a query that shards do not know.")
+        check_query(query)
+        self.gradient = query.gradient
+        max_abs = _checked_bound(query, shape)
+        n_cells = query.n_cells
+        match query:
+            case MainSumsQuery():
+                _check_bins("leaf_of_bin", list(enumerate(query.leaf_of_bin)), bins)
+                if len(query.leaf_of_bin) != len(bins):
+                    raise PlanError("leaf_of_bin of the query must have one map for each feature.")
+                sizes = tuple(len(leaf) for leaf in query.leaf_of_bin)
+                self._per_score = lambda codes, packed: joint_sums(codes, packed, max_abs, sizes)
+                n_cells = sum(sizes)
+                self.finish = self._to_leaves
+            case PairSumsQuery():
+                maps = [m for p in query.pairs for m in ((p.i, p.map_i), (p.j, p.map_j))]
+                _check_bins("pairs", maps, bins)
+                pairs = pack_pairs(query.pairs)
+                self._per_score = lambda codes, packed: pair_sums(codes, pairs, packed, max_abs)
+            case TreeSumsQuery():
+                _check_walk(query.splits, bins)
+                s = _without_gaps(query.splits)
+                self._per_score = lambda codes, packed: tree_sums(
+                    codes, *s.arrays, packed, max_abs
+                ).reshape(-1, 2)
+            case NodeSumsQuery() | ChoiceQuery():
+                _check_level(query, bins)
+                self.levels = LevelSums(query, self._pack, max_abs)
+            case _:
+                raise PlanError(f"{type(query).__name__} is a query that shards do not know.")
+        self._n_sums = n_cells * shape.n_scores * 2
+        self._add = self._add_gradients
+
+    def columns(self) -> Iterable[int]:
+        """Return the features whose codes the query reads."""
+        query = self.query
+        match query:
+            case MainSumsQuery():
+                return range(len(query.n_leaves))
+            case PairSumsQuery():
+                return [j for pair in query.pairs for j in (pair.i, pair.j)]
+            case TreeSumsQuery():
+                return split_features(query.splits)
+            case NodeSumsQuery() | ChoiceQuery():
+                return [*query.features.tolist(), *split_features(query.splits)]
+            case _:
+                return ()
+
+    def sums(self, blocks: Iterator[RowBlock]) -> NDArray[np.int64]:
+        """Return the sums over some blocks."""
+        sums = np.zeros(self._n_sums, np.int64)
+        for _, piece, score in blocks:
+            self._add(piece, score, sums)
+        return sums
+
+    def _add_residuals(
+        self, piece: Piece, score: NDArray[np.int32], sums: NDArray[np.int64]
+    ) -> None:
+        assert isinstance(self.query, ResidualQuery)
+        residual = np.abs(score[0].astype(np.int64) - piece.label)
+        cell = np.searchsorted(self.query.edges, residual, side="left").astype(np.uint16)
+        add_cells(cell, piece.weight, sums)
+
+    def _add_gradients(
+        self, piece: Piece, score: NDArray[np.int32], sums: NDArray[np.int64]
+    ) -> None:
+        out = sums.reshape(-1, self.shape.n_scores, 2)
+        for k, packed in enumerate(self._pack(piece, score)):
+            out[:, k] += self._per_score(piece.codes, packed)
+
+    def _pack(self, piece: Piece, score: NDArray[np.int32]) -> NDArray[np.int64]:
+        packed = np.empty(score.shape, np.int64)
+        gradient_kernels.write(self.gradient, score, piece.label, piece.weight, packed)
+        return packed
+
+    def _to_leaves(self, sums: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Add the bins of each leaf."""
+        query = self.query
+        assert isinstance(query, MainSumsQuery)
+        starts = np.concatenate(([0], np.cumsum(query.n_leaves)[:-1]))
+        leaf = np.concatenate(
+            [
+                start + part.astype(np.int64)
+                for start, part in zip(starts, query.leaf_of_bin, strict=True)
+            ]
+        )
+        out = np.zeros((query.n_cells, query.n_scores, 2), np.int64)
+        np.add.at(out, leaf, sums.reshape(-1, query.n_scores, 2))
+        return out.ravel()
+
+
+def _checked_bound(query: GradientQuery, shape: Shape) -> int:
+    """Return the bound on |g| and h of one row, weights included.
+
+    Raises
+    ------
+    PlanError
+        If the gradient does not fit the target, or one row could overflow a packed sum.
+    """
+    if query.n_scores != shape.n_scores:
+        raise PlanError(
+            f"n_scores={query.n_scores} of the query is not n_scores={shape.n_scores} of the target."
+        )
+    if shape.kind not in query.gradient.kinds:
+        raise PlanError(f"{type(query.gradient).__name__} does not fit a {shape.kind} target.")
+    max_abs = query.gradient.max_abs * max_weight_steps(shape)
+    if max_abs > PACKED_MAX:
+        raise PlanError(
+            f"max_weight={shape.max_weight} with weight_bits={shape.weight_bits} lets one row overflow a packed sum. "
+            "Choose a smaller max_weight."
+        )
+    return max_abs
+
+
+def _check_level(query: NodeSumsQuery | ChoiceQuery, bins: Sequence[FeatureBins]) -> None:
+    """Raise if a level's query does not fit the bins: kernels do not check the sizes again."""
+    _check_walk(query.splits, bins)
+    known = [b.n_bins for b in bins]
+    if any(f >= len(known) for f in query.features.tolist()) or list(query.sizes) != [
+        known[f] for f in query.features.tolist()
+    ]:
+        raise PlanError("features and sizes of the query are not those of the model's bins.")
+
+
+def _check_walk(splits: Splits, bins: Sequence[FeatureBins]) -> None:
+    """Raise if trees split by a feature that does not exist."""
+    if splits.feature.size and int(splits.feature.max()) >= len(bins):
+        raise PlanError("splits of the query name a feature that the rows do not have.")
+
+
+def _check_bins(
+    name: str, maps: Sequence[tuple[int, NDArray[np.uint8]]], bins: Sequence[FeatureBins]
+) -> None:
+    """Raise unless each map is for a feature that exists, and has a cell for each of the feature's bins."""
+    if any(j >= len(bins) or len(cells) != bins[j].n_bins for j, cells in maps):
+        raise PlanError(f"{name} of the query are not those of the model's bins.")
+
+
+def _without_gaps(splits: Splits) -> Splits:
+    """Return the same trees as contiguous arrays: trees cut from deeper ones are views with gaps."""
+    return Splits(
+        np.ascontiguousarray(splits.feature),
+        np.ascontiguousarray(splits.threshold),
+        np.ascontiguousarray(splits.mask_of),
+        np.ascontiguousarray(splits.masks),
+    )

@@ -1,0 +1,1 @@
+"""Rows are opened, lined up and looked over: structure only; no sum leaves from here."""

@@ -1,0 +1,62 @@
+"""Fuse the tasks that load a chunk with the task that uses it, so that loaded chunks do not pile up in memory."""
+
+from collections import Counter
+from collections.abc import Sequence
+from typing import Any
+
+from dask._task_spec import Alias, DataNode, Task, convert_legacy_graph
+from dask.delayed import Delayed
+from dask.highlevelgraph import HighLevelGraph
+
+from dpgb_dask.private.reading.load_lock import in_turn
+
+
+def fuse_calls(calls: Sequence[Delayed], *, room: int | None = None) -> list[Delayed]:
+    """Move into each call the tasks that no other call needs.
+
+    If a chunk is a task of its own, Dask loads it as soon as a thread is free, even if many loaded chunks still wait:
+    the scheduler sends the task that uses a chunk later than the task that loads the next one. A chunk that is loaded
+    inside the call that uses it is held no longer than the call.
+
+    Parameters
+    ----------
+    calls : sequence of Delayed
+    room : int or None
+        Bytes that the loaded chunks of a process may take together; the process then loads one chunk at a time
+        (`load_lock`). None for no such rule.
+
+    Returns
+    -------
+    list of Delayed
+        With the same keys. Tasks that several calls need, and results that exist already, stay tasks of their own.
+    """
+    merged = dict(HighLevelGraph.merge(*(call.__dask_graph__() for call in calls)))
+    graph = convert_legacy_graph(merged)
+    for key, node in graph.items():
+        if isinstance(node, Alias) and node.key != key:  # as dask.dataframe.from_delayed makes them
+            graph[key] = Alias(key, node.target)
+    needs = [_needs(graph, call.key) for call in calls]
+    users = Counter(key for keys in needs for key in keys)
+    fused: dict[Any, Any] = {key: graph[key] for key, n in users.items() if n > 1}
+    for call, keys in zip(calls, needs, strict=True):
+        own = [graph[k] for k in keys if users[k] == 1 and not isinstance(graph[k], DataNode)]
+        fused |= {k: graph[k] for k in keys if users[k] == 1 and isinstance(graph[k], DataNode)}
+        whole = Task.fuse(*own, key=call.key)
+        if room is not None:
+            assert isinstance(whole, Task)
+            whole = Task(call.key, in_turn, room, whole.func, *whole.args)
+        fused[call.key] = whole
+    layer = HighLevelGraph.from_collections(f"dpgb-fused-{calls[0].key}", fused) if calls else {}
+    return [Delayed(call.key, layer, layer=f"dpgb-fused-{calls[0].key}") for call in calls]
+
+
+def _needs(graph: dict[Any, Any], key: Any) -> list[Any]:
+    """Return the keys of all tasks that a task needs, itself included."""
+    found = {key: None}
+    ahead = [key]
+    while ahead:
+        for dependency in graph[ahead.pop()].dependencies:
+            if dependency in graph and dependency not in found:
+                found[dependency] = None
+                ahead.append(dependency)
+    return list(found)

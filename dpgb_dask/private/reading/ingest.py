@@ -1,0 +1,593 @@
+"""From NumPy, pandas, Dask, xarray or Zarr to aligned chunks of rows; reads structure only and computes nothing."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import dask
+import dask.array as da
+import dask.dataframe as dd
+import numpy as np
+import pandas as pd
+import xarray as xr
+import zarr
+from dask.base import is_dask_collection
+from dask.core import flatten
+from dask.delayed import Delayed
+from dask.highlevelgraph import HighLevelGraph
+from numpy.typing import NDArray
+
+from dpgb_dask.contracts.schema import Schema
+from dpgb_dask.encoding.columns import n_rows
+from dpgb_dask.encoding.frames import as_given
+from dpgb_dask.encoding.structure import SourceBlock, check_columns, match_names
+from dpgb_dask.errors import (
+    ChunkError,
+    PlanError,
+    SchemaError,
+    StructureError,
+    UnsupportedCollectionError,
+    in_our_words,
+)
+from dpgb_dask.private.reading.parsers import warn_of_parsers
+from dpgb_dask.stored import from_zarr
+
+# inputs in memory are cut into views of this many rows, so that threads share the work
+CHUNK_ROWS = 1 << 17
+
+
+class Rows(NamedTuple):
+    """One chunk in memory: a block of features, the target, weights or None, units or None. Private."""
+
+    x: SourceBlock
+    y: Any
+    weight: Any
+    unit: Any = None
+
+    def __repr__(self) -> str:
+        return "<rows>"  # Dask logs tasks that it cannot send, with the repr of their arguments
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class Chunk:
+    """One chunk of the source: values in memory, or Dask tasks that make them.
+
+    Parameters
+    ----------
+    x : SourceBlock, Delayed, or tuple of Delayed
+        A tuple holds one column per feature. The Delayed of a Dask DataFrame's partition makes the whole `Rows`.
+    y, weight, unit : array, Delayed or None
+    """
+
+    x: Any
+    y: Any
+    weight: Any
+    unit: Any = None
+
+    def __repr__(self) -> str:
+        return "<chunk>"
+
+    def parts(self) -> list[Any]:
+        """Return what `line_up` takes, as lists, into which Dask looks for tasks."""
+        x = list(self.x) if isinstance(self.x, tuple) else self.x
+        return [x, self.y, self.weight, self.unit]
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class Source:
+    """The rows of a fit as chunks whose structure was checked.
+
+    Parameters
+    ----------
+    schema : Schema
+    chunks : tuple of Chunk
+    weighted : bool
+        Whether sample weights were given.
+    lazy : bool
+        Whether chunks are Dask tasks; else they are in this process's memory.
+    units : bool
+        Whether a column names the privacy unit of each row.
+    lengths : tuple of int or None
+        Number of rows of each chunk, if known before reading. Private.
+    """
+
+    schema: Schema
+    chunks: tuple[Chunk, ...]
+    weighted: bool
+    lazy: bool
+    units: bool = False
+    lengths: tuple[int, ...] | None = None
+
+    def __repr__(self) -> str:
+        return f"Source(lazy={self.lazy}, weighted={self.weighted}, units={self.units})"
+
+
+def line_up(x: Any, y: Any, weight: Any, unit: Any = None) -> Rows:
+    """Return the rows of one chunk whose parts are in memory.
+
+    Raises
+    ------
+    StructureError
+        If the parts have different numbers of rows (which are not printed).
+    """
+    rows = (
+        x if isinstance(x, Rows) else Rows(tuple(x) if isinstance(x, list) else x, y, weight, unit)
+    )
+    n = n_rows(rows.x)
+    columns = rows.x if isinstance(rows.x, tuple) else ()
+    parts = [part for part in (*columns, *rows[1:]) if part is not None]
+    if any(len(part) != n for part in parts):
+        raise StructureError(
+            "X, y and sample_weight have different numbers of rows in a chunk. Line them up first."
+        )
+    return rows
+
+
+def failed_to_load(kind: str) -> ChunkError:
+    """Return the error for a chunk that could not be read; ``kind`` is the type of what was raised (`errors.kind_of`).
+
+    Privacy
+    -------
+    The reader's message may contain the value of a row, and which chunk failed may depend on one: both are left out.
+    """
+    return ChunkError(f"A chunk of the source failed to load: {kind}.")
+
+
+def not_readable(kind: str) -> StructureError:
+    """Return the error for inputs that made another library raise an error of type ``kind`` (`errors.kind_of`)."""
+    return StructureError(
+        f"X, y or sample_weight cannot be read: {kind}. Give NumPy, pandas, Dask, xarray or Zarr as documented for"
+        " fit."
+    )
+
+
+class Inputs(NamedTuple):
+    """The inputs of a fit as NumPy, pandas or Dask, whose structure was checked. Private.
+
+    Parameters
+    ----------
+    x : ndarray, DataFrame, Dask Array or DataFrame, or tuple of columns
+        The features in schema order.
+    y, weight, unit : one column, or None
+    """
+
+    x: Any
+    y: Any
+    weight: Any
+    unit: Any
+
+    def __repr__(self) -> str:
+        return "<inputs>"
+
+    @property
+    def dtypes(self) -> list[Any]:
+        """Types of the features' columns; a chunk may have other types."""
+        if isinstance(self.x, tuple):
+            return [column.dtype for column in self.x]
+        if isinstance(self.x, pd.DataFrame | dd.DataFrame):
+            return list(self.x.dtypes)
+        return [self.x.dtype] * self.x.shape[1]
+
+
+def read_source(
+    X: Any,  # noqa: N803
+    y: Any,
+    sample_weight: Any,
+    schema: Schema,
+    unit: str | None = None,
+) -> Source:
+    """Check the structure of the inputs and align their chunks; nothing is computed.
+
+    Parameters
+    ----------
+    X, y, sample_weight, schema, unit
+        As for `check_inputs`.
+
+    Raises
+    ------
+    PlanError, SchemaError, StructureError, UnsupportedCollectionError
+        As `check_inputs`; and if X, y and sample_weight have different lengths or numbers of chunks (which are not
+        printed).
+
+    Privacy
+    -------
+    Private side. Reads names, widths and chunk structure only: it looks at no value and refuses no type.
+    """
+    inputs = check_inputs(X, y, sample_weight, schema, unit)
+    warn_of_parsers(inputs)
+    return source_of(inputs, schema)
+
+
+@in_our_words(not_readable)
+def check_inputs(
+    X: Any,  # noqa: N803
+    y: Any,
+    sample_weight: Any,
+    schema: Schema,
+    unit: str | None = None,
+) -> Inputs:
+    """Check the structure of each input of a fit; nothing is computed.
+
+    Parameters
+    ----------
+    X : ndarray, DataFrame, Dask Array or DataFrame, xarray DataArray or Dataset, Zarr Array or Group
+    y : the target, one column of any of these kinds; or None, if it is the column of X with the target's name
+    sample_weight : None or one column
+    schema : Schema
+    unit : str or None
+        Column of X with each row's privacy unit: the schema's ``unit_id``, which is never a feature.
+
+    Raises
+    ------
+    PlanError
+        If sample weights are given together with a unit.
+    SchemaError
+        If columns are missing, renamed, reordered or not declared.
+    StructureError
+        If an input has the wrong number of columns.
+    UnsupportedCollectionError
+        If an input is sparse or of an unknown kind, or Dask's array query planning is switched on.
+
+    Privacy
+    -------
+    Private side. Reads names and widths only: it looks at no value, and refuses no type, as readers infer types from
+    values.
+    """
+    _refuse_array_expr()
+    X = _native_kind(X, "X")  # noqa: N806
+    y = _target_column(X, schema) if y is None else _native_kind(y, "y")
+    weight = None if sample_weight is None else _native_kind(sample_weight, "sample_weight")
+    y = _column(y, "y")
+    weight = None if weight is None else _column(weight, "sample_weight")
+    units = None if unit is None else _unit_column(X, unit, schema)
+    X = _select(X, schema)  # noqa: N806
+    check_columns(_meta(y), schema, target=True)
+    if weight is not None and unit is not None:
+        raise PlanError(
+            "sample_weight together with unit_id is not available: a unit's rows share one weight."
+        )
+    return Inputs(X, y, weight, units)
+
+
+@in_our_words(not_readable)
+def source_of(inputs: Inputs, schema: Schema) -> Source:
+    """Align the chunks of checked inputs; nothing is computed.
+
+    Raises
+    ------
+    StructureError
+        If they have different lengths or numbers of chunks (which are not printed).
+    """
+    x, y, weight, unit = inputs
+    third = _Third("sample_weight", weight) if unit is None else _Third("unit", unit)
+    parts = [*x, y, third.column] if isinstance(x, tuple) else [x, y, third.column]
+    lazy = any(is_dask_collection(part) for part in parts)
+    lengths: tuple[int, ...] | None = None
+    if not lazy:
+        chunks, lengths = _memory_chunks(x, y, third)
+    elif isinstance(x, dd.DataFrame):
+        chunks = _frame_chunks(x, y, third)
+    else:
+        chunks, lengths = _array_chunks(x, y, third)
+    return Source(schema, chunks, weight is not None, lazy, unit is not None, lengths)
+
+
+# ---- kinds -----------------------------------------------------------------------------------------------------------
+
+
+def _refuse_array_expr() -> None:
+    if dask.config.get("array.query-planning", None) or da.ARRAY_EXPR_ENABLED:
+        raise UnsupportedCollectionError(
+            "Dask's array query planning is switched on (array.query-planning=True), which this library cannot read. "
+            "Start Python with DASK_ARRAY__QUERY_PLANNING=False, or call "
+            "dask.config.set({'array.query-planning': False}) before dask.array is imported."
+        )
+
+
+def _native_kind(data: Any, name: str) -> Any:
+    """Turn xarray and Zarr into NumPy, pandas or Dask; a tuple of named columns becomes `_Columns`."""
+    if isinstance(data, xr.Dataset):
+        data = data if _loaded(*data.variables.values()) else data.chunk()
+        data = _Columns({str(k): v.data for k, v in data.data_vars.items()})
+    elif isinstance(data, xr.DataArray):
+        data = _from_dataarray(data)
+    elif isinstance(data, zarr.Group):
+        data = _Columns({key: from_zarr(array) for key, array in sorted(data.arrays())})
+    elif isinstance(data, zarr.Array):
+        data = from_zarr(data)
+    elif isinstance(data, list | tuple) and name != "X":
+        data = column_of(data)
+    elif isinstance(data, np.matrix):
+        data = np.asarray(data)
+    elif isinstance(data, dd.DataFrame | dd.Series):
+        data = as_given(data)
+    if isinstance(data, da.Array) and not isinstance(data._meta, np.ndarray):  # noqa: SLF001
+        raise UnsupportedCollectionError(
+            f"{name} is a Dask Array of {type(data._meta).__name__}; only NumPy chunks can be read. "  # noqa: SLF001
+            "Convert with X.map_blocks(lambda block: block.toarray())."
+        )
+    known = _Columns, _Named, np.ndarray, pd.DataFrame, pd.Series, da.Array, dd.DataFrame, dd.Series
+    if not isinstance(data, known):
+        hint = (
+            "Convert sparse data with .toarray()."
+            if hasattr(data, "toarray")
+            else "Convert it to one of these."
+        )
+        raise UnsupportedCollectionError(
+            f"{name} is a {type(data).__name__}. Known: NumPy, pandas, Dask, xarray, Zarr. {hint}"
+        )
+    return data
+
+
+def column_of(values: Sequence[Any]) -> NDArray[np.object_]:
+    """Return a list as a column of objects; an item that is a list of one value stands for that value.
+
+    A list has no type of its own, and NumPy would choose one from all of its values.
+    """
+    cells = (v[0] if isinstance(v, list | tuple) and len(v) == 1 else v for v in values)
+    return np.fromiter(cells, dtype=object, count=len(values))
+
+
+class _Columns(dict[str, Any]):
+    """Named, one-dimensional and unordered columns of an xarray Dataset or a Zarr Group."""
+
+
+class _Named(NamedTuple):
+    """A two-dimensional array whose columns have names."""
+
+    array: Any
+    names: tuple[str, ...]
+
+
+def _loaded(*variables: Any) -> bool:
+    """Whether all xarray variables are Dask or NumPy arrays; xarray reads others lazily from a file."""
+    return all(v.chunks is not None or getattr(v, "_in_memory", True) for v in variables)
+
+
+def _from_dataarray(data: xr.DataArray) -> Any:
+    data = data if _loaded(data.variable) else data.chunk()
+    if data.ndim == 2 and data.dims[1] in data.coords:
+        names = data.coords[data.dims[1]]
+        if names.dtype.kind in "OUST":
+            return _Named(data.data, tuple(str(name) for name in names.to_index()))
+    return data.data
+
+
+def _column(data: Any, name: str) -> Any:
+    """Return a target or weights as one column."""
+    if isinstance(data, _Columns | _Named):
+        raise StructureError(f"{name} must be one column. Give that column alone.")
+    if data.ndim == 2 and data.shape[1] == 1:
+        if isinstance(data, pd.DataFrame | dd.DataFrame):
+            return data[data.columns[0]]
+        return data[:, 0]
+    if data.ndim != 1:
+        raise StructureError(f"{name} must be one column. Give that column alone.")
+    return data
+
+
+def _select(data: Any, schema: Schema) -> Any:
+    """Return the features of X in schema order: a frame, a 2-D array, or a tuple of columns."""
+    if isinstance(data, _Columns):
+        match_names(data, schema, ordered=False)
+        columns = tuple(data[name] for name in schema.names)
+        if any(column.ndim != 1 for column in columns):
+            raise StructureError("Every column of X must have one dimension.")
+        check_columns(columns, schema)
+        return columns
+    if isinstance(data, _Named):
+        positions = match_names(data.names, schema)
+        data = (
+            data.array if len(positions) == data.array.shape[1] else data.array[:, list(positions)]
+        )
+    positions = check_columns(_meta(data), schema)
+    if isinstance(data, pd.DataFrame | dd.DataFrame) and len(positions) < len(data.columns):
+        return _projected(data, [data.columns[k] for k in positions])
+    return data
+
+
+def _projected(data: Any, columns: list[Any]) -> Any:
+    """Return some columns of a frame; a reader that can skip the other columns does so.
+
+    If no reader can, Dask would select the columns in each partition, and raise for a partition that lacks one. Which
+    columns a partition has may depend on its values (`get_dummies`), so only those that exist are selected, and all
+    values of the others count as missing.
+    """
+    chosen = data[columns]
+    if isinstance(data, pd.DataFrame):
+        return chosen
+    if not any(
+        type(node).__name__ == "Projection" for node in chosen.optimize(fuse=False).expr.walk()
+    ):
+        return chosen
+    meta = chosen._meta  # noqa: SLF001
+    return data.map_partitions(_there, columns, meta=meta, enforce_metadata=False)
+
+
+def _there(part: pd.DataFrame, columns: list[Any]) -> pd.DataFrame:
+    return part[[column for column in columns if column in part.columns]]
+
+
+def _unit_column(data: Any, unit: str, schema: Schema) -> Any:
+    """Return the column of X that names the privacy unit."""
+    if unit != schema.unit_id:
+        raise SchemaError(
+            f"unit_id={unit!r} is not the schema's unit_id={schema.unit_id!r}. Declare it there."
+        )
+    if unit not in _names(data):
+        raise SchemaError(
+            f"unit_id={unit!r} is not a column of X. Give X with names, and this column in it."
+        )
+    return _named_column(data, unit)
+
+
+def _target_column(data: Any, schema: Schema) -> Any:
+    """Return the column of X that is the target."""
+    if schema.target.name not in _names(data):
+        raise SchemaError(
+            f"y is not given, and the target {schema.target.name!r} is not a column of X. Give one of them."
+        )
+    return _named_column(data, schema.target.name)
+
+
+def _names(data: Any) -> Any:
+    if isinstance(data, _Columns):
+        return data
+    return getattr(data, "names", getattr(data, "columns", ()))
+
+
+def _named_column(data: Any, name: str) -> Any:
+    return data.array[:, data.names.index(name)] if isinstance(data, _Named) else data[name]
+
+
+def _meta(data: Any) -> Any:
+    """Return an object with the structure of ``data``: a Dask DataFrame's empty frame, or ``data`` itself."""
+    if isinstance(data, dd.DataFrame | dd.Series):
+        return data._meta  # noqa: SLF001
+    return data
+
+
+# ---- chunks ----------------------------------------------------------------------------------------------------------
+
+
+class _Third(NamedTuple):
+    """The optional third input, a column of weights or of units."""
+
+    name: str
+    column: Any
+
+    def chunk(self, x: Any, y: Any, part: Any) -> Chunk:
+        return Chunk(x, y, None, part) if self.name == "unit" else Chunk(x, y, part)
+
+
+def _lengths_differ() -> StructureError:
+    return StructureError(
+        "X, y and sample_weight have different numbers of rows. Line them up first."
+    )
+
+
+def _memory_chunks(x: Any, y: Any, third: _Third) -> tuple[tuple[Chunk, ...], tuple[int, ...]]:
+    line_up(x, y, third.column)
+    n = n_rows(x)
+    chunks, lengths = [], []
+    for start in range(0, max(n, 1), CHUNK_ROWS):
+        rows = slice(start, start + CHUNK_ROWS)
+        part = tuple(column[rows] for column in x) if isinstance(x, tuple) else x[rows]
+        chunks.append(
+            third.chunk(part, y[rows], None if third.column is None else third.column[rows])
+        )
+        lengths.append(min(n - start, CHUNK_ROWS))
+    return tuple(chunks), tuple(lengths)
+
+
+def _pack(x: Any, y: Any, weight: Any = None) -> Rows:
+    return Rows(x, y, weight)
+
+
+def _pack_units(x: Any, y: Any, unit: Any) -> Rows:
+    return Rows(x, y, None, unit)
+
+
+def _as_series(data: Any, like: dd.DataFrame, name: str) -> dd.Series:
+    """Return a column as a Dask Series with as many partitions as X."""
+    if isinstance(data, da.Array):
+        data = dd.from_dask_array(data)
+    if not isinstance(data, dd.Series):
+        raise StructureError(
+            f"X is a Dask DataFrame but {name} is in memory: give a Dask Series or Array."
+        )
+    if data.npartitions != like.npartitions:
+        raise StructureError(
+            f"X and {name} have different numbers of chunks. Repartition one of them."
+        )
+    return data
+
+
+def _frame_chunks(x: dd.DataFrame, y: Any, third: _Third) -> tuple[Chunk, ...]:
+    columns = [_as_series(y, x, "y")]
+    if third.column is not None:
+        columns.append(_as_series(third.column, x, third.name))
+    pack = _pack_units if third.name == "unit" else _pack
+    # X and y go into one expression: if Dask optimised them apart, it might split their files differently
+    packed = dd.map_partitions(
+        pack, x, *columns, meta=x._meta, enforce_metadata=False, align_dataframes=False  # noqa: SLF001
+    )  # fmt: skip
+    return tuple(Chunk(part, None, None) for part in _to_delayed(packed))
+
+
+@in_our_words(
+    lambda kind: ChunkError(
+        f"Dask failed to line up the partitions: {kind}. Build the DataFrame with dataframe.convert-string=False, or"
+        " give X and y in memory."
+    )
+)
+def _to_delayed(frame: dd.DataFrame) -> list[Any]:
+    """Return the partitions, without Dask's conversion to text.
+
+    While it optimises, Dask may convert columns in memory, and an error of that conversion would quote a value.
+    """
+    with dask.config.set({"dataframe.convert-string": False}):
+        parts: list[Any] = frame.to_delayed()
+        return parts
+
+
+def _as_array(data: Any, rows: tuple[Any, ...] | None, name: str) -> Any:
+    """Return data as a Dask Array with the row chunks ``rows``; None keeps the chunks it has."""
+    if isinstance(data, dd.DataFrame | dd.Series):
+        data = data.to_dask_array()
+    unknown = rows is not None and any(np.isnan(n) for n in rows)
+    if not isinstance(data, da.Array):
+        if unknown or isinstance(data, pd.DataFrame):
+            raise StructureError(
+                f"{name} is in memory and another input is not: give both as Dask collections."
+            )
+        masked = isinstance(data, np.ma.MaskedArray)
+        # Dask cannot choose chunks for objects by itself
+        data = da.from_array(data if masked else np.asarray(data), chunks=-1)
+    if data.ndim == 2 and len(data.chunks[1]) > 1:
+        data = data.rechunk({1: -1})
+    if rows is None or data.chunks[0] == rows:
+        return data
+    if unknown or any(np.isnan(n) for n in data.chunks[0]):
+        if len(data.chunks[0]) != len(rows):
+            raise StructureError(
+                f"X and {name} have different numbers of chunks. "
+                "Rechunk one of them; columns of one Dask DataFrame match if X is a DataFrame too."
+            )
+        return data
+    if data.shape[0] != sum(rows):
+        raise _lengths_differ()
+    return data.rechunk({0: rows})
+
+
+def _delayed_blocks(arrays: Sequence[da.Array]) -> list[list[Delayed]]:
+    """Return the blocks of each array, from one graph.
+
+    Arrays that are parts of one array then share its reads; optimised apart, each would read it again.
+    """
+    keys = [list(flatten(array.__dask_keys__())) for array in arrays]
+    graph = HighLevelGraph.merge(*(array.__dask_graph__() for array in arrays))
+    tasks = arrays[0].__dask_optimize__(graph, [key for part in keys for key in part])
+    layer = f"dpgb-source-{arrays[0].name}"
+    joint = HighLevelGraph.from_collections(layer, tasks, dependencies=())
+    return [[Delayed(key, joint, layer=layer) for key in part] for part in keys]
+
+
+def _array_chunks(
+    x: Any, y: Any, third: _Third
+) -> tuple[tuple[Chunk, ...], tuple[int, ...] | None]:
+    given = [*x] if isinstance(x, tuple) else [x]
+    lead = next((part for part in [*given, y] if isinstance(part, da.Array)), None)
+    rows = None if lead is None else lead.chunks[0]
+    arrays = [_as_array(part, rows, "X") for part in given]
+    rows = arrays[0].chunks[0]
+    arrays.append(_as_array(y, rows, "y"))
+    if third.column is not None:
+        arrays.append(_as_array(third.column, rows, third.name))
+    columns = _delayed_blocks(arrays)
+    chunks = []
+    for parts in zip(*columns, strict=True):
+        features = tuple(parts[: len(given)]) if isinstance(x, tuple) else parts[0]
+        last = None if third.column is None else parts[-1]
+        chunks.append(third.chunk(features, parts[len(given)], last))
+    return tuple(chunks), None if any(np.isnan(n) for n in rows) else rows

@@ -1,0 +1,28 @@
+"""Schedules, which are public rules."""
+
+import numpy as np
+import pytest
+
+from dpgb_dask.components import constants
+from dpgb_dask.components.auto import schedules
+
+
+@pytest.mark.parametrize("kind", ["binary", "multiclass", "numeric"])
+@pytest.mark.parametrize("signal", [0.0, 0.001, 0.1, 1.0, 100.0])
+def test_split_budget_spends_exactly_what_is_left(kind, signal):
+    split = schedules.split_budget(kind, signal, 10**18 + 7)
+    assert split.main + split.screen + split.pairs + split.forest == 10**18 + 7
+    assert min(split.main, split.screen, split.pairs, split.forest) >= 0
+
+
+def test_pair_signal_grows_with_rows_and_budget():
+    few = schedules.pair_signal("binary", 14, 1e4, 0.1, 0.5, 0.01)
+    assert schedules.pair_signal("binary", 14, 2e4, 0.1, 0.5, 0.01) == pytest.approx(4 * few)
+    assert schedules.pair_signal("binary", 14, 1e4, 0.1, 0.5, 0.02) == pytest.approx(2 * few)
+    assert schedules.pair_signal("binary", 1, 1e4, 0.1, 0.5, 0.01) == 0
+
+
+def test_leaves_per_partition_is_bounded():
+    assert schedules.leaves_per_partition(1.0, 0.1, 100.0, 1.0) == constants.MIN_LEAVES
+    assert schedules.leaves_per_partition(1e9, 0.1, 1.0, 1.0) == constants.MAX_LEAVES
+    assert np.isfinite(schedules.leaves_per_partition(1.0, 0.25, 1e-300, 1.0))

@@ -1,0 +1,100 @@
+"""The posterior update against textbook Bayesian regression, written out densely."""
+
+import numpy as np
+import pytest
+
+from dpgb_dask.components import constants
+from dpgb_dask.components.auto import smoothing
+from dpgb_dask.components.auto.smoothing import Intercept, Observation
+
+
+@pytest.fixture
+def mass():
+    return np.array([50.0, 200.0, 10.0, 400.0, 90.0, 250.0])
+
+
+def informed_block(mass, seed, n_rounds=3):
+    """A block that has seen a few rounds, and the dense J, e of the same rounds in the space of f."""
+    rng = np.random.default_rng(seed)
+    covariance = smoothing.prior(mass, ordered=True, missing_last=False)
+    block = smoothing.new_block(mass, smoothing.square_root(covariance), 0.2)
+    dense_j, dense_e = np.zeros((len(mass), len(mass))), np.zeros(len(mass))
+    for t in range(n_rounds):
+        leaf = np.sort(rng.integers(0, 3, len(mass)))
+        leaf = np.unique(leaf, return_inverse=True)[1]
+        n_leaves = leaf.max() + 1
+        grad = rng.normal(0, 30, n_leaves)
+        hess = np.bincount(leaf, mass * 0.2) + rng.normal(0, 5, n_leaves)
+        seen = Observation(
+            grad_sd=8.0, hess_sd=16.0, round=t, sampling=3.0, hess_low=0.01, hess_high=0.25
+        )
+        block = smoothing.observe(block, leaf, grad, hess, 1.5, seen)
+        design = np.array([(leaf == k) * mass * block.hess for k in range(n_leaves)])
+        weight = design.sum(1)
+        pull = -(grad - 1.5 * weight / weight.sum())
+        noise = np.diag(1 / (8.0**2 + 3.0 * weight))
+        keep = 1 - 1 / (t + 2)
+        dense_j = keep * dense_j + design.T @ noise @ design
+        dense_e = keep * dense_e + design.T @ noise @ (design @ block.f + pull)
+    return block, covariance + smoothing.JITTER * np.eye(len(mass)), dense_j, dense_e
+
+
+@pytest.mark.parametrize("seed", range(5))
+@pytest.mark.parametrize("scale", [0.05, 0.4, 1.6])
+def test_posterior_mean_is_bayesian_regression(mass, seed, scale):
+    block, covariance, dense_j, dense_e = informed_block(mass, seed)
+    mean, _ = smoothing.posterior_mean(block, np.array([scale]))
+    wanted = np.linalg.solve(np.linalg.inv(scale**2 * covariance) + dense_j, dense_e)
+    np.testing.assert_allclose(mean, wanted, rtol=1e-6, atol=1e-9)
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_evidence_is_the_log_likelihood_ratio(mass, seed):
+    scale = 0.4
+    block, covariance, dense_j, dense_e = informed_block(mass, seed)
+    _, evidence = smoothing.posterior_mean(block, np.array([scale]))
+    posterior = np.linalg.inv(np.linalg.inv(scale**2 * covariance) + dense_j)
+    _, logdet = np.linalg.slogdet(np.eye(len(mass)) + scale**2 * covariance @ dense_j)
+    assert evidence == pytest.approx(0.5 * dense_e @ posterior @ dense_e - 0.5 * logdet, rel=1e-6)
+
+
+def test_posterior_mean_without_information_is_zero(mass):
+    root = smoothing.square_root(smoothing.prior(mass, ordered=True, missing_last=False))
+    mean, evidence = smoothing.posterior_mean(
+        smoothing.new_block(mass, root, 0.2), constants.PRIOR_SCALES
+    )
+    assert np.all(mean == 0)
+    assert evidence == 0
+
+
+def test_prior_is_centred_on_the_rows(mass):
+    for ordered in (True, False):
+        covariance = smoothing.prior(mass, ordered=ordered, missing_last=ordered)
+        np.testing.assert_allclose(covariance @ mass, 0, atol=1e-9)
+        assert np.linalg.eigvalsh(covariance).min() > -1e-9
+
+
+def test_observe_learns_the_hessian_slowly_under_noise(mass):
+    root = np.eye(len(mass))
+    block = smoothing.new_block(mass, root, 0.2)
+    leaf = np.arange(len(mass))
+    truth = mass * 0.05
+    gains = []
+    for hess_sd in (0.01, 1e4):
+        seen = Observation(
+            grad_sd=1.0, hess_sd=hess_sd, round=0, sampling=1.0, hess_low=0.0, hess_high=0.25
+        )
+        told = smoothing.observe(block, leaf, np.zeros(len(mass)), truth, 0.0, seen)
+        gains.append(np.abs(told.hess - 0.2).max())
+    assert gains[0] > 0.05  # half of the way from .2 to .05
+    assert gains[1] < 1e-3
+
+
+def test_intercept_converges_to_the_root():
+    seen = dict(grad_sd=1.0, hess_sd=1.0, sampling=1.0, hess_low=0.0, hess_high=0.25)
+    intercept = Intercept(0.0)
+    for t in range(30):  # Σg = 100 (f - 0.7), Σh = 100
+        intercept = intercept.step(
+            100 * (intercept.f - 0.7), 100.0, Observation(round=t, **seen), 1.0, 0.4
+        )
+    assert intercept.f == pytest.approx(0.7, abs=0.01)

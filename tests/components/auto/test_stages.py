@@ -1,0 +1,65 @@
+"""Parts of the stages of `auto` that are plain functions."""
+
+import numpy as np
+import pytest
+
+from dpgb_dask.components.auto.forest import Forest
+from dpgb_dask.components.auto.main_effects import MainEffects, random_partition
+from dpgb_dask.components.auto.pairs import coarsen
+from dpgb_dask.components.auto.posterior import round_price
+from dpgb_dask.components.auto.start import binary_start
+from dpgb_dask.components.bins import Bins
+from dpgb_dask.errors import PlanError
+from dpgb_dask.losses import clipped_probability, sigmoid
+
+
+@pytest.mark.parametrize("rate", [1e-4, 0.05, 0.3, 0.5, 0.7, 0.999])
+def test_binary_start_balances_clipped_gradients(rate):
+    score, hess = binary_start(rate)
+    p = sigmoid(score)
+    assert rate * np.minimum(1 - p, 0.5) == pytest.approx((1 - rate) * np.minimum(p, 0.5))
+    assert clipped_probability(score)[0] == pytest.approx(rate)
+    assert 0 < hess <= 0.25
+
+
+@pytest.mark.parametrize("n_rounds", [1, 7, 20])
+def test_round_prices_sum_exactly(n_rounds):
+    price = 10**19 + 3
+    prices = [round_price(price, t, n_rounds) for t in range(n_rounds)]
+    assert sum(prices) == price
+    assert max(prices) - min(prices) <= 1
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_random_partition_is_ordered_and_complete(seed):
+    leaf = random_partition(40, False, 7, np.random.default_rng(seed))
+    assert list(np.unique(leaf)) == list(range(7))
+    assert np.all(np.diff(leaf.astype(int)) >= 0)
+    categories = random_partition(40, True, 7, np.random.default_rng(seed))
+    assert list(categories) == list(range(40))
+
+
+@pytest.mark.parametrize("categorical", [True, False])
+def test_coarsen_is_monotone(categorical):
+    mass = np.sort(np.random.default_rng(0).exponential(10, 50))[::-1]
+    level = coarsen(mass, categorical, 6)
+    assert np.all(np.diff(level.astype(int)) >= 0)
+    assert level.min() == 0
+    assert level.max() <= 5
+    assert list(coarsen(mass[:4], categorical, 6)) == [0, 1, 2, 3]
+
+
+@pytest.mark.parametrize(
+    ("stage", "option", "value"),
+    [
+        (Bins, "max_bins", 1),
+        (Bins, "max_bins", 251),
+        (MainEffects, "rounds", 0),
+        (MainEffects, "damping", float("nan")),
+        (Forest, "depth", 9),
+        (Forest, "learning_rate", 0),
+    ],
+)
+def test_options_out_of_range_raise(stage, option, value):
+    with pytest.raises(PlanError, match=option):
+        stage(**{option: value})

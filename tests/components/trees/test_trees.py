@@ -1,0 +1,500 @@
+"""The stage of trees: sums of children, trees from known sums, options that do not go together."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from helpers import naive_leaves
+
+from dpgb_dask.components.trees.budgets import Shares
+from dpgb_dask.components.trees.candidates import IterativeHessian, PublicBins, Sketch
+from dpgb_dask.components.trees.leaves import (
+    Averaging,
+    BinCountStep,
+    GradientStep,
+    Leaf,
+    LeafSums,
+    NewtonStep,
+)
+from dpgb_dask.components.trees.sampling import Cyclic, Ensembles, PoissonRows
+from dpgb_dask.components.trees.splits import (
+    Candidates,
+    ExponentialSplit,
+    HistogramSplit,
+    LevelSplits,
+    NodeHistogram,
+    PartiallyRandom,
+    TotallyRandom,
+    grow,
+    root,
+)
+from dpgb_dask.components.trees.stage import Trees, children_of, leaf_of_bin, pooled
+from dpgb_dask.contracts.boundary import Receipt, Released
+from dpgb_dask.contracts.model import SCORE_ONE, FeatureBins
+from dpgb_dask.contracts.plan import Budget, Plan, Shape, State
+from dpgb_dask.contracts.queries import PRICE_ONE, ChoiceQuery, NodeSumsQuery, TreeSumsQuery
+from dpgb_dask.contracts.schema import Schema
+from dpgb_dask.errors import PlanError
+from dpgb_dask.kernels.gradient import write
+from dpgb_dask.losses import unpack
+from dpgb_dask.training import loop
+
+# ---- sums of children
+
+
+def menu_of(*sizes):
+    bins = tuple(FeatureBins(np.arange(n - 2) + 0.5, None, n) for n in sizes)
+    cuts = tuple(np.arange(n - 2, dtype=np.uint8) for n in sizes)
+    return Candidates(
+        features=np.arange(len(sizes)), bins=bins, cuts=cuts, missing=(False,) * len(sizes)
+    )
+
+
+def random_level(rng, candidates, n_nodes):
+    level = LevelSplits.unsplit(n_nodes)
+    for k in range(n_nodes):
+        j = int(rng.integers(len(candidates.bins)))
+        level.set(k, j, rng.integers(0, 2, candidates.bins[j].n_bins) == 1)
+    return level
+
+
+@pytest.mark.parametrize("n_scores", [1, 3])
+@pytest.mark.parametrize("with_sides", [False, True])
+@pytest.mark.parametrize("seed", range(5))
+def test_children_add_up_to_their_node(seed, with_sides, n_scores):
+    rng = np.random.default_rng(seed)
+    candidates, n_nodes = menu_of(5, 9, 7), 4
+    level = random_level(rng, candidates, n_nodes)
+    n_cells = 6 if with_sides else 21
+    grad, hess = rng.normal(size=(2, n_nodes, n_cells, n_scores))
+    table = NodeHistogram(grad, hess, 2.0, 3.0)
+    sides = rng.integers(0, 2, (n_nodes, 21)).astype(np.uint8) if with_sides else None
+    children, nodes = children_of(table, level, candidates, sides)
+    for name in ("grad", "hess"):
+        both = getattr(children, name).reshape(n_nodes, 2, n_scores).sum(1)
+        np.testing.assert_allclose(both, getattr(nodes, name))
+    sizes = [2, 2, 2] if with_sides else [5, 9, 7]
+    totals = np.add.reduceat(grad, np.cumsum([0, *sizes[:-1]]), axis=1)
+    weight = 1 / np.array(sizes)
+    mean = (weight[:, None] * totals).sum(1) / weight.sum()
+    np.testing.assert_allclose(nodes.grad, mean)
+    assert nodes.grad_sd == pytest.approx(2.0 / np.sqrt(weight.sum()))
+
+
+def test_children_of_noiseless_cells_are_their_sums():
+    candidates = menu_of(5, 4)
+    rows = np.stack([np.arange(5).repeat(4), np.tile(np.arange(4), 5)])
+    g = np.random.default_rng(0).normal(size=20)
+    cells = np.concatenate([np.bincount(c, g, n) for c, n in zip(rows, (5, 4), strict=True)])
+    level = LevelSplits.unsplit(1)
+    level.set(0, 1, np.array([False, True, True, False]))
+    table = NodeHistogram(cells[None, :, None], cells[None, :, None], 0.0, 0.0)
+    children, nodes = children_of(table, level, candidates, None)
+    right = np.isin(rows[1], [1, 2])
+    np.testing.assert_allclose(children.grad[:, 0], [g[~right].sum(), g[right].sum()])
+    np.testing.assert_allclose(nodes.grad, g.sum())
+
+
+def test_other_features_make_children_less_noisy():
+    """With m features the node's total is known m times; the noise of both children falls, none is biased."""
+    rng = np.random.default_rng(0)
+    candidates, n = menu_of(*[8] * 10), 2000
+    level = LevelSplits.unsplit(n)
+    for k in range(n):
+        level.set(k, 3, np.arange(8) > 3)
+    noise = rng.normal(size=(n, 80, 1))
+    children, nodes = children_of(NodeHistogram(noise, noise, 1.0, 1.0), level, candidates, None)
+    raw = noise[:, 24:32, 0].reshape(n, 2, 4).sum(2)
+    improved = children.grad.reshape(n, 2)
+    assert raw.var() == pytest.approx(4.0, rel=0.1)
+    # half of the total's own noise (variance 8 to 0.8) leaves each child: 4 - 8/4 + 0.8/4
+    assert improved.var() == pytest.approx(2.2, rel=0.1)
+    assert improved.mean() == pytest.approx(0, abs=0.1)
+    assert nodes.grad.var() == pytest.approx(nodes.grad_sd**2, rel=0.1)
+
+
+# ---- small leaves
+
+
+def test_leaves_that_hold_too_little_take_the_part_above_them():
+    hess = np.array([[5.0, 1.0, 9.0, 8.0, 0.0, 1.0, 2.0, -1.0]])[:, :, None]
+    grad = np.array([[1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 7.0, 8.0]])[:, :, None]
+    out = pooled(LeafSums(grad, hess, 3.0, 2.0), 4.0)
+    # leaf 1 takes (0, 1): 6. Leaves 4 to 7 hold 2 in all: they take the root, 25
+    np.testing.assert_array_equal(out.hess[0, :, 0], [5, 6, 9, 8, 25, 25, 25, 25])
+    np.testing.assert_array_equal(out.grad[0, :, 0], [1, 3, 3, 4, 36, 36, 36, 36])
+    n_leaves = np.array([1, 2, 1, 1, 8, 8, 8, 8])
+    np.testing.assert_allclose(out.grad_sd[0, :, 0], 3 * np.sqrt(n_leaves))
+    np.testing.assert_allclose(out.hess_sd[0, :, 0], 2 * np.sqrt(n_leaves))
+
+
+def test_pooled_leaves_add_up_the_noise_of_each():
+    hess = np.array([9.0, 1.0, 9.0, 9.0])[None, :, None]
+    sd = np.array(
+        [[1.0], [2.0], [5.0], [7.0]]
+    )  # leaves of a histogram hold unlike numbers of cells
+    out = pooled(LeafSums(hess, hess, sd, 3 * sd), 4.0)
+    np.testing.assert_allclose(out.grad_sd[0, :, 0] ** 2, [1, 1 + 4, 25, 49])
+    np.testing.assert_allclose(out.hess_sd[0, :, 0] ** 2, [9, 9 + 36, 225, 441])
+
+
+def test_leaves_are_pooled_by_their_sum_over_scores_in_each_tree():
+    hess = np.array([[[1.0, 2.0], [0.5, 0.5]], [[3.0, 3.0], [3.0, 3.0]]])
+    out = pooled(LeafSums(np.zeros_like(hess), hess, 1.0, 1.0), 3.0)
+    np.testing.assert_array_equal(out.hess[0], [[1, 2], [1.5, 2.5]])
+    np.testing.assert_array_equal(out.hess[1], hess[1])
+    np.testing.assert_allclose(out.grad_sd[:, :, 0] ** 2, [[1, 2], [1, 1]])
+
+
+def test_nothing_is_pooled_above_the_root():
+    ones = np.ones((1, 4, 1))
+    given = LeafSums(ones, ones, 1.0, 1.0)
+    out = pooled(given, 100.0)
+    np.testing.assert_array_equal(out.hess, 4.0)
+    np.testing.assert_array_equal(out.grad_sd, 2.0)
+    np.testing.assert_array_equal(given.hess, 1.0)  # what was given stays
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_leaf_of_bin_walks_the_tree(seed):
+    rng = np.random.default_rng(seed)
+    splits = root()
+    for d in range(3):
+        level = LevelSplits.unsplit(1 << d)
+        for k in range(1 << d):
+            level.set(k, 0, rng.integers(0, 2, 9) == 1)
+        splits = grow(splits, level)
+    one = splits.feature[0], splits.threshold[0], splits.mask_of[0]
+    walked = naive_leaves(np.arange(9)[None], *one, splits.masks)
+    np.testing.assert_array_equal(leaf_of_bin(splits, 9), walked)
+
+
+# ---- the stage, answered without noise
+
+
+def state_of(schema, n_bins=9):
+    budget = Budget(epsilon=1.0, delta=1e-6)
+    state = State.first(Shape(schema=schema), 0, budget, PRICE_ONE)
+    return PublicBins(n_bins=n_bins).begin(state)
+
+
+def encode(model, columns):
+    """Codes of columns without missing values; of a category, its position."""
+    return np.stack(
+        [
+            c if b.edges is None else np.searchsorted(b.edges, c)
+            for b, c in zip(model.bins, columns, strict=True)
+        ]
+    ).astype(np.uint8)
+
+
+def score_of(model, columns):
+    """(n_scores, n_rows) int32 scores, tables and trees."""
+    codes = encode(model, columns)
+    out = np.zeros((model.n_scores, codes.shape[1]), np.int32)
+    for table, code in zip(model.tables, codes, strict=True):
+        out += table[code].T
+    s = model.trees.splits
+    for t in range(s.n_trees):
+        leaf = naive_leaves(codes, s.feature[t], s.threshold[t], s.mask_of[t], s.masks)
+        out += model.trees.value[:, t, leaf]
+    return out
+
+
+def exact_answer(query, state, columns, label):
+    """Sums over all rows, without noise; the draws of rows are not looked at."""
+    codes = encode(state.model, columns)
+    score = score_of(state.model, columns)
+    packed = np.empty(score.shape, np.int64)
+    write(query.gradient, score, label, None, packed)
+    g, h = unpack(packed)
+    s = query.splits
+    cells = np.zeros((query.n_cells, query.n_scores, 2), np.int64)
+    for t in range(s.n_trees):
+        node = naive_leaves(codes, s.feature[t], s.threshold[t], s.mask_of[t], s.masks)
+        if isinstance(query, TreeSumsQuery):
+            places = [t * s.n_leaves + node]
+        else:
+            assert isinstance(query, NodeSumsQuery)
+            starts = np.cumsum([0, *query.sizes])
+            bins = [start + codes[j] for j, start in zip(query.features, starts, strict=False)]
+            if query.sides is None:
+                places = [node * starts[-1] + b for b in bins]
+            else:
+                m = len(query.features)
+                places = [(node * m + k) * 2 + query.sides[node, b] for k, b in enumerate(bins)]
+        for place in places:
+            for k in range(query.n_scores):
+                np.add.at(cells[:, k, 0], place, g[k])
+                np.add.at(cells[:, k, 1], place, h[k])
+    receipt = Receipt("fit", "query", 0, query.label, query.price, 0, 0)
+    return Released(cells.ravel(), receipt)
+
+
+def fit(trees, schema, columns, label):
+    """Return the model of trees whose answers are exact, whatever the draws of rows."""
+    plan = Plan("mine", "a test", (PublicBins(n_bins=9), trees), pure=True, draws_rows=True)
+    budget = Budget(epsilon=1.0, delta=1e-6)
+    first = State.first(Shape(schema=schema), 0, budget, PRICE_ONE)
+    ran = loop.run(plan, first, lambda _, state, query: exact_answer(query, state, columns, label))
+    return ran.state.model
+
+
+SCHEMA = Schema({"a": (0, 8), "b": (0, 8), "c": ["u", "v", "w"]}, classes=[0, 1])
+
+
+def data(n=600):
+    """Rows of a known tree: columns (a and b lie in the middle of eight bins) and labels."""
+    rng = np.random.default_rng(0)
+    a, b, c = (rng.integers(0, n_bins, n) for n_bins in (8, 8, 3))
+    label = np.where(a > 3, b <= 1, c == 1)
+    # the root's gain must be seen: one side has more ones
+    flip = rng.random(n) < np.where(a > 3, 0.0, 0.2)
+    return [a + 0.5, b + 0.5, c], (label | flip).astype(np.uint8)
+
+
+def test_histograms_recover_a_known_tree():
+    columns, label = data()
+    leaf = NewtonStep(learning_rate=1.0, largest=10.0)
+    trees = Trees(n_trees=3, depth=3, split=HistogramSplit(), leaf=leaf)
+    model = fit(trees, SCHEMA, columns, label)
+    score = score_of(model, columns)[0]
+    a, _, c = columns
+    sure = a > 4
+    assert np.array_equal(score[sure] > 0, label[sure] == 1)
+    rest = ~sure & (c == 1)
+    assert score[rest].min() > score[~sure & (c != 1)].max()
+
+
+@pytest.mark.parametrize("split", [TotallyRandom(), PartiallyRandom(), HistogramSplit()])
+@pytest.mark.parametrize("leaf", [NewtonStep(), GradientStep(), NewtonStep(prior=1.0)])
+@pytest.mark.parametrize("features", [{}, {"features": Cyclic(k=1)}])
+@pytest.mark.parametrize("candidates", [None, IterativeHessian(rounds=2, n_bins=4)])
+def test_every_split_lowers_the_loss(split, leaf, features, candidates):
+    columns, label = data()
+    trees = Trees(n_trees=9, depth=3, split=split, leaf=leaf, candidates=candidates, **features)
+    model = fit(trees, SCHEMA, columns, label)
+    score = score_of(model, columns)[0] / SCORE_ONE
+    loss = np.log1p(np.exp(-np.where(label == 1, score, -score))).mean()
+    assert loss < 0.62 < np.log(2)
+
+
+@pytest.mark.parametrize("split", [TotallyRandom(), PartiallyRandom(), HistogramSplit()])
+def test_trees_of_one_feature_are_kept_in_tables(split):
+    columns, label = data()
+    trees = Trees(n_trees=6, depth=3, split=split, features=Cyclic(k=1))
+    model = fit(trees, SCHEMA, columns, label)
+    assert model.trees.n_trees == 0
+    assert all(np.any(table) for table in model.tables)
+
+
+def test_leaves_are_newton_steps_on_their_rows():
+    columns, label = data()
+    leaf = NewtonStep(learning_rate=0.5, ridge=1.0, largest=10.0)
+    model = fit(Trees(n_trees=1, depth=2, leaf=leaf), SCHEMA, columns, label)
+    s, codes = model.trees.splits, encode(model, columns)
+    at = naive_leaves(codes, s.feature[0], s.threshold[0], s.mask_of[0], s.masks)
+    for k in range(4):
+        here = label[at == k]
+        wanted = -0.5 * (0.5 - here).sum() / (0.25 * len(here) + 1) if len(here) else 0.0
+        assert model.trees.value[0, 0, k] / SCORE_ONE == pytest.approx(wanted, abs=1e-3)
+
+
+def test_averages_are_shares_of_classes():
+    columns, label = data()
+    model = fit(Trees(n_trees=5, depth=2, leaf=Averaging(), batch=1.0), SCHEMA, columns, label)
+    assert model.link == "probability"
+    s, total = model.trees.splits, np.zeros(len(label))
+    codes = encode(model, columns)
+    for t in range(5):
+        at = naive_leaves(codes, s.feature[t], s.threshold[t], s.mask_of[t], s.masks)
+        total += np.array([label[at == k].mean() if (at == k).any() else 0 for k in range(4)])[at]
+    np.testing.assert_allclose(score_of(model, columns)[0] / SCORE_ONE, total / 5, atol=1e-3)
+
+
+@pytest.mark.parametrize(
+    ("batch", "sizes"), [(1, [1] * 7), (3, [3, 3, 1]), (0.5, [4, 3]), (1.0, [7]), (100, [7])]
+)
+@pytest.mark.parametrize("split", [TotallyRandom(), HistogramSplit()])
+def test_batches_add_their_mean(batch, sizes, split):
+    """Without noise, each tree of a batch sees the same gradient and is counted by its share of it."""
+    columns, label = data(300)
+    leaf = GradientStep(learning_rate=1.0, largest=10.0, ridge=1e-9)
+    trees = Trees(n_trees=7, depth=1, split=split, leaf=leaf, batch=batch)
+    model = fit(trees, SCHEMA, columns, label)
+    assert model.trees.n_trees == 7
+    codes = encode(model, columns)
+    t = 0
+    score = np.zeros(300)
+    for size in sizes:
+        p = 1 / (1 + np.exp(-score))
+        added = np.zeros(300)
+        for _ in range(size):
+            s = model.trees.splits
+            at = naive_leaves(codes, s.feature[t], s.threshold[t], s.mask_of[t], s.masks)
+            for k in np.unique(at):
+                step = -(p - label)[at == k].mean()
+                value = model.trees.value[0, t, k] / SCORE_ONE
+                assert value == pytest.approx(step / size, abs=2e-3)
+                added[at == k] += value
+            t += 1
+        score += added
+
+
+class Recorder(Leaf):
+    """A leaf rule that says 0, and keeps the sizes of the batches and the shapes of the sums."""
+
+    def __init__(self):
+        self.seen = []
+
+    def gradient(self, shape):
+        return NewtonStep().gradient(shape)
+
+    def value(self, sums, above=None, *, kind="binary", batch=1):  # noqa: ARG002
+        self.seen.append((sums.grad.shape, kind, batch))
+        return np.zeros(sums.grad.shape)
+
+
+@pytest.mark.parametrize("split", [TotallyRandom(), HistogramSplit()])
+def test_leaves_know_their_trees_and_their_batch(split):
+    columns, label = data(100)
+    leaf = Recorder()
+    fit(Trees(n_trees=7, depth=2, split=split, leaf=leaf, batch=3), SCHEMA, columns, label)
+    if split.asks:  # a tree at a time
+        assert leaf.seen == [((1, 4, 1), "binary", b) for b in (3, 3, 3, 3, 3, 3, 1)]
+    else:
+        assert leaf.seen == [((n, 4, 1), "binary", n) for n in (3, 3, 1)]
+
+
+@pytest.mark.parametrize(
+    "leaf", [NewtonStep(laplace=True, clip=0.5), GradientStep(count_scale=0.3)]
+)
+def test_choices_are_over_whole_counts_whatever_the_leaf(leaf):
+    """The range of a gain is proved for a Hessian of 1 on every row; leaves keep their own gradient."""
+    trees = Trees(n_trees=1, depth=1, split=ExponentialSplit(), leaf=leaf)
+    state = trees.begin(state_of(SCHEMA))
+    query = trees.next_query(state)
+    assert isinstance(query, ChoiceQuery)
+    assert query.gradient.counts
+    assert query.gradient.hess_scale == 1.0
+    assert query.gradient.largest_grad == leaf.gradient(state.shape).largest_grad
+    receipt = Receipt("fit", "query", 0, query.label, query.price, 0, 0)
+    state = trees.update(state, query, Released(np.zeros(1, np.int64), receipt))
+    query = trees.next_query(state)
+    assert isinstance(query, TreeSumsQuery)
+    assert query.gradient.hess_scale == leaf.gradient(state.shape).hess_scale
+    assert query.gradient.l1 == leaf.gradient(state.shape).l1
+
+
+def test_leaf_decay_bounds_later_trees_more():
+    columns, label = data()
+    trees = Trees(
+        n_trees=4,
+        depth=1,
+        leaf=GradientStep(learning_rate=1.0, largest=1.0, ridge=1e-9, clip=1.0),
+        rows=Ensembles(size=2, decay=0.0),
+        leaf_decay=0.9,
+    )
+    model = fit(trees, SCHEMA, columns, np.ones_like(label))
+    largest = np.abs(model.trees.value[0]).max(1) / SCORE_ONE
+    assert largest[0] == pytest.approx(0.5, abs=1e-3)  # of the gradient, below the bound of 1
+    assert largest[1] == pytest.approx(0.1, abs=1e-3)
+    assert largest[2] > 0.3  # a new ensemble begins
+    assert largest[3] == pytest.approx(0.1, abs=1e-3)
+
+
+# ---- options
+
+
+CHOOSE = {"split": ExponentialSplit(), "leaf": GradientStep(count_scale=1.0)}
+HALVES = Shares(candidates=0.0, splits=0.5, leaves=0.5)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"depth": 0}, "depth=0"),
+        ({"depth": 11}, "depth=11"),
+        ({"depth": 2.5}, "depth=2.5"),
+        ({"n_trees": 0}, "n_trees=0"),
+        ({"n_trees": True}, "n_trees=True"),
+        ({"batch": 0}, "batch=0"),
+        ({"batch": 0.0}, "batch=0.0"),
+        ({"batch": 1.5}, "batch=1.5"),
+        ({"share": 0.0}, "share=0.0"),
+        ({"share": 1.1}, "share=1.1"),
+        ({"leaf_decay": 1.0}, "leaf_decay=1.0"),
+        ({"leaf_decay": 0.1}, r"leaf_decay.*rows=Ensembles"),
+        ({"least_weight": -1.0}, "least_weight=-1.0"),
+        ({"leaf": BinCountStep()}, r"BinCountStep.*Cyclic\(k=1\)"),
+        ({"leaf": BinCountStep(), "features": Cyclic(k=2)}, r"BinCountStep.*Cyclic\(k=1\)"),
+        (
+            {"leaf": BinCountStep(), "features": Cyclic(k=1), "split": HistogramSplit()},
+            "BinCountStep.*TotallyRandom",
+        ),
+        (
+            {"leaf": BinCountStep(), "features": Cyclic(k=1), "candidates": IterativeHessian()},
+            "BinCountStep.*candidates=None",
+        ),
+        (
+            {"split": ExponentialSplit(), "leaf": Averaging()},
+            r"ExponentialSplit.*NewtonStep\(\) or GradientStep\(\)",
+        ),
+        ({"split": ExponentialSplit(), "leaf": Recorder()}, "ExponentialSplit.*GradientStep"),
+        ({"candidates": Sketch()}, r"Sketch.*ExponentialSplit\(\)"),
+        ({"candidates": Sketch(), "split": HistogramSplit()}, "Sketch.*ExponentialSplit"),
+        (
+            {"candidates": IterativeHessian(), "rows": PoissonRows()},
+            r"IterativeHessian.*AllRows\(\)",
+        ),
+        ({**CHOOSE, "candidates": Sketch(), "rows": PoissonRows()}, "budget=Shares"),
+        ({**CHOOSE, "candidates": Sketch(), "budget": HALVES}, "candidates.*1e-6"),
+        (
+            {**CHOOSE, "budget": Shares(candidates=0.5, splits=0.0, leaves=0.5)},
+            "splits.*1e-6",
+        ),
+        ({"budget": Shares(candidates=0.0, splits=1.0, leaves=0.0)}, "leaves.*1e-6"),
+    ],
+)
+def test_options_that_do_not_go_together_raise(options, message):
+    with pytest.raises(PlanError, match=message):
+        Trees(**options)
+
+
+@pytest.mark.parametrize(
+    "shares", [(0.5, 0.5, 0.5), (-0.1, 0.5, 0.5), (0, 0, 0), (0, 0, float("nan"))]
+)
+def test_shares_are_of_one_price(shares):
+    with pytest.raises(PlanError, match="sum to at most 1"):
+        Shares(**dict(zip(("candidates", "splits", "leaves"), shares, strict=True)))
+
+
+@pytest.mark.parametrize("split", [HistogramSplit, PartiallyRandom, ExponentialSplit])
+def test_splits_refuse_a_ridge_of_nothing(split):
+    with pytest.raises(PlanError, match="ridge=0"):
+        split(ridge=0)
+
+
+def test_random_trees_refuse_a_single_leaf():
+    with pytest.raises(PlanError, match="max_leaves=1"):
+        TotallyRandom(max_leaves=1)
+
+
+def test_what_goes_together_is_accepted():
+    for options in (
+        CHOOSE,
+        {"split": ExponentialSplit()},
+        {"split": ExponentialSplit(), "leaf": GradientStep(count_scale=0.5)},
+        {**CHOOSE, "rows": PoissonRows(), "budget": HALVES},
+        {"leaf": BinCountStep(), "features": Cyclic(k=1)},
+        {"rows": Ensembles(), "leaf_decay": 0.1},
+        {"split": HistogramSplit(), "budget": Shares(candidates=0, splits=1, leaves=0)},
+    ):
+        trees = Trees(**options)
+        assert replace(trees) == trees
+
+
+def test_a_gradient_of_nothing_raises_before_any_charge():
+    trees = Trees(leaf=NewtonStep(clip=1e-6))
+    with pytest.raises(PlanError, match="gradient of 0 steps"):
+        trees.declare(Shape(schema=Schema({"a": (0, 1)}, classes=[0, 1])))

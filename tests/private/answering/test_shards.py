@@ -1,0 +1,512 @@
+"""Shards answer the sums that plain numpy computes, whatever they answered before and however rows are cut."""
+
+import itertools
+import pickle
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from helpers import naive_add_pair_table, naive_add_tables, naive_cells, naive_sums
+from private.cases import (
+    ALL,
+    BINS,
+    KEY,
+    KINDS,
+    N_BINS,
+    ROWS_KEY,
+    choice_of,
+    draw,
+    model_of,
+    queries_of,
+    rows_of,
+    shape_of,
+    splits_of,
+    upper,
+)
+
+from dpgb_dask.contracts.model import FeatureBins, Splits, TreeEnsemble, join_splits, no_trees
+from dpgb_dask.contracts.queries import RowDraw
+from dpgb_dask.encoding.codes import encode
+from dpgb_dask.encoding.target import encode_target, encode_weight
+from dpgb_dask.errors import PlanError
+from dpgb_dask.kernels.draw import draws
+from dpgb_dask.kernels.gradient import write
+from dpgb_dask.losses import SquaredGradient, unpack
+from dpgb_dask.private.answering import shards
+from dpgb_dask.private.answering.levels import LevelSums
+from dpgb_dask.private.answering.shards import Shard
+from dpgb_dask.private.keeping.pieces import encode_rows, merge_pieces
+from dpgb_dask.private.reading.ingest import Rows
+from dpgb_dask.private.reading.survey import Reading
+
+WEIGHT = {"max_weight": 3, "weight_bits": 2}
+SHARD_QUERIES = [(k, q) for k, q in ALL if q not in ("count", "coarse", "fine", "target")]
+
+
+def shard_of(kind, weighted=True, block_rows=1024, n=3000, cuts=1):
+    """A shard of random rows, cut in chunks."""
+    x, y, weight = rows_of(kind, n)
+    shape = shape_of(kind, **WEIGHT) if weighted else shape_of(kind)
+    pieces = []
+    for k in range(cuts):
+        part = slice(k * n // cuts, (k + 1) * n // cuts)
+        rows = Rows(x.iloc[part], y[part], weight[part] if weighted else None)
+        starts = np.arange(cuts + 1) * n // cuts
+        reading = Reading(shape, KEY, rows_key=ROWS_KEY, starts=starts)
+        pieces += encode_rows(rows, reading, BINS, block_rows, k)
+    return Shard(merge_pieces(pieces, block_rows), shape, BINS, ROWS_KEY)
+
+
+def naive_leaves(codes, splits, t):
+    """Leaf of each row in tree t, found by walking down."""
+    nodes = splits.feature.shape[1]
+    out = []
+    for row in codes.T:
+        k = 0
+        while k < nodes:
+            code, mask = row[splits.feature[t, k]], splits.mask_of[t, k]
+            right = code > splits.threshold[t, k] if mask < 0 else splits.masks[mask, code] == 1
+            k = 2 * k + 1 + int(right)
+        out.append(k - nodes)
+    return np.array(out)
+
+
+def naive_scores(codes, model):
+    """Scores of every row."""
+    n = codes.shape[1]
+    score = np.stack(
+        [
+            naive_add_tables(codes, [t[:, k] for t in model.tables], np.full(n, b, np.int32))
+            for k, b in enumerate(model.intercept)
+        ]
+    )
+    for k in range(model.n_scores):
+        for p in model.pairs:
+            score[k] = naive_add_pair_table(
+                codes[p.i], codes[p.j], p.map_i, p.map_j, p.table[k], score[k]
+            )
+        for t in range(model.trees.n_trees):
+            score[k] += model.trees.value[k, t][naive_leaves(codes, model.trees.splits, t)]
+    return score
+
+
+def naive_answer(kind, model, query, name, weighted=True):
+    """The answer, computed from the rows in the plainest way."""
+    x, y, weight = rows_of(kind)
+    label, valid = encode_target(y, shape_of(kind).schema)
+    w = encode_weight(weight, 3, 2) if weighted else np.ones(len(y), np.int32)
+    w = np.where(valid, w, 0).astype(np.int32)
+    codes = encode(x, shape_of(kind).schema, BINS)
+    score = naive_scores(codes, model)
+    if name == "residual":
+        cell = np.searchsorted(query.edges, np.abs(score[0].astype(np.int64) - label))
+        return naive_cells(cell, w, query.n_values)
+    if query.rows is not None:
+        index = np.stack([np.arange(len(y)), np.zeros(len(y))], axis=1).astype(np.uint64)
+        drawn = np.empty(len(y), np.uint32)
+        draws(ROWS_KEY, query.rows.group, index, drawn)
+        w = np.where((query.rows.low <= drawn) & (drawn < query.rows.high), w, 0).astype(np.int32)
+    packed = np.empty((model.n_scores, len(y)), np.int64)
+    write(query.gradient, score, label, w, packed)
+    if name == "main":
+        leaves = [leaf[c] for leaf, c in zip(query.leaf_of_bin, codes, strict=True)]
+        keys = list(zip(leaves, query.n_leaves, strict=True))
+    elif name == "pairs":
+        keys = [
+            (p.map_i[codes[p.i]].astype(int) * p.n_j + p.map_j[codes[p.j]], p.n_i * p.n_j)
+            for p in query.pairs
+        ]
+    elif name in ("trees", "part", "table"):
+        keys = [(naive_leaves(codes, query.splits, t), 8) for t in range(query.splits.n_trees)]
+    else:
+        return naive_level(codes, query, packed)
+    parts = [np.concatenate([naive_sums(k, *unpack(row), n) for k, n in keys]) for row in packed]
+    return np.stack(parts, axis=1).ravel()
+
+
+def naive_level(codes, query, packed):
+    """Sums per node, feature and bin or side."""
+    node = naive_leaves(codes, query.splits, 0)
+    sides = getattr(query, "sides", None)
+    out = []
+    for k in range(query.splits.n_leaves):
+        start = 0
+        for f, size in zip(query.features, query.sizes, strict=True):
+            rows = node == k
+            cell = codes[f, rows].astype(int)
+            n_cells = size
+            if sides is not None:
+                cell, n_cells = sides[k, start : start + size][cell], 2
+            parts = [naive_sums(cell, *unpack(row[rows]), n_cells) for row in packed]
+            out.append(np.stack(parts, axis=1))
+            start += size
+    return np.concatenate(out).ravel()
+
+
+@pytest.mark.parametrize("weighted", [False, True])
+@pytest.mark.parametrize(("kind", "name"), SHARD_QUERIES)
+def test_answer_is_the_sum_over_rows(kind, name, weighted):
+    query = queries_of(kind, 2 if weighted else 0)[name]
+    model = model_of(kind)
+    answer = shard_of(kind, weighted).answer(model, query)
+    assert answer.dtype == np.int64
+    assert answer.shape == (query.n_sums,)
+    np.testing.assert_array_equal(answer, naive_answer(kind, model, query, name, weighted))
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize(("block_rows", "cuts"), [(64, 1), (1024, 7), (4096, 50), (16384, 300)])
+def test_answer_is_the_same_for_any_cut(kind, block_rows, cuts):
+    queries, model = queries_of(kind, 2), model_of(kind)
+    whole, shard = shard_of(kind), shard_of(kind, block_rows=block_rows, cuts=cuts)
+    for name in ("main", "nodes", "part", "sample"):
+        expected = whole.answer(model, queries[name])
+        np.testing.assert_array_equal(shard.answer(model, queries[name]), expected)
+    assert len(shard.pieces) <= 2 * 3000 // block_rows + 1
+
+
+@pytest.mark.parametrize("n_threads", [2, 3, 8])
+def test_answer_is_the_same_for_any_number_of_threads(n_threads, monkeypatch):
+    monkeypatch.setattr(shards, "INLINE_VALUES", 0)
+    queries, model = queries_of("binary", 2), model_of("binary")
+    whole, shard = shard_of("binary"), shard_of("binary", block_rows=256)
+    with ThreadPoolExecutor(n_threads) as pool:
+        for name in ("trees", "part", "root", "nodes", "sample", "choice"):
+            expected = whole.answer(model, queries[name])
+            got = shard.answer(model, queries[name], n_threads, pool)
+            np.testing.assert_array_equal(got, expected)
+
+
+def history(kind):
+    """A sequence of models as in a fit, then changes that no fit makes."""
+    first = model_of(kind, 0, n_pairs=0, n_trees=0)
+    second = replace(model_of(kind, 1, n_pairs=1, n_trees=0), bins=first.bins)
+    full = model_of(kind, 2, n_pairs=2, n_trees=3)
+    t = full.trees
+    fewer = TreeEnsemble(splits_of(1), t.value[:, :1])
+    s = t.splits
+    turned = Splits(s.feature, s.threshold, s.mask_of, 1 - s.masks)
+    shared = Splits(s.feature, s.threshold, s.mask_of, np.concatenate([s.masks, s.masks[:1]]))
+    return [
+        first,
+        second,
+        replace(full, trees=fewer),
+        full,
+        full,
+        replace(full, tables=second.tables),
+        replace(full, pairs=full.pairs[1:]),  # a pair is gone
+        replace(full, pairs=full.pairs + full.pairs[:1]),  # a pair is there twice
+        replace(full, trees=fewer),  # trees are gone
+        replace(full, trees=TreeEnsemble(s, -t.value)),
+        full,
+        replace(full, trees=TreeEnsemble(shared, t.value)),  # a mask that no node uses
+        replace(full, trees=TreeEnsemble(turned, t.value)),
+        replace(full, trees=t.with_more(splits_of(2, seed=11), t.value[:, :2])),
+        replace(full, trees=no_trees(2, first.n_scores)),
+        first,
+    ]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_catching_up_gives_what_a_new_shard_gives(kind):
+    queries = queries_of(kind, 2)
+    shard = shard_of(kind)
+    for model in history(kind):
+        for name in ("main", "part"):
+            expected = shard_of(kind).answer(model, queries[name])
+            np.testing.assert_array_equal(shard.answer(model, queries[name]), expected)
+
+
+def test_scores_wrap_around_the_same_on_every_path():
+    query = queries_of("binary", 2)["main"]
+    big = replace(model_of("binary"), intercept=np.array([2**31 - 1], np.int32))
+    small = replace(big, intercept=np.array([-(2**31)], np.int32))
+    shard = shard_of("binary")
+    for model in (big, small, big):
+        np.testing.assert_array_equal(
+            shard.answer(model, query), shard_of("binary").answer(model, query)
+        )
+
+
+def test_a_pickled_shard_answers_the_same_and_carries_no_scores():
+    query, model = queries_of("binary", 2)["sample"], model_of("binary")
+    shard = shard_of("binary")
+    expected = shard.answer(model, query)
+    copy = pickle.loads(pickle.dumps(shard))
+    assert copy._scores._memory == copy._draws._draws == {}
+    assert copy._level is None
+    np.testing.assert_array_equal(copy.answer(model, query), expected)
+    assert repr(shard) == "<shard>"
+    assert {repr(block) for block in shard._draws._chosen} <= {"<chosen rows>"}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_no_rows_answer_zero(kind):
+    shard = Shard([], shape_of(kind), BINS, ROWS_KEY)
+    for name, query in queries_of(kind).items():
+        if (kind, name) in SHARD_QUERIES:
+            assert not shard.answer(model_of(kind), query).any()
+
+
+def test_codes_of_a_piece_do_not_keep_the_chunk_alive():
+    x, y, _ = rows_of("binary", 100)
+    for piece in encode_rows(Rows(x, y, None), Reading(shape_of("binary"), KEY), BINS, 64):
+        assert piece.codes.base is None
+        assert piece.label.base is None
+
+
+def test_a_model_of_other_bins_raises():
+    other = (*BINS[:2], FeatureBins(None, np.zeros(5, np.uint8), 5))
+    with pytest.raises(PlanError, match="other bins"):
+        shard_of("binary").answer(
+            replace(model_of("binary"), bins=other), queries_of("binary")["main"]
+        )
+
+
+def test_a_query_that_does_not_fit_raises():
+    binary, numeric = queries_of("binary"), queries_of("numeric")
+    shard = shard_of("binary", weighted=False)
+    for query in (numeric["main"], numeric["residual"], binary["count"]):
+        with pytest.raises(PlanError):
+            shard.answer(model_of("binary"), query)
+    with pytest.raises(PlanError, match="n_scores=3"):
+        shard.answer(model_of("binary"), queries_of("multiclass")["main"])
+
+
+def test_a_weight_that_could_overflow_a_packed_sum_raises():
+    with pytest.raises(PlanError, match="overflow"):
+        shape_of("binary", max_weight=4096, weight_bits=4)
+    steep = replace(queries_of("numeric", 3)["main"], gradient=SquaredGradient(1 << 20, 0))
+    shape = shape_of("numeric", max_weight=4096, weight_bits=3)
+    with pytest.raises(PlanError, match="overflow"):
+        Shard([], shape, BINS).answer(model_of("numeric"), steep)
+
+
+# ---- levels of a tree ------------------------------------------------------------------------------------------------
+
+
+def level_query(kind, splits, **options):
+    query = queries_of(kind, 2)["nodes"]
+    return replace(query, splits=splits, **options)
+
+
+@pytest.fixture
+def subtracted(monkeypatch):
+    """For each level so far, whether it was summed by subtraction."""
+    seen = []
+    sums = LevelSums._sums
+
+    def spy(self, deal, only=None):
+        seen.append(only is not None and int(only.sum()) == self.n_nodes // 2)
+        return sums(self, deal, only)
+
+    monkeypatch.setattr(LevelSums, "_sums", spy)
+    return seen
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("rows", [None, draw("sample", 9), draw("sample", 9, high=1 << 30)])
+def test_a_level_from_the_level_above_is_the_same(kind, rows, subtracted):
+    tree, model = splits_of(1, depth=5, seed=12), model_of(kind)
+    shard = shard_of(kind, block_rows=256)
+    for depth in range(6):
+        query = level_query(kind, upper(tree, depth), rows=rows, label=str(depth), price=depth + 1)
+        again = replace(model, pairs=model.pairs[::-1])  # the same scores
+        got = shard.answer(again if depth % 2 else model, query)
+        assert subtracted[-1] == (depth > 0)
+        np.testing.assert_array_equal(got, shard_of(kind).answer(model, query))
+
+
+def test_choices_and_histograms_share_a_level(subtracted):
+    tree, model = splits_of(1, depth=2, seed=12), model_of("binary")
+    shard, queries = shard_of("binary"), queries_of("binary", 2)
+    choice = choice_of("binary", upper(tree, 0), 2)
+    level = {"gradient": choice.gradient, "features": choice.features, "sizes": choice.sizes}
+    shard.answer(model, choice)
+    sides = np.random.default_rng(0).integers(0, 2, (2, sum(choice.sizes)), dtype=np.uint8)
+    sums = replace(queries["nodes"], splits=upper(tree, 1), sides=sides, **level)
+    expected = shard_of("binary").answer(model, sums)
+    assert subtracted.pop() is False
+    np.testing.assert_array_equal(shard.answer(model, sums), expected)
+    assert subtracted.pop() is True
+    # the same level again, so nothing is summed
+    whole = replace(sums, sides=None)
+    np.testing.assert_array_equal(
+        shard.answer(model, whole), shard.answer(model, choice_of("binary", upper(tree, 1), 2))
+    )
+    assert subtracted == [False]
+
+
+def other_tree(tree):
+    return Splits(tree.feature, tree.threshold, tree.mask_of, 1 - tree.masks)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda _, model: (splits_of(1, depth=2, seed=13), model, {}),
+        lambda tree, model: (other_tree(tree), model, {}),
+        lambda tree, model: (tree, replace(model, intercept=model.intercept + np.int32(1)), {}),
+        lambda tree, model: (tree, replace(model, trees=no_trees(3)), {}),
+        lambda tree, model: (tree, model, {"rows": draw()}),
+        lambda tree, model: (tree, model, {"gradient": choice_of("binary", tree).gradient}),
+        lambda tree, model: (
+            tree,
+            model,
+            {"features": np.array([0, 2], np.uint16), "sizes": (N_BINS[0], N_BINS[2])},
+        ),
+    ],
+)
+def test_another_level_is_summed_from_nothing(change, subtracted):
+    tree, model = splits_of(1, depth=2, seed=12), model_of("binary")
+    assert (tree.mask_of[:, 0] >= 0).any()
+    shard = shard_of("binary")
+    shard.answer(model, level_query("binary", upper(tree, 1)))
+    tree, model, options = change(tree, model)
+    query = level_query("binary", tree, **options)
+    got = shard.answer(model, query)
+    assert not any(subtracted)
+    np.testing.assert_array_equal(got, shard_of("binary").answer(model, query))
+
+
+def test_a_level_after_another_query_is_the_same():
+    tree, model = splits_of(1, depth=2, seed=12), model_of("binary")
+    shard = shard_of("binary")
+    shard.answer(model, level_query("binary", upper(tree, 1)))
+    shard.answer(model, queries_of("binary", 2)["main"])
+    query = level_query("binary", tree)
+    np.testing.assert_array_equal(
+        shard.answer(model, query), shard_of("binary").answer(model, query)
+    )
+
+
+def test_masks_in_another_order_are_the_same_tree(subtracted):
+    tree, model = splits_of(1, depth=2, seed=12), model_of("binary")
+    shard = shard_of("binary")
+    shard.answer(model, level_query("binary", upper(tree, 1)))
+    more = join_splits(splits_of(2, depth=2, seed=14), tree).part(2)
+    got = shard.answer(model, level_query("binary", more))
+    assert subtracted == [False, True]
+    np.testing.assert_array_equal(
+        got, shard_of("binary").answer(model, level_query("binary", tree))
+    )
+
+
+@pytest.mark.parametrize("depth", [0, 1, 2])
+def test_upper_levels_of_trees_are_trees(depth):
+    query, model = queries_of("binary", 2)["trees"], model_of("binary")
+    splits = upper(query.splits, depth)
+    copy = Splits(
+        *(
+            np.ascontiguousarray(p)
+            for p in (splits.feature, splits.threshold, splits.mask_of, splits.masks)
+        )
+    )
+    got = shard_of("binary").answer(model, replace(query, splits=splits))
+    np.testing.assert_array_equal(
+        got, shard_of("binary").answer(model, replace(query, splits=copy))
+    )
+    deep = shard_of("binary").answer(model, query).reshape(4, 1 << depth, -1, 2).sum(axis=2)
+    np.testing.assert_array_equal(got, deep.ravel())
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"candidate_feature": np.array([0, 0, 0, 1, 2], np.uint16)},
+        {"candidate_bin": np.array([0, 0, 0, 0, N_BINS[2]], np.uint8)},
+        {"candidate_bin": np.array([0], np.uint8)},
+        dict.fromkeys(
+            ("candidate_feature", "candidate_bin", "candidate_only"), np.empty(0, np.uint8)
+        ),
+    ],
+)
+def test_candidates_that_do_not_exist_raise(options):
+    with pytest.raises(PlanError, match="candidate"):
+        choice_of("binary", splits_of(1), 2, **options)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"splits": splits_of(2)},
+        {"features": np.array([2, 3], np.uint16)},
+        {"sizes": (N_BINS[2], N_BINS[0] - 1)},
+        {"sizes": (N_BINS[2],)},
+        {"sides": np.zeros((8, 3), np.uint8)},
+    ],
+)
+def test_a_level_that_does_not_fit_raises(options):
+    with pytest.raises(PlanError):
+        shard_of("binary").answer(
+            model_of("binary"), replace(queries_of("binary", 2)["nodes"], **options)
+        )
+
+
+# ---- draws of rows ---------------------------------------------------------------------------------------------------
+
+
+def test_the_parts_of_a_group_are_disjoint_and_cover_all_rows():
+    model, query = model_of("binary"), queries_of("binary", 2)["trees"]
+    shard = shard_of("binary", block_rows=256)
+    cuts = [0, 1, 1 << 20, 1 << 30, 3 << 30, 1 << 32]
+    parts = [RowDraw("part", 5, low, high) for low, high in itertools.pairwise(cuts)]
+    sums = [shard.answer(model, replace(query, rows=part)) for part in parts]
+    np.testing.assert_array_equal(sum(sums), shard.answer(model, query))
+    whole = replace(query, rows=RowDraw("sample", 5, 0, 1 << 32))
+    np.testing.assert_array_equal(shard.answer(model, whole), shard.answer(model, query))
+
+
+def test_every_group_draws_anew_and_at_its_rate():
+    shard = shard_of("binary", weighted=False)
+    model = model_of("binary")
+    query = replace(
+        queries_of("binary")["root"], gradient=choice_of("binary", splits_of(1)).gradient
+    )
+    n = len(shard.pieces) and sum(len(p) for p in shard.pieces)
+    rows = []
+    for group in range(20):
+        sums = shard.answer(model, replace(query, rows=RowDraw("sample", group, 0, 1 << 30)))
+        rows.append(int(sums.reshape(-1, 2)[: query.sizes[0], 1].sum()) >> 15)
+    assert len(set(rows)) > 10
+    # the mean of 20 binomials, within five standard deviations
+    assert abs(np.mean(rows) - n / 4) < 5 * np.sqrt(n * 3 / 16 / 20)
+
+
+def test_draws_do_not_depend_on_what_was_asked_before():
+    model, queries = model_of("binary"), queries_of("binary", 2)
+    asked = [
+        replace(queries["nodes"], rows=RowDraw("part", g, k << 30, k + 1 << 30))
+        for g in (1, 2)
+        for k in (0, 2)
+    ]
+    shard = shard_of("binary", block_rows=128)
+    for query in asked + asked[::-1]:
+        np.testing.assert_array_equal(
+            shard.answer(model, query), shard_of("binary").answer(model, query)
+        )
+
+
+def test_a_draw_without_a_key_raises():
+    shard = shard_of("binary")
+    bare = Shard(shard.pieces, shard.shape, BINS)
+    with pytest.raises(PlanError, match="needs a key for draws"):
+        bare.answer(model_of("binary"), queries_of("binary", 2)["part"])
+
+
+def test_a_failed_answer_leaves_nothing_behind(monkeypatch):
+    model, queries = model_of("binary"), queries_of("binary", 2)
+    shard = shard_of("binary")
+    shard.answer(model, queries["root"])
+    with monkeypatch.context() as patch:
+        patch.setattr(LevelSums, "_sums", fail)
+        with pytest.raises(RuntimeError):
+            shard.answer(model_of("binary", 4), queries["nodes"])
+    for name in ("nodes", "part", "main"):
+        expected = shard_of("binary").answer(model, queries[name])
+        np.testing.assert_array_equal(shard.answer(model, queries[name]), expected)
+
+
+def fail(*_args):
+    raise RuntimeError

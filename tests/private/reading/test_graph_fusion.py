@@ -1,0 +1,112 @@
+"""Calls on chunks absorb the tasks that only they need; nothing else changes."""
+
+import threading
+import time
+
+import dask
+import numpy as np
+import pytest
+from dask import delayed
+from distributed import Client, LocalCluster
+
+from dpgb_dask.private.reading.graph_fusion import fuse_calls
+from dpgb_dask.private.reading.load_lock import end_turn
+
+
+def use(number, x, y, shared):
+    return number + int(x.sum()) + int(y.sum()) + shared
+
+
+def calls_of(n=4):
+    """Calls on chunks x and y, where y is made from x, and on a value that all calls share."""
+    shared = delayed(lambda: 1000, name="shared")()
+    calls = []
+    for k in range(n):
+        x = delayed(np.arange, name=f"x-{k}")(k + 2)
+        y = delayed(np.square, name=f"y-{k}")(x)
+        calls.append(delayed(use)(k, x, y, shared, dask_key_name=f"use-{k}"))
+    return calls
+
+
+def tasks_of(call):
+    return {str(key) for key in dict(call.__dask_graph__())}
+
+
+def test_each_call_is_one_task_and_shared_tasks_stay():
+    calls = calls_of()
+    fused = fuse_calls(calls)
+    assert [call.key for call in fused] == [call.key for call in calls]
+    kept = tasks_of(fused[0])
+    assert {f"use-{k}" for k in range(4)} <= kept
+    assert not {key for key in kept if key.startswith(("x-", "y-", "arange", "square"))}
+    assert len(kept) == 5
+    assert dask.compute(*fused, scheduler="sync") == dask.compute(*calls, scheduler="sync")
+    assert fuse_calls([]) == []
+
+
+LOADING = []
+
+
+def load():
+    LOADING.append(1)
+    time.sleep(0.01)
+    n = len(LOADING)
+    LOADING.pop()
+    return n
+
+
+def use_loaded(n, barrier):
+    end_turn()
+    barrier.wait(10)  # all threads get here, as a thread encodes while the next one has its turn
+    return n
+
+
+def fail_loaded(_):
+    raise KeyError
+
+
+def test_calls_in_turns_load_one_at_a_time():
+    barrier = threading.Barrier(3)
+    with dask.config.set(scheduler="threads", num_workers=3):
+        calls = [delayed(use_loaded)(delayed(load)(), barrier) for _ in range(6)]
+        calls.append(delayed(use)(1, delayed(np.arange)(3), np.arange(2), 5))
+        assert dask.compute(*fuse_calls(calls, room=1 << 20)) == (*6 * [1], 10)
+        with pytest.raises(KeyError):
+            dask.compute(*fuse_calls([delayed(fail_loaded)(delayed(load)())], room=1 << 20))
+        (again,) = dask.compute(*fuse_calls([delayed(load)()], room=1 << 20))  # the turn is free
+    assert again == 1
+
+
+MADE, MOST, LOCK = [0], [0], threading.Lock()
+
+
+class Counted:
+    """A chunk that counts how many chunks exist."""
+
+    def __init__(self):
+        with LOCK:
+            MADE[0] += 1
+            MOST[0] = max(MOST[0], MADE[0])
+
+    def __del__(self):
+        with LOCK:
+            MADE[0] -= 1
+
+
+def look(chunk):
+    return isinstance(chunk, Counted)
+
+
+def test_no_more_chunks_than_threads_are_there_at_once_and_results_may_be_futures():
+    with (
+        LocalCluster(
+            n_workers=1, threads_per_worker=2, processes=False, dashboard_address=":0"
+        ) as cluster,
+        Client(cluster) as client,
+    ):
+        calls = [delayed(look)(delayed(Counted)(), dask_key_name=f"look-{k}") for k in range(40)]
+        assert all(client.gather(client.compute(fuse_calls(calls))))
+        assert MOST[0] <= 3  # one chunk may be collected late
+        held = client.submit(np.arange, 5)
+        calls = [delayed(use)(k, held, held, 7, dask_key_name=f"held-{k}") for k in range(3)]
+        assert client.gather(client.compute(fuse_calls(calls))) == [27, 28, 29]
