@@ -334,7 +334,6 @@ class OtherHuber(Huber):
         (Changing(), "make it a frozen dataclass"),
         (Exponential(), "does not (serve|fit) a numeric target"),
     ],
-    ids=str,
 )
 def test_what_no_report_could_hold_is_refused_before_the_charge(loss, match, tmp_path):
     check_refused(loss, match, tmp_path)
