@@ -1,4 +1,4 @@
-"""The methods as named Plans; data only. What departs from a paper says so beside it, and in the plan's deviations."""
+"""The methods as named Plans; data only. A departure from a paper is noted beside it and in the plan's deviations."""
 
 from collections.abc import Mapping
 from dataclasses import replace
@@ -26,8 +26,8 @@ from dpgb_dask.errors import PlanError, did_you_mean
 from dpgb_dask.losses import LOSSES, Loss
 
 EVERY_LOSS = tuple(LOSSES)
-MEANS = ("log_loss", "squared_error")  # what a mean of targets minimises
-ONE_SCORE = ("binary", "numeric")  # an exponential choice weighs one score
+MEANS = ("log_loss", "squared_error")  # losses that a mean of targets minimises
+ONE_SCORE = ("binary", "numeric")  # an exponential choice can weigh only one score
 
 AUTO = Plan(
     name="auto",
@@ -37,7 +37,7 @@ AUTO = Plan(
 
 # ---- DP-EBM (Nori et al. 2021, algorithm 2)
 
-# leaves shrink towards what is known above them, by the prior scale that `auto` starts from (not in the papers)
+# leaves shrink towards the step of the node above, with the prior scale that `auto` starts from (not in the papers)
 _NEWTON = NewtonStep(prior=0.4)
 _GRADIENT = GradientStep(prior=0.4)
 
@@ -46,7 +46,9 @@ _EBM_DEVIATIONS = (
     "Categories are declared: names read from the rows would be released.",
     "No exact number of rows is used or kept: bins merge by released counts.",
 )
-_EBM_BINS = Bins(share=0.098, max_bins=32)  # 10 % with the row count that the stage begins with
+_EBM_BINS = Bins(
+    share=0.098, max_bins=32
+)  # 10 % together with the row count at the beginning of the stage
 _EBM_TREES = Trees(
     n_trees=300,
     per_feature=True,
@@ -92,7 +94,7 @@ _IH = IterativeHessian(rounds=5, n_bins=32)
 
 
 def _fdp(name: str, what: str, trees: Trees) -> Plan:
-    means = trees.leaf.means  # of the targets themselves: they start from nothing
+    means = trees.leaf.means  # means of the targets themselves need no start score
     return Plan(
         name=name,
         source=f"Maddock et al. 2022, {what}",
@@ -116,12 +118,13 @@ _FDP = (
         _fdp("fdp-tr-newton-log", "totally random, Newton, log candidates", Trees(leaf=_NEWTON)),
         stages=(PublicBins(n_bins=32, spacing="log"), BaseScore(), Trees(leaf=_NEWTON)),
     ),
+    # quantiles come from one released histogram; those of the paper are not private
     replace(
         _fdp("fdp-tr-newton-quantile", "totally random, Newton, quantiles", Trees(leaf=_NEWTON)),
         stages=(
             Bins(share=0.098, max_bins=32),
             Trees(),
-        ),  # of one released histogram: the paper's are not private
+        ),
     ),
     replace(
         _fdp("ldp", "§5.3.4: local differential privacy", Trees(leaf=_NEWTON)),
@@ -145,7 +148,7 @@ _FDP = (
     _fdp(
         "fdp-tr-batch-100",
         "totally random, Newton, iterative Hessian, one feature a tree, one batch",
-        # one step, from nothing: a whole one
+        # there is a single step, from the start score: it is taken in full
         Trees(
             leaf=replace(_NEWTON, learning_rate=1.0),
             candidates=_IH,
@@ -231,7 +234,7 @@ DP_XGBOOST = Plan(
             candidates=Sketch(n_bins=32),
             rows=PoissonRows(rate=0.1),
             budget=Shares(candidates=1 / 3, splits=1 / 3, leaves=1 / 3),
-            least_weight=5.0,  # the paper's 50, of the tenth of the rows that serves a tree
+            least_weight=5.0,  # the paper's 50, for the tenth of the rows that serves a tree
         ),
     ),
     deviations=(
@@ -263,18 +266,17 @@ def get(recipe: str | Plan, *, kind: str, loss: Loss | None = None, **parameters
     loss : Loss or None
         None for the target's own: log-loss, or the squared error.
     **parameters
-        ``None`` means the recipe's own value.
+        Parameters of the estimator; ``None`` means the recipe's own value.
 
     Raises
     ------
     PlanError
-        If there is no such recipe, or it does not have a parameter or the loss.
+        If there is no such recipe, or it has no such parameter or cannot serve the loss.
     """
     if isinstance(recipe, Plan):
         plan = recipe
-        if (
-            recipe.name in RECIPES and recipe != RECIPES[recipe.name]
-        ):  # reports and files must not say otherwise
+        # reports and files must not give a changed plan the name of a recipe
+        if recipe.name in RECIPES and recipe != RECIPES[recipe.name]:
             plan = replace(recipe, name=f"{recipe.name} (changed)")
     elif recipe in RECIPES:
         plan = RECIPES[recipe]
@@ -302,7 +304,7 @@ def get(recipe: str | Plan, *, kind: str, loss: Loss | None = None, **parameters
 
 
 def _check_loss(plan: Plan, kind: str, loss: Loss) -> None:
-    """Refuse a loss that the target or the recipe does not have; name what has it."""
+    """Refuse a loss that does not fit the target or the recipe; the message names losses or recipes that do."""
     if kind not in loss.kinds:
         fitting = sorted(name for name, known in LOSSES.items() if kind in known.kinds)
         raise PlanError(
@@ -316,7 +318,7 @@ def _check_loss(plan: Plan, kind: str, loss: Loss) -> None:
 
 
 def _serves(plan: Plan, kind: str, loss: Loss) -> bool:
-    """Whether a plan has a loss; one from outside the package, if it has every loss of that type of target."""
+    """Whether a plan can serve a loss; one from outside the package, if it serves every loss of that kind."""
     if loss.name in LOSSES:
         return loss.name in plan.losses
     every = {name for name, known in LOSSES.items() if kind in known.kinds}

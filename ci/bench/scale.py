@@ -112,9 +112,8 @@ def rounds(options: argparse.Namespace) -> list[Record]:
                     n = 5000 if options.large else 3 * n_rounds
                     figures, held = round_figures(execution, n_workers, 1, n, client)
                     text = f"{backend}: tasks held by the scheduler over {n} rounds: {held}, goal: no growth"
-                    flat = (
-                        held[-1] <= held[0] + n_workers
-                    )  # the last replies may not be released yet
+                    # the last replies may not be released yet
+                    flat = held[-1] <= held[0] + n_workers
                     records.append(
                         {"case": "rounds", "backend": backend, "rounds": n, "tasks_held": held}
                         | figures

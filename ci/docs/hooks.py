@@ -21,9 +21,8 @@ MADE_OF = {
     "changelog.md": "CHANGELOG.md",
 }
 FORMULA = re.compile(r'<(span|div) class="arithmatex">\\([(\[])(.*?)\\[)\]]</\1>', re.DOTALL)
-BAR = re.compile(
-    r"<mo(?: stretchy=\"false\")?(>&#x0(?:007C|2016);)"
-)  # of |x| and ‖x‖; they open and close in turn
+# of |x| and ‖x‖; they open and close in turn
+BAR = re.compile(r"<mo(?: stretchy=\"false\")?(>&#x0(?:007C|2016);)")
 CITED = re.compile(r"\bdocs/([\w-]+)\.md (P|§)(\d+)(?![^<]*</code>)")
 PATH = re.compile(r"(?<=<code>)[\w/.:]+(?=</code>)")  # may break after a slash, not inside a name
 
@@ -33,9 +32,8 @@ def moved(text):
     for page, source in MADE_OF.items():
         text = text.replace(f"]({source}", f"]({page}")
     text = text.replace("](docs/", "](")
-    return re.sub(
-        r"\[([^\]]*)\]\((?!http|#|[\w-]+\.md)[^)]*\)", r"\1", text
-    )  # code, licence: not here
+    # code, licence: not here
+    return re.sub(r"\[([^\]]*)\]\((?!http|#|[\w-]+\.md)[^)]*\)", r"\1", text)
 
 
 def helped(words):
@@ -83,9 +81,8 @@ def on_page_content(content, page, **_):
     def drawn(found):
         display = "block" if found[2] == "[" else "inline"
         mathml = convert(html.unescape(found[3]).strip(), display=display)
-        forms = itertools.cycle(
-            ("prefix", "postfix")
-        )  # else a bar has the space of an operator between two terms
+        # else a bar has the space of an operator between two terms
+        forms = itertools.cycle(("prefix", "postfix"))
         return BAR.sub(lambda bar: f'<mo fence="true" form="{next(forms)}"{bar[1]}', mathml)
 
     content = FORMULA.sub(drawn, content)

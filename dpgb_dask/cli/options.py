@@ -26,9 +26,8 @@ A line that cannot be read, or has another number of fields, is a row of missing
 class Parser(argparse.ArgumentParser):
     """A parser that asks whether a misspelt command or option means another."""
 
-    flags: ClassVar[set[str]] = (
-        set()
-    )  # of all commands: which one was meant is not known to who finds the fault
+    # of all commands: which one was meant is not known to who finds the fault
+    flags: ClassVar[set[str]] = set()
 
     def add_argument(self, *names: Any, **options: Any) -> argparse.Action:
         """Add an option, and remember its flag."""

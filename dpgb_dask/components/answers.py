@@ -22,7 +22,7 @@ def l2_norm(gradient: Gradient) -> float:
 
 
 def noise_sd(l2: float, price: int, price_one: int) -> float:
-    """Return the standard deviation a sum of sensitivity ``l2`` gets for ``price`` (σ = Δ / μ)."""
+    """Return the standard deviation of the noise on a sum of sensitivity ``l2`` that costs ``price`` (σ = Δ / μ)."""
     return l2 / float(np.sqrt(price / price_one))
 
 
@@ -44,7 +44,7 @@ class Sums:
 
 
 def sums(query: GradientQuery, released: Answer) -> Sums:
-    """Read a gradient answer."""
+    """Return the answer to a gradient query in natural units."""
     values, sd = natural(query, released)
     table = values.reshape(query.n_cells, query.n_scores, 2)
     a = query.gradient.hess_scale

@@ -1,4 +1,4 @@
-"""Released bins from a noisy histogram over the public grid: heavy isolated cells stay alone, the rest is merged.
+"""Bins from a released histogram over the public grid: heavy single cells stay alone, the other cells are merged.
 
 Post-processing of one release (docs/default-method.md §0).
 """
@@ -15,9 +15,9 @@ FAR_BELOW = -8.0  # standard deviations
 
 
 def find_atoms(counts: NDArray[np.float64], sd: float, n_rows: float) -> NDArray[np.bool_]:
-    """Return which cells hold a heavy single value (zero inflation, round numbers)."""
+    """Return which cells hold one frequent value, such as zero or a round number (atoms)."""
     n = len(counts)
-    # three cells on each side; at the ends fewer, so that a heavy first cell (zero) is not its own neighbour
+    # three cells on each side, fewer at the ends, so that a heavy first cell (zero) is not its own neighbour
     padded = np.pad(counts, 3, constant_values=np.nan)
     around = (
         np.nanmedian([padded[i : i + n] for i in (0, 1, 2, 4, 5, 6)], axis=0) if n > 1 else counts
@@ -38,13 +38,13 @@ def merge_cells(
     Parameters
     ----------
     counts : (n_cells,) float64
-        Noisy rows per cell, missing left out.
+        Noisy rows per cell, without the missing values.
     sd : float
-        Standard deviation of the noise of a cell.
+        Standard deviation of the noise on a cell.
     n_rows : float
         Noisy number of rows.
     max_bins : int
-        Wanted number of bins: a bin closes when it holds ``n_rows / max_bins``.
+        Wanted number of bins: a bin is complete when it holds ``n_rows / max_bins``.
 
     Returns
     -------
@@ -57,7 +57,7 @@ def merge_cells(
     atoms = find_atoms(counts, sd, n_rows)
     last: list[int] = []
     mass: list[float] = []
-    joinable = False  # whether the newest bin may take a remainder (atoms may not)
+    joinable = False  # whether a remainder may join the newest bin (it may not join an atom)
     held, n_held = 0.0, 0
 
     def close(cell: int) -> None:
@@ -94,16 +94,16 @@ def merge_cells(
 def numeric_bins(
     edges: NDArray[np.float64], counts: NDArray[np.float64], sd: float, n_rows: float, max_bins: int
 ) -> tuple[FeatureBins, NDArray[np.float64]]:
-    """Return the bins of a numeric feature and their noisy rows (missing last).
+    """Return the bins of a numeric feature and their noisy rows (missing values last).
 
     Parameters
     ----------
     edges : (n_edges,) float64
         Public edges of the cells.
     counts : (n_edges + 2,) float64
-        Noisy rows per cell, missing last.
+        Noisy rows per cell, missing values last.
     """
-    # two codes are kept: the missing bin, and one more because atoms come on top of the wanted number
+    # two codes are reserved: one for missing values, and one because atoms are added to the wanted number of bins
     last, mass = merge_cells(counts[:-1], sd, n_rows, max_bins)
     while len(last) > 254:
         keep = np.ones(len(last), dtype=bool)
@@ -121,7 +121,7 @@ def categorical_bins(
 ) -> tuple[FeatureBins, NDArray[np.float64]]:
     """Return the bins of a categorical feature, heaviest first, and their noisy rows.
 
-    Sorting makes ``code > threshold`` a split between frequent and rare categories, which is what the trees use.
+    In this order, a tree's split ``code > threshold`` separates frequent from rare categories.
     """
     order = np.argsort(-counts, kind="stable")
     cell_to_bin = np.empty(len(counts), dtype=np.uint8)
@@ -133,10 +133,11 @@ def categorical_bins(
 def row_estimates(
     counts: NDArray[np.float64], sd: NDArray[np.float64], n_rows: float
 ) -> NDArray[np.float64]:
-    """Return estimates of the rows per bin that are positive and sum to the noisy number of rows.
+    """Return positive estimates of the rows per bin that sum to the noisy number of rows.
 
-    A count cannot be negative, so its estimate is the mean of the normal law around the noisy count, cut off at zero. A
-    bin whose noise came out negative still holds about the rows that the noise can hide, and stays able to learn.
+    A count cannot be negative, so its estimate is the mean of the normal distribution around the noisy count, truncated
+    at zero. A bin with a negative noisy count is thus estimated to hold about as many rows as noise can hide, and can
+    still learn.
     """
     z = counts / sd
     tail = np.array([0.5 * math.erfc(-value / math.sqrt(2)) for value in z])

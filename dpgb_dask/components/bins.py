@@ -18,7 +18,7 @@ from dpgb_dask.contracts.schema import Categorical
 
 
 def empty_model(bins: Sequence[FeatureBins], shape: Shape) -> Model:
-    """Return the model that says nothing yet, over these bins."""
+    """Return a model over these bins that predicts nothing yet."""
     k = shape.n_scores
     return Model(
         bins=tuple(bins),
@@ -36,16 +36,16 @@ def share_of(total: int, share: float) -> int:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Counted:
-    """What the row count decides about the histogram.
+    """What the noisy row count decides about the histogram.
 
     Parameters
     ----------
     n_uniform : int
-        Cells of a numeric feature.
+        Cells per numeric feature.
     n_rows : float
-        The noisy count as it was released.
+        The noisy row count, as released.
     variance : float
-        Of its noise.
+        Variance of the noise on ``n_rows``.
     """
 
     n_uniform: int
@@ -60,9 +60,9 @@ class Bins(Stage):
     Parameters
     ----------
     share : float
-        Of the plan's μ².
+        Share of the plan's μ².
     max_bins : int or None
-        Wanted bins per feature; None for 128, or 250 on the fine grid.
+        Wanted number of bins per feature; None for 128, or 250 on the fine grid.
     """
 
     share: float = constants.BINS_SHARE
@@ -78,19 +78,19 @@ class Bins(Stage):
             check_whole("max_bins", self.max_bins, 2, 250)
 
     def declare(self, shape: Shape) -> Demand:  # noqa: ARG002
-        """Row count and histogram."""
+        """Declare the row count and the histogram."""
         share = constants.COUNT_SHARE + self.share
         return Demand(share, share, 2)
 
     def most_bins(self, shape: Shape) -> tuple[int, ...]:
-        """Return how many bins every feature has at most: its categories, "other" and missing, or any number."""
+        """Return the most bins of each feature: its categories, "other" and missing; `MAX_BINS` for a numeric one."""
         return tuple(
             len(f.categories) + 2 if isinstance(f, Categorical) else MAX_BINS
             for f in shape.schema.features.values()
         )
 
     def next_query(self, state: State) -> Query | None:
-        """Ask for a rough row count, then for all cells."""
+        """Ask for a rough row count, then for the histogram over all cells."""
         bits = state.shape.weight_bits
         if state.model is not None:
             return None
@@ -107,7 +107,7 @@ class Bins(Stage):
         )
 
     def update(self, state: State, query: Query, released: Answer) -> State:
-        """Choose the grid from the count; merge the cells into bins."""
+        """Choose the grid from the count, then merge the cells into bins."""
         values, sd = natural(query, released)
         weight = state.shape.max_weight
         if isinstance(query, CountQuery):
@@ -127,7 +127,7 @@ class Bins(Stage):
         grid = Grid.of(state.shape.schema, query.n_uniform)
         per_feature = np.split(values, grid.offsets[1:-1])
         totals = np.array([part.sum() for part in per_feature])
-        # every feature's cells sum to the same number of rows: weigh each copy by its noise
+        # the cells of every feature sum to the same number of rows: average these sums, weighted by their precision
         precision = np.append(1 / (np.array(grid.sizes) * sd**2), 1 / counted.variance)
         found = float(precision @ np.append(totals, counted.n_rows) / precision.sum())
         count = NoisyCount(found, float(1 / np.sqrt(precision.sum())))

@@ -1,24 +1,25 @@
-"""Every constant of `auto`, with its reason; the same for every data set, never tuned on a test split.
+"""Every constant of `auto`, with its reason; the same for every data set, and never tuned on a test split.
 
-Measurements behind them: docs/default-method.md §6 (development data, ε from .1 to 8).
+They were measured on development data, with ε from .1 to 8: docs/default-method.md §6.
 """
 
 import numpy as np
 
 # ---- bins
-COUNT_SHARE = 0.002  # a rough row count for the choice of the grid; 1 % off is good enough
+COUNT_SHARE = 0.002  # for a rough row count, which chooses the grid; an error of 1 % does no harm
 BINS_SHARE = 0.10  # 5 % loses .005 AUC on adult at ε = 1, 20 % is flat
 # noisy rows per standard deviation of a cell from which 1024 edges beat 256
 FINE_GRID_SIGNAL = 1500.0
 COARSE_BINS, FINE_BINS = 128, 250  # wanted bins on either grid; codes are uint8
-ATOM_SD = 4.0  # a cell is an atom (zero, a round value) if it sticks out of its neighbours by 4 standard deviations …
+ATOM_SD = 4.0  # a cell is an atom (zero, a round value) if it exceeds its neighbours by 4 standard deviations …
 ATOM_SHARE = 0.0015  # … and by this share of all rows …
 ATOM_RATIO = 3.0  # … and holds three times what its neighbours do: +.004 AUC on adult
 MASS_SD = 1.5  # a bin's mass must exceed this many standard deviations of its own noise: 3 loses .007 on adult
-LAST_SHARE = 0.5  # a remainder needs this part of the wanted mass to be a bin of its own
+LAST_SHARE = 0.5  # a remainder with this share of the wanted mass becomes a bin of its own
 
 # ---- start
-START_SHARE = 0.01  # of what the bins left: base rate, or mean; the same again per residual scale
+# of what `Bins` left, for the base rate or the mean; as much again per residual scale
+START_SHARE = 0.01
 # at the start, a third into the main effects, before pairs, before the forest
 RESIDUAL_REFRESHES = 4
 # residuals above are clipped; .9 is better on skewed targets, worse on the others
@@ -29,21 +30,21 @@ CLIP = 0.5  # |g| <= 1/2 halves the sensitivity and stays Fisher-consistent: +.0
 HESS_SCALE = 0.5
 
 # ---- which stages run
-FOREST_SHARE = 0.3  # .2 to .4 are alike
+FOREST_SHARE = 0.3  # .2 to .4 give the same accuracy
 # below, its noise costs more than it finds
 FOREST_GATE = {"binary": 0.005, "multiclass": 0.005, "numeric": 0.2}
 # (signal below, share of what the forest leaves)
 PAIR_SHARES = ((0.2, 0.0), (5.0, 0.3), (np.inf, 0.5))
 # an interaction worth finding, score units
 PAIR_EFFECT = {"binary": 0.1, "multiclass": 0.1, "numeric": 0.05}
-SCREEN_SHARE = 0.2  # of the pairs' budget, to choose them
+SCREEN_SHARE = 0.2  # share of the pairs' budget that screens the candidates
 MAX_CANDIDATES = 200  # candidate pairs: noise grows with the square root of their number
 PAIR_CELLS = 6  # each feature of a pair is coarsened to at most 6 bins
 
 # ---- main effects and pairs
 MAIN_ROUNDS = 20  # 10 lose up to .01 AUC, 40 gain nothing
 PAIR_ROUNDS = 15
-DAMPING = 0.4  # all features step at once: .15 to .5 are alike, 1 overshoots
+DAMPING = 0.4  # all features move at once: .15 to .5 give the same accuracy, 1 overshoots
 # leaves = rows · Hessian / (25 · noise of the run): a leaf's step is mostly signal
 LEAF_SIGNAL = 25.0
 MIN_LEAVES, MAX_LEAVES = 6, 32  # 2 lose .06 AUC at large ε, all bins .01 to .02 at small ε
@@ -51,17 +52,18 @@ MIN_LEAVES, MAX_LEAVES = 6, 32  # 2 lose .06 AUC at large ε, all bins .01 to .0
 PRIOR_SCALES = np.array([0.0, 0.05, 0.1, 0.2, 0.4, 0.8, 1.6])
 FIRST_SCALE = np.array([0.4])  # before there is evidence
 LENGTH = 0.3  # correlation length of neighbouring bins, in rank: flat between .2 and .5
-SMOOTH_SHARE = 0.9  # of the prior variance is smooth, the rest independent per bin
+SMOOTH_SHARE = 0.9  # share of the prior variance that is smooth; the rest is independent per bin
 LARGEST_EFFECT = 5.0  # bound of a table entry, in score units
-MEAN_HESS_STEP = 0.3  # of the way to a round's noisy mean Hessian
-LEAST_HESS = 0.02  # of the largest Hessian: lower bound of a bin's mean
-PAIR_HESS_EXCESS = 20.0  # a pair's cell may hold this much more than independence says
+MEAN_HESS_STEP = 0.3  # how far a round moves the mean Hessian towards its noisy value
+LEAST_HESS = 0.02  # lower bound of a bin's mean Hessian, as a share of the largest
+# a pair's cell may hold this many times what independent features would give
+PAIR_HESS_EXCESS = 20.0
 
 # ---- forest
 FOREST_ROUNDS, FOREST_BATCH = 20, 15  # 300 trees in 20 passes: a batch shares one gradient
 FOREST_DEPTH = 5
 FOREST_RATE = 0.1
-FOREST_LEVELS = 16  # thresholds per feature to draw from, of equal noisy mass
-# part of the splits spread evenly over features; the rest follows released strength
+FOREST_LEVELS = 16  # thresholds per feature to draw from; they divide the noisy mass evenly
+# share of the splits drawn evenly over features; the rest follows released strength
 FOREST_EVEN = 0.2
 LARGEST_LEAF = 2.0  # bound of a Newton step before the rate

@@ -1,4 +1,4 @@
-"""Small first releases: a number of rows, and the score that trees start from."""
+"""Small releases at the start of a plan: the number of rows, and the score that trees start from."""
 
 from dataclasses import dataclass, replace
 
@@ -13,7 +13,7 @@ from dpgb_dask.contracts.queries import CountQuery, Query, TargetSumQuery
 
 
 def counted(state: State, query: Query, released: Answer) -> State:
-    """Return the state with a released number of rows; stages reckon with at least 1."""
+    """Return the state with a released number of rows; later stages calculate with at least 1."""
     values, sd = natural(query, released)
     count = NoisyCount(float(values[0]), sd)
     return replace(state, n_rows=max(count.value, 1.0), count=count)
@@ -38,11 +38,11 @@ class RowCount(Stage):
         check_rate("share", self.share)
 
     def declare(self, shape: Shape) -> Demand:  # noqa: ARG002
-        """One count."""
+        """Declare one count."""
         return Demand(0.0, self.share, 1)
 
     def begin(self, state: State) -> State:
-        """Nothing is known yet."""
+        """Begin with no memory."""
         return replace(state, memory=False)
 
     def next_query(self, state: State) -> Query | None:
@@ -59,15 +59,15 @@ class RowCount(Stage):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BaseScore(Stage):
-    """For a numeric target, start from its noisy mean; classes start from even odds, as in the papers.
+    """The score that trees start from: a numeric target's noisy mean; for classes even odds, as in the papers.
 
-    Trees that begin in the middle of a wide range spend their first steps, and their clipped gradients, on the way to
-    the mean (S-BDT pays for one too).
+    Without it, trees start in the middle of a wide range and spend their first clipped steps on reaching the mean
+    (S-BDT pays for a mean too).
 
     Parameters
     ----------
     share : float
-        Of the plan's price, for the number of rows and the sum of targets, half each.
+        Share of the plan's price: half for the number of rows, half for the sum of targets.
     """
 
     share: float = 0.02
@@ -79,11 +79,11 @@ class BaseScore(Stage):
         check_rate("share", self.share)
 
     def declare(self, shape: Shape) -> Demand:
-        """Ask for a count and a sum, or nothing."""
+        """Declare a count and a sum; nothing for classes."""
         return Demand(0.0, self.share, 2) if shape.kind == "numeric" else Demand(0.0, 0.0, 0)
 
     def begin(self, state: State) -> State:
-        """Say what is to be asked."""
+        """Set which queries are to be asked."""
         asked = ("rows", "start") if state.shape.kind == "numeric" else ()
         return replace(state, memory=asked)
 
@@ -100,7 +100,7 @@ class BaseScore(Stage):
         )
 
     def update(self, state: State, query: Query, released: Answer) -> State:
-        """Keep the count; put the mean's score into the model."""
+        """Keep the count; set the model's start score from the mean."""
         state = replace(state, memory=state.memory[1:])
         if isinstance(query, CountQuery):
             return counted(state, query, released)

@@ -1,4 +1,4 @@
-"""Checks of a component's options: bad ones raise before any budget is spent."""
+"""Checks of a component's options: a bad option raises before any budget is spent."""
 
 from typing import Any
 
@@ -8,7 +8,7 @@ from dpgb_dask.errors import PlanError
 
 
 def check_whole(name: str, value: Any, low: int, high: int) -> None:
-    """Raise `PlanError` unless ``value`` is an int in [low, high]; a NumPy integer would wrap around in a price."""
+    """Raise `PlanError` unless ``value`` is a Python int in [low, high]; a NumPy integer would overflow in a price."""
     if isinstance(value, bool) or not isinstance(value, int) or not low <= value <= high:
         raise PlanError(f"{name}={value!r} must be a whole number (int) in [{low}, {high}].")
 

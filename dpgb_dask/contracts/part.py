@@ -1,4 +1,4 @@
-"""What stages and the parts of stages have in common: options that an estimator sets, and a short form for tests."""
+"""The base of stages and of their parts: options that an estimator may set, and a short form for tests."""
 
 from collections.abc import Mapping
 from dataclasses import fields, is_dataclass, replace
@@ -13,8 +13,8 @@ class Part:
     Attributes
     ----------
     estimator_options : mapping of str to str
-        Which option each parameter of an estimator sets: of "n_estimators", "learning_rate", "max_depth" and
-        "max_bins", those that mean something here. Options that are parts themselves have their own.
+        Which option each parameter of an estimator sets; lists those of "n_estimators", "learning_rate", "max_depth"
+        and "max_bins" that apply here. Options that are parts themselves have a mapping of their own.
     """
 
     __slots__ = ()
@@ -22,12 +22,12 @@ class Part:
     estimator_options: ClassVar[Mapping[str, str]] = {}
 
     def parameters(self) -> frozenset[str]:
-        """Return the estimator's parameters that it takes, its own parts included."""
+        """Return the estimator's parameters that this part and its own parts take."""
         inner = (part.parameters() for part in self._parts().values())
         return frozenset(self.estimator_options).union(*inner)
 
     def with_parameter(self, name: str, value: Any) -> Self:
-        """Return it with one of `parameters` set, in its own parts too.
+        """Return the part with one of `parameters` set, in its own parts too.
 
         Raises
         ------
@@ -48,12 +48,12 @@ class Part:
             raise PlanError(str(error).replace(f"{option}=", f"{name}=", 1)) from None
 
     def brief(self) -> Self:
-        """Return it cut short for tests: the same questions, in few rounds; by default as it is."""
+        """Return a short form for tests: the same queries, in few rounds; by default unchanged."""
         return self
 
     def _parts(self) -> dict[str, "Part"]:
         """Return the options that are parts themselves, by name."""
-        part: Any = self  # its fields are those of the class that inherits
+        part: Any = self  # the fields are those of the subclass
         if not is_dataclass(part):
             return {}
         options = {option.name: getattr(part, option.name) for option in fields(part)}

@@ -1,4 +1,4 @@
-"""A Plan is a tuple of Stages: what a stage is asked, and what a fit knows between two questions."""
+"""A Plan is a tuple of Stages. Here: the methods of a stage, and the state of a fit between two queries."""
 
 import hashlib
 from abc import ABC, abstractmethod
@@ -27,13 +27,13 @@ def _check_between(name: str, value: Any, high: float, rule: str) -> None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Budget:
-    """The privacy asked for; no default anywhere, never read from a file or the environment.
+    """The privacy that the user asks for. It has no default and is never read from a file or the environment.
 
     Parameters
     ----------
     epsilon : float, > 0
     delta : float, in [0, 1)
-        A constant chosen in advance, never 1/n. 0 for a plan of pure differential privacy, which asks nothing of it.
+        A constant chosen in advance, never 1/n. 0 for a plan of pure differential privacy.
     """
 
     epsilon: float
@@ -47,15 +47,14 @@ class Budget:
             )
 
 
-FEW_SD = (
-    3.0  # below so many standard deviations of its noise, a number of rows cannot be told from none
-)
+# below this many standard deviations of its noise, a number of rows cannot be told from zero
+FEW_SD = 3.0
 FINEST_WEIGHT_BITS = 8
-MOST_WEIGHT_STEPS = (1 << 16) - 1  # times 2**15, the largest |g| or h, one row stays below 2**31
+MOST_WEIGHT_STEPS = (1 << 16) - 1  # times 2**15, the largest |g| or h, is below 2**31 for one row
 
 
 def weight_bits_for(max_weight: int) -> int:
-    """Return the bits of a fractional weight: steps of 1/256, or coarser where one row would overflow a packed sum."""
+    """Return the bits of a fractional weight: steps of 1/256, or coarser if one row could overflow a packed sum."""
     return min(FINEST_WEIGHT_BITS, (MOST_WEIGHT_STEPS // max_weight).bit_length() - 1)
 
 
@@ -71,20 +70,20 @@ class Shape:
     max_weight : int
         Largest total weight of one row (or unit), in natural units.
     loss : Loss
-        None for the target's own: log-loss, or the squared error. It is given a numeric target's public bounds; one of
-        a class outside the package is kept as a `losses.OutsideLoss`.
+        None for the default of the target: log-loss or squared error. The loss is stored with the public bounds of a
+        numeric target; a loss of a class outside the package is stored as a `losses.OutsideLoss`.
 
     Raises
     ------
     PlanError
-        If one row of the largest weight could overflow a packed sum, or `losses.get` refuses the loss, or it does not
-        serve the target or cannot have its bounds; before any charge.
+        If one row of the largest weight could overflow a packed sum, `losses.get` refuses the loss, or the loss does
+        not fit the target or its bounds. All of this is checked before any charge.
     """
 
     schema: Schema
     weight_bits: int = 0
     max_weight: int = 1
-    loss: Loss = None  # type: ignore[assignment]  # __post_init__ puts the default
+    loss: Loss = None  # type: ignore[assignment]  # __post_init__ sets the default
 
     def __post_init__(self) -> None:
         if self.loss is None:
@@ -102,7 +101,7 @@ class Shape:
 
     @property
     def kind(self) -> str:
-        """Type of the target: binary, multiclass or numeric."""
+        """Type of the target: "binary", "multiclass" or "numeric"."""
         return self.schema.target.type
 
     @property
@@ -112,12 +111,12 @@ class Shape:
 
     @property
     def n_scores(self) -> int:
-        """Score columns."""
+        """Number of score columns."""
         return len(self.schema.target.classes) if self.kind == "multiclass" else 1
 
 
 class PublicRng:
-    """Public randomness (partitions, trees): reproducible from a seed, one stream per label, no state to replay."""
+    """Public randomness (partitions, trees): reproducible from a seed, with one stateless stream per label."""
 
     def __init__(self, seed: int) -> None:
         self.seed = seed
@@ -140,7 +139,7 @@ class NoisyCount:
 
     @property
     def is_few(self) -> bool:
-        """Whether it cannot be told from none: below three of its own standard deviations."""
+        """Whether it cannot be told from zero: it is below three standard deviations of its noise."""
         return self.value < FEW_SD * self.sd
 
     def __str__(self) -> str:
@@ -149,7 +148,7 @@ class NoisyCount:
 
 @dataclass(frozen=True, slots=True)
 class Unread:
-    """Released rows whose value of a feature is missing, or not a declared category; one cell of noise each.
+    """Released numbers of rows whose value of a feature is missing, or no declared category; one noisy cell each.
 
     Parameters
     ----------
@@ -157,9 +156,9 @@ class Unread:
     other : float or None
         None for a numeric feature.
     sd : float
-        Standard deviation of the noise of each.
+        Standard deviation of the noise on each.
     n_cells : int
-        Of the feature; their sum is part of the released number of rows.
+        Number of cells of the feature; their sum is part of the released number of rows.
     """
 
     missing: float
@@ -169,7 +168,7 @@ class Unread:
 
 
 class Facts:
-    """What the stages of one method tell each other; released or public. A frozen dataclass inherits from it."""
+    """Base of what a stage leaves to later stages, released or public; subclasses are frozen dataclasses."""
 
     __slots__ = ()
 
@@ -179,7 +178,7 @@ F = TypeVar("F", bound=Facts)
 
 @dataclass(frozen=True, eq=False, slots=True, kw_only=True)
 class State:
-    """What a fit knows between rounds; all of it public or released.
+    """The state of a fit between rounds; all of it is public or released.
 
     Parameters
     ----------
@@ -187,25 +186,25 @@ class State:
     rng : PublicRng
     budget : Budget
     total : int
-        Price of the whole plan, units of 2⁻⁶⁴ of its currency.
+        Price of the whole plan, in units of 2⁻⁶⁴ of μ², or of ε for a pure plan.
     left : int
-        What no query has spent yet.
+        Price that no query has spent yet.
     n_threads : int
-        Threads that decisions may take; any number gives the same bits.
+        Threads that decisions may use; the result has the same bits for any number.
     n_rows : float
         Noisy number of rows (weighted), at least 1.
     count : NoisyCount or None
-        The release that ``n_rows`` is made of; None where no stage released one.
+        The release that ``n_rows`` comes from; None if no stage released one.
     unread : tuple of Unread
-        Per feature, if bins were released.
+        One per feature, if bins were released.
     counts : tuple of ((n_bins,) float64)
-        Noisy rows per bin, at least 1, per feature.
+        Per feature, the noisy number of rows in each bin, at least 1.
     model : Model or None
         None before the bins are released.
     memory : Any
-        The running stage's own frozen record; None when a stage begins.
+        The current stage's own frozen record; None when a stage begins.
     facts : tuple of Facts
-        What stages tell later ones: one record per class.
+        What stages left to later stages: one record per class.
     """
 
     shape: Shape
@@ -226,37 +225,35 @@ class State:
     def first(
         cls, shape: Shape, seed: int, budget: Budget, total: int, n_threads: int = 1
     ) -> "State":
-        """Return what a fit knows before its first question."""
+        """Return the state of a fit before its first query."""
         rng = PublicRng(seed)
         return cls(
             shape=shape, rng=rng, budget=budget, total=total, left=total, n_threads=n_threads
         )
 
     def fact(self, kind: type[F]) -> F:
-        """Return the record of a class; a `Plan` checks that what a stage uses is given before it."""
+        """Return the record of a class; `Plan` checks that an earlier stage gives each record that a stage uses."""
         for fact in self.facts:
             if isinstance(fact, kind):
                 return fact
         raise PlanError(f"No stage has given {kind.__name__}: name it in the stage's uses.")
 
     def with_fact(self, fact: Facts) -> "State":
-        """Return the state with a record, in the place of one of the same class."""
+        """Return the state with a record; it replaces a record of the same class."""
         others = (known for known in self.facts if type(known) is not type(fact))
         return replace(self, facts=(*others, fact))
 
 
 @dataclass(frozen=True, slots=True)
 class Demand:
-    """What a stage will ask in a whole run; gates move it only within these limits.
+    """What a stage will spend and ask in a whole run; its gates can change the spending only within these limits.
 
     Parameters
     ----------
-    at_least, at_most : float
-        Share of the plan's whole price.
-    n_queries : int
-        Most queries it asks, for progress.
+    at_least, at_most : float Limits of its share of the plan's whole price. n_queries : int
+        The most queries that it asks, for the progress bar.
     n_values : int
-        Most values it has released, where that may be very many; 0 where it cannot.
+        The most values that it has released, if these may be very many; otherwise 0.
     """
 
     at_least: float
@@ -267,16 +264,16 @@ class Demand:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Needs:
-    """Memory that a plan takes beside the rows, at most; from public numbers alone.
+    """The most memory that a plan takes besides the rows, from public numbers alone.
 
     Parameters
     ----------
     n_sums : int
-        Most sums that every thread of a process adds up for one answer, 8 bytes each.
+        The most sums, of 8 bytes each, that a thread adds up for one answer.
     held : int
-        Bytes that the largest stage's decisions hold, in the process that controls the fit.
+        Bytes that the largest stage's decisions hold in the process that controls the fit.
     per_thread : int
-        Bytes that each thread that decides works with there.
+        Bytes that each of the deciding threads works with there.
     """
 
     n_sums: int = 0
@@ -284,40 +281,41 @@ class Needs:
     per_thread: int = 0
 
     def to_sum(self, n_threads: int) -> int:
-        """Return the bytes in which a process of some threads adds up an answer: about 12 a sum and thread."""
+        """Return the bytes that a process needs to add up an answer: about 12 per sum and thread."""
         return 12 * self.n_sums * (n_threads + 2)
 
     def to_decide(self, n_threads: int) -> int:
-        """Return the bytes that decisions take on some threads."""
+        """Return the bytes that decisions take with this many threads."""
         return self.held + n_threads * self.per_thread
 
 
 NO_NEEDS = Needs()
 
 
-Answer: TypeAlias = Released[NDArray[np.int64]]  # the noisy sums that a query is answered with
+Answer: TypeAlias = Released[NDArray[np.int64]]  # the noisy sums that answer a query
 
 
 class Stage(Part, ABC):
-    """A part of a plan: asks queries, turns released answers into the model. Holds options, no state.
+    """A part of a plan: asks queries and turns released answers into the model. Holds options, no state.
 
-    Inherit from it with a frozen dataclass whose fields are the options. What a plan asks beside the four methods has
-    a default, so that a stage says only what is special about it.
+    A stage is a frozen dataclass that inherits from this class; its fields are the options. Everything besides the four
+    methods has a default, so that a stage declares only what is special about it.
 
     Attributes
     ----------
     makes_bins : bool
-        Whether the model has bins when the stage ends: the first stage of every plan does.
+        Whether the model has bins when the stage ends; required of the first stage of a plan.
     starts : bool
-        Whether it makes the start model: bins, first scores, or counts for them. A fit with too few rows ends there.
+        Whether it belongs to the start model: bins, first scores, or counts for them. A fit with too few rows ends
+        after these stages.
     is_random : bool
-        Whether it draws from `State.rng`: else the same answers give the same model for every seed.
+        Whether it draws from `State.rng`. If not, the same answers give the same model for every seed.
     refines_bins : bool
         Whether bins change while it runs: rows are then encoded several times.
     row_draw : str or None
-        Kind of the secret draw of rows that its queries carry (`queries.RowDraw`): "sample" or "part"; None for none.
+        Kind of the secret draw of rows for its queries (`queries.RowDraw`): "sample", "part", or None.
     gives, uses : tuple of types of Facts
-        Records that it leaves to later stages, and those that it needs of earlier ones.
+        Records that it leaves to later stages, and records that it needs from earlier stages.
     """
 
     __slots__ = ()
@@ -339,20 +337,20 @@ class Stage(Part, ABC):
 
     @property
     def row_draw(self) -> str | None:
-        """Kind of the secret draw of rows that its queries carry."""
+        """Kind of the secret draw of rows for its queries."""
         return None
 
     def public_bins(self, shape: Shape) -> tuple[FeatureBins, ...] | None:  # noqa: ARG002
-        """Return the bins that it makes, if the schema alone decides them; None otherwise."""
+        """Return the bins that it makes if they depend on the schema alone; otherwise None."""
         return None
 
     def most_bins(self, shape: Shape) -> tuple[int, ...]:
-        """Return how many bins each feature has at most, if it is the stage that makes them."""
+        """Return the most bins that each feature can have, if this stage makes the bins."""
         known = self.public_bins(shape)
         return (MAX_BINS,) * shape.n_features if known is None else tuple(b.n_bins for b in known)
 
     def needs(self, shape: Shape, most_bins: Sequence[int]) -> Needs:  # noqa: ARG002
-        """Return the memory that it takes beside the rows, where that may be more than a few MiB."""
+        """Return the memory that it takes besides the rows, if that may be more than a few MiB."""
         return NO_NEEDS
 
     @abstractmethod
@@ -360,7 +358,7 @@ class Stage(Part, ABC):
         """Return what the stage will ask for in a whole run."""
 
     def begin(self, state: State) -> State:
-        """Set the stage's memory, which is None so far; called once, before its first query."""
+        """Set the stage's memory, which is None at first; called once, before its first query."""
         return state
 
     @abstractmethod
@@ -374,7 +372,7 @@ class Stage(Part, ABC):
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """A method, as a value: decides the model and its privacy.
+    """A method, as a value. It decides the model and its privacy.
 
     Parameters
     ----------
@@ -387,18 +385,18 @@ class Plan:
     pure : bool
         True: pure ε-differential privacy, Laplace noise, prices in ε. False: Gaussian noise, prices in μ².
     draws_rows : bool
-        Whether some queries are served by rows that a secret draw chooses (`queries.RowDraw`).
+        Whether some queries are answered by rows that a secret draw chooses (`queries.RowDraw`).
     losses : tuple of str
         Names of the losses it can serve.
     kinds : tuple of str
         Types of target it can serve.
     stops_on_few_rows : bool
-        Whether a fit ends with the start model where the released number of rows cannot be told from none.
+        Whether a fit ends with the start model if the released number of rows cannot be told from zero.
 
     Raises
     ------
     PlanError
-        If no bins are made first, or rows are drawn in a way that could not be paid for.
+        If the first stage makes no bins, or rows are drawn in a way that cannot be charged for.
     """
 
     name: str
@@ -412,10 +410,10 @@ class Plan:
     stops_on_few_rows: bool = True
 
     def __post_init__(self) -> None:
-        """Refuse what a fit would stumble over after its charge."""
-        given: Any  # whatever a caller put there
+        """Refuse a plan that would make a fit fail after its charge."""
+        given: Any  # a caller may have put anything there
         for given in self.stages:
-            # the digest of a plan is of what its stages print: a dataclass prints its options
+            # the digest of a plan hashes what its stages print, and a dataclass prints its options
             if not isinstance(given, Stage) or not is_dataclass(given):
                 raise PlanError(
                     f"{given!r} is no stage of {self.name!r}: give a frozen dataclass that inherits from Stage."
@@ -445,11 +443,11 @@ class Plan:
             )
 
     def parameters(self) -> frozenset[str]:
-        """Return the estimator's parameters that its stages take."""
+        """Return the estimator's parameters that the plan's stages take."""
         return frozenset().union(*(stage.parameters() for stage in self.stages))
 
     def with_parameter(self, name: str, value: Any) -> "Plan":
-        """Return the plan with an estimator's parameter set in all stages that take it."""
+        """Return the plan with one of an estimator's parameters set in every stage that takes it."""
         stages = tuple(
             stage.with_parameter(name, value) if name in stage.parameters() else stage
             for stage in self.stages
@@ -457,16 +455,16 @@ class Plan:
         return replace(self, stages=stages)
 
     def brief(self) -> "Plan":
-        """Return the plan cut short for tests: every stage asks what it asks, in few rounds."""
+        """Return a short form for tests: every stage asks the same queries, in few rounds."""
         return replace(self, stages=tuple(stage.brief() for stage in self.stages))
 
     def stops_before(self, stage: Stage, state: State) -> bool:
-        """Return whether a fit ends before a stage: a function of released numbers alone, so a resumed fit agrees."""
+        """Return whether a fit ends before a stage; it depends on released numbers alone, so a resumed fit agrees."""
         few = state.count is not None and state.count.is_few
         return self.stops_on_few_rows and few and not stage.starts
 
     def demand(self, shape: Shape) -> Demand:
-        """Return what a run asks for in all; raises `PlanError` if the stages declare more than there is."""
+        """Return the demand of the whole plan; raises `PlanError` if the stages declare more than there is."""
         demands = [stage.declare(shape) for stage in self.stages]
         if not all(type(demand) is Demand for demand in demands):
             raise PlanError(f"A stage of {self.name!r} does not declare a Demand.")
@@ -479,11 +477,11 @@ class Plan:
         )
 
     def public_bins(self, shape: Shape) -> tuple[FeatureBins, ...] | None:
-        """Return the first stage's bins, if the schema alone decides them: then one pass over the source is enough."""
+        """Return the first stage's bins if they depend on the schema alone; one pass over the source is then enough."""
         return self.stages[0].public_bins(shape)
 
     def needs(self, shape: Shape) -> Needs:
-        """Return the memory that a run takes beside the rows: each need of its largest stage."""
+        """Return the memory that a run takes besides the rows: for each kind of need, that of the neediest stage."""
         any_number = (MAX_BINS,) * shape.n_features
         most_bins = any_number if self.refines_bins else self.stages[0].most_bins(shape)
         needs = [stage.needs(shape, most_bins) for stage in self.stages]
@@ -495,7 +493,7 @@ class Plan:
 
     @property
     def refines_bins(self) -> bool:
-        """Whether a stage changes the bins while it runs: rows are then encoded several times."""
+        """Whether a stage changes the bins while it runs; rows are then encoded several times."""
         return any(stage.refines_bins for stage in self.stages)
 
     @property
@@ -509,14 +507,14 @@ class Plan:
 
 
 class Rounds(Protocol):
-    """Broadcast a message, reduce int64: the one interface of the back ends. Private side."""
+    """The interface of all back ends: broadcast a message, add up int64 answers. Private side."""
 
     def ask(self, model: Model | None, query: Query) -> Raw[NDArray[np.int64]]:
         """Return the sealed sums of a query over all rows, at the scores of ``model``."""
         ...
 
     def fingerprint(self) -> int:
-        """Return Σ over rows of a keyed PRF of what the fit can see of the row, mod 2²⁵⁶. Private."""
+        """Return Σ over rows of a keyed PRF of everything the fit can see of the row, mod 2²⁵⁶. Private."""
         ...
 
     def close(self) -> None:
@@ -526,26 +524,28 @@ class Rounds(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Execution:
-    """Speed and memory; never changes the model.
+    """Settings of speed and memory; they never change the model.
 
     Parameters
     ----------
     backend : {"auto", "local", "tasks", "comms"}
-        "auto": the current Dask client for Dask collections, else threads in this process. On a cluster "auto" begins
-        with a task per shard and round, and goes over to Dask's own comms where many rounds make it pay.
+        "auto": the current Dask client for Dask collections, otherwise threads in this process. On a cluster, "auto"
+        begins with one task per shard and round, and changes to Dask's own comms when there are enough rounds to make
+        that worthwhile.
     n_threads : int or None
-        Threads of the local back end, and of what decides between two rounds; None for the number of cores.
+        Threads of the local back end, and of the decisions between two rounds; None for the number of cores.
     fan_in : int
-        Sums added per task of the reduction tree; below ``64`` workers a plain gather is used.
+        Number of sums that one task of the reduction tree adds; with fewer than ``64`` workers all sums are gathered
+        directly.
     block_rows : int
         Rows per kernel call.
     cache : str
-        Where codes are kept: "memory", "disk" (the worker's own folder), a folder, or the URL of a Zarr store; "auto":
-        in memory while they fit, else on disk.
+        Where codes are stored: "memory", "disk" (the worker's own folder), a folder, or the URL of a Zarr store.
+        "auto": in memory while they fit, otherwise on disk.
     memory_limit : int or None
-        Bytes that one process may hold, all it does included; None for what Dask grants a worker, or the machine has.
+        Bytes that one process may use in total; None for the memory that Dask grants a worker, or that the machine has.
     worker_wait : float
-        Seconds to wait for a cluster's first worker.
+        Seconds to wait for the first worker of a cluster.
     """
 
     backend: str = "auto"
@@ -557,6 +557,5 @@ class Execution:
     worker_wait: float = 60.0
 
 
-Progress = Callable[
-    [str, int, int], None
-]  # (stage label, round, of how many); counts rounds, never rows
+# called with (stage label, round, number of rounds); counts rounds, never rows
+Progress = Callable[[str, int, int], None]

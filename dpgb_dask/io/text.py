@@ -26,9 +26,8 @@ from dpgb_dask.errors import DPGBError, StructureError
 from dpgb_dask.values import exact_ids
 
 BLOCK = 8 << 20  # bytes; as text in memory they take about ten times as much
-LONGEST = (
-    1 << 17
-)  # characters of a line that is split without csv, whose own limit of a field this is
+# characters of a line that is split without csv, whose own limit of a field this is
+LONGEST = 1 << 17
 # every ASCII byte, and what begins an escape in the encodings that have one
 ASCII = bytes(range(128)) + b"\\u0041+AGE-~{"
 

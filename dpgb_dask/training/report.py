@@ -26,9 +26,8 @@ ASSUMPTIONS = (
     "Whoever runs the cluster and reads its memory, disks and dashboard is trusted; the reader of the model is not.",
     "The keyed noise stream (ChaCha20) cannot be told from random bits.",
 )
-CLEAR_PULL = (
-    0.1  # AUC leaves .5 at this on simulated rows, for `auto` and the papers' recipes alike
-)
+# AUC leaves .5 at this on simulated rows, for `auto` and the papers' recipes alike
+CLEAR_PULL = 0.1
 MOST_COMPARED = 100.0  # an ε above which nothing is private, whichever accountant says so
 COMPARED_DELTA = 1e-6  # a public constant: where pure recipes, which have no delta, are compared
 ONE_ROW = "One person has at most one row."

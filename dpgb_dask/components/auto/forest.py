@@ -1,4 +1,4 @@
-"""The stage `Forest`: totally random trees on top of the additive model (default method, stage 4)."""
+"""The stage `Forest`: totally random trees on top of the additive model (stage 4 of the default method)."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -26,7 +26,7 @@ from dpgb_dask.contracts.queries import Query, ResidualQuery, TreeSumsQuery
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ForestMemory:
-    """Batches of trees so far."""
+    """The batches of trees grown so far."""
 
     round: int
     price: int
@@ -35,7 +35,7 @@ class ForestMemory:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Forest(Stage):
-    """Totally random trees in batches, on top of the additive model: splits are public, only leaf sums are paid.
+    """Totally random trees in batches, on top of the additive model: splits are public, so only leaf sums cost budget.
 
     Parameters
     ----------
@@ -45,7 +45,7 @@ class Forest(Stage):
     depth : int
     learning_rate : float
     levels : int
-        Thresholds per feature to draw from, of equal noisy mass.
+        Number of thresholds per feature to draw from; they divide its noisy mass evenly.
     """
 
     rounds: int = constants.FOREST_ROUNDS
@@ -64,15 +64,15 @@ class Forest(Stage):
         check_rate("learning_rate", self.learning_rate)
 
     def declare(self, shape: Shape) -> Demand:  # noqa: ARG002
-        """Ask for nothing, or for its share and what the stages before it left."""
+        """Declare between nothing (the gate is closed) and the stage's share plus what earlier stages left."""
         return Demand(0.0, 1.0, self.rounds + 1)
 
     def brief(self) -> Self:
-        """Return it with two rounds, for tests."""
+        """Return the stage with two rounds, for tests."""
         return replace(self, rounds=2)
 
     def begin(self, state: State) -> State:
-        """Start with all that is left, if the gate lets it in."""
+        """Start with all of the budget that is left, if the gate is open."""
         assert state.model is not None
         found = state.fact(AutoFacts)
         if found.split.forest == 0:
@@ -104,7 +104,7 @@ class Forest(Stage):
     def _draw(
         self, state: State, rng: np.random.Generator
     ) -> tuple[NDArray[np.uint16], NDArray[np.uint8]]:
-        """Draw random splits: features mostly by released strength, thresholds evenly over noisy ranks."""
+        """Draw random splits: features mostly by their released strength, thresholds evenly over noisy ranks."""
         assert state.model is not None
         strength = feature_strength(state)
         m = len(strength)
@@ -112,7 +112,7 @@ class Forest(Stage):
         if strength.sum() > 0:
             even = constants.FOREST_EVEN
             chance = even / m + (1 - even) * strength / strength.sum()
-        last_bins = []  # per feature: last bin of every level but the highest
+        last_bins = []  # per feature: last bin of every part but the highest
         for mass, bins in zip(state.counts, state.model.bins, strict=True):
             level = coarsen(mass, bins.categorical, self.levels)
             ends = np.flatnonzero(np.diff(level.astype(np.int64)))
@@ -128,7 +128,7 @@ class Forest(Stage):
         return feature, padded[feature, pick]
 
     def update(self, state: State, query: Query, released: Answer) -> State:
-        """Turn noisy leaf sums into shrunken Newton leaves and append the trees."""
+        """Turn noisy leaf sums into shrunken Newton steps, and append the trees."""
         memory: ForestMemory = state.memory
         if isinstance(query, ResidualQuery):
             state = with_residual_scale(state, query, released)
@@ -140,7 +140,7 @@ class Forest(Stage):
         sd, hess_sd = answer.grad_sd, answer.hess_sd
         n_trees = self.rounds * self.batch
         ridge = sd**2 / (n_trees * 0.1) / (hess + sd) + 2 * hess_sd
-        # softmax scores move against each other: the diagonal Hessian overshoots twice as far
+        # softmax scores move against each other, so a step by the diagonal Hessian goes twice as far
         rate = self.learning_rate / (2 if state.shape.kind == "multiclass" else 1)
         leaf = rate * np.clip(
             -grad / (hess + ridge), -constants.LARGEST_LEAF, constants.LARGEST_LEAF

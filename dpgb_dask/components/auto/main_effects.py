@@ -1,4 +1,4 @@
-"""The stage `MainEffects`: one shape function per feature (default method, stage 2)."""
+"""The stage `MainEffects`: one shape function per feature (stage 2 of the default method)."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -33,7 +33,7 @@ from dpgb_dask.contracts.queries import MainSumsQuery, Query, ResidualQuery
 def random_partition(
     n_bins: int, categorical: bool, k: int, rng: np.random.Generator
 ) -> NDArray[np.uint8]:
-    """Return the leaf of each bin: k ordered random intervals; every category its own."""
+    """Return the leaf of each bin: k ordered random intervals of a numeric feature, one leaf per category otherwise."""
     if categorical or n_bins <= k:
         return np.arange(n_bins, dtype=np.uint8)
     cuts = np.sort(rng.choice(n_bins - 1, k - 1, replace=False)) + 1
@@ -42,13 +42,13 @@ def random_partition(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MainEffects(Stage):
-    """One shape function per feature: joint rounds of random partitions and the posterior update.
+    """One shape function per feature: each round releases sums over random partitions of all features and updates them.
 
     Parameters
     ----------
     rounds : int
     damping : float
-        Part of the way to the posterior mean taken each round (the learning rate).
+        How far each round moves towards the posterior mean, as a fraction of the distance (the learning rate).
     """
 
     rounds: int = constants.MAIN_ROUNDS
@@ -67,11 +67,11 @@ class MainEffects(Stage):
         check_rate("damping", self.damping)
 
     def declare(self, shape: Shape) -> Demand:  # noqa: ARG002
-        """Ask for what pairs and forest leave of the rest."""
+        """Declare what pairs and forest leave of the remaining budget."""
         return Demand(0.25, 0.95, self.rounds + 1)
 
     def brief(self) -> Self:
-        """Return it with two rounds, for tests."""
+        """Return the stage with two rounds, for tests."""
         return replace(self, rounds=2)
 
     def needs(self, shape: Shape, most_bins: Sequence[int]) -> Needs:
@@ -79,7 +79,7 @@ class MainEffects(Stage):
         return needs_of_blocks(shape.n_scores, most_bins)
 
     def begin(self, state: State) -> State:
-        """Build the prior of every feature; choose the leaves per partition."""
+        """Build the prior of every feature, and choose how many leaves a partition has."""
         assert state.model is not None
         found = state.fact(AutoFacts)
         totals = found.totals
@@ -103,7 +103,7 @@ class MainEffects(Stage):
         return replace(state, memory=memory)
 
     def next_query(self, state: State) -> Query | None:
-        """Ask for one random partition of every feature; a third of the way, for the residual scale anew."""
+        """Ask for a random partition of every feature; after a third of the rounds, for the residual scale again."""
         memory: PosteriorMemory = state.memory
         t = memory.round
         if t >= self.rounds:

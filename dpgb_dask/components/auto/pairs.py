@@ -1,4 +1,4 @@
-"""The stage `Pairs`: interactions of two features (default method, stage 3)."""
+"""The stage `Pairs`: interactions of two features (stage 3 of the default method)."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -31,9 +31,9 @@ from dpgb_dask.contracts.queries import PairCells, PairSumsQuery, Query, Residua
 
 
 def coarsen(mass: NDArray[np.float64], categorical: bool, n: int) -> NDArray[np.uint8]:
-    """Map bins to at most ``n`` levels, never decreasing: equal noisy mass, or the heaviest categories and the rest.
+    """Map bins to at most ``n`` groups, in order: groups of equal noisy mass, or the heaviest categories and the rest.
 
-    Categorical bins are sorted by mass, so levels are ordered for both kinds.
+    Categorical bins are sorted by mass, so groups are ordered for both types of feature.
     """
     if len(mass) <= n:
         return np.arange(len(mass), dtype=np.uint8)
@@ -56,7 +56,7 @@ def feature_strength(state: State) -> NDArray[np.float64]:
 
 
 def candidate_pairs(state: State) -> list[tuple[int, int]]:
-    """Return all pairs of features, or those among the strongest main effects when there are too many."""
+    """Return all pairs of features; if there are too many, only pairs of features with the strongest main effects."""
     m = state.shape.n_features
     most = constants.MAX_CANDIDATES
     features = np.arange(m)
@@ -68,7 +68,7 @@ def candidate_pairs(state: State) -> list[tuple[int, int]]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pairs(Stage):
-    """Interactions of two features: one screening release over candidate tables, then joint rounds on those kept.
+    """Interactions of two features: one release screens the candidate tables, then rounds update all that were kept.
 
     Parameters
     ----------
@@ -82,11 +82,11 @@ class Pairs(Stage):
     uses = (AutoFacts,)
 
     def declare(self, shape: Shape) -> Demand:  # noqa: ARG002
-        """Ask for nothing, or for up to half of what the forest leaves."""
+        """Declare between nothing (the gate is closed) and half of what the forest leaves."""
         return Demand(0.0, 0.5, self.rounds + 2)
 
     def brief(self) -> Self:
-        """Return it with two rounds, for tests."""
+        """Return the stage with two rounds, for tests."""
         return replace(self, rounds=2)
 
     def needs(self, shape: Shape, most_bins: Sequence[int]) -> Needs:
@@ -96,7 +96,7 @@ class Pairs(Stage):
         return needs_of_blocks(shape.n_scores, n_tables * [cells[0] ** 2])
 
     def begin(self, state: State) -> State:
-        """Build the candidate tables, if the gate lets them in."""
+        """Build the candidate tables, if the gate is open."""
         found = state.fact(AutoFacts)
         split = found.split
         if split.screen == 0 or state.shape.n_features < 2:
@@ -120,7 +120,7 @@ class Pairs(Stage):
         for i, j in candidate_pairs(state):
             (mass_i, prior_i), (mass_j, prior_j) = kernels[i], kernels[j]
             cells.append(PairCells(i, j, levels[i], levels[j], len(mass_i), len(mass_j)))
-            # rows per cell as if independent; the measured Hessian corrects it
+            # rows per cell as if the features were independent; the measured Hessian corrects it
             mass = np.outer(mass_i, mass_j).ravel() / state.n_rows
             root = smoothing.square_root(np.kron(prior_i, prior_j).astype(np.float64))
             blocks.append(tuple(smoothing.new_block(mass, root, h) for h in totals.hess))
@@ -135,7 +135,7 @@ class Pairs(Stage):
         return replace(state, memory=memory)
 
     def next_query(self, state: State) -> Query | None:
-        """Ask for the residual scale, all candidate tables, then the kept ones each round."""
+        """Ask for the residual scale, for all candidate tables, and then for the kept tables in each round."""
         memory: PosteriorMemory | None = state.memory
         if memory is None or not memory.blocks or memory.round >= self.rounds:
             return None
@@ -155,7 +155,7 @@ class Pairs(Stage):
         )
 
     def update(self, state: State, query: Query, released: Answer) -> State:
-        """Keep the tables with positive evidence; then move them towards their posterior mean."""
+        """Keep the tables with positive evidence; in later rounds move them towards their posterior mean."""
         memory: PosteriorMemory = state.memory
         if isinstance(query, ResidualQuery):
             state = with_residual_scale(state, query, released)

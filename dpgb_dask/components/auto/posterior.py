@@ -1,6 +1,7 @@
-"""What the additive stages share: noisy totals, the residual scale, and the posterior update of blocks of cells.
+"""What the additive stages share: noisy totals, the residual scale, and the posterior update of tables.
 
-A block is a feature's bins or a pair's table. What changes between rounds is the memory of a stage: a frozen record.
+A table holds one value per bin of a feature, or per cell of a pair. What changes between rounds is the stage's memory,
+a frozen record.
 """
 
 from collections.abc import Sequence
@@ -31,7 +32,7 @@ RESIDUAL_EDGES = np.rint(2.0 ** np.arange(-10, 1.01, 0.25) * SCORE_ONE).astype(n
 
 
 def gradient_of(kind: str, clip: float, n_classes: int) -> Gradient:
-    """Return the loss's integer gradient at a clip (1 is no clip for a numeric target scaled to [-1, 1])."""
+    """Return the integer gradient of the default loss at a clip; for a numeric target in [-1, 1], 1 is no clip."""
     if kind == "binary":
         return logistic_gradient(constants.CLIP, constants.HESS_SCALE)
     if kind == "multiclass":
@@ -40,12 +41,12 @@ def gradient_of(kind: str, clip: float, n_classes: int) -> Gradient:
 
 
 def largest_hess(kind: str) -> float:
-    """Return the largest Hessian of a row."""
+    """Return the largest Hessian that a row can have."""
     return 1.0 if kind == "numeric" else 0.25
 
 
 def on_grid(values: Any) -> NDArray[np.float64]:
-    """Round to the grid of score steps, so that the filter knows the model exactly as the shards do."""
+    """Round to the grid of score steps, so that the filter has exactly the values that the shards hold."""
     rounded: NDArray[np.float64] = np.rint(np.asarray(values) * SCORE_ONE) / SCORE_ONE
     return rounded
 
@@ -57,7 +58,7 @@ def steps(values: Any) -> NDArray[np.int32]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Totals:
-    """What the whole data set's noisy sums say, one per score: intercepts and the mean Hessian of a row."""
+    """Estimates from noisy sums over the whole data set, one per score: intercepts and the mean Hessian of a row."""
 
     intercepts: tuple[Intercept, ...]
     hess: tuple[float, ...]
@@ -69,18 +70,19 @@ NO_SPLIT = BudgetSplit(main=0, screen=0, pairs=0, forest=0)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AutoFacts(Facts):
-    """What the stages of `auto` know of the data set, from the start on.
+    """What the stages of `auto` know about the data set once the stage `Start` has begun.
 
     Parameters
     ----------
     start_price : int
-        Of each release of the start, and of every residual scale after it.
+        Price of each release of `Start`, and of each residual scale after it.
     totals : Totals
         Empty until the target's sums are released.
     clip : float
-        Bound of a row's gradient: of a numeric target a quantile of the residuals, from the first scale on.
+        Bound of a row's gradient. For a numeric target it is a quantile of the residuals, once a first residual scale
+        was released.
     split : BudgetSplit
-        Prices of the later stages; nothing until the start ends.
+        Prices of the later stages; zero until `Start` ends.
     """
 
     start_price: int
@@ -98,14 +100,15 @@ def observe_totals(
     seen: Observation,
     damping: float,
 ) -> tuple[Totals, NDArray[np.float64]]:
-    """Combine every block's noisy total, weighted by its precision, and step the intercepts.
+    """Combine the noisy totals of all tables, weighted by their precision, and move the intercepts.
 
     Parameters
     ----------
     grad, hess : (n_blocks, n_scores) float64
-        Noisy totals of each block: copies of the same two sums.
+        Noisy totals of each table: estimates of the same two sums.
     n_leaves : (n_blocks,) int64
-        Noise variance of a block's total is its number of leaves times that of a leaf.
+        Leaves of each table. The noise variance of a table's total is its number of leaves times the variance of one
+        leaf.
 
     Returns
     -------
@@ -134,29 +137,29 @@ def on_grid_intercept(intercept: Intercept) -> Intercept:
 
 
 def fresh_totals(totals: Totals) -> Totals:
-    """Keep values and forget the information: each stage's filter starts anew."""
+    """Keep the values and drop the information about them: the filter of each stage starts anew."""
     return replace(totals, intercepts=tuple(Intercept(i.f) for i in totals.intercepts))
 
 
 def sampling_variance(state: State) -> float:
-    """Variance of a row's gradient per unit of Hessian: 1 for log-loss, the residual's own for squared loss."""
+    """Variance of a row's gradient per unit of Hessian: 1 for log-loss, that of the residuals for squared loss."""
     if state.shape.kind != "numeric":
         return 1.0
     return float((state.fact(AutoFacts).clip / constants.NORMAL_SPREAD) ** 2)
 
 
 def current_gradient(state: State) -> Gradient:
-    """Return the gradient at the running clip bound."""
+    """Return the gradient with the current clip bound."""
     return gradient_of(state.shape.kind, state.fact(AutoFacts).clip, state.shape.n_scores)
 
 
 def sd_of_run(gradient: Gradient, n_blocks: int, price: int, max_weight: int) -> float:
-    """Return the noise a sum would get if the whole price of a stage were spent on one release."""
+    """Return the standard deviation of the noise on a sum if the whole price of a stage were spent on one release."""
     return noise_sd(max_weight * l2_norm(gradient) * float(np.sqrt(n_blocks)), price, PRICE_ONE)
 
 
 def observation(state: State, answer: Sums, t: int, n_rounds: int, *, pair: bool) -> Observation:
-    """Return how round ``t`` of a stage weighs its answer."""
+    """Return how round ``t`` of a stage weights its answer."""
     top = largest_hess(state.shape.kind)
     return Observation(
         grad_sd=answer.grad_sd,
@@ -169,7 +172,7 @@ def observation(state: State, answer: Sums, t: int, n_rounds: int, *, pair: bool
 
 
 def prior_scales(kind: str) -> NDArray[np.float64]:
-    """Return the prior scales in score units; targets scaled to [-1, 1] move half as far."""
+    """Return the prior scales in score units; half as large for a numeric target, which is scaled to [-1, 1]."""
     return constants.PRIOR_SCALES * (0.5 if kind == "numeric" else 1.0)
 
 
@@ -195,13 +198,13 @@ def with_residual_scale(state: State, query: Query, released: Answer) -> State:
 
 
 def with_totals(state: State, totals: Totals) -> State:
-    """Leave the totals of a round to later stages."""
+    """Return the state with the totals of a round, for later stages."""
     return state.with_fact(replace(state.fact(AutoFacts), totals=totals))
 
 
 @dataclass(frozen=True, eq=False, slots=True, kw_only=True)
 class PosteriorMemory:
-    """Rounds over blocks: ``blocks[j][k]`` is the posterior of block j for score k."""
+    """Memory of a stage that updates tables in rounds: ``blocks[j][k]`` is the posterior of table j for score k."""
 
     blocks: tuple[tuple[TablePosterior, ...], ...]
     totals: Totals
@@ -213,18 +216,18 @@ class PosteriorMemory:
 
 
 def needs_of_blocks(n_scores: int, sizes: Sequence[int]) -> Needs:
-    """Return the memory of rounds over blocks of some numbers of cells.
+    """Return the memory that rounds over tables of some numbers of cells need.
 
-    A block holds a root; each score of it a precision, and the next one while it is made. A thread works with about
-    eight such arrays of the largest block: products, an eigen-decomposition with its workspace, and what its allocator
-    keeps (measured on 250 cells: 7.8).
+    A table holds one root, and for each score a precision and, during the update, the next precision. A thread works
+    with about eight such arrays of the largest table: products, an eigen-decomposition with its workspace, and what its
+    allocator keeps (measured on 250 cells: 7.8).
     """
     squares = [8 * size * size for size in sizes]
     return Needs(held=(1 + 2 * n_scores) * sum(squares), per_thread=8 * max(squares, default=0))
 
 
 def round_price(price: int, done: int, n_rounds: int) -> int:
-    """Return the price of one of ``n_rounds`` equal rounds; they sum to ``price`` exactly."""
+    """Return the price of round ``done`` of ``n_rounds``; the prices are nearly equal and sum to ``price`` exactly."""
     return price * (done + 1) // n_rounds - price * done // n_rounds
 
 
@@ -239,14 +242,15 @@ def learn(
     move: bool = True,
     evidence: bool = True,
 ) -> PosteriorMemory:
-    """One posterior update of every block from one joint release.
+    """Update the posterior of every table from one joint release.
 
     Parameters
     ----------
     move : bool
-        Whether the model moves; screening only looks.
+        Whether the model moves towards the posterior mean; in the screening round it does not.
     evidence : bool
-        Whether the prior scale is averaged by evidence, or still the first guess.
+        Whether the posterior mean is averaged over prior scales by their evidence, or uses the first guess of the
+        scale.
     """
     sizes = np.array([int(leaf.max()) + 1 for leaf in leaf_of_bin])
     ends = np.cumsum(sizes)[:-1]
@@ -277,16 +281,16 @@ def learn(
             row.append(replace(told, f=f, log_evidence=log_evidence))
         return tuple(row)
 
-    # eigen-decompositions, which NumPy does without the GIL: all that the workers wait for between two rounds
+    # the workers wait for these eigen-decompositions between two rounds; NumPy computes them without the GIL
     with ThreadPoolExecutor(state.n_threads) as pool:
         blocks = tuple(pool.map(learn_block, range(len(memory.blocks))))
     return replace(memory, blocks=blocks, totals=totals, round=memory.round + 1)
 
 
 def _precisions(blocks: Sequence[tuple[TablePosterior, ...]]) -> list[list[NDArray[np.float64]]]:
-    """Return room for the next precision of every block, in one array.
+    """Return memory for the next precision of every table, in one array.
 
-    Its memory goes back whole when the round after the next is there; arrays of half a MiB each would leave holes.
+    Two rounds later its memory is freed as a whole; many arrays of half a MiB each would fragment the memory.
     """
     everything = np.empty(sum(block.precision.size for row in blocks for block in row))
     start = 0

@@ -1,6 +1,6 @@
-"""Public rules: which stages run and how the budget is spread, from released and public numbers only.
+"""Rules for which stages run and how the budget is divided, computed from released and public numbers only.
 
-Their constants stand in `components/constants.py`.
+The constants are in `components/constants.py`.
 """
 
 from dataclasses import dataclass
@@ -28,9 +28,9 @@ def pair_signal(
     Parameters
     ----------
     n_rows : float
-        Noisy rows, in units of the largest weight.
+        Noisy number of rows, in units of the largest weight.
     hess : float
-        Released mean Hessian of a row.
+        Mean Hessian of a row, as released.
     mu2 : float
         μ² left for all stages after the start.
     """
@@ -52,6 +52,6 @@ def split_budget(kind: str, signal: float, left: int) -> BudgetSplit:
 
 
 def leaves_per_partition(n_rows: float, hess: float, sd_of_run: float, effect: float) -> int:
-    """Return how many leaves a random partition gets, from the noise of the whole run on one sum."""
+    """Return how many leaves a random partition gets, given ``sd_of_run``: the noise on a sum over the whole run."""
     wanted = effect * n_rows * hess / (constants.LEAF_SIGNAL * sd_of_run)
     return int(np.clip(wanted, constants.MIN_LEAVES, constants.MAX_LEAVES))

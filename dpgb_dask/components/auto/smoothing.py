@@ -1,7 +1,7 @@
-"""The posterior update of `auto`: priors over bins, evidence over their scale, a Kalman-style filter.
+"""The posterior update of `auto`: a Gaussian prior over bins, a filter in information form, evidence for prior scales.
 
-Because the controller knows exactly how much noise it added, the model is the posterior mean given all releases
-(docs/default-method.md §2). All of it is post-processing of released numbers.
+The amount of noise on each release is known exactly, so the model can be the posterior mean given all releases
+(docs/default-method.md §2). Everything here is post-processing of released numbers.
 """
 
 from dataclasses import dataclass, replace
@@ -22,9 +22,9 @@ def prior(mass: NDArray[np.float64], *, ordered: bool, missing_last: bool) -> ND
     mass : (n_bins,) float64
         Noisy rows per bin, positive.
     ordered : bool
-        Neighbouring bins of a numeric feature are alike: exponential kernel over noisy ranks.
+        Whether neighbouring bins are alike, as for a numeric feature: exponential kernel over noisy ranks.
     missing_last : bool
-        The last bin holds missing values and is independent of the rest.
+        Whether the last bin holds missing values and is independent of the rest.
     """
     n_bins = len(mass)
     share = mass / mass.sum()
@@ -42,9 +42,10 @@ def prior(mass: NDArray[np.float64], *, ordered: bool, missing_last: bool) -> ND
 
 @dataclass(frozen=True, eq=False, slots=True, kw_only=True)
 class TablePosterior:
-    """Posterior of one table (a feature's bins, or a pair's cells) for one score.
+    """Posterior of one table (the bins of a feature, or the cells of a pair) for one score.
 
-    With f = root · v and v ~ N(0, τ²I) a priori, ``precision`` and ``shift`` are the information of all releases in v.
+    The table is f = root · v with v ~ N(0, τ²I) a priori; ``precision`` and ``shift`` are the information about v in
+    all releases so far.
 
     Parameters
     ----------
@@ -55,11 +56,11 @@ class TablePosterior:
     precision : (n_bins, n_bins) float64
     shift : (n_bins,) float64
     f : (n_bins,) float64, score units
-        What the model holds now, on the grid of score steps.
+        The values that the model holds now, on the grid of score steps.
     hess : (n_bins,) float64
-        Estimated mean Hessian of a row in each bin.
+        Estimate of a row's mean Hessian, per bin.
     log_evidence : float
-        Largest log marginal likelihood over the scales; 0 is "no effect".
+        Largest log marginal likelihood over the prior scales; 0 means "no effect".
     """
 
     mass: NDArray[np.float64]
@@ -79,7 +80,7 @@ def square_root(covariance: NDArray[np.float64]) -> NDArray[np.float64]:
 
 
 def new_block(mass: NDArray[np.float64], root: NDArray[np.float64], hess: float) -> TablePosterior:
-    """Return a block that knows nothing yet."""
+    """Return the posterior before the first release: the prior."""
     n = len(mass)
     zero = np.zeros(n)
     return TablePosterior(
@@ -89,17 +90,17 @@ def new_block(mass: NDArray[np.float64], root: NDArray[np.float64], hess: float)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Observation:
-    """How one round of a stage weighs what it sees; the same for all its blocks.
+    """How one round of a stage weights its noisy sums; the same for all tables.
 
     Parameters
     ----------
     grad_sd, hess_sd : float
-        Noise of a leaf's sums, natural units.
+        Standard deviations of the noise on a leaf's sums, natural units.
     round : int
-        Rounds already seen by the stage.
+        Rounds that the stage has finished.
     sampling : float
-        Rounds of the stage times the variance of a row's gradient per unit of Hessian: the sampling noise, which is the
-        same in all rounds.
+        Rounds of the stage times the variance of a row's gradient per unit of Hessian. The factor is there because the
+        sampling noise is the same in all rounds.
     hess_low, hess_high : float
         Bounds of the mean Hessian of a row.
     """
@@ -121,7 +122,7 @@ def observe(
     seen: Observation,
     out: NDArray[np.float64] | None = None,
 ) -> TablePosterior:
-    """Add one round's leaf sums to the information of a block.
+    """Add one round's leaf sums to the information of a table.
 
     Parameters
     ----------
@@ -130,13 +131,14 @@ def observe(
     grad, hess : (n_leaves,) float64
         Noisy sums.
     grad_total : float
-        Noisy Σg over all rows; its share is taken off, since the intercept has its own filter.
+        Noisy Σg over all rows. Each leaf's share of it is subtracted, because the intercept has its own filter.
     out : (n_bins, n_bins) float64, written to, or None
-        Becomes the block's precision.
+        Memory for the new precision.
     """
     n_leaves = len(grad)
     expected = np.bincount(leaf, block.mass * block.hess, n_leaves)
-    # harmonic average of the Hessian ratios: slow where noise is large, clipped so that one draw cannot flip a leaf
+    # harmonic average of the Hessian ratios: it moves slowly where noise is large, and is clipped so that one draw
+    # cannot flip a leaf
     gain = 1 / (2 + seen.round / 2 + (seen.hess_sd / (0.5 * expected)) ** 2)
     ratio = np.clip(hess, 0.1 * expected, 10 * expected) / expected
     hess_of_bin = block.hess * (1 + gain * (ratio - 1))[leaf]
@@ -148,9 +150,8 @@ def observe(
     leaf_weight = design.sum(1)
     pull = -(grad - grad_total * leaf_weight / leaf_weight.sum())
     certainty = 1 / (seen.grad_sd**2 + seen.sampling * leaf_weight)
-    keep = 1 - 1 / (
-        seen.round + 2
-    )  # late rounds linearise closer to the optimum, so they count more
+    # late rounds linearise closer to the optimum, so they count more
+    keep = 1 - 1 / (seen.round + 2)
     rooted = design @ block.root
     scaled = rooted * certainty[:, None]
     return replace(
@@ -181,7 +182,7 @@ def posterior_mean(
 
 @dataclass(frozen=True, slots=True)
 class Intercept:
-    """The same filter for one intercept: information ``precision`` and ``shift``, current value ``f`` (score units)."""
+    """The same filter for one intercept: information ``precision`` and ``shift``, value ``f`` in score units."""
 
     f: float
     precision: float = 0.0

@@ -1,4 +1,4 @@
-"""The stage `Start`: base rate or mean and residual scale, and which later stages run (default method, stage 1)."""
+"""The stage `Start` (stage 1 of the default method): base rate or mean, residual scale, and which stages run."""
 
 from dataclasses import dataclass, replace
 
@@ -30,17 +30,17 @@ class Start(Stage):
     gives = (AutoFacts,)
 
     def declare(self, shape: Shape) -> Demand:
-        """1 % of what the bins left; the same again for the first residual scale."""
+        """Declare 1 % of what `Bins` left; for a numeric target as much again for the first residual scale."""
         share = constants.START_SHARE * (2 if shape.kind == "numeric" else 1)
         return Demand(0.85 * share, share, 2)
 
     def begin(self, state: State) -> State:
-        """Fix the price of each start release."""
+        """Fix the price of each release of this stage."""
         price = share_of(state.left, constants.START_SHARE)
         return replace(state, memory="target").with_fact(AutoFacts(start_price=price))
 
     def next_query(self, state: State) -> Query | None:
-        """Ask for the target's sums, then for the residual scale."""
+        """Ask for the sums of the target, then for the residual scale."""
         if state.memory == "target":
             return TargetSumQuery(
                 label="start",
@@ -52,7 +52,7 @@ class Start(Stage):
         return residual_query(state, "start scale") if state.memory == "scale" else None
 
     def update(self, state: State, query: Query, released: Answer) -> State:
-        """Set the intercept; decide which stages run."""
+        """Set the intercept, and decide which later stages run."""
         if isinstance(query, ResidualQuery):
             state = with_residual_scale(state, query, released)
             return self._divide(replace(state, memory="done"))
@@ -73,7 +73,7 @@ class Start(Stage):
             hess = tuple(np.maximum(rate_of * (1 - rate_of), 0.005))
         assert state.model is not None
         intercept = on_grid(intercept)
-        # gradients clipped at ½ have a link of their own
+        # scores of gradients clipped at ½ need their own link
         link = "clipped_logit" if kind == "binary" else state.model.link
         totals = Totals(intercepts=tuple(Intercept(float(f)) for f in intercept), hess=hess)
         model = replace(state.model, intercept=steps(intercept), link=link)
@@ -85,7 +85,7 @@ class Start(Stage):
 
     @staticmethod
     def _divide(state: State) -> State:
-        """Spread what is left over the later stages by public rules."""
+        """Divide what is left among the later stages, by public rules."""
         kind = state.shape.kind
         found = state.fact(AutoFacts)
         scale = found.start_price if kind == "numeric" else 0
@@ -97,7 +97,7 @@ class Start(Stage):
             found.clip,
             max(state.left - (constants.RESIDUAL_REFRESHES - 1) * scale, 0) / PRICE_ONE,
         )
-        # each stage that runs begins with, or has, one more release of the residual scale
+        # each later stage that runs releases the residual scale once more
         run = schedules.split_budget(kind, signal, state.left)
         refreshes = 1 + (run.screen > 0) + (run.forest > 0)
         split = schedules.split_budget(kind, signal, max(state.left - refreshes * scale, 0))
@@ -105,12 +105,12 @@ class Start(Stage):
 
 
 def binary_start(rate: float) -> tuple[NDArray[np.float64], float]:
-    """Return the score at which clipped gradients balance at ``rate``, and the mean Hessian there.
+    """Return the score at which clipped gradients sum to zero at ``rate``, and the mean Hessian there.
 
-    With c = ½ and rate <= ½, rate · ½ = (1 - rate) · p gives p = rate / (2 (1 - rate)); symmetric above.
+    With c = ½ and rate <= ½, rate · ½ = (1 - rate) · p gives p = rate / (2 (1 - rate)); the other half is symmetric.
     """
     small = min(rate, 1 - rate)
     p = small / (2 * (1 - small))
     score = np.log(p / (1 - p))
-    hess = p * (1 - p) * (1 - small)  # rows of the rarer class are clipped and have none
+    hess = p * (1 - p) * (1 - small)  # rows of the rarer class are clipped, so their Hessian is 0
     return np.array([score if rate <= 0.5 else -score]), float(max(hess, 1e-3))

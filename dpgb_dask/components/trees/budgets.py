@@ -1,4 +1,4 @@
-"""How the price of a stage of trees is spread over its questions (docs/privacy.md P13)."""
+"""How the price of a stage of trees is divided among its queries (docs/privacy.md P13)."""
 
 import math
 from abc import ABC, abstractmethod
@@ -11,14 +11,14 @@ from dpgb_dask.contracts.plan import Budget
 from dpgb_dask.contracts.queries import PRICE_ONE
 from dpgb_dask.errors import PlanError
 
-_SHARE_ONE = 10**9  # a share is a whole number of these: no float touches a price
-_FINE = 30  # bits of a share: whole numbers, so that a price is never rounded up
+_SHARE_ONE = 10**9  # a share is a whole number of billionths, so no float enters a price
+_FINE = 30  # bits of a share; shares are whole numbers, so that a price is never rounded up
 # σ <= 2**56 steps (mechanisms.MAX_SIGMA) pays for ‖(g, h)‖ <= 2**32 steps, weights included, in 2**8 joint trees
 LEAST_PRICE = 1 << 24
 
 
 class Kappa(NamedTuple):
-    """Units asked for candidates, splits and leaf weights: κ_c, κ_s, κ_w of FDP-GBDT's table 1."""
+    """Units that queries for candidates, splits and leaf weights cost: κ_c, κ_s, κ_w of FDP-GBDT's table 1."""
 
     candidates: int
     splits: int
@@ -26,29 +26,29 @@ class Kappa(NamedTuple):
 
 
 def exact_share(total: int, share: float) -> int:
-    """Return a share of a price, rounded down in whole numbers: the whole of it at 1."""
+    """Return a share of a price, rounded down in whole numbers; a share of 1 is the whole price."""
     return total * round(share * _SHARE_ONE) // _SHARE_ONE
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BudgetView:
-    """What a rule may look at; all of it public or released.
+    """What a budget rule may look at; all of it is public or released.
 
     Parameters
     ----------
     total : int
         Price of the whole stage.
     tree : int
-        What the questions of the growing tree may cost together, on the rows that serve it.
+        What the queries of the current tree may cost together, on the rows that serve it.
     n_trees : int
     kappa : Kappa
-        Units of the whole stage.
+        Units that the whole stage costs.
     all_rows : bool
         Whether every row serves every tree.
     budget : Budget
-        Of the whole fit.
+        Budget of the whole fit.
     n_rows : float
-        Noisy rows.
+        Noisy number of rows.
     """
 
     total: int
@@ -61,14 +61,14 @@ class BudgetView:
 
 
 class Pricing(Part, ABC):
-    """A rule that prices questions. Holds options, no state.
+    """A rule that prices queries. Holds options, no state.
 
     Attributes
     ----------
     spends_all : bool
-        Whether a stage's questions cost all that it may spend, but for rounding.
+        Whether a stage's queries cost all that it may spend, up to rounding.
     serves_draws : bool
-        Whether it can price questions to drawn rows.
+        Whether it can price queries that are served by drawn rows.
     """
 
     __slots__ = ()
@@ -96,12 +96,12 @@ class Even(Pricing):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Shares(Pricing):
-    """Each part of a tree has a share of its price, spread evenly over the part's units.
+    """Each part of a tree has a share of the tree's price, divided evenly among the part's units.
 
     Parameters
     ----------
     candidates, splits, leaves : float
-        They sum to 1 at most.
+        Shares; their sum is at most 1.
     """
 
     candidates: float
@@ -111,7 +111,7 @@ class Shares(Pricing):
     serves_draws = True
 
     def __post_init__(self) -> None:
-        """Check that there is not more than one price."""
+        """Check that the shares do not sum to more than 1."""
         parts = (self.candidates, self.splits, self.leaves)
         if min(parts) < 0 or not 0 < sum(parts) <= 1 + 1e-12:
             raise PlanError(f"{self!r}: shares are at least 0 and sum to at most 1.")
@@ -126,13 +126,13 @@ class Shares(Pricing):
 class Classic(Pricing):
     """The noise of the strong composition of Kairouz, Oh and Viswanath (2015), theorem 4.3: DP-EBM's "classic".
 
-    k questions of sensitivity 1 get σ² = 8 k ln(e + ε/δ) / ε², which is more than GDP asks for. What it leaves is
-    charged all the same: the account reserves (ε, δ) whatever the rule.
+    k queries of sensitivity 1 get σ² = 8 k ln(e + ε/δ) / ε², which is more noise than GDP requires. The budget it
+    leaves unspent is charged all the same: the account reserves (ε, δ) under every rule.
 
     Parameters
     ----------
     share : float
-        Of the fit's ε and δ.
+        Share of the fit's ε and δ.
     """
 
     share: float = 0.9
@@ -152,13 +152,13 @@ class Classic(Pricing):
 
 @dataclass(frozen=True, slots=True)
 class Local(Pricing):
-    """As much noise as if every row had noised its own answers: the LDP baseline of FDP-GBDT §5.3.4.
+    """As much noise as if every row had added noise to its own answers: the LDP baseline of FDP-GBDT §5.3.4.
 
-    A row that sends all leaves of a tree, noised so that any two rows look alike, needs twice the noise of adding one
-    (it may change everything it sends), and the noises of n rows add up in every leaf: each unit has 1/(4n) of the
-    price of `Even`. The sum of the rows' noises has the law of one draw of their joint variance, so the controller
-    draws it, and no worker holds noise. A noisy number of rows may be absurdly large: noise stops where it could not be
-    drawn any more.
+    Under local privacy a row sends all leaves of a tree, noised so that any two rows look alike. This needs twice the
+    noise that protects adding one row, as replacing a row may change everything it sends; and in every leaf the noises
+    of n rows add up. So each unit has 1/(4n) of the price under `Even`. The sum of the rows' noises has the
+    distribution of a single draw with their total variance, so the controller draws it, and no worker holds noise. A
+    noisy number of rows may be absurdly large, so the noise is limited to what can still be drawn.
     """
 
     spends_all = False

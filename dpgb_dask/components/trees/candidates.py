@@ -1,4 +1,4 @@
-"""C3: where features may be cut. Public grids, and their refinement from released histograms."""
+"""C3: candidate thresholds. Public grids, and their refinement from released histograms."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -24,13 +24,13 @@ from dpgb_dask.contracts.schema import Categorical, Numeric
 from dpgb_dask.errors import PlanError
 from dpgb_dask.losses import Gradient, label_gradient
 
-MOST_EDGES = 254  # two more codes are the last bin and missing values
+MOST_EDGES = 254  # two of the 256 codes remain for the last bin and for missing values
 
 
 def uniform_edges(feature: Numeric, n: int) -> NDArray[np.float64]:
-    """Return n - 1 equally spaced edges from the lower bound on; a few whole numbers get a bin each.
+    """Return n - 1 equally spaced edges from the lower bound on; if there are few whole numbers, one bin for each.
 
-    The lowest value is an edge, as in FDP-GBDT §4.5.1: it parts the zeros of a count from all else.
+    The lowest value is an edge, as in FDP-GBDT §4.5.1: it separates the zeros of a count from all other values.
     """
     low, width = feature.low, feature.high - feature.low
     if width <= 0:
@@ -58,12 +58,12 @@ EDGES = {"uniform": uniform_edges, "log": log_edges}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PublicBins(Stage):
-    """Bins from the schema alone: no question asked. FDP-GBDT §4.5.1 (κ_c = 0).
+    """Bins from the schema alone, without a query. FDP-GBDT §4.5.1 (κ_c = 0).
 
     Parameters
     ----------
     n_bins : int
-        Q, bins between the bounds of a numeric feature; categories keep a bin each.
+        Q: bins between the bounds of a numeric feature. Each category has its own bin.
     spacing : {"uniform", "log"}
     """
 
@@ -81,11 +81,11 @@ class PublicBins(Stage):
             raise PlanError(f"spacing={self.spacing!r} is unknown. Choose one of {sorted(EDGES)}.")
 
     def declare(self, shape: Shape) -> Demand:  # noqa: ARG002
-        """Nothing."""
+        """Declare nothing."""
         return Demand(0.0, 0.0, 0)
 
     def public_bins(self, shape: Shape) -> tuple[FeatureBins, ...]:
-        """Return the bins, which the schema alone decides."""
+        """Return the bins; they depend on the schema alone."""
         bins = []
         for feature in shape.schema.features.values():
             if isinstance(feature, Categorical):
@@ -101,23 +101,23 @@ class PublicBins(Stage):
         return replace(state, model=empty_model(self.public_bins(state.shape), state.shape))
 
     def next_query(self, state: State) -> Query | None:  # noqa: ARG002
-        """Nothing to ask."""
+        """Return None: there is no query."""
         return None
 
     def update(self, state: State, query: Query, released: Answer) -> State:  # noqa: ARG002
-        """Nothing was asked."""
+        """Return the state as it is; never called, as there is no query."""
         return state
 
 
 def all_cuts(bins: tuple[FeatureBins, ...]) -> tuple[NDArray[np.uint8], ...]:
-    """Return every threshold of every numeric feature; none of a categorical one."""
+    """Return all thresholds of every numeric feature; no threshold of a categorical one."""
     return tuple(np.arange(0 if b.edges is None else len(b.edges), dtype=np.uint8) for b in bins)
 
 
 def refine(
     bounds: tuple[float, float], cuts: NDArray[np.float64], mass: NDArray[np.float64], n: int
 ) -> NDArray[np.float64]:
-    """One round of iterative Hessian splitting: FDP-GBDT algorithm 2.
+    """Run one round of iterative Hessian splitting: FDP-GBDT algorithm 2.
 
     Parameters
     ----------
@@ -128,17 +128,18 @@ def refine(
     mass : (n_cuts + 1,) float64
         Noisy Hessian between neighbouring candidates.
     n : int
-        Wanted bins, Q.
+        Wanted number of bins, Q.
 
     Returns
     -------
     (at most n - 1,) float64
-        New candidates, increasing; those so far if nothing is left of the noisy Hessian.
+        New candidates, increasing; the old ones if the noisy Hessian sums to nothing positive.
 
     Notes
     -----
-    Bins merge from the left until they hold 1/Q of all. Then the heaviest bin that can be halved is, until there are Q
-    (the printed algorithm halves every heavy bin once and spreads what is left evenly). Post-processing.
+    Bins are merged from the left until each holds 1/Q of the total. Then the heaviest bin that can be halved is halved,
+    until there are Q bins (the published algorithm halves every heavy bin once and spreads the remaining candidates
+    evenly). Post-processing.
     """
     mass = np.maximum(mass, 0)
     target = mass.sum() / n
@@ -151,11 +152,12 @@ def refine(
             edges.append(cut)
             held.append(running)
             running = 0.0
-    if len(held) > n:  # n bins hold all of it, and one nothing
+    if len(held) > n:  # n bins hold everything, and the last one nothing
         del edges[-2], held[-1]
     while len(held) < n:
         middles = np.array(edges[:-1]) / 2 + np.array(edges[1:]) / 2
-        splits = (middles > edges[:-1]) & (middles < edges[1:])  # not the lowest value alone
+        # a bin that holds only the lowest value is not split
+        splits = (middles > edges[:-1]) & (middles < edges[1:])
         k = int(np.argmax(np.where(splits, held, -1.0)))
         middle = float(middles[k])
         if not splits[k]:
@@ -167,7 +169,7 @@ def refine(
 
 
 def with_edges(model: Model, j: int, edges: NDArray[np.float64]) -> Model:
-    """Return the same function of the rows with more edges for feature ``j``: old tables and trees are rewritten."""
+    """Return a model with more edges for feature ``j`` and the same predictions: tables and trees are rewritten."""
     old = model.bins[j].edges
     assert old is not None
     merged = np.union1d(old, edges)
@@ -181,7 +183,7 @@ def with_edges(model: Model, j: int, edges: NDArray[np.float64]) -> Model:
     threshold = splits.threshold.copy()
     threshold[here] = new_code[splits.threshold[here]]
     nowhere = (splits.feature == j) & (splits.mask_of < 0) & (splits.threshold > len(old))
-    threshold[nowhere] = MAX_BINS - 1  # not even missing values went right
+    threshold[nowhere] = MAX_BINS - 1  # missing values did not go right either
     masks = splits.masks.copy()
     for k in np.unique(splits.mask_of[(splits.feature == j) & (splits.mask_of >= 0)]):
         masks[k, : bins.n_bins] = splits.masks[k, inside]
@@ -196,7 +198,7 @@ def with_edges(model: Model, j: int, edges: NDArray[np.float64]) -> Model:
 
 
 def _with_bins(pair: PairTable, j: int, inside: NDArray[np.int64]) -> PairTable:
-    """Return the same table for a feature ``j`` whose new bins lie inside old ones."""
+    """Return the same pair table over the new bins of feature ``j``, each of which lies inside an old bin."""
     map_i = pair.map_i[inside] if pair.i == j else pair.map_i
     map_j = pair.map_j[inside] if pair.j == j else pair.map_j
     return replace(pair, map_i=map_i, map_j=map_j)
@@ -204,12 +206,12 @@ def _with_bins(pair: PairTable, j: int, inside: NDArray[np.int64]) -> PairTable:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class IterativeHessian(Part):
-    """Refine candidates by a released Hessian histogram in each of the first rounds. FDP-GBDT §4.5.2.
+    """Refine candidates with a released Hessian histogram in each of the first rounds. FDP-GBDT §4.5.2.
 
     Parameters
     ----------
     rounds : int
-        s: how often each feature is refined; 0 for never.
+        s: how often each feature is refined; 0 means never.
     n_bins : int
         Q.
     """
@@ -226,11 +228,11 @@ class IterativeHessian(Part):
 
     @property
     def refines_bins(self) -> bool:
-        """Whether a fit ends with other bins than it began with."""
+        """Whether the bins change during a fit."""
         return self.rounds > 0
 
     def brief(self) -> Self:
-        """Return it with one round, for tests."""
+        """Return the part with one round, for tests."""
         return replace(self, rounds=1)
 
     def refine(
@@ -238,7 +240,7 @@ class IterativeHessian(Part):
     ) -> tuple[Model, NDArray[np.float64]]:
         """Return the model with new edges and the feature's new candidates, from its noisy Hessian per bin.
 
-        Trees already grown keep their edges; when no more codes are left, the candidates stay as they are.
+        Trees that are already grown keep their edges. When all codes are used, the candidates stay as they are.
         """
         assert state.model is not None
         bins = state.model.bins[j]
@@ -250,8 +252,8 @@ class IterativeHessian(Part):
         mass = np.add.reduceat(hess[: bins.missing_bin], starts)
         wanted = refine((feature.low, feature.high), kept, mass, self.n_bins)
         if feature.integer:
-            # cuts that fell between the same two whole numbers are one: a heavy value keeps its cut likely to be drawn,
-            # where as many cuts among the few rows beside it would bury it (-.015 AUC on counts with many zeros)
+            # cuts between the same two whole numbers count as one. So the cut beside a heavy value stays likely to be
+            # drawn; many cuts among the few rows near it would make it unlikely (-.015 AUC on counts with many zeros)
             wanted = np.unique(np.floor(wanted) + 0.5)
             wanted = wanted[(wanted > feature.low) & (wanted < feature.high)]
         if len(np.union1d(bins.edges, wanted)) > MOST_EDGES:
@@ -261,12 +263,12 @@ class IterativeHessian(Part):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sketch(Part):
-    """Candidates of one tree: quantiles of a released histogram of row weights at its root. DP-XGBoost §3.2.
+    """Candidates of one tree: quantiles of the row weights, from a histogram released at its root. DP-XGBoost §3.2.
 
     Parameters
     ----------
     n_bins : int
-        Parts of equal noisy weight.
+        Number of parts of equal noisy weight.
     """
 
     n_bins: int = 32
@@ -283,9 +285,9 @@ class Sketch(Part):
         return label_gradient(shape.kind, shape.n_scores, average=False, count_scale=1.0)
 
     def cuts(self, mass: NDArray[np.float64]) -> NDArray[np.uint8]:
-        """Return thresholds that part the noisy weight evenly; missing values, in the last bin, do not count.
+        """Return thresholds that divide the noisy weight evenly; missing values, in the last bin, do not count.
 
-        A quantile in the last bin gives the cut below it: there is always one, where the feature has any.
+        A quantile that falls in the last bin gives the cut below it, so there is always a cut if the feature has one.
         """
         n_cuts = len(mass) - 2
         inside = np.cumsum(np.maximum(mass[:-1], 0))

@@ -1,4 +1,4 @@
-"""C2: what a leaf says, from its released sums. FDP-GBDT §4.4."""
+"""C2: the value of a leaf, from its released sums. FDP-GBDT §4.4."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
@@ -14,17 +14,17 @@ from dpgb_dask.contracts.plan import Shape
 from dpgb_dask.errors import PlanError
 from dpgb_dask.losses import Gradient, label_gradient
 
-LARGEST_STEP = 1e4  # scores hold less than 2**15; beyond, a cast depends on the processor
+LARGEST_STEP = 1e4  # scores are below 2**15; a cast of larger values depends on the processor
 
 
 @dataclass(frozen=True, eq=False, slots=True)
 class LeafSums:
-    """Noisy sums of leaves, and the noise on them.
+    """Noisy sums of leaves, and the standard deviations of their noise.
 
     Parameters
     ----------
     grad, hess : (..., n_leaves, n_scores) float64
-        The leaves of a tree stand in the last axis but one.
+        The leaves of a tree are on the last axis but one.
     grad_sd, hess_sd : float, or (..., n_leaves, 1) float64
     """
 
@@ -40,9 +40,10 @@ class Leaf(Part, ABC):
     Attributes
     ----------
     counts_bins : bool
-        Whether the rows of a leaf are read off the released bins, and only its gradient is asked.
+        Whether the number of rows in a leaf comes from the released bins, so that only the gradient is queried.
     means : bool
-        Whether a leaf says a mean of targets: trees then do not look at each other, and start from nothing.
+        Whether the value of a leaf is a mean of targets: trees are then independent of each other, and the start score
+        is 0.
     """
 
     __slots__ = ()
@@ -52,13 +53,13 @@ class Leaf(Part, ABC):
 
     @abstractmethod
     def gradient(self, shape: Shape) -> Gradient:
-        """Return the integer gradient whose sums are asked of the leaves: it decides what one row can change."""
+        """Return the integer gradient that is summed in each leaf; it decides how much one row can change."""
 
     @abstractmethod
     def value(
         self, sums: LeafSums, above: LeafSums | None = None, *, kind: str = "binary", batch: int = 1
     ) -> NDArray[np.float64]:
-        """Return the values of leaves, of the shape of the sums, in score units; `Step.value` has the parameters."""
+        """Return the values of leaves in score units, in the shape of the sums; for the parameters see `Step.value`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -74,14 +75,14 @@ class Step(Leaf):
     ridge : float
         λ.
     clip : float or None
-        Bound of a row's gradient; None for 1, or 1/2 for a numeric target (a quarter of its range): residuals beyond
-        are few, and the noise is half.
+        Bound of a row's gradient. None means 1, or 1/2 for a numeric target (a quarter of its range): few residuals are
+        larger, and the noise is halved.
     filtered : bool
         Drop rows above the bound instead of clipping them (DPBoost's gradient-based data filtering).
     prior : float or None
-        τ: standard deviation of a step around that of the node above, or of the whole tree, in score units; half as
-        much for a numeric target, which is scaled to [-1, 1]. A leaf that is mostly noise then stays near what is known
-        of it. None for no prior.
+        τ: prior standard deviation of a leaf's step around the step of the node above, or of the whole tree, in score
+        units; half as much for a numeric target, which is scaled to [-1, 1]. A leaf that is mostly noise then stays
+        near the prior mean. None for no prior.
     """
 
     learning_rate: float = 0.3
@@ -108,7 +109,7 @@ class Step(Leaf):
             check_positive("prior", self.prior)
 
     def bound(self, kind: str) -> float:
-        """Return the bound of a row's gradient for a type of target."""
+        """Return the bound of a row's gradient for this type of target."""
         return self.clip or (0.5 if kind == "numeric" else 1.0)
 
     def value(
@@ -120,11 +121,11 @@ class Step(Leaf):
         ----------
         sums : LeafSums
         above : LeafSums or None
-            Sums of the nodes above, one per two leaves, where they were released too.
+            Sums of the parent nodes, one per two leaves, if they were released too.
         kind : str
             Type of the target.
         batch : int
-            Trees whose mean is added: it averages their noise, so a single one shrinks less.
+            Number of trees whose mean is added. The mean averages their noise, so each of them is shrunk less.
         """
         if self.prior is None:
             step = np.where(
@@ -141,7 +142,7 @@ class Step(Leaf):
 
 
 def whole(sums: LeafSums) -> LeafSums:
-    """Return the sums of each tree, with the axis of leaves kept."""
+    """Return the sums over each tree's leaves, keeping the axis of leaves."""
     n = np.ones(sums.grad.shape[-2:])[:, :1]
     return LeafSums(
         sums.grad.sum(-2, keepdims=True),
@@ -154,8 +155,8 @@ def whole(sums: LeafSums) -> LeafSums:
 def shrunk(sums: LeafSums, middle: Any, spread: float, ridge: float) -> NDArray[np.float64]:
     """Return the posterior mean of a Newton step with prior N(middle, spread²) and the known noise on S.
 
-    -(S + H · middle) / H is the step from the middle with noise sd / H: the mean keeps the part
-    spread² / (spread² + sd²/H²) of it. A noisy H counts at least its own standard deviation.
+    -(S + H · middle) / H is the step from the middle, with noise sd / H. The posterior mean keeps the fraction spread²
+    / (spread² + sd²/H²) of it. H is taken as at least the standard deviation of its own noise.
     """
     hess = np.maximum(np.maximum(sums.hess, sums.hess_sd), 1e-9)
     ridge = np.maximum(ridge, (sums.grad_sd / spread) ** 2 / hess)
@@ -164,13 +165,13 @@ def shrunk(sums: LeafSums, middle: Any, spread: float, ridge: float) -> NDArray[
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NewtonStep(Step):
-    """Gradient over Hessian; for log-loss the Hessian is free (docs/privacy.md P2).
+    """Gradient over Hessian. For log-loss the Hessian is free (docs/privacy.md P2).
 
     Parameters
     ----------
     laplace : bool
-        Choose the scale of the Hessian for Laplace noise: with u = |p - y|, |g| + h = u + u(1 - u) is at most 1, so h
-        itself is free in L1 too (of a binary target).
+        Whether the scale of the Hessian is chosen for Laplace noise. For a binary target, with u = |p - y|, |g| + h = u
+        + u(1 - u) is at most 1, so h is free in L1 too.
     """
 
     laplace: bool = False
@@ -189,12 +190,12 @@ class NewtonStep(Step):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GradientStep(Step):
-    """Gradient over the number of rows: a step down the mean gradient.
+    """Gradient over the number of rows: a step against the mean gradient.
 
     Parameters
     ----------
     count_scale : float
-        a: the count is released as a · n beside the gradient. Less of it leaves the gradient less noise.
+        a: the count is released as a · n beside the gradient. A smaller a means less noise on the gradient.
     """
 
     count_scale: float = 0.5
@@ -218,15 +219,15 @@ class GradientStep(Step):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BinCountStep(Step):
-    """Gradient over the rows that the released bins hold: only the gradient is asked. DP-EBM algorithm 2.
+    """Gradient over the number of rows in the released bins, so that only the gradient is queried. DP-EBM algorithm 2.
 
-    Serves trees of one feature, whose leaves are sets of its bins.
+    For trees of one feature, whose leaves are sets of its bins.
     """
 
     counts_bins = True
 
     def gradient(self, shape: Shape) -> Gradient:
-        """Return the integer gradient, with nothing beside it."""
+        """Return the integer gradient without a second component."""
         return shape.loss.gradient(
             shape.kind,
             shape.n_scores,
@@ -240,7 +241,7 @@ class BinCountStep(Step):
 class Averaging(Leaf):
     """The mean target of a leaf: its class shares, or the mean of a numeric target. Random forests, FDP-GBDT §4.4.1.
 
-    Trees do not look at each other: their mean is the prediction, so all of them are one batch.
+    Trees are independent of each other, and their mean is the prediction, so all of them form one batch.
 
     Parameters
     ----------
@@ -257,7 +258,7 @@ class Averaging(Leaf):
         check_rate("count_scale", self.count_scale)
 
     def gradient(self, shape: Shape) -> Gradient:
-        """Return the label itself as the gradient, with a count."""
+        """Return the target itself as the gradient, with a count."""
         return label_gradient(
             shape.kind, shape.n_scores, average=True, count_scale=self.count_scale
         )
@@ -270,5 +271,5 @@ class Averaging(Leaf):
         kind: str = "binary",  # noqa: ARG002
         batch: int = 1,  # noqa: ARG002
     ) -> NDArray[np.float64]:
-        """Return noisy means; a leaf whose count is noise gives a mean near 0."""
+        """Return noisy means; a leaf whose count is mostly noise gets a mean near 0."""
         return np.asarray(-sums.grad / np.maximum(sums.hess, np.maximum(sums.hess_sd, 1.0)))

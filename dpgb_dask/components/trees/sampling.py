@@ -1,4 +1,4 @@
-"""Which features (A1) and which rows serve a tree, and what a tree may cost."""
+"""Which features (A1) and which rows a tree uses, and how much it may cost."""
 
 from dataclasses import dataclass, replace
 from typing import Self
@@ -84,7 +84,7 @@ class RandomFeatures(Part):
 
 @dataclass(frozen=True, slots=True)
 class AllRows(Part):
-    """Every row serves every tree: prices add up."""
+    """Every row serves every tree, so the prices of all trees add up."""
 
     kind = None
 
@@ -99,7 +99,7 @@ class AllRows(Part):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PoissonRows(Part):
-    """Each row serves a tree with chance ``rate``, in secret: amplified. DP-XGBoost §3.3.
+    """Each row serves a tree with probability ``rate``, drawn in secret (amplification by sampling). DP-XGBoost §3.3.
 
     Parameters
     ----------
@@ -116,7 +116,7 @@ class PoissonRows(Part):
         check_rate("rate", self.rate)
 
     def brief(self) -> Self:
-        """Return it with most rows in every sample, for tests: a single row is then likely to serve."""
+        """Return the part with most rows in every sample, for tests: a single row is then likely to be drawn."""
         return replace(self, rate=0.8)
 
     def _high(self) -> int:
@@ -127,21 +127,21 @@ class PoissonRows(Part):
         return RowDraw(self.kind, t, 0, self._high())
 
     def price(self, total: int, t: int, n_trees: int) -> int:  # noqa: ARG002
-        """Return what the queries of a tree may cost on its sample, before the amplification."""
+        """Return what the queries of a tree may cost on its sample, before amplification."""
         return price_on_sample(total // n_trees, self._high() / 2**DRAW_BITS)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ensembles(Part):
-    """Disjoint rows for the trees of an ensemble, all rows anew for every ensemble. DPBoost §3.2 (EoE).
+    """The trees of an ensemble get disjoint rows; every ensemble draws anew from all rows. DPBoost §3.2 (EoE).
 
     Tree t of an ensemble gets a share ∝ decay · (1 - decay)^t of the rows (even shares at 0); rows are assigned by
-    secret independent draws, not in fixed sizes, which would break the parallel composition for adding a row.
+    secret independent draws. Parts of fixed size would break the parallel composition for adding a row.
 
     Parameters
     ----------
     size : int
-        Trees of an ensemble.
+        Number of trees in an ensemble.
     decay : float
         In [0, 1).
     """
@@ -157,7 +157,7 @@ class Ensembles(Part):
         check_decay("decay", self.decay)
 
     def brief(self) -> Self:
-        """Return it with ensembles of two trees, for tests."""
+        """Return the part with ensembles of two trees, for tests."""
         return replace(self, size=2)
 
     def draw(self, t: int, n_trees: int) -> RowDraw:
@@ -170,6 +170,6 @@ class Ensembles(Part):
         return RowDraw(self.kind, group, int(ends[k]), int(ends[k + 1]))
 
     def price(self, total: int, t: int, n_trees: int) -> int:  # noqa: ARG002
-        """Return what the queries of a tree may cost: its whole ensemble's price."""
+        """Return what the queries of a tree may cost: the price of its whole ensemble."""
         n_ensembles = -(-n_trees // min(self.size, n_trees))
         return total // n_ensembles

@@ -1,7 +1,7 @@
-"""C1: how a node is split. Structures are drawn in public, or chosen from released histograms, or privately chosen.
+"""C1: how a node is split. Splits are drawn at random in public, read from released histograms, or chosen privately.
 
-A rule that needs no rows draws whole trees (`TotallyRandom`); the others grow a tree level by level, and say what a
-level asks and how its answer becomes splits. Costs are in queries of one feature's histogram (FDP-GBDT, table 1).
+A rule that needs no rows draws whole trees (`TotallyRandom`). The others grow a tree level by level: each states the
+query for a level, and turns its answer into splits. Costs are counted in histograms of one feature (FDP-GBDT, table 1).
 """
 
 from abc import ABC, abstractmethod
@@ -19,22 +19,20 @@ from dpgb_dask.contracts.plan import Shape
 from dpgb_dask.contracts.queries import ChoiceQuery, NodeSumsQuery, RowDraw
 from dpgb_dask.losses import Gradient
 
-NOWHERE = 255  # a threshold that no code exceeds: every row goes left
+NOWHERE = 255  # no code exceeds this threshold, so every row goes left
 
 
 @dataclass(frozen=True, eq=False, slots=True, kw_only=True)
 class Candidates:
-    """What a tree may split on.
+    """The features and thresholds that a tree may split on.
 
     Parameters
     ----------
     features : (n_features_used,) int64
-    bins : tuple of FeatureBins
-        Of all features.
-    cuts : tuple of ((n_cuts,) uint8)
-        Per feature of the model: thresholds that are candidates; empty for a categorical feature.
+    bins : tuple of FeatureBins Bins of all features. cuts : tuple of ((n_cuts,) uint8)
+        Candidate thresholds per feature of the model; empty for a categorical feature.
     missing : tuple of bool
-        Whether missing values are declared, so that their side matters.
+        Whether the schema declares missing values, so that the side they go to matters.
     """
 
     features: NDArray[np.int64]
@@ -44,18 +42,18 @@ class Candidates:
 
     @property
     def sizes(self) -> tuple[int, ...]:
-        """Bins of each feature used."""
+        """Number of bins of each feature used."""
         return tuple(self.bins[j].n_bins for j in self.features)
 
 
 @dataclass(frozen=True, eq=False, slots=True, kw_only=True)
 class Frontier:
-    """One level of a growing tree, and all that a question about it needs.
+    """One level of a growing tree, and everything that a query about it needs.
 
     Parameters
     ----------
     splits : Splits
-        One tree of the levels above; its leaves are the nodes.
+        The levels above, as one tree whose leaves are the nodes of this level.
     candidates : Candidates
     gradient : Gradient
     n_scores : int
@@ -83,7 +81,7 @@ class LevelSplits:
     threshold : (n_nodes,) uint8
     mask : (n_nodes, 256) uint8
     masked : (n_nodes,) bool
-        Whether the mask counts, or the threshold.
+        True if the node is split by its mask, False if by its threshold.
     """
 
     feature: NDArray[np.uint16]
@@ -93,7 +91,7 @@ class LevelSplits:
 
     @classmethod
     def unsplit(cls, n_nodes: int) -> "LevelSplits":
-        """Return a level that sends every row left."""
+        """Return splits that send every row left."""
         return cls(
             np.zeros(n_nodes, np.uint16),
             np.full(n_nodes, NOWHERE, np.uint8),
@@ -102,7 +100,7 @@ class LevelSplits:
         )
 
     def set(self, k: int, feature: int, right: NDArray[np.bool_]) -> None:
-        """Split node ``k`` by which bins go right: by a threshold, which routes faster, if they are the last ones."""
+        """Split node ``k`` by the bins that go right; by a threshold, which routes faster, if they are the last."""
         self.feature[k] = feature
         n_left = int((~right).sum())
         self.masked[k] = n_left == 0 or bool(right[:n_left].any())
@@ -129,22 +127,22 @@ def root() -> Splits:
 
 
 class SplitRule(Part, ABC):
-    """A way to split nodes. Holds options, no state.
+    """A rule that splits nodes. Holds options, no state.
 
     Attributes
     ----------
     asks : bool
-        Whether a level needs an answer; else whole trees are drawn.
+        Whether each level needs a query; otherwise whole trees are drawn at random.
     gives_leaves : bool
-        Whether its histograms also hold the sums of the leaves, which then cost nothing more.
+        Whether its histograms also contain the sums of the leaves, which then need no query of their own.
     is_random : bool
         Whether it draws from the public randomness.
     chooses : bool
         Whether the controller chooses a candidate by its gain, and releases nothing else.
     refines : bool
-        Whether its histograms at the root refine candidates too, so that nothing has to be asked for them.
+        Whether its histograms at the root also refine the candidates, which then need no query of their own.
     n_cells : int
-        Most cells of one feature that a node's answer releases.
+        The most cells per feature that the answer for one node releases.
     """
 
     __slots__ = ()
@@ -158,21 +156,21 @@ class SplitRule(Part, ABC):
 
     @abstractmethod
     def n_queries(self, n_features: int, depth: int) -> int:
-        """Return κ_s of one tree: histograms of one feature, or choices, that it asks."""
+        """Return κ_s of one tree: the number of one-feature histograms, or of choices, that it asks for."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TotallyRandom(SplitRule):
-    """Split on a random feature at a random candidate: no question asked. FDP-GBDT §4.3.2 (TR).
+    """Split on a random feature at a random candidate, without a query. FDP-GBDT §4.3.2 (TR).
 
-    A threshold is drawn among the candidates that the node's own ranges still hold, so that no leaf is empty by
-    construction (the paper draws among all). A categorical feature gets a random set of its bins; missing values go to
-    a random side.
+    A threshold is drawn from the candidates inside the node's own ranges, so that no leaf is empty by construction (the
+    paper draws from all candidates). For a categorical feature a random set of bins goes right. Missing values go to a
+    random side.
 
     Parameters
     ----------
     max_leaves : int or None
-        Leaves of a tree; None for all of a complete tree. DP-EBM has 3.
+        Leaves of a tree; None for a complete tree. DP-EBM uses 3.
     """
 
     max_leaves: int | None = None
@@ -186,17 +184,17 @@ class TotallyRandom(SplitRule):
             check_whole("max_leaves", self.max_leaves, 2, 1024)
 
     def n_queries(self, n_features: int, depth: int) -> int:  # noqa: ARG002
-        """Nothing: the structure is public."""
+        """Return 0: the structure is public."""
         return 0
 
     def draw(self, candidates: Candidates, depth: int, rng: np.random.Generator) -> Splits:
         """Return one random tree."""
         splits = root()
         m = len(candidates.bins)
-        low = np.zeros((1, m), np.int64)  # codes that can still reach a node: low <= code <= high
+        low = np.zeros((1, m), np.int64)  # codes that can reach a node: low <= code <= high
         high = np.array([[b.n_bins - 1 for b in candidates.bins]])
-        reached = np.ones(1, bool)  # an unsplit node sends nothing to its right child
-        left = (self.max_leaves or 1 << depth) - 1  # splits that may still be made
+        reached = np.ones(1, bool)  # a node that is not split sends no row to its right child
+        left = (self.max_leaves or 1 << depth) - 1  # number of splits that may still be made
         for d in range(depth):
             n_nodes = 1 << d
             level = LevelSplits.unsplit(n_nodes)
@@ -231,7 +229,7 @@ class TotallyRandom(SplitRule):
 
 @dataclass(frozen=True, eq=False, slots=True)
 class NodeHistogram:
-    """A released level.
+    """The released sums of one level.
 
     Parameters
     ----------
@@ -247,7 +245,7 @@ class NodeHistogram:
     hess_sd: float
 
 
-NOISE_RIDGE = 4.0  # standard deviations of the noise on H that the ridge of a gain is at least
+NOISE_RIDGE = 4.0  # the ridge of a gain is at least this many standard deviations of the noise on H
 PICKED = 0.8  # mean of the larger half of many standard normal values
 
 
@@ -259,7 +257,7 @@ class Side:
     ----------
     grad, hess : (..., n_scores) float64
     n_cells : float64, broadcast against them
-        Released cells that each sum holds.
+        Number of released cells in each sum.
     """
 
     grad: NDArray[np.float64]
@@ -270,13 +268,13 @@ class Side:
 def gain_of(
     left: Side, right: Side, noise: NodeHistogram, ridge: float, *, picked: bool = False
 ) -> NDArray[np.float64]:
-    """Return how much better two means fit than one: Σ D² (1/(H_l + λ) + 1/(H_r + λ)) over scores (last axis).
+    """Return how much better two means fit than one: Σ D² (1/(H_l + λ) + 1/(H_r + λ)) over the scores (last axis).
 
-    D = w_r G_l - w_l G_r, with w the sides' shares of H, is what the left side differs from its share of the whole:
-    without noise and λ this is the papers' G_l²/H_l + G_r²/H_r - G²/H, and a common offset of G cancels before λ is
-    added. Noise makes D² larger by its variance, which is taken off, and a noisy H near 0 would make anything large:
-    λ is at least `NOISE_RIDGE` standard deviations of the noise on H. Cells that were ``picked`` by their own noise
-    add up. Post-processing.
+    D = w_r G_l - w_l G_r, with w the sides' shares of H, is how far the left side's sum is from its share of the whole.
+    Without noise and with λ = 0 the gain equals the papers' G_l²/H_l + G_r²/H_r - G²/H; with λ, a common offset of G
+    still cancels. Noise makes D² larger by its variance on average, so this variance is subtracted. A noisy H near 0
+    would make any gain large, so λ is at least `NOISE_RIDGE` standard deviations of the noise on H. Where cells were
+    ``picked`` by their own noise, that noise adds up and is taken into account. Post-processing.
     """
     hess = [np.maximum(side.hess, 0) for side in (left, right)]
     whole = np.maximum(hess[0] + hess[1], 1e-9)
@@ -302,8 +300,8 @@ def gain_of(
 class HistogramSplit(SplitRule):
     """The best split of a released histogram per node. FDP-GBDT §4.3.1 (Hist), FEVERLESS.
 
-    Categories are ordered by their noisy gradient over Hessian in each node, and cut once (Fisher 1958); missing
-    values go to the better side. All of it is post-processing.
+    In each node, categories are ordered by noisy gradient over Hessian and cut once (Fisher 1958). Missing values go to
+    the better side. Everything here is post-processing.
 
     Parameters
     ----------
@@ -322,15 +320,15 @@ class HistogramSplit(SplitRule):
         check_positive("ridge", self.ridge)
 
     def n_queries(self, n_features: int, depth: int) -> int:
-        """One histogram of every feature per level; of a single feature the root's serves all levels."""
+        """Return one histogram per feature and level; with a single feature, the root's histogram serves all levels."""
         return n_features * depth if n_features > 1 else 1
 
     def ask(self, frontier: Frontier) -> NodeSumsQuery:
-        """Return the question of one level."""
+        """Return the query for one level."""
         return _node_sums(frontier, None)
 
     def choose(self, answer: NodeHistogram, frontier: Frontier) -> LevelSplits:
-        """Return the best split of every node, also where all seem to lose: what noise chooses is a random split."""
+        """Return the best split of every node, even if no gain is positive: noise then chooses a random split."""
         candidates = frontier.candidates
         n_nodes = len(answer.grad)
         level = LevelSplits.unsplit(n_nodes)
@@ -353,7 +351,8 @@ class HistogramSplit(SplitRule):
         bins, n_nodes = candidates.bins[j], len(grad)
         total_g, total_h = grad.sum(1, keepdims=True), hess.sum(1, keepdims=True)
         if bins.categorical:
-            # from the node's mean, so that the ridge draws small categories there: a common offset changes no order
+            # relative to the node's mean, so that the ridge shrinks small categories towards it; a common offset
+            # changes no order
             held = np.maximum(hess, 0)
             lowest = np.maximum(table.hess_sd * np.sqrt(bins.n_bins), 1e-9)
             differs = grad - held * (total_g / np.maximum(total_h, lowest))
@@ -410,7 +409,7 @@ def _node_sums(frontier: Frontier, sides: NDArray[np.uint8] | None) -> NodeSumsQ
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PartiallyRandom(SplitRule):
-    """One random candidate of every feature per node; the best of them by released sums. FDP-GBDT §4.3.2 (PR).
+    """The best of one random candidate per feature in every node, by released sums. FDP-GBDT §4.3.2 (PR).
 
     Parameters
     ----------
@@ -429,14 +428,15 @@ class PartiallyRandom(SplitRule):
         check_positive("ridge", self.ridge)
 
     def n_queries(self, n_features: int, depth: int) -> int:
-        """Two sums of every feature per level: the price of a histogram each, with far less noise in a side.
+        """Return one unit per feature and level, the price of a histogram: two sums, with far less noise on each side.
 
-        A single feature's only candidate has no rival: the whole tree is drawn, and its leaves are the one question.
+        With a single feature there is only one candidate, so the whole tree is drawn, and the only query is for its
+        leaves.
         """
         return n_features * depth if n_features > 1 else 1
 
     def draw(self, frontier: Frontier, rng: np.random.Generator) -> NDArray[np.uint8]:
-        """Return the side of every bin, per node: (n_nodes, n_cells) uint8."""
+        """Return the side of every bin in every node: (n_nodes, n_cells) uint8."""
         candidates = frontier.candidates
         sides = np.zeros((frontier.splits.n_leaves, sum(candidates.sizes)), np.uint8)
         ends = np.cumsum(candidates.sizes)
@@ -453,13 +453,13 @@ class PartiallyRandom(SplitRule):
         return sides
 
     def ask(self, frontier: Frontier, sides: NDArray[np.uint8]) -> NodeSumsQuery:
-        """Return the question of one level."""
+        """Return the query for one level."""
         return _node_sums(frontier, sides)
 
     def choose(
         self, answer: NodeHistogram, frontier: Frontier, sides: NDArray[np.uint8]
     ) -> LevelSplits:
-        """Return the best of the drawn splits in every node."""
+        """Return, for every node, the best of the drawn splits."""
         candidates = frontier.candidates
         n_nodes = frontier.splits.n_leaves
         shape = (n_nodes, len(candidates.features), 2, -1)
@@ -477,9 +477,9 @@ class PartiallyRandom(SplitRule):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExponentialSplit(SplitRule):
-    """A split chosen with chance ∝ exp(ε · gain / range), per node. DPBoost algorithm 1, DP-XGBoost §4.
+    """Each node's split is chosen with probability ∝ exp(ε · gain / range). DPBoost algorithm 1, DP-XGBoost §4.
 
-    Candidates are every cut of a numeric feature, and every category (missing values too) against the others.
+    The candidates are every cut of a numeric feature, and every category (or missing) against all others.
 
     Parameters
     ----------
@@ -496,11 +496,11 @@ class ExponentialSplit(SplitRule):
         check_positive("ridge", self.ridge)
 
     def n_queries(self, n_features: int, depth: int) -> int:  # noqa: ARG002
-        """One choice per level: the nodes of a level are disjoint."""
+        """Return one choice per level, as the nodes of a level are disjoint."""
         return depth
 
     def gradient(self, shape: Shape, leaf: Step) -> Gradient:
-        """Return the leaf's gradients beside a whole count, which is what the range of a gain is proved for."""
+        """Return the leaf's gradient with a full count beside it: the range of a gain is proved for this."""
         return shape.loss.gradient(
             shape.kind,
             shape.n_scores,
@@ -511,9 +511,9 @@ class ExponentialSplit(SplitRule):
         )
 
     def ask(self, frontier: Frontier) -> ChoiceQuery:
-        """Return the question of one level."""
+        """Return the query for one level."""
         candidates = frontier.candidates
-        # a choice needs a candidate: constant features offer their missing values, declared or not
+        # a choice needs a candidate, so constant features offer a split on missing values, declared or not
         constant = not any(
             candidates.bins[j].categorical or len(candidates.cuts[j]) for j in candidates.features
         )

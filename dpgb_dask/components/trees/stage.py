@@ -1,7 +1,8 @@
-"""The stage `Trees`: boosted trees whose every choice is a part: candidates, split, leaf, features, rows, batches.
+"""The stage `Trees`: boosted trees made of parts: candidates, split, leaf, features, rows and budget.
 
-FDP-GBDT's framework (Maddock et al. 2022, algorithm 1 and table 1), DPBoost, DP-XGBoost and DP-EBM are values of it.
-Each question costs a whole number of units: a histogram of one feature, a choice, or the leaf sums of one tree is one.
+The methods of FDP-GBDT (Maddock et al. 2022, algorithm 1 and table 1), DPBoost, DP-XGBoost and DP-EBM are instances of
+it. Each query costs a whole number of units: a histogram of one feature, a choice, and the leaf sums of one tree cost
+one unit each.
 """
 
 from collections.abc import Mapping, Sequence
@@ -55,8 +56,8 @@ from dpgb_dask.contracts.schema import Numeric
 from dpgb_dask.errors import PlanError
 from dpgb_dask.losses import check_gradient
 
-# what every part has to be. The stage tells splits, candidates, features and rows apart by their class, as they ask
-# different things at different times: a subclass asks what its base asks
+# the classes that each part may have. The stage tells splits, candidates, features and rows apart by class, because
+# their queries differ in kind and time; a subclass makes the same queries as its base
 PARTS: dict[str, tuple[type, ...]] = {
     "leaf": (Leaf,),
     "budget": (Pricing,),
@@ -65,8 +66,8 @@ PARTS: dict[str, tuple[type, ...]] = {
     "features": (AllFeatures, Cyclic, RandomFeatures),
     "rows": (AllRows, PoissonRows, Ensembles),
 }
-OPENED = 64  # bytes of a sum from its opening to what is decided by it: noise, floats, gains
-MOST_UNITS = 10**7  # the least price that a fit may have, over these, still pays for one
+OPENED = 64  # bytes that a sum takes from its opening to the decision: noise, floats, gains
+MOST_UNITS = 10**7  # the lowest price of a fit, divided by this number, still pays for one unit
 
 
 @dataclass(frozen=True, eq=False, slots=True, kw_only=True)
@@ -76,23 +77,21 @@ class Growing:
     Parameters
     ----------
     tree : int
-        Trees finished, those of the running batch included.
+        Number of finished trees, including those of the current batch.
     total : int
         Price of the whole stage.
-    kappa : Kappa
-        Units of the whole stage.
-    cuts : tuple of ((n_cuts,) uint8)
+    kappa : Kappa Units that the whole stage costs. cuts : tuple of ((n_cuts,) uint8)
         Candidate thresholds per feature.
     refined : int
-        Refinements done before the running batch.
+        Number of refinements before the current batch.
     splits : Splits
-        The tree that grows.
+        The tree that is growing.
     sketched : bool
-        Whether the growing tree has its candidates.
+        Whether the growing tree has its candidates from a sketch.
     pending : tuple of (Splits, value)
-        Trees of the running batch: they share one gradient, so they join the model together.
+        Finished trees of the current batch. They share one gradient, so they are added to the model together.
     seen : tuple of (feature, (n_bins,) float64)
-        Noisy Hessians at the root of the last tree, which refine candidates at no cost.
+        Noisy Hessians at the root of the last tree; they refine the candidates at no cost.
     """
 
     tree: int
@@ -113,34 +112,34 @@ class Trees(Stage):
     Parameters
     ----------
     n_trees : int
-        Times the number of features if ``per_feature``.
+        Number of trees; per feature if ``per_feature``.
     per_feature : bool
     depth : int
     split : TotallyRandom, PartiallyRandom, HistogramSplit or ExponentialSplit
     leaf : Leaf
-        NewtonStep, GradientStep, BinCountStep, Averaging or another.
+        NewtonStep, GradientStep, BinCountStep, Averaging or a leaf rule of your own.
     candidates : None, IterativeHessian or Sketch
-        None for all edges of the bins.
+        None means all edges of the bins.
     features : AllFeatures, Cyclic or RandomFeatures
     rows : AllRows, PoissonRows or Ensembles
     batch : int or float
-        Trees that share one gradient, or, below 1, their share of all trees; 1.0 is all of them. The mean of a batch
-        is added (FDP-GBDT §5.2).
+        Number of trees that share one gradient; as a float in (0, 1], their share of all trees. The mean of a batch is
+        added to the model (FDP-GBDT §5.2).
     budget : Pricing
-        How the price is spread over the questions: Even, Shares, Classic, Local or another.
+        How the price is divided among the queries: Even, Shares, Classic, Local or a rule of your own.
     share : float
-        Of what is left when the stage begins.
+        Share of the budget that is left when the stage begins.
     leaf_decay : float
-        Tree t of an ensemble clips its leaves at (1 - leaf_decay)^t times the largest (DPBoost's geometric leaf
+        The leaves of tree t of an ensemble are clipped at (1 - leaf_decay)^t times the bound (DPBoost's geometric leaf
         clipping); 0 for no decay.
     least_weight : float
-        Leaves with a noisy sum of Hessians below it take the value of the smallest part of the tree above them that
-        has as much (DP-XGBoost's min_child_weight, on noisy sums).
+        A leaf whose noisy sum of Hessians is lower takes the value of the smallest subtree around it that reaches this
+        sum (DP-XGBoost's min_child_weight, on noisy sums).
 
     Raises
     ------
     PlanError
-        If the parts do not go together.
+        If the parts cannot be combined.
     """
 
     n_trees: int = 100
@@ -165,7 +164,7 @@ class Trees(Stage):
     }
 
     def __post_init__(self) -> None:
-        """Check the options and that they go together."""
+        """Check the options, and that the parts can be combined."""
         self._check_parts()
         check_whole("n_trees", self.n_trees, 1, 100_000)
         check_whole("depth", self.depth, 1, 10)
@@ -206,7 +205,7 @@ class Trees(Stage):
         self._check_budget()
 
     def _check_parts(self) -> None:
-        """Check that every part is of its kind."""
+        """Check that every part has a class that its option allows."""
         for part, kinds in PARTS.items():
             given = getattr(self, part)
             if not isinstance(given, kinds):
@@ -217,7 +216,7 @@ class Trees(Stage):
                 )
 
     def _check_budget(self) -> None:
-        """Check that every question has a price."""
+        """Check that every query has a price."""
         if not isinstance(self.budget, Shares):
             if self.row_draw is not None and self.candidates is not None:
                 raise PlanError(
@@ -237,26 +236,26 @@ class Trees(Stage):
                     f"budget={self.budget!r}: {part} are asked for, so their share is at least 1e-6."
                 )
 
-    # ---- what a plan asks
+    # ---- what a plan asks of a stage
 
     @property
     def is_random(self) -> bool:
-        """Whether splits or features are drawn."""
+        """Whether splits or features are drawn at random."""
         return self.split.is_random or self.features.is_random
 
     @property
     def refines_bins(self) -> bool:
-        """Whether candidates change the bins."""
+        """Whether candidate refinement changes the bins."""
         return self.candidates is not None and self.candidates.refines_bins
 
     @property
     def row_draw(self) -> str | None:
-        """Kind of the draw that serves a tree."""
+        """Kind of the secret draw of rows for a tree; None if all rows serve it."""
         return self.rows.kind
 
     def brief(self) -> Self:
-        """Return it with few, shallow trees, for tests; nothing else of it changes."""
-        n_trees, depth = (2, 2) if self.split.asks else (4, 3)  # a drawn tree is one question
+        """Return the stage with few, shallow trees, for tests; nothing else changes."""
+        n_trees, depth = (2, 2) if self.split.asks else (4, 3)  # a drawn tree needs one query
         return replace(
             self,
             n_trees=n_trees,
@@ -273,27 +272,27 @@ class Trees(Stage):
         return self.n_trees * (shape.n_features if self.per_feature else 1)
 
     def batch_size(self, n_trees: int) -> int:
-        """Return how many trees share a gradient."""
+        """Return how many trees share one gradient."""
         size = int(np.ceil(self.batch * n_trees)) if isinstance(self.batch, float) else self.batch
         return min(size, n_trees)
 
     def _refinements(self, shape: Shape) -> int:
-        """Return how many trees come with a refinement of their features."""
+        """Return for how many trees the candidates of their features are refined."""
         if not isinstance(self.candidates, IterativeHessian):
             return 0
         rounds = self.candidates.rounds * self.features.cycle(shape.n_features)
         return min(rounds, self.trees_in_all(shape))
 
     def kappa(self, shape: Shape) -> Kappa:
-        """Return the units of a whole run; of features drawn at random, the most that they can ask."""
+        """Return the units that a whole run costs; with features drawn at random, the most that it can cost."""
         n_trees, m = self.trees_in_all(shape), self.features.n_used(shape.n_features)
         numeric = np.array([isinstance(f, Numeric) for f in shape.schema.features.values()])
         if self.split.refines:
-            refined = 0  # the trees' own histograms serve
+            refined = 0  # the histograms of the trees themselves refine
         elif self.features.is_random:
             refined = self._refinements(shape) * min(m, int(numeric.sum()))
         else:
-            no_rng = np.random.default_rng(0)  # these features are not drawn
+            no_rng = np.random.default_rng(0)  # these features are not drawn at random
             refined = sum(
                 int(numeric[self.features.chosen(len(numeric), t, no_rng)].sum())
                 for t in range(self._refinements(shape))
@@ -308,13 +307,13 @@ class Trees(Stage):
         )
 
     def declare(self, shape: Shape) -> Demand:
-        """Ask for its share of what is left.
+        """Declare the stage's share of what is left.
 
         Raises
         ------
         PlanError
-            If so many units share the price that none could be paid, a choice would weigh several scores, every
-            gradient is rounded to nothing, or a part asks for a gradient that no kernel knows.
+            If there are too many units to pay for one, an exponential choice would have to weigh several scores, every
+            gradient is rounded to zero, or a part asks for a gradient that no kernel computes.
         """
         gradient = self.leaf.gradient(shape)
         check_gradient(gradient)
@@ -354,7 +353,7 @@ class Trees(Stage):
         return Needs(n_sums=n_sums, held=OPENED * n_sums)
 
     def _values_per_tree(self, shape: Shape) -> int:
-        """Return the most values that the questions of one tree release."""
+        """Return the most values that the queries of one tree release."""
         per_cell = 2 * shape.n_scores
         leaves = per_cell << self.depth
         if not self.split.n_cells:
@@ -380,7 +379,7 @@ class Trees(Stage):
     # ---- the stage
 
     def begin(self, state: State) -> State:
-        """Take the share of what is left."""
+        """Take the stage's share of what is left."""
         assert state.model is not None
         model = replace(state.model, trees=no_trees(self.depth, state.shape.n_scores))
         if self.leaf.means:
@@ -398,7 +397,7 @@ class Trees(Stage):
         )
         return replace(state, model=model, memory=memory)
 
-    def next_query(self, state: State) -> Query | None:  # noqa: PLR0911 - one per kind of question
+    def next_query(self, state: State) -> Query | None:  # noqa: PLR0911 - one per kind of query
         """Ask for a refinement of candidates, a level of the growing tree, or the leaves of a batch."""
         memory: Growing = state.memory
         n_trees = self.trees_in_all(state.shape)
@@ -431,7 +430,7 @@ class Trees(Stage):
         return self.split.ask(frontier)
 
     def update(self, state: State, query: Query, released: Answer) -> State:
-        """Turn an answer into candidates, splits or leaves."""
+        """Turn a released answer into candidates, splits or leaves."""
         memory: Growing = state.memory
         assert isinstance(query, GradientQuery)
         if isinstance(query, TreeSumsQuery):
@@ -450,7 +449,7 @@ class Trees(Stage):
     # ---- candidates
 
     def _to_refine(self, state: State, memory: Growing) -> tuple[int, NDArray[np.int64]] | None:
-        """Return the next tree of the running batch whose features are to be refined, and those; or None."""
+        """Return the next tree of the current batch that needs a refinement, and the features to refine; or None."""
         if self.split.refines:
             return None
         limit = self._refinements(state.shape)
@@ -533,7 +532,7 @@ class Trees(Stage):
         return trees
 
     def _unrivalled(self, state: State, frontier: Frontier) -> Splits:
-        """Draw a partially random tree of one feature: no candidate has a rival, so only its leaves are asked."""
+        """Draw a partially random tree of one feature: every node has one candidate, so only the leaves are queried."""
         rng = state.rng.stream("splits", state.memory.tree)
         return TotallyRandom().draw(frontier.candidates, self.depth, rng)
 
@@ -543,7 +542,7 @@ class Trees(Stage):
         return self.split.draw(frontier, rng)
 
     def _asked(self, state: State, memory: Growing, part: str, units: int) -> dict[str, Any]:
-        """Return what every question of a tree has in common."""
+        """Return what all queries of a tree have in common."""
         n_trees = self.trees_in_all(state.shape)
         return {
             "label": f"trees {memory.tree + 1}/{n_trees}: {part}",
@@ -586,7 +585,7 @@ class Trees(Stage):
         return TreeSumsQuery(**self._asked(state, memory, part, splits.n_trees), splits=splits)
 
     def _grown(self, state: State, query: NodeSumsQuery, released: Answer) -> State:
-        """Add a level; after the last one the histogram holds the leaves too."""
+        """Add a level; the histogram of the last level also contains the leaves."""
         memory: Growing = state.memory
         frontier = self._frontier(state, memory)
         answer = sums(query, released)
@@ -615,7 +614,7 @@ class Trees(Stage):
         return self._finish(state, value, splits)
 
     def _grown_at_once(self, state: State, table: NodeHistogram, frontier: Frontier) -> State:
-        """Grow a tree of one feature from the root's histogram alone (FDP-GBDT §5.1: κ_s = T)."""
+        """Grow a tree of one feature from the histogram of its root alone (FDP-GBDT §5.1: κ_s = T)."""
         assert isinstance(self.split, HistogramSplit)
         candidates = frontier.candidates
         n_bins = candidates.sizes[0]
@@ -649,7 +648,7 @@ class Trees(Stage):
         return self._values(state, query.splits, leaves)
 
     def _rows_of_leaves(self, state: State, splits: Splits) -> NDArray[np.float64]:
-        """Return the noisy rows of each leaf, from the released bins: (n_trees · n_leaves, 1)."""
+        """Return the noisy number of rows in each leaf, from the released bins: (n_trees · n_leaves, 1)."""
         memory: Growing = state.memory
         parts = []
         for t in range(splits.n_trees):
@@ -661,7 +660,7 @@ class Trees(Stage):
     def _values(
         self, state: State, splits: Splits, sums: LeafSums, above: LeafSums | None = None
     ) -> NDArray[np.int32]:
-        """Return leaf values in score steps, (n_scores, n_trees, n_leaves), for a batch of their size."""
+        """Return leaf values in score steps, (n_scores, n_trees, n_leaves), divided by the size of their batch."""
         memory: Growing = state.memory
         n_trees = self.trees_in_all(state.shape)
         _, size = self._batch(memory, n_trees)
@@ -681,12 +680,12 @@ class Trees(Stage):
         return np.asarray(np.rint(np.moveaxis(leaf, 2, 0) * (SCORE_ONE / size)).astype(np.int32))
 
     def _batch(self, memory: Growing, n_trees: int) -> tuple[int, int]:
-        """Return the first tree of the running batch and how many it has; the last batch may be smaller."""
+        """Return the first tree of the current batch and its number of trees; the last batch may be smaller."""
         first = memory.tree - len(memory.pending)
         return first, min(self.batch_size(n_trees), n_trees - first)
 
     def _finish(self, state: State, value: NDArray[np.int32], splits: Splits) -> State:
-        """Count the finished trees; a complete batch joins the model."""
+        """Count the finished trees; add the batch to the model once it is complete."""
         memory: Growing = state.memory
         n_trees = self.trees_in_all(state.shape)
         pending = (*memory.pending, (splits, value))
@@ -708,7 +707,7 @@ class Trees(Stage):
     def _joined(
         self, state: State, model: Model, splits: Splits, value: NDArray[np.int32], first: int
     ) -> Model:
-        """Add trees to the model: those of one feature to its table, which says the same and is faster."""
+        """Add trees to the model; trees of one feature are added to its table, which is equivalent and faster."""
         if self.features.n_used(state.shape.n_features) != 1:
             return replace(model, trees=model.trees.with_more(splits, value))
         tables = list(model.tables)
@@ -745,7 +744,7 @@ def leaf_of_bin(splits: Splits, n_bins: int) -> NDArray[np.int64]:
 
 
 def one_hot(leaf: NDArray[np.int64], n: int) -> NDArray[np.float64]:
-    """Return (n, n_bins): 1 where a bin lies in a leaf."""
+    """Return (n, n_bins): 1 where a bin belongs to a leaf, else 0."""
     return (np.arange(n)[:, None] == leaf).astype(np.float64)
 
 
@@ -755,11 +754,12 @@ def children_of(
     candidates: Candidates,
     sides: NDArray[np.uint8] | None,
 ) -> tuple[LeafSums, LeafSums]:
-    """Return the sums of both children of every node, and of the nodes, from the histogram that split them.
+    """Return the sums of every node and of its two children, from the histogram that split the node.
 
-    The cells of every feature sum to the same node total: the mean of all totals, weighted by their noise, is the
-    node's sum. What the splitting feature's own total differs from it is noise, and is taken off its children in
-    proportion to their cells (least squares, but for the feature's own part of the mean). Post-processing.
+    The cells of every feature sum to the same node total, so the node's sum is estimated by the mean of these totals,
+    weighted by their precision. The difference between it and the splitting feature's own total is noise; it is
+    subtracted from the two children in proportion to their cells (least squares, except that the feature is itself part
+    of the mean). Post-processing.
     """
     n_nodes, _, n_scores = table.grad.shape
     sizes = np.array(candidates.sizes) if sides is None else np.full(len(candidates.features), 2)
@@ -796,13 +796,13 @@ def children_of(
 
 
 def pooled(sums: LeafSums, least: float) -> LeafSums:
-    """Replace the sums of leaves that hold too little by those of the smallest subtree around them that holds enough.
+    """Replace the sums of a leaf that holds too little by those of the smallest subtree around it that holds enough.
 
     Parameters
     ----------
     sums : LeafSums of (n_trees, n_leaves, n_scores)
     least : float
-        Noisy Hessian, summed over scores.
+        Lowest noisy Hessian of a leaf, summed over scores.
     """
     n_trees, n_leaves, _ = sums.grad.shape
     ones = np.ones((n_trees, n_leaves, 1))

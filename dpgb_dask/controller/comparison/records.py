@@ -49,9 +49,8 @@ from dpgb_dask.errors import PlanError
 
 DISCRETE = 2.0**-42  # >= 1/(4t²)
 ORDERS = tuple(range(2, 65)) + tuple(range(72, 257, 8)) + tuple(range(288, 1025, 32))
-PRICE_BITS = (
-    32  # leading bits of a price that count: prices that differ by rounding alone are equal
-)
+# leading bits of a price that count: prices that differ by rounding alone are equal
+PRICE_BITS = 32
 FINE_ORDERS = tuple(1 + k / 50 for k in range(1, 50)) + tuple(2 + k / 10 for k in range(100))
 
 

@@ -24,9 +24,10 @@ from dpgb_dask.kernels import kernel
 LANES = 4
 MODULUS = 1 << 256
 STRIP = 512  # rows hashed together: their four state words stay in the L1 cache
+# "somepseudorandomlygeneratedbytes", as in the paper
 INIT = np.array(
     [0x736F6D6570736575, 0x646F72616E646F6D, 0x6C7967656E657261, 0x7465646279746573], np.uint64
-)  # "somepseudorandomlygeneratedbytes", as in the paper
+)
 
 
 def lane_keys(key: bytes) -> NDArray[np.uint64]:
