@@ -1,10 +1,14 @@
-"""Differentially private gradient boosting on Dask."""
+"""Differentially private gradient boosting on Dask.
 
+Names are loaded when they are first used: a worker that encodes rows needs neither scikit-learn nor a ledger.
+"""
+
+from importlib import import_module
 from importlib.metadata import version
+from typing import TYPE_CHECKING, Any
 
-from dpgb_dask import diagnose, io
+from dpgb_dask import diagnose
 from dpgb_dask.contracts.schema import Categorical, Numeric, Schema
-from dpgb_dask.controller.ledger import Ledger
 from dpgb_dask.errors import (
     BudgetExceededError,
     ChunkError,
@@ -23,9 +27,13 @@ from dpgb_dask.errors import (
     UnsupportedCollectionError,
     VerificationError,
 )
-from dpgb_dask.estimators import DPGBClassifier, DPGBRegressor
-from dpgb_dask.released.report import PrivacyReport
-from dpgb_dask.verification import verify
+
+if TYPE_CHECKING:
+    from dpgb_dask import io
+    from dpgb_dask.controller.ledger import Ledger
+    from dpgb_dask.estimators import DPGBClassifier, DPGBRegressor
+    from dpgb_dask.released.report import PrivacyReport
+    from dpgb_dask.verification import verify
 
 __version__ = version("dpgb_dask")
 
@@ -60,3 +68,24 @@ __all__ = [
     "io",
     "verify",
 ]
+
+# where the names are that are loaded when they are first used
+_LATER = {
+    "DPGBClassifier": "dpgb_dask.estimators",
+    "DPGBRegressor": "dpgb_dask.estimators",
+    "Ledger": "dpgb_dask.controller.ledger",
+    "PrivacyReport": "dpgb_dask.released.report",
+    "verify": "dpgb_dask.verification",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name in ("io", "recipes"):
+        return import_module(f"dpgb_dask.{name}")
+    if name not in _LATER:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(_LATER[name]), name)
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

@@ -16,9 +16,20 @@ import pandas as pd
 import pytest
 from distributed import Client, LocalCluster
 
-from dpgb_dask import DPGBClassifier, DPGBRegressor
+from dpgb_dask import DPGBClassifier, DPGBRegressor, kernels
 from dpgb_dask.contracts.schema import Categorical, Numeric, Schema
 from dpgb_dask.testing import SeededNoise
+
+
+def pytest_sessionstart(session: pytest.Session) -> None:
+    """Share the compiling of kernels among the processes of a run, before any of them needs them all."""
+    run = getattr(
+        session.config, "workerinput", None
+    )  # what pytest-xdist tells each of its processes
+    if run is not None:
+        number, n_processes = int(run["workerid"].removeprefix("gw")), run["workercount"]
+        for part in kernels.WARM[number::n_processes]:
+            part()
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -12,10 +12,12 @@ import pandas as pd
 import pytest
 from distributed import Client, LocalCluster
 
+import dpgb_dask
 from dpgb_dask import DPGBClassifier, Schema, kernels
 from dpgb_dask.testing import SeededNoise
 
 ROOT = Path(__file__).parents[1]
+PACKAGE = Path(dpgb_dask.__file__).parent  # the installed one
 DOCS = ROOT / "docs"
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted(DOCS.rglob("*.md"))]
 PAGES += sorted((ROOT / "dpgb_dask").rglob("*.md"))
@@ -194,4 +196,4 @@ def test_one_rows_way_passes_the_files_it_names(tmp_path):
             sys.setprofile(None)
             threading.setprofile(None)
     for _, path in rows:
-        assert str(ROOT / "dpgb_dask" / path) in called, path
+        assert str(PACKAGE / path) in called, path

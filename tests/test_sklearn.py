@@ -7,11 +7,12 @@ from sklearn.utils.estimator_checks import estimator_checks_generator
 from dpgb_dask import DPGBClassifier, DPGBRegressor
 from dpgb_dask.testing import SeededNoise
 
-# At the default epsilon a few hundred rows cannot have a good score, and the tags say so (poor_score); at 20 they can.
+# At the default epsilon a few hundred rows cannot have a good score, and the tags say so (poor_score); at 40 they have
+# one under every key that was tried (12 of 12; at 20 for 7 of 12).
 ESTIMATORS = [
     kind(schema="infer", noise=SeededNoise(1), epsilon=epsilon)
     for kind in (DPGBClassifier, DPGBRegressor)
-    for epsilon in (1.0, 20.0)
+    for epsilon in (1.0, 40.0)
 ]
 
 
@@ -20,7 +21,7 @@ def checks():
     for estimator in ESTIMATORS:
         for one, check in estimator_checks_generator(estimator):
             name = check.func.__name__
-            slow = estimator.epsilon == 20.0 and not name.endswith("_train")
+            slow = estimator.epsilon == 40.0 and not name.endswith("_train")
             yield pytest.param(
                 one,
                 check,
@@ -39,6 +40,6 @@ def test_sklearn_check_passes(estimator, check):
 def test_poor_score_is_said_only_at_small_epsilon(estimator):
     tags = get_tags(estimator)
     own = tags.classifier_tags or tags.regressor_tags
-    assert own.poor_score == (estimator.epsilon < 20)
+    assert own.poor_score == (estimator.epsilon < 40)
     assert tags.input_tags.allow_nan
     assert not tags.input_tags.sparse

@@ -73,17 +73,15 @@ def same_rows(**arrays: NDArray[Any] | None) -> None:
 
 def warm() -> None:
     """Call every kernel once on tiny arrays of every supported dtype, so that no round waits for a compiler."""
-    from dpgb_dask.kernels import (  # noqa: PLC0415  these modules import `kernel` from here
-        bin as bins,
-    )
-    from dpgb_dask.kernels import (  # noqa: PLC0415
-        draw,
-        gradient,
-        histogram,
-        nodes,
-        predict,
-        route,
-    )
+    for part in WARM:
+        part()
+
+
+# the modules of kernels import `kernel` from here, so these functions import them
+
+
+def _warm_bins() -> None:
+    from dpgb_dask.kernels import bin as bins  # noqa: PLC0415
 
     n = 3
     edges = [
@@ -104,6 +102,11 @@ def warm() -> None:
             bins.bin_column(rows[:, column], edge, codes[column])
             bins.cell_column(rows[:, column], edge, cells[column])
 
+
+def _warm_gradients() -> None:
+    from dpgb_dask.kernels import draw, gradient, histogram  # noqa: PLC0415
+
+    n = 3
     score = np.zeros((2, n), np.int32)
     label = np.zeros(n, np.uint8)
     packed = np.empty((2, n), np.int64)
@@ -117,20 +120,34 @@ def warm() -> None:
         gradient.softmax(score, label, weight, steps, packed)
         for dtype in (np.uint8, np.uint16):
             histogram.add_cells(np.zeros(n, dtype), weight, np.zeros(2, np.int64))
+    draw.draws(bytes(16), 0, np.zeros((n, 2), np.uint64), np.zeros(n, np.uint32))
 
-    codes = np.zeros((5, n), np.uint8)
+
+def _warm_sums() -> None:
+    from dpgb_dask.kernels import histogram, nodes  # noqa: PLC0415
+
+    n = 3
+    codes, packed = np.zeros((5, n), np.uint8), np.zeros(n, np.int64)
     half = np.zeros(2, np.uint8)
     pairs = [histogram.Pair(0, 1, half, half, 2, 2)] * 3
+    node = np.zeros(n, np.uint16)
+    features, sizes = np.arange(5, dtype=np.uint16), (2, 3, 256, 256, 256)
+    for max_abs in (1, 1 << 30):  # packed and wide sums
+        histogram.joint_sums(codes, packed, max_abs, (256,) * 5)
+        histogram.pair_sums(codes, pairs, packed, max_abs)
+        for n_nodes in (1, 2):
+            nodes.node_sums(codes, features, sizes, node, n_nodes, packed, max_abs)
+
+
+def _warm_trees() -> None:
+    from dpgb_dask.kernels import predict, route  # noqa: PLC0415
+
+    n = 3
+    codes, packed = np.zeros((5, n), np.uint8), np.zeros(n, np.int64)
+    score = np.zeros(n, np.int32)
+    half = np.zeros(2, np.uint8)
     masks = np.zeros((1, 256), np.uint8)
     node = np.zeros(n, np.uint16)
-    for max_abs in (1, 1 << 30):  # packed and wide sums
-        histogram.joint_sums(codes, packed[0], max_abs, (256,) * 5)
-        histogram.pair_sums(codes, pairs, packed[0], max_abs)
-        for n_nodes in (1, 2):
-            sizes = (2, 3, 256, 256, 256)
-            nodes.node_sums(
-                codes, np.arange(5, dtype=np.uint16), sizes, node, n_nodes, packed[0], max_abs
-            )
     for depth in (3, route.BYTE_DEPTH + 1):
         shape = 3, (1 << depth) - 1
         splits = (
@@ -139,9 +156,11 @@ def warm() -> None:
             np.full(shape, -1, np.int32),
             masks,
         )
-        route.tree_sums(codes, *splits, packed[0], 1)
-        predict.add_trees(codes, *splits, np.zeros((3, 1 << depth), np.int32), score[0])
+        route.tree_sums(codes, *splits, packed, 1)
+        predict.add_trees(codes, *splits, np.zeros((3, 1 << depth), np.int32), score)
         route.find_nodes(codes, splits[0][0], splits[1][0], splits[2][0], masks, node)
-    predict.add_tables(codes, [np.ones(256, np.int32)] * 5, score[0])
-    predict.add_pair_table(codes[0], codes[1], half, half, np.zeros((2, 2), np.int32), score[0])
-    draw.draws(bytes(16), 0, np.zeros((n, 2), np.uint64), np.zeros(n, np.uint32))
+    predict.add_tables(codes, [np.ones(256, np.int32)] * 5, score)
+    predict.add_pair_table(codes[0], codes[1], half, half, np.zeros((2, 2), np.int32), score)
+
+
+WARM = (_warm_bins, _warm_gradients, _warm_sums, _warm_trees)
