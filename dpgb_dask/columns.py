@@ -1,8 +1,8 @@
-"""Which column of X is which feature: by name, or by the position that whoever gives X says.
+"""Matching the columns of X to features: by name, or by position if the caller says so.
 
-An array has no names, so nothing in it tells that its columns are in another order than the schema's: it fits, and the
-model is wrong without a word. So matching by position warns, unless it was said that it is meant; and so does a name
-that is a feature's behind a prefix alone.
+An array has no column names, so nothing shows that its columns are in another order than the schema's: the fit works,
+and the model is silently wrong. So matching by position warns, unless the caller asked for it. A column name that
+matches a feature only without its prefix warns too.
 """
 # ruff: noqa: N803 - X is scikit-learn's name
 
@@ -31,7 +31,7 @@ from dpgb_dask.errors import (
 from dpgb_dask.stored import from_zarr
 
 POSITION = "position"
-SHOWN = 3  # matches that a warning names
+SHOWN = 3  # most matches that a warning names
 UNNAMED = (np.ndarray, da.Array, zarr.Array, pd.DataFrame, dd.DataFrame, xr.DataArray)
 
 Columns = str | Sequence[str] | None
@@ -43,12 +43,12 @@ def default_names(n_features: int) -> tuple[str, ...]:
 
 
 def check_choice(columns: Any) -> str | list[str] | None:
-    """Return ``columns`` in its plain form: None, "position", or a list of names.
+    """Check ``columns``, and return None, "position", or a list of names.
 
     Raises
     ------
     PlanError
-        If it is none of them, or names a column twice.
+        If it is none of these, or names a column twice.
     """
     if columns is None or (isinstance(columns, str) and columns == POSITION):
         return columns
@@ -70,40 +70,40 @@ def check_choice(columns: Any) -> str | list[str] | None:
 
 
 def in_order(X: Any, schema: Schema, columns: Columns = None, *, beside: bool = False) -> Any:
-    """Return X so that what comes next finds each feature in it: by name, or in the schema's order.
+    """Return X with features that can be found by name, or with its columns in the schema's order.
 
     Parameters
     ----------
     X : collection of rows
-        What has names is matched by them, whatever ``columns`` says. A prefix that ends in two underscores, as
-        scikit-learn's ``ColumnTransformer`` writes, is taken off where one column alone can be meant, with a warning:
-        ``before__age`` may be another thing than ``age``. The unit and the target are never found under a prefix.
+        Data with column names are matched by name, whatever ``columns`` says. A prefix that ends in two underscores, as
+        scikit-learn's ``ColumnTransformer`` adds, is removed if only one column can be meant, with a warning:
+        ``before__age`` may differ from ``age``. The unit and the target are never matched under a prefix.
     schema : Schema
     columns : None, "position" or list of str
-        Of an array without names: None matches by position and warns; "position" matches by position; a list gives
-        the names of its columns, in their order.
+        For an array without names. None matches by position and warns; "position" matches by position; a list gives the
+        names of the array's columns, in their order.
     beside : bool
-        Whether the columns of the target and the privacy unit are kept too, where a list names them.
+        Whether the columns of the target and the privacy unit are kept too, if a list names them.
 
     Returns
     -------
-    A collection of the same kind; a DataArray with names where more than features is kept.
+    A collection of the same kind; a DataArray with names if more than features is kept.
 
     Raises
     ------
     PlanError
-        If ``columns`` is no such choice, or its names do not match the schema.
+        If ``columns`` is none of these choices, or its names do not match the schema.
     SchemaError
-        If a prefixed name may mean several features, or several columns one feature.
+        If a prefixed name may mean several features, or several columns may mean one feature.
     StructureError
-        If an array has not the columns that a list names.
+        If an array has another number of columns than a list names.
 
     Warns
     -----
     UnnamedColumnsWarning
-        If columns are matched by position and nobody said that this is meant: every time, and by structure alone.
+        If columns are matched by position without ``columns="position"``: every time, by structure alone.
     PrefixedColumnsWarning
-        If a feature is found under a prefix: every time, and by structure alone.
+        If a feature is found under a prefix: every time, by structure alone.
 
     Privacy
     -------
@@ -122,7 +122,7 @@ def in_order(X: Any, schema: Schema, columns: Columns = None, *, beside: bool = 
             _warn_of_prefixes(list(new.values()))
         return _renamed(X, new)
     if not isinstance(X, UNNAMED) or getattr(X, "ndim", 2) != 2:
-        return X  # no table: the reader says so
+        return X  # no table: the reader raises the error
     if chosen is None:
         _warn_of_position(schema, misnumbered=_is_misnumbered(X))
     if order is None or not isinstance(chosen, list):
@@ -132,10 +132,10 @@ def in_order(X: Any, schema: Schema, columns: Columns = None, *, beside: bool = 
 
 
 def _table_of(rows: Sequence[Any], width: int) -> NDArray[np.object_]:
-    """Return a list of rows as objects; only a row of another width raises.
+    """Return a list of rows as an array of objects; only a row of another width raises.
 
-    A list has no type and no shape of its own: NumPy would choose them by its values. As objects, each value is read
-    on its own, whatever its neighbours are.
+    NumPy would infer the type and shape of a list from all of its values. As an object, each value is read by itself,
+    whatever its neighbours are.
     """
     for row in rows:
         is_row = isinstance(row, list | tuple | np.ndarray | pd.Series)
@@ -149,7 +149,7 @@ def _table_of(rows: Sequence[Any], width: int) -> NDArray[np.object_]:
 
 
 def names_of(X: Any) -> list[Any] | None:
-    """Return the names of the columns of X; None if they have none, or whole numbers for names."""
+    """Return the column names of X; None if it has none, or if they are whole numbers."""
     if isinstance(X, pd.DataFrame | dd.DataFrame):
         found = list(X.columns)
         return None if is_numbered(found) else found
@@ -167,7 +167,7 @@ def names_of(X: Any) -> list[Any] | None:
 
 
 def _is_misnumbered(X: Any) -> bool:
-    """Return whether the columns of X have labels that are no names, and are not 0, 1, 2 and so on in order."""
+    """Return whether the column labels of X are no names, and are not 0, 1, 2 and so on in order."""
     if isinstance(X, pd.DataFrame | dd.DataFrame):
         labels = X.columns
     elif isinstance(X, xr.DataArray) and X.dims[1] in X.coords:
@@ -178,15 +178,16 @@ def _is_misnumbered(X: Any) -> bool:
 
 
 def _declared(schema: Schema) -> list[str]:
-    """Return every name that a schema knows."""
+    """Return all names that a schema declares."""
     unit = [] if schema.unit_id is None else [schema.unit_id]
     return [*schema.names, *unit, schema.target.name, *schema.ignore]
 
 
 def _without_prefix(names: Iterable[Any], schema: Schema) -> dict[Any, str]:
-    """Return the new name of each column that stands, under a prefix, for a feature or for what is ignored.
+    """Return the new name of each column that is, without its prefix, a feature or an ignored column.
 
-    The unit and the target decide what a row is and what it says, so that they are known by their own names alone.
+    The unit and the target are matched by their own names only, because they decide whom a row belongs to and its
+    label.
     """
     given = list(names)
     known = set(_declared(schema))
@@ -283,7 +284,7 @@ def _warn_of_prefixes(names: Sequence[str]) -> None:
 def _reordered(
     X: Any, columns: list[str], order: list[int], others: list[str], schema: Schema
 ) -> Any:
-    """Return the features of an array in the schema's order; with others beside them, as a DataArray with names."""
+    """Return the features of an array in the schema's order; with further columns, as a DataArray with names."""
     if X.shape[1] != len(columns):
         raise StructureError(
             f"X has no column names and another number of columns than the {len(columns)} that columns= names."

@@ -37,10 +37,11 @@ LOUD = (
 )
 
 
-MOST_NAMED = 5  # unknown values that are shown …
-MOST_KEPT = 10_000  # … of so many different ones of a chunk that are counted
-MOST_CHARACTERS = 40  # of a value
-WIDE = 20  # times the range of the values: bounds that are this wide or wider leave them few bins and much noise
+MOST_NAMED = 5  # most unknown values that are shown per column …
+MOST_KEPT = 10_000  # … out of at most this many distinct ones that are counted per chunk
+MOST_CHARACTERS = 40  # most characters of a value that are shown
+# bounds at least this many times as wide as the range of the values leave them few bins and much noise
+WIDE = 20
 
 Counted: TypeAlias = tuple[tuple[str, int], ...]
 
@@ -57,13 +58,13 @@ class ColumnCheck:
     below, above : int
         Values that would be clipped to the lower and upper bound.
     fractional : int
-        Values that are no whole numbers in a column declared integer.
+        Fractional values in a column declared as integer.
     unknown : int
-        Values that are in no declared category and would count as "other".
+        Values that are no declared category and would count as "other".
     values : tuple of (str, int)
-        The most frequent unknown or unparsable values, and how often each is there.
+        The most frequent unknown or unparsable values, and how often each occurs.
     seen : (float, float) or None
-        The least and the largest number within the bounds, where the bounds are far too wide for them.
+        The least and the largest number within the bounds, if the bounds are far too wide for them.
     """
 
     name: str
@@ -76,7 +77,7 @@ class ColumnCheck:
     seen: tuple[float, float] | None = None
 
     def remarks(self) -> list[str]:
-        """Return what is noteworthy, in words."""
+        """Return the noteworthy facts, in words."""
         kinds = ("missing", "below", "above", "fractional", "unknown")
         found = [f"{getattr(self, kind)} {kind}" for kind in kinds if getattr(self, kind)]
         if self.values:
@@ -98,12 +99,13 @@ class Diagnosis:
     bad_targets : int or None
         Rows that would get weight 0: unknown labels or missing targets; None without a target.
     usable : int or None
-        Rows that weigh something: with a known label and, where there are such, a weight and a unit. None without a
-        target.
+        Rows that contribute to a fit: with a known label and, if the data have weights or units, a weight and a unit.
+        None without a target.
     bad_labels : tuple of (str, int)
-        The most frequent unknown labels, or targets that are no numbers.
+        The most frequent unknown labels, or target values that are no numbers.
     bad_weights, without_unit : int or None
-        Rows that would get weight 0 for their weight, or as they have no unit; None where there are no such.
+        Rows that would get weight 0 because of their weight, or because they have no unit; None if the data have no
+        weights, or no units.
     undeclared : tuple of str
         Columns that the schema does not name.
     """
@@ -148,26 +150,26 @@ NOTHING_USABLE = (
 def check(
     schema: Schema, X: Any, y: Any = None, sample_weight: Any = None, columns: Columns = None
 ) -> Diagnosis:
-    """Count what a fit under ``schema`` would clip, call missing, or call "other".
+    """Count the values that a fit under ``schema`` would clip, treat as missing, or treat as "other".
 
     Parameters
     ----------
     schema : Schema
     X : any collection that ``fit`` takes
     y, sample_weight : collections, optional
-        ``y=None``: the column of X with the target's name, if there is one.
+        ``y=None`` means the column of X with the target's name, if there is one.
     columns : "position", list of str, optional
-        What the columns of an array without names are, as for ``fit``.
+        How the columns of an array without names match the schema, as for ``fit``.
 
     Returns
     -------
     Diagnosis
-        To be printed; it is stored nowhere.
+        Counts to be printed; they are stored nowhere.
 
     Raises
     ------
     SchemaError, StructureError
-        If the structure of ``X`` does not fit the schema, as in ``fit``; but for columns that are not declared.
+        If the structure of ``X`` does not fit the schema, as in ``fit``; undeclared columns do not raise.
 
     Privacy
     -------
@@ -187,7 +189,7 @@ def check(
 
 
 def _declared_part(X: Any, schema: Schema) -> tuple[Any, tuple[str, ...]]:
-    """Return X without the columns that a schema does not name, and their names."""
+    """Return X without undeclared columns, and the names of these."""
     names = names_of(X)
     known = {*schema.names, *schema.ignore, schema.target.name, schema.unit_id}
     strange = [] if names is None else [name for name in names if name not in known]
@@ -212,7 +214,7 @@ def _declared_part(X: Any, schema: Schema) -> tuple[Any, tuple[str, ...]]:
 
 
 def _inputs(X: Any, y: Any, weight: Any, schema: Schema) -> tuple[Inputs, bool]:
-    """Return what a fit would be given, and whether a target is there; else a feature stands in its place."""
+    """Return the inputs of a fit, and whether they have a target; if not, a feature stands in for it."""
     names = names_of(X)
     if y is not None or (names is not None and schema.target.name in names):
         return check_inputs(X, y, weight, schema, schema.unit_id), True
@@ -226,7 +228,7 @@ def _inputs(X: Any, y: Any, weight: Any, schema: Schema) -> tuple[Inputs, bool]:
 
 @dataclass(frozen=True, slots=True)
 class _Found:
-    """What one chunk holds.
+    """The counts of one chunk.
 
     Parameters
     ----------
@@ -234,9 +236,9 @@ class _Found:
     values : list of Counter
         Per feature.
     low, high : (n_features,) float64
-        Of the numbers within the bounds; inf and -inf if there are none.
+        Least and largest number within the bounds; inf and -inf if there are none.
     rows : (5,) int64
-        All; with a bad target, a bad weight, no unit; usable.
+        Number of all rows; of rows with a bad target, with a bad weight, without a unit; of usable rows.
     labels : Counter
     """
 
@@ -250,7 +252,7 @@ class _Found:
 
 @dataclass(frozen=True)
 class _Count:
-    """Count one chunk, by what the encoder itself makes of it."""
+    """Count one chunk, using the codes that the encoder itself gives."""
 
     schema: Schema
     has_target: bool
@@ -307,7 +309,7 @@ class _Count:
 
 
 def _most_frequent(column: Any, chosen: NDArray[np.bool_]) -> Counter[str]:
-    """Count the values of some rows, as text; missing ones are not told."""
+    """Count the values of some rows, as text, without missing values."""
     where = np.flatnonzero(chosen)
     part = column.iloc[where] if isinstance(column, pd.Series) else column[where]
     given = objects(part)
@@ -319,7 +321,7 @@ def _most_frequent(column: Any, chosen: NDArray[np.bool_]) -> Counter[str]:
 def _shown(value: Any) -> str:
     try:
         text = repr(str(value) if isinstance(value, str) else value)
-    except Exception:  # an object may fail in its own way when it is shown
+    except Exception:  # an object's own conversion to text may fail
         text = f"<{type(value).__name__}>"
     return text if len(text) <= MOST_CHARACTERS else f"{text[:MOST_CHARACTERS]}…"
 
@@ -335,7 +337,7 @@ def _diagnosis(
     source: Source,
     undeclared: tuple[str, ...],
 ) -> Diagnosis:
-    """Add up what the chunks hold."""
+    """Add up the counts of all chunks."""
     counts = np.sum([one.counts for one in found], axis=0)
     rows = np.sum([one.rows for one in found], axis=0).tolist()
     low = np.min([one.low for one in found], axis=0)
@@ -365,7 +367,7 @@ def _diagnosis(
 
 
 def _identity_bins(schema: Schema) -> tuple[FeatureBins, ...]:
-    """Return bins whose codes are the category itself, "other" or missing, so that the encoder itself decides."""
+    """Return bins whose codes are the category, "other" or missing, so that the encoder does the classification."""
     bins = []
     for feature in schema.features.values():
         if isinstance(feature, Categorical):

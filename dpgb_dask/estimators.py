@@ -41,7 +41,7 @@ from dpgb_dask.training.cost import PrivacyCost
 from dpgb_dask.training.fit import fit as run_fit
 from dpgb_dask.training.report import few_rows, report_of, unread
 
-GOOD_SCORE_EPSILON = 20.0  # from here on the scores that scikit-learn's checks ask for are reached
+GOOD_SCORE_EPSILON = 20.0  # from this ε on, the scores reach what scikit-learn's checks ask for
 SAVED = (
     "epsilon", "delta", "loss", "n_estimators", "learning_rate", "max_depth", "max_bins", "unit_id",
     "max_rows_per_unit", "columns", "on_few_rows",
@@ -119,11 +119,11 @@ class _Boosting(BaseEstimator):  # type: ignore[misc]
         X : array-like, DataFrame, dask Array or DataFrame, DataArray, zarr Array, (n_rows, n_features)
             Arrays without names match the schema as ``columns`` says.
         y : collection of (n_rows,)
-            Its rows are those of X by position: an index is not looked at, as its labels are values.
+            Matched to the rows of X by position. An index is ignored, as its labels are values.
         sample_weight : collection of (n_rows,), optional
-            By position too; clipped to the schema's ``max_weight``, which multiplies the noise.
+            Also matched by position; clipped to the schema's ``max_weight``, which multiplies the noise.
         resume : str, optional
-            ``fit_id_`` of a fit that was interrupted: goes on with it, without a new charge.
+            ``fit_id_`` of an interrupted fit, which is resumed without a new charge.
 
         Returns
         -------
@@ -134,15 +134,16 @@ class _Boosting(BaseEstimator):  # type: ignore[misc]
         SchemaError, StructureError, UnsupportedCollectionError
             If the schema is missing or the structure of the data does not fit it.
         PlanError
-            If a parameter cannot be run.
+            If a parameter has a value that cannot be used.
         BudgetExceededError, LedgerError
-            If the account has too little left, or the ledger refuses. Nothing more is charged; a fit that was charged
-            before says so, and how to go on with it.
+            If the account has too little left, or the ledger refuses. Nothing more is charged; if the fit was already
+            charged, the error says so, and how to resume it.
 
         Warns
         -----
         FewRowsWarning, UnreadValuesWarning
-            By released numbers alone: the fit ended with the start model, or most values of a feature are unread.
+            If the fit ended with the start model, or most values of a feature could not be read, judged by released
+            numbers alone.
 
         Privacy
         -------
@@ -189,12 +190,12 @@ class _Boosting(BaseEstimator):  # type: ignore[misc]
         return self
 
     def _adopt(self, schema: Schema, model: Model, report: PrivacyReport) -> None:
-        """Take released values as the fitted attributes."""
+        """Set the fitted attributes from released values."""
         self.schema_ = schema
         self.model_ = model
         self.privacy_report_ = report
         self.fit_id_ = report.fit_id
-        if not self._infers():  # else scikit-learn's own checks set them
+        if not self._infers():  # otherwise scikit-learn's own checks set them
             self.n_features_in_ = schema.n_features
             self.feature_names_in_ = np.asarray(schema.names, dtype=object)
         if schema.target.classes:
@@ -203,7 +204,7 @@ class _Boosting(BaseEstimator):  # type: ignore[misc]
             self.classes_ = np.asarray(labels, dtype=None if uniform else object)
 
     def _file(self, schema: Schema, model: Model, report: PrivacyReport) -> export.ModelFile:
-        """Return what is saved, with the parameters of now: those that act in ``predict`` are among them."""
+        """Return what is saved, with the current parameters, as some of them act in ``predict``."""
         saved = {name: getattr(self, name) for name in SAVED}
         saved["recipe"] = report.recipe
         saved["loss"] = losses.to_json(self.loss)
@@ -262,7 +263,7 @@ class _Boosting(BaseEstimator):  # type: ignore[misc]
         return X, y, sample_weight, self._shape(schema, weighted=sample_weight is not None)
 
     def _inferred(self, X: Any, y: Any, sample_weight: Any) -> tuple[Any, Any, Any, Shape]:
-        """Return the same, the schema read from the data. Not private."""
+        """Return the same as `_settled`, with a schema read from the data. Not private."""
         if isinstance(check_choice(self.columns), list):
             raise PlanError(
                 f"columns={self.columns!r} needs a declared schema, not schema='infer'."
@@ -286,7 +287,7 @@ class _Boosting(BaseEstimator):  # type: ignore[misc]
         return self._shape_of(schema, most)
 
     def _shape_of(self, schema: Schema, max_weight: int | None) -> Shape:
-        """Return what decides queries beside the plan; weights, if any, are fractions of the largest."""
+        """Return the public facts that decide the queries of a plan; weights are fractions of the largest weight."""
         loss = self._loss(schema.target.type)
         if max_weight is None:
             return Shape(schema=schema, loss=loss)
@@ -294,18 +295,18 @@ class _Boosting(BaseEstimator):  # type: ignore[misc]
         return Shape(schema=schema, weight_bits=bits, max_weight=max_weight, loss=loss)
 
     def _plans(self) -> list[tuple[Plan, Shape]]:
-        """Return the plan of the fit and what it ran on, as the parameters say: without sample weights, and with.
+        """Return the plan and the shape of the fit according to the parameters: without sample weights, and with.
 
         Raises
         ------
         PlanError
-            If the recipe is a plan of the user's own, of which only the name is known.
+            If the recipe is the user's own plan, of which only the name is known.
         """
         plan = self._plan(self.schema_.target.type)
         return [(plan, self._shape(self.schema_, weighted=weighted)) for weighted in (False, True)]
 
     def _rows(self, X: Any) -> Any:
-        """Check rows to predict; scikit-learn's own checks only for an inferred schema."""
+        """Check the rows to predict; only for an inferred schema with scikit-learn's own checks."""
         check_is_fitted(self)
         if self._infers():
             return inferred.checked_rows(self, X)
@@ -319,7 +320,7 @@ class _Boosting(BaseEstimator):  # type: ignore[misc]
         return apply(function, X, np.dtype(dtype), columns)
 
     def privacy_cost(self) -> PrivacyCost:
-        """Return what a fit will cost, touching no data.
+        """Return what a fit will cost; no data are read.
 
         Returns
         -------
@@ -328,7 +329,7 @@ class _Boosting(BaseEstimator):  # type: ignore[misc]
         Raises
         ------
         PlanError
-            If a parameter cannot be run, so far as that is known without a schema.
+            If a parameter has a value that cannot be used, as far as this is known without a schema.
         """
         budget = self._budget()
         self._check_ledger()
@@ -348,8 +349,8 @@ class _Boosting(BaseEstimator):  # type: ignore[misc]
         Returns
         -------
         list of dict
-            See `dpgb_dask.released.explain.explain_global`. Scores are log-odds, units of the target, or logarithms of
-            it (loss="poisson").
+            See `dpgb_dask.released.explain.explain_global`. Scores are log-odds, units of the target, or its logarithm
+            (loss="poisson").
 
         Privacy
         -------
@@ -372,7 +373,7 @@ class _Boosting(BaseEstimator):  # type: ignore[misc]
 
         Privacy
         -------
-        Post-processing; the rows are the caller's own.
+        Post-processing; the rows to explain are the caller's own.
         """
         X = self._rows(X)
         return explain.explain_local(self.model_, self.schema_, X, self._scale())
@@ -387,8 +388,8 @@ class _Boosting(BaseEstimator):  # type: ignore[misc]
         Raises
         ------
         SchemaError, StructureError
-            If a label is nothing that JSON holds, or the file cannot be written. The fit stays charged; a note of the
-            exception says how to have its model again.
+            If JSON cannot hold a label, or the file cannot be written. The fit stays charged; a note on the exception
+            says how to get its model again.
         """
         check_is_fitted(self)
         file = self._file(self.schema_, self.model_, self.privacy_report_)
@@ -458,50 +459,50 @@ class DPGBClassifier(ClassifierMixin, _Boosting):  # type: ignore[misc]
     Parameters
     ----------
     epsilon : float
-        Privacy of the whole fit. Smaller is more private.
+        Privacy loss of the whole fit. Smaller is more private.
     delta : float
-        A constant chosen in advance, well below one over the number of people; never computed from the data.
+        A constant chosen in advance, well below 1 / (number of people); never computed from the data.
     schema : Schema, dict, path or "infer"
         Public names, bounds, categories and classes. "infer" reads them from the data, which is not private.
     recipe : str or Plan
-        The method; "auto" is this project's own, the others are those of papers (`dpgb_dask.recipes.RECIPES`).
+        The method: "auto" is this project's own, all others come from papers (`dpgb_dask.recipes.RECIPES`).
     ledger, account : Ledger and str, optional
-        Where the fit is charged; without them an in-memory ledger keeps the order of effects.
+        Where the fit is charged. Without them, an in-memory ledger keeps the same order of effects.
     unit_id : str, optional
-        Column of ``X`` that names the privacy unit (a person, a household); never a feature. Adding or removing all
-        rows of a unit is what is protected. It takes no sample weights.
+        Column of ``X`` that names the privacy unit (a person, a household); never a feature. The guarantee is then for
+        adding or removing all rows of a unit. Cannot be combined with sample weights.
     max_rows_per_unit : int
-        A unit with more rows than this has them weighted down to it; multiplies the noise.
+        The rows of a unit with more rows are weighted down to this number in total. Multiplies the noise.
     loss : str or Loss, optional
-        By scikit-learn's name, as a value of `dpgb_dask.losses`, such as ``Quantile(0.9)``, or of a class of your own
-        that derives from `dpgb_dask.losses.Loss`; None for log-loss or the squared error. One that the recipe cannot
-        serve raises and names recipes that can.
+        A loss by scikit-learn's name, an object from `dpgb_dask.losses`, such as ``Quantile(0.9)``, or an object of
+        your own class that derives from `dpgb_dask.losses.Loss`. None for log-loss or squared error. If the recipe
+        cannot serve the loss, the error names recipes that can.
     n_estimators, learning_rate, max_depth, max_bins : optional
-        Parameters of the recipe; None for its own value. One that the recipe does not have raises.
+        Parameters of the recipe; None for the recipe's own value. A parameter that the recipe does not have raises.
     columns : "position", list of str, optional
-        What the columns of an array without names are, here and in ``predict``: "position" says that they are the
-        schema's features in its order; a list names them in the array's order, and they are put into the schema's.
-        None matches by position too, with a warning, as nothing in an array tells that its columns are others. Data
-        with names are always matched by them.
+        How the columns of an array without names match the schema, in ``fit`` and in ``predict``. "position": they are
+        the schema's features, in its order. A list: their names, in the array's order; they are reordered as in the
+        schema. None also matches by position but warns, because an array cannot show that its columns are in another
+        order. Data with column names are always matched by name.
     on_few_rows : {"stop", "continue"}
-        What to do where the released number of rows is below three standard deviations of its own noise: end with the
-        start model, charge only what was opened, and warn (`FewRowsWarning`); or go on, and say so in the report
-        alone. Recipes that release no number of rows go on, and their report says that.
+        What to do if the released number of rows is below three standard deviations of its noise. "stop": end with the
+        start model, charge only what was opened, and warn (`FewRowsWarning`). "continue": go on, and say so only in the
+        report. Recipes that release no number of rows always go on, and their report says so.
     cache : str or Path
-        Where binned data are kept: "memory"; "disk", scratch in each worker's own folder; a folder; or the URL of a
-        Zarr store that outlives workers, such as "s3://bucket/fit.zarr". "auto": in memory while they fit, else on
-        disk. Scratch is gone when the fit ends, however it ends.
+        Where binned data are stored: "memory"; "disk", scratch in each worker's own folder; a folder; or the URL of a
+        Zarr store that outlives workers, such as "s3://bucket/fit.zarr". "auto": in memory while they fit, otherwise on
+        disk. Scratch is removed when the fit ends, however it ends.
     memory_limit : int or str, optional
-        Bytes that each process may hold, all it does included: a number, or a text such as "1GiB". None for what Dask
-        grants a worker, or this machine has.
+        Bytes that each process may use in total: a number, or a text such as "1GiB". None for the memory that Dask
+        grants a worker, or that this machine has.
     random_state : int or RandomState, optional
-        Public randomness only (partitions, random trees). It never seeds noise.
+        Seed of public randomness only (partitions, random trees). It never seeds noise.
     noise : NoiseSource, optional
-        None for the secret keyed source. `dpgb_dask.testing.SeededNoise` makes tests repeat and is not private.
+        None for the secret keyed source. `dpgb_dask.testing.SeededNoise` makes tests repeatable and is not private.
     verbose : int
         1 shows a progress bar that counts rounds.
     callbacks : sequence of callables, optional
-        Called with (stage, round, of how many) after each round.
+        Called with (stage, round, number of rounds) after each round.
 
     Attributes
     ----------
@@ -517,7 +518,7 @@ class DPGBClassifier(ClassifierMixin, _Boosting):  # type: ignore[misc]
     Privacy: only released values are fitted attributes; all of them together are (epsilon, delta)-differentially
     private for adding or removing one row; (epsilon, 0) if the recipe is one of pure differential privacy.
 
-    ``partial_fit`` and ``warm_start`` do not exist: each call would be a new release with a charge of its own.
+    ``partial_fit`` and ``warm_start`` do not exist, as each call would be a new release with its own charge.
 
     Examples
     --------
@@ -568,7 +569,7 @@ class DPGBClassifier(ClassifierMixin, _Boosting):  # type: ignore[misc]
         return self._apply(X, outputs.probabilities, np.float64, tuple(self.classes_.tolist()))
 
     def decision_function(self, X: Any) -> Any:
-        """Return the score in log-odds units: positive for the second class; one column per class if several.
+        """Return the score in log-odds units: positive for the second class; for several classes one column per class.
 
         Parameters
         ----------
@@ -583,7 +584,7 @@ class DPGBClassifier(ClassifierMixin, _Boosting):  # type: ignore[misc]
         return self._apply(X, outputs.decisions, np.float64, columns)
 
     def score(self, X: Any, y: Any, sample_weight: Any = None) -> float:
-        """Return the accuracy on rows of the caller's own; Dask collections are computed.
+        """Return the accuracy on the caller's own rows; Dask collections are computed.
 
         Parameters
         ----------
@@ -647,7 +648,7 @@ class DPGBRegressor(RegressorMixin, _Boosting):  # type: ignore[misc]
         return self._apply(X, outputs.Values(target.low, target.high), np.float64)
 
     def score(self, X: Any, y: Any, sample_weight: Any = None) -> float:
-        """Return R² on rows of the caller's own; Dask collections are computed.
+        """Return R² on the caller's own rows; Dask collections are computed.
 
         Parameters
         ----------
@@ -680,11 +681,11 @@ def load(path: str | Path) -> DPGBClassifier | DPGBRegressor:
     Raises
     ------
     StructureError
-        If the file is malformed, from a newer version, or its digests or its claims do not agree.
+        If the file is malformed, from a newer version, or its digests or its claims do not match its content.
 
     Notes
     -----
-    A file that agrees with itself is evidence of nothing more: `dpgb_dask.verify` compares it with the ledger.
+    This check shows only that a file is consistent with itself; `dpgb_dask.verify` compares it with the ledger.
     """
     return of_file(export.load(path), path)
 

@@ -30,12 +30,12 @@ from dpgb_dask.values import NO_FORM, cells
 
 
 class Inferred(NamedTuple):
-    """What a fit runs on, with the schema that was read from it.
+    """The inputs of a fit, and the schema that was read from them.
 
     Parameters
     ----------
     X, y, weight : collections
-        Whole weights have become rows.
+        If all weights are whole numbers, rows were repeated instead.
     schema : Schema
         With ``private=False``.
     max_weight : int or None
@@ -57,11 +57,11 @@ def read(
     Parameters
     ----------
     estimator : estimator
-        Of which scikit-learn's checks set ``n_features_in_`` and ``feature_names_in_``.
+        scikit-learn's checks set its ``n_features_in_`` and ``feature_names_in_``.
     X, y, sample_weight : collections
     classification : bool
     silent : bool
-        Whether not to warn, as in tests with noise that repeats.
+        Whether to suppress the warning, as in tests with seeded noise.
 
     Warns
     -----
@@ -92,14 +92,14 @@ def read(
         y = y[rows]
         if weight is not None:
             most = int(np.ceil(weight.max()))
-    # set by the checks just now, if X has names
+    # the checks above set them, if X has names
     names = getattr(estimator, "feature_names_in_", None)
     schema = infer(X, y, classification=classification, names=names)
     return Inferred(X, y, weight, schema, most)
 
 
 def checked_rows(estimator: Any, X: Any) -> Any:
-    """Return rows to predict after scikit-learn's own checks."""
+    """Check rows to predict with scikit-learn's own checks, and return them."""
     if is_dask_collection(X) or (isinstance(X, pd.DataFrame) and _has_text(X)):
         validate_data(estimator, X, reset=False, skip_check_array=True)
         return X
@@ -125,7 +125,7 @@ def _validated(estimator: Any, X: Any, y: Any, *, classification: bool) -> tuple
 
 
 def _has_text(frame: pd.DataFrame) -> bool:
-    """Return whether a frame has columns that scikit-learn would not turn into numbers."""
+    """Return whether a frame has columns that scikit-learn would not convert to numbers."""
     return any(
         not (pd.api.types.is_numeric_dtype(dtype) or pd.api.types.is_bool_dtype(dtype))
         for dtype in frame.dtypes
@@ -148,7 +148,7 @@ def _valid_weight(sample_weight: Any, n_rows: int) -> NDArray[np.float64]:
 
 
 def _repetition(weight: NDArray[np.float64]) -> tuple[NDArray[np.intp], NDArray[np.float64] | None]:
-    """Return the rows that weights stand for: whole weights repeat rows, others keep theirs."""
+    """Return the rows that weights stand for: whole weights repeat rows, fractional weights are kept."""
     rows = np.flatnonzero(weight)
     if np.all(weight == np.floor(weight)):
         return np.repeat(rows, weight[rows].astype(np.intp)), None
@@ -156,7 +156,7 @@ def _repetition(weight: NDArray[np.float64]) -> tuple[NDArray[np.intp], NDArray[
 
 
 def _numbers(column: Any) -> NDArray[np.float64]:
-    """Return a column as the fit reads it."""
+    """Return a column as numbers, as the fit reads it."""
     given = column if hasattr(column, "dtype") else np.asarray(column)
     with np.errstate(all="ignore"):
         return numbers(one_column(given)).astype(np.float64)
@@ -183,7 +183,7 @@ def _on_parts(data: Any, function: Callable[[Any], Any]) -> list[Any]:
 
 @dataclass(frozen=True, slots=True)
 class _Facts:
-    """Facts of one column of one block; None bounds for no finite value."""
+    """Facts about one column of one block; the bounds are None if it has no finite value."""
 
     low: float | None
     high: float | None
@@ -215,7 +215,7 @@ def _block_facts(block: Any) -> list[_Facts]:
 
 
 def _distinct(labels: Sequence[Any]) -> list[Any]:
-    """Return one label of each normal form: a fit reads the others as that one."""
+    """Return one label of each normal form; a fit reads all labels of the same form as that one."""
     first: dict[Any, Any] = {}
     for label, form in zip(labels, cells(labels), strict=True):
         if form is not None and form is not NO_FORM:
@@ -244,7 +244,7 @@ def infer(X: Any, y: Any, *, classification: bool, names: Sequence[str] | None =
     y : collection
     classification : bool
     names : sequence of str, optional
-        Names of the features; None for those of ``X``, or x0, x1, …
+        Names of the features; None for the names in ``X``, or x0, x1, …
 
     Returns
     -------
@@ -276,7 +276,7 @@ def infer(X: Any, y: Any, *, classification: bool, names: Sequence[str] | None =
     values = np.concatenate(_on_parts(y, _numbers))
     values = values[np.isfinite(values)]
     low, high = (float(values.min()), float(values.max())) if len(values) else (0.0, 0.0)
-    if low == high:  # a constant target still needs a range to be scaled by
+    if low == high:  # a constant target also needs a range to be scaled by
         low, high = low - 1.0, high + 1.0
     return Schema(features, target_bounds=(low, high), target=target, private=False)
 

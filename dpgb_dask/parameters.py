@@ -1,4 +1,4 @@
-"""What the estimators' parameters mean, and which of them cannot be run: known before data are touched."""
+"""Meaning and checks of the estimators' parameters, before any data are read."""
 
 import secrets
 from collections.abc import Mapping
@@ -29,7 +29,7 @@ def infers(schema: Any) -> bool:
 def check_ledger(
     ledger: Any, account: str | None, noise: NoiseSource | None, *, inferred: bool
 ) -> None:
-    """Refuse combinations of ledger, account, noise and schema that cannot be charged."""
+    """Refuse combinations of ledger, account, noise and schema for which no charge is possible."""
     if (ledger is None) != (account is None):
         given, lacking = ("account", "ledger") if ledger is None else ("ledger", "account")
         raise PlanError(f"{given} is given without {lacking}. Give both, or neither.")
@@ -49,7 +49,7 @@ def check_ledger(
 
 
 def seed_of(random_state: Any) -> int:
-    """Return the public seed: of feature partitions and random trees, never of noise."""
+    """Return the seed of public randomness: for feature partitions and random trees, never for noise."""
     if random_state is None:
         return secrets.randbits(62)
     if isinstance(random_state, int | np.integer) and not isinstance(random_state, bool):
@@ -65,7 +65,7 @@ def seed_of(random_state: Any) -> int:
 
 
 def loss_of(loss: str | Loss | None, kind: str) -> Loss:
-    """Return the loss as an object; None for that of the kind of target."""
+    """Return the loss as an object; None means the default loss of this kind of target."""
     return losses.default_loss(kind) if loss is None else losses.get(loss)
 
 
@@ -78,15 +78,15 @@ def plan_of(
     inferred: bool,
     **given: Any,
 ) -> Plan:
-    """Return the plan of a recipe for a kind of target, with the parameters that are given and not None."""
+    """Return the plan of a recipe for a kind of target, with all parameters set that are not None."""
     if not isinstance(recipe, str | Plan):
         raise PlanError(f"recipe is a {type(recipe).__name__}. Give a name or a Plan.")
-    # a grid of parameters often is a NumPy array
+    # parameter grids are often NumPy arrays
     plain = {k: v.item() if isinstance(v, np.generic) else v for k, v in given.items()}
     plan = recipes.get(recipe, kind=kind, loss=loss, **plain)
     if on_few_rows not in FEW_ROWS:
         raise PlanError(f"on_few_rows={on_few_rows!r} is unknown. Choose 'stop' or 'continue'.")
-    if on_few_rows == "stop" and not inferred:  # facts of public data need no proof
+    if on_few_rows == "stop" and not inferred:  # facts of public data need no such guard
         return plan
     return replace(plan, stops_on_few_rows=False)
 
@@ -98,9 +98,9 @@ def declared(given: Any, kinds: tuple[str, ...], estimator: str) -> Schema:
     ----------
     given : Schema, its JSON form, or the path of its file
     kinds : tuple of str
-        Targets that the estimator takes.
+        Kinds of target that the estimator takes.
     estimator : str
-        Its name.
+        Name of the estimator.
     """
     if given is None:
         raise SchemaError(
@@ -123,7 +123,7 @@ def declared(given: Any, kinds: tuple[str, ...], estimator: str) -> Schema:
 
 
 def with_unit(schema: Schema, unit_id: str | None, max_rows_per_unit: Any) -> Schema:
-    """Return the schema with the column that names the privacy unit, if there is one."""
+    """Return the schema with the name of the privacy unit's column, if there is one."""
     most = max_rows_per_unit
     whole = isinstance(most, int | np.integer) and not isinstance(most, bool)
     if not whole or not 1 <= most <= MAX_WEIGHT:
@@ -144,7 +144,7 @@ def with_unit(schema: Schema, unit_id: str | None, max_rows_per_unit: Any) -> Sc
 
 
 def largest_weight(schema: Schema, max_rows_per_unit: int, *, weighted: bool) -> int | None:
-    """Return what weights are fractions of; None where each row weighs one."""
+    """Return the largest weight, of which weights are fractions; None if every row has weight 1."""
     if schema.unit_id is not None:
         return int(max_rows_per_unit)
     return schema.max_weight if weighted else None

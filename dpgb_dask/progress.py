@@ -1,4 +1,4 @@
-"""Progress of a fit over its rounds, as its caller sees it."""
+"""Progress of a fit over its rounds, shown to the caller."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -10,7 +10,7 @@ from dpgb_dask.errors import PlanError
 
 
 class Bar:
-    """Progress over rounds: a bar if verbose, and the callbacks."""
+    """Progress over rounds: a progress bar if verbose, and the callbacks."""
 
     def __init__(self, verbose: int, callbacks: Sequence[Progress] | None) -> None:
         given: Any = () if callbacks is None else callbacks
@@ -19,7 +19,7 @@ class Bar:
                 f"callbacks={given!r} must be a sequence of functions of (stage, round, of how many)."
             )
         self._callbacks = tuple(given)
-        # the first fit after installation compiles the kernels for half a minute, and should not look stuck
+        # the first fit after installation compiles the kernels for half a minute; the bar shows that it is not stuck
         text = "reading rows, compiling kernels once"
         self._bar = tqdm(desc=text, unit="round") if verbose else None
 
@@ -28,7 +28,8 @@ class Bar:
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         if self._bar is not None:
-            if kind is None:  # stages ask at most what they declare: the end may come earlier
+            # a stage may ask fewer queries than it declares, so the fit may end earlier
+            if kind is None:
                 self._bar.total = self._bar.n
                 self._bar.refresh()
             self._bar.close()

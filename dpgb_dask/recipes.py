@@ -46,9 +46,8 @@ _EBM_DEVIATIONS = (
     "Categories are declared: names read from the rows would be released.",
     "No exact number of rows is used or kept: bins merge by released counts.",
 )
-_EBM_BINS = Bins(
-    share=0.098, max_bins=32
-)  # 10 % together with the row count at the beginning of the stage
+# 10 % together with the row count at the beginning of the stage
+_EBM_BINS = Bins(share=0.098, max_bins=32)
 _EBM_TREES = Trees(
     n_trees=300,
     per_feature=True,

@@ -1,4 +1,4 @@
-"""For tests: noise that repeats. A model fitted with it is not private, and says so wherever it shows."""
+"""Repeatable noise for tests. A model fitted with it is not private, and says so wherever it is shown."""
 
 import hashlib
 
@@ -6,7 +6,7 @@ from dpgb_dask.controller.noise import KEY_BYTES
 
 
 class SeededNoise:
-    """A noise source whose key comes from a seed: the same fit draws the same noise.
+    """A noise source whose key comes from a seed, so that the same fit draws the same noise.
 
     Parameters
     ----------
@@ -14,7 +14,7 @@ class SeededNoise:
 
     Privacy
     -------
-    None: whoever knows the seed can subtract the noise. Models are marked ``private=False`` and a ledger account is
+    None: anyone who knows the seed can subtract the noise. Models are marked ``private=False``, and a ledger account is
     refused.
     """
 
@@ -22,7 +22,7 @@ class SeededNoise:
         self.seed = seed
 
     def fit_key(self) -> bytes:
-        """Return the 32-byte key of the seed."""
+        """Return the 32-byte key derived from the seed."""
         return hashlib.sha256(b"dpgb_dask seeded noise %d" % self.seed).digest()[:KEY_BYTES]
 
     def __repr__(self) -> str:

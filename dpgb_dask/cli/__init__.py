@@ -37,7 +37,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     Parameters
     ----------
     arguments : sequence of str, optional
-        None for those of the process.
+        None for the arguments of the process.
 
     Returns
     -------
@@ -59,7 +59,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt as error:
         text = "interrupted; what was charged stands (see: dpgb-dask ledger show)"
         return _fail(error, INTERRUPTED, text)
-    except Exception as error:  # of a library, which may quote a value
+    except Exception as error:  # an error of a library may quote a value
         text = f"{kind_of(error)}: an error that is not of dpgb_dask; the rest of it may hold values and is not said"
         return _fail(error, ERROR, text)
 
@@ -86,7 +86,7 @@ def _parser() -> argparse.ArgumentParser:
 
 @contextmanager
 def _stopped_as_by_hand() -> Iterator[None]:
-    """Take what schedulers of jobs send (SIGTERM) for Ctrl-C, so that a fit says how to go on with it."""
+    """Treat SIGTERM, which job schedulers send, like Ctrl-C, so that a fit says how to resume it."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
@@ -98,7 +98,7 @@ def _stopped_as_by_hand() -> Iterator[None]:
 
 
 def _fail(error: BaseException, code: int, text: str = "") -> int:
-    """Print an error, with the lines it has, and then how to go on with a fit that it ended."""
+    """Print an error with its lines, and then how to resume the fit that it ended."""
     for said in (text or f"{type(error).__name__}: {error}", *getattr(error, "__notes__", ())):
         print(f"dpgb-dask: {said}", file=sys.stderr)
     return code

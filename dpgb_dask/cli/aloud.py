@@ -1,4 +1,4 @@
-"""What a command says while it runs: what the library logs and warns of."""
+"""Output of a running command: the library's log messages and warnings."""
 
 import logging
 import sys
@@ -16,7 +16,7 @@ WARNINGS = tuple(c for c in vars(errors).values() if isinstance(c, type) and iss
 
 @contextmanager
 def aloud() -> Iterator[None]:
-    """Print what the library logs and warns of: the id of a fit, so that it is known even after kill -9."""
+    """Print the library's log messages and warnings; a fit's id is thus known even after kill -9."""
     logger = logging.getLogger("dpgb_dask")
     handler, level = _Aloud(), logger.level
     logger.addHandler(handler)
@@ -33,12 +33,12 @@ def aloud() -> Iterator[None]:
 
 
 class _Aloud(logging.Handler):
-    """Prints what the library logs to standard error, above a progress bar."""
+    """Prints log messages to standard error, above a progress bar."""
 
     def emit(self, record: logging.LogRecord) -> None:
         tqdm.write(f"dpgb-dask: {record.getMessage()}", file=sys.stderr)
 
 
 def _say_warning(message: Warning | str, category: type[Warning], *_: Any, **__: Any) -> None:
-    """Print a warning as an error is printed, without the line of code that it came from."""
+    """Print a warning in the form of an error, without the line of code that it came from."""
     tqdm.write(f"dpgb-dask: {category.__name__}: {message}", file=sys.stderr)

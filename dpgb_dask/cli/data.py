@@ -1,4 +1,4 @@
-"""``dpgb-dask check`` and ``convert``: the data owner's own look at rows, and rows as one data set."""
+"""``dpgb-dask check``, the data owner's own check of rows, and ``convert``, which writes rows as one data set."""
 # ruff: noqa: N806 - X is scikit-learn's name
 
 import argparse

@@ -26,7 +26,7 @@ from dpgb_dask.released.export import part_of
 
 DEMO_SEED = 2026
 DEMO_CHUNK = 10_000
-HELD_OUT = 1 << 20  # first block of the held-out rows: no fit reaches it
+HELD_OUT = 1 << 20  # first block of the held-out rows; no fit uses blocks from here on
 DEMO_SCHEMA = {
     "version": 1,
     "features": {
@@ -65,7 +65,7 @@ def add(commands: Any) -> None:
 
 
 def _demo(options: argparse.Namespace) -> None:
-    # no other command needs it
+    # imported here, as no other command needs it
     from sklearn.ensemble import HistGradientBoostingClassifier  # noqa: PLC0415
 
     started = time.perf_counter()
@@ -92,7 +92,7 @@ def _demo(options: argparse.Namespace) -> None:
         model.fit(X, y)
         took = time.perf_counter() - began
         rows = compute(X, y)
-    with threadpool_limits(1):  # its threads would wait for each other beside other work
+    with threadpool_limits(1):  # several threads would wait for each other while other work runs
         rival = HistGradientBoostingClassifier().fit(*rows)
     ours = roc_auc_score(y_test, model.predict_proba(X_test)[:, 1])
     theirs = roc_auc_score(y_test, rival.predict_proba(X_test)[:, 1])
@@ -107,7 +107,7 @@ def _demo(options: argparse.Namespace) -> None:
 
 
 def _check_demo_out(path: Path) -> None:
-    """Refuse to replace what the demo did not write."""
+    """Refuse to replace a file that the demo did not write."""
     if path.exists():
         try:
             mine = load(path).schema_ == Schema.from_dict(DEMO_SCHEMA)
@@ -140,7 +140,7 @@ def demo_block(n_rows: int, block: int) -> NDArray[np.float64]:
     ----------
     n_rows : int
     block : int
-        Number of the block; the same block is the same rows everywhere.
+        Number of the block; a block has the same rows on every machine.
 
     Returns
     -------

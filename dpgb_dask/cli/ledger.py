@@ -1,4 +1,4 @@
-"""``dpgb-dask ledger``: accounts, and the fits that they were charged for."""
+"""``dpgb-dask ledger``: accounts, and the fits that were charged to them."""
 
 import argparse
 from typing import Any
@@ -78,7 +78,7 @@ def _ledger_open(options: argparse.Namespace) -> None:
 
 
 def _relation(unit_id: str | None) -> str:
-    """Say what an account protects."""
+    """Return in words what an account protects."""
     return "one row" if unit_id is None else f"all rows of one {unit_id!r}"
 
 
@@ -106,7 +106,7 @@ def _print_fits(ledger: Ledger, account: Account) -> None:
         (
             fit.fit_id,
             fit.at[:16].replace("T", " "),
-            fit.terms.facts.get("recipe", "?"),  # old ledgers have none
+            fit.terms.facts.get("recipe", "?"),  # old ledgers do not record it
             fit.state if fit.state in ENDED else "UNFINISHED",
             f"{100 * fit.charge / account.cap:.2f} % of the cap",
         )

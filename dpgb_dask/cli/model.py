@@ -1,4 +1,4 @@
-"""``dpgb-dask report`` and ``verify``: what a model file says, and whether it is so."""
+"""``dpgb-dask report``, which prints a model file's report, and ``verify``, which checks the file."""
 
 import argparse
 import json

@@ -1,4 +1,4 @@
-"""What the commands share: exit codes, options, and what is said of them."""
+"""What the commands share: exit codes, options and their help texts."""
 
 import argparse
 import re
@@ -24,9 +24,9 @@ A line that cannot be read, or has another number of fields, is a row of missing
 
 
 class Parser(argparse.ArgumentParser):
-    """A parser that asks whether a misspelt command or option means another."""
+    """A parser that suggests a command or option for a misspelt one."""
 
-    # of all commands: which one was meant is not known to who finds the fault
+    # flags of all commands, because the parser that finds the mistake does not know which command was meant
     flags: ClassVar[set[str]] = set()
 
     def add_argument(self, *names: Any, **options: Any) -> argparse.Action:
@@ -35,7 +35,7 @@ class Parser(argparse.ArgumentParser):
         return super().add_argument(*names, **options)
 
     def error(self, message: str) -> NoReturn:
-        """End with what is wrong, and the word that may have been meant."""
+        """Exit with a message that suggests the word that may have been meant."""
         word, known = "", sorted(self.flags)
         if found := re.search(r"invalid choice: '([^']*)' \(choose from (.*)\)", message):
             word, known = found[1], re.findall(r"[\w.-]+", found[2])
@@ -65,7 +65,7 @@ def command(
 
 
 def add_data(parser: argparse.ArgumentParser) -> None:
-    """Add the data, and how they are read."""
+    """Add the arguments for the data and for how they are read."""
     parser.add_argument("data", help=DATA)
     parser.add_argument(
         "--schema",
@@ -85,7 +85,7 @@ def add_data(parser: argparse.ArgumentParser) -> None:
 
 
 def add_text(parser: argparse.ArgumentParser) -> None:
-    """Add how files of text are read."""
+    """Add the arguments for how text files are read."""
     parser.add_argument(
         "--delimiter",
         metavar="CHARACTER",
@@ -99,14 +99,14 @@ def add_text(parser: argparse.ArgumentParser) -> None:
 
 
 def add_scheduler(parser: argparse.ArgumentParser) -> None:
-    """Add the scheduler to join."""
+    """Add the address of a scheduler to connect to."""
     parser.add_argument(
         "--scheduler", metavar="ADDRESS", help="Dask scheduler to join (default: this process)"
     )
 
 
 def _columns(text: str) -> str | list[str]:
-    """Return "position", or the names in a list of them."""
+    """Return "position", or a list of column names."""
     return text if text == POSITION else [name.strip() for name in text.split(",")]
 
 
@@ -120,7 +120,7 @@ def positive(text: str) -> int:
 
 @contextmanager
 def joined(address: str | None) -> Iterator[None]:
-    """Join the scheduler at an address, if one is given."""
+    """Connect to the scheduler at an address, if one is given."""
     if address is None:
         yield
         return
@@ -135,7 +135,7 @@ def joined(address: str | None) -> Iterator[None]:
 
 
 def open_ledger(url: str) -> Ledger:
-    """Open a ledger that is there: a misspelt address must not make a new one."""
+    """Open an existing ledger; a misspelt address must not create a new one."""
     ledger = Ledger(url)
     if not ledger.exists:
         raise LedgerError(

@@ -1,4 +1,4 @@
-"""Where a command may write: nothing that is read, or that another wrote, is lost."""
+"""Where a command may write: it never replaces its own inputs, nor files that something else wrote."""
 
 import argparse
 import os
@@ -15,13 +15,13 @@ from dpgb_dask.io.text import reading
 
 
 def check_out(path: Path, *, overwrite: bool, folder: bool = False) -> None:
-    """Refuse an output that would be lost or would replace something, before anything is charged.
+    """Refuse, before any charge, an output that cannot be written, or would replace something.
 
     Parameters
     ----------
     path : Path
     overwrite : bool
-        Replace a file; or a folder, if ``folder``, and nothing but Parquet is in it.
+        Allow replacing a file; if ``folder``, also a folder that holds only Parquet.
     folder : bool
         Whether the output is a folder.
     """
@@ -41,19 +41,19 @@ def check_out(path: Path, *, overwrite: bool, folder: bool = False) -> None:
 
 
 def check_spared(options: argparse.Namespace, *written: Path) -> None:
-    """Refuse to write over anything that the command reads, inside or around it, or over anything of a ledger.
+    """Refuse to write over, inside or around anything that the command reads, or over files of a ledger.
 
     Parameters
     ----------
     options : Namespace
-        Of which ``data``, ``schema`` and ``model`` are read, where the command has them.
+        Options of the command; its ``data``, ``schema`` and ``model``, if it has them, are what it reads.
     *written : Path
-        The output, and what is written before it is whole.
+        The output, and the temporary files that are written before it is complete.
 
     Raises
     ------
     StructureError
-        Whether or not --overwrite is given.
+        If a written path meets one that is read; --overwrite makes no difference.
     """
     given = [getattr(options, name, None) for name in ("data", "schema", "model")]
     read = [path for name in given if name is not None for path in _local_paths(str(name))]
@@ -72,7 +72,7 @@ def check_spared(options: argparse.Namespace, *written: Path) -> None:
 
 
 def _local_paths(path: str) -> list[Path]:
-    """Return what a path, URL or pattern names on this machine."""
+    """Return the files on this machine that a path, URL or pattern names."""
     if local_path(path) is None:
         return []
     with reading(path, KNOWN_FILES):
@@ -81,7 +81,7 @@ def _local_paths(path: str) -> list[Path]:
 
 
 def _meet(one: Path, other: Path) -> bool:
-    """Whether two paths are one place by any of its names, or one lies inside the other."""
+    """Whether two paths are the same place under any of its names, or one lies inside the other."""
     with suppress(OSError):
         if one.samefile(other):
             return True

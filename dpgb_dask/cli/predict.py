@@ -20,7 +20,7 @@ from dpgb_dask.errors import StructureError
 from dpgb_dask.estimators import DPGBClassifier, load
 
 TEXT = "string[pyarrow]"
-OUTPUTS = {".csv": ",", ".tsv": "\t"}  # of predictions
+OUTPUTS = {".csv": ",", ".tsv": "\t"}  # suffixes of text files of predictions
 TEXT_PREDICT = f"""{TEXT_LINES}
 Columns that the model does not use are left out; --keep copies some to the output.
 A line that cannot be read, or has another number of fields, is an error."""
@@ -56,14 +56,14 @@ def add(commands: Any) -> None:
 def _predict(options: argparse.Namespace) -> None:
     delimiter, compression = _form_of(options.out)
     check_out(options.out, overwrite=options.overwrite, folder=delimiter is None)
-    # beside the output, and with its suffix, by which readers and writers of text know a compression
+    # next to the output and with its suffix, from which readers and writers of text derive the compression
     scratch = options.out.with_name(f".part-{options.out.name}")
     check_spared(options, options.out, scratch)
     check_there(options.data)
     model = load(options.model)
     table, columns = open_table(options, model.schema_, strict=True)
     X = table
-    if isinstance(table, dd.DataFrame):  # what the model does not use is not looked at
+    if isinstance(table, dd.DataFrame):  # columns that the model does not use are not read
         used = [name for name in table.columns if name in model.schema_.features]
         match_names(used, model.schema_)
         X = table[used]
@@ -84,7 +84,8 @@ def _predict(options: argparse.Namespace) -> None:
         with joined(options.scheduler):
             if delimiter is None:
                 texts = {name: TEXT for name, dtype in out.dtypes.items() if is_object_dtype(dtype)}
-                out = out.astype(texts)  # of objects alone, nobody knows the type in a file
+                # the type of an object column in a file is otherwise unknown
+                out = out.astype(texts)
                 out.to_parquet(str(scratch), write_index=False, overwrite=True)
             else:
                 form = {"sep": delimiter, "compression": compression, "index": False}
@@ -99,12 +100,12 @@ def _predict(options: argparse.Namespace) -> None:
 
 
 def _form_of(path: Path) -> tuple[str | None, str | None]:
-    """Return the delimiter of predictions (None for a Parquet folder), and their compression.
+    """Return the delimiter of the predictions (None for a Parquet folder) and their compression.
 
     Raises
     ------
     StructureError
-        If the suffix is none of those known: it would be taken for something that it is not.
+        If the suffix is unknown: the file would be taken for a format that it does not have.
     """
     suffixes = [one.lower() for one in path.suffixes]
     compression = "gzip" if suffixes[-1:] == [".gz"] else None
@@ -120,7 +121,7 @@ def _form_of(path: Path) -> tuple[str | None, str | None]:
 
 
 def _remove(path: Path) -> None:
-    """Remove a file or a folder, if it is there."""
+    """Remove a file or a folder if it exists."""
     if path.is_dir():
         shutil.rmtree(path, ignore_errors=True)
     else:
@@ -128,14 +129,14 @@ def _remove(path: Path) -> None:
 
 
 def _names_in(given: str, columns: Mapping[str, Any]) -> list[str]:
-    """Return the columns that one --keep names: one whose own name has commas, or several between commas."""
+    """Return the columns that one --keep names: a column with commas in its name, or several between commas."""
     return [given] if given in columns else [name.strip() for name in given.split(",")]
 
 
 def _kept(
     names: Sequence[str], table: Any, columns: Mapping[str, Any], made: set[str]
 ) -> list[dd.DataFrame]:
-    """Return columns of the data as frames with the partitions of the predictions."""
+    """Return columns of the data as frames with the same partitions as the predictions."""
     parts = []
     known = dict.fromkeys(table.columns) if isinstance(table, dd.DataFrame) else {}
     for name in dict.fromkeys(names):
@@ -156,7 +157,7 @@ def _kept(
 
 
 def _as_frame(values: Any, columns: list[str]) -> dd.DataFrame:
-    """Return predictions as a Dask DataFrame whose columns have text for names."""
+    """Return predictions as a Dask DataFrame whose column names are text."""
     if isinstance(values, xr.DataArray):
         values = values.data
     if isinstance(values, da.Array):

@@ -1,4 +1,4 @@
-"""Reading the data that a command names: Parquet, text, Zarr and data sets, and the schema beside them."""
+"""Reading the data of a command (Parquet, text, Zarr and data sets) and their schema."""
 # ruff: noqa: N803 - X is scikit-learn's name
 
 import argparse
@@ -23,20 +23,25 @@ from dpgb_dask.stored import from_zarr
 from dpgb_dask.values import exact_ids
 
 KNOWN_FILES = "Give a Parquet file or directory, text (.csv, .tsv or .txt), or a .zarr."
-DELIMITERS = {".csv": ",", ".tsv": "\t", ".txt": ","}  # of files of text, by their suffix
-WORDS_OF_DELIMITERS = {"tab": "\t", "\\t": "\t", "space": " "}  # what is hard to type
+DELIMITERS = {".csv": ",", ".tsv": "\t", ".txt": ","}  # delimiters of text files, by suffix
+# names for delimiters that are hard to type
+WORDS_OF_DELIMITERS = {
+    "tab": "\t",
+    "\\t": "\t",
+    "space": " ",
+}
 COMPRESSED = (".gz", ".bz2", ".xz", ".zst")
 
 
 def schema_of(options: argparse.Namespace) -> Schema:
-    """Load the schema; another target or a weight column changes which columns are left out."""
+    """Load the schema; another target, or a weight column, changes which columns it ignores."""
     check_there(options.data)
     weight = getattr(options, "weight", None)
     if options.schema is not None:
         facts = Schema.load(options.schema).to_dict()
     elif is_zarr(options.data) and is_dataset(options.data):
         facts = open_dataset(options.data).schema.to_dict()
-        weight = None  # no column of its features
+        weight = None  # a data set keeps its weights apart from the features
     else:
         raise SchemaError(
             f"{options.data!r} holds no schema. Give --schema FILE, the public facts of its columns."
@@ -50,12 +55,12 @@ def schema_of(options: argparse.Namespace) -> Schema:
 
 
 def check_there(path: str) -> None:
-    """Refuse data that are not there, before a reader says so in its own way.
+    """Refuse a path without data, before a reader raises an error of its own.
 
     Raises
     ------
     StructureError
-        If nothing is at a path, or fits a pattern.
+        If nothing exists at the path, or nothing matches the pattern.
     """
     with reading(path, KNOWN_FILES):
         files, root = fsspec.core.url_to_fs(path)
@@ -67,7 +72,7 @@ def check_there(path: str) -> None:
 
 
 def _kind_of_text(path: str) -> str | None:
-    """Return the suffix of a file of text, that of its compression aside; None if it is none."""
+    """Return the suffix of a text file without that of its compression; None if it is no text file."""
     suffixes = [one.lower() for one in Path(path).suffixes]
     if suffixes and suffixes[-1] in COMPRESSED:
         suffixes.pop()
@@ -77,20 +82,20 @@ def _kind_of_text(path: str) -> str | None:
 def open_table(
     options: argparse.Namespace, schema: Schema, *, strict: bool = False
 ) -> tuple[Any, Mapping[str, Any]]:
-    """Return X and the columns beside it; nothing is computed.
+    """Return X and the other columns; nothing is computed.
 
     Parameters
     ----------
     options : Namespace
-        With the path of the data, and how text in it is written.
+        Options with the path of the data and the form of text files.
     schema : Schema
     strict : bool
-        Whether a malformed line of a text file raises when it is read; else it is a row of missing values.
+        Whether a malformed line of a text file raises when it is read; otherwise it is a row of missing values.
 
     Raises
     ------
     StructureError
-        If the data cannot be opened; the message names the path and never what is in it.
+        If the data cannot be opened; the message names the path and never its content.
     """
     path, kind = options.data, _kind_of_text(options.data)
     for flag in ("delimiter", "encoding"):
@@ -104,7 +109,7 @@ def open_table(
         if kind is not None:
             frame = _open_text(options, kind, schema, strict=strict)
         else:
-            # a missing unit makes floats of NumPy's whole numbers: Arrow reads them as they stand in the file
+            # a missing unit would turn NumPy integers into floats; Arrow reads them as they are in the file
             backend = None if schema.unit_id is None else "pyarrow"
             frame = dd.read_parquet(path, dtype_backend=backend)
             beside = {schema.target.name} if strict else set()
@@ -115,24 +120,24 @@ def open_table(
 
 
 def _keep_units(frame: dd.DataFrame, schema: Schema) -> dd.DataFrame:
-    """Return rows whose units are as they stand in their file."""
+    """Return rows whose units are exactly as in their file."""
     if schema.unit_id not in frame.columns:
         return frame
     return frame.assign(**{str(schema.unit_id): _exact(frame[schema.unit_id])})
 
 
 def _exact(ids: Any) -> dd.Series:
-    """Return a column of ids as it stands in its file."""
+    """Return a column of ids exactly as in its file."""
     return ids.map_partitions(exact_ids, meta=pd.Series([], name=ids.name, dtype=object))
 
 
 def is_zarr(path: str) -> bool:
-    """Whether a path is, by its name, a Zarr store."""
+    """Whether a path's name is that of a Zarr store."""
     return path.rstrip("/").endswith(".zarr")
 
 
 def _open_set(path: str, schema: Schema) -> tuple[Any, Mapping[str, Any]]:
-    """Open what convert wrote."""
+    """Open a data set that ``convert`` wrote."""
     data = open_dataset(path)
     if data.schema.names != schema.names:
         lacks = [name for name in schema.names if name not in data.schema.features]
@@ -153,12 +158,12 @@ def _open_set(path: str, schema: Schema) -> tuple[Any, Mapping[str, Any]]:
 
 
 def _open_zarr(path: str, schema: Schema) -> tuple[Any, Mapping[str, Any]]:
-    """Open a matrix, a group of columns, or a group of a matrix "X" beside its target "y"."""
+    """Open a matrix, a group of columns, or a group of a matrix "X" and its target "y"."""
     store = zarr.open(path, mode="r")
     if isinstance(store, zarr.Array):
         check_file_types(dict.fromkeys(schema.names, store.dtype), schema)
         return from_zarr(store), {}
-    place = {name: k for k, name in enumerate(schema.names)}  # a group has no order of its own
+    place = {name: k for k, name in enumerate(schema.names)}  # the arrays of a group have no order
     arrays = sorted(store.arrays(), key=lambda item: place.get(item[0], len(place)))
     columns = {key: from_zarr(array) for key, array in arrays}
     types = {key: array.dtype for key, array in columns.items()}
@@ -180,7 +185,7 @@ def _open_zarr(path: str, schema: Schema) -> tuple[Any, Mapping[str, Any]]:
 def _open_text(
     options: argparse.Namespace, kind: str, schema: Schema, *, strict: bool
 ) -> dd.DataFrame:
-    """Open delimited text; what is declared a number is parsed where it is read, as it takes less room."""
+    """Open delimited text; columns declared as numbers are parsed when they are read, as numbers take less memory."""
     given = options.delimiter
     delimiter = DELIMITERS[kind] if given is None else WORDS_OF_DELIMITERS.get(given, given)
     frame = read_csv(
@@ -194,7 +199,7 @@ def _open_text(
 
 
 def _parsed(frame: pd.DataFrame, *, numeric: Set[str]) -> pd.DataFrame:
-    """Return some columns of text as the numbers they spell."""
+    """Return a frame with some of its text columns parsed as numbers."""
     parsed = {name: numbers(frame[name]) for name in frame.columns if name in numeric}
     return frame.assign(**parsed)
 
@@ -202,7 +207,7 @@ def _parsed(frame: pd.DataFrame, *, numeric: Set[str]) -> pd.DataFrame:
 def beside(
     options: argparse.Namespace, schema: Schema, X: Any, columns: Mapping[str, Any]
 ) -> tuple[Any, Any]:
-    """Return the target and the weights: what is beside the features."""
+    """Return the target and the weights, the columns besides the features."""
     target = schema.target.name
     y = column("--target", columns, target, *(() if isinstance(X, dd.DataFrame) else ("y",)))
     weight = None if options.weight is None else column("--weight", columns, options.weight)
@@ -210,7 +215,7 @@ def beside(
 
 
 def column(flag: str, columns: Mapping[str, Any], *names: str) -> Any:
-    """Return the first of some columns that is in the data; ``flag`` names another."""
+    """Return the first of some columns that is in the data; the error mentions ``flag``, which names another."""
     for name in names:
         if name in columns:
             return columns[name]

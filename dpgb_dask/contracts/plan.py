@@ -250,7 +250,9 @@ class Demand:
 
     Parameters
     ----------
-    at_least, at_most : float Limits of its share of the plan's whole price. n_queries : int
+    at_least, at_most : float
+        Limits of its share of the plan's whole price.
+    n_queries : int
         The most queries that it asks, for the progress bar.
     n_values : int
         The most values that it has released, if these may be very many; otherwise 0.

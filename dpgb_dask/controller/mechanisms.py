@@ -203,9 +203,8 @@ def _draw(
             keep, position = _exp_minus_rest(words, position, k, j, sigma, mask)
             trial += 1
         if keep and position <= words.size:
-            value = np.int64(k) * np.int64(sigma) + np.int64(
-                j
-            )  # int64 with uint64 would become a float
+            # int64 with uint64 would become a float
+            value = np.int64(k) * np.int64(sigma) + np.int64(j)
             return (-value if minus != _U0 else value), position
     return np.int64(0), EXHAUSTED
 

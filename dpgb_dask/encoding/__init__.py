@@ -1,1 +1,1 @@
-"""Values become integers: by the schema and the value alone, on the private side and in prediction alike."""
+"""Encoding of values as integers, by the schema and the value alone; the same for training and prediction."""

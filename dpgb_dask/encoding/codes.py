@@ -1,7 +1,7 @@
-"""Row block → uint8 codes, or fine cells: total maps that never raise or warn on a value (docs/design.md §1).
+"""From blocks of rows to uint8 codes, or to cells of the fine grid. No value raises or warns (docs/design.md §1).
 
-Out of bounds and ±inf fall in the outermost bin; NaN and what cannot be read as a number is missing; an unknown
-category is "other". Only structure raises.
+A value out of bounds or ±inf falls in the outermost bin. NaN and any value that cannot be read as a number is missing.
+An unknown category is "other". Only structure raises.
 """
 
 from collections.abc import Sequence

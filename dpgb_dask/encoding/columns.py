@@ -1,4 +1,4 @@
-"""A block's columns as arrays of numbers, objects or places among categories, each value on its own.
+"""A block's columns as arrays of numbers, of objects or of category positions; each value is read by itself.
 
 Total maps: they never raise or warn on a value (docs/design.md §1).
 """
@@ -124,13 +124,13 @@ def _plain_numbers(values: NDArray[Any]) -> NDArray[Any]:
 
 @dataclass(frozen=True, slots=True)
 class Places:
-    """An index of a list of categories: the place of each normal form, and of each missing word that is declared.
+    """An index of a list of categories: the position of each normal form, and of each declared missing word.
 
     Parameters
     ----------
     of_form : dict of float or str to int
     of_word : dict of str to int
-        Declared categories that readers take for missing, such as "None": only a value that is text matches them.
+        Declared categories that readers take for missing, such as "None"; only a text matches them.
     n : int
     """
 
@@ -152,7 +152,7 @@ class Places:
         )
 
     def find(self, values: list[Any]) -> NDArray[np.uint16]:
-        """Return the place of each value: n for a value that is no category, n + 1 for a missing value."""
+        """Return the position of each value: n for a value that is no category, n + 1 for a missing value."""
         if is_plain(values):  # look each distinct value up once
             distinct = list(set(values))
             table = dict(zip(distinct, self._each(distinct), strict=True))
@@ -173,7 +173,7 @@ class Places:
 
 @np.errstate(all="ignore")
 def category_cells(column: Any, categories: Sequence[Any]) -> NDArray[np.uint16]:
-    """Return each value's place in the K ``categories``; K for any other value, K + 1 for a missing one.
+    """Return each value's position in the K ``categories``; K for any other value, K + 1 for a missing one.
 
     Values match by their normal forms: ``1``, ``1.0``, ``True``, ``"1"`` and ``"01"`` are the same category. None, NaN
     and NA are missing, even if they are listed as a category.

@@ -1,4 +1,4 @@
-"""What raises: names, order, width, and the types that a file gives its columns. No value is looked at."""
+"""Checks of structure, which alone may raise: names, order, width, and the column types of a file; no values."""
 
 from collections.abc import Iterable, Mapping
 from typing import Any, TypeAlias

@@ -1,4 +1,4 @@
-"""Labels, targets and weights in integers: an unknown label or a missing target makes a row weigh nothing."""
+"""Labels, targets and weights as integers. A row with an unknown label or a missing target has no weight."""
 
 from typing import Any
 
@@ -24,7 +24,7 @@ def encode_target(y: Any, schema: Schema) -> tuple[NDArray[Any], NDArray[np.bool
     -------
     label : (n,) uint8 for classes, or int32 in [-65536, 65536] for a numeric target scaled to [-1, 1]
     valid : (n,) bool
-        False for an unknown label or a missing target: the row weighs nothing.
+        False for an unknown label or a missing target: the row has no weight.
 
     Privacy
     -------
@@ -42,11 +42,11 @@ def _target_steps(y: NDArray[Any], target: Target) -> tuple[NDArray[np.int32], N
     y = y.astype(np.float64)
     valid = ~np.isnan(y)
     value = np.clip(np.where(valid, y, target.low), target.low, target.high)
-    # with halves, the range of two huge bounds does not overflow
+    # computed with halves, so that the range of two huge bounds does not overflow
     half = target.high / 2 - target.low / 2
     unit = (value / 2 - target.low / 2) / half  # in [0, 1]
     steps = np.rint((2 * unit - 1) * SCORE_ONE)
-    # enforces the bound that the sensitivity states, whatever the rounding above did
+    # enforces the bound that the sensitivity states, whatever rounding did above
     return np.clip(steps, -SCORE_ONE, SCORE_ONE).astype(np.int32), valid
 
 

@@ -1,17 +1,18 @@
-"""Reading and writing what people have: data sets of rows as Zarr, and files of text (`read_csv`).
+"""Reading and writing rows: data sets in Zarr, and text files (`read_csv`).
 
-A data set lies on disk or in an object store, aligned to the shards of Zarr, with its schema beside it.
+A data set is on disk or in an object store; it is aligned to Zarr's shards and contains its schema.
 
-A fit reads its source once or twice; what is slow to read or to line up (many small files, CSV, a pipeline) is better
-put into one data set first. It is laid out as
+A fit reads its source once or twice. A source that is slow to read or to align (many small files, CSV, a pipeline) is
+better written to a data set first. A data set consists of
 
-- a group with the attribute ``dpgb_dask``: the format, the schema, the features' names, and whether it is complete;
-- ``X`` (rows, features), ``y``, ``sample_weight`` and ``unit`` (rows): one shard per block of rows in each;
-- in the attribute, too, the size and digest of every shard, and digests of the arrays' metadata and of the attribute
-  itself: sizes are checked as the data set is opened, digests as a shard is read. They tell damage, not a forger.
+- a group with the attribute ``dpgb_dask``: the format, the schema, the names of the features, and whether it is
+  complete;
+- ``X`` (rows, features), ``y``, ``sample_weight`` and ``unit`` (rows): each with one shard per block of rows;
+- also in the attribute, the size and digest of every shard, and digests of the arrays' metadata and of the attribute
+  itself. Sizes are checked when the data set is opened, digests when a shard is read. They reveal damage, not forgery.
 
-Features that are declared categories are kept as their place in the schema's list; as the numbers they are, if all of
-the list are numbers. A model fitted from the data set is the same, bit for bit, as one fitted from its source.
+A categorical feature is stored as the positions in the schema's list of categories, or as its values if all categories
+are numbers. A model fitted from the data set is the same, bit for bit, as a model fitted from its source.
 """
 
 from dpgb_dask.io.opening import Dataset, open_dataset

@@ -1,4 +1,4 @@
-"""How rows are stored in a data set, chosen from the schema and the types of the columns alone."""
+"""How a data set stores rows; chosen from the schema and the types of the columns alone."""
 
 import hashlib
 import json
@@ -19,19 +19,19 @@ from dpgb_dask.io.place import AGAIN, WEIGHT, damaged_facts, is_said, no_data_se
 from dpgb_dask.private.reading.ingest import Inputs
 from dpgb_dask.values import cells
 
-FORMAT = 2  # 1 recorded no shards
+FORMAT = 2  # format 1 did not record its shards
 CHECKED = {"arrays", "shards", "check"}
-MOST_ROWS = 1 << 18  # of a shard …
-SHARD_BYTES = 1 << 25  # … which a task holds a few times over while it writes
+MOST_ROWS = 1 << 18  # most rows of a shard …
+SHARD_BYTES = 1 << 25  # … and its most bytes; a task holds them a few times over while it writes
 LEAST_ROWS = 1 << 10
-# exact as float32
+# types that float32 holds exactly
 SINGLE = frozenset({"bool", "int8", "uint8", "int16", "uint16", "float16", "float32"})
-# whole numbers in Dask whose partitions may be floats: where a value is missing, readers make them so
+# integer types in Dask whose partitions may be floats, as readers make them where a value is missing
 INFERRED = frozenset({"bool", "int64", "uint64"})
 
 
 def lists_of(schema: Schema) -> dict[str, tuple[Any, ...]]:
-    """Return the categories of each feature and of the target; none for numbers."""
+    """Return the categories of each feature and of the target; an empty tuple for numbers."""
     lists = {
         name: feature.categories if isinstance(feature, Categorical) else ()
         for name, feature in schema.features.items()
@@ -40,7 +40,7 @@ def lists_of(schema: Schema) -> dict[str, tuple[Any, ...]]:
 
 
 def are_numbers(categories: Sequence[Any]) -> bool:
-    """Whether each of the declared categories or classes, if there are any, is a finite number."""
+    """Whether all declared categories or classes, if there are any, are finite numbers."""
     return all(isinstance(form, float) and math.isfinite(form) for form in cells(categories))
 
 
@@ -52,20 +52,20 @@ class Layout:
     ----------
     schema : Schema
     dtype : str
-        Of X.
+        Type of X.
     coded : tuple of int
-        Features that are stored as their place among the categories: K stands for any other value, K + 1 for none.
+        Features that are stored as positions in their K categories: K is any other value, K + 1 a missing one.
     raw : bool
-        Whether X is stored as the matrix that was given; else feature by feature, as floats.
+        Whether X is stored as the matrix that was given; otherwise feature by feature, as floats.
     target : str
         Type of y.
     target_coded : bool
     weight : str
         Type of the weights; "" for none.
     unit : {"", "text", "number"}
-        Older data sets hold numbers.
+        Type of the units, "" for none; older data sets have "number".
     id : str
-        Another for each data set that is written, so that Dask takes no two of them for the same.
+        A new id for every data set that is written, so that Dask never takes two data sets for the same.
     """
 
     schema: Schema
@@ -80,13 +80,13 @@ class Layout:
 
     @classmethod
     def of(cls, inputs: Inputs, schema: Schema) -> "Layout":
-        """Choose the layout from the schema, and types from those of columns that no reader infers from values."""
+        """Choose the layout from the schema, and from column types that no reader infers from values."""
         lists = lists_of(schema)
         coded = tuple(j for j, name in enumerate(schema.names) if not are_numbers(lists[name]))
         raw = _is_plain(inputs.x) and not coded
         lazy = isinstance(inputs.x, dd.DataFrame)
         single = not raw and all(
-            # of a Dask column, a partition may have another type
+            # a partition of a Dask column may have another type
             j in coded or (not lazy and is_single(dtype))
             for j, dtype in enumerate(inputs.dtypes)
         )
@@ -110,7 +110,7 @@ class Layout:
         Raises
         ------
         StructureError
-            If it is none of ours, of a newer format, or not complete.
+            If it is no attribute of ours, has a newer format, or is not complete.
         """
         if not is_said(facts):
             raise no_data_set(path)
@@ -123,7 +123,7 @@ class Layout:
             )
         if facts.get("complete") is False:
             raise StructureError(f"path={path!r} was not written to its end. {AGAIN}")
-        # format 1 had none of what is checked
+        # format 1 has nothing that could be checked
         as_written = (
             facts.get("check") == check_of(facts) if version > 1 else not CHECKED & set(facts)
         )
@@ -157,7 +157,7 @@ class Layout:
         return bool(self.coded or self.unit)
 
     def arrays(self) -> dict[str, tuple[Any, tuple[int, ...]]]:
-        """Return the type of each array, and its shape beside the rows."""
+        """Return the type of each array, and its shape without the rows."""
         types: dict[str, Any] = {"X": (self.dtype, (self.schema.n_features,))}
         types["y"] = self.target, ()
         if self.weight:
@@ -168,28 +168,28 @@ class Layout:
 
 
 def _is_plain(data: Any) -> bool:
-    """Whether data are numbers of one NumPy type that Zarr has."""
+    """Whether data have a single numeric NumPy type, which Zarr supports."""
     array = data._meta if isinstance(data, da.Array) else data  # noqa: SLF001
     plain = isinstance(array, np.ndarray) and not isinstance(array, np.ma.MaskedArray)
     return plain and array.dtype.kind in "biuf" and array.dtype.itemsize <= 8
 
 
 def _column_type(column: Any) -> str:
-    """Return what numbers are stored as."""
+    """Return the type that a column's numbers are stored in."""
     if not _is_plain(column):
-        return "float64"  # a frame's whole numbers are floats where a value is missing
+        return "float64"  # integers of a frame become floats where a value is missing
     if isinstance(column, da.Array) and column.dtype.name in INFERRED:
         return "float64"
     return str(column.dtype.newbyteorder("="))
 
 
 def is_single(dtype: Any) -> bool:
-    """Whether every value of a type is a float32."""
+    """Whether float32 holds every value of a type exactly."""
     return isinstance(dtype, np.dtype) and dtype.name in SINGLE
 
 
 def rows_per_shard(layout: Layout, asked: int | None) -> int:
-    """Return how many rows a shard holds: what is asked for, else what a task can hold a few times over."""
+    """Return the rows of a shard: as asked for, otherwise as many as a task can hold a few times over."""
     if asked is not None:
         if asked < 1:
             raise StructureError(f"shard_rows={asked} must be at least 1.")
@@ -200,7 +200,7 @@ def rows_per_shard(layout: Layout, asked: int | None) -> int:
 
 
 def check_of(facts: Mapping[str, Any]) -> str:
-    """Return a digest of all that a data set says of itself, but the digest."""
+    """Return a digest of a data set's whole attribute, without the digest itself."""
     said = {name: value for name, value in facts.items() if name != "check"}
     return hashlib.sha256(json.dumps(said, sort_keys=True).encode()).hexdigest()
 

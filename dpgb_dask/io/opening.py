@@ -1,4 +1,4 @@
-"""Opening a data set: nothing is read but its structure, and every shard is checked as it is read."""
+"""Opening a data set: only its structure is read; every shard is checked when it is read later."""
 # ruff: noqa: N806 - X is scikit-learn's name
 
 from collections.abc import Mapping, Sequence
@@ -24,12 +24,12 @@ from dpgb_dask.stored import Recorded, Shards
 
 
 class Dataset(NamedTuple):
-    """A data set, lazily: what ``fit`` takes.
+    """A lazily opened data set, in the form that ``fit`` takes.
 
     Parameters
     ----------
     X : DataArray of a Dask Array with the features' names, or Dask DataFrame
-        A frame where features are text or rows have units; the unit is one of its columns.
+        A DataFrame if features are text or rows have units; the unit is one of its columns.
     y : Dask Array or Series
     sample_weight : Dask Array, Series or None
     schema : Schema
@@ -45,7 +45,7 @@ class Dataset(NamedTuple):
 
 
 def open_dataset(path: str | Path, *, storage_options: Mapping[str, Any] | None = None) -> Dataset:
-    """Open a data set; nothing is read but its structure.
+    """Open a data set; only its structure is read.
 
     Parameters
     ----------
@@ -57,8 +57,8 @@ def open_dataset(path: str | Path, *, storage_options: Mapping[str, Any] | None 
     Raises
     ------
     StructureError
-        If the path does not exist, or it is none, was not written to its end, or parts of it are gone or damaged. A
-        shard that is damaged within its size raises `ChunkError` as it is read.
+        If the path does not exist, holds no data set or an incomplete one, or parts of it are missing or damaged. A
+        shard that is damaged but has its right size raises `ChunkError` when it is read.
     """
     place = Place(str(path), dict(storage_options or {}))
     group = place.open("r")
@@ -66,7 +66,7 @@ def open_dataset(path: str | Path, *, storage_options: Mapping[str, Any] | None 
     layout = Layout.read(place.path, facts)
     arrays: dict[str, da.Array] = {}
     for name, shards in _checked(place, group, layout, facts).items():
-        # named by what was written, not by where: Dask would take two data sets of one path for the same
+        # named by its id, not by its path: else Dask would take two data sets of one path for the same
         chunks = shards.array.shards
         arrays[name] = da.from_array(shards, chunks=chunks, name=f"{name}-{layout.id}")
     if layout.named:
@@ -80,23 +80,23 @@ def open_dataset(path: str | Path, *, storage_options: Mapping[str, Any] | None 
 
 
 def is_dataset(path: str | Path, storage_options: Mapping[str, Any] | None = None) -> bool:
-    """Whether there is a data set at a path, or one that was not written to its end."""
+    """Whether there is a data set at a path, complete or not."""
     place = Place(str(path), dict(storage_options or {}))
     return place.exists() and place.is_ours()
 
 
 def not_kept(data: Dataset, schema: Schema) -> tuple[str, ...]:
-    """Return the columns of which a schema asks what a data set did not keep.
+    """Return the columns for which a schema needs distinctions that a data set did not keep.
 
-    A data set keeps what the schema that it was written with tells apart, whatever its rows hold. Of a column declared
-    as numbers, another schema may declare other bounds; of one declared as categories or classes that are numbers,
-    other numbers; of other categories and classes those alone, in any order. Labels that are numbers may also be read
-    as a target with bounds, and such a target as labels.
+    A data set keeps the distinctions that the schema it was written with makes, whatever its rows hold. For a column
+    declared numeric, another schema may declare other bounds. For categories or classes that are numbers, it may
+    declare other numbers; for all others, only the same ones, in any order. Labels that are numbers may also be read as
+    a target with bounds, and the other way round.
 
     Parameters
     ----------
     data : Dataset
-        With the features of the schema.
+        A data set that has the features of the schema.
     schema : Schema
     """
     asked, kept = lists_of(schema), lists_of(data.schema)
@@ -108,7 +108,7 @@ def not_kept(data: Dataset, schema: Schema) -> tuple[str, ...]:
 
 
 def _keeps(kept: Sequence[Any], asked: Sequence[Any], *, both: bool) -> bool:
-    """Whether a column that was kept as one list says by which category of another each row is."""
+    """Whether a column stored by the list ``kept`` tells each row's category in the list ``asked``."""
     if not are_numbers(kept):
         known = category_cells(pd.Series(list(asked), dtype=object), kept)
         return len(asked) > 0 and bool(np.all(known != len(kept)))
@@ -117,12 +117,12 @@ def _keeps(kept: Sequence[Any], asked: Sequence[Any], *, both: bool) -> bool:
 
 @in_our_words(lambda kind: StructureError(f"A data set's arrays are damaged ({kind}). {AGAIN}"))
 def _checked(place: Place, group: zarr.Group, layout: Layout, facts: Any) -> dict[str, Shards]:
-    """Return the arrays of a data set, once each object is there and as large as it was written.
+    """Return the arrays of a data set, after checking that every object exists and has its recorded size.
 
     Raises
     ------
     StructureError
-        If one is not, or an array says another shape or type than the layout.
+        If an object is missing or has another size, or an array has another shape or type than the layout.
     """
     out = {}
     n_rows: set[tuple[int, int]] = set()
@@ -156,7 +156,7 @@ def _checked(place: Place, group: zarr.Group, layout: Layout, facts: Any) -> dic
 
 
 def _as_frame(arrays: Mapping[str, da.Array], layout: Layout) -> Dataset:
-    """Return a data set whose features have types of their own, each chunk's columns read together."""
+    """Return a data set as frames, whose features have their own types; a chunk's columns are read together."""
     names = list(arrays)
     blocks = [arrays[name].to_delayed().ravel() for name in names]
     make = delayed(frame_of, pure=False)

@@ -1,4 +1,4 @@
-"""Where a data set lies: a local folder or a URL, and what is said when it is not what was written."""
+"""The place of a data set, a local folder or a URL, and the errors raised if it is not as it was written."""
 
 import shutil
 from collections.abc import Mapping
@@ -11,21 +11,21 @@ import zarr
 from dpgb_dask.errors import StructureError
 
 ATTRIBUTE = "dpgb_dask"
-METADATA = "zarr.json"  # of a group or an array
+METADATA = "zarr.json"  # metadata file of a group or an array
 WEIGHT = "sample_weight"
 REPLACE = "overwrite=True (on the command line: --overwrite)"
 AGAIN = f"Write it again, with {REPLACE}."
 
 
 def local_path(path: str) -> Path | None:
-    """Return what a path or URL names on this machine; None for a URL of another."""
+    """Return the local path that a path or URL names; None for a remote URL."""
     if "://" in path and not path.startswith(("file://", "local://")):
         return None
     return Path(path.split("://", 1)[-1])
 
 
 class Place:
-    """A local folder, or a URL. Made by the driver and by every task."""
+    """A local folder or a URL. The driver and every task make their own."""
 
     def __init__(self, path: str, options: dict[str, Any]) -> None:
         self.path = path
@@ -41,7 +41,7 @@ class Place:
         Raises
         ------
         StructureError
-            If there is none.
+            If there is no group.
         """
         try:
             return zarr.open_group(self._store, mode=mode, storage_options=self._options or None)
@@ -57,7 +57,7 @@ class Place:
         raise damaged_facts(self.path) if self._is_wreck() else no_data_set(self.path)
 
     def create(self, facts: Mapping[str, Any]) -> zarr.Group:
-        """Make the group, with what it says of itself."""
+        """Create the group, with its attribute."""
         attributes = {ATTRIBUTE: dict(facts)}
         return zarr.create_group(
             self._store, attributes=attributes, storage_options=self._options or None
@@ -67,18 +67,18 @@ class Place:
     def _store(self) -> str | Path:
         if self.folder is not None:
             return self.folder
-        self._files()  # raises what Zarr would say less plainly
+        self._files()  # raises a clearer error than Zarr would
         return self.path
 
     def exists(self) -> bool:
-        """Whether anything is here."""
+        """Whether anything exists here."""
         if self.folder is not None:
             return self.folder.exists()
         files, root = self._files()
         return bool(files.exists(root))
 
     def id(self) -> str:
-        """Return the id of the data set that was begun here; "" if there is none."""
+        """Return the id of the data set here, complete or not; "" if there is none."""
         try:
             facts = self.open("r").attrs.get(ATTRIBUTE)
         except StructureError:
@@ -86,14 +86,14 @@ class Place:
         return str(facts.get("id", "")) if isinstance(facts, Mapping) else ""
 
     def sizes(self, name: str) -> dict[str, int]:
-        """Return the size of every object below a folder, by its name there: one listing."""
+        """Return the size of every object below a folder, by its name there, from one listing."""
         files, root = fsspec.core.url_to_fs(str(self.folder)) if self.folder else self._files()
         base = f"{root.rstrip('/')}/{name}/"
         found = files.find(base, detail=True)
         return {path.split(base, 1)[-1]: int(info["size"]) for path, info in found.items()}
 
     def is_ours(self) -> bool:
-        """Whether a data set was begun here, damaged or not."""
+        """Whether a data set was begun here, even if it is damaged."""
         try:
             facts = self.open("r").attrs.get(ATTRIBUTE)
         except StructureError:
@@ -101,7 +101,7 @@ class Place:
         return is_said(facts)
 
     def _is_wreck(self) -> bool:
-        """Whether what cannot be opened as a group has the parts of a data set, and nothing else."""
+        """Whether a place that cannot be opened as a group holds parts of a data set and nothing else."""
         files, root = fsspec.core.url_to_fs(str(self.folder)) if self.folder else self._files()
         names = {str(Path(path).relative_to(root)) for path in files.find(root, maxdepth=2)}
         tops = {name.split("/")[0] for name in names}
@@ -109,12 +109,12 @@ class Place:
         return parts <= names and tops <= {METADATA, "X", "y", WEIGHT, "unit"}
 
     def take(self, *, overwrite: bool) -> None:
-        """Make sure that nothing is here.
+        """Make sure that nothing exists here.
 
         Raises
         ------
         StructureError
-            If something is, and may not be replaced; or if the folder around it is not there.
+            If something exists and may not be replaced, or the parent folder does not exist.
         """
         if self.exists():
             if not overwrite:
@@ -135,14 +135,14 @@ class Place:
             self.folder.mkdir(mode=0o700)
 
     def close(self) -> None:
-        """Close every local file to other users; until now the folder around them was closed."""
+        """Close every local file to other users; until now only their folder was closed."""
         if self.folder is None:
             return
         for path in self.folder.rglob("*"):
             path.chmod(0o700 if path.is_dir() else 0o600)
 
     def remove(self) -> None:
-        """Remove all that is here."""
+        """Remove everything here."""
         if self.folder is not None:
             shutil.rmtree(self.folder)
             return
@@ -156,7 +156,7 @@ class Place:
         Raises
         ------
         StructureError
-            If fsspec does not know it, or needs a package that is not installed.
+            If fsspec does not know the URL's protocol, or needs a package that is not installed.
         """
         missing = None
         try:
@@ -177,12 +177,12 @@ class Place:
 
 
 def is_said(facts: Any) -> bool:
-    """Whether the attribute is that of a data set, of whatever format."""
+    """Whether the attribute is that of a data set of any format."""
     return isinstance(facts, Mapping) and "format" in facts
 
 
 def no_data_set(path: str) -> StructureError:
-    """Return the error of a path that holds something else."""
+    """Return the error for a path that holds something else."""
     return StructureError(
         f"path={path!r} is no data set: neither write_dataset nor dpgb-dask convert wrote it. Write one with either;"
         " zarr.open opens other Zarr stores."
@@ -190,14 +190,14 @@ def no_data_set(path: str) -> StructureError:
 
 
 def damaged_facts(path: str) -> StructureError:
-    """Return the error of a data set whose attribute or metadata are not what was written."""
+    """Return the error for a data set whose attribute or metadata were changed."""
     return StructureError(
         f"path={path!r} is damaged: what it says of itself is not what was written. {AGAIN} Or put a copy back."
     )
 
 
 def lacks_parts(path: str) -> StructureError:
-    """Return the error of a data set of which objects are gone, or shorter than they were."""
+    """Return the error for a data set with missing or shortened objects."""
     return StructureError(
         f"path={path!r} lacks parts that were written once, or parts of parts. {AGAIN}"
     )

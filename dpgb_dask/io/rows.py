@@ -1,4 +1,4 @@
-"""Rows in the form in which a data set stores them, and back."""
+"""Conversion of rows to the form in which a data set stores them, and back."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -23,7 +23,7 @@ def store_form(rows: Rows, layout: Layout) -> dict[str, NDArray[Any]]:
     Raises
     ------
     StructureError
-        If a column's type is another than its collection says, and would lose something.
+        If a column has another type than its collection states, and storing it would lose information.
     """
     schema = layout.schema
     parts = {"X": _features(rows, layout)}
@@ -59,7 +59,7 @@ def _features(rows: Rows, layout: Layout) -> NDArray[Any]:
         with np.errstate(all="ignore"):
             out[:, j] = numbers(column)
         if isinstance(feature, Categorical):
-            # what is there and no number is in no list of finite numbers
+            # a value that is present and no number is in no list of finite numbers
             out[np.isnan(out[:, j]) & (category_cells(column, ()) == 0), j] = np.inf
     return out
 
@@ -85,26 +85,26 @@ def _other_type() -> StructureError:
 
 
 def _tagged(column: Any) -> NDArray[Any]:
-    """Return the names of units, marked by "s"; "" for a row without one."""
+    """Return the names of units, prefixed by "s"; "" for a row without a unit."""
     names, place = distinct_names(column)
     tags = ["" if name is None else f"s{name}" for name in [*names, None]]
     return np.array(tags, dtype=np.dtypes.StringDType())[place]
 
 
 def _untag(tagged: str) -> Any:
-    # older data sets mark whole numbers by "i"
+    # older data sets prefix whole numbers by "i"
     return ExactId(tagged[1:]) if tagged else None
 
 
 def classes_at(places: NDArray[Any], classes: Sequence[Any]) -> NDArray[Any]:
-    """Return the classes of stored places as objects; another label is None, and so is a missing one."""
+    """Return the classes at stored positions as objects; an unknown or missing label is None."""
     table = np.empty(len(classes) + 2, object)
     table[: len(classes)] = classes
     return table[places]
 
 
 def weight_name(schema: Schema) -> str:
-    """Return a name for the column of weights that no other column has."""
+    """Return a name for the weight column that no other column has."""
     name = WEIGHT
     while name in {*schema.names, schema.target.name}:
         name += "_"
@@ -141,7 +141,7 @@ def frame_of(names: Sequence[str], blocks: Sequence[NDArray[Any]], layout: Layou
 
 
 def _categorical(places: NDArray[np.int64], declared: Sequence[Any]) -> pd.Categorical:
-    """Return the categories of stored places: one more stands for any other value, none for a missing one."""
+    """Return the categories at stored positions; an extra category is any other value, and missing stays missing."""
     other = "<other>"
     while other in declared:
         other += ">"

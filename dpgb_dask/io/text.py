@@ -1,8 +1,8 @@
-"""Files of delimited text as Dask DataFrames: each line is read on its own, and each value stays the text it is.
+"""Files of delimited text as Dask DataFrames: each line is read by itself, and each value stays text.
 
-A reader of whole blocks is not enough where rows are private: an extra field or an open quote in one line changes how
-it reads the lines below, and the types that it guesses depend on all values. Here a row is a function of its own line,
-and what a text means (missing, a number, a category) is decided later, by the text and the schema alone.
+A reader of whole blocks does not suit private rows: an extra field or an open quote in one line changes how it reads
+the lines below, and the types that it infers depend on all values. Here a row is a function of its own line. What a
+text means (missing, a number, a category) is decided later, by the text and the schema alone.
 """
 
 import codecs
@@ -26,9 +26,9 @@ from dpgb_dask.errors import DPGBError, StructureError
 from dpgb_dask.values import exact_ids
 
 BLOCK = 8 << 20  # bytes; as text in memory they take about ten times as much
-# characters of a line that is split without csv, whose own limit of a field this is
+# most characters of a line that is split without csv; csv has the same limit for a field
 LONGEST = 1 << 17
-# every ASCII byte, and what begins an escape in the encodings that have one
+# every ASCII byte, and sequences that start an escape in encodings with escapes
 ASCII = bytes(range(128)) + b"\\u0041+AGE-~{"
 
 
@@ -43,34 +43,35 @@ def read_csv(
     storage_options: Mapping[str, Any] | None = None,
     strict: bool = False,
 ) -> dd.DataFrame:
-    r"""Open files of delimited text: a Dask DataFrame of text, for ``fit`` and ``predict``. Only first lines are read.
+    r"""Open delimited text files as a Dask DataFrame of text, for ``fit`` and ``predict``. Only first lines are read.
 
-    The first line of each file names the columns. Each further line is read on its own and is one row, blank lines
-    aside: text in quotes may hold delimiters, and no line breaks. A line that cannot be read, or has another number of
-    fields, is a row of missing values. No type is inferred: ``fit`` and ``predict`` read each text by the schema.
+    The first line of each file names the columns. Each further line that is not blank is read by itself and gives one
+    row: text in quotes may contain delimiters, but no line breaks. A line that cannot be read, or has another number of
+    fields, becomes a row of missing values. No type is inferred: ``fit`` and ``predict`` interpret each text by the
+    schema.
 
     Parameters
     ----------
     path : str, Path, or a sequence of them
-        A file, a pattern such as ``people-*.csv``, or a URL that fsspec knows, such as ``s3://bucket/people.csv``. What
-        ends in ``.gz``, ``.bz2``, ``.xz`` or ``.zst`` is decompressed.
+        A file, a pattern such as ``people-*.csv``, or a URL that fsspec knows, such as ``s3://bucket/people.csv``.
+        Files that end in ``.gz``, ``.bz2``, ``.xz`` or ``.zst`` are decompressed.
     delimiter : str
         One character, such as ``";"`` or ``"\t"``.
     encoding : str
-        One in which each ASCII character is its one byte, such as UTF-8, Latin-1 or a code page of Windows: in others,
-        such as UTF-16, a damaged byte would change the lines below it. A byte order mark is skipped; bytes that stand
-        for nothing become U+FFFD.
+        An encoding in which each ASCII character is one byte, such as UTF-8, Latin-1 or a Windows code page; in others,
+        such as UTF-16, a damaged byte would change the lines below it. A byte order mark is skipped; invalid bytes
+        become U+FFFD.
     quotechar : str or None
-        None: quotes are characters like any other.
+        None: quotes have no special meaning.
     blocksize : int
-        Bytes of a partition, which take about ten times as much in memory. A compressed file is one partition.
+        Bytes of a partition, which needs about ten times as much memory. A compressed file is one partition.
     unit_id : str, optional
-        Column that names the privacy unit. Its whole numbers are kept as they stand in the file, also of 2⁵³ and above,
-        which are no units in a column of any other source.
+        Column that names the privacy unit. Its whole numbers are kept exactly as in the file, also from 2⁵³ on, where
+        numbers from any other source cannot be units.
     storage_options : mapping, optional
         For fsspec; by default it takes them from the environment.
     strict : bool
-        Whether a line that cannot be read is an error when it is read, as for predictions, of which none may be left
+        Whether a line that cannot be read raises an error when it is read. For predictions, where no row may be left
         out; never for a fit.
 
     Returns
@@ -81,7 +82,7 @@ def read_csv(
     Raises
     ------
     StructureError
-        If nothing is there, an option is none of those above, or a file does not name its columns.
+        If nothing is found, an option is not one of those above, or a file does not name its columns.
 
     Privacy
     -------
@@ -108,7 +109,7 @@ def read_csv(
         files, _, paths = fsspec.get_fs_token_paths(given, mode="rb", storage_options=options)
         if not paths or not files.exists(paths[0]):
             raise StructureError(f"{said!r} does not exist. {hint}")
-        # a compressed file cannot be read in pieces
+        # a compressed file can only be read as a whole
         whole = any(infer_compression(one) is not None for one in paths)
         size = None if whole else blocksize
         sample, blocks_of_files = read_bytes(
@@ -133,12 +134,12 @@ def read_csv(
 
 @contextmanager
 def reading(path: Any, hint: str) -> Iterator[None]:
-    """Say what is wrong with files, and nothing that is in them: whatever a reader raises may quote it.
+    """Replace a reader's errors, which may quote the content of files, by errors of ours without it.
 
     Raises
     ------
     StructureError
-        If anything but an error of ours is raised; it holds the path, the type of the error, and ``hint``.
+        If any other error than ours is raised; it names the path, the type of the error, and ``hint``.
     """
     try:
         yield
@@ -175,7 +176,7 @@ class Form:
     Raises
     ------
     StructureError
-        If they are none of those that `read_csv` names.
+        If they are not as `read_csv` requires.
     """
 
     delimiter: str = ","
@@ -202,7 +203,7 @@ class Form:
             )
 
     def fields(self, line: bytes) -> Sequence[str] | None:
-        """Return the fields of one line: none of a blank line; None if it cannot be read."""
+        """Return the fields of one line: an empty sequence for a blank line; None if it cannot be read."""
         text = line.decode(self.encoding, "replace")
         text = text.removesuffix("\r")
         if self.delimiter not in text and not text.strip():
@@ -223,7 +224,7 @@ class Form:
             return None
 
     def header(self, block: bytes) -> tuple[str, ...] | None:
-        """Return the columns that the first line of a block names; None if it cannot be read."""
+        """Return the column names in the first line of a block; None if it cannot be read."""
         line, _, _ = block.partition(b"\n")
         if line.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
             raise StructureError(
@@ -235,9 +236,9 @@ class Form:
 
 
 def _is_ascii_like(encoding: Any) -> bool:
-    """Whether an encoding is known, its ASCII characters are their bytes, and no bytes are an error to it."""
+    """Whether an encoding is known, encodes each ASCII character as its byte, and can decode any bytes."""
     try:
-        if b"\\x41".decode(encoding) != "\\x41":  # escapes, which may warn
+        if b"\\x41".decode(encoding) != "\\x41":  # an encoding with escapes, which may warn
             return False
         bytes(range(256)).decode(encoding, "replace")
         return ASCII.decode(encoding) == ASCII.decode("ascii")
@@ -259,7 +260,7 @@ def _read_lines(
     Raises
     ------
     StructureError
-        If the header of another file differs; if ``strict``, and a line has another width.
+        If the header of another file differs, or if ``strict`` and a line has another width.
 
     Privacy
     -------

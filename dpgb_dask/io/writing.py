@@ -1,4 +1,4 @@
-"""Writing a data set: each task writes whole shards, reads them back, and the mark that it is complete comes last."""
+"""Writing a data set: each task writes whole shards and reads them back; the mark of completeness comes last."""
 # ruff: noqa: N803, N806 - X is scikit-learn's name
 
 import itertools
@@ -46,27 +46,27 @@ def write_dataset(
     overwrite: bool = False,
     storage_options: Mapping[str, Any] | None = None,
 ) -> None:
-    """Write rows of any kind that ``fit`` takes as a data set; the whole is never in memory.
+    """Write rows, in any form that ``fit`` takes, as a data set; they are never all in memory.
 
-    Dask collections are written by the current Dask client, each task whole shards, which it reads back and compares.
-    The mark that the data set is complete comes last: one that was interrupted cannot be opened.
+    Dask collections are written by the current Dask client. Each task writes whole shards, reads them back and
+    compares. The mark that the data set is complete is written last, so an interrupted data set cannot be opened.
 
     Parameters
     ----------
     path : str or Path
-        A folder that does not exist yet, or a URL that fsspec knows, such as ``s3://bucket/people.zarr``. Workers of a
-        cluster write there too: give them a file system that they share.
+        A folder that does not exist yet, or a URL that fsspec knows, such as ``s3://bucket/people.zarr``. The workers
+        of a cluster write there too, so it must be on a file system that they share.
     X, y, sample_weight
-        As for ``fit``. ``y=None``: the column of X with the target's name. A schema with a ``unit_id`` takes the units
-        from that column of X.
+        As for ``fit``. ``y=None`` means the column of X with the target's name. If the schema has a ``unit_id``, the
+        units are that column of X.
     schema : Schema, its JSON form, or the path of its file
     columns : "position", list of str, optional
-        What the columns of an array without names are, as for the estimators.
+        How the columns of an array without names match the schema, as for the estimators.
     shard_rows : int, optional
-        Rows of a shard; by default at most 2**18, and 32 MiB.
+        Rows of a shard; by default at most 2**18 rows and 32 MiB.
     overwrite : bool
-        Replace a data set, whole or interrupted: it is removed first. Anything else is never replaced, nor is what X
-        or y read.
+        Whether to replace a data set, complete or interrupted; it is removed first. Anything else is never replaced,
+        nor is a data set that X or y read.
     storage_options : mapping, optional
         For fsspec; by default it takes them from the environment.
 
@@ -75,9 +75,9 @@ def write_dataset(
     SchemaError, StructureError, UnsupportedCollectionError
         If the structure does not fit, the path is taken, or the folder around it does not exist.
     ChunkError
-        If a chunk cannot be read, or a shard cannot be written, or reads back otherwise.
+        If a chunk cannot be read, or a shard cannot be written or reads back different.
     OSError
-        If the path cannot be made.
+        If the path cannot be created.
 
     Privacy
     -------
@@ -114,12 +114,12 @@ def write_dataset(
 
 
 def _schema_of(schema: Any) -> Schema:
-    """Return a schema that its JSON form says the whole of.
+    """Return a schema that its JSON form describes completely.
 
     Raises
     ------
     SchemaError
-        If it does not.
+        If the JSON form does not.
     """
     if isinstance(schema, str | Path):
         return Schema.load(schema)
@@ -139,7 +139,7 @@ def _schema_of(schema: Any) -> Schema:
 def _recorded(
     layout: Layout, group: zarr.Group, shards: Mapping[str, Sequence[Recorded]]
 ) -> dict[str, Any]:
-    """Return what a complete data set says of itself: its layout, its arrays, and each object of them."""
+    """Return the attribute of a complete data set: its layout, its arrays, and their objects."""
     facts = layout.facts(complete=True)
     facts["arrays"] = {name: metadata_of(group[name]) for name in shards}
     facts["shards"] = {name: [list(one) for one in each] for name, each in shards.items()}
@@ -163,7 +163,7 @@ def _create_arrays(group: zarr.Group, layout: Layout, n: int, rows: int) -> tupl
 
 
 def _check_replaced(place: Place, source: Source) -> None:
-    """Refuse to remove what is read.
+    """Refuse to replace a data set that the source reads.
 
     Raises
     ------
@@ -224,19 +224,19 @@ class _Writer:
 
     @in_our_words(_not_written)
     def write(self, start: int, parts: Sequence[Mapping[str, NDArray[Any]]]) -> dict[str, Recorded]:
-        """Write one shard of every array, read it back, and return what is to be recorded of each object.
+        """Write one shard of every array, read it back, and return the record of each object.
 
         Raises
         ------
         ChunkError
-            If it cannot be written, or reads back otherwise.
+            If a shard cannot be written, or reads back different.
         """
         group = self.place.open("r+")
         recorded = {}
         for name in self.names:
             values = np.concatenate([part[name] for part in parts])
             stored: Any = group[name]
-            # a shard of zeros is stored too: one that is gone can then be told
+            # a shard of zeros is stored too, so that a missing shard is noticed
             array = stored.with_config({"write_empty_chunks": True})
             rows = slice(start, start + len(values))
             array[rows] = values
@@ -257,7 +257,7 @@ def _same_bits(a: NDArray[Any], b: NDArray[Any]) -> bool:
 
 
 def _lengths(source: Source) -> Sequence[int]:
-    """Return the rows of each chunk, reading all of them where their number is not known."""
+    """Return the number of rows of each chunk; if it is unknown, all chunks are read to count them."""
     if source.lengths is not None:
         return source.lengths
     count = delayed(_length, pure=False)
@@ -267,7 +267,7 @@ def _lengths(source: Source) -> Sequence[int]:
 def _write(
     source: Source, lengths: Sequence[int], rows: int, writer: _Writer
 ) -> dict[str, list[Recorded]]:
-    """Write all shards, and return what is to be recorded of each, by array."""
+    """Write all shards, and return the records of their objects, by array."""
     starts = itertools.count(0, rows)
     shards = zip(starts, _cuts(lengths, rows), strict=False)
     if not source.lazy:
@@ -289,7 +289,7 @@ def _write(
 
 
 def _cut_rows(chunk: Any, cut: Cut, layout: Layout) -> dict[str, NDArray[Any]]:
-    """Return some rows of a chunk in memory as they are stored."""
+    """Return some rows of an in-memory chunk in the form in which they are stored."""
     columns = (
         None if column is None else column[cut.rows]
         for column in (chunk.y, chunk.weight, chunk.unit)
@@ -332,5 +332,5 @@ def _write_shard(
 
 @in_our_words(failed_to_load)
 def _computed(tasks: list[Any]) -> Any:
-    """Compute tasks where Dask computes; a reader's message may hold a value, so only its type is said."""
+    """Compute tasks with Dask. An error tells only its type, as a reader's message may contain a value."""
     return compute(*tasks)

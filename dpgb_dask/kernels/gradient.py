@@ -563,9 +563,8 @@ def _labels(
     if not gradient.average:
         return
     if gradient.kind == "numeric":
-        half = 1 << (
-            TARGET_BITS - 1
-        )  # targets are in [-2**16, 2**16]; one beyond adds no more than the bound
+        # targets are in [-2**16, 2**16]; one beyond adds no more than the bound
+        half = 1 << (TARGET_BITS - 1)
         out -= (np.clip(label.astype(np.int64), -half, half) >> 1) << 32
     else:
         own = label == k if gradient.kind == "multiclass" else label != 0

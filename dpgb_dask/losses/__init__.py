@@ -1,7 +1,8 @@
 """Losses by name: which targets they serve, their integer gradients, and the links from scores to predictions.
 
-One file holds one loss. To add one, write the file, put the loss into `LOSSES` here, and add a row to the table in
-docs/recipes.md. A loss of your own needs none of that: give the estimator a value of a class that derives from `Loss`.
+Each loss has its own file. To add a loss, write the file, add the loss to `LOSSES` here, and add a row to the table in
+docs/recipes.md. A loss outside the package needs none of that: pass the estimator an object of a class that derives
+from `Loss`.
 """
 
 from collections.abc import Mapping
@@ -71,12 +72,12 @@ LOSSES: Mapping[str, Loss] = {
 
 
 def get(loss: Any) -> Loss:
-    """Return a loss by scikit-learn's name, or as given; one of a class outside the package as an `OutsideLoss`.
+    """Return a loss by scikit-learn's name, or as given; a loss of a class outside the package as an `OutsideLoss`.
 
     Raises
     ------
     PlanError
-        If there is no such loss, or it is one that `check_loss` refuses.
+        If there is no such loss, or `check_loss` refuses it.
     """
     if isinstance(loss, str):
         if loss not in LOSSES:
@@ -97,12 +98,12 @@ def get(loss: Any) -> Loss:
 
 
 def parse(text: str) -> Loss:
-    """Return a loss by its name, or by its name and its option, as in "quantile:0.9".
+    """Return a loss by its name, or by its name and option, as in "quantile:0.9".
 
     Raises
     ------
     PlanError
-        If there is no such loss, or the option is none of its.
+        If there is no such loss, or it does not accept the option.
     """
     name, colon, option = text.partition(":")
     if not colon:
@@ -120,10 +121,10 @@ def parse(text: str) -> Loss:
 
 
 def check_loss(loss: Any, kind: str | None = None) -> None:
-    """Refuse a loss that is not exactly one of those here, nor an `OutsideLoss` of a name of its own.
+    """Refuse a loss that is neither exactly one of those here nor an `OutsideLoss` with its own name.
 
-    What a loss says decides which kernel runs, what a score means and how a fit is reported, so a class that overrides
-    one of them is another loss, whatever it derives from: it needs another name.
+    A loss decides which kernel runs, what a score means and how a fit is reported. So a subclass that overrides a
+    shipped loss is a different loss, and needs a name of its own.
 
     Parameters
     ----------
@@ -154,12 +155,12 @@ def check_loss(loss: Any, kind: str | None = None) -> None:
 
 
 def default_loss(kind: str) -> Loss:
-    """Return the loss of a target's type: log-loss, or the squared error."""
+    """Return the default loss for a type of target: log-loss or squared error."""
     return LOSSES["squared_error" if kind == "numeric" else "log_loss"]
 
 
 def to_json(loss: Any) -> Any:
-    """Return a loss as a model file names it: a name, or a name and its options."""
+    """Return the JSON form of a loss in a model file: a name, or a name and its options."""
     if type(loss) is AbsentLoss:
         return {"outside": loss.name, "options": dict(loss.options)}
     if type(loss) in _KNOWN:
@@ -173,12 +174,12 @@ def to_json(loss: Any) -> Any:
 
 
 def from_json(data: Any) -> str | Loss | AbsentLoss | None:
-    """Return what `to_json` names; a class outside the package need not be there, and is an `AbsentLoss`.
+    """Return the loss of a JSON form; a loss of a class outside the package becomes an `AbsentLoss`.
 
     Raises
     ------
     KeyError, TypeError, ValueError
-        If it is malformed.
+        If the data are malformed.
     """
     if not isinstance(data, dict):
         return data if isinstance(data, str) else None
@@ -191,7 +192,7 @@ def from_json(data: Any) -> str | Loss | AbsentLoss | None:
 
 
 def _plain(value: Any) -> Any:
-    """Return an option as it was before JSON made a list of a tuple."""
+    """Return an option with lists turned back into tuples, which JSON does not have."""
     return tuple(map(_plain, value)) if isinstance(value, list) else value
 
 

@@ -9,9 +9,10 @@ from numpy.typing import NDArray
 from dpgb_dask.errors import PlanError
 from dpgb_dask.losses.gradients import GRAD_ONE, Gradient, TableGradient, packed_table
 
-HALF = 0.5  # a, over the largest |g|, where nothing is free: adds an eighth to the noise of g
-# a slope that changes within ±CORNER (of half the target's range) of the target has the Hessian of a Huber loss there:
-# Newton steps then end within a share of CORNER, where steps by count alone would jump past the target for ever
+HALF = 0.5  # a over the largest |g|, where h is not free: adds an eighth to the noise on g
+# a gradient that jumps at the target is taken to change linearly within ±CORNER of it (in halves of the target's
+# range), as in a Huber loss. With this Hessian, Newton steps settle within a fraction of CORNER; steps by count alone
+# would jump past the target forever
 CORNER = 0.1
 RESIDUAL_BITS = 16  # a residual step is 2**-16, a gradient step 2**-15
 SECOND = ("hessian", "count", "none")
@@ -26,7 +27,7 @@ def check_share(name: str, value: Any, *, inclusive: bool) -> None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GradientOptions:
-    """What a stage asks of a loss's gradient; `Loss.gradient` makes and checks it.
+    """The options with which a stage asks a loss for its gradient; `Loss.gradient` makes and checks them.
 
     Parameters
     ----------
@@ -34,13 +35,14 @@ class GradientOptions:
     n_scores : int
         Score columns.
     second : {"hessian", "count", "none"}
-        What stands beside g: a · h, a · 1 (every row), or nothing (0).
+        The second component, beside g: a · h, a · 1 (on every row), or 0.
     clip : float, in (0, 1]
         Bound of |g| in natural units; numeric targets are scaled to [-1, 1].
     filtered : bool
-        Rows with |g| above the bound give (0, 0) instead of being clipped (gradient-based data filtering).
+        Whether rows with |g| above the bound contribute (0, 0) instead of being clipped (gradient-based data
+        filtering).
     hess_scale : float or None
-        a; None for what the loss chooses. `Gradient.hess_scale` tells what was taken.
+        a; None for the loss's own choice, which `Gradient.hess_scale` tells.
     """
 
     kind: str
@@ -51,14 +53,14 @@ class GradientOptions:
     hess_scale: float | None = None
 
     def __post_init__(self) -> None:
-        """Refuse options out of range; the range of ``hess_scale`` is the loss's."""
+        """Refuse options out of range; the loss itself checks ``hess_scale``."""
         if self.second not in SECOND:
             raise PlanError(f"second={self.second!r} must be one of {SECOND}.")
         check_share("clip", self.clip, inclusive=True)
 
     @property
     def counts(self) -> bool:
-        """Whether every row has the second component."""
+        """Whether the second component counts every row."""
         return self.second == "count"
 
     def clip_steps(self, bits: int, most: float = 1.0) -> int:
@@ -74,21 +76,21 @@ class GradientOptions:
 
 
 class Loss:
-    """A loss, as a value: which targets it serves, its integer gradients and its link. Holds options, no state.
+    """A loss, as a value: the targets that it serves, its integer gradients and its link. Holds options, no state.
 
-    A loss is a frozen dataclass of its options, of which ``name`` and ``kinds`` are the last. It defines
-    `largest_slope` and `integer_gradient`, and what differs of the rest.
+    A loss is a frozen dataclass; its fields are its options, then ``name`` and ``kinds``. It defines `largest_slope`
+    and `integer_gradient`, and overrides the other methods only where it differs.
 
     Attributes
     ----------
     name : str
-        scikit-learn's name, where it has the loss: "log_loss", "squared_error", "quantile".
+        The name in scikit-learn, if the loss exists there: "log_loss", "squared_error", "quantile".
     kinds : tuple of str
-        Types of target it serves: "binary", "multiclass", "numeric".
+        Types of target that it serves: "binary", "multiclass", "numeric".
     option : str or None
-        Name of its one number, which the command line sets, as in "quantile:0.9"; None if there is none.
+        Name of the one numeric option that the command line can set, as in "quantile:0.9"; None if there is none.
     most_hess_scale : float
-        Largest ``hess_scale`` of a Hessian: a · h <= 1.
+        Largest ``hess_scale`` for a Hessian, such that a · h <= 1.
     laplace_hess_scale : float or None
         The ``hess_scale`` at which the Hessian is free in L1; None if there is none.
     """
@@ -104,28 +106,28 @@ class Loss:
 
     @property
     def largest_slope(self) -> float:
-        """Largest |g| of one score column without a clip, in natural units."""
+        """Largest |g| of one score column if nothing is clipped, in natural units."""
         raise NotImplementedError
 
     def integer_gradient(self, asked: GradientOptions) -> Gradient:
-        """Return the integer gradient with options that `gradient` has checked."""
+        """Return the integer gradient for options that `gradient` has checked."""
         raise NotImplementedError
 
     def link(self, kind: str) -> str:
-        """Return the key of `LINKS` that turns its scores into predictions; by default that of the type of target."""
+        """Return the key in `LINKS` of the link to predictions; the default depends on the type of target."""
         return {"binary": "logit", "multiclass": "softmax"}.get(kind, "identity")
 
     def bounded(self, low: float, high: float) -> Self:  # noqa: ARG002 - most losses see a target scaled to [-1, 1]
-        """Return the loss for a target with these public bounds; raises `PlanError` if it cannot have them."""
+        """Return the loss for a target with these public bounds; raises `PlanError` if it does not allow them."""
         return self
 
     def start(self, mean: float) -> float:
-        """Return the score that predicts ``mean`` for every row; by default the mean.
+        """Return the score that predicts ``mean`` for every row; by default the mean itself.
 
         Parameters
         ----------
         mean : float
-            Released, or public. Of a numeric target scaled to [-1, 1] by its bounds; the share of a class.
+            The mean of a numeric target scaled to [-1, 1] by its bounds, or the share of a class; released or public.
         """
         return mean
 
@@ -139,7 +141,7 @@ class Loss:
         filtered: bool = False,
         hess_scale: float | None = None,
     ) -> Gradient:
-        """Return the integer gradient for some options.
+        """Check the options and return the integer gradient.
 
         Parameters
         ----------
@@ -173,23 +175,23 @@ class Loss:
 
 
 def table_gradient(asked: GradientOptions, g: NDArray[Any], h: NDArray[Any]) -> TableGradient:
-    """Return the gradient of a loss as a table: all that `Loss.integer_gradient` needs, where no kernel is wanted.
+    """Return the gradient of a loss as a table; all that `Loss.integer_gradient` needs if the loss has no kernel.
 
     Parameters
     ----------
     asked : GradientOptions
-    g, h : float64 arrays, (2, TABLE_SIZE) of a binary target, (TABLE_SIZE,) of a numeric one
-        First and second derivative by the score at `table_points`, in natural units, before any clip. Of a binary
-        target for class 0 and class 1.
+    g, h : float64 arrays, (2, TABLE_SIZE) for a binary target, (TABLE_SIZE,) for a numeric one
+        First and second derivative by the score at `table_points`, in natural units, before any clip; for a binary
+        target, of class 0 and of class 1.
 
     Raises
     ------
     PlanError
-        If the target has several classes, or a table does not fit.
+        If the target is multiclass, or a table does not fit.
 
     Privacy
     -------
-    Nothing is taken on trust: the bounds of what is returned are maxima over the entries that kernels look up.
+    Nothing is taken on trust: the bounds of the returned gradient are maxima over the entries that kernels look up.
     """
     g, h = np.asarray(g, np.float64), np.asarray(h, np.float64)
     if g.shape != h.shape:

@@ -1,18 +1,18 @@
-"""Gradients in integers: what a row adds to a sum, in steps of 2⁻¹⁵, and the exact bound of it.
+"""Integer gradients: what a row adds to a sum, in steps of 2⁻¹⁵, and its exact bound.
 
-No float decides a sum: a row's (gradient, second component) is looked up from, or computed in, integers, and every
-bound is a maximum over what those integers can produce (docs/design.md §3).
+No float enters a sum: a row's gradient and second component are looked up in an integer table or computed in integers,
+and every bound is a maximum over what those integers can produce (docs/design.md §3).
 
-The second component stands beside g for leaf values: ``a · h`` (Hessian, 0 where g is clipped), ``a · 1`` on every row
-(``always``), or nothing (a = 0). With ``filtered``, a row with |g| above the clip adds (0, 0) instead of a clipped g
-(gradient-based data filtering, DPBoost §3.1); either way a row's map depends on no other row, so the bounds hold for
-adding or removing one (docs/privacy.md P1).
+The second component is used for leaf values. It is ``a · h`` (the Hessian, 0 where g is clipped), ``a · 1`` on every
+row (``always``), or 0 (a = 0). With ``filtered``, a row with |g| above the clip adds (0, 0) instead of a clipped g
+(gradient-based data filtering, DPBoost §3.1). Either way, what a row adds depends on no other row, so the bounds hold
+for adding or removing one row (docs/privacy.md P1).
 
-A gradient is a table that a kernel looks up (`LogisticGradient`, `TableGradient`), or options of a kernel that computes
-it. Either way its class lists the extremes of what a row can add, and `Bounded` derives every bound from them.
+A gradient is either a table that a kernel looks up (`LogisticGradient`, `TableGradient`) or the options of a kernel
+that computes it. Its class lists the extremes of what a row can add, and `Bounded` derives every bound from them.
 
-These classes are all there are: a kernel tells them apart, so `check_gradient` refuses any other, subclasses too, whose
-bounds would be the words of a class that no kernel obeys. A loss of one's own gives a `TableGradient`: the table is
+These classes are the only ones that kernels compute. `check_gradient` refuses every other class, also a subclass,
+because it could state bounds that no kernel keeps. A loss outside the package returns a `TableGradient`: the table is
 data, and its bounds are maxima over its entries, whoever filled it in.
 """
 
@@ -31,7 +31,7 @@ GRAD_ONE = 1 << GRAD_BITS
 TABLE_SIZE = 4096  # scores in [-8, 8) in steps of 2**-8: at most 3e-4 gradient error per row
 TABLE_SHIFT = 8  # score steps (2**-16) >> 8 = table steps (2**-8)
 RESIDUAL_SHIFT = 6  # residuals of targets scaled to [-1, 1] in [-2, 2), in steps of 2**-10
-SOFTMAX_HESS_SCALE = 2.0  # free up to c = 2: sup ‖(g, c·h)‖ stays √2 (docs/privacy.md P2)
+SOFTMAX_HESS_SCALE = 2.0  # h is free up to c = 2: sup ‖(g, c·h)‖ stays √2 (docs/privacy.md P2)
 # free for log-loss: with u = |p - y|, u²(1 + a²(1 - u)²) <= 1 iff a² <= (1 + u)/(u²(1 - u)), least at u = 1/φ, φ⁵ there
 FREE_HESS_SCALE = ((1 + 5**0.5) / 2) ** 2.5  # docs/privacy.md P2
 # a rate is exp(score - 2) of the largest target: from e⁻¹⁰ of it at score -8, about a gradient step, to the whole at 2
@@ -44,14 +44,14 @@ Extremes = tuple[NDArray[np.int64], NDArray[np.int64]]
 
 
 def _check_steps(name: str, value: Any, low: int, high: int) -> None:
-    """Raise `PlanError` unless an option is a whole number of steps in [low, high]: the bounds are stated for those."""
+    """Raise `PlanError` unless an option is a whole number of steps in [low, high], for which the bounds are stated."""
     whole = isinstance(value, int | np.integer) and not isinstance(value, bool)
     if not whole or not low <= value <= high:
         raise PlanError(f"{name}={value!r} must be a whole number of steps in [{low}, {high}].")
 
 
 def _settle_steps(owner: Any, low: int, high: int, *names: str) -> None:
-    """Make options Python's own ints, after `_check_steps`."""
+    """Check options with `_check_steps`, and convert them to Python ints."""
     for name in names:
         value = getattr(owner, name)
         _check_steps(name, value, low, high)
@@ -59,12 +59,12 @@ def _settle_steps(owner: Any, low: int, high: int, *names: str) -> None:
 
 
 def _settle_flags(owner: Any, *names: str) -> None:
-    """Make options Python's own truth values: a bound and a kernel read the same one."""
+    """Convert options to Python bools, so that bounds and kernels read the same value."""
     settle(owner, **{name: bool(getattr(owner, name)) for name in names})
 
 
 def _settle_table(owner: Any, name: str, shape: tuple[int, ...]) -> None:
-    """Keep a read-only copy of an integer table; raise `PlanError` unless it has the shape that kernels look up."""
+    """Keep a read-only copy of an integer table; raise `PlanError` unless it has the shape that kernels read."""
     table = getattr(owner, name)
     fits = isinstance(table, np.ndarray) and table.shape == shape and table.dtype == np.int64
     if not fits:
@@ -80,22 +80,22 @@ def _check_scale(name: str, value: Any) -> None:
 
 
 class Bounded:
-    """What every gradient says of itself, from the extremes of what one row can add.
+    """The bounds of every gradient, derived from the extremes of what one row can add.
 
-    A class here has ``kinds`` (types of target) and `extremes`; ``hess_scale`` (a: the second component is released as
-    a · h; 1 where there is none); and `counts`. The bounds follow. One of several score columns overrides the bounds of
-    the whole row.
+    A subclass has ``kinds`` (types of target), `extremes`, ``hess_scale`` (a: the second component is released as a ·
+    h; 1 if there is none) and `counts`. The bounds follow from these. A gradient with several score columns overrides
+    the bounds of a whole row.
     """
 
     __slots__ = ()
 
     def extremes(self) -> Extremes:
-        """Return |g| and second component, steps, of one score column: no row has a pair beyond all of these."""
+        """Return pairs of |g| and second component, in steps, of one score column: every row is within one of them."""
         raise NotImplementedError
 
     @property
     def max_abs(self) -> int:
-        """Largest |g| or second component of one score column of one row, in steps: the flush bound."""
+        """Largest |g| or second component in one score column of one row, in steps; decides when kernels flush sums."""
         g, h = self.extremes()
         return int(max(g.max(), h.max()))
 
@@ -118,7 +118,7 @@ class Bounded:
 
 
 class _Table(Bounded):
-    """Bounds of a packed table, by looking at every entry."""
+    """A gradient as a packed table, whose bounds are found by looking at every entry."""
 
     __slots__ = ()
 
@@ -136,7 +136,7 @@ class _Table(Bounded):
         return bool(((h == GRAD_ONE) | ((g == 0) & (h == 0))).all() and (h == GRAD_ONE).any())
 
     def _settle(self, shape: tuple[int, ...]) -> None:
-        """Keep a copy; raise `PlanError` unless kernels would look it up, and packed sums hold its entries."""
+        """Keep a copy of the table; raise `PlanError` unless kernels can read it and packed sums hold its entries."""
         _settle_table(self, "table", shape)
         if self.max_abs > GRAD_ONE:
             raise PlanError(
@@ -145,7 +145,7 @@ class _Table(Bounded):
 
 
 class _Computed(Bounded):
-    """What gradients share whose second component is ``hess_steps``, or a part of it."""
+    """Base of gradients whose second component is ``hess_steps``, or a fraction of it."""
 
     __slots__ = ()
 
@@ -153,7 +153,7 @@ class _Computed(Bounded):
 
     @property
     def hess_scale(self) -> float:
-        """The second component is released as ``hess_scale`` times the Hessian, or times 1."""
+        """Factor of the second component, which is released as ``hess_scale`` times the Hessian or times 1."""
         return self.hess_steps / GRAD_ONE or 1.0
 
     @property
@@ -163,7 +163,7 @@ class _Computed(Bounded):
 
     @property
     def _on_every_row(self) -> bool:
-        """Whether the second component is ``hess_steps`` on all rows but those filtered out, and counts them."""
+        """Whether the second component is ``hess_steps`` on every row that is not filtered out: a count."""
         raise NotImplementedError
 
 
@@ -192,13 +192,13 @@ class LogisticGradient(_Table):
 
 @dataclass(frozen=True, eq=False, slots=True)
 class TableGradient(_Table):
-    """Any gradient of one score, as one packed table: of label and score, or of the residual.
+    """Any gradient of one score, as one packed table indexed by label and score, or by the residual.
 
-    Of a binary target the entry is that of the label and of score >> `TABLE_SHIFT`, as in `LogisticGradient`. Of a
-    numeric target it is that of (score - y) >> `RESIDUAL_SHIFT`: the residual, rounded down to a multiple of 2⁻¹⁰ of
-    half the target's range. Beyond the table stands the entry at its end. `table_points` has the middles of the steps.
+    For a binary target, the index is the label and score >> `TABLE_SHIFT`, as in `LogisticGradient`. For a numeric
+    target, it is (score - y) >> `RESIDUAL_SHIFT`: the residual, rounded down to a multiple of 2⁻¹⁰ of half the target's
+    range. Values beyond the table have the entry at its end. `table_points` returns the middles of the steps.
 
-    The bounds are exact maxima over all entries, whatever they are: nothing that the maker says of them is used.
+    The bounds are exact maxima over all entries, whatever they are; nothing that their author claims is used.
 
     Parameters
     ----------
@@ -231,9 +231,10 @@ class TableGradient(_Table):
 
 @dataclass(frozen=True, slots=True)
 class SquaredGradient(_Computed):
-    """Squared loss with clipped residuals: g = clip(score - y, ±clip_steps) >> 1, h = hess_steps where not clipped.
+    """Squared loss with clipped residuals: g = clip(score - y, ±clip_steps) >> 1; h = hess_steps on rows not clipped.
 
-    A row reaches |g| = (clip_steps + 1) >> 1, as (-c) >> 1 rounds away from zero, and hess_steps beside it.
+    A row can reach |g| = (clip_steps + 1) >> 1, as (-c) >> 1 rounds away from zero, with hess_steps as second
+    component.
 
     Parameters
     ----------
@@ -242,7 +243,7 @@ class SquaredGradient(_Computed):
     hess_steps : int
         Second component, in gradient steps (hess_scale · 2¹⁵); 0 for none.
     always : bool
-        Clipped rows have it too.
+        Whether clipped rows have the second component too.
     filtered : bool
         Rows beyond the bound add (0, 0).
     """
@@ -260,7 +261,7 @@ class SquaredGradient(_Computed):
         _settle_flags(self, "always", "filtered")
 
     def extremes(self) -> Extremes:
-        """Return what the row at the clip adds."""
+        """Return what a row at the clip adds."""
         return _one_row((self.clip_steps + 1) >> 1, self.hess_steps)
 
     @property
@@ -270,9 +271,9 @@ class SquaredGradient(_Computed):
 
 @dataclass(frozen=True, slots=True)
 class SlopeGradient(_Computed):
-    """Absolute and quantile loss: g = ``above`` where score > y, -``below`` where score < y, 0 where equal.
+    """Absolute and quantile loss: g = ``above`` if score > y, -``below`` if score < y, 0 if they are equal.
 
-    The Hessian of either is 0 almost everywhere; every row has the same second component, which counts rows.
+    Their Hessian is 0 almost everywhere, so every row has the same second component, which counts rows.
 
     Parameters
     ----------
@@ -281,7 +282,8 @@ class SlopeGradient(_Computed):
     hess_steps : int
         Second component of every row, in gradient steps; 0 for none.
     curvature : float
-        What the second component stands for, in natural units: 1 for a count; more for the Hessian of a rounded corner.
+        The value that one unit of the second component stands for: 1 for a count, more for the Hessian of a rounded
+        corner.
     """
 
     kinds: ClassVar[tuple[str, ...]] = ("numeric",)
@@ -302,12 +304,12 @@ class SlopeGradient(_Computed):
 
     @property
     def hess_scale(self) -> float:
-        """The second component is released as ``hess_scale`` times ``curvature``."""
+        """Factor of the second component, which is released as ``hess_scale`` times ``curvature``."""
         return self.hess_steps / GRAD_ONE / self.curvature or 1.0
 
     @property
     def _on_every_row(self) -> bool:
-        return self.curvature == 1  # else it stands for a Hessian
+        return self.curvature == 1  # otherwise it stands for a Hessian
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -316,7 +318,7 @@ class PoissonGradient(_Computed):
 
     A target t in [-2¹⁶, 2¹⁶] score steps is y = base + ((t + 2¹⁶)(2¹⁵ - base) >> 17) gradient steps, every whole number
     from ``base`` to 2¹⁵. So at a rate r the largest |g| is max(r - base, 2¹⁵ - r), or the clip, and the bounds are
-    maxima over the 4096 rates.
+    maxima over the 4096 rates of the table.
 
     Parameters
     ----------
@@ -329,7 +331,7 @@ class PoissonGradient(_Computed):
     hess_steps : int
         a · 2¹⁵; 0 for no second component.
     always : bool
-        The second component is hess_steps on every row, not a · rate on rows that are not clipped.
+        Whether the second component is hess_steps on every row, instead of a · rate on rows that are not clipped.
     filtered : bool
         Rows beyond the bound add (0, 0).
     """
@@ -352,9 +354,10 @@ class PoissonGradient(_Computed):
         _settle_flags(self, "always", "filtered")
 
     def extremes(self) -> Extremes:
-        """Return, per rate, the largest |g| and the largest second component beside it."""
+        """Return, per rate, the largest |g| and the largest second component."""
         r = self.rate
-        # y takes every step of [base, 2**15], so |rate - y| takes every value up to the farther end, from `nearest` on
+        # y takes every step of [base, 2**15], so |rate - y| takes every value from `nearest` to the distance of the
+        # farther end
         nearest = np.maximum(self.base - r, 0)
         kept = nearest <= self.clip_steps
         g = np.minimum(np.maximum(r - self.base, GRAD_ONE - r), self.clip_steps)
@@ -377,8 +380,8 @@ class SoftmaxGradient(_Computed):
 
     p is exactly on the integer simplex. With u = 2¹⁵ - p_y, a row's squared norm is s(u) + Σ_{k≠y} s(p_k) where
     Σ p_k = u and s is known at each of the 2¹⁵ + 1 whole numbers. For any slope λ this is at most
-    max_u (s(u) + λu) + (K - 1) max_p (s(p) - λp); the bound is the least over 128 slopes. Without a clip and at a = 2,
-    λ = 1 gives 2, in natural units, which p = (1, 0, …) attains: the diagonal Hessian is free (docs/privacy.md P2).
+    max_u (s(u) + λu) + (K - 1) max_p (s(p) - λp); the bound is the least over 128 slopes. Without a clip and with a =
+    2, λ = 1 gives 2 in natural units, which p = (1, 0, …) attains: the diagonal Hessian is free (docs/privacy.md P2).
 
     Parameters
     ----------
@@ -390,7 +393,7 @@ class SoftmaxGradient(_Computed):
     hess_steps : int
         a · 2¹⁵; 0 for no second component.
     always : bool
-        The second component is hess_steps in every score column of every row.
+        Whether the second component is hess_steps in every score column of every row.
     filtered : bool
         Rows with one |g_k| beyond the bound add (0, 0) to every column.
     """
@@ -416,11 +419,11 @@ class SoftmaxGradient(_Computed):
 
     @property
     def n_scores(self) -> int:
-        """Score columns."""
+        """Number of score columns."""
         return self.n_classes
 
     def extremes(self) -> Extremes:
-        """Return the largest g and h of one column (p(1 - p) <= 1/4); the two need not be of one row."""
+        """Return the largest |g| and h of one column (p(1 - p) <= 1/4); they need not occur in the same row."""
         hess = self.hess_steps if self.always else self.hess_steps >> 2
         return _one_row(min(self.clip_steps, GRAD_ONE), hess)
 
@@ -449,9 +452,10 @@ class SoftmaxGradient(_Computed):
 def _softmax_bounds(
     n_classes: int, clip_steps: int, hess_steps: int, always: bool, filtered: bool
 ) -> tuple[int, int]:
-    """Return bounds of the squared L2 norm and of the L1 norm, by the slopes that `SoftmaxGradient` derives.
+    """Return bounds of the squared L2 norm and of the L1 norm, by the derivation in `SoftmaxGradient`.
 
-    ``p`` stands for |g| before clipping: p_k of another class, 1 - p_y of the row's own; h is the same for either.
+    ``p`` is |g| before clipping: p_k for another class, 1 - p_y for the row's own class. h is the same function of
+    both.
     """
     p = np.arange((min(clip_steps, GRAD_ONE) if filtered else GRAD_ONE) + 1, dtype=np.int64)
     g = np.minimum(p, clip_steps)
@@ -466,7 +470,7 @@ def _softmax_bounds(
 
 
 def _most(part: NDArray[np.int64], n_others: int, unit: int) -> int:
-    """Bound part[u] + Σ part[p_k] over n_others whole p_k >= 0 with Σ p_k = u, by slopes of 0 … 8 ``unit``."""
+    """Bound part[u] + Σ part[p_k] over n_others integers p_k >= 0 with Σ p_k = u, by slopes from 0 to 8 ``unit``."""
     p = np.arange(len(part), dtype=np.int64)
     fine = 16  # slopes per unit; 16 · 2**36 · 250 < 2**63
     bounds = []
@@ -478,10 +482,10 @@ def _most(part: NDArray[np.int64], n_others: int, unit: int) -> int:
 
 @dataclass(frozen=True, slots=True)
 class LabelGradient(_Computed):
-    """The target itself, whatever the score: sums of it are means of leaves (random forests) or mere counts.
+    """The target itself, independent of the score: its sums give the means of leaves (random forests), or just counts.
 
-    g = -1 in the score column of the row's class (in the only column for class 1 of a binary target), or -y of a
-    numeric target scaled to [-1, 1]: so -Σg / Σh is a mean. The second component is the same in every score column.
+    g = -1 in the score column of the row's class (for a binary target, in the only column for class 1), or -y for a
+    numeric target scaled to [-1, 1]. So -Σg / Σh is a mean. The second component is the same in every score column.
 
     Parameters
     ----------
@@ -490,7 +494,7 @@ class LabelGradient(_Computed):
     hess_steps : int
         Second component, in gradient steps.
     average : bool
-        False: g = 0, a count alone.
+        False: g = 0, so that only rows are counted.
     """
 
     kind: str
@@ -512,7 +516,7 @@ class LabelGradient(_Computed):
         return (self.kind,)
 
     def extremes(self) -> Extremes:
-        """Return the target's own column."""
+        """Return the extreme of the column of the row's class."""
         return _one_row(GRAD_ONE if self.average else 0, self.hess_steps)
 
     @property
@@ -527,7 +531,7 @@ class LabelGradient(_Computed):
 
     @property
     def hess_scale(self) -> float:
-        """The second component is released as ``hess_scale`` times 1."""
+        """Factor of the second component, which is released as ``hess_scale`` times 1."""
         return self.hess_steps / GRAD_ONE
 
     @property
@@ -548,12 +552,12 @@ GRADIENTS = frozenset(get_args(Gradient))
 
 
 def check_gradient(gradient: Any) -> None:
-    """Refuse a gradient of a class that the kernels do not know.
+    """Refuse a gradient of a class that the kernels do not compute.
 
     Raises
     ------
     PlanError
-        If it is not exactly of one of the classes here; a subclass may say other bounds than the kernel keeps.
+        If its class is not exactly one of those here; a subclass could state bounds that the kernel does not keep.
     """
     if type(gradient) not in GRADIENTS:
         known = sorted(known.__name__ for known in GRADIENTS)
@@ -573,15 +577,15 @@ def _one_row(g: int, h: int) -> Extremes:
 
 
 def sigmoid(x: NDArray[Any]) -> NDArray[Any]:
-    """Logistic function, without overflow."""
+    """Return the logistic function, without overflow."""
     e = np.exp(-np.abs(x))
     return np.where(x >= 0, 1 / (1 + e), e / (1 + e))
 
 
 def table_points(kind: str) -> NDArray[np.float64]:
-    """Return the middle of each table step: the score of a binary target, the residual score - y of a numeric one.
+    """Return the middle of each table step: scores for a binary target, residuals score - y for a numeric one.
 
-    Residuals are of targets scaled to [-1, 1]: from -2 + 2⁻¹¹ to 2 - 2⁻¹¹. Scores are from -8 to 8.
+    Residuals, of targets scaled to [-1, 1], go from -2 + 2⁻¹¹ to 2 - 2⁻¹¹. Scores go from -8 to 8.
     """
     steps = np.arange(TABLE_SIZE, dtype=np.float64)
     shift = RESIDUAL_SHIFT if kind == "numeric" else TABLE_SHIFT
@@ -597,7 +601,7 @@ def packed_table(
     second: str = "hessian",
     filtered: bool = False,
 ) -> NDArray[np.int64]:
-    """Return (g, h), in natural units at the points of a table, as packed steps.
+    """Return the packed table, in steps, of (g, h) in natural units at the points of a table.
 
     Parameters
     ----------
@@ -614,11 +618,11 @@ def packed_table(
     Raises
     ------
     PlanError
-        If an entry is no finite number, a Hessian is negative, or one has more steps than a packed sum takes.
+        If an entry is not a finite number, a Hessian is negative, or an entry has too many steps for a packed sum.
 
     Privacy
     -------
-    Entries are rounded to nearest; the bounds are exact maxima over the finite table, so rounding is covered.
+    Entries are rounded to the nearest step. The bounds are exact maxima over the rounded table, so they cover rounding.
     """
     if not (np.isfinite(g).all() and np.isfinite(h).all() and (h >= 0).all()):
         raise PlanError("A table of gradients holds finite numbers, and no Hessian below 0.")
@@ -642,7 +646,7 @@ def packed_table(
 def logistic_gradient(
     clip: float, hess_scale: float, *, second: str = "hessian", filtered: bool = False
 ) -> LogisticGradient:
-    """Build the table of gradients clipped (or filtered) at ``clip``, and what stands beside them: `packed_table`."""
+    """Build the table of gradients clipped (or filtered) at ``clip``, by `packed_table`."""
     p = sigmoid(table_points("binary"))
     g = np.stack([p - y for y in (0, 1)])
     h = np.stack([p * (1 - p)] * 2)
@@ -659,7 +663,7 @@ def softmax_gradient(
     second: str = "hessian",
     filtered: bool = False,
 ) -> SoftmaxGradient:
-    """Build the integer exponent table; options as in `logistic_gradient`."""
+    """Build the integer table of exponentials; options as in `logistic_gradient`."""
     x = np.arange(TABLE_SIZE) * 2.0 ** (TABLE_SHIFT - 16)
     return SoftmaxGradient(
         n_classes,
@@ -693,5 +697,5 @@ def poisson_gradient(
 
 
 def label_gradient(kind: str, n_scores: int, *, average: bool, count_scale: float) -> LabelGradient:
-    """Return the target itself, or nothing, beside ``count_scale`` times a count."""
+    """Return the gradient that is the target itself, or 0, with ``count_scale`` times a count beside it."""
     return LabelGradient(kind, n_scores, max(round(count_scale * GRAD_ONE), 1), average)

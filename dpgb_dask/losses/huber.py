@@ -9,12 +9,12 @@ from dpgb_dask.losses.gradients import Gradient, SquaredGradient
 
 @dataclass(frozen=True, slots=True)
 class Huber(Loss):
-    """Huber loss: squared within ``delta`` of the target, linear beyond: the squared error with clipped residuals.
+    """Huber loss: squared within ``delta`` of the target and linear beyond, that is, with clipped residuals.
 
     Parameters
     ----------
     delta : float, in (0, 1]
-        Share of half the target's public range.
+        As a share of half the target's public range.
     """
 
     option: ClassVar[str | None] = "delta"
@@ -29,13 +29,14 @@ class Huber(Loss):
 
     @property
     def largest_slope(self) -> float:
-        """Of a residual clipped at delta."""
+        """Largest |g|: that of a residual clipped at ``delta``."""
         return self.delta
 
     def integer_gradient(self, asked: GradientOptions) -> Gradient:
-        """Return residuals clipped at ``delta``, or at the clip if that is less; only the latter filters.
+        """Return residuals clipped at ``delta``, or at the clip if it is lower; only the clip can filter rows.
 
-        The Hessian is taken as 1 on every row, its largest value: a leaf whose rows are all far off would have none.
+        The Hessian is taken as 1, its largest value, on every row; otherwise a leaf whose rows are all far off would
+        have Hessian 0.
         """
         return SquaredGradient(
             asked.clip_steps(RESIDUAL_BITS, self.delta),

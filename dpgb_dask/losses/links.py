@@ -1,7 +1,7 @@
 """Links: how the scores of a model become predictions.
 
-A link takes scores, (n, n_scores) float64, to the (n, n_classes) probabilities of a classifier, or to (n,) predictions:
-of a target scaled to [-1, 1] ("identity"), or in shares of its upper bound ("log").
+A link maps scores, (n, n_scores) float64, to the (n, n_classes) probabilities of a classifier, or to (n,) predictions
+of a regressor: of the target scaled to [-1, 1] ("identity"), or in shares of its upper bound ("log").
 """
 
 from collections.abc import Callable, Mapping
@@ -14,9 +14,9 @@ from dpgb_dask.losses.gradients import RATE_SHIFT, sigmoid
 
 
 def clipped_probability(score: NDArray[Any], clip: float = 0.5) -> NDArray[Any]:
-    """Invert the clipped link: the q with q·min(1-p, c) = (1-q)·min(p, c), p = sigmoid(score).
+    """Invert the clipped link: return the q with q·min(1-p, c) = (1-q)·min(p, c), where p = sigmoid(score).
 
-    At c = ½ and score <= 0: q = p / (p + ½); symmetric above (docs/default-method.md §5).
+    For c = ½ and score <= 0, q = p / (p + ½); scores above 0 are symmetric (docs/default-method.md §5).
     """
     p = sigmoid(score)
     up, down = np.minimum(1 - p, clip), np.minimum(p, clip)
@@ -41,7 +41,7 @@ def _softmax(score: NDArray[np.float64]) -> NDArray[np.float64]:
 
 
 def _probability(score: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Scores are probabilities: clipped, and of several classes normalised (all zero: all alike)."""
+    """Take scores as probabilities: clip them, and normalise those of several classes (if all are 0, all are equal)."""
     p = np.clip(score, 0.0, 1.0)
     if p.shape[1] == 1:
         return _both(p[:, 0])

@@ -18,9 +18,9 @@ from dpgb_dask.losses.gradients import (
 class LogLoss(Loss):
     """Log-loss of a binary or multiclass target.
 
-    Without a clip the Hessian is free: released as a · h with a = φ^{5/2} (binary) or 2 (softmax), it costs the
-    gradient no noise (docs/privacy.md P2). That is its scale by default; it is 1/2 beside a clipped gradient, and half
-    the clip for a count.
+    Without a clip the Hessian is free: released as a · h with a = φ^{5/2} (binary) or 2 (softmax), it adds no noise to
+    the gradient (docs/privacy.md P2). This is the default scale a; with a clipped gradient it is 1/2, and for a count
+    half the clip.
     """
 
     most_hess_scale: ClassVar[float] = 4.0  # h <= 1/4
@@ -31,16 +31,16 @@ class LogLoss(Loss):
 
     @property
     def largest_slope(self) -> float:
-        """Of p - y."""
+        """Largest |g|: that of p - y."""
         return 1.0
 
     def start(self, mean: float) -> float:
-        """Return the log-odds of a class with this share."""
+        """Return the log-odds of a class that has this share."""
         share = min(max(mean, 1e-6), 1 - 1e-6)
         return math.log(share / (1 - share))
 
     def integer_gradient(self, asked: GradientOptions) -> Gradient:
-        """Return the table of a binary target, or the integer softmax."""
+        """Return the table for a binary target, or the integer softmax for several classes."""
         clip, second, filtered = asked.clip, asked.second, asked.filtered
         free = SOFTMAX_HESS_SCALE if asked.kind == "multiclass" else FREE_HESS_SCALE
         if second == "none":
@@ -48,7 +48,7 @@ class LogLoss(Loss):
         elif asked.hess_scale is not None:
             a = asked.hess_scale
         else:
-            # with a clip below 1 any h beside the largest g adds to the norm
+            # with a clip below 1, any h beside the largest g increases the norm
             a = HALF * clip if asked.counts else free if clip == 1 else HALF
         if asked.kind == "multiclass":
             return softmax_gradient(

@@ -1,9 +1,9 @@
-"""A loss of a class that is not of this package: taken in as data, checked once.
+"""A loss of a class outside this package: taken in as data and checked once.
 
-Its class is the user's, and stays in the user's process. What the library keeps of it is plain: a name, options, links,
-a slope for the report. It is called for tables and start scores by the controller alone, and what it returns is checked
-each time: a gradient is exactly of a class in `gradients.GRADIENTS`, whose bounds are that class's own
-(docs/privacy.md P1). So a mistake in it spoils a model, and never a bound.
+The class belongs to the user and stays in the user's process. The library keeps only plain data of it: a name, options,
+links, and a slope for the report. Only the controller's process calls it, for tables and start scores, and checks each
+time what it returns: a gradient must have exactly a class in `gradients.GRADIENTS`, which computes its own bounds
+(docs/privacy.md P1). So a mistake in the user's class can spoil a model, but not a bound.
 """
 
 import math
@@ -28,14 +28,14 @@ class OutsideLoss(Loss):
     Parameters
     ----------
     source : Loss
-        A frozen dataclass, whose options are numbers, texts, truth values, None or tuples of them.
+        A frozen dataclass whose options are numbers, texts, truth values, None, or tuples of these.
 
     Attributes
     ----------
     name : str
     kinds : tuple of str
     options : tuple of (str, value)
-        Those of the source, but its name and its kinds.
+        The options of the source, without its name and kinds.
     links : tuple of str
         One for each kind.
     slope : float
@@ -44,11 +44,12 @@ class OutsideLoss(Loss):
     Raises
     ------
     PlanError
-        If the source is no loss, or what it says is not of the form that a report and a model file take.
+        If the source is no loss, or its properties cannot be written to a report and a model file.
 
     Privacy
     -------
-    Controller side: no worker gets it (`private.survey.Reading` leaves it out), and no bound is what it says.
+    Controller side: no worker gets it (`private.reading.survey.Reading` leaves it out), and no bound relies on what it
+    states.
     """
 
     source: Loss = field(repr=False, compare=False)
@@ -59,7 +60,7 @@ class OutsideLoss(Loss):
     slope: float = field(init=False)
 
     def __post_init__(self) -> None:
-        """Read the source once, and check all of it."""
+        """Read the source once, and check everything that is read."""
         source = self.source
         if not _is_frozen_loss(source):
             raise PlanError(
@@ -94,27 +95,27 @@ class OutsideLoss(Loss):
 
     @property
     def largest_slope(self) -> float:
-        """As the source says."""
+        """Return the slope that the source states."""
         return self.slope
 
     def link(self, kind: str) -> str:
-        """Return the source's link, as it was checked."""
+        """Return the source's link, which was checked before."""
         return self.links[self.kinds.index(kind)]
 
     def bounded(self, low: float, high: float) -> Self:
-        """Return the loss that the source is for these bounds."""
+        """Return the outside loss of the source for these bounds."""
         source = self.source.bounded(low, high)
         if type(source) is not type(self.source):
             raise PlanError(f"loss={self.name!r} is a loss of another class once it has bounds.")
         return type(self)(source)
 
     def start(self, mean: float) -> float:
-        """Return the source's start score, kept where scores can be."""
+        """Return the source's start score, clipped to the range that scores can have."""
         score = _finite("start", self.source.start(mean))
         return min(max(score, -FARTHEST_START), FARTHEST_START)
 
     def integer_gradient(self, asked: GradientOptions) -> Gradient:
-        """Return the source's gradient, if kernels know its class and it fits the target and a packed sum."""
+        """Return the source's gradient if kernels compute its class and it fits the target and a packed sum."""
         made = self.source.integer_gradient(asked)
         check_gradient(made)
         if asked.kind not in made.kinds or made.max_abs > GRAD_ONE:
@@ -126,7 +127,7 @@ class OutsideLoss(Loss):
 
 @dataclass(frozen=True, slots=True)
 class AbsentLoss:
-    """A loss of a class outside the package, as a saved model names it: it says what was used, and trains nothing.
+    """A loss of a class outside the package, as named in a saved model. It records what was used and cannot train.
 
     Parameters
     ----------
@@ -144,7 +145,7 @@ def _is_frozen_loss(source: Any) -> bool:
 
 
 def _plain(name: str, value: Any) -> Any:
-    """Return an option as Python's own; raise `PlanError` if a digest or a file could not hold it."""
+    """Return an option as a plain Python value; raise `PlanError` if a digest or a file could not hold it."""
     value = value.item() if isinstance(value, np.generic) else value
     if isinstance(value, tuple | list):
         return tuple(_plain(name, part) for part in value)

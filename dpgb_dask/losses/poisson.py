@@ -11,11 +11,11 @@ from dpgb_dask.losses.gradients import RATE_SHIFT, Gradient, poisson_gradient
 
 @dataclass(frozen=True, slots=True)
 class Poisson(Loss):
-    """Poisson deviance with a log link; a target is counted in shares of its largest public value.
+    """Poisson deviance with a log link; the target is measured in shares of its largest public value.
 
     The rate is exp(score - 2) times ``high``: score 2 predicts ``high``, score 0 a seventh of it, score -8 a
-    twenty-thousandth, and no rate is larger than ``high``. So both rate and target lie in [0, 1] and so does |g|,
-    without any row being clipped; a ``clip`` below 1 lessens the noise where most targets are far below ``high``.
+    twenty-thousandth, and no rate is larger than ``high``. So the rate, the target and |g| lie in [0, 1] without any
+    clipping. A ``clip`` below 1 reduces the noise if most targets are far below ``high``.
 
     Parameters
     ----------
@@ -30,7 +30,7 @@ class Poisson(Loss):
 
     @property
     def largest_slope(self) -> float:
-        """Of rate - y, both in [0, 1]."""
+        """Largest |g|: that of rate - y, both in [0, 1]."""
         return 1.0
 
     def link(self, kind: str) -> str:  # noqa: ARG002 - one kind
@@ -52,13 +52,13 @@ class Poisson(Loss):
         return self.low / self.high
 
     def start(self, mean: float) -> float:
-        """Return the score whose rate is the mean."""
+        """Return the score at which the rate is the mean."""
         base = self._low_share()
         share = base + (1 - base) * (mean + 1) / 2
         return math.log(min(max(share, math.exp(-8 - RATE_SHIFT)), 1.0)) + RATE_SHIFT
 
     def integer_gradient(self, asked: GradientOptions) -> Gradient:
-        """Return clip(rate - y); the Hessian is the rate where nothing is clipped."""
+        """Return clip(rate - y); the Hessian is the rate on rows that are not clipped."""
         return poisson_gradient(
             self._low_share(),
             clip=asked.clip,

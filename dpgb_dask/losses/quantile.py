@@ -9,7 +9,7 @@ from dpgb_dask.losses.gradients import GRAD_ONE, Gradient, SlopeGradient
 
 @dataclass(frozen=True, slots=True)
 class Quantile(Loss):
-    """Pinball loss: the gradient is 1 - ``quantile`` above the target and -``quantile`` below; nothing to clip.
+    """Pinball loss: the gradient is 1 - ``quantile`` above the target and -``quantile`` below; nothing is clipped.
 
     Parameters
     ----------
@@ -28,11 +28,11 @@ class Quantile(Loss):
 
     @property
     def largest_slope(self) -> float:
-        """Of the steeper slope."""
+        """Largest |g|: the steeper of the two slopes."""
         return max(self.quantile, 1 - self.quantile)
 
     def integer_gradient(self, asked: GradientOptions) -> Gradient:
-        """Return the two slopes; the Hessian, 0 almost everywhere, is that of a corner rounded over ±`CORNER`."""
+        """Return the two slopes; the Hessian is 0 almost everywhere, so a corner rounded over ±`CORNER` is used."""
         below = min(max(round(self.quantile * GRAD_ONE), 1), GRAD_ONE - 1)
         curvature = 0.5 / CORNER if asked.second == "hessian" else 1.0
         second_steps = asked.second_steps(self.largest_slope)

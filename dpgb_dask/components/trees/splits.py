@@ -29,7 +29,9 @@ class Candidates:
     Parameters
     ----------
     features : (n_features_used,) int64
-    bins : tuple of FeatureBins Bins of all features. cuts : tuple of ((n_cuts,) uint8)
+    bins : tuple of FeatureBins
+        Bins of all features.
+    cuts : tuple of ((n_cuts,) uint8)
         Candidate thresholds per feature of the model; empty for a categorical feature.
     missing : tuple of bool
         Whether the schema declares missing values, so that the side they go to matters.

@@ -80,7 +80,9 @@ class Growing:
         Number of finished trees, including those of the current batch.
     total : int
         Price of the whole stage.
-    kappa : Kappa Units that the whole stage costs. cuts : tuple of ((n_cuts,) uint8)
+    kappa : Kappa
+        Units that the whole stage costs.
+    cuts : tuple of ((n_cuts,) uint8)
         Candidate thresholds per feature.
     refined : int
         Number of refinements before the current batch.
