@@ -1,0 +1,90 @@
+"""Losses by name and value: the targets they serve, their options, and what they refuse."""
+
+from pathlib import Path
+
+import pytest
+
+from dpgb_dask import losses
+from dpgb_dask.errors import PlanError
+from dpgb_dask.losses import (
+    GRAD_ONE,
+    LINKS_OF,
+    LOSSES,
+    Huber,
+    LogLoss,
+    Poisson,
+    Quantile,
+    SquaredError,
+)
+
+KINDS = ("binary", "multiclass", "numeric")
+
+
+def n_scores(kind):
+    return 3 if kind == "multiclass" else 1
+
+
+@pytest.mark.parametrize("name", LOSSES)
+def test_losses_have_scikit_learns_names_and_serve_what_they_say(name):
+    loss = losses.get(name)
+    assert loss.name == name
+    assert losses.get(loss) is loss
+    assert hash(loss) == hash(losses.get(name))
+    for kind in KINDS:
+        if kind in loss.kinds:
+            bounded = loss.bounded(0.0, 9.0)
+            gradient = bounded.gradient(kind, n_scores(kind))
+            assert kind in gradient.kinds
+            assert bounded.link(kind) in LINKS_OF[kind]
+            assert gradient.max_abs <= GRAD_ONE  # contracts/plan.py: packed sums rest on it
+        else:
+            with pytest.raises(PlanError, match=f"does not serve a {kind} target"):
+                loss.gradient(kind, n_scores(kind))
+
+
+@pytest.mark.parametrize("name", LOSSES)
+def test_the_table_of_losses_has_a_row_for_each(name):
+    page = Path(__file__).parents[2] / "docs" / "recipes.md"
+    rows = [row for row in page.read_text(encoding="utf-8").splitlines() if row.startswith("| `")]
+    made = type(losses.get(name)).__name__
+    assert any(f"`{name}`" in row or f"`{made}(" in row for row in rows)
+
+
+def test_a_loss_by_name_and_option():
+    assert losses.parse("huber:0.2") == Huber(0.2)
+    assert losses.parse("quantile:0.9") == Quantile(0.9)
+    assert losses.parse("poisson") == Poisson()
+    for text in ("poisson:1", "nothing:1", "huber:much", "huber:", "huber:2", "nothing"):
+        with pytest.raises(PlanError, match=r"loss=|delta="):
+            losses.parse(text)
+
+
+def test_default_losses():
+    assert losses.default_loss("binary") == losses.default_loss("multiclass") == LogLoss()
+    assert losses.default_loss("numeric") == SquaredError()
+
+
+@pytest.mark.parametrize("bad", ["log-loss", "", 5, None, object()])
+def test_what_is_no_loss_is_refused(bad):
+    with pytest.raises(PlanError, match="Choose one of"):
+        losses.get(bad)
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: Huber(0.0), lambda: Huber(1.1), lambda: Huber(True), lambda: Huber(float("nan")), lambda: Quantile(0.0),
+        lambda: Quantile(1.0), lambda: Quantile("half"),
+    ],
+)  # fmt: skip
+def test_options_of_losses_are_checked_where_they_are_made(make):
+    with pytest.raises(PlanError, match="must be in"):
+        make()
+
+
+def test_poisson_needs_a_target_that_is_never_negative():
+    with pytest.raises(PlanError, match="never negative"):
+        Poisson().bounded(-1.0, 4.0)
+    with pytest.raises(PlanError, match="bounds"):
+        Poisson().gradient("numeric", 1)
+    assert Poisson().bounded(0.0, 4.0).gradient("numeric", 1).base == 0
