@@ -1,4 +1,4 @@
-"""Each row's gradient and Hessian, packed as ``(g << 32) + h`` in integer steps (losses/gradients.py says which)."""
+"""Each row's gradient and Hessian, packed as ``(g << 32) + h`` in integer steps as losses/gradients.py defines them."""
 
 from typing import assert_never
 
@@ -33,7 +33,7 @@ def _table_index(
     label: NDArray[np.uint8],  # IN (n,)
     out: NDArray[np.uint16],  # OUT (n,), index into the flattened table
 ) -> None:
-    """Clamp and shift scores: the SIMD half of the look-up."""
+    """Clamp and shift scores: the part of the look-up that SIMD instructions speed up."""
     for i in range(out.shape[0]):
         k = (score[i] >> TABLE_SHIFT) + TABLE_SIZE // 2
         k = min(max(k, 0), TABLE_SIZE - 1)
@@ -82,7 +82,7 @@ def logistic(
     ----------
     score : (n_rows,) int32, score steps
     label : (n_rows,) uint8
-        0 or 1 (any other is taken as 1: rows without a valid label carry weight 0).
+        0 or 1 (any other label is taken as 1; rows without a valid label have weight 0).
     weight : (n_rows,) int32, or None
         Weight steps, >= 0; None is 1 for every row.
     table : (2, TABLE_SIZE) int64
@@ -145,7 +145,8 @@ def residuals(
     table : (TABLE_SIZE,) int64
         `gradients.TableGradient.table` of a numeric target.
     out : (n_rows,) int64
-        Written: weight · ((g << 32) + h), of the entry of (score - target) >> RESIDUAL_SHIFT, or of the nearest end.
+        Written: weight · ((g << 32) + h), from the table's entry for (score - target) >> RESIDUAL_SHIFT, or at the
+        nearer end.
 
     Raises
     ------
@@ -213,7 +214,7 @@ def squared(
     out : (n_rows,) int64
         Written: weight · ((g << 32) + h), g = clip(score - target) >> 1, h = hess_steps where not clipped.
     always, filtered : bool
-        h = hess_steps on clipped rows too; (0, 0) on rows that would be clipped.
+        Whether h = hess_steps on clipped rows too; whether rows that would be clipped get (0, 0) instead.
 
     Raises
     ------
@@ -335,7 +336,7 @@ def poisson(
     Parameters
     ----------
     score, target : (n_rows,) int32, score steps
-        Targets beyond ±2¹⁶ are clipped to it.
+        Targets beyond ±2¹⁶ are clipped to ±2¹⁶.
     weight : (n_rows,) int32, or None
         Weight steps, >= 0; None is 1 for every row.
     gradient : PoissonGradient
@@ -397,7 +398,8 @@ def _softmax(
             if k != y:
                 rest -= e[k]
                 largest = max(largest, e[k])
-        # rounding down the others leaves the rest to the true class: g sums to 0 and |g| stays in its bound
+        # the other classes are rounded down and the true class gets the rest, so g sums to 0 and |g| stays within its
+        # bound
         e[y] = rest
         if filtered and max(largest, GRAD_ONE - rest) > clip_steps:
             for k in range(n_classes):
@@ -431,7 +433,7 @@ def softmax(
     ----------
     score : (n_classes, n_rows) int32, score steps
     label : (n_rows,) uint8
-        Class; one that does not exist is taken as the last (such rows carry weight 0).
+        Class; a class that does not exist is taken as the last one (such rows have weight 0).
     weight : (n_rows,) int32, or None
         Weight steps, >= 0; None is 1 for every row.
     exp_table : (n,) int64
@@ -477,7 +479,7 @@ def write(
     weight: NDArray[np.int32] | None,
     out: NDArray[np.int64],
 ) -> None:
-    """Write what each row adds under any gradient: the one place that tells their classes apart.
+    """Write what each row adds under any gradient; the only place that tells the classes of gradients apart.
 
     Parameters
     ----------
@@ -492,7 +494,7 @@ def write(
     Raises
     ------
     PlanError
-        If the gradient is of another class: what it leaves unwritten would be whatever the memory held.
+        If the gradient has another class: ``out`` would keep whatever the memory held.
     ValueError
         If a dtype, layout or length is wrong; never because of a value.
 
@@ -563,7 +565,7 @@ def _labels(
     if not gradient.average:
         return
     if gradient.kind == "numeric":
-        # targets are in [-2**16, 2**16]; one beyond adds no more than the bound
+        # targets are in [-2**16, 2**16]; a target beyond is clipped, so that it adds no more than the bound
         half = 1 << (TARGET_BITS - 1)
         out -= (np.clip(label.astype(np.int64), -half, half) >> 1) << 32
     else:

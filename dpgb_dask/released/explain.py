@@ -1,4 +1,4 @@
-"""What the model says: shape functions, pair tables, and per-row contributions. Post-processing of released values."""
+"""Explanations of a model: shape functions, pair tables, contributions per row. Post-processing of released values."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -27,21 +27,21 @@ def explain_global(model: Model, schema: Schema, scale: float = 1.0) -> list[dic
     -------
     list of dict
         ``type`` "univariate": ``feature``, ``feature_type`` ("continuous" or "nominal"), ``names`` (bin edges with the
-        public bounds at both ends, or categories and "other"), ``scores`` per bin, ``missing_score``. Where there are
-        trees, features without a shape function are left out.
-        ``type`` "interaction": ``features``, ``left_names``, ``right_names``, ``scores`` (2-D).
-        ``type`` "forest": ``n_trees``, for what is not additive; present only if there is any.
+        public bounds at both ends, or categories and "other"), ``scores`` per bin, ``missing_score``. If the model has
+        trees, features without a shape function are left out. ``type`` "interaction": ``features``, ``left_names``,
+        ``right_names``, ``scores`` (2-D). ``type`` "forest": ``n_trees``, for the part that is not additive; only if
+        the model has such a part.
 
     Privacy
     -------
-    Post-processing. A density is not given: bin counts are not kept with the model.
+    Post-processing. No densities are returned, as the model does not hold the bin counts.
     """
     names, features = schema.names, list(schema.features.values())
     unit = scale / SCORE_ONE
     out: list[dict[str, Any]] = []
     for name, feature, bins, table in zip(names, features, model.bins, model.tables, strict=True):
         if model.trees.n_trees and not table.any():
-            continue  # a recipe of trees has no shape functions: zeros would read as no effect
+            continue  # a recipe of trees has no shape functions; a table of zeros would look like no effect
         scores = table * unit if model.n_scores > 1 else table[:, 0] * unit
         record = {"type": "univariate", "feature": name, "missing_score": scores[bins.missing_bin]}
         if isinstance(feature, Categorical):
@@ -80,7 +80,7 @@ def _ends(feature: Numeric, bins: FeatureBins) -> list[float]:
 
 
 def _group_names(feature: Any, bins: FeatureBins, group: NDArray[np.uint8]) -> list[str]:
-    """Return a name for each row or column of a pair table: an interval, or the categories it joins."""
+    """Return a name for each row or column of a pair table: an interval, or the categories in it."""
     members: list[list[str]] = [[] for _ in range(int(group.max()) + 1)]
     if isinstance(feature, Categorical):
         assert bins.cell_to_bin is not None
@@ -106,7 +106,7 @@ def term_names(model: Model, schema: Schema) -> tuple[str, ...]:
 
 @dataclass(frozen=True)
 class Contributions:
-    """Contribution of each term to one score column, row by row; their sum and the intercept make the score."""
+    """Contribution of each term to one score column, per row; their sum plus the intercept is the score."""
 
     score: int
     scale: float
@@ -148,7 +148,7 @@ def explain_local(model: Model, schema: Schema, rows: Any, scale: float = 1.0) -
     -------
     dict
         ``names`` (terms), ``intercept`` (n_scores,), ``scores`` (n_rows, n_terms), or a list of these, one per class,
-        for multiclass. The pieces add up to the decision function.
+        for multiclass. Intercept and contributions add up to the decision function.
 
     Privacy
     -------

@@ -1,9 +1,9 @@
 """The model file: JSON with arrays as numbers. It holds released values only.
 
-Since format 3 it carries digests of its parts, which have to agree on load. They show a file that was damaged or edited
-by hand. They are no signature: who writes a file of his own can write digests that agree. The digest ``fit``, of all
-that is in the file but the build and later edits, is named by the entry of the fit in its ledger, and that is what a
-file is verified by (`dpgb_dask.verify`).
+Since format 3 it contains digests of its parts, which are checked on load. They reveal a file that was damaged or
+edited by hand. They are no signature: anyone who writes a file can compute matching digests. The digest ``fit`` covers
+everything in the file except the build and later edits. The fit's entry in the ledger contains it, and
+`dpgb_dask.verify` compares the file with that entry.
 """
 
 import contextlib
@@ -24,7 +24,7 @@ from dpgb_dask.losses import LINKS_OF, from_json
 from dpgb_dask.released.report import PrivacyReport
 
 FORMAT = "dpgb_dask model"
-VERSION = 3  # 1: no links, and trees split by thresholds alone; 2: no digests
+VERSION = 3  # format 1 had no links, and trees split by thresholds alone; format 2 had no digests
 PARTS = {"format", "version", "estimator", "parameters", "schema", "model", "report"}
 SINCE_3 = {"edits", "digests"}
 LINK_BEFORE = {"binary": "clipped_logit", "multiclass": "softmax", "numeric": "identity"}
@@ -33,19 +33,20 @@ MAX_DEPTH = 10
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class ModelFile:
-    """Everything that is saved.
+    """The content of a model file.
 
     Parameters
     ----------
     estimator : str
         Name of the class that was fitted.
     parameters : dict
-        Its constructor's plain parameters (JSON values).
+        The plain parameters of its constructor (JSON values).
     schema : Schema
     model : Model
     report : PrivacyReport
     edits : tuple of dict
-        What was changed in the model after the fit, in order, so that it can be done again. No edit is known yet.
+        Changes that were made to the model after the fit, in order, so that they can be repeated. No kind of edit
+        exists yet.
     """
 
     estimator: str
@@ -57,14 +58,14 @@ class ModelFile:
 
 
 def save(file: ModelFile, path: str | Path) -> None:
-    """Write a model file, whole or not at all; it is on disk when this returns.
+    """Write a model file, completely or not at all; it is on disk when the function returns.
 
     Raises
     ------
     SchemaError
         If a category or class label is not text, a number, true, false or null.
     StructureError
-        If the file cannot be written. What was written of it is removed.
+        If the file cannot be written. An incomplete file is removed.
 
     Privacy
     -------
@@ -74,7 +75,7 @@ def save(file: ModelFile, path: str | Path) -> None:
     try:
         data["digests"] = _digests(data)
         text = json.dumps(data, indent=1, ensure_ascii=False, allow_nan=False, default=_plain)
-    except SchemaError:  # from _plain; a ValueError too
+    except SchemaError:  # raised by _plain; it is also a ValueError
         raise
     except ValueError as error:
         raise SchemaError(
@@ -84,7 +85,7 @@ def save(file: ModelFile, path: str | Path) -> None:
 
 
 def _to_dict(file: ModelFile) -> dict[str, Any]:
-    """Return the JSON form of a file, its digests aside."""
+    """Return the JSON form of a file, without its digests."""
     return {
         "format": FORMAT,
         "version": VERSION,
@@ -98,12 +99,12 @@ def _to_dict(file: ModelFile) -> dict[str, Any]:
 
 
 def part_of(path: Path) -> Path:
-    """Return where a model file is written before it is whole."""
+    """Return the path of a model file while it is incomplete."""
     return path.with_name(f"{path.name}.part")
 
 
 def _write(text: str, target: Path) -> None:
-    """Put a file in place once it is whole and on disk."""
+    """Write a file, and put it in place once it is complete and on disk."""
     part = part_of(target)
     try:
         with part.open("w", encoding="utf-8") as out:
@@ -113,7 +114,7 @@ def _write(text: str, target: Path) -> None:
         part.replace(target)
         folder = os.open(target.absolute().parent, os.O_RDONLY)
         try:
-            os.fsync(folder)  # else a crash may lose the new name
+            os.fsync(folder)  # otherwise a crash may lose the new name
         finally:
             os.close(folder)
     except BaseException as error:
@@ -127,12 +128,12 @@ def _write(text: str, target: Path) -> None:
 
 
 def fit_digest(file: ModelFile) -> str:
-    """Return the digest that a ledger's entry names; empty if JSON cannot hold the file.
+    """Return the digest that the ledger's entry contains; empty if JSON cannot hold the file.
 
-    It is of the schema, the model, every word and number of the report, the estimator's name and its parameters. The
-    build is left out: a fit that is made again from its journal elsewhere names another.
+    It covers the schema, the model, the whole report, the estimator's name and its parameters. The build is left out,
+    because it differs if the fit is replayed from its journal on another machine.
 
-    A model whose labels JSON cannot hold cannot be saved, so nothing is ever compared with it.
+    A model whose labels JSON cannot hold cannot be saved, so there is never a file to compare.
     """
     try:
         return _digests(_to_dict(file))["fit"]
@@ -141,7 +142,7 @@ def fit_digest(file: ModelFile) -> str:
 
 
 def _digests(data: dict[str, Any]) -> dict[str, str]:
-    """Return the digests of a file's parts; raises ValueError on what JSON or UTF-8 cannot hold."""
+    """Return the digests of a file's parts; raises ValueError if JSON or UTF-8 cannot hold one."""
     out = {name: _digest(data[name]) for name in ("schema", "model", "report")}
     out["receipts"] = _digest(data["report"]["receipts"])
     out["parameters"] = _digest([data["estimator"], data["parameters"], data.get("edits", [])])
@@ -158,9 +159,10 @@ def _digests(data: dict[str, Any]) -> dict[str, str]:
 
 
 def _digest(part: Any) -> str:
-    """Return SHA-256 of the one canonical JSON text of a part: sorted keys, no spaces, UTF-8.
+    """Return the SHA-256 of the canonical JSON text of a part: sorted keys, no spaces, UTF-8.
 
-    A float is written with the fewest digits that read back as it, so that reading and writing again changes nothing.
+    A float is written with the fewest digits that read back as the same float, so that reading and writing again
+    changes nothing.
     """
     text = json.dumps(
         part,
@@ -174,12 +176,12 @@ def _digest(part: Any) -> str:
 
 
 def load(path: str | Path) -> ModelFile:
-    """Read a model file. One of format 1 or 2 has no digests: its report says that it is unverified.
+    """Read a model file. A file of format 1 or 2 has no digests; its report says that it is unverified.
 
     Raises
     ------
     StructureError
-        If the file cannot be read, is malformed, was written by a newer version, or its digests do not agree with it.
+        If the file cannot be read, is malformed, was written by a newer version, or does not match its digests.
     """
     try:
         data = json.loads(Path(path).read_text(encoding="utf-8"), object_pairs_hook=json_object)
@@ -230,7 +232,7 @@ def load(path: str | Path) -> ModelFile:
 
 
 def _file_of(data: dict[str, Any], version: int) -> ModelFile:
-    """Return what a file's JSON holds; raises what its parts raise if one is malformed."""
+    """Return the content of a file's JSON; raises what its parts raise if one is malformed."""
     schema = Schema.from_dict(data["schema"])
     link = LINK_BEFORE[schema.target.type] if version < 2 else data["model"]["link"]
     model = model_from_dict(data["model"], link)
@@ -248,15 +250,15 @@ def _file_of(data: dict[str, Any], version: int) -> ModelFile:
 
 
 def _how_altered(data: dict[str, Any], path: str | Path) -> str:
-    """Say how a file is another than was written; an older format has no digests, and none of the rest.
+    """Say how a file differs from what was written; older formats have no digests, and none of what is checked here.
 
     Returns
     -------
     str
-        That a digest is wrong, missing or unknown; that an edit is unknown; that a file says an older format than it
-        has. "" if none of these is so.
+        Whether a digest is wrong, missing or unknown, an edit is unknown, or the file states an older format than it
+        has. "" if none of these applies.
     """
-    found = _digests(data)  # of older formats too: it refuses what is no text
+    found = _digests(data)  # for older formats too, as this refuses what is no text
     unknown = set(data) - PARTS - SINCE_3
     if data["version"] < 3:
         if unknown or SINCE_3 & set(data) or PrivacyReport.since_digests() & set(data["report"]):
@@ -275,7 +277,7 @@ def _how_altered(data: dict[str, Any], path: str | Path) -> str:
             f" {', '.join(wrong) or 'its parts'}. Take the file as it was written; a fit in a ledger gives its model"
             " again with resume=."
         )
-    if data["edits"] != []:  # each kind of edit will be done again here, from the model of the fit
+    if data["edits"] != []:  # each kind of edit would be repeated here, from the model of the fit
         return f"Model file {str(path)!r} holds edits that this version does not know: update dpgb_dask to read it."
     return ""
 
@@ -286,7 +288,7 @@ def loss_of_json(data: Any, path: str | Path) -> Any:
     Raises
     ------
     StructureError
-        If it is none.
+        If it is no loss.
     """
     try:
         return from_json(data)
@@ -295,7 +297,7 @@ def loss_of_json(data: Any, path: str | Path) -> Any:
 
 
 def _plain(value: Any) -> Any:
-    """Turn a numpy scalar into the Python number or text it stands for."""
+    """Convert a NumPy scalar to the equivalent Python number or text."""
     if isinstance(value, np.generic):
         return value.item()
     raise SchemaError(
@@ -393,7 +395,8 @@ def _trees(data: dict[str, Any]) -> TreeEnsemble:
     if "masks" not in data:
         return TreeEnsemble(Splits.plain(feature, threshold), value)
     mask_of = _array(data["mask_of"], np.int32, 2, nodes)
-    if len(data["masks"]) > mask_of.size:  # each node has one at most; empty ones would cost memory
+    # each node has at most one mask; more of them would cost memory
+    if len(data["masks"]) > mask_of.size:
         raise ValueError("more masks than nodes")
     masks = np.zeros((len(data["masks"]), MAX_BINS), np.uint8)
     for mask, right in zip(masks, data["masks"], strict=True):
@@ -404,9 +407,9 @@ def _trees(data: dict[str, Any]) -> TreeEnsemble:
 def _array(
     values: Any, dtype: type[np.integer[Any]], ndim: int, width: int | None = None
 ) -> NDArray[Any]:
-    """Return an integer array; refuses fractions, what does not fit the dtype, and other shapes."""
+    """Return an integer array; refuses fractions, values that do not fit the dtype, and other shapes."""
     wide = np.asarray(values)
-    if wide.size == 0:  # a list of no rows does not say how wide they are
+    if wide.size == 0:  # a list without rows does not have their width
         outer = wide.shape[: ndim - 2] if ndim > 1 else ()
         wide = np.empty((*outer, 0) if ndim == 1 else (*outer, 0, width or 0), np.int64)
     limits = np.iinfo(dtype)
@@ -419,9 +422,9 @@ def _array(
 
 
 def _check_fit_together(schema: Schema, model: Model) -> None:
-    """Raise ValueError unless every index of the model stays inside what it points to.
+    """Raise ValueError unless every index in the model is in range.
 
-    Kernels do not check bounds, so a file that was tampered with must stop here.
+    Kernels do not check bounds, so a file that was tampered with must be refused here.
     """
     features = list(schema.features.values())
     n_scores = len(schema.target.classes) if schema.target.type == "multiclass" else 1

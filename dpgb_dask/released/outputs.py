@@ -1,4 +1,4 @@
-"""What `predict` and its kin return of each row: functions from a model to a function of codes (see `RowFunction`)."""
+"""Outputs of `predict` and its relatives, as functions from a model to a function of codes (see `RowFunction`)."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -13,7 +13,7 @@ from dpgb_dask.released.predict import Codes, OfCodes, scorer
 
 @dataclass(frozen=True)
 class Labels:
-    """Most probable class of each row."""
+    """The most probable class of each row."""
 
     classes: NDArray[Any]
 
@@ -37,7 +37,7 @@ def _even_score(model: Model) -> int:
 
 
 def probabilities(model: Model) -> OfCodes:
-    """Probabilities of all classes, by the model's link."""
+    """Return the function of codes for the probabilities of all classes, by the model's link."""
     score, link = scorer(model), LINKS[model.link]
 
     def of_codes(codes: Codes) -> NDArray[np.float64]:
@@ -47,7 +47,7 @@ def probabilities(model: Model) -> OfCodes:
 
 
 def decisions(model: Model) -> OfCodes:
-    """Scores in natural units, one column per class for multiclass."""
+    """Return the function of codes for scores in natural units, with one column per class for multiclass."""
     score = scorer(model)
     even = _even_score(model)
 
@@ -60,7 +60,7 @@ def decisions(model: Model) -> OfCodes:
 
 @dataclass(frozen=True)
 class Values:
-    """Prediction of a regressor, scaled back by the public bounds and kept inside them."""
+    """Prediction of a regressor, scaled back to the target's public bounds and clipped to them."""
 
     low: float
     high: float
@@ -68,9 +68,9 @@ class Values:
     def __call__(self, model: Model) -> OfCodes:
         """Return the function of codes."""
         score, link = scorer(model), LINKS[model.link]
-        if model.link == "log":  # shares of the upper bound
+        if model.link == "log":  # predictions are shares of the upper bound
             middle, half = 0.0, self.high
-        else:  # halves first, so that two huge bounds do not overflow
+        else:  # halved first, so that two huge bounds do not overflow
             middle, half = self.low / 2 + self.high / 2, self.high / 2 - self.low / 2
 
         def of_codes(codes: Codes) -> NDArray[np.float64]:

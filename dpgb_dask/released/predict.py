@@ -1,4 +1,4 @@
-"""Scores of rows under a released model: in memory block by block, lazily on Dask; the output follows the input."""
+"""Scores of rows under a released model: block by block in memory, lazily on Dask; the output follows the input."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -21,7 +21,7 @@ from dpgb_dask.errors import StructureError, in_our_words
 from dpgb_dask.kernels import predict as kernels
 from dpgb_dask.stored import from_zarr
 
-BLOCK_ROWS = 1 << 14  # codes of a block stay in the second-level cache
+BLOCK_ROWS = 1 << 14  # so that the codes of a block stay in the second-level cache
 
 Codes = NDArray[np.uint8]  # (n_features, n_rows)
 OfCodes = Callable[[Codes], NDArray[Any]]
@@ -29,7 +29,7 @@ OfCodes = Callable[[Codes], NDArray[Any]]
 
 def scorer(model: Model) -> Callable[[Codes], NDArray[np.int32]]:
     """Return a function from (n_features, n_rows) uint8 codes to (n_rows, n_scores) int32 scores."""
-    # packed here, once: every block of rows uses the same joint tables
+    # packed once, as every block of rows uses the same joint tables
     tables = [
         kernels.pack_tables([np.ascontiguousarray(table[:, k]) for table in model.tables])
         for k in range(model.n_scores)
@@ -89,12 +89,12 @@ def _slice(block: Any, part: slice) -> Any:
 def apply(  # noqa: PLR0911 - one per kind of collection
     function: RowFunction, rows: Any, dtype: np.dtype[Any], columns: tuple[Any, ...] | None = None
 ) -> Any:
-    """Run a function of row blocks over any collection; the output follows the input.
+    """Apply a function of row blocks to any collection; the output has the kind of the input.
 
     Parameters
     ----------
     function : RowFunction
-        Block of rows to (n_rows,) or, with ``columns``, (n_rows, len(columns)).
+        Maps a block of rows to (n_rows,) or, with ``columns``, to (n_rows, len(columns)).
     rows : collection
     dtype : dtype of the output
     columns : tuple, optional
@@ -201,7 +201,7 @@ def _on_dataset(
 
 
 def _labelled(values: Any, like: xr.DataArray, columns: tuple[Any, ...] | None) -> xr.DataArray:
-    """Return predictions with the row coordinates of what was scored."""
+    """Return predictions with the row coordinates of the input."""
     rows = like.dims[0]
     coords: dict[Any, Any] = {name: c for name, c in like.coords.items() if c.dims == (rows,)}
     if columns is None:
@@ -219,6 +219,7 @@ def _frame(values: NDArray[Any], index: Any, columns: tuple[Any, ...] | None) ->
 def _on_partition(
     part: pd.DataFrame, function: RowFunction, columns: tuple[Any, ...] | None
 ) -> Any:
-    if any(isinstance(name, str) for name in part.columns):  # a fit takes what it lacks for missing
+    # a fit takes the columns that a partition lacks for missing values
+    if any(isinstance(name, str) for name in part.columns):
         match_names(part.columns, function.schema)
     return _frame(function(part), part.index, columns)

@@ -34,12 +34,12 @@ _LISTS = ("assumptions", "deviations", "signal", "draws", "warnings")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PrivacyReport:
-    """What a fit let out, what it cost, and on what assumptions.
+    """What a fit released, what it cost, and on which assumptions its guarantee rests.
 
     Parameters
     ----------
     private : bool
-        False for seeded noise or facts read from the data: then nothing below is a guarantee.
+        False for seeded noise or a schema read from the data; nothing below is then a guarantee.
     epsilon, delta : float
         The guarantee that was asked for.
     mu : float
@@ -47,7 +47,7 @@ class PrivacyReport:
     epsilon_zcdp : float
         ε at the same delta by zero-concentrated accounting, for comparison.
     relation : str
-        When two data sets are neighbours.
+        The condition under which two data sets are neighbours.
     unit : str
         What is protected: "row", or the name of the unit column.
     recipe, source : str
@@ -58,16 +58,16 @@ class PrivacyReport:
     receipts : tuple of Receipt
         One per release, in order.
     declared, charged : int
-        Price that was charged for the whole fit, and the price of its releases, in units of 2⁻⁶⁴ of μ², or of ε
-        for a pure plan.
+        Price charged for the whole fit, and total price of its releases, in units of 2⁻⁶⁴ of μ², or of ε for a pure
+        plan.
     slack : float
-        Share of delta that pays for the discreteness of the noise.
+        Share of delta that covers the discreteness of the noise.
     public : dict
         Facts that were taken as public (JSON values).
     assumptions : tuple of str
-        What has to hold beside them.
+        What else has to hold.
     deviations : tuple of str
-        Where the recipe departs from its source so that the proof holds.
+        Where the recipe departs from its source, so that the proof holds.
     version : str
         Version of the library.
     pure : bool
@@ -75,27 +75,28 @@ class PrivacyReport:
     loss : str
         The loss, and how far one row moves a gradient sum.
     signal : tuple of str
-        What noise to expect beside what signal, from public and released numbers.
+        How large the noise is compared with the signal, from public and released numbers.
     compared : dict of str to float
         ε by accountant ("pld", "rdp", "zcdp", "gdp", "basic") if the same releases were a schedule fixed in advance. A
-        comparison, not the guarantee, under which queries may be chosen adaptively. Empty where no accountant finds
-        other than was charged, as for Gaussian noise on all rows.
+        comparison, not the guarantee, under which queries may be chosen adaptively. Empty if every accountant finds
+        what was charged, as for Gaussian noise on all rows.
     compared_delta : float
-        At which δ: that of the guarantee, or of a pure one 10⁻⁶, a public constant.
+        The δ of the comparison: that of the guarantee, or for a pure plan 10⁻⁶, a public constant.
     draws : tuple of (list or None)
-        Per receipt: kind, group, low and high of the rows that served it (`contracts.queries.RowDraw`); None for all.
-        Empty where all rows served all. With the prices of the receipts they give ``charged``.
+        Per receipt: kind, group, low and high of the draw of rows that answered it (`contracts.queries.RowDraw`); None
+        for all rows. Empty if all rows answered every query. ``charged`` follows from these and the prices of the
+        receipts.
     build : dict of str to str
-        What the floats of the fit's post-processing depend on: machine, libraries, features of the processor.
+        What the floats of the fit's post-processing depend on: machine, libraries, and features of the processor.
     unverified : bool
-        Read from a file of a format without digests.
+        Whether the report was read from a file of a format without digests.
     stopped : bool
-        The fit ended with the start model, as its number of rows could not be told from none.
+        Whether the fit ended with the start model because its number of rows could not be told from zero.
     warnings : tuple of str
-        What released numbers say against the model.
+        Reasons to doubt the model, from released numbers.
     shares : dict of str to dict
-        Per feature the released share of rows whose value is "missing", or "other" than the declared categories, each
-        with the standard deviation of its noise. Empty where no such counts were released, or too few rows.
+        Per feature, the released share of rows whose value is "missing", or "other" (no declared category), each with
+        the standard deviation of its noise. Empty if no such counts were released, or if there are too few rows.
 
     Privacy
     -------
@@ -135,7 +136,7 @@ class PrivacyReport:
 
     @staticmethod
     def since_digests() -> frozenset[str]:
-        """Return the fields that no report had before model files had digests."""
+        """Return the fields that reports did not have before model files had digests."""
         return frozenset({"draws", "build", "unverified", "stopped", "warnings", "shares"})
 
     def to_dict(self) -> dict[str, Any]:
@@ -158,9 +159,9 @@ class PrivacyReport:
         try:
             values = dict(data)
             values["receipts"] = tuple(Receipt(**receipt) for receipt in values["receipts"])
-            if "mends" in values:  # the name of deviations in files of version 0.1
+            if "mends" in values:  # what files of version 0.1 call deviations
                 values["deviations"] = values.pop("mends")
-            for name in _LISTS:  # reports of before lack some
+            for name in _LISTS:  # older reports lack some
                 values[name] = _tuple(values.get(name, []))
             compared = values.get("compared", {})
             values["compared"] = {name: float(compared[name]) for name in compared}
@@ -173,11 +174,11 @@ class PrivacyReport:
         return report
 
     def charges(self) -> list[dict[str, Any]]:
-        """Return one record per release: label, share of the price in percent, mechanism, and the noise.
+        """Return one record per release: label, share of the price in percent, mechanism and noise.
 
-        The noise is its standard deviation over the most that one row can change the released vector by: in the L2
-        norm for Gaussian noise (1/μ of that release), in the L1 norm for Laplace noise (√2/ε of it); None for an
-        exponential choice, which adds none.
+        The noise is given as its standard deviation divided by the most that one row can change the released vector: in
+        the L2 norm for Gaussian noise (1/μ of the release), in the L1 norm for Laplace noise (√2/ε of the release). It
+        is None for an exponential choice, which adds no noise.
         """
         return [
             {
@@ -190,9 +191,9 @@ class PrivacyReport:
         ]
 
     def _rows(self) -> list[tuple[str, str, str, str]]:
-        """Return the table of charges: a stage's releases of one kind, mechanism and noise share a line.
+        """Return the table of charges; a stage's releases of the same kind, mechanism and noise share a line.
 
-        Where releases are answered by different rows, prices do not add up: then each line has the share of one.
+        If different rows answer different releases, prices do not add up; each line then has the share of one release.
         """
         groups: dict[tuple[str, str, str, str], list[dict[str, Any]]] = {}
         for charge in self.charges():
@@ -251,7 +252,7 @@ class PrivacyReport:
         ]
 
     def _comparison(self) -> str:
-        """Return what other accountants find, the least first."""
+        """Return the prices that other accountants find, the lowest first."""
         least_first = sorted(self.compared.items(), key=lambda item: item[1])
         found = ", ".join(
             f"{value:.3g} by {ACCOUNTANTS.get(name, name)}" for name, value in least_first
@@ -263,7 +264,7 @@ class PrivacyReport:
         )
 
     def _shares(self) -> tuple[str, ...]:
-        """Return a line per feature; a share may come out negative, as noise can."""
+        """Return a line per feature; noise can make a share negative."""
         return tuple(
             f"{name}: "
             + ", ".join(
@@ -347,7 +348,7 @@ def _tuple(values: Any) -> tuple[Any, ...]:
 
 
 def _check(report: Any) -> None:
-    """Raise TypeError or ValueError unless every field is what it is printed and reckoned as."""
+    """Raise TypeError or ValueError unless every field has the type with which it is printed and calculated."""
     texts = ("relation", "unit", "recipe", "source", "fit_id", "version", "loss")
     good = all(isinstance(getattr(report, name), str) for name in texts)
     good &= all(
@@ -373,13 +374,13 @@ def _check(report: Any) -> None:
 
 
 def _is_number(value: Any) -> bool:
-    # an int of 400 digits would not print as a float
+    # an int of 400 digits cannot be printed as a float
     number = isinstance(value, int | float | np.number) and not isinstance(value, bool)
     return number and -1e308 < value < 1e308
 
 
 def _is_price(value: Any) -> bool:
-    # 1000 bits: shares of it are floats
+    # below 1000 bits, so that shares of it can be floats
     return isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 1 << 1000
 
 
@@ -399,7 +400,7 @@ def _is_draw(draw: Any) -> bool:
 
 
 def _is_fact(value: Any, levels: int) -> bool:
-    """Return whether a public fact can be printed: text and numbers, in lists and objects of a few levels."""
+    """Return whether a public fact can be printed: texts and numbers, in lists and objects nested a few levels deep."""
     if isinstance(value, Mapping):
         return levels > 0 and all(
             isinstance(k, str) and _is_fact(v, levels - 1) for k, v in value.items()
@@ -414,7 +415,7 @@ def _points(items: tuple[str, ...]) -> str:
 
 
 def _noise(receipt: Receipt) -> float | None:
-    """Return the standard deviation of a release's noise over the most that one row changes it by."""
+    """Return the standard deviation of a release's noise divided by the most that one row can change it."""
     if receipt.mechanism == "choice":
         return None
     if not receipt.price:

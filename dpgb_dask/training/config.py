@@ -1,4 +1,4 @@
-"""Defaults of `Execution`, from ``dask.config`` under ``dpgb-dask``: speed and memory, never a Plan or a Budget."""
+"""Defaults of `Execution` from ``dask.config``, under ``dpgb-dask``: speed and memory, never a Plan or a Budget."""
 
 import contextlib
 import re
@@ -23,27 +23,27 @@ KEYS = {
     "memory-limit": "memory_limit",
     "worker-wait": "worker_wait",
 }
-WHOLE = {  # least and most of the whole numbers
+WHOLE = {  # lowest and highest value of the integer settings
     "n-threads": (1, 1 << 12),
     "fan-in": (2, 1 << 16),
     "block-rows": (1, 1 << 24),
 }
 PLACES = ("auto", "memory", "disk")
-# parse_bytes takes "1.5", "GiB" and "" for a byte, a GiB and a byte
+# parse_bytes reads "1.5" as a byte, "GiB" as a GiB and "" as a byte
 BYTES = re.compile(r"\s*[0-9]+(\s*|(\.[0-9]+)?\s*[A-Za-z]+\s*)")
 
 
 def execution(cache: str | Path | None = None, memory_limit: int | str | None = None) -> Execution:
     """Return the Execution that ``dask.config`` asks for, e.g. ``dask.config.set({"dpgb-dask.backend": "local"})``.
 
-    Keys are written with - or _, so that Dask's environment variables work: ``DASK_DPGB_DASK__N_THREADS=2``.
+    Keys may be written with - or _, so that Dask's environment variables work: ``DASK_DPGB_DASK__N_THREADS=2``.
 
     Parameters
     ----------
     cache : str, Path or None
-        "memory", "disk", a folder or the URL of a Zarr store; None or "auto" for the configuration's.
+        "memory", "disk", a folder or the URL of a Zarr store; None or "auto" for the configured value.
     memory_limit : int, str or None
-        Bytes, or a text such as "1GiB"; None for the configuration's.
+        Bytes, or a text such as "1GiB"; None for the configured value.
 
     Raises
     ------
@@ -83,7 +83,7 @@ def execution(cache: str | Path | None = None, memory_limit: int | str | None = 
 
 
 def _place(cache: Any) -> str:
-    """Return where codes are kept: a known word, or something that can only be a folder or a URL."""
+    """Return where codes are stored: a known word, or a text that can only be a folder or a URL."""
     place = str(cache) if isinstance(cache, str | Path) else ""
     if isinstance(cache, Path):
         return str(cache.absolute())
@@ -114,17 +114,18 @@ def _bytes(limit: Any) -> int | None:
 
 
 def check_folder(cache: str) -> None:
-    """Write a byte where scratch will go, if ``cache`` is a folder of this machine.
+    """Write a byte where scratch will be, if ``cache`` is a folder of this machine.
 
     Parameters
     ----------
     cache : str
-        Of an `Execution` that `execution` made. A Zarr store is made where it is not there yet, so it is left alone.
+        The ``cache`` of an `Execution` from `execution`. A Zarr store is not checked, as it is created if it does not
+        exist.
 
     Raises
     ------
     PlanError
-        If the folder is not there, or cannot be written.
+        If the folder does not exist or cannot be written.
     """
     if cache in PLACES or is_durable(cache):
         return

@@ -1,4 +1,4 @@
-"""What a fit will cost, from its budget and its account alone."""
+"""The cost of a fit, from its budget and its account alone."""
 
 import math
 from dataclasses import dataclass
@@ -10,19 +10,19 @@ from dpgb_dask.controller.ledger import Ledger
 
 @dataclass(frozen=True, slots=True)
 class PrivacyCost:
-    """What a fit will cost, known before any data are touched.
+    """The cost of a fit, known before any data are read.
 
     Parameters
     ----------
     epsilon, delta : float
         delta is 0 for a recipe of pure differential privacy.
     mu : float
-        The same as one Gaussian number (GDP).
+        The same guarantee as one Gaussian number (GDP).
     epsilon_zcdp : float
-        ε at the same delta by zero-concentrated accounting; of a pure recipe, epsilon itself.
+        ε at the same delta by zero-concentrated accounting; for a pure recipe, epsilon itself.
     account : str or None
     share : float or None
-        Part of what is left in the account, 1 for all of it; None without an account.
+        Share of what is left in the account; 1 means all of it, None that there is no account.
     pure : bool
         Whether the recipe is purely ε-differentially private.
     """
@@ -39,7 +39,7 @@ class PrivacyCost:
     def of(
         cls, budget: Budget, *, pure: bool, ledger: Ledger | None, account: str | None
     ) -> "PrivacyCost":
-        """Return the cost of a fit of this budget; an account is looked up, and nothing is charged."""
+        """Return the cost of a fit with this budget; the account is looked up, and nothing is charged."""
         price = accounting.total_price(budget.epsilon, budget.delta, pure=pure)
         share = None
         if ledger is not None and account is not None:

@@ -1,4 +1,4 @@
-"""A fit: the only place where rows, controller and components meet. The loop itself is in `loop.py`.
+"""A fit: the only place where rows, controller and components come together. The loop itself is in `loop.py`.
 
 Order of effects: reserve the whole fit → read the data and bind its fingerprint → per round: sums → open, noise,
 journal → only then the answer is used (docs/design.md §4).
@@ -44,23 +44,23 @@ from dpgb_dask.training.config import check_folder
 from dpgb_dask.training.journal import FileJournal, MemoryJournal
 from dpgb_dask.training.loop import run
 
-MOST_CHARACTERS = 160  # of one setting in words
+MOST_CHARACTERS = 160  # most characters of one setting in words
 
 logger = logging.getLogger("dpgb_dask")
 
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """What the report needs to know of a query of gradient sums; public or released, as the query is.
+    """What the report needs to know of a query for gradient sums; public or released, like the query.
 
     Parameters
     ----------
     largest_grad : int
         Largest |g| of one row of weight 1, in the steps of the sums.
     cell_share : float
-        Part of all rows that one cell holds on average.
+        Average share of all rows that one cell holds.
     rows : RowDraw or None
-        Which rows served it; None for all.
+        The draw of the rows that answered it; None for all rows.
     """
 
     largest_grad: int
@@ -69,7 +69,7 @@ class Asked:
 
     @classmethod
     def of(cls, query: Query) -> "Asked | None":
-        """Return the facts of a query; None if it asks for no gradients."""
+        """Return the facts about a query; None if it does not ask for gradients."""
         if not isinstance(query, GradientQuery):
             return None
         served = 1.0 if query.rows is None else (query.rows.high - query.rows.low) / 2**DRAW_BITS
@@ -79,23 +79,23 @@ class Asked:
 
 @dataclass(frozen=True, kw_only=True)
 class FitResult:
-    """What a fit lets out; everything in it is released.
+    """The outcome of a fit; everything in it is released.
 
     Parameters
     ----------
     model : Model
     controller : Controller
-        Finished; holds receipts and prices for the report.
+        The controller after the last release; it holds receipts and prices for the report.
     asked : tuple of (Asked or None)
         One per receipt.
     count : NoisyCount or None
         Number of rows, if the plan released one.
     unread : tuple of Unread
-        Rows whose value of a feature is missing or "other", per feature, if the plan released them.
+        Per feature, the rows whose value is missing or "other", if the plan released them.
     stopped : bool
-        Whether the fit ended with the start model, as the number of rows could not be told from none.
+        Whether the fit ended with the start model because the number of rows could not be told from zero.
     file : ModelFile or None
-        What can be saved of the fit, and the ledger's entry names the digest of.
+        The model file of the fit; the ledger's entry contains its digest.
     """
 
     model: Model
@@ -122,37 +122,37 @@ def fit(
     resume: str | None = None,
     describe: Callable[[FitResult], ModelFile] | None = None,
 ) -> FitResult:
-    """Run a plan over rows, on one budget.
+    """Run a plan on rows, within one budget.
 
     Parameters
     ----------
     source : Source
-        Rows, with their structure checked; no value has been read yet.
+        Rows whose structure has been checked; no value has been read yet.
     shape, plan, budget, execution
     ledger, account
-        None for a ledger in memory that holds this fit alone.
+        None for a ledger in memory that holds only this fit.
     noise : NoiseSource or None
         None for the secret source; `SeededNoise` in tests.
     seed : int
-        Public randomness. A resumed fit uses the recorded one.
+        Seed of public randomness. A resumed fit uses the recorded seed.
     progress : callable or None
-        Called with (label, rounds done, most rounds) after each release; counts rounds, never rows.
+        Called with (label, rounds done, most rounds) after each release. It counts rounds, never rows.
     resume : str or None
-        Fit id of an unfinished fit in the ledger: goes on with it. Of one that ended: gives its model again from the
-        journal, and reads no rows.
+        Fit id of a fit in the ledger. An unfinished fit is resumed. If the fit has ended, its model is rebuilt from the
+        journal, and no rows are read.
     describe : callable or None
-        Makes a file of the result, with its report. Without it the ledger's entry names no digest.
+        Makes the model file of the result, with its report. Without it the ledger's entry contains no digest.
 
     Raises
     ------
     BudgetExceededError, LedgerError, PlanError
         Before any charge.
     ChunkError, ClusterError, ScratchError, or what a callback raises
-        The charge stands and the fit can be resumed: a note of the exception says how.
+        The charge stands and the fit can be resumed; a note on the exception says how.
 
     Notes
     -----
-    Logger ``dpgb_dask`` tells the fit id at level INFO as soon as the charge stands.
+    The logger ``dpgb_dask`` logs the fit id at level INFO as soon as the charge stands.
 
     Privacy
     -------
@@ -170,7 +170,8 @@ def fit(
             " proved fine enough. Choose fewer or shallower trees, or fewer bins."
         )
     backend = check_backend(source, execution, plan.needs(shape))
-    if backend.client is None:  # on a cluster the folder is the workers', and not seen from here
+    # on a cluster the folder belongs to the workers and may not be visible from here
+    if backend.client is None:
         check_folder(execution.cache)
     controller = reserve(
         plan, shape, budget, ledger, account, seed=seed, noise=noise, resume=resume
@@ -181,7 +182,7 @@ def fit(
     ):
         n_threads = execution.n_threads or default_threads()
         result = boost(plan, shape, controller, rounds, n_threads, progress)
-        if rounds is not None:  # a fit that was interrupted needs it to go on
+        if rounds is not None:  # an interrupted fit needs it to be resumed
             remove_saved(execution.cache, controller.fingerprint_key)
         if describe is not None:
             result = replace(result, file=describe(result))
@@ -193,14 +194,14 @@ def fit(
 def replay(
     *, shape: Shape, plan: Plan, budget: Budget, ledger: Ledger, account: str, fit_id: str
 ) -> FitResult:
-    """Give the model of a fit that has ended again, from its journal; reads no rows and writes nothing.
+    """Rebuild the model of a fit that has ended from its journal; reads no rows and writes nothing.
 
     Raises
     ------
     ResumeError
-        If the settings are not those of the fit, or its journal is not there whole.
+        If the settings are not those of the fit, or its journal is missing or incomplete.
     """
-    recorded = 0  # the seed that counts is the fit's own
+    recorded = 0  # placeholder; the recorded seed of the fit is used
     controller = reserve(plan, shape, budget, ledger, account, seed=recorded, resume=fit_id)
     return boost(plan, shape, controller, None, default_threads(), None)
 
@@ -216,7 +217,7 @@ def reserve(
     noise: NoiseSource | None = None,
     resume: str | None = None,
 ) -> Controller:
-    """Charge a fit, or take up or replay one: the settings that a fit and its repetition have to share."""
+    """Charge a new fit, or resume or replay a fit, whose settings must then be the same."""
     return Controller.reserve(
         budget=budget,
         ledger=ledger,
@@ -240,7 +241,7 @@ def boost(
     n_threads: int,
     progress: Progress | None,
 ) -> FitResult:
-    """Run the stages of a plan. Without rounds, every answer has to be in the journal."""
+    """Run the stages of a plan. Without ``rounds``, every answer must be in the journal."""
     asked: list[Asked | None] = []
     n_queries = plan.demand(shape).n_queries
 
@@ -257,7 +258,7 @@ def boost(
         ask,
     )
     state = ran.state
-    assert state.model is not None  # the first stage makes it
+    assert state.model is not None  # the first stage makes the model
     return FitResult(
         model=state.model,
         controller=controller,
@@ -269,13 +270,13 @@ def boost(
 
 
 def check_source(source: Source, shape: Shape) -> None:
-    """Refuse rows that were lined up under other facts than the fit's: the sensitivity is stated by its own.
+    """Refuse rows that were prepared under other facts than the fit's, which state the sensitivity.
 
     Raises
     ------
     PlanError
-        If they have no units where the schema names one, or units where it names none: rows of one person would then
-        count each on its own; or if they were read under another schema.
+        If the rows have no units although the schema names a unit column, or the other way round, because each row of a
+        person would then count by itself; or if the rows were read under another schema.
     """
     unit = shape.schema.unit_id
     if source.units != (unit is not None):
@@ -291,7 +292,7 @@ def check_source(source: Source, shape: Shape) -> None:
 
 @contextmanager
 def noting(controller: Controller, ledger: Ledger | None) -> Iterator[None]:
-    """Say how to go on with a charged fit: in the log, as a kill says nothing, and in whatever ends it, even Ctrl-C."""
+    """Say how to resume a charged fit: in the log, in case it is killed, and in any exception, even Ctrl-C."""
     try:
         if ledger is not None and ledger.durable and not controller.ended:
             logger.info(
@@ -313,7 +314,7 @@ def opened(
     execution: Execution,
     backend: Backend,
 ) -> Iterator[Rounds | None]:
-    """Read the rows and bind the fit to them; None for a fit that has ended, which needs none."""
+    """Read the rows and bind the fit to them; None for a fit that has ended, which needs no rows."""
     if controller.ended:
         yield None
         return
@@ -338,7 +339,7 @@ def opened(
 
 
 def digest(plan: Plan, shape: Shape) -> bytes:
-    """Return a hash of all that decides a fit's queries before an answer is known: plan, schema, weights."""
+    """Return a hash of everything that decides a fit's queries before its first answer: plan, schema, weights."""
     facts = [
         plan.digest().hex(), shape.schema.to_dict(), shape.weight_bits, shape.max_weight, repr(shape.loss)
     ]  # fmt: skip
@@ -346,7 +347,7 @@ def digest(plan: Plan, shape: Shape) -> bytes:
 
 
 def facts(plan: Plan, shape: Shape) -> dict[str, str]:
-    """Return what `digest` hashes in words, by name, so that a difference can be named. All of it is public."""
+    """Return the facts that `digest` hashes, in words and by name, so that errors can name a difference; all public."""
     schema = shape.schema.to_dict()
     features = schema.pop("features")
     told: dict[str, Any] = {"recipe": plan.name, "loss": repr(shape.loss)}
@@ -374,7 +375,7 @@ def _options(part: Any) -> dict[str, Any]:
 
 
 def _short(value: Any) -> str:
-    """Return a value as text; of a long one the beginning, and a hash of all."""
+    """Return a value as text; if it is long, its beginning and a hash of the whole."""
     text = value if isinstance(value, str) else repr(value)
     if len(text) <= MOST_CHARACTERS:
         return text
@@ -390,10 +391,10 @@ def open_journal(ledger: Ledger | None, fit_id: str) -> Journal:
 def one_round(
     state: State, query: Query, rounds: Rounds | None, controller: Controller
 ) -> Released[Any]:
-    """Ask and release; a journalled answer of a resumed fit is used without asking the rows."""
+    """Ask a query and release its answer; a resumed fit uses the journal's answer without asking the rows."""
     if controller.answered:
         known = controller.replayed(query, sensitivity(query, state.shape))
-        assert known is not None  # it refuses what was not asked before
+        assert known is not None  # the controller refuses a query that was not asked before
         return known
-    assert rounds is not None  # a fit that has ended has all its answers, or refuses
+    assert rounds is not None  # a fit that has ended has all answers in its journal, or was refused
     return controller.release(query, rounds.ask(state.model, query))

@@ -1,4 +1,4 @@
-"""The boosting loop: stage after stage, question after question. Who asks the rows is the caller's business."""
+"""The boosting loop: stage after stage, query after query. The caller provides the function that answers queries."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -16,13 +16,13 @@ Ask = Callable[[Stage, State, Query], Released[Any]]
 
 @dataclass(frozen=True, eq=False, slots=True)
 class Ran:
-    """Where a plan ended.
+    """The end of a run.
 
     Parameters
     ----------
     state : State
     stopped : bool
-        Whether it ended with the start model, as the number of rows could not be told from none.
+        Whether the run ended with the start model because the number of rows could not be told from zero.
     """
 
     state: State
@@ -36,14 +36,14 @@ def run(plan: Plan, state: State, ask: Ask) -> Ran:
     ----------
     plan : Plan
     state : State
-        What is known before the first question; nothing is spent.
+        State before the first query; nothing has been spent.
     ask : callable
-        Called with (stage, state, query), the price of the query taken off ``state.left``; returns its released answer,
-        at the scores of ``state.model``. What it raises ends the run.
+        Called with (stage, state, query), where the price of the query is already subtracted from ``state.left``.
+        Returns the released answer at the scores of ``state.model``. An exception ends the run.
 
     Notes
     -----
-    Linear algebra runs on one thread meanwhile: several would add in another order, and give other bits.
+    Linear algebra runs on one thread meanwhile; several threads would add in another order and give other bits.
     """
     spending = Spending(pure=plan.pure)
     with threadpool_limits(limits=1, user_api="blas"):

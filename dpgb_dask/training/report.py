@@ -17,19 +17,20 @@ from dpgb_dask.training.build import build
 from dpgb_dask.training.claims import relation
 from dpgb_dask.training.fit import Asked, FitResult
 
-SUSPECT_SHARE = 0.5  # of rows unread: above it for sure, the declared type is asked about …
-EXPECTED_SHARE = 0.95  # … or above this of missing values, where the schema expects some
-SURE_SD = 3.0  # standard deviations of noise
+SUSPECT_SHARE = 0.5  # warn about a feature if, for sure, a higher share of its values is unread …
+EXPECTED_SHARE = 0.95  # … or a higher share of missing values, if the schema declares them
+SURE_SD = 3.0  # "for sure" means by this many standard deviations of the noise
 ASSUMPTIONS = (
     "The facts above are known to the reader without looking at the rows.",
     "delta is a constant that was chosen without looking at the rows.",
     "Whoever runs the cluster and reads its memory, disks and dashboard is trusted; the reader of the model is not.",
     "The keyed noise stream (ChaCha20) cannot be told from random bits.",
 )
-# AUC leaves .5 at this on simulated rows, for `auto` and the papers' recipes alike
+# on simulated rows, AUC begins to exceed .5 at this pull, for `auto` as for the papers' recipes
 CLEAR_PULL = 0.1
-MOST_COMPARED = 100.0  # an ε above which nothing is private, whichever accountant says so
-COMPARED_DELTA = 1e-6  # a public constant: where pure recipes, which have no delta, are compared
+MOST_COMPARED = 100.0  # above this ε nothing is private by any accountant
+# a public constant: the delta at which pure recipes, which have none, are compared
+COMPARED_DELTA = 1e-6
 ONE_ROW = "One person has at most one row."
 SAME_ORDER = (
     "Rows are drawn by their place in the source. A source that gives other rows, or another order, when it is read"
@@ -38,7 +39,7 @@ SAME_ORDER = (
 
 
 def report_of(result: FitResult, plan: Plan, shape: Shape) -> PrivacyReport:
-    """Write down what was asked, charged and assumed."""
+    """Return the report of what was asked, charged and assumed."""
     controller = result.controller
     schema, budget = shape.schema, controller.budget
     unit = schema.unit_id
@@ -97,7 +98,7 @@ def report_of(result: FitResult, plan: Plan, shape: Shape) -> PrivacyReport:
 
 
 def few_rows(result: FitResult) -> str:
-    """Say that the number of rows cannot be told from none, and what was done. A released number, and its noise."""
+    """Say that the number of rows cannot be told from zero, and what the fit did; prints released numbers only."""
     if not result.stopped:
         done = "The fit went on all the same."
     elif result.controller.account is None:
@@ -113,14 +114,14 @@ def few_rows(result: FitResult) -> str:
 
 
 def _shares(result: FitResult, schema: Schema) -> dict[str, dict[str, list[float]]]:
-    """Return the released share of rows whose value is missing or "other", and the noise of each, per feature.
+    """Return, per feature, the released share of rows whose value is missing or "other", and the noise of each.
 
     Privacy
     -------
     Post-processing: released cells over the released number of rows.
     """
     count = result.count
-    if count is None or count.is_few:  # a share of noise says nothing
+    if count is None or count.is_few:  # a ratio of noise means nothing
         return {}
     out = {}
     for name, cells in zip(schema.names, result.unread, strict=False):
@@ -132,10 +133,10 @@ def _shares(result: FitResult, schema: Schema) -> dict[str, dict[str, list[float
 
 
 def _share(rows: float, cells: Unread, count: NoisyCount) -> list[float]:
-    """Return a share of the number of rows, and the standard deviation of its noise.
+    """Return a share of the rows, and the standard deviation of its noise.
 
-    The number of rows is a mean of sums of cells, weighed by their precision: a cell's noise is in it with the weight
-    count.sd² / (n_cells · sd²), so the two are correlated.
+    The number of rows is a mean of sums over cells, weighted by their precision. It contains the noise of one cell with
+    weight count.sd² / (n_cells · sd²), so cell and number of rows are correlated.
     """
     share = rows / count.value
     variance = cells.sd**2 + (share**2 - 2 * share / cells.n_cells) * count.sd**2
@@ -143,8 +144,8 @@ def _share(rows: float, cells: Unread, count: NoisyCount) -> list[float]:
 
 
 def unread(result: FitResult, schema: Schema) -> tuple[str, ...]:
-    """Say which features are mostly missing or "other", which a wrong type or other categories would look like."""
-    if not schema.private:  # their facts were read from the rows
+    """Say which features are mostly missing or "other"; a wrong type or wrong categories would look like this."""
+    if not schema.private:  # the schema was read from these rows
         return ()
     suspects = []
     for name, found in _shares(result, schema).items():
@@ -162,7 +163,7 @@ def unread(result: FitResult, schema: Schema) -> tuple[str, ...]:
 
 
 def _draws(asked: Sequence[Asked | None]) -> tuple[list[Any] | None, ...]:
-    """Return which rows served each release, where some were served by a draw."""
+    """Return which rows answered each release; an empty tuple if all rows answered every release."""
     rows = [None if part is None else part.rows for part in asked]
     if not any(rows):
         return ()
@@ -172,14 +173,14 @@ def _draws(asked: Sequence[Asked | None]) -> tuple[list[Any] | None, ...]:
 def _compared(
     receipts: Sequence[Receipt], asked: Sequence[Asked | None], budget: Budget, *, pure: bool
 ) -> dict[str, float]:
-    """Say what the releases would cost as a schedule fixed in advance, by accountant.
+    """Return, by accountant, what the releases would cost as a schedule fixed in advance.
 
-    Empty where that says nothing new: Gaussian noise on all rows costs by GDP what was charged, and no accountant finds
-    less. Empty also for parts of the rows of which none is the dearest, and above `MOST_COMPARED`.
+    Empty if this gives nothing new: Gaussian noise on all rows costs under GDP what was charged, and no accountant
+    finds less. Also empty for parts of the rows of which none is the most expensive, and above `MOST_COMPARED`.
 
     Privacy
     -------
-    Post-processing: receipts and draws. No charge goes by it.
+    Post-processing of receipts and draws. No charge depends on it.
     """
     if budget.epsilon > MOST_COMPARED:
         return {}
@@ -187,13 +188,13 @@ def _compared(
     records = records_of(receipts, draws, pure=pure)
     if not records or all(isinstance(r, Gaussian) and r.rate == 1 for r in records):
         return {}
-    # the distance of discrete Gaussians to theirs takes its share of delta; discrete Laplace noise needs none
+    # the distance between discrete and continuous Gaussians uses a share of delta; discrete Laplace noise uses none
     share = 1.0 if pure else float(1 - accounting.SLACK)
     return compared(records, share * (COMPARED_DELTA if pure else budget.delta))
 
 
 def _loss_in_words(asked: Sequence[Asked | None], shape: Shape) -> str:
-    """Say how far a row can move a gradient sum, and whether a clip sees to it."""
+    """Say how far a row can move a gradient sum, and whether a clip limits it."""
     one = 1 << (GRAD_BITS + shape.weight_bits)
     bounds = [part.largest_grad / one for part in asked if part is not None and part.largest_grad]
     if not bounds:
@@ -209,14 +210,14 @@ def _loss_in_words(asked: Sequence[Asked | None], shape: Shape) -> str:
 def _signal_in_words(
     receipts: Sequence[Receipt], asked: Sequence[Asked | None], count: NoisyCount | None
 ) -> tuple[str, ...]:
-    """Say how many rows the noise on one leaf weighs as much as, and with how few rows it drowns the leaves.
+    """Say how many rows the noise on one leaf equals, and below how many rows in all it hides the leaves.
 
-    A leaf is taken to be clear if its rows' net pull, a tenth of the most it could be, stands out of the noise of all
-    releases together, which is √(how many) times smaller than that of one.
+    A leaf is taken to be clear if the net gradient of its rows, assumed to be a tenth of its maximum, exceeds the noise
+    of all releases together, which is √(number of releases) times smaller than the noise of one.
 
     Privacy
     -------
-    Post-processing: receipts, queries and the noisy number of rows, which is compared and not printed.
+    Post-processing of receipts, queries and the noisy number of rows, which is compared and not printed.
     """
     stages: dict[str, list[tuple[float, float]]] = {}
     for receipt, part in zip(receipts, asked, strict=True):
