@@ -300,8 +300,8 @@ Answer: TypeAlias = Released[NDArray[np.int64]]  # the noisy sums that answer a 
 class Stage(Part, ABC):
     """A part of a plan: asks queries and turns released answers into the model. Holds options, no state.
 
-    A stage is a frozen dataclass that inherits from this class; its fields are the options. Everything besides the four
-    methods has a default, so that a stage declares only what is special about it.
+    A stage is a frozen dataclass that inherits from this class; its fields are the options. Everything besides
+    `declare`, `next_query` and `update` has a default, so that a stage declares only what is special about it.
 
     Attributes
     ----------
