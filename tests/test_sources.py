@@ -140,7 +140,7 @@ def want(tmp_path_factory):
     return {recipe: model_text(tmp, *some_rows(), recipe) for recipe in RECIPES}
 
 
-@pytest.mark.parametrize("recipe", RECIPES)
+@pytest.mark.parametrize("recipe", [pytest.param("auto", marks=pytest.mark.slow), "dpboost"])
 @pytest.mark.parametrize("name", SOURCES)
 def test_every_source_gives_the_same_model(name, recipe, tmp_path, want):
     with dask.config.set(scheduler="sync"):
@@ -190,7 +190,7 @@ NOTHING = [
 
 
 @pytest.mark.filterwarnings("ignore::dpgb_dask.FewRowsWarning")
-@pytest.mark.parametrize("recipe", RECIPES)
+@pytest.mark.parametrize("recipe", ["auto", pytest.param("dpboost", marks=pytest.mark.slow)])
 def test_sources_without_rows_give_one_model(recipe, tmp_path):
     models = set()
     with dask.config.set(scheduler="sync"):

@@ -2,6 +2,7 @@
 
 import dask
 import numpy as np
+import pytest
 from cli_parts import BUDGET, run
 
 from dpgb_dask import DPGBClassifier, Schema
@@ -44,6 +45,7 @@ def test_demo_data_are_chunked_and_repeat():
     assert all(c.below == c.above == c.unknown == c.fractional == 0 for c in diagnosis.columns)
 
 
+@pytest.mark.slow
 def test_demo_writes_a_private_model(tmp_path, capsys):
     out = tmp_path / "demo.json"
     with dask.config.set(scheduler=None):

@@ -9,6 +9,7 @@ import os
 import signal
 import threading
 import time
+from itertools import product
 from pathlib import Path
 from unittest import mock
 
@@ -33,10 +34,10 @@ pytestmark = pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptio
 
 RECIPES = tuple(SETTINGS)
 BACKENDS = ("tasks", "comms")
+QUICK = [("fdp-tr-newton", "comms"), ("dp-ebm", "tasks")]  # of auto each cell takes seconds
 ALL = [
-    pytest.param(recipe, backend, marks=() if k % 2 == j else pytest.mark.slow)
-    for k, recipe in enumerate(RECIPES)
-    for j, backend in enumerate(BACKENDS)
+    pytest.param(*cell, marks=() if cell in QUICK else pytest.mark.slow)
+    for cell in product(RECIPES, BACKENDS)
 ]
 IN_PROCESS = {"processes": False, **CLUSTER}
 PRICE = total_price(2.0, 1e-6)
@@ -246,10 +247,10 @@ def test_no_worker_is_an_error_before_any_charge(backend, tmp_path):
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_all_workers_leave_and_none_comes(backend):
     with LocalCluster(n_workers=2, **IN_PROCESS) as cluster, Client(cluster) as client:
-        rounds = rounds_of("binary", backend=backend, worker_wait=1.0)
+        rounds = rounds_of("binary", backend=backend, worker_wait=0.2)
         ask_all(rounds, "binary")
         leave(cluster, client)
-        with pytest.raises(ClusterError, match="worker_wait=1 seconds") as caught:
+        with pytest.raises(ClusterError, match=r"worker_wait=0\.2 seconds") as caught:
             ask_all(rounds, "binary")
         assert caught.value.__context__ is None
         rounds.close()
@@ -261,8 +262,15 @@ def leave(cluster, client):
         time.sleep(0.05)
 
 
-@pytest.mark.parametrize("backend", BACKENDS)
-@pytest.mark.parametrize("with_bins", [False, True])
+@pytest.mark.parametrize(
+    ("with_bins", "backend"),
+    [
+        (False, "comms"),
+        (True, "tasks"),
+        pytest.param(False, "tasks", marks=pytest.mark.slow),
+        pytest.param(True, "comms", marks=pytest.mark.slow),
+    ],
+)
 def test_all_workers_leave_and_others_come(backend, with_bins, monkeypatch):
     monkeypatch.setattr(tasks, "LOOK", 0.2)
     expected = local_sums("binary")[0]
@@ -286,7 +294,7 @@ def replace_workers(cluster, client):
     client.wait_for_workers(2, timeout=30)
 
 
-@pytest.mark.parametrize("refines", [False, True])
+@pytest.mark.parametrize("refines", [pytest.param(False, marks=pytest.mark.slow), True])
 def test_all_workers_are_replaced_between_survey_and_first_round(refines, monkeypatch):
     monkeypatch.setattr(tasks, "LOOK", 0.2)
     expected = local_sums("binary")[0]

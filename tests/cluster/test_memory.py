@@ -51,7 +51,8 @@ linux = pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="needs
 
 
 @linux
-@pytest.mark.parametrize("n_threads", [pytest.param(1, marks=pytest.mark.slow), 2])
+@pytest.mark.slow
+@pytest.mark.parametrize("n_threads", [1, 2])
 def test_peak_memory_of_a_worker_is_bounded(n_threads):
     schema = Schema({f"f{j}": (0, 1) for j in range(N_FEATURES)}, classes=[0, 1])
     bins = tuple(FeatureBins(np.linspace(0, 1, 30), None, 32) for _ in range(N_FEATURES))

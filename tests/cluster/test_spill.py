@@ -29,8 +29,15 @@ def spill(dask_worker):
     return len(shards)
 
 
-@pytest.mark.parametrize("backend", ["tasks", "comms"])
-@pytest.mark.parametrize("cache", ["disk", "memory"])
+@pytest.mark.parametrize(
+    ("cache", "backend"),
+    [
+        ("disk", "tasks"),
+        ("memory", "comms"),
+        pytest.param("disk", "comms", marks=pytest.mark.slow),
+        pytest.param("memory", "tasks", marks=pytest.mark.slow),
+    ],
+)
 def test_a_spilled_shard_comes_back(cache, backend):
     x, y = rows()
     n = len(x)

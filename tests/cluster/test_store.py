@@ -74,8 +74,15 @@ def answers(rounds):
 
 
 @pytest.mark.usefixtures("client")
-@pytest.mark.parametrize("known", [None, BINS])
-@pytest.mark.parametrize("backend", ["local", "tasks"])
+@pytest.mark.parametrize(
+    ("backend", "known"),
+    [
+        ("local", None),
+        ("tasks", BINS),
+        pytest.param("local", BINS, marks=pytest.mark.slow),
+        pytest.param("tasks", None, marks=pytest.mark.slow),
+    ],
+)
 def test_a_fit_that_goes_on_reads_its_store_in_place_of_the_source(backend, known, tmp_path):
     cache = str(tmp_path / "codes.zarr")
     table = table_of()

@@ -142,7 +142,7 @@ def test_workers_train_it_without_its_class():
     x, y = chunked("numeric", 100)
     alone = estimator("numeric", **options).fit(x.compute(), y.compute())
     with (
-        LocalCluster(n_workers=2, threads_per_worker=1, processes=True, dashboard_address=":0") as cluster,
+        LocalCluster(n_workers=1, threads_per_worker=1, processes=True, dashboard_address=":0") as cluster,
         Client(cluster) as client,
     ):  # fmt: skip
         with pytest.raises(ModuleNotFoundError):

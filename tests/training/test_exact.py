@@ -103,7 +103,7 @@ def two_processes():
         yield cluster
 
 
-@pytest.fixture(params=[1, 2], scope="module")
+@pytest.fixture(params=[pytest.param(1, marks=pytest.mark.slow), 2], scope="module")
 def cluster(request):
     if request.param == 2:
         yield request.getfixturevalue("two_processes")
@@ -118,7 +118,7 @@ def test_model_file_is_the_same_on_a_cluster(form, cluster, rows, reference, tmp
         assert model_file(form, rows, tmp_path) == reference
 
 
-@pytest.mark.parametrize("at", [1, 6])
+@pytest.mark.parametrize("at", [pytest.param(1, marks=pytest.mark.slow), 6])
 def test_model_file_is_the_same_when_a_worker_is_killed(
     at, two_processes, rows, reference, tmp_path
 ):
