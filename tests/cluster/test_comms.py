@@ -61,12 +61,14 @@ def test_sums_are_the_same_as_in_this_process(kind, n_workers, fan_out, seen, mo
     assert seen == [True] * n_rounds(kind)
 
 
-def test_sums_are_the_same_between_processes_with_threads_and_tls(seen):
+@pytest.mark.parametrize("processes", [False, pytest.param(True, marks=pytest.mark.slow)])
+def test_sums_are_the_same_with_threads_and_tls(processes, seen):
     with (
         LocalCluster(
-            n_workers=2,
+            n_workers=3,
             threads_per_worker=2,
-            processes=True,
+            processes=processes,
+            protocol="tls://",
             security=Security.temporary(),
             dashboard_address=":0",
         ) as cluster,
