@@ -317,8 +317,11 @@ def _check_loss(plan: Plan, kind: str, loss: Loss) -> None:
 
 
 def _serves(plan: Plan, kind: str, loss: Loss) -> bool:
-    """Whether a plan can serve a loss; one from outside the package, if it serves every loss of that kind."""
-    if loss.name in LOSSES:
-        return loss.name in plan.losses
-    every = {name for name, known in LOSSES.items() if kind in known.kinds}
-    return kind in plan.kinds and every <= set(plan.losses)
+    """Whether a plan can serve a loss: it names the loss, or the loss is from outside the package and it serves all.
+
+    All losses, not all of this kind: a plan that has only the means' losses may never ask a loss for its gradient.
+    """
+    named = set(plan.losses)
+    if kind not in plan.kinds:
+        return False
+    return loss.name in named or (loss.name not in LOSSES and set(LOSSES) <= named)

@@ -19,10 +19,20 @@ from sklearn.base import clone
 import dpgb_dask
 from dpgb_dask import DPGBClassifier, DPGBRegressor, Ledger, losses, recipes
 from dpgb_dask.contracts.plan import Shape
+from dpgb_dask.contracts.queries import GradientQuery
 from dpgb_dask.errors import PlanError, ResumeError, StructureError
 from dpgb_dask.estimators import load
-from dpgb_dask.losses import LOSSES, AbsentLoss, Huber, Loss, OutsideLoss, SquaredError
+from dpgb_dask.losses import (
+    LOSSES,
+    AbsentLoss,
+    Huber,
+    LabelGradient,
+    Loss,
+    OutsideLoss,
+    SquaredError,
+)
 from dpgb_dask.private.reading.survey import Reading
+from dpgb_dask.private.rounds.local import LocalRounds
 from dpgb_dask.released import export
 from dpgb_dask.released.export import model_to_dict
 from dpgb_dask.testing import SeededNoise
@@ -33,8 +43,7 @@ ABLE = [
     (name, kind)
     for kind in OURS
     for name, plan in sorted(recipes.RECIPES.items())
-    if kind in plan.kinds
-    and {known.name for known in LOSSES.values() if kind in known.kinds} <= set(plan.losses)
+    if kind in plan.kinds and set(LOSSES) <= set(plan.losses)
 ]
 UNABLE = [
     (name, kind)
@@ -77,16 +86,36 @@ def plain_schema(kind):
 def test_most_recipes_serve_a_loss_from_outside():
     assert {"dp-ebm", "fdp-tr-newton", "dpboost", "dp-xgboost"} <= {name for name, _ in ABLE}
     assert len(ABLE) > len(UNABLE)
+    # a model of log-odds and forests of means ask no loss for its gradient
+    assert {(name, "binary") for name in ("auto", "dp-rf", "fdp-hist-averaging")} <= set(UNABLE)
 
 
 @pytest.mark.parametrize(("name", "kind"), ABLE)
-def test_every_able_recipe_trains_and_reports_it(name, kind):
+def test_every_able_recipe_trains_and_reports_it(name, kind, monkeypatch):
+    made, asked = [], []
+    own, ask = OutsideLoss.integer_gradient, LocalRounds.ask
+    monkeypatch.setattr(
+        OutsideLoss, "integer_gradient", lambda *args: made.append(own(*args)) or made[-1]
+    )
+    monkeypatch.setattr(LocalRounds, "ask", lambda *args: asked.append(args[2]) or ask(*args))
     fitted = estimator(kind, recipe=brief(name, kind)).fit(*some_rows(kind))
+    gradients = [query.gradient for query in asked if isinstance(query, GradientQuery)]
+    its_own = [any(gradient is one for one in made) for gradient in gradients]
+    counted = [type(g) is LabelGradient and not g.average for g in gradients]  # of rows alone
+    assert any(its_own)
+    assert all(np.logical_or(its_own, counted))
     report = fitted.privacy_report_
     assert report.loss.startswith(f"{OURS[kind].name}; a row's gradient is at most")
     assert np.isfinite(fitted.predict_proba(some_rows(kind)[0]) if kind == "binary" else 0).all()
     other = estimator(kind, recipe=brief(name, kind), loss=None).fit(*some_rows(kind))
     assert model_to_dict(fitted.model_) != model_to_dict(other.model_)
+
+
+def test_a_plan_that_names_it_serves_it():
+    plan = replace(recipes.RECIPES["auto"], name="mine", losses=("exponential",))
+    assert recipes.get(plan, kind="binary", loss=losses.get(Exponential())) == plan
+    with pytest.raises(PlanError, match=r"expectile.*'fdp-tr-newton'"):
+        recipes.get(plan, kind="numeric", loss=losses.get(Expectile()))
 
 
 @pytest.mark.parametrize(("name", "kind"), UNABLE)
