@@ -93,7 +93,15 @@ class Shape:
         if self.kind == "numeric":
             target = self.schema.target
             object.__setattr__(self, "loss", self.loss.bounded(target.low, target.high))
-        if self.max_weight << self.weight_bits > MOST_WEIGHT_STEPS:
+        for name, least in (("weight_bits", 0), ("max_weight", 1)):
+            value = getattr(self, name)
+            whole = isinstance(value, int | np.integer) and not isinstance(value, bool)
+            own = int(value) if whole else least - 1  # what is checked is what is kept
+            if own < least:
+                raise PlanError(f"{name}={value!r} must be a whole number, at least {least}.")
+            object.__setattr__(self, name, own)
+        most_bits = MOST_WEIGHT_STEPS.bit_length()
+        if self.max_weight << min(self.weight_bits, most_bits) > MOST_WEIGHT_STEPS:
             raise PlanError(
                 f"max_weight={self.max_weight} with weight_bits={self.weight_bits} lets one row overflow a packed sum: "
                 f"at most {MOST_WEIGHT_STEPS} steps. Choose a smaller max_weight."

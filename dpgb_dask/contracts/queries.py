@@ -43,12 +43,18 @@ def _whole(name: str, value: Any, low: int, high: int | None = None) -> int:
     PlanError
         If it is not a whole number in [low, high].
     """
-    if not _is_whole(value) or value < low or (high is not None and value > high):
+    own = int(value) if _is_whole(value) else low - 1  # what is checked is what is kept
+    if own < low or (high is not None and own > high):
         most = "" if high is None else f" and at most {high}"
         raise PlanError(
             f"{name}={value!r} of a query must be a whole number, at least {low}{most}."
         )
-    return int(value)
+    return own
+
+
+def _own(value: Any, known: tuple[Any, ...]) -> Any:
+    """Return the one of some constants that a field is equal to; None if there is none."""
+    return next((own for own in known if own == value), None)
 
 
 def _array(name: str, value: Any, dtype: Any, ndim: int = 1) -> NDArray[Any]:
@@ -59,9 +65,10 @@ def _array(name: str, value: Any, dtype: Any, ndim: int = 1) -> NDArray[Any]:
     PlanError
         If it is not an array of this type and number of dimensions.
     """
-    if not isinstance(value, np.ndarray) or value.dtype != dtype or value.ndim != ndim:
+    own = frozen(value) if isinstance(value, np.ndarray) else None
+    if own is None or own.dtype != dtype or own.ndim != ndim:
         raise PlanError(f"{name} of a query must be a {np.dtype(dtype)} array of ndim={ndim}.")
-    return frozen(value)
+    return own
 
 
 def _sizes(sizes: Any, most: int | None = None) -> tuple[int, ...]:
@@ -199,17 +206,14 @@ class RowDraw:
     high: int
 
     def __post_init__(self) -> None:
-        whole = all(_is_whole(value) for value in (self.group, self.low, self.high))
-        if (
-            self.kind not in ("part", "sample")
-            or not whole
-            or not 0 <= self.low < self.high <= 1 << DRAW_BITS
-            or not 0 <= self.group < 1 << 32
-        ):
+        given = (self.group, self.low, self.high)
+        kind = _own(self.kind, ("part", "sample"))
+        group, low, high = map(int, given) if all(map(_is_whole, given)) else (-1, -1, -1)
+        if kind is None or not 0 <= low < high <= 1 << DRAW_BITS or not 0 <= group < 1 << 32:
             raise PlanError(
                 f"{self!r} is no draw: 0 <= low < high <= 2**32, kind 'part' or 'sample'."
             )
-        settle(self, group=int(self.group), low=int(self.low), high=int(self.high))
+        settle(self, kind=kind, group=group, low=low, high=high)
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -232,8 +236,11 @@ class Query:
 
     def __post_init__(self) -> None:
         """Refuse values for which no sensitivity is stated."""
+        if not isinstance(self.label, str):
+            raise PlanError(f"label={self.label!r} of a query must be a text.")
         settle(
             self,
+            label=str.__str__(self.label),  # a plain str: workers do not know the caller's classes
             price=_whole("price", self.price, 0),
             weight_bits=_whole("weight_bits", self.weight_bits, 0, MOST_WEIGHT_BITS),
         )
@@ -288,10 +295,11 @@ class CellCountsQuery(Query):
     def __post_init__(self) -> None:
         """Refuse a resolution or sizes that no grid has."""
         Query.__post_init__(self)
-        if self.n_uniform not in (COARSE, FINE):
+        n_uniform = _own(self.n_uniform, (COARSE, FINE))
+        if n_uniform is None:
             raise PlanError(f"n_uniform={self.n_uniform!r} of a query must be {COARSE} or {FINE}.")
         sizes = tuple(_whole("a size", size, 1) for size in self.sizes)
-        settle(self, n_uniform=int(self.n_uniform), sizes=sizes)
+        settle(self, n_uniform=n_uniform, sizes=sizes)
 
     @property
     def n_values(self) -> int:
@@ -313,10 +321,11 @@ class TargetSumQuery(Query):
     def __post_init__(self) -> None:
         """Refuse an unknown type of target."""
         Query.__post_init__(self)
-        if self.kind not in KINDS:
+        kind = _own(self.kind, KINDS)
+        if kind is None:
             raise PlanError(f"kind={self.kind!r} of a query must be one of {KINDS}.")
-        least = 0 if self.kind == "numeric" else 1
-        settle(self, n_classes=_whole("n_classes", self.n_classes, least))
+        least = 0 if kind == "numeric" else 1
+        settle(self, kind=kind, n_classes=_whole("n_classes", self.n_classes, least))
 
     @property
     def n_values(self) -> int:
@@ -603,10 +612,13 @@ class ChoiceQuery(GradientQuery):
             raise PlanError(
                 "candidates of the query must be bins of its features, and at least one."
             )
-        if not 0 < self.ridge < float("inf"):
+        given: Any = self.ridge
+        ridge = float(given) if isinstance(given, int | float | np.number) else 0.0
+        if not 0 < ridge < float("inf"):
             raise PlanError(
                 f"ridge={self.ridge!r} must be a finite number above 0: the gain of an empty child is 0 / ridge."
             )
+        settle(self, ridge=ridge)
 
     @property
     def n_cells(self) -> int:

@@ -76,6 +76,8 @@ class Spending:
 
     def _cost(self, parts: Mapping[RowDraw, int]) -> int:
         draw = next(iter(parts))
+        if any(drawn.high <= drawn.low for drawn in parts):
+            raise PlanError(f"{draw!r} is no interval of draws: low < high.")
         if draw.kind == "part":
             return max(parts.values())
         (price,) = parts.values()

@@ -43,19 +43,25 @@ TARGET_BITS = 17  # a numeric target, scaled to [-1, 1], spans 2**17 score steps
 Extremes = tuple[NDArray[np.int64], NDArray[np.int64]]
 
 
-def _check_steps(name: str, value: Any, low: int, high: int) -> None:
-    """Raise `PlanError` unless an option is a whole number of steps in [low, high], for which the bounds are stated."""
+def _check_steps(name: str, value: Any, low: int, high: int) -> int:
+    """Return an option as a Python int.
+
+    Raises
+    ------
+    PlanError
+        If it is not a whole number of steps in [low, high], for which the bounds are stated.
+    """
     whole = isinstance(value, int | np.integer) and not isinstance(value, bool)
-    if not whole or not low <= value <= high:
+    own = int(value) if whole else low - 1  # what is checked is what is kept
+    if not low <= own <= high:
         raise PlanError(f"{name}={value!r} must be a whole number of steps in [{low}, {high}].")
+    return own
 
 
 def _settle_steps(owner: Any, low: int, high: int, *names: str) -> None:
     """Check options with `_check_steps`, and convert them to Python ints."""
     for name in names:
-        value = getattr(owner, name)
-        _check_steps(name, value, low, high)
-        settle(owner, **{name: int(value)})
+        settle(owner, **{name: _check_steps(name, getattr(owner, name), low, high)})
 
 
 def _settle_flags(owner: Any, *names: str) -> None:
@@ -65,18 +71,29 @@ def _settle_flags(owner: Any, *names: str) -> None:
 
 def _settle_table(owner: Any, name: str, shape: tuple[int, ...]) -> None:
     """Keep a read-only copy of an integer table; raise `PlanError` unless it has the shape that kernels read."""
-    table = getattr(owner, name)
-    fits = isinstance(table, np.ndarray) and table.shape == shape and table.dtype == np.int64
-    if not fits:
+    given = getattr(owner, name)
+    own = frozen(given) if isinstance(given, np.ndarray) else None
+    if own is None or own.shape != shape or own.dtype != np.int64:
         raise PlanError(f"{name} must be an int64 array of shape {shape}.")
-    settle(owner, **{name: frozen(table)})
+    settle(owner, **{name: own})
 
 
-def _check_scale(name: str, value: Any) -> None:
-    """Raise `PlanError` unless a factor is a finite number above 0."""
+def _settle_scale(owner: Any, name: str) -> None:
+    """Convert a factor to a Python float; raise `PlanError` unless it is a finite number above 0."""
+    value = getattr(owner, name)
     number = isinstance(value, int | float | np.number) and not isinstance(value, bool)
-    if not number or not 0 < value < float("inf"):
+    try:
+        own = float(value) if number else 0.0
+    except OverflowError:
+        own = float("inf")
+    if not 0 < own < float("inf"):
         raise PlanError(f"{name}={value!r} must be a finite number above 0.")
+    settle(owner, **{name: own})
+
+
+def _own_kind(value: Any, kinds: tuple[str, ...]) -> str | None:
+    """Return the one of some kinds of target that an option is equal to; None if there is none."""
+    return next((kind for kind in kinds if kind == value), None)
 
 
 class Bounded:
@@ -187,7 +204,7 @@ class LogisticGradient(_Table):
     def __post_init__(self) -> None:
         """Refuse a table that kernels would not look up, or whose bounds could overflow."""
         self._settle((2, TABLE_SIZE))
-        _check_scale("hess_scale", self.hess_scale)
+        _settle_scale(self, "hess_scale")
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -215,13 +232,14 @@ class TableGradient(_Table):
 
     def __post_init__(self) -> None:
         """Refuse a table that kernels would not look up, or whose bounds could overflow."""
-        if self.kind not in ("binary", "numeric"):
+        kind = _own_kind(self.kind, ("binary", "numeric"))
+        if kind is None:
             raise PlanError(
                 f"kind={self.kind!r} of a TableGradient must be 'binary' or 'numeric': a table has one score."
             )
-        self._settle((TABLE_SIZE,) if self.kind == "numeric" else (2, TABLE_SIZE))
-        _check_scale("hess_scale", self.hess_scale)
-        settle(self, kind=str(self.kind), hess_scale=float(self.hess_scale))
+        settle(self, kind=kind)
+        self._settle((TABLE_SIZE,) if kind == "numeric" else (2, TABLE_SIZE))
+        _settle_scale(self, "hess_scale")
 
     @property
     def kinds(self) -> tuple[str, ...]:
@@ -296,7 +314,7 @@ class SlopeGradient(_Computed):
     def __post_init__(self) -> None:
         """Refuse options that the bounds are not stated for."""
         _settle_steps(self, 0, GRAD_ONE, "below", "above", "hess_steps")
-        _check_scale("curvature", self.curvature)
+        _settle_scale(self, "curvature")
 
     def extremes(self) -> Extremes:
         """Return the steeper slope."""
@@ -504,9 +522,11 @@ class LabelGradient(_Computed):
 
     def __post_init__(self) -> None:
         """Refuse options that the bounds are not stated for."""
-        if self.kind not in ("binary", "multiclass", "numeric"):
+        kind = _own_kind(self.kind, ("binary", "multiclass", "numeric"))
+        if kind is None:
             raise PlanError(f"kind={self.kind!r} must be 'binary', 'multiclass' or 'numeric'.")
-        _settle_steps(self, 1, 1 << 10 if self.kind == "multiclass" else 1, "n_scores")
+        settle(self, kind=kind)
+        _settle_steps(self, 1, 1 << 10 if kind == "multiclass" else 1, "n_scores")
         _settle_steps(self, 0, GRAD_ONE, "hess_steps")
         _settle_flags(self, "average")
 

@@ -276,6 +276,16 @@ def test_amplified_is_rounded_up_and_inverted(rate, epsilon):
     assert amplified(affordable, rate) <= cost < amplified(affordable + 1, rate)
 
 
+def test_an_interval_that_holds_no_draw_costs_nothing_less():
+    """A price amplified at a rate below 0 would be below 0: a query would give budget back."""
+    turned = sample(0, 0.5)
+    object.__setattr__(turned, "high", 0)
+    object.__setattr__(turned, "low", 1 << 31)
+    spending = Spending(pure=True, groups={0: {turned: units(1)}})
+    with pytest.raises(PlanError, match="no interval"):
+        _ = spending.spent
+
+
 def test_after_reads_price_and_rows():
     tree = Splits.plain(np.zeros((1, 1), np.uint16), np.zeros((1, 1), np.uint8))
     gradient = logistic_gradient(0.5, 0.5)
