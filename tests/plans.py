@@ -1,9 +1,11 @@
-"""The plans that the tests of every component run on: all recipes, and two whose stages lie outside the package."""
+"""The plans that the tests of every component run on: all recipes, and those whose stages lie outside the package.
 
-from outside.linear import LINEAR
-from outside.tables import TABLES
+A further one is a file in `tests/outside/`, and its plan here.
+"""
+
+from outside import linear, tables
 
 from dpgb_dask.recipes import RECIPES
 
-OUTSIDE = {plan.name: plan for plan in (LINEAR, TABLES)}
+OUTSIDE = {plan.name: plan for plan in (linear.LINEAR, tables.TABLES)}
 PLANS = {**RECIPES, **OUTSIDE}

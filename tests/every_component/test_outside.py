@@ -4,7 +4,7 @@ import json
 import pickle
 import subprocess
 import sys
-from dataclasses import replace
+from dataclasses import fields, replace
 from typing import ClassVar
 from unittest import mock
 
@@ -21,14 +21,17 @@ from dpgb_dask.components.trees.candidates import with_edges
 from dpgb_dask.contracts.plan import Budget, Plan, Shape, State
 from dpgb_dask.contracts.queries import PRICE_ONE, RowDraw
 from dpgb_dask.errors import PlanError
-from dpgb_dask.recipes import RECIPES
+from dpgb_dask.recipes import RECIPES, get
 from dpgb_dask.released.export import model_to_dict
 from dpgb_dask.testing import SeededNoise
 from dpgb_dask.training.fit import facts
 
+# (a value that every plan which has the parameter takes, one that none takes)
 PARAMETERS = {
-    "outside-linear": {"n_estimators": 3, "learning_rate": 0.1, "max_bins": 16},
-    "outside-tables": {"n_estimators": 3, "learning_rate": 0.1, "max_bins": 16},
+    "n_estimators": (3, 0),
+    "learning_rate": (0.1, 2),
+    "max_depth": (2, 0),
+    "max_bins": (16, 1),
 }
 
 
@@ -57,20 +60,29 @@ def test_the_stages_lie_outside_the_package():
 @pytest.mark.parametrize("name", OUTSIDE)
 def test_parameters_of_an_estimator_set_its_options(name, tmp_path):
     x, y = FORMS["numpy"](*some_rows(), tmp_path)
-    assert PLANS[name].parameters() == set(PARAMETERS[name])
+    taken = PLANS[name].parameters()
+    few = {key: value for key, (value, _) in PARAMETERS.items() if key in taken}
+    assert few.keys() == taken
+    plan = get(PLANS[name], kind="binary", **few)
     labels = []
     clf = estimator(
-        name, noise=SeededNoise(0), callbacks=[lambda label, *_: labels.append(label)],
-        **PARAMETERS[name],
-    ).fit(x, y)  # fmt: skip
-    assert len(labels) == 3
-    assert len(clf.model_.bins[1].edges) <= 15
-    with pytest.raises(PlanError, match=r"max_depth=3: recipe 'outside-\w+' does not have it"):
-        estimator(name, max_depth=3).fit(x, y)
-    with pytest.raises(PlanError, match="n_estimators=0 must be a whole number"):
-        estimator(name, n_estimators=0).fit(x, y)
-    with pytest.raises(PlanError, match="learning_rate=2"):
-        estimator(name, learning_rate=2).fit(x, y)
+        name, noise=SeededNoise(0), callbacks=[lambda label, *_: labels.append(label)], **few
+    ).fit(x, y)
+    assert 0 < len(labels) <= plan.demand(Shape(schema=SCHEMA)).n_queries
+    if "max_bins" in taken:
+        assert len(clf.model_.bins[1].edges) <= 15
+    for key, (good, wrong) in PARAMETERS.items():
+        bad = wrong if key in taken else good
+        told = f"{key}={wrong}" if key in taken else f"{key}={good}: recipe '{name}' does not have"
+        with pytest.raises(PlanError, match=told):
+            estimator(name, **{key: bad}).fit(x, y)
+
+
+def test_n_estimators_and_the_short_form_set_the_number_of_rounds():
+    shape = Shape(schema=SCHEMA)
+    for plan in (LINEAR, TABLES):
+        assert get(plan, kind="binary", n_estimators=3).demand(shape).n_queries == 3
+        assert plan.brief().demand(shape).n_queries == 2
 
 
 def test_one_line_of_the_table_gives_it_a_name():
@@ -95,7 +107,10 @@ def test_it_learns_is_reported_and_charged_as_it_declares(name, tmp_path):
     assert clf.fit_id_ in str(ledger.history("people"))
 
 
-@pytest.mark.parametrize("name", [LINEAR.name, pytest.param(TABLES.name, marks=pytest.mark.slow)])
+@pytest.mark.parametrize(
+    "name",
+    [n if n != TABLES.name else pytest.param(n, marks=pytest.mark.slow) for n in OUTSIDE],
+)
 def test_its_model_is_read_where_its_file_is_not(name, tmp_path):
     x, y = some_rows()
     clf = estimator(name, noise=SeededNoise(0)).fit(x, y)
@@ -121,8 +136,11 @@ def test_its_options_are_words_of_the_fit_and_part_of_its_digest(name):
     words = facts(plan, Shape(schema=SCHEMA))
     own = type(plan.stages[-1]).__name__
     assert own in words["stages"]
-    assert words[f"rounds of stage {len(plan.stages)} ({own})"] == str(plan.stages[-1].rounds)
-    assert plan.brief().stages[-1].rounds == 2
+    for option in fields(plan.stages[-1]):
+        assert f"{option.name} of stage {len(plan.stages)} ({own})" in words
+    shape = Shape(schema=SCHEMA)
+    rounds = plan.brief().stages[-1].declare(shape).n_queries
+    assert rounds <= plan.stages[-1].declare(shape).n_queries
 
 
 def test_a_regression_is_fitted_too():
