@@ -93,6 +93,8 @@ class Shape:
         if self.kind == "numeric":
             target = self.schema.target
             object.__setattr__(self, "loss", self.loss.bounded(target.low, target.high))
+            # a class may give another loss for these bounds
+            losses.check_loss(self.loss, self.kind)
         for name, least in (("weight_bits", 0), ("max_weight", 1)):
             value = getattr(self, name)
             whole = isinstance(value, int | np.integer) and not isinstance(value, bool)

@@ -381,10 +381,10 @@ class GradientQuery(Query):
     rows: RowDraw | None = None
 
     def __post_init__(self) -> None:
-        """Refuse a gradient or a draw of a class that the private side does not know."""
+        """Refuse a gradient or a draw of a class that the private side does not know, or another number of scores."""
         Query.__post_init__(self)
-        check_gradient(self.gradient)
         settle(self, n_scores=_whole("n_scores", self.n_scores, 1))
+        check_gradient(self.gradient, self.n_scores)
         if self.rows is not None and type(self.rows) is not RowDraw:
             raise PlanError(f"rows of a query is a {type(self.rows).__name__}, not a RowDraw.")
 

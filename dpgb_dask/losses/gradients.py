@@ -25,6 +25,7 @@ from numpy.typing import NDArray
 
 from dpgb_dask.errors import PlanError
 from dpgb_dask.frozen import frozen, settle
+from dpgb_dask.losses.plain import finite_float, same_text
 
 GRAD_BITS = 15  # one gradient step is 2**-15
 GRAD_ONE = 1 << GRAD_BITS
@@ -81,19 +82,20 @@ def _settle_table(owner: Any, name: str, shape: tuple[int, ...]) -> None:
 def _settle_scale(owner: Any, name: str) -> None:
     """Convert a factor to a Python float; raise `PlanError` unless it is a finite number above 0."""
     value = getattr(owner, name)
-    number = isinstance(value, int | float | np.number) and not isinstance(value, bool)
-    try:
-        own = float(value) if number else 0.0
-    except OverflowError:
-        own = float("inf")
-    if not 0 < own < float("inf"):
+    number = finite_float(value)
+    if number is None or number <= 0:
         raise PlanError(f"{name}={value!r} must be a finite number above 0.")
-    settle(owner, **{name: own})
+    settle(owner, **{name: number})
 
 
-def _own_kind(value: Any, kinds: tuple[str, ...]) -> str | None:
-    """Return the one of some kinds of target that an option is equal to; None if there is none."""
-    return next((kind for kind in kinds if kind == value), None)
+def _settle_kind(owner: Any, kinds: tuple[str, ...], why: str = "") -> None:
+    """Keep the type of target as a text of our own; raise `PlanError` unless it is one of ``kinds``."""
+    kind = same_text(owner.kind, kinds)
+    if kind is None:
+        raise PlanError(
+            f"kind={owner.kind!r} of a {type(owner).__name__} must be one of {kinds}{why}."
+        )
+    settle(owner, kind=kind)
 
 
 class Bounded:
@@ -232,13 +234,8 @@ class TableGradient(_Table):
 
     def __post_init__(self) -> None:
         """Refuse a table that kernels would not look up, or whose bounds could overflow."""
-        kind = _own_kind(self.kind, ("binary", "numeric"))
-        if kind is None:
-            raise PlanError(
-                f"kind={self.kind!r} of a TableGradient must be 'binary' or 'numeric': a table has one score."
-            )
-        settle(self, kind=kind)
-        self._settle((TABLE_SIZE,) if kind == "numeric" else (2, TABLE_SIZE))
+        _settle_kind(self, ("binary", "numeric"), ": a table has one score")
+        self._settle((TABLE_SIZE,) if self.kind == "numeric" else (2, TABLE_SIZE))
         _settle_scale(self, "hess_scale")
 
     @property
@@ -522,11 +519,8 @@ class LabelGradient(_Computed):
 
     def __post_init__(self) -> None:
         """Refuse options that the bounds are not stated for."""
-        kind = _own_kind(self.kind, ("binary", "multiclass", "numeric"))
-        if kind is None:
-            raise PlanError(f"kind={self.kind!r} must be 'binary', 'multiclass' or 'numeric'.")
-        settle(self, kind=kind)
-        _settle_steps(self, 1, 1 << 10 if kind == "multiclass" else 1, "n_scores")
+        _settle_kind(self, ("binary", "multiclass", "numeric"))
+        _settle_steps(self, 1, 1 << 10 if self.kind == "multiclass" else 1, "n_scores")
         _settle_steps(self, 0, GRAD_ONE, "hess_steps")
         _settle_flags(self, "average")
 
@@ -571,8 +565,14 @@ Gradient = (
 GRADIENTS = frozenset(get_args(Gradient))
 
 
-def check_gradient(gradient: Any) -> None:
-    """Refuse a gradient of a class that the kernels do not compute.
+def check_gradient(gradient: Any, n_scores: int | None = None) -> None:
+    """Refuse a gradient of a class that the kernels do not compute, or of another number of score columns.
+
+    Parameters
+    ----------
+    gradient : Any
+    n_scores : int, optional
+        Score columns of the query or target that it is for.
 
     Raises
     ------
@@ -583,6 +583,11 @@ def check_gradient(gradient: Any) -> None:
         known = sorted(known.__name__ for known in GRADIENTS)
         raise PlanError(
             f"{type(gradient).__name__} is no gradient that the kernels know. Choose one of {known}."
+        )
+    made = getattr(gradient, "n_scores", 1)  # all others have one score
+    if n_scores is not None and made != n_scores:
+        raise PlanError(
+            f"{type(gradient).__name__} has n_scores={made}, where n_scores={n_scores} was asked."
         )
 
 

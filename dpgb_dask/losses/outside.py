@@ -6,7 +6,6 @@ time what it returns: a gradient must have exactly a class in `gradients.GRADIEN
 (docs/privacy.md P1). So a mistake in the user's class can spoil a model, but not a bound.
 """
 
-import math
 from dataclasses import dataclass, field, fields
 from typing import Any, Self, cast
 
@@ -17,6 +16,7 @@ from dpgb_dask.frozen import settle
 from dpgb_dask.losses.contract import GradientOptions, Loss
 from dpgb_dask.losses.gradients import GRAD_ONE, Gradient, check_gradient
 from dpgb_dask.losses.links import LINKS_OF
+from dpgb_dask.losses.plain import finite_float, plain_text, same_text
 
 FARTHEST_START = 1000.0  # scores are int32 in steps of 2**-16: 2**15 of them on either side
 
@@ -66,30 +66,27 @@ class OutsideLoss(Loss):
             raise PlanError(
                 f"loss={source!r} is no Loss: make it a frozen dataclass of losses.Loss."
             )
-        name: Any = source.name
-        kinds: Any = source.kinds
-        if not isinstance(name, str) or not name.isidentifier() or not name.isascii():
-            raise PlanError(f"name={name!r} of a loss must be a word of ASCII letters.")
-        if not isinstance(kinds, tuple) or not kinds or not set(kinds) <= set(LINKS_OF):
-            raise PlanError(f"kinds={kinds!r} of loss={name!r} must be of {sorted(LINKS_OF)}.")
-        links = tuple(source.link(kind) for kind in kinds)
-        for kind, link in zip(kinds, links, strict=True):
-            if link not in LINKS_OF[kind]:
-                raise PlanError(
-                    f"loss={name!r} has no link of a {kind} target: {link!r} is not one of {LINKS_OF[kind]}."
-                )
+        told: Any = source.name
+        name = plain_text(told)
+        if name is None or not name.isidentifier() or not name.isascii():
+            raise PlanError(f"name={told!r} of a loss must be a word of ASCII letters.")
+        told = source.kinds
+        kinds = _texts(told, tuple(LINKS_OF)) if isinstance(told, tuple) else ()
+        if not kinds:
+            raise PlanError(f"kinds={told!r} of loss={name!r} must be of {sorted(LINKS_OF)}.")
+        links = tuple(_link(name, kind, source.link(kind)) for kind in kinds)
         options = tuple(
-            (str(item.name), _plain(item.name, getattr(source, item.name)))
+            (item.name, _plain(item.name, getattr(source, item.name)))
             for item in fields(cast("Any", source))
             if item.name not in ("name", "kinds")
         )
         slope = _finite("largest_slope", source.largest_slope)
         settle(
             self,
-            name=str(name),
-            kinds=tuple(map(str, kinds)),
+            name=name,
+            kinds=kinds,
             options=options,
-            links=tuple(map(str, links)),
+            links=links,
             slope=slope,
         )
 
@@ -107,7 +104,12 @@ class OutsideLoss(Loss):
         source = self.source.bounded(low, high)
         if type(source) is not type(self.source):
             raise PlanError(f"loss={self.name!r} is a loss of another class once it has bounds.")
-        return type(self)(source)
+        loss = type(self)(source)
+        if (loss.name, loss.kinds, loss.links) != (self.name, self.kinds, self.links):
+            raise PlanError(
+                f"loss={self.name!r} has another name, other kinds or other links once it has bounds."
+            )
+        return loss
 
     def start(self, mean: float) -> float:
         """Return the source's start score, clipped to the range that scores can have."""
@@ -117,7 +119,7 @@ class OutsideLoss(Loss):
     def integer_gradient(self, asked: GradientOptions) -> Gradient:
         """Return the source's gradient if kernels compute its class and it fits the target and a packed sum."""
         made = self.source.integer_gradient(asked)
-        check_gradient(made)
+        check_gradient(made, asked.n_scores)
         if asked.kind not in made.kinds or made.max_abs > GRAD_ONE:
             raise PlanError(
                 f"loss={self.name!r} gives a gradient that does not fit a {asked.kind} target, or is above 2**15 steps."
@@ -156,8 +158,24 @@ def _plain(name: str, value: Any) -> Any:
     )
 
 
+def _texts(told: tuple[Any, ...], known: tuple[str, ...]) -> tuple[str, ...]:
+    """Return texts of our own that are equal to the given ones; none if one of these is unknown."""
+    own = [same_text(text, known) for text in told]
+    return tuple(text for text in own if text is not None) if None not in own else ()
+
+
+def _link(name: str, kind: str, told: Any) -> str:
+    """Return a link as a text of our own: a member of an Enum of texts is equal to its link, but prints otherwise."""
+    link = same_text(told, LINKS_OF[kind])
+    if link is None:
+        raise PlanError(
+            f"loss={name!r} has no link of a {kind} target: {told!r} is not one of {LINKS_OF[kind]}."
+        )
+    return link
+
+
 def _finite(name: str, value: Any) -> float:
-    number = isinstance(value, int | float | np.number) and not isinstance(value, bool)
-    if not number or not math.isfinite(value):
+    number = finite_float(value)
+    if number is None:
         raise PlanError(f"{name} of a loss must be a finite number.")
-    return float(value)
+    return number

@@ -6,6 +6,7 @@ import pickle
 import subprocess
 import sys
 from dataclasses import dataclass, replace
+from enum import Enum
 from pathlib import Path
 
 import dask.array as da
@@ -319,6 +320,10 @@ class Mine(Loss):
         """As it is told."""
         return dict(self.told).get("link", "identity")
 
+    def bounded(self, _low, _high):
+        """Under the name that it is told."""
+        return replace(self, name=dict(self.told).get("bounded", self.name))
+
 
 class Gives(Mine):
     """A loss whose gradient a test decides."""
@@ -357,6 +362,8 @@ class OtherHuber(Huber):
         (Mine(kinds=()), "must be of"),
         (Mine(told=(("link", "logit"),)), "no link of a numeric target"),
         (Mine(told=(("link", object()),)), "no link of a numeric target"),
+        (Mine(told=(("bounded", "huber"),)), "another name"),
+        (Mine(told=(("bounded", "yours"),)), "another name"),
         (Mine(told=(("slope", float("nan")),)), "must be a finite number"),
         (Mine(told=(("slope", "much"),)), "must be a finite number"),
         (Mine(told=(("option", np.zeros(3)),)), "told of a loss is a ndarray"),
@@ -366,6 +373,66 @@ class OtherHuber(Huber):
 )
 def test_what_no_report_could_hold_is_refused_before_the_charge(loss, match, tmp_path):
     check_refused(loss, match, tmp_path)
+
+
+class Text(str):
+    """A text of the user's own class, which prints as it is."""
+
+    __slots__ = ()
+
+    def __str__(self):
+        return self
+
+
+class Link(str, Enum):  # noqa: UP042 - a StrEnum prints its value
+    """Members are equal to a link, and print otherwise."""
+
+    IDENTITY = "identity"
+
+
+class Share(float):
+    """A number of the user's own class."""
+
+
+class Odd(Mine):
+    """A loss that gives what a test decides as link, slope and start."""
+
+    given = None
+    started = 0.0
+    largest_slope = Share(2)
+
+    def link(self, _kind):
+        """As given."""
+        return self.given
+
+    def start(self, _mean):
+        """As given."""
+        return self.started
+
+
+class Nan(float):
+    """A number that compares as one and converts to none."""
+
+    def __float__(self):
+        return float("nan")
+
+
+@pytest.mark.parametrize("link", [Text("identity"), Link.IDENTITY])
+def test_no_object_of_the_users_classes_is_kept(link):
+    odd = type("Odd", (Odd,), {"given": link})
+    loss = OutsideLoss(odd(name=Text("mine"), kinds=(Text("numeric"),)))
+    assert loss.links == ("identity",)
+    assert {type(text) for text in (loss.name, *loss.kinds, *loss.links)} == {str}
+    assert type(loss.slope) is float
+
+
+@pytest.mark.parametrize(
+    "start", [np.complex128(1), 10**400, Nan(1.0), np.longdouble("1e4000"), True, None]
+)
+def test_a_start_score_is_a_finite_number(start):
+    loss = OutsideLoss(type("Odd", (Odd,), {"given": "identity", "started": start})())
+    with pytest.raises(PlanError, match="start of a loss must be a finite number"):
+        loss.start(0.0)
 
 
 def test_other_names_make_other_losses():
@@ -389,6 +456,10 @@ BAD_GRADIENTS = {
     ),
     "an object": (object(), "no gradient that the kernels know"),
     "nothing": (None, "no gradient that the kernels know"),
+    "another number of classes": (
+        LOSSES["log_loss"].gradient("multiclass", 3),
+        "n_scores=3, where n_scores=1",
+    ),
     "another target's": (LOSSES["log_loss"].gradient("binary", 1), "does not fit a numeric target"),
     "more steps than a packed sum takes": (replace(GIVEN, clip_steps=1 << 30), "above"),
 }

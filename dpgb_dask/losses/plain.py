@@ -1,0 +1,35 @@
+"""Plain values of what a caller gives: converted first, checked afterwards, so that what was checked is what is kept.
+
+An object of a subclass of int, float or str can compare as one value and convert to another, and a process that lacks
+its class cannot read it.
+"""
+
+import math
+from collections.abc import Iterable
+from typing import Any
+
+import numpy as np
+
+_NUMBERS = (int, float, np.integer, np.floating)
+
+
+def finite_float(value: Any) -> float | None:
+    """Return a real number as a Python float; None if it is no number, or none that is finite as a float."""
+    if not issubclass(type(value), _NUMBERS) or type(value) is bool:
+        return None
+    try:
+        number = float(value)
+    except OverflowError:
+        return None
+    return number if math.isfinite(number) else None
+
+
+def plain_text(value: Any) -> str | None:
+    """Return a text as a str of no subclass, whatever its own ``__str__`` says; None if it is no text."""
+    return str.__str__(value) if issubclass(type(value), str) else None
+
+
+def same_text(value: Any, known: Iterable[str]) -> str | None:
+    """Return the known text that a text is equal to, not the given object; None if there is none."""
+    text = plain_text(value)
+    return next((own for own in known if own == text), None)
