@@ -14,6 +14,12 @@ from distributed import Client, LocalCluster
 
 import dpgb_dask
 from dpgb_dask import DPGBClassifier, Schema, kernels
+from dpgb_dask.components.auto.posterior import gradient_of
+from dpgb_dask.contracts.grid import COARSE, Grid
+from dpgb_dask.contracts.schema import Numeric
+from dpgb_dask.encoding.codes import cells_of, read_values
+from dpgb_dask.encoding.target import encode_target
+from dpgb_dask.losses import TABLE_SIZE
 from dpgb_dask.testing import SeededNoise
 
 ROOT = Path(__file__).parents[1]
@@ -156,24 +162,31 @@ def test_tests_that_theorems_name_exist(named):
     assert not function or found, named
 
 
-def test_one_rows_way_passes_the_files_it_names(tmp_path):
+def test_one_rows_way_passes_the_files_it_names(tmp_path, monkeypatch):
     """A fit on a cluster in this process calls a function of each file of the table."""
     section = (DOCS / "design.md").read_text(encoding="utf-8").split("## 9. ")[1].split("\n## ")[0]
     rows = re.findall(r"^\| (\d+) \| `([\w/]+\.py)` \|", section, re.MULTILINE)
     assert [int(number) for number, _ in rows] == list(range(1, len(rows) + 1))
     assert 18 <= len(rows) <= 25
+    features = {"age": Numeric(17, 90, integer=True), "job": ["office", "field", "none"]}
+    schema = Schema(features, classes=[0, 1], target="high_income")
+    people = pd.DataFrame({"age": np.arange(17, 77), "job": ["field", "none", "office"] * 20})
+    people["high_income"] = (people["age"] > 40).astype(int)
+    row = people[people["age"] == 41]
+    age, job = cells_of(read_values(row[["age", "job"]], schema), Grid.of(schema, COARSE))[:, 0]
+    label = encode_target(row["high_income"], schema)[0][0]
+    assert (row["job"].item(), label) == ("field", 1)
+    assert f"cell {age} of the age, one for each year; cell {job} of the job" in section
+    looked_up = int(gradient_of("binary", 0.5, 2).table[label, TABLE_SIZE // 2])
+    g, h = looked_up >> 32, looked_up & 0xFFFFFFFF
+    assert f"at score 0 and label {label}, −{-g:,} and {h:,} steps" in section
     called = set()
 
     def note(frame, event, _):
         if event == "call":
             called.add(frame.f_code.co_filename)
 
-    people = pd.DataFrame({"age": np.arange(17, 77), "job": ["office", "field", "none"] * 20})
-    people["high_income"] = (people["age"] > 40).astype(int)
     frame = dd.from_pandas(people, npartitions=2)
-    schema = Schema(
-        {"age": (17, 90), "job": ["office", "field", "none"]}, classes=[0, 1], target="high_income"
-    )
     model = DPGBClassifier(
         schema=schema, epsilon=1, delta=1e-6, noise=SeededNoise(0), on_few_rows="continue"
     )
@@ -187,7 +200,9 @@ def test_one_rows_way_passes_the_files_it_names(tmp_path):
         ) as cluster,
         Client(cluster),
     ):
-        kernels.warm()  # else compilers run under the profiler, for minutes
+        # workers call every kernel once: here before the profiler, which records the rows' way alone
+        kernels.warm()
+        monkeypatch.setattr(kernels, "warm", lambda: None)
         threading.setprofile(note)  # of threads that start from here on
         sys.setprofile(note)
         try:
