@@ -3,11 +3,15 @@
 One object has three uses: shards receive it to bring their scores up to date, it predicts, and it is written to disk.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from dpgb_dask.contracts.schema import Categorical, Schema
+from dpgb_dask.errors import PlanError
 from dpgb_dask.frozen import frozen, settle
 
 SCORE_BITS = 16  # one score step is 2**-16
@@ -21,7 +25,7 @@ class FeatureBins:
 
     Parameters
     ----------
-    edges : (n_edges,) float64 or None
+    edges : (n_edges,) float64, finite and increasing, or None
         Numeric feature: the code is the number of edges below the value; ``n_edges + 1`` is missing.
     cell_to_bin : (n_categories + 2,) uint8 or None
         Categorical feature: bin of each declared category, of "other" and of missing.
@@ -36,19 +40,26 @@ class FeatureBins:
     def __post_init__(self) -> None:
         if (self.edges is None) == (self.cell_to_bin is None):
             raise ValueError("Give edges (numeric) or cell_to_bin (categorical), not both.")
+        settle(self, n_bins=int(self.n_bins))
         if not 1 <= self.n_bins <= MAX_BINS:
             raise ValueError(
                 f"n_bins={self.n_bins} is outside [1, {MAX_BINS}]: codes are stored as uint8."
             )
-        if self.edges is not None and self.n_bins != len(self.edges) + 2:
-            raise ValueError(
-                "A numeric feature has one bin more than edges, and one for missing values."
-            )
-        settle(self, n_bins=int(self.n_bins))
         if self.edges is not None:
-            settle(self, edges=frozen(self.edges))
+            edges = frozen(self.edges)
+            settle(self, edges=edges)
+            if edges.dtype != np.float64 or edges.ndim != 1:
+                raise ValueError("edges must be a float64 array of ndim=1.")
+            if self.n_bins != len(edges) + 2:
+                raise ValueError(
+                    "A numeric feature has one bin more than edges, and one for missing values."
+                )
+            if not np.isfinite(edges).all() or (edges[1:] <= edges[:-1]).any():
+                raise ValueError("edges must be finite and increase.")
         if self.cell_to_bin is not None:
             settle(self, cell_to_bin=frozen(self.cell_to_bin))
+            if self.cell_to_bin.dtype != np.uint8 or self.cell_to_bin.ndim != 1:
+                raise ValueError("cell_to_bin must be a uint8 array of ndim=1.")
             if not self.cell_to_bin.size or self.cell_to_bin.max() >= self.n_bins:
                 raise ValueError("cell_to_bin names a bin that is not there.")
 
@@ -219,3 +230,100 @@ class Model:
     def n_features(self) -> int:
         """Number of features."""
         return len(self.bins)
+
+
+def check_bins(bins: Sequence[FeatureBins], schema: Schema) -> None:
+    """Refuse bins that have no code for every value that a row may hold: whether rows hold it must not show.
+
+    Raises
+    ------
+    PlanError
+        Unless there are bins of each feature's kind, with a bin for each declared category, "other" and missing.
+    """
+    features = schema.features
+    if len(bins) != len(features):
+        raise PlanError(f"{len(bins)} bins for {len(features)} features: one FeatureBins for each.")
+    for (name, feature), own in zip(features.items(), bins, strict=True):
+        if type(own) is not FeatureBins:
+            raise PlanError(f"bins of {name!r} are a {type(own).__name__}, not FeatureBins.")
+        if own.categorical != isinstance(feature, Categorical):
+            raise PlanError(f"bins of {name!r} need edges if numeric, cell_to_bin if categorical.")
+        if isinstance(feature, Categorical) and own.cell_to_bin is not None:
+            n_cells = len(feature.categories) + 2
+            if len(own.cell_to_bin) != n_cells:
+                raise PlanError(
+                    f"cell_to_bin of {name!r} has {len(own.cell_to_bin)} entries, not {n_cells}: one for each"
+                    " category, for other values and for missing ones."
+                )
+
+
+def check_model(model: Model, schema: Schema) -> None:
+    """Refuse a model with an index out of range: kernels do not check, and meet it only where there are rows.
+
+    Raises
+    ------
+    PlanError
+    """
+    if type(model) is not Model:
+        raise PlanError(f"The model is a {type(model).__name__}, not a Model.")
+    check_bins(model.bins, schema)
+    n_scores = len(schema.target.classes) if schema.target.type == "multiclass" else 1
+    n_bins = [own.n_bins for own in model.bins]
+    good = (
+        _is(model.intercept, np.int32, (n_scores,))
+        and len(model.tables) == len(n_bins)
+        and all(
+            _is(table, np.int32, (n, n_scores))
+            for table, n in zip(model.tables, n_bins, strict=True)
+        )
+    )
+    if not good:
+        raise PlanError(
+            "The model needs an intercept and a table of int32 for each feature's bins."
+        )
+    if not all(_pair_fits(pair, n_bins, n_scores) for pair in model.pairs):
+        raise PlanError("A pair table of the model does not fit the bins of its features.")
+    if not _trees_fit(model.trees, len(n_bins), n_scores):
+        raise PlanError("The trees of the model are not whole, or name what is not there.")
+
+
+def _is(array: Any, dtype: Any, shape: tuple[int, ...]) -> bool:
+    return type(array) is np.ndarray and array.dtype == dtype and array.shape == shape
+
+
+def _pair_fits(pair: Any, n_bins: Sequence[int], n_scores: int) -> bool:
+    if type(pair) is not PairTable or not type(pair.i) is type(pair.j) is int:
+        return False
+    if not (0 <= pair.i < len(n_bins) and 0 <= pair.j < len(n_bins)):
+        return False
+    maps = _is(pair.map_i, np.uint8, (n_bins[pair.i],)) and _is(
+        pair.map_j, np.uint8, (n_bins[pair.j],)
+    )
+    if not maps:
+        return False
+    table: Any = pair.table
+    if type(table) is not np.ndarray or table.ndim != 3 or table.dtype != np.int32:
+        return False
+    cells = int(pair.map_i.max()) < table.shape[1] and int(pair.map_j.max()) < table.shape[2]
+    return cells and len(table) == n_scores
+
+
+def _trees_fit(trees: Any, n_features: int, n_scores: int) -> bool:
+    if type(trees) is not TreeEnsemble or type(trees.splits) is not Splits:
+        return False
+    splits: Any = trees.splits
+    feature, masks = splits.feature, splits.masks
+    if type(feature) is not np.ndarray or feature.ndim != 2 or type(masks) is not np.ndarray:
+        return False
+    shape = (len(feature), (1 << splits.depth) - 1)
+    whole = (
+        _is(feature, np.uint16, shape)
+        and _is(splits.threshold, np.uint8, shape)
+        and _is(splits.mask_of, np.int32, shape)
+        and _is(masks, np.uint8, (len(masks), MAX_BINS))
+        and _is(trees.value, np.int32, (n_scores, len(feature), splits.n_leaves))
+    )
+    if not whole or not feature.size:
+        return whole
+    named = int(splits.mask_of.min()) >= -1 and int(splits.mask_of.max()) < len(masks)
+    return named and int(feature.max()) < n_features

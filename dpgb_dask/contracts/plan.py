@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from dpgb_dask import losses
 from dpgb_dask.contracts.boundary import Raw, Released
-from dpgb_dask.contracts.model import MAX_BINS, FeatureBins, Model
+from dpgb_dask.contracts.model import MAX_BINS, FeatureBins, Model, check_bins
 from dpgb_dask.contracts.part import Part
 from dpgb_dask.contracts.queries import Query
 from dpgb_dask.contracts.schema import Schema
@@ -489,8 +489,17 @@ class Plan:
         )
 
     def public_bins(self, shape: Shape) -> tuple[FeatureBins, ...] | None:
-        """Return the first stage's bins if they depend on the schema alone; one pass over the source is then enough."""
-        return self.stages[0].public_bins(shape)
+        """Return the first stage's bins if they depend on the schema alone; one pass over the source is then enough.
+
+        Raises
+        ------
+        PlanError
+            If they do not fit the schema (`check_bins`).
+        """
+        bins = self.stages[0].public_bins(shape)
+        if bins is not None:
+            check_bins(bins, shape.schema)
+        return bins
 
     def needs(self, shape: Shape) -> Needs:
         """Return the memory that a run takes besides the rows: for each kind of need, that of the neediest stage."""

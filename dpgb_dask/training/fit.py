@@ -163,6 +163,7 @@ def fit(
             "Facts read from the data (schema='infer') are not private: no ledger charge."
         )
     check_source(source, shape)
+    plan.public_bins(shape)  # refused here if they do not fit the schema
     demand = plan.demand(shape)
     if demand.n_values > MAX_VALUES:
         raise PlanError(

@@ -16,7 +16,7 @@ from dask.optimization import cull
 from numpy.typing import NDArray
 
 from dpgb_dask.contracts.boundary import Raw
-from dpgb_dask.contracts.model import FeatureBins, Model
+from dpgb_dask.contracts.model import FeatureBins, Model, check_model
 from dpgb_dask.contracts.plan import Execution
 from dpgb_dask.contracts.queries import Query
 from dpgb_dask.errors import LostCodesError, PlanError, in_our_words
@@ -86,6 +86,7 @@ class LocalRounds:
             int, Encoded
         ] = {}  # unbinned chunks, kept as long as they may be needed
         self._shard: Shard | None = None
+        self._fitting: Model | None = None  # the last model, which fits the schema
         self._graph = merge_graphs(source.chunks)
 
     @in_our_words()
@@ -96,6 +97,9 @@ class LocalRounds:
         if sums is None:
             if model is None:
                 raise PlanError(f"{type(query).__name__} needs a model: release bins first.")
+            if model is not self._fitting:
+                check_model(model, self._reading.shape.schema)
+                self._fitting = model
             sums = self._answer(model, query)
         return Raw(sums, bound)
 

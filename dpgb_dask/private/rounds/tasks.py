@@ -36,7 +36,7 @@ from distributed.comm.core import CommClosedError
 from numpy.typing import NDArray
 
 from dpgb_dask.contracts.boundary import Raw
-from dpgb_dask.contracts.model import FeatureBins, Model
+from dpgb_dask.contracts.model import FeatureBins, Model, check_model
 from dpgb_dask.contracts.plan import Execution
 from dpgb_dask.contracts.queries import Query
 from dpgb_dask.encoding.columns import n_rows
@@ -212,6 +212,7 @@ class TaskRounds:
         self._known_bins = None if refines else bins
         self._refines = refines
         self._unbinned: list[Part] = []  # unbinned chunks, kept as long as they may be needed
+        self._fitting: Model | None = None  # the last model, which fits the schema
         self._job: Encoding | None = None
         self._shards: dict[int, Future[Any]] = {}
         self._members: dict[int, Sequence[int]] = {}  # chunks of every shard
@@ -234,6 +235,9 @@ class TaskRounds:
         if sums is None:
             if model is None:
                 raise PlanError(f"{type(query).__name__} needs a model: release bins first.")
+            if model is not self._fitting:
+                check_model(model, self._reading.shape.schema)
+                self._fitting = model
             sums = self._round(model, query)
         self._given_up = 0
         if self._n_left is not None:
