@@ -48,7 +48,7 @@ class Part:
             raise PlanError(str(error).replace(f"{option}=", f"{name}=", 1)) from None
 
     def brief(self) -> Self:
-        """Return a short form for tests: the same queries, in few rounds; by default unchanged."""
+        """Return a short form for tests: the same queries, a stage in two rounds; by default unchanged."""
         return self
 
     def _parts(self) -> dict[str, "Part"]:

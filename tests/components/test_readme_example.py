@@ -1,30 +1,44 @@
-"""The worked example of the components' README runs, and passes the checks of every recipe."""
+"""The worked examples of the components' README and of the design run, and pass the checks of every recipe."""
 
 import re
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 from every_component.test_neighbours import check_neighbours
 from every_component.test_recipes import run
 from neighbours import SCHEMAS
 
+from dpgb_dask import DPGBClassifier, Schema
 from dpgb_dask.contracts.plan import Shape
-from dpgb_dask.contracts.queries import PRICE_ONE
+from dpgb_dask.contracts.queries import PRICE_ONE, QUERIES
 from dpgb_dask.errors import PlanError
+from dpgb_dask.testing import SeededNoise
 
 FOLDER = (
     Path(__file__).parents[2] / "dpgb_dask" / "components"
 )  # an installed package has no README
 README = (FOLDER / "README.md").read_text(encoding="utf-8")
+PAGE = (Path(__file__).parents[2] / "docs" / "design.md").read_text(encoding="utf-8")
 
 
 @pytest.fixture(scope="module")
 def example():
     """What the one block of Python defines, after it ran."""
-    (code,) = re.findall(r"```python\n(.*?)```", README, re.DOTALL)
+    return run_code(README)
+
+
+@pytest.fixture(scope="module")
+def stage_example():
+    """What the design's one block of Python defines: a stage, and a plan of it."""
+    return run_code(PAGE)
+
+
+def run_code(page):
+    (code,) = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
     namespace = {"__name__": "example"}
-    exec(compile(code, "README.md", "exec"), namespace)
+    exec(compile(code, "example", "exec"), namespace)
     return namespace
 
 
@@ -46,6 +60,40 @@ def test_example_passes_the_checks_of_every_recipe(example, kind):
     check_neighbours(
         replace(plan, stages=(plan.stages[0], trees)), kind, Shape(schema=SCHEMAS[kind])
     )
+
+
+@pytest.mark.parametrize("kind", ["binary", "multiclass", "numeric"])
+def test_example_of_a_stage_passes_the_checks_of_every_recipe(stage_example, kind):
+    plan, shape = stage_example["IN_TURN"], Shape(schema=SCHEMAS[kind])
+    state, spent, digests = run(plan, kind, PRICE_ONE, 1e4)
+    assert 0 <= state.left < 100
+    assert [n for _, n in spent] == [0, 2 if kind == "numeric" else 0, 40]
+    assert digests == run(plan, kind, PRICE_ONE, 1e4, seed=1)[2]  # it says that it draws nothing
+    brief = plan.brief()
+    assert brief.demand(shape).n_queries <= 4
+    check_neighbours(brief, kind, shape)
+
+
+def test_example_of_a_stage_learns(stage_example):
+    rng = np.random.default_rng(0)
+    x = rng.uniform(-1, 1, (2000, 2))
+    y = (x[:, 0] + x[:, 1] > 0).astype(int)
+    model = DPGBClassifier(
+        recipe=stage_example["IN_TURN"], schema=Schema({"a": (-1, 1), "b": (-1, 1)}, classes=[0, 1]),
+        epsilon=3.0, delta=1e-6, noise=SeededNoise(0), columns="position", n_estimators=30,
+    ).fit(x, y)  # fmt: skip
+    assert model.score(x, y) > 0.8
+    report = model.privacy_report_
+    assert len(report.receipts) == 30
+    assert 0.999 * report.declared < report.charged <= report.declared
+    with pytest.raises(PlanError, match="rounds=0"):
+        stage_example["InTurn"](rounds=0)
+
+
+def test_table_of_queries_in_the_design_is_complete():
+    section = PAGE.split("## 10. ")[1].split("\n## ")[0]
+    named = re.findall(r"\| `(\w+Query)` \|$", section, re.MULTILINE)
+    assert sorted(named) == sorted(query.__name__ for query in QUERIES)
 
 
 def test_example_refuses_bad_options(example):
