@@ -6,6 +6,7 @@ time what it returns: a gradient must have exactly a class in `gradients.GRADIEN
 (docs/privacy.md P1). So a mistake in the user's class can spoil a model, but not a bound.
 """
 
+import hashlib
 from dataclasses import dataclass, field, fields
 from typing import Any, Self, cast
 
@@ -13,11 +14,12 @@ import numpy as np
 
 from dpgb_dask.errors import PlanError
 from dpgb_dask.frozen import settle
-from dpgb_dask.losses.contract import GradientOptions, Loss
+from dpgb_dask.losses.contract import SECOND, GradientOptions, Loss
 from dpgb_dask.losses.gradients import GRAD_ONE, Gradient, check_gradient
 from dpgb_dask.losses.links import LINKS_OF
 from dpgb_dask.losses.plain import finite_float, plain_text, same_text
 
+DEEPEST = 16  # tuples in tuples of an option
 FARTHEST_START = 1000.0  # scores are int32 in steps of 2**-16: 2**15 of them on either side
 
 
@@ -124,7 +126,26 @@ class OutsideLoss(Loss):
             raise PlanError(
                 f"loss={self.name!r} gives a gradient that does not fit a {asked.kind} target, or is above 2**15 steps."
             )
+        if asked.counts and asked.hess_scale == 1 and not made.counts:
+            raise PlanError(
+                f"loss={self.name!r} gives no count beside the gradient where a stage asks one: look at asked.second."
+            )
         return made
+
+    def digest(self, kind: str, n_scores: int) -> str:
+        """Return a hash of the gradients, so that a fit is not resumed with another class of this name and options."""
+        sink = hashlib.sha256()
+        for second in SECOND:
+            try:
+                made = self.gradient(kind, n_scores, second=second)
+            except PlanError:  # a loss need not serve all of them; a stage that asks it will say so
+                continue
+            sink.update(f"{second} {type(made).__name__}".encode())
+            for item in fields(made):
+                value = getattr(made, item.name)
+                shown = value.tobytes() if isinstance(value, np.ndarray) else repr(value).encode()
+                sink.update(b" %s=%d:" % (item.name.encode(), len(shown)) + shown)
+        return sink.hexdigest()
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,15 +167,22 @@ def _is_frozen_loss(source: Any) -> bool:
     return isinstance(source, Loss) and parameters is not None and bool(parameters.frozen)
 
 
-def _plain(name: str, value: Any) -> Any:
+def _plain(name: str, value: Any, depth: int = 0) -> Any:
     """Return an option as a plain Python value; raise `PlanError` if a digest or a file could not hold it."""
     value = value.item() if isinstance(value, np.generic) else value
-    if isinstance(value, tuple | list):
-        return tuple(_plain(name, part) for part in value)
+    if isinstance(value, tuple | list) and depth < DEEPEST:
+        return tuple(_plain(name, part, depth + 1) for part in value)
+    if type(value) in (int, float) and finite_float(value) is None:
+        raise PlanError(f"{name} of a loss must hold finite numbers, which fit into a float.")
+    if type(value) is str and not value.isascii():
+        try:
+            value.encode()
+        except UnicodeEncodeError:
+            raise PlanError(f"{name} of a loss holds a text that no file can hold.") from None
     if value is None or type(value) in (bool, int, float, str):
         return value
     raise PlanError(
-        f"{name} of a loss is a {type(value).__name__}: give numbers, texts, truth values, None or tuples of them."
+        f"{name} of a loss is a {type(value).__name__}: give numbers, texts, truth values, None or flat tuples."
     )
 
 

@@ -34,6 +34,7 @@ from dpgb_dask.controller.ledger import Ledger
 from dpgb_dask.controller.noise import NoiseSource
 from dpgb_dask.controller.release import Controller
 from dpgb_dask.errors import PlanError
+from dpgb_dask.losses import OutsideLoss
 from dpgb_dask.private.keeping.store import remove_saved
 from dpgb_dask.private.reading.ingest import Source
 from dpgb_dask.private.rounds import Backend, check_backend, open_rounds
@@ -344,6 +345,8 @@ def digest(plan: Plan, shape: Shape) -> bytes:
     facts = [
         plan.digest().hex(), shape.schema.to_dict(), shape.weight_bits, shape.max_weight, repr(shape.loss)
     ]  # fmt: skip
+    if gradients := _gradients(shape):
+        facts.append(gradients)
     return hashlib.sha256(json.dumps(facts, sort_keys=True, default=repr).encode()).digest()
 
 
@@ -357,6 +360,8 @@ def facts(plan: Plan, shape: Shape) -> dict[str, str]:
         for name, value in _options(plan).items()
         if name not in ("name", "stages")
     }
+    if gradients := _gradients(shape):
+        told["gradients of the loss"] = gradients
     told["stages"] = ", ".join(type(stage).__name__ for stage in plan.stages)
     for number, stage in enumerate(plan.stages, start=1):
         where = f"stage {number} ({type(stage).__name__})"
@@ -366,6 +371,12 @@ def facts(plan: Plan, shape: Shape) -> dict[str, str]:
     told |= {f"feature {name!r} of the schema": feature for name, feature in features.items()}
     told |= {f"{name} of the schema": value for name, value in schema.items()}
     return {name: _short(value) for name, value in told.items()}
+
+
+def _gradients(shape: Shape) -> str | None:
+    """Return a hash of the gradients of a loss from outside: its name and options do not tell what its class does."""
+    loss = shape.loss
+    return loss.digest(shape.kind, shape.n_scores) if isinstance(loss, OutsideLoss) else None
 
 
 def _options(part: Any) -> dict[str, Any]:

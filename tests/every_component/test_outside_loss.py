@@ -24,6 +24,7 @@ from dpgb_dask.contracts.queries import GradientQuery
 from dpgb_dask.errors import PlanError, ResumeError, StructureError
 from dpgb_dask.estimators import load
 from dpgb_dask.losses import (
+    GRAD_ONE,
     LOSSES,
     AbsentLoss,
     Huber,
@@ -31,13 +32,15 @@ from dpgb_dask.losses import (
     Loss,
     OutsideLoss,
     SquaredError,
+    table_gradient,
+    table_points,
 )
 from dpgb_dask.private.reading.survey import Reading
 from dpgb_dask.private.rounds.local import LocalRounds
 from dpgb_dask.released import export
 from dpgb_dask.released.export import model_to_dict
 from dpgb_dask.testing import SeededNoise
-from dpgb_dask.training.fit import digest
+from dpgb_dask.training.fit import digest, facts
 
 OURS = {"numeric": Expectile(0.9), "binary": Exponential()}
 ABLE = [
@@ -269,8 +272,29 @@ def test_a_fit_is_another_one_with_another_option():
     first, again, other = (digest(plan, shape) for shape in shapes)
     assert first == again
     assert first != other
+    assert digest(plan, Shape(schema=SCHEMAS["numeric"], loss=Expectile(0.8))) == first
     assert "0.8" in repr(shapes[0].loss)
     assert "0x" not in repr(shapes[0].loss)  # no address: a resumed fit says the same
+
+
+class Steeper(Expectile):
+    """Another class under the same name and options."""
+
+    def integer_gradient(self, asked):
+        """Return twice the slope of absolute residuals."""
+        residual = table_points("numeric")
+        return table_gradient(asked, np.sign(residual), np.ones_like(residual))
+
+
+def test_a_fit_is_another_one_with_another_class():
+    plan = recipes.get("fdp-tr-newton", kind="numeric")
+    first, other = (
+        Shape(schema=SCHEMAS["numeric"], loss=loss) for loss in (Expectile(0.8), Steeper(0.8))
+    )
+    assert repr(first.loss) == repr(other.loss)
+    assert digest(plan, first) != digest(plan, other)
+    told = [facts(plan, shape) for shape in (first, other)]
+    assert {name for name in told[0] if told[0][name] != told[1][name]} == {"gradients of the loss"}
 
 
 def test_a_fit_is_resumed_with_the_same_options_alone(tmp_path):
@@ -325,6 +349,11 @@ class Mine(Loss):
         return replace(self, name=dict(self.told).get("bounded", self.name))
 
 
+DEEP = ()
+for _ in range(3000):
+    DEEP = (DEEP,)
+
+
 class Gives(Mine):
     """A loss whose gradient a test decides."""
 
@@ -364,8 +393,12 @@ class OtherHuber(Huber):
         (Mine(told=(("link", object()),)), "no link of a numeric target"),
         (Mine(told=(("bounded", "huber"),)), "another name"),
         (Mine(told=(("bounded", "yours"),)), "another name"),
-        (Mine(told=(("slope", float("nan")),)), "must be a finite number"),
+        (Mine(told=(("slope", float("nan")),)), "finite number"),
         (Mine(told=(("slope", "much"),)), "must be a finite number"),
+        (Mine(told=(("option", float("nan")),)), "told of a loss must hold finite numbers"),
+        (Mine(told=(("option", 10**5000),)), "told of a loss must hold finite numbers"),
+        (Mine(told=(("option", "\ud800"),)), "told of a loss holds a text"),
+        (Mine(told=(("option", DEEP),)), "told of a loss is a tuple"),
         (Mine(told=(("option", np.zeros(3)),)), "told of a loss is a ndarray"),
         (Changing(), "make it a frozen dataclass"),
         (Exponential(), "does not (serve|fit) a numeric target"),
@@ -470,6 +503,15 @@ def test_a_gradient_that_kernels_do_not_take_is_refused_before_the_charge(what, 
     made, match = BAD_GRADIENTS[what]
     loss = type("Gives", (Gives,), {"made": made})()
     check_refused(loss, match, tmp_path)
+
+
+def test_a_stage_that_needs_a_count_gets_one():
+    loss = OutsideLoss(
+        type("Gives", (Gives,), {"made": replace(GIVEN, hess_steps=GRAD_ONE // 2)})()
+    )
+    assert loss.gradient("numeric", 1, second="count") == replace(GIVEN, hess_steps=GRAD_ONE // 2)
+    with pytest.raises(PlanError, match="gives no count"):
+        loss.gradient("numeric", 1, second="count", hess_scale=1.0)
 
 
 def check_refused(loss, match, folder):
