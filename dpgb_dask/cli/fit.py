@@ -54,8 +54,8 @@ def add(commands: Any) -> None:
     fit.add_argument(
         "--loss",
         metavar="NAME",
-        help=f"{', '.join(sorted(losses.LOSSES))}; huber:0.2 and quantile:0.9 set their option (default: log_loss, or "
-        "squared_error for a number)",
+        help=f"{', '.join(sorted(losses.LOSSES))}; an option is set as in {losses.options_in_words()} (default: "
+        "log_loss, or squared_error for a number)",
     )
     fit.add_argument("--n-estimators", type=int, help="trees or rounds (default: the recipe's)")
     fit.add_argument("--learning-rate", type=float, help="step of one (default: the recipe's)")

@@ -1,8 +1,8 @@
 """Losses by name: which targets they serve, their integer gradients, and the links from scores to predictions.
 
-Each loss has its own file. To add a loss, write the file, add the loss to `LOSSES` here, and add a row to the table in
-docs/recipes.md. A loss outside the package needs none of that: pass the estimator an object of a class that derives
-from `Loss`.
+Each loss has its own file. To add a loss, write the file and import its class here, `as` itself: that puts it into
+`LOSSES` (docs/design.md §12). A loss outside the package needs none of that: pass the estimator an object of a class
+that derives from `Loss`.
 """
 
 from collections.abc import Mapping
@@ -10,7 +10,7 @@ from dataclasses import fields, replace
 from typing import Any, cast
 
 from dpgb_dask.errors import PlanError, did_you_mean
-from dpgb_dask.losses.absolute_error import AbsoluteError
+from dpgb_dask.losses.absolute_error import AbsoluteError as AbsoluteError
 from dpgb_dask.losses.contract import CORNER, GradientOptions, Loss, table_gradient
 from dpgb_dask.losses.gradients import (
     FREE_HESS_SCALE,
@@ -40,35 +40,40 @@ from dpgb_dask.losses.gradients import (
     table_points,
     unpack,
 )
-from dpgb_dask.losses.huber import Huber
+from dpgb_dask.losses.huber import Huber as Huber
 from dpgb_dask.losses.links import LINKS, LINKS_OF, clipped_probability
-from dpgb_dask.losses.log_loss import LogLoss
+from dpgb_dask.losses.log_loss import LogLoss as LogLoss
 from dpgb_dask.losses.outside import AbsentLoss, OutsideLoss
-from dpgb_dask.losses.poisson import Poisson
-from dpgb_dask.losses.quantile import Quantile
-from dpgb_dask.losses.squared_error import SquaredError
+from dpgb_dask.losses.poisson import Poisson as Poisson
+from dpgb_dask.losses.quantile import Quantile as Quantile
+from dpgb_dask.losses.squared_error import SquaredError as SquaredError
 
-__all__ = [
+__all__ = [  # and the losses
     "CORNER", "FREE_HESS_SCALE", "GRADIENTS", "GRAD_BITS", "GRAD_ONE", "LINKS", "LINKS_OF", "LOSSES", "RATE_SHIFT",
-    "RESIDUAL_SHIFT", "SOFTMAX_HESS_SCALE", "TABLE_SHIFT", "TABLE_SIZE", "TARGET_BITS", "AbsentLoss", "AbsoluteError",
-    "Gradient", "GradientOptions", "Huber", "LabelGradient", "LogLoss", "LogisticGradient", "Loss", "OutsideLoss",
-    "Poisson", "PoissonGradient", "Quantile", "SlopeGradient", "SoftmaxGradient", "SquaredError", "SquaredGradient",
-    "TableGradient", "check_gradient", "check_loss", "clipped_probability", "default_loss", "from_json", "get",
-    "label_gradient", "logistic_gradient", "parse", "poisson_gradient", "sigmoid", "softmax_gradient", "table_gradient",
-    "table_points", "to_json", "unpack",
+    "RESIDUAL_SHIFT", "SOFTMAX_HESS_SCALE", "TABLE_SHIFT", "TABLE_SIZE", "TARGET_BITS", "AbsentLoss", "Gradient",
+    "GradientOptions", "LabelGradient", "LogisticGradient", "Loss", "OutsideLoss", "PoissonGradient", "SlopeGradient",
+    "SoftmaxGradient", "SquaredGradient", "TableGradient", "check_gradient", "check_loss", "clipped_probability",
+    "default_loss", "from_json", "get", "label_gradient", "logistic_gradient", "options_in_words", "parse",
+    "poisson_gradient", "sigmoid", "softmax_gradient", "table_gradient", "table_points", "to_json", "unpack",
 ]  # fmt: skip
 
-LOSSES: Mapping[str, Loss] = {
-    loss.name: loss
-    for loss in (
-        LogLoss(),
-        SquaredError(),
-        AbsoluteError(),
-        Huber(),
-        Quantile(),
-        Poisson(),
-    )
-}
+
+def _shipped() -> Mapping[str, Loss]:
+    """Return a loss of each class that is imported above, with its default options, in the order of their names."""
+    classes = [
+        made
+        for made in globals().values()
+        if isinstance(made, type) and issubclass(made, Loss) and made not in (Loss, OutsideLoss)
+    ]
+    return {loss.name: loss for loss in sorted((made() for made in classes), key=_name)}
+
+
+def _name(loss: Loss) -> str:
+    return loss.name
+
+
+LOSSES: Mapping[str, Loss] = _shipped()
+__all__ += [type(loss).__name__ for loss in LOSSES.values()]
 
 
 def get(loss: Any) -> Loss:
@@ -81,6 +86,12 @@ def get(loss: Any) -> Loss:
     """
     if isinstance(loss, str):
         if loss not in LOSSES:
+            name, colon, option = loss.partition(":")
+            if colon:
+                made = type(LOSSES[name]).__name__ if name in LOSSES else "MyLoss"
+                raise PlanError(
+                    f"loss={loss!r}: that form is the command line's. In Python, give a value: {made}({option})."
+                )
             raise PlanError(
                 f"loss={loss!r} is unknown. Choose one of {sorted(LOSSES)} or give a Loss."
                 f"{did_you_mean(loss, LOSSES)}"
@@ -90,6 +101,11 @@ def get(loss: Any) -> Loss:
         raise PlanError(
             f"loss={loss.name!r} is of a class outside this library, which a model file does not hold. Import it and"
             f" give the loss anew, or choose one of {sorted(LOSSES)}."
+        )
+    if isinstance(loss, type) and issubclass(loss, Loss):
+        raise PlanError(
+            f"loss={loss.__name__} is a class: give a value of it, as in {loss.__name__}(). Or choose one of"
+            f" {sorted(LOSSES)}."
         )
     if isinstance(loss, Loss) and type(loss) not in _KNOWN and type(loss) is not OutsideLoss:
         loss = OutsideLoss(loss)
@@ -120,6 +136,12 @@ def parse(text: str) -> Loss:
     return cast("Loss", replace(cast("Any", able[name]), **{str(able[name].option): value}))
 
 
+def options_in_words() -> str:
+    """Return how the command line sets an option of a loss: "huber:0.1 and quantile:0.5"."""
+    able = (known for known in LOSSES.values() if known.option is not None)
+    return " and ".join(f"{known.name}:{getattr(known, str(known.option))}" for known in able)
+
+
 def check_loss(loss: Any, kind: str | None = None) -> None:
     """Refuse a loss that is neither exactly one of those here nor an `OutsideLoss` with its own name.
 
@@ -142,10 +164,13 @@ def check_loss(loss: Any, kind: str | None = None) -> None:
     else:
         good = known is not None and (loss.name, loss.kinds) == (known.name, known.kinds)
     if not good:
+        if type(loss) is OutsideLoss:
+            raise PlanError(
+                f"loss={loss!r}: the name {loss.name!r} is one of the library's: give yours another."
+            )
         raise PlanError(
-            f"loss={loss!r} is no Loss of this library, and no other one with a name of its own. Choose one of"
-            f" {sorted(LOSSES)}, or a value of dpgb_dask.losses, such as Quantile(0.9), or a class that derives from"
-            " dpgb_dask.losses.Loss."
+            f"loss={loss!r} is no Loss of this library. Choose one of {sorted(LOSSES)}, or a value of"
+            " dpgb_dask.losses, such as Quantile(0.9), or of a class that derives from dpgb_dask.losses.Loss."
         )
     if kind is not None and kind not in loss.kinds:
         serving = sorted(name for name, other in LOSSES.items() if kind in other.kinds)

@@ -385,8 +385,8 @@ class OtherHuber(Huber):
     [
         (Mine(name="two words"), "must be a word"),
         (Mine(name=None), "must be a word"),
-        (Mine(name="huber"), "no other one with a name of its own"),
-        (OtherHuber(), "no other one with a name of its own"),
+        (Mine(name="huber"), "is one of the library's: give yours another"),
+        (OtherHuber(), "is one of the library's: give yours another"),
         (Mine(kinds=("numeric", "vector")), "must be of"),
         (Mine(kinds=()), "must be of"),
         (Mine(told=(("link", "logit"),)), "no link of a numeric target"),

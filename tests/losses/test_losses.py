@@ -1,5 +1,7 @@
 """Losses by name and value: the targets they serve, their options, and what they refuse."""
 
+import importlib
+import pkgutil
 from pathlib import Path
 
 import pytest
@@ -12,6 +14,8 @@ from dpgb_dask.losses import (
     LOSSES,
     Huber,
     LogLoss,
+    Loss,
+    OutsideLoss,
     Poisson,
     Quantile,
     SquaredError,
@@ -43,11 +47,33 @@ def test_losses_have_scikit_learns_names_and_serve_what_they_say(name):
 
 
 @pytest.mark.parametrize("name", LOSSES)
-def test_the_table_of_losses_has_a_row_for_each(name):
-    page = Path(__file__).parents[2] / "docs" / "recipes.md"
-    rows = [row for row in page.read_text(encoding="utf-8").splitlines() if row.startswith("| `")]
-    made = type(losses.get(name)).__name__
-    assert any(f"`{name}`" in row or f"`{made}(" in row for row in rows)
+def test_pages_name_each_loss(name):
+    made, docs = type(losses.get(name)).__name__, Path(__file__).parents[2] / "docs"
+    rows = [
+        row for row in (docs / "recipes.md").read_text("utf-8").splitlines() if row[:3] == "| `"
+    ]
+    assert any(f"`{name}`" in row or f"`{made}(" in row for row in rows), (
+        f"docs/recipes.md, table of losses: add a row | `{name}` | target | a row's gradient |"
+    )
+    line = f"::: dpgb_dask.losses.{made}"
+    assert line in (docs / "api" / "losses.md").read_text("utf-8").splitlines(), (
+        f"docs/api/losses.md: add the line {line}"
+    )
+
+
+def test_every_loss_of_the_folder_is_in_the_table():
+    """A file of a loss that is not imported, or whose name is taken, fails here."""
+    for module in pkgutil.iter_modules(losses.__path__, "dpgb_dask.losses."):
+        for made in vars(importlib.import_module(module.name)).values():
+            if isinstance(made, type) and issubclass(made, Loss) and made.__module__ == module.name:
+                if made in (Loss, OutsideLoss):
+                    continue
+                assert made in map(type, LOSSES.values()), (
+                    f"losses/__init__.py: add the line from {module.name} import {made.__name__} as {made.__name__};"
+                    f" its name must be its own"
+                )
+                assert getattr(losses, made.__name__) is made
+    assert list(LOSSES) == sorted(LOSSES)
 
 
 def test_a_loss_by_name_and_option():
@@ -88,3 +114,22 @@ def test_poisson_needs_a_target_that_is_never_negative():
     with pytest.raises(PlanError, match="bounds"):
         Poisson().gradient("numeric", 1)
     assert Poisson().bounded(0.0, 4.0).gradient("numeric", 1).base == 0
+
+
+@pytest.mark.parametrize(
+    ("given", "told"),
+    [
+        (Huber, r"loss=Huber is a class: give a value of it, as in Huber\(\)"),
+        ("huber:0.2", r"the command line's. In Python, give a value: Huber\(0.2\)"),
+        ("log_cosh:0.1", "that form is the command line's"),
+    ],
+)
+def test_another_form_of_a_loss_is_refused_with_the_way_out(given, told):
+    with pytest.raises(PlanError, match=told):
+        losses.get(given)
+
+
+def test_the_command_line_names_every_option():
+    assert losses.options_in_words() == "huber:0.1 and quantile:0.5"
+    for text in losses.options_in_words().split(" and "):
+        assert losses.parse(text) == LOSSES[text.split(":")[0]]
