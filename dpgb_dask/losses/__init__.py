@@ -166,7 +166,8 @@ def check_loss(loss: Any, kind: str | None = None) -> None:
     if not good:
         if type(loss) is OutsideLoss:
             raise PlanError(
-                f"loss={loss!r}: the name {loss.name!r} is one of the library's: give yours another."
+                f"loss={loss!r} is no Loss of this library, and the name {loss.name!r} is one of the library's: give"
+                " yours another."
             )
         raise PlanError(
             f"loss={loss!r} is no Loss of this library. Choose one of {sorted(LOSSES)}, or a value of"
