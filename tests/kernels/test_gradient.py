@@ -2,7 +2,7 @@ import numba
 import numpy as np
 import pytest
 from helpers import naive_logistic, naive_residuals, naive_softmax, naive_squared
-from outside.expectile import Expectile, Exponential
+from outside.expectile import OUTSIDE_LOSSES, Expectile
 
 from dpgb_dask import kernels
 from dpgb_dask.errors import PlanError
@@ -168,9 +168,7 @@ def losses_of(kind):
         yield Huber(0.7)
         yield Quantile(0.9)
         yield Poisson(6.0, 8.0)
-        yield Expectile(0.9)
-    if kind == "binary":
-        yield Exponential()
+    yield from (loss for loss in OUTSIDE_LOSSES if kind in loss.kinds)
 
 
 def gradients_of(kind, n_scores):
