@@ -7,7 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dpgb_dask.errors import PlanError
-from dpgb_dask.losses.gradients import GRAD_ONE, Gradient, TableGradient, packed_table
+from dpgb_dask.losses.gradients import GRAD_ONE, TABLE_SIZE, Gradient, TableGradient, packed_table
 
 HALF = 0.5  # a over the largest |g|, where h is not free: adds an eighth to the noise on g
 # a gradient that jumps at the target is taken to change linearly within ±CORNER of it (in halves of the target's
@@ -106,12 +106,16 @@ class Loss:
 
     @property
     def largest_slope(self) -> float:
-        """Largest |g| of one score column if nothing is clipped, in natural units."""
-        raise NotImplementedError
+        """Largest |g| of one score column if nothing is clipped, in natural units; the report tells it."""
+        raise PlanError(
+            f"loss={self.name!r} has no largest_slope: define it, as the largest |g| without a clip."
+        )
 
-    def integer_gradient(self, asked: GradientOptions) -> Gradient:
+    def integer_gradient(self, asked: GradientOptions) -> Gradient:  # noqa: ARG002 - a loss defines it
         """Return the integer gradient for options that `gradient` has checked."""
-        raise NotImplementedError
+        raise PlanError(
+            f"loss={self.name!r} has no integer_gradient: define it, with table_gradient(asked, g, h)."
+        )
 
     def link(self, kind: str) -> str:
         """Return the key in `LINKS` of the link to predictions; the default depends on the type of target."""
@@ -196,6 +200,17 @@ def table_gradient(asked: GradientOptions, g: NDArray[Any], h: NDArray[Any]) -> 
     g, h = np.asarray(g, np.float64), np.asarray(h, np.float64)
     if g.shape != h.shape:
         raise PlanError("g and h of a table must have one shape.")
+    if asked.kind == "binary" and g.ndim == 1:
+        raise PlanError("A table of a binary target has one row per class: np.stack([class 0, 1]).")
+    if asked.kind != "multiclass" and g.shape[-1:] != (TABLE_SIZE,):
+        raise PlanError(
+            f"A table has {TABLE_SIZE} entries a row: compute it at table_points({asked.kind!r})."
+        )
+    for name, part in (("g", g), ("h", h)):
+        if not np.isfinite(part).all():
+            raise PlanError(f"{name} of a table is not finite everywhere.")
+    if (h < 0).any():
+        raise PlanError("h of a table is negative somewhere: a Hessian must not be.")
     a = asked.hess_scale
     if asked.second == "none":
         a = 1.0

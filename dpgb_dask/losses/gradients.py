@@ -612,6 +612,8 @@ def table_points(kind: str) -> NDArray[np.float64]:
 
     Residuals, of targets scaled to [-1, 1], go from -2 + 2⁻¹¹ to 2 - 2⁻¹¹. Scores go from -8 to 8.
     """
+    if kind not in ("binary", "numeric"):
+        raise PlanError(f"table_points({kind!r}): a table is of one of {('binary', 'numeric')}.")
     steps = np.arange(TABLE_SIZE, dtype=np.float64)
     shift = RESIDUAL_SHIFT if kind == "numeric" else TABLE_SHIFT
     return (steps - TABLE_SIZE // 2 + 0.5) * 2.0 ** (shift - 16)

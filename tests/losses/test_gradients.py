@@ -1,5 +1,6 @@
 """Integer gradients of the losses: the second component, clips and bounds."""
 
+import numpy as np
 import pytest
 
 from dpgb_dask import losses
@@ -85,3 +86,29 @@ def test_largest_slope_is_the_bound_without_a_clip(name):
     widest = loss.gradient(loss.kinds[0], 1, second="none").largest_grad / GRAD_ONE
     # all are clipped at 1 at least
     assert min(loss.largest_slope, 1) == pytest.approx(widest, rel=1e-3)
+
+
+def test_a_table_that_does_not_fit_says_why():
+    def table(kind, g, h):
+        return losses.table_gradient(losses.GradientOptions(kind=kind, n_scores=1), g, h)
+
+    with pytest.raises(PlanError, match="nubmer"):
+        losses.table_points("nubmer")
+    x = losses.table_points("numeric")
+    for kind, g, h, why in (
+        ("binary", x, x, "one row per class"),
+        ("numeric", x[:7], x[:7], r"table_points\('numeric'\)"),
+        ("numeric", x + np.inf, x, "g of a table is not finite"),
+        ("numeric", x, x + np.nan, "h of a table is not finite"),
+        ("numeric", x, x, "h of a table is negative"),
+    ):
+        with pytest.raises(PlanError, match=why):
+            table(kind, g, h)
+
+
+def test_a_loss_without_its_methods_says_so():
+    loss = type("Empty", (losses.Loss,), {"name": "empty", "kinds": ("numeric",)})()
+    with pytest.raises(PlanError, match="'empty' has no integer_gradient"):
+        loss.gradient("numeric", 1)
+    with pytest.raises(PlanError, match="'empty' has no largest_slope"):
+        _ = loss.largest_slope
