@@ -68,11 +68,11 @@ class OutsideLoss(Loss):
             raise PlanError(
                 f"loss={source!r} is no Loss: make it a frozen dataclass of losses.Loss."
             )
-        told: Any = source.name
+        told: Any = getattr(source, "name", None)
         name = plain_text(told)
         if name is None or not name.isidentifier() or not name.isascii():
             raise PlanError(f"name={told!r} of a loss must be a word of ASCII letters.")
-        told = source.kinds
+        told = getattr(source, "kinds", None)
         kinds = _texts(told, tuple(LINKS_OF)) if isinstance(told, tuple) else ()
         if not kinds:
             raise PlanError(f"kinds={told!r} of loss={name!r} must be of {sorted(LINKS_OF)}.")

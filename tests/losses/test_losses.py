@@ -2,6 +2,7 @@
 
 import importlib
 import pkgutil
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
@@ -133,3 +134,13 @@ def test_the_command_line_names_every_option():
     assert losses.options_in_words() == "huber:0.1 and quantile:0.5"
     for text in losses.options_in_words().split(" and "):
         assert losses.parse(text) == LOSSES[text.split(":")[0]]
+
+
+@pytest.mark.parametrize("missing", ["name", "kinds"])
+def test_a_loss_without_name_or_kinds_is_told(missing):
+    given = {"name": "mine", "kinds": ("numeric",)}
+    del given[missing]
+    body = given | {"__annotations__": dict.fromkeys(given, object)}
+    made = dataclass(frozen=True)(type("Unfinished", (Loss,), body))
+    with pytest.raises(PlanError, match=f"{missing}=None"):
+        losses.get(made())
