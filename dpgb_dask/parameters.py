@@ -79,7 +79,8 @@ def plan_of(
     **given: Any,
 ) -> Plan:
     """Return the plan of a recipe for a kind of target, with all parameters set that are not None."""
-    if not isinstance(recipe, str | Plan):
+    # not a subclass: it could say one thing to the report and another to the accountant
+    if not isinstance(recipe, str) and type(recipe) is not Plan:
         raise PlanError(f"recipe is a {type(recipe).__name__}. Give a name or a Plan.")
     # parameter grids are often NumPy arrays
     plain = {k: v.item() if isinstance(v, np.generic) else v for k, v in given.items()}

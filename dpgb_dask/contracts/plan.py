@@ -3,7 +3,7 @@
 import hashlib
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, is_dataclass, replace
+from dataclasses import dataclass, fields, is_dataclass, replace
 from typing import Any, ClassVar, Protocol, TypeAlias, TypeVar
 
 import numpy as np
@@ -382,6 +382,21 @@ class Stage(Part, ABC):
         """Turn a released answer into the next state (post-processing)."""
 
 
+def _prints_all(options: Any) -> bool:
+    """Whether a dataclass is frozen and prints all its fields, and so do the dataclasses that it holds."""
+    if not is_dataclass(options) or isinstance(options, type):
+        return True
+    kind: Any = type(options)
+    own = fields(options)
+    values = [getattr(options, field.name) for field in own]
+    said = ", ".join(f"{field.name}={v!r}" for field, v in zip(own, values, strict=True))
+    return (
+        kind.__dataclass_params__.frozen
+        and repr(options) == f"{kind.__qualname__}({said})"
+        and all(map(_prints_all, values))
+    )
+
+
 @dataclass(frozen=True, slots=True)
 class Plan:
     """A method, as a value. It decides the model and its privacy.
@@ -432,6 +447,11 @@ class Plan:
                 )
         known: set[type[Facts]] = set()
         for stage in self.stages:
+            if not _prints_all(stage):
+                raise PlanError(
+                    f"{stage!r} of {self.name!r} must be a frozen dataclass that prints all of its fields: a fit is"
+                    " resumed only under the options that it had."
+                )
             if lacking := [kind.__name__ for kind in stage.uses if kind not in known]:
                 raise PlanError(
                     f"{type(stage).__name__} of {self.name!r} uses what no stage before it gives: {lacking}."

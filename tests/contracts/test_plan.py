@@ -1,9 +1,11 @@
 """Plans that would fail after their charge are refused before it."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from typing import Any
 
 import pytest
 
+from dpgb_dask import DPGBClassifier
 from dpgb_dask.components.trees.budgets import Shares
 from dpgb_dask.components.trees.candidates import PublicBins
 from dpgb_dask.components.trees.leaves import GradientStep
@@ -87,6 +89,41 @@ def test_what_is_no_stage_is_refused():
     for wrong in (object(), Silent, Undeclared()):
         with pytest.raises(PlanError, match="is no stage of 'mine'"):
             Plan("mine", "here", (PublicBins(), wrong))
+
+
+def test_a_stage_prints_all_that_the_digest_of_its_plan_should_see():
+    @dataclass(frozen=True)
+    class Hides(Silent):
+        hidden: int = field(default=1, repr=False)
+
+    @dataclass(frozen=True)
+    class Says(Silent):
+        option: Any = 1
+
+        def __repr__(self):
+            return "Says()"
+
+    @dataclass
+    class Thaws(Silent.__base__):
+        declare, next_query, update = Silent.declare, Silent.next_query, Silent.update
+
+    @dataclass(frozen=True)
+    class Holds(Silent):
+        option: Any = None
+
+    Plan("mine", "here", (PublicBins(), Holds(Holds())))
+    for wrong in (Hides(), Says(), Thaws(), Holds(Says())):
+        with pytest.raises(PlanError, match="prints all of its fields"):
+            Plan("mine", "here", (PublicBins(), wrong))
+
+
+def test_a_recipe_is_a_plan_and_no_subclass():
+    class Changing(Plan):
+        """It could be pure to the report alone."""
+
+    plan = Changing("mine", "here", (PublicBins(), Silent()))
+    with pytest.raises(PlanError, match="recipe is a Changing"):
+        DPGBClassifier(epsilon=1.0, schema=SHAPE.schema, recipe=plan).fit([[0.5]], [0])
 
 
 def test_a_parameter_is_set_wherever_it_is_taken_and_named_as_it_was_given():
