@@ -11,7 +11,7 @@ from dpgb_dask.contracts.schema import Categorical, Numeric, Schema
 from dpgb_dask.controller import accounting
 from dpgb_dask.controller.comparison.pld import compared
 from dpgb_dask.controller.comparison.records import Gaussian, records_of
-from dpgb_dask.losses import GRAD_BITS
+from dpgb_dask.losses import GRAD_BITS, LOSSES
 from dpgb_dask.released.report import PrivacyReport
 from dpgb_dask.training.build import build
 from dpgb_dask.training.claims import relation
@@ -204,7 +204,9 @@ def _loss_in_words(asked: Sequence[Asked | None], shape: Shape) -> str:
     unit = {"identity": " of half the target's range", "log": " of the target's upper bound"}
     text = f"{shape.loss.name}; a row's gradient is at most {text}{unit.get(shape.loss.link(shape.kind), '')}"
     widest = shape.loss.largest_slope
-    return f"{text}, by a clip ({widest:g} without)" if high < 0.99 * widest else text
+    # of a loss from outside the number is its author's; no bound rests on it
+    whose = "" if shape.loss.name in LOSSES else ", as the loss itself says"
+    return f"{text}, by a clip ({widest:g} without{whose})" if high < 0.99 * widest else text
 
 
 def _signal_in_words(

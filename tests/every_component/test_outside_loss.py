@@ -110,6 +110,9 @@ def test_every_able_recipe_trains_and_reports_it(name, kind, monkeypatch):
     assert all(np.logical_or(its_own, counted))
     report = fitted.privacy_report_
     assert report.loss.startswith(f"{OURS[kind].name}; a row's gradient is at most")
+    # where it is clipped, what it would be without is the author's word, and the report says whose
+    own_word = report.loss.endswith(" without, as the loss itself says)")
+    assert own_word == ("by a clip" in report.loss)
     assert np.isfinite(fitted.predict_proba(some_rows(kind)[0]) if kind == "binary" else 0).all()
     other = estimator(kind, recipe=brief(name, kind), loss=None).fit(*some_rows(kind))
     assert model_to_dict(fitted.model_) != model_to_dict(other.model_)
