@@ -255,7 +255,7 @@ def test_a_negative_bin_or_category_is_on_the_right_side():
     ("changes", "gain_range", "named"),
     [
         ({}, 0, "bounded range"),
-        ({"n_scores": 3}, RANGE, "bounded range"),
+        ({"n_scores": 3}, RANGE, "n_scores=3"),
         ({"ridge": 0.0}, RANGE, "ridge=0.0"),
         ({"ridge": float("nan")}, RANGE, "ridge=nan"),
         ({"candidate_feature": np.array([], np.uint16)}, RANGE, "at least one"),

@@ -288,7 +288,7 @@ NOT_OF_THE_ROWS = {
         NODES, splits=replace(NODES.splits, feature=NODES.splits.feature + 3)
     ),
     "bins of another number": replace(NODES, sizes=(4, 12)),
-    "scores of another target": replace(TREES, n_scores=2),
+    "scores of another target": replace(TREES, gradient=softmax_gradient(2), n_scores=2),
     "a gradient of another target": replace(TREES, gradient=gradient_of("numeric")),
 }
 

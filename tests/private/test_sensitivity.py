@@ -22,7 +22,7 @@ from private.cases import (
     upper,
 )
 
-from dpgb_dask.contracts.model import Model
+from dpgb_dask.contracts.model import Model, no_trees
 from dpgb_dask.contracts.plan import Execution
 from dpgb_dask.contracts.queries import Query
 from dpgb_dask.errors import PlanError
@@ -79,7 +79,7 @@ def flat_model(kind, score):
     tables = tuple(np.zeros((n, n_scores), np.int32) for n in N_BINS)
     intercept = np.zeros(n_scores, np.int32)
     intercept[0] = score
-    return Model(BINS, intercept, tables)
+    return Model(BINS, intercept, tables, trees=no_trees(n_scores=n_scores))
 
 
 def extreme_models(kind):
