@@ -305,6 +305,7 @@ def test_the_schema_file_of_the_docs_serves(tmp_path, capsys):
     assert "job: fits" in capsys.readouterr().out
 
 
+@pytest.mark.slow
 def test_the_command_line_loads_no_model_without_privacy_unless_the_demo_needs_it():
     """Each import is time that every ``--help`` takes."""
     code = "import sys, dpgb_dask.cli; sys.exit('sklearn.ensemble' in sys.modules)"

@@ -10,6 +10,7 @@ from cluster.test_tasks import CLUSTER, check_same, kill_one, local_sums, rounds
 from distributed import Client, LocalCluster
 from distributed.security import Security
 from private.cases import KINDS, model_of, opened, queries_of
+from thinned import thinned
 
 from dpgb_dask.errors import LostCodesError, PlanError
 from dpgb_dask.private.answering.shards import Shard
@@ -245,7 +246,7 @@ def test_a_worker_that_hangs_holds_a_round_until_dask_gives_it_up(
 # ---- what stays ------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("backend", ["tasks", "comms"])
+@pytest.mark.parametrize("backend", thinned(["tasks", "comms"], every=2))
 def test_the_scheduler_holds_no_more_tasks_after_many_rounds(client, backend):
     rounds = rounds_of("binary", 300, backend=backend)
     held = []

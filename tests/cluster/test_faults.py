@@ -21,6 +21,7 @@ from cluster.test_tasks import CLUSTER, ask_all, local_sums, rounds_of
 from distributed import Client, LocalCluster
 from private.cases import KEY, model_of, opened, queries_of, rows_of, shape_of
 from small_fits import FIT_ID, SETTINGS, chunked, estimator, fit, ledger_in
+from thinned import thinned
 
 from dpgb_dask.contracts.plan import Execution
 from dpgb_dask.controller.accounting import total_price
@@ -244,7 +245,7 @@ def test_no_worker_is_an_error_before_any_charge(backend, tmp_path):
     assert ledger_in(tmp_path).account("people").spent == 0
 
 
-@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("backend", thinned(BACKENDS, every=2))
 def test_all_workers_leave_and_none_comes(backend):
     with LocalCluster(n_workers=2, **IN_PROCESS) as cluster, Client(cluster) as client:
         rounds = rounds_of("binary", backend=backend, worker_wait=0.2)
@@ -414,7 +415,7 @@ def test_codes_lost_between_chunk_and_shard_are_made_again(bins, monkeypatch):
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
-@pytest.mark.parametrize("end", ["close", "error", "shutdown"])
+@pytest.mark.parametrize("end", thinned(["close", "error", "shutdown"], every=3))
 def test_nothing_stays(backend, end, tmp_path):
     with on_disk(tmp_path) as cluster, Client(cluster) as client:
         rounds = rounds_of("binary", backend=backend, cache="disk")

@@ -449,6 +449,7 @@ def test_an_error_of_ours_reaches_the_caller():
     rounds.close()
 
 
+@pytest.mark.slow
 def test_a_killed_worker_changes_no_sum(processes):
     rounds = rounds_of("binary", 300)
     queries = queries_of("binary", 2)

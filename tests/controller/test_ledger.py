@@ -145,6 +145,7 @@ def test_racing_threads_are_granted_the_cap_exactly(ledger, url, shared):
     ledger.verify()
 
 
+@pytest.mark.slow
 def test_two_processes_share_one_account(ledger, url):
     code = (
         "import sys; from controller_parts import reserve\n"

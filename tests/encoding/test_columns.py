@@ -10,6 +10,7 @@ import numpy as np
 import pandas as pd
 import pyarrow as pa
 import pytest
+from thinned import thinned
 
 from dpgb_dask.contracts.schema import Schema
 from dpgb_dask.encoding.columns import category_cells, numbers
@@ -155,7 +156,7 @@ def check_equal(one, other):
 
 
 @pytest.mark.parametrize("half", [0, pytest.param(1, marks=pytest.mark.slow)])
-@pytest.mark.parametrize("name", READERS)
+@pytest.mark.parametrize("name", thinned(READERS, every=3))
 def test_no_value_changes_the_place_of_others(name, half):
     read = READERS[name]
     columns = [[v, v] for v in WILD] + [[v, 1.0, v, "a", None] for v in WILD]

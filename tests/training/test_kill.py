@@ -14,6 +14,7 @@ import pytest
 from distributed import LocalCluster
 from forks import Forks
 from small_fits import FIT_ID, SETTINGS, ledger_in
+from thinned import thinned
 
 from dpgb_dask.contracts.spending import Spending
 from dpgb_dask.controller.accounting import total_price
@@ -107,7 +108,7 @@ def some_of(recipe, steps):
     if recipe == "fdp-tr-newton":
         kinds = {name: at for at, name in enumerate(steps) if not name.startswith("open")}
         return sorted(kinds.values())[::2]
-    return range(7, len(steps), len(steps) // 6)
+    return range(7, len(steps), len(steps) // 3)
 
 
 def test_killed_at_a_durable_step(forks, recipe, undisturbed, tmp_path, record_property):
@@ -193,7 +194,7 @@ def test_a_fit_that_ended_gives_its_model_again(forks, recipe, undisturbed, tmp_
     assert json.loads((tmp_path / "steps.json").read_text()) == ["open key, before"]
 
 
-@pytest.mark.parametrize("limit", [1 << 12, 1 << 15, 3 << 15, 5 << 15])
+@pytest.mark.parametrize("limit", thinned([1 << 12, 1 << 15, 3 << 15, 5 << 15], every=2))
 def test_a_full_disk(forks, recipe, limit, undisturbed, tmp_path, record_property):
     """SQLite, journal and head find no room, wherever that happens to be; resumed once there is."""
     model, _, _ = undisturbed

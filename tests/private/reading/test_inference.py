@@ -25,6 +25,7 @@ import xarray as xr
 import zarr
 from dask.base import compute
 from numpy.testing import assert_array_equal
+from thinned import thinned
 
 from dpgb_dask import Schema
 from dpgb_dask import io as own
@@ -371,7 +372,9 @@ def test_no_unit_changes_another(name, tmp_path):
 
 
 @pytest.mark.filterwarnings("ignore::pandas.errors.Pandas4Warning")
-@pytest.mark.parametrize("name", ["own csv", "parquet", "memory pandas", "parts arrow"])
+@pytest.mark.parametrize(
+    "name", thinned(["own csv", "parquet", "memory pandas", "parts arrow"], every=2)
+)
 def test_a_data_set_keeps_what_its_source_says(name, tmp_path):
     reader = TEXT_READERS[name]
     for word in ("unknown", "007", str(10**18)):

@@ -130,6 +130,7 @@ def test_array_query_planning_raises():
         read_source(MATRIX, Y, None, SCHEMA)
 
 
+@pytest.mark.slow
 def test_array_query_planning_of_a_whole_process_raises():
     """If it is on before the import, it makes collections of another kind, and cannot be switched off later."""
     program = """if True:

@@ -10,6 +10,7 @@ import numpy as np
 import pandas as pd
 import pytest
 from dask.delayed import delayed
+from thinned import thinned
 
 from dpgb_dask import DPGBClassifier, Schema
 from dpgb_dask.errors import ParserWarning
@@ -66,7 +67,7 @@ PARSED = {
 }
 
 
-@pytest.mark.parametrize("name", PARSED)
+@pytest.mark.parametrize("name", thinned(PARSED, every=2))
 @pytest.mark.parametrize("kind", ["frame", "arrays", "target alone"])
 def test_what_pandas_parses_warns_every_time(name, kind, files):
     X, y = columns(PARSED[name](files))

@@ -22,6 +22,7 @@ from private.cases import (
     splits_of,
     unit_shape,
 )
+from thinned import thinned
 
 from dpgb_dask.contracts.plan import Execution
 from dpgb_dask.contracts.queries import RowDraw
@@ -70,7 +71,7 @@ def test_weights_divide_the_bound_of_a_unit():
     assert weights.tolist() == [16] + [16] * 2 + [10] * 3 + [6] * 5
 
 
-@pytest.mark.parametrize("rows_per_chunk", [1, 7, 300])
+@pytest.mark.parametrize("rows_per_chunk", thinned([7, 1, 300], every=3))
 def test_rows_of_a_unit_are_counted_over_all_chunks(rows_per_chunk, monkeypatch):
     table, y = table_of("binary")
     names = "main", "part", "sample"
