@@ -163,22 +163,34 @@ def kill_at_random_times(forks, folder, recipe, seconds, rng):
         resume = FIT_ID if check_account(folder) else None
 
 
+def kill_fits_at_random_times(forks, folder, recipe, seconds, n_kills, seed):
+    """Run fits that are killed at random times, until some were: sooner where a fit ended before its time came."""
+    rng, kills = np.random.default_rng(seed), 0
+    for trial in range(20):
+        own = folder / str(trial)
+        own.mkdir()
+        killed = kill_at_random_times(forks, own, recipe, seconds, rng)
+        yield own
+        kills += killed
+        if kills >= n_kills:
+            return
+        seconds *= 1.0 if killed else 0.6
+    raise AssertionError(f"{kills} kills in 20 fits")
+
+
 def test_killed_at_random_times(forks, recipe, undisturbed, tmp_path, record_property):
     model, _, seconds = undisturbed
-    kills = kill_at_random_times(forks, tmp_path, recipe, seconds, np.random.default_rng(7))
-    check_ended(tmp_path, model)
-    record_property("saw", f"{recipe}: killed {kills} times at random: same model, one charge")
+    for folder in kill_fits_at_random_times(forks, tmp_path, recipe, seconds, 1, seed=7):
+        check_ended(folder, model)
+    record_property("saw", f"{recipe}: killed at random: same model, one charge")
 
 
 @pytest.mark.slow
 def test_killed_at_many_random_times(forks, recipe, undisturbed, tmp_path, record_property):
     model, _, seconds = undisturbed
-    rng, kills = np.random.default_rng(11), 0
-    for trial in range(20):
-        (tmp_path / str(trial)).mkdir()
-        kills += kill_at_random_times(forks, tmp_path / str(trial), recipe, seconds, rng)
-        check_ended(tmp_path / str(trial), model)
-    record_property("saw", f"{recipe}: killed {kills} times at random: same model, one charge")
+    for folder in kill_fits_at_random_times(forks, tmp_path, recipe, seconds, 20, seed=11):
+        check_ended(folder, model)
+    record_property("saw", f"{recipe}: killed 20 times at random: same model, one charge")
 
 
 def test_a_fit_that_ended_gives_its_model_again(forks, recipe, undisturbed, tmp_path):
