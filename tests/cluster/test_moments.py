@@ -58,7 +58,6 @@ SCENARIOS = {
     "codes on scratch": ("fdp-tr-newton", "auto", {"lazy": True, "cache": "disk"}),
 }
 MATRIX = [
-    pytest.param("private bins", lose, 16),
     pytest.param("over comms", lose, 8),
     *(
         pytest.param(scenario, fault, 4 if fault is lose else 5, marks=pytest.mark.slow)

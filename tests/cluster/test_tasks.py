@@ -568,6 +568,7 @@ def test_a_fit_in_the_event_loop_of_a_worker_is_refused(monkeypatch):
             task.result(timeout=30)
 
 
+@pytest.mark.slow
 def test_an_asynchronous_client_of_a_cluster_elsewhere_works(monkeypatch, two_processes):
     async def cell(address):
         async with Client(address, asynchronous=True):

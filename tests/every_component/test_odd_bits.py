@@ -7,6 +7,7 @@ import numpy as np
 import pandas as pd
 import pytest
 from plans import PLANS
+from thinned import thinned
 
 from dpgb_dask import DPGBClassifier, DPGBRegressor, Schema
 from dpgb_dask.io import open_dataset, write_dataset
@@ -87,7 +88,7 @@ def fit(name, kind, source, **options):
         getattr(model.predict(source), "compute", lambda: None)()
 
 
-@pytest.mark.parametrize("name", sorted(PLANS))
+@pytest.mark.parametrize("name", thinned(sorted(PLANS), every=3))
 def test_no_bits_warn(name):
     kind = sorted(PLANS[name].kinds)[0]
     for source in QUICK:

@@ -107,10 +107,8 @@ def test_it_learns_is_reported_and_charged_as_it_declares(name, tmp_path):
     assert clf.fit_id_ in str(ledger.history("people"))
 
 
-@pytest.mark.parametrize(
-    "name",
-    [n if n != TABLES.name else pytest.param(n, marks=pytest.mark.slow) for n in OUTSIDE],
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("name", OUTSIDE)
 def test_its_model_is_read_where_its_file_is_not(name, tmp_path):
     x, y = some_rows()
     clf = estimator(name, noise=SeededNoise(0)).fit(x, y)

@@ -6,6 +6,7 @@ T trees of depth d, m features, all numeric, k of them in a tree, s rounds of it
 import numpy as np
 import pytest
 from every_component.test_recipes import answer
+from thinned import thinned
 
 from dpgb_dask.components.trees.candidates import IterativeHessian, PublicBins
 from dpgb_dask.components.trees.leaves import Averaging, GradientStep, NewtonStep
@@ -88,7 +89,7 @@ def ask(trees, shape, total, unit):
     return prices, state
 
 
-@pytest.mark.parametrize("batch", BATCHES)
+@pytest.mark.parametrize("batch", thinned(BATCHES, every=2))
 @pytest.mark.parametrize("leaf", LEAVES, ids=lambda leaf: type(leaf).__name__)
 @pytest.mark.parametrize(("split", "candidates", "features", "kc", "ks", "kw"), TABLE_1)
 def test_table_1(split, candidates, features, kc, ks, kw, leaf, batch):

@@ -149,7 +149,7 @@ def test_ctrl_c_at_random_times(undisturbed, tmp_path, record_property):
     rng, interrupted = np.random.default_rng(5), 0
     with Forks() as forks:
         forks.warm("small_fits:warm", RECIPE)
-        for trial in range(3):
+        for trial in range(2):
             folder = tmp_path / str(trial)
             interrupted += interrupt_until_it_ends(forks, folder, rng)
             assert (folder / "model.json").read_bytes() == undisturbed[0]
