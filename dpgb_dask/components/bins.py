@@ -86,7 +86,7 @@ class Bins(Stage):
         """Return the most bins of each feature: its categories, "other" and missing; `MAX_BINS` for a numeric one."""
         return tuple(
             len(f.categories) + 2 if isinstance(f, Categorical) else MAX_BINS
-            for f in shape.schema.features.values()
+            for f in shape.schema.encoded.values()
         )
 
     def next_query(self, state: State) -> Query | None:

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from dpgb_dask.contracts.schema import Categorical, Feature, Numeric, Schema
+from dpgb_dask.contracts.schema import Categorical, Encoded, Numeric, Schema
 
 FINE = 1024  # uniform edges of the fine grid; the coarse grid takes every fourth
 COARSE = 256
@@ -42,7 +42,7 @@ def numeric_edges(feature: Numeric, n_uniform: int) -> NDArray[np.float64]:
     return np.unique(edges).astype(np.float64)
 
 
-def n_cells(feature: Feature, n_uniform: int) -> int:
+def n_cells(feature: Encoded, n_uniform: int) -> int:
     """Return the number of cells of a feature, missing included."""
     if isinstance(feature, Categorical):
         return len(feature.categories) + 2
@@ -67,7 +67,7 @@ class Grid:
     @classmethod
     def of(cls, schema: Schema, n_uniform: int) -> "Grid":
         """Build the grid of a schema."""
-        features = list(schema.features.values())
+        features = list(schema.encoded.values())
         edges = tuple(
             numeric_edges(f, n_uniform) if isinstance(f, Numeric) else None for f in features
         )

@@ -240,7 +240,7 @@ def check_bins(bins: Sequence[FeatureBins], schema: Schema) -> None:
     PlanError
         Unless there are bins of each feature's kind, with a bin for each declared category, "other" and missing.
     """
-    features = schema.features
+    features = schema.encoded
     if len(bins) != len(features):
         raise PlanError(f"{len(bins)} bins for {len(features)} features: one FeatureBins for each.")
     for (name, feature), own in zip(features.items(), bins, strict=True):

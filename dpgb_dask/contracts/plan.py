@@ -116,8 +116,8 @@ class Shape:
 
     @property
     def n_features(self) -> int:
-        """Number of features."""
-        return self.schema.n_features
+        """Number of encoded columns, of which a feature may have several."""
+        return len(self.schema.encoded)
 
     @property
     def n_scores(self) -> int:

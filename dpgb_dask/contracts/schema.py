@@ -62,6 +62,7 @@ class Categorical:
 
 
 Feature = Numeric | Categorical
+Encoded = Numeric | Categorical  # what a column of codes is binned as
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,6 +110,16 @@ class Schema:
         False when the facts were read from the data (``schema="infer"``). Every copy and file of the schema keeps it,
         and no fit under such a schema can charge a ledger.
 
+    Attributes
+    ----------
+    features : dict of str to feature
+        As declared: what columns X has, in order.
+    encoded : dict of str to Numeric or Categorical
+        The columns that features are encoded as, in order: what bins, codes and tables of a model are numbered by. A
+        numeric or categorical feature is one column of its own name.
+    sources : tuple of str
+        Of each encoded column, the name of its feature.
+
     Raises
     ------
     SchemaError
@@ -153,6 +164,8 @@ class Schema:
         }
         if len(self.features) != len(features):
             raise SchemaError("Two features have the same name, once written as text. Rename one.")
+        self.encoded: dict[str, Encoded] = dict(self.features)
+        self.sources = tuple(self.features)
         self.target = _target(str(target), classes, target_bounds)
         if isinstance(ignore, str | Mapping) or not isinstance(ignore, Iterable):
             raise SchemaError(f"ignore={short(ignore)} must be a list of column names.")
@@ -182,6 +195,11 @@ class Schema:
     def n_features(self) -> int:
         """Number of features."""
         return len(self.features)
+
+    @property
+    def encoded_names(self) -> tuple[str, ...]:
+        """Names of the encoded columns, in order."""
+        return tuple(self.encoded)
 
     def to_dict(self) -> dict[str, Any]:
         """Return the JSON form of docs/schema.md §2."""

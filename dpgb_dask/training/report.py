@@ -124,7 +124,7 @@ def _shares(result: FitResult, schema: Schema) -> dict[str, dict[str, list[float
     if count is None or count.is_few:  # a ratio of noise means nothing
         return {}
     out = {}
-    for name, cells in zip(schema.names, result.unread, strict=False):
+    for name, cells in zip(schema.encoded_names, result.unread, strict=False):
         found = {"missing": cells.missing, "other": cells.other}
         out[name] = {
             what: _share(rows, cells, count) for what, rows in found.items() if rows is not None
@@ -149,7 +149,7 @@ def unread(result: FitResult, schema: Schema) -> tuple[str, ...]:
         return ()
     suspects = []
     for name, found in _shares(result, schema).items():
-        expected = EXPECTED_SHARE if schema.features[name].missing else SUSPECT_SHARE
+        expected = EXPECTED_SHARE if schema.encoded[name].missing else SUSPECT_SHARE
         for what, limit in (("missing", expected), ("other", SUSPECT_SHARE)):
             share, sd = found.get(what, (0.0, 0.0))
             if share - SURE_SD * sd > limit:

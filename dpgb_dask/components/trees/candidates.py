@@ -87,7 +87,7 @@ class PublicBins(Stage):
     def public_bins(self, shape: Shape) -> tuple[FeatureBins, ...]:
         """Return the bins; they depend on the schema alone."""
         bins = []
-        for feature in shape.schema.features.values():
+        for feature in shape.schema.encoded.values():
             if isinstance(feature, Categorical):
                 n = len(feature.categories) + 2
                 bins.append(FeatureBins(None, np.arange(n, dtype=np.uint8), n))
@@ -244,7 +244,7 @@ class IterativeHessian(Part):
         """
         assert state.model is not None
         bins = state.model.bins[j]
-        feature = list(state.shape.schema.features.values())[j]
+        feature = list(state.shape.schema.encoded.values())[j]
         assert bins.edges is not None
         assert isinstance(feature, Numeric)
         kept = bins.edges[cuts]

@@ -288,7 +288,7 @@ class Trees(Stage):
     def kappa(self, shape: Shape) -> Kappa:
         """Return the units that a whole run costs; with features drawn at random, the most that it can cost."""
         n_trees, m = self.trees_in_all(shape), self.features.n_used(shape.n_features)
-        numeric = np.array([isinstance(f, Numeric) for f in shape.schema.features.values()])
+        numeric = np.array([isinstance(f, Numeric) for f in shape.schema.encoded.values()])
         if self.split.refines:
             refined = 0  # the histograms of the trees themselves refine
         elif self.features.is_random:
@@ -512,7 +512,7 @@ class Trees(Stage):
 
     def _candidates(self, state: State, memory: Growing, t: int | None = None) -> Candidates:
         assert state.model is not None
-        specs = state.shape.schema.features.values()
+        specs = state.shape.schema.encoded.values()
         return Candidates(
             features=self._features(state, memory.tree if t is None else t),
             bins=state.model.bins,

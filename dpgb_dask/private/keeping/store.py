@@ -157,7 +157,7 @@ def check_limit(
         raise PlanError(
             f"cache='memory' keeps all codes in memory, and memory_limit={limit} may not. Choose cache='auto'."
         )
-    n_features = len(shape.schema.features)
+    n_features = shape.n_features
     least = PROCESS_BYTES + needs.to_sum(n_threads)
     least += pass_bytes(n_features, shape.n_scores, execution.block_rows, n_threads)
     words = (

@@ -218,7 +218,7 @@ class Marker:
     """
 
     def __init__(self, reading: Reading, labels: Labels) -> None:
-        self._columns = column_keys(reading.key, reading.shape.schema.n_features + 5)
+        self._columns = column_keys(reading.key, reading.shape.n_features + 5)
         self._key = mark_key(reading.key)
         self._ordered = reading.starts is not None
         self._labels = labels
