@@ -15,7 +15,7 @@ from sklearn.utils.validation import check_is_fitted
 
 from dpgb_dask import inferred, losses, parameters
 from dpgb_dask.columns import Columns, check_choice, default_names, in_order
-from dpgb_dask.contracts.model import Model
+from dpgb_dask.contracts.model import BinShares, Model
 from dpgb_dask.contracts.plan import Budget, Plan, Progress, Shape, weight_bits_for
 from dpgb_dask.contracts.schema import Schema
 from dpgb_dask.controller.ledger import Ledger
@@ -178,23 +178,25 @@ class _Boosting(BaseEstimator):  # type: ignore[misc]
                 progress=progress,
                 resume=resume,
                 describe=lambda found: self._file(
-                    schema, found.model, report_of(found, plan, shape)
+                    schema, found.model, found.shares, report_of(found, plan, shape)
                 ),
             )
         assert result.file is not None
-        self._adopt(schema, result.model, result.file.report)
+        self._adopt(result.file)
         if result.stopped:
             warnings.warn(few_rows(result), FewRowsWarning, stacklevel=2)
         for text in unread(result, schema):
             warnings.warn(text, UnreadValuesWarning, stacklevel=2)
         return self
 
-    def _adopt(self, schema: Schema, model: Model, report: PrivacyReport) -> None:
+    def _adopt(self, file: export.ModelFile) -> None:
         """Set the fitted attributes from released values."""
+        schema = file.schema
         self.schema_ = schema
-        self.model_ = model
-        self.privacy_report_ = report
-        self.fit_id_ = report.fit_id
+        self.model_ = file.model
+        self.bin_shares_ = file.shares
+        self.privacy_report_ = file.report
+        self.fit_id_ = file.report.fit_id
         if not self._infers():  # otherwise scikit-learn's own checks set them
             self.n_features_in_ = schema.n_features
             self.feature_names_in_ = np.asarray(schema.names, dtype=object)
@@ -203,7 +205,9 @@ class _Boosting(BaseEstimator):  # type: ignore[misc]
             uniform = len({type(label) for label in labels}) == 1
             self.classes_ = np.asarray(labels, dtype=None if uniform else object)
 
-    def _file(self, schema: Schema, model: Model, report: PrivacyReport) -> export.ModelFile:
+    def _file(
+        self, schema: Schema, model: Model, shares: BinShares, report: PrivacyReport
+    ) -> export.ModelFile:
         """Return what is saved, with the current parameters, as some of them act in ``predict``."""
         saved = {name: getattr(self, name) for name in SAVED}
         saved["recipe"] = report.recipe
@@ -214,6 +218,7 @@ class _Boosting(BaseEstimator):  # type: ignore[misc]
             parameters=saved,
             schema=schema,
             model=model,
+            shares=shares,
             report=report,
         )
 
@@ -392,7 +397,7 @@ class _Boosting(BaseEstimator):  # type: ignore[misc]
             says how to get its model again.
         """
         check_is_fitted(self)
-        file = self._file(self.schema_, self.model_, self.privacy_report_)
+        file = self._file(self.schema_, self.model_, self.bin_shares_, self.privacy_report_)
         try:
             export.save(file, path)
         except DPGBError as error:
@@ -444,7 +449,7 @@ class _Boosting(BaseEstimator):  # type: ignore[misc]
         except PlanError:
             raise StructureError(f"Model file {str(path)!r} is malformed: its columns.") from None
         out = cls(**known, schema=file.schema if file.schema.private else INFER)
-        out._adopt(file.schema, file.model, file.report)
+        out._adopt(file)
         if not file.schema.private:
             names = file.schema.names
             out.n_features_in_ = len(names)
@@ -509,6 +514,8 @@ class DPGBClassifier(ClassifierMixin, _Boosting):  # type: ignore[misc]
     classes_ : ndarray
         Declared classes, in declared order.
     model_, schema_ : Model and Schema
+    bin_shares_ : BinShares
+        Shares of all rows that the bins of each feature hold, by released counts.
     privacy_report_ : PrivacyReport
     fit_id_ : str
     n_features_in_, feature_names_in_

@@ -17,7 +17,7 @@ from dpgb_dask.controller.ledger import Ledger
 from dpgb_dask.controller.ledger_book import Record
 from dpgb_dask.errors import DPGBError, ResumeError, VerificationError
 from dpgb_dask.estimators import DPGBClassifier, DPGBRegressor, of_file
-from dpgb_dask.released.export import fit_digest, load, model_to_dict
+from dpgb_dask.released.export import fit_digest, load, model_to_dict, shares_to_dict
 from dpgb_dask.released.report import EVIDENCE, PrivacyReport
 from dpgb_dask.training.build import build
 from dpgb_dask.training.fit import digest, replay
@@ -89,7 +89,7 @@ def verify(path: str | Path, ledger: Ledger | None = None) -> Verification:
             " again, or resume the fit from its ledger, and save the model anew."
         )
     agreed = [
-        "digests of schema, model, receipts, report and parameters",
+        "digests of schema, model, shares, receipts, report and parameters",
         "ε, δ and μ: they follow from the receipts",
     ]
     if ledger is None:
@@ -113,7 +113,7 @@ def verify(path: str | Path, ledger: Ledger | None = None) -> Verification:
     agreed += [
         "the ledger's chain, accounts and fits",
         "account, terms and charge of the fit",
-        "the digest that the ledger names: of schema, model, the whole report (its build aside) and parameters",
+        "the digest that the ledger names: of schema, model, shares, the whole report (its build aside) and parameters",
     ]
     unlike = _replay(model, record, ledger)
     if unlike:
@@ -188,7 +188,8 @@ def _replay(model: DPGBClassifier | DPGBRegressor, record: Record, ledger: Ledge
         )
     except ResumeError:
         return "the fit's journal is not here whole"
-    if model_to_dict(again.model) != model_to_dict(model.model_):
+    same_shares = shares_to_dict(again.shares) == shares_to_dict(model.bin_shares_)
+    if model_to_dict(again.model) != model_to_dict(model.model_) or not same_shares:
         raise VerificationError(
             f"From the journal of fit {report.fit_id} comes another model than the file holds."
         )

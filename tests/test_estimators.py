@@ -18,6 +18,7 @@ from sklearn.pipeline import make_pipeline
 
 import dpgb_dask
 from dpgb_dask import DPGBClassifier, DPGBRegressor, Ledger, PlanError, Schema, StructureError
+from dpgb_dask.contracts.model import SHARE_ONE
 from dpgb_dask.estimators import load
 from dpgb_dask.losses import Quantile
 from dpgb_dask.released import export
@@ -264,20 +265,23 @@ def test_nothing_that_is_let_out_holds_a_count(binary_schema, features, labels, 
         "log": "\n".join(record.getMessage() for record in caplog.records),
         "progress": repr(seen),
         "attributes": repr(
-            {k: v for k, v in vars(fitted).items() if k not in ("model_", "callbacks")}
+            {
+                k: v
+                for k, v in vars(fitted).items()
+                if k not in ("model_", "bin_shares_", "callbacks")
+            }
         ),
     }
     file = json.loads(texts["file"])
-    scores = json.dumps(
-        file["model"]
-    )  # noised scores may hit a count by chance: their keys say what they are
-    texts["file"] = texts["file"].replace(scores, "")
     for record in (file["model"]["bins"], file["model"]["pairs"]):
         assert all(
             set(item) <= {"edges", "cell_to_bin", "n_bins", "i", "j", "map_i", "map_j", "table"}
             for item in record
         )
-    del file["model"]
+    # noised scores and shares of noised counts may hit a count by chance: their keys and sums say what they are
+    assert set(file["shares"]) == {"weights", "released"}
+    assert {sum(weights) for weights in file["shares"]["weights"]} == {SHARE_ONE}
+    del file["model"], file["shares"]
     texts["file"] = json.dumps(file)
     for name, text in texts.items():
         assert not counts & numbers_in(text), name
@@ -286,7 +290,8 @@ def test_nothing_that_is_let_out_holds_a_count(binary_schema, features, labels, 
 def test_only_released_values_are_attributes(classifier):
     fitted = {name for name in vars(classifier) if name.endswith("_")}
     assert fitted == {
-        "schema_", "model_", "privacy_report_", "fit_id_", "classes_", "n_features_in_", "feature_names_in_",
+        "schema_", "model_", "bin_shares_", "privacy_report_", "fit_id_",
+        "classes_", "n_features_in_", "feature_names_in_",
     }  # fmt: skip
     assert not [name for name in vars(classifier) if name.startswith("_")]
 
@@ -302,6 +307,9 @@ def test_model_file_predicts_the_same(name, features, request, tmp_path):
     back = type(fitted).load(path)
     np.testing.assert_array_equal(back.predict(features), fitted.predict(features))
     assert back.privacy_report_ == fitted.privacy_report_
+    assert all(fitted.bin_shares_.released)
+    for got, want in zip(back.bin_shares_.weights, fitted.bin_shares_.weights, strict=True):
+        np.testing.assert_array_equal(got, want)
     assert back.get_params()["epsilon"] == fitted.epsilon
     assert type(load(path)) is type(fitted)
     again = tmp_path / "again.json"

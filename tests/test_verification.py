@@ -335,7 +335,7 @@ def test_a_ledger_that_was_changed_or_is_another_is_refused(saved, ledger, tmp_p
 def test_a_file_of_before_is_not_verified(saved, ledger):
     data = json.loads(saved.read_text())
     data["version"] = 2
-    del data["digests"], data["edits"]
+    del data["digests"], data["edits"], data["shares"]
     for name in export.PrivacyReport.since_digests():
         del data["report"][name]
     saved.write_text(json.dumps(data))
@@ -378,6 +378,18 @@ def test_another_model_from_the_journal_is_refused(saved, ledger, monkeypatch):
     def changed(**options):
         result = again(**options)
         return replace(result, model=replace(result.model, intercept=result.model.intercept + 1))
+
+    monkeypatch.setattr(verification, "replay", changed)
+    with pytest.raises(VerificationError, match="comes another model"):
+        verify(saved, ledger)
+
+
+def test_other_shares_from_the_journal_are_refused(saved, ledger, monkeypatch):
+    again = verification.replay
+
+    def changed(**options):
+        result = again(**options)
+        return replace(result, shares=replace(result.shares, released=(True, True)))
 
     monkeypatch.setattr(verification, "replay", changed)
     with pytest.raises(VerificationError, match="comes another model"):

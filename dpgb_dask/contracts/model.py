@@ -17,6 +17,8 @@ from dpgb_dask.frozen import frozen, settle
 SCORE_BITS = 16  # one score step is 2**-16
 SCORE_ONE = 1 << SCORE_BITS
 MAX_BINS = 256
+SHARE_BITS = 20  # one share step is 2**-20 of all rows
+SHARE_ONE = 1 << SHARE_BITS
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -230,6 +232,83 @@ class Model:
     def n_features(self) -> int:
         """Number of features."""
         return len(self.bins)
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class BinShares:
+    """Shares of all rows that the bins of each feature hold, by released counts: post-processing, never a count.
+
+    Explanations are averages under these shares, features taken as independent of each other.
+
+    Parameters
+    ----------
+    weights : tuple of ((n_bins,) int64)
+        Per feature, not negative; they sum to ``SHARE_ONE``.
+    released : tuple of bool
+        Per feature, whether the shares come from released counts. If not, all bins have equal shares, the missing bin
+        included, because the recipe released no counts.
+
+    Raises
+    ------
+    ValueError
+    """
+
+    weights: tuple[NDArray[np.int64], ...]
+    released: tuple[bool, ...]
+
+    def __post_init__(self) -> None:
+        weights = tuple(frozen(part) for part in self.weights)
+        settle(self, weights=weights, released=tuple(self.released))
+        if len(weights) != len(self.released):
+            raise ValueError("released needs one entry per feature.")
+        if not all(type(known) is bool for known in self.released):
+            raise ValueError("released must hold True and False.")
+        for part in weights:
+            if part.dtype != np.int64 or part.ndim != 1 or not part.size:
+                raise ValueError("weights must be int64 arrays of ndim=1.")
+            # each of at most 256 is checked first, so the sum cannot overflow
+            if part.min() < 0 or part.max() > SHARE_ONE or part.sum() != SHARE_ONE:
+                raise ValueError(
+                    f"Weights of a feature must sum to {SHARE_ONE}, and none be negative."
+                )
+
+    @classmethod
+    def of(cls, bins: Sequence[FeatureBins], counts: Sequence[NDArray[np.float64]]) -> "BinShares":
+        """Return the shares of released counts; equal ones for a feature without a count for each of its bins.
+
+        Parameters
+        ----------
+        bins : sequence of FeatureBins
+        counts : sequence of ((n_bins,) float64)
+            Noisy rows per bin of each feature, positive; empty if the recipe released none.
+        """
+        weights, released = [], []
+        for j, own in enumerate(bins):
+            known = j < len(counts) and counts[j].shape == (own.n_bins,)
+            released.append(known)
+            weights.append(whole_shares(counts[j] if known else np.ones(own.n_bins)))
+        return cls(tuple(weights), tuple(released))
+
+
+def whole_shares(mass: NDArray[np.float64]) -> NDArray[np.int64]:
+    """Return masses as whole shares that sum to ``SHARE_ONE``, rounded by largest remainders."""
+    exact = mass / mass.sum() * SHARE_ONE
+    shares = np.floor(exact).astype(np.int64)
+    lacking = SHARE_ONE - int(shares.sum())
+    order = np.argsort(shares - exact, kind="stable")
+    shares[order[:lacking]] += 1
+    return shares
+
+
+def check_shares(shares: BinShares, bins: Sequence[FeatureBins]) -> None:
+    """Refuse shares that do not fit the bins.
+
+    Raises
+    ------
+    PlanError
+    """
+    if [len(part) for part in shares.weights] != [own.n_bins for own in bins]:
+        raise PlanError("The shares need one number for each bin of each feature.")
 
 
 def check_bins(bins: Sequence[FeatureBins], schema: Schema) -> None:

@@ -19,12 +19,14 @@ from numpy.typing import NDArray
 
 from dpgb_dask.contracts.model import (
     MAX_BINS,
+    BinShares,
     FeatureBins,
     Model,
     PairTable,
     Splits,
     TreeEnsemble,
     check_model,
+    check_shares,
 )
 from dpgb_dask.contracts.schema import Schema
 from dpgb_dask.errors import SchemaError, StructureError, json_object, where_json_breaks
@@ -34,7 +36,7 @@ from dpgb_dask.released.report import PrivacyReport
 FORMAT = "dpgb_dask model"
 VERSION = 3  # format 1 had no links, and trees split by thresholds alone; format 2 had no digests
 PARTS = {"format", "version", "estimator", "parameters", "schema", "model", "report"}
-SINCE_3 = {"edits", "digests"}
+SINCE_3 = {"shares", "edits", "digests"}
 LINK_BEFORE = {"binary": "clipped_logit", "multiclass": "softmax", "numeric": "identity"}
 MAX_DEPTH = 10
 
@@ -51,6 +53,8 @@ class ModelFile:
         The plain parameters of its constructor (JSON values).
     schema : Schema
     model : Model
+    shares : BinShares
+        Shares of the bins of ``model``.
     report : PrivacyReport
     edits : tuple of dict
         Changes that were made to the model after the fit, in order, so that they can be repeated. No kind of edit
@@ -61,6 +65,7 @@ class ModelFile:
     parameters: dict[str, Any]
     schema: Schema
     model: Model
+    shares: BinShares
     report: PrivacyReport
     edits: tuple[dict[str, Any], ...] = ()
 
@@ -101,6 +106,7 @@ def _to_dict(file: ModelFile) -> dict[str, Any]:
         "parameters": file.parameters,
         "schema": file.schema.to_dict(),
         "model": model_to_dict(file.model),
+        "shares": shares_to_dict(file.shares),
         "report": file.report.to_dict(),
         "edits": list(file.edits),
     }
@@ -138,8 +144,8 @@ def _write(text: str, target: Path) -> None:
 def fit_digest(file: ModelFile) -> str:
     """Return the digest that the ledger's entry contains; empty if JSON cannot hold the file.
 
-    It covers the schema, the model, the whole report, the estimator's name and its parameters. The build is left out,
-    because it differs if the fit is replayed from its journal on another machine.
+    It covers the schema, the model, the shares of its bins, the whole report, the estimator's name and its parameters.
+    The build is left out, because it differs if the fit is replayed from its journal on another machine.
 
     A model whose labels JSON cannot hold cannot be saved, so there is never a file to compare.
     """
@@ -151,17 +157,12 @@ def fit_digest(file: ModelFile) -> str:
 
 def _digests(data: dict[str, Any]) -> dict[str, str]:
     """Return the digests of a file's parts; raises ValueError if JSON or UTF-8 cannot hold one."""
-    out = {name: _digest(data[name]) for name in ("schema", "model", "report")}
+    released = [name for name in ("schema", "model", "shares", "report") if name in data]
+    out: dict[str, str] = {name: _digest(data[name]) for name in released}
     out["receipts"] = _digest(data["report"]["receipts"])
     out["parameters"] = _digest([data["estimator"], data["parameters"], data.get("edits", [])])
-    report = {name: value for name, value in data["report"].items() if name != "build"}
-    parts = {
-        "schema": data["schema"],
-        "model": data["model"],
-        "report": report,
-        "estimator": data["estimator"],
-        "parameters": data["parameters"],
-    }
+    parts = {name: data[name] for name in (*released, "estimator", "parameters")}
+    parts["report"] = {name: value for name, value in data["report"].items() if name != "build"}
     out["fit"] = _digest({name: _digest(part) for name, part in parts.items()})
     return out
 
@@ -245,6 +246,8 @@ def _file_of(data: dict[str, Any], version: int) -> ModelFile:
     link = LINK_BEFORE[schema.target.type] if version < 2 else data["model"]["link"]
     model = model_from_dict(data["model"], link)
     _check_fit_together(schema, model)
+    shares = BinShares.of(model.bins, ()) if version < 3 else shares_from_dict(data["shares"])
+    check_shares(shares, model.bins)
     report = PrivacyReport.from_dict(data["report"])
     if not isinstance(data["parameters"], dict) or not isinstance(data["estimator"], str):
         raise TypeError("parameters and estimator")
@@ -253,6 +256,7 @@ def _file_of(data: dict[str, Any], version: int) -> ModelFile:
         parameters=data["parameters"],
         schema=schema,
         model=model,
+        shares=shares,
         report=replace(report, unverified=report.unverified or version < 3),
     )
 
@@ -349,6 +353,17 @@ def model_to_dict(model: Model) -> dict[str, Any]:
         "trees": trees,
         "link": model.link,
     }
+
+
+def shares_to_dict(shares: BinShares) -> dict[str, Any]:
+    """Return the JSON form of shares: whole numbers, in steps of 2⁻²⁰ of all rows."""
+    return {"weights": [_list(part) for part in shares.weights], "released": list(shares.released)}
+
+
+def shares_from_dict(data: dict[str, Any]) -> BinShares:
+    """Build shares from their JSON form; raises ValueError, KeyError or TypeError on anything malformed."""
+    weights = tuple(_array(part, np.int64, 1) for part in data["weights"])
+    return BinShares(weights, tuple(data["released"]))
 
 
 def _list(array: NDArray[Any] | None) -> Any:

@@ -15,7 +15,7 @@ from typing import Any
 
 from dpgb_dask.contracts.boundary import Released
 from dpgb_dask.contracts.journal import Journal
-from dpgb_dask.contracts.model import Model
+from dpgb_dask.contracts.model import BinShares, Model
 from dpgb_dask.contracts.plan import (
     Budget,
     Execution,
@@ -85,6 +85,8 @@ class FitResult:
     Parameters
     ----------
     model : Model
+    shares : BinShares
+        Shares of the model's bins, by the counts that the plan released.
     controller : Controller
         The controller after the last release; it holds receipts and prices for the report.
     asked : tuple of (Asked or None)
@@ -100,6 +102,7 @@ class FitResult:
     """
 
     model: Model
+    shares: BinShares
     controller: Controller
     asked: tuple[Asked | None, ...]
     count: NoisyCount | None
@@ -263,6 +266,8 @@ def boost(
     assert state.model is not None  # the first stage makes the model
     return FitResult(
         model=state.model,
+        # refined bins are others than those that were counted
+        shares=BinShares.of(state.model.bins, () if plan.refines_bins else state.counts),
         controller=controller,
         asked=tuple(asked),
         count=state.count,

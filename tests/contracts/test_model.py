@@ -8,7 +8,7 @@ from outside.tables import Tables
 from private.cases import BINS, model_of, rows_of, schema_of, shape_of
 
 from dpgb_dask import DPGBClassifier, Ledger
-from dpgb_dask.contracts.model import FeatureBins, check_model
+from dpgb_dask.contracts.model import SHARE_ONE, BinShares, FeatureBins, check_model, whole_shares
 from dpgb_dask.contracts.plan import Execution, Plan
 from dpgb_dask.contracts.queries import MainSumsQuery
 from dpgb_dask.errors import PlanError
@@ -121,3 +121,23 @@ def test_public_bins_that_do_not_fit_are_refused_before_the_charge(tmp_path):
     with pytest.raises(PlanError, match="cell_to_bin of"):
         fit.fit(x, y)
     assert ledger.history("people") == opened
+
+
+def test_shares_sum_to_one_and_differ_from_the_counts_by_less_than_a_step():
+    rng = np.random.default_rng(0)
+    for n_bins in (1, 2, 5, 256):
+        counts = rng.lognormal(3, 3, n_bins)
+        shares = whole_shares(counts)
+        assert shares.dtype == np.int64
+        assert shares.sum() == SHARE_ONE
+        assert (np.abs(shares - counts / counts.sum() * SHARE_ONE) < 1).all()
+    np.testing.assert_array_equal(whole_shares(np.ones(3)) - SHARE_ONE // 3, [1, 0, 0])
+
+
+def test_shares_are_equal_where_no_counts_were_released():
+    shares = BinShares.of(BINS, [np.arange(1.0, BINS[0].n_bins + 1), np.ones(1)])
+    assert shares.released == (True, False, False)
+    assert shares.weights[0][0] < shares.weights[0][-1]
+    assert all(np.ptp(part) <= 1 for part in shares.weights[1:])
+    with pytest.raises(ValueError, match="read-only"):
+        shares.weights[0][0] = 1

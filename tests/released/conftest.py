@@ -7,7 +7,15 @@ import pandas as pd
 import pytest
 
 from dpgb_dask.contracts.boundary import Receipt
-from dpgb_dask.contracts.model import MAX_BINS, FeatureBins, Model, PairTable, Splits, TreeEnsemble
+from dpgb_dask.contracts.model import (
+    MAX_BINS,
+    BinShares,
+    FeatureBins,
+    Model,
+    PairTable,
+    Splits,
+    TreeEnsemble,
+)
 from dpgb_dask.contracts.queries import PRICE_ONE
 from dpgb_dask.released.report import PrivacyReport
 
@@ -41,6 +49,15 @@ def model() -> Model:
     )
     intercept = np.array([12_345], np.int32)
     return Model(bins, intercept, tables, (pair,), trees, link="clipped_logit")
+
+
+@pytest.fixture(scope="session")
+def shares(model: Model) -> BinShares:
+    """Shares of the bins of ``model``: of released counts, except those of the second feature."""
+    rng = np.random.default_rng(9)
+    counts = [rng.uniform(1, 300, b.n_bins) for b in model.bins]
+    counts[1] = counts[1][:0]
+    return BinShares.of(model.bins, counts)
 
 
 @pytest.fixture(scope="session")

@@ -12,7 +12,7 @@ import pytest
 from helpers import raw_scores
 from mutants import mutants
 
-from dpgb_dask.contracts.model import Splits, TreeEnsemble
+from dpgb_dask.contracts.model import SHARE_ONE, BinShares, Splits, TreeEnsemble
 from dpgb_dask.contracts.schema import Schema
 from dpgb_dask.errors import SchemaError, StructureError
 from dpgb_dask.released import export
@@ -21,12 +21,13 @@ from dpgb_dask.released.report import PrivacyReport
 
 
 @pytest.fixture
-def file(model, binary_schema, report):
+def file(model, shares, binary_schema, report):
     return ModelFile(
         estimator="DPGBClassifier",
         parameters={"epsilon": 1.0},
         schema=binary_schema,
         model=model,
+        shares=shares,
         report=report,
     )
 
@@ -54,7 +55,9 @@ def test_file_reads_back_bit_for_bit(file, saved, rows, tmp_path):
     assert sorted(p.name for p in tmp_path.iterdir()) == ["again.json", "model.json"]
 
 
-def test_multiclass_model_reads_back(three_score_model, multiclass_schema, report, rows, tmp_path):
+def test_multiclass_model_reads_back(
+    three_score_model, shares, multiclass_schema, report, rows, tmp_path
+):
     path = tmp_path / "m.json"
     save(
         ModelFile(
@@ -62,6 +65,7 @@ def test_multiclass_model_reads_back(three_score_model, multiclass_schema, repor
             parameters={},
             schema=multiclass_schema,
             model=three_score_model,
+            shares=shares,
             report=report,
         ),
         path,
@@ -82,6 +86,7 @@ def test_inferred_schema_stays_marked(file, tmp_path):
             parameters={},
             schema=schema,
             model=file.model,
+            shares=file.shares,
             report=file.report,
         ),
         path,
@@ -99,6 +104,7 @@ def test_numpy_labels_are_written_as_plain_ones(file, tmp_path):
             parameters={},
             schema=schema,
             model=file.model,
+            shares=file.shares,
             report=file.report,
         ),
         path,
@@ -116,6 +122,7 @@ def test_labels_that_json_cannot_hold_are_refused_and_nothing_is_written(file, t
                 parameters={},
                 schema=schema,
                 model=file.model,
+                shares=file.shares,
                 report=file.report,
             ),
             path,
@@ -141,7 +148,7 @@ def as_version(version):
 
     def edit(data):
         data["version"] = version
-        for name in ("digests", "edits"):
+        for name in ("shares", "digests", "edits"):
             data.pop(name, None)
         for name in PrivacyReport.since_digests():
             data["report"].pop(name, None)
@@ -223,6 +230,35 @@ def test_file_holds_no_count(model):
     assert set(model_to_dict(model)) == {"intercept", "bins", "tables", "pairs", "trees", "link"}
 
 
+def test_shares_read_back_and_are_no_counts(saved, file):
+    back = load(saved).shares
+    assert back.released == (True, False, True, True)
+    for got, want in zip(back.weights, file.shares.weights, strict=True):
+        np.testing.assert_array_equal(got, want)
+        assert got.sum() == SHARE_ONE
+
+
+@pytest.mark.parametrize(
+    "edit",
+    [
+        lambda d: d["shares"].pop("released"),
+        lambda d: d["shares"]["released"].__setitem__(0, 1),
+        lambda d: d["shares"]["released"].append(True),
+        lambda d: d["shares"]["weights"].pop(),
+        lambda d: d["shares"]["weights"][0].__setitem__(0, -1),
+        lambda d: d["shares"]["weights"][0].__setitem__(0, 0.5),
+        lambda d: d["shares"]["weights"][0].append(0),
+        lambda d: d["shares"]["weights"][0].__setitem__(0, d["shares"]["weights"][0][0] + 1),
+        lambda d: d["shares"].update(weights=3),
+        lambda d: d.update(shares=None),
+    ],
+)
+def test_shares_that_do_not_fit_are_refused(saved, edit):
+    change(saved, edit)
+    with pytest.raises(StructureError, match=f"malformed|{ALTERED}"):
+        load(saved)
+
+
 def without_masks(model):
     splits = model.trees.splits
     plain = Splits.plain(splits.feature, splits.threshold)
@@ -240,6 +276,7 @@ def test_files_of_version_1_are_read(file, tmp_path, rows):
     assert back.model.link == "clipped_logit"
     assert not back.report.pure
     assert back.report.unverified
+    assert back.shares.released == (False,) * 4
     np.testing.assert_array_equal(
         raw_scores(back.model, back.schema, rows), raw_scores(old.model, old.schema, rows)
     )
@@ -259,6 +296,7 @@ ALTERED = "digests do not agree with"
     [
         (lambda d: d["model"]["intercept"].__setitem__(0, 1), "model, fit"),
         (lambda d: d["model"]["bins"][0]["edges"].__setitem__(0, -1.0000000000000002), "model, fit"),
+        (lambda d: d["shares"]["released"].__setitem__(0, False), "shares, fit"),
         (lambda d: d["schema"]["features"]["x"].update(high=3.5), "schema, fit"),
         (lambda d: d["report"].update(epsilon=0.5), "report"),
         (lambda d: d["report"].update(private=False), "report"),
@@ -335,6 +373,7 @@ def test_the_digest_of_a_fit_is_that_of_its_file(saved, file):
     )
     for other in (
         {"model": replace(file.model, intercept=file.model.intercept + 1)},
+        {"shares": BinShares.of(file.model.bins, ())},
         {"estimator": "DPGBRegressor"},
         {"parameters": {**file.parameters, "columns": ["b", "a"]}},
         {"parameters": {}},
