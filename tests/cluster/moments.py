@@ -5,11 +5,16 @@ them.
 """
 
 import os
+import re
 import signal
 from unittest import mock
 
 import numpy as np
 from distributed import SchedulerPlugin
+
+HASH = re.compile(
+    r".*\d.*|[0-9a-f]{8,}"
+)  # a part of a key that differs between fits; rarely, it has no digit
 
 
 class Moments(SchedulerPlugin):
@@ -96,7 +101,7 @@ def kind_of(key):
         return None
     words = []
     for word in name.split("-"):
-        if any(mark.isdigit() for mark in word):
+        if HASH.fullmatch(word):
             break
         words.append(word)
     return "-".join(words)
