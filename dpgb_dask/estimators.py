@@ -2,7 +2,8 @@
 # ruff: noqa: N803, N806 - X is scikit-learn's name
 
 import warnings
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from math import ceil
 from pathlib import Path
 from typing import Any, ClassVar, Self
 
@@ -17,7 +18,7 @@ from dpgb_dask import inferred, losses, parameters
 from dpgb_dask.columns import Columns, check_choice, default_names, in_order
 from dpgb_dask.contracts.model import BinShares, Model
 from dpgb_dask.contracts.plan import Budget, Plan, Progress, Shape, weight_bits_for
-from dpgb_dask.contracts.schema import Schema
+from dpgb_dask.contracts.schema import MAX_WEIGHT, Schema
 from dpgb_dask.controller.ledger import Ledger
 from dpgb_dask.controller.noise import NoiseSource
 from dpgb_dask.errors import (
@@ -64,6 +65,7 @@ class _Boosting(BaseEstimator):  # type: ignore[misc]
         account: str | None = None,
         unit_id: str | None = None,
         max_rows_per_unit: int = 1,
+        class_weight: Mapping[Any, float] | None = None,
         loss: str | Loss | None = None,
         n_estimators: int | None = None,
         learning_rate: float | None = None,
@@ -86,6 +88,7 @@ class _Boosting(BaseEstimator):  # type: ignore[misc]
         self.account = account
         self.unit_id = unit_id
         self.max_rows_per_unit = max_rows_per_unit
+        self.class_weight = class_weight
         self.loss = loss
         self.n_estimators = n_estimators
         self.learning_rate = learning_rate
@@ -213,6 +216,11 @@ class _Boosting(BaseEstimator):  # type: ignore[misc]
         saved["recipe"] = report.recipe
         saved["loss"] = losses.to_json(self.loss)
         saved["columns"] = check_choice(self.columns)
+        if self.class_weight is not None:  # pairs, as JSON has no other keys than text
+            weights = parameters.class_weights(self.class_weight, schema, MAX_WEIGHT)
+            saved["class_weight"] = [
+                [k, w] for k, w in zip(schema.target.classes, weights or (), strict=True)
+            ]
         return export.ModelFile(
             estimator=type(self).__name__,
             parameters=saved,
@@ -285,9 +293,14 @@ class _Boosting(BaseEstimator):  # type: ignore[misc]
             classification="numeric" not in self._kinds,
             silent=isinstance(self.noise, SeededNoise),
         )
-        return found.X, found.y, found.weight, self._shape_of(found.schema, found.max_weight)
+        most = found.max_weight
+        if self.class_weight is not None:  # facts of public data: the largest product is known
+            times = parameters.class_weights(self.class_weight, found.schema, MAX_WEIGHT)
+            most = min(MAX_WEIGHT, ceil(max(times or (1.0,)) * (most or 1)))
+        return found.X, found.y, found.weight, self._shape_of(found.schema, most)
 
     def _shape(self, schema: Schema, *, weighted: bool) -> Shape:
+        weighted = weighted or self.class_weight is not None
         most = parameters.largest_weight(schema, self.max_rows_per_unit, weighted=weighted)
         return self._shape_of(schema, most)
 
@@ -297,7 +310,10 @@ class _Boosting(BaseEstimator):  # type: ignore[misc]
         if max_weight is None:
             return Shape(schema=schema, loss=loss)
         bits = weight_bits_for(max_weight)
-        return Shape(schema=schema, weight_bits=bits, max_weight=max_weight, loss=loss)
+        times = parameters.class_weights(self.class_weight, schema, max_weight)
+        return Shape(
+            schema=schema, weight_bits=bits, max_weight=max_weight, loss=loss, class_weight=times
+        )
 
     def _plans(self) -> list[tuple[Plan, Shape]]:
         """Return the plan and the shape of the fit according to the parameters: without sample weights, and with.
@@ -444,6 +460,14 @@ class _Boosting(BaseEstimator):  # type: ignore[misc]
             name: file.parameters[name] for name in (*SAVED, "recipe") if name in file.parameters
         }
         known["loss"] = export.loss_of_json(known.get("loss"), path)
+        weights = file.parameters.get("class_weight")
+        try:
+            known["class_weight"] = None if weights is None else dict(weights)
+            parameters.class_weights(known["class_weight"], file.schema, MAX_WEIGHT)
+        except (PlanError, TypeError, ValueError):
+            raise StructureError(
+                f"Model file {str(path)!r} is malformed: its class_weight."
+            ) from None
         try:
             known["columns"] = check_choice(known.get("columns"))
         except PlanError:
@@ -478,6 +502,10 @@ class DPGBClassifier(ClassifierMixin, _Boosting):  # type: ignore[misc]
         adding or removing all rows of a unit. Cannot be combined with sample weights.
     max_rows_per_unit : int
         The rows of a unit with more rows are weighted down to this number in total. Multiplies the noise.
+    class_weight : dict, optional
+        What the weight of a row is multiplied by, for each class; 1 for a class that is not named. Only for
+        classification. At most the schema's ``max_weight``, to which the product with ``sample_weight`` is clipped and
+        which multiplies the noise. From public knowledge: "balanced" is refused, as it would read the labels.
     loss : str or Loss, optional
         A loss by scikit-learn's name, an object from `dpgb_dask.losses`, such as ``Quantile(0.9)``, or an object of
         your own class that derives from `dpgb_dask.losses.Loss`. None for log-loss or squared error. If the recipe

@@ -144,6 +144,55 @@ def with_unit(schema: Schema, unit_id: str | None, max_rows_per_unit: Any) -> Sc
     return Schema.from_dict(facts | {"unit_id": unit_id})
 
 
+def class_weights(given: Any, schema: Schema, most: int) -> tuple[float, ...] | None:
+    """Return one weight per declared class, in their order; a class that is not named has weight 1.
+
+    Parameters
+    ----------
+    given : dict of class to weight, or None
+    schema : Schema
+    most : int
+        The largest weight of a row.
+
+    Raises
+    ------
+    PlanError
+        If it is no such dict, names no declared class, or a weight is outside [0, most].
+    """
+    if given is None:
+        return None
+    classes = schema.target.classes
+    if isinstance(given, str):
+        raise PlanError(
+            f"class_weight={given!r} would be read from the labels, which are private. Give a dict of weights from"
+            " public knowledge, such as {0: 1, 1: 3}."
+        )
+    if not classes:
+        raise PlanError("class_weight is for classes, and the target is numeric. Leave it None.")
+    if not isinstance(given, Mapping):
+        raise PlanError(
+            f"class_weight is a {type(given).__name__}. Give a dict of class to weight."
+        )
+    if schema.unit_id is not None:
+        raise PlanError(
+            "class_weight together with unit_id is not available: a unit's rows share one weight."
+        )
+    unknown = [label for label in given if label not in classes]
+    if unknown:
+        raise PlanError(
+            f"class_weight names {unknown[0]!r}, which is no declared class. Declared: {list(classes)!r}."
+        )
+    for label, weight in given.items():
+        number = isinstance(weight, int | float | np.number) and not isinstance(weight, bool)
+        if not number or not 0 <= weight <= most:  # NaN compares false
+            raise PlanError(
+                f"class_weight={{{label!r}: {weight!r}}} must be a number in [0, {most}]: the schema declares"
+                f" max_weight={most}, which multiplies the noise. Declare a larger one, or divide all weights by a"
+                " constant."
+            )
+    return tuple(float(given.get(label, 1.0)) for label in classes)
+
+
 def largest_weight(schema: Schema, max_rows_per_unit: int, *, weighted: bool) -> int | None:
     """Return the largest weight, of which weights are fractions; None if every row has weight 1."""
     if schema.unit_id is not None:

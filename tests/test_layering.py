@@ -15,6 +15,7 @@ LOW = {"errors", "frozen", "losses", "kernels", "values", "contracts"}
 SIDES = LOW | {"encoding", "stored", "private", "controller", "released", "components"}
 TOP = {
     "columns",
+    "datasets",
     "estimators",
     "inferred",
     "parameters",

@@ -72,6 +72,8 @@ class Shape:
     loss : Loss
         None for the default of the target: log-loss or squared error. The loss is stored with the public bounds of a
         numeric target; a loss of a class outside the package is stored as a `losses.OutsideLoss`.
+    class_weight : tuple of float, optional
+        What the weight of a row is multiplied by, for each declared class; each in [0, max_weight].
 
     Raises
     ------
@@ -84,6 +86,7 @@ class Shape:
     weight_bits: int = 0
     max_weight: int = 1
     loss: Loss = None  # type: ignore[assignment]  # __post_init__ sets the default
+    class_weight: tuple[float, ...] | None = None
 
     def __post_init__(self) -> None:
         if self.loss is None:
@@ -108,6 +111,14 @@ class Shape:
                 f"max_weight={self.max_weight} with weight_bits={self.weight_bits} lets one row overflow a packed sum: "
                 f"at most {MOST_WEIGHT_STEPS} steps. Choose a smaller max_weight."
             )
+        if self.class_weight is not None:
+            times = tuple(float(weight) for weight in self.class_weight)
+            fits = len(times) == len(self.schema.target.classes)
+            if not fits or not all(0 <= weight <= self.max_weight for weight in times):
+                raise PlanError(
+                    f"class_weight={times!r} must be one number in [0, {self.max_weight}] for each declared class."
+                )
+            object.__setattr__(self, "class_weight", times)
 
     @property
     def kind(self) -> str:

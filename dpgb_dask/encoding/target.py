@@ -51,14 +51,25 @@ def _target_steps(y: NDArray[Any], target: Target) -> tuple[NDArray[np.int32], N
 
 
 @np.errstate(all="ignore")
-def encode_weight(weight: Any, max_weight: int, weight_bits: int) -> NDArray[np.int32]:
+def encode_weight(
+    weight: Any, max_weight: int, weight_bits: int, times: NDArray[np.float64] | None = None
+) -> NDArray[np.int32]:
     """Return weights in steps of ``2**-weight_bits``, clipped to [0, max_weight] and rounded down; 0 if not a number.
+
+    Parameters
+    ----------
+    weight : (n,) or (n, 1) column
+    max_weight, weight_bits : int
+    times : (n,) float64, optional
+        What each weight is multiplied by before it is clipped: the weight of the row's class.
 
     Privacy
     -------
     Private side. Every sensitivity is multiplied by the bound ``max_weight``.
     """
     value = numbers(one_column(weight)).astype(np.float64)
+    if times is not None:
+        value = value * times
     steps = np.floor(
         np.clip(np.where(np.isnan(value), 0.0, value), 0.0, max_weight) * 2.0**weight_bits
     )

@@ -352,6 +352,8 @@ def digest(plan: Plan, shape: Shape) -> bytes:
     ]  # fmt: skip
     if gradients := _gradients(shape):
         facts.append(gradients)
+    if shape.class_weight is not None:
+        facts.append(["class_weight", *shape.class_weight])
     return hashlib.sha256(json.dumps(facts, sort_keys=True, default=repr).encode()).digest()
 
 
@@ -372,6 +374,8 @@ def facts(plan: Plan, shape: Shape) -> dict[str, str]:
         where = f"stage {number} ({type(stage).__name__})"
         told |= {f"{name} of {where}": value for name, value in _options(stage).items()}
     told["weights"] = f"up to {shape.max_weight}, in steps of 2**-{shape.weight_bits}"
+    if shape.class_weight is not None:
+        told["class_weight"] = shape.class_weight
     told["order of the features"] = ", ".join(features)
     told |= {f"feature {name!r} of the schema": feature for name, feature in features.items()}
     told |= {f"{name} of the schema": value for name, value in schema.items()}

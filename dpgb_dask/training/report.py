@@ -55,6 +55,9 @@ def report_of(result: FitResult, plan: Plan, shape: Shape) -> PrivacyReport:
         f"largest weight of a {'row' if unit is None else 'unit'}": shape.max_weight,
         "seed of public randomness": controller.public_seed,
     }
+    if shape.class_weight is not None:
+        weights = zip(target.classes, shape.class_weight, strict=True)
+        public["weights of the classes"] = [[label, weight] for label, weight in weights]
     return PrivacyReport(
         private=controller.private and schema.private,
         epsilon=budget.epsilon,

@@ -68,6 +68,14 @@ def test_a_heavy_row_moves_no_query_beyond_its_sensitivity(name):
     check_neighbours(plan, "binary", shape, lambda n: rng.uniform(0, 5, n), WEIGHTS)
 
 
+@pytest.mark.parametrize("weight", [None, lambda n: np.random.default_rng(5).uniform(0, 5, n)])
+@pytest.mark.parametrize("name", ["auto", "fdp-tr-newton"])
+def test_a_row_of_a_heavy_class_moves_no_query_beyond_its_sensitivity(name, weight):
+    plan = recipes.get(PLANS[name], kind="binary").brief()
+    shape = Shape(schema=SCHEMAS["binary"], max_weight=4, weight_bits=8, class_weight=(0.3, 4.0))
+    check_neighbours(plan, "binary", shape, weight, WEIGHTS)
+
+
 def test_a_sensitivity_that_is_too_small_is_seen():
     plan = recipes.get("fdp-tr-newton", kind="binary").brief()
     shape = Shape(schema=SCHEMAS["binary"])

@@ -189,8 +189,11 @@ def read_labels(rows: Rows, reading: Reading) -> Labels:
         unit = hash_units(rows.unit, reading.key)
         weight = reading.units.weights(unit, shape)
         return Labels(label, weight, keep & (weight > 0), unit)
-    if rows.weight is not None:
-        weight = encode_weight(rows.weight, shape.max_weight, shape.weight_bits)
+    if rows.weight is not None or shape.class_weight is not None:
+        # of a row's own label: a bad one is read as the first class here, and weighs nothing
+        times = None if shape.class_weight is None else np.asarray(shape.class_weight)[label]
+        given = np.ones(len(label)) if rows.weight is None else rows.weight
+        weight = encode_weight(given, shape.max_weight, shape.weight_bits, times)
         return Labels(label, weight, keep & (weight > 0), None)
     if shape.weight_bits:
         return Labels(label, np.full(len(label), 1 << shape.weight_bits, np.int32), keep, None)

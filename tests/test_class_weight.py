@@ -1,0 +1,125 @@
+"""``class_weight``: weights of rows by their label, within the schema's largest weight."""
+
+from dataclasses import replace
+
+import dask.dataframe as dd
+import numpy as np
+import pandas as pd
+import pytest
+
+from dpgb_dask import (
+    DPGBClassifier,
+    DPGBRegressor,
+    Ledger,
+    PlanError,
+    ResumeError,
+    Schema,
+    StructureError,
+    verify,
+)
+from dpgb_dask.contracts.plan import Execution, Shape
+from dpgb_dask.estimators import of_file
+from dpgb_dask.private.reading.ingest import read_source
+from dpgb_dask.private.rounds import open_rounds
+from dpgb_dask.released import export
+from dpgb_dask.testing import SeededNoise
+
+SEEDED = {
+    "noise": SeededNoise(0),
+    "random_state": 0,
+    "epsilon": 20.0,
+    "recipe": "fdp-tr-newton",
+    "n_estimators": 5,
+}
+TIMES = {0: 0.5, 1: 3}
+
+
+@pytest.fixture(scope="module")
+def schema(binary_schema):
+    return Schema(binary_schema.features, classes=[0, 1], max_weight=4)
+
+
+def read_by(schema, X, y, weight=None, times=None):
+    """Fingerprint of rows as they are read, labels and weights included."""
+    source = read_source(X, y, weight, schema)
+    shape = Shape(schema=schema, max_weight=4, weight_bits=8, class_weight=times)
+    rounds = open_rounds(source, shape, Execution(n_threads=1), bytes(32), bytes(16))
+    try:
+        return rounds.fingerprint()
+    finally:
+        rounds.close()
+
+
+def test_class_weights_multiply_sample_weights_and_are_clipped_after(schema, features, labels):
+    times = np.where(labels == 1, 3.0, 0.5)
+    by_class = read_by(schema, features, labels, times=(0.5, 3.0))
+    assert by_class == read_by(schema, features, labels, times)
+    given = np.resize(
+        [0.25, 1.0, 2.0, np.nan, np.inf, -1.0], len(labels)
+    )  # 4 at most, once multiplied
+    product = read_by(schema, features, labels, times * given)
+    assert product == read_by(schema, features, labels, given, (0.5, 3.0))
+    assert product != by_class
+    frame = dd.from_pandas(features, npartitions=3)
+    y, w = (dd.from_pandas(pd.Series(part), npartitions=3) for part in (labels, given))
+    assert product == read_by(schema, frame, y, w, (0.5, 3.0))
+
+
+def test_class_weights_move_a_model(schema, features, labels):
+    def share(class_weight):
+        model = DPGBClassifier(schema=schema, class_weight=class_weight, **SEEDED)
+        return model.fit(features, labels).predict(features).mean()
+
+    assert share({0: 0.25, 1: 4}) > share({}) > share({0: 4, 1: 0.25})
+
+
+@pytest.mark.parametrize(
+    ("wrong", "words"),
+    [
+        ("balanced", "read from the labels"),
+        ({0: 5.0}, "max_weight=4"),
+        ({1: -1}, "max_weight=4"),
+        ({1: np.nan}, "max_weight=4"),
+        ({1: "2"}, "max_weight=4"),
+        ({2: 1.0}, "no declared class"),
+        ([1, 2], "dict of class to weight"),
+    ],
+)
+def test_wrong_class_weights_are_told_before_any_charge(schema, features, labels, wrong, words):
+    ledger = Ledger("sqlite://")
+    ledger.open_account("a", epsilon=4.0, delta=1e-5)
+    model = DPGBClassifier(schema=schema, class_weight=wrong, ledger=ledger, account="a")
+    with pytest.raises(PlanError, match=words):
+        model.fit(features, labels)
+    assert ledger.account("a").spent == 0
+
+
+def test_class_weights_are_refused_for_units_and_for_numbers(schema, regression_schema, features):
+    person = Schema(schema.features, classes=[0, 1], unit_id="person")
+    y = np.zeros(len(features))
+    with pytest.raises(PlanError, match="unit_id"):
+        DPGBClassifier(schema=person, class_weight={0: 1}).fit(features.assign(person="a"), y)
+    with pytest.raises(PlanError, match="numeric"):
+        DPGBRegressor(schema=regression_schema, class_weight={0: 1}).fit(features, y)
+    with pytest.raises(PlanError, match="for each declared class"):
+        Shape(schema=schema, max_weight=4, class_weight=(1.0, 5.0))
+
+
+def test_class_weights_are_saved_verified_and_bound_to_the_fit(schema, features, labels, tmp_path):
+    ledger = Ledger(f"sqlite:///{tmp_path}/ledger.db")
+    ledger.open_account("a", epsilon=9.0, delta=1e-5)
+    options = {"recipe": "fdp-tr-newton", "n_estimators": 2, "ledger": ledger, "account": "a"}
+    model = DPGBClassifier(schema=schema, class_weight=TIMES, **options).fit(features, labels)
+    model.save(tmp_path / "model.json")
+    again = DPGBClassifier.load(tmp_path / "model.json")
+    assert again.class_weight == TIMES
+    assert model.privacy_report_.public["weights of the classes"] == [[0, 0.5], [1, 3.0]]
+    np.testing.assert_array_equal(again.predict(features), model.predict(features))
+    assert "bit for bit" in str(verify(tmp_path / "model.json", ledger))
+    other = DPGBClassifier(schema=schema, class_weight={1: 2}, **options)
+    with pytest.raises(ResumeError, match="class_weight"):
+        other.fit(features, labels, resume=model.fit_id_)
+    file = export.load(tmp_path / "model.json")
+    bad = replace(file, parameters=file.parameters | {"class_weight": [[7, 1.0]]})
+    with pytest.raises(StructureError, match="class_weight"):
+        of_file(bad, "bad.json")
