@@ -2,8 +2,13 @@
 # ruff: noqa: N803, N806 - X is scikit-learn's name
 
 import warnings
+<<<<<<< HEAD
 from collections.abc import Mapping, Sequence
 from math import ceil
+=======
+from collections.abc import Sequence
+from dataclasses import replace
+>>>>>>> 0283a5a (Privacy report: the promise first, in words; every fact as text, HTML, JSON and a page for paper)
 from pathlib import Path
 from typing import Any, ClassVar, Self
 
@@ -198,7 +203,8 @@ class _Boosting(BaseEstimator):  # type: ignore[misc]
         self.schema_ = schema
         self.model_ = file.model
         self.bin_shares_ = file.shares
-        self.privacy_report_ = file.report
+        digests = {} if file.report.unverified else export.digests_of(file)
+        self.privacy_report_ = replace(file.report, digests=digests)
         self.fit_id_ = file.report.fit_id
         if not self._infers():  # otherwise scikit-learn's own checks set them
             self.n_features_in_ = schema.n_features

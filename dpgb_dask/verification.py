@@ -18,7 +18,8 @@ from dpgb_dask.controller.ledger_book import Record
 from dpgb_dask.errors import DPGBError, ResumeError, VerificationError
 from dpgb_dask.estimators import DPGBClassifier, DPGBRegressor, of_file
 from dpgb_dask.released.export import fit_digest, load, model_to_dict, shares_to_dict
-from dpgb_dask.released.report import EVIDENCE, PrivacyReport
+from dpgb_dask.released.report import PrivacyReport
+from dpgb_dask.released.statement import EVIDENCE
 from dpgb_dask.training.build import build
 from dpgb_dask.training.fit import digest, replay
 

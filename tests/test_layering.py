@@ -11,7 +11,7 @@ import dpgb_dask
 PACKAGE = Path(dpgb_dask.__file__).parent
 FILES = sorted(PACKAGE.rglob("*.py"))
 
-LOW = {"errors", "frozen", "losses", "kernels", "values", "contracts"}
+LOW = {"errors", "frozen", "showing", "losses", "kernels", "values", "contracts"}
 SIDES = LOW | {"encoding", "stored", "private", "controller", "released", "components"}
 TOP = {
     "columns",
@@ -37,11 +37,12 @@ TOP_OUTSIDE = {
 LAYERS: dict[str, tuple[set[str], set[str]]] = {
     "errors": (set(), set()),
     "frozen": (set(), {"numpy"}),
+    "showing": (set(), set()),
     "losses": ({"errors", "frozen"}, {"numpy"}),
     "kernels": ({"errors", "losses"}, {"numpy", "numba"}),
     "values": (set(), {"numpy", "pandas"}),
     "contracts": (
-        {"errors", "frozen", "losses", "kernels", "values"},
+        {"errors", "frozen", "showing", "losses", "kernels", "values"},
         {"numpy", "numba"},
     ),
     "stored": ({"errors"}, {"numpy", "dask", "zarr"}),

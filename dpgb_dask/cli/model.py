@@ -1,10 +1,11 @@
 """``dpgb-dask report``, which prints a model file's report, and ``verify``, which checks the file."""
 
 import argparse
-import json
+from pathlib import Path
 from typing import Any
 
 from dpgb_dask.cli.options import command, open_ledger
+from dpgb_dask.cli.places import check_out, check_spared
 from dpgb_dask.estimators import load
 from dpgb_dask.verification import verify
 
@@ -20,10 +21,15 @@ itself, and who can write the ledger can write both."""
 
 def add_report(commands: Any) -> None:
     """Add the command ``report``."""
-    text = "print the privacy report of a model file"
-    report = command(commands, "report", text, _report, "dpgb-dask report model.json")
+    text = "print the privacy report of a model file, or write it as a page for the screen and for paper"
+    example = "dpgb-dask report model.json --html model-report.html"
+    report = command(commands, "report", text, _report, example)
     report.add_argument("model", help="model file")
-    report.add_argument("--json", action="store_true", help="as JSON")
+    form = report.add_mutually_exclusive_group()
+    form.add_argument("--text", action="store_true", help="as text (default)")
+    form.add_argument("--json", action="store_true", help="as JSON")
+    form.add_argument("--html", metavar="FILE", help="as a page of HTML that needs nothing else")
+    report.add_argument("--overwrite", action="store_true", help="replace a file at --html")
 
 
 def add_verify(commands: Any) -> None:
@@ -37,7 +43,14 @@ def add_verify(commands: Any) -> None:
 
 def _report(options: argparse.Namespace) -> None:
     report = load(options.model).privacy_report_
-    print(json.dumps(report.to_dict(), indent=1, ensure_ascii=False) if options.json else report)
+    if options.html is None:
+        print(report.to_json() if options.json else report)
+        return
+    page = Path(options.html)
+    check_spared(options, page, option="--html")
+    check_out(page, overwrite=options.overwrite, option="--html")
+    page.write_text(report.to_html(), encoding="utf-8")
+    print(f"the privacy report is in {options.html}")
 
 
 def _verify(options: argparse.Namespace) -> None:

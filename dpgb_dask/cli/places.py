@@ -14,7 +14,7 @@ from dpgb_dask.io.place import local_path
 from dpgb_dask.io.text import reading
 
 
-def check_out(path: Path, *, overwrite: bool, folder: bool = False) -> None:
+def check_out(path: Path, *, overwrite: bool, folder: bool = False, option: str = "--out") -> None:
     """Refuse, before any charge, an output that cannot be written, or would replace something.
 
     Parameters
@@ -24,23 +24,27 @@ def check_out(path: Path, *, overwrite: bool, folder: bool = False) -> None:
         Allow replacing a file; if ``folder``, also a folder that holds only Parquet.
     folder : bool
         Whether the output is a folder.
+    option : str
+        Option that names the output, for errors.
     """
     if not path.absolute().parent.is_dir():
-        raise StructureError(f"--out {str(path)!r}: its directory does not exist. Make it first.")
+        raise StructureError(
+            f"{option} {str(path)!r}: its directory does not exist. Make it first."
+        )
     if not path.exists():
         return
     if not overwrite:
         raise StructureError(
-            f"--out {str(path)!r} exists already. Choose another name, or give --overwrite."
+            f"{option} {str(path)!r} exists already. Choose another name, or give --overwrite."
         )
     if path.is_dir() != folder or (folder and not all(map(_is_parquet, path.iterdir()))):
         kind = "a folder of Parquet files alone" if folder else "a file"
         raise StructureError(
-            f"--out {str(path)!r} is not {kind}, and is not replaced. Choose another name."
+            f"{option} {str(path)!r} is not {kind}, and is not replaced. Choose another name."
         )
 
 
-def check_spared(options: argparse.Namespace, *written: Path) -> None:
+def check_spared(options: argparse.Namespace, *written: Path, option: str = "--out") -> None:
     """Refuse to write over, inside or around anything that the command reads, or over files of a ledger.
 
     Parameters
@@ -49,6 +53,8 @@ def check_spared(options: argparse.Namespace, *written: Path) -> None:
         Options of the command; its ``data``, ``schema`` and ``model``, if it has them, are what it reads.
     *written : Path
         The output, and the temporary files that are written before it is complete.
+    option : str
+        Option that names the output, for errors.
 
     Raises
     ------
@@ -61,12 +67,12 @@ def check_spared(options: argparse.Namespace, *written: Path) -> None:
         for one in read:
             if _meet(path, one):
                 raise StructureError(
-                    f"--out {str(options.out)!r} would be written where {str(one)!r} is, which is read. Choose another"
-                    " place."
+                    f"{option} {str(written[0])!r} would be written where {str(one)!r} is, which is read. Choose"
+                    " another place."
                 )
         if is_of_ledger(path):
             raise StructureError(
-                f"--out {str(options.out)!r} would be written where a ledger is, and what it holds is never replaced."
+                f"{option} {str(written[0])!r} would be written where a ledger is, and what it holds is never replaced."
                 " Choose another place."
             )
 

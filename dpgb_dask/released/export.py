@@ -149,10 +149,15 @@ def fit_digest(file: ModelFile) -> str:
 
     A model whose labels JSON cannot hold cannot be saved, so there is never a file to compare.
     """
+    return digests_of(file).get("fit", "")
+
+
+def digests_of(file: ModelFile) -> dict[str, str]:
+    """Return the digests of a file's parts and of the fit; empty if JSON cannot hold the file."""
     try:
-        return _digests(_to_dict(file))["fit"]
+        return _digests(_to_dict(file))
     except ValueError:  # SchemaError is one
-        return ""
+        return {}
 
 
 def _digests(data: dict[str, Any]) -> dict[str, str]:

@@ -1,6 +1,6 @@
 """The privacy report: what was asked, what it cost, what was assumed public. Holds released values only."""
 
-import html
+import json
 import math
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields
@@ -11,24 +11,11 @@ import numpy as np
 from dpgb_dask.contracts.boundary import Receipt
 from dpgb_dask.contracts.queries import PRICE_ONE
 from dpgb_dask.errors import StructureError
+from dpgb_dask.released.sections import as_html, as_page, as_text
+from dpgb_dask.released.statement import promise, sections
+from dpgb_dask.showing import brief
 
-OUTSIDE = (
-    "Outside the guarantee: run times, rows per second and task counts (for the operator only); any score computed on"
-    " private rows, such as those of GridSearchCV, and whatever is chosen by it."
-)
-NOT_PRIVATE = (
-    "NOT PRIVATE: the noise is seeded, or facts were read from the data (schema='infer').\n"
-    "!!! Do not publish this model."
-)
-ACCOUNTANTS = {
-    "pld": "PLD", "rdp": "RDP", "zcdp": "zCDP", "gdp": "GDP", "basic": "basic composition",
-}  # fmt: skip
-UNVERIFIED = "UNVERIFIED: read from a model file of a format without digests. Nothing shows that it is as written."
-EVIDENCE = (
-    "This report is no signature: who can write a model file can write another whose digests agree. What a file says is"
-    " evidence beside the ledger that was charged: dpgb-dask verify MODEL --ledger URL compares the two."
-)
-_WIDTH = 78
+BESIDE = ("digests", "edits")  # fields that a model file holds beside its report, not in it
 _LISTS = ("assumptions", "deviations", "signal", "draws", "warnings")
 
 
@@ -98,6 +85,12 @@ class PrivacyReport:
         Per feature, the released share of rows whose value is "missing", or "other" (no declared category), each with
         the standard deviation of its noise. Empty if no such counts were released, or if there are too few rows.
 
+    digests : dict of str to str
+        SHA-256 of each part of the model file, and of the fit, which its entry in a ledger names. They cover the
+        report, and so are not part of its JSON form in the file, and of no comparison.
+    edits : tuple of str
+        What was changed in the model after the fit, in words; in the file they lie beside the report.
+
     Privacy
     -------
     Released. No count, sum or number of rows is part of it.
@@ -133,6 +126,8 @@ class PrivacyReport:
     stopped: bool = False
     warnings: tuple[str, ...] = ()
     shares: dict[str, dict[str, list[float]]] = field(default_factory=dict)
+    digests: dict[str, str] = field(default_factory=dict, compare=False)
+    edits: tuple[str, ...] = field(default=(), compare=False)
 
     @staticmethod
     def since_digests() -> frozenset[str]:
@@ -140,8 +135,8 @@ class PrivacyReport:
         return frozenset({"draws", "build", "unverified", "stopped", "warnings", "shares"})
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the JSON form."""
-        out = {item.name: getattr(self, item.name) for item in fields(self)}
+        """Return the JSON form, as it stands in a model file."""
+        out = {f.name: getattr(self, f.name) for f in fields(self) if f.name not in BESIDE}
         out["receipts"] = [asdict(receipt) for receipt in self.receipts]
         for name in _LISTS:
             out[name] = list(getattr(self, name))
@@ -158,6 +153,8 @@ class PrivacyReport:
         """
         try:
             values = dict(data)
+            if set(BESIDE) & set(values):
+                raise KeyError("a field that is no part of the JSON form")
             values["receipts"] = tuple(Receipt(**receipt) for receipt in values["receipts"])
             if "mends" in values:  # what files of version 0.1 call deviations
                 values["deviations"] = values.pop("mends")
@@ -190,155 +187,26 @@ class PrivacyReport:
             for receipt in self.receipts
         ]
 
-    def _rows(self) -> list[tuple[str, str, str, str]]:
-        """Return the table of charges; a stage's releases of the same kind, mechanism and noise share a line.
+    def to_json(self) -> str:
+        """Return the whole report as JSON text, with the promise in words, the digests and the edits."""
+        beside = {name: getattr(self, name) for name in BESIDE}
+        told = {"promise": promise(self), **self.to_dict(), **beside}
+        return json.dumps(told, indent=1, ensure_ascii=False, allow_nan=False)
 
-        If different rows answer different releases, prices do not add up; each line then has the share of one release.
-        """
-        groups: dict[tuple[str, str, str, str], list[dict[str, Any]]] = {}
-        for charge in self.charges():
-            stage, _, kind = str(charge["label"]).partition(":")
-            noise = "–" if charge["noise"] is None else f"{charge['noise']:.4g}"
-            key = stage.split(" ")[0], kind, charge["mechanism"], noise
-            groups.setdefault(key, []).append(charge)
-        adds_up = sum(receipt.price for receipt in self.receipts) <= self.declared
-        rows = []
-        for (stage, kind, mechanism, noise), members in groups.items():
-            first, last = str(members[0]["label"]), str(members[-1]["label"])
-            label = first
-            if len(members) > 1 and kind:
-                label = f"{stage}:{kind} (each of {len(members)})"
-            elif len(members) > 1:
-                label = f"{first} … {last.rsplit(' ', 1)[-1]} (each of {len(members)})"
-            shares = [m["share_percent"] for m in members]
-            share = f"{sum(shares):.2f}" if adds_up else f"each {max(shares):.2f}"
-            rows.append((label, mechanism, share, noise))
-        return rows
-
-    def _head(self) -> tuple[str, str, str, str]:
-        return "release", "by", f"share of {'ε' if self.pure else 'μ²'} %", "σ / one row"
-
-    def _spent(self) -> float:
-        return 100 * self.charged / max(self.declared, 1)
-
-    def _facts(self) -> list[tuple[str, str]]:
-        """Return the head of the report."""
-        if self.pure:
-            promise = f"({self.epsilon:g}, 0)-differential privacy, pure"
-            asked = f"epsilon={self.epsilon:g}; delta is not used  (as μ={self.mu:.6g})"
-        else:
-            promise = f"({self.epsilon:g}, {self.delta:g})-differential privacy"
-            asked = f"epsilon={self.epsilon:g}, delta={self.delta:g}  (μ={self.mu:.6g})"
-        gaussian = [
-            ("by zCDP", f"epsilon={self.epsilon_zcdp:.4g} at the same delta"),
-            ("slack", f"{self.slack:.3g} of delta, for the discreteness of the noise"),
-        ]
-        if self.stopped:
-            spent = f"{self._spent():.2f} % of the price reserved, by the releases below: the fit ended early"
-        else:
-            spent = f"{self._spent():.2f} % of the price charged, by the releases below"
-        return [
-            ("guarantee", promise if self.private else "NONE (private=False)"),
-            ("asked for", asked),
-            *([] if self.pure else gaussian),
-            ("relation", self.relation),
-            ("unit", self.unit),
-            ("recipe", f"{self.recipe} ({self.source})"),
-            *([("loss", self.loss)] if self.loss else []),
-            ("fit", self.fit_id),
-            ("account", self.account if self.account is not None else "none (in-memory ledger)"),
-            ("spent", spent),
-            *([("compare", self._comparison())] if self.compared else []),
-        ]
-
-    def _comparison(self) -> str:
-        """Return the prices that other accountants find, the lowest first."""
-        least_first = sorted(self.compared.items(), key=lambda item: item[1])
-        found = ", ".join(
-            f"{value:.3g} by {ACCOUNTANTS.get(name, name)}" for name, value in least_first
-        )
-        delta = f"delta={self.compared_delta:g}{' (a public constant)' if self.pure else ''}"
-        return (
-            f"at {delta}, were these releases a schedule fixed in advance: epsilon={found};"
-            " not the guarantee, which lets queries follow from answers"
-        )
-
-    def _shares(self) -> tuple[str, ...]:
-        """Return a line per feature; noise can make a share negative."""
-        return tuple(
-            f"{name}: "
-            + ", ".join(
-                f"{what} {100 * share:.2f} ± {100 * sd:.2g} %"
-                for what, (share, sd) in found.items()
-            )
-            for name, found in self.shares.items()
-        )
-
-    def _lists(self) -> list[tuple[str, tuple[str, ...]]]:
-        return [
-            ("Expected signal and noise:", self.signal),
-            ("Released shares of rows, ± one standard deviation of the noise:", self._shares()),
-            ("Assumed:", self.assumptions),
-            ("Deviations from the source:", self.deviations),
-        ]
+    def to_html(self) -> str:
+        """Return the whole report as one HTML page, for the screen and for paper; names and labels are escaped."""
+        return as_page(f"Privacy report of fit {self.fit_id}", sections(self))
 
     def __str__(self) -> str:
-        lines = ["Privacy report", "=" * _WIDTH]
-        if not self.private:
-            lines += ["!!! " + NOT_PRIVATE, ""]
-        if self.unverified:
-            lines += ["!!! " + UNVERIFIED, ""]
-        for warning in self.warnings:
-            lines += ["!!! " + warning, ""]
-        lines += [f"{name:<10} {value}" for name, value in self._facts()]
-        label, by, share, noise = self._head()
-        lines += ["", f"{label:<39} {by:<8} {share:>14} {noise:>14}", "-" * _WIDTH]
-        lines += [f"{a:<39} {b:<8} {c:>14} {d:>14}" for a, b, c, d in self._rows()]
-        lines += ["", "Taken as public:"]
-        for name, value in self.public.items():
-            if isinstance(value, Mapping):
-                lines += [
-                    f"  {name}:",
-                    *(f"    {key}: {_brief(item)}" for key, item in value.items()),
-                ]
-            else:
-                lines.append(f"  {name}: {_brief(value)}")
-        for title, items in self._lists():
-            if items:
-                lines += ["", title, *(f"  - {item}" for item in items)]
-        return "\n".join([*lines, "", OUTSIDE, "", EVIDENCE])
+        return as_text("Privacy report", sections(self))
 
     def __repr__(self) -> str:
         mark = "" if self.private else ", private=False"
         mark += ", unverified" if self.unverified else ""
-        return f"PrivacyReport(epsilon={self.epsilon:g}, delta={self.delta:g}, recipe={self.recipe!r}{mark})"
+        return f"PrivacyReport(epsilon={self.epsilon:g}, delta={self.delta:g}, recipe={brief(self.recipe)!r}{mark})"
 
     def _repr_html_(self) -> str:
-        def table(rows: list[tuple[str, ...]]) -> str:
-            cells = (
-                "<tr>" + "".join(f"<td>{html.escape(c)}</td>" for c in row) + "</tr>"
-                for row in rows
-            )
-            return "<table>" + "".join(cells) + "</table>"
-
-        marks = [
-            *([] if self.private else [NOT_PRIVATE]),
-            *([UNVERIFIED] if self.unverified else []),
-            *self.warnings,
-        ]
-        loud = "".join(f"<p><strong>{html.escape(mark)}</strong></p>" for mark in marks)
-        public = table([(name, _brief(value)) for name, value in self.public.items()])
-        notes = "".join(
-            f"<p>{html.escape(title)}</p><ul>{_points(items)}</ul>"
-            for title, items in self._lists()
-            if items
-        )
-        return (
-            f"<div><h4>Privacy report</h4>{loud}{table([*self._facts()])}"
-            f"{table([self._head(), *self._rows()])}"
-            f"<p>Taken as public</p>{public}{notes}<p>{html.escape(OUTSIDE)}</p>"
-            f"<p>{html.escape(EVIDENCE)}</p></div>"
-        )
+        return as_html(sections(self))
 
 
 def _tuple(values: Any) -> tuple[Any, ...]:
@@ -410,10 +278,6 @@ def _is_fact(value: Any, levels: int) -> bool:
     return value is None or isinstance(value, str | bool) or _is_number(value)
 
 
-def _points(items: tuple[str, ...]) -> str:
-    return "".join(f"<li>{html.escape(item)}</li>" for item in items)
-
-
 def _noise(receipt: Receipt) -> float | None:
     """Return the standard deviation of a release's noise divided by the most that one row can change it."""
     if receipt.mechanism == "choice":
@@ -422,14 +286,3 @@ def _noise(receipt: Receipt) -> float | None:
         return math.inf
     share = PRICE_ONE / receipt.price
     return math.sqrt(2) * share if receipt.mechanism == "laplace" else math.sqrt(share)
-
-
-def _brief(value: Any) -> str:
-    """Return a public fact on one line."""
-    if isinstance(value, Mapping):
-        text = ", ".join(f"{k} {_brief(v)}" for k, v in value.items())
-    elif isinstance(value, list | tuple):
-        text = "[" + ", ".join(_brief(v) for v in value) + "]"
-    else:
-        text = f"{value:g}" if isinstance(value, float) else str(value)
-    return text if len(text) <= 400 else text[:397] + "…"

@@ -15,6 +15,7 @@ from dpgb_dask.contracts.spending import Spending
 from dpgb_dask.controller import accounting
 from dpgb_dask.errors import DPGBError, StructureError
 from dpgb_dask.released.report import PrivacyReport
+from dpgb_dask.released.statement import ONE_ROW
 
 CLOSE = 1e-9  # relative: transcendental functions differ in their last digits between machines
 LEAST_DELTA = 0.99  # share of δ that a price uses at least: SLACK is reserved, prices are rounded
@@ -24,7 +25,7 @@ MECHANISMS = {True: ("laplace", "choice"), False: ("gaussian", "choice")}
 def relation(schema: Schema) -> tuple[str, str]:
     """Return, in words, when two data sets are neighbours and what is protected."""
     if schema.unit_id is None:
-        return "add or remove one row", "row"
+        return ONE_ROW, "row"
     return f"add or remove all rows of one {schema.unit_id!r}", schema.unit_id
 
 

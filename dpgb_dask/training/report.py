@@ -254,5 +254,5 @@ def _signal_in_words(
 def _public(feature: Numeric | Categorical) -> str:
     """Return the public facts of a feature in words."""
     if isinstance(feature, Categorical):
-        return f"{len(feature.categories)} declared categories, all others are 'other'"
+        return f"{len(feature.categories)} declared categories: {list(feature.categories)}; all others are 'other'"
     return f"{'whole numbers ' if feature.integer else ''}in [{feature.low:g}, {feature.high:g}]"

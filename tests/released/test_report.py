@@ -1,12 +1,17 @@
 """The report tells what was charged, and says loudly when nothing is guaranteed."""
 
+import html
 import json
+import math
+import re
 from dataclasses import fields, replace
 
 import pytest
 
+from dpgb_dask.controller import accounting
 from dpgb_dask.errors import StructureError
 from dpgb_dask.released.report import PrivacyReport
+from dpgb_dask.released.sections import WIDTH
 
 
 def test_report_prints_the_whole_guarantee(report):
@@ -37,16 +42,106 @@ def test_report_lists_every_charge(report):
 
 
 def test_report_survives_json(report):
+    assert "digests" not in report.to_dict()  # they cover the report, and lie beside it in the file
+    with pytest.raises(StructureError, match="malformed"):
+        PrivacyReport.from_dict(report.to_dict() | {"digests": {}})
     back = PrivacyReport.from_dict(json.loads(json.dumps(report.to_dict())))
     assert back == report
     with pytest.raises(StructureError, match="malformed"):
         PrivacyReport.from_dict({"epsilon": 1})
 
 
-def test_report_escapes_html(report):
-    text = replace(report, source="<script>")._repr_html_()
-    assert "<script>" not in text
-    assert "&lt;script&gt;" in text
+@pytest.mark.parametrize(
+    "foreign",
+    [
+        {"source": "<script>"},
+        {"recipe": "<script>"},
+        {"account": "<script>"},
+        {"fit_id": "<script>"},
+        {"unit": "<script>", "relation": "<script>"},
+        {"public": {"features": {"<script>": "in <script>"}}},
+        {"shares": {"<script>": {"missing": [0.5, 0.1]}}},
+        {"edits": ("<script>",), "digests": {"<script>": "<script>"}},
+        {"warnings": ("<script>",), "build": {"<script>": "<script>"}},
+    ],
+    ids=lambda fields: next(iter(fields)),
+)
+def test_report_escapes_html(foreign, report):
+    told = replace(report, **foreign)
+    for text in (told._repr_html_(), told.to_html()):
+        assert "<script>" not in text
+        assert "&lt;script&gt;" in text
+
+
+def test_report_shows_characters_that_would_not_be_seen(report):
+    """A label may not move the cursor of a terminal, make a line of its own, or turn the words after it around."""
+    told = replace(report, public={"a\n!!! b": "c\x1b[2Jd\u202ee"}, account="f\rg")
+    for text in (str(told), told.to_html()):
+        assert not {"\x1b", "\u202e", "\r"} & set(text)
+        assert "\n!!!" not in text
+        assert "c�[2Jd�e" in text
+
+
+def words_of(text):
+    """A text without its line breaks, its rules and marks of HTML."""
+    return " ".join(html.unescape(re.sub("<[^>]*>|--+", " ", text)).split())
+
+
+def test_report_says_first_what_is_promised_to_whom(report):
+    for text in (str(report), report._repr_html_(), report.to_html()):
+        said = words_of(text[text.index("What is promised") :])
+        assert said.startswith("What is promised Whoever sees this model, its file or this report")
+        assert "about any one row (any one person, if each has at most one row)" in said
+        assert "more than 2.72 times as likely" in said  # e^1
+        assert "except with a probability of 1e-06" in said
+        assert "charged no ledger" in said
+    unit = replace(report, unit="row", relation="add or remove all rows of one 'row'", account="a")
+    said = words_of(str(unit))
+    assert "any one 'row' (all rows that have one value in this column)" in said
+    assert "charged to account 'a'" in said
+    assert "except with" not in words_of(str(replace(report, pure=True, delta=0.0)))
+
+
+@pytest.mark.parametrize("epsilon", [0.1, 1.0, 8.0])
+def test_report_bounds_a_guess(epsilon, report):
+    """The best guess between two equally likely neighbours is right with half of one plus their total variation."""
+    mu = accounting.mu_of(epsilon, 1e-6)
+    total_variation = accounting.delta_of(mu, 0.0)  # δ at ε = 0
+    gaussian = replace(report, epsilon=epsilon, mu=mu)
+    pure = replace(gaussian, pure=True, mu=accounting.mu_of_pure(epsilon), delta=0.0, slack=0.0)
+    for told, best in ((gaussian, 0.5 + total_variation / 2), (pure, 1 / (1 + math.exp(-epsilon)))):
+        (stated,) = re.findall("right at most ([0-9.]+) %", words_of(str(told)))
+        assert 100 * best <= float(stated) <= 100 * best + 0.11
+    assert "times as likely" in str(replace(report, epsilon=1e4, mu=1e3))  # nothing overflows
+
+
+def test_report_leaves_nothing_out(report):
+    """Every fact is in the text, the notebook's part, the page and the JSON, however many and however long they are."""
+    labels = [f"label number {k} of a long list" for k in range(250)]
+    told = replace(
+        report,
+        public={"features": {f"feature {k}": f"one of {labels}" for k in range(3)}},
+        digests={"fit": "ab" * 32, "model": "cd" * 32},
+        edits=("income: clamped to [-1, 1]",),
+        build={"numpy": "2.4.6"},
+        account="people-2026",
+        loss="log_loss",
+    )
+    for text in (str(told), told._repr_html_(), told.to_html(), told.to_json()):
+        said = words_of(text)
+        for fact in (
+            *labels, "feature 2", "ab" * 32, "cd" * 32, "income: clamped to [-1, 1]", "2.4.6", "people-2026",
+            "log_loss", "the cluster is trusted", "candidates come from public bounds", "add or remove one row",
+            "Whoever sees this model",
+        ):  # fmt: skip
+            assert fact in said
+    assert {"promise", "epsilon", "receipts", "digests", "edits"} <= set(json.loads(told.to_json()))
+    assert "<details" not in told.to_html()  # a page on paper has nothing to click on
+    assert "none" in words_of(str(report)).partition("Changes after the fit")[2][:40]
+
+
+def test_report_is_told_as_text_within_its_width(report):
+    assert max(map(len, str(report).splitlines())) <= WIDTH
 
 
 def test_report_has_no_field_for_rows():
@@ -87,11 +182,11 @@ def test_report_compares_with_a_schedule_fixed_in_advance(pure_report):
     assert "compare " not in str(pure_report)
     found = {"gdp": 0.6, "pld": 0.4123, "basic": 0.5}
     told = replace(pure_report, compared=found, compared_delta=1e-6)
-    for text in (str(told), told._repr_html_()):
+    for text in map(words_of, (str(told), told._repr_html_())):
         assert "at delta=1e-06 (a public constant), were these releases a schedule" in text
         assert "epsilon=0.412 by PLD, 0.5 by basic composition, 0.6 by GDP;" in text
         assert "not the guarantee" in text
-    assert "at delta=1e-06, were" in str(replace(told, pure=False))
+    assert "at delta=1e-06, were" in words_of(str(replace(told, pure=False)))
     assert PrivacyReport.from_dict(json.loads(json.dumps(told.to_dict()))) == told
 
 
