@@ -2,13 +2,9 @@
 # ruff: noqa: N803, N806 - X is scikit-learn's name
 
 import warnings
-<<<<<<< HEAD
 from collections.abc import Mapping, Sequence
-from math import ceil
-=======
-from collections.abc import Sequence
 from dataclasses import replace
->>>>>>> 0283a5a (Privacy report: the promise first, in words; every fact as text, HTML, JSON and a page for paper)
+from math import ceil
 from pathlib import Path
 from typing import Any, ClassVar, Self
 
