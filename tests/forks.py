@@ -10,9 +10,10 @@ import os
 import subprocess
 import sys
 import threading
-import time
 import traceback
 from pathlib import Path
+
+from waiting import comes_true
 
 HERE = Path(__file__).parent
 
@@ -70,12 +71,9 @@ def _warm(*call):
 
 
 def _start(*call):
-    deadline = (
-        time.monotonic() + 10
-    )  # pools that were shut down end their threads in their own time
-    while threading.active_count() > 1 and time.monotonic() < deadline:
-        time.sleep(0.01)
-    assert threading.active_count() == 1, f"{threading.enumerate()} would not survive a fork"
+    # pools that were shut down end their threads in their own time
+    alone = comes_true(lambda: threading.active_count() == 1)
+    assert alone, f"{threading.enumerate()} would not survive a fork"
     pid = os.fork()
     if pid:
         return pid

@@ -4,6 +4,7 @@ from collections.abc import Iterator
 
 import pytest
 from distributed import Client, LocalCluster
+from waiting import LONGEST
 
 
 @pytest.fixture(scope="package")
@@ -19,5 +20,5 @@ def two_processes() -> Iterator[LocalCluster]:
 def processes(two_processes: LocalCluster) -> Iterator[Client]:
     """A client of `two_processes`, once both are there."""
     with Client(two_processes) as client:
-        client.wait_for_workers(2, timeout=240)
+        client.wait_for_workers(2, timeout=LONGEST)
         yield client

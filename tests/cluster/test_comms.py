@@ -11,6 +11,7 @@ from distributed import Client, LocalCluster
 from distributed.security import Security
 from private.cases import KINDS, model_of, opened, queries_of
 from thinned import thinned
+from waiting import LONGEST, comes_true
 
 from dpgb_dask.errors import LostCodesError, PlanError
 from dpgb_dask.private.answering.shards import Shard
@@ -108,11 +109,13 @@ def test_a_killed_worker_is_a_round_of_tasks_and_a_new_tree(processes, seen, exp
     rounds = rounds_of("binary", 300, backend="comms")
     np.testing.assert_array_equal(main_sums(rounds), expected)
     kill_one(processes)
-    for _ in range(3):
+    for _ in range(10):
         np.testing.assert_array_equal(main_sums(rounds), expected)
+        if seen[-1]:
+            break
     rounds.close()
     assert seen[0]
-    assert not all(seen)
+    assert not seen[1]
     assert seen[-1]
 
 
@@ -194,7 +197,7 @@ class Hold:
 
         def held(*args):
             self.begun.set()
-            assert self.go_on.wait(20)
+            assert self.go_on.wait(LONGEST)
             return answer(*args)
 
         monkeypatch.setattr(comms, "answer", held)
@@ -206,7 +209,7 @@ def test_a_long_answer_does_not_stop_a_workers_heart(client, expected, monkeypat
     hold = Hold(monkeypatch)
 
     def tick():
-        assert hold.begun.wait(10)
+        assert hold.begun.wait(LONGEST)
         (worker, *_) = client.cluster.workers.values()
         worker.loop.add_callback(hold.go_on.set)
 
@@ -228,7 +231,7 @@ def test_a_worker_that_hangs_holds_a_round_until_dask_gives_it_up(
     scheduler = client.cluster.scheduler
 
     def give_up():
-        assert hold.begun.wait(10)
+        assert hold.begun.wait(LONGEST)
         time.sleep(0.5)
         scheduler.loop.add_callback(
             scheduler.remove_worker, address=address, stimulus_id="test", close=False
@@ -249,26 +252,17 @@ def test_a_worker_that_hangs_holds_a_round_until_dask_gives_it_up(
 @pytest.mark.parametrize("backend", thinned(["tasks", "comms"], every=2))
 def test_the_scheduler_holds_no_more_tasks_after_many_rounds(client, backend):
     rounds = rounds_of("binary", 300, backend=backend)
-    held = []
-    for k in range(61):
+    main_sums(rounds)
+    held = n_tasks(client)
+    assert held >= 2
+    for _ in range(40):
         main_sums(rounds)
-        if k % 20 == 0:
-            held.append(settled(client))
-    assert held[0] >= 2
-    assert held == [held[0]] * len(held)
+    assert comes_true(lambda: n_tasks(client) <= held)  # what was released goes sooner or later
     rounds.close()
 
 
-def settled(client):
-    """Return the number of tasks that the scheduler holds, once released ones are gone."""
-    count, last = None, -1
-    while count != last:
-        time.sleep(0.2)
-        last, count = (
-            count,
-            client.run_on_scheduler(lambda dask_scheduler: len(dask_scheduler.tasks)),
-        )
-    return count
+def n_tasks(client):
+    return client.run_on_scheduler(lambda dask_scheduler: len(dask_scheduler.tasks))
 
 
 @pytest.mark.usefixtures("client")

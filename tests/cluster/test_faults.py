@@ -4,7 +4,6 @@ Each cell of the matrix records what it saw, as the property ``saw`` of its test
 """
 
 import errno
-import gc
 import os
 import signal
 import threading
@@ -22,6 +21,7 @@ from distributed import Client, LocalCluster
 from private.cases import KEY, model_of, opened, queries_of, rows_of, shape_of
 from small_fits import FIT_ID, SETTINGS, chunked, estimator, fit, ledger_in
 from thinned import thinned
+from waiting import LONGEST, comes_true
 
 from dpgb_dask.contracts.plan import Execution
 from dpgb_dask.controller.accounting import total_price
@@ -128,7 +128,7 @@ def test_late_worker(recipe, backend, undisturbed, tmp_path, record_property):
 
         def come():
             cluster.scale(2)
-            client.wait_for_workers(2, timeout=30)
+            client.wait_for_workers(2, timeout=LONGEST)
             return "a second worker came"
 
         fault = Fault(recipe, come)
@@ -208,19 +208,17 @@ def test_full_disk(recipe, backend, undisturbed, tmp_path, record_property):
 
 @pytest.mark.parametrize(("recipe", "backend"), ALL)
 def test_scheduler_restart(recipe, backend, undisturbed, tmp_path, record_property):
-    cluster = LocalCluster(n_workers=2, protocol="tcp", **IN_PROCESS)
-    port = int(cluster.scheduler_address.rpartition(":")[2])
-    clusters = [cluster]
+    # below the ports that systems give to whoever asks for any, so that nobody takes it while it is free
+    options = {"protocol": "tcp", "scheduler_port": 20_000 + os.getpid() % 10_000, **IN_PROCESS}
+    clusters = [LocalCluster(n_workers=2, **options)]
 
     def restart():
         clusters.pop().close()
-        clusters.append(
-            LocalCluster(n_workers=2, protocol="tcp", scheduler_port=port, **IN_PROCESS)
-        )
+        clusters.append(LocalCluster(n_workers=2, **options))
         return "the scheduler restarted"
 
     fault = Fault(recipe, restart)
-    with Client(cluster.scheduler_address), pytest.raises(ClusterError) as caught:
+    with Client(clusters[0].scheduler_address), pytest.raises(ClusterError) as caught:
         disturbed(tmp_path, recipe, backend, fault)
     check_resumable(tmp_path, caught.value, ClusterError)
     assert fault.rounds == fault.at
@@ -292,7 +290,7 @@ def test_all_workers_leave_and_others_come(backend, with_bins, monkeypatch):
 def replace_workers(cluster, client):
     leave(cluster, client)
     cluster.scale(2)
-    client.wait_for_workers(2, timeout=30)
+    client.wait_for_workers(2, timeout=LONGEST)
 
 
 @pytest.mark.parametrize("refines", [pytest.param(False, marks=pytest.mark.slow), True])
@@ -433,17 +431,8 @@ def test_nothing_stays(backend, end, tmp_path):
             leave(cluster, client)
         else:
             rounds.close()
-        assert gone(lambda: open_files(tmp_path))
-        assert gone(lambda: [key for worker in workers for key in worker.data])
-
-
-def gone(what):
-    """Return whether something is gone within a few seconds."""
-    deadline = time.monotonic() + 5
-    while what() and time.monotonic() < deadline:
-        gc.collect()
-        time.sleep(0.05)
-    return not what()
+        assert comes_true(lambda: not open_files(tmp_path))
+        assert comes_true(lambda: not any(worker.data for worker in workers))
 
 
 def test_a_fit_leaves_nothing(tmp_path):
@@ -451,8 +440,8 @@ def test_a_fit_leaves_nothing(tmp_path):
     with on_disk(scratch) as cluster, Client(cluster):
         with dask.config.set({"dpgb-dask.cache": "disk"}):
             estimator("fdp-tr-newton").fit(*chunked())
-        assert gone(lambda: open_files(scratch))
-        assert gone(lambda: [key for worker in cluster.workers.values() for key in worker.data])
+        assert comes_true(lambda: not open_files(scratch))
+        assert comes_true(lambda: not any(worker.data for worker in cluster.workers.values()))
 
 
 @pytest.mark.usefixtures("client")

@@ -21,6 +21,7 @@ from cluster.moments import Moments, join, kill, lose, retire
 from cluster.test_tasks import CLUSTER
 from distributed import CancelledError, Client, LocalCluster, get_worker
 from small_fits import SCHEMA, chunked, estimator, fit, ledger_in, rows
+from waiting import LONGEST
 
 from dpgb_dask import Schema
 from dpgb_dask.errors import ClusterError
@@ -29,8 +30,6 @@ from dpgb_dask.testing import SeededNoise
 
 # Dask leaves the socket of a worker that is gone to the garbage collector
 pytestmark = pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
-
-LONGEST = 240  # seconds; on a busy machine a worker takes many to start again
 
 
 def frame():

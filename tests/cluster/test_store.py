@@ -39,6 +39,8 @@ SHIFT = {0: 0.0}  # a source that changes adds this
 @pytest.fixture(scope="module")
 def client():
     with (
+        # a shard that another worker takes reads the source again
+        dask.config.set({"distributed.scheduler.work-stealing": False}),
         LocalCluster(
             n_workers=2, threads_per_worker=1, processes=False, dashboard_address=":0"
         ) as cluster,

@@ -21,6 +21,7 @@ from controller_parts import SMALL, ListJournal, ledger_at, query, raw, reserve
 from forks import Forks
 from sqlalchemy import create_engine, text
 from sqlalchemy.engine import make_url
+from waiting import LONGEST, comes_true
 
 from dpgb_dask.controller import ledger as ledger_module
 from dpgb_dask.controller.accounting import total_price
@@ -187,19 +188,13 @@ def restore(url, tmp_path, old):
     engine.dispose()
 
 
-def wait_for(path):
-    deadline = time.monotonic() + 30
-    while not path.exists() and time.monotonic() < deadline:
-        time.sleep(0.01)
-
-
 def test_a_lock_that_is_held_is_waited_for_and_then_said(forks, url, tmp_path, monkeypatch):
     monkeypatch.setattr(ledger_module, "WAIT_SECONDS", 1.0)
     ledger = ledger_at(url, str(tmp_path))
     fit = reserve(ledger, budget=SMALL)
     fit.bind(1)
     pid = forks.start("controller_parts:hold_lock", url, str(tmp_path))  # it waits for 60 s
-    wait_for(tmp_path / "holding")
+    assert comes_true((tmp_path / "holding").exists)
     for act, standing in (
         (lambda: reserve(ledger, budget=SMALL), "Nothing was"),
         (lambda: fit.release(query(), raw()), "what is charged stands"),
@@ -359,7 +354,7 @@ def check_unlocked(ledger, path):
     other.close()
     thread = threading.Thread(target=ledger.accounts, daemon=True)
     thread.start()
-    thread.join(30)
+    thread.join(LONGEST)
     assert not thread.is_alive()
 
 
@@ -429,7 +424,7 @@ thread.start()
 held.wait()
 child = os.fork()
 if child == 0:
-    signal.alarm(20)
+    signal.alarm(240)
     reserve(ledger, budget=SMALL)
     os._exit(0)
 thread.join()

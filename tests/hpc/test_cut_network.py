@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 from distributed import Client
 from hpc.network import MARK, Hosts, cluster_on, lacks, run
+from waiting import LONGEST
 
 from dpgb_dask import DPGBClassifier, Ledger, Schema, recipes
 from dpgb_dask.testing import SeededNoise
@@ -82,7 +83,7 @@ def test_a_worker_is_cut_off(recipe, backend, tmp_path, record_property, monkeyp
         cluster_on(hosts, str(tmp_path)) as cluster,
         Client(cluster) as client,
     ):
-        client.wait_for_workers(2, timeout=240)
+        client.wait_for_workers(2, timeout=LONGEST)
 
         def cut(_label, done, _total):
             if done == 3:
@@ -111,7 +112,7 @@ def test_a_cut_fit_is_charged_once(tmp_path, monkeypatch):
             cluster_on(hosts, str(tmp_path)) as cluster,
             Client(cluster) as client,
         ):
-            client.wait_for_workers(2, timeout=240)
+            client.wait_for_workers(2, timeout=LONGEST)
             DPGBClassifier(
                 epsilon=1.0,
                 delta=1e-6,

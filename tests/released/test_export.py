@@ -3,7 +3,6 @@
 import errno
 import json
 import os
-import time
 from contextlib import suppress
 from dataclasses import replace
 
@@ -449,11 +448,10 @@ def test_a_mutant_is_read_or_refused_by_an_error_of_ours(saved, tmp_path):
 
 
 def test_more_masks_than_nodes_are_refused_at_once(saved):
-    change(saved, lambda d: d["model"]["trees"].update(masks=[[]] * 10**6))
-    began = time.process_time()
-    with pytest.raises(StructureError, match="malformed"):
+    change(saved, lambda d: d["model"]["trees"].update(masks=[[]] * 10**4))
+    with pytest.raises(StructureError, match="malformed") as caught:
         load(saved)
-    assert time.process_time() - began < 5
+    assert str(caught.value.__cause__) == "more masks than nodes"
 
 
 @pytest.mark.parametrize(

@@ -9,6 +9,7 @@ import dask
 import pytest
 from distributed import Client, LocalCluster
 from forms import FORMS, SCHEMA, some_rows
+from waiting import LONGEST
 
 from dpgb_dask import DPGBClassifier
 from dpgb_dask.components.auto.forest import Forest
@@ -123,7 +124,7 @@ def test_model_file_is_the_same_when_a_worker_is_killed(
     at, two_processes, rows, reference, tmp_path
 ):
     with Client(two_processes) as client:
-        client.wait_for_workers(2, timeout=240)  # one that was killed is started again
+        client.wait_for_workers(2, timeout=LONGEST)  # one that was killed is started again
         kill = KillWorker(client, at)
         assert model_file("dask7", rows, tmp_path, [kill]) == reference
         assert kill.done

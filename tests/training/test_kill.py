@@ -15,6 +15,7 @@ from distributed import LocalCluster
 from forks import Forks
 from small_fits import FIT_ID, SETTINGS, ledger_in
 from thinned import thinned
+from waiting import comes_true
 
 from dpgb_dask.contracts.spending import Spending
 from dpgb_dask.controller.accounting import total_price
@@ -269,13 +270,6 @@ def held_by(cluster, folder):
     return tasks, data, scratch
 
 
-def wait_until(true):
-    deadline = time.monotonic() + 60
-    while not true():
-        assert time.monotonic() < deadline
-        time.sleep(0.02)
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("backend", ["tasks", "comms"])
 def test_killed_beside_a_cluster_that_lives_on(
@@ -289,14 +283,14 @@ def test_killed_beside_a_cluster_that_lives_on(
     first = 3 * len(steps) // 5 if recipe == "dp-ebm" else len(steps) // 2
     for at, resume in ((first, None), (len(steps) // 3, FIT_ID)):
         pid = forks.start(*call, at, resume)
-        wait_until((tmp_path / "still").exists)
+        assert comes_true((tmp_path / "still").exists)
         seen.append(held_by(cluster, tmp_path))
         assert all(seen[-1])
         os.kill(pid, signal.SIGKILL)
         assert forks.wait(pid) == -signal.SIGKILL
         (tmp_path / "still").unlink()
         check_account(tmp_path)
-        wait_until(lambda: not any(held_by(cluster, tmp_path)))
+        assert comes_true(lambda: not any(held_by(cluster, tmp_path)))
     assert forks.run(*call, -1, FIT_ID) == 0
     check_ended(tmp_path, model)
     record_property(

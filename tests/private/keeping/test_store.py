@@ -29,6 +29,7 @@ from private.cases import (
     upper,
 )
 from thinned import thinned
+from waiting import LONGEST
 from zarr.core.buffer import default_buffer_prototype
 from zarr.storage import LocalStore
 
@@ -338,7 +339,7 @@ def test_an_interrupted_pass_ends_in_every_thread(tmp_path, monkeypatch):
         blocks.__enter__()
         waiting = pool.submit(list, iter(blocks))
         blocks.__exit__(KeyboardInterrupt)
-        assert len(waiting.result(10)) < len(shard.pieces)
+        assert len(waiting.result(LONGEST)) < len(shard.pieces)
     assert not store.scratch()._buffers  # a thread may still be using one
     query, model = queries_of("binary", 2)["main"], model_of("binary")
     np.testing.assert_array_equal(
@@ -669,7 +670,7 @@ def test_a_damaged_block_ends_every_thread(tmp_path, monkeypatch):
         for _ in range(10):
             asked = caller.submit(shard.answer, model, query, 3, pool)
             with pytest.raises(LostCodesError):
-                asked.result(20)
+                asked.result(LONGEST)
 
 
 def test_nothing_of_a_zarr_store_can_be_read_without_its_key(tmp_path):

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from dask import delayed
 from distributed import Client, LocalCluster
+from waiting import LONGEST
 
 from dpgb_dask.private.reading.graph_fusion import fuse_calls
 from dpgb_dask.private.reading.load_lock import end_turn
@@ -57,7 +58,9 @@ def load():
 
 def use_loaded(n, barrier):
     end_turn()
-    barrier.wait(10)  # all threads get here, as a thread encodes while the next one has its turn
+    barrier.wait(
+        LONGEST
+    )  # all threads get here, as a thread encodes while the next one has its turn
     return n
 
 
@@ -106,7 +109,7 @@ def test_no_more_chunks_than_threads_are_there_at_once_and_results_may_be_future
     ):
         calls = [delayed(look)(delayed(Counted)(), dask_key_name=f"look-{k}") for k in range(40)]
         assert all(client.gather(client.compute(fuse_calls(calls))))
-        assert MOST[0] <= 3  # one chunk may be collected late
+        assert MOST[0] <= 4  # of each thread one may be collected late
         held = client.submit(np.arange, 5)
         calls = [delayed(use)(k, held, held, 7, dask_key_name=f"held-{k}") for k in range(3)]
         assert client.gather(client.compute(fuse_calls(calls))) == [27, 28, 29]

@@ -7,6 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 import numpy as np
 import pandas as pd
 import pytest
+from waiting import LONGEST
 
 from dpgb_dask.private.reading.load_lock import OBJECT_BYTES, bytes_of, end_turn, in_turn
 
@@ -40,7 +41,7 @@ def test_a_chunk_that_fails_gives_its_room_back():
         with pytest.raises(KeyError):
             in_turn(10, fail, size)
     with ThreadPoolExecutor(1) as pool:
-        assert pool.submit(in_turn, 10, int).result(10) == 0
+        assert pool.submit(in_turn, 10, int).result(LONGEST) == 0
     end_turn(5)  # does nothing without a turn
 
 

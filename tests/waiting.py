@@ -1,0 +1,15 @@
+"""Waiting for what is sure to come: so long that it comes on a busy machine too; how long proves nothing."""
+
+import gc
+import time
+
+LONGEST = 240  # seconds; a worker process may take many to start
+
+
+def comes_true(what):
+    """Wait until ``what()`` is true; return whether it became so."""
+    deadline = time.monotonic() + LONGEST
+    while not (true := what()) and time.monotonic() < deadline:
+        gc.collect()
+        time.sleep(0.02)
+    return bool(true)
