@@ -8,7 +8,8 @@ from importlib.metadata import version
 from typing import TYPE_CHECKING, Any
 
 from dpgb_dask import diagnose
-from dpgb_dask.contracts.schema import Categorical, Numeric, Schema
+from dpgb_dask.contracts.features import Bool, Categorical, Datetime, Grouped, Hashed, Numeric
+from dpgb_dask.contracts.schema import Schema
 from dpgb_dask.errors import (
     BudgetExceededError,
     ChunkError,
@@ -41,13 +42,17 @@ __version__ = version("dpgb_dask")
 Schema.checked_by(diagnose.check)
 
 __all__ = [
+    "Bool",
     "BudgetExceededError",
     "Categorical",
     "ChunkError",
     "DPGBClassifier",
     "DPGBError",
     "DPGBRegressor",
+    "Datetime",
     "FewRowsWarning",
+    "Grouped",
+    "Hashed",
     "Ledger",
     "LedgerError",
     "LedgerUnavailableError",

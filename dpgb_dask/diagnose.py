@@ -19,12 +19,14 @@ from dask.delayed import delayed
 from numpy.typing import NDArray
 
 from dpgb_dask.columns import Columns, in_order, names_of
+from dpgb_dask.contracts.features import Categorical, Datetime, Numeric
 from dpgb_dask.contracts.model import FeatureBins
 from dpgb_dask.contracts.plan import weight_bits_for
-from dpgb_dask.contracts.schema import Categorical, Numeric, Schema
+from dpgb_dask.contracts.schema import Schema
 from dpgb_dask.encoding.codes import encode
 from dpgb_dask.encoding.columns import n_rows, numbers, objects, one_column, split_columns
 from dpgb_dask.encoding.target import encode_target, encode_weight
+from dpgb_dask.encoding.times import bounds_of, seconds
 from dpgb_dask.errors import SchemaError
 from dpgb_dask.private.reading.ingest import Inputs, Source, check_inputs, line_up, source_of
 from dpgb_dask.private.reading.units import distinct_names
@@ -266,20 +268,25 @@ class _Count:
         counts = np.zeros((m, 5), np.int64)
         low, high = np.full(m, np.inf), np.full(m, -np.inf)
         values: list[Counter[str]] = []
-        for j, (feature, column) in enumerate(zip(schema.features.values(), columns, strict=True)):
-            if isinstance(feature, Categorical):
-                k = len(feature.categories)
-                counts[j, 0], counts[j, 4] = np.sum(codes[j] == k + 1), np.sum(codes[j] == k)
-                values.append(_most_frequent(column, codes[j] == k))
+        for j, (name, column) in enumerate(zip(schema.names, columns, strict=True)):
+            feature = schema.features[name]
+            if isinstance(feature, Numeric):
+                read, bounds = numbers(column).astype(np.float64), (feature.low, feature.high)
+            elif isinstance(feature, Datetime):
+                read, bounds = seconds(column), bounds_of(feature)
+            else:
+                own = schema.encoded[name]
+                assert isinstance(own, Categorical)
+                code, k = codes[schema.sources.index(name)], len(own.categories)
+                counts[j, 0], counts[j, 4] = np.sum(code == k + 1), np.sum(code == k)
+                values.append(_most_frequent(column, code == k))
                 continue
-            read = numbers(column).astype(np.float64)
             lost = np.isnan(read)
             counts[j, 0] = np.sum(lost)
-            counts[j, 1], counts[j, 2] = (
-                np.sum(read < feature.low),
-                np.sum(read > feature.high),
-            )
+            counts[j, 1], counts[j, 2] = np.sum(read < bounds[0]), np.sum(read > bounds[1])
             values.append(_most_frequent(column, lost))
+            if isinstance(feature, Datetime):
+                continue
             inside = read[(read >= feature.low) & (read <= feature.high)]
             if feature.integer:
                 finite = read[np.isfinite(read)]
@@ -369,7 +376,7 @@ def _diagnosis(
 def _identity_bins(schema: Schema) -> tuple[FeatureBins, ...]:
     """Return bins whose codes are the category, "other" or missing, so that the encoder does the classification."""
     bins = []
-    for feature in schema.features.values():
+    for feature in schema.encoded.values():
         if isinstance(feature, Categorical):
             size = len(feature.categories) + 2
             bins.append(FeatureBins(None, np.arange(size, dtype=np.uint8), size))

@@ -22,7 +22,8 @@ from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import column_or_1d, validate_data
 
 from dpgb_dask.columns import default_names
-from dpgb_dask.contracts.schema import MAX_WEIGHT, Categorical, Numeric, Schema
+from dpgb_dask.contracts.features import Categorical, Numeric
+from dpgb_dask.contracts.schema import MAX_WEIGHT, Schema
 from dpgb_dask.encoding.columns import numbers, one_column
 from dpgb_dask.errors import PlanError, PrivacyLeakWarning, StructureError, level_outside
 from dpgb_dask.stored import from_zarr

@@ -305,6 +305,11 @@ def number_name(number: float) -> str | None:
     return str(int(number)) if number.is_integer() else repr(number)
 
 
+def form_text(form: float | str) -> str:
+    """Return a normal form as text, different ones differently: a whole number as its digits, "7"; a text as it is."""
+    return form if isinstance(form, str) else number_name(form) or repr(form)
+
+
 def _exact_name(text: str) -> str:
     """Return the name of a huge number in a text: its sign and digits if it is a whole number, else the text."""
     whole = WHOLE.fullmatch(text.strip())

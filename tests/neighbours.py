@@ -1,8 +1,12 @@
 """Neighbouring data sets: few rows for every kind of target, rows to add to them, and a fit that asks both sets."""
 
+import datetime
+
 import numpy as np
+import pandas as pd
 
 from dpgb_dask.contracts.boundary import Receipt
+from dpgb_dask.contracts.features import Datetime
 from dpgb_dask.contracts.plan import Budget, Execution, State
 from dpgb_dask.contracts.schema import Schema
 from dpgb_dask.controller.release import Controller
@@ -16,6 +20,13 @@ SCHEMAS = {
     "binary": Schema(FEATURES, classes=["no", "yes"]),
     "multiclass": Schema(FEATURES, classes=["p", "q", "r"]),
     "numeric": Schema(FEATURES, target_bounds=(-2.0, 2.0)),
+}
+# every kind of feature; the dates are three columns
+KINDS = FEATURES | {
+    "when": Datetime("2020-01-01", "2020-12-31", parts=("days", "month", "hour")),
+    "zip": {"from": {"10115": "east", "20095": "north", "80331": "south"}},
+    "hash": {"buckets": 4},
+    "flag": bool,
 }
 TICKET = Receipt("test", "test", 0, "test", 1, 1, 0)
 
@@ -33,6 +44,30 @@ def some_rows(kind, n=600):
     return x, classes[level + (rng.random(n) < 0.2) * (len(classes) - 2)]
 
 
+def with_every_kind(x):
+    """The rows of `some_rows` with values for the other features of `KINDS`."""
+    rng = np.random.default_rng(12)
+    more = np.empty((len(x), len(KINDS) - 3), dtype=object)
+    days = np.datetime64("2020-01-01T00", "h") + rng.integers(0, 366 * 24, len(x))
+    more[:, 0] = days.astype(str) if len(x) % 2 else days.astype("datetime64[s]").tolist()
+    more[:, 1] = rng.choice(["10115", "20095", "80331", "99999"], len(x))
+    more[:, 2] = rng.integers(0, 40, len(x))
+    more[:, 3] = rng.choice([True, False], len(x))
+    return np.hstack([x, more])
+
+
+# what a row may hold in them: extreme, and broken
+VALUES_OF_EVERY_KIND = [
+    ("2020-06-15 12:00", "80331", "a", True),
+    (pd.NaT, None, np.nan, None),
+    (np.datetime64(1 << 40, "Y"), [1], {}, "maybe"),
+    (pd.Timestamp("2020-12-31 23:30", tz="America/New_York"), 1e300, 1 << 70, 2),
+    ("no date", "\ud800", "\ud800", pd.NA),
+    (datetime.datetime(1, 1, 1, tzinfo=datetime.timezone(datetime.timedelta(hours=14))), 10115.0, b"", "FALSE"),
+    (datetime.date(9999, 12, 31), True, -0.0, b"1"),
+]  # fmt: skip
+
+
 def rows_to_add(kind):
     """Extreme and broken rows; the last of each kind counts for nothing."""
     labels = {
@@ -48,9 +83,9 @@ def source(x, y, kind, weight=None):
     return read_source(x, y, weight, SCHEMAS[kind])
 
 
-def open_local(x, y, kind, shape, weight=None):
+def open_local(x, y, shape, weight=None):
     """All rows in this process, with a known key for their draws."""
-    rows = source(x, y, kind, weight)
+    rows = read_source(x, y, weight, shape.schema)
     return open_rounds(rows, shape, Execution(n_threads=1), bytes(32), bytes(16))
 
 

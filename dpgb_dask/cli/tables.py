@@ -12,7 +12,8 @@ import fsspec
 import pandas as pd
 import zarr
 
-from dpgb_dask.contracts.schema import Categorical, Schema
+from dpgb_dask.contracts.features import Numeric
+from dpgb_dask.contracts.schema import Schema
 from dpgb_dask.encoding.columns import numbers
 from dpgb_dask.encoding.structure import check_file_types
 from dpgb_dask.errors import SchemaError, StructureError
@@ -191,7 +192,7 @@ def _open_text(
     frame = read_csv(
         options.data, delimiter=delimiter, encoding=options.encoding or "utf-8", strict=strict
     )
-    numeric = {name for name, f in schema.features.items() if not isinstance(f, Categorical)}
+    numeric = {name for name, f in schema.features.items() if isinstance(f, Numeric)}
     if not schema.target.classes:
         numeric.add(schema.target.name)
     read = partial(_parsed, numeric=numeric)

@@ -10,11 +10,11 @@ from numpy.typing import NDArray
 from dpgb_dask.components import bin_merging, constants
 from dpgb_dask.components.answers import natural
 from dpgb_dask.components.options import check_whole
+from dpgb_dask.contracts.features import Categorical
 from dpgb_dask.contracts.grid import COARSE, FINE, Grid
 from dpgb_dask.contracts.model import MAX_BINS, FeatureBins, Model, no_trees
 from dpgb_dask.contracts.plan import Answer, Demand, NoisyCount, Shape, Stage, State, Unread
 from dpgb_dask.contracts.queries import PRICE_ONE, CellCountsQuery, CountQuery, Query
-from dpgb_dask.contracts.schema import Categorical
 
 
 def empty_model(bins: Sequence[FeatureBins], shape: Shape) -> Model:

@@ -9,7 +9,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from dpgb_dask.contracts.schema import Categorical, Encoded, Numeric, Schema
+from dpgb_dask.contracts.features import Categorical, Encoded, Numeric
+from dpgb_dask.contracts.schema import Schema
 
 FINE = 1024  # uniform edges of the fine grid; the coarse grid takes every fourth
 COARSE = 256

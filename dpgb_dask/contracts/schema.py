@@ -5,64 +5,43 @@ The JSON form is ``Schema.to_dict()`` (docs/schema.md §2). Everything here is p
 
 import itertools
 import json
-import math
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar, Literal
 
-import numpy as np
-
+from dpgb_dask.contracts.features import (
+    MAX_CATEGORIES,
+    Categorical,
+    Encoded,
+    Feature,
+    Grouped,
+    Numeric,
+    encoded_as,
+    feature_of,
+    finite,
+    refuse_meeting,
+    refuse_unknown,
+    to_json,
+)
 from dpgb_dask.errors import (
     DPGBError,
     SchemaError,
-    did_you_mean,
     json_object,
     short,
     where_json_breaks,
 )
-from dpgb_dask.values import NO_FORM, as_text, cells, is_missing
+from dpgb_dask.values import is_missing
+
+__all__ = ["MAX_CATEGORIES", "Categorical", "Numeric", "Schema", "Target"]
 
 VERSION = 1
 MAX_FEATURES = 65_535  # trees name a feature in 16 bits
-MAX_CATEGORIES = 250  # codes are uint8; "other" and "missing" take two more
 # rows · max_weight · 2**15 < 2**31 must leave room for several rows between flushes
 MAX_WEIGHT = 1 << 12
 
 TOO_DEEP = "it is nested too deeply to be a schema."
-
-
-@dataclass(frozen=True, slots=True)
-class Numeric:
-    """A numeric feature with public bounds.
-
-    Parameters
-    ----------
-    low, high : float
-        Public bounds; values outside are clipped in silence.
-    integer : bool
-        Whether every value is a whole number.
-    missing : bool
-        Whether missing values are expected. They are always allowed: every feature has a missing bin.
-    """
-
-    low: float
-    high: float
-    integer: bool = False
-    missing: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class Categorical:
-    """A categorical feature with its public list of categories; any other value is "other"."""
-
-    categories: tuple[Any, ...]
-    missing: bool = False
-
-
-Feature = Numeric | Categorical
-Encoded = Numeric | Categorical  # what a column of codes is binned as
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,8 +71,9 @@ class Schema:
     Parameters
     ----------
     features : mapping of str to feature
-        ``(low, high)`` declares a numeric feature, and a list of categories a categorical one; `Numeric` and
-        `Categorical` have more options.
+        ``(low, high)`` declares a numeric feature, a list of categories a categorical one, ``bool`` one that is true
+        or false, ``{"from": {value: group}}`` and ``{"buckets": n}`` one of more than 250 values; `Numeric`,
+        `Categorical`, `Bool`, `Datetime`, `Grouped` and `Hashed` have more options.
     classes : sequence, optional
         Class labels of a classification target.
     target_bounds : (float, float), optional
@@ -116,7 +96,8 @@ class Schema:
         As declared: what columns X has, in order.
     encoded : dict of str to Numeric or Categorical
         The columns that features are encoded as, in order: what bins, codes and tables of a model are numbered by. A
-        numeric or categorical feature is one column of its own name.
+        `Datetime` is one column for each of its parts, named ``feature.part``; any other feature is one column of its
+        own name.
     sources : tuple of str
         Of each encoded column, the name of its feature.
 
@@ -160,12 +141,19 @@ class Schema:
                 " that matter, and the others in 'ignore'."
             )
         self.features: dict[str, Feature] = {
-            str(name): _feature(str(name), spec) for name, spec in features.items()
+            str(name): feature_of(str(name), spec) for name, spec in features.items()
         }
         if len(self.features) != len(features):
             raise SchemaError("Two features have the same name, once written as text. Rename one.")
-        self.encoded: dict[str, Encoded] = dict(self.features)
-        self.sources = tuple(self.features)
+        columns = {name: encoded_as(name, f) for name, f in self.features.items()}
+        self.encoded: dict[str, Encoded] = {}
+        for source, own in columns.items():
+            if met := [column for column in own if column != source and column in self.features]:
+                raise SchemaError(
+                    f"feature {source!r} is encoded as a column {met[0]!r}, which is a feature too. Rename one of them."
+                )
+            self.encoded |= own
+        self.sources = tuple(source for source, own in columns.items() for _ in own)
         self.target = _target(str(target), classes, target_bounds)
         if isinstance(ignore, str | Mapping) or not isinstance(ignore, Iterable):
             raise SchemaError(f"ignore={short(ignore)} must be a list of column names.")
@@ -203,18 +191,6 @@ class Schema:
 
     def to_dict(self) -> dict[str, Any]:
         """Return the JSON form of docs/schema.md §2."""
-        features: dict[str, Any] = {}
-        for name, f in self.features.items():
-            if isinstance(f, Numeric):
-                features[name] = {
-                    "type": "numeric", "low": f.low, "high": f.high, "integer": f.integer, "missing": f.missing
-                }  # fmt: skip
-            else:
-                features[name] = {
-                    "type": "categorical",
-                    "categories": list(f.categories),
-                    "missing": f.missing,
-                }
         t = self.target
         target: dict[str, Any] = {"name": t.name, "type": t.type}
         target |= (
@@ -222,7 +198,7 @@ class Schema:
         )
         out = {
             "version": VERSION,
-            "features": features,
+            "features": {name: to_json(feature) for name, feature in self.features.items()},
             "target": target,
             "ignore": list(self.ignore),
         }
@@ -255,7 +231,7 @@ class Schema:
                 f"version={short(version)} is newer than {VERSION}: update dpgb_dask to read this schema."
             )
         known = {"version", "features", "target", "ignore", "max_weight", "unit_id", "private"}
-        _refuse_unknown(data, known, "the schema")
+        refuse_unknown(data, known, "the schema")
         private = data.get("private", True)
         if not isinstance(private, bool):
             raise SchemaError(f"private={short(private)} must be true or false.")
@@ -268,7 +244,7 @@ class Schema:
                 f"target type={short(kind)} is unknown. Choose 'binary', 'multiclass' or 'numeric'."
             )
         fields = {"low", "high"} if kind == "numeric" else {"classes"}
-        _refuse_unknown(target, {"name", "type"} | fields, "the schema's target")
+        refuse_unknown(target, {"name", "type"} | fields, "the schema's target")
         bounds = (target.get("low"), target.get("high")) if kind == "numeric" else None
         classes = target.get("classes") if kind != "numeric" else None
         if kind != "numeric" and not isinstance(classes, list | tuple):
@@ -363,80 +339,12 @@ class Schema:
         return f"Schema({self.n_features} features, target={self.target.name!r}, type={self.target.type!r}{mark})"
 
 
-def _finite(value: Any) -> float | None:
-    """Return a finite float, or None for anything else (booleans and text included)."""
-    if isinstance(value, bool) or not hasattr(value, "__float__"):
-        return None
-    try:
-        number = float(value)
-    except (OverflowError, ValueError, TypeError):  # 10**400, a signalling NaN, an array
-        return None
-    return number if math.isfinite(number) else None
-
-
-def _feature(name: str, spec: Any) -> Feature:
-    if isinstance(spec, Numeric):
-        spec = {
-            "type": "numeric",
-            "low": spec.low,
-            "high": spec.high,
-            "integer": spec.integer,
-            "missing": spec.missing,
-        }
-    elif isinstance(spec, Categorical):
-        spec = {"type": "categorical", "categories": spec.categories, "missing": spec.missing}
-    elif isinstance(spec, tuple):
-        if len(spec) != 2:
-            raise SchemaError(
-                f"feature {name!r} has no bounds. Give (low, high) from public knowledge."
-            )
-        spec = {"type": "numeric", "low": spec[0], "high": spec[1]}
-    elif isinstance(spec, list):
-        spec = {"type": "categorical", "categories": spec}
-    kind = spec.get("type") if isinstance(spec, Mapping) else None
-    if not isinstance(kind, str) or kind not in ("numeric", "categorical"):
-        given = "" if kind is None else f"type={short(kind)} is unknown; "
-        raise SchemaError(
-            f"feature {name!r}: {given}expected (low, high), a list of categories, or in its JSON a 'type' that is"
-            f" 'numeric' or 'categorical'.{did_you_mean(kind, ('numeric', 'categorical'))}"
-        )
-    known = {"type", "missing"} | (
-        {"categories"} if kind == "categorical" else {"low", "high", "integer"}
-    )
-    _refuse_unknown(spec, known, f"feature {name!r}")
-    missing, integer = (_truth(name, spec, field) for field in ("missing", "integer"))
-    if kind == "categorical":
-        return Categorical(_categories(name, spec.get("categories")), missing)
-    if any(isinstance(spec.get(side), str) and spec[side] == "private" for side in ("low", "high")):
-        raise SchemaError(
-            f"feature {name!r}: private bounds are not available yet. Give public numbers."
-        )
-    low, high = _finite(spec.get("low")), _finite(spec.get("high"))
-    if low is None or high is None:
-        if spec.get("low") is not None and spec.get("high") is not None:
-            raise SchemaError(f"feature {name!r}: bounds must be two finite numbers.")
-        raise SchemaError(
-            f"feature {name!r} has no bounds. Give (low, high) from public knowledge, not from the data."
-        )
-    if low > high:
-        raise SchemaError(f"feature {name!r}: low={low:g} is above high={high:g}. Swap them.")
-    if not math.isfinite(high - low):
-        raise SchemaError(f"feature {name!r}: high - low overflows a float. Give narrower bounds.")
-    return Numeric(low, high, integer, missing)
-
-
-def _truth(name: str, spec: Mapping[str, Any], field: str) -> bool:
-    value = spec.get(field, False)
-    if not isinstance(value, bool | np.bool_):
-        raise SchemaError(f"feature {name!r}: {field}={short(value)} must be true or false.")
-    return bool(value)
-
-
 def _check_text(schema: Schema) -> None:
     """Refuse names and labels that cannot be written to a file: they hold half of a surrogate pair."""
     names = [*schema.names, schema.target.name, *schema.ignore, schema.unit_id]
     features = schema.features.values()
     listed = [f.categories for f in features if isinstance(f, Categorical)]
+    listed += [pair for f in features if isinstance(f, Grouped) for pair in f.mapping]
     for part in itertools.chain(names, *listed, schema.target.classes):
         if isinstance(part, str) and not _encodes(part):
             raise SchemaError(
@@ -450,45 +358,6 @@ def _encodes(text: str) -> bool:
     except UnicodeEncodeError:
         return False
     return True
-
-
-def _refuse_unknown(given: Mapping[str, Any], known: set[str], where: str) -> None:
-    """Raise on unknown keys, because a misspelt key would otherwise be ignored."""
-    if unknown := sorted(str(key) for key in set(given) - known):
-        meant = did_you_mean(unknown[0], known)
-        raise SchemaError(f"{where}: unknown keys {unknown}. Known: {sorted(known)}.{meant}")
-
-
-def _categories(name: str, values: Any) -> tuple[Any, ...]:
-    if isinstance(values, str) or not isinstance(values, Sequence):
-        raise SchemaError(f"feature {name!r} has no list of categories.")
-    categories = tuple(values)
-    if len(categories) > MAX_CATEGORIES:
-        raise SchemaError(
-            f"feature {name!r} has {len(categories)} categories, more than {MAX_CATEGORIES}: codes are stored as "
-            "uint8. Group the rarest ones, or drop them: what is not listed counts as 'other'."
-        )
-    _refuse_meeting(f"categories of feature {name!r}", categories)
-    return categories
-
-
-def _refuse_meeting(where: str, declared: tuple[Any, ...]) -> None:
-    """Raise if two categories or classes are read as the same value: they could not be told apart in a row."""
-    seen: dict[Any, Any] = {}
-    for value, form in zip(declared, cells(declared), strict=True):
-        # words for a missing value are compared as text; None and NaN stand for no value and are skipped
-        known: Any = as_text(value) if form is None else form
-        if known is NO_FORM:
-            raise SchemaError(f"{where} must be text, numbers or booleans, not lists or objects.")
-        if known is None:
-            continue
-        if known in seen:
-            raise SchemaError(
-                f"{where}: {short(seen[known])} and {short(value)} are read as the same value, as readers make"
-                " numbers of text and text of numbers. Declare one of them; codes that differ only so need a mark,"
-                " as in 'A007'."
-            )
-        seen[known] = value
 
 
 def _target(name: str, classes: Sequence[Any] | None, bounds: tuple[Any, Any] | None) -> Target:
@@ -507,10 +376,10 @@ def _target(name: str, classes: Sequence[Any] | None, bounds: tuple[Any, Any] | 
                 "classes hold a missing value (null, None or NaN), and a missing label is none: its rows weigh nothing."
                 " Give that class a label of its own."
             )
-        _refuse_meeting("classes", labels)
+        refuse_meeting("classes", labels)
         return Target(name, "binary" if len(labels) == 2 else "multiclass", labels)
     pair = tuple(bounds) if isinstance(bounds, Sequence) else ()
-    low, high = map(_finite, pair) if len(pair) == 2 else (None, None)
+    low, high = map(finite, pair) if len(pair) == 2 else (None, None)
     if low is None or high is None or low >= high:
         raise SchemaError(
             "target_bounds must be two finite numbers, low below high, from public knowledge."

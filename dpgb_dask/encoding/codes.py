@@ -11,13 +11,16 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from dpgb_dask.contracts.features import Datetime, Numeric
 from dpgb_dask.contracts.grid import Grid, coarser_cells
 from dpgb_dask.contracts.model import FeatureBins
-from dpgb_dask.contracts.schema import Categorical, Schema
+from dpgb_dask.contracts.schema import Schema
 
 # a tuple holds 1-D columns in schema order
-from dpgb_dask.encoding.columns import category_cells, native, numbers, split_columns
+from dpgb_dask.encoding.categories import feature_cells
+from dpgb_dask.encoding.columns import native, numbers, split_columns
 from dpgb_dask.encoding.structure import SourceBlock
+from dpgb_dask.encoding.times import parts_of
 from dpgb_dask.kernels.bin import bin_column, bin_matrix, cell_column, cell_matrix, map_cells
 
 Bins = Sequence[FeatureBins]
@@ -25,14 +28,14 @@ Bins = Sequence[FeatureBins]
 
 @dataclass(frozen=True, eq=False, slots=True)
 class Values:
-    """The features of a block as kernels take them: floats for numeric features, cells for categorical ones.
+    """The encoded columns of a block as kernels take them: floats for numbers, cells for categories.
 
     Parameters
     ----------
     matrix : (n, m) float32 or float64, or None
-        All features, if the block is such a matrix.
+        All features, if the block is such a matrix and each feature is one column.
     columns : tuple of ((n,) float32, float64 or uint16, or None)
-        One per feature; None if the values of the feature are in the matrix.
+        One per encoded column; None if its values are in the matrix.
     """
 
     matrix: NDArray[Any] | None
@@ -45,7 +48,7 @@ class Values:
         return len(self.column(0))
 
     def column(self, j: int) -> NDArray[Any]:
-        """Return the values of feature j."""
+        """Return the values of encoded column j."""
         column = self.columns[j]
         if column is not None:
             return column
@@ -69,13 +72,16 @@ def read_values(block: SourceBlock, schema: Schema) -> Values:
     matrix = None
     if isinstance(block, np.ndarray) and not isinstance(block, np.ma.MaskedArray):
         is_float = block.dtype.kind == "f" and block.dtype.itemsize in (4, 8)
-        matrix = native(np.asarray(block)) if is_float else None
+        as_it_is = is_float and not any(isinstance(f, Datetime) for f in schema.features.values())
+        matrix = native(np.asarray(block)) if as_it_is else None
     columns: list[NDArray[Any] | None] = []
     for feature, column in zip(schema.features.values(), split_columns(block, schema), strict=True):
-        if isinstance(feature, Categorical):
-            columns.append(category_cells(column, feature.categories))
-        else:
+        if isinstance(feature, Datetime):
+            columns += parts_of(column, feature)
+        elif isinstance(feature, Numeric):
             columns.append(None if matrix is not None else numbers(column))
+        else:
+            columns.append(feature_cells(column, feature))
     return Values(matrix, tuple(columns))
 
 

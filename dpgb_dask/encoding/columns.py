@@ -1,10 +1,8 @@
-"""A block's columns as arrays of numbers, of objects or of category positions; each value is read by itself.
+"""A block's columns as arrays of numbers or of objects; each value is read by itself.
 
 Total maps: they never raise or warn on a value (docs/design.md §1).
 """
 
-from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -15,15 +13,7 @@ from dpgb_dask.contracts.schema import Schema
 
 # a tuple holds 1-D columns in schema order
 from dpgb_dask.encoding.structure import SourceBlock, family, frame_positions, is_numbered
-from dpgb_dask.values import (
-    MISSING_WORDS,
-    NO_FORM,
-    UNREADABLE,
-    as_text,
-    cells,
-    is_plain,
-    read_numbers,
-)
+from dpgb_dask.values import UNREADABLE, read_numbers
 
 
 def n_rows(block: SourceBlock) -> int:
@@ -96,14 +86,14 @@ def numbers(column: Any) -> NDArray[Any]:
         out = np.where(mask, out.dtype.type(np.nan), out) if mask.any() else out
     elif isinstance(dtype, np.dtype) and dtype.kind in "biufc":
         out = _plain_numbers(column.to_numpy() if isinstance(column, pd.Series) else column)
-    elif _is_typed_number(dtype):
+    elif is_typed_number(dtype):
         out = np.asarray(column.to_numpy(dtype=np.float64, na_value=np.nan))
     else:
         out = read_numbers(objects(column))
     return out
 
 
-def _is_typed_number(dtype: Any) -> bool:
+def is_typed_number(dtype: Any) -> bool:
     """Whether a type holds only real numbers and missing values, which pandas converts to floats as they are."""
     if family(dtype) != "number" or isinstance(dtype, pd.CategoricalDtype):
         return False
@@ -120,89 +110,3 @@ def _plain_numbers(values: NDArray[Any]) -> NDArray[Any]:
         # one complex number makes the whole column complex, but the other values are still real numbers
         return np.where(values.imag == 0, values.real, np.nan).astype(np.float64)
     return np.asarray(values.astype(np.float64))
-
-
-@dataclass(frozen=True, slots=True)
-class Places:
-    """An index of a list of categories: the position of each normal form, and of each declared missing word.
-
-    Parameters
-    ----------
-    of_form : dict of float or str to int
-    of_word : dict of str to int
-        Declared categories that readers take for missing, such as "None"; only a text matches them.
-    n : int
-    """
-
-    of_form: dict[Any, int]
-    of_word: dict[str, int]
-    n: int
-
-    @classmethod
-    def of(cls, categories: Sequence[Any]) -> "Places":
-        """Index a list of declared categories, whose normal forms are distinct."""
-        forms = enumerate(cells(categories))
-        words = {str(as_text(c)): k for k, c in enumerate(categories) if as_text(c) is not None}
-        # without "nan", which NumPy writes for a missing number in an array of text
-        declared = (MISSING_WORDS - {"nan"}) & words.keys()
-        return cls(
-            {form: k for k, form in forms if form is not None and form is not NO_FORM},
-            {word: words[word] for word in declared},
-            len(categories),
-        )
-
-    def find(self, values: list[Any]) -> NDArray[np.uint16]:
-        """Return the position of each value: n for a value that is no category, n + 1 for a missing value."""
-        if is_plain(values):  # look each distinct value up once
-            distinct = list(set(values))
-            table = dict(zip(distinct, self._each(distinct), strict=True))
-            return np.fromiter(map(table.__getitem__, values), np.uint16, len(values))
-        return np.array(self._each(values), np.uint16)
-
-    def _each(self, values: list[Any]) -> list[int]:
-        places = [self._place(form) for form in cells(values)]
-        if self.of_word:
-            for k, text in enumerate(map(as_text, values)):
-                if text in self.of_word:
-                    places[k] = self.of_word[text]
-        return places
-
-    def _place(self, form: Any) -> int:
-        return self.n + 1 if form is None else self.of_form.get(form, self.n)
-
-
-@np.errstate(all="ignore")
-def category_cells(column: Any, categories: Sequence[Any]) -> NDArray[np.uint16]:
-    """Return each value's position in the K ``categories``; K for any other value, K + 1 for a missing one.
-
-    Values match by their normal forms: ``1``, ``1.0``, ``True``, ``"1"`` and ``"01"`` are the same category. None, NaN
-    and NA are missing, even if they are listed as a category.
-    """
-    places = Places.of(categories)
-    missing = np.uint16(places.n + 1)
-    dtype = column.dtype
-    if isinstance(dtype, pd.CategoricalDtype):
-        table = places.find(objects(column.cat.categories))
-        return np.append(table, missing)[column.cat.codes.to_numpy()]
-    if (isinstance(dtype, np.dtype) and dtype.kind in "biuf") or _is_typed_number(dtype):
-        return _number_cells(column, places)
-    values = getattr(column, "array", column)
-    if family(dtype) == "text" and isinstance(values, pd.arrays.ArrowExtensionArray):
-        # all values are text, which Arrow compares byte for byte
-        codes, uniques = pd.factorize(values)
-        return np.append(places.find(objects(uniques)), missing)[codes]
-    return places.find(objects(column))
-
-
-def _number_cells(column: Any, places: Places) -> NDArray[np.uint16]:
-    """Look numbers up among the categories that are numbers."""
-    values = numbers(column).astype(np.float64)
-    known = sorted((form, k) for form, k in places.of_form.items() if isinstance(form, float))
-    out = np.full(len(values), places.n, np.uint16)
-    if known:
-        key, cell = (np.array(part) for part in zip(*known, strict=True))
-        at = np.minimum(np.searchsorted(key, values), len(key) - 1)
-        hit = key[at] == values
-        out[hit] = cell[at[hit]]
-    out[np.isnan(values)] = places.n + 1
-    return out

@@ -1,13 +1,14 @@
 """Checks of structure, which alone may raise: names, order, width, and the column types of a file; no values."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, TypeAlias
 
 import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from dpgb_dask.contracts.schema import Categorical, Schema
+from dpgb_dask.contracts.features import Categorical, Datetime, Feature, Grouped, Numeric
+from dpgb_dask.contracts.schema import Schema
 from dpgb_dask.errors import SchemaError, StructureError
 from dpgb_dask.values import (
     cells,
@@ -134,32 +135,44 @@ def check_file_types(types: Mapping[str, Any], schema: Schema) -> None:
         If a column's type contradicts the schema.
     """
     target = schema.target
-    labels = {
-        name: feature.categories
-        for name, feature in schema.features.items()
-        if isinstance(feature, Categorical)
-    }
-    if target.classes:
-        labels[target.name] = target.classes
-    for name in (*schema.names, target.name):
-        if name not in types:
-            continue
-        role, kind = "target" if name == target.name else "feature", family(types[name])
-        if name in labels:
-            numeric = any(isinstance(form, float) for form in cells(labels[name]))
-            # a column of floats is accepted, as all of its values may be missing
-            whole = kind == "number" and getattr(types[name], "kind", "f") in "iub"
-            if whole and not numeric:
-                raise SchemaError(
-                    f"{role} {name!r} is declared with values that are text, but its column holds whole numbers: none"
-                    " can match. Convert the column, or declare its values as they are."
-                )
-        elif kind in ("text", "other"):
+    for name, feature in schema.features.items():
+        if name in types:
+            _check_file_type(f"feature {name!r}", types[name], feature)
+    if target.name in types:
+        declared = Categorical(target.classes) if target.classes else Numeric(0, 1)
+        _check_file_type(f"target {target.name!r}", types[target.name], declared)
+
+
+def _check_file_type(which: str, dtype: Any, feature: Feature) -> None:
+    kind = family(dtype)
+    # a column of floats is accepted wherever numbers are none, as all of its values may be missing
+    whole = kind == "number" and getattr(dtype, "kind", "f") in "iub"
+    match feature:
+        case Numeric() if kind in ("text", "other"):
             # only the family is printed: a type's name may contain the length of the longest text
             raise SchemaError(
-                f"{role} {name!r} is declared numeric but its column is of kind {kind!r}. "
-                "Convert the column, or declare its categories."
+                f"{which} is declared numeric but its column is of kind {kind!r}. Convert the column, or declare its"
+                " categories."
             )
+        case Datetime() if whole:
+            raise SchemaError(
+                f"{which} is declared as dates, but its column holds whole numbers: none is a date. Convert the column,"
+                " or declare it as what it is."
+            )
+        case Categorical(declared) if whole and not _any_number(declared):
+            raise SchemaError(
+                f"{which} is declared with values that are text, but its column holds whole numbers: none can match."
+                " Convert the column, or declare its values as they are."
+            )
+        case Grouped(mapping) if whole and not _any_number([value for value, _ in mapping]):
+            raise SchemaError(
+                f"{which} maps values that are text, but its column holds whole numbers: none can match. Convert the"
+                " column, or map its values as they are."
+            )
+
+
+def _any_number(declared: Sequence[Any]) -> bool:
+    return any(isinstance(form, float) for form in cells(declared))
 
 
 def family(dtype: Any) -> str:

@@ -9,7 +9,8 @@ from dpgb_dask.contracts.model import SCORE_ONE
 from dpgb_dask.contracts.schema import Schema, Target
 
 # a tuple holds 1-D columns in schema order
-from dpgb_dask.encoding.columns import category_cells, numbers, one_column
+from dpgb_dask.encoding.categories import category_cells
+from dpgb_dask.encoding.columns import numbers, one_column
 
 
 @np.errstate(all="ignore")

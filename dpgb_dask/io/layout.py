@@ -1,19 +1,31 @@
 """How a data set stores rows; chosen from the schema and the types of the columns alone."""
 
 import hashlib
+import itertools
 import json
 import math
 import operator
 import uuid
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
+from functools import lru_cache
 from typing import Any
 
 import dask.array as da
 import dask.dataframe as dd
 import numpy as np
 
-from dpgb_dask.contracts.schema import Categorical, Schema
+from dpgb_dask.contracts.features import (
+    TRUTHS,
+    Bool,
+    Categorical,
+    Datetime,
+    Feature,
+    Grouped,
+    Hashed,
+)
+from dpgb_dask.contracts.schema import Schema
+from dpgb_dask.encoding.categories import bucket_of
 from dpgb_dask.errors import SchemaError, StructureError
 from dpgb_dask.io.place import AGAIN, WEIGHT, damaged_facts, is_said, no_data_set
 from dpgb_dask.private.reading.ingest import Inputs
@@ -31,12 +43,36 @@ INFERRED = frozenset({"bool", "int64", "uint64"})
 
 
 def lists_of(schema: Schema) -> dict[str, tuple[Any, ...]]:
-    """Return the categories of each feature and of the target; an empty tuple for numbers."""
-    lists = {
-        name: feature.categories if isinstance(feature, Categorical) else ()
-        for name, feature in schema.features.items()
-    }
+    """Return the categories of each feature and of the target; an empty tuple for numbers and dates."""
+    lists = {name: list_of(feature) for name, feature in schema.features.items()}
     return lists | {schema.target.name: schema.target.classes}
+
+
+def list_of(feature: Feature) -> tuple[Any, ...]:
+    """Return the categories of a feature; of groups or buckets, one value that is in each."""
+    match feature:
+        case Categorical(categories):
+            return categories
+        case Bool():
+            return TRUTHS
+        case Grouped(mapping):
+            return tuple(
+                {group: value for value, group in reversed(mapping)}[g] for g in feature.groups
+            )
+        case Hashed(buckets):
+            return hashed_values(buckets)
+    return ()
+
+
+@lru_cache
+def hashed_values(buckets: int) -> tuple[str, ...]:
+    """Return a text that is in each bucket."""
+    found: dict[int, str] = {}
+    for k in itertools.count():
+        if len(found) == buckets:
+            return tuple(found[bucket] for bucket in range(buckets))
+        found.setdefault(bucket_of(f"v{k}", buckets), f"v{k}")
+    raise AssertionError
 
 
 def are_numbers(categories: Sequence[Any]) -> bool:
@@ -54,7 +90,8 @@ class Layout:
     dtype : str
         Type of X.
     coded : tuple of int
-        Features that are stored as positions in their K categories: K is any other value, K + 1 a missing one.
+        Features that are stored as positions in their K categories, groups or buckets: K is any other value, K + 1 a
+        missing one.
     raw : bool
         Whether X is stored as the matrix that was given; otherwise feature by feature, as floats.
     target : str
@@ -82,13 +119,22 @@ class Layout:
     def of(cls, inputs: Inputs, schema: Schema) -> "Layout":
         """Choose the layout from the schema, and from column types that no reader infers from values."""
         lists = lists_of(schema)
-        coded = tuple(j for j, name in enumerate(schema.names) if not are_numbers(lists[name]))
-        raw = _is_plain(inputs.x) and not coded
+        coded = tuple(
+            j
+            for j, (name, feature) in enumerate(schema.features.items())
+            if isinstance(feature, Grouped | Hashed) or not are_numbers(lists[name])
+        )
+        dated = any(isinstance(feature, Datetime) for feature in schema.features.values())
+        raw = _is_plain(inputs.x) and not coded and not dated
         lazy = isinstance(inputs.x, dd.DataFrame)
-        single = not raw and all(
-            # a partition of a Dask column may have another type
-            j in coded or (not lazy and is_single(dtype))
-            for j, dtype in enumerate(inputs.dtypes)
+        single = (
+            not raw
+            and not dated
+            and all(
+                # a partition of a Dask column may have another type
+                j in coded or (not lazy and is_single(dtype))
+                for j, dtype in enumerate(inputs.dtypes)
+            )
         )
         target_coded = not are_numbers(schema.target.classes)
         return cls(
@@ -154,7 +200,8 @@ class Layout:
     @property
     def named(self) -> bool:
         """Whether the data set is opened as a DataFrame."""
-        return bool(self.coded or self.unit)
+        dated = any(isinstance(feature, Datetime) for feature in self.schema.features.values())
+        return bool(self.coded or self.unit or dated)
 
     def arrays(self) -> dict[str, tuple[Any, tuple[int, ...]]]:
         """Return the type of each array, and its shape without the rows."""

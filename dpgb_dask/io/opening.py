@@ -2,6 +2,7 @@
 # ruff: noqa: N806 - X is scikit-learn's name
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -14,13 +15,16 @@ import xarray as xr
 import zarr
 from dask.delayed import delayed
 
+from dpgb_dask.contracts.features import Datetime, Feature, Grouped, Hashed
 from dpgb_dask.contracts.schema import Schema
-from dpgb_dask.encoding.columns import category_cells
+from dpgb_dask.encoding.categories import category_cells
 from dpgb_dask.errors import StructureError, in_our_words
 from dpgb_dask.io.layout import Layout, are_numbers, lists_of, metadata_of
 from dpgb_dask.io.place import AGAIN, ATTRIBUTE, WEIGHT, Place, damaged_facts, lacks_parts
 from dpgb_dask.io.rows import classes_at, frame_of, weight_name
 from dpgb_dask.stored import Recorded, Shards
+
+ALONE = {Datetime, Grouped, Hashed}  # types of features that are stored as no other type is
 
 
 class Dataset(NamedTuple):
@@ -90,7 +94,8 @@ def not_kept(data: Dataset, schema: Schema) -> tuple[str, ...]:
 
     A data set keeps the distinctions that the schema it was written with makes, whatever its rows hold. For a column
     declared numeric, another schema may declare other bounds. For categories or classes that are numbers, it may
-    declare other numbers; for all others, only the same ones, in any order. Labels that are numbers may also be read as
+    declare other numbers; for all others, only the same ones, in any order. Dates may get other bounds and parts;
+    a mapping or a hash must be the same. Labels that are numbers may also be read as
     a target with bounds, and the other way round.
 
     Parameters
@@ -101,10 +106,26 @@ def not_kept(data: Dataset, schema: Schema) -> tuple[str, ...]:
     """
     asked, kept = lists_of(schema), lists_of(data.schema)
     target = schema.target.name, data.schema.target.name
-    lost = [name for name in schema.names if not _keeps(kept[name], asked[name], both=False)]
+    lost = []
+    for name, feature in schema.features.items():
+        stored = data.schema.features[name]
+        if {type(stored), type(feature)} & ALONE:
+            keeps = _is_same(stored, feature)
+        else:
+            keeps = _keeps(kept[name], asked[name], both=False)
+        if not keeps:
+            lost.append(name)
     if not _keeps(kept[target[1]], asked[target[0]], both=True):
         lost.append(target[0])
     return tuple(lost)
+
+
+def _is_same(stored: Feature, feature: Feature) -> bool:
+    """Whether two features are of one type and, unless they are dates, of one mapping or number of buckets."""
+    if type(stored) is not type(feature):
+        return False
+    bare = [replace(each, missing=False) for each in (stored, feature)]
+    return isinstance(stored, Datetime) or bare[0] == bare[1]
 
 
 def _keeps(kept: Sequence[Any], asked: Sequence[Any], *, both: bool) -> bool:

@@ -7,14 +7,25 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from dpgb_dask.contracts.schema import Categorical, Schema
-from dpgb_dask.encoding.columns import category_cells, n_rows, numbers, one_column, split_columns
+from dpgb_dask.contracts.features import (
+    Bool,
+    Categorical,
+    Datetime,
+    Feature,
+    Grouped,
+    Hashed,
+    Numeric,
+)
+from dpgb_dask.contracts.schema import Schema
+from dpgb_dask.encoding.categories import category_cells, feature_cells
+from dpgb_dask.encoding.columns import n_rows, numbers, one_column, split_columns
+from dpgb_dask.encoding.times import seconds
 from dpgb_dask.errors import StructureError
-from dpgb_dask.io.layout import Layout, is_single
+from dpgb_dask.io.layout import Layout, is_single, list_of
 from dpgb_dask.io.place import WEIGHT
 from dpgb_dask.private.reading.ingest import Rows
 from dpgb_dask.private.reading.units import distinct_names
-from dpgb_dask.values import ExactId, is_missing
+from dpgb_dask.values import UNREADABLE, ExactId, is_missing
 
 
 def store_form(rows: Rows, layout: Layout) -> dict[str, NDArray[Any]]:
@@ -51,14 +62,17 @@ def _features(rows: Rows, layout: Layout) -> NDArray[Any]:
         zip(features, split_columns(rows.x, layout.schema), strict=True)
     ):
         if j in layout.coded:
-            assert isinstance(feature, Categorical)
-            out[:, j] = category_cells(column, feature.categories)
+            assert not isinstance(feature, Numeric | Datetime)
+            out[:, j] = feature_cells(column, feature)
+            continue
+        if isinstance(feature, Datetime):
+            out[:, j] = seconds(column)
             continue
         if layout.dtype == "float32" and not is_single(column.dtype):
             raise _other_type()
         with np.errstate(all="ignore"):
             out[:, j] = numbers(column)
-        if isinstance(feature, Categorical):
+        if isinstance(feature, Categorical | Bool):
             # a value that is present and no number is in no list of finite numbers
             out[np.isnan(out[:, j]) & (category_cells(column, ()) == 0), j] = np.inf
     return out
@@ -119,8 +133,11 @@ def frame_of(names: Sequence[str], blocks: Sequence[NDArray[Any]], layout: Layou
     for j, (name, feature) in enumerate(schema.features.items()):
         values = stored["X"][:, j]
         if j in layout.coded:
-            assert isinstance(feature, Categorical)
-            columns[name] = _categorical(values.astype(np.int64), feature.categories)
+            columns[name] = _categorical(values.astype(np.int64), list_of(feature), feature)
+        elif isinstance(feature, Datetime):
+            lost = np.isnan(values)
+            whole = np.where(lost, 0, values).astype(np.int64)
+            columns[name] = np.where(lost, np.datetime64("NaT", "s"), whole.view("datetime64[s]"))
         else:
             columns[name] = values
     y = stored["y"]
@@ -140,11 +157,16 @@ def frame_of(names: Sequence[str], blocks: Sequence[NDArray[Any]], layout: Layou
     return pd.DataFrame(columns)
 
 
-def _categorical(places: NDArray[np.int64], declared: Sequence[Any]) -> pd.Categorical:
+def _categorical(
+    places: NDArray[np.int64], declared: Sequence[Any], feature: Feature | None = None
+) -> pd.Categorical:
     """Return the categories at stored positions; an extra category is any other value, and missing stays missing."""
-    other = "<other>"
-    while other in declared:
+    other: Any = "<other>"
+    taken = {value for value, _ in feature.mapping} if isinstance(feature, Grouped) else declared
+    while other in taken:
         other += ">"
+    if isinstance(feature, Hashed):  # every text has a bucket
+        other = UNREADABLE
     known = [k for k, category in enumerate(declared) if not is_missing(category)]
     code = np.full(len(declared) + 2, -1, np.int64)
     code[known] = np.arange(len(known))

@@ -7,8 +7,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from dpgb_dask.contracts.features import Categorical, Numeric
 from dpgb_dask.contracts.model import SCORE_ONE, FeatureBins, Model, PairTable
-from dpgb_dask.contracts.schema import Categorical, Numeric, Schema
+from dpgb_dask.contracts.schema import Schema
 from dpgb_dask.kernels import predict as kernels
 from dpgb_dask.released.predict import Codes, RowFunction, apply
 
@@ -36,7 +37,7 @@ def explain_global(model: Model, schema: Schema, scale: float = 1.0) -> list[dic
     -------
     Post-processing. No densities are returned, as the model does not hold the bin counts.
     """
-    names, features = schema.names, list(schema.features.values())
+    names, features = schema.encoded_names, list(schema.encoded.values())
     unit = scale / SCORE_ONE
     out: list[dict[str, Any]] = []
     for name, feature, bins, table in zip(names, features, model.bins, model.tables, strict=True):
@@ -100,8 +101,9 @@ def _group_names(feature: Any, bins: FeatureBins, group: NDArray[np.uint8]) -> l
 
 def term_names(model: Model, schema: Schema) -> tuple[str, ...]:
     """Return the names of the columns of `explain_local`."""
-    pairs = tuple(f"{schema.names[p.i]} & {schema.names[p.j]}" for p in model.pairs)
-    return (*schema.names, *pairs, *(("forest",) if model.trees.n_trees else ()))
+    names = schema.encoded_names
+    pairs = tuple(f"{names[p.i]} & {names[p.j]}" for p in model.pairs)
+    return (*names, *pairs, *(("forest",) if model.trees.n_trees else ()))
 
 
 @dataclass(frozen=True)

@@ -6,8 +6,17 @@ from importlib.metadata import version
 from typing import Any
 
 from dpgb_dask.contracts.boundary import Receipt
+from dpgb_dask.contracts.features import (
+    Bool,
+    Categorical,
+    Datetime,
+    Feature,
+    Grouped,
+    Hashed,
+    Numeric,
+)
 from dpgb_dask.contracts.plan import Budget, NoisyCount, Plan, Shape, Unread
-from dpgb_dask.contracts.schema import Categorical, Numeric, Schema
+from dpgb_dask.contracts.schema import Schema
 from dpgb_dask.controller import accounting
 from dpgb_dask.controller.comparison.pld import compared
 from dpgb_dask.controller.comparison.records import Gaussian, records_of
@@ -251,8 +260,19 @@ def _signal_in_words(
     return tuple(out)
 
 
-def _public(feature: Numeric | Categorical) -> str:
+def _public(feature: Feature) -> str:
     """Return the public facts of a feature in words."""
-    if isinstance(feature, Categorical):
-        return f"{len(feature.categories)} declared categories: {list(feature.categories)}; all others are 'other'"
-    return f"{'whole numbers ' if feature.integer else ''}in [{feature.low:g}, {feature.high:g}]"
+    match feature:
+        case Categorical(categories):
+            return f"{len(categories)} declared categories: {list(categories)}; all others are 'other'"
+        case Bool():
+            return "true or false, all others are 'other'"
+        case Datetime(first, last, parts):
+            return f"dates from {first} to {last}, read as {', '.join(parts)}"
+        case Grouped(mapping):
+            groups = list(feature.groups)
+            return f"{len(mapping)} declared values in {len(groups)} groups: {groups}; all others are 'other'"
+        case Hashed(buckets):
+            return f"any values, by a fixed hash in {buckets} buckets"
+        case Numeric(low, high, integer):
+            return f"{'whole numbers ' if integer else ''}in [{low:g}, {high:g}]"

@@ -13,7 +13,8 @@ import pytest
 from thinned import thinned
 
 from dpgb_dask.contracts.schema import Schema
-from dpgb_dask.encoding.columns import category_cells, numbers
+from dpgb_dask.encoding.categories import category_cells
+from dpgb_dask.encoding.columns import numbers
 from dpgb_dask.encoding.target import encode_target
 from dpgb_dask.errors import SchemaError
 from dpgb_dask.private.reading.units import hash_units

@@ -1,31 +1,47 @@
 """Every recipe on neighbouring rows, with released answers replayed: no sums change by more than their sensitivity."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
-from neighbours import SCHEMAS, drive, open_local, rows_to_add, some_rows
+from neighbours import (
+    KINDS,
+    SCHEMAS,
+    TICKET,
+    VALUES_OF_EVERY_KIND,
+    drive,
+    open_local,
+    rows_to_add,
+    some_rows,
+    with_every_kind,
+)
 from outside.expectile import Expectile, Exponential
 from plans import OUTSIDE, PLANS
+from thinned import thinned
 
 from dpgb_dask import recipes
+from dpgb_dask.contracts.grid import FINE, Grid
 from dpgb_dask.contracts.plan import Shape
+from dpgb_dask.contracts.queries import CellCountsQuery
+from dpgb_dask.contracts.schema import Schema
 from dpgb_dask.private.sensitivity import sensitivity
 
 SERVED = [(name, kind) for name, plan in sorted(PLANS.items()) for kind in sorted(plan.kinds)]
 WEIGHTS = [4.0, 1e300, np.inf, np.nan, -1.0, 0.3]
 
 
-def check_neighbours(plan, kind, shape, weight=None, added_weights=(1.0,)):
+def check_neighbours(plan, kind, shape, weight=None, added_weights=(1.0,), rows=None, added=None):
     """Ask both data sets every query of a run; return how many queries there were."""
-    x, y = some_rows(kind, 300)
+    x, y = rows or some_rows(kind, 300)
     w = None if weight is None else weight(len(y))
-    alone = open_local(x, y, kind, shape, w)
+    alone = open_local(x, y, shape, w)
     others = []
-    for k, (row, label) in enumerate(rows_to_add(kind)):
+    for k, (row, label) in enumerate(added or rows_to_add(kind)):
         x2 = np.vstack([x, np.array(row, dtype=object)])
         y2 = np.append(np.asarray(y, dtype=object), label)
         y2 = y2.astype(float) if kind == "numeric" else y2
         w2 = None if w is None else np.append(w, added_weights[k % len(added_weights)])
-        others.append(open_local(x2, y2, kind, shape, w2))
+        others.append(open_local(x2, y2, shape, w2))
     n_queries, moved_at_all = 0, 0
 
     def check(query, bound, sums, changed):
@@ -49,6 +65,48 @@ def check_neighbours(plan, kind, shape, weight=None, added_weights=(1.0,)):
 def test_one_row_moves_no_query_of_a_recipe_beyond_its_sensitivity(name, kind):
     plan = recipes.get(PLANS[name], kind=kind).brief()
     assert check_neighbours(plan, kind, Shape(schema=SCHEMAS[kind])) <= 14
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "auto",
+        "dpboost",
+        *thinned(["dp-ebm", "fdp-tr-newton", "feverless", "dp-xgboost"], 2),
+    ],
+)
+def test_one_row_of_every_kind_of_feature_moves_no_query_beyond_its_sensitivity(name):
+    schema = Schema(KINDS, classes=["no", "yes"])
+    x, y = some_rows("binary", 300)
+    added = [((0.0, 4.0, "x", *values), "yes") for values in VALUES_OF_EVERY_KIND]
+    plan = recipes.get(PLANS[name], kind="binary").brief()
+    shape = Shape(schema=schema)
+    rows = with_every_kind(x), y
+    assert check_neighbours(plan, "binary", shape, rows=rows, added=added) <= 16
+
+
+def test_dates_count_as_many_features_as_they_have_parts():
+    """One row moves one cell of each column; declared price and sensitivity count columns."""
+    when = KINDS["when"]
+    shape, one = (
+        Shape(schema=Schema({"when": replace(when, parts=parts)}, classes=[0, 1]))
+        for parts in (when.parts, ("days",))
+    )
+    assert (shape.n_features, one.n_features) == (3, 1)
+    x = np.array([["2020-03-01 10:00"]], object)
+    squared = []
+    for each in (shape, one):
+        query = CellCountsQuery(
+            label="", price=1, weight_bits=0, n_uniform=FINE, sizes=Grid.of(each.schema, FINE).sizes
+        )
+        rounds = open_local(np.repeat(x, 5, axis=0), np.ones(5), each)
+        raw = rounds.ask(None, query)
+        sums = raw._open(TICKET)
+        assert np.count_nonzero(sums) == each.n_features
+        assert raw.sensitivity.l2_squared == each.n_features
+        squared.append(raw.sensitivity.l2_squared)
+        rounds.close()
+    assert squared == [3, 1]
 
 
 @pytest.mark.parametrize(("loss", "kind"), [(Expectile(0.9), "numeric"), (Exponential(), "binary")])
@@ -80,8 +138,8 @@ def test_a_sensitivity_that_is_too_small_is_seen():
     plan = recipes.get("fdp-tr-newton", kind="binary").brief()
     shape = Shape(schema=SCHEMAS["binary"])
     x, y = some_rows("binary", 300)
-    twice = open_local(np.vstack([x, x[:3]]), np.append(y, y[:3]), "binary", shape)
-    alone = open_local(x, y, "binary", shape)
+    twice = open_local(np.vstack([x, x[:3]]), np.append(y, y[:3]), shape)
+    alone = open_local(x, y, shape)
     beyond = []
 
     def check(_query, bound, sums, theirs):

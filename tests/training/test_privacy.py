@@ -20,14 +20,14 @@ def test_one_row_moves_every_answer_within_its_sensitivity(kind):
     x, y = some_rows(kind)
     shape = Shape(schema=SCHEMAS[kind])
     added = rows_to_add(kind)
-    alone = open_local(x, y, kind, shape)
+    alone = open_local(x, y, shape)
     others = []
     for row, label in added:
         x2 = np.vstack([x, np.array(row, dtype=object)])
         y2 = np.append(np.asarray(y, dtype=object), label)
         if kind == "numeric":
             y2 = y2.astype(float)
-        others.append(open_local(x2, y2, kind, shape))
+        others.append(open_local(x2, y2, shape))
     seen, tightest = set(), {}
     plan = recipes.get("auto", kind=kind, n_estimators=4)
 

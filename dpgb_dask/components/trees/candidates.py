@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 
 from dpgb_dask.components.bins import empty_model
 from dpgb_dask.components.options import check_whole
+from dpgb_dask.contracts.features import Categorical, Numeric
 from dpgb_dask.contracts.model import (
     MAX_BINS,
     FeatureBins,
@@ -20,7 +21,6 @@ from dpgb_dask.contracts.model import (
 from dpgb_dask.contracts.part import Part
 from dpgb_dask.contracts.plan import Answer, Demand, Shape, Stage, State
 from dpgb_dask.contracts.queries import Query
-from dpgb_dask.contracts.schema import Categorical, Numeric
 from dpgb_dask.errors import PlanError
 from dpgb_dask.losses import Gradient, label_gradient
 

@@ -43,6 +43,7 @@ from dpgb_dask.components.trees.splits import (
     grow,
     root,
 )
+from dpgb_dask.contracts.features import Numeric
 from dpgb_dask.contracts.model import MAX_BINS, SCORE_ONE, Model, Splits, join_splits, no_trees
 from dpgb_dask.contracts.plan import Answer, Demand, Needs, Shape, Stage, State
 from dpgb_dask.contracts.queries import (
@@ -52,7 +53,6 @@ from dpgb_dask.contracts.queries import (
     Query,
     TreeSumsQuery,
 )
-from dpgb_dask.contracts.schema import Numeric
 from dpgb_dask.errors import PlanError
 from dpgb_dask.losses import check_gradient
 
