@@ -264,7 +264,9 @@ def _public(feature: Feature) -> str:
     """Return the public facts of a feature in words."""
     match feature:
         case Categorical(categories):
-            return f"{len(categories)} declared categories: {list(categories)}; all others are 'other'"
+            return (
+                f"{len(categories)} declared categories: {list(categories)}; all others are 'other'"
+            )
         case Bool():
             return "true or false, all others are 'other'"
         case Datetime(first, last, parts):
