@@ -10,6 +10,7 @@ from typing import Any, ClassVar, Self
 
 import numpy as np
 from dask.base import compute
+from numpy.typing import NDArray
 from sklearn.base import BaseEstimator, ClassifierMixin, RegressorMixin
 from sklearn.metrics import accuracy_score, r2_score
 from sklearn.utils import Tags
@@ -366,23 +367,31 @@ class _Boosting(BaseEstimator):  # type: ignore[misc]
         target = self.schema_.target
         return (target.high - target.low) / 2 if self.model_.link == "identity" else 1.0
 
-    def explain_global(self) -> list[dict[str, Any]]:
-        """Return the shape functions and pair tables of the additive part.
+    def _offset(self) -> float:
+        """Return where a score of 0 lies, in natural units: predictions of a regressor are measured from the middle."""
+        if self.model_.link == "identity":
+            return self.schema_.target.low / 2 + self.schema_.target.high / 2
+        return -0.5 if self.model_.link == "probability" and self.model_.n_scores == 1 else 0.0
+
+    def explain_global(self) -> explain.GlobalExplanation:
+        """Return the terms that the model's score is the sum of, with bands of the noise.
 
         Returns
         -------
-        list of dict
-            See `dpgb_dask.released.explain.explain_global`. Scores are log-odds, units of the target, or its logarithm
-            (loss="poisson").
+        GlobalExplanation
+            Main effects, pairs, and what trees add beyond both. Scores are log-odds, units of the target, or its
+            logarithm (loss="poisson"). `interpret.show` accepts it.
 
         Privacy
         -------
         Post-processing of released values.
         """
         check_is_fitted(self)
-        return explain.explain_global(self.model_, self.schema_, self._scale())
+        return explain.explain_global(
+            self.model_, self.bin_shares_, self.schema_, scale=self._scale(), offset=self._offset()
+        )
 
-    def explain_local(self, X: Any) -> dict[str, Any]:
+    def explain_local(self, X: Any) -> explain.LocalExplanation:
         """Return what each term adds to the prediction of each row.
 
         Parameters
@@ -391,15 +400,36 @@ class _Boosting(BaseEstimator):  # type: ignore[misc]
 
         Returns
         -------
-        dict
-            ``names``, ``intercept`` and ``scores`` (n_rows, n_terms).
+        LocalExplanation
+            With the intercept, contributions sum to the decision function, or to the prediction of a regressor before
+            it is clipped to the target's bounds. `interpret.show` accepts it.
 
         Privacy
         -------
         Post-processing; the rows to explain are the caller's own.
         """
         X = self._rows(X)
-        return explain.explain_local(self.model_, self.schema_, X, self._scale())
+        return explain.explain_local(
+            self.model_,
+            self.bin_shares_,
+            self.schema_,
+            X,
+            scale=self._scale(),
+            offset=self._offset(),
+        )
+
+    @property
+    def feature_importances_(self) -> NDArray[np.float64]:
+        """Share of each feature in the mean absolute contributions, (n_features_in_,) float64; they sum to 1.
+
+        Means are over the released shares of bins, not over rows. A pair counts half for each feature. The remainder of
+        trees, which belongs to no single feature, is left out. `explain_global` has the sizes of all terms.
+
+        Privacy
+        -------
+        Post-processing of released values.
+        """
+        return explain.feature_importances(self.explain_global(), self.schema_)
 
     def save(self, path: str | Path) -> None:
         """Write the model as JSON: released values only.
@@ -548,6 +578,7 @@ class DPGBClassifier(ClassifierMixin, _Boosting):  # type: ignore[misc]
         Shares of all rows that the bins of each feature hold, by released counts.
     privacy_report_ : PrivacyReport
     fit_id_ : str
+    feature_importances_ : (n_features_in_,) float64
     n_features_in_, feature_names_in_
 
     Notes

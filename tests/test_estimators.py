@@ -12,6 +12,7 @@ import pytest
 import xarray as xr
 from sklearn.base import clone
 from sklearn.exceptions import NotFittedError
+from sklearn.feature_selection import SelectFromModel
 from sklearn.metrics import roc_auc_score
 from sklearn.model_selection import GridSearchCV
 from sklearn.pipeline import make_pipeline
@@ -348,16 +349,33 @@ def test_unfitted_estimators_say_so(features, tmp_path):
     assert not hasattr(DPGBClassifier(), "partial_fit")
 
 
-def test_explanations_add_up(classifier, regressor, features):
-    local = classifier.explain_local(features)
-    total = local["scores"].sum(axis=1) + local["intercept"]
-    np.testing.assert_allclose(total, classifier.decision_function(features), atol=1e-9)
+def test_explanations_add_up(classifier, regressor, multiclass, features):
+    for fitted in (classifier, multiclass):
+        local = fitted.explain_local(features)
+        parts = local.scores if fitted is multiclass else [local.scores]
+        total = np.stack([part.sum(axis=1) for part in parts], axis=1) + local.intercept
+        score = fitted.decision_function(features).reshape(len(features), -1)
+        np.testing.assert_array_equal(total, score)  # bit for bit: steps of 2**-16
     local = regressor.explain_local(features)
-    total = local["scores"].sum(axis=1) + local["intercept"]
+    total = local.scores.sum(axis=1) + local.intercept
     inside = np.abs(total) < 15
     np.testing.assert_allclose(total[inside], regressor.predict(features)[inside], atol=1e-9)
-    names = [part["feature"] for part in regressor.explain_global() if part["type"] == "univariate"]
-    assert names == ["x", "z", "age", "color"]
+    assert regressor.explain_global().names[:4] == ("x", "z", "age", "color")
+
+
+def test_importances_select_features(classifier, regressor, features, labels):
+    for fitted in (classifier, regressor):
+        found = fitted.feature_importances_
+        assert found.shape == (4,)
+        assert found.min() >= 0
+        assert abs(found.sum() - 1) < 1e-12
+        chooser = SelectFromModel(fitted, prefit=True, threshold="mean").fit(features)
+        assert list(chooser.get_feature_names_out()) == list(
+            features.columns[found >= found.mean()]
+        )
+    unfitted = DPGBClassifier(schema=classifier.schema_, **SEEDED)
+    assert not hasattr(unfitted, "feature_importances_")
+    assert SelectFromModel(unfitted).fit(features, labels).get_support().any()
 
 
 @pytest.fixture

@@ -1,71 +1,301 @@
-"""Explanations add up to the score, and have the layout that they state."""
+"""Explanations add up to the score bit for bit, are those of the definition, and speak the schema's words."""
 
-import dask.array as da
+import itertools
+
 import dask.dataframe as dd
 import numpy as np
+import pandas as pd
+import pytest
 from helpers import raw_scores
 
-from dpgb_dask.contracts.model import SCORE_ONE, Model
-from dpgb_dask.released.explain import explain_global, explain_local
+from dpgb_dask.contracts.model import (
+    MAX_BINS,
+    SCORE_ONE,
+    SHARE_ONE,
+    BinShares,
+    FeatureBins,
+    Model,
+    PairTable,
+    Splits,
+    TreeEnsemble,
+)
+from dpgb_dask.contracts.schema import Schema
+from dpgb_dask.errors import StructureError
+from dpgb_dask.released.explain import decomposition as module
+from dpgb_dask.released.explain import explain_global, explain_local, feature_importances
+from dpgb_dask.released.explain.decomposition import decompose
+from dpgb_dask.released.predict import scorer
 
 
-def test_contributions_add_up_to_the_score(model, binary_schema, rows):
-    local = explain_local(model, binary_schema, rows)
-    assert local["names"] == ("x", "z", "age", "color", "x & color", "forest")
-    total = local["scores"].sum(axis=1) + local["intercept"]
-    np.testing.assert_allclose(
-        total, raw_scores(model, binary_schema, rows)[:, 0] / SCORE_ONE, atol=1e-9
+def made_up(seed, n_scores=1, depth=3, n_trees=6):
+    """A model of four features with tables, pair tables in any order and twice, and trees with masks and repeats."""
+    rng = np.random.default_rng(seed)
+    n_bins = [5, 3, 4, 2]
+    bins = (
+        FeatureBins(np.arange(3.0), None, 5),
+        FeatureBins(np.array([0.5]), None, 3),
+        FeatureBins(None, np.array([2, 0, 3, 1, 0], np.uint8), 4),
+        FeatureBins(np.empty(0), None, 2),
+    )
+
+    def steps(*shape):
+        return rng.integers(-90_000, 90_000, shape).astype(np.int32)
+
+    def pair(i, j):
+        maps = [rng.integers(0, 2, n_bins[k]).astype(np.uint8) for k in (i, j)]
+        for part in maps:
+            part[0], part[-1] = 0, 1
+        return PairTable(i, j, *maps, steps(n_scores, 2, 2))
+
+    nodes = (1 << depth) - 1
+    feature = rng.integers(0, 4, (n_trees, nodes)).astype(np.uint16)
+    threshold = rng.integers(0, 5, (n_trees, nodes)).astype(np.uint8)
+    threshold[rng.random((n_trees, nodes)) < 0.1] = 255
+    masks = np.zeros((3, MAX_BINS), np.uint8)
+    masks[:, :5] = rng.integers(0, 2, (3, 5))
+    mask_of = np.where(rng.random((n_trees, nodes)) < 0.3, rng.integers(0, 3, (n_trees, nodes)), -1)
+    splits = Splits(feature, threshold, mask_of.astype(np.int32), masks)
+    trees = TreeEnsemble(splits, steps(n_scores, n_trees, nodes + 1))
+    model = Model(
+        bins,
+        steps(n_scores),
+        tuple(steps(n, n_scores) for n in n_bins),
+        (pair(0, 2), pair(2, 1), pair(2, 0), pair(1, 1)),
+        trees,
+        link="softmax" if n_scores > 1 else "identity",
+    )
+    counts = [rng.uniform(0, 50, n) for n in n_bins]
+    counts[0][1] = 0  # a bin without rows
+    return model, BinShares.of(bins, counts)
+
+
+def every_row(shares):
+    """Return the codes of all possible rows, and the share of each."""
+    n_bins = [len(part) for part in shares.weights]
+    codes = np.array(list(itertools.product(*map(range, n_bins))), np.uint8).T
+    share = np.prod([w[c] / SHARE_ONE for w, c in zip(shares.weights, codes, strict=True)], axis=0)
+    return codes, share
+
+
+SHAPES = [(1, 3, 6), (3, 2, 5), (1, 1, 4), (1, 6, 3), (1, 3, 0), (2, 4, 1)]
+
+
+@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("shape", SHAPES)
+def test_terms_sum_to_the_score_bit_for_bit(shape, seed):
+    model, shares = made_up(seed, *shape)
+    found = decompose(model, shares)
+    codes, _ = every_row(shares)
+    codes = np.ascontiguousarray(codes)
+    score = scorer(model)(codes)
+    for k in range(model.n_scores):
+        parts = found.contributions(model, k)(codes)
+        np.testing.assert_array_equal(parts.sum(1) + found.intercept[k], score[:, k])
+    assert found.remains == (shape[2] > 0)
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_terms_are_conditional_means(seed):
+    """Main effects and pairs are those of the definition, by sums over all possible rows, within rounding."""
+    model, shares = made_up(seed)
+    found = decompose(model, shares)
+    codes, share = every_row(shares)
+    codes = np.ascontiguousarray(codes)
+    score = scorer(model)(codes)[:, 0].astype(float)
+    mean = share @ score
+    n_bins = [len(part) for part in shares.weights]
+
+    def given(*features):
+        """Mean score given some features, per row; 0 where their bins hold no rows."""
+        cell = np.ravel_multi_index([codes[j] for j in features], [n_bins[j] for j in features])
+        mass = np.bincount(cell, share)
+        return (np.bincount(cell, share * score) / np.where(mass > 0, mass, 1))[cell], mass[
+            cell
+        ] > 0
+
+    assert abs(found.intercept[0] - mean) < 10
+    alone = {}
+    for j, main in enumerate(found.mains):
+        alone[j], held = given(j)
+        np.testing.assert_allclose(main[codes[j], 0][held], (alone[j] - mean)[held], atol=10)
+    assert {(pair.i, pair.j) for pair in found.pairs} >= {(0, 2), (1, 2)}
+    for pair in found.pairs:
+        both, held = given(pair.i, pair.j)
+        got = pair.table[0, pair.map_i[codes[pair.i]], pair.map_j[codes[pair.j]]]
+        want = both - alone[pair.i] - alone[pair.j] + mean
+        np.testing.assert_allclose(got[held], want[held], atol=10)
+
+
+def test_what_is_left_after_the_strongest_pairs_is_in_the_remainder(monkeypatch):
+    model, shares = made_up(1)
+    every = decompose(model, shares)
+    monkeypatch.setattr(module, "MOST_PAIRS", 1)
+    few = decompose(model, shares)
+    kept = [(pair.i, pair.j) for pair in few.pairs]
+    assert kept[:2] == [(0, 2), (1, 2)]  # those of pair tables stay
+    assert len(kept) == 3 < len(every.pairs)
+    weights = [part / SHARE_ONE for part in shares.weights]
+
+    def strength(pair):
+        w_i, w_j = (
+            np.bincount(pair.map_i, weights[pair.i]),
+            np.bincount(pair.map_j, weights[pair.j]),
+        )
+        return float(w_i @ pair.table[0].astype(float) ** 2 @ w_j)
+
+    others = {(p.i, p.j): strength(p) for p in every.pairs if (p.i, p.j) not in kept[:2]}
+    assert max(others, key=others.get) == kept[2]
+    codes = np.ascontiguousarray(every_row(shares)[0])
+    totals = [part.contributions(model, 0)(codes).sum(1) for part in (every, few)]
+    np.testing.assert_array_equal(*totals)
+
+
+def test_contributions_add_up_to_the_score(model, shares, binary_schema, rows):
+    local = explain_local(model, shares, binary_schema, rows, scale=2.0, offset=1.0)
+    assert local.names[:5] == ("x", "z", "age", "color", "x & color")
+    assert local.names[-1] == "remainder"
+    total = local.steps[0].sum(axis=1) + local.intercept_steps[0]
+    raw = raw_scores(model, binary_schema, rows)[:, 0]
+    np.testing.assert_array_equal(total, raw)
+    np.testing.assert_array_equal(
+        local.scores.sum(axis=1) + local.intercept, 2 * raw / SCORE_ONE + 1
     )
 
 
-def test_contributions_are_lazy_on_dask(model, binary_schema, rows):
-    local = explain_local(model, binary_schema, dd.from_pandas(rows, npartitions=3), scale=2.0)
-    assert isinstance(local["scores"], dd.DataFrame)
-    assert tuple(local["scores"].columns) == local["names"]
-    want = explain_local(model, binary_schema, rows, scale=2.0)["scores"]
-    np.testing.assert_array_equal(local["scores"].compute(), want)
+def test_contributions_are_lazy_on_dask(model, shares, binary_schema, rows):
+    given = dd.from_pandas(rows, npartitions=3)
+    local = explain_local(model, shares, binary_schema, given, scale=2.0)
+    assert isinstance(local.scores, dd.DataFrame)
+    assert tuple(local.scores.columns) == local.names
+    assert "lazy" in repr(local)
+    want = explain_local(model, shares, binary_schema, rows, scale=2.0)
+    np.testing.assert_array_equal(local.scores.compute(), want.scores)
+    with pytest.raises(StructureError, match=r"call compute\(\)"):
+        local.data(0)
+    here = local.compute()
+    assert here.data(3)["scores"] == want.data(3)["scores"]
+    assert str(here.data(3)["values"]) == str(want.data(3)["values"])
 
 
-def test_contributions_have_one_table_per_class(three_score_model, binary_schema, rows):
-    local = explain_local(three_score_model, binary_schema, rows)
-    total = np.stack([part.sum(axis=1) for part in local["scores"]], axis=1) + local["intercept"]
-    np.testing.assert_allclose(
-        total, raw_scores(three_score_model, binary_schema, rows) / SCORE_ONE, atol=1e-9
-    )
-
-
-def test_global_layout_names_every_bin(model, binary_schema):
-    parts = explain_global(model, binary_schema)
-    x, _, age, color, pair, forest = parts
-    assert (x["type"], x["feature"], x["feature_type"]) == ("univariate", "x", "continuous")
-    assert x["names"] == [-3.0, -1.0, 0.0, 0.5, 2.0, 3.0]
-    assert len(x["scores"]) == len(x["names"]) - 1
-    assert x["missing_score"] == model.tables[0][5, 0] / SCORE_ONE
-    assert len(age["scores"]) == 8
-    assert color["names"] == ["blue", "green", "red", "other"]
-    np.testing.assert_array_equal(color["scores"], model.tables[3][[0, 1, 2, 1], 0] / SCORE_ONE)
-    assert (pair["type"], pair["features"]) == ("interaction", ("x", "color"))
-    assert pair["left_names"] == ["(-3, 0]", "(0, 2]", "(2, 3], missing"]
-    assert pair["right_names"] == ["blue, missing", "green, red, other"]
-    assert pair["scores"].shape == (3, 2)
-    assert forest == {"type": "forest", "n_trees": 3}
-    assert not any("density" in part for part in parts)
-
-
-def test_global_layout_has_a_column_per_class(three_score_model, binary_schema):
-    parts = explain_global(three_score_model, binary_schema)
-    assert [part["scores"].shape for part in parts[:-1]] == [
-        (5, 3),
-        (2, 3),
-        (8, 3),
-        (4, 3),
-        (3, 2, 3),
+def test_contributions_have_one_table_per_class(three_score_model, shares, multiclass_schema, rows):
+    local = explain_local(three_score_model, shares, multiclass_schema, rows)
+    total = np.stack([part.sum(axis=1) for part in local.scores], axis=1) + local.intercept
+    raw = raw_scores(three_score_model, multiclass_schema, rows) / SCORE_ONE
+    np.testing.assert_array_equal(total, raw)
+    assert local.data(0)["meta"]["label_names"] == [
+        str(c) for c in multiclass_schema.target.classes
     ]
 
 
-def test_additive_model_has_no_forest(model: Model, binary_schema, rows):
-    additive = Model(model.bins, model.intercept, model.tables)
-    assert [part["type"] for part in explain_global(additive, binary_schema)] == ["univariate"] * 4
-    local = explain_local(additive, binary_schema, rows[:5])
-    assert local["names"] == binary_schema.names
-    assert not isinstance(local["scores"], da.Array)
+def test_terms_speak_the_words_of_the_schema(model, shares, binary_schema):
+    found = explain_global(model, shares, binary_schema)
+    x, z, age, color, pair, *_, rest = found.terms
+    np.testing.assert_array_equal(x.bins[0].edges, [-3.0, -1.0, 0.0, 0.5, 2.0, 3.0])
+    assert x.bins[0].labels == ("[-3, -1]", "(-1, 0]", "(0, 0.5]", "(0.5, 2]", "(2, 3]", "missing")
+    assert x.missing == (5,)
+    assert (x.kind, x.features, x.bins[0].kind) == ("main", ("x",), "continuous")
+    assert x.scores.shape == (6,)
+    assert (x.bins[0].released, z.bins[0].released) == (True, False)
+    assert age.scores.shape == (9,)
+    assert color.bins[0].labels == ("blue", "green", "red", "other", "missing")
+    assert color.scores[1] == color.scores[3]  # of one bin
+    for term in (x, z, age, color):
+        assert abs(term.bins[0].weights.sum() - 1) < 1e-12
+        assert abs(term.bins[0].weights @ term.scores) < 3 / SCORE_ONE
+    assert pair.features == ("x", "color")
+    assert pair.name == "x & color"
+    assert pair.scores.shape == tuple(len(axis.labels) for axis in pair.bins)
+    assert found.term("color", "x") is pair
+    with pytest.raises(KeyError, match="No term of"):
+        found.term("x", "nothing")
+    assert (rest.kind, rest.name, rest.scores) == ("remainder", "remainder", None)
+    assert rest.importance > 0
+
+
+def test_groups_of_pairs_are_named(model, shares, binary_schema):
+    additive = Model(model.bins, model.intercept, model.tables, model.pairs)
+    *_, pair = explain_global(additive, shares, binary_schema).terms
+    assert pair.bins[0].labels == ("[-3, 0]", "(0, 2]", "(2, 3], missing")
+    np.testing.assert_array_equal(pair.bins[0].edges, [-3, 0, 2, 3])
+    assert pair.bins[1].labels == ("blue, missing", "green, red, other")
+    assert pair.missing == (None, None)
+
+
+def test_groups_that_are_no_intervals_have_no_edges(model, shares, binary_schema):
+    apart = PairTable(
+        0,
+        1,
+        np.array([0, 1, 0, 1, 1, 2], np.uint8),
+        np.array([0, 0, 1], np.uint8),
+        np.ones((1, 3, 2), np.int32),
+    )
+    given = Model(model.bins, model.intercept, model.tables, (apart,))
+    *_, pair = explain_global(given, shares, binary_schema).terms
+    assert pair.bins[0].edges is None
+    assert pair.bins[0].labels == ("[-3, -1], (0, 0.5]", "(-1, 0], (0.5, 3]", "missing")
+    assert pair.missing == (2, 1)
+
+
+def test_several_classes_have_a_last_axis(three_score_model, shares, multiclass_schema):
+    found = explain_global(three_score_model, shares, multiclass_schema)
+    assert [term.scores.shape for term in found.terms[:5]][:4] == [(6, 3), (3, 3), (9, 3), (5, 3)]
+    assert found.terms[4].scores.shape[-1] == 3
+    assert found.feature_types == ["continuous"] * 3 + [
+        "nominal"
+    ]  # pairs of several classes have no picture
+    assert found.intercept.shape == (3,)
+
+
+def test_importance_is_the_mean_size_over_the_shares():
+    model, shares = made_up(2)
+    schema = Schema(
+        {"a": (0, 3), "b": (0, 1), "c": ["u", "v", "w"], "d": (0, 1)}, target_bounds=(0, 1)
+    )
+    found = explain_global(model, shares, schema, scale=0.5)
+    for term in found.terms[:-1]:
+        weights = [axis.weights for axis in term.bins]
+        size = (
+            weights[0] @ np.abs(term.scores)
+            if len(weights) == 1
+            else weights[0] @ np.abs(term.scores) @ weights[1]
+        )
+        assert term.importance == pytest.approx(size)
+    codes, share = every_row(shares)
+    rest = decompose(model, shares).contributions(model, 0)(np.ascontiguousarray(codes))[:, -1]
+    assert found.terms[-1].importance == pytest.approx(
+        share @ np.abs(rest) / SCORE_ONE / 2, rel=0.1
+    )
+    sizes = feature_importances(found, schema)
+    assert sizes.sum() == pytest.approx(1)
+    a = sum(t.importance / len(t.features) for t in found.terms if "a" in t.features)
+    assert sizes[0] == pytest.approx(a / sum(t.importance for t in found.terms[:-1]))
+    flat = Model(model.bins, model.intercept, tuple(np.zeros_like(t) for t in model.tables))
+    assert feature_importances(explain_global(flat, shares, schema), schema).tolist() == [
+        0,
+        0,
+        0,
+        0,
+    ]
+
+
+def test_reprs_are_short_and_data_has_the_layout_of_interpret(model, shares, binary_schema, rows):
+    found = explain_global(model, shares, binary_schema)
+    for text in (
+        repr(found),
+        found._repr_html_(),
+        repr(explain_local(model, shares, binary_schema, rows)),
+    ):
+        assert len(text) < 2000
+        assert "x" in text
+    assert found.data()["names"] == list(found.names)
+    assert len(found.selector) == len(found.feature_names) == len(found.names) - 1
+    x = found.data(0)
+    assert len(x["scores"]) == len(x["names"]) - 1 == len(x["density"]["scores"])
+    assert x["missing_score"] == found.terms[0].scores[-1]
+    assert len(found.data(-1)["specific"]) == len(found.feature_names)
+    local = explain_local(model, shares, binary_schema, rows[:2])
+    row = local.data(1)
+    assert row["names"] == list(local.names)
+    assert row["values"][2] == rows["age"].iloc[1]
+    assert list(local.selector.columns) == ["Row", "Predicted"]
+    assert isinstance(found.selector, pd.DataFrame)

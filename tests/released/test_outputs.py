@@ -7,7 +7,6 @@ import pytest
 
 from dpgb_dask import DPGBClassifier, DPGBRegressor, Schema
 from dpgb_dask.losses import RATE_SHIFT, clipped_probability
-from dpgb_dask.released.explain import explain_local
 from dpgb_dask.testing import SeededNoise
 
 SEEDED = {"noise": SeededNoise(0), "random_state": 0}
@@ -95,6 +94,6 @@ def test_poisson_predicts_inside_its_bounds(binary_schema, features, signal):
     assert predicted.min() >= 0
     assert predicted.max() <= 20
     assert np.corrcoef(predicted, counts)[0, 1] > 0.3
-    score = explain_local(fitted.model_, schema, features)
-    total = score["intercept"][0] + np.asarray(score["scores"]).sum(axis=1)
+    score = fitted.explain_local(features)
+    total = score.intercept[0] + score.scores.sum(axis=1)
     np.testing.assert_allclose(predicted, (20 * np.exp(total - RATE_SHIFT)).clip(0, 20))

@@ -1,0 +1,215 @@
+"""The leaves of a forest as boxes: what they add to a score on average, given one feature or two.
+
+Features are taken as independent of each other, with the released shares of their bins. A leaf is reached if every
+feature on its path lies in a set of bins. Its indicator is then a product over features, and so are all its conditional
+means (functional ANOVA; docs/explanations.md §1). With p_j the share of the set A_j of feature j, a leaf of value v
+adds
+
+    v · Π p                                         to the mean,
+    v · Π_{k≠j} p_k · (1[x_j in A_j] - p_j)         to the main effect of j,
+    v · Π_{k≠i,j} p_k · (1[x_i in A_i] - p_i) · (1[x_j in A_j] - p_j)     to the pair (i, j).
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dpgb_dask.contracts.model import BinShares, Splits
+
+UNUSED = -1
+
+
+def groups_of_bins(splits: Splits, n_bins: list[int]) -> list[NDArray[np.uint8]]:
+    """Return, per feature, the group of each bin: no tree tells two bins of a group apart.
+
+    Groups are numbered by their first bin.
+    """
+    out = []
+    for j, n in enumerate(n_bins):
+        code = np.arange(n)
+        here = splits.feature == j
+        plain, masked = here & (splits.mask_of < 0), here & (splits.mask_of >= 0)
+        sides = [code > cut for cut in np.unique(splits.threshold[plain]) if cut < n - 1]
+        sides += [splits.masks[row][:n] == 1 for row in np.unique(splits.mask_of[masked])]
+        if not sides:
+            out.append(np.zeros(n, np.uint8))
+            continue
+        _, first, group = np.unique(np.array(sides), axis=1, return_index=True, return_inverse=True)
+        rank = np.empty(len(first), np.uint8)
+        rank[np.argsort(first)] = np.arange(len(first))
+        out.append(rank[group.reshape(-1)])
+    return out
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class Boxes:
+    """The leaves of all trees, one row each.
+
+    Parameters
+    ----------
+    feature : (n_leaves, depth) int32
+        Features of a leaf's path, each once; ``UNUSED`` elsewhere.
+    inside : (n_leaves, depth, n_groups) bool
+        Which groups of bins of the feature lie in the box.
+    share : (n_leaves, depth) float64
+        Share of rows in ``inside``; 1 where there is no feature.
+    groups : list of ((n_bins,) uint8)
+        Group of each bin of each feature.
+    weights : list of ((n_groups of the feature,) float64)
+        Share of rows in each group.
+    """
+
+    feature: NDArray[np.int32]
+    inside: NDArray[np.bool_]
+    share: NDArray[np.float64]
+    groups: list[NDArray[np.uint8]]
+    weights: list[NDArray[np.float64]]
+
+    @classmethod
+    def of(cls, splits: Splits, shares: BinShares) -> "Boxes":
+        """Return the boxes of trees, under the released shares of bins."""
+        n_bins = [len(part) for part in shares.weights]
+        groups = groups_of_bins(splits, n_bins)
+        weights = [
+            np.bincount(group, part) / part.sum()
+            for group, part in zip(groups, shares.weights, strict=True)
+        ]
+        n_groups = max(len(part) for part in weights)
+        width = np.zeros((len(groups), n_groups))
+        bin_of = np.zeros((len(groups), n_groups), np.int64)  # the first bin of each group
+        for j, (group, part) in enumerate(zip(groups, weights, strict=True)):
+            width[j, : len(part)] = part
+            bin_of[j, : len(part)] = np.unique(group, return_index=True)[1]
+        code = bin_of[splits.feature]
+        right = code > splits.threshold[:, :, None]
+        masked = splits.mask_of >= 0
+        rows = splits.mask_of[masked]
+        right[masked] = np.take_along_axis(splits.masks[rows], code[masked], 1) == 1
+
+        depth = splits.depth
+        leaf = np.arange(splits.n_leaves)
+        feature = np.empty((splits.n_trees, splits.n_leaves, depth), np.int32)
+        inside = np.empty((*feature.shape, n_groups), np.bool_)
+        for level in range(depth):
+            node = (1 << level) - 1 + (leaf >> (depth - level))
+            goes_right = (leaf >> (depth - level - 1)) & 1 == 1
+            feature[:, :, level] = splits.feature[:, node]
+            inside[:, :, level] = right[:, node] == goes_right[:, None]
+        n_leaves = splits.n_trees * splits.n_leaves
+        return cls.narrowed(
+            feature.reshape(n_leaves, depth),
+            inside.reshape(n_leaves, depth, n_groups),
+            width,
+            groups,
+            weights,
+        )
+
+    @classmethod
+    def narrowed(
+        cls,
+        feature: NDArray[np.int32],
+        inside: NDArray[np.bool_],
+        width: NDArray[np.float64],
+        groups: list[NDArray[np.uint8]],
+        weights: list[NDArray[np.float64]],
+    ) -> "Boxes":
+        """Return the boxes of paths, in which a feature that occurs again narrows the box; both arrays are changed.
+
+        Parameters
+        ----------
+        width : (n_features, n_groups) float64
+            ``weights`` in one array, padded with 0.
+        """
+        depth = feature.shape[1]
+        for later in range(1, depth):
+            for level in range(later):
+                same = (feature[:, later] == feature[:, level]) & (feature[:, level] != UNUSED)
+                inside[same, level] &= inside[same, later]
+                feature[same, later] = UNUSED
+        share = (inside * width[feature]).sum(-1)
+        share[feature == UNUSED] = 1.0
+        return cls(feature, inside, share, groups, weights)
+
+    def _others(self, *levels: int) -> NDArray[np.float64]:
+        """Return the product of the shares of all features of a path but those at some levels."""
+        rest = [k for k in range(self.share.shape[1]) if k not in levels]
+        return self.share[:, rest].prod(1)
+
+    def mean(self, value: NDArray[np.float64]) -> NDArray[np.float64]:
+        """Return the mean score: (n_scores,) of leaf values (n_scores, n_leaves)."""
+        return np.asarray(value @ self._others())
+
+    def mains(self, value: NDArray[np.float64]) -> list[NDArray[np.float64]]:
+        """Return the main effects: per feature (n_groups, n_scores)."""
+        return [centred.T @ part.T for centred, part in self._sides(value)]
+
+    def main_variances(self, variance: NDArray[np.float64]) -> list[NDArray[np.float64]]:
+        """Return the variance of the main effects, if leaf values (n_scores, n_leaves) vary independently."""
+        return [(centred**2).T @ part.T for centred, part in self._sides(variance, power=2)]
+
+    def _sides(
+        self, value: NDArray[np.float64], power: int = 1
+    ) -> Iterator[tuple[NDArray[np.float64], NDArray[np.float64]]]:
+        """Yield, per feature, its centred indicators (n, n_groups) and its leaves' values times the other shares."""
+        others = np.empty_like(self.share)
+        for k in range(self.share.shape[1]):
+            others[:, k] = self._others(k)
+        for j, weights in enumerate(self.weights):
+            leaf, level = np.nonzero(self.feature == j)
+            yield (
+                self._centred(leaf, level, len(weights)),
+                value[:, leaf] * others[leaf, level] ** power,
+            )
+
+    def _centred(
+        self, leaf: NDArray[np.int64], level: NDArray[np.int64], n: int
+    ) -> NDArray[np.float64]:
+        return np.asarray(self.inside[leaf, level, :n] - self.share[leaf, level, None])
+
+    def pairs(
+        self, value: NDArray[np.float64], variance: NDArray[np.float64] | None = None
+    ) -> Iterator[tuple[int, int, NDArray[np.float64], NDArray[np.float64] | None]]:
+        """Yield the pure effect of every pair of features that share a leaf's path.
+
+        Parameters
+        ----------
+        value : (n_scores, n_leaves) float64
+        variance : (n_scores, n_leaves) float64 or None
+            Variances of the values, if they vary independently.
+
+        Yields
+        ------
+        i, j : int
+            Features, i < j.
+        effect : (n_scores, n_groups of i, n_groups of j) float64
+        its variance : in the same shape, or None
+        """
+        m = len(self.weights)
+        found = []
+        for b in range(1, self.feature.shape[1]):
+            for a in range(b):
+                (leaf,) = np.nonzero((self.feature[:, a] >= 0) & (self.feature[:, b] >= 0))
+                first, second = self.feature[leaf, a], self.feature[leaf, b]
+                turned = first > second
+                key = np.where(turned, second * m + first, first * m + second)
+                low, high = np.where(turned, b, a), np.where(turned, a, b)
+                found.append((key, leaf, low, high, self._others(a, b)[leaf]))
+        if not found:
+            return
+        key, leaf, low, high, others = (np.concatenate(part) for part in zip(*found, strict=True))
+        order = np.argsort(key, kind="stable")
+        keys, starts = np.unique(key[order], return_index=True)
+        for pair, rows in zip(keys, np.split(order, starts[1:]), strict=True):
+            i, j = divmod(int(pair), m)
+            left = self._centred(leaf[rows], low[rows], len(self.weights[i]))
+            right = self._centred(leaf[rows], high[rows], len(self.weights[j]))
+            part = value[:, leaf[rows]] * others[rows]
+            effect = np.stack([(left * own[:, None]).T @ right for own in part])
+            if variance is None:
+                yield i, j, effect, None
+                continue
+            part = variance[:, leaf[rows]] * others[rows] ** 2
+            spread = np.stack([(left**2 * own[:, None]).T @ right**2 for own in part])
+            yield i, j, effect, spread

@@ -1,0 +1,248 @@
+"""The explanation of rows: `explain_local` and its result."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from dask.base import compute, is_dask_collection
+from numpy.typing import NDArray
+
+from dpgb_dask.contracts.model import SCORE_ONE, BinShares, Model
+from dpgb_dask.contracts.schema import Schema
+from dpgb_dask.errors import StructureError
+from dpgb_dask.losses import LINKS
+from dpgb_dask.released.explain import figures
+from dpgb_dask.released.explain.decomposition import Decomposition, decompose
+from dpgb_dask.released.explain.overall import unit_of
+from dpgb_dask.released.predict import Codes, RowFunction, apply
+
+
+@dataclass(frozen=True)
+class Contributions:
+    """Contribution of each term to one score column, per row, in score steps."""
+
+    found: Decomposition
+    score: int
+
+    def __call__(self, model: Model) -> Callable[[Codes], NDArray[np.int64]]:
+        """Return the function of codes."""
+        return self.found.contributions(model, self.score)
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class LocalExplanation:
+    """What each term adds to the score of each row; with the intercept it is the whole score.
+
+    `interpret.show` accepts it as it is, if it is in memory (see `compute`).
+
+    Parameters
+    ----------
+    names : tuple of str
+        Names of the terms.
+    steps : tuple of collections of (n_rows, n_terms) int64
+        One per score column, of the same kind as X; lazy on Dask. In score steps of 2⁻¹⁶: with ``intercept_steps`` they
+        sum to the model's score, bit for bit.
+    intercept_steps : (n_scores,) int64
+    rows : collection
+        The rows that were explained.
+    model, schema
+    scale, offset : float
+        Natural units of one unit of score; where a score of 0 lies.
+
+    Attributes
+    ----------
+    scores : collection of (n_rows, n_terms) float64, natural units; a list with one per class for several classes
+    intercept : (n_scores,) float64, natural units
+
+    Privacy
+    -------
+    Post-processing: the rows to explain are the caller's own.
+    """
+
+    names: tuple[str, ...]
+    steps: tuple[Any, ...]
+    intercept_steps: NDArray[np.int64]
+    rows: Any
+    model: Model
+    schema: Schema
+    scale: float
+    offset: float
+    name: str = "Contributions to predictions"
+    explanation_type: str = field(default="local", init=False)
+
+    @property
+    def scores(self) -> Any:
+        """Contributions in natural units."""
+        parts = [part * (self.scale / SCORE_ONE) for part in self.steps]
+        return parts[0] if len(parts) == 1 else parts
+
+    @property
+    def intercept(self) -> NDArray[np.float64]:
+        """The score of a row that no term changes, in natural units."""
+        return np.asarray(self.intercept_steps * (self.scale / SCORE_ONE) + self.offset)
+
+    @property
+    def lazy(self) -> bool:
+        """Whether the contributions are still to be computed by Dask."""
+        return any(is_dask_collection(part) for part in self.steps)
+
+    def compute(self) -> "LocalExplanation":
+        """Return the same explanation in memory."""
+        steps, rows = compute(self.steps, self.rows)
+        return replace(self, steps=steps, rows=rows)
+
+    def _in_memory(self) -> list[NDArray[np.int64]]:
+        if self.lazy:
+            raise StructureError(
+                "This explanation is lazy: call compute(), on few rows, before you look at its rows."
+            )
+        return [np.asarray(part) for part in self.steps]
+
+    # ---- what interpret.show asks for
+
+    @property
+    def feature_names(self) -> list[str]:
+        """Names of the terms."""
+        return list(self.names)
+
+    @property
+    def feature_types(self) -> list[str]:
+        """Type of each term: "continuous", "nominal", "interaction" or "remainder"."""
+        mains = ["nominal" if bins.categorical else "continuous" for bins in self.model.bins]
+        rest = [
+            "remainder" if name == "remainder" else "interaction"
+            for name in self.names[len(mains) :]
+        ]
+        return mains + rest
+
+    def _scores_of_rows(self) -> NDArray[np.int64]:
+        """Return the scores of all rows, (n_rows, n_scores), in steps."""
+        return np.stack([part.sum(1) for part in self._in_memory()], axis=1) + self.intercept_steps
+
+    def _outlook(self, score: NDArray[np.int64]) -> tuple[int, Any, float]:
+        """Return the column or class that a row is predicted as, its label, and its probability or value."""
+        classes = self.schema.target.classes
+        if not classes:
+            value = float(score[0] * (self.scale / SCORE_ONE) + self.offset)
+            return 0, f"{value:.4g}", value
+        chances = LINKS[self.model.link](score[None, :] / SCORE_ONE)[0]
+        best = int(np.argmax(chances))
+        return best, str(classes[best]), float(chances[best])
+
+    @property
+    def selector(self) -> pd.DataFrame:
+        """A table with a row for each explained row."""
+        return figures.selector([self._outlook(score)[1] for score in self._scores_of_rows()])
+
+    def data(self, key: int | None = None) -> dict[str, Any] | None:
+        """Return the data of one row's figure, as `interpret` lays it out.
+
+        Parameters
+        ----------
+        key : int or None
+            Position of the row; None gives None, as rows have no common figure; -1 for everything.
+
+        Raises
+        ------
+        StructureError
+            If the explanation is lazy.
+        """
+        if key is None:
+            return None
+        parts = self._in_memory()
+        if key == -1:
+            return {"overall": None, "specific": [self.data(k) for k in range(len(parts[0]))]}
+        steps = np.stack([part[key] for part in parts], axis=1)
+        best, _, size = self._outlook(steps.sum(0) + self.intercept_steps)
+        scores = steps * (self.scale / SCORE_ONE)
+        perf = {
+            "is_classification": bool(self.schema.target.classes),
+            "actual": np.nan,
+            "actual_score": np.nan,
+            "predicted": best if self.schema.target.classes else size,
+            "predicted_score": size,
+        }
+        return figures.row_data(
+            self.names,
+            scores if len(parts) > 1 else scores[:, 0],
+            self._values(key),
+            self.intercept,
+            perf,
+            self.schema.target.classes,
+        )
+
+    def _values(self, key: int) -> list[Any]:
+        """Return the row's value of each feature, and nothing for other terms."""
+        if isinstance(self.rows, pd.DataFrame):
+            row = self.rows.iloc[key]
+            known = dict(zip(map(str, self.rows.columns), row, strict=True))
+        elif isinstance(self.rows, np.ndarray):
+            known = dict(zip(self.schema.names, self.rows[key], strict=True))
+        else:
+            known = {}
+        return [known.get(name, "") for name in self.names]
+
+    def visualize(self, key: int | None = None) -> Any:
+        """Return a figure of one row, drawn by `interpret` with plotly.
+
+        Raises
+        ------
+        ImportError
+            If these are not installed; the message names the extra.
+        StructureError
+            If the explanation is lazy.
+        """
+        data = self.data(key)
+        return None if data is None else figures.of_row(data, unit_of(self.model))
+
+    def __repr__(self) -> str:
+        kind = "lazy; compute() reads the rows" if self.lazy else f"{len(self.steps[0])} rows"
+        shown = ", ".join(self.names[:8]) + (", …" if len(self.names) > 8 else "")
+        return f"LocalExplanation of {self.schema.target.name!r} ({kind}): {len(self.names)} terms, {shown[:300]}"
+
+
+def explain_local(
+    model: Model,
+    shares: BinShares,
+    schema: Schema,
+    rows: Any,
+    *,
+    scale: float = 1.0,
+    offset: float = 0.0,
+) -> LocalExplanation:
+    """Return what each term adds to the score of each row.
+
+    Parameters
+    ----------
+    model : Model
+    shares : BinShares
+    schema : Schema
+    rows : collection of rows; lazy on Dask
+    scale, offset : float
+        As in `explain_global`.
+
+    Returns
+    -------
+    LocalExplanation
+
+    Privacy
+    -------
+    Post-processing: the rows to explain are the caller's own.
+    """
+    found = decompose(model, shares)
+    names = term_names(found, schema)
+    dtype = np.dtype(np.int64)
+    steps = tuple(
+        apply(RowFunction(model, schema, Contributions(found, k)), rows, dtype, names)
+        for k in range(model.n_scores)
+    )
+    return LocalExplanation(names, steps, found.intercept, rows, model, schema, scale, offset)
+
+
+def term_names(found: Decomposition, schema: Schema) -> tuple[str, ...]:
+    """Return the names of the terms, as those of `explain_global`."""
+    columns = schema.encoded_names
+    pairs = (f"{columns[pair.i]} & {columns[pair.j]}" for pair in found.pairs)
+    return (*columns, *pairs, *(("remainder",) if found.remains else ()))

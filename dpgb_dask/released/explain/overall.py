@@ -1,0 +1,282 @@
+"""The explanation of a model: `explain_global` and its result."""
+
+from dataclasses import dataclass, field
+from html import escape
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from numpy.typing import NDArray
+
+from dpgb_dask.contracts.model import SCORE_ONE, SHARE_ONE, BinShares, Model
+from dpgb_dask.contracts.schema import Schema
+from dpgb_dask.released.explain import figures
+from dpgb_dask.released.explain.decomposition import Decomposition, decompose
+from dpgb_dask.released.explain.terms import Axis, Term, group_axis, main_axis
+
+SHOWN = 12  # terms that a repr lists
+DRAWS = 4096  # rows that are drawn by the released shares for the size of a remainder
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class GlobalExplanation:
+    """A model as terms that add up to its score: intercept, main effects, pairs, and the remainder of a forest.
+
+    `interpret.show` accepts it as it is.
+
+    Parameters
+    ----------
+    terms : tuple of Term
+        Main effects in the order of the schema's encoded columns, then pairs, then the remainder, if any.
+    intercept : (n_scores,) float64, natural units
+    classes : tuple
+        Class labels of the score columns; empty unless there are several columns.
+    target : str
+        Name of the target.
+    unit : str
+        What scores are measured in.
+    bands : str
+        What the bands of the terms cover, or why there are none.
+
+    Privacy
+    -------
+    Post-processing of released values.
+    """
+
+    terms: tuple[Term, ...]
+    intercept: NDArray[np.float64]
+    classes: tuple[Any, ...]
+    target: str
+    unit: str
+    bands: str
+    name: str = "Terms of the model"
+    explanation_type: str = field(default="global", init=False)
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Names of all terms: the columns of `explain_local`."""
+        return tuple(term.name for term in self.terms)
+
+    def term(self, *features: str) -> Term:
+        """Return the term of one feature or of two, in any order.
+
+        Raises
+        ------
+        KeyError
+            If there is no such term.
+        """
+        for term in self.terms:
+            if term.kind != "remainder" and sorted(term.features) == sorted(features):
+                return term
+        raise KeyError(f"No term of {features}; the terms are {list(self.names)}.")
+
+    # ---- what interpret.show asks for
+
+    @property
+    def _plotted(self) -> list[Term]:
+        """The terms that have a picture: all but the remainder, and pairs of several classes."""
+        return [
+            t for t in self.terms if t.scores is not None and (len(t.bins) < 2 or not self.classes)
+        ]
+
+    @property
+    def feature_names(self) -> list[str]:
+        """Names of the terms that `visualize` draws."""
+        return [term.name for term in self._plotted]
+
+    @property
+    def feature_types(self) -> list[str]:
+        """Type of each of them: "continuous", "nominal" or "interaction"."""
+        return [
+            term.bins[0].kind if term.kind == "main" else "interaction" for term in self._plotted
+        ]
+
+    @property
+    def selector(self) -> pd.DataFrame:
+        """A table with a row for each of them."""
+        return pd.DataFrame({"Name": self.feature_names, "Type": self.feature_types})
+
+    def data(self, key: int | None = None) -> dict[str, Any]:
+        """Return the data of a figure, as `interpret` lays it out.
+
+        Parameters
+        ----------
+        key : int or None
+            Position in ``feature_names``; None for the importances of all terms, -1 for everything.
+        """
+        if key == -1:
+            return {
+                "overall": self.data(),
+                "specific": [self.data(k) for k in range(len(self._plotted))],
+            }
+        if key is None:
+            return {
+                "type": "univariate",
+                "names": list(self.names),
+                "scores": [term.importance for term in self.terms],
+            }
+        return figures.term_data(self._plotted[key], self.classes, self._range())
+
+    def _range(self) -> tuple[float, float]:
+        shown = [
+            part for t in self._plotted for part in (t.scores, t.lower, t.upper) if part is not None
+        ]
+        if not shown:
+            return (0.0, 0.0)
+        return min(float(part.min()) for part in shown), max(float(part.max()) for part in shown)
+
+    def visualize(self, key: int | None = None) -> Any:
+        """Return a figure of one term, or of the importances, drawn by `interpret` with plotly.
+
+        Raises
+        ------
+        ImportError
+            If these are not installed; the message names the extra.
+        """
+        if key is None:
+            return figures.importances(self.data())
+        return figures.of_term(
+            self.data(key), self.feature_names[key], self.feature_types[key], self.unit
+        )
+
+    # ---- how it prints
+
+    def _rows(self) -> list[tuple[str, str, str]]:
+        """Name, kind and importance of the terms, the most important first."""
+        ranked = sorted(self.terms, key=lambda term: -term.importance)[:SHOWN]
+        return [(t.name, t.kind, _importance(t)) for t in ranked]
+
+    def __repr__(self) -> str:
+        lines = [f"GlobalExplanation of {self.target!r}: {len(self.terms)} terms, in {self.unit}"]
+        lines.append(f"  intercept {_numbers(self.intercept)}")
+        lines += [f"  {size:>20}  {name[:60]} ({kind})" for name, kind, size in self._rows()]
+        if len(self.terms) > SHOWN:
+            lines.append(f"  … and {len(self.terms) - SHOWN} less important ones")
+        return "\n".join([*lines, f"  bands: {self.bands}"])
+
+    def _repr_html_(self) -> str:
+        rows = "".join(
+            f"<tr><td>{escape(name[:60])}</td><td>{kind}</td><td>{size}</td></tr>"
+            for name, kind, size in self._rows()
+        )
+        more = max(len(self.terms) - SHOWN, 0)
+        rest = f"<p>… and {more} less important ones.</p>" if more else ""
+        return (
+            f"<p><b>Terms of {escape(repr(self.target))}</b>, in {escape(self.unit)}; intercept"
+            f" {_numbers(self.intercept)}</p><table><tr><th>term</th><th>kind</th><th>mean |contribution|</th></tr>"
+            f"{rows}</table>{rest}<p>Bands: {escape(self.bands)}</p>"
+        )
+
+
+def _importance(term: Term) -> str:
+    if term.importance_lower is None or term.importance_upper is None:
+        return f"{term.importance:.4g}"
+    return f"{term.importance:.3g} [{term.importance_lower:.2g}, {term.importance_upper:.2g}]"
+
+
+def _numbers(values: NDArray[np.float64]) -> str:
+    return ", ".join(f"{value:.4g}" for value in values)
+
+
+def explain_global(
+    model: Model,
+    shares: BinShares,
+    schema: Schema,
+    *,
+    scale: float = 1.0,
+    offset: float = 0.0,
+) -> GlobalExplanation:
+    """Return the terms of a model.
+
+    Parameters
+    ----------
+    model : Model
+    shares : BinShares
+    schema : Schema
+    scale : float
+        Natural units of one unit of score (half the target's range in regression).
+    offset : float
+        Added to the intercept, in natural units: where a score of 0 lies.
+
+    Returns
+    -------
+    GlobalExplanation
+
+    Privacy
+    -------
+    Post-processing of released values.
+    """
+    found = decompose(model, shares)
+    unit = scale / SCORE_ONE
+    terms = []
+    for j, (bins, main) in enumerate(zip(model.bins, found.mains, strict=True)):
+        axis, code = main_axis(schema, j, bins, shares)
+        size = float((shares.weights[j] @ np.abs(main) / SHARE_ONE).mean()) * unit
+        scores = _columns(main[code] * unit)
+        terms.append(Term("main", (axis.feature,), (axis,), scores, None, None, size))
+    for pair in found.pairs:
+        axes: tuple[Axis, ...] = (
+            group_axis(schema, pair.i, model.bins[pair.i], shares, pair.map_i),
+            group_axis(schema, pair.j, model.bins[pair.j], shares, pair.map_j),
+        )
+        size = float(((np.abs(pair.table) @ axes[1].weights) @ axes[0].weights).mean()) * unit
+        scores = _columns(np.moveaxis(pair.table, 0, -1) * unit)
+        features = (axes[0].feature, axes[1].feature)
+        terms.append(Term("pair", features, axes, scores, None, None, size))
+    if found.remains:
+        size = mean_remainder(model, found, shares) * unit
+        terms.append(Term("remainder", (), (), None, None, None, size))
+    return GlobalExplanation(
+        terms=tuple(terms),
+        intercept=np.asarray(found.intercept * unit + offset, np.float64),
+        classes=schema.target.classes if model.n_scores > 1 else (),
+        target=schema.target.name,
+        unit=unit_of(model),
+        bands="none",
+    )
+
+
+def unit_of(model: Model) -> str:
+    """Return what the scores of a model are measured in."""
+    return {
+        "identity": "units of the target",
+        "log": "logarithm of the target",
+        "probability": "probability",
+    }.get(model.link, "log-odds")
+
+
+def _columns(scores: NDArray[Any]) -> NDArray[np.float64]:
+    """Drop the last axis if there is one score column."""
+    return scores[..., 0] if scores.shape[-1] == 1 else scores
+
+
+def mean_remainder(model: Model, found: Decomposition, shares: BinShares) -> float:
+    """Return the mean absolute remainder, in score steps, over rows drawn by the released shares, always the same."""
+    rng = np.random.Generator(np.random.PCG64(0))
+    codes = np.stack(
+        [
+            rng.choice(len(part), DRAWS, p=part / SHARE_ONE).astype(np.uint8)
+            for part in shares.weights
+        ]
+    )
+    parts = [found.contributions(model, k)(codes)[:, -1] for k in range(model.n_scores)]
+    return float(np.abs(parts).mean())
+
+
+def feature_importances(explanation: GlobalExplanation, schema: Schema) -> NDArray[np.float64]:
+    """Return the share of each feature of the schema in the importances of main effects and pairs.
+
+    Returns
+    -------
+    (n_features,) float64
+        They sum to 1, or are all 0 for a model without effects. A pair counts half for each of its features; a feature
+        that is encoded as several columns counts with all of them. The remainder belongs to no feature and is left out.
+    """
+    features = list(schema.features)
+    source = dict(zip(schema.encoded, schema.sources, strict=True))
+    sizes = np.zeros(len(features))
+    for term in explanation.terms:
+        for column in term.features:
+            sizes[features.index(source[column])] += term.importance / len(term.features)
+    total = sizes.sum()
+    return sizes / total if total > 0 else sizes

@@ -1,0 +1,168 @@
+"""The terms of an explanation in the schema's words: axes with edges or categories, scores in natural units."""
+
+import itertools
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dpgb_dask.contracts.features import Categorical, Numeric
+from dpgb_dask.contracts.model import SHARE_ONE, BinShares, FeatureBins
+from dpgb_dask.contracts.schema import Schema
+
+MISSING, OTHER = "missing", "other"
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class Axis:
+    """One axis of a term: what its positions stand for.
+
+    Parameters
+    ----------
+    feature : str
+        Name of the encoded column.
+    kind : {"continuous", "nominal"}
+    labels : tuple of str
+        A name for every position: an interval, a category, "other" or "missing".
+    edges : (n_intervals + 1,) float64 or None
+        Ends of the intervals of a numeric feature, from its lower to its upper public bound. The positions after the
+        intervals, if any, hold missing values.
+    missing : int or None
+        Position of missing values; None if they share a position with other values, whose label says so.
+    weights : (n_positions,) float64
+        Share of rows at each position, by released counts.
+    released : bool
+        Whether counts were released; if not, all bins have equal shares.
+    """
+
+    feature: str
+    kind: str
+    labels: tuple[str, ...]
+    edges: NDArray[np.float64] | None
+    missing: int | None
+    weights: NDArray[np.float64]
+    released: bool
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class Term:
+    """One term of a model: a main effect, a pair, or the remainder of a forest.
+
+    Parameters
+    ----------
+    kind : {"main", "pair", "remainder"}
+    features : tuple of str
+        Names of the encoded columns: one, two, or none.
+    bins : tuple of Axis
+        One per feature.
+    scores : ndarray of float64 or None
+        (n_positions,) or (n_positions, n_positions), with the scores of several classes on a last axis; natural units.
+        None for the remainder.
+    lower, upper : ndarray of float64 or None
+        Pointwise 90 % bands of the noise, in the shape of ``scores``; None where none is known.
+    importance : float
+        Mean absolute score over the released shares of bins; for several classes, their mean. That of a remainder is
+        estimated from draws of rows by these shares.
+    importance_lower, importance_upper : float or None
+        90 % band of ``importance``.
+    """
+
+    kind: str
+    features: tuple[str, ...]
+    bins: tuple[Axis, ...]
+    scores: NDArray[np.float64] | None
+    lower: NDArray[np.float64] | None
+    upper: NDArray[np.float64] | None
+    importance: float
+    importance_lower: float | None = None
+    importance_upper: float | None = None
+
+    @property
+    def name(self) -> str:
+        """The features, joined by " & "; "remainder" without any."""
+        return " & ".join(self.features) or "remainder"
+
+    @property
+    def missing(self) -> tuple[int | None, ...]:
+        """Position of missing values on each axis, or None."""
+        return tuple(axis.missing for axis in self.bins)
+
+
+def text_of(category: Any) -> str:
+    """Return a category as it is written on an axis."""
+    return str(category)
+
+
+def main_axis(
+    schema: Schema, j: int, bins: FeatureBins, shares: BinShares
+) -> tuple[Axis, NDArray[np.intp]]:
+    """Return the axis of a main effect, and the bin of each position.
+
+    A numeric feature has its intervals in order, then missing values. A categorical one has its declared categories in
+    order, then "other", then missing values; the share of a bin of several categories is divided evenly among them.
+    """
+    name, feature = list(schema.encoded.items())[j]
+    share, released = shares.weights[j] / SHARE_ONE, shares.released[j]
+    if isinstance(feature, Categorical):
+        assert bins.cell_to_bin is not None
+        labels = (*map(text_of, feature.categories), OTHER, MISSING)
+        code = bins.cell_to_bin.astype(np.intp)
+        weights = share[code] / np.bincount(code, minlength=len(share))[code]
+        return Axis(name, "nominal", labels, None, len(labels) - 1, weights, released), code
+    edges = ends(feature, bins)
+    labels = (*intervals(edges), MISSING)
+    code = np.arange(bins.n_bins)
+    return Axis(name, "continuous", labels, edges, len(labels) - 1, share, released), code
+
+
+def group_axis(
+    schema: Schema, j: int, bins: FeatureBins, shares: BinShares, group: NDArray[np.uint8]
+) -> Axis:
+    """Return the axis of a pair, whose positions are groups of bins."""
+    name, feature = list(schema.encoded.items())[j]
+    released = shares.released[j]
+    n = int(group.max()) + 1
+    weights = np.bincount(group, shares.weights[j], n) / SHARE_ONE
+    missing = int(group[bins.missing_bin])
+    alone = np.count_nonzero(group == missing) == 1
+    if isinstance(feature, Categorical):
+        assert bins.cell_to_bin is not None
+        members: list[list[str]] = [[] for _ in range(n)]
+        names = [*map(text_of, feature.categories), OTHER, MISSING]
+        for label, code in zip(names, bins.cell_to_bin, strict=True):
+            members[group[code]].append(label)
+        alone = members[missing] == [MISSING]
+        labels = tuple(", ".join(part) for part in members)
+        return Axis(name, "nominal", labels, None, missing if alone else None, weights, released)
+    all_ends = ends(feature, bins)
+    values = group[:-1]  # the last bin holds missing values
+    starts = np.flatnonzero(np.diff(values, prepend=-1)) if len(values) else np.empty(0, int)
+    # thresholds cut an axis into runs; a mask may send distant intervals to one side, and these have no edges
+    runs = len(starts) == len(np.unique(values)) and (np.diff(values[starts]) == 1).all()
+    edges = np.append(all_ends[starts], all_ends[-1]) if runs else None
+    parts: list[list[str]] = [[] for _ in range(n)]
+    last = np.append(starts[1:], len(values))
+    for start, stop in zip(starts, last, strict=True):
+        parts[values[start]].append(interval(all_ends[start], all_ends[stop], first=start == 0))
+    parts[missing].append(MISSING)
+    labels = tuple(", ".join(part) for part in parts)
+    return Axis(name, "continuous", labels, edges, missing if alone else None, weights, released)
+
+
+def ends(feature: Numeric, bins: FeatureBins) -> NDArray[np.float64]:
+    """Return the ends of a numeric feature's bins: the public bounds, and the edges between."""
+    assert bins.edges is not None
+    return np.concatenate([[feature.low], bins.edges, [feature.high]])
+
+
+def intervals(edges: NDArray[np.float64]) -> tuple[str, ...]:
+    """Return a name for each interval."""
+    return tuple(
+        interval(low, high, first=k == 0) for k, (low, high) in enumerate(itertools.pairwise(edges))
+    )
+
+
+def interval(low: float, high: float, *, first: bool) -> str:
+    """Return the name of an interval: open below, except the first one."""
+    return f"{'[' if first else '('}{low:g}, {high:g}]"
