@@ -1,15 +1,12 @@
 """Differentially private gradient boosting on Dask.
 
-Names are loaded when they are first used: a worker that encodes rows needs neither scikit-learn nor a ledger.
+Names are loaded when they are first used: the package itself imports none of NumPy, Dask and scikit-learn, and a worker
+that encodes rows needs neither scikit-learn nor a ledger.
 """
 
 from importlib import import_module
-from importlib.metadata import version
 from typing import TYPE_CHECKING, Any
 
-from dpgb_dask import diagnose
-from dpgb_dask.contracts.features import Bool, Categorical, Datetime, Grouped, Hashed, Numeric
-from dpgb_dask.contracts.schema import Schema
 from dpgb_dask.errors import (
     BudgetExceededError,
     ChunkError,
@@ -31,15 +28,14 @@ from dpgb_dask.errors import (
 
 if TYPE_CHECKING:
     from dpgb_dask import io
+    from dpgb_dask.contracts.features import Bool, Categorical, Datetime, Grouped, Hashed, Numeric
+    from dpgb_dask.contracts.schema import Schema
     from dpgb_dask.controller.ledger import Ledger
     from dpgb_dask.estimators import DPGBClassifier, DPGBRegressor
     from dpgb_dask.released.report import PrivacyReport
     from dpgb_dask.verification import verify
 
-__version__ = version("dpgb_dask")
-
-# a schema is below all that reads rows: what its own `check` calls is handed down to it here
-Schema.checked_by(diagnose.check)
+__version__: str
 
 __all__ = [
     "Bool",
@@ -76,6 +72,11 @@ __all__ = [
 
 # where the names are that are loaded when they are first used
 _LATER = {
+    **dict.fromkeys(
+        ("Bool", "Categorical", "Datetime", "Grouped", "Hashed", "Numeric"),
+        "dpgb_dask.contracts.features",
+    ),
+    "Schema": "dpgb_dask.contracts.schema",
     "DPGBClassifier": "dpgb_dask.estimators",
     "DPGBRegressor": "dpgb_dask.estimators",
     "Ledger": "dpgb_dask.controller.ledger",
@@ -85,6 +86,10 @@ _LATER = {
 
 
 def __getattr__(name: str) -> Any:
+    if name == "__version__":
+        from importlib.metadata import version  # noqa: PLC0415 - it takes longer than all of this module
+
+        return version("dpgb_dask")
     if name in ("io", "recipes"):
         return import_module(f"dpgb_dask.{name}")
     if name not in _LATER:

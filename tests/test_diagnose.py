@@ -8,7 +8,7 @@ import pytest
 import xarray as xr
 import zarr
 
-from dpgb_dask import Schema, diagnose
+from dpgb_dask import Schema
 from dpgb_dask.cli import main
 from dpgb_dask.errors import PlanError, SchemaError, UnnamedColumnsWarning
 from dpgb_dask.io import open_dataset, write_dataset
@@ -154,7 +154,3 @@ def test_the_command_ends_with_1_where_nothing_is_usable(tmp_path, capsys):
     assert "units: 1 rows have none" in capsys.readouterr().out
     (tmp_path / "d.csv").write_text("age,rich,more,who\n20,1,0,a\n")
     assert main([*run, "--weight", "more"]) == 1
-
-
-def test_a_schema_has_its_check_from_the_package():
-    assert Schema._diagnose is diagnose.check

@@ -1,4 +1,4 @@
-"""The command line: ``dpgb-dask demo | fit | predict | report | verify | check | convert | ledger``."""
+"""The command line: ``dpgb-dask COMMAND``; each command of `COMMANDS` has its own file here."""
 
 import argparse
 import signal
@@ -6,9 +6,10 @@ import sys
 import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from importlib import import_module
+from typing import Any, NamedTuple
 
-from dpgb_dask import __version__
-from dpgb_dask.cli import data, demo, fit, ledger, model, predict
+import dpgb_dask
 from dpgb_dask.cli.options import BUDGET, ERROR, INTERRUPTED, OK, Parser
 from dpgb_dask.errors import BudgetExceededError, DPGBError, kind_of
 
@@ -31,6 +32,42 @@ exit codes:
 """
 
 
+class Command(NamedTuple):
+    """Where a command is added, as ``module.function`` of this folder, and its line in the help."""
+
+    added_by: str
+    text: str
+
+
+# Only the module of the command that is run is imported: Dask and scikit-learn take seconds. Each line is the text that
+# the command gives itself.
+COMMANDS = {
+    "demo": Command("demo.add", "fit made-up census data on a local cluster, and write the model"),
+    "fit": Command("fit.add", "fit a model on Parquet, CSV or Zarr"),
+    "predict": Command("predict.add", "predict with a model file, to Parquet or CSV"),
+    "report": Command(
+        "model.add_report",
+        "print the privacy report of a model file, or write it as a page for the screen and for paper",
+    ),
+    "verify": Command(
+        "model.add_verify",
+        "compare a model file with itself, and with the ledger that its fit charged",
+    ),
+    "check": Command(
+        "data.add_check",
+        "count what a fit would clip or call missing: for the data owner's eyes, NOT private",
+    ),
+    "convert": Command(
+        "data.add_convert",
+        "write data as one Zarr data set, with its schema in it: quicker to read, also from an object store",
+    ),
+    "ledger": Command(
+        "ledger.add",
+        "open an account, show what is left, settle a fit, verify or restore the ledger",
+    ),
+}
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line.
 
@@ -44,7 +81,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     int
         Exit code.
     """
-    options = _parser().parse_args(arguments)
+    given = list(sys.argv[1:] if arguments is None else arguments)
+    options = _parser(given).parse_args(given)
     try:
         with _stopped_as_by_hand():
             return options.run(options) or OK
@@ -64,24 +102,39 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return _fail(error, ERROR, text)
 
 
-def _parser() -> argparse.ArgumentParser:
+class _Version(argparse.Action):
+    """Prints the version; it is looked up only when it is asked for."""
+
+    def __call__(self, parser: argparse.ArgumentParser, *_: Any) -> None:
+        print(f"dpgb_dask {dpgb_dask.__version__}")
+        parser.exit()
+
+
+def _parser(arguments: Sequence[str]) -> argparse.ArgumentParser:
+    """Return a parser that knows all options of the command in the arguments, and of the other commands the names."""
     parser = Parser(
         "dpgb-dask",
         description=DESCRIPTION,
         epilog=EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("--version", action="version", version=f"dpgb_dask {__version__}")
+    parser.add_argument(
+        "--version", action=_Version, nargs=0, help="show program's version number and exit"
+    )
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
-    demo.add(commands)
-    fit.add(commands)
-    predict.add(commands)
-    model.add_report(commands)
-    model.add_verify(commands)
-    data.add_check(commands)
-    data.add_convert(commands)
-    ledger.add(commands)
+    chosen = next((word for word in arguments if not word.startswith("-")), None)
+    for name, command in COMMANDS.items():
+        if name == chosen:
+            add_to(commands, command)
+        else:
+            commands.add_parser(name, help=command.text)
     return parser
+
+
+def add_to(commands: Any, command: Command) -> None:
+    """Import the module of a command, and let it add the command's options."""
+    module, function = command.added_by.split(".")
+    getattr(import_module(f"dpgb_dask.cli.{module}"), function)(commands)
 
 
 @contextmanager

@@ -4,13 +4,12 @@ import argparse
 import re
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any, ClassVar, NoReturn
+from typing import TYPE_CHECKING, Any, ClassVar, NoReturn
 
-from distributed import Client
-
-from dpgb_dask.columns import POSITION
-from dpgb_dask.controller.ledger import Ledger
 from dpgb_dask.errors import LedgerError, StructureError, did_you_mean
+
+if TYPE_CHECKING:
+    from dpgb_dask.controller.ledger import Ledger
 
 OK, ERROR, BUDGET, FEW_ROWS = 0, 1, 3, 4  # 2 is argparse's own, for wrong usage
 INTERRUPTED = 130
@@ -107,6 +106,8 @@ def add_scheduler(parser: argparse.ArgumentParser) -> None:
 
 def _columns(text: str) -> str | list[str]:
     """Return "position", or a list of column names."""
+    from dpgb_dask.columns import POSITION  # noqa: PLC0415 - help and other commands do not need it
+
     return text if text == POSITION else [name.strip() for name in text.split(",")]
 
 
@@ -125,6 +126,8 @@ def joined(address: str | None) -> Iterator[None]:
         yield
         return
     try:
+        from distributed import Client  # noqa: PLC0415 - only with an address
+
         client = Client(address, set_as_default=True)
     except (OSError, ValueError) as error:
         raise StructureError(
@@ -134,8 +137,10 @@ def joined(address: str | None) -> Iterator[None]:
         yield
 
 
-def open_ledger(url: str) -> Ledger:
+def open_ledger(url: str) -> "Ledger":
     """Open an existing ledger; a misspelt address must not create a new one."""
+    from dpgb_dask.controller.ledger import Ledger  # noqa: PLC0415 - only for a ledger
+
     ledger = Ledger(url)
     if not ledger.exists:
         raise LedgerError(

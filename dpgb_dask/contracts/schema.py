@@ -6,10 +6,11 @@ The JSON form is ``Schema.to_dict()`` (docs/schema.md §2). Everything here is p
 import itertools
 import json
 import sys
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from importlib import import_module
 from pathlib import Path
-from typing import Any, ClassVar, Literal
+from typing import Any, Literal
 
 from dpgb_dask.contracts.features import (
     MAX_CATEGORIES,
@@ -115,8 +116,6 @@ class Schema:
     >>> Schema({"age": (17, 90), "sex": ["Female", "Male"]}, classes=[0, 1]).names
     ('age', 'sex')
     """
-
-    _diagnose: ClassVar[Callable[..., Any]]  # see `checked_by`
 
     def __init__(
         self,
@@ -317,16 +316,9 @@ class Schema:
         -------
         None: this is the data owner's own, plainly non-private look at the rows. No fit calls it.
         """
-        return self._diagnose(self, X, y, sample_weight, columns)
-
-    @classmethod
-    def checked_by(cls, function: Callable[..., Any]) -> None:
-        """Set the function behind `check`, which is `dpgb_dask.diagnose.check`.
-
-        That function reads rows, and uses modules that import this one. So this module cannot import it, and
-        ``dpgb_dask/__init__.py`` sets it instead.
-        """
-        cls._diagnose = staticmethod(function)
+        # by its name, when it is asked for: it reads rows, and uses modules that import this one
+        diagnose = import_module("dpgb_dask.diagnose")
+        return diagnose.check(self, X, y, sample_weight, columns)
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Schema) and self.to_dict() == other.to_dict()

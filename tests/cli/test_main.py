@@ -1,5 +1,6 @@
 """The command line as a whole: help, errors of one line, exit codes."""
 
+import argparse
 import json
 import re
 import subprocess
@@ -13,6 +14,7 @@ import pytest
 from cli_parts import BUDGET, fit_people, model_of, run
 
 from dpgb_dask import DPGBClassifier, Ledger, __version__
+from dpgb_dask.cli import COMMANDS, add_to
 
 
 def test_misspelt_words_are_recognised(place, capsys):
@@ -310,3 +312,25 @@ def test_the_command_line_loads_no_model_without_privacy_unless_the_demo_needs_i
     """Each import is time that every ``--help`` takes."""
     code = "import sys, dpgb_dask.cli; sys.exit('sklearn.ensemble' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+def test_every_command_says_of_itself_what_the_help_says_of_it():
+    for name, command in COMMANDS.items():
+        commands = argparse.ArgumentParser().add_subparsers()
+        add_to(commands, command)
+        assert list(commands.choices) == [name]
+        assert commands.choices[name].description == command.text
+        (line,) = commands._choices_actions
+        assert line.help == command.text
+
+
+@pytest.mark.parametrize("words", [("-c", "import dpgb_dask"), ("-m", "dpgb_dask", "--help")])
+def test_help_and_the_bare_package_import_no_large_library(words):
+    """Dask and scikit-learn take seconds to import."""
+    run = subprocess.run(
+        [sys.executable, "-X", "importtime", *words], capture_output=True, text=True, check=True
+    )
+    imported = {line.rsplit("|")[-1].strip() for line in run.stderr.splitlines()}
+    assert "dpgb_dask.errors" in imported
+    large = ("numpy", "numba", "pandas", "dask", "distributed", "sklearn", "sqlalchemy")
+    assert not imported & set(large)
