@@ -1,14 +1,17 @@
 """How objects show themselves in a terminal and in a notebook: on one screen, however large they are.
 
-A `repr` has at most `MOST` characters, and so has the text of an HTML repr. What is left out is counted.
+The text of a `repr`, and of an HTML repr, has at most `MOST` characters. What is left out is counted.
 """
 
 import html
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TypeVar
 
 MOST = 2000
-NAME = 40  # most characters of one name or label
+NAME = 40  # most characters of one name, label or cell
 ROWS = 20  # most rows of a table
+
+T = TypeVar("T")
 
 
 def brief(value: object, most: int = NAME) -> str:
@@ -18,7 +21,7 @@ def brief(value: object, most: int = NAME) -> str:
 
 
 def listed(values: Sequence[object], most: int = NAME) -> str:
-    """Return values separated by commas, as many as fit into ``most`` characters, and how many more there are."""
+    """Return values separated by commas, as many as fit into about ``most`` characters, and how many more there are."""
     shown: list[str] = []
     for value in values:
         text = brief(value, most)
@@ -28,33 +31,81 @@ def listed(values: Sequence[object], most: int = NAME) -> str:
     return ", ".join(shown)
 
 
-def html_table(title: str, rows: Iterable[Sequence[object]], head: Sequence[str] = ()) -> str:
-    """Return a small HTML table whose text is at most `MOST` characters; everything is escaped.
+def _fitting(rows: Iterable[Sequence[object]], spent: int) -> list[list[str]]:
+    """Return the first rows of a table as text, as many as fit on a screen beside what is ``spent`` already."""
+    shown: list[list[str]] = []
+    for row in rows:
+        cells = [brief(cell) for cell in row]
+        spent += sum(len(cell) + 2 for cell in cells)
+        if len(shown) == ROWS or spent > MOST:
+            break
+        shown.append(cells)
+    return shown
+
+
+def html_table(title: str, rows: Sequence[Sequence[object]], head: Sequence[str] = ()) -> str:
+    """Return a small HTML table; everything is escaped.
 
     Parameters
     ----------
     title : str
-    rows : iterable of sequences
-        Of one length; each cell is cut to `NAME` characters, and the table to `ROWS` rows and to `MOST` characters.
+    rows : sequence of sequences
+        Of one length. Cells are cut to `NAME` characters; the table to `ROWS` rows, or fewer if these are long.
     head : sequence of str, optional
     """
-    cells = [[brief(cell) for cell in row] for row in rows]
-    left = MOST - len(brief(title, 3 * NAME)) - sum(map(len, head)) - NAME
-    shown = []
-    for row in cells[:ROWS]:
-        left -= sum(map(len, row)) + len(row)
-        if left < 0:
-            break
-        shown.append(row)
-    more = len(cells) - len(shown)
-    style = ' style="text-align: left"'
+    title = brief(title, 3 * NAME)
+    shown = _fitting(rows, len(title) + sum(map(len, head)) + NAME)
+    more = len(rows) - len(shown)
+    left = ' style="text-align: left"'
     body = "".join(
-        f"<tr>{''.join(f'<td{style}>{html.escape(cell)}</td>' for cell in row)}</tr>"
+        f"<tr>{''.join(f'<td{left}>{html.escape(cell)}</td>' for cell in row)}</tr>"
         for row in shown
     )
-    top = "".join(f"<th{style}>{html.escape(cell)}</th>" for cell in head)
+    top = "".join(f"<th{left}>{html.escape(cell)}</th>" for cell in head)
     return (
-        f"<div><p><strong>{html.escape(brief(title, 3 * NAME))}</strong></p><table>"
+        f"<div><p><strong>{html.escape(title)}</strong></p><table>"
         f"{top and f'<thead><tr>{top}</tr></thead>'}<tbody>{body}</tbody></table>"
         f"{f'<p>… and {more} more</p>' if more else ''}</div>"
     )
+
+
+class Listing(tuple[T, ...]):
+    """A tuple of records that prints as a table of the last of them.
+
+    Each record has a method ``shown``, which returns the cells of its row by the heads of their columns.
+    """
+
+    __slots__ = ()
+
+    def _table(self) -> tuple[list[str], list[Sequence[object]]]:
+        """Return heads and rows, the last row first."""
+        told: list[Mapping[str, object]] = [one.shown() for one in self[: -ROWS - 1 : -1]]  # type: ignore[attr-defined]
+        return list(told[0]) if told else [], [list(row.values()) for row in told]
+
+    def __repr__(self) -> str:
+        head, rows = self._table()
+        if not rows:
+            return "()"
+        for n_rows in range(len(rows), 0, -1):
+            lines = _lined_up(
+                [head, *([brief(cell) for cell in row] for row in rows[n_rows - 1 :: -1])]
+            )
+            more = len(self) - n_rows
+            text = "\n".join([*([f"… {more} earlier"] if more else []), *lines])
+            if len(text) <= MOST:
+                break
+        return text
+
+    def _repr_html_(self) -> str:
+        head, rows = self._table()
+        n_rows = len(_fitting(rows, sum(map(len, head)) + 2 * NAME))
+        title = f"{len(self)} in all" + (f", the last {n_rows}" if n_rows < len(self) else "")
+        return html_table(title, rows[:n_rows][::-1], head)
+
+
+def _lined_up(rows: Sequence[Sequence[str]]) -> list[str]:
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    return [
+        "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
+        for row in rows
+    ]

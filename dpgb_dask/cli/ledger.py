@@ -1,14 +1,13 @@
 """``dpgb-dask ledger``: accounts, and the fits that were charged to them."""
 
 import argparse
+import json
 from typing import Any
 
 from dpgb_dask.cli.options import command, open_ledger
 from dpgb_dask.controller import account_units
 from dpgb_dask.controller.ledger import Ledger
-from dpgb_dask.controller.ledger_book import Account
-
-ENDED = ("RELEASED", "SETTLED")  # states of a fit in the ledger
+from dpgb_dask.controller.ledger_book import ENDED, Account
 
 
 def add(commands: Any) -> None:
@@ -45,6 +44,7 @@ def add(commands: Any) -> None:
     shown = command(actions, "show", "print accounts and their fits", _ledger_show, example)
     shown.add_argument("url", help=url)
     shown.add_argument("account", nargs="?", help="one account (default: all)")
+    shown.add_argument("--json", action="store_true", help="as JSON, with digests at full length")
 
     text = "close an interrupted fit for good; what it opened stays charged"
     example = "dpgb-dask ledger settle sqlite:///budget.db FIT_ID"
@@ -85,6 +85,10 @@ def _relation(unit_id: str | None) -> str:
 def _ledger_show(options: argparse.Namespace) -> None:
     ledger = open_ledger(options.url)
     accounts = ledger.accounts() if options.account is None else (ledger.account(options.account),)
+    if options.json:
+        told = [_as_json(ledger, account) for account in accounts]
+        print(json.dumps(told, indent=1, ensure_ascii=False))
+        return
     if not accounts:
         print("no accounts yet; open one with: dpgb-dask ledger open")
     for account in accounts:
@@ -100,26 +104,49 @@ def _ledger_show(options: argparse.Namespace) -> None:
         _print_fits(ledger, account)
 
 
+def _as_json(ledger: Ledger, account: Account) -> dict[str, Any]:
+    """Return an account with its fits, the oldest first."""
+    return {
+        "account": account.name,
+        "epsilon": account.epsilon,
+        "delta": account.delta,
+        "analysis": account.analysis,
+        "unit_id": account.unit_id,
+        "share_left": account.left / account.cap,
+        "epsilon_left": ledger.remaining(account.name),
+        "fits": [
+            {
+                "fit_id": fit.fit_id,
+                "opened": fit.at,
+                "who": fit.terms.who or None,  # old ledgers record neither this nor the recipe
+                "recipe": fit.terms.facts.get("recipe"),
+                "epsilon": fit.terms.epsilon,
+                "delta": 0.0 if fit.terms.pure else fit.terms.delta,
+                "unit_id": fit.terms.unit_id,
+                "state": fit.state if fit.state in ENDED else "UNFINISHED",
+                "share_of_cap": fit.charge / account.cap,
+                "version": fit.terms.version,
+                "model": fit.model or None,
+            }
+            for fit in ledger.fits(account.name)
+        ],
+    }
+
+
 def _print_fits(ledger: Ledger, account: Account) -> None:
     """Print a table of an account's fits, the oldest first."""
-    table = [
-        (
-            fit.fit_id,
-            fit.at[:16].replace("T", " "),
-            fit.terms.facts.get("recipe", "?"),  # old ledgers do not record it
-            fit.state if fit.state in ENDED else "UNFINISHED",
-            f"{100 * fit.charge / account.cap:.2f} % of the cap",
-        )
+    fits = [
+        fit.shown() | {"charge": f"{100 * fit.charge / account.cap:.2f} % of the cap"}
         for fit in ledger.fits(account.name)
     ]
-    if not table:
+    if not fits:
         return
-    table.insert(0, ("fit", "opened (UTC)", "recipe", "state", "charge"))
+    table = [list(fits[0]), *(list(map(str, fit.values())) for fit in fits)]
     widths = [max(map(len, column)) for column in zip(*table, strict=True)]
     for row in table:
         cells = (cell.ljust(width) for cell, width in zip(row, widths, strict=True))
         print(f"  {'  '.join(cells).rstrip()}")
-    if any("UNFINISHED" in row for row in table):
+    if any(fit["state"] == "UNFINISHED" for fit in fits):
         print(
             "  An UNFINISHED fit is running, or broke off: dpgb-dask fit … --resume FIT goes on with it, and dpgb-dask"
             " ledger settle closes it."

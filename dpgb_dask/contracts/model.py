@@ -14,6 +14,7 @@ from dpgb_dask.contracts.features import Categorical
 from dpgb_dask.contracts.schema import Schema
 from dpgb_dask.errors import PlanError
 from dpgb_dask.frozen import frozen, settle
+from dpgb_dask.showing import brief, html_table
 
 SCORE_BITS = 16  # one score step is 2**-16
 SCORE_ONE = 1 << SCORE_BITS
@@ -224,6 +225,25 @@ class Model:
     trees: TreeEnsemble = field(default_factory=no_trees)
     link: str = "identity"
 
+    def __repr__(self) -> str:
+        parts = [f"{name}={value!r}" for name, value in self._shown().items()]
+        return f"Model({', '.join(parts)})"
+
+    def _repr_html_(self) -> str:
+        return html_table("Model", list(self._shown().items()))
+
+    def _shown(self) -> dict[str, object]:
+        """Return what a reader may want to know of the model's size."""
+        return {
+            "features": self.n_features,
+            "bins": sum(own.n_bins for own in self.bins),
+            "scores": self.n_scores,
+            "pairs": len(self.pairs),
+            "trees": self.trees.n_trees,
+            "depth": self.trees.depth,
+            "link": brief(self.link),
+        }
+
     @property
     def n_scores(self) -> int:
         """Number of score columns."""
@@ -272,6 +292,9 @@ class BinShares:
                 raise ValueError(
                     f"Weights of a feature must sum to {SHARE_ONE}, and none be negative."
                 )
+
+    def __repr__(self) -> str:
+        return f"BinShares({len(self.weights)} features, of which {sum(self.released)} by released counts)"
 
     @classmethod
     def of(cls, bins: Sequence[FeatureBins], counts: Sequence[NDArray[np.float64]]) -> "BinShares":

@@ -33,6 +33,7 @@ from dpgb_dask.errors import (
     short,
     where_json_breaks,
 )
+from dpgb_dask.showing import brief, html_table, listed
 from dpgb_dask.values import is_missing
 
 __all__ = ["MAX_CATEGORIES", "Categorical", "Numeric", "Schema", "Target"]
@@ -328,7 +329,20 @@ class Schema:
 
     def __repr__(self) -> str:
         mark = "" if self.private else ", private=False"
-        return f"Schema({self.n_features} features, target={self.target.name!r}, type={self.target.type!r}{mark})"
+        target = brief(self.target.name)
+        return f"Schema({self.n_features} features, target={target!r}, type={self.target.type!r}{mark})"
+
+    def _repr_html_(self) -> str:
+        rows = []
+        for name, declared in self.to_dict()["features"].items():
+            kind = declared.pop("type")
+            facts = declared.pop("categories", None)
+            others = [f"{k} {v}" for k, v in declared.items() if v is not False]
+            told = (
+                others if facts is None else [f"{len(facts)} categories: {listed(facts)}", *others]
+            )
+            rows.append((name, kind, ", ".join(told)))
+        return html_table(repr(self), rows, ("feature", "type", "declared"))
 
 
 def _check_text(schema: Schema) -> None:

@@ -77,6 +77,7 @@ from dpgb_dask.errors import (
     LedgerUnavailableError,
     ResumeError,
 )
+from dpgb_dask.showing import Listing
 
 _ledgers: weakref.WeakSet["Ledger"] = weakref.WeakSet()
 _of_parents: list[Any] = []  # connections that a child process must not close
@@ -251,18 +252,18 @@ class Ledger:
         with self._reading() as book:
             return book.account(name)
 
-    def accounts(self) -> tuple[Account, ...]:
+    def accounts(self) -> Listing[Account]:
         """Return all accounts, by name."""
         with self._reading() as book:
             return book.accounts()
 
-    def history(self, name: str) -> tuple[Entry, ...]:
+    def history(self, name: str) -> Listing[Entry]:
         """Return the entries of an account, oldest first."""
         with self._reading() as book:
             book.account(name)
             return book.history(name)
 
-    def fits(self, name: str) -> tuple[Record, ...]:
+    def fits(self, name: str) -> Listing[Record]:
         """Return the records of the fits of an account, oldest first."""
         with self._reading() as book:
             book.account(name)

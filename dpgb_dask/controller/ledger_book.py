@@ -41,6 +41,7 @@ from dpgb_dask.contracts.spending import Spending
 from dpgb_dask.controller import account_units, accounting
 from dpgb_dask.controller.ledger_files import GENESIS, Head
 from dpgb_dask.errors import BudgetExceededError, DPGBError, LedgerError, ResumeError
+from dpgb_dask.showing import Listing, brief, html_table
 
 VERSION = 2  # of the tables; version 1 had no `dpgb_meta` and no units
 ID_FORM = re.compile("[0-9a-f]{16}")
@@ -49,6 +50,15 @@ RESTORE = (
     "Put the newest file and its folder back; if there is none, the owner may go on with this one: ledger.restore(), or"
     " dpgb-dask ledger restore URL."
 )
+TELLING = (
+    "epsilon",
+    "delta",
+    "analysis",
+    "who",
+    "position",
+    "model",
+)  # what an entry shows of its body
+ENDED = ("RELEASED", "SETTLED")  # states of a fit that opens nothing more
 CHANGES_BALANCE = ("OPEN", "RESERVED", "RELEASED", "SETTLED")
 BY_HAND = f"the ledger was changed by hand. {PUT_BACK}"
 
@@ -153,6 +163,29 @@ class Account:
         """Price units left."""
         return self.cap - self.spent
 
+    def shown(self) -> dict[str, object]:
+        """Return the cells of its row in a table."""
+        share = 100 * self.left / self.cap if self.cap else 0.0
+        return {
+            "account": self.name,
+            "epsilon": f"{self.epsilon:g}",
+            "delta": f"{self.delta:g}",
+            "analysis": self.analysis,
+            "for": "one row" if self.unit_id is None else f"all rows of one {self.unit_id!r}",
+            "left": f"{share:.2f} %",
+        }
+
+    def __repr__(self) -> str:
+        told = self.shown()
+        unit = "" if self.unit_id is None else f", unit_id={brief(self.unit_id)!r}"
+        return (
+            f"Account({brief(self.name)!r}, epsilon={told['epsilon']}, delta={told['delta']},"
+            f" analysis={self.analysis!r}{unit}; {told['left']} left)"
+        )
+
+    def _repr_html_(self) -> str:
+        return html_table("Account", list(self.shown().items()))
+
 
 @dataclass(frozen=True, slots=True)
 class Entry:
@@ -164,6 +197,31 @@ class Entry:
     fit_id: str
     at: str
     body: dict[str, Any]
+
+    def shown(self) -> dict[str, object]:
+        """Return the cells of its row in a table."""
+        return {
+            "entry": self.seq,
+            "kind": self.kind,
+            "at (UTC)": self.at[:19].replace("T", " "),
+            "fit": self.fit_id,
+            "what": self._what(),
+        }
+
+    def _what(self) -> str:
+        """Return the most telling facts of its body; the rest of it is long."""
+        told = (f"{name}={brief(self.body[name], 16)}" for name in TELLING if name in self.body)
+        return ", ".join(told)
+
+    def __repr__(self) -> str:
+        what = self._what()
+        return (
+            f"Entry({self.seq}, {self.kind!r}, account={brief(self.account)!r}, fit_id={brief(self.fit_id)!r},"
+            f" at={brief(self.at)!r}{what and f', {what}'})"
+        )
+
+    def _repr_html_(self) -> str:
+        return html_table("Entry", list({"account": self.account, **self.shown()}.items()))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -192,6 +250,9 @@ class Terms:
         Plan, schema and weights in words, so that an error of `resume` can name what differs.
     unit_id : str or None
         The schema's privacy unit; None for single rows.
+    who : str
+        User and machine of the process that reserved the fit, as the machine calls them, for the operator; this proves
+        nothing, and is in no model file.
     """
 
     epsilon: float
@@ -203,10 +264,11 @@ class Terms:
     version: str
     public_seed: int
     commitment: str
-    # older ledgers lack these three fields
+    # older ledgers lack these four fields
     pure: bool = False
-    facts: Mapping[str, str] = field(default_factory=dict)
+    facts: Mapping[str, str] = field(default_factory=dict, repr=False)
     unit_id: str | None = None
+    who: str = ""
 
     def to_json(self) -> dict[str, Any]:
         """Return a JSON form; the price as text."""
@@ -226,7 +288,9 @@ class Terms:
         """
         known = {name: data[name] for name in cls.__slots__ if name in data}
         terms = cls(**(known | {"price": int(data["price"])}))
-        words = (terms.plan_digest, terms.version, terms.commitment, *terms.facts.values())
+        words = (
+            terms.plan_digest, terms.version, terms.commitment, terms.who, *terms.facts.values()
+        )  # fmt: skip
         numbers = (terms.epsilon, terms.delta, terms.tau)
         integers = (terms.price, terms.min_sigma_bits, terms.public_seed)
         if not (
@@ -290,6 +354,26 @@ class Record:
     answers: str
     model: str
     at: str
+
+    def shown(self) -> dict[str, object]:
+        """Return the cells of its row in a table."""
+        return {
+            "fit": self.fit_id,
+            "opened (UTC)": self.at[:16].replace("T", " "),
+            "who": self.terms.who or "?",  # old ledgers record neither this nor the recipe
+            "recipe": self.terms.facts.get("recipe", "?"),
+            "epsilon": f"{self.terms.epsilon:g}",
+            "delta": "–" if self.terms.pure else f"{self.terms.delta:g}",
+            "state": self.state if self.state in ENDED else "UNFINISHED",
+            "model": self.model[:12] or "–",
+        }
+
+    def __repr__(self) -> str:
+        told = ", ".join(f"{name}={brief(value)}" for name, value in self.shown().items())
+        return f"Record({told})"
+
+    def _repr_html_(self) -> str:
+        return html_table("Fit", list({"account": self.account, **self.shown()}.items()))
 
 
 @dataclass(frozen=True, slots=True)
@@ -403,10 +487,10 @@ class Book:
             )
         return account
 
-    def accounts(self) -> tuple[Account, ...]:
+    def accounts(self) -> Listing[Account]:
         """Return all accounts, by name."""
         rows = self._connection.execute(select(_accounts).order_by(_accounts.c.name))
-        return tuple(_account(row) for row in rows)
+        return Listing(_account(row) for row in rows)
 
     def add_account(self, name: str, body: dict[str, Any]) -> None:
         """Open an account."""
@@ -588,10 +672,10 @@ class Book:
                 at=entries["RESERVED"].at,
             )
 
-    def records(self, account: str) -> tuple[Record, ...]:
+    def records(self, account: str) -> Listing[Record]:
         """Return the records of an account's fits, oldest first."""
         reserved = self.entries((_entries.c.account == account) & (_entries.c.kind == "RESERVED"))
-        return tuple(self.record(entry.fit_id) for entry in reserved)
+        return Listing(self.record(entry.fit_id) for entry in reserved)
 
     # -- entries -------------------------------------------------------------------------------------------------
 
@@ -621,9 +705,9 @@ class Book:
                 for r in self._rows(where)
             )
 
-    def history(self, account: str) -> tuple[Entry, ...]:
+    def history(self, account: str) -> Listing[Entry]:
         """Return the entries of an account, oldest first."""
-        return self.entries(_entries.c.account == account)
+        return Listing(self.entries(_entries.c.account == account))
 
     def opened(self, fit_id: str) -> tuple[Entry, ...]:
         """Return the rounds that an unfinished fit opened."""

@@ -1,9 +1,11 @@
 """The one door: charge → open → noise or choose → journal → seal. ``Raw`` becomes ``Released`` here alone."""
 
+import getpass
 import hashlib
 import json
 import os
 import secrets
+import socket
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
 from fractions import Fraction
@@ -221,13 +223,14 @@ class Controller:
             pure=pure,
             facts=dict(facts or {}),
             unit_id=unit_id,
+            who=_who(),
         )
         fit_id = secrets.token_hex(12)
         private = type(source) is SecretNoise  # no other class is trusted to be secret
         if not private:
             # the same fit gets the same id, so that its model file is the same to the byte, however its facts are
-            # worded; its unit is in the digest already
-            words = ("facts", "unit_id")
+            # worded and whoever runs it; its unit is in the digest already
+            words = ("facts", "unit_id", "who")
             known = {name: value for name, value in terms.to_json().items() if name not in words}
             content = json.dumps(known, sort_keys=True).encode()
             fit_id = "seeded-" + key.seal("fit id", content)[:24]
@@ -585,6 +588,15 @@ class Controller:
 def _content(receipt: Receipt, value: Vector) -> bytes:
     """Return an answer as bytes, for its keyed hash."""
     return json.dumps(asdict(receipt), sort_keys=True).encode() + canonical(value)
+
+
+def _who() -> str:
+    """Return the user and the machine of this process, for the operator's list of fits."""
+    try:
+        user = os.environ.get("JUPYTERHUB_USER") or getpass.getuser()
+    except (KeyError, OSError):  # a container's user may have no name
+        user = str(os.getuid())
+    return f"{user}@{socket.gethostname()}"
 
 
 def _check_same(fit_id: str, recorded: Mapping[str, object], asked: Mapping[str, object]) -> None:

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from dpgb_dask.contracts.plan import Budget
 from dpgb_dask.controller import account_units, accounting
 from dpgb_dask.controller.ledger import Ledger
+from dpgb_dask.showing import brief, html_table
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,3 +60,16 @@ class PrivacyCost:
         if self.share is None:
             return text
         return f"{text}: {100 * self.share:.1f} % of what is left in account {self.account!r}"
+
+    def _repr_html_(self) -> str:
+        rows: list[tuple[str, object]] = [
+            ("epsilon", f"{self.epsilon:g}"),
+            ("delta", f"{self.delta:g}"),
+            ("μ", f"{self.mu:.6g}"),
+            ("epsilon by zCDP", f"{self.epsilon_zcdp:.4g}"),
+        ]
+        if self.share is not None:
+            rows.append(
+                (f"of what is left in {brief(self.account)!r}", f"{100 * self.share:.1f} %")
+            )
+        return html_table("Price of a fit", rows)

@@ -1,5 +1,9 @@
 """``ledger``: accounts opened, shown and settled."""
 
+import getpass
+import json
+import socket
+
 import pytest
 from cli_parts import BUDGET, break_off, fit_people, run
 
@@ -128,17 +132,34 @@ def test_ledger_shows_fits_in_a_table(place, capsys, monkeypatch):
     capsys.readouterr()
     assert run("ledger", "show", url) == 0
     _, head, *fits, hint = capsys.readouterr().out.splitlines()
-    assert head.split() == ["fit", "opened", "(UTC)", "recipe", "state", "charge"]
-    told = [[unfinished, "auto", "UNFINISHED"], [released, "fdp-tr-newton", "RELEASED"]]
+    assert head.split() == [
+        "fit", "opened", "(UTC)", "who", "recipe", "epsilon", "delta", "state", "model", "charge",
+    ]  # fmt: skip
+    digest = json.loads((place / "a.json").read_text())["digests"]["fit"]
+    who = f"{getpass.getuser()}@{socket.gethostname()}"
+    told = [
+        [unfinished, who, "auto", "0.5", "1e-06", "UNFINISHED", "–"],
+        [released, who, "fdp-tr-newton", "0.1", "1e-06", "RELEASED", digest[:12]],
+    ]
     charges = 0.0
-    for line, (fit_id, recipe, state) in zip(fits, told, strict=True):
+    for line, (fit_id, *others) in zip(fits, told, strict=True):
         words = line.split()
-        assert words[:5] == [fit_id, opened[fit_id][:10], opened[fit_id][11:16], recipe, state]
-        assert line.index(state) == head.index("state")
-        assert " ".join(words[6:]) == "% of the cap"
-        charges += float(words[5])
+        assert words[:9] == [fit_id, opened[fit_id][:10], opened[fit_id][11:16], *others]
+        assert line.index(others[4]) == head.index("state")
+        assert " ".join(words[10:]) == "% of the cap"
+        charges += float(words[9])
     assert abs(charges - share) < 0.02
     assert "--resume" in hint
+    assert run("ledger", "show", url, "--json") == 0
+    (account,) = json.loads(capsys.readouterr().out)
+    assert (account["account"], account["epsilon"], account["unit_id"]) == (name, 1.0, None)
+    assert account["share_left"] == pytest.approx(1 - share / 100)
+    assert account["epsilon_left"] == Ledger(url).remaining(name)
+    broken, fit = account["fits"]
+    assert (broken["fit_id"], broken["state"], broken["model"]) == (unfinished, "UNFINISHED", None)
+    assert (fit["fit_id"], fit["who"], fit["recipe"]) == (released, who, "fdp-tr-newton")
+    assert (fit["epsilon"], fit["delta"], fit["model"]) == (0.1, 1e-6, digest)
+    assert broken["share_of_cap"] + fit["share_of_cap"] == pytest.approx(share / 100)
     assert run("ledger", "settle", url, unfinished) == 0
     capsys.readouterr()
     assert run("ledger", "show", url) == 0

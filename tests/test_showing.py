@@ -1,0 +1,121 @@
+"""Objects show themselves on one screen, however large they are; what comes from outside is escaped."""
+
+import html
+import re
+
+import numpy as np
+import pytest
+
+from dpgb_dask import DPGBClassifier, Ledger, Schema
+from dpgb_dask.contracts.model import BinShares, FeatureBins, Model, PairTable
+from dpgb_dask.controller.ledger_book import Account, Entry, Record, Terms
+from dpgb_dask.showing import MOST, Listing, brief, html_table, listed
+from dpgb_dask.training.cost import PrivacyCost
+
+LONG = "<script>" + 190 * "x"
+
+
+def large_schema():
+    labels = [f"category {k} {LONG}" for k in range(250)]
+    features = {f"feature {j} {LONG}": labels if j % 2 else (0, 1) for j in range(200)}
+    return Schema(features, classes=["a", LONG], target=LONG, unit_id=f"unit {LONG}")
+
+
+def large_model():
+    bins = tuple(FeatureBins(np.arange(248.0), None, 250) for _ in range(200))
+    tables = tuple(np.zeros((250, 3), np.int32) for _ in bins)
+    maps = np.zeros(250, np.uint8)
+    pairs = tuple(PairTable(0, j, maps, maps, np.zeros((3, 1, 1), np.int32)) for j in range(1, 200))
+    return Model(bins, np.zeros(3, np.int32), tables, pairs, link="softmax")
+
+
+def account():
+    return Account(LONG, 3.0, 1e-6, "gdp", 1 << 200, 1 << 199, 0.0, LONG)
+
+
+def terms():
+    facts = {f"feature {j}": 160 * "x" for j in range(200)} | {"recipe": LONG}
+    return Terms(
+        epsilon=1.0, delta=1e-6, price=1 << 60, min_sigma_bits=20, tau=0.0, plan_digest=64 * "a", version="0.2.0",
+        public_seed=1, commitment=64 * "b", facts=facts, unit_id=LONG, who=f"me@{LONG}",
+    )  # fmt: skip
+
+
+def record(k=0):
+    return Record(f"fit {k}", LONG, "RELEASED", terms(), 1 << 60, 64 * "c", 64 * "d", "2026-11-22")
+
+
+def entries():
+    body = terms().to_json()
+    return Listing(Entry(k, "RESERVED", LONG, f"fit {k}", "2026-11-22", body) for k in range(1000))
+
+
+LARGE = {
+    "schema": large_schema,
+    "model": large_model,
+    "shares": lambda: BinShares.of(large_model().bins, ()),
+    "cost": lambda: PrivacyCost(1.0, 1e-6, 0.2, 1.1, LONG, 0.25),
+    "account": account,
+    "accounts": lambda: Listing([account()] * 300),
+    "entry": lambda: entries()[0],
+    "history": entries,
+    "record": record,
+    "fits": lambda: Listing(map(record, range(300))),
+    "terms": terms,
+    "estimator": lambda: DPGBClassifier(schema=large_schema(), account=LONG),
+}
+
+
+@pytest.mark.parametrize("name", LARGE)
+def test_large_objects_fit_a_screen(name):
+    shown = LARGE[name]()
+    assert len(repr(shown)) <= MOST
+    if name not in ("shares", "terms", "estimator"):
+        page = shown._repr_html_()
+        assert "<script>" not in page
+        assert len(html.unescape(re.sub("<[^>]*>", " ", page))) <= MOST
+
+
+def test_a_listing_is_a_tuple_that_prints_its_last_rows():
+    history = entries()
+    assert history == tuple(history)
+    assert [entry.seq for entry in history[-2:]] == [998, 999]
+    assert repr(Listing([])) == "()"
+    lines = repr(history).splitlines()
+    assert re.fullmatch(r"… \d+ earlier", lines[0])
+    assert lines[1].split()[:2] == ["entry", "kind"]
+    assert lines[-1].startswith("999 ")
+    shown = len(lines) - 2
+    assert shown > 5
+    assert int(lines[0].split()[1]) == 1000 - shown
+    assert "… " not in repr(Listing(history[:3]))
+    page = history._repr_html_()
+    assert f"1000 in all, the last {page.count('RESERVED')}" in page
+    assert page.index(">998<") < page.index(">999<")
+
+
+def test_what_a_schema_shows_is_what_it_declares():
+    schema = Schema({"age": (17, 90), "job": ["office", "field"]}, classes=[0, 1])
+    words = html.unescape(re.sub("<[^>]*>", " ", schema._repr_html_()))
+    assert "age numeric low 17.0, high 90.0" in " ".join(words.split())
+    assert "job categorical 2 categories: office, field" in " ".join(words.split())
+
+
+def test_what_an_account_shows_is_what_is_left():
+    ledger = Ledger("sqlite://")
+    ledger.open_account("people", epsilon=3.0, delta=1e-6, unit_id="person")
+    (shown,) = ledger.accounts()
+    assert repr(shown) == (
+        "Account('people', epsilon=3, delta=1e-06, analysis='gdp', unit_id='person'; 100.00 % left)"
+    )
+    assert "all rows of one 'person'" in repr(ledger.accounts())
+    (entry,) = ledger.history("people")
+    assert "epsilon=3.0, delta=1e-06, analysis=gdp" in repr(entry)
+
+
+def test_brief_and_listed_count_what_they_leave_out():
+    assert brief("abcdef", 4) == "abc…"
+    assert listed(range(3)) == "0, 1, 2"
+    assert listed(range(1000), 10) == "0, 1, 2, 3, … (996 more)"
+    page = html_table("t", [(k, k) for k in range(50)])
+    assert "… and 30 more" in page
