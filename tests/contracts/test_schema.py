@@ -46,6 +46,14 @@ FULL = {
     "unit_id": "person",
     "private": True,
 }
+KINDS = FULL | {
+    "features": {
+        "when": {"type": "datetime", "first": "2015-01-01", "last": "2024-12-31", "parts": ["days", "hour"]},
+        "zip": {"type": "grouped", "from": {"10115": "Berlin", "01067": "Dresden", "1069": "Dresden"}},
+        "shop": {"type": "hashed", "buckets": 100, "missing": True},
+        "member": {"type": "bool"},
+    },
+}  # fmt: skip
 NUMERIC = FULL | {"target": {"name": "y", "type": "numeric", "low": -1, "high": 1}}
 
 
@@ -57,7 +65,7 @@ def written(data):
         return '{"features": ' + "[" * 100_000
 
 
-@pytest.mark.parametrize("facts", [FULL, NUMERIC])
+@pytest.mark.parametrize("facts", [FULL, NUMERIC, KINDS])
 def test_a_mutant_is_read_or_refused_by_an_error_of_ours(facts, tmp_path):
     path = tmp_path / "s.json"
     read, refused = [], []

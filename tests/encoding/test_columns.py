@@ -3,6 +3,7 @@
 import datetime
 import decimal
 import fractions
+import hashlib
 import uuid
 from functools import partial
 
@@ -12,8 +13,9 @@ import pyarrow as pa
 import pytest
 from thinned import thinned
 
+from dpgb_dask.contracts.features import feature_of
 from dpgb_dask.contracts.schema import Schema
-from dpgb_dask.encoding.categories import category_cells
+from dpgb_dask.encoding.categories import _mapped, category_cells, feature_cells
 from dpgb_dask.encoding.columns import numbers
 from dpgb_dask.encoding.target import encode_target
 from dpgb_dask.errors import SchemaError
@@ -206,3 +208,59 @@ def test_a_date_that_python_cannot_hold_is_another_category():
     categories = (datetime.date(1970, 1, 1), "a")
     assert category_cells(column, categories).tolist() == [0, 2]
     hash_units(column, bytes(32))
+
+
+# ---- groups and buckets ----------------------------------------------------------------------------------------------
+
+GROUPED = feature_of(
+    "x", {"from": {"1": "n", "b": "t", "0a": "n", "NA": "namibia", "2020-01-01": "t"}}
+)
+
+
+@pytest.mark.parametrize(
+    ("values", "cells"),
+    [
+        (
+            [1, 1.0, True, "01", "b", b"b", "c", None, np.nan, "0a", 2],
+            [0, 0, 0, 0, 1, 1, 3, 4, 4, 0, 3],
+        ),
+        (["NA", "N/A", "2020-01-01", datetime.date(2020, 1, 1), [1]], [2, 4, 1, 1, 3]),
+    ],
+)
+def test_a_mapping_takes_values_to_their_groups_by_their_normal_forms(values, cells):
+    column = np.empty(len(values), object)
+    column[:] = values
+    assert feature_cells(column, GROUPED).tolist() == cells
+    if all(isinstance(value, str | None) for value in values):
+        for dtype in ("str", "category", pd.ArrowDtype(pa.string())):
+            assert feature_cells(pd.Series(values, dtype=dtype), GROUPED).tolist() == cells
+    assert feature_cells(np.array([1.0, np.nan, 7]), GROUPED).tolist() == [0, 4, 3]
+
+
+def test_a_mapping_of_thousands_of_values_is_indexed_once():
+    feature = feature_of("x", {"from": {f"{k:05}": k // 400 for k in range(40_000)}})
+    column = pd.Series([f"{k:05}" for k in range(0, 40_000, 7)])
+    expected = (np.arange(0, 40_000, 7) // 400).tolist()
+    assert feature_cells(column, feature).tolist() == expected
+    assert feature_cells(column.astype(object), feature).tolist() == expected
+    assert feature_cells(column.astype(int), feature).tolist() == expected
+    assert _mapped.cache_info().hits >= 2
+
+
+# pinned: the same in every process, version and runtime
+BUCKETS = [
+    ("a", 50), ("Berlin", 58), ("münchen", 83), ("007", 30), (7, 30), (7.0, 30), ("2.5", 30), ("1e300", 65), (True, 13),
+    ("TRUE", 13), (None, 101), ("NA", 101), ([1], 100),
+]  # fmt: skip
+
+
+def test_buckets_are_those_that_the_docs_define():
+    feature = feature_of("x", {"buckets": 100})
+    column = np.empty(len(BUCKETS), object)
+    column[:] = [value for value, _ in BUCKETS]
+    assert feature_cells(column, feature).tolist() == [bucket for _, bucket in BUCKETS]
+    for text, bucket in (("Berlin", 58), ("7", 30), ("2.5", 30), ("1e+300", 65)):
+        digest = hashlib.sha256(text.encode()).digest()
+        assert int.from_bytes(digest[:8], "big") % 100 == bucket
+    assert feature_cells(np.array([7, np.nan, 2.5]), feature).tolist() == [30, 101, 30]
+    assert feature_cells(pd.Series(["a", None], dtype="category"), feature).tolist() == [50, 101]

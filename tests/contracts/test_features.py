@@ -1,0 +1,121 @@
+"""The kinds of features: their forms, and the errors that name what is wrong with one."""
+
+import datetime
+import json
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from dpgb_dask import Bool, Categorical, Datetime, Grouped, Hashed, Numeric, Schema
+from dpgb_dask.errors import SchemaError
+
+MAPPING = {"10115": "Berlin", 1067: "Dresden", True: "odd", 2.5: 7}
+
+
+def schema_of(**features):
+    return Schema(features, classes=[0, 1])
+
+
+@pytest.mark.parametrize(
+    ("short", "long"),
+    [
+        ((0, 1), Numeric(0, 1)),
+        (["a", 1], Categorical(("a", 1))),
+        (bool, Bool()),
+        ({"from": MAPPING}, Grouped(MAPPING)),
+        ({"from": MAPPING}, Grouped(tuple(MAPPING.items()))),
+        ({"buckets": 9}, Hashed(9)),
+        (Datetime("2020-01-01", "2020-01-31"), {"type": "datetime", "first": "2020-01-01", "last": "2020-01-31"}),
+        (Datetime(datetime.date(2020, 1, 1), pd.Timestamp("2020-01-31")), Datetime("2020-01-01", "2020-01-31")),
+        (Datetime("2020-01-01", "2020-01-31", ["hour"]), Datetime("2020-01-01", "2020-01-31", ("hour",))),
+    ],
+)  # fmt: skip
+def test_short_and_long_forms_are_one(short, long):
+    schema = schema_of(x=short)
+    assert schema == schema_of(x=long)
+    assert hash(schema) == hash(schema_of(x=long))
+    again = Schema.from_dict(json.loads(json.dumps(schema.to_dict())))
+    assert again == schema
+    assert again.features == schema.features
+    assert again.encoded == schema.encoded
+
+
+def test_features_are_encoded_as_columns_of_numbers_and_categories():
+    schema = schema_of(
+        a=(0, 1),
+        when=Datetime("2019-12-30", "2020-01-02", ("days", "year", "month", "weekday", "hour"), missing=True),
+        zip=Grouped(MAPPING),
+        b=bool,
+        h={"buckets": 2},
+    )  # fmt: skip
+    dated = {"days": (0, 3), "year": (2019, 2020), "month": (1, 12), "weekday": (0, 6), "hour": (0, 23)}  # fmt: skip
+    assert schema.encoded == {
+        "a": Numeric(0, 1),
+        **{f"when.{part}": Numeric(*bounds, True, True) for part, bounds in dated.items()},
+        "zip": Categorical(("Berlin", "Dresden", "odd", 7)),
+        "b": Categorical((False, True)),
+        "h": Categorical(("bucket 0", "bucket 1")),
+    }
+    assert schema.sources == ("a", *["when"] * 5, "zip", "b", "h")
+    assert schema.encoded_names == tuple(schema.encoded)
+    assert schema.n_features == 5
+
+
+DAY = {"type": "datetime", "first": "2020-01-01", "last": "2020-12-31"}
+
+
+@pytest.mark.parametrize(
+    ("spec", "said"),
+    [
+        (Datetime(None, "2020-01-01"), "'x' has no first day.*public knowledge"),
+        ({"type": "datetime", "first": "2020-01-01"}, "'x' has no last day"),
+        (DAY | {"first": "2021-01-01"}, "first=2021-01-01 is after last=2020-12-31"),
+        (DAY | {"first": "2020-02-30"}, "first='2020-02-30' must be a day"),
+        (DAY | {"first": "20200101"}, "first='20200101' must be a day"),
+        (DAY | {"first": 2020}, "first=2020 must be a day"),
+        (DAY | {"first": datetime.datetime(2020, 1, 1, 5)}, "must be a day in the form"),
+        (DAY | {"parts": []}, "parts=.* must be a list of some of days, year"),
+        (DAY | {"parts": "days"}, "parts='days' must be"),
+        (DAY | {"parts": ["day"]}, "parts=.'day'. must be"),
+        (DAY | {"parts": ["year", "year"]}, "names a part twice"),
+        (DAY | {"low": 3}, "unknown keys .'low'."),
+        ({"from": {}}, "must map each value"),
+        ({"from": "zip"}, "must map each value"),
+        ({"from": [["a", "b"], "ab"]}, "must map each value"),
+        ({"from": {"a": None}}, "None is no name of a group"),
+        ({"from": {"a": ["b"]}}, "is no name of a group"),
+        ({"from": {None: "a"}}, "None cannot be mapped"),
+        ({"from": {float("nan"): "a"}}, "nan cannot be mapped"),
+        ({"from": {"7": "a", "007": "b"}}, "values that feature 'x' maps: '7' and '007' are read as the same"),
+        ({"from": {"a": "1", "b": 1}}, "groups of feature 'x': '1' and 1"),
+        ({"from": {str(k): k for k in range(251)}}, "251 groups, more than 250"),
+        ({"buckets": 1}, "buckets=1 must be a whole number in .2, 250."),
+        ({"buckets": 251}, "buckets=251"),
+        ({"buckets": True}, "buckets=True"),
+        ({"type": "hashed"}, "buckets=None"),
+        ({"type": "bools"}, "Did you mean 'bool'"),
+        ({"type": "bool", "categories": [0]}, "unknown keys"),
+        (list(range(251)), "more than 250.*'from'.*'buckets'"),
+        (int, "expected .low, high."),
+        ({"from": {"\ud800": "a"}}, "surrogate"),
+        ({"from": {"a": "\ud800"}}, "surrogate"),
+    ],
+)  # fmt: skip
+def test_what_is_wrong_is_named(spec, said):
+    with pytest.raises(SchemaError, match=said):
+        schema_of(x=spec)
+
+
+def test_an_encoded_column_may_not_be_named_as_a_feature_is():
+    with pytest.raises(
+        SchemaError, match=r"'x' is encoded as a column 'x.days', which is a feature too"
+    ):
+        schema_of(**{"x.days": (0, 1), "x": Datetime("2020-01-01", "2020-01-31")})
+
+
+def test_a_mapping_may_have_thousands_of_values():
+    mapping = {f"{k:05}": f"region {k // 400}" for k in range(41_000)}
+    schema = schema_of(zip={"from": mapping})
+    assert len(schema.encoded["zip"].categories) == 103
+    assert np.array_equal(schema.features["zip"].groups, [f"region {k}" for k in range(103)])
