@@ -8,7 +8,8 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from dpgb_dask.contracts.plan import PublicRng
-from dpgb_dask.contracts.schema import Numeric, Schema
+from dpgb_dask.contracts.features import Numeric
+from dpgb_dask.contracts.schema import Schema
 from dpgb_dask.errors import PlanError
 
 BLOCK_ROWS = (
