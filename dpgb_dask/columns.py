@@ -19,6 +19,7 @@ import zarr
 from numpy.typing import NDArray
 
 from dpgb_dask.contracts.schema import Schema
+from dpgb_dask.encoding.kinds import from_arrow, refuse_other_chunks, unknown_kind
 from dpgb_dask.encoding.structure import is_numbered
 from dpgb_dask.errors import (
     PlanError,
@@ -97,6 +98,8 @@ def in_order(X: Any, schema: Schema, columns: Columns = None, *, beside: bool = 
         If a prefixed name may mean several features, or several columns may mean one feature.
     StructureError
         If an array has another number of columns than a list names.
+    UnsupportedCollectionError
+        If X is sparse or of an unknown kind.
 
     Warns
     -----
@@ -110,6 +113,7 @@ def in_order(X: Any, schema: Schema, columns: Columns = None, *, beside: bool = 
     Reads names and widths; no value is looked at. Errors and warnings print names of the schema and of ``columns``.
     """
     chosen = check_choice(columns)
+    X = from_arrow(X)  # noqa: N806
     order = _order(chosen, schema) if isinstance(chosen, list) else None
     if isinstance(X, list | tuple):
         X = _table_of(X, len(chosen) if isinstance(chosen, list) else schema.n_features)  # noqa: N806
@@ -121,7 +125,10 @@ def in_order(X: Any, schema: Schema, columns: Columns = None, *, beside: bool = 
         if new:
             _warn_of_prefixes(list(new.values()))
         return _renamed(X, new)
-    if not isinstance(X, UNNAMED) or getattr(X, "ndim", 2) != 2:
+    if not isinstance(X, (*UNNAMED, pd.Series, dd.Series)):
+        raise unknown_kind(X, "X")
+    refuse_other_chunks(X, "X")
+    if getattr(X, "ndim", 2) != 2:
         return X  # no table: the reader raises the error
     if chosen is None:
         _warn_of_position(schema, misnumbered=_is_misnumbered(X))

@@ -27,7 +27,7 @@ from dpgb_dask.encoding.codes import encode
 from dpgb_dask.encoding.columns import n_rows, numbers, objects, one_column, split_columns
 from dpgb_dask.encoding.target import encode_target, encode_weight
 from dpgb_dask.encoding.times import bounds_of, seconds
-from dpgb_dask.errors import SchemaError
+from dpgb_dask.errors import SchemaError, StructureError
 from dpgb_dask.private.reading.ingest import Inputs, Source, check_inputs, line_up, source_of
 from dpgb_dask.private.reading.units import distinct_names
 from dpgb_dask.stored import from_zarr
@@ -218,6 +218,8 @@ def _declared_part(X: Any, schema: Schema) -> tuple[Any, tuple[str, ...]]:
 def _inputs(X: Any, y: Any, weight: Any, schema: Schema) -> tuple[Inputs, bool]:
     """Return the inputs of a fit, and whether they have a target; if not, a feature stands in for it."""
     names = names_of(X)
+    if getattr(X, "ndim", 2) != 2:
+        raise StructureError("X must be a table with two dimensions: rows and features.")
     if y is not None or (names is not None and schema.target.name in names):
         return check_inputs(X, y, weight, schema, schema.unit_id), True
     if names is None:

@@ -121,7 +121,7 @@ class _Boosting(BaseEstimator):  # type: ignore[misc]
 
         Parameters
         ----------
-        X : array-like, DataFrame, dask Array or DataFrame, DataArray, zarr Array, (n_rows, n_features)
+        X : array, DataFrame, dask Array or DataFrame, DataArray, zarr Array, Arrow table, (n_rows, n_features)
             Arrays without names match the schema as ``columns`` says.
         y : collection of (n_rows,)
             Matched to the rows of X by position. An index is ignored, as its labels are values.

@@ -25,6 +25,7 @@ from dpgb_dask.columns import default_names
 from dpgb_dask.contracts.features import Categorical, Numeric
 from dpgb_dask.contracts.schema import MAX_WEIGHT, Schema
 from dpgb_dask.encoding.columns import numbers, one_column
+from dpgb_dask.encoding.kinds import from_arrow
 from dpgb_dask.errors import PlanError, PrivacyLeakWarning, StructureError, level_outside
 from dpgb_dask.stored import from_zarr
 from dpgb_dask.values import NO_FORM, cells
@@ -76,6 +77,7 @@ def read(
     if not silent:
         message = "schema='infer' reads bounds, categories and classes from the data: the model is not private."
         warnings.warn(message, PrivacyLeakWarning, stacklevel=level_outside())
+    X, y, sample_weight = from_arrow(X), from_arrow(y), from_arrow(sample_weight)
     if is_dask_collection(X) or is_dask_collection(y):
         validate_data(estimator, X, skip_check_array=True)
         schema = infer(X, y, classification=classification)
@@ -101,6 +103,7 @@ def read(
 
 def checked_rows(estimator: Any, X: Any) -> Any:
     """Check rows to predict with scikit-learn's own checks, and return them."""
+    X = from_arrow(X)
     if is_dask_collection(X) or (isinstance(X, pd.DataFrame) and _has_text(X)):
         validate_data(estimator, X, reset=False, skip_check_array=True)
         return X

@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 from dpgb_dask.contracts.schema import Schema
 from dpgb_dask.encoding.columns import n_rows
 from dpgb_dask.encoding.frames import as_given
+from dpgb_dask.encoding.kinds import from_arrow, refuse_other_chunks, unknown_kind
 from dpgb_dask.encoding.structure import SourceBlock, check_columns, match_names
 from dpgb_dask.errors import (
     ChunkError,
@@ -285,7 +286,8 @@ def _refuse_array_expr() -> None:
 
 
 def _native_kind(data: Any, name: str) -> Any:
-    """Turn xarray and Zarr into NumPy, pandas or Dask; a tuple of named columns becomes `_Columns`."""
+    """Turn xarray, Zarr and Arrow into NumPy, pandas or Dask; a tuple of named columns becomes `_Columns`."""
+    data = from_arrow(data)
     if isinstance(data, xr.Dataset):
         data = data if _loaded(*data.variables.values()) else data.chunk()
         data = _Columns({str(k): v.data for k, v in data.data_vars.items()})
@@ -301,21 +303,10 @@ def _native_kind(data: Any, name: str) -> Any:
         data = np.asarray(data)
     elif isinstance(data, dd.DataFrame | dd.Series):
         data = as_given(data)
-    if isinstance(data, da.Array) and not isinstance(data._meta, np.ndarray):  # noqa: SLF001
-        raise UnsupportedCollectionError(
-            f"{name} is a Dask Array of {type(data._meta).__name__}; only NumPy chunks can be read. "  # noqa: SLF001
-            "Convert with X.map_blocks(lambda block: block.toarray())."
-        )
+    refuse_other_chunks(data, name)
     known = _Columns, _Named, np.ndarray, pd.DataFrame, pd.Series, da.Array, dd.DataFrame, dd.Series
     if not isinstance(data, known):
-        hint = (
-            "Convert sparse data with .toarray()."
-            if hasattr(data, "toarray")
-            else "Convert it to one of these."
-        )
-        raise UnsupportedCollectionError(
-            f"{name} is a {type(data).__name__}. Known: NumPy, pandas, Dask, xarray, Zarr. {hint}"
-        )
+        raise unknown_kind(data, name)
     return data
 
 

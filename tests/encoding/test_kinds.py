@@ -1,0 +1,82 @@
+"""Arrow tables are read by their names, with their types; sparse and other kinds are one clear error everywhere."""
+
+import dask.array as da
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+import pytest
+from scipy import sparse
+
+from dpgb_dask import DPGBClassifier, Schema, StructureError, UnsupportedCollectionError
+from dpgb_dask.testing import SeededNoise
+
+SCHEMA = Schema({"a": (0, 1), "b": (0, 9), "c": ["x", "y"]}, classes=["no", "yes"])
+OPTIONS = {"schema": SCHEMA, "noise": SeededNoise(0), "random_state": 0, "n_estimators": 2}
+
+
+@pytest.fixture(scope="module")
+def table():
+    rng = np.random.default_rng(0)
+    frame = pd.DataFrame({"a": rng.random(300), "b": rng.integers(0, 10, 300)})
+    frame["c"] = rng.choice(["x", "y"], 300)
+    return frame
+
+
+@pytest.fixture(scope="module")
+def answers(table):
+    return np.where(table["a"] > 0.5, "yes", "no")
+
+
+def fitted(X, y, weight=None):
+    return DPGBClassifier(recipe="fdp-tr-newton", **OPTIONS).fit(X, y, sample_weight=weight)
+
+
+def test_arrow_tables_are_read_as_pandas_frames_are(table, answers):
+    arrow = pa.Table.from_pandas(table, preserve_index=False)
+    model, ours = fitted(table, answers), fitted(arrow, pa.array(answers), pa.array(np.ones(300)))
+    batch = arrow.to_batches()[0]
+    for rows in (arrow, batch, arrow.slice(0, 0)):
+        expected = model.predict(table)[: rows.num_rows]
+        np.testing.assert_array_equal(model.predict(rows), expected)
+    assert ours.predict(arrow).shape == (300,)
+    assert SCHEMA.check(arrow, pa.chunked_array([answers])).bad_targets == 0
+    turned = arrow.select(
+        ["b", "a", "c"]
+    )  # another order is refused by name, and not read by position
+    for call in (model.predict, SCHEMA.check):
+        with pytest.raises(ValueError, match="another order"):
+            call(turned)
+
+
+def test_whole_numbers_beside_a_missing_one_stay_exact():
+    schema = Schema({"id": [2**53 + 1, 2**53 + 2]}, classes=[0, 1])
+    diagnosis = schema.check(pa.table({"id": [2**53 + 1, 2**53 + 2, None]}))
+    assert diagnosis.columns[0].unknown == 0
+
+
+@pytest.mark.parametrize(
+    ("make", "words"),
+    [
+        (sparse.csr_matrix, "X is a csr_matrix.*toarray"),
+        (sparse.coo_array, "X is a coo_array.*toarray"),
+        (lambda x: da.from_array(x).map_blocks(sparse.csr_matrix), "Dask Array of csr_matrix.*toarray"),
+        (lambda x: {"a": x[:, 0]}, "X is a dict"),
+        (lambda _: "people.parquet", "X is a str.*read_parquet"),
+    ],
+    ids=["csr", "coo", "dask", "dict", "str"],
+)  # fmt: skip
+def test_other_kinds_are_one_clear_error(make, words, table, answers):
+    model = fitted(table, answers)
+    X = make(np.ones((300, 3)))
+    for call in (lambda: fitted(X, answers), lambda: model.predict(X), lambda: SCHEMA.check(X)):
+        with pytest.raises(UnsupportedCollectionError, match=words):
+            call()
+
+
+def test_a_single_column_is_no_table(table, answers):
+    model = fitted(table, answers)
+    for call in (lambda: fitted(table["a"], answers), lambda: model.predict(table["a"])):
+        with pytest.raises(StructureError, match="rows and features"):
+            call()
+    with pytest.raises(StructureError, match="rows and features"):
+        SCHEMA.check(table["a"])
