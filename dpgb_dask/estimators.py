@@ -565,9 +565,9 @@ class DPGBClassifier(ClassifierMixin, _Boosting):  # type: ignore[misc]
     noise : NoiseSource, optional
         None for the secret keyed source. `dpgb_dask.testing.SeededNoise` makes tests repeatable and is not private.
     verbose : int
-        1 shows a progress bar that counts rounds.
+        1 shows a progress bar that counts rounds: in a terminal, in a notebook, and elsewhere as a line per stage.
     callbacks : sequence of callables, optional
-        Called with (stage, round, number of rounds) after each round.
+        Called with (stage, round, number of rounds) after each round. The number falls when a stage ends early.
 
     Attributes
     ----------

@@ -1,16 +1,53 @@
-"""Progress of a fit over its rounds, shown to the caller."""
+"""Progress of a fit over its rounds, shown to the caller: in a terminal, in a notebook, or as a line per stage."""
 
+import re
+import sys
+import time
 from collections.abc import Sequence
-from typing import Any
+from html import escape
+from importlib import import_module
+from typing import Any, Protocol
 
 from tqdm import tqdm
 
 from dpgb_dask.contracts.plan import Progress
 from dpgb_dask.errors import PlanError
 
+FIRST = "reading rows"  # what is done before the first round
+REDRAWN = 0.1  # seconds between two pictures of a bar, so that drawing takes no time
+
+
+class Display(Protocol):
+    """A place where progress is shown."""
+
+    def begin(self, text: str) -> None:
+        """Show what is done before the first round."""
+
+    def show(self, stage: str, position: int, total: int, left: float | None) -> None:
+        """Show one finished round, and the seconds that are left, if they can be told."""
+
+    def end(self, position: int, *, whole: bool) -> None:
+        """Close the display; ``whole`` says whether the fit has ended by itself."""
+
 
 class Bar:
-    """Progress over rounds: a progress bar if verbose, and the callbacks."""
+    """Progress over rounds: a display if verbose, and the callbacks.
+
+    Parameters
+    ----------
+    verbose : int
+    callbacks : sequence of callables, or None
+
+    Raises
+    ------
+    PlanError
+        If the callbacks are no functions.
+
+    Notes
+    -----
+    Rounds before the second one tell nothing of how long the others take: rows are read, and kernels compiled. So no
+    time is estimated before. The number of rounds falls when a stage ends with fewer queries than it declares.
+    """
 
     def __init__(self, verbose: int, callbacks: Sequence[Progress] | None) -> None:
         given: Any = () if callbacks is None else callbacks
@@ -19,26 +56,159 @@ class Bar:
                 f"callbacks={given!r} must be a sequence of functions of (stage, round, of how many)."
             )
         self._callbacks = tuple(given)
-        # the first fit after installation compiles the kernels for half a minute; the bar shows that it is not stuck
-        text = "reading rows, compiling kernels once"
-        self._bar = tqdm(desc=text, unit="round") if verbose else None
+        self._display = display_here() if verbose else None
+        self._first: tuple[int, float] | None = None  # the first round, and when it was done
+        self._done = 0
 
     def __enter__(self) -> Progress:
+        if self._display is not None:
+            self._display.begin(FIRST)
         return self.show
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
-        if self._bar is not None:
-            # a stage may ask fewer queries than it declares, so the fit may end earlier
-            if kind is None:
-                self._bar.total = self._bar.n
-                self._bar.refresh()
-            self._bar.close()
+        if self._display is not None:
+            self._display.end(self._done, whole=kind is None)
 
     def show(self, stage: str, position: int, total: int) -> None:
         """Show one finished round."""
-        if self._bar is not None:
-            self._bar.set_description(stage, refresh=False)
-            self._bar.total = total
-            self._bar.update(position - self._bar.n)
+        self._done = position
+        if self._display is not None:
+            self._display.show(stage, position, total, self._left(position, total))
         for callback in self._callbacks:
             callback(stage, position, total)
+
+    def _left(self, position: int, total: int) -> float | None:
+        """Return the seconds that are left, from the rounds after the first one; None before the second."""
+        now = time.monotonic()
+        if self._first is None:
+            self._first = position, now
+            return None
+        first, then = self._first
+        return (now - then) / (position - first) * (total - position)
+
+
+def display_here() -> Display:
+    """Return the display for where this process writes to."""
+    if _in_notebook():
+        return Notebook()
+    return Terminal() if sys.stderr.isatty() else Lines()
+
+
+def _in_notebook() -> bool:
+    """Whether this is the kernel of a notebook; IPython is asked only if it is loaded."""
+    found = sys.modules.get("IPython")
+    shell = None if found is None else found.get_ipython()
+    return getattr(shell, "kernel", None) is not None
+
+
+def stage_of(label: str) -> str:
+    """Return the stage that a round's label names: "main effects" of "main effects 3/20"."""
+    return re.sub(r"\s+\d+(/\d+)?$", "", label)
+
+
+def _in_words(seconds: float) -> str:
+    return f"{seconds:.0f} s" if seconds < 90 else f"{seconds / 60:.0f} min"
+
+
+class Terminal:
+    """A bar on one line of a terminal."""
+
+    def begin(self, text: str) -> None:
+        """Show what is done before the first round."""
+        self._bar = tqdm(desc=text, bar_format="{desc}: {elapsed}")
+
+    def show(self, stage: str, position: int, total: int, left: float | None) -> None:
+        """Show one finished round."""
+        bar = self._bar
+        later = "" if left is None else f", about {_in_words(left)} left"
+        bar.bar_format = f"{{desc}}: {{bar}} {{n_fmt}}/{{total_fmt}} rounds, {{elapsed}}{later}"
+        bar.set_description(stage, refresh=False)
+        bar.total = total
+        bar.update(position - bar.n)
+
+    def end(self, position: int, *, whole: bool) -> None:
+        """Close the display."""
+        if whole:
+            # the last stage may ask fewer queries than it declares
+            self._bar.total = position
+            self._bar.bar_format = "{desc}: {bar} {n_fmt}/{total_fmt} rounds, {elapsed}"
+            self._bar.refresh()
+        self._bar.close()
+
+
+class Lines:
+    """One line per stage, for a log file or a batch job."""
+
+    def begin(self, text: str) -> None:
+        """Say what is done before the first round."""
+        self._stage, self._since, self._began = "", 0, time.monotonic()
+        self._say(text)
+
+    def show(self, stage: str, position: int, total: int, left: float | None) -> None:  # noqa: ARG002
+        """Say that a stage has ended, with the first round of the next one."""
+        if stage_of(stage) != self._stage:
+            self._close(position - 1)
+            self._stage = stage_of(stage)
+
+    def end(self, position: int, *, whole: bool) -> None:
+        """Say that the last stage has ended."""
+        if whole:
+            self._close(position)
+
+    def _close(self, position: int) -> None:
+        now = time.monotonic()
+        if self._stage:
+            n = position - self._since
+            self._say(f"{self._stage}: {n} round{'s' * (n != 1)}, {now - self._began:.1f} s")
+            self._began = now
+        self._since = position
+
+    def _say(self, text: str) -> None:
+        tqdm.write(text, file=sys.stderr)
+
+
+class Notebook:
+    """A bar of HTML in a notebook's output; no widgets, so that it stays in the saved notebook."""
+
+    def begin(self, text: str) -> None:
+        """Show what is done before the first round."""
+        self._began, self._drawn = time.monotonic(), 0.0
+        self._picture = Picture(text, 0, None, "")
+        display = import_module("IPython.display").display  # loaded only in a notebook
+        self._handle = display(self._picture, display_id=True)
+
+    def show(self, stage: str, position: int, total: int, left: float | None) -> None:
+        """Show one finished round."""
+        later = "" if left is None else f", about {_in_words(left)} left"
+        self._picture = Picture(stage, position, total, self._elapsed() + later)
+        now = time.monotonic()
+        if now - self._drawn >= REDRAWN:
+            self._drawn = now
+            self._handle.update(self._picture)
+
+    def end(self, position: int, *, whole: bool) -> None:
+        """Show the last state."""
+        last = self._picture
+        total = position if whole else last.total
+        text = "fitted" if whole else f"stopped at {last.text}"
+        self._handle.update(Picture(text, position, total, self._elapsed()))
+
+    def _elapsed(self) -> str:
+        return _in_words(time.monotonic() - self._began)
+
+
+class Picture:
+    """One state of a notebook's bar."""
+
+    def __init__(self, text: str, position: int, total: int | None, time_in_words: str) -> None:
+        self.text, self.position, self.total, self.time = text, position, total, time_in_words
+
+    def __repr__(self) -> str:
+        if self.total is None:
+            return self.text
+        return f"{self.text}: {self.position}/{self.total} rounds, {self.time}"
+
+    def _repr_html_(self) -> str:
+        """Return a bar, and beside it the text."""
+        value = "" if self.total is None else f' max="{self.total}" value="{self.position}"'
+        return f'<div><progress style="width: 20em"{value}></progress> {escape(repr(self))}</div>'

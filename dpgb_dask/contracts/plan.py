@@ -380,6 +380,10 @@ class Stage(Part, ABC):
     def declare(self, shape: Shape) -> Demand:
         """Return what the stage will ask for in a whole run."""
 
+    def most_queries(self, state: State) -> int:
+        """Return the most queries that it asks in this fit, as far as released facts tell; for the progress bar."""
+        return self.declare(state.shape).n_queries
+
     def begin(self, state: State) -> State:
         """Set the stage's memory, which is None at first; called once, before its first query."""
         return state

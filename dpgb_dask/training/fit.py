@@ -248,13 +248,14 @@ def boost(
 ) -> FitResult:
     """Run the stages of a plan. Without ``rounds``, every answer must be in the journal."""
     asked: list[Asked | None] = []
-    n_queries = plan.demand(shape).n_queries
+    total = _Total(plan)
 
-    def ask(_stage: Stage, state: State, query: Query) -> Released[Any]:
+    def ask(stage: Stage, state: State, query: Query) -> Released[Any]:
+        most = total.at(stage, state, len(asked))
         released = one_round(state, query, rounds, controller)
         asked.append(Asked.of(query))
         if progress is not None:
-            progress(query.label, len(asked), n_queries)
+            progress(query.label, len(asked), most)
         return released
 
     ran = run(
@@ -274,6 +275,25 @@ def boost(
         unread=state.unread,
         stopped=ran.stopped,
     )
+
+
+class _Total:
+    """The most rounds of a fit, as far as released facts tell: stages end early, or do not run at all."""
+
+    def __init__(self, plan: Plan) -> None:
+        self._plan = plan
+        self._current, self._before = -1, 0
+
+    def at(self, stage: Stage, state: State, n_asked: int) -> int:
+        """Return the most rounds, when a stage asks after ``n_asked`` queries."""
+        stages = self._plan.stages
+        if self._current < 0 or stage is not stages[self._current]:
+            self._before = n_asked
+            self._current += 1
+            while stage is not stages[self._current]:
+                self._current += 1  # stages that asked nothing
+        later = [s for s in stages[self._current + 1 :] if not self._plan.stops_before(s, state)]
+        return self._before + sum(s.most_queries(state) for s in (stage, *later))
 
 
 def check_source(source: Source, shape: Shape) -> None:

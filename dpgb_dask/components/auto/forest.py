@@ -15,6 +15,7 @@ from dpgb_dask.components.auto.posterior import (
     current_gradient,
     residual_query,
     round_price,
+    split_of,
     steps,
     with_residual_scale,
 )
@@ -63,9 +64,15 @@ class Forest(Stage):
         check_whole("depth", self.depth, 1, 8)
         check_rate("learning_rate", self.learning_rate)
 
-    def declare(self, shape: Shape) -> Demand:  # noqa: ARG002
+    def declare(self, shape: Shape) -> Demand:
         """Declare between nothing (the gate is closed) and the stage's share plus what earlier stages left."""
-        return Demand(0.0, 1.0, self.rounds + 1)
+        return Demand(0.0, 1.0, self.rounds + (shape.kind == "numeric"))
+
+    def most_queries(self, state: State) -> int:
+        """Return the most queries that it asks: none if the gate is closed."""
+        split = split_of(state)
+        closed = split is not None and split.forest == 0
+        return 0 if closed else self.declare(state.shape).n_queries
 
     def brief(self) -> Self:
         """Return the stage with two rounds, for tests."""

@@ -66,9 +66,9 @@ class MainEffects(Stage):
         check_whole("rounds", self.rounds, 1, 10_000)
         check_rate("damping", self.damping)
 
-    def declare(self, shape: Shape) -> Demand:  # noqa: ARG002
-        """Declare what pairs and forest leave of the remaining budget."""
-        return Demand(0.25, 0.95, self.rounds + 1)
+    def declare(self, shape: Shape) -> Demand:
+        """Declare what pairs and forest leave of the remaining budget; a numeric target is also asked for its scale."""
+        return Demand(0.25, 0.95, self.rounds + (shape.kind == "numeric"))
 
     def brief(self) -> Self:
         """Return the stage with two rounds, for tests."""

@@ -21,6 +21,7 @@ from dpgb_dask.components.auto.posterior import (
     residual_query,
     round_price,
     set_intercept,
+    split_of,
     steps,
     with_residual_scale,
     with_totals,
@@ -81,9 +82,15 @@ class Pairs(Stage):
 
     uses = (AutoFacts,)
 
-    def declare(self, shape: Shape) -> Demand:  # noqa: ARG002
+    def declare(self, shape: Shape) -> Demand:
         """Declare between nothing (the gate is closed) and half of what the forest leaves."""
-        return Demand(0.0, 0.5, self.rounds + 2)
+        return Demand(0.0, 0.5, self.rounds + 1 + (shape.kind == "numeric"))
+
+    def most_queries(self, state: State) -> int:
+        """Return the most queries that it asks: none if the gate is closed, or no two features make a pair."""
+        split = split_of(state)
+        closed = (split is not None and split.screen == 0) or state.shape.n_features < 2
+        return 0 if closed else self.declare(state.shape).n_queries
 
     def brief(self) -> Self:
         """Return the stage with two rounds, for tests."""

@@ -91,6 +91,12 @@ class AutoFacts(Facts):
     split: BudgetSplit = NO_SPLIT
 
 
+def split_of(state: State) -> BudgetSplit | None:
+    """Return the prices of the later stages; None as long as `Start` has not divided the budget."""
+    found = [fact.split for fact in state.facts if isinstance(fact, AutoFacts)]
+    return found[0] if found and found[0] != NO_SPLIT else None
+
+
 def observe_totals(
     totals: Totals,
     grad: NDArray[np.float64],

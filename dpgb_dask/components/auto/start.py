@@ -32,7 +32,7 @@ class Start(Stage):
     def declare(self, shape: Shape) -> Demand:
         """Declare 1 % of what `Bins` left; for a numeric target as much again for the first residual scale."""
         share = constants.START_SHARE * (2 if shape.kind == "numeric" else 1)
-        return Demand(0.85 * share, share, 2)
+        return Demand(0.85 * share, share, 2 if shape.kind == "numeric" else 1)
 
     def begin(self, state: State) -> State:
         """Fix the price of each release of this stage."""
