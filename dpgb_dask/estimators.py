@@ -1,6 +1,8 @@
 """`DPGBClassifier` and `DPGBRegressor`: the scikit-learn and dask-ml face. No algorithm in here."""
-# ruff: noqa: N803, N806 - X is scikit-learn's name
+# ruff: noqa: N803, N806 - X and N_CHAR_MAX are scikit-learn's names
 
+import html
+import textwrap
 import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -38,7 +40,7 @@ from dpgb_dask.released import explain, export, outputs
 from dpgb_dask.released.predict import RowFunction, apply
 from dpgb_dask.released.report import PrivacyReport
 from dpgb_dask.testing import SeededNoise
-from dpgb_dask.training import config
+from dpgb_dask.training import config, uncounted
 from dpgb_dask.training.claims import check_claims
 from dpgb_dask.training.cost import PrivacyCost
 from dpgb_dask.training.fit import fit as run_fit
@@ -110,6 +112,26 @@ class _Boosting(BaseEstimator):  # type: ignore[misc]
         tags.input_tags.allow_nan = True
         tags.input_tags.sparse = False
         return tags
+
+    def __repr__(self, N_CHAR_MAX: int = 700) -> str:
+        text = super().__repr__(N_CHAR_MAX)
+        if "\n" not in text:  # scikit-learn breaks lines for its own classes alone
+            indent = " " * (len(type(self).__name__) + 1)
+            text = textwrap.fill(text, 80, subsequent_indent=indent, break_long_words=False)
+        return "\n# ".join(part for part in (text, self._uncounted()) if part)
+
+    def _repr_mimebundle_(self, **kwargs: Any) -> dict[str, str]:
+        shown: dict[str, str] = super()._repr_mimebundle_(**kwargs)
+        if "text/html" in shown and (said := self._uncounted()):
+            shown["text/html"] += f"<p>{html.escape(said)}</p>"
+        return shown
+
+    def _uncounted(self) -> str:
+        """Say what fits of this process without a ledger add up to; "" if this is none of them, or the only one."""
+        report: PrivacyReport | None = getattr(self, "privacy_report_", None)
+        if report is None or not report.private or report.account is not None:
+            return ""
+        return uncounted.together(report.delta)
 
     def _scores_poorly(self) -> bool:
         """Return whether the score on a few hundred rows, as in scikit-learn's checks, has to be poor."""
@@ -188,6 +210,7 @@ class _Boosting(BaseEstimator):  # type: ignore[misc]
             )
         assert result.file is not None
         self._adopt(result.file)
+        uncounted.count(result.file.report)
         if result.stopped:
             warnings.warn(few_rows(result), FewRowsWarning, stacklevel=2)
         for text in unread(result, schema):

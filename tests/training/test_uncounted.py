@@ -1,0 +1,59 @@
+"""Fits without a ledger are added up in the estimator's repr; the report stays what it is."""
+
+import numpy as np
+import pytest
+
+from dpgb_dask import DPGBClassifier, Ledger, Schema
+from dpgb_dask.contracts.queries import PRICE_ONE
+from dpgb_dask.controller import accounting
+from dpgb_dask.testing import SeededNoise
+from dpgb_dask.training import uncounted
+
+
+@pytest.fixture(autouse=True)
+def _none_yet(monkeypatch):
+    monkeypatch.setattr(uncounted, "_charges", [])
+
+
+def fitted(**settings):
+    X = np.arange(500.0).reshape(-1, 1) % 100
+    schema = Schema({"x": (0, 100)}, classes=[0, 1])
+    settings = {"recipe": "fdp-tr-newton", "n_estimators": 1, "columns": "position"} | settings
+    return DPGBClassifier(schema=schema, **settings).fit(X, X[:, 0] > 50)
+
+
+def test_fits_without_a_ledger_are_added_up_in_the_repr():
+    first = fitted(epsilon=1.0)
+    assert "add up" not in repr(first)
+    second = fitted(epsilon=2.0, delta=1e-5)
+    report = str(second.privacy_report_)
+    squares = accounting.total_price(1.0, 1e-6) + accounting.total_price(2.0, 1e-5)
+    for one in (first, second):
+        delta = one.privacy_report_.delta
+        epsilon = accounting.epsilon_of((squares / PRICE_ONE) ** 0.5, 0.999 * delta)
+        said = f"2 fits of this process charged no ledger: on the same rows they add up to epsilon={epsilon:.4g}"
+        assert f"# {said} at delta={delta:g}" in repr(one)
+        shown = one._repr_mimebundle_()
+        assert said in shown["text/plain"]
+        assert said in shown["text/html"]
+    assert str(second.privacy_report_) == report
+    assert "add up" not in repr(DPGBClassifier())
+
+
+def test_only_fits_that_promise_something_and_are_not_charged_are_added_up():
+    ledger = Ledger("sqlite://")
+    ledger.open_account("people", epsilon=10.0, delta=1e-6)
+    fits = [fitted(), fitted(noise=SeededNoise(0)), fitted(ledger=ledger, account="people")]
+    assert not [one for one in fits if "add up" in repr(one)]
+    pure = fitted(recipe="dpboost", epsilon=1.0)
+    squares = accounting.total_price(1.0, 1e-6) / PRICE_ONE + accounting.mu_of_pure(1.0) ** 2
+    epsilon = accounting.epsilon_of(squares**0.5, 0.999e-6)
+    said = "2 fits of this process charged no ledger: on the same rows they add up to epsilon="
+    assert f"{said}{epsilon:.4g} at delta=1e-06" in repr(pure)
+    assert "add up" not in repr(fits[2])
+
+
+def test_the_repr_breaks_its_lines():
+    lines = repr(DPGBClassifier(account="a" * 60, unit_id="b" * 60, loss="log_loss")).splitlines()
+    assert len(lines) > 1
+    assert lines[0].startswith("DPGBClassifier(")
