@@ -7,8 +7,8 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from dpgb_dask.contracts.plan import PublicRng
 from dpgb_dask.contracts.features import Numeric
+from dpgb_dask.contracts.plan import PublicRng
 from dpgb_dask.contracts.schema import Schema
 from dpgb_dask.errors import PlanError
 
