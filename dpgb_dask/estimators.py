@@ -654,7 +654,8 @@ class DPGBClassifier(ClassifierMixin, _Boosting):  # type: ignore[misc]
 
         Returns
         -------
-        (n_rows, n_classes) float64; the type follows the input, lazy on Dask
+        (n_rows, n_classes) float64; the type follows the input, lazy on Dask. Columns of a frame are named by the
+        classes as text.
         """
         check_is_fitted(self)
         return self._apply(X, outputs.probabilities, np.float64, tuple(self.classes_.tolist()))

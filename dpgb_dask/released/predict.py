@@ -62,11 +62,17 @@ class RowFunction:
     schema : Schema
     prepare : callable
         Turns the model into a function from codes to one output per row; called once per block.
+    task : str
+        Name of its tasks on Dask's dashboard, and beginning of the names of its collections.
     """
 
     model: Model
     schema: Schema
     prepare: Callable[[Model], OfCodes]
+    task: str = "dpgb-predict"
+
+    def __repr__(self) -> str:
+        return f"<{self.task}>"  # of short names; a model is long
 
     @in_our_words()
     def __call__(self, block: Any) -> NDArray[Any]:
@@ -103,7 +109,8 @@ def apply(  # noqa: PLR0911 - one per kind of collection
     Returns
     -------
     ndarray for in-memory input; dask Array (row chunks kept), dask Series "prediction" or DataFrame
-    (index and divisions kept) and DataArray for their like.
+    (index and divisions kept) and DataArray for their like. Columns of a frame are named by the labels as text, as
+    Parquet has no other names.
 
     Raises
     ------
@@ -124,17 +131,22 @@ def apply(  # noqa: PLR0911 - one per kind of collection
         check_columns(meta, function.schema)
         empty = np.empty((0,) if columns is None else (0, len(columns)), dtype)
         return rows.map_partitions(
-            _on_partition, function, columns, meta=_frame(empty, meta.index[:0], columns)
+            _on_partition,
+            function,
+            columns,
+            meta=_frame(empty, meta.index[:0], columns),
+            token=function.task,
         )
     if isinstance(rows, da.Array):
         _check_two_axes(rows)
         check_columns(np.empty((0, rows.shape[1]), rows.dtype), function.schema)
         if rows.numblocks[1] > 1:
             rows = rows.rechunk({1: -1})
+        same: dict[str, Any] = {"dtype": dtype, "token": function.task}
         if columns is None:
-            return rows.map_blocks(function, dtype=dtype, drop_axis=1, meta=np.empty(0, dtype))
+            return rows.map_blocks(function, drop_axis=1, meta=np.empty(0, dtype), **same)
         chunks = (rows.chunks[0], (len(columns),))
-        return rows.map_blocks(function, dtype=dtype, chunks=chunks, meta=np.empty((0, 0), dtype))
+        return rows.map_blocks(function, chunks=chunks, meta=np.empty((0, 0), dtype), **same)
     if not isinstance(rows, pd.DataFrame):
         rows = np.asarray(rows, dtype=object if isinstance(rows, list | tuple) else None)
         _check_two_axes(rows)
@@ -151,12 +163,11 @@ def _on_group(
         raise StructureError("Every array of a Zarr group must have one axis: rows.")
     check_columns(tuple(np.empty(0, a.dtype) for a in arrays), function.schema)
     arrays = [array.rechunk(arrays[0].chunks) for array in arrays]
+    same: dict[str, Any] = {"function": function, "dtype": dtype, "token": function.task}
     if columns is None:
-        meta = np.empty(0, dtype)
-        return da.map_blocks(_on_columns, *arrays, function=function, dtype=dtype, meta=meta)
+        return da.map_blocks(_on_columns, *arrays, meta=np.empty(0, dtype), **same)
     shape = {"new_axis": 1, "chunks": (arrays[0].chunks[0], (len(columns),))}
-    meta = np.empty((0, 0), dtype)
-    return da.map_blocks(_on_columns, *arrays, function=function, dtype=dtype, meta=meta, **shape)
+    return da.map_blocks(_on_columns, *arrays, meta=np.empty((0, 0), dtype), **shape, **same)
 
 
 def _on_columns(*columns: NDArray[Any], function: RowFunction) -> NDArray[Any]:
@@ -213,7 +224,7 @@ def _labelled(values: Any, like: xr.DataArray, columns: tuple[Any, ...] | None) 
 def _frame(values: NDArray[Any], index: Any, columns: tuple[Any, ...] | None) -> Any:
     if columns is None:
         return pd.Series(values, index=index, name="prediction")
-    return pd.DataFrame(values, index=index, columns=list(columns))
+    return pd.DataFrame(values, index=index, columns=[str(label) for label in columns])
 
 
 def _on_partition(

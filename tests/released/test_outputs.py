@@ -28,7 +28,7 @@ def test_predictions_follow_their_input(classifier, features):
     frame = dd.from_pandas(features, npartitions=3)
     proba = classifier.predict_proba(frame)
     assert isinstance(proba, dd.DataFrame)
-    assert list(proba.columns) == [0, 1]
+    assert list(proba.columns) == ["0", "1"]
     np.testing.assert_array_equal(proba.compute(), want)
     label = classifier.predict(frame)
     assert isinstance(label, dd.Series)

@@ -2,6 +2,7 @@
 
 import pickle
 
+import dask
 import dask.array as da
 import dask.dataframe as dd
 import numpy as np
@@ -9,6 +10,7 @@ import pandas as pd
 import pytest
 import xarray as xr
 import zarr
+from dask.utils import key_split
 from helpers import raw_scores
 
 from dpgb_dask.errors import SchemaError, StructureError
@@ -226,3 +228,54 @@ def test_row_functions_travel_to_workers(model, binary_schema, rows, expected):
 def test_lists_are_read_value_by_value(model, binary_schema, rows, expected):
     table = rows[:9].astype(object).to_numpy().tolist()
     np.testing.assert_array_equal(raw_scores(model, binary_schema, table), expected[:9])
+
+
+def task_names(collection):
+    """Names of a collection's tasks, as the dashboard groups them, once Dask has optimised it."""
+    (optimised,) = dask.optimize(collection)
+    return {key_split(key) for key in optimised.__dask_graph__()}
+
+
+def test_tasks_and_arrays_have_short_names(
+    model, numeric_schema, numeric, rows, binary_schema, tmp_path
+):
+    def score(X, schema, columns=None):
+        prepare = two_columns if columns else scorer_of_one
+        return apply(RowFunction(model, schema, prepare), X, np.dtype(np.float64), columns)
+
+    array = da.from_array(numeric, chunks=(50, -1))
+    group = zarr.open_group(tmp_path / "g.zarr", mode="w")
+    for j, name in enumerate(numeric_schema.names):
+        group[name] = numeric[:, j]
+    for lazy in (
+        score(array, numeric_schema),
+        score(array, numeric_schema, (0, 1)),
+        score(group, numeric_schema),
+        score(dd.from_pandas(rows, npartitions=2), binary_schema),
+    ):
+        name = lazy.name if isinstance(lazy, da.Array) else lazy._name
+        assert name.startswith("dpgb-predict-")
+        assert len(name) < 60
+        assert any("dpgb-predict" in task for task in task_names(lazy)), task_names(lazy)
+
+
+def test_columns_of_a_frame_are_text_and_go_to_parquet(model, binary_schema, rows, tmp_path):
+    function = RowFunction(model, binary_schema, two_columns)
+    frame = dd.from_pandas(rows, npartitions=2)
+    out = apply(function, frame, np.dtype(np.float64), (0, True))
+    assert list(out.columns) == ["0", "True"]
+    out.to_parquet(tmp_path / "p.parquet", write_index=False)
+    read = pd.read_parquet(tmp_path / "p.parquet")
+    np.testing.assert_array_equal(
+        read.to_numpy(), apply(function, rows, np.dtype(np.float64), (0, True))
+    )
+
+
+def scorer_of_one(model):
+    score = scorer(model)
+    return lambda codes: score(codes)[:, 0].astype(np.float64)
+
+
+def two_columns(model):
+    score = scorer(model)
+    return lambda codes: np.repeat(score(codes).astype(np.float64), 2, axis=1)

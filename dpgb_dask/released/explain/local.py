@@ -235,7 +235,12 @@ def explain_local(
     names = term_names(found, schema)
     dtype = np.dtype(np.int64)
     steps = tuple(
-        apply(RowFunction(model, schema, Contributions(found, k)), rows, dtype, names)
+        apply(
+            RowFunction(model, schema, Contributions(found, k), task="dpgb-explain"),
+            rows,
+            dtype,
+            names,
+        )
         for k in range(model.n_scores)
     )
     return LocalExplanation(names, steps, found.intercept, rows, model, schema, scale, offset)
