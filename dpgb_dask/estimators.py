@@ -47,9 +47,10 @@ from dpgb_dask.training.fit import fit as run_fit
 from dpgb_dask.training.report import few_rows, report_of, unread
 
 GOOD_SCORE_EPSILON = 20.0  # from this ε on, the scores reach what scikit-learn's checks ask for
+CONSTRAINTS = ("monotonic_cst", "interaction_cst")
 SAVED = (
     "epsilon", "delta", "loss", "n_estimators", "learning_rate", "max_depth", "max_bins", "unit_id",
-    "max_rows_per_unit", "columns", "on_few_rows",
+    "max_rows_per_unit", "columns", "on_few_rows", *CONSTRAINTS,
 )  # fmt: skip
 
 
@@ -75,6 +76,8 @@ class _Boosting(BaseEstimator):  # type: ignore[misc]
         learning_rate: float | None = None,
         max_depth: int | None = None,
         max_bins: int | None = None,
+        monotonic_cst: Any = None,
+        interaction_cst: Any = None,
         columns: Columns = None,
         on_few_rows: str = "stop",
         cache: str | Path = "auto",
@@ -98,6 +101,8 @@ class _Boosting(BaseEstimator):  # type: ignore[misc]
         self.learning_rate = learning_rate
         self.max_depth = max_depth
         self.max_bins = max_bins
+        self.monotonic_cst = monotonic_cst
+        self.interaction_cst = interaction_cst
         self.columns = columns
         self.on_few_rows = on_few_rows
         self.cache = cache
@@ -247,6 +252,7 @@ class _Boosting(BaseEstimator):  # type: ignore[misc]
             saved["class_weight"] = [
                 [k, w] for k, w in zip(schema.target.classes, weights or (), strict=True)
             ]
+        saved |= {name: parameters.plain_constraint(saved[name]) for name in CONSTRAINTS}
         return export.ModelFile(
             estimator=type(self).__name__,
             parameters=saved,
@@ -333,12 +339,18 @@ class _Boosting(BaseEstimator):  # type: ignore[misc]
     def _shape_of(self, schema: Schema, max_weight: int | None) -> Shape:
         """Return the public facts that decide the queries of a plan; weights are fractions of the largest weight."""
         loss = self._loss(schema.target.type)
+        found = parameters.constraints_of(self.monotonic_cst, self.interaction_cst, schema)
         if max_weight is None:
-            return Shape(schema=schema, loss=loss)
+            return Shape(schema=schema, loss=loss, constraints=found)
         bits = weight_bits_for(max_weight)
         times = parameters.class_weights(self.class_weight, schema, max_weight)
         return Shape(
-            schema=schema, weight_bits=bits, max_weight=max_weight, loss=loss, class_weight=times
+            schema=schema,
+            weight_bits=bits,
+            max_weight=max_weight,
+            loss=loss,
+            class_weight=times,
+            constraints=found,
         )
 
     def _plans(self) -> list[tuple[Plan, Shape]]:
@@ -567,6 +579,13 @@ class DPGBClassifier(ClassifierMixin, _Boosting):  # type: ignore[misc]
         cannot serve the loss, the error names recipes that can.
     n_estimators, learning_rate, max_depth, max_bins : optional
         Parameters of the recipe; None for the recipe's own value. A parameter that the recipe does not have raises.
+    monotonic_cst : array-like of int or dict, optional
+        As in scikit-learn: per feature of the schema, or by name, 1 if the score must not fall where the feature grows,
+        -1 if it must not grow, 0 for neither. For numeric features; not for more than two classes. Missing values are
+        in no order with the others.
+    interaction_cst : "pairwise", "no_interactions", sequence of groups, optional
+        As in scikit-learn: sets of features (positions or names) that may interact with each other, in pairs and in
+        trees; features in no set are one more. A feature outside the groups of another never interacts with it.
     columns : "position", list of str, optional
         How the columns of an array without names match the schema, in ``fit`` and in ``predict``. "position": they are
         the schema's features, in its order. A list: their names, in the array's order; they are reordered as in the

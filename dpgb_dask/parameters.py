@@ -1,7 +1,7 @@
 """Meaning and checks of the estimators' parameters, before any data are read."""
 
 import secrets
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -10,6 +10,7 @@ import numpy as np
 from sklearn.utils import check_random_state
 
 from dpgb_dask import losses, recipes
+from dpgb_dask.contracts.constraints import PAIRWISE, Constraints
 from dpgb_dask.contracts.plan import Plan
 from dpgb_dask.contracts.schema import MAX_WEIGHT, Schema
 from dpgb_dask.controller.ledger import Ledger
@@ -198,3 +199,86 @@ def largest_weight(schema: Schema, max_rows_per_unit: int, *, weighted: bool) ->
     if schema.unit_id is not None:
         return int(max_rows_per_unit)
     return schema.max_weight if weighted else None
+
+
+def plain_constraint(given: Any) -> Any:
+    """Return ``monotonic_cst`` or ``interaction_cst`` as JSON can hold it: lists, objects, texts and numbers."""
+    if isinstance(given, np.generic):
+        return given.item()
+    if isinstance(given, Mapping):
+        return {plain_constraint(key): plain_constraint(value) for key, value in given.items()}
+    if isinstance(given, set | frozenset):
+        return sorted((plain_constraint(item) for item in given), key=str)
+    if isinstance(given, Iterable) and not isinstance(given, str | bytes):
+        return [plain_constraint(item) for item in given]
+    return given
+
+
+def constraints_of(monotonic_cst: Any, interaction_cst: Any, schema: Schema) -> Constraints:
+    """Return the constraints of an estimator's parameters, by the names of the schema's features.
+
+    Raises
+    ------
+    PlanError
+        If one has no form that scikit-learn's parameters of these names have, or names what the schema does not have.
+    """
+    return Constraints(
+        monotonic=_directions(plain_constraint(monotonic_cst), schema),
+        interactions=_groups(plain_constraint(interaction_cst), schema),
+    )
+
+
+def _directions(given: Any, schema: Schema) -> tuple[tuple[str, int], ...]:
+    """Return the constrained features and their directions, in the schema's order."""
+    if given is None:
+        return ()
+    names = schema.names
+    if isinstance(given, list):
+        if len(given) != len(names):
+            raise PlanError(
+                f"monotonic_cst has {len(given)} entries for {len(names)} features of the schema. Give one for each, or"
+                " a dict of feature names."
+            )
+        given = dict(zip(names, given, strict=True))
+    if not isinstance(given, dict):
+        raise PlanError(
+            f"monotonic_cst={given!r} must be None, an array of -1, 0 or 1, or a dict of feature names to these."
+        )
+    if unknown := [name for name in given if name not in names]:
+        raise PlanError(
+            f"monotonic_cst contains unexpected feature names: {unknown}. The schema has {list(names)}."
+        )
+    for name, value in given.items():
+        number = isinstance(value, int | float) and not isinstance(value, bool)
+        if not number or value not in (-1, 0, 1):
+            raise PlanError(f"monotonic_cst of {name!r} is {value!r}: give -1, 0 or 1.")
+    return tuple((name, int(given[name])) for name in names if given.get(name, 0))
+
+
+def _groups(given: Any, schema: Schema) -> str | tuple[tuple[str, ...], ...] | None:
+    """Return the groups of features that may interact; the features in no group are one more."""
+    names = schema.names
+    if given is None or given == PAIRWISE:
+        return given
+    if given == "no_interactions":
+        return tuple((name,) for name in names)
+    if not isinstance(given, list) or not all(isinstance(group, list) for group in given):
+        raise PlanError(
+            f"interaction_cst={given!r} must be None, 'pairwise', 'no_interactions', or a sequence of groups: tuples,"
+            " lists or sets of features."
+        )
+    groups = [sorted({_place(item, names) for item in group}) for group in given if group]
+    rest = sorted(set(range(len(names))) - {k for group in groups for k in group})
+    return tuple(tuple(names[k] for k in group) for group in [*groups, rest] if group)
+
+
+def _place(item: Any, names: tuple[str, ...]) -> int:
+    """Return the position of a feature that a group names, or gives the position of."""
+    if isinstance(item, str) and item in names:
+        return names.index(item)
+    if isinstance(item, int) and not isinstance(item, bool) and 0 <= item < len(names):
+        return item
+    raise PlanError(
+        f"interaction_cst holds {item!r}: give names of features, {list(names)}, or their positions, 0 to"
+        f" {len(names) - 1}."
+    )

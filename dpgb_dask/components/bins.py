@@ -70,6 +70,8 @@ class Bins(Stage):
 
     makes_bins = True
     starts = True
+    keeps_monotonic = True  # no part of the model depends on a feature
+    keeps_interactions = True
     estimator_options: ClassVar[Mapping[str, str]] = {"max_bins": "max_bins"}
 
     def __post_init__(self) -> None:

@@ -32,6 +32,8 @@ class RowCount(Stage):
     share: float = 0.002
 
     starts = True
+    keeps_monotonic = True  # no part of the model depends on a feature
+    keeps_interactions = True
 
     def __post_init__(self) -> None:
         """Check the options."""
@@ -73,6 +75,8 @@ class BaseScore(Stage):
     share: float = 0.02
 
     starts = True
+    keeps_monotonic = True  # no part of the model depends on a feature
+    keeps_interactions = True
 
     def __post_init__(self) -> None:
         """Check the options."""

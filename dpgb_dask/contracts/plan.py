@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from dpgb_dask import losses
 from dpgb_dask.contracts.boundary import Raw, Released
+from dpgb_dask.contracts.constraints import UNCONSTRAINED, Constraints, Interactions
 from dpgb_dask.contracts.model import MAX_BINS, FeatureBins, Model, check_bins
 from dpgb_dask.contracts.part import Part
 from dpgb_dask.contracts.queries import Query
@@ -74,12 +75,15 @@ class Shape:
         numeric target; a loss of a class outside the package is stored as a `losses.OutsideLoss`.
     class_weight : tuple of float, optional
         What the weight of a row is multiplied by, for each declared class; each in [0, max_weight].
+    constraints : Constraints
+        What every model of the fit must keep.
 
     Raises
     ------
     PlanError
-        If one row of the largest weight could overflow a packed sum, `losses.get` refuses the loss, or the loss does
-        not fit the target or its bounds. All of this is checked before any charge.
+        If one row of the largest weight could overflow a packed sum, `losses.get` refuses the loss, the loss does not
+        fit the target or its bounds, or the constraints do not fit the schema. All of this is checked before any
+        charge.
     """
 
     schema: Schema
@@ -87,6 +91,7 @@ class Shape:
     max_weight: int = 1
     loss: Loss = None  # type: ignore[assignment]  # __post_init__ sets the default
     class_weight: tuple[float, ...] | None = None
+    constraints: Constraints = UNCONSTRAINED
 
     def __post_init__(self) -> None:
         if self.loss is None:
@@ -119,6 +124,7 @@ class Shape:
                     f"class_weight={times!r} must be one number in [0, {self.max_weight}] for each declared class."
                 )
             object.__setattr__(self, "class_weight", times)
+        self.constraints.check(self.schema)
 
     @property
     def kind(self) -> str:
@@ -134,6 +140,24 @@ class Shape:
     def n_scores(self) -> int:
         """Number of score columns."""
         return len(self.schema.target.classes) if self.kind == "multiclass" else 1
+
+    @property
+    def directions(self) -> NDArray[np.int8] | None:
+        """Direction of every encoded column, -1, 0 or 1; None if no feature is constrained."""
+        return self.constraints.directions(self.schema) if self.constraints.monotonic else None
+
+    @property
+    def interactions(self) -> Interactions | None:
+        """Which columns may interact; None if any may."""
+        return Interactions.of(self.constraints, self.schema)
+
+    @property
+    def n_pairs(self) -> int:
+        """Number of pairs of columns that may interact."""
+        interactions = self.interactions
+        if interactions is None:
+            return self.n_features * (self.n_features - 1) // 2
+        return int(np.triu(interactions.may_pair(), 1).sum())
 
 
 class PublicRng:
@@ -339,6 +363,9 @@ class Stage(Part, ABC):
         Kind of the secret draw of rows for its queries (`queries.RowDraw`): "sample", "part", or None.
     gives, uses : tuple of types of Facts
         Records that it leaves to later stages, and records that it needs from earlier stages.
+    keeps_monotonic, keeps_interactions : bool
+        Whether what it adds to the model keeps these constraints (`Shape.constraints`). A plan refuses constraints that
+        one of its stages does not keep.
     """
 
     __slots__ = ()
@@ -347,6 +374,8 @@ class Stage(Part, ABC):
     starts: ClassVar[bool] = False
     gives: ClassVar[tuple[type[Facts], ...]] = ()
     uses: ClassVar[tuple[type[Facts], ...]] = ()
+    keeps_monotonic: ClassVar[bool] = False
+    keeps_interactions: ClassVar[bool] = False
 
     @property
     def is_random(self) -> bool:
@@ -511,7 +540,14 @@ class Plan:
         return self.stops_on_few_rows and few and not stage.starts
 
     def demand(self, shape: Shape) -> Demand:
-        """Return the demand of the whole plan; raises `PlanError` if the stages declare more than there is."""
+        """Return the demand of the whole plan.
+
+        Raises
+        ------
+        PlanError
+            If the stages declare more than there is, or one does not keep the constraints of the shape.
+        """
+        self._check_constraints(shape)
         demands = [stage.declare(shape) for stage in self.stages]
         if not all(type(demand) is Demand for demand in demands):
             raise PlanError(f"A stage of {self.name!r} does not declare a Demand.")
@@ -522,6 +558,19 @@ class Plan:
         return Demand(
             declared, 1.0, sum(d.n_queries for d in demands), sum(d.n_values for d in demands)
         )
+
+    def _check_constraints(self, shape: Shape) -> None:
+        asked = {
+            "monotonic_cst": (bool(shape.constraints.monotonic), "keeps_monotonic"),
+            "interaction_cst": (shape.constraints.interactions is not None, "keeps_interactions"),
+        }
+        for name, (given, kept) in asked.items():
+            unable = [type(stage).__name__ for stage in self.stages if not getattr(stage, kept)]
+            if given and unable:
+                raise PlanError(
+                    f"{name}: {', '.join(unable)} of recipe {self.name!r} cannot keep it. Leave it out, or choose a"
+                    " recipe whose stages keep it."
+                )
 
     def public_bins(self, shape: Shape) -> tuple[FeatureBins, ...] | None:
         """Return the first stage's bins if they depend on the schema alone; one pass over the source is then enough.

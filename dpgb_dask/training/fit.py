@@ -374,6 +374,8 @@ def digest(plan: Plan, shape: Shape) -> bytes:
         facts.append(gradients)
     if shape.class_weight is not None:
         facts.append(["class_weight", *shape.class_weight])
+    if shape.constraints:
+        facts.append(shape.constraints.to_dict())
     return hashlib.sha256(json.dumps(facts, sort_keys=True, default=repr).encode()).digest()
 
 
@@ -389,6 +391,7 @@ def facts(plan: Plan, shape: Shape) -> dict[str, str]:
     }
     if gradients := _gradients(shape):
         told["gradients of the loss"] = gradients
+    told |= shape.constraints.to_dict()
     told["stages"] = ", ".join(type(stage).__name__ for stage in plan.stages)
     for number, stage in enumerate(plan.stages, start=1):
         where = f"stage {number} ({type(stage).__name__})"

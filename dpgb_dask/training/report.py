@@ -63,6 +63,7 @@ def report_of(result: FitResult, plan: Plan, shape: Shape) -> PrivacyReport:
         "target": f"{target.name}: {bounds}",
         f"largest weight of a {'row' if unit is None else 'unit'}": shape.max_weight,
         "seed of public randomness": controller.public_seed,
+        **shape.constraints.to_dict(),
     }
     if shape.class_weight is not None:
         weights = zip(target.classes, shape.class_weight, strict=True)

@@ -9,9 +9,9 @@ from neighbours import (
     SCHEMAS,
     TICKET,
     VALUES_OF_EVERY_KIND,
+    check_neighbours,
     drive,
     open_local,
-    rows_to_add,
     some_rows,
     with_every_kind,
 )
@@ -24,41 +24,9 @@ from dpgb_dask.contracts.grid import FINE, Grid
 from dpgb_dask.contracts.plan import Shape
 from dpgb_dask.contracts.queries import CellCountsQuery
 from dpgb_dask.contracts.schema import Schema
-from dpgb_dask.private.sensitivity import sensitivity
 
 SERVED = [(name, kind) for name, plan in sorted(PLANS.items()) for kind in sorted(plan.kinds)]
 WEIGHTS = [4.0, 1e300, np.inf, np.nan, -1.0, 0.3]
-
-
-def check_neighbours(plan, kind, shape, weight=None, added_weights=(1.0,), rows=None, added=None):
-    """Ask both data sets every query of a run; return how many queries there were."""
-    x, y = rows or some_rows(kind, 300)
-    w = None if weight is None else weight(len(y))
-    alone = open_local(x, y, shape, w)
-    others = []
-    for k, (row, label) in enumerate(added or rows_to_add(kind)):
-        x2 = np.vstack([x, np.array(row, dtype=object)])
-        y2 = np.append(np.asarray(y, dtype=object), label)
-        y2 = y2.astype(float) if kind == "numeric" else y2
-        w2 = None if w is None else np.append(w, added_weights[k % len(added_weights)])
-        others.append(open_local(x2, y2, shape, w2))
-    n_queries, moved_at_all = 0, 0
-
-    def check(query, bound, sums, changed):
-        nonlocal n_queries, moved_at_all
-        assert bound == sensitivity(query, shape)
-        n_queries += 1
-        for theirs in changed:
-            change = theirs - sums
-            assert sum(int(d) ** 2 for d in change) <= bound.l2_squared, query.label
-            assert sum(abs(int(d)) for d in change) <= bound.l1, query.label
-            moved_at_all += any(change)
-
-    drive(plan, shape, alone, others, check)
-    for rounds in (alone, *others):
-        rounds.close()
-    assert moved_at_all  # the test sees the rows it adds
-    return n_queries
 
 
 @pytest.mark.parametrize(("name", "kind"), SERVED)

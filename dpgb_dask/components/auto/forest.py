@@ -20,6 +20,7 @@ from dpgb_dask.components.auto.posterior import (
     with_residual_scale,
 )
 from dpgb_dask.components.options import check_rate, check_whole
+from dpgb_dask.contracts.constraints import Interactions
 from dpgb_dask.contracts.model import Splits, no_trees
 from dpgb_dask.contracts.plan import Answer, Demand, Shape, Stage, State
 from dpgb_dask.contracts.queries import Query, ResidualQuery, TreeSumsQuery
@@ -47,6 +48,10 @@ class Forest(Stage):
     learning_rate : float
     levels : int
         Number of thresholds per feature to draw from; they divide its noisy mass evenly.
+
+    Notes
+    -----
+    Features with a monotonic constraint are not drawn: their interactions are those of `Pairs`.
     """
 
     rounds: int = constants.FOREST_ROUNDS
@@ -57,6 +62,8 @@ class Forest(Stage):
 
     uses = (AutoFacts,)
     is_random = True
+    keeps_monotonic = True
+    keeps_interactions = True
     estimator_options: ClassVar[Mapping[str, str]] = {"max_depth": "depth"}
 
     def __post_init__(self) -> None:
@@ -119,13 +126,23 @@ class Forest(Stage):
         if strength.sum() > 0:
             even = constants.FOREST_EVEN
             chance = even / m + (1 - even) * strength / strength.sum()
+        if (directions := state.shape.directions) is not None:
+            # leaves made monotone tree by tree keep steps of noise in one direction, which add up: such a forest is
+            # worse than one without these features (docs/constraints-and-edits.md)
+            chance = np.where(directions == 0, chance, 0.0)
+            chance = chance / chance.sum()
         last_bins = []  # per feature: last bin of every part but the highest
         for mass, bins in zip(state.counts, state.model.bins, strict=True):
             level = coarsen(mass, bins.categorical, self.levels)
             ends = np.flatnonzero(np.diff(level.astype(np.int64)))
             last_bins.append(ends if len(ends) else np.zeros(1, np.int64))
         shape = (self.batch, (1 << self.depth) - 1)
-        feature = rng.choice(m, shape, p=chance).astype(np.uint16)
+        interactions = state.shape.interactions
+        feature = (
+            rng.choice(m, shape, p=chance)
+            if interactions is None
+            else draw_features(chance, self.batch, self.depth, interactions, rng)
+        ).astype(np.uint16)
         draw = rng.random(shape)
         n_ends = np.array([len(ends) for ends in last_bins])
         pick = (draw * n_ends[feature]).astype(np.int64)
@@ -156,3 +173,29 @@ class Forest(Stage):
         trees = state.model.trees.with_more(query.splits, value)
         model = replace(state.model, trees=trees)
         return replace(state, model=model, memory=replace(memory, round=memory.round + 1))
+
+
+def draw_features(
+    chance: NDArray[np.float64],
+    n_trees: int,
+    depth: int,
+    interactions: Interactions,
+    rng: np.random.Generator,
+) -> NDArray[np.int64]:
+    """Draw the feature of every node, (n_trees, 2**depth - 1), from those that may follow the nodes above it.
+
+    Parameters
+    ----------
+    chance : (n_features,) float64
+        Chances of all features, where all may follow; a feature with chance 0 is never drawn.
+    """
+    levels = []
+    used = np.zeros((n_trees, len(chance)), bool)  # per node of a level, tree after tree
+    for _ in range(depth):
+        shares = np.cumsum(chance * interactions.allowed(used), axis=1)
+        point = rng.random(len(used)) * shares[:, -1]
+        level = (shares <= point[:, None]).sum(1)
+        levels.append(level.reshape(n_trees, -1))
+        used[np.arange(len(used)), level] = True
+        used = np.repeat(used, 2, axis=0)
+    return np.concatenate(levels, axis=1)

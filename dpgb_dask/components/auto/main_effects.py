@@ -26,6 +26,7 @@ from dpgb_dask.components.auto.posterior import (
     with_totals,
 )
 from dpgb_dask.components.options import check_rate, check_whole
+from dpgb_dask.contracts.monotone import ordered_table
 from dpgb_dask.contracts.plan import Answer, Demand, Needs, Shape, Stage, State
 from dpgb_dask.contracts.queries import MainSumsQuery, Query, ResidualQuery
 
@@ -56,6 +57,8 @@ class MainEffects(Stage):
 
     uses = (AutoFacts,)
     is_random = True
+    keeps_monotonic = True
+    keeps_interactions = True  # a table has one feature
     estimator_options: ClassVar[Mapping[str, str]] = {
         "n_estimators": "rounds",
         "learning_rate": "damping",
@@ -137,8 +140,21 @@ class MainEffects(Stage):
         answer = sums(query, released)
         t = memory.round
         seen = observation(state, answer, t, self.rounds, pair=False)
+        directions, masses = state.shape.directions, [scores[0].mass for scores in memory.blocks]
+
+        def ordered(j: int, f: NDArray[np.float64]) -> NDArray[np.float64]:
+            assert directions is not None
+            return ordered_table(f, masses[j], int(directions[j])) if directions[j] else f
+
         memory = learn(
-            memory, query.leaf_of_bin, answer, state, seen, damping=self.damping, evidence=t >= 2
+            memory,
+            query.leaf_of_bin,
+            answer,
+            state,
+            seen,
+            damping=self.damping,
+            evidence=t >= 2,
+            ordered=None if directions is None else ordered,
         )
         tables = tuple(steps(np.stack([b.f for b in scores], axis=1)) for scores in memory.blocks)
         model = replace(set_intercept(state.model, memory.totals), tables=tables)

@@ -1,6 +1,6 @@
 """The stage `Pairs`: interactions of two features (stage 3 of the default method)."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Self
 
@@ -27,6 +27,7 @@ from dpgb_dask.components.auto.posterior import (
     with_totals,
 )
 from dpgb_dask.contracts.model import SCORE_ONE, PairTable
+from dpgb_dask.contracts.monotone import order_of_cells, ordered_pair
 from dpgb_dask.contracts.plan import Answer, Demand, Needs, Shape, Stage, State
 from dpgb_dask.contracts.queries import PairCells, PairSumsQuery, Query, ResidualQuery
 
@@ -57,14 +58,17 @@ def feature_strength(state: State) -> NDArray[np.float64]:
 
 
 def candidate_pairs(state: State) -> list[tuple[int, int]]:
-    """Return all pairs of features; if there are too many, only pairs of features with the strongest main effects."""
-    m = state.shape.n_features
+    """Return all pairs that may interact; if there are too many, only those of the strongest main effects."""
+    m, interactions = state.shape.n_features, state.shape.interactions
     most = constants.MAX_CANDIDATES
     features = np.arange(m)
-    if m * (m - 1) // 2 > most:
+    if state.shape.n_pairs > most:
         n_kept = int((1 + np.sqrt(1 + 8 * most)) / 2)
         features = np.sort(np.argsort(-feature_strength(state), kind="stable")[:n_kept])
-    return [(int(i), int(j)) for i in features for j in features if j < i]
+    may = None if interactions is None else interactions.may_pair()
+    return [
+        (int(i), int(j)) for i in features for j in features if j < i and (may is None or may[i, j])
+    ]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -81,6 +85,8 @@ class Pairs(Stage):
     damping: float = constants.DAMPING
 
     uses = (AutoFacts,)
+    keeps_monotonic = True
+    keeps_interactions = True
 
     def declare(self, shape: Shape) -> Demand:
         """Declare between nothing (the gate is closed) and half of what the forest leaves."""
@@ -176,7 +182,14 @@ class Pairs(Stage):
         seen = observation(state, answer, max(memory.round, 0), n_rounds, pair=True)
         before = memory.totals
         memory = learn(
-            memory, every_cell, answer, state, seen, damping=self.damping, move=not screening
+            memory,
+            every_cell,
+            answer,
+            state,
+            seen,
+            damping=self.damping,
+            move=not screening,
+            ordered=_ordered(state, memory),
         )
         if screening:
             evidence = np.array([sum(b.log_evidence for b in scores) for scores in memory.blocks])
@@ -201,3 +214,26 @@ class Pairs(Stage):
         )
         model = replace(set_intercept(state.model, memory.totals), pairs=pairs)
         return with_totals(replace(state, model=model, memory=memory), memory.totals)
+
+
+def _ordered(
+    state: State, memory: PosteriorMemory
+) -> Callable[[int, NDArray[np.float64]], NDArray[np.float64]] | None:
+    """Return what makes a table monotone in its constrained features; None if no feature is constrained."""
+    directions = state.shape.directions
+    if directions is None:
+        return None
+
+    def ordered(k: int, f: NDArray[np.float64]) -> NDArray[np.float64]:
+        c = memory.cells[k]
+        rows, columns = (
+            order_of_cells(cell_of_bin, int(directions[j])) if directions[j] else None
+            for j, cell_of_bin in ((c.i, c.map_i), (c.j, c.map_j))
+        )
+        if rows is None and columns is None:
+            return f
+        shape = (c.n_i, c.n_j)
+        mass = memory.blocks[k][0].mass.reshape(shape)
+        return ordered_pair(f.reshape(shape), mass, rows, columns).ravel()
+
+    return ordered

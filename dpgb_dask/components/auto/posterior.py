@@ -4,7 +4,7 @@ A table holds one value per bin of a feature, or per cell of a pair. What change
 a frozen record.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from typing import Any
@@ -247,6 +247,7 @@ def learn(
     damping: float,
     move: bool = True,
     evidence: bool = True,
+    ordered: Callable[[int, NDArray[np.float64]], NDArray[np.float64]] | None = None,
 ) -> PosteriorMemory:
     """Update the posterior of every table from one joint release.
 
@@ -257,6 +258,9 @@ def learn(
     evidence : bool
         Whether the posterior mean is averaged over prior scales by their evidence, or uses the first guess of the
         scale.
+    ordered : callable or None
+        Called with a table's position and its new values; returns them monotone. The posterior itself is that of the
+        releases: they were made at the values that the model holds, whatever these are.
     """
     sizes = np.array([int(leaf.max()) + 1 for leaf in leaf_of_bin])
     ends = np.cumsum(sizes)[:-1]
@@ -284,6 +288,8 @@ def learn(
             )
             mean, log_evidence = smoothing.posterior_mean(told, scales)
             f = on_grid(told.f + damping * (mean - told.f)) if move else told.f
+            if move and ordered is not None:
+                f = on_grid(ordered(j, f))
             row.append(replace(told, f=f, log_evidence=log_evidence))
         return tuple(row)
 

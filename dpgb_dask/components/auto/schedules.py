@@ -21,12 +21,14 @@ class BudgetSplit:
 
 
 def pair_signal(
-    kind: str, n_features: int, n_rows: float, hess: float, clip: float, mu2: float
+    kind: str, n_pairs: int, n_rows: float, hess: float, clip: float, mu2: float
 ) -> float:
     """Return the expected squared signal-to-noise of an interaction in the screening release.
 
     Parameters
     ----------
+    n_pairs : int
+        Pairs of features that may interact.
     n_rows : float
         Noisy number of rows, in units of the largest weight.
     hess : float
@@ -34,7 +36,7 @@ def pair_signal(
     mu2 : float
         μ² left for all stages after the start.
     """
-    n_candidates = min(n_features * (n_features - 1) // 2, constants.MAX_CANDIDATES)
+    n_candidates = min(n_pairs, constants.MAX_CANDIDATES)
     if n_candidates == 0 or mu2 <= 0:
         return 0.0
     share = (1 - constants.FOREST_SHARE) * constants.PAIR_SHARES[1][1] * constants.SCREEN_SHARE
@@ -42,13 +44,20 @@ def pair_signal(
     return (constants.PAIR_EFFECT[kind] * n_rows * hess / constants.PAIR_CELLS) ** 2 / noise2
 
 
-def split_budget(kind: str, signal: float, left: int) -> BudgetSplit:
-    """Divide ``left`` among main effects, pairs and forest by the expected signal."""
-    forest = int(left * constants.FOREST_SHARE) if signal >= constants.FOREST_GATE[kind] else 0
+def split_budget(kind: str, signal: float, left: int, *, forest: bool = True) -> BudgetSplit:
+    """Divide ``left`` among main effects, pairs and forest by the expected signal.
+
+    Parameters
+    ----------
+    forest : bool
+        Whether there is a feature that the forest may draw.
+    """
+    is_open = forest and signal >= constants.FOREST_GATE[kind]
+    trees = int(left * constants.FOREST_SHARE) if is_open else 0
     share = next(share for below, share in constants.PAIR_SHARES if signal < below)
-    both = int((left - forest) * share)
+    both = int((left - trees) * share)
     screen = int(both * constants.SCREEN_SHARE)
-    return BudgetSplit(main=left - forest - both, screen=screen, pairs=both - screen, forest=forest)
+    return BudgetSplit(main=left - trees - both, screen=screen, pairs=both - screen, forest=trees)
 
 
 def leaves_per_partition(n_rows: float, hess: float, sd_of_run: float, effect: float) -> int:

@@ -27,6 +27,8 @@ class Start(Stage):
     """Noisy base rate (classification), or noisy mean and residual scale (regression)."""
 
     starts = True
+    keeps_monotonic = True  # no part of the model depends on a feature
+    keeps_interactions = True
     gives = (AutoFacts,)
 
     def declare(self, shape: Shape) -> Demand:
@@ -91,16 +93,19 @@ class Start(Stage):
         scale = found.start_price if kind == "numeric" else 0
         signal = schedules.pair_signal(
             kind,
-            state.shape.n_features,
+            state.shape.n_pairs,
             state.n_rows / state.shape.max_weight,
             float(np.mean(found.totals.hess)),
             found.clip,
             max(state.left - (constants.RESIDUAL_REFRESHES - 1) * scale, 0) / PRICE_ONE,
         )
         # each later stage that runs releases the residual scale once more
-        run = schedules.split_budget(kind, signal, state.left)
+        directions = state.shape.directions
+        forest = directions is None or not directions.all()
+        run = schedules.split_budget(kind, signal, state.left, forest=forest)
         refreshes = 1 + (run.screen > 0) + (run.forest > 0)
-        split = schedules.split_budget(kind, signal, max(state.left - refreshes * scale, 0))
+        left = max(state.left - refreshes * scale, 0)
+        split = schedules.split_budget(kind, signal, left, forest=forest)
         return state.with_fact(replace(found, split=split))
 
 

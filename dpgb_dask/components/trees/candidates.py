@@ -72,6 +72,8 @@ class PublicBins(Stage):
 
     makes_bins = True
     starts = True
+    keeps_monotonic = True  # no part of the model depends on a feature
+    keeps_interactions = True
     estimator_options: ClassVar[Mapping[str, str]] = {"max_bins": "n_bins"}
 
     def __post_init__(self) -> None:

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from dpgb_dask.components.options import check_positive, check_whole
 from dpgb_dask.components.trees.leaves import Step
+from dpgb_dask.contracts.constraints import Interactions
 from dpgb_dask.contracts.model import MAX_BINS, FeatureBins, Splits
 from dpgb_dask.contracts.part import Part
 from dpgb_dask.contracts.plan import Shape
@@ -35,17 +36,26 @@ class Candidates:
         Candidate thresholds per feature of the model; empty for a categorical feature.
     missing : tuple of bool
         Whether the schema declares missing values, so that the side they go to matters.
+    interactions : Interactions or None
+        Which features may follow each other on a path; None if any may.
     """
 
     features: NDArray[np.int64]
     bins: tuple[FeatureBins, ...]
     cuts: tuple[NDArray[np.uint8], ...]
     missing: tuple[bool, ...]
+    interactions: Interactions | None = None
 
     @property
     def sizes(self) -> tuple[int, ...]:
         """Number of bins of each feature used."""
         return tuple(self.bins[j].n_bins for j in self.features)
+
+    def allowed(self, splits: Splits) -> NDArray[np.bool_] | None:
+        """Return which features may split each leaf of a growing tree, (n_leaves, n_features); None if all may."""
+        if self.interactions is None:
+            return None
+        return self.interactions.allowed(features_above(splits, len(self.bins)))
 
 
 @dataclass(frozen=True, eq=False, slots=True, kw_only=True)
@@ -57,6 +67,7 @@ class Frontier:
     splits : Splits
         The levels above, as one tree whose leaves are the nodes of this level.
     candidates : Candidates
+        Its features are those that some node of the level may split on.
     gradient : Gradient
     n_scores : int
     label, price, weight_bits, rows
@@ -121,6 +132,18 @@ def grow(above: Splits, level: LevelSplits) -> Splits:
         np.concatenate([above.mask_of, mask_of[None]], axis=1),
         np.concatenate([above.masks, level.mask[level.masked]]),
     )
+
+
+def features_above(splits: Splits, n_features: int) -> NDArray[np.bool_]:
+    """Return the features on the path to each leaf of one tree, (n_leaves, n_features) bool."""
+    used = np.zeros((1, n_features), bool)
+    for depth in range(splits.depth):
+        level = np.arange(1 << depth)
+        node = level + len(level) - 1
+        split = (splits.threshold[0, node] != NOWHERE) | (splits.mask_of[0, node] >= 0)
+        used[level, splits.feature[0, node]] |= split
+        used = np.repeat(used, 2, axis=0)
+    return used
 
 
 def root() -> Splits:
@@ -200,6 +223,7 @@ class TotallyRandom(SplitRule):
         for d in range(depth):
             n_nodes = 1 << d
             level = LevelSplits.unsplit(n_nodes)
+            allowed = candidates.allowed(splits)
             order = rng.permutation(n_nodes) if left < n_nodes else np.arange(n_nodes)
             child_low, child_high = np.repeat(low, 2, axis=0), np.repeat(high, 2, axis=0)
             child_reached = np.repeat(reached, 2)
@@ -209,7 +233,10 @@ class TotallyRandom(SplitRule):
                     break
                 if not reached[k]:
                     continue
-                j = int(rng.choice(candidates.features))
+                features = candidates.features
+                if allowed is not None:
+                    features = features[allowed[k, features]]
+                j = int(rng.choice(features))
                 cuts = candidates.cuts[j]
                 cuts = cuts[(cuts >= low[k, j]) & (cuts < high[k, j])]
                 if candidates.bins[j].categorical:
@@ -334,12 +361,15 @@ class HistogramSplit(SplitRule):
         candidates = frontier.candidates
         n_nodes = len(answer.grad)
         level = LevelSplits.unsplit(n_nodes)
+        allowed = candidates.allowed(frontier.splits)
         best = np.full(n_nodes, -np.inf)
         ends = np.cumsum(candidates.sizes)
         for j, end in zip(candidates.features, ends, strict=True):
             cells = slice(end - candidates.bins[j].n_bins, end)
             grad, hess = answer.grad[:, cells], answer.hess[:, cells]
             gain, right = self._best(replace(answer, grad=grad, hess=hess), int(j), candidates)
+            if allowed is not None:
+                gain = np.where(allowed[:, j], gain, -np.inf)
             for k in np.flatnonzero(gain > best):
                 best[k] = gain[k]
                 level.set(int(k), int(j), right[k])
@@ -467,7 +497,10 @@ class PartiallyRandom(SplitRule):
         shape = (n_nodes, len(candidates.features), 2, -1)
         grad, hess = answer.grad.reshape(shape), answer.hess.reshape(shape)
         left, right = (Side(grad[:, :, k], hess[:, :, k], 1.0) for k in (0, 1))
-        best = gain_of(left, right, answer, self.ridge).argmax(1)
+        gain = gain_of(left, right, answer, self.ridge)
+        if (allowed := candidates.allowed(frontier.splits)) is not None:
+            gain = np.where(allowed[:, candidates.features], gain, -np.inf)
+        best = gain.argmax(1)
         ends = np.cumsum(candidates.sizes)
         level = LevelSplits.unsplit(n_nodes)
         for k in range(n_nodes):
@@ -545,11 +578,29 @@ class ExponentialSplit(SplitRule):
             ridge=self.ridge,
         )
 
-    def choose(self, chosen: NDArray[np.int64], query: ChoiceQuery) -> LevelSplits:
-        """Return the splits that were chosen."""
+    def choose(
+        self,
+        chosen: NDArray[np.int64],
+        query: ChoiceQuery,
+        allowed: NDArray[np.bool_] | None = None,
+    ) -> LevelSplits:
+        """Return the splits that were chosen.
+
+        Parameters
+        ----------
+        chosen : (n_nodes,) int64
+        query : ChoiceQuery
+        allowed : (n_nodes, n_features) bool, or None
+            Which features may split each node; None if all may. The nodes of a level choose among the same candidates,
+            so a node can choose a feature that may not follow those above it: then it is not split.
+        """
         level = LevelSplits.unsplit(len(chosen))
         level.feature[:] = query.features[query.candidate_feature[chosen]]
         level.threshold[:] = query.candidate_bin[chosen]
         level.masked[:] = query.candidate_only[chosen]
+        if allowed is not None:
+            barred = ~allowed[np.arange(len(chosen)), level.feature]
+            level.threshold[barred] = NOWHERE
+            level.masked[barred] = False
         level.mask[np.arange(len(chosen)), level.threshold] = level.masked
         return level

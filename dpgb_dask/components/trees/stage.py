@@ -45,6 +45,7 @@ from dpgb_dask.components.trees.splits import (
 )
 from dpgb_dask.contracts.features import Numeric
 from dpgb_dask.contracts.model import MAX_BINS, SCORE_ONE, Model, Splits, join_splits, no_trees
+from dpgb_dask.contracts.monotone import ordered_leaves, ordered_table
 from dpgb_dask.contracts.plan import Answer, Demand, Needs, Shape, Stage, State
 from dpgb_dask.contracts.queries import (
     ChoiceQuery,
@@ -160,6 +161,8 @@ class Trees(Stage):
     leaf_decay: float = 0.0
     least_weight: float = 0.0
 
+    keeps_monotonic = True
+    keeps_interactions = True
     estimator_options: ClassVar[Mapping[str, str]] = {
         "n_estimators": "n_trees",
         "max_depth": "depth",
@@ -425,7 +428,7 @@ class Trees(Stage):
         """Ask for the next level of the growing tree."""
         frontier = self._frontier(state, memory)
         if isinstance(self.split, PartiallyRandom):
-            if len(frontier.candidates.features) == 1:
+            if self._one_feature(state.shape):
                 return self._leaves(state, memory, self._unrivalled(state, frontier), "splits")
             return self.split.ask(frontier, self._sides(state, memory, frontier))
         assert not isinstance(self.split, TotallyRandom)
@@ -439,7 +442,8 @@ class Trees(Stage):
             return self._finish(state, self._sums_of_leaves(state, query, released), query.splits)
         if isinstance(query, ChoiceQuery):
             assert isinstance(self.split, ExponentialSplit)
-            level = self.split.choose(released.value, query)
+            allowed = self._candidates(state, memory).allowed(query.splits)
+            level = self.split.choose(released.value, query, allowed)
             return replace(state, memory=replace(memory, splits=grow(memory.splits, level)))
         assert isinstance(query, NodeSumsQuery)
         if (due := self._to_refine(state, memory)) is not None:
@@ -518,6 +522,7 @@ class Trees(Stage):
             bins=state.model.bins,
             cuts=memory.cuts,
             missing=tuple(isinstance(f, Numeric) and f.missing for f in specs),
+            interactions=state.shape.interactions,
         )
 
     def _draw(self, state: State, memory: Growing) -> Splits:
@@ -560,6 +565,9 @@ class Trees(Stage):
         units = self.split.n_queries(len(candidates.features), self.depth)
         if len(candidates.features) > 1 or self.split.chooses:
             units //= self.depth
+        if (allowed := candidates.allowed(memory.splits)) is not None:
+            kept = allowed[:, candidates.features].any(0)
+            candidates = replace(candidates, features=candidates.features[kept])
         asked = self._asked(state, memory, "splits", units)
         if isinstance(self.split, ExponentialSplit):
             assert isinstance(self.leaf, Step)
@@ -605,7 +613,7 @@ class Trees(Stage):
             if n_nodes == 1 and isinstance(self.candidates, IterativeHessian):
                 memory = replace(memory, seen=root_hessians(table, frontier.candidates))
                 state = replace(state, memory=memory)
-            if len(frontier.candidates.features) == 1:
+            if self._one_feature(state.shape):
                 return self._grown_at_once(state, table, frontier)
             level = self.split.choose(table, frontier)
             sides = None
@@ -679,7 +687,12 @@ class Trees(Stage):
             bound = self.leaf.bound(state.shape.kind)
             most = self.leaf.learning_rate * bound * (1 - self.leaf_decay) ** k
             leaf = np.clip(leaf, -most, most)
-        return np.asarray(np.rint(np.moveaxis(leaf, 2, 0) * (SCORE_ONE / size)).astype(np.int32))
+        value = np.rint(np.moveaxis(leaf, 2, 0) * (SCORE_ONE / size)).astype(np.int32)
+        directions = state.shape.directions
+        if directions is None or self._one_feature(state.shape):
+            return np.asarray(value)
+        assert state.model is not None
+        return ordered_leaves(splits, value, directions, state.model.bins)
 
     def _batch(self, memory: Growing, n_trees: int) -> tuple[int, int]:
         """Return the first tree of the current batch and its number of trees; the last batch may be smaller."""
@@ -701,6 +714,8 @@ class Trees(Stage):
         for trees, values in pending:
             model = self._joined(state, model, trees, values, first)
             first += trees.n_trees
+        if self._one_feature(state.shape):
+            model = self._ordered(state, model)
         state = replace(state, model=model, memory=replace(memory, pending=(), refined=0))
         if memory.seen and done <= self._refinements(state.shape):
             return self._refine(state, memory.seen)
@@ -710,13 +725,35 @@ class Trees(Stage):
         self, state: State, model: Model, splits: Splits, value: NDArray[np.int32], first: int
     ) -> Model:
         """Add trees to the model; trees of one feature are added to its table, which is equivalent and faster."""
-        if self.features.n_used(state.shape.n_features) != 1:
+        if not self._one_feature(state.shape):
             return replace(model, trees=model.trees.with_more(splits, value))
         tables = list(model.tables)
         for t in range(splits.n_trees):
             (j,) = self._features(state, first + t)
             leaf = leaf_of_bin(splits.part(t, t + 1), model.bins[j].n_bins)
             tables[j] = tables[j] + value[:, t, leaf].T
+        return replace(model, tables=tuple(tables))
+
+    def _one_feature(self, shape: Shape) -> bool:
+        """Whether every tree has one feature, and is part of its table."""
+        return self.features.n_used(shape.n_features) == 1
+
+    @staticmethod
+    def _ordered(state: State, model: Model) -> Model:
+        """Make the tables monotone whose features are constrained.
+
+        The sum of the trees is made so, not each tree: steps of noise upwards would then add up.
+        """
+        directions = state.shape.directions
+        if directions is None:
+            return model
+        tables = list(model.tables)
+        for j in np.flatnonzero(directions):
+            n_bins = model.bins[j].n_bins
+            known = state.counts and len(state.counts[j]) == n_bins
+            weight = state.counts[j] if known else np.ones(n_bins)
+            column = ordered_table(tables[j][:, 0].astype(np.float64), weight, int(directions[j]))
+            tables[j] = np.rint(column).astype(np.int32)[:, None]
         return replace(model, tables=tuple(tables))
 
 

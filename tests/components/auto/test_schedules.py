@@ -16,10 +16,10 @@ def test_split_budget_spends_exactly_what_is_left(kind, signal):
 
 
 def test_pair_signal_grows_with_rows_and_budget():
-    few = schedules.pair_signal("binary", 14, 1e4, 0.1, 0.5, 0.01)
-    assert schedules.pair_signal("binary", 14, 2e4, 0.1, 0.5, 0.01) == pytest.approx(4 * few)
-    assert schedules.pair_signal("binary", 14, 1e4, 0.1, 0.5, 0.02) == pytest.approx(2 * few)
-    assert schedules.pair_signal("binary", 1, 1e4, 0.1, 0.5, 0.01) == 0
+    few = schedules.pair_signal("binary", 91, 1e4, 0.1, 0.5, 0.01)
+    assert schedules.pair_signal("binary", 91, 2e4, 0.1, 0.5, 0.01) == pytest.approx(4 * few)
+    assert schedules.pair_signal("binary", 91, 1e4, 0.1, 0.5, 0.02) == pytest.approx(2 * few)
+    assert schedules.pair_signal("binary", 0, 1e4, 0.1, 0.5, 0.01) == 0
 
 
 def test_leaves_per_partition_is_bounded():
