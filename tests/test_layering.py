@@ -26,6 +26,7 @@ TOP = {
     "__main__",
     "testing",
     "diagnose",
+    "drafts",
     "__init__",
 }
 TOP_OUTSIDE = {

@@ -17,6 +17,7 @@ DESCRIPTION = "Differentially private gradient boosting on Dask."
 EPILOG = """\
 examples:
   dpgb-dask demo
+  dpgb-dask schema people.parquet --target high_income --out people.schema.json
   dpgb-dask check people.parquet --schema people.schema.json
   dpgb-dask ledger open sqlite:///budget.db people --epsilon 3 --delta 1e-6
   dpgb-dask fit people.parquet --schema people.schema.json --epsilon 1 --delta 1e-6 \\
@@ -43,6 +44,10 @@ class Command(NamedTuple):
 # the command gives itself.
 COMMANDS = {
     "demo": Command("demo.add", "fit made-up census data on a local cluster, and write the model"),
+    "schema": Command(
+        "schema.add",
+        "draft a schema: the names and declared types of a file, and blanks to fill in from public knowledge",
+    ),
     "fit": Command("fit.add", "fit a model on Parquet, CSV or Zarr"),
     "predict": Command("predict.add", "predict with a model file, to Parquet or CSV"),
     "report": Command(

@@ -98,12 +98,7 @@ def open_table(
     StructureError
         If the data cannot be opened; the message names the path and never its content.
     """
-    path, kind = options.data, _kind_of_text(options.data)
-    for flag in ("delimiter", "encoding"):
-        if kind is None and getattr(options, flag) is not None:
-            raise StructureError(
-                f"--{flag} is for files of text, which end in {' or '.join(DELIMITERS)}; {path!r} is none."
-            )
+    path, kind = options.data, _checked_kind(options)
     with reading(path, KNOWN_FILES):
         if is_zarr(path):
             return _open_set(path, schema) if is_dataset(path) else _open_zarr(path, schema)
@@ -118,6 +113,23 @@ def open_table(
             check_file_types({n: t for n, t in types if n not in beside}, schema)
         frame = _keep_units(frame, schema)
     return frame, {str(column): frame[column] for column in frame.columns}
+
+
+def open_names(options: argparse.Namespace) -> dd.DataFrame | None:
+    """Return a file of text as a frame of text, of which only the first line is read; None for another file."""
+    kind = _checked_kind(options)
+    return None if kind is None else _text_frame(options, kind, strict=False)
+
+
+def _checked_kind(options: argparse.Namespace) -> str | None:
+    """Return the suffix of a text file, None for another file; refuse options of text for that."""
+    kind = _kind_of_text(options.data)
+    for flag in ("delimiter", "encoding"):
+        if kind is None and getattr(options, flag) is not None:
+            raise StructureError(
+                f"--{flag} is for files of text, which end in {' or '.join(DELIMITERS)}; {options.data!r} is none."
+            )
+    return kind
 
 
 def _keep_units(frame: dd.DataFrame, schema: Schema) -> dd.DataFrame:
@@ -187,16 +199,20 @@ def _open_text(
     options: argparse.Namespace, kind: str, schema: Schema, *, strict: bool
 ) -> dd.DataFrame:
     """Open delimited text; columns declared as numbers are parsed when they are read, as numbers take less memory."""
-    given = options.delimiter
-    delimiter = DELIMITERS[kind] if given is None else WORDS_OF_DELIMITERS.get(given, given)
-    frame = read_csv(
-        options.data, delimiter=delimiter, encoding=options.encoding or "utf-8", strict=strict
-    )
+    frame = _text_frame(options, kind, strict=strict)
     numeric = {name for name, f in schema.features.items() if isinstance(f, Numeric)}
     if not schema.target.classes:
         numeric.add(schema.target.name)
     read = partial(_parsed, numeric=numeric)
     return frame.map_partitions(read, meta=read(frame._meta), enforce_metadata=False)  # noqa: SLF001
+
+
+def _text_frame(options: argparse.Namespace, kind: str, *, strict: bool) -> dd.DataFrame:
+    given = options.delimiter
+    delimiter = DELIMITERS[kind] if given is None else WORDS_OF_DELIMITERS.get(given, given)
+    return read_csv(
+        options.data, delimiter=delimiter, encoding=options.encoding or "utf-8", strict=strict
+    )
 
 
 def _parsed(frame: pd.DataFrame, *, numeric: Set[str]) -> pd.DataFrame:

@@ -12,6 +12,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any, Literal
 
+from dpgb_dask.contracts.blanks import is_draft, open_facts, without_blanks
 from dpgb_dask.contracts.features import (
     MAX_CATEGORIES,
     Categorical,
@@ -223,6 +224,13 @@ class Schema:
             raise SchemaError(
                 f"A schema is a JSON object with 'features' and 'target', not {type(data).__name__}."
             )
+        if is_draft(data):
+            if found := open_facts(data):
+                raise SchemaError(
+                    f"The schema is a draft, and facts are open: {'; '.join(found)}. Fill them in from public"
+                    " knowledge, not by looking at the data."
+                )
+            data = without_blanks(data)
         version = data.get("version", VERSION)
         if isinstance(version, bool) or not isinstance(version, int) or version < 1:
             raise SchemaError(f"version={short(version)} of the schema must be {VERSION}.")
@@ -273,7 +281,12 @@ class Schema:
 
     @classmethod
     def load(cls, path: str | Path) -> "Schema":
-        """Read a schema file."""
+        """Read a schema file; raises `SchemaError` if it is malformed, or a draft with open facts, which it lists."""
+        return cls.from_dict(cls.read_json(path))
+
+    @staticmethod
+    def read_json(path: str | Path) -> Any:
+        """Read the JSON of a schema file, which may be a draft."""
         try:
             text = Path(path).read_text(encoding="utf-8-sig")  # Windows begins files with a mark
             data = json.loads(text, object_pairs_hook=json_object)
@@ -289,7 +302,39 @@ class Schema:
             raise SchemaError(
                 f"Schema file {str(path)!r} is not JSON{where_json_breaks(error)}."
             ) from None
-        return cls.from_dict(data)
+        return data
+
+    @classmethod
+    def draft(cls, source: Any, *, target: str | None = None) -> Any:
+        """Return the draft of a schema for data whose public facts are not written down yet.
+
+        Parameters
+        ----------
+        source : any collection that ``fit`` takes, or an Arrow schema
+            Of a Zarr store and of an Arrow schema, such as ``pyarrow.parquet.read_schema`` returns, the draft has names
+            and types, which whoever wrote the file declared. Of NumPy, pandas, Dask and xarray it has names alone:
+            their types come from values. No value and no statistic of values is read.
+        target : str, optional
+            Column to predict; it is then no feature.
+
+        Returns
+        -------
+        SchemaDraft
+            With blanks, which ``fill`` or an editor fills in from public knowledge; no fit takes a draft with one.
+
+        Raises
+        ------
+        SchemaError
+            If ``target`` is no column.
+        StructureError
+            If the source is nothing that ``fit`` takes.
+
+        Privacy
+        -------
+        Public structure only: names of columns, and the types that a file declares.
+        """
+        drafts = import_module("dpgb_dask.drafts")  # by its name, as below: it opens files
+        return drafts.draft(source, target=target)
 
     def check(
         self,

@@ -1,0 +1,234 @@
+"""Drafts of schemas: names and declared types of public structure, and blanks for what only a person knows.
+
+No value, no statistic of values and no list of categories in a file is read: what a draft holds may be published.
+"""
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import dask.dataframe as dd
+import numpy as np
+import pandas as pd
+import xarray as xr
+import zarr
+
+from dpgb_dask.columns import default_names, names_of
+from dpgb_dask.contracts.blanks import FILL_IN, NOTICE, open_facts
+from dpgb_dask.contracts.schema import VERSION, Schema
+from dpgb_dask.errors import SchemaError, StructureError, did_you_mean
+
+BLANKS = {
+    "type": "numeric (low, high, integer), categorical (categories), bool, datetime (first, last), grouped (from) or"
+    " hashed (buckets)",
+    "low": "the least value that public knowledge allows",
+    "high": "the largest value that public knowledge allows",
+    "categories": "the list of categories, at most 250; of more, the type is grouped or hashed",
+    "first": "the first day, such as 2015-01-01",
+    "last": "the last day, such as 2024-12-31",
+}
+TARGET_BLANKS = {
+    "name": "the column to predict, which is then no feature",
+    "type": "binary, multiclass or numeric",
+    "classes": "for binary and multiclass: the list of labels",
+    "low": "for numeric: the least value that public knowledge allows",
+    "high": "for numeric: the largest value that public knowledge allows",
+}
+# types of Arrow, by the beginning of their names
+NUMBERS = ("float", "double", "half")
+WHOLE = ("int", "uint")
+TEXTS = ("string", "large_string", "binary", "large_binary", "fixed_size_binary", "dictionary")
+DATES = ("timestamp", "date")
+SHOWN = 20  # most lines of what is open that a repr shows
+# Arrow's names of the kinds of NumPy's types
+KINDS = {
+    "b": "bool", "i": "int", "u": "uint", "f": "float", "U": "string", "S": "binary", "T": "string",
+    "M": "date",
+}  # fmt: skip
+
+
+class SchemaDraft(Mapping[str, Any]):
+    """A schema with blanks: a mapping, the JSON form of a schema, in which texts that begin with FILL IN are open.
+
+    No fit takes it before every fact is given, by `fill` or by an editor in its file.
+
+    Parameters
+    ----------
+    data : mapping
+        The JSON form.
+    """
+
+    def __init__(self, data: Mapping[str, Any]) -> None:
+        self._data = {"draft": NOTICE, **data}
+
+    def __getitem__(self, key: str) -> Any:
+        return self._data[key]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._data)
+
+    def __len__(self) -> int:
+        return len(self._data)
+
+    @property
+    def open(self) -> tuple[str, ...]:
+        """What is open, in words: a line for each feature, and one for the target."""
+        return tuple(open_facts(self._data))
+
+    def fill(
+        self,
+        features: Mapping[str, Any],
+        *,
+        classes: Sequence[Any] | None = None,
+        target_bounds: tuple[Any, Any] | None = None,
+        target: str | None = None,
+        ignore: Sequence[str] = (),
+        max_weight: int = 1,
+        unit_id: str | None = None,
+    ) -> Schema:
+        """Return the schema with what is open filled in from public knowledge.
+
+        Parameters
+        ----------
+        features : mapping of str to feature
+            As for `Schema`; features of the draft that are not named here stay as they are.
+        classes, target_bounds, target, ignore, max_weight, unit_id
+            As for `Schema`. The target, ignored columns and the unit are then no features.
+
+        Raises
+        ------
+        SchemaError
+            If something is still open, which it lists, or a name is no column of the draft.
+        """
+        given = self._data["features"]
+        for name in features:
+            if name not in given:
+                raise SchemaError(
+                    f"feature {name!r} is no column of the draft.{did_you_mean(name, given)}"
+                )
+        facts = dict(self._data["target"])
+        if target is not None:
+            facts["name"] = target
+        if classes is not None:
+            labels = list(classes)
+            facts |= {"type": "binary" if len(labels) == 2 else "multiclass", "classes": labels}
+        elif target_bounds is not None:
+            low, high = target_bounds
+            facts |= {"type": "numeric", "low": low, "high": high}
+        others = {facts["name"], unit_id, *ignore}
+        kept = {
+            name: features.get(name, spec) for name, spec in given.items() if name not in others
+        }
+        return Schema.from_dict(
+            {
+                **self._data,
+                "features": kept,
+                "target": facts,
+                "ignore": [*self._data["ignore"], *ignore],
+                "max_weight": max_weight,
+                "unit_id": unit_id,
+            }
+        )
+
+    def save(self, path: str | Path) -> None:
+        """Write the JSON form, with its blanks."""
+        Path(path).write_text(f"{self}\n", encoding="utf-8")
+
+    @classmethod
+    def load(cls, path: str | Path) -> "SchemaDraft":
+        """Read the file of a draft, or of a schema, with its blanks."""
+        return cls(Schema.read_json(path))
+
+    def __str__(self) -> str:
+        return json.dumps(self._data, indent=1, ensure_ascii=False)
+
+    def __repr__(self) -> str:
+        lines = [f"  {line}" for line in self.open[:SHOWN]]
+        if len(self.open) > SHOWN:
+            lines.append("  …")
+        state = "open, to be filled in from public knowledge:" if lines else "nothing is open."
+        return "\n".join([f"SchemaDraft({len(self['features'])} features): {state}", *lines])
+
+
+def draft(source: Any, *, target: str | None = None) -> SchemaDraft:
+    """Return the draft of a schema; see `Schema.draft`."""
+    names: Sequence[Any] | None
+    if hasattr(source, "names") and hasattr(source, "types"):  # an Arrow schema
+        return of_types(dict(zip(source.names, source.types, strict=True)), target)
+    if isinstance(source, zarr.Array):
+        names = default_names(_width(source))
+        return of_types(dict.fromkeys(names, source.dtype), target)
+    if isinstance(source, zarr.Group):
+        return of_types({key: array.dtype for key, array in source.arrays()}, target)
+    names = names_of(source)
+    if names is None:
+        tabular = isinstance(source, pd.DataFrame | dd.DataFrame | xr.DataArray)
+        if not tabular and not hasattr(source, "shape"):
+            raise StructureError(
+                f"source is a {type(source).__name__}. Give NumPy, pandas, Dask, xarray, Zarr or an Arrow schema; of a"
+                " file: dpgb-dask schema FILE."
+            )
+        names = default_names(_width(source))
+    return of_types(dict.fromkeys(map(str, names)), target)
+
+
+def _width(source: Any) -> int:
+    if len(source.shape) != 2:
+        raise StructureError("source must be a table with two dimensions: rows and features.")
+    return int(source.shape[1])
+
+
+def of_types(types: Mapping[str, Any], target: str | None = None) -> SchemaDraft:
+    """Return a draft of columns with declared types; None for a type that nobody declared."""
+    if target is not None and target not in types:
+        raise SchemaError(
+            f"target={target!r} is no column of the data.{did_you_mean(target, types)}"
+        )
+    features = {name: of_type(dtype) for name, dtype in types.items() if name != target}
+    blanks = {key: _blank(text) for key, text in TARGET_BLANKS.items()}
+    if target is not None:
+        blanks["name"] = target
+    return SchemaDraft(
+        {"version": VERSION, "features": features, "target": blanks, "ignore": [], "max_weight": 1}
+    )
+
+
+def of_type(dtype: Any) -> dict[str, Any]:
+    """Return what a declared type says of a feature, and blanks for the rest.
+
+    Parameters
+    ----------
+    dtype : NumPy, pandas or Arrow type, or None
+        Of an Arrow dictionary only that it is one; its values are not looked at.
+    """
+    name = _name_of(dtype)
+    if name.startswith("bool"):
+        return {"type": "bool", "missing": False}
+    if name.startswith((*NUMBERS, *WHOLE, "decimal")):
+        whole = name.startswith(WHOLE) or (name.startswith("decimal") and name.endswith(", 0)"))
+        return {"type": "numeric", **_blanks("low", "high"), "integer": whole, "missing": False}
+    if name.startswith(DATES):
+        return {"type": "datetime", **_blanks("first", "last"), "missing": False}
+    if name.startswith(TEXTS):
+        return {"type": "categorical", **_blanks("categories"), "missing": False}
+    return {**_blanks("type"), "missing": False}
+
+
+def _name_of(dtype: Any) -> str:
+    """Return the name of a type as Arrow has it; "" for one that is not declared, or is none of a feature's."""
+    if isinstance(dtype, pd.ArrowDtype):
+        dtype = dtype.pyarrow_dtype
+    if isinstance(dtype, pd.StringDtype):
+        return "string"
+    if isinstance(dtype, np.dtype):
+        return KINDS.get(dtype.kind, "")
+    return "" if dtype is None else str(dtype)
+
+
+def _blanks(*keys: str) -> dict[str, str]:
+    return {key: _blank(BLANKS[key]) for key in keys}
+
+
+def _blank(text: str) -> str:
+    return f"{FILL_IN}: {text}"

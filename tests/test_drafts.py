@@ -1,0 +1,171 @@
+"""Drafts of schemas: public structure alone, and blanks that no fit takes."""
+
+import datetime
+import decimal
+import json
+
+import dask.array as da
+import dask.dataframe as dd
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+import pytest
+import xarray as xr
+import zarr
+
+from dpgb_dask import Datetime, DPGBClassifier, Schema, io
+from dpgb_dask.contracts.blanks import FILL_IN
+from dpgb_dask.drafts import SchemaDraft
+from dpgb_dask.errors import SchemaError, StructureError
+
+SECRET = "secret"
+COLUMNS = {
+    "age": pa.array([41], pa.int8()),
+    "pay": pa.array([1234567.5], pa.float32()),
+    "cents": pa.array([decimal.Decimal("7.25")]),
+    "whole": pa.array([decimal.Decimal(7)], pa.decimal128(5, 0)),
+    "job": pa.array([SECRET]),
+    "town": pa.array([SECRET]).dictionary_encode(),
+    "when": pa.array([datetime.datetime(2020, 1, 1)], pa.timestamp("us", "UTC")),
+    "born": pa.array([datetime.date(1234, 5, 6)]),
+    "member": pa.array([True]),
+    "list": pa.array([[41]]),
+    "clock": pa.array([datetime.time(1)]),
+    "nothing": pa.nulls(1),
+    "y": pa.array([1]),
+}
+TABLE = pa.table(COLUMNS)
+KINDS = {
+    "age": "numeric", "pay": "numeric", "cents": "numeric", "whole": "numeric", "job": "categorical",
+    "town": "categorical", "when": "datetime", "born": "datetime", "member": "bool", "list": None, "clock": None,
+    "nothing": None,
+}  # fmt: skip
+
+
+def type_of(spec):
+    return None if spec["type"].startswith(FILL_IN) else spec["type"]
+
+
+def test_a_draft_of_declared_types_holds_them_and_no_value():
+    draft = Schema.draft(TABLE.schema, target="y")
+    features = draft["features"]
+    assert {name: type_of(spec) for name, spec in features.items()} == KINDS
+    assert [features[name]["integer"] for name in ("age", "pay", "cents", "whole")] == [
+        True,
+        False,
+        False,
+        True,
+    ]
+    said = str(draft) + repr(draft)
+    assert not any(text in said for text in (SECRET, "41", "1234", "7.25"))
+    assert draft.open == (
+        "feature 'age': low, high", "feature 'pay': low, high", "feature 'cents': low, high",
+        "feature 'whole': low, high", "feature 'job': categories", "feature 'town': categories",
+        "feature 'when': first, last", "feature 'born': first, last", "feature 'list': type", "feature 'clock': type",
+        "feature 'nothing': type", "target: type",
+    )  # fmt: skip
+    assert all(line in repr(draft) for line in draft.open)
+    assert "public knowledge" in said
+
+
+def in_memory():
+    frame = pd.DataFrame({"age": [41, 7], "when": pd.to_datetime(["2020-01-01", None])})
+    yield frame
+    yield dd.from_pandas(frame, npartitions=1)
+    yield xr.Dataset({name: ("row", column.to_numpy()) for name, column in frame.items()})
+    yield xr.DataArray(np.ones((2, 2)), dims=("row", "c"), coords={"c": ["age", "when"]})
+
+
+@pytest.mark.parametrize("source", [*in_memory()], ids=lambda source: type(source).__name__)
+def test_a_draft_of_a_collection_has_names_alone(source):
+    draft = Schema.draft(source)
+    assert draft.open == ("feature 'age': type", "feature 'when': type", "target: name, type")
+    assert "41" not in str(draft)
+
+
+@pytest.mark.parametrize(
+    "source", [np.ones((3, 2)), da.ones((3, 2)), pd.DataFrame(np.ones((3, 2)))]
+)
+def test_columns_without_names_are_numbered(source):
+    assert list(Schema.draft(source)["features"]) == ["x0", "x1"]
+
+
+def test_zarr_declares_types(tmp_path):
+    group = zarr.open_group(tmp_path / "g.zarr", mode="w")
+    group.create_array("n", data=np.arange(3, dtype=np.int16))
+    group.create_array("t", data=np.array(["a"] * 3, np.dtypes.StringDType()))
+    group.create_array("d", data=np.zeros(3, "datetime64[D]"))
+    group.create_array("b", data=np.zeros(3, bool))
+    draft = Schema.draft(group)
+    kinds = {"n": "numeric", "t": "categorical", "d": "datetime", "b": "bool"}
+    assert {name: type_of(spec) for name, spec in draft["features"].items()} == kinds
+    matrix = zarr.create_array(tmp_path / "x.zarr", data=np.ones((3, 2), np.float32))
+    assert Schema.draft(matrix).open[0] == "feature 'x0': low, high"
+
+
+def test_what_no_fit_takes_has_no_draft():
+    for source in ([1, 2], "people.parquet", np.ones(3)):
+        with pytest.raises(StructureError):
+            Schema.draft(source)
+    with pytest.raises(SchemaError, match=r"target='Age' is no column.*Did you mean 'age'"):
+        Schema.draft(TABLE.schema, target="Age")
+
+
+def test_blanks_survive_files_and_no_fit_takes_them(tmp_path):
+    draft = Schema.draft(TABLE.select(["age", "job", "y"]).schema, target="y")
+    path = tmp_path / "people.schema.json"
+    draft.save(path)
+    again = SchemaDraft.load(path)
+    assert again == draft
+    assert repr(again) == repr(draft)
+    said = "open: feature 'age': low, high; feature 'job': categories; target: type. Fill them in from public knowledge"
+    frame = TABLE.select(["age", "job"]).to_pandas()
+    for schema in (draft, again, path, str(path), dict(draft)):
+        with pytest.raises(SchemaError, match=said):
+            DPGBClassifier(epsilon=1.0, delta=1e-6, schema=schema).fit(frame, [1])
+        with pytest.raises(SchemaError, match=said):
+            io.write_dataset(tmp_path / "x.zarr", frame, [1], schema=schema)
+    with pytest.raises(SchemaError, match=said):
+        Schema.load(path)
+
+
+def test_an_edited_file_is_a_schema_and_names_what_is_left(tmp_path):
+    path = tmp_path / "people.schema.json"
+    Schema.draft(TABLE.select(["age", "job", "list", "y"]).schema, target="y").save(path)
+    facts = json.loads(path.read_text())
+    facts["features"]["age"] |= {"low": 17, "high": 90}
+    facts["features"]["job"] = {"type": "grouped", "from": None}
+    facts["features"]["list"]["type"] = "numeric"
+    facts["target"] |= {"type": "binary", "classes": [0, 1]}  # blanks of other types may stay
+    path.write_text(json.dumps(facts))
+    said = "open: feature 'job': from; feature 'list': low, high. Fill"
+    with pytest.raises(SchemaError, match=said):
+        Schema.load(path)
+    facts["features"]["job"]["from"] = {"clerk": "office"}
+    del facts["features"]["list"]
+    path.write_text(json.dumps(facts))
+    schema = Schema.load(path)
+    assert schema == Schema(
+        {"age": facts["features"]["age"], "job": {"from": {"clerk": "office"}}},
+        classes=[0, 1],
+        target="y",
+    )
+    assert "draft" not in schema.to_dict()
+
+
+def test_fill_makes_a_schema_of_a_draft():
+    frame = TABLE.select(["age", "when", "member", "job", "y"]).to_pandas()
+    draft = Schema.draft(frame)
+    known = {"age": (17, 90), "when": Datetime("2020-01-01", "2020-12-31"), "member": bool}
+    schema = draft.fill(known, classes=[0, 1], target="y", ignore=["job"], max_weight=2)
+    assert schema == Schema(known, classes=[0, 1], target="y", ignore=["job"], max_weight=2)
+    bounds = draft.fill(known, target_bounds=(0, 9), target="y", unit_id="job")
+    assert bounds == Schema(known, target_bounds=(0, 9), target="y", unit_id="job")
+    with pytest.raises(
+        SchemaError, match=r"open: feature 'job': type; feature 'y': type; target: name, type\."
+    ):
+        draft.fill(known)
+    with pytest.raises(
+        SchemaError, match=r"feature 'agee' is no column of the draft. Did you mean 'age'"
+    ):
+        draft.fill({"agee": (0, 1)})
