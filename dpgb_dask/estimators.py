@@ -39,6 +39,11 @@ from dpgb_dask.progress import Bar
 from dpgb_dask.released import explain, export, outputs
 from dpgb_dask.released.predict import RowFunction, apply
 from dpgb_dask.released.report import PrivacyReport
+from dpgb_dask.released.runtimes.content import Content
+from dpgb_dask.released.runtimes.onnx import to_onnx
+from dpgb_dask.released.runtimes.python import to_python
+from dpgb_dask.released.runtimes.sql import to_sql
+from dpgb_dask.released.runtimes.xgboost import to_xgboost
 from dpgb_dask.testing import SeededNoise
 from dpgb_dask.training import config, uncounted
 from dpgb_dask.training.claims import check_claims
@@ -491,6 +496,98 @@ class _Boosting(BaseEstimator):  # type: ignore[misc]
                     f" --resume {fit_id}, gives its model again from its journal, without a new charge."
                 )
             raise
+
+    def _content(self) -> Content:
+        check_is_fitted(self)
+        return Content(self.model_, self.schema_, self.privacy_report_, self.bin_shares_)
+
+    def to_python(self, path: str | Path) -> None:
+        """Write the model as a Python file that scores rows on its own: it needs no other package.
+
+        Parameters
+        ----------
+        path : str or Path
+
+        Raises
+        ------
+        StructureError
+            If the file cannot be written.
+
+        Privacy
+        -------
+        Post-processing of released values. The file begins with the privacy report.
+        """
+        to_python(self._content(), path)
+
+    def to_xgboost(self, path: str | Path) -> None:
+        """Write the model as a file of XGBoost: UBJSON if the path ends in ``.ubj``, else JSON (docs/exports.md).
+
+        Parameters
+        ----------
+        path : str or Path
+
+        Raises
+        ------
+        StructureError
+            If the model cannot be expressed; the message names what. If the file cannot be written.
+
+        Privacy
+        -------
+        Post-processing of released values. The attribute ``dpgb_dask.statement`` holds the privacy report.
+        """
+        to_xgboost(self._content(), path)
+
+    def to_onnx(self, path: str | Path) -> None:
+        """Write the model as an ONNX file (docs/exports.md).
+
+        Parameters
+        ----------
+        path : str or Path
+
+        Raises
+        ------
+        StructureError
+            If the package onnx is missing, or the model cannot be expressed; the message names what. If the file
+            cannot be written.
+
+        Privacy
+        -------
+        Post-processing of released values. The metadata ``dpgb_dask.statement`` holds the privacy report.
+        """
+        to_onnx(self._content(), path)
+
+    def to_sql(
+        self,
+        path: str | Path,
+        *,
+        dialect: str = "sqlite",
+        table: str | Sequence[str] = "rows",
+        keep: Sequence[str] = (),
+        has_exp: bool | None = None,
+    ) -> None:
+        """Write the model as a query that predicts for the rows of a table (docs/exports.md).
+
+        Parameters
+        ----------
+        path : str or Path
+        dialect : {"sqlite", "duckdb"}
+        table : str or sequence of str
+            The table of rows; a sequence for a name with its schema, such as ``("main", "people")``.
+        keep : sequence of str
+            Columns of the table to return beside the predictions, such as a key.
+        has_exp : bool, optional
+            Whether the database has ``exp``, which most probabilities need. None: DuckDB has it, SQLite may not.
+
+        Raises
+        ------
+        StructureError
+            If the model cannot be expressed; the message names what. If the file cannot be written.
+
+        Privacy
+        -------
+        Post-processing of released values. The file begins with the privacy report.
+        """
+        to_sql(self._content(), path, dialect=dialect, table=table, keep=keep, has_exp=has_exp)
 
     @classmethod
     def load(cls, path: str | Path) -> Self:

@@ -25,6 +25,7 @@ examples:
   dpgb-dask report model.json
   dpgb-dask verify model.json --ledger sqlite:///budget.db
   dpgb-dask predict model.json new.parquet --proba --out predictions.parquet
+  dpgb-dask export model.json --to onnx --out model.onnx
 
 exit codes:
   0 done   1 an error of use or data, said on standard error, and how a fit that it ended goes on   2 wrong arguments
@@ -61,6 +62,10 @@ COMMANDS = {
     "check": Command(
         "data.add_check",
         "count what a fit would clip or call missing: for the data owner's eyes, NOT private",
+    ),
+    "export": Command(
+        "export.add",
+        "write a model for another runtime: plain Python, XGBoost, ONNX or SQL",
     ),
     "convert": Command(
         "data.add_convert",

@@ -1,0 +1,227 @@
+"""What every runtime's file holds: the model, how its outputs are scaled, and the privacy statement."""
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dpgb_dask.contracts.features import TRUTHS, Bool, Categorical, Grouped
+from dpgb_dask.contracts.model import MAX_BINS, SCORE_ONE, BinShares, Model, Splits, TreeEnsemble
+from dpgb_dask.contracts.schema import Schema
+from dpgb_dask.errors import StructureError
+from dpgb_dask.released.report import PrivacyReport
+from dpgb_dask.values import EXACT, MISSING_WORDS, as_text, cells
+
+WRAPS = 1 << 31  # scores are int32, and wrap around at this number of steps
+
+
+@dataclass(frozen=True, eq=False)
+class Content:
+    """A released model and what belongs to it, as the writers of runtimes take them.
+
+    Parameters
+    ----------
+    model : Model
+    schema : Schema
+    report : PrivacyReport
+    shares : BinShares
+        Shares of rows per bin.
+    """
+
+    model: Model
+    schema: Schema
+    report: PrivacyReport
+    shares: BinShares
+
+    @property
+    def statement(self) -> str:
+        """The privacy report in words, which travels with every file."""
+        return str(self.report)
+
+    @property
+    def report_json(self) -> str:
+        """The privacy report as JSON."""
+        return json.dumps(self.report.to_dict(), ensure_ascii=False, default=str)
+
+    @property
+    def even(self) -> int:
+        """Score, in steps, at which two classes are equally probable."""
+        binary = self.schema.target.type == "binary"
+        return SCORE_ONE // 2 if self.model.link == "probability" and binary else 0
+
+    @property
+    def scale(self) -> tuple[float, float]:
+        """Middle and half-width of a numeric target: the prediction is ``middle + half * link(score)``."""
+        low, high = self.schema.target.low, self.schema.target.high
+        if self.model.link == "log":
+            return 0.0, high
+        return low / 2 + high / 2, high / 2 - low / 2
+
+    @cached_property
+    def folded(self) -> Model:
+        """The same scores from fewer trees: see `fold`."""
+        return fold(self.model)
+
+
+@dataclass(frozen=True)
+class Listed:
+    """The values of a categorical column that have a cell of their own, in the words of runtimes.
+
+    Parameters
+    ----------
+    texts : dict of str to int
+        Cell of each text, spelled as declared, and as numbers and booleans are most often spelled.
+    numbers : dict of float to int
+        Cell of each number. A text that spells one is read as it.
+    missing : frozenset of str
+        Texts that stand for a missing value.
+    other, none : int
+        Cell of all other values, and of missing ones.
+    """
+
+    texts: dict[str, int]
+    numbers: dict[float, int]
+    missing: frozenset[str]
+    other: int
+    none: int
+
+
+def listed(name: str, feature: Any, runtime: str) -> Listed:
+    """Return the values of a feature with categories, booleans or groups.
+
+    Raises
+    ------
+    StructureError
+        If a runtime cannot express how the feature is read.
+    """
+    match feature:
+        case Categorical(categories):
+            values, place, n = list(categories), list(range(len(categories))), len(categories)
+        case Bool():
+            values, place, n = list(TRUTHS), [0, 1], 2
+        case Grouped():
+            at = {group: k for k, group in enumerate(feature.groups)}
+            values = [value for value, _ in feature.mapping]
+            place, n = [at[group] for _, group in feature.mapping], len(at)
+        case _:
+            raise StructureError(
+                f"feature {name!r} is of kind {type(feature).__name__}, which a file for {runtime} cannot read. Export"
+                " to 'python', or leave the feature out of the schema."
+            )
+    texts: dict[str, int] = {}
+    numbers: dict[float, int] = {}
+    for value, form, cell in zip(values, cells(values), place, strict=True):
+        text = as_text(value)
+        if isinstance(form, float):
+            numbers[form] = cell
+            texts |= dict.fromkeys(_spelled(form), cell)
+        if text is not None and (form is not None or text != "nan"):
+            texts[text] = cell
+    return Listed(texts, numbers, MISSING_WORDS - texts.keys(), n, n + 1)
+
+
+def _spelled(number: float) -> list[str]:
+    """Return how a number is most often spelled; 1 and 0 are booleans too."""
+    words = {1.0: ["true", "True", "TRUE"], 0.0: ["false", "False", "FALSE"]}.get(number, [])
+    whole = [str(int(number))] if number.is_integer() and abs(number) < EXACT else []
+    return [*whole, repr(number), *words]
+
+
+def fold(model: Model) -> Model:
+    """Return a model with the same scores, in which trees of one feature are part of the feature's table.
+
+    Recipes of additive models train thousands of trees with one feature each; most runtimes take a table far better.
+    """
+    trees, splits = model.trees, model.trees.splits
+    active = (splits.mask_of >= 0) | (splits.threshold < MAX_BINS - 1)
+    tables = [table.copy() for table in model.tables]
+    intercept = model.intercept.copy()
+    kept = []
+    for t in range(splits.n_trees):
+        used = np.unique(splits.feature[t][active[t]])
+        if len(used) > 1:
+            kept.append(t)
+        elif len(used) == 0:
+            intercept += trees.value[:, t, 0]
+        else:
+            leaf = _leaf_of_code(splits, t, model.bins[used[0]].n_bins)
+            tables[used[0]] += trees.value[:, t, leaf].T
+    part = Splits(splits.feature[kept], splits.threshold[kept], splits.mask_of[kept], splits.masks)
+    return replace(
+        model,
+        intercept=intercept,
+        tables=tuple(tables),
+        trees=TreeEnsemble(part, trees.value[:, kept]),
+    )
+
+
+def _leaf_of_code(splits: Splits, t: int, n_bins: int) -> NDArray[np.intp]:
+    """Return the leaf of each code in a tree of one feature."""
+    codes = np.arange(n_bins)
+    node = np.zeros(n_bins, np.intp)
+    for _ in range(splits.depth):
+        mask = splits.mask_of[t][node]
+        right = codes > splits.threshold[t][node]
+        if len(splits.masks):
+            right = np.where(mask >= 0, splits.masks[mask, codes] == 1, right)
+        node = 2 * node + 1 + right
+    return node - splits.feature.shape[1]
+
+
+def largest_score(model: Model) -> int:
+    """Return a bound, in steps, on every partial sum of a score's terms, in whatever order they are added."""
+    total = np.abs(model.intercept.astype(np.int64))
+    for table in model.tables:
+        total += np.abs(table.astype(np.int64)).max(axis=0, initial=0)
+    for pair in model.pairs:
+        total += np.abs(pair.table.astype(np.int64)).max(axis=(1, 2), initial=0)
+    leaves = np.abs(model.trees.value.astype(np.int64))
+    total += leaves.max(axis=2, initial=0).sum(axis=1)
+    return int(total.max())
+
+
+def refuse_wrapping(model: Model, runtime: str) -> None:
+    """Refuse a model whose scores may wrap around, as int32 does and the numbers of a runtime do not.
+
+    Raises
+    ------
+    StructureError
+    """
+    if largest_score(model) >= WRAPS:
+        raise StructureError(
+            f"The scores of this model may wrap around at 2**31 steps, which a file for {runtime} cannot express."
+            " Export to 'python'."
+        )
+
+
+def write(path: str | Path, data: str | bytes) -> None:
+    """Write a file.
+
+    Raises
+    ------
+    StructureError
+        If it cannot be written.
+    """
+    raw = data.encode("utf-8") if isinstance(data, str) else data
+    try:
+        Path(path).write_bytes(raw)
+    except OSError as error:
+        raise StructureError(
+            f"{str(path)!r} cannot be written: {error.strerror}. Make room, or write it elsewhere."
+        ) from None
+
+
+def commented(text: str, mark: str) -> str:
+    """Return a text as comment lines, each of which begins with the mark."""
+    lines: Sequence[str] = text.splitlines()
+    return "".join(f"{mark} {_printable(line)}".rstrip() + "\n" for line in lines)
+
+
+def _printable(line: str) -> str:
+    """Return a line without characters that might end a comment."""
+    return "".join(c if c.isprintable() else "?" for c in line)

@@ -1,0 +1,414 @@
+"""Score rows with a model of dpgb_dask, by Python's standard library alone.
+
+On the command line: ``python FILE < rows.csv > predictions.csv`` (``--help`` tells the rest). As a module:
+``predict(row)``, ``predict_proba(row)``, ``decision(row)`` and ``scores(row)`` take a row as a mapping from the names
+of the features to values: None, booleans, numbers, texts, dates. Scores are whole numbers of steps of 2**-16, the same
+as those of the library, and values are read as the library reads them: none raises, an unknown category is "other", and
+what cannot be read is missing.
+
+``DOCUMENT`` is JSON with three parts: "schema" and "model" as in a model file, and "statement", the privacy report in
+words. ``Scorer(json.load(open("model.json")))`` scores with a model file, if nothing was edited after the fit.
+"""
+
+import argparse
+import bisect
+import csv
+import datetime
+import decimal
+import json
+import math
+import numbers
+import re
+import sys
+import uuid
+from collections.abc import Iterator, Mapping, Sequence
+from functools import lru_cache
+from typing import Any, BinaryIO
+
+DOCUMENT = ""
+
+Row = Mapping[str, Any]
+
+SCORE_ONE = 1 << 16  # steps of one unit of score
+RATE_SHIFT = 2.0  # of the link "log"
+EXTRA_BINS = 2  # a numeric feature has two bins more than edges: above the last, and missing
+MISSING_WORDS = frozenset((
+    "", "NA", "N/A", "n/a", "NaN", "nan", "-NaN", "-nan", "NULL", "null", "None", "<NA>", "#N/A", "#N/A N/A", "#NA",
+    "1.#IND", "-1.#IND", "1.#QNAN", "-1.#QNAN",
+))  # fmt: skip
+TRUTH = {"true": 1.0, "false": 0.0}
+BLANKS = r"[ \t\n\v\f\r]*"
+NUMBER = re.compile(rf"{BLANKS}[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?{BLANKS}")
+INFINITE = re.compile(r"([+-]?)(inf|infinity)", re.IGNORECASE)
+ISO_DATE = re.compile(
+    r"(\d{4}-\d\d-\d\d)([ T](\d\d)(:(\d\d)(:(\d\d)(\.(\d{1,9}))?)?)?)?(Z|[+-]\d\d(:?\d\d)?)?",
+    re.ASCII,
+)
+ISO_TIME = re.compile(r"\d\d:\d\d(:\d\d(\.\d{1,6})?)?", re.ASCII)
+# the first and last seconds that a date with parts of a microsecond can have: 64 bits of nanoseconds around 1970
+FIRST, LAST = datetime.datetime(1677, 9, 21, 0, 12, 44), datetime.datetime(2262, 4, 11, 23, 47, 15)
+NO_FORM = object()  # the form of a value that has none: differs from all others, and is not missing
+
+
+# ---- how a value is read
+
+
+def as_text(value: Any) -> str | None:
+    """Return text and bytes as text without trailing NULs, and None for any other value."""
+    if isinstance(value, bytes):
+        value = value.decode("utf-8", "surrogateescape")
+    return str(value).rstrip("\x00") if isinstance(value, str) else None
+
+
+def number_of(value: Any) -> float:
+    """Return the number that a value is or spells; NaN if it is none."""
+    text = as_text(value)
+    if text is not None:
+        if NUMBER.fullmatch(text):
+            return float(text)
+        if infinite := INFINITE.fullmatch(text):
+            return -math.inf if infinite[1] == "-" else math.inf
+        return TRUTH.get(text.lower(), math.nan)
+    try:
+        if isinstance(value, numbers.Complex) and not isinstance(value, numbers.Real):
+            value = value.real if value.imag == 0 else math.nan
+        return float(value) if isinstance(value, numbers.Real | decimal.Decimal) else math.nan
+    except OverflowError:
+        return math.inf if value > 0 else -math.inf
+    except Exception:  # a foreign number may fail
+        return math.nan
+
+
+def form_of(value: Any) -> Any:  # noqa: PLR0911 - one per kind of value
+    """Return the normal form by which a value is compared with categories; None if it is missing."""
+    text = as_text(value)
+    if value is None or text in MISSING_WORDS:
+        return None
+    number = number_of(value)
+    if not math.isnan(number):
+        return number
+    if text is not None:
+        return text_form(text)
+    if isinstance(value, numbers.Complex | decimal.Decimal):
+        return None
+    if isinstance(value, uuid.UUID):
+        return str(value)
+    if isinstance(value, datetime.datetime):
+        return date_form(value, value.microsecond * 1000)
+    if isinstance(value, datetime.date):
+        return date_form(datetime.datetime(value.year, value.month, value.day), 0)
+    return ("time", value.isoformat()) if isinstance(value, datetime.time) else NO_FORM
+
+
+def text_form(text: str) -> Any:
+    """Return the normal form of a text that is no number: a text in ISO form is the date or time that it writes."""
+    try:
+        if found := ISO_DATE.fullmatch(text):
+            day, _, hour, _, minute, _, second, _, part, zone, _ = found.groups()
+            clock = f"{hour or '00'}:{minute or '00'}:{second or '00'}"
+            stamp = datetime.datetime.fromisoformat(f"{day}T{clock}{zone or ''}")
+            nanoseconds = int((part or "0").ljust(9, "0"))
+            if len(part or "") > 6 and not FIRST < stamp.replace(tzinfo=None) < LAST:
+                return text
+            return date_form(stamp, nanoseconds)
+        if ISO_TIME.fullmatch(text):
+            return ("time", datetime.time.fromisoformat(text).isoformat())
+    except (ValueError, OverflowError):  # no date, such as the 30th of February
+        pass
+    return text
+
+
+def date_form(stamp: datetime.datetime, nanoseconds: int) -> tuple[str, datetime.datetime, int]:
+    """Return the normal form of a point in time, in UTC if it has a zone."""
+    if stamp.tzinfo is not None:
+        stamp = stamp.astimezone(datetime.UTC).replace(tzinfo=None)
+    return ("date", stamp.replace(microsecond=0), nanoseconds)
+
+
+class Numbers:
+    """The codes of a numeric feature: how many edges lie below the value; the last code is for a missing value."""
+
+    def __init__(self, edges: Sequence[float]) -> None:
+        self.edges = edges
+
+    def code(self, value: Any) -> int:
+        """Return the code of a value."""
+        number = number_of(value)
+        if math.isnan(number):
+            return len(self.edges) + EXTRA_BINS - 1
+        return bisect.bisect_left(self.edges, number)
+
+
+class Categories:
+    """The codes of a categorical feature: the bin of each category, of other values and of missing ones."""
+
+    def __init__(self, categories: Sequence[Any], bins: Sequence[int]) -> None:
+        *of_category, self.other, self.missing = bins
+        forms = map(form_of, categories)
+        self.bin_of = {
+            form: k
+            for form, k in zip(forms, of_category, strict=True)
+            if form is not None and form is not NO_FORM
+        }
+        # a declared category that is a word for a missing value is found as a text; "nan" is always missing
+        self.bin_of_word = {
+            category: k
+            for category, k in zip(categories, of_category, strict=True)
+            if isinstance(category, str) and category in MISSING_WORDS - {"nan"}
+        }
+
+    def code(self, value: Any) -> int:
+        """Return the code of a value."""
+        word = as_text(value)
+        if word is not None and word in self.bin_of_word:
+            return self.bin_of_word[word]
+        form = form_of(value)
+        return self.missing if form is None else self.bin_of.get(form, self.other)
+
+
+# ---- the model
+
+
+class Scorer:
+    """A model that scores rows.
+
+    Parameters
+    ----------
+    document : mapping
+        With the parts "schema" and "model" of a model file.
+
+    Raises
+    ------
+    ValueError
+        If the document holds what this scorer does not know.
+    """
+
+    def __init__(self, document: Mapping[str, Any]) -> None:
+        if document.get("edits"):
+            raise ValueError("The model was edited after the fit: export it with to_python.")
+        schema, model = document["schema"], document["model"]
+        self.model = model
+        self.names = list(schema["features"])
+        self.target = schema["target"]
+        self.classes = self.target.get("classes", [])
+        self.link = model["link"]
+        features = zip(schema["features"].items(), model["bins"], strict=True)
+        self.columns = [_column(name, feature, bins) for (name, feature), bins in features]
+        trees = model["trees"]
+        masks = [frozenset(mask) for mask in trees["masks"]]
+        self.trees = [
+            (feature, threshold, [None if q < 0 else masks[q] for q in mask_of])
+            for feature, threshold, mask_of in zip(
+                trees["feature"], trees["threshold"], trees["mask_of"], strict=True
+            )
+        ]
+
+    def codes(self, row: Row) -> list[int]:
+        """Return the code of each feature.
+
+        Raises
+        ------
+        ValueError
+            If the row lacks a feature; the message names those that it lacks.
+        """
+        if lacking := [name for name in self.names if name not in row]:
+            raise ValueError(
+                f"The row lacks the features {lacking}. Give None for a missing value."
+            )
+        return [
+            column.code(row[name]) for name, column in zip(self.names, self.columns, strict=True)
+        ]
+
+    def scores(self, row: Row) -> list[int]:
+        """Return the scores of a row, in steps of 2**-16: one, or one for each of several classes."""
+        codes = self.codes(row)
+        out = list(self.model["intercept"])
+        for table, code in zip(self.model["tables"], codes, strict=True):
+            for k, value in enumerate(table[code]):
+                out[k] += value
+        for pair in self.model["pairs"]:
+            i, j = pair["map_i"][codes[pair["i"]]], pair["map_j"][codes[pair["j"]]]
+            for k, table in enumerate(pair["table"]):
+                out[k] += table[i][j]
+        values = self.model["trees"]["value"]
+        for t, (feature, threshold, masks) in enumerate(self.trees):
+            node = 0
+            while node < len(feature):
+                code, mask = codes[feature[node]], masks[node]
+                right = code > threshold[node] if mask is None else code in mask
+                node = 2 * node + 1 + right
+            for k in range(len(out)):
+                out[k] += values[k][t][node - len(feature)]
+        return [(score + 2**31) % 2**32 - 2**31 for score in out]  # as the library's 32 bits
+
+    def decision(self, row: Row) -> Any:
+        """Return the score in natural units: above 0 for the second of two classes; a list for several classes."""
+        scores = self.scores(row)
+        if len(scores) > 1:
+            return [score / SCORE_ONE for score in scores]
+        return (scores[0] - self._even()) / SCORE_ONE
+
+    def predict_proba(self, row: Row) -> list[float]:
+        """Return the probability of each class.
+
+        Raises
+        ------
+        ValueError
+            If the model predicts a number.
+        """
+        if not self.classes:
+            raise ValueError("The model predicts a number, which has no probabilities.")
+        return self._probabilities(self.scores(row))
+
+    def predict(self, row: Row) -> Any:
+        """Return the most probable class, or the predicted number within the bounds of the target."""
+        return self._prediction(self.scores(row))
+
+    def _even(self) -> int:
+        """Return the score at which two classes are equally probable."""
+        return SCORE_ONE // 2 if self.link == "probability" and self.classes else 0
+
+    def _prediction(self, scores: Sequence[int]) -> Any:
+        if self.classes:
+            if len(scores) == 1:
+                return self.classes[scores[0] > self._even()]
+            return self.classes[scores.index(max(scores))]
+        low, high, score = self.target["low"], self.target["high"], scores[0] / SCORE_ONE
+        if self.link == "log":
+            value = high * math.exp(min(score - RATE_SHIFT, 0.0))
+        else:
+            value = low / 2 + high / 2 + (high / 2 - low / 2) * score
+        return min(max(value, low), high)
+
+    def _probabilities(self, scores: Sequence[int]) -> list[float]:
+        natural = [score / SCORE_ONE for score in scores]
+        if self.link == "probability":
+            natural = [min(max(score, 0.0), 1.0) for score in natural]
+            total = sum(natural)
+            if len(natural) == 1:
+                return [1 - natural[0], natural[0]]
+            return [p / total if total > 0 else 1 / len(natural) for p in natural]
+        if self.link == "softmax":
+            powers = [math.exp(score - max(natural)) for score in natural]
+            return [power / sum(powers) for power in powers]
+        p = _sigmoid(natural[0])
+        if self.link == "clipped_logit":
+            up, down = min(1 - p, 0.5), min(p, 0.5)
+            p = down / (up + down)
+        return [1 - p, p]
+
+    def outputs(self, row: Row) -> list[Any]:
+        """Return the prediction, and for classes the probability of each."""
+        scores = self.scores(row)
+        probabilities = self._probabilities(scores) if self.classes else []
+        return [self._prediction(scores), *probabilities]
+
+
+def _column(name: str, feature: Mapping[str, Any], bins: Mapping[str, Any]) -> Any:
+    if feature["type"] == "numeric":
+        return Numbers(bins["edges"])
+    if feature["type"] == "categorical":
+        return Categories(feature["categories"], bins["cell_to_bin"])
+    raise ValueError(
+        f"feature {name!r} is of type {feature['type']!r}, which this file cannot read."
+    )
+
+
+def _sigmoid(score: float) -> float:
+    if score >= 0:
+        return 1 / (1 + math.exp(-score))
+    power = math.exp(score)
+    return power / (1 + power)
+
+
+@lru_cache(maxsize=1)
+def scorer() -> Scorer:
+    """Return the model of this file."""
+    return Scorer(json.loads(DOCUMENT))
+
+
+def scores(row: Row) -> list[int]:
+    """Return the scores of a row, in steps of 2**-16."""
+    return scorer().scores(row)
+
+
+def decision(row: Row) -> Any:
+    """Return the score of a row in natural units."""
+    return scorer().decision(row)
+
+
+def predict_proba(row: Row) -> list[float]:
+    """Return the probability of each class."""
+    return scorer().predict_proba(row)
+
+
+def predict(row: Row) -> Any:
+    """Return the predicted class or number of a row."""
+    return scorer().predict(row)
+
+
+# ---- files of text
+
+
+def read_rows(lines: BinaryIO, delimiter: str) -> Iterator[dict[str, str]]:
+    """Read delimited text in UTF-8 whose first line names the columns; each further line that is not blank is a row.
+
+    Raises
+    ------
+    ValueError
+        If a line cannot be read, or has another number of fields than the first.
+    """
+    names: list[str] | None = None
+    for raw in lines:
+        text = raw.decode("utf-8", "replace").removesuffix("\n").removesuffix("\r")
+        if names is None:
+            text = text.removeprefix("\ufeff")
+        elif delimiter not in text and not text.strip():
+            continue
+        try:
+            fields = next(csv.reader([text], delimiter=delimiter, strict=True), [])
+        except csv.Error:
+            fields = []
+        if names is None:
+            names = fields
+        elif len(fields) != len(names):
+            raise ValueError(
+                "A line has another number of fields than the first, or an open quote."
+            )
+        else:
+            yield dict(zip(names, fields, strict=True))
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Score the rows of standard input; return the exit code."""
+    parser = argparse.ArgumentParser(
+        description="Read delimited text from standard input, and write predictions to standard output."
+    )
+    parser.add_argument(
+        "--delimiter", default=",", help="what separates columns (default: a comma)"
+    )
+    parser.add_argument(
+        "--proba", action="store_true", help="write the probability of each class too"
+    )
+    parser.add_argument(
+        "--statement", action="store_true", help="print the privacy report of the model instead"
+    )
+    options = parser.parse_args(arguments)
+    if options.statement:
+        sys.stdout.write(json.loads(DOCUMENT)["statement"] + "\n")
+        return 0
+    model = scorer()
+    labels = [f"proba_{label}" for label in model.classes] if options.proba else []
+    out = csv.writer(sys.stdout, lineterminator="\n")
+    out.writerow(["prediction", *labels])
+    try:
+        for row in read_rows(sys.stdin.buffer, options.delimiter):
+            out.writerow(model.outputs(row)[: len(labels) + 1])
+    except ValueError as error:
+        sys.stderr.write(f"{error}\n")
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,456 @@
+"""A model as one SQL query, for SQLite and DuckDB: look-ups by CASE, added up in balanced pairs."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, Protocol
+
+import numpy as np
+
+from dpgb_dask.contracts.features import Numeric
+from dpgb_dask.contracts.model import SCORE_ONE, FeatureBins, Model, PairTable
+from dpgb_dask.errors import StructureError
+from dpgb_dask.losses import RATE_SHIFT
+from dpgb_dask.released.runtimes.content import (
+    Content,
+    Listed,
+    commented,
+    listed,
+    refuse_wrapping,
+    write,
+)
+
+MOST_COLUMNS = 1900  # SQLite takes 2000 in a table
+OWN = ("dpgb_values", "dpgb_codes", "dpgb_leaves", "dpgb_steps", "dpgb_natural", "dpgb_powers")
+NUMBER = r"[ \t\n\v\f\r]*[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?[ \t\n\v\f\r]*"
+INFINITIES = ("inf", "infinity", "+inf", "+infinity")
+
+
+class _SQLite:
+    """What is said otherwise in SQLite, whose columns have no fixed types."""
+
+    greatest = "max"
+    has_exp = False  # only if it was compiled with its mathematical functions
+
+    def number(self, x: str) -> str:
+        """Return the number of a value; a text that is a number as a whole is one (it equals its conversion)."""
+        low = f"lower(CAST({x} AS TEXT))"
+        infinite = ", ".join(map(_literal, INFINITIES))
+        return (
+            f"CASE WHEN typeof({x}) IN ('integer', 'real') OR {x} = CAST({x} AS REAL) THEN CAST({x} AS REAL)"
+            f" WHEN {low} = 'true' THEN 1.0 WHEN {low} = 'false' THEN 0.0"
+            f" WHEN {low} IN ({infinite}) THEN 9e999 WHEN {low} IN ('-inf', '-infinity') THEN -9e999 END"
+        )
+
+    def text(self, x: str) -> str:
+        """Return the text of a value; its column may compare texts in another way than byte for byte."""
+        return f"CAST({x} AS TEXT) COLLATE BINARY"
+
+
+class _DuckDB:
+    """What is said otherwise in DuckDB."""
+
+    greatest = "greatest"
+    has_exp = True
+
+    def number(self, x: str) -> str:
+        """Return the number of a value; a text that is none, and NaN, give NULL."""
+        text = f"CAST({x} AS VARCHAR)"
+        low, infinite = f"lower({text})", ", ".join(map(_literal, INFINITIES))
+        read = f"TRY_CAST({x} AS DOUBLE)"
+        trimmed = f"TRY_CAST(regexp_replace({text}, '[ \\t\\n\\v\\f\\r]', '', 'g') AS DOUBLE)"
+        return (
+            f"CASE WHEN typeof({x}) <> 'VARCHAR' THEN CASE WHEN isnan({read}) THEN NULL ELSE {read} END"
+            f" WHEN regexp_full_match({text}, {_literal(NUMBER)}) THEN {trimmed}"
+            f" WHEN {low} = 'true' THEN 1e0 WHEN {low} = 'false' THEN 0e0"
+            f" WHEN {low} IN ({infinite}) THEN CAST('inf' AS DOUBLE)"
+            f" WHEN {low} IN ('-inf', '-infinity') THEN CAST('-inf' AS DOUBLE) END"
+        )
+
+    def text(self, x: str) -> str:
+        """Return the text of a value."""
+        return f"CAST({x} AS VARCHAR)"
+
+
+class Dialect(Protocol):
+    """How a database says what is not the same everywhere."""
+
+    greatest: str
+    has_exp: bool
+
+    def number(self, x: str) -> str:
+        """Return the number of a value, or NULL."""
+
+    def text(self, x: str) -> str:
+        """Return the text of a value."""
+
+
+DIALECTS: dict[str, Dialect] = {"sqlite": _SQLite(), "duckdb": _DuckDB()}
+
+
+def to_sql(
+    content: Content,
+    path: str | Path,
+    *,
+    dialect: str = "sqlite",
+    table: str | Sequence[str] = "rows",
+    keep: Sequence[str] = (),
+    has_exp: bool | None = None,
+) -> None:
+    """Write a model as a query (docs/exports.md).
+
+    Parameters
+    ----------
+    content : Content
+    path : str or Path
+    dialect : {"sqlite", "duckdb"}
+    table : str or sequence of str
+        The table of rows; a sequence for a name with its schema, such as ``("main", "people")``.
+    keep : sequence of str
+        Columns of the table to return beside the predictions, such as a key.
+    has_exp : bool, optional
+        Whether the database has ``exp``. Without it, links that need it give the label and the score, and no
+        probability. None for what the dialect is sure to have: DuckDB has it, SQLite may not.
+
+    Raises
+    ------
+    StructureError
+        If an option is none of these, a feature or a name cannot be expressed, or the file cannot be written.
+
+    Privacy
+    -------
+    Released values only; the file begins with the privacy report in words.
+    """
+    if dialect not in DIALECTS:
+        raise StructureError(f"dialect={dialect!r} is unknown. Choose one of {sorted(DIALECTS)}.")
+    refuse_wrapping(content.model, "SQL")
+    query = _Query(content, dialect, table, keep, has_exp)
+    write(path, commented(content.statement, "--") + query.text())
+
+
+def _quoted(name: str) -> str:
+    """Return a name as an identifier.
+
+    Raises
+    ------
+    StructureError
+        If it holds a NUL, which no SQL text can.
+    """
+    if "\x00" in name:
+        raise StructureError(f"The name {name!r} holds a NUL, which SQL cannot. Rename the column.")
+    return '"' + name.replace('"', '""') + '"'
+
+
+def _literal(value: Any) -> str:
+    """Return a label or text as a literal."""
+    if isinstance(value, np.generic):
+        value = value.item()
+    if isinstance(value, bool):
+        return str(value).upper()
+    if isinstance(value, int):
+        return str(value)
+    if isinstance(value, float):
+        return _real(value)
+    text = str(value)
+    if "\x00" in text:
+        raise StructureError(
+            f"The label {text!r} holds a NUL, which SQL cannot. Declare another one."
+        )
+    return "'" + text.replace("'", "''") + "'"
+
+
+def _real(value: float) -> str:
+    """Return a float as a literal of a floating-point type; with an exponent, as DuckDB else makes it a decimal."""
+    text = repr(float(value))
+    return text if "e" in text else f"{text}e0"
+
+
+def _total(terms: Sequence[str]) -> str:
+    """Return the sum of terms, in pairs: nested as deep as the logarithm of their number."""
+    if len(terms) <= 1:
+        return terms[0] if terms else "0"
+    middle = len(terms) // 2
+    return f"({_total(terms[:middle])}\n + {_total(terms[middle:])})"
+
+
+def _look_up(index: str, values: Sequence[int]) -> str:
+    """Return the entry of a list at an index."""
+    if len(set(values)) == 1:
+        return str(values[0])
+    *cases, last = values
+    return f"CASE {index} {_whens(enumerate(cases))} ELSE {last} END"
+
+
+def _whens(cases: Any) -> str:
+    return " ".join(f"WHEN {_literal(value)} THEN {result}" for value, result in cases)
+
+
+class _Query:
+    """The query of one model, common table by common table."""
+
+    def __init__(
+        self,
+        content: Content,
+        dialect: str,
+        table: str | Sequence[str],
+        keep: Sequence[str],
+        has_exp: bool | None,
+    ) -> None:
+        self._content = content
+        self._words = DIALECTS[dialect]
+        self._exp = self._words.has_exp if has_exp is None else has_exp
+        parts = [table] if isinstance(table, str) else list(table)
+        if parts[-1].lower() in OWN:
+            raise StructureError(
+                f"table={parts[-1]!r} is the name of a part of the query. Rename it."
+            )
+        self._table = ".".join(map(_quoted, parts))
+        self._keep = list(keep)
+        self._model: Model = content.folded
+        self._parts: list[str] = []
+        self._refuse_meeting()
+
+    def _refuse_meeting(self) -> None:
+        """Refuse features that a database takes for one column, and more columns than it takes."""
+        seen: dict[str, str] = {}
+        for name in self._content.schema.names:
+            other = seen.setdefault(name.lower(), name)
+            if other != name:
+                raise StructureError(
+                    f"features {other!r} and {name!r} differ in case alone: SQL takes them for one column. Rename one."
+                )
+        leaves = self._model.trees.n_trees if self._model.n_scores > 1 else 0
+        if max(2 * len(seen), leaves) + len(self._keep) > MOST_COLUMNS:
+            raise StructureError(
+                f"The query needs more than {MOST_COLUMNS} columns, for the features or for the trees of several"
+                " classes, which SQLite does not take. Export to 'python' or 'onnx'."
+            )
+
+    def text(self) -> str:
+        """Return the query."""
+        self._values_and_codes()
+        codes = [f"c{j}" for j in range(self._model.n_features)]
+        self._steps(codes)
+        outputs = self._outputs()
+        taken = {name.lower() for name, _ in outputs}
+        if met := [name for name in self._keep if name.lower() in taken]:
+            raise StructureError(
+                f"keep={met[0]!r} is the name of a prediction. Leave it out, or rename the column."
+            )
+        kept = [f"k{n} AS {_quoted(name)}" for n, name in enumerate(self._keep)]
+        columns = [*kept, *(f"{value} AS {_quoted(name)}" for name, value in outputs)]
+        last = self._parts[-1].split(" ", 1)[0]
+        # materialized: else databases may repeat the text of a code wherever it is used
+        parts = ",\n".join(self._parts)
+        return f"WITH {parts}\nSELECT {', '.join(columns)}\nFROM {last};\n"
+
+    def _part(self, name: str, columns: Sequence[str], source: str) -> None:
+        """Add a common table."""
+        kept = [f"k{n}" for n in range(len(self._keep))] if self._parts else self._kept()
+        inner = ",\n ".join([*kept, *columns])
+        self._parts.append(f"{name} AS MATERIALIZED (\nSELECT {inner}\nFROM {source})")
+
+    def _kept(self) -> list[str]:
+        return [f"r.{_quoted(name)} AS k{n}" for n, name in enumerate(self._keep)]
+
+    # ---- values to codes
+
+    def _values_and_codes(self) -> None:
+        """Read every value as number and text as far as it is needed, then as code."""
+        schema, words = self._content.schema, self._words
+        values, codes = [], []
+        features = zip(schema.features.items(), self._model.bins, strict=False)
+        if len(schema.encoded) != len(schema.features):
+            name = next(n for n in schema.names if n not in schema.encoded)
+            kind = type(schema.features[name]).__name__
+            raise StructureError(
+                f"feature {name!r} is of kind {kind}, which a query cannot read. Export to 'python', or leave the"
+                " feature out of the schema."
+            )
+        for j, ((name, feature), bins) in enumerate(features):
+            # with the table's name: SQLite takes a quoted name that is no column for a text
+            x = f"r.{_quoted(name)}"
+            if isinstance(feature, Numeric):
+                values.append(f"{words.number(x)} AS v{j}")
+                codes.append(f"{self._edge_code(f'v{j}', bins)} AS c{j}")
+                continue
+            known = listed(name, feature, "SQL")
+            values.append(f"{words.text(x)} AS t{j}")
+            if known.numbers:
+                values.append(f"{words.number(x)} AS v{j}")
+            codes.append(f"{self._category_code(j, known, bins)} AS c{j}")
+        self._part("dpgb_values", values, f"{self._table} AS r")
+        self._part("dpgb_codes", codes, "dpgb_values")
+
+    def _edge_code(self, v: str, bins: FeatureBins) -> str:
+        """Count the edges below a number, by halves."""
+        assert bins.edges is not None
+        edges = bins.edges.tolist()
+
+        def search(low: int, high: int) -> str:
+            if low == high:
+                return str(low)
+            middle = (low + high) // 2
+            return (
+                f"CASE WHEN {v} <= {_real(edges[middle])} THEN {search(low, middle)}"
+                f" ELSE {search(middle + 1, high)} END"
+            )
+
+        return f"CASE WHEN {v} IS NULL THEN {bins.missing_bin} ELSE {search(0, len(edges))} END"
+
+    def _category_code(self, j: int, known: Listed, bins: FeatureBins) -> str:
+        """Look a value up among texts, then among numbers."""
+        assert bins.cell_to_bin is not None
+        of_cell = bins.cell_to_bin.tolist()
+        other = str(of_cell[known.other])
+        if known.numbers:
+            cases = _whens((number, of_cell[cell]) for number, cell in known.numbers.items())
+            other = f"CASE v{j} {cases} ELSE {other} END"
+        code = other
+        if known.texts:
+            cases = _whens((text, of_cell[cell]) for text, cell in known.texts.items())
+            code = f"CASE t{j} {cases} ELSE {other} END"
+        words = ", ".join(map(_literal, sorted(known.missing)))
+        none = of_cell[known.none]
+        return f"CASE WHEN t{j} IS NULL OR t{j} IN ({words}) THEN {none} ELSE {code} END"
+
+    # ---- codes to scores
+
+    def _steps(self, codes: list[str]) -> None:
+        """Add up the terms of each score, in steps."""
+        model = self._model
+        several = model.n_scores > 1 and model.trees.n_trees > 0
+        if several:  # the leaves once, for all scores
+            leaves = [f"{self._tree(t, None)} AS l{t}" for t in range(model.trees.n_trees)]
+            self._part("dpgb_leaves", [*codes, *leaves], "dpgb_codes")
+        totals = []
+        for k in range(model.n_scores):
+            terms = [str(model.intercept[k])]
+            tables = zip(codes, model.tables, strict=True)
+            terms += [_look_up(c, table[:, k].tolist()) for c, table in tables if table.any()]
+            terms += [self._pair(pair, k, codes) for pair in model.pairs]
+            for t in range(model.trees.n_trees):
+                values = model.trees.value[k, t].tolist()
+                terms.append(_look_up(f"l{t}", values) if several else self._tree(t, values))
+            totals.append(f"{_total(terms)} AS s{k}")
+        self._part("dpgb_steps", totals, "dpgb_leaves" if several else "dpgb_codes")
+
+    def _pair(self, pair: PairTable, k: int, codes: list[str]) -> str:
+        table = pair.table[k]
+        row = _look_up(codes[pair.i], (pair.map_i.astype(int) * table.shape[1]).tolist())
+        column = _look_up(codes[pair.j], pair.map_j.tolist())
+        return _look_up(f"({row} + {column})", table.reshape(-1).tolist())
+
+    def _tree(self, t: int, values: list[int] | None) -> str:
+        """Return the value of a tree's leaf, or the leaf's number."""
+        splits, model = self._model.trees.splits, self._model
+        n_nodes = splits.feature.shape[1]
+
+        def down(node: int) -> str:
+            if node >= n_nodes:
+                leaf = node - n_nodes
+                return str(leaf if values is None else values[leaf])
+            left, right = down(2 * node + 1), down(2 * node + 2)
+            j, q = int(splits.feature[t, node]), int(splits.mask_of[t, node])
+            n_bins = model.bins[j].n_bins
+            if q >= 0:
+                codes = np.flatnonzero(splits.masks[q, :n_bins]).tolist()
+                test = f"c{j} IN ({', '.join(map(str, codes))})"
+                if len(codes) in (0, n_bins):
+                    return right if codes else left
+            else:
+                cut = int(splits.threshold[t, node])
+                if cut >= n_bins - 1:  # no code lies above it
+                    return left
+                test = f"c{j} > {cut}"
+            return left if left == right else f"CASE WHEN {test} THEN {right} ELSE {left} END"
+
+        return down(0)
+
+    # ---- scores to predictions
+
+    def _outputs(self) -> list[tuple[str, str]]:
+        """Add common tables for the link; return the name and expression of each output."""
+        content, n = self._content, self._model.n_scores
+        kept = [f"s{k}" for k in range(n)]
+        largest = self._largest([f"s{k}" for k in range(n)])
+        natural = [f"(s{k} - {content.even}) / {SCORE_ONE}.0e0 AS x{k}" for k in range(n)]
+        self._part("dpgb_natural", [*kept, *natural, f"{largest} AS top"], "dpgb_steps")
+        classes = content.schema.target.classes
+        if not classes:
+            value = self._value()
+            return [*([("prediction", value)] if value else []), ("score", "x0")]
+        labels = [_literal(label) for label in classes]
+        if len({type(label) for label in classes}) > 1:  # a column has one type
+            labels = [_literal(str(label)) for label in classes]
+        if n == 1:
+            label = f"CASE WHEN x0 > 0 THEN {labels[1]} ELSE {labels[0]} END"
+        else:
+            cases = " ".join(f"WHEN s{k} = top THEN {own}" for k, own in enumerate(labels[:-1]))
+            label = f"CASE {cases} ELSE {labels[-1]} END"
+        names = [f"proba_{label}" for label in classes]
+        probabilities = list(zip(names, self._probabilities(), strict=False))
+        scores = (
+            [("score", "x0")]
+            if n == 1
+            else [(f"score_{c}", f"x{k}") for k, c in enumerate(classes)]
+        )
+        outputs = [("prediction", label), *probabilities, *scores]
+        lower = [name.lower() for name, _ in outputs]
+        if len(set(lower)) < len(lower):
+            raise StructureError(
+                "Two classes differ in case alone: SQL takes their columns for one. Rename one."
+            )
+        return outputs
+
+    def _largest(self, scores: list[str]) -> str:
+        if len(scores) == 1:
+            return scores[0]
+        middle = len(scores) // 2
+        halves = self._largest(scores[:middle]), self._largest(scores[middle:])
+        return f"{self._words.greatest}({', '.join(halves)})"
+
+    def _value(self) -> str | None:
+        """Return a number within the bounds of the target; None if it needs an exp that is not there."""
+        content = self._content
+        middle, half = map(_real, content.scale)
+        natural = "x0"
+        if content.model.link == "log":
+            if not self._exp:
+                return None
+            shift = _real(RATE_SHIFT)
+            natural = f"CASE WHEN x0 > {shift} THEN 1e0 ELSE exp(x0 - {shift}) END"
+        low, high = _real(content.schema.target.low), _real(content.schema.target.high)
+        value = f"({middle} + {half} * {natural})"
+        return f"CASE WHEN {value} < {low} THEN {low} WHEN {value} > {high} THEN {high} ELSE {value} END"
+
+    def _probabilities(self) -> list[str]:
+        """Return the probability of each class; none if they need an exp that is not there."""
+        link, n = self._content.model.link, self._model.n_scores
+        if link == "probability":
+            shift = _real(self._content.even / SCORE_ONE)
+            p = [
+                f"CASE WHEN s{k} < 0 THEN 0e0 WHEN s{k} > {SCORE_ONE} THEN 1e0 ELSE (x{k} + {shift}) END"
+                for k in range(n)
+            ]
+            return [f"1e0 - ({p[0]})", p[0]] if n == 1 else self._shares(p)
+        if not self._exp:
+            return []
+        if link == "softmax":
+            return self._shares([f"exp((s{k} - top) / {SCORE_ONE}.0e0)" for k in range(n)])
+        p0 = "CASE WHEN x0 >= 0 THEN 1e0 / (1e0 + exp(-x0)) ELSE exp(x0) / (1e0 + exp(x0)) END"
+        self._part("dpgb_powers", ["s0", "x0", f"{p0} AS p0"], "dpgb_natural")
+        if link == "clipped_logit":
+            one = "CASE WHEN p0 <= 0.5e0 THEN p0 / (p0 + 0.5e0) ELSE 0.5e0 / (1.5e0 - p0) END"
+            return [f"1e0 - {one}", one]
+        return ["1e0 - p0", "p0"]
+
+    def _shares(self, powers: list[str]) -> list[str]:
+        """Return shares of a sum; equal ones if all are 0."""
+        n = len(powers)
+        columns = [part for k in range(n) for part in (f"s{k}", f"x{k}")]
+        made = [f"{power} AS p{k}" for k, power in enumerate(powers)]
+        self._part("dpgb_powers", [*columns, "top", *made], "dpgb_natural")
+        total = _total([f"p{k}" for k in range(n)])
+        return [
+            f"CASE WHEN {total} > 0 THEN p{k} / {total} ELSE {_real(1 / n)} END" for k in range(n)
+        ]

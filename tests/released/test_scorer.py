@@ -1,0 +1,179 @@
+"""The scorer in pure Python reads values and scores rows as the library does."""
+
+import datetime
+import decimal
+import json
+import math
+import runpy
+import subprocess
+import sys
+import uuid
+from dataclasses import replace
+from io import StringIO
+
+import numpy as np
+import pandas as pd
+import pytest
+from helpers import raw_scores
+
+from dpgb_dask import io, values
+from dpgb_dask.contracts.model import BinShares, FeatureBins, Model
+from dpgb_dask.contracts.schema import Schema
+from dpgb_dask.encoding.codes import encode
+from dpgb_dask.losses import RATE_SHIFT
+from dpgb_dask.losses.links import LINKS
+from dpgb_dask.released.export import model_to_dict
+from dpgb_dask.released.runtimes import scorer
+from dpgb_dask.released.runtimes.content import Content
+from dpgb_dask.released.runtimes.python import to_python
+
+PIECES = [
+    "0", "1", "7", "12", ".", "-", "+", "e", "E", " ", "\t", "\x00", ":", "T", "Z", "2020", "01", "-02", "10:30", "nan",
+    "NA", "inf", "true", "x", "ß", "_", "٣", "\xa0", "+02:00", ".5", "123456789", "None",
+]  # fmt: skip
+ODD = [
+    None, True, False, 0, -3, 7, 10**400, -(10**400), 0.5, -0.0, math.nan, math.inf, -math.inf, b"7", b"\xff", "7",
+    "07", " 7.0 ", "7e400", "1_000", "0x10", "", "NA", "nan", "None", "TRUE", "false", "Infinity", "+inf", " inf",
+    "2020-02-30", "2020-02-29", "2020-02-29 00:00:00", "2020-02-29T01:00:00+01:00", "1500-01-01",
+    "1500-01-01 00:00:00.1234567", "0000-01-01", "24:00", "10:30", "10:30:00", datetime.date(2020, 2, 29),
+    datetime.datetime(2020, 2, 29), datetime.datetime(2020, 2, 29, 0, 0, 0, 5), datetime.time(10, 30),
+    uuid.UUID(int=5), str(uuid.UUID(int=5)), [], {}, decimal.Decimal(7), decimal.Decimal("NaN"),
+    decimal.Decimal("1e999"), 7 + 0j, 7 + 1j, np.float32(7), np.int8(7), "9" * 5000, "blue\x00", "other",
+]  # fmt: skip
+
+
+@pytest.fixture
+def module(model, binary_schema, report, tmp_path):
+    """The scorer of the small model, as a module's names."""
+    to_python(
+        Content(model, binary_schema, report, BinShares.of(model.bins, ())), tmp_path / "scorer.py"
+    )
+    return runpy.run_path(str(tmp_path / "scorer.py"))
+
+
+def same(a, b):
+    return a is b or a == b or (a is None and b is None)
+
+
+def test_constants_are_those_of_the_library():
+    assert scorer.MISSING_WORDS == values.MISSING_WORDS
+    assert scorer.TRUTH == values.TRUTH
+    assert scorer.RATE_SHIFT == RATE_SHIFT
+
+
+def test_values_are_told_apart_as_in_the_library():
+    rng = np.random.default_rng(0)
+    texts = ["".join(rng.choice(PIECES, rng.integers(1, 6))) for _ in range(3000)]
+    given = ODD + texts
+    ours, theirs = values.cells(given), list(map(scorer.form_of, given))
+    for value, a, b in zip(given, ours, theirs, strict=True):
+        assert (a is None) == (b is None), value
+        assert isinstance(a, float) == isinstance(b, float), value
+        if isinstance(
+            a, float
+        ):  # pandas rounds the last bit of some texts with a plus sign otherwise
+            assert a == b or ("+" in str(value) and a == pytest.approx(b, rel=1e-15)), value
+    # the same partition into equal values
+    for forms, others in ((ours, theirs), (theirs, ours)):
+        seen = {}
+        for value, form, other in zip(given, forms, others, strict=True):
+            if form is not values.NO_FORM and form is not scorer.NO_FORM and "+" not in str(value):
+                assert seen.setdefault(form, other) == other, value
+
+
+def test_scores_are_the_librarys_to_the_bit(module, model, binary_schema, rows):
+    want = raw_scores(model, binary_schema, rows)
+    records = rows.astype(object).to_dict("records")
+    assert [module["scores"](row) for row in records] == want.tolist()
+
+
+def test_any_value_is_read_as_in_the_library():
+    categories = ("blue", 7, True, "None", "2020-02-29", "10:30")
+    schema = Schema({"x": (-3.0, 3.0), "c": list(categories)}, classes=[0, 1])
+    bins = (
+        FeatureBins(np.array([-1.0, 0.0, 0.5, 7.0]), None, 6),
+        FeatureBins(None, np.arange(8, dtype=np.uint8), 8),
+    )
+    tables = tuple(np.zeros((own.n_bins, 1), np.int32) for own in bins)
+    made = Model(bins, np.zeros(1, np.int32), tables, link="logit")
+    document = {"schema": schema.to_dict(), "model": model_to_dict(made)}
+    mine = scorer.Scorer(json.loads(json.dumps(document)))
+    block = np.empty((len(ODD), 2), object)
+    for k, value in enumerate(ODD):
+        block[k] = value, value
+    want = encode(block, schema, bins).T.tolist()
+    for value, codes in zip(ODD, want, strict=True):
+        assert mine.codes({"x": value, "c": value}) == codes, value
+
+
+@pytest.mark.parametrize("link", ["clipped_logit", "logit", "probability"])
+def test_outputs_follow_the_link(model, binary_schema, rows, link):
+    made = replace(model, link=link)
+    mine = scorer.Scorer({"schema": binary_schema.to_dict(), "model": model_to_dict(made)})
+    records = rows[:40].astype(object).to_dict("records")
+    scores = raw_scores(made, binary_schema, rows[:40])
+    np.testing.assert_allclose(
+        [mine.predict_proba(row) for row in records], LINKS[link](scores / 65536), atol=1e-15
+    )
+
+
+def test_several_classes_and_numbers_have_their_outputs(
+    three_score_model, model, multiclass_schema, regression_schema, rows
+):
+    records = rows[:40].astype(object).to_dict("records")
+    for link in ("softmax", "probability"):
+        made = replace(three_score_model, link=link)
+        mine = scorer.Scorer({"schema": multiclass_schema.to_dict(), "model": model_to_dict(made)})
+        scores = raw_scores(made, multiclass_schema, rows[:40])
+        want = LINKS[link](scores / 65536)
+        np.testing.assert_allclose([mine.predict_proba(row) for row in records], want, atol=1e-15)
+        labels = np.array(multiclass_schema.target.classes)[scores.argmax(axis=1)]
+        assert [mine.predict(row) for row in records] == labels.tolist()
+    for link, high in (("identity", 15.0), ("log", 15.0)):
+        made = replace(model, link=link)
+        mine = scorer.Scorer({"schema": regression_schema.to_dict(), "model": model_to_dict(made)})
+        natural = LINKS[link](raw_scores(made, regression_schema, rows[:40]) / 65536)
+        want = np.clip(high * natural, -15, 15)
+        np.testing.assert_allclose([mine.predict(row) for row in records], want, atol=1e-12)
+
+
+@pytest.mark.usefixtures("module")
+def test_file_scores_text_as_the_library_does(model, binary_schema, rows, tmp_path):
+    table = rows[:60].astype(object).where(rows[:60].notna(), None)
+    table.loc[table.index[0], "x"] = " 007"
+    table.loc[table.index[1], "color"] = 'gr"een,'
+    table.loc[table.index[2], "age"] = "n/a"
+    table.to_csv(tmp_path / "rows.csv", index=False)
+    ran = subprocess.run(
+        [sys.executable, "-I", "-S", str(tmp_path / "scorer.py"), "--proba"],
+        input=(tmp_path / "rows.csv").read_text(),
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    got = pd.read_csv(StringIO(ran.stdout))
+    scores = raw_scores(model, binary_schema, io.read_csv(tmp_path / "rows.csv")).compute()
+    want = LINKS[model.link](scores.to_numpy() / 65536)
+    np.testing.assert_allclose(got[["proba_0", "proba_1"]].to_numpy(), want, rtol=1e-15)
+    assert got["prediction"].tolist() == (scores.to_numpy()[:, 0] > 0).astype(int).tolist()
+
+
+def test_file_refuses_structure_in_one_line(module, tmp_path):
+    def run(text):
+        command = [sys.executable, "-I", str(tmp_path / "scorer.py")]
+        return subprocess.run(command, input=text, capture_output=True, text=True, check=False)
+
+    for text, said in (("x,z\n1,2\n", "lacks the features ['age', 'color']"), ("x\n1,2\n", "line")):
+        ran = run(text)
+        assert ran.returncode == 1
+        assert said in ran.stderr
+        assert ran.stderr.count("\n") == 1
+    with pytest.raises(ValueError, match="lacks the features"):
+        module["scores"]({"x": 1})
+
+
+def test_file_begins_with_the_statement(module, tmp_path):
+    text = (tmp_path / "scorer.py").read_text()
+    assert text.startswith("# ")
+    assert "add or remove one row" in text.split('"""', maxsplit=1)[0]
+    assert module["scorer"]().predict({"x": 0, "z": 0, "age": 5, "color": "red"}) in (0, 1)
