@@ -161,7 +161,8 @@ def draft(source: Any, *, target: str | None = None) -> SchemaDraft:
         return of_types(dict.fromkeys(names, source.dtype), target)
     if isinstance(source, zarr.Group):
         return of_types({key: array.dtype for key, array in source.arrays()}, target)
-    names = names_of(source)
+    # the types of an Arrow table in memory, too, may have been inferred from values
+    names = getattr(source, "column_names", None) or names_of(source)
     if names is None:
         tabular = isinstance(source, pd.DataFrame | dd.DataFrame | xr.DataArray)
         if not tabular and not hasattr(source, "shape"):

@@ -4,6 +4,7 @@ Nothing here is private. A fit under a declared schema never calls this module.
 """
 # ruff: noqa: N803, N806 - X is scikit-learn's name
 
+import datetime
 import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -22,10 +23,11 @@ from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import column_or_1d, validate_data
 
 from dpgb_dask.columns import default_names
-from dpgb_dask.contracts.features import Categorical, Numeric
+from dpgb_dask.contracts.features import Categorical, Datetime, Numeric
 from dpgb_dask.contracts.schema import MAX_WEIGHT, Schema
 from dpgb_dask.encoding.columns import numbers, one_column
 from dpgb_dask.encoding.kinds import from_arrow
+from dpgb_dask.encoding.times import DAY, EPOCH, seconds
 from dpgb_dask.errors import PlanError, PrivacyLeakWarning, StructureError, level_outside
 from dpgb_dask.stored import from_zarr
 from dpgb_dask.values import NO_FORM, cells
@@ -187,16 +189,22 @@ def _on_parts(data: Any, function: Callable[[Any], Any]) -> list[Any]:
 
 @dataclass(frozen=True, slots=True)
 class _Facts:
-    """Facts about one column of one block; the bounds are None if it has no finite value."""
+    """Facts about one column of one block; the bounds are None if it has no finite value, or no date."""
 
     low: float | None
     high: float | None
     integer: bool
     categories: frozenset[Any] | None
+    dated: bool = False  # the bounds are then days since 1970
 
 
 def _column_facts(column: Any) -> _Facts:
     series = pd.Series(column)
+    if pd.api.types.is_datetime64_any_dtype(series.dtype):
+        days = seconds(series) // DAY
+        days = days[np.isfinite(days)]
+        low, high = (days.min(), days.max()) if len(days) else (None, None)
+        return _Facts(low, high, True, None, dated=True)
     if not (
         pd.api.types.is_numeric_dtype(series.dtype) or pd.api.types.is_bool_dtype(series.dtype)
     ):
@@ -227,16 +235,24 @@ def _distinct(labels: Sequence[Any]) -> list[Any]:
     return list(first.values())
 
 
-def _merged(parts: list[_Facts]) -> Numeric | Categorical:
+def _merged(parts: list[_Facts]) -> Numeric | Categorical | Datetime:
     if any(part.categories for part in parts):
         labels = frozenset().union(*(part.categories or () for part in parts))
         ordered = sorted(labels, key=lambda label: (str(type(label)), label))
         return Categorical(tuple(_distinct(ordered)))
     lows = [part.low for part in parts if part.low is not None]
     highs = [part.high for part in parts if part.high is not None]
+    if any(part.dated for part in parts):
+        return Datetime(_day(min(lows, default=0)), _day(max(highs, default=0)))
     return Numeric(
         min(lows, default=0.0), max(highs, default=0.0), all(part.integer for part in parts)
     )
+
+
+def _day(number: float) -> datetime.date:
+    """Return the day that is so many days after 1970 began, or the nearest that Python's calendar has."""
+    ordinal = int(number) + EPOCH
+    return datetime.date.fromordinal(min(max(ordinal, 1), datetime.date.max.toordinal()))
 
 
 def infer(X: Any, y: Any, *, classification: bool, names: Sequence[str] | None = None) -> Schema:

@@ -72,6 +72,7 @@ def in_memory():
     frame = pd.DataFrame({"age": [41, 7], "when": pd.to_datetime(["2020-01-01", None])})
     yield frame
     yield dd.from_pandas(frame, npartitions=1)
+    yield pa.Table.from_pandas(frame)
     yield xr.Dataset({name: ("row", column.to_numpy()) for name, column in frame.items()})
     yield xr.DataArray(np.ones((2, 2)), dims=("row", "c"), coords={"c": ["age", "when"]})
 

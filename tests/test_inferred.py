@@ -7,7 +7,7 @@ import pandas as pd
 import pytest
 from sklearn.base import clone
 
-from dpgb_dask import DPGBClassifier, PrivacyLeakWarning
+from dpgb_dask import Datetime, DPGBClassifier, PrivacyLeakWarning
 from dpgb_dask.testing import SeededNoise
 
 SEEDED = {"noise": SeededNoise(0), "random_state": 0}
@@ -79,3 +79,24 @@ def test_inferred_model_checks_names_like_scikit_learn(features, labels):
     fitted = DPGBClassifier(schema="infer", **SEEDED).fit(features[["x", "age"]].to_numpy(), labels)
     with pytest.raises(ValueError, match="expecting 2 features"):
         fitted.predict(np.zeros((3, 3)))
+
+
+def test_columns_of_dates_are_inferred_as_dates():
+    when = pd.to_datetime(["2020-02-29 13:00", None, "2021-12-31 23:59"] * 5).tz_localize(
+        "Asia/Tokyo"
+    )
+    frame = pd.DataFrame(
+        {
+            "when": when,
+            "far": np.array(["30000", "0001", "NaT"] * 5, "datetime64[Y]").astype("datetime64[s]"),
+        }
+    )
+    y = np.arange(15) % 2
+    for X in (frame, dd.from_pandas(frame, npartitions=2)):
+        target = y if X is frame else dd.from_pandas(pd.Series(y), npartitions=2)
+        fitted = DPGBClassifier(schema="infer", **SEEDED).fit(X, target)
+        assert fitted.schema_.features == {
+            "when": Datetime("2020-02-29", "2021-12-31"),
+            "far": Datetime("0001-01-01", "9999-12-31"),
+        }
+        assert len(np.asarray(fitted.predict(X))) == 15

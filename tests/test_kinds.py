@@ -134,6 +134,7 @@ FORMS = {
     "in any zone": lambda frame, _: in_any_time_zone(frame),
     "categorical": lambda frame, _: frame.astype("category"),
     "arrow": lambda frame, _: as_arrow(frame),
+    "arrow table": lambda frame, _: pa.Table.from_pandas(frame, preserve_index=False),
     "frame": lambda frame, _: as_lazy_frame(frame),
     "frame in any zone": lambda frame, _: as_lazy_frame(in_any_time_zone(frame)),
     "array": lambda frame, _: da.from_array(as_objects(frame), chunks=(250, -1)),
