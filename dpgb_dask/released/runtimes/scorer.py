@@ -15,6 +15,7 @@ import bisect
 import csv
 import datetime
 import decimal
+import hashlib
 import json
 import math
 import numbers
@@ -45,6 +46,13 @@ ISO_DATE = re.compile(
     re.ASCII,
 )
 ISO_TIME = re.compile(r"\d\d:\d\d(:\d\d(\.\d{1,6})?)?", re.ASCII)
+ISO_POINT = re.compile(
+    r"(\d{4}-\d\d-\d\d)(?:[ T]([01]\d|2[0-3])(?::([0-5]\d)(?::([0-5]\d)(?:\.\d+)?)?)?)?"
+    r"(?:Z|([+-])([01]\d|2[0-3])(?::?([0-5]\d))?)?",
+    re.ASCII,
+)
+DAY = 86_400  # seconds
+EPOCH = datetime.date(1970, 1, 1).toordinal()
 # the first and last seconds that a date with parts of a microsecond can have: 64 bits of nanoseconds around 1970
 FIRST, LAST = datetime.datetime(1677, 9, 21, 0, 12, 44), datetime.datetime(2262, 4, 11, 23, 47, 15)
 NO_FORM = object()  # the form of a value that has none: differs from all others, and is not missing
@@ -79,10 +87,18 @@ def number_of(value: Any) -> float:
         return math.nan
 
 
-def form_of(value: Any) -> Any:  # noqa: PLR0911 - one per kind of value
-    """Return the normal form by which a value is compared with categories; None if it is missing."""
+def is_missing(value: Any) -> bool:
+    """Whether a value is None or any NaN; False if comparing it fails."""
+    try:
+        return value is None or bool(value != value)  # noqa: PLR0124
+    except Exception:
+        return False
+
+
+def form_of(value: Any) -> Any:
+    """Return the normal form of a value: a number, a text, `NO_FORM`, or None if it is missing."""
     text = as_text(value)
-    if value is None or text in MISSING_WORDS:
+    if text in MISSING_WORDS or (text is None and is_missing(value)):
         return None
     number = number_of(value)
     if not math.isnan(number):
@@ -91,79 +107,180 @@ def form_of(value: Any) -> Any:  # noqa: PLR0911 - one per kind of value
         return text_form(text)
     if isinstance(value, numbers.Complex | decimal.Decimal):
         return None
+    return object_form(value)
+
+
+def object_form(value: Any) -> Any:
+    """Return the normal form of a date, a time or a UUID, which is a text; `NO_FORM` for anything else."""
     if isinstance(value, uuid.UUID):
         return str(value)
     if isinstance(value, datetime.datetime):
         return date_form(value, value.microsecond * 1000)
     if isinstance(value, datetime.date):
         return date_form(datetime.datetime(value.year, value.month, value.day), 0)
-    return ("time", value.isoformat()) if isinstance(value, datetime.time) else NO_FORM
+    return f"\x00c{value.isoformat()}" if isinstance(value, datetime.time) else NO_FORM
 
 
-def text_form(text: str) -> Any:
+def text_form(text: str) -> str:
     """Return the normal form of a text that is no number: a text in ISO form is the date or time that it writes."""
+    if text.startswith("0000-"):  # before Python's calendar; as leap as the year 4
+        later = text_form(f"0004{text[4:]}")
+        return text if later.startswith("0004") else later.replace("0004", "0000", 1)
     try:
         if found := ISO_DATE.fullmatch(text):
             day, _, hour, _, minute, _, second, _, part, zone, _ = found.groups()
             clock = f"{hour or '00'}:{minute or '00'}:{second or '00'}"
             stamp = datetime.datetime.fromisoformat(f"{day}T{clock}{zone or ''}")
-            nanoseconds = int((part or "0").ljust(9, "0"))
             if len(part or "") > 6 and not FIRST < stamp.replace(tzinfo=None) < LAST:
                 return text
-            return date_form(stamp, nanoseconds)
+            return date_form(stamp, int((part or "0").ljust(9, "0")))
         if ISO_TIME.fullmatch(text):
-            return ("time", datetime.time.fromisoformat(text).isoformat())
+            return f"\x00c{datetime.time.fromisoformat(text).isoformat()}"
     except (ValueError, OverflowError):  # no date, such as the 30th of February
         pass
     return text
 
 
-def date_form(stamp: datetime.datetime, nanoseconds: int) -> tuple[str, datetime.datetime, int]:
+def date_form(stamp: datetime.datetime, nanoseconds: int) -> str:
     """Return the normal form of a point in time, in UTC if it has a zone."""
     if stamp.tzinfo is not None:
         stamp = stamp.astimezone(datetime.UTC).replace(tzinfo=None)
-    return ("date", stamp.replace(microsecond=0), nanoseconds)
+    part = f".{nanoseconds:09}" if nanoseconds else ""
+    return f"\x00d{stamp.replace(microsecond=0).isoformat()}{part.removesuffix('000')}"
+
+
+def seconds_of(value: Any) -> float | None:
+    """Return the seconds from 1970 to a point in time, in UTC, rounded down; None if the value is none."""
+    text = as_text(value)
+    if text is not None:
+        return text_seconds(text)
+    if is_missing(value) or not isinstance(value, datetime.date):
+        return None
+    if not isinstance(value, datetime.datetime):
+        return float((value.toordinal() - EPOCH) * DAY)
+    zone = value.utcoffset()
+    clock = (value.hour * 60 + value.minute) * 60 + value.second + value.microsecond / 10**6
+    ahead = 0.0 if zone is None else zone.total_seconds()
+    return float(math.floor((value.toordinal() - EPOCH) * DAY + clock - ahead))
+
+
+def text_seconds(text: str) -> float | None:
+    """Return the seconds from 1970 to the point in time that a text in ISO form writes."""
+    found = ISO_POINT.fullmatch(text)
+    if found is None:
+        return None
+    day, hour, minute, second, sign, hours, minutes = found.groups()
+    try:
+        early = day.startswith("0000")  # before Python's calendar; as leap as the year 4
+        ordinal = datetime.date.fromisoformat(f"0004{day[4:]}" if early else day).toordinal()
+    except ValueError:  # such as the 30th of February
+        return None
+    at = (ordinal - EPOCH) * DAY + int(hour or 0) * 3600 + int(minute or 0) * 60 + int(second or 0)
+    ahead = int(hours or 0) * 3600 + int(minutes or 0) * 60
+    return -math.inf if early else float(at + ahead if sign == "-" else at - ahead)
+
+
+def form_text(form: float | str) -> str:
+    """Return the text of a normal form that is hashed: a whole number as its digits."""
+    if isinstance(form, str):
+        return form
+    return str(int(form)) if abs(form) < 2.0**53 and form.is_integer() else repr(form)
 
 
 class Numbers:
-    """The codes of a numeric feature: how many edges lie below the value; the last code is for a missing value."""
+    """A numeric feature: the code is the number of edges below the value; the last code is for a missing value."""
 
     def __init__(self, edges: Sequence[float]) -> None:
         self.edges = edges
 
-    def code(self, value: Any) -> int:
+    def codes(self, value: Any) -> list[int]:
         """Return the code of a value."""
-        number = number_of(value)
+        return [self.of_number(number_of(value))]
+
+    def of_number(self, number: float) -> int:
+        """Return the code of a number; NaN is missing."""
         if math.isnan(number):
             return len(self.edges) + EXTRA_BINS - 1
         return bisect.bisect_left(self.edges, number)
 
 
-class Categories:
-    """The codes of a categorical feature: the bin of each category, of other values and of missing ones."""
+class Dates:
+    """A feature of dates: a numeric column for each of its parts."""
 
-    def __init__(self, categories: Sequence[Any], bins: Sequence[int]) -> None:
-        *of_category, self.other, self.missing = bins
-        forms = map(form_of, categories)
+    def __init__(self, feature: Mapping[str, Any], columns: Sequence[Numbers]) -> None:
+        first, last = (
+            (datetime.date.fromisoformat(feature[side]).toordinal() - EPOCH) * DAY
+            for side in ("first", "last")
+        )
+        self.first, self.last = first, last + DAY - 1
+        self.parts = list(zip(feature["parts"], columns, strict=True))
+
+    def codes(self, value: Any) -> list[int]:
+        """Return the code of each part; all are missing if the value is no point in time."""
+        at = seconds_of(value)
+        if at is None:
+            return [column.of_number(math.nan) for _, column in self.parts]
+        second = int(min(max(at, self.first), self.last))
+        day = datetime.date.fromordinal(second // DAY + EPOCH)
+        parts = {
+            "days": (second - self.first) // DAY,
+            "year": day.year,
+            "month": day.month,
+            "weekday": day.weekday(),
+            "hour": second % DAY // 3600,
+        }
+        return [column.of_number(parts[part]) for part, column in self.parts]
+
+
+class Categories:
+    """A categorical feature: the bin of each listed value, of other values and of missing ones.
+
+    Parameters
+    ----------
+    values : sequence
+        Listed values.
+    cells : sequence of int
+        Which of the categories each of them is.
+    bins : sequence of int
+        Bin of each category, then of other values, then of missing ones.
+    """
+
+    def __init__(self, values: Sequence[Any], cells: Sequence[int], bins: Sequence[int]) -> None:
+        *of_cell, self.other, self.missing = bins
         self.bin_of = {
-            form: k
-            for form, k in zip(forms, of_category, strict=True)
+            form: of_cell[cell]
+            for form, cell in zip(map(form_of, values), cells, strict=True)
             if form is not None and form is not NO_FORM
         }
-        # a declared category that is a word for a missing value is found as a text; "nan" is always missing
+        # a listed value that is a word for a missing value is found as a text; "nan" is always missing
         self.bin_of_word = {
-            category: k
-            for category, k in zip(categories, of_category, strict=True)
-            if isinstance(category, str) and category in MISSING_WORDS - {"nan"}
+            value: of_cell[cell]
+            for value, cell in zip(values, cells, strict=True)
+            if isinstance(value, str) and value in MISSING_WORDS - {"nan"}
         }
 
-    def code(self, value: Any) -> int:
+    def codes(self, value: Any) -> list[int]:
         """Return the code of a value."""
         word = as_text(value)
         if word is not None and word in self.bin_of_word:
-            return self.bin_of_word[word]
+            return [self.bin_of_word[word]]
         form = form_of(value)
-        return self.missing if form is None else self.bin_of.get(form, self.other)
+        return [self.missing if form is None else self.bin_of.get(form, self.other)]
+
+
+class Buckets:
+    """A hashed feature: the bin of the bucket in which SHA-256 of a value's text falls."""
+
+    def __init__(self, bins: Sequence[int]) -> None:
+        *self.bin_of, self.other, self.missing = bins
+
+    def codes(self, value: Any) -> list[int]:
+        """Return the code of a value."""
+        form = form_of(value)
+        if form is None or form is NO_FORM:
+            return [self.missing if form is None else self.other]
+        digest = hashlib.sha256(form_text(form).encode("utf-8", "surrogatepass")).digest()
+        return [self.bin_of[int.from_bytes(digest[:8], "big") % len(self.bin_of)]]
 
 
 # ---- the model
@@ -192,8 +309,8 @@ class Scorer:
         self.target = schema["target"]
         self.classes = self.target.get("classes", [])
         self.link = model["link"]
-        features = zip(schema["features"].items(), model["bins"], strict=True)
-        self.columns = [_column(name, feature, bins) for (name, feature), bins in features]
+        bins = iter(model["bins"])
+        self.features = [_feature(name, given, bins) for name, given in schema["features"].items()]
         trees = model["trees"]
         masks = [frozenset(mask) for mask in trees["masks"]]
         self.trees = [
@@ -204,7 +321,7 @@ class Scorer:
         ]
 
     def codes(self, row: Row) -> list[int]:
-        """Return the code of each feature.
+        """Return the codes of all features, one after the other; a feature of dates has one for each of its parts.
 
         Raises
         ------
@@ -215,9 +332,8 @@ class Scorer:
             raise ValueError(
                 f"The row lacks the features {lacking}. Give None for a missing value."
             )
-        return [
-            column.code(row[name]) for name, column in zip(self.names, self.columns, strict=True)
-        ]
+        features = zip(self.names, self.features, strict=True)
+        return [code for name, feature in features for code in feature.codes(row[name])]
 
     def scores(self, row: Row) -> list[int]:
         """Return the scores of a row, in steps of 2**-16: one, or one for each of several classes."""
@@ -304,14 +420,23 @@ class Scorer:
         return [self._prediction(scores), *probabilities]
 
 
-def _column(name: str, feature: Mapping[str, Any], bins: Mapping[str, Any]) -> Any:
-    if feature["type"] == "numeric":
-        return Numbers(bins["edges"])
-    if feature["type"] == "categorical":
-        return Categories(feature["categories"], bins["cell_to_bin"])
-    raise ValueError(
-        f"feature {name!r} is of type {feature['type']!r}, which this file cannot read."
-    )
+def _feature(name: str, feature: Mapping[str, Any], bins: Iterator[Mapping[str, Any]]) -> Any:
+    """Return what reads a feature; takes the bins of its columns."""
+    kind = feature["type"]
+    if kind == "numeric":
+        return Numbers(next(bins)["edges"])
+    if kind == "datetime":
+        return Dates(feature, [Numbers(next(bins)["edges"]) for _ in feature["parts"]])
+    if kind == "hashed":
+        return Buckets(next(bins)["cell_to_bin"])
+    if kind == "grouped":
+        groups = {group: k for k, group in enumerate(dict.fromkeys(feature["from"].values()))}
+        cells = [groups[group] for group in feature["from"].values()]
+        return Categories(list(feature["from"]), cells, next(bins)["cell_to_bin"])
+    if kind not in ("categorical", "bool"):
+        raise ValueError(f"feature {name!r} is of type {kind!r}, which this file cannot read.")
+    values = [False, True] if kind == "bool" else feature["categories"]
+    return Categories(values, range(len(values)), next(bins)["cell_to_bin"])
 
 
 def _sigmoid(score: float) -> float:
