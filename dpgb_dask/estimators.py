@@ -5,6 +5,7 @@ import html
 import textwrap
 import warnings
 from collections.abc import Mapping, Sequence
+from copy import copy
 from dataclasses import replace
 from math import ceil
 from pathlib import Path
@@ -37,6 +38,7 @@ from dpgb_dask.parameters import INFER
 from dpgb_dask.private.reading.ingest import column_of, read_source
 from dpgb_dask.progress import Bar
 from dpgb_dask.released import explain, export, outputs
+from dpgb_dask.released.edit import Edit, Editor, directions_of_fit, in_words
 from dpgb_dask.released.predict import RowFunction, apply
 from dpgb_dask.released.report import PrivacyReport
 from dpgb_dask.released.runtimes.content import Content
@@ -231,10 +233,13 @@ class _Boosting(BaseEstimator):  # type: ignore[misc]
         """Set the fitted attributes from released values."""
         schema = file.schema
         self.schema_ = schema
-        self.model_ = file.model
+        self.model_ = file.model if file.edited is None else file.edited
+        self.edits_ = file.edits
+        self._model_of_fit = file.model
         self.bin_shares_ = file.shares
         digests = {} if file.report.unverified else export.digests_of(file)
-        self.privacy_report_ = replace(file.report, digests=digests)
+        edits = in_words(file.edits, self._scale())
+        self.privacy_report_ = replace(file.report, digests=digests, edits=edits)
         self.fit_id_ = file.report.fit_id
         if not self._infers():  # otherwise scikit-learn's own checks set them
             self.n_features_in_ = schema.n_features
@@ -266,6 +271,11 @@ class _Boosting(BaseEstimator):  # type: ignore[misc]
             shares=shares,
             report=report,
         )
+
+    def _as_file(self) -> export.ModelFile:
+        """Return what is saved of the fitted estimator: the model of the fit, and its changes."""
+        file = self._file(self.schema_, self._model_of_fit, self.bin_shares_, self.privacy_report_)
+        return replace(file, edits=self.edits_, edited=self.model_ if self.edits_ else None)
 
     def _infers(self) -> bool:
         """Return whether the schema is to be read from the data."""
@@ -471,6 +481,42 @@ class _Boosting(BaseEstimator):  # type: ignore[misc]
         """
         return explain.feature_importances(self.explain_global(), self.schema_)
 
+    def edit(self) -> Editor:
+        """Return an editor, to change the model and get a new fitted estimator: post-processing, which costs nothing.
+
+        ``monotone``, ``clamp`` and ``remove`` return the editor again, and ``done`` the new estimator. The report and
+        the model file record each change; the file holds the model of the fit beside them.
+
+        Returns
+        -------
+        Editor
+
+        Examples
+        --------
+        ``edited = model.edit().monotone("age", 1).clamp("income", low=-1, high=1).remove("age & income").done()``
+
+        Privacy
+        -------
+        Post-processing of released values: epsilon and delta stay what they are.
+        """
+        check_is_fitted(self)
+        return Editor(
+            model=self.model_,
+            schema=self.schema_,
+            shares=self.bin_shares_,
+            scale=self._scale(),
+            kept=directions_of_fit(self.privacy_report_.public, self.schema_),
+            edits=self.edits_,
+            finish=self._edited,
+        )
+
+    def _edited(self, edits: tuple[Edit, ...], model: Model) -> Self:
+        """Return a copy of this estimator with a changed model."""
+        out = copy(self)
+        changed = replace(self._as_file(), edits=edits, edited=model if edits else None)
+        out._adopt(changed)  # noqa: SLF001 - of this class
+        return out
+
     def save(self, path: str | Path) -> None:
         """Write the model as JSON: released values only.
 
@@ -485,9 +531,8 @@ class _Boosting(BaseEstimator):  # type: ignore[misc]
             says how to get its model again.
         """
         check_is_fitted(self)
-        file = self._file(self.schema_, self.model_, self.bin_shares_, self.privacy_report_)
         try:
-            export.save(file, path)
+            export.save(self._as_file(), path)
         except DPGBError as error:
             if self.privacy_report_.account is not None:
                 fit_id = self.fit_id_
@@ -713,6 +758,8 @@ class DPGBClassifier(ClassifierMixin, _Boosting):  # type: ignore[misc]
     classes_ : ndarray
         Declared classes, in declared order.
     model_, schema_ : Model and Schema
+    edits_ : tuple of dict
+        Changes that `edit` made to the model after the fit.
     bin_shares_ : BinShares
         Shares of all rows that the bins of each feature hold, by released counts.
     privacy_report_ : PrivacyReport

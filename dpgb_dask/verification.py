@@ -93,6 +93,8 @@ def verify(path: str | Path, ledger: Ledger | None = None) -> Verification:
         "digests of schema, model, shares, receipts, report and parameters",
         "ε, δ and μ: they follow from the receipts",
     ]
+    if file.edits:
+        agreed.append(f"the {len(file.edits)} changes after the fit: repeated from its model")
     if ledger is None:
         why = "no ledger was given" if report.account is not None else "the fit charged none"
         return Verification(tuple(agreed), (f"the ledger: {why}",))
@@ -190,7 +192,8 @@ def _replay(model: DPGBClassifier | DPGBRegressor, record: Record, ledger: Ledge
     except ResumeError:
         return "the fit's journal is not here whole"
     same_shares = shares_to_dict(again.shares) == shares_to_dict(model.bin_shares_)
-    if model_to_dict(again.model) != model_to_dict(model.model_) or not same_shares:
+    of_fit = model._model_of_fit  # noqa: SLF001 - of this package
+    if model_to_dict(again.model) != model_to_dict(of_fit) or not same_shares:
         raise VerificationError(
             f"From the journal of fit {report.fit_id} comes another model than the file holds."
         )

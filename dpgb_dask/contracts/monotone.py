@@ -1,17 +1,20 @@
-"""Make the parts of a model monotone: tables of a feature, tables of pairs, trees. Post-processing of released values.
+"""Make the parts of a model monotone: tables of a feature, tables of pairs, trees.
 
 A sum of monotone parts is monotone, so each part is made so by itself. Tables take the nearest monotone values
 (isotonic regression). Where that is no simple problem, for trees and for tables with two monotone axes, a value becomes
 the mean of two monotone functions: the largest value that must not exceed it, and the smallest that it must not exceed.
 What is monotone already stays as it is. Missing values are in no order with the others.
+
+All of this is post-processing (docs/privacy.md P4).
 """
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 from numpy.typing import NDArray
 
-from dpgb_dask.contracts.model import FeatureBins, Splits
+from dpgb_dask.contracts.model import FeatureBins, Model, Splits, TreeEnsemble
 from dpgb_dask.errors import PlanError
 
 Order = NDArray[np.int64]  # positions, in the order in which values must not fall
@@ -191,3 +194,55 @@ def _between(value: NDArray[np.int64], below: NDArray[np.bool_]) -> NDArray[np.i
         if (up == largest).all() and (down == smallest).all():
             return np.asarray((largest + smallest) >> 1)
         largest, smallest = up, down
+
+
+def ordered_model(
+    model: Model, weights: Sequence[NDArray[np.int64]], directions: NDArray[np.int8]
+) -> Model:
+    """Return a model of one score, made monotone part by part; what is monotone already stays as it is.
+
+    Parameters
+    ----------
+    model : Model
+    weights : sequence of ((n_bins,) int64)
+        Per column, what its bins weigh where values are averaged.
+    directions : (n_columns,) int8
+        Per column -1, 0 or 1; not 0 for numeric columns alone.
+
+    Raises
+    ------
+    PlanError
+        If the cells of a pair table do not follow the order of a feature.
+    """
+    tables = list(model.tables)
+    for j in np.flatnonzero(directions).tolist():
+        values = tables[j][:, 0].astype(np.float64)
+        column = ordered_table(values, weights[j].astype(np.float64), int(directions[j]))
+        tables[j] = np.rint(column).astype(np.int32)[:, None]
+    pairs = []
+    for pair in model.pairs:
+        rows, columns = (
+            order_of_cells(cell_of_bin, int(directions[j])) if directions[j] else None
+            for j, cell_of_bin in ((pair.i, pair.map_i), (pair.j, pair.map_j))
+        )
+        if rows is not None or columns is not None:
+            mass_i, mass_j = (
+                np.bincount(cell_of_bin, weights[j], n).astype(np.float64)
+                for j, cell_of_bin, n in (
+                    (pair.i, pair.map_i, pair.table.shape[1]),
+                    (pair.j, pair.map_j, pair.table.shape[2]),
+                )
+            )
+            table = ordered_pair(
+                pair.table[0].astype(np.float64), np.outer(mass_i, mass_j), rows, columns
+            )
+            pair = replace(pair, table=np.rint(table).astype(np.int32)[None])  # noqa: PLW2901
+        pairs.append(pair)
+    trees = model.trees
+    value = ordered_leaves(trees.splits, trees.value, directions, model.bins)
+    return replace(
+        model,
+        tables=tuple(tables),
+        pairs=tuple(pairs),
+        trees=TreeEnsemble(trees.splits, value),
+    )

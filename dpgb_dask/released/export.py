@@ -31,6 +31,7 @@ from dpgb_dask.contracts.model import (
 from dpgb_dask.contracts.schema import Schema
 from dpgb_dask.errors import SchemaError, StructureError, json_object, where_json_breaks
 from dpgb_dask.losses import LINKS_OF, from_json
+from dpgb_dask.released.edit import directions_of_fit, known_edits, replayed
 from dpgb_dask.released.report import PrivacyReport
 
 FORMAT = "dpgb_dask model"
@@ -57,8 +58,9 @@ class ModelFile:
         Shares of the bins of ``model``.
     report : PrivacyReport
     edits : tuple of dict
-        Changes that were made to the model after the fit, in order, so that they can be repeated. No kind of edit
-        exists yet.
+        Changes that were made to the model after the fit, in order (`released.edit`).
+    edited : Model or None
+        The model with these changes, which the file does not hold; None without changes.
     """
 
     estimator: str
@@ -68,6 +70,7 @@ class ModelFile:
     shares: BinShares
     report: PrivacyReport
     edits: tuple[dict[str, Any], ...] = ()
+    edited: Model | None = None
 
 
 def save(file: ModelFile, path: str | Path) -> None:
@@ -256,6 +259,11 @@ def _file_of(data: dict[str, Any], version: int) -> ModelFile:
     report = PrivacyReport.from_dict(data["report"])
     if not isinstance(data["parameters"], dict) or not isinstance(data["estimator"], str):
         raise TypeError("parameters and estimator")
+    edits = tuple(data.get("edits", []))
+    edited = None
+    if edits:
+        kept = directions_of_fit(report.public, schema)
+        edited = replayed(model, schema, shares, edits, kept)
     return ModelFile(
         estimator=data["estimator"],
         parameters=data["parameters"],
@@ -263,6 +271,8 @@ def _file_of(data: dict[str, Any], version: int) -> ModelFile:
         model=model,
         shares=shares,
         report=replace(report, unverified=report.unverified or version < 3),
+        edits=edits,
+        edited=edited,
     )
 
 
@@ -294,7 +304,7 @@ def _how_altered(data: dict[str, Any], path: str | Path) -> str:
             f" {', '.join(wrong) or 'its parts'}. Take the file as it was written; a fit in a ledger gives its model"
             " again with resume=."
         )
-    if data["edits"] != []:  # each kind of edit would be repeated here, from the model of the fit
+    if not known_edits(data["edits"]):
         return f"Model file {str(path)!r} holds edits that this version does not know: update dpgb_dask to read it."
     return ""
 

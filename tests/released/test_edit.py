@@ -1,0 +1,247 @@
+"""Edits: what they change and what not, that they are repeated bit for bit, and that an altered one is noticed."""
+
+import json
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from dpgb_dask import DPGBClassifier, DPGBRegressor, Ledger, Schema, verify
+from dpgb_dask.errors import PlanError, StructureError, VerificationError
+from dpgb_dask.estimators import load
+from dpgb_dask.released import export
+from dpgb_dask.released.edit import UNCHANGED
+from dpgb_dask.released.export import model_to_dict
+from dpgb_dask.released.predict import scorer
+from dpgb_dask.testing import SeededNoise
+
+FEATURES = {"age": (0, 90), "hours": (0.0, 60.0), "job": ["field", "none", "office"]}
+
+
+def people(n=6000):
+    rng = np.random.default_rng(5)
+    x = pd.DataFrame(
+        {"age": rng.integers(0, 91, n), "hours": rng.uniform(0, 60, n), "job": rng.choice(FEATURES["job"], n)}
+    )  # fmt: skip
+    hump = -((x["age"] - 50) ** 2) / 800
+    y = hump + (x["hours"] / 30) * (x["job"] == "office") + rng.normal(0, 0.5, n)
+    return x, y
+
+
+def fitted(make=DPGBClassifier, **options):
+    x, y = people()
+    if make is DPGBRegressor:
+        schema = Schema(FEATURES, target_bounds=(-5.0, 5.0))
+    else:
+        schema, y = Schema(FEATURES, classes=[0, 1]), (y > 0).astype(int)
+    settings = {"epsilon": 30.0, "schema": schema, "random_state": 1, "noise": SeededNoise(1)}
+    return make(**(settings | options)).fit(x, y)
+
+
+@pytest.fixture(scope="module", params=[DPGBClassifier, DPGBRegressor])
+def model(request):
+    out = fitted(request.param)
+    assert out.model_.pairs
+    assert out.model_.trees.n_trees
+    return out
+
+
+def every_code(model, j=0, n=300):
+    """Random codes of every feature, for each code of one."""
+    rng = np.random.default_rng(0)
+    k = model.bins[j].n_bins
+    codes = np.stack([rng.integers(0, b.n_bins, n).repeat(k) for b in model.bins])
+    codes[j] = np.tile(np.arange(k), n)
+    return codes.astype(np.uint8)
+
+
+def scores(model, codes):
+    return scorer(model)(codes)[:, 0].astype(np.int64)
+
+
+def test_monotone_orders_tables_pairs_and_trees(model):
+    before = model_to_dict(model.model_)
+    edited = model.edit().monotone("age", -1).monotone("hours").done()
+    for j, direction in ((0, -1), (1, 1)):
+        found = scores(edited.model_, every_code(edited.model_, j))
+        found = found.reshape(-1, edited.model_.bins[j].n_bins)[:, :-1]  # all but missing
+        assert (direction * np.diff(found, axis=1) >= 0).all()
+    assert model_to_dict(model.model_) == before  # the edited estimator stays
+    assert model.edits_ == ()
+    rows = pd.DataFrame({"age": np.arange(91), "hours": 20.0, "job": "none"})
+    decide = edited.predict if isinstance(edited, DPGBRegressor) else edited.decision_function
+    assert (np.diff(decide(rows)) <= 0).all()
+
+
+def test_clamp_moves_only_what_lies_beyond(model):
+    term = model.explain_global().term("age")
+    low = float(np.quantile(term.scores, 0.3))
+    edited = model.edit().clamp("age", low=low).done()
+    codes = every_code(model.model_)
+    moved = scores(edited.model_, codes) - scores(model.model_, codes)
+    step = model._scale() / 65536
+    wanted = np.maximum(low - term.scores, 0)[codes[0]]
+    np.testing.assert_allclose(moved * step, wanted, atol=2 * step)
+    part = model.edit().clamp("age", low=low, where=(0, 20)).done()
+    edges = model.model_.bins[0].edges
+    here = codes[0] <= np.searchsorted(edges, 20)
+    moved_there = scores(part.model_, codes) - scores(model.model_, codes)
+    np.testing.assert_array_equal(moved_there, np.where(here, moved, 0))
+    jobs = model.edit().clamp("job", high=0.0, where=["office"]).done()
+    office = model.model_.bins[2].cell_to_bin[2]
+    changed = scores(jobs.model_, codes) != scores(model.model_, codes)
+    assert set(codes[2][changed]) == {office}
+
+
+def test_removed_terms_add_nothing(model):
+    whole = model.explain_global()
+    pair = next(term for term in whole.terms if term.kind == "pair")
+    step = model._scale() / 65536
+    edited = model.edit().remove("age").remove(pair.features).done()
+    told = edited.explain_global()
+    assert np.abs(told.term("age").scores).max() < 3 * step
+    names = [term.name for term in told.terms if term.kind == "pair" and term.importance > 8 * step]
+    assert pair.name not in names
+    flat = edited.edit().remove("remainder").done()
+    assert flat.model_.trees.n_trees == 0
+    again = flat.explain_global()
+    for term in told.terms:
+        if term.kind == "main":
+            np.testing.assert_allclose(
+                again.term(*term.features).scores, term.scores, atol=9 * step
+            )
+    assert len(flat.edits_) == 3
+
+
+def test_later_changes_keep_what_is_monotone(model):
+    edited = (
+        model.edit().monotone("hours", 1).clamp("hours", low=0.0, high=0.1).remove("hours").done()
+    )
+    rows = pd.DataFrame({"age": 50, "hours": np.linspace(0, 60, 200), "job": "office"})
+    decide = edited.predict if isinstance(edited, DPGBRegressor) else edited.decision_function
+    assert (np.diff(decide(rows)) >= 0).all()
+    own = fitted(type(model), monotonic_cst={"hours": 1})
+    assert (np.diff(getattr(own.edit().remove("hours").done(), decide.__name__)(rows)) >= 0).all()
+
+
+def test_a_model_that_is_monotone_already_stays():
+    own = fitted(monotonic_cst={"hours": 1}, recipe="fdp-tr-newton")
+    edited = own.edit().monotone("hours", 1).done()
+    assert model_to_dict(edited.model_) == model_to_dict(own.model_)
+
+
+def test_edits_are_repeated_bit_for_bit(model, tmp_path):
+    edited = (
+        model.edit()
+        .monotone("age", -1)
+        .clamp("hours", np.float64(-0.5), 0.75, where=(10, 30.5))
+        .clamp(["job", "hours"], high=0.01)
+        .remove("job")
+        .remove("remainder")
+        .done()
+    )
+    path = tmp_path / "m.json"
+    edited.save(path)
+    assert model_to_dict(export.load(path).model) == model_to_dict(model.model_)  # the fit's own
+    again = load(path)
+    assert model_to_dict(again.model_) == model_to_dict(edited.model_)
+    assert model_to_dict(again.model_) != model_to_dict(model.model_)
+    assert again.edits_ == edited.edits_
+    again.save(tmp_path / "again.json")
+    assert (tmp_path / "again.json").read_bytes() == path.read_bytes()
+    report = again.privacy_report_
+    assert report.epsilon == 30.0
+    assert len(report.edits) == 6
+    assert report.edits[-1] == UNCHANGED
+    for text in (
+        "monotone: the score never grows",
+        "clamp: hours adds at least -0.5",
+        "remove: job",
+    ):
+        assert text in str(report)
+    assert model.privacy_report_.edits == ()
+    more = again.edit().remove("age").done()
+    assert len(more.edits_) == 6
+
+
+def test_an_altered_edit_is_noticed(model, tmp_path):
+    path = tmp_path / "m.json"
+    model.edit().clamp("age", -1.0, 1.0).done().save(path)
+    data = json.loads(path.read_text())
+    data["edits"][0]["high"] += 1
+    path.write_text(json.dumps(data))
+    with pytest.raises(StructureError, match="digests do not agree with parameters"):
+        load(path)
+    for change in (
+        {"kind": "shift"},
+        {"high": 0.5},
+        {"high": -(1 << 17)},
+        {"term": ["nobody"]},
+        {"term": ["age", "age"]},
+        {"where": [3]},
+        {"more": 1},
+    ):
+        data["edits"] = [
+            {"kind": "clamp", "term": ["age"], "low": -65536, "high": 65536, "where": None} | change
+        ]
+        data["digests"] = export._digests(data)
+        path.write_text(json.dumps(data))
+        with pytest.raises(StructureError, match=r"malformed|edits that this version"):
+            load(path)
+
+
+def test_verify_repeats_the_edits(tmp_path):
+    ledger = Ledger(f"sqlite:///{tmp_path}/budget.db")
+    ledger.open_account("people", epsilon=40.0, delta=1e-4)
+    model = fitted(ledger=ledger, account="people", noise=None, n_estimators=2)
+    charged = ledger.account("people").left
+    path = tmp_path / "m.json"
+    model.edit().monotone("hours").remove("age").done().save(path)
+    found = str(verify(path, ledger))
+    assert "bit for bit" in found
+    assert "the 2 changes after the fit: repeated" in found
+    assert ledger.account("people").left == charged
+    data = json.loads(path.read_text())
+    data["model"]["intercept"][0] += 1
+    data["digests"] = export._digests(data)
+    path.write_text(json.dumps(data))
+    with pytest.raises(VerificationError):
+        verify(path, ledger)
+
+
+@pytest.mark.parametrize(
+    ("edit", "message"),
+    [
+        (lambda e: e.monotone("job"), "'job' is no numeric feature"),
+        (lambda e: e.monotone("hour"), "'hour' is no feature"),
+        (lambda e: e.monotone("age", 2), "must be 1"),
+        (lambda e: e.clamp("age"), "needs low, high or both"),
+        (lambda e: e.clamp("age", 1, 0), "low must not exceed high"),
+        (lambda e: e.clamp("age", float("nan")), "give a number"),
+        (lambda e: e.clamp("age", "0"), "give a number"),
+        (lambda e: e.clamp("age", 0, where=["x", "y"]), "lowest and highest"),
+        (lambda e: e.clamp("job", 0, where=["pilot"]), "no declared categories"),
+        (lambda e: e.clamp("remainder", 0), "no table that could be clamped"),
+        (lambda e: e.clamp("job & age", 0, where=(0, 1)), "where is for the main effect"),
+        (lambda e: e.remove("nobody"), "'nobody' is no feature"),
+        (lambda e: e.remove(["age", "age"]), "no pair of"),
+    ],
+)
+def test_an_edit_that_means_nothing_raises(model, edit, message):
+    with pytest.raises(PlanError, match=message):
+        edit(model.edit())
+
+
+def test_several_classes_cannot_be_monotone():
+    x, y = people(2000)
+    schema = Schema(FEATURES, classes=[0, 1, 2])
+    clf = DPGBClassifier(
+        epsilon=30.0, schema=schema, noise=SeededNoise(1), recipe="fdp-tr-newton", n_estimators=5
+    )
+    clf.fit(x, np.digitize(y, [-0.5, 0.5]))
+    with pytest.raises(PlanError, match="3, one per class"):
+        clf.edit().monotone("age")
+    edited = clf.edit().remove("age").clamp("hours", -0.01, 0.01).done()
+    assert np.abs(edited.explain_global().term("age").scores).max() < 1e-4
+    with pytest.raises(PlanError, match="remainder: it has no trees"):
+        edited.edit().remove("remainder").remove("remainder")
