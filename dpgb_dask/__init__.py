@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from dpgb_dask.contracts.schema import Schema
     from dpgb_dask.controller.ledger import Ledger
     from dpgb_dask.estimators import DPGBClassifier, DPGBRegressor
+    from dpgb_dask.plots import plot_budget
     from dpgb_dask.released.report import PrivacyReport
     from dpgb_dask.verification import verify
 
@@ -67,6 +68,7 @@ __all__ = [
     "VerificationError",
     "__version__",
     "io",
+    "plot_budget",
     "verify",
 ]
 
@@ -81,6 +83,7 @@ _LATER = {
     "DPGBRegressor": "dpgb_dask.estimators",
     "Ledger": "dpgb_dask.controller.ledger",
     "PrivacyReport": "dpgb_dask.released.report",
+    "plot_budget": "dpgb_dask.plots",
     "verify": "dpgb_dask.verification",
 }
 

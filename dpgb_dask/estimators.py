@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any, ClassVar, Self
 
 import numpy as np
+import pandas as pd
 from dask.base import compute
 from numpy.typing import NDArray
 from sklearn.base import BaseEstimator, ClassifierMixin, RegressorMixin
@@ -468,6 +469,75 @@ class _Boosting(BaseEstimator):  # type: ignore[misc]
             offset=self._offset(),
         )
 
+    def plot(self, *, terms: Sequence[str] | None = None, n_terms: int = 11) -> Any:
+        """Draw the importances of the model's terms, and the most important terms with bands of the noise.
+
+        Parameters
+        ----------
+        terms : sequence of str, optional
+            Names of the terms to draw, as in ``explain_global().names``; None for the most important ones.
+        n_terms : int
+            How many these are at most.
+
+        Returns
+        -------
+        matplotlib.figure.Figure
+            See `dpgb_dask.plots.plot_model`.
+
+        Raises
+        ------
+        ImportError
+            If matplotlib is missing; the message names the extra.
+
+        Privacy
+        -------
+        Post-processing of released values.
+        """
+        from dpgb_dask.plots import plot_model  # noqa: PLC0415 - few uses of a model draw it
+
+        return plot_model(self.explain_global(), terms=terms, n_terms=n_terms)
+
+    def plot_local(self, row: Any) -> Any:
+        """Draw how the terms of the model lead to the prediction of one row.
+
+        Parameters
+        ----------
+        row : collection of one row, Series or dict
+            As for ``predict``; a Series or dict holds values by the names of features.
+
+        Returns
+        -------
+        matplotlib.figure.Figure
+            A waterfall from the intercept to the score; for several classes, that of the predicted class. See
+            `dpgb_dask.plots.plot_row`.
+
+        Raises
+        ------
+        ImportError
+            If matplotlib is missing; the message names the extra.
+        StructureError
+            If there is not exactly one row.
+
+        Privacy
+        -------
+        Post-processing; the row is the caller's own.
+        """
+        from dpgb_dask.plots import plot_row  # noqa: PLC0415 - few uses of a model draw it
+
+        check_is_fitted(self)
+        if isinstance(row, Mapping):
+            row = pd.DataFrame([dict(row)])
+        elif isinstance(row, pd.Series):
+            row = row.to_frame().T
+        explanation = self.explain_local(row).compute()
+        n_rows = len(explanation.steps[0])
+        if n_rows != 1:
+            raise StructureError(
+                f"plot_local draws one row, and was given {n_rows}. Give one, such as X.iloc[[0]]."
+            )
+        column, title = self._told(row)
+        return plot_row(explanation, column=column, title=title)
+
     @property
     def feature_importances_(self) -> NDArray[np.float64]:
         """Share of each feature in the mean absolute contributions, (n_features_in_,) float64; they sum to 1.
@@ -690,6 +760,10 @@ class _Boosting(BaseEstimator):  # type: ignore[misc]
                 out.feature_names_in_ = np.asarray(names, dtype=object)
         return out
 
+    def _told(self, row: Any) -> tuple[int, str]:
+        """Return the score column that decides the prediction of one row, and the prediction in words."""
+        raise NotImplementedError
+
 
 class DPGBClassifier(ClassifierMixin, _Boosting):  # type: ignore[misc]
     """Differentially private gradient boosting for classification, on arrays, frames and Dask collections.
@@ -838,6 +912,12 @@ class DPGBClassifier(ClassifierMixin, _Boosting):  # type: ignore[misc]
         columns = tuple(self.classes_.tolist()) if self.model_.n_scores > 1 else None
         return self._apply(X, outputs.decisions, np.float64, columns)
 
+    def _told(self, row: Any) -> tuple[int, str]:
+        (chances,) = np.asarray(compute(self.predict_proba(row))[0])
+        best = int(np.argmax(chances)) if self.model_.n_scores > 1 else 1
+        said = f"{self.schema_.target.name} = {self.classes_[best]}: probability {100 * chances[best]:.3g} %"
+        return (best, f"{said}, the highest") if self.model_.n_scores > 1 else (0, said)
+
     def score(self, X: Any, y: Any, sample_weight: Any = None) -> float:
         """Return the accuracy on the caller's own rows; Dask collections are computed.
 
@@ -901,6 +981,10 @@ class DPGBRegressor(RegressorMixin, _Boosting):  # type: ignore[misc]
         check_is_fitted(self)
         target = self.schema_.target
         return self._apply(X, outputs.Values(target.low, target.high), np.float64)
+
+    def _told(self, row: Any) -> tuple[int, str]:
+        (value,) = np.asarray(compute(self.predict(row))[0])
+        return 0, f"{self.schema_.target.name}: {value:.5g}"
 
     def score(self, X: Any, y: Any, sample_weight: Any = None) -> float:
         """Return R² on the caller's own rows; Dask collections are computed.

@@ -19,6 +19,7 @@ TOP = {
     "estimators",
     "inferred",
     "parameters",
+    "plots",
     "progress",
     "verification",
     "io",

@@ -1,6 +1,6 @@
 """What the fits of this process that charged no ledger add up to: nothing else counts them.
 
-They are added up in μ², as in an account of a ledger with ``analysis="gdp"`` (docs/privacy.md P11). Nothing tells here
+They are added up in μ², as in an account of a ledger with ``analysis="gdp"`` (account_units.py). Nothing tells here
 whether they were on the same rows, so the sum is that of the worst case. It is shown, and decides nothing.
 """
 

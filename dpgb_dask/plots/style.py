@@ -1,0 +1,95 @@
+"""What all pictures share: the figure, colours that colour-blind people tell apart, and labels that fit."""
+
+import io
+from collections.abc import Sequence
+from functools import partial
+from typing import Any
+
+from dpgb_dask.showing import brief
+
+NO_MATPLOTLIB = "Pictures need matplotlib: pip install 'dpgb-dask[viz]'."
+# Okabe and Ito's palette, without the yellow on a light background and the dark blue on a dark one
+ON_LIGHT = ("#0072B2", "#E69F00", "#009E73", "#CC79A7", "#56B4E9", "#D55E00")
+ON_DARK = ("#56B4E9", "#E69F00", "#009E73", "#CC79A7", "#F0E442", "#D55E00")
+GREY = "#8C8C8C"
+LABEL = 26  # most characters of a label on an axis
+
+
+def new_figure(width: float, height: float) -> Any:
+    """Return an empty figure in matplotlib's current style; notebooks show it though pyplot does not know it.
+
+    Raises
+    ------
+    ImportError
+        If matplotlib is missing; the message names the extra.
+    """
+    try:
+        from matplotlib.figure import Figure  # noqa: PLC0415 - optional
+    except ImportError as error:
+        raise ImportError(NO_MATPLOTLIB) from error
+    figure = Figure(figsize=(width, height), layout="constrained")
+    figure._repr_png_ = partial(_png, figure)  # type: ignore[attr-defined]
+    return figure
+
+
+def _png(figure: Any) -> bytes:
+    out = io.BytesIO()
+    figure.savefig(out, format="png", dpi=100)
+    return out.getvalue()
+
+
+def is_dark(axes: Any) -> bool:
+    """Return whether a picture has a dark background: its text is light."""
+    red, green, blue = _rgb(axes.xaxis.label.get_color())
+    return 0.2126 * red + 0.7152 * green + 0.0722 * blue > 0.5
+
+
+def _rgb(color: Any) -> tuple[float, float, float]:
+    from matplotlib.colors import to_rgb  # noqa: PLC0415 - optional
+
+    return to_rgb(color)
+
+
+def palette(axes: Any) -> tuple[str, ...]:
+    """Return six colours for lines."""
+    return ON_DARK if is_dark(axes) else ON_LIGHT
+
+
+def up_and_down(axes: Any) -> tuple[str, str]:
+    """Return the colours of what raises a score and of what lowers it."""
+    colors = palette(axes)
+    return colors[5], colors[0]
+
+
+def dress(axes: Any, title: str = "") -> None:
+    """Give axes their title and thin frame, and ticks colours that stay when the style's context ends."""
+    import matplotlib as mpl  # noqa: PLC0415 - optional
+
+    axes.set_title(brief(title, 44), fontsize="medium")
+    axes.spines[["top", "right"]].set_visible(False)
+    axes.tick_params(
+        axis="x", color=mpl.rcParams["xtick.color"], labelcolor=axes.xaxis.label.get_color()
+    )
+    axes.tick_params(
+        axis="y", color=mpl.rcParams["ytick.color"], labelcolor=axes.yaxis.label.get_color()
+    )
+    axes.tick_params(labelsize="small")
+
+
+def plain(text: object, most: int = LABEL) -> str:
+    """Return a label that fits, of which matplotlib takes nothing for a formula."""
+    return brief(text, most).replace("$", r"\$")
+
+
+def thinned(n: int, most: int) -> list[int]:
+    """Return at most ``most`` of the positions 0, …, n - 1, evenly spaced, first and last among them."""
+    if n <= most:
+        return list(range(n))
+    return sorted({round(k * (n - 1) / (most - 1)) for k in range(most)})
+
+
+def limits(values: Sequence[float]) -> tuple[float, float]:
+    """Return ends of an axis that shows all values, zero, and some room."""
+    low, high = min([0.0, *values]), max([0.0, *values])
+    room = 0.06 * (high - low) or 0.5
+    return low - room, high + room

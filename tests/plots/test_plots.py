@@ -1,0 +1,286 @@
+"""Pictures hold the numbers of what they draw, whatever its size; no state of pyplot is left."""
+
+import itertools
+import pickle
+import sys
+from dataclasses import replace
+
+import matplotlib as mpl
+import matplotlib.style as styles
+import numpy as np
+import pandas as pd
+import pytest
+from matplotlib import pyplot
+from matplotlib.patches import Rectangle, StepPatch
+
+from dpgb_dask import DPGBClassifier, Ledger, Schema, plot_budget
+from dpgb_dask.errors import LedgerError, PlanError, StructureError
+from dpgb_dask.plots import plot_model
+from dpgb_dask.plots.model import CATEGORIES, CLASSES
+from dpgb_dask.released.explain import Axis, GlobalExplanation, Term
+
+LONG = "a very long name of $something$ that no axis has room for"
+
+
+def numeric(name="age", n=6):
+    edges = np.linspace(0, 60, n + 1)
+    labels = (*(f"({a:g}, {b:g}]" for a, b in itertools.pairwise(edges)), "missing")
+    return Axis(name, "continuous", labels, edges, n, np.full(n + 1, 1 / (n + 1)), True)
+
+
+def nominal(name="job", n=3):
+    labels = (*(f"{LONG} {k}" for k in range(n)), "other", "missing")
+    weights = np.arange(n + 2, 0, -1.0)
+    return Axis(name, "nominal", labels, None, n + 1, weights / weights.sum(), True)
+
+
+def term(*axes, n_classes=0, importance=1.0):
+    rng = np.random.default_rng(len(axes) + n_classes)
+    shape = tuple(len(axis.labels) for axis in axes) + ((n_classes,) if n_classes else ())
+    scores = rng.normal(size=shape)
+    names = tuple(axis.feature for axis in axes)
+    return Term(
+        "main" if len(axes) == 1 else "pair", names, axes, scores, scores - 0.5, scores + 0.25,
+        importance, 0.9 * importance, 1.1 * importance,
+    )  # fmt: skip
+
+
+def explanation(*terms, classes=()):
+    rest = Term("remainder", (), (), None, None, None, 0.1)
+    intercept = np.zeros(max(len(classes), 1))
+    return GlobalExplanation((*terms, rest), intercept, classes, "income", "log-odds", "none")
+
+
+def panel(figure, title):
+    (found,) = [axes for axes in figure.axes if axes.get_title() == title]
+    return found
+
+
+def offsets(axes):
+    """The points of a panel, by height."""
+    points = np.concatenate([line.get_xydata() for line in axes.lines if line.get_marker() == "o"])
+    return points[np.argsort(points[:, 1])]
+
+
+def test_a_numeric_effect_is_steps_with_its_band_and_missing_values_apart():
+    shown = term(numeric())
+    axes = panel(plot_model(explanation(shown)), "age")
+    band, steps = [patch for patch in axes.patches if isinstance(patch, StepPatch)]
+    np.testing.assert_array_equal(steps.get_data().values, shown.scores[:6])
+    np.testing.assert_array_equal(steps.get_data().edges, shown.bins[0].edges)
+    np.testing.assert_array_equal(band.get_data().values, shown.upper[:6])
+    np.testing.assert_array_equal(band.get_data().baseline, shown.lower[:6])
+    (apart,) = axes.child_axes
+    bar, point = [line.get_ydata() for line in apart.lines if line.get_color() != "#8C8C8C"]
+    np.testing.assert_array_equal(bar, [shown.lower[6], shown.upper[6]])
+    np.testing.assert_array_equal(point, [shown.scores[6]])
+    assert [label.get_text() for label in apart.get_xticklabels()] == ["missing"]
+    assert axes.get_ylabel() == "log-odds"
+
+
+def test_a_categorical_effect_is_points_in_order_and_other_and_missing_below():
+    shown = term(nominal(n=3))
+    axes = panel(plot_model(explanation(shown)), "job")
+    order = np.argsort(shown.scores[:3])
+    wanted = [shown.scores[4], shown.scores[3], *shown.scores[order]]
+    np.testing.assert_array_equal(offsets(axes)[:, 0], wanted)
+    ends = axes.collections[0].get_segments()
+    by_height = sorted((s[0][1], s[0][0], s[1][0]) for s in ends)
+    np.testing.assert_allclose([low for _, low, _ in by_height], np.array(wanted) - 0.5)
+    np.testing.assert_allclose([high for *_, high in by_height], np.array(wanted) + 0.25)
+    named = dict(zip(axes.get_yticks(), axes.get_yticklabels(), strict=True))
+    assert [named[y].get_text() for y in sorted(named)][:2] == ["missing", "other"]
+
+
+def test_of_many_categories_those_with_the_most_rows_are_drawn():
+    shown = term(nominal(n=250))
+    figure = plot_model(explanation(shown))
+    axes = panel(figure, f"job ({CATEGORIES} of 250 by share of rows)")
+    np.testing.assert_array_equal(
+        offsets(axes)[2:, 0], np.sort(shown.scores[:CATEGORIES])
+    )  # the first have the most rows
+    labels = [label.get_text() for label in axes.get_yticklabels()]
+    assert max(map(len, labels)) <= 28
+    assert r"\$" in labels[0]  # no formula
+    figure.draw_without_rendering()
+
+
+def test_a_pair_is_a_heat_map_whose_missing_values_lie_behind_a_gap():
+    shown = term(numeric(n=4), nominal(n=3))
+    axes = panel(plot_model(explanation(shown)), "age & job")
+    (mesh,) = axes.collections
+    cells = mesh.get_array()
+    assert cells.shape == (6, 6)  # 5 rows and a gap; 5 columns and a gap
+    drawn = np.ma.filled(cells, np.nan)[[0, 1, 2, 3, 5]][:, [0, 1, 2, 3, 5]]
+    np.testing.assert_array_equal(drawn, shown.scores.T)
+    assert np.isnan(np.ma.filled(cells, np.nan)[4]).all()
+    assert mesh.norm.vmax == -mesh.norm.vmin == np.abs(shown.scores).max()
+    labels = [label.get_text() for label in axes.get_xticklabels()]
+    assert labels == ["0", "15", "30", "45", "60", "missing"]
+
+
+def test_importances_are_bars_with_their_bands():
+    terms = [term(numeric(f"f{k}"), importance=k + 1.0) for k in range(20)]
+    figure = plot_model(explanation(*terms), n_terms=1)
+    axes = figure.axes[0]
+    assert axes.get_title() == f"importance ({21 - CATEGORIES} smaller terms left out)"
+    widths = [bar.get_width() for bar in axes.patches]
+    assert widths == [k + 1.0 for k in range(20 - CATEGORIES, 20)]
+    bands = [line.get_xdata().tolist() for line in axes.lines]
+    assert bands == [[0.9 * width, 1.1 * width] for width in widths]
+
+
+def test_classes_are_told_apart_by_colour_and_a_pair_is_of_one_class():
+    classes = tuple(f"class {k}" for k in range(9))
+    main, pair = term(numeric(), n_classes=9), term(numeric(), numeric("b"), n_classes=9)
+    main.scores[:, 2] = 0.0  # the smallest: not among those that are drawn
+    figure = plot_model(explanation(main, pair, classes=classes))
+    steps = [p for p in panel(figure, "age").patches if p.get_label().startswith("class")]
+    assert len(steps) == len({p.get_edgecolor() for p in steps}) == CLASSES
+    for patch in steps:
+        k = int(patch.get_label().split()[1])
+        assert k != 2
+        np.testing.assert_array_equal(patch.get_data().values, main.scores[:6, k])
+    (legend,) = figure.legends
+    assert [text.get_text() for text in legend.get_texts()] == [p.get_label() for p in steps]
+    k = int(np.argmax(np.abs(pair.scores).mean((0, 1))))
+    (mesh,) = panel(figure, f"age & b, class class {k}").collections
+    assert np.nanmax(np.ma.filled(mesh.get_array(), np.nan)) == pair.scores[..., k].max()
+
+
+def test_terms_are_chosen_by_name_and_a_wrong_one_is_told():
+    shown = explanation(term(numeric()), term(nominal()))
+    figure = plot_model(shown, terms=["job"])
+    assert [axes.get_title() for axes in figure.axes] == ["importance", "job"]
+    for wrong in ("jop", "remainder"):
+        with pytest.raises(PlanError, match=f"'{wrong}' is no term that has a picture"):
+            plot_model(shown, terms=[wrong])
+    assert len(plot_model(shown, n_terms=0).axes) == 1
+
+
+def test_a_term_without_a_band_is_drawn_without_one():
+    shown = replace(term(numeric()), lower=None, upper=None)
+    axes = panel(plot_model(explanation(shown)), "age")
+    assert len(axes.patches) == 1
+
+
+def test_a_crowded_axis_is_logarithmic():
+    edges = np.array([0, 1, 10, 100, 1000, 100_000.0])
+    weights = np.array([0.5, 0.3, 0.1, 0.05, 0.04, 0.01])
+    crowded = replace(numeric(n=5), edges=edges, weights=weights)
+    assert panel(plot_model(explanation(term(crowded))), "age").get_xscale() == "symlog"
+    for other in ({"released": False}, {"weights": weights[::-1]}, {"edges": edges - 1}):
+        plain = replace(crowded, **other)
+        assert panel(plot_model(explanation(term(plain))), "age").get_xscale() == "linear"
+
+
+@pytest.mark.parametrize("style", ["default", "dark_background"])
+def test_pictures_follow_the_style_and_leave_no_state(style):
+    shown = explanation(term(numeric()), term(nominal()), term(numeric(), nominal()))
+    with styles.context(style):
+        figure = plot_model(shown)
+        text = mpl.colors.to_rgba(mpl.rcParams["text.color"])
+    figure.draw_without_rendering()  # outside the style's context, as in the next cell of a notebook
+    for axes in figure.axes[:3]:
+        for tick in (*axes.get_xticklabels(), *axes.get_yticklabels()):
+            assert mpl.colors.to_rgba(tick.get_color()) == text
+    assert figure._repr_png_()[1:4] == b"PNG"
+    assert pickle.loads(pickle.dumps(figure))._repr_png_() == figure._repr_png_()
+    assert pyplot.get_fignums() == []
+
+
+# ---- one row ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", ["classifier", "regressor"])
+def test_a_waterfall_ends_at_the_score_and_says_the_prediction(name, request, features):
+    fitted = request.getfixturevalue(name)
+    row = features.iloc[[3]]
+    axes = fitted.plot_local(row).axes[0]
+    told = fitted.explain_local(row)
+    sizes = told.scores[0]
+    bars = [(bar.get_x(), bar.get_width()) for bar in axes.patches if isinstance(bar, Rectangle)]
+    named = [label.get_text() for label in axes.get_yticklabels()]
+    largest = np.argsort(-np.abs(sizes))[: len(bars)]
+    np.testing.assert_allclose([w for _, w in bars[:4]], sizes[largest[:4]])
+    assert named[0] == "intercept"
+    assert named[-1] == "score"
+    assert named[1].startswith(told.names[largest[0]])
+    (ends,) = [line.get_xdata() for line in axes.lines if line.get_marker() == "D"]
+    np.testing.assert_allclose(ends[0], told.intercept[0])
+    np.testing.assert_allclose(ends[1], told.intercept[0] + sizes.sum())
+    np.testing.assert_allclose(ends[1], sum(bars[-1]))
+    if name == "classifier":
+        np.testing.assert_allclose(ends[1], fitted.decision_function(row)[0])
+        chance = 100 * fitted.predict_proba(row)[0, 1]
+        assert axes.get_title() == f"target = 1: probability {chance:.3g} %"
+    else:
+        assert axes.get_title() == f"target: {fitted.predict(row)[0]:.5g}"
+    by_series = fitted.plot_local(features.iloc[3])
+    by_dict = fitted.plot_local(features.iloc[3].to_dict())
+    assert by_series.axes[0].get_title() == by_dict.axes[0].get_title() == axes.get_title()
+    with pytest.raises(StructureError, match="one row, and was given 2"):
+        fitted.plot_local(features.iloc[:2])
+
+
+def test_plot_draws_the_models_own_explanation(classifier):
+    figure = classifier.plot(n_terms=2)
+    told = classifier.explain_global()
+    ranked = sorted((t for t in told.terms if t.kind != "remainder"), key=lambda t: -t.importance)
+    titles = [axes.get_title() for axes in figure.axes]
+    assert titles[1:3] == [shown.name for shown in ranked[:2]]
+
+
+# ---- budgets ---------------------------------------------------------------------------------------------------------
+
+
+def ledger_with_fits(tmp_path, n_fits, epsilon):
+    ledger = Ledger(f"sqlite:///{tmp_path}/budget.db")
+    ledger.open_account("people", epsilon=3.0, delta=1e-6)
+    X = np.arange(200.0).reshape(-1, 1) % 100
+    for _ in range(n_fits):
+        DPGBClassifier(
+            schema=Schema({"x": (0, 100)}, classes=[0, 1]), epsilon=epsilon, recipe="fdp-tr-newton",
+            n_estimators=1, columns="position", ledger=ledger, account="people",
+        ).fit(X, X[:, 0] > 50)  # fmt: skip
+    return ledger
+
+
+def test_a_budget_is_a_bar_of_what_each_fit_spent_and_what_is_left(tmp_path, monkeypatch):
+    ledger = ledger_with_fits(tmp_path, 3, 0.5)
+    ledger.open_account("others", epsilon=1.0, delta=1e-6, unit_id="person")
+    axes = plot_budget(ledger).axes[0]
+    account = ledger.account("people")
+    charges = [100 * fit.charge / account.cap for fit in ledger.fits("people")]
+    widths = [bar.get_width() for bar in axes.patches]
+    left = 100 * account.left / account.cap
+    np.testing.assert_allclose(widths, [100.0, *charges, left])
+    said = [text.get_text() for text in axes.texts]
+    assert any(
+        f"one more fit may ask ε = {ledger.remaining('people'):.3g}" in text for text in said
+    )
+    names = [label.get_text() for label in axes.get_yticklabels()]
+    assert "for one person" in names[0]
+    assert "cap ε = 3" in names[1]
+    monkeypatch.setattr("dpgb_dask.plots.budget.MOST", 1)
+    axes = plot_budget(ledger, "people").axes[0]
+    widths = [bar.get_width() for bar in axes.patches]
+    np.testing.assert_allclose(widths, [sum(charges[:2]), charges[2], left])
+    with pytest.raises(LedgerError, match="nobody"):
+        plot_budget(ledger, "nobody")
+    with pytest.raises(LedgerError, match="no account yet"):
+        plot_budget(Ledger("sqlite://"))
+
+
+def test_without_matplotlib_one_error_names_the_extra(monkeypatch, classifier, features):
+    monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
+    for draw in (classifier.plot, lambda: classifier.plot_local(features.iloc[[0]])):
+        with pytest.raises(ImportError, match=r"dpgb-dask\[viz\]"):
+            draw()
+
+
+def test_values_of_a_row_are_readable(classifier):
+    row = pd.DataFrame([{"x": 0.123456789, "z": None, "age": 30, "color": LONG}])
+    labels = [label.get_text() for label in classifier.plot_local(row).axes[0].get_yticklabels()]
+    assert any(label == "x = 0.123457" for label in labels)
+    assert max(map(len, labels)) < 60
