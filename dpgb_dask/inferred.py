@@ -27,6 +27,7 @@ from dpgb_dask.contracts.features import Categorical, Datetime, Numeric
 from dpgb_dask.contracts.schema import MAX_WEIGHT, Schema
 from dpgb_dask.encoding.columns import numbers, one_column
 from dpgb_dask.encoding.kinds import from_arrow
+from dpgb_dask.encoding.structure import is_numbered
 from dpgb_dask.encoding.times import DAY, EPOCH, seconds
 from dpgb_dask.errors import PlanError, PrivacyLeakWarning, StructureError, level_outside
 from dpgb_dask.stored import from_zarr
@@ -79,8 +80,13 @@ def read(
     if not silent:
         message = "schema='infer' reads bounds, categories and classes from the data: the model is not private."
         warnings.warn(message, PrivacyLeakWarning, stacklevel=level_outside())
+    if y is None:
+        raise StructureError(
+            f"{type(estimator).__name__} requires y to be passed, but the target y is None."
+        )
     X, y, sample_weight = from_arrow(X), from_arrow(y), from_arrow(sample_weight)
     if is_dask_collection(X) or is_dask_collection(y):
+        _check_table(X)
         validate_data(estimator, X, skip_check_array=True)
         schema = infer(X, y, classification=classification)
         if sample_weight is not None:
@@ -107,9 +113,17 @@ def checked_rows(estimator: Any, X: Any) -> Any:
     """Check rows to predict with scikit-learn's own checks, and return them."""
     X = from_arrow(X)
     if is_dask_collection(X) or (isinstance(X, pd.DataFrame) and _has_text(X)):
+        _check_table(X)
         validate_data(estimator, X, reset=False, skip_check_array=True)
         return X
     return validate_data(estimator, X, reset=False, ensure_all_finite="allow-nan")
+
+
+def _check_table(X: Any) -> None:
+    if getattr(X, "ndim", 2) != 2:
+        raise StructureError(
+            f"X has ndim={X.ndim}, and must be a table with 2 axes: rows and features. Reshape your data."
+        )
 
 
 def _validated(estimator: Any, X: Any, y: Any, *, classification: bool) -> tuple[Any, NDArray[Any]]:
@@ -282,7 +296,8 @@ def infer(X: Any, y: Any, *, classification: bool, names: Sequence[str] | None =
     """
     facts = _on_parts(X, _block_facts)
     if names is None:
-        names = X.columns if hasattr(X, "columns") else default_names(X.shape[1])
+        named = hasattr(X, "columns") and not is_numbered(X.columns)
+        names = X.columns if named else default_names(X.shape[1])
     names = [str(name) for name in names]
     features = {name: _merged([part[j] for part in facts]) for j, name in enumerate(names)}
     target = "target"

@@ -18,6 +18,7 @@ PAGES = (
     "docs/recipes.md",
     "docs/larger-than-memory.md",
     "docs/ledger.md",
+    "docs/parameters.md",
 )
 
 # what the pages take for granted: the README's snippet, on the reader's own table

@@ -119,7 +119,7 @@ def test_cells_follow_the_public_grid():
     "column",
     [
         pd.Categorical(["1", "x"]),
-        pd.array(["1", "x"], "str"),
+        pd.Series(["1", "x"]).array,
         np.array(["2020", "2021"], "datetime64[ns]"),
         np.array([1j, 2]),
     ],
