@@ -236,7 +236,7 @@ class _Boosting(BaseEstimator):  # type: ignore[misc]
         self.schema_ = schema
         self.model_ = file.model if file.edited is None else file.edited
         self.edits_ = file.edits
-        self._model_of_fit = file.model
+        self.model_of_fit_ = file.model
         self.bin_shares_ = file.shares
         digests = {} if file.report.unverified else export.digests_of(file)
         edits = in_words(file.edits, self._scale())
@@ -275,7 +275,7 @@ class _Boosting(BaseEstimator):  # type: ignore[misc]
 
     def _as_file(self) -> export.ModelFile:
         """Return what is saved of the fitted estimator: the model of the fit, and its changes."""
-        file = self._file(self.schema_, self._model_of_fit, self.bin_shares_, self.privacy_report_)
+        file = self._file(self.schema_, self.model_of_fit_, self.bin_shares_, self.privacy_report_)
         return replace(file, edits=self.edits_, edited=self.model_ if self.edits_ else None)
 
     def _infers(self) -> bool:
@@ -834,6 +834,8 @@ class DPGBClassifier(ClassifierMixin, _Boosting):  # type: ignore[misc]
     model_, schema_ : Model and Schema
     edits_ : tuple of dict
         Changes that `edit` made to the model after the fit.
+    model_of_fit_ : Model
+        The model without these changes.
     bin_shares_ : BinShares
         Shares of all rows that the bins of each feature hold, by released counts.
     privacy_report_ : PrivacyReport

@@ -192,7 +192,7 @@ def _replay(model: DPGBClassifier | DPGBRegressor, record: Record, ledger: Ledge
     except ResumeError:
         return "the fit's journal is not here whole"
     same_shares = shares_to_dict(again.shares) == shares_to_dict(model.bin_shares_)
-    of_fit = model._model_of_fit  # noqa: SLF001 - of this package
+    of_fit = model.model_of_fit_
     if model_to_dict(again.model) != model_to_dict(of_fit) or not same_shares:
         raise VerificationError(
             f"From the journal of fit {report.fit_id} comes another model than the file holds."

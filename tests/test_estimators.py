@@ -269,7 +269,7 @@ def test_nothing_that_is_let_out_holds_a_count(binary_schema, features, labels, 
             {
                 k: v
                 for k, v in vars(fitted).items()
-                if k not in ("model_", "_model_of_fit", "bin_shares_", "callbacks")
+                if k not in ("model_", "model_of_fit_", "bin_shares_", "callbacks")
             }
         ),
     }
@@ -291,7 +291,7 @@ def test_nothing_that_is_let_out_holds_a_count(binary_schema, features, labels, 
 def test_only_released_values_are_attributes(classifier):
     fitted = {name for name in vars(classifier) if name.endswith("_")}
     assert fitted == {
-        "schema_", "model_", "edits_", "bin_shares_", "privacy_report_", "fit_id_",
+        "schema_", "model_", "model_of_fit_", "edits_", "bin_shares_", "privacy_report_", "fit_id_",
         "classes_", "n_features_in_", "feature_names_in_",
     }  # fmt: skip
     assert not [name for name in vars(classifier) if name.startswith("_")]
