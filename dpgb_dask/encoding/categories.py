@@ -32,7 +32,7 @@ class Index(Protocol):
         """Return the cell of each number; NaN is missing."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class Places:
     """An index of declared values: the cell of each normal form, and of each declared missing word.
 
@@ -42,26 +42,34 @@ class Places:
     of_word : dict of str to int
         Declared values that readers take for missing, such as "None"; only a text matches them.
     n : int
+    numbers, cells : (n_numbers,) float64 and uint16
+        The declared numbers, ascending, and their cells.
     """
 
     of_form: dict[Any, int]
     of_word: dict[str, int]
     n: int
+    numbers: NDArray[np.float64]
+    cells: NDArray[np.uint16]
 
     @classmethod
     def of(cls, values: Sequence[Any], place: Sequence[int] | None = None) -> "Places":
         """Index declared values, whose normal forms are distinct; ``place`` is the cell of each, if not its own."""
         at = range(len(values)) if place is None else place
         forms = zip(cells(values), at, strict=True)
+        of_form = {form: k for form, k in forms if form is not None and form is not NO_FORM}
+        known = sorted((form, k) for form, k in of_form.items() if isinstance(form, float))
         words = {
             str(as_text(v)): k for v, k in zip(values, at, strict=True) if as_text(v) is not None
         }
         # without "nan", which NumPy writes for a missing number in an array of text
         declared = (MISSING_WORDS - {"nan"}) & words.keys()
         return cls(
-            {form: k for form, k in forms if form is not None and form is not NO_FORM},
+            of_form,
             {word: words[word] for word in declared},
             max(at, default=-1) + 1,
+            np.array([number for number, _ in known], np.float64),
+            np.array([k for _, k in known], np.uint16),
         )
 
     def each(self, values: list[Any]) -> list[int]:
@@ -78,13 +86,11 @@ class Places:
 
     def of_numbers(self, values: NDArray[np.float64]) -> NDArray[np.uint16]:
         """Return the cell of each number; NaN is missing."""
-        known = sorted((form, k) for form, k in self.of_form.items() if isinstance(form, float))
         out = np.full(len(values), self.n, np.uint16)
-        if known:
-            key, cell = (np.array(part) for part in zip(*known, strict=True))
-            at = np.minimum(np.searchsorted(key, values), len(key) - 1)
-            hit = key[at] == values
-            out[hit] = cell[at[hit]]
+        if len(self.numbers):
+            at = np.minimum(np.searchsorted(self.numbers, values), len(self.numbers) - 1)
+            hit = self.numbers[at] == values
+            out[hit] = self.cells[at[hit]]
         out[np.isnan(values)] = self.n + 1
         return out
 
@@ -107,7 +113,8 @@ class Buckets:
     def of_numbers(self, values: NDArray[np.float64]) -> NDArray[np.uint16]:
         """Return the bucket of each number; NaN is missing."""
         distinct, at = np.unique(values, return_inverse=True)
-        return np.array(self.each(distinct.tolist()), np.uint16)[at]
+        forms = (None if number != number else number for number in distinct.tolist())  # noqa: PLR0124 - NaN
+        return np.array([self._bucket(form) for form in forms], np.uint16)[at]
 
 
 def bucket_of(form: float | str, n: int) -> int:

@@ -23,12 +23,14 @@ NAT = np.iinfo(np.int64).min
 # a million years: farther points count as this one, which no declared day reaches
 FARTHEST = 1 << 45
 FARTHEST_YEARS = 1_000_000
+DIGITS = 6  # of the seconds of a zone that are read, as Python has them
 # seconds of a unit of NumPy's dates, or parts of a second
 SECONDS = {"s": 1, "m": 60, "h": 3600, "D": DAY, "W": 7 * DAY}
 PER_SECOND = {"ms": 10**3, "us": 10**6, "ns": 10**9, "ps": 10**12, "fs": 10**15, "as": 10**18}
+# also what `str` writes of a date beyond four digits of years, and of a zone of a time before zones had whole minutes
 ISO = re.compile(
-    r"(\d{4}-\d\d-\d\d)(?:[ T]([01]\d|2[0-3])(?::([0-5]\d)(?::([0-5]\d)(?:\.\d+)?)?)?)?"
-    r"(?:Z|([+-])([01]\d|2[0-3])(?::?([0-5]\d))?)?",
+    r"(-?\d{4,9}-\d\d-\d\d)(?:[ T]([01]\d|2[0-3])(?::([0-5]\d)(?::([0-5]\d)(?:\.(\d+))?)?)?)?"
+    r"(?:Z|([+-])([01]\d|2[0-3])(?::?([0-5]\d)(?::?([0-5]\d)(?:\.(\d+))?)?)?)?",
     re.ASCII,
 )
 
@@ -143,7 +145,7 @@ def _each(values: list[Any]) -> NDArray[np.float64]:
         if type(value) is str:
             at = known.get(value)
             if at is None:
-                at = known[value] = _of_object(value)
+                at = known[value] = _of_text(value)
             out[k] = at
         else:
             out[k] = _of_object(value)
@@ -167,9 +169,10 @@ def _of_numpy(value: np.datetime64) -> float:
 
 def _of_datetime(value: datetime.datetime) -> float:
     zone = value.utcoffset()
-    ahead = 0.0 if zone is None else zone.total_seconds()
-    clock = (value.hour * 60 + value.minute) * 60 + value.second + value.microsecond / 10**6
-    return float(np.floor(_of_date(value) + clock - ahead))
+    ahead = 0 if zone is None else zone // datetime.timedelta(microseconds=1)
+    minutes = (value.toordinal() - EPOCH) * 1440 + value.hour * 60 + value.minute
+    # in whole microseconds: a float holds those of far dates only roughly
+    return float(((minutes * 60 + value.second) * 10**6 + value.microsecond - ahead) // 10**6)
 
 
 def _of_date(value: datetime.date) -> float:
@@ -180,14 +183,21 @@ def _of_text(text: str) -> float:
     found = ISO.fullmatch(text)
     if found is None:
         return np.nan
-    day, hour, minute, second, sign, hours, minutes = found.groups()
+    day, hour, minute, second, part, sign, hours, minutes, rest, small = found.groups("0")
     try:
-        days = int(np.datetime64(day, "D").astype(np.int64))  # from the year 0 on
-    except ValueError:  # such as the 30th of February
-        return np.nan
-    at = days * DAY + int(hour or 0) * 3600 + int(minute or 0) * 60 + int(second or 0)
-    ahead = int(hours or 0) * 3600 + int(minutes or 0) * 60
-    return float(at + ahead if sign == "-" else at - ahead)
+        days = datetime.date.fromisoformat(day).toordinal() - EPOCH
+    except ValueError:
+        try:  # years beyond Python's calendar
+            days = int(np.datetime64(day, "D").astype(np.int64))
+        except ValueError:  # such as the 30th of February
+            return np.nan
+    at = days * DAY + int(hour) * 3600 + int(minute) * 60 + int(second)
+    ahead = int(hours) * 3600 + int(minutes) * 60 + int(rest)
+    if int(small[:DIGITS]):
+        own, zone = (int(digits[:DIGITS].ljust(DIGITS, "0")) for digits in (part, small))
+        at += (own + zone if sign == "-" else own - zone) // 10**DIGITS
+    at = at + ahead if sign == "-" else at - ahead
+    return float(min(max(at, -FARTHEST), FARTHEST))
 
 
 _READERS: tuple[tuple[Any, Callable[[Any], float]], ...] = (

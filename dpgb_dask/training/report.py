@@ -161,8 +161,14 @@ def unread(result: FitResult, schema: Schema) -> tuple[str, ...]:
     if not schema.private:  # the schema was read from these rows
         return ()
     suspects = []
-    for name, found in _shares(result, schema).items():
-        expected = EXPECTED_SHARE if schema.encoded[name].missing else SUSPECT_SHARE
+    told = set()
+    sources = dict(zip(schema.encoded, schema.sources, strict=True))
+    for column, found in _shares(result, schema).items():
+        name = sources[column]
+        if name in told:  # a value that is missing is so in every column of its feature
+            continue
+        told.add(name)
+        expected = EXPECTED_SHARE if schema.features[name].missing else SUSPECT_SHARE
         for what, limit in (("missing", expected), ("other", SUSPECT_SHARE)):
             share, sd = found.get(what, (0.0, 0.0))
             if share - SURE_SD * sd > limit:

@@ -2,10 +2,13 @@
 
 import json
 
+import numpy as np
+import pandas as pd
 import pytest
-from cli_parts import run
+import zarr
+from cli_parts import fitted, run
 
-from dpgb_dask import Schema
+from dpgb_dask import Datetime, Schema
 from dpgb_dask.contracts.blanks import FILL_IN
 
 
@@ -65,3 +68,59 @@ def test_what_has_no_draft_is_named(place, capsys):
     ]:  # fmt: skip
         assert run("schema", place / options[0], *options[1:]) == 1
         assert words in capsys.readouterr().err
+
+
+@pytest.mark.usefixtures("seeded")
+def test_files_of_every_kind_hold_dates_truths_and_many_categories(tmp_path, capsys):
+    rng = np.random.default_rng(1)
+    n = 300
+    people = pd.DataFrame(
+        {
+            "when": np.datetime64("2019-11-01T05:00:00") + rng.integers(0, 500, n).astype("m8[D]"),
+            "zip": rng.choice(["01067", "10115", "99999"], n),
+            "member": rng.random(n) < 0.5,
+            "y": rng.integers(0, 2, n),
+        }
+    )
+    schema = Schema(
+        {
+            "when": Datetime("2020-01-01", "2020-12-31", ("month", "hour")),
+            "zip": {"from": {"01067": "Dresden", "10115": "Berlin"}},
+            "member": bool,
+        },
+        classes=[0, 1],
+        target="y",
+    )
+    schema.save(tmp_path / "s.json")
+    people.to_parquet(tmp_path / "p.parquet")
+    people.to_csv(tmp_path / "p.csv", index=False)
+    group = zarr.create_group(tmp_path / "p.zarr")
+    for name, column in people.items():
+        text = name == "zip"
+        group.create_array(
+            name,
+            data=column.to_numpy().astype(np.dtypes.StringDType()) if text else column.to_numpy(),
+        )
+    given = ("--schema", tmp_path / "s.json")
+    assert run("convert", tmp_path / "p.csv", *given, "--out", tmp_path / "d.zarr") == 0
+    files = ["p.parquet", "p.csv", "p.zarr", "d.zarr"]
+    models = {
+        fitted(tmp_path, tmp_path / name, *given, "--recipe", "fdp-tr-newton", "--n-estimators", 2)
+        for name in files
+    }
+    assert len(models) == 1
+    said = set()
+    for name in files:
+        out = tmp_path / f"{name}.csv"
+        assert (
+            run("predict", tmp_path / "fitted.json", tmp_path / name, "--proba", "--out", out) == 0
+        )
+        said.add(out.read_text())
+    assert len(said) == 1
+    capsys.readouterr()
+    people.assign(when=1).to_parquet(tmp_path / "bad.parquet")
+    assert run("check", tmp_path / "bad.parquet", *given) == 1
+    assert (
+        "feature 'when' is declared as dates, but its column holds whole numbers"
+        in capsys.readouterr().err
+    )

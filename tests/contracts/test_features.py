@@ -119,3 +119,14 @@ def test_a_mapping_may_have_thousands_of_values():
     schema = schema_of(zip={"from": mapping})
     assert len(schema.encoded["zip"].categories) == 103
     assert np.array_equal(schema.features["zip"].groups, [f"region {k}" for k in range(103)])
+
+
+def test_a_schema_of_numbers_and_lists_is_written_as_ever():
+    """Its JSON text, of which model files and the ledger hold digests, has nothing new."""
+    schema = Schema({"a": (0, 1), "b": Numeric(0, 9, integer=True), "c": ["x", 1]}, classes=[0, 1])
+    assert json.dumps(schema.to_dict()) == (
+        '{"version": 1, "features": {"a": {"type": "numeric", "low": 0.0, "high": 1.0, "integer": false, "missing":'
+        ' false}, "b": {"type": "numeric", "low": 0.0, "high": 9.0, "integer": true, "missing": false}, "c": {"type":'
+        ' "categorical", "categories": ["x", 1], "missing": false}}, "target": {"name": "target", "type": "binary",'
+        ' "classes": [0, 1]}, "ignore": [], "max_weight": 1}'
+    )

@@ -42,6 +42,10 @@ def one(value):
         ("2020-02-29T13:00+0200", "2020-02-29T11:00:00"),
         ("0000-01-01", "0000-01-01T00:00:00"),
         ("9999-12-31 23:59:59.9999999999", "9999-12-31T23:59:59"),
+        (datetime.datetime(9999, 12, 31, 23, 59, 59, 999_999), "9999-12-31T23:59:59"),
+        ("1850-01-01 00:00:00+00:53:28", "1849-12-31T23:06:32"),
+        ("29999-01-01T00:00:00", "29999-01-01T00:00:00"),
+        ("-0001-01-01", "-0001-01-01T00:00:00"),
         (datetime.date(2020, 2, 29), "2020-02-29T00:00:00"),
         (datetime.datetime(1969, 12, 31, 23, 59, 59, 1), "1969-12-31T23:59:59"),
         (datetime.datetime(2020, 1, 1, tzinfo=datetime.timezone(datetime.timedelta(hours=-3))), "2020-01-01T03:00:00"),
@@ -200,6 +204,17 @@ def codes(values):
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         return np.array([part.astype(np.float64) for part in read_values(block, SCHEMA).columns])
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.datetimes(timezones=st.none() | ZONES))
+def test_a_date_is_read_as_its_text_is(value):
+    texts = [str(value), value.isoformat(), value.isoformat().encode()]
+    naive = value.replace(tzinfo=None)
+    since = naive - datetime.datetime(1970, 1, 1) - (value.utcoffset() or datetime.timedelta())
+    assert [one(text) for text in (value, *texts)] == [since // datetime.timedelta(seconds=1)] * 4
+    for told in (np.datetime64(naive), pd.Timestamp(naive)):
+        assert one(told) == one(str(told)) == one(naive)
 
 
 @settings(max_examples=60, deadline=None)
