@@ -38,3 +38,16 @@ def test_model_files_fit_the_format(
         data["model"]["trees"]["depth"] = 11
         with pytest.raises(jsonschema.ValidationError):
             check(data)
+
+
+def test_edited_files_fit_the_format(check, features, labels, binary_schema, tmp_path):
+    model = DPGBClassifier(epsilon=4.0, schema=binary_schema, noise=SeededNoise(0), random_state=0)
+    model.fit(features, labels)
+    numeric = next(name for name, f in binary_schema.features.items() if hasattr(f, "low"))
+    edited = model.edit().monotone(numeric).clamp(numeric, -1, where=(0, 1)).remove(numeric).done()
+    edited.save(tmp_path / "model.json")
+    data = json.loads((tmp_path / "model.json").read_text())
+    check(data)
+    data["edits"][1]["low"] = 0.5
+    with pytest.raises(jsonschema.ValidationError):
+        check(data)
