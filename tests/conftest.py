@@ -15,6 +15,7 @@ import numpy as np
 import pandas as pd
 import pytest
 from distributed import Client, LocalCluster
+from forks import Forks
 
 from dpgb_dask import DPGBClassifier, DPGBRegressor, kernels
 from dpgb_dask.contracts.schema import Categorical, Numeric, Schema
@@ -42,6 +43,14 @@ def _one_nanny_a_worker() -> Iterator[None]:
     """
     with dask.config.set({"distributed.deploy.lost-worker-timeout": "1 day"}):
         yield
+
+
+@pytest.fixture(scope="session")
+def forks() -> Iterator[Forks]:
+    """A server of forked processes; what they run is imported, and warmed up by the files that need it."""
+    with Forks() as server:
+        server.warm("controller_parts:warm")
+        yield server
 
 
 @pytest.fixture(scope="session")

@@ -4,13 +4,17 @@ import contextlib
 import ctypes
 import json
 import os
+import signal
 import subprocess
+import threading
 import time
+import warnings
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 
 import numpy as np
+from waiting import LONGEST
 
 from dpgb_dask import cli
 from dpgb_dask.contracts.boundary import Raw, Sensitivity
@@ -123,6 +127,32 @@ def hold_lock(url, home):
         book.append("OPEN", "never", "", {})
         Path(home, "holding").touch()
         time.sleep(600)
+
+
+def fork_while_held(url, home):
+    """Fork while another thread is inside a transaction; the child starts a fit too."""
+    warnings.simplefilter("ignore", DeprecationWarning)  # of forks beside threads
+    ledger, held = ledger_at(url, home), threading.Event()
+    reserve(ledger, budget=SMALL)
+
+    def hold():
+        with ledger._transaction():
+            held.set()
+            time.sleep(0.3)  # a fork waits for the transaction to end
+
+    thread = threading.Thread(target=hold)
+    thread.start()
+    held.wait()
+    child = os.fork()
+    if child == 0:
+        signal.alarm(LONGEST)
+        reserve(ledger, budget=SMALL)
+        os._exit(0)
+    thread.join()
+    assert os.waitpid(child, 0)[1] == 0
+    assert len(ledger.fits("a")) == 2
+    ledger.verify()
+    reserve(ledger, budget=SMALL)
 
 
 def in_own_mounts(mounts, name, *args):

@@ -347,7 +347,7 @@ ODD = [[1], [1, 2], (), {}, "x", None, np.arange(3), np.nan, b"\xff", 10**400]
 
 
 @pytest.mark.filterwarnings("error")
-@pytest.mark.parametrize("odd", ODD, ids=repr)
+@pytest.mark.parametrize("odd", thinned([(odd,) for odd in ODD], every=2), ids=repr)
 @pytest.mark.parametrize("n_odd", thinned([1, 5, 6], every=3))
 def test_values_in_lists_never_decide_a_shape_or_type(binary_schema, odd, n_odd):
     """NumPy makes one more dimension of lists in a list if all are of one length, and text of all if one is."""
@@ -500,7 +500,7 @@ ODD_ROWS = {
 }
 
 
-@pytest.mark.parametrize("case", ODD_ROWS)
+@pytest.mark.parametrize("case", thinned(ODD_ROWS, every=2))
 def test_odd_value_fits_in_silence(binary_schema, features, labels, case, caplog, tmp_path, capfd):
     odd = features.assign(age=features["age"].astype(float))
     for name, value in ODD_ROWS[case].items():
@@ -538,7 +538,7 @@ def test_value_out_of_range_is_its_bound(binary_schema, features, labels, odd, s
     assert files[0] == files[1]
 
 
-@pytest.mark.parametrize("label", [2, np.nan, np.inf, -1])
+@pytest.mark.parametrize("label", thinned([2, np.nan, -1, np.inf], every=2))
 def test_unknown_label_is_a_row_left_out(binary_schema, features, labels, label, caplog, tmp_path):
     estimator = DPGBClassifier(schema=binary_schema, noise=SeededNoise(0), random_state=0)
     y = labels.astype(float)
@@ -567,7 +567,8 @@ def test_missing_target_is_a_row_left_out(regression_schema, features, numbers, 
 
 
 @pytest.mark.parametrize(
-    ("odd", "same_as"), [(-1, 0), (np.nan, 0), (-np.inf, 0), (1e9, 4), (np.inf, 4), (4.5, 4)]
+    ("odd", "same_as"),
+    thinned([(np.nan, 0), (-1, 0), (1e9, 4), (-np.inf, 0), (np.inf, 4), (4.5, 4)], every=2),
 )
 def test_weight_out_of_range_is_its_bound(
     binary_schema, features, labels, odd, same_as, caplog, tmp_path
@@ -628,7 +629,7 @@ def test_any_table_fits_in_silence(binary_schema, features, labels, change, lazy
     np.testing.assert_allclose(probability.sum(axis=1), 1)
 
 
-@pytest.mark.parametrize("max_weight", [255, 256, 1000, 4096])
+@pytest.mark.parametrize("max_weight", thinned([4096, 255, 256, 1000], every=3))
 def test_the_largest_weights_fit(max_weight, binary_schema, features, labels):
     schema = Schema.from_dict(binary_schema.to_dict() | {"max_weight": max_weight})
     clf = DPGBClassifier(epsilon=1.0, delta=1e-6, schema=schema, noise=SeededNoise(0))

@@ -2,6 +2,7 @@
 
 import ast
 import sys
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -76,6 +77,13 @@ def layer_of(path: Path) -> str:
     return path.relative_to(PACKAGE).parts[0].removesuffix(".py")
 
 
+@cache
+def nodes_of(path: Path) -> list[ast.AST]:
+    """All nodes of a file's syntax tree."""
+    return list(ast.walk(ast.parse(path.read_text(encoding="utf-8"))))
+
+
+@cache
 def imports_of(path: Path) -> list[tuple[str, bool]]:
     """(dotted module, whether inside a function) of every import in a file."""
     found = []
@@ -148,7 +156,7 @@ def callers_of(name: str) -> set[str]:
     """Files with a call ``name(…)``, ``x.name(…)`` or ``name[…](…)``."""
     callers = set()
     for path in FILES:
-        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        for node in nodes_of(path):
             if not isinstance(node, ast.Call):
                 continue
             function = node.func.value if isinstance(node.func, ast.Subscript) else node.func

@@ -12,6 +12,7 @@ import pytest
 import xarray as xr
 import zarr
 from forms import SCHEMA, some_rows
+from thinned import thinned
 
 from dpgb_dask import DPGBClassifier, DPGBRegressor, Schema
 from dpgb_dask.private.rounds.local import LocalRounds
@@ -215,7 +216,7 @@ def counted(block, block_info=None):
 REFINED = {"fdp-tr-batch-25", "fdp-tr-batch-100", "fdp-tr-newton-ih", "fdp-tr-newton-ih-ebm"}
 
 
-@pytest.mark.parametrize("recipe", sorted(EVERY_RECIPE))
+@pytest.mark.parametrize("recipe", thinned(sorted(EVERY_RECIPE), every=3))
 def test_a_source_is_read_once(recipe, monkeypatch):
     """Whatever bins follow, rows wait for them."""
     encoded = []

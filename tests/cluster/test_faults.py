@@ -35,11 +35,7 @@ pytestmark = pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptio
 
 RECIPES = tuple(SETTINGS)
 BACKENDS = ("tasks", "comms")
-QUICK = [("fdp-tr-newton", "comms"), ("dp-ebm", "tasks")]  # of auto each cell takes seconds
-ALL = [
-    pytest.param(*cell, marks=() if cell in QUICK else pytest.mark.slow)
-    for cell in product(RECIPES, BACKENDS)
-]
+NEWTON, EBM = ("fdp-tr-newton", "comms"), ("dp-ebm", "tasks")  # of auto each cell takes seconds
 IN_PROCESS = {"processes": False, **CLUSTER}
 PRICE = total_price(2.0, 1e-6)
 AT = {
@@ -62,6 +58,14 @@ def undisturbed(tmp_path_factory):
         return models[recipe]
 
     return of
+
+
+def all_cells(quick):
+    marks = {quick: ()}
+    return [
+        pytest.param(*cell, marks=marks.get(cell, pytest.mark.slow))
+        for cell in product(RECIPES, BACKENDS)
+    ]
 
 
 class Fault:
@@ -110,7 +114,7 @@ def check_resumable(folder, error, kind):
 # ---- the matrix ------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(("recipe", "backend"), ALL)
+@pytest.mark.parametrize(("recipe", "backend"), all_cells(NEWTON))
 def test_kill_a_worker(recipe, backend, processes, undisturbed, tmp_path, record_property):
     def kill():
         victim = sorted(processes.run(os.getpid).items())[0]
@@ -122,7 +126,7 @@ def test_kill_a_worker(recipe, backend, processes, undisturbed, tmp_path, record
     check(tmp_path, undisturbed(recipe), fault, record_property)
 
 
-@pytest.mark.parametrize(("recipe", "backend"), ALL)
+@pytest.mark.parametrize(("recipe", "backend"), all_cells(EBM))
 def test_late_worker(recipe, backend, undisturbed, tmp_path, record_property):
     with LocalCluster(n_workers=1, **IN_PROCESS) as cluster, Client(cluster) as client:
 
@@ -136,7 +140,7 @@ def test_late_worker(recipe, backend, undisturbed, tmp_path, record_property):
     check(tmp_path, undisturbed(recipe), fault, record_property)
 
 
-@pytest.mark.parametrize(("recipe", "backend"), ALL)
+@pytest.mark.parametrize(("recipe", "backend"), all_cells(NEWTON))
 def test_damaged_scratch(recipe, backend, undisturbed, tmp_path, record_property, monkeypatch):
     encoded = counted(monkeypatch)
     scratch = tmp_path / "scratch"
@@ -189,7 +193,7 @@ def open_files(folder):
     return found
 
 
-@pytest.mark.parametrize(("recipe", "backend"), ALL)
+@pytest.mark.parametrize(("recipe", "backend"), all_cells(EBM))
 def test_full_disk(recipe, backend, undisturbed, tmp_path, record_property):
     full = OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
     with on_disk(tmp_path / "scratch") as cluster, Client(cluster):
@@ -206,7 +210,7 @@ def test_full_disk(recipe, backend, undisturbed, tmp_path, record_property):
     tell_charge(tmp_path, f"full disk: {caught.value} Resumed", record_property)
 
 
-@pytest.mark.parametrize(("recipe", "backend"), ALL)
+@pytest.mark.parametrize(("recipe", "backend"), all_cells(EBM))
 def test_scheduler_restart(recipe, backend, undisturbed, tmp_path, record_property):
     # below the ports that systems give to whoever asks for any, so that nobody takes it while it is free
     options = {"protocol": "tcp", "scheduler_port": 20_000 + os.getpid() % 10_000, **IN_PROCESS}
@@ -265,9 +269,10 @@ def leave(cluster, client):
     ("with_bins", "backend"),
     [
         (False, "comms"),
-        (True, "tasks"),
-        pytest.param(False, "tasks", marks=pytest.mark.slow),
-        pytest.param(True, "comms", marks=pytest.mark.slow),
+        *(
+            pytest.param(*case, marks=pytest.mark.slow)
+            for case in ((True, "tasks"), (False, "tasks"), (True, "comms"))
+        ),
     ],
 )
 def test_all_workers_leave_and_others_come(backend, with_bins, monkeypatch):
@@ -368,7 +373,7 @@ def test_a_chunk_that_kills_every_worker_is_an_error():
 
 
 @pytest.mark.usefixtures("client")
-@pytest.mark.parametrize("backend", ["local", *BACKENDS])
+@pytest.mark.parametrize("backend", thinned(["tasks", "local", "comms"], every=2))
 def test_a_disk_that_damages_all_it_holds_is_an_error(backend, monkeypatch):
     rounds = rounds_of("binary", 1000, backend=backend)
     main = queries_of("binary", 2)["main"]
@@ -396,7 +401,7 @@ def lossy(number, parts, job):
 
 
 @pytest.mark.usefixtures("client")
-@pytest.mark.parametrize("bins", [None, model_of("binary").bins])
+@pytest.mark.parametrize("bins", thinned([(None,), (model_of("binary").bins,)], every=2))
 def test_codes_lost_between_chunk_and_shard_are_made_again(bins, monkeypatch):
     monkeypatch.setattr(tasks, "make_shard", lossy)
     monkeypatch.setattr("cluster.test_faults.LEFT", [1, 2])

@@ -185,7 +185,6 @@ DEATHS = [
 @pytest.mark.parametrize(
     ("moment", "k"),
     [
-        (DEATHS[0], 0),
         *(
             pytest.param(moment, (j + 1) % 2, marks=pytest.mark.slow)
             for j, moment in enumerate(DEATHS)

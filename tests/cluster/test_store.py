@@ -23,6 +23,7 @@ from private.cases import (
     shape_of,
 )
 from small_fits import chunked, estimator, rows
+from thinned import one_of_each
 
 from dpgb_dask.contracts.plan import Execution
 from dpgb_dask.errors import ChunkError
@@ -135,18 +136,21 @@ def check_answers(rounds):
 
 
 @pytest.mark.usefixtures("client")
-@pytest.mark.parametrize("backend", ["local", "tasks"])
 @pytest.mark.parametrize(
-    ("cache", "room", "n_more"),
-    [
-        ("auto", 1 << 30, 0),
-        ("memory", 1 << 30, 0),
-        ("auto", 0, 1),
-        ("memory", 0, 1),
-        ("disk", 0, 0),
-        ("{}", 0, 0),
-        ("{}/codes.zarr", 0, 0),
-    ],
+    ("cache", "room", "n_more", "backend"),
+    one_of_each(
+        (case, backend)
+        for case in (
+            ("auto", 1 << 30, 0),
+            ("memory", 1 << 30, 0),
+            ("auto", 0, 1),
+            ("memory", 0, 1),
+            ("disk", 0, 0),
+            ("{}", 0, 0),
+            ("{}/codes.zarr", 0, 0),
+        )
+        for backend in ("local", "tasks")
+    ),
 )
 def test_rows_are_read_once_while_there_is_room_for_their_cells_or_a_store(
     backend, cache, room, n_more, tmp_path, monkeypatch
@@ -158,9 +162,13 @@ def test_rows_are_read_once_while_there_is_room_for_their_cells_or_a_store(
 
 
 @pytest.mark.usefixtures("client")
-@pytest.mark.parametrize("backend", ["local", "tasks"])
 @pytest.mark.parametrize(
-    ("cache", "room", "n_reads"), [("auto", 1 << 30, 1), ("disk", 0, 1), ("auto", 0, 3)]
+    ("cache", "room", "n_reads", "backend"),
+    one_of_each(
+        (case, backend)
+        for case in (("auto", 1 << 30, 1), ("disk", 0, 1), ("auto", 0, 3))
+        for backend in ("tasks", "local")
+    ),
 )
 def test_rows_are_read_once_for_all_bins_that_follow(backend, cache, room, n_reads, monkeypatch):
     monkeypatch.setattr(Store, "_measure_room", lambda *_: room)

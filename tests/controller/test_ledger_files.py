@@ -12,7 +12,6 @@ from pathlib import Path
 
 import pytest
 from controller_parts import query, raw, reserve
-from forks import Forks
 
 from dpgb_dask import cli
 from dpgb_dask.controller import ledger as ledger_module
@@ -32,13 +31,6 @@ def elsewhere(tmp_path):
     folder = tmp_path / "elsewhere"
     folder.mkdir()
     return folder
-
-
-@pytest.fixture(scope="module")
-def forks():
-    with Forks() as server:
-        server.warm("controller_parts:warm")
-        yield server
 
 
 @pytest.fixture

@@ -11,6 +11,7 @@ import pytest
 from distributed import Client, LocalCluster
 from forms import FORMS, SCHEMA, some_rows
 from plans import PLANS
+from thinned import thinned
 
 from dpgb_dask import DPGBClassifier
 from dpgb_dask.released.export import model_to_dict
@@ -97,7 +98,7 @@ def test_every_form_meets_every_back_end():
     assert tasks == quick == set(ON_CLUSTER)
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", thinned(NAMES, every=3))
 def test_another_key_gives_another_model(name, rows, reference, tmp_path):
     x, y = FORMS["numpy"](*rows, tmp_path)
     clf = DPGBClassifier(

@@ -17,7 +17,7 @@ from neighbours import (
 )
 from outside.expectile import Expectile, Exponential
 from plans import OUTSIDE, PLANS
-from thinned import thinned
+from thinned import one_of_each, thinned
 
 from dpgb_dask import recipes
 from dpgb_dask.contracts.grid import FINE, Grid
@@ -29,7 +29,7 @@ SERVED = [(name, kind) for name, plan in sorted(PLANS.items()) for kind in sorte
 WEIGHTS = [4.0, 1e300, np.inf, np.nan, -1.0, 0.3]
 
 
-@pytest.mark.parametrize(("name", "kind"), SERVED)
+@pytest.mark.parametrize(("name", "kind"), one_of_each(SERVED))
 def test_one_row_moves_no_query_of_a_recipe_beyond_its_sensitivity(name, kind):
     plan = recipes.get(PLANS[name], kind=kind).brief()
     assert check_neighbours(plan, kind, Shape(schema=SCHEMAS[kind])) <= 14

@@ -53,7 +53,7 @@ def check_same_model(tmp_path, schema, X, y, weight=None, **options):
     return data
 
 
-@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("form", thinned(FORMS, every=2))
 def test_numbers_give_the_same_model(form, tmp_path):
     data = check_same_model(tmp_path, SCHEMA, *FORMS[form](*some_rows(), tmp_path))
     assert isinstance(data.X.data, da.Array)
@@ -89,7 +89,7 @@ def tables(features, labels):
 NAMES = list(tables(pd.DataFrame({"x": [1.0], "z": 1.0, "age": 1, "color": "r"}), np.array([1])))
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", thinned(NAMES, every=2))
 def test_text_gives_the_same_model(name, tmp_path, binary_schema, features, labels):
     X, y = tables(features, labels)[name]
     write_dataset(tmp_path / "d.zarr", X, y, schema=binary_schema, shard_rows=ROWS)
@@ -150,8 +150,10 @@ UNITS = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("recipe", ["auto", "dpboost"])
-@pytest.mark.parametrize("kind", thinned(UNITS, every=2))
+@pytest.mark.parametrize(
+    ("kind", "recipe"),
+    thinned([(kind, recipe) for kind in UNITS for recipe in ("auto", "dpboost")], every=3),
+)
 def test_units_give_the_same_model(kind, recipe, tmp_path, binary_schema, features, labels):
     schema = Schema.from_dict(binary_schema.to_dict() | {"unit_id": "person"})
     table = features.assign(person=UNITS[kind](len(features)))

@@ -10,7 +10,6 @@ import numpy as np
 import pandas as pd
 import pytest
 from faults import fill_disk, forbid_writing, interrupt
-from forks import Forks
 from small_fits import FIT_ID, SCHEMA, fit, ledger_in, rows
 
 from dpgb_dask import cli
@@ -144,16 +143,15 @@ def test_the_command_line_says_how_to_go_on(error, code, tmp_path, monkeypatch, 
     assert ledger.account("people").spent == PRICE
 
 
-def test_ctrl_c_at_random_times(undisturbed, tmp_path, record_property):
+def test_ctrl_c_at_random_times(forks, undisturbed, tmp_path, record_property):
     """As in a terminal: the signal comes at any instruction, and each time the fit goes on where it broke off."""
     rng, interrupted = np.random.default_rng(5), 0
-    with Forks() as forks:
-        forks.warm("small_fits:warm", RECIPE)
-        for trial in range(2):
-            folder = tmp_path / str(trial)
-            interrupted += interrupt_until_it_ends(forks, folder, rng)
-            assert (folder / "model.json").read_bytes() == undisturbed[0]
-            assert ledger_in(folder).account("people").spent == PRICE
+    forks.warm("small_fits:warm", RECIPE)
+    for trial in range(2):
+        folder = tmp_path / str(trial)
+        interrupted += interrupt_until_it_ends(forks, folder, rng)
+        assert (folder / "model.json").read_bytes() == undisturbed[0]
+        assert ledger_in(folder).account("people").spent == PRICE
     record_property(
         "saw", f"{RECIPE}: Ctrl-C {interrupted} times at random: same model, one charge"
     )

@@ -12,8 +12,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from distributed import LocalCluster
-from forks import Forks
-from small_fits import FIT_ID, SETTINGS, ledger_in
+from small_fits import FIT_ID, ledger_in
 from thinned import thinned
 from waiting import comes_true
 
@@ -21,17 +20,16 @@ from dpgb_dask.contracts.spending import Spending
 from dpgb_dask.controller.accounting import total_price
 
 PRICE = total_price(2.0, 1e-6)
-RECIPES = list(SETTINGS)
+RECIPES = ["auto", "dp-ebm", "fdp-tr-newton"]
 
 
 @pytest.fixture(scope="module")
-def forks():
-    with Forks() as server:
-        server.warm("small_fits:warm", *RECIPES)
-        yield server
+def forks(forks):
+    forks.warm("small_fits:warm", *RECIPES)
+    return forks
 
 
-@pytest.fixture(scope="module", params=RECIPES)
+@pytest.fixture(scope="module", params=thinned(RECIPES, every=2))
 def recipe(request):
     return request.param
 

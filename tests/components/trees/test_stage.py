@@ -5,6 +5,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from helpers import naive_leaves
+from thinned import thinned
 
 from dpgb_dask.components.trees.budgets import Shares
 from dpgb_dask.components.trees.candidates import IterativeHessian, PublicBins, Sketch
@@ -267,7 +268,9 @@ def test_histograms_recover_a_known_tree():
 
 
 @pytest.mark.parametrize("split", [TotallyRandom(), PartiallyRandom(), HistogramSplit()])
-@pytest.mark.parametrize("leaf", [NewtonStep(), GradientStep(), NewtonStep(prior=1.0)])
+@pytest.mark.parametrize(
+    "leaf", thinned([NewtonStep(), GradientStep(), NewtonStep(prior=1.0)], every=2)
+)
 @pytest.mark.parametrize("features", [{}, {"features": Cyclic(k=1)}])
 @pytest.mark.parametrize("candidates", [None, IterativeHessian(rounds=2, n_bins=4)])
 def test_every_split_lowers_the_loss(split, leaf, features, candidates):
