@@ -11,6 +11,7 @@ from dpgb_dask.contracts.features import Numeric
 from dpgb_dask.contracts.plan import PublicRng
 from dpgb_dask.contracts.schema import Schema
 from dpgb_dask.errors import PlanError
+from dpgb_dask.losses.plain import whole_number
 
 BLOCK_ROWS = (
     10_000  # rows are made up in blocks of this many, so that they are the same for all chunk sizes
@@ -84,9 +85,10 @@ def make_census(
 
 
 def _whole(name: str, value: Any, least: int) -> int:
-    if not isinstance(value, int | np.integer) or isinstance(value, bool) or value < least:
+    own = whole_number(value)
+    if own is None or own < least:
         raise PlanError(f"{name}={value!r} must be a whole number, at least {least}.")
-    return int(value)
+    return own
 
 
 def census_schema() -> Schema:

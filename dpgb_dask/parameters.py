@@ -17,6 +17,7 @@ from dpgb_dask.controller.ledger import Ledger
 from dpgb_dask.controller.noise import NoiseSource
 from dpgb_dask.errors import PlanError, SchemaError
 from dpgb_dask.losses import Loss
+from dpgb_dask.losses.plain import whole_number
 
 INFER = "infer"
 FEW_ROWS = ("stop", "continue")
@@ -53,10 +54,11 @@ def seed_of(random_state: Any) -> int:
     """Return the seed of public randomness: for feature partitions and random trees, never for noise."""
     if random_state is None:
         return secrets.randbits(62)
-    if isinstance(random_state, int | np.integer) and not isinstance(random_state, bool):
-        if random_state < 0:
+    seed = whole_number(random_state)
+    if seed is not None:
+        if seed < 0:
             raise PlanError(f"random_state={random_state!r} must not be negative.")
-        return int(random_state)
+        return seed
     try:
         return int(check_random_state(random_state).randint(2**31 - 1))
     except ValueError as error:
@@ -126,10 +128,11 @@ def declared(given: Any, kinds: tuple[str, ...], estimator: str) -> Schema:
 
 def with_unit(schema: Schema, unit_id: str | None, max_rows_per_unit: Any) -> Schema:
     """Return the schema with the name of the privacy unit's column, if there is one."""
-    most = max_rows_per_unit
-    whole = isinstance(most, int | np.integer) and not isinstance(most, bool)
-    if not whole or not 1 <= most <= MAX_WEIGHT:
-        raise PlanError(f"max_rows_per_unit={most!r} must be a whole number in [1, {MAX_WEIGHT}].")
+    most = whole_number(max_rows_per_unit)
+    if most is None or not 1 <= most <= MAX_WEIGHT:
+        raise PlanError(
+            f"max_rows_per_unit={max_rows_per_unit!r} must be a whole number in [1, {MAX_WEIGHT}]."
+        )
     if unit_id is None or unit_id == schema.unit_id:
         if schema.unit_id is None and most != 1:
             raise PlanError(

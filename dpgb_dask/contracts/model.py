@@ -154,6 +154,21 @@ class Splits:
         return Splits(self.feature[rows], self.threshold[rows], self.mask_of[rows], self.masks)
 
 
+def flaw_of(splits: Splits) -> str | None:
+    """Return what trees must be and are not; None if they are whole. Their arrays have the right types."""
+    nodes, masks = splits.feature.shape, splits.masks
+    # 2**depth and 2**depth - 1 share no bit
+    complete = splits.n_leaves & nodes[1] == 0
+    if not complete or not nodes == splits.threshold.shape == splits.mask_of.shape:
+        return "must be complete trees: 2**depth - 1 nodes each"
+    if masks.shape[1] != MAX_BINS or (masks > 1).any():
+        return f"must have masks that hold 0 or 1 for each of {MAX_BINS} codes"
+    named = splits.mask_of
+    if named.size and not -1 <= named.min() <= named.max() < len(masks):
+        return "must not name a mask that is not there"
+    return None
+
+
 def join_splits(a: Splits, b: Splits) -> Splits:
     """Return the trees of ``a``, then those of ``b``; both of the same depth."""
     moved = np.where(b.mask_of < 0, -1, b.mask_of + len(a.masks)).astype(np.int32)
@@ -414,19 +429,11 @@ def _pair_fits(pair: Any, n_bins: Sequence[int], n_scores: int) -> bool:
 def _trees_fit(trees: Any, n_features: int, n_scores: int) -> bool:
     if type(trees) is not TreeEnsemble or type(trees.splits) is not Splits:
         return False
-    splits: Any = trees.splits
-    feature, masks = splits.feature, splits.masks
-    if type(feature) is not np.ndarray or feature.ndim != 2 or type(masks) is not np.ndarray:
+    splits = trees.splits
+    parts = zip(splits.arrays, (np.uint16, np.uint8, np.int32, np.uint8), strict=True)
+    if not all(type(a) is np.ndarray and a.dtype == dtype and a.ndim == 2 for a, dtype in parts):
         return False
-    shape = (len(feature), (1 << splits.depth) - 1)
-    whole = (
-        _is(feature, np.uint16, shape)
-        and _is(splits.threshold, np.uint8, shape)
-        and _is(splits.mask_of, np.int32, shape)
-        and _is(masks, np.uint8, (len(masks), MAX_BINS))
-        and _is(trees.value, np.int32, (n_scores, len(feature), splits.n_leaves))
-    )
-    if not whole or not feature.size:
-        return whole
-    named = int(splits.mask_of.min()) >= -1 and int(splits.mask_of.max()) < len(masks)
-    return named and int(feature.max()) < n_features
+    shape = (n_scores, splits.n_trees, splits.n_leaves)
+    if flaw_of(splits) is not None or not _is(trees.value, np.int32, shape):
+        return False
+    return not splits.feature.size or int(splits.feature.max()) < n_features

@@ -18,6 +18,7 @@ from dpgb_dask.contracts.queries import Query
 from dpgb_dask.contracts.schema import Schema
 from dpgb_dask.errors import PlanError
 from dpgb_dask.losses import Loss
+from dpgb_dask.losses.plain import whole_number
 
 
 def _check_between(name: str, value: Any, high: float, rule: str) -> None:
@@ -94,20 +95,19 @@ class Shape:
     constraints: Constraints = UNCONSTRAINED
 
     def __post_init__(self) -> None:
-        if self.loss is None:
-            object.__setattr__(self, "loss", losses.default_loss(self.kind))  # type: ignore[unreachable]
-        object.__setattr__(self, "loss", losses.get(self.loss))
-        losses.check_loss(self.loss, self.kind)
+        given: Any = self.loss
+        loss = losses.get(losses.default_loss(self.kind) if given is None else given, self.kind)
         if self.kind == "numeric":
             target = self.schema.target
-            object.__setattr__(self, "loss", self.loss.bounded(target.low, target.high))
-            # a class may give another loss for these bounds
-            losses.check_loss(self.loss, self.kind)
+            bounded = loss.bounded(target.low, target.high)
+            if bounded is not loss:  # a class may give another loss for these bounds
+                losses.check_loss(bounded, self.kind)
+            loss = bounded
+        object.__setattr__(self, "loss", loss)
         for name, least in (("weight_bits", 0), ("max_weight", 1)):
-            value = getattr(self, name)
-            whole = isinstance(value, int | np.integer) and not isinstance(value, bool)
-            own = int(value) if whole else least - 1  # what is checked is what is kept
-            if own < least:
+            own = whole_number(getattr(self, name))
+            if own is None or own < least:
+                value = getattr(self, name)
                 raise PlanError(f"{name}={value!r} must be a whole number, at least {least}.")
             object.__setattr__(self, name, own)
         most_bits = MOST_WEIGHT_STEPS.bit_length()

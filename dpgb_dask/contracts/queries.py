@@ -20,19 +20,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dpgb_dask.contracts.grid import COARSE, FINE
-from dpgb_dask.contracts.model import MAX_BINS, Splits
+from dpgb_dask.contracts.model import MAX_BINS, Splits, flaw_of
 from dpgb_dask.errors import PlanError
 from dpgb_dask.frozen import frozen, frozen_parts, settle
 from dpgb_dask.losses import GRAD_BITS, Gradient, check_gradient
+from dpgb_dask.losses.plain import finite_float, same_text, whole_number
 
 PRICE_ONE = 1 << 64  # price of μ² = 1, or of ε = 1
 DRAW_BITS = 32  # a row's secret draw is a whole number below 2**32
 MOST_WEIGHT_BITS = 16  # weights stay below 2**16 steps (contracts.plan)
 KINDS = ("binary", "multiclass", "numeric")
-
-
-def _is_whole(value: Any) -> bool:
-    return isinstance(value, int | np.integer) and not isinstance(value, bool)
 
 
 def _whole(name: str, value: Any, low: int, high: int | None = None) -> int:
@@ -43,18 +40,13 @@ def _whole(name: str, value: Any, low: int, high: int | None = None) -> int:
     PlanError
         If it is not a whole number in [low, high].
     """
-    own = int(value) if _is_whole(value) else low - 1  # what is checked is what is kept
-    if own < low or (high is not None and own > high):
+    own = whole_number(value)
+    if own is None or own < low or (high is not None and own > high):
         most = "" if high is None else f" and at most {high}"
         raise PlanError(
             f"{name}={value!r} of a query must be a whole number, at least {low}{most}."
         )
     return own
-
-
-def _own(value: Any, known: tuple[Any, ...]) -> Any:
-    """Return the one of some constants that a field is equal to; None if there is none."""
-    return next((own for own in known if own == value), None)
 
 
 def _array(name: str, value: Any, dtype: Any, ndim: int = 1) -> NDArray[Any]:
@@ -73,12 +65,11 @@ def _array(name: str, value: Any, dtype: Any, ndim: int = 1) -> NDArray[Any]:
 
 def _sizes(sizes: Any, most: int | None = None) -> tuple[int, ...]:
     """Return numbers of cells as Python ints; an empty tuple unless all are whole numbers in [1, most]."""
-    own = tuple(sizes)
-    if not all(type(n) is int or _is_whole(n) for n in own):
+    own = [number for size in sizes if (number := whole_number(size)) is not None]
+    if len(own) < len(sizes):
         return ()
-    own = tuple(map(int, own))
     fits = not own or (min(own) > 0 and (most is None or max(own) <= most))
-    return own if fits else ()
+    return tuple(own) if fits else ()
 
 
 def _maps(
@@ -126,13 +117,8 @@ def _splits(splits: Any) -> Splits:
     mask_of = _array("splits.mask_of", splits.mask_of, np.int32, 2)
     masks = _array("splits.masks", splits.masks, np.uint8, 2)
     own = Splits(feature, threshold, mask_of, masks)
-    whole = own.n_leaves & feature.shape[1] == 0  # 2**depth and 2**depth - 1 share no bit
-    if not feature.shape == threshold.shape == mask_of.shape or not whole:
-        raise PlanError("splits of a query must be complete trees: 2**depth - 1 nodes each.")
-    if masks.shape[1] != MAX_BINS or (masks > 1).any():
-        raise PlanError(f"masks of a query must hold 0 or 1 for each of {MAX_BINS} codes.")
-    if mask_of.size and not -1 <= mask_of.min() <= mask_of.max() < len(masks):
-        raise PlanError("splits of a query name a mask that is not there.")
+    if (flaw := flaw_of(own)) is not None:
+        raise PlanError(f"splits of a query {flaw}.")
     return own
 
 
@@ -206,9 +192,9 @@ class RowDraw:
     high: int
 
     def __post_init__(self) -> None:
-        given = (self.group, self.low, self.high)
-        kind = _own(self.kind, ("part", "sample"))
-        group, low, high = map(int, given) if all(map(_is_whole, given)) else (-1, -1, -1)
+        kind = same_text(self.kind, ("part", "sample"))
+        given = map(whole_number, (self.group, self.low, self.high))
+        group, low, high = (-1 if number is None else number for number in given)
         if kind is None or not 0 <= low < high <= 1 << DRAW_BITS or not 0 <= group < 1 << 32:
             raise PlanError(
                 f"{self!r} is no draw: 0 <= low < high <= 2**32, kind 'part' or 'sample'."
@@ -295,8 +281,8 @@ class CellCountsQuery(Query):
     def __post_init__(self) -> None:
         """Refuse a resolution or sizes that no grid has."""
         Query.__post_init__(self)
-        n_uniform = _own(self.n_uniform, (COARSE, FINE))
-        if n_uniform is None:
+        n_uniform = whole_number(self.n_uniform)
+        if n_uniform not in (COARSE, FINE):
             raise PlanError(f"n_uniform={self.n_uniform!r} of a query must be {COARSE} or {FINE}.")
         sizes = tuple(_whole("a size", size, 1) for size in self.sizes)
         settle(self, n_uniform=n_uniform, sizes=sizes)
@@ -321,7 +307,7 @@ class TargetSumQuery(Query):
     def __post_init__(self) -> None:
         """Refuse an unknown type of target."""
         Query.__post_init__(self)
-        kind = _own(self.kind, KINDS)
+        kind = same_text(self.kind, KINDS)
         if kind is None:
             raise PlanError(f"kind={self.kind!r} of a query must be one of {KINDS}.")
         least = 0 if kind == "numeric" else 1
@@ -612,9 +598,8 @@ class ChoiceQuery(GradientQuery):
             raise PlanError(
                 "candidates of the query must be bins of its features, and at least one."
             )
-        given: Any = self.ridge
-        ridge = float(given) if isinstance(given, int | float | np.number) else 0.0
-        if not 0 < ridge < float("inf"):
+        ridge = finite_float(self.ridge)
+        if ridge is None or ridge <= 0:
             raise PlanError(
                 f"ridge={self.ridge!r} must be a finite number above 0: the gain of an empty child is 0 / ridge."
             )

@@ -76,8 +76,14 @@ LOSSES: Mapping[str, Loss] = _shipped()
 __all__ += [type(loss).__name__ for loss in LOSSES.values()]
 
 
-def get(loss: Any) -> Loss:
+def get(loss: Any, kind: str | None = None) -> Loss:
     """Return a loss by scikit-learn's name, or as given; a loss of a class outside the package as an `OutsideLoss`.
+
+    Parameters
+    ----------
+    loss : Any
+    kind : {"binary", "multiclass", "numeric"}, optional
+        Type of the target that it has to serve.
 
     Raises
     ------
@@ -96,7 +102,7 @@ def get(loss: Any) -> Loss:
                 f"loss={loss!r} is unknown. Choose one of {sorted(LOSSES)} or give a Loss."
                 f"{did_you_mean(loss, LOSSES)}"
             )
-        return LOSSES[loss]
+        loss = LOSSES[loss]
     if type(loss) is AbsentLoss:
         raise PlanError(
             f"loss={loss.name!r} is of a class outside this library, which a model file does not hold. Import it and"
@@ -109,7 +115,7 @@ def get(loss: Any) -> Loss:
         )
     if isinstance(loss, Loss) and type(loss) not in _KNOWN and type(loss) is not OutsideLoss:
         loss = OutsideLoss(loss)
-    check_loss(loss)
+    check_loss(loss, kind)
     return cast("Loss", loss)
 
 
@@ -160,15 +166,12 @@ def check_loss(loss: Any, kind: str | None = None) -> None:
     """
     known = _KNOWN.get(type(loss))
     if type(loss) is OutsideLoss:
-        good = loss.name not in LOSSES
-    else:
-        good = known is not None and (loss.name, loss.kinds) == (known.name, known.kinds)
-    if not good:
-        if type(loss) is OutsideLoss:
+        if loss.name in LOSSES:
             raise PlanError(
                 f"loss={loss!r} is no Loss of this library, and the name {loss.name!r} is one of the library's: give"
                 " yours another."
             )
+    elif known is None or (loss.name, loss.kinds) != (known.name, known.kinds):
         raise PlanError(
             f"loss={loss!r} is no Loss of this library. Choose one of {sorted(LOSSES)}, or a value of"
             " dpgb_dask.losses, such as Quantile(0.9), or of a class that derives from dpgb_dask.losses.Loss."

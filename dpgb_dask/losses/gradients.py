@@ -25,7 +25,7 @@ from numpy.typing import NDArray
 
 from dpgb_dask.errors import PlanError
 from dpgb_dask.frozen import frozen, settle
-from dpgb_dask.losses.plain import finite_float, same_text
+from dpgb_dask.losses.plain import finite_float, same_text, whole_number
 
 GRAD_BITS = 15  # one gradient step is 2**-15
 GRAD_ONE = 1 << GRAD_BITS
@@ -52,9 +52,8 @@ def _check_steps(name: str, value: Any, low: int, high: int) -> int:
     PlanError
         If it is not a whole number of steps in [low, high], for which the bounds are stated.
     """
-    whole = isinstance(value, int | np.integer) and not isinstance(value, bool)
-    own = int(value) if whole else low - 1  # what is checked is what is kept
-    if not low <= own <= high:
+    own = whole_number(value)
+    if own is None or not low <= own <= high:
         raise PlanError(f"{name}={value!r} must be a whole number of steps in [{low}, {high}].")
     return own
 

@@ -24,6 +24,12 @@ def finite_float(value: Any) -> float | None:
     return number if math.isfinite(number) else None
 
 
+def whole_number(value: Any) -> int | None:
+    """Return a whole number as a Python int; None if it is of another type, or a bool."""
+    whole = issubclass(type(value), (int, np.integer)) and type(value) is not bool
+    return int(value) if whole else None
+
+
 def plain_text(value: Any) -> str | None:
     """Return a text as a str of no subclass, whatever its own ``__str__`` says; None if it is no text."""
     return str.__str__(value) if issubclass(type(value), str) else None

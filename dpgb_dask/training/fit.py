@@ -15,10 +15,12 @@ from typing import Any
 
 from dpgb_dask.contracts.boundary import Released
 from dpgb_dask.contracts.journal import Journal
-from dpgb_dask.contracts.model import BinShares, Model
+from dpgb_dask.contracts.model import BinShares, FeatureBins, Model
 from dpgb_dask.contracts.plan import (
     Budget,
+    Demand,
     Execution,
+    Needs,
     NoisyCount,
     Plan,
     Progress,
@@ -76,6 +78,28 @@ class Asked:
         served = 1.0 if query.rows is None else (query.rows.high - query.rows.low) / 2**DRAW_BITS
         largest = query.gradient.largest_grad << query.weight_bits
         return cls(largest, served * query.n_blocks / query.n_cells, query.rows)
+
+
+@dataclass(frozen=True, slots=True)
+class PlanFacts:
+    """What a plan says of itself for some public facts; computed once, before the charge.
+
+    Parameters
+    ----------
+    bins : tuple of FeatureBins or None
+        Bins that follow from the schema alone.
+    demand : Demand
+    needs : Needs
+    """
+
+    bins: tuple[FeatureBins, ...] | None
+    demand: Demand
+    needs: Needs
+
+    @classmethod
+    def of(cls, plan: Plan, shape: Shape) -> "PlanFacts":
+        """Ask a plan; raises `PlanError` if its bins do not fit the schema, or it declares more than there is."""
+        return cls(plan.public_bins(shape), plan.demand(shape), plan.needs(shape))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -167,14 +191,13 @@ def fit(
             "Facts read from the data (schema='infer') are not private: no ledger charge."
         )
     check_source(source, shape)
-    plan.public_bins(shape)  # refused here if they do not fit the schema
-    demand = plan.demand(shape)
-    if demand.n_values > MAX_VALUES:
+    known = PlanFacts.of(plan, shape)  # refused here if its bins do not fit the schema
+    if known.demand.n_values > MAX_VALUES:
         raise PlanError(
-            f"recipe={plan.name!r} may release {demand.n_values} values, above {MAX_VALUES}: its noise could not be"
-            " proved fine enough. Choose fewer or shallower trees, or fewer bins."
+            f"recipe={plan.name!r} may release {known.demand.n_values} values, above {MAX_VALUES}: its noise could not"
+            " be proved fine enough. Choose fewer or shallower trees, or fewer bins."
         )
-    backend = check_backend(source, execution, plan.needs(shape))
+    backend = check_backend(source, execution, known.needs)
     # on a cluster the folder belongs to the workers and may not be visible from here
     if backend.client is None:
         check_folder(execution.cache)
@@ -183,7 +206,7 @@ def fit(
     )
     with (
         noting(controller, ledger),
-        opened(controller, source, plan, shape, execution, backend) as rounds,
+        opened(controller, source, plan, shape, execution, backend, known) as rounds,
     ):
         n_threads = execution.n_threads or default_threads()
         result = boost(plan, shape, controller, rounds, n_threads, progress)
@@ -340,6 +363,7 @@ def opened(
     shape: Shape,
     execution: Execution,
     backend: Backend,
+    known: PlanFacts,
 ) -> Iterator[Rounds | None]:
     """Read the rows and bind the fit to them; None for a fit that has ended, which needs no rows."""
     if controller.ended:
@@ -352,10 +376,10 @@ def opened(
         execution,
         controller.fingerprint_key,
         rows_key,
-        plan.public_bins(shape),
-        plan.demand(shape).n_queries,
+        known.bins,
+        known.demand.n_queries,
         refines=plan.refines_bins,
-        needs=plan.needs(shape),
+        needs=known.needs,
         backend=backend,
     )
     try:

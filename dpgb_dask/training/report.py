@@ -121,8 +121,8 @@ def few_rows(result: FitResult) -> str:
     return (
         f"FEW ROWS: their released number is {result.count}, below three standard deviations of its noise, so that it"
         f" cannot be told from none. {done} Either there are few rows for this epsilon, or labels are none of the"
-        " declared classes: schema.check(X, y), the owner's own look, counts them. Choose a larger epsilon, mend the"
-        " labels, or go on with on_few_rows='continue'."
+        " declared classes: schema.check(X, y), the owner's own look, counts them. Choose a larger epsilon, correct"
+        " the labels, or go on with on_few_rows='continue'."
     )
 
 

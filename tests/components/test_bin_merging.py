@@ -6,10 +6,6 @@ import pytest
 from dpgb_dask.components import bin_merging
 
 
-def bin_of_value(bins, x):
-    return np.searchsorted(bins.edges, x, side="left")
-
-
 def test_merge_cells_without_noise_gives_equal_mass():
     last, mass = bin_merging.merge_cells(np.full(1000, 10.0), 0.01, 10_000, 100)
     assert len(last) == 100

@@ -4,6 +4,7 @@ from fractions import Fraction
 import numpy as np
 import pytest
 from controller_parts import choice_query
+from thinned import thinned
 
 from dpgb_dask.contracts.boundary import Sensitivity
 from dpgb_dask.controller.choices import CAP, MAX_D, Choice
@@ -147,9 +148,7 @@ def drawn(choice, sums, n, seed=0):
     return np.array([choice.answer(sums, words) for _ in range(n)])
 
 
-@pytest.mark.parametrize(
-    "epsilon", [4.0, *(pytest.param(e, marks=pytest.mark.slow) for e in (0.5, 40.0))]
-)
+@pytest.mark.parametrize("epsilon", thinned([4.0, 0.5, 40.0], every=3))
 def test_choices_have_the_exact_law(epsilon):
     query = choice_query(depth=1, sizes=(5,))
     rows = [(0, [b], g, 1) for b, g in enumerate((-1, -0.5, 0, 0.5, 1))] * 3
@@ -164,7 +163,7 @@ def test_choices_have_the_exact_law(epsilon):
         assert chi_squared(counts, expected[node] * n) < 3 + 5 * math.sqrt(6)
 
 
-@pytest.mark.parametrize("factor", [0.7, pytest.param(1.3, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("factor", thinned([0.7, 1.3], every=2))
 def test_the_check_of_the_law_rejects_other_scales(factor):
     query = choice_query(depth=0, sizes=(5,))
     sums = histogram(query, [(0, [b], g, 1) for b, g in enumerate((-1, -0.5, 0, 0.5, 1))] * 20)

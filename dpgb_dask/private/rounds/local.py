@@ -16,10 +16,10 @@ from dask.optimization import cull
 from numpy.typing import NDArray
 
 from dpgb_dask.contracts.boundary import Raw
-from dpgb_dask.contracts.model import FeatureBins, Model, check_model
+from dpgb_dask.contracts.model import FeatureBins, Model
 from dpgb_dask.contracts.plan import Execution
 from dpgb_dask.contracts.queries import Query
-from dpgb_dask.errors import LostCodesError, PlanError, in_our_words
+from dpgb_dask.errors import LostCodesError, in_our_words
 from dpgb_dask.private.answering.scores import same_bins
 from dpgb_dask.private.answering.shards import Shard
 from dpgb_dask.private.keeping.store import room_to_read
@@ -34,8 +34,8 @@ from dpgb_dask.private.reading.survey import (
     starts_of,
 )
 from dpgb_dask.private.reading.units import add_unit_counts, count_units
+from dpgb_dask.private.rounds.sealed import SealedRounds
 from dpgb_dask.private.rounds.worker_tasks import MOST_REMAKES, Encoded, Encoding, join_encoded
-from dpgb_dask.private.sensitivity import sensitivity
 
 T = TypeVar("T")
 
@@ -45,7 +45,7 @@ def default_threads() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
-class LocalRounds:
+class LocalRounds(SealedRounds):
     """All rows in one shard of this process.
 
     Parameters
@@ -74,7 +74,7 @@ class LocalRounds:
         refines: bool = False,
     ) -> None:
         self._source = source
-        self._reading = reading
+        super().__init__(reading)
         self._execution = execution
         self._known_bins = None if refines else bins
         self._refines = refines
@@ -86,22 +86,12 @@ class LocalRounds:
             int, Encoded
         ] = {}  # unbinned chunks, kept as long as they may be needed
         self._shard: Shard | None = None
-        self._fitting: Model | None = None  # the last model, which fits the schema
         self._graph = merge_graphs(source.chunks)
 
     @in_our_words()
     def ask(self, model: Model | None, query: Query) -> Raw[NDArray[np.int64]]:
         """Return the sealed sums of a query at the scores of ``model``."""
-        bound = sensitivity(query, self._reading.shape)
-        sums = self._survey().answer(query)
-        if sums is None:
-            if model is None:
-                raise PlanError(f"{type(query).__name__} needs a model: release bins first.")
-            if model is not self._fitting:
-                check_model(model, self._reading.shape.schema)
-                self._fitting = model
-            sums = self._answer(model, query)
-        return Raw(sums, bound)
+        return self._sealed(model, query)
 
     @in_our_words()
     def fingerprint(self) -> int:
@@ -116,7 +106,7 @@ class LocalRounds:
         self._surveyed = None
         self._graph = {}
 
-    def _answer(self, model: Model, query: Query) -> NDArray[np.int64]:
+    def _sums(self, model: Model, query: Query) -> NDArray[np.int64]:
         """Ask the shard; if it has lost its codes, make it again.
 
         Raises

@@ -36,7 +36,7 @@ from distributed.comm.core import CommClosedError
 from numpy.typing import NDArray
 
 from dpgb_dask.contracts.boundary import Raw
-from dpgb_dask.contracts.model import FeatureBins, Model, check_model
+from dpgb_dask.contracts.model import FeatureBins, Model
 from dpgb_dask.contracts.plan import Execution
 from dpgb_dask.contracts.queries import Query
 from dpgb_dask.encoding.columns import n_rows
@@ -44,7 +44,6 @@ from dpgb_dask.errors import (
     ChunkError,
     ClusterError,
     DPGBError,
-    PlanError,
     ShardError,
     in_our_words,
     kind_of,
@@ -68,6 +67,7 @@ from dpgb_dask.private.reading.survey import (
 from dpgb_dask.private.reading.units import UnitCounts, add_unit_counts
 from dpgb_dask.private.rounds.clients import Connection, no_worker, register
 from dpgb_dask.private.rounds.comms import CommTree, pays
+from dpgb_dask.private.rounds.sealed import SealedRounds
 from dpgb_dask.private.rounds.worker_tasks import (
     MOST_REMAKES,
     Encoding,
@@ -96,7 +96,6 @@ from dpgb_dask.private.rounds.worker_tasks import (
     recall_chunk,
     survey_of,
 )
-from dpgb_dask.private.sensitivity import sensitivity
 
 T = TypeVar("T")
 P = ParamSpec("P")
@@ -168,7 +167,7 @@ def _lost(error: BaseException) -> ClusterError:
     )
 
 
-class TaskRounds:
+class TaskRounds(SealedRounds):
     """Rows resident on the workers of a Dask cluster, one shard each.
 
     Parameters
@@ -202,7 +201,7 @@ class TaskRounds:
         refines: bool = False,
     ) -> None:
         self.client = connection.client
-        self._reading = reading
+        super().__init__(reading)
         self._execution = execution
         self._connection = connection
         self._id = uuid.uuid4().hex[:12]
@@ -212,7 +211,6 @@ class TaskRounds:
         self._known_bins = None if refines else bins
         self._refines = refines
         self._unbinned: list[Part] = []  # unbinned chunks, kept as long as they may be needed
-        self._fitting: Model | None = None  # the last model, which fits the schema
         self._job: Encoding | None = None
         self._shards: dict[int, Future[Any]] = {}
         self._members: dict[int, Sequence[int]] = {}  # chunks of every shard
@@ -230,19 +228,11 @@ class TaskRounds:
     @_on_cluster
     def ask(self, model: Model | None, query: Query) -> Raw[NDArray[np.int64]]:
         """Return the sealed sums of a query at the scores of ``model``."""
-        bound = sensitivity(query, self._reading.shape)
-        sums = self._survey().answer(query)
-        if sums is None:
-            if model is None:
-                raise PlanError(f"{type(query).__name__} needs a model: release bins first.")
-            if model is not self._fitting:
-                check_model(model, self._reading.shape.schema)
-                self._fitting = model
-            sums = self._round(model, query)
+        raw = self._sealed(model, query)
         self._given_up = 0
         if self._n_left is not None:
             self._n_left -= 1
-        return Raw(sums, bound)
+        return raw
 
     @in_our_words()
     @_on_cluster
@@ -585,7 +575,7 @@ class TaskRounds:
 
     # ---- one round
 
-    def _round(self, model: Model, query: Query) -> NDArray[np.int64]:
+    def _sums(self, model: Model, query: Query) -> NDArray[np.int64]:
         if self._job is None or not same_bins(self._job.bins or (), model.bins):
             self._encode(model.bins)
         message = pack_message(model, query)
