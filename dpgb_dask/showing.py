@@ -9,6 +9,7 @@ from typing import TypeVar
 
 MOST = 2000
 NAME = 40  # most characters of one name, label or cell
+WORDS = 80  # … and of a cell of words
 ROWS = 20  # most rows of a table
 
 T = TypeVar("T")
@@ -20,22 +21,11 @@ def brief(value: object, most: int = NAME) -> str:
     return text if len(text) <= most else f"{text[: most - 1]}…"
 
 
-def listed(values: Sequence[object], most: int = NAME) -> str:
-    """Return values separated by commas, as many as fit into about ``most`` characters, and how many more there are."""
-    shown: list[str] = []
-    for value in values:
-        text = brief(value, most)
-        if shown and sum(len(one) + 2 for one in shown) + len(text) > most:
-            return f"{', '.join(shown)}, … ({len(values) - len(shown)} more)"
-        shown.append(text)
-    return ", ".join(shown)
-
-
-def _fitting(rows: Iterable[Sequence[object]], spent: int) -> list[list[str]]:
+def _fitting(rows: Iterable[Sequence[object]], spent: int, widest: int = NAME) -> list[list[str]]:
     """Return the first rows of a table as text, as many as fit on a screen beside what is ``spent`` already."""
     shown: list[list[str]] = []
     for row in rows:
-        cells = [brief(cell) for cell in row]
+        cells = [brief(cell, widest) for cell in row]
         spent += sum(len(cell) + 2 for cell in cells)
         if len(shown) == ROWS or spent > MOST:
             break
@@ -43,18 +33,22 @@ def _fitting(rows: Iterable[Sequence[object]], spent: int) -> list[list[str]]:
     return shown
 
 
-def html_table(title: str, rows: Sequence[Sequence[object]], head: Sequence[str] = ()) -> str:
+def html_table(
+    title: str, rows: Sequence[Sequence[object]], head: Sequence[str] = (), *, widest: int = NAME
+) -> str:
     """Return a small HTML table; everything is escaped.
 
     Parameters
     ----------
     title : str
     rows : sequence of sequences
-        Of one length. Cells are cut to `NAME` characters; the table to `ROWS` rows, or fewer if these are long.
+        Of one length. The table is cut to `ROWS` rows, or fewer if these are long.
     head : sequence of str, optional
+    widest : int
+        Most characters of a cell.
     """
     title = brief(title, 3 * NAME)
-    shown = _fitting(rows, len(title) + sum(map(len, head)) + NAME)
+    shown = _fitting(rows, len(title) + sum(map(len, head)) + NAME, widest)
     more = len(rows) - len(shown)
     left = ' style="text-align: left"'
     body = "".join(

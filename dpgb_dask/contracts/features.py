@@ -176,6 +176,28 @@ def days_of(feature: Datetime) -> tuple[datetime.date, datetime.date]:
     return datetime.date.fromisoformat(feature.first), datetime.date.fromisoformat(feature.last)
 
 
+def in_words(feature: Feature) -> str:
+    """Return all that is declared of a feature in words, with every category and every value of a mapping."""
+    match feature:
+        case Categorical(categories):
+            return (
+                f"{len(categories)} declared categories: {list(categories)}; all others are 'other'"
+            )
+        case Bool():
+            return "true or false, all others are 'other'"
+        case Datetime(first, last, parts):
+            return f"dates from {first} to {last}, read as {', '.join(parts)}"
+        case Grouped(mapping):
+            groups: dict[Any, list[Any]] = {}
+            for value, group in mapping:
+                groups.setdefault(group, []).append(value)
+            return f"{len(mapping)} declared values in {len(groups)} groups: {groups}; all others are 'other'"
+        case Hashed(buckets):
+            return f"any values, by a fixed hash in {buckets} buckets"
+        case Numeric(low, high, integer):
+            return f"{'whole numbers ' if integer else ''}in [{low:g}, {high:g}]"
+
+
 # ---- as JSON ---------------------------------------------------------------------------------------------------------
 
 

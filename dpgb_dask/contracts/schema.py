@@ -23,6 +23,7 @@ from dpgb_dask.contracts.features import (
     encoded_as,
     feature_of,
     finite,
+    in_words,
     refuse_meeting,
     refuse_unknown,
     to_json,
@@ -34,7 +35,7 @@ from dpgb_dask.errors import (
     short,
     where_json_breaks,
 )
-from dpgb_dask.showing import brief, html_table, listed
+from dpgb_dask.showing import WORDS, brief, html_table
 from dpgb_dask.values import is_missing
 
 __all__ = ["MAX_CATEGORIES", "Categorical", "Numeric", "Schema", "Target"]
@@ -378,16 +379,8 @@ class Schema:
         return f"Schema({self.n_features} features, target={target!r}, type={self.target.type!r}{mark})"
 
     def _repr_html_(self) -> str:
-        rows = []
-        for name, declared in self.to_dict()["features"].items():
-            kind = declared.pop("type")
-            facts = declared.pop("categories", None)
-            others = [f"{k} {v}" for k, v in declared.items() if v is not False]
-            told = (
-                others if facts is None else [f"{len(facts)} categories: {listed(facts)}", *others]
-            )
-            rows.append((name, kind, ", ".join(told)))
-        return html_table(repr(self), rows, ("feature", "type", "declared"))
+        rows = [(name, in_words(feature)) for name, feature in self.features.items()]
+        return html_table(repr(self), rows, ("feature", "declared"), widest=WORDS)
 
 
 def _check_text(schema: Schema) -> None:

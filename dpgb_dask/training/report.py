@@ -6,15 +6,7 @@ from importlib.metadata import version
 from typing import Any
 
 from dpgb_dask.contracts.boundary import Receipt
-from dpgb_dask.contracts.features import (
-    Bool,
-    Categorical,
-    Datetime,
-    Feature,
-    Grouped,
-    Hashed,
-    Numeric,
-)
+from dpgb_dask.contracts.features import in_words
 from dpgb_dask.contracts.plan import Budget, NoisyCount, Plan, Shape, Unread
 from dpgb_dask.contracts.schema import Schema
 from dpgb_dask.controller import accounting
@@ -59,7 +51,7 @@ def report_of(result: FitResult, plan: Plan, shape: Shape) -> PrivacyReport:
         else f"one of {list(target.classes)}"
     )
     public = {
-        "features": {name: _public(feature) for name, feature in schema.features.items()},
+        "features": {name: in_words(feature) for name, feature in schema.features.items()},
         "target": f"{target.name}: {bounds}",
         f"largest weight of a {'row' if unit is None else 'unit'}": shape.max_weight,
         "seed of public randomness": controller.public_seed,
@@ -265,23 +257,3 @@ def _signal_in_words(
             " any other. schema.check(X, y), the owner's own look, counts them."
         )
     return tuple(out)
-
-
-def _public(feature: Feature) -> str:
-    """Return the public facts of a feature in words."""
-    match feature:
-        case Categorical(categories):
-            return (
-                f"{len(categories)} declared categories: {list(categories)}; all others are 'other'"
-            )
-        case Bool():
-            return "true or false, all others are 'other'"
-        case Datetime(first, last, parts):
-            return f"dates from {first} to {last}, read as {', '.join(parts)}"
-        case Grouped(mapping):
-            groups = list(feature.groups)
-            return f"{len(mapping)} declared values in {len(groups)} groups: {groups}; all others are 'other'"
-        case Hashed(buckets):
-            return f"any values, by a fixed hash in {buckets} buckets"
-        case Numeric(low, high, integer):
-            return f"{'whole numbers ' if integer else ''}in [{low:g}, {high:g}]"
