@@ -41,6 +41,19 @@ class _SQLite:
             f" WHEN {low} IN ({infinite}) THEN 9e999 WHEN {low} IN ('-inf', '-infinity') THEN -9e999 END"
         )
 
+    def entry(self, index: str, values: Sequence[int]) -> str:
+        """Return the entry of a list at an index."""
+        *cases, last = values
+        return f"CASE {index} {_whens(enumerate(cases))} ELSE {last} END"
+
+    def columns(self, values: Sequence[str]) -> list[str]:
+        """Return a column for each."""
+        return [f"{value} AS l{k}" for k, value in enumerate(values)]
+
+    def column(self, k: int) -> str:
+        """Return the k-th column."""
+        return f"l{k}"
+
     def text(self, x: str) -> str:
         """Return the text of a value; its column may compare texts in another way than byte for byte."""
         return f"CAST({x} AS TEXT) COLLATE BINARY"
@@ -70,18 +83,44 @@ class _DuckDB:
         """Return the text of a value."""
         return f"CAST({x} AS VARCHAR)"
 
+    def entry(self, index: str, values: Sequence[int]) -> str:
+        """Return the entry of a list at an index: planned ten times as fast as CASE."""
+        return f"CAST('[{', '.join(map(str, values))}]' AS INTEGER[])[{index} + 1]"
+
+    def columns(self, values: Sequence[str]) -> list[str]:
+        """Return one column of a list, which is planned faster than many columns."""
+        return [f"[{', '.join(values)}] AS leaves"]
+
+    def column(self, k: int) -> str:
+        """Return the k-th entry of the list."""
+        return f"leaves[{k + 1}]"
+
 
 class Dialect(Protocol):
     """How a database says what is not the same everywhere."""
 
-    greatest: str
-    has_exp: bool
+    @property
+    def greatest(self) -> str:
+        """The function of two numbers that returns the greater."""
+
+    @property
+    def has_exp(self) -> bool:
+        """Whether every build has ``exp``."""
 
     def number(self, x: str) -> str:
         """Return the number of a value, or NULL."""
 
     def text(self, x: str) -> str:
         """Return the text of a value."""
+
+    def entry(self, index: str, values: Sequence[int]) -> str:
+        """Return the entry of a list at an index, which is 0 or more."""
+
+    def columns(self, values: Sequence[str]) -> list[str]:
+        """Return columns that hold some whole numbers."""
+
+    def column(self, k: int) -> str:
+        """Return the k-th of these numbers."""
 
 
 DIALECTS: dict[str, Dialect] = {"sqlite": _SQLite(), "duckdb": _DuckDB()}
@@ -172,14 +211,6 @@ def _total(terms: Sequence[str]) -> str:
     return f"({_total(terms[:middle])}\n + {_total(terms[middle:])})"
 
 
-def _look_up(index: str, values: Sequence[int]) -> str:
-    """Return the entry of a list at an index."""
-    if len(set(values)) == 1:
-        return str(values[0])
-    *cases, last = values
-    return f"CASE {index} {_whens(enumerate(cases))} ELSE {last} END"
-
-
 def _whens(cases: Any) -> str:
     return " ".join(f"WHEN {_literal(value)} THEN {result}" for value, result in cases)
 
@@ -207,9 +238,9 @@ class _Query:
         self._keep = list(keep)
         self._model: Model = content.folded
         self._parts: list[str] = []
-        self._refuse_meeting()
+        self._refuse_meeting(dialect)
 
-    def _refuse_meeting(self) -> None:
+    def _refuse_meeting(self, dialect: str) -> None:
         """Refuse features that a database takes for one column, and more columns than it takes."""
         seen: dict[str, str] = {}
         for name in self._content.schema.names:
@@ -219,7 +250,7 @@ class _Query:
                     f"features {other!r} and {name!r} differ in case alone: SQL takes them for one column. Rename one."
                 )
         leaves = self._model.trees.n_trees if self._model.n_scores > 1 else 0
-        if max(2 * len(seen), leaves) + len(self._keep) > MOST_COLUMNS:
+        if dialect == "sqlite" and max(2 * len(seen), leaves) + len(self._keep) > MOST_COLUMNS:
             raise StructureError(
                 f"The query needs more than {MOST_COLUMNS} columns, for the features or for the trees of several"
                 " classes, which SQLite does not take. Export to 'python' or 'onnx'."
@@ -320,25 +351,30 @@ class _Query:
         model = self._model
         several = model.n_scores > 1 and model.trees.n_trees > 0
         if several:  # the leaves once, for all scores
-            leaves = [f"{self._tree(t, None)} AS l{t}" for t in range(model.trees.n_trees)]
-            self._part("dpgb_leaves", [*codes, *leaves], "dpgb_codes")
+            leaves = [self._tree(t, None) for t in range(model.trees.n_trees)]
+            self._part("dpgb_leaves", [*codes, *self._words.columns(leaves)], "dpgb_codes")
         totals = []
         for k in range(model.n_scores):
             terms = [str(model.intercept[k])]
             tables = zip(codes, model.tables, strict=True)
-            terms += [_look_up(c, table[:, k].tolist()) for c, table in tables if table.any()]
+            terms += [self._look_up(c, table[:, k].tolist()) for c, table in tables if table.any()]
             terms += [self._pair(pair, k, codes) for pair in model.pairs]
             for t in range(model.trees.n_trees):
                 values = model.trees.value[k, t].tolist()
-                terms.append(_look_up(f"l{t}", values) if several else self._tree(t, values))
+                leaf = self._words.column(t)
+                terms.append(self._look_up(leaf, values) if several else self._tree(t, values))
             totals.append(f"{_total(terms)} AS s{k}")
         self._part("dpgb_steps", totals, "dpgb_leaves" if several else "dpgb_codes")
 
+    def _look_up(self, index: str, values: list[int]) -> str:
+        """Return the entry of a list at an index."""
+        return str(values[0]) if len(set(values)) == 1 else self._words.entry(index, values)
+
     def _pair(self, pair: PairTable, k: int, codes: list[str]) -> str:
         table = pair.table[k]
-        row = _look_up(codes[pair.i], (pair.map_i.astype(int) * table.shape[1]).tolist())
-        column = _look_up(codes[pair.j], pair.map_j.tolist())
-        return _look_up(f"({row} + {column})", table.reshape(-1).tolist())
+        row = self._look_up(codes[pair.i], (pair.map_i.astype(int) * table.shape[1]).tolist())
+        column = self._look_up(codes[pair.j], pair.map_j.tolist())
+        return self._look_up(f"({row} + {column})", table.reshape(-1).tolist())
 
     def _tree(self, t: int, values: list[int] | None) -> str:
         """Return the value of a tree's leaf, or the leaf's number."""

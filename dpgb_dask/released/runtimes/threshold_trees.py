@@ -260,7 +260,7 @@ class Builder:
             own = labels.of_cell[start] if start < stop else labels.of_missing
             if not missing or own == labels.of_missing:
                 return then(own, region)
-            cut, goes_left = start, True  # the left child gets missing values alone
+            cut, goes_left = stop, False  # the right child gets missing values alone
         else:
             cut = labels.ends[(low + high) // 2]
             # where a cell has their label; in neither half, they are told apart further below

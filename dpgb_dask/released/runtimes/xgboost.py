@@ -202,8 +202,8 @@ def threshold(bins: FeatureBins, cut: int) -> np.float32:
     """
     if bins.edges is None:
         return np.float32(cut - 0.5)
-    if cut == 0:
-        return np.finfo(np.float32).min  # no finite value lies below it
+    if cut > len(bins.edges):
+        return np.float32(np.inf)  # every finite value lies below it
     edge = bins.edges[cut - 1]
     with np.errstate(over="ignore"):
         down = np.float32(edge)

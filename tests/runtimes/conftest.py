@@ -1,0 +1,31 @@
+"""The models that every runtime has to express: default models of real sets, and small ones of every recipe."""
+
+import pytest
+from runtimes.cases import REAL, SERVED, real_fit, small_fit
+
+
+@pytest.fixture(params=REAL)
+def real(request, data_dir):
+    """A default model of a real set, with pairs and a forest, and rows."""
+    return real_fit(data_dir, request.param)
+
+
+@pytest.fixture(params=SERVED, ids=" ".join)
+def small(
+    request,
+    binary_schema,
+    regression_schema,
+    multiclass_schema,
+    features,
+    labels,
+    numbers,
+    names_of_class,
+):
+    """A small model of a recipe for a kind of target, and rows."""
+    schemas = {
+        "binary": binary_schema,
+        "numeric": regression_schema,
+        "multiclass": multiclass_schema,
+    }
+    targets = {"binary": labels, "numeric": numbers, "multiclass": names_of_class}
+    return small_fit(*request.param, schemas, features, targets)

@@ -1,0 +1,98 @@
+"""XGBoost files: margins are the scores to the bit, in XGBoost itself; SHAP explains them."""
+
+import json
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from runtimes.cases import fit, natural, scores
+
+from dpgb_dask.errors import StructureError
+from dpgb_dask.losses.links import LINKS
+
+xgb = pytest.importorskip("xgboost")
+
+
+def encoded(booster, rows):
+    """Return rows as the encoder in the file says, in float32; and the same rows with float32 numbers."""
+    columns, same = [], rows.copy()
+    for column in json.loads(booster.attr("dpgb_dask.encoder"))["columns"]:
+        values = rows[column["name"]]
+        if column["type"] == "categorical":
+            known = {label: code for code, label in enumerate(column["categories"])}
+            codes = [np.nan if v is None or v != v else known.get(v, len(known)) for v in values]
+            columns.append(np.array(codes, np.float32))
+        else:
+            columns.append(values.to_numpy(np.float32, na_value=np.nan))
+            same[column["name"]] = columns[-1]
+    return np.stack(columns, axis=1), same
+
+
+def booster_of(model, path):
+    model.to_xgboost(path)
+    return xgb.Booster(model_file=path)
+
+
+def margins(booster, X):
+    matrix = xgb.DMatrix(X, feature_names=booster.feature_names)
+    out = booster.predict(matrix, output_margin=True)
+    return out[:, None] if out.ndim == 1 else out
+
+
+def in_natural_units(encoder, margin):
+    """Return predictions from margins, by what the file says of the target."""
+    target = encoder["target"]
+    value = LINKS[target["link"]](margin.astype(np.float64))
+    if target["type"] != "numeric":
+        return value
+    return np.clip(target["middle"] + target["half"] * value, target["low"], target["high"])[
+        :, None
+    ]
+
+
+def check(model, rows, path):
+    booster = booster_of(model, path)
+    X, same = encoded(booster, rows)
+    margin = margins(booster, X)
+    np.testing.assert_array_equal(margin.astype(np.float64) * 65536, scores(model, same))
+    encoder = json.loads(booster.attr("dpgb_dask.encoder"))
+    want = natural(model, same)
+    np.testing.assert_allclose(in_natural_units(encoder, margin), want, rtol=1e-6)
+    if model.model_.link in ("logit", "softmax"):
+        own = booster.predict(xgb.DMatrix(X, feature_names=booster.feature_names))
+        own = np.stack([1 - own, own], axis=1) if own.ndim == 1 else own
+        np.testing.assert_allclose(own, want, atol=1e-6)
+    assert "Privacy report" in booster.attr("dpgb_dask.statement")
+    assert json.loads(booster.attr("dpgb_dask.report"))["fit_id"] == model.fit_id_
+
+
+@pytest.mark.parametrize("suffix", ["json", "ubj"])
+def test_margins_are_the_scores_of_real_sets_to_the_bit(real, tmp_path, suffix):
+    check(*real, tmp_path / f"model.{suffix}")
+
+
+def test_margins_are_the_scores_of_every_recipe_to_the_bit(small, tmp_path):
+    check(*small, tmp_path / "model.ubj")
+
+
+def test_shap_explains_the_file(features, labels, binary_schema, tmp_path):
+    shap = pytest.importorskip("shap")
+    model = fit(binary_schema, features, labels)
+    booster = booster_of(model, tmp_path / "model.ubj")
+    X, _ = encoded(booster, features[:40])
+    margin = margins(booster, X)[:, 0]
+    # every path is given weight by the released shares, so that no part is lost
+    for explainer in (shap.TreeExplainer(booster), shap.TreeExplainer(booster, data=X[20:])):
+        values = explainer.shap_values(X)
+        assert np.isfinite(values).all()
+        np.testing.assert_allclose(values.sum(axis=1) + explainer.expected_value, margin, atol=1e-4)
+
+
+def test_scores_beyond_float32_are_refused(classifier, tmp_path):
+    own = classifier.model_
+    large = replace(own, intercept=own.intercept + (1 << 24))
+    model = type(classifier)(schema=classifier.schema_)
+    model.__dict__ |= classifier.__dict__ | {"model_": large}
+    with pytest.raises(StructureError, match="float32"):
+        model.to_xgboost(tmp_path / "model.json")
+    assert not list(tmp_path.iterdir())
