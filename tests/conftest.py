@@ -17,8 +17,9 @@ import pytest
 from distributed import Client, LocalCluster
 from forks import Forks
 
-from dpgb_dask import DPGBClassifier, DPGBRegressor, kernels
+from dpgb_dask import DPGBClassifier, DPGBRegressor
 from dpgb_dask.contracts.schema import Categorical, Numeric, Schema
+from dpgb_dask.kernels import warming
 from dpgb_dask.testing import SeededNoise
 
 
@@ -29,8 +30,7 @@ def pytest_sessionstart(session: pytest.Session) -> None:
     )  # what pytest-xdist tells each of its processes
     if run is not None:
         number, n_processes = int(run["workerid"].removeprefix("gw")), run["workercount"]
-        for part in kernels.WARM[number::n_processes]:
-            part()
+        warming.warm(list(warming.GROUPS)[number::n_processes])
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -13,13 +13,15 @@ import pytest
 from distributed import Client, LocalCluster
 
 import dpgb_dask
-from dpgb_dask import DPGBClassifier, Schema, kernels
+from dpgb_dask import DPGBClassifier, Schema
 from dpgb_dask.components.auto.posterior import gradient_of
 from dpgb_dask.contracts.grid import COARSE, Grid
 from dpgb_dask.contracts.schema import Numeric
 from dpgb_dask.encoding.codes import cells_of, read_values
 from dpgb_dask.encoding.target import encode_target
+from dpgb_dask.kernels import warming
 from dpgb_dask.losses import TABLE_SIZE
+from dpgb_dask.private.rounds import tasks, worker_tasks
 from dpgb_dask.testing import SeededNoise
 
 ROOT = Path(__file__).parents[1]
@@ -201,8 +203,9 @@ def test_one_rows_way_passes_the_files_it_names(tmp_path, monkeypatch):
         Client(cluster),
     ):
         # workers call every kernel once: here before the profiler, which records the rows' way alone
-        kernels.warm()
-        monkeypatch.setattr(kernels, "warm", lambda: None)
+        warming.warm()
+        monkeypatch.setattr(worker_tasks, "warm", lambda _names: None)
+        monkeypatch.setattr(tasks, "warm", lambda _names: None)
         threading.setprofile(note)  # of threads that start from here on
         sys.setprofile(note)
         try:

@@ -245,9 +245,9 @@ def high_water() -> int:
 
 def import_ours() -> None:
     import dpgb_dask  # noqa: F401, PLC0415
-    from dpgb_dask import kernels  # noqa: PLC0415
+    from dpgb_dask.kernels.warming import warm  # noqa: PLC0415
 
-    kernels.warm()
+    warm()
 
 
 def memory(options: argparse.Namespace) -> list[Record]:

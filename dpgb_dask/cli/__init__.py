@@ -49,6 +49,9 @@ COMMANDS = {
         "schema.add",
         "draft a schema: the names and declared types of a file, and blanks to fill in from public knowledge",
     ),
+    "warm": Command(
+        "warm.add", "compile all kernels in advance, as in the build of a container's image"
+    ),
     "fit": Command("fit.add", "fit a model on Parquet, CSV or Zarr"),
     "predict": Command("predict.add", "predict with a model file, to Parquet or CSV"),
     "report": Command(

@@ -79,6 +79,11 @@ class Bins(Stage):
         if self.max_bins is not None:
             check_whole("max_bins", self.max_bins, 2, 250)
 
+    @property
+    def queries(self) -> tuple[type[Query], ...]:
+        """Classes of the queries that it may ask."""
+        return CountQuery, CellCountsQuery
+
     def declare(self, shape: Shape) -> Demand:  # noqa: ARG002
         """Declare the row count and the histogram."""
         share = constants.COUNT_SHARE + self.share

@@ -39,6 +39,11 @@ class RowCount(Stage):
         """Check the options."""
         check_rate("share", self.share)
 
+    @property
+    def queries(self) -> tuple[type[Query], ...]:
+        """Classes of the queries that it may ask."""
+        return (CountQuery,)
+
     def declare(self, shape: Shape) -> Demand:  # noqa: ARG002
         """Declare one count."""
         return Demand(0.0, self.share, 1)
@@ -81,6 +86,11 @@ class BaseScore(Stage):
     def __post_init__(self) -> None:
         """Check the options."""
         check_rate("share", self.share)
+
+    @property
+    def queries(self) -> tuple[type[Query], ...]:
+        """Classes of the queries that it may ask."""
+        return CountQuery, TargetSumQuery
 
     def declare(self, shape: Shape) -> Demand:
         """Declare a count and a sum; nothing for classes."""

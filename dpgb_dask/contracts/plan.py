@@ -17,6 +17,7 @@ from dpgb_dask.contracts.part import Part
 from dpgb_dask.contracts.queries import Query
 from dpgb_dask.contracts.schema import Schema
 from dpgb_dask.errors import PlanError
+from dpgb_dask.kernels.warming import ALWAYS, GRADIENTS
 from dpgb_dask.losses import Loss
 from dpgb_dask.losses.plain import whole_number
 
@@ -361,6 +362,8 @@ class Stage(Part, ABC):
         Whether bins change while it runs: rows are then encoded several times.
     row_draw : str or None
         Kind of the secret draw of rows for its queries (`queries.RowDraw`): "sample", "part", or None.
+    queries : tuple of types of Query, or None
+        Classes of the queries that it may ask: their kernels, and no others, are compiled before the fit. None for any.
     gives, uses : tuple of types of Facts
         Records that it leaves to later stages, and records that it needs from earlier stages.
     keeps_monotonic, keeps_interactions : bool
@@ -390,6 +393,11 @@ class Stage(Part, ABC):
     @property
     def row_draw(self) -> str | None:
         """Kind of the secret draw of rows for its queries."""
+        return None
+
+    @property
+    def queries(self) -> tuple[type[Query], ...] | None:
+        """Classes of the queries that it may ask; None for any."""
         return None
 
     def public_bins(self, shape: Shape) -> tuple[FeatureBins, ...] | None:  # noqa: ARG002
@@ -605,6 +613,25 @@ class Plan:
     def is_random(self) -> bool:
         """Whether a stage draws from the public randomness."""
         return any(stage.is_random for stage in self.stages)
+
+    def kernels(self, shape: Shape) -> tuple[str, ...] | None:
+        """Return the names (`kernels.warming.GROUPS`) of the kernels that a fit may call, as far as its stages say it.
+
+        None for all: a stage does not say which queries it asks, or a query not which kernels it takes. A kernel that
+        is missing here is compiled at its first call.
+        """
+        names = [*ALWAYS, *(["draws"] if self.draws_rows else [])]
+        if shape.weight_bits or shape.max_weight > 1:
+            names.append("weights")
+        for stage in self.stages:
+            if stage.queries is None:
+                return None
+            for query in stage.queries:
+                if query.kernels is None:
+                    return None
+                names += query.kernels
+        gradient = type(shape.loss.gradient(shape.kind, shape.n_scores)).__name__
+        return tuple(dict.fromkeys([*names, *GRADIENTS.get(gradient, ())]))
 
     def digest(self) -> bytes:
         """Return a hash of the plan's stages and options, the same on every machine."""

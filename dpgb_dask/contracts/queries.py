@@ -14,7 +14,7 @@ change after these checks.
 import hashlib
 import json
 from dataclasses import dataclass, fields
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -220,6 +220,10 @@ class Query:
     price: int
     weight_bits: int = 0
 
+    # names in `kernels.warming.GROUPS` of what adds up the answer and adds what comes of it to the scores; compiled
+    # before the fit. None: any kernel, the safe default
+    kernels: ClassVar[tuple[str, ...] | None] = None
+
     def __post_init__(self) -> None:
         """Refuse values for which no sensitivity is stated."""
         if not isinstance(self.label, str):
@@ -257,6 +261,8 @@ class Query:
 class CountQuery(Query):
     """Sum of the weights of all rows: one value. One row adds at most the largest weight."""
 
+    kernels: ClassVar[tuple[str, ...] | None] = ()
+
     @property
     def n_values(self) -> int:
         """One."""
@@ -274,6 +280,8 @@ class CellCountsQuery(Query):
     sizes : tuple of int
         Cells per feature.
     """
+
+    kernels: ClassVar[tuple[str, ...] | None] = ()
 
     n_uniform: int
     sizes: tuple[int, ...]
@@ -300,6 +308,8 @@ class TargetSumQuery(Query):
     A numeric target is scaled to [-1, 1] by its public bounds and counted in score steps (2⁻¹⁶).
     One row adds at most one natural unit times its weight.
     """
+
+    kernels: ClassVar[tuple[str, ...] | None] = ()
 
     kind: str  # "binary", "multiclass" or "numeric"
     n_classes: int
@@ -332,6 +342,8 @@ class ResidualQuery(Query):
     ----------
     edges : (n_edges,) int64, score steps, increasing
     """
+
+    kernels: ClassVar[tuple[str, ...] | None] = ()
 
     edges: NDArray[np.int64]
 
@@ -407,6 +419,8 @@ class MainSumsQuery(GradientQuery):
         Leaves per feature; the answer concatenates features.
     """
 
+    kernels: ClassVar[tuple[str, ...] | None] = ("main sums",)
+
     leaf_of_bin: tuple[NDArray[np.uint8], ...]
     n_leaves: tuple[int, ...]
 
@@ -453,6 +467,8 @@ class PairCells:
 class PairSumsQuery(GradientQuery):
     """Sums per cell of several pair tables, all jointly; the answer concatenates tables, row-major."""
 
+    kernels: ClassVar[tuple[str, ...] | None] = ("pair sums",)
+
     pairs: tuple[PairCells, ...]
 
     def __post_init__(self) -> None:
@@ -481,6 +497,8 @@ class TreeSumsQuery(GradientQuery):
     ----------
     splits : Splits
     """
+
+    kernels: ClassVar[tuple[str, ...] | None] = ("trees",)
 
     splits: Splits
 
@@ -517,6 +535,8 @@ class NodeSumsQuery(GradientQuery):
     sides : (n_nodes, sum(sizes)) uint8, or None
         0 (left) or 1 (right) per node and bin.
     """
+
+    kernels: ClassVar[tuple[str, ...] | None] = ("levels", "trees")
 
     splits: Splits
     features: NDArray[np.uint16]
@@ -571,6 +591,8 @@ class ChoiceQuery(GradientQuery):
     -----
     Candidates are public or released. The gradient has the Hessian 1 on every row (`Gradient.counts`).
     """
+
+    kernels: ClassVar[tuple[str, ...] | None] = ("levels", "trees")
 
     splits: Splits
     features: NDArray[np.uint16]

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
-from dpgb_dask.kernels import kernel, readable, writable
+from dpgb_dask.kernels import inner, kernel, readable, writable
 
 COUNTED_BYTES = 136  # 33 float32 or 16 float64 edges: up to this, all are compared, by a SIMD loop
 MAX_STEPS = 2  # edges of a cell compared without branches; with more, a binary search comes first
@@ -49,7 +49,7 @@ class EdgeTable:
     grid: NDArray[Any]
 
 
-@kernel
+@inner
 def _cell(x: Any, low: Any, scale: Any, top: Any, zero: Any) -> Any:
     """Return the cell of a value; NaN and values below the grid get cell 0. Monotone in x."""
     t = (x - low) * scale
@@ -137,7 +137,7 @@ def _round_down(edges: NDArray[np.float64], dtype: DTypeLike) -> NDArray[Any]:
     return np.append(rounded, rounded.dtype.type(np.inf))
 
 
-@kernel
+@inner
 def _count(
     x: NDArray[Any],  # IN (n,)
     edges: NDArray[Any],  # IN (n_edges,)
@@ -153,7 +153,7 @@ def _count(
             out[i] += x[i] > edge
 
 
-@kernel
+@inner
 def _look_up(
     x: NDArray[Any],  # IN (n,)
     edges: NDArray[Any],  # IN (n_edges + 1,), the last one +inf
@@ -182,7 +182,7 @@ def _look_up(
             out[i] = k if not np.isnan(v) else missing
 
 
-@kernel
+@inner
 def _search(
     x: NDArray[Any],  # IN (n,)
     edges: NDArray[Any],  # IN (n_edges + 1,), the last one +inf
@@ -211,7 +211,7 @@ def _search(
         out[i] = k if not np.isnan(v) else missing
 
 
-@kernel
+@inner
 def _bin(
     x: NDArray[Any],  # IN (n,)
     j: int,  # column of the table
@@ -237,7 +237,7 @@ def _bin(
         _search(x, e, c, grid[j], out)
 
 
-@kernel
+@inner
 def _copy(a: NDArray[Any], out: NDArray[Any]) -> None:
     for i in range(out.shape[0]):
         out[i] = a[i]
@@ -266,7 +266,7 @@ def _bin_columns(
                 _copy(c, out[j, lo:hi])
 
 
-@kernel
+@inner
 def _turn(rows: NDArray[Any], j: int, x: NDArray[Any]) -> None:
     """Copy one column of a row-major tile."""
     for i in range(x.shape[0]):

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from dpgb_dask.kernels import kernel, readable, same_rows, writable
+from dpgb_dask.kernels import inner, kernel, readable, same_rows, writable
 
 MESSAGE_BYTES = 24  # group (8), row identity (16)
 
@@ -23,12 +23,12 @@ _END = np.uint64(0xFF)
 _LOW = np.uint64(0xFFFFFFFF)
 
 
-@kernel
+@inner
 def _rotate(x: Any, bits: int) -> Any:
     return (x << np.uint64(bits)) | (x >> np.uint64(64 - bits))
 
 
-@kernel
+@inner
 def _round(v0: Any, v1: Any, v2: Any, v3: Any) -> Any:
     v0 += v1
     v1 = _rotate(v1, 13) ^ v0
@@ -43,7 +43,7 @@ def _round(v0: Any, v1: Any, v2: Any, v3: Any) -> Any:
     return v0, v1, v2, v3
 
 
-@kernel
+@inner
 def _absorb(v0: Any, v1: Any, v2: Any, v3: Any, word: Any) -> Any:
     v3 ^= word
     v0, v1, v2, v3 = _round(v0, v1, v2, v3)
@@ -51,7 +51,7 @@ def _absorb(v0: Any, v1: Any, v2: Any, v3: Any, word: Any) -> Any:
     return v0 ^ word, v1, v2, v3
 
 
-@kernel
+@inner
 def _hash(k0: Any, k1: Any, a: Any, b: Any, c: Any) -> Any:
     """Hash three words: 24 bytes, little-endian."""
     v0, v1, v2, v3 = k0 ^ _V0, k1 ^ _V1, k0 ^ _V2, k1 ^ _V3

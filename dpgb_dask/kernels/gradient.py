@@ -5,7 +5,7 @@ from typing import assert_never
 import numpy as np
 from numpy.typing import NDArray
 
-from dpgb_dask.kernels import kernel, readable, same_rows, writable
+from dpgb_dask.kernels import inner, kernel, readable, same_rows, writable
 from dpgb_dask.losses import (
     GRAD_BITS,
     GRAD_ONE,
@@ -27,7 +27,7 @@ from dpgb_dask.losses import (
 BLOCK = 2048
 
 
-@kernel
+@inner
 def _table_index(
     score: NDArray[np.int32],  # IN (n,)
     label: NDArray[np.uint8],  # IN (n,)
@@ -64,7 +64,8 @@ def _weigh(weight: NDArray[np.int32], out: NDArray[np.int64]) -> None:
         out[i] *= weight[i]
 
 
-def _weighted(weight: NDArray[np.int32] | None, out: NDArray[np.int64]) -> None:
+def weigh(weight: NDArray[np.int32] | None, out: NDArray[np.int64]) -> None:
+    """Multiply what rows add, ``(g << 32) + h``, by their weights, in place; without weights, do nothing."""
     if weight is not None:
         _weigh(readable("weight", weight, np.int32, 1), out)
 
@@ -110,7 +111,7 @@ def logistic(
     _logistic(
         readable("score", score, np.int32, 1), readable("label", label, np.uint8, 1), flat, out
     )
-    _weighted(weight, out)
+    weigh(weight, out)
 
 
 @kernel
@@ -168,7 +169,7 @@ def residuals(
         readable("table", table, np.int64, 1),
         out,
     )
-    _weighted(weight, out)
+    weigh(weight, out)
 
 
 @kernel
@@ -236,7 +237,7 @@ def squared(
         int(not filtered),
         out,
     )
-    _weighted(weight, out)
+    weigh(weight, out)
 
 
 @kernel
@@ -293,7 +294,7 @@ def slopes(
         int(hess_steps),
         out,
     )
-    _weighted(weight, out)
+    weigh(weight, out)
 
 
 @kernel
@@ -365,7 +366,7 @@ def poisson(
         gradient.filtered,
         out,
     )
-    _weighted(weight, out)
+    weigh(weight, out)
 
 
 @kernel
@@ -469,7 +470,7 @@ def softmax(
     )
     if weight is not None:
         for row in out:
-            _weighted(weight, row)
+            weigh(weight, row)
 
 
 def write(
@@ -549,7 +550,7 @@ def write(
             same_rows(score=score, label=label, weight=weight, out=out)
             for k, column in enumerate(out):
                 _labels(gradient, k, label, column)
-                _weighted(weight, column)
+                weigh(weight, column)
         case _:
             assert_never(gradient)
 

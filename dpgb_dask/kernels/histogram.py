@@ -20,7 +20,7 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from dpgb_dask.kernels import kernel, readable, same_rows, writable
+from dpgb_dask.kernels import inner, kernel, readable, same_rows, writable
 
 BLOCK = 8192  # rows per inner loop: their packed values and keys stay in L1 or L2
 GROUP_CELLS = 2048  # 16 KB of accumulator per group: two accumulators and the rows fit in L1
@@ -99,14 +99,14 @@ def flush_rows(max_abs: int) -> int:
     return HALF // max_abs
 
 
-@kernel
+@inner
 def _key_one(a: NDArray[np.uint8], n_a: int, key: NDArray[np.uint16]) -> None:
     top = np.uint8(n_a - 1)
     for i in range(key.shape[0]):
         key[i] = min(a[i], top)
 
 
-@kernel
+@inner
 def _key_two(
     a: NDArray[np.uint8], n_a: int, b: NDArray[np.uint8], n_b: int, key: NDArray[np.uint16]
 ) -> None:
@@ -116,14 +116,14 @@ def _key_two(
         key[i] = np.uint16(min(a[i], top_a)) * n + min(b[i], top_b)
 
 
-@kernel
+@inner
 def _key_more(b: NDArray[np.uint8], n_b: int, key: NDArray[np.uint16]) -> None:
     top_b, n = np.uint8(n_b - 1), np.uint16(n_b)
     for i in range(key.shape[0]):
         key[i] = np.uint16(key[i] * n) + min(b[i], top_b)
 
 
-@kernel
+@inner
 def make_key(
     codes: NDArray[np.uint8],  # IN (n_features, n_rows)
     lo: int,
@@ -144,14 +144,14 @@ def make_key(
         _key_more(codes[order[f], lo:hi], size[f], key)
 
 
-@kernel
+@inner
 def scatter_one(key: NDArray[Any], packed: NDArray[np.int64], a: NDArray[np.int64]) -> None:
     """Add each row to its cell."""
     for i in range(packed.shape[0]):
         a[key[i]] += packed[i]
 
 
-@kernel
+@inner
 def _scatter_small(
     key: NDArray[np.uint16],
     packed: NDArray[np.int64],
@@ -176,7 +176,7 @@ def _scatter_small(
         a[k] += b[k] + c[k] + d[k]
 
 
-@kernel
+@inner
 def scatter_two(
     key_a: NDArray[np.uint16],
     key_b: NDArray[np.uint16],
@@ -191,7 +191,7 @@ def scatter_two(
         b[key_b[i]] += p
 
 
-@kernel
+@inner
 def scatter_block(
     codes: NDArray[np.uint8],  # IN (n_features, n_rows)
     lo: int,
@@ -224,21 +224,22 @@ def scatter_block(
             _scatter_small(key_a, packed, sums[n_groups - 1, :cells], spare)
 
 
-@kernel
+@inner
 def _add(a: NDArray[np.int64], out: NDArray[np.int64]) -> None:
     for k in range(out.shape[0]):
         out[k] += a[k]
 
 
-@kernel
-def _total(a: NDArray[np.int64]) -> Any:
-    total = np.int64(0)
+@inner
+def total(a: NDArray[np.int64]) -> Any:
+    """Return the sum."""
+    sum_ = np.int64(0)
     for k in range(a.shape[0]):
-        total += a[k]
-    return total
+        sum_ += a[k]
+    return sum_
 
 
-@kernel
+@inner
 def unload(sums: NDArray[np.int64], side: int, out: NDArray[np.int64]) -> None:
     """Add sums to the answer and clear them; ``side`` as in `flush`."""
     for k in range(sums.shape[0]):
@@ -252,7 +253,7 @@ def unload(sums: NDArray[np.int64], side: int, out: NDArray[np.int64]) -> None:
         sums[k] = 0
 
 
-@kernel
+@inner
 def flush_group(
     joint: NDArray[np.int64],  # IN OUT (cells,), cleared
     side: int,  # PACKED, or the column of the answer that plain sums belong to
@@ -274,13 +275,15 @@ def flush_group(
         for k in range(n_left):
             row = joint[k * n : (k + 1) * n]
             _add(row, bins)
-            joint[k] = _total(row)  # position k has been read already
+            joint[k] = total(row)  # position k has been read already
         unload(bins, side, out[offset[f] : offset[f] + n])
     unload(joint[:n_left], side, out[offset[0] : offset[0] + n_left])
-    joint[n_left:] = 0
+    rest = joint[n_left:]
+    for k in range(rest.shape[0]):
+        rest[k] = 0
 
 
-@kernel
+@inner
 def flush(
     sums: NDArray[np.int64],  # IN OUT (n_groups, >= cells), cleared
     side: int,
@@ -497,13 +500,13 @@ def pack_pairs(pairs: Sequence[PairLike]) -> PairSet:
     )
 
 
-@kernel
+@inner
 def _map(codes: NDArray[np.uint8], map_: NDArray[np.uint8], out: NDArray[np.uint8]) -> None:
     for i in range(out.shape[0]):
         out[i] = map_[codes[i]]
 
 
-@kernel
+@inner
 def _pair_cell(
     a: NDArray[np.uint8], b: NDArray[np.uint8], n_b: int, cell: NDArray[np.uint8]
 ) -> None:

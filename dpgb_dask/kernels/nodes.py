@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from dpgb_dask.kernels import kernel, readable, same_rows
+from dpgb_dask.kernels import inner, kernel, readable, same_rows
 from dpgb_dask.kernels.histogram import (
     GROUP_CELLS,
     flush_group,
@@ -20,6 +20,7 @@ from dpgb_dask.kernels.histogram import (
     make_key,
     runs,
     sides,
+    total,
 )
 
 # rows per inner loop, numbered by 16 bits; many, since each feature's sums of all nodes are loaded once per block
@@ -30,7 +31,7 @@ SCAN_SLOTS = 8  # with so many slots, the rows of one lie far apart: reading all
 PASS_CELLS = 1 << 15  # cells of a group over all slots: 256 KB, which stays in L2
 
 
-@kernel
+@inner
 def _scatter_four(
     key_a: NDArray[np.uint8],  # IN (rows of the block,)
     key_b: NDArray[np.uint8],
@@ -51,7 +52,7 @@ def _scatter_four(
         d[key_d[row]] += v
 
 
-@kernel
+@inner
 def _scatter_picked_one(
     key: NDArray[Any],  # IN (rows of the block,)
     n_cells: np.uint64,
@@ -64,7 +65,7 @@ def _scatter_picked_one(
         a[slot[i] * n_cells + key[pick[i]]] += values[i]
 
 
-@kernel
+@inner
 def _scatter_picked_two(
     key_a: NDArray[Any],
     key_b: NDArray[Any],
@@ -83,7 +84,7 @@ def _scatter_picked_two(
         b[kb] += v
 
 
-@kernel
+@inner
 def _pick(
     node: NDArray[np.uint16],  # IN (rows of the block,)
     slot_of: NDArray[np.uint16],  # IN (n_nodes,); n_slots: skip the node
@@ -102,7 +103,7 @@ def _pick(
     return np.int64(k)
 
 
-@kernel
+@inner
 def _sort(
     picked: NDArray[np.uint16],  # IN (n,), rows of the block
     slot_of: NDArray[np.uint16],  # IN (n,), their slots
@@ -114,7 +115,8 @@ def _sort(
     first: NDArray[np.int64],  # OUT (n_slots + 2,), where each slot starts
 ) -> None:
     """Sort rows by slot, so that a loop over the rows of a slot adds to the sums of that slot only."""
-    first[:] = 0
+    for s in range(first.shape[0]):
+        first[s] = 0
     for s in slot_of:
         first[s + 2] += 1
     for s in range(2, first.shape[0]):
@@ -129,7 +131,7 @@ def _sort(
         value[k] = values[row]
 
 
-@kernel
+@inner
 def _most(c: NDArray[np.uint8]) -> int:
     most = np.uint8(0)
     for i in range(c.shape[0]):
@@ -137,14 +139,14 @@ def _most(c: NDArray[np.uint8]) -> int:
     return int(most)
 
 
-@kernel
+@inner
 def _add(a: NDArray[np.int64], out: NDArray[np.int64]) -> None:
     for k in range(out.shape[0]):
         out[k] += a[k]
         a[k] = 0
 
 
-@kernel
+@inner
 def _flush_slot(
     s: int,
     side: int,
@@ -168,7 +170,7 @@ def _flush_slot(
         first += n_slots * copies * n
 
 
-@kernel
+@inner
 def _bounded(
     codes: NDArray[np.uint8],  # IN (rows of the block,)
     size: int,
@@ -185,7 +187,7 @@ def _bounded(
     return safe
 
 
-@kernel
+@inner
 def _add_joint(
     codes: NDArray[np.uint8],  # IN (n_features, n_rows)
     lo: int,
@@ -219,7 +221,7 @@ def _add_joint(
         _scatter_picked_two(key_a, key_b, np.uint64(n_a), np.uint64(n_b), pick, slot, values, a, b)
 
 
-@kernel
+@inner
 def _add_single(
     codes: NDArray[np.uint8],  # IN (n_features, n_rows)
     lo: int,
@@ -309,7 +311,7 @@ def _add_rows(
     size, _, start, cells = groups
     every = slot_of.shape[0] == 1
     width = n_slots * copies
-    joined, single = start[n_joint], width * cells[:n_joint].sum()
+    joined, single = start[n_joint], width * total(cells[:n_joint])
     step = min(n, BLOCK, limit)
     pick, slot = np.empty(step, np.uint16), np.empty(step, np.uint16)
     for i in range(step):  # the choice if every row is picked
@@ -444,9 +446,8 @@ class NodeSums:
         self._n_joint = int((np.diff(g.start) > 1).sum())  # groups are sorted: these come first
         self._copies = max(1, COPIES // max(n_slots, 1))
         self._top = int(features.max(initial=0))
-        self._column = readable("features", features, np.uint16, 1)[self._groups.order].astype(
-            np.int64
-        )
+        column = readable("features", features, np.uint16, 1)[self._groups.order]
+        self._column = readable("features", column.astype(np.int64), np.int64, 1)
         n_sums = n_slots * self._copies * int(self._groups.cells.sum())
         # for each column of the answer (or both, packed): the sums, and the number of rows in them
         self._held = {

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from dpgb_dask.kernels import kernel, readable, same_rows, writable
+from dpgb_dask.kernels import inner, kernel, readable, same_rows, writable
 from dpgb_dask.kernels.histogram import GROUP_CELLS, groups_of, make_key, padded
 from dpgb_dask.kernels.route import (
     ASIDE,
@@ -71,7 +71,7 @@ def pack_tables(tables: Sequence[NDArray[np.int32] | None]) -> TableSet:
     return TableSet(len(tables), order, g.size, g.start, joint)
 
 
-@kernel
+@inner
 def _gather_one(
     key: NDArray[np.uint16], table: NDArray[np.int32], score: NDArray[np.int32]
 ) -> None:
@@ -79,7 +79,7 @@ def _gather_one(
         score[i] += table[key[i]]
 
 
-@kernel
+@inner
 def _gather_two(
     key_a: NDArray[np.uint16],
     key_b: NDArray[np.uint16],
@@ -91,7 +91,7 @@ def _gather_two(
         score[i] += a[key_a[i]] + b[key_b[i]]
 
 
-@kernel
+@inner
 def _gather_block(
     codes: NDArray[np.uint8],  # IN (n_features, n_rows)
     lo: int,
@@ -225,7 +225,7 @@ def add_pair_table(
     )
 
 
-@kernel
+@inner
 def _join_values(
     value: NDArray[np.int32],  # IN (n_trees, leaves), trees of one group
     table: NDArray[np.int32],  # OUT (leaves ** n_trees,)
@@ -233,7 +233,10 @@ def _join_values(
     """Sum the values of some trees at each joint leaf; the last tree varies fastest."""
     n_trees, leaves = value.shape
     cells = leaves
-    table[:leaves] = value[0]
+    for leaf in range(
+        leaves
+    ):  # a slice of an array would be compiled with its errors' texts, for seconds
+        table[leaf] = value[0, leaf]
     for t in range(1, n_trees):
         # from the end, since entries that are still to be read lie before those that are written
         for k in range(cells - 1, -1, -1):
@@ -251,19 +254,19 @@ def _add_trees(
     mask_of: NDArray[np.int32],  # IN (n_trees, nodes)
     masks: NDArray[np.uint8],  # IN (n_masks, 256)
     value: NDArray[np.int32],  # IN (n_trees, leaves)
-    together: int,  # trees per group
+    order: NDArray[np.int64],  # IN (trees per group,), 0, 1, …
+    size: NDArray[np.int64],  # IN (trees per group,), leaves of each
     score: NDArray[np.int32],  # OUT (n_rows,), added to
 ) -> None:
     """Find the leaves of some trees and add their values in one look-up, block by block."""
     n = score.shape[0]
     n_trees, leaves = value.shape
+    together = order.shape[0]
     part = np.empty((together, BLOCK), np.uint8)
     # from depth 4 on, this number of rows is odd: with one more, the loops took a sixth longer
     buffer = np.empty(((leaves - 1) // 4 + 1 + ASIDE, BLOCK), np.uint8)
     keys = np.empty(BLOCK, np.uint16)
     table = np.empty(leaves**together, np.int32)
-    order = np.arange(together)
-    size = np.full(together, leaves)
     for first in range(0, n_trees, together):
         last = min(n_trees, first + together)
         _join_values(value[first:last], table)
@@ -344,6 +347,8 @@ def add_trees(
     if 1 < leaves <= 1 << BYTE_DEPTH:
         depth = leaves.bit_length() - 1
         together = max(1, (GROUP_CELLS.bit_length() - 1) // depth)
-        _add_trees(codes, *trees, value, together, score)
+        order = readable("order", np.arange(together), np.int64, 1)
+        size = readable("size", np.full(together, leaves), np.int64, 1)
+        _add_trees(codes, *trees, value, order, size, score)
     else:
         _add_deep_trees(codes, *trees, value, score)

@@ -6,7 +6,7 @@ A node sends a code right if ``code > threshold``; a node with a mask, if the ma
 import numpy as np
 from numpy.typing import NDArray
 
-from dpgb_dask.kernels import kernel, readable, same_rows, writable
+from dpgb_dask.kernels import inner, kernel, readable, same_rows, writable
 from dpgb_dask.kernels.histogram import (
     GROUP_CELLS,
     flush,
@@ -23,13 +23,13 @@ BYTE_DEPTH = 8  # up to this depth leaf numbers are uint8
 ASIDE = 3  # rows of the scratch buffer that hold the sides of masked nodes
 
 
-@kernel
+@inner
 def _stump(c: NDArray[np.uint8], t: np.uint8, leaf: NDArray[np.uint8]) -> None:
     for i in range(leaf.shape[0]):
         leaf[i] = 1 if c[i] > t else 0
 
 
-@kernel
+@inner
 def _fork(
     c0: NDArray[np.uint8],
     t0: np.uint8,
@@ -48,7 +48,7 @@ def _fork(
         leaf[i] = base + (high if right else low)
 
 
-@kernel
+@inner
 def _choose(
     c: NDArray[np.uint8], t: np.uint8, right: NDArray[np.uint8], leaf: NDArray[np.uint8]
 ) -> None:
@@ -58,7 +58,7 @@ def _choose(
         leaf[i] = r if c[i] > t else left
 
 
-@kernel
+@inner
 def _find_plain_leaves(
     codes: NDArray[np.uint8],  # IN (n_features, n_rows)
     lo: int,
@@ -103,13 +103,13 @@ def _find_plain_leaves(
         step *= 2
 
 
-@kernel
+@inner
 def _look_up_side(c: NDArray[np.uint8], mask: NDArray[np.uint8], side: NDArray[np.uint8]) -> None:
     for i in range(side.shape[0]):
         side[i] = mask[c[i]]
 
 
-@kernel
+@inner
 def _column(
     codes: NDArray[np.uint8],  # IN (n_features, n_rows)
     lo: int,
@@ -126,7 +126,7 @@ def _column(
     return side
 
 
-@kernel
+@inner
 def _find_masked_leaves(
     codes: NDArray[np.uint8],  # IN (n_features, n_rows)
     lo: int,
@@ -172,7 +172,7 @@ def _find_masked_leaves(
         step *= 2
 
 
-@kernel
+@inner
 def find_leaves(
     codes: NDArray[np.uint8],  # IN (n_features, n_rows)
     lo: int,
@@ -192,7 +192,7 @@ def find_leaves(
     _find_plain_leaves(codes, lo, feature, threshold, buffer, leaf)
 
 
-@kernel
+@inner
 def _descend(
     codes: NDArray[np.uint8],  # IN (n_features, rows of the block)
     feature: NDArray[np.uint16],  # IN (nodes of one level,)
@@ -210,13 +210,13 @@ def _descend(
         node[i] = 2 * k + right
 
 
-@kernel
+@inner
 def _widen(a: NDArray[np.uint8], out: NDArray[np.uint16]) -> None:
     for i in range(out.shape[0]):
         out[i] = a[i]
 
 
-@kernel
+@inner
 def find_deep_leaves(
     codes: NDArray[np.uint8],  # IN (n_features, n_rows)
     lo: int,
@@ -232,7 +232,8 @@ def find_deep_leaves(
     nodes = feature.shape[0]
     top = min(nodes, (1 << BYTE_DEPTH) - 1)  # heap order: the first nodes are the top of the tree
     if top == 0:
-        leaf[:] = 0
+        for i in range(n):
+            leaf[i] = 0
         return
     byte = buffer[0, :n]
     find_leaves(codes, lo, feature[:top], threshold[:top], mask_of[:top], masks, buffer[1:], byte)

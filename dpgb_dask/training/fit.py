@@ -381,6 +381,7 @@ def opened(
         refines=plan.refines_bins,
         needs=known.needs,
         backend=backend,
+        kernels=plan.kernels(shape),
     )
     try:
         controller.bind(rounds.fingerprint())

@@ -1,7 +1,7 @@
 """Plans that would fail after their charge are refused before it."""
 
-from dataclasses import dataclass, field
-from typing import Any
+from dataclasses import dataclass, field, replace
+from typing import Any, get_args
 
 import pytest
 
@@ -17,6 +17,9 @@ from dpgb_dask.contracts.plan import Budget, Demand, Facts, Needs, Plan, Shape, 
 from dpgb_dask.contracts.queries import PRICE_ONE
 from dpgb_dask.contracts.schema import Schema
 from dpgb_dask.errors import PlanError
+from dpgb_dask.kernels.warming import GRADIENTS, GROUPS
+from dpgb_dask.losses import Gradient
+from dpgb_dask.recipes import RECIPES
 
 
 @pytest.mark.parametrize(
@@ -158,3 +161,24 @@ def test_records_are_kept_by_their_class():
     assert len(state.facts) == 2
     with pytest.raises(PlanError, match="No stage has given Facts0"):
         state.fact(type("Facts0", (Facts,), {}))
+
+
+def test_a_plan_names_the_kernels_of_its_queries():
+    shape = Shape(schema=Schema({"x": (0, 1)}, classes=[0, 1]))
+    auto = ("values", "main sums", "pair sums", "trees", "logistic gradient")
+    assert RECIPES["auto"].kernels(shape) == auto
+    assert RECIPES["dp-ebm-newton"].kernels(shape) == ("values", "trees", "logistic gradient")
+    assert "levels" in RECIPES["fdp-hist-newton"].kernels(shape)
+    assert "draws" in RECIPES["dpboost"].kernels(shape)
+    three = Shape(schema=Schema({"x": (0, 1)}, classes=[0, 1, 2]), max_weight=3)
+    assert {"weights", "softmax gradient"} <= set(RECIPES["auto"].kernels(three))
+    for plan in RECIPES.values():
+        kinds = {"binary": shape, "multiclass": three}
+        names = plan.kernels(kinds[plan.kinds[0]])
+        assert set(names or ()) <= set(GROUPS), plan.name
+    assert set(GRADIENTS) == {kind.__name__ for kind in get_args(Gradient)}
+
+
+def test_a_stage_that_does_not_say_its_queries_has_all_kernels_compiled():
+    plan = replace(RECIPES["auto"], stages=(*RECIPES["auto"].stages, Silent()))
+    assert plan.kernels(Shape(schema=Schema({"x": (0, 1)}, classes=[0, 1]))) is None

@@ -48,6 +48,8 @@ def run(plan, kind, total, n_rows, seed=0, answers=0):
 
     def ask(stage, state, query):
         assert query.price > 0
+        # their kernels are compiled before the fit; None: all
+        assert stage.queries is None or type(query) in stage.queries
         digests.append(query.digest())
         left[next(k for k, known in enumerate(plan.stages) if known is stage)].append(state.left)
         return answer(query, n_rows, rng)

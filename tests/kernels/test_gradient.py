@@ -4,9 +4,8 @@ import pytest
 from helpers import naive_logistic, naive_residuals, naive_softmax, naive_squared
 from outside.expectile import OUTSIDE_LOSSES, Expectile
 
-from dpgb_dask import kernels
 from dpgb_dask.errors import PlanError
-from dpgb_dask.kernels import gradient
+from dpgb_dask.kernels import gradient, warming
 from dpgb_dask.losses import (
     GRAD_ONE,
     LOSSES,
@@ -388,7 +387,7 @@ def test_write_names_what_does_not_fit():
 
 @pytest.mark.skipif(numba.config.DISABLE_JIT, reason="looks at compiled versions")
 def test_warm_leaves_no_gradient_to_compile():
-    kernels.warm()
+    warming.warm()
     compiled = [value for value in vars(gradient).values() if hasattr(value, "signatures")]
     assert len(compiled) == 8
     versions = [len(function.signatures) for function in compiled]

@@ -2,14 +2,13 @@ import numba
 import numpy as np
 import pytest
 
-from dpgb_dask import kernels
-from dpgb_dask.kernels import draw, histogram, nodes, predict, route
+from dpgb_dask.kernels import draw, histogram, nodes, predict, route, warming
 
 pytestmark = pytest.mark.skipif(numba.config.DISABLE_JIT, reason="looks at compiled versions")
 
 
 def test_warm_leaves_nothing_to_compile_for_read_only_blocks():
-    kernels.warm()
+    warming.warm()
     compiled = [
         histogram._joint_sums,
         route._tree_sums,

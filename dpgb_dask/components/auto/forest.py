@@ -71,6 +71,11 @@ class Forest(Stage):
         check_whole("depth", self.depth, 1, 8)
         check_rate("learning_rate", self.learning_rate)
 
+    @property
+    def queries(self) -> tuple[type[Query], ...]:
+        """Classes of the queries that it may ask."""
+        return TreeSumsQuery, ResidualQuery
+
     def declare(self, shape: Shape) -> Demand:
         """Declare between nothing (the gate is closed) and the stage's share plus what earlier stages left."""
         return Demand(0.0, 1.0, self.rounds + (shape.kind == "numeric"))

@@ -69,6 +69,11 @@ class MainEffects(Stage):
         check_whole("rounds", self.rounds, 1, 10_000)
         check_rate("damping", self.damping)
 
+    @property
+    def queries(self) -> tuple[type[Query], ...]:
+        """Classes of the queries that it may ask."""
+        return MainSumsQuery, ResidualQuery
+
     def declare(self, shape: Shape) -> Demand:
         """Declare what pairs and forest leave of the remaining budget; a numeric target is also asked for its scale."""
         return Demand(0.25, 0.95, self.rounds + (shape.kind == "numeric"))

@@ -88,6 +88,11 @@ class Pairs(Stage):
     keeps_monotonic = True
     keeps_interactions = True
 
+    @property
+    def queries(self) -> tuple[type[Query], ...]:
+        """Classes of the queries that it may ask."""
+        return PairSumsQuery, ResidualQuery
+
     def declare(self, shape: Shape) -> Demand:
         """Declare between nothing (the gate is closed) and half of what the forest leaves."""
         return Demand(0.0, 0.5, self.rounds + 1 + (shape.kind == "numeric"))

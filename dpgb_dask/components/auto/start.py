@@ -31,6 +31,11 @@ class Start(Stage):
     keeps_interactions = True
     gives = (AutoFacts,)
 
+    @property
+    def queries(self) -> tuple[type[Query], ...]:
+        """Classes of the queries that it may ask."""
+        return TargetSumQuery, ResidualQuery
+
     def declare(self, shape: Shape) -> Demand:
         """Declare 1 % of what `Bins` left; for a numeric target as much again for the first residual scale."""
         share = constants.START_SHARE * (2 if shape.kind == "numeric" else 1)

@@ -82,6 +82,11 @@ class PublicBins(Stage):
         if self.spacing not in EDGES:
             raise PlanError(f"spacing={self.spacing!r} is unknown. Choose one of {sorted(EDGES)}.")
 
+    @property
+    def queries(self) -> tuple[type[Query], ...]:
+        """Classes of the queries that it may ask."""
+        return ()
+
     def declare(self, shape: Shape) -> Demand:  # noqa: ARG002
         """Declare nothing."""
         return Demand(0.0, 0.0, 0)

@@ -258,6 +258,13 @@ class Trees(Stage):
         """Kind of the secret draw of rows for a tree; None if all rows serve it."""
         return self.rows.kind
 
+    @property
+    def queries(self) -> tuple[type[Query], ...]:
+        """Classes of the queries that it may ask; totally random trees ask for the sums of their leaves alone."""
+        if self.split.asks or self.leaf.counts_bins or self.candidates is not None:
+            return TreeSumsQuery, NodeSumsQuery, ChoiceQuery
+        return (TreeSumsQuery,)
+
     def brief(self) -> Self:
         """Return the stage with few, shallow trees, for tests; nothing else changes."""
         n_trees, depth = (2, 2) if self.split.asks else (4, 3)  # a drawn tree needs one query

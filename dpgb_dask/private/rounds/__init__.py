@@ -93,6 +93,7 @@ def open_rounds(
     refines: bool = False,
     needs: Needs = NO_NEEDS,
     backend: Backend | None = None,
+    kernels: tuple[str, ...] | None = (),
 ) -> Rounds:
     """Return the back end for a source; nothing is computed before the first query.
 
@@ -115,6 +116,9 @@ def open_rounds(
         Memory that the plan needs besides the rows; it is subtracted from the limit.
     backend : Backend or None
         What `check_backend` returned, if it was called before; None to choose now.
+    kernels : tuple of str or None
+        Kernels (`Plan.kernels`) to compile before the first round, so that workers do not all compile them; None for
+        all. Without a cluster they are compiled when they are called.
 
     Raises
     ------
@@ -135,4 +139,13 @@ def open_rounds(
         execution = replace(execution, memory_limit=execution.memory_limit - taken)
     if client is None:
         return LocalRounds(source, reading, execution, bins, refines=refines)
-    return TaskRounds(source, reading, execution, connect(client), bins, n_rounds, refines=refines)
+    return TaskRounds(
+        source,
+        reading,
+        execution,
+        connect(client),
+        bins,
+        n_rounds,
+        refines=refines,
+        kernels=kernels,
+    )

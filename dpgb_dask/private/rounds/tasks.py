@@ -48,6 +48,7 @@ from dpgb_dask.errors import (
     in_our_words,
     kind_of,
 )
+from dpgb_dask.kernels.warming import warm
 from dpgb_dask.private.answering.scores import same_bins
 from dpgb_dask.private.answering.shards import sum_arrays
 from dpgb_dask.private.keeping.durable import is_durable
@@ -182,6 +183,8 @@ class TaskRounds(SealedRounds):
         Upper bound on the number of rounds; None if unknown.
     refines : bool
         Whether other bins will follow.
+    kernels : tuple of str or None
+        Kernels to compile before the first round (`Plan.kernels`); None for all.
 
     Privacy
     -------
@@ -199,9 +202,11 @@ class TaskRounds(SealedRounds):
         n_rounds: int | None = None,
         *,
         refines: bool = False,
+        kernels: tuple[str, ...] | None = (),
     ) -> None:
         self.client = connection.client
         super().__init__(reading)
+        self._kernels = kernels
         self._execution = execution
         self._connection = connection
         self._id = uuid.uuid4().hex[:12]
@@ -253,7 +258,10 @@ class TaskRounds(SealedRounds):
     @_on_cluster
     def _begin(self, source: Source) -> tuple[tuple[Chunk, ...], Sequence[int] | None]:
         """Return the chunks as tasks, and the number of rows of each, if known."""
-        register(self.client, WarmKernels())
+        warm(
+            self._kernels
+        )  # here first: workers that share the folder of compiled kernels then read them
+        register(self.client, WarmKernels(self._kernels))
         register(self.client, FreeRows())
         if source.lazy:
             return source.chunks, source.lengths

@@ -1,6 +1,8 @@
 """The tasks that run on workers: they encode chunks, make a shard of them that stays there, and answer queries."""
 
 import asyncio
+import atexit
+import gc
 import hashlib
 import pickle
 import time
@@ -14,13 +16,13 @@ import numpy as np
 from distributed import Status, Worker, WorkerPlugin, get_worker
 from numpy.typing import NDArray
 
-from dpgb_dask import kernels
 from dpgb_dask.contracts.grid import FINE, Grid
 from dpgb_dask.contracts.model import FeatureBins, Model
 from dpgb_dask.contracts.plan import Execution
 from dpgb_dask.contracts.queries import Query
 from dpgb_dask.encoding.codes import bins_of_cells
 from dpgb_dask.errors import DPGBError, LostCodesError, ScratchError, kind_of, rows_failed
+from dpgb_dask.kernels.warming import warm
 from dpgb_dask.private.answering.shards import Shard, sum_arrays
 from dpgb_dask.private.keeping.pieces import (
     Piece,
@@ -51,13 +53,25 @@ MOST_REMAKES = 3
 
 
 class WarmKernels(WorkerPlugin):
-    """Compiles the kernels, or loads them from their cache, when a worker starts, so that no round waits for it."""
+    """Loads kernels from where they are kept, or compiles them, when a worker starts, so that no round waits for it.
+
+    Parameters
+    ----------
+    names : tuple of str or None
+        Names of `kernels.warming.GROUPS`; None for all.
+    """
 
     name = "dpgb-warm-kernels"
 
+    def __init__(self, names: tuple[str, ...] | None = None) -> None:
+        self._names = names
+
     async def setup(self, worker: Worker) -> None:  # noqa: ARG002
         """Compile in a thread: a cold start takes seconds, and the worker's heartbeat has to go on."""
-        await asyncio.to_thread(kernels.warm)
+        # Python ends by looking for garbage among all objects: with compiled kernels for close to a second, while the
+        # nanny waits
+        atexit.register(gc.freeze)
+        await asyncio.to_thread(warm, self._names)
 
 
 class FreeRows(WorkerPlugin):

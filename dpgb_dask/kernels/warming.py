@@ -1,0 +1,181 @@
+"""Which kernels a fit takes, by what they are for; and how they are compiled, or loaded, before they are needed.
+
+Each group of `GROUPS` calls its kernels once on tiny arrays. A new kernel is added to the group of what needs it, or
+gets a group, which the query that it answers names (`contracts.queries.Query.kernels`). A kernel that is in no group
+is compiled at its first call: nothing is wrong then, a round is slow once.
+"""
+
+from collections.abc import Callable, Iterable
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dpgb_dask.kernels import bin as bins
+from dpgb_dask.kernels import draw, gradient, histogram, nodes, predict, route
+from dpgb_dask.losses import poisson_gradient
+
+ROWS = 3
+WEIGHT = np.ones(ROWS, np.int32)
+STEPS = np.ones(4096, np.int64)
+HALF = np.zeros(2, np.uint8)
+
+
+def warm(names: Iterable[str] | None = None) -> None:
+    """Compile kernels, or load them from where they are kept.
+
+    Parameters
+    ----------
+    names : iterable of str, optional
+        Keys of `GROUPS`; a name that is not among them is passed over, since another version may have sent it. None for
+        all kernels.
+    """
+    for name in GROUPS if names is None else names:
+        if name in GROUPS:
+            GROUPS[name]()
+
+
+def _values(dtype: type[np.floating] = np.float64) -> None:
+    edges = [
+        np.array([0.0]),
+        np.arange(40.0),
+        np.concatenate((np.geomspace(1e-9, 1e-3, 20), [1.0])),
+    ]
+    rows = np.zeros((ROWS, len(edges)), dtype)
+    codes = np.empty((len(edges), ROWS), np.uint8)
+    cells = np.empty((len(edges), ROWS), np.uint16)
+    for matrix in (rows, np.asfortranarray(rows)):
+        bins.bin_matrix(matrix, edges, codes)
+        bins.cell_matrix(matrix, edges, cells)
+    bins.map_cells(cells, np.zeros((len(edges), 50), np.uint8), codes)
+    histogram.add_cells(cells[0], None, np.zeros(2, np.int64))
+
+
+def _weights() -> None:
+    gradient.weigh(WEIGHT, np.ones(ROWS, np.int64))
+    histogram.add_cells(np.zeros(ROWS, np.uint16), WEIGHT, np.zeros(2, np.int64))
+
+
+def _labels() -> None:
+    for weight in (None, WEIGHT):
+        histogram.add_cells(np.zeros(ROWS, np.uint8), weight, np.zeros(2, np.int64))
+
+
+def _row() -> tuple[NDArray[np.int32], NDArray[np.int64]]:
+    return np.zeros(ROWS, np.int32), np.empty(ROWS, np.int64)
+
+
+def _logistic() -> None:
+    score, packed = _row()
+    label = np.zeros(ROWS, np.uint8)
+    gradient.logistic(score, label, None, np.stack((STEPS, STEPS)), packed)
+
+
+def _residuals() -> None:
+    score, packed = _row()
+    gradient.residuals(score, score, None, STEPS, packed)
+
+
+def _squared() -> None:
+    score, packed = _row()
+    gradient.squared(score, score, None, 1, 1, packed)
+
+
+def _slopes() -> None:
+    score, packed = _row()
+    gradient.slopes(score, score, None, 1, 1, 1, packed)
+
+
+def _poisson() -> None:
+    score, packed = _row()
+    gradient.poisson(score, score, None, poisson_gradient(0.0), packed)
+
+
+def _softmax() -> None:
+    score, packed = np.zeros((2, ROWS), np.int32), np.empty((2, ROWS), np.int64)
+    gradient.softmax(score, np.zeros(ROWS, np.uint8), None, STEPS, packed)
+
+
+def _codes() -> tuple[NDArray[np.uint8], NDArray[np.int64]]:
+    return np.zeros((5, ROWS), np.uint8), np.zeros(ROWS, np.int64)
+
+
+def _main_sums() -> None:
+    codes, packed = _codes()
+    for max_abs in (1, 1 << 30):  # packed and wide sums
+        histogram.joint_sums(codes, packed, max_abs, (256,) * 5)
+    predict.add_tables(codes, [np.ones(256, np.int32)] * 5, np.zeros(ROWS, np.int32))
+
+
+def _pair_sums() -> None:
+    codes, packed = _codes()
+    histogram.pair_sums(codes, [histogram.Pair(0, 1, HALF, HALF, 2, 2)] * 3, packed, 1)
+    table = np.zeros((2, 2), np.int32)
+    predict.add_pair_table(codes[0], codes[1], HALF, HALF, table, np.zeros(ROWS, np.int32))
+
+
+def _splits(
+    depth: int,
+) -> tuple[NDArray[np.uint16], NDArray[np.uint8], NDArray[np.int32], NDArray[np.uint8]]:
+    shape = 3, (1 << depth) - 1
+    masks = np.zeros((1, 256), np.uint8)
+    return (
+        np.zeros(shape, np.uint16),
+        np.zeros(shape, np.uint8),
+        np.full(shape, -1, np.int32),
+        masks,
+    )
+
+
+def _trees(depth: int = 3) -> None:
+    codes, packed = _codes()
+    splits = _splits(depth)
+    route.tree_sums(codes, *splits, packed, 1)
+    value = np.zeros((3, 1 << depth), np.int32)
+    predict.add_trees(codes, *splits, value, np.zeros(ROWS, np.int32))
+
+
+def _deep_trees() -> None:
+    _trees(route.BYTE_DEPTH + 1)
+
+
+def _levels() -> None:
+    codes, packed = _codes()
+    node = np.zeros(ROWS, np.uint16)
+    feature, threshold, mask_of, masks = _splits(3)
+    route.find_nodes(codes, feature[0], threshold[0], mask_of[0], masks, node)
+    features, sizes = np.arange(5, dtype=np.uint16), (2, 3, 256, 256, 256)
+    nodes.node_sums(codes, features, sizes, node, 2, packed, 1)
+
+
+def _draws() -> None:
+    draw.draws(bytes(16), 0, np.zeros((ROWS, 2), np.uint64), np.zeros(ROWS, np.uint32))
+
+
+GROUPS: dict[str, Callable[[], None]] = {
+    "values": _values,
+    "float32 values": lambda: _values(np.float32),
+    "weights": _weights,
+    "labels": _labels,
+    "logistic gradient": _logistic,
+    "residual gradient": _residuals,
+    "squared gradient": _squared,
+    "slope gradient": _slopes,
+    "poisson gradient": _poisson,
+    "softmax gradient": _softmax,
+    "main sums": _main_sums,
+    "pair sums": _pair_sums,
+    "trees": _trees,
+    "deep trees": _deep_trees,
+    "levels": _levels,
+    "draws": _draws,
+}
+ALWAYS = ("values",)  # of every fit
+GRADIENTS = {
+    "LogisticGradient": ("logistic gradient",),
+    "TableGradient": ("logistic gradient", "residual gradient"),
+    "SquaredGradient": ("squared gradient",),
+    "SlopeGradient": ("slope gradient",),
+    "PoissonGradient": ("poisson gradient",),
+    "SoftmaxGradient": ("softmax gradient",),
+    "LabelGradient": (),
+}
