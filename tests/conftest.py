@@ -18,7 +18,8 @@ from distributed import Client, LocalCluster
 from forks import Forks
 
 from dpgb_dask import DPGBClassifier, DPGBRegressor
-from dpgb_dask.contracts.schema import Categorical, Numeric, Schema
+from dpgb_dask.contracts.features import Categorical, Numeric
+from dpgb_dask.contracts.schema import Schema
 from dpgb_dask.kernels import warming
 from dpgb_dask.testing import SeededNoise
 

@@ -15,8 +15,8 @@ from distributed import Client, LocalCluster
 import dpgb_dask
 from dpgb_dask import DPGBClassifier, Schema
 from dpgb_dask.components.auto.posterior import gradient_of
+from dpgb_dask.contracts.features import Numeric
 from dpgb_dask.contracts.grid import COARSE, Grid
-from dpgb_dask.contracts.schema import Numeric
 from dpgb_dask.encoding.codes import cells_of, read_values
 from dpgb_dask.encoding.target import encode_target
 from dpgb_dask.kernels import warming

@@ -31,7 +31,7 @@ import psutil
 from distributed import Client, LocalCluster
 
 from dpgb_dask import DPGBClassifier, Schema
-from dpgb_dask.contracts.schema import Categorical
+from dpgb_dask.contracts.features import Categorical
 
 EPSILON, DELTA = 1.0, 1e-6
 N_FEATURES = 28

@@ -31,7 +31,7 @@ from sklearn.metrics import accuracy_score, log_loss, roc_auc_score, root_mean_s
 from sklearn.model_selection import train_test_split
 
 from dpgb_dask import DPGBClassifier, DPGBRegressor, Schema
-from dpgb_dask.contracts.schema import Categorical
+from dpgb_dask.contracts.features import Categorical
 from dpgb_dask.controller.accounting import epsilon_of, mu_of
 
 DELTA = 1e-6

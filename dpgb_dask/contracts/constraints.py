@@ -6,7 +6,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from dpgb_dask.contracts.schema import Numeric, Schema
+from dpgb_dask.contracts.features import Numeric
+from dpgb_dask.contracts.schema import Schema
 from dpgb_dask.errors import PlanError
 
 PAIRWISE = "pairwise"

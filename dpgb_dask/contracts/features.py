@@ -12,6 +12,7 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from dpgb_dask.errors import SchemaError, did_you_mean, short
+from dpgb_dask.frozen import settle
 from dpgb_dask.values import NO_FORM, as_text, cell, cells, form_text, is_missing, is_real
 
 MAX_CATEGORIES = 250  # codes are uint8; "other" and "missing" take two more
@@ -77,7 +78,7 @@ class Datetime:
     missing: bool = False
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, repr=False)
 class Grouped:
     """A categorical feature of many values, which a public mapping takes to at most 250 groups.
 
@@ -93,6 +94,14 @@ class Grouped:
 
     mapping: Any
     missing: bool = False
+
+    def __post_init__(self) -> None:
+        """Keep the pairs of a mapping, so that a feature is hashable."""
+        if isinstance(self.mapping, Mapping):
+            settle(self, mapping=tuple(self.mapping.items()))
+
+    def __repr__(self) -> str:
+        return f"Grouped({len(self.mapping)} values in {len(self.groups)} groups, missing={self.missing})"
 
     @property
     def groups(self) -> tuple[Any, ...]:

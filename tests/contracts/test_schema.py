@@ -5,7 +5,8 @@ import json
 import pytest
 from mutants import mutants
 
-from dpgb_dask.contracts.schema import Numeric, Schema
+from dpgb_dask.contracts.features import Numeric
+from dpgb_dask.contracts.schema import Schema
 from dpgb_dask.errors import SchemaError
 
 DECLARED = Schema({"a": (0, 1)}, classes=[0, 1])

@@ -7,9 +7,10 @@ import pandas as pd
 import pyarrow as pa
 import pytest
 
+from dpgb_dask.contracts.features import Categorical
 from dpgb_dask.contracts.grid import FINE, Grid
 from dpgb_dask.contracts.model import FeatureBins
-from dpgb_dask.contracts.schema import Categorical, Schema
+from dpgb_dask.contracts.schema import Schema
 from dpgb_dask.encoding.codes import cells_of, encode, read_values
 from dpgb_dask.encoding.structure import check_columns
 from dpgb_dask.encoding.target import encode_target, encode_weight

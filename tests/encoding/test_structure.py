@@ -5,7 +5,8 @@ import pandas as pd
 import pyarrow as pa
 import pytest
 
-from dpgb_dask.contracts.schema import Categorical, Numeric, Schema
+from dpgb_dask.contracts.features import Categorical, Numeric
+from dpgb_dask.contracts.schema import Schema
 from dpgb_dask.encoding.structure import check_columns, check_file_types
 from dpgb_dask.errors import SchemaError, StructureError
 

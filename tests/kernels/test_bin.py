@@ -3,8 +3,8 @@ import numpy as np
 import pytest
 from helpers import naive_codes
 
+from dpgb_dask.contracts.features import Numeric
 from dpgb_dask.contracts.grid import COARSE, FINE, numeric_edges
-from dpgb_dask.contracts.schema import Numeric
 from dpgb_dask.kernels import bin as bins
 
 

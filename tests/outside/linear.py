@@ -17,10 +17,10 @@ from dpgb_dask.components.options import check_whole
 from dpgb_dask.components.trees.candidates import PublicBins
 from dpgb_dask.components.trees.leaves import LeafSums, NewtonStep
 from dpgb_dask.contracts.boundary import Released
+from dpgb_dask.contracts.features import Categorical, Numeric
 from dpgb_dask.contracts.model import SCORE_ONE, FeatureBins
 from dpgb_dask.contracts.plan import Demand, Facts, Plan, Shape, Stage, State
 from dpgb_dask.contracts.queries import MainSumsQuery, Query
-from dpgb_dask.contracts.schema import Categorical, Numeric
 
 
 @dataclass(frozen=True, eq=False, slots=True)

@@ -15,10 +15,10 @@ from dpgb_dask.components.bins import empty_model
 from dpgb_dask.components.options import check_whole
 from dpgb_dask.components.trees.leaves import GradientStep, LeafSums
 from dpgb_dask.contracts.boundary import Released
+from dpgb_dask.contracts.features import Categorical
 from dpgb_dask.contracts.model import SCORE_ONE, FeatureBins
 from dpgb_dask.contracts.plan import Demand, Needs, Plan, Shape, Stage, State
 from dpgb_dask.contracts.queries import MainSumsQuery, Query
-from dpgb_dask.contracts.schema import Categorical
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -5,6 +5,7 @@ import pandas as pd
 from outside.expectile import Expectile, Exponential
 
 from dpgb_dask.contracts.boundary import Receipt
+from dpgb_dask.contracts.features import Categorical, Numeric
 from dpgb_dask.contracts.grid import COARSE, FINE, Grid, numeric_edges
 from dpgb_dask.contracts.model import FeatureBins, Model, PairTable, Splits, TreeEnsemble, no_trees
 from dpgb_dask.contracts.plan import Shape
@@ -21,7 +22,7 @@ from dpgb_dask.contracts.queries import (
     TargetSumQuery,
     TreeSumsQuery,
 )
-from dpgb_dask.contracts.schema import Categorical, Numeric, Schema
+from dpgb_dask.contracts.schema import Schema
 from dpgb_dask.losses import GRAD_ONE, SquaredGradient, logistic_gradient, softmax_gradient
 
 KEY = bytes(range(32))

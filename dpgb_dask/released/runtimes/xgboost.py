@@ -12,8 +12,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from dpgb_dask.contracts.features import Categorical
 from dpgb_dask.contracts.model import SCORE_ONE, FeatureBins, Model
-from dpgb_dask.contracts.schema import Categorical
 from dpgb_dask.errors import StructureError
 from dpgb_dask.released.runtimes.content import Content, largest_score, refuse_wrapping, write
 from dpgb_dask.released.runtimes.threshold_trees import Builder, Shape, axis_of

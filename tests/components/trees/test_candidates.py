@@ -15,10 +15,11 @@ from dpgb_dask.components.trees.candidates import (
     uniform_edges,
     with_edges,
 )
+from dpgb_dask.contracts.features import Numeric
 from dpgb_dask.contracts.model import FeatureBins, Model, PairTable, Splits, TreeEnsemble
 from dpgb_dask.contracts.plan import Budget, Shape, State
 from dpgb_dask.contracts.queries import PRICE_ONE
-from dpgb_dask.contracts.schema import Numeric, Schema
+from dpgb_dask.contracts.schema import Schema
 from dpgb_dask.errors import PlanError
 
 

@@ -7,10 +7,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from private.cases import BINS, GRID_BINS, KEY, KINDS, ROWS_KEY, rows_of, shape_of, unit_shape
 
+from dpgb_dask.contracts.features import Categorical, Numeric
 from dpgb_dask.contracts.grid import FINE, Grid, coarser_cells, numeric_edges
 from dpgb_dask.contracts.model import FeatureBins
 from dpgb_dask.contracts.plan import Shape
-from dpgb_dask.contracts.schema import Categorical, Numeric, Schema
+from dpgb_dask.contracts.schema import Schema
 from dpgb_dask.encoding.codes import (
     bins_of_cells,
     cells_of,

@@ -27,7 +27,7 @@ from dask.base import compute
 from numpy.testing import assert_array_equal
 from thinned import thinned
 
-from dpgb_dask import Schema
+from dpgb_dask import Datetime, Schema
 from dpgb_dask import io as own
 from dpgb_dask.contracts.plan import Execution, Shape, weight_bits_for
 from dpgb_dask.contracts.queries import CountQuery
@@ -55,6 +55,26 @@ SCHEMAS = {
     "numbers": Schema(FEATURES, target_bounds=(0, 4), target="y", max_weight=3, ignore=["w", "person"]),
 }  # fmt: skip
 UNIT_SCHEMA = Schema(FEATURES, classes=[0, 1], target="y", ignore=["w"], unit_id="person")
+
+DATED = Schema(
+    {
+        "a": Datetime("2020-01-01", "2020-12-31", ("days", "month", "hour")),
+        "k": {"from": {"0": "x", "1": "y", "2": "x"}},
+    },
+    classes=[0, 1],
+    target="y",
+    ignore=["w", "person"],
+)  # fmt: skip
+DATES = [
+    "2020-02-30", "2020-06-01", "2020-06-01T10:00:00+05:00", "2020-06-01 10:00:00Z", "1850-01-01",
+    "9999-12-31 23:59:59", "29999-01-01", "2020-06", "06/01/2020", "20200601", "2020-06-01 10:00:00.123456789",
+]  # fmt: skip
+ZONED = [
+    datetime.datetime(2020, 6, 1, tzinfo=datetime.UTC), pd.Timestamp("2020-06-01", tz="Asia/Kolkata"),
+    datetime.datetime(1, 1, 1, tzinfo=datetime.timezone(datetime.timedelta(hours=14))), datetime.date(9999, 12, 31),
+    np.datetime64("2020-06-01T01:00", "ns"), np.datetime64("12020-06-01"), pd.Period("2020-06-01"),
+    pd.Period("2020-06"),
+]  # fmt: skip
 
 WORDS = [
     *("unknown", "", " ", "NA", "None", "nan", "NAN", "007", "1.0", " 1", "+1", "1e0", "true", "TRUE", "False"),
@@ -271,9 +291,9 @@ READERS = {
 # ---- the test of the class -------------------------------------------------------------------------------------------
 
 
-def check_one_row(reader, row, place, schema, tmp_path, before):
+def check_one_row(reader, row, place, schema, tmp_path, before, rows=None):
     """Compare the sums with a row with those without it, ``before``, which are the same for every row tried."""
-    rows = some_rows()
+    rows = rows or some_rows()
     more = [*rows[:place], row, *rows[place:]]
     before, shape = before
     after, _ = raw_sums(reader(more, tmp_path), schema)
@@ -281,9 +301,9 @@ def check_one_row(reader, row, place, schema, tmp_path, before):
     top = shape.max_weight << shape.weight_bits
     bound = sensitivity(CountQuery(label="c", price=1, weight_bits=shape.weight_bits), shape)
     assert difference[0] <= bound.l1
-    # one cell of each of two features, and the target's sum of at most its largest step
+    # the count, one cell of each encoded column, and the target's sum of at most its largest step
     target = (1 << 16) * top if schema.target.type == "numeric" else top
-    assert difference.sum() <= 3 * top + target
+    assert difference.sum() <= (1 + len(schema.encoded)) * top + target
 
 
 def check_one_unit(reader, value, tmp_path, before):
@@ -322,6 +342,35 @@ def run(name, schema, tmp_path, step):
         check_one_row(reader, row, (0, 5, 12)[k % 3], SCHEMAS[schema], tmp_path, before)
 
 
+def dated_rows(name):
+    """Rows whose first column holds dates: as text; or of several types, where a reader keeps them."""
+    days = [datetime.datetime(2020, 1 + k % 12, 5, 2 * k, 30) for k in range(12)]
+    if name.startswith("text"):
+        told = [str(day) for day in days]
+    else:
+        kinds = [
+            lambda d: d,
+            pd.Timestamp,
+            lambda d: pd.Timestamp(d, tz="UTC"),
+            str,
+            lambda d: np.datetime64(d, "us"),
+        ]
+        told = [kinds[k % len(kinds) if k > 5 else 0](day) for k, day in enumerate(days)]
+    return [(day, k % 3, k % 2, 1.0, 1000) for k, day in enumerate(told)]
+
+
+def check_dates(name, tmp_path, step):
+    """Check odd rows among rows of dates, which a reader may read as dates or as text."""
+    reader, values = READERS[name]
+    values = [*DATES, *values] if name.startswith("text") else [*DATES, *ZONED, *values]
+    rows = dated_rows(name)
+    before = raw_sums(reader(rows, tmp_path), DATED)
+    assert np.count_nonzero(before[0]) > 20
+    offset = sorted(READERS).index(name)
+    for k, row in enumerate(some(odd_rows(values), step, offset)):
+        check_one_row(reader, row, (0, 5, 12)[k % 3], DATED, tmp_path, before, rows)
+
+
 @pytest.fixture(autouse=True)
 def one_thread():
     with dask.config.set(scheduler="sync"):
@@ -331,6 +380,17 @@ def one_thread():
 @pytest.mark.parametrize("name", thinned(READERS, every=2))
 def test_one_row_changes_no_other(name, tmp_path):
     run(name, "labels", tmp_path, 37)
+
+
+@pytest.mark.parametrize("name", READERS)
+def test_one_row_changes_no_date_of_another(name, tmp_path):
+    check_dates(name, tmp_path, 131)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", READERS)
+def test_no_row_changes_a_date_of_another(name, tmp_path):
+    check_dates(name, tmp_path, 1)
 
 
 @pytest.mark.slow
