@@ -91,8 +91,13 @@ def read_csv(
 
     Examples
     --------
-    >>> X = read_csv("people-*.csv", delimiter=";")  # doctest: +SKIP
-    >>> DPGBClassifier(schema=schema).fit(X, X["high_income"])  # doctest: +SKIP
+    >>> from pathlib import Path
+    >>> from dpgb_dask.io import read_csv
+    >>> for year in (2025, 2026):
+    ...     _ = Path(f"people-{year}.csv").write_text("age;high_income\n31;0\nunknown;1\n")
+    >>> X = read_csv("people-*.csv", delimiter=";")
+    >>> list(X.columns), X.npartitions
+    (['age', 'high_income'], 2)
     """
     form = Form(delimiter, encoding, quotechar)
     if type(blocksize) is not int or blocksize < 1:

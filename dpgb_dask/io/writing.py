@@ -86,9 +86,14 @@ def write_dataset(
 
     Examples
     --------
-    >>> write_dataset("people.zarr", frame, schema=schema)  # doctest: +SKIP
-    >>> data = open_dataset("people.zarr")  # doctest: +SKIP
-    >>> DPGBClassifier(schema=data.schema).fit(data.X, data.y)  # doctest: +SKIP
+    >>> from dpgb_dask.datasets import make_census
+    >>> from dpgb_dask.io import open_dataset, write_dataset
+    >>> people, schema = make_census(2_000, chunks=1_000)
+    >>> X, y = people.drop(columns="high_income"), people["high_income"]
+    >>> _ = write_dataset("people.zarr", X, y, schema=schema)
+    >>> data = open_dataset("people.zarr")
+    >>> data.schema == schema, list(data.X.columns) == list(schema.names)
+    (True, True)
     """
     declared = _schema_of(schema)
     X = in_order(X, declared, columns, beside=True)

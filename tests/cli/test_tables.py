@@ -95,7 +95,7 @@ def test_csv_reads_declared_labels_and_missing_marks(tmp_path):
     assert encode_target(got["target"], schema)[1].tolist() == [True, True, False]
 
 
-@pytest.mark.filterwarnings("ignore::pandas.errors.Pandas4Warning")
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
 @pytest.mark.parametrize("kind", ["csv", "parquet", "text.parquet", "zarr"])
 def test_units_are_read_as_they_stand_in_files(kind, tmp_path):
     """A missing one beside them rounds no other."""

@@ -124,7 +124,7 @@ def raw_sums(given, schema, unit=None):
     with warnings.catch_warnings(), np.errstate(all="raise"):
         warnings.simplefilter("error")
         # Dask's reader of Parquet always calls something that pandas will drop
-        warnings.simplefilter("ignore", pd.errors.Pandas4Warning)
+        warnings.simplefilter("ignore", DeprecationWarning)
         x = given.x
         if isinstance(x, pd.DataFrame | dd.DataFrame) and unit is None:
             x = x[["a", "k"]]
@@ -422,7 +422,7 @@ def test_no_unit_changes_another(name, tmp_path):
         check_one_unit_among_others(reader, value, "guest", tmp_path)
 
 
-@pytest.mark.filterwarnings("ignore::pandas.errors.Pandas4Warning")
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
 @pytest.mark.parametrize(
     "name", thinned(["own csv", "parquet", "memory pandas", "parts arrow"], every=2)
 )
