@@ -188,7 +188,8 @@ def _numeric(axes: Any, term: Term, unit: str, classes: list[tuple[int, str]] | 
         if part is not None:
             part.axhline(0, color=GREY, linewidth=0.8, zorder=0)
     _scale(axes, axis)
-    axes.set_xlim(edges[0], edges[-1])
+    if edges[0] < edges[-1]:  # a schema may declare a feature of one value
+        axes.set_xlim(edges[0], edges[-1])
     axes.set_ylim(*limits(seen))
     axes.set_ylabel(plain(unit, 30), fontsize="small")
     dress(axes, plain(term.name, 44))

@@ -164,6 +164,15 @@ def test_a_term_without_a_band_is_drawn_without_one():
     assert len(axes.patches) == 1
 
 
+def test_a_model_that_says_nothing_is_drawn():
+    """No term acts, a feature has one value, another has no category but "other"."""
+    one = replace(numeric(n=1), edges=np.array([3.0, 3.0]))
+    terms = [term(one, importance=0.0), term(nominal(n=0)), term(one, nominal(n=0))]
+    terms = [replace(t, scores=0 * t.scores, lower=0 * t.scores, upper=0 * t.scores) for t in terms]
+    plot_model(explanation(*terms)).draw_without_rendering()
+    plot_model(explanation()).draw_without_rendering()
+
+
 def test_a_crowded_axis_is_logarithmic():
     edges = np.array([0, 1, 10, 100, 1000, 100_000.0])
     weights = np.array([0.5, 0.3, 0.1, 0.05, 0.04, 0.01])
