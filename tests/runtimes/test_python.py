@@ -3,7 +3,7 @@
 import runpy
 
 import numpy as np
-from runtimes.cases import natural, scores
+from runtimes.cases import fit, natural, scores
 
 from dpgb_dask import io
 
@@ -36,3 +36,10 @@ def test_scores_of_real_sets_are_the_same(real, tmp_path):
 
 def test_scores_of_every_recipe_are_the_same(small, tmp_path):
     check(*small, tmp_path)
+
+
+def test_edited_models_are_exported_with_their_edits(features, labels, binary_schema, tmp_path):
+    model = fit(binary_schema, features, labels)
+    edited = model.edit().monotone("x").clamp("age", -0.5, 0.5).remove("z").done()
+    assert not np.array_equal(scores(edited, features), scores(model, features))
+    check(edited, features[:200], tmp_path)
