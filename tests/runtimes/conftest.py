@@ -1,7 +1,16 @@
 """The models that every runtime has to express: default models of real sets, and small ones of every recipe."""
 
+from pathlib import Path
+
 import pytest
 from runtimes.cases import REAL, SERVED, real_fit, small_fit
+
+
+def pytest_collection_modifyitems(items):
+    """Mark the tests of this folder: a plain run leaves them out."""
+    for item in items:
+        if Path(__file__).parent in item.path.parents:
+            item.add_marker(pytest.mark.runtimes)
 
 
 @pytest.fixture(params=REAL)
