@@ -18,10 +18,10 @@ from numpy.typing import NDArray
 from dpgb_dask.contracts.constraints import Constraints
 from dpgb_dask.contracts.features import Numeric
 from dpgb_dask.contracts.model import SCORE_ONE, BinShares, Model, PairTable, no_trees
-from dpgb_dask.contracts.monotone import ordered_model
 from dpgb_dask.contracts.schema import Schema
 from dpgb_dask.errors import PlanError, did_you_mean
 from dpgb_dask.released.explain.decomposition import Decomposition, PairEffect, decompose
+from dpgb_dask.released.monotone import monotone_model
 
 KINDS = {
     "monotone": {"kind", "feature", "direction"},
@@ -242,7 +242,7 @@ def _applied(
         if known["kind"] == "monotone":
             _check_direction(known, model, schema)
             directions[names.index(known["feature"])] = known["direction"]
-    return ordered_model(model, shares.weights, directions) if directions.any() else model
+    return monotone_model(model, shares, directions) if directions.any() else model
 
 
 def _check_direction(edit: Edit, model: Model, schema: Schema) -> None:
@@ -373,7 +373,7 @@ def _int32(steps: NDArray[np.integer[Any]]) -> NDArray[np.int32]:
         raise PlanError(
             "The change makes a score too large: scores are below 2**15. Choose closer bounds."
         )
-    return np.asarray(steps.astype(np.int32))
+    return np.asarray(steps.astype(np.int32, order="C"))
 
 
 def _plain(value: Any) -> Any:

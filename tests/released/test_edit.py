@@ -133,11 +133,11 @@ def test_a_model_that_is_monotone_already_stays():
 def test_edits_are_repeated_bit_for_bit(model, tmp_path):
     edited = (
         model.edit()
+        .remove("remainder")
         .monotone("age", -1)
         .clamp("hours", np.float64(-0.5), 0.75, where=(10, 30.5))
         .clamp(["job", "hours"], high=0.01)
         .remove("job")
-        .remove("remainder")
         .done()
     )
     path = tmp_path / "m.json"
