@@ -23,6 +23,20 @@ from dpgb_dask.contracts.schema import Schema
 from dpgb_dask.kernels import warming
 from dpgb_dask.testing import SeededNoise
 
+# folders of files that take long, a few tests or many: on several processes they begin first, and short ones fill up
+LONG = ("cluster", "training", "every_component", "controller", "cli")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Keep the order of `pytest_collection_modifyitems`: pytest-xdist would begin with the files of most tests."""
+    if hasattr(config.option, "loadscopereorder"):
+        config.option.loadscopereorder = False
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Put files that take long first; tests of a file stay together, in their order."""
+    items.sort(key=lambda item: item.path.parent.name not in LONG)
+
 
 def pytest_sessionstart(session: pytest.Session) -> None:
     """Share the compiling of kernels among the processes of a run, before any of them needs them all."""
