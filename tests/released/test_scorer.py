@@ -27,6 +27,7 @@ from dpgb_dask.released.export import model_to_dict
 from dpgb_dask.released.runtimes import scorer
 from dpgb_dask.released.runtimes.content import Content
 from dpgb_dask.released.runtimes.python import to_python
+from dpgb_dask.released.runtimes.xgboost import encoder
 
 PIECES = [
     "0", "1", "7", "12", ".", "-", "+", "e", "E", " ", "\t", "\x00", ":", "T", "Z", "2020", "01", "-02", "10:30", "nan",
@@ -118,6 +119,17 @@ def test_any_value_is_read_as_in_the_library(of_every_kind):
     want = encode(block, schema, bins).T.tolist()
     for value, codes in zip(ODD, want, strict=True):
         assert mine.codes(dict.fromkeys(FEATURES, value)) == codes, value
+
+
+def test_encoder_of_xgboost_names_the_kind_of_every_column(of_every_kind, report):
+    schema, bins, _ = of_every_kind
+    tables = tuple(np.zeros((own.n_bins, 1), np.int32) for own in bins)
+    made = Model(tuple(bins), np.zeros(1, np.int32), tables, link="logit")
+    columns = encoder(Content(made, schema, report, BinShares.of(bins, ())))["columns"]
+    kinds = ["numeric", "categorical", "categorical", "grouped", "hashed", *["datetime"] * 5]
+    assert [column["type"] for column in columns] == kinds
+    assert columns[2]["categories"] == [False, True]
+    assert columns[3]["from"] == FEATURES["group"]["from"]
 
 
 @pytest.mark.parametrize("link", ["clipped_logit", "logit", "probability"])

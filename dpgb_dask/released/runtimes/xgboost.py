@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from dpgb_dask.contracts.features import Categorical
+from dpgb_dask.contracts.features import TRUTHS, Bool, Categorical, Numeric
 from dpgb_dask.contracts.model import SCORE_ONE, FeatureBins, Model
 from dpgb_dask.errors import StructureError
 from dpgb_dask.released.runtimes.content import Content, largest_score, refuse_wrapping, write
@@ -115,13 +115,21 @@ def _name(name: str) -> str:
 
 def encoder(content: Content) -> dict[str, Any]:
     """Return how values become XGBoost's float32, and how margins become predictions."""
-    columns: list[dict[str, Any]] = []
-    for name, feature in content.schema.encoded.items():
-        if isinstance(feature, Categorical):
-            labels = [_json_value(label) for label in feature.categories]
-            columns.append({"name": name, "type": "categorical", "categories": labels})
-        else:
-            columns.append({"name": name, "type": "numeric"})
+    schema, columns = content.schema, []
+    declared = schema.to_dict()["features"]
+    for name, source in zip(schema.encoded, schema.sources, strict=True):
+        column: dict[str, Any] = {"name": name}
+        match schema.features[source]:
+            case Numeric():
+                column["type"] = "numeric"
+            case Categorical(categories):
+                column["type"] = "categorical"
+                column["categories"] = [_json_value(label) for label in categories]
+            case Bool():
+                column |= {"type": "categorical", "categories": list(TRUTHS)}
+            case _:  # the type says that its values are not what is listed
+                column |= {"feature": source} | declared[source]
+        columns.append(column)
     target: dict[str, Any] = {"type": content.schema.target.type, "link": content.model.link}
     if content.schema.target.classes:
         target["classes"] = [_json_value(label) for label in content.schema.target.classes]
