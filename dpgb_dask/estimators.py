@@ -22,7 +22,7 @@ from sklearn.utils.validation import check_is_fitted
 
 from dpgb_dask import inferred, losses, parameters
 from dpgb_dask.columns import Columns, check_choice, default_names, in_order
-from dpgb_dask.contracts.model import BinShares, Model
+from dpgb_dask.contracts.model import BinShares, Model, NoiseBands
 from dpgb_dask.contracts.plan import Budget, Plan, Progress, Shape, weight_bits_for
 from dpgb_dask.contracts.schema import MAX_WEIGHT, Schema
 from dpgb_dask.controller.ledger import Ledger
@@ -54,6 +54,7 @@ from dpgb_dask.training.cost import PrivacyCost
 from dpgb_dask.training.fit import fit as run_fit
 from dpgb_dask.training.report import few_rows, report_of, unread
 
+CHANGED = "the model was changed after its fit, and bands are of the model of the fit"
 GOOD_SCORE_EPSILON = 20.0  # from this ε on, the scores reach what scikit-learn's checks ask for
 CONSTRAINTS = ("monotonic_cst", "interaction_cst")
 SAVED = (
@@ -218,7 +219,7 @@ class _Boosting(BaseEstimator):  # type: ignore[misc]
                 progress=progress,
                 resume=resume,
                 describe=lambda found: self._file(
-                    schema, found.model, found.shares, report_of(found, plan, shape)
+                    schema, found.model, found.shares, found.bands, report_of(found, plan, shape)
                 ),
             )
         assert result.file is not None
@@ -238,6 +239,7 @@ class _Boosting(BaseEstimator):  # type: ignore[misc]
         self.edits_ = file.edits
         self.model_of_fit_ = file.model
         self.bin_shares_ = file.shares
+        self.bands_ = file.bands
         digests = {} if file.report.unverified else export.digests_of(file)
         edits = in_words(file.edits, self._scale())
         self.privacy_report_ = replace(file.report, digests=digests, edits=edits)
@@ -251,7 +253,12 @@ class _Boosting(BaseEstimator):  # type: ignore[misc]
             self.classes_ = np.asarray(labels, dtype=None if uniform else object)
 
     def _file(
-        self, schema: Schema, model: Model, shares: BinShares, report: PrivacyReport
+        self,
+        schema: Schema,
+        model: Model,
+        shares: BinShares,
+        bands: NoiseBands,
+        report: PrivacyReport,
     ) -> export.ModelFile:
         """Return what is saved, with the current parameters, as some of them act in ``predict``."""
         saved = {name: getattr(self, name) for name in SAVED}
@@ -270,12 +277,19 @@ class _Boosting(BaseEstimator):  # type: ignore[misc]
             schema=schema,
             model=model,
             shares=shares,
+            bands=bands,
             report=report,
         )
 
     def _as_file(self) -> export.ModelFile:
         """Return what is saved of the fitted estimator: the model of the fit, and its changes."""
-        file = self._file(self.schema_, self.model_of_fit_, self.bin_shares_, self.privacy_report_)
+        file = self._file(
+            self.schema_,
+            self.model_of_fit_,
+            self.bin_shares_,
+            self.bands_,
+            self.privacy_report_,
+        )
         return replace(file, edits=self.edits_, edited=self.model_ if self.edits_ else None)
 
     def _infers(self) -> bool:
@@ -439,7 +453,12 @@ class _Boosting(BaseEstimator):  # type: ignore[misc]
         """
         check_is_fitted(self)
         return explain.explain_global(
-            self.model_, self.bin_shares_, self.schema_, scale=self._scale(), offset=self._offset()
+            self.model_,
+            self.bin_shares_,
+            self.schema_,
+            bands=NoiseBands(why=CHANGED) if self.edits_ else self.bands_,
+            scale=self._scale(),
+            offset=self._offset(),
         )
 
     def explain_local(self, X: Any) -> explain.LocalExplanation:
@@ -838,6 +857,8 @@ class DPGBClassifier(ClassifierMixin, _Boosting):  # type: ignore[misc]
         The model without these changes.
     bin_shares_ : BinShares
         Shares of all rows that the bins of each feature hold, by released counts.
+    bands_ : NoiseBands
+        Standard deviations of the noise in the model of the fit, for `explain_global`.
     privacy_report_ : PrivacyReport
     fit_id_ : str
     feature_importances_ : (n_features_in_,) float64

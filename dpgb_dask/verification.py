@@ -17,7 +17,7 @@ from dpgb_dask.controller.ledger import Ledger
 from dpgb_dask.controller.ledger_book import Record
 from dpgb_dask.errors import DPGBError, ResumeError, VerificationError
 from dpgb_dask.estimators import DPGBClassifier, DPGBRegressor, of_file
-from dpgb_dask.released.export import fit_digest, load, model_to_dict, shares_to_dict
+from dpgb_dask.released.export import bands_to_dict, fit_digest, load, model_to_dict, shares_to_dict
 from dpgb_dask.released.report import PrivacyReport
 from dpgb_dask.released.statement import EVIDENCE
 from dpgb_dask.training.build import build
@@ -90,7 +90,7 @@ def verify(path: str | Path, ledger: Ledger | None = None) -> Verification:
             " again, or resume the fit from its ledger, and save the model anew."
         )
     agreed = [
-        "digests of schema, model, shares, receipts, report and parameters",
+        "digests of schema, model, shares, bands, receipts, report and parameters",
         "ε, δ and μ: they follow from the receipts",
     ]
     if file.edits:
@@ -191,9 +191,10 @@ def _replay(model: DPGBClassifier | DPGBRegressor, record: Record, ledger: Ledge
         )
     except ResumeError:
         return "the fit's journal is not here whole"
+    same_model = model_to_dict(again.model) == model_to_dict(model.model_of_fit_)
     same_shares = shares_to_dict(again.shares) == shares_to_dict(model.bin_shares_)
-    of_fit = model.model_of_fit_
-    if model_to_dict(again.model) != model_to_dict(of_fit) or not same_shares:
+    same_bands = bands_to_dict(again.bands) == bands_to_dict(model.bands_)
+    if not (same_model and same_shares and same_bands):
         raise VerificationError(
             f"From the journal of fit {report.fit_id} comes another model than the file holds."
         )

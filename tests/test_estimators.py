@@ -269,7 +269,7 @@ def test_nothing_that_is_let_out_holds_a_count(binary_schema, features, labels, 
             {
                 k: v
                 for k, v in vars(fitted).items()
-                if k not in ("model_", "model_of_fit_", "bin_shares_", "callbacks")
+                if k not in ("model_", "model_of_fit_", "bin_shares_", "bands_", "callbacks")
             }
         ),
     }
@@ -282,7 +282,8 @@ def test_nothing_that_is_let_out_holds_a_count(binary_schema, features, labels, 
     # noised scores and shares of noised counts may hit a count by chance: their keys and sums say what they are
     assert set(file["shares"]) == {"weights", "released"}
     assert {sum(weights) for weights in file["shares"]["weights"]} == {SHARE_ONE}
-    del file["model"], file["shares"]
+    assert set(file["bands"]) == {"mains", "pairs", "leaves"}  # functions of released numbers
+    del file["model"], file["shares"], file["bands"]
     texts["file"] = json.dumps(file)
     for name, text in texts.items():
         assert not counts & numbers_in(text), name
@@ -291,7 +292,8 @@ def test_nothing_that_is_let_out_holds_a_count(binary_schema, features, labels, 
 def test_only_released_values_are_attributes(classifier):
     fitted = {name for name in vars(classifier) if name.endswith("_")}
     assert fitted == {
-        "schema_", "model_", "model_of_fit_", "edits_", "bin_shares_", "privacy_report_", "fit_id_",
+        "schema_", "model_", "model_of_fit_", "edits_", "bin_shares_", "bands_", "privacy_report_",
+        "fit_id_",
         "classes_", "n_features_in_", "feature_names_in_",
     }  # fmt: skip
     assert not [name for name in vars(classifier) if name.startswith("_")]

@@ -329,6 +329,51 @@ class BinShares:
         return cls(tuple(weights), tuple(released))
 
 
+@dataclass(frozen=True, eq=False, slots=True)
+class NoiseBands:
+    """Standard deviations of the noise in a model's parts, as far as they are known; functions of released numbers.
+
+    What they cover: the difference to the model that the same procedure would make with the same bins, gates and public
+    draws if no noise were added (docs/explanations.md §3).
+
+    Parameters
+    ----------
+    why : str
+        Why nothing is known; empty if it is.
+    mains : tuple of ((n_bins, n_scores) int64), score steps
+        Of the main effect of each feature, that of the forest included.
+    pairs : tuple of ((n_scores, n_i, n_j) int64), score steps
+        Of each pair table.
+    leaves : (n_scores, n_trees, n_leaves) int64, score steps
+        Of the trees' leaves.
+
+    Raises
+    ------
+    ValueError
+    """
+
+    why: str = ""
+    mains: tuple[NDArray[np.int64], ...] = ()
+    pairs: tuple[NDArray[np.int64], ...] = ()
+    leaves: NDArray[np.int64] = field(default_factory=lambda: np.empty((1, 0, 0), np.int64))
+
+    def __post_init__(self) -> None:
+        settle(
+            self,
+            mains=tuple(map(frozen, self.mains)),
+            pairs=tuple(map(frozen, self.pairs)),
+            leaves=frozen(self.leaves),
+        )
+        if type(self.why) is not str:
+            raise ValueError("why must be a text.")
+        for part, ndim in ((self.mains, 2), (self.pairs, 3), ((self.leaves,), 3)):
+            for sd in part:
+                if sd.dtype != np.int64 or sd.ndim != ndim or (sd < 0).any():
+                    raise ValueError(
+                        f"Standard deviations must be int64 arrays of ndim={ndim}, none negative."
+                    )
+
+
 def whole_shares(mass: NDArray[np.float64]) -> NDArray[np.int64]:
     """Return masses as whole shares that sum to ``SHARE_ONE``, rounded by largest remainders."""
     exact = mass / mass.sum() * SHARE_ONE
@@ -348,6 +393,26 @@ def check_shares(shares: BinShares, bins: Sequence[FeatureBins]) -> None:
     """
     if [len(part) for part in shares.weights] != [own.n_bins for own in bins]:
         raise PlanError("The shares need one number for each bin of each feature.")
+
+
+def check_bands(bands: NoiseBands, model: Model) -> None:
+    """Refuse standard deviations that do not fit the model.
+
+    Raises
+    ------
+    PlanError
+    """
+    if bands.why:
+        fits = not bands.mains and not bands.pairs and not bands.leaves.size
+    else:
+        fits = (
+            [sd.shape for sd in bands.mains] == [table.shape for table in model.tables]
+            and [sd.shape for sd in bands.pairs] == [pair.table.shape for pair in model.pairs]
+            and bands.leaves.shape[:2] == model.trees.value.shape[:2]
+            and bands.leaves.size == model.trees.value.size
+        )
+    if not fits:
+        raise PlanError("The bands need one number for each value of the model, or none and why.")
 
 
 def check_bins(bins: Sequence[FeatureBins], schema: Schema) -> None:

@@ -22,9 +22,11 @@ from dpgb_dask.contracts.model import (
     BinShares,
     FeatureBins,
     Model,
+    NoiseBands,
     PairTable,
     Splits,
     TreeEnsemble,
+    check_bands,
     check_model,
     check_shares,
 )
@@ -37,8 +39,9 @@ from dpgb_dask.released.report import PrivacyReport
 FORMAT = "dpgb_dask model"
 VERSION = 3  # format 1 had no links, and trees split by thresholds alone; format 2 had no digests
 PARTS = {"format", "version", "estimator", "parameters", "schema", "model", "report"}
-SINCE_3 = {"shares", "edits", "digests"}
+SINCE_3 = {"shares", "bands", "edits", "digests"}
 LINK_BEFORE = {"binary": "clipped_logit", "multiclass": "softmax", "numeric": "identity"}
+NO_BANDS_BEFORE = "the model file has a format without bands"
 MAX_DEPTH = 10
 
 
@@ -56,6 +59,8 @@ class ModelFile:
     model : Model
     shares : BinShares
         Shares of the bins of ``model``.
+    bands : NoiseBands
+        Standard deviations of the noise in ``model``.
     report : PrivacyReport
     edits : tuple of dict
         Changes that were made to the model after the fit, in order (`released.edit`).
@@ -68,6 +73,7 @@ class ModelFile:
     schema: Schema
     model: Model
     shares: BinShares
+    bands: NoiseBands
     report: PrivacyReport
     edits: tuple[dict[str, Any], ...] = ()
     edited: Model | None = None
@@ -110,6 +116,7 @@ def _to_dict(file: ModelFile) -> dict[str, Any]:
         "schema": file.schema.to_dict(),
         "model": model_to_dict(file.model),
         "shares": shares_to_dict(file.shares),
+        "bands": bands_to_dict(file.bands),
         "report": file.report.to_dict(),
         "edits": list(file.edits),
     }
@@ -147,8 +154,8 @@ def _write(text: str, target: Path) -> None:
 def fit_digest(file: ModelFile) -> str:
     """Return the digest that the ledger's entry contains; empty if JSON cannot hold the file.
 
-    It covers the schema, the model, the shares of its bins, the whole report, the estimator's name and its parameters.
-    The build is left out, because it differs if the fit is replayed from its journal on another machine.
+    It covers the schema, the model, the shares of its bins, its bands, the whole report, the estimator's name and its
+    parameters. The build is left out, because it differs if the fit is replayed from its journal on another machine.
 
     A model whose labels JSON cannot hold cannot be saved, so there is never a file to compare.
     """
@@ -165,7 +172,7 @@ def digests_of(file: ModelFile) -> dict[str, str]:
 
 def _digests(data: dict[str, Any]) -> dict[str, str]:
     """Return the digests of a file's parts; raises ValueError if JSON or UTF-8 cannot hold one."""
-    released = [name for name in ("schema", "model", "shares", "report") if name in data]
+    released = [name for name in ("schema", "model", "shares", "bands", "report") if name in data]
     out: dict[str, str] = {name: _digest(data[name]) for name in released}
     out["receipts"] = _digest(data["report"]["receipts"])
     out["parameters"] = _digest([data["estimator"], data["parameters"], data.get("edits", [])])
@@ -256,6 +263,8 @@ def _file_of(data: dict[str, Any], version: int) -> ModelFile:
     _check_fit_together(schema, model)
     shares = BinShares.of(model.bins, ()) if version < 3 else shares_from_dict(data["shares"])
     check_shares(shares, model.bins)
+    bands = NoiseBands(why=NO_BANDS_BEFORE) if version < 3 else bands_from_dict(data["bands"])
+    check_bands(bands, model)
     report = PrivacyReport.from_dict(data["report"])
     if not isinstance(data["parameters"], dict) or not isinstance(data["estimator"], str):
         raise TypeError("parameters and estimator")
@@ -270,6 +279,7 @@ def _file_of(data: dict[str, Any], version: int) -> ModelFile:
         schema=schema,
         model=model,
         shares=shares,
+        bands=bands,
         report=replace(report, unverified=report.unverified or version < 3),
         edits=edits,
         edited=edited,
@@ -379,6 +389,34 @@ def shares_from_dict(data: dict[str, Any]) -> BinShares:
     """Build shares from their JSON form; raises ValueError, KeyError or TypeError on anything malformed."""
     weights = tuple(_array(part, np.int64, 1) for part in data["weights"])
     return BinShares(weights, tuple(data["released"]))
+
+
+def bands_to_dict(bands: NoiseBands) -> dict[str, Any]:
+    """Return the JSON form of bands: whole numbers of score steps, or why there are none."""
+    if bands.why:
+        return {"why": bands.why}
+    return {
+        "mains": [_list(sd) for sd in bands.mains],
+        "pairs": [_list(sd) for sd in bands.pairs],
+        "leaves": _list(bands.leaves),
+    }
+
+
+def bands_from_dict(data: dict[str, Any]) -> NoiseBands:
+    """Build bands from their JSON form; raises ValueError, KeyError or TypeError on anything malformed."""
+    if "why" in data:
+        if not isinstance(data["why"], str) or not data["why"]:
+            raise ValueError("why")
+        return NoiseBands(why=data["why"])
+    n_scores, n_trees = len(data["leaves"]), len(data["leaves"][0])
+    leaves = (
+        _array(data["leaves"], np.int64, 3) if n_trees else np.empty((n_scores, 0, 0), np.int64)
+    )
+    return NoiseBands(
+        mains=tuple(_array(sd, np.int64, 2) for sd in data["mains"]),
+        pairs=tuple(_array(sd, np.int64, 3) for sd in data["pairs"]),
+        leaves=leaves,
+    )
 
 
 def _list(array: NDArray[Any] | None) -> Any:

@@ -15,7 +15,7 @@ from typing import Any
 
 from dpgb_dask.contracts.boundary import Released
 from dpgb_dask.contracts.journal import Journal
-from dpgb_dask.contracts.model import BinShares, FeatureBins, Model
+from dpgb_dask.contracts.model import BinShares, FeatureBins, Model, NoiseBands
 from dpgb_dask.contracts.plan import (
     Budget,
     Demand,
@@ -43,6 +43,7 @@ from dpgb_dask.private.rounds import Backend, check_backend, open_rounds
 from dpgb_dask.private.rounds.local import default_threads
 from dpgb_dask.private.sensitivity import sensitivity
 from dpgb_dask.released.export import ModelFile, fit_digest
+from dpgb_dask.training.bands import bands_of
 from dpgb_dask.training.config import check_folder
 from dpgb_dask.training.journal import FileJournal, MemoryJournal
 from dpgb_dask.training.loop import run
@@ -111,6 +112,8 @@ class FitResult:
     model : Model
     shares : BinShares
         Shares of the model's bins, by the counts that the plan released.
+    bands : NoiseBands
+        Standard deviations of the noise in the model, or why they are not known.
     controller : Controller
         The controller after the last release; it holds receipts and prices for the report.
     asked : tuple of (Asked or None)
@@ -127,6 +130,7 @@ class FitResult:
 
     model: Model
     shares: BinShares
+    bands: NoiseBands
     controller: Controller
     asked: tuple[Asked | None, ...]
     count: NoisyCount | None
@@ -288,10 +292,12 @@ def boost(
     )
     state = ran.state
     assert state.model is not None  # the first stage makes the model
+    # refined bins are others than those that were counted
+    shares = BinShares.of(state.model.bins, () if plan.refines_bins else state.counts)
     return FitResult(
         model=state.model,
-        # refined bins are others than those that were counted
-        shares=BinShares.of(state.model.bins, () if plan.refines_bins else state.counts),
+        shares=shares,
+        bands=bands_of(state, state.model, shares),
         controller=controller,
         asked=tuple(asked),
         count=state.count,

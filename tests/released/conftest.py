@@ -12,6 +12,7 @@ from dpgb_dask.contracts.model import (
     BinShares,
     FeatureBins,
     Model,
+    NoiseBands,
     PairTable,
     Splits,
     TreeEnsemble,
@@ -58,6 +59,27 @@ def shares(model: Model) -> BinShares:
     counts = [rng.uniform(1, 300, b.n_bins) for b in model.bins]
     counts[1] = counts[1][:0]
     return BinShares.of(model.bins, counts)
+
+
+@pytest.fixture(scope="session")
+def bands(model: Model) -> NoiseBands:
+    """Standard deviations of the noise in ``model``, made up."""
+    rng = np.random.default_rng(10)
+
+    def sds(like):
+        return rng.integers(0, 9000, like.shape)
+
+    return NoiseBands(
+        mains=tuple(map(sds, model.tables)),
+        pairs=tuple(sds(pair.table) for pair in model.pairs),
+        leaves=sds(model.trees.value),
+    )
+
+
+@pytest.fixture(scope="session")
+def no_bands() -> NoiseBands:
+    """Bands of a recipe that knows none."""
+    return NoiseBands(why="not known")
 
 
 @pytest.fixture(scope="session")

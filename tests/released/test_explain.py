@@ -1,6 +1,7 @@
 """Explanations add up to the score bit for bit, are those of the definition, and speak the schema's words."""
 
 import itertools
+from dataclasses import replace
 
 import dask.dataframe as dd
 import numpy as np
@@ -15,6 +16,7 @@ from dpgb_dask.contracts.model import (
     BinShares,
     FeatureBins,
     Model,
+    NoiseBands,
     PairTable,
     Splits,
     TreeEnsemble,
@@ -188,7 +190,7 @@ def test_contributions_have_one_table_per_class(three_score_model, shares, multi
 
 
 def test_terms_speak_the_words_of_the_schema(model, shares, binary_schema):
-    found = explain_global(model, shares, binary_schema)
+    found = explain_global(model, shares, binary_schema, bands=NoiseBands(why="not known"))
     x, z, age, color, pair, *_, rest = found.terms
     np.testing.assert_array_equal(x.bins[0].edges, [-3.0, -1.0, 0.0, 0.5, 2.0, 3.0])
     assert x.bins[0].labels == ("[-3, -1]", "(-1, 0]", "(0, 0.5]", "(0.5, 2]", "(2, 3]", "missing")
@@ -214,7 +216,9 @@ def test_terms_speak_the_words_of_the_schema(model, shares, binary_schema):
 
 def test_groups_of_pairs_are_named(model, shares, binary_schema):
     additive = Model(model.bins, model.intercept, model.tables, model.pairs)
-    *_, pair = explain_global(additive, shares, binary_schema).terms
+    *_, pair = explain_global(
+        additive, shares, binary_schema, bands=NoiseBands(why="not known")
+    ).terms
     assert pair.bins[0].labels == ("[-3, 0]", "(0, 2]", "(2, 3], missing")
     np.testing.assert_array_equal(pair.bins[0].edges, [-3, 0, 2, 3])
     assert pair.bins[1].labels == ("blue, missing", "green, red, other")
@@ -230,14 +234,16 @@ def test_groups_that_are_no_intervals_have_no_edges(model, shares, binary_schema
         np.ones((1, 3, 2), np.int32),
     )
     given = Model(model.bins, model.intercept, model.tables, (apart,))
-    *_, pair = explain_global(given, shares, binary_schema).terms
+    *_, pair = explain_global(given, shares, binary_schema, bands=NoiseBands(why="not known")).terms
     assert pair.bins[0].edges is None
     assert pair.bins[0].labels == ("[-3, -1], (0, 0.5]", "(-1, 0], (0.5, 3]", "missing")
     assert pair.missing == (2, 1)
 
 
 def test_several_classes_have_a_last_axis(three_score_model, shares, multiclass_schema):
-    found = explain_global(three_score_model, shares, multiclass_schema)
+    found = explain_global(
+        three_score_model, shares, multiclass_schema, bands=NoiseBands(why="not known")
+    )
     assert [term.scores.shape for term in found.terms[:5]][:4] == [(6, 3), (3, 3), (9, 3), (5, 3)]
     assert found.terms[4].scores.shape[-1] == 3
     assert found.feature_types == ["continuous"] * 3 + [
@@ -251,7 +257,7 @@ def test_importance_is_the_mean_size_over_the_shares():
     schema = Schema(
         {"a": (0, 3), "b": (0, 1), "c": ["u", "v", "w"], "d": (0, 1)}, target_bounds=(0, 1)
     )
-    found = explain_global(model, shares, schema, scale=0.5)
+    found = explain_global(model, shares, schema, bands=NoiseBands(why="not known"), scale=0.5)
     for term in found.terms[:-1]:
         weights = [axis.weights for axis in term.bins]
         size = (
@@ -270,7 +276,9 @@ def test_importance_is_the_mean_size_over_the_shares():
     a = sum(t.importance / len(t.features) for t in found.terms if "a" in t.features)
     assert sizes[0] == pytest.approx(a / sum(t.importance for t in found.terms[:-1]))
     flat = Model(model.bins, model.intercept, tuple(np.zeros_like(t) for t in model.tables))
-    assert feature_importances(explain_global(flat, shares, schema), schema).tolist() == [
+    assert feature_importances(
+        explain_global(flat, shares, schema, bands=NoiseBands(why="not known")), schema
+    ).tolist() == [
         0,
         0,
         0,
@@ -279,7 +287,7 @@ def test_importance_is_the_mean_size_over_the_shares():
 
 
 def test_reprs_are_short_and_data_has_the_layout_of_interpret(model, shares, binary_schema, rows):
-    found = explain_global(model, shares, binary_schema)
+    found = explain_global(model, shares, binary_schema, bands=NoiseBands(why="not known"))
     for text in (
         repr(found),
         found._repr_html_(),
@@ -299,3 +307,52 @@ def test_reprs_are_short_and_data_has_the_layout_of_interpret(model, shares, bin
     assert row["values"][2] == rows["age"].iloc[1]
     assert list(local.selector.columns) == ["Row", "Predicted"]
     assert isinstance(found.selector, pd.DataFrame)
+
+
+def test_bands_are_of_the_noise_in_all_parts(model, shares, bands, binary_schema):
+    found = explain_global(model, shares, binary_schema, bands=bands, scale=2.0)
+    assert "same bins, gates and public draws" in found.bands
+    x = found.terms[0]
+    width = 1.6448536 * 2 / SCORE_ONE
+    np.testing.assert_allclose(x.upper - x.lower, 2 * width * bands.mains[0][:, 0])
+    np.testing.assert_allclose(x.upper + x.lower, 2 * x.scores)
+    assert x.importance_lower < x.importance < x.importance_upper
+    color = found.term("color")
+    np.testing.assert_allclose(
+        color.upper - color.scores, width * bands.mains[3][model.bins[3].cell_to_bin, 0]
+    )
+    data = found.data(0)
+    assert len(data["upper_bounds"]) == len(data["scores"])
+    without = explain_global(model, shares, binary_schema, bands=NoiseBands(why="not known"))
+    assert (without.terms[0].lower, without.terms[0].importance_lower) == (None, None)
+    assert "none: not known" in repr(without)
+
+
+@pytest.mark.parametrize("seed", range(2))
+def test_noise_of_pairs_is_that_of_their_tables_and_leaves(seed):
+    """Against the spread of the pairs of models whose parts are moved at random."""
+    model, shares = made_up(seed)
+    found = decompose(model, shares)
+    rng = np.random.default_rng(seed)
+    sd = NoiseBands(
+        mains=tuple(np.zeros(table.shape, np.int64) for table in model.tables),
+        pairs=tuple(np.full(pair.table.shape, 300) for pair in model.pairs),
+        leaves=rng.integers(0, 800, model.trees.value.shape),
+    )
+    drawn = []
+    for _ in range(200):
+        value = model.trees.value + np.rint(rng.normal(0, 1, sd.leaves.shape) * sd.leaves)
+        trees = replace(model.trees, value=value.astype(np.int32))
+        moved = decompose(replace(model, trees=trees), shares)
+        drawn.append({(p.i, p.j): p.table for p in moved.pairs})
+    only_leaves = replace(sd, pairs=tuple(np.zeros_like(part) for part in sd.pairs))
+    for pair, told in zip(
+        found.pairs, module.pair_noise(model, found, shares, only_leaves), strict=True
+    ):
+        i, j = pair.i, pair.j
+        spread = np.std([draw[i, j] for draw in drawn], axis=0)
+        np.testing.assert_allclose(spread, told, rtol=0.3, atol=3)
+    both = module.pair_noise(model, found, shares, sd)
+    alone = module.pair_noise(model, found, shares, only_leaves)
+    pair_02 = [(p.i, p.j) for p in found.pairs].index((0, 2))  # two tables are of it
+    np.testing.assert_allclose(both[pair_02] ** 2 - alone[pair_02] ** 2, 2 * 300**2)

@@ -11,7 +11,14 @@ import pytest
 from helpers import raw_scores
 from mutants import mutants
 
-from dpgb_dask.contracts.model import SHARE_ONE, BinShares, Splits, TreeEnsemble
+from dpgb_dask.contracts.model import (
+    SHARE_ONE,
+    BinShares,
+    NoiseBands,
+    Splits,
+    TreeEnsemble,
+    no_trees,
+)
 from dpgb_dask.contracts.schema import Schema
 from dpgb_dask.errors import SchemaError, StructureError
 from dpgb_dask.released import export
@@ -20,13 +27,14 @@ from dpgb_dask.released.report import PrivacyReport
 
 
 @pytest.fixture
-def file(model, shares, binary_schema, report):
+def file(model, shares, bands, binary_schema, report):
     return ModelFile(
         estimator="DPGBClassifier",
         parameters={"epsilon": 1.0},
         schema=binary_schema,
         model=model,
         shares=shares,
+        bands=bands,
         report=report,
     )
 
@@ -55,7 +63,7 @@ def test_file_reads_back_bit_for_bit(file, saved, rows, tmp_path):
 
 
 def test_multiclass_model_reads_back(
-    three_score_model, shares, multiclass_schema, report, rows, tmp_path
+    three_score_model, shares, no_bands, multiclass_schema, report, rows, tmp_path
 ):
     path = tmp_path / "m.json"
     save(
@@ -65,6 +73,7 @@ def test_multiclass_model_reads_back(
             schema=multiclass_schema,
             model=three_score_model,
             shares=shares,
+            bands=no_bands,
             report=report,
         ),
         path,
@@ -86,6 +95,7 @@ def test_inferred_schema_stays_marked(file, tmp_path):
             schema=schema,
             model=file.model,
             shares=file.shares,
+            bands=file.bands,
             report=file.report,
         ),
         path,
@@ -104,6 +114,7 @@ def test_numpy_labels_are_written_as_plain_ones(file, tmp_path):
             schema=schema,
             model=file.model,
             shares=file.shares,
+            bands=file.bands,
             report=file.report,
         ),
         path,
@@ -122,6 +133,7 @@ def test_labels_that_json_cannot_hold_are_refused_and_nothing_is_written(file, t
                 schema=schema,
                 model=file.model,
                 shares=file.shares,
+                bands=file.bands,
                 report=file.report,
             ),
             path,
@@ -147,7 +159,7 @@ def as_version(version):
 
     def edit(data):
         data["version"] = version
-        for name in ("shares", "digests", "edits"):
+        for name in ("shares", "bands", "digests", "edits"):
             data.pop(name, None)
         for name in PrivacyReport.since_digests():
             data["report"].pop(name, None)
@@ -258,6 +270,44 @@ def test_shares_that_do_not_fit_are_refused(saved, edit):
         load(saved)
 
 
+def test_bands_read_back(saved, file, tmp_path):
+    back = load(saved).bands
+    parts = [(*told.mains, *told.pairs, told.leaves) for told in (back, file.bands)]
+    for got, want in zip(*parts, strict=True):
+        np.testing.assert_array_equal(got, want)
+    path = tmp_path / "none.json"
+    save(replace(file, bands=NoiseBands(why="not known")), path)
+    assert load(path).bands.why == "not known"
+    additive = replace(file.model, trees=no_trees())
+    save(
+        replace(
+            file, model=additive, bands=replace(file.bands, leaves=np.empty((1, 0, 32), np.int64))
+        ),
+        path,
+    )
+    assert load(path).bands.leaves.size == 0
+
+
+@pytest.mark.parametrize(
+    "edit",
+    [
+        lambda d: d["bands"].pop("leaves"),
+        lambda d: d["bands"].update(why=""),
+        lambda d: d["bands"].update(why=3),
+        lambda d: d["bands"]["mains"].pop(),
+        lambda d: d["bands"]["mains"][0].pop(),
+        lambda d: d["bands"]["mains"][0][0].__setitem__(0, -1),
+        lambda d: d["bands"]["pairs"][0][0].pop(),
+        lambda d: d["bands"]["leaves"][0].pop(),
+        lambda d: d.update(bands=[]),
+    ],
+)
+def test_bands_that_do_not_fit_are_refused(saved, edit):
+    change(saved, edit)
+    with pytest.raises(StructureError, match=f"malformed|{ALTERED}"):
+        load(saved)
+
+
 def without_masks(model):
     splits = model.trees.splits
     plain = Splits.plain(splits.feature, splits.threshold)
@@ -296,6 +346,7 @@ ALTERED = "digests do not agree with"
         (lambda d: d["model"]["intercept"].__setitem__(0, 1), "model, fit"),
         (lambda d: d["model"]["bins"][0]["edges"].__setitem__(0, -1.0000000000000002), "model, fit"),
         (lambda d: d["shares"]["released"].__setitem__(0, False), "shares, fit"),
+        (lambda d: d["bands"]["mains"][0][0].__setitem__(0, 1), "bands, fit"),
         (lambda d: d["schema"]["features"]["x"].update(high=3.5), "schema, fit"),
         (lambda d: d["report"].update(epsilon=0.5), "report"),
         (lambda d: d["report"].update(private=False), "report"),
@@ -373,6 +424,7 @@ def test_the_digest_of_a_fit_is_that_of_its_file(saved, file):
     for other in (
         {"model": replace(file.model, intercept=file.model.intercept + 1)},
         {"shares": BinShares.of(file.model.bins, ())},
+        {"bands": NoiseBands(why="not known")},
         {"estimator": "DPGBRegressor"},
         {"parameters": {**file.parameters, "columns": ["b", "a"]}},
         {"parameters": {}},

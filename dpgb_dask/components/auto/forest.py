@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 
 from dpgb_dask.components import constants
 from dpgb_dask.components.answers import sums
+from dpgb_dask.components.auto.noise import ForestNoise
 from dpgb_dask.components.auto.pairs import coarsen, feature_strength
 from dpgb_dask.components.auto.posterior import (
     AutoFacts,
@@ -60,6 +61,7 @@ class Forest(Stage):
     learning_rate: float = constants.FOREST_RATE
     levels: int = constants.FOREST_LEVELS
 
+    gives = (ForestNoise,)
     uses = (AutoFacts,)
     is_random = True
     keeps_monotonic = True
@@ -175,9 +177,22 @@ class Forest(Stage):
             -grad / (hess + ridge), -constants.LARGEST_LEAF, constants.LARGEST_LEAF
         )
         value = steps(leaf.T).reshape(state.shape.n_scores, self.batch, -1)
+        clipped = np.abs(grad) >= constants.LARGEST_LEAF * (hess + ridge)
+
+        def per_leaf(values: NDArray[np.float64]) -> NDArray[np.float64]:
+            return np.where(clipped, 0, values).T.reshape(value.shape)
+
+        noise = ForestNoise(
+            gain=per_leaf(rate / (hess + ridge)),
+            grad_sd=(sd,) * self.batch,
+            hess=tuple(mean * state.n_rows for mean in state.fact(AutoFacts).totals.hess),
+            batch=self.batch,
+        )
+        noise = noise if memory.round == 0 else state.fact(ForestNoise).followed_by(noise)
         trees = state.model.trees.with_more(query.splits, value)
         model = replace(state.model, trees=trees)
-        return replace(state, model=model, memory=replace(memory, round=memory.round + 1))
+        state = replace(state, model=model, memory=replace(memory, round=memory.round + 1))
+        return state.with_fact(noise)
 
 
 def draw_features(

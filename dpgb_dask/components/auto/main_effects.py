@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 from dpgb_dask.components import constants
 from dpgb_dask.components.answers import sums
 from dpgb_dask.components.auto import schedules, smoothing
+from dpgb_dask.components.auto.noise import MainNoise, filters_of
 from dpgb_dask.components.auto.posterior import (
     AutoFacts,
     PosteriorMemory,
@@ -17,6 +18,7 @@ from dpgb_dask.components.auto.posterior import (
     learn,
     needs_of_blocks,
     observation,
+    prior_scales,
     residual_query,
     round_price,
     sd_of_run,
@@ -55,6 +57,7 @@ class MainEffects(Stage):
     rounds: int = constants.MAIN_ROUNDS
     damping: float = constants.DAMPING
 
+    gives = (MainNoise,)
     uses = (AutoFacts,)
     is_random = True
     keeps_monotonic = True
@@ -163,4 +166,8 @@ class MainEffects(Stage):
         )
         tables = tuple(steps(np.stack([b.f for b in scores], axis=1)) for scores in memory.blocks)
         model = replace(set_intercept(state.model, memory.totals), tables=tables)
-        return with_totals(replace(state, model=model, memory=memory), memory.totals)
+        state = with_totals(replace(state, model=model, memory=memory), memory.totals)
+        if memory.round < self.rounds:
+            return state
+        filters = filters_of(memory.blocks, prior_scales(state.shape.kind))
+        return state.with_fact(MainNoise(filters=filters, damping=self.damping))

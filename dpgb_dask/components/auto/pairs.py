@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 from dpgb_dask.components import constants
 from dpgb_dask.components.answers import sums
 from dpgb_dask.components.auto import smoothing
+from dpgb_dask.components.auto.noise import PairNoise, filters_of
 from dpgb_dask.components.auto.posterior import (
     AutoFacts,
     PosteriorMemory,
@@ -18,6 +19,7 @@ from dpgb_dask.components.auto.posterior import (
     learn,
     needs_of_blocks,
     observation,
+    prior_scales,
     residual_query,
     round_price,
     set_intercept,
@@ -84,6 +86,7 @@ class Pairs(Stage):
     rounds: int = constants.PAIR_ROUNDS
     damping: float = constants.DAMPING
 
+    gives = (PairNoise,)
     uses = (AutoFacts,)
     keeps_monotonic = True
     keeps_interactions = True
@@ -172,6 +175,13 @@ class Pairs(Stage):
             pairs=memory.cells,
         )
 
+    @staticmethod
+    def _kept(memory: PosteriorMemory, most: int) -> list[int]:
+        """Return the candidates with the largest evidence, if it is positive: the gate of each table."""
+        evidence = np.array([sum(b.log_evidence for b in scores) for scores in memory.blocks])
+        order = np.argsort(-evidence, kind="stable")[:most]
+        return [int(i) for i in order if evidence[i] > 0]
+
     def update(self, state: State, query: Query, released: Answer) -> State:
         """Keep the tables with positive evidence; in later rounds move them towards their posterior mean."""
         memory: PosteriorMemory = state.memory
@@ -197,12 +207,13 @@ class Pairs(Stage):
             ordered=_ordered(state, memory),
         )
         if screening:
-            evidence = np.array([sum(b.log_evidence for b in scores) for scores in memory.blocks])
-            order = np.argsort(-evidence, kind="stable")[: state.shape.n_features]
-            kept = [int(i) for i in order if evidence[i] > 0]
+            kept = self._kept(memory, state.shape.n_features)
             memory = replace(
                 memory,
-                blocks=tuple(memory.blocks[i] for i in kept),
+                # the gate is open: bands are of the rounds after it
+                blocks=tuple(
+                    tuple(replace(block, seen=()) for block in memory.blocks[i]) for i in kept
+                ),
                 cells=tuple(memory.cells[i] for i in kept),
                 totals=replace(fresh_totals(memory.totals), intercepts=before.intercepts),
             )
@@ -218,7 +229,11 @@ class Pairs(Stage):
             for c, scores in zip(memory.cells, memory.blocks, strict=True)
         )
         model = replace(set_intercept(state.model, memory.totals), pairs=pairs)
-        return with_totals(replace(state, model=model, memory=memory), memory.totals)
+        state = with_totals(replace(state, model=model, memory=memory), memory.totals)
+        if memory.round < self.rounds:
+            return state
+        filters = filters_of(memory.blocks, prior_scales(state.shape.kind))
+        return state.with_fact(PairNoise(filters=filters, damping=self.damping))
 
 
 def _ordered(

@@ -40,6 +40,32 @@ def prior(mass: NDArray[np.float64], *, ordered: bool, missing_last: bool) -> ND
     return centre @ kernel @ centre.T
 
 
+@dataclass(frozen=True, eq=False, slots=True)
+class Seen:
+    """How one round observed a table: all that its noise needs to be told later.
+
+    Parameters
+    ----------
+    leaf : (n_bins,) int
+        Leaf of each bin.
+    weight : (n_bins,) float64
+        Hessian of each bin.
+    grad_sd : float
+    sampling : float
+        As in `Observation`.
+    """
+
+    leaf: NDArray[np.integer]
+    weight: NDArray[np.float64]
+    grad_sd: float
+    sampling: float
+
+    @property
+    def n_leaves(self) -> int:
+        """Number of leaves."""
+        return int(self.leaf.max()) + 1
+
+
 @dataclass(frozen=True, eq=False, slots=True, kw_only=True)
 class TablePosterior:
     """Posterior of one table (the bins of a feature, or the cells of a pair) for one score.
@@ -61,6 +87,8 @@ class TablePosterior:
         Estimate of a row's mean Hessian, per bin.
     log_evidence : float
         Largest log marginal likelihood over the prior scales; 0 means "no effect".
+    seen : tuple of Seen
+        One per round.
     """
 
     mass: NDArray[np.float64]
@@ -70,6 +98,7 @@ class TablePosterior:
     f: NDArray[np.float64]
     hess: NDArray[np.float64]
     log_evidence: float = 0.0
+    seen: tuple[Seen, ...] = ()
 
 
 def square_root(covariance: NDArray[np.float64]) -> NDArray[np.float64]:
@@ -159,6 +188,7 @@ def observe(
         precision=np.add(keep * block.precision, scaled.T @ rooted, out=out),
         shift=keep * block.shift + scaled.T @ (design @ block.f + pull),
         hess=hess_of_bin,
+        seen=(*block.seen, Seen(leaf, weight, seen.grad_sd, seen.sampling)),
     )
 
 
@@ -178,6 +208,58 @@ def posterior_mean(
     shrink = (odds[:, None] * t2 / spread).sum(0)
     mean = block.root @ (vectors @ (shrink * q))
     return np.clip(mean, -constants.LARGEST_EFFECT, constants.LARGEST_EFFECT), best
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class Response:
+    """How the posterior mean of a table answers a change of ``shift``, linearised at what was released.
+
+    Parameters
+    ----------
+    basis : (n_bins, n_bins) float64
+        Root of the prior times the eigenvectors of the precision.
+    precision : (n_bins,) float64
+        Eigenvalues of the precision.
+    means : (n_scales, n_bins) float64
+        Posterior mean of each prior scale, in the eigenbasis.
+    odds : (n_scales,) float64
+        Weights of the prior scales, by evidence.
+    scales : (n_scales,) float64
+    """
+
+    basis: NDArray[np.float64]
+    precision: NDArray[np.float64]
+    means: NDArray[np.float64]
+    odds: NDArray[np.float64]
+    scales: NDArray[np.float64]
+
+    @classmethod
+    def of(cls, block: TablePosterior, scales: NDArray[np.float64]) -> "Response":
+        """Return the response of a table's posterior."""
+        values, vectors = np.linalg.eigh(block.precision)
+        values = np.maximum(values, 0)
+        q = vectors.T @ block.shift
+        t2 = scales[:, None] ** 2
+        spread = 1 + t2 * values
+        evidence = 0.5 * (t2 * q * q / spread - np.log(spread)).sum(1)
+        odds = np.exp(evidence - evidence.max())
+        return cls(block.root @ vectors, values, t2 * q / spread, odds / odds.sum(), scales)
+
+    def change(self, information: NDArray[np.float64], known: float) -> NDArray[np.float64]:
+        """Return the change of the mean, (n_bins, n), by a change of the information A' R⁻¹ z in bins, (n_bins, n).
+
+        Parameters
+        ----------
+        known : float
+            Share of the precision that is there, in an earlier round.
+        """
+        t2 = self.scales[:, None] ** 2
+        shrink = self.odds @ (t2 / (1 + t2 * self.precision * known))
+        q = self.basis.T @ information
+        out = shrink[:, None] * q
+        # the odds change too: the log evidence of a scale has the derivative of its mean
+        out += (self.odds[:, None] * (self.means - self.odds @ self.means)).T @ (self.means @ q)
+        return self.basis @ out
 
 
 @dataclass(frozen=True, slots=True)

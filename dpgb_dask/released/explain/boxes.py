@@ -44,6 +44,32 @@ def groups_of_bins(splits: Splits, n_bins: list[int]) -> list[NDArray[np.uint8]]
 
 
 @dataclass(frozen=True, eq=False, slots=True)
+class Sides:
+    """The leaves whose path has one feature.
+
+    Parameters
+    ----------
+    leaf : (n,) int64
+    inside : (n, n_groups) bool
+        Which groups of bins of the feature lie in the box.
+    share : (n,) float64
+        Share of rows in ``inside``.
+    others : (n,) float64
+        Product of the shares of the other features of the path.
+    """
+
+    leaf: NDArray[np.int64]
+    inside: NDArray[np.bool_]
+    share: NDArray[np.float64]
+    others: NDArray[np.float64]
+
+    @property
+    def effect(self) -> NDArray[np.float64]:
+        """What a value of 1 adds to the main effect of the feature: (n, n_groups)."""
+        return np.asarray((self.inside - self.share[:, None]) * self.others[:, None])
+
+
+@dataclass(frozen=True, eq=False, slots=True)
 class Boxes:
     """The leaves of all trees, one row each.
 
@@ -141,27 +167,20 @@ class Boxes:
         """Return the mean score: (n_scores,) of leaf values (n_scores, n_leaves)."""
         return np.asarray(value @ self._others())
 
+    def of_feature(self, j: int) -> "Sides":
+        """Return the leaves whose path has feature ``j``."""
+        leaf, level = np.nonzero(self.feature == j)
+        others = np.ones(len(leaf))
+        for k in range(self.feature.shape[1]):
+            here = level == k
+            others[here] = self._others(k)[leaf[here]]
+        inside = self.inside[leaf, level, : len(self.weights[j])]
+        return Sides(leaf, inside, self.share[leaf, level], others)
+
     def mains(self, value: NDArray[np.float64]) -> list[NDArray[np.float64]]:
         """Return the main effects: per feature (n_groups, n_scores)."""
-        return [centred.T @ part.T for centred, part in self._sides(value)]
-
-    def main_variances(self, variance: NDArray[np.float64]) -> list[NDArray[np.float64]]:
-        """Return the variance of the main effects, if leaf values (n_scores, n_leaves) vary independently."""
-        return [(centred**2).T @ part.T for centred, part in self._sides(variance, power=2)]
-
-    def _sides(
-        self, value: NDArray[np.float64], power: int = 1
-    ) -> Iterator[tuple[NDArray[np.float64], NDArray[np.float64]]]:
-        """Yield, per feature, its centred indicators (n, n_groups) and its leaves' values times the other shares."""
-        others = np.empty_like(self.share)
-        for k in range(self.share.shape[1]):
-            others[:, k] = self._others(k)
-        for j, weights in enumerate(self.weights):
-            leaf, level = np.nonzero(self.feature == j)
-            yield (
-                self._centred(leaf, level, len(weights)),
-                value[:, leaf] * others[leaf, level] ** power,
-            )
+        sides = map(self.of_feature, range(len(self.weights)))
+        return [side.effect.T @ value[:, side.leaf].T for side in sides]
 
     def _centred(
         self, leaf: NDArray[np.int64], level: NDArray[np.int64], n: int

@@ -6,13 +6,13 @@ conditional means, rounded to score steps; the remainder is the forest without t
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from dpgb_dask.contracts.model import SHARE_ONE, BinShares, Model, PairTable
+from dpgb_dask.contracts.model import SHARE_ONE, BinShares, Model, NoiseBands, PairTable
 from dpgb_dask.released.explain.boxes import Boxes
 from dpgb_dask.released.predict import Codes, scorer
 
@@ -136,6 +136,52 @@ def decompose(model: Model, shares: BinShares) -> Decomposition:
         for effect_of_pair in _strongest(boxes, value, set(pairs)):
             _add(pairs, effect_of_pair)
     return Decomposition(intercept, tuple(mains), tuple(pairs.values()), remains)
+
+
+def pair_noise(
+    model: Model, found: Decomposition, shares: BinShares, bands: NoiseBands
+) -> list[NDArray[np.float64] | None]:
+    """Return the standard deviation of the noise in each pair, (n_scores, n_i, n_j) score steps, or None if unknown.
+
+    The noise of pair tables and that of leaves are independent. What later trees take back of the noise of earlier ones
+    is left out, which makes it a little too large.
+    """
+    if bands.why:
+        return [None] * len(found.pairs)
+    variances = [np.zeros(pair.table.shape) for pair in found.pairs]
+    place = {(pair.i, pair.j): k for k, pair in enumerate(found.pairs)}
+    for table, sd in zip(model.pairs, bands.pairs, strict=True):
+        if table.i == table.j:
+            continue
+        own = _ordered(replace(table, table=sd.astype(np.int32)))
+        variances[place[own.i, own.j]] += spread_out(
+            own.table.astype(np.float64) ** 2,
+            own.map_i,
+            own.map_j,
+            found.pairs[place[own.i, own.j]],
+        )
+    if model.trees.n_trees:
+        boxes = Boxes.of(model.trees.splits, shares)
+        leaves = bands.leaves.reshape(model.n_scores, -1).astype(np.float64) ** 2
+        for i, j, _, variance in boxes.pairs(leaves, leaves):
+            if (i, j) in place and variance is not None:
+                pair = found.pairs[place[i, j]]
+                variances[place[i, j]] += spread_out(
+                    variance, boxes.groups[i], boxes.groups[j], pair
+                )
+    return [np.sqrt(variance) for variance in variances]
+
+
+def spread_out(
+    table: NDArray[np.float64],
+    map_i: NDArray[np.uint8],
+    map_j: NDArray[np.uint8],
+    pair: PairEffect,
+) -> NDArray[np.float64]:
+    """Return a table over groups of bins as one over the finer groups of a pair."""
+    of_i = np.unique(pair.map_i, return_index=True)[1]
+    of_j = np.unique(pair.map_j, return_index=True)[1]
+    return table[:, map_i[of_i][:, None], map_j[of_j]]
 
 
 def _ordered(pair: PairTable) -> PairEffect:

@@ -8,13 +8,18 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from dpgb_dask.contracts.model import SCORE_ONE, SHARE_ONE, BinShares, Model
+from dpgb_dask.contracts.model import SCORE_ONE, SHARE_ONE, BinShares, Model, NoiseBands
 from dpgb_dask.contracts.schema import Schema
 from dpgb_dask.released.explain import figures
-from dpgb_dask.released.explain.decomposition import Decomposition, decompose
+from dpgb_dask.released.explain.decomposition import Decomposition, decompose, pair_noise
 from dpgb_dask.released.explain.terms import Axis, Term, group_axis, main_axis
 
 SHOWN = 12  # terms that a repr lists
+WIDTH = 1.6448536269514722  # of a 90 % band, in standard deviations
+COVERED = (
+    "pointwise, 90 %: where the same procedure, with the same bins, gates and public draws, would have come without"
+    " noise"
+)
 DRAWS = 4096  # rows that are drawn by the released shares for the size of a remainder
 
 
@@ -183,6 +188,7 @@ def explain_global(
     shares: BinShares,
     schema: Schema,
     *,
+    bands: NoiseBands | None = None,
     scale: float = 1.0,
     offset: float = 0.0,
 ) -> GlobalExplanation:
@@ -193,6 +199,8 @@ def explain_global(
     model : Model
     shares : BinShares
     schema : Schema
+    bands : NoiseBands or None
+        Of this model; None for none.
     scale : float
         Natural units of one unit of score (half the target's range in regression).
     offset : float
@@ -206,23 +214,36 @@ def explain_global(
     -------
     Post-processing of released values.
     """
+    bands = NoiseBands(why="not given") if bands is None else bands
     found = decompose(model, shares)
     unit = scale / SCORE_ONE
     terms = []
     for j, (bins, main) in enumerate(zip(model.bins, found.mains, strict=True)):
         axis, code = main_axis(schema, j, bins, shares)
         size = float((shares.weights[j] @ np.abs(main) / SHARE_ONE).mean()) * unit
-        scores = _columns(main[code] * unit)
-        terms.append(Term("main", (axis.feature,), (axis,), scores, None, None, size))
-    for pair in found.pairs:
+        sd = None if bands.why else bands.mains[j]
+        low, high = importance_band(main, sd, shares.weights[j] / SHARE_ONE)
+        terms.append(
+            Term(
+                "main",
+                (axis.feature,),
+                (axis,),
+                *_with_band(main[code] * unit, None if sd is None else sd[code] * unit),
+                size,
+                None if low is None else low * unit,
+                None if high is None else high * unit,
+            )
+        )
+    for pair, spread in zip(found.pairs, pair_noise(model, found, shares, bands), strict=True):
         axes: tuple[Axis, ...] = (
             group_axis(schema, pair.i, model.bins[pair.i], shares, pair.map_i),
             group_axis(schema, pair.j, model.bins[pair.j], shares, pair.map_j),
         )
         size = float(((np.abs(pair.table) @ axes[1].weights) @ axes[0].weights).mean()) * unit
-        scores = _columns(np.moveaxis(pair.table, 0, -1) * unit)
+        pair_sd = None if spread is None else np.moveaxis(spread, 0, -1) * unit
         features = (axes[0].feature, axes[1].feature)
-        terms.append(Term("pair", features, axes, scores, None, None, size))
+        parts = _with_band(np.moveaxis(pair.table, 0, -1) * unit, pair_sd)
+        terms.append(Term("pair", features, axes, *parts, size))
     if found.remains:
         size = mean_remainder(model, found, shares) * unit
         terms.append(Term("remainder", (), (), None, None, None, size))
@@ -232,7 +253,7 @@ def explain_global(
         classes=schema.target.classes if model.n_scores > 1 else (),
         target=schema.target.name,
         unit=unit_of(model),
-        bands="none",
+        bands=f"none: {bands.why}" if bands.why else COVERED,
     )
 
 
@@ -243,6 +264,29 @@ def unit_of(model: Model) -> str:
         "log": "logarithm of the target",
         "probability": "probability",
     }.get(model.link, "log-odds")
+
+
+def _with_band(
+    scores: NDArray[Any], sd: NDArray[Any] | None
+) -> tuple[NDArray[np.float64], NDArray[np.float64] | None, NDArray[np.float64] | None]:
+    """Return scores, and their pointwise 90 % band if the noise is known."""
+    if sd is None:
+        return _columns(scores), None, None
+    return _columns(scores), _columns(scores - WIDTH * sd), _columns(scores + WIDTH * sd)
+
+
+def importance_band(
+    main: NDArray[np.int64], sd: NDArray[np.int64] | None, share: NDArray[np.float64]
+) -> tuple[float | None, float | None]:
+    """Return a 90 % band of the mean absolute score: its extremes over all tables inside the pointwise band.
+
+    It is wide, as it holds for noise that moves all bins together.
+    """
+    if sd is None:
+        return None, None
+    size = np.abs(main)
+    low = share @ np.maximum(size - WIDTH * sd, 0)
+    return float(low.mean()), float((share @ (size + WIDTH * sd)).mean())
 
 
 def _columns(scores: NDArray[Any]) -> NDArray[np.float64]:

@@ -1,0 +1,103 @@
+"""What the stages of `auto` leave about the noise in their tables and leaves, for bands (docs/explanations.md §3).
+
+Released numbers and functions of them; `training/bands.py` draws noise and sends it through the stages again.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dpgb_dask.components.auto.smoothing import Response, Seen, TablePosterior
+from dpgb_dask.contracts.plan import Facts
+
+
+@dataclass(frozen=True, eq=False, slots=True, kw_only=True)
+class Filter:
+    """How a table came from the noisy sums of its rounds.
+
+    Parameters
+    ----------
+    seen : tuple of Seen
+        One per round.
+    response : Response
+        At the end of the stage.
+    """
+
+    seen: tuple[Seen, ...]
+    response: Response
+
+
+@dataclass(frozen=True, eq=False, slots=True, kw_only=True)
+class MainNoise(Facts):
+    """The filters of main effects: per feature, per score.
+
+    Parameters
+    ----------
+    filters : tuple of tuples of Filter
+    damping : float
+    """
+
+    filters: tuple[tuple[Filter, ...], ...]
+    damping: float
+
+
+@dataclass(frozen=True, eq=False, slots=True, kw_only=True)
+class PairNoise(Facts):
+    """The filters of pair tables, in the order of the model's: per pair, per score.
+
+    Parameters
+    ----------
+    filters : tuple of tuples of Filter
+    damping : float
+    """
+
+    filters: tuple[tuple[Filter, ...], ...]
+    damping: float
+
+
+@dataclass(frozen=True, eq=False, slots=True, kw_only=True)
+class ForestNoise(Facts):
+    """How the leaves of the forest react to noise.
+
+    Parameters
+    ----------
+    gain : (n_scores, n_trees, n_leaves) float64
+        Score units that a leaf moves against a unit of its Σg; 0 where a step is clipped.
+    grad_sd : tuple of float
+        Per tree, the standard deviation of the noise on a leaf's Σg.
+    hess : tuple of float
+        Per score, Σh over all rows.
+    batch : int
+        Trees that share one gradient.
+    """
+
+    gain: NDArray[np.float64]
+    grad_sd: tuple[float, ...]
+    hess: tuple[float, ...]
+    batch: int
+
+    def followed_by(self, later: "ForestNoise") -> "ForestNoise":
+        """Return the facts about these trees, then those of later ones."""
+        return ForestNoise(
+            gain=np.concatenate([self.gain, later.gain], axis=1),
+            grad_sd=self.grad_sd + later.grad_sd,
+            hess=self.hess,
+            batch=self.batch,
+        )
+
+    @property
+    def sd(self) -> NDArray[np.float64]:
+        """Standard deviation of each leaf's own noise, (n_scores, n_trees, n_leaves), score units."""
+        return self.gain * np.array(self.grad_sd)[:, None]
+
+
+def filters_of(
+    blocks: Sequence[Sequence[TablePosterior]], scales: NDArray[np.float64]
+) -> tuple[tuple[Filter, ...], ...]:
+    """Return the filters of tables when their stage ends."""
+    return tuple(
+        tuple(Filter(seen=block.seen, response=Response.of(block, scales)) for block in row)
+        for row in blocks
+    )
