@@ -64,6 +64,7 @@ ISO_DATE = re.compile(
 )
 ISO_TIME = re.compile(r"\d\d:\d\d(:\d\d(\.\d{1,6})?)?", re.ASCII)
 LONG_NUMBER = re.compile(r"\s*[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?\s*", re.ASCII)
+BLANKS = " \t\n\v\f\r"  # beside a number they mean nothing
 WHOLE = re.compile(r"([+-]?)0*(\d+)(\.0*)?", re.ASCII)
 # units of NumPy's dates that `pd.Timestamp` holds exactly
 UNITS_OF_TIME = frozenset({"Y", "M", "W", "D", "h", "m", "s", "ms", "us", "ns"})
@@ -235,18 +236,19 @@ def spelled_numbers(texts: Sequence[str | None]) -> NDArray[np.float64]:
     Notes
     -----
     ``pd.to_numeric`` uses the parser of pandas' CSV reader for columns of floats. The two agree in every bit, also on
-    blanks, signs, "1e3" and "inf", and both refuse "1_000" and "0x10". From pandas 3.1 on, all of its parsers round
-    correctly, so that columns of whole numbers, of floats (also Arrow's) and of text agree. The parsers of older
-    versions may differ from each other in the last bit, but only for numbers of more than 15 digits, which no sensible
-    label, category or unit has; declared values are read by the same parser.
+    blanks, signs (see below), "1e3" and "inf", and both refuse "1_000" and "0x10". From pandas 3.1 on, all of its
+    parsers round correctly, but for a plus sign with blanks beside the number; so columns of whole numbers, of floats
+    (also Arrow's) and of text agree. The parsers of older versions may differ from each other in the last bit, but only
+    for numbers of more than 15 digits, which no sensible label, category or unit has; declared values are read by the
+    same parser.
     """
-    read = np.empty(len(texts) + 1, object)
-    read[:-1] = texts
-    read[-1] = "0.5"  # makes the result floats, whatever the other values are
-    try:
-        out = np.array(pd.to_numeric(read, errors="coerce"), np.float64)[:-1]
-    except Exception:  # such as for a lone surrogate: then read texts one by one
-        out = np.array([_spelled_number(text) for text in texts], np.float64)
+    out = _to_numbers(texts)
+    # From 3.1 on, pandas' CSV reader drops a plus sign that nothing precedes and no blank follows, and rounds
+    # correctly; `pd.to_numeric` keeps it, and rounds numbers of more than 15 digits otherwise.
+    plus = [k for k, text in enumerate(texts) if text and text[0] == "+" and text[-1] not in BLANKS]
+    if plus:
+        signed, unsigned = out[plus], _to_numbers([str(texts[k])[1:] for k in plus])
+        out[plus] = np.where(np.isnan(signed) | np.isnan(unsigned), signed, unsigned)
     for k in np.flatnonzero(np.isnan(out)).tolist():
         text = texts[k]
         if text:
@@ -257,6 +259,16 @@ def spelled_numbers(texts: Sequence[str | None]) -> NDArray[np.float64]:
             elif len(text) > FEW_DIGITS and LONG_NUMBER.fullmatch(text):
                 out[k] = float(text)
     return out
+
+
+def _to_numbers(texts: Sequence[str | None]) -> NDArray[np.float64]:
+    read = np.empty(len(texts) + 1, object)
+    read[:-1] = texts
+    read[-1] = "0.5"  # makes the result floats, whatever the other values are
+    try:
+        return np.array(pd.to_numeric(read, errors="coerce"), np.float64)[:-1]
+    except Exception:  # such as for a lone surrogate: then read texts one by one
+        return np.array([_spelled_number(text) for text in texts], np.float64)
 
 
 def _spelled_number(text: str | None) -> float:

@@ -68,7 +68,9 @@ def test_values_are_told_apart_as_in_the_library():
     for value, a, b in zip(given, values.cells(given), map(scorer.form_of, given), strict=True):
         if a is values.NO_FORM:
             assert b is scorer.NO_FORM, value
-        elif isinstance(a, float) and "+" in str(value):  # whose last bit pandas rounds otherwise
+        elif isinstance(a, float) and "+" in str(
+            value
+        ):  # blanks beside it: the last bit may differ
             assert a == pytest.approx(b, rel=1e-15), value
         else:
             assert (type(a), a) == (type(b), b), value

@@ -40,6 +40,8 @@ MISSING_WORDS = frozenset((
 TRUTH = {"true": 1.0, "false": 0.0}
 BLANKS = r"[ \t\n\v\f\r]*"
 NUMBER = re.compile(rf"{BLANKS}[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?{BLANKS}")
+# pandas' CSV reader takes blanks after the e, if the number has a plus sign
+PLUS = re.compile(rf"({BLANKS}\+(?:[0-9]+\.?[0-9]*|\.[0-9]+)[eE]){BLANKS}([+-]?[0-9]+{BLANKS})")
 INFINITE = re.compile(r"([+-]?)(inf|infinity)", re.IGNORECASE)
 ISO_DATE = re.compile(
     r"(\d{4}-\d\d-\d\d)([ T](\d\d)(:(\d\d)(:(\d\d)(\.(\d{1,9}))?)?)?)?(Z|[+-]\d\d(:?\d\d)?)?",
@@ -72,6 +74,8 @@ def number_of(value: Any) -> float:
     """Return the number that a value is or spells; NaN if it is none."""
     text = as_text(value)
     if text is not None:
+        if spaced := PLUS.fullmatch(text):
+            text = spaced[1] + spaced[2]
         if NUMBER.fullmatch(text):
             return float(text)
         if infinite := INFINITE.fullmatch(text):

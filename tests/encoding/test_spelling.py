@@ -1,0 +1,98 @@
+"""The number that a text spells is the same float, wherever the text stands and whatever stands beside it."""
+
+from io import StringIO
+
+import dask.array as da
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+import pytest
+
+from dpgb_dask import io
+from dpgb_dask.encoding.columns import numbers
+from dpgb_dask.released.runtimes.scorer import form_of
+from dpgb_dask.values import cell, cells, spelled_numbers
+
+BLANKS = ["", "", "", " ", "\t", "  "]
+
+
+def spelled(rng, blanks=True):
+    """One text that is, or might be taken for, a decimal number."""
+    digits = "".join(rng.choice(list("0123456789"), rng.choice([1, 3, 9, 15, 16, 17, 18, 20, 30])))
+    digits = rng.choice(["", "", "0", "000"]) + digits
+    point = rng.integers(0, len(digits) + 1)
+    text = f"{digits[:point]}.{digits[point:]}" if rng.random() < 0.7 else digits
+    if rng.random() < 0.5:
+        exponent = rng.choice(["0", "7", "022", "30", "290", "308", "330"])
+        text += rng.choice(["e", "E"]) + rng.choice(["", "+", "-"]) + exponent
+    if rng.random() < 0.1:
+        at = rng.integers(0, len(text))
+        text = text[:at] + rng.choice(["_", " ", "+", "e", "x"]) + text[at:]
+    text = rng.choice(["", "+", "-"]) + text
+    return rng.choice(BLANKS) + text + rng.choice(BLANKS) if blanks else text
+
+
+@pytest.fixture(scope="module")
+def texts():
+    rng = np.random.default_rng(0)
+    repeated = [f"{x:+}" for x in rng.normal(size=200)]
+    odd = ["+5e 9", "+5E\t9", "5e 9", "+ 5", "++5", "+-5", "+_5", "+", "+inf", "+nan", "+true"]
+    return [*(str(spelled(rng)) for _ in range(2000)), *repeated, *odd, "+" + "9" * 5000]
+
+
+def test_every_collection_reads_a_text_as_the_same_number(texts, tmp_path):
+    want = spelled_numbers(texts)
+    assert 0.5 < np.isfinite(want).mean() < 1
+    columns = {
+        "objects": np.array(texts, object),
+        "a mixed column": np.array([*texts, 7, 0.5, None, b"x", 1j], object),
+        "text of NumPy": np.array(texts),
+        "bytes": np.array([text.encode() for text in texts]),
+        "text of pandas": pd.Series(texts, dtype="str"),
+        "text of Arrow": pd.Series(texts, dtype=pd.ArrowDtype(pa.string())),
+        "categories": pd.Series(texts, dtype="category"),
+        "Dask": da.from_array(np.array(texts, object), chunks=700).compute(),
+    }
+    for name, column in columns.items():
+        np.testing.assert_array_equal(numbers(column)[: len(texts)], want, err_msg=name)
+    forms = cells(texts)
+    assert [form if isinstance(form, float) else np.nan for form in forms] == pytest.approx(
+        want.tolist(), rel=0, abs=0, nan_ok=True
+    )
+    assert list(map(cell, texts[:300])) == forms[:300]
+    table = pd.DataFrame({"x": texts[:-1], "y": 0})
+    table.to_csv(tmp_path / "rows.csv", index=False)
+    own = io.read_csv(tmp_path / "rows.csv").compute()["x"]
+    np.testing.assert_array_equal(numbers(own), want[:-1])
+
+
+def test_texts_are_read_as_pandas_reads_columns_of_numbers(texts):
+    want = spelled_numbers(texts)
+    lines = [f'"{text}",0' for text, x in zip(texts, want, strict=True) if not np.isnan(x)]
+    lines = [line for line in lines if len(line) < 400]
+    read = pd.read_csv(StringIO("\n".join(["x,y", *lines, "0.5,0"])))["x"]
+    assert read.dtype == np.float64
+    again = [line.split('"')[1] for line in lines]
+    np.testing.assert_array_equal(spelled_numbers(again), read[:-1])
+
+
+@pytest.mark.skipif(pd.__version__ < "3.1", reason="earlier parsers of pandas round otherwise")
+def test_numbers_are_rounded_correctly():
+    rng = np.random.default_rng(1)
+    texts = [str(spelled(rng, blanks=False)) for _ in range(2000)]
+    texts = [text for text in texts if "_" not in text]
+    for text, found in zip(texts, spelled_numbers(texts).tolist(), strict=True):
+        try:
+            want = float(text)
+        except ValueError:
+            want = np.nan
+        assert found == want or np.isnan([found, want]).all() or " " in text, text
+        assert form_of(text) == cell(text)
+
+
+def test_a_row_does_not_change_how_others_are_read():
+    text = "+0.10490011715303971"
+    found = set()
+    for beside in ("0.5", "unknown", "+1", ""):
+        found |= {numbers(pd.read_csv(StringIO(f"x,y\n{text},0\n{beside},0\n"))["x"])[0]}
+    assert len(found) == 1
