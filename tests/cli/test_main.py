@@ -302,7 +302,7 @@ def test_the_schema_file_of_the_docs_serves(tmp_path, capsys):
     page = (Path(__file__).parents[2] / "docs" / "schema.md").read_text(encoding="utf-8")
     (text,) = re.findall(r"```json\n(.*?)```", page, re.DOTALL)
     (tmp_path / "s.json").write_text(text)
-    (tmp_path / "d.csv").write_text("age,hours,job,high_income\n40,8,office,1\n")
+    (tmp_path / "d.csv").write_text("age,hours,job,zip,high_income\n40,8,office,10115,1\n")
     assert run("check", tmp_path / "d.csv", "--schema", tmp_path / "s.json") == 0
     assert "job: fits" in capsys.readouterr().out
 
