@@ -41,7 +41,15 @@ class Numeric:
 
 @dataclass(frozen=True, slots=True)
 class Categorical:
-    """A categorical feature with its public list of categories; any other value is "other"."""
+    """A categorical feature with its public list of categories; any other value is "other".
+
+    Parameters
+    ----------
+    categories : tuple
+        At most 250 texts, numbers or truth values. They are compared by their normal forms: ``"01"`` is 1.
+    missing : bool
+        Whether missing values are expected. They are always allowed.
+    """
 
     categories: tuple[Any, ...]
     missing: bool = False
@@ -49,7 +57,13 @@ class Categorical:
 
 @dataclass(frozen=True, slots=True)
 class Bool:
-    """A feature that is true or false: True, 1, "true" and "1" are the same; any other value is "other"."""
+    """A feature that is true or false: True, 1, "true" and "1" are the same; any other value is "other".
+
+    Parameters
+    ----------
+    missing : bool
+        Whether missing values are expected. They are always allowed.
+    """
 
     missing: bool = False
 

@@ -213,7 +213,17 @@ class Schema:
 
     @classmethod
     def from_dict(cls, data: Any) -> "Schema":
-        """Build a schema from its JSON form; raises `SchemaError` on anything malformed or of a newer version."""
+        """Build a schema from its JSON form (docs/schema.md §2).
+
+        Parameters
+        ----------
+        data : mapping
+
+        Raises
+        ------
+        SchemaError
+            If anything is malformed, or of a newer version.
+        """
         try:
             return cls._of(data)
         except RecursionError:
@@ -277,17 +287,50 @@ class Schema:
         return schema
 
     def save(self, path: str | Path) -> None:
-        """Write the JSON form."""
+        """Write the JSON form, which `load` reads.
+
+        Parameters
+        ----------
+        path : str or Path
+            A JSON file.
+
+        Raises
+        ------
+        OSError
+            If the file cannot be written.
+        """
         Path(path).write_text(json.dumps(self.to_dict(), indent=1) + "\n", encoding="utf-8")
 
     @classmethod
     def load(cls, path: str | Path) -> "Schema":
-        """Read a schema file; raises `SchemaError` if it is malformed, or a draft with open facts, which it lists."""
+        """Read a schema file.
+
+        Parameters
+        ----------
+        path : str or Path
+            A JSON file.
+
+        Raises
+        ------
+        SchemaError
+            If the file cannot be read, is malformed, or is a draft with open facts, which the error lists.
+        """
         return cls.from_dict(cls.read_json(path))
 
     @staticmethod
     def read_json(path: str | Path) -> Any:
-        """Read the JSON of a schema file, which may be a draft."""
+        """Read the JSON of a schema file, which may be a draft.
+
+        Parameters
+        ----------
+        path : str or Path
+            A JSON file.
+
+        Raises
+        ------
+        SchemaError
+            If the file cannot be read, or is no JSON.
+        """
         try:
             text = Path(path).read_text(encoding="utf-8-sig")  # Windows begins files with a mark
             data = json.loads(text, object_pairs_hook=json_object)

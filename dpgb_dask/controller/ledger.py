@@ -105,6 +105,11 @@ class Ledger:
     Controller side. Holds prices, digests and keyed hashes; no sum, no count, and never a fit's key. Copies and pickles
     carry the address without the password, so all of them charge the same accounts.
 
+    Notes
+    -----
+    Every method raises `LedgerUnavailableError` if the database cannot be reached or written, and `LedgerError` if what
+    it reads was changed by hand.
+
     Examples
     --------
     >>> ledger = Ledger("sqlite://")
@@ -164,11 +169,21 @@ class Ledger:
         return self._folder(self._id)
 
     def key_path(self, fit_id: str) -> Path | None:
-        """Return where the key of a running fit is; None in memory."""
+        """Return where the key of a running fit is; None in memory.
+
+        Parameters
+        ----------
+        fit_id : str
+        """
         return None if self.directory is None else self.directory / f"{fit_id}.key"
 
     def journal_path(self, fit_id: str) -> Path | None:
-        """Return where the journal of a fit is; None in memory."""
+        """Return where the journal of a fit is; None in memory.
+
+        Parameters
+        ----------
+        fit_id : str
+        """
         return None if self.directory is None else self.directory / "journals" / f"{fit_id}.jsonl"
 
     # -- for people ----------------------------------------------------------------------------------------------
@@ -241,6 +256,16 @@ class Ledger:
         """Return the largest epsilon that one more fit at the account's delta may ask; 0.0 when nothing is left.
 
         It is meant for a fit with Gaussian noise, or, with ``analysis="pure"``, for one of pure differential privacy.
+
+        Parameters
+        ----------
+        name : str
+            The account.
+
+        Raises
+        ------
+        LedgerError
+            If there is no such account.
         """
         account = self.account(name)
         if account.spent == 0 and account.analysis != "zcdp":
@@ -248,7 +273,18 @@ class Ledger:
         return epsilon_left(account, account.delta, pure=account.analysis == "pure")
 
     def account(self, name: str) -> Account:
-        """Return an account."""
+        """Return an account: its cap, and what of it is spent.
+
+        Parameters
+        ----------
+        name : str
+            The account.
+
+        Raises
+        ------
+        LedgerError
+            If there is no such account.
+        """
         with self._reading() as book:
             return book.account(name)
 
@@ -258,13 +294,35 @@ class Ledger:
             return book.accounts()
 
     def history(self, name: str) -> Listing[Entry]:
-        """Return the entries of an account, oldest first."""
+        """Return the entries of an account, oldest first.
+
+        Parameters
+        ----------
+        name : str
+            The account.
+
+        Raises
+        ------
+        LedgerError
+            If there is no such account, or its entries were changed by hand.
+        """
         with self._reading() as book:
             book.account(name)
             return book.history(name)
 
     def fits(self, name: str) -> Listing[Record]:
-        """Return the records of the fits of an account, oldest first."""
+        """Return the records of the fits of an account, oldest first.
+
+        Parameters
+        ----------
+        name : str
+            The account.
+
+        Raises
+        ------
+        LedgerError
+            If there is no such account, or its entries were changed by hand.
+        """
         with self._reading() as book:
             book.account(name)
             return book.records(name)
@@ -276,10 +334,21 @@ class Ledger:
         ledger. A fit that ended keeps its charge. So does a fit that was unfinished when the ledger was restored, or
         whose journal holds answers that the ledger lacks, because the rounds it opened are not known for sure.
 
+        Parameters
+        ----------
+        fit_id : str
+
         Returns
         -------
         int
             The charge that stands, in units of 2⁻⁶⁴ of the account's unit.
+
+        Raises
+        ------
+        LedgerError
+            If there is no such fit, or its entries were changed by hand.
+        LedgerUnavailableError
+            If the key cannot be erased; the fit is closed all the same.
 
         Privacy
         -------
@@ -384,6 +453,19 @@ class Ledger:
     def reserve(self, name: str, fit_id: str, terms: Terms, lease: str, key: bytes) -> None:
         """Write the key of a fit and charge the whole fit, in one transaction: both or neither.
 
+        Parameters
+        ----------
+        name : str
+            The account.
+        fit_id : str
+            A new one.
+        terms : Terms
+            What the fit costs at most, and what it is bound to.
+        lease : str
+            Known to the process that runs the fit; only its holder can open rounds.
+        key : bytes
+            The secret from which the noise is drawn. It is written beside the ledger, never into it.
+
         Raises
         ------
         BudgetExceededError
@@ -450,6 +532,10 @@ class Ledger:
     def look(self, fit_id: str) -> Fit:
         """Return what is known of a fit that is unfinished, or that ended and can be replayed from its journal.
 
+        Parameters
+        ----------
+        fit_id : str
+
         Raises
         ------
         ResumeError
@@ -464,6 +550,10 @@ class Ledger:
     def record(self, fit_id: str) -> Record:
         """Return the ledger's record of a fit.
 
+        Parameters
+        ----------
+        fit_id : str
+
         Raises
         ------
         LedgerError
@@ -473,7 +563,19 @@ class Ledger:
             return book.record(fit_id)
 
     def take(self, fit_id: str, lease: str) -> list[Opened]:
-        """Take the lease of an unfinished fit; its former holder can open nothing more. Return the opened rounds."""
+        """Take the lease of an unfinished fit; its former holder can open nothing more. Return the opened rounds.
+
+        Parameters
+        ----------
+        fit_id : str
+        lease : str
+            The new lease.
+
+        Raises
+        ------
+        ResumeError
+            If there is no such fit, it ended, or the ledger was restored since.
+        """
         with self._transaction(keep_head=True) as book:
             fit = book.resumable(fit_id, ("RESERVED",))
             book.set(fit_id, lease=lease)
@@ -484,6 +586,17 @@ class Ledger:
 
     def bind(self, fit_id: str, lease: str, fingerprint: str) -> None:
         """Record the keyed hash of the data's fingerprint.
+
+        Parameters
+        ----------
+        fit_id, lease : str
+        fingerprint : str
+            Hex; the key is the fit's.
+
+        Raises
+        ------
+        ResumeError
+            If the fit is bound to other data, it ended, or the lease is lost.
 
         Privacy
         -------
@@ -508,8 +621,20 @@ class Ledger:
 
         Recording the newest round again, with the same sums, changes nothing.
 
+        Parameters
+        ----------
+        fit_id, lease : str
+        position : int
+            Number of the round, from 0.
+        opened : Opened
+            Id of the query, and a keyed hash of its sums.
+        query : Query
+            What is asked; its price and its draw of rows count.
+
         Raises
         ------
+        LedgerError
+            If the query has no positive price.
         ResumeError
             If the round does not follow the newest one, or the lease is lost: then another process runs the fit.
         BudgetExceededError
@@ -600,7 +725,17 @@ class Ledger:
         return charge
 
     def erase_key(self, fit_id: str) -> None:
-        """Erase the key of a fit that ended, if it is on this machine; may be repeated after a crash."""
+        """Erase the key of a fit that ended, if it is on this machine; may be repeated after a crash.
+
+        Parameters
+        ----------
+        fit_id : str
+
+        Raises
+        ------
+        LedgerUnavailableError
+            If its file cannot be erased.
+        """
         path = self.key_path(fit_id)
         if path is not None:
             try:

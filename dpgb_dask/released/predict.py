@@ -162,6 +162,16 @@ def _on_group(
     if any(array.ndim != 1 for array in arrays):
         raise StructureError("Every array of a Zarr group must have one axis: rows.")
     check_columns(tuple(np.empty(0, a.dtype) for a in arrays), function.schema)
+    return _of_arrays(function, arrays, dtype, columns)
+
+
+def _of_arrays(
+    function: RowFunction,
+    arrays: list[da.Array],
+    dtype: np.dtype[Any],
+    columns: tuple[Any, ...] | None,
+) -> da.Array:
+    """Apply a function to columns, one array each; the first one's chunks are kept."""
     arrays = [array.rechunk(arrays[0].chunks) for array in arrays]
     same: dict[str, Any] = {"function": function, "dtype": dtype, "token": function.task}
     if columns is None:
@@ -202,9 +212,9 @@ def _on_dataset(
         raise StructureError("Every variable of a Dataset must have one axis: rows.")
     check_columns(tuple(v.data for v in variables), function.schema)
     if any(v.chunks is not None for v in variables):
-        frame = rows[list(function.schema.names)].to_dask_dataframe()[list(function.schema.names)]
-        values = apply(function, frame, dtype, columns)
-        values = values.to_dask_array(lengths=list(rows.chunksizes[variables[0].dims[0]]))
+        chunks = rows.chunks[variables[0].dims[0]]
+        arrays = [da.asarray(v.data).rechunk((chunks,)) for v in variables]
+        values = _of_arrays(function, arrays, dtype, columns)
     else:
         frame = pd.DataFrame({str(v.name): v.to_numpy() for v in variables})
         values = apply(function, frame, dtype, columns)

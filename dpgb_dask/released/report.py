@@ -146,6 +146,11 @@ class PrivacyReport:
     def from_dict(cls, data: Any) -> "PrivacyReport":
         """Build a report from its JSON form.
 
+        Parameters
+        ----------
+        data : mapping
+            As `to_dict` returns it, or as an older version wrote it.
+
         Raises
         ------
         StructureError

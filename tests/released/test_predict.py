@@ -247,11 +247,13 @@ def test_tasks_and_arrays_have_short_names(
     group = zarr.open_group(tmp_path / "g.zarr", mode="w")
     for j, name in enumerate(numeric_schema.names):
         group[name] = numeric[:, j]
+    people = xr.Dataset({name: ("row", rows[name].to_numpy()) for name in rows}).chunk(row=50)
     for lazy in (
         score(array, numeric_schema),
         score(array, numeric_schema, (0, 1)),
         score(group, numeric_schema),
         score(dd.from_pandas(rows, npartitions=2), binary_schema),
+        score(people, binary_schema).data,
     ):
         name = lazy.name if isinstance(lazy, da.Array) else lazy._name
         assert name.startswith("dpgb-predict-")
