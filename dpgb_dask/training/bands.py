@@ -21,6 +21,7 @@ MAIN_WIDTH, PAIR_WIDTH = 1.5, 1.2
 UNKNOWN = (
     "the noise of the terms is known for the recipe 'auto' alone, once its main effects are fitted"
 )
+PROJECTED = "monotonic_cst makes the tables monotone after each round, and what this does to their noise is not known"
 
 Draws = NDArray[np.float64]  # (n_bins, DRAWS)
 
@@ -38,11 +39,13 @@ def bands_of(state: State, model: Model, shares: BinShares) -> NoiseBands:
     Returns
     -------
     NoiseBands
-        With the reason if the recipe's noise is not known.
+        None, with the reason, if the noise of the terms is not known: of another recipe, or under ``monotonic_cst``.
     """
     mains = _fact(state, MainNoise)
     if mains is None:
         return NoiseBands(why=UNKNOWN)
+    if state.shape.directions is not None:
+        return NoiseBands(why=PROJECTED)
     pairs, forest = _fact(state, PairNoise), _fact(state, ForestNoise)
     boxes = None if forest is None else Boxes.of(model.trees.splits, shares)
     main_sd, pair_sd = [], []
