@@ -16,6 +16,7 @@ import os
 import sys
 import time
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 for _name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
@@ -58,9 +59,17 @@ class FixedForest(Forest):
 
 
 class FixedPairs(Pairs):
-    """Pairs that keep the candidates that another fit kept."""
+    """Pairs that have the candidates of another fit, and keep those that it kept."""
 
+    tables = []  # noqa: RUF012
     kept = []  # noqa: RUF012
+
+    def begin(self, state):
+        # of many features, those of the strongest main effects are candidates: of the main effects of the first fit
+        if not self.tables:
+            self.tables.append(state.model.tables)
+        first = replace(state.model, tables=self.tables[0])
+        return replace(super().begin(replace(state, model=first)), model=state.model)
 
     def _kept(self, memory, most):
         if not self.kept:
@@ -84,7 +93,7 @@ class Fits:
         self.total = int(mu_of(epsilon, DELTA) ** 2 * PRICE_ONE)
         self.budget = Budget(epsilon=epsilon, delta=DELTA)
         self.gates = {}
-        FixedForest.drawn, FixedPairs.kept = {}, []
+        FixedForest.drawn, FixedPairs.tables, FixedPairs.kept = {}, [], []
         *others, _, _ = AUTO.stages
         self.plan = replace(AUTO, stages=(*others, FixedPairs(), FixedForest()))
         self.shares = None
@@ -177,7 +186,7 @@ def made_up():
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Run; 1 if a mean coverage is further than 4 points from 90 %."""
+    """Run; 1 if a mean coverage is further than 4 points from 90 %, which two draws cannot tell."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--data", type=Path)
     parser.add_argument("--sets", default="adult,house_16h")
@@ -188,21 +197,26 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--smoke", action="store_true", help="two draws on made-up rows")
     options = parser.parse_args(arguments)
     if options.smoke:
-        found = coverage(*made_up(), 1.0, 2)
-        print(json.dumps(found))
-        return 0
-    if options.data is None:
+        cases = [("made up", made_up, [1.0])]
+    elif options.data is None:
         parser.error("--data is needed, or --smoke")
+    else:
+        epsilons = [float(epsilon) for epsilon in options.epsilons.split(",")]
+        cases = [
+            (name, partial(read, options.data, name, options.rows), epsilons)
+            for name in options.sets.split(",")
+        ]
+    draws = 2 if options.smoke else options.draws
     results, good = [], True
     print(
         f"{'set':>16} {'rows':>7} {'ε':>5} {'mean':>6} {'worst feature':>30} {'pairs':>6} {'trees':>6}"
     )
-    for name in options.sets.split(","):
-        schema, X, y = read(options.data, name, options.rows)
-        for epsilon in map(float, options.epsilons.split(",")):
+    for name, rows_of, epsilons in cases:
+        schema, X, y = rows_of()
+        for epsilon in epsilons:
             began = time.process_time()
-            found = coverage(schema, X, y, epsilon, options.draws)
-            found |= {"set": name, "rows": len(X), "epsilon": epsilon, "draws": options.draws}
+            found = coverage(schema, X, y, epsilon, draws)
+            found |= {"set": name, "rows": len(X), "epsilon": epsilon, "draws": draws}
             found["cpu"] = time.process_time() - began
             results.append(found)
             worst = f"{found['worst']} {found['features'][found['worst']]:.3f}"
@@ -212,7 +226,7 @@ def main(arguments: list[str] | None = None) -> int:
                 f" {found['n_trees']:>6}",
                 flush=True,
             )
-            good = good and abs(found["mean"] - 0.9) <= WITHIN
+            good = good and (options.smoke or abs(found["mean"] - 0.9) <= WITHIN)
             if options.json is not None:
                 options.json.write_text(json.dumps(results, indent=1), encoding="utf-8")
     return 0 if good else 1
