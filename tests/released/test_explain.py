@@ -298,7 +298,12 @@ def test_reprs_are_short_and_data_has_the_layout_of_interpret(model, shares, bin
     assert found.data()["names"] == list(found.names)
     assert len(found.selector) == len(found.feature_names) == len(found.names) - 1
     x = found.data(0)
-    assert len(x["scores"]) == len(x["names"]) - 1 == len(x["density"]["scores"])
+    assert len(x["scores"]) == len(x["names"]) - 1
+    density, weights = x["density"], found.terms[0].bins[0].weights
+    ends = density["names"]
+    assert len(ends) - 1 == len(density["scores"])
+    assert (ends[0], ends[-1]) == (x["names"][0], x["names"][-1])
+    assert sum(density["scores"]) == pytest.approx(1 - weights[-1])  # but the missing values
     assert x["missing_score"] == found.terms[0].scores[-1]
     assert len(found.data(-1)["specific"]) == len(found.feature_names)
     local = explain_local(model, shares, binary_schema, rows[:2])

@@ -10,6 +10,7 @@ from dpgb_dask.released.explain.terms import Term
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
+DENSITY_BARS = 20
 NO_INTERPRET = (
     "Figures of interpret need interpret and plotly: pip install 'dpgb-dask[runtimes]', or draw the explanation with"
     " plot() ('dpgb-dask[viz]')."
@@ -22,7 +23,7 @@ def term_data(
     """Return the data of a main effect or pair.
 
     The scale of a numeric axis has no place for missing values: their score is in ``missing_score`` and in the figure's
-    title.
+    title. So is the unit: `interpret` writes "Score" on the other scale.
     """
     assert term.scores is not None
     if term.kind == "pair":
@@ -37,9 +38,11 @@ def term_data(
     (axis,) = term.bins
     shown: Any = slice(None)
     names: list[Any] = list(axis.labels)
+    density = {"names": names, "scores": axis.weights.tolist()}
     if axis.edges is not None:
         shown = slice(0, len(axis.edges) - 1)
         names = axis.edges.tolist()
+        density = _density(axis.edges, axis.weights[shown])
     out = {
         "type": "univariate",
         "feature": axis.feature,
@@ -48,12 +51,21 @@ def term_data(
         "scores_range": scores_range,
         "lower_bounds": None if term.lower is None else term.lower[shown],
         "upper_bounds": None if term.upper is None else term.upper[shown],
-        "density": {"names": names, "scores": axis.weights[shown].tolist()},
+        "density": density,
         "missing_score": term.scores[axis.missing] if axis.missing is not None else None,
     }
     if classes:
         out["meta"] = {"label_names": [str(label) for label in classes]}
     return out
+
+
+def _density(
+    edges: "NDArray[np.float64]", weights: "NDArray[np.float64]"
+) -> dict[str, list[float]]:
+    """Return the shares of rows in few intervals of equal length: a label stands under each of them."""
+    ends = np.linspace(edges[0], edges[-1], DENSITY_BARS + 1)
+    below = np.concatenate([[0.0], np.cumsum(weights)])
+    return {"names": ends.tolist(), "scores": np.diff(np.interp(ends, edges, below)).tolist()}
 
 
 def _plots() -> Any:
@@ -92,16 +104,15 @@ def of_term(data: dict[str, Any], name: str, kind: str, unit: str) -> Any:
     if kind == "nominal":
         if data["upper_bounds"] is None:  # bars of several classes need a length of error
             data = data | {"upper_bounds": data["scores"]}
-        return plot.plot_bar(data, title=name, xtitle=name, ytitle=unit)
+        return plot.plot_bar(data, title=f"{name}, {unit}", xtitle=name)
     missing = np.atleast_1d(data["missing_score"])
-    title = f"{name} (missing: {', '.join(f'{score:.3g}' for score in missing)})"
+    title = f"{name}, {unit} (missing: {', '.join(f'{score:.3g}' for score in missing)})"
     return plot.plot_continuous_bar(
         data,
         multiclass="meta" in data,
         show_error=data["upper_bounds"] is not None,
         title=title,
         xtitle=name,
-        ytitle=unit,
     )
 
 
