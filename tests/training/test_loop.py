@@ -13,7 +13,7 @@ from dpgb_dask.contracts.plan import Budget, Shape, State
 from dpgb_dask.contracts.queries import PRICE_ONE
 from dpgb_dask.controller.release import Controller
 from dpgb_dask.private import rounds as back_ends
-from dpgb_dask.private.rounds import local
+from dpgb_dask.private.rounds import sealed
 from dpgb_dask.recipes import RECIPES
 from dpgb_dask.training import fit as fitting
 from dpgb_dask.training import loop
@@ -77,7 +77,7 @@ def test_a_round_computes_its_sensitivity_and_looks_for_its_answer_once(tmp_path
         "columns": "position",
     }
     with (
-        mock.patch.object(local, "sensitivity", wraps=local.sensitivity) as stated,
+        mock.patch.object(sealed, "sensitivity", wraps=sealed.sensitivity) as stated,
         mock.patch.object(fitting, "sensitivity", wraps=fitting.sensitivity) as again,
         mock.patch.object(Controller, "replayed", autospec=True, side_effect=Controller.replayed) as sought,
         mock.patch.object(back_ends, "find_client", wraps=back_ends.find_client) as looked,
