@@ -114,7 +114,7 @@ PLACES = [
     (fit_lazily, f"{LOCAL}.add_surveys"),
     (fit_in_memory, f"{LOCAL}.Surveyed"),
     (fit_in_memory, f"{LOCAL}.join_encoded"),
-    (fit_in_memory, f"{LOCAL}.sensitivity"),
+    (fit_in_memory, "dpgb_dask.private.rounds.sealed.sensitivity"),
     (fit_in_memory, f"{SURVEY}.read_values"),
     (fit_in_memory, f"{SURVEY}.encode_target"),
     (fit_in_memory, f"{SURVEY}.fingerprint_rows"),
@@ -126,7 +126,7 @@ PLACES = [
     (fit_units, f"{LOCAL}.count_units"),
     (fit_units, f"{LOCAL}.add_unit_counts"),
     (fit_units, f"{SURVEY}.hash_units"),
-    (fit_auto, f"{LOCAL}.LocalRounds._answer"),
+    (fit_auto, f"{LOCAL}.LocalRounds._sums"),
     (fit_lazily, "dpgb_dask.private.reading.ingest._frame_chunks"),
     (fit_lazily, "dpgb_dask.private.reading.ingest._pack"),
     (fit_lazily, f"{LOCAL}.get_sync"),
@@ -212,7 +212,7 @@ def test_what_fails_on_workers_says_no_word(backend, client, caplog):
         f"{SURVEY}.read_values",
         "dpgb_dask.private.rounds.worker_tasks.join_encoded",
         "dpgb_dask.private.rounds.tasks.add_surveys",
-        "dpgb_dask.private.rounds.tasks.sensitivity",
+        "dpgb_dask.private.rounds.sealed.sensitivity",
     ):
         with (
             dask.config.set({"dpgb-dask.backend": backend}),
