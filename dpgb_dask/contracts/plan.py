@@ -4,6 +4,7 @@ import hashlib
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields, is_dataclass, replace
+from itertools import accumulate
 from typing import Any, ClassVar, Protocol, TypeAlias, TypeVar
 
 import numpy as np
@@ -319,14 +320,18 @@ class Needs:
     n_sums : int
         The most sums, of 8 bytes each, that a thread adds up for one answer.
     held : int
-        Bytes that the largest stage's decisions hold in the process that controls the fit.
+        Bytes that the largest stage's decisions hold in the process that controls the fit, with what stages before it
+        keep.
     per_thread : int
         Bytes that each of the deciding threads works with there.
+    kept : int
+        Bytes of a stage's ``held`` that stay until the end of the fit, in its facts.
     """
 
     n_sums: int = 0
     held: int = 0
     per_thread: int = 0
+    kept: int = 0
 
     def to_sum(self, n_threads: int) -> int:
         """Return the bytes that a process needs to add up an answer: about 12 per sum and thread."""
@@ -598,10 +603,12 @@ class Plan:
         any_number = (MAX_BINS,) * shape.n_features
         most_bins = any_number if self.refines_bins else self.stages[0].most_bins(shape)
         needs = [stage.needs(shape, most_bins) for stage in self.stages]
+        before = accumulate((n.kept for n in needs), initial=0)
         return Needs(
             n_sums=max(n.n_sums for n in needs),
-            held=max(n.held for n in needs),
+            held=max(n.held + kept for n, kept in zip(needs, before, strict=False)),
             per_thread=max(n.per_thread for n in needs),
+            kept=sum(n.kept for n in needs),
         )
 
     @property

@@ -21,11 +21,14 @@ MAIN_WIDTH, PAIR_WIDTH = 1.5, 1.2
 UNKNOWN = (
     "the noise of the terms is known for the recipe 'auto' alone, once its main effects are fitted"
 )
+DIVERGED = "the noise of this fit is too large for its linearised rounds, which do not settle"
+WIDEST = 64.0  # score units; a score of this size is as certain as one can be
 PROJECTED = "monotonic_cst makes the tables monotone after each round, and what this does to their noise is not known"
 
 Draws = NDArray[np.float64]  # (n_bins, DRAWS)
 
 
+@np.errstate(all="ignore")  # rounds that do not settle overflow, and are noticed by their result
 def bands_of(state: State, model: Model, shares: BinShares) -> NoiseBands:
     """Return the standard deviations of the noise in a fitted model.
 
@@ -39,7 +42,8 @@ def bands_of(state: State, model: Model, shares: BinShares) -> NoiseBands:
     Returns
     -------
     NoiseBands
-        None, with the reason, if the noise of the terms is not known: of another recipe, or under ``monotonic_cst``.
+        None, with the reason, if the noise of the terms is not known: of another recipe, under ``monotonic_cst``, or
+        where the linearised rounds do not settle.
     """
     mains = _fact(state, MainNoise)
     if mains is None:
@@ -63,13 +67,18 @@ def bands_of(state: State, model: Model, shares: BinShares) -> NoiseBands:
             own = [table[k] for table in pairs.filters]
             tables = through_rounds(own, pairs.damping, rng)
             pair_sd.append([PAIR_WIDTH * part.std(1) for part in tables])
+    leaves = np.zeros(model.trees.value.shape) if forest is None else forest.sd
+    every = [sd for row in (*main_sd, *pair_sd) for sd in row]
+    # not finite, or wider than any score: NaN compares false
+    if not all((sd <= WIDEST).all() for sd in (*every, leaves)):
+        return NoiseBands(why=DIVERGED)
     return NoiseBands(
         mains=tuple(_steps(np.stack(part, axis=1)) for part in zip(*main_sd, strict=True)),
         pairs=tuple(
             _steps(np.stack(part)).reshape(pair.table.shape)
             for pair, part in zip(model.pairs, zip(*pair_sd, strict=True), strict=True)
         ),
-        leaves=_steps(np.zeros(model.trees.value.shape) if forest is None else forest.sd),
+        leaves=_steps(leaves),
     )
 
 

@@ -10,6 +10,7 @@ from small_fits import estimator, rows
 from dpgb_dask.contracts.model import SHARE_ONE
 from dpgb_dask.released.explain.decomposition import decompose
 from dpgb_dask.testing import SeededNoise
+from dpgb_dask.training import bands
 
 BENCH = Path(__file__).parents[2] / "ci" / "bench" / "bands.py"
 
@@ -35,6 +36,16 @@ def test_none_are_given_where_the_noise_is_not_known(options, why):
     else:
         assert model.bands_.why == ""
         assert (told.terms[0].lower < told.terms[0].upper).any()
+
+
+@pytest.mark.parametrize("error", [np.inf, np.nan])
+def test_rounds_that_do_not_settle_give_no_bands_and_no_error(error, monkeypatch):
+    real = bands.through_rounds
+    monkeypatch.setattr(bands, "through_rounds", lambda *given: [t + error for t in real(*given)])
+    model = estimator("auto", epsilon=20.0, noise=SeededNoise(0), on_few_rows="continue").fit(
+        *rows()
+    )
+    assert model.bands_.why == bands.DIVERGED
 
 
 @pytest.mark.slow

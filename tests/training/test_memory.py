@@ -69,6 +69,9 @@ def test_needs_grow_with_what_they_are_for():
     assert auto.held > 5 * needs_of("auto", 10).held  # a posterior per feature
     assert auto.to_decide(16) - auto.to_decide(1) == 15 * auto.per_thread > 0
     assert needs_of("auto", max_bins=32).held <= auto.held
+    many = needs_of("auto", n_estimators=1000)
+    assert many.held - auto.held > 980 * 100 * 9 * 200  # the filters of rounds stay for the bands
+    assert many.kept - auto.kept == many.held - auto.held
     deep = needs_of("fdp-hist-newton", max_depth=8)
     assert deep.n_sums == 16 * needs_of("fdp-hist-newton", max_depth=4).n_sums
     assert NO_NEEDS.to_sum(16) == NO_NEEDS.to_decide(16) == 0

@@ -86,8 +86,8 @@ class MainEffects(Stage):
         return replace(self, rounds=2)
 
     def needs(self, shape: Shape, most_bins: Sequence[int]) -> Needs:
-        """Return the memory of the posteriors of all features."""
-        return needs_of_blocks(shape.n_scores, most_bins)
+        """Return the memory of the posteriors of all features, and of their filters."""
+        return needs_of_blocks(shape.n_scores, most_bins, self.rounds)
 
     def begin(self, state: State) -> State:
         """Build the prior of every feature, and choose how many leaves a partition has."""

@@ -111,10 +111,10 @@ class Pairs(Stage):
         return replace(self, rounds=2)
 
     def needs(self, shape: Shape, most_bins: Sequence[int]) -> Needs:
-        """Return the memory of the posteriors of all candidate tables."""
+        """Return the memory of the posteriors of all candidate tables, and of their filters."""
         cells = sorted((min(n, constants.PAIR_CELLS) for n in most_bins), reverse=True)
         n_tables = min(len(cells) * (len(cells) - 1) // 2, constants.MAX_CANDIDATES)
-        return needs_of_blocks(shape.n_scores, n_tables * [cells[0] ** 2])
+        return needs_of_blocks(shape.n_scores, n_tables * [cells[0] ** 2], self.rounds)
 
     def begin(self, state: State) -> State:
         """Build the candidate tables, if the gate is open."""

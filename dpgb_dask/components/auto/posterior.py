@@ -221,15 +221,21 @@ class PosteriorMemory:
     rescaled: bool = False
 
 
-def needs_of_blocks(n_scores: int, sizes: Sequence[int]) -> Needs:
+def needs_of_blocks(n_scores: int, sizes: Sequence[int], rounds: int) -> Needs:
     """Return the memory that rounds over tables of some numbers of cells need.
 
     A table holds one root, and for each score a precision and, during the update, the next precision. A thread works
     with about eight such arrays of the largest table: products, an eigen-decomposition with its workspace, and what its
-    allocator keeps (measured on 250 cells: 7.8).
+    allocator keeps (measured on 250 cells: 7.8). The filter of a table and a score, which stays for the bands, has a
+    basis, and from each round a leaf (1 byte) and a weight (8) per cell, in about 400 bytes of objects.
     """
     squares = [8 * size * size for size in sizes]
-    return Needs(held=(1 + 2 * n_scores) * sum(squares), per_thread=8 * max(squares, default=0))
+    filters = n_scores * (sum(squares) + rounds * sum(9 * size + 400 for size in sizes))
+    return Needs(
+        held=(1 + 2 * n_scores) * sum(squares) + filters,
+        per_thread=8 * max(squares, default=0),
+        kept=filters,
+    )
 
 
 def round_price(price: int, done: int, n_rounds: int) -> int:
