@@ -1,6 +1,8 @@
 """Drafts of schemas: names and declared types of public structure, and blanks for what only a person knows.
 
-No value, no statistic of values and no list of categories in a file is read: what a draft holds may be published.
+No value, no statistic of values and no list of categories in a file is read. Names are copied as they are: where they
+may be values, as the first line of a file without a header is, those that look like values are refused, and the draft
+asks its reader to check the others.
 """
 
 import json
@@ -17,7 +19,9 @@ import zarr
 from dpgb_dask.columns import default_names, names_of
 from dpgb_dask.contracts.blanks import FILL_IN, NOTICE, open_facts
 from dpgb_dask.contracts.schema import VERSION, Schema
+from dpgb_dask.encoding.times import ISO
 from dpgb_dask.errors import SchemaError, StructureError, did_you_mean
+from dpgb_dask.values import cell
 
 BLANKS = {
     "type": "numeric (low, high, integer), categorical (categories), bool, datetime (first, last), grouped (from) or"
@@ -151,7 +155,7 @@ class SchemaDraft(Mapping[str, Any]):
         return "\n".join([f"SchemaDraft({len(self['features'])} features): {state}", *lines])
 
 
-def draft(source: Any, *, target: str | None = None) -> SchemaDraft:
+def draft(source: Any, *, target: str | None = None, header: bool = False) -> SchemaDraft:
     """Return the draft of a schema; see `Schema.draft`."""
     names: Sequence[Any] | None
     if hasattr(source, "names") and hasattr(source, "types"):  # an Arrow schema
@@ -171,7 +175,36 @@ def draft(source: Any, *, target: str | None = None) -> SchemaDraft:
                 " file: dpgb-dask schema FILE."
             )
         names = default_names(_width(source))
-    return of_types(dict.fromkeys(map(str, names)), target)
+    texts = [str(name) for name in names]
+    _refuse_values(texts, header=header)
+    return of_types(dict.fromkeys(texts), target)
+
+
+def _refuse_values(names: Sequence[str], *, header: bool) -> None:
+    """Refuse names that look like a row's values, or that are there twice; no message prints a name.
+
+    Raises
+    ------
+    StructureError
+    """
+    if len(set(names)) != len(names):
+        raise StructureError(
+            "two columns have one name: is the first line a row, or do the names come from values? Give each column a"
+            " name of its own."
+        )
+    if not header and any(map(_is_like_a_value, names)):
+        raise StructureError(
+            "a column's name is blank, a number, a date or a word for a missing value, so the names may be values: a"
+            " file without a header has a row in its first line, and a pivoted table has values for names. Give it a"
+            " header; if the names are public as they are, say so: --header, or header=True."
+        )
+
+
+def _is_like_a_value(name: str) -> bool:
+    """Whether a name reads as a number, as missing or as a date, or has no letter, as dates of any form."""
+    text = name.strip()
+    no_text = not isinstance(cell(text), str)
+    return no_text or ISO.fullmatch(text) is not None or not any(map(str.isalpha, text))
 
 
 def _width(source: Any) -> int:

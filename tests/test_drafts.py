@@ -91,6 +91,41 @@ def test_columns_without_names_are_numbered(source):
     assert list(Schema.draft(source)["features"]) == ["x0", "x1"]
 
 
+LIKE_VALUES = [
+    "",
+    " ",
+    "51000",
+    "-1.5e3",
+    "1987-03-04",
+    "1987-03-04T10:00Z",
+    "4.3.1987",
+    "03/04/1987",
+    "nan",
+    "N/A",
+    "true",
+]
+
+
+@pytest.mark.parametrize("name", LIKE_VALUES)
+def test_a_name_that_looks_like_a_value_is_refused_and_not_printed(name):
+    """A file without a header has a person in its first line."""
+    frame = pd.DataFrame([[1, 2]], columns=["Alice Secret", name])
+    with pytest.raises(StructureError, match="the names may be values") as caught:
+        Schema.draft(frame, target="Alice")
+    assert "Secret" not in str(caught.value)
+    assert list(Schema.draft(frame, header=True)["features"]) == list(frame.columns)
+
+
+def test_names_of_a_pivoted_table_are_refused():
+    rows = pd.DataFrame({"id": [1, 2], "pay": [51000, 62000], "n": [1, 1]})
+    with pytest.raises(StructureError, match="pivoted"):
+        Schema.draft(rows.pivot(index="id", columns="pay", values="n").reset_index())
+    twice = pd.DataFrame([[1, 2]], columns=["clerk", "clerk"])
+    for header in (False, True):
+        with pytest.raises(StructureError, match="two columns have one name"):
+            Schema.draft(twice, header=header)
+
+
 def test_zarr_declares_types(tmp_path):
     group = zarr.open_group(tmp_path / "g.zarr", mode="w")
     group.create_array("n", data=np.arange(3, dtype=np.int16))

@@ -16,8 +16,9 @@ from dpgb_dask.io.opening import is_dataset
 from dpgb_dask.io.text import reading
 
 NOTES = """\
-No value is read: only names, and the types that a Parquet or Zarr file declares. Text that begins with FILL IN is open:
-fill it in from public knowledge, never by looking at the data. fit, check and convert refuse the file before that."""
+Only names are read, and the types that a Parquet or Zarr file declares. Names in a file of text are its first line:
+check that it is a header and not a person. Text that begins with FILL IN is open: fill it in from public knowledge,
+never by looking at the data. fit, check and convert refuse the file before that."""
 
 
 def add(commands: Any) -> None:
@@ -29,6 +30,11 @@ def add(commands: Any) -> None:
     schema.add_argument("--target", help="column to predict; it is then no feature")
     schema.add_argument("--out", type=Path, help="file to write (default: standard output)")
     schema.add_argument("--overwrite", action="store_true", help="replace a file at --out")
+    schema.add_argument(
+        "--header",
+        action="store_true",
+        help="the first line of a file of text holds public names, though some look like values",
+    )
     add_text(schema)
 
 
@@ -60,6 +66,6 @@ def _draft(options: argparse.Namespace) -> drafts.SchemaDraft:
             return drafts.draft(matrix, target=options.target)
         frame = open_names(options)
         if frame is not None:
-            return drafts.draft(frame, target=options.target)
+            return drafts.draft(frame, target=options.target, header=options.header)
         types = dd.read_parquet(path, dtype_backend="pyarrow").dtypes
         return drafts.of_types(dict(types.items()), options.target)

@@ -12,7 +12,8 @@ FILL_IN = "FILL IN"
 NOTICE = [
     "This is a draft: each text that begins with FILL IN is open, and no fit takes the schema before none is left.",
     "Fill them in from public knowledge (a law, a form, a code book), never by looking at the data.",
-    "Names, and types where a file declares them, come from the data's public structure. No value was read.",
+    "Names, and types where a file declares them, are the data's structure; nothing else was read. In a file of text,"
+    " names are the first line: check that it is a header and not a person, and that no name comes from values.",
     "Remove columns that are no features; those that are in the data all the same go into 'ignore'.",
 ]
 # facts that a feature needs, and those of a target, by type

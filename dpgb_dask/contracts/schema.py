@@ -349,7 +349,7 @@ class Schema:
         return data
 
     @classmethod
-    def draft(cls, source: Any, *, target: str | None = None) -> Any:
+    def draft(cls, source: Any, *, target: str | None = None, header: bool = False) -> Any:
         """Return the draft of a schema for data whose public facts are not written down yet.
 
         Parameters
@@ -360,6 +360,9 @@ class Schema:
             their types come from values. No value and no statistic of values is read.
         target : str, optional
             Column to predict; it is then no feature.
+        header : bool
+            Whether names that look like values are public names all the same. Otherwise they are refused where there
+            are names alone, which may come from rows.
 
         Returns
         -------
@@ -371,14 +374,15 @@ class Schema:
         SchemaError
             If ``target`` is no column.
         StructureError
-            If the source is nothing that ``fit`` takes.
+            If the source is nothing that ``fit`` takes, two columns have one name, or a name looks like a value.
 
         Privacy
         -------
-        Public structure only: names of columns, and the types that a file declares.
+        Reads names of columns, and the types that a file declares. Names are copied: those of a file without a header,
+        and of a pivoted table, are values. Whoever publishes a draft checks them.
         """
         drafts = import_module("dpgb_dask.drafts")  # by its name, as below: it opens files
-        return drafts.draft(source, target=target)
+        return drafts.draft(source, target=target, header=header)
 
     def check(
         self,

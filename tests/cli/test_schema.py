@@ -48,6 +48,21 @@ def test_without_out_the_draft_is_printed(place, capsys):
     assert facts["features"]["color"]["categories"].startswith(FILL_IN)
 
 
+def test_a_file_without_a_header_has_no_draft(tmp_path, capsys):
+    """Its first line is a person."""
+    path = tmp_path / "h.csv"
+    path.write_text("Alice Secret,1987-03-04,51000\nBob Other,1990-01-01,7\n")
+    assert run("schema", path) == 1
+    said = capsys.readouterr()
+    assert "--header" in said.err
+    assert not any(word in said.out + said.err for word in ("Alice", "1987", "51000"))
+    path.write_text("town,2019,2020\nUlm,1,2\n")
+    assert run("schema", path, "--header") == 0
+    draft = json.loads(capsys.readouterr().out)
+    assert list(draft["features"]) == ["town", "2019", "2020"]
+    assert "check that it is a header and not a person" in " ".join(draft["draft"])
+
+
 def test_what_has_no_draft_is_named(place, capsys):
     run(
         "convert",
