@@ -27,7 +27,7 @@ from dpgb_dask.released.export import model_to_dict
 from dpgb_dask.released.runtimes import scorer
 from dpgb_dask.released.runtimes.content import Content
 from dpgb_dask.released.runtimes.python import to_python
-from dpgb_dask.released.runtimes.xgboost import encoder
+from dpgb_dask.released.runtimes.xgboost import _names, encoder
 
 PIECES = [
     "0", "1", "7", "12", ".", "-", "+", "e", "E", " ", "\t", "\x00", ":", "T", "Z", "2020", "01", "-02", "10:30", "nan",
@@ -121,6 +121,25 @@ def test_any_value_is_read_as_in_the_library(of_every_kind):
     want = encode(block, schema, bins).T.tolist()
     for value, codes in zip(ODD, want, strict=True):
         assert mine.codes(dict.fromkeys(FEATURES, value)) == codes, value
+
+
+def test_encoded_rows_have_the_codes_of_the_library(of_every_kind):
+    """What XGBoost takes: a number, or which category, from which the library's bins give the library's code."""
+    _, bins, mine = of_every_kind
+    for value in ODD:
+        row = dict.fromkeys(FEATURES, value)
+        numbers = mine.encode(row)
+        assert np.isfinite([x for x in numbers if x == x]).all()
+        for x, own, code in zip(numbers, bins, mine.codes(row), strict=True):
+            if x != x:
+                assert code == own.n_bins - 1
+            else:
+                assert code == (x if own.edges is None else np.searchsorted(own.edges, x))
+
+
+def test_names_that_xgboost_takes_stay_apart():
+    names = ["x[", "x(", "x( (2)", "x<", "x]", "x)"]
+    assert _names(names) == ["x( (3)", "x(", "x( (2)", "xlt ", "x) (2)", "x)"]
 
 
 def test_encoder_of_xgboost_names_the_kind_of_every_column(of_every_kind, report):

@@ -78,16 +78,18 @@ def test_hostile_names_and_labels_are_only_text(content, tmp_path):
 
 
 def test_texts_that_spell_numbers_are_read_as_numbers(content, tmp_path):
-    schema = Schema({"x": (0, 10), "c": [7, "blue", True, "None"]}, classes=[0, 1])
+    schema = Schema({"x": (0, 10), "c": [7, "blue", True, "None", 0.3]}, classes=[0, 1])
     bins = (
         FeatureBins(np.array([0.1, 6.5, 7.0, 2.0**53]), None, 6),
-        FeatureBins(None, np.arange(6, dtype=np.uint8), 6),
+        FeatureBins(None, np.arange(7, dtype=np.uint8), 7),
     )
-    tables = tuple(np.arange(6, dtype=np.int32)[:, None] * scale for scale in (1, 100))
+    tables = tuple(np.arange(n, dtype=np.int32)[:, None] * scale for n, scale in ((6, 1), (7, 100)))
     model = Model(bins, np.zeros(1, np.int32), tables, link="logit")
     values = [
         "7", "007", " 7.0 ", "7e0", "seven", "7 seven", "", "NA", "None", "nan", "true", "inf", "-inf", None, 7, 7.0,
-        0.1, np.nextafter(0.1, 1), 2**53 + 1, 2**62, 1, 0, -1e300, 1e300, "blue", "Blue", "BLUE ",
+        0.1, np.nextafter(0.1, 1), 2**53 + 1, 2**62, 1, 0, -1e300, 1e300, "blue", "Blue", "BLUE ", 0.3, 0.1 + 0.2,
+        "9007199254740991", "9007199254740993", "-9007199254740993", " 9007199254740993 ", "9007199254740993.5",
+        "9223372036854775807", "9223372036854775808", "9" * 30, "12abc", "9007199254740993abc",
     ]  # fmt: skip
     table = pd.DataFrame(
         {"x": pd.Series(values, dtype=object), "c": pd.Series(values, dtype=object)}
@@ -128,6 +130,7 @@ def test_what_sql_cannot_express_is_named(content, model, binary_schema, tmp_pat
     for options, said in (
         ({"dialect": "oracle"}, "dialect='oracle'"),
         ({"table": "dpgb_codes"}, "part of the query"),
+        ({"table": []}, "names no table"),
         ({"keep": ["Score"]}, "name of a prediction"),
     ):
         with pytest.raises(StructureError, match=said):

@@ -5,9 +5,13 @@ import sqlite3
 import numpy as np
 import pandas as pd
 import pytest
+from helpers import raw_scores
 from runtimes.cases import natural, scores, steps
 
-from dpgb_dask.contracts.schema import Numeric
+from dpgb_dask.contracts.model import SCORE_ONE, BinShares, FeatureBins, Model
+from dpgb_dask.contracts.schema import Numeric, Schema
+from dpgb_dask.released.runtimes.content import Content
+from dpgb_dask.released.runtimes.sql import to_sql
 
 duckdb = pytest.importorskip("duckdb")
 
@@ -45,6 +49,27 @@ def check(model, rows, path, dialect):
         proba = out[[f"proba_{label}" for label in model.classes_]].to_numpy()
         np.testing.assert_allclose(proba, want, atol=1e-9)
         assert out["prediction"].tolist() == np.asarray(model.predict(rows)).tolist()
+
+
+def test_duckdb_tells_numbers_of_single_precision_apart(classifier, tmp_path):
+    schema = Schema({"c": [0.1, 0.5, 7]}, classes=[0, 1])
+    bins = (FeatureBins(None, np.arange(5, dtype=np.uint8), 5),)
+    model = Model(
+        bins, np.zeros(1, np.int32), (np.arange(5, dtype=np.int32)[:, None],), link="logit"
+    )
+    report = classifier.privacy_report_
+    content = Content(model, schema, report, BinShares.of(model.bins, ()))
+    to_sql(content, tmp_path / "q.sql", dialect="duckdb", keep=["key"])
+    query = (tmp_path / "q.sql").read_text(encoding="utf-8")
+    for kind in (np.float32, np.float64):
+        table = pd.DataFrame({"c": np.array([0.1, 0.5, 7, np.nan, np.inf, 0.3], kind)})
+        connection = duckdb.connect()
+        connection.register("given", table.assign(key=range(len(table))))
+        connection.execute("CREATE TABLE rows AS SELECT * FROM given")
+        out = connection.execute(query).df().sort_values("key")
+        connection.close()
+        want = raw_scores(model, schema, table)[:, 0]
+        assert (out["score"] * SCORE_ONE).tolist() == want.tolist()
 
 
 @pytest.mark.parametrize("dialect", ["sqlite", "duckdb"])

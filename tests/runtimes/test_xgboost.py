@@ -7,25 +7,25 @@ import numpy as np
 import pytest
 from runtimes.cases import fit, natural, scores
 
+from dpgb_dask.contracts.features import Numeric
 from dpgb_dask.errors import StructureError
 from dpgb_dask.losses.links import LINKS
+from dpgb_dask.released.runtimes.content import Content
+from dpgb_dask.released.runtimes.python import document
+from dpgb_dask.released.runtimes.scorer import Scorer
 
 xgb = pytest.importorskip("xgboost")
 
 
-def encoded(booster, rows):
-    """Return rows as the encoder in the file says, in float32; and the same rows with float32 numbers."""
-    columns, same = [], rows.copy()
-    for column in json.loads(booster.attr("dpgb_dask.encoder"))["columns"]:
-        values = rows[column["name"]]
-        if column["type"] == "categorical":
-            known = {label: code for code, label in enumerate(column["categories"])}
-            codes = [np.nan if v is None or v != v else known.get(v, len(known)) for v in values]
-            columns.append(np.array(codes, np.float32))
-        else:
-            columns.append(values.to_numpy(np.float32, na_value=np.nan))
-            same[column["name"]] = columns[-1]
-    return np.stack(columns, axis=1), same
+def encoded(model, rows):
+    """Return rows as the documentation's snippet encodes them, in float32; and the same rows with float32 numbers."""
+    content = Content(model.model_, model.schema_, model.privacy_report_, model.bin_shares_)
+    encode = Scorer(document(content)).encode
+    same = rows.copy()
+    for name, feature in model.schema_.features.items():
+        if isinstance(feature, Numeric):
+            same[name] = rows[name].to_numpy(np.float32, na_value=np.nan)
+    return np.array([encode(row) for row in rows.to_dict("records")], np.float32), same
 
 
 def booster_of(model, path):
@@ -52,7 +52,7 @@ def in_natural_units(encoder, margin):
 
 def check(model, rows, path):
     booster = booster_of(model, path)
-    X, same = encoded(booster, rows)
+    X, same = encoded(model, rows)
     margin = margins(booster, X)
     np.testing.assert_array_equal(margin.astype(np.float64) * 65536, scores(model, same))
     encoder = json.loads(booster.attr("dpgb_dask.encoder"))
@@ -79,7 +79,7 @@ def test_shap_explains_the_file(features, labels, binary_schema, tmp_path):
     shap = pytest.importorskip("shap")
     model = fit(binary_schema, features, labels)
     booster = booster_of(model, tmp_path / "model.ubj")
-    X, _ = encoded(booster, features[:40])
+    X, _ = encoded(model, features[:40])
     margin = margins(booster, X)[:, 0]
     # every path is given weight by the released shares, so that no part is lost
     for explainer in (shap.TreeExplainer(booster), shap.TreeExplainer(booster, data=X[20:])):

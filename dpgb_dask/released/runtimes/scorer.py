@@ -32,6 +32,7 @@ Row = Mapping[str, Any]
 
 SCORE_ONE = 1 << 16  # steps of one unit of score
 RATE_SHIFT = 2.0  # of the link "log"
+FLOAT32_MAX = 2.0**128 - 2.0**104
 EXTRA_BINS = 2  # a numeric feature has two bins more than edges: above the last, and missing
 MISSING_WORDS = frozenset((
     "", "NA", "N/A", "n/a", "NaN", "nan", "-NaN", "-nan", "NULL", "null", "None", "<NA>", "#N/A", "#N/A N/A", "#NA",
@@ -201,6 +202,10 @@ class Numbers:
         """Return the code of a value."""
         return [self.of_number(number_of(value))]
 
+    def numbers(self, value: Any) -> list[float]:
+        """Return the number that is the value of the column, NaN if it is missing."""
+        return [number_of(value)]
+
     def of_number(self, number: float) -> int:
         """Return the code of a number; NaN is missing."""
         if math.isnan(number):
@@ -221,9 +226,14 @@ class Dates:
 
     def codes(self, value: Any) -> list[int]:
         """Return the code of each part; all are missing if the value is no point in time."""
+        numbers = zip(self.parts, self.numbers(value), strict=True)
+        return [column.of_number(number) for (_, column), number in numbers]
+
+    def numbers(self, value: Any) -> list[float]:
+        """Return the number of each part; all are NaN if the value is no point in time."""
         at = seconds_of(value)
         if at is None:
-            return [column.of_number(math.nan) for _, column in self.parts]
+            return [math.nan for _ in self.parts]
         second = int(min(max(at, self.first), self.last))
         day = datetime.date.fromordinal(second // DAY + EPOCH)
         parts = {
@@ -233,7 +243,7 @@ class Dates:
             "weekday": day.weekday(),
             "hour": second % DAY // 3600,
         }
-        return [column.of_number(parts[part]) for part, column in self.parts]
+        return [float(parts[part]) for part, _ in self.parts]
 
 
 class Categories:
@@ -250,41 +260,59 @@ class Categories:
     """
 
     def __init__(self, values: Sequence[Any], cells: Sequence[int], bins: Sequence[int]) -> None:
-        *of_cell, self.other, self.missing = bins
-        self.bin_of = {
-            form: of_cell[cell]
+        self.bins, self.other, self.missing = bins, len(bins) - 2, len(bins) - 1
+        self.cell_of = {
+            form: cell
             for form, cell in zip(map(form_of, values), cells, strict=True)
             if form is not None and form is not NO_FORM
         }
         # a listed value that is a word for a missing value is found as a text; "nan" is always missing
-        self.bin_of_word = {
-            value: of_cell[cell]
+        self.cell_of_word = {
+            value: cell
             for value, cell in zip(values, cells, strict=True)
             if isinstance(value, str) and value in MISSING_WORDS - {"nan"}
         }
 
     def codes(self, value: Any) -> list[int]:
         """Return the code of a value."""
+        return [self.bins[self.cell(value)]]
+
+    def numbers(self, value: Any) -> list[float]:
+        """Return which category a value is, their number for another value, NaN if it is missing."""
+        cell = self.cell(value)
+        return [math.nan if cell == self.missing else float(cell)]
+
+    def cell(self, value: Any) -> int:
+        """Return which category a value is; the two after them are other values and missing ones."""
         word = as_text(value)
-        if word is not None and word in self.bin_of_word:
-            return [self.bin_of_word[word]]
+        if word is not None and word in self.cell_of_word:
+            return self.cell_of_word[word]
         form = form_of(value)
-        return [self.missing if form is None else self.bin_of.get(form, self.other)]
+        return self.missing if form is None else self.cell_of.get(form, self.other)
 
 
 class Buckets:
     """A hashed feature: the bin of the bucket in which SHA-256 of a value's text falls."""
 
     def __init__(self, bins: Sequence[int]) -> None:
-        *self.bin_of, self.other, self.missing = bins
+        self.bins, self.other, self.missing = bins, len(bins) - 2, len(bins) - 1
 
     def codes(self, value: Any) -> list[int]:
         """Return the code of a value."""
+        return [self.bins[self.cell(value)]]
+
+    def numbers(self, value: Any) -> list[float]:
+        """Return the bucket of a value, the number of buckets if it has none, NaN if it is missing."""
+        cell = self.cell(value)
+        return [math.nan if cell == self.missing else float(cell)]
+
+    def cell(self, value: Any) -> int:
+        """Return the bucket of a value; the two after them are values that have none and missing ones."""
         form = form_of(value)
         if form is None or form is NO_FORM:
-            return [self.missing if form is None else self.other]
+            return self.missing if form is None else self.other
         digest = hashlib.sha256(form_text(form).encode("utf-8", "surrogatepass")).digest()
-        return [self.bin_of[int.from_bytes(digest[:8], "big") % len(self.bin_of)]]
+        return int.from_bytes(digest[:8], "big") % self.other
 
 
 # ---- the model
@@ -332,12 +360,29 @@ class Scorer:
         ValueError
             If the row lacks a feature; the message names those that it lacks.
         """
+        features = zip(self._values(row), self.features, strict=True)
+        return [code for value, feature in features for code in feature.codes(value)]
+
+    def _values(self, row: Row) -> list[Any]:
+        """Return the values of a row in the order of the features."""
         if lacking := [name for name in self.names if name not in row]:
             raise ValueError(
                 f"The row lacks the features {lacking}. Give None for a missing value."
             )
-        features = zip(self.names, self.features, strict=True)
-        return [code for name, feature in features for code in feature.codes(row[name])]
+        return [row[name] for name in self.names]
+
+    def encode(self, row: Row) -> list[float]:
+        """Return what an XGBoost file of the same model takes: the number of each encoded column, NaN if missing.
+
+        Raises
+        ------
+        ValueError
+            If the row lacks a feature; the message names those that it lacks.
+        """
+        features = zip(self._values(row), self.features, strict=True)
+        out = [number for value, feature in features for number in feature.numbers(value)]
+        # an infinity is no input of XGBoost; NaN stays
+        return [x if math.isnan(x) else min(max(x, -FLOAT32_MAX), FLOAT32_MAX) for x in out]
 
     def scores(self, row: Row) -> list[int]:
         """Return the scores of a row, in steps of 2**-16: one, or one for each of several classes."""
@@ -459,6 +504,11 @@ def scorer() -> Scorer:
 def scores(row: Row) -> list[int]:
     """Return the scores of a row, in steps of 2**-16."""
     return scorer().scores(row)
+
+
+def encode(row: Row) -> list[float]:
+    """Return what an XGBoost file of the same model takes."""
+    return scorer().encode(row)
 
 
 def decision(row: Row) -> Any:

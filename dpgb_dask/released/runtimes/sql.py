@@ -32,11 +32,15 @@ class _SQLite:
     has_exp = False  # only if it was compiled with its mathematical functions
 
     def number(self, x: str) -> str:
-        """Return the number of a value; a text that is a number as a whole is one (it equals its conversion)."""
+        """Return the number of a value; a text that is a number as a whole is one (it equals a conversion).
+
+        Whole numbers are compared exactly, and from 2⁵³ on few of them equal their floating-point number.
+        """
         low = f"lower(CAST({x} AS TEXT))"
         infinite = ", ".join(map(_literal, INFINITIES))
         return (
-            f"CASE WHEN typeof({x}) IN ('integer', 'real') OR {x} = CAST({x} AS REAL) THEN CAST({x} AS REAL)"
+            f"CASE WHEN typeof({x}) IN ('integer', 'real') OR {x} = CAST({x} AS REAL) OR {x} = CAST({x} AS INTEGER)"
+            f" THEN CAST({x} AS REAL)"
             f" WHEN {low} = 'true' THEN 1.0 WHEN {low} = 'false' THEN 0.0"
             f" WHEN {low} IN ({infinite}) THEN 9e999 WHEN {low} IN ('-inf', '-infinity') THEN -9e999 END"
         )
@@ -56,7 +60,10 @@ class _SQLite:
 
     def text(self, x: str) -> str:
         """Return the text of a value; its column may compare texts in another way than byte for byte."""
-        return f"CAST({x} AS TEXT) COLLATE BINARY"
+        exact = f"printf('%!.17g', {x})"  # as text, SQLite rounds a number to 15 digits
+        return (
+            f"CASE typeof({x}) WHEN 'real' THEN {exact} ELSE CAST({x} AS TEXT) END COLLATE BINARY"
+        )
 
 
 class _DuckDB:
@@ -80,8 +87,9 @@ class _DuckDB:
         )
 
     def text(self, x: str) -> str:
-        """Return the text of a value."""
-        return f"CAST({x} AS VARCHAR)"
+        """Return the text of a value; a FLOAT is told apart from the DOUBLE that is written the same."""
+        exact = f"CAST(CAST({x} AS DOUBLE) AS VARCHAR)"
+        return f"CASE typeof({x}) WHEN 'FLOAT' THEN {exact} ELSE CAST({x} AS VARCHAR) END"
 
     def entry(self, index: str, values: Sequence[int]) -> str:
         """Return the entry of a list at an index: planned ten times as fast as CASE."""
@@ -230,6 +238,8 @@ class _Query:
         self._words = DIALECTS[dialect]
         self._exp = self._words.has_exp if has_exp is None else has_exp
         parts = [table] if isinstance(table, str) else list(table)
+        if not parts:
+            raise StructureError("table=[] names no table. Give its name, such as table='rows'.")
         if parts[-1].lower() in OWN:
             raise StructureError(
                 f"table={parts[-1]!r} is the name of a part of the query. Rename it."

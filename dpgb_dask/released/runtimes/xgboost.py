@@ -6,6 +6,8 @@ reaches 2²⁴ steps, float32 holds each of them, and the margin is the model's 
 
 import json
 import struct
+from collections.abc import Sequence
+from itertools import chain, count
 from pathlib import Path
 from typing import Any
 
@@ -80,7 +82,7 @@ def booster(content: Content) -> dict[str, Any]:
                 "dpgb_dask.report": content.report_json,
                 "dpgb_dask.encoder": json.dumps(encoder(content), ensure_ascii=False),
             },
-            "feature_names": [_name(name) for name in names],
+            "feature_names": _names(names),
             "feature_types": ["float"] * len(names),
             "gradient_booster": {
                 "model": {
@@ -106,11 +108,17 @@ def booster(content: Content) -> dict[str, Any]:
     }
 
 
-def _name(name: str) -> str:
-    """Return a name as XGBoost takes it: its text without the characters that it refuses."""
-    for character, other in (("[", "("), ("]", ")"), ("<", "lt ")):
-        name = name.replace(character, other)
-    return name
+def _names(names: Sequence[str]) -> list[str]:
+    """Return names as XGBoost takes them: without the characters that it refuses, numbered where they would meet."""
+    taken, out = set(names), []
+    for own in names:
+        name = own.replace("[", "(").replace("]", ")").replace("<", "lt ")
+        if name != own:
+            tries = (f"{name} ({k})" for k in count(2))
+            name = next(other for other in chain([name], tries) if other not in taken)
+            taken.add(name)
+        out.append(name)
+    return out
 
 
 def encoder(content: Content) -> dict[str, Any]:
