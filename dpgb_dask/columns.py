@@ -29,7 +29,7 @@ from dpgb_dask.errors import (
     UnnamedColumnsWarning,
     level_outside,
 )
-from dpgb_dask.stored import from_zarr
+from dpgb_dask.stored import arrays_of, from_zarr
 
 POSITION = "position"
 SHOWN = 3  # most matches that a warning names
@@ -169,7 +169,7 @@ def names_of(X: Any) -> list[Any] | None:
                 return list(coordinate.to_index())
         return None
     if isinstance(X, zarr.Group):
-        return [key for key, _ in X.arrays()]
+        return list(arrays_of(X))
     return None
 
 
@@ -229,7 +229,7 @@ def _renamed(X: Any, new: dict[Any, str]) -> Any:
                     "row",
                     from_zarr(a),
                 )
-                for key, a in X.arrays()
+                for key, a in arrays_of(X).items()
             }
         )
     axis = X.dims[1]

@@ -30,7 +30,7 @@ from dpgb_dask.encoding.times import bounds_of, seconds
 from dpgb_dask.errors import SchemaError, StructureError
 from dpgb_dask.private.reading.ingest import Inputs, Source, check_inputs, line_up, source_of
 from dpgb_dask.private.reading.units import distinct_names
-from dpgb_dask.stored import from_zarr
+from dpgb_dask.stored import arrays_of, from_zarr
 from dpgb_dask.values import cells
 
 LOUD = (
@@ -209,7 +209,9 @@ def _declared_part(X: Any, schema: Schema) -> tuple[Any, tuple[str, ...]]:
     if isinstance(X, xr.Dataset):
         return X.drop_vars(strange), told
     if isinstance(X, zarr.Group):
-        columns = {key: ("row", from_zarr(array)) for key, array in X.arrays() if key in known}
+        columns = {
+            key: ("row", from_zarr(array)) for key, array in arrays_of(X).items() if key in known
+        }
         return xr.Dataset(columns), told
     kept = [k for k, name in enumerate(names or ()) if name in known]
     return X[:, kept], told

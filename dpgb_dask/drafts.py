@@ -21,6 +21,7 @@ from dpgb_dask.contracts.blanks import FILL_IN, NOTICE, open_facts
 from dpgb_dask.contracts.schema import VERSION, Schema
 from dpgb_dask.encoding.times import ISO
 from dpgb_dask.errors import SchemaError, StructureError, did_you_mean
+from dpgb_dask.stored import arrays_of
 from dpgb_dask.values import cell
 
 BLANKS = {
@@ -164,7 +165,7 @@ def draft(source: Any, *, target: str | None = None, header: bool = False) -> Sc
         names = default_names(_width(source))
         return of_types(dict.fromkeys(names, source.dtype), target)
     if isinstance(source, zarr.Group):
-        return of_types({key: array.dtype for key, array in source.arrays()}, target)
+        return of_types({key: array.dtype for key, array in arrays_of(source).items()}, target)
     # the types of an Arrow table in memory, too, may have been inferred from values
     names = getattr(source, "column_names", None) or names_of(source)
     if names is None:

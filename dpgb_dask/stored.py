@@ -167,6 +167,11 @@ class _NotEmpty:
         return np.asarray(self.array[index])
 
 
+def arrays_of(group: zarr.Group) -> dict[str, Any]:
+    """Return the arrays of a group by name, in the order of their names: a store lists them in any order."""
+    return dict(sorted(group.arrays()))
+
+
 def from_zarr(array: Any) -> da.Array:
     """Return a Zarr Array as a Dask Array, with one chunk per shard.
 

@@ -2,6 +2,7 @@
 
 import json
 import shutil
+from pathlib import Path
 
 import dask.array as da
 import numpy as np
@@ -10,14 +11,16 @@ import pytest
 import zarr
 from private.cases import BINS
 
+import dpgb_dask
 from dpgb_dask import DPGBClassifier, Schema
+from dpgb_dask.columns import names_of
 from dpgb_dask.errors import ChunkError, DPGBError, LostCodesError, StructureError
 from dpgb_dask.io import open_dataset, write_dataset
 from dpgb_dask.io.opening import is_dataset
 from dpgb_dask.io.place import ATTRIBUTE
 from dpgb_dask.private.keeping.durable import Durable
 from dpgb_dask.private.keeping.pieces import Piece
-from dpgb_dask.stored import from_zarr
+from dpgb_dask.stored import arrays_of, from_zarr
 from dpgb_dask.testing import SeededNoise
 
 NAMES = ["a", "b", "c"]
@@ -312,3 +315,22 @@ def test_a_data_set_whose_metadata_are_damaged_can_be_replaced(path, text):
     rows, labels = np.zeros((10, 1)), np.zeros(10, np.int64)
     write_dataset(path, rows, labels, schema=schema, columns="position", overwrite=True)
     assert open_dataset(path).schema == schema
+
+
+@pytest.mark.parametrize("turned", [False, True])
+def test_a_groups_arrays_have_one_order_however_a_store_lists_them(tmp_path, monkeypatch, turned):
+    group = zarr.open_group(tmp_path / "g.zarr", mode="w")
+    for name in ("b", "c", "a"):
+        group.create_array(name, data=np.zeros(3))
+    listed = sorted(group.arrays(), reverse=turned)
+    monkeypatch.setattr(zarr.Group, "arrays", lambda _: iter(listed))
+    assert list(arrays_of(group)) == names_of(group) == ["a", "b", "c"]
+    assert list(Schema.draft(group)["features"]) == ["a", "b", "c"]
+
+
+def test_a_group_is_listed_in_one_place():
+    package = Path(dpgb_dask.__file__).parent
+    files = [path for path in package.rglob("*.py") if ".arrays()" in path.read_text()]
+    assert [path.name for path in files if "layout.arrays()" not in path.read_text()] == [
+        "stored.py"
+    ]

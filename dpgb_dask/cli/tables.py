@@ -20,7 +20,7 @@ from dpgb_dask.errors import SchemaError, StructureError
 from dpgb_dask.io.opening import is_dataset, not_kept, open_dataset
 from dpgb_dask.io.place import WEIGHT
 from dpgb_dask.io.text import read_csv, reading
-from dpgb_dask.stored import from_zarr
+from dpgb_dask.stored import arrays_of, from_zarr
 from dpgb_dask.values import exact_ids
 
 KNOWN_FILES = "Give a Parquet file or directory, text (.csv, .tsv or .txt), or a .zarr."
@@ -177,7 +177,7 @@ def _open_zarr(path: str, schema: Schema) -> tuple[Any, Mapping[str, Any]]:
         check_file_types(dict.fromkeys(schema.names, store.dtype), schema)
         return from_zarr(store), {}
     place = {name: k for k, name in enumerate(schema.names)}  # the arrays of a group have no order
-    arrays = sorted(store.arrays(), key=lambda item: place.get(item[0], len(place)))
+    arrays = sorted(arrays_of(store).items(), key=lambda item: place.get(item[0], len(place)))
     columns = {key: from_zarr(array) for key, array in arrays}
     types = {key: array.dtype for key, array in columns.items()}
     if "X" in types:

@@ -19,7 +19,7 @@ from dpgb_dask.encoding.frames import as_given
 from dpgb_dask.encoding.structure import check_columns, match_names
 from dpgb_dask.errors import StructureError, in_our_words
 from dpgb_dask.kernels import predict as kernels
-from dpgb_dask.stored import from_zarr
+from dpgb_dask.stored import arrays_of, from_zarr
 
 BLOCK_ROWS = 1 << 14  # so that the codes of a block stay in the second-level cache
 
@@ -157,7 +157,7 @@ def apply(  # noqa: PLR0911 - one per kind of collection
 def _on_group(
     function: RowFunction, rows: zarr.Group, dtype: np.dtype[Any], columns: tuple[Any, ...] | None
 ) -> da.Array:
-    match_names([key for key, _ in rows.arrays()], function.schema, ordered=False)
+    match_names(list(arrays_of(rows)), function.schema, ordered=False)
     arrays = [from_zarr(rows[name]) for name in function.schema.names]
     if any(array.ndim != 1 for array in arrays):
         raise StructureError("Every array of a Zarr group must have one axis: rows.")

@@ -31,7 +31,7 @@ from dpgb_dask.errors import (
     in_our_words,
 )
 from dpgb_dask.private.reading.parsers import warn_of_parsers
-from dpgb_dask.stored import from_zarr
+from dpgb_dask.stored import arrays_of, from_zarr
 
 # inputs in memory are cut into views of this many rows, so that threads share the work
 CHUNK_ROWS = 1 << 17
@@ -294,7 +294,7 @@ def _native_kind(data: Any, name: str) -> Any:
     elif isinstance(data, xr.DataArray):
         data = _from_dataarray(data)
     elif isinstance(data, zarr.Group):
-        data = _Columns({key: from_zarr(array) for key, array in sorted(data.arrays())})
+        data = _Columns({key: from_zarr(array) for key, array in arrays_of(data).items()})
     elif isinstance(data, zarr.Array):
         data = from_zarr(data)
     elif isinstance(data, list | tuple) and name != "X":
