@@ -11,7 +11,7 @@ from dpgb_dask.contracts.features import Numeric
 from dpgb_dask.contracts.plan import PublicRng
 from dpgb_dask.contracts.schema import Schema
 from dpgb_dask.errors import PlanError
-from dpgb_dask.losses.plain import whole_number
+from dpgb_dask.plain import whole_number
 
 BLOCK_ROWS = (
     10_000  # rows are made up in blocks of this many, so that they are the same for all chunk sizes

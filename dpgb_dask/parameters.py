@@ -17,7 +17,7 @@ from dpgb_dask.controller.ledger import Ledger
 from dpgb_dask.controller.noise import NoiseSource
 from dpgb_dask.errors import PlanError, SchemaError
 from dpgb_dask.losses import Loss
-from dpgb_dask.losses.plain import whole_number
+from dpgb_dask.plain import is_number, whole_number
 
 INFER = "infer"
 FEW_ROWS = ("stop", "continue")
@@ -187,8 +187,7 @@ def class_weights(given: Any, schema: Schema, most: int) -> tuple[float, ...] | 
             f"class_weight names {unknown[0]!r}, which is no declared class. Declared: {list(classes)!r}."
         )
     for label, weight in given.items():
-        number = isinstance(weight, int | float | np.number) and not isinstance(weight, bool)
-        if not number or not 0 <= weight <= most:  # NaN compares false
+        if not is_number(weight) or not 0 <= weight <= most:  # NaN compares false
             raise PlanError(
                 f"class_weight={{{label!r}: {weight!r}}} must be a number in [0, {most}]: the schema declares"
                 f" max_weight={most}, which multiplies the noise. Declare a larger one, or divide all weights by a"
@@ -252,8 +251,7 @@ def _directions(given: Any, schema: Schema) -> tuple[tuple[str, int], ...]:
             f"monotonic_cst contains unexpected feature names: {unknown}. The schema has {list(names)}."
         )
     for name, value in given.items():
-        number = isinstance(value, int | float) and not isinstance(value, bool)
-        if not number or value not in (-1, 0, 1):
+        if not is_number(value) or value not in (-1, 0, 1):
             raise PlanError(f"monotonic_cst of {name!r} is {value!r}: give -1, 0 or 1.")
     return tuple((name, int(given[name])) for name in names if given.get(name, 0))
 

@@ -12,7 +12,7 @@ import dpgb_dask
 PACKAGE = Path(dpgb_dask.__file__).parent
 FILES = sorted(PACKAGE.rglob("*.py"))
 
-LOW = {"errors", "frozen", "showing", "losses", "kernels", "values", "contracts"}
+LOW = {"errors", "frozen", "plain", "showing", "losses", "kernels", "values", "contracts"}
 SIDES = LOW | {"encoding", "stored", "private", "controller", "released", "components"}
 TOP = {
     "columns",
@@ -40,12 +40,13 @@ TOP_OUTSIDE = {
 LAYERS: dict[str, tuple[set[str], set[str]]] = {
     "errors": (set(), set()),
     "frozen": (set(), {"numpy"}),
+    "plain": (set(), {"numpy"}),
     "showing": (set(), set()),
-    "losses": ({"errors", "frozen"}, {"numpy"}),
+    "losses": ({"errors", "frozen", "plain"}, {"numpy"}),
     "kernels": ({"errors", "losses"}, {"numpy", "numba"}),
     "values": (set(), {"numpy", "pandas"}),
     "contracts": (
-        {"errors", "frozen", "showing", "losses", "kernels", "values"},
+        {"errors", "frozen", "plain", "showing", "losses", "kernels", "values"},
         {"numpy", "numba"},
     ),
     "stored": ({"errors"}, {"numpy", "dask", "zarr"}),

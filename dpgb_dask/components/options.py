@@ -2,9 +2,8 @@
 
 from typing import Any
 
-import numpy as np
-
 from dpgb_dask.errors import PlanError
+from dpgb_dask.plain import is_number
 
 
 def check_whole(name: str, value: Any, low: int, high: int) -> None:
@@ -15,21 +14,17 @@ def check_whole(name: str, value: Any, low: int, high: int) -> None:
 
 def check_rate(name: str, value: Any) -> None:
     """Raise `PlanError` unless ``value`` is in (0, 1]."""
-    if not _is_number(value) or not 0 < value <= 1:
+    if not is_number(value) or not 0 < value <= 1:
         raise PlanError(f"{name}={value!r} must be in (0, 1].")
 
 
 def check_decay(name: str, value: Any) -> None:
     """Raise `PlanError` unless ``value`` is in [0, 1)."""
-    if not _is_number(value) or not 0 <= value < 1:
+    if not is_number(value) or not 0 <= value < 1:
         raise PlanError(f"{name}={value!r} must be in [0, 1).")
 
 
 def check_positive(name: str, value: Any) -> None:
     """Raise `PlanError` unless ``value`` is a finite number above 0."""
-    if not _is_number(value) or not 0 < value < float("inf"):
+    if not is_number(value) or not 0 < value < float("inf"):
         raise PlanError(f"{name}={value!r} must be a finite number above 0.")
-
-
-def _is_number(value: Any) -> bool:
-    return isinstance(value, int | float | np.number) and not isinstance(value, bool)

@@ -20,12 +20,11 @@ from dpgb_dask.contracts.schema import Schema
 from dpgb_dask.errors import PlanError
 from dpgb_dask.kernels.warming import ALWAYS, GRADIENTS
 from dpgb_dask.losses import Loss
-from dpgb_dask.losses.plain import whole_number
+from dpgb_dask.plain import is_number, whole_number
 
 
 def _check_between(name: str, value: Any, high: float, rule: str) -> None:
-    number = isinstance(value, int | float | np.number) and not isinstance(value, bool)
-    if not number or not 0 < value < high:  # NaN compares false
+    if not is_number(value) or not 0 < value < high:  # NaN compares false
         raise PlanError(f"{name}={value!r} must be {rule}.")
 
 

@@ -8,6 +8,7 @@ from numpy.typing import NDArray
 
 from dpgb_dask.errors import PlanError
 from dpgb_dask.losses.gradients import GRAD_ONE, TABLE_SIZE, Gradient, TableGradient, packed_table
+from dpgb_dask.plain import is_number
 
 HALF = 0.5  # a over the largest |g|, where h is not free: adds an eighth to the noise on g
 # a gradient that jumps at the target is taken to change linearly within ±CORNER of it (in halves of the target's
@@ -20,8 +21,7 @@ SECOND = ("hessian", "count", "none")
 
 def check_share(name: str, value: Any, *, inclusive: bool) -> None:
     """Raise `PlanError` unless an option is a number in (0, 1), or (0, 1] if ``inclusive``."""
-    number = isinstance(value, int | float | np.number) and not isinstance(value, bool)
-    if not number or not 0 < value <= 1 or (value == 1 and not inclusive):
+    if not is_number(value) or not 0 < value <= 1 or (value == 1 and not inclusive):
         raise PlanError(f"{name}={value!r} must be in (0, 1{']' if inclusive else ')'}.")
 
 

@@ -20,6 +20,7 @@ from dpgb_dask.contracts.features import Numeric
 from dpgb_dask.contracts.model import SCORE_ONE, BinShares, Model, PairTable, no_trees
 from dpgb_dask.contracts.schema import Schema
 from dpgb_dask.errors import PlanError, did_you_mean
+from dpgb_dask.plain import is_number
 from dpgb_dask.released.explain.decomposition import Decomposition, PairEffect, decompose
 from dpgb_dask.released.monotone import monotone_model
 
@@ -158,8 +159,9 @@ class Editor:
         return () if term == REMAINDER else tuple(term.split(" & "))
 
     def _steps(self, bound: Any) -> int:
-        number = isinstance(bound, int | float | np.number) and not isinstance(bound, bool)
-        if not number or not abs(bound / self.scale) * SCORE_ONE <= LARGEST:  # NaN compares false
+        if (
+            not is_number(bound) or not abs(bound / self.scale) * SCORE_ONE <= LARGEST
+        ):  # NaN compares false
             raise PlanError(f"A bound of clamp is {bound!r}: give a number, or None for no bound.")
         return round(float(bound) / self.scale * SCORE_ONE)
 
@@ -323,7 +325,7 @@ def _inside(model: Model, schema: Schema, j: int, where: Any) -> NDArray[np.bool
     inside = np.zeros(bins.n_bins, bool)
     if isinstance(feature, Numeric):
         assert bins.edges is not None
-        ends = [v for v in where if isinstance(v, int | float) and not isinstance(v, bool)]
+        ends = [end for end in where if is_number(end)]
         if len(where) != 2 or len(ends) != 2 or not ends[0] <= ends[1]:
             raise PlanError(f"where={where!r} of {name!r} must be its lowest and highest value.")
         first, last = np.searchsorted(bins.edges, np.array(ends, np.float64))

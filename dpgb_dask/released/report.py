@@ -6,11 +6,10 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields
 from typing import Any
 
-import numpy as np
-
 from dpgb_dask.contracts.boundary import Receipt
 from dpgb_dask.contracts.queries import PRICE_ONE
 from dpgb_dask.errors import StructureError
+from dpgb_dask.plain import is_number
 from dpgb_dask.released.sections import as_html, as_page, as_text
 from dpgb_dask.released.statement import promise, sections
 from dpgb_dask.showing import brief
@@ -230,26 +229,25 @@ def _check(report: Any) -> None:
     )
     good &= report.account is None or isinstance(report.account, str)
     numbers = ("epsilon", "delta", "mu", "epsilon_zcdp", "slack", "compared_delta")
-    good &= all(_is_number(getattr(report, name)) for name in numbers)
+    good &= all(_is_printable(getattr(report, name)) for name in numbers)
     good &= _is_price(report.declared) and _is_price(report.charged)
     good &= all(map(_is_receipt, report.receipts))
     for name in ("assumptions", "deviations", "signal", "warnings"):
         good &= all(isinstance(item, str) for item in getattr(report, name))
     good &= isinstance(report.public, dict) and _is_fact(report.public, 4)
-    good &= all(isinstance(k, str) and _is_number(v) for k, v in report.compared.items())
+    good &= all(isinstance(k, str) and _is_printable(v) for k, v in report.compared.items())
     good &= all(isinstance(part, str) for pair in report.build.items() for part in pair)
     for name, found in report.shares.items():
         good &= isinstance(name, str) and set(found) <= {"missing", "other"}
-        good &= all(len(pair) == 2 and all(map(_is_number, pair)) for pair in found.values())
+        good &= all(len(pair) == 2 and all(map(_is_printable, pair)) for pair in found.values())
     good &= all(draw is None or _is_draw(draw) for draw in report.draws)
     if not good:
         raise TypeError("a field of another type")
 
 
-def _is_number(value: Any) -> bool:
+def _is_printable(value: Any) -> bool:
     # an int of 400 digits cannot be printed as a float
-    number = isinstance(value, int | float | np.number) and not isinstance(value, bool)
-    return number and -1e308 < value < 1e308
+    return is_number(value) and -1e308 < value < 1e308
 
 
 def _is_price(value: Any) -> bool:
@@ -280,7 +278,7 @@ def _is_fact(value: Any, levels: int) -> bool:
         )
     if isinstance(value, list | tuple):
         return levels > 0 and all(_is_fact(v, levels - 1) for v in value)
-    return value is None or isinstance(value, str | bool) or _is_number(value)
+    return value is None or isinstance(value, str | bool) or _is_printable(value)
 
 
 def _noise(receipt: Receipt) -> float | None:

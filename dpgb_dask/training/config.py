@@ -7,11 +7,11 @@ from pathlib import Path
 from typing import Any
 
 import dask.config
-import numpy as np
 from dask.utils import parse_bytes
 
 from dpgb_dask.contracts.plan import Execution
 from dpgb_dask.errors import PlanError, did_you_mean
+from dpgb_dask.plain import is_number, whole_number
 from dpgb_dask.private.keeping.durable import is_durable
 
 KEYS = {
@@ -77,7 +77,7 @@ def execution(cache: str | Path | None = None, memory_limit: int | str | None = 
             " cache='memory'. Choose cache='auto' or 'disk'."
         )
     wait: Any = out.worker_wait
-    if not isinstance(wait, int | float) or isinstance(wait, bool) or not 0 < wait < float("inf"):
+    if not is_number(wait) or not 0 < wait < float("inf"):
         raise PlanError(f"dpgb-dask.worker-wait={wait!r} must be a number of seconds above 0.")
     return out
 
@@ -100,10 +100,8 @@ def _bytes(limit: Any) -> int | None:
     """Return a number of bytes, or None."""
     if limit is None:
         return None
-    n_bytes = 0
-    if isinstance(limit, int | np.integer) and not isinstance(limit, bool):
-        n_bytes = int(limit)
-    elif isinstance(limit, str) and BYTES.fullmatch(limit):
+    n_bytes = whole_number(limit) or 0
+    if isinstance(limit, str) and BYTES.fullmatch(limit):
         with contextlib.suppress(ValueError):  # an unknown unit
             n_bytes = parse_bytes(limit)
     if n_bytes <= 0:

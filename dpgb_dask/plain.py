@@ -13,9 +13,14 @@ import numpy as np
 _NUMBERS = (int, float, np.integer, np.floating)
 
 
+def is_number(value: Any) -> bool:
+    """Return whether a value is a real number of Python or NumPy, NaN and infinities too; a bool is none."""
+    return issubclass(type(value), _NUMBERS) and type(value) is not bool
+
+
 def finite_float(value: Any) -> float | None:
     """Return a real number as a Python float; None if it is no number, or none that is finite as a float."""
-    if not issubclass(type(value), _NUMBERS) or type(value) is bool:
+    if not is_number(value):
         return None
     try:
         number = float(value)
