@@ -2,6 +2,7 @@
 
 import decimal
 import fractions
+import math
 from pathlib import Path
 
 import numpy as np
