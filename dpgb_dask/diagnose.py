@@ -28,7 +28,8 @@ from dpgb_dask.encoding.columns import n_rows, numbers, objects, one_column, spl
 from dpgb_dask.encoding.target import encode_target, encode_weight
 from dpgb_dask.encoding.times import bounds_of, seconds
 from dpgb_dask.errors import SchemaError, StructureError
-from dpgb_dask.private.reading.ingest import Inputs, Source, check_inputs, line_up, source_of
+from dpgb_dask.private.reading.ingest import Inputs, check_inputs, source_of
+from dpgb_dask.private.reading.rows import Source, line_up
 from dpgb_dask.private.reading.units import distinct_names
 from dpgb_dask.stored import arrays_of, from_zarr
 from dpgb_dask.values import cells

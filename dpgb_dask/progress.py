@@ -12,6 +12,7 @@ from tqdm import tqdm
 
 from dpgb_dask.contracts.plan import Progress
 from dpgb_dask.errors import PlanError
+from dpgb_dask.kernels.cache import LISTENERS
 
 FIRST = "reading rows"  # what is done before the first round
 REDRAWN = 0.1  # seconds between two pictures of a bar, so that drawing takes no time
@@ -22,6 +23,9 @@ class Display(Protocol):
 
     def begin(self, text: str) -> None:
         """Show what is done before the first round."""
+
+    def say(self, text: str) -> None:
+        """Show what takes long before the next round ends."""
 
     def show(self, stage: str, position: int, total: int, left: float | None) -> None:
         """Show one finished round, and the seconds that are left, if they can be told."""
@@ -63,10 +67,12 @@ class Bar:
     def __enter__(self) -> Progress:
         if self._display is not None:
             self._display.begin(FIRST)
+            LISTENERS.append(self._display.say)
         return self.show
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         if self._display is not None:
+            LISTENERS.remove(self._display.say)
             self._display.end(self._done, whole=kind is None)
 
     def show(self, stage: str, position: int, total: int) -> None:
@@ -117,6 +123,10 @@ class Terminal:
         """Show what is done before the first round."""
         self._bar = tqdm(desc=text, bar_format="{desc}: {elapsed}")
 
+    def say(self, text: str) -> None:
+        """Show what takes long, in the place of the stage."""
+        self._bar.set_description(text)
+
     def show(self, stage: str, position: int, total: int, left: float | None) -> None:
         """Show one finished round."""
         bar = self._bar
@@ -142,7 +152,11 @@ class Lines:
     def begin(self, text: str) -> None:
         """Say what is done before the first round."""
         self._stage, self._since, self._began = "", 0, time.monotonic()
-        self._say(text)
+        self.say(text)
+
+    def say(self, text: str) -> None:
+        """Write a line."""
+        tqdm.write(text, file=sys.stderr)
 
     def show(self, stage: str, position: int, total: int, left: float | None) -> None:  # noqa: ARG002
         """Say that a stage has ended, with the first round of the next one."""
@@ -159,12 +173,9 @@ class Lines:
         now = time.monotonic()
         if self._stage:
             n = position - self._since
-            self._say(f"{self._stage}: {n} round{'s' * (n != 1)}, {now - self._began:.1f} s")
+            self.say(f"{self._stage}: {n} round{'s' * (n != 1)}, {now - self._began:.1f} s")
             self._began = now
         self._since = position
-
-    def _say(self, text: str) -> None:
-        tqdm.write(text, file=sys.stderr)
 
 
 class Notebook:
@@ -176,6 +187,11 @@ class Notebook:
         self._picture = Picture(text, 0, None, "")
         display = import_module("IPython.display").display  # loaded only in a notebook
         self._handle = display(self._picture, display_id=True)
+
+    def say(self, text: str) -> None:
+        """Show what takes long, in the place of the stage."""
+        last = self._picture
+        self._handle.update(Picture(text, last.position, last.total, self._elapsed()))
 
     def show(self, stage: str, position: int, total: int, left: float | None) -> None:
         """Show one finished round."""

@@ -6,6 +6,7 @@ import types
 import pytest
 
 from dpgb_dask import DPGBClassifier, PlanError, progress
+from dpgb_dask.kernels import cache
 from dpgb_dask.testing import SeededNoise
 
 
@@ -31,6 +32,9 @@ class Recorded:
     def begin(self, text):
         self.seen.append(text)
 
+    def say(self, text):
+        self.seen.append(text)
+
     def show(self, *event):
         self.seen.append(event)
 
@@ -52,6 +56,15 @@ def test_no_time_is_estimated_before_the_second_round(monkeypatch, clock):
     assert [event[-1] for event in display.seen[1:-1]] == [None, 8 * 3.0, 6 * 3.0]
     assert display.seen[0] == "reading rows"
     assert display.seen[-1] == (4, True)
+
+
+def test_that_kernels_are_compiled_is_shown_during_the_fit_only(monkeypatch):
+    display = Recorded()
+    monkeypatch.setattr(progress, "display_here", lambda: display)
+    with progress.Bar(1, None):
+        cache._say_once.__wrapped__("kernels")
+    cache._say_once.__wrapped__("kernels")
+    assert display.seen == ["reading rows", cache.COMPILING, (0, True)]
 
 
 @pytest.mark.parametrize("epsilon", [0.5, 8.0])

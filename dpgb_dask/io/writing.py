@@ -22,14 +22,9 @@ from dpgb_dask.errors import ChunkError, SchemaError, StructureError, in_our_wor
 from dpgb_dask.io.layout import Layout, check_of, metadata_of, rows_per_shard
 from dpgb_dask.io.place import ATTRIBUTE, Place
 from dpgb_dask.io.rows import store_form
-from dpgb_dask.private.reading.ingest import (
-    Source,
-    check_inputs,
-    failed_to_load,
-    line_up,
-    source_of,
-)
+from dpgb_dask.private.reading.ingest import check_inputs, source_of
 from dpgb_dask.private.reading.parsers import warn_of_parsers
+from dpgb_dask.private.reading.rows import Source, failed_to_load, line_up
 from dpgb_dask.private.reading.survey import slice_block
 from dpgb_dask.stored import Recorded, Shards
 

@@ -55,10 +55,10 @@ class KernelCache:
     def load_overload(self, signature: Any, target: Any) -> Any:
         """Return the version for a signature; None if there is none, and it is this process's turn to compile it."""
         found = self._read(signature, target)
-        if found is None and _TURN.take(self.cache_path, self._module):
+        if found is None and _TURN.take(self, self.cache_path, self._module):
             found = self._read(signature, target)  # another process has written it meanwhile
             if found is not None:
-                _TURN.end()
+                _TURN.end(self)
         if found is None:
             _say_once(
                 f"Kernels are compiled, which takes up to a minute. {_where(self.cache_path)}"
@@ -75,7 +75,7 @@ class KernelCache:
         except OSError as error:  # such as a full disk: the kernel is in memory, and works
             logger.warning("Compiled kernels cannot be kept: %s.", error.strerror)
         finally:
-            _TURN.end()
+            _TURN.end(self)
 
     def enable(self) -> None:
         """Do nothing: the cache is always on."""
@@ -211,7 +211,7 @@ def is_writable(folder: Path) -> bool:
 def _say_once(text: str) -> None:
     logger.info(text)
     for tell in LISTENERS:
-        tell(text)
+        tell(COMPILING)
 
 
 @lru_cache
@@ -226,9 +226,9 @@ def _where(path: str | None) -> str:
     return text
 
 
-LISTENERS: list[
-    Callable[[str], None]
-] = []  # called once, with a sentence, before anything is compiled
+COMPILING = "compiling kernels: up to a minute"
+# called with `COMPILING` before the first kernel is compiled in this process
+LISTENERS: list[Callable[[str], None]] = []
 
 
 class _Turn:
@@ -239,9 +239,13 @@ class _Turn:
 
     def __init__(self) -> None:
         self._file: IO[bytes] | None = None
+        self._owner: KernelCache | None = None
 
-    def take(self, folder: str | None, module: str) -> bool:
-        """Wait for the turn; return whether it was taken. Without a folder or locks in it, all compile at once."""
+    def take(self, owner: KernelCache, folder: str | None, module: str) -> bool:
+        """Wait for the turn; return whether it was taken. Without a folder or locks in it, all compile at once.
+
+        A kernel that is compiled while another one is, which calls it, takes no turn: it has that of the other one.
+        """
         if folder is None or fcntl is None or self._file is not None:
             return False
         file = None
@@ -254,14 +258,14 @@ class _Turn:
             if file is not None:
                 file.close()
             return False
-        self._file = file
+        self._file, self._owner = file, owner
         return True
 
-    def end(self) -> None:
-        """Let other processes have their turn."""
-        if self._file is not None:
+    def end(self, owner: KernelCache) -> None:
+        """Let other processes have their turn, if it was taken by this kernel."""
+        if self._file is not None and self._owner is owner:
             self._file.close()
-            self._file = None
+            self._file = self._owner = None
 
 
 def _locked(file: IO[bytes]) -> bool:

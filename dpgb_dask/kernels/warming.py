@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dpgb_dask.kernels import bin as bins
-from dpgb_dask.kernels import draw, gradient, histogram, nodes, predict, route
+from dpgb_dask.kernels import draw, fingerprint, gradient, histogram, nodes, predict, route
 from dpgb_dask.losses import poisson_gradient
 
 ROWS = 3
@@ -48,6 +48,17 @@ def _values(dtype: type[np.floating] = np.float64) -> None:
         bins.cell_matrix(matrix, edges, cells)
     bins.map_cells(cells, np.zeros((len(edges), 50), np.uint8), codes)
     histogram.add_cells(cells[0], None, np.zeros(2, np.int64))
+    words = rows.view(f"u{rows.itemsize}")
+    words.flags.writeable = False
+    fingerprint.add_rows(words, np.zeros(len(edges), np.uint64), np.zeros(ROWS, np.uint64))
+
+
+def _hashes() -> None:
+    words, halves = np.zeros((1, ROWS), np.uint64), np.zeros(2, np.uint64)
+    fingerprint.add_siphash(words, np.zeros(2, np.uint64), np.zeros(4, np.uint64), halves)
+    column = np.zeros(ROWS, np.uint64)
+    column.flags.writeable = False
+    fingerprint.add_column(column, np.uint64(0), np.zeros(ROWS, np.uint64))
 
 
 def _weights() -> None:
@@ -152,6 +163,7 @@ def _draws() -> None:
 
 
 GROUPS: dict[str, Callable[[], None]] = {
+    "hashes": _hashes,
     "values": _values,
     "float32 values": lambda: _values(np.float32),
     "weights": _weights,
@@ -169,7 +181,7 @@ GROUPS: dict[str, Callable[[], None]] = {
     "levels": _levels,
     "draws": _draws,
 }
-ALWAYS = ("values",)  # of every fit
+ALWAYS = ("hashes", "values")  # of every fit
 GRADIENTS = {
     "LogisticGradient": ("logistic gradient",),
     "TableGradient": ("logistic gradient", "residual gradient"),

@@ -38,7 +38,7 @@ from dpgb_dask.controller.release import Controller
 from dpgb_dask.errors import PlanError
 from dpgb_dask.losses import OutsideLoss
 from dpgb_dask.private.keeping.store import remove_saved
-from dpgb_dask.private.reading.ingest import Source
+from dpgb_dask.private.reading.rows import Source
 from dpgb_dask.private.rounds import Backend, check_backend, open_rounds
 from dpgb_dask.private.rounds.local import default_threads
 from dpgb_dask.private.sensitivity import sensitivity

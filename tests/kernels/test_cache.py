@@ -146,6 +146,30 @@ def test_a_kernel_is_compared_with_every_file_that_it_may_hold_parts_of():
 
 
 @pytest.mark.usefixtures("own_cache")
+def test_a_kernel_keeps_its_turn_while_a_kernel_that_it_calls_is_compiled(monkeypatch):
+    held = []  # after each kernel that was kept: whether another process still waits
+
+    def save(self, signature, compiled):
+        keep(self, signature, compiled)
+        held.append((self._function.__name__, cache._TURN._file is not None))
+
+    keep = cache.KernelCache.save_overload
+    monkeypatch.setattr(cache.KernelCache, "save_overload", save)
+
+    @kernel
+    def twice(x):
+        return 2 * x
+
+    @kernel
+    def outer(a, out):
+        for i in range(out.shape[0]):
+            out[i] = twice(a[i])
+
+    assert call(outer) == 1
+    assert held == [("twice", True), ("outer", False)]
+
+
+@pytest.mark.usefixtures("own_cache")
 def test_a_file_system_without_locks_is_no_error(monkeypatch):
     def refuse(*_):
         raise OSError(95, "Operation not supported")

@@ -7,26 +7,19 @@ number of pieces is written last, after all pieces were read back: without it th
 """
 
 import hashlib
-import os
 import warnings
-from collections.abc import AsyncGenerator, Iterable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import fsspec
 import numpy as np
-import zarr
-from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 from numpy.typing import NDArray
-from zarr.abc.store import ByteRequest, Store
-from zarr.core.buffer import Buffer, BufferPrototype
-from zarr.storage import FsspecStore, LocalStore, WrapperStore
 
 from dpgb_dask.errors import LostCodesError, PlanError, ScratchError
 from dpgb_dask.private.keeping.pieces import Piece
 
 OBJECT_BYTES = 4 << 20  # of a group of features: object stores prefer few and large objects
-NONCE_BYTES = 12
 DONE = "done"  # the array that is written last: the number of pieces
 UNFINISHED = -1
 
@@ -51,63 +44,6 @@ def check_protocol(cache: str) -> None:
             f"cache={cache!r}: no installed package opens {protocol}://. Install it (for s3://: "
             "pip install 'dpgb_dask[s3]'), or choose another place."
         ) from None
-
-
-class Sealed(WrapperStore[Store]):
-    """A store whose objects are encrypted and bound to their names and to a key.
-
-    Parameters
-    ----------
-    store : Store
-    key : bytes
-        32 bytes.
-    """
-
-    def __init__(self, store: Store, key: bytes) -> None:
-        super().__init__(store)
-        self._key = key
-        self._seal = AESGCM(key)
-
-    def __repr__(self) -> str:
-        return "<sealed store>"
-
-    def _with_store(self, store: Store) -> "Sealed":
-        return Sealed(store, self._key)
-
-    async def get(
-        self, key: str, prototype: BufferPrototype, byte_range: ByteRequest | None = None
-    ) -> Buffer | None:
-        """Return an object, decrypted; always the whole object, as no array here is sharded."""
-        assert byte_range is None
-        sealed = await self._store.get(key, prototype)
-        if sealed is None:
-            if self.read_only and "/c/" in key:  # Zarr would read a missing chunk as zeros
-                raise LostCodesError("An object of encoded rows is gone.")
-            return None
-        data = sealed.to_bytes()
-        opened = self._seal.decrypt(data[:NONCE_BYTES], data[NONCE_BYTES:], key.encode())
-        return prototype.buffer.from_bytes(opened)
-
-    async def set(self, key: str, value: Buffer) -> None:
-        """Store an object, encrypted under a new nonce."""
-        nonce = os.urandom(NONCE_BYTES)
-        sealed = nonce + self._seal.encrypt(nonce, value.to_bytes(), key.encode())
-        await self._store.set(key, value.from_bytes(sealed))
-
-    async def _set_many(self, values: Iterable[tuple[str, Buffer]]) -> None:
-        for key, value in values:
-            await self.set(key, value)
-
-    async def _get_many(
-        self, requests: Iterable[tuple[str, BufferPrototype, ByteRequest | None]]
-    ) -> AsyncGenerator[tuple[str, Buffer | None], None]:
-        for key, prototype, byte_range in requests:
-            yield key, await self.get(key, prototype, byte_range)
-
-    async def set_if_not_exists(self, key: str, value: Buffer) -> None:
-        """Store an object, encrypted, unless one of this name exists."""
-        if not await self._store.exists(key):
-            await self.set(key, value)
 
 
 class Durable:
@@ -254,6 +190,8 @@ class Durable:
         )
 
     def _put(self, name: str, array: NDArray[Any], chunks: tuple[int, ...]) -> None:
+        import zarr  # noqa: PLC0415 - workers that keep codes elsewhere do without
+
         zarr.create_array(
             self._store(),
             name=name,
@@ -266,16 +204,16 @@ class Durable:
         )
 
     def _get(self, name: str) -> NDArray[Any]:
+        import zarr  # noqa: PLC0415
+
         array = zarr.open_array(self._store(read_only=True), path=name, mode="r")
         return np.ascontiguousarray(array[:])
 
-    def _store(self, *, read_only: bool = False) -> Sealed:
-        store: Store
-        if self._is_local:
-            store = LocalStore(self._path, read_only=read_only)
-        else:
-            store = FsspecStore.from_url(self._path, read_only=read_only)
-        return Sealed(store, self._seal)
+    def _store(self, *, read_only: bool = False) -> Any:
+        from dpgb_dask.private.keeping.sealed_objects import open_sealed  # noqa: PLC0415
+
+        place = Path(self._path) if self._is_local else self._path
+        return open_sealed(place, self._seal, read_only=read_only)
 
 
 def version_of(key: bytes, *parts: bytes) -> bytes:

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from dpgb_dask.contracts.model import FeatureBins
 from dpgb_dask.encoding.codes import Values, encode_cells, encode_values, read_values
 from dpgb_dask.encoding.columns import n_rows
-from dpgb_dask.private.reading.ingest import Rows
+from dpgb_dask.private.reading.rows import Rows
 from dpgb_dask.private.reading.survey import (
     Labels,
     Marker,

@@ -19,11 +19,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from dpgb_dask.kernels import kernel
+from dpgb_dask.kernels import fingerprint as kernels
 
 LANES = 4
 MODULUS = 1 << 256
-STRIP = 512  # rows hashed together: their four state words stay in the L1 cache
 # "somepseudorandomlygeneratedbytes", as in the paper
 INIT = np.array(
     [0x736F6D6570736575, 0x646F72616E646F6D, 0x6C7967656E657261, 0x7465646279746573], np.uint64
@@ -93,7 +92,7 @@ def fingerprint_rows(words: NDArray[np.uint64], keys: NDArray[np.uint64]) -> int
     total = 0
     for lane, key in enumerate(keys):
         halves = np.zeros(2, np.uint64)
-        _add_siphash(words, key, INIT, halves)
+        kernels.add_siphash(words, key, INIT, halves)
         total += (int(halves[0]) + (int(halves[1]) << 32)) << (64 * lane)
     return total % MODULUS
 
@@ -117,11 +116,11 @@ def shorten_rows(parts: Sequence[NDArray[Any]], keys: NDArray[np.uint64]) -> NDA
     for part in parts:
         if part.ndim == 2 and part.flags.c_contiguous:
             stop = start + part.shape[1]
-            _add_rows(_bits(part), keys[start:stop], out)
+            kernels.add_rows(_bits(part), keys[start:stop], out)
             start = stop
             continue
         for column in [part] if part.ndim == 1 else part.T:
-            _add_column(_bits(column), keys[start], out)
+            kernels.add_column(_words(column), keys[start], out)
             start += 1
     return out
 
@@ -133,85 +132,8 @@ def _bits(values: NDArray[Any]) -> NDArray[Any]:
     return bits
 
 
-@kernel
-def _nh(word: Any, key: Any) -> Any:
-    """Return (low half of the word + low half of the key) · (high half of the word + high half of the key)."""
-    low, half = np.uint64(0xFFFFFFFF), np.uint64(32)
-    return (((word & low) + (key & low)) & low) * (((word >> half) + (key >> half)) & low)
-
-
-@kernel
-def _add_rows(
-    words: NDArray[Any],  # IN (n, m), unsigned
-    keys: NDArray[np.uint64],  # IN (m,)
-    out: NDArray[np.uint64],  # OUT (n,), added to
-) -> None:
-    """Add the products of a matrix, row by row."""
-    for i in range(words.shape[0]):
-        total = np.uint64(0)
-        for j in range(words.shape[1]):
-            total += _nh(np.uint64(words[i, j]), keys[j])
-        out[i] += total
-
-
-@kernel
-def _add_column(
-    words: NDArray[Any],  # IN (n,), unsigned
-    key: Any,  # uint64
-    out: NDArray[np.uint64],  # OUT (n,), added to
-) -> None:
-    """Add the products of one column."""
-    for i in range(words.shape[0]):
-        out[i] += _nh(np.uint64(words[i]), key)
-
-
-@kernel
-def _add_siphash(
-    words: NDArray[np.uint64],  # IN (n_words, n)
-    key: NDArray[np.uint64],  # IN (2,)
-    init: NDArray[np.uint64],  # IN (4,)
-    halves: NDArray[
-        np.uint64
-    ],  # OUT (2,): sums of the low and high 32 bits; n < 2**32 keeps them exact
-) -> None:
-    v = np.empty((4, STRIP), np.uint64)
-    zero = np.zeros(STRIP, np.uint64)
-    for start in range(0, words.shape[1], STRIP):
-        k = min(STRIP, words.shape[1] - start)
-        for i in range(4):
-            v[i, :] = init[i] ^ key[i % 2]
-        for w in range(words.shape[0]):
-            _round(v[0, :k], v[1, :k], v[2, :k], v[3, :k], words[w, start : start + k])
-        for i in range(k):
-            v[2, i] ^= np.uint64(0xFF)
-        for _ in range(3):
-            _round(v[0, :k], v[1, :k], v[2, :k], v[3, :k], zero[:k])
-        for i in range(k):
-            out = v[0, i] ^ v[1, i] ^ v[2, i] ^ v[3, i]
-            halves[0] += out & np.uint64(0xFFFFFFFF)
-            halves[1] += out >> np.uint64(32)
-
-
-@kernel
-def _round(
-    v0: NDArray[np.uint64],
-    v1: NDArray[np.uint64],
-    v2: NDArray[np.uint64],
-    v3: NDArray[np.uint64],  # all four IN and OUT (k,)
-    word: NDArray[np.uint64],  # IN (k,)
-) -> None:
-    """Absorb one word per row by one SipRound; a plain loop over rows, so that it becomes SIMD."""
-    for i in range(word.shape[0]):
-        m = word[i]
-        a, b, c, d = v0[i], v1[i], v2[i], v3[i] ^ m
-        a += b
-        c += d
-        b = (b << np.uint64(13) | b >> np.uint64(51)) ^ a
-        d = (d << np.uint64(16) | d >> np.uint64(48)) ^ c
-        a = a << np.uint64(32) | a >> np.uint64(32)
-        c += b
-        a += d
-        b = (b << np.uint64(17) | b >> np.uint64(47)) ^ c
-        d = (d << np.uint64(21) | d >> np.uint64(43)) ^ a
-        c = c << np.uint64(32) | c >> np.uint64(32)
-        v0[i], v1[i], v2[i], v3[i] = a ^ m, b, c, d
+def _words(values: NDArray[Any]) -> NDArray[np.uint64]:
+    """Return a column's bits as contiguous words, so that the kernel is compiled once."""
+    words = np.ascontiguousarray(_bits(values), np.uint64).view()
+    words.flags.writeable = False
+    return words

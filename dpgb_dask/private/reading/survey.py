@@ -31,7 +31,7 @@ from dpgb_dask.private.reading.fingerprint import (
     pack_rows,
     shorten_rows,
 )
-from dpgb_dask.private.reading.ingest import Rows
+from dpgb_dask.private.reading.rows import Rows
 from dpgb_dask.private.reading.units import UnitCounts, hash_units, mark_units
 
 STRIP_ROWS = 1 << 14  # rows whose cells are in memory at once: 32 KB per feature

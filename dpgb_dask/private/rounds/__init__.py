@@ -11,7 +11,7 @@ from dpgb_dask.contracts.model import FeatureBins
 from dpgb_dask.contracts.plan import NO_NEEDS, Execution, Needs, Rounds, Shape
 from dpgb_dask.errors import PlanError, in_our_words
 from dpgb_dask.private.keeping.store import check_limit
-from dpgb_dask.private.reading.ingest import Source
+from dpgb_dask.private.reading.rows import Source
 from dpgb_dask.private.reading.survey import Reading
 from dpgb_dask.private.rounds.clients import connect, find_client, max_threads
 from dpgb_dask.private.rounds.local import LocalRounds, default_threads
@@ -133,6 +133,8 @@ def open_rounds(
     if backend is None:
         backend = check_backend(source, execution, needs)
     client = backend.client
+    if kernels is not None and source.narrow:
+        kernels = (*kernels, "float32 values")
     if execution.memory_limit is not None:
         own = execution.n_threads or default_threads()
         taken = needs.to_sum(backend.n_threads) + (needs.to_decide(own) if client is None else 0)

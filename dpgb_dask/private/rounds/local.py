@@ -23,8 +23,8 @@ from dpgb_dask.errors import LostCodesError, in_our_words
 from dpgb_dask.private.answering.scores import same_bins
 from dpgb_dask.private.answering.shards import Shard
 from dpgb_dask.private.keeping.store import room_to_read
-from dpgb_dask.private.reading.ingest import Chunk, Rows, Source, failed_to_load, line_up
 from dpgb_dask.private.reading.load_lock import bytes_of, end_turn, in_turn
+from dpgb_dask.private.reading.rows import Chunk, Rows, Source, failed_to_load, line_up
 from dpgb_dask.private.reading.survey import (
     Reading,
     Survey,

@@ -54,7 +54,7 @@ from dpgb_dask.private.answering.shards import sum_arrays
 from dpgb_dask.private.keeping.durable import is_durable
 from dpgb_dask.private.keeping.store import room_to_read
 from dpgb_dask.private.reading.graph_fusion import fuse_calls
-from dpgb_dask.private.reading.ingest import Chunk, Rows, Source, failed_to_load
+from dpgb_dask.private.reading.rows import Chunk, Rows, Source, failed_to_load
 from dpgb_dask.private.reading.survey import (
     MARKS,
     Reading,

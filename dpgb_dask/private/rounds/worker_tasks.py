@@ -33,8 +33,8 @@ from dpgb_dask.private.keeping.pieces import (
 )
 from dpgb_dask.private.keeping.scratch import lost
 from dpgb_dask.private.keeping.store import Keeping, Kept, LostPiece, Store, codes_version, store_of
-from dpgb_dask.private.reading.ingest import Rows, failed_to_load, line_up
 from dpgb_dask.private.reading.load_lock import bytes_of, end_turn
+from dpgb_dask.private.reading.rows import Rows, failed_to_load, line_up
 from dpgb_dask.private.reading.survey import (
     MARKS,
     Reading,

@@ -38,7 +38,7 @@ from dpgb_dask.private.answering import shards
 from dpgb_dask.private.answering.levels import LevelSums
 from dpgb_dask.private.answering.shards import Shard
 from dpgb_dask.private.keeping.pieces import encode_rows, merge_pieces
-from dpgb_dask.private.reading.ingest import Rows
+from dpgb_dask.private.reading.rows import Rows
 from dpgb_dask.private.reading.survey import Reading
 
 WEIGHT = {"max_weight": 3, "weight_bits": 2}

@@ -41,9 +41,10 @@ from dpgb_dask.errors import LostCodesError, PlanError, ScratchError
 from dpgb_dask.private.answering import shards
 from dpgb_dask.private.answering.passes import Pass
 from dpgb_dask.private.answering.shards import Shard
-from dpgb_dask.private.keeping.durable import Durable, Sealed
+from dpgb_dask.private.keeping.durable import Durable
 from dpgb_dask.private.keeping.pieces import Piece, encode_rows, merge_pieces
 from dpgb_dask.private.keeping.scratch import Scratch
+from dpgb_dask.private.keeping.sealed_objects import Sealed
 from dpgb_dask.private.keeping.store import (
     Keeping,
     LostPiece,
@@ -54,7 +55,7 @@ from dpgb_dask.private.keeping.store import (
     remove_saved,
     store_of,
 )
-from dpgb_dask.private.reading.ingest import Rows
+from dpgb_dask.private.reading.rows import Rows
 from dpgb_dask.private.reading.survey import Reading
 
 WEIGHT = {"max_weight": 3, "weight_bits": 2}

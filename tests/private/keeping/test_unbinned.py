@@ -20,7 +20,7 @@ from dpgb_dask.encoding.codes import (
     read_values,
 )
 from dpgb_dask.private.keeping.pieces import encode_piece, encode_rows, unbinned_pieces
-from dpgb_dask.private.reading.ingest import Rows
+from dpgb_dask.private.reading.rows import Rows
 from dpgb_dask.private.reading.survey import STRIP_ROWS, Reading, Surveyor, survey_rows
 from dpgb_dask.private.reading.units import count_units
 
