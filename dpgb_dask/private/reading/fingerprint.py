@@ -112,6 +112,9 @@ def shorten_rows(parts: Sequence[NDArray[Any]], keys: NDArray[np.uint64]) -> NDA
     Private side.
     """
     out = np.zeros(len(parts[0]), np.uint64)
+    words = np.empty(
+        len(out), np.uint64
+    )  # one copy for all columns: new memory costs more than the hashes
     start = 0
     for part in parts:
         if part.ndim == 2 and part.flags.c_contiguous:
@@ -120,7 +123,7 @@ def shorten_rows(parts: Sequence[NDArray[Any]], keys: NDArray[np.uint64]) -> NDA
             start = stop
             continue
         for column in [part] if part.ndim == 1 else part.T:
-            kernels.add_column(_words(column), keys[start], out)
+            kernels.add_column(_words(column, words), keys[start], out)
             start += 1
     return out
 
@@ -132,8 +135,11 @@ def _bits(values: NDArray[Any]) -> NDArray[Any]:
     return bits
 
 
-def _words(values: NDArray[Any]) -> NDArray[np.uint64]:
-    """Return a column's bits as contiguous words, so that the kernel is compiled once."""
-    words = np.ascontiguousarray(_bits(values), np.uint64).view()
-    words.flags.writeable = False
+def _words(values: NDArray[Any], copy: NDArray[np.uint64]) -> NDArray[np.uint64]:
+    """Return a column's bits as contiguous words, copied if they are not, so that the kernel is compiled once."""
+    words = _bits(values)
+    if words.dtype != np.uint64 or not words.flags.c_contiguous:
+        copy[:] = words
+        words = copy.view()
+        words.flags.writeable = False
     return words
