@@ -19,7 +19,6 @@ from dpgb_dask.contracts.features import (
     Encoded,
     Feature,
     Grouped,
-    Numeric,
     encoded_as,
     feature_of,
     finite,
@@ -37,8 +36,6 @@ from dpgb_dask.errors import (
 )
 from dpgb_dask.showing import WORDS, brief, html_table
 from dpgb_dask.values import is_missing
-
-__all__ = ["MAX_CATEGORIES", "Categorical", "Numeric", "Schema", "Target"]
 
 VERSION = 1
 MAX_FEATURES = 65_535  # trees name a feature in 16 bits

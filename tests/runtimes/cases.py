@@ -8,8 +8,8 @@ import pandas as pd
 from helpers import raw_scores
 
 from dpgb_dask import DPGBClassifier, DPGBRegressor, Schema
+from dpgb_dask.contracts.features import Numeric
 from dpgb_dask.contracts.model import SCORE_ONE
-from dpgb_dask.contracts.schema import Numeric
 from dpgb_dask.recipes import RECIPES
 from dpgb_dask.testing import SeededNoise
 

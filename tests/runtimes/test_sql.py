@@ -8,8 +8,9 @@ import pytest
 from helpers import raw_scores
 from runtimes.cases import natural, scores, steps
 
+from dpgb_dask.contracts.features import Numeric
 from dpgb_dask.contracts.model import SCORE_ONE, BinShares, FeatureBins, Model
-from dpgb_dask.contracts.schema import Numeric, Schema
+from dpgb_dask.contracts.schema import Schema
 from dpgb_dask.released.runtimes.content import Content
 from dpgb_dask.released.runtimes.sql import to_sql
 
