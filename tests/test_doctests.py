@@ -10,6 +10,7 @@ import pytest
 import dpgb_dask
 
 PACKAGE = Path(dpgb_dask.__file__).parent
+LONG = {"dpgb_dask.estimators"}  # fits
 WITH_EXAMPLES = sorted(
     ".".join(path.relative_to(PACKAGE.parent).with_suffix("").parts)
     for path in PACKAGE.rglob("*.py")
@@ -17,7 +18,13 @@ WITH_EXAMPLES = sorted(
 )
 
 
-@pytest.mark.parametrize("name", WITH_EXAMPLES)
+@pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param(name, marks=[pytest.mark.slow] if name in LONG else [])
+        for name in WITH_EXAMPLES
+    ],
+)
 def test_examples_run(name, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     with dask.config.set(scheduler="sync"):

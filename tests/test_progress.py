@@ -67,7 +67,7 @@ def test_that_kernels_are_compiled_is_shown_during_the_fit_only(monkeypatch):
     assert display.seen == ["reading rows", cache.COMPILING, (0, True)]
 
 
-@pytest.mark.parametrize("epsilon", [0.5, 8.0])
+@pytest.mark.parametrize("epsilon", [0.5, pytest.param(8.0, marks=pytest.mark.slow)])
 def test_the_total_has_no_stage_that_will_not_run(epsilon, binary_schema, features, labels):
     seen = []
     DPGBClassifier(

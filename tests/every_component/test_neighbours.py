@@ -94,8 +94,14 @@ def test_a_heavy_row_moves_no_query_beyond_its_sensitivity(name):
     check_neighbours(plan, "binary", shape, lambda n: rng.uniform(0, 5, n), WEIGHTS)
 
 
-@pytest.mark.parametrize("weight", [None, lambda n: np.random.default_rng(5).uniform(0, 5, n)])
-@pytest.mark.parametrize("name", ["auto", "fdp-tr-newton"])
+def uniform_weights(n):
+    return np.random.default_rng(5).uniform(0, 5, n)
+
+
+@pytest.mark.parametrize(
+    ("name", "weight"),
+    one_of_each([(name, w) for name in ("auto", "fdp-tr-newton") for w in (None, uniform_weights)]),
+)
 def test_a_row_of_a_heavy_class_moves_no_query_beyond_its_sensitivity(name, weight):
     plan = recipes.get(PLANS[name], kind="binary").brief()
     shape = Shape(schema=SCHEMAS["binary"], max_weight=4, weight_bits=8, class_weight=(0.3, 4.0))

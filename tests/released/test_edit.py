@@ -38,7 +38,9 @@ def fitted(make=DPGBClassifier, **options):
     return make(**(settings | options)).fit(x, y)
 
 
-@pytest.fixture(scope="module", params=[DPGBClassifier, DPGBRegressor])
+@pytest.fixture(
+    scope="module", params=[DPGBClassifier, pytest.param(DPGBRegressor, marks=pytest.mark.slow)]
+)
 def model(request):
     out = fitted(request.param)
     assert out.model_.pairs
@@ -73,6 +75,8 @@ def test_monotone_orders_tables_pairs_and_trees(model):
     assert (np.diff(decide(rows)) <= 0).all()
 
 
+# in units of the score, and in those of the target
+@pytest.mark.parametrize("model", [DPGBClassifier, DPGBRegressor], indirect=True)
 def test_clamp_moves_only_what_lies_beyond(model):
     term = model.explain_global().term("age")
     low = float(np.quantile(term.scores, 0.3))
