@@ -25,6 +25,7 @@ examples:
   dpgb-dask report model.json
   dpgb-dask verify model.json --ledger sqlite:///budget.db
   dpgb-dask predict model.json new.parquet --proba --out predictions.parquet
+  dpgb-dask edit model.json --monotone hours=1 --out edited.json
   dpgb-dask export model.json --to onnx --out model.onnx
 
 exit codes:
@@ -65,6 +66,9 @@ COMMANDS = {
     "check": Command(
         "data.add_check",
         "count what a fit would clip or call missing: for the data owner's eyes, NOT private",
+    ),
+    "edit": Command(
+        "edit.add", "change a model file: monotone, clamp or remove a term; costs no privacy"
     ),
     "export": Command(
         "export.add",

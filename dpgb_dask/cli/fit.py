@@ -7,6 +7,7 @@ from typing import Any
 
 from dpgb_dask import losses
 from dpgb_dask.cli.aloud import aloud
+from dpgb_dask.cli.constraints import add_constraints, constraints
 from dpgb_dask.cli.options import (
     FEW_ROWS,
     OK,
@@ -61,6 +62,7 @@ def add(commands: Any) -> None:
     fit.add_argument("--learning-rate", type=float, help="step of one (default: the recipe's)")
     fit.add_argument("--max-depth", type=int, help="depth of a tree (default: the recipe's)")
     fit.add_argument("--max-bins", type=int, help="bins of a feature (default: the recipe's)")
+    add_constraints(fit)
     fit.add_argument(
         "--on-few-rows",
         choices=FEW_ROWS_WAYS,
@@ -109,6 +111,7 @@ def _fit(options: argparse.Namespace) -> int:
         learning_rate=options.learning_rate,
         max_depth=options.max_depth,
         max_bins=options.max_bins,
+        **constraints(options),
         columns=options.columns,
         on_few_rows=options.on_few_rows,
         ledger=None if options.ledger is None else open_ledger(options.ledger),
