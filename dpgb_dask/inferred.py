@@ -31,7 +31,7 @@ from dpgb_dask.encoding.structure import is_numbered
 from dpgb_dask.encoding.times import DAY, EPOCH, seconds
 from dpgb_dask.errors import PlanError, PrivacyLeakWarning, StructureError, level_outside
 from dpgb_dask.stored import from_zarr
-from dpgb_dask.values import NO_FORM, cells
+from dpgb_dask.values import NO_FORM, as_text, cells
 
 
 class Inferred(NamedTuple):
@@ -241,11 +241,15 @@ def _block_facts(block: Any) -> list[_Facts]:
 
 
 def _distinct(labels: Sequence[Any]) -> list[Any]:
-    """Return one label of each normal form; a fit reads all labels of the same form as that one."""
+    """Return one label of each normal form; a fit reads all labels of the same form as that one.
+
+    What a schema cannot declare, such as dates and infinite numbers, is its text, which has the same form.
+    """
     first: dict[Any, Any] = {}
     for label, form in zip(labels, cells(labels), strict=True):
         if form is not None and form is not NO_FORM:
-            first.setdefault(form, label)
+            held = isinstance(label, str | int) or (isinstance(label, float) and np.isfinite(label))
+            first.setdefault(form, label if held else as_text(label) or str(label))
     return list(first.values())
 
 

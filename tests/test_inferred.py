@@ -1,5 +1,8 @@
 """``schema="infer"``: facts read from the data, marked as not private, with scikit-learn's own checks."""
 
+import datetime
+import uuid
+
 import dask.array as da
 import dask.dataframe as dd
 import numpy as np
@@ -8,6 +11,8 @@ import pytest
 from sklearn.base import clone
 
 from dpgb_dask import Datetime, DPGBClassifier, PrivacyLeakWarning
+from dpgb_dask.encoding.categories import category_cells
+from dpgb_dask.inferred import infer
 from dpgb_dask.testing import SeededNoise
 
 SEEDED = {"noise": SeededNoise(0), "random_state": 0}
@@ -100,3 +105,13 @@ def test_columns_of_dates_are_inferred_as_dates():
             "far": Datetime("0001-01-01", "9999-12-31"),
         }
         assert len(np.asarray(fitted.predict(X))) == 15
+
+
+def test_categories_that_no_schema_declares_are_read_by_their_text():
+    odd = [datetime.date(2020, 1, 2), np.inf, uuid.UUID(int=1), b"a", "b", 3]
+    schema = infer(
+        pd.DataFrame({"x": pd.Series(odd, dtype=object)}), np.arange(6) % 2, classification=True
+    )
+    listed = schema.features["x"].categories
+    assert set(listed) == {"2020-01-02", "inf", str(uuid.UUID(int=1)), "a", "b", 3}
+    assert sorted(category_cells(np.array(odd, object), listed).tolist()) == list(range(6))

@@ -229,7 +229,7 @@ def to_json(feature: Feature) -> dict[str, Any]:
     out = _fields(feature)
     if "from" in out:
         out["from"] = dict(out["from"])
-    return {key: list(value) if isinstance(value, tuple) else value for key, value in out.items()}
+    return {k: list(map(plain, v)) if isinstance(v, tuple) else v for k, v in out.items()}
 
 
 def _fields(feature: Feature) -> dict[str, Any]:
@@ -384,6 +384,7 @@ def _key(name: str, value: Any) -> str:
     """Return a mapped value as text, as JSON's keys are; its normal form stays the same."""
     text = as_text(value)
     if text is None and is_real(value) and not is_missing(value):
+        refuse_meeting(f"values that feature {name!r} maps", [value])
         form = cell(value)
         text = None if not isinstance(form, float) else form_text(form)
     if text is None:
@@ -395,8 +396,8 @@ def _key(name: str, value: Any) -> str:
 
 
 def _group(name: str, group: Any) -> Any:
-    if isinstance(group, str | int | float) and not is_missing(group):
-        return group
+    if isinstance(plain(group), str | int | float) and not is_missing(group):
+        return plain(group)
     raise SchemaError(
         f"feature {name!r}: {short(group)} is no name of a group: give text, a number or a boolean."
     )
@@ -452,16 +453,37 @@ def refuse_unknown(given: Mapping[str, Any], known: set[str], where: str) -> Non
         raise SchemaError(f"{where}: unknown keys {unknown}. Known: {sorted(known)}.{meant}")
 
 
+def plain(value: Any) -> Any:
+    """Return a declared value as Python's own, if it is one of NumPy's: JSON holds no other."""
+    return value.item() if isinstance(value, np.generic) else value
+
+
 def refuse_meeting(where: str, declared: Sequence[Any]) -> None:
-    """Raise if two categories or classes are read as the same value: they could not be told apart in a row."""
+    """Raise if two categories or classes are read as the same value: they could not be told apart in a row.
+
+    What JSON cannot hold is refused as well, as no model file can hold it: NaN and infinite numbers, dates, bytes. A
+    text that spells them is a text.
+    """
     seen: dict[Any, Any] = {}
     for value, form in zip(declared, cells(declared), strict=True):
-        # words for a missing value are compared as text; None and NaN stand for no value and are skipped
+        # words for a missing value are compared as text; None stands for no value and is skipped
         known: Any = as_text(value) if form is None else form
-        if known is NO_FORM:
-            raise SchemaError(f"{where} must be text, numbers or booleans, not lists or objects.")
-        if known is None:
+        if value is None:
             continue
+        if known is None:
+            raise SchemaError(
+                f"{where}: {short(value)} stands for a missing value, which has a bin of its own. Leave it out."
+            )
+        if known is NO_FORM or not isinstance(plain(value), str | int | float):
+            raise SchemaError(
+                f"{where} must be text, numbers or booleans, not lists or objects; of a date, give its text, such as"
+                " '2015-01-31'."
+            )
+        if isinstance(known, float) and math.isinf(known) and as_text(value) is None:
+            raise SchemaError(
+                f"{where}: {short(value)} is no finite number, and a model file can hold no other. Give a text, such as"
+                f" '{known}', which is read as the same value."
+            )
         if known in seen:
             raise SchemaError(
                 f"{where}: {short(seen[known])} and {short(value)} are read as the same value, as readers make"

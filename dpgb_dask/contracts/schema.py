@@ -23,6 +23,7 @@ from dpgb_dask.contracts.features import (
     feature_of,
     finite,
     in_words,
+    plain,
     refuse_meeting,
     refuse_unknown,
     to_json,
@@ -193,7 +194,9 @@ class Schema:
         t = self.target
         target: dict[str, Any] = {"name": t.name, "type": t.type}
         target |= (
-            {"low": t.low, "high": t.high} if t.type == "numeric" else {"classes": list(t.classes)}
+            {"low": t.low, "high": t.high}
+            if t.type == "numeric"
+            else {"classes": list(map(plain, t.classes))}
         )
         out = {
             "version": VERSION,

@@ -1,5 +1,6 @@
 """Kinds of collections beside those that are read as they are: Arrow, which is taken, and others, which are refused."""
 
+import re
 from typing import Any
 
 import dask.array as da
@@ -8,15 +9,66 @@ import pandas as pd
 
 from dpgb_dask.errors import UnsupportedCollectionError
 
+# Arrow's views of text and bytes, and the types of the same values that pandas can take rows of
+VIEWS = {"string_view": "large_string", "binary_view": "large_binary"}
+RUNS = "run_end_encoded"
+
 
 def from_arrow(data: Any) -> Any:
     """Return an Arrow table, batch or column as pandas, with its Arrow types; anything else as it is.
 
-    Values are left as they are: pandas' own types would turn whole numbers beside a missing value into floats.
+    Values are left as they are: pandas' own types would turn whole numbers beside a missing value into floats. Only
+    views and run-end encoding, of which pandas cannot take rows, are written out.
+
+    Raises
+    ------
+    UnsupportedCollectionError
+        If pandas cannot hold a type; the message names the types.
     """
-    if type(data).__module__.partition(".")[0] == "pyarrow" and hasattr(data, "to_pandas"):
-        return data.to_pandas(types_mapper=pd.ArrowDtype)
-    return data
+    if type(data).__module__.partition(".")[0] != "pyarrow" or not hasattr(data, "to_pandas"):
+        return data
+    try:
+        taken = data.to_pandas(types_mapper=pd.ArrowDtype)
+        if isinstance(taken, pd.Series):
+            return _written_out(taken)
+        for k, column in enumerate(
+            map(_written_out, (taken.iloc[:, k] for k in range(taken.shape[1])))
+        ):
+            taken.isetitem(k, column)
+        return taken
+    except Exception:  # its message may quote a value
+        types = [data.type] if hasattr(data, "type") else data.schema.types
+    raise UnsupportedCollectionError(
+        f"pandas cannot hold a column of Arrow data, whose types are {', '.join(sorted(set(map(_outer, types))))}. Cast"
+        " it to numbers, text or dates."
+    )
+
+
+def _outer(arrow: Any) -> str:
+    """Return a type's name without its parts: names of fields may come from values."""
+    return re.split(r"[<\[(]", str(arrow))[0]
+
+
+def _written_out(column: pd.Series) -> pd.Series:
+    """Return a column of views or of run-end encoding as plain Arrow data, any other column as it is."""
+    if not isinstance(column.dtype, pd.ArrowDtype) or not _is_odd(column.dtype.pyarrow_dtype):
+        return column
+    chunks = column.array.__arrow_array__().chunks
+    parts = [pd.Series(pd.arrays.ArrowExtensionArray(_plain(chunk))) for chunk in chunks]
+    return pd.concat(parts).set_axis(column.index) if parts else column
+
+
+def _is_odd(arrow: Any) -> bool:
+    return str(arrow) in VIEWS or str(arrow).startswith(RUNS)
+
+
+def _plain(values: Any) -> Any:
+    """Return Arrow values without views and run-end encoding."""
+    if str(values.type).startswith(RUNS):
+        rows = np.arange(len(values)) + values.offset
+        run = np.searchsorted(np.asarray(values.run_ends), rows, side="right")
+        return _plain(values.values).take(run)
+    return values.cast(VIEWS[str(values.type)]) if str(values.type) in VIEWS else values
 
 
 def unknown_kind(data: Any, name: str) -> UnsupportedCollectionError:

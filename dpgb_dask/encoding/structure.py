@@ -10,9 +10,7 @@ from numpy.typing import NDArray
 from dpgb_dask.contracts.features import Categorical, Datetime, Feature, Grouped, Numeric
 from dpgb_dask.contracts.schema import Schema
 from dpgb_dask.errors import SchemaError, StructureError
-from dpgb_dask.values import (
-    cells,
-)
+from dpgb_dask.values import cells
 
 # a tuple holds 1-D columns in schema order
 SourceBlock: TypeAlias = NDArray[Any] | pd.DataFrame | tuple[Any, ...]
@@ -179,8 +177,10 @@ def family(dtype: Any) -> str:
     """Return the family of a dtype: "number", "text", "object" (each value has its own type) or "other" (dates, …)."""
     if isinstance(dtype, pd.CategoricalDtype):
         return _categories_family(dtype.categories)
-    if isinstance(dtype, pd.ArrowDtype) and str(dtype.pyarrow_dtype).startswith("dictionary"):
-        dtype = pd.ArrowDtype(dtype.pyarrow_dtype.value_type)
+    if isinstance(dtype, pd.SparseDtype):
+        dtype = dtype.subtype
+    if isinstance(dtype, pd.ArrowDtype):
+        dtype = _known(dtype)
     if pd.api.types.is_numeric_dtype(dtype) or pd.api.types.is_bool_dtype(dtype):
         return "other" if getattr(dtype, "kind", "f") == "c" else "number"
     if pd.api.types.is_object_dtype(dtype) or str(dtype) == "null[pyarrow]":
@@ -188,6 +188,24 @@ def family(dtype: Any) -> str:
     if pd.api.types.is_string_dtype(dtype) or getattr(dtype, "kind", "") in "UST":
         return "text"
     return "other"
+
+
+def _known(dtype: pd.ArrowDtype) -> Any:
+    """Return a type of an Arrow type's family that pandas tells about; of a dictionary, that of its values.
+
+    Views of bytes, intervals, unions and run-end encoding, whose values pandas reads one by one alone, are objects.
+    """
+    arrow = dtype.pyarrow_dtype
+    if str(arrow).startswith("dictionary"):
+        arrow = arrow.value_type
+    if str(arrow) == "string_view":
+        return np.dtype("U")
+    inner = pd.ArrowDtype(arrow)
+    try:
+        told = inner.type is not None and not str(arrow).startswith("run_end_encoded")
+    except NotImplementedError:
+        told = False
+    return inner if told else np.dtype(object)
 
 
 def _categories_family(categories: Any) -> str:

@@ -18,7 +18,7 @@ from zarr.codecs import BloscCodec, Crc32cCodec
 from dpgb_dask.columns import Columns, in_order
 from dpgb_dask.contracts.schema import Schema
 from dpgb_dask.encoding.columns import n_rows
-from dpgb_dask.errors import ChunkError, SchemaError, StructureError, in_our_words
+from dpgb_dask.errors import ChunkError, StructureError, in_our_words
 from dpgb_dask.io.layout import Layout, check_of, metadata_of, rows_per_shard
 from dpgb_dask.io.place import ATTRIBUTE, Place
 from dpgb_dask.io.rows import store_form
@@ -114,26 +114,10 @@ def write_dataset(
 
 
 def _schema_of(schema: Any) -> Schema:
-    """Return a schema that its JSON form describes completely.
-
-    Raises
-    ------
-    SchemaError
-        If the JSON form does not.
-    """
+    """Return a schema that is given as one, as its JSON form or by the path of its file."""
     if isinstance(schema, str | Path):
         return Schema.load(schema)
-    declared = schema if isinstance(schema, Schema) else Schema.from_dict(schema)
-    try:
-        text = json.dumps(declared.to_dict())
-        told = json.dumps(Schema.from_dict(json.loads(text)).to_dict()) == text
-    except (TypeError, ValueError):
-        told = False
-    if not told:
-        raise SchemaError(
-            "The schema's categories or classes are of types that JSON does not know. Declare text and numbers."
-        )
-    return declared
+    return schema if isinstance(schema, Schema) else Schema.from_dict(schema)
 
 
 def _recorded(

@@ -2,6 +2,8 @@
 
 import datetime
 import json
+import uuid
+from decimal import Decimal
 
 import numpy as np
 import pandas as pd
@@ -98,6 +100,10 @@ DAY = {"type": "datetime", "first": "2020-01-01", "last": "2020-12-31"}
         ({"type": "bool", "categories": [0]}, "unknown keys"),
         (list(range(251)), "more than 250.*'from'.*'buckets'"),
         (int, "expected .low, high."),
+        ([1, float("inf")], "categories of feature 'x': inf is no finite number.*'inf'"),
+        ([np.float32("-inf"), 1], "is no finite number.*'-inf'"),
+        ({"from": {"a": float("inf")}}, "groups of feature 'x': inf is no finite number"),
+        ({"from": {float("inf"): "a"}}, "values that feature 'x' maps: inf is no finite number"),
         ({"from": {"\ud800": "a"}}, "surrogate"),
         ({"from": {"a": "\ud800"}}, "surrogate"),
     ],
@@ -105,6 +111,46 @@ DAY = {"type": "datetime", "first": "2020-01-01", "last": "2020-12-31"}
 def test_what_is_wrong_is_named(spec, said):
     with pytest.raises(SchemaError, match=said):
         schema_of(x=spec)
+
+
+def test_classes_are_finite_and_a_text_that_is_read_as_infinite_is_a_text():
+    with pytest.raises(SchemaError, match="classes: inf is no finite number"):
+        Schema({"x": (0, 1)}, classes=[0, float("inf")])
+    schema = schema_of(x=["inf", "b"], g={"from": {"-inf": "a"}})
+    assert Schema.from_dict(json.loads(json.dumps(schema.to_dict()))) == schema
+
+
+HELD = ["inf", "nan", "1e999", np.int64(3), np.float32(0.1), np.bool_(True), np.str_("a"), 2.5]
+NOT_HELD = [
+    np.nan, np.float32("nan"), pd.NA, pd.NaT, Decimal("nan"), np.datetime64("NaT"), np.inf, Decimal("inf"), 10**400,
+    10**5000, datetime.date(2020, 1, 1), datetime.time(1), datetime.timedelta(1), pd.Timestamp("2020"),
+    np.datetime64("2020"), uuid.UUID(int=1), 1j, (1, 2), [1], {}, pd.Period("2020"), pd.Interval(0, 1),
+]  # fmt: skip
+
+
+def declaring(value):
+    """Schemas that declare a value as category, group and class, as functions."""
+    return (
+        lambda: schema_of(x=[value, 5, "zz"]),
+        lambda: schema_of(x={"from": {"a": value, "b": "c"}}),
+        lambda: Schema({"x": (0, 1)}, classes=[value, 5]),
+    )
+
+
+@pytest.mark.parametrize("value", HELD, ids=repr)
+def test_what_a_file_can_hold_may_be_declared(value):
+    for declare in declaring(value):
+        schema = declare()
+        held = json.loads(json.dumps(schema.to_dict(), allow_nan=False))
+        assert Schema.from_dict(held).to_dict() == schema.to_dict()
+
+
+@pytest.mark.parametrize("value", NOT_HELD, ids=lambda value: str(type(value)))
+def test_what_a_file_cannot_hold_is_refused_where_it_is_declared(value):
+    """And not when the model file of a charged fit is written."""
+    for declare in declaring(value):
+        with pytest.raises(SchemaError):
+            declare()
 
 
 def test_an_encoded_column_may_not_be_named_as_a_feature_is():

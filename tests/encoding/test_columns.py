@@ -15,14 +15,40 @@ from thinned import thinned
 
 from dpgb_dask.contracts.features import feature_of
 from dpgb_dask.contracts.schema import Schema
-from dpgb_dask.encoding.categories import _mapped, category_cells, feature_cells
+from dpgb_dask.encoding.categories import (
+    Buckets,
+    Places,
+    _mapped,
+    category_cells,
+    cells_by,
+    feature_cells,
+)
 from dpgb_dask.encoding.columns import numbers
+from dpgb_dask.encoding.structure import family
 from dpgb_dask.encoding.target import encode_target
+from dpgb_dask.encoding.times import seconds
 from dpgb_dask.errors import SchemaError
 from dpgb_dask.private.reading.units import hash_units
 
 NAN = np.nan
 CATEGORIES = ("a", "b", "c")
+
+DENSE = [
+    np.array(["2020-01-01", "NaT", "2021-01-01"], "M8[ns]"), np.array(["2020-01-01", "NaT"], "M8[s]"),
+    np.array([1, 2], "m8[ns]"), np.array([0, 1, 7]), np.array([0, 1.5, NAN]), np.array([True, False]),
+    np.array([1j, 1]), np.array(["b", None, "1"], object),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("dense", DENSE, ids=lambda values: str(values.dtype))
+def test_a_sparse_column_is_read_as_its_values_are(dense):
+    column, same = pd.Series(pd.arrays.SparseArray(dense)), pd.Series(dense)
+    assert np.array_equal(numbers(column), numbers(same), equal_nan=True)
+    assert np.array_equal(seconds(column), seconds(same), equal_nan=True)
+    for index in (Places.of(["b", 1]), Buckets(9)):
+        assert np.array_equal(cells_by(column, index), cells_by(same, index))
+    assert family(column.dtype) == family(dense.dtype)
+
 
 CATEGORY_COLUMNS = {
     "object": np.array(["b", "a", "z", None, NAN, 3, [1]], object),

@@ -380,7 +380,6 @@ def test_structure_is_checked_before_anything_is_made(tmp_path):
         ({"X": x[:, :3], "y": y}, StructureError),
         ({"X": x, "y": None}, SchemaError),
         ({"X": x, "y": y, "shard_rows": 0}, StructureError),
-        ({"X": x, "y": y, "schema": Schema({"a": [(1, 2), (3, 4)]}, classes=[0, 1])}, SchemaError),
     ]:
         with pytest.raises(error):
             write_dataset(tmp_path / "d.zarr", **{"schema": SCHEMA, **arguments})

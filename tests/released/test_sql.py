@@ -78,12 +78,12 @@ def test_hostile_names_and_labels_are_only_text(content, tmp_path):
 
 
 def test_texts_that_spell_numbers_are_read_as_numbers(content, tmp_path):
-    schema = Schema({"x": (0, 10), "c": [7, "blue", True, "None", 0.3]}, classes=[0, 1])
+    schema = Schema({"x": (0, 10), "c": [7, "blue", True, "None", 0.3, "inf"]}, classes=[0, 1])
     bins = (
         FeatureBins(np.array([0.1, 6.5, 7.0, 2.0**53]), None, 6),
-        FeatureBins(None, np.arange(7, dtype=np.uint8), 7),
+        FeatureBins(None, np.arange(8, dtype=np.uint8), 8),
     )
-    tables = tuple(np.arange(n, dtype=np.int32)[:, None] * scale for n, scale in ((6, 1), (7, 100)))
+    tables = tuple(np.arange(n, dtype=np.int32)[:, None] * scale for n, scale in ((6, 1), (8, 100)))
     model = Model(bins, np.zeros(1, np.int32), tables, link="logit")
     values = [
         "7", "007", " 7.0 ", "7e0", "seven", "7 seven", "", "NA", "None", "nan", "true", "inf", "-inf", None, 7, 7.0,

@@ -1,5 +1,6 @@
 """A model as one SQL query, for SQLite and DuckDB: look-ups by CASE, added up in balanced pairs."""
 
+import math
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Protocol
@@ -206,7 +207,12 @@ def _literal(value: Any) -> str:
 
 
 def _real(value: float) -> str:
-    """Return a float as a literal of a floating-point type; with an exponent, as DuckDB else makes it a decimal."""
+    """Return a float as a literal of a floating-point type; with an exponent, as DuckDB else makes it a decimal.
+
+    An infinite one, such as that of the category "inf", is written as a number beyond the range of floats.
+    """
+    if math.isinf(value):
+        return "9e999" if value > 0 else "-9e999"
     text = repr(float(value))
     return text if "e" in text else f"{text}e0"
 

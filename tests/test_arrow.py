@@ -1,0 +1,164 @@
+"""Arrow: every type is read as its values are, or is refused by name before anything is charged."""
+
+import argparse
+
+import dask
+import dask.dataframe as dd
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+import pytest
+from arrow_types import every_type, three_of
+from pyarrow import parquet
+
+from dpgb_dask import DPGBClassifier, Ledger, Schema
+from dpgb_dask.cli.tables import open_table
+from dpgb_dask.encoding.categories import category_cells
+from dpgb_dask.encoding.codes import read_values
+from dpgb_dask.encoding.kinds import from_arrow
+from dpgb_dask.encoding.target import encode_target, encode_weight
+from dpgb_dask.errors import UnsupportedCollectionError
+from dpgb_dask.private.reading.units import distinct_names
+
+# Dask's own, where it reads Parquet
+pytestmark = pytest.mark.filterwarnings("ignore:The inplace keyword")
+
+KINDS = {
+    "number": (0, 10),
+    "category": ["aa", 1],
+    "date": {"type": "datetime", "first": "2019-01-01", "last": "2021-01-01"},
+    "bucket": {"buckets": 250},
+    "group": {"from": {"aa": "g"}},
+    "truth": bool,
+}
+SCHEMA = Schema(KINDS, classes=["aa", 1])
+VIEWS = hasattr(pa, "string_view")
+
+
+def as_pandas(values):
+    """A column with its Arrow type, as a partition of a Dask DataFrame may have it."""
+    return pd.Series(pd.arrays.ArrowExtensionArray(pa.chunked_array([values, values])))
+
+
+def as_everything(column):
+    """A column read as each kind of feature, as target, weight and unit."""
+    values = read_values(pd.DataFrame(dict.fromkeys(KINDS, column)), SCHEMA)
+    label, valid = encode_target(column, SCHEMA)
+    names, place = distinct_names(column)
+    read = [values.column(j) for j in range(len(SCHEMA.encoded))]
+    read += [label, valid, encode_weight(column, 2, 3)]
+    return [*(one.tolist() for one in read), [names[k] for k in place]]
+
+
+@pytest.mark.parametrize("kind", every_type(), ids=str)
+def test_a_column_of_any_type_is_read_as_its_values_are(kind):
+    values = three_of(kind)
+    objects = pd.Series(values.to_pylist() * 2, dtype=object)
+    told = repr(as_everything(objects))  # of lists with NaN
+    assert repr(as_everything(as_pandas(values))) == told
+    assert repr(as_everything(from_arrow(pa.chunked_array([values, values])))) == told
+    part = as_everything(as_pandas(values)[1:5])
+    assert repr(part) == repr([one[1:5] for one in as_everything(objects)])
+
+
+def test_views_and_run_ends_of_a_slice_are_written_out():
+    text = pa.array(["a", None, "b", "c"], pa.string_view() if VIEWS else pa.string())
+    runs = pa.RunEndEncodedArray.from_arrays(pa.array([2, 3, 6, 9], pa.int16()), text)
+    column = pa.chunked_array([runs, runs.slice(2, 5), runs.slice(8)])
+    taken = from_arrow(pa.table({"x": column}))["x"].take([0, 2, 9, 14])
+    assert taken.fillna("-").tolist() == ["a", "-", "-", "c"]
+    assert from_arrow(pa.table({"x": column[:0]})).shape == (0, 1)
+    assert SCHEMA.check(pa.table(dict.fromkeys(KINDS, column))).columns[1].values
+
+
+def estimator(schema, ledger, **options):
+    return DPGBClassifier(
+        epsilon=1.0, delta=1e-6, schema=schema, recipe="dp-ebm", n_estimators=1, ledger=ledger, account="a",
+        on_few_rows="continue", **options,
+    )  # fmt: skip
+
+
+@pytest.fixture
+def ledger(tmp_path):
+    """A ledger with one account."""
+    out = Ledger(f"sqlite:///{tmp_path}/budget.db")
+    out.open_account("a", epsilon=8.0, delta=1e-4)
+    return out
+
+
+@pytest.mark.skipif(not VIEWS, reason="this version of Arrow has no views")
+@pytest.mark.filterwarnings("ignore::dpgb_dask.errors.UnreadValuesWarning")
+@pytest.mark.parametrize("lazy", [False, True])
+def test_columns_of_odd_types_are_fitted(lazy, ledger):
+    """As features, target, weight and unit; none fails once the fit is charged."""
+    odd = ("run_end", "dictionary<values=string_view", "month_day_nano", "dense_union", "list_view")
+    kinds = [kind for kind in every_type() if str(kind).startswith(odd)]
+    columns = {f"x{j}": pa.chunked_array([three_of(kind)] * 4) for j, kind in enumerate(kinds)}
+    text = pa.array(["aa", "bb"] * 6, pa.string_view())
+    runs = pa.RunEndEncodedArray.from_arrays([12], pa.array([1.5]))
+    features = {name: ["aa", 1] for name in columns}
+    table = pa.table({**columns, "who": text.cast(pa.binary_view())})
+    for weight, unit in ((runs, None), (None, "who")):
+        schema = Schema(
+            features,
+            classes=["aa", "bb"],
+            unit_id=unit,
+            max_weight=2,
+            ignore=[] if unit else ["who"],
+        )
+        given = [table, text, weight]
+        if lazy:
+            given = [None if one is None else partition(one) for one in given]
+        estimator(schema, ledger, unit_id=unit).fit(*given)
+        assert ledger.remaining("a") < 8.0
+
+
+def partition(data):
+    """A Dask collection whose partition has types that its own meta cannot have."""
+    named = isinstance(data, pa.Table)
+    frame = (data if named else pa.table({"y": data})).to_pandas(types_mapper=pd.ArrowDtype)
+    meta = pd.DataFrame({name: pd.Series(dtype=object) for name in frame.columns})
+    part = dask.delayed(frame if named else frame["y"])
+    return dd.from_delayed([part], meta=meta if named else meta["y"], verify_meta=False)
+
+
+def test_every_type_that_a_parquet_file_holds_is_read_as_its_values_are(tmp_path):
+    columns = {}
+    for kind in every_type():
+        one = pa.table({"x": three_of(kind)})
+        try:
+            parquet.write_table(one, tmp_path / "one.parquet")
+        except pa.ArrowNotImplementedError:  # such as unions: no file holds them
+            continue
+        columns[str(kind)] = one["x"]
+    parquet.write_table(pa.table(columns), tmp_path / "all.parquet")
+    schema = Schema({name: ["aa", 1] for name in columns}, classes=[0, 1])
+    options = argparse.Namespace(data=str(tmp_path / "all.parquet"), delimiter=None, encoding=None)
+    frame = open_table(options, schema)[0].compute()
+    read = read_values(frame, schema)
+    for j, column in enumerate(columns.values()):
+        objects = pd.Series(column.to_pylist(), dtype=object)
+        assert np.array_equal(read.column(j), category_cells(objects, ["aa", 1]))
+    assert len(columns) > 30
+
+
+class Unknown:
+    """A table with a type that pandas cannot hold."""
+
+    __module__ = "pyarrow.lib"
+    column_names = ("x",)
+    schema = pa.schema({"x": pa.struct({"Alice": pa.int64()}), "y": pa.int8()})
+
+    def to_pandas(self, **_options):
+        raise NotImplementedError("Alice")
+
+
+@pytest.mark.parametrize("role", ["X", "y", "sample_weight"])
+def test_what_pandas_cannot_hold_is_refused_by_the_name_of_its_type_before_the_charge(role, ledger):
+    schema = Schema({"x": (0, 1)}, classes=[0, 1])
+    inputs = {"X": pa.table({"x": [0.0, 1.0]}), "y": [0, 1], "sample_weight": None, role: Unknown()}
+    with pytest.raises(UnsupportedCollectionError, match="whose types are int8, struct") as caught:
+        estimator(schema, ledger).fit(**inputs)
+    assert "Alice" not in str(caught.value)
+    assert [entry.kind for entry in ledger.history("a")] == ["OPEN"]
+    assert ledger.remaining("a") == 8.0
