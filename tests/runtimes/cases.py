@@ -7,13 +7,20 @@ import numpy as np
 import pandas as pd
 from helpers import raw_scores
 
-from dpgb_dask import DPGBClassifier, DPGBRegressor, Schema
+from dpgb_dask import Datetime, DPGBClassifier, DPGBRegressor, Hashed, Schema
 from dpgb_dask.contracts.features import Numeric
 from dpgb_dask.contracts.model import SCORE_ONE
 from dpgb_dask.recipes import RECIPES
 from dpgb_dask.testing import SeededNoise
 
-REAL = ("adult", "abalone", "dry_bean")  # binary, numeric, seven classes; pairs and a forest each
+# all sets with two classes or a number to predict, and one of seven classes
+REAL = (
+    "abalone", "adult", "adult_a9a", "bike", "census_kdd_150k", "covtype_93k", "cpu_act",
+    "credit_default", "dry_bean", "gas", "give_me_some_credit", "higgs_26k", "house_16h",
+    "kddcup99_10pct", "kr_vs_kp", "magic", "pima", "wine_quality",
+)  # fmt: skip
+WHOLE = ("adult", "covtype_93k", "house_16h", "magic")  # sets whose fits have pairs and a forest
+CHANGES = ("edited", "monotonic_cst", "interaction_cst")
 SERVED = [(name, kind) for name, plan in sorted(RECIPES.items()) for kind in sorted(plan.kinds)]
 
 
@@ -25,16 +32,82 @@ def fit(schema, X, y, **options):
 
 @lru_cache
 def real_fit(folder: Path, name: str):
-    """Return the default model of a real set, and rows to score."""
+    """Return the default model of a real set at ε = 1, and rows to score."""
     schema = Schema.load(folder / f"{name}.schema.json")
-    table = pd.read_parquet(folder / f"{name}.parquet").sample(frac=1, random_state=0)[:12_000]
+    table = pd.read_parquet(folder / f"{name}.parquet").sample(frac=1, random_state=0)[:50_000]
     table = table.reset_index(drop=True)
     names = list(schema.names)
-    model = fit(schema, table[names], table[schema.target.name])
-    return model, hard_rows(model, table[names][:1500])
+    model = fit(schema, table[names], table[schema.target.name], epsilon=1.0)
+    assert name not in WHOLE or (model.model_.pairs and model.model_.trees.n_trees)
+    return model, hard_rows(model, table[names][:400])
 
 
 _small = {}
+
+
+def changed_fit(change, schema, features, labels):
+    """Return an edited or a constrained model, and rows to score; it never falls where ``x`` grows."""
+    if change not in _small:
+        options = {
+            "edited": {},
+            "monotonic_cst": {"monotonic_cst": {"x": 1, "age": 1}},
+            "interaction_cst": {"interaction_cst": [{"x", "z"}], "monotonic_cst": {"x": 1}},
+        }
+        model = fit(schema, features, labels, **options[change])
+        if change == "edited":
+            plain, editor = model, model.edit().clamp("age", -0.5, 0.5, where=(20, 60))
+            model = editor.remove("remainder").remove("z").monotone("x").clamp("color", 0.1).done()
+            assert not np.array_equal(scores(model, features), scores(plain, features))
+        rows = pd.concat([hard_rows(model, features[:200]), rising(features)], ignore_index=True)
+        _small[change] = model, rows
+    return _small[change]
+
+
+N_RISING = 50
+
+
+def rising(features):
+    """Return rows that differ in ``x`` alone, which grows."""
+    row = features.iloc[[3] * N_RISING].reset_index(drop=True)
+    return row.assign(x=np.linspace(-4, 4, N_RISING, dtype=np.float32).astype(float))
+
+
+def never_falls(score):
+    """Return whether the scores of `rising` rows, the last of those of `changed_fit`, never fall, and do rise."""
+    last = np.asarray(score)[-N_RISING:, 0]
+    return bool((np.diff(last) >= 0).all() and last[-1] > last[0])
+
+
+CITIES = {"10115": "Berlin", "01067": "Dresden", "01069": "Dresden", "80331": "München"}
+KINDS = {
+    "when": Datetime("2019-06-01", "2021-05-31", ("days", "month", "hour"), missing=True),
+    "shop": Hashed(8),
+    "zip": {"from": CITIES},
+    "member": bool,
+    "age": (0, 100),
+}
+
+
+@lru_cache
+def kinds_fit(*left_out):
+    """Return a model of features of every kind, some left out, and rows to score."""
+    kinds = {name: kind for name, kind in KINDS.items() if name not in left_out}
+    schema = Schema(kinds, classes=[0, 1])
+    rng, n = np.random.default_rng(3), 1500
+    days = rng.integers(-200, 3 * 365, n)
+    rows = pd.DataFrame(
+        {
+            "when": np.datetime64("2019-06-01T01:59:59", "s") + days * np.timedelta64(35, "h"),
+            "shop": rng.choice([*(f"shop {k}" for k in range(40)), None], n),
+            "zip": rng.choice([*CITIES, "99999", "1067", None], n),
+            "member": rng.choice(np.array([True, False, None], object), n),
+            "age": rng.integers(-10, 120, n).astype(float),
+        }
+    )
+    rows.loc[::41, "when"] = np.datetime64("NaT")
+    chance = np.where(rows["zip"] == "10115", 0.8, np.where(rows["when"].dt.month > 6, 0.6, 0.2))
+    model = fit(schema, rows[list(kinds)], (rng.random(n) < chance).astype(int), epsilon=50.0)
+    return model, rows[list(kinds)][:300]
 
 
 def small_fit(recipe, kind, schemas, features, targets):
@@ -65,7 +138,7 @@ def hard_rows(model, rows):
             values = out[name].to_numpy(object).copy()
             values[:3] = ["something else", None, None]
             out[name] = np.roll(values, 7 * j)
-    return out
+    return out.copy()  # in one piece again, of whose lack pandas warns
 
 
 def scores(model, rows):

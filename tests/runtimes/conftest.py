@@ -3,7 +3,7 @@
 from pathlib import Path
 
 import pytest
-from runtimes.cases import REAL, SERVED, real_fit, small_fit
+from runtimes.cases import CHANGES, REAL, SERVED, changed_fit, real_fit, small_fit
 
 
 def pytest_collection_modifyitems(items):
@@ -15,7 +15,7 @@ def pytest_collection_modifyitems(items):
 
 @pytest.fixture(params=REAL)
 def real(request, data_dir):
-    """A default model of a real set, with pairs and a forest, and rows."""
+    """A default model of a real set, and rows; of the large ones with pairs and a forest."""
     return real_fit(data_dir, request.param)
 
 
@@ -38,3 +38,9 @@ def small(
     }
     targets = {"binary": labels, "numeric": numbers, "multiclass": names_of_class}
     return small_fit(*request.param, schemas, features, targets)
+
+
+@pytest.fixture(params=CHANGES)
+def changed(request, binary_schema, features, labels):
+    """An edited or a constrained model, and rows, the last of which differ in one monotone feature."""
+    return changed_fit(request.param, binary_schema, features, labels)

@@ -4,12 +4,21 @@ import builtins
 
 import numpy as np
 import pytest
-from runtimes.cases import natural, scores, steps
+from runtimes.cases import kinds_fit, natural, never_falls, scores, steps
 
 from dpgb_dask.errors import StructureError
 
 onnx = pytest.importorskip("onnx")
 runtime = pytest.importorskip("onnxruntime")
+
+
+def with_parts(rows):
+    """Return rows with the parts of the date that is a feature, by the rules of the schema."""
+    first, last = np.datetime64("2019-06-01T00:00:00"), np.datetime64("2021-05-31T23:59:59")
+    when = rows["when"].clip(first, last).dt
+    days = (when.floor("D") - first).dt.days
+    parts = {"when.days": days, "when.month": when.month, "when.hour": when.hour}
+    return rows.drop(columns="when").assign(**parts)
 
 
 def run(path, rows):
@@ -27,14 +36,15 @@ def run(path, rows):
     return dict(zip(names, session.run(names, given), strict=True))
 
 
-def check(model, rows, path):
+def check(model, rows, path, prepared=lambda rows: rows):
     model.to_onnx(path)
     rows = rows.copy()
-    name = next(n for n, f in model.schema_.features.items() if hasattr(f, "low"))
-    rows[name] = rows[name].astype(float)
-    rows.iloc[-1, rows.columns.get_loc(name)] = np.inf
-    rows.iloc[-2, rows.columns.get_loc(name)] = -np.inf
-    out = run(path, rows)
+    for name in (n for n, f in model.schema_.features.items() if hasattr(f, "low")):
+        rows[name] = rows[name].astype(float)
+        rows.iloc[0, rows.columns.get_loc(name)] = np.inf
+        rows.iloc[1, rows.columns.get_loc(name)] = -np.inf
+        break
+    out = run(path, prepared(rows))
     np.testing.assert_array_equal(steps(model, out["output_score"]), scores(model, rows))
     if "output_prediction" in out:
         np.testing.assert_allclose(out["output_prediction"], natural(model, rows), rtol=1e-12)
@@ -43,6 +53,7 @@ def check(model, rows, path):
         assert out["output_label"].tolist() == np.asarray(model.predict(rows)).tolist()
     told = {one.key: one.value for one in onnx.load(path).metadata_props}
     assert "Privacy report" in told["dpgb_dask.statement"]
+    return out["output_score"]
 
 
 def test_scores_of_real_sets_are_the_same(real, tmp_path):
@@ -51,6 +62,16 @@ def test_scores_of_real_sets_are_the_same(real, tmp_path):
 
 def test_scores_of_every_recipe_are_the_same(small, tmp_path):
     check(*small, tmp_path / "model.onnx")
+
+
+def test_scores_of_changed_models_are_the_same(changed, tmp_path):
+    assert never_falls(check(*changed, tmp_path / "model.onnx").reshape(-1, 1))
+
+
+def test_scores_of_features_of_every_kind_but_hashed_are_the_same(tmp_path):
+    check(*kinds_fit("shop"), tmp_path / "model.onnx", with_parts)
+    with pytest.raises(StructureError, match="'shop' is of kind Hashed"):
+        kinds_fit()[0].to_onnx(tmp_path / "hashed.onnx")
 
 
 def test_missing_package_is_one_clear_error(classifier, tmp_path, monkeypatch):

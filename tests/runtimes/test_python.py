@@ -3,7 +3,7 @@
 import runpy
 
 import numpy as np
-from runtimes.cases import fit, natural, scores
+from runtimes.cases import kinds_fit, natural, never_falls, scores
 
 from dpgb_dask import io
 
@@ -27,19 +27,20 @@ def check(model, rows, folder):
         texts = list(own["read_rows"](lines, ","))
     read = io.read_csv(folder / "rows.csv")
     assert [own["scores"](row) for row in texts] == scores(model, read).tolist()
+    return want
 
 
 def test_scores_of_real_sets_are_the_same(real, tmp_path):
-    model, rows = real
-    check(model, rows[:400], tmp_path)
+    check(*real, tmp_path)
 
 
 def test_scores_of_every_recipe_are_the_same(small, tmp_path):
     check(*small, tmp_path)
 
 
-def test_edited_models_are_exported_with_their_edits(features, labels, binary_schema, tmp_path):
-    model = fit(binary_schema, features, labels)
-    edited = model.edit().monotone("x").clamp("age", -0.5, 0.5).remove("z").done()
-    assert not np.array_equal(scores(edited, features), scores(model, features))
-    check(edited, features[:200], tmp_path)
+def test_scores_of_changed_models_are_the_same(changed, tmp_path):
+    assert never_falls(check(*changed, tmp_path))
+
+
+def test_scores_of_features_of_every_kind_are_the_same(tmp_path):
+    check(*kinds_fit(), tmp_path)

@@ -6,11 +6,12 @@ import numpy as np
 import pandas as pd
 import pytest
 from helpers import raw_scores
-from runtimes.cases import natural, scores, steps
+from runtimes.cases import kinds_fit, natural, never_falls, scores, steps
 
 from dpgb_dask.contracts.features import Numeric
 from dpgb_dask.contracts.model import SCORE_ONE, BinShares, FeatureBins, Model
 from dpgb_dask.contracts.schema import Schema
+from dpgb_dask.errors import StructureError
 from dpgb_dask.released.runtimes.content import Content
 from dpgb_dask.released.runtimes.sql import to_sql
 
@@ -20,10 +21,9 @@ duckdb = pytest.importorskip("duckdb")
 def rows_of(model, path, rows, dialect):
     """Run a query over rows with a key, and return its result in their order."""
     model.to_sql(path, dialect=dialect, keep=["a key"], has_exp=True)
-    table = rows.assign(**{"a key": range(len(rows))})
-    for name, feature in model.schema_.features.items():
-        if isinstance(feature, Numeric):
-            table[name] = table[name].astype(float)
+    features = model.schema_.features.items()
+    floats = {name: float for name, feature in features if isinstance(feature, Numeric)}
+    table = rows.assign(**{"a key": range(len(rows))}).astype(floats)
     query = path.read_text(encoding="utf-8")
     if dialect == "sqlite":
         connection = sqlite3.connect(":memory:")
@@ -50,6 +50,7 @@ def check(model, rows, path, dialect):
         proba = out[[f"proba_{label}" for label in model.classes_]].to_numpy()
         np.testing.assert_allclose(proba, want, atol=1e-9)
         assert out["prediction"].tolist() == np.asarray(model.predict(rows)).tolist()
+    return found
 
 
 def test_duckdb_tells_numbers_of_single_precision_apart(classifier, tmp_path):
@@ -83,3 +84,15 @@ def test_scores_of_every_recipe_are_the_same(small, tmp_path):
     check(model, rows, tmp_path / "model.sql", "sqlite")
     if model.privacy_report_.recipe != "auto":  # whose forest DuckDB plans for seconds, above
         check(model, rows, tmp_path / "model.sql", "duckdb")
+
+
+@pytest.mark.parametrize("dialect", ["sqlite", "duckdb"])
+def test_scores_of_changed_models_are_the_same(changed, tmp_path, dialect):
+    assert never_falls(check(*changed, tmp_path / "model.sql", dialect))
+
+
+@pytest.mark.parametrize("dialect", ["sqlite", "duckdb"])
+def test_scores_of_booleans_and_groups_are_the_same(tmp_path, dialect):
+    check(*kinds_fit("when", "shop"), tmp_path / "model.sql", dialect)
+    with pytest.raises(StructureError, match="'shop' is of kind Hashed"):
+        kinds_fit("when")[0].to_sql(tmp_path / "hashed.sql", dialect=dialect)

@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from runtimes.cases import fit, natural, scores
+from runtimes.cases import fit, kinds_fit, natural, never_falls, scores
 
 from dpgb_dask.contracts.features import Numeric
 from dpgb_dask.errors import StructureError
@@ -21,10 +21,12 @@ def encoded(model, rows):
     """Return rows as the documentation's snippet encodes them, in float32; and the same rows with float32 numbers."""
     content = Content(model.model_, model.schema_, model.privacy_report_, model.bin_shares_)
     encode = Scorer(document(content)).encode
-    same = rows.copy()
-    for name, feature in model.schema_.features.items():
-        if isinstance(feature, Numeric):
-            same[name] = rows[name].to_numpy(np.float32, na_value=np.nan)
+    numbers = {
+        name: rows[name].to_numpy(np.float32, na_value=np.nan)
+        for name, feature in model.schema_.features.items()
+        if isinstance(feature, Numeric)
+    }
+    same = rows.assign(**numbers)
     return np.array([encode(row) for row in rows.to_dict("records")], np.float32), same
 
 
@@ -64,15 +66,23 @@ def check(model, rows, path):
         np.testing.assert_allclose(own, want, atol=1e-6)
     assert "Privacy report" in booster.attr("dpgb_dask.statement")
     assert json.loads(booster.attr("dpgb_dask.report"))["fit_id"] == model.fit_id_
+    return margin
 
 
-@pytest.mark.parametrize("suffix", ["json", "ubj"])
-def test_margins_are_the_scores_of_real_sets_to_the_bit(real, tmp_path, suffix):
-    check(*real, tmp_path / f"model.{suffix}")
+def test_margins_are_the_scores_of_real_sets_to_the_bit(real, tmp_path):
+    check(*real, tmp_path / "model.ubj")
 
 
 def test_margins_are_the_scores_of_every_recipe_to_the_bit(small, tmp_path):
     check(*small, tmp_path / "model.ubj")
+
+
+def test_margins_are_the_scores_of_changed_models(changed, tmp_path):
+    assert never_falls(check(*changed, tmp_path / "model.json"))
+
+
+def test_margins_are_the_scores_of_features_of_every_kind(tmp_path):
+    check(*kinds_fit(), tmp_path / "model.ubj")
 
 
 def test_shap_explains_the_file(features, labels, binary_schema, tmp_path):
