@@ -179,8 +179,9 @@ def _of_date(value: datetime.date) -> float:
     return float((value.toordinal() - EPOCH) * DAY)
 
 
-def _of_text(text: str) -> float:
-    found = ISO.fullmatch(text)
+def _of_text(text: str | bytes) -> float:
+    # as text without trailing NULs, which NumPy's text of fixed width drops
+    found = ISO.fullmatch(as_text(text) or "")
     if found is None:
         return np.nan
     day, hour, minute, second, part, sign, hours, minutes, rest, small = found.groups("0")
@@ -201,7 +202,7 @@ def _of_text(text: str) -> float:
 
 
 _READERS: tuple[tuple[Any, Callable[[Any], float]], ...] = (
-    ((str, bytes), lambda value: _of_text(str(as_text(value)))),
+    ((str, bytes), _of_text),
     (np.datetime64, _of_numpy),
     (datetime.datetime, _of_datetime),
     (datetime.date, _of_date),

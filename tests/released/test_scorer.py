@@ -12,6 +12,7 @@ from dataclasses import replace
 from io import StringIO
 
 import numpy as np
+import odd_dates
 import pandas as pd
 import pytest
 from helpers import raw_scores
@@ -20,6 +21,7 @@ from dpgb_dask import io, values
 from dpgb_dask.contracts.features import Categorical, Datetime
 from dpgb_dask.contracts.model import BinShares, FeatureBins, Model
 from dpgb_dask.contracts.schema import Schema
+from dpgb_dask.encoding import times
 from dpgb_dask.encoding.codes import encode
 from dpgb_dask.losses import RATE_SHIFT
 from dpgb_dask.losses.links import LINKS
@@ -74,6 +76,31 @@ def test_values_are_told_apart_as_in_the_library():
             assert a == pytest.approx(b, rel=1e-15), value
         else:
             assert (type(a), a) == (type(b), b), value
+
+
+def test_dates_are_read_as_in_the_library(of_every_kind):
+    """As points in time, as categories and as what is hashed; none raises, and none warns."""
+    schema, bins, mine = of_every_kind
+    forms = values.cells(odd_dates.ALL)
+    block = np.empty((len(odd_dates.ALL), len(FEATURES)), object)
+    for j in range(len(FEATURES)):
+        block[:, j] = odd_dates.ALL
+    codes = encode(block, schema, bins).T.tolist()
+    for k, value in enumerate(odd_dates.ALL):
+        form = scorer.form_of(value)
+        assert (values.NO_FORM if form is scorer.NO_FORM else form) == forms[k], odd_dates.told(k)
+        assert mine.codes(dict.fromkeys(FEATURES, value)) == codes[k], odd_dates.told(k)
+
+
+def test_points_in_time_are_those_of_the_library_to_the_second():
+    column = np.empty(len(odd_dates.ALL), object)
+    column[:] = odd_dates.ALL
+    far = 3e13  # beyond, both are farther than any declared day
+    for k, want in enumerate(times.seconds(column).tolist()):
+        found = scorer.seconds_of(odd_dates.ALL[k])
+        found = math.nan if found is None else found
+        same = want == found or (abs(want) > far and want * found > far**2)
+        assert same or want != want != found != found, odd_dates.told(k)
 
 
 def test_scores_are_the_librarys_to_the_bit(module, model, binary_schema, rows):

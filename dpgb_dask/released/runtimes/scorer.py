@@ -45,19 +45,24 @@ NUMBER = re.compile(rf"{BLANKS}[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?
 PLUS = re.compile(rf"({BLANKS}\+(?:[0-9]+\.?[0-9]*|\.[0-9]+)[eE]){BLANKS}([+-]?[0-9]+{BLANKS})")
 INFINITE = re.compile(r"([+-]?)(inf|infinity)", re.IGNORECASE)
 ISO_DATE = re.compile(
-    r"(\d{4}-\d\d-\d\d)([ T](\d\d)(:(\d\d)(:(\d\d)(\.(\d{1,9}))?)?)?)?(Z|[+-]\d\d(:?\d\d)?)?",
+    r"(\d{4})-(\d\d)-(\d\d)(?:[ T](\d\d)(?::(\d\d)(?::(\d\d)(?:\.(\d{1,9}))?)?)?(Z|[+-]\d\d(?::?\d\d)?)?)?",
     re.ASCII,
 )
 ISO_TIME = re.compile(r"\d\d:\d\d(:\d\d(\.\d{1,6})?)?", re.ASCII)
 ISO_POINT = re.compile(
-    r"(\d{4}-\d\d-\d\d)(?:[ T]([01]\d|2[0-3])(?::([0-5]\d)(?::([0-5]\d)(?:\.\d+)?)?)?)?"
-    r"(?:Z|([+-])([01]\d|2[0-3])(?::?([0-5]\d))?)?",
+    r"(-?\d{4,9})-(\d\d)-(\d\d)(?:[ T]([01]\d|2[0-3])(?::([0-5]\d)(?::([0-5]\d)(?:\.(\d+))?)?)?)?"
+    r"(?:Z|([+-])([01]\d|2[0-3])(?::?([0-5]\d)(?::?([0-5]\d)(?:\.(\d+))?)?)?)?",
     re.ASCII,
 )
 DAY = 86_400  # seconds
+NANO = 10**9
 EPOCH = datetime.date(1970, 1, 1).toordinal()
-# the first and last seconds that a date with parts of a microsecond can have: 64 bits of nanoseconds around 1970
-FIRST, LAST = datetime.datetime(1677, 9, 21, 0, 12, 44), datetime.datetime(2262, 4, 11, 23, 47, 15)
+DAYS_OF_400_YEARS = 146_097  # after which the calendar repeats itself
+DIGITS = 6  # of the seconds of a zone that are read, as Python has them
+# seconds of a unit of NumPy's dates, or parts of a second
+SECONDS = {"s": 1, "m": 60, "h": 3600, "D": DAY, "W": 7 * DAY}
+PER_SECOND = {"ms": 10**3, "us": 10**6, "ns": 10**9, "ps": 10**12, "fs": 10**15, "as": 10**18}
+UNIT = re.compile(r".M8\[(\d*)(\w+)\]")
 NO_FORM = object()  # the form of a value that has none: differs from all others, and is not missing
 
 
@@ -110,6 +115,8 @@ def form_of(value: Any) -> Any:
         return number
     if text is not None:
         return text_form(text)
+    if type(value).__name__ == "timedelta64":  # of NumPy, which takes it for a whole number
+        return NO_FORM
     if isinstance(value, numbers.Complex | decimal.Decimal):
         return None
     return object_form(value)
@@ -117,72 +124,154 @@ def form_of(value: Any) -> Any:
 
 def object_form(value: Any) -> Any:
     """Return the normal form of a date, a time or a UUID, which is a text; `NO_FORM` for anything else."""
-    if isinstance(value, uuid.UUID):
-        return str(value)
-    if isinstance(value, datetime.datetime):
-        return date_form(value, value.microsecond * 1000)
-    if isinstance(value, datetime.date):
-        return date_form(datetime.datetime(value.year, value.month, value.day), 0)
-    return f"\x00c{value.isoformat()}" if isinstance(value, datetime.time) else NO_FORM
+    try:
+        if isinstance(value, uuid.UUID):
+            return str(value)
+        if isinstance(value, datetime.time):
+            return f"\x00c{value.isoformat()}"
+        if type(value).__name__ in ("Period", "Interval"):  # of pandas
+            return form_of(str(value))
+        value = getattr(value, "asm8", value)
+        if found := ticks_of(value):
+            return ticks_form(*found)
+        stamp = stamp_of(value)
+        return NO_FORM if stamp is None else date_form(*stamp)
+    except Exception:  # a foreign class may redefine anything
+        return NO_FORM
 
 
 def text_form(text: str) -> str:
     """Return the normal form of a text that is no number: a text in ISO form is the date or time that it writes."""
-    if text.startswith("0000-"):  # before Python's calendar; as leap as the year 4
-        later = text_form(f"0004{text[4:]}")
-        return text if later.startswith("0004") else later.replace("0004", "0000", 1)
     try:
         if found := ISO_DATE.fullmatch(text):
-            day, _, hour, _, minute, _, second, _, part, zone, _ = found.groups()
-            clock = f"{hour or '00'}:{minute or '00'}:{second or '00'}"
-            stamp = datetime.datetime.fromisoformat(f"{day}T{clock}{zone or ''}")
-            if len(part or "") > 6 and not FIRST < stamp.replace(tzinfo=None) < LAST:
-                return text
-            return date_form(stamp, int((part or "0").ljust(9, "0")))
+            return iso_form(found) or text
         if ISO_TIME.fullmatch(text):
             return f"\x00c{datetime.time.fromisoformat(text).isoformat()}"
-    except (ValueError, OverflowError):  # no date, such as the 30th of February
+    except ValueError:  # no time, such as 24:00
         pass
     return text
 
 
-def date_form(stamp: datetime.datetime, nanoseconds: int) -> str:
-    """Return the normal form of a point in time, in UTC if it has a zone."""
-    if stamp.tzinfo is not None:
-        stamp = stamp.astimezone(datetime.UTC).replace(tzinfo=None)
-    part = f".{nanoseconds:09}" if nanoseconds else ""
-    return f"\x00d{stamp.replace(microsecond=0).isoformat()}{part.removesuffix('000')}"
-
-
-def seconds_of(value: Any) -> float | None:
-    """Return the seconds from 1970 to a point in time, in UTC, rounded down; None if the value is none."""
-    text = as_text(value)
-    if text is not None:
-        return text_seconds(text)
-    if is_missing(value) or not isinstance(value, datetime.date):
+def iso_form(found: re.Match[str]) -> str | None:
+    """Return the normal form of a text in ISO form; None if it is no date that pandas reads."""
+    year, month, day, hour, minute, second, part, zone = found.groups("0")
+    days = days_of(int(year), int(month), int(day))
+    if days is None or int(hour) > 23 or int(minute) > 59 or int(second) > 59:
         return None
+    at = days * DAY + int(hour) * 3600 + int(minute) * 60 + int(second)
+    nanoseconds = int(part.ljust(9, "0"))
+    if len(part) > DIGITS and abs(at * NANO + nanoseconds) >= 1 << 63:
+        return None
+    if zone not in ("0", "Z"):
+        ahead = int(zone[1:3]) * 3600 + int(zone[3:].lstrip(":") or 0) * 60
+        if ahead >= DAY:
+            return None
+        at += ahead if zone[0] == "-" else -ahead
+    return date_form(at, nanoseconds)
+
+
+def date_form(seconds: int, nanoseconds: int) -> str:
+    """Return the normal form of a point in time: seconds from 1970 to it, and nanoseconds after them."""
+    year, month, day = date_of(seconds // DAY)
+    rest = seconds % DAY
+    part = f".{nanoseconds:09}".removesuffix("000") if nanoseconds else ""
+    clock = f"{rest // 3600:02}:{rest // 60 % 60:02}:{rest % 60:02}"
+    return f"\x00d{year:04}-{month:02}-{day:02}T{clock}{part}"
+
+
+def days_of(year: int, month: int, day: int) -> int | None:
+    """Return the days from 1970 to a day of any year; None if there is no such day."""
+    try:
+        like = datetime.date(2000 + year % 400, month, day).toordinal() - EPOCH
+    except ValueError:  # such as the 30th of February
+        return None
+    return like + (year // 400 - 5) * DAYS_OF_400_YEARS
+
+
+def date_of(days: int) -> tuple[int, int, int]:
+    """Return year, month and day of the day that is so many days after 1970 began."""
+    start = EPOCH - datetime.date(2000, 1, 1).toordinal()
+    rounds, rest = divmod(days + start, DAYS_OF_400_YEARS)
+    like = datetime.date.fromordinal(datetime.date(2000, 1, 1).toordinal() + rest)
+    return like.year + 400 * rounds, like.month, like.day
+
+
+def seconds_of(value: Any) -> int | None:
+    """Return the seconds from 1970 to a point in time, in UTC, rounded down; None if the value is none."""
+    try:
+        text = as_text(value)
+        if text is None and type(value).__name__ == "Period":  # of pandas
+            text = str(value)
+        if text is not None:
+            return text_seconds(text)
+        if is_missing(value):
+            return None
+        value = getattr(value, "asm8", value)
+        if found := ticks_of(value):
+            return ticks_seconds(*found)
+        stamp = stamp_of(value)
+        return None if stamp is None else stamp[0]
+    except Exception:  # a foreign class may redefine anything
+        return None
+
+
+def stamp_of(value: Any) -> tuple[int, int] | None:
+    """Return the seconds from 1970 to one of Python's dates, and the nanoseconds after them; None for anything else."""
+    if not isinstance(value, datetime.date):
+        return None
+    at = (value.toordinal() - EPOCH) * DAY
     if not isinstance(value, datetime.datetime):
-        return float((value.toordinal() - EPOCH) * DAY)
-    zone = value.utcoffset()
-    clock = (value.hour * 60 + value.minute) * 60 + value.second + value.microsecond / 10**6
-    ahead = 0.0 if zone is None else zone.total_seconds()
-    return float(math.floor((value.toordinal() - EPOCH) * DAY + clock - ahead))
+        return at, 0
+    at += (value.hour * 60 + value.minute) * 60 + value.second
+    zone = value.utcoffset() or datetime.timedelta(0)
+    # in whole microseconds: a float holds those of far dates only roughly
+    micro = at * 10**6 + value.microsecond - zone // datetime.timedelta(microseconds=1)
+    return micro // 10**6, micro % 10**6 * 1000
 
 
-def text_seconds(text: str) -> float | None:
+def ticks_of(value: Any) -> tuple[int, str, int] | None:
+    """Return the ticks of a date of NumPy, their unit, and how many units a tick has; None for anything else."""
+    if type(value).__name__ != "datetime64":
+        return None
+    unit = UNIT.fullmatch(value.dtype.str)
+    return None if unit is None else (int(value.astype("int64")), unit[2], int(unit[1] or 1))
+
+
+def ticks_seconds(ticks: int, unit: str, count: int) -> int:
+    """Return the seconds from 1970 to a date of NumPy, rounded down."""
+    if count != 1:
+        ticks = min(max(ticks * count, -(1 << 62)), 1 << 62)  # as in the library
+    if unit in ("Y", "M"):
+        months = ticks * (12 if unit == "Y" else 1)
+        return (days_of(1970 + months // 12, months % 12 + 1, 1) or 0) * DAY
+    return ticks * SECONDS[unit] if unit in SECONDS else ticks // PER_SECOND[unit]
+
+
+def ticks_form(ticks: int, unit: str, count: int) -> Any:
+    """Return the normal form of a date of NumPy; `NO_FORM` where pandas has no such date."""
+    at = ticks_seconds(ticks, unit, count)
+    if count != 1 or unit in ("ps", "fs", "as") or abs(at) >= 1 << 63:
+        return NO_FORM
+    per = PER_SECOND.get(unit, 1)
+    return date_form(at, ticks % per * (NANO // per))
+
+
+def text_seconds(text: str) -> int | None:
     """Return the seconds from 1970 to the point in time that a text in ISO form writes."""
     found = ISO_POINT.fullmatch(text)
     if found is None:
         return None
-    day, hour, minute, second, sign, hours, minutes = found.groups()
-    try:
-        early = day.startswith("0000")  # before Python's calendar; as leap as the year 4
-        ordinal = datetime.date.fromisoformat(f"0004{day[4:]}" if early else day).toordinal()
-    except ValueError:  # such as the 30th of February
+    year, month, day, hour, minute, second, part, sign, *zone, small = found.groups("0")
+    days = days_of(int(year), int(month), int(day))
+    if days is None:
         return None
-    at = (ordinal - EPOCH) * DAY + int(hour or 0) * 3600 + int(minute or 0) * 60 + int(second or 0)
-    ahead = int(hours or 0) * 3600 + int(minutes or 0) * 60
-    return -math.inf if early else float(at + ahead if sign == "-" else at - ahead)
+    at = days * DAY + int(hour) * 3600 + int(minute) * 60 + int(second)
+    hours, minutes, seconds = map(int, zone)
+    ahead = hours * 3600 + minutes * 60 + seconds
+    if int(small[:DIGITS]):
+        own, later = (int(digits[:DIGITS].ljust(DIGITS, "0")) for digits in (part, small))
+        at += (own + later if sign == "-" else own - later) // 10**DIGITS
+    return at + ahead if sign == "-" else at - ahead
 
 
 def form_text(form: float | str) -> str:
@@ -234,7 +323,7 @@ class Dates:
         at = seconds_of(value)
         if at is None:
             return [math.nan for _ in self.parts]
-        second = int(min(max(at, self.first), self.last))
+        second = min(max(at, self.first), self.last)
         day = datetime.date.fromordinal(second // DAY + EPOCH)
         parts = {
             "days": (second - self.first) // DAY,
