@@ -856,7 +856,8 @@ class DPGBClassifier(ClassifierMixin, _Boosting):  # type: ignore[misc]
     model_of_fit_ : Model
         The model without these changes.
     bin_shares_ : BinShares
-        Shares of all rows that the bins of each feature hold, by released counts.
+        Shares of the weight of all rows that the bins of each feature hold, by released counts; of the rows
+        themselves if all weigh the same.
     bands_ : NoiseBands
         Standard deviations of the noise in the model of the fit, for `explain_global`.
     privacy_report_ : PrivacyReport

@@ -19,7 +19,7 @@ from dpgb_dask.showing import brief, html_table
 SCORE_BITS = 16  # one score step is 2**-16
 SCORE_ONE = 1 << SCORE_BITS
 MAX_BINS = 256
-SHARE_BITS = 20  # one share step is 2**-20 of all rows
+SHARE_BITS = 20  # one share step is 2**-20 of the weight of all rows
 SHARE_ONE = 1 << SHARE_BITS
 
 
@@ -272,9 +272,10 @@ class Model:
 
 @dataclass(frozen=True, eq=False, slots=True)
 class BinShares:
-    """Shares of all rows that the bins of each feature hold, by released counts: post-processing, never a count.
+    """Shares of the weight of all rows that the bins of each feature hold, by released counts: never a count.
 
-    Explanations are averages under these shares, features taken as independent of each other.
+    A row counts by its weight: its sample weight times that of its class, or its part of its unit. Without these,
+    shares are of rows. Explanations are averages under these shares, features taken as independent of each other.
 
     Parameters
     ----------

@@ -31,6 +31,7 @@ KINDS = {
 }
 LARGEST = 1 << 30  # bounds in score steps: scores are int32
 REMAINDER = "remainder"
+AND = " & "  # between the features of a pair
 UNCHANGED = (
     "These changes were computed from released values alone: epsilon and delta stay what they are."
 )
@@ -99,7 +100,7 @@ class Editor:
         Parameters
         ----------
         term : str or sequence of str
-            A feature, two features, or the name of a term of `explain_global`.
+            A feature, two features, or the name of a term of `explain_global`. A list holds the names of the features.
         low, high : float or None
             Bounds in natural units, as `explain_global` shows them: log-odds, or units of the target.
         where : sequence, optional
@@ -151,12 +152,25 @@ class Editor:
 
     def _features(self, term: str | Sequence[str]) -> tuple[str, ...]:
         """Return the encoded columns of a term; none for the remainder."""
-        known = self.schema.encoded
         if not isinstance(term, str):
             return tuple(term)
-        if term in known:
-            return (term,)
-        return () if term == REMAINDER else tuple(term.split(" & "))
+        found = _meant(term, list(self.schema.encoded))
+        if (
+            len(found) > 1
+        ):  # which of these terms are there is asked only now, as the answer takes long
+            parts, names = decompose(self.model, self.shares), list(self.schema.encoded)
+            pairs = [{names[pair.i], names[pair.j]} for pair in parts.pairs]
+            found = [
+                own
+                for own in found
+                if len(own) == 1 or (set(own) in pairs if own else parts.remains)
+            ]
+        if len(found) > 1:
+            listed = " or ".join(str(list(own)) if own else "[] (the remainder)" for own in found)
+            raise PlanError(
+                f"{term!r} may mean several terms of the model. Name the features of one as a list: {listed}."
+            )
+        return found[0] if found else tuple(term.split(AND))
 
     def _steps(self, bound: Any) -> int:
         if (
@@ -164,6 +178,14 @@ class Editor:
         ):  # NaN compares false
             raise PlanError(f"A bound of clamp is {bound!r}: give a number, or None for no bound.")
         return round(float(bound) / self.scale * SCORE_ONE)
+
+
+def _meant(term: str, names: Sequence[str]) -> list[tuple[str, ...]]:
+    """Return every term that a text may name: a main effect, pairs (a name may hold the mark), the remainder."""
+    words = term.split(AND)
+    halves = [(AND.join(words[:k]), AND.join(words[k:])) for k in range(1, len(words))]
+    pairs = [pair for pair in halves if set(pair) <= set(names)]
+    return [*([(term,)] if term in names else []), *pairs, *([()] if term == REMAINDER else [])]
 
 
 def replayed(
@@ -214,7 +236,7 @@ def _sentence(edit: Edit, scale: float) -> str:
     if edit["kind"] == "monotone":
         never = "falls" if edit["direction"] > 0 else "grows"
         return f"monotone: the score never {never} where {edit['feature']} grows"
-    name = " & ".join(edit["term"]) or REMAINDER
+    name = AND.join(edit["term"]) or REMAINDER
     if edit["kind"] == "remove":
         return f"remove: {name} adds nothing"
     bounds = [
@@ -293,7 +315,7 @@ def _changed(model: Model, schema: Schema, shares: BinShares, edit: Edit) -> Mod
             if edit.get("where") is not None:
                 raise PlanError("where is for the main effect of one feature, not for a pair.")
             return _with_pair(model, replace(pair, table=_change(pair.table, edit)))
-    shown = [f"{names[p.i]} & {names[p.j]}" for p in parts.pairs]
+    shown = [f"{names[p.i]}{AND}{names[p.j]}" for p in parts.pairs]
     raise PlanError(f"The model has no pair of {term}. Its pairs are {shown}.")
 
 

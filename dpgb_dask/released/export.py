@@ -292,8 +292,8 @@ def _how_altered(data: dict[str, Any], path: str | Path) -> str:
     Returns
     -------
     str
-        Whether a digest is wrong, missing or unknown, an edit is unknown, or the file states an older format than it
-        has. "" if none of these applies.
+        Whether a part is missing, a digest is wrong, missing or unknown, an edit is unknown, or the file states an older
+        format than it has. "" if none of these applies.
     """
     found = _digests(data)  # for older formats too, as this refuses what is no text
     unknown = set(data) - PARTS - SINCE_3
@@ -304,6 +304,13 @@ def _how_altered(data: dict[str, Any], path: str | Path) -> str:
                 " changed after it was written. Take the file as it was written."
             )
         return ""
+    lacking = sorted(SINCE_3 - {"digests"} - set(data))
+    if lacking and "digests" in data:
+        return (
+            f"Model file {str(path)!r} lacks {', '.join(lacking)}, which every file of version 3 has: it was written"
+            " before that version was complete, or these parts were removed. Fit again, or take the file as it was"
+            " written; a fit in a ledger gives its model again with resume=."
+        )
     if unknown or set(data) != PARTS | SINCE_3 or data["digests"] != found:
         told = data.get("digests")
         wrong = [
@@ -381,7 +388,7 @@ def model_to_dict(model: Model) -> dict[str, Any]:
 
 
 def shares_to_dict(shares: BinShares) -> dict[str, Any]:
-    """Return the JSON form of shares: whole numbers, in steps of 2⁻²⁰ of all rows."""
+    """Return the JSON form of shares: whole numbers, in steps of 2⁻²⁰ of the weight of all rows."""
     return {"weights": [_list(part) for part in shares.weights], "released": list(shares.released)}
 
 

@@ -7,10 +7,18 @@ import pandas as pd
 import pytest
 
 from dpgb_dask import DPGBClassifier, DPGBRegressor, Ledger, Schema, verify
+from dpgb_dask.contracts.model import (
+    BinShares,
+    FeatureBins,
+    Model,
+    PairTable,
+    Splits,
+    TreeEnsemble,
+)
 from dpgb_dask.errors import PlanError, StructureError, VerificationError
 from dpgb_dask.estimators import load
 from dpgb_dask.released import export
-from dpgb_dask.released.edit import UNCHANGED
+from dpgb_dask.released.edit import UNCHANGED, Editor
 from dpgb_dask.released.export import model_to_dict
 from dpgb_dask.released.predict import scorer
 from dpgb_dask.testing import SeededNoise
@@ -95,6 +103,50 @@ def test_clamp_moves_only_what_lies_beyond(model):
     office = model.model_.bins[2].cell_to_bin[2]
     changed = scores(jobs.model_, codes) != scores(model.model_, codes)
     assert set(codes[2][changed]) == {office}
+
+
+@pytest.fixture(scope="module")
+def ambiguous():
+    """A model whose features are named as terms are: of four columns, with two pairs and trees."""
+    rng = np.random.default_rng(0)
+    names = ["x", "y", "x & y", "remainder"]
+    bins = tuple(FeatureBins(np.array([0.3, 0.6]), None, 4) for _ in names)
+    code = np.arange(4, dtype=np.uint8)
+    pairs = tuple(
+        PairTable(i, j, code, code, rng.integers(-999, 999, (1, 4, 4)).astype(np.int32))
+        for i, j in ((0, 1), (1, 2))
+    )
+    tables = tuple(rng.integers(-999, 999, (4, 1)).astype(np.int32) for _ in names)
+    splits = Splits.plain(np.array([[0, 3, 3]], np.uint16), np.ones((1, 3), np.uint8))
+    trees = TreeEnsemble(splits, rng.integers(-999, 999, (1, 1, 4)).astype(np.int32))
+    made = Model(bins, np.zeros(1, np.int32), tables, pairs=pairs, trees=trees, link="logit")
+    schema = Schema(dict.fromkeys(names, (0, 1)), classes=[0, 1])
+    return Editor(
+        model=made, schema=schema, shares=BinShares.of(bins, ()), scale=1.0, kept=np.zeros(4, np.int8), edits=(),
+        finish=lambda edits, _: [edit["term"] for edit in edits],
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("named", "meant"),
+    [
+        ("x", ["x"]), ("y & x & y", ["y", "x & y"]), (["x", "y"], ["x", "y"]), (["x & y"], ["x & y"]), ([], []),
+        (["remainder"], ["remainder"]),
+    ],
+)  # fmt: skip
+def test_a_term_is_found_by_its_name_whatever_features_are_called(ambiguous, named, meant):
+    assert ambiguous.remove(named).done() == [meant]
+
+
+def test_a_name_that_may_mean_several_terms_is_refused_in_words(ambiguous):
+    for named, said in (
+        ("x & y", r"\['x & y'\] or \['x', 'y'\]"),
+        ("remainder", r"\['remainder'\] or \[\]"),
+    ):
+        with pytest.raises(PlanError, match=f"may mean several terms .* as a list: {said}"):
+            ambiguous.remove(named)
+    alone = ambiguous.remove([])  # then there is no other
+    assert alone.remove("remainder").done() == [[], ["remainder"]]
 
 
 def test_removed_terms_add_nothing(model):

@@ -366,12 +366,18 @@ ALTERED = "digests do not agree with"
         (lambda d: d.update(digests=None), "schema, model"),
         (lambda d: d["digests"].update(other="0"), "its parts"),
         (lambda d: d.update(comment="trust me"), "its parts"),
-        (lambda d: d.pop("edits"), "its parts"),
     ],
 )  # fmt: skip
 def test_a_changed_file_is_refused(saved, edit, named):
     change(saved, edit, agree=False)
     with pytest.raises(StructureError, match=f"{ALTERED} {named}"):
+        load(saved)
+
+
+@pytest.mark.parametrize("lacking", [["edits"], ["bands", "edits", "shares"]])
+def test_a_file_from_before_its_format_was_complete_is_not_said_to_be_changed(saved, lacking):
+    change(saved, lambda d: [d.pop(part) for part in lacking])
+    with pytest.raises(StructureError, match=f"lacks {', '.join(lacking)}, which .* version 3 has"):
         load(saved)
 
 

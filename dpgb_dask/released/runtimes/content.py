@@ -30,7 +30,7 @@ class Content:
     schema : Schema
     report : PrivacyReport
     shares : BinShares
-        Shares of rows per bin.
+        Shares of the weight of rows per bin.
     """
 
     model: Model
