@@ -94,7 +94,8 @@ def verify(path: str | Path, ledger: Ledger | None = None) -> Verification:
         "ε, δ and μ: they follow from the receipts",
     ]
     if file.edits:
-        agreed.append(f"the {len(file.edits)} changes after the fit: repeated from its model")
+        changes = "the change" if len(file.edits) == 1 else f"the {len(file.edits)} changes"
+        agreed.append(f"{changes} after the fit: repeated from its model")
     if ledger is None:
         why = "no ledger was given" if report.account is not None else "the fit charged none"
         return Verification(tuple(agreed), (f"the ledger: {why}",))

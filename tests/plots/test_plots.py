@@ -1,5 +1,6 @@
 """Pictures hold the numbers of what they draw, whatever its size; no state of pyplot is left."""
 
+import io
 import itertools
 import pickle
 import sys
@@ -12,6 +13,7 @@ import pandas as pd
 import pytest
 from matplotlib import pyplot
 from matplotlib.patches import Rectangle, StepPatch
+from PIL import Image
 
 from dpgb_dask import DPGBClassifier, Ledger, Schema, plot_budget
 from dpgb_dask.errors import LedgerError, PlanError, StructureError
@@ -195,6 +197,17 @@ def test_pictures_follow_the_style_and_leave_no_state():
     small = plot_model(shown, n_terms=0)
     assert small._repr_png_()[1:4] == b"PNG"
     assert pickle.loads(pickle.dumps(small))._repr_png_() == small._repr_png_()
+
+
+def test_notebooks_get_pictures_of_few_colours_that_look_the_same():
+    figure = plot_model(explanation(term(numeric()), term(numeric(), nominal())))
+    shown, drawn = io.BytesIO(figure._repr_png_()), io.BytesIO()
+    figure.savefig(drawn, format="png", dpi=100)
+    assert shown.getbuffer().nbytes < 0.5 * drawn.getbuffer().nbytes
+    few, all_ = (np.asarray(Image.open(each).convert("RGB"), int) for each in (shown, drawn))
+    assert np.abs(few - all_).mean() < 0.5
+    figure.patch.set_alpha(0)
+    assert Image.open(io.BytesIO(figure._repr_png_())).getpixel((0, 0))[3] == 0
     assert pyplot.get_fignums() == []
 
 
