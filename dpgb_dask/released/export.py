@@ -292,8 +292,8 @@ def _how_altered(data: dict[str, Any], path: str | Path) -> str:
     Returns
     -------
     str
-        Whether a part is missing, a digest is wrong, missing or unknown, an edit is unknown, or the file states an older
-        format than it has. "" if none of these applies.
+        Whether a part is missing, a digest is wrong, missing or unknown, an edit is unknown, or the file states an
+        older format than it has. "" if none of these applies.
     """
     found = _digests(data)  # for older formats too, as this refuses what is no text
     unknown = set(data) - PARTS - SINCE_3

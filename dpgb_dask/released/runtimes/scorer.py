@@ -335,8 +335,34 @@ class Dates:
         return [float(parts[part]) for part, _ in self.parts]
 
 
-class Categories:
-    """A categorical feature: the bin of each listed value, of other values and of missing ones.
+class Cells:
+    """A feature whose values fall into cells: ``n`` of its own, then one for other values and one for missing ones.
+
+    Parameters
+    ----------
+    bins : sequence of int
+        Bin of each cell.
+    """
+
+    def __init__(self, bins: Sequence[int]) -> None:
+        self.bins, self.other, self.missing = bins, len(bins) - 2, len(bins) - 1
+
+    def cell(self, value: Any) -> int:
+        """Return the cell of a value."""
+        raise NotImplementedError
+
+    def codes(self, value: Any) -> list[int]:
+        """Return the code of a value."""
+        return [self.bins[self.cell(value)]]
+
+    def numbers(self, value: Any) -> list[float]:
+        """Return the cell of a value, NaN if it is missing."""
+        cell = self.cell(value)
+        return [math.nan if cell == self.missing else float(cell)]
+
+
+class Categories(Cells):
+    """A categorical feature: a cell of its own for each category.
 
     Parameters
     ----------
@@ -345,11 +371,11 @@ class Categories:
     cells : sequence of int
         Which of the categories each of them is.
     bins : sequence of int
-        Bin of each category, then of other values, then of missing ones.
+        As in `Cells`.
     """
 
     def __init__(self, values: Sequence[Any], cells: Sequence[int], bins: Sequence[int]) -> None:
-        self.bins, self.other, self.missing = bins, len(bins) - 2, len(bins) - 1
+        super().__init__(bins)
         self.cell_of = {
             form: cell
             for form, cell in zip(map(form_of, values), cells, strict=True)
@@ -362,17 +388,8 @@ class Categories:
             if isinstance(value, str) and value in MISSING_WORDS - {"nan"}
         }
 
-    def codes(self, value: Any) -> list[int]:
-        """Return the code of a value."""
-        return [self.bins[self.cell(value)]]
-
-    def numbers(self, value: Any) -> list[float]:
-        """Return which category a value is, their number for another value, NaN if it is missing."""
-        cell = self.cell(value)
-        return [math.nan if cell == self.missing else float(cell)]
-
     def cell(self, value: Any) -> int:
-        """Return which category a value is; the two after them are other values and missing ones."""
+        """Return which category a value is."""
         word = as_text(value)
         if word is not None and word in self.cell_of_word:
             return self.cell_of_word[word]
@@ -380,23 +397,11 @@ class Categories:
         return self.missing if form is None else self.cell_of.get(form, self.other)
 
 
-class Buckets:
-    """A hashed feature: the bin of the bucket in which SHA-256 of a value's text falls."""
-
-    def __init__(self, bins: Sequence[int]) -> None:
-        self.bins, self.other, self.missing = bins, len(bins) - 2, len(bins) - 1
-
-    def codes(self, value: Any) -> list[int]:
-        """Return the code of a value."""
-        return [self.bins[self.cell(value)]]
-
-    def numbers(self, value: Any) -> list[float]:
-        """Return the bucket of a value, the number of buckets if it has none, NaN if it is missing."""
-        cell = self.cell(value)
-        return [math.nan if cell == self.missing else float(cell)]
+class Buckets(Cells):
+    """A hashed feature: the bucket in which SHA-256 of a value's text falls."""
 
     def cell(self, value: Any) -> int:
-        """Return the bucket of a value; the two after them are values that have none and missing ones."""
+        """Return the bucket of a value."""
         form = form_of(value)
         if form is None or form is NO_FORM:
             return self.missing if form is None else self.other
