@@ -5,6 +5,10 @@ import datetime
 import numpy as np
 import pandas as pd
 
+from dpgb_dask.contracts.features import Datetime
+from dpgb_dask.contracts.model import FeatureBins, Model
+from dpgb_dask.contracts.schema import Schema
+
 datetime_, zone = datetime.datetime, datetime.timezone
 hours, span = (lambda n: zone(span(hours=n))), datetime.timedelta
 
@@ -67,3 +71,51 @@ def told(k):
     return (
         f"{k}: {value.asm8!r} of pandas" if isinstance(value, pd.Timestamp) else f"{k}: {value!r}"
     )
+
+
+PARTS = ("days", "year", "month", "weekday", "hour")
+DATED = Schema(
+    {
+        "any": Datetime("0001-01-01", "9999-12-31", PARTS),
+        "few": Datetime("2015-01-01", "2024-12-31", PARTS),
+        "two": Datetime("1969-12-31", "2020-02-29", ("weekday", "days")),
+    },
+    classes=[0, 1],
+)
+
+
+def dated_model():
+    """A model of three dates, whose score tells all codes of a row apart."""
+    rng = np.random.default_rng(0)
+    bins, tables = [], []
+    for own in DATED.encoded.values():
+        edges = np.arange(own.low, own.high) + 0.5
+        edges = edges if len(edges) < 250 else np.sort(rng.choice(edges, 250, replace=False))
+        bins.append(FeatureBins(edges, None, len(edges) + 2))
+        tables.append(rng.integers(-(2**26), 2**26, (len(edges) + 2, 1)).astype(np.int32))
+    return Model(tuple(bins), np.zeros(1, np.int32), tuple(tables), link="logit")
+
+
+def many_texts(n=3000):
+    """Odd texts, random ones in ISO form, and ones with a wrong character; without NULs, which no database takes."""
+    rng = np.random.default_rng(1)
+    out = [text for text in TEXTS if "\x00" not in text]
+    clocks = ["", "T05", "T23:59", " 12:34:56", "T23:59:59.999999", "T00:00:00.1"]
+    zones = [
+        "",
+        "Z",
+        "+01",
+        "-23:59",
+        "+0530",
+        "+00:53:28",
+        "-00:00:00.5",
+        "+00:00:00.9999999",
+        "-23:5959",
+    ]
+    days = rng.integers(-719_162, 2_932_896, n // 2).view("M8[D]")
+    out += [f"{day}{rng.choice(clocks)}{rng.choice(zones)}" for day in days]
+    for k in rng.integers(0, len(out), n // 2).tolist():
+        letters = [*out[k], " "]
+        letters[rng.integers(len(letters))] = rng.choice(list("0123456789-+:.TZ "))
+        out.append("".join(letters))
+    return [*out, None]

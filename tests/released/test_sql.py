@@ -4,6 +4,7 @@ import sqlite3
 from dataclasses import replace
 
 import numpy as np
+import odd_dates
 import pandas as pd
 import pytest
 from helpers import raw_scores
@@ -101,6 +102,17 @@ def test_texts_that_spell_numbers_are_read_as_numbers(content, tmp_path):
     assert (out["score"] * 65536).tolist() == scores.tolist()
 
 
+def test_dates_are_read_to_the_second(content, tmp_path):
+    """By whole numbers alone, from any text; what is no text is missing."""
+    texts = [*odd_dates.many_texts(1000), 20200101, 1.5e9, b"2020-02-29 13:00"]
+    table = pd.DataFrame(dict.fromkeys(odd_dates.DATED.names, pd.Series(texts, dtype=object)))
+    model = odd_dates.dated_model()
+    out = answer(content(model, odd_dates.DATED), tmp_path / "q.sql", table, "BLOB")
+    assert (out["score"] * 65536).tolist() == raw_scores(model, odd_dates.DATED, table)[
+        :, 0
+    ].tolist()
+
+
 def test_column_that_is_not_there_is_an_error(content, model, binary_schema, rows, tmp_path):
     with pytest.raises(pd.errors.DatabaseError, match="no such column"):  # and not the text 'age'
         answer(content(model, binary_schema), tmp_path / "q.sql", rows.drop(columns="age"))
@@ -130,6 +142,7 @@ def test_what_sql_cannot_express_is_named(content, model, binary_schema, tmp_pat
     for options, said in (
         ({"dialect": "oracle"}, "dialect='oracle'"),
         ({"table": "dpgb_codes"}, "part of the query"),
+        ({"table": "DPGB_dates3"}, "part of the query"),
         ({"table": []}, "names no table"),
         ({"keep": ["Score"]}, "name of a prediction"),
     ):

@@ -3,6 +3,7 @@
 import sqlite3
 
 import numpy as np
+import odd_dates
 import pandas as pd
 import pytest
 from helpers import raw_scores
@@ -91,8 +92,66 @@ def test_scores_of_changed_models_are_the_same(changed, tmp_path, dialect):
     assert never_falls(check(*changed, tmp_path / "model.sql", dialect))
 
 
+ODD_DAYS = [
+    "2019-06-01",
+    "0001-01-01",
+    "9999-12-31",
+    "1969-12-31",
+    "2020-02-29",
+    "2300-07-01",
+    "1600-02-29",
+    None,
+]
+FAR_DAYS = [*ODD_DAYS, "29999-01-01", "-0044-03-15", "0000-12-31"]
+
+
+@pytest.mark.parametrize(
+    ("kind", "days"),
+    [
+        ("VARCHAR", odd_dates.many_texts()), ("DATE", FAR_DAYS), ("TIMESTAMP", FAR_DAYS), ("TIMESTAMP_S", FAR_DAYS),
+        ("TIMESTAMP_MS", FAR_DAYS), ("TIMESTAMP_NS", [*ODD_DAYS[:1], *ODD_DAYS[3:5]]), ("TIMESTAMPTZ", ODD_DAYS[3:]),
+        ("INTEGER", [20200101, None]),
+    ],
+)  # fmt: skip
+def test_duckdb_reads_dates_to_the_second(classifier, tmp_path, kind, days):
+    """Texts, and its own dates: those between the library's seconds, before our era and in any time zone too."""
+    model, schema = odd_dates.dated_model(), odd_dates.DATED
+    content = Content(model, schema, classifier.privacy_report_, BinShares.of(model.bins, ()))
+    to_sql(content, tmp_path / "q.sql", dialect="duckdb", keep=["key"])
+    given = days
+    if kind.startswith("TIMESTAMP"):
+        zone = "+05:30" if kind == "TIMESTAMPTZ" else ""
+        given = [None if day is None else f"{day}T23:59:59{zone}" for day in days]
+    connection = duckdb.connect()
+    connection.execute("SET TimeZone = 'Asia/Kolkata'")
+    connection.execute("CREATE TABLE texts (day VARCHAR, key INTEGER)")
+    own = given  # as DuckDB writes years before our era
+    if kind.startswith(("DATE", "TIMESTAMP")):
+        own = [_before_our_era(day) for day in given]
+    connection.register("given", pd.DataFrame({"day": own, "key": range(len(own))}))
+    connection.execute("INSERT INTO texts SELECT * FROM given")
+    columns = ", ".join(f"CAST(day AS {kind}) AS {name}" for name in schema.names)
+    connection.execute(f"CREATE TABLE rows AS SELECT {columns}, key FROM texts")
+    query = (tmp_path / "q.sql").read_text(encoding="utf-8")
+    out = connection.execute(query).df().sort_values("key")
+    connection.close()
+    if kind == "INTEGER":
+        given = [None] * len(days)
+    read = pd.DataFrame(dict.fromkeys(schema.names, pd.Series(given, dtype=object)))
+    want = raw_scores(model, schema, read)[:, 0]
+    assert (out["score"] * SCORE_ONE).tolist() == want.tolist()
+
+
+def _before_our_era(day):
+    if day is None or day[0] not in "-0" or day[:5] == "0001-":
+        return day
+    year, sign = int(day[:5]) if day[0] == "-" else int(day[:4]), len(day.split("T")[0])
+    date, rest = day[:sign].lstrip("-"), day[sign:]
+    return f"{1 - year:04}{date[4:]} (BC){rest.replace('T', ' ')}"
+
+
 @pytest.mark.parametrize("dialect", ["sqlite", "duckdb"])
-def test_scores_of_booleans_and_groups_are_the_same(tmp_path, dialect):
-    check(*kinds_fit("when", "shop"), tmp_path / "model.sql", dialect)
+def test_scores_of_booleans_groups_and_dates_are_the_same(tmp_path, dialect):
+    check(*kinds_fit("shop"), tmp_path / "model.sql", dialect)
     with pytest.raises(StructureError, match="'shop' is of kind Hashed"):
         kinds_fit("when")[0].to_sql(tmp_path / "hashed.sql", dialect=dialect)

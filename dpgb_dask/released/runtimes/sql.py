@@ -7,7 +7,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from dpgb_dask.contracts.features import Numeric
+from dpgb_dask.contracts.features import Datetime, Numeric
 from dpgb_dask.contracts.model import SCORE_ONE, FeatureBins, Model, PairTable
 from dpgb_dask.errors import StructureError
 from dpgb_dask.losses import RATE_SHIFT
@@ -19,9 +19,25 @@ from dpgb_dask.released.runtimes.content import (
     refuse_wrapping,
     write,
 )
+from dpgb_dask.released.runtimes.sql_dates import (
+    Steps,
+    column_of,
+    duckdb_fields,
+    part_steps,
+    sqlite_fields,
+)
 
 MOST_COLUMNS = 1900  # SQLite takes 2000 in a table
-OWN = ("dpgb_values", "dpgb_codes", "dpgb_leaves", "dpgb_steps", "dpgb_natural", "dpgb_powers")
+OF_A_DATE = 28  # columns at most
+OWN = (
+    "dpgb_values",
+    "dpgb_dates",
+    "dpgb_codes",
+    "dpgb_leaves",
+    "dpgb_steps",
+    "dpgb_natural",
+    "dpgb_powers",
+)
 NUMBER = r"[ \t\n\v\f\r]*[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?[ \t\n\v\f\r]*"
 INFINITIES = ("inf", "infinity", "+inf", "+infinity")
 
@@ -30,6 +46,7 @@ class _SQLite:
     """What is said otherwise in SQLite, whose columns have no fixed types."""
 
     greatest = "max"
+    over = "/"
     has_exp = False  # only if it was compiled with its mathematical functions
 
     def number(self, x: str) -> str:
@@ -45,6 +62,10 @@ class _SQLite:
             f" WHEN {low} = 'true' THEN 1.0 WHEN {low} = 'false' THEN 0.0"
             f" WHEN {low} IN ({infinite}) THEN 9e999 WHEN {low} IN ('-inf', '-infinity') THEN -9e999 END"
         )
+
+    def date(self, x: str, n: str) -> Steps:
+        """Return the fields of a date."""
+        return sqlite_fields(x, n)
 
     def entry(self, index: str, values: Sequence[int]) -> str:
         """Return the entry of a list at an index."""
@@ -71,6 +92,7 @@ class _DuckDB:
     """What is said otherwise in DuckDB."""
 
     greatest = "greatest"
+    over = "//"
     has_exp = True
 
     def number(self, x: str) -> str:
@@ -91,6 +113,10 @@ class _DuckDB:
         """Return the text of a value; a FLOAT is told apart from the DOUBLE that is written the same."""
         exact = f"CAST(CAST({x} AS DOUBLE) AS VARCHAR)"
         return f"CASE typeof({x}) WHEN 'FLOAT' THEN {exact} ELSE CAST({x} AS VARCHAR) END"
+
+    def date(self, x: str, n: str) -> Steps:
+        """Return the fields of a date."""
+        return duckdb_fields(x, n)
 
     def entry(self, index: str, values: Sequence[int]) -> str:
         """Return the entry of a list at an index: planned ten times as fast as CASE."""
@@ -113,6 +139,10 @@ class Dialect(Protocol):
         """The function of two numbers that returns the greater."""
 
     @property
+    def over(self) -> str:
+        """The sign of the division of whole numbers."""
+
+    @property
     def has_exp(self) -> bool:
         """Whether every build has ``exp``."""
 
@@ -121,6 +151,9 @@ class Dialect(Protocol):
 
     def text(self, x: str) -> str:
         """Return the text of a value."""
+
+    def date(self, x: str, n: str) -> Steps:
+        """Return the fields of a date, step by step, in columns whose names begin with ``n``."""
 
     def entry(self, index: str, values: Sequence[int]) -> str:
         """Return the entry of a list at an index, which is 0 or more."""
@@ -246,7 +279,7 @@ class _Query:
         parts = [table] if isinstance(table, str) else list(table)
         if not parts:
             raise StructureError("table=[] names no table. Give its name, such as table='rows'.")
-        if parts[-1].lower() in OWN:
+        if parts[-1].lower().startswith(OWN):
             raise StructureError(
                 f"table={parts[-1]!r} is the name of a part of the query. Rename it."
             )
@@ -266,7 +299,13 @@ class _Query:
                     f"features {other!r} and {name!r} differ in case alone: SQL takes them for one column. Rename one."
                 )
         leaves = self._model.trees.n_trees if self._model.n_scores > 1 else 0
-        if dialect == "sqlite" and max(2 * len(seen), leaves) + len(self._keep) > MOST_COLUMNS:
+        dates = sum(isinstance(one, Datetime) for one in self._content.schema.features.values())
+        read = 2 * len(seen) + OF_A_DATE * dates
+        if (
+            dialect == "sqlite"
+            and max(read, len(self._content.schema.encoded), leaves) + len(self._keep)
+            > MOST_COLUMNS
+        ):
             raise StructureError(
                 f"The query needs more than {MOST_COLUMNS} columns, for the features or for the trees of several"
                 " classes, which SQLite does not take. Export to 'python' or 'onnx'."
@@ -305,28 +344,40 @@ class _Query:
         """Read every value as number and text as far as it is needed, then as code."""
         schema, words = self._content.schema, self._words
         values, codes = [], []
-        features = zip(schema.features.items(), self._model.bins, strict=False)
-        if len(schema.encoded) != len(schema.features):
-            name = next(n for n in schema.names if n not in schema.encoded)
-            kind = type(schema.features[name]).__name__
-            raise StructureError(
-                f"feature {name!r} is of kind {kind}, which a query cannot read. Export to 'python', or leave the"
-                " feature out of the schema."
-            )
-        for j, ((name, feature), bins) in enumerate(features):
+        bins = iter(self._model.bins)
+        dates: list[Steps] = []
+        j = 0  # the encoded column
+        for name, feature in schema.features.items():
             # with the table's name: SQLite takes a quoted name that is no column for a text
             x = f"r.{_quoted(name)}"
+            if isinstance(feature, Datetime):
+                n = f"d{j}_"
+                fields, *steps = [*words.date(x, n), *part_steps(feature, n, words.over)]
+                values += fields
+                dates.append(steps)
+                for part in feature.parts:
+                    codes.append(f"{self._edge_code(column_of(part, n), next(bins))} AS c{j}")
+                    j += 1
+                continue
             if isinstance(feature, Numeric):
                 values.append(f"{words.number(x)} AS v{j}")
-                codes.append(f"{self._edge_code(f'v{j}', bins)} AS c{j}")
-                continue
-            known = listed(name, feature, "SQL")
-            values.append(f"{words.text(x)} AS t{j}")
-            if known.numbers:
-                values.append(f"{words.number(x)} AS v{j}")
-            codes.append(f"{self._category_code(j, known, bins)} AS c{j}")
+                codes.append(f"{self._edge_code(f'v{j}', next(bins))} AS c{j}")
+            else:
+                known = listed(name, feature, "SQL")
+                values.append(f"{words.text(x)} AS t{j}")
+                if known.numbers:
+                    values.append(f"{words.number(x)} AS v{j}")
+                codes.append(f"{self._category_code(j, known, next(bins))} AS c{j}")
+            j += 1
         self._part("dpgb_values", values, f"{self._table} AS r")
-        self._part("dpgb_codes", codes, "dpgb_values")
+        source = "dpgb_values"
+        for k, together in enumerate(zip(*dates, strict=True)):
+            added = [column for step in together for column in step]
+            self._parts.append(
+                f"dpgb_dates{k} AS MATERIALIZED (\nSELECT *, {', '.join(added)}\nFROM {source})"
+            )
+            source = f"dpgb_dates{k}"
+        self._part("dpgb_codes", codes, source)
 
     def _edge_code(self, v: str, bins: FeatureBins) -> str:
         """Count the edges below a number, by halves."""
