@@ -18,6 +18,7 @@ import zarr
 
 from dpgb_dask.columns import default_names, names_of
 from dpgb_dask.contracts.blanks import FILL_IN, NOTICE, open_facts
+from dpgb_dask.contracts.features import USUAL_PARTS
 from dpgb_dask.contracts.schema import VERSION, Schema
 from dpgb_dask.encoding.times import ISO
 from dpgb_dask.errors import SchemaError, StructureError, did_you_mean
@@ -25,8 +26,8 @@ from dpgb_dask.stored import arrays_of
 from dpgb_dask.values import cell
 
 BLANKS = {
-    "type": "numeric (low, high, integer), categorical (categories), bool, datetime (first, last), grouped (from) or"
-    " hashed (buckets)",
+    "type": "numeric (low, high, integer), categorical (categories), bool, datetime (first, last, parts), grouped"
+    " (from) or hashed (buckets)",
     "low": "the least value that public knowledge allows",
     "high": "the largest value that public knowledge allows",
     "categories": "the list of categories, at most 250; of more, the type is grouped or hashed",
@@ -40,6 +41,7 @@ TARGET_BLANKS = {
     "low": "for numeric: the least value that public knowledge allows",
     "high": "for numeric: the largest value that public knowledge allows",
 }
+TRUTH_BLANK = "the labels; of a column of true and false: [false, true], the second is the one whose probability counts"
 # types of Arrow, by the beginning of their names
 NUMBERS = ("float", "double", "half")
 WHOLE = ("int", "uint")
@@ -224,6 +226,8 @@ def of_types(types: Mapping[str, Any], target: str | None = None) -> SchemaDraft
     blanks = {key: _blank(text) for key, text in TARGET_BLANKS.items()}
     if target is not None:
         blanks["name"] = target
+        if _name_of(types[target]).startswith("bool"):
+            blanks = {"name": target, "type": "binary", "classes": _blank(TRUTH_BLANK)}
     return SchemaDraft(
         {"version": VERSION, "features": features, "target": blanks, "ignore": [], "max_weight": 1}
     )
@@ -244,7 +248,8 @@ def of_type(dtype: Any) -> dict[str, Any]:
         whole = name.startswith(WHOLE) or (name.startswith("decimal") and name.endswith(", 0)"))
         return {"type": "numeric", **_blanks("low", "high"), "integer": whole, "missing": False}
     if name.startswith(DATES):
-        return {"type": "datetime", **_blanks("first", "last"), "missing": False}
+        days = _blanks("first", "last")
+        return {"type": "datetime", **days, "parts": list(USUAL_PARTS), "missing": False}
     if name.startswith(TEXTS):
         return {"type": "categorical", **_blanks("categories"), "missing": False}
     return {**_blanks("type"), "missing": False}

@@ -68,6 +68,30 @@ def test_a_draft_of_declared_types_holds_them_and_no_value():
     assert "public knowledge" in said
 
 
+def test_a_draft_says_which_parts_a_date_may_have():
+    draft = Schema.draft(TABLE.schema, target="y")
+    assert draft["features"]["when"]["parts"] == ["days", "month", "weekday"]
+    assert any("days, year, month, weekday, hour" in line for line in draft["draft"])
+    assert "parts" in draft_of_memory()["features"]["x"]["type"]
+
+
+def draft_of_memory():
+    return Schema.draft(pd.DataFrame({"x": [1]}))
+
+
+def test_a_target_of_truth_values_is_binary_and_its_labels_are_explained():
+    draft = Schema.draft(TABLE.schema, target="member")
+    assert draft["target"]["type"] == "binary"
+    assert "[false, true]" in draft["target"]["classes"]
+    assert draft.open[-1] == "target: classes"
+    filled = {
+        **draft,
+        "features": {"x": (0, 1)},
+        "target": {**draft["target"], "classes": [False, True]},
+    }
+    assert Schema.from_dict(filled).target.classes == (False, True)
+
+
 def in_memory():
     frame = pd.DataFrame({"age": [41, 7], "when": pd.to_datetime(["2020-01-01", None])})
     yield frame

@@ -220,6 +220,9 @@ def test_the_report_tells_every_kind_in_words(reference):
         "dates from 2019-06-01 to 2021-05-31", "4 declared values in 3 groups", "in 8 buckets", "true or false"
     ):  # fmt: skip
         assert words in told
+    assert "mappings" in told
+    assert "80331" not in told  # of 900 zip codes, nobody reads the list
+    assert reference.privacy_report_.to_dict()["public"]["mappings"] == {"zip": CITIES}
 
 
 def test_the_owner_s_check_counts_every_kind():

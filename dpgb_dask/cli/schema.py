@@ -1,6 +1,7 @@
 """``dpgb-dask schema``: the draft of a schema, from the names and the declared types of a file."""
 
 import argparse
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -44,6 +45,11 @@ def _schema(options: argparse.Namespace) -> None:
         check_spared(options, options.out)
     check_there(options.data)
     draft = _draft(options)
+    if options.target is None:
+        print(
+            "no target is named: --target COLUMN leaves it out of the features, and says what its type tells",
+            file=sys.stderr,
+        )
     if options.out is None:
         print(draft)
         return

@@ -7,6 +7,8 @@ public.
 from collections.abc import Mapping
 from typing import Any
 
+from dpgb_dask.contracts.features import PARTS
+
 FILL_IN = "FILL IN"
 # what a draft says of itself, at the top of its file
 NOTICE = [
@@ -14,6 +16,7 @@ NOTICE = [
     "Fill them in from public knowledge (a law, a form, a code book), never by looking at the data.",
     "Names, and types where a file declares them, are the data's structure; nothing else was read. In a file of text,"
     " names are the first line: check that it is a header and not a person, and that no name comes from values.",
+    f"Dates are read as parts: any of {', '.join(PARTS)}. Each part costs as much privacy as a feature.",
     "Remove columns that are no features; those that are in the data all the same go into 'ignore'.",
 ]
 # facts that a feature needs, and those of a target, by type

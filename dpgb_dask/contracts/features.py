@@ -13,10 +13,12 @@ import numpy as np
 
 from dpgb_dask.errors import SchemaError, did_you_mean, short
 from dpgb_dask.frozen import settle
+from dpgb_dask.showing import brief
 from dpgb_dask.values import NO_FORM, as_text, cell, cells, form_text, is_missing, is_real
 
 MAX_CATEGORIES = 250  # codes are uint8; "other" and "missing" take two more
 PARTS = ("days", "year", "month", "weekday", "hour")
+USUAL_PARTS = ("days", "month", "weekday")
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,7 +90,7 @@ class Datetime:
 
     first: Any
     last: Any
-    parts: tuple[str, ...] = ("days", "month", "weekday")
+    parts: tuple[str, ...] = USUAL_PARTS
     missing: bool = False
 
 
@@ -200,7 +202,7 @@ def days_of(feature: Datetime) -> tuple[datetime.date, datetime.date]:
 
 
 def in_words(feature: Feature) -> str:
-    """Return all that is declared of a feature in words, with every category and every value of a mapping."""
+    """Return what is declared of a feature in words: every category, but of a mapping only how large it is."""
     match feature:
         case Categorical(categories):
             return (
@@ -211,10 +213,7 @@ def in_words(feature: Feature) -> str:
         case Datetime(first, last, parts):
             return f"dates from {first} to {last}, read as {', '.join(parts)}"
         case Grouped(mapping):
-            groups: dict[Any, list[Any]] = {}
-            for value, group in mapping:
-                groups.setdefault(group, []).append(value)
-            return f"{len(mapping)} declared values in {len(groups)} groups: {groups}; all others are 'other'"
+            return f"{len(mapping)} declared values in {len(feature.groups)} groups; all others are 'other'"
         case Hashed(buckets):
             return f"any values, by a fixed hash in {buckets} buckets"
         case Numeric(low, high, integer):
@@ -257,6 +256,7 @@ def feature_of(name: str, spec: Any) -> Feature:
             f" {', '.join(map(repr, _KINDS))}.{did_you_mean(kind, _KINDS)}"
         )
     fields, make = _KINDS[kind]
+    _refuse_other_kind(name, kind, spec)
     refuse_unknown(spec, {"type", "missing", *fields}, f"feature {name!r}")
     return make(name, spec, _truth(name, spec, "missing"))
 
@@ -276,6 +276,15 @@ def _as_mapping(name: str, spec: Any) -> Any:
     return _fields(spec) if type(spec) in TYPES else spec
 
 
+def _refuse_other_kind(name: str, kind: str, spec: Mapping[str, Any]) -> None:
+    """Raise if a feature has the key of a mapping or a hash, and says that it is of another type."""
+    for key, meant in (("from", "grouped"), ("buckets", "hashed")):
+        if key in spec and kind != meant:
+            raise SchemaError(
+                f"feature {name!r}: type={kind!r} has no {key!r}. Say 'type': {meant!r}, or leave {key!r} out."
+            )
+
+
 def _type_of(spec: Any) -> Any:
     """Return the type that a JSON form states, or that its only other key implies; None if there is none."""
     if not isinstance(spec, Mapping):
@@ -293,6 +302,7 @@ def _numeric(name: str, spec: Mapping[str, Any], missing: bool) -> Numeric:
         )
     low, high = finite(spec.get("low")), finite(spec.get("high"))
     if low is None or high is None:
+        refuse_quoted(f"feature {name!r}", spec)
         if spec.get("low") is not None and spec.get("high") is not None:
             raise SchemaError(f"feature {name!r}: bounds must be two finite numbers.")
         raise SchemaError(
@@ -313,7 +323,7 @@ def _categorical(name: str, spec: Mapping[str, Any], missing: bool) -> Categoric
         raise SchemaError(
             f"feature {name!r} has {len(values)} categories, more than {MAX_CATEGORIES}: codes are stored as uint8."
             " Leave out the rarest, which then count as 'other'; or take all to fewer groups, by a mapping,"
-            " {'from': {category: group}}, or by a hash, {'buckets': 100}."
+            " {'type': 'grouped', 'from': {category: group}}, or by a hash, {'type': 'hashed', 'buckets': 100}."
         )
     refuse_meeting(f"categories of feature {name!r}", values)
     return Categorical(tuple(values), missing)
@@ -327,7 +337,7 @@ def _datetime(name: str, spec: Mapping[str, Any], missing: bool) -> Datetime:
     first, last = (_day(name, side, spec.get(side)) for side in ("first", "last"))
     if first > last:
         raise SchemaError(f"feature {name!r}: first={first} is after last={last}. Swap them.")
-    parts = spec.get("parts", Datetime.__dataclass_fields__["parts"].default)
+    parts = spec.get("parts", USUAL_PARTS)
     listed = isinstance(parts, Sequence) and not isinstance(parts, str) and len(parts) > 0
     if not listed or any(not isinstance(part, str) or part not in PARTS for part in parts):
         raise SchemaError(
@@ -444,6 +454,16 @@ def finite(value: Any) -> float | None:
     except (OverflowError, ValueError, TypeError):  # 10**400, a signalling NaN, an array
         return None
     return number if math.isfinite(number) else None
+
+
+def refuse_quoted(where: str, spec: Mapping[str, Any]) -> None:
+    """Raise if a bound is a text that spells a number: in a JSON file, it is in quotes."""
+    for side in ("low", "high"):
+        given = spec.get(side)
+        if isinstance(given, str) and isinstance(cell(given), float):
+            raise SchemaError(
+                f"{where}: {side}={short(given)} is text, not a number. Drop the quotes: {side} is {brief(given)}."
+            )
 
 
 def refuse_unknown(given: Mapping[str, Any], known: set[str], where: str) -> None:

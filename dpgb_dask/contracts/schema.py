@@ -25,6 +25,7 @@ from dpgb_dask.contracts.features import (
     in_words,
     plain,
     refuse_meeting,
+    refuse_quoted,
     refuse_unknown,
     to_json,
 )
@@ -264,6 +265,7 @@ class Schema:
             )
         fields = {"low", "high"} if kind == "numeric" else {"classes"}
         refuse_unknown(target, {"name", "type"} | fields, "the schema's target")
+        refuse_quoted("the target", target)
         bounds = (target.get("low"), target.get("high")) if kind == "numeric" else None
         classes = target.get("classes") if kind != "numeric" else None
         if kind != "numeric" and not isinstance(classes, list | tuple):

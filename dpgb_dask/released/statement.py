@@ -26,6 +26,7 @@ IN_GENERAL = (
     "What holds for people in general is not hidden: the model is made to tell it, and it may be applied to a person"
     " whether or not their data were used."
 )
+MAPPINGS = "mappings"  # the public facts that are too long to print
 ONE_ROW = "add or remove one row"  # the relation of a fit without a unit column
 ACCOUNTANTS = {
     "pld": "PLD", "rdp": "RDP", "zcdp": "zCDP", "gdp": "GDP", "basic": "basic composition",
@@ -246,7 +247,9 @@ def _digests(report: Any) -> list[Section]:
 
 def _public(facts: Mapping[str, Any]) -> Iterable[tuple[str, str]]:
     for name, value in facts.items():
-        if isinstance(value, Mapping):
+        if name == MAPPINGS:
+            yield name, f"of {', '.join(value)}: in full in the JSON form of this report"
+        elif isinstance(value, Mapping):
             yield name, ""
             yield from ((f"  {key}", _fact(item)) for key, item in value.items())
         else:

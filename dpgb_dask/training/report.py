@@ -6,7 +6,7 @@ from importlib.metadata import version
 from typing import Any
 
 from dpgb_dask.contracts.boundary import Receipt
-from dpgb_dask.contracts.features import in_words
+from dpgb_dask.contracts.features import Grouped, in_words
 from dpgb_dask.contracts.plan import Budget, NoisyCount, Plan, Shape, Unread
 from dpgb_dask.contracts.schema import Schema
 from dpgb_dask.controller import accounting
@@ -14,6 +14,7 @@ from dpgb_dask.controller.comparison.pld import compared
 from dpgb_dask.controller.comparison.records import Gaussian, records_of
 from dpgb_dask.losses import GRAD_BITS, LOSSES
 from dpgb_dask.released.report import PrivacyReport
+from dpgb_dask.released.statement import MAPPINGS
 from dpgb_dask.training.build import build
 from dpgb_dask.training.claims import relation
 from dpgb_dask.training.fit import Asked, FitResult
@@ -57,6 +58,9 @@ def report_of(result: FitResult, plan: Plan, shape: Shape) -> PrivacyReport:
         "seed of public randomness": controller.public_seed,
         **shape.constraints.to_dict(),
     }
+    mapped = {n: dict(f.mapping) for n, f in schema.features.items() if isinstance(f, Grouped)}
+    if mapped:
+        public[MAPPINGS] = mapped
     if shape.class_weight is not None:
         weights = zip(target.classes, shape.class_weight, strict=True)
         public["weights of the classes"] = [[label, weight] for label, weight in weights]
@@ -249,7 +253,10 @@ def _signal_in_words(
             f" with fewer than about {least:.2g} rows in all, noise drowns the leaves."
         )
         if count is not None and max(count.value, 1.0) < least:
-            text += " THAT IS SO HERE: choose a larger epsilon, or fewer leaves."
+            text += (
+                " THIS FIT HAS FEWER, by its released number of rows: what this stage learned is mostly noise. Choose a"
+                " larger epsilon, or fewer leaves, or fit on more rows."
+            )
         out.append(text)
     if count is None:
         out.append(

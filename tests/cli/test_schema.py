@@ -26,7 +26,9 @@ def filled(path, binary_schema):
 def test_a_file_has_a_draft_which_becomes_its_schema(kind, place, people, binary_schema, capsys):
     data, out = place / f"people.{kind}", place / "draft.json"
     assert run("schema", data, "--target", "target", "--out", out) == 0
-    said = capsys.readouterr().out
+    told = capsys.readouterr()
+    said = told.out
+    assert not told.err
     # a Zarr group's columns are in the order of their names, a file's in its own
     first = {"parquet": "'x': low, high", "csv": "'x': type", "zarr": "'age': low, high"}[kind]
     assert f"feature {first}\n" in said
@@ -42,7 +44,9 @@ def test_a_file_has_a_draft_which_becomes_its_schema(kind, place, people, binary
 
 def test_without_out_the_draft_is_printed(place, capsys):
     assert run("schema", place / "people.parquet") == 0
-    facts = json.loads(capsys.readouterr().out)
+    said = capsys.readouterr()
+    assert "--target COLUMN" in said.err
+    facts = json.loads(said.out)
     assert facts["target"]["name"].startswith(FILL_IN)
     assert facts["features"]["color"]["type"] == "categorical"
     assert facts["features"]["color"]["categories"].startswith(FILL_IN)

@@ -98,7 +98,13 @@ DAY = {"type": "datetime", "first": "2020-01-01", "last": "2020-12-31"}
         ({"type": "hashed"}, "buckets=None"),
         ({"type": "bools"}, "Did you mean 'bool'"),
         ({"type": "bool", "categories": [0]}, "unknown keys"),
-        (list(range(251)), "more than 250.*'from'.*'buckets'"),
+        (list(range(251)), "more than 250.*'type': 'grouped', 'from'.*'type': 'hashed', 'buckets'"),
+        ({"type": "categorical", "categories": ["a"] * 251}, "more than 250.*'type': 'grouped', 'from'"),
+        ({"type": "categorical", "from": {"a": "b"}}, "type='categorical' has no 'from'. Say 'type': 'grouped'"),
+        ({"type": "categorical", "buckets": 9}, "Say 'type': 'hashed'"),
+        ({"type": "numeric", "low": "0", "high": 7}, "low='0' is text, not a number. Drop the quotes: low is 0."),
+        ({"type": "numeric", "low": 0, "high": " 7.5 "}, "high=' 7.5 ' is text.*Drop the quotes"),
+        ({"type": "numeric", "low": "zero", "high": 7}, "bounds must be two finite numbers"),
         (int, "expected .low, high."),
         ([1, float("inf")], "categories of feature 'x': inf is no finite number.*'inf'"),
         ([np.float32("-inf"), 1], "is no finite number.*'-inf'"),
@@ -151,6 +157,12 @@ def test_what_a_file_cannot_hold_is_refused_where_it_is_declared(value):
     for declare in declaring(value):
         with pytest.raises(SchemaError):
             declare()
+
+
+def test_quoted_bounds_of_a_target_are_told_too():
+    target = {"name": "y", "type": "numeric", "low": 0, "high": "50000"}
+    with pytest.raises(SchemaError, match=r"the target: high='50000' is text.*high is 50000"):
+        Schema.from_dict({"features": {"x": {"type": "bool"}}, "target": target})
 
 
 def test_an_encoded_column_may_not_be_named_as_a_feature_is():

@@ -162,10 +162,10 @@ def test_report_states_the_expected_signal(binary_schema, features, labels):
         f"main: the noise on the sum of one leaf weighs as much as {rows:.3g} rows"
     )
     assert "in each of 20 releases" in said
-    assert "THAT IS SO HERE" not in said
+    assert "THIS FIT HAS FEWER" not in said
     for epsilon in (0.01, 1e-4):
         drowned = DPGBClassifier(epsilon=epsilon, on_few_rows="continue", **settings)
         drowned.fit(features, labels)
         (said,) = [line for line in drowned.privacy_report_.signal if line.startswith("main")]
-        assert "noise drowns the leaves. THAT IS SO HERE: choose a larger epsilon" in said
+        assert "noise drowns the leaves. THIS FIT HAS FEWER, by its released number of rows" in said
         assert np.isfinite(drowned.predict_proba(features)).all()
