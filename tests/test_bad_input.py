@@ -4,6 +4,7 @@ import json
 import logging
 import os
 import warnings
+from itertools import product
 
 import dask
 import dask.array as da
@@ -13,7 +14,7 @@ import pandas as pd
 import pytest
 import scipy.sparse
 from sklearn.base import clone
-from thinned import thinned
+from thinned import one_of_each, thinned
 
 from dpgb_dask import (
     BudgetExceededError,
@@ -588,6 +589,13 @@ def test_weight_out_of_range_is_its_bound(
     assert files[0] == files[1]
 
 
+@pytest.fixture(scope="module")
+def of_any_table(binary_schema, features, labels):
+    """An estimator that may be fitted again on any table; fitted on a good one."""
+    settings = {"schema": binary_schema, "random_state": 0, "on_few_rows": "continue"}
+    return DPGBClassifier(noise=SeededNoise(0), **settings).fit(features, labels)
+
+
 @pytest.mark.parametrize(
     "change",
     [
@@ -610,19 +618,16 @@ def test_weight_out_of_range_is_its_bound(
     ],
 )
 @pytest.mark.parametrize("lazy", thinned([True, False], every=2))
-def test_any_table_fits_in_silence(binary_schema, features, labels, change, lazy, caplog, tmp_path):
+def test_any_table_fits_in_silence(of_any_table, features, labels, change, lazy, caplog, tmp_path):
     table, y = change(features, labels)
-    settings = {"schema": binary_schema, "random_state": 0, "on_few_rows": "continue"}
-    estimator = DPGBClassifier(noise=SeededNoise(0), **settings)
     X, t = table, pd.Series(y, table.index)
     if lazy:
         X, t = dd.from_pandas(table, npartitions=2), dd.from_pandas(t, npartitions=2)
     with dask.config.set(scheduler="sync"):
-        fitted, loud = quietly(lambda: clone(estimator).fit(X, t), caplog)
+        fitted, loud = quietly(lambda: clone(of_any_table).fit(X, t), caplog)
     assert loud == []
-    whole = clone(estimator).fit(features, labels)
     assert [part for k, part in enumerate(let_out(fitted, tmp_path)) if k] == [
-        part for k, part in enumerate(let_out(whole, tmp_path)) if k
+        part for k, part in enumerate(let_out(of_any_table, tmp_path)) if k
     ]
     probability = fitted.predict_proba(features)
     assert np.all(np.isfinite(probability))
@@ -646,8 +651,7 @@ NAMES = {
 }
 
 
-@pytest.mark.parametrize("lazy", [False, True])
-@pytest.mark.parametrize("case", NAMES)
+@pytest.mark.parametrize(("case", "lazy"), one_of_each(product(NAMES, [False, True])))
 def test_columns_with_names_of_any_type_are_matched_by_them(case, lazy):
     """Tuples and bytes are names too: in another order, they were matched by position without a word."""
     rng = np.random.default_rng(0)

@@ -79,9 +79,15 @@ def layer_of(path: Path) -> str:
 
 
 @cache
+def tree_of(path: Path) -> ast.Module:
+    """The syntax tree of a file."""
+    return ast.parse(path.read_text(encoding="utf-8"))
+
+
+@cache
 def nodes_of(path: Path) -> list[ast.AST]:
     """All nodes of a file's syntax tree."""
-    return list(ast.walk(ast.parse(path.read_text(encoding="utf-8"))))
+    return list(ast.walk(tree_of(path)))
 
 
 @cache
@@ -101,7 +107,7 @@ def imports_of(path: Path) -> list[tuple[str, bool]]:
         for child in ast.iter_child_nodes(node):
             visit(child, inside or isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef))
 
-    visit(ast.parse(path.read_text(encoding="utf-8")), False)
+    visit(tree_of(path), False)
     return found
 
 

@@ -217,9 +217,8 @@ def test_target_and_weight_are_columns(place, people):
 
 @pytest.mark.parametrize("command", ["fit", "check", "convert", "predict"])
 @pytest.mark.parametrize("name", ["no.parquet", "no.csv", "no-*.csv", "no.zarr", "no/people.csv"])
-def test_data_that_are_not_there_are_said_not_to_exist(place, command, name, capsys):
-    if command == "predict":
-        run("fit", place / "people.csv", *model_of(place))
+def test_data_that_are_not_there_are_said_not_to_exist(place, classifier, command, name, capsys):
+    classifier.save(place / "m.json")
     options = {
         "fit": ("--out", place / "o.json", *BUDGET),
         "check": (),

@@ -33,7 +33,7 @@ def spill(dask_worker):
     ("cache", "backend"),
     [
         ("disk", "tasks"),
-        ("memory", "comms"),
+        pytest.param("memory", "comms", marks=pytest.mark.slow),
         pytest.param("disk", "comms", marks=pytest.mark.slow),
         pytest.param("memory", "tasks", marks=pytest.mark.slow),
     ],

@@ -17,7 +17,7 @@ from dpgb_dask.contracts.plan import Budget, Demand, Facts, Needs, Plan, Shape, 
 from dpgb_dask.contracts.queries import PRICE_ONE
 from dpgb_dask.contracts.schema import Schema
 from dpgb_dask.errors import PlanError
-from dpgb_dask.kernels.warming import GRADIENTS, GROUPS
+from dpgb_dask.kernels.warming import ALWAYS, GRADIENTS, GROUPS
 from dpgb_dask.losses import Gradient
 from dpgb_dask.recipes import RECIPES
 
@@ -165,9 +165,9 @@ def test_records_are_kept_by_their_class():
 
 def test_a_plan_names_the_kernels_of_its_queries():
     shape = Shape(schema=Schema({"x": (0, 1)}, classes=[0, 1]))
-    auto = ("values", "main sums", "pair sums", "trees", "logistic gradient")
+    auto = (*ALWAYS, "main sums", "pair sums", "trees", "logistic gradient")
     assert RECIPES["auto"].kernels(shape) == auto
-    assert RECIPES["dp-ebm-newton"].kernels(shape) == ("values", "trees", "logistic gradient")
+    assert RECIPES["dp-ebm-newton"].kernels(shape) == (*ALWAYS, "trees", "logistic gradient")
     assert "levels" in RECIPES["fdp-hist-newton"].kernels(shape)
     assert "draws" in RECIPES["dpboost"].kernels(shape)
     three = Shape(schema=Schema({"x": (0, 1)}, classes=[0, 1, 2]), max_weight=3)

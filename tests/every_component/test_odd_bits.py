@@ -1,5 +1,7 @@
 """NaNs of every bit pattern and type, under every recipe: no value warns (warnings are errors here)."""
 
+from itertools import product
+
 import dask
 import dask.array as da
 import dask.dataframe as dd
@@ -7,7 +9,7 @@ import numpy as np
 import pandas as pd
 import pytest
 from plans import PLANS
-from thinned import thinned
+from thinned import one_of_each, thinned
 
 from dpgb_dask import DPGBClassifier, DPGBRegressor, Schema
 from dpgb_dask.io import open_dataset, write_dataset
@@ -95,10 +97,16 @@ def test_no_bits_warn(name):
         fit(name, kind, SOURCES[source]())
 
 
-@pytest.mark.parametrize("source", SOURCES)
-def test_no_type_of_bits_warns(source):
-    for name, kind in (("auto", "numeric"), ("fdp-tr-newton-ih", "binary"), ("dp-ebm", "binary")):
-        fit(name, kind, SOURCES[source]())
+@pytest.mark.parametrize(
+    ("source", "name", "kind"),
+    one_of_each(
+        product(
+            SOURCES, [("auto", "numeric"), ("fdp-tr-newton-ih", "binary"), ("dp-ebm", "binary")]
+        )
+    ),
+)
+def test_no_type_of_bits_warns(source, name, kind):
+    fit(name, kind, SOURCES[source]())
 
 
 @pytest.mark.slow

@@ -115,7 +115,7 @@ def cluster(request):
 
 
 @pytest.mark.parametrize(
-    "form", thinned(["dask7", "dask1", "numpy", "frame", "dask50", "zarr"], every=3)
+    "form", thinned(["dask7", "dask1", "numpy", "frame", "dask50", "zarr"], every=6)
 )
 def test_model_file_is_the_same_on_a_cluster(form, cluster, rows, reference, tmp_path):
     with Client(cluster), dask.config.set({"dpgb-dask.backend": "tasks"}):
