@@ -7,7 +7,9 @@
 One fit with noise fixes the bins, the gates (which stages run, bounds of gradients, which pairs are kept) and the
 public draws. The same procedure without noise in its rounds gives the reference; fits with other noise give terms with
 bands of their own, and a band should hold the reference in 90 % of them. Coverage is a mean over draws, and over bins
-by their released shares. Noise is drawn here, rounded, and not by the controller: nothing of this is private.
+by their released shares; fits that give no bands are counted apart. Of the sets that are asked for all are printed, and
+those in ``JUDGED`` decide the exit code. Noise is drawn here, rounded, and not by the controller: nothing of this is
+private.
 """
 
 import argparse
@@ -44,6 +46,7 @@ from dpgb_dask.training.loop import run
 DELTA = 1e-6
 WIDTH = 1.6448536269514722  # of a 90 % band, in standard deviations
 WITHIN = 0.04
+JUDGED = ("adult", "house_16h")
 
 
 class FixedForest(Forest):
@@ -135,10 +138,13 @@ def coverage(schema, X, y, epsilon, draws):
     quiet = fits.fit(None)
     want = decompose(quiet.model, fits.shares)
     weights = [part / SHARE_ONE for part in fits.shares.weights]
-    held, ratio, pairs = [], [], []
+    held, ratio, pairs, none = [], [], [], 0
     for seed in range(1, draws + 1):
         state = fits.fit(seed)
         bands = bands_of(state, state.model, fits.shares)
+        if bands.why:
+            none += 1
+            continue
         got = decompose(state.model, fits.shares)
         row, wide = [], []
         for w, a, b, sd in zip(weights, got.mains, want.mains, bands.mains, strict=True):
@@ -153,6 +159,8 @@ def coverage(schema, X, y, epsilon, draws):
             w_i, w_j = np.bincount(a.map_i, weights[a.i]), np.bincount(a.map_j, weights[a.j])
             cells.append(w_i @ inside @ w_j)
         pairs.append(cells)
+    if not held:
+        raise SystemExit(f"no fit of {draws} gave bands: {bands.why}")
     names = schema.encoded_names
     by_feature = dict(zip(names, np.mean(held, 0).tolist(), strict=True))
     return {
@@ -163,6 +171,7 @@ def coverage(schema, X, y, epsilon, draws):
             zip(names, np.sqrt(np.mean(np.square(ratio), 0)).tolist(), strict=True)
         ),
         "pairs": float(np.mean(pairs)) if quiet.model.pairs else None,
+        "no bands": none,
         "n_pairs": len(quiet.model.pairs),
         "n_trees": quiet.model.trees.n_trees,
     }
@@ -186,10 +195,10 @@ def made_up():
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Run; 1 if a mean coverage is further than 4 points from 90 %, which two draws cannot tell."""
+    """Run; 1 if the mean coverage of a judged set is further than 4 points from 90 %, which two draws cannot tell."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--data", type=Path)
-    parser.add_argument("--sets", default="adult,house_16h")
+    parser.add_argument("--sets", default=",".join(JUDGED))
     parser.add_argument("--epsilons", default="1,8")
     parser.add_argument("--draws", type=int, default=200)
     parser.add_argument("--rows", type=int, help="rows that are drawn of each set; all without it")
@@ -210,6 +219,7 @@ def main(arguments: list[str] | None = None) -> int:
     results, good = [], True
     print(
         f"{'set':>16} {'rows':>7} {'ε':>5} {'mean':>6} {'worst feature':>30} {'pairs':>6} {'trees':>6}"
+        f" {'none':>4}"
     )
     for name, rows_of, epsilons in cases:
         schema, X, y = rows_of()
@@ -223,10 +233,10 @@ def main(arguments: list[str] | None = None) -> int:
             pairs = "" if found["pairs"] is None else f"{found['pairs']:.3f}"
             print(
                 f"{name:>16} {len(X):>7} {epsilon:>5g} {found['mean']:>6.3f} {worst:>30} {pairs:>6}"
-                f" {found['n_trees']:>6}",
+                f" {found['n_trees']:>6} {found['no bands']:>4}",
                 flush=True,
             )
-            good = good and (options.smoke or abs(found["mean"] - 0.9) <= WITHIN)
+            good = good and (name not in JUDGED or abs(found["mean"] - 0.9) <= WITHIN)
             if options.json is not None:
                 options.json.write_text(json.dumps(results, indent=1), encoding="utf-8")
     return 0 if good else 1

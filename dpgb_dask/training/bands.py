@@ -1,27 +1,37 @@
 """The noise in the terms of a model, for the bands of explanations (docs/explanations.md §3).
 
 The stages of `auto` leave their filters (`components/auto/noise.py`). Here noise of the known scale is drawn and sent
-through them, round by round, linearised at what was released. Post-processing of released values.
+through them, round by round: a parametric bootstrap with the released tables as the truth. Post-processing of released
+values.
 """
 
 from collections.abc import Iterator, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
+from threadpoolctl import threadpool_limits
 
-from dpgb_dask.components.auto.noise import Filter, ForestNoise, MainNoise, PairNoise
+from dpgb_dask.components.auto.noise import (
+    DRAWS,
+    Filter,
+    ForestNoise,
+    MainNoise,
+    PairNoise,
+    Screened,
+)
+from dpgb_dask.components.auto.smoothing import Seen, posterior_means
 from dpgb_dask.contracts.model import SCORE_ONE, BinShares, Model, NoiseBands
 from dpgb_dask.contracts.plan import F, State
 from dpgb_dask.released.explain.boxes import Boxes
+from dpgb_dask.training.dependence import Dependence, summing
 
-DRAWS = 100  # of the noise; their standard deviation is known to 7 %
-# what the linearised filter leaves out, above all that features depend on each other, so that errors of one table show
-# in the sums of others: measured on development data (docs/explanations.md §3)
-MAIN_WIDTH, PAIR_WIDTH = 1.5, 1.2
+# What the draws leave out, above all what the coarse and noisy tables of pairs do not tell of how features depend on
+# each other: measured on development data (docs/explanations.md §3).
+MAIN_WIDTH = 1.5
 UNKNOWN = (
     "the noise of the terms is known for the recipe 'auto' alone, once its main effects are fitted"
 )
-DIVERGED = "the noise of this fit is too large for its linearised rounds, which do not settle"
+DIVERGED = "the noise of this fit is too large for its repeated rounds, which do not settle"
 WIDEST = 64.0  # score units; a score of this size is as certain as one can be
 PROJECTED = "monotonic_cst makes the tables monotone after each round, and what this does to their noise is not known"
 
@@ -43,30 +53,43 @@ def bands_of(state: State, model: Model, shares: BinShares) -> NoiseBands:
     -------
     NoiseBands
         None, with the reason, if the noise of the terms is not known: of another recipe, under ``monotonic_cst``, or
-        where the linearised rounds do not settle.
+        where the repeated rounds do not settle.
+
+    Notes
+    -----
+    Linear algebra runs on one thread, as in the fit: the same fit has the same bands.
     """
+    with threadpool_limits(limits=1, user_api="blas"):
+        return _bands_of(state, model, shares)
+
+
+def _bands_of(state: State, model: Model, shares: BinShares) -> NoiseBands:
     mains = _fact(state, MainNoise)
     if mains is None:
         return NoiseBands(why=UNKNOWN)
     if state.shape.directions is not None:
         return NoiseBands(why=PROJECTED)
     pairs, forest = _fact(state, PairNoise), _fact(state, ForestNoise)
+    screened = _fact(state, Screened)
     boxes = None if forest is None else Boxes.of(model.trees.splits, shares)
     main_sd, pair_sd = [], []
     for k in range(model.n_scores):
         rng = state.rng.stream("bands", k)
         filters = [own[k] for own in mains.filters]
-        drawn = through_rounds(filters, mains.damping, rng)
+        dependence = None
+        if screened is not None:
+            dependence = Dependence.of(screened, [own.seen[-1] for own in filters], k)
+        drawn = through_rounds(filters, mains.damping, rng, dependence)
         if boxes is not None and forest is not None:
             # what leaves answer to are sums of Hessians
             weights = BinShares.of(model.bins, [own.seen[-1].weight for own in filters])
-            heavy = Boxes.of(model.trees.splits, weights)
+            heavy = boxes.under(weights)
             drawn = through_forest(drawn, boxes, heavy, forest, weights, k, rng)
-        main_sd.append([MAIN_WIDTH * part.std(1) for part in drawn])
+        main_sd.append([MAIN_WIDTH * size_of(part) for part in drawn])
         if pairs is not None:
             own = [table[k] for table in pairs.filters]
-            tables = through_rounds(own, pairs.damping, rng)
-            pair_sd.append([PAIR_WIDTH * part.std(1) for part in tables])
+            tables = through_rounds(own, pairs.damping, rng, passed=True)
+            pair_sd.append([size_of(part) for part in tables])
     leaves = np.zeros(model.trees.value.shape) if forest is None else forest.sd
     every = [sd for row in (*main_sd, *pair_sd) for sd in row]
     # not finite, or wider than any score: NaN compares false
@@ -86,36 +109,90 @@ def _fact(state: State, kind: type[F]) -> F | None:
     return next((fact for fact in state.facts if isinstance(fact, kind)), None)
 
 
+def size_of(draws: Draws) -> NDArray[np.float64]:
+    """Return the root mean square of draws: their spread, and how far they move on the average."""
+    return np.asarray(np.sqrt((draws**2).mean(1)))
+
+
 def _steps(sd: NDArray[np.float64]) -> NDArray[np.int64]:
     return np.rint(sd * SCORE_ONE).astype(np.int64)
 
 
 def through_rounds(
-    filters: Sequence[Filter], damping: float, rng: np.random.Generator
+    filters: Sequence[Filter],
+    damping: float,
+    rng: np.random.Generator,
+    dependence: Dependence | None = None,
+    *,
+    passed: bool = False,
 ) -> list[Draws]:
-    """Return draws of the noise in tables at the end of a stage.
+    """Return draws of how far noise moves tables in the rounds of a stage.
 
-    The observation of a round is the table plus the noise of this round, so a table's own errors do not build up.
+    The observation of a round is the table plus the noise of this round, so a table's own errors do not build up, but
+    for what the filter's Hessians differ from those that were released. Each draw has its own evidence for the prior
+    scales.
+
+    Parameters
+    ----------
+    dependence : Dependence or None
+        How errors of one table show in the sums of others, as far as it is known.
+    passed : bool
+        Whether the tables passed a gate by their evidence. Then the information itself is taken as the truth; otherwise
+        what the posterior mean makes of it, which has no more effect than the evidence speaks for.
     """
-    tables = [np.zeros((len(own.response.basis), DRAWS)) for own in filters]
-    known = [np.zeros_like(table) for table in tables]
-    n_rounds = len(filters[0].seen) if filters else 0
-    t = np.arange(n_rounds)
-    total = (t + 1) * (t + 4) / (2 * (t + 2))  # of the information after each round, in rounds
-    for r in range(n_rounds):
+    tables = [np.zeros((len(own.root), DRAWS)) for own in filters]
+    known = [np.zeros_like(table) for table in tables]  # change of the information
+    precision = [np.zeros_like(own.root) for own in filters]
+    for r in range(len(filters[0].seen) if filters else 0):
         seen = [own.seen[r] for own in filters]
-        noise = [rng.normal(0, one.grad_sd, (one.n_leaves, DRAWS)) for one in seen]
-        precision = np.array([1 / one.n_leaves for one in seen])
-        whole = np.einsum("j,jd->d", precision, [part.sum(0) for part in noise]) / precision.sum()
-        for j, (one, own) in enumerate(zip(seen, filters, strict=True)):
-            mass = np.bincount(one.leaf, one.weight, one.n_leaves)
-            pull = noise[j] - whole * (mass / mass.sum())[:, None]
-            certainty = 1 / (one.grad_sd**2 + one.sampling * mass)
-            keep = 1 - 1 / (r + 2)
-            known[j] = keep * known[j] + one.weight[:, None] * (certainty[:, None] * pull)[one.leaf]
-            target = own.response.change(known[j], total[r] / total[-1])
+        designs = [summing(one.leaf, one.weight) for one in seen]
+        moves = seen[0].scales is not None
+        pulls = pulls_of(tables, seen, designs, rng, dependence) if moves else []
+        for j, (one, own, design) in enumerate(zip(seen, filters, designs, strict=True)):
+            certainty = 1 / (one.grad_sd**2 + one.sampling * design.sum(1))
+            rooted = design @ own.root
+            scaled = rooted * certainty[:, None]
+            precision[j] = one.keep * precision[j] + scaled.T @ rooted
+            if one.scales is None:
+                continue
+            known[j] = one.keep * known[j] + scaled.T @ pulls[j]
+            values, vectors = np.linalg.eigh(precision[j])
+            values = np.maximum(values, 0)
+            truth = vectors.T @ one.shift[:, None]
+            if not passed:
+                truth = values[:, None] * posterior_means(truth, values, one.scales)
+            noisy = truth + vectors.T @ known[j]
+            means = posterior_means(np.hstack([truth, noisy]), values, one.scales)
+            target = own.root @ (vectors @ (means[:, 1:] - means[:, :1]))
             tables[j] = tables[j] + damping * (target - tables[j])
     return tables
+
+
+def pulls_of(
+    tables: Sequence[Draws],
+    seen: Sequence[Seen],
+    designs: Sequence[NDArray[np.float64]],
+    rng: np.random.Generator,
+    dependence: Dependence | None,
+) -> list[NDArray[np.float64]]:
+    """Return draws of the change of each table's observation in a round, (n_leaves, DRAWS).
+
+    It is the noise of the round, the table's own error times what the filter's Hessians are too large by, and the
+    errors of other tables as far as they are known to show.
+    """
+    others = None if dependence is None else dependence.carried(tables, seen)
+    changes = []
+    for j, (one, design, table) in enumerate(zip(seen, designs, tables, strict=True)):
+        error = (1 - one.curvature) * table
+        if others is not None:
+            error -= one.curvature * others[j]
+        changes.append(rng.normal(0, one.grad_sd, (len(design), DRAWS)) + design @ error)
+    precision = np.array([1 / len(design) for design in designs])
+    whole = precision @ np.array([change.sum(0) for change in changes]) / precision.sum()
+    return [
+        change - (design.sum(1) / design.sum())[:, None] * whole
+        for change, design in zip(changes, designs, strict=True)
+    ]
 
 
 def through_forest(
@@ -141,7 +218,8 @@ def through_forest(
     means = [mean_of_groups(g, w) for g, w in zip(boxes.groups, weights.weights, strict=True)]
     before = [mean @ table for mean, table in zip(means, tables, strict=True)]
     now = list(before)
-    sides = [boxes.of_feature(j) for j in range(len(tables))]
+    sides = [boxes.of_feature(j) for j in range(len(tables))]  # leaves in order
+    effects = [side.effect for side in sides]
     # the mean error in a leaf, given the error of each group
     found = [
         side.inside * mass / np.where(side.share > 0, side.share, 1)[:, None]
@@ -154,14 +232,14 @@ def through_forest(
     sd = np.repeat(forest.grad_sd, n_leaves)
     for rows in batches(n_trees, n_leaves, forest.batch):
         error = np.zeros((rows.stop - rows.start, DRAWS))
-        here = [(side.leaf >= rows.start) & (side.leaf < rows.stop) for side in sides]
+        here = [slice(*np.searchsorted(side.leaf, (rows.start, rows.stop))) for side in sides]
         for part, inside, side, group in zip(here, found, sides, now, strict=True):
             error[side.leaf[part] - rows.start] += inside[part] @ group  # each leaf once
         noise = rng.normal(0, 1, error.shape) * sd[rows, None]
         step = -gain[rows, None] * (hess[rows, None] * error + noise)
         now = [
-            group + side.effect[part].T @ step[side.leaf[part] - rows.start]
-            for part, side, group in zip(here, sides, now, strict=True)
+            group + effect[part].T @ step[side.leaf[part] - rows.start]
+            for part, effect, side, group in zip(here, effects, sides, now, strict=True)
         ]
     return [
         table + (after - old)[group]

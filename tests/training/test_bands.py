@@ -41,7 +41,9 @@ def test_none_are_given_where_the_noise_is_not_known(options, why):
 @pytest.mark.parametrize("error", [np.inf, np.nan])
 def test_rounds_that_do_not_settle_give_no_bands_and_no_error(error, monkeypatch):
     real = bands.through_rounds
-    monkeypatch.setattr(bands, "through_rounds", lambda *given: [t + error for t in real(*given)])
+    monkeypatch.setattr(
+        bands, "through_rounds", lambda *given, **kw: [t + error for t in real(*given, **kw)]
+    )
     model = estimator("auto", epsilon=20.0, noise=SeededNoise(0), on_few_rows="continue").fit(
         *rows()
     )

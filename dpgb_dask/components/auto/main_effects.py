@@ -18,7 +18,6 @@ from dpgb_dask.components.auto.posterior import (
     learn,
     needs_of_blocks,
     observation,
-    prior_scales,
     residual_query,
     round_price,
     sd_of_run,
@@ -169,5 +168,5 @@ class MainEffects(Stage):
         state = with_totals(replace(state, model=model, memory=memory), memory.totals)
         if memory.round < self.rounds:
             return state
-        filters = filters_of(memory.blocks, prior_scales(state.shape.kind))
+        filters = filters_of(memory.blocks)
         return state.with_fact(MainNoise(filters=filters, damping=self.damping))

@@ -9,8 +9,11 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from dpgb_dask.components.auto.smoothing import Response, Seen, TablePosterior
+from dpgb_dask.components.auto.smoothing import Seen, TablePosterior
 from dpgb_dask.contracts.plan import Facts
+from dpgb_dask.contracts.queries import PairCells
+
+DRAWS = 100  # of the noise, for the bands; their standard deviation is known to 7 %
 
 
 @dataclass(frozen=True, eq=False, slots=True, kw_only=True)
@@ -21,12 +24,12 @@ class Filter:
     ----------
     seen : tuple of Seen
         One per round.
-    response : Response
-        At the end of the stage.
+    root : (n_bins, n_bins) float64
+        Square root of the prior covariance at scale 1.
     """
 
     seen: tuple[Seen, ...]
-    response: Response
+    root: NDArray[np.float64]
 
 
 @dataclass(frozen=True, eq=False, slots=True, kw_only=True)
@@ -55,6 +58,25 @@ class PairNoise(Facts):
 
     filters: tuple[tuple[Filter, ...], ...]
     damping: float
+
+
+@dataclass(frozen=True, eq=False, slots=True, kw_only=True)
+class Screened(Facts):
+    """What the screening of pairs released about how features depend on each other.
+
+    Parameters
+    ----------
+    cells : tuple of PairCells
+        Candidate tables.
+    hess : tuple of ((n_cells, n_scores) float64)
+        Noisy Σh of the cells of each table.
+    hess_sd : float
+        Standard deviation of the noise on each.
+    """
+
+    cells: tuple[PairCells, ...]
+    hess: tuple[NDArray[np.float64], ...]
+    hess_sd: float
 
 
 @dataclass(frozen=True, eq=False, slots=True, kw_only=True)
@@ -94,10 +116,7 @@ class ForestNoise(Facts):
 
 
 def filters_of(
-    blocks: Sequence[Sequence[TablePosterior]], scales: NDArray[np.float64]
+    blocks: Sequence[Sequence[TablePosterior]],
 ) -> tuple[tuple[Filter, ...], ...]:
     """Return the filters of tables when their stage ends."""
-    return tuple(
-        tuple(Filter(seen=block.seen, response=Response.of(block, scales)) for block in row)
-        for row in blocks
-    )
+    return tuple(tuple(Filter(seen=block.seen, root=block.root) for block in row) for row in blocks)

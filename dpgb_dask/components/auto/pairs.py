@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from dpgb_dask.components import constants
 from dpgb_dask.components.answers import sums
 from dpgb_dask.components.auto import smoothing
-from dpgb_dask.components.auto.noise import PairNoise, filters_of
+from dpgb_dask.components.auto.noise import PairNoise, Screened, filters_of
 from dpgb_dask.components.auto.posterior import (
     AutoFacts,
     PosteriorMemory,
@@ -19,7 +19,6 @@ from dpgb_dask.components.auto.posterior import (
     learn,
     needs_of_blocks,
     observation,
-    prior_scales,
     residual_query,
     round_price,
     set_intercept,
@@ -86,7 +85,7 @@ class Pairs(Stage):
     rounds: int = constants.PAIR_ROUNDS
     damping: float = constants.DAMPING
 
-    gives = (PairNoise,)
+    gives = (Screened, PairNoise)
     uses = (AutoFacts,)
     keeps_monotonic = True
     keeps_interactions = True
@@ -210,14 +209,17 @@ class Pairs(Stage):
             kept = self._kept(memory, state.shape.n_features)
             memory = replace(
                 memory,
-                # the gate is open: bands are of the rounds after it
-                blocks=tuple(
-                    tuple(replace(block, seen=()) for block in memory.blocks[i]) for i in kept
-                ),
+                blocks=tuple(memory.blocks[i] for i in kept),
                 cells=tuple(memory.cells[i] for i in kept),
                 totals=replace(fresh_totals(memory.totals), intercepts=before.intercepts),
             )
-            return replace(state, memory=memory)
+            ends = np.cumsum([len(cell) for cell in every_cell])[:-1]
+            found = Screened(
+                cells=query.pairs,
+                hess=tuple(np.split(answer.hess, ends)),
+                hess_sd=answer.hess_sd,
+            )
+            return replace(state, memory=memory).with_fact(found)
         pairs = tuple(
             PairTable(
                 c.i,
@@ -232,7 +234,7 @@ class Pairs(Stage):
         state = with_totals(replace(state, model=model, memory=memory), memory.totals)
         if memory.round < self.rounds:
             return state
-        filters = filters_of(memory.blocks, prior_scales(state.shape.kind))
+        filters = filters_of(memory.blocks)
         return state.with_fact(PairNoise(filters=filters, damping=self.damping))
 
 

@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from dpgb_dask.components import constants
 from dpgb_dask.components.answers import Sums, l2_norm, natural, noise_sd
 from dpgb_dask.components.auto import smoothing
+from dpgb_dask.components.auto.noise import DRAWS
 from dpgb_dask.components.auto.schedules import BudgetSplit
 from dpgb_dask.components.auto.smoothing import Intercept, Observation, TablePosterior
 from dpgb_dask.contracts.model import SCORE_ONE, Model
@@ -226,15 +227,16 @@ def needs_of_blocks(n_scores: int, sizes: Sequence[int], rounds: int) -> Needs:
 
     A table holds one root, and for each score a precision and, during the update, the next precision. A thread works
     with about eight such arrays of the largest table: products, an eigen-decomposition with its workspace, and what its
-    allocator keeps (measured on 250 cells: 7.8). The filter of a table and a score, which stays for the bands, has a
-    basis, and from each round a leaf (1 byte) and a weight (8) per cell, in about 400 bytes of objects.
+    allocator keeps (measured on 250 cells: 7.8). For the bands stay the root and, from each round and score, a leaf
+    (1 byte), a weight and a shift (8 each) per cell, in about 500 bytes of objects; they are computed from another
+    precision and two arrays of draws.
     """
     squares = [8 * size * size for size in sizes]
-    filters = n_scores * (sum(squares) + rounds * sum(9 * size + 400 for size in sizes))
+    rounds_seen = n_scores * rounds * sum(17 * size + 500 for size in sizes)
     return Needs(
-        held=(1 + 2 * n_scores) * sum(squares) + filters,
+        held=(1 + 2 * n_scores) * sum(squares) + rounds_seen,
         per_thread=8 * max(squares, default=0),
-        kept=filters,
+        kept=2 * sum(squares) + 16 * DRAWS * sum(sizes) + rounds_seen,
     )
 
 
@@ -290,7 +292,9 @@ def learn(
                 hesses[j][:, k],
                 float(grad_total[k]),
                 seen,
-                rooms[j][k],
+                hess_total=totals.hess[k] * state.n_rows,
+                scales=scales if move else None,
+                out=rooms[j][k],
             )
             mean, log_evidence = smoothing.posterior_mean(told, scales)
             f = on_grid(told.f + damping * (mean - told.f)) if move else told.f

@@ -40,7 +40,7 @@ def prior(mass: NDArray[np.float64], *, ordered: bool, missing_last: bool) -> ND
     return centre @ kernel @ centre.T
 
 
-@dataclass(frozen=True, eq=False, slots=True)
+@dataclass(frozen=True, eq=False, slots=True, kw_only=True)
 class Seen:
     """How one round observed a table: all that its noise needs to be told later.
 
@@ -49,16 +49,28 @@ class Seen:
     leaf : (n_bins,) int
         Leaf of each bin.
     weight : (n_bins,) float64
-        Hessian of each bin.
+        Hessian of each bin, as the filter takes it to be.
     grad_sd : float
     sampling : float
         As in `Observation`.
+    keep : float
+        Share of the earlier information that stays.
+    curvature : float
+        Σh over all rows, as released in all rounds so far, over that of ``weight``.
+    scales : (n_scales,) float64 or None
+        Prior scales of the step; None where the table did not move.
+    shift : (n_bins,) float64
+        The information after the round.
     """
 
     leaf: NDArray[np.integer]
     weight: NDArray[np.float64]
     grad_sd: float
     sampling: float
+    keep: float
+    curvature: float
+    scales: NDArray[np.float64] | None
+    shift: NDArray[np.float64]
 
     @property
     def n_leaves(self) -> int:
@@ -149,6 +161,9 @@ def observe(
     hess: NDArray[np.float64],
     grad_total: float,
     seen: Observation,
+    *,
+    hess_total: float,
+    scales: NDArray[np.float64] | None,
     out: NDArray[np.float64] | None = None,
 ) -> TablePosterior:
     """Add one round's leaf sums to the information of a table.
@@ -161,6 +176,10 @@ def observe(
         Noisy sums.
     grad_total : float
         Noisy Σg over all rows. Each leaf's share of it is subtracted, because the intercept has its own filter.
+    hess_total : float
+        Σh over all rows, as estimated from all rounds so far.
+    scales : (n_scales,) float64 or None
+        Prior scales of the step that follows; None if none does. Kept for the bands.
     out : (n_bins, n_bins) float64, written to, or None
         Memory for the new precision.
     """
@@ -183,12 +202,23 @@ def observe(
     keep = 1 - 1 / (seen.round + 2)
     rooted = design @ block.root
     scaled = rooted * certainty[:, None]
+    shift = keep * block.shift + scaled.T @ (design @ block.f + pull)
+    told = Seen(
+        leaf=leaf,
+        weight=weight,
+        grad_sd=seen.grad_sd,
+        sampling=seen.sampling,
+        keep=keep,
+        curvature=hess_total / float(leaf_weight.sum()),
+        scales=scales,
+        shift=shift,
+    )
     return replace(
         block,
         precision=np.add(keep * block.precision, scaled.T @ rooted, out=out),
-        shift=keep * block.shift + scaled.T @ (design @ block.f + pull),
+        shift=shift,
         hess=hess_of_bin,
-        seen=(*block.seen, Seen(leaf, weight, seen.grad_sd, seen.sampling)),
+        seen=(*block.seen, told),
     )
 
 
@@ -210,56 +240,24 @@ def posterior_mean(
     return np.clip(mean, -constants.LARGEST_EFFECT, constants.LARGEST_EFFECT), best
 
 
-@dataclass(frozen=True, eq=False, slots=True)
-class Response:
-    """How the posterior mean of a table answers a change of ``shift``, linearised at what was released.
+def posterior_means(
+    q: NDArray[np.float64], values: NDArray[np.float64], scales: NDArray[np.float64]
+) -> NDArray[np.float64]:
+    """Return `posterior_mean` of many tables that have one precision, in its eigenbasis.
 
     Parameters
     ----------
-    basis : (n_bins, n_bins) float64
-        Root of the prior times the eigenvectors of the precision.
-    precision : (n_bins,) float64
+    q : (n_bins, n_tables) float64
+        ``shift`` of each table.
+    values : (n_bins,) float64
         Eigenvalues of the precision.
-    means : (n_scales, n_bins) float64
-        Posterior mean of each prior scale, in the eigenbasis.
-    odds : (n_scales,) float64
-        Weights of the prior scales, by evidence.
-    scales : (n_scales,) float64
     """
-
-    basis: NDArray[np.float64]
-    precision: NDArray[np.float64]
-    means: NDArray[np.float64]
-    odds: NDArray[np.float64]
-    scales: NDArray[np.float64]
-
-    @classmethod
-    def of(cls, block: TablePosterior, scales: NDArray[np.float64]) -> "Response":
-        """Return the response of a table's posterior."""
-        values, vectors = np.linalg.eigh(block.precision)
-        values = np.maximum(values, 0)
-        q = vectors.T @ block.shift
-        t2 = scales[:, None] ** 2
-        spread = 1 + t2 * values
-        evidence = 0.5 * (t2 * q * q / spread - np.log(spread)).sum(1)
-        odds = np.exp(evidence - evidence.max())
-        return cls(block.root @ vectors, values, t2 * q / spread, odds / odds.sum(), scales)
-
-    def change(self, information: NDArray[np.float64], known: float) -> NDArray[np.float64]:
-        """Return the change of the mean, (n_bins, n), by a change of the information A' R⁻¹ z in bins, (n_bins, n).
-
-        Parameters
-        ----------
-        known : float
-            Share of the precision that is there, in an earlier round.
-        """
-        t2 = self.scales[:, None] ** 2
-        shrink = self.odds @ (t2 / (1 + t2 * self.precision * known))
-        q = self.basis.T @ information
-        out = shrink[:, None] * q
-        # the odds change too: the log evidence of a scale has the derivative of its mean
-        out += (self.odds[:, None] * (self.means - self.odds @ self.means)).T @ (self.means @ q)
-        return self.basis @ out
+    t2 = scales[:, None] ** 2
+    spread = 1 + t2 * np.maximum(values, 0)
+    evidence = 0.5 * ((t2 / spread) @ (q * q) - np.log(spread).sum(1)[:, None])
+    odds = np.exp(evidence - evidence.max(0))
+    odds /= odds.sum(0)
+    return np.asarray(((t2 / spread).T @ odds) * q)
 
 
 @dataclass(frozen=True, slots=True)

@@ -43,6 +43,15 @@ def groups_of_bins(splits: Splits, n_bins: list[int]) -> list[NDArray[np.uint8]]
     return out
 
 
+def share_of(
+    feature: NDArray[np.int32], inside: NDArray[np.bool_], width: NDArray[np.float64]
+) -> NDArray[np.float64]:
+    """Return the share of rows inside each side of boxes, 1 where there is no feature; arrays as in `Boxes`."""
+    share = np.asarray((inside * width[feature]).sum(-1))
+    share[feature == UNUSED] = 1.0
+    return share
+
+
 @dataclass(frozen=True, eq=False, slots=True)
 class Sides:
     """The leaves whose path has one feature.
@@ -154,9 +163,19 @@ class Boxes:
                 same = (feature[:, later] == feature[:, level]) & (feature[:, level] != UNUSED)
                 inside[same, level] &= inside[same, later]
                 feature[same, later] = UNUSED
-        share = (inside * width[feature]).sum(-1)
-        share[feature == UNUSED] = 1.0
-        return cls(feature, inside, share, groups, weights)
+        return cls(feature, inside, share_of(feature, inside, width), groups, weights)
+
+    def under(self, shares: BinShares) -> "Boxes":
+        """Return the same boxes under other shares of the bins."""
+        weights = [
+            np.bincount(group, part) / part.sum()
+            for group, part in zip(self.groups, shares.weights, strict=True)
+        ]
+        width = np.zeros((len(weights), self.inside.shape[2]))
+        for j, part in enumerate(weights):
+            width[j, : len(part)] = part
+        share = share_of(self.feature, self.inside, width)
+        return Boxes(self.feature, self.inside, share, self.groups, weights)
 
     def _others(self, *levels: int) -> NDArray[np.float64]:
         """Return the product of the shares of all features of a path but those at some levels."""

@@ -1,5 +1,7 @@
 """The posterior update against textbook Bayesian regression, written out densely."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -28,7 +30,9 @@ def informed_block(mass, seed, n_rounds=3):
         seen = Observation(
             grad_sd=8.0, hess_sd=16.0, round=t, sampling=3.0, hess_low=0.01, hess_high=0.25
         )
-        block = smoothing.observe(block, leaf, grad, hess, 1.5, seen)
+        block = smoothing.observe(
+            block, leaf, grad, hess, 1.5, seen, hess_total=mass.sum() * 0.2, scales=None
+        )
         design = np.array([(leaf == k) * mass * block.hess for k in range(n_leaves)])
         weight = design.sum(1)
         pull = -(grad - 1.5 * weight / weight.sum())
@@ -58,6 +62,18 @@ def test_evidence_is_the_log_likelihood_ratio(mass, seed):
     assert evidence == pytest.approx(0.5 * dense_e @ posterior @ dense_e - 0.5 * logdet, rel=1e-6)
 
 
+@pytest.mark.parametrize("seed", range(2))
+def test_means_of_many_tables_are_those_of_each(mass, seed):
+    block, *_ = informed_block(mass, seed)
+    shifts = np.random.default_rng(seed).normal(0, np.abs(block.shift).max() / 9, (len(mass), 4))
+    values, vectors = np.linalg.eigh(block.precision)
+    means = smoothing.posterior_means(vectors.T @ shifts, values, constants.PRIOR_SCALES)
+    for shift, mean in zip(shifts.T, (block.root @ (vectors @ means)).T, strict=True):
+        alone, _ = smoothing.posterior_mean(replace(block, shift=shift), constants.PRIOR_SCALES)
+        assert np.abs(alone).max() < constants.LARGEST_EFFECT
+        np.testing.assert_allclose(mean, alone, rtol=1e-9, atol=1e-12)
+
+
 def test_posterior_mean_without_information_is_zero(mass):
     root = smoothing.square_root(smoothing.prior(mass, ordered=True, missing_last=False))
     mean, evidence = smoothing.posterior_mean(
@@ -84,8 +100,12 @@ def test_observe_learns_the_hessian_slowly_under_noise(mass):
         seen = Observation(
             grad_sd=1.0, hess_sd=hess_sd, round=0, sampling=1.0, hess_low=0.0, hess_high=0.25
         )
-        told = smoothing.observe(block, leaf, np.zeros(len(mass)), truth, 0.0, seen)
+        told = smoothing.observe(
+            block, leaf, np.zeros(len(mass)), truth, 0.0, seen, hess_total=truth.sum(), scales=None
+        )
         gains.append(np.abs(told.hess - 0.2).max())
+        held = mass @ told.hess  # by the filter
+        assert told.seen[-1].curvature == pytest.approx(truth.sum() / held)
     assert gains[0] > 0.05  # half of the way from .2 to .05
     assert gains[1] < 1e-3
 
