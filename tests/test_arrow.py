@@ -122,6 +122,28 @@ def partition(data):
     return dd.from_delayed([part], meta=meta if named else meta["y"], verify_meta=False)
 
 
+@pytest.mark.slow  # one fit of each type in each role; what each reads is tested above
+@pytest.mark.filterwarnings("ignore::dpgb_dask.errors.UnreadValuesWarning")
+@pytest.mark.parametrize("kind", every_type(), ids=str)
+def test_no_type_is_charged_and_then_refused(kind, ledger):
+    odd = pa.chunked_array([three_of(kind)] * 4)
+    plain = {"x": pa.array(np.linspace(0, 1, 12)), "y": pa.array([0, 1] * 6)}
+    for role in ("x", "y", "weight", "who"):
+        columns = {**plain, role: odd}
+        schema = Schema(
+            {"x": ["aa", 1] if role == "x" else (0, 1)}, classes=["aa", 1] if role == "y" else [0, 1], target="y",
+            unit_id="who" if role == "who" else None, max_weight=2,
+        )  # fmt: skip
+        given = [
+            pa.table({n: columns[n] for n in columns if n in ("x", "who")}),
+            columns["y"],
+            columns.get("weight"),
+        ]
+        before = ledger.remaining("a")
+        estimator(schema, ledger, unit_id=schema.unit_id).fit(*given)
+        assert ledger.remaining("a") < before
+
+
 def test_every_type_that_a_parquet_file_holds_is_read_as_its_values_are(tmp_path):
     columns = {}
     for kind in every_type():
