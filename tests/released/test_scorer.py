@@ -246,6 +246,19 @@ def test_file_refuses_structure_in_one_line(module, tmp_path):
         module["scores"]({"x": 1})
 
 
+@pytest.mark.usefixtures("module")
+def test_file_ends_in_silence_when_nobody_reads_on(tmp_path):
+    (tmp_path / "rows.csv").write_text("x,z,age,color\n" + 20_000 * "1,2,30,red\n")
+    command = [sys.executable, "-I", "-S", str(tmp_path / "scorer.py")]
+    pipe = subprocess.PIPE
+    with (tmp_path / "rows.csv").open() as rows:
+        ran = subprocess.Popen(command, stdin=rows, stdout=pipe, stderr=pipe, text=True)
+    ran.stdout.close()
+    assert ran.stderr.read() == ""
+    assert ran.wait() == 0
+    ran.stderr.close()
+
+
 def test_file_begins_with_the_statement(module, tmp_path):
     text = (tmp_path / "scorer.py").read_text()
     assert text.startswith("# ")

@@ -19,6 +19,7 @@ import hashlib
 import json
 import math
 import numbers
+import os
 import re
 import sys
 import uuid
@@ -677,6 +678,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         for row in read_rows(sys.stdin.buffer, options.delimiter):
             out.writerow(model.outputs(row)[: len(labels) + 1])
+        sys.stdout.flush()
+    except (
+        BrokenPipeError
+    ):  # the reader has enough, as head; what is left must not fail as Python ends
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     except ValueError as error:
         sys.stderr.write(f"{error}\n")
         return 1
