@@ -111,7 +111,8 @@ def listed(name: str, feature: Any, runtime: str) -> Listed:
         case _:
             raise StructureError(
                 f"feature {name!r} is of kind {type(feature).__name__}, which a file for {runtime} cannot read. Export"
-                " to 'python', or leave the feature out of the schema."
+                " to 'python', or to 'xgboost', whose rows the Python file encodes, or leave the feature out of the"
+                " schema."
             )
     texts: dict[str, int] = {}
     numbers: dict[float, int] = {}
