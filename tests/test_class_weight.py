@@ -123,3 +123,18 @@ def test_class_weights_are_saved_verified_and_bound_to_the_fit(schema, features,
     bad = replace(file, parameters=file.parameters | {"class_weight": [[7, 1.0]]})
     with pytest.raises(StructureError, match="class_weight"):
         of_file(bad, "bad.json")
+
+
+def test_shares_of_bins_are_of_weight():
+    """Three quarters of the rows have label 0 and x below 1/2; the others weigh three times as much, so half of all."""
+    n = 4000
+    labels = np.arange(n) % 4 == 3
+    x = np.where(labels, 0.9, 0.1)[:, None]
+    schema = Schema({"x": (0, 1)}, classes=[False, True], max_weight=3)
+    options = {"schema": schema, "epsilon": 20.0, "noise": SeededNoise(0), "columns": "position"}
+    upper = []
+    for times in (None, {False: 1, True: 3}):
+        model = DPGBClassifier(class_weight=times, n_estimators=2, **options).fit(x, labels)
+        shares, edges = model.bin_shares_.weights[0] / 2**20, model.model_.bins[0].edges
+        upper.append(shares[np.searchsorted(edges, 0.5) :].sum())
+    assert upper == pytest.approx([1 / 4, 1 / 2], abs=0.02)
