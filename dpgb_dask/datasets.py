@@ -1,8 +1,7 @@
 """Made-up data about people that do not exist, for examples, the demo and the notebooks: public, from a public seed."""
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import dask.dataframe as dd
 import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
@@ -12,6 +11,9 @@ from dpgb_dask.contracts.plan import PublicRng
 from dpgb_dask.contracts.schema import Schema
 from dpgb_dask.errors import PlanError
 from dpgb_dask.plain import whole_number
+
+if TYPE_CHECKING:
+    import dask.dataframe as dd
 
 BLOCK_ROWS = (
     10_000  # rows are made up in blocks of this many, so that they are the same for all chunk sizes
@@ -27,7 +29,7 @@ TARGET = "high_income"
 
 def make_census(
     n: int = 100_000, *, chunks: int = 10_000, random_state: int = 0
-) -> tuple[dd.DataFrame, Schema]:
+) -> "tuple[dd.DataFrame, Schema]":
     """Make up census data: ten features of people, and whether their income is high.
 
     Parameters
@@ -68,6 +70,9 @@ def make_census(
     1   22   medicine            0
     2   56    farming            1
     """
+    # not above: workers, which make up the rows, have no need of it
+    import dask.dataframe as dd  # noqa: PLC0415
+
     n, chunks = _whole("n", n, 1), _whole("chunks", chunks, 1)
     seed = _whole("random_state", random_state, 0)
     starts = list(range(0, n, chunks))

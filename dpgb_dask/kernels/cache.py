@@ -24,6 +24,7 @@ from typing import IO, Any
 
 import numba
 from numba.core.caching import CompileResultCacheImpl, FunctionCache
+from numba.core.runtime.nrt import rtsys
 
 from dpgb_dask import losses
 
@@ -112,6 +113,15 @@ class _Store(FunctionCache):
     def __init__(self, function: Callable[..., Any], folder: Path) -> None:
         self._impl_class = partial(_Impl, folder)  # type: ignore[assignment]
         super().__init__(function)
+
+    def load_overload(self, sig: Any, target_context: Any) -> Any:
+        """Return the version for a signature, or None.
+
+        Numba would first load all that it can compile, SciPy's linear algebra among it: half a second in each process.
+        A kept version of a row loop needs Numba's memory management alone.
+        """
+        rtsys.initialize(target_context)
+        return self._load_overload(sig, target_context)
 
 
 class _Impl(CompileResultCacheImpl):

@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 
 from dpgb_dask.kernels import cache, kernel
+from dpgb_dask.kernels.warming import warm
 
 pytestmark = pytest.mark.skipif(numba.config.DISABLE_JIT, reason="looks at compiled versions")
 
@@ -98,6 +99,19 @@ def test_a_process_that_dies_while_it_compiles_lets_the_next_one_go_on(tmp_path)
     assert killed.returncode == -9
     assert list(tmp_path.rglob("*.lock"))
     assert end(start(tmp_path)) == "1"
+
+
+def test_kept_kernels_are_loaded_and_run_without_what_numba_needs_to_compile():
+    warm()  # so that all are kept where a new process looks first
+    code = """
+    import sys
+    from dpgb_dask.kernels import warming
+
+    warming.warm()
+    print("numba.np.arraymath" in sys.modules, "scipy.linalg" in sys.modules)
+    """
+    process = start("", code, NUMBA_CACHE_DIR=numba.config.CACHE_DIR)
+    assert end(process) == "False False"
 
 
 @pytest.mark.usefixtures("own_cache")

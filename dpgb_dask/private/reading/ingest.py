@@ -30,7 +30,14 @@ from dpgb_dask.errors import (
     in_our_words,
 )
 from dpgb_dask.private.reading.parsers import warn_of_parsers
-from dpgb_dask.private.reading.rows import Chunk, Rows, Source, line_up
+from dpgb_dask.private.reading.rows import (
+    Chunk,
+    Source,
+    existing,
+    line_up,
+    rows_of,
+    rows_of_units,
+)
 from dpgb_dask.stored import arrays_of, from_zarr
 
 # inputs in memory are cut into views of this many rows, so that threads share the work
@@ -296,11 +303,7 @@ def _projected(data: Any, columns: list[Any]) -> Any:
     ):
         return chosen
     meta = chosen._meta  # noqa: SLF001
-    return data.map_partitions(_there, columns, meta=meta, enforce_metadata=False)
-
-
-def _there(part: pd.DataFrame, columns: list[Any]) -> pd.DataFrame:
-    return part[[column for column in columns if column in part.columns]]
+    return data.map_partitions(existing, columns, meta=meta, enforce_metadata=False)
 
 
 def _unit_column(data: Any, unit: str, schema: Schema) -> Any:
@@ -375,14 +378,6 @@ def _memory_chunks(x: Any, y: Any, third: _Third) -> tuple[tuple[Chunk, ...], tu
     return tuple(chunks), tuple(lengths)
 
 
-def _pack(x: Any, y: Any, weight: Any = None) -> Rows:
-    return Rows(x, y, weight)
-
-
-def _pack_units(x: Any, y: Any, unit: Any) -> Rows:
-    return Rows(x, y, None, unit)
-
-
 def _as_series(data: Any, like: dd.DataFrame, name: str) -> dd.Series:
     """Return a column as a Dask Series with as many partitions as X."""
     if isinstance(data, da.Array):
@@ -402,10 +397,10 @@ def _frame_chunks(x: dd.DataFrame, y: Any, third: _Third) -> tuple[Chunk, ...]:
     columns = [_as_series(y, x, "y")]
     if third.column is not None:
         columns.append(_as_series(third.column, x, third.name))
-    pack = _pack_units if third.name == "unit" else _pack
+    rows = rows_of_units if third.name == "unit" else rows_of
     # X and y go into one expression: if Dask optimised them apart, it might split their files differently
     packed = dd.map_partitions(
-        pack, x, *columns, meta=x._meta, enforce_metadata=False, align_dataframes=False  # noqa: SLF001
+        rows, x, *columns, meta=x._meta, enforce_metadata=False, align_dataframes=False  # noqa: SLF001
     )  # fmt: skip
     return tuple(Chunk(part, None, None) for part in _to_delayed(packed))
 

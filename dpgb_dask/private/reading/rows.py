@@ -3,6 +3,8 @@
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
+import pandas as pd
+
 from dpgb_dask.contracts.schema import Schema
 from dpgb_dask.encoding.columns import n_rows
 from dpgb_dask.encoding.structure import SourceBlock
@@ -76,6 +78,24 @@ class Source:
 
     def __repr__(self) -> str:
         return f"Source(lazy={self.lazy}, weighted={self.weighted}, units={self.units})"
+
+
+# What tasks of a Dask DataFrame call is here too, so that workers do not import what `ingest` imports.
+
+
+def rows_of(x: Any, y: Any, weight: Any = None) -> Rows:
+    """Return the rows of a frame's partition."""
+    return Rows(x, y, weight)
+
+
+def rows_of_units(x: Any, y: Any, unit: Any) -> Rows:
+    """Return the rows of a frame's partition, with the unit of each."""
+    return Rows(x, y, None, unit)
+
+
+def existing(part: pd.DataFrame, columns: list[Any]) -> pd.DataFrame:
+    """Return those of some columns that a partition has."""
+    return part[[column for column in columns if column in part.columns]]
 
 
 def line_up(x: Any, y: Any, weight: Any, unit: Any = None) -> Rows:
