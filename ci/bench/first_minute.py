@@ -6,10 +6,12 @@
 Each case is run in turns here and at an earlier commit, which is checked out beside (``git worktree``); both use the
 packages of this Python. Figures are CPU seconds of a process and all its descendants, the median of the repeats; a demo
 with fresh folder compiles the kernels, and the warm one reads them. In a clone that lacks the commit only this one is
-measured. ``--smoke``: once, with a small demo on the kernels that are kept already, and none of the earlier commit.
+measured. The Python code of both is compiled in advance, as pip does. ``--smoke``: once, with a small demo on the
+kernels that are kept already, and none of the earlier commit.
 """
 
 import argparse
+import compileall
 import json
 import os
 import signal
@@ -71,6 +73,8 @@ def earlier(folder: Path):
 def measure(options: argparse.Namespace, code: dict[str, Path], folder: Path):
     """Return CPU seconds per (case, code), one per repeat."""
     times: dict[tuple[str, str], list[float]] = {}
+    for root in code.values():
+        compileall.compile_dir(root / "dpgb_dask", quiet=2)
     demo = (*DEMO, "--rows", "5000", "--workers", "1") if options.smoke else DEMO
     for turn in range(1 if options.smoke else options.repeats):
         for case in GOALS:

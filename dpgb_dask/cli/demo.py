@@ -28,7 +28,12 @@ def add(commands: Any) -> None:
     demo.add_argument(
         "--rows", type=positive, default=120_000, help="rows to make up (default 120000)"
     )
-    demo.add_argument("--workers", type=positive, default=2, help="worker processes (default 2)")
+    demo.add_argument("--workers", type=positive, default=2, help="workers (default 2)")
+    demo.add_argument(
+        "--processes",
+        action="store_true",
+        help="start each worker in a process of its own, as a cluster does; by default they are threads of this one",
+    )
     demo.add_argument(
         "--out",
         type=Path,
@@ -53,8 +58,10 @@ def _demo(options: argparse.Namespace) -> None:
         f"made-up census data: {options.rows} rows x {schema.n_features} features in {X.npartitions} Dask partitions"
     )
     workers = {"n_workers": options.workers, "threads_per_worker": 1}
-    with LocalCluster(**workers, dashboard_address=":0") as local, Client(local):
-        print(f"local cluster: {options.workers} workers, dashboard {local.dashboard_link}")
+    cluster = LocalCluster(**workers, processes=options.processes, dashboard_address=":0")
+    with cluster as local, Client(local):
+        kind = "processes" if options.processes else "threads of this process"
+        print(f"local cluster: {options.workers} workers, {kind}, dashboard {local.dashboard_link}")
         model = DPGBClassifier(
             epsilon=options.epsilon,
             delta=options.delta,
@@ -65,7 +72,9 @@ def _demo(options: argparse.Namespace) -> None:
         began = time.perf_counter()
         model.fit(X, y)
         took = time.perf_counter() - began
-    rows = compute(X, y)  # in this process: the workers of a fit import no Dask DataFrame
+    rows = compute(
+        X, y
+    )  # in this process: workers in others need not import all of dask.dataframe for it
     with threadpool_limits(1):  # several threads would wait for each other while other work runs
         rival = HistGradientBoostingClassifier().fit(*rows)
         theirs = roc_auc_score(y_test, rival.predict_proba(X_test)[:, 1])

@@ -251,19 +251,23 @@ def _bin_columns(
     first: NDArray[np.int64],
     size: NDArray[np.int64],
     grid: NDArray[Any],
-    out: NDArray[Any],  # OUT (n_columns, n)
+    codes: NDArray[np.uint8],  # OUT (n_columns, n), or without rows
+    wide: NDArray[np.uint16],  # OUT (n_columns, n), or without rows: one of the two is written
 ) -> None:
-    """Bin a column-major block."""
+    """Bin a column-major block. Compiled once for codes and for cells, as all but the copy is the same."""
     n = x.shape[1]
-    values, codes = np.empty(TILE, x.dtype), np.empty(TILE, np.uint16)
+    values, tile = np.empty(TILE, x.dtype), np.empty(TILE, np.uint16)
     for j in range(x.shape[0]):
         if size[j, 0] >= 0:
             for lo in range(0, n, TILE):
                 hi = min(n, lo + TILE)
-                v, c = values[: hi - lo], codes[: hi - lo]
+                v, c = values[: hi - lo], tile[: hi - lo]
                 _copy(x[j, lo:hi], v)
                 _bin(v, j, edges, cells, first, size, grid, c)
-                _copy(c, out[j, lo:hi])
+                if wide.shape[0] > 0:
+                    _copy(c, wide[j, lo:hi])
+                else:
+                    _copy(c, codes[j, lo:hi])
 
 
 @inner
@@ -281,19 +285,23 @@ def _bin_rows(
     first: NDArray[np.int64],
     size: NDArray[np.int64],
     grid: NDArray[Any],
-    out: NDArray[Any],  # OUT (n_columns, n)
+    codes: NDArray[np.uint8],  # OUT (n_columns, n), or without rows
+    wide: NDArray[np.uint16],  # OUT (n_columns, n), or without rows: one of the two is written
 ) -> None:
     """Bin a row-major block, tile by tile, so that each cache line of it is loaded once."""
     n = rows.shape[0]
-    values, codes = np.empty(TILE, rows.dtype), np.empty(TILE, np.uint16)
+    values, tile = np.empty(TILE, rows.dtype), np.empty(TILE, np.uint16)
     for lo in range(0, n, TILE):
         hi = min(n, lo + TILE)
-        v, c = values[: hi - lo], codes[: hi - lo]
+        v, c = values[: hi - lo], tile[: hi - lo]
         for j in range(rows.shape[1]):
             if size[j, 0] >= 0:
                 _turn(rows[lo:hi], j, v)
                 _bin(v, j, edges, cells, first, size, grid, c)
-                _copy(c, out[j, lo:hi])
+                if wide.shape[0] > 0:
+                    _copy(c, wide[j, lo:hi])
+                else:
+                    _copy(c, codes[j, lo:hi])
 
 
 @lru_cache(maxsize=256)
@@ -332,7 +340,16 @@ def _bin_one(x: NDArray[Any], edges: NDArray[np.float64] | EdgeTable, out: NDArr
     if x.shape != out.shape:
         raise ValueError("x and out differ in rows. Pass the same row block of each.")
     column = readable("x", np.ascontiguousarray(x)[None], x.dtype, 2)
-    _bin_columns(column, table.edges, table.cells, table.first, table.size, table.grid, out[None])
+    _bin_columns(
+        column, table.edges, table.cells, table.first, table.size, table.grid, *_both(out[None])
+    )
+
+
+def _both(out: NDArray[Any]) -> tuple[NDArray[np.uint8], NDArray[np.uint16]]:
+    """Return what a kernel takes for codes and for cells, one of which it writes."""
+    if out.dtype == np.uint8:
+        return out, np.empty((0, 0), np.uint16)
+    return np.empty((0, 0), np.uint8), out
 
 
 def bin_column(
@@ -450,10 +467,12 @@ def _bin_all(
         raise ValueError("x and out differ in shape. out holds one row per column of x.")
     if x.flags.f_contiguous:
         columns = readable("x", x.T, x.dtype, 2)
-        _bin_columns(columns, table.edges, table.cells, table.first, table.size, table.grid, out)
+        _bin_columns(
+            columns, table.edges, table.cells, table.first, table.size, table.grid, *_both(out)
+        )
     else:
         rows = readable("x", np.ascontiguousarray(x), x.dtype, 2)
-        _bin_rows(rows, table.edges, table.cells, table.first, table.size, table.grid, out)
+        _bin_rows(rows, table.edges, table.cells, table.first, table.size, table.grid, *_both(out))
 
 
 @kernel

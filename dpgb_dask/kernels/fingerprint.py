@@ -52,12 +52,12 @@ def add_siphash(
     ],  # OUT (2,): sums of the low and high 32 bits; n < 2**32 keeps them exact
 ) -> None:
     """Add the SipHash-1-3 of each row."""
-    v = np.empty((4, STRIP), np.uint64)
-    zero = np.zeros(STRIP, np.uint64)
+    v, zero = np.empty((4, STRIP), np.uint64), np.empty(STRIP, np.uint64)
+    _put(np.uint64(0), zero)  # `zero[:] = 0` would be compiled with all of broadcasting
     for start in range(0, words.shape[1], STRIP):
         k = min(STRIP, words.shape[1] - start)
         for i in range(4):
-            v[i, :] = init[i] ^ key[i % 2]
+            _put(init[i] ^ key[i % 2], v[i])
         for w in range(words.shape[0]):
             _round(v[0, :k], v[1, :k], v[2, :k], v[3, :k], words[w, start : start + k])
         for i in range(k):
@@ -68,6 +68,12 @@ def add_siphash(
             out = v[0, i] ^ v[1, i] ^ v[2, i] ^ v[3, i]
             halves[0] += out & np.uint64(0xFFFFFFFF)
             halves[1] += out >> np.uint64(32)
+
+
+@inner
+def _put(value: Any, out: NDArray[np.uint64]) -> None:
+    for i in range(out.shape[0]):
+        out[i] = value
 
 
 @inner

@@ -126,7 +126,7 @@ def _key_more(b: NDArray[np.uint8], n_b: int, key: NDArray[np.uint16]) -> None:
 @inner
 def make_key(
     codes: NDArray[np.uint8],  # IN (n_features, n_rows)
-    lo: int,
+    lo: int | np.int64,
     order: NDArray[np.int64],  # IN (n,), the features of one group
     size: NDArray[np.int64],  # IN (n,)
     key: NDArray[np.uint16],  # OUT (rows from lo on,)
@@ -194,7 +194,7 @@ def scatter_two(
 @inner
 def scatter_block(
     codes: NDArray[np.uint8],  # IN (n_features, n_rows)
-    lo: int,
+    lo: int | np.int64,
     packed: NDArray[np.int64],  # IN (rows from lo on,)
     order: NDArray[np.int64],
     size: NDArray[np.int64],
@@ -326,6 +326,16 @@ def _joint_sums(
         scatter_block(codes, lo, values[lo:hi], order, size, start, keys, sums)
         rows += hi - lo
     flush(sums, side, size, offset, start, cells, out)
+
+
+def scratch_codes(n: int, rows: int) -> tuple[NDArray[np.uint8], NDArray[np.uint8]]:
+    """Return memory for codes that a kernel finds itself, and a read-only view of it, (n, rows) both.
+
+    Sums are taken from the view, as from codes that a kernel is given, so that `scatter_block` is compiled once. Its
+    ``lo`` is written ``np.int64(0)`` for the same reason: Numba takes a plain 0 for a type of its own.
+    """
+    codes = np.empty((n, rows), np.uint8)
+    return codes, readable("codes", codes, np.uint8, 2)
 
 
 def sides(max_abs: int) -> tuple[int, ...]:
@@ -530,13 +540,14 @@ def _pair_sums(
     offset: NDArray[np.int64],
     start: NDArray[np.int64],
     cells: NDArray[np.int64],
+    cell: NDArray[np.uint8],  # scratch (n_pairs, >= rows of a block)
+    cell_read: NDArray[np.uint8],  # read-only view of it
     out: NDArray[np.int64],  # OUT (all cells, 2), added to
 ) -> None:
     """Find the cells of a block's rows, and sum as if each table were a feature whose bins are its cells."""
     n = values.shape[0]
     step = min(BLOCK, limit)
     mapped = np.empty((feature.shape[0], step), np.uint8)
-    cell = np.empty((left.shape[0], step), np.uint8)
     keys = np.empty((2, step), np.uint16)
     sums = np.zeros((cells.shape[0], GROUP_CELLS), np.int64)
     rows = 0
@@ -550,7 +561,7 @@ def _pair_sums(
             _map(codes[feature[c], lo:hi], map_[c], mapped[c, :w])
         for p in range(left.shape[0]):
             _pair_cell(mapped[left[p], :w], mapped[right[p], :w], n_right[p], cell[p, :w])
-        scatter_block(cell, 0, values[lo:hi], order, size, start, keys, sums)
+        scatter_block(cell_read, np.int64(0), values[lo:hi], order, size, start, keys, sums)
         rows += w
     flush(sums, side, size, offset, start, cells, out)
 
@@ -596,10 +607,11 @@ def pair_sums(
         raise ValueError("A pair names a feature that codes does not have.")
     g = s.groups
     out = np.zeros((int(g.size.sum()), 2), np.int64)
+    scratch = scratch_codes(len(s.left), min(codes.shape[1], BLOCK))
     for values, limit, side in parts:
         _pair_sums(
             codes, values, limit, side, s.feature, s.map, s.left, s.right, s.n_right,
-            g.order, g.size, g.offset, g.start, g.cells, out,
+            g.order, g.size, g.offset, g.start, g.cells, *scratch, out,
         )  # fmt: skip
     return out
 

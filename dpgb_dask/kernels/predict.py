@@ -7,7 +7,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dpgb_dask.kernels import inner, kernel, readable, same_rows, writable
-from dpgb_dask.kernels.histogram import GROUP_CELLS, groups_of, make_key, padded
+from dpgb_dask.kernels.histogram import (
+    GROUP_CELLS,
+    groups_of,
+    make_key,
+    padded,
+    scratch_codes,
+)
 from dpgb_dask.kernels.route import (
     ASIDE,
     BYTE_DEPTH,
@@ -67,7 +73,7 @@ def pack_tables(tables: Sequence[NDArray[np.int32] | None]) -> TableSet:
         for position in range(g.start[k], g.start[k + 1]):
             total = (total[:, None] + parts[g.order[position]]).ravel()
         joint[k, :cells] = total
-    order = np.array(active, np.int64)[g.order]
+    order = readable("order", np.array(active, np.int64)[g.order], np.int64, 1)
     return TableSet(len(tables), order, g.size, g.start, joint)
 
 
@@ -256,13 +262,14 @@ def _add_trees(
     value: NDArray[np.int32],  # IN (n_trees, leaves)
     order: NDArray[np.int64],  # IN (trees per group,), 0, 1, …
     size: NDArray[np.int64],  # IN (trees per group,), leaves of each
+    part: NDArray[np.uint8],  # scratch (trees per group, >= rows of a block)
+    part_read: NDArray[np.uint8],  # read-only view of it
     score: NDArray[np.int32],  # OUT (n_rows,), added to
 ) -> None:
     """Find the leaves of some trees and add their values in one look-up, block by block."""
     n = score.shape[0]
     n_trees, leaves = value.shape
     together = order.shape[0]
-    part = np.empty((together, BLOCK), np.uint8)
     # from depth 4 on, this number of rows is odd: with one more, the loops took a sixth longer
     buffer = np.empty(((leaves - 1) // 4 + 1 + ASIDE, BLOCK), np.uint8)
     keys = np.empty(BLOCK, np.uint16)
@@ -276,7 +283,7 @@ def _add_trees(
             for t in range(first, last):
                 leaf = part[t - first, : hi - lo]
                 find_leaves(codes, lo, feature[t], threshold[t], mask_of[t], masks, buffer, leaf)
-            make_key(part, 0, order[: last - first], size, key)
+            make_key(part_read, np.int64(0), order[: last - first], size, key)
             _gather_one(key, table, score[lo:hi])
 
 
@@ -349,6 +356,7 @@ def add_trees(
         together = max(1, (GROUP_CELLS.bit_length() - 1) // depth)
         order = readable("order", np.arange(together), np.int64, 1)
         size = readable("size", np.full(together, leaves), np.int64, 1)
-        _add_trees(codes, *trees, value, order, size, score)
+        part = scratch_codes(together, BLOCK)
+        _add_trees(codes, *trees, value, order, size, *part, score)
     else:
         _add_deep_trees(codes, *trees, value, score)

@@ -14,6 +14,7 @@ from dpgb_dask.kernels.histogram import (
     runs,
     scatter_block,
     scatter_one,
+    scratch_codes,
     unload,
 )
 
@@ -260,13 +261,14 @@ def _tree_sums(
     offset: NDArray[np.int64],
     start: NDArray[np.int64],
     cells: NDArray[np.int64],
+    leaves: NDArray[np.uint8],  # scratch (n_trees, >= rows of a block)
+    leaves_read: NDArray[np.uint8],  # read-only view of it
     out: NDArray[np.int64],  # OUT (n_trees * leaves, 2), added to
 ) -> None:
     """Find the leaves of a block's rows, and sum as if each tree were a feature whose bins are its leaves."""
     n = values.shape[0]
     n_trees, nodes = feature.shape
     step = min(BLOCK, limit)
-    leaves = np.empty((n_trees, step), np.uint8)
     buffer = np.empty((nodes // 4 + 1 + ASIDE, step), np.uint8)
     keys = np.empty((2, step), np.uint16)
     sums = np.zeros((cells.shape[0], GROUP_CELLS), np.int64)
@@ -279,7 +281,7 @@ def _tree_sums(
         for t in range(n_trees):
             leaf = leaves[t, : hi - lo]
             find_leaves(codes, lo, feature[t], threshold[t], mask_of[t], masks, buffer, leaf)
-        scatter_block(leaves, 0, values[lo:hi], order, size, start, keys, sums)
+        scatter_block(leaves_read, np.int64(0), values[lo:hi], order, size, start, keys, sums)
         rows += hi - lo
     flush(sums, side, size, offset, start, cells, out)
 
@@ -464,6 +466,7 @@ def tree_sums(
     if 1 < leaves <= 1 << BYTE_DEPTH:
         flat = out.reshape(-1, 2)
         g = groups_of((leaves,) * n_trees)
+        scratch = scratch_codes(n_trees, min(codes.shape[1], BLOCK))
         for values, limit, side in parts:
             _tree_sums(
                 codes,
@@ -476,6 +479,7 @@ def tree_sums(
                 g.offset,
                 g.start,
                 g.cells,
+                *scratch,
                 flat,
             )
     else:

@@ -18,6 +18,11 @@ ROWS = 3
 WEIGHT = np.ones(ROWS, np.int32)
 STEPS = np.ones(4096, np.int64)
 HALF = np.zeros(2, np.uint8)
+EDGES = [  # of a column for each way of binning
+    np.array([0.0]),
+    np.arange(40.0),
+    np.concatenate((np.geomspace(1e-9, 1e-3, 20), [1.0])),
+]
 
 
 def warm(names: Iterable[str] | None = None) -> None:
@@ -35,22 +40,22 @@ def warm(names: Iterable[str] | None = None) -> None:
 
 
 def _values(dtype: type[np.floating] = np.float64) -> None:
-    edges = [
-        np.array([0.0]),
-        np.arange(40.0),
-        np.concatenate((np.geomspace(1e-9, 1e-3, 20), [1.0])),
-    ]
-    rows = np.zeros((ROWS, len(edges)), dtype)
-    codes = np.empty((len(edges), ROWS), np.uint8)
-    cells = np.empty((len(edges), ROWS), np.uint16)
-    for matrix in (rows, np.asfortranarray(rows)):
-        bins.bin_matrix(matrix, edges, codes)
-        bins.cell_matrix(matrix, edges, cells)
-    bins.map_cells(cells, np.zeros((len(edges), 50), np.uint8), codes)
+    rows = np.zeros((ROWS, len(EDGES)), dtype)
+    codes = np.empty((len(EDGES), ROWS), np.uint8)
+    cells = np.empty((len(EDGES), ROWS), np.uint16)
+    columns = np.asfortranarray(rows)
+    bins.bin_matrix(columns, EDGES, codes)
+    bins.cell_matrix(columns, EDGES, cells)
+    bins.map_cells(cells, np.zeros((len(EDGES), 50), np.uint8), codes)
     histogram.add_cells(cells[0], None, np.zeros(2, np.int64))
+
+
+def _matrix(dtype: type[np.floating] = np.float64) -> None:
+    rows = np.zeros((ROWS, len(EDGES)), dtype)
+    bins.bin_matrix(rows, EDGES, np.empty((len(EDGES), ROWS), np.uint8))
     words = rows.view(f"u{rows.itemsize}")
     words.flags.writeable = False
-    fingerprint.add_rows(words, np.zeros(len(edges), np.uint64), np.zeros(ROWS, np.uint64))
+    fingerprint.add_rows(words, np.zeros(len(EDGES), np.uint64), np.zeros(ROWS, np.uint64))
 
 
 def _hashes() -> None:
@@ -165,7 +170,9 @@ def _draws() -> None:
 GROUPS: dict[str, Callable[[], None]] = {
     "hashes": _hashes,
     "values": _values,
+    "matrix": _matrix,
     "float32 values": lambda: _values(np.float32),
+    "float32 matrix": lambda: _matrix(np.float32),
     "weights": _weights,
     "labels": _labels,
     "logistic gradient": _logistic,

@@ -30,10 +30,12 @@ def test_the_demo_replaces_its_own_model_alone(place, capsys):
 
 
 @pytest.mark.slow
-def test_demo_writes_a_private_model(tmp_path, capsys):
+@pytest.mark.parametrize("processes", [(), ("--processes",)])
+def test_demo_writes_a_private_model(processes, tmp_path, capsys):
     out = tmp_path / "demo.json"
     with dask.config.set(scheduler=None):
-        assert run("demo", "--rows", 20_000, "--workers", 1, "--out", out, "--quiet") == 0
+        options = ("--rows", 20_000, "--workers", 1, "--out", out, "--quiet")
+        assert run("demo", *options, *processes) == 0
     printed = capsys.readouterr().out
     for words in (
         "AUC on held-out rows",

@@ -181,7 +181,10 @@ def source_of(inputs: Inputs, schema: Schema) -> Source:
     else:
         chunks, lengths = _array_chunks(x, y, third)
     narrow = any(dtype == np.float32 for dtype in inputs.dtypes)
-    return Source(schema, chunks, weight is not None, lazy, unit is not None, lengths, narrow)
+    matrix = not isinstance(x, tuple | pd.DataFrame | dd.DataFrame)
+    return Source(
+        schema, chunks, weight is not None, lazy, unit is not None, lengths, narrow, matrix
+    )
 
 
 # ---- kinds -----------------------------------------------------------------------------------------------------------

@@ -66,6 +66,8 @@ class Source:
         Number of rows of each chunk, if known before reading. Private.
     narrow : bool
         Whether a feature is declared as float32 by its collection, for which other kernels are compiled.
+    matrix : bool
+        Whether the features are one matrix, whose rows have kernels of their own too.
     """
 
     schema: Schema
@@ -75,6 +77,15 @@ class Source:
     units: bool = False
     lengths: tuple[int, ...] | None = None
     narrow: bool = False
+    matrix: bool = False
+
+    @property
+    def kernels(self) -> tuple[str, ...]:
+        """Names (`kernels.warming.GROUPS`) of the kernels that reading it takes, besides those of every fit."""
+        own = ("matrix",) if self.matrix else ()
+        return (
+            (*own, "float32 values", *(f"float32 {name}" for name in own)) if self.narrow else own
+        )
 
     def __repr__(self) -> str:
         return f"Source(lazy={self.lazy}, weighted={self.weighted}, units={self.units})"

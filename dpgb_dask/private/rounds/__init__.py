@@ -133,8 +133,8 @@ def open_rounds(
     if backend is None:
         backend = check_backend(source, execution, needs)
     client = backend.client
-    if kernels is not None and source.narrow:
-        kernels = (*kernels, "float32 values")
+    if kernels is not None:
+        kernels = (*kernels, *source.kernels)
     if execution.memory_limit is not None:
         own = execution.n_threads or default_threads()
         taken = needs.to_sum(backend.n_threads) + (needs.to_decide(own) if client is None else 0)
