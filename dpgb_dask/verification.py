@@ -95,7 +95,9 @@ def verify(path: str | Path, ledger: Ledger | None = None) -> Verification:
     ]
     if file.edits:
         changes = "the change" if len(file.edits) == 1 else f"the {len(file.edits)} changes"
-        agreed.append(f"{changes} after the fit: repeated from its model")
+        agreed.append(
+            f"{changes} after the fit: repeated from its model; the file alone tells of it, and no ledger"
+        )
     if ledger is None:
         why = "no ledger was given" if report.account is not None else "the fit charged none"
         return Verification(tuple(agreed), (f"the ledger: {why}",))
@@ -125,7 +127,7 @@ def verify(path: str | Path, ledger: Ledger | None = None) -> Verification:
             tuple(agreed), (f"the model with its journal (the digest alone was): {unlike}",)
         )
     return Verification(
-        (*agreed, "the model, bit for bit, computed again from the fit's journal"), ()
+        (*agreed, "the model of the fit, bit for bit, computed again from its journal"), ()
     )
 
 
@@ -192,11 +194,13 @@ def _replay(model: DPGBClassifier | DPGBRegressor, record: Record, ledger: Ledge
         )
     except ResumeError:
         return "the fit's journal is not here whole"
-    same_model = model_to_dict(again.model) == model_to_dict(model.model_of_fit_)
-    same_shares = shares_to_dict(again.shares) == shares_to_dict(model.bin_shares_)
-    same_bands = bands_to_dict(again.bands) == bands_to_dict(model.bands_)
-    if not (same_model and same_shares and same_bands):
+    same = {
+        "model": model_to_dict(again.model) == model_to_dict(model.model_of_fit_),
+        "shares": shares_to_dict(again.shares) == shares_to_dict(model.bin_shares_),
+        "bands": bands_to_dict(again.bands) == bands_to_dict(model.bands_),
+    }
+    if other := [name for name, agrees in same.items() if not agrees]:
         raise VerificationError(
-            f"From the journal of fit {report.fit_id} comes another model than the file holds."
+            f"From the journal of fit {report.fit_id} come other parts than the file holds: {', '.join(other)}."
         )
     return ""

@@ -77,6 +77,12 @@ def test_facts_of_dask_collections_are_inferred(features, labels, kind):
     )
 
 
+def test_inferred_labels_keep_their_type_in_an_object_column(features):
+    labels = np.array([np.int64(k % 2) for k in range(len(features))], object)
+    X, y = da.from_array(features[["x"]].to_numpy(), chunks=500), da.from_array(labels, chunks=500)
+    assert DPGBClassifier(schema="infer", **SEEDED).fit(X, y).classes_.tolist() == [0, 1]
+
+
 def test_inferred_model_checks_names_like_scikit_learn(features, labels):
     fitted = DPGBClassifier(schema="infer", **SEEDED).fit(features[["x", "age"]], labels)
     with pytest.raises(ValueError, match="feature names"):

@@ -381,7 +381,7 @@ def test_another_model_from_the_journal_is_refused(saved, ledger, monkeypatch):
         return replace(result, model=replace(result.model, intercept=result.model.intercept + 1))
 
     monkeypatch.setattr(verification, "replay", changed)
-    with pytest.raises(VerificationError, match="comes another model"):
+    with pytest.raises(VerificationError, match="than the file holds: model"):
         verify(saved, ledger)
 
 
@@ -393,7 +393,7 @@ def test_other_shares_from_the_journal_are_refused(saved, ledger, monkeypatch):
         return replace(result, shares=replace(result.shares, released=(True, True)))
 
     monkeypatch.setattr(verification, "replay", changed)
-    with pytest.raises(VerificationError, match="comes another model"):
+    with pytest.raises(VerificationError, match="than the file holds: shares"):
         verify(saved, ledger)
 
 

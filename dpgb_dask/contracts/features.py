@@ -13,7 +13,6 @@ import numpy as np
 
 from dpgb_dask.errors import SchemaError, did_you_mean, short
 from dpgb_dask.frozen import settle
-from dpgb_dask.showing import brief
 from dpgb_dask.values import NO_FORM, as_text, cell, cells, form_text, is_missing, is_real
 
 MAX_CATEGORIES = 250  # codes are uint8; "other" and "missing" take two more
@@ -457,12 +456,14 @@ def finite(value: Any) -> float | None:
 
 
 def refuse_quoted(where: str, spec: Mapping[str, Any]) -> None:
-    """Raise if a bound is a text that spells a number: in a JSON file, it is in quotes."""
+    """Raise if a bound is a text that spells a finite number: in a JSON file, it is in quotes."""
     for side in ("low", "high"):
         given = spec.get(side)
-        if isinstance(given, str) and isinstance(cell(given), float):
+        number = cell(given) if isinstance(given, str) else None
+        if isinstance(number, float) and math.isfinite(number):
+            bound = int(number) if number.is_integer() else number
             raise SchemaError(
-                f"{where}: {side}={short(given)} is text, not a number. Drop the quotes: {side} is {brief(given)}."
+                f"{where}: {side}={short(given)} is text, not a number. Drop the quotes: {side} is {bound}."
             )
 
 

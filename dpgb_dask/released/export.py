@@ -309,7 +309,7 @@ def _how_altered(data: dict[str, Any], path: str | Path) -> str:
         return (
             f"Model file {str(path)!r} lacks {', '.join(lacking)}, which every file of version 3 has: it was written"
             " before that version was complete, or these parts were removed. Fit again, or take the file as it was"
-            " written; a fit in a ledger gives its model again with resume=."
+            " written; a fit in a ledger gives its model again with resume=, in a file that its ledger need not name."
         )
     if unknown or set(data) != PARTS | SINCE_3 or data["digests"] != found:
         told = data.get("digests")

@@ -11,7 +11,7 @@ from dpgb_dask.contracts.queries import PRICE_ONE
 from dpgb_dask.errors import StructureError
 from dpgb_dask.plain import is_number
 from dpgb_dask.released.sections import as_html, as_page, as_text
-from dpgb_dask.released.statement import promise, sections
+from dpgb_dask.released.statement import MAPPINGS, promise, sections
 from dpgb_dask.showing import brief
 
 BESIDE = ("digests", "edits")  # fields that a model file holds beside its report, not in it
@@ -235,6 +235,8 @@ def _check(report: Any) -> None:
     for name in ("assumptions", "deviations", "signal", "warnings"):
         good &= all(isinstance(item, str) for item in getattr(report, name))
     good &= isinstance(report.public, dict) and _is_fact(report.public, 4)
+    mappings = report.public.get(MAPPINGS, {})
+    good &= isinstance(mappings, dict) and all(isinstance(m, dict) for m in mappings.values())
     good &= all(isinstance(k, str) and _is_printable(v) for k, v in report.compared.items())
     good &= all(isinstance(part, str) for pair in report.build.items() for part in pair)
     for name, found in report.shares.items():

@@ -26,7 +26,7 @@ IN_GENERAL = (
     "What holds for people in general is not hidden: the model is made to tell it, and it may be applied to a person"
     " whether or not their data were used."
 )
-MAPPINGS = "mappings"  # the public facts that are too long to print
+MAPPINGS = "mappings"  # the public facts that are printed group by group
 ONE_ROW = "add or remove one row"  # the relation of a fit without a unit column
 ACCOUNTANTS = {
     "pld": "PLD", "rdp": "RDP", "zcdp": "zCDP", "gdp": "GDP", "basic": "basic composition",
@@ -248,12 +248,22 @@ def _digests(report: Any) -> list[Section]:
 def _public(facts: Mapping[str, Any]) -> Iterable[tuple[str, str]]:
     for name, value in facts.items():
         if name == MAPPINGS:
-            yield name, f"of {', '.join(value)}: in full in the JSON form of this report"
+            for feature, mapping in value.items():
+                yield f"groups of {feature}", ""
+                yield from ((f"  {group}", ", ".join(own)) for group, own in _grouped(mapping))
         elif isinstance(value, Mapping):
             yield name, ""
             yield from ((f"  {key}", _fact(item)) for key, item in value.items())
         else:
             yield name, _fact(value)
+
+
+def _grouped(mapping: Mapping[str, Any]) -> Iterable[tuple[str, list[str]]]:
+    """Return the values of each group of a public mapping."""
+    groups: dict[str, list[str]] = {}
+    for value, group in mapping.items():
+        groups.setdefault(str(group), []).append(str(value))
+    return groups.items()
 
 
 def _fact(value: Any) -> str:

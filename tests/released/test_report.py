@@ -49,6 +49,9 @@ def test_report_survives_json(report):
     assert back == report
     with pytest.raises(StructureError, match="malformed"):
         PrivacyReport.from_dict({"epsilon": 1})
+    for forged in (5, None, [1, 2], "zyx", {"zip": 5}):
+        with pytest.raises(StructureError, match="malformed"):
+            PrivacyReport.from_dict(report.to_dict() | {"public": {"mappings": forged}})
 
 
 @pytest.mark.parametrize(

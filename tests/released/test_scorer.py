@@ -36,7 +36,8 @@ PIECES = [
     "NA", "inf", "true", "x", "ß", "_", "٣", "\xa0", "+02:00", ".5", "123456789", "None",
 ]  # fmt: skip
 ODD = [
-    None, True, False, 0, -3, 7, 10**400, -(10**400), 0.5, -0.0, math.nan, math.inf, -math.inf, b"7", b"\xff", "7",
+    None, pd.NA, True, False, np.True_, np.False_, 0, -3, 7, 10**400, -(10**400), 0.5, -0.0, math.nan, math.inf,
+    -math.inf, b"7", b"\xff", "7",
     "07", " 7.0 ", "7e400", "1_000", "0x10", "", "NA", "nan", "None", "TRUE", "false", "Infinity", "+inf", " inf",
     "2010-07-08T23:59:59.999-03", "1999-12-31", datetime.datetime(2015, 1, 1, 23, tzinfo=datetime.UTC), pd.NaT,
     pd.Timestamp("2015-01-02 03:04:05.000000006"), "2015-01-02 03:04:05.0000006", "0000-02-29T10", b"2011-11-11",

@@ -89,6 +89,8 @@ def number_of(value: Any) -> float:
             return -math.inf if infinite[1] == "-" else math.inf
         return TRUTH.get(text.lower(), math.nan)
     try:
+        if type(value).__name__ == "bool":  # that of NumPy is no number
+            value = bool(value)
         if isinstance(value, numbers.Complex) and not isinstance(value, numbers.Real):
             value = value.real if value.imag == 0 else math.nan
         return float(value) if isinstance(value, numbers.Real | decimal.Decimal) else math.nan
@@ -99,9 +101,10 @@ def number_of(value: Any) -> float:
 
 
 def is_missing(value: Any) -> bool:
-    """Whether a value is None or any NaN; False if comparing it fails."""
+    """Whether a value is None, pandas' NA or any NaN; False if comparing it fails."""
     try:
-        return value is None or bool(value != value)  # noqa: PLR0124
+        own = type(value).__name__ != "NAType"  # of pandas, which compares as itself
+        return value is None or not own or bool(value != value)  # noqa: PLR0124
     except Exception:
         return False
 
