@@ -103,14 +103,33 @@ def test_texts_that_spell_numbers_are_read_as_numbers(content, tmp_path):
 
 
 def test_dates_are_read_to_the_second(content, tmp_path):
-    """By whole numbers alone, from any text; what is no text is missing."""
-    texts = [*odd_dates.many_texts(1000), 20200101, 1.5e9, b"2020-02-29 13:00"]
+    """By whole numbers alone, from any text and any bytes of text; what is no text is missing."""
+    texts = [
+        *odd_dates.many_texts(1000),
+        *(text.encode() for text in odd_dates.TEXTS),
+        20200101,
+        1.5e9,
+    ]
     table = pd.DataFrame(dict.fromkeys(odd_dates.DATED.names, pd.Series(texts, dtype=object)))
     model = odd_dates.dated_model()
     out = answer(content(model, odd_dates.DATED), tmp_path / "q.sql", table, "BLOB")
     assert (out["score"] * 65536).tolist() == raw_scores(model, odd_dates.DATED, table)[
         :, 0
     ].tolist()
+
+
+@pytest.mark.parametrize("encoding", ["UTF-16le", "UTF-16be"])
+def test_dates_are_read_in_every_encoding_of_a_database(content, tmp_path, encoding):
+    """Bytes of such a text hold NULs that are none of its letters."""
+    model, schema, path = odd_dates.dated_model(), odd_dates.DATED, tmp_path / "q.sql"
+    table = pd.DataFrame(dict.fromkeys(schema.names, pd.Series(odd_dates.TEXTS, dtype=object)))
+    to_sql(content(model, schema), path, keep=["key"])
+    connection = sqlite3.connect(":memory:")
+    connection.execute(f"PRAGMA encoding = '{encoding}'")
+    table.assign(key=range(len(table))).to_sql("rows", connection, index=False)
+    out = pd.read_sql(path.read_text(encoding="utf-8"), connection).sort_values("key")
+    connection.close()
+    assert (out["score"] * 65536).tolist() == raw_scores(model, schema, table)[:, 0].tolist()
 
 
 def test_column_that_is_not_there_is_an_error(content, model, binary_schema, rows, tmp_path):

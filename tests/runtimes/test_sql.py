@@ -12,6 +12,7 @@ from runtimes.cases import kinds_fit, natural, never_falls, scores, steps
 from dpgb_dask.contracts.features import Numeric
 from dpgb_dask.contracts.model import SCORE_ONE, BinShares, FeatureBins, Model
 from dpgb_dask.contracts.schema import Schema
+from dpgb_dask.encoding.kinds import from_arrow
 from dpgb_dask.errors import StructureError
 from dpgb_dask.released.runtimes.content import Content
 from dpgb_dask.released.runtimes.sql import to_sql
@@ -102,51 +103,54 @@ ODD_DAYS = [
     "1600-02-29",
     None,
 ]
-FAR_DAYS = [*ODD_DAYS, "29999-01-01", "-0044-03-15", "0000-12-31"]
+INFINITE = ["infinity", "-infinity"]
+FAR_DAYS = [*ODD_DAYS, *INFINITE, "29999-01-01", "-0044-03-15", "0000-12-31"]
+# with one NUL at the end, within, and spelt out, as DuckDB writes bytes
+BYTES = ["2020-01-31", r"2020-01-31\x00", r"2020-01-31\x00x", r"2020-01-31\x5Cx00", None]
 
 
 @pytest.mark.parametrize(
     ("kind", "days"),
     [
-        ("VARCHAR", odd_dates.many_texts()), ("DATE", FAR_DAYS), ("TIMESTAMP", FAR_DAYS), ("TIMESTAMP_S", FAR_DAYS),
-        ("TIMESTAMP_MS", FAR_DAYS), ("TIMESTAMP_NS", [*ODD_DAYS[:1], *ODD_DAYS[3:5]]), ("TIMESTAMPTZ", ODD_DAYS[3:]),
+        ("VARCHAR", odd_dates.many_texts()), ("BLOB", BYTES), ("ENUM", ["2020-01-31", "0044-03-15 (BC)", None]),
+        ("DATE", FAR_DAYS), ("TIMESTAMP", FAR_DAYS), ("TIMESTAMP_S", FAR_DAYS), ("TIMESTAMP_MS", FAR_DAYS),
+        ("TIMESTAMP_NS", [*ODD_DAYS[:1], *ODD_DAYS[3:5], *INFINITE]), ("TIMESTAMPTZ", [*FAR_DAYS, "1901-01-01"]),
         ("INTEGER", [20200101, None]),
     ],
 )  # fmt: skip
 def test_duckdb_reads_dates_to_the_second(classifier, tmp_path, kind, days):
-    """Texts, and its own dates: those between the library's seconds, before our era and in any time zone too."""
+    """Texts, and its own dates, as the library reads them in Arrow: infinite, before our era and in any zone too."""
     model, schema = odd_dates.dated_model(), odd_dates.DATED
     content = Content(model, schema, classifier.privacy_report_, BinShares.of(model.bins, ()))
     to_sql(content, tmp_path / "q.sql", dialect="duckdb", keep=["key"])
-    given = days
-    if kind.startswith("TIMESTAMP"):
-        zone = "+05:30" if kind == "TIMESTAMPTZ" else ""
-        given = [None if day is None else f"{day}T23:59:59{zone}" for day in days]
-    connection = duckdb.connect()
-    connection.execute("SET TimeZone = 'Asia/Kolkata'")
-    connection.execute("CREATE TABLE texts (day VARCHAR, key INTEGER)")
-    own = given  # as DuckDB writes years before our era
+    clock = {"DATE": "", "TIMESTAMPTZ": "T00:00:00+01:00"}.get(kind, "T23:59:59")
+    own = days
     if kind.startswith(("DATE", "TIMESTAMP")):
-        own = [_before_our_era(day) for day in given]
+        own = [day if day in (None, *INFINITE) else _before_our_era(day + clock) for day in days]
+    connection = duckdb.connect()
+    # whose offset was 44 minutes and 30 seconds until 1972; most zones had seconds before 1900
+    connection.execute("SET TimeZone = 'Africa/Monrovia'")
+    connection.execute("CREATE TABLE texts (day VARCHAR, key INTEGER)")
     connection.register("given", pd.DataFrame({"day": own, "key": range(len(own))}))
     connection.execute("INSERT INTO texts SELECT * FROM given")
+    if kind == "ENUM":
+        kind = "own"
+        connection.execute("CREATE TYPE own AS ENUM (SELECT day FROM texts WHERE day IS NOT NULL)")
     columns = ", ".join(f"CAST(day AS {kind}) AS {name}" for name in schema.names)
     connection.execute(f"CREATE TABLE rows AS SELECT {columns}, key FROM texts")
     query = (tmp_path / "q.sql").read_text(encoding="utf-8")
     out = connection.execute(query).df().sort_values("key")
+    read = from_arrow(connection.sql("SELECT * FROM rows ORDER BY key").to_arrow_table())
     connection.close()
-    if kind == "INTEGER":
-        given = [None] * len(days)
-    read = pd.DataFrame(dict.fromkeys(schema.names, pd.Series(given, dtype=object)))
-    want = raw_scores(model, schema, read)[:, 0]
+    want = raw_scores(model, schema, read[list(schema.names)])[:, 0]
     assert (out["score"] * SCORE_ONE).tolist() == want.tolist()
 
 
-def _before_our_era(day):
-    if day is None or day[0] not in "-0" or day[:5] == "0001-":
-        return day
-    year, sign = int(day[:5]) if day[0] == "-" else int(day[:4]), len(day.split("T")[0])
-    date, rest = day[:sign].lstrip("-"), day[sign:]
+def _before_our_era(text):
+    if text[0] not in "-0" or text[:5] == "0001-":
+        return text
+    year, sign = int(text[:5]) if text[0] == "-" else int(text[:4]), len(text.split("T")[0])
+    date, rest = text[:sign].lstrip("-"), text[sign:]
     return f"{1 - year:04}{date[4:]} (BC){rest.replace('T', ' ')}"
 
 

@@ -44,6 +44,11 @@ def sqlite_fields(x: str, n: str) -> Steps:
     clock = _globs(f"{n}time", clocks, clocks[-1:])
     zone = _globs(f"{n}ahead", ["", "Z", f"[-+]{HOUR}", *minutes, *seconds], seconds)
     early = "substr({}, 2, 2) < '24'"
+    text = f"CAST({x} AS TEXT)"
+    # functions of text end at the first NUL, while NULs at the end alone are no part of a value; of the bytes, those
+    # behind it, whatever the database's encoding
+    beyond = f"substr(CAST({text} AS BLOB), length(CAST(substr({text}, 1) AS BLOB)) + 1)"
+    only_nuls = f"rtrim(hex({beyond}), '0') = ''"
     valid = [
         f"length({n}figures) BETWEEN 4 AND 9",
         _all_digits(f"{n}figures"),
@@ -52,7 +57,7 @@ def sqlite_fields(x: str, n: str) -> Steps:
         f"({zone}) AND ({n}ahead = 'Z' OR {early.format(f'{n}ahead')})",
     ]
     return [
-        [f"CASE WHEN typeof({x}) IN ('text', 'blob') THEN CAST({x} AS TEXT) END AS {n}text"],
+        [f"CASE WHEN typeof({x}) IN ('text', 'blob') AND {only_nuls} THEN {text} END AS {n}text"],
         [f"CASE WHEN substr({n}text, 1, 1) = '-' THEN substr({n}text, 2) ELSE {n}text END AS {n}bare"],
         [
             f"substr({n}bare, 1, instr({n}bare, '-') - 1) AS {n}figures",
@@ -101,9 +106,10 @@ def _millionths(x: str) -> str:
 
 def duckdb_fields(x: str, n: str) -> Steps:
     """Return the fields of a value of DuckDB, as `sqlite_fields` does; its own dates are read by their text."""
-    text = f"CAST({x} AS VARCHAR)"
-    # the year 1 before Christ, which only a value that is no text may have, is the year 0
-    own = f"typeof({x}) <> 'VARCHAR' AND contains({text}, ' (BC)')"
+    text, kind = f"CAST({x} AS VARCHAR)", f"{n}kind"
+    # in the zone of the session, whose offset may have seconds that the text leaves out; infinity has no epoch
+    in_utc = f"CAST(make_timestamp(epoch_us(TRY_CAST({x} AS TIMESTAMPTZ))) AS VARCHAR)"
+    own = f"({kind} = 'DATE' OR starts_with({kind}, 'TIMESTAMP'))"
     # of a pattern, DuckDB gives nine groups at most
     point, zone = f"'{POINT}'", f"'{ZONE}'"
 
@@ -117,11 +123,27 @@ def duckdb_fields(x: str, n: str) -> Steps:
     def millionths(column: str, pattern: str, k: int) -> str:
         return f"CAST(substr(regexp_extract({column}, {pattern}, {k}) || '000000', 1, 6) AS BIGINT)"
 
-    t, ahead = f"{n}text", f"{n}ahead"
+    t, ahead, written = f"{n}text", f"{n}ahead", f"{n}written"
+    # as others read infinity: the farthest point that the type can count, which of nanoseconds is not far
+    first, last = (
+        f"CASE WHEN ends_with({kind}, '_NS') THEN '{near}' ELSE '{far}' END"
+        for near, far in (
+            ("1677-09-21 00:12:43", "-999999999-01-01"),
+            ("2262-04-11 23:47:16", "999999999-12-31"),
+        )
+    )
     return [
         [
-            f"CASE WHEN {own} THEN replace({text}, ' (BC)', '') ELSE {text} END AS {t}",
-            f"{own} AS {n}early",
+            f"CASE typeof({x}) WHEN 'TIMESTAMP WITH TIME ZONE' THEN coalesce({in_utc}, {text})"
+            rf" WHEN 'BLOB' THEN regexp_replace({text}, '(\\x00)+$', '')"
+            f" ELSE rtrim({text}, chr(0)) END AS {written}",
+            f"typeof({x}) AS {kind}",
+        ],
+        [
+            # the year 1 before Christ, which only a date that is no text may have, is the year 0
+            f"CASE WHEN NOT {own} THEN {written} WHEN {written} = 'infinity' THEN {last}"
+            f" WHEN {written} = '-infinity' THEN {first} ELSE replace({written}, ' (BC)', '') END AS {t}",
+            f"{own} AND contains({written}, ' (BC)') AS {n}early",
         ],
         [f"substr({t}, length(regexp_extract({t}, {point}, 0)) + 1) AS {ahead}"],
         [
