@@ -19,6 +19,7 @@ import psutil
 from dask.system import CPU_COUNT
 from dask.utils import format_bytes
 from distributed import Worker, get_worker
+from distributed.core import Status
 from distributed.system import MEMORY_LIMIT
 from distributed.worker import _global_workers
 from numpy.typing import NDArray
@@ -610,11 +611,11 @@ def _arrive(fit: str, keeping: Keeping, n: int, piece: Piece | None) -> Kept:
 
 
 def _worker() -> Worker | None:
-    """Return the worker that runs this task, or any worker of this process; None if there is none."""
+    """Return the worker that runs this task, or any open worker of this process; None if there is none."""
     try:
         return get_worker()
     except ValueError:
-        return next(iter(_global_workers), None)
+        return next((own for own in _global_workers if own.status != Status.closed), None)
 
 
 _STORES: weakref.WeakValueDictionary[tuple[str, Keeping], Store] = weakref.WeakValueDictionary()

@@ -12,10 +12,12 @@ import threading
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import replace
+from types import SimpleNamespace
 
 import numpy as np
 import psutil
 import pytest
+from distributed.core import Status
 from private.cases import (
     ALL,
     BINS,
@@ -41,6 +43,7 @@ from dpgb_dask.errors import LostCodesError, PlanError, ScratchError
 from dpgb_dask.private.answering import shards
 from dpgb_dask.private.answering.passes import Pass
 from dpgb_dask.private.answering.shards import Shard
+from dpgb_dask.private.keeping import store as store_module
 from dpgb_dask.private.keeping.durable import Durable
 from dpgb_dask.private.keeping.pieces import Piece, encode_rows, merge_pieces
 from dpgb_dask.private.keeping.scratch import Scratch
@@ -206,9 +209,21 @@ def test_what_is_held_stays_within_the_room(place, tmp_path, monkeypatch):
     assert store._held <= 1000
 
 
+class Granting:
+    """As much of a worker as a store asks."""
+
+    def __init__(self, limit, status):
+        self.memory_manager = SimpleNamespace(memory_limit=limit)
+        self.state = SimpleNamespace(nthreads=1)
+        self.status = status
+
+
 def test_room_follows_the_limit_and_what_dask_grants(monkeypatch):
     used = psutil.Process().memory_info()._replace(rss=1 << 29)
     monkeypatch.setattr(psutil.Process, "memory_info", lambda _: used)
+    # a worker that has closed, as those of other tests, grants nothing and holds back nothing
+    workers = [Granting(1 << 30, Status.closed)]
+    monkeypatch.setattr(store_module, "_global_workers", workers)
     piece = wide_piece(100)
     rooms = [
         Store("fit", Keeping("auto", limit, None, KEY))._measure_room(piece)
@@ -218,6 +233,9 @@ def test_room_follows_the_limit_and_what_dask_grants(monkeypatch):
     assert rooms[2] - rooms[1] == 1 << 30
     assert rooms[3] - rooms[2] == 1 << 31
     assert Store("fit", Keeping("auto", None, None, KEY))._measure_room(piece) > 0
+    workers.append(Granting(1 << 32, Status.running))
+    granted = Store("fit", Keeping("auto", 1 << 33, None, KEY))._measure_room(piece)
+    assert 0 < granted < rooms[2]
 
 
 def unbinned_piece(n=1000):
