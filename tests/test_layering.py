@@ -12,7 +12,17 @@ import dpgb_dask
 PACKAGE = Path(dpgb_dask.__file__).parent
 FILES = sorted(PACKAGE.rglob("*.py"))
 
-LOW = {"errors", "frozen", "plain", "showing", "losses", "kernels", "values", "contracts"}
+LOW = {
+    "errors",
+    "frozen",
+    "installed",
+    "plain",
+    "showing",
+    "losses",
+    "kernels",
+    "values",
+    "contracts",
+}
 SIDES = LOW | {"encoding", "stored", "private", "controller", "released", "components"}
 TOP = {
     "columns",
@@ -40,6 +50,7 @@ TOP_OUTSIDE = {
 LAYERS: dict[str, tuple[set[str], set[str]]] = {
     "errors": (set(), set()),
     "frozen": (set(), {"numpy"}),
+    "installed": (set(), set()),
     "plain": (set(), {"numpy"}),
     "showing": (set(), set()),
     "losses": ({"errors", "frozen", "plain"}, {"numpy"}),
@@ -183,3 +194,9 @@ def callers_of(name: str) -> set[str]:
 )
 def test_only_the_door_opens_seals_and_pays(name: str, allowed: set[str]) -> None:
     assert callers_of(name) <= allowed
+
+
+def test_versions_are_looked_up_in_one_place_before_a_fit():
+    """`importlib.metadata` may miss what is installed while another thread imports, and a fit would break off."""
+    asking = {path.name for path in FILES if "importlib.metadata import" in path.read_text()}
+    assert asking == {"__init__.py", "installed.py"}

@@ -9,7 +9,6 @@ import socket
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
 from fractions import Fraction
-from importlib.metadata import version
 from typing import Any
 
 import numpy as np
@@ -45,6 +44,7 @@ from dpgb_dask.errors import (
     ResumeError,
     StructureError,
 )
+from dpgb_dask.installed import VERSIONS
 
 IN_MEMORY_ACCOUNT = "this fit"
 MOST_NAMED = 8  # settings that differ, in one message
@@ -638,7 +638,7 @@ def _foreign(fit_id: str, problem: str) -> str:
 
 
 def _version() -> str:
-    return f"dpgb_dask {version('dpgb_dask')}, sampler {SAMPLER_VERSION}"
+    return f"dpgb_dask {VERSIONS['dpgb_dask']}, sampler {SAMPLER_VERSION}"
 
 
 def _currency(pure: bool) -> str:

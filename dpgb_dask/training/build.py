@@ -4,10 +4,11 @@ On the same build they can be computed again.
 """
 
 import platform
-from importlib.metadata import version
 
 import numpy as np
 from threadpoolctl import threadpool_info
+
+from dpgb_dask.installed import VERSIONS
 
 
 def build() -> dict[str, str]:
@@ -24,7 +25,7 @@ def build() -> dict[str, str]:
     return {
         "machine": platform.machine(),
         "python": platform.python_version(),
-        **{name: version(name) for name in ("dpgb_dask", "numpy", "scipy", "numba")},
+        **VERSIONS,
         "blas": ", ".join(sorted(blas)),
         "simd": " ".join([*simd.get("baseline", []), *simd.get("found", [])]),
     }

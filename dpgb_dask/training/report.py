@@ -2,7 +2,6 @@
 
 import math
 from collections.abc import Sequence
-from importlib.metadata import version
 from typing import Any
 
 from dpgb_dask.contracts.boundary import Receipt
@@ -12,6 +11,7 @@ from dpgb_dask.contracts.schema import Schema
 from dpgb_dask.controller import accounting
 from dpgb_dask.controller.comparison.pld import compared
 from dpgb_dask.controller.comparison.records import Gaussian, records_of
+from dpgb_dask.installed import VERSIONS
 from dpgb_dask.losses import GRAD_BITS, LOSSES
 from dpgb_dask.released.report import PrivacyReport
 from dpgb_dask.released.statement import MAPPINGS
@@ -89,7 +89,7 @@ def report_of(result: FitResult, plan: Plan, shape: Shape) -> PrivacyReport:
             *((SAME_ORDER,) if plan.draws_rows and unit is None else ()),
             *ASSUMPTIONS,
         ),
-        version=version("dpgb_dask"),
+        version=VERSIONS["dpgb_dask"],
         pure=plan.pure,
         loss=_loss_in_words(result.asked, shape),
         signal=_signal_in_words(controller.receipts, result.asked, result.count),
