@@ -105,6 +105,7 @@ def test_the_rule_of_auto():
 # ---- faults ----------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_a_killed_worker_is_a_round_of_tasks_and_a_new_tree(processes, seen, expected):
     rounds = rounds_of("binary", 300, backend="comms")
     np.testing.assert_array_equal(main_sums(rounds), expected)

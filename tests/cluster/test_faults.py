@@ -311,6 +311,7 @@ def test_all_workers_are_replaced_between_survey_and_first_round(refines, monkey
         rounds.close()
 
 
+@pytest.mark.slow
 def test_all_workers_are_replaced_while_surveys_are_added(monkeypatch):
     monkeypatch.setattr(tasks, "LOOK", 0.2)
     expected = local_sums("binary")[1]

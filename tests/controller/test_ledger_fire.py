@@ -179,6 +179,7 @@ def restore(url, tmp_path, old):
     engine.dispose()
 
 
+@pytest.mark.slow
 def test_a_lock_that_is_held_is_waited_for_and_then_said(forks, url, tmp_path, monkeypatch):
     monkeypatch.setattr(ledger_module, "WAIT_SECONDS", 1.0)
     ledger = ledger_at(url, str(tmp_path))

@@ -217,6 +217,7 @@ except PlanError as error:
 """
 
 
+@pytest.mark.slow
 def test_a_saved_model_predicts_where_the_class_is_not(tmp_path):
     x = np.array([[0.1, 2.0, "x"], [0.9, -1.0, "z"], [0.5, 0.0, "y"]], dtype=object)
     reg = estimator("numeric", recipe=brief("fdp-tr-newton", "numeric"), columns="position")

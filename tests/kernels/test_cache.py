@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 
 from dpgb_dask.kernels import cache, kernel
+from dpgb_dask.kernels.warming import GROUPS
 
 pytestmark = pytest.mark.skipif(numba.config.DISABLE_JIT, reason="looks at compiled versions")
 
@@ -100,10 +101,16 @@ def test_a_process_that_dies_while_it_compiles_lets_the_next_one_go_on(tmp_path)
     assert end(start(tmp_path)) == "1"
 
 
-def test_kept_kernels_are_loaded_and_run_without_what_numba_needs_to_compile():
+@pytest.mark.parametrize(
+    "names",
+    [("hashes", "values"), pytest.param(tuple(GROUPS), marks=pytest.mark.slow)],
+    ids=["two", "all"],
+)
+def test_kept_kernels_are_loaded_and_run_without_what_numba_needs_to_compile(names):
     place = numba.config.CACHE_DIR
     # all are kept then; in this process some may have been compiled for another folder
-    end(start("", "from dpgb_dask.kernels import warming; warming.warm()", NUMBA_CACHE_DIR=place))
+    warm = f"from dpgb_dask.kernels import warming; warming.warm({names})"
+    end(start("", warm, NUMBA_CACHE_DIR=place))
     code = """
     from numba.core.base import BaseContext
     from dpgb_dask.kernels import warming
@@ -112,9 +119,8 @@ def test_kept_kernels_are_loaded_and_run_without_what_numba_needs_to_compile():
         raise AssertionError
 
     BaseContext.refresh = refuse
-    warming.warm()
     """
-    assert not end(start("", code, NUMBA_CACHE_DIR=place))
+    assert not end(start("", textwrap.dedent(code) + warm, NUMBA_CACHE_DIR=place))
 
 
 @pytest.mark.usefixtures("own_cache")
