@@ -23,13 +23,14 @@ from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import column_or_1d, validate_data
 
 from dpgb_dask.columns import default_names
-from dpgb_dask.contracts.features import Categorical, Datetime, Numeric, plain
+from dpgb_dask.contracts.features import Categorical, Datetime, Numeric
 from dpgb_dask.contracts.schema import MAX_WEIGHT, Schema
 from dpgb_dask.encoding.columns import numbers, one_column
 from dpgb_dask.encoding.kinds import from_arrow
 from dpgb_dask.encoding.structure import is_numbered
 from dpgb_dask.encoding.times import DAY, EPOCH, seconds
 from dpgb_dask.errors import PlanError, PrivacyLeakWarning, StructureError, level_outside
+from dpgb_dask.plain import python_scalar
 from dpgb_dask.stored import from_zarr
 from dpgb_dask.values import NO_FORM, as_text, cells
 
@@ -246,7 +247,7 @@ def _distinct(labels: Sequence[Any]) -> list[Any]:
     What a schema cannot declare, such as dates and infinite numbers, is its text, which has the same form.
     """
     first: dict[Any, Any] = {}
-    for label, form in zip(map(plain, labels), cells(labels), strict=True):
+    for label, form in zip(map(python_scalar, labels), cells(labels), strict=True):
         if form is not None and form is not NO_FORM:
             held = isinstance(label, str | int) or (isinstance(label, float) and np.isfinite(label))
             first.setdefault(form, label if held else as_text(label) or str(label))

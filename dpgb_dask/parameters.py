@@ -17,7 +17,7 @@ from dpgb_dask.controller.ledger import Ledger
 from dpgb_dask.controller.noise import NoiseSource
 from dpgb_dask.errors import PlanError, SchemaError
 from dpgb_dask.losses import Loss
-from dpgb_dask.plain import is_number, whole_number
+from dpgb_dask.plain import is_number, python_scalar, whole_number
 
 INFER = "infer"
 FEW_ROWS = ("stop", "continue")
@@ -86,8 +86,8 @@ def plan_of(
     if not isinstance(recipe, str) and type(recipe) is not Plan:
         raise PlanError(f"recipe is a {type(recipe).__name__}. Give a name or a Plan.")
     # parameter grids are often NumPy arrays
-    plain = {k: v.item() if isinstance(v, np.generic) else v for k, v in given.items()}
-    plan = recipes.get(recipe, kind=kind, loss=loss, **plain)
+    own = {name: python_scalar(value) for name, value in given.items()}
+    plan = recipes.get(recipe, kind=kind, loss=loss, **own)
     if on_few_rows not in FEW_ROWS:
         raise PlanError(f"on_few_rows={on_few_rows!r} is unknown. Choose 'stop' or 'continue'.")
     if on_few_rows == "stop" and not inferred:  # facts of public data need no such guard

@@ -35,6 +35,11 @@ def whole_number(value: Any) -> int | None:
     return int(value) if whole else None
 
 
+def python_scalar(value: Any) -> Any:
+    """Return a scalar of NumPy as Python's own, which JSON can hold, and anything else as it is."""
+    return value.item() if isinstance(value, np.generic) else value
+
+
 def plain_text(value: Any) -> str | None:
     """Return a text as a str of no subclass, whatever its own ``__str__`` says; None if it is no text."""
     return str.__str__(value) if issubclass(type(value), str) else None

@@ -12,7 +12,7 @@ import dpgb_dask
 from dpgb_dask import DPGBClassifier, Schema
 from dpgb_dask.contracts.plan import Budget
 from dpgb_dask.errors import PlanError
-from dpgb_dask.plain import finite_float, is_number, whole_number
+from dpgb_dask.plain import finite_float, is_number, python_scalar, whole_number
 
 LIMITLESS = [10**400, math.nan, math.inf, np.float64("inf")]
 NUMBERS = [0, -3, 2.5, *LIMITLESS, np.int8(1), np.uint64(2**63), np.float32(0.5)]
@@ -61,3 +61,10 @@ def test_what_a_number_is_is_said_in_one_place():
     assert not [
         p.name for p in package.rglob("*.py") if any(text in p.read_text() for text in again)
     ]
+
+
+def test_a_scalar_of_numpy_becomes_pythons():
+    given = [np.int64(3), np.float32(0.5), np.True_, np.str_("a"), 3, "a", None, [np.int64(1)]]
+    found = [python_scalar(value) for value in given]
+    assert found == [3, 0.5, True, "a", 3, "a", None, [1]]
+    assert [type(value) for value in found[:4]] == [int, float, bool, str]

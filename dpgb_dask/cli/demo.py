@@ -72,9 +72,8 @@ def _demo(options: argparse.Namespace) -> None:
         began = time.perf_counter()
         model.fit(X, y)
         took = time.perf_counter() - began
-    rows = compute(
-        X, y
-    )  # in this process: workers in others need not import all of dask.dataframe for it
+    # in this process: workers in others need not import all of dask.dataframe for it
+    rows = compute(X, y)
     with threadpool_limits(1):  # several threads would wait for each other while other work runs
         rival = HistGradientBoostingClassifier().fit(*rows)
         theirs = roc_auc_score(y_test, rival.predict_proba(X_test)[:, 1])

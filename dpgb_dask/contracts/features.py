@@ -13,6 +13,7 @@ import numpy as np
 
 from dpgb_dask.errors import SchemaError, did_you_mean, short
 from dpgb_dask.frozen import settle
+from dpgb_dask.plain import python_scalar
 from dpgb_dask.values import NO_FORM, as_text, cell, cells, form_text, is_missing, is_real
 
 MAX_CATEGORIES = 250  # codes are uint8; "other" and "missing" take two more
@@ -227,7 +228,7 @@ def to_json(feature: Feature) -> dict[str, Any]:
     out = _fields(feature)
     if "from" in out:
         out["from"] = dict(out["from"])
-    return {k: list(map(plain, v)) if isinstance(v, tuple) else v for k, v in out.items()}
+    return {k: list(map(python_scalar, v)) if isinstance(v, tuple) else v for k, v in out.items()}
 
 
 def _fields(feature: Feature) -> dict[str, Any]:
@@ -405,8 +406,9 @@ def _key(name: str, value: Any) -> str:
 
 
 def _group(name: str, group: Any) -> Any:
-    if isinstance(plain(group), str | int | float) and not is_missing(group):
-        return plain(group)
+    own = python_scalar(group)
+    if isinstance(own, str | int | float) and not is_missing(own):
+        return own
     raise SchemaError(
         f"feature {name!r}: {short(group)} is no name of a group: give text, a number or a boolean."
     )
@@ -474,11 +476,6 @@ def refuse_unknown(given: Mapping[str, Any], known: set[str], where: str) -> Non
         raise SchemaError(f"{where}: unknown keys {unknown}. Known: {sorted(known)}.{meant}")
 
 
-def plain(value: Any) -> Any:
-    """Return a declared value as Python's own, if it is one of NumPy's: JSON holds no other."""
-    return value.item() if isinstance(value, np.generic) else value
-
-
 def refuse_meeting(where: str, declared: Sequence[Any]) -> None:
     """Raise if two categories or classes are read as the same value: they could not be told apart in a row.
 
@@ -495,7 +492,7 @@ def refuse_meeting(where: str, declared: Sequence[Any]) -> None:
             raise SchemaError(
                 f"{where}: {short(value)} stands for a missing value, which has a bin of its own. Leave it out."
             )
-        if known is NO_FORM or not isinstance(plain(value), str | int | float):
+        if known is NO_FORM or not isinstance(python_scalar(value), str | int | float):
             raise SchemaError(
                 f"{where} must be text, numbers or booleans, not lists or objects; of a date, give its text, such as"
                 " '2015-01-31'."

@@ -23,7 +23,6 @@ from dpgb_dask.contracts.features import (
     feature_of,
     finite,
     in_words,
-    plain,
     refuse_meeting,
     refuse_quoted,
     refuse_unknown,
@@ -36,6 +35,7 @@ from dpgb_dask.errors import (
     short,
     where_json_breaks,
 )
+from dpgb_dask.plain import python_scalar
 from dpgb_dask.showing import WORDS, brief, html_table
 from dpgb_dask.values import is_missing
 
@@ -197,7 +197,7 @@ class Schema:
         target |= (
             {"low": t.low, "high": t.high}
             if t.type == "numeric"
-            else {"classes": list(map(plain, t.classes))}
+            else {"classes": list(map(python_scalar, t.classes))}
         )
         out = {
             "version": VERSION,

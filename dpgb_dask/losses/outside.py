@@ -17,7 +17,7 @@ from dpgb_dask.frozen import settle
 from dpgb_dask.losses.contract import SECOND, GradientOptions, Loss
 from dpgb_dask.losses.gradients import GRAD_ONE, Gradient, check_gradient
 from dpgb_dask.losses.links import LINKS_OF
-from dpgb_dask.plain import finite_float, plain_text, same_text
+from dpgb_dask.plain import finite_float, plain_text, python_scalar, same_text
 
 DEEPEST = 16  # tuples in tuples of an option
 FARTHEST_START = 1000.0  # scores are int32 in steps of 2**-16: 2**15 of them on either side
@@ -169,7 +169,7 @@ def _is_frozen_loss(source: Any) -> bool:
 
 def _plain(name: str, value: Any, depth: int = 0) -> Any:
     """Return an option as a plain Python value; raise `PlanError` if a digest or a file could not hold it."""
-    value = value.item() if isinstance(value, np.generic) else value
+    value = python_scalar(value)
     if isinstance(value, tuple | list) and depth < DEEPEST:
         return tuple(_plain(name, part, depth + 1) for part in value)
     if type(value) in (int, float) and finite_float(value) is None:

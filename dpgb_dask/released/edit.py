@@ -20,8 +20,9 @@ from dpgb_dask.contracts.features import Numeric
 from dpgb_dask.contracts.model import SCORE_ONE, BinShares, Model, PairTable, no_trees
 from dpgb_dask.contracts.schema import Schema
 from dpgb_dask.errors import PlanError, did_you_mean
-from dpgb_dask.plain import is_number
+from dpgb_dask.plain import is_number, python_scalar
 from dpgb_dask.released.explain.decomposition import Decomposition, PairEffect, decompose
+from dpgb_dask.released.explain.terms import AND, REMAINDER, name_of
 from dpgb_dask.released.monotone import monotone_model
 
 KINDS = {
@@ -30,8 +31,6 @@ KINDS = {
     "remove": {"kind", "term"},
 }
 LARGEST = 1 << 30  # bounds in score steps: scores are int32
-REMAINDER = "remainder"
-AND = " & "  # between the features of a pair
 UNCHANGED = (
     "These changes were computed from released values alone: epsilon and delta stay what they are."
 )
@@ -113,7 +112,7 @@ class Editor:
             If there is no such term, or the bounds are none.
         """
         steps = [None if bound is None else self._steps(bound) for bound in (low, high)]
-        part = None if where is None else [_plain(value) for value in where]
+        part = None if where is None else list(map(python_scalar, where))
         return self._with(
             {
                 "kind": "clamp",
@@ -155,9 +154,8 @@ class Editor:
         if not isinstance(term, str):
             return tuple(term)
         found = _meant(term, list(self.schema.encoded))
-        if (
-            len(found) > 1
-        ):  # which of these terms are there is asked only now, as the answer takes long
+        # which of these terms are there is asked only now, as the answer takes long
+        if len(found) > 1:
             parts, names = decompose(self.model, self.shares), list(self.schema.encoded)
             pairs = [{names[pair.i], names[pair.j]} for pair in parts.pairs]
             found = [
@@ -173,9 +171,8 @@ class Editor:
         return found[0] if found else tuple(term.split(AND))
 
     def _steps(self, bound: Any) -> int:
-        if (
-            not is_number(bound) or not abs(bound / self.scale) * SCORE_ONE <= LARGEST
-        ):  # NaN compares false
+        # NaN compares false
+        if not is_number(bound) or not abs(bound / self.scale) * SCORE_ONE <= LARGEST:
             raise PlanError(f"A bound of clamp is {bound!r}: give a number, or None for no bound.")
         return round(float(bound) / self.scale * SCORE_ONE)
 
@@ -236,7 +233,7 @@ def _sentence(edit: Edit, scale: float) -> str:
     if edit["kind"] == "monotone":
         never = "falls" if edit["direction"] > 0 else "grows"
         return f"monotone: the score never {never} where {edit['feature']} grows"
-    name = AND.join(edit["term"]) or REMAINDER
+    name = name_of(edit["term"])
     if edit["kind"] == "remove":
         return f"remove: {name} adds nothing"
     bounds = [
@@ -315,7 +312,7 @@ def _changed(model: Model, schema: Schema, shares: BinShares, edit: Edit) -> Mod
             if edit.get("where") is not None:
                 raise PlanError("where is for the main effect of one feature, not for a pair.")
             return _with_pair(model, replace(pair, table=_change(pair.table, edit)))
-    shown = [f"{names[p.i]}{AND}{names[p.j]}" for p in parts.pairs]
+    shown = [name_of((names[p.i], names[p.j])) for p in parts.pairs]
     raise PlanError(f"The model has no pair of {term}. Its pairs are {shown}.")
 
 
@@ -398,10 +395,6 @@ def _int32(steps: NDArray[np.integer[Any]]) -> NDArray[np.int32]:
             "The change makes a score too large: scores are below 2**15. Choose closer bounds."
         )
     return np.asarray(steps.astype(np.int32, order="C"))
-
-
-def _plain(value: Any) -> Any:
-    return value.item() if isinstance(value, np.generic) else value
 
 
 def _unknown(name: Any, names: Any) -> NoReturn:

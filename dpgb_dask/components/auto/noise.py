@@ -33,8 +33,8 @@ class Filter:
 
 
 @dataclass(frozen=True, eq=False, slots=True, kw_only=True)
-class MainNoise(Facts):
-    """The filters of main effects: per feature, per score.
+class TableNoise(Facts):
+    """The filters of a stage's tables: per table, per score.
 
     Parameters
     ----------
@@ -46,18 +46,16 @@ class MainNoise(Facts):
     damping: float
 
 
-@dataclass(frozen=True, eq=False, slots=True, kw_only=True)
-class PairNoise(Facts):
-    """The filters of pair tables, in the order of the model's: per pair, per score.
+class MainNoise(TableNoise):
+    """Of main effects, feature by feature."""
 
-    Parameters
-    ----------
-    filters : tuple of tuples of Filter
-    damping : float
-    """
+    __slots__ = ()
 
-    filters: tuple[tuple[Filter, ...], ...]
-    damping: float
+
+class PairNoise(TableNoise):
+    """Of pair tables, in the order of the model's."""
+
+    __slots__ = ()
 
 
 @dataclass(frozen=True, eq=False, slots=True, kw_only=True)

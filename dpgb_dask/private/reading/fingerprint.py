@@ -112,9 +112,8 @@ def shorten_rows(parts: Sequence[NDArray[Any]], keys: NDArray[np.uint64]) -> NDA
     Private side.
     """
     out = np.zeros(len(parts[0]), np.uint64)
-    words = np.empty(
-        len(out), np.uint64
-    )  # one copy for all columns: new memory costs more than the hashes
+    # one copy for all columns: new memory costs more than the hashes
+    words = np.empty(len(out), np.uint64)
     start = 0
     for part in parts:
         if part.ndim == 2 and part.flags.c_contiguous:

@@ -43,6 +43,20 @@ def groups_of_bins(splits: Splits, n_bins: list[int]) -> list[NDArray[np.uint8]]
     return out
 
 
+def shares_of_groups(
+    groups: list[NDArray[np.uint8]], shares: BinShares
+) -> tuple[list[NDArray[np.float64]], NDArray[np.float64]]:
+    """Return the share of rows in each group of each feature, and all of them in one array, padded with 0."""
+    weights = [
+        np.bincount(group, part) / part.sum()
+        for group, part in zip(groups, shares.weights, strict=True)
+    ]
+    width = np.zeros((len(weights), max(map(len, weights))))
+    for j, part in enumerate(weights):
+        width[j, : len(part)] = part
+    return weights, width
+
+
 def share_of(
     feature: NDArray[np.int32], inside: NDArray[np.bool_], width: NDArray[np.float64]
 ) -> NDArray[np.float64]:
@@ -107,15 +121,10 @@ class Boxes:
         """Return the boxes of trees, under the released shares of bins."""
         n_bins = [len(part) for part in shares.weights]
         groups = groups_of_bins(splits, n_bins)
-        weights = [
-            np.bincount(group, part) / part.sum()
-            for group, part in zip(groups, shares.weights, strict=True)
-        ]
-        n_groups = max(len(part) for part in weights)
-        width = np.zeros((len(groups), n_groups))
+        weights, width = shares_of_groups(groups, shares)
+        n_groups = width.shape[1]
         bin_of = np.zeros((len(groups), n_groups), np.int64)  # the first bin of each group
         for j, (group, part) in enumerate(zip(groups, weights, strict=True)):
-            width[j, : len(part)] = part
             bin_of[j, : len(part)] = np.unique(group, return_index=True)[1]
         code = bin_of[splits.feature]
         right = code > splits.threshold[:, :, None]
@@ -167,13 +176,7 @@ class Boxes:
 
     def under(self, shares: BinShares) -> "Boxes":
         """Return the same boxes under other shares of the bins."""
-        weights = [
-            np.bincount(group, part) / part.sum()
-            for group, part in zip(self.groups, shares.weights, strict=True)
-        ]
-        width = np.zeros((len(weights), self.inside.shape[2]))
-        for j, part in enumerate(weights):
-            width[j, : len(part)] = part
+        weights, width = shares_of_groups(self.groups, shares)
         share = share_of(self.feature, self.inside, width)
         return Boxes(self.feature, self.inside, share, self.groups, weights)
 

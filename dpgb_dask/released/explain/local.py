@@ -16,6 +16,7 @@ from dpgb_dask.losses import LINKS
 from dpgb_dask.released.explain import figures
 from dpgb_dask.released.explain.decomposition import Decomposition, decompose
 from dpgb_dask.released.explain.overall import unit_of
+from dpgb_dask.released.explain.terms import REMAINDER, name_of
 from dpgb_dask.released.predict import Codes, RowFunction, apply
 
 
@@ -112,8 +113,7 @@ class LocalExplanation:
         """Type of each term: "continuous", "nominal", "interaction" or "remainder"."""
         mains = ["nominal" if bins.categorical else "continuous" for bins in self.model.bins]
         rest = [
-            "remainder" if name == "remainder" else "interaction"
-            for name in self.names[len(mains) :]
+            REMAINDER if name == REMAINDER else "interaction" for name in self.names[len(mains) :]
         ]
         return mains + rest
 
@@ -249,5 +249,5 @@ def explain_local(
 def term_names(found: Decomposition, schema: Schema) -> tuple[str, ...]:
     """Return the names of the terms, as those of `explain_global`."""
     columns = schema.encoded_names
-    pairs = (f"{columns[pair.i]} & {columns[pair.j]}" for pair in found.pairs)
-    return (*columns, *pairs, *(("remainder",) if found.remains else ()))
+    pairs = (name_of((columns[pair.i], columns[pair.j])) for pair in found.pairs)
+    return (*columns, *pairs, *((REMAINDER,) if found.remains else ()))

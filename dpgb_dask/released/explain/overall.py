@@ -12,7 +12,7 @@ from dpgb_dask.contracts.model import SCORE_ONE, SHARE_ONE, BinShares, Model, No
 from dpgb_dask.contracts.schema import Schema
 from dpgb_dask.released.explain import figures
 from dpgb_dask.released.explain.decomposition import Decomposition, decompose, pair_noise
-from dpgb_dask.released.explain.terms import Axis, Term, group_axis, main_axis
+from dpgb_dask.released.explain.terms import REMAINDER, Axis, Term, group_axis, main_axis
 
 SHOWN = 12  # terms that a repr lists
 WIDTH = 1.6448536269514722  # of a 90 % band, in standard deviations
@@ -71,7 +71,7 @@ class GlobalExplanation:
             If there is no such term.
         """
         for term in self.terms:
-            if term.kind != "remainder" and sorted(term.features) == sorted(features):
+            if term.kind != REMAINDER and sorted(term.features) == sorted(features):
                 return term
         raise KeyError(f"No term of {features}; the terms are {list(self.names)}.")
 
@@ -246,7 +246,7 @@ def explain_global(
         terms.append(Term("pair", features, axes, *parts, size))
     if found.remains:
         size = mean_remainder(model, found, shares) * unit
-        terms.append(Term("remainder", (), (), None, None, None, size))
+        terms.append(Term(REMAINDER, (), (), None, None, None, size))
     return GlobalExplanation(
         terms=tuple(terms),
         intercept=np.asarray(found.intercept * unit + offset, np.float64),

@@ -1,6 +1,7 @@
 """The terms of an explanation in the schema's words: axes with edges or categories, scores in natural units."""
 
 import itertools
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,6 +13,13 @@ from dpgb_dask.contracts.model import SHARE_ONE, BinShares, FeatureBins
 from dpgb_dask.contracts.schema import Schema
 
 MISSING, OTHER = "missing", "other"
+REMAINDER = "remainder"
+AND = " & "  # between the features of a pair
+
+
+def name_of(features: Sequence[str]) -> str:
+    """Return the name of a term: its features, joined by " & "; "remainder" without any."""
+    return AND.join(features) or REMAINDER
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -81,7 +89,7 @@ class Term:
     @property
     def name(self) -> str:
         """The features, joined by " & "; "remainder" without any."""
-        return " & ".join(self.features) or "remainder"
+        return name_of(self.features)
 
     @property
     def missing(self) -> tuple[int | None, ...]:

@@ -458,16 +458,15 @@ class Scorer:
         ValueError
             If the row lacks a feature; the message names those that it lacks.
         """
-        features = zip(self._values(row), self.features, strict=True)
-        return [code for value, feature in features for code in feature.codes(value)]
+        return [code for value, feature in self._pairs(row) for code in feature.codes(value)]
 
-    def _values(self, row: Row) -> list[Any]:
-        """Return the values of a row in the order of the features."""
+    def _pairs(self, row: Row) -> Iterator[tuple[Any, Any]]:
+        """Return the value of each feature in a row, and the feature."""
         if lacking := [name for name in self.names if name not in row]:
             raise ValueError(
                 f"The row lacks the features {lacking}. Give None for a missing value."
             )
-        return [row[name] for name in self.names]
+        return zip((row[name] for name in self.names), self.features, strict=True)
 
     def encode(self, row: Row) -> list[float]:
         """Return what an XGBoost file of the same model takes: the number of each encoded column, NaN if missing.
@@ -477,8 +476,7 @@ class Scorer:
         ValueError
             If the row lacks a feature; the message names those that it lacks.
         """
-        features = zip(self._values(row), self.features, strict=True)
-        out = [number for value, feature in features for number in feature.numbers(value)]
+        out = [number for value, feature in self._pairs(row) for number in feature.numbers(value)]
         # an infinity is no input of XGBoost; NaN stays
         return [x if math.isnan(x) else min(max(x, -FLOAT32_MAX), FLOAT32_MAX) for x in out]
 

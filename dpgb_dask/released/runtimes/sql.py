@@ -11,6 +11,7 @@ from dpgb_dask.contracts.features import Datetime, Numeric
 from dpgb_dask.contracts.model import SCORE_ONE, FeatureBins, Model, PairTable
 from dpgb_dask.errors import StructureError
 from dpgb_dask.losses import RATE_SHIFT
+from dpgb_dask.plain import python_scalar
 from dpgb_dask.released.runtimes.content import (
     Content,
     Listed,
@@ -223,8 +224,7 @@ def _quoted(name: str) -> str:
 
 def _literal(value: Any) -> str:
     """Return a label or text as a literal."""
-    if isinstance(value, np.generic):
-        value = value.item()
+    value = python_scalar(value)
     if isinstance(value, bool):
         return str(value).upper()
     if isinstance(value, int):

@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from dpgb_dask.contracts.features import TRUTHS, Bool, Categorical, Numeric
 from dpgb_dask.contracts.model import SCORE_ONE, FeatureBins, Model
 from dpgb_dask.errors import StructureError
+from dpgb_dask.plain import python_scalar
 from dpgb_dask.released.runtimes.content import Content, largest_score, refuse_wrapping, write
 from dpgb_dask.released.runtimes.threshold_trees import Builder, Shape, axis_of
 
@@ -149,7 +150,7 @@ def encoder(content: Content) -> dict[str, Any]:
 
 
 def _json_value(value: Any) -> Any:
-    value = value.item() if isinstance(value, np.generic) else value
+    value = python_scalar(value)
     return value if isinstance(value, str | int | float | bool | None) else str(value)
 
 
