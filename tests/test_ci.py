@@ -1,0 +1,84 @@
+"""What CI runs, beside what CONTRIBUTING says of it: every step has its minutes, every test of a place its command."""
+
+import os
+import re
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+RUN = (ROOT / ".ci" / "run").read_text(encoding="utf-8")
+MOST_MINUTES = {"all": 75, "places": 25}
+MARKED = re.compile(r"\bmark\.(services|hpc)\b")
+CALL = re.compile(r"\bpytest\b.* -m \"?(services|hpc)\b(.*)")
+
+
+def steps(kind):
+    """Return the names of all lines ``kind NAME …`` of .ci/run."""
+    return [
+        quoted or plain
+        for quoted, plain in re.findall(
+            rf'^(?:\w+=\S+ )?{kind} (?:"([^"]+)"|(\S+)) \d', RUN, re.MULTILINE
+        )
+    ]
+
+
+def minutes():
+    """Return the minutes of each step by the table of CONTRIBUTING; steps of one row share them."""
+    text = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
+    table = text.split("| step of `.ci/run` | minutes |")[1].split("\n\n")[0]
+    rows = re.findall(r"^\| (`.*?) \| ([\d.]+) \|$", table, re.MULTILINE)
+    return {tuple(re.findall(r"`([^`]+)`", names)): float(took) for names, took in rows}
+
+
+def test_every_step_has_its_minutes_in_contributing():
+    told = [name for names in minutes() for name in names]
+    assert sorted(told) == sorted([*steps("step"), *steps("place")])
+
+
+@pytest.mark.parametrize("which", MOST_MINUTES)
+def test_the_minutes_stay_within_the_goal(which):
+    counted = {*steps("place")} if which == "places" else {*steps("step"), *steps("place")}
+    assert (
+        sum(took for names, took in minutes().items() if counted & {*names}) <= MOST_MINUTES[which]
+    )
+
+
+def test_the_results_of_every_place_are_printed():
+    (printed,) = re.findall(r"^python ci/results\.py \"\$work\"/\{(.*)\}\.xml$", RUN, re.MULTILINE)
+    assert {*steps("place")} <= {*printed.split(",")}
+
+
+def commands():
+    """Return, by command and marker, the paths of which a command of a place runs the tests with that marker."""
+    ran = {}
+    for path in sorted((ROOT / "ci").glob("*/*")):
+        if path.is_file() and os.access(path, os.X_OK):
+            for marker, given in re.findall(CALL, path.read_text(encoding="utf-8")):
+                paths = [ROOT / name for name in re.findall(r"tests/[\w./-]+", given)]
+                ran[path.relative_to(ROOT).as_posix(), marker] = paths
+    return ran
+
+
+def test_each_test_of_a_place_is_run_by_one_command():
+    wrong, n_files = {}, 0
+    for path in sorted((ROOT / "tests").rglob("test_*.py")):
+        for marker in set(MARKED.findall(path.read_text(encoding="utf-8"))):
+            ran_by = [
+                name
+                for (name, own), given in commands().items()
+                if own == marker and any(path.is_relative_to(one) for one in given)
+            ]
+            n_files += 1
+            if len(ran_by) != 1:
+                wrong[str(path.relative_to(ROOT)), marker] = ran_by
+    assert n_files
+    assert wrong == {}
+
+
+def test_every_command_of_a_place_is_a_step():
+    lacks = [
+        name for name, _ in commands() if not re.search(rf"^place .* {name}$", RUN, re.MULTILINE)
+    ]
+    assert commands()
+    assert lacks == []
