@@ -20,11 +20,14 @@ from dpgb_dask.cli.options import (
 )
 from dpgb_dask.cli.places import check_out, check_spared
 from dpgb_dask.cli.tables import beside, open_table, schema_of
-from dpgb_dask.errors import SchemaError
+from dpgb_dask.controller.ledger import Ledger
+from dpgb_dask.errors import ResumeError, SchemaError
 from dpgb_dask.estimators import DPGBClassifier, DPGBRegressor
 from dpgb_dask.parameters import FEW_ROWS as FEW_ROWS_WAYS
 from dpgb_dask.recipes import RECIPES
 from dpgb_dask.released.export import part_of
+
+AUTO = "auto"  # a value of --resume
 
 
 def add(commands: Any) -> None:
@@ -75,7 +78,10 @@ def add(commands: Any) -> None:
     )
     fit.add_argument("--account", metavar="NAME", help="account in the ledger")
     fit.add_argument(
-        "--resume", metavar="FIT_ID", help="go on with an interrupted fit, without a new charge"
+        "--resume",
+        metavar="FIT_ID",
+        help="go on with an interrupted fit, without a new charge; auto: with the one fit of the account that this"
+        " machine keeps a key or a journal of, and begin one if there is none",
     )
     fit.add_argument(
         "--memory-limit", metavar="BYTES", help="most that each process may hold, such as 4GiB"
@@ -100,6 +106,7 @@ def _fit(options: argparse.Namespace) -> int:
     schema = schema_of(options)
     X, columns = open_table(options, schema)
     y, weight = beside(options, schema, X, columns)
+    ledger = None if options.ledger is None else open_ledger(options.ledger)
     kind = DPGBRegressor if schema.target.type == "numeric" else DPGBClassifier
     estimator = kind(
         epsilon=options.epsilon,
@@ -114,7 +121,7 @@ def _fit(options: argparse.Namespace) -> int:
         **constraints(options),
         columns=options.columns,
         on_few_rows=options.on_few_rows,
-        ledger=None if options.ledger is None else open_ledger(options.ledger),
+        ledger=ledger,
         account=options.account,
         unit_id=options.unit,
         max_rows_per_unit=options.max_rows_per_unit,
@@ -124,8 +131,32 @@ def _fit(options: argparse.Namespace) -> int:
         verbose=0 if options.quiet else 1,
     )
     with joined(options.scheduler), aloud():
-        estimator.fit(X, y, sample_weight=weight, resume=options.resume)
+        resume = options.resume
+        if resume == AUTO:
+            resume = _begun(ledger, options.account)
+        estimator.fit(X, y, sample_weight=weight, resume=resume)
     estimator.save(options.out)
     print(estimator.privacy_report_)
     print(f"\nmodel written to {options.out}")
     return FEW_ROWS if estimator.privacy_report_.stopped else OK
+
+
+def _begun(ledger: Ledger | None, account: str) -> str | None:
+    """Return the fit of an account that was begun on this machine, for a command that is run until it is done.
+
+    The key of a fit is on its disk before the fit is charged, and its journal stays. So a process that was killed at
+    any moment has left a file of each fit that it charged, and its successor, with the same folder, charges no second.
+    """
+    if ledger is None or not ledger.durable:
+        raise ResumeError(f"--resume {AUTO} needs --ledger and --account.")
+    begun = []
+    for fit in ledger.fits(account):
+        kept = (ledger.key_path(fit.fit_id), ledger.journal_path(fit.fit_id))
+        if fit.state != "SETTLED" and any(path is not None and path.exists() for path in kept):
+            begun.append(fit.fit_id)
+    if len(begun) > 1:
+        raise ResumeError(
+            f"--resume {AUTO}: this machine keeps {len(begun)} fits of account {account!r}: {', '.join(begun)}. Name"
+            " the one to go on with; or give each run a folder of its own (XDG_DATA_HOME, for a ledger on a server)."
+        )
+    return begun[0] if begun else None

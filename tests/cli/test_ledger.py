@@ -92,6 +92,37 @@ def test_ledger_settles_an_interrupted_fit(place, monkeypatch, capsys):
     capsys.readouterr()
 
 
+def test_a_command_that_is_run_again_goes_on_with_its_fit(place, monkeypatch, capsys):
+    """One charge, whether a run is killed before its charge, in mid-fit, or when its model is to be written."""
+    url = f"sqlite:///{place}/budget.db"
+    run("ledger", "open", url, "people", "--epsilon", 2, "--delta", 1e-6)
+    out = place / "m.json"
+    fit = (*fit_people(place), "--epsilon", 0.5, "--out", out, "--quiet", "--resume", "auto")
+    charged = (*fit, "--ledger", url, "--account", "people")
+
+    def killed(*_told, **_facts):
+        raise KeyboardInterrupt
+
+    def break_off_at(name):
+        with monkeypatch.context() as patch:
+            patch.setattr(name, killed)
+            assert run(*charged) == 130
+
+    assert run(*fit) == 1
+    assert "--ledger" in capsys.readouterr().err
+    break_off_at("dpgb_dask.controller.ledger_book.Book.reserve")
+    assert not Ledger(url).fits("people")
+    for moment in ("progress.Bar.show", "estimators.DPGBClassifier.save"):
+        break_off_at(f"dpgb_dask.{moment}")
+        assert not out.exists()
+    assert run(*charged) == 0
+    (done,) = Ledger(url).fits("people")
+    assert (done.state, DPGBClassifier.load(out).fit_id_) == ("RELEASED", done.fit_id)
+    assert run(*charged[: charged.index("--resume")], *charged[-4:], "--overwrite") == 0
+    assert run(*charged, "--overwrite") == 1  # two fits are here now
+    assert done.fit_id in capsys.readouterr().err
+
+
 def test_settle_gives_back_what_was_not_opened(place, monkeypatch):
     url = f"sqlite:///{place}/budget.db"
     run("ledger", "open", url, "people", "--epsilon", 1, "--delta", 1e-6)
