@@ -1,0 +1,361 @@
+"""The chart helm/dpgb-dask by Helm itself: values render or are refused by name, upgrades render, its policy holds."""
+
+import copy
+import importlib.util
+import json
+import os
+import re
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+import yaml
+
+from dpgb_dask.cli import fit as fit_command
+from dpgb_dask.cli.options import Parser
+
+pytestmark = pytest.mark.services
+
+ROOT = Path(__file__).parents[2]
+CHART = ROOT / "helm" / "dpgb-dask"
+SETS = {path.stem: path.read_text(encoding="utf-8") for path in sorted(CHART.glob("ci/*.yaml"))}
+RELEASED = sorted((ROOT / "ci" / "chart" / "released").glob("*.json"))
+
+
+def module(name):
+    """Return a module of ci/chart, which is no package."""
+    spec = importlib.util.spec_from_file_location(name, ROOT / "ci" / "chart" / f"{name}.py")
+    loaded = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(loaded)
+    return loaded
+
+
+policy, record, values_table = map(module, ("policy", "record", "values_table"))
+
+
+def tool(name, asked):
+    """Return the answer of a program in the environment of ci/chart/check."""
+    python = Path(os.environ.get("CHART_TOOLS", "/nowhere")) / "bin" / "python"
+    if not python.exists():
+        pytest.skip("NO HELM: its tools are not here, run ci/chart/check")
+    done = subprocess.run(
+        [python, ROOT / "ci" / "chart" / name],
+        input=json.dumps(asked),
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout)
+
+
+def rendered(*values, chart=CHART):
+    """Return what Helm makes of each set of values."""
+    return tool("helm_tool.py", [{"chart": str(chart), "values": one} for one in values])
+
+
+@pytest.fixture(scope="module")
+def charts():
+    """The objects of each set of values, by the set's name."""
+    answers = rendered(*SETS.values())
+    assert [one.get("error") for one in answers] == len(SETS) * [None]
+    return {name: one["objects"] for name, one in zip(SETS, answers, strict=True)}
+
+
+@pytest.fixture(scope="module")
+def everything(charts):
+    return charts["everything-values"]
+
+
+def test_every_set_of_values_renders(charts, record_property):
+    kinds = {name: sorted({one["kind"] for one in objects}) for name, objects in charts.items()}
+    assert "StatefulSet" not in kinds["existing-values"]
+    assert "Job" in kinds["everything-values"]
+    assert not any("Secret" in one for one in kinds.values())
+    told = ", ".join(f"{name} {len(objects)} objects" for name, objects in charts.items())
+    record_property("saw", f"rendered, strictly valid for the oldest and newest Kubernetes: {told}")
+
+
+def test_installing_charges_nothing(everything):
+    """A fit runs by a Job that a person makes: its template is a CronJob that never starts one by itself."""
+    fits = [
+        one["spec"]
+        for one in everything
+        for _, pod in policy.pods(one)
+        if pod["containers"][0].get("command") == ["dpgb-dask", "fit"]
+    ]
+    assert len(fits) == 2
+    assert all(one["suspend"] is True and one["schedule"] == "0 0 31 2 *" for one in fits)
+
+
+def test_the_policy_holds(charts, record_property):
+    wrong = [
+        text for objects in charts.values() for one in objects for text in policy.problems(one)
+    ]
+    assert wrong == []
+    n_objects = sum(map(len, charts.values()))
+    record_property("saw", f"{len(policy.RULES)} rules on {n_objects} objects: nothing wrong")
+
+
+def change(path, value):
+    """Return a change of an object: the value at a path, or what is there removed for None."""
+
+    def changed(thing):
+        *above, last = path.split("/")
+        for key in above:
+            thing = thing[int(key) if isinstance(thing, list) else key]
+        if value is None:
+            del thing[last]
+        else:
+            thing[int(last) if isinstance(thing, list) else last] = value
+
+    return changed
+
+
+JOB = "spec/template/spec"
+BITES = {
+    "kinds": [("Service", "spec/type", "LoadBalancer"), ("Service", "kind", "ClusterRole")],
+    "no_secrets": [
+        ("ConfigMap", "data", {"url": "postgresql://ada:pw@host/db"}),
+        ("ConfigMap", "data", {"admin-password": "x"}),
+        ("Job", f"{JOB}/containers/0/env/0", {"name": "PGPASSWORD", "value": "pw"}),
+        ("Job", f"{JOB}/containers/0/env/0", {"name": "X", "value": "s3://AKIA0123456789ABCDEF"}),
+        ("Job", f"{JOB}/containers/0/args/0", "postgresql://ada:pw@host/db"),
+        ("Job", f"{JOB}/initContainers/0/args/0", "--url=postgresql://ada:$(PGPASSWORD)@host/db"),
+    ],
+    "restricted_pod": [
+        ("Job", f"{JOB}/securityContext/runAsNonRoot", None),
+        ("Job", f"{JOB}/securityContext/runAsUser", 0),
+        ("Job", f"{JOB}/securityContext/seccompProfile", {"type": "Unconfined"}),
+        ("Job", f"{JOB}/automountServiceAccountToken", None),
+        ("Job", f"{JOB}/enableServiceLinks", None),
+        ("Job", f"{JOB}/hostNetwork", True),
+        ("Job", f"{JOB}/volumes/0", {"name": "scratch", "hostPath": {"path": "/"}}),
+        ("Job", f"{JOB}/volumes/0", {"name": "scratch", "emptyDir": {}}),
+    ],
+    "restricted_container": [
+        ("Job", f"{JOB}/containers/0/securityContext/allowPrivilegeEscalation", None),
+        ("Job", f"{JOB}/containers/0/securityContext/privileged", True),
+        ("Job", f"{JOB}/initContainers/0/securityContext/capabilities", {"drop": []}),
+        ("Job", f"{JOB}/containers/0/securityContext/readOnlyRootFilesystem", False),
+        ("Job", f"{JOB}/containers/0/securityContext/runAsUser", 0),
+        ("Job", f"{JOB}/containers/0/volumeMounts/2/readOnly", None),
+    ],
+    "resources": [
+        ("Job", f"{JOB}/containers/0/resources/limits/memory", None),
+        ("StatefulSet", f"{JOB}/containers/0/resources/requests", None),
+    ],
+    "images": [
+        ("Job", f"{JOB}/containers/0/image", "dpgb-dask:latest"),
+        ("Job", f"{JOB}/containers/0/image", "registry:5000/dpgb-dask"),
+    ],
+    "ledger_clients": [
+        ("Job", "spec/template/metadata/labels", {}),
+        ("Pod", "spec/containers/0/env", []),
+    ],
+}
+
+
+@pytest.mark.parametrize("rule", policy.RULES, ids=lambda rule: rule.__name__)
+def test_each_rule_of_the_policy_bites(everything, rule):
+    for kind, path, value in BITES[rule.__name__]:
+        thing = copy.deepcopy(next(one for one in everything if one["kind"] == kind))
+        assert not list(rule(thing))
+        change(path, value)(thing)
+        assert list(rule(thing)), (kind, path)
+
+
+# values that are refused, and the name that the refusal must give
+PEOPLE = yaml.safe_load(SETS["existing-values"])["fits"]["people"] | {"delta": 1e-6}
+EXISTING = yaml.safe_load(SETS["existing-values"])["ledger"]
+TEAM = {
+    "mode": "statefulset",
+    "tls": {"mode": "disable"},
+    "secrets": {name: f"s-{name}" for name in ("owner", "analyst", "auditor", "superuser")},
+}
+WRONG = [
+    ({"imagge": {}}, "imagge"),
+    ({"image": {"tag": "latest"}}, "/image/tag"),
+    ({"image": {"pullPolicy": "Sometimes"}}, "/image/pullPolicy"),
+    ({"image": {"repository": "Not A Name"}}, "/image/repository"),
+    ({"gateway": {"threads": 0}}, "/gateway/threads"),
+    ({"gateway": {"memory": "4 G"}}, "/gateway/memory"),
+    ({"gateway": {"images": ["dpgb-dask"]}}, "/gateway/images/0"),
+    ({"gateway": {"images": ["dpgb-dask:latest"]}}, "/gateway/images/0"),
+    ({"gateway": {"scratch": "fifty"}}, "/gateway/scratch"),
+    ({"hub": {"enabled": "yes"}}, "/hub/enabled"),
+    ({"ledger": {"mode": "sqlite"}}, "/ledger/mode"),
+    ({"ledger": {"password": "x"}}, "password"),
+    ({"ledger": {"host": "user:pw@host"}}, "/ledger/host"),
+    ({"ledger": {"port": "5432"}}, "/ledger/port"),
+    ({"ledger": {"tls": {"mode": "prefer"}}}, "/ledger/tls/mode"),
+    ({"ledger": {"roles": {"owner": "a; DROP"}}}, "/ledger/roles/owner"),
+    ({"ledger": {"accounts": [{"name": "people", "epsilon": 3}]}}, "delta"),
+    ({"ledger": {"accounts": [{"name": "p", "epsilon": 0, "delta": 0}]}}, "/accounts/0/epsilon"),
+    ({"ledger": {"statefulset": {"image": "postgres:latest"}}}, "/ledger/statefulset/image"),
+    ({"ledger": {"backup": {"schedule": "daily"}}}, "/ledger/backup/schedule"),
+    ({"state": {"accessMode": "Shared"}}, "/state/accessMode"),
+    ({"smallResources": {"limits": {"cpu": 1, "gpu": 1}}}, "gpu"),
+    ({"fits": {"people": PEOPLE | {"resources": {"requests": {"cpu": 1}}}}}, "limits"),
+    ({"fits": {"People": PEOPLE}}, "People"),
+    ({"fits": {"people": PEOPLE | {"epsilon": "1"}}}, "/fits/people/epsilon"),
+    ({"fits": {"people": PEOPLE | {"delta": 1}}}, "/fits/people/delta"),
+    ({"fits": {"people": PEOPLE | {"schema": "people.json"}}}, "/fits/people/schema"),
+    ({"fits": {"people": PEOPLE | {"data": "people.csv"}}}, "/fits/people/data"),
+    ({"fits": {"people": PEOPLE | {"arguments": ["--eps=9"]}}}, "/fits/people/arguments/0"),
+    ({"fits": {"people": {k: v for k, v in PEOPLE.items() if k != "epsilon"}}}, "epsilon"),
+    ({"networkPolicy": {"ledgerClientNamespaces": [""]}}, "/ledgerClientNamespaces/0"),
+    # what only the templates can see
+    ({"fits": {"people": PEOPLE}}, "ledger.mode"),
+    ({"ledger": EXISTING, "fits": {"people": PEOPLE | {"data": "/data/p.csv"}}}, "dataClaim"),
+    ({"ledger": EXISTING | {"host": ""}}, "ledger.host"),
+    ({"ledger": EXISTING | {"tls": {}}}, "ledger.tls.existingSecret"),
+    ({"ledger": EXISTING | {"secrets": {}}}, "ledger.secrets.auditor"),
+    ({"ledger": {"accounts": [{"name": "p", "epsilon": 1, "delta": 0}]}}, "ledger.accounts"),
+    ({"ledger": TEAM | {"tls": {}}}, "ledger.tls.existingSecret"),
+    ({"ledger": TEAM | {"secrets": TEAM["secrets"] | {"superuser": ""}}}, "secrets.superuser"),
+]
+
+
+def test_wrong_values_are_refused_with_their_name(record_property):
+    answers = rendered(*(values for values, _ in WRONG))
+    for (values, name), one in zip(WRONG, answers, strict=True):
+        assert name in one.get("error", "accepted"), (values, one)
+    record_property("saw", f"{len(WRONG)} wrong values refused by name")
+
+
+def leaves(values, path=""):
+    """Return the paths of all values that are not mappings, or are empty ones."""
+    if isinstance(values, dict) and values:
+        return {leaf for key in values for leaf in leaves(values[key], f"{path}.{key}".strip("."))}
+    return {path}
+
+
+def test_the_readme_lists_every_value():
+    text = (CHART / "values.yaml").read_text(encoding="utf-8")
+    readme = (CHART / "README.md").read_text(encoding="utf-8")
+    assert values_table.table(text) in readme  # python ci/chart/values_table.py helm/dpgb-dask
+    known = values_table.documented(text)
+    plain = leaves(yaml.safe_load(text))
+    assert {
+        leaf for leaf in plain if not any(f"{leaf}.".startswith(f"{k}.") for k in known)
+    } == set()
+    schema = json.loads((CHART / "values.schema.json").read_text(encoding="utf-8"))
+    fit = schema["properties"]["fits"]["additionalProperties"]["properties"]
+    assert sorted(re.findall(r"^\| `fits\.NAME\.(\w+)`", readme, re.MULTILINE)) == sorted(fit)
+
+
+def test_the_schema_knows_every_value():
+    schema = json.loads((CHART / "values.schema.json").read_text(encoding="utf-8"))
+
+    def check(values, part, path):
+        part = schema["definitions"][part["$ref"].split("/")[-1]] if "$ref" in part else part
+        if isinstance(values, dict):
+            assert part.get("additionalProperties") is not None, path
+            for key, value in values.items():
+                check(value, part["properties"][key], f"{path}.{key}")
+
+    check(yaml.safe_load((CHART / "values.yaml").read_text(encoding="utf-8")), schema, "")
+
+
+def test_arguments_of_a_fit_are_options_of_the_command():
+    """Those that the chart sets itself cannot be given a second time."""
+    parser = Parser()
+    fit_command.add(parser.add_subparsers())
+    options = set(
+        re.findall(
+            r"--([a-z-]+)", parser._subparsers._group_actions[0].choices["fit"].format_help()
+        )
+    )
+    schema = json.loads((CHART / "values.schema.json").read_text(encoding="utf-8"))
+    fit = schema["properties"]["fits"]["additionalProperties"]["properties"]
+    given = set(re.search(r"\((.*)\)", fit["arguments"]["items"]["pattern"])[1].split("|"))
+    template = (CHART / "templates" / "fits.yaml").read_text(encoding="utf-8")
+    own = set(re.findall(r"^ +- --([a-z-]+)", template, re.MULTILINE))
+    assert own & given == set()
+    assert own | given == options - {"help"}
+
+
+@pytest.fixture(scope="module")
+def clusters(everything):
+    """What dask-gateway makes of choices of a user under the chart's cluster options."""
+    choices = [
+        {},
+        {"worker_memory": "1.5 G", "worker_threads": 3, "kernels": "/cache/ada"},
+        {"worker_memory": "1.5"},
+        {"worker_memory": "99 G"},
+        {"worker_threads": 99},
+        {"scratch": "/cache/../etc"},
+        {"image": "somebody/else:1"},
+    ]
+    (text,) = [
+        one["data"]["values.yaml"]
+        for one in everything
+        if one["metadata"]["name"].endswith("-for-gateway")
+    ]
+    code = yaml.safe_load(text)["gateway"]["extraConfig"]["dpgb-dask"]
+    return tool("gateway_pods.py", {"code": code, "choices": choices})
+
+
+def test_dask_gateway_makes_restricted_pods_of_the_cluster_options(clusters, record_property):
+    plain, chosen, *refused = clusters
+    pods = [*plain["pods"], *chosen["pods"]]
+    assert [text for pod in pods for text in policy.problems(pod)] == []
+    (worker,) = chosen["pods"][1]["spec"]["containers"]
+    assert worker["args"][:2] == ["dask", "worker"]
+    assert worker["args"][-4:] == ["--nthreads", "3", "--memory-limit", str(3 * 2**29)]
+    assert {"name": "XDG_CACHE_HOME", "value": "/cache/ada"} in worker["env"]
+    assert not {"PGPASSWORD"} & {variable["name"] for variable in worker["env"]}
+    assert policy.CLIENT not in chosen["pods"][1]["metadata"]["labels"]
+    for one, name in zip(
+        refused, ("worker_memory", "worker_memory", "99", "scratch", "image"), strict=True
+    ):
+        assert name in one["error"]
+    record_property(
+        "saw", f"{len(pods)} pods made by dask-gateway-server, {len(refused)} choices refused"
+    )
+
+
+def test_upgrades_from_released_charts_render(record_property):
+    """With the values that a released chart took, and without a change of what Kubernetes holds fast."""
+    assert RELEASED
+    for path in RELEASED:
+        released = json.loads(path.read_text(encoding="utf-8"))
+        answers = rendered(*released["values"].values())
+        for name, one in zip(released["values"], answers, strict=True):
+            assert "error" not in one, (path.stem, name, one)
+            now = record.immutable(one["objects"])
+            assert released["immutable"][name] == {
+                key: now[key] for key in released["immutable"][name]
+            }
+    record_property(
+        "saw", f"values and fixed fields of released charts: {[p.stem for p in RELEASED]}"
+    )
+
+
+def test_a_change_of_what_is_fixed_is_noticed(tmp_path):
+    changed = shutil.copytree(CHART, tmp_path / "dpgb-dask")
+    template = changed / "templates" / "ledger.yaml"
+    text = template.read_text(encoding="utf-8")
+    template.write_text(
+        text.replace("accessModes: [ReadWriteOnce]", "accessModes: [ReadWriteMany]")
+    )
+    released = json.loads(RELEASED[-1].read_text(encoding="utf-8"))
+    name = "statefulset-values"
+    (one,) = rendered(released["values"][name], chart=changed)
+    assert record.immutable(one["objects"]) != released["immutable"][name]
+
+
+def test_jobs_of_the_chart_are_made_anew_by_an_upgrade(everything):
+    """The template of a Job is fixed; a hook that is deleted first can be changed."""
+    jobs = [one["metadata"] for one in everything if one["kind"] in ("Job", "Pod")]
+    assert len(jobs) == 2
+    for metadata in jobs:
+        assert metadata["annotations"]["helm.sh/hook-delete-policy"] == "before-hook-creation"
+
+
+def test_a_released_chart_is_on_record():
+    """The chart's version is raised by a release, and its record made by  python ci/chart/record.py."""
+    version = yaml.safe_load((CHART / "Chart.yaml").read_text(encoding="utf-8"))["version"]
+    assert version in [path.stem for path in RELEASED]
