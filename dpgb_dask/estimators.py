@@ -612,6 +612,8 @@ class _Boosting(BaseEstimator):  # type: ignore[misc]
         Parameters
         ----------
         path : str or Path
+            Or a URL that fsspec knows, such as ``s3://bucket/model.json``. A file that is there is replaced, once the
+            new one is complete.
 
         Raises
         ------
@@ -730,6 +732,7 @@ class _Boosting(BaseEstimator):  # type: ignore[misc]
         Parameters
         ----------
         path : str or Path
+            Or a URL that fsspec knows, such as ``s3://bucket/model.json``.
 
         Returns
         -------
@@ -1036,6 +1039,7 @@ def load(path: str | Path) -> DPGBClassifier | DPGBRegressor:
     Parameters
     ----------
     path : str or Path
+        Or a URL that fsspec knows, such as ``s3://bucket/model.json``.
 
     Returns
     -------

@@ -23,7 +23,7 @@ LOW = {
     "values",
     "contracts",
 }
-SIDES = LOW | {"encoding", "stored", "private", "controller", "released", "components"}
+SIDES = LOW | {"encoding", "remote", "stored", "private", "controller", "released", "components"}
 TOP = {
     "columns",
     "datasets",
@@ -60,10 +60,11 @@ LAYERS: dict[str, tuple[set[str], set[str]]] = {
         {"errors", "frozen", "plain", "showing", "losses", "kernels", "values"},
         {"numpy", "numba"},
     ),
+    "remote": ({"errors"}, {"fsspec"}),
     "stored": ({"errors"}, {"numpy", "dask", "zarr"}),
     "encoding": (LOW, {"numpy", "pandas", "dask"}),
     "private": (
-        LOW | {"encoding", "stored"},
+        LOW | {"encoding", "remote", "stored"},
         # google_crc32c: checksums of scratch (zarr needs it too); cryptography, fsspec: rows on shared stores; psutil:
         # memory (distributed needs it too)
         {"numpy", "dask", "distributed", "zarr", "xarray", "pandas"}
@@ -71,7 +72,7 @@ LAYERS: dict[str, tuple[set[str], set[str]]] = {
     ),
     "controller": (LOW, {"numpy", "numba", "cryptography", "sqlalchemy"}),
     "released": (
-        LOW | {"encoding", "stored"},
+        LOW | {"encoding", "remote", "stored"},
         {"numpy", "dask", "xarray", "pandas", "zarr"},
     ),
     "components": (LOW, {"numpy", "scipy"}),

@@ -13,7 +13,8 @@ from dpgb_dask.cli.tables import beside, column, is_zarr, open_table, schema_of
 from dpgb_dask.contracts.schema import Schema
 from dpgb_dask.errors import StructureError
 from dpgb_dask.io import write_dataset
-from dpgb_dask.io.place import WEIGHT, local_path
+from dpgb_dask.io.place import WEIGHT
+from dpgb_dask.remote import path_or_url
 
 TEXT_CHECK = f"""{TEXT_FIT}
 
@@ -64,8 +65,7 @@ def _convert(options: argparse.Namespace) -> None:
         raise StructureError(
             f"--out {options.out!r} must end in .zarr: by that, fit and predict know it."
         )
-    if (folder := local_path(options.out)) is not None:
-        check_spared(options, folder)
+    check_spared(options, path_or_url(options.out))
     schema = schema_of(options)
     X, columns = open_table(options, schema)
     y, weight = beside(options, schema, X, columns)

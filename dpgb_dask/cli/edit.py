@@ -3,15 +3,14 @@
 import argparse
 from collections.abc import Callable
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 from dpgb_dask.cli.constraints import direction
-from dpgb_dask.cli.options import command
-from dpgb_dask.cli.places import check_out, check_spared
+from dpgb_dask.cli.options import MODEL, MODEL_OUT, command
+from dpgb_dask.cli.places import check_out, check_spared, model_out
 from dpgb_dask.errors import PlanError
 from dpgb_dask.estimators import load
-from dpgb_dask.released.export import part_of
+from dpgb_dask.remote import path_or_url
 
 NOTES = """\
 Changes are made in the order given, after those that the file has. A TERM is a feature, two as 'age & hours', or (to
@@ -25,7 +24,7 @@ def add(commands: Any) -> None:
     text = "change a model file: monotone, clamp or remove a term; costs no privacy"
     example = "dpgb-dask edit model.json --monotone hours=1 --clamp age=-1:1 --remove 'age & hours' --out edited.json"
     edit = command(commands, "edit", text, _edit, example, NOTES)
-    edit.add_argument("model", help="model file")
+    edit.add_argument("model", help=MODEL)
     for name, read, form, said in (
         (
             "monotone",
@@ -44,7 +43,7 @@ def add(commands: Any) -> None:
             dest="edits",
             help=f"{said}; may be given again",
         )
-    edit.add_argument("--out", required=True, type=Path, metavar="FILE", help="where to write")
+    edit.add_argument("--out", required=True, type=path_or_url, metavar="FILE", help=MODEL_OUT)
     edit.add_argument("--overwrite", action="store_true", help="replace a file at --out")
 
 
@@ -78,7 +77,7 @@ def _bounds(text: str) -> tuple[str, float | None, float | None]:
 def _edit(options: argparse.Namespace) -> None:
     if not options.edits:
         raise PlanError("There is nothing to change: give --monotone, --clamp or --remove.")
-    check_spared(options, options.out, part_of(options.out))
+    check_spared(options, *model_out(options.out))
     check_out(options.out, overwrite=options.overwrite)
     editor = load(options.model).edit()
     for method, given in options.edits:

@@ -1,13 +1,13 @@
 """``dpgb-dask export``, which writes a model for another runtime."""
 
 import argparse
-from pathlib import Path
 from typing import Any
 
-from dpgb_dask.cli.options import command
+from dpgb_dask.cli.options import MODEL, command
 from dpgb_dask.cli.places import check_out, check_spared
 from dpgb_dask.errors import StructureError
 from dpgb_dask.estimators import load
+from dpgb_dask.remote import path_or_url
 
 RUNTIMES = ("python", "xgboost", "onnx", "sql")
 NOTES = """\
@@ -23,9 +23,15 @@ def add(commands: Any) -> None:
     text = "write a model for another runtime: plain Python, XGBoost, ONNX or SQL"
     example = "dpgb-dask export model.json --to sql --dialect duckdb --table people --keep id --out model.sql"
     export = command(commands, "export", text, _export, example, NOTES)
-    export.add_argument("model", help="model file")
+    export.add_argument("model", help=MODEL)
     export.add_argument("--to", required=True, choices=RUNTIMES, help="the runtime")
-    export.add_argument("--out", required=True, type=Path, metavar="FILE", help="where to write")
+    export.add_argument(
+        "--out",
+        required=True,
+        type=path_or_url,
+        metavar="FILE",
+        help="where to write; a path or a URL",
+    )
     export.add_argument("--overwrite", action="store_true", help="replace a file at --out")
     export.add_argument("--dialect", choices=("sqlite", "duckdb"), help="of sql (default: sqlite)")
     export.add_argument("--table", help="of sql: the table of rows (default: rows)")

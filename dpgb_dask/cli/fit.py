@@ -2,7 +2,6 @@
 # ruff: noqa: N806 - X is scikit-learn's name
 
 import argparse
-from pathlib import Path
 from typing import Any
 
 from dpgb_dask import losses
@@ -10,6 +9,7 @@ from dpgb_dask.cli.aloud import aloud
 from dpgb_dask.cli.constraints import add_constraints, constraints
 from dpgb_dask.cli.options import (
     FEW_ROWS,
+    MODEL_OUT,
     OK,
     TEXT_FIT,
     add_data,
@@ -18,14 +18,14 @@ from dpgb_dask.cli.options import (
     open_ledger,
     positive,
 )
-from dpgb_dask.cli.places import check_out, check_spared
+from dpgb_dask.cli.places import check_out, check_spared, model_out
 from dpgb_dask.cli.tables import beside, open_table, schema_of
 from dpgb_dask.controller.ledger import Ledger
 from dpgb_dask.errors import ResumeError, SchemaError
 from dpgb_dask.estimators import DPGBClassifier, DPGBRegressor
 from dpgb_dask.parameters import FEW_ROWS as FEW_ROWS_WAYS
 from dpgb_dask.recipes import RECIPES
-from dpgb_dask.released.export import part_of
+from dpgb_dask.remote import path_or_url
 
 AUTO = "auto"  # a value of --resume
 
@@ -40,7 +40,7 @@ def add(commands: Any) -> None:
     fit.add_argument(
         "--delta", type=float, required=True, help="a constant chosen in advance, such as 1e-6"
     )
-    fit.add_argument("--out", type=Path, required=True, help="model file to write")
+    fit.add_argument("--out", type=path_or_url, required=True, help=MODEL_OUT)
     fit.add_argument("--overwrite", action="store_true", help="replace a file at --out")
     fit.add_argument("--weight", help="column of sample weights, up to the schema's max_weight")
     fit.add_argument(
@@ -102,7 +102,7 @@ def _fit(options: argparse.Namespace) -> int:
     if (options.ledger is None) != (options.account is None):
         raise SchemaError("--ledger and --account belong together. Give both, or neither.")
     check_out(options.out, overwrite=options.overwrite)
-    check_spared(options, options.out, part_of(options.out))
+    check_spared(options, *model_out(options.out))
     schema = schema_of(options)
     X, columns = open_table(options, schema)
     y, weight = beside(options, schema, X, columns)

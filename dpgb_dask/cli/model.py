@@ -4,9 +4,10 @@ import argparse
 from pathlib import Path
 from typing import Any
 
-from dpgb_dask.cli.options import command, open_ledger
+from dpgb_dask.cli.options import MODEL, command, open_ledger
 from dpgb_dask.cli.places import check_out, check_spared
 from dpgb_dask.estimators import load
+from dpgb_dask.remote import path_or_url, write
 from dpgb_dask.verification import verify
 
 VERIFY = """\
@@ -24,7 +25,7 @@ def add_report(commands: Any) -> None:
     text = "print the privacy report of a model file, or write it as a page for the screen and for paper"
     example = "dpgb-dask report model.json --html model-report.html"
     report = command(commands, "report", text, _report, example)
-    report.add_argument("model", help="model file")
+    report.add_argument("model", help=MODEL)
     form = report.add_mutually_exclusive_group()
     form.add_argument("--text", action="store_true", help="as text (default)")
     form.add_argument("--json", action="store_true", help="as JSON")
@@ -37,7 +38,7 @@ def add_verify(commands: Any) -> None:
     text = "compare a model file with itself, and with the ledger that its fit charged"
     example = "dpgb-dask verify model.json --ledger sqlite:///budget.db"
     verified = command(commands, "verify", text, _verify, example, VERIFY)
-    verified.add_argument("model", help="model file")
+    verified.add_argument("model", help=MODEL)
     verified.add_argument("--ledger", metavar="URL", help="ledger that the fit charged")
 
 
@@ -46,10 +47,13 @@ def _report(options: argparse.Namespace) -> None:
     if options.html is None:
         print(report.to_json() if options.json else report)
         return
-    page = Path(options.html)
+    page = path_or_url(options.html)
     check_spared(options, page, option="--html")
     check_out(page, overwrite=options.overwrite, option="--html")
-    page.write_text(report.to_html(), encoding="utf-8")
+    if isinstance(page, Path):
+        page.write_text(report.to_html(), encoding="utf-8")
+    else:
+        write(page, report.to_html().encode())
     print(f"the privacy report is in {options.html}")
 
 

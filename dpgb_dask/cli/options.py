@@ -14,6 +14,8 @@ if TYPE_CHECKING:
 OK, ERROR, BUDGET, FEW_ROWS = 0, 1, 3, 4  # 2 is argparse's own, for wrong usage
 INTERRUPTED = 130
 DATA = "Parquet file or directory, text (.csv, .tsv or .txt, also .gz) or a pattern, *.zarr; a path or a URL such as s3://"
+MODEL = "model file; a path or a URL such as s3://"
+MODEL_OUT = "model file to write; a path or a URL such as s3://"
 TEXT_LINES = """\
 Files of text end in .csv, .tsv or .txt, or are such files compressed: .gz, .bz2, .xz, .zst. The first line names the
 columns, which commas separate (tabs in .tsv) unless --delimiter says otherwise. Each further line is read on its own

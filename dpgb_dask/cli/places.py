@@ -7,19 +7,23 @@ from pathlib import Path
 
 import fsspec
 
+from dpgb_dask import remote
 from dpgb_dask.cli.tables import KNOWN_FILES
 from dpgb_dask.controller.ledger_files import is_of_ledger
 from dpgb_dask.errors import StructureError
-from dpgb_dask.io.place import local_path
 from dpgb_dask.io.text import reading
+from dpgb_dask.released.export import part_of
 
 
-def check_out(path: Path, *, overwrite: bool, folder: bool = False, option: str = "--out") -> None:
+def check_out(
+    path: Path | str, *, overwrite: bool, folder: bool = False, option: str = "--out"
+) -> None:
     """Refuse, before any charge, an output that cannot be written, or would replace something.
 
     Parameters
     ----------
-    path : Path
+    path : Path or str
+        A string is a URL, to which an empty file is written for a try.
     overwrite : bool
         Allow replacing a file; if ``folder``, also a folder that holds only Parquet.
     folder : bool
@@ -27,6 +31,11 @@ def check_out(path: Path, *, overwrite: bool, folder: bool = False, option: str 
     option : str
         Option that names the output, for errors.
     """
+    if isinstance(path, str):
+        if remote.is_there(path) and not overwrite:
+            raise _exists_already(path, option)
+        remote.check_writable(path)
+        return
     if not path.absolute().parent.is_dir():
         raise StructureError(
             f"{option} {str(path)!r}: its directory does not exist. Make it first."
@@ -34,9 +43,7 @@ def check_out(path: Path, *, overwrite: bool, folder: bool = False, option: str 
     if not path.exists():
         return
     if not overwrite:
-        raise StructureError(
-            f"{option} {str(path)!r} exists already. Choose another name, or give --overwrite."
-        )
+        raise _exists_already(path, option)
     if path.is_dir() != folder or (folder and not all(map(_is_parquet, path.iterdir()))):
         kind = "a folder of Parquet files alone" if folder else "a file"
         raise StructureError(
@@ -44,15 +51,26 @@ def check_out(path: Path, *, overwrite: bool, folder: bool = False, option: str 
         )
 
 
-def check_spared(options: argparse.Namespace, *written: Path, option: str = "--out") -> None:
+def _exists_already(path: Path | str, option: str) -> StructureError:
+    return StructureError(
+        f"{option} {str(path)!r} exists already. Choose another name, or give --overwrite."
+    )
+
+
+def model_out(path: Path | str) -> tuple[Path | str, ...]:
+    """Return where saving a model writes: an object at a URL is complete from the start, a local file is not."""
+    return (path,) if isinstance(path, str) else (path, part_of(path))
+
+
+def check_spared(options: argparse.Namespace, *written: Path | str, option: str = "--out") -> None:
     """Refuse to write over, inside or around anything that the command reads, or over files of a ledger.
 
     Parameters
     ----------
     options : Namespace
         Options of the command; its ``data``, ``schema`` and ``model``, if it has them, are what it reads.
-    *written : Path
-        The output, and the temporary files that are written before it is complete.
+    *written : Path or str
+        The output, and the temporary files that are written before it is complete; a string is a URL.
     option : str
         Option that names the output, for errors.
 
@@ -61,8 +79,11 @@ def check_spared(options: argparse.Namespace, *written: Path, option: str = "--o
     StructureError
         If a written path meets one that is read; --overwrite makes no difference.
     """
-    given = [getattr(options, name, None) for name in ("data", "schema", "model")]
-    read = [path for name in given if name is not None for path in _local_paths(str(name))]
+    names = (getattr(options, name, None) for name in ("data", "schema", "model"))
+    given = [str(name) for name in names if name is not None]
+    read: list[Path | str] = []
+    for name in given:
+        read += _local_paths(name) or (name,)
     for path in written:
         for one in read:
             if _meet(path, one):
@@ -70,7 +91,7 @@ def check_spared(options: argparse.Namespace, *written: Path, option: str = "--o
                     f"{option} {str(written[0])!r} would be written where {str(one)!r} is, which is read. Choose"
                     " another place."
                 )
-        if is_of_ledger(path):
+        if isinstance(path, Path) and is_of_ledger(path):
             raise StructureError(
                 f"{option} {str(written[0])!r} would be written where a ledger is, and what it holds is never replaced."
                 " Choose another place."
@@ -79,15 +100,18 @@ def check_spared(options: argparse.Namespace, *written: Path, option: str = "--o
 
 def _local_paths(path: str) -> list[Path]:
     """Return the files on this machine that a path, URL or pattern names."""
-    if local_path(path) is None:
+    if remote.local_path(path) is None:
         return []
     with reading(path, KNOWN_FILES):
         files, root = fsspec.core.url_to_fs(path)
         return [Path(root), *map(Path, files.glob(root))]
 
 
-def _meet(one: Path, other: Path) -> bool:
-    """Whether two paths are the same place under any of its names, or one lies inside the other."""
+def _meet(one: Path | str, other: Path | str) -> bool:
+    """Whether two places are the same under any of its names, or one lies inside the other; a string is a URL."""
+    if isinstance(one, str) or isinstance(other, str):
+        urls = [f"{place}".rstrip("/") + "/" for place in (one, other)]
+        return urls[0].startswith(urls[1]) or urls[1].startswith(urls[0])
     with suppress(OSError):
         if one.samefile(other):
             return True

@@ -12,12 +12,21 @@ import dask.dataframe as dd
 import xarray as xr
 from pandas.api.types import is_object_dtype
 
-from dpgb_dask.cli.options import DATA, TEXT_LINES, add_scheduler, add_text, command, joined
+from dpgb_dask.cli.options import (
+    DATA,
+    MODEL,
+    TEXT_LINES,
+    add_scheduler,
+    add_text,
+    command,
+    joined,
+)
 from dpgb_dask.cli.places import check_out, check_spared
 from dpgb_dask.cli.tables import check_there, open_table
 from dpgb_dask.encoding.structure import match_names
 from dpgb_dask.errors import StructureError
 from dpgb_dask.estimators import DPGBClassifier, load
+from dpgb_dask.remote import path_or_url
 
 TEXT = "string[pyarrow]"
 OUTPUTS = {".csv": ",", ".tsv": "\t"}  # suffixes of text files of predictions
@@ -31,13 +40,14 @@ def add(commands: Any) -> None:
     example = "dpgb-dask predict model.json new.parquet --proba --out predictions.csv"
     text = "predict with a model file, to Parquet or CSV"
     predict = command(commands, "predict", text, _predict, example, TEXT_PREDICT)
-    predict.add_argument("model", help="model file")
+    predict.add_argument("model", help=MODEL)
     predict.add_argument("data", help=DATA)
     predict.add_argument(
         "--out",
-        type=Path,
+        type=_local,
         required=True,
-        help="where to write: *.csv or *.tsv, also with .gz; *.parquet or a name without a suffix is a Parquet folder",
+        help="where to write on this machine: *.csv or *.tsv, also with .gz; *.parquet or a name without a suffix is a"
+        " Parquet folder",
     )
     predict.add_argument("--overwrite", action="store_true", help="replace what is at --out")
     predict.add_argument("--proba", action="store_true", help="class probabilities too")
@@ -51,6 +61,14 @@ def add(commands: Any) -> None:
     )
     add_text(predict)
     add_scheduler(predict)
+
+
+def _local(text: str) -> Path:
+    """Read a path of this machine: predictions are written in parts, which a store would show."""
+    place = path_or_url(text)
+    if isinstance(place, str):
+        raise argparse.ArgumentTypeError(f"{text!r} is a URL: write to a file, and copy that there")
+    return place
 
 
 def _predict(options: argparse.Namespace) -> None:

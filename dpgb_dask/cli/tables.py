@@ -20,6 +20,7 @@ from dpgb_dask.errors import SchemaError, StructureError
 from dpgb_dask.io.opening import is_dataset, not_kept, open_dataset
 from dpgb_dask.io.place import WEIGHT
 from dpgb_dask.io.text import read_csv, reading
+from dpgb_dask.remote import is_there, is_url
 from dpgb_dask.stored import arrays_of, from_zarr
 from dpgb_dask.values import exact_ids
 
@@ -63,6 +64,8 @@ def check_there(path: str) -> None:
     StructureError
         If nothing exists at the path, or nothing matches the pattern.
     """
+    if is_url(path) and is_there(path):
+        return
     with reading(path, KNOWN_FILES):
         files, root = fsspec.core.url_to_fs(path)
         if files.exists(root) or files.glob(root):

@@ -2,12 +2,14 @@
 
 import shutil
 from collections.abc import Mapping
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
 import fsspec
 import zarr
 
+from dpgb_dask import remote
 from dpgb_dask.errors import StructureError
 
 ATTRIBUTE = "dpgb_dask"
@@ -17,20 +19,13 @@ REPLACE = "overwrite=True (on the command line: --overwrite)"
 AGAIN = f"Write it again, with {REPLACE}."
 
 
-def local_path(path: str) -> Path | None:
-    """Return the local path that a path or URL names; None for a remote URL."""
-    if "://" in path and not path.startswith(("file://", "local://")):
-        return None
-    return Path(path.split("://", 1)[-1])
-
-
 class Place:
     """A local folder or a URL. The driver and every task make their own."""
 
     def __init__(self, path: str, options: dict[str, Any]) -> None:
         self.path = path
         self._options = options
-        self.folder = local_path(path)
+        self.folder = remote.local_path(path)
 
     def __repr__(self) -> str:
         return f"<place {self.path!r}>"  # options may hold a password
@@ -43,25 +38,31 @@ class Place:
         StructureError
             If there is no group.
         """
-        try:
-            return zarr.open_group(self._store, mode=mode, storage_options=self._options or None)
-        except OSError as error:
-            if not isinstance(error, FileNotFoundError | NotADirectoryError):
-                raise
-        except Exception:
-            pass
         if not self.exists():
             raise StructureError(
                 f"path={self.path!r} does not exist. Give what write_dataset or dpgb-dask convert wrote."
             )
+        refused = None
+        try:
+            return zarr.open_group(self._store, mode=mode, storage_options=self._options or None)
+        except OSError as error:
+            if not isinstance(error, FileNotFoundError | NotADirectoryError):
+                if self.folder is not None:
+                    raise
+                refused = remote.failed(self.path, error)
+        except Exception:
+            pass
+        if refused is not None:
+            raise refused
         raise damaged_facts(self.path) if self._is_wreck() else no_data_set(self.path)
 
     def create(self, facts: Mapping[str, Any]) -> zarr.Group:
         """Create the group, with its attribute."""
         attributes = {ATTRIBUTE: dict(facts)}
-        return zarr.create_group(
-            self._store, attributes=attributes, storage_options=self._options or None
-        )
+        with nullcontext() if self.folder is not None else remote.saying(self.path):
+            return zarr.create_group(
+                self._store, attributes=attributes, storage_options=self._options or None
+            )
 
     @property
     def _store(self) -> str | Path:
@@ -74,8 +75,7 @@ class Place:
         """Whether anything exists here."""
         if self.folder is not None:
             return self.folder.exists()
-        files, root = self._files()
-        return bool(files.exists(root))
+        return remote.is_there(self.path, self._options)
 
     def id(self) -> str:
         """Return the id of the data set here, complete or not; "" if there is none."""
@@ -147,33 +147,13 @@ class Place:
             shutil.rmtree(self.folder)
             return
         files, root = self._files()
-        if files.exists(root):
-            files.rm(root, recursive=True)
+        with remote.saying(self.path):
+            if files.exists(root):
+                files.rm(root, recursive=True)
 
     def _files(self) -> tuple[Any, str]:
-        """Return the file system and the path in it.
-
-        Raises
-        ------
-        StructureError
-            If fsspec does not know the URL's protocol, or needs a package that is not installed.
-        """
-        missing = None
-        try:
-            files, root = fsspec.core.url_to_fs(self.path, **self._options)
-        except ImportError as error:
-            missing = error.name
-        except ValueError:
-            raise StructureError(
-                f"path={self.path!r}: fsspec does not know this protocol. Give a folder or a URL such as s3://."
-            ) from None
-        else:
-            files.invalidate_cache()
-            return files, root
-        raise StructureError(
-            f"path={self.path!r} needs {missing or 'a package'}, which is not installed; for s3://:"
-            " pip install 'dpgb_dask[s3]'."
-        )
+        """Return the file system and the path in it; raises as `remote.open_files`."""
+        return remote.open_files(self.path, self._options)
 
 
 def is_said(facts: Any) -> bool:

@@ -4,6 +4,7 @@
 import itertools
 import json
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -109,7 +110,8 @@ def write_dataset(
         group.attrs[ATTRIBUTE] = _recorded(layout, group, shards)
         place.close()
     except BaseException:
-        place.remove()
+        with suppress(StructureError):  # of a store that is gone; the first error tells why
+            place.remove()
         raise
 
 

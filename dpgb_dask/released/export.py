@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from dpgb_dask import remote
 from dpgb_dask.contracts.model import (
     MAX_BINS,
     BinShares,
@@ -80,7 +81,7 @@ class ModelFile:
 
 
 def save(file: ModelFile, path: str | Path) -> None:
-    """Write a model file, completely or not at all; it is on disk when the function returns.
+    """Write a model file, completely or not at all; it is on disk, or in its object store, when the function returns.
 
     Raises
     ------
@@ -103,7 +104,11 @@ def save(file: ModelFile, path: str | Path) -> None:
         raise SchemaError(
             "The model holds a number that JSON cannot hold (NaN or infinity), or half of a surrogate pair."
         ) from error
-    _write(text + "\n", Path(path))
+    place = remote.path_or_url(str(path))
+    if isinstance(place, Path):
+        _write(text + "\n", place)
+    else:
+        remote.write(place, f"{text}\n".encode())
 
 
 def _to_dict(file: ModelFile) -> dict[str, Any]:
@@ -123,7 +128,7 @@ def _to_dict(file: ModelFile) -> dict[str, Any]:
 
 
 def part_of(path: Path) -> Path:
-    """Return the path of a model file while it is incomplete."""
+    """Return the path of a local model file while it is incomplete."""
     return path.with_name(f"{path.name}.part")
 
 
@@ -207,12 +212,9 @@ def load(path: str | Path) -> ModelFile:
     StructureError
         If the file cannot be read, is malformed, was written by a newer version, or does not match its digests.
     """
+    raw = _read(path)
     try:
-        data = json.loads(Path(path).read_text(encoding="utf-8"), object_pairs_hook=json_object)
-    except OSError as error:
-        raise StructureError(
-            f"Model file {str(path)!r} cannot be read: {error.strerror}."
-        ) from error
+        data = json.loads(raw.decode("utf-8"), object_pairs_hook=json_object)
     except RecursionError:
         raise StructureError(
             f"Model file {str(path)!r} is malformed: it is nested too deeply."
@@ -253,6 +255,19 @@ def load(path: str | Path) -> ModelFile:
     if file is None:
         raise StructureError(altered)
     return file
+
+
+def _read(path: str | Path) -> bytes:
+    """Return the content of a local file, or of one at a URL."""
+    place = remote.path_or_url(str(path))
+    if isinstance(place, str):
+        return remote.read(place)
+    try:
+        return place.read_bytes()
+    except OSError as error:
+        raise StructureError(
+            f"Model file {str(path)!r} cannot be read: {error.strerror}."
+        ) from error
 
 
 def _file_of(data: dict[str, Any], version: int) -> ModelFile:

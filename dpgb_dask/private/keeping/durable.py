@@ -16,6 +16,7 @@ import fsspec
 import numpy as np
 from numpy.typing import NDArray
 
+from dpgb_dask import remote
 from dpgb_dask.errors import LostCodesError, PlanError, ScratchError
 from dpgb_dask.private.keeping.pieces import Piece
 
@@ -36,6 +37,7 @@ def check_protocol(cache: str) -> None:
     ------
     PlanError
     """
+    remote.check_no_password(cache)
     protocol = cache.split("://", maxsplit=1)[0] if "://" in cache else "file"
     try:
         fsspec.get_filesystem_class(protocol)

@@ -13,9 +13,10 @@ from dpgb_dask.errors import PlanError, in_our_words
 from dpgb_dask.private.keeping.store import check_limit
 from dpgb_dask.private.reading.rows import Source
 from dpgb_dask.private.reading.survey import Reading
-from dpgb_dask.private.rounds.clients import connect, find_client, max_threads
+from dpgb_dask.private.rounds.clients import connect, find_client, max_threads, on_a_worker
 from dpgb_dask.private.rounds.local import LocalRounds, default_threads
 from dpgb_dask.private.rounds.tasks import TaskRounds
+from dpgb_dask.remote import check_writable, is_url
 
 ON_CLUSTER = ("tasks", "comms")
 
@@ -59,6 +60,8 @@ def check_backend(source: Source, execution: Execution, needs: Needs = NO_NEEDS)
         in the event loop that a fit would block, or the memory limit is too small.
     ClusterError
         If the cluster has had no worker for ``execution.worker_wait`` seconds.
+    StructureError
+        If ``execution.cache`` is a URL that those who hold rows cannot write to.
     """
     if execution.backend not in ("auto", "local", *ON_CLUSTER):
         raise PlanError(
@@ -74,9 +77,13 @@ def check_backend(source: Source, execution: Execution, needs: Needs = NO_NEEDS)
     shape, own = Shape(schema=source.schema), execution.n_threads or default_threads()
     if client is None:
         check_limit(execution, shape, own, needs)
+        if is_url(execution.cache):
+            check_writable(execution.cache)
         return Backend(None, own)
     n_threads = max_threads(client, execution.worker_wait)
     check_limit(execution, shape, n_threads, needs, own)
+    if is_url(execution.cache):  # the workers may have credentials that this process has not
+        on_a_worker(client, check_writable, execution.cache)
     return Backend(client, n_threads)
 
 

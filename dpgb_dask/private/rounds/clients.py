@@ -2,12 +2,13 @@
 
 import asyncio
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from distributed import Client, Scheduler, Worker, WorkerPlugin, get_client, rejoin, secede
 from distributed.comm.core import CommClosedError
 
-from dpgb_dask.errors import ClusterError, PlanError
+from dpgb_dask.errors import ClusterError, DPGBError, PlanError
 
 TRIES = 5  # attempts to give a plugin to all workers
 PAUSE = 0.2  # seconds between two attempts, in which the scheduler notices workers that are gone
@@ -105,6 +106,33 @@ def max_threads(client: Client, seconds: float) -> int:
     finally:
         connection.close()
     raise failed  # outside the except block, which would keep Dask's error as its context
+
+
+def on_a_worker(client: Client, check: Callable[[str], None], place: str) -> None:
+    """Run a check on any worker.
+
+    Raises
+    ------
+    DPGBError
+        What the check raises.
+    ClusterError
+        If it cannot be run.
+    """
+    connection = connect(client)
+    try:
+        connection.client.submit(check, place, pure=False).result()
+    except DPGBError:
+        raise
+    except Exception as error:
+        failed = ClusterError(
+            f"No worker could look at {place!r}: {type(error).__name__}. The workers' Python must have this version of"
+            " dpgb_dask, and what it needs."
+        )
+    else:
+        return
+    finally:
+        connection.close()
+    raise failed  # outside the except block, which would keep the other error as its context
 
 
 def register(client: Client, plugin: WorkerPlugin) -> None:

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from dpgb_dask import remote
 from dpgb_dask.contracts.features import TRUTHS, Bool, Categorical, Grouped
 from dpgb_dask.contracts.model import MAX_BINS, SCORE_ONE, BinShares, Model, Splits, TreeEnsemble
 from dpgb_dask.contracts.schema import Schema
@@ -209,8 +210,12 @@ def write(path: str | Path, data: str | bytes) -> None:
         If it cannot be written.
     """
     raw = data.encode("utf-8") if isinstance(data, str) else data
+    place = remote.path_or_url(str(path))
+    if isinstance(place, str):
+        remote.write(place, raw)
+        return
     try:
-        Path(path).write_bytes(raw)
+        place.write_bytes(raw)
     except OSError as error:
         raise StructureError(
             f"{str(path)!r} cannot be written: {error.strerror}. Make room, or write it elsewhere."
