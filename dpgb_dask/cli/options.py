@@ -1,12 +1,21 @@
 """What the commands share: exit codes, options and their help texts."""
 
 import argparse
+import json
 import re
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, NoReturn
 
-from dpgb_dask.errors import LedgerError, StructureError, did_you_mean
+from dpgb_dask.errors import (
+    ClusterError,
+    DPGBError,
+    LedgerError,
+    StructureError,
+    did_you_mean,
+    kind_of,
+)
 
 if TYPE_CHECKING:
     from dpgb_dask.controller.ledger import Ledger
@@ -102,7 +111,10 @@ def add_text(parser: argparse.ArgumentParser) -> None:
 def add_scheduler(parser: argparse.ArgumentParser) -> None:
     """Add the address of a scheduler to connect to."""
     parser.add_argument(
-        "--scheduler", metavar="ADDRESS", help="Dask scheduler to join (default: this process)"
+        "--scheduler",
+        metavar="ADDRESS",
+        help="Dask scheduler to join: tcp://HOST:PORT, tls://HOST:PORT, or the file that `dask scheduler"
+        " --scheduler-file` wrote (default: this process)",
     )
 
 
@@ -123,20 +135,53 @@ def positive(text: str) -> int:
 
 @contextmanager
 def joined(address: str | None) -> Iterator[None]:
-    """Connect to the scheduler at an address, if one is given."""
+    """Connect to the scheduler at an address or in a scheduler file, if one is given."""
     if address is None:
         yield
         return
-    try:
-        from distributed import Client  # noqa: PLC0415 - only with an address
+    from distributed import Client, Security  # noqa: PLC0415 - only with an address
 
-        client = Client(address, set_as_default=True)
-    except (OSError, ValueError) as error:
+    from dpgb_dask.private.rounds.clients import reach  # noqa: PLC0415
+
+    try:
+        found = _address(address)
+        reach(found, Security())
+        client = Client(found, set_as_default=True)
+    except Exception as error:  # Dask raises many kinds: without a certificate, a TypeError
+        refused = _out_of_reach(address, error)
+    else:
+        with client:
+            yield
+        return
+    raise refused
+
+
+def _address(given: str) -> str:
+    """Return the address of a scheduler, from the file that it wrote if a file is given."""
+    file = Path(given)
+    if "://" in given or not file.is_file():
+        return given
+    try:
+        return str(json.loads(file.read_text())["address"])
+    except (ValueError, KeyError, TypeError):
         raise StructureError(
-            f"--scheduler {address!r} cannot be reached. Give tcp://HOST:PORT of a running Dask scheduler."
-        ) from error
-    with client:
-        yield
+            f"--scheduler {given!r} is no scheduler file. Give the one that `dask scheduler --scheduler-file` wrote."
+        ) from None
+
+
+def _out_of_reach(address: str, error: Exception) -> DPGBError:
+    """Return the error for a scheduler that a client cannot connect to."""
+    if isinstance(error, DPGBError):
+        return error
+    import dask  # noqa: PLC0415 - the help does not need it
+
+    seconds = dask.config.get("distributed.comm.timeouts.connect")
+    return ClusterError(
+        f"--scheduler {address!r} cannot be reached ({kind_of(error)}); it has distributed.comm.timeouts.connect="
+        f"{seconds} to answer. Give tcp://HOST:PORT of a running Dask scheduler, or its scheduler file; with TLS,"
+        " tls://HOST:PORT, and the certificates in Dask's configuration: DASK_DISTRIBUTED__COMM__TLS__CA_FILE,"
+        " …__TLS__CLIENT__CERT and …__TLS__CLIENT__KEY. Nothing was charged."
+    )
 
 
 def open_ledger(url: str) -> "Ledger":

@@ -3,10 +3,24 @@
 import asyncio
 import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
-from distributed import Client, Scheduler, Worker, WorkerPlugin, get_client, rejoin, secede
+import dask
+from dask.utils import parse_timedelta
+from distributed import (
+    Client,
+    Scheduler,
+    Security,
+    Worker,
+    WorkerPlugin,
+    get_client,
+    rejoin,
+    secede,
+)
 from distributed.comm.core import CommClosedError
+from distributed.comm.core import connect as open_comm
+from distributed.exceptions import WorkerStartTimeoutError
 
 from dpgb_dask.errors import ClusterError, DPGBError, PlanError
 
@@ -84,7 +98,32 @@ def connect(client: Client) -> Connection:
         return Connection(client, seceded=True)
     # a notebook's cell runs in the client's event loop; calls of a second client, with a loop in a thread, may block
     address = _address(client)
+    reach(address, client.security)
     return Connection(Client(address, security=client.security, set_as_default=False), owned=True)
+
+
+def reach(address: str, security: Security) -> None:
+    """Connect to a scheduler once, and raise if it does not answer: a client of Dask may wait for ever.
+
+    Dask (2026.8) limits the time for a connection, but not for the first words on it, which a process that hangs, or is
+    no scheduler, never says.
+
+    Raises
+    ------
+    TimeoutError
+        If it has not answered after ``distributed.comm.timeouts.connect``.
+    OSError, ValueError, TypeError
+        If no connection can be made to such an address, or none without a certificate.
+    """
+    seconds = parse_timedelta(dask.config.get("distributed.comm.timeouts.connect"))
+
+    async def meet() -> None:
+        options = security.get_connection_args("client")
+        comm = await asyncio.wait_for(open_comm(address, **options), seconds)
+        await comm.close()
+
+    with ThreadPoolExecutor(1) as pool:  # this thread may be that of an event loop
+        pool.submit(asyncio.run, meet()).result()
 
 
 def max_threads(client: Client, seconds: float) -> int:
@@ -93,18 +132,28 @@ def max_threads(client: Client, seconds: float) -> int:
     Raises
     ------
     ClusterError
-        If there is no worker after ``seconds``.
+        If there is no worker after ``seconds``, or the scheduler has not answered by then.
     """
-    if not client.asynchronous and (threads := client.nthreads()):
-        return max(threads.values())
-    connection = connect(client)
     try:
-        connection.client.wait_for_workers(1, timeout=seconds)
-        return max(connection.client.nthreads().values(), default=1)
-    except TimeoutError:
+        if not client.asynchronous and (threads := _threads(client, seconds)):
+            return max(threads.values())
+        connection = connect(client)
+        try:
+            connection.client.wait_for_workers(1, timeout=seconds)
+            return max(_threads(connection.client, seconds).values(), default=1)
+        finally:
+            connection.close()
+    except WorkerStartTimeoutError:
         failed = no_worker(seconds)
-    finally:
-        connection.close()
+    except (
+        Exception
+    ) as error:  # a time-out, a connection that is closed, one that cannot be made, …
+        connecting = dask.config.get("distributed.comm.timeouts.connect")
+        failed = ClusterError(
+            f"The cluster's scheduler does not answer ({type(error).__name__}): it has worker_wait={seconds:g} seconds"
+            f" for an answer, and distributed.comm.timeouts.connect={connecting} for a connection. Look whether it runs"
+            ", or make a client of one that does."
+        )
     raise failed  # outside the except block, which would keep Dask's error as its context
 
 
@@ -133,6 +182,13 @@ def on_a_worker(client: Client, check: Callable[[str], None], place: str) -> Non
     finally:
         connection.close()
     raise failed  # outside the except block, which would keep the other error as its context
+
+
+def _threads(client: Client, seconds: float) -> dict[str, int]:
+    """Return the number of threads of every worker, as ``client.nthreads()``, which has no time-out."""
+    assert client.scheduler is not None
+    threads: dict[str, int] = client.sync(client.scheduler.ncores, callback_timeout=seconds)
+    return threads
 
 
 def register(client: Client, plugin: WorkerPlugin) -> None:
