@@ -5,6 +5,7 @@ import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from typing import Any
 
 import dask
 from dask.utils import parse_timedelta
@@ -126,6 +127,16 @@ def reach(address: str, security: Security) -> None:
         pool.submit(asyncio.run, meet()).result()
 
 
+def told(client: Client, seconds: float, question: str, **about: Any) -> Any:
+    """Return what the scheduler answers; without a time limit, Dask waits for ever for one that stands still.
+
+    Raises
+    ------
+    TimeoutError
+    """
+    return client.sync(getattr(client.scheduler, question), **about, callback_timeout=seconds)
+
+
 def max_threads(client: Client, seconds: float) -> int:
     """Return the largest number of threads of a worker; wait until there is a worker.
 
@@ -135,12 +146,12 @@ def max_threads(client: Client, seconds: float) -> int:
         If there is no worker after ``seconds``, or the scheduler has not answered by then.
     """
     try:
-        if not client.asynchronous and (threads := _threads(client, seconds)):
+        if not client.asynchronous and (threads := told(client, seconds, "ncores")):
             return max(threads.values())
         connection = connect(client)
         try:
             connection.client.wait_for_workers(1, timeout=seconds)
-            return max(_threads(connection.client, seconds).values(), default=1)
+            return max(told(connection.client, seconds, "ncores").values(), default=1)
         finally:
             connection.close()
     except WorkerStartTimeoutError:
@@ -184,13 +195,6 @@ def on_a_worker(client: Client, check: Callable[[str], None], place: str) -> Non
     raise failed  # outside the except block, which would keep the other error as its context
 
 
-def _threads(client: Client, seconds: float) -> dict[str, int]:
-    """Return the number of threads of every worker, as ``client.nthreads()``, which has no time-out."""
-    assert client.scheduler is not None
-    threads: dict[str, int] = client.sync(client.scheduler.ncores, callback_timeout=seconds)
-    return threads
-
-
 def register(client: Client, plugin: WorkerPlugin) -> None:
     """Give a plugin to all workers, now and later, even if workers leave meanwhile.
 
@@ -225,6 +229,14 @@ def register(client: Client, plugin: WorkerPlugin) -> None:
     else:
         return
     raise failed  # outside the except block, which would keep the other error as its context
+
+
+def silent(seconds: float) -> ClusterError:
+    """Return the error for a scheduler that has not answered for some seconds of a fit."""
+    return ClusterError(
+        f"The cluster's scheduler has not answered for {seconds:g} seconds. Look whether it is overloaded or stopped,"
+        " or raise dask.config dpgb-dask.worker-wait. The fit can be resumed, on another cluster too."
+    )
 
 
 def no_worker(seconds: float) -> ClusterError:

@@ -124,10 +124,13 @@ class CommTree:
     Parameters
     ----------
     client : Client
+    seconds : float
+        After so long without an answer of the scheduler, a round goes on as tasks, which say that it is silent.
     """
 
-    def __init__(self, client: Client) -> None:
+    def __init__(self, client: Client, seconds: float) -> None:
         self._client = client
+        self._seconds = seconds
         self._ready = False
         self._shares: tuple[Share, ...] = ()
         self._failures = 0
@@ -155,7 +158,7 @@ class CommTree:
     async def _ask(self, keys: tuple[str, ...], message: bytes) -> Reply | None:
         try:
             if set(self._keys()) != set(keys):
-                self._shares = await self._find(keys)
+                self._shares = await asyncio.wait_for(self._find(keys), self._seconds)
             if not self._shares:
                 return None
             return await self._send(message)
@@ -199,7 +202,7 @@ class CommTree:
         )
         try:
             while not (await asyncio.wait((round_trip,), timeout=LOOK))[0]:
-                if not await self._are_there():
+                if not await asyncio.wait_for(self._are_there(), self._seconds):
                     return None
             return _unpack(round_trip.result().get(root))
         finally:

@@ -66,7 +66,7 @@ from dpgb_dask.private.reading.survey import (
     starts_of,
 )
 from dpgb_dask.private.reading.units import UnitCounts, add_unit_counts
-from dpgb_dask.private.rounds.clients import Connection, no_worker, register
+from dpgb_dask.private.rounds.clients import Connection, no_worker, register, silent, told
 from dpgb_dask.private.rounds.comms import CommTree, pays
 from dpgb_dask.private.rounds.sealed import SealedRounds
 from dpgb_dask.private.rounds.worker_tasks import (
@@ -112,6 +112,9 @@ MESSAGE_BYTES = 90_000
 GRAPH_LOCK = threading.Lock()
 SOONER = 10  # priority of tasks that add parts, above the tasks that make parts, so that parts do not pile up
 POLL = 0.01  # seconds between two checks of which tasks have ended
+LEAST_WAIT = (
+    30.0  # seconds for an answer of the scheduler, which is slow while it takes in a large graph
+)
 LOOK = 2.0  # seconds between two checks of whether there are workers, during a long wait
 
 # raised by Dask if the scheduler is gone, was restarted, or has forgotten this client
@@ -224,7 +227,7 @@ class TaskRounds(SealedRounds):
         self._given_up = 0  # how often all workers have left since the last answer
         self._alone_since: float | None = None
         self._n_left = n_rounds
-        self._tree = CommTree(self.client)
+        self._tree = CommTree(self.client, self._execution.worker_wait)
         self._by_comms = execution.backend == "comms"
         self._overheads: list[float] = []
         self._chunks, self._lengths = self._begin(source)
@@ -555,7 +558,8 @@ class TaskRounds(SealedRounds):
     def _by_worker(self, made: list[Part]) -> dict[str, list[Part]]:
         """Group parts by the worker that holds them; parts lost meanwhile are made again on the first worker."""
         default = self._workers()[0]
-        holders = self.client.who_has([part for _, part in made])
+        keys = [part.key for _, part in made]
+        holders = self._told("who_has", keys=keys)
         groups: dict[str, list[Part]] = {}
         for own, part in made:
             groups.setdefault(min(holders.get(part.key) or [default]), []).append((own, part))
@@ -688,15 +692,24 @@ class TaskRounds(SealedRounds):
         Raises
         ------
         ClusterError
-            If there has been no worker for ``worker_wait`` seconds.
+            If there has been no worker, or no answer of the scheduler, for ``worker_wait`` seconds.
         """
-        workers = sorted(self.client.nthreads())
+        workers = sorted(self._told("ncores"))
         now = time.monotonic()
         if workers or self._alone_since is None:
             self._alone_since = None if workers else now
         elif now - self._alone_since >= self._execution.worker_wait:
             raise no_worker(self._execution.worker_wait)
         return workers
+
+    def _told(self, question: str, **about: Any) -> Any:
+        """Return what the scheduler answers; raises `ClusterError` if it stands still."""
+        seconds = max(self._execution.worker_wait, LEAST_WAIT)
+        try:
+            return told(self.client, seconds, question, **about)
+        except TimeoutError:
+            pass
+        raise silent(seconds)
 
     def _look_for_homes(self, waiting: Iterable[Future[Any]]) -> None:
         """Check that the tasks waited for can still run; if not, make Dask forget them and the tasks that they need.
