@@ -14,10 +14,10 @@ import numpy as np
 import pandas as pd
 import xarray as xr
 import zarr
-from dask.base import compute
 from dask.delayed import delayed
 from numpy.typing import NDArray
 
+from dpgb_dask.clients import compute
 from dpgb_dask.columns import Columns, in_order, names_of
 from dpgb_dask.contracts.features import Categorical, Datetime, Numeric
 from dpgb_dask.contracts.model import FeatureBins

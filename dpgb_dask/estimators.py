@@ -13,7 +13,6 @@ from typing import Any, ClassVar, Self
 
 import numpy as np
 import pandas as pd
-from dask.base import compute
 from numpy.typing import NDArray
 from sklearn.base import BaseEstimator, ClassifierMixin, RegressorMixin
 from sklearn.metrics import accuracy_score, r2_score
@@ -21,6 +20,7 @@ from sklearn.utils import Tags
 from sklearn.utils.validation import check_is_fitted
 
 from dpgb_dask import inferred, losses, parameters
+from dpgb_dask.clients import compute
 from dpgb_dask.columns import Columns, check_choice, default_names, in_order
 from dpgb_dask.contracts.model import BinShares, Model, NoiseBands
 from dpgb_dask.contracts.plan import Budget, Plan, Progress, Shape, weight_bits_for

@@ -16,12 +16,13 @@ import numpy as np
 import pandas as pd
 import xarray as xr
 import zarr
-from dask.base import compute, is_dask_collection
+from dask.base import is_dask_collection
 from dask.delayed import delayed
 from numpy.typing import NDArray
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import column_or_1d, validate_data
 
+from dpgb_dask.clients import compute
 from dpgb_dask.columns import default_names
 from dpgb_dask.contracts.features import Categorical, Datetime, Numeric
 from dpgb_dask.contracts.schema import MAX_WEIGHT, Schema

@@ -23,7 +23,16 @@ LOW = {
     "values",
     "contracts",
 }
-SIDES = LOW | {"encoding", "remote", "stored", "private", "controller", "released", "components"}
+SIDES = LOW | {
+    "clients",
+    "encoding",
+    "remote",
+    "stored",
+    "private",
+    "controller",
+    "released",
+    "components",
+}
 TOP = {
     "columns",
     "datasets",
@@ -49,6 +58,7 @@ TOP_OUTSIDE = {
 # layer: (what it may import from us, what it may import from outside)
 LAYERS: dict[str, tuple[set[str], set[str]]] = {
     "errors": (set(), set()),
+    "clients": ({"errors"}, {"dask", "distributed"}),
     "frozen": (set(), {"numpy"}),
     "installed": (set(), set()),
     "plain": (set(), {"numpy"}),
@@ -64,7 +74,7 @@ LAYERS: dict[str, tuple[set[str], set[str]]] = {
     "stored": ({"errors"}, {"numpy", "dask", "zarr"}),
     "encoding": (LOW, {"numpy", "pandas", "dask"}),
     "private": (
-        LOW | {"encoding", "remote", "stored"},
+        LOW | {"clients", "encoding", "remote", "stored"},
         # google_crc32c: checksums of scratch (zarr needs it too); cryptography, fsspec: rows on shared stores; psutil:
         # memory (distributed needs it too)
         {"numpy", "dask", "distributed", "zarr", "xarray", "pandas"}
@@ -72,7 +82,7 @@ LAYERS: dict[str, tuple[set[str], set[str]]] = {
     ),
     "controller": (LOW, {"numpy", "numba", "cryptography", "sqlalchemy"}),
     "released": (
-        LOW | {"encoding", "remote", "stored"},
+        LOW | {"clients", "encoding", "remote", "stored"},
         {"numpy", "dask", "xarray", "pandas", "zarr"},
     ),
     "components": (LOW, {"numpy", "scipy"}),

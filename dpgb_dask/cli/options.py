@@ -141,7 +141,7 @@ def joined(address: str | None) -> Iterator[None]:
         return
     from distributed import Client, Security  # noqa: PLC0415 - only with an address
 
-    from dpgb_dask.private.rounds.clients import reach  # noqa: PLC0415
+    from dpgb_dask.clients import reach  # noqa: PLC0415
 
     try:
         found = _address(address)

@@ -11,11 +11,11 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import zarr
-from dask.base import compute
 from dask.delayed import Delayed, delayed
 from numpy.typing import NDArray
 from zarr.codecs import BloscCodec, Crc32cCodec
 
+from dpgb_dask.clients import compute
 from dpgb_dask.columns import Columns, in_order
 from dpgb_dask.contracts.schema import Schema
 from dpgb_dask.encoding.columns import n_rows

@@ -11,9 +11,9 @@ from distributed import Client, LocalCluster
 from distributed.security import Security
 from small_fits import chunked, estimator, ledger_in
 
+from dpgb_dask import clients
 from dpgb_dask.cli.options import joined
 from dpgb_dask.errors import ClusterError, StructureError
-from dpgb_dask.private.rounds import clients
 
 
 @pytest.fixture
@@ -61,17 +61,21 @@ def test_a_scheduler_that_fell_silent(ledger):
 
 
 def test_a_scheduler_that_a_second_connection_cannot_reach(ledger, monkeypatch):
-    def unreachable(_client):
+    def unreachable(*_):
         raise OSError("Timed out trying to connect to tcp://10.0.0.1:8786 after 30 s")
 
-    monkeypatch.setattr(clients, "connect", unreachable)  # what an asynchronous client needs
-    with (
-        LocalCluster(n_workers=0, processes=False, **CLUSTER) as cluster,
-        Client(cluster),
-        pytest.raises(ClusterError, match=r"timeouts\.connect=") as caught,
-    ):
-        fit(ledger)
+    async def cell(address):
+        async with Client(address, asynchronous=True):
+            fit(ledger)
+
+    with LocalCluster(n_workers=0, processes=False, **CLUSTER) as cluster:
+        # as if it ran elsewhere
+        monkeypatch.setattr(clients, "Scheduler", type("Scheduler", (), {"_instances": ()}))
+        monkeypatch.setattr(clients, "reach", unreachable)
+        with pytest.raises(ClusterError, match=r"timeouts\.connect=") as caught:
+            asyncio.run(cell(cluster.scheduler_address))
     assert "10.0.0.1" not in str(caught.value)
+    assert caught.value.__context__ is None
 
 
 def join(address):

@@ -32,12 +32,13 @@ from private.cases import (
 )
 from waiting import LONGEST, comes_true
 
+from dpgb_dask import clients
 from dpgb_dask.contracts.plan import Execution, Shape
 from dpgb_dask.contracts.queries import CountQuery
 from dpgb_dask.contracts.schema import Schema
 from dpgb_dask.errors import ChunkError, PlanError, ShardError, StructureError
 from dpgb_dask.private.reading.ingest import read_source
-from dpgb_dask.private.rounds import clients, open_rounds, tasks, worker_tasks
+from dpgb_dask.private.rounds import open_rounds, tasks, worker_tasks
 from dpgb_dask.private.rounds.local import LocalRounds
 from dpgb_dask.private.rounds.tasks import TaskRounds
 

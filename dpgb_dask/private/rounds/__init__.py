@@ -7,13 +7,14 @@ from dataclasses import dataclass, replace
 
 from distributed import Client
 
+from dpgb_dask.clients import check_held, connect, find_client
 from dpgb_dask.contracts.model import FeatureBins
 from dpgb_dask.contracts.plan import NO_NEEDS, Execution, Needs, Rounds, Shape
 from dpgb_dask.errors import PlanError, in_our_words
 from dpgb_dask.private.keeping.store import check_limit
 from dpgb_dask.private.reading.rows import Source
 from dpgb_dask.private.reading.survey import Reading
-from dpgb_dask.private.rounds.clients import connect, find_client, max_threads, on_a_worker
+from dpgb_dask.private.rounds.clients import check_workers, on_a_worker
 from dpgb_dask.private.rounds.local import LocalRounds, default_threads
 from dpgb_dask.private.rounds.tasks import TaskRounds
 from dpgb_dask.remote import check_writable, is_url
@@ -57,9 +58,10 @@ def check_backend(source: Source, execution: Execution, needs: Needs = NO_NEEDS)
     ------
     PlanError
         If the back end is unknown, "tasks" or "comms" is asked for without a Dask client, the client's scheduler runs
-        in the event loop that a fit would block, or the memory limit is too small.
+        in the event loop that a fit would block or that owes it the rows, or the memory limit is too small.
     ClusterError
-        If the cluster has had no worker for ``execution.worker_wait`` seconds.
+        If the scheduler has not answered, or the cluster has had no worker, for ``execution.worker_wait`` seconds; if
+        a worker has another version than this process.
     StructureError
         If ``execution.cache`` is a URL that those who hold rows cannot write to.
     """
@@ -80,7 +82,9 @@ def check_backend(source: Source, execution: Execution, needs: Needs = NO_NEEDS)
         if is_url(execution.cache):
             check_writable(execution.cache)
         return Backend(None, own)
-    n_threads = max_threads(client, execution.worker_wait)
+    if source.lazy and client.asynchronous:
+        check_held(client, [part for chunk in source.chunks for part in chunk.parts()])
+    n_threads = check_workers(client, execution.worker_wait)
     check_limit(execution, shape, n_threads, needs, own)
     if is_url(execution.cache):  # the workers may have credentials that this process has not
         on_a_worker(client, check_writable, execution.cache)

@@ -35,6 +35,7 @@ from distributed.client import ClosedClientError
 from distributed.comm.core import CommClosedError
 from numpy.typing import NDArray
 
+from dpgb_dask.clients import Connection
 from dpgb_dask.contracts.boundary import Raw
 from dpgb_dask.contracts.model import FeatureBins, Model
 from dpgb_dask.contracts.plan import Execution
@@ -66,7 +67,7 @@ from dpgb_dask.private.reading.survey import (
     starts_of,
 )
 from dpgb_dask.private.reading.units import UnitCounts, add_unit_counts
-from dpgb_dask.private.rounds.clients import Connection, no_worker, register, silent, told
+from dpgb_dask.private.rounds.clients import no_worker, register, silent, told
 from dpgb_dask.private.rounds.comms import CommTree, pays
 from dpgb_dask.private.rounds.sealed import SealedRounds
 from dpgb_dask.private.rounds.worker_tasks import (

@@ -21,7 +21,15 @@ from dpgb_dask.contracts.model import FeatureBins, Model
 from dpgb_dask.contracts.plan import Execution
 from dpgb_dask.contracts.queries import Query
 from dpgb_dask.encoding.codes import bins_of_cells
-from dpgb_dask.errors import DPGBError, LostCodesError, ScratchError, kind_of, rows_failed
+from dpgb_dask.errors import (
+    ClusterError,
+    DPGBError,
+    LostCodesError,
+    ScratchError,
+    kind_of,
+    rows_failed,
+)
+from dpgb_dask.installed import OWN
 from dpgb_dask.kernels.warming import warm
 from dpgb_dask.private.answering.shards import Shard, sum_arrays
 from dpgb_dask.private.keeping.pieces import (
@@ -456,14 +464,32 @@ def _pool(n_threads: int) -> ThreadPoolExecutor:
 
 @lru_cache(maxsize=2)
 def _read_message(packed: bytes) -> tuple[Model, Query]:
-    """Unpack a round's message; workers in one process unpack it only once."""
-    model, query = pickle.loads(packed)
+    """Unpack a round's message; workers in one process unpack it only once.
+
+    Raises
+    ------
+    ClusterError
+        If the fit's own process has another version: this one's sums may have another sensitivity. A worker that comes
+        in mid-fit has not been asked before.
+    """
+    asking, content = pickle.loads(packed)
+    if asking != OWN:
+        raise other_version([OWN], asking)
+    model, query = pickle.loads(content)
     return model, query
 
 
 def pack_message(model: Model, query: Query) -> bytes:
     """Pack a round's message."""
-    return pickle.dumps((model, query))
+    return pickle.dumps((OWN, pickle.dumps((model, query))))
+
+
+def other_version(workers: Sequence[str], own: str = OWN) -> ClusterError:
+    """Return the error for workers of another version than the fit's own process."""
+    return ClusterError(
+        f"Workers have {' or '.join(workers)}; the fit's own process has {own}. Both need the same: start the cluster"
+        " with the image, or in the environment, of that process. A fit that had begun can be resumed then."
+    )
 
 
 @lru_cache(maxsize=2)

@@ -6,9 +6,10 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
-from dask.base import compute, is_dask_collection
+from dask.base import is_dask_collection
 from numpy.typing import NDArray
 
+from dpgb_dask.clients import compute
 from dpgb_dask.contracts.model import SCORE_ONE, BinShares, Model
 from dpgb_dask.contracts.schema import Schema
 from dpgb_dask.errors import StructureError

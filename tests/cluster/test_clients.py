@@ -1,0 +1,198 @@
+"""Clients of every kind, and clusters that do not answer or are of another version: refused before any charge."""
+
+import asyncio
+
+import dask
+import dask.array as da
+import dask.dataframe as dd
+import numpy as np
+import pytest
+from distributed import Client, LocalCluster, Worker
+from waiting import LONGEST
+
+from dpgb_dask import DPGBClassifier, Ledger, Schema, clients, recipes
+from dpgb_dask.diagnose import check
+from dpgb_dask.errors import ClusterError, PlanError
+from dpgb_dask.io import open_dataset, write_dataset
+from dpgb_dask.private.rounds import tasks, worker_tasks
+from dpgb_dask.testing import SeededNoise
+
+SCHEMA = Schema({f"f{j}": (0.0, 1.0) for j in range(3)}, classes=[0, 1])
+CLUSTER = {"processes": False, "threads_per_worker": 1, "dashboard_address": ":0"}
+
+
+def rows():
+    x = da.random.default_rng(7).random((600, 3), chunks=(300, 3))
+    return x, (x[:, 0] + x[:, 1] > 1.0).astype(np.int64)
+
+
+def estimator(**options):
+    return DPGBClassifier(
+        epsilon=4.0,
+        delta=1e-6,
+        schema=SCHEMA,
+        recipe=recipes.get("auto", kind="binary").brief(),
+        columns="position",
+        random_state=5,
+        **options,
+    )
+
+
+@pytest.fixture
+def ledger(tmp_path):
+    ledger = Ledger(f"sqlite:///{tmp_path}/budget.db")
+    ledger.open_account("people", epsilon=8.0, delta=1e-5)
+    return ledger
+
+
+def charges(ledger):
+    return [entry for entry in ledger.history("people") if entry.kind == "RESERVED"]
+
+
+def check_refused(ledger, match):
+    """A fit is refused, and nothing is charged."""
+    before = ledger.remaining("people")
+    with pytest.raises(ClusterError, match=match) as caught:
+        estimator(ledger=ledger, account="people").fit(*rows())
+    assert caught.value.__context__ is None
+    assert ledger.remaining("people") == before
+    assert not charges(ledger)
+
+
+class OldWorker(Worker):
+    """A worker whose Python has another version of the library, or none."""
+
+    installed: "str | None" = "0.0.1"
+
+    def versions(self, packages=None):
+        found = super().versions(packages)
+        return found | {"packages": found["packages"] | {"dpgb_dask": self.installed}}
+
+
+class BareWorker(OldWorker):
+    installed = None
+
+
+@pytest.mark.parametrize(
+    ("worker", "said"),
+    [(OldWorker, r"dpgb_dask 0\.0\.1, numba"), (BareWorker, "dpgb_dask not at all")],
+)
+def test_workers_of_another_version_are_refused_before_a_charge(worker, said, ledger):
+    with (
+        LocalCluster(n_workers=1, worker_class=worker, **CLUSTER) as cluster,
+        Client(cluster),
+    ):
+        check_refused(ledger, f"Workers have Python .*{said}.*; the fit.s own process has .*image")
+
+
+def test_a_worker_of_another_version_that_comes_in_mid_fit_does_not_answer(monkeypatch, ledger):
+    def upgrade(_label, done, _total):
+        if done == 3:
+            monkeypatch.setattr(worker_tasks, "OWN", "Python 3.1, dpgb_dask 9.9")
+
+    packed = worker_tasks.pack_message
+    monkeypatch.setattr(
+        tasks, "pack_message", lambda *of: packed(*of).replace(b"dpgb_dask 9.9", b"dpgb_dask 0.9")
+    )
+    with (
+        LocalCluster(n_workers=1, **CLUSTER) as cluster,
+        Client(cluster),
+        pytest.raises(ClusterError, match=r"Workers have .*9\.9; the fit.s own .*0\.9"),
+    ):
+        estimator(ledger=ledger, account="people", callbacks=[upgrade]).fit(*rows())
+    assert len(charges(ledger)) == 1
+
+
+def test_a_scheduler_that_does_not_answer_is_told_after_a_stated_wait(ledger):
+    async def never(**_):
+        await asyncio.sleep(LONGEST)
+
+    with LocalCluster(n_workers=1, **CLUSTER) as cluster, Client(cluster):
+        cluster.scheduler.handlers["versions"] = never
+        with dask.config.set({"dpgb-dask.worker-wait": 0.3}):
+            check_refused(ledger, r"scheduler does not answer \(TimeoutError\): .*worker_wait=0\.3")
+
+
+def test_workers_that_never_come_are_told_after_a_stated_wait(ledger):
+    with (
+        LocalCluster(n_workers=0, **CLUSTER) as cluster,
+        Client(cluster),
+        dask.config.set({"dpgb-dask.worker-wait": 0.3}),
+    ):
+        check_refused(ledger, r"no worker for worker_wait=0\.3 seconds")
+
+
+def test_a_fit_whose_client_is_closed_is_charged_once_and_resumed(ledger):
+    with LocalCluster(n_workers=1, **CLUSTER) as cluster:
+        client = Client(cluster)
+
+        def close(_label, done, _total):
+            if done == 3:
+                client.close()
+
+        with pytest.raises(ClusterError, match="can be resumed"):
+            estimator(ledger=ledger, account="people", callbacks=[close]).fit(*rows())
+        (charge,) = charges(ledger)
+        left = ledger.remaining("people")
+        with Client(cluster):
+            resumed = estimator(ledger=ledger, account="people")
+            resumed.fit(*rows(), resume=charge.fit_id)
+    assert ledger.remaining("people") == left
+    assert resumed.fit_id_ == charge.fit_id
+
+
+def in_a_loop(monkeypatch, cell):
+    """Run a cell as a notebook does: in the event loop of an asynchronous client of a cluster elsewhere."""
+
+    async def run(address):
+        async with Client(address, asynchronous=True) as client:
+            return await cell(client)
+
+    elsewhere = type("Scheduler", (), {"_instances": ()})
+    with LocalCluster(n_workers=1, **CLUSTER) as cluster:
+        monkeypatch.setattr(clients, "Scheduler", elsewhere)
+        return asyncio.run(run(cluster.scheduler_address))
+
+
+def test_in_the_loop_of_an_asynchronous_client_every_call_computes_on_the_cluster(
+    monkeypatch, tmp_path
+):
+    async def cell(client):
+        x, y = rows()
+        model = estimator(noise=SeededNoise(3)).fit(x, y)
+        write_dataset(tmp_path / "rows.zarr", x, y, schema=SCHEMA, columns="position")
+        explained = model.explain_local(x).compute()
+        await client.compute(model.predict(x))  # Dask's own way, for what is lazy
+        frame = dd.from_dask_array(x, columns=[f"f{j}" for j in range(3)])
+        assert model.score(frame, dd.from_dask_array(y)) == model.score(x, y)
+        return (
+            (model.model_.tables, model.score(x, y), explained.steps[0]),
+            str(check(SCHEMA, x, y, columns="position")),
+        )
+
+    (tables, score, steps), told = in_a_loop(monkeypatch, cell)
+    x, y = rows()
+    with dask.config.set(scheduler="sync"):
+        local = estimator(noise=SeededNoise(3)).fit(x, y)
+        np.testing.assert_equal(local.model_.tables, tables)
+        assert local.score(x, y) == score
+        np.testing.assert_array_equal(local.explain_local(x).compute().steps[0], steps)
+        assert str(check(SCHEMA, x, y, columns="position")) == told
+        np.testing.assert_array_equal(open_dataset(tmp_path / "rows.zarr").X, x)
+
+
+def test_rows_that_an_asynchronous_client_holds_are_refused_in_its_loop_and_work_in_a_thread(
+    monkeypatch, ledger
+):
+    async def cell(client):
+        x, y = client.persist(list(rows()))
+        model = estimator(ledger=ledger, account="people")
+        for call in (model.fit, clients.compute):
+            with pytest.raises(PlanError, match="to_thread"):
+                call(x, y)
+        with pytest.raises(PlanError, match="to_thread"):
+            clients.compute(dd.from_dask_array(x).sum())
+        assert not charges(ledger)
+        return await asyncio.to_thread(model.fit, x, y)
+
+    assert in_a_loop(monkeypatch, cell).fit_id_ == charges(ledger)[0].fit_id
