@@ -2,7 +2,6 @@
 
 import os
 import re
-import shutil
 import signal
 import subprocess
 import sys
@@ -10,7 +9,7 @@ import tempfile
 from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
-IMAGE = os.environ.get("DPGB_IMAGE")
+IMAGE = Path(os.environ.get("DPGB_IMAGE", "/nowhere"), "dpgb-dask", "root").is_dir()
 # what ci/Dockerfile sets; without an image the commands get it here
 IMAGE_ENV = {
     "TMPDIR": "/scratch",
@@ -43,6 +42,8 @@ class Kubelet:
         values = {}
         for variable in container.get("env", []):
             value = variable.get("value", "")
+            if "value" in variable:
+                value = expanded(value, values)  # what comes from elsewhere stays as it is
             for kind, source in variable.get("valueFrom", {}).items():
                 if kind == "fieldRef":
                     assert "job-name" in source["fieldPath"]
@@ -50,7 +51,7 @@ class Kubelet:
                 else:
                     held = self.secrets if kind == "secretKeyRef" else self.config_maps
                     value = held[source["name"]][source["key"]]
-            values[variable["name"]] = expanded(value, values)
+            values[variable["name"]] = value
         return values
 
     def mounts(self, pod, container, values):
@@ -91,8 +92,7 @@ class Kubelet:
         if ours:
             values = {**IMAGE_ENV, **values}
         here = {name: moved(value, mounts) for name, value in values.items()}
-        path = f"{Path(sys.executable).parent}:{postgres_bin()}:{os.environ['PATH']}"
-        return [moved(word, mounts) for word in words], {**os.environ, "PATH": path, **here}
+        return [moved(word, mounts) for word in words], {**with_postgres(), **here}
 
     def run(self, pod, container, job=""):
         """Run a container to its end."""
@@ -126,9 +126,10 @@ def moved(text, mounts):
     return text
 
 
-def postgres_bin():
-    """Return the folder of PostgreSQL's programs."""
-    found = shutil.which("pg_ctl")
-    if found:
-        return Path(found).parent
-    return max(Path("/usr/lib/postgresql").glob("*/bin"), default=Path("/usr/bin"))
+def with_postgres():
+    """Return this environment, with PostgreSQL's programs in its PATH, which Debian leaves out."""
+    found = [str(path) for path in sorted(Path("/usr/lib/postgresql").glob("*/bin"))[-1:]]
+    return {
+        **os.environ,
+        "PATH": ":".join([str(Path(sys.executable).parent), os.environ["PATH"], *found]),
+    }

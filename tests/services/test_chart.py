@@ -1,58 +1,20 @@
 """The chart helm/dpgb-dask by Helm itself: values render or are refused by name, upgrades render, its policy holds."""
 
 import copy
-import importlib.util
 import json
-import os
 import re
 import shutil
-import subprocess
-from pathlib import Path
 
 import pytest
 import yaml
+from charts import CHART, ROOT, SETS, gateway_pods, policy, record, rendered, values_table
 
 from dpgb_dask.cli import fit as fit_command
 from dpgb_dask.cli.options import Parser
 
 pytestmark = pytest.mark.services
 
-ROOT = Path(__file__).parents[2]
-CHART = ROOT / "helm" / "dpgb-dask"
-SETS = {path.stem: path.read_text(encoding="utf-8") for path in sorted(CHART.glob("ci/*.yaml"))}
 RELEASED = sorted((ROOT / "ci" / "chart" / "released").glob("*.json"))
-
-
-def module(name):
-    """Return a module of ci/chart, which is no package."""
-    spec = importlib.util.spec_from_file_location(name, ROOT / "ci" / "chart" / f"{name}.py")
-    loaded = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(loaded)
-    return loaded
-
-
-policy, record, values_table = map(module, ("policy", "record", "values_table"))
-
-
-def tool(name, asked):
-    """Return the answer of a program in the environment of ci/chart/check."""
-    python = Path(os.environ.get("CHART_TOOLS", "/nowhere")) / "bin" / "python"
-    if not python.exists():
-        pytest.skip("NO HELM: its tools are not here, run ci/chart/check")
-    done = subprocess.run(
-        [python, ROOT / "ci" / "chart" / name],
-        input=json.dumps(asked),
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
-    return json.loads(done.stdout)
-
-
-def rendered(*values, chart=CHART):
-    """Return what Helm makes of each set of values."""
-    return tool("helm_tool.py", [{"chart": str(chart), "values": one} for one in values])
 
 
 @pytest.fixture(scope="module")
@@ -289,13 +251,7 @@ def clusters(everything):
         {"scratch": "/cache/../etc"},
         {"image": "somebody/else:1"},
     ]
-    (text,) = [
-        one["data"]["values.yaml"]
-        for one in everything
-        if one["metadata"]["name"].endswith("-for-gateway")
-    ]
-    code = yaml.safe_load(text)["gateway"]["extraConfig"]["dpgb-dask"]
-    return tool("gateway_pods.py", {"code": code, "choices": choices})
+    return gateway_pods(everything, choices)
 
 
 def test_dask_gateway_makes_restricted_pods_of_the_cluster_options(clusters, record_property):

@@ -64,21 +64,14 @@ seccompProfile: {type: RuntimeDefault}
 {{- define "dpgb-dask.ledgerUrl" -}}
 {{- with .root.Values.ledger -}}
 postgresql+psycopg://{{ get .roles $.role }}@
-{{- $several := splitList "," (include "dpgb-dask.ledgerHost" $.root) -}}
-{{- if gt (len $several) 1 -}}
-/{{ .database }}?host={{ join "," $several }}&port={{ include "dpgb-dask.ports" (list .port (len $several)) }}&target_session_attrs=read-write
+{{- $hosts := splitList "," (include "dpgb-dask.ledgerHost" $.root) -}}
+{{- if gt (len $hosts) 1 -}}
+{{- /* libpq goes to whichever of them is primary now */ -}}
+/{{ .database }}?{{ range $hosts }}host={{ . }}:{{ $.root.Values.ledger.port }}&{{ end }}target_session_attrs=read-write
 {{- else -}}
-{{ first $several }}:{{ .port }}/{{ .database }}
+{{ first $hosts }}:{{ .port }}/{{ .database }}
 {{- end -}}
 {{- end -}}
-{{- end }}
-
-{{- define "dpgb-dask.ports" -}}
-{{- $ports := list -}}
-{{- range until (index . 1 | int) -}}
-{{- $ports = append $ports (index $ 0 | toString) -}}
-{{- end -}}
-{{ join "," $ports }}
 {{- end }}
 
 {{- define "dpgb-dask.secret" -}}
