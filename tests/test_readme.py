@@ -17,6 +17,7 @@ PAGES = (
     "docs/schema.md",
     "docs/recipes.md",
     "docs/larger-than-memory.md",
+    "docs/deploy.md",
     "docs/ledger.md",
     "docs/parameters.md",
 )
