@@ -7,6 +7,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 
 from distributed import LocalCluster
 
@@ -25,7 +26,7 @@ def sweep() -> None:
         ("link", run("ip -o link show")),
         ("netns", run("ip netns list")),
     ):
-        for name, pid in re.findall(rf"\b({MARK}b?(\d+)(?:[vn]\d+)?)\b", listed):
+        for name, pid in re.findall(rf"\b({MARK}b?(\d+)(?:[vn]\d+|q)?)\b", listed):
             if not os.path.exists(f"/proc/{pid}"):
                 run(f"ip {kind} delete {name}", check=False)
 
@@ -51,14 +52,38 @@ def lacks() -> str | None:
     return None
 
 
-class Hosts:
-    """Two hosts, each with one Dask worker, on a bridge with the scheduler."""
+def has_netem() -> bool:
+    """Whether this kernel can delay packets by itself."""
+    name = f"{MARK}b{os.getpid()}q"
+    run(f"ip link add {name} type bridge")
+    tried = subprocess.run(
+        ["tc", "qdisc", "add", "dev", name, "root", "netem", "delay", "1ms"],
+        check=False,
+        capture_output=True,
+    )
+    run(f"ip link delete {name}")
+    return tried.returncode == 0
 
-    def __init__(self, n_hosts: int = 2) -> None:
+
+class Hosts:
+    """Hosts, each with one Dask worker, on a bridge with the scheduler.
+
+    Parameters
+    ----------
+    n_hosts : int
+    delay : float
+        Seconds that every packet takes along the cable of a host, in either direction: by netem where the kernel has
+        it, else by `cable`. ``delayed_by`` says which.
+    """
+
+    def __init__(self, n_hosts: int = 2, delay: float = 0.0) -> None:
         self.mark = f"{MARK}{os.getpid()}"
         self.bridge = f"{MARK}b{os.getpid()}"
         self.hosts = range(n_hosts)
+        self.delay = delay
+        self.delayed_by = "nothing"
         self.workers: list[subprocess.Popen] = []
+        self.carriers: list[subprocess.Popen] = []
 
     def _cable(self, k: int) -> str:
         return f"{self.mark}v{k}"
@@ -79,7 +104,7 @@ class Hosts:
         for k in self.hosts:
             space, cable = self._space(k), self._cable(k)
             run(f"ip netns add {space}")
-            run(f"ip link add {cable} type veth peer name eth0 netns {space}")
+            self._lay(cable, space)
             run(f"ip link set {cable} master {self.bridge}")
             run(f"ip link set {cable} up")
             for command in (
@@ -90,10 +115,35 @@ class Hosts:
                 run(f"ip -n {space} {command}")
         return self
 
+    def _lay(self, cable: str, space: str) -> None:
+        """Lay a cable, whose other end is the device eth0 of a namespace."""
+        if not self.delay or has_netem():
+            run(f"ip link add {cable} type veth peer name eth0 netns {space}")
+            if self.delay:
+                self.delayed_by = "netem"
+                netem = f"root netem delay {1000 * self.delay:g}ms"
+                run(f"tc qdisc add dev {cable} {netem}")
+                run(f"tc -n {space} qdisc add dev eth0 {netem}")
+            return
+        self.delayed_by = "a relay of frames, as the kernel has no netem"
+        end = cable.replace("v", "t")
+        command = [
+            sys.executable,
+            str(Path(__file__).with_name("cable.py")),
+            cable,
+            end,
+            str(self.delay),
+        ]
+        carrier = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+        self.carriers.append(carrier)
+        assert carrier.stdout is not None
+        assert carrier.stdout.readline() == "ready\n"
+        run(f"ip link set {end} netns {space} name eth0")
+
     def __exit__(self, *_: object) -> None:
-        for worker in self.workers:
-            worker.kill()
-            worker.wait()
+        for process in (*self.workers, *self.carriers):
+            process.kill()
+            process.communicate()
         for k in self.hosts:
             run(f"ip link delete {self._cable(k)}", check=False)
             run(f"ip netns delete {self._space(k)}", check=False)
@@ -113,6 +163,15 @@ class Hosts:
     def cut(self, k: int) -> None:
         """Cut the cable of host k: packets vanish, and no connection is told."""
         run(f"ip link set {self._cable(k)} down")
+
+    def heal(self, k: int) -> None:
+        """Put the cable of host k in again."""
+        run(f"ip link set {self._cable(k)} up")
+
+    def part(self, *hosts: int) -> None:
+        """Let packets between any two of some hosts vanish; all others arrive."""
+        for k in hosts:
+            run(f"ip link set {self._cable(k)} type bridge_slave isolated on")
 
 
 @contextmanager

@@ -1,23 +1,22 @@
-"""A worker is cut off the network without notice: the fit goes on, and its model is the same bit for bit."""
+"""Hosts on a network that is cut, or slow: the model is the same bit for bit, and there is one charge."""
 
 import os
+import statistics
 import subprocess
+import threading
 import time
+from contextlib import contextmanager
 from unittest import mock
 
 import dask
-import dask.array as da
-import numpy as np
 import pytest
+from cluster.test_faults import Fault, check, disturbed
 from distributed import Client
 from hpc.network import MARK, Hosts, cluster_on, lacks, run
-from waiting import LONGEST
-
-from dpgb_dask import DPGBClassifier, Ledger, Schema, recipes
-from dpgb_dask.testing import SeededNoise
+from small_fits import fit
+from waiting import LONGEST, comes_true
 
 pytestmark = pytest.mark.hpc
-SCHEMA = Schema({f"f{j}": (0.0, 1.0) for j in range(4)}, classes=[0, 1])
 NOTICED = {  # how soon Dask may notice; its defaults are 30 s and 5 min
     "distributed.comm.timeouts.tcp": "12s",
     "distributed.comm.timeouts.connect": "12s",
@@ -29,6 +28,12 @@ NOTICED = {  # how soon Dask may notice; its defaults are 30 s and 5 min
 def _namespaces():
     if reason := lacks():
         pytest.skip(reason)
+
+
+@pytest.fixture(autouse=True)
+def _noticed_by_workers(monkeypatch):
+    monkeypatch.setenv("DASK_DISTRIBUTED__COMM__TIMEOUTS__TCP", "12s")
+    monkeypatch.setenv("DASK_DISTRIBUTED__COMM__TIMEOUTS__CONNECT", "12s")
 
 
 @pytest.fixture
@@ -49,78 +54,109 @@ def test_networks_of_others_are_left_alone_and_those_of_a_killed_run_go(no_proce
         assert f"{no_process}" not in run("ip -o link show") + run("ip netns list")
 
 
-def rows():
-    """Rows that each worker makes again by itself: nothing has to come from the one that is gone."""
-    x = da.random.default_rng(7).random((6000, 4), chunks=(500, 4))
-    return x, (x[:, 0] + x[:, 1] > x[:, 2] + 0.5).astype(np.int64)
-
-
-def model_of(recipe, folder, *callbacks):
-    clf = DPGBClassifier(
-        epsilon=4.0,
-        delta=1e-6,
-        schema=SCHEMA,
-        recipe=recipes.get(recipe, kind="binary").brief(),
-        noise=SeededNoise(3),
-        random_state=5,
-        callbacks=callbacks,
-    ).fit(*rows())
-    clf.save(folder / "model.json")
-    return (folder / "model.json").read_bytes()
-
-
-@pytest.mark.parametrize("backend", ["tasks", "comms"])
-@pytest.mark.parametrize("recipe", ["auto", "fdp-tr-newton", "dp-ebm"])
-def test_a_worker_is_cut_off(recipe, backend, tmp_path, record_property, monkeypatch):
-    monkeypatch.setenv("DASK_DISTRIBUTED__COMM__TIMEOUTS__TCP", "12s")  # of the workers
-    monkeypatch.setenv("DASK_DISTRIBUTED__COMM__TIMEOUTS__CONNECT", "12s")
-    with dask.config.set({"dpgb-dask.backend": "local"}):
-        undisturbed = model_of(recipe, tmp_path)
-    seen = {}
+@contextmanager
+def client_on(hosts, folder):
+    """A client of a cluster with a worker on every host, once all are there."""
     with (
-        dask.config.set(NOTICED | {"dpgb-dask.backend": backend}),
-        Hosts() as hosts,
-        cluster_on(hosts, str(tmp_path)) as cluster,
+        dask.config.set(NOTICED),
+        hosts,
+        cluster_on(hosts, str(folder)) as cluster,
         Client(cluster) as client,
     ):
-        client.wait_for_workers(2, timeout=LONGEST)
-
-        def cut(_label, done, _total):
-            if done == 3:
-                hosts.cut(0)
-                seen["cut"] = time.monotonic()
-            elif done == 4:
-                seen["next round"] = f"{time.monotonic() - seen['cut']:.0f} s after the cut"
-
-        disturbed = model_of(recipe, tmp_path, cut)
-        seen["workers at the end"] = len(client.scheduler_info()["workers"])
-    del seen["cut"]
-    record_property("saw", str(seen))
-    assert seen["workers at the end"] == 1
-    assert disturbed == undisturbed
+        client.wait_for_workers(len(hosts.hosts), timeout=LONGEST)
+        yield client
 
 
-def test_a_cut_fit_is_charged_once(tmp_path, monkeypatch):
-    monkeypatch.setenv("DASK_DISTRIBUTED__COMM__TIMEOUTS__TCP", "12s")
-    charged = []
-    for name, at in (("calm", 0), ("cut", 3)):
-        ledger = Ledger(f"sqlite:///{tmp_path}/{name}.db")
-        ledger.open_account("people", epsilon=3.0, delta=1e-6)
-        with (
-            dask.config.set(NOTICED),
-            Hosts() as hosts,
-            cluster_on(hosts, str(tmp_path)) as cluster,
-            Client(cluster) as client,
-        ):
-            client.wait_for_workers(2, timeout=LONGEST)
-            DPGBClassifier(
-                epsilon=1.0,
-                delta=1e-6,
-                schema=SCHEMA,
-                recipe=recipes.get("auto", kind="binary").brief(),
-                ledger=ledger,
-                account="people",
-                callbacks=[lambda _label, done, _total: hosts.cut(1) if done == at else None],  # noqa: B023
-            ).fit(*rows())
-        charged.append((ledger.account("people").spent, [e.kind for e in ledger.history("people")]))
-    assert charged[0] == charged[1]
+class TimedFault(Fault):
+    """A fault, and the seconds of every round since."""
+
+    def __init__(self, recipe, happen):
+        super().__init__(recipe, happen)
+        self.since, self.took = None, []
+
+    def __call__(self, label, done, total):
+        if self.since is not None:
+            self.took.append(time.monotonic() - self.since)
+        super().__call__(label, done, total)
+        if done >= self.at:
+            self.since = time.monotonic()
+
+    def tell(self, client):
+        rounds = ", ".join(f"{seconds:.1f}" for seconds in self.took)
+        self.seen += f"; rounds since took {rounds} s; {len(client.nthreads())} workers at the end"
+
+
+@pytest.mark.parametrize(
+    ("recipe", "backend"), [("auto", "comms"), ("fdp-tr-newton", "tasks"), ("dp-ebm", "tasks")]
+)
+def test_a_worker_is_cut_off(recipe, backend, undisturbed, tmp_path, record_property):
+    hosts = Hosts()
+
+    def cut():
+        hosts.cut(0)
+        return "1 of 2 workers cut off"
+
+    fault = TimedFault(recipe, cut)
+    with client_on(hosts, tmp_path) as client:
+        disturbed(tmp_path, recipe, backend, fault)
+        assert len(client.nthreads()) == 1
+        fault.tell(client)
+    check(tmp_path, undisturbed(recipe), fault, record_property)
+
+
+@pytest.mark.parametrize("backend", ["comms", "tasks"])
+def test_a_cut_heals(backend, undisturbed, tmp_path, record_property):
+    hosts, healed = Hosts(), []
+
+    def cut():
+        hosts.cut(0)
+        timer = threading.Timer(3.0, lambda: healed.append(hosts.heal(0)))
+        timer.start()
+        return "1 of 2 workers cut off for 3 s"
+
+    fault = TimedFault("dp-ebm", cut)
+    with client_on(hosts, tmp_path) as client:
+        disturbed(tmp_path, "dp-ebm", backend, fault)
+        assert comes_true(lambda: healed)
+        fault.tell(client)
+    check(tmp_path, undisturbed("dp-ebm"), fault, record_property)
+
+
+@pytest.mark.parametrize("backend", ["comms", "tasks"])
+def test_two_workers_lose_each_other_and_not_the_scheduler(
+    backend, undisturbed, tmp_path, record_property
+):
+    hosts = Hosts(3)
+
+    def part():
+        hosts.part(0, 1)
+        return "2 of 3 workers cannot reach each other"
+
+    fault = TimedFault("dp-ebm", part)
+    with client_on(hosts, tmp_path) as client:
+        disturbed(tmp_path, "dp-ebm", backend, fault)
+        fault.tell(client)
+    check(tmp_path, undisturbed("dp-ebm"), fault, record_property)
+
+
+@pytest.mark.parametrize("milliseconds", [0, 5, 50])
+def test_rounds_on_a_slow_network(milliseconds, tmp_path, record_property):
+    def model_by(backend):
+        folder = tmp_path / backend
+        folder.mkdir()
+        clock = TimedFault("dp-ebm", lambda: None)
+        with dask.config.set({"dpgb-dask.backend": backend}):
+            fit(folder, "dp-ebm", lazy=True, n_estimators=5, callbacks=[clock])
+        took[backend] = 1000 * statistics.median(clock.took)
+        return (folder / "model.json").read_bytes()
+
+    hosts, took = Hosts(3, milliseconds / 1000), {}
+    expected = model_by("local")
+    with client_on(hosts, tmp_path):
+        assert model_by("tasks") == expected
+        assert model_by("comms") == expected
+    rounds = ", ".join(
+        f"{took[backend]:.0f} ms a round by {backend}" for backend in ("tasks", "comms")
+    )
+    saw = f"3 workers, {milliseconds} ms along each cable by {hosts.delayed_by}: {rounds}"
+    record_property("saw", f"{saw}; same model file")
