@@ -21,8 +21,8 @@ work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 version=$(sed -n 's/^appVersion: "\(.*\)"/\1/p' helm/dpgb-dask/Chart.yaml)
 
-docker build --file ci/Dockerfile --target worker --tag "dpgb-dask:$version" .
-docker build --file ci/Dockerfile --target notebook --tag "dpgb-dask-notebook:$version" .
+docker build --file ci/Dockerfile --tag "dpgb-dask:$version" .
+docker build --file ci/Dockerfile.notebook --build-arg "WORKER=dpgb-dask:$version" --tag "dpgb-dask-notebook:$version" .
 kind get clusters | grep -qx "$cluster" || kind create cluster --name "$cluster" --wait 120s
 kind load docker-image --name "$cluster" "dpgb-dask:$version" "dpgb-dask-notebook:$version"
 
