@@ -51,6 +51,10 @@ class LedgerUnavailableError(LedgerError):
     """The ledger cannot be reached or written, so nothing more is charged or released."""
 
 
+class LedgerLostError(LedgerUnavailableError):
+    """The server of a ledger went away and did not come back in time; a fit that was charged can be resumed."""
+
+
 class VerificationError(DPGBError, ValueError):
     """A model file does not agree with the ledger that its fit charged, or holds nothing that can be compared."""
 

@@ -16,18 +16,19 @@ an address names, and what lies beside it.
 
 import contextlib
 import errno
+import functools
 import os
 import sqlite3
 import stat
 import threading
 import time
 import weakref
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, Concatenate, ParamSpec, Self, TypeVar
 
-from sqlalchemy import Connection, Engine, create_engine, event
+from sqlalchemy import Connection, Engine, create_engine
 from sqlalchemy.exc import DataError, IntegrityError, InvalidRequestError, SQLAlchemyError
 from sqlalchemy.pool import StaticPool
 
@@ -35,7 +36,6 @@ from dpgb_dask.contracts.queries import GradientQuery, Query
 from dpgb_dask.contracts.spending import Spending
 from dpgb_dask.controller import account_units
 from dpgb_dask.controller.ledger_book import (
-    PUT_BACK,
     Account,
     Book,
     Checked,
@@ -47,9 +47,16 @@ from dpgb_dask.controller.ledger_book import (
     Terms,
     charge_of,
     epsilon_left,
-    prepare,
-    refusing_damage,
     terms_of,
+)
+from dpgb_dask.controller.ledger_connections import (
+    OUTAGE_SECONDS,
+    close_all,
+    forget_shared,
+    is_away,
+    on_server,
+    server_engine,
+    sqlite_engine,
 )
 from dpgb_dask.controller.ledger_files import (
     GENESIS,
@@ -69,20 +76,53 @@ from dpgb_dask.controller.ledger_files import (
     writable,
     write_head,
 )
+from dpgb_dask.controller.ledger_server import ServerBook, grant, revoke
+from dpgb_dask.controller.ledger_tables import PUT_BACK, digest, prepare, refusing_damage
 from dpgb_dask.controller.noise import erase_key, write_key
 from dpgb_dask.errors import (
     BudgetExceededError,
     DPGBError,
     LedgerError,
+    LedgerLostError,
     LedgerUnavailableError,
     ResumeError,
 )
 from dpgb_dask.showing import Listing
 
+REFUSED, NO_RIGHT = (
+    "DPGB0",
+    "42501",
+)  # of errors by PostgreSQL; the first is that of ledger_server.sql
 _ledgers: weakref.WeakSet["Ledger"] = weakref.WeakSet()
 _of_parents: list[Any] = []  # connections that a child process must not close
 # for each ledger, by address and id: accounts and fits by the entries that this process has verified
 _verified: dict[tuple[str, str], Tally] = {}
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+
+def _outlasting(
+    method: Callable[Concatenate["Ledger", P], T],
+) -> Callable[Concatenate["Ledger", P], T]:
+    """Repeat a method of `Ledger` whose server went away, until the server is back or `OUTAGE_SECONDS` are over.
+
+    Each such method may be repeated: where its first commit took effect and only the answer was lost, it finds what it
+    would write, and adds nothing.
+    """
+
+    @functools.wraps(method)
+    def run(ledger: "Ledger", /, *args: P.args, **kwargs: P.kwargs) -> T:
+        deadline = time.monotonic() + OUTAGE_SECONDS
+        while True:
+            try:
+                return method(ledger, *args, **kwargs)
+            except LedgerLostError:
+                if time.monotonic() > deadline:
+                    raise
+            time.sleep(0.2)
+
+    return run
 
 
 class Ledger:
@@ -188,6 +228,7 @@ class Ledger:
 
     # -- for people ----------------------------------------------------------------------------------------------
 
+    @_outlasting
     def open_account(
         self,
         name: str,
@@ -272,6 +313,7 @@ class Ledger:
             return account.epsilon
         return epsilon_left(account, account.delta, pure=account.analysis == "pure")
 
+    @_outlasting
     def account(self, name: str) -> Account:
         """Return an account: its cap, and what of it is spent.
 
@@ -288,11 +330,13 @@ class Ledger:
         with self._reading() as book:
             return book.account(name)
 
+    @_outlasting
     def accounts(self) -> Listing[Account]:
         """Return all accounts, by name."""
         with self._reading() as book:
             return book.accounts()
 
+    @_outlasting
     def history(self, name: str) -> Listing[Entry]:
         """Return the entries of an account, oldest first.
 
@@ -310,6 +354,7 @@ class Ledger:
             book.account(name)
             return book.history(name)
 
+    @_outlasting
     def fits(self, name: str) -> Listing[Record]:
         """Return the records of the fits of an account, oldest first.
 
@@ -327,6 +372,7 @@ class Ledger:
             book.account(name)
             return book.records(name)
 
+    @_outlasting
     def settle(self, fit_id: str) -> int:
         """Close an unfinished fit for good, and charge only the rounds it opened.
 
@@ -364,8 +410,7 @@ class Ledger:
             if fit["state"] == "RESERVED":
                 book.balanced(fit["account"])
                 charge = self._opened_charge(book, fit)
-                book.charge_instead(fit, "SETTLED", charge)
-                book.append("SETTLED", fit["account"], fit_id, {"charge": str(charge)})
+                book.add_end(fit, "SETTLED", charge, {})
         self._terms.pop(fit_id, None)
         self.erase_key(fit_id)
         return charge
@@ -395,6 +440,7 @@ class Ledger:
             return False
         return answers > len(book.opened(fit_id))
 
+    @_outlasting
     def verify(self) -> Checked:
         """Verify the whole chain, compare accounts and fits with it, and compare it with the head beside the ledger.
 
@@ -416,6 +462,7 @@ class Ledger:
         with self._reading() as book:
             return replace(book.verify(), head=bool(self._heads(readable_only=True)))
 
+    @_outlasting
     def restore(self) -> bool:
         """Go on with a database that was restored from a copy, or whose newest head is lost; only its owner should.
 
@@ -445,11 +492,63 @@ class Ledger:
                     "The ledger is empty: there is nothing to restore. Put a copy of its file back first."
                 )
             book.verify()
-            book.append("RESTORED", "", "", {"newest_known": max(heads)[0] if heads else None})
+            book.add_restored(max(heads)[0] if heads else None)
         return True
+
+    @_outlasting
+    def grant(self, kind: str, role: str) -> None:
+        """Let a role of the database server use the ledger; only the role that owns the ledger can.
+
+        Parameters
+        ----------
+        kind : {"analyst", "auditor"}
+            An analyst reads the ledger and charges fits; an auditor only reads.
+        role : str
+            Name of the role, which exists. What it could do with the ledger before is taken from it.
+
+        Raises
+        ------
+        LedgerError
+            If the ledger is a file, there is no such role, or it could change the ledger by other rights.
+        """
+        with self._owning() as connection:
+            grant(connection, kind, role)
+
+    @_outlasting
+    def revoke(self, role: str) -> None:
+        """Take from a role of the database server all that `grant` gave.
+
+        Parameters
+        ----------
+        role : str
+
+        Raises
+        ------
+        LedgerError
+            If the ledger is a file, or there is no such role.
+        """
+        with self._owning() as connection:
+            revoke(connection, role)
+
+    @contextlib.contextmanager
+    def _owning(self) -> Iterator[Connection]:
+        """Run one transaction about rights."""
+        if not self._address.server:
+            raise LedgerError(
+                f"{self!r} has no roles: whoever can write the file can do everything. A ledger on a PostgreSQL server"
+                " has."
+            )
+        with self._lock:
+            try:
+                with self._begun(self._connect()) as connection:
+                    yield connection
+            except (SQLAlchemyError, OSError) as error:
+                self._disconnect()
+                raise self._failed(error, False, False) from error
 
     # -- for the controller --------------------------------------------------------------------------------------
 
+    @_outlasting
     def reserve(self, name: str, fit_id: str, terms: Terms, lease: str, key: bytes) -> None:
         """Write the key of a fit and charge the whole fit, in one transaction: both or neither.
 
@@ -487,10 +586,11 @@ class Ledger:
         path: Path | None = None
         try:
             with self._transaction(keep_head=True, charging=True) as book:
-                book.balanced(name)
-                book.reserve(name, fit_id, terms, lease)
                 path = self.key_path(fit_id)
-                if path is not None:
+                if not book.holds(fit_id, lease):
+                    book.balanced(name)
+                    book.reserve(name, fit_id, terms, lease)
+                if path is not None and not (path.exists() and path.read_bytes() == key):
                     write_key(path, key)
                 committing = True
         except BaseException as error:
@@ -529,6 +629,7 @@ class Ledger:
         if self.durable and not known and not isinstance(error, ResumeError):
             error.add_note(note)
 
+    @_outlasting
     def look(self, fit_id: str) -> Fit:
         """Return what is known of a fit that is unfinished, or that ended and can be replayed from its journal.
 
@@ -547,6 +648,7 @@ class Ledger:
             answers = book.record(fit_id).answers if ended else ""
         return Fit(fit["account"], terms_of(fit), fit["fingerprint"], ended, answers)
 
+    @_outlasting
     def record(self, fit_id: str) -> Record:
         """Return the ledger's record of a fit.
 
@@ -562,6 +664,7 @@ class Ledger:
         with self._reading() as book:
             return book.record(fit_id)
 
+    @_outlasting
     def take(self, fit_id: str, lease: str) -> list[Opened]:
         """Take the lease of an unfinished fit; its former holder can open nothing more. Return the opened rounds.
 
@@ -578,12 +681,13 @@ class Ledger:
         """
         with self._transaction(keep_head=True) as book:
             fit = book.resumable(fit_id, ("RESERVED",))
-            book.set(fit_id, lease=lease)
-            book.append("LEASED", fit["account"], fit_id, {})
+            if fit["lease"] != digest(lease):
+                book.add_lease(fit, digest(lease))
             entries = book.opened(fit_id)
             with refusing_damage(f"a round of fit_id={fit_id!r}"):
                 return [Opened(entry.body["query_id"], entry.body["seal"]) for entry in entries]
 
+    @_outlasting
     def bind(self, fit_id: str, lease: str, fingerprint: str) -> None:
         """Record the keyed hash of the data's fingerprint.
 
@@ -611,9 +715,9 @@ class Ledger:
                 raise ResumeError(
                     f"fit_id={fit_id!r} is bound to other data by another process. Stop here."
                 )
-            book.set(fit_id, fingerprint=fingerprint)
-            book.append("BOUND", fit["account"], fit_id, {"fingerprint": fingerprint})
+            book.add_binding(fit, fingerprint)
 
+    @_outlasting
     def open_round(
         self, fit_id: str, lease: str, position: int, opened: Opened, query: Query
     ) -> None:
@@ -667,9 +771,7 @@ class Ledger:
                 "price": str(query.price),
                 "spent": str(after.spent),
             }
-            if draw is not None:
-                body["rows"] = [draw.kind, draw.group, draw.low, draw.high]
-            book.append("OPENED", fit["account"], fit_id, body)
+            book.add_round(fit, body, draw)
 
     def _open_in_memory(self, fit_id: str, lease: str, position: int, query: Query) -> None:
         """Apply the filter without an entry: no other process uses the ledger, and nothing is resumed or read later."""
@@ -685,6 +787,7 @@ class Ledger:
             _check_reserved(fit_id, position, after, terms)
             self._spending[fit_id] = (position, after)
 
+    @_outlasting
     def finish(
         self, fit_id: str, lease: str, answers: str, *, model: str = "", only_opened: bool = False
     ) -> int:
@@ -710,15 +813,14 @@ class Ledger:
         Whether a fit ends early must follow from released answers. `settle` says why charging what it opened is enough.
         """
         with self._transaction(keep_head=True) as book:
-            book.leased(fit_id, lease)
             fit = book.fit(fit_id)
             charge = charge_of(fit)
-            if only_opened:
-                book.balanced(fit["account"])
-                charge = self._opened_charge(book, fit)
-            book.charge_instead(fit, "RELEASED", charge)
-            body = {"answers": answers, "charge": str(charge), "model": model}
-            book.append("RELEASED", fit["account"], fit_id, body)
+            if (fit["state"], fit["lease"]) != ("RELEASED", digest(lease)):
+                fit |= book.leased(fit_id, lease)
+                if only_opened:
+                    book.balanced(fit["account"])
+                    charge = self._opened_charge(book, fit)
+                book.add_end(fit, "RELEASED", charge, {"answers": answers, "model": model})
         self._spending.pop(fit_id, None)
         self._terms.pop(fit_id, None)
         self.erase_key(fit_id)
@@ -788,42 +890,32 @@ class Ledger:
         there = self._file_now()
         if self._engine is None or self._file != there:
             self._disconnect()
-            connections: list[Any] = []
-            self._connections = connections
-            self._finalizer = weakref.finalize(self, _close, connections)
-            engine = self._make_engine(connections)
-            with engine.begin() as connection:
+            engine = self._make_engine()
+            with self._begun(engine) as connection:
                 self._id = prepare(connection)
                 if self.durable:
                     self._adopt(Book(connection).head)
             self._engine, self._file, self._tidied = engine, self._file_now(), False
         return self._engine
 
-    def _make_engine(self, connections: list[Any]) -> Engine:
-        sqlite = self._address.url.drivername == "sqlite"
-        options: dict[str, Any] = {"hide_parameters": True}
-        if sqlite:
-            options["connect_args"] = {
-                "check_same_thread": False, "timeout": WAIT_SECONDS, "factory": _SQLiteConnection,
-            }  # fmt: skip
-            options["poolclass"] = StaticPool  # one transaction at a time, under the lock
-        else:
-            options["pool_pre_ping"] = True  # a server may have restarted since the last fit
-        try:
-            engine = create_engine(self._address.url, **options)
-        except ModuleNotFoundError as error:
-            raise LedgerUnavailableError(
-                f"{self!r} needs the package {error.name!r}. Install dpgb_dask[postgres]."
-            ) from error
+    def _make_engine(self) -> Engine:
+        if self._address.server:
+            try:
+                return server_engine(self._address.url)
+            except ModuleNotFoundError as error:
+                raise LedgerUnavailableError(
+                    f"{self!r} needs the package {error.name!r}. Install dpgb_dask[postgres]."
+                ) from error
+        connections: list[Any] = []
+        self._connections = connections
+        self._finalizer = weakref.finalize(self, close_all, connections)
+        return sqlite_engine(self._address.url, connections)
 
-        def connected(connection: Any, _record: Any) -> None:
-            connections.append(connection)
-            (_configure_sqlite if sqlite else _configure_postgresql)(connection)
-
-        event.listen(engine, "connect", connected)
-        if sqlite:
-            event.listen(engine, "begin", _begin_immediate)
-        return engine
+    def _begun(
+        self, engine: Engine, **options: Any
+    ) -> contextlib.AbstractContextManager[Connection]:
+        """Begin a transaction, with options of a server's."""
+        return on_server(engine, **options) if self._address.server else engine.begin()
 
     def _adopt(self, head: Head) -> None:
         """Make the ledger's folder with its newest head, taken from an older version's files if there are any.
@@ -893,7 +985,7 @@ class Ledger:
                 with contextlib.suppress(Exception):
                     connection.rollback()
             return
-        _close(self._connections)
+        close_all(self._connections)
         if self._finalizer is not None:
             self._finalizer.detach()
         self._connections, self._engine = [], None
@@ -902,7 +994,7 @@ class Ledger:
         """Take the lock once other threads' transactions end, close the connection; return False if time runs out."""
         if not self._lock.acquire(timeout=WAIT_SECONDS):
             return False
-        if self.durable and not self._in_transaction:
+        if self._path is not None and not self._in_transaction:
             self._disconnect()
         return True
 
@@ -940,12 +1032,18 @@ class Ledger:
             try:
                 if self._address.read_only:
                     raise PermissionError(errno.EROFS, "the address says mode=ro, readonly")
-                with self._connect().begin() as connection:
+                with self._begun(self._connect()) as connection:
                     self._refuse_copy()
-                    heads = [] if restoring else self._heads()
-                    needed = self._path is not None and not restoring
                     known = self._tallies.setdefault((self._name, self._id), Tally())
-                    book = Book(connection, heads, head_needed=needed, known=known)
+                    options: dict[str, Any] = {
+                        "heads": [] if restoring else self._heads(),
+                        "head_needed": self._path is not None and not restoring,
+                        "known": known,
+                    }
+                    if self._address.server:
+                        book: Book = ServerBook(connection, WAIT_SECONDS, **options)
+                    else:
+                        book = Book(connection, **options)
                     if self.durable and not self._tidied:
                         self._tidy(book)
                     before = book.head
@@ -960,10 +1058,7 @@ class Ledger:
                     self._fold()
             except (SQLAlchemyError, OSError) as error:
                 self._disconnect()
-                _refuse_damage(error)
-                raise LedgerUnavailableError(
-                    self._unavailable(error, committing, charging)
-                ) from error
+                raise self._failed(error, committing, charging) from error
             except DPGBError:
                 raise
             except BaseException:
@@ -977,7 +1072,22 @@ class Ledger:
 
     @contextlib.contextmanager
     def _reading(self) -> Iterator[Book]:
-        """Run one transaction that writes nothing; if the file can only be read, run it on a copy in memory."""
+        """Run one transaction that writes nothing.
+
+        If a file can only be read, it runs on a copy in memory. On a server it takes no lock: it sees the tables as
+        they were when it began, and a role that may only read can run it.
+        """
+        if self._address.server:
+            with self._lock:
+                try:
+                    engine, heads = self._connect(), self._heads()
+                    snapshot = {"isolation_level": "REPEATABLE READ", "postgresql_readonly": True}
+                    with self._begun(engine, **snapshot) as connection:
+                        yield Book(connection, heads)
+                except (SQLAlchemyError, OSError) as error:
+                    self._disconnect()
+                    raise self._failed(error, False, False) from error
+            return
         if self._path is None or (writable(self._path) and not self._address.read_only):
             with self._transaction() as book:
                 yield book
@@ -994,8 +1104,7 @@ class Ledger:
                 prepare(connection)
                 yield Book(connection, heads, head_needed=needed)
         except (SQLAlchemyError, sqlite3.Error, OSError) as error:
-            _refuse_damage(error)
-            raise LedgerUnavailableError(self._unavailable(error, False, False)) from error
+            raise self._failed(error, False, False) from error
 
     def _fold(self) -> None:
         """Write what is in SQLite's write-ahead file into the database."""
@@ -1026,13 +1135,27 @@ class Ledger:
             return []
         return [*heads, self._known] if self._known[0] else heads
 
-    def _unavailable(
+    def _failed(
         self, error: SQLAlchemyError | sqlite3.Error | OSError, committing: bool, charging: bool
-    ) -> str:
+    ) -> LedgerError:
+        """Return what an error of the database means to people."""
         cause = getattr(error, "strerror", None) or getattr(error, "orig", None)
         if isinstance(error, sqlite3.Error):
             cause = error
-        lines = str(cause or type(error).__name__).strip().splitlines()
+        lines = str(cause or type(error).__name__).strip().splitlines() or [type(error).__name__]
+        if _is_damage(error):
+            return LedgerError(
+                f"The ledger is damaged: what its tables hold cannot be read or added to ({type(cause).__name__})."
+                f" {PUT_BACK}"
+            )
+        state = getattr(cause, "sqlstate", None)
+        if state == REFUSED:
+            return LedgerError(f"The server refuses this, and nothing was changed: {lines[0]}")
+        if state == NO_RIGHT:
+            return LedgerError(
+                f"{self!r} does not let this role do that ({lines[0]}); nothing was changed. An auditor may only read,"
+                " an analyst also charge fits; its owner opens accounts, and gives rights (dpgb-dask ledger grant)."
+            )
         standing = "Nothing was released by this, and what is charged stands."
         if charging:
             standing = "Nothing was charged and nothing released."
@@ -1041,9 +1164,14 @@ class Ledger:
                 "Nothing was released; whether the last entry was written, ledger.history(account), or dpgb-dask ledger"
                 " show, tells."
             )
-        return (
-            f"{self!r} cannot be used: {lines[0] if lines else type(error).__name__}.\n{standing} Check that the"
-            " address exists and can be written, that there is room, and that no other process holds it."
+        text = f"{self!r} cannot be used: {' '.join(lines[:4]) if self._address.server else lines[0]}.\n{standing} "
+        if is_away(error, used=bool(self._id)):
+            return LedgerLostError(
+                f"{text}The server went away, and did not come back within {OUTAGE_SECONDS:g} s."
+            )
+        return LedgerUnavailableError(
+            f"{text}Check that the address exists and can be written, that there is room, and that no other process"
+            " holds it."
         )
 
 
@@ -1054,30 +1182,6 @@ def _copied(path: Path) -> Iterator[Connection]:
         engine = create_engine("sqlite://", creator=lambda: copy, poolclass=StaticPool)
         with engine.begin() as connection:
             yield connection
-
-
-class _SQLiteConnection(sqlite3.Connection):
-    """A connection that ends its transaction when it is closed.
-
-    SQLite keeps a closed connection, and its lock, for as long as one of its statements is unfinished. After Ctrl-C in
-    the middle of a statement, that is for as long as the traceback is kept.
-    """
-
-    def close(self) -> None:
-        """Roll back, and close."""
-        self.rollback()
-        super().close()
-
-    def rollback(self) -> None:
-        """Roll back; nothing happens if the connection is closed already."""
-        with contextlib.suppress(sqlite3.Error):
-            super().rollback()
-
-
-def _close(connections: list[Any]) -> None:
-    for connection in connections:
-        with contextlib.suppress(Exception):
-            connection.close()
 
 
 class _Forks(threading.local):
@@ -1106,6 +1210,7 @@ class _Forks(threading.local):
         """Give every ledger a new lock and no connections."""
         self.held = []
         _verified.clear()
+        forget_shared()
         for ledger in list(_ledgers):
             ledger._begin_anew()  # noqa: SLF001
 
@@ -1116,20 +1221,16 @@ os.register_at_fork(
 )
 
 
-def _refuse_damage(error: Exception) -> None:
-    """Raise a `LedgerError` if an error of the database is about its contents; return if it is about reaching it."""
+def _is_damage(error: Exception) -> bool:
+    """Return whether an error of the database is about its contents; else it is about reaching it."""
     cause = getattr(error, "orig", None) or error
-    damaged = isinstance(error, (IntegrityError, DataError, InvalidRequestError))
-    damaged |= getattr(cause, "sqlite_errorcode", None) in (
-        sqlite3.SQLITE_ERROR,
-        sqlite3.SQLITE_CORRUPT,
+    return (
+        isinstance(error, (IntegrityError, DataError, InvalidRequestError))
+        or getattr(cause, "sqlite_errorcode", None)
+        in (sqlite3.SQLITE_ERROR, sqlite3.SQLITE_CORRUPT)
+        or getattr(cause, "sqlstate", None)
+        in ("42P01", "42703", "42883")  # no such table, column, function
     )
-    damaged |= getattr(cause, "sqlstate", None) in ("42P01", "42703")  # no such table, column
-    if damaged:
-        raise LedgerError(
-            f"The ledger is damaged: what its tables hold cannot be read or added to ({type(cause).__name__})."
-            f" {PUT_BACK}"
-        ) from None
 
 
 def _home() -> Path:
@@ -1156,40 +1257,3 @@ def _check_reserved(fit_id: str, position: int, after: Spending, terms: Terms) -
             f"  would be   {after.spent}\n"
             f"Amounts are 2**-64 of {'ε' if terms.pure else 'μ²'}."
         )
-
-
-def _configure_sqlite(connection: Any) -> None:
-    connection.isolation_level = None  # the driver must not begin transactions of its own
-    cursor = connection.cursor()
-    _write_ahead(cursor)
-    cursor.execute("PRAGMA synchronous=FULL")
-    cursor.close()
-
-
-def _write_ahead(cursor: Any) -> None:
-    """Switch a new database to write-ahead logging.
-
-    While another process is about to write its first pages, SQLite refuses this at once, whatever the time-out.
-    """
-    deadline = time.monotonic() + WAIT_SECONDS
-    while True:
-        try:
-            cursor.execute("PRAGMA journal_mode=WAL")
-        except sqlite3.OperationalError as error:
-            if error.sqlite_errorcode != sqlite3.SQLITE_BUSY or time.monotonic() > deadline:
-                raise
-            time.sleep(0.01)
-        else:
-            return
-
-
-def _configure_postgresql(connection: Any) -> None:
-    # a process that waits gives up in the end; one that is stopped inside a transaction loses it before that
-    with connection.cursor() as cursor:
-        cursor.execute(f"SET lock_timeout = {round(1000 * WAIT_SECONDS)}")
-        cursor.execute(f"SET idle_in_transaction_session_timeout = {round(500 * WAIT_SECONDS)}")
-    connection.commit()
-
-
-def _begin_immediate(connection: Connection) -> None:
-    connection.exec_driver_sql("BEGIN IMMEDIATE")

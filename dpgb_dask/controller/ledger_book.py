@@ -1,4 +1,4 @@
-"""The books of a ledger: its tables, and what may be read and written there inside one transaction.
+"""The books of a ledger: what may be read and written in its tables inside one transaction.
 
 Entries form a hash chain, and accounts and fits follow from the entries: `Tally` adds the entries up again, and
 `Book.verify` and every charge compare the tables with it. Each entry's hash covers the hash before it (as in Haber and
@@ -6,46 +6,33 @@ Stornetta 1991). So, if SHA-256 has no collisions, a chain that ends in a known 
 written before that head, unchanged.
 """
 
-import contextlib
-import hashlib
 import json
 import math
-import re
-import secrets
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from typing import Any, Self
 
-from sqlalchemy import (
-    BigInteger,
-    Column,
-    Connection,
-    Index,
-    Integer,
-    MetaData,
-    String,
-    Table,
-    Text,
-    bindparam,
-    func,
-    insert,
-    inspect,
-    select,
-    text,
-    update,
-)
+from sqlalchemy import Connection, bindparam, func, insert, select, update
 
 from dpgb_dask.contracts.queries import PRICE_ONE, RowDraw
 from dpgb_dask.contracts.spending import Spending
 from dpgb_dask.controller import account_units, accounting
 from dpgb_dask.controller.ledger_files import GENESIS, Head
-from dpgb_dask.errors import BudgetExceededError, DPGBError, LedgerError, ResumeError
+from dpgb_dask.controller.ledger_tables import (
+    ACCOUNTS,
+    ENTRIES,
+    FITS,
+    HEAD,
+    PUT_BACK,
+    canonical,
+    chained,
+    digest,
+    refusing_damage,
+)
+from dpgb_dask.errors import BudgetExceededError, LedgerError, ResumeError
 from dpgb_dask.showing import Listing, brief, html_table
 
-VERSION = 2  # of the tables; version 1 had no `dpgb_meta` and no units
-ID_FORM = re.compile("[0-9a-f]{16}")
-PUT_BACK = "Put the newest sound file back."
 RESTORE = (
     "Put the newest file and its folder back; if there is none, the owner may go on with this one: ledger.restore(), or"
     " dpgb-dask ledger restore URL."
@@ -62,72 +49,16 @@ ENDED = ("RELEASED", "SETTLED")  # states of a fit that opens nothing more
 CHANGES_BALANCE = ("OPEN", "RESERVED", "RELEASED", "SETTLED")
 BY_HAND = f"the ledger was changed by hand. {PUT_BACK}"
 
-_metadata = MetaData()
-_meta = Table(
-    "dpgb_meta",
-    _metadata,
-    Column("id", Integer, primary_key=True, autoincrement=False),
-    Column("version", Integer, nullable=False),
-    Column("ledger", String(16), nullable=False),
-)
-# Prices are stored as decimal text, because they may exceed 64 bits.
-_accounts = Table(
-    "dpgb_accounts",
-    _metadata,
-    Column("name", String(200), primary_key=True),
-    Column("epsilon", Text, nullable=False),
-    Column("delta", Text, nullable=False),
-    Column("analysis", String(16), nullable=False),
-    Column("cap", Text, nullable=False),
-    Column("spent", Text, nullable=False),
-    Column("tau", Text, nullable=False),
-    Column("unit_id", String(200)),
-)
-_fits = Table(
-    "dpgb_fits",
-    _metadata,
-    Column("fit_id", String(80), primary_key=True),
-    Column("account", String(200), nullable=False),
-    Column("state", String(16), nullable=False),
-    Column("price", Text, nullable=False),
-    Column("terms", Text, nullable=False),
-    Column("fingerprint", Text, nullable=False),
-    Column("lease", String(64), nullable=False),
-)
-_entries = Table(
-    "dpgb_entries",
-    _metadata,
-    Column(
-        "seq", BigInteger().with_variant(Integer, "sqlite"), primary_key=True, autoincrement=False
-    ),
-    Column("kind", String(16), nullable=False),
-    Column("account", String(200), nullable=False),
-    Column("fit_id", String(80), nullable=False),
-    Column("at", String(40), nullable=False),
-    Column("body", Text, nullable=False),
-    Column("prev", String(64), nullable=False),
-    Column("hash", String(64), nullable=False),
-    Index("dpgb_entries_of_fit", "fit_id"),
-    Index("dpgb_entries_of_account", "account"),
-)
-_head = Table(
-    "dpgb_head",
-    _metadata,
-    Column("id", Integer, primary_key=True, autoincrement=False),
-    Column("seq", BigInteger, nullable=False),
-    Column("hash", String(64), nullable=False),
-)
-
 # Statements that every round runs are made once: SQLAlchemy takes longer to make one than SQLite to run it.
-_LOCK_HEAD = select(_head.c.seq, _head.c.hash).with_for_update()
-_SET_HEAD = update(_head)
-_ADD_ENTRY = insert(_entries)
-_FIND_HASH = select(_entries.c.hash).where(_entries.c.seq == bindparam("seq"))
-_FIND_FIT = select(_fits).where(_fits.c.fit_id == bindparam("fit_id"))
-_FIND_LEASE = select(_fits.c.account, _fits.c.state, _fits.c.fingerprint, _fits.c.lease).where(
-    _fits.c.fit_id == bindparam("fit_id")
-)
-_FROM = select(_entries).where(_entries.c.seq >= bindparam("seq")).order_by(_entries.c.seq)
+_READ_HEAD = select(HEAD.c.seq, HEAD.c.hash)
+_SET_HEAD = update(HEAD)
+_ADD_ENTRY = insert(ENTRIES)
+_FIND_HASH = select(ENTRIES.c.hash).where(ENTRIES.c.seq == bindparam("seq"))
+_FIND_FIT = select(FITS).where(FITS.c.fit_id == bindparam("fit_id"))
+_FIND_LEASE = select(
+    FITS.c.fit_id, FITS.c.account, FITS.c.state, FITS.c.fingerprint, FITS.c.lease
+).where(FITS.c.fit_id == bindparam("fit_id"))
+_FROM = select(ENTRIES).where(ENTRIES.c.seq >= bindparam("seq")).order_by(ENTRIES.c.seq)
 
 
 @dataclass(frozen=True, slots=True)
@@ -300,7 +231,9 @@ class Terms:
             and isinstance(terms.pure, bool)
         ):
             raise TypeError("a field of another type")
-        return terms
+        # a server writes 1.0 as 1
+        epsilon, delta, tau = map(float, numbers)
+        return replace(terms, epsilon=epsilon, delta=delta, tau=tau)
 
 
 @dataclass(frozen=True, slots=True)
@@ -344,6 +277,8 @@ class Record:
         Digest of its model; empty until it ended, or if none was given.
     at : str
         Time of the reservation, for the operator.
+    role : str
+        The role for which the database server reserved it; empty for a file.
     """
 
     fit_id: str
@@ -354,13 +289,15 @@ class Record:
     answers: str
     model: str
     at: str
+    role: str = ""
 
     def shown(self) -> dict[str, object]:
         """Return the cells of its row in a table."""
         return {
             "fit": self.fit_id,
             "opened (UTC)": self.at[:16].replace("T", " "),
-            "who": self.terms.who or "?",  # old ledgers record neither this nor the recipe
+            # old ledgers record neither this nor the recipe
+            "who": (self.terms.who or "?") + (f" as {self.role}" if self.role else ""),
             "recipe": self.terms.facts.get("recipe", "?"),
             "epsilon": f"{self.terms.epsilon:g}",
             "delta": "–" if self.terms.pure else f"{self.terms.delta:g}",
@@ -424,9 +361,7 @@ class Book:
         known: "Tally | None" = None,
     ) -> None:
         self._connection = connection
-        row: Any = connection.execute(_LOCK_HEAD).first()
-        with refusing_damage("its head"):
-            self.head: Head = (int(row.seq), str(row.hash))
+        self.head = self._take_head()
         self._begin = self.head  # entries after it are not committed yet
         self._known = Tally() if known is None else known
         self._up_to_date = False
@@ -440,6 +375,14 @@ class Book:
                 "The ledger is older than its newest known head: it was restored from a copy, or changed by hand. "
                 f"Charges made since would be forgotten. {RESTORE}"
             )
+
+    def _take_head(self) -> Head:
+        return self._read_head(self._connection.execute(_READ_HEAD))
+
+    def _read_head(self, result: Any) -> Head:
+        row = result.first()
+        with refusing_damage("its head"):
+            return int(row.seq), str(row.hash)
 
     def contains(self, known: Head) -> bool:
         """Return whether a head belongs to this chain."""
@@ -463,18 +406,18 @@ class Book:
             "account": account,
             "fit_id": fit_id,
             "at": at,
-            "body": _canonical(body),
+            "body": canonical(body),
         }
-        digest = _chain(previous, values)
-        self.execute(_ADD_ENTRY, {"prev": previous, "hash": digest, **values})
-        self.execute(_SET_HEAD, {"seq": seq, "hash": digest})
-        self.head = (seq, digest)
+        found = chained(previous, values)
+        self.execute(_ADD_ENTRY, {"prev": previous, "hash": found, **values})
+        self.execute(_SET_HEAD, {"seq": seq, "hash": found})
+        self.head = (seq, found)
 
     # -- accounts ------------------------------------------------------------------------------------------------
 
     def find_account(self, name: str) -> Account | None:
         """Return an account; None if there is none with this name."""
-        row = self._connection.execute(select(_accounts).where(_accounts.c.name == name)).first()
+        row = self._connection.execute(select(ACCOUNTS).where(ACCOUNTS.c.name == name)).first()
         return None if row is None else _account(row)
 
     def account(self, name: str) -> Account:
@@ -489,13 +432,13 @@ class Book:
 
     def accounts(self) -> Listing[Account]:
         """Return all accounts, by name."""
-        rows = self._connection.execute(select(_accounts).order_by(_accounts.c.name))
+        rows = self._connection.execute(select(ACCOUNTS).order_by(ACCOUNTS.c.name))
         return Listing(_account(row) for row in rows)
 
     def add_account(self, name: str, body: dict[str, Any]) -> None:
-        """Open an account."""
+        """Write an account."""
         self.append("OPEN", name, "", body)
-        self.execute(insert(_accounts).values(name=name, spent="0", tau="0.0", **body))
+        self.execute(insert(ACCOUNTS).values(name=name, spent="0", tau="0.0", **body))
 
     def balanced(self, name: str) -> Account:
         """Return an account after comparing its balance with the sum of its entries.
@@ -509,8 +452,8 @@ class Book:
             If balance and sum differ, or an entry is missing or does not match its hash.
         """
         account, tally = self.account(name), self.tally()
-        of_account = (_entries.c.account == name) & _entries.c.kind.in_(CHANGES_BALANCE)
-        n_entries = self._connection.execute(select(func.count()).select_from(_entries)).scalar()
+        of_account = (ENTRIES.c.account == name) & ENTRIES.c.kind.in_(CHANGES_BALANCE)
+        n_entries = self._connection.execute(select(func.count()).select_from(ENTRIES)).scalar()
         if (
             sum(1 for _ in self._rows(of_account)) != tally.n_balanced.get(name)
             or n_entries != self.head[0]
@@ -552,35 +495,65 @@ class Book:
                 f"Account {name!r}: the slack of its fits would be {used:.3g}, more than delta/1000={allowed:.3g}. "
                 "Nothing was charged. Open an account with a smaller epsilon or a larger delta."
             )
-        body = terms.to_json() | {"charge": str(charge)}
-        spent = str(account.spent + charge)
-        self.execute(
-            update(_accounts).where(_accounts.c.name == name).values(spent=spent, tau=repr(tau))
-        )
-        row = {
-            "fit_id": fit_id, "account": name, "state": "RESERVED", "price": str(charge),
-            "terms": _canonical(body), "fingerprint": "", "lease": lease,
-        }  # fmt: skip
-        self.execute(insert(_fits).values(**row))
-        self.append("RESERVED", name, fit_id, body)
+        self.add_fit(account, fit_id, terms, digest(lease), charge, tau)
 
-    def charge_instead(self, fit: dict[str, str], state: str, charge: int) -> None:
-        """End an unfinished fit in the given state, and let only ``charge`` of what it reserved stand."""
-        account = self.account(fit["account"])
-        spent = str(account.spent - charge_of(fit) + charge)
-        self.execute(update(_accounts).where(_accounts.c.name == account.name).values(spent=spent))
-        self.set(fit["fit_id"], state=state, price=str(charge))
+    def add_fit(
+        self, account: Account, fit_id: str, terms: Terms, lease: str, charge: int, tau: float
+    ) -> None:
+        """Write a reserved fit, and what its account has spent with it; of its lease the digest."""
+        body = terms.to_json() | {"charge": str(charge)}
+        changed = update(ACCOUNTS).where(ACCOUNTS.c.name == account.name)
+        self.execute(changed.values(spent=str(account.spent + charge), tau=repr(tau)))
+        row = {
+            "fit_id": fit_id, "account": account.name, "state": "RESERVED", "price": str(charge),
+            "terms": canonical(body), "fingerprint": "", "lease": lease,
+        }  # fmt: skip
+        self.execute(insert(FITS).values(**row))
+        self.append("RESERVED", account.name, fit_id, body)
 
     # -- fits ----------------------------------------------------------------------------------------------------
 
-    def set(self, fit_id: str, **changes: str) -> None:
-        """Change columns of a fit."""
-        self.execute(update(_fits).where(_fits.c.fit_id == fit_id).values(**changes))
+    def add_binding(self, fit: Mapping[str, str], fingerprint: str) -> None:
+        """Write the keyed hash of a fit's data."""
+        self._set(fit["fit_id"], fingerprint=fingerprint)
+        self.append("BOUND", fit["account"], fit["fit_id"], {"fingerprint": fingerprint})
+
+    def add_lease(self, fit: Mapping[str, str], lease: str) -> None:
+        """Write the digest of a fit's new lease."""
+        self._set(fit["fit_id"], lease=lease)
+        self.append("LEASED", fit["account"], fit["fit_id"], {})
+
+    def add_round(self, fit: Mapping[str, str], body: dict[str, Any], draw: RowDraw | None) -> None:
+        """Write a round that is opened."""
+        rows = {} if draw is None else {"rows": [draw.kind, draw.group, draw.low, draw.high]}
+        self.append("OPENED", fit["account"], fit["fit_id"], body | rows)
+
+    def add_end(
+        self, fit: Mapping[str, str], state: str, charge: int, digests: dict[str, str]
+    ) -> None:
+        """Write that an unfinished fit is RELEASED or SETTLED, and that only ``charge`` of what it reserved stands."""
+        account = self.account(fit["account"])
+        spent = str(account.spent - charge_of(fit) + charge)
+        self.execute(update(ACCOUNTS).where(ACCOUNTS.c.name == account.name).values(spent=spent))
+        self._set(fit["fit_id"], state=state, price=str(charge))
+        self.append(state, account.name, fit["fit_id"], digests | {"charge": str(charge)})
+
+    def add_restored(self, newest_known: int | None) -> None:
+        """Write that the ledger goes on from a copy."""
+        self.append("RESTORED", "", "", {"newest_known": newest_known})
+
+    def _set(self, fit_id: str, **changes: str) -> None:
+        self.execute(update(FITS).where(FITS.c.fit_id == fit_id).values(**changes))
 
     def find_fit(self, fit_id: str) -> dict[str, str] | None:
         """Return the row of a fit; None if there is none with this id."""
         row = self._connection.execute(_FIND_FIT, {"fit_id": fit_id}).mappings().first()
         return None if row is None else dict(row)
+
+    def holds(self, fit_id: str, lease: str) -> bool:
+        """Return whether a fit with this lease is reserved already: a charge is repeated whose answer was lost."""
+        fit = self.find_fit(fit_id)
+        return fit is not None and fit["lease"] == digest(lease)
 
     def fit(self, fit_id: str) -> dict[str, str]:
         """Return the row of a fit, which has to exist, after comparing it with the fit's entries.
@@ -636,19 +609,19 @@ class Book:
         return self.tally().restored > self.running(fit_id).seq
 
     def leased(self, fit_id: str, lease: str) -> dict[str, str]:
-        """Return account, state, fingerprint and lease of an unfinished fit, whose lease the caller has to hold."""
+        """Return an unfinished fit without its terms, with the lease that the caller has to hold."""
         row = self._connection.execute(_FIND_LEASE, {"fit_id": fit_id}).mappings().first()
         if row is None:
             raise LedgerError(f"fit_id={fit_id!r} is not in the ledger.")
         if row["state"] != "RESERVED":
             raise ResumeError(_ended(fit_id, row["state"]))
-        if row["lease"] != lease:
+        if row["lease"] != digest(lease):
             raise ResumeError(
                 f"fit_id={fit_id!r} was resumed by another process, which goes on with it. Stop here."
             )
         told = {name: row[name] for name in ("account", "state", "fingerprint")}
         self._check_fit(fit_id, told)
-        return dict(row)
+        return {**row, "lease": lease}
 
     def record(self, fit_id: str) -> Record:
         """Return the record of a fit."""
@@ -656,7 +629,7 @@ class Book:
         entries = {
             entry.kind: entry
             for entry in self.entries(
-                (_entries.c.fit_id == fit_id) & _entries.c.kind.in_(CHANGES_BALANCE)
+                (ENTRIES.c.fit_id == fit_id) & ENTRIES.c.kind.in_(CHANGES_BALANCE)
             )
         }
         with refusing_damage(f"the entry of fit_id={fit_id!r}"):
@@ -670,17 +643,18 @@ class Book:
                 answers=str(end.get("answers", "")),  # older entries lack this and the model
                 model=str(end.get("model", "")),
                 at=entries["RESERVED"].at,
+                role=str(entries["RESERVED"].body.get("role", "")),
             )
 
     def records(self, account: str) -> Listing[Record]:
         """Return the records of an account's fits, oldest first."""
-        reserved = self.entries((_entries.c.account == account) & (_entries.c.kind == "RESERVED"))
+        reserved = self.entries((ENTRIES.c.account == account) & (ENTRIES.c.kind == "RESERVED"))
         return Listing(self.record(entry.fit_id) for entry in reserved)
 
     # -- entries -------------------------------------------------------------------------------------------------
 
     def _rows(self, where: Any = None) -> Iterator[Mapping[str, Any]]:
-        statement = select(_entries).order_by(_entries.c.seq)
+        statement = select(ENTRIES).order_by(ENTRIES.c.seq)
         if where is not None:
             statement = statement.where(where)
         return self._sound(statement)
@@ -691,7 +665,7 @@ class Book:
         """Yield entries, each after comparing it with its hash."""
         for row in map(dict, self._connection.execute(statement, values).mappings()):
             with refusing_damage("an entry"):
-                if row["hash"] != _chain(row["prev"], row):
+                if row["hash"] != chained(row["prev"], row):
                     raise LedgerError(
                         f"Entry {row['seq']} of the hash chain of the ledger was changed by hand. {PUT_BACK}"
                     )
@@ -707,11 +681,11 @@ class Book:
 
     def history(self, account: str) -> Listing[Entry]:
         """Return the entries of an account, oldest first."""
-        return Listing(self.entries(_entries.c.account == account))
+        return Listing(self.entries(ENTRIES.c.account == account))
 
     def opened(self, fit_id: str) -> tuple[Entry, ...]:
         """Return the rounds that an unfinished fit opened."""
-        opened = self.entries((_entries.c.fit_id == fit_id) & (_entries.c.kind == "OPENED"))
+        opened = self.entries((ENTRIES.c.fit_id == fit_id) & (ENTRIES.c.kind == "OPENED"))
         if len(opened) != self.running(fit_id).rounds:
             raise LedgerError(f"Entries of fit_id={fit_id!r} are missing: {BY_HAND}")
         return opened
@@ -765,7 +739,7 @@ class Book:
         with refusing_damage("a fit"):
             fits = {
                 row["fit_id"]: _fit_facts(row)
-                for row in self._connection.execute(select(_fits)).mappings()
+                for row in self._connection.execute(select(FITS)).mappings()
             }
         if accounts != tally.accounts or fits != tally.fits:
             raise LedgerError(
@@ -872,7 +846,7 @@ class Tally:
             running.sampled |= (draw or [""])[0] == "sample"
             running.newest = Opened(body["query_id"], body["seal"])
             running.rounds += 1
-            if not sound or running.spending.spent > running.terms.price:
+            if not sound or running.spending.spent > running.terms.price + _rounding(running):
                 raise LedgerError(
                     f"fit_id={fit_id!r} opened a round twice, or more than it reserved, at entry {row['seq']}."
                 )
@@ -903,65 +877,10 @@ class Tally:
             account["tau"] = math.nextafter(account["tau"] + terms.tau, math.inf)
         sound = fit_id not in self.fits and charge >= 0 and account["spent"] <= int(account["cap"])
         self.fits[fit_id] = {
-            "account": name, "state": "RESERVED", "price": charge, "terms": _digest(row["body"]), "fingerprint": "",
+            "account": name, "state": "RESERVED", "price": charge, "terms": digest(row["body"]), "fingerprint": "",
         }  # fmt: skip
         self.running[fit_id] = Running(row["seq"], terms, Spending(pure=terms.pure))
         return sound and account["unit_id"] in (None, terms.unit_id)
-
-
-def prepare(connection: Connection) -> str:
-    """Make the tables, or bring those of an older version up to date; return the ledger's id.
-
-    Raises
-    ------
-    LedgerError
-        If a newer version of the library wrote them.
-    """
-    if connection.dialect.name != "sqlite":  # two processes must not make the tables at once
-        connection.execute(text("SELECT pg_advisory_xact_lock(684279)"))
-    there = inspect(connection)
-    ours = set(there.get_table_names()) & set(_metadata.tables)
-    if ours:
-        old = _meta.name not in ours
-        if missing := set(_metadata.tables) - ours - ({_meta.name} if old else set()):
-            raise LedgerError(f"The ledger is damaged: {min(missing)} is not there. {PUT_BACK}")
-        if old and any(c["name"] == "unit_id" for c in there.get_columns(_accounts.name)):
-            raise LedgerError(f"The ledger is damaged: {_meta.name} is not there. {PUT_BACK}")
-        if not old:
-            found: Any = connection.execute(select(_meta.c.version, _meta.c.ledger)).first()
-            with refusing_damage("its version"):
-                version, ledger_id = found.version, str(found.ledger)
-            if version != VERSION:
-                raise LedgerError(
-                    f"The ledger has version {version!r} and this library reads {VERSION}. Install the version of"
-                    " dpgb_dask that wrote it."
-                )
-            if not ID_FORM.fullmatch(ledger_id):
-                raise LedgerError(f"The ledger is damaged: its id cannot be read. {PUT_BACK}")
-            return ledger_id
-    _metadata.create_all(connection)
-    if ours:
-        connection.execute(text("ALTER TABLE dpgb_accounts ADD COLUMN unit_id VARCHAR(200)"))
-    else:
-        connection.execute(insert(_head).values(id=1, seq=0, hash=GENESIS))
-    ledger_id = secrets.token_hex(8)
-    connection.execute(insert(_meta).values(id=1, version=VERSION, ledger=ledger_id))
-    return ledger_id
-
-
-@contextlib.contextmanager
-def refusing_damage(what: str) -> Iterator[None]:
-    """Turn failures to read something of a ledger into a `LedgerError`: it is damaged, or was changed by hand."""
-    try:
-        yield
-    except DPGBError:
-        raise
-    except (
-        LookupError, TypeError, ValueError, AttributeError, OverflowError, RecursionError,
-    ) as error:  # fmt: skip
-        raise LedgerError(
-            f"The ledger is damaged: {what} cannot be read ({type(error).__name__}). {PUT_BACK}"
-        ) from None
 
 
 def loads(body: str) -> dict[str, Any]:
@@ -984,17 +903,13 @@ def charge_of(fit: Mapping[str, str]) -> int:
         return int(fit["price"])
 
 
-def _canonical(body: dict[str, Any]) -> str:
-    return json.dumps(body, sort_keys=True, separators=(",", ":"))
+def _rounding(running: Running) -> int:
+    """Return how much what a server counts for queries on samples may lie below `Spending`.
 
-
-def _digest(text: str) -> str:
-    return hashlib.sha256(text.encode()).hexdigest()
-
-
-def _chain(previous: str, row: Mapping[str, Any]) -> str:
-    values = {name: row[name] for name in ("seq", "kind", "account", "fit_id", "at", "body")}
-    return hashlib.sha256(f"{previous}\n{_canonical(values)}".encode()).hexdigest()
+    `spending.amplified` rounds up by 1e-12; the server computes it in other arithmetic, and up by a little less.
+    """
+    sampled = running.sampled and running.terms.pure
+    return (running.terms.price >> 40) + 2 * len(running.spending.groups) if sampled else 0
 
 
 def _account(row: Any) -> Account:
@@ -1023,7 +938,7 @@ def _fit_facts(row: Any) -> dict[str, Any]:
     """Return a fit in the form that `Tally` uses; the terms, which are long, as a digest."""
     return {
         "account": row["account"], "state": row["state"], "price": int(row["price"]),
-        "terms": _digest(row["terms"]), "fingerprint": row["fingerprint"],
+        "terms": digest(row["terms"]), "fingerprint": row["fingerprint"],
     }  # fmt: skip
 
 

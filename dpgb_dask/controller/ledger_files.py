@@ -120,6 +120,11 @@ class Address:
             return cls(url, path, True, spelled)
         return cls(URL.create("sqlite", database=str(path)), path, False, spelled)
 
+    @property
+    def server(self) -> bool:
+        """Whether the ledger is on a server."""
+        return self.url.drivername != "sqlite"
+
     def public(self) -> str:
         """Return the address without its password; libpq finds one in PGPASSWORD or .pgpass."""
         url = self.url  # URL.set(password=None) would keep it

@@ -519,10 +519,10 @@ def test_a_ledger_of_before_is_shown_without_permission_to_write(before):
 def test_a_ledger_of_a_newer_version_is_refused(ledger, url):
     reserve(ledger)
     connection = sqlite3.connect(url.removeprefix("sqlite:///"))
-    connection.execute("UPDATE dpgb_meta SET version = 3")
+    connection.execute("UPDATE dpgb_meta SET version = 4")
     connection.commit()
     connection.close()
-    with pytest.raises(LedgerError, match="version 3 and this library reads 2"):
+    with pytest.raises(LedgerError, match="version 4 and this library reads 3"):
         Ledger(url).accounts()
 
 

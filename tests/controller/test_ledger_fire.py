@@ -11,14 +11,13 @@ import subprocess
 import sys
 import threading
 import time
-import uuid
 from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
 from controller_parts import SMALL, ListJournal, ledger_at, query, raw, reserve
+from postgres_parts import new_database
 from sqlalchemy import create_engine, text
-from sqlalchemy.engine import make_url
 from waiting import LONGEST, comes_true
 
 from dpgb_dask.controller import ledger as ledger_module
@@ -30,22 +29,6 @@ CAP = total_price(3.0, 1e-6)
 PRICE = total_price(SMALL.epsilon, SMALL.delta)
 TABLES = ("dpgb_accounts", "dpgb_fits", "dpgb_entries", "dpgb_head")
 RACERS = 8
-
-
-@contextlib.contextmanager
-def new_database():
-    """Make a database of its own on the test server."""
-    if "DPGB_POSTGRES" not in os.environ:
-        pytest.skip("NO POSTGRESQL: set DPGB_POSTGRES to an address")
-    server = make_url(os.environ["DPGB_POSTGRES"])
-    name = f"fire_{uuid.uuid4().hex}"
-    admin = create_engine(server, isolation_level="AUTOCOMMIT")
-    with admin.connect() as connection:
-        connection.execute(text(f"CREATE DATABASE {name}"))
-    yield server.set(database=name).render_as_string(hide_password=False)
-    with admin.connect() as connection:
-        connection.execute(text(f"DROP DATABASE {name} WITH (FORCE)"))
-    admin.dispose()
 
 
 @pytest.fixture(params=["sqlite", pytest.param("postgresql", marks=pytest.mark.services)])
@@ -214,7 +197,8 @@ def test_a_process_that_stands_still_loses_its_transaction(tmp_path, monkeypatch
         with contextlib.ExitStack() as stack:
             book = stack.enter_context(stopped._transaction())
             book.append("OPEN", "never", "", {})
-            assert [a.name for a in other.accounts()] == ["a"]
+            assert [a.name for a in other.accounts()] == ["a"]  # who only reads does not wait
+            other.open_account("b", epsilon=1.0, delta=1e-6)
             with pytest.raises(LedgerUnavailableError):
                 stack.close()
         assert reserve(stopped, budget=SMALL).total == PRICE

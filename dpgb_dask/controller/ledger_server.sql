@@ -1,0 +1,338 @@
+-- The functions by which a ledger on PostgreSQL is written. Its owner installs them (ledger_tables.py); analysts may
+-- execute some of them (ledger_server.py) and write no table themselves.
+--
+-- They run with the owner's rights, so nothing that a caller can make or set may change what they do:
+-- * search_path is pg_catalog, and a ledger's own names are written with their schema (SCHEMA below);
+-- * every argument has an SQL type, so texts that others read later are built here, never taken over;
+-- * `dpgb_require` refuses what is false and what is NULL;
+-- * each takes the lock of the head first, so that it reads what the entry before it left.
+-- The client verifies what they wrote like everything else: it adds up the entries again (ledger_book.Tally).
+
+CREATE FUNCTION SCHEMA.dpgb_require(p_holds boolean, p_rule text) RETURNS void LANGUAGE plpgsql AS $$
+BEGIN
+  IF p_holds IS NOT TRUE THEN
+    RAISE EXCEPTION USING ERRCODE = 'DPGB0', MESSAGE = p_rule;
+  END IF;
+END $$;
+
+-- Take the lock of the head until the transaction ends. A caller that waits gives up in the end, and one that stands
+-- still inside its transaction loses it before that.
+CREATE FUNCTION SCHEMA.dpgb_lock(p_wait_ms integer) RETURNS SCHEMA.dpgb_head
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
+DECLARE
+  head SCHEMA.dpgb_head;
+BEGIN
+  PERFORM set_config('lock_timeout', p_wait_ms::text, true),
+          set_config('idle_in_transaction_session_timeout', (p_wait_ms / 2)::text, true);
+  SELECT * INTO STRICT head FROM SCHEMA.dpgb_head FOR UPDATE;
+  RETURN head;
+END $$;
+
+-- The JSON form of a text as Python's json.dumps writes it: ASCII, with surrogate pairs.
+CREATE FUNCTION SCHEMA.dpgb_json(p_text text) RETURNS text LANGUAGE sql AS $$
+  SELECT CASE WHEN p_text ~ '^[ -~]*$' COLLATE "C" THEN to_json(p_text)::text ELSE (
+    SELECT string_agg(CASE
+        WHEN code BETWEEN 32 AND 126 THEN c
+        WHEN code < 65536 THEN chr(92) || 'u' || lpad(to_hex(code), 4, '0')
+        ELSE chr(92) || 'u' || to_hex(55296 + ((code - 65536) >> 10))
+          || chr(92) || 'u' || to_hex(56320 + ((code - 65536) & 1023))
+      END, '' ORDER BY i)
+    FROM (SELECT c, ascii(c) AS code, i
+          FROM regexp_split_to_table(to_json(p_text)::text, '') WITH ORDINALITY AS split(c, i)) AS letters
+  ) END
+$$;
+
+-- Add an entry to the chain.
+CREATE FUNCTION SCHEMA.dpgb_append(p_kind text, p_account text, p_fit text, p_body jsonb)
+RETURNS SCHEMA.dpgb_head LANGUAGE plpgsql AS $$
+DECLARE
+  head SCHEMA.dpgb_head;
+  v_prev text;
+  v_at text := to_char(clock_timestamp() AT TIME ZONE 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS"+00:00"');
+BEGIN
+  SELECT * INTO STRICT head FROM SCHEMA.dpgb_head FOR UPDATE;
+  v_prev := head.hash;
+  head.seq := head.seq + 1;
+  head.hash := encode(sha256(convert_to(v_prev || chr(10)
+    || '{"account":' || SCHEMA.dpgb_json(p_account) || ',"at":' || SCHEMA.dpgb_json(v_at)
+    || ',"body":' || SCHEMA.dpgb_json(p_body::text) || ',"fit_id":' || SCHEMA.dpgb_json(p_fit)
+    || ',"kind":' || SCHEMA.dpgb_json(p_kind) || ',"seq":' || head.seq || '}', 'UTF8')), 'hex');
+  INSERT INTO SCHEMA.dpgb_entries (seq, kind, account, fit_id, at, body, prev, hash)
+    VALUES (head.seq, p_kind, p_account, p_fit, v_at, p_body::text, v_prev, head.hash);
+  UPDATE SCHEMA.dpgb_head SET seq = head.seq, hash = head.hash;
+  RETURN head;
+END $$;
+
+-- ---- what a fit costs -----------------------------------------------------------------------------------------------
+
+-- Whether a charge covers a mechanism of a price (account_units.py), both in units of 2^-64.
+CREATE FUNCTION SCHEMA.dpgb_covers(p_charge numeric, p_price numeric, p_pure boolean, p_analysis text)
+RETURNS boolean LANGUAGE plpgsql AS $$
+DECLARE
+  one CONSTANT numeric := 18446744073709551616;
+  e numeric; -- e^ε
+  x numeric; -- μ/2
+  term numeric;
+  total numeric;
+  k integer := 1;
+BEGIN
+  IF NOT p_pure OR p_analysis = 'pure' THEN
+    RETURN CASE WHEN p_pure OR p_analysis = 'gdp' THEN p_charge >= p_price
+      WHEN p_analysis = 'zcdp' THEN 2 * p_charge >= p_price ELSE false END;
+  ELSIF p_analysis = 'zcdp' THEN
+    RETURN 2 * one * p_charge >= p_price * p_price; -- ρ = ε²/2
+  END IF;
+  -- μ(ε)-GDP: Φ(μ/2) >= e^ε/(1 + e^ε), where Φ(x) = 1/2 + φ(x) (x + x³/3 + x⁵/15 + …). An ε above 50 is checked as 50.
+  -- The client computes μ in double precision, so μ may be short by 1e-9 of it. A numeric keeps the digits of its parts.
+  x := sqrt(round(p_charge, 100) / one) * 1.000000001 / 2;
+  IF x > 12 THEN
+    RETURN true; -- μ(50) < 20
+  END IF;
+  e := exp(least(round(p_price, 100) / one, 50));
+  term := x;
+  total := x;
+  WHILE term > 1e-60 LOOP
+    k := k + 2;
+    term := round(term * x * x / k, 100);
+    total := total + term;
+  END LOOP;
+  RETURN 2 * total * exp(-x * x / 2) * (e + 1)
+    >= sqrt(6.28318530717958647692528676655900576839433879875021164194988918461563281) * (e - 1);
+END $$;
+
+-- What queries of a price in ε cost on a Poisson sample (spending.py): between the exact cost and what the client counts.
+CREATE FUNCTION SCHEMA.dpgb_amplified(p_price numeric, p_rate numeric) RETURNS numeric LANGUAGE sql AS $$
+  SELECT CASE WHEN p_price > 500 * 18446744073709551616 THEN p_price ELSE least(p_price, ceil(
+    18446744073709551616 * ln(1 + p_rate * (exp(p_price / 18446744073709551616.0000000000000000000000000000000000000000)
+    - 1)) * 1.0000000000009)) END
+$$;
+
+-- ---- fits -----------------------------------------------------------------------------------------------------------
+
+-- Return an unfinished fit. The caller holds its lease, of which the table keeps the SHA-256 alone; or p_lease is NULL,
+-- and the caller is the role that reserved the fit, or the owner.
+CREATE FUNCTION SCHEMA.dpgb_unfinished(p_fit text, p_lease text) RETURNS SCHEMA.dpgb_fits LANGUAGE plpgsql AS $$
+DECLARE
+  fit SCHEMA.dpgb_fits;
+  v_role text;
+BEGIN
+  PERFORM 1 FROM SCHEMA.dpgb_head FOR UPDATE;
+  SELECT * INTO fit FROM SCHEMA.dpgb_fits WHERE fit_id = p_fit;
+  PERFORM SCHEMA.dpgb_require(fit.state = 'RESERVED', 'There is no unfinished fit with this id.');
+  IF p_lease IS NULL THEN
+    v_role := coalesce(fit.terms::jsonb ->> 'role', session_user); -- fits from before there were roles have none
+    PERFORM SCHEMA.dpgb_require(v_role = session_user OR pg_has_role(session_user, current_user, 'MEMBER'),
+      'The fit is of another role; that role or the owner of the ledger resumes or settles it.');
+  ELSE
+    PERFORM SCHEMA.dpgb_require(fit.lease = encode(sha256(convert_to(p_lease, 'UTF8')), 'hex'),
+      'The lease of the fit is another.');
+  END IF;
+  RETURN fit;
+END $$;
+
+CREATE FUNCTION SCHEMA.dpgb_restored_since(p_fit text) RETURNS boolean LANGUAGE sql AS $$
+  SELECT EXISTS (SELECT 1 FROM SCHEMA.dpgb_entries WHERE kind = 'RESTORED' AND seq >
+    (SELECT seq FROM SCHEMA.dpgb_entries WHERE fit_id = p_fit AND kind = 'RESERVED'))
+$$;
+
+-- Charge a fit. Of its terms (ledger_book.Terms) only what has the right type is kept, with the role that asks.
+CREATE FUNCTION SCHEMA.dpgb_reserve(p_account text, p_fit text, p_lease text, p_charge numeric, p_terms jsonb)
+RETURNS SCHEMA.dpgb_head
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET extra_float_digits = 1 AS $$
+DECLARE
+  acc SCHEMA.dpgb_accounts;
+  t record;
+  v_body jsonb;
+  v_tau double precision;
+BEGIN
+  PERFORM 1 FROM SCHEMA.dpgb_head FOR UPDATE;
+  SELECT * INTO acc FROM SCHEMA.dpgb_accounts WHERE name = p_account;
+  PERFORM SCHEMA.dpgb_require(FOUND, 'There is no such account.');
+  PERFORM SCHEMA.dpgb_require(p_fit ~ '^[0-9A-Za-z_-]{1,80}$' AND p_lease ~ '^[0-9a-f]{64}$'
+    AND NOT EXISTS (SELECT 1 FROM SCHEMA.dpgb_fits WHERE fit_id = p_fit), 'The fit needs a new id and a lease.');
+  SELECT * INTO t FROM jsonb_to_record(p_terms) AS x(epsilon double precision, delta double precision, price numeric,
+    min_sigma_bits integer, tau double precision, plan_digest text, version text, public_seed numeric, commitment text,
+    pure boolean, facts jsonb, unit_id text, who text);
+  -- NaN is greater than every number here
+  PERFORM SCHEMA.dpgb_require(t.epsilon > 0 AND t.epsilon < 'Infinity' AND t.delta >= 0 AND t.delta < 1
+    AND t.price > 0 AND t.price < 1e40 AND t.price = trunc(t.price) AND t.min_sigma_bits >= 0
+    AND (t.tau = 0 OR t.tau > 1e-200) AND t.tau < 1 AND abs(t.public_seed) < 1e40
+    AND t.plan_digest || t.version || t.commitment || t.who IS NOT NULL AND t.pure IS NOT NULL
+    AND jsonb_typeof(t.facts) = 'object'
+    AND NOT EXISTS (SELECT 1 FROM jsonb_each(t.facts) AS fact WHERE jsonb_typeof(fact.value) <> 'string'),
+    'A term of the fit is missing, or out of its range.');
+  PERFORM SCHEMA.dpgb_require(acc.unit_id IS NULL OR acc.unit_id = t.unit_id, 'The account protects another unit.');
+  PERFORM SCHEMA.dpgb_require(p_charge >= 0 AND p_charge < 1e80 AND p_charge = trunc(p_charge)
+    AND SCHEMA.dpgb_covers(p_charge, t.price, t.pure, acc.analysis), 'The charge does not cover the price of the fit.');
+  PERFORM SCHEMA.dpgb_require(acc.spent::numeric + p_charge <= acc.cap::numeric, 'The account has too little left.');
+  v_tau := acc.tau::double precision;
+  IF t.tau > 0 THEN
+    v_tau := v_tau + t.tau;
+    v_tau := v_tau + v_tau * 1.1102230246251568e-16::double precision; -- the next number, as math.nextafter gives
+  END IF;
+  -- exp(700) is about the largest that a number can hold
+  PERFORM SCHEMA.dpgb_require(acc.analysis <> 'gdp' OR v_tau = 0 OR (acc.epsilon::double precision <= 700 AND
+    (1 + exp(least(acc.epsilon::double precision, 700))) * v_tau <= acc.delta::double precision / 1000),
+    'The slack of the fits of the account would be too large.');
+  v_body := jsonb_build_object('charge', trunc(p_charge)::text, 'role', session_user::text, 'epsilon', t.epsilon,
+    'delta', t.delta, 'price', trunc(t.price)::text, 'min_sigma_bits', t.min_sigma_bits, 'tau', t.tau,
+    'plan_digest', t.plan_digest, 'version', t.version, 'public_seed', trunc(t.public_seed), 'commitment', t.commitment,
+    'pure', t.pure, 'facts', t.facts, 'unit_id', t.unit_id, 'who', t.who);
+  UPDATE SCHEMA.dpgb_accounts SET spent = (acc.spent::numeric + trunc(p_charge))::text, tau = v_tau::text
+    WHERE name = p_account;
+  INSERT INTO SCHEMA.dpgb_fits (fit_id, account, state, price, terms, fingerprint, lease)
+    VALUES (p_fit, p_account, 'RESERVED', trunc(p_charge)::text, v_body::text, '', p_lease);
+  RETURN SCHEMA.dpgb_append('RESERVED', p_account, p_fit, v_body);
+END $$;
+
+-- Bind a fit to the fingerprint of its data, once.
+CREATE FUNCTION SCHEMA.dpgb_bind(p_fit text, p_lease text, p_fingerprint text) RETURNS SCHEMA.dpgb_head
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
+DECLARE
+  fit SCHEMA.dpgb_fits := SCHEMA.dpgb_unfinished(p_fit, coalesce(p_lease, ''));
+BEGIN
+  PERFORM SCHEMA.dpgb_require(fit.fingerprint = '' AND length(p_fingerprint) BETWEEN 1 AND 200,
+    'The fit is bound to its data already.');
+  UPDATE SCHEMA.dpgb_fits SET fingerprint = p_fingerprint WHERE fit_id = p_fit;
+  RETURN SCHEMA.dpgb_append('BOUND', fit.account, p_fit, jsonb_build_object('fingerprint', p_fingerprint));
+END $$;
+
+-- Give an unfinished fit a new lease.
+CREATE FUNCTION SCHEMA.dpgb_take(p_fit text, p_lease text) RETURNS SCHEMA.dpgb_head
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
+DECLARE
+  fit SCHEMA.dpgb_fits := SCHEMA.dpgb_unfinished(p_fit, NULL);
+BEGIN
+  PERFORM SCHEMA.dpgb_require(p_lease ~ '^[0-9a-f]{64}$' AND NOT SCHEMA.dpgb_restored_since(p_fit),
+    'The fit was unfinished when the ledger was restored, or the lease is malformed.');
+  UPDATE SCHEMA.dpgb_fits SET lease = p_lease WHERE fit_id = p_fit;
+  RETURN SCHEMA.dpgb_append('LEASED', fit.account, p_fit, '{}');
+END $$;
+
+-- Record that a round is opened, on all rows or on those of a draw, if all rounds cost at most what was reserved.
+CREATE FUNCTION SCHEMA.dpgb_open(p_fit text, p_lease text, p_position integer, p_query_id text, p_seal text,
+  p_price numeric, p_kind text, p_group bigint, p_low bigint, p_high bigint) RETURNS SCHEMA.dpgb_head
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
+DECLARE
+  fit SCHEMA.dpgb_fits := SCHEMA.dpgb_unfinished(p_fit, coalesce(p_lease, ''));
+  v_terms jsonb := fit.terms::jsonb;
+  v_last jsonb;
+  v_body jsonb;
+  v_spent numeric;
+  part record;
+  v_before numeric := 0; -- what the draw's group costs
+  v_mine numeric; -- price of the queries on the same rows
+BEGIN
+  SELECT body::jsonb INTO v_last FROM SCHEMA.dpgb_entries WHERE fit_id = p_fit AND kind = 'OPENED'
+    ORDER BY seq DESC LIMIT 1;
+  PERFORM SCHEMA.dpgb_require(p_position = coalesce((v_last ->> 'position')::integer + 1, 0),
+    'The round does not follow the newest one.');
+  PERFORM SCHEMA.dpgb_require(p_price > 0 AND p_price < 1e40 AND p_price = trunc(p_price), 'A round has a price.');
+  PERFORM SCHEMA.dpgb_require(length(p_query_id) <= 200 AND length(p_seal) <= 200, 'A round has an id and a seal.');
+  v_spent := coalesce((v_last ->> 'spent')::numeric, 0);
+  v_mine := trunc(p_price);
+  v_body := jsonb_build_object('position', p_position, 'query_id', p_query_id, 'seal', p_seal, 'price', v_mine::text);
+  IF p_kind IS NULL THEN
+    v_spent := v_spent + v_mine;
+  ELSE
+    PERFORM SCHEMA.dpgb_require(p_kind IN ('part', 'sample') AND p_group >= 0 AND p_group < 4294967296
+      AND p_low >= 0 AND p_low < p_high AND p_high <= 4294967296, 'The draw of the round is malformed.');
+    v_body := v_body || jsonb_build_object('rows', jsonb_build_array(p_kind, p_group, p_low, p_high));
+    FOR part IN
+      SELECT draw ->> 0 AS kind, (draw ->> 2)::bigint AS low, (draw ->> 3)::bigint AS high, sum(price) AS price
+      FROM (SELECT body::jsonb -> 'rows' AS draw, (body::jsonb ->> 'price')::numeric AS price
+            FROM SCHEMA.dpgb_entries WHERE fit_id = p_fit AND kind = 'OPENED'
+            AND body ~ ('"rows": ?[[]"[a-z]+", ?' || p_group || ',')) AS earlier -- parsing every round would take long
+      GROUP BY 1, 2, 3
+    LOOP
+      IF (part.kind, part.low, part.high) = (p_kind, p_low, p_high) THEN
+        v_mine := v_mine + part.price;
+      ELSE
+        PERFORM SCHEMA.dpgb_require(part.kind = 'part' AND p_kind = 'part'
+          AND (part.high <= p_low OR p_high <= part.low), 'The draw of the round does not go with its group.');
+      END IF;
+      v_before := greatest(v_before, part.price);
+    END LOOP;
+    v_mine := greatest(v_mine, v_before);
+    IF p_kind = 'sample' AND (v_terms ->> 'pure')::boolean THEN
+      v_before := SCHEMA.dpgb_amplified(v_before, (p_high - p_low) / 4294967296.0);
+      v_mine := SCHEMA.dpgb_amplified(v_mine, (p_high - p_low) / 4294967296.0);
+    END IF;
+    v_spent := v_spent - v_before + v_mine;
+  END IF;
+  PERFORM SCHEMA.dpgb_require(v_spent <= (v_terms ->> 'price')::numeric, 'The round costs more than the fit reserved.');
+  RETURN SCHEMA.dpgb_append('OPENED', fit.account, p_fit, v_body || jsonb_build_object('spent', v_spent::text));
+END $$;
+
+-- End a fit: p_charge of what it reserved stands, which covers what it opened.
+CREATE FUNCTION SCHEMA.dpgb_end(fit SCHEMA.dpgb_fits, p_charge numeric, p_kind text, p_body jsonb)
+RETURNS SCHEMA.dpgb_head LANGUAGE plpgsql AS $$
+DECLARE
+  v_terms jsonb := fit.terms::jsonb;
+  v_pure boolean := coalesce((v_terms ->> 'pure')::boolean, false); -- the first version had no pure fits
+  acc SCHEMA.dpgb_accounts;
+  v_opened numeric;
+BEGIN
+  SELECT * INTO STRICT acc FROM SCHEMA.dpgb_accounts WHERE name = fit.account;
+  PERFORM SCHEMA.dpgb_require(p_charge BETWEEN 0 AND fit.price::numeric AND p_charge = trunc(p_charge),
+    'A fit keeps at most what it reserved.');
+  IF p_charge < fit.price::numeric THEN
+    PERFORM SCHEMA.dpgb_require(NOT SCHEMA.dpgb_restored_since(fit.fit_id),
+      'The fit was unfinished when the ledger was restored, so it keeps its whole charge.');
+    -- amplification holds for all queries of a sample together (account_units.py)
+    PERFORM SCHEMA.dpgb_require(NOT v_pure OR acc.analysis = 'pure' OR NOT EXISTS (SELECT 1 FROM SCHEMA.dpgb_entries
+      WHERE fit_id = fit.fit_id AND kind = 'OPENED' AND body ~ '"rows": ?[[]"sample"'),
+      'A pure fit that opened a sample keeps its whole charge.');
+    SELECT (body::jsonb ->> 'spent')::numeric INTO v_opened FROM SCHEMA.dpgb_entries
+      WHERE fit_id = fit.fit_id AND kind = 'OPENED' ORDER BY seq DESC LIMIT 1;
+    PERFORM SCHEMA.dpgb_require(SCHEMA.dpgb_covers(p_charge, coalesce(v_opened, 0), v_pure, acc.analysis),
+      'The charge does not cover the rounds that the fit opened.');
+  END IF;
+  UPDATE SCHEMA.dpgb_accounts SET spent = (spent::numeric - fit.price::numeric + trunc(p_charge))::text
+    WHERE name = fit.account;
+  UPDATE SCHEMA.dpgb_fits SET state = p_kind, price = trunc(p_charge)::text WHERE fit_id = fit.fit_id;
+  RETURN SCHEMA.dpgb_append(p_kind, fit.account, fit.fit_id,
+    p_body || jsonb_build_object('charge', trunc(p_charge)::text));
+END $$;
+
+CREATE FUNCTION SCHEMA.dpgb_release(p_fit text, p_lease text, p_charge numeric, p_answers text, p_model text)
+RETURNS SCHEMA.dpgb_head LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
+BEGIN
+  PERFORM SCHEMA.dpgb_require(length(p_answers) <= 200 AND length(p_model) <= 200, 'A fit ends with two digests.');
+  RETURN SCHEMA.dpgb_end(SCHEMA.dpgb_unfinished(p_fit, coalesce(p_lease, '')), p_charge, 'RELEASED',
+    jsonb_build_object('answers', p_answers, 'model', p_model));
+END $$;
+
+CREATE FUNCTION SCHEMA.dpgb_settle(p_fit text, p_charge numeric) RETURNS SCHEMA.dpgb_head
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
+BEGIN
+  RETURN SCHEMA.dpgb_end(SCHEMA.dpgb_unfinished(p_fit, NULL), p_charge, 'SETTLED', '{}');
+END $$;
+
+-- ---- what only the owner does ---------------------------------------------------------------------------------------
+
+CREATE FUNCTION SCHEMA.dpgb_open_account(p_name text, p_body jsonb) RETURNS SCHEMA.dpgb_head
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
+BEGIN
+  INSERT INTO SCHEMA.dpgb_accounts (name, epsilon, delta, analysis, cap, unit_id, spent, tau)
+    VALUES (p_name, p_body ->> 'epsilon', p_body ->> 'delta', p_body ->> 'analysis', p_body ->> 'cap',
+      p_body ->> 'unit_id', '0', '0.0');
+  RETURN SCHEMA.dpgb_append('OPEN', p_name, '', p_body);
+END $$;
+
+CREATE FUNCTION SCHEMA.dpgb_restore(p_newest_known bigint) RETURNS SCHEMA.dpgb_head
+LANGUAGE sql SET search_path = pg_catalog, pg_temp AS $$
+  SELECT SCHEMA.dpgb_append('RESTORED', '', '', jsonb_build_object('newest_known', p_newest_known))
+$$;
+
+-- Nobody else may execute any of them, unless `dpgb_dask.Ledger.grant` says so.
+DO $$
+DECLARE
+  ours regprocedure;
+BEGIN
+  FOR ours IN SELECT p.oid FROM pg_catalog.pg_proc p JOIN pg_catalog.pg_namespace n ON n.oid = p.pronamespace
+    WHERE n.nspname = current_schema() AND starts_with(p.proname, 'dpgb_')
+  LOOP
+    EXECUTE 'REVOKE ALL ON FUNCTION ' || ours || ' FROM PUBLIC';
+  END LOOP;
+END $$;
