@@ -20,11 +20,11 @@ from dpgb_dask import cli
 from dpgb_dask.contracts.boundary import Raw, Sensitivity
 from dpgb_dask.contracts.model import Splits
 from dpgb_dask.contracts.plan import Budget
-from dpgb_dask.contracts.queries import PRICE_ONE, ChoiceQuery, ResidualQuery
+from dpgb_dask.contracts.queries import PRICE_ONE, ChoiceQuery, ResidualQuery, TreeSumsQuery
 from dpgb_dask.controller.ledger import Ledger
 from dpgb_dask.controller.release import Controller
 from dpgb_dask.errors import BudgetExceededError, LedgerError
-from dpgb_dask.losses import GRAD_ONE, SquaredGradient
+from dpgb_dask.losses import GRAD_ONE, SquaredGradient, logistic_gradient
 from dpgb_dask.training.fit import open_journal
 
 BUDGET = Budget(epsilon=1.0, delta=1e-6)
@@ -75,6 +75,19 @@ def query(label="q 1", n_values=3, price=PRICE_ONE // 1000):
 
 def raw(*values, l2_squared=1):
     return Raw(np.array(values or (10, 20, 30), np.int64), Sensitivity(l2_squared, l2_squared))
+
+
+def tree_query(price, rows):
+    """Return a query of a tree that sends all rows to one leaf, on the rows of a draw."""
+    tree = Splits.plain(np.zeros((1, 0), np.uint16), np.zeros((1, 0), np.uint8))
+    return TreeSumsQuery(
+        label="t",
+        price=price,
+        gradient=logistic_gradient(0.5, 0.5),
+        n_scores=1,
+        splits=tree,
+        rows=rows,
+    )
 
 
 def choice_query(depth=0, sizes=(5,), only_last=False, price=PRICE_ONE // 1000, **changes):

@@ -8,11 +8,12 @@ from dpgb_dask.cli.options import command, open_ledger
 from dpgb_dask.controller import account_units
 from dpgb_dask.controller.ledger import Ledger
 from dpgb_dask.controller.ledger_book import ENDED, Account
+from dpgb_dask.controller.ledger_server import ROLES
 
 
 def add(commands: Any) -> None:
     """Add the command and its actions."""
-    text = "open an account, show what is left, settle a fit, verify or restore the ledger"
+    text = "open an account, show what is left, settle a fit, verify or restore the ledger, give roles rights on it"
     ledger = commands.add_parser("ledger", help=text, description=text)
     actions = ledger.add_subparsers(dest="action", required=True, metavar="ACTION")
     url = "such as sqlite:///budget.db"
@@ -61,6 +62,24 @@ def add(commands: Any) -> None:
     example = "dpgb-dask ledger restore sqlite:///budget.db"
     restored = command(actions, "restore", text, _ledger_restore, example)
     restored.add_argument("url", help=url)
+
+    text = "let a role of the database server charge fits, or only read; what else it could do is taken from it"
+    example = "dpgb-dask ledger grant URL --role analyst alice"
+    granted = command(actions, "grant", text, _ledger_grant, example)
+    granted.add_argument("url", help="such as postgresql+psycopg://owner@host/db")
+    granted.add_argument("name", help="the role; it exists on the server")
+    granted.add_argument(
+        "--role",
+        choices=ROLES,
+        required=True,
+        help="an analyst charges fits, an auditor only reads",
+    )
+
+    text = "take from a role of the database server all rights on the ledger"
+    example = "dpgb-dask ledger revoke URL alice"
+    revoked = command(actions, "revoke", text, _ledger_revoke, example)
+    revoked.add_argument("url", help="such as postgresql+psycopg://owner@host/db")
+    revoked.add_argument("name", help="the role")
 
 
 def _ledger_open(options: argparse.Namespace) -> None:
@@ -119,6 +138,7 @@ def _as_json(ledger: Ledger, account: Account) -> dict[str, Any]:
                 "fit_id": fit.fit_id,
                 "opened": fit.at,
                 "who": fit.terms.who or None,  # old ledgers record neither this nor the recipe
+                "role": fit.role or None,
                 "recipe": fit.terms.facts.get("recipe"),
                 "epsilon": fit.terms.epsilon,
                 "delta": 0.0 if fit.terms.pure else fit.terms.delta,
@@ -194,3 +214,16 @@ def _ledger_restore(options: argparse.Namespace) -> None:
         "the ledger goes on from this copy. Charges that are not in it are forgotten: what such fits gave is counted no"
         " more. Fits that are UNFINISHED here cannot be resumed, and keep their whole charge when settled"
     )
+
+
+def _ledger_grant(options: argparse.Namespace) -> None:
+    open_ledger(options.url).grant(options.role, options.name)
+    may = (
+        "charge fits to its accounts, and read it" if options.role == "analyst" else "only read it"
+    )
+    print(f"{options.name!r} is {options.role} of the ledger: it may {may}")
+
+
+def _ledger_revoke(options: argparse.Namespace) -> None:
+    open_ledger(options.url).revoke(options.name)
+    print(f"{options.name!r} has no rights on the ledger any more")

@@ -8,17 +8,15 @@ from statistics import NormalDist
 
 import numpy as np
 import pytest
-from controller_parts import query, raw, reserve
+from controller_parts import query, raw, reserve, tree_query
 
 from dpgb_dask.contracts.boundary import Raw, Sensitivity
-from dpgb_dask.contracts.model import Splits
 from dpgb_dask.contracts.plan import Budget
-from dpgb_dask.contracts.queries import PRICE_ONE, RowDraw, TreeSumsQuery
+from dpgb_dask.contracts.queries import PRICE_ONE, RowDraw
 from dpgb_dask.contracts.spending import amplified
 from dpgb_dask.controller import account_units, accounting
 from dpgb_dask.controller.ledger import Ledger
 from dpgb_dask.errors import BudgetExceededError, LedgerError, PlanError
-from dpgb_dask.losses import logistic_gradient
 
 
 @pytest.fixture
@@ -225,18 +223,6 @@ def test_the_analysis_is_fixed(open_ledger):
     ledger.open_account("a", epsilon=3.0, delta=1e-6, analysis="zcdp")
     with pytest.raises(LedgerError, match="analysis=zcdp"):
         ledger.open_account("a", epsilon=3.0, delta=1e-6)
-
-
-def tree_query(price, rows):
-    tree = Splits.plain(np.zeros((1, 0), np.uint16), np.zeros((1, 0), np.uint8))
-    return TreeSumsQuery(
-        label="t",
-        price=price,
-        gradient=logistic_gradient(0.5, 0.5),
-        n_scores=1,
-        splits=tree,
-        rows=rows,
-    )
 
 
 @pytest.mark.parametrize("analysis", ["gdp", "zcdp", "pure"])
