@@ -2,7 +2,12 @@
 
 import contextlib
 import os
+import shutil
+import socket
+import subprocess
+import tempfile
 import uuid
+from pathlib import Path
 
 import pytest
 from sqlalchemy import create_engine, text
@@ -47,3 +52,94 @@ def new_database(roles=()):
             f"DROP DATABASE {name} WITH (FORCE)",
             *(f"DROP ROLE {role}" for role in roles),
         )
+
+
+def tool(name):
+    """Return where one of PostgreSQL's tools is."""
+    folder = os.environ.get("DPGB_POSTGRES_BIN", "")
+    found = shutil.which(name, path=f"{folder}:{os.environ['PATH']}:/usr/sbin")
+    if found is None:
+        pytest.skip(f"NO {name.upper()}: set DPGB_POSTGRES_BIN to PostgreSQL's folder")
+    return found
+
+
+def free_port():
+    """Return a port that nobody listens on."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        return free.getsockname()[1]
+
+
+class Cluster:
+    """A server of one test, which may be stopped, started and promoted.
+
+    Parameters
+    ----------
+    folder : Path
+        Of `plain_folder`.
+    name : str
+    options : str
+        Of ``postgres``, at each start.
+    of : Cluster, optional
+        The server of which this one is a standby.
+    """
+
+    def __init__(self, folder, name, options="", of=None):
+        self.data, self.port = folder / name, free_port()
+        self._log, self._options = folder / f"{name}.log", options
+        if of is None:
+            auth = ("-A", "trust", "-E", "UTF8", "--locale=C")
+            as_nobody(tool("initdb"), "-D", self.data, "-U", "ledger", *auth)
+            line = "host replication all 127.0.0.1/32 trust\n"
+            with (self.data / "pg_hba.conf").open("a") as file:
+                file.write(line)
+        else:
+            source = ("-h", "127.0.0.1", "-p", str(of.port), "-U", "ledger", "--checkpoint=fast")
+            as_nobody(tool("pg_basebackup"), "-D", self.data, *source, "-R")
+
+    @property
+    def url(self):
+        return f"postgresql+psycopg://ledger@127.0.0.1:{self.port}/postgres"
+
+    def control(self, *words):
+        as_nobody(tool("pg_ctl"), "-D", self.data, *words)
+
+    def start(self):
+        options = (
+            f"-p {self.port} -c listen_addresses=127.0.0.1 -c unix_socket_directories={self.data}"
+            f" -c fsync=off {self._options}"
+        )
+        self.control("-w", "-l", self._log, "-o", options, "start")
+
+    def stop(self, mode="immediate"):
+        self.control("-m", mode, "stop")
+
+    def __enter__(self):
+        self.start()
+        return self
+
+    def __exit__(self, *_error):
+        with contextlib.suppress(subprocess.CalledProcessError):  # stopped before
+            self.stop()
+
+
+def as_nobody(*command):
+    """Run a command as a user without rights, as PostgreSQL refuses to run as root."""
+    user = ()
+    if os.geteuid() == 0:
+        user = ("setpriv", "--reuid=nobody", "--regid=nogroup", "--clear-groups")
+    words = [*user, *map(str, command)]
+    # no pipes: a server would keep them open
+    subprocess.run(words, check=True, cwd="/", stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+
+
+@contextlib.contextmanager
+def plain_folder():
+    """Make a folder that PostgreSQL's user may write."""
+    folder = Path(tempfile.mkdtemp(prefix="postgres"))
+    if os.geteuid() == 0:
+        shutil.chown(folder, "nobody", "nogroup")
+    try:
+        yield folder
+    finally:
+        shutil.rmtree(folder)

@@ -13,7 +13,7 @@ from dpgb_dask.controller.ledger_server import ROLES
 
 def add(commands: Any) -> None:
     """Add the command and its actions."""
-    text = "open an account, show what is left, settle a fit, verify or restore the ledger, give roles rights on it"
+    text = "open an account, show what is left, settle a fit, verify or restore the ledger"
     ledger = commands.add_parser("ledger", help=text, description=text)
     actions = ledger.add_subparsers(dest="action", required=True, metavar="ACTION")
     url = "such as sqlite:///budget.db"

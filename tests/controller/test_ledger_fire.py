@@ -11,12 +11,13 @@ import subprocess
 import sys
 import threading
 import time
+import uuid
 from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
 from controller_parts import SMALL, ListJournal, ledger_at, query, raw, reserve
-from postgres_parts import new_database
+from postgres_parts import as_role, new_database
 from sqlalchemy import create_engine, text
 from waiting import LONGEST, comes_true
 
@@ -29,6 +30,7 @@ CAP = total_price(3.0, 1e-6)
 PRICE = total_price(SMALL.epsilon, SMALL.delta)
 TABLES = ("dpgb_accounts", "dpgb_fits", "dpgb_entries", "dpgb_head")
 RACERS = 8
+ROLES = ("owner", "analyst")
 
 
 @pytest.fixture(params=["sqlite", pytest.param("postgresql", marks=pytest.mark.services)])
@@ -39,6 +41,23 @@ def url(request, tmp_path, monkeypatch):
     else:
         with new_database() as address:
             yield address
+
+
+@pytest.fixture(params=["sqlite", *(pytest.param(k, marks=pytest.mark.services) for k in ROLES)])
+def any_url(request, tmp_path, monkeypatch):
+    """An address as `url`, or that of an analyst who may charge the account "a"."""
+    monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path))
+    if request.param == "sqlite":
+        yield f"sqlite:///{tmp_path}/budget.db"
+        return
+    roles = [f"{who}_{uuid.uuid4().hex[:8]}" for who in ROLES]
+    with new_database(roles) as address:
+        owner, analyst = (as_role(address, role) for role in roles)
+        if request.param == "owner":
+            yield owner
+        else:
+            ledger_at(owner, str(tmp_path)).grant("analyst", roles[1])
+            yield analyst
 
 
 def told_by(folder):
@@ -59,16 +78,18 @@ def check_books(ledger, told):
     return reserved
 
 
-def test_racing_processes_are_granted_the_cap_exactly(forks, url, tmp_path):
+def test_racing_processes_are_granted_the_cap_exactly(forks, any_url, tmp_path):
     """The database does not exist when they start."""
     racers = [
-        forks.start("controller_parts:spend_all", url, str(tmp_path), str(tmp_path / f"told{k}"))
+        forks.start(
+            "controller_parts:spend_all", any_url, str(tmp_path), str(tmp_path / f"told{k}")
+        )
         for k in range(RACERS)
     ]
     (tmp_path / "go").touch()
     assert [forks.wait(pid) for pid in racers] == [0] * RACERS
     told = told_by(tmp_path)
-    reserved = check_books(ledger_at(url, str(tmp_path)), told)
+    reserved = check_books(ledger_at(any_url, str(tmp_path)), told)
     assert len(told) == len(reserved) == CAP // PRICE > RACERS
     assert reserved == {fit_id for fit_id, _ in told}  # no grant is lost
 
@@ -86,15 +107,17 @@ def test_a_new_database_that_another_process_is_writing_is_waited_for(tmp_path):
     assert ledger.account("a").spent == 0
 
 
-def test_processes_killed_in_a_race_leave_no_answer_unpaid(forks, url, tmp_path, record_property):
+def test_processes_killed_in_a_race_leave_no_answer_unpaid(
+    forks, any_url, tmp_path, record_property
+):
     rng, kills, grants = np.random.default_rng(2), 0, 0
     (tmp_path / "go").touch()
-    ledger = ledger_at(url, str(tmp_path))
+    ledger = ledger_at(any_url, str(tmp_path))
     for attempt in range(6):
         racers = [
             forks.start(
                 "controller_parts:spend_all",
-                url,
+                any_url,
                 str(tmp_path),
                 str(tmp_path / f"told{attempt} {k}"),
             )
@@ -109,7 +132,9 @@ def test_processes_killed_in_a_race_leave_no_answer_unpaid(forks, url, tmp_path,
         if len(reserved) == CAP // PRICE:
             break
         grants = len(reserved)
-    assert forks.run("controller_parts:spend_all", url, str(tmp_path), str(tmp_path / "told")) == 0
+    assert (
+        forks.run("controller_parts:spend_all", any_url, str(tmp_path), str(tmp_path / "told")) == 0
+    )
     told = told_by(tmp_path)
     assert len(check_books(ledger, told)) == CAP // PRICE
     for fit_id in check_books(ledger, told):
@@ -265,8 +290,8 @@ def test_a_disk_that_takes_nothing_lets_nothing_out(small_disk, spoil):
     assert ledger.account("a").spent == 2 * PRICE
 
 
-def test_budget_exceeded_is_no_failure_of_the_ledger(url, tmp_path):
-    ledger = ledger_at(url, str(tmp_path))
+def test_budget_exceeded_is_no_failure_of_the_ledger(any_url, tmp_path):
+    ledger = ledger_at(any_url, str(tmp_path))
     for _ in range(CAP // PRICE):
         reserve(ledger, budget=SMALL)
     with pytest.raises(BudgetExceededError):
@@ -383,7 +408,7 @@ def test_ctrl_c_while_a_fit_is_charged_charges_once_or_not_at_all(tmp_path, step
     assert kept == {fit.fit_id for fit in ledger.fits("a")}
 
 
-def test_a_fork_while_another_thread_holds_the_ledger_goes_on(forks, url, tmp_path):
+def test_a_fork_while_another_thread_holds_the_ledger_goes_on(forks, any_url, tmp_path):
     """The child does not have that thread, so nobody would ever release the lock."""
-    assert forks.run("controller_parts:fork_while_held", url, str(tmp_path)) == 0
-    assert len(Ledger(url).fits("a")) == 3
+    assert forks.run("controller_parts:fork_while_held", any_url, str(tmp_path)) == 0
+    assert len(Ledger(any_url).fits("a")) == 3
