@@ -9,9 +9,10 @@ The life of a fit; each arrow is one durable transaction and one entry of the ha
 
 The model of a RELEASED fit can be computed again from its journal, whose digest the entry holds; nothing is opened.
 
-Every transaction takes one lock (SQLite: BEGIN IMMEDIATE; PostgreSQL: SELECT … FOR UPDATE on the head), so racing fits
-see each other's charges and entries form one chain. The tables are in ledger_book.py; ledger_files.py tells which file
-an address names, and what lies beside it.
+Every transaction that writes takes one lock (SQLite: BEGIN IMMEDIATE; PostgreSQL: the row of the head), so racing fits
+see each other's charges and entries form one chain. The tables are in ledger_tables.py, and what is read and written
+there in ledger_book.py; on a server, functions there write (ledger_server.py). ledger_files.py tells which file an
+address names, and what lies beside it; ledger_connections.py connects.
 """
 
 import contextlib
