@@ -16,7 +16,7 @@ from waiting import LONGEST, comes_true
 from dpgb_dask.errors import LostCodesError, PlanError
 from dpgb_dask.private.answering.shards import Shard
 from dpgb_dask.private.rounds import comms, worker_tasks
-from dpgb_dask.private.rounds.comms import AnswerRounds, CommTree, pays
+from dpgb_dask.private.rounds.comms import AnswerRounds, CommTree, is_slower, pays
 
 PASSED = ("count", "coarse", "fine", "target")  # answered by the survey, without a round
 
@@ -95,11 +95,26 @@ def test_auto_goes_over_to_comms_where_many_rounds_are_left(seen, expected):
         rounds.close()
 
 
+@pytest.mark.usefixtures("client")
+def test_auto_goes_back_to_tasks_where_comms_are_slower(seen, expected):
+    rounds = rounds_of("binary", 500)
+    rounds._n_left = 10**9
+    rounds._overheads = [1e-6] * comms.ROUNDS_SEEN  # of tasks: no round over comms is as quick
+    for _ in range(comms.ROUNDS_SEEN + 2):
+        np.testing.assert_array_equal(main_sums(rounds), expected)
+    assert seen == [True] * comms.ROUNDS_SEEN
+    rounds.close()
+
+
 def test_the_rule_of_auto():
     assert not pays(None, [0.02] * 10)
     assert not pays(10**6, [0.02] * (comms.ROUNDS_SEEN - 1))
     assert not pays(49, [0.02, 0.5, 0.03])
     assert pays(50, [0.02, 0.5, 0.03])
+    assert is_slower([0.05, 0.06, 0.04], [0.03, 0.5, 0.5])
+    assert not is_slower([0.05, 0.06, 0.02], [0.03, 0.5, 0.5])
+    assert not is_slower([0.05, 0.06], [0.03, 0.5, 0.5])
+    assert not is_slower([0.05, 0.06, 0.04], [])
 
 
 # ---- faults ----------------------------------------------------------------------------------------------------------

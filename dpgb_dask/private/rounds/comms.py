@@ -52,6 +52,17 @@ def pays(n_left: int | None, overheads: Sequence[float]) -> bool:
     return n_left * min(overheads) >= SECONDS_SAVED
 
 
+def is_slower(comms: Sequence[float], tasks: Sequence[float]) -> bool:
+    """Return whether rounds over comms have turned out slower than rounds as tasks.
+
+    They are where the network is slow: a message to a worker below another takes one more journey. Their overheads are
+    compared as in `pays`, once there are enough of both.
+    """
+    if min(len(comms), len(tasks)) < ROUNDS_SEEN:
+        return False
+    return min(comms) > min(tasks)
+
+
 class AnswerRounds(WorkerPlugin):
     """Lets a worker answer rounds that arrive over a comm."""
 

@@ -68,7 +68,7 @@ from dpgb_dask.private.reading.survey import (
 )
 from dpgb_dask.private.reading.units import UnitCounts, add_unit_counts
 from dpgb_dask.private.rounds.clients import no_worker, register, silent, told
-from dpgb_dask.private.rounds.comms import CommTree, pays
+from dpgb_dask.private.rounds.comms import CommTree, is_slower, pays
 from dpgb_dask.private.rounds.sealed import SealedRounds
 from dpgb_dask.private.rounds.worker_tasks import (
     MOST_REMAKES,
@@ -229,8 +229,10 @@ class TaskRounds(SealedRounds):
         self._alone_since: float | None = None
         self._n_left = n_rounds
         self._tree = CommTree(self.client, self._execution.worker_wait)
-        self._by_comms = execution.backend == "comms"
-        self._overheads: list[float] = []
+        self._by_comms = execution.backend == "comms"  # in any case; or rows on scratch ask for it
+        self._comms_pay = False
+        self._overheads: list[float] = []  # seconds of rounds by tasks beyond the work on the rows
+        self._overheads_of_comms: list[float] = []
         self._chunks, self._lengths = self._begin(source)
 
     @in_our_words()
@@ -592,22 +594,24 @@ class TaskRounds(SealedRounds):
         if self._job is None or not same_bins(self._job.bins or (), model.bins):
             self._encode(model.bins)
         message = pack_message(model, query)
-        reply = None
+        start = time.monotonic()
         if self._over_comms():
             reply = self._tree.ask(list(self._shards.values()), message)
-        if reply is not None:
-            return self._checked([reply], message)
-        start = time.monotonic()
+            if reply is not None:
+                self._overheads_of_comms.append(time.monotonic() - start - reply.busy)
+                return self._checked([reply], message)
+            start = time.monotonic()
         replies = self._ask_shards(lambda: self._start_round(message, query))
         sums = self._checked(replies, message)
         self._overheads.append(time.monotonic() - start - max(reply.busy for reply in replies))
         return sums
 
     def _over_comms(self) -> bool:
-        """Whether to ask over comms; once a fit uses them, it continues to."""
-        if self._execution.backend == "auto" and not self._by_comms:
-            self._by_comms = pays(self._n_left, self._overheads)
-        return self._by_comms
+        """Whether to ask over comms; with ``backend="auto"`` once that pays, unless it was tried and is slower."""
+        if self._by_comms or self._execution.backend != "auto":
+            return self._by_comms
+        self._comms_pay = self._comms_pay or pays(self._n_left, self._overheads)
+        return self._comms_pay and not is_slower(self._overheads_of_comms, self._overheads)
 
     def _start_round(self, message: bytes, query: Query) -> list[Future[Any]]:
         """Ask every shard by one task each, all in one ``client.map``."""
