@@ -1172,7 +1172,7 @@ class Ledger:
                 " show, tells."
             )
         text = f"{self!r} cannot be used: {' '.join(lines[:4]) if self._address.server else lines[0]}.\n{standing} "
-        if is_away(error, used=bool(self._id)):
+        if self._address.server and is_away(error, used=bool(self._id)):
             return LedgerLostError(
                 f"{text}The server went away, and did not come back within {OUTAGE_SECONDS:g} s."
             )
