@@ -66,7 +66,7 @@ def run_all(page):
     """Run all cells of the notebook that is open."""
     page.click("#jp-MainMenu >> text=Run")
     page.click(".lm-Menu-itemLabel:text-is('Run All Cells')")
-    page.wait_for_function(ENDED)
+    page.wait_for_function(ENDED, timeout=2 * MOST)
 
 
 def outputs_of(path):

@@ -16,6 +16,10 @@ from dpgb_dask.private.rounds.worker_tasks import other_version
 TRIES = 5  # attempts to give a plugin to all workers
 PAUSE = 0.2  # seconds between two attempts, in which the scheduler notices workers that are gone
 
+LEAST_WAIT = (
+    30.0  # seconds for an answer of the scheduler, which is slow while it takes in a large graph
+)
+
 
 def check_workers(client: Client, seconds: float) -> int:
     """Wait until there is a worker, compare versions, and return the largest number of threads of a worker.
@@ -23,8 +27,8 @@ def check_workers(client: Client, seconds: float) -> int:
     Raises
     ------
     ClusterError
-        If the scheduler does not answer, or there is no worker, for ``seconds``; if a worker has another version of
-        Python, numba or this library than this process.
+        If there is no worker for ``seconds``, or no answer of the scheduler for so long (at least `LEAST_WAIT`); if a
+        worker has another version of Python, numba or this library than this process.
     """
     connection = connect(client) if client.asynchronous else Connection(client)
     try:
@@ -35,8 +39,9 @@ def check_workers(client: Client, seconds: float) -> int:
 
 def _check(client: Client, seconds: float) -> int:
     deadline = time.monotonic() + seconds
+    patience = max(seconds, LEAST_WAIT)
     while True:
-        found = _asked(client, seconds, client.get_versions, packages=COMPARED)
+        found = _asked(client, patience, client.get_versions, packages=COMPARED)
         if found["workers"]:
             break
         if time.monotonic() > deadline:
@@ -46,7 +51,7 @@ def _check(client: Client, seconds: float) -> int:
     others = sorted({in_words(str(p.get("python")), p) for p in packages} - {OWN})
     if others:
         raise other_version(others)
-    return max(_asked(client, seconds, client.nthreads).values(), default=1)
+    return max(_asked(client, patience, client.nthreads).values(), default=1)
 
 
 def _asked(client: Client, seconds: float, method: Callable[..., Any], **options: Any) -> Any:

@@ -67,6 +67,7 @@ from dpgb_dask.private.reading.survey import (
     starts_of,
 )
 from dpgb_dask.private.reading.units import UnitCounts, add_unit_counts
+from dpgb_dask.private.rounds import clients
 from dpgb_dask.private.rounds.clients import no_worker, register, silent, told
 from dpgb_dask.private.rounds.comms import CommTree, is_slower, pays
 from dpgb_dask.private.rounds.sealed import SealedRounds
@@ -113,9 +114,6 @@ MESSAGE_BYTES = 90_000
 GRAPH_LOCK = threading.Lock()
 SOONER = 10  # priority of tasks that add parts, above the tasks that make parts, so that parts do not pile up
 POLL = 0.01  # seconds between two checks of which tasks have ended
-LEAST_WAIT = (
-    30.0  # seconds for an answer of the scheduler, which is slow while it takes in a large graph
-)
 LOOK = 2.0  # seconds between two checks of whether there are workers, during a long wait
 
 # raised by Dask if the scheduler is gone, was restarted, or has forgotten this client
@@ -709,7 +707,7 @@ class TaskRounds(SealedRounds):
 
     def _told(self, question: str, **about: Any) -> Any:
         """Return what the scheduler answers; raises `ClusterError` if it stands still."""
-        seconds = max(self._execution.worker_wait, LEAST_WAIT)
+        seconds = max(self._execution.worker_wait, clients.LEAST_WAIT)
         try:
             return told(self.client, seconds, question, **about)
         except TimeoutError:
