@@ -105,7 +105,7 @@ def limited(_slurm, tmp_path_factory):
         LocalCluster(n_workers=0, host="127.0.0.1", dashboard_address=":0") as cluster,
         Client(cluster, set_as_default=False) as client,
     ):
-        wrapped = ("--time=10", "--wrap", worker_command(cluster.scheduler_address))
+        wrapped = ("--time=30", "--wrap", worker_command(cluster.scheduler_address))
         short, long = (submitted(folder, *wrapped) for _ in range(2))
         yield client, short
         said("scancel", short, long)
@@ -217,7 +217,7 @@ def ended(place, job):
 
 
 def test_a_job_is_requeued(place, record_property):
-    job = submit(place, "--recipe", "dp-ebm", "--n-estimators", "20")
+    job = submit(place, "--recipe", "dp-ebm", "--n-estimators", "50")
     book = sqlite3.connect(place / "budget.db", isolation_level=None, timeout=LONGEST)
     while True:  # a fit that has opened a sum, while it can write nothing more
         book.execute("BEGIN IMMEDIATE")
