@@ -17,7 +17,8 @@ from dpgb_dask.recipes import RECIPES
 
 NOTES = """\
 Kernels are compiled for this machine's processor, this Python, numba and dpgb_dask; with others, what is in the folder
-is passed over, and compiled again. The folder may be read-only later: set NUMBA_CACHE_DIR to it there.
+is passed over, and compiled again. NUMBA_CPU_NAME=x86-64-v3 and an empty NUMBA_CPU_FEATURES name a kind of processor
+instead, if both are set here and where the kernels run. The folder may be read-only later: set NUMBA_CACHE_DIR to it.
 In an image's build:
   RUN dpgb-dask warm --cache-dir /opt/kernels
   ENV NUMBA_CACHE_DIR=/opt/kernels"""

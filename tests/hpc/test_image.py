@@ -15,6 +15,7 @@ from waiting import LONGEST, comes_true
 
 from dpgb_dask import DPGBClassifier, Schema
 from dpgb_dask.datasets import make_census
+from dpgb_dask.installed import OWN
 from dpgb_dask.testing import SeededNoise
 
 pytestmark = pytest.mark.hpc
@@ -149,6 +150,9 @@ def model_of(path):
 @pytest.fixture
 def workers():
     """What starts workers in the image, that join a scheduler of this machine; they end with the test."""
+    theirs = run(*SCRATCH, "--", "python", "-c", "from dpgb_dask.installed import OWN; print(OWN)")
+    if theirs.splitlines() != [OWN]:
+        pytest.skip(f"OTHER VERSIONS in the image: {theirs.strip()}; here {OWN}")
     started = []
 
     def joined(cluster, cache, *words):
