@@ -5,6 +5,7 @@ stand in errors, reports and task graphs.
 """
 
 import os
+import re
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
@@ -16,6 +17,8 @@ from dpgb_dask.errors import StructureError, kind_of
 
 WAIT_SECONDS = 60.0  # in which a store must answer for the first time
 CREDENTIALS = "Give this process credentials for it in its environment (for s3://: AWS_ACCESS_KEY_ID and others)."
+# user:password@, with any character in the password; a port is no password, and a path may hold an @
+_PASSWORD = re.compile(r"://[^/@:\[]*:(?!\d+(?:/|$))[^@]*@")
 
 
 def local_path(path: str) -> Path | None:
@@ -37,37 +40,37 @@ def path_or_url(text: str) -> Path | str:
 
 
 def check_no_password(url: str) -> None:
-    """Refuse a URL that holds a password.
+    """Refuse a URL that holds a password, also one of a chain such as simplecache::s3://.
 
     Raises
     ------
     StructureError
         It does not repeat the password.
     """
-    try:
-        parts = urlsplit(url)
-        given, host = parts.password is not None, parts.hostname
-    except ValueError:  # no URL; what opens it says so
-        return
+    given = any(map(_PASSWORD.search, url.split("::")))
+    with suppress(ValueError):  # no URL; what opens it says so
+        given = given or (is_url(url) and urlsplit(url).password is not None)
     if given:
+        scheme = url.split("://", maxsplit=1)[0]
         raise StructureError(
-            f"The URL {parts.scheme}://…@{host}… holds a password, and URLs are repeated in errors and task graphs."
+            f"The URL {scheme}://… holds a password, and URLs are repeated in errors and task graphs."
             " Give credentials in the environment of each process."
         )
 
 
 def open_files(url: str, options: Mapping[str, Any] | None = None) -> tuple[Any, str]:
-    """Return the file system of a URL and the path in it; sends nothing.
+    """Return the file system of a URL and the path in it; sends nothing, but for archives, which are opened.
 
     Raises
     ------
     StructureError
-        If the URL holds a password, fsspec does not know its protocol, or a package is not installed.
+        If the URL holds a password, fsspec does not know its protocol, a package is not installed, or an archive cannot
+        be opened.
     """
     import fsspec  # noqa: PLC0415 - not needed for local files
 
     check_no_password(url)
-    missing = None
+    missing, refused = "", None
     try:
         files, root = fsspec.core.url_to_fs(url, **(options or {}))
     except ImportError as error:
@@ -76,9 +79,13 @@ def open_files(url: str, options: Mapping[str, Any] | None = None) -> tuple[Any,
         raise StructureError(
             f"path={url!r}: fsspec does not know this protocol. Give a folder or a URL such as s3://."
         ) from None
+    except Exception as error:
+        refused = failed(url, error)
     else:
         files.invalidate_cache()
         return files, root
+    if refused is not None:
+        raise refused
     raise StructureError(
         f"path={url!r} needs {missing}, which is not installed; for s3://: pip install 'dpgb_dask[s3]'."
     )

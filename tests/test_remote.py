@@ -125,6 +125,39 @@ def test_a_store_that_refuses_is_said_without_its_words(refusing, model, error, 
         assert "SECRET" not in f"{info.value!r}{info.value.__cause__!r}{info.value.__context__!r}"
 
 
+@pytest.mark.parametrize(
+    "url",
+    [
+        "simplecache::s3://K:SECRET@bucket/x.zarr",
+        "zip://a.csv::s3://K:SECRET@bucket/x.zip",
+        "s3://K:a/SECRET@bucket/x",
+        "s3://K:a[SECRET@bucket/x",
+        "s3://K:SECRET#x@bucket/y",
+        "s3://K:12@bucket/y",
+    ],
+)
+def test_a_password_is_found_wherever_a_url_holds_it(url):
+    for use in (remote.check_no_password, lambda url: read_csv(["a.csv", url])):
+        with pytest.raises(StructureError, match="holds a password") as info:
+            use(url)
+        assert "SECRET" not in repr(info.value)
+
+
+@pytest.mark.parametrize(
+    "url",
+    ["s3://bucket/a:b@c", "http://host:8080/x@y", "zip://a.csv::s3://bucket/x@y.zip", "a:b@c"],
+)
+def test_what_is_no_password_passes(url):
+    remote.check_no_password(url)
+
+
+def test_an_archive_that_cannot_be_opened_is_an_error_in_our_words(tmp_path):
+    (tmp_path / "a.zip").write_bytes(b"SECRET")
+    with pytest.raises(StructureError, match="cannot be used") as info:
+        remote.read(f"zip://x::file://{tmp_path}/a.zip")
+    assert (info.value.__cause__, info.value.__context__) == (None, None)
+
+
 @pytest.mark.parametrize("where", ["model", "data", "codes"])
 def test_a_url_with_a_password_is_refused_and_not_repeated(where, tmp_path):
     url = "memory://ann:SECRET@host/place.zarr"

@@ -462,11 +462,13 @@ class Ledger:
         """
         with self._reading() as book:
             checked = replace(book.verify(), head=bool(self._heads(readable_only=True)))
-            if (
-                self._address.server
-            ):  # an auditor adds no entry, and is to notice an older copy next time
+            if self._address.server:
+                # an auditor adds no entry, and is to notice an older copy next time
+                file = self._folder(self._id) / HEAD
                 with contextlib.suppress(OSError):
-                    self._write_head(book.head).replace(self._folder(self._id) / HEAD)
+                    # others may have charged since this transaction began
+                    if max(book.head, read_head(file) or book.head) == book.head:
+                        self._write_head(book.head).replace(file)
             return checked
 
     @_outlasting

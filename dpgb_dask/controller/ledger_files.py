@@ -82,7 +82,11 @@ class Address:
             url = make_url(text)
         except (ArgumentError, ValueError):
             url = None
-        if url is None or (url.drivername == "sqlite" and (url.host or url.username)):
+        if (
+            url is None
+            or (url.drivername == "sqlite" and (url.host or url.username))
+            or "@" in (url.host or "")  # the rest of a password that holds an @
+        ):
             raise LedgerError(
                 "The ledger's address cannot be read. Give 'sqlite:///path.db' or 'postgresql+psycopg://user@host/db'."
                 f"{_url_of_path(text)}"

@@ -41,6 +41,32 @@ def _call(name: str) -> Any:
 
 _CALLS = {name: _call(name) for name in _CHARGING | _OWNING}
 
+# the roles that a role is, or can become by SET ROLE
+_BECOMES = "pg_roles AS asked JOIN pg_roles AS other ON pg_has_role(asked.oid, other.oid, 'MEMBER')"
+_ONE_OF_THEM = (  # itself last: what it has may come from another
+    "(array_agg(quote_ident(other.rolname) ORDER BY other.oid = asked.oid, other.rolname)"
+)
+# before PostgreSQL 16, CREATEROLE gives membership in every role but a superuser
+_RIGHTS = text(
+    f"SELECT {_ONE_OF_THEM} FILTER (WHERE other.rolsuper"
+    " OR pg_has_role(other.oid, (SELECT relowner FROM pg_class WHERE oid = to_regclass('dpgb_entries')), 'MEMBER')"
+    " OR other.rolcreaterole AND current_setting('server_version_num')::integer < 160000"
+    " OR other.rolname IN ('pg_execute_server_program', 'pg_write_server_files')))[1] AS owns,"
+    " bool_or(has_schema_privilege(other.oid, current_schema(), 'CREATE')"
+    " OR has_database_privilege(other.oid, current_database(), 'CREATE')) AS makes,"
+    " has_schema_privilege(asked.oid, current_schema(), 'USAGE') AS reaches,"
+    " quote_ident(current_schema()) AS place, quote_ident(current_database()) AS base"
+    f" FROM {_BECOMES} WHERE asked.rolname = :role GROUP BY asked.oid"
+)
+_HELD = text(
+    f"SELECT {_ONE_OF_THEM})[1] FROM {_BECOMES} WHERE asked.rolname = :role AND ("
+    "EXISTS (SELECT 1 FROM unnest(CAST(:tables AS text[])) AS name"
+    " WHERE has_table_privilege(other.oid, name, 'INSERT, UPDATE, DELETE, TRUNCATE, REFERENCES, TRIGGER')"
+    " OR has_any_column_privilege(other.oid, name, 'INSERT, UPDATE, REFERENCES'))"
+    " OR EXISTS (SELECT 1 FROM unnest(CAST(:functions AS text[])) AS name"
+    " WHERE has_function_privilege(other.oid, name, 'EXECUTE')))"
+)
+
 
 class ServerBook(Book):
     """The tables on a server inside one transaction, under the ledger's lock.
@@ -122,36 +148,48 @@ def grant(connection: Connection, kind: str, role: str) -> None:
     if kind not in ROLES:
         raise LedgerError(f"role kind {kind!r} is not available. Use one of {list(ROLES)}.")
     _check_owner(connection)
-    found: Any = connection.execute(
-        text(
-            "SELECT rolsuper OR pg_has_role(oid, current_user, 'MEMBER') AS owns,"
-            " has_schema_privilege(oid, current_schema(), 'CREATE') AS makes,"
-            " has_schema_privilege(oid, current_schema(), 'USAGE') AS reaches, quote_ident(current_schema()) AS place"
-            " FROM pg_roles WHERE rolname = :role"
-        ),
-        {"role": role},
-    ).first()
+    found: Any = connection.execute(_RIGHTS, {"role": role}).first()
     if found is None:
         raise LedgerError(
             f"The server has no role {role!r}. Make one first: CREATE ROLE … LOGIN PASSWORD …."
         )
     if found.owns:
         raise LedgerError(
-            f"The role {role!r} is a superuser, or a member of the role that asks: it could change everything anyway."
-            " Give a role that is neither."
+            f"The role {role!r} is, or can become, {found.owns}, which could change everything anyway. Give a role that"
+            " is not the ledger's owner, a superuser, or one that can make itself either."
         )
     if found.makes:
         raise LedgerError(
-            f"The role {role!r} can make tables and functions in the ledger's schema {found.place}, and so deceive"
-            f" whoever reads it. Take this from it first, or from PUBLIC: REVOKE CREATE ON SCHEMA {found.place} FROM …."
+            f"The role {role!r} can make tables in the ledger's schema {found.place}, or schemas in its database, and"
+            " so deceive whoever reads it. Take this from it first, or from PUBLIC:"
+            f" REVOKE CREATE ON SCHEMA {found.place} FROM …, REVOKE CREATE ON DATABASE {found.base} FROM …."
         )
     revoke(connection, role)
+    _check_no_other_way(connection, kind, role)
     name = _quoted(connection, role)
     if not found.reaches:
         _run(connection, f"GRANT USAGE ON SCHEMA {found.place} TO {name}")
     _run(connection, f"GRANT SELECT ON {', '.join(METADATA.tables)} TO {name}")
     if kind == "analyst":
         _run(connection, f"GRANT EXECUTE ON FUNCTION {_signatures(_CHARGING)} TO {name}")
+
+
+def _check_no_other_way(connection: Connection, kind: str, role: str) -> None:
+    """Refuse a role that has no rights of its own left, and can still write: by PUBLIC, or as another role."""
+    functions = [f"{name}({types})" for name, types in _CHARGING.items()]
+    held: Any = connection.execute(
+        _HELD,
+        {
+            "role": role,
+            "tables": list(METADATA.tables),
+            "functions": functions if kind == "auditor" else [],
+        },
+    ).scalar()
+    if held is not None:
+        raise LedgerError(
+            f"The role {role!r} could still write the ledger, by rights of {held} or of PUBLIC. Take these rights"
+            " first, or the membership."
+        )
 
 
 def revoke(connection: Connection, role: str) -> None:

@@ -325,14 +325,26 @@ LANGUAGE sql SET search_path = pg_catalog, pg_temp AS $$
   SELECT SCHEMA.dpgb_append('RESTORED', '', '', jsonb_build_object('newest_known', p_newest_known))
 $$;
 
--- Nobody else may execute any of them, unless `dpgb_dask.Ledger.grant` says so.
+-- Nobody else may use any of them or the tables, unless `dpgb_dask.Ledger.grant` says so: neither PUBLIC, nor who was
+-- given rights before there were functions, nor whom default privileges name.
 DO $$
 DECLARE
-  ours regprocedure;
+  given record;
 BEGIN
-  FOR ours IN SELECT p.oid FROM pg_catalog.pg_proc p JOIN pg_catalog.pg_namespace n ON n.oid = p.pronamespace
-    WHERE n.nspname = current_schema() AND starts_with(p.proname, 'dpgb_')
+  FOR given IN
+    SELECT DISTINCT ours.name, CASE acl.grantee WHEN 0 THEN 'PUBLIC' ELSE quote_ident(pg_get_userbyid(acl.grantee)) END AS who
+    FROM (
+      SELECT 'FUNCTION ' || p.oid::regprocedure AS name, pronamespace AS place, proname AS called, proowner AS owner,
+        coalesce(proacl, acldefault('f', proowner)) AS acl FROM pg_catalog.pg_proc AS p
+      UNION ALL
+      SELECT 'TABLE ' || c.oid::regclass, relnamespace, relname, relowner, held.acl
+      FROM pg_catalog.pg_class AS c, LATERAL (
+        SELECT c.relacl UNION ALL SELECT attacl FROM pg_catalog.pg_attribute WHERE attrelid = c.oid) AS held(acl)
+      WHERE relkind = 'r'
+    ) AS ours, aclexplode(ours.acl) AS acl
+    WHERE ours.place = (SELECT oid FROM pg_catalog.pg_namespace WHERE nspname = current_schema())
+      AND starts_with(ours.called, 'dpgb_') AND acl.grantee <> ours.owner
   LOOP
-    EXECUTE 'REVOKE ALL ON FUNCTION ' || ours || ' FROM PUBLIC';
+    EXECUTE 'REVOKE ALL ON ' || given.name || ' FROM ' || given.who || ' CASCADE';
   END LOOP;
 END $$;

@@ -182,7 +182,6 @@ def _install(connection: Connection) -> None:
         raise LedgerError(
             f"The database has encoding {encoding}; a ledger hashes UTF8. Make a database with ENCODING 'UTF8'."
         )
-    connection.execute(text(f"REVOKE ALL ON {', '.join(METADATA.tables)} FROM PUBLIC"))
     functions = _SERVER.read_text(encoding="utf-8").replace("SCHEMA.", f"{schema}.")
     connection.exec_driver_sql(functions, execution_options={"no_parameters": True})
 

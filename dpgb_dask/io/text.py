@@ -23,7 +23,7 @@ from dask.delayed import delayed
 from fsspec.utils import infer_compression
 
 from dpgb_dask.errors import DPGBError, StructureError
-from dpgb_dask.remote import is_there, is_url
+from dpgb_dask.remote import check_no_password, is_there, is_url
 from dpgb_dask.values import exact_ids
 
 BLOCK = 8 << 20  # bytes; as text in memory they take about ten times as much
@@ -111,6 +111,8 @@ def read_csv(
     said = given[0] if len(given) == 1 else given
     options = dict(storage_options or {})
     hint = "Give a file of delimited text, or a pattern of such files."
+    for one in given:
+        check_no_password(one)
     if is_url(given[0]):
         is_there(given[0], options)  # raises if its store does not answer
     with reading(said, hint):

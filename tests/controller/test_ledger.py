@@ -430,6 +430,12 @@ def test_other_addresses_are_refused(address):
         Ledger(address)
 
 
+def test_an_at_sign_in_a_password_is_not_taken_for_the_host():
+    with pytest.raises(LedgerError, match="cannot be read") as info:
+        Ledger("postgresql+psycopg://alice:p@SECRET@host/db")
+    assert "SECRET" not in repr(info.value)
+
+
 MOUNTS = """\
 22 1 254:0 / / rw - ext4 /dev/vda rw
 30 22 0:40 / /mnt/team\\040share rw,relatime shared:1 - {} server:/x rw

@@ -14,6 +14,7 @@ from dpgb_dask.contracts.queries import DRAW_BITS, PRICE_ONE, RowDraw
 from dpgb_dask.controller import account_units
 from dpgb_dask.controller.accounting import total_price
 from dpgb_dask.controller.ledger import Ledger
+from dpgb_dask.controller.ledger_book import Book
 from dpgb_dask.errors import LedgerError
 
 pytestmark = pytest.mark.services
@@ -50,6 +51,12 @@ def attempt(url, statement):
         return ""
 
 
+def value_of(url, statement):
+    """Return the one value that a statement selects."""
+    with psycopg.connect(url.replace("+psycopg", "")) as connection:
+        return connection.execute(statement).fetchone()[0]
+
+
 def test_analysts_charge_and_auditors_read(team, record_property):
     eve, tom, journal = Ledger(team.eve), Ledger(team.tom), ListJournal()
     fit = reserve(eve, budget=SMALL, journal=journal)
@@ -83,6 +90,21 @@ def test_analysts_charge_and_auditors_read(team, record_property):
     record_property("saw", "2 fits of an analyst, 1 settled; 5 acts refused; one charge")
 
 
+def test_a_verification_does_not_forget_what_is_charged_meanwhile(team, monkeypatch):
+    kept = team.ledger.directory / "head"
+    verified = Book.verify
+
+    def slow(book):
+        found = verified(book)
+        reserve(Ledger(team.eve), budget=SMALL)
+        return found
+
+    monkeypatch.setattr(Book, "verify", slow)
+    before = json.loads(kept.read_text())["seq"]
+    assert team.ledger.verify().fits == 0
+    assert json.loads(kept.read_text())["seq"] == before + 1
+
+
 def test_a_fit_is_ended_by_its_role_or_the_owner(team):
     fit = reserve(Ledger(team.ann), budget=SMALL)
     for act in (Ledger(team.eve).settle, lambda fit_id: Ledger(team.eve).take(fit_id, "mine")):
@@ -102,10 +124,55 @@ def test_rights_are_given_only_where_they_hold(team):
     run(team.owner, "GRANT CREATE ON SCHEMA public TO PUBLIC")
     with pytest.raises(LedgerError, match="REVOKE CREATE ON SCHEMA public"):
         team.ledger.grant("analyst", team.names["eve"])
+    run(team.owner, "REVOKE CREATE ON SCHEMA public FROM PUBLIC")
     with pytest.raises(LedgerError, match="no role"):
         team.ledger.revoke("nobody there")
     with pytest.raises(LedgerError, match="has no roles"):
         Ledger("sqlite://").grant("analyst", "x")
+
+
+BACK_DOORS = (  # each with how to close it
+    ("ALTER ROLE {tom} CREATEROLE", "ALTER ROLE {tom} NOCREATEROLE", "can become"),
+    ("GRANT {owner} TO {tom}", "REVOKE {owner} FROM {tom}", "can become"),
+    ("GRANT pg_write_all_data TO {tom}", "REVOKE pg_write_all_data FROM {tom}", "of pg_write_all_data"),
+    ("GRANT {eve} TO {tom}", "REVOKE {eve} FROM {tom}", "of eve_"),
+    ("GRANT INSERT (seq) ON dpgb_entries TO PUBLIC", "REVOKE ALL ON dpgb_entries FROM PUBLIC", "of PUBLIC"),
+    ("GRANT CREATE ON DATABASE {base} TO {tom}", "REVOKE CREATE ON DATABASE {base} FROM {tom}", "CREATE ON DATABASE"),
+)  # fmt: skip
+
+
+@pytest.mark.parametrize(("opened", "closed", "why"), BACK_DOORS)
+def test_a_role_with_a_back_door_is_given_nothing(team, opened, closed, why):
+    """What an auditor could do by other rights than those of the ledger's own; closed, the role is as good as any."""
+    server = int(value_of(team.admin, "SHOW server_version_num"))
+    if "CREATEROLE" in opened and server >= 160000:
+        pytest.skip(
+            "since PostgreSQL 16, CREATEROLE makes nobody a member of roles that it has not made"
+        )
+    words = {**team.names, "base": team.admin.rpartition("/")[2]}
+    run(team.admin, opened.format(**words))
+    with pytest.raises(LedgerError, match=why):
+        team.ledger.grant("auditor", team.names["tom"])
+    run(team.admin, closed.format(**words))
+    team.ledger.grant("auditor", team.names["tom"])
+
+
+def test_rights_from_before_the_functions_end_with_them(team):
+    """Without functions everybody who charged wrote the tables; default privileges may still say so."""
+    mine, tables = team.names["eve"], ", ".join(TABLES)
+    functions = value_of(
+        team.admin,
+        "SELECT string_agg(oid::regprocedure::text, ', ') FROM pg_proc WHERE starts_with(proname, 'dpgb_')",
+    )
+    run(team.admin, f"DROP FUNCTION {functions}")
+    run(team.admin, f"GRANT ALL ON {tables} TO {mine} WITH GRANT OPTION")
+    run(team.eve, f"GRANT ALL ON {tables} TO {team.names['ann']}")
+    run(team.owner, f"ALTER DEFAULT PRIVILEGES GRANT ALL ON FUNCTIONS TO {mine}")
+    run(team.admin, "UPDATE dpgb_meta SET version = 2")
+    Ledger(team.owner).verify()
+    for url in (team.eve, team.ann):
+        for asked in ("UPDATE dpgb_accounts SET spent = '0'", "SELECT dpgb_lock(1000)"):
+            assert attempt(url, asked) == "42501", asked
 
 
 TERMS = {
