@@ -276,6 +276,25 @@ def test_an_older_dump_is_noticed_where_a_newer_head_is_known(url, tmp_path, mon
     again.verify()
 
 
+def test_a_dump_that_no_known_head_contradicts_is_restored_all_the_same(url, tmp_path, monkeypatch):
+    """Rounds that are opened are in no head, and answers are out; the owner settles on a machine without a journal."""
+    ledger, file = opened(url), tmp_path / "dump"
+    fit = reserve(ledger, budget=SMALL)
+    fit.bind(1)
+    monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path / "the owner's machine"))
+    Ledger(url).verify()
+    dump(url, file)
+    monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path))
+    fit.release(query(), raw())
+    put_back(url, file)
+    monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path / "the owner's machine"))
+    owner = Ledger(url)
+    assert owner.verify().head  # nothing contradicts the dump here
+    assert owner.restore()
+    assert owner.settle(fit.fit_id) == FIT
+    owner.verify()
+
+
 # ---- older versions --------------------------------------------------------------------------------------------------
 
 V2 = """
