@@ -23,6 +23,7 @@ ledger=${DPGB_LEDGER:?"is not set. Export the ledger's address: a PostgreSQL ser
  SQLite is refused on the network file systems that nodes share; sqlite:////path/budget.db only on a disk of one node"}
 run=$SLURM_SUBMIT_DIR/dpgb-$SLURM_JOB_ID # the same after a requeue
 mkdir -p "$run"
+chmod 700 "$run" # fails if another user has made it
 touch "$run/fit.log"
 
 # Others use these nodes and their network: a key of this job, without which nobody joins or reads along.

@@ -8,6 +8,7 @@ import sys
 from base64 import b64decode
 from hashlib import pbkdf2_hmac, sha256
 from hmac import digest
+from pathlib import Path
 
 import dask.config
 import pytest
@@ -20,6 +21,7 @@ from dpgb_dask import DPGBClassifier, Ledger
 psycopg = pytest.importorskip("psycopg", reason="NO PSYCOPG: pip install '.[services]'")
 pytestmark = pytest.mark.services
 
+ROLES_SCRIPT = Path(__file__).parents[2] / "helm/dpgb-dask/files/roles.sh"
 ROLES = ("owner", "analyst", "auditor")
 # with all signs that a shell, SQL or a kubelet could take for its own
 PASSWORDS = {
@@ -134,6 +136,34 @@ def team(kubelet, objects, server):
         assert done.returncode == 0, done.stderr
     assert "people: cap epsilon=0.6, delta=1e-06" in done.stdout
     return Ledger(server.render_as_string(hide_password=False))
+
+
+@pytest.mark.parametrize("setting", ["log_statement", "log_min_duration_statement"])
+def test_no_password_is_in_the_servers_log(server, setting):
+    """Neither where a role is there already, nor where the server logs every statement."""
+    with psycopg.connect(plain(server), autocommit=True) as connection:
+        log = Path(connection.execute("SHOW data_directory").fetchone()[0]).with_name("log")
+        if not os.access(log, os.R_OK):
+            pytest.skip("NO LOG of the server: run ci/chart/check")
+        value = {"log_statement": "'all'", "log_min_duration_statement": "0"}[setting]
+        connection.execute(f"ALTER DATABASE {server.database} SET {setting} = {value}")
+        word = secrets.token_hex(8)
+        values = with_postgres() | {
+            "POSTGRES_USER": server.username,
+            "POSTGRES_DB": server.database,
+            "PGHOST": server.host,
+            "PGPORT": str(server.port),
+            **{f"{role.upper()}_ROLE": server.username for role in ROLES},
+            **{f"{role.upper()}_PASSWORD": word for role in ROLES},
+        }
+        done = subprocess.run(
+            ["sh", "-eu", ROLES_SCRIPT], env=values, check=False, capture_output=True, text=True
+        )
+        connection.execute(f"ALTER DATABASE {server.database} RESET {setting}")
+    assert "already exists" in done.stderr
+    said = log.read_text(encoding="utf-8")
+    assert "already exists" in said
+    assert word not in said + done.stderr
 
 
 @pytest.mark.usefixtures("team")

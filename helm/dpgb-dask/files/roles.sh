@@ -1,6 +1,10 @@
 # Make the ledger's roles: the owner owns the database, analyst and auditor may do what the owner grants them.
-# Names and passwords come from the environment; psql quotes them, and none is an argument of a process.
+# Names and passwords come from the environment; psql quotes them, and none is an argument of a process. The server logs
+# statements that fail, passwords and all, and with log_statement every one: not these.
 psql --no-psqlrc --quiet -v ON_ERROR_STOP=1 --username "$POSTGRES_USER" --dbname "$POSTGRES_DB" <<'SQL'
+SET log_min_error_statement TO panic;
+SET log_min_duration_statement TO -1;
+SET log_statement TO none;
 \getenv owner OWNER_ROLE
 \getenv owner_password OWNER_PASSWORD
 \getenv analyst ANALYST_ROLE
