@@ -51,8 +51,8 @@ until [[ -s $run/scheduler.json ]]; do
   sleep 0.2
 done
 srun dask worker --scheduler-file "$run/scheduler.json" --protocol tls --nthreads "$SLURM_CPUS_PER_TASK" \
-  --memory-limit "$((SLURM_MEM_PER_CPU * SLURM_CPUS_PER_TASK))MiB" --local-directory "${TMPDIR:-/tmp}" --no-dashboard \
-  --death-timeout 120 "${network[@]}" &
+  --memory-limit "$((SLURM_MEM_PER_CPU * SLURM_CPUS_PER_TASK))MiB" --local-directory "${TMPDIR:-/tmp}" \
+  --no-dashboard --dashboard-address 127.0.0.1:0 --death-timeout 120 "${network[@]}" &
 
 # The fit says its number once it is charged, before it reads a row.
 begun=$(sed -n 's/.* --resume \([^ ]*\) goes on.*/\1/p' "$run/fit.log" | tail -n 1)

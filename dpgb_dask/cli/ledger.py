@@ -199,7 +199,7 @@ def _ledger_verify(options: argparse.Namespace) -> None:
         f" {checked.fits} fits follow from them"
     )
     print(
-        "the newest head that is kept outside the database is in the chain: it is no older copy"
+        "the newest head that is kept outside the database is in the chain: this is no older copy than that"
         if checked.head
         else "no newest head is known on this machine, so an older copy would not be noticed"
     )

@@ -1164,7 +1164,8 @@ class Ledger:
         if state == NO_RIGHT:
             return LedgerError(
                 f"{self!r} does not let this role do that ({lines[0]}); nothing was changed. An auditor may only read,"
-                " an analyst also charge fits; its owner opens accounts, and gives rights (dpgb-dask ledger grant)."
+                " an analyst also charge fits; its owner, who may create tables in the database, opens accounts, and"
+                " gives rights (dpgb-dask ledger grant)."
             )
         standing = "Nothing was released by this, and what is charged stands."
         if charging:
