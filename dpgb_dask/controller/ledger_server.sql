@@ -16,7 +16,8 @@ BEGIN
 END $$;
 
 -- Take the lock of the head until the transaction ends. A caller that waits gives up in the end, and one that stands
--- still inside its transaction loses it before that.
+-- still inside its transaction loses it before that. What the transaction writes is on disk, and on a synchronous standby's,
+-- before its commit returns, whatever a database or a role has set.
 CREATE FUNCTION SCHEMA.dpgb_lock(p_wait_ms integer) RETURNS SCHEMA.dpgb_head
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
@@ -24,6 +25,9 @@ DECLARE
 BEGIN
   PERFORM set_config('lock_timeout', p_wait_ms::text, true),
           set_config('idle_in_transaction_session_timeout', (p_wait_ms / 2)::text, true);
+  IF current_setting('synchronous_commit') NOT IN ('on', 'remote_apply') THEN
+    PERFORM set_config('synchronous_commit', 'on', true);
+  END IF;
   SELECT * INTO STRICT head FROM SCHEMA.dpgb_head FOR UPDATE;
   RETURN head;
 END $$;

@@ -15,6 +15,7 @@ from dpgb_dask.controller import account_units
 from dpgb_dask.controller.accounting import total_price
 from dpgb_dask.controller.ledger import Ledger
 from dpgb_dask.controller.ledger_book import Book
+from dpgb_dask.controller.ledger_server import ServerBook
 from dpgb_dask.errors import LedgerError
 
 pytestmark = pytest.mark.services
@@ -103,6 +104,23 @@ def test_a_verification_does_not_forget_what_is_charged_meanwhile(team, monkeypa
     before = json.loads(kept.read_text())["seq"]
     assert team.ledger.verify().fits == 0
     assert json.loads(kept.read_text())["seq"] == before + 1
+
+
+@pytest.mark.parametrize(
+    ("setting", "used"),
+    [("off", "on"), ("local", "on"), ("remote_write", "on"), ("remote_apply", "remote_apply")],
+)
+def test_a_charge_is_on_disk_whatever_a_database_or_role_has_set(team, monkeypatch, setting, used):
+    seen, added = [], ServerBook.add_fit
+
+    def noting(book, *given):
+        seen.append(book._connection.exec_driver_sql("SHOW synchronous_commit").scalar())
+        added(book, *given)
+
+    monkeypatch.setattr(ServerBook, "add_fit", noting)
+    run(team.admin, f"ALTER ROLE {team.names['eve']} SET synchronous_commit = {setting}")
+    reserve(Ledger(team.eve), budget=SMALL)
+    assert seen == [used]
 
 
 def test_a_fit_is_ended_by_its_role_or_the_owner(team):
