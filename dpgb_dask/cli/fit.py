@@ -2,6 +2,7 @@
 # ruff: noqa: N806 - X is scikit-learn's name
 
 import argparse
+import sys
 from typing import Any
 
 from dpgb_dask import losses
@@ -21,6 +22,7 @@ from dpgb_dask.cli.options import (
 from dpgb_dask.cli.places import check_out, check_spared, model_out
 from dpgb_dask.cli.tables import beside, open_table, schema_of
 from dpgb_dask.controller.ledger import Ledger
+from dpgb_dask.controller.ledger_book import ENDED
 from dpgb_dask.errors import ResumeError, SchemaError
 from dpgb_dask.estimators import DPGBClassifier, DPGBRegressor
 from dpgb_dask.parameters import FEW_ROWS as FEW_ROWS_WAYS
@@ -153,10 +155,14 @@ def _begun(ledger: Ledger | None, account: str) -> str | None:
     for fit in ledger.fits(account):
         kept = (ledger.key_path(fit.fit_id), ledger.journal_path(fit.fit_id))
         if fit.state != "SETTLED" and any(path is not None and path.exists() for path in kept):
-            begun.append(fit.fit_id)
+            begun.append(fit)
+    names = [fit.fit_id for fit in begun]
     if len(begun) > 1:
         raise ResumeError(
-            f"--resume {AUTO}: this machine keeps {len(begun)} fits of account {account!r}: {', '.join(begun)}. Name"
+            f"--resume {AUTO}: this machine keeps {len(begun)} fits of account {account!r}: {', '.join(names)}. Name"
             " the one to go on with; or give each run a folder of its own (XDG_DATA_HOME, for a ledger on a server)."
         )
-    return begun[0] if begun else None
+    if begun and begun[0].state in ENDED:
+        said = f"fit {names[0]} has ended: its model is made again from its journal, and no row is read"
+        print(f"dpgb-dask: {said}", file=sys.stderr)
+    return names[0] if names else None

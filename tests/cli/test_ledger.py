@@ -115,7 +115,9 @@ def test_a_command_that_is_run_again_goes_on_with_its_fit(place, monkeypatch, ca
     for moment in ("progress.Bar.show", "estimators.DPGBClassifier.save"):
         break_off_at(f"dpgb_dask.{moment}")
         assert not out.exists()
+    capsys.readouterr()
     assert run(*charged) == 0
+    assert "has ended: its model is made again" in capsys.readouterr().err
     (done,) = Ledger(url).fits("people")
     assert (done.state, DPGBClassifier.load(out).fit_id_) == ("RELEASED", done.fit_id)
     assert run(*charged[: charged.index("--resume")], *charged[-4:], "--overwrite") == 0
