@@ -21,6 +21,13 @@ def brief(value: object, most: int = NAME) -> str:
     return text if len(text) <= most else f"{text[: most - 1]}…"
 
 
+def one_line(text: str) -> str:
+    """Return a few words without what would end a line or command a terminal: others may have written them."""
+    return "".join(
+        c if c.isprintable() else "\N{REPLACEMENT CHARACTER}" for c in brief(text, WORDS)
+    )
+
+
 def _fitting(rows: Iterable[Sequence[object]], spent: int, widest: int = NAME) -> list[list[str]]:
     """Return the first rows of a table as text, as many as fit on a screen beside what is ``spent`` already."""
     shown: list[list[str]] = []

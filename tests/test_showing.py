@@ -16,6 +16,21 @@ from dpgb_dask.training.cost import PrivacyCost
 LONG = "<script>" + 190 * "x"
 
 
+def test_what_another_role_wrote_commands_no_terminal():
+    """An analyst's words are what the owner and an auditor see."""
+    words = "\x1b[2J\r\n1 fit \x9b\u202e" + 10**6 * "x"
+    terms = Terms(
+        epsilon=1.0, delta=0.0, price=1, min_sigma_bits=1, tau=0.0, plan_digest="", version="", public_seed=0,
+        commitment="", facts={"recipe": words}, who=words,
+    )  # fmt: skip
+    record = Record("f", "a", "RELEASED", terms, 1, "", words, "2026-11-22T00:00:00", "eve")
+    entry = Entry(1, "RESERVED", "a", "f", "2026-11-22T00:00:00", {"who": words, "model": words})
+    for shown in (record.shown(), entry.shown()):
+        for cell in map(str, shown.values()):
+            assert cell.isprintable()
+            assert len(cell) < 200
+
+
 def large_schema():
     labels = [f"category {k} {LONG}" for k in range(250)]
     features = {f"feature {j} {LONG}": labels if j % 2 else (0, 1) for j in range(200)}

@@ -31,7 +31,7 @@ from dpgb_dask.controller.ledger_tables import (
     refusing_damage,
 )
 from dpgb_dask.errors import BudgetExceededError, LedgerError, ResumeError
-from dpgb_dask.showing import Listing, brief, html_table
+from dpgb_dask.showing import Listing, brief, html_table, one_line
 
 RESTORE = (
     "Put the newest file and its folder back; if there is none, the owner may go on with this one: ledger.restore(), or"
@@ -141,7 +141,11 @@ class Entry:
 
     def _what(self) -> str:
         """Return the most telling facts of its body; the rest of it is long."""
-        told = (f"{name}={brief(self.body[name], 16)}" for name in TELLING if name in self.body)
+        told = (
+            f"{name}={one_line(brief(self.body[name], 16))}"
+            for name in TELLING
+            if name in self.body
+        )
         return ", ".join(told)
 
     def __repr__(self) -> str:
@@ -297,12 +301,12 @@ class Record:
             "fit": self.fit_id,
             "opened (UTC)": self.at[:16].replace("T", " "),
             # old ledgers record neither this nor the recipe
-            "who": (self.terms.who or "?") + (f" as {self.role}" if self.role else ""),
-            "recipe": self.terms.facts.get("recipe", "?"),
+            "who": one_line(self.terms.who or "?") + (f" as {self.role}" if self.role else ""),
+            "recipe": one_line(self.terms.facts.get("recipe", "?")),
             "epsilon": f"{self.terms.epsilon:g}",
             "delta": "–" if self.terms.pure else f"{self.terms.delta:g}",
             "state": self.state if self.state in ENDED else "UNFINISHED",
-            "model": self.model[:12] or "–",
+            "model": one_line(self.model[:12]) or "–",
         }
 
     def __repr__(self) -> str:
