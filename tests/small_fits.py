@@ -1,5 +1,6 @@
 """Small fits that charge a ledger in a folder, as functions, for tests that kill the process that runs them."""
 
+import contextlib
 import json
 import resource
 import secrets
@@ -55,6 +56,17 @@ def warm(*recipes):
         estimator(recipe, noise=SeededNoise(0)).fit(*rows())
 
 
+@contextlib.contextmanager
+def same_key_and_id():
+    """Give fits a key and an id that are always the same, so that their models can be compared."""
+    token = secrets.token_hex
+    with (
+        mock.patch.object(SecretNoise, "fit_key", return_value=bytes(range(32))),
+        mock.patch.object(secrets, "token_hex", lambda n: FIT_ID if n == 12 else token(n)),
+    ):
+        yield
+
+
 def fit(folder, recipe, at=-1, resume=None, *, fault=kill, lazy=False, data=None, **options):
     """Fit on an account of ``folder``, with a key and a fit id that are always the same; have a fault at step ``at``.
 
@@ -62,15 +74,10 @@ def fit(folder, recipe, at=-1, resume=None, *, fault=kill, lazy=False, data=None
     shows. ``data`` are other rows than `rows`. Writes ``model.json``, and ``steps.json`` with the names of the steps.
     """
     folder = Path(folder)
-    token = secrets.token_hex
     ledger = ledger_in(folder)
     ledger.open_account("people", epsilon=3.0, delta=1e-5)
     clf = estimator(recipe, ledger=ledger, account="people", **options)
-    with (
-        mock.patch.object(SecretNoise, "fit_key", return_value=bytes(range(32))),
-        mock.patch.object(secrets, "token_hex", lambda n: FIT_ID if n == 12 else token(n)),
-        Steps(folder, fault, at) as steps,
-    ):
+    with same_key_and_id(), Steps(folder, fault, at) as steps:
         clf.fit(*(data or (chunked() if lazy else rows())), resume=resume)
     (folder / "steps.json").write_text(json.dumps(steps.names))
     clf.save(folder / "model.json")

@@ -4,12 +4,19 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from controller_parts import FixedNoise, ListJournal, choice_query, query, raw, reserve
+from controller_parts import (
+    FixedNoise,
+    ListJournal,
+    choice_query,
+    query,
+    raw,
+    reserve,
+    tree_query,
+)
 
 from dpgb_dask.contracts.boundary import Raw, Receipt, Sensitivity
-from dpgb_dask.contracts.model import Splits
 from dpgb_dask.contracts.plan import Budget
-from dpgb_dask.contracts.queries import PRICE_ONE, RowDraw, TreeSumsQuery
+from dpgb_dask.contracts.queries import PRICE_ONE, RowDraw
 from dpgb_dask.contracts.spending import amplified
 from dpgb_dask.controller import accounting
 from dpgb_dask.controller.ledger import Ledger
@@ -22,7 +29,6 @@ from dpgb_dask.errors import (
     ResumeError,
     StructureError,
 )
-from dpgb_dask.losses import logistic_gradient
 
 
 class Watched(Raw):
@@ -566,18 +572,6 @@ def test_the_mechanism_is_part_of_the_query_id():
         for s in sensitivities
     ]
     assert len({r.query_id for r in receipts}) == 3
-
-
-def tree_query(price, rows):
-    tree = Splits.plain(np.zeros((1, 0), np.uint16), np.zeros((1, 0), np.uint8))
-    return TreeSumsQuery(
-        label="t",
-        price=price,
-        gradient=logistic_gradient(0.5, 0.5),
-        n_scores=1,
-        splits=tree,
-        rows=rows,
-    )
 
 
 def test_parts_cost_the_dearest_here_and_in_the_ledger(ledger):

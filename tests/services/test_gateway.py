@@ -2,18 +2,16 @@
 
 import asyncio
 import os
-import secrets
 import time
-from unittest import mock
 
 import dask
 import dask.array as da
 import numpy as np
 import pytest
+from small_fits import FIT_ID, same_key_and_id
 from waiting import LONGEST, comes_true
 
 from dpgb_dask import DPGBClassifier, Ledger, Schema, recipes
-from dpgb_dask.controller.noise import SecretNoise
 from dpgb_dask.errors import ClusterError
 
 if "DASK_GATEWAY__ADDRESS" not in os.environ:
@@ -27,7 +25,6 @@ pytestmark = [
     pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),
 ]
 SCHEMA = Schema({f"f{j}": (0.0, 1.0) for j in range(4)}, classes=[0, 1])
-FIT_ID = "f" * 24
 
 
 def rows():
@@ -39,11 +36,7 @@ def rows():
 def fit(folder, *callbacks, resume=None):
     """Fit on an account of ``folder``, with a key and an id that are always the same: models can be compared."""
     ledger = ledger_in(folder)
-    token = secrets.token_hex
-    with (
-        mock.patch.object(SecretNoise, "fit_key", return_value=bytes(range(32))),
-        mock.patch.object(secrets, "token_hex", lambda n: FIT_ID if n == 12 else token(n)),
-    ):
+    with same_key_and_id():
         model = DPGBClassifier(
             epsilon=2.0,
             delta=1e-6,

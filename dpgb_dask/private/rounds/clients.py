@@ -15,10 +15,8 @@ from dpgb_dask.private.rounds.worker_tasks import other_version
 
 TRIES = 5  # attempts to give a plugin to all workers
 PAUSE = 0.2  # seconds between two attempts, in which the scheduler notices workers that are gone
-
-LEAST_WAIT = (
-    30.0  # seconds for an answer of the scheduler, which is slow while it takes in a large graph
-)
+# seconds for an answer of the scheduler, which is slow while it takes in a large graph
+LEAST_WAIT = 30.0
 
 
 def check_workers(client: Client, seconds: float) -> int:
@@ -65,13 +63,23 @@ def _asked(client: Client, seconds: float, method: Callable[..., Any], **options
 
 
 def told(client: Client, seconds: float, question: str, **about: Any) -> Any:
-    """Return what the scheduler answers; without a time limit, Dask waits for ever for one that stands still.
+    """Return what the scheduler answers in mid-fit; without a time limit, Dask waits for ever if it stands still.
 
     Raises
     ------
-    TimeoutError
+    ClusterError
+        If it has not answered for ``seconds`` (at least `LEAST_WAIT`).
     """
-    return client.sync(getattr(client.scheduler, question), **about, callback_timeout=seconds)
+    seconds = max(seconds, LEAST_WAIT)
+    try:
+        return client.sync(getattr(client.scheduler, question), **about, callback_timeout=seconds)
+    except TimeoutError:
+        pass
+    # outside the except block, which would keep Dask's error as its context
+    raise ClusterError(
+        f"The cluster's scheduler has not answered for {seconds:g} seconds. Look whether it is overloaded or stopped,"
+        " or raise dask.config dpgb-dask.worker-wait. The fit can be resumed, on another cluster too."
+    )
 
 
 def on_a_worker(client: Client, check: Callable[[str], None], place: str) -> None:
@@ -135,14 +143,6 @@ def register(client: Client, plugin: WorkerPlugin) -> None:
     else:
         return
     raise failed  # outside the except block, which would keep the other error as its context
-
-
-def silent(seconds: float) -> ClusterError:
-    """Return the error for a scheduler that has not answered for some seconds of a fit."""
-    return ClusterError(
-        f"The cluster's scheduler has not answered for {seconds:g} seconds. Look whether it is overloaded or stopped,"
-        " or raise dask.config dpgb-dask.worker-wait. The fit can be resumed, on another cluster too."
-    )
 
 
 def no_worker(seconds: float) -> ClusterError:

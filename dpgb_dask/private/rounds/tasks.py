@@ -67,8 +67,7 @@ from dpgb_dask.private.reading.survey import (
     starts_of,
 )
 from dpgb_dask.private.reading.units import UnitCounts, add_unit_counts
-from dpgb_dask.private.rounds import clients
-from dpgb_dask.private.rounds.clients import no_worker, register, silent, told
+from dpgb_dask.private.rounds.clients import no_worker, register, told
 from dpgb_dask.private.rounds.comms import CommTree, is_slower, pays
 from dpgb_dask.private.rounds.sealed import SealedRounds
 from dpgb_dask.private.rounds.worker_tasks import (
@@ -560,7 +559,7 @@ class TaskRounds(SealedRounds):
         """Group parts by the worker that holds them; parts lost meanwhile are made again on the first worker."""
         default = self._workers()[0]
         keys = [part.key for _, part in made]
-        holders = self._told("who_has", keys=keys)
+        holders = told(self.client, self._execution.worker_wait, "who_has", keys=keys)
         groups: dict[str, list[Part]] = {}
         for own, part in made:
             groups.setdefault(min(holders.get(part.key) or [default]), []).append((own, part))
@@ -697,22 +696,13 @@ class TaskRounds(SealedRounds):
         ClusterError
             If there has been no worker, or no answer of the scheduler, for ``worker_wait`` seconds.
         """
-        workers = sorted(self._told("ncores"))
+        workers = sorted(told(self.client, self._execution.worker_wait, "ncores"))
         now = time.monotonic()
         if workers or self._alone_since is None:
             self._alone_since = None if workers else now
         elif now - self._alone_since >= self._execution.worker_wait:
             raise no_worker(self._execution.worker_wait)
         return workers
-
-    def _told(self, question: str, **about: Any) -> Any:
-        """Return what the scheduler answers; raises `ClusterError` if it stands still."""
-        seconds = max(self._execution.worker_wait, clients.LEAST_WAIT)
-        try:
-            return told(self.client, seconds, question, **about)
-        except TimeoutError:
-            pass
-        raise silent(seconds)
 
     def _look_for_homes(self, waiting: Iterable[Future[Any]]) -> None:
         """Check that the tasks waited for can still run; if not, make Dask forget them and the tasks that they need.
