@@ -20,7 +20,13 @@ from dpgb_dask import cli
 from dpgb_dask.contracts.boundary import Raw, Sensitivity
 from dpgb_dask.contracts.model import Splits
 from dpgb_dask.contracts.plan import Budget
-from dpgb_dask.contracts.queries import PRICE_ONE, ChoiceQuery, ResidualQuery, TreeSumsQuery
+from dpgb_dask.contracts.queries import (
+    PRICE_ONE,
+    ChoiceQuery,
+    ResidualQuery,
+    SharedChoiceQuery,
+    TreeSumsQuery,
+)
 from dpgb_dask.controller.ledger import Ledger
 from dpgb_dask.controller.release import Controller
 from dpgb_dask.errors import BudgetExceededError, LedgerError
@@ -102,6 +108,19 @@ def choice_query(depth=0, sizes=(5,), only_last=False, price=PRICE_ONE // 1000, 
         "candidate_only": (feature == len(sizes) - 1) & only_last,
     }  # fmt: skip
     return ChoiceQuery(**(options | changes))
+
+
+def shared_choice_query(depth=0, sizes=(5,), price=PRICE_ONE // 1000, **changes):
+    """Return a shared choice over the tree that sends all rows left; every bin is a level of its own."""
+    nodes = (1 << depth) - 1
+    options = {
+        "label": "choice", "price": price, "gradient": SquaredGradient(1 << 16, GRAD_ONE), "n_scores": 1,
+        "splits": Splits.plain(np.zeros((1, nodes), np.uint16), np.zeros((1, nodes), np.uint8)),
+        "features": np.arange(len(sizes), dtype=np.uint16), "sizes": tuple(sizes),
+        "level_of_bin": tuple(np.arange(size, dtype=np.uint8) for size in sizes), "n_levels": tuple(sizes),
+        "slope": np.zeros(1 << depth, np.int64), "n_groups": 1,
+    }  # fmt: skip
+    return SharedChoiceQuery(**(options | changes))
 
 
 def warm():

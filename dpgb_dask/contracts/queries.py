@@ -29,6 +29,7 @@ from dpgb_dask.plain import finite_float, same_text, whole_number
 PRICE_ONE = 1 << 64  # price of μ² = 1, or of ε = 1
 DRAW_BITS = 32  # a row's secret draw is a whole number below 2**32
 MOST_WEIGHT_BITS = 16  # weights stay below 2**16 steps (contracts.plan)
+SLOPE_BITS = 8  # the slope of a node is a whole number of steps of 2**-8
 KINDS = ("binary", "multiclass", "numeric")
 
 
@@ -648,6 +649,87 @@ class ChoiceQuery(GradientQuery):
         return self.splits.n_leaves
 
 
+@dataclass(frozen=True, eq=False, kw_only=True)
+class SharedChoiceQuery(GradientQuery):
+    """For every group of nodes of one level, one split that its nodes share, chosen with chance ∝ exp(ε · u / range).
+
+    u = Σ over the group's nodes v of |D_left| + |D_right|, where D is a child's sum of d = g - r_v·s, with s the second
+    component of the gradient: how far the children's gradients are from what the slope r_v of their node explains. A
+    row is in one child of each candidate, so it moves every u by at most the largest |d| times its weight
+    (docs/privacy.md P6). The controller computes u from the opened sums, which are laid out as in `NodeSumsQuery`, and
+    lets out the choices alone: (n_groups,) positions in `candidates`.
+
+    Parameters
+    ----------
+    splits, features, sizes
+        As in `NodeSumsQuery`.
+    level_of_bin : tuple of ((n_bins,) uint8)
+        Level of each bin, per feature used. A candidate sends the bins above a level right.
+    n_levels : tuple of int
+        Levels per feature used.
+    slope : (n_nodes,) int64
+        r_v in steps of 2**-SLOPE_BITS, at most 1 in absolute value; public or released.
+    n_groups : int
+        Nodes are divided into this many runs of equal length.
+    """
+
+    kernels: ClassVar[tuple[str, ...] | None] = ("levels", "trees")
+
+    splits: Splits
+    features: NDArray[np.uint16]
+    sizes: tuple[int, ...]
+    level_of_bin: tuple[NDArray[np.uint8], ...]
+    n_levels: tuple[int, ...]
+    slope: NDArray[np.int64]
+    n_groups: int = 1
+
+    def __post_init__(self) -> None:
+        """Refuse candidates that do not exist, and slopes or groups that do not fit the nodes."""
+        GradientQuery.__post_init__(self)
+        features, sizes = _features(self.features, self.sizes)
+        maps, n_levels = _maps("level_of_bin", self.level_of_bin, self.n_levels)
+        settle(self, splits=_level(self.splits), features=features, sizes=sizes)
+        settle(self, level_of_bin=maps, n_levels=n_levels)
+        if [len(part) for part in maps] != list(sizes) or max(n_levels, default=1) < 2:
+            raise PlanError(
+                "level_of_bin of a query must map the bins of each of its features, and one to two levels or more."
+            )
+        settle(self, slope=_array("slope", self.slope, np.int64))
+        n_nodes = self.splits.n_leaves
+        if len(self.slope) != n_nodes or (np.abs(self.slope) > 1 << SLOPE_BITS).any():
+            raise PlanError(f"slope of a query must hold at most 2**{SLOPE_BITS} for each node.")
+        settle(self, n_groups=_whole("n_groups", self.n_groups, 1, n_nodes))
+        if n_nodes % self.n_groups:
+            raise PlanError(f"n_groups={self.n_groups} of a query must divide {n_nodes} nodes.")
+
+    @property
+    def candidates(self) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
+        """Position in ``features`` and level of every candidate: all levels of a feature but its highest."""
+        cuts = np.array(self.n_levels) - 1
+        feature = np.repeat(np.arange(len(cuts)), cuts)
+        return feature, np.arange(len(feature)) - (np.cumsum(cuts) - cuts)[feature]
+
+    @property
+    def n_cells(self) -> int:
+        """Nodes times bins."""
+        return self.splits.n_leaves * sum(self.sizes)
+
+    @property
+    def n_blocks(self) -> int:
+        """One node, and in it one bin of each feature used."""
+        return len(self.features)
+
+    @property
+    def n_sums(self) -> int:
+        """The opened histogram."""
+        return self.n_cells * self.n_scores * 2
+
+    @property
+    def n_values(self) -> int:
+        """One choice per group."""
+        return self.n_groups
+
+
 QUERIES = frozenset(
     (
         CountQuery,
@@ -659,6 +741,7 @@ QUERIES = frozenset(
         TreeSumsQuery,
         NodeSumsQuery,
         ChoiceQuery,
+        SharedChoiceQuery,
     )
 )
 

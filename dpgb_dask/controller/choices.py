@@ -1,8 +1,10 @@
-"""The exponential choice of a split: gains of opened histograms as integers, and one exact draw per node.
+"""The exponential choice of a split: gains of opened histograms as integers, and one exact draw per node or group.
 
-Why it is private is docs/privacy.md P6. A candidate's gain is G = Σ S²/(n + λ) over both children, where S is a child's
-sum of gradients and n its sum of weights. Candidate c of a node is drawn with chance ∝ exp(-(u_max - u_c)/D), with
-integers D and u_c = ⌊G_c/unit⌋.
+Why it is private is docs/privacy.md P6. There are two scores: a gain, which the following is about, and for
+`SharedChoice` a sum of absolute values, whose rules stand with the class.
+
+A candidate's gain is G = Σ S²/(n + λ) over both children, where S is a child's sum of gradients and n its sum of
+weights. Candidate c of a node is drawn with chance ∝ exp(-(u_max - u_c)/D), with integers D and u_c = ⌊G_c/unit⌋.
 
 What one row, or unit, of total weight at most W changes
 --------------------------------------------------------
@@ -41,7 +43,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dpgb_dask.contracts.boundary import Sensitivity
-from dpgb_dask.contracts.queries import ChoiceQuery
+from dpgb_dask.contracts.queries import SLOPE_BITS, ChoiceQuery, SharedChoiceQuery
 from dpgb_dask.controller.mechanisms import (
     EXHAUSTED,
     Words,
@@ -57,6 +59,9 @@ from dpgb_dask.losses import GRAD_BITS
 
 # gains are clipped at CAP * gain_range, which no node of fewer than 2**32 rows reaches
 CAP = 1 << 30
+MOST_SUM = (
+    1 << 44
+)  # sums under a slope are clipped here, which no node of fewer than 2**29 rows reaches
 UNIT_BITS = 27  # at least 2**27 units in the range, so scores stay below 2**59
 MAX_D = 1 << 62
 WORDS_PER_CHOICE = 256
@@ -151,11 +156,7 @@ class Choice:
         unit_bits = sensitivity.gain_range.bit_length() - 1 - UNIT_BITS
         choice = cls(query, sensitivity.gain_range, 1, unit_bits)
         choice._check()
-        d = math.ceil(choice._range_in_units() / epsilon)
-        if d > MAX_D:
-            raise PlanError(
-                f"Choice {query.label!r} at epsilon={float(epsilon):.3g} would be uniform. Choose a larger epsilon."
-            )
+        d = _divisor(query.label, choice._range_in_units(), epsilon)
         return cls(query, sensitivity.gain_range, d, unit_bits)
 
     @property
@@ -165,14 +166,7 @@ class Choice:
 
     def answer(self, sums: NDArray[np.int64], stream: Words) -> NDArray[np.int64]:
         """Return one candidate per node, drawn from the opened histogram."""
-        score = self.scores(sums)
-        best, d, mask = score.max(axis=1), np.int64(self.d), mask_of(self.d)
-        return collect(
-            len(score),
-            stream,
-            lambda words, done, out: _fill_choices(words, score, best, d, mask, done, out),
-            WORDS_PER_CHOICE,
-        )
+        return _draw(self.scores(sums), self.d, stream)
 
     def scores(self, sums: NDArray[np.int64]) -> NDArray[np.int64]:
         """Return ⌊gain/unit⌋, (n_nodes, n_candidates) int64. Private."""
@@ -221,3 +215,105 @@ class Choice:
                 f"Choice {query.label!r}: this loss gives gains without a bounded range. "
                 "Choose a loss with Hessian 1 and one score, or a recipe that splits otherwise."
             )
+
+
+@dataclass(frozen=True, slots=True)
+class SharedChoice:
+    """The exponential choice of one query whose nodes share splits: one position in the candidates per group.
+
+    Parameters
+    ----------
+    query : SharedChoiceQuery
+    gain_range : int
+        That of the sums' sensitivity: R, the length of the interval within which one row, or unit, moves the scores.
+    d : int
+        D: a candidate is drawn with chance ∝ exp(score/D).
+
+    Privacy
+    -------
+    Controller side; the answer may be released. A score is u = Σ |A·G - r·S| over the children of a group's nodes, in
+    whole numbers, with A = 2**SLOPE_BITS; nothing is rounded, so R is `gain_range` itself (private/sensitivity.py). G
+    and S are clipped first, at `MOST_SUM` over the nodes of a group: clipping moves a sum by no more than the row does,
+    so the bound, which takes |A g| and |r s| apart, holds; and u is at most 2 · 2 · A · MOST_SUM = 2**62. A row is in
+    one group, and the intervals of a unit's groups sum to R at most; so a level costs R/D, whatever the number of
+    features, thresholds, nodes and groups. No value of the sums raises an error.
+    """
+
+    query: SharedChoiceQuery
+    gain_range: int
+    d: int
+    name: ClassVar[str] = Choice.name
+    sigma_steps: ClassVar[int] = 0
+    scale_bits: ClassVar[int] = 0
+
+    @classmethod
+    def at(cls, query: SharedChoiceQuery, sensitivity: Sensitivity, epsilon: Fraction) -> Self:
+        """Return the choice that is ``epsilon``-bounded range, and so ``epsilon``-differentially private.
+
+        Raises
+        ------
+        PlanError
+            If the choice would be uniform.
+        """
+        most = sensitivity.gain_range
+        return cls(query, most, _divisor(query.label, most, epsilon))
+
+    @property
+    def parameters(self) -> tuple[int, ...]:
+        """The numbers, besides the query, that decide the choice; they are part of the query id."""
+        return (self.gain_range, self.d)
+
+    def answer(self, sums: NDArray[np.int64], stream: Words) -> NDArray[np.int64]:
+        """Return one candidate per group, drawn from the opened histogram."""
+        return _draw(self.scores(sums), self.d, stream)
+
+    def scores(self, sums: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Return u, (n_groups, n_candidates) int64. Private."""
+        query = self.query
+        feature, level = query.candidates
+        nodes = sums.reshape(query.splits.n_leaves, sum(query.sizes), 2)
+        bins = np.split(nodes, np.cumsum(query.sizes)[:-1], axis=1)
+        below = []  # of each candidate, the sums of its left child: (n_nodes, 2)
+        for j, (part, of_bin, n) in enumerate(
+            zip(bins, query.level_of_bin, query.n_levels, strict=True)
+        ):
+            levels = np.zeros((n, len(nodes), 2), np.int64)
+            np.add.at(levels, of_bin, part.swapaxes(0, 1))
+            below.append(np.cumsum(levels, axis=0)[level[feature == j]])
+        left = np.concatenate(below)
+        right = bins[0].sum(axis=1) - left
+        score = self._absolute(left) + self._absolute(right)
+        return score.reshape(len(feature), query.n_groups, -1).sum(axis=2).T.copy()
+
+    def _absolute(self, child: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Return |A·G - r·S| of one child of every node, (n_candidates, n_nodes)."""
+        most = MOST_SUM // (self.query.splits.n_leaves // self.query.n_groups)
+        clipped = np.clip(child, -most, most)
+        return np.abs((clipped[..., 0] << SLOPE_BITS) - self.query.slope * clipped[..., 1])
+
+
+def _divisor(label: str, most: int, epsilon: Fraction) -> int:
+    """Return the least D at which scores that move within an interval of length ``most`` cost ``epsilon``.
+
+    Raises
+    ------
+    PlanError
+        If the choice would be uniform.
+    """
+    d = math.ceil(most / epsilon)
+    if not 0 < d <= MAX_D:
+        raise PlanError(
+            f"Choice {label!r} at epsilon={float(epsilon):.3g} would be uniform. Choose a larger epsilon."
+        )
+    return d
+
+
+def _draw(score: NDArray[np.int64], d: int, stream: Words) -> NDArray[np.int64]:
+    """Return one candidate for each row of scores, with chance ∝ exp(score/d)."""
+    best, mask = score.max(axis=1), mask_of(d)
+    return collect(
+        len(score),
+        stream,
+        lambda words, done, out: _fill_choices(words, score, best, np.int64(d), mask, done, out),
+        WORDS_PER_CHOICE,
+    )

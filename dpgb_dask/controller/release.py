@@ -17,10 +17,10 @@ from numpy.typing import NDArray
 from dpgb_dask.contracts.boundary import Raw, Receipt, Released, Sensitivity
 from dpgb_dask.contracts.journal import Journal, JournalEntry
 from dpgb_dask.contracts.plan import Budget
-from dpgb_dask.contracts.queries import PRICE_ONE, ChoiceQuery, Query
+from dpgb_dask.contracts.queries import PRICE_ONE, ChoiceQuery, Query, SharedChoiceQuery
 from dpgb_dask.contracts.spending import Spending
 from dpgb_dask.controller import accounting
-from dpgb_dask.controller.choices import Choice
+from dpgb_dask.controller.choices import Choice, SharedChoice
 from dpgb_dask.controller.ledger import Ledger
 from dpgb_dask.controller.ledger_book import Opened, Terms
 from dpgb_dask.controller.mechanisms import (
@@ -53,7 +53,7 @@ SETTLE = "settle it: ledger.settle(fit_id), or dpgb-dask ledger settle"
 CHANGED = "was changed: an answer is not the one that was released"
 
 Vector = NDArray[np.int64]
-Mechanism = DiscreteGaussian | DiscreteLaplace | Choice
+Mechanism = DiscreteGaussian | DiscreteLaplace | Choice | SharedChoice
 
 
 class Controller:
@@ -420,8 +420,8 @@ class Controller:
         Returns
         -------
         Released of (query.n_values,) int64
-            ``sums · 2**receipt.scale_bits + noise`` with noise of ``receipt.sigma_steps``; for a `ChoiceQuery`, one
-            candidate per node.
+            ``sums · 2**receipt.scale_bits + noise`` with noise of ``receipt.sigma_steps``; for a choice, one
+            candidate per node, or per group of nodes.
 
         Raises
         ------
@@ -532,10 +532,12 @@ class Controller:
 
     def _mechanism(self, query: Query, sensitivity: Sensitivity) -> Mechanism:
         """Return the mechanism that a query's price buys: a choice, Laplace noise (pure), or Gaussian noise."""
-        if isinstance(query, ChoiceQuery):
+        if isinstance(query, ChoiceQuery | SharedChoiceQuery):
             epsilon = Fraction(query.price, PRICE_ONE)
             if not self.pure:
                 epsilon = Fraction(accounting.choice_epsilon(query.price))
+            if isinstance(query, SharedChoiceQuery):
+                return SharedChoice.at(query, sensitivity, epsilon)
             return Choice.at(query, sensitivity, epsilon)
         if self.pure:
             scale, t = accounting.laplace_scale_for(sensitivity.l1, query.price)

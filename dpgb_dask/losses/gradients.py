@@ -122,6 +122,11 @@ class Bounded:
         """Largest |g| of one score column, in steps."""
         return int(self.extremes()[0].max())
 
+    def weighted(self, of_grad: int, of_second: int) -> int:
+        """Return the bound of |of_grad · g| + |of_second| · h of one score column, in steps."""
+        g, h = self.extremes()
+        return int((abs(of_grad) * g + abs(of_second) * h).max())
+
     @property
     def l2_squared(self) -> int:
         """Bound of ‖(g, h)‖² of one row over all score columns, in steps²."""

@@ -1,15 +1,19 @@
 """Sensitivity: how much one row can change each kind of answer. The code that clips also states the bound."""
 
+import numpy as np
+
 from dpgb_dask.contracts.boundary import Sensitivity
 from dpgb_dask.contracts.model import SCORE_ONE
 from dpgb_dask.contracts.plan import Shape
 from dpgb_dask.contracts.queries import (
+    SLOPE_BITS,
     CellCountsQuery,
     ChoiceQuery,
     CountQuery,
     GradientQuery,
     Query,
     ResidualQuery,
+    SharedChoiceQuery,
     TargetSumQuery,
     check_query,
 )
@@ -64,6 +68,8 @@ def sensitivity(query: Query, shape: Shape) -> Sensitivity:
             absolute = query.n_blocks * query.gradient.l1
             if isinstance(query, ChoiceQuery):
                 gain_range = _gain_range(query, shape)
+            elif isinstance(query, SharedChoiceQuery):
+                gain_range = _shared_range(query, weight)
         case _:
             raise PlanError(f"{type(query).__name__} is a query without a stated sensitivity.")
     return Sensitivity(squared * weight * weight, absolute * weight, gain_range)
@@ -95,3 +101,21 @@ def _gain_range(query: ChoiceQuery, shape: Shape) -> int:
             f"n_scores={query.n_scores}: a gain is of one score. Use released histograms for several classes."
         )
     return 4 * gradient.largest_grad**2 * shape.max_weight
+
+
+def _shared_range(query: SharedChoiceQuery, weight: int) -> int:
+    """Return the range of the change of u: 2 · max|d| · W, in gradient steps · 2**-SLOPE_BITS times weight steps.
+
+    Privacy
+    -------
+    With A = 2**SLOPE_BITS, u sums |A·G - r_v·S| over the children of the nodes v, where G sums w g and S sums w s. A
+    row is in one child of each candidate, and changes what stands between the bars there by at most w (A|g| + |r_v| s):
+    by the triangle inequality every u moves by at most as much, up or down. The rows of a unit add up, wherever they
+    are, and weigh at most W together. So the changes of any two candidates differ by at most twice that
+    (docs/privacy.md P6).
+    """
+    if query.n_scores != 1:
+        raise PlanError(
+            f"n_scores={query.n_scores}: a choice is of one score. Use released histograms for several classes."
+        )
+    return 2 * query.gradient.weighted(1 << SLOPE_BITS, int(np.abs(query.slope).max())) * weight

@@ -19,6 +19,7 @@ from dpgb_dask.contracts.queries import (
     PairSumsQuery,
     ResidualQuery,
     RowDraw,
+    SharedChoiceQuery,
     TargetSumQuery,
     TreeSumsQuery,
 )
@@ -179,6 +180,22 @@ def choice_of(kind, splits, weight_bits=0, **options):
     return ChoiceQuery(label="", price=1, weight_bits=weight_bits, splits=splits, **asked)
 
 
+def shared_choice_of(kind, splits, weight_bits=0, **options):
+    """A choice that two runs of nodes share, among the levels of two features."""
+    asked = {
+        "gradient": gradient_of(kind),
+        "n_scores": 1,
+        "features": np.array([0, 2], np.uint16),
+        "sizes": (N_BINS[0], N_BINS[2]),
+        "level_of_bin": ((np.arange(N_BINS[0]) // 3).astype(np.uint8), np.array([1, 0, 0, 1, 2], np.uint8)),
+        "n_levels": (4, 3),
+        "slope": np.arange(splits.n_leaves) * 9 - 30,
+        "n_groups": min(2, splits.n_leaves),
+        **options,
+    }  # fmt: skip
+    return SharedChoiceQuery(label="", price=1, weight_bits=weight_bits, splits=splits, **asked)
+
+
 def queries_of(kind, weight_bits=0):
     """One query of every kind that fits the target, by name."""
     schema = schema_of(kind)
@@ -208,6 +225,7 @@ def queries_of(kind, weight_bits=0):
     }
     if kind != "multiclass":
         queries["choice"] = choice_of(kind, one, weight_bits)
+        queries["shared choice"] = shared_choice_of(kind, one, weight_bits)
         queries["table"] = TreeSumsQuery(**(grad | {"gradient": table_of(kind)}), splits=splits)
     if kind == "numeric":
         queries["residual"] = ResidualQuery(**price, edges=np.array([1000, 50000, 90000]))

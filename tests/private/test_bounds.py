@@ -21,6 +21,7 @@ from private.cases import (
     queries_of,
     rows_of,
     shape_of,
+    shared_choice_of,
     splits_of,
     table_of,
 )
@@ -37,6 +38,7 @@ from dpgb_dask.contracts.queries import (
     PairSumsQuery,
     ResidualQuery,
     RowDraw,
+    SharedChoiceQuery,
     TreeSumsQuery,
 )
 from dpgb_dask.errors import PlanError
@@ -152,12 +154,26 @@ def random_query(kind, rng):
             ridge=float(rng.uniform(0.01, 9)),
         )
 
+    def shared_choice():
+        part = level()
+        n_levels, levels = maps(part["features"], 9)
+        n_levels[0] = max(n_levels[0], 2)
+        n_nodes = part["splits"].n_leaves
+        return SharedChoiceQuery(
+            **asked,
+            **part,
+            level_of_bin=levels,
+            n_levels=tuple(n_levels),
+            slope=rng.integers(-256, 257, n_nodes),
+            n_groups=1 << int(rng.integers(0, part["splits"].depth + 1)),
+        )
+
     def residual():
         edges = np.unique(rng.integers(0, 150_000, rng.integers(1, 30)))
         return ResidualQuery(label="", price=1, weight_bits=MOST[1], edges=edges)
 
     kinds = [main, pairs, trees, nodes]
-    kinds += [] if kind == "multiclass" else [choice]
+    kinds += [] if kind == "multiclass" else [choice, shared_choice]
     kinds += [residual] if kind == "numeric" else []
     return kinds[int(rng.integers(len(kinds)))]()
 
@@ -195,6 +211,7 @@ def bins_of(*values):
 
 MAIN, PAIRS, TREES, NODES = (queries_of("binary")[k] for k in ("main", "pairs", "trees", "nodes"))
 CHOICE = choice_of("binary", splits_of(1))
+SHARED = shared_choice_of("binary", splits_of(1))
 PAIR = PAIRS.pairs[0]
 SPLITS = TREES.splits
 OUT_OF_RANGE = {
@@ -243,6 +260,17 @@ OUT_OF_RANGE = {
     "a candidate of no bin": (CHOICE, {"candidate_bin": np.full(5, 12, np.uint8)}),
     "candidates of different lengths": (CHOICE, {"candidate_bin": np.zeros(4, np.uint8)}),
     "a ridge of nothing": (CHOICE, {"ridge": 0.0}),
+    "levels of fewer bins": (SHARED, {"level_of_bin": (bins_of(0, 1), SHARED.level_of_bin[1])}),
+    "a level beyond the last": (SHARED, {"n_levels": (3, 3)}),
+    "no candidate": (
+        SHARED,
+        {"level_of_bin": tuple(part * 0 for part in SHARED.level_of_bin), "n_levels": (1, 1)},
+    ),
+    "a slope beyond the largest": (SHARED, {"slope": SHARED.slope * 9}),
+    "slopes of fewer nodes": (SHARED, {"slope": SHARED.slope[1:]}),
+    "slopes that are no whole numbers": (SHARED, {"slope": SHARED.slope / 2}),
+    "groups that do not divide the nodes": (SHARED, {"n_groups": 3}),
+    "more groups than nodes": (SHARED, {"n_groups": 16}),
     "edges that do not increase": (
         queries_of("numeric")["residual"],
         {"edges": np.array([5, 5, 9])},

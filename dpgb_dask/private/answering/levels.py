@@ -10,13 +10,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dpgb_dask.contracts.model import Splits
-from dpgb_dask.contracts.queries import ChoiceQuery, NodeSumsQuery
+from dpgb_dask.contracts.queries import ChoiceQuery, NodeSumsQuery, SharedChoiceQuery
 from dpgb_dask.kernels.nodes import NodeSums
 from dpgb_dask.kernels.route import find_nodes
 from dpgb_dask.private.answering.passes import RowBlock
 from dpgb_dask.private.keeping.pieces import Piece
 
-LevelQuery = NodeSumsQuery | ChoiceQuery
+LevelQuery = NodeSumsQuery | ChoiceQuery | SharedChoiceQuery
 Deal = Callable[[Callable[[Iterator[RowBlock]], NDArray[np.int64]]], NDArray[np.int64]]
 # makes a pass: runs a function on every thread over its share of the blocks, and adds the results
 
@@ -44,7 +44,7 @@ class LevelSums:
 
     Parameters
     ----------
-    query : NodeSumsQuery or ChoiceQuery
+    query : NodeSumsQuery, ChoiceQuery or SharedChoiceQuery
     pack : function of (piece, score)
         Returns each row's (g, h), packed, as (n_scores, n) int64.
     max_abs : int

@@ -18,6 +18,7 @@ from dpgb_dask.contracts.queries import (
     PairSumsQuery,
     Query,
     ResidualQuery,
+    SharedChoiceQuery,
     TreeSumsQuery,
     check_query,
 )
@@ -26,7 +27,7 @@ from dpgb_dask.kernels import gradient as gradient_kernels
 from dpgb_dask.kernels.histogram import add_cells, joint_sums, pack_pairs, pair_sums
 from dpgb_dask.kernels.route import tree_sums
 from dpgb_dask.private.answering.draws import Draws
-from dpgb_dask.private.answering.levels import KeptLevel, LevelSums
+from dpgb_dask.private.answering.levels import KeptLevel, LevelQuery, LevelSums
 from dpgb_dask.private.answering.passes import Pass, RowBlock, Threads
 from dpgb_dask.private.answering.scores import Scores, Update, grew, same_bins, split_features
 from dpgb_dask.private.keeping.pieces import Piece
@@ -273,7 +274,7 @@ class _Ask:
                 self._per_score = lambda codes, packed: tree_sums(
                     codes, *s.arrays, packed, max_abs
                 ).reshape(-1, 2)
-            case NodeSumsQuery() | ChoiceQuery():
+            case NodeSumsQuery() | ChoiceQuery() | SharedChoiceQuery():
                 _check_level(query, bins)
                 self.levels = LevelSums(query, self._pack, max_abs)
             case _:
@@ -291,7 +292,7 @@ class _Ask:
                 return [j for pair in query.pairs for j in (pair.i, pair.j)]
             case TreeSumsQuery():
                 return split_features(query.splits)
-            case NodeSumsQuery() | ChoiceQuery():
+            case NodeSumsQuery() | ChoiceQuery() | SharedChoiceQuery():
                 return [*query.features.tolist(), *split_features(query.splits)]
             case _:
                 return ()
@@ -362,7 +363,7 @@ def _checked_bound(query: GradientQuery, shape: Shape) -> int:
     return max_abs
 
 
-def _check_level(query: NodeSumsQuery | ChoiceQuery, bins: Sequence[FeatureBins]) -> None:
+def _check_level(query: LevelQuery, bins: Sequence[FeatureBins]) -> None:
     """Raise if a level's query does not fit the bins: kernels do not check the sizes again."""
     _check_walk(query.splits, bins)
     known = [b.n_bins for b in bins]

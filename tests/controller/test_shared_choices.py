@@ -1,0 +1,222 @@
+"""The choice of a split that nodes share: its scores, what one row changes in them, and the law of the draw."""
+
+import math
+from fractions import Fraction
+
+import numpy as np
+import pytest
+from controller_parts import shared_choice_query
+from thinned import thinned
+
+from dpgb_dask.contracts.boundary import Sensitivity
+from dpgb_dask.contracts.plan import Shape
+from dpgb_dask.contracts.queries import SLOPE_BITS
+from dpgb_dask.contracts.schema import Schema
+from dpgb_dask.controller.choices import MAX_D, SharedChoice
+from dpgb_dask.controller.noise import KeyStream
+from dpgb_dask.errors import PlanError
+from dpgb_dask.losses import SquaredGradient, logistic_gradient, softmax_gradient
+from dpgb_dask.private.sensitivity import sensitivity
+
+A = 1 << SLOPE_BITS
+CLIP, HESS = 1 << 15, 9000
+GRADIENT = SquaredGradient(CLIP, HESS)  # |g| <= 2**14 with the second component 9000
+LARGEST = CLIP >> 1
+
+
+def shape(max_weight=1, weight_bits=0):
+    schema = Schema({"a": (0, 1)}, target_bounds=(0, 1), max_weight=max_weight)
+    return Shape(schema=schema, max_weight=max_weight, weight_bits=weight_bits)
+
+
+def query_of(depth=2, sizes=(5, 4), slope=None, n_groups=2, **options):
+    """Two groups of two nodes; the slopes differ, and the second feature's bins are in three levels, out of order."""
+    slope = np.array([0, 100, -256, 30])[: 1 << depth] if slope is None else slope
+    levels = (np.arange(sizes[0], dtype=np.uint8), np.array([2, 0, 1, 0], np.uint8)[: sizes[1]])
+    return shared_choice_query(
+        depth, sizes, gradient=GRADIENT, slope=slope, n_groups=n_groups, level_of_bin=levels,
+        n_levels=(sizes[0], 3), **options,
+    )  # fmt: skip
+
+
+def at(query, epsilon=1.0, max_weight=1):
+    bound = sensitivity(query, shape(max_weight, query.weight_bits))
+    return SharedChoice.at(query, bound, Fraction(epsilon))
+
+
+def histogram(query, rows):
+    """Sum rows of (node, bins of all features, g steps, second steps, weight steps), as shards would."""
+    sums = np.zeros((query.splits.n_leaves, sum(query.sizes), 2), np.int64)
+    offsets = np.concatenate(([0], np.cumsum(query.sizes)))
+    for node, bins, g, s, weight in rows:
+        for start, b in zip(offsets[:-1], bins, strict=True):
+            sums[node, start + b] += np.array([g * weight, s * weight])
+    return sums.ravel()
+
+
+def by_the_definition(query, rows):
+    """u of every group and candidate, row by row in Python's integers."""
+    per_group = query.splits.n_leaves // query.n_groups
+    out = []
+    for group in range(query.n_groups):
+        scores = []
+        for j, n in enumerate(query.n_levels):
+            for cut in range(n - 1):
+                total = 0
+                for node in range(group * per_group, (group + 1) * per_group):
+                    sides = [0, 0]
+                    for where, bins, g, s, weight in rows:
+                        if where == node:
+                            right = int(query.level_of_bin[j][bins[j]]) > cut
+                            sides[right] += weight * (A * g - int(query.slope[node]) * s)
+                    total += abs(sides[0]) + abs(sides[1])
+                scores.append(total)
+        out.append(scores)
+    return out
+
+
+def random_rows(rng, query, n, weight=1):
+    return [
+        (
+            int(rng.integers(query.splits.n_leaves)),
+            [int(rng.integers(size)) for size in query.sizes],
+            int(rng.choice([-LARGEST, LARGEST, rng.integers(-LARGEST, LARGEST)])),
+            int(rng.choice([0, HESS])),
+            int(rng.integers(1, weight + 1)),
+        )
+        for _ in range(n)
+    ]
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_scores_are_those_of_the_definition(seed):
+    rng = np.random.default_rng(seed)
+    query = query_of(weight_bits=2)
+    rows = random_rows(rng, query, 80, 4)
+    assert at(query).scores(histogram(query, rows)).tolist() == by_the_definition(query, rows)
+
+
+@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("weight", [1, 3])
+def test_a_row_moves_every_score_within_the_charged_range(seed, weight):
+    rng = np.random.default_rng(seed)
+    query = query_of()
+    choice = at(query, max_weight=weight)
+    rows = random_rows(rng, query, int(rng.choice([0, 1, 30])), weight)
+    before = choice.scores(histogram(query, rows))
+    most = 0
+    for node in range(4):
+        for g in (-LARGEST, LARGEST, 5):
+            for s in (0, HESS):
+                for bins in ([0, 0], [4, 1], [2, 2]):
+                    more = [*rows, (node, bins, g, s, weight)]
+                    moved = choice.scores(histogram(query, more)) - before
+                    assert not moved[1 - node // 2].any()  # the other group is untouched
+                    most = max(most, int(np.abs(moved).max()))
+    assert 0 < most <= choice.gain_range // 2
+
+
+def worst_neighbours(query):
+    """One row at the largest |d|, which adds to the side of one candidate, and takes from that of another."""
+    node, slope = 2, int(query.slope[2])
+    sign = -1 if slope > 0 else 1
+    rows = [(node, [0, 0], -sign * LARGEST, 0, 1)] * 3 + [(node, [4, 1], sign * LARGEST, 0, 1)] * 9
+    return rows, [*rows, (node, [0, 1], sign * LARGEST, HESS, 1)]
+
+
+def test_the_whole_range_is_needed():
+    query = query_of()
+    choice = at(query)
+    before, after = (choice.scores(histogram(query, rows))[1] for rows in worst_neighbours(query))
+    moved = after - before
+    assert moved.max() - moved.min() == choice.gain_range
+    assert choice.gain_range == 2 * (A * LARGEST + 256 * HESS)
+
+
+@pytest.mark.parametrize("weight_bits", [0, 3])
+def test_a_unit_of_several_rows_stays_within_the_range(weight_bits):
+    """Rows of a unit weigh at most W together, and lie in any nodes and groups: their intervals add up."""
+    rng = np.random.default_rng(9)
+    query = query_of(weight_bits=weight_bits)
+    choice = at(query, max_weight=4)
+    rows = random_rows(rng, query, 25)
+    before = choice.scores(histogram(query, rows))
+    for _ in range(30):
+        unit = random_rows(rng, query, 4 << weight_bits)
+        moved = choice.scores(histogram(query, rows + unit)) - before
+        assert (moved.max(axis=1) - moved.min(axis=1)).sum() <= choice.gain_range
+
+
+def chances(choice, sums):
+    scores = choice.scores(sums)
+    weights = np.exp(-(scores.max(axis=1, keepdims=True) - scores) / choice.d)
+    return weights / weights.sum(axis=1, keepdims=True)
+
+
+def test_shared_choices_are_private_by_enumeration():
+    rng = np.random.default_rng(3)
+    query, epsilon = query_of(), 1.5
+    choice = at(query, epsilon)
+    for n in (0, 2, 40):
+        rows = random_rows(rng, query, n)
+        before = np.log(chances(choice, histogram(query, rows)))
+        for row in random_rows(rng, query, 30):
+            losses = np.log(chances(choice, histogram(query, [*rows, row]))) - before
+            assert losses.max() - losses.min() <= epsilon
+            assert np.abs(losses).max() <= epsilon
+    before, after = (
+        np.log(chances(choice, histogram(query, rows))) for rows in worst_neighbours(query)
+    )
+    losses = (after - before)[1]
+    assert 0.98 * epsilon < losses.max() - losses.min() <= epsilon
+
+
+def drawn(choice, sums, n, seed=0):
+    words = KeyStream(seed.to_bytes(32, "little"))
+    return np.array([choice.answer(sums, words) for _ in range(n)])
+
+
+def chi_squared(seen, expected):
+    return float(((seen - expected) ** 2 / expected).sum())
+
+
+@pytest.mark.parametrize("factor", [1.0, *thinned([0.7, 1.3], every=2)])
+def test_choices_have_the_law_that_is_paid_for_and_no_other(factor):
+    query = query_of()
+    rows = [(v, [b, b % 4], (b - 2) * LARGEST // 2, 0, 1) for b in range(5) for v in range(4)]
+    sums = histogram(query, rows)
+    n = 20_000
+    counts = np.bincount(drawn(at(query, factor), sums, n)[:, 0], minlength=6)
+    distance = chi_squared(counts, chances(at(query, 1.0), sums)[0] * n)
+    assert (distance < 5 + 5 * math.sqrt(10)) == (factor == 1.0)
+
+
+def test_choices_are_total():
+    """Even sums that no data can have raise nothing, and no score overflows."""
+    query = query_of(n_groups=1)
+    ends = np.iinfo(np.int64)
+    for value in (ends.min, ends.max, 1 << 60, 0, -1):
+        choice = at(query, 3.0)
+        sums = np.full(query.n_sums, value, np.int64)
+        assert (choice.scores(sums) >= 0).all()
+        assert (choice.answer(sums, KeyStream(bytes(32))) < 6).all()
+
+
+def test_what_has_no_range_is_refused():
+    softmax = shared_choice_query(gradient=softmax_gradient(3), n_scores=3)
+    with pytest.raises(PlanError, match="n_scores=3"):
+        sensitivity(softmax, shape())
+    query = query_of()
+    with pytest.raises(PlanError, match="uniform"):
+        SharedChoice.at(query, sensitivity(query, shape()), Fraction(1, MAX_D))
+    with pytest.raises(PlanError, match="uniform"):
+        SharedChoice.at(query, Sensitivity(1, 1, 0), Fraction(1))
+
+
+def test_log_loss_is_bounded_by_its_table():
+    """A clipped row has no Hessian, so at |g| = 1/2 the slope adds what a row at the corner has: an eighth of it."""
+    gradient = logistic_gradient(0.5, 0.5)
+    g, s = gradient.extremes()
+    assert (
+        gradient.weighted(A, -128) == (A * g + 128 * s).max() < A * (1 << 14) + 128 * (1 << 12) + A
+    )
