@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
+from dpgb_dask.components.auto.chosen import ChosenTrees
 from dpgb_dask.components.auto.forest import Forest
 from dpgb_dask.components.auto.main_effects import MainEffects
 from dpgb_dask.components.auto.pairs import Pairs
@@ -32,7 +33,7 @@ ONE_SCORE = ("binary", "numeric")  # an exponential choice can weigh only one sc
 AUTO = Plan(
     name="auto",
     source="this project: Bayesian Gaussian-noise boosting",
-    stages=(Bins(), Start(), MainEffects(), Pairs(), Forest()),
+    stages=(Bins(), Start(), MainEffects(), Pairs(), ChosenTrees(), Forest()),
 )
 
 # ---- DP-EBM (Nori et al. 2021, algorithm 2)

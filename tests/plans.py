@@ -3,9 +3,9 @@
 A further one is a file in `tests/outside/`, and its plan here.
 """
 
-from outside import linear, tables
+from outside import linear, rich, tables
 
 from dpgb_dask.recipes import RECIPES
 
-OUTSIDE = {plan.name: plan for plan in (linear.LINEAR, tables.TABLES)}
+OUTSIDE = {plan.name: plan for plan in (linear.LINEAR, rich.RICH, tables.TABLES)}
 PLANS = {**RECIPES, **OUTSIDE}

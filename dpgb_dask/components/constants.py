@@ -1,6 +1,6 @@
 """Every constant of `auto`, with its reason; the same for every data set, and never tuned on a test split.
 
-They were measured on development data, with ε from .1 to 8: docs/default-method.md §6.
+They were measured on development data, with ε from .1 to 8: docs/default-method.md §7.
 """
 
 import numpy as np
@@ -67,3 +67,35 @@ FOREST_LEVELS = 16  # thresholds per feature to draw from; they divide the noisy
 # share of the splits drawn evenly over features; the rest follows released strength
 FOREST_EVEN = 0.2
 LARGEST_LEAF = 2.0  # bound of a Newton step before the rate
+
+# ---- rich data: n̂ ĥ μ/c, the signal of all rows over the noise of one sum, decides (docs/default-method.md §4)
+RICH_SIGNAL = (
+    1000.0  # from here on a larger forest replaces the pairs: below it loses .014 RMSE on wine
+)
+RICH_MAIN = 0.30  # share of the main effects
+RICH_ROUNDS, RICH_BATCH, RICH_DEPTH = 40, 10, 6  # of the forest
+NUMERIC_HESS = 0.10  # stands for the Hessian of a class in the signal of a numeric target
+CHOSEN_SIGNAL = 1.5  # times the above: from here on trees are chosen
+CHOSEN_SHARE = 0.8  # of what the main effects leave
+CHOSEN_TREES = (8, 30)  # √signal/5 of them, within these limits
+CHOSEN_LEAF, CHOSEN_LEAF_SIGNAL = (
+    30.0,
+    20.0,
+)  # a leaf has about this Σh, and this share of the signal
+CHOSEN_LEAST_DEPTH = 4
+CHOSEN_GROUPS = 16  # the most groups of nodes; as many as the signal has thousands
+CHOSEN_CHOICE_SHARE, CHOSEN_CENTRE_SHARE = 0.6, 0.1  # of a tree's price; the leaves have the rest
+CHOSEN_RATE = 0.7
+CHOSEN_SLOPE = (
+    0.25  # a larger slope of a node would raise the range of the choice more than it explains
+)
+CHOSEN_NODE_SD = 0.2  # standard deviation of the nodes' common steps, score units
+CHOSEN_DECAYS = (
+    0.4,
+    0.8,
+)  # how the variance of effects falls from level to level; averaged by evidence
+CHOSEN_PATIENCE, CHOSEN_LEAST_GAIN = (
+    4,
+    0.01,
+)  # stop if all trees, at the mean gain of the last 4, would gain less
+CHOSEN_OPTIMISM = 4.0  # splits are chosen on the rows whose leaf sums are released: with 1, noise-free trees overfit

@@ -656,8 +656,8 @@ class SharedChoiceQuery(GradientQuery):
     u = Σ over the group's nodes v of |D_left| + |D_right|, where D is a child's sum of d = g - r_v·s, with s the second
     component of the gradient: how far the children's gradients are from what the slope r_v of their node explains. A
     row is in one child of each candidate, so it moves every u by at most the largest |d| times its weight
-    (docs/privacy.md P6). The controller computes u from the opened sums, which are laid out as in `NodeSumsQuery`, and
-    lets out the choices alone: (n_groups,) positions in `candidates`.
+    (docs/privacy.md P6). The controller computes u from the opened sums, which are laid out as in `NodeSumsQuery`, with
+    levels for bins, and lets out the choices alone: (n_groups,) positions in `candidates`.
 
     Parameters
     ----------
@@ -711,12 +711,12 @@ class SharedChoiceQuery(GradientQuery):
 
     @property
     def n_cells(self) -> int:
-        """Nodes times bins."""
-        return self.splits.n_leaves * sum(self.sizes)
+        """Nodes times levels."""
+        return self.splits.n_leaves * sum(self.n_levels)
 
     @property
     def n_blocks(self) -> int:
-        """One node, and in it one bin of each feature used."""
+        """One node, and in it one level of each feature used."""
         return len(self.features)
 
     @property

@@ -270,20 +270,15 @@ class SharedChoice:
     def scores(self, sums: NDArray[np.int64]) -> NDArray[np.int64]:
         """Return u, (n_groups, n_candidates) int64. Private."""
         query = self.query
-        feature, level = query.candidates
-        nodes = sums.reshape(query.splits.n_leaves, sum(query.sizes), 2)
-        bins = np.split(nodes, np.cumsum(query.sizes)[:-1], axis=1)
-        below = []  # of each candidate, the sums of its left child: (n_nodes, 2)
-        for j, (part, of_bin, n) in enumerate(
-            zip(bins, query.level_of_bin, query.n_levels, strict=True)
-        ):
-            levels = np.zeros((n, len(nodes), 2), np.int64)
-            np.add.at(levels, of_bin, part.swapaxes(0, 1))
-            below.append(np.cumsum(levels, axis=0)[level[feature == j]])
-        left = np.concatenate(below)
-        right = bins[0].sum(axis=1) - left
+        nodes = sums.reshape(query.splits.n_leaves, sum(query.n_levels), 2)
+        levels = np.split(nodes, np.cumsum(query.n_levels)[:-1], axis=1)
+        # of each candidate, the sums of its left child: (n_candidates, n_nodes, 2)
+        left = np.concatenate(
+            [np.cumsum(part, axis=1)[:, :-1] for part in levels], axis=1
+        ).swapaxes(0, 1)
+        right = levels[0].sum(axis=1) - left
         score = self._absolute(left) + self._absolute(right)
-        return score.reshape(len(feature), query.n_groups, -1).sum(axis=2).T.copy()
+        return score.reshape(len(left), query.n_groups, -1).sum(axis=2).T.copy()
 
     def _absolute(self, child: NDArray[np.int64]) -> NDArray[np.int64]:
         """Return |A·G - r·S| of one child of every node, (n_candidates, n_nodes)."""

@@ -16,7 +16,7 @@ from dpgb_dask.losses.gradients import RATE_SHIFT, sigmoid
 def clipped_probability(score: NDArray[Any], clip: float = 0.5) -> NDArray[Any]:
     """Invert the clipped link: return the q with q·min(1-p, c) = (1-q)·min(p, c), where p = sigmoid(score).
 
-    For c = ½ and score <= 0, q = p / (p + ½); scores above 0 are symmetric (docs/default-method.md §5).
+    For c = ½ and score <= 0, q = p / (p + ½); scores above 0 are symmetric (docs/default-method.md §6).
     """
     p = sigmoid(score)
     up, down = np.minimum(1 - p, clip), np.minimum(p, clip)

@@ -225,12 +225,12 @@ def through_forest(
         side.inside * mass / np.where(side.share > 0, side.share, 1)[:, None]
         for side, mass in zip(map(heavy.of_feature, range(len(tables))), heavy.weights, strict=True)
     ]
-    _, n_trees, n_leaves = forest.gain.shape
+    n_leaves = forest.gain.shape[2]
     gain = forest.gain[k].reshape(-1)
     # Σh of a leaf by the shares: the noisy part of its own would count as signal
     hess = forest.hess[k] * heavy.share.prod(1)
     sd = np.repeat(forest.grad_sd, n_leaves)
-    for rows in batches(n_trees, n_leaves, forest.batch):
+    for rows in slices(forest.batches, n_leaves):
         error = np.zeros((rows.stop - rows.start, DRAWS))
         here = [slice(*np.searchsorted(side.leaf, (rows.start, rows.stop))) for side in sides]
         for part, inside, side, group in zip(here, found, sides, now, strict=True):
@@ -256,7 +256,8 @@ def mean_of_groups(group: NDArray[np.uint8], share: NDArray[np.int64]) -> NDArra
     return out
 
 
-def batches(n_trees: int, n_leaves: int, batch: int) -> Iterator[slice]:
+def slices(batches: Sequence[int], n_leaves: int) -> Iterator[slice]:
     """Yield the leaves of the trees that share a gradient."""
-    for start in range(0, n_trees, batch):
-        yield slice(start * n_leaves, min(start + batch, n_trees) * n_leaves)
+    start = 0
+    for n_trees in batches:
+        yield slice(start, start := start + n_trees * n_leaves)

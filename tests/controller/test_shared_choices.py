@@ -46,11 +46,11 @@ def at(query, epsilon=1.0, max_weight=1):
 
 def histogram(query, rows):
     """Sum rows of (node, bins of all features, g steps, second steps, weight steps), as shards would."""
-    sums = np.zeros((query.splits.n_leaves, sum(query.sizes), 2), np.int64)
-    offsets = np.concatenate(([0], np.cumsum(query.sizes)))
+    sums = np.zeros((query.splits.n_leaves, sum(query.n_levels), 2), np.int64)
+    offsets = np.concatenate(([0], np.cumsum(query.n_levels)))
     for node, bins, g, s, weight in rows:
-        for start, b in zip(offsets[:-1], bins, strict=True):
-            sums[node, start + b] += np.array([g * weight, s * weight])
+        for start, b, level in zip(offsets[:-1], bins, query.level_of_bin, strict=True):
+            sums[node, start + level[b]] += np.array([g * weight, s * weight])
     return sums.ravel()
 
 

@@ -11,7 +11,7 @@ from dpgb_dask import recipes
 from dpgb_dask.components.trees.stage import Trees
 from dpgb_dask.contracts.boundary import Receipt, Released
 from dpgb_dask.contracts.plan import Budget, Shape, State
-from dpgb_dask.contracts.queries import PRICE_ONE, ChoiceQuery, Query
+from dpgb_dask.contracts.queries import PRICE_ONE, ChoiceQuery, Query, SharedChoiceQuery
 from dpgb_dask.contracts.schema import Schema
 from dpgb_dask.errors import PlanError
 from dpgb_dask.losses import LOSSES
@@ -29,8 +29,10 @@ SCHEMAS = {
 
 def answer(query: Query, n_rows: float, rng: np.random.Generator) -> Released[np.ndarray]:
     """Noise around the scale of a data set of ``n_rows``: any answer must be handled."""
-    if isinstance(query, ChoiceQuery):
-        chosen = rng.integers(0, len(query.candidate_bin), query.n_values)
+    if isinstance(query, ChoiceQuery | SharedChoiceQuery):
+        shared = isinstance(query, SharedChoiceQuery)
+        n = len(query.candidates[0]) if shared else len(query.candidate_bin)
+        chosen = rng.integers(0, n, query.n_values)
         return Released(
             chosen, Receipt("fit", "query", 0, query.label, query.price, 0, 0, "choice")
         )

@@ -32,6 +32,8 @@ class ForestMemory:
     """The batches of trees grown so far."""
 
     round: int
+    rounds: int
+    batch: int
     price: int
     rescaled: bool
 
@@ -44,8 +46,9 @@ class Forest(Stage):
     ----------
     rounds : int
     batch : int
-        Trees per round, all on the same gradients.
-    depth : int
+        Trees per round, all on the same gradients. Rich data (`BudgetSplit.rich`) have more rounds of fewer trees.
+    depth : int or None
+        None for 5, or 6 where the data are rich. After chosen trees it is theirs.
     learning_rate : float
     levels : int
         Number of thresholds per feature to draw from; they divide its noisy mass evenly.
@@ -57,7 +60,7 @@ class Forest(Stage):
 
     rounds: int = constants.FOREST_ROUNDS
     batch: int = constants.FOREST_BATCH
-    depth: int = constants.FOREST_DEPTH
+    depth: int | None = None
     learning_rate: float = constants.FOREST_RATE
     levels: int = constants.FOREST_LEVELS
 
@@ -70,7 +73,8 @@ class Forest(Stage):
 
     def __post_init__(self) -> None:
         """Check the options."""
-        check_whole("depth", self.depth, 1, 8)
+        if self.depth is not None:
+            check_whole("depth", self.depth, 1, 8)
         check_rate("learning_rate", self.learning_rate)
 
     @property
@@ -80,13 +84,24 @@ class Forest(Stage):
 
     def declare(self, shape: Shape) -> Demand:
         """Declare between nothing (the gate is closed) and the stage's share plus what earlier stages left."""
-        return Demand(0.0, 1.0, self.rounds + (shape.kind == "numeric"))
+        most = max(self.rounds, self._rich[0])
+        return Demand(0.0, 1.0, most + (shape.kind == "numeric"))
+
+    @property
+    def _rich(self) -> tuple[int, int]:
+        """Rounds, and trees per round, where the data are rich: the same multiples of the options."""
+        more = constants.RICH_ROUNDS // constants.FOREST_ROUNDS
+        return more * self.rounds, max(
+            self.batch * constants.RICH_BATCH // constants.FOREST_BATCH, 1
+        )
 
     def most_queries(self, state: State) -> int:
         """Return the most queries that it asks: none if the gate is closed."""
         split = split_of(state)
-        closed = split is not None and split.forest == 0
-        return 0 if closed else self.declare(state.shape).n_queries
+        if split is None:
+            return self.declare(state.shape).n_queries
+        rounds = self._rich[0] if split.rich else self.rounds
+        return rounds + (state.shape.kind == "numeric") if split.forest else 0
 
     def brief(self) -> Self:
         """Return the stage with two rounds, for tests."""
@@ -100,22 +115,28 @@ class Forest(Stage):
             return state
         numeric = state.shape.kind == "numeric"
         price = state.left - (found.start_price if numeric else 0)
-        model = replace(state.model, trees=no_trees(self.depth, state.shape.n_scores))
-        return replace(
-            state, model=model, memory=ForestMemory(round=0, price=price, rescaled=not numeric)
+        model = state.model
+        if not model.trees.n_trees:
+            usual = constants.RICH_DEPTH if found.split.rich else constants.FOREST_DEPTH
+            trees = no_trees(self.depth or usual, state.shape.n_scores)
+            model = replace(model, trees=trees)
+        rounds, batch = self._rich if found.split.rich else (self.rounds, self.batch)
+        memory = ForestMemory(
+            round=0, rounds=rounds, batch=batch, price=price, rescaled=not numeric
         )
+        return replace(state, model=model, memory=memory)
 
     def next_query(self, state: State) -> Query | None:
         """Ask for the residual scale, then the leaf sums of the next batch of random trees."""
         memory: ForestMemory | None = state.memory
-        if memory is None or memory.round >= self.rounds:
+        if memory is None or memory.round >= memory.rounds:
             return None
         if not memory.rescaled:
             return residual_query(state, "forest scale")
         feature, threshold = self._draw(state, state.rng.stream("forest", memory.round))
         return TreeSumsQuery(
-            label=f"forest {memory.round + 1}/{self.rounds}",
-            price=round_price(memory.price, memory.round, self.rounds),
+            label=f"forest {memory.round + 1}/{memory.rounds}",
+            price=round_price(memory.price, memory.round, memory.rounds),
             weight_bits=state.shape.weight_bits,
             gradient=current_gradient(state),
             n_scores=state.shape.n_scores,
@@ -143,12 +164,13 @@ class Forest(Stage):
             level = coarsen(mass, bins.categorical, self.levels)
             ends = np.flatnonzero(np.diff(level.astype(np.int64)))
             last_bins.append(ends if len(ends) else np.zeros(1, np.int64))
-        shape = (self.batch, (1 << self.depth) - 1)
+        batch, depth = state.memory.batch, state.model.trees.depth
+        shape = (batch, (1 << depth) - 1)
         interactions = state.shape.interactions
         feature = (
             rng.choice(m, shape, p=chance)
             if interactions is None
-            else draw_features(chance, self.batch, self.depth, interactions, rng)
+            else draw_features(chance, batch, depth, interactions, rng)
         ).astype(np.uint16)
         draw = rng.random(shape)
         n_ends = np.array([len(ends) for ends in last_bins])
@@ -169,14 +191,14 @@ class Forest(Stage):
         answer = sums(query, released)
         grad, hess = answer.grad, np.maximum(answer.hess, 0)
         sd, hess_sd = answer.grad_sd, answer.hess_sd
-        n_trees = self.rounds * self.batch
+        n_trees = memory.rounds * memory.batch
         ridge = sd**2 / (n_trees * 0.1) / (hess + sd) + 2 * hess_sd
         # softmax scores move against each other, so a step by the diagonal Hessian goes twice as far
         rate = self.learning_rate / (2 if state.shape.kind == "multiclass" else 1)
         leaf = rate * np.clip(
             -grad / (hess + ridge), -constants.LARGEST_LEAF, constants.LARGEST_LEAF
         )
-        value = steps(leaf.T).reshape(state.shape.n_scores, self.batch, -1)
+        value = steps(leaf.T).reshape(state.shape.n_scores, memory.batch, -1)
         clipped = np.abs(grad) >= constants.LARGEST_LEAF * (hess + ridge)
 
         def per_leaf(values: NDArray[np.float64]) -> NDArray[np.float64]:
@@ -184,15 +206,14 @@ class Forest(Stage):
 
         noise = ForestNoise(
             gain=per_leaf(rate / (hess + ridge)),
-            grad_sd=(sd,) * self.batch,
+            grad_sd=(sd,) * memory.batch,
             hess=tuple(mean * state.n_rows for mean in state.fact(AutoFacts).totals.hess),
-            batch=self.batch,
+            batches=(memory.batch,),
         )
-        noise = noise if memory.round == 0 else state.fact(ForestNoise).followed_by(noise)
         trees = state.model.trees.with_more(query.splits, value)
         model = replace(state.model, trees=trees)
         state = replace(state, model=model, memory=replace(memory, round=memory.round + 1))
-        return state.with_fact(noise)
+        return state.with_fact(noise.after(state))
 
 
 def draw_features(

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dpgb_dask.components.auto.smoothing import Seen, TablePosterior
-from dpgb_dask.contracts.plan import Facts
+from dpgb_dask.contracts.plan import Facts, State
 from dpgb_dask.contracts.queries import PairCells
 
 DRAWS = 100  # of the noise, for the bands; their standard deviation is known to 7 %
@@ -79,7 +79,7 @@ class Screened(Facts):
 
 @dataclass(frozen=True, eq=False, slots=True, kw_only=True)
 class ForestNoise(Facts):
-    """How the leaves of the forest react to noise.
+    """How the leaves of chosen and random trees react to noise.
 
     Parameters
     ----------
@@ -89,14 +89,14 @@ class ForestNoise(Facts):
         Per tree, the standard deviation of the noise on a leaf's Σg.
     hess : tuple of float
         Per score, Σh over all rows.
-    batch : int
-        Trees that share one gradient.
+    batches : tuple of int
+        Numbers of trees that share one gradient, in order.
     """
 
     gain: NDArray[np.float64]
     grad_sd: tuple[float, ...]
     hess: tuple[float, ...]
-    batch: int
+    batches: tuple[int, ...]
 
     def followed_by(self, later: "ForestNoise") -> "ForestNoise":
         """Return the facts about these trees, then those of later ones."""
@@ -104,8 +104,13 @@ class ForestNoise(Facts):
             gain=np.concatenate([self.gain, later.gain], axis=1),
             grad_sd=self.grad_sd + later.grad_sd,
             hess=self.hess,
-            batch=self.batch,
+            batches=self.batches + later.batches,
         )
+
+    def after(self, state: State) -> "ForestNoise":
+        """Return the facts about the trees that the model had before, if any, then these."""
+        known = [fact for fact in state.facts if isinstance(fact, ForestNoise)]
+        return known[0].followed_by(self) if known else self
 
     @property
     def sd(self) -> NDArray[np.float64]:

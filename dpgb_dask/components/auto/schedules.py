@@ -12,12 +12,24 @@ from dpgb_dask.components import constants
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BudgetSplit:
-    """Prices of the stages after the start, in units of 2⁻⁶⁴ of μ²."""
+    """Prices of the stages after the start, in units of 2⁻⁶⁴ of μ².
+
+    Parameters
+    ----------
+    main, screen, pairs, chosen, forest : int
+    rich : bool
+        Whether trees replace the pairs.
+    signal : float
+        `tree_signal`, where the data are rich; otherwise 0.
+    """
 
     main: int
     screen: int
     pairs: int
     forest: int
+    chosen: int = 0
+    rich: bool = False
+    signal: float = 0.0
 
 
 def pair_signal(
@@ -42,6 +54,33 @@ def pair_signal(
     share = (1 - constants.FOREST_SHARE) * constants.PAIR_SHARES[1][1] * constants.SCREEN_SHARE
     noise2 = clip**2 * n_candidates / (share * mu2)
     return (constants.PAIR_EFFECT[kind] * n_rows * hess / constants.PAIR_CELLS) ** 2 / noise2
+
+
+def tree_signal(n_rows: float, hess: float, mu2: float) -> float:
+    """Return the Σh of all rows over the noise of one sum that takes all that the main effects would leave.
+
+    Parameters
+    ----------
+    n_rows : float
+        Noisy number of rows, in units of the largest weight.
+    hess : float
+        Mean Hessian of a row; `constants.NUMERIC_HESS` for a numeric target.
+    mu2 : float
+        μ² left for all stages after the start.
+    """
+    return (
+        n_rows * hess * float(np.sqrt((1 - constants.RICH_MAIN) * max(mu2, 0.0))) / constants.CLIP
+    )
+
+
+def split_rich(signal: float, left: int, *, chosen: bool) -> BudgetSplit:
+    """Divide ``left`` among main effects, chosen trees if there are to be any, and forest."""
+    main = int(left * constants.RICH_MAIN)
+    trees = int((left - main) * constants.CHOSEN_SHARE) if chosen else 0
+    forest = left - main - trees
+    return BudgetSplit(
+        main=main, screen=0, pairs=0, forest=forest, chosen=trees, rich=True, signal=signal
+    )
 
 
 def split_budget(kind: str, signal: float, left: int, *, forest: bool = True) -> BudgetSplit:

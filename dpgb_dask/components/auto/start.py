@@ -18,13 +18,22 @@ from dpgb_dask.components.auto.posterior import (
 )
 from dpgb_dask.components.auto.smoothing import Intercept
 from dpgb_dask.components.bins import share_of
+from dpgb_dask.contracts.constraints import UNCONSTRAINED
 from dpgb_dask.contracts.plan import Answer, Demand, Shape, Stage, State
 from dpgb_dask.contracts.queries import PRICE_ONE, Query, ResidualQuery, TargetSumQuery
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Start(Stage):
-    """Noisy base rate (classification), or noisy mean and residual scale (regression)."""
+    """Noisy base rate (classification), or noisy mean and residual scale (regression).
+
+    Parameters
+    ----------
+    rich_from : float
+        Signal (`schedules.tree_signal`) from which trees replace the pairs.
+    """
+
+    rich_from: float = constants.RICH_SIGNAL
 
     starts = True
     keeps_monotonic = True  # no part of the model depends on a feature
@@ -90,16 +99,24 @@ class Start(Stage):
             return replace(state, memory="scale")
         return self._divide(replace(state, memory="done"))
 
-    @staticmethod
-    def _divide(state: State) -> State:
+    def _divide(self, state: State) -> State:
         """Divide what is left among the later stages, by public rules."""
         kind = state.shape.kind
         found = state.fact(AutoFacts)
         scale = found.start_price if kind == "numeric" else 0
+        n_rows = state.n_rows / state.shape.max_weight
+        if kind != "multiclass" and state.shape.constraints == UNCONSTRAINED:
+            hess = constants.NUMERIC_HESS if kind == "numeric" else found.totals.hess[0]
+            signal = schedules.tree_signal(n_rows, hess, state.left / PRICE_ONE)
+            if signal >= self.rich_from:
+                chosen = signal >= constants.CHOSEN_SIGNAL * self.rich_from
+                left = max(state.left - (2 + chosen) * scale, 0)
+                split = schedules.split_rich(signal, left, chosen=chosen)
+                return state.with_fact(replace(found, split=split))
         signal = schedules.pair_signal(
             kind,
             state.shape.n_pairs,
-            state.n_rows / state.shape.max_weight,
+            n_rows,
             float(np.mean(found.totals.hess)),
             found.clip,
             max(state.left - (constants.RESIDUAL_REFRESHES - 1) * scale, 0) / PRICE_ONE,

@@ -9,8 +9,9 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from dpgb_dask.contracts.model import Splits
+from dpgb_dask.contracts.model import MAX_BINS, Splits
 from dpgb_dask.contracts.queries import ChoiceQuery, NodeSumsQuery, SharedChoiceQuery
+from dpgb_dask.kernels.bin import map_cells
 from dpgb_dask.kernels.nodes import NodeSums
 from dpgb_dask.kernels.route import find_nodes
 from dpgb_dask.private.answering.passes import RowBlock
@@ -64,6 +65,13 @@ class LevelSums:
     ) -> None:
         self.query = query
         self.n_nodes = query.splits.n_leaves
+        self.sizes = query.sizes
+        self._levels: NDArray[np.uint8] | None = None  # of each bin; None where bins are summed
+        if isinstance(query, SharedChoiceQuery):
+            self.sizes = query.n_levels
+            self._levels = np.zeros((len(query.sizes), MAX_BINS), np.uint8)
+            for row, level_of_bin in zip(self._levels, query.level_of_bin, strict=True):
+                row[: len(level_of_bin)] = level_of_bin
         self._pack = pack
         self._max_abs = max_abs
         s = query.splits
@@ -106,7 +114,7 @@ class LevelSums:
         """
         query, splits = self.query, self.query.splits
         n_above = len(above)
-        start = np.cumsum([0, *query.sizes])
+        start = np.cumsum([0, *self.sizes])
         place = {int(f): k for k, f in enumerate(query.features)}
         left = np.ones(n_above, np.bool_)
         for p in range(n_above):
@@ -116,8 +124,11 @@ class LevelSums:
                 continue
             h = above[p, start[k] : start[k + 1], :, 1].sum(axis=1)
             mask = splits.mask_of[0, node]
-            bins = np.arange(len(h))
+            bins = np.arange(query.sizes[k])
             right = bins > splits.threshold[0, node] if mask < 0 else splits.masks[mask, bins] == 1
+            if self._levels is not None:  # the bins of a level go to one side
+                level = self._levels[k, bins]
+                right = np.isin(np.arange(len(h)), level[right])
             left[p] = 2 * h[right].sum() >= h.sum()
         return np.stack([left, ~left], axis=1)
 
@@ -137,20 +148,32 @@ class LevelSums:
 
     def _sums(self, deal: Deal, only: NDArray[np.bool_] | None = None) -> NDArray[np.int64]:
         query = self.query
+        # levels are written for the features of the query alone
+        used = np.arange(len(query.features), dtype=np.uint16)
+        features = query.features if self._levels is None else used
 
         def work(blocks: Iterator[RowBlock]) -> NDArray[np.int64]:
             sums = [
-                NodeSums(query.features, query.sizes, self.n_nodes, self._max_abs, only)
+                NodeSums(features, self.sizes, self.n_nodes, self._max_abs, only)
                 for _ in range(query.n_scores)
             ]
             for _, piece, score in blocks:
                 node = self._route(piece)
+                codes = self._codes(piece)
                 for part, packed in zip(sums, self._pack(piece, score), strict=True):
-                    part.add(piece.codes, node, packed)
+                    part.add(codes, node, packed)
             totals = [part.total() for part in sums]
             return totals[0][:, :, None] if len(totals) == 1 else np.stack(totals, axis=2)
 
         return deal(work)
+
+    def _codes(self, piece: Piece) -> NDArray[np.uint8]:
+        """Return the bins of a piece, or the levels of the query's features."""
+        if self._levels is None:
+            return piece.codes
+        levels = np.empty((len(self._levels), len(piece)), np.uint8)
+        map_cells(piece.codes[self.query.features], self._levels, levels)
+        return levels
 
     def _route(self, piece: Piece) -> NDArray[np.uint16]:
         node = np.empty(len(piece), np.uint16)
@@ -171,7 +194,8 @@ def _key(query: LevelQuery, splits: Splits) -> bytes:
         features=query.features,
         sizes=query.sizes,
     )
-    return shared.digest()
+    levels = query.level_of_bin if isinstance(query, SharedChoiceQuery) else ()
+    return shared.digest() + b"".join(part.tobytes() for part in levels)
 
 
 def _upper(splits: Splits) -> Splits:

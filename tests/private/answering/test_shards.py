@@ -21,6 +21,7 @@ from private.cases import (
     queries_of,
     rows_of,
     shape_of,
+    shared_choice_of,
     splits_of,
     upper,
 )
@@ -127,18 +128,20 @@ def naive_answer(kind, model, query, name, weighted=True):
 
 
 def naive_level(codes, query, packed):
-    """Sums per node, feature and bin or side."""
+    """Sums per node, feature and bin, side or level."""
     node = naive_leaves(codes, query.splits, 0)
-    sides = getattr(query, "sides", None)
+    sides, levels = getattr(query, "sides", None), getattr(query, "level_of_bin", None)
     out = []
     for k in range(query.splits.n_leaves):
         start = 0
-        for f, size in zip(query.features, query.sizes, strict=True):
+        for j, (f, size) in enumerate(zip(query.features, query.sizes, strict=True)):
             rows = node == k
             cell = codes[f, rows].astype(int)
             n_cells = size
             if sides is not None:
                 cell, n_cells = sides[k, start : start + size][cell], 2
+            if levels is not None:
+                cell, n_cells = levels[j][cell], query.n_levels[j]
             parts = [naive_sums(cell, *unpack(row[rows]), n_cells) for row in packed]
             out.append(np.stack(parts, axis=1))
             start += size
@@ -317,6 +320,21 @@ def test_a_level_from_the_level_above_is_the_same(kind, rows, subtracted):
         got = shard.answer(again if depth % 2 else model, query)
         assert subtracted[-1] == (depth > 0)
         np.testing.assert_array_equal(got, shard_of(kind).answer(model, query))
+
+
+def test_levels_of_a_shared_choice_come_from_the_level_above(subtracted):
+    tree, model = splits_of(1, depth=5, seed=12), model_of("binary")
+    shard = shard_of("binary", block_rows=256)
+    for depth in range(6):
+        query = shared_choice_of("binary", upper(tree, depth), 2)
+        got = shard.answer(model, query)
+        assert subtracted[-1] == (depth > 0)
+        np.testing.assert_array_equal(got, shard_of("binary").answer(model, query))
+    # other levels of the same bins are another question
+    other = replace(query, level_of_bin=(query.level_of_bin[0] * 0, query.level_of_bin[1]))
+    np.testing.assert_array_equal(
+        shard.answer(model, other), shard_of("binary").answer(model, other)
+    )
 
 
 def test_choices_and_histograms_share_a_level(subtracted):

@@ -1,0 +1,390 @@
+"""The stage `ChosenTrees`: boosted trees whose splits are chosen, one charge a level (docs/default-method.md §4)."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from typing import Any, ClassVar, Self
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dpgb_dask.components import constants
+from dpgb_dask.components.answers import Sums, sums
+from dpgb_dask.components.auto.noise import ForestNoise
+from dpgb_dask.components.auto.pairs import coarsen
+from dpgb_dask.components.auto.posterior import (
+    AutoFacts,
+    current_gradient,
+    prior_scales,
+    residual_query,
+    round_price,
+    sampling_variance,
+    split_of,
+    steps,
+    with_residual_scale,
+)
+from dpgb_dask.components.options import check_rate, check_whole
+from dpgb_dask.components.trees.splits import LevelSplits, grow, root
+from dpgb_dask.contracts.model import FeatureBins, Splits, no_trees
+from dpgb_dask.contracts.plan import Answer, Demand, Shape, Stage, State
+from dpgb_dask.contracts.queries import (
+    SLOPE_BITS,
+    Query,
+    ResidualQuery,
+    SharedChoiceQuery,
+    TreeSumsQuery,
+)
+
+
+@dataclass(frozen=True, eq=False, slots=True, kw_only=True)
+class ChosenMemory:
+    """The trees so far, and the one that grows.
+
+    Parameters
+    ----------
+    n_trees, depth, n_groups : int
+        As the signal allows.
+    tree : int
+        Number of the tree that grows; ``n_trees`` when there is none.
+    splits : Splits
+        Of this tree, as deep as it is.
+    slope : (n_nodes,) int64, or None
+        Of the nodes of its lowest level; None until it is released.
+    gains : tuple of float
+        What each tree gained, by its released leaf sums.
+    rescaled : bool
+    """
+
+    n_trees: int
+    depth: int
+    n_groups: int
+    tree: int
+    splits: Splits
+    slope: NDArray[np.int64] | None
+    gains: tuple[float, ...]
+    rescaled: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Levels:
+    """The levels of one feature, between which it can be split: (n_bins,) uint8, in an order that is released."""
+
+    of_bin: NDArray[np.uint8]
+    n: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ChosenTrees(Stage):
+    """Trees one after the other, whose splits are chosen by the exponential mechanism on sums of absolute values.
+
+    Parameters
+    ----------
+    trees : int
+        The most trees; there are fewer where the signal is weak or nothing is left to find.
+    depth : int
+        The largest depth.
+    learning_rate : float
+    levels : int
+        Levels per feature between which it can be split; they divide its noisy mass evenly.
+
+    Notes
+    -----
+    A level of a tree costs one charge, whatever the number of features, thresholds and nodes (docs/privacy.md P6).
+    Where several nodes share a split, they keep the signal of all their rows against this one charge.
+    """
+
+    trees: int = constants.CHOSEN_TREES[1]
+    depth: int = constants.RICH_DEPTH
+    learning_rate: float = constants.CHOSEN_RATE
+    levels: int = constants.FOREST_LEVELS
+
+    gives = (ForestNoise,)
+    uses = (AutoFacts,)
+    keeps_monotonic = True  # it does not run under these constraints
+    keeps_interactions = True
+    estimator_options: ClassVar[Mapping[str, str]] = {"n_estimators": "trees", "max_depth": "depth"}
+
+    def __post_init__(self) -> None:
+        """Check the options."""
+        check_whole("trees", self.trees, 1, 10_000)
+        check_whole("depth", self.depth, 1, 8)
+        check_rate("learning_rate", self.learning_rate)
+        check_whole("levels", self.levels, 2, 255)
+
+    @property
+    def queries(self) -> tuple[type[Query], ...]:
+        """Classes of the queries that it may ask."""
+        return SharedChoiceQuery, TreeSumsQuery, ResidualQuery
+
+    def declare(self, shape: Shape) -> Demand:
+        """Declare between nothing, where the signal is too weak, and its share of what the main effects leave."""
+        most = 0 if shape.kind == "multiclass" else 2 * self.depth * self.trees + 1
+        return Demand(0.0, 0.6, most)
+
+    def most_queries(self, state: State) -> int:
+        """Return the most queries that it asks: none if the signal is too weak."""
+        split = split_of(state)
+        closed = split is not None and split.chosen == 0
+        return 0 if closed else self.declare(state.shape).n_queries
+
+    def brief(self) -> Self:
+        """Return the stage with one tree of two levels, for tests."""
+        return replace(self, trees=1, depth=2)
+
+    def begin(self, state: State) -> State:
+        """Choose number and depth of the trees, if the signal is strong enough."""
+        assert state.model is not None
+        found = state.fact(AutoFacts)
+        signal = found.split.signal
+        if found.split.chosen == 0 or all(level.n < 2 for level in self._levels(state)):
+            return state
+        hess = constants.NUMERIC_HESS if state.shape.kind == "numeric" else found.totals.hess[0]
+        rows = state.n_rows / state.shape.max_weight * hess
+        fewest, most = constants.CHOSEN_TREES
+        leaves = min(rows / constants.CHOSEN_LEAF, signal / constants.CHOSEN_LEAF_SIGNAL)
+        depth = _power_of_two(leaves).bit_length() - 1
+        memory = ChosenMemory(
+            n_trees=min(int(np.clip(np.sqrt(signal) / 5, fewest, most)), self.trees),
+            depth=min(max(depth, constants.CHOSEN_LEAST_DEPTH), self.depth),
+            n_groups=min(constants.CHOSEN_GROUPS, _power_of_two(signal / constants.RICH_SIGNAL)),
+            tree=0,
+            splits=root(),
+            slope=np.zeros(1, np.int64),
+            gains=(),
+            rescaled=state.shape.kind != "numeric",
+        )
+        model = replace(state.model, trees=no_trees(self.depth, state.shape.n_scores))
+        return replace(state, model=model, memory=memory)
+
+    def next_query(self, state: State) -> Query | None:
+        """Ask for the residual scale; then, level by level, for the nodes' sums and the splits; then for the leaves."""
+        memory: ChosenMemory | None = state.memory
+        if memory is None or memory.tree >= memory.n_trees:
+            return None
+        if not memory.rescaled:
+            return residual_query(state, "chosen scale")
+        at = memory.splits.depth
+        price, prices = state.fact(AutoFacts).split.chosen, _prices(memory)
+        told = f"chosen tree {memory.tree + 1}/{memory.n_trees}"
+        asked: dict[str, Any] = {
+            "weight_bits": state.shape.weight_bits,
+            "gradient": current_gradient(state),
+            "n_scores": state.shape.n_scores,
+            "splits": memory.splits,
+        }
+        whole = round_price(price, memory.tree, memory.n_trees)
+        choice, centre = int(whole * prices.choice), int(whole * prices.centre)
+        if at == memory.depth:
+            left = whole - memory.depth * choice - (memory.depth - 1) * centre
+            return TreeSumsQuery(label=f"{told}: leaves", price=left, **asked)
+        if memory.slope is None:
+            return TreeSumsQuery(label=f"{told}: nodes {at}", price=centre, **asked)
+        levels = self._levels(state)
+        used = [j for j, level in enumerate(levels) if level.n > 1]
+        return SharedChoiceQuery(
+            label=f"{told}: splits {at + 1}",
+            price=choice,
+            features=np.array(used, np.uint16),
+            sizes=tuple(len(levels[j].of_bin) for j in used),
+            level_of_bin=tuple(levels[j].of_bin for j in used),
+            n_levels=tuple(levels[j].n for j in used),
+            slope=memory.slope,
+            n_groups=min(1 << at, memory.n_groups),
+            **asked,
+        )
+
+    def _levels(self, state: State) -> list[Levels]:
+        """Return the levels of every feature: bins in order, and categories in the order of their released effects."""
+        assert state.model is not None
+        found = []
+        for mass, bins, table in zip(
+            state.counts, state.model.bins, state.model.tables, strict=True
+        ):
+            of_bin = _levels_of(bins, mass, table[:, 0], self.levels)
+            found.append(Levels(of_bin=of_bin, n=int(of_bin.max()) + 1))
+        return found
+
+    def update(self, state: State, query: Query, released: Answer) -> State:
+        """Set the scale, add a level to the tree, set its nodes' slopes, or add the tree to the model."""
+        memory: ChosenMemory = state.memory
+        if isinstance(query, ResidualQuery):
+            state = with_residual_scale(state, query, released)
+            return replace(state, memory=replace(memory, rescaled=True))
+        if isinstance(query, SharedChoiceQuery):
+            level = _level(query, released.value)
+            splits = grow(memory.splits, level)
+            return replace(state, memory=replace(memory, splits=splits, slope=None))
+        assert isinstance(query, TreeSumsQuery)
+        answer = sums(query, released)
+        if query.splits.depth < memory.depth:
+            slope = _slopes(state, answer, query.gradient.hess_scale)
+            return replace(state, memory=replace(memory, slope=slope))
+        return self._add_tree(state, answer)
+
+    def _add_tree(self, state: State, answer: Sums) -> State:
+        """Add the tree with its leaves, as deep as all trees of the model; stop if the last ones gained too little."""
+        memory: ChosenMemory = state.memory
+        assert state.model is not None
+        step, reach = leaf_steps(state, answer, memory.depth)
+        value = self.learning_rate * np.clip(step, -constants.LARGEST_LEAF, constants.LARGEST_LEAF)
+        repeat = 1 << (self.depth - memory.depth)
+        trees = state.model.trees.with_more(
+            deepened(memory.splits, self.depth), steps(np.repeat(value, repeat)).reshape(1, 1, -1)
+        )
+        gains = (*memory.gains, _gain(state, answer))
+        recent = gains[-constants.CHOSEN_PATIENCE :]
+        ends = (
+            len(recent) == constants.CHOSEN_PATIENCE
+            and memory.n_trees * float(np.mean(recent)) < constants.CHOSEN_LEAST_GAIN
+        )
+        noise = ForestNoise(
+            gain=self.learning_rate * np.repeat(reach, repeat).reshape(1, 1, -1),
+            grad_sd=(answer.grad_sd,),
+            hess=tuple(mean * state.n_rows for mean in state.fact(AutoFacts).totals.hess),
+            batches=(1,),
+        )
+        memory = replace(
+            memory,
+            tree=memory.n_trees if ends else memory.tree + 1,
+            splits=root(),
+            slope=np.zeros(1, np.int64),
+            gains=gains,
+        )
+        state = replace(state, model=replace(state.model, trees=trees), memory=memory)
+        return state.with_fact(noise.after(state))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Prices:
+    """Shares of a tree's price: of the choices of one level, and of the sums of one level's nodes."""
+
+    choice: float
+    centre: float
+
+
+def _power_of_two(most: float) -> int:
+    """Return the largest power of two that is at most ``most``, and at least 1."""
+    return 1 << (max(int(most), 1).bit_length() - 1)
+
+
+def _prices(memory: ChosenMemory) -> _Prices:
+    levels = memory.depth
+    return _Prices(
+        choice=constants.CHOSEN_CHOICE_SHARE / levels,
+        centre=constants.CHOSEN_CENTRE_SHARE / max(levels - 1, 1),
+    )
+
+
+def _levels_of(
+    bins: FeatureBins, mass: NDArray[np.float64], effect: NDArray[np.int32], n: int
+) -> NDArray[np.uint8]:
+    if not bins.categorical:
+        return coarsen(mass, False, n)
+    order = np.argsort(effect, kind="stable")
+    level = np.empty(len(mass), np.uint8)
+    level[order] = coarsen(mass[order], False, n)
+    return level
+
+
+def _level(query: SharedChoiceQuery, chosen: NDArray[np.int64]) -> LevelSplits:
+    """Return the splits of a level from the choices of its groups."""
+    feature, cut = query.candidates
+    level = LevelSplits.unsplit(query.splits.n_leaves)
+    for k, pick in enumerate(np.repeat(chosen, len(level.feature) // query.n_groups)):
+        j = int(feature[pick])
+        level.set(k, int(query.features[j]), query.level_of_bin[j] > cut[pick])
+    return level
+
+
+def _spread(state: State) -> float:
+    """Return the Σh that a released sum over all rows would have."""
+    return float(np.mean(state.fact(AutoFacts).totals.hess)) * state.n_rows
+
+
+def _slopes(state: State, answer: Sums, hess_scale: float) -> NDArray[np.int64]:
+    """Return the shrunk Newton step of every node, in steps of the query: what its gradients have in common."""
+    grad, hess, n = answer.grad[:, 0], answer.hess[:, 0], len(answer.grad)
+    expected = _spread(state) / n
+    largest = constants.CHOSEN_SLOPE * (
+        state.fact(AutoFacts).clip if state.shape.kind == "numeric" else 1.0
+    )
+    noise = answer.grad_sd**2 + sampling_variance(state) * np.maximum(hess, 0.1 * expected)
+    hess = np.maximum(hess, 0.3 * expected) + 0.5 * answer.hess_sd
+    signal = constants.CHOSEN_NODE_SD**2 * hess**2
+    slope = np.clip(grad / hess * signal / (signal + noise), -largest, largest)
+    return np.rint(slope / hess_scale * (1 << SLOPE_BITS)).astype(np.int64)
+
+
+def _gain(state: State, answer: Sums) -> float:
+    """Return how much a tree lowers the loss of a row by its released leaf sums, less what noise and chance seem to."""
+    clip = state.fact(AutoFacts).clip if state.shape.kind == "numeric" else 1.0
+    grad, hess = answer.grad[:, 0], answer.hess[:, 0]
+    hess = np.maximum(hess, 0.2 * _spread(state) / len(hess))
+    chance = constants.CHOSEN_OPTIMISM * sampling_variance(state) * hess
+    gain = (grad**2 - answer.grad_sd**2 - chance) / (2 * hess)
+    return float(gain.sum() / state.n_rows / clip**2)
+
+
+def leaf_steps(
+    state: State, answer: Sums, depth: int
+) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """Return the posterior means of the leaves of a tree, and how far each moves against a unit of its noise.
+
+    The prior is of random effects on every level: leaves that part late are alike. Its scale, and how fast the effects
+    fall with depth, are averaged by their evidence.
+
+    Returns
+    -------
+    step : (n_leaves,) float64, score units
+    reach : (n_leaves,) float64
+        Score units per unit of Σg.
+    """
+    grad, hess = answer.grad[:, 0], answer.hess[:, 0]
+    expected = _spread(state) / len(grad)
+    # a noisy Σh shrinks to what the leaf would have if all leaves were alike
+    own = expected**2 / (expected**2 + answer.hess_sd**2)
+    hess = np.maximum(own * hess + (1 - own) * expected, max(0.1 * expected, 0.25 * answer.hess_sd))
+    variance = (answer.grad_sd**2 + sampling_variance(state) * hess) / hess**2
+    weight = 1 / np.sqrt(variance)
+    target = -grad / hess * weight
+    evidence, maps = [], []
+    scales = prior_scales(state.shape.kind) ** 2
+    for kernel in level_kernels(depth):
+        values, vectors = np.linalg.eigh(weight[:, None] * kernel * weight)
+        values = np.maximum(values, 0)
+        q = vectors.T @ target
+        spread = 1 + scales[:, None] * values
+        evidence.append(-0.5 * (np.log(spread) + q * q / spread).sum(1))
+        maps.append((scales[:, None] * values / spread, vectors))
+    odds = np.exp(np.array(evidence) - np.max(evidence))
+    odds /= odds.sum()
+    step, reach = np.zeros(len(grad)), np.zeros(len(grad))
+    for own_odds, (shrink, vectors) in zip(odds, maps, strict=True):
+        mean = own_odds @ shrink
+        step += vectors @ (mean * (vectors.T @ target))
+        reach += (vectors**2) @ mean
+    return step / weight, reach / hess
+
+
+@lru_cache
+def level_kernels(depth: int) -> tuple[NDArray[np.float64], ...]:
+    """Return prior covariances of leaves, (n_leaves, n_leaves) with ones on the diagonal, one for each decay.
+
+    Two leaves share the effects of the levels above the node where they part; the effect of a level has a share of the
+    variance that falls with depth.
+    """
+    leaf = np.arange(1 << depth)
+    parts = leaf[:, None] ^ leaf
+    shared = depth - np.where(parts > 0, np.floor(np.log2(np.maximum(parts, 1))) + 1, 0).astype(int)
+    kernels = []
+    for decay in constants.CHOSEN_DECAYS:
+        share = decay ** np.arange(1, depth + 1)
+        kernels.append(np.concatenate([[0], np.cumsum(share / share.sum())])[shared])
+    return tuple(kernels)
+
+
+def deepened(splits: Splits, depth: int) -> Splits:
+    """Return trees with more levels, which send every row left."""
+    while splits.depth < depth:
+        splits = grow(splits, LevelSplits.unsplit(splits.n_leaves))
+    return splits

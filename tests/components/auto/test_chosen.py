@@ -1,0 +1,260 @@
+"""Chosen trees: prices, growth from released choices, leaves under a known noise, the stop; and what they find."""
+
+from dataclasses import replace
+
+import numpy as np
+import pandas as pd
+import pytest
+from sklearn.metrics import roc_auc_score
+
+from dpgb_dask import DPGBClassifier, DPGBRegressor, Schema, recipes
+from dpgb_dask.components import constants
+from dpgb_dask.components.answers import Sums
+from dpgb_dask.components.auto import chosen, schedules
+from dpgb_dask.components.auto.chosen import ChosenTrees
+from dpgb_dask.components.auto.posterior import AutoFacts, Totals
+from dpgb_dask.components.auto.smoothing import Intercept
+from dpgb_dask.contracts.boundary import Receipt, Released
+from dpgb_dask.contracts.model import FeatureBins, Model, Splits, no_trees
+from dpgb_dask.contracts.plan import Budget, Shape, State
+from dpgb_dask.contracts.queries import PRICE_ONE, SharedChoiceQuery, TreeSumsQuery
+from dpgb_dask.errors import PlanError
+from dpgb_dask.testing import SeededNoise
+
+N_ROWS, HESS = 1e5, 0.2
+
+
+def state_of(signal=9000.0, kind="binary"):
+    """A state after the main effects, on rich data with three features: numbers, categories, and one of two bins."""
+    target = {"target_bounds": (0, 1)} if kind == "numeric" else {"classes": [0, 1]}
+    schema = Schema({"a": (0, 1), "b": ["x", "y", "z"], "c": (0, 1)}, **target)
+    bins = (
+        FeatureBins(np.linspace(0, 1, 40), None, 42),
+        FeatureBins(None, np.array([0, 1, 2, 3, 4], np.uint8), 5),
+        FeatureBins(np.empty(0), None, 2),
+    )
+    tables = tuple(np.zeros((own.n_bins, 1), np.int32) for own in bins)
+    tables[1][:, 0] = [5, -9, 7, 0, 0]
+    counts = tuple(np.full(own.n_bins, N_ROWS / own.n_bins) for own in bins)
+    split = schedules.split_rich(signal, PRICE_ONE // 9, chosen=True)
+    hess = 1.0 if kind == "numeric" else HESS
+    facts = AutoFacts(
+        start_price=1,
+        totals=Totals(intercepts=(Intercept(0.0),), hess=(hess,)),
+        clip=0.4,
+        split=split,
+    )
+    shape = Shape(schema=schema, max_weight=1, weight_bits=0)
+    first = State.first(shape, 0, Budget(epsilon=1.0, delta=1e-6), PRICE_ONE)
+    model = Model(bins, np.zeros(1, np.int32), tables, (), no_trees())
+    return replace(first, model=model, counts=counts, n_rows=N_ROWS).with_fact(facts)
+
+
+def answered(query, value, sd=1.0):
+    """A released answer with noise of a standard deviation, in natural units."""
+    kind = "choice" if isinstance(query, SharedChoiceQuery) else "gaussian"
+    step = 1 if kind == "choice" else 2.0**query.step_bits
+    receipt = Receipt(
+        "fit",
+        "query",
+        0,
+        query.label,
+        query.price,
+        0 if kind == "choice" else int(sd * step),
+        0,
+        kind,
+    )
+    return Released(np.rint(np.asarray(value) * step).astype(np.int64), receipt)
+
+
+def run(stage, state, leaf_grad=500.0):
+    """Answer every query: the first candidate, and leaves that have gradients of one size; return state and queries."""
+    state, asked = stage.begin(state), []
+    while (query := stage.next_query(state)) is not None:
+        asked.append(query)
+        if isinstance(query, SharedChoiceQuery):
+            value = np.zeros(query.n_values)
+        elif isinstance(query, TreeSumsQuery):
+            n = query.splits.n_leaves
+            value = np.stack([np.full(n, leaf_grad), np.full(n, 0.5 * HESS * N_ROWS / n)], axis=1)
+        else:
+            value = np.full(query.n_values, N_ROWS / query.n_values)
+        state = stage.update(state, query, answered(query, np.ravel(value)))
+    return state, asked
+
+
+@pytest.mark.parametrize("signal", [1500.0, 9000.0, 90000.0])
+@pytest.mark.parametrize("kind", ["binary", "numeric"])
+def test_prices_sum_exactly_to_the_share_of_the_stage(signal, kind):
+    state = state_of(signal, kind)
+    _, asked = run(ChosenTrees(), state)
+    scale = state.fact(AutoFacts).start_price if kind == "numeric" else 0
+    assert sum(query.price for query in asked) == state.fact(AutoFacts).split.chosen + scale
+    assert all(query.price > 0 for query in asked)
+    assert len(asked) <= ChosenTrees().declare(state.shape).n_queries
+    assert {type(query) for query in asked} <= set(ChosenTrees().queries)
+
+
+def test_levels_share_splits_where_there_are_more_nodes_than_groups():
+    _, asked = run(ChosenTrees(trees=1), state_of(3000.0))
+    choices = [query for query in asked if isinstance(query, SharedChoiceQuery)]
+    assert [query.n_groups for query in choices] == [1, 2, 2, 2, 2, 2][: len(choices)]
+    assert [query.splits.depth for query in choices] == list(range(len(choices)))
+    assert all(list(query.features) == [0, 1, 2] for query in choices)
+    assert choices[0].n_levels == (16, 5, 2)
+
+
+def test_categories_are_split_in_the_order_of_their_released_effects():
+    state = state_of()
+    _, asked = run(ChosenTrees(trees=1), state)
+    query = asked[0]
+    assert query.level_of_bin[1].tolist() == [3, 0, 4, 1, 2]
+    feature, cut = query.candidates
+    pick = int(np.flatnonzero((feature == 1) & (cut == 0))[0])
+    level = chosen._level(query, np.array([pick]))
+    assert level.masked[0]
+    assert level.mask[0, :5].tolist() == [1, 0, 1, 1, 1]  # all but the category of the least effect
+
+
+def test_all_trees_have_one_depth_and_their_leaves_repeat():
+    few = replace(state_of(1500.0), n_rows=2000.0)
+    state, asked = run(ChosenTrees(trees=2, depth=6), few)
+    trees = state.model.trees
+    grown = asked[-1].splits.depth
+    assert grown < trees.depth == 6
+    assert (
+        trees.value.reshape(2, 1 << grown, -1) == trees.value.reshape(2, 1 << grown, -1)[..., :1]
+    ).all()
+    rng = np.random.default_rng(0)
+    codes = np.stack([rng.integers(0, 42, 99), rng.integers(0, 5, 99), rng.integers(0, 2, 99)])
+    assert (leaf_of(trees.splits, codes) >> (6 - grown) == leaf_of(asked[-1].splits, codes)).all()
+
+
+def leaf_of(splits, codes):
+    node = np.zeros(codes.shape[1], int)
+    for _ in range(splits.depth):
+        code, mask = codes[splits.feature[0, node], np.arange(len(node))], splits.mask_of[0, node]
+        right = np.where(
+            mask < 0, code > splits.threshold[0, node], splits.masks[np.maximum(mask, 0), code] == 1
+            if len(splits.masks) else False,
+        )  # fmt: skip
+        node = 2 * node + 1 + right
+    return node - splits.feature.shape[1]
+
+
+def test_it_stops_when_trees_gain_nothing():
+    stage, state = ChosenTrees(), state_of()
+    end, asked = run(stage, state, leaf_grad=0.0)
+    assert end.model.trees.n_trees == constants.CHOSEN_PATIENCE < end.memory.n_trees
+    assert sum(query.price for query in asked) < state.fact(AutoFacts).split.chosen
+
+
+def leaves_under(sd, grad, hess=500.0, depth=3):
+    n = 1 << depth
+    answer = Sums(np.asarray(grad, float).reshape(n, 1), np.full((n, 1), hess), sd, 2 * sd)
+    state = replace(state_of(), n_rows=n * hess / HESS)
+    return chosen.leaf_steps(state, answer, depth)
+
+
+def test_leaves_are_newton_steps_without_noise_and_nothing_in_noise():
+    grad = 1e5 * np.array([1, -1, 2, 0, -3, 1, 1, 2])
+    step, reach = leaves_under(1e-6, grad, hess=1e6)
+    assert step == pytest.approx(-grad / 1e6, rel=0.01, abs=2e-3)
+    assert reach == pytest.approx(1e-6, rel=0.01)
+    step, _ = leaves_under(1e6, grad / 1e3)
+    assert np.abs(step).max() < 0.02
+
+
+def test_noise_of_a_leaf_is_what_the_reach_says():
+    """The posterior mean is linear at fixed odds: a small change of one leaf moves it by its reach."""
+    grad = np.array([40.0, -60, 20, 10, -30, 90, 5, -5])
+    step, reach = leaves_under(5.0, grad)
+    moved, _ = leaves_under(5.0, grad + np.eye(8)[2])
+    assert step[2] - moved[2] == pytest.approx(reach[2], rel=0.1)
+
+
+def test_leaves_that_part_late_are_alike():
+    step, _ = leaves_under(30.0, [200.0, 200, 200, 0, -200, -200, -200, -200])
+    assert step[3] < -0.02  # drawn to the three leaves beside it
+
+
+@pytest.mark.parametrize("depth", [1, 4])
+def test_priors_of_leaves_are_covariances(depth):
+    for kernel in chosen.level_kernels(depth):
+        assert np.diag(kernel) == pytest.approx(1)
+        assert np.linalg.eigvalsh(kernel).min() > -1e-12
+        assert (
+            kernel[0, len(kernel) // 2 :] == 0
+        ).all()  # leaves that part at the root share nothing
+
+
+@pytest.mark.parametrize("kind", ["binary", "numeric"])
+def test_slopes_are_within_what_the_query_allows(kind):
+    state = state_of(kind=kind)
+    gradient = chosen.current_gradient(state)
+    for grad in (-1e9, 0.0, 1e9):
+        answer = Sums(np.full((2, 1), grad), np.array([[1e4], [-5.0]]), 3.0, 6.0)
+        slope = chosen._slopes(state, answer, gradient.hess_scale)
+        assert np.abs(slope).max() <= 256
+        assert (np.sign(slope) == np.sign(grad)).all()
+
+
+@pytest.mark.parametrize(
+    ("option", "value"), [("trees", 0), ("depth", 9), ("learning_rate", 2), ("levels", 1)]
+)
+def test_options_out_of_range_raise(option, value):
+    with pytest.raises(PlanError, match=option):
+        ChosenTrees(**{option: value})
+
+
+# ---- what they find --------------------------------------------------------------------------------------------------
+
+
+def boxes(n=12_000, seed=0):
+    """Three-way interactions that no table of one or two features holds."""
+    x = np.random.default_rng(seed).random((n, 6))
+    inside = (x[:, 0] > 0.5) ^ (x[:, 1] > 0.5) ^ (x[:, 2] > 0.4)
+    return pd.DataFrame(x, columns=list("abcdef")), inside.astype(int)
+
+
+def without_trees():
+    plan = recipes.RECIPES["auto"]
+    kept = tuple(stage for stage in plan.stages if not isinstance(stage, ChosenTrees))
+    return replace(plan, name="no chosen trees", stages=kept)
+
+
+def test_they_find_what_tables_and_random_trees_do_not():
+    (x, y), (new_x, new_y) = boxes(), boxes(4000, 1)
+    schema = Schema(dict.fromkeys("abcdef", (0, 1)), classes=[0, 1])
+    auc = {}
+    for name, plan in (("with", "auto"), ("without", without_trees())):
+        model = DPGBClassifier(
+            schema=schema, epsilon=8, delta=1e-6, noise=SeededNoise(1), random_state=0, recipe=plan
+        ).fit(x, y)
+        auc[name] = roc_auc_score(new_y, model.predict_proba(new_x)[:, 1])
+    assert auc["with"] > 0.98 > auc["without"] + 0.02
+
+
+@pytest.mark.slow
+def test_a_rich_fit_explains_exports_and_loads_as_any_other(tmp_path):
+    x, y = boxes(20_000)
+    schema = Schema(dict.fromkeys("abcdef", (0, 1)), target_bounds=(0, 1))
+    model = DPGBRegressor(
+        schema=schema, epsilon=8, delta=1e-6, noise=SeededNoise(1), random_state=0
+    ).fit(x, y.astype(float))
+    labels = [receipt.label for receipt in model.privacy_report_.receipts]
+    assert any(label.startswith("chosen tree") for label in labels)
+    model.save(tmp_path / "model.json")
+    again = DPGBRegressor.load(tmp_path / "model.json")
+    assert (again.predict(x[:500]) == model.predict(x[:500])).all()
+    overall = model.explain_global()
+    assert all(term.lower is not None for term in overall.terms if term.kind == "main")
+    told = model.explain_local(x[:20])
+    assert told is not None
+
+
+def test_trees_of_less_depth_stay_as_they_are_when_deepened():
+    splits = Splits.plain(np.zeros((1, 1), np.uint16), np.full((1, 1), 3, np.uint8))
+    deep = chosen.deepened(splits, 3)
+    assert deep.depth == 3
+    assert (deep.threshold[0, 1:] == 255).all()
