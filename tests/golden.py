@@ -5,7 +5,8 @@ They survive changes of names and structure: the noise of a round is keyed by (s
 the query, and the values that are compared are read at two stable places: `Controller.release`, and the saved model.
 
 ``python tests/golden.py --new`` adds the answers of plans that have none, and leaves all others as they are.
-``python tests/golden.py`` writes all of them anew. Do so only for a change that means to change models, and says so.
+``python tests/golden.py PLAN ...`` writes those of some plans anew, and without a name all of them. Do so only for a
+change that means to change models, and says so.
 """
 
 import hashlib
@@ -175,8 +176,12 @@ def write(known, cases, made_on):
 
 
 if __name__ == "__main__":
-    if sys.argv[1:] == ["--new"]:
+    renewed = [name for name in sys.argv[1:] if name != "--new"]
+    if unknown := set(renewed) - set(PLANS):
+        sys.exit(f"unknown plans {sorted(unknown)}; known: {sorted(PLANS)}")
+    if sys.argv[1:]:
         stored = json.loads(FILE.read_text(encoding="utf-8"))
-        write(stored["cases"], CASES, stored["build"])
+        kept = {k: told for k, told in stored["cases"].items() if k.split()[0] not in renewed}
+        write(kept, CASES, stored["build"])
     else:
         write({}, CASES, build())

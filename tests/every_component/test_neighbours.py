@@ -85,7 +85,7 @@ def test_one_row_moves_no_query_of_an_outside_loss_beyond_its_sensitivity(name, 
 
 
 @pytest.mark.parametrize(
-    "name", ["auto", "fdp-tr-newton-ih", "feverless", "dpboost", "dp-xgboost", *OUTSIDE]
+    "name", ["auto", "fdp-tr-newton-ih", "feverless", "dpboost", "dp-xgboost", "rich", *OUTSIDE]
 )
 def test_a_heavy_row_moves_no_query_beyond_its_sensitivity(name):
     plan = recipes.get(PLANS[name], kind="binary").brief()
