@@ -799,7 +799,8 @@ class DPGBClassifier(ClassifierMixin, _Boosting):  # type: ignore[misc]
     schema : Schema, dict, path or "infer"
         Public names, bounds, categories and classes. "infer" reads them from the data, which is not private.
     recipe : str or Plan
-        The method: "auto" is this project's own, all others come from papers (`dpgb_dask.recipes.RECIPES`).
+        The method: "auto" is this project's own, "additive" the same without trees; all others come from papers
+        (`dpgb_dask.recipes.RECIPES`).
     ledger, account : Ledger and str, optional
         Where the fit is charged. Without them, an in-memory ledger keeps the same order of effects.
     unit_id : str, optional

@@ -35,6 +35,11 @@ AUTO = Plan(
     source="this project: Bayesian Gaussian-noise boosting",
     stages=(Bins(), Start(), MainEffects(), Pairs(), ChosenTrees(), Forest()),
 )
+ADDITIVE = Plan(
+    name="additive",
+    source="this project: `auto` without trees",
+    stages=(Bins(), Start(trees=False), MainEffects(), Pairs()),
+)
 
 # ---- DP-EBM (Nori et al. 2021, algorithm 2)
 
@@ -251,7 +256,16 @@ DP_XGBOOST = Plan(
 
 RECIPES: Mapping[str, Plan] = {
     plan.name: plan
-    for plan in (AUTO, DP_EBM, DP_EBM_CLASSIC, DP_EBM_NEWTON, *_FDP, *_DPBOOST, DP_XGBOOST)
+    for plan in (
+        AUTO,
+        ADDITIVE,
+        DP_EBM,
+        DP_EBM_CLASSIC,
+        DP_EBM_NEWTON,
+        *_FDP,
+        *_DPBOOST,
+        DP_XGBOOST,
+    )
 }
 
 

@@ -29,7 +29,8 @@ from dpgb_dask.training.dependence import Dependence, summing
 # each other: measured on development data (docs/explanations.md §3).
 MAIN_WIDTH = 1.5
 UNKNOWN = (
-    "the noise of the terms is known for the recipe 'auto' alone, once its main effects are fitted"
+    "the noise of the terms is known for the recipes 'auto' and 'additive' alone, once their main"
+    " effects are fitted"
 )
 DIVERGED = "the noise of this fit is too large for its repeated rounds, which do not settle"
 WIDEST = 64.0  # score units; a score of this size is as certain as one can be

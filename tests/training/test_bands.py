@@ -21,7 +21,10 @@ BENCH = Path(__file__).parents[2] / "ci" / "bench" / "bands.py"
         ({}, ""),
         ({"interaction_cst": "pairwise"}, ""),
         ({"monotonic_cst": {"a": 1}}, "monotonic_cst makes the tables monotone"),
-        ({"recipe": "fdp-tr-newton", "max_depth": 2}, "for the recipe 'auto' alone"),
+        (
+            {"recipe": "fdp-tr-newton", "max_depth": 2},
+            "for the recipes 'auto' and 'additive' alone",
+        ),
     ],
     ids=["plain", "interactions", "monotonic", "another recipe"],
 )

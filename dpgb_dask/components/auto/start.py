@@ -31,9 +31,12 @@ class Start(Stage):
     ----------
     rich_from : float
         Signal (`schedules.tree_signal`) from which trees replace the pairs.
+    trees : bool
+        Whether stages of trees follow: without, tables of one and two features share the budget.
     """
 
     rich_from: float = constants.RICH_SIGNAL
+    trees: bool = True
 
     starts = True
     keeps_monotonic = True  # no part of the model depends on a feature
@@ -105,7 +108,7 @@ class Start(Stage):
         found = state.fact(AutoFacts)
         scale = found.start_price if kind == "numeric" else 0
         n_rows = state.n_rows / state.shape.max_weight
-        if kind != "multiclass" and state.shape.constraints == UNCONSTRAINED:
+        if self.trees and kind != "multiclass" and state.shape.constraints == UNCONSTRAINED:
             hess = constants.NUMERIC_HESS if kind == "numeric" else found.totals.hess[0]
             signal = schedules.tree_signal(n_rows, hess, state.left / PRICE_ONE)
             if signal >= self.rich_from:
@@ -123,7 +126,7 @@ class Start(Stage):
         )
         # each later stage that runs releases the residual scale once more
         directions = state.shape.directions
-        forest = directions is None or not directions.all()
+        forest = self.trees and (directions is None or not directions.all())
         run = schedules.split_budget(kind, signal, state.left, forest=forest)
         refreshes = 1 + (run.screen > 0) + (run.forest > 0)
         left = max(state.left - refreshes * scale, 0)

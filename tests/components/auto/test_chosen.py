@@ -235,6 +235,18 @@ def test_they_find_what_tables_and_random_trees_do_not():
     assert auc["with"] > 0.98 > auc["without"] + 0.02
 
 
+def test_the_additive_recipe_spends_all_of_rich_data_on_tables():
+    x, y = boxes()
+    schema = Schema(dict.fromkeys("abcdef", (0, 1)), classes=[0, 1])
+    model = DPGBClassifier(
+        recipe="additive", schema=schema, epsilon=8, noise=SeededNoise(1), random_state=0
+    ).fit(x, y)
+    prices = [receipt.price for receipt in model.privacy_report_.receipts]
+    assert sum(prices) > 0.999 * model.privacy_report_.declared
+    assert model.model_.trees.n_trees == 0
+    assert len(model.model_.pairs) > 0
+
+
 @pytest.mark.slow
 def test_a_rich_fit_explains_exports_and_loads_as_any_other(tmp_path):
     x, y = boxes(20_000)
