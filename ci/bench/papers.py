@@ -29,10 +29,11 @@ from typing import Any, NamedTuple
 for _name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
     os.environ.setdefault(_name, "1")
 
+import datasets
+import fitters
 import numpy as np
 import pandas as pd
 import paper_figures as printed
-import utility
 from paper_figures import Figure
 from sklearn.metrics import roc_auc_score
 from sklearn.model_selection import train_test_split
@@ -180,7 +181,7 @@ def fdp_job(data_set: str, recipe: str | Plan, epsilon: float, n_trees: int) -> 
         data_set=data_set,
         protocol=FDP,
         epsilon=epsilon,
-        delta=1 / printed.FDP_ROWS[utility.BASES.get(data_set, data_set)],
+        delta=1 / printed.FDP_ROWS[datasets.BASES.get(data_set, data_set)],
         recipe=recipe,
         parameters=(("n_estimators", n_trees), ("max_depth", 4)),
     )
@@ -449,7 +450,7 @@ def all_tables(rivals: bool) -> dict[str, Table]:
 
 @cache
 def installed() -> frozenset[str]:
-    return frozenset(name for name in utility.PACKAGE_OF if utility.installed(name))
+    return frozenset(name for name in fitters.PACKAGE_OF if fitters.installed(name))
 
 
 def with_rivals(table: Table) -> Table:
@@ -459,7 +460,7 @@ def with_rivals(table: Table) -> Table:
     rows = list(table.rows)
     for row, rival in product(table.rows, ("dp-ebm", "xgboost", "lightgbm")):
         if rival in installed() and not row.job.rival:
-            private = rival in utility.PRIVATE
+            private = rival not in fitters.NOT_PRIVATE
             job = replace(
                 row.job,
                 recipe=None,
@@ -490,7 +491,7 @@ def rival_figure(table: str, row: Row, rival: str) -> Figure | None:
     return None
 
 
-def xgboost_20(split: utility.Split, job: Job) -> utility.Scores:
+def xgboost_20(split: datasets.Split, job: Job) -> datasets.Scores:
     """Xgboost at DP-XGBoost's own settings, without noise."""
     import xgboost  # noqa: PLC0415
 
@@ -498,35 +499,35 @@ def xgboost_20(split: utility.Split, job: Job) -> utility.Scores:
         n_jobs=1, n_estimators=20, max_depth=6, learning_rate=0.3, reg_lambda=0.1, subsample=0.1,
         min_child_weight=50, enable_categorical=True,
     )  # fmt: skip
-    train, test = (utility.tree_frame(table, split.schema) for table in (split.train, split.test))
+    train, test = (fitters.tree_frame(table, split.schema) for table in (split.train, split.test))
     predicted = model.fit(train, split.y_train).predict(test)
     if job.as_numbers:
         return of_classes_as_numbers(split, predicted)
-    return utility.of_numbers(split, predicted)
+    return datasets.of_numbers(split, predicted)
 
 
-def timed_xgboost(split: utility.Split) -> None:
+def timed_xgboost(split: datasets.Split) -> None:
     import xgboost  # noqa: PLC0415
 
     kind = xgboost.XGBRegressor if split.regression else xgboost.XGBClassifier
     model = kind(n_jobs=1, n_estimators=TIMED_TREES, max_depth=6, enable_categorical=True)
-    model.fit(utility.tree_frame(split.train, split.schema), split.y_train)
+    model.fit(fitters.tree_frame(split.train, split.schema), split.y_train)
 
 
-def timed_lightgbm(split: utility.Split) -> None:
+def timed_lightgbm(split: datasets.Split) -> None:
     import lightgbm  # noqa: PLC0415
 
     kind = lightgbm.LGBMRegressor if split.regression else lightgbm.LGBMClassifier
     model = kind(n_jobs=1, n_estimators=TIMED_TREES, max_depth=6, verbose=-1)
-    model.fit(utility.tree_frame(split.train, split.schema), split.y_train)
+    model.fit(fitters.tree_frame(split.train, split.schema), split.y_train)
 
 
-RIVALS: dict[str, Callable[[utility.Split, Job, int], utility.Scores]] = {
-    "dp-ebm-rival": lambda split, job, seed: utility.fit_dp_ebm(
+RIVALS: dict[str, Callable[[datasets.Split, Job, int], datasets.Scores]] = {
+    "dp-ebm-rival": lambda split, job, seed: fitters.fit_dp_ebm(
         split, job.epsilon, seed, job.delta
     ),
-    "xgboost-rival": lambda split, _job, seed: utility.fit_xgboost(split, 0.0, seed),
-    "lightgbm-rival": lambda split, _job, seed: utility.fit_lightgbm(split, 0.0, seed),
+    "xgboost-rival": lambda split, _job, seed: fitters.fit_xgboost(split, 0.0, seed),
+    "lightgbm-rival": lambda split, _job, seed: fitters.fit_lightgbm(split, 0.0, seed),
     "xgboost-20": lambda split, job, _seed: xgboost_20(split, job),
     "xgboost-timed": lambda split, _job, _seed: timed_xgboost(split) or {},
     "lightgbm-timed": lambda split, _job, _seed: timed_lightgbm(split) or {},
@@ -541,10 +542,10 @@ SYNTHETIC = {"auc": "synthetic", "error %": "synthetic", "rmse": "synthetic_numb
 @cache
 def read(folder: Path | None, name: str) -> tuple[Schema, Any, np.ndarray]:
     if name == "adult_codes":
-        return codes(*utility.read(folder, "adult"))
+        return codes(*datasets.read(folder, "adult"))
     if name not in SYNTHETIC.values():
-        return utility.read(folder, name)
-    split = utility.synthetic(0)
+        return datasets.read(folder, name)
+    split = datasets.synthetic(0)
     X, y = split.train, split.y_train
     if name == "synthetic":
         return split.schema, X, y
@@ -562,7 +563,7 @@ def codes(_schema: Schema, X: Any, y: np.ndarray) -> tuple[Schema, Any, np.ndarr
 def available(folder: Path | None, name: str) -> bool:
     if name in SYNTHETIC.values():
         return True
-    base = utility.BASES.get(name, name)
+    base = datasets.BASES.get(name, name)
     return folder is not None and all(
         (folder / f"{base}.{end}").is_file() for end in ("parquet", "schema.json")
     )
@@ -578,7 +579,7 @@ def run(job: Job, folder: Path | None, seed: int) -> dict[str, float]:
         random_state=seed,
         stratify=y if job.protocol.stratified else None,
     )
-    split = utility.Split(of_job(schema, job), *parts)
+    split = datasets.Split(of_job(schema, job), *parts)
     times = []
     for _ in range(job.fits):
         with warnings.catch_warnings():
@@ -596,7 +597,7 @@ def run(job: Job, folder: Path | None, seed: int) -> dict[str, float]:
     return scores | {"cpu_s": round(min(times), 3)}
 
 
-def fit_ours(job: Job, split: utility.Split, seed: int) -> tuple[utility.Scores, float]:
+def fit_ours(job: Job, split: datasets.Split, seed: int) -> tuple[datasets.Scores, float]:
     """Fit by the public estimator; returns scores and CPU seconds of the fit alone."""
     kind = DPGBRegressor if split.regression else DPGBClassifier
     model = kind(
@@ -613,15 +614,15 @@ def fit_ours(job: Job, split: utility.Split, seed: int) -> tuple[utility.Scores,
     if job.as_numbers:
         return of_classes_as_numbers(split, model.predict(split.test)), cpu
     if split.regression:
-        return utility.of_numbers(split, model.predict(split.test)), cpu
-    return utility.of_probabilities(split, np.asarray(model.predict_proba(split.test))), cpu
+        return datasets.of_numbers(split, model.predict(split.test)), cpu
+    return datasets.of_probabilities(split, np.asarray(model.predict_proba(split.test))), cpu
 
 
 def of_job(schema: Schema, job: Job) -> Schema:
     return Schema(schema.features, target_bounds=(0, 1)) if job.as_numbers else schema
 
 
-def of_classes_as_numbers(split: utility.Split, predicted: np.ndarray) -> utility.Scores:
+def of_classes_as_numbers(split: datasets.Split, predicted: np.ndarray) -> datasets.Scores:
     y, predicted = split.y_test, np.asarray(predicted)
     return {
         "auc": float(roc_auc_score(y, predicted)),

@@ -1,0 +1,88 @@
+"""The benches that judge the default (`ci/bench/utility.py --development`, `ci/bench/stress.py`) judge right."""
+
+import importlib
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+BENCHES = Path(__file__).resolve().parents[1] / "ci" / "bench"
+
+
+@pytest.fixture(autouse=True)
+def benches(monkeypatch):
+    monkeypatch.syspath_prepend(BENCHES)
+
+
+def line(now, then, metric="auc"):
+    floors = importlib.import_module("floors")
+    scores, earlier = (
+        {split: {metric: value, "cpu_s": 1.0} for split, value in enumerate(values, 4)}
+        for values in (now, then)
+    )
+    return floors.Line("magic", "dpgb", 1.0, scores, earlier)
+
+
+@pytest.mark.parametrize(
+    ("metric", "now", "mark"),
+    [
+        ("auc", (0.0, 0.90, 0.90, 0.91), ""),  # a mean above the earlier one, within two errors
+        ("auc", (0.9, 0.87, 0.88, 0.89), "WORSE"),
+        ("auc", (0.0, 0.898, 0.899, 0.8970), "worse"),  # surely, and by less than .5 %
+        ("auc", (0.0, 0.93, 0.93, 0.92), "better"),
+        ("rmse", (0.0, 0.93, 0.93, 0.92), "WORSE"),
+    ],
+)
+def test_difference_to_an_earlier_run_is_paired_over_splits_that_report(metric, now, mark):
+    floors = importlib.import_module("floors")
+    assert floors.compare(line(now, (0.0, 0.90, 0.90, 0.90), metric), metric)[0] == mark
+
+
+def test_floors_are_judged_by_the_splits_that_report(capsys):
+    floors = importlib.import_module("floors")
+    floor = floors.FLOORS["magic", "dpgb", "auc"][1]
+    good, bad = floor + 0.01, floor - 0.01
+    assert not floors.judge([line((bad, good, good, good), ())])
+    assert floors.judge([line((good, bad, bad, bad + 1e-4), ())])
+    assert "0 met, 0 missed within 2 s.e., 1 missed" in capsys.readouterr().out
+    assert not floors.judge([line((good, bad, floor, floor), ())])
+    assert "1 missed within 2 s.e." in capsys.readouterr().out
+
+
+def test_judge_of_the_stress_table_names_the_constant_and_rivals(capsys):
+    stress = importlib.import_module("stress")
+    table, seeds = "rows_200_numeric", range(2)
+    constant = [stress.constant_loss(table, seed) for seed in seeds]
+
+    def failures(above, rival_below):
+        cells = {}
+        for seed in seeds:
+            mine = constant[seed] * (1 + above)
+            rival = mine - rival_below - 0.001 * seed
+            cells[stress.key(table, "dpgb", 1.0, seed)] = {"rmse": mine}
+            cells[stress.key(table, "dp-ebm", 1.0, seed)] = {"rmse": rival}
+        return [failure.against for failure in stress.judge(table, 1.0, "dpgb", cells, seeds)]
+
+    assert failures(0.009, -0.1) == []
+    assert failures(0.011, -0.1) == ["constant"]
+    assert failures(-0.5, 0.1) == ["dp-ebm"]
+    assert failures(np.nan, 0.0) == ["constant"]  # nothing was fitted
+    capsys.readouterr()
+
+
+def test_stress_tables_are_made_anew_within_their_bounds(monkeypatch):
+    tables = importlib.import_module("stress_tables")
+    for name in ("ROWS", "TEST_ROWS", "NOISE_ROWS"):
+        monkeypatch.setattr(tables, name, 100)
+    for name, make in tables.TABLES.items():
+        split, again = make(0), make(0)
+        np.testing.assert_array_equal(split.y_train, again.y_train, err_msg=name)
+        assert list(split.train) == list(split.schema.names)
+        if split.regression:
+            target = split.schema.target
+            assert target.low <= split.y_train.min() <= split.y_train.max() <= target.high, name
+        else:
+            assert set(split.y_train) <= {0, 1}, name
+        for column in split.train.select_dtypes("number"):
+            feature, values = split.schema.features[column], split.train[column].dropna()
+            assert values.between(feature.low, feature.high).all(), name
