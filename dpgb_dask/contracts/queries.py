@@ -13,6 +13,7 @@ change after these checks.
 
 import hashlib
 import json
+import math
 from dataclasses import dataclass, fields
 from typing import Any, ClassVar
 
@@ -29,6 +30,7 @@ from dpgb_dask.plain import finite_float, same_text, whole_number
 PRICE_ONE = 1 << 64  # price of μ² = 1, or of ε = 1
 DRAW_BITS = 32  # a row's secret draw is a whole number below 2**32
 MOST_WEIGHT_BITS = 16  # weights stay below 2**16 steps (contracts.plan)
+SHRINK_BITS = 16  # of the weights of rows that fall into too many blocks (`ReferenceSumsQuery`)
 SLOPE_BITS = 8  # the slope of a node is a whole number of steps of 2**-8
 KINDS = ("binary", "multiclass", "numeric")
 
@@ -442,6 +444,67 @@ class MainSumsQuery(GradientQuery):
         return len(self.n_leaves)
 
 
+@dataclass(frozen=True, eq=False, kw_only=True)
+class ReferenceSumsQuery(MainSumsQuery):
+    """As `MainSumsQuery`, but some features keep one leaf back, and the totals are asked for once, before all leaves.
+
+    A row falls into k blocks: the totals, and every feature but those in whose kept-back leaf it is. What it adds is
+    multiplied by ``shrink[k]``, so that its squared norm is that of ``most_blocks`` blocks at most (docs/privacy.md
+    P14). The leaf that is kept back is the total less the others.
+
+    Parameters
+    ----------
+    omitted : tuple of int
+        Per feature, the leaf that is kept back; -1 for none.
+    most_blocks : int
+        K: a row of more blocks weighs √(K/k).
+    """
+
+    kernels: ClassVar[tuple[str, ...] | None] = ("main sums", "shrunk rows")
+
+    omitted: tuple[int, ...]
+    most_blocks: int
+
+    def __post_init__(self) -> None:
+        """Refuse leaves that do not exist, and a bound that no row, or more than every row, can have."""
+        MainSumsQuery.__post_init__(self)
+        own = tuple(whole_number(leaf) for leaf in self.omitted)
+        known = tuple(-1 if leaf is None else leaf for leaf in own)
+        fit = len(own) == len(self.n_leaves) > 0 and all(
+            leaf is not None and -1 <= leaf < size
+            for leaf, size in zip(own, self.n_leaves, strict=True)
+        )
+        if not fit:
+            raise PlanError("omitted of a query must be a leaf, or -1, for each of its features.")
+        most = _whole("most_blocks", self.most_blocks, 1, len(own) + 1)
+        settle(self, omitted=known, most_blocks=most)
+
+    @property
+    def n_cells(self) -> int:
+        """The totals, and all leaves but those kept back."""
+        return 1 + int(self.released.sum())
+
+    @property
+    def n_blocks(self) -> int:
+        """The bound of a row's squared norm, in blocks."""
+        return self.most_blocks
+
+    @property
+    def released(self) -> NDArray[np.bool_]:
+        """Which of all leaves are released, (sum(n_leaves),)."""
+        leaves = [
+            np.arange(size) != leaf for size, leaf in zip(self.n_leaves, self.omitted, strict=True)
+        ]
+        return np.concatenate(leaves)
+
+    @property
+    def shrink(self) -> tuple[int, ...]:
+        """Weight of a row by its number of blocks, 0 to m + 1, in steps of 2**-SHRINK_BITS; rounded down."""
+        one = 1 << SHRINK_BITS
+        blocks = range(1, len(self.omitted) + 2)
+        return one, *(min(one, math.isqrt(self.most_blocks * one * one // k)) for k in blocks)
+
+
 @dataclass(frozen=True, eq=False, slots=True)
 class PairCells:
     """A coarse table over features i and j: cell ``map_i[code_i] * n_j + map_j[code_j]``, in n_i · n_j <= 256 cells."""
@@ -737,6 +800,7 @@ QUERIES = frozenset(
         TargetSumQuery,
         ResidualQuery,
         MainSumsQuery,
+        ReferenceSumsQuery,
         PairSumsQuery,
         TreeSumsQuery,
         NodeSumsQuery,

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dpgb_dask.kernels import bin as bins
-from dpgb_dask.kernels import draw, fingerprint, gradient, histogram, nodes, predict, route
+from dpgb_dask.kernels import draw, fingerprint, gradient, histogram, nodes, predict, route, shrink
 from dpgb_dask.losses import poisson_gradient
 
 ROWS = 3
@@ -122,6 +122,12 @@ def _main_sums() -> None:
     predict.add_tables(codes, [np.ones(256, np.int32)] * 5, np.zeros(ROWS, np.int32))
 
 
+def _shrunk_rows() -> None:
+    codes, packed = _codes()
+    counted = np.zeros((1, 256), np.uint8)
+    shrink.shrink(codes, np.zeros(1, np.int64), counted, 1, (0, 1, 1), 0, packed[None])
+
+
 def _pair_sums() -> None:
     codes, packed = _codes()
     histogram.pair_sums(codes, [histogram.Pair(0, 1, HALF, HALF, 2, 2)] * 3, packed, 1)
@@ -183,6 +189,7 @@ GROUPS: dict[str, Callable[[], None]] = {
     "poisson gradient": _poisson,
     "softmax gradient": _softmax,
     "main sums": _main_sums,
+    "shrunk rows": _shrunk_rows,
     "pair sums": _pair_sums,
     "trees": _trees,
     "deep trees": _deep_trees,

@@ -6,12 +6,14 @@ from dpgb_dask.contracts.boundary import Sensitivity
 from dpgb_dask.contracts.model import SCORE_ONE
 from dpgb_dask.contracts.plan import Shape
 from dpgb_dask.contracts.queries import (
+    SHRINK_BITS,
     SLOPE_BITS,
     CellCountsQuery,
     ChoiceQuery,
     CountQuery,
     GradientQuery,
     Query,
+    ReferenceSumsQuery,
     ResidualQuery,
     SharedChoiceQuery,
     TargetSumQuery,
@@ -43,7 +45,8 @@ def sensitivity(query: Query, shape: Shape) -> Sensitivity:
     - one cell of each of m features: m · W² and m · W;
     - a numeric target, scaled to [-1, 1] in steps of 2⁻¹⁶: (2¹⁶ · W)² and 2¹⁶ · W;
     - (g, h) to one cell of each of b = ``n_blocks`` tables: b · ‖(g, h)‖₂² · W² and b · ‖(g, h)‖₁ · W, with the exact
-      maxima over what the integer gradient can produce.
+      maxima over what the integer gradient can produce; a row of more than b blocks is shrunk, so that the first bound
+      holds as it stands, and the second for what the shrunk row adds in all (docs/privacy.md P14).
 
     The rows of a unit weigh at most W together, so by the triangle inequality both bounds hold for a unit. A row that
     is not drawn for the query adds nothing.
@@ -66,6 +69,8 @@ def sensitivity(query: Query, shape: Shape) -> Sensitivity:
         case GradientQuery():
             squared = query.n_blocks * query.gradient.l2_squared
             absolute = query.n_blocks * query.gradient.l1
+            if isinstance(query, ReferenceSumsQuery):
+                absolute = _largest_share(query) * query.gradient.l1
             if isinstance(query, ChoiceQuery):
                 gain_range = _gain_range(query, shape)
             elif isinstance(query, SharedChoiceQuery):
@@ -73,6 +78,12 @@ def sensitivity(query: Query, shape: Shape) -> Sensitivity:
         case _:
             raise PlanError(f"{type(query).__name__} is a query without a stated sensitivity.")
     return Sensitivity(squared * weight * weight, absolute * weight, gain_range)
+
+
+def _largest_share(query: ReferenceSumsQuery) -> int:
+    """Return the largest k · shrink[k], rounded up: what a row adds in all, over ‖(g, h)‖₁ (docs/privacy.md P14)."""
+    most = max(k * weight for k, weight in enumerate(query.shrink))
+    return -(-most >> SHRINK_BITS)
 
 
 def _gain_range(query: ChoiceQuery, shape: Shape) -> int:

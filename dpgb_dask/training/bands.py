@@ -150,9 +150,8 @@ def through_rounds(
         moves = seen[0].scales is not None
         pulls = pulls_of(tables, seen, designs, rng, dependence) if moves else []
         for j, (one, own, design) in enumerate(zip(seen, filters, designs, strict=True)):
-            certainty = 1 / (one.grad_sd**2 + one.sampling * design.sum(1))
             rooted = design @ own.root
-            scaled = rooted * certainty[:, None]
+            scaled = rooted * one.certainty(design.sum(1))[:, None]
             precision[j] = one.keep * precision[j] + scaled.T @ rooted
             if one.scales is None:
                 continue
@@ -188,10 +187,16 @@ def pulls_of(
         if others is not None:
             error -= one.curvature * others[j]
         changes.append(rng.normal(0, one.grad_sd, (len(design), DRAWS)) + design @ error)
-    precision = np.array([1 / len(design) for design in designs])
-    whole = precision @ np.array([change.sum(0) for change in changes]) / precision.sum()
+    # estimates of the total: of every table that kept no leaf back, and the released one, if any did
+    whole = [change.sum(0) for change, one in zip(changes, seen, strict=True) if one.omitted < 0]
+    n_summed = [one.n_leaves for one in seen if one.omitted < 0]
+    if len(whole) < len(seen):
+        whole.append(rng.normal(0, seen[0].grad_sd, DRAWS))
+        n_summed.append(1)
+    precision = 1 / np.array(n_summed)
+    total = precision @ np.array(whole) / precision.sum()
     return [
-        change - (design.sum(1) / design.sum())[:, None] * whole
+        change - (design.sum(1) / design.sum())[:, None] * total
         for change, design in zip(changes, designs, strict=True)
     ]
 

@@ -7,6 +7,7 @@ import pytest
 from private.cases import KINDS, draw, gradient_of, pair_cells, queries_of, shape_of
 
 from dpgb_dask.contracts.plan import Shape
+from dpgb_dask.contracts.queries import SHRINK_BITS, ReferenceSumsQuery
 from dpgb_dask.errors import PlanError
 from dpgb_dask.losses import LabelGradient, SlopeGradient, TableGradient, poisson_gradient
 
@@ -71,3 +72,26 @@ def test_a_number_or_text_that_lies_is_checked_as_it_is_kept(owner):
 def test_weights_that_state_no_bound_are_refused(name, value):
     with pytest.raises(PlanError, match=f"{name}="):
         Shape(schema=shape_of("numeric").schema, **{name: value})
+
+
+@pytest.mark.parametrize("n_features", [1, 2, 40, 700])
+def test_shrunk_rows_have_the_norm_of_the_bound(n_features):
+    """In whole numbers: k blocks of a row's weight are at most the bound's, and more than that of the next weight."""
+    one = 1 << SHRINK_BITS
+    for most in {1, 2, n_features // 3 + 1, n_features + 1}:
+        query = ReferenceSumsQuery(
+            label="",
+            price=1,
+            gradient=gradient_of("binary"),
+            n_scores=1,
+            leaf_of_bin=(np.zeros(1, np.uint8),) * n_features,
+            n_leaves=(1,) * n_features,
+            omitted=(0,) * n_features,
+            most_blocks=most,
+        )
+        assert len(query.shrink) == n_features + 2  # from no block to all of them
+        for k, weight in enumerate(query.shrink):
+            if k <= most:
+                assert weight == one
+            else:
+                assert k * weight**2 <= most * one**2 < k * (weight + 1) ** 2

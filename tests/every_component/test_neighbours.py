@@ -22,8 +22,9 @@ from thinned import one_of_each, thinned
 from dpgb_dask import recipes
 from dpgb_dask.contracts.grid import FINE, Grid
 from dpgb_dask.contracts.plan import Shape
-from dpgb_dask.contracts.queries import CellCountsQuery
+from dpgb_dask.contracts.queries import SHRINK_BITS, CellCountsQuery, ReferenceSumsQuery
 from dpgb_dask.contracts.schema import Schema
+from dpgb_dask.private.sensitivity import sensitivity
 
 SERVED = [(name, kind) for name, plan in sorted(PLANS.items()) for kind in sorted(plan.kinds)]
 WEIGHTS = [4.0, 1e300, np.inf, np.nan, -1.0, 0.3]
@@ -106,6 +107,64 @@ def test_a_row_of_a_heavy_class_moves_no_query_beyond_its_sensitivity(name, weig
     plan = recipes.get(PLANS[name], kind="binary").brief()
     shape = Shape(schema=SCHEMAS["binary"], max_weight=4, weight_bits=8, class_weight=(0.3, 4.0))
     check_neighbours(plan, "binary", shape, weight, WEIGHTS)
+
+
+MANY = Schema({f"f{j}": bool for j in range(12)}, classes=["no", "yes"])
+
+
+def moved_by_rows_of_many_blocks(weight=None):
+    """Ask rows with few flags, and with one row more of no, some or all flags; return moves over their bounds."""
+    rng = np.random.default_rng(3)
+    x = (rng.random((300, 12)) < 0.05).astype(object) == 1
+    y = np.array(["no", "yes"], object)[(rng.random(300) < 0.4).astype(int)]
+    shape = Shape(schema=MANY)
+    if weight is not None:
+        shape = Shape(schema=MANY, max_weight=4, weight_bits=8)
+    w = None if weight is None else weight(300)
+    others = [
+        open_local(
+            np.vstack([x, np.arange(12) < n_flags]),
+            np.append(y, label),
+            shape,
+            None if w is None else np.append(w, 1e300),
+        )
+        for n_flags in (0, 3, 12)
+        for label in ("no", "yes")
+    ]
+    squared, absolute = [], []
+
+    def check(query, bound, sums, theirs):
+        assert bound == sensitivity(query, shape)
+        if isinstance(query, ReferenceSumsQuery):
+            assert query.most_blocks <= 3  # of 13
+            moves = [[int(d) for d in other - sums] for other in theirs]
+            squared.append(max(sum(d * d for d in move) for move in moves) / bound.l2_squared)
+            absolute.append(max(sum(map(abs, move)) for move in moves) / bound.l1)
+
+    alone = open_local(x, y, shape, w)
+    drive(recipes.get("auto", kind="binary").brief(), shape, alone, others, check)
+    for rounds in (alone, *others):
+        rounds.close()
+    return squared, absolute
+
+
+@pytest.mark.parametrize("weight", [None, uniform_weights])
+def test_a_row_of_many_blocks_moves_no_query_beyond_its_sensitivity(weight):
+    squared, absolute = moved_by_rows_of_many_blocks(weight)
+    assert len(squared) == 2  # both rounds kept leaves back
+    assert 1 / 1.3**2 < max(squared) <= 1
+    assert 0.7 < max(absolute) <= 1
+
+
+def test_weights_of_rows_that_are_too_large_by_30_percent_are_seen(monkeypatch):
+    right = ReferenceSumsQuery.shrink.fget
+
+    def too_large(query):
+        return tuple(min(1 << SHRINK_BITS, int(1.3 * weight)) for weight in right(query))
+
+    monkeypatch.setattr(ReferenceSumsQuery, "shrink", property(too_large))
+    squared, _ = moved_by_rows_of_many_blocks()
+    assert max(squared) > 1.5
 
 
 def test_a_sensitivity_that_is_too_small_is_seen():

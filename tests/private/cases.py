@@ -17,6 +17,7 @@ from dpgb_dask.contracts.queries import (
     NodeSumsQuery,
     PairCells,
     PairSumsQuery,
+    ReferenceSumsQuery,
     ResidualQuery,
     RowDraw,
     SharedChoiceQuery,
@@ -205,16 +206,18 @@ def queries_of(kind, weight_bits=0):
     splits, one = splits_of(4, seed=8), splits_of(1, seed=9)
     level = {**grad, "features": np.array([2, 0], np.uint16), "sizes": (N_BINS[2], N_BINS[0])}
     sides = np.random.default_rng(5).integers(0, 2, (8, N_BINS[2] + N_BINS[0]), dtype=np.uint8)
+    halves = {
+        "leaf_of_bin": tuple((np.arange(n) // 2).astype(np.uint8) for n in N_BINS),
+        "n_leaves": tuple(-(-n // 2) for n in N_BINS),
+    }
     queries = {
         "count": CountQuery(**price),
         "coarse": CellCountsQuery(**price, n_uniform=COARSE, sizes=Grid.of(schema, COARSE).sizes),
         "fine": CellCountsQuery(**price, n_uniform=FINE, sizes=Grid.of(schema, FINE).sizes),
         "target": TargetSumQuery(**price, kind=kind, n_classes=max(2, n_scores)),
-        "main": MainSumsQuery(
-            **grad,
-            leaf_of_bin=tuple((np.arange(n) // 2).astype(np.uint8) for n in N_BINS),
-            n_leaves=tuple(-(-n // 2) for n in N_BINS),
-        ),
+        "main": MainSumsQuery(**grad, **halves),
+        # rows fall into two to four blocks
+        "reference": ReferenceSumsQuery(**grad, **halves, omitted=(2, -1, 0), most_blocks=2),
         "pairs": PairSumsQuery(**grad, pairs=pair_cells()),
         "trees": TreeSumsQuery(**grad, splits=splits),
         "part": TreeSumsQuery(**grad, splits=splits, rows=draw()),

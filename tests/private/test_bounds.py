@@ -36,6 +36,7 @@ from dpgb_dask.contracts.queries import (
     NodeSumsQuery,
     PairCells,
     PairSumsQuery,
+    ReferenceSumsQuery,
     ResidualQuery,
     RowDraw,
     SharedChoiceQuery,
@@ -121,6 +122,14 @@ def random_query(kind, rng):
         sizes, leaves = maps(range(3), 20)
         return MainSumsQuery(**asked, leaf_of_bin=leaves, n_leaves=tuple(sizes))
 
+    def reference():
+        whole = main()
+        return ReferenceSumsQuery(
+            **{field.name: getattr(whole, field.name) for field in fields(whole)},
+            omitted=tuple(int(rng.integers(-1, size)) for size in whole.n_leaves),
+            most_blocks=int(rng.integers(1, 5)),
+        )
+
     def pairs():
         tables = []
         for _ in range(rng.integers(1, 4)):
@@ -172,7 +181,7 @@ def random_query(kind, rng):
         edges = np.unique(rng.integers(0, 150_000, rng.integers(1, 30)))
         return ResidualQuery(label="", price=1, weight_bits=MOST[1], edges=edges)
 
-    kinds = [main, pairs, trees, nodes]
+    kinds = [main, reference, pairs, trees, nodes]
     kinds += [] if kind == "multiclass" else [choice, shared_choice]
     kinds += [residual] if kind == "numeric" else []
     return kinds[int(rng.integers(len(kinds)))]()
@@ -212,6 +221,7 @@ def bins_of(*values):
 MAIN, PAIRS, TREES, NODES = (queries_of("binary")[k] for k in ("main", "pairs", "trees", "nodes"))
 CHOICE = choice_of("binary", splits_of(1))
 SHARED = shared_choice_of("binary", splits_of(1))
+REFERENCE = queries_of("binary")["reference"]
 PAIR = PAIRS.pairs[0]
 SPLITS = TREES.splits
 OUT_OF_RANGE = {
@@ -232,6 +242,13 @@ OUT_OF_RANGE = {
         MAIN,
         {"leaf_of_bin": (np.zeros(300, np.uint8), *MAIN.leaf_of_bin[1:])},
     ),
+    "a leaf kept back that is not there": (REFERENCE, {"omitted": (2, -1, 3)}),
+    "a leaf kept back below none": (REFERENCE, {"omitted": (2, -2, 0)}),
+    "a leaf kept back that is no number": (REFERENCE, {"omitted": (2, -1, 0.5)}),
+    "leaves kept back of fewer features": (REFERENCE, {"omitted": (2, -1)}),
+    "rows of no blocks": (REFERENCE, {"most_blocks": 0}),
+    "more blocks than there are": (REFERENCE, {"most_blocks": 5}),
+    "blocks that are no number": (REFERENCE, {"most_blocks": 2.5}),
     "a cell beyond n_i": (PAIR, {"n_i": 2}),
     "a cell beyond n_j": (PAIR, {"n_j": 2}),
     "too many cells": (PAIR, {"n_i": 17, "n_j": 16}),

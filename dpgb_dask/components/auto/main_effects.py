@@ -26,10 +26,11 @@ from dpgb_dask.components.auto.posterior import (
     with_residual_scale,
     with_totals,
 )
+from dpgb_dask.components.auto.reference import sums_of_leaves, with_reference
 from dpgb_dask.components.options import check_rate, check_whole
 from dpgb_dask.contracts.monotone import ordered_table
 from dpgb_dask.contracts.plan import Answer, Demand, Needs, Shape, Stage, State
-from dpgb_dask.contracts.queries import MainSumsQuery, Query, ResidualQuery
+from dpgb_dask.contracts.queries import MainSumsQuery, Query, ReferenceSumsQuery, ResidualQuery
 
 
 def random_partition(
@@ -74,7 +75,7 @@ class MainEffects(Stage):
     @property
     def queries(self) -> tuple[type[Query], ...]:
         """Classes of the queries that it may ask."""
-        return MainSumsQuery, ResidualQuery
+        return MainSumsQuery, ReferenceSumsQuery, ResidualQuery
 
     def declare(self, shape: Shape) -> Demand:
         """Declare what pairs and forest leave of the remaining budget; a numeric target is also asked for its scale."""
@@ -126,7 +127,7 @@ class MainEffects(Stage):
             random_partition(b.n_bins, b.categorical, memory.n_leaves, rng)
             for b in state.model.bins
         )
-        return MainSumsQuery(
+        query = MainSumsQuery(
             label=f"main effects {t + 1}/{self.rounds}",
             price=round_price(memory.price, t, self.rounds),
             weight_bits=state.shape.weight_bits,
@@ -135,6 +136,7 @@ class MainEffects(Stage):
             leaf_of_bin=leaves,
             n_leaves=tuple(int(leaf.max()) + 1 for leaf in leaves),
         )
+        return with_reference(query, state.counts)
 
     def update(self, state: State, query: Query, released: Answer) -> State:
         """Move every shape function towards its posterior mean."""
@@ -156,7 +158,7 @@ class MainEffects(Stage):
         memory = learn(
             memory,
             query.leaf_of_bin,
-            answer,
+            sums_of_leaves(query, answer),
             state,
             seen,
             damping=self.damping,

@@ -27,6 +27,7 @@ from dpgb_dask.components.auto.posterior import (
     with_residual_scale,
     with_totals,
 )
+from dpgb_dask.components.auto.reference import sums_of_tables
 from dpgb_dask.contracts.model import SCORE_ONE, PairTable
 from dpgb_dask.contracts.monotone import order_of_cells, ordered_pair
 from dpgb_dask.contracts.plan import Answer, Demand, Needs, Shape, Stage, State
@@ -198,7 +199,7 @@ class Pairs(Stage):
         memory = learn(
             memory,
             every_cell,
-            answer,
+            sums_of_tables(answer, [len(cells) for cells in every_cell]),
             state,
             seen,
             damping=self.damping,

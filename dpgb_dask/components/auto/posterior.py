@@ -16,6 +16,7 @@ from dpgb_dask.components import constants
 from dpgb_dask.components.answers import Sums, l2_norm, natural, noise_sd
 from dpgb_dask.components.auto import smoothing
 from dpgb_dask.components.auto.noise import DRAWS
+from dpgb_dask.components.auto.reference import LeafSums
 from dpgb_dask.components.auto.schedules import BudgetSplit
 from dpgb_dask.components.auto.smoothing import Intercept, Observation, TablePosterior
 from dpgb_dask.contracts.model import SCORE_ONE, Model
@@ -102,27 +103,26 @@ def observe_totals(
     totals: Totals,
     grad: NDArray[np.float64],
     hess: NDArray[np.float64],
-    n_leaves: NDArray[np.int64],
+    n_summed: NDArray[np.int64],
     state: State,
     seen: Observation,
     damping: float,
 ) -> tuple[Totals, NDArray[np.float64]]:
-    """Combine the noisy totals of all tables, weighted by their precision, and move the intercepts.
+    """Combine estimates of the totals, weighted by their precision, and move the intercepts.
 
     Parameters
     ----------
-    grad, hess : (n_blocks, n_scores) float64
-        Noisy totals of each table: estimates of the same two sums.
-    n_leaves : (n_blocks,) int64
-        Leaves of each table. The noise variance of a table's total is its number of leaves times the variance of one
-        leaf.
+    grad, hess : (n_estimates, n_scores) float64
+        Noisy estimates of the same two sums, such as the totals of each table.
+    n_summed : (n_estimates,) int64
+        Released cells that each adds up: the variance of its noise, as a multiple of a cell's.
 
     Returns
     -------
     totals : Totals
     grad_total : (n_scores,) float64
     """
-    precision = 1 / (n_leaves * seen.grad_sd**2)
+    precision = 1 / (n_summed * seen.grad_sd**2)
     variance = 1 / precision.sum()
     grad_total = precision @ grad * variance
     top = largest_hess(state.shape.kind) * state.n_rows
@@ -248,7 +248,7 @@ def round_price(price: int, done: int, n_rounds: int) -> int:
 def learn(
     memory: PosteriorMemory,
     leaf_of_bin: tuple[NDArray[np.uint8], ...],
-    answer: Sums,
+    released: LeafSums,
     state: State,
     seen: Observation,
     *,
@@ -270,13 +270,14 @@ def learn(
         Called with a table's position and its new values; returns them monotone. The posterior itself is that of the
         releases: they were made at the values that the model holds, whatever these are.
     """
-    sizes = np.array([int(leaf.max()) + 1 for leaf in leaf_of_bin])
-    ends = np.cumsum(sizes)[:-1]
-    grads, hesses = np.split(answer.grad, ends), np.split(answer.hess, ends)
-    grad_sums = np.array([g.sum(0) for g in grads])
-    hess_sums = np.array([h.sum(0) for h in hesses])
     totals, grad_total = observe_totals(
-        memory.totals, grad_sums, hess_sums, sizes, state, seen, damping if move else 0.0
+        memory.totals,
+        released.grad_totals,
+        released.hess_totals,
+        released.n_summed,
+        state,
+        seen,
+        damping if move else 0.0,
     )
     scales = prior_scales(state.shape.kind) if evidence else constants.FIRST_SCALE
 
@@ -288,10 +289,11 @@ def learn(
             told = smoothing.observe(
                 block,
                 leaf_of_bin[j],
-                grads[j][:, k],
-                hesses[j][:, k],
+                released.grad[j][:, k],
+                released.hess[j][:, k],
                 float(grad_total[k]),
                 seen,
+                omitted=released.omitted[j],
                 hess_total=totals.hess[k] * state.n_rows,
                 scales=scales if move else None,
                 out=rooms[j][k],

@@ -61,6 +61,8 @@ class Seen:
         Prior scales of the step; None where the table did not move.
     shift : (n_bins,) float64
         The information after the round.
+    omitted : int
+        The leaf that was kept back; -1 for none.
     """
 
     leaf: NDArray[np.integer]
@@ -71,11 +73,32 @@ class Seen:
     curvature: float
     scales: NDArray[np.float64] | None
     shift: NDArray[np.float64]
+    omitted: int = -1
 
     @property
     def n_leaves(self) -> int:
         """Number of leaves."""
         return int(self.leaf.max()) + 1
+
+    def certainty(self, leaf_weight: NDArray[np.float64]) -> NDArray[np.float64]:
+        """Return the inverse variance of what the round says of each leaf, (n_leaves,), given the leaves' Σh."""
+        return certainty(self.grad_sd, self.sampling, leaf_weight, self.omitted)
+
+
+def certainty(
+    grad_sd: float, sampling: float, leaf_weight: NDArray[np.float64], omitted: int
+) -> NDArray[np.float64]:
+    """Return the inverse variance of the leaves' sums: noise, and sampling.
+
+    Where a leaf was kept back, it tells nothing beyond the others and the total, and a leaf's share of the total
+    carries noise of one cell. Otherwise many tables' totals are averaged, and their noise does not count.
+    """
+    if omitted < 0:
+        return np.asarray(1 / (grad_sd**2 + sampling * leaf_weight))
+    share = leaf_weight / leaf_weight.sum()
+    found = 1 / (grad_sd**2 * (1 + share**2) + sampling * leaf_weight)
+    found[omitted] = 0
+    return np.asarray(found)
 
 
 @dataclass(frozen=True, eq=False, slots=True, kw_only=True)
@@ -165,6 +188,7 @@ def observe(
     hess_total: float,
     scales: NDArray[np.float64] | None,
     out: NDArray[np.float64] | None = None,
+    omitted: int = -1,
 ) -> TablePosterior:
     """Add one round's leaf sums to the information of a table.
 
@@ -182,12 +206,17 @@ def observe(
         Prior scales of the step that follows; None if none does. Kept for the bands.
     out : (n_bins, n_bins) float64, written to, or None
         Memory for the new precision.
+    omitted : int
+        The leaf that was kept back, and is the total less the others; -1 for none.
     """
     n_leaves = len(grad)
     expected = np.bincount(leaf, block.mass * block.hess, n_leaves)
     # harmonic average of the Hessian ratios: it moves slowly where noise is large, and is clipped so that one draw
     # cannot flip a leaf
-    gain = 1 / (2 + seen.round / 2 + (seen.hess_sd / (0.5 * expected)) ** 2)
+    hess_sd = np.full(n_leaves, seen.hess_sd)
+    if omitted >= 0:
+        hess_sd[omitted] *= np.sqrt(n_leaves)  # the total, and all leaves but one
+    gain = 1 / (2 + seen.round / 2 + (hess_sd / (0.5 * expected)) ** 2)
     ratio = np.clip(hess, 0.1 * expected, 10 * expected) / expected
     hess_of_bin = block.hess * (1 + gain * (ratio - 1))[leaf]
     hess_of_bin = np.clip(hess_of_bin, seen.hess_low, seen.hess_high)
@@ -197,11 +226,11 @@ def observe(
     design[leaf, np.arange(len(leaf))] = weight
     leaf_weight = design.sum(1)
     pull = -(grad - grad_total * leaf_weight / leaf_weight.sum())
-    certainty = 1 / (seen.grad_sd**2 + seen.sampling * leaf_weight)
+    certain = certainty(seen.grad_sd, seen.sampling, leaf_weight, omitted)
     # late rounds linearise closer to the optimum, so they count more
     keep = 1 - 1 / (seen.round + 2)
     rooted = design @ block.root
-    scaled = rooted * certainty[:, None]
+    scaled = rooted * certain[:, None]
     shift = keep * block.shift + scaled.T @ (design @ block.f + pull)
     told = Seen(
         leaf=leaf,
@@ -212,6 +241,7 @@ def observe(
         curvature=hess_total / float(leaf_weight.sum()),
         scales=scales,
         shift=shift,
+        omitted=omitted,
     )
     return replace(
         block,

@@ -11,12 +11,14 @@ from numpy.typing import NDArray
 from dpgb_dask.contracts.model import FeatureBins, Model, Splits
 from dpgb_dask.contracts.plan import Shape
 from dpgb_dask.contracts.queries import (
+    SHRINK_BITS,
     ChoiceQuery,
     GradientQuery,
     MainSumsQuery,
     NodeSumsQuery,
     PairSumsQuery,
     Query,
+    ReferenceSumsQuery,
     ResidualQuery,
     SharedChoiceQuery,
     TreeSumsQuery,
@@ -24,8 +26,9 @@ from dpgb_dask.contracts.queries import (
 )
 from dpgb_dask.errors import PlanError
 from dpgb_dask.kernels import gradient as gradient_kernels
-from dpgb_dask.kernels.histogram import add_cells, joint_sums, pack_pairs, pair_sums
+from dpgb_dask.kernels.histogram import add_cells, joint_sums, pack_pairs, padded, pair_sums
 from dpgb_dask.kernels.route import tree_sums
+from dpgb_dask.kernels.shrink import shrink
 from dpgb_dask.private.answering.draws import Draws
 from dpgb_dask.private.answering.levels import KeptLevel, LevelQuery, LevelSums
 from dpgb_dask.private.answering.passes import Pass, RowBlock, Threads
@@ -242,6 +245,7 @@ class _Ask:
         self.finish: Callable[[NDArray[np.int64]], NDArray[np.int64]] = _as_is
         self.levels: LevelSums | None = None
         self._per_score: Callable[[NDArray[np.uint8], NDArray[np.int64]], NDArray[np.int64]]
+        self._shrink: Callable[[NDArray[np.uint8], NDArray[np.int64]], None] | None = None
         if isinstance(query, ResidualQuery):
             if shape.kind != "numeric":
                 raise PlanError("A residual query needs a numeric target.")
@@ -263,6 +267,8 @@ class _Ask:
                 self._per_score = lambda codes, packed: joint_sums(codes, packed, max_abs, sizes)
                 n_cells = sum(sizes)
                 self.finish = self._to_leaves
+                if isinstance(query, ReferenceSumsQuery):
+                    self._shrink = _shrinking(query)
             case PairSumsQuery():
                 maps = [m for p in query.pairs for m in ((p.i, p.map_i), (p.j, p.map_j))]
                 _check_bins("pairs", maps, bins)
@@ -322,10 +328,12 @@ class _Ask:
     def _pack(self, piece: Piece, score: NDArray[np.int32]) -> NDArray[np.int64]:
         packed = np.empty(score.shape, np.int64)
         gradient_kernels.write(self.gradient, score, piece.label, piece.weight, packed)
+        if self._shrink is not None:
+            self._shrink(piece.codes, packed)
         return packed
 
     def _to_leaves(self, sums: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Add the bins of each leaf."""
+        """Add the bins of each leaf; of a `ReferenceSumsQuery`, return the totals and the leaves not kept back."""
         query = self.query
         assert isinstance(query, MainSumsQuery)
         starts = np.concatenate(([0], np.cumsum(query.n_leaves)[:-1]))
@@ -335,9 +343,31 @@ class _Ask:
                 for start, part in zip(starts, query.leaf_of_bin, strict=True)
             ]
         )
-        out = np.zeros((query.n_cells, query.n_scores, 2), np.int64)
+        out = np.zeros((sum(query.n_leaves), query.n_scores, 2), np.int64)
         np.add.at(out, leaf, sums.reshape(-1, query.n_scores, 2))
+        if isinstance(query, ReferenceSumsQuery):
+            # every row is in one leaf of the first feature
+            total = out[: query.n_leaves[0]].sum(0, keepdims=True)
+            out = np.concatenate([total, out[query.released]])
         return out.ravel()
+
+
+def _shrinking(query: ReferenceSumsQuery) -> Callable[[NDArray[np.uint8], NDArray[np.int64]], None]:
+    """Return what gives the rows of a block their weights.
+
+    Privacy
+    -------
+    Private side. A row's count is the number of blocks that it falls into: the totals, the features that keep no leaf
+    back, and, of the others, those in whose released leaves it is (docs/privacy.md P14). The sums read its codes in the
+    same way: a code that a feature does not have counts as its last.
+    """
+    feature = np.array([j for j, leaf in enumerate(query.omitted) if leaf >= 0], np.int64)
+    counted = np.zeros((len(feature), 256), np.uint8)
+    for row, j in zip(counted, feature, strict=True):
+        row[:] = padded(query.leaf_of_bin[j]) != query.omitted[j]
+    first = 1 + len(query.omitted) - len(feature)
+    weight = query.shrink
+    return lambda codes, packed: shrink(codes, feature, counted, first, weight, SHRINK_BITS, packed)
 
 
 def _checked_bound(query: GradientQuery, shape: Shape) -> int:

@@ -1,6 +1,7 @@
 """Shards answer the sums that plain numpy computes, whatever they answered before and however rows are cut."""
 
 import itertools
+import math
 import pickle
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
@@ -28,7 +29,7 @@ from private.cases import (
 from thinned import thinned
 
 from dpgb_dask.contracts.model import FeatureBins, Splits, TreeEnsemble, join_splits, no_trees
-from dpgb_dask.contracts.queries import RowDraw
+from dpgb_dask.contracts.queries import SHRINK_BITS, RowDraw
 from dpgb_dask.encoding.codes import encode
 from dpgb_dask.encoding.target import encode_target, encode_weight
 from dpgb_dask.errors import PlanError
@@ -111,7 +112,7 @@ def naive_answer(kind, model, query, name, weighted=True):
         w = np.where((query.rows.low <= drawn) & (drawn < query.rows.high), w, 0).astype(np.int32)
     packed = np.empty((model.n_scores, len(y)), np.int64)
     write(query.gradient, score, label, w, packed)
-    if name == "main":
+    if name in ("main", "reference"):
         leaves = [leaf[c] for leaf, c in zip(query.leaf_of_bin, codes, strict=True)]
         keys = list(zip(leaves, query.n_leaves, strict=True))
     elif name == "pairs":
@@ -123,8 +124,32 @@ def naive_answer(kind, model, query, name, weighted=True):
         keys = [(naive_leaves(codes, query.splits, t), 8) for t in range(query.splits.n_trees)]
     else:
         return naive_level(codes, query, packed)
+    if name == "reference":
+        return naive_reference(query, leaves, packed)
     parts = [np.concatenate([naive_sums(k, *unpack(row), n) for k, n in keys]) for row in packed]
     return np.stack(parts, axis=1).ravel()
+
+
+def naive_reference(query, leaves, packed):
+    """The totals, and the sums of all leaves that are not kept back, row by row in plain integers."""
+    one = 1 << SHRINK_BITS
+    cells = {None: 0}  # the totals are first
+    for j, size in enumerate(query.n_leaves):
+        for leaf in range(size):
+            if leaf != query.omitted[j]:
+                cells[j, leaf] = len(cells)
+    out = np.zeros((len(cells), len(packed), 2), np.int64)
+    for i, of_row in enumerate(zip(*leaves, strict=True)):
+        blocks = [None, *((j, int(leaf)) for j, leaf in enumerate(of_row) if (j, leaf) in cells)]
+        weight = one
+        if len(blocks) > query.most_blocks:
+            weight = math.floor(math.sqrt(query.most_blocks / len(blocks)) * one)
+        for k, row in enumerate(packed):
+            g, h = (int(part[i]) for part in unpack(row))
+            added = [int(math.copysign(abs(v) * weight // one, v)) for v in (g, h)]
+            for block in blocks:
+                out[cells[block], k] += added
+    return out.ravel()
 
 
 def naive_level(codes, query, packed):
