@@ -455,7 +455,7 @@ class ReferenceSumsQuery(MainSumsQuery):
     Parameters
     ----------
     omitted : tuple of int
-        Per feature, the leaf that is kept back; -1 for none.
+        Per feature, the leaf that is kept back, whose bins are consecutive; -1 for none.
     most_blocks : int
         K: a row of more blocks weighs √(K/k).
     """
@@ -476,6 +476,10 @@ class ReferenceSumsQuery(MainSumsQuery):
         )
         if not fit:
             raise PlanError("omitted of a query must be a leaf, or -1, for each of its features.")
+        for leaf, kept_back in zip(self.leaf_of_bin, known, strict=True):
+            bins = np.flatnonzero(leaf == kept_back)
+            if (np.diff(bins) != 1).any():
+                raise PlanError("omitted of a query names a leaf whose bins are not consecutive.")
         most = _whole("most_blocks", self.most_blocks, 1, len(own) + 1)
         settle(self, omitted=known, most_blocks=most)
 

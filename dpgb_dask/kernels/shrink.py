@@ -13,11 +13,14 @@ BLOCK = 4096  # rows per inner loop: their numbers of blocks stay in L1
 @inner
 def _count(
     codes: NDArray[np.uint8],  # IN (n,)
-    counted: NDArray[np.uint8],  # IN (256,)
+    low: int,
+    high: int,
     count: NDArray[np.uint16],  # OUT (n,), added to
 ) -> None:
+    low8, high8 = np.uint8(low), np.uint8(high)
     for i in range(count.shape[0]):
-        count[i] += counted[codes[i]]
+        # comparisons of bytes: an instruction takes 16 rows or more
+        count[i] += np.uint16((codes[i] < low8) | (codes[i] > high8))
 
 
 @inner
@@ -40,7 +43,8 @@ def _multiply(
 def _shrink(
     codes: NDArray[np.uint8],  # IN (n_features, n_rows)
     feature: NDArray[np.int64],  # IN (n,)
-    counted: NDArray[np.uint8],  # IN (n, 256)
+    low: NDArray[np.uint8],  # IN (n,)
+    high: NDArray[np.uint8],  # IN (n,)
     first: int,
     weight: NDArray[np.int64],  # IN (> first + n,)
     bits: int,
@@ -54,7 +58,7 @@ def _shrink(
         for i in range(count.shape[0]):
             count[i] = first
         for f in range(feature.shape[0]):
-            _count(codes[feature[f], lo:hi], counted[f], count)
+            _count(codes[feature[f], lo:hi], low[f], high[f], count)
         for s in range(packed.shape[0]):
             _multiply(count, weight, bits, packed[s, lo:hi])
 
@@ -62,7 +66,8 @@ def _shrink(
 def shrink(
     codes: NDArray[np.uint8],
     feature: NDArray[np.int64],
-    counted: NDArray[np.uint8],
+    low: NDArray[np.uint8],
+    high: NDArray[np.uint8],
     first: int,
     weight: Sequence[int],
     bits: int,
@@ -70,15 +75,14 @@ def shrink(
 ) -> None:
     """Multiply what each row adds by the weight of its count, in place, rounded towards 0.
 
-    A row's count is ``first`` plus the number of features in whose counted bins it is.
+    A row's count is ``first`` plus the number of features whose code is outside of [low, high].
 
     Parameters
     ----------
     codes : (n_features, n_rows) uint8
     feature : (n,) int64
         The features that are looked at.
-    counted : (n, 256) uint8
-        1 for the codes that count, otherwise 0.
+    low, high : (n,) uint8
     first : int
     weight : sequence of int
         Per count, from 0 to 2**bits; every count up to ``first + n`` has one.
@@ -98,10 +102,10 @@ def shrink(
     towards 0 makes neither larger (docs/privacy.md P14).
     """
     same_rows(codes=codes, packed=packed)
+    same_rows(feature=feature, low=low, high=high)
     n = len(feature)
-    most = int(counted.max(initial=0))
-    if counted.shape != (n, 256) or most > 1 or first < 0 or not first + n < len(weight) < 1 << 16:
-        raise ValueError("Give 256 codes, 0 or 1, per feature, and a weight for every count.")
+    if first < 0 or not first + n < len(weight) < 1 << 16:
+        raise ValueError("A count has no weight. Give one for each, up to first + n.")
     if n and not 0 <= feature.min() <= feature.max() < len(codes):
         raise ValueError("feature names a feature that codes does not have.")
     weights = np.array(weight, np.int64)
@@ -112,7 +116,8 @@ def shrink(
     _shrink(
         readable("codes", codes, np.uint8, 2),
         readable("feature", feature, np.int64, 1),
-        readable("counted", counted, np.uint8, 2),
+        readable("low", low, np.uint8, 1),
+        readable("high", high, np.uint8, 1),
         first,
         readable("weight", weights, np.int64, 1),
         bits,

@@ -124,8 +124,8 @@ def _main_sums() -> None:
 
 def _shrunk_rows() -> None:
     codes, packed = _codes()
-    counted = np.zeros((1, 256), np.uint8)
-    shrink.shrink(codes, np.zeros(1, np.int64), counted, 1, (0, 1, 1), 0, packed[None])
+    ends = np.zeros(1, np.uint8)
+    shrink.shrink(codes, np.zeros(1, np.int64), ends, ends, 1, (0, 1, 1), 0, packed[None])
 
 
 def _pair_sums() -> None:

@@ -124,6 +124,8 @@ def random_query(kind, rng):
 
     def reference():
         whole = main()
+        # a leaf's bins are consecutive then
+        whole = replace(whole, leaf_of_bin=tuple(map(np.sort, whole.leaf_of_bin)))
         return ReferenceSumsQuery(
             **{field.name: getattr(whole, field.name) for field in fields(whole)},
             omitted=tuple(int(rng.integers(-1, size)) for size in whole.n_leaves),
@@ -245,6 +247,10 @@ OUT_OF_RANGE = {
     "a leaf kept back that is not there": (REFERENCE, {"omitted": (2, -1, 3)}),
     "a leaf kept back below none": (REFERENCE, {"omitted": (2, -2, 0)}),
     "a leaf kept back that is no number": (REFERENCE, {"omitted": (2, -1, 0.5)}),
+    "a leaf kept back in two parts": (
+        REFERENCE,
+        {"leaf_of_bin": (bins_of(2, 0, 1, 2, 3, 3, 3, 4, 4, 4, 5, 5), *MAIN.leaf_of_bin[1:])},
+    ),
     "leaves kept back of fewer features": (REFERENCE, {"omitted": (2, -1)}),
     "rows of no blocks": (REFERENCE, {"most_blocks": 0}),
     "more blocks than there are": (REFERENCE, {"most_blocks": 5}),

@@ -362,12 +362,16 @@ def _shrinking(query: ReferenceSumsQuery) -> Callable[[NDArray[np.uint8], NDArra
     same way: a code that a feature does not have counts as its last.
     """
     feature = np.array([j for j, leaf in enumerate(query.omitted) if leaf >= 0], np.int64)
-    counted = np.zeros((len(feature), 256), np.uint8)
-    for row, j in zip(counted, feature, strict=True):
-        row[:] = padded(query.leaf_of_bin[j]) != query.omitted[j]
+    low, high = np.ones(len(feature), np.uint8), np.zeros(len(feature), np.uint8)  # no code
+    for k, j in enumerate(feature):
+        codes = np.flatnonzero(padded(query.leaf_of_bin[j]) == query.omitted[j])
+        if len(codes):
+            low[k], high[k] = codes[0], codes[-1]
     first = 1 + len(query.omitted) - len(feature)
     weight = query.shrink
-    return lambda codes, packed: shrink(codes, feature, counted, first, weight, SHRINK_BITS, packed)
+    return lambda codes, packed: shrink(
+        codes, feature, low, high, first, weight, SHRINK_BITS, packed
+    )
 
 
 def _checked_bound(query: GradientQuery, shape: Shape) -> int:
