@@ -1,12 +1,14 @@
 """The bands of a fit: how wide they are beside what noise does, and where none are given."""
 
 import runpy
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 from small_fits import estimator, rows
 
+from dpgb_dask.components.auto.smoothing import Seen
 from dpgb_dask.contracts.model import SHARE_ONE
 from dpgb_dask.released.explain.decomposition import decompose
 from dpgb_dask.testing import SeededNoise
@@ -51,6 +53,23 @@ def test_rounds_that_do_not_settle_give_no_bands_and_no_error(error, monkeypatch
         *rows()
     )
     assert model.bands_.why == bands.DIVERGED
+
+
+def test_noise_of_the_released_total_is_in_every_leaf_by_its_share(monkeypatch):
+    """Within 5 standard deviations of 4,000 draws; without the released total's part, 1.19 would be 1.75."""
+    monkeypatch.setattr(bands, "DRAWS", 4000)
+    weight = np.array([500.0, 300.0, 200.0])
+    full = Seen(
+        leaf=np.arange(3), weight=weight, grad_sd=10.0, sampling=0.0, keep=0.5, curvature=1.0,
+        scales=np.array([0.4]), shift=np.zeros(3),
+    )  # fmt: skip
+    seen = [full, replace(full, omitted=2)]
+    tables, designs = [np.zeros((3, 4000))] * 2, [np.diag(weight)] * 2
+    _, pull = bands.pulls_of(tables, seen, designs, np.random.default_rng(0), None)
+    of_total = 1 / (1 + 1 / 3)  # the released total, and that of the other table, of three leaves
+    expected = 1 + of_total * (weight / 1000) ** 2
+    ratio = pull.var(1) / 100 / expected
+    np.testing.assert_allclose(ratio[:2], 1, atol=5 * np.sqrt(2 / 4000))
 
 
 @pytest.mark.slow

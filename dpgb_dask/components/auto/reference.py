@@ -1,6 +1,5 @@
 """Leaves that main effects keep back: a heavy leaf is the total less the others (docs/default-method.md §2)."""
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
 
@@ -31,11 +30,10 @@ def with_reference(query: MainSumsQuery, masses: Sequence[NDArray[np.float64]]) 
         is_heavy = bool(share[heaviest] >= constants.HEAVY_LEAF)
         omitted.append(heaviest if is_heavy else -1)
         blocks += 1 - float(share[heaviest]) if is_heavy else 1
-    most_blocks = math.ceil(blocks)
-    if most_blocks > constants.FEWER_BLOCKS * len(omitted):
+    if blocks > constants.FEWER_BLOCKS * len(omitted):
         return query
     asked = {field.name: getattr(query, field.name) for field in fields(query)}
-    return ReferenceSumsQuery(**asked, omitted=tuple(omitted), most_blocks=most_blocks)
+    return ReferenceSumsQuery(**asked, omitted=tuple(omitted), most_blocks=round(blocks))
 
 
 @dataclass(frozen=True, eq=False, slots=True, kw_only=True)
