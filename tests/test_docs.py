@@ -16,7 +16,7 @@ import dpgb_dask
 from dpgb_dask import DPGBClassifier, Schema
 from dpgb_dask.components.auto.posterior import gradient_of
 from dpgb_dask.contracts.features import Numeric
-from dpgb_dask.contracts.grid import COARSE, Grid
+from dpgb_dask.contracts.grid import FINE, Grid
 from dpgb_dask.encoding.codes import cells_of, read_values
 from dpgb_dask.encoding.target import encode_target
 from dpgb_dask.kernels import warming
@@ -175,7 +175,7 @@ def test_one_rows_way_passes_the_files_it_names(tmp_path, monkeypatch):
     people = pd.DataFrame({"age": np.arange(17, 77), "job": ["field", "none", "office"] * 20})
     people["high_income"] = (people["age"] > 40).astype(int)
     row = people[people["age"] == 41]
-    age, job = cells_of(read_values(row[["age", "job"]], schema), Grid.of(schema, COARSE))[:, 0]
+    age, job = cells_of(read_values(row[["age", "job"]], schema), Grid.of(schema, FINE))[:, 0]
     label = encode_target(row["high_income"], schema)[0][0]
     assert (row["job"].item(), label) == ("field", 1)
     assert f"cell {age} of the age, one for each year; cell {job} of the job" in section

@@ -31,7 +31,7 @@ def find_atoms(counts: NDArray[np.float64], sd: float, n_rows: float) -> NDArray
 
 
 def merge_cells(
-    counts: NDArray[np.float64], sd: float, n_rows: float, max_bins: int
+    counts: NDArray[np.float64], sd: float, n_rows: float, max_bins: int, mass_sd: float
 ) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
     """Merge consecutive cells into bins of enough noisy mass.
 
@@ -45,6 +45,8 @@ def merge_cells(
         Noisy number of rows.
     max_bins : int
         Wanted number of bins: a bin is complete when it holds ``n_rows / max_bins``.
+    mass_sd : float
+        Least mass of a bin, in standard deviations of its own noise.
 
     Returns
     -------
@@ -64,10 +66,7 @@ def merge_cells(
         nonlocal held, n_held, joinable
         if n_held == 0:
             return
-        if (
-            held < max(constants.LAST_SHARE * wanted, constants.MASS_SD * sd * np.sqrt(n_held))
-            and joinable
-        ):
+        if held < max(constants.LAST_SHARE * wanted, mass_sd * sd * np.sqrt(n_held)) and joinable:
             last[-1] = cell
             mass[-1] += held
         else:
@@ -85,14 +84,19 @@ def merge_cells(
             continue
         held += float(count)
         n_held += 1
-        if held >= max(wanted, constants.MASS_SD * sd * np.sqrt(n_held)):
+        if held >= max(wanted, mass_sd * sd * np.sqrt(n_held)):
             close(cell)
     close(len(counts) - 1)
     return np.array(last, dtype=np.int64), np.array(mass)
 
 
 def numeric_bins(
-    edges: NDArray[np.float64], counts: NDArray[np.float64], sd: float, n_rows: float, max_bins: int
+    edges: NDArray[np.float64],
+    counts: NDArray[np.float64],
+    sd: float,
+    n_rows: float,
+    max_bins: int,
+    mass_sd: float,
 ) -> tuple[FeatureBins, NDArray[np.float64]]:
     """Return the bins of a numeric feature and their noisy rows (missing values last).
 
@@ -102,9 +106,11 @@ def numeric_bins(
         Public edges of the cells.
     counts : (n_edges + 2,) float64
         Noisy rows per cell, missing values last.
+    sd, n_rows, max_bins, mass_sd
+        As for `merge_cells`.
     """
     # two codes are reserved: one for missing values, and one because atoms are added to the wanted number of bins
-    last, mass = merge_cells(counts[:-1], sd, n_rows, max_bins)
+    last, mass = merge_cells(counts[:-1], sd, n_rows, max_bins, mass_sd)
     while len(last) > 254:
         keep = np.ones(len(last), dtype=bool)
         lightest = int(np.argmin(mass[:-1] + mass[1:]))

@@ -11,7 +11,7 @@ from dpgb_dask.components import bin_merging, constants
 from dpgb_dask.components.answers import natural
 from dpgb_dask.components.options import check_whole
 from dpgb_dask.contracts.features import Categorical
-from dpgb_dask.contracts.grid import COARSE, FINE, Grid
+from dpgb_dask.contracts.grid import DENSE, FINE, Grid
 from dpgb_dask.contracts.model import MAX_BINS, FeatureBins, Model, no_trees
 from dpgb_dask.contracts.plan import Answer, Demand, NoisyCount, Shape, Stage, State, Unread
 from dpgb_dask.contracts.queries import PRICE_ONE, CellCountsQuery, CountQuery, Query
@@ -55,14 +55,14 @@ class Counted:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Bins(Stage):
-    """Private bins from one joint noisy histogram over a public fine grid (10 % of μ²), after a noisy row count.
+    """Private bins from one joint noisy histogram over a public grid (10 % of μ²), after a noisy row count.
 
     Parameters
     ----------
     share : float
         Share of the plan's μ².
     max_bins : int or None
-        Wanted number of bins per feature; None for 128, or 250 on the fine grid.
+        Wanted number of bins per feature; None for 128, or 250 on the finest grid.
     """
 
     share: float = constants.BINS_SHARE
@@ -121,7 +121,8 @@ class Bins(Stage):
             n_rows = max(float(values[0]), 1.0)
             mu = float(np.sqrt(state.total / PRICE_ONE))
             signal = n_rows / weight * mu * np.sqrt(self.share / state.shape.n_features)
-            n_uniform = FINE if signal >= constants.FINE_GRID_SIGNAL else COARSE
+            # the finest grid that the signal reaches, else the coarsest
+            n_uniform = max(n for n, least in constants.GRID_SIGNALS.items() if signal >= least)
             memory = Counted(n_uniform=n_uniform, n_rows=float(values[0]), variance=sd**2)
             return replace(state, n_rows=n_rows, memory=memory)
         assert isinstance(query, CellCountsQuery)
@@ -142,6 +143,7 @@ class Bins(Stage):
         max_bins = self.max_bins or (
             constants.FINE_BINS if query.n_uniform == FINE else constants.COARSE_BINS
         )
+        mass_sd = constants.MASS_SD if query.n_uniform >= DENSE else constants.COARSE_MASS_SD
         bins, counts, unread = [], [], []
         for edges, cells in zip(grid.edges, per_feature, strict=True):
             other = None if edges is not None else float(cells[-2])
@@ -149,7 +151,9 @@ class Bins(Stage):
             if edges is None:
                 feature, mass = bin_merging.categorical_bins(cells, sd, n_rows)
             else:
-                feature, mass = bin_merging.numeric_bins(edges, cells, sd, n_rows, max_bins)
+                feature, mass = bin_merging.numeric_bins(
+                    edges, cells, sd, n_rows, max_bins, mass_sd
+                )
             bins.append(feature)
             counts.append(mass)
         model = empty_model(bins, state.shape)

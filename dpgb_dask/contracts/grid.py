@@ -1,4 +1,4 @@
-"""The public fine grid: data-independent cells of every feature, from the schema alone (docs/default-method.md §0).
+"""The public grids: data-independent cells of every feature, from the schema alone (docs/default-method.md §0).
 
 Cells of a numeric feature with edges e: cell k holds e[k-1] < x <= e[k]; the last cell, ``len(e) + 1``, holds missing
 values. Cells of a categorical feature with K categories: 0 … K-1 in declared order, K is "other", K + 1 is missing.
@@ -12,17 +12,18 @@ from numpy.typing import NDArray
 from dpgb_dask.contracts.features import Categorical, Encoded, Numeric
 from dpgb_dask.contracts.schema import Schema
 
-FINE = 1024  # uniform edges of the fine grid; the coarse grid takes every fourth
-COARSE = 256
+FINE = 1024  # uniform cells of the finest grid
 ONE_CELL_EACH = 128  # integer features with a range up to this get one cell per value
 GEOMETRIC = 96  # edges low + range · 2^(-i/4), i = 1 … 96: heavy tails and zero inflation
 PER_OCTAVE = 4
+GRIDS = (16, 32, 64, 128, 256, FINE)  # uniform cells of each grid
+DENSE = 256  # grids from here on take all geometric edges, the coarser ones one an octave
 
 
 def numeric_edges(feature: Numeric, n_uniform: int) -> NDArray[np.float64]:
-    """Return the public edges of one numeric feature, increasing; ``n_uniform`` is `COARSE` or `FINE`.
+    """Return the public edges of one numeric feature, increasing; ``n_uniform`` is one of `GRIDS`.
 
-    Every coarse edge is a fine edge to the bit, so coarse counts are sums of fine ones.
+    Every edge of a grid is an edge of the finest one to the bit, so its counts are sums of the finest ones.
     """
     low, high = feature.low, feature.high
     width = high - low
@@ -30,9 +31,9 @@ def numeric_edges(feature: Numeric, n_uniform: int) -> NDArray[np.float64]:
         return np.empty(0)
     if feature.integer and width <= ONE_CELL_EACH:
         return np.arange(np.floor(low), np.ceil(high), dtype=np.float64) + 0.5
-    step = FINE // n_uniform
+    step, each = FINE // n_uniform, 1 if n_uniform >= DENSE else PER_OCTAVE
     parts = [low + width * (np.arange(step, FINE, step) / FINE)]
-    geometric = 2.0 ** (-np.arange(1, GEOMETRIC + 1) / PER_OCTAVE)
+    geometric = 2.0 ** (-np.arange(each, GEOMETRIC + 1, each) / PER_OCTAVE)
     if low < 0 < high:
         parts += [high * geometric, low * geometric, np.array([0.0, -1e-12 * width])]
     else:

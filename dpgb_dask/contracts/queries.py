@@ -20,7 +20,7 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from dpgb_dask.contracts.grid import COARSE, FINE
+from dpgb_dask.contracts.grid import GRIDS
 from dpgb_dask.contracts.model import MAX_BINS, Splits, flaw_of
 from dpgb_dask.errors import PlanError
 from dpgb_dask.frozen import frozen, frozen_parts, settle
@@ -279,7 +279,7 @@ class CellCountsQuery(Query):
     Parameters
     ----------
     n_uniform : int
-        Resolution of the grid, ``grid.COARSE`` or ``grid.FINE``.
+        Resolution of the grid, one of ``grid.GRIDS``.
     sizes : tuple of int
         Cells per feature.
     """
@@ -293,8 +293,8 @@ class CellCountsQuery(Query):
         """Refuse a resolution or sizes that no grid has."""
         Query.__post_init__(self)
         n_uniform = whole_number(self.n_uniform)
-        if n_uniform not in (COARSE, FINE):
-            raise PlanError(f"n_uniform={self.n_uniform!r} of a query must be {COARSE} or {FINE}.")
+        if n_uniform not in GRIDS:
+            raise PlanError(f"n_uniform={self.n_uniform!r} of a query must be one of {GRIDS}.")
         sizes = tuple(_whole("a size", size, 1) for size in self.sizes)
         settle(self, n_uniform=n_uniform, sizes=sizes)
 

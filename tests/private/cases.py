@@ -6,7 +6,7 @@ from outside.expectile import Expectile, Exponential
 
 from dpgb_dask.contracts.boundary import Receipt
 from dpgb_dask.contracts.features import Categorical, Numeric
-from dpgb_dask.contracts.grid import COARSE, FINE, Grid, numeric_edges
+from dpgb_dask.contracts.grid import FINE, Grid, numeric_edges
 from dpgb_dask.contracts.model import FeatureBins, Model, PairTable, Splits, TreeEnsemble, no_trees
 from dpgb_dask.contracts.plan import Shape
 from dpgb_dask.contracts.queries import (
@@ -212,7 +212,7 @@ def queries_of(kind, weight_bits=0):
     }
     queries = {
         "count": CountQuery(**price),
-        "coarse": CellCountsQuery(**price, n_uniform=COARSE, sizes=Grid.of(schema, COARSE).sizes),
+        "coarse": CellCountsQuery(**price, n_uniform=16, sizes=Grid.of(schema, 16).sizes),
         "fine": CellCountsQuery(**price, n_uniform=FINE, sizes=Grid.of(schema, FINE).sizes),
         "target": TargetSumQuery(**price, kind=kind, n_classes=max(2, n_scores)),
         "main": MainSumsQuery(**grad, **halves),

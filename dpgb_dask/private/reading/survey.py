@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from dpgb_dask.contracts.grid import COARSE, FINE, Grid, coarsening
+from dpgb_dask.contracts.grid import FINE, GRIDS, Grid, coarsening
 from dpgb_dask.contracts.plan import Shape
 from dpgb_dask.contracts.queries import CellCountsQuery, CountQuery, Query, TargetSumQuery
 from dpgb_dask.encoding.codes import Values, cells_of, read_values
@@ -446,11 +446,7 @@ class Surveyed:
                 return None
 
     def _cells(self, query: CellCountsQuery, fine: NDArray[np.int64]) -> NDArray[np.int64]:
-        grid = (
-            Grid.of(self._shape.schema, query.n_uniform)
-            if query.n_uniform in (COARSE, FINE)
-            else None
-        )
+        grid = Grid.of(self._shape.schema, query.n_uniform) if query.n_uniform in GRIDS else None
         if grid is None or grid.sizes != tuple(query.sizes):
             raise PlanError(
                 f"n_uniform={query.n_uniform} with these sizes is not a grid of the schema."

@@ -1,0 +1,57 @@
+"""The public grids: every one is a coarsening of the finest."""
+
+import itertools
+
+import numpy as np
+import pytest
+
+from dpgb_dask import Schema
+from dpgb_dask.contracts.features import Numeric
+from dpgb_dask.contracts.grid import FINE, GRIDS, Grid, coarsening, numeric_edges
+
+FEATURES = {
+    "unit": Numeric(0, 1),
+    "around zero": Numeric(-3, 1e6),
+    "below zero": Numeric(-7e3, -2),
+    "a value each": Numeric(17, 90, integer=True),
+    "wide integers": Numeric(0, 100_000, integer=True),
+    "constant": Numeric(2, 2),
+}
+
+
+@pytest.mark.parametrize("n_uniform", GRIDS)
+@pytest.mark.parametrize("name", FEATURES)
+def test_edges_of_a_grid_are_edges_of_the_finest(name, n_uniform):
+    edges, finest = (numeric_edges(FEATURES[name], n) for n in (n_uniform, FINE))
+    assert np.all(np.diff(edges) > 0)
+    assert np.all(np.isin(edges, finest))
+
+
+@pytest.mark.parametrize("name", FEATURES)
+def test_a_finer_grid_has_the_edges_of_a_coarser_one(name):
+    grids = [numeric_edges(FEATURES[name], n) for n in sorted(GRIDS)]
+    for coarse, fine in itertools.pairwise(grids):
+        assert np.all(np.isin(coarse, fine))
+
+
+def test_the_coarsest_grid_has_few_cells_and_still_resolves_wide_bounds():
+    edges = numeric_edges(Numeric(0, 1e4), min(GRIDS))
+    assert len(edges) <= 40
+    values = edges[(edges > 0) & (edges < 10)]  # a thousandth of the range: an edge an octave
+    assert np.max(np.diff(np.log2(values))) < 1.01
+
+
+@pytest.mark.parametrize("n_uniform", GRIDS)
+def test_counts_of_a_grid_are_sums_of_the_finest(n_uniform):
+    schema = Schema(FEATURES | {"job": ["a", "b"]}, classes=[0, 1])
+    fine, grid = Grid.of(schema, FINE), Grid.of(schema, n_uniform)
+    rng = np.random.default_rng(0)
+    for j, feature in enumerate(schema.encoded.values()):
+        if not isinstance(feature, Numeric):
+            continue
+        x = rng.uniform(feature.low, feature.high, 500)
+        low, high = fine.offsets[j : j + 2]
+        whole = np.searchsorted(fine.edges[j], x) + low
+        own = np.searchsorted(grid.edges[j], x) + grid.offsets[j]
+        np.testing.assert_array_equal(coarsening(fine, grid)[whole], own)
+        assert coarsening(fine, grid)[high - 1] == grid.offsets[j + 1] - 1  # missing values
