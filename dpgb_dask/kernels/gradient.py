@@ -9,10 +9,13 @@ from dpgb_dask.kernels import inner, kernel, readable, same_rows, writable
 from dpgb_dask.losses import (
     GRAD_BITS,
     GRAD_ONE,
+    NORM_SHIFT,
+    NORM_SIZE,
     RESIDUAL_SHIFT,
     TABLE_SHIFT,
     TABLE_SIZE,
     TARGET_BITS,
+    ClippedSoftmaxGradient,
     Gradient,
     LabelGradient,
     LogisticGradient,
@@ -473,6 +476,52 @@ def softmax(
             weigh(weight, row)
 
 
+@kernel
+def _shorten(
+    shrink: NDArray[np.int64],  # IN (NORM_SIZE,)
+    out: NDArray[np.int64],  # OUT (n_classes, n), multiplied in place
+) -> None:
+    n_classes, n = out.shape
+    for i in range(n):
+        squared = np.int64(0)
+        for k in range(n_classes):
+            g = out[k, i] >> 32
+            squared += g * g
+        # rows of a softmax are within the table; the clamp keeps any other row from reading beyond it
+        w = shrink[min(squared >> NORM_SHIFT, shrink.shape[0] - 1)]
+        for k in range(n_classes):
+            g = out[k, i] >> 32
+            h = out[k, i] - (g << 32)
+            short = (abs(g) * w) >> GRAD_BITS  # towards zero
+            out[k, i] = ((short if g >= 0 else -short) << 32) + ((h * w) >> GRAD_BITS)
+
+
+def shorten(shrink: NDArray[np.int64], out: NDArray[np.int64]) -> None:
+    """Clip the gradients of rows in norm, in integers only.
+
+    Parameters
+    ----------
+    shrink : (NORM_SIZE,) int64
+        `gradients.ClippedSoftmaxGradient.shrink`.
+    out : (n_classes, n_rows) int64
+        ``(g << 32) + h`` of rows of weight 1, h >= 0; all columns of a row are multiplied by w · 2⁻¹⁵ in place.
+
+    Raises
+    ------
+    ValueError
+        If a dtype, layout or length is wrong; never because of a value.
+
+    Privacy
+    -------
+    Private side; nothing leaves. Rounding is towards zero, so no row is longer than `gradients.ClippedSoftmaxGradient`
+    states (docs/privacy.md P2).
+    """
+    if shrink.shape != (NORM_SIZE,):
+        raise ValueError(f"shrink must have shape ({NORM_SIZE},). Make it with gradients.")
+    writable("out", out, np.int64, 2)
+    _shorten(readable("shrink", shrink, np.int64, 1), out)
+
+
 def write(
     gradient: Gradient,
     score: NDArray[np.int32],
@@ -504,9 +553,7 @@ def write(
     Private side; nothing leaves. Each row's vector is within the gradient's own bounds, times the weight.
     """
     check_gradient(gradient)
-    columns = 1
-    if isinstance(gradient, SoftmaxGradient | LabelGradient):
-        columns = gradient.n_scores
+    columns = getattr(gradient, "n_scores", 1)  # all others have one score
     if score.shape != out.shape or len(score) != columns:
         raise ValueError(
             f"score and out need one row per score column of {type(gradient).__name__}."
@@ -546,6 +593,8 @@ def write(
                 always=gradient.always,
                 filtered=gradient.filtered,
             )
+        case ClippedSoftmaxGradient():
+            _clipped_softmax(gradient, score, label, weight, out)  # type: ignore[arg-type]
         case LabelGradient():
             same_rows(score=score, label=label, weight=weight, out=out)
             for k, column in enumerate(out):
@@ -553,6 +602,21 @@ def write(
                 weigh(weight, column)
         case _:
             assert_never(gradient)
+
+
+def _clipped_softmax(
+    gradient: ClippedSoftmaxGradient,
+    score: NDArray[np.int32],
+    label: NDArray[np.uint8],
+    weight: NDArray[np.int32] | None,
+    out: NDArray[np.int64],  # OUT (n_classes, n)
+) -> None:
+    """Write the softmax of every row, then clip its norm; weights come last, as the clip is of a row of weight 1."""
+    same_rows(score=score, label=label, weight=weight, out=out)
+    softmax(score, label, None, gradient.exp_table, out, hess_steps=gradient.hess_steps)
+    shorten(gradient.shrink, out)
+    for column in out:
+        weigh(weight, column)
 
 
 def _labels(

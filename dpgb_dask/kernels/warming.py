@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from dpgb_dask.kernels import bin as bins
 from dpgb_dask.kernels import draw, fingerprint, gradient, histogram, nodes, predict, route, shrink
-from dpgb_dask.losses import poisson_gradient
+from dpgb_dask.losses import NORM_SIZE, poisson_gradient
 
 ROWS = 3
 WEIGHT = np.ones(ROWS, np.int32)
@@ -111,6 +111,10 @@ def _softmax() -> None:
     gradient.softmax(score, np.zeros(ROWS, np.uint8), None, STEPS, packed)
 
 
+def _clipped_softmax() -> None:
+    gradient.shorten(np.ones(NORM_SIZE, np.int64), np.zeros((2, ROWS), np.int64))
+
+
 def _codes() -> tuple[NDArray[np.uint8], NDArray[np.int64]]:
     return np.zeros((5, ROWS), np.uint8), np.zeros(ROWS, np.int64)
 
@@ -188,6 +192,7 @@ GROUPS: dict[str, Callable[[], None]] = {
     "slope gradient": _slopes,
     "poisson gradient": _poisson,
     "softmax gradient": _softmax,
+    "clipped softmax gradient": _clipped_softmax,
     "main sums": _main_sums,
     "shrunk rows": _shrunk_rows,
     "pair sums": _pair_sums,
@@ -204,5 +209,6 @@ GRADIENTS = {
     "SlopeGradient": ("slope gradient",),
     "PoissonGradient": ("poisson gradient",),
     "SoftmaxGradient": ("softmax gradient",),
+    "ClippedSoftmaxGradient": ("softmax gradient", "clipped softmax gradient"),
     "LabelGradient": (),
 }

@@ -17,12 +17,15 @@ from dpgb_dask.losses.gradients import (
     GRAD_BITS,
     GRAD_ONE,
     GRADIENTS,
+    NORM_SHIFT,
+    NORM_SIZE,
     RATE_SHIFT,
     RESIDUAL_SHIFT,
     SOFTMAX_HESS_SCALE,
     TABLE_SHIFT,
     TABLE_SIZE,
     TARGET_BITS,
+    ClippedSoftmaxGradient,
     Gradient,
     LabelGradient,
     LogisticGradient,
@@ -32,6 +35,7 @@ from dpgb_dask.losses.gradients import (
     SquaredGradient,
     TableGradient,
     check_gradient,
+    clipped_softmax_gradient,
     label_gradient,
     logistic_gradient,
     poisson_gradient,
@@ -41,7 +45,14 @@ from dpgb_dask.losses.gradients import (
     unpack,
 )
 from dpgb_dask.losses.huber import Huber as Huber
-from dpgb_dask.losses.links import LINKS, LINKS_OF, clipped_probability
+from dpgb_dask.losses.links import (
+    CLASS_CLIP,
+    LINKS,
+    LINKS_OF,
+    class_weights,
+    clipped_probabilities,
+    clipped_probability,
+)
 from dpgb_dask.losses.log_loss import LogLoss as LogLoss
 from dpgb_dask.losses.outside import AbsentLoss, OutsideLoss
 from dpgb_dask.losses.poisson import Poisson as Poisson
@@ -49,12 +60,14 @@ from dpgb_dask.losses.quantile import Quantile as Quantile
 from dpgb_dask.losses.squared_error import SquaredError as SquaredError
 
 __all__ = [  # and the losses
-    "CORNER", "FREE_HESS_SCALE", "GRADIENTS", "GRAD_BITS", "GRAD_ONE", "LINKS", "LINKS_OF", "LOSSES", "RATE_SHIFT",
-    "RESIDUAL_SHIFT", "SOFTMAX_HESS_SCALE", "TABLE_SHIFT", "TABLE_SIZE", "TARGET_BITS", "AbsentLoss", "Gradient",
-    "GradientOptions", "LabelGradient", "LogisticGradient", "Loss", "OutsideLoss", "PoissonGradient", "SlopeGradient",
-    "SoftmaxGradient", "SquaredGradient", "TableGradient", "check_gradient", "check_loss", "clipped_probability",
-    "default_loss", "from_json", "get", "label_gradient", "logistic_gradient", "options_in_words", "parse",
-    "poisson_gradient", "sigmoid", "softmax_gradient", "table_gradient", "table_points", "to_json", "unpack",
+    "CLASS_CLIP", "CORNER", "FREE_HESS_SCALE", "GRADIENTS", "GRAD_BITS", "GRAD_ONE", "LINKS", "LINKS_OF", "LOSSES",
+    "NORM_SHIFT", "NORM_SIZE", "RATE_SHIFT", "RESIDUAL_SHIFT", "SOFTMAX_HESS_SCALE", "TABLE_SHIFT", "TABLE_SIZE",
+    "TARGET_BITS", "AbsentLoss", "ClippedSoftmaxGradient", "Gradient", "GradientOptions", "LabelGradient",
+    "LogisticGradient", "Loss", "OutsideLoss", "PoissonGradient", "SlopeGradient", "SoftmaxGradient",
+    "SquaredGradient", "TableGradient", "check_gradient", "check_loss", "class_weights", "clipped_probabilities",
+    "clipped_probability", "clipped_softmax_gradient", "default_loss", "from_json", "get", "label_gradient",
+    "logistic_gradient", "options_in_words", "parse", "poisson_gradient", "sigmoid", "softmax_gradient",
+    "table_gradient", "table_points", "to_json", "unpack",
 ]  # fmt: skip
 
 

@@ -37,6 +37,8 @@ SOFTMAX_HESS_SCALE = 2.0  # h is free up to c = 2: sup ‖(g, c·h)‖ stays √
 FREE_HESS_SCALE = ((1 + 5**0.5) / 2) ** 2.5  # docs/privacy.md P2
 # a rate is exp(score - 2) of the largest target: from e⁻¹⁰ of it at score -8, about a gradient step, to the whole at 2
 RATE_SHIFT = 2.0
+NORM_SHIFT = 20  # squared norms of a row, at most 2 · 2³⁰, in steps of 2²⁰: .1 % of the norm
+NORM_SIZE = (2 << (2 * GRAD_BITS - NORM_SHIFT)) + 1
 MOST_EXP = 1 << 20  # 2**20 · 2**15 of 2**10 classes stays below 2**63
 TARGET_BITS = 17  # a numeric target, scaled to [-1, 1], spans 2**17 score steps
 
@@ -467,6 +469,90 @@ class SoftmaxGradient(_Computed):
         return self.always
 
 
+@dataclass(frozen=True, eq=False, slots=True)
+class ClippedSoftmaxGradient(_Computed):
+    """Multiclass log-loss in integers, with the gradient of a row clipped in norm over all score columns.
+
+    With (g, h) as in `SoftmaxGradient` without a clip, and s = Σ g_k², a row adds (w g, w h) / 2¹⁵, rounded towards
+    zero, where w is the table's entry at s >> `NORM_SHIFT`.
+
+    So a row's bounds are maxima over the entries. With s at most the highest value s_i of entry i, Σ (w g)² <= w² s_i.
+    All g but that of the row's own class are at least 0 and sum to minus it, so it is at most √(s_i (K - 1)/K), and
+    Σ |g| twice that. What h adds is bounded by the slopes of `SoftmaxGradient`, times w (docs/privacy.md P2).
+
+    Parameters
+    ----------
+    n_classes : int
+    exp_table : (TABLE_SIZE,) int64
+        As in `SoftmaxGradient`.
+    shrink : (NORM_SIZE,) int64
+        w, in steps of 2⁻¹⁵: at most 2¹⁵.
+    hess_steps : int
+        a · 2¹⁵.
+    curvature : float
+        The value that one unit of the second component stands for.
+    """
+
+    kinds: ClassVar[tuple[str, ...]] = ("multiclass",)
+
+    n_classes: int
+    exp_table: NDArray[np.int64]
+    shrink: NDArray[np.int64]
+    hess_steps: int
+    curvature: float = 1.0
+
+    def __post_init__(self) -> None:
+        """Refuse options that the bounds are not stated for."""
+        _settle_steps(self, 2, 1 << 10, "n_classes")
+        _settle_table(self, "exp_table", (TABLE_SIZE,))
+        _check_steps("the least of exp_table", self.exp_table.min(), 1, MOST_EXP)
+        _check_steps("the largest of exp_table", self.exp_table.max(), 1, MOST_EXP)
+        _settle_table(self, "shrink", (NORM_SIZE,))
+        _check_steps("the least of shrink", self.shrink.min(), 0, GRAD_ONE)
+        _check_steps("the largest of shrink", self.shrink.max(), 0, GRAD_ONE)
+        _settle_steps(self, 0, 4 * GRAD_ONE, "hess_steps")
+        _settle_scale(self, "curvature")
+
+    @property
+    def n_scores(self) -> int:
+        """Number of score columns."""
+        return self.n_classes
+
+    @property
+    def hess_scale(self) -> float:
+        """Factor of the second component, which is released as ``hess_scale`` times ``curvature`` times p (1 - p)."""
+        return self.hess_steps / GRAD_ONE / self.curvature or 1.0
+
+    def _grads(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """Return, per entry, the largest Σ g² before the clip, and the largest |g| of one column after it."""
+        squared = np.minimum((np.arange(1, NORM_SIZE + 1) << NORM_SHIFT) - 1, 2 * GRAD_ONE**2)
+        # the square root of floats is right to a unit in the last place, far less than a step
+        column = np.sqrt(squared * ((self.n_classes - 1) / self.n_classes)).astype(np.int64) + 1
+        return squared, (self.shrink * np.minimum(column, GRAD_ONE)) >> GRAD_BITS
+
+    def extremes(self) -> Extremes:
+        """Return the largest |g| and h of one column (p(1 - p) <= 1/4); they need not occur in the same row."""
+        return _one_row(int(self._grads()[1].max()), self.hess_steps >> 2)
+
+    @property
+    def l2_squared(self) -> int:
+        """Bound of ‖(g, h)‖² of one row over all classes, in steps²."""
+        squared, _ = self._grads()
+        most = squared + _hess_bounds(self.n_classes, self.hess_steps)[0]
+        return int(((self.shrink**2 * most) >> (2 * GRAD_BITS)).max()) + 1
+
+    @property
+    def l1(self) -> int:
+        """Bound of Σ(|g| + h) of one row over all classes, in steps."""
+        _, column = self._grads()
+        h = (self.shrink * _hess_bounds(self.n_classes, self.hess_steps)[1]) >> GRAD_BITS
+        return int((2 * column + h).max()) + 2
+
+    @property
+    def _on_every_row(self) -> bool:
+        return False
+
+
 @lru_cache(maxsize=64)
 def _softmax_bounds(
     n_classes: int, clip_steps: int, hess_steps: int, always: bool, filtered: bool
@@ -486,6 +572,14 @@ def _softmax_bounds(
         _most(g * g + h * h, n_classes - 1, GRAD_ONE),
         _most(g + h, n_classes - 1, 1),
     )
+
+
+@lru_cache(maxsize=64)
+def _hess_bounds(n_classes: int, hess_steps: int) -> tuple[int, int]:
+    """Return bounds of Σ h² and Σ h of one row of a softmax, over all classes."""
+    p = np.arange(GRAD_ONE + 1, dtype=np.int64)
+    h = (hess_steps * p * (GRAD_ONE - p)) >> (2 * GRAD_BITS)
+    return _most(h * h, n_classes - 1, GRAD_ONE), _most(h, n_classes - 1, 1)
 
 
 def _most(part: NDArray[np.int64], n_others: int, unit: int) -> int:
@@ -564,6 +658,7 @@ Gradient = (
     | SlopeGradient
     | PoissonGradient
     | SoftmaxGradient
+    | ClippedSoftmaxGradient
     | LabelGradient
 )
 GRADIENTS = frozenset(get_args(Gradient))
@@ -703,6 +798,32 @@ def softmax_gradient(
         0 if second == "none" else round(hess_scale * GRAD_ONE),
         second == "count",
         filtered,
+    )
+
+
+@lru_cache(maxsize=16)
+def clipped_softmax_gradient(
+    n_classes: int, *, clip: float, hess_scale: float, curvature: float = 1.0
+) -> ClippedSoftmaxGradient:
+    """Build the tables of exponentials and of the clip in norm.
+
+    Parameters
+    ----------
+    clip : float
+        A longer gradient is shortened to this norm.
+    hess_scale : float
+        a: the second component is a · w · p (1 - p).
+    curvature : float
+        The Hessian is taken to be this times w · p (1 - p).
+    """
+    # of each entry's highest norm, so that no row is longer than the clip
+    norm = np.sqrt(np.arange(1, NORM_SIZE + 1) * float(1 << NORM_SHIFT)) / GRAD_ONE
+    return ClippedSoftmaxGradient(
+        n_classes,
+        softmax_gradient(n_classes).exp_table,
+        np.floor(np.minimum(clip / norm, 1.0) * GRAD_ONE).astype(np.int64),
+        round(hess_scale * GRAD_ONE),
+        curvature,
     )
 
 

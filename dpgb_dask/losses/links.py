@@ -23,6 +23,24 @@ def clipped_probability(score: NDArray[Any], clip: float = 0.5) -> NDArray[Any]:
     return down / (up + down)
 
 
+CLASS_CLIP = 0.85  # of the gradient's norm, several classes; above √½, where two classes alone would lose consistency
+
+
+def class_weights(p: NDArray[Any], clip: float = CLASS_CLIP) -> NDArray[np.float64]:
+    """Return what a gradient p - e_k clipped to a norm is multiplied by, for every class k: (n, n_classes)."""
+    squared = 1 + (p * p).sum(axis=1, keepdims=True) - 2 * p
+    return np.asarray(np.minimum(1.0, clip / np.sqrt(np.maximum(squared, clip * clip))))
+
+
+def clipped_probabilities(p: NDArray[Any], clip: float = CLASS_CLIP) -> NDArray[np.float64]:
+    """Invert the clipped link of several classes: return the rates at which gradients clipped in norm sum to zero.
+
+    With p = softmax(score) these are q_k ∝ p_k / w_k, w of `class_weights` (docs/default-method.md §6).
+    """
+    q = p / class_weights(p, clip)
+    return np.asarray(q / q.sum(axis=1, keepdims=True))
+
+
 def _both(p: NDArray[Any]) -> NDArray[np.float64]:
     return np.stack([1 - p, p], axis=1)
 
@@ -38,6 +56,10 @@ def _logit(score: NDArray[np.float64]) -> NDArray[np.float64]:
 def _softmax(score: NDArray[np.float64]) -> NDArray[np.float64]:
     e = np.exp(score - score.max(axis=1, keepdims=True))
     return np.asarray(e / e.sum(axis=1, keepdims=True))
+
+
+def _clipped_softmax(score: NDArray[np.float64]) -> NDArray[np.float64]:
+    return clipped_probabilities(_softmax(score))
 
 
 def _probability(score: NDArray[np.float64]) -> NDArray[np.float64]:
@@ -61,12 +83,13 @@ LINKS: Mapping[str, Callable[[NDArray[np.float64]], NDArray[np.float64]]] = {
     "clipped_logit": _clipped_logit,
     "logit": _logit,
     "softmax": _softmax,
+    "clipped_softmax": _clipped_softmax,
     "probability": _probability,
     "identity": _identity,
     "log": _log,
 }
 LINKS_OF: Mapping[str, tuple[str, ...]] = {
     "binary": ("clipped_logit", "logit", "probability"),
-    "multiclass": ("softmax", "probability"),
+    "multiclass": ("clipped_softmax", "softmax", "probability"),
     "numeric": ("identity", "log"),
 }

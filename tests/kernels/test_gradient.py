@@ -1,3 +1,5 @@
+from dataclasses import replace
+
 import numba
 import numpy as np
 import pytest
@@ -9,6 +11,8 @@ from dpgb_dask.kernels import gradient, warming
 from dpgb_dask.losses import (
     GRAD_ONE,
     LOSSES,
+    NORM_SHIFT,
+    ClippedSoftmaxGradient,
     Huber,
     LabelGradient,
     LogisticGradient,
@@ -19,6 +23,7 @@ from dpgb_dask.losses import (
     SoftmaxGradient,
     SquaredGradient,
     TableGradient,
+    clipped_softmax_gradient,
     label_gradient,
     logistic_gradient,
     softmax_gradient,
@@ -179,6 +184,10 @@ def gradients_of(kind, n_scores):
                 yield pytest.param(
                     loss.gradient(kind, n_scores, **asked), id=f"{kind} {loss} {asked}"
                 )
+    if kind == "multiclass":
+        for clip, a in ((0.85, 0.5), (0.6, 0.5), (1.2, 1.0)):
+            made = clipped_softmax_gradient(n_scores, clip=clip, hess_scale=a)
+            yield pytest.param(made, id=f"{n_scores} classes, norm {clip}, a {a}")
     for average in (True, False):
         made = label_gradient(kind, n_scores, average=average, count_scale=0.5)
         yield pytest.param(made, id=f"{kind} target {average}")
@@ -244,6 +253,13 @@ def row_of(g, score, label):
             return [
                 (v, second if g.always else h if v == w else 0)
                 for v, w, h in zip(kept, full, hess, strict=True)
+            ]
+        case ClippedSoftmaxGradient():
+            full = row_of(softmax_gradient(g.n_classes, hess_scale=second / GRAD_ONE), score, label)
+            w = int(g.shrink[sum(v * v for v, _ in full) >> NORM_SHIFT])
+            return [
+                ((abs(v) * w // GRAD_ONE) * (1 if v > 0 else -1), h * w // GRAD_ONE)
+                for v, h in full
             ]
         case LabelGradient():
             if g.kind == "numeric":
@@ -383,13 +399,32 @@ def test_write_names_what_does_not_fit():
             gradient.write(wide, score, np.zeros(3, np.uint8), None, np.empty((2, 3), np.int64))
     with pytest.raises(PlanError, match="rate must be an int64 array"):
         PoissonGradient(np.zeros(3, np.int64), 0, 1, 1)
+    made = clipped_softmax_gradient(3, clip=0.85, hess_scale=0.5)
+    with pytest.raises(PlanError, match="shrink must be an int64 array"):
+        replace(made, shrink=made.shrink[1:])
+    with pytest.raises(PlanError, match="largest of shrink"):
+        replace(made, shrink=made.shrink + 1)
+    with pytest.raises(ValueError, match="shrink must have shape"):
+        gradient.shorten(made.shrink[1:], np.zeros((3, 3), np.int64))
+
+
+def test_a_clip_in_norm_halves_the_sensitivity():
+    """.85² + a² Σh² at most, where it was 2; what a row adds comes within 3 % of it (docs/privacy.md P2)."""
+    for n_classes in (3, 7):
+        made = clipped_softmax_gradient(n_classes, clip=0.85, hess_scale=0.5)
+        assert 0.85**2 < made.l2_squared / GRAD_ONE**2 < 0.79
+        score, label = rows_for(made)
+        out = np.empty(score.shape, np.int64)
+        gradient.write(made, score, label, None, out)
+        g, h = unpack(out)
+        assert (g * g + h * h).sum(axis=0).max() > made.l2_squared / 1.03**2
 
 
 @pytest.mark.skipif(numba.config.DISABLE_JIT, reason="looks at compiled versions")
 def test_warm_leaves_no_gradient_to_compile():
     warming.warm()
     compiled = [value for value in vars(gradient).values() if hasattr(value, "signatures")]
-    assert len(compiled) == 8
+    assert len(compiled) == 9
     versions = [len(function.signatures) for function in compiled]
     for case in EVERY:
         (g,) = case.values

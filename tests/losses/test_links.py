@@ -4,7 +4,15 @@ import numpy as np
 import pytest
 
 from dpgb_dask import losses
-from dpgb_dask.losses import LINKS, LINKS_OF, LOSSES, RATE_SHIFT, clipped_probability, sigmoid
+from dpgb_dask.losses import (
+    CLASS_CLIP,
+    LINKS,
+    LINKS_OF,
+    LOSSES,
+    RATE_SHIFT,
+    clipped_probability,
+    sigmoid,
+)
 
 
 def n_scores(kind):
@@ -44,6 +52,20 @@ def test_links_by_formula():
     assert LINKS["log"](np.array([[RATE_SHIFT + 3]])) == 1.0
     np.testing.assert_allclose(LINKS["probability"](np.array([[-1.0, 0.0, -2.0]])), 1 / 3)
     np.testing.assert_allclose(LINKS["probability"](np.array([[2.0, 1.0, -2.0]])), [[0.5, 0.5, 0]])
+
+
+@pytest.mark.parametrize("n_classes", [2, 3, 7])
+def test_clipped_softmax_gives_the_rates_at_which_clipped_gradients_balance(n_classes):
+    score = np.random.default_rng(n_classes).normal(0, 3, (2000, n_classes))
+    p, q = LINKS["softmax"](score), LINKS["clipped_softmax"](score)
+    total = np.zeros_like(p)
+    for k in range(n_classes):
+        grad = p - np.eye(n_classes)[k]
+        norm = np.sqrt((grad**2).sum(axis=1, keepdims=True))
+        total += q[:, [k]] * grad * np.minimum(1, CLASS_CLIP / norm)
+    np.testing.assert_allclose(total, 0, atol=1e-15)
+    # larger scores have larger rates, so a prediction needs the scores alone
+    np.testing.assert_array_equal(np.argsort(score, axis=1), np.argsort(q, axis=1))
 
 
 @pytest.mark.parametrize("name", LOSSES)

@@ -196,7 +196,7 @@ def test_several_classes_and_numbers_have_their_outputs(
     three_score_model, model, multiclass_schema, regression_schema, rows
 ):
     records = rows[:40].astype(object).to_dict("records")
-    for link in ("softmax", "probability"):
+    for link in ("clipped_softmax", "softmax", "probability"):
         made = replace(three_score_model, link=link)
         mine = scorer.Scorer({"schema": multiclass_schema.to_dict(), "model": model_to_dict(made)})
         scores = raw_scores(made, multiclass_schema, rows[:40])

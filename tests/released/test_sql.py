@@ -51,7 +51,7 @@ def test_query_scores_as_the_model(content, model, binary_schema, rows, tmp_path
 def test_several_classes_have_one_column_each(
     content, three_score_model, multiclass_schema, rows, tmp_path
 ):
-    for link in ("softmax", "probability"):
+    for link in ("clipped_softmax", "softmax", "probability"):
         made = replace(three_score_model, link=link)
         out = answer(content(made, multiclass_schema), tmp_path / "q.sql", rows[:200])
         scores = raw_scores(made, multiclass_schema, rows[:200])

@@ -23,11 +23,12 @@ from dpgb_dask.contracts.model import SCORE_ONE, Model
 from dpgb_dask.contracts.plan import Answer, Facts, Needs, State
 from dpgb_dask.contracts.queries import PRICE_ONE, PairCells, Query, ResidualQuery
 from dpgb_dask.losses import (
+    CLASS_CLIP,
     GRAD_ONE,
     Gradient,
     SquaredGradient,
+    clipped_softmax_gradient,
     logistic_gradient,
-    softmax_gradient,
 )
 
 RESIDUAL_EDGES = np.rint(2.0 ** np.arange(-10, 1.01, 0.25) * SCORE_ONE).astype(np.int64)
@@ -38,7 +39,12 @@ def gradient_of(kind: str, clip: float, n_classes: int) -> Gradient:
     if kind == "binary":
         return logistic_gradient(constants.CLIP, constants.HESS_SCALE)
     if kind == "multiclass":
-        return softmax_gradient(n_classes)
+        return clipped_softmax_gradient(
+            n_classes,
+            clip=CLASS_CLIP,
+            hess_scale=constants.HESS_SCALE,
+            curvature=constants.CLASS_CURVATURE,
+        )
     return SquaredGradient(round(clip * SCORE_ONE), round(constants.HESS_SCALE * clip * GRAD_ONE))
 
 

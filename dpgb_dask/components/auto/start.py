@@ -21,6 +21,9 @@ from dpgb_dask.components.bins import share_of
 from dpgb_dask.contracts.constraints import UNCONSTRAINED
 from dpgb_dask.contracts.plan import Answer, Demand, Shape, Stage, State
 from dpgb_dask.contracts.queries import PRICE_ONE, Query, ResidualQuery, TargetSumQuery
+from dpgb_dask.losses import LINKS_OF, class_weights
+
+STEPS_TO_BALANCE = 100  # halve the distance to the balance at least every second step
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -88,12 +91,12 @@ class Start(Stage):
         else:
             rate_of = np.maximum(values / n_rows, 1e-4)
             rate_of = rate_of / rate_of.sum()
-            intercept = np.log(rate_of) - np.log(rate_of).mean()
-            hess = tuple(np.maximum(rate_of * (1 - rate_of), 0.005))
+            intercept, of_class = multiclass_start(rate_of)
+            hess = tuple(np.maximum(of_class, 0.005))
         assert state.model is not None
         intercept = on_grid(intercept)
-        # scores of gradients clipped at ½ need their own link
-        link = "clipped_logit" if kind == "binary" else state.model.link
+        # scores of clipped gradients need their own link
+        link = LINKS_OF[kind][0]
         totals = Totals(intercepts=tuple(Intercept(float(f)) for f in intercept), hess=hess)
         model = replace(state.model, intercept=steps(intercept), link=link)
         found = replace(state.fact(AutoFacts), totals=totals)
@@ -132,6 +135,20 @@ class Start(Stage):
         left = max(state.left - refreshes * scale, 0)
         split = schedules.split_budget(kind, signal, left, forest=forest)
         return state.with_fact(replace(found, split=split))
+
+
+def multiclass_start(rate: NDArray[np.float64]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """Return the scores at which gradients clipped in norm sum to zero at some rates, and the mean Hessian per class.
+
+    The sum is zero where p_k ∝ q_k w_k, which is solved by iteration: w changes little with p.
+    """
+    p = rate
+    for _ in range(STEPS_TO_BALANCE):
+        balanced = rate * class_weights(p[None])[0]
+        p = (p + balanced / balanced.sum()) / 2
+    scores = np.log(p) - np.log(p).mean()
+    weight = float(rate @ class_weights(p[None])[0])
+    return scores, constants.CLASS_CURVATURE * weight * p * (1 - p)
 
 
 def binary_start(rate: float) -> tuple[NDArray[np.float64], float]:

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 from dpgb_dask.contracts.features import Categorical, Datetime
 from dpgb_dask.contracts.model import SCORE_ONE, FeatureBins, Model, TreeEnsemble
 from dpgb_dask.errors import StructureError
-from dpgb_dask.losses import RATE_SHIFT
+from dpgb_dask.losses import CLASS_CLIP, RATE_SHIFT
 from dpgb_dask.released.runtimes.content import Content, Listed, listed, refuse_wrapping, write
 from dpgb_dask.released.runtimes.threshold_trees import Builder, Shape, axis_of_codes
 
@@ -290,9 +290,10 @@ class _Graph:
     def _probability(self, score: str) -> str:
         """Return the probabilities of all classes, (n, n_classes), by the model's link."""
         link, number = self._content.model.link, np.float64
-        if link == "softmax":
-            return self._op("Softmax", score, axis=1)
         one = self._constant(1, number)
+        if link in ("softmax", "clipped_softmax"):
+            p = self._op("Softmax", score, axis=1)
+            return p if link == "softmax" else self._normalised(self._unclipped(p))
         if link == "probability":
             p = self._op("Clip", score, self._constant(0, number), one)
             if self._content.model.n_scores > 1:
@@ -305,6 +306,18 @@ class _Graph:
             down = self._op("Min", p, half)
             p = self._op("Div", down, self._op("Add", up, down))
         return self._op("Concat", self._op("Sub", one, p), p, axis=1)
+
+    def _unclipped(self, p: str) -> str:
+        """Return p_k times what the norm of p - e_k exceeds its clip by, if it does."""
+        number = np.float64
+        one = self._constant(1, number)
+        squares = self._op(
+            "ReduceSum", self._op("Mul", p, p), self._constant([1], np.int64), keepdims=1
+        )
+        twice = self._op("Mul", p, self._constant(2, number))
+        squared = self._op("Sub", self._op("Add", one, squares), twice)
+        ratio = self._op("Div", squared, self._constant(CLASS_CLIP**2, number))
+        return self._op("Mul", p, self._op("Sqrt", self._op("Max", ratio, one)))
 
     def _normalised(self, p: str) -> str:
         """Return shares of their sum; equal ones if all are 0."""

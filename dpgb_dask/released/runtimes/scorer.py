@@ -33,6 +33,7 @@ Row = Mapping[str, Any]
 
 SCORE_ONE = 1 << 16  # steps of one unit of score
 RATE_SHIFT = 2.0  # of the link "log"
+CLASS_CLIP = 0.85  # of the link "clipped_softmax"
 FLOAT32_MAX = 2.0**128 - 2.0**104
 EXTRA_BINS = 2  # a numeric feature has two bins more than edges: above the last, and missing
 MISSING_WORDS = frozenset((
@@ -549,9 +550,10 @@ class Scorer:
             if len(natural) == 1:
                 return [1 - natural[0], natural[0]]
             return [p / total if total > 0 else 1 / len(natural) for p in natural]
-        if self.link == "softmax":
+        if self.link in ("softmax", "clipped_softmax"):
             powers = [math.exp(score - max(natural)) for score in natural]
-            return [power / sum(powers) for power in powers]
+            shares = [power / sum(powers) for power in powers]
+            return shares if self.link == "softmax" else _unclipped(shares)
         p = _sigmoid(natural[0])
         if self.link == "clipped_logit":
             up, down = min(1 - p, 0.5), min(p, 0.5)
@@ -582,6 +584,13 @@ def _feature(name: str, feature: Mapping[str, Any], bins: Iterator[Mapping[str, 
         raise ValueError(f"feature {name!r} is of type {kind!r}, which this file cannot read.")
     values = [False, True] if kind == "bool" else feature["categories"]
     return Categories(values, range(len(values)), next(bins)["cell_to_bin"])
+
+
+def _unclipped(shares: Sequence[float]) -> list[float]:
+    """Return the rates of classes at which gradients clipped in norm balance, from a softmax."""
+    squares = sum(p * p for p in shares)
+    powers = [p * math.sqrt(max((1 + squares - 2 * p) / CLASS_CLIP**2, 1.0)) for p in shares]
+    return [power / sum(powers) for power in powers]
 
 
 def _sigmoid(score: float) -> float:

@@ -10,7 +10,7 @@ import numpy as np
 from dpgb_dask.contracts.features import Datetime, Numeric
 from dpgb_dask.contracts.model import SCORE_ONE, FeatureBins, Model, PairTable
 from dpgb_dask.errors import StructureError
-from dpgb_dask.losses import RATE_SHIFT
+from dpgb_dask.losses import CLASS_CLIP, RATE_SHIFT
 from dpgb_dask.plain import python_scalar
 from dpgb_dask.released.runtimes.content import (
     Content,
@@ -540,6 +540,8 @@ class _Query:
             return []
         if link == "softmax":
             return self._shares([f"exp((s{k} - top) / {SCORE_ONE}.0e0)" for k in range(n)])
+        if link == "clipped_softmax":
+            return self._unclipped()
         p0 = "CASE WHEN x0 >= 0 THEN 1e0 / (1e0 + exp(-x0)) ELSE exp(x0) / (1e0 + exp(x0)) END"
         self._part("dpgb_powers", ["s0", "x0", f"{p0} AS p0"], "dpgb_natural")
         if link == "clipped_logit":
@@ -547,12 +549,32 @@ class _Query:
             return [f"1e0 - {one}", one]
         return ["1e0 - p0", "p0"]
 
-    def _shares(self, powers: list[str]) -> list[str]:
+    def _unclipped(self) -> list[str]:
+        """Return shares of p_k times what the norm of p - e_k exceeds its clip by, if it does; p a softmax."""
+        n = len(self._model.intercept)
+        kept = [part for k in range(n) for part in (f"s{k}", f"x{k}")]
+        made = [f"exp((s{k} - top) / {SCORE_ONE}.0e0) AS e{k}" for k in range(n)]
+        self._part("dpgb_exps", [*kept, "top", *made], "dpgb_natural")
+        total = _total([f"e{k}" for k in range(n)])
+        made = [f"e{k} / {total} AS u{k}" for k in range(n)]
+        self._part("dpgb_softmax", [*kept, "top", *made], "dpgb_exps")
+        squares = _total([f"u{k} * u{k}" for k in range(n)])
+        unit = [f"u{k}" for k in range(n)]
+        self._part("dpgb_squares", [*kept, "top", *unit, f"{squares} AS squares"], "dpgb_softmax")
+        clip = CLASS_CLIP**2
+        powers = [
+            f"u{k} * sqrt(CASE WHEN 1e0 + squares - 2e0 * u{k} > {_real(clip)} "
+            f"THEN (1e0 + squares - 2e0 * u{k}) / {_real(clip)} ELSE 1e0 END)"
+            for k in range(n)
+        ]
+        return self._shares(powers, "dpgb_squares")
+
+    def _shares(self, powers: list[str], before: str = "dpgb_natural") -> list[str]:
         """Return shares of a sum; equal ones if all are 0."""
         n = len(powers)
         columns = [part for k in range(n) for part in (f"s{k}", f"x{k}")]
         made = [f"{power} AS p{k}" for k, power in enumerate(powers)]
-        self._part("dpgb_powers", [*columns, "top", *made], "dpgb_natural")
+        self._part("dpgb_powers", [*columns, "top", *made], before)
         total = _total([f"p{k}" for k in range(n)])
         return [
             f"CASE WHEN {total} > 0 THEN p{k} / {total} ELSE {_real(1 / n)} END" for k in range(n)
