@@ -153,6 +153,11 @@ def report(options: argparse.Namespace, cells: Cells) -> list[Failure]:
     for table in options.tables:
         for epsilon in options.epsilons:
             failures += judge(table, epsilon, ours(options.recipe), cells, seeds)
+    absent = sum(key(*cell) not in cells for cell in wanted(options, RIVALS))
+    if absent:
+        print(
+            f"\nrivals: {absent} fits are not in {RIVALS_FILE.name}; one alone is shown, not judged"
+        )
     judged = len(options.tables) * len(options.epsilons)
     failing = len({failure[:2] for failure in failures})
     print(f"\n{failing} of {judged} tables × ε fail{':' if failures else ''}")
