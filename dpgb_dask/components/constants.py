@@ -53,6 +53,15 @@ PAIR_CELLS = 6  # each feature of a pair is coarsened to at most 6 bins
 MAIN_ROUNDS = 20  # 10 lose up to .01 AUC, 40 gain nothing
 PAIR_ROUNDS = 15
 DAMPING = 0.4  # all features move at once: .15 to .5 give the same accuracy, 1 overshoots
+STEP = 2.0  # … but no further than this over the number of features that act as one, by the curvature of the last move
+FIRST_STEP = (
+    0.5  # share of what is to be explained that the first move may be, were all features copies
+)
+LEAST_STEP = 0.01
+STEP_SD, STEP_KEEP = (
+    3.0,
+    0.7,
+)  # a curvature counts from 3 sd of its noise on; each round forgets a part of the earlier ones
 # leaves = rows · Hessian / (25 · noise of the run): a leaf's step is mostly signal
 LEAF_SIGNAL = 25.0
 # a leaf with this share of the rows is kept back: a row outside of it then counts once more, a row in it once less

@@ -80,7 +80,7 @@ def _bands_of(state: State, model: Model, shares: BinShares) -> NoiseBands:
         dependence = None
         if screened is not None:
             dependence = Dependence.of(screened, [own.seen[-1] for own in filters], k)
-        drawn = through_rounds(filters, mains.damping, rng, dependence)
+        drawn = through_rounds(filters, mains.dampings, rng, dependence)
         if boxes is not None and forest is not None:
             # what leaves answer to are sums of Hessians
             weights = BinShares.of(model.bins, [own.seen[-1].weight for own in filters])
@@ -89,7 +89,7 @@ def _bands_of(state: State, model: Model, shares: BinShares) -> NoiseBands:
         main_sd.append([MAIN_WIDTH * size_of(part) for part in drawn])
         if pairs is not None:
             own = [table[k] for table in pairs.filters]
-            tables = through_rounds(own, pairs.damping, rng, passed=True)
+            tables = through_rounds(own, pairs.dampings, rng, passed=True)
             pair_sd.append([size_of(part) for part in tables])
     leaves = np.zeros(model.trees.value.shape) if forest is None else forest.sd
     every = [sd for row in (*main_sd, *pair_sd) for sd in row]
@@ -121,7 +121,7 @@ def _steps(sd: NDArray[np.float64]) -> NDArray[np.int64]:
 
 def through_rounds(
     filters: Sequence[Filter],
-    damping: float,
+    dampings: Sequence[float],
     rng: np.random.Generator,
     dependence: Dependence | None = None,
     *,
@@ -144,7 +144,7 @@ def through_rounds(
     tables = [np.zeros((len(own.root), DRAWS)) for own in filters]
     known = [np.zeros_like(table) for table in tables]  # change of the information
     precision = [np.zeros_like(own.root) for own in filters]
-    for r in range(len(filters[0].seen) if filters else 0):
+    for r in range(len(dampings) if filters else 0):
         seen = [own.seen[r] for own in filters]
         designs = [summing(one.leaf, one.weight) for one in seen]
         moves = seen[0].scales is not None
@@ -164,7 +164,7 @@ def through_rounds(
             noisy = truth + vectors.T @ known[j]
             means = posterior_means(np.hstack([truth, noisy]), values, one.scales)
             target = own.root @ (vectors @ (means[:, 1:] - means[:, :1]))
-            tables[j] = tables[j] + damping * (target - tables[j])
+            tables[j] = tables[j] + dampings[r] * (target - tables[j])
     return tables
 
 

@@ -66,8 +66,8 @@ def test_errors_of_a_copy_make_tables_move_further():
     centre = np.eye(3) - SHARE
     filters = [Filter(seen=(seen(),) * 8, root=centre)] * 3
     found = dependence(1000 * np.diag(SHARE), 1e-3)
-    alone = through_rounds(filters, 0.4, np.random.default_rng(2))
-    both = through_rounds(filters, 0.4, np.random.default_rng(2), found)
+    alone = through_rounds(filters, (0.4,) * 8, np.random.default_rng(2))
+    both = through_rounds(filters, (0.4,) * 8, np.random.default_rng(2), found)
     size = [np.sqrt((part**2).mean()) for part in (*alone, *both)]
     assert size[3] > 1.1 * size[0]
     assert size[4] > 1.1 * size[1]

@@ -51,7 +51,7 @@ class MainEffects(Stage):
     ----------
     rounds : int
     damping : float
-        How far each round moves towards the posterior mean, as a fraction of the distance (the learning rate).
+        The most that a round moves towards the posterior mean, as a fraction of the distance (the learning rate).
     """
 
     rounds: int = constants.MAIN_ROUNDS
@@ -171,4 +171,4 @@ class MainEffects(Stage):
         if memory.round < self.rounds:
             return state
         filters = filters_of(memory.blocks)
-        return state.with_fact(MainNoise(filters=filters, damping=self.damping))
+        return state.with_fact(MainNoise(filters=filters, dampings=memory.dampings))

@@ -39,11 +39,12 @@ class TableNoise(Facts):
     Parameters
     ----------
     filters : tuple of tuples of Filter
-    damping : float
+    dampings : tuple of float
+        How far the tables moved in each round, as a fraction of the distance to the posterior mean.
     """
 
     filters: tuple[tuple[Filter, ...], ...]
-    damping: float
+    dampings: tuple[float, ...]
 
 
 class MainNoise(TableNoise):

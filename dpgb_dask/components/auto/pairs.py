@@ -236,7 +236,7 @@ class Pairs(Stage):
         if memory.round < self.rounds:
             return state
         filters = filters_of(memory.blocks)
-        return state.with_fact(PairNoise(filters=filters, damping=self.damping))
+        return state.with_fact(PairNoise(filters=filters, dampings=memory.dampings))
 
 
 def _ordered(

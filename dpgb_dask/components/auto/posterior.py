@@ -19,6 +19,7 @@ from dpgb_dask.components.auto.noise import DRAWS
 from dpgb_dask.components.auto.reference import LeafSums
 from dpgb_dask.components.auto.schedules import BudgetSplit
 from dpgb_dask.components.auto.smoothing import Intercept, Observation, TablePosterior
+from dpgb_dask.components.auto.stepping import NO_STEP, Step, averaged, inner
 from dpgb_dask.contracts.model import SCORE_ONE, Model
 from dpgb_dask.contracts.plan import Answer, Facts, Needs, State
 from dpgb_dask.contracts.queries import PRICE_ONE, PairCells, Query, ResidualQuery
@@ -226,6 +227,8 @@ class PosteriorMemory:
     n_leaves: int = 0
     cells: tuple[PairCells, ...] = ()
     rescaled: bool = False
+    step: Step = NO_STEP
+    dampings: tuple[float, ...] = ()
 
 
 def needs_of_blocks(n_scores: int, sizes: Sequence[int], rounds: int) -> Needs:
@@ -267,6 +270,8 @@ def learn(
 
     Parameters
     ----------
+    damping : float
+        The most that a table moves, as a fraction of the distance; less where tables act together (`Step`).
     move : bool
         Whether the model moves towards the posterior mean; in the screening round it does not.
     evidence : bool
@@ -289,7 +294,7 @@ def learn(
 
     rooms = _precisions(memory.blocks)
 
-    def learn_block(j: int) -> tuple[TablePosterior, ...]:
+    def learn_block(j: int) -> list[tuple[TablePosterior, smoothing.Mean]]:
         row = []
         for k, block in enumerate(memory.blocks[j]):
             told = smoothing.observe(
@@ -304,17 +309,66 @@ def learn(
                 scales=scales if move else None,
                 out=rooms[j][k],
             )
-            mean, log_evidence = smoothing.posterior_mean(told, scales)
-            f = on_grid(told.f + damping * (mean - told.f)) if move else told.f
-            if move and ordered is not None:
-                f = on_grid(ordered(j, f))
-            row.append(replace(told, f=f, log_evidence=log_evidence))
-        return tuple(row)
+            row.append((told, smoothing.posterior_mean(told, scales)))
+        return row
 
     # the workers wait for these eigen-decompositions between two rounds; NumPy computes them without the GIL
     with ThreadPoolExecutor(state.n_threads) as pool:
-        blocks = tuple(pool.map(learn_block, range(len(memory.blocks))))
-    return replace(memory, blocks=blocks, totals=totals, round=memory.round + 1)
+        learnt = list(pool.map(learn_block, range(len(memory.blocks))))
+    blocks = tuple(
+        tuple(replace(told, log_evidence=mean.log_evidence) for told, mean in row) for row in learnt
+    )
+    memory = replace(memory, blocks=blocks, totals=totals, round=memory.round + 1)
+    if not move:
+        return replace(memory, dampings=(*memory.dampings, 0.0))
+    means = [np.stack([mean.value for _, mean in row], axis=1) for row in learnt]
+    follows_noise = sum(mean.follows_noise for row in learnt for _, mean in row)
+    against = follows_noise * seen.grad_sd**2
+    return _moved(memory, means, against, leaf_of_bin, released, seen, state, damping, ordered)
+
+
+def _moved(
+    memory: PosteriorMemory,
+    means: list[NDArray[np.float64]],
+    against_noise: float,
+    leaf_of_bin: tuple[NDArray[np.uint8], ...],
+    released: LeafSums,
+    seen: Observation,
+    state: State,
+    most: float,
+    ordered: Callable[[int, NDArray[np.float64]], NDArray[np.float64]] | None,
+) -> PosteriorMemory:
+    """Move all tables towards their means, (n_bins, n_scores) each, as far as `Step` says."""
+    old = [np.stack([block.f for block in row], axis=1) for row in memory.blocks]
+    weights = [np.stack([b.mass * b.hess for b in row], axis=1) for row in memory.blocks]
+
+    def in_leaves(moves: Sequence[NDArray[np.float64]]) -> list[NDArray[np.float64]]:
+        return [averaged(*part) for part in zip(moves, weights, leaf_of_bin, strict=True)]
+
+    step = memory.step
+    if step.moved:
+        step = step.seen(released, in_leaves(step.moved), seen.grad_sd)
+    whole = [mean - f for mean, f in zip(means, old, strict=True)]
+    unexplained = sampling_variance(state) * sum(memory.totals.hess) * state.n_rows
+    rate = step.damping(whole, weights, unexplained, most=most)
+    new = [on_grid(f + rate * distance) for f, distance in zip(old, whole, strict=True)]
+    if ordered is not None:
+        new = [
+            np.stack([on_grid(ordered(j, f)) for f in table.T], axis=1)
+            for j, table in enumerate(new)
+        ]
+    moved = tuple(after - before for after, before in zip(new, old, strict=True))
+    slope = inner(released.grad, in_leaves(moved)) + rate * against_noise
+    blocks = tuple(
+        tuple(replace(block, f=f) for block, f in zip(row, table.T, strict=True))
+        for row, table in zip(memory.blocks, new, strict=True)
+    )
+    return replace(
+        memory,
+        blocks=blocks,
+        step=replace(step, moved=moved, slope=slope),
+        dampings=(*memory.dampings, rate),
+    )
 
 
 def _precisions(blocks: Sequence[tuple[TablePosterior, ...]]) -> list[list[NDArray[np.float64]]]:

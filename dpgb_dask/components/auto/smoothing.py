@@ -5,6 +5,7 @@ The amount of noise on each release is known exactly, so the model can be the po
 """
 
 from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -252,10 +253,26 @@ def observe(
     )
 
 
-def posterior_mean(
-    block: TablePosterior, scales: NDArray[np.float64]
-) -> tuple[NDArray[np.float64], float]:
-    """Return (posterior mean averaged over prior scales by their evidence, largest log evidence)."""
+class Mean(NamedTuple):
+    """The posterior mean of a table, averaged over prior scales by their evidence.
+
+    Parameters
+    ----------
+    value : (n_bins,) float64
+    log_evidence : float
+        The largest over the scales.
+    follows_noise : float
+        How far the mean moves against the noise of the last sums: −E Σ noise · move over the leaves, for noise of
+        variance 1.
+    """
+
+    value: NDArray[np.float64]
+    log_evidence: float
+    follows_noise: float
+
+
+def posterior_mean(block: TablePosterior, scales: NDArray[np.float64]) -> Mean:
+    """Return the posterior mean of a table."""
     values, vectors = np.linalg.eigh(block.precision)
     values = np.maximum(values, 0)
     q = vectors.T @ block.shift
@@ -267,7 +284,26 @@ def posterior_mean(
     odds /= odds.sum()
     shrink = (odds[:, None] * t2 / spread).sum(0)
     mean = block.root @ (vectors @ (shrink * q))
-    return np.clip(mean, -constants.LARGEST_EFFECT, constants.LARGEST_EFFECT), best
+    value = np.clip(mean, -constants.LARGEST_EFFECT, constants.LARGEST_EFFECT)
+    return Mean(value, best, _follows_noise(block, shrink, vectors) if block.seen else 0.0)
+
+
+def _follows_noise(
+    block: TablePosterior, shrink: NDArray[np.float64], vectors: NDArray[np.float64]
+) -> float:
+    last = block.seen[-1]
+    design = np.zeros((last.n_leaves, len(last.leaf)))
+    design[last.leaf, np.arange(len(last.leaf))] = last.weight
+    leaf_weight = design.sum(1)
+    rooted = design @ block.root @ vectors
+    # how the mean of each leaf (row) moves against a unit of the noise on the sum of each (column)
+    moves = (rooted * shrink) @ (rooted * last.certainty(leaf_weight)[:, None]).T
+    moves /= leaf_weight[:, None]
+    against = moves.trace()
+    if last.omitted >= 0:
+        # the sum of a leaf that was kept back has the noise of all others, with the other sign
+        against -= moves[last.omitted].sum()
+    return float(against)
 
 
 def posterior_means(

@@ -47,7 +47,7 @@ def informed_block(mass, seed, n_rounds=3):
 @pytest.mark.parametrize("scale", [0.05, 0.4, 1.6])
 def test_posterior_mean_is_bayesian_regression(mass, seed, scale):
     block, covariance, dense_j, dense_e = informed_block(mass, seed)
-    mean, _ = smoothing.posterior_mean(block, np.array([scale]))
+    mean = smoothing.posterior_mean(block, np.array([scale])).value
     wanted = np.linalg.solve(np.linalg.inv(scale**2 * covariance) + dense_j, dense_e)
     np.testing.assert_allclose(mean, wanted, rtol=1e-6, atol=1e-9)
 
@@ -56,7 +56,7 @@ def test_posterior_mean_is_bayesian_regression(mass, seed, scale):
 def test_evidence_is_the_log_likelihood_ratio(mass, seed):
     scale = 0.4
     block, covariance, dense_j, dense_e = informed_block(mass, seed)
-    _, evidence = smoothing.posterior_mean(block, np.array([scale]))
+    evidence = smoothing.posterior_mean(block, np.array([scale])).log_evidence
     posterior = np.linalg.inv(np.linalg.inv(scale**2 * covariance) + dense_j)
     _, logdet = np.linalg.slogdet(np.eye(len(mass)) + scale**2 * covariance @ dense_j)
     assert evidence == pytest.approx(0.5 * dense_e @ posterior @ dense_e - 0.5 * logdet, rel=1e-6)
@@ -69,14 +69,47 @@ def test_means_of_many_tables_are_those_of_each(mass, seed):
     values, vectors = np.linalg.eigh(block.precision)
     means = smoothing.posterior_means(vectors.T @ shifts, values, constants.PRIOR_SCALES)
     for shift, mean in zip(shifts.T, (block.root @ (vectors @ means)).T, strict=True):
-        alone, _ = smoothing.posterior_mean(replace(block, shift=shift), constants.PRIOR_SCALES)
+        alone = smoothing.posterior_mean(replace(block, shift=shift), constants.PRIOR_SCALES).value
         assert np.abs(alone).max() < constants.LARGEST_EFFECT
         np.testing.assert_allclose(mean, alone, rtol=1e-9, atol=1e-12)
 
 
+@pytest.mark.parametrize("omitted", [-1, 1])
+def test_a_mean_follows_the_noise_of_the_last_sums_as_far_as_it_says(mass, omitted):
+    leaf, weight = np.array([0, 0, 1, 1, 1, 2]), mass * 0.2
+    seen = Observation(
+        grad_sd=8.0, hess_sd=16.0, round=3, sampling=3.0, hess_low=0.01, hess_high=0.25
+    )
+    block, *_ = informed_block(mass, 0)
+
+    def mean_after(noise):
+        told = smoothing.observe(
+            block,
+            leaf,
+            np.array([3.0, -7.0, 5.0]) + noise,
+            np.bincount(leaf, weight),
+            1.5,
+            seen,
+            hess_total=weight.sum(),
+            scales=None,
+            omitted=omitted,
+        )
+        mean, own = smoothing.posterior_mean(told, np.array([0.4])), told.seen[-1].weight
+        return np.bincount(leaf, own * mean.value) / np.bincount(leaf, own), mean.follows_noise
+
+    (start, told), against = mean_after(np.zeros(3)), 0.0
+    for k in set(range(3)) - {omitted}:
+        noise = np.eye(3)[k]
+        if omitted >= 0:
+            noise[omitted] = -1.0
+        against -= noise @ (mean_after(noise)[0] - start)
+    assert told == pytest.approx(against)
+    assert told > 0
+
+
 def test_posterior_mean_without_information_is_zero(mass):
     root = smoothing.square_root(smoothing.prior(mass, ordered=True, missing_last=False))
-    mean, evidence = smoothing.posterior_mean(
+    mean, evidence, _ = smoothing.posterior_mean(
         smoothing.new_block(mass, root, 0.2), constants.PRIOR_SCALES
     )
     assert np.all(mean == 0)

@@ -1,0 +1,86 @@
+"""How far all tables move at once: the curvature along their last move, and what it does for features that agree."""
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from dpgb_dask import DPGBRegressor, Schema
+from dpgb_dask.components import constants
+from dpgb_dask.components.answers import Sums
+from dpgb_dask.components.auto.reference import sums_of_tables
+from dpgb_dask.components.auto.stepping import Step, averaged
+from dpgb_dask.testing import SeededNoise
+
+SIZES = (5, 3, 4)
+
+
+def tables(flat):
+    """Parts of a vector, one per table, of one score."""
+    return [part[:, None] for part in np.split(flat, np.cumsum(SIZES)[:-1])]
+
+
+@pytest.fixture
+def quadratic():
+    """A loss ½ f'Hf whose diagonal is what the tables see of themselves, a point, and a move."""
+    rng = np.random.default_rng(0)
+    root = rng.normal(size=(sum(SIZES), sum(SIZES)))
+    return root @ root.T, rng.normal(size=sum(SIZES)), rng.normal(size=sum(SIZES))
+
+
+def step_along(quadratic, sd):
+    curved, point, move = quadratic
+    before = Step(moved=tuple(tables(move)), slope=float(curved @ point @ move))
+    grad, hess = curved @ (point + move), np.diag(curved)
+    sums = sums_of_tables(Sums(grad[:, None], hess[:, None], sd, sd), SIZES)
+    return before.seen(sums, tables(move), sd)
+
+
+def test_curvature_is_that_of_the_loss_along_the_move(quadratic):
+    curved, _, move = quadratic
+    step = step_along(quadratic, sd=1e-6)
+    assert step.joint == pytest.approx(move @ curved @ move)
+    assert step.own == pytest.approx(np.diag(curved) @ move**2)
+    rate = constants.STEP * step.own / step.joint
+    anything = tables(np.ones(sum(SIZES)))
+    assert step.damping(anything, anything, 1.0, most=1.0) == pytest.approx(min(rate, 1.0))
+    assert step.damping(anything, anything, 1.0, most=rate / 2) == rate / 2
+
+
+def test_curvature_that_may_be_noise_changes_nothing(quadratic):
+    curved, _, move = quadratic
+    sd = move @ curved @ move / np.sqrt(2 * move @ move) / constants.STEP_SD
+    assert step_along(quadratic, sd=0.9 * sd).joint > 0
+    assert step_along(quadratic, sd=1.1 * sd).joint == 0
+
+
+def test_the_first_move_of_copies_explains_no_more_than_there_is():
+    rng = np.random.default_rng(1)
+    effect, rows, n_tables = rng.normal(size=(6, 1)), rng.uniform(1, 9, (6, 1)), 30
+    whole, weight = [effect] * n_tables, [rows] * n_tables
+    rate = Step().damping(whole, weight, 20.0, most=1.0)
+    moved = n_tables * rate * effect  # of a row, by all copies together
+    assert (rows * moved**2).sum() == pytest.approx(constants.FIRST_STEP * 20.0)
+    assert Step().damping(whole, weight, 1e9, most=0.4) == 0.4
+    assert Step().damping([0 * effect], weight[:1], 20.0, most=0.4) == 0.4
+
+
+def test_moves_are_averaged_over_the_bins_of_a_leaf():
+    values, weight = np.array([[1.0], [3.0], [8.0]]), np.array([[3.0], [1.0], [2.0]])
+    assert averaged(values, weight, np.array([0, 0, 1])).ravel() == pytest.approx([1.5, 8.0])
+
+
+def test_copies_of_a_feature_do_not_add_up():
+    rng = np.random.default_rng(0)
+    x, y = rng.random((4000, 40)), rng.random(4000)
+    x[:, :] = y[:, None] + 0.02 * x  # each tells the target
+    frame = pd.DataFrame(x, columns=[f"x{j}" for j in range(40)])
+    schema = Schema(dict.fromkeys(frame.columns, (0, 1.02)), target_bounds=(0, 1))
+    model = DPGBRegressor(
+        recipe="additive",
+        schema=schema,
+        epsilon=20,
+        delta=1e-6,
+        noise=SeededNoise(1),
+        random_state=0,
+    ).fit(frame, y)
+    assert np.sqrt(np.mean((model.predict(frame) - y) ** 2)) < 0.2 * y.std()
