@@ -30,6 +30,8 @@ EVERY_LOSS = tuple(LOSSES)
 MEANS = ("log_loss", "squared_error")  # losses that a mean of targets minimises
 ONE_SCORE = ("binary", "numeric")  # an exponential choice can weigh only one score
 
+_REACHABLE = "A row's gradient is bounded over the scores that the released model can reach, not over all: less noise."
+
 AUTO = Plan(
     name="auto",
     source="this project: Bayesian Gaussian-noise boosting",
@@ -51,6 +53,7 @@ _EBM_DEVIATIONS = (
     "Residuals of a regression are clipped: noise by the range of the target alone is too small.",
     "Categories are declared: names read from the rows would be released.",
     "No exact number of rows is used or kept: bins merge by released counts.",
+    _REACHABLE,
 )
 # 10 % together with the row count at the beginning of the stage
 _EBM_BINS = Bins(share=0.098, max_bins=32)
@@ -83,7 +86,7 @@ DP_EBM_NEWTON = Plan(
         BaseScore(),
         Trees(n_trees=100, depth=4, leaf=_NEWTON, features=Cyclic(k=1)),
     ),
-    deviations=("delta is a constant, not one over the number of rows.",),
+    deviations=("delta is a constant, not one over the number of rows.", _REACHABLE),
     losses=EVERY_LOSS,
 )
 
@@ -94,6 +97,7 @@ _FDP_DEVIATIONS = (
     "Candidates come from declared bounds and lists, or are paid for: the authors' code reads bounds from the rows.",
     "Where leaves are Newton steps on log-loss, the Hessian is released beside the gradient at no extra noise.",
     "Gains and leaves of released histograms know their noise: a prior keeps leaves of noise small.",
+    _REACHABLE,
 )
 _IH = IterativeHessian(rounds=5, n_bins=32)
 
@@ -186,11 +190,16 @@ _FDP = (
 
 # ---- DPBoost (Li et al. 2020) and its baselines: λ .1, depth 6, g* 1, half of the budget for leaves
 
+_CHOICE = (
+    "A split is chosen by the range of its gain, which is tighter than twice its sensitivity, with gradients clipped at"
+    " 1/2: a sixth of the noise, or less."
+)
 _DPBOOST_DEVIATIONS = (
     "Rows join a tree by secret independent draws: fixed sizes do not compose in parallel when a row is added.",
     "Candidates are public: the authors' code takes quantiles of the rows.",
-    "A split is chosen by the range of its gain, 4 g*², which is tighter than twice its sensitivity, 6 g*².",
+    _CHOICE,
     "A leaf is a noisy sum over a noisy Hessian, shrunk by a prior: less noise than by the bound of a leaf's value.",
+    _REACHABLE,
 )
 _HALVES = Shares(candidates=0.0, splits=0.5, leaves=0.5)
 
@@ -245,8 +254,9 @@ DP_XGBOOST = Plan(
     deviations=(
         "The least weight of a child acts on noisy sums after the split: on exact sums its loss is infinite.",
         "A leaf is a noisy sum over a noisy Hessian, shrunk by a prior: algorithm 1's exact count is not private.",
-        "A split is chosen by the range of its gain, 4 g*².",
+        _CHOICE,
         "Classes are fitted by log-loss, whose Hessian costs no noise; the paper takes their squared error.",
+        _REACHABLE,
     ),
     pure=True,
     draws_rows=True,

@@ -8,11 +8,12 @@ weights. Candidate c of a node is drawn with chance ∝ exp(-(u_max - u_c)/D), w
 
 What one row, or unit, of total weight at most W changes
 --------------------------------------------------------
-Let |g| <= g* for every row, so |S| <= g* n. Put weight w on a child little by little: with s = S/(n + λ), |s| < g*,
-dG/dw = 2sg - s² lies in [-3g*², +g*²], so G changes by at least -3g*²w and at most +g*²w, whatever other rows the child
-holds. A row is in one node, and in one child of each candidate; rows of one unit add up. So the gains of a node change
-within an interval of length 4g*²w, and the w of all nodes sum to at most W: `Sensitivity.gain_range` is 4g*²W.
-Clipping gains at a constant is monotone and never enlarges a change, so the interval still holds.
+Let 0 and the g of every row lie in an interval of width b. Put weight w on a child little by little: s = S/(n + λ) lies
+in the interval too, and dG/dw = 2sg - s² = g² - (g - s)² lies in [g² - b², g²], so G changes by a number in
+[(g² - b²)w, g²w], whatever other rows the child holds. The row brings the same g to one child of each candidate, in one
+node: the gains of that node change within an interval of length b²w that holds 0. Rows of one unit add up, and the w of
+all nodes sum to at most W: `Sensitivity.gain_range` is b²W, which is at most 4g*²W for |g| <= g*. Clipping gains at a
+constant is monotone and never enlarges a change, so they stay within the interval.
 
 What the choice costs
 ---------------------

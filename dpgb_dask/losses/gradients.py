@@ -8,6 +8,9 @@ row (``always``), or 0 (a = 0). With ``filtered``, a row with |g| above the clip
 (gradient-based data filtering, DPBoost §3.1). Either way, what a row adds depends on no other row, so the bounds hold
 for adding or removing one row (docs/privacy.md P1).
 
+A released model reaches only some scores. `Bounded.within` clamps a table to them: outside them, the table has the
+entry at the nearer end. So its bounds are lower, and still hold for every score there is.
+
 A gradient is either a table that a kernel looks up (`LogisticGradient`, `TableGradient`) or the options of a kernel
 that computes it. Its class lists the extremes of what a row can add, and `Bounded` derives every bound from them.
 
@@ -16,9 +19,9 @@ because it could state bounds that no kernel keeps. A loss outside the package r
 data, and its bounds are maxima over its entries, whoever filled it in.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
-from typing import Any, ClassVar, get_args
+from typing import Any, ClassVar, Self, cast, get_args
 
 import numpy as np
 from numpy.typing import NDArray
@@ -41,6 +44,7 @@ NORM_SHIFT = 20  # squared norms of a row, at most 2 · 2³⁰, in steps of 2²�
 NORM_SIZE = (2 << (2 * GRAD_BITS - NORM_SHIFT)) + 1
 MOST_EXP = 1 << 20  # 2**20 · 2**15 of 2**10 classes stays below 2**63
 TARGET_BITS = 17  # a numeric target, scaled to [-1, 1], spans 2**17 score steps
+TARGET_END = 1 << (TARGET_BITS - 1)
 
 
 Extremes = tuple[NDArray[np.int64], NDArray[np.int64]]
@@ -109,6 +113,14 @@ class Bounded:
 
     __slots__ = ()
 
+    def within(self, low: int, high: int) -> Self:  # noqa: ARG002 - most gradients know no scores
+        """Return a gradient that is the same at scores from ``low`` to ``high`` (score steps), with bounds over these.
+
+        At other scores it has a value that it takes at one of these, so its bounds hold whatever the scores are. Where
+        all g would be 0 there is nothing to bound noise by, and the gradient stays as it is.
+        """
+        return self
+
     def extremes(self) -> Extremes:
         """Return pairs of |g| and second component, in steps, of one score column: every row is within one of them."""
         raise NotImplementedError
@@ -141,6 +153,11 @@ class Bounded:
         g, h = self.extremes()
         return int((g + h).max())
 
+    @property
+    def grad_width(self) -> int:
+        """Width of an interval that holds 0 and the g of every row, in steps; decides the range of a gain."""
+        return 2 * self.largest_grad
+
 
 class _Table(Bounded):
     """A gradient as a packed table, whose bounds are found by looking at every entry."""
@@ -155,10 +172,21 @@ class _Table(Bounded):
         return np.abs(g), h
 
     @property
+    def grad_width(self) -> int:
+        """Width of the least interval that holds 0 and every entry's g."""
+        g, _ = unpack(self.table)
+        return max(int(g.max()), 0) - min(int(g.min()), 0)
+
+    @property
     def counts(self) -> bool:
         """Whether every row that is not filtered out has h = `GRAD_ONE`."""
         g, h = unpack(self.table)
         return bool(((h == GRAD_ONE) | ((g == 0) & (h == 0))).all() and (h == GRAD_ONE).any())
+
+    def _of(self, table: NDArray[np.int64]) -> Self:
+        """Return the gradient with another table; unchanged if this has no gradient but 0."""
+        made: Self = replace(cast("Any", self), table=table)
+        return made if made.largest_grad else self
 
     def _settle(self, shape: tuple[int, ...]) -> None:
         """Keep a copy of the table; raise `PlanError` unless kernels can read it and packed sums hold its entries."""
@@ -214,6 +242,10 @@ class LogisticGradient(_Table):
         self._settle((2, TABLE_SIZE))
         _settle_scale(self, "hess_scale")
 
+    def within(self, low: int, high: int) -> Self:
+        """Return the gradient with the columns of these scores, as in `Bounded.within`."""
+        return self._of(self.table[:, _clamped(low, high, TABLE_SHIFT)])
+
 
 @dataclass(frozen=True, eq=False, slots=True)
 class TableGradient(_Table):
@@ -248,6 +280,13 @@ class TableGradient(_Table):
     def kinds(self) -> tuple[str, ...]:
         """The type of target it was made for."""
         return (self.kind,)
+
+    def within(self, low: int, high: int) -> Self:
+        """Return the gradient with the entries of these scores, or of their residuals; as in `Bounded.within`."""
+        if self.kind == "numeric":  # residuals score - y, with y in ±2**16 score steps
+            low, high = low - TARGET_END, high + TARGET_END
+            return self._of(self.table[_clamped(low, high, RESIDUAL_SHIFT)])
+        return self._of(self.table[:, _clamped(low, high, TABLE_SHIFT)])
 
 
 @dataclass(frozen=True, slots=True)
@@ -386,6 +425,11 @@ class PoissonGradient(_Computed):
         if self.filtered:
             return np.where(kept, g, 0), np.where(kept, h, 0)
         return g, h if self.always else np.where(kept, h, 0)
+
+    def within(self, low: int, high: int) -> Self:
+        """Return the gradient with the rates of these scores, as in `Bounded.within`."""
+        made = replace(self, rate=self.rate[_clamped(low, high, TABLE_SHIFT)])
+        return made if made.largest_grad else self
 
     @property
     def _on_every_row(self) -> bool:
@@ -694,6 +738,14 @@ def unpack(packed: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int
     """Split ``(g << 32) + h`` with 0 <= h < 2³² into (g, h)."""
     h = packed & 0xFFFFFFFF
     return (packed - h) >> 32, h
+
+
+def _clamped(low: int, high: int, shift: int) -> NDArray[np.int64]:
+    """Return the entry of each table step, or of the nearest step with a value from ``low`` to ``high``."""
+    first, last = (
+        min(max((end >> shift) + TABLE_SIZE // 2, 0), TABLE_SIZE - 1) for end in (low, high)
+    )
+    return np.clip(np.arange(TABLE_SIZE), first, last)
 
 
 def _one_row(g: int, h: int) -> Extremes:

@@ -87,18 +87,19 @@ def _largest_share(query: ReferenceSumsQuery) -> int:
 
 
 def _gain_range(query: ChoiceQuery, shape: Shape) -> int:
-    """Return the range of a gain's change: 4 · g*² · W, W in natural weights, g* in gradient steps.
+    """Return the range of a gain's change: (max g - min g)² · W, W in natural weights, g in gradient steps.
 
     Privacy
     -------
     The gain of a candidate is the sum of f(S, n) = S²/(n + λ) over its two children, where n is the sum of the weights
-    w_i, S that of w_i g_i, and |g_i| <= g*. Let a row (g, w) join a child: along t in [0, w], with s = S/(n + λ),
+    w_i, S that of w_i g_i, and every g_i and 0 lie in an interval of width ``Bounded.grad_width``. Let a row (g, w)
+    join a child: along t in [0, w], with s = S/(n + λ), which lies in the interval too as λ > 0,
 
-        df/dt = 2 s g - s²  in  [-3 g*², g*²],
+        df/dt = 2 s g - s² = g² - (g - s)²  in  [g² - width², g²].
 
-    since |s| <= g*, as |S| <= n g* and λ > 0. A row joins one child of each candidate, in one node: each gain changes
-    by some amount in [-3 g*² w, g*² w]: the changes of any two candidates differ by at most 4 g*² W (docs/privacy.md
-    P6; DPBoost, lemma 1, has 3 g*² as a bound in absolute value, whose range is 6 g*²). The rows of a unit join one
+    A row joins one child of each candidate, in one node, and brings the same g to all of them: the changes of any two
+    candidates differ by at most width² · W, in an interval that holds 0 (docs/privacy.md P6; DPBoost, lemma 1, has
+    3 g*² as a bound in absolute value, whose range is 6 g*²; the width is at most 2 g*). The rows of a unit join one
     after the other, and weigh at most W together. The argument needs n to be the exact weight: h is 1 on every row.
     """
     gradient = query.gradient
@@ -111,7 +112,7 @@ def _gain_range(query: ChoiceQuery, shape: Shape) -> int:
         raise PlanError(
             f"n_scores={query.n_scores}: a gain is of one score. Use released histograms for several classes."
         )
-    return 4 * gradient.largest_grad**2 * shape.max_weight
+    return gradient.grad_width**2 * shape.max_weight
 
 
 def _shared_range(query: SharedChoiceQuery, weight: int) -> int:

@@ -221,7 +221,11 @@ def _loss_in_words(asked: Sequence[Asked | None], shape: Shape) -> str:
     widest = shape.loss.largest_slope
     # of a loss from outside the number is its author's; no bound rests on it
     whose = "" if shape.loss.name in LOSSES else ", as the loss itself says"
-    return f"{text}, by a clip ({widest:g} without{whose})" if high < 0.99 * widest else text
+    # a bound that changes from query to query follows a running clip, or the scores that the model can reach
+    cause = "a clip" + (
+        " or the scores that the model can reach" if high - low > 1e-3 * high else ""
+    )
+    return f"{text}, by {cause} ({widest:g} without{whose})" if high < 0.99 * widest else text
 
 
 def _signal_in_words(

@@ -124,6 +124,33 @@ def test_the_whole_range_is_needed():
     assert moved.max() == pytest.approx(1, abs=2e-3)
 
 
+@pytest.mark.parametrize("ends", [(-0.5, 0.5), (-0.9, 0.25), (-0.05, 0.75), (-1.0, 1.0)])
+def test_one_row_moves_gains_within_the_width_of_its_gradients(ends):
+    """With g in [low, high], gains move by at most (high - low)², in an interval that holds 0; this is attained."""
+    low, high = ends
+    width = (high - low) * G
+    query = choice_query(depth=0, sizes=(2, 2), ridge=1e-6)
+    choice = at(query, gain_range=round(width**2))
+    rng = np.random.default_rng(7)
+    mixed = [
+        (0, [int(rng.integers(2)), int(rng.integers(2))], float(rng.choice(ends)), 1)
+        for _ in range(60)
+    ]
+    opposite = [(0, [0, 1], low, 1)] * 2000 + [(0, [1, 0], high, 1)] * 2000
+    widest = 0.0
+    for rows in ([], mixed, mixed[:3], opposite):
+        before = choice.scores(histogram(query, rows))[0]
+        for g in (low, high, 0.3 * low + 0.7 * high):
+            for cell in ([0, 0], [0, 1], [1, 0]):
+                after = choice.scores(histogram(query, [*rows, (0, cell, g, 1)]))[0]
+                moved = (after - before) * 2.0**choice.unit_bits
+                # the row brings the same g² to every candidate: what differs is (g - s)²
+                assert (moved <= (g * G) ** 2 + 1e-3 * width**2).all()
+                assert (moved >= (g * G) ** 2 - 1.001 * width**2).all()
+                widest = max(widest, float(np.ptp(moved)))
+    assert 0.99 * width**2 < widest <= choice._range_in_units() * 2.0**choice.unit_bits
+
+
 def test_rounding_costs_almost_nothing():
     for depth in (0, 6):
         choice = at(choice_query(depth=depth))

@@ -184,6 +184,9 @@ def gradients_of(kind, n_scores):
                 yield pytest.param(
                     loss.gradient(kind, n_scores, **asked), id=f"{kind} {loss} {asked}"
                 )
+        if kind != "multiclass":  # clamped to the scores that a model can reach
+            g = loss.gradient(kind, n_scores, second="count", hess_scale=1.0)
+            yield pytest.param(g.within(-30000, 90000), id=f"{kind} {loss} clamped")
     if kind == "multiclass":
         for clip, a in ((0.85, 0.5), (0.6, 0.5), (1.2, 1.0)):
             made = clipped_softmax_gradient(n_scores, clip=clip, hess_scale=a)
@@ -342,6 +345,12 @@ def test_write_is_the_row_in_plain_integers_and_meets_its_bounds(g, max_weight):
     norm, bound = int((grad**2 + hess**2).sum(axis=0).max()), g.l2_squared
     assert norm <= bound
     assert norm >= bound / CLOSE**2
+    width = max(int(grad.max()), 0) - min(int(grad.min()), 0)
+    assert width <= g.grad_width
+    if isinstance(
+        g, LogisticGradient | TableGradient
+    ):  # others have the width of their largest |g|
+        assert width >= g.grad_width / CLOSE
     if g.counts:
         dropped = (grad == 0).all(axis=0) & (hess == 0).all(axis=0)
         assert ((hess == GRAD_ONE).all(axis=0) | dropped).all()

@@ -2,9 +2,11 @@
 
 import numpy as np
 import pytest
+from outside.expectile import Expectile, Exponential
 
 from dpgb_dask import losses
 from dpgb_dask.errors import PlanError
+from dpgb_dask.kernels.gradient import write
 from dpgb_dask.losses import (
     CORNER,
     FREE_HESS_SCALE,
@@ -16,6 +18,7 @@ from dpgb_dask.losses import (
     Poisson,
     Quantile,
     SquaredError,
+    unpack,
 )
 
 
@@ -112,3 +115,49 @@ def test_a_loss_without_its_methods_says_so():
         loss.gradient("numeric", 1)
     with pytest.raises(PlanError, match="'empty' has no largest_slope"):
         _ = loss.largest_slope
+
+
+def rows_at(gradient, kind, score):
+    """What rows add at each score with every kind of label, in a row for each label."""
+    ends = {"binary": np.array([0, 1], np.uint8), "numeric": np.array([-65536, 0, 65536], np.int32)}
+    out = np.empty((len(ends[kind]), len(score)), np.int64)
+    for label, line in zip(ends[kind], out, strict=True):
+        write(gradient, score[None], np.full(len(score), label), None, line[None])
+    return unpack(out)
+
+
+@pytest.mark.parametrize("kind", ["binary", "numeric"])
+@pytest.mark.parametrize("ends", [(-70_000, 30_000), (5_000, 5_000), (-(1 << 40), 1 << 40)])
+def test_a_clamped_gradient_is_the_same_within_and_bounded_everywhere(kind, ends):
+    low, high = ends
+    score = np.random.default_rng(1).integers(-(1 << 20), 1 << 20, 3000)
+    score = np.append(score, [-(1 << 31), (1 << 31) - 1, 30_000, -70_000, 5_000]).astype(np.int32)
+    inside = (low <= score) & (score <= high)
+    assert inside.any()
+    for loss in (*LOSSES.values(), Expectile(0.9), Exponential()):
+        if kind not in loss.kinds:
+            continue
+        whole = loss.bounded(0.0, 3.0).gradient(kind, 1)
+        clamped = whole.within(low, high)
+        g, h = rows_at(clamped, kind, score)
+        for part, before in zip((g, h), rows_at(whole, kind, score), strict=True):
+            assert (part[:, inside] == before[:, inside]).all()
+        assert (g * g + h * h).max() <= clamped.l2_squared <= whole.l2_squared
+        assert (np.abs(g) + h).max() <= clamped.l1 <= whole.l1
+        assert max(g.max(), 0) - min(g.min(), 0) <= clamped.grad_width <= whole.grad_width
+
+
+def test_scores_that_a_model_can_reach_bound_a_gradient():
+    """At even odds |g| is 1/2; with scores of 25 % to 75 % it is 3/4, and g lies between -3/4 and 3/4."""
+    whole = LogLoss().gradient("binary", 1)
+    even, odds = whole.within(0, 0), round(np.log(3) * 65536)
+    wide = whole.within(-odds, odds)
+    assert [g.largest_grad / GRAD_ONE for g in (even, wide)] == pytest.approx([0.5, 0.75], rel=2e-3)
+    assert [g.grad_width / GRAD_ONE for g in (even, wide)] == pytest.approx([1, 1.5], rel=2e-3)
+
+
+def test_a_gradient_of_zero_is_not_clamped_to():
+    """Filtered rows at all scores that can be reached would leave nothing that noise could be measured by."""
+    filtered = LogLoss().gradient("binary", 1, clip=0.25, filtered=True)
+    assert filtered.within(0, 0) is filtered
+    assert Poisson(0.0, 3.0).gradient("numeric", 1).within(-1 << 20, -1 << 20).largest_grad > 0

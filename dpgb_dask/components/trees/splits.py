@@ -11,7 +11,7 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from dpgb_dask.components.options import check_positive, check_whole
+from dpgb_dask.components.options import check_positive, check_rate, check_whole
 from dpgb_dask.components.trees.leaves import Step
 from dpgb_dask.contracts.constraints import Interactions
 from dpgb_dask.contracts.model import MAX_BINS, FeatureBins, Splits
@@ -520,28 +520,35 @@ class ExponentialSplit(SplitRule):
     ----------
     ridge : float
         λ of the gain.
+    clip : float or None
+        Bound of a row's gradient in the gain, if that of the leaf is not lower: the noise of a choice grows with its
+        square. Rows that a leaf filters out then count. None for the leaf's own gradient.
     """
 
     ridge: float = 0.1
+    clip: float | None = 0.5
 
     chooses = True
 
     def __post_init__(self) -> None:
         """Check the options."""
         check_positive("ridge", self.ridge)
+        if self.clip is not None:
+            check_rate("clip", self.clip)
 
     def n_queries(self, n_features: int, depth: int) -> int:  # noqa: ARG002
         """Return one choice per level, as the nodes of a level are disjoint."""
         return depth
 
     def gradient(self, shape: Shape, leaf: Step) -> Gradient:
-        """Return the leaf's gradient with a full count beside it: the range of a gain is proved for this."""
+        """Return the gradient with a full count beside it: the range of a gain is proved for this."""
+        bound = leaf.bound(shape.kind)
         return shape.loss.gradient(
             shape.kind,
             shape.n_scores,
             second="count",
-            clip=leaf.bound(shape.kind),
-            filtered=leaf.filtered,
+            clip=bound if self.clip is None else min(bound, self.clip),
+            filtered=leaf.filtered and self.clip is None,
             hess_scale=1.0,
         )
 

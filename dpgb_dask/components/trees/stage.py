@@ -23,6 +23,7 @@ from dpgb_dask.components.trees.leaves import (
     NewtonStep,
     Step,
 )
+from dpgb_dask.components.trees.reach import Reach
 from dpgb_dask.components.trees.sampling import (
     AllFeatures,
     AllRows,
@@ -55,7 +56,7 @@ from dpgb_dask.contracts.queries import (
     TreeSumsQuery,
 )
 from dpgb_dask.errors import PlanError
-from dpgb_dask.losses import check_gradient
+from dpgb_dask.losses import Gradient, check_gradient
 
 # the classes that each part may have. The stage tells splits, candidates, features and rows apart by class, because
 # their queries differ in kind and time; a subclass makes the same queries as its base
@@ -95,6 +96,8 @@ class Growing:
         Finished trees of the current batch. They share one gradient, so they are added to the model together.
     seen : tuple of (feature, (n_bins,) float64)
         Noisy Hessians at the root of the last tree; they refine the candidates at no cost.
+    reach : Reach
+        Scores that the model can reach, on which the next gradient is taken.
     """
 
     tree: int
@@ -105,6 +108,7 @@ class Growing:
     splits: Splits
     sketched: bool
     pending: tuple[tuple[Splits, NDArray[np.int32]], ...]
+    reach: Reach
     seen: tuple[tuple[int, NDArray[np.float64]], ...] = ()
 
 
@@ -138,6 +142,9 @@ class Trees(Stage):
     least_weight : float
         A leaf whose noisy sum of Hessians is lower takes the value of the smallest subtree around it that reaches this
         sum (DP-XGBoost's min_child_weight, on noisy sums).
+    reachable : bool
+        Whether a row's gradient is bounded over the scores that the released model can reach, instead of over all
+        scores: the same gradients, and less noise (docs/privacy.md P1).
 
     Raises
     ------
@@ -160,6 +167,7 @@ class Trees(Stage):
     share: float = 1.0
     leaf_decay: float = 0.0
     least_weight: float = 0.0
+    reachable: bool = True
 
     keeps_monotonic = True
     keeps_interactions = True
@@ -406,6 +414,7 @@ class Trees(Stage):
             splits=root(),
             sketched=False,
             pending=(),
+            reach=Reach.of(model),
         )
         return replace(state, model=model, memory=memory)
 
@@ -562,10 +571,14 @@ class Trees(Stage):
             "label": f"trees {memory.tree + 1}/{n_trees}: {part}",
             "price": units * self._unit(state, memory, part),
             "weight_bits": state.shape.weight_bits,
-            "gradient": self.leaf.gradient(state.shape),
+            "gradient": self._bounded(memory, self.leaf.gradient(state.shape)),
             "n_scores": state.shape.n_scores,
             "rows": self.rows.draw(memory.tree, n_trees),
         }
+
+    def _bounded(self, memory: Growing, gradient: Gradient) -> Gradient:
+        """Return a gradient whose bounds are over the scores that the released model can reach."""
+        return gradient.within(*memory.reach.ends) if self.reachable else gradient
 
     def _frontier(self, state: State, memory: Growing) -> Frontier:
         candidates = self._candidates(state, memory)
@@ -578,7 +591,7 @@ class Trees(Stage):
         asked = self._asked(state, memory, "splits", units)
         if isinstance(self.split, ExponentialSplit):
             assert isinstance(self.leaf, Step)
-            asked["gradient"] = self.split.gradient(state.shape, self.leaf)
+            asked["gradient"] = self._bounded(memory, self.split.gradient(state.shape, self.leaf))
         return Frontier(splits=memory.splits, candidates=candidates, **asked)
 
     def _histogram(
@@ -723,7 +736,10 @@ class Trees(Stage):
             first += trees.n_trees
         if self._one_feature(state.shape):
             model = self._ordered(state, model)
-        state = replace(state, model=model, memory=replace(memory, pending=(), refined=0))
+        memory = replace(
+            memory, pending=(), refined=0, reach=memory.reach.moved(state.model, model)
+        )
+        state = replace(state, model=model, memory=memory)
         if memory.seen and done <= self._refinements(state.shape):
             return self._refine(state, memory.seen)
         return state

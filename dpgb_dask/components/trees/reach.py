@@ -1,0 +1,58 @@
+"""Which scores a released model can reach: bounds from its own numbers, over which gradients are bounded."""
+
+from collections.abc import Callable, Iterable
+from typing import Any, NamedTuple, Self
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dpgb_dask.contracts.model import Model
+
+
+class Reach(NamedTuple):
+    """Lowest and highest score of any row under a released model, in score steps, over all score columns.
+
+    Sums of the lowest and highest values of its parts: no single row need attain them (docs/privacy.md P1).
+    Post-processing.
+
+    Parameters
+    ----------
+    low, high : (n_scores,) int64
+    """
+
+    low: NDArray[np.int64]
+    high: NDArray[np.int64]
+
+    @classmethod
+    def of(cls, model: Model) -> Self:
+        """Return the reach of a model."""
+        start = model.intercept.astype(np.int64)
+        parts = [
+            *(table.T for table in model.tables),
+            *(pair.table.reshape(model.n_scores, -1) for pair in model.pairs),
+            *model.trees.value.swapaxes(0, 1),
+        ]
+        return cls(start + _ends(parts, np.min), start + _ends(parts, np.max))
+
+    def moved(self, old: Model, new: Model) -> Self:
+        """Return the reach of ``new``, which is ``old`` with other tables and with more trees."""
+        both = zip(old.tables, new.tables, strict=True)
+        changed = [(before.T, after.T) for before, after in both if after is not before]
+        gone = [before for before, _ in changed]
+        come = [after for _, after in changed]
+        come += list(new.trees.value[:, old.trees.n_trees :].swapaxes(0, 1))
+        low, high = (
+            at + _ends(come, end) - _ends(gone, end)
+            for at, end in zip(self, (np.min, np.max), strict=True)
+        )
+        return type(self)(low, high)
+
+    @property
+    def ends(self) -> tuple[int, int]:
+        """Lowest and highest score of all columns."""
+        return int(self.low.min()), int(self.high.max())
+
+
+def _ends(parts: Iterable[NDArray[np.int32]], end: Callable[..., Any]) -> Any:
+    """Return the sum of the least or largest values of parts (n_scores, n_values); a row gets one value of each."""
+    return sum(end(part, axis=1).astype(np.int64) for part in parts)
