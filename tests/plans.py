@@ -18,5 +18,14 @@ RICH = replace(
         Start(rich_from=0.0) if isinstance(stage, Start) else stage for stage in AUTO.stages
     ),
 )
+# `auto` as on data that are not rich, however many: with pairs
+WITH_PAIRS = replace(
+    AUTO,
+    name="with pairs",
+    stages=tuple(
+        Start(rich_from=float("inf")) if isinstance(stage, Start) else stage
+        for stage in AUTO.stages
+    ),
+)
 OUTSIDE = {plan.name: plan for plan in (linear.LINEAR, tables.TABLES)}
 PLANS = {**RECIPES, RICH.name: RICH, **OUTSIDE}

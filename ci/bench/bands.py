@@ -30,6 +30,7 @@ import pandas as pd
 from dpgb_dask import Schema
 from dpgb_dask.components.auto.forest import Forest
 from dpgb_dask.components.auto.pairs import Pairs
+from dpgb_dask.components.auto.start import Start
 from dpgb_dask.contracts.boundary import Receipt, Released
 from dpgb_dask.contracts.model import SHARE_ONE, BinShares
 from dpgb_dask.contracts.plan import Budget, Execution, Shape, State
@@ -97,8 +98,10 @@ class Fits:
         self.budget = Budget(epsilon=epsilon, delta=DELTA)
         self.gates = {}
         FixedForest.drawn, FixedPairs.tables, FixedPairs.kept = {}, [], []
-        *others, _, _ = AUTO.stages
-        self.plan = replace(AUTO, stages=(*others, FixedPairs(), FixedForest()))
+        # chosen trees would be other trees under other noise: they and the regime that they belong to are left out
+        bins, _, mains, *_ = AUTO.stages
+        start = Start(rich_from=float("inf"))
+        self.plan = replace(AUTO, stages=(bins, start, mains, FixedPairs(), FixedForest()))
         self.shares = None
         self.fit(0)
 
