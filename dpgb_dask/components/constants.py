@@ -21,27 +21,13 @@ MASS_SD, COARSE_MASS_SD = 1.5, 0.75
 LAST_SHARE = 0.5  # a remainder with this share of the wanted mass becomes a bin of its own
 
 # ---- start
-# of what `Bins` left, for each release of the start, and for each look at the residuals later
+# of what `Bins` left, for the base rate or the mean; as much again per residual scale
 START_SHARE = 0.01
-START_LOOKS = (
-    4  # at most, for the mean of a numeric target: each finds it within a fraction of its distance
-)
-NEAR = 0.5  # standard deviations of the target that the mean may move without another look
-# rare classes are plausible: a Laplace prior of log-odds with this scale
-LOGIT_SCALE, LARGEST_LOGIT = 3.0, 9.0
-# a third into the main effects, before pairs or chosen trees, before the forest; and one at the start
+# at the start, a third into the main effects, before pairs, before the forest
 RESIDUAL_REFRESHES = 4
-RESIDUAL_SD = 4.0  # a cell that deviates by less from what the scale gives is not believed
-# at least this share of the residuals other than 0 is not clipped …
-RESIDUAL_QUANTILE = 0.85
-# … and more if the bias is worth the noise on tables of so many leaves, which both count more than sampling
-CLIP_LEAVES, CLIP_NOISE = 3.0, 2.5
-LARGEST_CLIP = (
-    6.0  # standard deviations of the target: a cell that noise filled must not blow the bound up
-)
-# the constants of effects are in logits; for a numeric target they are for this standard deviation and clip bound
-TYPICAL_SPREAD, TYPICAL_CLIP = 0.3, 0.4
-NORMAL_CLIP = 1.64  # standard deviations: what a gain of chosen trees is measured by
+# residuals above are clipped; .9 is better on skewed targets, worse on the others
+RESIDUAL_QUANTILE = 0.8
+NORMAL_SPREAD = 1.64  # clip bound over the standard deviation of what is clipped
 CLIP = 0.5  # |g| <= 1/2 halves the sensitivity and stays Fisher-consistent: +.006 to +.016 AUC at ε = .1
 # a: the Hessian is released as a · h; flat in [.25, 1], costs 3 % of the gradient's noise
 HESS_SCALE = 0.5
@@ -99,9 +85,6 @@ PAIR_HESS_EXCESS = 20.0
 FOREST_ROUNDS, FOREST_BATCH = 20, 15  # 300 trees in 20 passes: a batch shares one gradient
 FOREST_DEPTH = 5
 FOREST_RATE = 0.1
-FOREST_PRIOR = 0.1  # variance of what is left for each tree, squared logits
-# of a leaf of a numeric target: shares of the variance that is left, and of the variance that earlier stages explained
-FOREST_PRIOR_LEFT, FOREST_PRIOR_EXPLAINED = 0.03, 3.0
 FOREST_LEVELS = 16  # thresholds per feature to draw from; they divide the noisy mass evenly
 # share of the splits drawn evenly over features; the rest follows released strength
 FOREST_EVEN = 0.2

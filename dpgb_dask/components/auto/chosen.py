@@ -317,13 +317,12 @@ def _slopes(state: State, answer: Sums, hess_scale: float) -> NDArray[np.int64]:
 
 def _gain(state: State, answer: Sums) -> float:
     """Return how much a tree lowers the loss of a row by its released leaf sums, less what noise and chance seem to."""
-    variance = sampling_variance(state)
-    unit = constants.NORMAL_CLIP**2 * variance if state.shape.kind == "numeric" else 1.0
+    clip = state.fact(AutoFacts).clip if state.shape.kind == "numeric" else 1.0
     grad, hess = answer.grad[:, 0], answer.hess[:, 0]
     hess = np.maximum(hess, 0.2 * _spread(state) / len(hess))
-    chance = constants.CHOSEN_OPTIMISM * variance * hess
+    chance = constants.CHOSEN_OPTIMISM * sampling_variance(state) * hess
     gain = (grad**2 - answer.grad_sd**2 - chance) / (2 * hess)
-    return float(gain.sum() / state.n_rows / unit)
+    return float(gain.sum() / state.n_rows / clip**2)
 
 
 def leaf_steps(
@@ -349,7 +348,7 @@ def leaf_steps(
     weight = 1 / np.sqrt(variance)
     target = -grad / hess * weight
     evidence, maps = [], []
-    scales = prior_scales(state) ** 2
+    scales = prior_scales(state.shape.kind) ** 2
     for kernel in level_kernels(depth):
         values, vectors = np.linalg.eigh(weight[:, None] * kernel * weight)
         values = np.maximum(values, 0)

@@ -16,7 +16,6 @@ from dpgb_dask.components.auto.posterior import (
     current_gradient,
     residual_query,
     round_price,
-    sampling_variance,
     split_of,
     steps,
     with_residual_scale,
@@ -192,7 +191,8 @@ class Forest(Stage):
         answer = sums(query, released)
         grad, hess = answer.grad, np.maximum(answer.hess, 0)
         sd, hess_sd = answer.grad_sd, answer.hess_sd
-        ridge = sd**2 / _prior_variance(state) / (hess + sd) + 2 * hess_sd
+        n_trees = memory.rounds * memory.batch
+        ridge = sd**2 / (n_trees * 0.1) / (hess + sd) + 2 * hess_sd
         # softmax scores move against each other, so a step by the diagonal Hessian goes twice as far
         rate = self.learning_rate / (2 if state.shape.kind == "multiclass" else 1)
         leaf = rate * np.clip(
@@ -214,19 +214,6 @@ class Forest(Stage):
         model = replace(state.model, trees=trees)
         state = replace(state, model=model, memory=replace(memory, round=memory.round + 1))
         return state.with_fact(noise.after(state))
-
-
-def _prior_variance(state: State) -> float:
-    """Return the prior variance of a leaf, which decides how far noise shrinks it.
-
-    For a numeric target it is a share of the variance that is left, and of what earlier stages explained: where they
-    found nothing, there is little to find. For classes all trees share it, so that noise hardly shrinks a leaf.
-    """
-    if state.shape.kind != "numeric":
-        return constants.FOREST_PRIOR * state.memory.rounds * state.memory.batch
-    left = sampling_variance(state)
-    explained = max(state.fact(AutoFacts).spread ** 2 - left, 0.0)
-    return constants.FOREST_PRIOR_LEFT * left + constants.FOREST_PRIOR_EXPLAINED * explained
 
 
 def draw_features(

@@ -15,7 +15,6 @@ from dpgb_dask.components.auto.posterior import (
     AutoFacts,
     PosteriorMemory,
     current_gradient,
-    effect_unit,
     learn,
     needs_of_blocks,
     observation,
@@ -105,9 +104,7 @@ class MainEffects(Stage):
         price = found.split.main
         gradient = current_gradient(state)
         noise = sd_of_run(gradient, len(blocks), price, state.shape.max_weight)
-        effect = (
-            constants.TYPICAL_CLIP * effect_unit(state) if state.shape.kind == "numeric" else 1.0
-        )
+        effect = found.clip if state.shape.kind == "numeric" else 1.0
         n_leaves = schedules.leaves_per_partition(
             state.n_rows, float(np.mean(totals.hess)), noise, effect
         )

@@ -17,7 +17,6 @@ from dpgb_dask.components.answers import Sums, l2_norm, natural, noise_sd
 from dpgb_dask.components.auto import smoothing
 from dpgb_dask.components.auto.noise import DRAWS
 from dpgb_dask.components.auto.reference import LeafSums
-from dpgb_dask.components.auto.residuals import EDGES, Residuals
 from dpgb_dask.components.auto.schedules import BudgetSplit
 from dpgb_dask.components.auto.smoothing import Intercept, Observation, TablePosterior
 from dpgb_dask.components.auto.stepping import NO_STEP, Step, averaged, inner
@@ -32,6 +31,8 @@ from dpgb_dask.losses import (
     clipped_softmax_gradient,
     logistic_gradient,
 )
+
+RESIDUAL_EDGES = np.rint(2.0 ** np.arange(-10, 1.01, 0.25) * SCORE_ONE).astype(np.int64)
 
 
 def gradient_of(kind: str, clip: float, n_classes: int) -> Gradient:
@@ -87,11 +88,8 @@ class AutoFacts(Facts):
     totals : Totals
         Empty until the target's sums are released.
     clip : float
-        Bound of a row's gradient. For a numeric target the released residuals decide, once there are any.
-    variance : float
-        Variance of a row's gradient per unit of Hessian: 1 for log-loss, else that of the clipped residuals.
-    spread : float
-        Standard deviation of a numeric target around its mean, as far as it is not clipped: the size of effects.
+        Bound of a row's gradient. For a numeric target it is a quantile of the residuals, once a first residual scale
+        was released.
     split : BudgetSplit
         Prices of the later stages; zero until `Start` ends.
     """
@@ -99,8 +97,6 @@ class AutoFacts(Facts):
     start_price: int
     totals: Totals = NO_TOTALS
     clip: float = constants.CLIP
-    variance: float = 1.0
-    spread: float = constants.TYPICAL_SPREAD
     split: BudgetSplit = NO_SPLIT
 
 
@@ -155,19 +151,15 @@ def on_grid_intercept(intercept: Intercept) -> Intercept:
 
 
 def fresh_totals(totals: Totals) -> Totals:
-    """Keep the values and drop the information about them: the filter of each stage starts anew, from there."""
-    anew = tuple(replace(i, centre=i.f, precision=0.0, shift=0.0) for i in totals.intercepts)
-    return replace(totals, intercepts=anew)
+    """Keep the values and drop the information about them: the filter of each stage starts anew."""
+    return replace(totals, intercepts=tuple(Intercept(i.f) for i in totals.intercepts))
 
 
 def sampling_variance(state: State) -> float:
     """Variance of a row's gradient per unit of Hessian: 1 for log-loss, that of the residuals for squared loss."""
-    return state.fact(AutoFacts).variance
-
-
-def effect_unit(state: State) -> float:
-    """Return the unit of effects: 1 for logits; a numeric target's spread, as a multiple of the typical one."""
-    return state.fact(AutoFacts).spread / constants.TYPICAL_SPREAD
+    if state.shape.kind != "numeric":
+        return 1.0
+    return float((state.fact(AutoFacts).clip / constants.NORMAL_SPREAD) ** 2)
 
 
 def current_gradient(state: State) -> Gradient:
@@ -193,10 +185,9 @@ def observation(state: State, answer: Sums, t: int, n_rounds: int, *, pair: bool
     )
 
 
-def prior_scales(state: State) -> NDArray[np.float64]:
-    """Return the prior scales in score units; for a numeric target they follow its spread."""
-    size = 0.5 * effect_unit(state) if state.shape.kind == "numeric" else 1.0
-    return constants.PRIOR_SCALES * size
+def prior_scales(kind: str) -> NDArray[np.float64]:
+    """Return the prior scales in score units; half as large for a numeric target, which is scaled to [-1, 1]."""
+    return constants.PRIOR_SCALES * (0.5 if kind == "numeric" else 1.0)
 
 
 def residual_query(state: State, label: str) -> ResidualQuery:
@@ -205,32 +196,19 @@ def residual_query(state: State, label: str) -> ResidualQuery:
         label=label,
         price=state.fact(AutoFacts).start_price,
         weight_bits=state.shape.weight_bits,
-        edges=EDGES,
+        edges=RESIDUAL_EDGES,
     )
 
 
-def seen_residuals(state: State, query: Query, released: Answer) -> Residuals:
-    """Return what a noisy histogram tells of the residuals."""
-    values, sd = natural(query, released)
-    return Residuals.of(values, sd, state.n_rows)
-
-
 def with_residual_scale(state: State, query: Query, released: Answer) -> State:
-    """Set the clip bound by a noisy histogram of the residuals."""
-    return with_clip(state, seen_residuals(state, query, released))
-
-
-def with_clip(state: State, seen: Residuals) -> State:
-    """Set the clip bound by what is known of the residuals, which only shrink."""
-    found = state.fact(AutoFacts)
-    n_leaves = state.shape.n_features * constants.CLIP_LEAVES
-    mu2 = max(state.left, 1) / PRICE_ONE
-    rows = state.n_rows / state.shape.max_weight
-    noise = constants.CLIP_NOISE * (n_leaves / rows) ** 2 / mu2
-    most = constants.LARGEST_CLIP * found.spread
-    clip = min(seen.best_clip(noise, n_leaves / rows), most, 1.0)
-    variance = seen.square(clip) / seen.inside(clip)
-    return state.with_fact(replace(found, clip=clip, variance=variance))
+    """Set the clip bound to the noisy 80 % quantile of |residual|."""
+    values, _ = natural(query, released)
+    mass = np.cumsum(np.maximum(values, 0))
+    k = min(
+        int(np.searchsorted(mass, constants.RESIDUAL_QUANTILE * mass[-1])), len(RESIDUAL_EDGES) - 1
+    )
+    clip = min(float(RESIDUAL_EDGES[k]) / SCORE_ONE, 1.0)
+    return state.with_fact(replace(state.fact(AutoFacts), clip=clip))
 
 
 def with_totals(state: State, totals: Totals) -> State:
@@ -312,7 +290,7 @@ def learn(
         seen,
         damping if move else 0.0,
     )
-    scales = prior_scales(state) if evidence else constants.FIRST_SCALE * effect_unit(state)
+    scales = prior_scales(state.shape.kind) if evidence else constants.FIRST_SCALE
 
     rooms = _precisions(memory.blocks)
 

@@ -12,20 +12,16 @@ from dpgb_dask.components.auto.posterior import (
     AutoFacts,
     Totals,
     on_grid,
-    on_grid_intercept,
     residual_query,
-    seen_residuals,
-    set_intercept,
     steps,
-    with_clip,
+    with_residual_scale,
 )
-from dpgb_dask.components.auto.residuals import RESOLUTION
 from dpgb_dask.components.auto.smoothing import Intercept
 from dpgb_dask.components.bins import share_of
 from dpgb_dask.contracts.constraints import UNCONSTRAINED
 from dpgb_dask.contracts.plan import Answer, Demand, Shape, Stage, State
 from dpgb_dask.contracts.queries import PRICE_ONE, Query, ResidualQuery, TargetSumQuery
-from dpgb_dask.losses import LINKS_OF, class_weights, sigmoid
+from dpgb_dask.losses import LINKS_OF, class_weights
 
 STEPS_TO_BALANCE = 100  # halve the distance to the balance at least every second step
 
@@ -57,17 +53,13 @@ class Start(Stage):
 
     def declare(self, shape: Shape) -> Demand:
         """Declare 1 % of what `Bins` left; for a numeric target as much again for the first residual scale."""
-        most = constants.START_LOOKS if shape.kind == "numeric" else 1
-        return Demand(0.85 * constants.START_SHARE, most * constants.START_SHARE, most)
+        share = constants.START_SHARE * (2 if shape.kind == "numeric" else 1)
+        return Demand(0.85 * share, share, 2 if shape.kind == "numeric" else 1)
 
     def begin(self, state: State) -> State:
         """Fix the price of each release of this stage."""
         price = share_of(state.left, constants.START_SHARE)
-        found = AutoFacts(start_price=price)
-        if state.shape.kind != "numeric":
-            return replace(state, memory="target").with_fact(found)
-        totals = Totals(intercepts=(Intercept(0.0),), hess=(1.0,))
-        return replace(state, memory=1).with_fact(replace(found, totals=totals))
+        return replace(state, memory="target").with_fact(AutoFacts(start_price=price))
 
     def next_query(self, state: State) -> Query | None:
         """Ask for the sums of the target, then for the residual scale."""
@@ -79,60 +71,39 @@ class Start(Stage):
                 kind=state.shape.kind,
                 n_classes=len(state.shape.schema.target.classes),
             )
-        if state.memory == "done":
-            return None
-        return residual_query(state, f"start {state.memory}/{constants.START_LOOKS}")
+        return residual_query(state, "start scale") if state.memory == "scale" else None
 
     def update(self, state: State, query: Query, released: Answer) -> State:
         """Set the intercept, and decide which later stages run."""
         if isinstance(query, ResidualQuery):
-            return self._centre(state, query, released)
-        values, sd = natural(query, released)
+            state = with_residual_scale(state, query, released)
+            return self._divide(replace(state, memory="done"))
+        values, _ = natural(query, released)
         kind, n_rows = state.shape.kind, state.n_rows
-        hess: tuple[float, ...]
-        if kind == "binary":
-            logit, certainty = rate_posterior(float(values[0]), sd, n_rows, 2)
-            intercept, mean_hess = binary_start(float(sigmoid(np.array(logit))))
-            hess, certain = (mean_hess,), [certainty]
+        if kind == "numeric":
+            intercept = np.clip(values / n_rows, -1, 1)
+            hess: tuple[float, ...] = (1.0,)
+        elif kind == "binary":
+            low = min(0.5 / n_rows + 1e-4, 0.5)
+            rate = float(np.clip(values[0] / n_rows, low, 1 - 1e-4))
+            intercept, mean_hess = binary_start(rate)
+            hess = (mean_hess,)
         else:
-            known = [rate_posterior(float(v), sd, n_rows, len(values)) for v in values]
-            rate_of = sigmoid(np.array([logit for logit, _ in known]))
+            rate_of = np.maximum(values / n_rows, 1e-4)
             rate_of = rate_of / rate_of.sum()
-            certain = [certainty for _, certainty in known]
             intercept, of_class = multiclass_start(rate_of)
             hess = tuple(np.maximum(of_class, 0.005))
         assert state.model is not None
         intercept = on_grid(intercept)
         # scores of clipped gradients need their own link
         link = LINKS_OF[kind][0]
-        intercepts = tuple(
-            Intercept(float(f), centre=float(f), prior=c)
-            for f, c in zip(intercept, certain, strict=True)
-        )
-        totals = Totals(intercepts=intercepts, hess=hess)
+        totals = Totals(intercepts=tuple(Intercept(float(f)) for f in intercept), hess=hess)
         model = replace(state.model, intercept=steps(intercept), link=link)
         found = replace(state.fact(AutoFacts), totals=totals)
         state = replace(state, model=model).with_fact(found)
+        if kind == "numeric":
+            return replace(state, memory="scale")
         return self._divide(replace(state, memory="done"))
-
-    def _centre(self, state: State, query: Query, released: Answer) -> State:
-        """Move the intercept to the mean that a histogram shows, and look again from there if that was far."""
-        assert state.model is not None
-        seen = seen_residuals(state, query, released)
-        found = state.fact(AutoFacts)
-        was = found.totals.intercepts[0].f
-        mean = float(np.clip(was + seen.mean, -1, 1))
-        near = constants.NEAR * max(seen.spread, RESOLUTION)
-        intercept = on_grid_intercept(Intercept(mean, centre=mean, prior=near**-2))
-        totals = replace(found.totals, intercepts=(intercept,))
-        model = set_intercept(state.model, totals)
-        state = replace(state, model=model).with_fact(replace(found, totals=totals))
-        if abs(mean - was) > near and state.memory < constants.START_LOOKS:
-            return replace(state, memory=state.memory + 1)
-        state = with_clip(state.with_fact(replace(state.fact(AutoFacts), spread=1.0)), seen)
-        found = state.fact(AutoFacts)
-        found = replace(found, spread=max(float(np.sqrt(seen.square(found.clip))), RESOLUTION))
-        return self._divide(replace(state.with_fact(found), memory="done"))
 
     def _divide(self, state: State) -> State:
         """Divide what is left among the later stages, by public rules."""
@@ -153,7 +124,7 @@ class Start(Stage):
             state.shape.n_pairs,
             n_rows,
             float(np.mean(found.totals.hess)),
-            constants.TYPICAL_CLIP if kind == "numeric" else found.clip,
+            found.clip,
             max(state.left - (constants.RESIDUAL_REFRESHES - 1) * scale, 0) / PRICE_ONE,
         )
         # each later stage that runs releases the residual scale once more
@@ -178,30 +149,6 @@ def multiclass_start(rate: NDArray[np.float64]) -> tuple[NDArray[np.float64], ND
     scores = np.log(p) - np.log(p).mean()
     weight = float(rate @ class_weights(p[None])[0])
     return scores, constants.CLASS_CURVATURE * weight * p * (1 - p)
-
-
-def rate_posterior(count: float, sd: float, n_rows: float, n_classes: int) -> tuple[float, float]:
-    """Return the posterior mean of a class's log-odds, and one over its variance.
-
-    The prior is a Laplace law around equal rates: rare classes are plausible.
-
-    Parameters
-    ----------
-    count : float
-        Noisy rows of the class.
-    sd : float
-        Standard deviation of its noise.
-    """
-    logit = np.linspace(-constants.LARGEST_LOGIT, constants.LARGEST_LOGIT, 601)
-    rate = sigmoid(logit)
-    even = -np.log(max(n_classes - 1, 1))
-    variance = sd**2 + n_rows * rate * (1 - rate)
-    fit = -((count - n_rows * rate) ** 2) / (2 * variance) - np.log(variance) / 2
-    fit -= np.abs(logit - even) / constants.LOGIT_SCALE
-    odds = np.exp(fit - fit.max())
-    odds /= odds.sum()
-    mean = float(odds @ logit)
-    return mean, 1 / float(odds @ (logit - mean) ** 2 + 1e-4)
 
 
 def binary_start(rate: float) -> tuple[NDArray[np.float64], float]:
