@@ -49,6 +49,7 @@ from dpgb_dask.losses import (
     LabelGradient,
     SlopeGradient,
     TableGradient,
+    clipped_softmax_gradient,
     logistic_gradient,
     poisson_gradient,
     softmax_gradient,
@@ -86,6 +87,9 @@ def random_gradient(kind, rng):
         return SlopeGradient(*(int(n) for n in rng.integers(0, 2**15, 3)))
     if kind == "binary":
         return logistic_gradient(float(rng.choice([0.1, 0.5, 1.0])), float(rng.uniform(0.1, 4)))
+    if kind == "multiclass" and rng.random() < 0.5:
+        clip, scale = float(rng.choice([0.1, 0.85, 2.0])), float(rng.uniform(0.1, 4))
+        return clipped_softmax_gradient(3, clip=clip, hess_scale=scale)
     return gradient_of(kind)
 
 
@@ -399,7 +403,13 @@ def test_a_query_stays_what_it_was_as_its_memory_is_used_again(kind, name):
 
 @pytest.mark.parametrize(
     "gradient",
-    [poisson_gradient(0.1), softmax_gradient(3), logistic_gradient(0.5, 1.0), table_of("numeric")],
+    [
+        poisson_gradient(0.1),
+        softmax_gradient(3),
+        clipped_softmax_gradient(3, clip=0.85, hess_scale=0.5),
+        logistic_gradient(0.5, 1.0),
+        table_of("numeric"),
+    ],
     ids=lambda gradient: type(gradient).__name__,
 )
 def test_a_gradient_stays_what_it_was_as_its_memory_is_used_again(gradient):

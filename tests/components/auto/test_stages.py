@@ -7,10 +7,11 @@ from dpgb_dask.components.auto.forest import Forest
 from dpgb_dask.components.auto.main_effects import MainEffects, random_partition
 from dpgb_dask.components.auto.pairs import coarsen
 from dpgb_dask.components.auto.posterior import round_price
-from dpgb_dask.components.auto.start import binary_start
+from dpgb_dask.components.auto.start import binary_start, multiclass_start
 from dpgb_dask.components.bins import Bins
 from dpgb_dask.errors import PlanError
 from dpgb_dask.losses import clipped_probability, sigmoid
+from dpgb_dask.losses.links import CLASS_CLIP, LINKS
 
 
 @pytest.mark.parametrize("rate", [1e-4, 0.05, 0.3, 0.5, 0.7, 0.999])
@@ -20,6 +21,21 @@ def test_binary_start_balances_clipped_gradients(rate):
     assert rate * np.minimum(1 - p, 0.5) == pytest.approx((1 - rate) * np.minimum(p, 0.5))
     assert clipped_probability(score)[0] == pytest.approx(rate)
     assert 0 < hess <= 0.25
+
+
+@pytest.mark.parametrize(
+    "rate", [[0.2, 0.3, 0.5], [1e-4, 0.4, 0.5999], [0.97, 0.01, 0.01, 0.01], [0.5, 0.5]]
+)
+def test_multiclass_start_is_where_gradients_clipped_in_norm_sum_to_zero(rate):
+    rate = np.array(rate)
+    scores, hess = multiclass_start(rate)
+    p = np.exp(scores) / np.exp(scores).sum()
+    gradient = p - np.eye(len(rate))  # of a row of each class
+    length = np.linalg.norm(gradient, axis=1, keepdims=True)
+    clipped = gradient * np.minimum(1, CLASS_CLIP / length)
+    np.testing.assert_allclose(rate @ clipped, 0, atol=1e-12)
+    np.testing.assert_allclose(LINKS["clipped_softmax"](scores[None])[0], rate)
+    assert ((hess > 0) & (hess < 0.25)).all()
 
 
 @pytest.mark.parametrize("n_rounds", [1, 7, 20])
