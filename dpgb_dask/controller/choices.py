@@ -58,11 +58,10 @@ from dpgb_dask.errors import PlanError
 from dpgb_dask.kernels import kernel
 from dpgb_dask.losses import GRAD_BITS
 
-# gains are clipped at CAP * gain_range, which no node of fewer than 2**32 rows reaches
+# gains are clipped at CAP * gain_range, which no node of fewer than 2**30 rows reaches
 CAP = 1 << 30
-MOST_SUM = (
-    1 << 44
-)  # sums under a slope are clipped here, which no node of fewer than 2**29 rows reaches
+# sums under a slope are clipped here, divided by the nodes of a group; a row adds at most 2**31
+MOST_SUM = 1 << 52
 UNIT_BITS = 27  # at least 2**27 units in the range, so scores stay below 2**59
 MAX_D = 1 << 62
 WORDS_PER_CHOICE = 256

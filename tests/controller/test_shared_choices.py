@@ -12,7 +12,7 @@ from dpgb_dask.contracts.boundary import Sensitivity
 from dpgb_dask.contracts.plan import Shape
 from dpgb_dask.contracts.queries import SLOPE_BITS
 from dpgb_dask.contracts.schema import Schema
-from dpgb_dask.controller.choices import MAX_D, SharedChoice
+from dpgb_dask.controller.choices import MAX_D, MOST_SUM, SharedChoice
 from dpgb_dask.controller.noise import KeyStream
 from dpgb_dask.errors import PlanError
 from dpgb_dask.losses import SquaredGradient, logistic_gradient, softmax_gradient
@@ -200,6 +200,24 @@ def test_choices_are_total():
         sums = np.full(query.n_sums, value, np.int64)
         assert (choice.scores(sums) >= 0).all()
         assert (choice.answer(sums, KeyStream(bytes(32))) < 6).all()
+
+
+def test_the_largest_score_is_the_one_that_is_stated():
+    """At the end of each node's sums, with the steepest slope against them; one step more would change nothing."""
+    query = query_of(slope=np.full(4, 256), n_groups=1)
+    sums = np.zeros((4, sum(query.n_levels), 2), np.int64)
+    # the outer levels of the first feature, on both sides of every cut
+    for level, sign in ((0, 1), (4, -1)):
+        sums[:, level] = sign * MOST_SUM, -sign * MOST_SUM
+    assert at(query).scores(sums.ravel())[0, :4].tolist() == [1 << 62] * 4
+
+
+def test_heavy_rows_are_not_clipped():
+    """Half a million rows of the largest weight in one group."""
+    query = query_of(n_groups=1)
+    row = LARGEST << 16
+    rows = [(v, [4 * (v % 2), 0], row, HESS << 16, 1 << 17) for v in range(4)]
+    assert at(query).scores(histogram(query, rows)).tolist() == by_the_definition(query, rows)
 
 
 def test_what_has_no_range_is_refused():
