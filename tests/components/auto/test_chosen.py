@@ -210,7 +210,7 @@ def test_options_out_of_range_raise(option, value):
 # ---- what they find --------------------------------------------------------------------------------------------------
 
 
-def boxes(n=12_000, seed=0):
+def boxes(n=6_000, seed=0):
     """Three-way interactions that no table of one or two features holds."""
     x = np.random.default_rng(seed).random((n, 6))
     inside = (x[:, 0] > 0.5) ^ (x[:, 1] > 0.5) ^ (x[:, 2] > 0.4)
