@@ -1,6 +1,7 @@
 """Neighbouring data sets: few rows for every kind of target, rows to add to them, and a fit that asks both sets."""
 
 import datetime
+from fractions import Fraction
 
 import numpy as np
 import pandas as pd
@@ -8,7 +9,9 @@ import pandas as pd
 from dpgb_dask.contracts.boundary import Receipt
 from dpgb_dask.contracts.features import Datetime
 from dpgb_dask.contracts.plan import Budget, Execution, State
+from dpgb_dask.contracts.queries import ChoiceQuery, SharedChoiceQuery
 from dpgb_dask.contracts.schema import Schema
+from dpgb_dask.controller.choices import Choice, SharedChoice
 from dpgb_dask.controller.release import Controller
 from dpgb_dask.private.reading.ingest import read_source
 from dpgb_dask.private.rounds import open_rounds
@@ -116,6 +119,21 @@ def drive(plan, shape, rounds, others, check, seed=0):
     assert 0 <= controller.spent <= controller.total
 
 
+def check_choice(query, bound, sums, changed):
+    """Compare the intervals within which a row moves the scores, over all nodes or groups, with what is charged."""
+    kind = Choice if isinstance(query, ChoiceQuery) else SharedChoice
+    choice = kind.at(
+        query, bound, Fraction(1)
+    )  # so its divisor is the charged range, in units of its scores
+    before, *after = (
+        choice.scores(part.astype(np.int64)).astype(object) for part in (sums, *changed)
+    )
+    for theirs in after:
+        moves = theirs - before
+        moved = np.maximum(moves.max(1), 0) - np.minimum(moves.min(1), 0)
+        assert moved.sum() <= choice.d, query.label
+
+
 def check_neighbours(plan, kind, shape, weight=None, added_weights=(1.0,), rows=None, added=None):
     """Ask both data sets every query of a run; return how many queries there were."""
     x, y = rows or some_rows(kind, 300)
@@ -139,6 +157,8 @@ def check_neighbours(plan, kind, shape, weight=None, added_weights=(1.0,), rows=
             assert sum(int(d) ** 2 for d in change) <= bound.l2_squared, query.label
             assert sum(abs(int(d)) for d in change) <= bound.l1, query.label
             moved_at_all += any(change)
+        if isinstance(query, ChoiceQuery | SharedChoiceQuery):
+            check_choice(query, bound, sums, changed)
 
     drive(plan, shape, alone, others, check)
     for rounds in (alone, *others):

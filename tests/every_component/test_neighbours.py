@@ -24,6 +24,7 @@ from dpgb_dask.contracts.grid import FINE, Grid
 from dpgb_dask.contracts.plan import Shape
 from dpgb_dask.contracts.queries import SHRINK_BITS, CellCountsQuery, ReferenceSumsQuery
 from dpgb_dask.contracts.schema import Schema
+from dpgb_dask.private import sensitivity as private_bounds
 from dpgb_dask.private.sensitivity import sensitivity
 
 SERVED = [(name, kind) for name, plan in sorted(PLANS.items()) for kind in sorted(plan.kinds)]
@@ -165,6 +166,15 @@ def test_weights_of_rows_that_are_too_large_by_30_percent_are_seen(monkeypatch):
     monkeypatch.setattr(ReferenceSumsQuery, "shrink", property(too_large))
     squared, _ = moved_by_rows_of_many_blocks()
     assert max(squared) > 1.5
+
+
+@pytest.mark.parametrize(("name", "bound"), [("dpboost", "_gain_range"), ("rich", "_shared_range")])
+def test_a_range_of_a_choice_that_is_too_small_by_30_percent_is_seen(monkeypatch, name, bound):
+    right = getattr(private_bounds, bound)
+    monkeypatch.setattr(private_bounds, bound, lambda *asked: int(right(*asked) / 1.3))
+    plan = recipes.get(PLANS[name], kind="binary").brief()
+    with pytest.raises(AssertionError, match="splits"):
+        check_neighbours(plan, "binary", Shape(schema=SCHEMAS["binary"]))
 
 
 def test_a_sensitivity_that_is_too_small_is_seen():
