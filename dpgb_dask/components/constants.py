@@ -21,10 +21,16 @@ MASS_SD, COARSE_MASS_SD = 1.5, 0.75
 LAST_SHARE = 0.5  # a remainder with this share of the wanted mass becomes a bin of its own
 
 # ---- start
-# of what `Bins` left, for the base rate or the mean; as much again per residual scale
+# of what `Bins` left, for the base rate, or for each look at the residuals of a numeric target
 START_SHARE = 0.01
+START_LOOKS = 4  # at most, for the mean: each finds it within a fraction of its distance
+NEAR = 0.5  # standard deviations of the target that the mean may move without another look
+# log-odds of classes have a Laplace prior of this scale: rare classes are plausible
+LOGIT_SCALE, LARGEST_LOGIT = 3.0, 9.0
 # at the start, a third into the main effects, before pairs, before the forest
 RESIDUAL_REFRESHES = 4
+# a cell of residuals that deviates by fewer standard deviations from what their scale gives is not believed
+RESIDUAL_SD = 4.0
 # residuals above are clipped; .9 is better on skewed targets, worse on the others
 RESIDUAL_QUANTILE = 0.8
 NORMAL_SPREAD = 1.64  # clip bound over the standard deviation of what is clipped

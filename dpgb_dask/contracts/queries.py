@@ -339,7 +339,7 @@ class TargetSumQuery(Query):
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class ResidualQuery(Query):
-    """Weighted histogram of |score - y| over public edges: cell k counts edges[k-1] < |r| <= edges[k].
+    """Weighted histogram of r = y - score over public edges: cell k counts edges[k-1] < r <= edges[k].
 
     Parameters
     ----------

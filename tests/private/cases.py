@@ -231,7 +231,7 @@ def queries_of(kind, weight_bits=0):
         queries["shared choice"] = shared_choice_of(kind, one, weight_bits)
         queries["table"] = TreeSumsQuery(**(grad | {"gradient": table_of(kind)}), splits=splits)
     if kind == "numeric":
-        queries["residual"] = ResidualQuery(**price, edges=np.array([1000, 50000, 90000]))
+        queries["residual"] = ResidualQuery(**price, edges=np.array([-60000, -1000, 1000, 50000]))
     return queries
 
 

@@ -17,6 +17,7 @@ from dpgb_dask.components.answers import Sums, l2_norm, natural, noise_sd
 from dpgb_dask.components.auto import smoothing
 from dpgb_dask.components.auto.noise import DRAWS
 from dpgb_dask.components.auto.reference import LeafSums
+from dpgb_dask.components.auto.residuals import EDGES, Residuals
 from dpgb_dask.components.auto.schedules import BudgetSplit
 from dpgb_dask.components.auto.smoothing import Intercept, Observation, TablePosterior
 from dpgb_dask.components.auto.stepping import NO_STEP, Step, averaged, inner
@@ -31,8 +32,6 @@ from dpgb_dask.losses import (
     clipped_softmax_gradient,
     logistic_gradient,
 )
-
-RESIDUAL_EDGES = np.rint(2.0 ** np.arange(-10, 1.01, 0.25) * SCORE_ONE).astype(np.int64)
 
 
 def gradient_of(kind: str, clip: float, n_classes: int) -> Gradient:
@@ -86,7 +85,7 @@ class AutoFacts(Facts):
     start_price : int
         Price of each release of `Start`, and of each residual scale after it.
     totals : Totals
-        Empty until the target's sums are released.
+        Empty until a release tells of the target.
     clip : float
         Bound of a row's gradient. For a numeric target it is a quantile of the residuals, once a first residual scale
         was released.
@@ -151,8 +150,9 @@ def on_grid_intercept(intercept: Intercept) -> Intercept:
 
 
 def fresh_totals(totals: Totals) -> Totals:
-    """Keep the values and drop the information about them: the filter of each stage starts anew."""
-    return replace(totals, intercepts=tuple(Intercept(i.f) for i in totals.intercepts))
+    """Keep the values and drop the information about them: the filter of each stage starts anew, from there."""
+    anew = tuple(Intercept(i.f, centre=i.f, prior=i.prior) for i in totals.intercepts)
+    return replace(totals, intercepts=anew)
 
 
 def sampling_variance(state: State) -> float:
@@ -191,24 +191,25 @@ def prior_scales(kind: str) -> NDArray[np.float64]:
 
 
 def residual_query(state: State, label: str) -> ResidualQuery:
-    """Return the query for the scale of the residuals."""
+    """Return the query for a histogram of the residuals."""
     return ResidualQuery(
         label=label,
         price=state.fact(AutoFacts).start_price,
         weight_bits=state.shape.weight_bits,
-        edges=RESIDUAL_EDGES,
+        edges=EDGES,
     )
+
+
+def seen_residuals(state: State, query: Query, released: Answer) -> Residuals:
+    """Return what a noisy histogram tells of the residuals."""
+    values, sd = natural(query, released)
+    return Residuals.of(values, sd, state.n_rows)
 
 
 def with_residual_scale(state: State, query: Query, released: Answer) -> State:
-    """Set the clip bound to the noisy 80 % quantile of |residual|."""
-    values, _ = natural(query, released)
-    mass = np.cumsum(np.maximum(values, 0))
-    k = min(
-        int(np.searchsorted(mass, constants.RESIDUAL_QUANTILE * mass[-1])), len(RESIDUAL_EDGES) - 1
-    )
-    clip = min(float(RESIDUAL_EDGES[k]) / SCORE_ONE, 1.0)
-    return state.with_fact(replace(state.fact(AutoFacts), clip=clip))
+    """Set the clip bound to the 80 % quantile of |residual|, as far as a noisy histogram tells it."""
+    size = seen_residuals(state, query, released).quantile(constants.RESIDUAL_QUANTILE)
+    return state.with_fact(replace(state.fact(AutoFacts), clip=min(size, 1.0)))
 
 
 def with_totals(state: State, totals: Totals) -> State:

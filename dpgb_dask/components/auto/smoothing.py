@@ -328,9 +328,14 @@ def posterior_means(
 
 @dataclass(frozen=True, slots=True)
 class Intercept:
-    """The same filter for one intercept: information ``precision`` and ``shift``, value ``f`` in score units."""
+    """The same filter for one intercept: information ``precision`` and ``shift``, value ``f`` in score units.
+
+    A priori it is normal around ``centre``; ``prior`` is one over the variance.
+    """
 
     f: float
+    centre: float = 0.0
+    prior: float = 0.25
     precision: float = 0.0
     shift: float = 0.0
 
@@ -339,8 +344,9 @@ class Intercept:
     ) -> "Intercept":
         """Add one round's total (Σg with noise variance ``variance``, Σh) and move by a damped step."""
         keep = 1 - 1 / (seen.round + 2)
-        certainty = 1 / (variance + seen.sampling * hess)
-        precision = keep * self.precision + hess * hess * certainty
-        shift = keep * self.shift + hess * certainty * (hess * self.f - grad)
-        move = np.clip(damping * (shift / (precision + 0.25) - self.f), -2, 2)
-        return Intercept(self.f + float(move), precision, shift)
+        told = 1 / (variance + seen.sampling * hess)
+        precision = keep * self.precision + hess * hess * told
+        shift = keep * self.shift + hess * told * (hess * self.f - grad)
+        target = (shift + self.prior * self.centre) / (precision + self.prior)
+        move = float(np.clip(damping * (target - self.f), -2, 2))
+        return replace(self, f=self.f + move, precision=precision, shift=shift)

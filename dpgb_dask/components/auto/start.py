@@ -12,23 +12,27 @@ from dpgb_dask.components.auto.posterior import (
     AutoFacts,
     Totals,
     on_grid,
+    on_grid_intercept,
     residual_query,
+    seen_residuals,
+    set_intercept,
     steps,
     with_residual_scale,
 )
+from dpgb_dask.components.auto.residuals import RESOLUTION
 from dpgb_dask.components.auto.smoothing import Intercept
 from dpgb_dask.components.bins import share_of
 from dpgb_dask.contracts.constraints import UNCONSTRAINED
 from dpgb_dask.contracts.plan import Answer, Demand, Shape, Stage, State
 from dpgb_dask.contracts.queries import PRICE_ONE, Query, ResidualQuery, TargetSumQuery
-from dpgb_dask.losses import LINKS_OF, class_weights
+from dpgb_dask.losses import LINKS_OF, class_weights, sigmoid
 
 STEPS_TO_BALANCE = 100  # halve the distance to the balance at least every second step
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Start(Stage):
-    """Noisy base rate (classification), or noisy mean and residual scale (regression).
+    """Noisy base rate (classification), or mean and residual scale from histograms (regression).
 
     Parameters
     ----------
@@ -52,17 +56,21 @@ class Start(Stage):
         return TargetSumQuery, ResidualQuery
 
     def declare(self, shape: Shape) -> Demand:
-        """Declare 1 % of what `Bins` left; for a numeric target as much again for the first residual scale."""
-        share = constants.START_SHARE * (2 if shape.kind == "numeric" else 1)
-        return Demand(0.85 * share, share, 2 if shape.kind == "numeric" else 1)
+        """Declare 1 % of what `Bins` left; for a numeric target as much for each look at it, 1 to 4 times."""
+        most = constants.START_LOOKS if shape.kind == "numeric" else 1
+        return Demand(0.85 * constants.START_SHARE, most * constants.START_SHARE, most)
 
     def begin(self, state: State) -> State:
         """Fix the price of each release of this stage."""
         price = share_of(state.left, constants.START_SHARE)
-        return replace(state, memory="target").with_fact(AutoFacts(start_price=price))
+        found = AutoFacts(start_price=price)
+        if state.shape.kind != "numeric":
+            return replace(state, memory="target").with_fact(found)
+        totals = Totals(intercepts=(Intercept(0.0),), hess=(1.0,))
+        return replace(state, memory=1).with_fact(replace(found, totals=totals))
 
     def next_query(self, state: State) -> Query | None:
-        """Ask for the sums of the target, then for the residual scale."""
+        """Ask for the rows of each class; of a numeric target, for residuals until the mean is found."""
         if state.memory == "target":
             return TargetSumQuery(
                 label="start",
@@ -71,38 +79,50 @@ class Start(Stage):
                 kind=state.shape.kind,
                 n_classes=len(state.shape.schema.target.classes),
             )
-        return residual_query(state, "start scale") if state.memory == "scale" else None
+        if state.memory == "done":
+            return None
+        return residual_query(state, f"start {state.memory}/{constants.START_LOOKS}")
 
     def update(self, state: State, query: Query, released: Answer) -> State:
         """Set the intercept, and decide which later stages run."""
         if isinstance(query, ResidualQuery):
-            state = with_residual_scale(state, query, released)
-            return self._divide(replace(state, memory="done"))
-        values, _ = natural(query, released)
+            return self._centre(state, query, released)
+        values, sd = natural(query, released)
         kind, n_rows = state.shape.kind, state.n_rows
-        if kind == "numeric":
-            intercept = np.clip(values / n_rows, -1, 1)
-            hess: tuple[float, ...] = (1.0,)
-        elif kind == "binary":
-            low = min(0.5 / n_rows + 1e-4, 0.5)
-            rate = float(np.clip(values[0] / n_rows, low, 1 - 1e-4))
-            intercept, mean_hess = binary_start(rate)
+        hess: tuple[float, ...]
+        if kind == "binary":
+            intercept, mean_hess = binary_start(rate_posterior(float(values[0]), sd, n_rows, 2))
             hess = (mean_hess,)
         else:
-            rate_of = np.maximum(values / n_rows, 1e-4)
-            rate_of = rate_of / rate_of.sum()
-            intercept, of_class = multiclass_start(rate_of)
+            rate_of = np.array([rate_posterior(float(v), sd, n_rows, len(values)) for v in values])
+            intercept, of_class = multiclass_start(rate_of / rate_of.sum())
             hess = tuple(np.maximum(of_class, 0.005))
         assert state.model is not None
         intercept = on_grid(intercept)
         # scores of clipped gradients need their own link
         link = LINKS_OF[kind][0]
-        totals = Totals(intercepts=tuple(Intercept(float(f)) for f in intercept), hess=hess)
+        intercepts = tuple(Intercept(float(f), centre=float(f)) for f in intercept)
+        totals = Totals(intercepts=intercepts, hess=hess)
         model = replace(state.model, intercept=steps(intercept), link=link)
         found = replace(state.fact(AutoFacts), totals=totals)
         state = replace(state, model=model).with_fact(found)
-        if kind == "numeric":
-            return replace(state, memory="scale")
+        return self._divide(replace(state, memory="done"))
+
+    def _centre(self, state: State, query: Query, released: Answer) -> State:
+        """Move the intercept to the mean that a histogram shows, and look again from there if that was far."""
+        assert state.model is not None
+        seen = seen_residuals(state, query, released)
+        found = state.fact(AutoFacts)
+        was = found.totals.intercepts[0].f
+        mean = float(np.clip(was + seen.mean, -1, 1))
+        near = constants.NEAR * max(seen.spread, RESOLUTION)
+        intercept = on_grid_intercept(Intercept(mean, centre=mean, prior=near**-2))
+        totals = replace(found.totals, intercepts=(intercept,))
+        model = set_intercept(state.model, totals)
+        state = replace(state, model=model).with_fact(replace(found, totals=totals))
+        if abs(mean - was) > near and state.memory < constants.START_LOOKS:
+            return replace(state, memory=state.memory + 1)
+        state = with_residual_scale(state, query, released)
         return self._divide(replace(state, memory="done"))
 
     def _divide(self, state: State) -> State:
@@ -149,6 +169,28 @@ def multiclass_start(rate: NDArray[np.float64]) -> tuple[NDArray[np.float64], ND
     scores = np.log(p) - np.log(p).mean()
     weight = float(rate @ class_weights(p[None])[0])
     return scores, constants.CLASS_CURVATURE * weight * p * (1 - p)
+
+
+def rate_posterior(count: float, sd: float, n_rows: float, n_classes: int) -> float:
+    """Return a class's rate: the posterior mean of its log-odds, given the noise.
+
+    The prior is a Laplace law around equal rates: rare classes are plausible.
+
+    Parameters
+    ----------
+    count : float
+        Noisy rows of the class.
+    sd : float
+        Standard deviation of its noise.
+    """
+    logit = np.linspace(-constants.LARGEST_LOGIT, constants.LARGEST_LOGIT, 601)
+    rate = sigmoid(logit)
+    even = -np.log(max(n_classes - 1, 1))
+    variance = sd**2 + n_rows * rate * (1 - rate)
+    fit = -((count - n_rows * rate) ** 2) / (2 * variance) - np.log(variance) / 2
+    fit -= np.abs(logit - even) / constants.LOGIT_SCALE
+    odds = np.exp(fit - fit.max())
+    return float(sigmoid(odds @ logit / odds.sum()))
 
 
 def binary_start(rate: float) -> tuple[NDArray[np.float64], float]:

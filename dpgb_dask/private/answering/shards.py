@@ -314,7 +314,7 @@ class _Ask:
         self, piece: Piece, score: NDArray[np.int32], sums: NDArray[np.int64]
     ) -> None:
         assert isinstance(self.query, ResidualQuery)
-        residual = np.abs(score[0].astype(np.int64) - piece.label)
+        residual = piece.label - score[0].astype(np.int64)
         cell = np.searchsorted(self.query.edges, residual, side="left").astype(np.uint16)
         add_cells(cell, piece.weight, sums)
 

@@ -103,7 +103,7 @@ def naive_answer(kind, model, query, name, weighted=True):
     codes = encode(x, shape_of(kind).schema, BINS)
     score = naive_scores(codes, model)
     if name == "residual":
-        cell = np.searchsorted(query.edges, np.abs(score[0].astype(np.int64) - label))
+        cell = np.searchsorted(query.edges, label - score[0].astype(np.int64))
         return naive_cells(cell, w, query.n_values)
     if query.rows is not None:
         index = np.stack([np.arange(len(y)), np.zeros(len(y))], axis=1).astype(np.uint64)

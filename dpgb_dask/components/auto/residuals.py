@@ -1,0 +1,83 @@
+"""What released histograms of residuals tell: where a numeric target lies, and how far it spreads."""
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dpgb_dask.components import constants
+from dpgb_dask.contracts.model import SCORE_ONE
+
+# four edges an octave, from 2⁻¹⁴ to 2 on either side of 0; a numeric target is scaled to [-1, 1]
+_SIZES = 2.0 ** np.arange(-14, 1.01, 0.25)
+_STEPS = np.rint(_SIZES * SCORE_ONE).astype(np.int64)
+EDGES = np.concatenate([-_STEPS[::-1], _STEPS])
+_MIDDLES = np.append(np.sqrt(_SIZES[1:] * _SIZES[:-1]), _SIZES[-1])
+MIDDLES = np.concatenate([-_MIDDLES[::-1], [0.0], _MIDDLES])
+
+
+def _laws() -> NDArray[np.float64]:
+    """Return shares of the cells under every prior guess, (n_guesses, n_cells): of each scale, on both sides or one."""
+    below = (
+        1 - 1 / (1 + (_SIZES / _SIZES[:, None]) ** 2) ** 2
+    )  # P(|r| <= edge), with a fairly heavy tail
+    inside, beyond = below[:, :1], np.append(np.diff(below), 1 - below[:, -1:], axis=1)
+    none = np.zeros_like(beyond)
+    both = np.concatenate([beyond[:, ::-1] / 2, inside, beyond / 2], axis=1)
+    above = np.concatenate([none, inside, beyond], axis=1)
+    return np.concatenate([both, above, above[:, ::-1]])
+
+
+LAWS = _laws()
+RESOLUTION = float(_SIZES[0])
+_NEAR = 9  # cells that are looked at together
+
+
+@dataclass(frozen=True, eq=False, slots=True, kw_only=True)
+class Residuals:
+    """Shares of the rows in the cells between `EDGES`, as far as a noisy histogram tells them."""
+
+    share: NDArray[np.float64]
+
+    @classmethod
+    def of(cls, values: NDArray[np.float64], sd: float, n_rows: float) -> "Residuals":
+        """Return the posterior mean of the shares.
+
+        Parameters
+        ----------
+        values : (n_cells,) float64
+            Noisy rows.
+        sd : float
+            Standard deviation of the noise on each.
+        n_rows : float
+            Noisy number of all rows, which is much more precise than their sum.
+        """
+        # first which scale, then how far the cells deviate from what it would give
+        expected = n_rows * LAWS
+        fit = (expected @ values - 0.5 * (expected**2).sum(1)) / sd**2
+        odds = np.exp(fit - fit.max())
+        prior = odds @ expected / odds.sum()
+        off = values - prior
+        near = np.convolve(off, np.full(_NEAR, _NEAR**-0.5), mode="same")
+        far = np.maximum(off**2, near**2) - (constants.RESIDUAL_SD * sd) ** 2
+        moved = np.maximum(prior**2, far)
+        own = moved / (moved + sd**2)
+        share = np.maximum(prior + own * off, 0)
+        return cls(share=share / share.sum())
+
+    @property
+    def mean(self) -> float:
+        """Mean of the residuals."""
+        return float(self.share @ MIDDLES)
+
+    @property
+    def spread(self) -> float:
+        """Standard deviation of the residuals."""
+        return float(np.sqrt(max(self.share @ MIDDLES**2 - self.mean**2, 0)))
+
+    def quantile(self, q: float) -> float:
+        """Return the least edge that a share ``q`` of the residuals is within."""
+        middle = len(MIDDLES) // 2
+        beyond = self.share[middle + 1 :] + self.share[:middle][::-1]
+        inside = self.share[middle] + np.append(0.0, np.cumsum(beyond[:-1]))
+        return float(_SIZES[min(int(np.searchsorted(inside, q)), len(_SIZES) - 1)])

@@ -1,0 +1,87 @@
+"""What histograms of residuals tell, and the starts that rest on them."""
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from dpgb_dask import DPGBRegressor, Schema
+from dpgb_dask.components.auto.residuals import EDGES, Residuals
+from dpgb_dask.components.auto.start import rate_posterior
+from dpgb_dask.contracts.model import SCORE_ONE
+from dpgb_dask.testing import SeededNoise
+
+N_ROWS = 5000
+
+
+def skewed(seed=0):
+    """Residuals with a long tail on one side and mean 0."""
+    r = np.random.default_rng(seed).lognormal(-3, 1, N_ROWS)
+    return r - r.mean()
+
+
+def histogram(residual):
+    cell = np.searchsorted(EDGES, np.rint(residual * SCORE_ONE).astype(np.int64))
+    return np.bincount(cell, minlength=len(EDGES) + 1).astype(np.float64)
+
+
+def seen(residual, sd=1e-3, seed=0):
+    noise = np.random.default_rng(seed).normal(0, sd, len(EDGES) + 1)
+    return Residuals.of(histogram(residual) + noise, sd, len(residual))
+
+
+@pytest.mark.parametrize("centre", [0.0, 0.3, -0.02])
+def test_without_noise_the_histogram_gives_mean_and_spread(centre):
+    r = skewed() + centre
+    found = seen(r)
+    assert found.share == pytest.approx(histogram(r) / N_ROWS, abs=1e-5)
+    assert found.mean == pytest.approx(r.mean(), abs=0.15 * r.std())
+    assert found.spread == pytest.approx(r.std(), rel=0.15)
+    least = found.quantile(0.8)
+    assert np.mean(np.abs(r) <= least) >= 0.8 > np.mean(np.abs(r) <= least / 2**0.25)
+
+
+def test_a_noisy_histogram_is_better_than_its_cells():
+    r = np.random.default_rng(1).normal(0, 0.05, 3000)
+    truth = histogram(r) / len(r)
+    error = {"found": [], "cells": []}
+    for seed in range(20):
+        sd = 150.0
+        values = histogram(r) + np.random.default_rng(seed).normal(0, sd, len(truth))
+        error["found"].append(np.abs(Residuals.of(values, sd, len(r)).share - truth).sum())
+        positive = np.maximum(values, 0)
+        error["cells"].append(np.abs(positive / positive.sum() - truth).sum())
+    assert np.mean(error["found"]) < 0.7 * np.mean(error["cells"])
+
+
+def test_noise_alone_tells_no_mean():
+    means = []
+    for seed in range(20):
+        noise = np.random.default_rng(seed).normal(0, 1e4, len(EDGES) + 1)
+        means.append(Residuals.of(noise, 1e4, 100.0).mean)
+    assert np.abs(means).max() < 0.02
+
+
+@pytest.mark.parametrize("rate", [0.003, 0.3, 0.95])
+def test_rate_posterior_is_the_rate_where_it_is_precise_and_even_where_noise_decides(rate):
+    assert rate_posterior(1e5 * rate, 10.0, 1e5, 2) == pytest.approx(rate, rel=0.05)
+    assert rate_posterior(100 * rate, 1e4, 100.0, 2) == pytest.approx(0.5, abs=0.03)
+
+
+def test_a_rate_that_noise_hides_is_not_as_small_as_noise_can_make_it():
+    assert 0.003 < rate_posterior(-300.0, 300.0, 1e4, 2) < 0.03  # at most 600 of 10,000
+    assert rate_posterior(0.0, 1e4, 100.0, 5) == pytest.approx(0.2, abs=0.05)
+
+
+def test_a_skewed_target_in_wide_bounds_is_no_worse_than_its_mean():
+    rng = np.random.default_rng(3)
+    X = pd.DataFrame(rng.uniform(-1, 1, (N_ROWS, 2)), columns=["a", "b"])
+    y = np.exp(X["a"] + 0.7 * rng.normal(size=N_ROWS))
+    model = DPGBRegressor(
+        epsilon=2.0,
+        delta=1e-6,
+        schema=Schema({"a": (-1, 1), "b": (-1, 1)}, target_bounds=(0, 1e5)),
+        noise=SeededNoise(5),
+        random_state=0,
+    )
+    # with the mean as a sum at full range it was 2.3
+    assert np.sqrt(np.mean((y - model.fit(X, y).predict(X)) ** 2)) < 1.1 * y.std()
