@@ -30,7 +30,7 @@ EVERY_LOSS = tuple(LOSSES)
 MEANS = ("log_loss", "squared_error")  # losses that a mean of targets minimises
 ONE_SCORE = ("binary", "numeric")  # an exponential choice can weigh only one score
 
-_REACHABLE = "A row's gradient is bounded over the scores that the released model can reach, not over all: less noise."
+_REACHABLE = "A row's gradient is bounded over the scores that the released model can reach, if that bound is smaller."
 
 AUTO = Plan(
     name="auto",
@@ -191,8 +191,8 @@ _FDP = (
 # ---- DPBoost (Li et al. 2020) and its baselines: λ .1, depth 6, g* 1, half of the budget for leaves
 
 _CHOICE = (
-    "A split is chosen by the range of its gain, which is tighter than twice its sensitivity, with gradients clipped at"
-    " 1/2: a sixth of the noise, or less."
+    "A split is chosen by the range of its gain, which is tighter than twice its sensitivity, and its gradients are"
+    " clipped at the stage's clip, if it has one."
 )
 _DPBOOST_DEVIATIONS = (
     "Rows join a tree by secret independent draws: fixed sizes do not compose in parallel when a row is added.",

@@ -21,8 +21,9 @@ class Sensitivity:
     l1 : int
         Exact L1 norm, in steps: for Laplace noise.
     gain_range : int
-        Largest minus smallest change of a split's gain ΣS²/(n + λ), in gradient steps² (natural weights), for an
-        exponential choice; 0 where the sums allow none.
+        For an exponential choice, largest minus smallest change of a candidate's score: of a split's gain ΣS²/(n + λ),
+        in gradient steps² (natural weights); of a shared choice's sums, in the units of its query. 0 where the sums
+        allow none.
     """
 
     l2_squared: int

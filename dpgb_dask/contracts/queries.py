@@ -639,9 +639,9 @@ class ChoiceQuery(GradientQuery):
     """For every node of one level, one candidate split, chosen with chance ∝ exp(ε · gain / range).
 
     The gain is ΣS²/(n + ridge) over both children, with S the sum of gradients and n of weights. It has no parent term,
-    no threshold and no least child, so one row moves it by -3 g*² to g*² times its weight, whatever the other rows
-    (docs/privacy.md P6). The controller computes the gains from the opened sums, which are laid out as in
-    `NodeSumsQuery`, and lets out the choices alone: (n_nodes,) positions in the candidates.
+    no threshold and no least child, so one row moves all candidates' within (max g - min g)² times its weight, whatever
+    the other rows (docs/privacy.md P6). The controller computes the gains from the opened sums, which are laid out as
+    in `NodeSumsQuery`, and lets out the choices alone: (n_nodes,) positions in the candidates.
 
     Parameters
     ----------
