@@ -245,13 +245,13 @@ def test_the_report_gives_released_shares_of_what_is_unread():
 def test_the_noise_of_a_share_is_stated():
     """Over many fits, shares miss the truth by about their stated standard deviation."""
     table, y = rows(1000), known("binary", 1000)
-    table.loc[::2, "color"] = "violet"
+    table.loc[table.index % 5 < 2, "color"] = "violet"  # of half of them some noise would warn
     off = []
     for seed in range(30):
         settings = {"recipe": "fdp-tr-newton-quantile", "n_estimators": 1}
         est = estimator(epsilon=4.0, noise=SeededNoise(seed), **settings)
         share, sd = est.fit(table, y).privacy_report_.shares["color"]["other"]
-        off.append((share - 0.5) / sd)
+        off.append((share - 0.4) / sd)
     assert 0.7 < np.std(off) < 1.4
 
 
