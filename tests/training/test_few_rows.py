@@ -71,12 +71,12 @@ def is_constant(model):
     )
 
 
-COUNTED = {"auto", "dp-ebm", "dp-ebm-classic", "ldp", "fdp-tr-newton-quantile"}
+COUNTED = {"auto", "additive", "dp-ebm", "dp-ebm-classic", "ldp", "fdp-tr-newton-quantile"}
 SERVED = [
     (name, kind)
     for name, plan in recipes.RECIPES.items()
     for kind in plan.kinds
-    if kind != "multiclass" or name == "auto"
+    if kind != "multiclass" or name in ("auto", "additive")
 ]
 
 
