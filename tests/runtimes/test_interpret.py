@@ -6,6 +6,7 @@ from urllib.request import Request, urlopen
 
 import numpy as np
 import pytest
+from plans import WITH_PAIRS
 from runtimes.cases import fit
 
 interpret = pytest.importorskip("interpret")
@@ -37,7 +38,8 @@ def explained(
         "numeric": (regression_schema, numbers),
         "multiclass": (multiclass_schema, names_of_class),
     }[request.param]
-    model = fit(schema, features, y, epsilon=50.0)  # so much that no stage is left out
+    # so much that no stage is left out
+    model = fit(schema, features, y, epsilon=50.0, recipe=WITH_PAIRS)
     assert model.model_.pairs
     assert model.model_.trees.n_trees > 0
     return model.explain_global(), model.explain_local(features[:3])
