@@ -4,6 +4,7 @@ import contextlib
 import html
 import io
 import itertools
+import logging
 import os
 import re
 from pathlib import Path
@@ -15,6 +16,7 @@ from mkdocs.structure.files import File
 from dpgb_dask.cli import main
 
 ROOT = Path(__file__).parents[2]
+LOG = logging.getLogger("mkdocs.hooks")  # a warning there ends a strict build
 MADE_OF = {
     "index.md": "README.md",
     "contributing.md": "CONTRIBUTING.md",
@@ -81,6 +83,10 @@ def on_page_content(content, page, **_):
     def drawn(found):
         display = "block" if found[2] == "[" else "inline"
         mathml = convert(html.unescape(found[3]).strip(), display=display)
+        if "\\" in re.sub("<[^>]*>", "", mathml):
+            LOG.warning(
+                "%s: a command of this formula is not known: %s", page.file.src_uri, found[3]
+            )
         # else a bar has the space of an operator between two terms
         forms = itertools.cycle(("prefix", "postfix"))
         return BAR.sub(lambda bar: f'<mo fence="true" form="{next(forms)}"{bar[1]}', mathml)
