@@ -19,11 +19,11 @@ from dpgb_dask.components.auto.noise import (
     PairNoise,
     Screened,
 )
-from dpgb_dask.components.auto.smoothing import Seen, posterior_means
+from dpgb_dask.components.auto.smoothing import Seen, posterior_means, summing
 from dpgb_dask.contracts.model import SCORE_ONE, BinShares, Model, NoiseBands
 from dpgb_dask.contracts.plan import F, State
 from dpgb_dask.released.explain.boxes import Boxes
-from dpgb_dask.training.dependence import Dependence, summing
+from dpgb_dask.training.dependence import Dependence
 
 # What the draws leave out, above all what the coarse and noisy tables of pairs do not tell of how features depend on
 # each other: measured on development data (docs/explanations.md §3).

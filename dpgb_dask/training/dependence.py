@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dpgb_dask.components.auto.noise import Screened
-from dpgb_dask.components.auto.smoothing import Seen
+from dpgb_dask.components.auto.smoothing import Seen, summing
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -83,13 +83,6 @@ class Dependence:
             moved[start + level.astype(np.int64)]
             for level, start in zip(self.level, self.start, strict=True)
         ]
-
-
-def summing(group: NDArray[np.integer], weight: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Return the matrix that sums a table over groups of its bins by weight, (n_groups, n_bins)."""
-    out = np.zeros((int(group.max()) + 1, len(group)))
-    out[group, np.arange(len(group))] = weight
-    return out
 
 
 def without_noise(

@@ -41,6 +41,13 @@ def prior(mass: NDArray[np.float64], *, ordered: bool, missing_last: bool) -> ND
     return centre @ kernel @ centre.T
 
 
+def summing(group: NDArray[np.integer], weight: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Return the matrix that sums a table over groups of its bins by weight, (n_groups, n_bins)."""
+    out = np.zeros((int(group.max()) + 1, len(group)))
+    out[group, np.arange(len(group))] = weight
+    return out
+
+
 @dataclass(frozen=True, eq=False, slots=True, kw_only=True)
 class Seen:
     """How one round observed a table: all that its noise needs to be told later.
@@ -223,8 +230,7 @@ def observe(
     hess_of_bin = np.clip(hess_of_bin, seen.hess_low, seen.hess_high)
 
     weight = block.mass * hess_of_bin
-    design = np.zeros((n_leaves, len(leaf)))
-    design[leaf, np.arange(len(leaf))] = weight
+    design = summing(leaf, weight)
     leaf_weight = design.sum(1)
     pull = -(grad - grad_total * leaf_weight / leaf_weight.sum())
     certain = certainty(seen.grad_sd, seen.sampling, leaf_weight, omitted)
@@ -263,7 +269,7 @@ class Mean(NamedTuple):
         The largest over the scales.
     follows_noise : float
         How far the mean moves against the noise of the last sums: −E Σ noise · move over the leaves, for noise of
-        variance 1.
+        variance 1; 0 if no step follows.
     """
 
     value: NDArray[np.float64]
@@ -285,15 +291,15 @@ def posterior_mean(block: TablePosterior, scales: NDArray[np.float64]) -> Mean:
     shrink = (odds[:, None] * t2 / spread).sum(0)
     mean = block.root @ (vectors @ (shrink * q))
     value = np.clip(mean, -constants.LARGEST_EFFECT, constants.LARGEST_EFFECT)
-    return Mean(value, best, _follows_noise(block, shrink, vectors) if block.seen else 0.0)
+    moves = bool(block.seen) and block.seen[-1].scales is not None
+    return Mean(value, best, _follows_noise(block, shrink, vectors) if moves else 0.0)
 
 
 def _follows_noise(
     block: TablePosterior, shrink: NDArray[np.float64], vectors: NDArray[np.float64]
 ) -> float:
     last = block.seen[-1]
-    design = np.zeros((last.n_leaves, len(last.leaf)))
-    design[last.leaf, np.arange(len(last.leaf))] = last.weight
+    design = summing(last.leaf, last.weight)
     leaf_weight = design.sum(1)
     rooted = design @ block.root @ vectors
     # how the mean of each leaf (row) moves against a unit of the noise on the sum of each (column)

@@ -81,6 +81,7 @@ def test_a_mean_follows_the_noise_of_the_last_sums_as_far_as_it_says(mass, omitt
         grad_sd=8.0, hess_sd=16.0, round=3, sampling=3.0, hess_low=0.01, hess_high=0.25
     )
     block, *_ = informed_block(mass, 0)
+    scales = np.array([0.4])
 
     def mean_after(noise):
         told = smoothing.observe(
@@ -91,10 +92,10 @@ def test_a_mean_follows_the_noise_of_the_last_sums_as_far_as_it_says(mass, omitt
             1.5,
             seen,
             hess_total=weight.sum(),
-            scales=None,
+            scales=scales,
             omitted=omitted,
         )
-        mean, own = smoothing.posterior_mean(told, np.array([0.4])), told.seen[-1].weight
+        mean, own = smoothing.posterior_mean(told, scales), told.seen[-1].weight
         return np.bincount(leaf, own * mean.value) / np.bincount(leaf, own), mean.follows_noise
 
     (start, told), against = mean_after(np.zeros(3)), 0.0
