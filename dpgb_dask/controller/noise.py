@@ -4,6 +4,7 @@ import contextlib
 import hashlib
 import hmac
 import os
+import sys
 from pathlib import Path
 from typing import Protocol
 
@@ -18,6 +19,7 @@ from dpgb_dask.errors import LedgerUnavailableError, ResumeError
 
 KEY_BYTES = 32
 STREAM_BYTES = 1 << 38  # ChaCha20 counts 2**32 blocks of 64 bytes
+_ZEROS = memoryview(bytes(1 << 18))  # encrypted, they are the keystream
 
 
 class NoiseSource(Protocol):
@@ -46,7 +48,7 @@ class SecretNoise:
 
 
 class KeyStream:
-    """ChaCha20 keystream of a 32-byte key, as 64-bit little-endian words; each word is returned once.
+    """ChaCha20 keystream of a 32-byte key, as 64-bit little-endian words; each word is read once.
 
     Privacy
     -------
@@ -58,16 +60,19 @@ class KeyStream:
         self._encryptor = Cipher(ChaCha20(key, bytes(16)), mode=None).encryptor()
         self._left = STREAM_BYTES
 
-    def words(self, n: int) -> NDArray[np.uint64]:
-        """Return the next ``n`` words."""
-        self._left -= 8 * n
+    def read(self, out: NDArray[np.uint64]) -> None:
+        """Write the next ``len(out)`` words into ``out``."""
+        stream = out.view(np.uint8)
+        self._left -= len(stream)
         if self._left < 0:
             raise RuntimeError(
                 "A keystream of 2**38 bytes is used up: its block counter would repeat."
             )
-        return np.frombuffer(self._encryptor.update(bytes(8 * n)), "<u8").astype(
-            np.uint64, copy=False
-        )
+        for start in range(0, len(stream), len(_ZEROS)):
+            part = stream[start : start + len(_ZEROS)]
+            self._encryptor.update_into(_ZEROS[: len(part)], part.data)
+        if sys.byteorder == "big":
+            out.byteswap(inplace=True)
 
 
 class FitKey:

@@ -7,6 +7,7 @@ from controller_parts import choice_query
 from thinned import thinned
 
 from dpgb_dask.contracts.boundary import Sensitivity
+from dpgb_dask.controller import mechanisms
 from dpgb_dask.controller.choices import CAP, MAX_D, Choice
 from dpgb_dask.controller.noise import KeyStream
 from dpgb_dask.errors import PlanError
@@ -232,23 +233,16 @@ def test_choices_are_private_by_enumeration():
     )  # any smaller range would be caught
 
 
-@pytest.mark.parametrize("sizes", [[1], [2, 3], [7], [50, 1], [1000]])
-def test_choices_do_not_depend_on_buffer_ends(sizes):
-    class Trickle:
-        def __init__(self):
-            self.all, self.at, self.turn = stream(5).words(400_000), 0, 0
-
-        def words(self, _n):
-            size = sizes[self.turn % len(sizes)]
-            self.turn, self.at = self.turn + 1, self.at + size
-            return self.all[self.at - size : self.at]
-
+@pytest.mark.parametrize("batch", [1, 2, 7, 50, 1000])
+def test_choices_do_not_depend_on_buffer_ends(batch, monkeypatch):
     query = choice_query(depth=2, sizes=(6, 5))
     rows = random_rows(np.random.default_rng(1), query, 400)
     choice = at(query, 20.0)
     sums = histogram(query, rows)
-    assert np.array_equal(choice.answer(sums, stream(5)), choice.answer(sums, Trickle()))
-    assert np.array_equal(choice.answer(sums, stream(5)), choice.answer(sums, stream(5)))
+    whole = choice.answer(sums, stream(5))
+    assert np.array_equal(whole, choice.answer(sums, stream(5)))
+    monkeypatch.setattr(mechanisms, "BATCH_WORDS", batch)
+    assert np.array_equal(whole, choice.answer(sums, stream(5)))
 
 
 def test_choices_are_total():

@@ -6,6 +6,7 @@ from cryptography.hazmat.primitives.ciphers import Cipher
 from cryptography.hazmat.primitives.ciphers.algorithms import ChaCha20
 
 from dpgb_dask.contracts.plan import Budget
+from dpgb_dask.controller import noise
 from dpgb_dask.controller.noise import (
     FitKey,
     KeyStream,
@@ -29,22 +30,40 @@ def test_secret_noise_gives_fresh_keys():
 
 def test_key_stream_is_chacha20_little_endian():
     expected = Cipher(ChaCha20(KEY, bytes(16)), mode=None).encryptor().update(bytes(80))
-    stream = KeyStream(KEY)
-    words = np.concatenate([stream.words(3), stream.words(7)])
+    stream, words = KeyStream(KEY), np.empty(10, np.uint64)
+    stream.read(words[:3])
+    stream.read(words[3:])
     assert words.astype("<u8").tobytes() == expected
 
 
-def test_key_stream_refuses_to_repeat():
+def test_key_stream_reads_many_words_as_it_reads_few():
+    many, few = np.empty(100_000, np.uint64), np.empty(100_000, np.uint64)
+    KeyStream(KEY).read(many)
     stream = KeyStream(KEY)
+    for part in np.array_split(few, 7):
+        stream.read(part)
+    assert np.array_equal(many, few)
+
+
+def test_key_stream_refuses_to_repeat(monkeypatch):
+    monkeypatch.setattr(noise, "STREAM_BYTES", 80)
+    stream = KeyStream(KEY)
+    stream.read(np.empty(10, np.uint64))
     with pytest.raises(RuntimeError, match="used up"):
-        stream.words(1 << 36)
+        stream.read(np.empty(1, np.uint64))
+
+
+def four(stream):
+    words = np.empty(4, np.uint64)
+    stream.read(words)
+    return tuple(words)
 
 
 def test_fit_key_streams_are_bound_to_query_and_sums():
     key = FitKey(KEY)
 
     def words(query, sums):
-        return tuple(key.stream(query, sums).words(4))
+        return four(key.stream(query, sums))
 
     assert words(b"q" * 32, SUMS) == words(b"q" * 32, SUMS.copy())
     streams = [
@@ -52,7 +71,7 @@ def test_fit_key_streams_are_bound_to_query_and_sums():
         words(b"r" * 32, SUMS),
         words(b"q" * 32, SUMS + 1),
         words(b"q" * 32, SUMS[:2]),
-        tuple(FitKey(KEY[::-1]).stream(b"q" * 32, SUMS).words(4)),
+        four(FitKey(KEY[::-1]).stream(b"q" * 32, SUMS)),
     ]
     assert len(set(streams)) == len(streams)
 
