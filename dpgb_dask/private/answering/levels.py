@@ -1,16 +1,26 @@
 """Sums of one level of a growing tree, per node, feature and bin.
 
-Of two siblings only the smaller is summed: the sums of the other are those of the parent minus those of the first.
+Of two siblings only the smaller is summed: the sums of the other are those of the parent minus those of the first. The
+sums of nodes alone, without their bins, follow from the level above, without a pass.
 """
 
+import hashlib
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from dpgb_dask.contracts.model import MAX_BINS, Splits
-from dpgb_dask.contracts.queries import ChoiceQuery, NodeSumsQuery, SharedChoiceQuery
+from dpgb_dask.contracts.queries import (
+    ChoiceQuery,
+    GradientQuery,
+    MainSumsQuery,
+    NodeSumsQuery,
+    SharedChoiceQuery,
+    TreeSumsQuery,
+)
 from dpgb_dask.kernels.bin import map_cells
 from dpgb_dask.kernels.nodes import NodeSums
 from dpgb_dask.kernels.route import find_nodes
@@ -28,16 +38,52 @@ class KeptLevel:
 
     Parameters
     ----------
-    key : bytes
-        Hash of everything that the sums depend on, except the rows and their scores.
+    query : NodeSumsQuery, ChoiceQuery or SharedChoiceQuery
+        One that they answer.
+    asked : bytes
+        Hash of everything that the sums depend on, except the tree, and the rows and their scores.
+    tree : bytes
+        Hash of the tree.
     sums : (n_nodes, n_cells, n_scores, 2) int64
     """
 
-    key: bytes
+    query: LevelQuery
+    asked: bytes
+    tree: bytes
     sums: NDArray[np.int64]
 
     def __repr__(self) -> str:
         return "<level>"
+
+    def children(self, query: TreeSumsQuery) -> NDArray[np.int64] | None:
+        """Return the answer to a query about the nodes below, or None if it does not follow from these sums.
+
+        Returns
+        -------
+        (2 · n_nodes · n_scores · 2,) int64, or None
+
+        Privacy
+        -------
+        Private side. The rows of a child are those of its parent in the bins of one side, so the integers are the same.
+        """
+        splits = query.splits
+        follows = (
+            splits.n_trees == 1
+            and splits.n_leaves == 2 * len(self.sums)
+            and self.tree == _tree_hash(_upper(splits))
+            and self.asked == _asked_hash(query, self.query)
+        )
+        if not follows:
+            return None
+        out = np.empty((len(self.sums), 2, *self.sums.shape[2:]), np.int64)
+        for p, sums in enumerate(self.sums):
+            sides = _sides(self.query, splits, p)
+            if sides is None:
+                return None
+            cells, right = sides
+            out[p, 1] = sums[cells][right].sum(axis=0)
+            out[p, 0] = sums[cells].sum(axis=0) - out[p, 1]
+        return out.ravel()
 
 
 class LevelSums:
@@ -91,20 +137,21 @@ class LevelSums:
         -------
         Private side. Both ways give the same integers: the rows of a parent are the rows of its two children.
         """
-        key = _key(self.query, self.query.splits)
+        query = self.query
+        asked, tree = _asked_hash(query, query), _tree_hash(query.splits)
         above = None
-        if self.n_nodes > 1 and before is not None:
-            if before.key == key:
+        if self.n_nodes > 1 and before is not None and before.asked == asked:
+            if before.tree == tree:
                 return before
-            if before.key == _key(self.query, _upper(self.query.splits)):
+            if before.tree == _tree_hash(_upper(query.splits)):
                 above = before.sums
         if above is None:
-            return KeptLevel(key, self._sums(deal))
+            return KeptLevel(query, asked, tree, self._sums(deal))
         only = self._smaller(above)
         sums = self._sums(deal, only.ravel())
         pairs = sums.reshape(len(above), 2, *sums.shape[1:])
         pairs[~only] = above - pairs[only]
-        return KeptLevel(key, sums)
+        return KeptLevel(query, asked, tree, sums)
 
     def _smaller(self, above: NDArray[np.int64]) -> NDArray[np.bool_]:
         """Return which child of each node has the smaller sum of h, and so about fewer rows, as (n_nodes above, 2).
@@ -112,24 +159,13 @@ class LevelSums:
         Either choice gives the same bits. The sums of h come from the bins of the feature that the node was split by;
         if that feature was not summed, the left child is taken.
         """
-        query, splits = self.query, self.query.splits
-        n_above = len(above)
-        start = np.cumsum([0, *self.sizes])
-        place = {int(f): k for k, f in enumerate(query.features)}
-        left = np.ones(n_above, np.bool_)
-        for p in range(n_above):
-            node = n_above - 1 + p
-            k = place.get(int(splits.feature[0, node]))
-            if k is None:
-                continue
-            h = above[p, start[k] : start[k + 1], :, 1].sum(axis=1)
-            mask = splits.mask_of[0, node]
-            bins = np.arange(query.sizes[k])
-            right = bins > splits.threshold[0, node] if mask < 0 else splits.masks[mask, bins] == 1
-            if self._levels is not None:  # the bins of a level go to one side
-                level = self._levels[k, bins]
-                right = np.isin(np.arange(len(h)), level[right])
-            left[p] = 2 * h[right].sum() >= h.sum()
+        left = np.ones(len(above), np.bool_)
+        for p, sums in enumerate(above):
+            sides = _sides(self.query, self.query.splits, p)
+            if sides is not None:
+                cells, right = sides
+                h = sums[cells, :, 1].sum(axis=1)
+                left[p] = 2 * h[right].sum() >= h.sum()
         return np.stack([left, ~left], axis=1)
 
     def answer(self, level: KeptLevel) -> NDArray[np.int64]:
@@ -181,21 +217,75 @@ class LevelSums:
         return node
 
 
-def _key(query: LevelQuery, splits: Splits) -> bytes:
-    """Hash what the sums of a level depend on; not the price, so histograms and choices of one tree share the sums."""
-    shared = NodeSumsQuery(
+def _sides(query: LevelQuery, splits: Splits, node: int) -> tuple[slice, NDArray[np.bool_]] | None:
+    """Return the cells of the feature that a node of the level is split by, and which of them go right.
+
+    None if the feature is not summed, or if a cell is a level whose bins go to both sides.
+
+    Parameters
+    ----------
+    query : NodeSumsQuery, ChoiceQuery or SharedChoiceQuery
+        About the level.
+    splits : Splits
+        One level more: the nodes of the level are split.
+    node : int
+        Of the level, from 0.
+    """
+    at = splits.n_leaves // 2 - 1 + node
+    place = np.flatnonzero(query.features == splits.feature[0, at])
+    if not len(place):
+        return None
+    k = int(place[0])
+    bins, mask = np.arange(query.sizes[k]), splits.mask_of[0, at]
+    right = bins > splits.threshold[0, at] if mask < 0 else splits.masks[mask, bins] == 1
+    sizes = query.sizes
+    if isinstance(query, SharedChoiceQuery):
+        sizes, level = query.n_levels, query.level_of_bin[k]
+        of_level = np.zeros(sizes[k], np.bool_)
+        of_level[level[right]] = True
+        if (of_level[level] != right).any():
+            return None
+        right = of_level
+    start = sum(sizes[:k])
+    return slice(start, start + sizes[k]), right
+
+
+def _asked_hash(query: GradientQuery, level: LevelQuery) -> bytes:
+    """Hash what sums of a level depend on but its tree; not the price, so histograms and choices share the sums.
+
+    Parameters
+    ----------
+    query : GradientQuery
+        Gives the gradient and the rows.
+    level : NodeSumsQuery, ChoiceQuery or SharedChoiceQuery
+        Gives the features and their cells.
+    """
+    shared = MainSumsQuery(
         label="",
         price=0,
         weight_bits=query.weight_bits,
         gradient=query.gradient,
         n_scores=query.n_scores,
         rows=query.rows,
-        splits=_plain(splits),
-        features=query.features,
-        sizes=query.sizes,
+        leaf_of_bin=(),
+        n_leaves=(),
     )
-    levels = query.level_of_bin if isinstance(query, SharedChoiceQuery) else ()
-    return shared.digest() + b"".join(part.tobytes() for part in levels)
+    levels = level.level_of_bin if isinstance(level, SharedChoiceQuery) else ()
+    cells = (level.features, np.array(level.sizes), *levels)
+    return shared.digest() + _hash(*cells)
+
+
+def _tree_hash(splits: Splits) -> bytes:
+    """Hash a tree by what it does with rows: nodes may share a mask, and masks may stand in any order."""
+    masked = splits.mask_of >= 0
+    return _hash(splits.feature, splits.threshold, masked, splits.masks[splits.mask_of[masked]])
+
+
+def _hash(*arrays: NDArray[Any]) -> bytes:
+    sink = hashlib.sha256()
+    for array in arrays:
+        sink.update(f"{array.dtype.str}{array.shape}".encode() + array.tobytes())
+    return sink.digest()
 
 
 def _upper(splits: Splits) -> Splits:
@@ -204,14 +294,3 @@ def _upper(splits: Splits) -> Splits:
     return Splits(
         splits.feature[:, :n], splits.threshold[:, :n], splits.mask_of[:, :n], splits.masks
     )
-
-
-def _plain(splits: Splits) -> Splits:
-    """Return the same tree with masks in a fixed form: one for each masked node, in node order.
-
-    In ``splits`` nodes may share a mask, and masks may stand in any order.
-    """
-    masked = splits.mask_of >= 0
-    mask_of = np.full(splits.mask_of.shape, -1, np.int32)
-    mask_of[masked] = np.arange(masked.sum())
-    return Splits(splits.feature, splits.threshold, mask_of, splits.masks[splits.mask_of[masked]])

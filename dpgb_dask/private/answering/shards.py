@@ -93,7 +93,7 @@ class Shard:
         self._scores = Scores(self.pieces, shape.n_scores)
         self._applied: Model | None = None
         self._draws = Draws(self.pieces, rows_key)
-        self._level: KeptLevel | None = None
+        self._level: KeptLevel | None = None  # at the scores of the last query
         self._lock = threading.Lock()
         self._inline = sum(len(p) * p.n_features for p in self.pieces) < INLINE_VALUES
 
@@ -193,12 +193,16 @@ class Shard:
         if gathered and update is not None:
             pass_over(_skip, tuple)
         if ask.levels is not None:
-            level = ask.levels.level(deal, self._level)
+            level = self._level = ask.levels.level(deal, self._level)
             sums = ask.levels.answer(level)
         else:
-            level = None
-            sums = ask.finish(deal(ask.sums))
-        self._level = level
+            kept = self._level
+            known = (
+                kept.children(query)
+                if kept is not None and isinstance(query, TreeSumsQuery)
+                else None
+            )
+            sums = ask.finish(deal(ask.sums)) if known is None else known
         self._applied = model
         return sums
 

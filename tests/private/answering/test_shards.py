@@ -28,7 +28,14 @@ from private.cases import (
 )
 from thinned import thinned
 
-from dpgb_dask.contracts.model import FeatureBins, Splits, TreeEnsemble, join_splits, no_trees
+from dpgb_dask.contracts.model import (
+    MAX_BINS,
+    FeatureBins,
+    Splits,
+    TreeEnsemble,
+    join_splits,
+    no_trees,
+)
 from dpgb_dask.contracts.queries import SHRINK_BITS, RowDraw
 from dpgb_dask.encoding.codes import encode
 from dpgb_dask.encoding.target import encode_target, encode_weight
@@ -423,6 +430,104 @@ def test_a_level_after_another_query_is_the_same():
     np.testing.assert_array_equal(
         shard.answer(model, query), shard_of("binary").answer(model, query)
     )
+
+
+@pytest.fixture
+def passes(monkeypatch):
+    """The passes over rows so far."""
+    seen = []
+
+    class Spy(shards.Pass):
+        def __init__(self, *args, **options):
+            seen.append(self)
+            super().__init__(*args, **options)
+
+    monkeypatch.setattr(shards, "Pass", Spy)
+    return seen
+
+
+EVERY = {"features": np.arange(len(N_BINS), dtype=np.uint16), "sizes": tuple(N_BINS)}
+
+
+def node_query(kind, splits, **options):
+    return replace(queries_of(kind, 2)["trees"], splits=splits, **options)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("rows", [None, draw("sample", 9)])
+def test_sums_of_nodes_follow_from_the_level_above(kind, rows, passes, subtracted):
+    tree, model = splits_of(1, depth=4, seed=12), model_of(kind)
+    shard = shard_of(kind, block_rows=256)
+    for depth in range(4):
+        level = level_query(kind, upper(tree, depth), rows=rows, **EVERY)
+        shard.answer(model, level)
+        assert subtracted[-1] == (depth > 0)  # the nodes' sums are no other question
+        nodes = node_query(kind, upper(tree, depth + 1), rows=rows)
+        passes.clear()
+        got = shard.answer(model, nodes)
+        assert not passes
+        np.testing.assert_array_equal(got, shard_of(kind).answer(model, nodes))
+        assert passes
+
+
+def test_sums_of_nodes_follow_from_levels_that_their_splits_keep_whole(passes):
+    model, shard = model_of("binary"), shard_of("binary")
+    root_level = shared_choice_of("binary", upper(splits_of(1, depth=1, seed=0), 0), 2)
+    level_of_bin = root_level.level_of_bin[1]
+    shard.answer(model, root_level)
+    for right, follows in (
+        (level_of_bin > 1, True),
+        (np.arange(len(level_of_bin)) % 2 == 1, False),
+    ):
+        mask = np.zeros((1, MAX_BINS), np.uint8)
+        mask[0, : len(right)] = right
+        splits = Splits(
+            np.full((1, 1), root_level.features[1]),
+            np.zeros((1, 1), np.uint8),
+            np.zeros((1, 1), np.int32),
+            mask,
+        )
+        nodes = node_query("binary", splits, gradient=root_level.gradient)
+        passes.clear()
+        got = shard.answer(model, nodes)
+        assert bool(passes) != follows
+        np.testing.assert_array_equal(got, shard_of("binary").answer(model, nodes))
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda _, model: (splits_of(1, depth=2, seed=13), model, {}),
+        lambda _, model: (splits_of(2, depth=2, seed=12), model, {}),
+        lambda tree, model: (other_tree(tree), model, {}),
+        lambda tree, model: (tree, replace(model, intercept=model.intercept + np.int32(1)), {}),
+        lambda tree, model: (tree, model, {"rows": draw()}),
+        lambda tree, model: (tree, model, {"gradient": choice_of("binary", tree).gradient}),
+    ],
+)
+def test_sums_of_other_nodes_need_a_pass(change, passes):
+    tree, model = splits_of(1, depth=2, seed=12), model_of("binary")
+    shard = shard_of("binary")
+    shard.answer(model, level_query("binary", upper(tree, 1), **EVERY))
+    tree, model, options = change(tree, model)
+    nodes = node_query("binary", tree, **options)
+    passes.clear()
+    got = shard.answer(model, nodes)
+    assert passes
+    np.testing.assert_array_equal(got, shard_of("binary").answer(model, nodes))
+
+
+def test_sums_of_nodes_need_a_pass_if_their_feature_was_not_summed(passes):
+    tree, model = splits_of(1, depth=1, seed=12), model_of("binary")
+    others = np.flatnonzero(EVERY["features"] != tree.feature[0, 0])
+    level = {"features": others.astype(np.uint16), "sizes": tuple(N_BINS[j] for j in others)}
+    shard = shard_of("binary")
+    shard.answer(model, level_query("binary", upper(tree, 0), **level))
+    nodes = node_query("binary", tree)
+    passes.clear()
+    got = shard.answer(model, nodes)
+    assert passes
+    np.testing.assert_array_equal(got, shard_of("binary").answer(model, nodes))
 
 
 def test_masks_in_another_order_are_the_same_tree(subtracted):
