@@ -466,6 +466,8 @@ def test_public_names_are_those_of_the_design():
 def test_parameters_may_be_numpy_numbers(features, binary_schema):
     y = (features["x"] > 0).astype(int)
     clf = DPGBClassifier(
+        epsilon=np.float32(1.0),
+        delta=np.float32(1e-6),
         schema=binary_schema,
         recipe="fdp-tr-newton",
         n_estimators=np.int64(3),

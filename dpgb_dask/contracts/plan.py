@@ -20,12 +20,14 @@ from dpgb_dask.contracts.schema import Schema
 from dpgb_dask.errors import PlanError
 from dpgb_dask.kernels.warming import ALWAYS, GRADIENTS
 from dpgb_dask.losses import Loss
-from dpgb_dask.plain import is_number, whole_number
+from dpgb_dask.plain import finite_float, whole_number
 
 
-def _check_between(name: str, value: Any, high: float, rule: str) -> None:
-    if not is_number(value) or not 0 < value < high:  # NaN compares false
+def _between(name: str, value: Any, high: float, rule: str) -> float:
+    number = finite_float(value)
+    if number is None or not 0 < number < high:
         raise PlanError(f"{name}={value!r} must be {rule}.")
+    return number
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,17 +39,19 @@ class Budget:
     epsilon : float, > 0
     delta : float, in [0, 1)
         A constant chosen in advance, never 1/n. 0 for a plan of pure differential privacy.
+
+    Both are kept as Python floats: from a NumPy scalar of 32 bits, a price would be computed, and rounded up, in 32.
     """
 
     epsilon: float
     delta: float
 
     def __post_init__(self) -> None:
-        _check_between("epsilon", self.epsilon, float("inf"), "a finite number above 0")
+        epsilon = _between("epsilon", self.epsilon, float("inf"), "a finite number above 0")
+        object.__setattr__(self, "epsilon", epsilon)
         if self.delta != 0:
-            _check_between(
-                "delta", self.delta, 1.0, "strictly between 0 and 1, or 0 for a pure plan"
-            )
+            rule = "strictly between 0 and 1, or 0 for a pure plan"
+            object.__setattr__(self, "delta", _between("delta", self.delta, 1.0, rule))
 
 
 # below this many standard deviations of its noise, a number of rows cannot be told from zero

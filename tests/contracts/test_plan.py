@@ -3,6 +3,7 @@
 from dataclasses import dataclass, field, replace
 from typing import Any, get_args
 
+import numpy as np
 import pytest
 
 from dpgb_dask import DPGBClassifier
@@ -16,6 +17,7 @@ from dpgb_dask.contracts.model import MAX_BINS
 from dpgb_dask.contracts.plan import Budget, Demand, Facts, Needs, Plan, Shape, Stage, State
 from dpgb_dask.contracts.queries import PRICE_ONE
 from dpgb_dask.contracts.schema import Schema
+from dpgb_dask.controller.accounting import total_price
 from dpgb_dask.errors import PlanError
 from dpgb_dask.kernels.warming import ALWAYS, GRADIENTS, GROUPS
 from dpgb_dask.losses import Gradient
@@ -183,3 +185,10 @@ def test_a_plan_names_the_kernels_of_its_queries():
 def test_a_stage_that_does_not_say_its_queries_has_all_kernels_compiled():
     plan = replace(RECIPES["auto"], stages=(*RECIPES["auto"].stages, Silent()))
     assert plan.kernels(Shape(schema=Schema({"x": (0, 1)}, classes=[0, 1]))) is None
+
+
+@pytest.mark.parametrize("kind", [np.float16, np.float32, np.float64])
+def test_a_budget_of_numpy_scalars_has_the_price_of_their_numbers(kind):
+    given = Budget(epsilon=kind(1), delta=kind(0.25))
+    assert (type(given.epsilon), type(given.delta)) == (float, float)
+    assert total_price(given.epsilon, given.delta) == total_price(1.0, 0.25)
