@@ -10,22 +10,19 @@ from outside import linear, tables
 from dpgb_dask.components.auto.start import Start
 from dpgb_dask.recipes import AUTO, RECIPES
 
-# `auto` as on rich data, whatever the data: few rows of a test would never show its chosen trees
-RICH = replace(
-    AUTO,
-    name="rich",
-    stages=tuple(
-        Start(rich_from=0.0) if isinstance(stage, Start) else stage for stage in AUTO.stages
-    ),
-)
-# `auto` as on data that are not rich, however many: with pairs
-WITH_PAIRS = replace(
-    AUTO,
-    name="with pairs",
-    stages=tuple(
-        Start(rich_from=float("inf")) if isinstance(stage, Start) else stage
+
+def _rich_from(name, signal):
+    """Return `auto`, which takes data to be rich from a signal on."""
+    stages = tuple(
+        replace(stage, rich_from=signal) if isinstance(stage, Start) else stage
         for stage in AUTO.stages
-    ),
-)
+    )
+    return replace(AUTO, name=name, stages=stages)
+
+
+# `auto` as on rich data, whatever the data: few rows of a test would never show its chosen trees
+RICH = _rich_from("rich", 0.0)
+# `auto` as on data that are not rich, however many: with pairs
+WITH_PAIRS = _rich_from("with pairs", float("inf"))
 OUTSIDE = {plan.name: plan for plan in (linear.LINEAR, tables.TABLES)}
 PLANS = {**RECIPES, RICH.name: RICH, **OUTSIDE}

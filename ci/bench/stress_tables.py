@@ -52,6 +52,17 @@ def labels(rng: np.random.Generator, score: Values) -> Values:
     return (rng.random(len(score)) < 1 / (1 + np.exp(-score))).astype(np.int8)
 
 
+def flipped(rng: np.random.Generator, y: Values) -> Values:
+    """Return classes 0 and 1 with one label in ten flipped."""
+    flip = rng.random(len(y)) < 0.1
+    return np.where(flip, 1 - y, y).astype(np.int8)
+
+
+def moved(X: pd.DataFrame) -> pd.DataFrame:
+    """Return eight columns near ±1,000, in turns."""
+    return X.assign(**{f"x{j}": X[f"x{j}"] + 1000 * (-1) ** j for j in range(8)})
+
+
 def binary(X: pd.DataFrame, y: Values, bounds: Bounds, rows: int = ROWS) -> Split:
     return Split(Schema(bounds, classes=[0, 1]), X[:rows], X[rows:], y[:rows], y[rows:])
 
@@ -96,10 +107,7 @@ def off_centre(seed: int) -> Split:
     """Features of spread 1 lie near ±1,000 within ±2,000."""
     rng = np.random.default_rng(seed)
     X = features(rng, ROWS + TEST_ROWS)
-    y = labels(rng, signal(X))
-    for j in range(8):
-        X[f"x{j}"] += 1000 * (-1) ** j
-    return binary(X, y, widened(500))
+    return binary(moved(X), labels(rng, signal(X)), widened(500))
 
 
 def off_centre_numeric(seed: int) -> Split:
@@ -107,9 +115,7 @@ def off_centre_numeric(seed: int) -> Split:
     rng = np.random.default_rng(seed)
     X = features(rng, ROWS + TEST_ROWS)
     y = 900 + signal(X) + 2 * rng.normal(size=len(X))
-    for j in range(8):
-        X[f"x{j}"] += 1000 * (-1) ** j
-    return numeric(X, y, widened(500), (-1000, 1000))
+    return numeric(moved(X), y, widened(500), (-1000, 1000))
 
 
 def log_normal(seed: int) -> Split:
@@ -214,8 +220,7 @@ def parity(seed: int) -> Split:
     rng = np.random.default_rng(seed)
     X = uniform(rng, ROWS + TEST_ROWS, 10).round()
     y = X[["x0", "x1", "x2"]].sum(axis=1).to_numpy() % 2
-    flip = rng.random(len(X)) < 0.1
-    return binary(X, np.where(flip, 1 - y, y).astype(np.int8), dict.fromkeys(X, (0, 1)))
+    return binary(X, flipped(rng, y), dict.fromkeys(X, (0, 1)))
 
 
 def checkerboard(seed: int) -> Split:
@@ -223,8 +228,7 @@ def checkerboard(seed: int) -> Split:
     rng = np.random.default_rng(seed)
     X = uniform(rng, ROWS + TEST_ROWS, 5)
     y = ((4 * X["x0"]).astype(int) + (4 * X["x1"]).astype(int)).to_numpy() % 2
-    flip = rng.random(len(X)) < 0.1
-    return binary(X, np.where(flip, 1 - y, y).astype(np.int8), dict.fromkeys(X, (0, 1)))
+    return binary(X, flipped(rng, y), dict.fromkeys(X, (0, 1)))
 
 
 def separable(seed: int, rows: int) -> Split:

@@ -60,21 +60,17 @@ MAIN_ROUNDS = 20  # 10 lose up to .01 AUC, 40 gain nothing
 PAIR_ROUNDS = 15
 DAMPING = 0.4  # all features move at once: .15 to .5 give the same accuracy, 1 overshoots
 STEP = 2.0  # … but no further than this over the number of features that act as one, by the curvature of the last move
-FIRST_STEP = (
-    0.5  # share of what is to be explained that the first move may be, were all features copies
-)
+# share of what is to be explained that the first move may be, were all features copies
+FIRST_STEP = 0.5
 LEAST_STEP = 0.01
-STEP_SD, STEP_KEEP = (
-    3.0,
-    0.7,
-)  # a curvature counts from 3 sd of its noise on; each round forgets a part of the earlier ones
+# a curvature counts from so many standard deviations of its noise on; each round keeps this part of the earlier ones
+STEP_SD, STEP_KEEP = 3.0, 0.7
 # leaves = rows · Hessian / (25 · noise of the run): a leaf's step is mostly signal
 LEAF_SIGNAL = 25.0
 # a leaf with this share of the rows is kept back: a row outside of it then counts once more, a row in it once less
 HEAVY_LEAF = 0.5
-FEWER_BLOCKS = (
-    0.75  # of the features: rows fall into at most so many blocks, or no leaf is kept back
-)
+# of the features: rows fall into at most so many blocks, or no leaf is kept back
+FEWER_BLOCKS = 0.75
 MIN_LEAVES, MAX_LEAVES = 6, 32  # 2 lose .06 AUC at large ε, all bins .01 to .02 at small ε
 # averaged by evidence: +.005 AUC over a fixed one
 PRIOR_SCALES = np.array([0.0, 0.05, 0.1, 0.2, 0.4, 0.8, 1.6])
@@ -97,9 +93,8 @@ FOREST_EVEN = 0.2
 LARGEST_LEAF = 2.0  # bound of a Newton step before the rate
 
 # ---- rich data: n̂ ĥ μ/c, the signal of all rows over the noise of one sum, decides (docs/default-method.md §4)
-RICH_SIGNAL = (
-    1000.0  # from here on a larger forest replaces the pairs: below it loses .014 RMSE on wine
-)
+# from here on a larger forest replaces the pairs: below it loses .014 RMSE on wine
+RICH_SIGNAL = 1000.0
 RICH_MAIN = 0.30  # share of the main effects
 RICH_ROUNDS, RICH_BATCH, RICH_DEPTH = 40, 10, 6  # of the forest
 NUMERIC_HESS = 0.10  # stands for the Hessian of a class in the signal of a numeric target
@@ -114,16 +109,11 @@ CHOSEN_LEAST_DEPTH = 4
 CHOSEN_GROUPS = 16  # the most groups of nodes; as many as the signal has thousands
 CHOSEN_CHOICE_SHARE, CHOSEN_CENTRE_SHARE = 0.6, 0.1  # of a tree's price; the leaves have the rest
 CHOSEN_RATE = 0.7
-CHOSEN_SLOPE = (
-    0.25  # a larger slope of a node would raise the range of the choice more than it explains
-)
+# a larger slope of a node would raise the range of the choice more than it explains
+CHOSEN_SLOPE = 0.25
 CHOSEN_NODE_SD = 0.2  # standard deviation of the nodes' common steps, score units
-CHOSEN_DECAYS = (
-    0.4,
-    0.8,
-)  # how the variance of effects falls from level to level; averaged by evidence
-CHOSEN_PATIENCE, CHOSEN_LEAST_GAIN = (
-    4,
-    0.01,
-)  # stop if all trees, at the mean gain of the last 4, would gain less
+# how the variance of effects falls from level to level; averaged by evidence
+CHOSEN_DECAYS = (0.4, 0.8)
+# stop if all trees, at the mean gain of the last 4, would gain less
+CHOSEN_PATIENCE, CHOSEN_LEAST_GAIN = 4, 0.01
 CHOSEN_OPTIMISM = 4.0  # splits are chosen on the rows whose leaf sums are released: with 1, noise-free trees overfit

@@ -9,9 +9,8 @@ from numpy.typing import NDArray
 from dpgb_dask.components import constants
 from dpgb_dask.components.auto.reference import LeafSums
 
-Tables = Sequence[
-    NDArray[np.float64]
-]  # per table (n_bins, n_scores) or, of leaves, (n_leaves, n_scores)
+# per table (n_bins, n_scores) or, of leaves, (n_leaves, n_scores)
+Tables = Sequence[NDArray[np.float64]]
 
 
 @dataclass(frozen=True, eq=False, slots=True, kw_only=True)
