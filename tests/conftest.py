@@ -17,7 +17,7 @@ import pytest
 from distributed import Client, LocalCluster
 from forks import Forks
 
-from dpgb_dask import DPGBClassifier, DPGBRegressor
+from dpgb_dask import DPGBClassifier, DPGBRegressor, Ledger
 from dpgb_dask.contracts.features import Categorical, Numeric
 from dpgb_dask.contracts.schema import Schema
 from dpgb_dask.kernels import warming
@@ -162,6 +162,14 @@ def regressor(regression_schema, features, numbers) -> DPGBRegressor:
     return DPGBRegressor(
         epsilon=4.0, schema=regression_schema, noise=SeededNoise(0), random_state=0
     ).fit(features, numbers)
+
+
+@pytest.fixture
+def ledger(tmp_path: Path) -> Ledger:
+    """A ledger file with an account, "people", which has room for several small fits."""
+    made = Ledger(f"sqlite:///{tmp_path}/budget.db")
+    made.open_account("people", epsilon=3.0, delta=1e-5)
+    return made
 
 
 @pytest.fixture

@@ -123,6 +123,19 @@ def shared_choice_query(depth=0, sizes=(5,), price=PRICE_ONE // 1000, **changes)
     return SharedChoiceQuery(**(options | changes))
 
 
+def random_rows(rng, query, n, weight=1, *, sums):
+    """Return n rows of a choice: node, bins of all features, what ``sums`` draws, a weight of at most ``weight``."""
+    return [
+        (
+            int(rng.integers(query.splits.n_leaves)),
+            [int(rng.integers(size)) for size in query.sizes],
+            *sums(rng),
+            int(rng.integers(1, weight + 1)),
+        )
+        for _ in range(n)
+    ]
+
+
 def warm():
     """Load the sampler."""
     reserve().release(query(), raw())

@@ -9,7 +9,7 @@ import pytest
 from cluster.test_tasks import CLUSTER
 from distributed import Client, LocalCluster
 from distributed.security import Security
-from small_fits import chunked, estimator, ledger_in
+from small_fits import chunked, estimator
 
 from dpgb_dask import clients
 from dpgb_dask.cli.options import joined
@@ -18,10 +18,8 @@ from dpgb_dask.private.rounds import clients as rounds_clients
 
 
 @pytest.fixture
-def ledger(tmp_path):
+def ledger(ledger):
     """A ledger with an account, of which nothing is spent when the test ends."""
-    ledger = ledger_in(tmp_path)
-    ledger.open_account("people", epsilon=3.0, delta=1e-5)
     yield ledger
     assert ledger.account("people").spent == 0
 

@@ -1,6 +1,8 @@
 import math
 from fractions import Fraction
+from functools import partial
 
+import controller_parts
 import numpy as np
 import pytest
 from controller_parts import choice_query
@@ -64,16 +66,12 @@ def exact_gains(query, sums):
     return out
 
 
-def random_rows(rng, query, n, weight=1):
-    return [
-        (
-            int(rng.integers(query.splits.n_leaves)),
-            [int(rng.integers(size)) for size in query.sizes],
-            float(rng.choice([-1.0, 1.0, rng.uniform(-1, 1)])),
-            int(rng.integers(1, weight + 1)),
-        )
-        for _ in range(n)
-    ]
+def gradient(rng):
+    """Draw a gradient, in natural units, often of the largest size."""
+    return (float(rng.choice([-1.0, 1.0, rng.uniform(-1, 1)])),)
+
+
+random_rows = partial(controller_parts.random_rows, sums=gradient)
 
 
 @pytest.mark.parametrize("seed", range(5))

@@ -2,7 +2,9 @@
 
 import math
 from fractions import Fraction
+from functools import partial
 
+import controller_parts
 import numpy as np
 import pytest
 from controller_parts import shared_choice_query
@@ -75,17 +77,13 @@ def by_the_definition(query, rows):
     return out
 
 
-def random_rows(rng, query, n, weight=1):
-    return [
-        (
-            int(rng.integers(query.splits.n_leaves)),
-            [int(rng.integers(size)) for size in query.sizes],
-            int(rng.choice([-LARGEST, LARGEST, rng.integers(-LARGEST, LARGEST)])),
-            int(rng.choice([0, HESS])),
-            int(rng.integers(1, weight + 1)),
-        )
-        for _ in range(n)
-    ]
+def steps(rng):
+    """Draw a gradient and a second component in steps, often of the largest size."""
+    g = int(rng.choice([-LARGEST, LARGEST, rng.integers(-LARGEST, LARGEST)]))
+    return g, int(rng.choice([0, HESS]))
+
+
+random_rows = partial(controller_parts.random_rows, sums=steps)
 
 
 @pytest.mark.parametrize("seed", range(3))

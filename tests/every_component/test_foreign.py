@@ -10,7 +10,7 @@ from neighbours import FEATURES, SCHEMAS, some_rows
 from plans import PLANS
 from private.cases import ALL, KINDS, gradient_of, queries_of, shape_of
 
-from dpgb_dask import DPGBClassifier, DPGBRegressor, Ledger, losses
+from dpgb_dask import DPGBClassifier, DPGBRegressor, losses
 from dpgb_dask.components.trees.budgets import Pricing
 from dpgb_dask.components.trees.leaves import Leaf
 from dpgb_dask.components.trees.stage import Trees
@@ -56,13 +56,6 @@ def with_one_of(cases):
         for k, case in enumerate(cases)
         for j, made in enumerate(FOREIGN)
     ]
-
-
-@pytest.fixture
-def ledger(tmp_path):
-    opened = Ledger(f"sqlite:///{tmp_path}/budget.db")
-    opened.open_account("people", epsilon=3.0, delta=1e-5)
-    return opened
 
 
 def check_untouched(ledger):

@@ -7,7 +7,7 @@ import dask.array as da
 import numpy as np
 import pytest
 
-from dpgb_dask import DPGBClassifier, Ledger, Schema
+from dpgb_dask import DPGBClassifier, Schema
 from dpgb_dask.errors import PlanError
 from dpgb_dask.training.config import check_folder, execution
 
@@ -29,13 +29,6 @@ NO_LIMITS = (
 def rows():
     x = np.random.default_rng(3).random((200, 1))
     return x, (x[:, 0] > 0.5).astype(int)
-
-
-@pytest.fixture
-def ledger(tmp_path):
-    ledger = Ledger(f"sqlite:///{tmp_path}/budget.db")
-    ledger.open_account("people", epsilon=3.0, delta=1e-5)
-    return ledger
 
 
 @pytest.mark.parametrize("limit", [*LIMITS, np.int64(1 << 30)])

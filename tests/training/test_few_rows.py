@@ -13,7 +13,6 @@ from dpgb_dask import (
     DPGBClassifier,
     DPGBRegressor,
     FewRowsWarning,
-    Ledger,
     PlanError,
     PrivacyLeakWarning,
     PrivacyReport,
@@ -54,13 +53,6 @@ def estimator(kind="binary", **options):
     make = DPGBRegressor if kind == "numeric" else DPGBClassifier
     settings = {"schema": SCHEMAS[kind], "epsilon": 1.0, "random_state": 0} | options
     return make(**settings)
-
-
-@pytest.fixture
-def ledger(tmp_path):
-    ledger = Ledger(f"sqlite:///{tmp_path}/budget.db")
-    ledger.open_account("people", epsilon=3.0, delta=1e-5)
-    return ledger
 
 
 def is_constant(model):

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from faults import Steps
 
-from dpgb_dask import DPGBClassifier, DPGBRegressor, Ledger, Schema
+from dpgb_dask import DPGBClassifier, DPGBRegressor, Schema
 from dpgb_dask.contracts.boundary import Receipt
 from dpgb_dask.errors import ChunkError, ResumeError
 from dpgb_dask.losses import Huber
@@ -30,13 +30,6 @@ def rows():
     rng = np.random.default_rng(3)
     x = np.column_stack([rng.random(800), rng.normal(0, 1, 800)])
     return x, (x[:, 0] + x[:, 1] > 0.5).astype(int)
-
-
-@pytest.fixture
-def ledger(tmp_path):
-    ledger = Ledger(f"sqlite:///{tmp_path}/budget.db")
-    ledger.open_account("people", epsilon=3.0, delta=1e-5)
-    return ledger
 
 
 def classifier(ledger, **changes):
