@@ -153,6 +153,16 @@ class Splits:
         rows = slice(start, stop)
         return Splits(self.feature[rows], self.threshold[rows], self.mask_of[rows], self.masks)
 
+    def same(self, other: "Splits") -> bool:
+        """Whether both send every row the same way; nodes may share a mask, and masks may stand in any order."""
+        mine, masked = self.masks[self.mask_of[self.mask_of >= 0]], other.mask_of >= 0
+        return (
+            np.array_equal(self.feature, other.feature)
+            and np.array_equal(self.threshold, other.threshold)
+            and np.array_equal(self.mask_of >= 0, masked)
+            and np.array_equal(mine, other.masks[other.mask_of[masked]])
+        )
+
 
 def flaw_of(splits: Splits) -> str | None:
     """Return what trees must be and are not; None if they are whole. Their arrays have the right types."""

@@ -7,16 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dpgb_dask.kernels import inner, kernel, readable, same_rows, writable
-from dpgb_dask.kernels.histogram import (
-    GROUP_CELLS,
-    flush,
-    groups_of,
-    runs,
-    scatter_block,
-    scatter_one,
-    scratch_codes,
-    unload,
-)
+from dpgb_dask.kernels.histogram import joint_sums, runs, scatter_one, unload
 
 BLOCK = 8192  # rows per inner loop: its 2^(depth - 2) leaf buffers stay in L2
 MAX_DEPTH = 10
@@ -247,43 +238,21 @@ def find_deep_leaves(
 
 
 @kernel
-def _tree_sums(
+def _tree_leaves(
     codes: NDArray[np.uint8],  # IN (n_features, n_rows)
     feature: NDArray[np.uint16],  # IN (n_trees, nodes)
     threshold: NDArray[np.uint8],  # IN (n_trees, nodes)
     mask_of: NDArray[np.int32],  # IN (n_trees, nodes)
     masks: NDArray[np.uint8],  # IN (n_masks, 256)
-    values: NDArray[np.int64],  # IN (n_rows,)
-    limit: int,  # rows between flushes
-    side: int,
-    order: NDArray[np.int64],
-    size: NDArray[np.int64],
-    offset: NDArray[np.int64],
-    start: NDArray[np.int64],
-    cells: NDArray[np.int64],
-    leaves: NDArray[np.uint8],  # scratch (n_trees, >= rows of a block)
-    leaves_read: NDArray[np.uint8],  # read-only view of it
-    out: NDArray[np.int64],  # OUT (n_trees * leaves, 2), added to
+    out: NDArray[np.uint8],  # OUT (n_trees, n_rows)
 ) -> None:
-    """Find the leaves of a block's rows, and sum as if each tree were a feature whose bins are its leaves."""
-    n = values.shape[0]
-    n_trees, nodes = feature.shape
-    step = min(BLOCK, limit)
-    buffer = np.empty((nodes // 4 + 1 + ASIDE, step), np.uint8)
-    keys = np.empty((2, step), np.uint16)
-    sums = np.zeros((cells.shape[0], GROUP_CELLS), np.int64)
-    rows = 0
-    for lo in range(0, n, step):
-        hi = min(n, lo + step)
-        if rows + hi - lo > limit:
-            flush(sums, side, size, offset, start, cells, out)
-            rows = 0
+    n_trees, n = out.shape
+    buffer = np.empty((feature.shape[1] // 4 + 1 + ASIDE, min(n, BLOCK)), np.uint8)
+    for lo in range(0, n, BLOCK):
+        hi = min(n, lo + BLOCK)
         for t in range(n_trees):
-            leaf = leaves[t, : hi - lo]
+            leaf = out[t, lo:hi]
             find_leaves(codes, lo, feature[t], threshold[t], mask_of[t], masks, buffer, leaf)
-        scatter_block(leaves_read, np.int64(0), values[lo:hi], order, size, start, keys, sums)
-        rows += hi - lo
-    flush(sums, side, size, offset, start, cells, out)
 
 
 @kernel
@@ -417,6 +386,45 @@ def _find_nodes(
         find_deep_leaves(codes, lo, feature, threshold, mask_of, masks, buffer, part)
 
 
+def tree_leaves(
+    codes: NDArray[np.uint8],
+    feature: NDArray[np.uint16],
+    threshold: NDArray[np.uint8],
+    mask_of: NDArray[np.int32],
+    masks: NDArray[np.uint8],
+    out: NDArray[np.uint8],
+) -> None:
+    """Find each row's leaf in several complete trees.
+
+    Then trees are like features whose bins are their leaves: `joint_sums` sums them, `predict.add_tables` adds their
+    values.
+
+    Parameters
+    ----------
+    codes : (n_features, n_rows) uint8
+    feature, threshold, mask_of, masks
+        As for `tree_sums`, but depth 1 to `BYTE_DEPTH`.
+    out : (n_trees, n_rows) uint8
+        Written: the leaf, counted from the left.
+
+    Raises
+    ------
+    ValueError
+        If a dtype, layout, shape, feature or mask is wrong; never because of a row.
+
+    Privacy
+    -------
+    Private side: nothing leaves.
+    """
+    same_rows(codes=codes, out=out)
+    codes = readable("codes", codes, np.uint8, 2)
+    writable("out", out, np.uint8, 2)
+    trees = check_trees(codes, feature, threshold, mask_of, masks)
+    if len(out) != len(feature) or not 1 <= feature.shape[1] < 1 << BYTE_DEPTH:
+        raise ValueError(f"out must be (n_trees, n_rows), and trees 1 to {BYTE_DEPTH} levels deep.")
+    _tree_leaves(codes, *trees, out)
+
+
 def tree_sums(
     codes: NDArray[np.uint8],
     feature: NDArray[np.uint16],
@@ -458,31 +466,15 @@ def tree_sums(
     more than (2³¹ - 1) // max_abs rows.
     """
     same_rows(codes=codes, packed=packed)
+    n_trees, leaves = feature.shape[0], feature.shape[1] + 1
+    if 1 < leaves <= 1 << BYTE_DEPTH:
+        leaf = np.empty((n_trees, codes.shape[1]), np.uint8)
+        tree_leaves(codes, feature, threshold, mask_of, masks, leaf)
+        return joint_sums(leaf, packed, max_abs, (leaves,) * n_trees).reshape(n_trees, leaves, 2)
     parts = runs(packed, max_abs)
     codes = readable("codes", codes, np.uint8, 2)
     trees = check_trees(codes, feature, threshold, mask_of, masks)
-    n_trees, leaves = feature.shape[0], feature.shape[1] + 1
     out = np.zeros((n_trees, leaves, 2), np.int64)
-    if 1 < leaves <= 1 << BYTE_DEPTH:
-        flat = out.reshape(-1, 2)
-        g = groups_of((leaves,) * n_trees)
-        scratch = scratch_codes(n_trees, min(codes.shape[1], BLOCK))
-        for values, limit, side in parts:
-            _tree_sums(
-                codes,
-                *trees,
-                values,
-                limit,
-                side,
-                g.order,
-                g.size,
-                g.offset,
-                g.start,
-                g.cells,
-                *scratch,
-                flat,
-            )
-    else:
-        for values, limit, side in parts:
-            _deep_tree_sums(codes, *trees, values, limit, side, out)
+    for values, limit, side in parts:
+        _deep_tree_sums(codes, *trees, values, limit, side, out)
     return out

@@ -156,8 +156,9 @@ def _trees(depth: int = 3) -> None:
     codes, packed = _codes()
     splits = _splits(depth)
     route.tree_sums(codes, *splits, packed, 1)
-    value = np.zeros((3, 1 << depth), np.int32)
+    value = np.ones((3, 1 << depth), np.int32)
     predict.add_trees(codes, *splits, value, np.zeros(ROWS, np.int32))
+    predict.add_tables(codes[:3], list(value[:, :1]), np.zeros(ROWS, np.int32))
 
 
 def _deep_trees() -> None:

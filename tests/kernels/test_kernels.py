@@ -11,7 +11,7 @@ def test_warm_leaves_nothing_to_compile_for_read_only_blocks():
     warming.warm()
     compiled = [
         histogram._joint_sums,
-        route._tree_sums,
+        route._tree_leaves,
         route._find_nodes,
         nodes._add_rows,
         nodes._flush_all,
@@ -49,7 +49,7 @@ def test_warm_leaves_nothing_to_compile_for_read_only_blocks():
 def test_kernels_release_the_gil_and_are_cached():
     for function in (
         histogram._joint_sums,
-        route._tree_sums,
+        route._tree_leaves,
         nodes._add_rows,
         predict._add_trees,
         draw._draws,

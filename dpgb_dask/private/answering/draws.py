@@ -15,7 +15,7 @@ from dpgb_dask.kernels.draw import draws
 from dpgb_dask.private.answering.passes import Deal, RowBlock, Threads
 from dpgb_dask.private.answering.scores import Scores
 from dpgb_dask.private.keeping.pieces import Piece
-from dpgb_dask.private.keeping.store import Kept, StoredPiece, state_of
+from dpgb_dask.private.keeping.store import Kept, copies_fit, state_of
 
 GATHER = 1 << (DRAW_BITS - 2)  # up to a quarter of the rows is copied, which bounds the memory
 
@@ -135,13 +135,11 @@ class Draws:
             rows[k] = np.flatnonzero(_between(self._drawn(k, identity), draw)).astype(np.int32)
 
         threads.each(choose, len(rows))
-        store = next((p.store for p in self._pieces if isinstance(p, StoredPiece)), None)
-        if store is not None:
-            # label, weight, number of the row and those of a block in flight
-            per_row = self._pieces[0].n_features + 24
-            if not store.copies_fit(per_row * sum(map(len, rows))):
-                return None
-        return rows
+        if not rows:
+            return rows
+        # label, weight, number of the row and those of a block in flight
+        per_row = self._pieces[0].n_features + 24
+        return rows if copies_fit(self._pieces, per_row * sum(map(len, rows))) else None
 
     def _drawn(self, k: int, identity: NDArray[np.uint64] | None) -> NDArray[np.uint32]:
         """Return the draws of a block; they are kept if the state of its rows is in memory."""

@@ -42,14 +42,11 @@ class KeptLevel:
         One that they answer.
     asked : bytes
         Hash of everything that the sums depend on, except the tree, and the rows and their scores.
-    tree : bytes
-        Hash of the tree.
     sums : (n_nodes, n_cells, n_scores, 2) int64
     """
 
     query: LevelQuery
     asked: bytes
-    tree: bytes
     sums: NDArray[np.int64]
 
     def __repr__(self) -> str:
@@ -70,7 +67,7 @@ class KeptLevel:
         follows = (
             splits.n_trees == 1
             and splits.n_leaves == 2 * len(self.sums)
-            and self.tree == _tree_hash(_upper(splits))
+            and self.query.splits.same(_upper(splits))
             and self.asked == _asked_hash(query, self.query)
         )
         if not follows:
@@ -138,20 +135,20 @@ class LevelSums:
         Private side. Both ways give the same integers: the rows of a parent are the rows of its two children.
         """
         query = self.query
-        asked, tree = _asked_hash(query, query), _tree_hash(query.splits)
+        asked = _asked_hash(query, query)
         above = None
         if self.n_nodes > 1 and before is not None and before.asked == asked:
-            if before.tree == tree:
+            if before.query.splits.same(query.splits):
                 return before
-            if before.tree == _tree_hash(_upper(query.splits)):
+            if before.query.splits.same(_upper(query.splits)):
                 above = before.sums
         if above is None:
-            return KeptLevel(query, asked, tree, self._sums(deal))
+            return KeptLevel(query, asked, self._sums(deal))
         only = self._smaller(above)
         sums = self._sums(deal, only.ravel())
         pairs = sums.reshape(len(above), 2, *sums.shape[1:])
         pairs[~only] = above - pairs[only]
-        return KeptLevel(query, asked, tree, sums)
+        return KeptLevel(query, asked, sums)
 
     def _smaller(self, above: NDArray[np.int64]) -> NDArray[np.bool_]:
         """Return which child of each node has the smaller sum of h, and so about fewer rows, as (n_nodes above, 2).
@@ -273,12 +270,6 @@ def _asked_hash(query: GradientQuery, level: LevelQuery) -> bytes:
     levels = level.level_of_bin if isinstance(level, SharedChoiceQuery) else ()
     cells = (level.features, np.array(level.sizes), *levels)
     return shared.digest() + _hash(*cells)
-
-
-def _tree_hash(splits: Splits) -> bytes:
-    """Hash a tree by what it does with rows: nodes may share a mask, and masks may stand in any order."""
-    masked = splits.mask_of >= 0
-    return _hash(splits.feature, splits.threshold, masked, splits.masks[splits.mask_of[masked]])
 
 
 def _hash(*arrays: NDArray[Any]) -> bytes:

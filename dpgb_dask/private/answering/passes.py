@@ -176,7 +176,7 @@ class Pass:
                     k, piece = taken
                     score = self._scores.memory(k)
                     if self._update is not None:
-                        self._update.add(piece.codes, score)
+                        self._update.add(k, piece.codes, score)
                     yield RowBlock(k, piece, score)
         except BaseException as error:
             self._fail(error)
@@ -216,7 +216,7 @@ class Pass:
         piece = kept.view(codes)
         score = self._scores.view(k, buffer)
         if self._update is not None:
-            self._update.add(piece.codes, score)
+            self._update.add(k, piece.codes, score)
             self._scores.save(k, score)
         return RowBlock(k, piece, score)
 

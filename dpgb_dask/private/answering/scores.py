@@ -8,15 +8,64 @@ from numpy.typing import NDArray
 
 from dpgb_dask.contracts.model import MAX_BINS, FeatureBins, Model, PairTable, Splits, TreeEnsemble
 from dpgb_dask.kernels.predict import add_pair_table, add_tables, add_trees, pack_tables
+from dpgb_dask.kernels.route import BYTE_DEPTH, tree_leaves
 from dpgb_dask.private.keeping.store import Kept, StoredPiece
 
 ALIGNED = 16  # bytes
+KEPT_TREES = 32  # leaves of so many trees at most are kept: as many bytes per row
+
+
+class Leaves:
+    """Leaves of a shard's rows in a query's trees: found for its sums, kept until the trees join the model. Private.
+
+    Parameters
+    ----------
+    splits : Splits
+        1 to `BYTE_DEPTH` levels deep.
+
+    Notes
+    -----
+    Memory: n_trees bytes per row, if they are kept. Only one thread at a time works on a block, so there are no locks.
+    """
+
+    def __init__(self, splits: Splits) -> None:
+        self.splits = splits
+        self.keeps = False
+        self._of_block: dict[int, NDArray[np.uint8]] = {}
+
+    def __repr__(self) -> str:
+        return "<leaves>"
+
+    @staticmethod
+    def can_hold(splits: Splits) -> bool:
+        """Whether the numbers of these trees' leaves are bytes."""
+        return 1 <= splits.depth <= BYTE_DEPTH
+
+    def find(self, k: int, codes: NDArray[np.uint8]) -> NDArray[np.uint8]:
+        """Return the leaves of block number ``k``, (n_trees, n), and keep them if this object ``keeps``."""
+        leaves = np.empty((self.splits.n_trees, codes.shape[1]), np.uint8)
+        tree_leaves(codes, *self.splits.arrays, leaves)
+        if self.keeps:
+            self._of_block[k] = leaves
+        return leaves
+
+    def take(self, k: int) -> NDArray[np.uint8] | None:
+        """Return the leaves of a block and forget them; None if they are not kept."""
+        return self._of_block.pop(k, None)
 
 
 class Update:
-    """The difference of two models: added to the scores of ``old``, it gives the scores of ``new``."""
+    """The difference of two models: added to the scores of ``old``, it gives the scores of ``new``.
 
-    def __init__(self, old: Model | None, new: Model) -> None:
+    Parameters
+    ----------
+    old : Model or None
+    new : Model
+    leaves : Leaves or None
+        Of the last query's trees; they serve if these are the trees to add.
+    """
+
+    def __init__(self, old: Model | None, new: Model, leaves: Leaves | None = None) -> None:
         self.intercept = new.intercept if old is None else new.intercept - old.intercept
         self.tables = [
             None if not any(table is not None for table in part) else pack_tables(part)
@@ -26,6 +75,10 @@ class Update:
         start = 0 if old is None else old.trees.n_trees
         value = np.ascontiguousarray(new.trees.value[:, start:])
         self.trees = TreeEnsemble(new.trees.splits.part(start), value)
+        self._leaves: Leaves | None = None
+        if self.trees.n_trees and leaves is not None and leaves.splits.same(self.trees.splits):
+            self._leaves = leaves
+            self._values = [pack_tables(list(part)) for part in value]
 
     @property
     def is_empty(self) -> bool:
@@ -40,17 +93,21 @@ class Update:
         pairs = [j for pair in self.pairs for j in (pair.i, pair.j)]
         return frozenset((*tables, *pairs, *split_features(self.trees.splits)))
 
-    def add(self, codes: NDArray[np.uint8], score: NDArray[np.int32]) -> None:
-        """Add the difference to the scores of one block, (n_scores, n), in place; int32 wraps around identically."""
-        for k, tables in enumerate(self.tables):
-            if self.intercept[k]:
-                score[k] += self.intercept[k]
+    def add(self, k: int, codes: NDArray[np.uint8], score: NDArray[np.int32]) -> None:
+        """Add the difference to the scores of block ``k``, (n_scores, n), in place; int32 wraps around identically."""
+        for j, tables in enumerate(self.tables):
+            if self.intercept[j]:
+                score[j] += self.intercept[j]
             if tables is not None:
-                add_tables(codes, tables, score[k])
+                add_tables(codes, tables, score[j])
         for pair in self.pairs:
             for table, column in zip(pair.table, score, strict=True):
                 add_pair_table(codes[pair.i], codes[pair.j], pair.map_i, pair.map_j, table, column)
-        if self.trees.n_trees:
+        leaves = None if self._leaves is None else self._leaves.take(k)
+        if leaves is not None:  # trees are like features whose bins are their leaves
+            for values, column in zip(self._values, score, strict=True):
+                add_tables(leaves, values, column)
+        elif self.trees.n_trees:
             s = self.trees.splits
             for value, column in zip(self.trees.value, score, strict=True):
                 add_trees(codes, *s.arrays, value, column)

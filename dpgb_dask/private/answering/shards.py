@@ -32,9 +32,16 @@ from dpgb_dask.kernels.shrink import shrink
 from dpgb_dask.private.answering.draws import Draws
 from dpgb_dask.private.answering.levels import KeptLevel, LevelQuery, LevelSums
 from dpgb_dask.private.answering.passes import Pass, RowBlock, Threads
-from dpgb_dask.private.answering.scores import Scores, Update, grew, same_bins, split_features
+from dpgb_dask.private.answering.scores import (
+    Leaves,
+    Scores,
+    Update,
+    grew,
+    same_bins,
+    split_features,
+)
 from dpgb_dask.private.keeping.pieces import Piece
-from dpgb_dask.private.keeping.store import Kept, LostPiece, StoredPiece
+from dpgb_dask.private.keeping.store import Kept, LostPiece, StoredPiece, copies_fit
 from dpgb_dask.private.sensitivity import max_weight_steps
 
 T = TypeVar("T")
@@ -94,6 +101,7 @@ class Shard:
         self._applied: Model | None = None
         self._draws = Draws(self.pieces, rows_key)
         self._level: KeptLevel | None = None  # at the scores of the last query
+        self._leaves: Leaves | None = None  # in the trees of the last query
         self._lock = threading.Lock()
         self._inline = sum(len(p) * p.n_features for p in self.pieces) < INLINE_VALUES
 
@@ -152,6 +160,8 @@ class Shard:
         ask = _Ask(query, self.shape, self.bins)
         update = self._catch_up(model)
         draw = query.rows if isinstance(query, GradientQuery) else None
+        if ask.leaves is not None and draw is None:
+            ask.leaves.keeps = self._keeps(ask.leaves.splits.n_trees)
 
         def pass_over(
             work: Callable[[Iterator[RowBlock]], T],
@@ -203,8 +213,14 @@ class Shard:
                 else None
             )
             sums = ask.finish(deal(ask.sums)) if known is None else known
+        self._leaves = ask.leaves
         self._applied = model
         return sums
+
+    def _keeps(self, n_trees: int) -> bool:
+        """Whether the leaves of all rows in so many trees may be kept."""
+        size = n_trees * sum(map(len, self.pieces))
+        return n_trees <= KEPT_TREES and self._scores.in_memory and copies_fit(self.pieces, size)
 
     def _catch_up(self, model: Model) -> Update | None:
         """Return what to add to all scores to update them to ``model``; None if they are up to date."""
@@ -212,7 +228,7 @@ class Shard:
         if applied is None or not grew(applied, model):
             applied = None
             self._scores.start_over()
-        update = None if applied is model else Update(applied, model)
+        update = None if applied is model else Update(applied, model, self._leaves)
         # if a thread fails half-way, the next answer computes all scores again
         self._applied = None
         if update is None or (applied is not None and update.is_empty):
@@ -248,6 +264,7 @@ class _Ask:
         self.shape = shape
         self.finish: Callable[[NDArray[np.int64]], NDArray[np.int64]] = _as_is
         self.levels: LevelSums | None = None
+        self.leaves: Leaves | None = None
         self._per_score: Callable[[NDArray[np.uint8], NDArray[np.int64]], NDArray[np.int64]]
         self._shrink: Callable[[NDArray[np.uint8], NDArray[np.int64]], None] | None = None
         if isinstance(query, ResidualQuery):
@@ -281,9 +298,14 @@ class _Ask:
             case TreeSumsQuery():
                 _check_walk(query.splits, bins)
                 s = _without_gaps(query.splits)
-                self._per_score = lambda codes, packed: tree_sums(
-                    codes, *s.arrays, packed, max_abs
-                ).reshape(-1, 2)
+                if Leaves.can_hold(s):
+                    self.leaves = Leaves(s)
+                    sizes = (s.n_leaves,) * s.n_trees
+                    self._per_score = lambda leaf, packed: joint_sums(leaf, packed, max_abs, sizes)
+                else:
+                    self._per_score = lambda codes, packed: tree_sums(
+                        codes, *s.arrays, packed, max_abs
+                    ).reshape(-1, 2)
             case NodeSumsQuery() | ChoiceQuery() | SharedChoiceQuery():
                 _check_level(query, bins)
                 self.levels = LevelSums(query, self._pack, max_abs)
@@ -310,24 +332,23 @@ class _Ask:
     def sums(self, blocks: Iterator[RowBlock]) -> NDArray[np.int64]:
         """Return the sums over some blocks."""
         sums = np.zeros(self._n_sums, np.int64)
-        for _, piece, score in blocks:
-            self._add(piece, score, sums)
+        for block in blocks:
+            self._add(block, sums)
         return sums
 
-    def _add_residuals(
-        self, piece: Piece, score: NDArray[np.int32], sums: NDArray[np.int64]
-    ) -> None:
+    def _add_residuals(self, block: RowBlock, sums: NDArray[np.int64]) -> None:
+        _, piece, score = block
         assert isinstance(self.query, ResidualQuery)
         residual = piece.label - score[0].astype(np.int64)
         cell = np.searchsorted(self.query.edges, residual, side="left").astype(np.uint16)
         add_cells(cell, piece.weight, sums)
 
-    def _add_gradients(
-        self, piece: Piece, score: NDArray[np.int32], sums: NDArray[np.int64]
-    ) -> None:
+    def _add_gradients(self, block: RowBlock, sums: NDArray[np.int64]) -> None:
+        number, piece, score = block
+        codes = piece.codes if self.leaves is None else self.leaves.find(number, piece.codes)
         out = sums.reshape(-1, self.shape.n_scores, 2)
         for k, packed in enumerate(self._pack(piece, score)):
-            out[:, k] += self._per_score(piece.codes, packed)
+            out[:, k] += self._per_score(codes, packed)
 
     def _pack(self, piece: Piece, score: NDArray[np.int32]) -> NDArray[np.int64]:
         packed = np.empty(score.shape, np.int64)

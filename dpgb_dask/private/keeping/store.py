@@ -586,6 +586,12 @@ def state_of(piece: Kept) -> State | None:
     return piece.state if isinstance(piece, StoredPiece) else None
 
 
+def copies_fit(pieces: Iterable[Kept], size: int) -> bool:
+    """Whether there is room for ``size`` bytes made of the rows of these pieces."""
+    store = next((p.store for p in pieces if isinstance(p, StoredPiece)), None)
+    return store is None or store.copies_fit(size)
+
+
 def _state(piece: Piece) -> State:
     return piece.identity, piece.weight, piece.label
 

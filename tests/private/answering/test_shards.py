@@ -42,8 +42,9 @@ from dpgb_dask.encoding.target import encode_target, encode_weight
 from dpgb_dask.errors import PlanError
 from dpgb_dask.kernels.draw import draws
 from dpgb_dask.kernels.gradient import write
+from dpgb_dask.kernels.predict import add_trees
 from dpgb_dask.losses import SquaredGradient, unpack
-from dpgb_dask.private.answering import shards
+from dpgb_dask.private.answering import scores, shards
 from dpgb_dask.private.answering.levels import LevelSums
 from dpgb_dask.private.answering.shards import Shard
 from dpgb_dask.private.keeping.pieces import encode_rows, merge_pieces
@@ -252,6 +253,39 @@ def test_catching_up_gives_what_a_new_shard_gives(kind):
         for name in ("main", "part"):
             expected = shard_of(kind).answer(model, queries[name])
             np.testing.assert_array_equal(shard.answer(model, queries[name]), expected)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize(
+    "change", ["none", "another batch", "masks turned", "no room", "drawn rows"]
+)
+def test_leaves_found_for_a_query_serve_when_its_trees_join_the_model(kind, change, monkeypatch):
+    walked = []
+    monkeypatch.setattr(
+        scores, "add_trees", lambda codes, *rest: (walked.append(1), add_trees(codes, *rest))
+    )
+    if change == "no room":
+        monkeypatch.setattr(
+            shards, "copies_fit", lambda pieces, size: size < 2 * sum(map(len, pieces))
+        )
+    model, batch = model_of(kind), splits_of(2, seed=11)
+    # joined to others, so that their masks are numbered anew
+    trees = model.trees.with_more(batch, model.trees.value[:, :2])
+    if change == "another batch":
+        trees = model.trees.with_more(splits_of(2, seed=12), model.trees.value[:, :2])
+    if change == "masks turned":
+        s = trees.splits
+        trees = replace(trees, splits=Splits(*s.arrays[:3], 1 - s.masks))
+    rows = draw("sample", 9) if change == "drawn rows" else None
+    query = replace(queries_of(kind, 2)["trees"], splits=batch, rows=rows)
+    shard = shard_of(kind, block_rows=256)
+    shard.answer(model, query)
+    walked.clear()
+    grown = replace(model, trees=trees)
+    got = shard.answer(grown, queries_of(kind, 2)["main"])
+    assert bool(walked) == (change != "none")
+    expected = shard_of(kind).answer(grown, queries_of(kind, 2)["main"])
+    np.testing.assert_array_equal(got, expected)
 
 
 def test_scores_wrap_around_the_same_on_every_path():
