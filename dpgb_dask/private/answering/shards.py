@@ -33,6 +33,7 @@ from dpgb_dask.private.answering.draws import Draws
 from dpgb_dask.private.answering.levels import KeptLevel, LevelQuery, LevelSums
 from dpgb_dask.private.answering.passes import Pass, RowBlock, Threads
 from dpgb_dask.private.answering.scores import (
+    KEPT_TREES,
     Leaves,
     Scores,
     Update,
