@@ -367,7 +367,7 @@ def test_values_in_lists_never_decide_a_shape_or_type(binary_schema, odd, n_odd)
 
 def test_lists_of_no_rows_train_as_arrays_do(binary_schema):
     settings = {"schema": binary_schema, "noise": SeededNoise(0), "random_state": 0}
-    settings["on_few_rows"] = "continue"
+    settings |= {"on_few_rows": "continue", "recipe": BRIEF}
     empty = DPGBClassifier(**settings).fit([], [])
     same = DPGBClassifier(**settings).fit(np.empty((0, 4)), np.empty(0))
     rows = [[0.5, -1, 30, "red"]]
@@ -376,6 +376,7 @@ def test_lists_of_no_rows_train_as_arrays_do(binary_schema):
 
 def test_labels_may_be_a_column_of_lists(binary_schema, features, labels):
     settings = {"schema": binary_schema, "noise": SeededNoise(0), "random_state": 0}
+    settings["recipe"] = BRIEF
     nested = DPGBClassifier(**settings).fit(features, [[label] for label in labels.tolist()])
     flat = DPGBClassifier(**settings).fit(features, labels.tolist())
     np.testing.assert_array_equal(nested.predict_proba(features), flat.predict_proba(features))
@@ -384,7 +385,7 @@ def test_labels_may_be_a_column_of_lists(binary_schema, features, labels):
 def test_ignored_columns_may_stay(binary_schema, features, labels):
     schema = Schema.from_dict(binary_schema.to_dict() | {"ignore": ["id"]})
     wide = features.assign(target=labels).assign(id="someone")[["id", *features.columns, "target"]]
-    settings = {"noise": SeededNoise(0), "random_state": 0}
+    settings = {"noise": SeededNoise(0), "random_state": 0, "recipe": BRIEF}
     with_them = DPGBClassifier(schema=schema, **settings).fit(wide, labels)
     without = DPGBClassifier(schema=schema, **settings).fit(features, labels)
     np.testing.assert_array_equal(with_them.predict_proba(wide), without.predict_proba(features))
@@ -407,7 +408,7 @@ def test_array_query_planning_is_refused(ledger, binary_schema, features, labels
 
 def test_account_with_too_little_left_is_refused(ledger, binary_schema, features, labels):
     settings = {"schema": binary_schema, "ledger": ledger, "account": ACCOUNT}
-    DPGBClassifier(epsilon=0.8, **settings).fit(features, labels)
+    DPGBClassifier(epsilon=0.8, recipe=BRIEF, **settings).fit(features, labels)
     estimator = DPGBClassifier(epsilon=0.9, **settings)
     message = check_refused(
         ledger,
@@ -454,6 +455,9 @@ def test_read_only_ledger_is_refused(ledger, binary_schema, features, labels, tm
 
 
 # ---- values ----------------------------------------------------------------------------------------------------------
+
+
+REPEATED = {"recipe": BRIEF, "noise": SeededNoise(0), "random_state": 0}
 
 
 def let_out(estimator, tmp_path):
@@ -506,7 +510,7 @@ def test_odd_value_fits_in_silence(binary_schema, features, labels, case, caplog
     odd = features.assign(age=features["age"].astype(float))
     for name, value in ODD_ROWS[case].items():
         odd.loc[7, name] = value
-    estimator = DPGBClassifier(schema=binary_schema, noise=SeededNoise(0), random_state=0)
+    estimator = DPGBClassifier(schema=binary_schema, **REPEATED)
     without, _ = quietly(lambda: clone(estimator).fit(features, labels), caplog)
     fitted, loud = quietly(lambda: clone(estimator).fit(odd, labels), caplog)
     assert loud == []
@@ -531,9 +535,7 @@ def test_value_out_of_range_is_its_bound(binary_schema, features, labels, odd, s
         table = features.assign(age=features["age"].astype(float))
         for name, value in change.items():
             table.loc[7, name] = value
-        estimator = DPGBClassifier(schema=binary_schema, noise=SeededNoise(0), random_state=0).fit(
-            table, labels
-        )
+        estimator = DPGBClassifier(schema=binary_schema, **REPEATED).fit(table, labels)
         estimator.save(tmp_path / "m.json")
         files.append((tmp_path / "m.json").read_bytes())
     assert files[0] == files[1]
@@ -541,7 +543,7 @@ def test_value_out_of_range_is_its_bound(binary_schema, features, labels, odd, s
 
 @pytest.mark.parametrize("label", thinned([2, np.nan, -1, np.inf], every=2))
 def test_unknown_label_is_a_row_left_out(binary_schema, features, labels, label, caplog, tmp_path):
-    estimator = DPGBClassifier(schema=binary_schema, noise=SeededNoise(0), random_state=0)
+    estimator = DPGBClassifier(schema=binary_schema, **REPEATED)
     y = labels.astype(float)
     y[7] = label
     fitted, loud = quietly(lambda: clone(estimator).fit(features, y), caplog)
@@ -554,7 +556,7 @@ def test_unknown_label_is_a_row_left_out(binary_schema, features, labels, label,
 
 
 def test_missing_target_is_a_row_left_out(regression_schema, features, numbers, caplog, tmp_path):
-    estimator = DPGBRegressor(schema=regression_schema, noise=SeededNoise(0), random_state=0)
+    estimator = DPGBRegressor(schema=regression_schema, **REPEATED)
     y = numbers.copy()
     y[7] = np.nan
     fitted, loud = quietly(lambda: clone(estimator).fit(features, y), caplog)
@@ -575,7 +577,7 @@ def test_weight_out_of_range_is_its_bound(
     binary_schema, features, labels, odd, same_as, caplog, tmp_path
 ):
     schema = Schema.from_dict(binary_schema.to_dict() | {"max_weight": 4})
-    estimator = DPGBClassifier(schema=schema, noise=SeededNoise(0), random_state=0)
+    estimator = DPGBClassifier(schema=schema, **REPEATED)
     files = []
     for weight in (odd, same_as):
         w = np.full(len(labels), 1.5)
@@ -593,6 +595,7 @@ def test_weight_out_of_range_is_its_bound(
 def of_any_table(binary_schema, features, labels):
     """An estimator that may be fitted again on any table; fitted on a good one."""
     settings = {"schema": binary_schema, "random_state": 0, "on_few_rows": "continue"}
+    settings["recipe"] = BRIEF
     return DPGBClassifier(noise=SeededNoise(0), **settings).fit(features, labels)
 
 
@@ -637,7 +640,7 @@ def test_any_table_fits_in_silence(of_any_table, features, labels, change, lazy,
 @pytest.mark.parametrize("max_weight", thinned([4096, 255, 256, 1000], every=3))
 def test_the_largest_weights_fit(max_weight, binary_schema, features, labels):
     schema = Schema.from_dict(binary_schema.to_dict() | {"max_weight": max_weight})
-    clf = DPGBClassifier(epsilon=1.0, delta=1e-6, schema=schema, noise=SeededNoise(0))
+    clf = DPGBClassifier(schema=schema, **REPEATED)
     clf.fit(features, labels, sample_weight=np.full(len(labels), float(max_weight)))
     assert clf.privacy_report_.charged > 0
 
@@ -661,7 +664,7 @@ def test_columns_with_names_of_any_type_are_matched_by_them(case, lazy):
     turned = frame.iloc[:, ::-1]
     if lazy:
         frame, turned, y = (dd.from_pandas(part, npartitions=2) for part in (frame, turned, y))
-    settings = {"schema": schema, "epsilon": 8.0, "n_estimators": 1, "noise": SeededNoise(0)}
+    settings = {"schema": schema, **REPEATED}
     fitted = DPGBClassifier(**settings).fit(frame, y)
     with pytest.raises(SchemaError, match="another order"):
         DPGBClassifier(**settings).fit(turned, y)

@@ -2,8 +2,10 @@
 
 import json
 import os
+import shutil
 from contextlib import suppress
 from dataclasses import fields, replace
+from pathlib import Path
 
 import numpy as np
 import pandas as pd
@@ -42,9 +44,8 @@ def rows(n=800):
     return table, (table["a"] + table["b"] > 0.5).astype(int)
 
 
-@pytest.fixture
-def ledger(tmp_path):
-    ledger = Ledger(f"sqlite:///{tmp_path}/budget.db")
+def ledger_of(folder):
+    ledger = Ledger(f"sqlite:///{folder}/budget.db")
     ledger.open_account("people", epsilon=40.0, delta=1e-4)
     return ledger
 
@@ -62,11 +63,29 @@ def fitted(ledger, recipe="fdp-tr-newton", kind=DPGBClassifier, weight=None, **o
     return kind(**(settings | account | options)).fit(*rows(), sample_weight=weight)
 
 
+@pytest.fixture(scope="module")
+def folder_of_a_fit(tmp_path_factory):
+    """A folder with a ledger and the file of a fit that it charged."""
+    folder = tmp_path_factory.mktemp("fit")
+    fitted(ledger_of(folder)).save(folder / "model.json")
+    return folder
+
+
 @pytest.fixture
-def saved(ledger, tmp_path):
-    path = tmp_path / "model.json"
-    fitted(ledger).save(path)
-    return path
+def copy(folder_of_a_fit, tmp_path):
+    """A copy of that folder, which a test may change."""
+    return Path(shutil.copytree(folder_of_a_fit, tmp_path, dirs_exist_ok=True))
+
+
+@pytest.fixture
+def saved(copy):
+    return copy / "model.json"
+
+
+@pytest.fixture
+def ledger(copy):
+    """A ledger that charged the fit of ``saved``."""
+    return Ledger(f"sqlite:///{copy}/budget.db")
 
 
 def change(path, edit):
@@ -258,11 +277,9 @@ def test_changed_parameters_show_beside_the_ledger(saved, ledger, edit):
 
 
 @pytest.mark.parametrize("name", sorted({f.name for f in fields(PrivacyReport)} - {*BESIDE}))
-def test_no_field_of_the_report_can_be_changed_beside_the_ledger(name, ledger, tmp_path):
+def test_no_field_of_the_report_can_be_changed_beside_the_ledger(name, saved, ledger):
     """Whatever a report will hold: a new field is tried here too."""
-    path = tmp_path / "model.json"
-    fitted(ledger).save(path)
-    report = json.loads(path.read_text())["report"]
+    report = json.loads(saved.read_text())["report"]
     kinds = {list: ["other words"], dict: {}, str: "other words", int: 1, bool: True, float: 1e-9}
     other = {type(None): "other words", **kinds}[type(report[name])]
     if name == "private":
@@ -274,9 +291,9 @@ def test_no_field_of_the_report_can_be_changed_beside_the_ledger(name, ledger, t
     elif name == "build":
         other = {}
     assert other != report[name]
-    change(path, lambda d: d["report"].update({name: other}))
+    change(saved, lambda d: d["report"].update({name: other}))
     with pytest.raises(DPGBError):
-        verify(path, ledger)
+        verify(saved, ledger)
 
 
 def test_a_single_word_of_the_report_shows_beside_the_ledger(saved, ledger):
