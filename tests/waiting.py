@@ -10,6 +10,8 @@ def comes_true(what):
     """Wait until ``what()`` is true; return whether it became so."""
     deadline = time.monotonic() + LONGEST
     while not (true := what()) and time.monotonic() < deadline:
+        began = time.monotonic()
         gc.collect()
-        time.sleep(0.02)
+        # most of the time is for what is waited for: a cluster of this process stands still while garbage is collected
+        time.sleep(max(0.02, 5 * (time.monotonic() - began)))
     return bool(true)

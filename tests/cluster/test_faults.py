@@ -353,13 +353,14 @@ def deadly(block, block_info=None):
 
 
 @pytest.mark.slow
-def test_a_chunk_that_kills_every_worker_is_an_error():
+def test_a_chunk_that_kills_every_worker_is_an_error(monkeypatch):
+    monkeypatch.setattr(tasks, "LOOK", 0.2)
     x, y, _ = rows_of("binary")
     x = da.from_array(x.to_numpy(), chunks=(1000, 3))
     x = x.map_blocks(deadly, dtype=float, meta=np.empty((0, 0)))
     shape = shape_of("binary")
     with (
-        dask.config.set({"distributed.scheduler.allowed-failures": 1}),
+        dask.config.set({"distributed.scheduler.allowed-failures": 0}),
         LocalCluster(n_workers=1, processes=True, **CLUSTER) as cluster,
         Client(cluster),
     ):

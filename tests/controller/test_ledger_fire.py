@@ -22,6 +22,7 @@ from sqlalchemy import create_engine, text
 from waiting import LONGEST, comes_true
 
 from dpgb_dask.controller import ledger as ledger_module
+from dpgb_dask.controller import ledger_connections
 from dpgb_dask.controller.accounting import total_price
 from dpgb_dask.controller.ledger import Ledger
 from dpgb_dask.errors import BudgetExceededError, LedgerError, LedgerUnavailableError
@@ -189,7 +190,8 @@ def restore(url, tmp_path, old):
 
 @pytest.mark.slow
 def test_a_lock_that_is_held_is_waited_for_and_then_said(forks, url, tmp_path, monkeypatch):
-    monkeypatch.setattr(ledger_module, "WAIT_SECONDS", 1.0)
+    for module in (ledger_module, ledger_connections):
+        monkeypatch.setattr(module, "WAIT_SECONDS", 1.0)
     ledger = ledger_at(url, str(tmp_path))
     fit = reserve(ledger, budget=SMALL)
     fit.bind(1)
