@@ -92,6 +92,18 @@ def naive_node_sums(codes, features, sizes, node, n_nodes, g, h, only=None):
     return np.stack(out)
 
 
+def naive_posterior(precision, q, scales):
+    """Posterior means and log evidence of every scale, by an eigen-decomposition: (n_scales, n, n_columns) and sums."""
+    values, vectors = np.linalg.eigh(precision)
+    turned, values = vectors.T @ q, np.maximum(values, 0)[:, None]
+    means, evidence = [], []
+    for t2 in np.asarray(scales) ** 2:
+        part = t2 / (1 + t2 * values)
+        means.append(vectors @ (part * turned))
+        evidence.append(0.5 * ((part * turned**2).sum(0) - np.log1p(t2 * values).sum()))
+    return np.array(means), np.array(evidence)
+
+
 def naive_siphash(key, message):
     """SipHash-2-4 of any bytes, as its authors write it, in Python integers (Aumasson and Bernstein 2012, §2)."""
 

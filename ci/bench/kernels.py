@@ -21,6 +21,8 @@ import numba
 import numpy as np
 from contest import BLOCK, Contest, M, edges_of, in_blocks, make_values, no_masks
 
+from dpgb_dask.components import constants
+from dpgb_dask.components.auto import smoothing
 from dpgb_dask.controller.mechanisms import discrete_gaussian
 from dpgb_dask.controller.noise import KeyStream
 from dpgb_dask.kernels import bin as bins
@@ -37,6 +39,7 @@ EPOCHS = 2, 102  # interpret is fitted twice: in the difference its preparation 
 DATA = ("continuous", "half binary")
 SIGMAS = 1 << 16, (1 << 32) - 5
 N_VALUES = 200_000
+TABLES = {36: 36, 64: 8, 128: 8, 250: 32}  # bins, and leaves of a round
 
 
 @numba.njit(nogil=True)
@@ -258,6 +261,63 @@ def enter_sampler(contest: Contest) -> None:
         contest.enter(f"sampler {sigma}", draw, N_VALUES)
 
 
+def informed(n_bins: int, n_leaves: int) -> smoothing.TablePosterior:
+    """A table after some rounds of a stage."""
+    rng = np.random.default_rng(0)
+    mass = rng.uniform(50, 500, n_bins)
+    root = smoothing.square_root(smoothing.prior(mass, ordered=True, missing_last=True))
+    block = smoothing.new_block(mass, root, 0.2)
+    for t in range(8):
+        cuts = np.sort(rng.choice(n_bins - 1, n_leaves - 1, replace=False)) + 1
+        leaf = np.searchsorted(cuts, np.arange(n_bins), side="right")
+        hess = np.bincount(leaf, mass * 0.2)
+        seen = smoothing.Observation(
+            grad_sd=8.0, hess_sd=16.0, round=t, sampling=20.0, hess_low=0.01, hess_high=0.25
+        )
+        grad, scales = rng.normal(0, 30, n_leaves), constants.PRIOR_SCALES
+        block = smoothing.observe(
+            block, leaf, grad, hess, 0.0, seen, hess_total=hess.sum(), scales=scales
+        )
+    return block
+
+
+def eigen_mean(block: smoothing.TablePosterior) -> smoothing.Mean:
+    """`smoothing.posterior_mean` by an eigen-decomposition."""
+    values, vectors = np.linalg.eigh(block.precision)
+    q, t2 = vectors.T @ block.shift, constants.PRIOR_SCALES[:, None] ** 2
+    spread = 1 + t2 * np.maximum(values, 0)
+    evidence = 0.5 * (t2 * q * q / spread - np.log(spread)).sum(1)
+    odds = np.exp(evidence - evidence.max())
+    shrink = (odds[:, None] / odds.sum() * t2 / spread).sum(0)
+    last = block.seen[-1]
+    rooted = smoothing.summing(last.leaf, last.weight) @ block.root @ vectors
+    weight = np.bincount(last.leaf, last.weight)
+    against = (last.certainty(weight) / weight) @ (rooted**2 @ shrink)
+    return smoothing.Mean(
+        block.root @ (vectors @ (shrink * q)), float(evidence.max()), float(against)
+    )
+
+
+def enter_posterior(contest: Contest) -> None:
+    """The decision about one table between two rounds of `auto`."""
+    for n_bins, n_leaves in TABLES.items():
+        block, scales = informed(n_bins, n_leaves), constants.PRIOR_SCALES
+        ours, theirs = smoothing.posterior_mean(block, scales), eigen_mean(block)
+        np.testing.assert_allclose(ours.value, theirs.value, atol=1e-9)
+        np.testing.assert_allclose(ours[1:], theirs[1:], rtol=1e-9)
+
+        def solve(block: smoothing.TablePosterior = block) -> None:
+            for _ in range(20):
+                smoothing.posterior_mean(block, constants.PRIOR_SCALES)
+
+        def decompose(block: smoothing.TablePosterior = block) -> None:
+            for _ in range(20):
+                eigen_mean(block)
+
+        contest.enter(f"posterior {n_bins}", solve, 20)
+        contest.enter(f"posterior {n_bins} eigen", decompose, 20)
+
+
 def run_data(kind: str, n: int, repeats: int) -> Contest:
     """Run all contests on one data set."""
     rng = np.random.default_rng(0)
@@ -275,6 +335,7 @@ def run_data(kind: str, n: int, repeats: int) -> Contest:
     enter_interpret(contest, x, label, kind)
     enter_prediction(contest, x, label, codes, sizes)
     enter_sampler(contest)
+    enter_posterior(contest)
     contest.run(repeats)
     few, many = EPOCHS
     took = contest.best[f"interpret {many} epochs"] - contest.best[f"interpret {few} epochs"]
@@ -305,6 +366,14 @@ def goals(contest: Contest) -> list[tuple[str, float, float, bool]]:
             (f"sampler, values per second, sigma={s}", 1e9 / ns(f"sampler {s}"), 300_000)
             for s in SIGMAS
         ),
+        *(
+            (
+                f"eigen-decomposition / posterior, {n} bins",
+                ns(f"posterior {n} eigen") / ns(f"posterior {n}"),
+                1.2,
+            )
+            for n in TABLES
+        ),
     ]
     return [(name, ratio, bound, ratio <= bound) for name, ratio, bound in at_most] + [
         (name, ratio, bound, ratio >= bound) for name, ratio, bound in at_least
@@ -320,6 +389,7 @@ UNITS = {
     "predict": "row",
     "read": "value",
     "sampler": "value",
+    "posterior": "table",
 }
 
 

@@ -11,7 +11,17 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dpgb_dask.kernels import bin as bins
-from dpgb_dask.kernels import draw, fingerprint, gradient, histogram, nodes, predict, route, shrink
+from dpgb_dask.kernels import (
+    draw,
+    fingerprint,
+    gradient,
+    histogram,
+    nodes,
+    predict,
+    route,
+    shrink,
+    tridiagonal,
+)
 from dpgb_dask.losses import NORM_SIZE, poisson_gradient
 
 ROWS = 3
@@ -179,6 +189,13 @@ def _draws() -> None:
     draw.draws(bytes(16), 0, np.zeros((ROWS, 2), np.uint64), np.zeros(ROWS, np.uint32))
 
 
+def _posterior() -> None:
+    diagonal, beside, reflectors = tridiagonal.reduced(np.eye(3))
+    q, scales = tridiagonal.turned(reflectors, np.ones((3, 1)), back=False), np.ones(1)
+    share = tridiagonal.log_evidence(diagonal, beside, q, scales)
+    tridiagonal.shrunk(diagonal, beside, q, scales, share)
+
+
 GROUPS: dict[str, Callable[[], None]] = {
     "hashes": _hashes,
     "values": _values,
@@ -201,6 +218,7 @@ GROUPS: dict[str, Callable[[], None]] = {
     "deep trees": _deep_trees,
     "levels": _levels,
     "draws": _draws,
+    "posterior": _posterior,  # of the process that decides, at its first round
 }
 ALWAYS = ("hashes", "values")  # of every fit
 GRADIENTS = {

@@ -20,6 +20,7 @@ from dpgb_dask.components.auto.noise import (
     Screened,
 )
 from dpgb_dask.components.auto.smoothing import Seen, posterior_means, summing
+from dpgb_dask.components.auto.tridiagonal import Tridiagonal
 from dpgb_dask.contracts.model import SCORE_ONE, BinShares, Model, NoiseBands
 from dpgb_dask.contracts.plan import F, State
 from dpgb_dask.released.explain.boxes import Boxes
@@ -156,14 +157,13 @@ def through_rounds(
             if one.scales is None:
                 continue
             known[j] = one.keep * known[j] + scaled.T @ pulls[j]
-            values, vectors = np.linalg.eigh(precision[j])
-            values = np.maximum(values, 0)
-            truth = vectors.T @ one.shift[:, None]
+            told = Tridiagonal.of(precision[j])
+            q = told.into(np.hstack([one.shift[:, None], known[j]]))
+            truth = q[:, :1].copy()
             if not passed:
-                truth = values[:, None] * posterior_means(truth, values, one.scales)
-            noisy = truth + vectors.T @ known[j]
-            means = posterior_means(np.hstack([truth, noisy]), values, one.scales)
-            target = own.root @ (vectors @ (means[:, 1:] - means[:, :1]))
+                truth = told.times(posterior_means(told, truth, one.scales))
+            means = posterior_means(told, np.hstack([truth, truth + q[:, 1:]]), one.scales)
+            target = own.root @ told.back(means[:, 1:] - means[:, :1])
             tables[j] = tables[j] + dampings[r] * (target - tables[j])
     return tables
 

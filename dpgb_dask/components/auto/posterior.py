@@ -236,10 +236,10 @@ def needs_of_blocks(n_scores: int, sizes: Sequence[int], rounds: int) -> Needs:
     """Return the memory that rounds over tables of some numbers of cells need.
 
     A table holds one root, and for each score a precision and, during the update, the next precision. A thread works
-    with about eight such arrays of the largest table: products, an eigen-decomposition with its workspace, and what its
-    allocator keeps (measured on 250 cells: 7.8). For the bands stay the root and, from each round and score, a leaf
-    (1 byte), a weight and a shift (8 each) per cell, in about 500 bytes of objects; they are computed from another
-    precision and two arrays of draws.
+    with at most eight such arrays of the largest table: products, a reduction to tridiagonal form, right-hand sides and
+    solutions for every leaf, and what its allocator keeps. For the bands stay the root and, from each round and score,
+    a leaf (1 byte), a weight and a shift (8 each) per cell, in about 500 bytes of objects; they are computed from
+    another precision and two arrays of draws.
     """
     squares = [8 * size * size for size in sizes]
     rounds_seen = n_scores * rounds * sum(17 * size + 500 for size in sizes)
@@ -313,7 +313,7 @@ def learn(
             row.append((told, smoothing.posterior_mean(told, scales)))
         return row
 
-    # the workers wait for these eigen-decompositions between two rounds; NumPy computes them without the GIL
+    # the workers wait for these reductions between two rounds; kernels compute them without the GIL
     with ThreadPoolExecutor(state.n_threads) as pool:
         learnt = list(pool.map(learn_block, range(len(memory.blocks))))
     blocks = tuple(

@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dpgb_dask.components import constants
+from dpgb_dask.components.auto.tridiagonal import Tridiagonal
 
 JITTER = 1e-8
 
@@ -146,9 +147,7 @@ class TablePosterior:
 
 def square_root(covariance: NDArray[np.float64]) -> NDArray[np.float64]:
     """Return a square root of a covariance."""
-    values, vectors = np.linalg.eigh(covariance + JITTER * np.eye(len(covariance)))
-    root: NDArray[np.float64] = vectors * np.sqrt(np.maximum(values, 0))
-    return root
+    return np.asarray(np.linalg.cholesky(covariance + JITTER * np.eye(len(covariance))))
 
 
 def new_block(mass: NDArray[np.float64], root: NDArray[np.float64], hess: float) -> TablePosterior:
@@ -279,57 +278,62 @@ class Mean(NamedTuple):
 
 def posterior_mean(block: TablePosterior, scales: NDArray[np.float64]) -> Mean:
     """Return the posterior mean of a table."""
-    values, vectors = np.linalg.eigh(block.precision)
-    values = np.maximum(values, 0)
-    q = vectors.T @ block.shift
-    t2 = scales[:, None] ** 2
-    spread = 1 + t2 * values
-    evidence = 0.5 * (t2 * q * q / spread - np.log(spread)).sum(1)
-    best = float(evidence.max())
-    odds = np.exp(evidence - best)
-    odds /= odds.sum()
-    shrink = (odds[:, None] * t2 / spread).sum(0)
-    mean = block.root @ (vectors @ (shrink * q))
-    value = np.clip(mean, -constants.LARGEST_EFFECT, constants.LARGEST_EFFECT)
+    precision = Tridiagonal.of(block.precision)
     moves = bool(block.seen) and block.seen[-1].scales is not None
-    return Mean(value, best, _follows_noise(block, shrink, vectors) if moves else 0.0)
-
-
-def _follows_noise(
-    block: TablePosterior, shrink: NDArray[np.float64], vectors: NDArray[np.float64]
-) -> float:
-    last = block.seen[-1]
-    design = summing(last.leaf, last.weight)
-    leaf_weight = design.sum(1)
-    rooted = design @ block.root @ vectors
-    # how the mean of each leaf (row) moves against a unit of the noise on the sum of each (column)
-    moves = (rooted * shrink) @ (rooted * last.certainty(leaf_weight)[:, None]).T
-    moves /= leaf_weight[:, None]
-    against = moves.trace()
-    if last.omitted >= 0:
-        # the sum of a leaf that was kept back has the noise of all others, with the other sign
-        against -= moves[last.omitted].sum()
-    return float(against)
+    rooted = _rooted(block) if moves else np.empty((0, len(block.shift)))
+    q = precision.into(np.concatenate([block.shift[None], rooted]).T)
+    evidence = precision.log_evidence(q[:, :1].copy(), scales)
+    # how q makes the mean is also how noise in q does
+    shrunk = precision.shrunk(q, scales, np.repeat(_odds(evidence), q.shape[1], axis=1))
+    mean = block.root @ precision.back(shrunk[:, :1])[:, 0]
+    value = np.clip(mean, -constants.LARGEST_EFFECT, constants.LARGEST_EFFECT)
+    against = _follows_noise(block.seen[-1], q[:, 1:], shrunk[:, 1:]) if moves else 0.0
+    return Mean(value, float(evidence.max()), against)
 
 
 def posterior_means(
-    q: NDArray[np.float64], values: NDArray[np.float64], scales: NDArray[np.float64]
+    precision: Tridiagonal, q: NDArray[np.float64], scales: NDArray[np.float64]
 ) -> NDArray[np.float64]:
-    """Return `posterior_mean` of many tables that have one precision, in its eigenbasis.
+    """Return the posterior means of many tables that have one precision, (n_bins, n_tables), in its basis.
 
     Parameters
     ----------
     q : (n_bins, n_tables) float64
-        ``shift`` of each table.
-    values : (n_bins,) float64
-        Eigenvalues of the precision.
+        ``shift`` of each table, in the basis of the precision.
     """
-    t2 = scales[:, None] ** 2
-    spread = 1 + t2 * np.maximum(values, 0)
-    evidence = 0.5 * ((t2 / spread) @ (q * q) - np.log(spread).sum(1)[:, None])
+    return precision.shrunk(q, scales, _odds(precision.log_evidence(q, scales)))
+
+
+def _odds(evidence: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Return the posterior probability of each prior scale, (n_scales, n_columns), from the log evidence."""
     odds = np.exp(evidence - evidence.max(0))
-    odds /= odds.sum(0)
-    return np.asarray(((t2 / spread).T @ odds) * q)
+    return np.asarray(odds / odds.sum(0))
+
+
+def _rooted(block: TablePosterior) -> NDArray[np.float64]:
+    last = block.seen[-1]
+    return summing(last.leaf, last.weight) @ block.root
+
+
+def _follows_noise(last: Seen, rooted: NDArray[np.float64], shrunk: NDArray[np.float64]) -> float:
+    """Return `Mean.follows_noise`.
+
+    Parameters
+    ----------
+    rooted : (n_bins, n_leaves) float64
+        What the sum of each leaf weights v by, in the basis of the precision.
+    shrunk : (n_bins, n_leaves) float64
+        The posterior means for these.
+    """
+    leaf_weight = np.bincount(last.leaf, last.weight).astype(np.float64)
+    certain = last.certainty(leaf_weight)
+    # how the mean of a leaf moves against a unit of the noise on its sum
+    against = float((certain / leaf_weight) @ (rooted * shrunk).sum(0))
+    if last.omitted >= 0:
+        # the sum of a leaf that was kept back has the noise of all others, with the other sign
+        own = rooted[:, last.omitted] @ shrunk
+        against -= float(certain @ own) / leaf_weight[last.omitted]
+    return against
 
 
 @dataclass(frozen=True, slots=True)
