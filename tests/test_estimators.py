@@ -22,11 +22,13 @@ from dpgb_dask import DPGBClassifier, DPGBRegressor, Ledger, PlanError, Schema, 
 from dpgb_dask.contracts.model import SHARE_ONE
 from dpgb_dask.estimators import load
 from dpgb_dask.losses import Quantile
+from dpgb_dask.recipes import RECIPES
 from dpgb_dask.released import export
 from dpgb_dask.testing import SeededNoise
 
 SEEDED = {"noise": SeededNoise(0), "random_state": 0}
 SHORT = {"recipe": "fdp-tr-newton", "n_estimators": 3}  # where the model itself is not the subject
+BRIEF = RECIPES["auto"].brief()
 
 
 @pytest.fixture(scope="module")
@@ -86,7 +88,7 @@ def test_classes_keep_their_declared_order(features, labels):
 def test_labels_of_any_type_come_back(binary_schema, features, labels, classes, tmp_path):
     schema = Schema(binary_schema.features, classes=classes)
     y = np.array(classes, dtype=object)[labels.astype(int)]
-    fitted = DPGBClassifier(epsilon=4.0, schema=schema, **SEEDED).fit(features, y)
+    fitted = DPGBClassifier(epsilon=40.0, schema=schema, **SHORT, **SEEDED).fit(features, y)
     assert set(fitted.predict(features).tolist()) == set(classes)
     fitted.save(tmp_path / "m.json")
     back = DPGBClassifier.load(tmp_path / "m.json")
@@ -136,7 +138,7 @@ def test_schema_forms_give_the_same_model(binary_schema, features, labels, tmp_p
 
 def test_weights_count(binary_schema, features, labels):
     schema = Schema.from_dict(binary_schema.to_dict() | {"max_weight": 2})
-    settings = {"schema": schema, "epsilon": 50.0, "delta": 1e-2, **SEEDED}
+    settings = {"schema": schema, "epsilon": 50.0, "delta": 1e-2, **SHORT, **SEEDED}
     heavy = np.where(labels == 1, 2.0, 0.25)
     plain = DPGBClassifier(**settings).fit(features, labels)
     weighted = DPGBClassifier(**settings).fit(features, labels, sample_weight=heavy)
@@ -154,7 +156,7 @@ def test_units_are_protected_whole(binary_schema, features, labels, declared, tm
     if declared:
         schema = Schema.from_dict(schema.to_dict() | {"unit_id": "person"})
     settings = {"unit_id": None if declared else "person", "max_rows_per_unit": 2, "epsilon": 4.0}
-    fitted = DPGBClassifier(schema=schema, **settings, **SEEDED).fit(table, labels)
+    fitted = DPGBClassifier(schema=schema, **settings, **SHORT, **SEEDED).fit(table, labels)
     report = fitted.privacy_report_
     assert (report.unit, report.relation) == ("person", "add or remove all rows of one 'person'")
     assert report.public["largest weight of a unit"] == 2
@@ -175,7 +177,8 @@ def test_units_are_protected_whole(binary_schema, features, labels, declared, tm
 
 def test_secret_noise_differs_from_fit_to_fit(binary_schema, features, labels):
     fits = [
-        DPGBClassifier(schema=binary_schema, random_state=0).fit(features, labels) for _ in range(2)
+        DPGBClassifier(schema=binary_schema, random_state=0, **SHORT).fit(features, labels)
+        for _ in range(2)
     ]
     assert all(fit.privacy_report_.private for fit in fits)
     assert not np.array_equal(fits[0].predict_proba(features), fits[1].predict_proba(features))
@@ -227,7 +230,7 @@ def test_a_loss_by_name_or_value_is_the_same(regression_schema, features, number
 def test_default_loss_is_that_of_the_target(regression_schema, features, numbers, tmp_path):
     files = []
     for loss in (None, "squared_error"):
-        fitted = fit_numbers(regression_schema, features, numbers, loss=loss)
+        fitted = fit_numbers(regression_schema, features, numbers, loss=loss, recipe=BRIEF)
         files.append(json.loads(model_bytes(fitted, tmp_path / "m.json")))
         assert files[-1]["parameters"].pop("loss") == loss
         for name in ("parameters", "fit"):  # both are of the parameters as they were given
@@ -326,7 +329,7 @@ def test_model_file_predicts_the_same(name, features, request, tmp_path):
 
 
 def test_inferred_model_file_stays_marked(features, labels, tmp_path):
-    fitted = DPGBClassifier(schema="infer", **SEEDED).fit(features[["x", "age"]], labels)
+    fitted = DPGBClassifier(schema="infer", **SHORT, **SEEDED).fit(features[["x", "age"]], labels)
     fitted.save(tmp_path / "m.json")
     back = DPGBClassifier.load(tmp_path / "m.json")
     assert not back.schema_.private
@@ -377,7 +380,7 @@ def test_importances_select_features(classifier, regressor, features, labels):
         assert list(chooser.get_feature_names_out()) == list(
             features.columns[found >= found.mean()]
         )
-    unfitted = DPGBClassifier(schema=classifier.schema_, **SEEDED)
+    unfitted = DPGBClassifier(schema=classifier.schema_, **SHORT, **SEEDED)
     assert not hasattr(unfitted, "feature_importances_")
     assert SelectFromModel(unfitted).fit(features, labels).get_support().any()
 
@@ -404,7 +407,9 @@ def test_fit_charges_its_account(ledger, binary_schema, features, labels):
 
 
 def test_grid_search_charges_every_fit_to_one_account(ledger, binary_schema, features, labels):
-    estimator = DPGBClassifier(epsilon=0.5, schema=binary_schema, ledger=ledger, account="people")
+    estimator = DPGBClassifier(
+        epsilon=0.5, schema=binary_schema, recipe="fdp-tr-newton", ledger=ledger, account="people"
+    )
     assert clone(estimator).ledger is ledger
     search = GridSearchCV(estimator, {"n_estimators": [5, 10]}, cv=2, n_jobs=1)
     search.fit(features, labels)
@@ -415,7 +420,7 @@ def test_grid_search_charges_every_fit_to_one_account(ledger, binary_schema, fea
 
 
 def test_pipeline_fits(binary_schema, features, labels):
-    pipeline = make_pipeline("passthrough", DPGBClassifier(schema=binary_schema, **SEEDED))
+    pipeline = make_pipeline("passthrough", DPGBClassifier(schema=binary_schema, **SHORT, **SEEDED))
     assert pipeline.fit(features, labels).predict(features).shape == labels.shape
 
 

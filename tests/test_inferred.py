@@ -15,12 +15,13 @@ from dpgb_dask.encoding.categories import category_cells
 from dpgb_dask.inferred import infer
 from dpgb_dask.testing import SeededNoise
 
-SEEDED = {"noise": SeededNoise(0), "random_state": 0}
+SHORT = {"recipe": "fdp-tr-newton", "n_estimators": 3}  # which facts are inferred is the subject
+SEEDED = {"noise": SeededNoise(0), "random_state": 0, **SHORT}
 
 
 def test_inferred_facts_warn_and_mark_the_model(features, labels):
     with pytest.warns(PrivacyLeakWarning, match="not private"):
-        fitted = DPGBClassifier(schema="infer").fit(features, labels)
+        fitted = DPGBClassifier(schema="infer", **SHORT).fit(features, labels)
     assert not fitted.privacy_report_.private
     assert "NOT PRIVATE" in str(fitted.privacy_report_)
     assert set(fitted.schema_.features["color"].categories) == {"blue", "green", "red"}
@@ -29,11 +30,11 @@ def test_inferred_facts_warn_and_mark_the_model(features, labels):
 
 def test_inferred_facts_given_again_still_mark_the_model(features, labels):
     inferred = DPGBClassifier(schema="infer", **SEEDED).fit(features, labels).schema_
-    again = DPGBClassifier(schema=inferred).fit(features, labels)
+    again = DPGBClassifier(schema=inferred, **SHORT).fit(features, labels)
     assert not again.schema_.private
     assert not again.privacy_report_.private
     assert again.predict(features).shape == labels.shape
-    unit = DPGBClassifier(schema=inferred, unit_id="person", max_rows_per_unit=2)
+    unit = DPGBClassifier(schema=inferred, unit_id="person", max_rows_per_unit=2, **SHORT)
     unit.fit(features.assign(person=np.arange(len(features))), labels)
     assert not unit.schema_.private
     assert not unit.privacy_report_.private

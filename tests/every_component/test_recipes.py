@@ -68,10 +68,8 @@ def run(plan, kind, total, n_rows, seed=0, answers=0):
 
 
 SERVED = [(name, kind) for name, plan in sorted(PLANS.items()) for kind in sorted(plan.kinds)]
-LONG = {
-    "dp-ebm": 20,
-    "dp-ebm-classic": 20,
-}  # trees per feature, instead of 300: the same questions, fewer times
+# trees per feature, instead of 300, or trees: the same questions, fewer times
+LONG = {"dp-ebm": 20, "dp-ebm-classic": 20, "rich": 20}
 
 
 def plan_of(name, kind):

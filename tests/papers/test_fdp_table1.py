@@ -90,7 +90,7 @@ def ask(trees, shape, total, unit):
 
 
 @pytest.mark.parametrize("batch", thinned(BATCHES, every=2))
-@pytest.mark.parametrize("leaf", LEAVES, ids=lambda leaf: type(leaf).__name__)
+@pytest.mark.parametrize("leaf", thinned(LEAVES, every=3), ids=lambda leaf: type(leaf).__name__)
 @pytest.mark.parametrize(("split", "candidates", "features", "kc", "ks", "kw"), TABLE_1)
 def test_table_1(split, candidates, features, kc, ks, kw, leaf, batch):
     trees = Trees(

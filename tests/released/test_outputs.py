@@ -10,6 +10,7 @@ from dpgb_dask.losses import RATE_SHIFT, clipped_probability
 from dpgb_dask.testing import SeededNoise
 
 SEEDED = {"noise": SeededNoise(0), "random_state": 0}
+SHORT = {"recipe": "fdp-tr-newton", "n_estimators": 3}  # where the model itself is not the subject
 
 
 def fit_numbers(schema, features, numbers, **settings):
@@ -49,10 +50,10 @@ def test_predictions_of_a_cluster_are_the_same(classifier, features, client):
 def test_dask_arrays_stay_lazy_and_keep_chunks(features, numbers):
     schema = Schema({name: (-3, 90) for name in "abc"}, target_bounds=(-15, 15))
     X = features[["x", "z", "age"]].to_numpy(np.float64)
-    fitted = DPGBRegressor(schema=schema, **SEEDED).fit(
+    fitted = DPGBRegressor(schema=schema, **SHORT, **SEEDED).fit(
         da.from_array(X, chunks=(400, 2)), da.from_array(numbers)
     )
-    same = DPGBRegressor(schema=schema, **SEEDED).fit(X, numbers)
+    same = DPGBRegressor(schema=schema, **SHORT, **SEEDED).fit(X, numbers)
     np.testing.assert_array_equal(fitted.predict(X), same.predict(X))
     lazy = fitted.predict(da.from_array(X, chunks=(400, 2)))
     assert lazy.chunks == ((400, 400, 400, 300),)
@@ -64,8 +65,8 @@ def test_dask_arrays_stay_lazy_and_keep_chunks(features, numbers):
 
 @pytest.mark.parametrize("recipe", ["fdp-tr-newton", "dpboost", "dp-rf"])
 def test_predictions_go_by_the_link(recipe, binary_schema, features, labels):
-    fitted = DPGBClassifier(epsilon=8.0, schema=binary_schema, recipe=recipe, **SEEDED)
-    fitted.fit(features, labels)
+    settings = {"recipe": recipe, "n_estimators": 5, **SEEDED}
+    fitted = DPGBClassifier(epsilon=8.0, schema=binary_schema, **settings).fit(features, labels)
     link = fitted.model_.link
     assert link == ("probability" if recipe == "dp-rf" else "logit")
     decision, p = fitted.decision_function(features), fitted.predict_proba(features)
