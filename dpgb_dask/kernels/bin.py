@@ -477,7 +477,7 @@ def _bin_all(
 
 @kernel
 def _map(
-    cells: NDArray[Any],  # IN (n_columns, n)
+    cells: NDArray[np.uint16],  # IN (n_columns, n)
     bins: NDArray[np.uint8],  # IN (n_columns, n_cells)
     out: NDArray[np.uint8],  # OUT (n_columns, n)
 ) -> None:
@@ -488,11 +488,11 @@ def _map(
 
 
 def map_cells(cells: NDArray[Any], bins: NDArray[np.uint8], out: NDArray[np.uint8]) -> None:
-    """Write the bin of every cell, or the level of every bin.
+    """Write the bin of every cell.
 
     Parameters
     ----------
-    cells : (n_features, n_rows) uint16 or uint8
+    cells : (n_features, n_rows) uint16
         Below ``n_cells``; this is not checked.
     bins : (n_features, n_cells) uint8
         Bin of each cell.
@@ -508,7 +508,7 @@ def map_cells(cells: NDArray[Any], bins: NDArray[np.uint8], out: NDArray[np.uint
     -------
     Private side; nothing leaves.
     """
-    cells = readable("cells", cells, np.uint8 if cells.dtype == np.uint8 else np.uint16, 2)
+    cells = readable("cells", cells, np.uint16, 2)
     bins = readable("bins", bins, np.uint8, 2)
     writable("out", out, np.uint8, 2)
     if cells.shape != out.shape or len(bins) != len(cells):

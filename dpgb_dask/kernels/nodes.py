@@ -6,18 +6,20 @@ counter and is unpacked by itself. However many nodes there are, a cell is unpac
 of its node. The rows of a block are processed slot by slot, so that the sums a loop adds to stay in L1.
 """
 
+import itertools
 from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from dpgb_dask.kernels import inner, kernel, readable, same_rows
+from dpgb_dask.kernels import inner, kernel, readable, same_rows, writable
 from dpgb_dask.kernels.histogram import (
     GROUP_CELLS,
     flush_group,
     groups_of,
     make_key,
+    padded,
     runs,
     sides,
     total,
@@ -26,9 +28,53 @@ from dpgb_dask.kernels.histogram import (
 # rows per inner loop, numbered by 16 bits; many, since each feature's sums of all nodes are loaded once per block
 BLOCK = 1 << 16
 MAX_NODES = 1 << 10
+MOST_BINS = JOINED_CELLS = 256  # codes, and joint cells that are kept, are bytes
+JOIN_BLOCK = 4096  # rows per inner loop of joining: the cells of a group stay in L1
 COPIES = 4  # of the sums if there are few slots: rows that hit the same cell do not wait for each other's store
 SCAN_SLOTS = 8  # with so many slots, the rows of one lie far apart: reading all codes first brings them into the cache
 PASS_CELLS = 1 << 15  # cells of a group over all slots: 256 KB, which stays in L2
+
+
+@inner
+def _join_one(a: NDArray[np.uint8], map_a: NDArray[np.uint8], cell: NDArray[np.uint8]) -> None:
+    for i in range(cell.shape[0]):
+        cell[i] += map_a[a[i]]
+
+
+@inner
+def _join_two(
+    a: NDArray[np.uint8],
+    map_a: NDArray[np.uint8],
+    b: NDArray[np.uint8],
+    map_b: NDArray[np.uint8],
+    cell: NDArray[np.uint8],
+) -> None:
+    for i in range(cell.shape[0]):
+        cell[i] = map_a[a[i]] + map_b[b[i]]
+
+
+@kernel
+def _join_cells(
+    codes: NDArray[np.uint8],  # IN (n_features, n_rows)
+    column: NDArray[np.int64],  # IN (k,), features group after group
+    start: NDArray[np.int64],  # IN (n_groups + 1,)
+    step: NDArray[np.uint8],  # IN (k, 256), what each bin adds to the group's cell
+    out: NDArray[np.uint8],  # OUT (n_groups, n_rows)
+) -> None:
+    n_groups, n = out.shape
+    for lo in range(0, n, JOIN_BLOCK):
+        hi = min(n, lo + JOIN_BLOCK)
+        for g in range(n_groups):
+            s, t = start[g], start[g + 1]
+            cell = out[g, lo:hi]
+            if t - s == 1:
+                cell[:] = 0
+            else:
+                _join_two(
+                    codes[column[s], lo:hi], step[s], codes[column[s + 1], lo:hi], step[s + 1], cell
+                )
+            for f in range(s if t - s == 1 else s + 2, t):
+                _join_one(codes[column[f], lo:hi], step[f], cell)
 
 
 @inner
@@ -363,7 +409,7 @@ def _add_rows(
             first,
             width,
             copies,
-            size[joined:],
+            cells[n_joint:],
             spare,
             sums[single:],
         )
@@ -386,6 +432,65 @@ def _flush_all(
         held[s] = 0
 
 
+class JoinedCells:
+    """Cells of features, and the joint cells of groups of them, so that a row is added once per group.
+
+    Parameters
+    ----------
+    features : (k,) uint16
+    cell_of_bin : sequence of ((n_bins,) uint8)
+        Of each feature.
+    sizes : sequence of int
+        Cells of each, at most 256.
+    """
+
+    def __init__(
+        self,
+        features: NDArray[np.uint16],
+        cell_of_bin: Sequence[NDArray[np.uint8]],
+        sizes: Sequence[int],
+    ) -> None:
+        g = groups_of(tuple(sizes), JOINED_CELLS)
+        step = np.empty((len(features), MOST_BINS), np.uint8)
+        for first, last in itertools.pairwise(g.start):
+            stride = 1
+            for position in range(last - 1, first - 1, -1):  # the last feature varies fastest
+                size = int(g.size[position])
+                cells = np.minimum(cell_of_bin[g.order[position]].astype(np.int64), size - 1)
+                step[position] = padded(cells * stride)
+                stride *= size
+        self.n_groups = len(g.cells)
+        self._top = int(features.max(initial=0))
+        self._column = readable("features", features[g.order].astype(np.int64), np.int64, 1)
+        self._start = g.start
+        self._step = readable("cell_of_bin", step, np.uint8, 2)
+
+    def join(self, codes: NDArray[np.uint8], out: NDArray[np.uint8]) -> None:
+        """Write each row's cell of every group.
+
+        Parameters
+        ----------
+        codes : (n_features, n_rows) uint8
+            A code beyond its feature's bins counts as the last.
+        out : (n_groups, n_rows) uint8
+
+        Raises
+        ------
+        ValueError
+            If a dtype, layout or shape is wrong or a feature does not exist; never because of a row.
+
+        Privacy
+        -------
+        Private side: nothing leaves.
+        """
+        same_rows(codes=codes, out=out)
+        codes = readable("codes", codes, np.uint8, 2)
+        writable("out", out, np.uint8, 2)
+        if self._top >= len(codes) or len(out) != self.n_groups:
+            raise ValueError("features names a feature that codes does not have, or out no group.")
+        _join_cells(codes, self._column, self._start, self._step, out)
+
+
 class NodeSums:
     """Sums of g and h per node, feature and bin, over row blocks added one after the other.
 
@@ -404,6 +509,8 @@ class NodeSums:
         Bound on |g| and h of one row, weights included: decides how often sums are unpacked.
     only : (n_nodes,) bool, or None
         Nodes that are summed; the sums of others stay 0.
+    joined : bool
+        Whether the codes that are added are cells of groups, as `JoinedCells` of these sizes writes them.
 
     Raises
     ------
@@ -423,6 +530,8 @@ class NodeSums:
         n_nodes: int,
         max_abs: int,
         only: NDArray[np.bool_] | None = None,
+        *,
+        joined: bool = False,
     ) -> None:
         if not 1 <= n_nodes <= MAX_NODES:
             raise ValueError(f"n_nodes={n_nodes} is outside [1, {MAX_NODES}].")
@@ -439,14 +548,16 @@ class NodeSums:
         self._slot_of = np.full(n_nodes, n_slots, np.uint16)
         self._slot_of[self._node_of] = np.arange(n_slots)
         # with many nodes there is less room for joint cells
-        most_cells = max(256, min(GROUP_CELLS, PASS_CELLS // max(n_slots, 1)))
-        self._groups = groups_of(tuple(sizes), most_cells)
-        g = self._groups
+        most_cells = max(JOINED_CELLS, min(GROUP_CELLS, PASS_CELLS // max(n_slots, 1)))
+        g = self._groups = groups_of(tuple(sizes), JOINED_CELLS if joined else most_cells)
         self._layout = g.size, g.offset, g.start, g.cells
-        self._n_joint = int((np.diff(g.start) > 1).sum())  # groups are sorted: these come first
+        # groups are sorted: those of several features come first
+        self._n_joint = 0 if joined else int((np.diff(g.start) > 1).sum())
         self._copies = max(1, COPIES // max(n_slots, 1))
-        self._top = int(features.max(initial=0))
-        column = readable("features", features, np.uint16, 1)[self._groups.order]
+        column = readable("features", features, np.uint16, 1)[g.order]
+        if joined:  # a group's cell is the code of one feature of so many bins
+            column = np.arange(len(g.cells))
+        self._top = int(column.max(initial=0))
         self._column = readable("features", column.astype(np.int64), np.int64, 1)
         n_sums = n_slots * self._copies * int(self._groups.cells.sum())
         # for each column of the answer (or both, packed): the sums, and the number of rows in them

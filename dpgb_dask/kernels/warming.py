@@ -182,7 +182,7 @@ def _levels() -> None:
     route.find_nodes(codes, feature[0], threshold[0], mask_of[0], masks, node)
     features, sizes = np.arange(5, dtype=np.uint16), (2, 3, 256, 256, 256)
     nodes.node_sums(codes, features, sizes, node, 2, packed, 1)
-    bins.map_cells(codes, np.zeros((5, 256), np.uint8), np.empty_like(codes))
+    nodes.JoinedCells(features[:3], [HALF] * 3, (2, 2, 256)).join(codes, np.empty_like(codes[:2]))
 
 
 def _draws() -> None:

@@ -40,6 +40,45 @@ def test_node_sums_equals_the_dull_sum(n, sizes, n_nodes, max_abs):
         np.testing.assert_array_equal(got, want)
 
 
+@pytest.mark.parametrize("max_abs", [1, 1 << 15, 1 << 27])
+@pytest.mark.parametrize("n_nodes", [1, 2, 20])
+@pytest.mark.parametrize("sizes", [(16,) * 7, (2, 3, 5, 16, 9, 15, 200, 256), (7,)])
+def test_joined_cells_give_the_sums_of_each_feature(sizes, n_nodes, max_abs):
+    n = 2 * nodes.JOIN_BLOCK + 7
+    codes, node, g, h = rows_of(n, (256,) * (len(sizes) + 1), n_nodes, max_abs)
+    rng = np.random.default_rng(1)
+    features = (every(sizes)[::-1] + 1).astype(np.uint16)
+    # codes reach beyond the maps, which then count as their last bin
+    cell_of_bin = [rng.integers(0, size, rng.integers(size, 257), np.uint8) for size in sizes]
+    joined = nodes.JoinedCells(features, cell_of_bin, sizes)
+    cells = np.empty((joined.n_groups, n), np.uint8)
+    joined.join(codes, cells)
+    plain = np.stack(
+        [m[np.minimum(codes[j], len(m) - 1)] for j, m in zip(features, cell_of_bin, strict=True)]
+    )
+    for only in (None, np.arange(n_nodes) % 2 == 0):
+        sums = nodes.NodeSums(features, sizes, n_nodes, max_abs, only, joined=True)
+        for part in (slice(0, 100), slice(100, None)):
+            block = np.ascontiguousarray(cells[:, part])
+            sums.add(block, node[part], pack(g, h)[part])
+        want = naive_node_sums(plain, every(sizes), sizes, node, n_nodes, g, h, only)
+        np.testing.assert_array_equal(sums.total(), want)
+
+
+def test_joined_cells_are_fewer_than_features():
+    assert nodes.JoinedCells(every(range(28)), [np.arange(16)] * 28, (16,) * 28).n_groups == 14
+
+
+def test_joined_cells_name_what_does_not_fit():
+    joined = nodes.JoinedCells(
+        np.array([0, 2], np.uint16), [np.arange(3, dtype=np.uint8)] * 2, (3, 3)
+    )
+    with pytest.raises(ValueError, match="feature that codes"):
+        joined.join(np.zeros((2, 5), np.uint8), np.empty((1, 5), np.uint8))
+    with pytest.raises(ValueError, match="out"):
+        joined.join(np.zeros((3, 5), np.uint8), np.empty((2, 5), np.uint8))
+
+
 def test_node_sums_of_1024_nodes():
     codes, node, g, h = rows_of(3000, (2, 2, 256, 30), 1024, 1 << 15)
     got = nodes.node_sums(codes, every(codes), (2, 2, 256, 30), node, 1024, pack(g, h), 1 << 15)

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from dpgb_dask.contracts.model import MAX_BINS, Splits
+from dpgb_dask.contracts.model import Splits
 from dpgb_dask.contracts.queries import (
     ChoiceQuery,
     GradientQuery,
@@ -21,8 +21,7 @@ from dpgb_dask.contracts.queries import (
     SharedChoiceQuery,
     TreeSumsQuery,
 )
-from dpgb_dask.kernels.bin import map_cells
-from dpgb_dask.kernels.nodes import NodeSums
+from dpgb_dask.kernels.nodes import JoinedCells, NodeSums
 from dpgb_dask.kernels.route import find_nodes
 from dpgb_dask.private.answering.passes import RowBlock
 from dpgb_dask.private.keeping.pieces import Piece
@@ -83,6 +82,54 @@ class KeptLevel:
         return out.ravel()
 
 
+class LevelCells:
+    """Cells of a shard's rows in the levels of a shared choice, kept from choice to choice if they fit. Private.
+
+    Parameters
+    ----------
+    query : SharedChoiceQuery
+
+    Notes
+    -----
+    Features share cells, so that a row takes about half a byte per feature. Only one thread at a time works on a block,
+    so there are no locks.
+    """
+
+    def __init__(self, query: SharedChoiceQuery) -> None:
+        self._query = query
+        self._joined = JoinedCells(query.features, query.level_of_bin, query.n_levels)
+        self.keeps = False
+        self._of_block: dict[int, NDArray[np.uint8]] = {}
+
+    def __repr__(self) -> str:
+        return "<cells>"
+
+    @property
+    def n_groups(self) -> int:
+        """Bytes per row."""
+        return self._joined.n_groups
+
+    def serves(self, query: SharedChoiceQuery) -> bool:
+        """Whether the cells are those of another query, too; drawn rows have blocks of their own."""
+        mine = self._query
+        return (
+            mine.rows is query.rows is None
+            and np.array_equal(mine.features, query.features)
+            and mine.n_levels == query.n_levels
+            and all(map(np.array_equal, mine.level_of_bin, query.level_of_bin))
+        )
+
+    def find(self, k: int, codes: NDArray[np.uint8]) -> NDArray[np.uint8]:
+        """Return the cells of block number ``k``, (n_groups, n); keep them if this object ``keeps``."""
+        cells = self._of_block.get(k)
+        if cells is None:
+            cells = np.empty((self.n_groups, codes.shape[1]), np.uint8)
+            self._joined.join(codes, cells)
+            if self.keeps:
+                self._of_block[k] = cells
+        return cells
+
+
 class LevelSums:
     """One query about a level, prepared once for all blocks.
 
@@ -108,13 +155,7 @@ class LevelSums:
     ) -> None:
         self.query = query
         self.n_nodes = query.splits.n_leaves
-        self.sizes = query.sizes
-        self._levels: NDArray[np.uint8] | None = None  # of each bin; None where bins are summed
-        if isinstance(query, SharedChoiceQuery):
-            self.sizes = query.n_levels
-            self._levels = np.zeros((len(query.sizes), MAX_BINS), np.uint8)
-            for row, level_of_bin in zip(self._levels, query.level_of_bin, strict=True):
-                row[: len(level_of_bin)] = level_of_bin
+        self.cells: LevelCells | None = None  # of a shared choice, given by the shard
         self._pack = pack
         self._max_abs = max_abs
         s = query.splits
@@ -181,32 +222,23 @@ class LevelSums:
 
     def _sums(self, deal: Deal, only: NDArray[np.bool_] | None = None) -> NDArray[np.int64]:
         query = self.query
-        # levels are written for the features of the query alone
-        used = np.arange(len(query.features), dtype=np.uint16)
-        features = query.features if self._levels is None else used
+        sizes = query.n_levels if isinstance(query, SharedChoiceQuery) else query.sizes
+        joined = self.cells is not None
 
         def work(blocks: Iterator[RowBlock]) -> NDArray[np.int64]:
             sums = [
-                NodeSums(features, self.sizes, self.n_nodes, self._max_abs, only)
+                NodeSums(query.features, sizes, self.n_nodes, self._max_abs, only, joined=joined)
                 for _ in range(query.n_scores)
             ]
-            for _, piece, score in blocks:
+            for k, piece, score in blocks:
                 node = self._route(piece)
-                codes = self._codes(piece)
+                codes = piece.codes if self.cells is None else self.cells.find(k, piece.codes)
                 for part, packed in zip(sums, self._pack(piece, score), strict=True):
                     part.add(codes, node, packed)
             totals = [part.total() for part in sums]
             return totals[0][:, :, None] if len(totals) == 1 else np.stack(totals, axis=2)
 
         return deal(work)
-
-    def _codes(self, piece: Piece) -> NDArray[np.uint8]:
-        """Return the bins of a piece, or the levels of the query's features."""
-        if self._levels is None:
-            return piece.codes
-        levels = np.empty((len(self._levels), len(piece)), np.uint8)
-        map_cells(piece.codes[self.query.features], self._levels, levels)
-        return levels
 
     def _route(self, piece: Piece) -> NDArray[np.uint16]:
         node = np.empty(len(piece), np.uint16)

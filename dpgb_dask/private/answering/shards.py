@@ -30,7 +30,7 @@ from dpgb_dask.kernels.histogram import add_cells, joint_sums, pack_pairs, padde
 from dpgb_dask.kernels.route import tree_sums
 from dpgb_dask.kernels.shrink import shrink
 from dpgb_dask.private.answering.draws import Draws
-from dpgb_dask.private.answering.levels import KeptLevel, LevelQuery, LevelSums
+from dpgb_dask.private.answering.levels import KeptLevel, LevelCells, LevelQuery, LevelSums
 from dpgb_dask.private.answering.passes import Pass, RowBlock, Threads
 from dpgb_dask.private.answering.scores import (
     KEPT_TREES,
@@ -103,6 +103,7 @@ class Shard:
         self._draws = Draws(self.pieces, rows_key)
         self._level: KeptLevel | None = None  # at the scores of the last query
         self._leaves: Leaves | None = None  # in the trees of the last query
+        self._cells: LevelCells | None = None  # of the last choices
         self._lock = threading.Lock()
         self._inline = sum(len(p) * p.n_features for p in self.pieces) < INLINE_VALUES
 
@@ -162,7 +163,10 @@ class Shard:
         update = self._catch_up(model)
         draw = query.rows if isinstance(query, GradientQuery) else None
         if ask.leaves is not None and draw is None:
-            ask.leaves.keeps = self._keeps(ask.leaves.splits.n_trees)
+            n_trees = ask.leaves.splits.n_trees
+            ask.leaves.keeps = n_trees <= KEPT_TREES and self._keeps(n_trees)
+        if ask.levels is not None and isinstance(query, SharedChoiceQuery):
+            ask.levels.cells = self._cells_for(query)
 
         def pass_over(
             work: Callable[[Iterator[RowBlock]], T],
@@ -213,15 +217,24 @@ class Shard:
                 if kept is not None and isinstance(query, TreeSumsQuery)
                 else None
             )
+            if known is None:
+                self._cells = None
             sums = ask.finish(deal(ask.sums)) if known is None else known
         self._leaves = ask.leaves
         self._applied = model
         return sums
 
-    def _keeps(self, n_trees: int) -> bool:
-        """Whether the leaves of all rows in so many trees may be kept."""
-        size = n_trees * sum(map(len, self.pieces))
-        return n_trees <= KEPT_TREES and self._scores.in_memory and copies_fit(self.pieces, size)
+    def _cells_for(self, query: SharedChoiceQuery) -> LevelCells:
+        """Return the cells that earlier choices found, or an object that finds them."""
+        if self._cells is None or not self._cells.serves(query):
+            self._cells = LevelCells(query)
+            self._cells.keeps = query.rows is None and self._keeps(self._cells.n_groups)
+        return self._cells
+
+    def _keeps(self, per_row: int) -> bool:
+        """Whether so many bytes made of every row may be kept."""
+        size = per_row * sum(map(len, self.pieces))
+        return self._scores.in_memory and copies_fit(self.pieces, size)
 
     def _catch_up(self, model: Model) -> Update | None:
         """Return what to add to all scores to update them to ``model``; None if they are up to date."""

@@ -42,6 +42,7 @@ from dpgb_dask.encoding.target import encode_target, encode_weight
 from dpgb_dask.errors import PlanError
 from dpgb_dask.kernels.draw import draws
 from dpgb_dask.kernels.gradient import write
+from dpgb_dask.kernels.nodes import JoinedCells
 from dpgb_dask.kernels.predict import add_trees
 from dpgb_dask.losses import SquaredGradient, unpack
 from dpgb_dask.private.answering import scores, shards
@@ -401,6 +402,44 @@ def test_levels_of_a_shared_choice_come_from_the_level_above(subtracted):
     np.testing.assert_array_equal(
         shard.answer(model, other), shard_of("binary").answer(model, other)
     )
+
+
+@pytest.mark.parametrize(
+    ("change", "found"),
+    [
+        ("the model", 0),
+        ("another level", 12),
+        ("another query between", 12),
+        ("drawn rows", 12),
+        ("no room", 12),
+    ],
+)
+def test_cells_of_a_shared_choice_are_kept(change, found, monkeypatch):
+    blocks = []
+    join = JoinedCells.join
+    monkeypatch.setattr(
+        JoinedCells, "join", lambda self, *rest: (blocks.append(1), join(self, *rest))
+    )
+    if change == "no room":
+        monkeypatch.setattr(shards, "copies_fit", lambda pieces, size: size < sum(map(len, pieces)))
+    tree, model = splits_of(1, depth=2, seed=12), model_of("binary")
+    shard = shard_of("binary", block_rows=256)
+    query = shared_choice_of("binary", upper(tree, 0), 2)
+    shard.answer(model, query)
+    assert len(blocks) == 12
+    blocks.clear()
+    if change == "another query between":
+        shard.answer(model, queries_of("binary", 2)["main"])
+    options = {}
+    if change == "another level":
+        options = {"level_of_bin": (query.level_of_bin[0] * 0, query.level_of_bin[1])}
+    if change == "drawn rows":
+        options = {"rows": draw("sample", 9, high=1 << 31)}
+    query = shared_choice_of("binary", upper(tree, 1), 2, **options)
+    model = model_of("binary", seed=1)
+    got = shard.answer(model, query)
+    assert len(blocks) == found
+    np.testing.assert_array_equal(got, shard_of("binary").answer(model, query))
 
 
 def test_choices_and_histograms_share_a_level(subtracted):
