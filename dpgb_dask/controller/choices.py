@@ -45,15 +45,8 @@ from numpy.typing import NDArray
 
 from dpgb_dask.contracts.boundary import Sensitivity
 from dpgb_dask.contracts.queries import SLOPE_BITS, ChoiceQuery, SharedChoiceQuery
-from dpgb_dask.controller.mechanisms import (
-    EXHAUSTED,
-    Words,
-    collect,
-    exp_minus,
-    exp_minus_one,
-    mask_of,
-    uniform_small,
-)
+from dpgb_dask.controller.mechanisms import exp_minus, exp_minus_one, mask_of, uniform_small
+from dpgb_dask.controller.words import EXHAUSTED, Words, collect
 from dpgb_dask.errors import PlanError
 from dpgb_dask.kernels import kernel
 from dpgb_dask.losses import GRAD_BITS

@@ -106,9 +106,12 @@ class FitKey:
         """Public commitment to the key, for the ledger."""
         return hashlib.sha256(b"dpgb_dask commitment" + self.derive("commitment")).hexdigest()
 
-    def seal(self, label: str, content: bytes) -> str:
+    def seal(self, label: str, *content: bytes | memoryview) -> str:
         """Return a keyed hash of private content: it shows whether two contents are equal, and nothing else."""
-        return hmac.digest(self._seal, label.encode() + b"\0" + content, "sha256").hex()
+        seal = hmac.new(self._seal, label.encode() + b"\0", "sha256")
+        for part in content:
+            seal.update(part)
+        return seal.hexdigest()
 
     def stream(self, query_id: bytes, sums: NDArray[np.int64]) -> KeyStream:
         """Return the noise stream of one query on one vector of sums.
@@ -127,8 +130,9 @@ class FitKey:
 
 def canonical(sums: NDArray[np.int64]) -> bytes:
     """Return SHA-256 of a vector of sums, the same on every machine."""
-    head = b"int64:%d:" % len(sums)
-    return hashlib.sha256(head + np.ascontiguousarray(sums, "<i8").tobytes()).digest()
+    digest = hashlib.sha256(b"int64:%d:" % len(sums))
+    digest.update(np.ascontiguousarray(sums, "<i8").data)
+    return digest.digest()
 
 
 def write_key(path: Path, key: bytes) -> None:

@@ -21,10 +21,10 @@ from dpgb_dask.contracts.queries import PRICE_ONE, ChoiceQuery, Query, SharedCho
 from dpgb_dask.contracts.spending import Spending
 from dpgb_dask.controller import accounting
 from dpgb_dask.controller.choices import Choice, SharedChoice
+from dpgb_dask.controller.gaussian import MAX_SIGMA
 from dpgb_dask.controller.ledger import Ledger
 from dpgb_dask.controller.ledger_book import Opened, Terms
 from dpgb_dask.controller.mechanisms import (
-    MAX_SIGMA,
     MAX_T,
     SAMPLER_VERSION,
     DiscreteGaussian,
@@ -451,7 +451,9 @@ class Controller:
             raise StructureError(
                 f"The sums of query {query.label!r} are not the int64 vector that it declares."
             )
-        opened = Opened(receipt.query_id, key.seal("sums", query_id + sums.tobytes()))
+        opened = Opened(
+            receipt.query_id, key.seal("sums", query_id, np.ascontiguousarray(sums).data)
+        )
         if receipt.position < len(self._opened):  # opened before a crash, answer not journalled
             if self._opened[receipt.position] != opened:
                 raise ResumeError(_diverged(self.fit_id, receipt.position))

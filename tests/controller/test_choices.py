@@ -9,7 +9,7 @@ from controller_parts import choice_query
 from thinned import thinned
 
 from dpgb_dask.contracts.boundary import Sensitivity
-from dpgb_dask.controller import mechanisms
+from dpgb_dask.controller import words
 from dpgb_dask.controller.choices import CAP, MAX_D, Choice
 from dpgb_dask.controller.noise import KeyStream
 from dpgb_dask.errors import PlanError
@@ -239,7 +239,7 @@ def test_choices_do_not_depend_on_buffer_ends(batch, monkeypatch):
     sums = histogram(query, rows)
     whole = choice.answer(sums, stream(5))
     assert np.array_equal(whole, choice.answer(sums, stream(5)))
-    monkeypatch.setattr(mechanisms, "BATCH_WORDS", batch)
+    monkeypatch.setattr(words, "BATCH_WORDS", batch)
     assert np.array_equal(whole, choice.answer(sums, stream(5)))
 
 

@@ -436,6 +436,7 @@ OPEN_KEY = bytes.fromhex("edf7b230a40e220e65bdf032ba6fc37e670063fc5df810855020e2
 def before(path, monkeypatch):
     """A ledger of version 1: a fit that ended after two rounds, one unfinished after one, one settled before any."""
     monkeypatch.setattr(release, "_version", lambda: "dpgb_dask 0.1.0, sampler 2")
+    monkeypatch.setattr(release, "SAMPLER_VERSION", 2)  # a part of the ids of its rounds
     connection = sqlite3.connect(path)
     connection.executescript((HERE / "ledger-v1.sql").read_text())
     seq, digest = connection.execute("SELECT seq, hash FROM dpgb_head").fetchone()

@@ -3,16 +3,15 @@ import math
 import numpy as np
 import pytest
 
-from dpgb_dask.controller import mechanisms
+from dpgb_dask.controller import mechanisms, words
+from dpgb_dask.controller.gaussian import MAX_SIGMA, discrete_gaussian
 from dpgb_dask.controller.mechanisms import (
     FAR,
     LAPLACE_SATURATION,
-    MAX_SIGMA,
     MAX_T,
     SATURATION,
     DiscreteGaussian,
     DiscreteLaplace,
-    discrete_gaussian,
     discrete_laplace,
 )
 from dpgb_dask.controller.noise import KeyStream
@@ -27,101 +26,6 @@ def words_of(stream, n):
     words = np.empty(n, np.uint64)
     stream.read(words)
     return words
-
-
-def chi_squared(values, sigma):
-    """Return the statistic over |z| <= 4σ and the tail, and its degrees of freedom."""
-    reach = 4 * sigma
-    weights = np.exp(-(np.arange(-40 * sigma, 40 * sigma + 1) ** 2) / (2 * sigma**2))
-    pmf = weights / weights.sum()
-    middle = pmf[40 * sigma - reach : 40 * sigma + reach + 1]
-    expected = np.append(middle, 1 - middle.sum()) * len(values)
-    inside = values[np.abs(values) <= reach]
-    seen = np.append(
-        np.bincount(inside + reach, minlength=2 * reach + 1), len(values) - len(inside)
-    )
-    return float(((seen - expected) ** 2 / expected).sum()), len(expected) - 1
-
-
-@pytest.mark.parametrize("sigma", [1, 2, 3, 10, 16])
-@pytest.mark.parametrize("seed", range(2))
-def test_discrete_gaussian_has_the_exact_distribution(sigma, seed):
-    statistic, freedom = chi_squared(discrete_gaussian(300_000, sigma, stream(seed)), sigma)
-    assert statistic < freedom + 4 * math.sqrt(2 * freedom)  # p about 3e-5
-
-
-def test_chi_squared_sees_a_wrong_distribution():
-    rounded = np.rint(np.random.default_rng(0).normal(0, 1, 300_000)).astype(np.int64)
-    statistic, freedom = chi_squared(rounded, 1)  # a rounded Gaussian has variance σ² + 1/12
-    assert statistic > freedom + 20 * math.sqrt(2 * freedom)
-
-
-@pytest.mark.parametrize("sigma", [1 << 20, (1 << 20) + 1, (1 << 32) - 1, 1 << 32, MAX_SIGMA])
-def test_discrete_gaussian_is_normal_at_large_sigma(sigma):
-    z = np.sort(discrete_gaussian(50_000, sigma, stream(7)) / sigma)
-    cdf = np.array([0.5 * math.erfc(-x / math.sqrt(2)) for x in z])
-    steps = np.arange(len(z) + 1) / len(z)
-    distance = max(np.abs(cdf - steps[1:]).max(), np.abs(cdf - steps[:-1]).max())
-    assert distance * math.sqrt(len(z)) < 1.95  # Kolmogorov-Smirnov, p = 0.001
-
-
-@pytest.mark.parametrize("sigma", [(1 << 32) + 12345, MAX_SIGMA])
-def test_discrete_gaussian_fills_the_low_digits(sigma):
-    z = discrete_gaussian(64_000, sigma, stream(3))
-    seen = np.bincount(z & 15, minlength=16)
-    assert ((seen - 4000) ** 2 / 4000).sum() < 15 + 4 * math.sqrt(30)
-
-
-def test_discrete_gaussian_values_are_uncorrelated():
-    z = discrete_gaussian(200_000, 1000, stream(5)).astype(float)
-    for lag in (1, 2, 3):
-        assert abs(np.corrcoef(z[:-lag], z[lag:])[0, 1]) < 4 / math.sqrt(len(z))
-
-
-def test_discrete_gaussian_repeats_for_one_key_only():
-    first = discrete_gaussian(1000, 1 << 20, stream(1))
-    assert np.array_equal(first, discrete_gaussian(1000, 1 << 20, stream(1)))
-    assert not np.array_equal(first, discrete_gaussian(1000, 1 << 20, stream(2)))
-
-
-def test_discrete_gaussian_golden_values():
-    """A change of these values needs a new SAMPLER_VERSION, because resumed fits would draw other noise."""
-    assert mechanisms.SAMPLER_VERSION == 2
-    z = discrete_gaussian(6, 1 << 20, KeyStream(bytes(range(32))))
-    assert z.tolist() == [-537994, 811283, -1677488, 326173, 2104106, 1251683]
-
-
-@pytest.mark.parametrize("batch", [1, 2, 7, 50, 1000])
-@pytest.mark.parametrize("sigma", [1, 5, (1 << 32) + 1])
-def test_discrete_gaussian_does_not_depend_on_buffer_ends(batch, sigma, monkeypatch):
-    whole = discrete_gaussian(300, sigma, stream(11))
-    monkeypatch.setattr(mechanisms, "BATCH_WORDS", batch)
-    assert np.array_equal(discrete_gaussian(300, sigma, stream(11)), whole)
-
-
-def test_discrete_gaussian_prefix_is_the_same():
-    assert np.array_equal(
-        discrete_gaussian(100, 77, stream(1)), discrete_gaussian(5000, 77, stream(1))[:100]
-    )
-
-
-def test_discrete_gaussian_compiled_and_plain_agree():
-    """The kernels use no float by accident: the functions give the same values without compilation."""
-    words = words_of(stream(4), 2000)
-    for sigma in (3, MAX_SIGMA - 1):
-        mask = np.uint64((1 << (sigma - 1).bit_length()) - 1)
-        out = np.zeros(20, np.int64)
-        position = 0
-        for i in range(20):
-            value, position = mechanisms._draw(words, position, np.uint64(sigma), mask)
-            out[i] = value
-        assert np.array_equal(out, discrete_gaussian(20, sigma, stream(4)))
-
-
-@pytest.mark.parametrize("sigma", [0, -1, MAX_SIGMA + 1])
-def test_discrete_gaussian_refuses_sigma(sigma):
-    with pytest.raises(PlanError, match=r"sigma_steps=-?\d+ must be"):
-        discrete_gaussian(1, sigma, stream())
 
 
 def test_gaussian_answer_adds_scaled_sums():
@@ -184,7 +88,7 @@ def test_discrete_laplace_is_laplace_at_large_t(t):
 @pytest.mark.parametrize("t", [1, 5, (1 << 32) + 1])
 def test_discrete_laplace_does_not_depend_on_buffer_ends(batch, t, monkeypatch):
     whole = discrete_laplace(300, t, stream(11))
-    monkeypatch.setattr(mechanisms, "BATCH_WORDS", batch)
+    monkeypatch.setattr(words, "BATCH_WORDS", batch)
     assert np.array_equal(discrete_laplace(300, t, stream(11)), whole)
     assert np.array_equal(whole[:100], discrete_laplace(100, t, stream(11)))
 

@@ -15,7 +15,7 @@ from dpgb_dask.contracts.queries import PRICE_ONE
 from dpgb_dask.contracts.schema import Schema
 from dpgb_dask.contracts.spending import Spending, amplified
 from dpgb_dask.controller.accounting import sigma_for
-from dpgb_dask.controller.mechanisms import MAX_SIGMA
+from dpgb_dask.controller.gaussian import MAX_SIGMA
 from dpgb_dask.losses import GRAD_ONE
 from dpgb_dask.recipes import RECIPES
 from dpgb_dask.training import loop

@@ -13,7 +13,7 @@ from dpgb_dask.errors import PlanError
 
 _SHARE_ONE = 10**9  # a share is a whole number of billionths, so no float enters a price
 _FINE = 30  # bits of a share; shares are whole numbers, so that a price is never rounded up
-# σ <= 2**56 steps (mechanisms.MAX_SIGMA) pays for ‖(g, h)‖ <= 2**32 steps, weights included, in 2**8 joint trees
+# σ <= 2**56 steps (gaussian.MAX_SIGMA) pays for ‖(g, h)‖ <= 2**32 steps, weights included, in 2**8 joint trees
 LEAST_PRICE = 1 << 24
 
 
