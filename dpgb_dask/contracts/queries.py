@@ -15,6 +15,7 @@ import hashlib
 import json
 import math
 from dataclasses import dataclass, fields
+from functools import lru_cache
 from typing import Any, ClassVar
 
 import numpy as np
@@ -153,20 +154,30 @@ def _features(features: Any, sizes: Any) -> tuple[NDArray[np.uint16], tuple[int,
     return own, known
 
 
+@lru_cache(maxsize=1024)
+def _header(dtype: str, shape: tuple[int, ...]) -> bytes:
+    return json.dumps([dtype, shape]).encode()
+
+
+@lru_cache(maxsize=1024)
+def _names(record: type) -> tuple[tuple[str, bytes], ...]:
+    return tuple((item.name, item.name.encode() + b"=") for item in fields(record))
+
+
 def _canonical(value: Any, sink: Any) -> None:
     """Feed one field to a hash, with its type and shape, so that different queries never feed the same bytes."""
     if isinstance(value, np.ndarray):
-        sink.update(json.dumps([value.dtype.str, value.shape]).encode())
-        sink.update(np.ascontiguousarray(value).tobytes())
+        sink.update(_header(value.dtype.str, value.shape))
+        sink.update(np.ascontiguousarray(value))
     elif isinstance(value, tuple):
         sink.update(b"(%d" % len(value))
         for item in value:
             _canonical(item, sink)
     elif hasattr(value, "__dataclass_fields__"):
         sink.update(type(value).__name__.encode())
-        for item in fields(value):
-            sink.update(item.name.encode() + b"=")
-            _canonical(getattr(value, item.name), sink)
+        for name, told in _names(value.__class__):
+            sink.update(told)
+            _canonical(getattr(value, name), sink)
     else:
         sink.update(f"{type(value).__name__}:{value!r};".encode())
 

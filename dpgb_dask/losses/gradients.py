@@ -736,8 +736,7 @@ def check_gradient(gradient: Any, n_scores: int | None = None) -> None:
 
 def unpack(packed: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     """Split ``(g << 32) + h`` with 0 <= h < 2³² into (g, h)."""
-    h = packed & 0xFFFFFFFF
-    return (packed - h) >> 32, h
+    return packed >> 32, packed & 0xFFFFFFFF
 
 
 def _clamped(low: int, high: int, shift: int) -> NDArray[np.int64]:

@@ -278,11 +278,11 @@ def boost(
     total = _Total(plan)
 
     def ask(stage: Stage, state: State, query: Query) -> Released[Any]:
-        most = total.at(stage, state, len(asked))
         released = one_round(state, query, rounds, controller)
-        asked.append(Asked.of(query))
         if progress is not None:
-            progress(query.label, len(asked), most)
+            most = total.at(stage, state, len(asked))
+            progress(query.label, len(asked) + 1, most)
+        asked.append(Asked.of(query))
         return released
 
     ran = run(

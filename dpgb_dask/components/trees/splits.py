@@ -236,13 +236,13 @@ class TotallyRandom(SplitRule):
                 features = candidates.features
                 if allowed is not None:
                     features = features[allowed[k, features]]
-                j = int(rng.choice(features))
+                j = int(features[rng.integers(len(features))])
                 cuts = candidates.cuts[j]
                 cuts = cuts[(cuts >= low[k, j]) & (cuts < high[k, j])]
                 if candidates.bins[j].categorical:
                     right = rng.integers(0, 2, candidates.bins[j].n_bins) == 1
                 elif len(cuts):
-                    cut = int(rng.choice(cuts))
+                    cut = int(cuts[rng.integers(len(cuts))])
                     right = np.arange(candidates.bins[j].n_bins) > cut
                     right[-1] = not candidates.missing[j] or rng.random() < 0.5
                     child_high[2 * k, j], child_low[2 * k + 1, j] = cut, cut + 1

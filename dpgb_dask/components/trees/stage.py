@@ -69,6 +69,7 @@ PARTS: dict[str, tuple[type, ...]] = {
     "rows": (AllRows, PoissonRows, Ensembles),
 }
 OPENED = 64  # bytes that a sum takes from its opening to the decision: noise, floats, gains
+NOT_DRAWN = np.random.default_rng(0)  # for features that are not drawn at random
 MOST_UNITS = 10**7  # the lowest price of a fit, divided by this number, still pays for one unit
 
 
@@ -312,9 +313,8 @@ class Trees(Stage):
         elif self.features.is_random:
             refined = self._refinements(shape) * min(m, int(numeric.sum()))
         else:
-            no_rng = np.random.default_rng(0)  # these features are not drawn at random
             refined = sum(
-                int(numeric[self.features.chosen(len(numeric), t, no_rng)].sum())
+                int(numeric[self.features.chosen(len(numeric), t, NOT_DRAWN)].sum())
                 for t in range(self._refinements(shape))
             )
         sketches = (
@@ -528,7 +528,8 @@ class Trees(Stage):
     # ---- structure
 
     def _features(self, state: State, t: int) -> NDArray[np.int64]:
-        return self.features.chosen(state.shape.n_features, t, state.rng.stream("features", t))
+        rng = state.rng.stream("features", t) if self.features.is_random else NOT_DRAWN
+        return self.features.chosen(state.shape.n_features, t, rng)
 
     def _candidates(self, state: State, memory: Growing, t: int | None = None) -> Candidates:
         assert state.model is not None
