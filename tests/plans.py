@@ -26,3 +26,5 @@ RICH = _rich_from("rich", 0.0)
 WITH_PAIRS = _rich_from("with pairs", float("inf"))
 OUTSIDE = {plan.name: plan for plan in (linear.LINEAR, tables.TABLES)}
 PLANS = {**RECIPES, RICH.name: RICH, **OUTSIDE}
+# names of those that have a stage or a part of their own: every stage of `additive` is in `auto`
+DISTINCT = [name for name in sorted(PLANS) if name != "additive"]

@@ -22,6 +22,7 @@ from dpgb_dask.encoding.target import encode_target
 from dpgb_dask.kernels import warming
 from dpgb_dask.losses import TABLE_SIZE
 from dpgb_dask.private.rounds import tasks, worker_tasks
+from dpgb_dask.recipes import AUTO
 from dpgb_dask.testing import SeededNoise
 
 ROOT = Path(__file__).parents[1]
@@ -189,9 +190,8 @@ def test_one_rows_way_passes_the_files_it_names(tmp_path, monkeypatch):
             called.add(frame.f_code.co_filename)
 
     frame = dd.from_pandas(people, npartitions=2)
-    model = DPGBClassifier(
-        schema=schema, epsilon=1, delta=1e-6, noise=SeededNoise(0), on_few_rows="continue"
-    )
+    settings = {"noise": SeededNoise(0), "on_few_rows": "continue", "recipe": AUTO.brief()}
+    model = DPGBClassifier(schema=schema, epsilon=1, delta=1e-6, **settings)
     with (
         LocalCluster(
             n_workers=1,

@@ -10,14 +10,14 @@ import numpy as np
 import pytest
 from distributed import Client, LocalCluster
 from forms import FORMS, SCHEMA, some_rows
-from plans import PLANS
+from plans import DISTINCT, PLANS
 from thinned import thinned
 
 from dpgb_dask import DPGBClassifier
 from dpgb_dask.released.export import model_to_dict
 from dpgb_dask.testing import SeededNoise
 
-NAMES = sorted(PLANS)
+NAMES = DISTINCT
 LOCAL = list(
     product(["numpy", "pandas", "dask7", "dask50", "frame", "zarr"], [1, 2], [1 << 14, 300])
 )

@@ -8,7 +8,7 @@ import dask.dataframe as dd
 import numpy as np
 import pandas as pd
 import pytest
-from plans import PLANS
+from plans import DISTINCT, PLANS
 from thinned import one_of_each, thinned
 
 from dpgb_dask import DPGBClassifier, DPGBRegressor, Schema
@@ -90,7 +90,7 @@ def fit(name, kind, source, **options):
         getattr(model.predict(source), "compute", lambda: None)()
 
 
-@pytest.mark.parametrize("name", thinned(sorted(PLANS), every=3))
+@pytest.mark.parametrize("name", thinned(DISTINCT, every=3))
 def test_no_bits_warn(name):
     kind = sorted(PLANS[name].kinds)[0]
     for source in QUICK:
@@ -110,7 +110,7 @@ def test_no_type_of_bits_warns(source, name, kind):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("number", "name"), list(enumerate(sorted(PLANS))))
+@pytest.mark.parametrize(("number", "name"), list(enumerate(DISTINCT)))
 def test_no_bits_of_any_type_warn_in_any_recipe(number, name):
     """Every recipe with every third source, other ones each."""
     for source in list(SOURCES)[number % 3 :: 3]:
