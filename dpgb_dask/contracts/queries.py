@@ -598,11 +598,8 @@ class TreeSumsQuery(GradientQuery):
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
-class NodeSumsQuery(GradientQuery):
-    """Sums per node of one level of one tree and per bin of some features, all jointly: greedy growth, bin refinement.
-
-    The answer is laid out (node, feature, bin, score, 2), with the bins of all features concatenated. With ``sides``
-    it is laid out (node, feature, side, score, 2): the bins of each side are added up before the noise.
+class LevelQuery(GradientQuery):
+    """A query about one level of one tree: what it needs is summed per node, and bin of some features.
 
     Parameters
     ----------
@@ -611,8 +608,6 @@ class NodeSumsQuery(GradientQuery):
     features : (n_features_used,) uint16
     sizes : tuple of int
         Bins of each feature used.
-    sides : (n_nodes, sum(sizes)) uint8, or None
-        0 (left) or 1 (right) per node and bin.
     """
 
     kernels: ClassVar[tuple[str, ...] | None] = ("levels", "trees")
@@ -620,13 +615,39 @@ class NodeSumsQuery(GradientQuery):
     splits: Splits
     features: NDArray[np.uint16]
     sizes: tuple[int, ...]
+
+    def __post_init__(self) -> None:
+        """Refuse splits of more than one tree, and features without sizes."""
+        GradientQuery.__post_init__(self)
+        features, sizes = _features(self.features, self.sizes)
+        settle(self, splits=_level(self.splits), features=features, sizes=sizes)
+
+    @property
+    def n_blocks(self) -> int:
+        """One node, and in it one bin of each feature used."""
+        return len(self.features)
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class NodeSumsQuery(LevelQuery):
+    """Sums per node of one level of one tree and per bin of some features, all jointly: greedy growth, bin refinement.
+
+    The answer is laid out (node, feature, bin, score, 2), with the bins of all features concatenated. With ``sides``
+    it is laid out (node, feature, side, score, 2): the bins of each side are added up before the noise.
+
+    Parameters
+    ----------
+    splits, features, sizes
+        As in `LevelQuery`.
+    sides : (n_nodes, sum(sizes)) uint8, or None
+        0 (left) or 1 (right) per node and bin.
+    """
+
     sides: NDArray[np.uint8] | None = None
 
     def __post_init__(self) -> None:
         """Refuse splits of more than one tree, and sides other than left and right."""
-        GradientQuery.__post_init__(self)
-        features, sizes = _features(self.features, self.sizes)
-        settle(self, splits=_level(self.splits), features=features, sizes=sizes)
+        LevelQuery.__post_init__(self)
         if self.sides is None:
             return
         settle(self, sides=_array("sides", self.sides, np.uint8, 2))
@@ -639,14 +660,9 @@ class NodeSumsQuery(GradientQuery):
         per_node = sum(self.sizes) if self.sides is None else 2 * len(self.features)
         return self.splits.n_leaves * per_node
 
-    @property
-    def n_blocks(self) -> int:
-        """One node, and in it one bin of each feature used."""
-        return len(self.features)
-
 
 @dataclass(frozen=True, eq=False, kw_only=True)
-class ChoiceQuery(GradientQuery):
+class ChoiceQuery(LevelQuery):
     """For every node of one level, one candidate split, chosen with chance ∝ exp(ε · gain / range).
 
     The gain is ΣS²/(n + ridge) over both children, with S the sum of gradients and n of weights. It has no parent term,
@@ -657,7 +673,7 @@ class ChoiceQuery(GradientQuery):
     Parameters
     ----------
     splits, features, sizes
-        As in `NodeSumsQuery`.
+        As in `LevelQuery`.
     candidate_feature : (n_candidates,) uint16
         Position in ``features``.
     candidate_bin : (n_candidates,) uint8
@@ -671,11 +687,6 @@ class ChoiceQuery(GradientQuery):
     Candidates are public or released. The gradient has the Hessian 1 on every row (`Gradient.counts`).
     """
 
-    kernels: ClassVar[tuple[str, ...] | None] = ("levels", "trees")
-
-    splits: Splits
-    features: NDArray[np.uint16]
-    sizes: tuple[int, ...]
     candidate_feature: NDArray[np.uint16]
     candidate_bin: NDArray[np.uint8]
     candidate_only: NDArray[np.bool_]
@@ -683,17 +694,15 @@ class ChoiceQuery(GradientQuery):
 
     def __post_init__(self) -> None:
         """Refuse candidates that do not exist, and a ridge at which the gain of an empty child has no bound."""
-        GradientQuery.__post_init__(self)
-        features, sizes = _features(self.features, self.sizes)
-        settle(self, splits=_level(self.splits), features=features, sizes=sizes)
+        LevelQuery.__post_init__(self)
         feature = _array("candidate_feature", self.candidate_feature, np.uint16)
         bins = _array("candidate_bin", self.candidate_bin, np.uint8)
         only = _array("candidate_only", self.candidate_only, np.bool_)
         settle(self, candidate_feature=feature, candidate_bin=bins, candidate_only=only)
         fit = (
             len(feature) == len(bins) == len(only) > 0
-            and (feature < len(sizes)).all()
-            and (bins < np.array(sizes)[feature]).all()
+            and (feature < len(self.sizes)).all()
+            and (bins < np.array(self.sizes)[feature]).all()
         )
         if not fit:
             raise PlanError(
@@ -712,11 +721,6 @@ class ChoiceQuery(GradientQuery):
         return self.splits.n_leaves * sum(self.sizes)
 
     @property
-    def n_blocks(self) -> int:
-        """One node, and in it one bin of each feature used."""
-        return len(self.features)
-
-    @property
     def n_sums(self) -> int:
         """The opened histogram."""
         return self.n_cells * self.n_scores * 2
@@ -728,7 +732,7 @@ class ChoiceQuery(GradientQuery):
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
-class SharedChoiceQuery(GradientQuery):
+class SharedChoiceQuery(LevelQuery):
     """For every group of nodes of one level, one split that its nodes share, chosen with chance ∝ exp(ε · u / range).
 
     u = Σ over the group's nodes v of |D_left| + |D_right|, where D is a child's sum of d = g - r_v·s, with s the second
@@ -740,7 +744,7 @@ class SharedChoiceQuery(GradientQuery):
     Parameters
     ----------
     splits, features, sizes
-        As in `NodeSumsQuery`.
+        As in `LevelQuery`.
     level_of_bin : tuple of ((n_bins,) uint8)
         Level of each bin, per feature used. A candidate sends the bins above a level right.
     n_levels : tuple of int
@@ -751,11 +755,6 @@ class SharedChoiceQuery(GradientQuery):
         Nodes are divided into this many runs of equal length.
     """
 
-    kernels: ClassVar[tuple[str, ...] | None] = ("levels", "trees")
-
-    splits: Splits
-    features: NDArray[np.uint16]
-    sizes: tuple[int, ...]
     level_of_bin: tuple[NDArray[np.uint8], ...]
     n_levels: tuple[int, ...]
     slope: NDArray[np.int64]
@@ -763,12 +762,10 @@ class SharedChoiceQuery(GradientQuery):
 
     def __post_init__(self) -> None:
         """Refuse candidates that do not exist, and slopes or groups that do not fit the nodes."""
-        GradientQuery.__post_init__(self)
-        features, sizes = _features(self.features, self.sizes)
+        LevelQuery.__post_init__(self)
         maps, n_levels = _maps("level_of_bin", self.level_of_bin, self.n_levels)
-        settle(self, splits=_level(self.splits), features=features, sizes=sizes)
         settle(self, level_of_bin=maps, n_levels=n_levels)
-        if [len(part) for part in maps] != list(sizes) or max(n_levels, default=1) < 2:
+        if [len(part) for part in maps] != list(self.sizes) or max(n_levels, default=1) < 2:
             raise PlanError(
                 "level_of_bin of a query must map the bins of each of its features, and one to two levels or more."
             )
@@ -791,11 +788,6 @@ class SharedChoiceQuery(GradientQuery):
     def n_cells(self) -> int:
         """Nodes times levels."""
         return self.splits.n_leaves * sum(self.n_levels)
-
-    @property
-    def n_blocks(self) -> int:
-        """One node, and in it one level of each feature used."""
-        return len(self.features)
 
     @property
     def n_sums(self) -> int:

@@ -53,6 +53,10 @@ class ChosenMemory:
     gains : tuple of float
         What each tree gained, by its released leaf sums.
     rescaled : bool
+    features : (n_used,) uint16
+        That can be split.
+    level_of_bin : tuple of ((n_bins,) uint8)
+        Their levels: bins in order, and categories in the order of their released effects.
     """
 
     n_trees: int
@@ -63,14 +67,8 @@ class ChosenMemory:
     slope: NDArray[np.int64] | None
     gains: tuple[float, ...]
     rescaled: bool
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Levels:
-    """The levels of one feature, between which it can be split: (n_bins,) uint8, in an order that is released."""
-
-    of_bin: NDArray[np.uint8]
-    n: int
+    features: NDArray[np.uint16]
+    level_of_bin: tuple[NDArray[np.uint8], ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -135,9 +133,14 @@ class ChosenTrees(Stage):
         """Choose number and depth of the trees, if the signal is strong enough."""
         assert state.model is not None
         found = state.fact(AutoFacts)
-        signal = found.split.signal
-        if found.split.chosen == 0 or all(level.n < 2 for level in self._levels(state)):
+        if found.split.chosen == 0:
             return state
+        tables = zip(state.counts, state.model.bins, state.model.tables, strict=True)
+        levels = [_levels_of(bins, mass, table[:, 0], self.levels) for mass, bins, table in tables]
+        used = [j for j, level_of_bin in enumerate(levels) if level_of_bin.any()]
+        if not used:
+            return state
+        signal = found.split.signal
         hess = constants.NUMERIC_HESS if state.shape.kind == "numeric" else found.totals.hess[0]
         rows = state.n_rows / state.shape.max_weight * hess
         fewest, most = constants.CHOSEN_TREES
@@ -152,6 +155,8 @@ class ChosenTrees(Stage):
             slope=np.zeros(1, np.int64),
             gains=(),
             rescaled=state.shape.kind != "numeric",
+            features=np.array(used, np.uint16),
+            level_of_bin=tuple(levels[j] for j in used),
         )
         model = replace(state.model, trees=no_trees(self.depth, state.shape.n_scores))
         return replace(state, model=model, memory=memory)
@@ -164,7 +169,6 @@ class ChosenTrees(Stage):
         if not memory.rescaled:
             return residual_query(state, "chosen scale")
         at = memory.splits.depth
-        price, prices = state.fact(AutoFacts).split.chosen, _prices(memory)
         told = f"chosen tree {memory.tree + 1}/{memory.n_trees}"
         asked: dict[str, Any] = {
             "weight_bits": state.shape.weight_bits,
@@ -172,37 +176,25 @@ class ChosenTrees(Stage):
             "n_scores": state.shape.n_scores,
             "splits": memory.splits,
         }
-        whole = round_price(price, memory.tree, memory.n_trees)
-        choice, centre = int(whole * prices.choice), int(whole * prices.centre)
+        whole = round_price(state.fact(AutoFacts).split.chosen, memory.tree, memory.n_trees)
+        choice = int(whole * (constants.CHOSEN_CHOICE_SHARE / memory.depth))
+        centre = int(whole * (constants.CHOSEN_CENTRE_SHARE / max(memory.depth - 1, 1)))
         if at == memory.depth:
             left = whole - memory.depth * choice - (memory.depth - 1) * centre
             return TreeSumsQuery(label=f"{told}: leaves", price=left, **asked)
         if memory.slope is None:
             return TreeSumsQuery(label=f"{told}: nodes {at}", price=centre, **asked)
-        levels = self._levels(state)
-        used = [j for j, level in enumerate(levels) if level.n > 1]
         return SharedChoiceQuery(
             label=f"{told}: splits {at + 1}",
             price=choice,
-            features=np.array(used, np.uint16),
-            sizes=tuple(len(levels[j].of_bin) for j in used),
-            level_of_bin=tuple(levels[j].of_bin for j in used),
-            n_levels=tuple(levels[j].n for j in used),
+            features=memory.features,
+            sizes=tuple(map(len, memory.level_of_bin)),
+            level_of_bin=memory.level_of_bin,
+            n_levels=tuple(int(part.max()) + 1 for part in memory.level_of_bin),
             slope=memory.slope,
             n_groups=min(1 << at, memory.n_groups),
             **asked,
         )
-
-    def _levels(self, state: State) -> list[Levels]:
-        """Return the levels of every feature: bins in order, and categories in the order of their released effects."""
-        assert state.model is not None
-        found = []
-        for mass, bins, table in zip(
-            state.counts, state.model.bins, state.model.tables, strict=True
-        ):
-            of_bin = _levels_of(bins, mass, table[:, 0], self.levels)
-            found.append(Levels(of_bin=of_bin, n=int(of_bin.max()) + 1))
-        return found
 
     def update(self, state: State, query: Query, released: Answer) -> State:
         """Set the scale, add a level to the tree, set its nodes' slopes, or add the tree to the model."""
@@ -254,30 +246,15 @@ class ChosenTrees(Stage):
         return state.with_fact(noise.after(state))
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Prices:
-    """Shares of a tree's price: of the choices of one level, and of the sums of one level's nodes."""
-
-    choice: float
-    centre: float
-
-
 def _power_of_two(most: float) -> int:
     """Return the largest power of two that is at most ``most``, and at least 1."""
     return 1 << (max(int(most), 1).bit_length() - 1)
 
 
-def _prices(memory: ChosenMemory) -> _Prices:
-    levels = memory.depth
-    return _Prices(
-        choice=constants.CHOSEN_CHOICE_SHARE / levels,
-        centre=constants.CHOSEN_CENTRE_SHARE / max(levels - 1, 1),
-    )
-
-
 def _levels_of(
     bins: FeatureBins, mass: NDArray[np.float64], effect: NDArray[np.int32], n: int
 ) -> NDArray[np.uint8]:
+    """Return the levels of a feature's bins, (n_bins,), between which it can be split."""
     if not bins.categorical:
         return coarsen(mass, False, n)
     order = np.argsort(effect, kind="stable")

@@ -14,8 +14,8 @@ from numpy.typing import NDArray
 
 from dpgb_dask.contracts.model import Splits
 from dpgb_dask.contracts.queries import (
-    ChoiceQuery,
     GradientQuery,
+    LevelQuery,
     MainSumsQuery,
     NodeSumsQuery,
     SharedChoiceQuery,
@@ -26,7 +26,6 @@ from dpgb_dask.kernels.route import find_nodes
 from dpgb_dask.private.answering.passes import RowBlock
 from dpgb_dask.private.keeping.pieces import Piece
 
-LevelQuery = NodeSumsQuery | ChoiceQuery | SharedChoiceQuery
 Deal = Callable[[Callable[[Iterator[RowBlock]], NDArray[np.int64]]], NDArray[np.int64]]
 # makes a pass: runs a function on every thread over its share of the blocks, and adds the results
 
@@ -37,7 +36,7 @@ class KeptLevel:
 
     Parameters
     ----------
-    query : NodeSumsQuery, ChoiceQuery or SharedChoiceQuery
+    query : LevelQuery
         One that they answer.
     asked : bytes
         Hash of everything that the sums depend on, except the tree, and the rows and their scores.
@@ -135,7 +134,7 @@ class LevelSums:
 
     Parameters
     ----------
-    query : NodeSumsQuery, ChoiceQuery or SharedChoiceQuery
+    query : LevelQuery
     pack : function of (piece, score)
         Returns each row's (g, h), packed, as (n_scores, n) int64.
     max_abs : int
@@ -253,7 +252,7 @@ def _sides(query: LevelQuery, splits: Splits, node: int) -> tuple[slice, NDArray
 
     Parameters
     ----------
-    query : NodeSumsQuery, ChoiceQuery or SharedChoiceQuery
+    query : LevelQuery
         About the level.
     splits : Splits
         One level more: the nodes of the level are split.
@@ -286,7 +285,7 @@ def _asked_hash(query: GradientQuery, level: LevelQuery) -> bytes:
     ----------
     query : GradientQuery
         Gives the gradient and the rows.
-    level : NodeSumsQuery, ChoiceQuery or SharedChoiceQuery
+    level : LevelQuery
         Gives the features and their cells.
     """
     shared = MainSumsQuery(

@@ -12,10 +12,9 @@ from dpgb_dask.contracts.model import FeatureBins, Model, Splits
 from dpgb_dask.contracts.plan import Shape
 from dpgb_dask.contracts.queries import (
     SHRINK_BITS,
-    ChoiceQuery,
     GradientQuery,
+    LevelQuery,
     MainSumsQuery,
-    NodeSumsQuery,
     PairSumsQuery,
     Query,
     ReferenceSumsQuery,
@@ -30,7 +29,7 @@ from dpgb_dask.kernels.histogram import add_cells, joint_sums, pack_pairs, padde
 from dpgb_dask.kernels.route import tree_sums
 from dpgb_dask.kernels.shrink import shrink
 from dpgb_dask.private.answering.draws import Draws
-from dpgb_dask.private.answering.levels import KeptLevel, LevelCells, LevelQuery, LevelSums
+from dpgb_dask.private.answering.levels import KeptLevel, LevelCells, LevelSums
 from dpgb_dask.private.answering.passes import Pass, RowBlock, Threads
 from dpgb_dask.private.answering.scores import (
     KEPT_TREES,
@@ -320,7 +319,7 @@ class _Ask:
                     self._per_score = lambda codes, packed: tree_sums(
                         codes, *s.arrays, packed, max_abs
                     ).reshape(-1, 2)
-            case NodeSumsQuery() | ChoiceQuery() | SharedChoiceQuery():
+            case LevelQuery():
                 _check_level(query, bins)
                 self.levels = LevelSums(query, self._pack, max_abs)
             case _:
@@ -338,7 +337,7 @@ class _Ask:
                 return [j for pair in query.pairs for j in (pair.i, pair.j)]
             case TreeSumsQuery():
                 return split_features(query.splits)
-            case NodeSumsQuery() | ChoiceQuery() | SharedChoiceQuery():
+            case LevelQuery():
                 return [*query.features.tolist(), *split_features(query.splits)]
             case _:
                 return ()
