@@ -6,6 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dpgb_dask.kernels import inner, kernel, readable, same_rows, writable
+from dpgb_dask.kernels.shrink import times
 from dpgb_dask.losses import (
     GRAD_BITS,
     GRAD_ONE,
@@ -490,10 +491,7 @@ def _shorten(
         # rows of a softmax are within the table; the clamp keeps any other row from reading beyond it
         w = shrink[min(squared >> NORM_SHIFT, shrink.shape[0] - 1)]
         for k in range(n_classes):
-            g = out[k, i] >> 32
-            h = out[k, i] - (g << 32)
-            short = (abs(g) * w) >> GRAD_BITS  # towards zero
-            out[k, i] = ((short if g >= 0 else -short) << 32) + ((h * w) >> GRAD_BITS)
+            out[k, i] = times(out[k, i], w, GRAD_BITS)
 
 
 def shorten(shrink: NDArray[np.int64], out: NDArray[np.int64]) -> None:

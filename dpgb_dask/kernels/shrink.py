@@ -24,6 +24,16 @@ def _count(
 
 
 @inner
+def times(packed: np.int64, weight: np.int64, bits: int) -> np.int64:
+    """Return a row's (g, h) times ``weight / 2**bits`` <= 1, rounded towards 0."""
+    h = packed & 0xFFFFFFFF
+    g = packed >> 32  # exact, as 0 <= h < 2**32
+    sign = g >> 63  # 0, or -1 where g < 0
+    size = (((g ^ sign) - sign) * weight) >> bits  # |g| < 2**31
+    return (((size ^ sign) - sign) << 32) + ((h * weight) >> bits)
+
+
+@inner
 def _multiply(
     count: NDArray[np.uint16],  # IN (n,)
     weight: NDArray[np.int64],  # IN (n_counts,)
@@ -31,12 +41,7 @@ def _multiply(
     packed: NDArray[np.int64],  # IN OUT (n,)
 ) -> None:
     for i in range(packed.shape[0]):
-        w = weight[count[i]]
-        h = packed[i] & 0xFFFFFFFF
-        g = packed[i] >> 32  # exact, as 0 <= h < 2**32
-        sign = g >> 63  # 0, or -1 where g < 0
-        size = (((g ^ sign) - sign) * w) >> bits  # |g| < 2**31, w <= 2**bits
-        packed[i] = (((size ^ sign) - sign) << 32) + ((h * w) >> bits)
+        packed[i] = times(packed[i], weight[count[i]], bits)
 
 
 @kernel
