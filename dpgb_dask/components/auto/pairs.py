@@ -62,7 +62,7 @@ def feature_strength(state: State) -> NDArray[np.float64]:
 def candidate_pairs(state: State) -> list[tuple[int, int]]:
     """Return all pairs that may interact; if there are too many, only those of the strongest main effects."""
     m, interactions = state.shape.n_features, state.shape.interactions
-    most = constants.MAX_CANDIDATES
+    most = state.fact(AutoFacts).most_candidates
     features = np.arange(m)
     if state.shape.n_pairs > most:
         n_kept = int((1 + np.sqrt(1 + 8 * most)) / 2)
@@ -100,6 +100,11 @@ class Pairs(Stage):
         """Declare between nothing (the gate is closed) and half of what the forest leaves."""
         return Demand(0.0, 0.5, self.rounds + 1 + (shape.kind == "numeric"))
 
+    def _rounds(self, state: State) -> int:
+        """Return the number of rounds: a third where the data are rich, as trees follow."""
+        rich = state.fact(AutoFacts).split.rich
+        return max(self.rounds // constants.RICH_FEWER_ROUNDS, 1) if rich else self.rounds
+
     def most_queries(self, state: State) -> int:
         """Return the most queries that it asks: none if the gate is closed, or no two features make a pair."""
         split = split_of(state)
@@ -113,7 +118,7 @@ class Pairs(Stage):
     def needs(self, shape: Shape, most_bins: Sequence[int]) -> Needs:
         """Return the memory of the posteriors of all candidate tables, and of their filters."""
         cells = sorted((min(n, constants.PAIR_CELLS) for n in most_bins), reverse=True)
-        n_tables = min(len(cells) * (len(cells) - 1) // 2, constants.MAX_CANDIDATES)
+        n_tables = min(len(cells) * (len(cells) - 1) // 2, constants.MOST_CANDIDATES)
         return needs_of_blocks(shape.n_scores, n_tables * [cells[0] ** 2], self.rounds)
 
     def begin(self, state: State) -> State:
@@ -158,17 +163,18 @@ class Pairs(Stage):
     def next_query(self, state: State) -> Query | None:
         """Ask for the residual scale, for all candidate tables, and then for the kept tables in each round."""
         memory: PosteriorMemory | None = state.memory
-        if memory is None or not memory.blocks or memory.round >= self.rounds:
+        rounds = self._rounds(state)
+        if memory is None or not memory.blocks or memory.round >= rounds:
             return None
         if not memory.rescaled:
             return residual_query(state, "pairs scale")
         t = memory.round
         screening = t < 0
         return PairSumsQuery(
-            label="pair screening" if screening else f"pairs {t + 1}/{self.rounds}",
+            label="pair screening" if screening else f"pairs {t + 1}/{rounds}",
             price=state.fact(AutoFacts).split.screen
             if screening
-            else round_price(memory.price, t, self.rounds),
+            else round_price(memory.price, t, rounds),
             weight_bits=state.shape.weight_bits,
             gradient=current_gradient(state),
             n_scores=state.shape.n_scores,
@@ -193,7 +199,7 @@ class Pairs(Stage):
         answer = sums(query, released)
         every_cell = tuple(np.arange(c.n_i * c.n_j, dtype=np.uint8) for c in memory.cells)
         screening = memory.round < 0
-        n_rounds = 1 if screening else self.rounds
+        n_rounds = 1 if screening else self._rounds(state)
         seen = observation(state, answer, max(memory.round, 0), n_rounds, pair=True)
         before = memory.totals
         memory = learn(
@@ -233,7 +239,7 @@ class Pairs(Stage):
         )
         model = replace(set_intercept(state.model, memory.totals), pairs=pairs)
         state = with_totals(replace(state, model=model, memory=memory), memory.totals)
-        if memory.round < self.rounds:
+        if memory.round < self._rounds(state):
             return state
         filters = filters_of(memory.blocks)
         return state.with_fact(PairNoise(filters=filters, dampings=memory.dampings))

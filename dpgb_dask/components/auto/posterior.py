@@ -91,12 +91,15 @@ class AutoFacts(Facts):
         was released.
     split : BudgetSplit
         Prices of the later stages; zero until `Start` ends.
+    most_candidates : int
+        Pairs of features that may be candidates.
     """
 
     start_price: int
     totals: Totals = NO_TOTALS
     clip: float = constants.CLIP
     split: BudgetSplit = NO_SPLIT
+    most_candidates: int = constants.MAX_CANDIDATES
 
 
 def split_of(state: State) -> BudgetSplit | None:

@@ -18,7 +18,7 @@ class BudgetSplit:
     ----------
     main, screen, pairs, chosen, forest : int
     rich : bool
-        Whether trees replace the pairs.
+        Whether trees have most of what the main effects leave.
     signal : float
         `tree_signal`, where the data are rich; otherwise 0.
     """
@@ -56,6 +56,12 @@ def pair_signal(
     return (constants.PAIR_EFFECT[kind] * n_rows * hess / constants.PAIR_CELLS) ** 2 / noise2
 
 
+def most_candidates(kind: str, of_pairs: float) -> int:
+    """Return how many pairs may be candidates: as many as keep the signal clear, given that of the usual number."""
+    usual, most = constants.MAX_CANDIDATES, constants.MOST_CANDIDATES
+    return int(np.clip(usual * of_pairs / constants.PAIR_CLEAR[kind], usual, most))
+
+
 def tree_signal(n_rows: float, hess: float, mu2: float) -> float:
     """Return the Σh of all rows over the noise of one sum that takes all that the main effects would leave.
 
@@ -73,13 +79,20 @@ def tree_signal(n_rows: float, hess: float, mu2: float) -> float:
     )
 
 
-def split_rich(signal: float, left: int, *, chosen: bool) -> BudgetSplit:
-    """Divide ``left`` among main effects, chosen trees if there are to be any, and forest."""
+def split_rich(signal: float, left: int, *, chosen: bool, pairs: bool) -> BudgetSplit:
+    """Divide ``left`` among main effects, pairs and chosen trees if there are to be any, and forest."""
     main = int(left * constants.RICH_MAIN)
-    trees = int((left - main) * constants.CHOSEN_SHARE) if chosen else 0
-    forest = left - main - trees
+    both = int((left - main) * constants.RICH_PAIRS) if pairs else 0
+    screen = int(both * constants.SCREEN_SHARE)
+    trees = int((left - main - both) * constants.CHOSEN_SHARE) if chosen else 0
     return BudgetSplit(
-        main=main, screen=0, pairs=0, forest=forest, chosen=trees, rich=True, signal=signal
+        main=main,
+        screen=screen,
+        pairs=both - screen,
+        forest=left - main - both - trees,
+        chosen=trees,
+        rich=True,
+        signal=signal,
     )
 
 

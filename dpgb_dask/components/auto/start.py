@@ -37,7 +37,7 @@ class Start(Stage):
     Parameters
     ----------
     rich_from : float
-        Signal (`schedules.tree_signal`) from which trees replace the pairs.
+        Signal (`schedules.tree_signal`) from which trees have most of what the main effects leave.
     trees : bool
         Whether stages of trees follow: without, tables of one and two features share the budget.
     """
@@ -131,15 +131,7 @@ class Start(Stage):
         found = state.fact(AutoFacts)
         scale = found.start_price if kind == "numeric" else 0
         n_rows = state.n_rows / state.shape.max_weight
-        if self.trees and kind != "multiclass" and state.shape.constraints == UNCONSTRAINED:
-            hess = constants.NUMERIC_HESS if kind == "numeric" else found.totals.hess[0]
-            signal = schedules.tree_signal(n_rows, hess, state.left / PRICE_ONE)
-            if signal >= self.rich_from:
-                chosen = signal >= constants.CHOSEN_SIGNAL * self.rich_from
-                left = max(state.left - (2 + chosen) * scale, 0)
-                split = schedules.split_rich(signal, left, chosen=chosen)
-                return state.with_fact(replace(found, split=split))
-        signal = schedules.pair_signal(
+        of_pairs = schedules.pair_signal(
             kind,
             state.shape.n_pairs,
             n_rows,
@@ -147,13 +139,23 @@ class Start(Stage):
             found.clip,
             max(state.left - (constants.RESIDUAL_REFRESHES - 1) * scale, 0) / PRICE_ONE,
         )
+        found = replace(found, most_candidates=schedules.most_candidates(kind, of_pairs))
+        if self.trees and kind != "multiclass" and state.shape.constraints == UNCONSTRAINED:
+            hess = constants.NUMERIC_HESS if kind == "numeric" else found.totals.hess[0]
+            signal = schedules.tree_signal(n_rows, hess, state.left / PRICE_ONE)
+            if signal >= self.rich_from:
+                chosen = signal >= constants.CHOSEN_SIGNAL * self.rich_from
+                pairs = of_pairs >= constants.PAIR_CLEAR[kind]
+                left = max(state.left - (2 + chosen + pairs) * scale, 0)
+                split = schedules.split_rich(signal, left, chosen=chosen, pairs=pairs)
+                return state.with_fact(replace(found, split=split))
         # each later stage that runs releases the residual scale once more
         directions = state.shape.directions
         forest = self.trees and (directions is None or not directions.all())
-        run = schedules.split_budget(kind, signal, state.left, forest=forest)
+        run = schedules.split_budget(kind, of_pairs, state.left, forest=forest)
         refreshes = 1 + (run.screen > 0) + (run.forest > 0)
         left = max(state.left - refreshes * scale, 0)
-        split = schedules.split_budget(kind, signal, left, forest=forest)
+        split = schedules.split_budget(kind, of_pairs, left, forest=forest)
         return state.with_fact(replace(found, split=split))
 
 

@@ -14,6 +14,7 @@ from dpgb_dask.components.auto import chosen, schedules
 from dpgb_dask.components.auto.chosen import ChosenTrees
 from dpgb_dask.components.auto.posterior import AutoFacts, Totals
 from dpgb_dask.components.auto.smoothing import Intercept
+from dpgb_dask.components.auto.start import Start
 from dpgb_dask.contracts.boundary import Receipt, Released
 from dpgb_dask.contracts.model import FeatureBins, Model, Splits, no_trees
 from dpgb_dask.contracts.plan import Budget, Shape, State
@@ -36,7 +37,7 @@ def state_of(signal=9000.0, kind="binary"):
     tables = tuple(np.zeros((own.n_bins, 1), np.int32) for own in bins)
     tables[1][:, 0] = [5, -9, 7, 0, 0]
     counts = tuple(np.full(own.n_bins, N_ROWS / own.n_bins) for own in bins)
-    split = schedules.split_rich(signal, PRICE_ONE // 9, chosen=True)
+    split = schedules.split_rich(signal, PRICE_ONE // 9, chosen=True, pairs=False)
     hess = 1.0 if kind == "numeric" else HESS
     facts = AutoFacts(
         start_price=1,
@@ -93,6 +94,26 @@ def test_prices_sum_exactly_to_the_share_of_the_stage(signal, kind):
     assert all(query.price > 0 for query in asked)
     assert len(asked) <= ChosenTrees().declare(state.shape).n_queries
     assert {type(query) for query in asked} <= set(ChosenTrees().queries)
+
+
+@pytest.mark.parametrize("kind", ["binary", "numeric"])
+def test_pairs_have_a_part_of_rich_data_where_their_signal_is_clear(kind):
+    state, look = state_of(kind=kind), PRICE_ONE // 1000
+    state = state.with_fact(replace(state.fact(AutoFacts), start_price=look))
+
+    def split_at(n_rows):
+        state_then = Start(rich_from=0.0)._divide(replace(state, n_rows=n_rows))
+        return state_then.fact(AutoFacts).split
+
+    for n_rows, clear in ((100.0, False), (1e6, True)):
+        split = split_at(n_rows)
+        assert split.rich
+        both = split.screen + split.pairs
+        rest = both + split.chosen + split.forest
+        assert both / rest == pytest.approx(constants.RICH_PAIRS * clear)
+        # every stage but the main effects looks at the residuals of a number first, and so do these once
+        looks = 3 + clear if kind == "numeric" else 0
+        assert split.main + rest == state.left - looks * look
 
 
 def test_levels_share_splits_where_there_are_more_nodes_than_groups():

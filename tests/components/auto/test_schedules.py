@@ -15,11 +15,30 @@ def test_split_budget_spends_exactly_what_is_left(kind, signal):
     assert min(split.main, split.screen, split.pairs, split.forest) >= 0
 
 
+@pytest.mark.parametrize("chosen", [False, True])
+@pytest.mark.parametrize("pairs", [False, True])
+def test_split_of_rich_data_spends_exactly_what_is_left(chosen, pairs):
+    left = 10**18 + 7
+    split = schedules.split_rich(2000.0, left, chosen=chosen, pairs=pairs)
+    prices = split.main, split.screen, split.pairs, split.chosen, split.forest
+    assert sum(prices) == left
+    assert [price > 0 for price in prices] == [True, pairs, pairs, chosen, True]
+
+
 def test_pair_signal_grows_with_rows_and_budget():
     few = schedules.pair_signal("binary", 91, 1e4, 0.1, 0.5, 0.01)
     assert schedules.pair_signal("binary", 91, 2e4, 0.1, 0.5, 0.01) == pytest.approx(4 * few)
     assert schedules.pair_signal("binary", 91, 1e4, 0.1, 0.5, 0.02) == pytest.approx(2 * few)
     assert schedules.pair_signal("binary", 0, 1e4, 0.1, 0.5, 0.01) == 0
+
+
+@pytest.mark.parametrize("kind", ["binary", "multiclass", "numeric"])
+def test_more_pairs_are_candidates_only_while_their_signal_stays_clear(kind):
+    usual, clear = constants.MAX_CANDIDATES, constants.PAIR_CLEAR[kind]
+    assert schedules.most_candidates(kind, 0.0) == usual
+    assert schedules.most_candidates(kind, 1e9) == constants.MOST_CANDIDATES
+    signal = 1.25 * clear  # of the usual number; of a quarter more it is `clear`
+    assert schedules.most_candidates(kind, signal) == usual * 5 // 4
 
 
 def test_leaves_per_partition_is_bounded():
