@@ -111,7 +111,7 @@ def fit(name, kind, variant):
         released = release(controller, query, raw)
         bound, receipt = raw.sensitivity, released.receipt
         told.append([
-            query.price, bound.l2_squared, bound.l1, bound.gain_range, receipt.mechanism, receipt.sigma_steps,
+            query.price, bound.l2_squared, bound.l1, bound.choice_range, receipt.mechanism, receipt.sigma_steps,
             receipt.scale_bits, digest(sums["opened"]), digest(released.value),
         ])  # fmt: skip
         return released

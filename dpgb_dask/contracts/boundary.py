@@ -20,7 +20,7 @@ class Sensitivity:
         Exact square of the L2 norm, in steps²: for Gaussian noise.
     l1 : int
         Exact L1 norm, in steps: for Laplace noise.
-    gain_range : int
+    choice_range : int
         For an exponential choice, largest minus smallest change of a candidate's score: of a split's gain ΣS²/(n + λ),
         in gradient steps² (natural weights); of a shared choice's sums, in the units of its query. 0 where the sums
         allow none.
@@ -28,7 +28,7 @@ class Sensitivity:
 
     l2_squared: int
     l1: int
-    gain_range: int = 0
+    choice_range: int = 0
 
     def __post_init__(self) -> None:
         if self.l2_squared <= 0 or self.l1 <= 0:

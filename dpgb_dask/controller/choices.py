@@ -12,7 +12,7 @@ Let 0 and the g of every row lie in an interval of width b. Put weight w on a ch
 in the interval too, and dG/dw = 2sg - s² = g² - (g - s)² lies in [g² - b², g²], so G changes by a number in
 [(g² - b²)w, g²w], whatever other rows the child holds. The row brings the same g to one child of each candidate, in one
 node: the gains of that node change within an interval of length b²w that holds 0. Rows of one unit add up, and the w of
-all nodes sum to at most W: `Sensitivity.gain_range` is b²W, which is at most 4g*²W for |g| <= g*. Clipping gains at a
+all nodes sum to at most W: `Sensitivity.choice_range` is b²W, which is at most 4g*²W for |g| <= g*. Clipping gains at a
 constant is monotone and never enlarges a change, so they stay within the interval.
 
 What the choice costs
@@ -146,11 +146,11 @@ class Choice:
         PlanError
             If the query allows no choice: its gains have no bounded range, or its candidates are not in its bins.
         """
-        unit_bits = sensitivity.gain_range.bit_length() - 1 - UNIT_BITS
-        choice = cls(query, sensitivity.gain_range, 1, unit_bits)
+        unit_bits = sensitivity.choice_range.bit_length() - 1 - UNIT_BITS
+        choice = cls(query, sensitivity.choice_range, 1, unit_bits)
         choice._check()
         d = _divisor(query.label, choice._range_in_units(), epsilon)
-        return cls(query, sensitivity.gain_range, d, unit_bits)
+        return cls(query, sensitivity.choice_range, d, unit_bits)
 
     @property
     def parameters(self) -> tuple[int, ...]:
@@ -217,7 +217,7 @@ class SharedChoice:
     Parameters
     ----------
     query : SharedChoiceQuery
-    gain_range : int
+    choice_range : int
         That of the sums' sensitivity: R, the length of the interval within which one row, or unit, moves the scores.
     d : int
         D: a candidate is drawn with chance ∝ exp(score/D).
@@ -225,7 +225,7 @@ class SharedChoice:
     Privacy
     -------
     Controller side; the answer may be released. A score is u = Σ |A·G - r·S| over the children of a group's nodes, in
-    whole numbers, with A = 2**SLOPE_BITS; nothing is rounded, so R is `gain_range` itself (private/sensitivity.py). G
+    whole numbers, with A = 2**SLOPE_BITS; nothing is rounded, so R is `choice_range` itself (private/sensitivity.py). G
     and S are clipped first, at `MOST_SUM` over the nodes of a group: clipping moves a sum by no more than the row does,
     so the bound, which takes |A g| and |r s| apart, holds; and u is at most 2 · 2 · A · MOST_SUM = 2**62. A row is in
     one group, and the intervals of a unit's groups sum to R at most; so a level costs R/D, whatever the number of
@@ -233,7 +233,7 @@ class SharedChoice:
     """
 
     query: SharedChoiceQuery
-    gain_range: int
+    choice_range: int
     d: int
     name: ClassVar[str] = Choice.name
     sigma_steps: ClassVar[int] = 0
@@ -248,13 +248,13 @@ class SharedChoice:
         PlanError
             If the choice would be uniform.
         """
-        most = sensitivity.gain_range
+        most = sensitivity.choice_range
         return cls(query, most, _divisor(query.label, most, epsilon))
 
     @property
     def parameters(self) -> tuple[int, ...]:
         """The numbers, besides the query, that decide the choice; they are part of the query id."""
-        return (self.gain_range, self.d)
+        return (self.choice_range, self.d)
 
     def answer(self, sums: NDArray[np.int64], stream: Words) -> NDArray[np.int64]:
         """Return one candidate per group, drawn from the opened histogram."""

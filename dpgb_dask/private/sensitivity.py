@@ -57,7 +57,7 @@ def sensitivity(query: Query, shape: Shape) -> Sensitivity:
             f"weight_bits={query.weight_bits} of the query is not weight_bits={shape.weight_bits} of the rows."
         )
     weight = max_weight_steps(shape)
-    gain_range = 0
+    choice_range = 0
     match query:
         case CountQuery() | ResidualQuery():
             squared, absolute = 1, 1
@@ -72,12 +72,12 @@ def sensitivity(query: Query, shape: Shape) -> Sensitivity:
             if isinstance(query, ReferenceSumsQuery):
                 absolute = _largest_share(query) * query.gradient.l1
             if isinstance(query, ChoiceQuery):
-                gain_range = _gain_range(query, shape)
+                choice_range = _gain_range(query, shape)
             elif isinstance(query, SharedChoiceQuery):
-                gain_range = _shared_range(query, weight)
+                choice_range = _shared_range(query, weight)
         case _:
             raise PlanError(f"{type(query).__name__} is a query without a stated sensitivity.")
-    return Sensitivity(squared * weight * weight, absolute * weight, gain_range)
+    return Sensitivity(squared * weight * weight, absolute * weight, choice_range)
 
 
 def _largest_share(query: ReferenceSumsQuery) -> int:

@@ -111,7 +111,7 @@ def test_a_row_moves_every_score_within_the_charged_range(seed, weight):
                     moved = choice.scores(histogram(query, more)) - before
                     assert not moved[1 - node // 2].any()  # the other group is untouched
                     most = max(most, int(np.abs(moved).max()))
-    assert 0 < most <= choice.gain_range // 2
+    assert 0 < most <= choice.choice_range // 2
 
 
 def worst_neighbours(query):
@@ -127,8 +127,8 @@ def test_the_whole_range_is_needed():
     choice = at(query)
     before, after = (choice.scores(histogram(query, rows))[1] for rows in worst_neighbours(query))
     moved = after - before
-    assert moved.max() - moved.min() == choice.gain_range
-    assert choice.gain_range == 2 * (A * LARGEST + 256 * HESS)
+    assert moved.max() - moved.min() == choice.choice_range
+    assert choice.choice_range == 2 * (A * LARGEST + 256 * HESS)
 
 
 @pytest.mark.parametrize("weight_bits", [0, 3])
@@ -142,7 +142,7 @@ def test_a_unit_of_several_rows_stays_within_the_range(weight_bits):
     for _ in range(30):
         unit = random_rows(rng, query, 4 << weight_bits)
         moved = choice.scores(histogram(query, rows + unit)) - before
-        assert (moved.max(axis=1) - moved.min(axis=1)).sum() <= choice.gain_range
+        assert (moved.max(axis=1) - moved.min(axis=1)).sum() <= choice.choice_range
 
 
 def chances(choice, sums):

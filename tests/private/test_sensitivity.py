@@ -110,7 +110,7 @@ def test_sensitivity_is_never_exceeded_and_nearly_attained(kind, name, neighbour
             worst_l1 = max(worst_l1, sum(abs(int(d)) for d in after - before))
     assert 0.7**2 * bound.l2_squared < worst <= bound.l2_squared
     assert 0.7 * bound.l1 < worst_l1 <= bound.l1
-    assert (bound.gain_range > 0) == name.endswith("choice")
+    assert (bound.choice_range > 0) == name.endswith("choice")
 
 
 def gains(sums, query, weight_bits):
@@ -144,7 +144,7 @@ def test_the_range_of_gains_is_never_exceeded_and_nearly_attained(kind, max_weig
         clamped["gradient"] = LogLoss().gradient("binary", 1, second="count", hess_scale=1.0)
         clamped["gradient"] = clamped["gradient"].within(0, 0)
     query = choice_of(kind, root, weight_bits, **clamped)
-    bound = sensitivity(query, shape_of(kind, max_weight, weight_bits)).gain_range
+    bound = sensitivity(query, shape_of(kind, max_weight, weight_bits)).choice_range
     x, y, w = rows_of(kind, 400)
     # feature a sends gradients of one sign to the left, and feature c those of the other sign
     up = np.arange(400) % 2 == 0
