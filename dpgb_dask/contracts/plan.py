@@ -49,9 +49,9 @@ class Budget:
     def __post_init__(self) -> None:
         epsilon = _between("epsilon", self.epsilon, float("inf"), "a finite number above 0")
         object.__setattr__(self, "epsilon", epsilon)
-        if self.delta != 0:
-            rule = "strictly between 0 and 1, or 0 for a pure plan"
-            object.__setattr__(self, "delta", _between("delta", self.delta, 1.0, rule))
+        rule = "strictly between 0 and 1, or 0 for a pure plan"
+        delta = 0.0 if self.delta == 0 else _between("delta", self.delta, 1.0, rule)
+        object.__setattr__(self, "delta", delta)
 
 
 # below this many standard deviations of its noise, a number of rows cannot be told from zero

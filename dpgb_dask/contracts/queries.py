@@ -87,8 +87,10 @@ def _maps(
         Unless each map sends the bins of its feature to whole numbers below its number of cells.
     """
     maps, own = tuple(maps), _sizes(sizes)
-    if len(maps) != len(own) or len(own) != len(sizes):
-        raise PlanError(f"{name} of a query needs a whole number of cells, above 0, for each map.")
+    if len(maps) != len(own) or len(own) != len(sizes) or max(own, default=1) > MAX_BINS:
+        raise PlanError(
+            f"{name} of a query needs 1 to {MAX_BINS} cells, a whole number, for each map."
+        )
     if not maps:
         return (), ()
     for part in maps:
@@ -99,7 +101,7 @@ def _maps(
         raise PlanError(f"{name} of a query must say a cell for each of 1 to {MAX_BINS} bins.")
     joined, parts = frozen_parts(maps)
     # one comparison for all maps, because a round takes milliseconds
-    if (joined >= np.repeat(np.minimum(own, MAX_BINS), lengths)).any():
+    if (joined >= np.repeat(own, lengths)).any():
         raise PlanError(
             f"{name} of a query maps a bin to a cell beyond its feature's: a row would count twice in another one's."
         )

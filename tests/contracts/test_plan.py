@@ -192,3 +192,4 @@ def test_a_budget_of_numpy_scalars_has_the_price_of_their_numbers(kind):
     given = Budget(epsilon=kind(1), delta=kind(0.25))
     assert (type(given.epsilon), type(given.delta)) == (float, float)
     assert total_price(given.epsilon, given.delta) == total_price(1.0, 0.25)
+    assert type(Budget(epsilon=1, delta=kind(0)).delta) is float

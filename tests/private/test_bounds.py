@@ -287,6 +287,7 @@ OUT_OF_RANGE = {
     "a candidate of no bin": (CHOICE, {"candidate_bin": np.full(5, 12, np.uint8)}),
     "candidates of different lengths": (CHOICE, {"candidate_bin": np.zeros(4, np.uint8)}),
     "a ridge of nothing": (CHOICE, {"ridge": 0.0}),
+    "levels that no byte counts": (SHARED, {"n_levels": (300, SHARED.n_levels[1])}),
     "levels of fewer bins": (SHARED, {"level_of_bin": (bins_of(0, 1), SHARED.level_of_bin[1])}),
     "a level beyond the last": (SHARED, {"n_levels": (3, 3)}),
     "no candidate": (

@@ -298,8 +298,9 @@ def _asked_hash(query: GradientQuery, level: LevelQuery) -> bytes:
         leaf_of_bin=(),
         n_leaves=(),
     )
-    levels = level.level_of_bin if isinstance(level, SharedChoiceQuery) else ()
-    cells = (level.features, np.array(level.sizes), *levels)
+    cells = [level.features, np.array(level.sizes)]
+    if isinstance(level, SharedChoiceQuery):
+        cells += [np.array(level.n_levels), *level.level_of_bin]
     return shared.digest() + _hash(*cells)
 
 

@@ -237,13 +237,12 @@ class Shard:
 
     def _catch_up(self, model: Model) -> Update | None:
         """Return what to add to all scores to update them to ``model``; None if they are up to date."""
-        applied = self._applied
+        # if something fails before the pass is through, the next answer computes all scores again
+        applied, self._applied = self._applied, None
         if applied is None or not grew(applied, model):
             applied = None
             self._scores.start_over()
         update = None if applied is model else Update(applied, model, self._leaves)
-        # if a thread fails half-way, the next answer computes all scores again
-        self._applied = None
         if update is None or (applied is not None and update.is_empty):
             return None
         self._level = None

@@ -397,11 +397,17 @@ def test_levels_of_a_shared_choice_come_from_the_level_above(subtracted):
         got = shard.answer(model, query)
         assert subtracted[-1] == (depth > 0)
         np.testing.assert_array_equal(got, shard_of("binary").answer(model, query))
-    # other levels of the same bins are another question
-    other = replace(query, level_of_bin=(query.level_of_bin[0] * 0, query.level_of_bin[1]))
-    np.testing.assert_array_equal(
-        shard.answer(model, other), shard_of("binary").answer(model, other)
-    )
+    # other levels of the same bins are another question, and so is another number of them
+    first, second = query.level_of_bin
+    for other in (
+        replace(query, level_of_bin=(first * 0, second)),
+        replace(query, n_levels=(query.n_levels[0] + 2, query.n_levels[1])),
+        replace(query, n_levels=(query.n_levels[0], query.n_levels[1] + 2)),
+        query,
+    ):
+        np.testing.assert_array_equal(
+            shard.answer(model, other), shard_of("binary").answer(model, other)
+        )
 
 
 @pytest.mark.parametrize(
@@ -717,18 +723,29 @@ def test_a_draw_without_a_key_raises():
         bare.answer(model_of("binary"), queries_of("binary", 2)["part"])
 
 
-def test_a_failed_answer_leaves_nothing_behind(monkeypatch):
+@pytest.mark.parametrize(
+    ("place", "name"),
+    [
+        (LevelSums, "_sums"),
+        (shards, "Update"),
+        (scores.Scores, "start_over"),
+        (scores.Update, "add"),
+        (shards, "Pass"),
+        (shards, "joint_sums"),
+    ],
+)
+def test_a_failed_answer_leaves_nothing_behind(place, name, monkeypatch):
     model, queries = model_of("binary"), queries_of("binary", 2)
     shard = shard_of("binary")
     shard.answer(model, queries["root"])
     with monkeypatch.context() as patch:
-        patch.setattr(LevelSums, "_sums", fail)
+        patch.setattr(place, name, fail)
         with pytest.raises(RuntimeError):
-            shard.answer(model_of("binary", 4), queries["nodes"])
+            shard.answer(model_of("binary", 4), queries["nodes" if name == "_sums" else "main"])
     for name in ("nodes", "part", "main"):
         expected = shard_of("binary").answer(model, queries[name])
         np.testing.assert_array_equal(shard.answer(model, queries[name]), expected)
 
 
-def fail(*_args):
+def fail(*_args, **_options):
     raise RuntimeError
