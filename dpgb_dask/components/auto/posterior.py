@@ -210,8 +210,9 @@ def seen_residuals(state: State, query: Query, released: Answer) -> Residuals:
 
 
 def with_residual_scale(state: State, query: Query, released: Answer) -> State:
-    """Set the clip bound to the 80 % quantile of |residual|, as far as a noisy histogram tells it."""
-    size = seen_residuals(state, query, released).quantile(constants.RESIDUAL_QUANTILE)
+    """Set the clip bound to the 80 % quantile of |residual|, or wider where that would move the mean."""
+    seen = seen_residuals(state, query, released)
+    size = seen.clip(constants.RESIDUAL_QUANTILE, constants.CLIP_BIAS)
     return state.with_fact(replace(state.fact(AutoFacts), clip=min(size, 1.0)))
 
 

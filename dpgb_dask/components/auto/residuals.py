@@ -81,3 +81,18 @@ class Residuals:
         beyond = self.share[middle + 1 :] + self.share[:middle][::-1]
         inside = self.share[middle] + np.append(0.0, np.cumsum(beyond[:-1]))
         return float(_SIZES[min(int(np.searchsorted(inside, q)), len(_SIZES) - 1)])
+
+    def clip(self, q: float, most_bias: float) -> float:
+        """Return the least edge from `quantile` of ``q`` on at which clipping hardly moves the mean.
+
+        Parameters
+        ----------
+        q : float
+        most_bias : float
+            Standard deviations that residuals clipped at the edge, seen from their mean, may be off on the average.
+        """
+        seen = MIDDLES - self.mean
+        edges = _SIZES[self.quantile(q) <= _SIZES]
+        off = np.clip(seen, -edges[:, None], edges[:, None]) @ self.share
+        fair = np.abs(off) <= most_bias * self.spread
+        return float(edges[np.argmax(fair)] if fair.any() else edges[-1])

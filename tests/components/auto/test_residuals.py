@@ -40,6 +40,30 @@ def test_without_noise_the_histogram_gives_mean_and_spread(centre):
     assert np.mean(np.abs(r) <= least) >= 0.8 > np.mean(np.abs(r) <= least / 2**0.25)
 
 
+@pytest.mark.parametrize("law", ["normal", "zeros", "exponential", "below"])
+def test_the_clip_is_wider_where_clipping_would_move_the_mean(law):
+    rng = np.random.default_rng(5)
+    r = {
+        "normal": rng.normal(0, 0.05, N_ROWS),
+        "zeros": np.where(rng.random(N_ROWS) < 0.9, 0, rng.gamma(2, 0.1, N_ROWS)),
+        "exponential": 0.1 * rng.exponential(1, N_ROWS),
+        "below": -0.1 * rng.exponential(1, N_ROWS) ** 1.5,
+    }[law]
+    r = r - r.mean()
+    found = Residuals.of(histogram(r).astype(float), 1.0, N_ROWS)
+    least, clip = found.quantile(0.8), found.clip(0.8, 0.1)
+    assert (clip > least) == (law != "normal")
+
+    def off(bound):
+        return abs(np.clip(r, -bound, bound).mean()) / r.std()
+
+    assert off(clip) < 0.12
+    if law != "normal":
+        assert off(least) > 0.12
+        assert off(clip / 2**0.25) > 0.08  # the least such edge
+        assert found.clip(0.8, 0.02) > clip
+
+
 def test_a_noisy_histogram_is_better_than_its_cells():
     r = np.random.default_rng(1).normal(0, 0.05, 3000)
     truth = histogram(r) / len(r)
