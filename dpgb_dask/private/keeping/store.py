@@ -35,6 +35,7 @@ from dpgb_dask.private.keeping.scratch import Extent, Scratch, lost
 SHARE = 0.6  # of Dask's limit, or of the machine's memory, when no limit is given
 MOST_SHARE = 0.7
 PROCESS_BYTES = 416 << 20  # a worker with this library and its kernels loaded
+CONTROL_BYTES = 464 << 20  # a process that controls a cluster, and may run its scheduler
 SLACK_BYTES = 64 << 20  # sums, messages and memory that the allocator keeps
 # memory that the allocator keeps per thread: measured 3 to 5 MiB with 16 reading threads
 THREAD_BYTES = 6 << 20
@@ -167,7 +168,7 @@ def check_limit(
     if n_deciding is None:
         least += needs.to_decide(n_threads)
         words += ", and for what is decided between two rounds"
-    elif (controls := PROCESS_BYTES + needs.to_decide(n_deciding)) > least:
+    elif (controls := CONTROL_BYTES + needs.to_decide(n_deciding)) > least:
         least = controls
         words = f"the process that controls the fit, which decides on {n_deciding} threads"
     if limit < least:
