@@ -14,6 +14,11 @@ def pack(g, h):
     return (np.asarray(g, np.int64) << 32) + np.asarray(h, np.int64)
 
 
+def two_scores(sums, g, h):
+    """Packed gradients of two scores, and the sums of each by an oracle ``sums(g, h)``: (…, 2 scores, 2)."""
+    return np.stack([pack(g, h), pack(-g, h)]), np.stack([sums(g, h), sums(-g, h)], axis=-2)
+
+
 def naive_codes(x, edges):
     """Edges below each value, counted in exact fractions; missing is ``n_edges + 1``."""
     out = []
@@ -193,24 +198,24 @@ def naive_softmax(score, label, weight, exp_table):
 
 
 def naive_add_tables(codes, tables, score):
-    """Scores after adding one entry per feature that has a table."""
+    """Scores, (n_scores, n), after adding one row of each table, (n_bins, n_scores)."""
     out = score.copy()
     for c, table in zip(codes, tables, strict=True):
         if table is not None:
-            out += table[c]
+            out += table[c].T
     return out
 
 
 def naive_add_pair_table(codes_i, codes_j, map_i, map_j, table, score):
-    """Scores after adding one pair table."""
-    return score + table[map_i[codes_i], map_j[codes_j]]
+    """Scores, (n_scores, n), after adding one pair table, (n_scores, n_i, n_j)."""
+    return score + table[:, map_i[codes_i], map_j[codes_j]]
 
 
 def naive_add_trees(codes, feature, threshold, mask_of, masks, value, score):
-    """Scores after adding each tree's leaf value."""
+    """Scores, (n_scores, n), after adding each tree's leaf values, (n_scores, n_trees, leaves)."""
     out = score.copy()
-    for *tree, v in zip(feature, threshold, mask_of, value, strict=True):
-        out += v[naive_leaves(codes, *tree, masks)]
+    for t, tree in enumerate(zip(feature, threshold, mask_of, strict=True)):
+        out += value[:, t, naive_leaves(codes, *tree, masks)]
     return out
 
 

@@ -120,21 +120,21 @@ def enter_rounds(
     rng = np.random.default_rng(1)
     n = sum(len(block) for block in label)
     loss = logistic_gradient(0.5, 0.5)
-    score = [np.zeros(len(block), np.int32) for block in label]
-    packed = [np.empty(len(block), np.int64) for block in label]
-    tables = [rng.integers(-100, 100, size, np.int32) for size in sizes]
+    score = [np.zeros((1, len(block)), np.int32) for block in label]
+    packed = [np.empty((1, len(block)), np.int64) for block in label]
+    tables = [rng.integers(-100, 100, (size, 1), np.int32) for size in sizes]
     packed_tables = predict.pack_tables(tables)
 
     def joint() -> None:
         for c, y, s, p in zip(codes, label, score, packed, strict=True):
             predict.add_tables(c, packed_tables, s)
-            gradient.logistic(s, y, None, loss.table, p)
+            gradient.logistic(s[0], y, None, loss.table, p[0])
             histogram.joint_sums(c, p, loss.max_abs, sizes)
 
     contest.enter("joint round", joint, n * M)
     steps = np.zeros((M, 256))
     for row, table in zip(steps, tables, strict=True):
-        row[: len(table)] = table / 65536
+        row[: len(table)] = table[:, 0] / 65536
     floats = [np.zeros(len(block)) for block in label]
 
     def naive_joint() -> None:
@@ -226,12 +226,12 @@ def enter_prediction(
         100,
     )
     contest.enter("predict xgboost", lambda: booster.inplace_predict(x, predict_type="margin"), n)
-    tables = [rng.integers(-1000, 1000, size, np.int32) for size in sizes]
+    tables = [rng.integers(-1000, 1000, (size, 1), np.int32) for size in sizes]
 
     def from_codes() -> None:
         packed = predict.pack_tables(tables)
         for block in codes:
-            predict.add_tables(block, packed, np.zeros(block.shape[1], np.int32))
+            predict.add_tables(block, packed, np.zeros((1, block.shape[1]), np.int32))
 
     contest.enter("predict codes", from_codes, n)
 
@@ -241,18 +241,18 @@ def enter_prediction(
         for rows in in_blocks(n):
             block = np.empty((M, len(x[rows])), np.uint8)
             bins.bin_matrix(x[rows], table, block)
-            predict.add_tables(block, packed, np.zeros(block.shape[1], np.int32))
+            predict.add_tables(block, packed, np.zeros((1, block.shape[1]), np.int32))
 
     contest.enter("predict floats", from_floats, n)
     feature = rng.integers(0, M, (100, 63), np.uint16)
     threshold = rng.integers(0, 30, feature.shape).astype(np.uint8)
-    value = rng.integers(-1000, 1000, (100, 64), np.int32)
+    value = rng.integers(-1000, 1000, (1, 100, 64), np.int32)
 
     splits = feature, threshold, *no_masks(feature.shape)
 
     def trees() -> None:
         for block in codes:
-            predict.add_trees(block, *splits, value, np.zeros(block.shape[1], np.int32))
+            predict.add_trees(block, *splits, value, np.zeros((1, block.shape[1]), np.int32))
 
     contest.enter("predict 100 trees", trees, n)
 

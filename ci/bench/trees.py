@@ -167,7 +167,7 @@ class Forest:
         """Add trees to the scores."""
         splits = feature, threshold, *no_masks(feature.shape)
         for codes, score in zip(self.codes, self.score, strict=True):
-            predict.add_trees(codes, *splits, value, score[0])
+            predict.add_trees(codes, *splits, value[None], score)
 
     def random_round(self, feature: np.ndarray, threshold: np.ndarray, value: np.ndarray) -> None:
         """One round of totally random trees, block by block: scores, gradients, leaf sums."""
@@ -176,9 +176,9 @@ class Forest:
         for codes, score, label, packed in zip(
             self.codes, self.score, self.label, self.packed, strict=True
         ):
-            predict.add_trees(codes, *splits, value, score[0])
+            predict.add_trees(codes, *splits, value[None], score)
             gradient.write(self.gradient, score, label, None, packed)
-            out += route.tree_sums(codes, *splits, packed[0], self.max_abs)
+            out += route.tree_sums(codes, *splits, packed, self.max_abs)[:, :, 0]
 
 
 def log_loss(label: np.ndarray, score: np.ndarray) -> float:
@@ -333,10 +333,10 @@ def predict_ours(kind: str, n: int, m: int, source: str) -> Contestant:
             else:
                 block = np.empty((m, len(x[rows])), np.uint8)
                 bins.bin_matrix(x[rows], table, block)
-            scores.append(np.zeros(block.shape[1], np.int32))
-            predict.add_trees(block, *splits, value, scores[-1])
+            scores.append(np.zeros((1, block.shape[1]), np.int32))
+            predict.add_trees(block, *splits, value[None], scores[-1])
 
-    return Contestant(run, lambda: {"rows": sum(map(len, scores))})
+    return Contestant(run, lambda: {"rows": sum(part.shape[1] for part in scores)})
 
 
 def predict_rows(kind: str, n: int, m: int) -> tuple[np.ndarray, np.ndarray]:

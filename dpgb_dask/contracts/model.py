@@ -97,6 +97,16 @@ class PairTable:
     map_j: NDArray[np.uint8]
     table: NDArray[np.int32]
 
+    @property
+    def n_i(self) -> int:
+        """Rows of the table."""
+        return int(self.table.shape[1])
+
+    @property
+    def n_j(self) -> int:
+        """Columns of the table."""
+        return int(self.table.shape[2])
+
 
 @dataclass(frozen=True, eq=False, slots=True)
 class Splits:

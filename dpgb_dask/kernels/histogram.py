@@ -24,10 +24,12 @@ from dpgb_dask.kernels import inner, kernel, readable, same_rows, writable
 
 BLOCK = 8192  # rows per inner loop: their packed values and keys stay in L1 or L2
 GROUP_CELLS = 2048  # 16 KB of accumulator per group: two accumulators and the rows fit in L1
+MAX_CELLS = 256  # of one feature: codes are uint8
 SMALL_CELLS = 256  # up to this size, a group that is alone in its loop has four accumulators
 PACKED_ROWS = 512  # with fewer rows between flushes, plain int64 sums are faster than flushing
 HALF = (1 << 31) - 1  # the largest sum that a packed half holds
 PACKED = 2  # sums hold both columns of the answer
+SCORE_CELLS = 1 << 20  # 8 MB of accumulators: more scores are summed in several passes
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -46,6 +48,8 @@ class Groups:
         Where each group starts in ``order``.
     cells : (n_groups,) int64
         Product of the group's sizes.
+    n_joint : int
+        Groups of several features; they come first.
     """
 
     order: NDArray[np.int64]
@@ -53,25 +57,28 @@ class Groups:
     offset: NDArray[np.int64]
     start: NDArray[np.int64]
     cells: NDArray[np.int64]
+    n_joint: int
 
 
 @lru_cache(maxsize=256)
-def groups_of(sizes: tuple[int, ...], most_cells: int = GROUP_CELLS) -> Groups:
-    """Group features of similar size, so that many small ones share at most ``most_cells`` >= 256 cells.
+def groups_of(
+    sizes: tuple[int, ...], most_cells: int = GROUP_CELLS, largest: int = MAX_CELLS
+) -> Groups:
+    """Group features of similar size: many small ones share at most ``most_cells`` cells, and a larger one is alone.
 
     Raises
     ------
     ValueError
-        If a size is outside [1, 256]: codes are uint8.
+        If a size is outside [1, largest].
     """
     size = np.array(sizes, np.int64)
-    if len(size) and not 1 <= size.min() <= size.max() <= 256:
-        raise ValueError("A feature has a number of bins outside [1, 256]: codes are uint8.")
+    if len(size) and not 1 <= size.min() <= size.max() <= largest:
+        raise ValueError(f"A feature has a number of bins outside [1, {largest}].")
     order = np.argsort(size, kind="stable")
     start, cells = [0], []
     product = 1
     for position, feature in enumerate(order):
-        if product * sizes[feature] > most_cells:
+        if position and product * sizes[feature] > most_cells:
             start.append(position)
             cells.append(product)
             product = 1
@@ -80,8 +87,11 @@ def groups_of(sizes: tuple[int, ...], most_cells: int = GROUP_CELLS) -> Groups:
         start.append(len(size))
         cells.append(product)
     offset = np.concatenate(([0], np.cumsum(size)))[:-1]
-    parts = (order, size[order], offset[order], np.array(start), np.array(cells))
-    return Groups(*(readable("groups", np.asarray(part, np.int64), np.int64, 1) for part in parts))
+    order, size, offset, starts, products = (
+        readable("groups", np.asarray(part, np.int64), np.int64, 1)
+        for part in (order, size[order], offset[order], start, cells)
+    )
+    return Groups(order, size, offset, starts, products, int((np.diff(starts) > 1).sum()))
 
 
 def flush_rows(max_abs: int) -> int:
@@ -153,16 +163,16 @@ def scatter_one(key: NDArray[Any], packed: NDArray[np.int64], a: NDArray[np.int6
 
 @inner
 def _scatter_small(
-    key: NDArray[np.uint16],
+    key: NDArray[Any],
     packed: NDArray[np.int64],
     a: NDArray[np.int64],
-    spare: NDArray[np.int64],  # scratch (3 * cells,), zeros
 ) -> None:
     """Add rows to four accumulators in turn, and add these up.
 
     With one accumulator, rows that hit the same cell again and again would wait for each other's store.
     """
     n, cells = packed.shape[0], a.shape[0]
+    spare = np.zeros(3 * cells, np.int64)
     b, c, d = spare[:cells], spare[cells : 2 * cells], spare[2 * cells :]
     even = n & ~3
     for i in range(0, even, 4):
@@ -177,7 +187,7 @@ def _scatter_small(
 
 
 @inner
-def scatter_two(
+def _scatter_two(
     key_a: NDArray[np.uint16],
     key_b: NDArray[np.uint16],
     packed: NDArray[np.int64],
@@ -192,36 +202,87 @@ def scatter_two(
 
 
 @inner
-def scatter_block(
-    codes: NDArray[np.uint8],  # IN (n_features, n_rows)
-    lo: int | np.int64,
-    packed: NDArray[np.int64],  # IN (rows from lo on,)
+def _scatter_four(
+    code_a: NDArray[np.uint8],
+    code_b: NDArray[np.uint8],
+    code_c: NDArray[np.uint8],
+    code_d: NDArray[np.uint8],
+    packed: NDArray[np.int64],
+    a: NDArray[np.int64],
+    b: NDArray[np.int64],
+    c: NDArray[np.int64],
+    d: NDArray[np.int64],
+) -> None:
+    """Add each row to its bins of four features."""
+    for i in range(packed.shape[0]):
+        p = packed[i]
+        a[code_a[i]] += p
+        b[code_b[i]] += p
+        c[code_c[i]] += p
+        d[code_d[i]] += p
+
+
+@inner
+def _scatter_joint(
+    codes: NDArray[np.uint8],  # IN (n_features, >= n_rows)
+    first: int | np.int64,  # column of codes of the row lo
+    values: NDArray[np.int64],  # IN (n_scores, n_rows)
+    lo: int,
+    hi: int,
     order: NDArray[np.int64],
     size: NDArray[np.int64],
-    start: NDArray[np.int64],
-    keys: NDArray[np.uint16],  # scratch (2, >= rows)
-    sums: NDArray[np.int64],  # OUT (n_groups, >= cells), packed, added to
+    start: NDArray[np.int64],  # IN (> n_joint,)
+    cells: NDArray[np.int64],  # IN (n_joint,)
+    keys: NDArray[np.uint16],  # scratch (2, >= rows of the block)
+    sums: NDArray[np.int64],  # OUT (n_scores, >= n_joint, >= cells), packed, added to
 ) -> None:
-    """Add one block of rows to every group: two groups per loop, so that ``packed`` is loaded once for both."""
-    n_groups = start.shape[0] - 1
-    n = packed.shape[0]
-    key_a, key_b = keys[0, :n], keys[1, :n]
-    for g in range(0, n_groups - 1, 2):
+    """Add rows lo to hi to joint cells: two groups per loop, so that a row's value is loaded once for both."""
+    n_scores, n_joint = values.shape[0], cells.shape[0]
+    key_a, key_b = keys[0, : hi - lo], keys[1, : hi - lo]
+    for g in range(0, n_joint - 1, 2):
         s, t, u = start[g], start[g + 1], start[g + 2]
-        make_key(codes, lo, order[s:t], size[s:t], key_a)
-        make_key(codes, lo, order[t:u], size[t:u], key_b)
-        scatter_two(key_a, key_b, packed, sums[g], sums[g + 1])
-    if n_groups % 2:
-        s, t = start[n_groups - 1], start[n_groups]
-        make_key(codes, lo, order[s:t], size[s:t], key_a)
-        cells = 1
-        for f in range(s, t):
-            cells *= size[f]
-        if cells > SMALL_CELLS:
-            scatter_one(key_a, packed, sums[n_groups - 1])
-        else:
-            spare = np.zeros(3 * cells, np.int64)
-            _scatter_small(key_a, packed, sums[n_groups - 1, :cells], spare)
+        make_key(codes, first, order[s:t], size[s:t], key_a)
+        make_key(codes, first, order[t:u], size[t:u], key_b)
+        for k in range(n_scores):
+            _scatter_two(key_a, key_b, values[k, lo:hi], sums[k, g], sums[k, g + 1])
+    if n_joint % 2:
+        g = n_joint - 1
+        s, t = start[g], start[g + 1]
+        make_key(codes, first, order[s:t], size[s:t], key_a)
+        for k in range(n_scores):
+            if cells[g] > SMALL_CELLS:
+                scatter_one(key_a, values[k, lo:hi], sums[k, g])
+            else:
+                _scatter_small(key_a, values[k, lo:hi], sums[k, g, : cells[g]])
+
+
+@inner
+def _scatter_single(
+    codes: NDArray[np.uint8],  # IN (n_features, n_rows)
+    values: NDArray[np.int64],  # IN (n_scores, n_rows)
+    lo: int,
+    hi: int,
+    order: NDArray[np.int64],  # IN (n_groups - n_joint,)
+    n_joint: int,
+    sums: NDArray[np.int64],  # OUT (n_scores, n_groups, >= 256), packed, added to
+) -> None:
+    """Add rows lo to hi to the bins of features that are alone in their group, four features per loop.
+
+    Codes are not clamped: there is a cell for each of the 256, and `_flush` takes those beyond the feature's last bin.
+    """
+    n_scores, n_single = values.shape[0], order.shape[0]
+    four = n_single & ~3
+    for f in range(0, four, 4):
+        code_a, code_b = codes[order[f], lo:hi], codes[order[f + 1], lo:hi]
+        code_c, code_d = codes[order[f + 2], lo:hi], codes[order[f + 3], lo:hi]
+        g = n_joint + f
+        for k in range(n_scores):
+            a, b, c, d = sums[k, g], sums[k, g + 1], sums[k, g + 2], sums[k, g + 3]
+            _scatter_four(code_a, code_b, code_c, code_d, values[k, lo:hi], a, b, c, d)
+    for f in range(four, n_single):
+        for k in range(n_scores):
+            bins = sums[k, n_joint + f, :MAX_CELLS]
+            _scatter_small(codes[order[f], lo:hi], values[k, lo:hi], bins)
 
 
 @inner
@@ -284,26 +345,41 @@ def flush_group(
 
 
 @inner
-def flush(
-    sums: NDArray[np.int64],  # IN OUT (n_groups, >= cells), cleared
+def _flush(
+    sums: NDArray[np.int64],  # IN OUT (n_scores, n_groups, >= cells), cleared
     side: int,
     size: NDArray[np.int64],
     offset: NDArray[np.int64],
     start: NDArray[np.int64],
     cells: NDArray[np.int64],
-    out: NDArray[np.int64],  # OUT (sum of sizes, 2), added to
+    out: NDArray[np.int64],  # OUT (n_scores, sum of sizes, 2), added to
 ) -> None:
-    """Flush every group."""
-    margin = np.zeros(256, np.int64)
-    for g in range(cells.shape[0]):
-        s, t = start[g], start[g + 1]
-        flush_group(sums[g, : cells[g]], side, size[s:t], offset[s:t], margin, out)
+    """Flush every group of every score; codes beyond a single feature's bins count in the last."""
+    margin = np.zeros(MAX_CELLS, np.int64)
+    for k in range(sums.shape[0]):
+        for g in range(cells.shape[0]):
+            s, t = start[g], start[g + 1]
+            joint = sums[k, g]
+            if t - s == 1:
+                for c in range(cells[g], MAX_CELLS):
+                    joint[cells[g] - 1] += joint[c]
+                    joint[c] = 0
+            flush_group(joint[: cells[g]], side, size[s:t], offset[s:t], margin, out[k])
+
+
+@inner
+def _width(cells: NDArray[np.int64]) -> int:
+    """Return how many cells each group gets: as many as the largest has, and one for each code."""
+    width = MAX_CELLS
+    for n in cells:
+        width = max(width, n)
+    return width
 
 
 @kernel
 def _joint_sums(
     codes: NDArray[np.uint8],  # IN (n_features, n_rows)
-    values: NDArray[np.int64],  # IN (n_rows,)
+    values: NDArray[np.int64],  # IN (n_scores, n_rows)
     limit: int,  # rows between flushes
     side: int,
     order: NDArray[np.int64],
@@ -311,28 +387,31 @@ def _joint_sums(
     offset: NDArray[np.int64],
     start: NDArray[np.int64],
     cells: NDArray[np.int64],
-    out: NDArray[np.int64],  # OUT (sum of sizes, 2), added to
+    n_joint: int,
+    out: NDArray[np.int64],  # OUT (n_scores, sum of sizes, 2), added to
 ) -> None:
-    n = values.shape[0]
+    n_scores, n = values.shape
     step = min(BLOCK, limit)
     keys = np.empty((2, step), np.uint16)
-    sums = np.zeros((cells.shape[0], GROUP_CELLS), np.int64)
+    sums = np.zeros((n_scores, cells.shape[0], _width(cells)), np.int64)
+    single = order[start[n_joint] :]
     rows = 0
     for lo in range(0, n, step):
         hi = min(n, lo + step)
         if rows + hi - lo > limit:
-            flush(sums, side, size, offset, start, cells, out)
+            _flush(sums, side, size, offset, start, cells, out)
             rows = 0
-        scatter_block(codes, lo, values[lo:hi], order, size, start, keys, sums)
+        _scatter_joint(codes, lo, values, lo, hi, order, size, start, cells[:n_joint], keys, sums)
+        _scatter_single(codes, values, lo, hi, single, n_joint, sums)
         rows += hi - lo
-    flush(sums, side, size, offset, start, cells, out)
+    _flush(sums, side, size, offset, start, cells, out)
 
 
 def scratch_codes(n: int, rows: int) -> tuple[NDArray[np.uint8], NDArray[np.uint8]]:
     """Return memory for codes that a kernel finds itself, and a read-only view of it, (n, rows) both.
 
-    Sums are taken from the view, as from codes that a kernel is given, so that `scatter_block` is compiled once. Its
-    ``lo`` is written ``np.int64(0)`` for the same reason: Numba takes a plain 0 for a type of its own.
+    Keys are made from the view, as from codes that a kernel is given, so that `make_key` is compiled once. Its ``lo``
+    is written ``np.int64(0)`` for the same reason: Numba takes a plain 0 for a type of its own.
     """
     codes = np.empty((n, rows), np.uint8)
     return codes, readable("codes", codes, np.uint8, 2)
@@ -343,18 +422,26 @@ def sides(max_abs: int) -> tuple[int, ...]:
     return (PACKED,) if flush_rows(max_abs) >= PACKED_ROWS else (0, 1)
 
 
-def runs(packed: NDArray[np.int64], max_abs: int) -> list[tuple[NDArray[np.int64], int, int]]:
+def runs(
+    packed: NDArray[np.int64], max_abs: int, n_axes: int
+) -> list[tuple[NDArray[np.int64], int, int]]:
     """Return the arrays to be summed, as (values, rows between flushes, side).
 
     This is one run with packed values; or, if weights are so large that a packed sum holds too few rows, one run with g
     and one with h as plain int64.
+
+    Raises
+    ------
+    ValueError
+        If ``packed`` is not int64 or has another number of axes than ``n_axes``, or max_abs is out of range.
     """
+    packed = readable("packed", packed, np.int64, n_axes)
     if sides(max_abs) == (PACKED,):
-        return [(readable("packed", packed, np.int64, 1), flush_rows(max_abs), PACKED)]
+        return [(packed, flush_rows(max_abs), PACKED)]
     h = packed & 0xFFFFFFFF
     halves = enumerate(((packed - h) >> 32, h))
     # 2**32 rows of at most 2**31 - 1 each fit an int64
-    return [(readable("packed", half, np.int64, 1), 1 << 32, side) for side, half in halves]
+    return [(readable("packed", half, np.int64, n_axes), 1 << 32, side) for side, half in halves]
 
 
 def joint_sums(
@@ -366,7 +453,7 @@ def joint_sums(
     ----------
     codes : (n_features, n_rows) uint8
         Below the feature's size; a larger code would count in the last bin.
-    packed : (n_rows,) int64
+    packed : (n_scores, n_rows) int64
         ``(g << 32) + h`` in steps, weights included, h >= 0.
     max_abs : int
         Bound on |g| and h of one row, weights included: decides how often sums are unpacked.
@@ -375,7 +462,7 @@ def joint_sums(
 
     Returns
     -------
-    (sum(sizes), 2) int64
+    (sum(sizes), n_scores, 2) int64
         Sums of (g, h), features one after the other.
 
     Raises
@@ -391,13 +478,24 @@ def joint_sums(
     same_rows(codes=codes, packed=packed)
     if len(codes) != len(sizes):
         raise ValueError("codes and sizes differ in features. Give the number of bins of each.")
-    parts = runs(packed, max_abs)
+    parts = runs(packed, max_abs, 2)
     codes = readable("codes", codes, np.uint8, 2)
     g = groups_of(tuple(sizes))
-    out = np.zeros((int(g.size.sum()), 2), np.int64)
+    out = np.zeros((len(packed), int(g.size.sum()), 2), np.int64)
     for values, limit, side in parts:
-        _joint_sums(codes, values, limit, side, g.order, g.size, g.offset, g.start, g.cells, out)
-    return out
+        for k in _score_slices(len(packed), g):
+            _joint_sums(
+                codes, values[k], limit, side, g.order, g.size, g.offset, g.start, g.cells,
+                g.n_joint, out[k],
+            )  # fmt: skip
+    return out.transpose(1, 0, 2)
+
+
+def _score_slices(n_scores: int, groups: Groups) -> list[slice]:
+    """Return the scores that are summed together: as many as `SCORE_CELLS` allows, and one at least."""
+    cells = len(groups.cells) * max(MAX_CELLS, int(groups.cells.max(initial=0)))
+    most = max(1, SCORE_CELLS // max(cells, 1))
+    return [slice(k, k + most) for k in range(0, n_scores, most)]
 
 
 class PairLike(Protocol):
@@ -450,19 +548,21 @@ class PairSet:
         Feature of each distinct (feature, map).
     map : (n_columns, 256) uint8
         Its map, padded with the last entry.
-    left, right : (n_pairs,) int64
-        Columns of each pair.
-    n_right : (n_pairs,) int64
-        Columns of each table.
+    order : (2 · n_pairs,) int64
+        Columns, pair by pair as in ``groups``: a group's joint cell is that of its columns.
+    size : (2 · n_pairs,) int64
+        Rows (columns) of the table, in that order.
+    start : (n_groups + 1,) int64
+        Where each group starts in ``order``.
     groups : Groups
         Groups of tables; each table is treated as one feature whose bins are its cells.
     """
 
     feature: NDArray[np.int64]
     map: NDArray[np.uint8]
-    left: NDArray[np.int64]
-    right: NDArray[np.int64]
-    n_right: NDArray[np.int64]
+    order: NDArray[np.int64]
+    size: NDArray[np.int64]
+    start: NDArray[np.int64]
     groups: Groups
 
 
@@ -474,96 +574,87 @@ def padded(map_: NDArray[np.uint8]) -> NDArray[np.uint8]:
     return full
 
 
-def pack_pairs(pairs: Sequence[PairLike]) -> PairSet:
+def pack_pairs(pairs: Sequence[PairLike], most_cells: int = MAX_CELLS) -> PairSet:
     """Pack pair tables; if several pairs map a feature in the same way, it is mapped only once per row.
 
     Raises
     ------
     ValueError
-        If a table has more than 256 cells or a map points outside it.
+        If a table has more than ``most_cells`` cells or a map points outside it.
     """
     columns: dict[tuple[int, bytes], int] = {}
-    left: list[int] = []
-    right: list[int] = []
+    of_pair: list[tuple[int, int]] = []
     for pair in pairs:
-        if pair.n_i * pair.n_j > 256:
-            raise ValueError("A pair table has more than 256 cells. Give coarser maps.")
-        for feature, map_, n, side in (
-            (pair.i, pair.map_i, pair.n_i, left),
-            (pair.j, pair.map_j, pair.n_j, right),
-        ):
-            if not 1 <= len(map_) <= 256 or int(np.max(map_)) >= n:
+        if pair.n_i * pair.n_j > most_cells:
+            raise ValueError(f"A pair table has more than {most_cells} cells. Give coarser maps.")
+        both = []
+        for feature, map_, n in ((pair.i, pair.map_i, pair.n_i), (pair.j, pair.map_j, pair.n_j)):
+            if not 1 <= len(map_) <= MAX_CELLS or int(np.max(map_)) >= n:
                 raise ValueError(
                     "A pair's map must give a row (column) below n_i (n_j) for every bin."
                 )
-            full = padded(np.asarray(map_))
-            side.append(columns.setdefault((int(feature), full.tobytes()), len(columns)))
-    n_left = np.array([pair.n_i for pair in pairs], np.int64)
-    n_right = np.array([pair.n_j for pair in pairs], np.int64)
+            key = int(feature), padded(np.asarray(map_)).tobytes()
+            both.append(columns.setdefault(key, len(columns)))
+        of_pair.append((both[0], both[1]))
+    groups = groups_of(tuple(pair.n_i * pair.n_j for pair in pairs), largest=most_cells)
+    sizes = [(pair.n_i, pair.n_j) for pair in pairs]
     return PairSet(
         np.array([feature for feature, _ in columns], np.int64),
-        np.frombuffer(b"".join(map_ for _, map_ in columns), np.uint8).reshape(-1, 256),
-        np.array(left, np.int64),
-        np.array(right, np.int64),
-        n_right,
-        groups_of(tuple((n_left * n_right).tolist())),
+        np.frombuffer(b"".join(map_ for _, map_ in columns), np.uint8).reshape(-1, MAX_CELLS),
+        readable(
+            "order", np.array(of_pair, np.int64).reshape(-1, 2)[groups.order].ravel(), np.int64, 1
+        ),
+        readable(
+            "size", np.array(sizes, np.int64).reshape(-1, 2)[groups.order].ravel(), np.int64, 1
+        ),
+        readable("start", 2 * groups.start, np.int64, 1),
+        groups,
     )
 
 
 @inner
-def _map(codes: NDArray[np.uint8], map_: NDArray[np.uint8], out: NDArray[np.uint8]) -> None:
+def look_up(codes: NDArray[np.uint8], map_: NDArray[np.uint8], out: NDArray[np.uint8]) -> None:
+    """Write the entry of each code."""
     for i in range(out.shape[0]):
         out[i] = map_[codes[i]]
-
-
-@inner
-def _pair_cell(
-    a: NDArray[np.uint8], b: NDArray[np.uint8], n_b: int, cell: NDArray[np.uint8]
-) -> None:
-    for i in range(cell.shape[0]):
-        cell[i] = a[i] * n_b + b[i]
 
 
 @kernel
 def _pair_sums(
     codes: NDArray[np.uint8],  # IN (n_features, n_rows)
-    values: NDArray[np.int64],  # IN (n_rows,)
+    values: NDArray[np.int64],  # IN (n_scores, n_rows)
     limit: int,  # rows between flushes
     side: int,
     feature: NDArray[np.int64],
     map_: NDArray[np.uint8],
-    left: NDArray[np.int64],
-    right: NDArray[np.int64],
-    n_right: NDArray[np.int64],
-    order: NDArray[np.int64],
+    order: NDArray[np.int64],  # of columns
     size: NDArray[np.int64],
-    offset: NDArray[np.int64],
     start: NDArray[np.int64],
     cells: NDArray[np.int64],
-    cell: NDArray[np.uint8],  # scratch (n_pairs, >= rows of a block)
-    cell_read: NDArray[np.uint8],  # read-only view of it
-    out: NDArray[np.int64],  # OUT (all cells, 2), added to
+    size_of: NDArray[np.int64],  # of tables
+    offset: NDArray[np.int64],
+    start_of: NDArray[np.int64],
+    mapped: NDArray[np.uint8],  # scratch (n_columns, >= rows of a block)
+    mapped_read: NDArray[np.uint8],  # read-only view of it
+    out: NDArray[np.int64],  # OUT (n_scores, all cells, 2), added to
 ) -> None:
-    """Find the cells of a block's rows, and sum as if each table were a feature whose bins are its cells."""
-    n = values.shape[0]
+    """Map the features of a block's rows, and sum as if each table were a feature whose bins are its cells."""
+    n_scores, n = values.shape
     step = min(BLOCK, limit)
-    mapped = np.empty((feature.shape[0], step), np.uint8)
     keys = np.empty((2, step), np.uint16)
-    sums = np.zeros((cells.shape[0], GROUP_CELLS), np.int64)
+    sums = np.zeros((n_scores, cells.shape[0], _width(cells)), np.int64)
+    zero = np.int64(0)
     rows = 0
     for lo in range(0, n, step):
         hi = min(n, lo + step)
-        w = hi - lo
-        if rows + w > limit:
-            flush(sums, side, size, offset, start, cells, out)
+        if rows + hi - lo > limit:
+            _flush(sums, side, size_of, offset, start_of, cells, out)
             rows = 0
         for c in range(feature.shape[0]):
-            _map(codes[feature[c], lo:hi], map_[c], mapped[c, :w])
-        for p in range(left.shape[0]):
-            _pair_cell(mapped[left[p], :w], mapped[right[p], :w], n_right[p], cell[p, :w])
-        scatter_block(cell_read, np.int64(0), values[lo:hi], order, size, start, keys, sums)
-        rows += w
-    flush(sums, side, size, offset, start, cells, out)
+            look_up(codes[feature[c], lo:hi], map_[c], mapped[c, : hi - lo])
+        _scatter_joint(mapped_read, zero, values, lo, hi, order, size, start, cells, keys, sums)
+        rows += hi - lo
+    _flush(sums, side, size_of, offset, start_of, cells, out)
 
 
 def pair_sums(
@@ -578,16 +669,16 @@ def pair_sums(
     ----------
     codes : (n_features, n_rows) uint8
     pairs : PairSet, or sequence of PairLike
-        Row r falls in cell ``map_i[codes[i, r]] * n_j + map_j[codes[j, r]]`` of its table. Pack them once per query
-        with `pack_pairs` when there are many row blocks.
-    packed : (n_rows,) int64
+        Row r falls in cell ``map_i[codes[i, r]] * n_j + map_j[codes[j, r]]`` of its table, of at most 256. Pack them
+        once per query with `pack_pairs` when there are many row blocks.
+    packed : (n_scores, n_rows) int64
         ``(g << 32) + h`` in steps, weights included, h >= 0.
     max_abs : int
         Bound on |g| and h of one row, weights included.
 
     Returns
     -------
-    (sum of n_i · n_j, 2) int64
+    (sum of n_i · n_j, n_scores, 2) int64
         Sums of (g, h), tables one after the other, row-major.
 
     Raises
@@ -600,20 +691,33 @@ def pair_sums(
     Private side. One row changes one cell of each table, by its own (g, h). Exact for any n_rows, as `joint_sums`.
     """
     same_rows(codes=codes, packed=packed)
-    parts = runs(packed, max_abs)
+    parts = runs(packed, max_abs, 2)
     codes = readable("codes", codes, np.uint8, 2)
     s = pairs if isinstance(pairs, PairSet) else pack_pairs(pairs)
-    if len(s.feature) and not 0 <= s.feature.min() <= s.feature.max() < len(codes):
-        raise ValueError("A pair names a feature that codes does not have.")
+    check_pairs(codes, s)
     g = s.groups
-    out = np.zeros((int(g.size.sum()), 2), np.int64)
-    scratch = scratch_codes(len(s.left), min(codes.shape[1], BLOCK))
+    out = np.zeros((len(packed), int(g.size.sum()), 2), np.int64)
+    scratch = scratch_codes(len(s.feature), min(codes.shape[1], BLOCK))
     for values, limit, side in parts:
-        _pair_sums(
-            codes, values, limit, side, s.feature, s.map, s.left, s.right, s.n_right,
-            g.order, g.size, g.offset, g.start, g.cells, *scratch, out,
-        )  # fmt: skip
-    return out
+        for k in _score_slices(len(packed), g):
+            _pair_sums(
+                codes, values[k], limit, side, s.feature, s.map, s.order, s.size, s.start, g.cells,
+                g.size, g.offset, g.start, *scratch, out[k],
+            )  # fmt: skip
+    return out.transpose(1, 0, 2)
+
+
+def check_pairs(codes: NDArray[np.uint8], pairs: PairSet) -> None:
+    """Check that pairs name features that exist.
+
+    Raises
+    ------
+    ValueError
+        If one does not.
+    """
+    feature = pairs.feature
+    if len(feature) and not 0 <= feature.min() <= feature.max() < len(codes):
+        raise ValueError("A pair names a feature that codes does not have.")
 
 
 @kernel

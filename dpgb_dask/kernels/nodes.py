@@ -551,8 +551,7 @@ class NodeSums:
         most_cells = max(JOINED_CELLS, min(GROUP_CELLS, PASS_CELLS // max(n_slots, 1)))
         g = self._groups = groups_of(tuple(sizes), JOINED_CELLS if joined else most_cells)
         self._layout = g.size, g.offset, g.start, g.cells
-        # groups are sorted: those of several features come first
-        self._n_joint = 0 if joined else int((np.diff(g.start) > 1).sum())
+        self._n_joint = 0 if joined else g.n_joint
         self._copies = max(1, COPIES // max(n_slots, 1))
         column = readable("features", features, np.uint16, 1)[g.order]
         if joined:  # a group's cell is the code of one feature of so many bins
@@ -596,7 +595,7 @@ class NodeSums:
             raise ValueError("features names a feature that codes does not have.")
         if not len(self._node_of) or not len(self._column):
             return
-        for values, limit, side in runs(packed, self._max_abs):
+        for values, limit, side in runs(packed, self._max_abs, 1):
             sums, held = self._held[side]
             _add_rows(
                 codes, self._column, node, self._slot_of, self._node_of, self._copies, values, limit,

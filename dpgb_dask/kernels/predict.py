@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -9,9 +10,15 @@ from numpy.typing import NDArray
 from dpgb_dask.kernels import inner, kernel, readable, same_rows, writable
 from dpgb_dask.kernels.histogram import (
     GROUP_CELLS,
+    MAX_CELLS,
+    Groups,
+    PairLike,
+    PairSet,
+    check_pairs,
     groups_of,
+    look_up,
     make_key,
-    padded,
+    pack_pairs,
     scratch_codes,
 )
 from dpgb_dask.kernels.route import (
@@ -38,14 +45,17 @@ class TableSet:
         Their bins.
     start : (n_groups + 1,) int64
         Where each group starts in ``order``.
-    table : (n_groups, cells) int32, score steps
-        Sum of the group's tables at each joint cell.
+    n_joint : int
+        Groups of several features; they come first.
+    table : (n_scores, n_groups, cells) int32, score steps
+        Sum of the group's tables at each joint cell; a single feature has an entry for each of the 256 codes.
     """
 
     n_features: int
     order: NDArray[np.int64]
     size: NDArray[np.int64]
     start: NDArray[np.int64]
+    n_joint: int
     table: NDArray[np.int32]
 
 
@@ -54,33 +64,45 @@ def pack_tables(tables: Sequence[NDArray[np.int32] | None]) -> TableSet:
 
     Parameters
     ----------
-    tables : sequence of ((n_bins,) int32, score steps, or None)
+    tables : sequence of ((n_bins, n_scores) int32, score steps, or None)
         A code beyond its table takes the last entry.
 
     Raises
     ------
     ValueError
-        If a table is not one-dimensional int32, or has no or more than 256 entries.
+        If a table is not two-dimensional int32, tables differ in scores, or one has no or more than 256 entries.
     """
     active = [j for j, table in enumerate(tables) if table is not None and np.any(table)]
     parts = [np.asarray(tables[j]) for j in active]
-    if any(part.ndim != 1 or part.dtype != np.int32 for part in parts):
-        raise ValueError("Every table must be (n_bins,) int32, in score steps.")
+    if any(part.ndim != 2 or part.dtype != np.int32 for part in parts):
+        raise ValueError("Every table must be (n_bins, n_scores) int32, in score steps.")
+    if len({part.shape[1] for part in parts}) > 1:
+        raise ValueError("Tables differ in scores. Give each a column per score.")
     g = groups_of(tuple(len(part) for part in parts))
-    joint = np.zeros((len(g.cells), int(g.cells.max(initial=0))), np.int32)
-    for k, cells in enumerate(g.cells):
-        total = np.zeros(1, np.int32)
-        for position in range(g.start[k], g.start[k + 1]):
-            total = (total[:, None] + parts[g.order[position]]).ravel()
-        joint[k, :cells] = total
+    joint = _joint_tables(g, [part.T for part in parts])
+    for k in range(g.n_joint, len(g.cells)):
+        joint[:, k, g.cells[k] :] = joint[:, k, g.cells[k] - 1, None]
     order = readable("order", np.array(active, np.int64)[g.order], np.int64, 1)
-    return TableSet(len(tables), order, g.size, g.start, joint)
+    return TableSet(len(tables), order, g.size, g.start, g.n_joint, joint)
+
+
+def _joint_tables(groups: Groups, parts: Sequence[NDArray[np.int32]]) -> NDArray[np.int32]:
+    """Return each group's sum of tables, (n_scores, cells) each, at every joint cell; the last varies fastest."""
+    n_scores = parts[0].shape[0] if parts else 0
+    width = max(MAX_CELLS, int(groups.cells.max(initial=0)))
+    joint = np.zeros((n_scores, len(groups.cells), width), np.int32)
+    for k, cells in enumerate(groups.cells):
+        total = np.zeros((n_scores, 1), np.int32)
+        for position in range(groups.start[k], groups.start[k + 1]):
+            total = (total[:, :, None] + parts[groups.order[position]][:, None]).reshape(
+                n_scores, -1
+            )
+        joint[:, k, :cells] = total
+    return joint
 
 
 @inner
-def _gather_one(
-    key: NDArray[np.uint16], table: NDArray[np.int32], score: NDArray[np.int32]
-) -> None:
+def _gather_one(key: NDArray[Any], table: NDArray[np.int32], score: NDArray[np.int32]) -> None:
     for i in range(score.shape[0]):
         score[i] += table[key[i]]
 
@@ -98,28 +120,49 @@ def _gather_two(
 
 
 @inner
-def _gather_block(
-    codes: NDArray[np.uint8],  # IN (n_features, n_rows)
+def _gather_four(
+    code_a: NDArray[np.uint8],
+    code_b: NDArray[np.uint8],
+    code_c: NDArray[np.uint8],
+    code_d: NDArray[np.uint8],
+    a: NDArray[np.int32],
+    b: NDArray[np.int32],
+    c: NDArray[np.int32],
+    d: NDArray[np.int32],
+    score: NDArray[np.int32],
+) -> None:
+    for i in range(score.shape[0]):
+        score[i] += a[code_a[i]] + b[code_b[i]] + c[code_c[i]] + d[code_d[i]]
+
+
+@inner
+def _gather_joint(
+    codes: NDArray[np.uint8],  # IN (n_features, >= n_rows)
+    first: int | np.int64,  # column of codes of the row lo
     lo: int,
+    hi: int,
     order: NDArray[np.int64],
     size: NDArray[np.int64],
-    start: NDArray[np.int64],
-    table: NDArray[np.int32],  # IN (n_groups, cells)
-    keys: NDArray[np.uint16],  # scratch (2, >= rows)
-    score: NDArray[np.int32],  # OUT (rows from lo on,), added to
+    start: NDArray[np.int64],  # IN (> n_joint,)
+    n_joint: int,
+    table: NDArray[np.int32],  # IN (n_scores, >= n_joint, cells)
+    keys: NDArray[np.uint16],  # scratch (2, >= rows of the block)
+    score: NDArray[np.int32],  # OUT (n_scores, n_rows), added to
 ) -> None:
-    n_groups = start.shape[0] - 1
-    n = score.shape[0]
-    key_a, key_b = keys[0, :n], keys[1, :n]
-    for g in range(0, n_groups - 1, 2):
+    """Add the entries of joint cells to rows lo to hi, two groups per loop."""
+    n_scores = score.shape[0]
+    key_a, key_b = keys[0, : hi - lo], keys[1, : hi - lo]
+    for g in range(0, n_joint - 1, 2):
         s, t, u = start[g], start[g + 1], start[g + 2]
-        make_key(codes, lo, order[s:t], size[s:t], key_a)
-        make_key(codes, lo, order[t:u], size[t:u], key_b)
-        _gather_two(key_a, key_b, table[g], table[g + 1], score)
-    if n_groups % 2:
-        s, t = start[n_groups - 1], start[n_groups]
-        make_key(codes, lo, order[s:t], size[s:t], key_a)
-        _gather_one(key_a, table[n_groups - 1], score)
+        make_key(codes, first, order[s:t], size[s:t], key_a)
+        make_key(codes, first, order[t:u], size[t:u], key_b)
+        for k in range(n_scores):
+            _gather_two(key_a, key_b, table[k, g], table[k, g + 1], score[k, lo:hi])
+    if n_joint % 2:
+        s, t = start[n_joint - 1], start[n_joint]
+        make_key(codes, first, order[s:t], size[s:t], key_a)
+        for k in range(n_scores):
+            _gather_one(key_a, table[k, n_joint - 1], score[k, lo:hi])
 
 
 @kernel
@@ -128,14 +171,28 @@ def _add_tables(
     order: NDArray[np.int64],
     size: NDArray[np.int64],
     start: NDArray[np.int64],
-    table: NDArray[np.int32],
-    score: NDArray[np.int32],  # OUT (n_rows,), added to
+    n_joint: int,
+    table: NDArray[np.int32],  # IN (n_scores, n_groups, >= 256)
+    score: NDArray[np.int32],  # OUT (n_scores, n_rows), added to
 ) -> None:
-    n = score.shape[0]
+    """Add joint cells by twos, then features that are alone in their group, whose codes are the cells, by fours."""
+    n_scores, n = score.shape
     keys = np.empty((2, BLOCK), np.uint16)
+    single = order[start[n_joint] :]
+    four = single.shape[0] & ~3
     for lo in range(0, n, BLOCK):
         hi = min(n, lo + BLOCK)
-        _gather_block(codes, lo, order, size, start, table, keys, score[lo:hi])
+        _gather_joint(codes, lo, lo, hi, order, size, start, n_joint, table, keys, score)
+        for f in range(0, four, 4):
+            code_a, code_b = codes[single[f], lo:hi], codes[single[f + 1], lo:hi]
+            code_c, code_d = codes[single[f + 2], lo:hi], codes[single[f + 3], lo:hi]
+            g = n_joint + f
+            for k in range(n_scores):
+                a, b, c, d = table[k, g], table[k, g + 1], table[k, g + 2], table[k, g + 3]
+                _gather_four(code_a, code_b, code_c, code_d, a, b, c, d, score[k, lo:hi])
+        for f in range(four, single.shape[0]):
+            for k in range(n_scores):
+                _gather_one(codes[single[f], lo:hi], table[k, n_joint + f], score[k, lo:hi])
 
 
 def add_tables(
@@ -143,14 +200,14 @@ def add_tables(
     tables: TableSet | Sequence[NDArray[np.int32] | None],
     score: NDArray[np.int32],
 ) -> None:
-    """Add each feature's table entry to the scores.
+    """Add each feature's table entries to the scores.
 
     Parameters
     ----------
     codes : (n_features, n_rows) uint8
-    tables : TableSet, or sequence of ((n_bins,) int32 or None)
+    tables : TableSet, or sequence of ((n_bins, n_scores) int32 or None)
         One per feature, score steps; None is skipped. Pack them once with `pack_tables` when there are many row blocks.
-    score : (n_rows,) int32, score steps
+    score : (n_scores, n_rows) int32, score steps
         Added to in place, modulo 2³².
 
     Raises
@@ -169,66 +226,116 @@ def add_tables(
             "codes and tables differ in features. Give a table, or None, for each feature."
         )
     codes = readable("codes", codes, np.uint8, 2)
-    writable("score", score, np.int32, 1)
+    writable("score", score, np.int32, 2)
     if len(s.order):
-        _add_tables(codes, s.order, s.size, s.start, s.table, score)
+        _check_scores(s.table, score)
+        _add_tables(codes, s.order, s.size, s.start, s.n_joint, s.table, score)
 
 
-@kernel
-def _add_pair_table(
-    codes_i: NDArray[np.uint8],  # IN (n_rows,)
-    codes_j: NDArray[np.uint8],  # IN (n_rows,)
-    row: NDArray[np.uint16],  # IN (256,), start of the table's row
-    column: NDArray[np.uint8],  # IN (256,)
-    table: NDArray[np.int32],  # IN (cells,)
-    score: NDArray[np.int32],  # OUT (n_rows,), added to
-) -> None:
-    for i in range(score.shape[0]):
-        score[i] += table[np.uint32(row[codes_i[i]]) + np.uint32(column[codes_j[i]])]
+def _check_scores(values: NDArray[np.int32], score: NDArray[np.int32]) -> None:
+    if len(values) != len(score):
+        raise ValueError("values and score differ in scores. Give values for each.")
 
 
-def add_pair_table(
-    codes_i: NDArray[np.uint8],
-    codes_j: NDArray[np.uint8],
-    map_i: NDArray[np.uint8],
-    map_j: NDArray[np.uint8],
-    table: NDArray[np.int32],
-    score: NDArray[np.int32],
-) -> None:
-    """Add ``table[map_i[code_i], map_j[code_j]]`` to the scores.
+@dataclass(frozen=True, slots=True, eq=False)
+class PairTableSet:
+    """Pair tables, packed once by `pack_pair_tables`.
 
     Parameters
     ----------
-    codes_i, codes_j : (n_rows,) uint8
-    map_i, map_j : (n_bins of the feature,) uint8
+    pairs : PairSet
+    table : (n_scores, n_groups, cells) int32, score steps
+        Sum of the group's tables at each joint cell.
+    """
+
+    pairs: PairSet
+    table: NDArray[np.int32]
+
+
+def pack_pair_tables(
+    pairs: Sequence[PairLike], tables: Sequence[NDArray[np.int32]]
+) -> PairTableSet:
+    """Pack the tables of pairs.
+
+    Parameters
+    ----------
+    pairs : sequence of PairLike
+    tables : sequence of ((n_scores, n_i, n_j) int32, score steps)
+        One per pair.
+
+    Raises
+    ------
+    ValueError
+        If a table has another shape or dtype, or a map points outside it.
+    """
+    if any(
+        t.dtype != np.int32 or t.ndim != 3 or t.shape[1:] != (p.n_i, p.n_j)
+        for p, t in zip(pairs, tables, strict=True)
+    ):
+        raise ValueError("Every pair table must be (n_scores, n_i, n_j) int32, in score steps.")
+    packed = pack_pairs(pairs, MAX_CELLS**2)
+    return PairTableSet(
+        packed, _joint_tables(packed.groups, [t.reshape(len(t), -1) for t in tables])
+    )
+
+
+@kernel
+def _add_pair_tables(
+    codes: NDArray[np.uint8],  # IN (n_features, n_rows)
+    feature: NDArray[np.int64],
+    map_: NDArray[np.uint8],
+    order: NDArray[np.int64],
+    size: NDArray[np.int64],
+    start: NDArray[np.int64],
+    table: NDArray[np.int32],  # IN (n_scores, n_groups, cells)
+    mapped: NDArray[np.uint8],  # scratch (n_columns, >= rows of a block)
+    mapped_read: NDArray[np.uint8],  # read-only view of it
+    score: NDArray[np.int32],  # OUT (n_scores, n_rows), added to
+) -> None:
+    n = score.shape[1]
+    n_groups = start.shape[0] - 1
+    keys = np.empty((2, BLOCK), np.uint16)
+    zero = np.int64(0)
+    for lo in range(0, n, BLOCK):
+        hi = min(n, lo + BLOCK)
+        for c in range(feature.shape[0]):
+            look_up(codes[feature[c], lo:hi], map_[c], mapped[c, : hi - lo])
+        _gather_joint(mapped_read, zero, lo, hi, order, size, start, n_groups, table, keys, score)
+
+
+def add_pair_tables(
+    codes: NDArray[np.uint8], tables: PairTableSet, score: NDArray[np.int32]
+) -> None:
+    """Add ``table[k, map_i[code_i], map_j[code_j]]`` of each pair to score k.
+
+    Parameters
+    ----------
+    codes : (n_features, n_rows) uint8
         A code beyond its map takes the last entry.
-    table : (n_i, n_j) int32, score steps
-    score : (n_rows,) int32, score steps
+    tables : PairTableSet
+    score : (n_scores, n_rows) int32, score steps
         Added to in place, modulo 2³².
 
     Raises
     ------
     ValueError
-        If a dtype, layout or shape is wrong or a map points outside the table; never because of a row.
+        If a dtype, layout or shape is wrong or a feature does not exist; never because of a row.
 
     Privacy
     -------
-    The table is released; scores stay where the rows are.
+    Tables are released; scores stay where the rows are.
     """
-    same_rows(codes_i=codes_i, codes_j=codes_j, score=score)
-    table = readable("table", table, np.int32, 2)
-    row, column = padded(map_i).astype(np.uint16), padded(map_j)
-    if row.max() >= table.shape[0] or column.max() >= table.shape[1]:
-        raise ValueError("A map points outside the table.")
-    row *= table.shape[1]  # at most 256 · 256 - 1
-    _add_pair_table(
-        readable("codes_i", codes_i, np.uint8, 1),
-        readable("codes_j", codes_j, np.uint8, 1),
-        row,
-        column,
-        table.reshape(-1),
-        writable("score", score, np.int32, 1),
-    )
+    same_rows(codes=codes, score=score)
+    codes = readable("codes", codes, np.uint8, 2)
+    writable("score", score, np.int32, 2)
+    p = tables.pairs
+    check_pairs(codes, p)
+    if len(p.order):
+        _check_scores(tables.table, score)
+        scratch = scratch_codes(len(p.feature), min(codes.shape[1], BLOCK))
+        _add_pair_tables(
+            codes, p.feature, p.map, p.order, p.size, p.start, tables.table, *scratch, score
+        )
 
 
 @inner
@@ -259,24 +366,25 @@ def _add_trees(
     threshold: NDArray[np.uint8],  # IN (n_trees, nodes)
     mask_of: NDArray[np.int32],  # IN (n_trees, nodes)
     masks: NDArray[np.uint8],  # IN (n_masks, 256)
-    value: NDArray[np.int32],  # IN (n_trees, leaves)
+    value: NDArray[np.int32],  # IN (n_scores, n_trees, leaves)
     order: NDArray[np.int64],  # IN (trees per group,), 0, 1, …
     size: NDArray[np.int64],  # IN (trees per group,), leaves of each
     part: NDArray[np.uint8],  # scratch (trees per group, >= rows of a block)
     part_read: NDArray[np.uint8],  # read-only view of it
-    score: NDArray[np.int32],  # OUT (n_rows,), added to
+    score: NDArray[np.int32],  # OUT (n_scores, n_rows), added to
 ) -> None:
     """Find the leaves of some trees and add their values in one look-up, block by block."""
-    n = score.shape[0]
-    n_trees, leaves = value.shape
+    n = score.shape[1]
+    n_scores, n_trees, leaves = value.shape
     together = order.shape[0]
     # from depth 4 on, this number of rows is odd: with one more, the loops took a sixth longer
     buffer = np.empty(((leaves - 1) // 4 + 1 + ASIDE, BLOCK), np.uint8)
     keys = np.empty(BLOCK, np.uint16)
-    table = np.empty(leaves**together, np.int32)
+    table = np.empty((n_scores, leaves**together), np.int32)
     for first in range(0, n_trees, together):
         last = min(n_trees, first + together)
-        _join_values(value[first:last], table)
+        for k in range(n_scores):
+            _join_values(value[k, first:last], table[k])
         for lo in range(0, n, BLOCK):
             hi = min(n, lo + BLOCK)
             key = keys[: hi - lo]
@@ -284,7 +392,8 @@ def _add_trees(
                 leaf = part[t - first, : hi - lo]
                 find_leaves(codes, lo, feature[t], threshold[t], mask_of[t], masks, buffer, leaf)
             make_key(part_read, np.int64(0), order[: last - first], size, key)
-            _gather_one(key, table, score[lo:hi])
+            for k in range(n_scores):
+                _gather_one(key, table[k], score[k, lo:hi])
 
 
 @kernel
@@ -294,12 +403,12 @@ def _add_deep_trees(
     threshold: NDArray[np.uint8],  # IN (n_trees, nodes)
     mask_of: NDArray[np.int32],  # IN (n_trees, nodes)
     masks: NDArray[np.uint8],  # IN (n_masks, 256)
-    value: NDArray[np.int32],  # IN (n_trees, leaves)
-    score: NDArray[np.int32],  # OUT (n_rows,), added to
+    value: NDArray[np.int32],  # IN (n_scores, n_trees, leaves)
+    score: NDArray[np.int32],  # OUT (n_scores, n_rows), added to
 ) -> None:
     """Find the leaves and add their values, block by block and tree by tree."""
-    n = score.shape[0]
-    n_trees, leaves = value.shape
+    n = score.shape[1]
+    n_scores, n_trees, leaves = value.shape
     buffer = np.empty((leaves // 4 + 2 + ASIDE, BLOCK), np.uint8)
     keys = np.empty(BLOCK, np.uint16)
     for lo in range(0, n, BLOCK):
@@ -307,7 +416,8 @@ def _add_deep_trees(
         leaf = keys[: hi - lo]
         for t in range(n_trees):
             find_deep_leaves(codes, lo, feature[t], threshold[t], mask_of[t], masks, buffer, leaf)
-            _gather_one(leaf, value[t], score[lo:hi])
+            for k in range(n_scores):
+                _gather_one(leaf, value[k, t], score[k, lo:hi])
 
 
 def add_trees(
@@ -319,7 +429,7 @@ def add_trees(
     value: NDArray[np.int32],
     score: NDArray[np.int32],
 ) -> None:
-    """Add each tree's leaf value to the scores.
+    """Add each tree's leaf values to the scores.
 
     Parameters
     ----------
@@ -330,8 +440,8 @@ def add_trees(
     mask_of : (n_trees, 2**depth - 1) int32
         Row of ``masks`` of a node that sends a code right where ``masks[row, code]`` is 1; else negative.
     masks : (n_masks, 256) uint8
-    value : (n_trees, 2**depth) int32, score steps
-    score : (n_rows,) int32, score steps
+    value : (n_scores, n_trees, 2**depth) int32, score steps
+    score : (n_scores, n_rows) int32, score steps
         Added to in place, modulo 2³².
 
     Raises
@@ -346,11 +456,12 @@ def add_trees(
     same_rows(codes=codes, score=score)
     codes = readable("codes", codes, np.uint8, 2)
     trees = check_trees(codes, feature, threshold, mask_of, masks)
-    value = readable("value", value, np.int32, 2)
-    writable("score", score, np.int32, 1)
-    n_trees, leaves = value.shape
+    value = readable("value", value, np.int32, 3)
+    writable("score", score, np.int32, 2)
+    _check_scores(value, score)
+    _, n_trees, leaves = value.shape
     if (n_trees, leaves - 1) != feature.shape:
-        raise ValueError("value must hold one entry per leaf: (n_trees, 2**depth).")
+        raise ValueError("value must hold one entry per leaf: (n_scores, n_trees, 2**depth).")
     if 1 < leaves <= 1 << BYTE_DEPTH:
         depth = leaves.bit_length() - 1
         together = max(1, (GROUP_CELLS.bit_length() - 1) // depth)

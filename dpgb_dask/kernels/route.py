@@ -7,7 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dpgb_dask.kernels import inner, kernel, readable, same_rows, writable
-from dpgb_dask.kernels.histogram import joint_sums, runs, scatter_one, unload
+from dpgb_dask.kernels.histogram import joint_sums, look_up, runs, scatter_one, unload
 
 BLOCK = 8192  # rows per inner loop: its 2^(depth - 2) leaf buffers stay in L2
 MAX_DEPTH = 10
@@ -96,12 +96,6 @@ def _find_plain_leaves(
 
 
 @inner
-def _look_up_side(c: NDArray[np.uint8], mask: NDArray[np.uint8], side: NDArray[np.uint8]) -> None:
-    for i in range(side.shape[0]):
-        side[i] = mask[c[i]]
-
-
-@inner
 def _column(
     codes: NDArray[np.uint8],  # IN (n_features, n_rows)
     lo: int,
@@ -114,7 +108,7 @@ def _column(
     c = codes[feature, lo : lo + side.shape[0]]
     if mask_of < 0:
         return c
-    _look_up_side(c, masks[mask_of], side)
+    look_up(c, masks[mask_of], side)
     return side
 
 
@@ -255,6 +249,13 @@ def _tree_leaves(
             find_leaves(codes, lo, feature[t], threshold[t], mask_of[t], masks, buffer, leaf)
 
 
+@inner
+def _unload_trees(sums: NDArray[np.int64], side: int, out: NDArray[np.int64]) -> None:
+    for k in range(sums.shape[0]):
+        for t in range(sums.shape[1]):
+            unload(sums[k, t], side, out[k, t])
+
+
 @kernel
 def _deep_tree_sums(
     codes: NDArray[np.uint8],  # IN (n_features, n_rows)
@@ -262,32 +263,31 @@ def _deep_tree_sums(
     threshold: NDArray[np.uint8],  # IN (n_trees, nodes)
     mask_of: NDArray[np.int32],  # IN (n_trees, nodes)
     masks: NDArray[np.uint8],  # IN (n_masks, 256)
-    values: NDArray[np.int64],  # IN (n_rows,)
+    values: NDArray[np.int64],  # IN (n_scores, n_rows)
     limit: int,  # rows between flushes
     side: int,
-    out: NDArray[np.int64],  # OUT (n_trees, leaves, 2), added to
+    out: NDArray[np.int64],  # OUT (n_scores, n_trees, leaves, 2), added to
 ) -> None:
     """Find the leaves of a block and sum, tree by tree."""
-    n = values.shape[0]
+    n_scores, n = values.shape
     n_trees, nodes = feature.shape
     step = min(BLOCK, limit)
     leaves = np.empty(step, np.uint16)
     buffer = np.empty((nodes // 4 + 2 + ASIDE, step), np.uint8)
-    sums = np.zeros((n_trees, nodes + 1), np.int64)
+    sums = np.zeros((n_scores, n_trees, nodes + 1), np.int64)
     rows = 0
     for lo in range(0, n, step):
         hi = min(n, lo + step)
         if rows + hi - lo > limit:
-            for t in range(n_trees):
-                unload(sums[t], side, out[t])
+            _unload_trees(sums, side, out)
             rows = 0
         leaf = leaves[: hi - lo]
         for t in range(n_trees):
             find_deep_leaves(codes, lo, feature[t], threshold[t], mask_of[t], masks, buffer, leaf)
-            scatter_one(leaf, values[lo:hi], sums[t])
+            for k in range(n_scores):
+                scatter_one(leaf, values[k, lo:hi], sums[k, t])
         rows += hi - lo
-    for t in range(n_trees):
-        unload(sums[t], side, out[t])
+    _unload_trees(sums, side, out)
 
 
 def check_trees(
@@ -445,14 +445,14 @@ def tree_sums(
     mask_of : (n_trees, 2**depth - 1) int32
         Row of ``masks`` of a node that sends a code right where ``masks[row, code]`` is 1; else negative.
     masks : (n_masks, 256) uint8
-    packed : (n_rows,) int64
+    packed : (n_scores, n_rows) int64
         ``(g << 32) + h`` in steps, weights included, h >= 0.
     max_abs : int
         Bound on |g| and h of one row, weights included.
 
     Returns
     -------
-    (n_trees, 2**depth, 2) int64
+    (n_trees, 2**depth, n_scores, 2) int64
         Sums of (g, h).
 
     Raises
@@ -470,11 +470,12 @@ def tree_sums(
     if 1 < leaves <= 1 << BYTE_DEPTH:
         leaf = np.empty((n_trees, codes.shape[1]), np.uint8)
         tree_leaves(codes, feature, threshold, mask_of, masks, leaf)
-        return joint_sums(leaf, packed, max_abs, (leaves,) * n_trees).reshape(n_trees, leaves, 2)
-    parts = runs(packed, max_abs)
+        sums = joint_sums(leaf, packed, max_abs, (leaves,) * n_trees)
+        return sums.reshape(n_trees, leaves, *sums.shape[1:])
+    parts = runs(packed, max_abs, 2)
     codes = readable("codes", codes, np.uint8, 2)
     trees = check_trees(codes, feature, threshold, mask_of, masks)
-    out = np.zeros((n_trees, leaves, 2), np.int64)
+    out = np.zeros((len(packed), n_trees, leaves, 2), np.int64)
     for values, limit, side in parts:
         _deep_tree_sums(codes, *trees, values, limit, side, out)
-    return out
+    return out.transpose(1, 2, 0, 3)

@@ -126,27 +126,28 @@ def _clipped_softmax() -> None:
 
 
 def _codes() -> tuple[NDArray[np.uint8], NDArray[np.int64]]:
-    return np.zeros((5, ROWS), np.uint8), np.zeros(ROWS, np.int64)
+    return np.zeros((5, ROWS), np.uint8), np.zeros((1, ROWS), np.int64)
 
 
 def _main_sums() -> None:
     codes, packed = _codes()
     for max_abs in (1, 1 << 30):  # packed and wide sums
         histogram.joint_sums(codes, packed, max_abs, (256,) * 5)
-    predict.add_tables(codes, [np.ones(256, np.int32)] * 5, np.zeros(ROWS, np.int32))
+    predict.add_tables(codes, [np.ones((256, 1), np.int32)] * 5, np.zeros((1, ROWS), np.int32))
 
 
 def _shrunk_rows() -> None:
     codes, packed = _codes()
     ends = np.zeros(1, np.uint8)
-    shrink.shrink(codes, np.zeros(1, np.int64), ends, ends, 1, (0, 1, 1), 0, packed[None])
+    shrink.shrink(codes, np.zeros(1, np.int64), ends, ends, 1, (0, 1, 1), 0, packed)
 
 
 def _pair_sums() -> None:
     codes, packed = _codes()
-    histogram.pair_sums(codes, [histogram.Pair(0, 1, HALF, HALF, 2, 2)] * 3, packed, 1)
-    table = np.zeros((2, 2), np.int32)
-    predict.add_pair_table(codes[0], codes[1], HALF, HALF, table, np.zeros(ROWS, np.int32))
+    pairs = [histogram.Pair(0, 1, HALF, HALF, 2, 2)] * 3
+    histogram.pair_sums(codes, pairs, packed, 1)
+    tables = predict.pack_pair_tables(pairs, [np.zeros((1, 2, 2), np.int32)] * 3)
+    predict.add_pair_tables(codes, tables, np.zeros((1, ROWS), np.int32))
 
 
 def _splits(
@@ -166,9 +167,9 @@ def _trees(depth: int = 3) -> None:
     codes, packed = _codes()
     splits = _splits(depth)
     route.tree_sums(codes, *splits, packed, 1)
-    value = np.ones((3, 1 << depth), np.int32)
-    predict.add_trees(codes, *splits, value, np.zeros(ROWS, np.int32))
-    predict.add_tables(codes[:3], list(value[:, :1]), np.zeros(ROWS, np.int32))
+    value, score = np.ones((1, 3, 1 << depth), np.int32), np.zeros((1, ROWS), np.int32)
+    predict.add_trees(codes, *splits, value, score)
+    predict.add_tables(codes[:3], list(value[0, :, :1, None]), score)
 
 
 def _deep_trees() -> None:
@@ -181,7 +182,7 @@ def _levels() -> None:
     feature, threshold, mask_of, masks = _splits(3)
     route.find_nodes(codes, feature[0], threshold[0], mask_of[0], masks, node)
     features, sizes = np.arange(5, dtype=np.uint16), (2, 3, 256, 256, 256)
-    nodes.node_sums(codes, features, sizes, node, 2, packed, 1)
+    nodes.node_sums(codes, features, sizes, node, 2, packed[0], 1)
     nodes.JoinedCells(features[:3], [HALF] * 3, (2, 2, 256)).join(codes, np.empty_like(codes[:2]))
 
 

@@ -30,23 +30,17 @@ OfCodes = Callable[[Codes], NDArray[Any]]
 def scorer(model: Model) -> Callable[[Codes], NDArray[np.int32]]:
     """Return a function from (n_features, n_rows) uint8 codes to (n_rows, n_scores) int32 scores."""
     # packed once, as every block of rows uses the same joint tables
-    tables = [
-        kernels.pack_tables([np.ascontiguousarray(table[:, k]) for table in model.tables])
-        for k in range(model.n_scores)
-    ]
-    trees, splits = model.trees, model.trees.splits
+    tables = kernels.pack_tables(model.tables)
+    pairs = kernels.pack_pair_tables(model.pairs, [pair.table for pair in model.pairs])
+    trees = model.trees
 
     def score(codes: Codes) -> NDArray[np.int32]:
         out = np.empty((model.n_scores, codes.shape[1]), np.int32)
-        for k in range(model.n_scores):
-            out[k] = model.intercept[k]
-            kernels.add_tables(codes, tables[k], out[k])
-        for p in model.pairs:
-            for table, column in zip(p.table, out, strict=True):
-                kernels.add_pair_table(codes[p.i], codes[p.j], p.map_i, p.map_j, table, column)
+        out[:] = model.intercept[:, None]
+        kernels.add_tables(codes, tables, out)
+        kernels.add_pair_tables(codes, pairs, out)
         if trees.n_trees:
-            for value, column in zip(trees.value, out, strict=True):
-                kernels.add_trees(codes, *splits.arrays, value, column)
+            kernels.add_trees(codes, *trees.splits.arrays, trees.value, out)
         return np.ascontiguousarray(out.T)
 
     return score

@@ -1,6 +1,6 @@
 import numpy as np
 import pytest
-from helpers import naive_cells, naive_joint_sums, naive_pair_sums, pack
+from helpers import naive_cells, naive_joint_sums, naive_pair_sums, pack, two_scores
 
 from dpgb_dask.kernels import histogram
 
@@ -33,21 +33,25 @@ def random_pairs(n_features, n_pairs, seed=0):
 @pytest.mark.parametrize("n", [0, 1, 700])
 def test_joint_sums_equals_the_dull_sum(n, sizes, max_abs):
     codes, g, h = rows_of(n, sizes, max_abs)
-    got = histogram.joint_sums(codes, pack(g, h), max_abs, sizes)
-    np.testing.assert_array_equal(got, naive_joint_sums(codes, g, h, sizes))
+    packed, want = two_scores(lambda g, h: naive_joint_sums(codes, g, h, sizes), g, h)
+    got = histogram.joint_sums(codes, packed, max_abs, sizes)
+    np.testing.assert_array_equal(got, want)
+    np.testing.assert_array_equal(
+        histogram.joint_sums(codes, packed[1:], max_abs, sizes), want[:, 1:]
+    )
 
 
 @pytest.mark.parametrize("seed", range(5))
 def test_joint_sums_are_the_same_for_any_split_of_the_rows(seed):
     sizes = SIZES[2]
     codes, g, h = rows_of(9000, sizes, 1 << 19, seed)  # a limit of 4095 rows: flushes inside blocks
-    packed = pack(g, h)
+    packed, want = two_scores(lambda g, h: naive_joint_sums(codes, g, h, sizes), g, h)
     whole = histogram.joint_sums(codes, packed, 1 << 19, sizes)
-    np.testing.assert_array_equal(whole, naive_joint_sums(codes, g, h, sizes))
+    np.testing.assert_array_equal(whole, want)
     cuts = np.sort(np.random.default_rng(seed).integers(0, 9000, 3))
     parts = [
-        histogram.joint_sums(np.ascontiguousarray(c), p, 1 << 19, sizes)
-        for c, p in zip(np.split(codes, cuts, axis=1), np.split(packed, cuts), strict=True)
+        histogram.joint_sums(*map(np.ascontiguousarray, part), 1 << 19, sizes)
+        for part in zip(np.split(codes, cuts, axis=1), np.split(packed, cuts, axis=1), strict=True)
     ]
     np.testing.assert_array_equal(sum(parts), whole)
 
@@ -70,12 +74,12 @@ def test_sums_hold_at_the_flush_bound(max_abs, n, sign):
     h = np.full(n, max_abs)
     sizes = (3, 33, 2)
     codes = np.ones((3, n), np.uint8)
-    got = histogram.joint_sums(codes, pack(g, h), max_abs, sizes)
-    np.testing.assert_array_equal(got, naive_joint_sums(codes, g, h, sizes))
+    packed, want = two_scores(lambda g, h: naive_joint_sums(codes, g, h, sizes), g, h)
+    np.testing.assert_array_equal(histogram.joint_sums(codes, packed, max_abs, sizes), want)
     ones = np.ones(3, np.uint8)
     pairs = [histogram.Pair(0, 1, ones, ones, 2, 2)] * 3
-    got = histogram.pair_sums(codes, pairs, pack(g, h), max_abs)
-    np.testing.assert_array_equal(got, naive_pair_sums(codes, pairs, g, h))
+    packed, want = two_scores(lambda g, h: naive_pair_sums(codes, pairs, g, h), g, h)
+    np.testing.assert_array_equal(histogram.pair_sums(codes, pairs, packed, max_abs), want)
 
 
 @pytest.mark.parametrize(("max_abs", "n"), [(1 << 18, 8192), (1 << 21, 1024)])
@@ -83,17 +87,22 @@ def test_a_flush_one_row_too_late_is_seen(max_abs, n, monkeypatch):
     g = np.full(n, max_abs)
     codes = np.ones((1, n), np.uint8)
     pairs = [histogram.Pair(0, 0, np.ones(2, np.uint8), np.zeros(2, np.uint8), 2, 1)]
-    want = naive_joint_sums(codes, g, g, (2,))
+    packed, want = two_scores(lambda g, h: naive_joint_sums(codes, g, h, (2,)), g, g)
     monkeypatch.setattr(histogram, "flush_rows", lambda bound: ((1 << 31) - 1) // bound + 1)
     with np.errstate(over="ignore"):
-        assert not np.array_equal(histogram.joint_sums(codes, pack(g, g), max_abs, (2,)), want)
-        assert not np.array_equal(histogram.pair_sums(codes, pairs, pack(g, g), max_abs), want)
+        assert not np.array_equal(histogram.joint_sums(codes, packed, max_abs, (2,)), want)
+        assert not np.array_equal(histogram.pair_sums(codes, pairs, packed, max_abs), want)
 
 
 def test_a_code_beyond_its_feature_counts_in_the_last_bin():
     codes = np.array([[0, 9, 255], [4, 4, 4]], np.uint8)
-    got = histogram.joint_sums(codes, pack([1, 2, 4], [1, 1, 1]), 4, (3, 2))
-    assert got.tolist() == [[1, 1], [0, 0], [6, 2], [0, 0], [7, 3]]
+    packed = pack([1, 2, 4], [1, 1, 1])[None]
+    got = histogram.joint_sums(codes, packed, 4, (3, 2))  # in one group
+    assert got[:, 0].tolist() == [[1, 1], [0, 0], [6, 2], [0, 0], [7, 3]]
+    sizes = (200, 210, 220, 230, 240)  # alone, in a loop of four and in one of one
+    got = histogram.joint_sums(np.repeat(codes[:1], 5, axis=0), packed, 4, sizes)
+    for part in np.split(got[:, 0], np.cumsum(sizes)[:-1]):
+        assert part[[0, 9, -1]].tolist() == [[1, 1], [2, 1], [4, 1]]
 
 
 @pytest.mark.parametrize("bound", [0, -1, 1 << 31])
@@ -114,15 +123,31 @@ def test_flush_rows_is_the_largest_that_fits(bound):
 def test_pair_sums_equals_the_dull_sum(n, n_pairs, max_abs):
     codes, g, h = rows_of(n, (256, 256, 33, 2), max_abs)
     pairs = random_pairs(4, n_pairs)
-    want = naive_pair_sums(codes, pairs, g, h)
+    packed, want = two_scores(lambda g, h: naive_pair_sums(codes, pairs, g, h), g, h)
     for given in (pairs, histogram.pack_pairs(pairs)):
-        got = histogram.pair_sums(codes, given, pack(g, h), max_abs)
+        got = histogram.pair_sums(codes, given, packed, max_abs)
         np.testing.assert_array_equal(got, want)
+
+
+def test_many_scores_are_summed_in_passes_of_bounded_memory(monkeypatch):
+    codes, g, h = rows_of(50, SIZES[2], 9)
+    pairs = random_pairs(4, 5)
+    packed = np.stack([pack(k * g, h) for k in range(5)])
+    calls = (
+        lambda: histogram.joint_sums(codes, packed, 45, SIZES[2]),
+        lambda: histogram.pair_sums(codes[:4], pairs, packed, 45),
+    )
+    whole = [call() for call in calls]
+    groups = histogram.groups_of(SIZES[2])
+    monkeypatch.setattr(histogram, "SCORE_CELLS", 2 * len(groups.cells) * groups.cells.max())
+    assert len(histogram._score_slices(5, groups)) == 3
+    for call, want in zip(calls, whole, strict=True):
+        np.testing.assert_array_equal(call(), want)
 
 
 def test_pair_sums_of_no_pairs_is_empty():
     codes, g, h = rows_of(3, (2,), 1)
-    assert histogram.pair_sums(codes, [], pack(g, h), 1).shape == (0, 2)
+    assert histogram.pair_sums(codes, [], pack(g, h)[None], 1).shape == (0, 1, 2)
 
 
 @pytest.mark.parametrize("dtype", [np.uint8, np.uint16])
@@ -144,19 +169,28 @@ def test_groups_hold_every_feature_once_and_stay_small():
         assert g.cells.max() <= histogram.GROUP_CELLS
         for k, cells in enumerate(g.cells):
             assert np.prod(g.size[g.start[k] : g.start[k + 1]]) == cells
+            assert (g.start[k + 1] - g.start[k] > 1) == (k < g.n_joint)
+
+
+def test_a_size_above_the_most_cells_is_a_group_of_its_own():
+    g = histogram.groups_of((5000, 3, 3000, 3), largest=65536)
+    assert g.cells.tolist() == [9, 3000, 5000]
+    assert g.n_joint == 1
 
 
 def test_sums_name_what_does_not_fit():
     codes, g, h = rows_of(4, (3, 3), 1)
-    packed = pack(g, h)
+    packed = pack(g, h)[None]
     with pytest.raises(ValueError, match="differ in features"):
         histogram.joint_sums(codes, packed, 1, (3,))
     with pytest.raises(ValueError, match="differ in rows"):
-        histogram.joint_sums(codes, packed[:3], 1, (3, 3))
+        histogram.joint_sums(codes, packed[:, :3].copy(), 1, (3, 3))
     with pytest.raises(ValueError, match="codes is not C-contiguous"):
-        histogram.joint_sums(codes[:, ::2], packed[:2], 1, (3, 3))
+        histogram.joint_sums(codes[:, ::2], packed[:, :2].copy(), 1, (3, 3))
     with pytest.raises(ValueError, match="packed has dtype=int32"):
         histogram.joint_sums(codes, packed.astype(np.int32), 1, (3, 3))
+    with pytest.raises(ValueError, match="packed has dtype=int64 and 1 axes"):
+        histogram.joint_sums(codes, packed[0], 1, (3, 3))
     with pytest.raises(ValueError, match=r"outside \[1, 256\]"):
         histogram.joint_sums(codes, packed, 1, (3, 257))
     zeros = np.zeros(3, np.uint8)

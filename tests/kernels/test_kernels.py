@@ -15,14 +15,16 @@ def test_warm_leaves_nothing_to_compile_for_read_only_blocks():
         route._find_nodes,
         nodes._add_rows,
         nodes._flush_all,
+        histogram._pair_sums,
         predict._add_tables,
+        predict._add_pair_tables,
         predict._add_trees,
         predict._add_deep_trees,
         draw._draws,
     ]
     versions = [len(function.signatures) for function in compiled]
     codes = np.zeros((2, 5), np.uint8)
-    packed = np.ones(5, np.int64)
+    packed = np.ones((1, 5), np.int64)
     node = np.zeros(5, np.uint16)
     index = np.zeros((5, 2), np.uint64)
     no_mask = np.full((1, 1), -1, np.int32), np.zeros((0, 256), np.uint8)
@@ -31,17 +33,22 @@ def test_warm_leaves_nothing_to_compile_for_read_only_blocks():
     features = np.zeros(1, np.uint16)
     for array in (codes, packed, node, index, features, *trees, *deep):
         array.flags.writeable = False
-    assert histogram.joint_sums(codes, packed, 1, (2, 2)).tolist() == [[0, 5], [0, 0]] * 2
-    assert route.tree_sums(codes, *trees, packed, 1).tolist() == [[[0, 5], [0, 0]]]
+    sums = histogram.joint_sums(codes, packed, 1, (2, 2))
+    assert sums[:, 0].tolist() == [[0, 5], [0, 0]] * 2
+    pairs = [histogram.Pair(0, 1, np.zeros(2, np.uint8), np.zeros(2, np.uint8), 1, 1)]
+    histogram.pair_sums(codes, pairs, packed, 1)
+    assert route.tree_sums(codes, *trees, packed, 1)[:, :, 0].tolist() == [[[0, 5], [0, 0]]]
     for n_nodes in (1, 3):
-        got = nodes.node_sums(codes, features, (2,), node, n_nodes, packed, 1)
+        got = nodes.node_sums(codes, features, (2,), node, n_nodes, packed[0], 1)
         assert got[0].tolist() == [[0, 5], [0, 0]]
     route.find_nodes(codes, *(part[0] for part in deep[:3]), deep[3], np.empty(5, np.uint16))
-    score = np.zeros(5, np.int32)
-    predict.add_tables(codes, [np.ones(2, np.int32), None], score)
-    predict.add_trees(codes, *trees, np.ones((1, 2), np.int32), score)
-    predict.add_trees(codes, *deep, np.ones((1, 512), np.int32), score)
-    assert score.tolist() == [3] * 5
+    score = np.zeros((1, 5), np.int32)
+    predict.add_tables(codes, [np.ones((2, 1), np.int32), None], score)
+    tables = predict.pack_pair_tables(pairs, [np.ones((1, 1, 1), np.int32)])
+    predict.add_pair_tables(codes, tables, score)
+    predict.add_trees(codes, *trees, np.ones((1, 1, 2), np.int32), score)
+    predict.add_trees(codes, *deep, np.ones((1, 1, 512), np.int32), score)
+    assert score.tolist() == [[4] * 5]
     draw.draws(bytes(16), 0, index, np.empty(5, np.uint32))
     assert [len(function.signatures) for function in compiled] == versions
 

@@ -2,30 +2,46 @@ import numpy as np
 import pytest
 from helpers import naive_add_pair_table, naive_add_tables, naive_add_trees
 
+from dpgb_dask.contracts.model import PairTable
 from dpgb_dask.kernels import predict
 
-SIZES = (33, 2, 3, 256, 1, 33, 4, 4, 3, 200)
+SIZES = (
+    33,
+    2,
+    3,
+    256,
+    1,
+    33,
+    4,
+    4,
+    3,
+    200,
+    90,
+    91,
+    92,
+    93,
+)  # in groups, and alone by fours and ones
 
 
 def additive(n, seed=0):
     rng = np.random.default_rng(seed)
     codes = np.stack([rng.integers(0, size, n, np.uint8) for size in SIZES])
-    tables = [rng.integers(-(1 << 19), 1 << 19, size, np.int32) for size in SIZES]
-    return codes, tables, rng.integers(-100, 100, n, np.int32)
+    tables = [rng.integers(-(1 << 19), 1 << 19, (size, 2), np.int32) for size in SIZES]
+    return codes, tables, rng.integers(-100, 100, (2, n), np.int32)
 
 
 @pytest.mark.parametrize("n", [0, 1, 900])
 def test_add_tables_adds_one_entry_per_feature(n):
     codes, tables, score = additive(n)
     tables[3] = None
-    tables[5] = np.zeros(33, np.int32)
+    tables[5] = np.zeros((33, 2), np.int32)
     for given in (tables, predict.pack_tables(tables)):
         got = score.copy()
         predict.add_tables(codes, given, got)
         np.testing.assert_array_equal(got, naive_add_tables(codes, tables, score))
 
 
-@pytest.mark.parametrize("tables", [[None] * 10, [np.ones(1, np.int32)] + [None] * 9])
+@pytest.mark.parametrize("tables", [[None] * 14, [np.ones((1, 2), np.int32)] + [None] * 13])
 def test_add_tables_takes_none_and_one(tables):
     codes, _, score = additive(20)
     codes[0] = 0
@@ -41,16 +57,39 @@ def test_add_tables_over_several_blocks():
     np.testing.assert_array_equal(got, naive_add_tables(codes, tables, score))
 
 
-@pytest.mark.parametrize("shape", [(1, 1), (16, 16), (256, 3), (256, 256)])
-def test_add_pair_table_adds_one_cell(shape):
+def packed(tables):
+    return predict.pack_pair_tables(tables, [t.table for t in tables])
+
+
+def test_a_code_beyond_its_table_takes_the_last_entry():
+    codes = np.array([[0, 199, 255]] * 5, np.uint8)
+    table = np.arange(200, dtype=np.int32)[:, None]
+    for tables in ([table] * 5, [table[:2]] * 5):  # alone, and in one group
+        score = np.zeros((1, 3), np.int32)
+        predict.add_tables(codes, tables, score)
+        assert score.tolist() == [[0, *[5 * (len(tables[0]) - 1)] * 2]]
+
+
+@pytest.mark.parametrize("n", [0, 1, predict.BLOCK + 5])
+@pytest.mark.parametrize("n_scores", [1, 3])
+def test_add_pair_tables_adds_one_cell_of_each(n_scores, n):
     rng = np.random.default_rng(0)
-    codes = rng.integers(0, 40, (2, 500), np.uint8)
-    maps = [rng.integers(0, n, 40).astype(np.uint8) for n in shape]
-    table = rng.integers(-1000, 1000, shape, np.int32)
-    score = rng.integers(-100, 100, 500, np.int32)
-    want = naive_add_pair_table(*codes, *maps, table, score)
-    predict.add_pair_table(*codes, *maps, table, score)
-    np.testing.assert_array_equal(score, want)
+    codes = rng.integers(0, 40, (4, n), np.uint8)
+    tables = []
+    for shape in [(1, 1), (16, 16), (4, 3), (256, 3), (256, 256), (5, 2), (4, 3)]:
+        i, j = (int(k) for k in rng.choice(4, 2, replace=False))
+        maps = [rng.integers(0, size, 40).astype(np.uint8) for size in shape]
+        values = rng.integers(-(1 << 30), 1 << 30, (n_scores, *shape), np.int32)
+        tables.append(PairTable(i, j, *maps, values))
+    score = rng.integers(-100, 100, (n_scores, n), np.int32)
+    want = score
+    for t in tables:
+        want = naive_add_pair_table(codes[t.i], codes[t.j], t.map_i, t.map_j, t.table, want)
+    got = score.copy()
+    predict.add_pair_tables(codes, packed(tables), got)
+    np.testing.assert_array_equal(got, want)
+    predict.add_pair_tables(codes, packed([]), got)
+    np.testing.assert_array_equal(got, want)
 
 
 def forest(n_trees, depth, n_features, masked):
@@ -61,7 +100,7 @@ def forest(n_trees, depth, n_features, masked):
     threshold = rng.integers(0, 256, shape, np.uint8)
     masks = rng.integers(0, 2, (7, 256), np.uint8)
     mask_of = np.where(rng.random(shape) < masked, rng.integers(0, 7, shape), -1).astype(np.int32)
-    value = rng.integers(-1000, 1000, (n_trees, 1 << depth), np.int32)
+    value = rng.integers(-1000, 1000, (2, n_trees, 1 << depth), np.int32)
     return feature, threshold, mask_of, masks, value
 
 
@@ -72,7 +111,7 @@ def test_add_trees_adds_one_leaf_per_tree(n_trees, depth, masked):
     rng = np.random.default_rng(depth)
     codes = rng.integers(0, 256, (5, 300), np.uint8)
     trees = forest(n_trees, depth, 5, masked)
-    score = rng.integers(-100, 100, 300, np.int32)
+    score = rng.integers(-100, 100, (2, 300), np.int32)
     got = score.copy()
     predict.add_trees(codes, *trees, got)
     np.testing.assert_array_equal(got, naive_add_trees(codes, *trees, score))
@@ -84,9 +123,10 @@ def test_add_trees_over_several_blocks(depth):
     n = predict.BLOCK + 9
     codes = rng.integers(0, 256, (5, n), np.uint8)
     trees = forest(3, depth, 5, 0.2)
-    got = np.zeros(n, np.int32)
+    got = np.zeros((2, n), np.int32)
+    want = naive_add_trees(codes, *trees, got)
     predict.add_trees(codes, *trees, got)
-    np.testing.assert_array_equal(got, naive_add_trees(codes, *trees, np.zeros(n, np.int32)))
+    np.testing.assert_array_equal(got, want)
 
 
 def test_tables_name_what_does_not_fit():
@@ -94,12 +134,22 @@ def test_tables_name_what_does_not_fit():
     with pytest.raises(ValueError, match="differ in features"):
         predict.add_tables(codes, tables[:3], score)
     with pytest.raises(ValueError, match="int32"):
-        predict.pack_tables([np.ones(3)])
+        predict.pack_tables([np.ones((3, 1))])
+    with pytest.raises(ValueError, match="Tables differ in scores"):
+        predict.pack_tables([np.ones((3, 1), np.int32), np.ones((3, 2), np.int32)])
+    with pytest.raises(ValueError, match="values and score differ in scores"):
+        predict.add_tables(codes, tables, score[:1].copy())
     with pytest.raises(ValueError, match="score has dtype=int64"):
         predict.add_tables(codes, tables, score.astype(np.int64))
     maps = np.array([0, 1], np.uint8)
-    with pytest.raises(ValueError, match="outside the table"):
-        predict.add_pair_table(codes[0], codes[1], maps, maps, np.zeros((1, 2), np.int32), score)
+    narrow = PairTable(0, 1, maps, maps, np.zeros((2, 1, 2), np.int32))
+    with pytest.raises(ValueError, match="below n_i"):
+        packed([narrow])
+    beyond = PairTable(0, 14, maps, maps, np.zeros((2, 2, 2), np.int32))
+    with pytest.raises(ValueError, match="feature that codes"):
+        predict.add_pair_tables(codes, packed([beyond]), score)
+    with pytest.raises(ValueError, match="n_scores, n_i, n_j"):
+        packed([PairTable(0, 1, maps, maps, np.zeros((2, 2, 2)))])
     *trees, value = forest(1, 2, 5, 0.0)
     with pytest.raises(ValueError, match="one entry per leaf"):
-        predict.add_trees(codes, *trees, value[:, :3].copy(), score)
+        predict.add_trees(codes, *trees, value[:, :, :3].copy(), score)

@@ -1,6 +1,6 @@
 import numpy as np
 import pytest
-from helpers import naive_leaves, naive_tree_sums, pack
+from helpers import naive_leaves, naive_tree_sums, pack, two_scores
 
 from dpgb_dask.kernels import histogram, route
 
@@ -34,8 +34,8 @@ def test_tree_sums_equals_walking_down(n, depth, masked):
         1 << 27,
     ):  # no flush, flush at 511 (wide) and at 15 rows (wide)
         g, h = rng.integers(-max_abs, max_abs + 1, n), rng.integers(0, max_abs + 1, n)
-        got = route.tree_sums(codes, *trees, pack(g, h), max_abs)
-        np.testing.assert_array_equal(got, naive_tree_sums(codes, *trees, g, h))
+        packed, want = two_scores(lambda g, h: naive_tree_sums(codes, *trees, g, h), g, h)
+        np.testing.assert_array_equal(route.tree_sums(codes, *trees, packed, max_abs), want)
 
 
 @pytest.mark.parametrize("masked", [0.0, 0.5])
@@ -66,15 +66,15 @@ def test_tree_sums_flush_within_a_call(depth):
     codes = rng.integers(0, 256, (6, 2500), np.uint8)
     trees = forest(3, depth, 6)
     g, h = np.full(2500, 1 << 21), np.full(2500, 1 << 21)  # 1023 rows between flushes
-    got = route.tree_sums(codes, *trees, pack(g, h), 1 << 21)
-    np.testing.assert_array_equal(got, naive_tree_sums(codes, *trees, g, h))
+    packed, want = two_scores(lambda g, h: naive_tree_sums(codes, *trees, g, h), g, h)
+    np.testing.assert_array_equal(route.tree_sums(codes, *trees, packed, 1 << 21), want)
 
 
 def test_each_leaf_has_the_number_of_its_path():
     codes = np.arange(8, dtype=np.uint8)[None]
     trees = plain(np.zeros((1, 7), np.uint16), np.array([[3, 1, 5, 0, 2, 4, 6]], np.uint8))
-    got = route.tree_sums(codes, *trees, pack(np.arange(8), np.ones(8)), 8)
-    assert got[0].tolist() == [[k, 1] for k in range(8)]
+    got = route.tree_sums(codes, *trees, pack(np.arange(8), np.ones(8))[None], 8)
+    assert got[0, :, 0].tolist() == [[k, 1] for k in range(8)]
     assert naive_leaves(codes, *(part[0] for part in trees[:3]), trees[3]).tolist() == list(
         range(8)
     )
@@ -101,7 +101,7 @@ def test_tree_sums_hold_at_the_flush_bound(max_abs, n, sign, depth):
     codes = np.ones((1, n), np.uint8)
     shape = 2, (1 << depth) - 1
     trees = plain(np.zeros(shape, np.uint16), np.zeros(shape, np.uint8))
-    got = route.tree_sums(codes, *trees, pack(g, h), max_abs)
+    got = route.tree_sums(codes, *trees, pack(g, h)[None], max_abs)[:, :, 0]
     want = np.zeros((2, 1 << depth, 2), np.int64)
     want[:, -1] = sign * max_abs * n, max_abs * n
     np.testing.assert_array_equal(got, want)
@@ -116,17 +116,17 @@ def test_a_flush_one_row_too_late_is_seen(depth, monkeypatch):
     trees = plain(np.zeros(shape, np.uint16), np.zeros(shape, np.uint8))
     monkeypatch.setattr(histogram, "flush_rows", lambda bound: ((1 << 31) - 1) // bound + 1)
     with np.errstate(over="ignore"):
-        got = route.tree_sums(codes, *trees, pack(g, g), max_abs)
-    assert got[0, -1, 0] != max_abs * n
+        got = route.tree_sums(codes, *trees, pack(g, g)[None], max_abs)
+    assert got[0, -1, 0, 0] != max_abs * n
 
 
 def test_tree_sums_of_no_trees_is_empty():
-    out = route.tree_sums(np.zeros((1, 2), np.uint8), *forest(0, 5, 1), np.zeros(2, np.int64), 1)
-    assert out.shape == (0, 32, 2)
+    codes, packed = np.zeros((1, 2), np.uint8), np.zeros((1, 2), np.int64)
+    assert route.tree_sums(codes, *forest(0, 5, 1), packed, 1).shape == (0, 32, 1, 2)
 
 
 def test_trees_name_what_does_not_fit():
-    codes, packed = np.zeros((2, 3), np.uint8), np.zeros(3, np.int64)
+    codes, packed = np.zeros((2, 3), np.uint8), np.zeros((1, 3), np.int64)
     feature, threshold, mask_of, masks = forest(2, 2, 2)
     cut = [part[:, :2].copy() for part in (feature, threshold, mask_of)]
     with pytest.raises(ValueError, match="depth in"):

@@ -7,7 +7,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dpgb_dask.contracts.model import MAX_BINS, FeatureBins, Model, PairTable, Splits, TreeEnsemble
-from dpgb_dask.kernels.predict import add_pair_table, add_tables, add_trees, pack_tables
+from dpgb_dask.kernels.predict import (
+    add_pair_tables,
+    add_tables,
+    add_trees,
+    pack_pair_tables,
+    pack_tables,
+)
 from dpgb_dask.kernels.route import BYTE_DEPTH, tree_leaves
 from dpgb_dask.private.keeping.store import Kept, StoredPiece
 
@@ -67,50 +73,40 @@ class Update:
 
     def __init__(self, old: Model | None, new: Model, leaves: Leaves | None = None) -> None:
         self.intercept = new.intercept if old is None else new.intercept - old.intercept
-        self.tables = [
-            None if not any(table is not None for table in part) else pack_tables(part)
-            for part in (_table_deltas(old, new, k) for k in range(new.n_scores))
-        ]
-        self.pairs = _pair_deltas(() if old is None else old.pairs, new.pairs)
+        self._tables = pack_tables(_table_deltas(old, new))
+        pairs = _pair_deltas(() if old is None else old.pairs, new.pairs)
+        self._pairs = pack_pair_tables(pairs, [pair.table for pair in pairs])
         start = 0 if old is None else old.trees.n_trees
         value = np.ascontiguousarray(new.trees.value[:, start:])
         self.trees = TreeEnsemble(new.trees.splits.part(start), value)
         self._leaves: Leaves | None = None
         if self.trees.n_trees and leaves is not None and leaves.splits.same(self.trees.splits):
             self._leaves = leaves
-            self._values = [pack_tables(list(part)) for part in value]
+            self._values = pack_tables(list(value.transpose(1, 2, 0)))
 
     @property
     def is_empty(self) -> bool:
         """Whether nothing is added."""
-        tables = any(table is not None for table in self.tables)
-        return not (self.intercept.any() or tables or self.pairs or self.trees.n_trees)
+        tables = len(self._tables.order) or len(self._pairs.pairs.order)
+        return not (self.intercept.any() or tables or self.trees.n_trees)
 
     @property
     def columns(self) -> frozenset[int]:
         """Features whose codes are read."""
-        tables = [int(j) for t in self.tables if t is not None for j in t.order]
-        pairs = [j for pair in self.pairs for j in (pair.i, pair.j)]
-        return frozenset((*tables, *pairs, *split_features(self.trees.splits)))
+        own, pairs = self._tables.order.tolist(), self._pairs.pairs.feature.tolist()
+        return frozenset((*own, *pairs, *split_features(self.trees.splits)))
 
     def add(self, k: int, codes: NDArray[np.uint8], score: NDArray[np.int32]) -> None:
         """Add the difference to the scores of block ``k``, (n_scores, n), in place; int32 wraps around identically."""
-        for j, tables in enumerate(self.tables):
-            if self.intercept[j]:
-                score[j] += self.intercept[j]
-            if tables is not None:
-                add_tables(codes, tables, score[j])
-        for pair in self.pairs:
-            for table, column in zip(pair.table, score, strict=True):
-                add_pair_table(codes[pair.i], codes[pair.j], pair.map_i, pair.map_j, table, column)
+        if self.intercept.any():
+            score += self.intercept[:, None]
+        add_tables(codes, self._tables, score)
+        add_pair_tables(codes, self._pairs, score)
         leaves = None if self._leaves is None else self._leaves.take(k)
         if leaves is not None:  # trees are like features whose bins are their leaves
-            for values, column in zip(self._values, score, strict=True):
-                add_tables(leaves, values, column)
+            add_tables(leaves, self._values, score)
         elif self.trees.n_trees:
-            s = self.trees.splits
-            for value, column in zip(self.trees.value, score, strict=True):
-                add_trees(codes, *s.arrays, value, column)
+            add_trees(codes, *self.trees.splits.arrays, self.trees.value, score)
 
 
 class Scores:
@@ -218,12 +214,10 @@ def split_features(splits: Splits) -> list[int]:
     return found
 
 
-def _table_deltas(old: Model | None, new: Model, k: int) -> list[NDArray[np.int32] | None]:
-    deltas: list[NDArray[np.int32] | None] = []
-    for j, table in enumerate(new.tables):
-        delta = table[:, k] if old is None else table[:, k] - old.tables[j][:, k]
-        deltas.append(np.ascontiguousarray(delta) if delta.any() else None)
-    return deltas
+def _table_deltas(old: Model | None, new: Model) -> list[NDArray[np.int32]]:
+    if old is None:
+        return list(new.tables)
+    return [table - before for table, before in zip(new.tables, old.tables, strict=True)]
 
 
 def _pair_deltas(old: tuple[PairTable, ...], new: tuple[PairTable, ...]) -> list[PairTable]:

@@ -277,7 +277,7 @@ class _Ask:
         self.finish: Callable[[NDArray[np.int64]], NDArray[np.int64]] = _as_is
         self.levels: LevelSums | None = None
         self.leaves: Leaves | None = None
-        self._per_score: Callable[[NDArray[np.uint8], NDArray[np.int64]], NDArray[np.int64]]
+        self._sums_of: Callable[[NDArray[np.uint8], NDArray[np.int64]], NDArray[np.int64]]
         self._shrink: Callable[[NDArray[np.uint8], NDArray[np.int64]], None] | None = None
         if isinstance(query, ResidualQuery):
             if shape.kind != "numeric":
@@ -297,7 +297,7 @@ class _Ask:
                 if len(query.leaf_of_bin) != len(bins):
                     raise PlanError("leaf_of_bin of the query must have one map for each feature.")
                 sizes = tuple(len(leaf) for leaf in query.leaf_of_bin)
-                self._per_score = lambda codes, packed: joint_sums(codes, packed, max_abs, sizes)
+                self._sums_of = lambda codes, packed: joint_sums(codes, packed, max_abs, sizes)
                 n_cells = sum(sizes)
                 self.finish = self._to_leaves
                 if isinstance(query, ReferenceSumsQuery):
@@ -306,18 +306,18 @@ class _Ask:
                 maps = [m for p in query.pairs for m in ((p.i, p.map_i), (p.j, p.map_j))]
                 _check_bins("pairs", maps, bins)
                 pairs = pack_pairs(query.pairs)
-                self._per_score = lambda codes, packed: pair_sums(codes, pairs, packed, max_abs)
+                self._sums_of = lambda codes, packed: pair_sums(codes, pairs, packed, max_abs)
             case TreeSumsQuery():
                 _check_walk(query.splits, bins)
                 s = _without_gaps(query.splits)
                 if Leaves.can_hold(s):
                     self.leaves = Leaves(s)
                     sizes = (s.n_leaves,) * s.n_trees
-                    self._per_score = lambda leaf, packed: joint_sums(leaf, packed, max_abs, sizes)
+                    self._sums_of = lambda leaf, packed: joint_sums(leaf, packed, max_abs, sizes)
                 else:
-                    self._per_score = lambda codes, packed: tree_sums(
+                    self._sums_of = lambda codes, packed: tree_sums(
                         codes, *s.arrays, packed, max_abs
-                    ).reshape(-1, 2)
+                    )
             case LevelQuery():
                 _check_level(query, bins)
                 self.levels = LevelSums(query, self._pack, max_abs)
@@ -358,9 +358,8 @@ class _Ask:
     def _add_gradients(self, block: RowBlock, sums: NDArray[np.int64]) -> None:
         number, piece, score = block
         codes = piece.codes if self.leaves is None else self.leaves.find(number, piece.codes)
-        out = sums.reshape(-1, self.shape.n_scores, 2)
-        for k, packed in enumerate(self._pack(piece, score)):
-            out[:, k] += self._per_score(codes, packed)
+        part = self._sums_of(codes, self._pack(piece, score))
+        sums += part.reshape(-1)
 
     def _pack(self, piece: Piece, score: NDArray[np.int32]) -> NDArray[np.int64]:
         packed = np.empty(score.shape, np.int64)

@@ -86,20 +86,12 @@ def naive_leaves(codes, splits, t):
 
 def naive_scores(codes, model):
     """Scores of every row."""
-    n = codes.shape[1]
-    score = np.stack(
-        [
-            naive_add_tables(codes, [t[:, k] for t in model.tables], np.full(n, b, np.int32))
-            for k, b in enumerate(model.intercept)
-        ]
-    )
-    for k in range(model.n_scores):
-        for p in model.pairs:
-            score[k] = naive_add_pair_table(
-                codes[p.i], codes[p.j], p.map_i, p.map_j, p.table[k], score[k]
-            )
-        for t in range(model.trees.n_trees):
-            score[k] += model.trees.value[k, t][naive_leaves(codes, model.trees.splits, t)]
+    start = np.repeat(model.intercept[:, None], codes.shape[1], axis=1)
+    score = naive_add_tables(codes, model.tables, start)
+    for p in model.pairs:
+        score = naive_add_pair_table(codes[p.i], codes[p.j], p.map_i, p.map_j, p.table, score)
+    for t in range(model.trees.n_trees):
+        score += model.trees.value[:, t, naive_leaves(codes, model.trees.splits, t)]
     return score
 
 
