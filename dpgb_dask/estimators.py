@@ -25,6 +25,7 @@ from dpgb_dask.columns import Columns, check_choice, default_names, in_order
 from dpgb_dask.contracts.model import BinShares, Model, NoiseBands
 from dpgb_dask.contracts.plan import Budget, Plan, Progress, Shape, weight_bits_for
 from dpgb_dask.contracts.schema import MAX_WEIGHT, Schema
+from dpgb_dask.contracts.spending import Item
 from dpgb_dask.controller.ledger import Ledger
 from dpgb_dask.controller.noise import NoiseSource
 from dpgb_dask.errors import (
@@ -51,6 +52,7 @@ from dpgb_dask.testing import SeededNoise
 from dpgb_dask.training import config, uncounted
 from dpgb_dask.training.claims import check_claims
 from dpgb_dask.training.cost import PrivacyCost
+from dpgb_dask.training.fit import bill_of
 from dpgb_dask.training.fit import fit as run_fit
 from dpgb_dask.training.report import few_rows, report_of, unread
 
@@ -224,7 +226,7 @@ class _Boosting(BaseEstimator):  # type: ignore[misc]
             )
         assert result.file is not None
         self._adopt(result.file)
-        uncounted.count(result.file.report)
+        uncounted.count(result.file.report, bill_of(plan, shape, budget))
         if result.stopped:
             warnings.warn(few_rows(result), FewRowsWarning, stacklevel=2)
         for text in unread(result, schema):
@@ -424,8 +426,13 @@ class _Boosting(BaseEstimator):  # type: ignore[misc]
         self._check_ledger()
         known = self.schema is not None and not self._infers()
         kind = self._declared().target.type if known else self._kinds[0]
-        pure = self._plan(kind).pure
-        return PrivacyCost.of(budget, pure=pure, ledger=self.ledger, account=self.account)
+        plan = self._plan(kind)
+        bill: tuple[Item, ...] = ()
+        if known:
+            bill = bill_of(plan, self._shape(self._declared(), weighted=False), budget)
+        return PrivacyCost.of(
+            budget, pure=plan.pure, ledger=self.ledger, account=self.account, bill=bill
+        )
 
     def _scale(self) -> float:
         """Return natural units of one unit of score."""

@@ -12,7 +12,6 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from dpgb_dask.contracts.plan import Budget
-from dpgb_dask.controller import account_units
 from dpgb_dask.controller.ledger import Ledger
 from dpgb_dask.controller.ledger_book import Record
 from dpgb_dask.errors import DPGBError, ResumeError, VerificationError
@@ -21,6 +20,7 @@ from dpgb_dask.released.export import bands_to_dict, fit_digest, load, model_to_
 from dpgb_dask.released.report import PrivacyReport
 from dpgb_dask.released.statement import EVIDENCE
 from dpgb_dask.training.build import build
+from dpgb_dask.training.cost import charge_of
 from dpgb_dask.training.fit import digest, replay
 
 
@@ -134,7 +134,6 @@ def verify(path: str | Path, ledger: Ledger | None = None) -> Verification:
 def _check_terms(report: PrivacyReport, record: Record, ledger: Ledger) -> None:
     """Refuse a report that differs from the ledger, and name each difference."""
     terms = record.terms
-    price = report.charged if report.stopped else report.declared
     analysis = ledger.account(record.account).analysis
     told = {
         "state": ("RELEASED", record.state),
@@ -146,7 +145,7 @@ def _check_terms(report: PrivacyReport, record: Record, ledger: Ledger) -> None:
         "pure": (report.pure, terms.pure),
         "version": (report.version, terms.version.partition(",")[0].removeprefix("dpgb_dask ")),
         "seed": (report.public.get("seed of public randomness"), terms.public_seed),
-        "charge": (account_units.charge(price, pure=report.pure, analysis=analysis), record.charge),
+        "charge": (charge_of(report, record.terms.bill, analysis), record.charge),
         "private": (report.private, True),
     }
     wrong = [name for name, (said, known) in told.items() if said != known]

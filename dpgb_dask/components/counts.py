@@ -8,8 +8,17 @@ from dpgb_dask.components.answers import natural
 from dpgb_dask.components.options import check_rate
 from dpgb_dask.components.trees.budgets import exact_share
 from dpgb_dask.contracts.model import SCORE_ONE
-from dpgb_dask.contracts.plan import Answer, Demand, NoisyCount, Shape, Stage, State
+from dpgb_dask.contracts.plan import (
+    Answer,
+    Budget,
+    Demand,
+    NoisyCount,
+    Shape,
+    Stage,
+    State,
+)
 from dpgb_dask.contracts.queries import CountQuery, Query, TargetSumQuery
+from dpgb_dask.contracts.spending import Item
 
 
 def counted(state: State, query: Query, released: Answer) -> State:
@@ -32,6 +41,7 @@ class RowCount(Stage):
     share: float = 0.002
 
     starts = True
+    bills_exactly = True
     keeps_monotonic = True  # no part of the model depends on a feature
     keeps_interactions = True
 
@@ -48,6 +58,13 @@ class RowCount(Stage):
         """Declare one count."""
         return Demand(0.0, self.share, 1)
 
+    def bill(self, shape: Shape, budget: Budget, total: int, left: int) -> tuple[Item, ...]:  # noqa: ARG002
+        """Return one count."""
+        return (Item(self._price(total), 1, "sums"),)
+
+    def _price(self, total: int) -> int:
+        return exact_share(total, self.share)
+
     def begin(self, state: State) -> State:
         """Begin with no memory."""
         return replace(state, memory=False)
@@ -56,7 +73,7 @@ class RowCount(Stage):
         """Ask for the count, once."""
         if state.memory:
             return None
-        price = exact_share(state.total, self.share)
+        price = self._price(state.total)
         return CountQuery(label="rows", price=price, weight_bits=state.shape.weight_bits)
 
     def update(self, state: State, query: Query, released: Answer) -> State:
@@ -80,6 +97,7 @@ class BaseScore(Stage):
     share: float = 0.02
 
     starts = True
+    bills_exactly = True
     keeps_monotonic = True  # no part of the model depends on a feature
     keeps_interactions = True
 
@@ -96,6 +114,14 @@ class BaseScore(Stage):
         """Declare a count and a sum; nothing for classes."""
         return Demand(0.0, self.share, 2) if shape.kind == "numeric" else Demand(0.0, 0.0, 0)
 
+    def bill(self, shape: Shape, budget: Budget, total: int, left: int) -> tuple[Item, ...]:  # noqa: ARG002
+        """Return a count and a sum of one price; nothing for classes."""
+        return (Item(self._price(total), 2, "sums"),) if shape.kind == "numeric" else ()
+
+    def _price(self, total: int) -> int:
+        """Return the price of one of its two queries."""
+        return exact_share(total, self.share) // 2
+
     def begin(self, state: State) -> State:
         """Set which queries are to be asked."""
         asked = ("rows", "start") if state.shape.kind == "numeric" else ()
@@ -105,7 +131,7 @@ class BaseScore(Stage):
         """Ask for the number of rows, then for the sum of targets."""
         if not state.memory:
             return None
-        price = exact_share(state.total, self.share) // 2
+        price = self._price(state.total)
         bits = state.shape.weight_bits
         if state.memory[0] == "rows":
             return CountQuery(label="rows", price=price, weight_bits=bits)

@@ -17,6 +17,7 @@ from dpgb_dask.contracts.model import MAX_BINS, FeatureBins, Model, check_bins
 from dpgb_dask.contracts.part import Part
 from dpgb_dask.contracts.queries import Query
 from dpgb_dask.contracts.schema import Schema
+from dpgb_dask.contracts.spending import Item
 from dpgb_dask.errors import PlanError
 from dpgb_dask.kernels.warming import ALWAYS, GRADIENTS
 from dpgb_dask.losses import Loss
@@ -374,6 +375,9 @@ class Stage(Part, ABC):
         Classes of the queries that it may ask: their kernels, and no others, are compiled before the fit. None for any.
     gives, uses : tuple of types of Facts
         Records that it leaves to later stages, and records that it needs from earlier stages.
+    bills_exactly : bool
+        Whether it asks all that `bill` says, whatever is released; required of all but the last stage of a plan that
+        is to be charged by its bill.
     keeps_monotonic, keeps_interactions : bool
         Whether what it adds to the model keeps these constraints (`Shape.constraints`). A plan refuses constraints that
         one of its stages does not keep.
@@ -385,6 +389,7 @@ class Stage(Part, ABC):
     starts: ClassVar[bool] = False
     gives: ClassVar[tuple[type[Facts], ...]] = ()
     uses: ClassVar[tuple[type[Facts], ...]] = ()
+    bills_exactly: ClassVar[bool] = False
     keeps_monotonic: ClassVar[bool] = False
     keeps_interactions: ClassVar[bool] = False
 
@@ -424,6 +429,24 @@ class Stage(Part, ABC):
     @abstractmethod
     def declare(self, shape: Shape) -> Demand:
         """Return what the stage will ask for in a whole run."""
+
+    def bill(
+        self,
+        shape: Shape,  # noqa: ARG002
+        budget: Budget,  # noqa: ARG002
+        total: int,  # noqa: ARG002
+        left: int,  # noqa: ARG002
+    ) -> tuple[Item, ...] | None:
+        """Return the most that it asks in a pure plan; None if prices or kinds are not known before the fit.
+
+        Parameters
+        ----------
+        shape : Shape
+        budget : Budget
+        total, left : int
+            Price of the whole plan, and what earlier stages leave of it.
+        """
+        return None
 
     def most_queries(self, state: State) -> int:
         """Return the most queries that it asks in this fit, as far as released facts tell; for the progress bar."""
@@ -574,6 +597,24 @@ class Plan:
         return Demand(
             declared, 1.0, sum(d.n_queries for d in demands), sum(d.n_values for d in demands)
         )
+
+    def bill(self, shape: Shape, budget: Budget, total: int) -> tuple[Item, ...]:
+        """Return the most that a pure plan asks, for accounts that charge each release by itself (docs/privacy.md P11).
+
+        Empty if a stage cannot say, or an earlier one may ask less than it says: later prices follow from what is left.
+        Empty, too, for Gaussian noise, whose prices add up in μ² and ρ as they are.
+        """
+        if not self.pure or not all(stage.bills_exactly for stage in self.stages[:-1]):
+            return ()
+        items: list[Item] = []
+        left = total
+        for stage in self.stages:
+            asked = stage.bill(shape, budget, total, left)
+            if asked is None:
+                return ()
+            items += asked
+            left -= sum(item.price * item.times for item in asked)
+        return tuple(items)
 
     def _check_constraints(self, shape: Shape) -> None:
         asked = {

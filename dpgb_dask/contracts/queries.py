@@ -217,6 +217,11 @@ class RowDraw:
             )
         settle(self, kind=kind, group=group, low=low, high=high)
 
+    @property
+    def rate(self) -> float:
+        """Chance that it chooses a row."""
+        return (self.high - self.low) / 2**DRAW_BITS
+
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Query:

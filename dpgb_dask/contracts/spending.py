@@ -25,10 +25,34 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 
-from dpgb_dask.contracts.queries import DRAW_BITS, PRICE_ONE, GradientQuery, Query, RowDraw
+from dpgb_dask.contracts.queries import PRICE_ONE, GradientQuery, Query, RowDraw
 from dpgb_dask.errors import PlanError
 
+KINDS = ("sums", "choice", "sample")  # of an `Item`
 _ROUND_UP = 1 + 1e-12  # far above the error of a few operations in double precision
+
+
+@dataclass(frozen=True, slots=True)
+class Item:
+    """Queries of one kind that a pure plan asks at most, for one row; accounts charge them (docs/privacy.md P11).
+
+    Parameters
+    ----------
+    price : int
+        Of each, in units of 2⁻⁶⁴ of ε. For "sample", what all queries on one sample cost together, amplified.
+    times : int
+        How many of them serve one row; of parts, those of one part of each group.
+    kind : {"sums", "choice", "sample"}
+        "choice": of bounded range; "sample": all queries on one sample of rows count as one mechanism.
+    """
+
+    price: int
+    times: int
+    kind: str
+
+    def __post_init__(self) -> None:
+        if self.price <= 0 or self.times <= 0 or self.kind not in KINDS:
+            raise PlanError(f"{self!r}: price and times are positive, kind is one of {KINDS}.")
 
 
 @lru_cache(maxsize=1 << 14)  # every query of a fit asks for the same groups again
@@ -74,6 +98,11 @@ class Spending:
         """Return what the queries so far cost a row in the worst case."""
         return self.on_all + sum(self._cost(parts) for parts in self.groups.values())
 
+    def of_group(self, group: int) -> int:
+        """Return what the queries of a group cost a row in the worst case; 0 if there were none."""
+        parts = self.groups.get(group)
+        return 0 if parts is None else self._cost(parts)
+
     def _cost(self, parts: Mapping[RowDraw, int]) -> int:
         draw = next(iter(parts))
         if any(drawn.high <= drawn.low for drawn in parts):
@@ -81,7 +110,7 @@ class Spending:
         if draw.kind == "part":
             return max(parts.values())
         (price,) = parts.values()
-        return amplified(price, (draw.high - draw.low) / 2**DRAW_BITS) if self.pure else price
+        return amplified(price, draw.rate) if self.pure else price
 
     def after(self, query: Query) -> "Spending":
         """Return the spending with one more query; raises `PlanError` as `plus` does."""

@@ -1,10 +1,16 @@
 """How charges add up in an account: its unit, its cap, and what a whole fit costs in it (docs/privacy.md P11).
 
-| analysis | unit | a fit with prices in μ² | a pure fit of ε |
-| --- | --- | --- | --- |
-| gdp | μ² | as it is | (2Φ⁻¹(e^ε/(1+e^ε)))² (accounting.py) |
-| zcdp | ρ | μ²/2: a μ-GDP mechanism is (μ²/2)-zCDP (Dong, Roth and Su 2022), and so is the discrete Gaussian itself (Canonne, Kamath and Steinke 2020, theorem 14) | ε²/2 (Bun and Steinke 2016, proposition 1.4) |
-| pure | ε | refused | as it is |
+| analysis | unit | a fit with prices in μ² | an ε-private release (docs/privacy.md P8) | a choice of bounded range ε |
+| --- | --- | --- | --- | --- |
+| gdp | μ² | as it is | (2Φ⁻¹(e^ε/(1+e^ε)))² | (2Φ⁻¹(e^(ε/2)/(1+e^(ε/2))))² |
+| zcdp | ρ | μ²/2: a μ-GDP mechanism is (μ²/2)-zCDP (Dong, Roth and Su 2022), and so is the discrete Gaussian itself (Canonne, Kamath and Steinke 2020, theorem 14) | ε tanh(ε/2) | ε²/8 (Cesar and Rogers 2021), or as the release |
+| pure | ε | refused | as it is | as it is |
+
+**A pure fit** costs in μ² and ρ the sum over its releases, which is far less than one release of the whole ε. Its plan
+says before the fit what it asks at most (`spending.Item`): that is charged, and `Rounds` is the filter that its opened
+rounds must stay within, in the account's unit, beside the filter in ε. All queries on one sample of rows are together
+one mechanism, whose ε is fixed before the fit: it is charged when the first of them is asked, and they must stay within
+it. A plan that cannot say what it asks costs as much as one release of the whole ε.
 
 Fits are interactive and may run side by side: filters on each of these units hold for adaptively chosen mechanisms,
 also concurrent ones (GDP: Smith and Thakurta 2022; zCDP: Whitehouse et al. 2023; ε: Rogers et al. 2016; concurrent:
@@ -12,23 +18,29 @@ Haney et al. 2023, Vadhan and Zhang 2023). The prices of rounds on parts or samp
 units: a bound that holds for every draw of a row holds for the mixture over its draws (contracts/spending.py; Rényi
 divergences are quasi-convex, van Erven and Harremoës 2014).
 
-**An unfinished fit** costs what its opened rounds cost, in a unit in which rounds add up. Rounds of a pure fit add up
-in ε. A round of ε alone costs μ(ε)² or ε²/2; both are superadditive in ε, so one block with the sum of the rounds' ε is
-charged no less than the rounds cost one by one. Amplification by sampling holds for all queries of a sample together.
-So in μ² and ρ a pure fit that opened a round on a sample keeps its whole charge: the rounds before that one, charged
+**An unfinished fit** costs what its opened rounds cost, in a unit in which rounds add up. Of a pure fit that was charged
+as one release, they add up in ε, and cost as much as one release of that sum, which is no less than they cost one by
+one: the unit is superadditive in ε (docs/privacy.md P8). Amplification by sampling holds for all queries of a sample
+together. So if such a fit opened a round on a sample, it keeps its whole charge: the rounds before that one, charged
 one by one, and all the rest, charged as one mechanism, cost no more.
 
 Amounts are in units of 2⁻⁶⁴: charges rounded up, caps down.
 """  # noqa: E501
 
 import math
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
 from fractions import Fraction
+from functools import lru_cache
+from typing import Self
 
 from dpgb_dask.contracts.plan import Budget
-from dpgb_dask.contracts.queries import PRICE_ONE
+from dpgb_dask.contracts.queries import PRICE_ONE, RowDraw
+from dpgb_dask.contracts.spending import Item, Spending
 from dpgb_dask.controller import accounting
 from dpgb_dask.errors import LedgerError, PlanError
 
+_ROUND_UP = 1 + 1e-12  # far above the error of a few operations in double precision
 UNITS = {"gdp": "μ²", "zcdp": "ρ", "pure": "ε"}
 
 
@@ -61,13 +73,40 @@ def cap(epsilon: float, delta: float, analysis: str) -> int:
     return accounting.total_price(epsilon, delta, pure=analysis == "pure")
 
 
-def charge(price: int, *, pure: bool, analysis: str) -> int:
+@lru_cache(maxsize=1 << 12)
+def cost(price: int, analysis: str, *, choice: bool = False) -> int:
+    """Return what one ε-private release, or choice of bounded range ε, costs in an account's unit, rounded up.
+
+    docs/privacy.md P8 has the proofs.
+
+    Parameters
+    ----------
+    price : int
+        ε.
+    analysis : str
+    choice : bool
+    """
+    if analysis == "pure" or price == 0:
+        return price
+    epsilon = math.nextafter(price / PRICE_ONE, math.inf)
+    if analysis == "zcdp":
+        rho = math.ceil(price * Fraction(math.tanh(epsilon / 2) * _ROUND_UP))
+        return min(rho, -(-price * price // (8 * PRICE_ONE))) if choice else rho
+    mu = accounting.mu_of_bounded_range(epsilon) if choice else accounting.mu_of_pure(epsilon)
+    return math.ceil(Fraction(mu) ** 2 * PRICE_ONE)
+
+
+def charge(price: int, *, pure: bool, analysis: str, bill: Sequence[Item] = ()) -> int:
     """Return what a fit of ``price`` costs in an account's unit, rounded up.
 
     Parameters
     ----------
     price : int
         In the fit's currency: ε if ``pure``, else μ².
+    pure : bool
+    analysis : str
+    bill : sequence of Item
+        What a pure fit asks at most; empty if that is not known.
 
     Raises
     ------
@@ -81,29 +120,92 @@ def charge(price: int, *, pure: bool, analysis: str) -> int:
                 "analysis='pure'. Choose a recipe of pure differential privacy, or an account with analysis='gdp'."
             )
         return price if analysis == "gdp" else -(-price // 2)
-    if analysis == "pure":
-        return price
-    if analysis == "zcdp":
-        return -(-price * price // (2 * PRICE_ONE))
-    mu = accounting.mu_of_pure(math.nextafter(price / PRICE_ONE, math.inf)) if price else 0.0
-    return math.ceil(Fraction(mu) ** 2 * PRICE_ONE)
+    if is_itemised(bill, analysis):
+        return sum(
+            item.times * cost(item.price, analysis, choice=item.kind == "choice") for item in bill
+        )
+    return cost(price, analysis)
 
 
-def epsilon_within(amount: int, delta: float, *, pure: bool, analysis: str) -> float:
-    """Return the largest ε, to 12 digits, of a fit that costs at most ``amount`` in an account's unit; 0 if none."""
+def is_itemised(bill: Sequence[Item], analysis: str) -> bool:
+    """Return whether an account charges the releases of a fit one by one; in ε they cost no less than all together."""
+    return bool(bill) and analysis != "pure"
+
+
+@dataclass(frozen=True, slots=True)
+class Rounds:
+    """What the opened rounds of a pure fit cost an account in μ² or ρ, each by itself: a filter (docs/privacy.md P11).
+
+    Parameters
+    ----------
+    analysis : str
+    sample : int
+        ε of all queries on one sample, amplified; 0 if the fit asks none.
+    spending : Spending
+        In the account's unit: parts compose in parallel, and for a sample its first query pays.
+    """
+
+    analysis: str
+    sample: int = 0
+    spending: Spending = field(default_factory=Spending)
+
+    @classmethod
+    def of(cls, bill: Sequence[Item], analysis: str) -> Self | None:
+        """Return the filter of a fit that has opened nothing; None if it is not charged by items."""
+        if not is_itemised(bill, analysis):
+            return None
+        return cls(analysis, max((item.price for item in bill if item.kind == "sample"), default=0))
+
+    @property
+    def spent(self) -> int:
+        """Return the cost of the rounds so far."""
+        return self.spending.spent
+
+    def cost(self, price: int, draw: RowDraw | None, *, choice: bool) -> int:
+        """Return what the next round costs, as one of its group."""
+        if draw is None or draw.kind != "sample":
+            return cost(price, self.analysis, choice=choice)
+        return 0 if draw.group in self.spending.groups else cost(self.sample, self.analysis)
+
+    def plus(self, cost: int, draw: RowDraw | None) -> Self:
+        """Return the filter after a round of this cost."""
+        return replace(self, spending=self.spending.plus(cost, draw))
+
+
+def epsilon_within(
+    amount: int,
+    delta: float,
+    *,
+    pure: bool,
+    analysis: str,
+    bill: Sequence[Item] = (),
+    billed: int = 1,
+) -> float:
+    """Return the largest ε, to 12 digits, of a fit that costs at most ``amount`` in an account's unit; 0 if none.
+
+    Parameters
+    ----------
+    amount : int
+    delta : float
+    pure : bool
+    analysis : str
+    bill : sequence of Item
+        What such a fit asks at most when its price is ``billed``; its prices grow with the fit's.
+    billed : int
+    """
+
+    def fits(epsilon: float) -> bool:
+        try:
+            price = accounting.total_price(epsilon, delta, pure=pure)
+        except PlanError:  # no fit can run at so small an ε; it would cost less than any other
+            return amount > 0
+        scaled = [replace(item, price=-(-item.price * price // billed)) for item in bill]
+        return charge(price, pure=pure, analysis=analysis, bill=scaled) <= amount
+
     low, high = 0.0, 1.0
-    while _fits(high, delta, amount, pure, analysis):
+    while fits(high):
         low, high = high, 2 * high
     while high - low > 1e-12 * high and high > 1e-9:
         middle = (low + high) / 2
-        fits = _fits(middle, delta, amount, pure, analysis)
-        low, high = (middle, high) if fits else (low, middle)
+        low, high = (middle, high) if fits(middle) else (low, middle)
     return low if low >= 1e-9 else 0.0
-
-
-def _fits(epsilon: float, delta: float, amount: int, pure: bool, analysis: str) -> bool:
-    try:
-        price = accounting.total_price(epsilon, delta, pure=pure)
-    except PlanError:  # no fit can run at so small an ε; it would cost less than any other
-        return amount > 0
-    return charge(price, pure=pure, analysis=analysis) <= amount

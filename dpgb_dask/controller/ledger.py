@@ -33,9 +33,10 @@ from sqlalchemy import Connection, Engine, create_engine
 from sqlalchemy.exc import DataError, IntegrityError, InvalidRequestError, SQLAlchemyError
 from sqlalchemy.pool import StaticPool
 
-from dpgb_dask.contracts.queries import GradientQuery, Query
+from dpgb_dask.contracts.queries import ChoiceQuery, GradientQuery, Query, SharedChoiceQuery
 from dpgb_dask.contracts.spending import Spending
 from dpgb_dask.controller import account_units
+from dpgb_dask.controller.account_units import Rounds
 from dpgb_dask.controller.ledger_book import (
     Account,
     Book,
@@ -44,6 +45,7 @@ from dpgb_dask.controller.ledger_book import (
     Fit,
     Opened,
     Record,
+    Running,
     Tally,
     Terms,
     charge_of,
@@ -172,9 +174,9 @@ class Ledger:
         self._id = ""
         self._tidied = False
         self._file: tuple[int, int] | None = None
-        # for fits of a ledger in memory: the newest round with what all rounds spent, and the reserved terms
-        self._spending: dict[str, tuple[int, Spending]] = {}
-        self._terms: dict[str, Terms] = {}
+        self._running: dict[
+            str, Running
+        ] = {}  # fits of a ledger in memory, with their opened rounds
         self._tallies = _verified if self.durable else {}
         if self._path is not None:
             refuse_network(self._path)
@@ -412,7 +414,7 @@ class Ledger:
                 book.balanced(fit["account"])
                 charge = self._opened_charge(book, fit)
                 book.add_end(fit, "SETTLED", charge, {})
-        self._terms.pop(fit_id, None)
+        self._running.pop(fit_id, None)
         self.erase_key(fit_id)
         return charge
 
@@ -423,9 +425,11 @@ class Ledger:
         running = book.running(fit["fit_id"])
         if not self.durable:  # in memory, opened rounds leave no entry: nothing is given back
             return charge
-        if account.analysis != "pure" and terms.pure and running.sampled:
-            return charge
         if book.restored_since(fit["fit_id"]) or self._lacks_rounds(book, fit["fit_id"]):
+            return charge
+        if running.charged is not None:
+            return min(charge, running.charged.spent)
+        if account.analysis != "pure" and terms.pure and running.sampled:
             return charge
         opened = account_units.charge(
             running.spending.spent, pure=terms.pure, analysis=account.analysis
@@ -772,30 +776,28 @@ class Ledger:
                 return
             _check_follows(fit_id, position, running.rounds - 1)
             draw = query.rows if isinstance(query, GradientQuery) else None
-            after = running.spending.plus(query.price, draw)
-            _check_reserved(fit_id, position, after, running.terms)
+            after, _, costs = _opening(fit_id, position, query, running)
             body = {
                 "position": position,
                 "query_id": opened.query_id,
                 "seal": opened.seal,
                 "price": str(query.price),
                 "spent": str(after.spent),
-            }
+            } | costs
             book.add_round(fit, body, draw)
 
     def _open_in_memory(self, fit_id: str, lease: str, position: int, query: Query) -> None:
         """Apply the filter without an entry: no other process uses the ledger, and nothing is resumed or read later."""
         with self._lock:
-            if fit_id not in self._terms:
+            if fit_id not in self._running:
                 with self._transaction() as book:
                     book.leased(fit_id, lease)  # refuses a fit that has ended
-                    self._terms[fit_id] = book.running(fit_id).terms
-            terms = self._terms[fit_id]
-            last, before = self._spending.get(fit_id, (-1, Spending(pure=terms.pure)))
-            _check_follows(fit_id, position, last)
-            after = before.after(query)
-            _check_reserved(fit_id, position, after, terms)
-            self._spending[fit_id] = (position, after)
+                    self._running[fit_id] = replace(book.running(fit_id))
+            running = self._running[fit_id]
+            _check_follows(fit_id, position, running.rounds - 1)
+            after, charged, _ = _opening(fit_id, position, query, running)
+            running.spending, running.charged = after, charged
+            running.rounds += 1
 
     @_outlasting
     def finish(
@@ -831,8 +833,7 @@ class Ledger:
                     book.balanced(fit["account"])
                     charge = self._opened_charge(book, fit)
                 book.add_end(fit, "RELEASED", charge, {"answers": answers, "model": model})
-        self._spending.pop(fit_id, None)
-        self._terms.pop(fit_id, None)
+        self._running.pop(fit_id, None)
         self.erase_key(fit_id)
         return charge
 
@@ -1259,12 +1260,42 @@ def _check_follows(fit_id: str, position: int, last: int) -> None:
         )
 
 
-def _check_reserved(fit_id: str, position: int, after: Spending, terms: Terms) -> None:
+def _opening(
+    fit_id: str, position: int, query: Query, running: Running
+) -> tuple[Spending, Rounds | None, dict[str, Any]]:
+    """Return what a fit spends with one more round, in its currency and in its account's unit; and what is recorded.
+
+    Raises
+    ------
+    BudgetExceededError
+        If the round would take the fit above what it reserved.
+    """
+    terms, charged = running.terms, running.charged
+    draw = query.rows if isinstance(query, GradientQuery) else None
+    after = running.spending.plus(query.price, draw)
+    currency = "ε" if terms.pure else "μ²"
+    _check_reserved(fit_id, position, after.spent, terms.price, currency)
+    if charged is None:
+        return after, None, {}
+    choice = isinstance(query, ChoiceQuery | SharedChoiceQuery)
+    cost = charged.cost(query.price, draw, choice=choice)
+    now = charged.plus(cost, draw)
+    _check_reserved(
+        fit_id, position, now.spent, running.reserved, account_units.UNITS[charged.analysis]
+    )
+    if draw is not None and draw.kind == "sample":
+        _check_reserved(
+            fit_id, position, after.of_group(draw.group), charged.sample, "ε of one sample"
+        )
+    return after, now, {"cost": str(cost), "choice": choice}
+
+
+def _check_reserved(fit_id: str, position: int, spent: int, reserved: int, unit: str) -> None:
     """Refuse a round that would take the fit above what it reserved."""
-    if after.spent > terms.price:
+    if spent > reserved:
         raise BudgetExceededError(
             f"Release {position} of fit_id={fit_id!r} would cost more than the fit reserved; nothing was opened.\n"
-            f"  reserved   {terms.price}\n"
-            f"  would be   {after.spent}\n"
-            f"Amounts are 2**-64 of {'ε' if terms.pure else 'μ²'}."
+            f"  reserved   {reserved}\n"
+            f"  would be   {spent}\n"
+            f"Amounts are 2**-64 of {unit}."
         )

@@ -16,8 +16,9 @@ from typing import Any, Self
 from sqlalchemy import Connection, bindparam, func, insert, select, update
 
 from dpgb_dask.contracts.queries import PRICE_ONE, RowDraw
-from dpgb_dask.contracts.spending import Spending
+from dpgb_dask.contracts.spending import KINDS, Item, Spending
 from dpgb_dask.controller import account_units, accounting
+from dpgb_dask.controller.account_units import Rounds
 from dpgb_dask.controller.ledger_files import GENESIS, Head
 from dpgb_dask.controller.ledger_tables import (
     ACCOUNTS,
@@ -47,6 +48,7 @@ TELLING = (
 )  # what an entry shows of its body
 ENDED = ("RELEASED", "SETTLED")  # states of a fit that opens nothing more
 CHANGES_BALANCE = ("OPEN", "RESERVED", "RELEASED", "SETTLED")
+_DIGITS = 28  # bits in which costs agree that two machines compute in double precision
 BY_HAND = f"the ledger was changed by hand. {PUT_BACK}"
 
 # Statements that every round runs are made once: SQLAlchemy takes longer to make one than SQLite to run it.
@@ -188,6 +190,9 @@ class Terms:
     who : str
         User and machine of the process that reserved the fit, as the machine calls them, for the operator; this proves
         nothing, and is in no model file.
+    bill : tuple of Item
+        What a pure fit asks at most; an account in μ² or ρ is charged for it. Empty if its plan does not say: then the
+        fit is charged as one release.
     """
 
     epsilon: float
@@ -199,17 +204,19 @@ class Terms:
     version: str
     public_seed: int
     commitment: str
-    # older ledgers lack these four fields
+    # older ledgers lack these fields
     pure: bool = False
     facts: Mapping[str, str] = field(default_factory=dict, repr=False)
     unit_id: str | None = None
     who: str = ""
+    bill: tuple[Item, ...] = ()
 
     def to_json(self) -> dict[str, Any]:
         """Return a JSON form; the price as text."""
         return {name: getattr(self, name) for name in self.__slots__} | {
             "price": str(self.price),
             "facts": dict(self.facts),
+            "bill": [[str(item.price), item.times, item.kind] for item in self.bill],
         }
 
     @classmethod
@@ -222,7 +229,14 @@ class Terms:
             If a field is missing or of another type.
         """
         known = {name: data[name] for name in cls.__slots__ if name in data}
-        terms = cls(**(known | {"price": int(data["price"])}))
+        items = [(int(price), times, kind) for price, times, kind in data.get("bill", ())]
+        if not all(
+            price > 0 and type(times) is int and times > 0 and kind in KINDS
+            for price, times, kind in items
+        ):
+            raise TypeError("an item of another form")
+        bill = tuple(Item(price, times, kind) for price, times, kind in items)
+        terms = cls(**(known | {"price": int(data["price"]), "bill": bill}))
         words = (
             terms.plan_digest, terms.version, terms.commitment, terms.who, *terms.facts.values()
         )  # fmt: skip
@@ -487,7 +501,9 @@ class Book:
                 f" protects {asked}. Nothing was charged. Fit with unit_id={account.unit_id!r}, or charge another"
                 " account."
             )
-        charge = account_units.charge(terms.price, pure=terms.pure, analysis=account.analysis)
+        charge = account_units.charge(
+            terms.price, pure=terms.pure, analysis=account.analysis, bill=terms.bill
+        )
         if charge > account.left:
             raise BudgetExceededError(_shortfall(account, terms, charge))
         tau = math.nextafter(account.tau + terms.tau, math.inf) if terms.tau else account.tau
@@ -528,7 +544,7 @@ class Book:
         self.append("LEASED", fit["account"], fit["fit_id"], {})
 
     def add_round(self, fit: Mapping[str, str], body: dict[str, Any], draw: RowDraw | None) -> None:
-        """Write a round that is opened."""
+        """Write a round that is opened; ``cost`` and ``choice`` are in its body where it is charged by itself."""
         rows = {} if draw is None else {"rows": [draw.kind, draw.group, draw.low, draw.high]}
         self.append("OPENED", fit["account"], fit["fit_id"], body | rows)
 
@@ -767,6 +783,8 @@ class Running:
     seq : int
         Number of the entry that reserved it.
     terms : Terms
+    reserved : int
+        What its account was charged.
     spending : Spending
         What its opened rounds cost.
     rounds : int
@@ -775,14 +793,18 @@ class Running:
         The newest of these rounds.
     sampled : bool
         Whether one of these rounds was on a sample of rows.
+    charged : Rounds or None
+        What its opened rounds cost the account, if it is charged by its bill.
     """
 
     seq: int
     terms: Terms
+    reserved: int
     spending: Spending
     rounds: int = 0
     newest: Opened | None = None
     sampled: bool = False
+    charged: Rounds | None = None
 
 
 class Tally:
@@ -843,16 +865,17 @@ class Tally:
         elif kind == "OPENED":
             running = self.running[fit_id]
             sound = body["position"] == running.rounds
-            draw = body.get("rows")
-            running.spending = running.spending.plus(
-                int(body["price"]), None if draw is None else RowDraw(*draw)
-            )
-            running.sampled |= (draw or [""])[0] == "sample"
+            draw = RowDraw(*body["rows"]) if "rows" in body else None
+            running.spending = running.spending.plus(int(body["price"]), draw)
+            running.sampled |= draw is not None and draw.kind == "sample"
+            if running.charged is not None:
+                sound &= self._charge_round(running, body, draw)
             running.newest = Opened(body["query_id"], body["seal"])
             running.rounds += 1
             if not sound or running.spending.spent > running.terms.price + _rounding(running):
                 raise LedgerError(
-                    f"fit_id={fit_id!r} opened a round twice, or more than it reserved, at entry {row['seq']}."
+                    f"fit_id={fit_id!r} opened a round twice, or more than it reserved, or counted less, at entry"
+                    f" {row['seq']}."
                 )
         elif kind in ("RELEASED", "SETTLED"):
             fit = self.fits[fit_id]
@@ -873,6 +896,18 @@ class Tally:
             self.n_balanced[name] = self.n_balanced.get(name, 0) + 1
         self.head = (row["seq"], row["hash"])
 
+    @staticmethod
+    def _charge_round(running: Running, body: Mapping[str, Any], draw: RowDraw | None) -> bool:
+        """Add a round to what its fit costs the account; return whether it is counted, and within what was charged."""
+        assert running.charged is not None
+        cost, before = int(body["cost"]), running.charged
+        least = before.cost(int(body["price"]), draw, choice=body["choice"] is True)
+        running.charged = before.plus(cost, draw)
+        sound = cost >= least - (least >> _DIGITS) and running.charged.spent <= running.reserved
+        if draw is not None and draw.kind == "sample":
+            sound &= running.spending.of_group(draw.group) <= before.sample + _rounding(running)
+        return sound
+
     def _reserve(self, row: Mapping[str, Any], terms: Terms, charge: int) -> bool:
         name, fit_id = row["account"], row["fit_id"]
         account = self.accounts[name]
@@ -883,7 +918,10 @@ class Tally:
         self.fits[fit_id] = {
             "account": name, "state": "RESERVED", "price": charge, "terms": digest(row["body"]), "fingerprint": "",
         }  # fmt: skip
-        self.running[fit_id] = Running(row["seq"], terms, Spending(pure=terms.pure))
+        charged = Rounds.of(terms.bill, account["analysis"]) if terms.pure else None
+        self.running[fit_id] = Running(
+            row["seq"], terms, charge, Spending(pure=terms.pure), charged=charged
+        )
         return sound and account["unit_id"] in (None, terms.unit_id)
 
 
@@ -960,14 +998,19 @@ def _reserved_charge(body: dict[str, Any]) -> int:
     return int(body.get("charge", body["price"]))
 
 
-def epsilon_left(account: Account, delta: float, *, pure: bool) -> float:
-    """Return the largest ε that one more fit may ask of an account."""
-    return account_units.epsilon_within(account.left, delta, pure=pure, analysis=account.analysis)
+def epsilon_left(
+    account: Account, delta: float, *, pure: bool, terms: Terms | None = None
+) -> float:
+    """Return the largest ε that one more fit may ask of an account; with ``terms``, one with its bill."""
+    bill, billed = ((), 1) if terms is None else (terms.bill, terms.price)
+    return account_units.epsilon_within(
+        account.left, delta, pure=pure, analysis=account.analysis, bill=bill, billed=billed
+    )
 
 
 def _shortfall(account: Account, terms: Terms, charge: int) -> str:
     """Return the error text of an account with too little left: its amounts lined up, in the unit that adds up."""
-    fits = epsilon_left(account, terms.delta, pure=terms.pure)
+    fits = epsilon_left(account, terms.delta, pure=terms.pure, terms=terms)
     one = PRICE_ONE
     would = (
         f"epsilon={fits:.6g} at delta={terms.delta:g}"
@@ -983,5 +1026,5 @@ def _shortfall(account: Account, terms: Terms, charge: int) -> str:
         f"  difference  {(charge - account.left) / one:.9f}\n"
         f"  would fit   {would}\n"
         f"Amounts are {account_units.UNITS[account.analysis]}, which adds up over fits."
-        + (way_out if terms.pure and account.analysis != "pure" else "")
+        + (way_out if terms.pure and not terms.bill and account.analysis != "pure" else "")
     )

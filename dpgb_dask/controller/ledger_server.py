@@ -25,7 +25,7 @@ _CHARGING = {
     "dpgb_reserve": "text, text, text, numeric, jsonb",
     "dpgb_bind": "text, text, text",
     "dpgb_take": "text, text",
-    "dpgb_open": "text, text, integer, text, text, numeric, text, bigint, bigint, bigint",
+    "dpgb_open": "text, text, integer, text, text, numeric, text, bigint, bigint, bigint, numeric, boolean",
     "dpgb_release": "text, text, numeric, text, text",
     "dpgb_settle": "text, numeric",
 }
@@ -120,7 +120,8 @@ class ServerBook(Book):
         """Write a round that is opened; the server adds up what the fit has spent."""
         rows = (None,) * 4 if draw is None else (draw.kind, draw.group, draw.low, draw.high)
         asked = (body["position"], body["query_id"], body["seal"], body["price"])
-        self._add("dpgb_open", fit["fit_id"], fit["lease"], *asked, *rows)
+        charged = (body.get("cost"), body.get("choice"))
+        self._add("dpgb_open", fit["fit_id"], fit["lease"], *asked, *rows, *charged)
 
     def add_end(
         self, fit: Mapping[str, str], state: str, charge: int, digests: dict[str, str]

@@ -8,6 +8,20 @@
 -- * each takes the lock of the head first, so that it reads what the entry before it left.
 -- The client verifies what they wrote like everything else: it adds up the entries again (ledger_book.Tally).
 
+-- A version before had other functions of these names; with them end all rights on them.
+DO $$
+DECLARE
+  before record;
+BEGIN
+  FOR before IN
+    SELECT p.oid::regprocedure AS name FROM pg_catalog.pg_proc AS p
+    WHERE pronamespace = (SELECT oid FROM pg_catalog.pg_namespace WHERE nspname = current_schema())
+      AND starts_with(proname, 'dpgb_')
+  LOOP
+    EXECUTE 'DROP FUNCTION ' || before.name;
+  END LOOP;
+END $$;
+
 CREATE FUNCTION SCHEMA.dpgb_require(p_holds boolean, p_rule text) RETURNS void LANGUAGE plpgsql AS $$
 BEGIN
   IF p_holds IS NOT TRUE THEN
@@ -69,7 +83,7 @@ END $$;
 
 -- ---- what a fit costs -----------------------------------------------------------------------------------------------
 
--- Whether a charge covers a mechanism of a price (account_units.py), both in units of 2^-64.
+-- Whether a charge covers a mechanism of a price (account_units.cost), both in units of 2^-64.
 CREATE FUNCTION SCHEMA.dpgb_covers(p_charge numeric, p_price numeric, p_pure boolean, p_analysis text)
 RETURNS boolean LANGUAGE plpgsql AS $$
 DECLARE
@@ -83,8 +97,10 @@ BEGIN
   IF NOT p_pure OR p_analysis = 'pure' THEN
     RETURN CASE WHEN p_pure OR p_analysis = 'gdp' THEN p_charge >= p_price
       WHEN p_analysis = 'zcdp' THEN 2 * p_charge >= p_price ELSE false END;
-  ELSIF p_analysis = 'zcdp' THEN
-    RETURN 2 * one * p_charge >= p_price * p_price; -- ρ = ε²/2
+  END IF;
+  e := exp(least(round(p_price, 100) / one, 50));
+  IF p_analysis = 'zcdp' THEN
+    RETURN p_charge * (e + 1) >= p_price * (e - 1); -- ρ = ε tanh(ε/2), whose tanh is 1 to 1e-21 from 50 on
   END IF;
   -- μ(ε)-GDP: Φ(μ/2) >= e^ε/(1 + e^ε), where Φ(x) = 1/2 + φ(x) (x + x³/3 + x⁵/15 + …). An ε above 50 is checked as 50.
   -- The client computes μ in double precision, so μ may be short by 1e-9 of it. A numeric keeps the digits of its parts.
@@ -92,7 +108,6 @@ BEGIN
   IF x > 12 THEN
     RETURN true; -- μ(50) < 20
   END IF;
-  e := exp(least(round(p_price, 100) / one, 50));
   term := x;
   total := x;
   WHILE term > 1e-60 LOOP
@@ -103,6 +118,20 @@ BEGIN
   RETURN 2 * total * exp(-x * x / 2) * (e + 1)
     >= sqrt(6.28318530717958647692528676655900576839433879875021164194988918461563281) * (e - 1);
 END $$;
+
+-- Whether a charge covers a choice of bounded range p_price (account_units.cost).
+CREATE FUNCTION SCHEMA.dpgb_covers_choice(p_charge numeric, p_price numeric, p_analysis text)
+RETURNS boolean LANGUAGE sql AS $$
+  SELECT CASE p_analysis WHEN 'gdp' THEN SCHEMA.dpgb_covers(p_charge, p_price / 2, true, 'gdp')
+    ELSE SCHEMA.dpgb_covers(p_charge, p_price, true, p_analysis)
+      OR p_analysis = 'zcdp' AND 8 * 18446744073709551616 * p_charge >= p_price * p_price END -- ρ = ε²/8
+$$;
+
+-- Whether an account charges each round of a fit with these terms by itself (account_units.is_itemised).
+CREATE FUNCTION SCHEMA.dpgb_itemised(p_terms jsonb, p_analysis text) RETURNS boolean LANGUAGE sql AS $$
+  SELECT coalesce((p_terms ->> 'pure')::boolean AND jsonb_array_length(p_terms -> 'bill') > 0, false)
+    AND p_analysis <> 'pure'
+$$;
 
 -- What queries of a price in ε cost on a Poisson sample (spending.py): between the exact cost and what the client counts.
 CREATE FUNCTION SCHEMA.dpgb_amplified(p_price numeric, p_rate numeric) RETURNS numeric LANGUAGE sql AS $$
@@ -156,18 +185,26 @@ BEGIN
     AND NOT EXISTS (SELECT 1 FROM SCHEMA.dpgb_fits WHERE fit_id = p_fit), 'The fit needs a new id and a lease.');
   SELECT * INTO t FROM jsonb_to_record(p_terms) AS x(epsilon double precision, delta double precision, price numeric,
     min_sigma_bits integer, tau double precision, plan_digest text, version text, public_seed numeric, commitment text,
-    pure boolean, facts jsonb, unit_id text, who text);
+    pure boolean, facts jsonb, unit_id text, who text, bill jsonb);
   -- NaN is greater than every number here
   PERFORM SCHEMA.dpgb_require(t.epsilon > 0 AND t.epsilon < 'Infinity' AND t.delta >= 0 AND t.delta < 1
     AND t.price > 0 AND t.price < 1e40 AND t.price = trunc(t.price) AND t.min_sigma_bits >= 0
     AND (t.tau = 0 OR t.tau > 1e-200) AND t.tau < 1 AND abs(t.public_seed) < 1e40
     AND t.plan_digest || t.version || t.commitment || t.who IS NOT NULL AND t.pure IS NOT NULL
     AND jsonb_typeof(t.facts) = 'object'
-    AND NOT EXISTS (SELECT 1 FROM jsonb_each(t.facts) AS fact WHERE jsonb_typeof(fact.value) <> 'string'),
+    AND NOT EXISTS (SELECT 1 FROM jsonb_each(t.facts) AS fact WHERE jsonb_typeof(fact.value) <> 'string')
+    AND jsonb_typeof(t.bill) = 'array',
     'A term of the fit is missing, or out of its range.');
+  PERFORM SCHEMA.dpgb_require((SELECT coalesce(bool_and(coalesce(jsonb_typeof(item) = 'array'
+    AND jsonb_array_length(item) = 3 AND item ->> 0 ~ '^[1-9][0-9]{0,39}$' AND jsonb_typeof(item -> 0) = 'string'
+    AND item ->> 1 ~ '^[1-9][0-9]{0,11}$' AND jsonb_typeof(item -> 1) = 'number'
+    AND item ->> 2 IN ('sums', 'choice', 'sample'), false)), true)
+    FROM jsonb_array_elements(t.bill) AS items(item)), 'An item of the bill is malformed.');
   PERFORM SCHEMA.dpgb_require(acc.unit_id IS NULL OR acc.unit_id = t.unit_id, 'The account protects another unit.');
+  -- of a fit that is charged by its rounds, each round's cost is checked when it is opened
   PERFORM SCHEMA.dpgb_require(p_charge >= 0 AND p_charge < 1e80 AND p_charge = trunc(p_charge)
-    AND SCHEMA.dpgb_covers(p_charge, t.price, t.pure, acc.analysis), 'The charge does not cover the price of the fit.');
+    AND (SCHEMA.dpgb_itemised(p_terms, acc.analysis)
+      OR SCHEMA.dpgb_covers(p_charge, t.price, t.pure, acc.analysis)), 'The charge does not cover the price of the fit.');
   PERFORM SCHEMA.dpgb_require(acc.spent::numeric + p_charge <= acc.cap::numeric, 'The account has too little left.');
   v_tau := acc.tau::double precision;
   IF t.tau > 0 THEN
@@ -181,7 +218,7 @@ BEGIN
   v_body := jsonb_build_object('charge', trunc(p_charge)::text, 'role', session_user::text, 'epsilon', t.epsilon,
     'delta', t.delta, 'price', trunc(t.price)::text, 'min_sigma_bits', t.min_sigma_bits, 'tau', t.tau,
     'plan_digest', t.plan_digest, 'version', t.version, 'public_seed', trunc(t.public_seed), 'commitment', t.commitment,
-    'pure', t.pure, 'facts', t.facts, 'unit_id', t.unit_id, 'who', t.who);
+    'pure', t.pure, 'facts', t.facts, 'unit_id', t.unit_id, 'who', t.who, 'bill', t.bill);
   UPDATE SCHEMA.dpgb_accounts SET spent = (acc.spent::numeric + trunc(p_charge))::text, tau = v_tau::text
     WHERE name = p_account;
   INSERT INTO SCHEMA.dpgb_fits (fit_id, account, state, price, terms, fingerprint, lease)
@@ -213,9 +250,12 @@ BEGIN
   RETURN SCHEMA.dpgb_append('LEASED', fit.account, p_fit, '{}');
 END $$;
 
--- Record that a round is opened, on all rows or on those of a draw, if all rounds cost at most what was reserved.
+-- Record that a round is opened, on all rows or on those of a draw, if all rounds cost at most what was reserved: in the
+-- fit's currency and, if the account charges rounds by themselves, in the account's unit (account_units.Rounds), in which
+-- this one costs p_cost, as a choice or not.
 CREATE FUNCTION SCHEMA.dpgb_open(p_fit text, p_lease text, p_position integer, p_query_id text, p_seal text,
-  p_price numeric, p_kind text, p_group bigint, p_low bigint, p_high bigint) RETURNS SCHEMA.dpgb_head
+  p_price numeric, p_kind text, p_group bigint, p_low bigint, p_high bigint, p_cost numeric, p_choice boolean)
+RETURNS SCHEMA.dpgb_head
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
   fit SCHEMA.dpgb_fits := SCHEMA.dpgb_unfinished(p_fit, coalesce(p_lease, ''));
@@ -226,6 +266,14 @@ DECLARE
   part record;
   v_before numeric := 0; -- what the draw's group costs
   v_mine numeric; -- price of the queries on the same rows
+  v_analysis text := (SELECT analysis FROM SCHEMA.dpgb_accounts WHERE name = fit.account);
+  v_itemised boolean := SCHEMA.dpgb_itemised(v_terms, v_analysis);
+  v_charged numeric; -- the three of them in the account's unit
+  v_charged_before numeric := 0;
+  v_charged_mine numeric := coalesce(trunc(p_cost), 0);
+  v_sample numeric := (SELECT coalesce(max((item ->> 0)::numeric), 0) FROM jsonb_array_elements(v_terms -> 'bill')
+    AS items(item) WHERE item ->> 2 = 'sample'); -- ε of all queries on one sample
+  v_least numeric; -- ε that p_cost has to cover
 BEGIN
   SELECT body::jsonb INTO v_last FROM SCHEMA.dpgb_entries WHERE fit_id = p_fit AND kind = 'OPENED'
     ORDER BY seq DESC LIMIT 1;
@@ -233,29 +281,41 @@ BEGIN
     'The round does not follow the newest one.');
   PERFORM SCHEMA.dpgb_require(p_price > 0 AND p_price < 1e40 AND p_price = trunc(p_price), 'A round has a price.');
   PERFORM SCHEMA.dpgb_require(length(p_query_id) <= 200 AND length(p_seal) <= 200, 'A round has an id and a seal.');
+  PERFORM SCHEMA.dpgb_require(CASE WHEN v_itemised THEN p_choice IS NOT NULL AND p_cost >= 0 AND p_cost < 1e80
+    AND p_cost = trunc(p_cost) ELSE p_cost IS NULL AND p_choice IS NULL END, 'A round has a cost where it is charged.');
   v_spent := coalesce((v_last ->> 'spent')::numeric, 0);
+  v_charged := coalesce((v_last ->> 'charged')::numeric, 0);
+  v_least := CASE WHEN p_kind = 'sample' THEN v_sample ELSE trunc(p_price) END;
   v_mine := trunc(p_price);
   v_body := jsonb_build_object('position', p_position, 'query_id', p_query_id, 'seal', p_seal, 'price', v_mine::text);
   IF p_kind IS NULL THEN
     v_spent := v_spent + v_mine;
+    v_charged := v_charged + v_charged_mine;
   ELSE
     PERFORM SCHEMA.dpgb_require(p_kind IN ('part', 'sample') AND p_group >= 0 AND p_group < 4294967296
       AND p_low >= 0 AND p_low < p_high AND p_high <= 4294967296, 'The draw of the round is malformed.');
     v_body := v_body || jsonb_build_object('rows', jsonb_build_array(p_kind, p_group, p_low, p_high));
     FOR part IN
-      SELECT draw ->> 0 AS kind, (draw ->> 2)::bigint AS low, (draw ->> 3)::bigint AS high, sum(price) AS price
-      FROM (SELECT body::jsonb -> 'rows' AS draw, (body::jsonb ->> 'price')::numeric AS price
+      SELECT draw ->> 0 AS kind, (draw ->> 2)::bigint AS low, (draw ->> 3)::bigint AS high, sum(price) AS price,
+        sum(cost) AS cost
+      FROM (SELECT body::jsonb -> 'rows' AS draw, (body::jsonb ->> 'price')::numeric AS price,
+              coalesce((body::jsonb ->> 'cost')::numeric, 0) AS cost
             FROM SCHEMA.dpgb_entries WHERE fit_id = p_fit AND kind = 'OPENED'
             AND body ~ ('"rows": ?[[]"[a-z]+", ?' || p_group || ',')) AS earlier -- parsing every round would take long
       GROUP BY 1, 2, 3
     LOOP
       IF (part.kind, part.low, part.high) = (p_kind, p_low, p_high) THEN
         v_mine := v_mine + part.price;
+        v_charged_mine := v_charged_mine + part.cost;
+        IF p_kind = 'sample' THEN
+          v_least := 0; -- the first query on the sample has paid
+        END IF;
       ELSE
         PERFORM SCHEMA.dpgb_require(part.kind = 'part' AND p_kind = 'part'
           AND (part.high <= p_low OR p_high <= part.low), 'The draw of the round does not go with its group.');
       END IF;
       v_before := greatest(v_before, part.price);
+      v_charged_before := greatest(v_charged_before, part.cost);
     END LOOP;
     v_mine := greatest(v_mine, v_before);
     IF p_kind = 'sample' AND (v_terms ->> 'pure')::boolean THEN
@@ -263,6 +323,16 @@ BEGIN
       v_mine := SCHEMA.dpgb_amplified(v_mine, (p_high - p_low) / 4294967296.0);
     END IF;
     v_spent := v_spent - v_before + v_mine;
+    v_charged := v_charged - v_charged_before + greatest(v_charged_mine, v_charged_before);
+  END IF;
+  IF v_itemised THEN
+    PERFORM SCHEMA.dpgb_require(CASE WHEN v_least = 0 THEN true
+      WHEN p_choice AND p_kind IS DISTINCT FROM 'sample' THEN SCHEMA.dpgb_covers_choice(p_cost, v_least, v_analysis)
+      ELSE SCHEMA.dpgb_covers(p_cost, v_least, true, v_analysis) END, 'The cost does not cover the price of the round.');
+    PERFORM SCHEMA.dpgb_require(p_kind IS DISTINCT FROM 'sample' OR v_sample > 0 AND v_mine <= v_sample,
+      'The queries on the sample cost more than the fit reserved for one.');
+    PERFORM SCHEMA.dpgb_require(v_charged <= fit.price::numeric, 'The round costs more than the account was charged.');
+    v_body := v_body || jsonb_build_object('cost', trunc(p_cost)::text, 'choice', p_choice, 'charged', v_charged::text);
   END IF;
   PERFORM SCHEMA.dpgb_require(v_spent <= (v_terms ->> 'price')::numeric, 'The round costs more than the fit reserved.');
   RETURN SCHEMA.dpgb_append('OPENED', fit.account, p_fit, v_body || jsonb_build_object('spent', v_spent::text));
@@ -276,20 +346,24 @@ DECLARE
   v_pure boolean := coalesce((v_terms ->> 'pure')::boolean, false); -- the first version had no pure fits
   acc SCHEMA.dpgb_accounts;
   v_opened numeric;
+  v_charged numeric;
+  v_itemised boolean;
 BEGIN
   SELECT * INTO STRICT acc FROM SCHEMA.dpgb_accounts WHERE name = fit.account;
+  v_itemised := SCHEMA.dpgb_itemised(v_terms, acc.analysis);
   PERFORM SCHEMA.dpgb_require(p_charge BETWEEN 0 AND fit.price::numeric AND p_charge = trunc(p_charge),
     'A fit keeps at most what it reserved.');
   IF p_charge < fit.price::numeric THEN
     PERFORM SCHEMA.dpgb_require(NOT SCHEMA.dpgb_restored_since(fit.fit_id),
       'The fit was unfinished when the ledger was restored, so it keeps its whole charge.');
+    SELECT (body::jsonb ->> 'spent')::numeric, (body::jsonb ->> 'charged')::numeric INTO v_opened, v_charged
+      FROM SCHEMA.dpgb_entries WHERE fit_id = fit.fit_id AND kind = 'OPENED' ORDER BY seq DESC LIMIT 1;
     -- amplification holds for all queries of a sample together (account_units.py)
-    PERFORM SCHEMA.dpgb_require(NOT v_pure OR acc.analysis = 'pure' OR NOT EXISTS (SELECT 1 FROM SCHEMA.dpgb_entries
+    PERFORM SCHEMA.dpgb_require(v_itemised OR NOT v_pure OR acc.analysis = 'pure' OR NOT EXISTS (SELECT 1 FROM SCHEMA.dpgb_entries
       WHERE fit_id = fit.fit_id AND kind = 'OPENED' AND body ~ '"rows": ?[[]"sample"'),
       'A pure fit that opened a sample keeps its whole charge.');
-    SELECT (body::jsonb ->> 'spent')::numeric INTO v_opened FROM SCHEMA.dpgb_entries
-      WHERE fit_id = fit.fit_id AND kind = 'OPENED' ORDER BY seq DESC LIMIT 1;
-    PERFORM SCHEMA.dpgb_require(SCHEMA.dpgb_covers(p_charge, coalesce(v_opened, 0), v_pure, acc.analysis),
+    PERFORM SCHEMA.dpgb_require(CASE WHEN v_itemised THEN p_charge >= coalesce(v_charged, 0)
+      ELSE SCHEMA.dpgb_covers(p_charge, coalesce(v_opened, 0), v_pure, acc.analysis) END,
       'The charge does not cover the rounds that the fit opened.');
   END IF;
   UPDATE SCHEMA.dpgb_accounts SET spent = (spent::numeric - fit.price::numeric + trunc(p_charge))::text

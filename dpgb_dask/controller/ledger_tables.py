@@ -29,7 +29,7 @@ from sqlalchemy import (
 from dpgb_dask.controller.ledger_files import GENESIS
 from dpgb_dask.errors import DPGBError, LedgerError
 
-VERSION = 3  # of the tables; 1 had no `dpgb_meta` and no units, 1 and 2 held leases as they are
+VERSION = 4  # 1 had no `dpgb_meta` and no units, 1 and 2 held leases as they are, 3 had no bills
 ID_FORM = re.compile("[0-9a-f]{16}")
 PUT_BACK = "Put the newest sound file back."
 # on a server: the role that owns the tables, and whether the role that asks is, or is a member of, this one
@@ -167,9 +167,10 @@ def _bring_up_to_date(connection: Connection, version: int) -> None:
         METADATA.create_all(connection)
         connection.execute(text("ALTER TABLE dpgb_accounts ADD COLUMN unit_id VARCHAR(200)"))
         connection.execute(insert(META).values(id=1, version=VERSION, ledger=secrets.token_hex(8)))
-    for fit_id, lease in connection.execute(select(FITS.c.fit_id, FITS.c.lease)).all():
-        change = update(FITS).where(FITS.c.fit_id == fit_id)
-        connection.execute(change.values(lease=digest(lease)))
+    if version < 3:
+        for fit_id, lease in connection.execute(select(FITS.c.fit_id, FITS.c.lease)).all():
+            change = update(FITS).where(FITS.c.fit_id == fit_id)
+            connection.execute(change.values(lease=digest(lease)))
     connection.execute(update(META).values(version=VERSION))
 
 

@@ -18,7 +18,7 @@ from dpgb_dask.contracts.boundary import Raw, Receipt, Released, Sensitivity
 from dpgb_dask.contracts.journal import Journal, JournalEntry
 from dpgb_dask.contracts.plan import Budget
 from dpgb_dask.contracts.queries import PRICE_ONE, ChoiceQuery, Query, SharedChoiceQuery
-from dpgb_dask.contracts.spending import Spending
+from dpgb_dask.contracts.spending import Item, Spending
 from dpgb_dask.controller import accounting
 from dpgb_dask.controller.choices import Choice, SharedChoice
 from dpgb_dask.controller.gaussian import MAX_SIGMA
@@ -146,6 +146,7 @@ class Controller:
         resume: str | None = None,
         pure: bool = False,
         unit_id: str | None = None,
+        bill: Sequence[Item] = (),
     ) -> "Controller":
         """Charge a whole fit in one durable transaction, before its data are touched.
 
@@ -170,6 +171,8 @@ class Controller:
             Whether the plan's currency is ε; else it is μ². A pure fit does not spend delta.
         unit_id : str or None
             The schema's privacy unit, which an account may demand; None for single rows.
+        bill : sequence of Item
+            What a pure plan asks at most, for accounts that charge each release by itself; empty if it does not say.
 
         Raises
         ------
@@ -224,13 +227,14 @@ class Controller:
             facts=dict(facts or {}),
             unit_id=unit_id,
             who=_who(),
+            bill=tuple(bill),
         )
         fit_id = secrets.token_hex(12)
         private = type(source) is SecretNoise  # no other class is trusted to be secret
         if not private:
             # the same fit gets the same id, so that its model file is the same to the byte, however its facts are
-            # worded and whoever runs it; its unit is in the digest already
-            words = ("facts", "unit_id", "who")
+            # worded and whoever runs it; its unit and its bill follow from the digest and the price
+            words = ("facts", "unit_id", "who", "bill")
             known = {name: value for name, value in terms.to_json().items() if name not in words}
             content = json.dumps(known, sort_keys=True).encode()
             fit_id = "seeded-" + key.seal("fit id", content)[:24]

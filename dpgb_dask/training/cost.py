@@ -1,12 +1,41 @@
 """The cost of a fit, from its budget and its account alone."""
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from dpgb_dask.contracts.plan import Budget
+from dpgb_dask.contracts.queries import RowDraw
+from dpgb_dask.contracts.spending import Item
 from dpgb_dask.controller import account_units, accounting
+from dpgb_dask.controller.account_units import Rounds
+from dpgb_dask.controller.choices import Choice
 from dpgb_dask.controller.ledger import Ledger
+from dpgb_dask.released.report import PrivacyReport
 from dpgb_dask.showing import brief, html_table
+
+
+def charge_of(report: PrivacyReport, bill: Sequence[Item], analysis: str) -> int:
+    """Return what a fit costs an account of an analysis; one that stopped costs what it opened.
+
+    Parameters
+    ----------
+    report : PrivacyReport
+        Of the fit.
+    bill : sequence of Item
+        What a pure fit asked at most; empty if its plan does not say.
+    analysis : str
+    """
+    rounds = Rounds.of(bill, analysis) if report.stopped else None
+    if rounds is None:
+        price = report.charged if report.stopped else report.declared
+        return account_units.charge(price, pure=report.pure, analysis=analysis, bill=bill)
+    draws = report.draws or (None,) * len(report.receipts)
+    for receipt, rows in zip(report.receipts, draws, strict=True):
+        draw = None if rows is None else RowDraw(*rows)
+        cost = rounds.cost(receipt.price, draw, choice=receipt.mechanism == Choice.name)
+        rounds = rounds.plus(cost, draw)
+    return rounds.spent
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,7 +52,8 @@ class PrivacyCost:
         ε at the same delta by zero-concentrated accounting; for a pure recipe, epsilon itself.
     account : str or None
     share : float or None
-        Share of what is left in the account; 1 means all of it, None that there is no account.
+        Share of what is left in the account; 1 means all of it, None that there is no account. Without a schema it is
+        the most that a pure recipe can cost.
     pure : bool
         Whether the recipe is purely ε-differentially private.
     """
@@ -38,14 +68,20 @@ class PrivacyCost:
 
     @classmethod
     def of(
-        cls, budget: Budget, *, pure: bool, ledger: Ledger | None, account: str | None
+        cls,
+        budget: Budget,
+        *,
+        pure: bool,
+        ledger: Ledger | None,
+        account: str | None,
+        bill: Sequence[Item] = (),
     ) -> "PrivacyCost":
-        """Return the cost of a fit with this budget; the account is looked up, and nothing is charged."""
+        """Return the cost of a fit with this budget and bill; the account is looked up, and nothing is charged."""
         price = accounting.total_price(budget.epsilon, budget.delta, pure=pure)
         share = None
         if ledger is not None and account is not None:
             known = ledger.account(account)
-            charge = account_units.charge(price, pure=pure, analysis=known.analysis)
+            charge = account_units.charge(price, pure=pure, analysis=known.analysis, bill=bill)
             share = charge / known.left if known.left else math.inf
         if pure:
             mu = accounting.mu_of_pure(budget.epsilon)

@@ -30,8 +30,9 @@ from dpgb_dask.contracts.plan import (
     State,
     Unread,
 )
-from dpgb_dask.contracts.queries import DRAW_BITS, GradientQuery, Query, RowDraw
-from dpgb_dask.controller.accounting import MAX_VALUES
+from dpgb_dask.contracts.queries import GradientQuery, Query, RowDraw
+from dpgb_dask.contracts.spending import Item
+from dpgb_dask.controller.accounting import MAX_VALUES, total_price
 from dpgb_dask.controller.ledger import Ledger
 from dpgb_dask.controller.noise import NoiseSource
 from dpgb_dask.controller.release import Controller
@@ -76,7 +77,7 @@ class Asked:
         """Return the facts about a query; None if it does not ask for gradients."""
         if not isinstance(query, GradientQuery):
             return None
-        served = 1.0 if query.rows is None else (query.rows.high - query.rows.low) / 2**DRAW_BITS
+        served = 1.0 if query.rows is None else query.rows.rate
         largest = query.gradient.largest_grad << query.weight_bits
         return cls(largest, served * query.n_blocks / query.n_cells, query.rows)
 
@@ -260,9 +261,17 @@ def reserve(
         noise=noise,
         pure=plan.pure,
         unit_id=shape.schema.unit_id,
+        bill=bill_of(plan, shape, budget),
         journal=partial(open_journal, ledger),
         resume=resume,
     )
+
+
+def bill_of(plan: Plan, shape: Shape, budget: Budget) -> tuple[Item, ...]:
+    """Return what a pure plan asks at most under a budget; empty if it does not say."""
+    if not plan.pure:
+        return ()
+    return plan.bill(shape, budget, total_price(budget.epsilon, budget.delta, pure=True))
 
 
 def boost(

@@ -6,20 +6,22 @@ whether they were on the same rows, so the sum is that of the worst case. It is 
 
 import math
 import threading
+from collections.abc import Sequence
 
 from dpgb_dask.contracts.queries import PRICE_ONE
-from dpgb_dask.controller import account_units, accounting
+from dpgb_dask.contracts.spending import Item
+from dpgb_dask.controller import accounting
 from dpgb_dask.released.report import PrivacyReport
+from dpgb_dask.training.cost import charge_of
 
 _lock = threading.Lock()
 _charges: list[int] = []  # of each fit, in units of 2⁻⁶⁴ of μ²
 
 
-def count(report: PrivacyReport) -> None:
-    """Add a fit that has just ended, if it is private and charged no account."""
+def count(report: PrivacyReport, bill: Sequence[Item]) -> None:
+    """Add a fit that has just ended, if it is private and charged no account; its bill as in `charge_of`."""
     if report.private and report.account is None:
-        price = report.charged if report.stopped else report.declared
-        charge = account_units.charge(price, pure=report.pure, analysis="gdp")
+        charge = charge_of(report, bill, "gdp")
         with _lock:
             _charges.append(charge)
 

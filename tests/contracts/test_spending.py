@@ -10,6 +10,7 @@ import pytest
 from dpgb_dask.contracts.model import Splits
 from dpgb_dask.contracts.queries import PRICE_ONE, CountQuery, RowDraw, TreeSumsQuery
 from dpgb_dask.contracts.spending import Spending, amplified, price_on_sample
+from dpgb_dask.controller.account_units import Rounds
 from dpgb_dask.controller.accounting import delta_of
 from dpgb_dask.errors import PlanError
 from dpgb_dask.losses import logistic_gradient
@@ -71,8 +72,8 @@ def served(history):
         )
 
 
-def loss(history):
-    """Return |ln P(history | with the row) / P(history | without it)|, exactly."""
+def ratio(history):
+    """Return ln P(history | with the row) / P(history | without it), exactly."""
     chance_with = sum(
         chance
         * math.prod(
@@ -81,7 +82,11 @@ def loss(history):
         )
         for chance, serving in served(history)
     )
-    return abs(math.log(chance_with))
+    return math.log(chance_with)
+
+
+def loss(history):
+    return abs(ratio(history))
 
 
 def spent(history, spending):
@@ -302,3 +307,61 @@ def test_after_reads_price_and_rows():
     assert spending.spent == 14
     with pytest.raises(PlanError, match="'t'"):
         spending.after(query(1, part(7, 0, 1)))
+
+
+def curve(protocol, e, *, removed):
+    """Return the exact δ at e between the transcripts with and without the row."""
+    with_row, without = [], []
+    for history in transcripts(protocol):
+        chance = math.prod(
+            1 / (1 + math.exp(asked.epsilon * (1 if answer else -1))) for asked, answer in history
+        )
+        without.append(chance)
+        with_row.append(chance * math.exp(ratio(history)))
+    one, other = (with_row, without) if removed else (without, with_row)
+    return math.fsum(max(p - math.exp(e) * q, 0.0) for p, q in zip(one, other, strict=True))
+
+
+def cost_of(history, sample):
+    """Return the charge of a transcript in μ² by `Rounds`, with the ε of its samples."""
+    rounds = Rounds("gdp", sample)
+    for asked, _ in history:
+        cost = rounds.cost(units(asked.epsilon), asked.draw, choice=False)
+        rounds = rounds.plus(cost, asked.draw)
+    return rounds.spent / PRICE_ONE
+
+
+def most_on_a_sample(protocol):
+    """Return the largest amplified price of a group on a sample."""
+    most = 0
+    for history in transcripts(protocol):
+        spending = Spending(pure=True)
+        for asked, _ in history:
+            spending = spending.plus(units(asked.epsilon), asked.draw)
+        groups = {a.draw.group for a, _ in history if a.draw and a.draw.kind == "sample"}
+        most = max([most, *(spending.of_group(group) for group in groups)])
+    return most
+
+
+@pytest.mark.parametrize("name", PROTOCOLS)
+def test_releases_by_themselves_bound_the_exact_curve(name):
+    """In μ², also with parts and samples that interleave, and prices that depend on answers."""
+    protocol = PROTOCOLS[name]
+    sample = most_on_a_sample(protocol)
+    mu = math.sqrt(max(cost_of(history, sample) for history in transcripts(protocol)))
+    for e in np.linspace(0, 2, 9):
+        for removed in (False, True):
+            assert curve(protocol, e, removed=removed) <= delta_of(mu, e) + 1e-12
+
+
+@pytest.mark.parametrize(
+    "asked", [Asked(0.5), Asked(1.0, part(0, 0, 1)), Asked(2.0, sample(0, 0.95))]
+)
+def test_a_charge_30_percent_too_low_is_seen(asked):
+    protocol = fixed(asked)
+    mu = math.sqrt(0.7 * cost_of(((asked, 0),), most_on_a_sample(protocol)))
+    assert any(
+        curve(protocol, e, removed=removed) > delta_of(mu, e)
+        for removed in (False, True)
+        for e in (0.0, 0.05, 0.1, 0.2)
+    )

@@ -2,18 +2,20 @@
 
 import json
 import math
+import re
 import sqlite3
 from fractions import Fraction
 from statistics import NormalDist
 
 import numpy as np
 import pytest
-from controller_parts import query, raw, reserve, tree_query
+from controller_parts import choice_query, query, raw, reserve, tree_query
+from scipy.stats import binom, norm
 
 from dpgb_dask.contracts.boundary import Raw, Sensitivity
 from dpgb_dask.contracts.plan import Budget
 from dpgb_dask.contracts.queries import PRICE_ONE, RowDraw
-from dpgb_dask.contracts.spending import amplified
+from dpgb_dask.contracts.spending import Item, amplified
 from dpgb_dask.controller import account_units, accounting
 from dpgb_dask.controller.ledger import Ledger
 from dpgb_dask.errors import BudgetExceededError, LedgerError, PlanError
@@ -58,10 +60,85 @@ def test_charges_are_rounded_up():
     assert charge(7, True, "pure") == 7
     assert charge(1, True, "zcdp") == 1
     one = PRICE_ONE
-    assert charge(one, True, "zcdp") == one // 2
+    exact = one * math.tanh(0.5)
+    assert exact <= charge(one, True, "zcdp") <= exact * (1 + 1e-11)
+    assert account_units.cost(one, "zcdp", choice=True) == one // 8
+    assert account_units.cost(one, "pure", choice=True) == one
     mu = 2 * NormalDist().inv_cdf(math.e / (1 + math.e))
     assert charge(one, True, "gdp") / one == pytest.approx(mu * mu, rel=1e-6)
     assert charge(0, True, "gdp") == charge(0, True, "zcdp") == 0
+
+
+@pytest.mark.parametrize(
+    ("epsilon", "mu_squared", "rho", "choice_mu_squared", "choice_rho"),
+    [
+        (0.01, 1.57079e-4, 4.99996e-5, 3.92699e-5, 1.25e-5),
+        (0.1, 0.0157023, 0.00499584, 0.00392664, 0.00125),
+        (1.0, 1.51791, 0.462117, 0.389242, 0.125),
+        (8.0, 46.2749, 7.99463, 17.5936, 7.99463),
+    ],
+)
+def test_prices_of_one_release(epsilon, mu_squared, rho, choice_mu_squared, choice_rho):
+    """Of Φ⁻¹ by SciPy: (2Φ⁻¹(1/(1+e^-ε)))², ε tanh(ε/2); of a choice (2Φ⁻¹(1/(1+e^-ε/2)))², min(ε²/8, ε tanh(ε/2))."""
+    price = int(epsilon * PRICE_ONE)
+    known = (mu_squared, rho, choice_mu_squared, choice_rho)
+    asked = [(analysis, choice) for choice in (False, True) for analysis in ("gdp", "zcdp")]
+    for (analysis, choice), expected in zip(asked, known, strict=True):
+        cost = account_units.cost(price, analysis, choice=choice) / PRICE_ONE
+        assert cost == pytest.approx(expected, rel=1e-5)
+        exact = {
+            "gdp": 4 * norm.isf(1 / (1 + math.exp(epsilon / (2 if choice else 1)))) ** 2,
+            "zcdp": min(epsilon * math.tanh(epsilon / 2), epsilon**2 / 8 if choice else math.inf),
+        }[analysis]
+        assert exact * (1 - 1e-13) <= cost <= exact * (1 + 1e-9)
+
+
+def renyi(epsilon, order):
+    """Return the Rényi divergence of randomised response, by its two outcomes."""
+    yes = 1 / (1 + math.exp(-epsilon))
+    return math.log(
+        yes**order * (1 - yes) ** (1 - order) + (1 - yes) ** order * yes ** (1 - order)
+    ) / (order - 1)
+
+
+@pytest.mark.parametrize("epsilon", [0.01, 0.5, 1.0, 3.0, 8.0, 20.0])
+def test_rho_of_a_pure_release_bounds_randomised_response_at_every_order(epsilon):
+    rho = account_units.cost(int(epsilon * PRICE_ONE), "zcdp") / PRICE_ONE
+    orders = 1 + np.logspace(-4, 1.4, 200)
+    assert all(renyi(epsilon, order) <= order * rho * (1 + 1e-7) for order in orders)
+    assert renyi(epsilon, orders[0]) == pytest.approx(orders[0] * rho, rel=1e-3)  # tight
+    assert any(renyi(epsilon, order) > 0.7 * order * rho for order in orders)
+
+
+def test_releases_one_by_one_bound_what_they_cost_together():
+    """Fifty randomised responses of ε, and three hundred choices of range ε/6, by their exact joint losses."""
+
+    def profile(epsilons, e):
+        """Return δ at e of randomised responses: losses are sums of ±ε."""
+        losses, chances = np.zeros(1), np.ones(1)
+        for epsilon, times in epsilons:
+            k = np.arange(times + 1)
+            own = binom.pmf(k, times, 1 / (1 + math.exp(-epsilon)))
+            losses = np.add.outer(losses, (2 * k - times) * epsilon).ravel()
+            chances = np.multiply.outer(chances, own).ravel()
+        return float(chances @ np.maximum(-np.expm1(e - losses), 0))
+
+    def mu(*items, share=1.0):
+        bill = [Item(int(PRICE_ONE * epsilon), times, kind) for epsilon, times, kind in items]
+        whole = account_units.charge(PRICE_ONE, pure=True, analysis="gdp", bill=bill)
+        return math.sqrt(share * whole / PRICE_ONE)
+
+    # a choice's worst law has losses of ± half of its range
+    releases, choices = (0.01, 50), (1 / 1200, 300)
+    bound = mu((0.01, 50, "sums"), (1 / 600, 300, "choice"))
+    for e in np.linspace(0, 0.4, 9):
+        assert profile([releases, choices], e) <= accounting.delta_of(bound, e)
+    # one release touches its Gaussian; of many, the Gaussian's μ is too large by √(π/2)
+    assert accounting.delta_of(bound, 0) < 1.26 * profile([releases, choices], 0)
+    for own, item in (((0.3, 1), (0.3, 1, "sums")), ((0.3, 1), (0.6, 1, "choice"))):
+        assert profile([own], 0) == pytest.approx(accounting.delta_of(mu(item), 0), rel=1e-9)
+        assert profile([own], 0) > 1.1 * accounting.delta_of(mu(item, share=0.7), 0)
+    assert 180 * bound**2 < mu((1.0, 1, "sums")) ** 2
 
 
 @pytest.mark.parametrize("epsilon", [1e-5, 0.01, 0.5, 1.0, 5.0, 30.0, 200.0, 900.0])
@@ -185,6 +262,106 @@ def test_a_pure_account_adds_epsilon_to_the_bit(open_ledger):
         fit(ledger, pure=True, epsilon=1e-5)
 
 
+BILL = [(100, 2, "choice"), (200, 1, "sums")]  # thousandths of ε
+SAMPLED = [(250, 3, "sample")]
+
+
+def billed(ledger, items, epsilon=1.0):
+    """Reserve and bind a pure fit of ε that is charged by its bill."""
+    bill = [Item(int(PRICE_ONE * price) // 1000, times, kind) for price, times, kind in items]
+    budget = Budget(epsilon=epsilon, delta=1e-6)
+    controller = reserve(ledger, pure=True, budget=budget, bill=bill)
+    controller.bind(1)
+    return controller, account_units.charge(0, pure=True, analysis="gdp", bill=bill)
+
+
+def ask(controller, price, kind="sums", rows=None):
+    """Release one query of a price in thousandths of ε."""
+    price = PRICE_ONE * price // 1000
+    if kind == "choice":
+        found = choice_query(price=price, rows=rows)
+        sums = np.zeros(found.n_sums, np.int64)
+        return controller.release(found, Raw(sums, Sensitivity(1, 1, 1)))
+    if rows is None:
+        return controller.release(query(price=price), raw())
+    return controller.release(
+        tree_query(price, rows), Raw(np.zeros(2, np.int64), Sensitivity(1, 1))
+    )
+
+
+def of(price, *, choice=False):
+    return account_units.cost(PRICE_ONE * price // 1000, "gdp", choice=choice)
+
+
+@pytest.mark.parametrize("durable", [True, False])
+def test_a_pure_fit_is_charged_by_its_releases(open_ledger, durable):
+    ledger = open_ledger("gdp")
+    if not durable:
+        ledger = Ledger.in_memory()
+        ledger.open_account("a", epsilon=3.0, delta=1e-6)
+    controller, whole = billed(ledger, BILL)
+    assert ledger.account("a").spent == whole == 2 * of(100, choice=True) + of(200)
+    assert whole < charge(PRICE_ONE, True, "gdp") / 20
+    for _ in range(2):
+        ask(controller, 100, "choice")
+    with pytest.raises(BudgetExceededError, match=r"Amounts are 2\*\*-64 of μ²"):
+        ask(controller, 201)
+    ask(controller, 200)
+    with pytest.raises(BudgetExceededError, match=r"Amounts are 2\*\*-64 of μ²"):
+        ask(controller, 1)
+    controller.finish()
+    assert ledger.account("a").spent == whole
+    ledger.verify()
+
+
+def test_settle_of_a_fit_that_is_charged_by_its_releases(open_ledger):
+    ledger = open_ledger("gdp")
+    controller, _ = billed(ledger, [(100, 4, "sums")])
+    for k in range(4):
+        ask(controller, 100 - k, rows=RowDraw("part", 0, k, k + 1))
+    ask(controller, 100)
+    assert ledger.settle(controller.fit_id) == 2 * of(100) == ledger.account("a").spent
+    ledger.verify()
+
+
+def test_a_sample_pays_for_all_its_queries_when_the_first_is_asked(open_ledger):
+    ledger = open_ledger("gdp")
+    controller, whole = billed(ledger, SAMPLED)
+    tenth = (1 << 32) // 10
+    for group in range(2):
+        for _ in range(3):
+            ask(controller, 400, rows=RowDraw("sample", group, 0, tenth))
+    assert controller.spent == 2 * amplified(3 * (400 * PRICE_ONE // 1000), tenth / 2**32)
+    with pytest.raises(BudgetExceededError, match="of one sample"):
+        ask(controller, 400, rows=RowDraw("sample", 1, 0, tenth))
+    assert ledger.settle(controller.fit_id) == 2 * of(250) == whole * 2 // 3
+    ledger.verify()
+    controller, _ = billed(ledger, [(300, 1, "sums")])
+    with pytest.raises(BudgetExceededError, match="of one sample"):  # none is in the bill
+        ask(controller, 100, rows=RowDraw("sample", 0, 0, tenth))
+
+
+def test_an_entry_with_a_cost_that_is_too_small_is_seen(open_ledger, monkeypatch):
+    ledger = open_ledger("gdp")
+    controller, _ = billed(ledger, BILL)
+    exact = account_units.cost
+    monkeypatch.setattr(account_units, "cost", lambda *asked, **how: exact(*asked, **how) * 7 // 10)
+    ask(controller, 200)
+    monkeypatch.undo()
+    with pytest.raises(LedgerError, match="more than it reserved, or counted less"):
+        ledger.verify()
+
+
+def test_a_fit_that_does_not_fit_is_told_what_would(open_ledger):
+    ledger = open_ledger("gdp", epsilon=0.3)
+    with pytest.raises(BudgetExceededError) as refused:
+        billed(ledger, [(500, 20, "sums")], epsilon=10.0)
+    would = float(re.search(r"would fit +epsilon=([\d.]+)", str(refused.value))[1])
+    items = [(500 * would / 10 * 0.999, 20, "sums")]
+    _, whole = billed(ledger, items, epsilon=would)
+    assert 0.99 * ledger.account("a").cap < whole <= ledger.account("a").cap
+
+
 def test_pure_fits_have_their_way_out_in_other_accounts(open_ledger):
     with pytest.raises(BudgetExceededError, match="cost least in an account with analysis='pure'"):
         fit(open_ledger("gdp"), pure=True)
@@ -266,9 +443,9 @@ def test_a_ledger_remembers_spending_of_rounds_it_did_not_open(open_ledger):
     sums = Raw(np.zeros(2, np.int64), Sensitivity(1, 1))
     part = controller.total // 2
     controller.release(tree_query(part, RowDraw("part", 0, 0, 5)), sums)
-    ledger._spending.clear()
+    ledger._tallies.clear()
     controller.release(tree_query(part, RowDraw("part", 0, 5, 9)), sums)
-    ledger._spending.clear()
+    ledger._tallies.clear()
     with pytest.raises(BudgetExceededError):
         ledger.open_round(
             controller.fit_id, controller._lease, 2, controller._opened[0], query(price=part + 1)

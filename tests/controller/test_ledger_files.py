@@ -14,10 +14,12 @@ import pytest
 from controller_parts import query, raw, reserve
 
 from dpgb_dask import cli
+from dpgb_dask.contracts.plan import Budget
+from dpgb_dask.controller import account_units, ledger_files, release
 from dpgb_dask.controller import ledger as ledger_module
-from dpgb_dask.controller import ledger_files, release
 from dpgb_dask.controller.accounting import total_price
 from dpgb_dask.controller.ledger import Ledger
+from dpgb_dask.controller.ledger_book import Terms
 from dpgb_dask.errors import LedgerError, LedgerUnavailableError, ResumeError
 from dpgb_dask.training.fit import open_journal
 
@@ -517,13 +519,42 @@ def test_a_ledger_of_before_is_shown_without_permission_to_write(before):
     assert Path(f"{before}.head").exists()
 
 
+def test_a_pure_fit_of_version_3_is_charged_as_it_was(path, url, monkeypatch):
+    """Its terms name no bill, so it is one release of all its ε; its lease is a digest already."""
+    written = Terms.to_json
+    monkeypatch.setattr(
+        Terms, "to_json", lambda terms: {k: v for k, v in written(terms).items() if k != "bill"}
+    )
+    ledger = Ledger(url)
+    ledger.open_account("a", epsilon=3.0, delta=1e-6)
+    journal = partial(open_journal, ledger)
+    settings = {"pure": True, "budget": Budget(epsilon=0.4, delta=1e-6)}
+    fit = reserve(ledger, **settings, journal=journal)
+    fit.bind(1)
+    fit.release(query(price=fit.total // 3), raw())
+    whole, price = ledger.account("a").spent, fit.total // 3
+    monkeypatch.undo()
+    connection = sqlite3.connect(path)
+    connection.execute("UPDATE dpgb_meta SET version = 3")
+    connection.commit()
+    connection.close()
+    later = Ledger(url)
+    resumed = reserve(later, **settings, resume=fit.fit_id, journal=partial(open_journal, later))
+    resumed.bind(1)
+    assert resumed.replayed(query(price=price), raw().sensitivity) is not None
+    resumed.release(query("q 2", price=price), raw())
+    assert later.account("a").spent == whole == account_units.cost(fit.total, "gdp")
+    assert later.settle(fit.fit_id) == account_units.cost(2 * price, "gdp")
+    later.verify()
+
+
 def test_a_ledger_of_a_newer_version_is_refused(ledger, url):
     reserve(ledger)
     connection = sqlite3.connect(url.removeprefix("sqlite:///"))
-    connection.execute("UPDATE dpgb_meta SET version = 4")
+    connection.execute("UPDATE dpgb_meta SET version = 5")
     connection.commit()
     connection.close()
-    with pytest.raises(LedgerError, match="version 4 and this library reads 3"):
+    with pytest.raises(LedgerError, match="version 5 and this library reads 4"):
         Ledger(url).accounts()
 
 

@@ -1,16 +1,18 @@
 """Roles of a ledger on PostgreSQL: what an owner, an analyst and an auditor can do, and what a hostile one cannot."""
 
+import itertools
 import json
 from types import SimpleNamespace
 from uuid import uuid4
 
 import numpy as np
 import pytest
-from controller_parts import SMALL, ListJournal, query, raw, reserve, tree_query
+from controller_parts import SMALL, ListJournal, choice_query, query, raw, reserve, tree_query
 from postgres_parts import as_role, new_database, run
 
 from dpgb_dask.contracts.boundary import Raw, Sensitivity
 from dpgb_dask.contracts.queries import DRAW_BITS, PRICE_ONE, RowDraw
+from dpgb_dask.contracts.spending import Item
 from dpgb_dask.controller import account_units
 from dpgb_dask.controller.accounting import total_price
 from dpgb_dask.controller.ledger import Ledger
@@ -196,7 +198,7 @@ def test_rights_from_before_the_functions_end_with_them(team):
 TERMS = {
     "epsilon": 0.5, "delta": 1e-6, "price": str(FIT), "min_sigma_bits": 20, "tau": 1e-19, "plan_digest": "00",
     "version": "v", "public_seed": 5, "commitment": "c", "pure": False, "facts": {"recipe": "x"}, "unit_id": None,
-    "who": "eve",
+    "who": "eve", "bill": [],
 }  # fmt: skip
 
 
@@ -205,8 +207,10 @@ def reserving(charge=FIT, account="a", fit="new", lease="0" * 64, **changes):
     return f"SELECT dpgb_reserve('{account}', '{fit}', '{lease}', {charge}, $terms${terms}$terms$)"
 
 
-def opening(fit, lease, position=1, price=7, rows="NULL, NULL, NULL, NULL"):
-    return f"SELECT dpgb_open('{fit}', '{lease}', {position}, 'q', 's', {price}, {rows})"
+def opening(
+    fit, lease, position=1, price=7, rows="NULL, NULL, NULL, NULL", cost="NULL", choice="NULL"
+):
+    return f"SELECT dpgb_open('{fit}', '{lease}', {position}, 'q', 's', {price}, {rows}, {cost}, {choice})"
 
 
 RIGHTS = [
@@ -270,13 +274,20 @@ FORGED = [
     reserving(pure=None),
     reserving(who=None),
     reserving(pure=True, price=str(PRICE_ONE), charge=PRICE_ONE),  # μ(1)² = 1.52
+    reserving(charge=1, bill=[["7", 1, "sums"]]),  # of a fit in μ² it is nothing
+    *(reserving(pure=True, charge=7, bill=bill) for bill in (
+        None, {}, "x", [7], [[]], [["7", 1]], [["7", 1, "sums", 1]], [[7, 1, "sums"]], [["-7", 1, "sums"]],
+        [["7", 1.5, "sums"]], [["7", "1", "sums"]], [["7", 0, "sums"]], [["7", 1, "x"]], [["7", 1, None]],
+        [["7", 1, "sums"], None],
+    )),
+    opening("{fit}", "{lease}", cost=7, choice="false"),  # of a fit in μ² the price is the cost
     "SELECT dpgb_reserve('a', 'new', repeat('0', 64), 5, '[]')",
     "SELECT dpgb_reserve('a', 'new', repeat('0', 64), 5, '{5')",
     "SELECT dpgb_reserve(NULL, NULL, NULL, NULL, NULL)",
     opening("{fit}", "wrong"),
     opening("{other}", "{lease}"),
     opening("none", "{lease}"),
-    "SELECT dpgb_open('{other}', NULL, 0, 'q', 's', 7, NULL, NULL, NULL, NULL)",
+    "SELECT dpgb_open('{other}', NULL, 0, 'q', 's', 7, NULL, NULL, NULL, NULL, NULL, NULL)",
     opening("{fit}", "{lease}", position=0),
     opening("{fit}", "{lease}", position=2),
     opening("{fit}", "{lease}", position=-1),
@@ -293,8 +304,8 @@ FORGED = [
     opening("{fit}", "{lease}", rows="'part', 0, 0, 5000000000"),
     opening("{fit}", "{lease}", rows="'part', -1, 0, 5"),
     opening("{fit}", "{lease}", rows="'part', NULL, 0, 5"),
-    "SELECT dpgb_open('{fit}', '{lease}', 1, repeat('q', 999), 's', 7, NULL, NULL, NULL, NULL)",
-    "SELECT dpgb_open('{fit}', '{lease}', 1, NULL, 's', 7, NULL, NULL, NULL, NULL)",
+    "SELECT dpgb_open('{fit}', '{lease}', 1, repeat('q', 999), 's', 7, NULL, NULL, NULL, NULL, NULL, NULL)",
+    "SELECT dpgb_open('{fit}', '{lease}', 1, NULL, 's', 7, NULL, NULL, NULL, NULL, NULL, NULL)",
     "SELECT dpgb_bind('{fit}', '{lease}', 'other data')",
     "SELECT dpgb_bind('{other}', NULL, 'x')",
     "SELECT dpgb_bind('{other}', '{lease}', 'x')",
@@ -448,11 +459,70 @@ def test_what_was_opened_is_what_both_sides_compute(team, analysis, pure):
     team.ledger.verify()
 
 
+def of(thousandths, analysis, *, choice=False):
+    """Return what a release of thousandths of ε costs an account."""
+    return account_units.cost(PRICE_ONE * thousandths // 1000, analysis, choice=choice)
+
+
+@pytest.mark.parametrize("analysis", ["gdp", "zcdp"])
+def test_fits_that_are_charged_by_their_releases(team, analysis):
+    """Sums, choices, parts and samples: both sides count the same, and the server takes no less."""
+    team.ledger.open_account("u", epsilon=20.0, delta=1e-6, analysis=analysis)
+    eve = Ledger(team.eve)
+    items = [(100, 2, "sums"), (60, 1, "choice"), (80, 2, "sample")]
+    bill = [Item(PRICE_ONE * price // 1000, times, kind) for price, times, kind in items]
+    fit = reserve(eve, account="u", pure=True, bill=bill)
+    fit.bind(1)
+    sums, expected = Raw(np.zeros(2, np.int64), Sensitivity(1, 1)), 0
+    tenth = (1 << 32) // 10
+
+    def refuses(price, cost, choice="false", rows="NULL, NULL, NULL, NULL"):
+        position = len(fit.receipts)
+        asked = opening(fit.fit_id, fit._lease, position, price, rows, cost, choice)
+        assert attempt(team.eve, asked) == "DPGB0"
+
+    price = PRICE_ONE // 10
+    for cost in ("NULL", -1, "0.5", "'NaN'", 0, of(100, analysis) * 7 // 10):
+        refuses(price, cost)
+    refuses(price, of(100, analysis, choice=True))
+    refuses(price, of(100, analysis), "NULL")
+    fit.release(query("all", price=price), raw())
+    expected += of(100, analysis)
+    chosen = choice_query(price=PRICE_ONE * 60 // 1000)
+    refuses(chosen.price, of(60, analysis, choice=True) * 7 // 10, "true")
+    fit.release(chosen, Raw(np.zeros(chosen.n_sums, np.int64), Sensitivity(1, 1, 1)))
+    expected += of(60, analysis, choice=True)
+    for k, thousandths in enumerate((100, 30, 99)):
+        draw = RowDraw("part", 0, k, k + 1)
+        fit.release(tree_query(PRICE_ONE * thousandths // 1000, draw), sums)
+    expected += of(100, analysis)
+    for group in (1, 2):
+        drawn = f"'sample', {group}, 0, {tenth}"
+        refuses(PRICE_ONE // 10, of(80, analysis) * 7 // 10, rows=drawn)
+        for _ in range(2):
+            fit.release(tree_query(PRICE_ONE // 10, RowDraw("sample", group, 0, tenth)), sums)
+        refuses(3 * PRICE_ONE, 0, rows=drawn)
+        expected += of(80, analysis)
+    # above what was charged
+    refuses(1, of(80, analysis), rows=f"'sample', 3, 0, {tenth}")
+    refuses(price, of(100, analysis), rows="'part', 0, 0, 1")
+    assert int(team.ledger.history("u")[-1].body["charged"]) == expected
+    assert team.ledger.account("u").spent == expected
+    assert attempt(team.eve, f"SELECT dpgb_settle('{fit.fit_id}', {expected - 1})") == "DPGB0"
+    assert eve.settle(fit.fit_id) == expected
+    team.ledger.verify()
+
+
 def test_pure_fits_of_every_size_are_charged(team):
-    """μ(ε)² as the client computes it is what the server accepts, and a little less is not."""
+    """Costs as the client computes them are what the server accepts, and a little less is not."""
     for epsilon in (1e-15, 1e-5, 1e-3, 0.3, 1.0, 5.0, 20.0, 49.0):
         price = int(epsilon * PRICE_ONE)
-        charge = account_units.charge(price, pure=True, analysis="gdp")
-        covers = f"SELECT 1 / dpgb_covers({{}}, {price}, true, 'gdp')::integer"
-        assert attempt(team.owner, covers.format(charge)) == ""
-        assert attempt(team.owner, covers.format(max(0, int(charge * (1 - 1e-7)) - 1))) == "22012"
+        for analysis, choice in itertools.product(("gdp", "zcdp"), (False, True)):
+            charge = account_units.cost(price, analysis, choice=choice)
+            covers = f"dpgb_covers({{}}, {price}, true, '{analysis}')"
+            if choice:
+                covers = f"dpgb_covers_choice({{}}, {price}, '{analysis}')"
+            covers = f"SELECT 1 / {covers}::integer"
+            assert attempt(team.owner, covers.format(charge)) == ""
+            less = max(0, int(charge * (1 - 1e-7)) - 2)
+            assert attempt(team.owner, covers.format(less)) == "22012"

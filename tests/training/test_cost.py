@@ -5,6 +5,9 @@ import pytest
 from scipy.stats import norm
 
 from dpgb_dask import DPGBClassifier, Ledger, PlanError
+from dpgb_dask.contracts.queries import PRICE_ONE
+from dpgb_dask.contracts.spending import Item
+from dpgb_dask.controller import account_units
 from dpgb_dask.testing import SeededNoise
 
 SEEDED = {"noise": SeededNoise(0), "random_state": 0}
@@ -26,9 +29,9 @@ def test_cost_is_known_before_data(binary_schema, tmp_path):
         DPGBClassifier(epsilon=0).privacy_cost()
 
 
-@pytest.mark.parametrize(("analysis", "share"), [("pure", 0.5), ("gdp", None), ("zcdp", 0.25)])
+@pytest.mark.parametrize(("analysis", "share"), [("pure", 0.5), ("gdp", None), ("zcdp", None)])
 def test_cost_of_a_pure_recipe(binary_schema, tmp_path, analysis, share):
-    """ε/2 of an account of ε: half of it in ε, a quarter in ρ = ε²/2; in μ², what the same ε as a GDP number costs."""
+    """ε/2 of an account of ε: half of it in ε; in μ² and ρ, what its releases cost, or one of the whole ε at most."""
     ledger = Ledger(f"sqlite:///{tmp_path}/b.db")
     delta = 0.0 if analysis == "pure" else 1e-6
     ledger.open_account("a", epsilon=2.0, delta=delta, analysis=analysis)
@@ -39,11 +42,17 @@ def test_cost_of_a_pure_recipe(binary_schema, tmp_path, analysis, share):
     assert "pure" in str(cost)
     assert "zCDP" not in str(cost)
     assert cost.mu == pytest.approx(2 * norm.ppf(np.e / (1 + np.e)))
-    if analysis == "zcdp":  # the account's ρ at its delta is below ε²/2
-        assert cost.share > share
-    else:
-        mu = DPGBClassifier(epsilon=2.0).privacy_cost().mu
-        assert cost.share == pytest.approx(share or (cost.mu / mu) ** 2)
+    most = DPGBClassifier(epsilon=1.0, **(settings | {"schema": None})).privacy_cost()
+    if share is not None:
+        assert cost.share == most.share == pytest.approx(share)
+        return
+    whole = {"gdp": cost.mu**2, "zcdp": np.tanh(0.5)}[analysis] * PRICE_ONE
+    assert most.share == pytest.approx(whole / ledger.account("a").cap)
+    # its 50 trees have parts of the rows, so a row pays for one: six choices of ε/12 and one sum of ε/2
+    parts = [Item(PRICE_ONE // 12, 6, "choice"), Item(PRICE_ONE // 2, 1, "sums")]
+    charge = account_units.charge(0, pure=True, analysis=analysis, bill=parts)
+    assert cost.share == pytest.approx(charge / ledger.account("a").cap)
+    assert cost.share < 0.3 * most.share
 
 
 def test_privacy_cost_refuses_what_fit_would(binary_schema):

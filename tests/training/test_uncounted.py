@@ -46,7 +46,9 @@ def test_only_fits_that_promise_something_and_are_not_charged_are_added_up():
     fits = [fitted(), fitted(noise=SeededNoise(0)), fitted(ledger=ledger, account="people")]
     assert not [one for one in fits if "add up" in repr(one)]
     pure = fitted(recipe="dpboost", epsilon=1.0)
-    squares = accounting.total_price(1.0, 1e-6) / PRICE_ONE + accounting.mu_of_pure(1.0) ** 2
+    # its tree asks six choices of ε/12 and one sum of ε/2
+    squares = accounting.total_price(1.0, 1e-6) / PRICE_ONE + accounting.mu_of_pure(1 / 2) ** 2
+    squares += 6 * accounting.mu_of_bounded_range(1 / 12) ** 2
     epsilon = accounting.epsilon_of(squares**0.5, 0.999e-6)
     said = "2 fits of this process charged no ledger: on the same rows they add up to epsilon="
     assert f"{said}{epsilon:.4g} at delta=1e-06" in repr(pure)

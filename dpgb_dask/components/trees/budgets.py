@@ -69,12 +69,15 @@ class Pricing(Part, ABC):
         Whether a stage's queries cost all that it may spend, up to rounding.
     serves_draws : bool
         Whether it can price queries that are served by drawn rows.
+    plans_ahead : bool
+        Whether prices follow from the stage's whole price, and from nothing that a fit releases.
     """
 
     __slots__ = ()
 
     spends_all: ClassVar[bool] = True
     serves_draws: ClassVar[bool] = False
+    plans_ahead: ClassVar[bool] = False
 
     @abstractmethod
     def unit(self, view: BudgetView, part: str) -> int:
@@ -86,6 +89,7 @@ class Even(Pricing):
     """Every unit costs the same. FDP-GBDT theorem 4.1."""
 
     serves_draws = True
+    plans_ahead = True
 
     def unit(self, view: BudgetView, part: str) -> int:  # noqa: ARG002
         """Return the price of one unit."""
@@ -109,6 +113,7 @@ class Shares(Pricing):
     leaves: float
 
     serves_draws = True
+    plans_ahead = True
 
     def __post_init__(self) -> None:
         """Check that the shares do not sum to more than 1."""

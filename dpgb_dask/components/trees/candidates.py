@@ -19,8 +19,9 @@ from dpgb_dask.contracts.model import (
     TreeEnsemble,
 )
 from dpgb_dask.contracts.part import Part
-from dpgb_dask.contracts.plan import Answer, Demand, Shape, Stage, State
+from dpgb_dask.contracts.plan import Answer, Budget, Demand, Shape, Stage, State
 from dpgb_dask.contracts.queries import Query
+from dpgb_dask.contracts.spending import Item
 from dpgb_dask.errors import PlanError
 from dpgb_dask.losses import Gradient, label_gradient
 
@@ -72,6 +73,7 @@ class PublicBins(Stage):
 
     makes_bins = True
     starts = True
+    bills_exactly = True
     keeps_monotonic = True  # no part of the model depends on a feature
     keeps_interactions = True
     estimator_options: ClassVar[Mapping[str, str]] = {"max_bins": "n_bins"}
@@ -90,6 +92,10 @@ class PublicBins(Stage):
     def declare(self, shape: Shape) -> Demand:  # noqa: ARG002
         """Declare nothing."""
         return Demand(0.0, 0.0, 0)
+
+    def bill(self, shape: Shape, budget: Budget, total: int, left: int) -> tuple[Item, ...]:  # noqa: ARG002
+        """Return nothing."""
+        return ()
 
     def public_bins(self, shape: Shape) -> tuple[FeatureBins, ...]:
         """Return the bins; they depend on the schema alone."""

@@ -96,6 +96,14 @@ class AllRows(Part):
         """Return what the queries of tree ``t`` may cost together."""
         return total * (t + 1) // n_trees - total * t // n_trees
 
+    def dearest(self, total: int, n_trees: int) -> int:
+        """Return the largest price of a tree."""
+        return -(-total // n_trees)
+
+    def most_served(self, n_trees: int) -> int:
+        """Return how many trees a row serves at most."""
+        return n_trees
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PoissonRows(Part):
@@ -129,6 +137,14 @@ class PoissonRows(Part):
     def price(self, total: int, t: int, n_trees: int) -> int:  # noqa: ARG002
         """Return what the queries of a tree may cost on its sample, before amplification."""
         return price_on_sample(total // n_trees, self._high() / 2**DRAW_BITS)
+
+    def dearest(self, total: int, n_trees: int) -> int:
+        """Return the price of every tree."""
+        return self.price(total, 0, n_trees)
+
+    def most_served(self, n_trees: int) -> int:
+        """Return how many trees a row serves at most."""
+        return n_trees
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -171,5 +187,12 @@ class Ensembles(Part):
 
     def price(self, total: int, t: int, n_trees: int) -> int:  # noqa: ARG002
         """Return what the queries of a tree may cost: the price of its whole ensemble."""
-        n_ensembles = -(-n_trees // min(self.size, n_trees))
-        return total // n_ensembles
+        return total // self.most_served(n_trees)
+
+    def dearest(self, total: int, n_trees: int) -> int:
+        """Return the price of every tree."""
+        return self.price(total, 0, n_trees)
+
+    def most_served(self, n_trees: int) -> int:
+        """Return how many trees a row serves: one of each ensemble."""
+        return -(-n_trees // min(self.size, n_trees))

@@ -47,7 +47,7 @@ from dpgb_dask.components.trees.splits import (
 from dpgb_dask.contracts.features import Numeric
 from dpgb_dask.contracts.model import MAX_BINS, SCORE_ONE, Model, Splits, join_splits, no_trees
 from dpgb_dask.contracts.monotone import ordered_leaves, ordered_table
-from dpgb_dask.contracts.plan import Answer, Demand, Needs, Shape, Stage, State
+from dpgb_dask.contracts.plan import Answer, Budget, Demand, Needs, Shape, Stage, State
 from dpgb_dask.contracts.queries import (
     ChoiceQuery,
     GradientQuery,
@@ -55,6 +55,7 @@ from dpgb_dask.contracts.queries import (
     Query,
     TreeSumsQuery,
 )
+from dpgb_dask.contracts.spending import Item, amplified
 from dpgb_dask.errors import PlanError
 from dpgb_dask.losses import Gradient, check_gradient
 
@@ -361,6 +362,46 @@ class Trees(Stage):
         per_tree = self.depth + 2 if self.split.asks else 1
         n_queries = n_trees * per_tree + self._refinements(shape)
         return Demand(0.0, self.share, n_queries, n_trees * self._values_per_tree(shape))
+
+    def bill(
+        self,
+        shape: Shape,
+        budget: Budget,
+        total: int,  # noqa: ARG002
+        left: int,
+    ) -> tuple[Item, ...] | None:
+        """Return the queries of all trees that serve one row, if splits are chosen and prices are known before the fit.
+
+        Trees differ in price by a unit of rounding; the dearest stands for all.
+        """
+        unknown = isinstance(self.candidates, IterativeHessian) or not self.budget.plans_ahead
+        if unknown or not self.split.chooses:
+            return None
+        n_trees, kappa = self.trees_in_all(shape), self.kappa(shape)
+        own = exact_share(left, self.share)
+        view = BudgetView(
+            total=own,
+            tree=self.rows.dearest(own, n_trees),
+            n_trees=n_trees,
+            kappa=kappa,
+            all_rows=self.row_draw is None,
+            budget=budget,
+            n_rows=1.0,
+        )
+        asked = [
+            Item(self.budget.unit(view, "splits"), self.depth, "choice"),
+            Item(self.budget.unit(view, "leaves"), 1, "sums"),
+        ]
+        if kappa.candidates:
+            units = kappa.candidates // n_trees
+            asked.append(Item(units * self.budget.unit(view, "candidates"), 1, "sums"))
+        times = self.rows.most_served(n_trees)
+        if self.row_draw == "sample":
+            draw = self.rows.draw(0, n_trees)
+            assert draw is not None
+            together = sum(item.price * item.times for item in asked)
+            return (Item(amplified(together, draw.rate), times, "sample"),)
+        return tuple(replace(item, times=item.times * times) for item in asked)
 
     def needs(self, shape: Shape, most_bins: Sequence[int]) -> Needs:
         """Return the memory of the last level's histograms, or of a batch's leaves."""

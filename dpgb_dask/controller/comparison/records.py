@@ -37,7 +37,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dpgb_dask.contracts.boundary import Receipt
-from dpgb_dask.contracts.queries import DRAW_BITS, PRICE_ONE, RowDraw
+from dpgb_dask.contracts.queries import PRICE_ONE, RowDraw
 from dpgb_dask.controller.accounting import (
     choice_epsilon,
     epsilon_of,
@@ -225,7 +225,7 @@ def records_of(
         draw, most = max(parts.items(), key=lambda part: part[1].total())
         if not all(part <= most for part in parts.values()):
             return None
-        rate = 1.0 if draw.kind == "part" else (draw.high - draw.low) / 2**DRAW_BITS
+        rate = 1.0 if draw.kind == "part" else draw.rate
         if rate == 1:
             schedule.update(most)
         else:
