@@ -27,6 +27,8 @@ from contest import BLOCK, Contest, M, edges_of, in_blocks, make_values, no_mask
 from dpgb_dask import DPGBClassifier, Schema
 from dpgb_dask.components import constants
 from dpgb_dask.components.auto import smoothing
+from dpgb_dask.contracts.features import Numeric
+from dpgb_dask.contracts.grid import FINE, numeric_edges
 from dpgb_dask.controller import mechanisms
 from dpgb_dask.controller.gaussian import discrete_gaussian
 from dpgb_dask.controller.noise import KeyStream
@@ -34,6 +36,7 @@ from dpgb_dask.controller.release import Controller
 from dpgb_dask.kernels import bin as bins
 from dpgb_dask.kernels import gradient, histogram, predict, route
 from dpgb_dask.losses import logistic_gradient
+from dpgb_dask.private.reading.survey import STRIP_ROWS
 
 try:
     import xgboost
@@ -43,6 +46,9 @@ except ImportError as error:
 
 EPOCHS = 2, 102  # interpret is fitted twice: in the difference its preparation cancels
 DATA = ("continuous", "half binary")
+WIDTHS = 28, 100, 300
+CELLS = 6_000_000
+TYPES = "float32", "float64"
 SIGMAS = 1 << 16, (1 << 32) - 5
 N_VALUES = 200_000
 TABLES = {36: 36, 64: 8, 128: 8, 250: 32}  # bins, and leaves of a round
@@ -111,6 +117,27 @@ def enter_binning(contest: Contest, x: np.ndarray, label: np.ndarray) -> None:
                 np.searchsorted(edge, x[:, j])
 
         contest.enter(f"bin {n_bins} naive", naive, n * M)
+
+
+def enter_cells(contest: Contest, kind: str) -> None:
+    """Values to cells of the public grid, as the first pass over the rows makes them, at some widths."""
+    rng = np.random.default_rng(2)
+    for m in WIDTHS:
+        n = -(-CELLS // m // STRIP_ROWS) * STRIP_ROWS
+        bounds = rng.uniform(4, 8, m)  # other edges in each column, or their tables would be one
+        edges = [numeric_edges(Numeric(-b, b), FINE) for b in bounds]
+        out = np.empty((m, STRIP_ROWS), np.uint16)
+        rows = make_values(kind, n, rng, m)
+        for values in (rows, rows.astype(np.float64)):
+            table = bins.edge_table(edges, values.dtype)
+
+            def ours(
+                values: np.ndarray = values, table: bins.EdgeTable = table, out: np.ndarray = out
+            ) -> None:
+                for start in range(0, len(values), STRIP_ROWS):
+                    bins.cell_matrix(values[start : start + STRIP_ROWS], table, out)
+
+            contest.enter(f"cells {m} columns {values.dtype}", ours, n * m)
 
 
 def enter_rounds(
@@ -373,6 +400,7 @@ def run_data(kind: str, n: int, repeats: int) -> Contest:
         bins.bin_matrix(x[rows], edges, codes[-1])
     contest = Contest()
     enter_binning(contest, x, label)
+    enter_cells(contest, kind)
     enter_rounds(contest, codes, [label[rows] for rows in in_blocks(n)], sizes)
     enter_interpret(contest, x, label, kind)
     enter_prediction(contest, x, label, codes, sizes)
@@ -400,6 +428,7 @@ def goals(contest: Contest) -> list[tuple[str, float, float, bool]]:
             1 / 20,
         ),
         ("noise in a fit, ns a value", ns("noise in a fit"), 40),
+        *((f"cells, 300 columns {t}, ns a value", ns(f"cells 300 columns {t}"), 5) for t in TYPES),
     ]
     at_least = [
         ("xgboost / additive model from codes", ns("predict xgboost") / ns("predict codes"), 40),
@@ -426,6 +455,7 @@ def goals(contest: Contest) -> list[tuple[str, float, float, bool]]:
 
 UNITS = {
     "bin": "value",
+    "cells": "value",
     "joint": "row and feature",
     "interpret": "row and feature",
     "tree": "row and tree",

@@ -1,10 +1,10 @@
 """From values to codes: the exact number of edges below each value, by table look-up.
 
-Each column has a table: cells of equal width over the range of its edges, and for each cell the number of edges in
-earlier cells. ``cell(x)`` is monotone in x, since it subtracts, multiplies, clamps and truncates, which are all
-monotone, rounding included. So an edge in an earlier cell is below x, an edge in a later cell is not, and only the
-edges in x's own cell have to be compared. No rounding can change a code, as long as edges and values go through the
-same arithmetic.
+Each column has a table: cells, and for each cell the number of edges in earlier cells. The cell of x is read off the
+bits of x − pivot: its sign, its exponent and the first digits after it. So cells widen with the distance from the
+pivot, and edges that crowd there, as those of a public grid do, have cells of their own. It is monotone in x, rounding
+included: an edge in an earlier cell is below x, an edge in a later cell is not, and only the edges in x's own cell have
+to be compared. No rounding can change a code, as long as edges and values go through the same arithmetic.
 """
 
 from collections.abc import Sequence
@@ -19,9 +19,12 @@ from dpgb_dask.kernels import inner, kernel, readable, writable
 
 COUNTED_BYTES = 136  # 33 float32 or 16 float64 edges: up to this, all are compared, by a SIMD loop
 MAX_STEPS = 2  # edges of a cell compared without branches; with more, a binary search comes first
-CELLS_PER_EDGE = 8  # most cells then hold one edge or none, and the table stays in L1
-MAX_CELLS = 1 << 14
-TILE = 1024  # rows of a row-major matrix that are transposed at a time
+MAX_CELLS = 1 << 15  # of a column; those that its values fall into stay in L1
+TILE = 1024  # values of a column that are binned at a time
+GROUP = 8  # columns of a row-major matrix that are transposed at a time: a cache line of float64
+ROWS = (
+    8 * TILE
+)  # … and rows: with fewer, the tables of 300 columns come from L3 more often than the values do
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -31,53 +34,60 @@ class EdgeTable:
     Parameters
     ----------
     edges : (n,) T
-        All columns' edges, each column closed by +inf.
+        All columns' edges, each column closed by +inf twice.
     cells : (n,) uint16
-        All columns' cells: number of edges in earlier cells of the column.
+        All columns' cells: number of edges in earlier cells of the column; the last cell is that of missing values.
     first : (n_columns, 2) int64
         Where a column's edges and cells start.
     size : (n_columns, 3) int64
         Number of edges (-1: skip the column), number of cells (0: compare every edge), most edges in one cell.
-    grid : (n_columns, 3) T
-        Lower end of the cells, cells per unit, largest cell.
+    pivot : (n_columns,) T
+        Where the cells are smallest.
+    scale : (n_columns, 6) int of T's size
+        How `_place` reads bits: how many it drops, what the smallest distance then is, the pivot's cell, the last cell
+        before that of missing values, the bits of +inf, and all bits but the sign.
     """
 
     edges: NDArray[Any]
     cells: NDArray[np.uint16]
     first: NDArray[np.int64]
     size: NDArray[np.int64]
-    grid: NDArray[Any]
+    pivot: NDArray[Any]
+    scale: NDArray[Any]
 
 
 @inner
-def _cell(x: Any, low: Any, scale: Any, top: Any, zero: Any) -> Any:
-    """Return the cell of a value; NaN and values below the grid get cell 0. Monotone in x."""
-    t = (x - low) * scale
-    # NaN becomes 0 too: like a float outside the range of an int, it must not be converted
-    t = t if t > zero else zero
-    t = t if t < top else top
-    return np.int32(t)
+def _place(
+    x: NDArray[Any],  # IN (n,)
+    pivot: Any,
+    scale: NDArray[Any],  # IN (6,)
+    distance: NDArray[Any],  # (n,), scratch
+    cell: NDArray[Any],  # OUT (n,), the same memory as ``distance``
+) -> None:
+    """Find the cell of each value, monotone in it; missing values have a cell of their own, the last: SIMD."""
+    dropped, smallest, middle, last, infinity, magnitude = scale
+    zero, missing = magnitude ^ magnitude, last + 1
+    for i in range(x.shape[0]):
+        distance[i] = x[i] - pivot
+    for i in range(x.shape[0]):
+        bits = cell[i]
+        size = bits & magnitude
+        k = max((size >> dropped) - smallest, zero)
+        k = middle - k if bits < zero else middle + k
+        k = min(max(k, zero), last)
+        cell[i] = missing if size > infinity else k
 
 
 @kernel
-def _fill_cells(
-    edges: NDArray[Any],  # IN one column, with its +inf
-    grid: NDArray[Any],  # IN (3,)
-    cells: NDArray[np.uint16],  # OUT (n_cells,)
-) -> int:
-    """Count the edges in earlier cells; return the most edges in one cell."""
-    zero = edges.dtype.type(0)
-    count = np.zeros(cells.shape[0], np.int64)
-    for k in range(edges.shape[0] - 1):
-        count[_cell(edges[k], grid[0], grid[1], grid[2], zero)] += 1
-    before = 0
-    for q in range(cells.shape[0]):
-        cells[q] = before
-        before += count[q]
-    most = count[0]
-    for q in range(1, count.shape[0]):
-        most = max(most, count[q])
-    return int(most)
+def _places(
+    x: NDArray[Any],  # IN (n,)
+    pivot: Any,
+    scale: NDArray[Any],  # IN (4,)
+    distance: NDArray[Any],
+    cell: NDArray[Any],
+) -> None:
+    """Find the cells of edges, by the arithmetic of values."""
+    _place(x, pivot, scale, distance, cell)
 
 
 def edge_table(edges: Sequence[NDArray[np.float64] | None], dtype: DTypeLike) -> EdgeTable:
@@ -95,7 +105,8 @@ def edge_table(edges: Sequence[NDArray[np.float64] | None], dtype: DTypeLike) ->
     cells: list[NDArray[np.uint16]] = []
     first = np.zeros((len(edges), 2), np.int64)
     size = np.zeros((len(edges), 3), np.int64)
-    grid = np.zeros((len(edges), 3), dtype)
+    pivot = np.zeros(len(edges), dtype)
+    scale = np.zeros((len(edges), 6), f"i{pivot.itemsize}")
     n_edges = n_cells = 0
     for j, column in enumerate(edges):
         first[j] = n_edges, n_cells
@@ -103,38 +114,60 @@ def edge_table(edges: Sequence[NDArray[np.float64] | None], dtype: DTypeLike) ->
             size[j, 0] = -1
             continue
         rounded = _round_down(np.asarray(column, np.float64), dtype)
-        if rounded.nbytes <= COUNTED_BYTES:
-            size[j] = len(column), 0, 0
-            parts.append(rounded)
-            n_edges += len(rounded)
-            continue
-        n_column = min(1 << max(CELLS_PER_EDGE * len(column) - 1, 1).bit_length(), MAX_CELLS)
-        # a width of 0 or inf puts all edges in one cell: slow, still exact
-        with np.errstate(all="ignore"):
-            width = rounded[-2] - rounded[0]
-            grid[j] = rounded[0], n_column / width if width > 0 else 0.0, n_column - 1
-        table = np.empty(n_column, np.uint16)
-        size[j] = len(column), n_column, _fill_cells(rounded, grid[j], table)
+        size[j, 0] = len(column)
+        if rounded[:-1].nbytes > COUNTED_BYTES:
+            pivot[j], scale[j], table, most = _cells_of(rounded[: len(column)])
+            size[j, 1:] = len(table), most
+            cells.append(table)
+            n_cells += len(table)
         parts.append(rounded)
-        cells.append(table)
         n_edges += len(rounded)
-        n_cells += n_column
     return EdgeTable(
         np.concatenate([*parts, np.empty(0, dtype)]),
         np.concatenate([*cells, np.empty(0, np.uint16)]),
         first,
         size,
-        grid,
+        pivot,
+        scale,
     )
 
 
+def _cells_of(edges: NDArray[Any]) -> tuple[Any, NDArray[Any], NDArray[np.uint16], int]:
+    """Return pivot, scale and cells of a column, and the most edges in one cell: few cells that keep that small."""
+    integer = np.dtype(f"i{edges.itemsize}")
+    finite = edges[np.isfinite(edges)]  # a float32 edge may be rounded down to -inf
+    pivot = edges.dtype.type(0) if len(finite) == 0 or finite[0] < 0 < finite[-1] else finite[0]
+    sides = 2 if edges[0] < pivot else 1
+    # the nearest edges may share the pivot's cell: in a public grid one is much nearer to 0 than the others
+    distances = np.sort(np.abs(finite - pivot))[MAX_STEPS:]
+    distances = distances[distances > 0] if distances.any() else np.ones(1, edges.dtype)
+    near, far = (int(bits) for bits in distances[[0, -1]].view(integer))
+    infinity, magnitude = np.array(np.inf, edges.dtype).view(integer), np.iinfo(integer).max
+    places = np.empty(len(edges), integer)
+    digits = max(len(edges).bit_length() - 3, 3)  # a quarter of the edges are in the widest octave
+    while True:
+        dropped = np.finfo(edges.dtype).nmant - digits
+        last = far >> dropped
+        n = min(last - (near >> dropped) + 1, MAX_CELLS // sides)
+        middle = n * (sides - 1)
+        scale = np.array([dropped, last - n, middle, middle + n, infinity, magnitude], integer)
+        _places(edges, pivot, scale, places.view(edges.dtype), places)
+        counts = np.bincount(places, minlength=middle + n + 1)
+        digits += 1
+        if counts.max() <= MAX_STEPS or 2 * sides * n > MAX_CELLS or dropped == 0:
+            break
+    cells = np.append(0, np.cumsum(counts))
+    cells[-1] = len(edges) + 1
+    return pivot, scale, cells.astype(np.uint16), int(counts.max())
+
+
 def _round_down(edges: NDArray[np.float64], dtype: DTypeLike) -> NDArray[Any]:
-    """Return for each edge the largest value of ``dtype`` that is not above it, and +inf at the end."""
+    """Return for each edge the largest value of ``dtype`` that is not above it, and +inf twice at the end."""
     with np.errstate(over="ignore"):
         rounded = edges.astype(dtype)
     lowered = np.nextafter(rounded, rounded.dtype.type(-np.inf))
     rounded = np.where(rounded > edges, lowered, rounded)
-    return np.append(rounded, rounded.dtype.type(np.inf))
+    return np.append(rounded, np.full(2, np.inf, dtype))
 
 
 @inner
@@ -156,50 +189,35 @@ def _count(
 @inner
 def _look_up(
     x: NDArray[Any],  # IN (n,)
-    edges: NDArray[Any],  # IN (n_edges + 1,), the last one +inf
+    edges: NDArray[Any],  # IN (n_edges + 2,), the last two +inf
     cells: NDArray[np.uint16],  # IN (n_cells,)
-    grid: NDArray[Any],  # IN (3,)
-    steps: int,  # most edges in one cell
+    cell: NDArray[Any],  # IN (n,)
     out: NDArray[Any],  # OUT (n,)
 ) -> None:
     """Look up the first possible code and compare the edges of one cell, without a branch."""
-    missing = edges.shape[0]
-    low, scale, top = grid[0], grid[1], grid[2]
-    zero = edges.dtype.type(0)
-    if steps <= 1:
-        for i in range(x.shape[0]):
-            v = x[i]
-            k = np.uint32(cells[_cell(v, low, scale, top, zero)])
-            k += np.uint32(edges[k] < v)
-            out[i] = k if not np.isnan(v) else missing
-    else:
-        for i in range(x.shape[0]):
-            v = x[i]
-            k = np.uint32(cells[_cell(v, low, scale, top, zero)])
-            for _ in range(steps):
-                # stops by itself: edges increase, and the last is +inf
-                k += np.uint32(edges[k] < v)
-            out[i] = k if not np.isnan(v) else missing
+    for i in range(x.shape[0]):
+        k = np.uint32(cells[np.uint32(cell[i])])
+        for _ in range(MAX_STEPS):
+            # stops by itself: edges increase, the last are +inf, and NaN is above none
+            k += np.uint32(edges[k] < x[i])
+        out[i] = k
 
 
 @inner
 def _search(
     x: NDArray[Any],  # IN (n,)
-    edges: NDArray[Any],  # IN (n_edges + 1,), the last one +inf
+    edges: NDArray[Any],  # IN (n_edges + 2,), the last two +inf
     cells: NDArray[np.uint16],  # IN (n_cells,)
-    grid: NDArray[Any],  # IN (3,)
+    cell: NDArray[Any],  # IN (n,)
     out: NDArray[Any],  # OUT (n,)
 ) -> None:
     """Look up the first possible code, then search the edges of the cell: for cells with many edges, which are rare."""
-    missing = edges.shape[0]
-    low, scale, top = grid[0], grid[1], grid[2]
-    zero = edges.dtype.type(0)
-    last = cells.shape[0] - 1
+    last = np.uint32(cells.shape[0] - 2)
+    end = np.uint32(edges.shape[0] - 2)
     for i in range(x.shape[0]):
-        v = x[i]
-        q = _cell(v, low, scale, top, zero)
+        v, q = x[i], np.uint32(cell[i])
         k = np.uint32(cells[q])
-        stop = np.uint32(cells[q + 1]) if q < last else np.uint32(missing - 1)
+        stop = np.uint32(cells[q + np.uint32(1)]) if q < last else max(k, end)
         while stop - k > MAX_STEPS:
             middle = (k + stop) >> np.uint32(1)
             if edges[middle] < v:
@@ -208,7 +226,7 @@ def _search(
                 stop = middle
         for _ in range(MAX_STEPS):
             k += np.uint32(edges[k] < v)
-        out[i] = k if not np.isnan(v) else missing
+        out[i] = k
 
 
 @inner
@@ -219,7 +237,10 @@ def _bin(
     cells: NDArray[np.uint16],
     first: NDArray[np.int64],
     size: NDArray[np.int64],
-    grid: NDArray[Any],
+    pivot: NDArray[Any],
+    scale: NDArray[Any],
+    distance: NDArray[Any],  # (n,), scratch
+    cell: NDArray[Any],  # (n,), the same memory
     out: NDArray[np.uint16],  # OUT (n,)
 ) -> None:
     """Bin a tile of one column by the fastest of the exact ways.
@@ -227,14 +248,16 @@ def _bin(
     All callers copy into contiguous tiles, so that this function, most of the code, is compiled once per dtype.
     """
     n_edges, n_cells, steps = size[j, 0], size[j, 1], size[j, 2]
-    e = edges[first[j, 0] : first[j, 0] + n_edges + 1]
-    c = cells[first[j, 1] : first[j, 1] + n_cells]
+    e = edges[first[j, 0] : first[j, 0] + n_edges + 2]
     if n_cells == 0:
         _count(x, e[:n_edges], out)
-    elif steps <= MAX_STEPS:
-        _look_up(x, e, c, grid[j], steps, out)
+        return
+    c = cells[first[j, 1] : first[j, 1] + n_cells]
+    _place(x, pivot[j], scale[j], distance, cell)
+    if steps <= MAX_STEPS:
+        _look_up(x, e, c, cell, out)
     else:
-        _search(x, e, c, grid[j], out)
+        _search(x, e, c, cell, out)
 
 
 @inner
@@ -250,31 +273,47 @@ def _bin_columns(
     cells: NDArray[np.uint16],
     first: NDArray[np.int64],
     size: NDArray[np.int64],
-    grid: NDArray[Any],
+    pivot: NDArray[Any],
+    scale: NDArray[Any],
     codes: NDArray[np.uint8],  # OUT (n_columns, n), or without rows
     wide: NDArray[np.uint16],  # OUT (n_columns, n), or without rows: one of the two is written
 ) -> None:
     """Bin a column-major block. Compiled once for codes and for cells, as all but the copy is the same."""
     n = x.shape[1]
     values, tile = np.empty(TILE, x.dtype), np.empty(TILE, np.uint16)
+    cell = np.empty(TILE, scale.dtype)
+    distance = cell.view(edges.dtype)
     for j in range(x.shape[0]):
         if size[j, 0] >= 0:
             for lo in range(0, n, TILE):
                 hi = min(n, lo + TILE)
-                v, c = values[: hi - lo], tile[: hi - lo]
+                v = values[: hi - lo]
+                c = wide[j, lo:hi] if wide.shape[0] > 0 else tile[: hi - lo]
                 _copy(x[j, lo:hi], v)
-                _bin(v, j, edges, cells, first, size, grid, c)
-                if wide.shape[0] > 0:
-                    _copy(c, wide[j, lo:hi])
-                else:
+                _bin(v, j, edges, cells, first, size, pivot, scale, distance, cell, c)
+                if wide.shape[0] == 0:
                     _copy(c, codes[j, lo:hi])
 
 
 @inner
-def _turn(rows: NDArray[Any], j: int, x: NDArray[Any]) -> None:
-    """Copy one column of a row-major tile."""
-    for i in range(x.shape[0]):
-        x[i] = rows[i, j]
+def _turn(
+    rows: NDArray[Any],  # IN (n, n_columns)
+    start: int,
+    columns: NDArray[Any],  # OUT (GROUP, n), or fewer columns
+) -> None:
+    """Copy neighbouring columns of a row-major tile; written out, as loops over columns are compiled to gathers."""
+    if columns.shape[0] == GROUP:
+        a, b, c, d = columns[0], columns[1], columns[2], columns[3]
+        e, f, g, h = columns[4], columns[5], columns[6], columns[7]
+        for i in range(rows.shape[0]):
+            row = rows[i, start : start + GROUP]
+            a[i], b[i], c[i], d[i] = row[0], row[1], row[2], row[3]
+            e[i], f[i], g[i], h[i] = row[4], row[5], row[6], row[7]
+    else:
+        for j in range(columns.shape[0]):
+            column = columns[j]
+            for i in range(rows.shape[0]):
+                column[i] = rows[i, start + j]
 
 
 @kernel
@@ -284,24 +323,32 @@ def _bin_rows(
     cells: NDArray[np.uint16],
     first: NDArray[np.int64],
     size: NDArray[np.int64],
-    grid: NDArray[Any],
+    pivot: NDArray[Any],
+    scale: NDArray[Any],
     codes: NDArray[np.uint8],  # OUT (n_columns, n), or without rows
     wide: NDArray[np.uint16],  # OUT (n_columns, n), or without rows: one of the two is written
 ) -> None:
-    """Bin a row-major block, tile by tile, so that each cache line of it is loaded once."""
-    n = rows.shape[0]
-    values, tile = np.empty(TILE, rows.dtype), np.empty(TILE, np.uint16)
-    for lo in range(0, n, TILE):
-        hi = min(n, lo + TILE)
-        v, c = values[: hi - lo], tile[: hi - lo]
-        for j in range(rows.shape[1]):
-            if size[j, 0] >= 0:
-                _turn(rows[lo:hi], j, v)
-                _bin(v, j, edges, cells, first, size, grid, c)
-                if wide.shape[0] > 0:
-                    _copy(c, wide[j, lo:hi])
-                else:
-                    _copy(c, codes[j, lo:hi])
+    """Bin a row-major block, tile by tile: a few columns are transposed at a time, as wide as a cache line."""
+    n, m = rows.shape
+    # the columns start in different sets of the cache
+    columns = np.empty((GROUP, ROWS + 16), rows.dtype)
+    tile, cell = np.empty(TILE, np.uint16), np.empty(TILE, scale.dtype)
+    distance = cell.view(edges.dtype)
+    for first_row in range(0, n, ROWS):
+        k = min(n - first_row, ROWS)
+        for start in range(0, m, GROUP):
+            stop = min(m, start + GROUP)
+            _turn(rows[first_row : first_row + k], start, columns[: stop - start])
+            for j in range(start, stop):
+                if size[j, 0] >= 0:
+                    for lo in range(0, k, TILE):
+                        hi = min(k, lo + TILE)
+                        to = slice(first_row + lo, first_row + hi)
+                        c = wide[j, to] if wide.shape[0] > 0 else tile[: hi - lo]
+                        v = columns[j - start, lo:hi]
+                        _bin(v, j, edges, cells, first, size, pivot, scale, distance, cell, c)
+                        if wide.shape[0] == 0:
+                            _copy(c, codes[j, to])
 
 
 @lru_cache(maxsize=256)
@@ -340,9 +387,21 @@ def _bin_one(x: NDArray[Any], edges: NDArray[np.float64] | EdgeTable, out: NDArr
     if x.shape != out.shape:
         raise ValueError("x and out differ in rows. Pass the same row block of each.")
     column = readable("x", np.ascontiguousarray(x)[None], x.dtype, 2)
-    _bin_columns(
-        column, table.edges, table.cells, table.first, table.size, table.grid, *_both(out[None])
-    )
+    _bin_columns(column, *_arrays(table), *_both(out[None]))
+
+
+def _arrays(
+    table: EdgeTable,
+) -> tuple[
+    NDArray[Any],
+    NDArray[np.uint16],
+    NDArray[np.int64],
+    NDArray[np.int64],
+    NDArray[Any],
+    NDArray[Any],
+]:
+    """Return what a kernel takes for a table."""
+    return table.edges, table.cells, table.first, table.size, table.pivot, table.scale
 
 
 def _both(out: NDArray[Any]) -> tuple[NDArray[np.uint8], NDArray[np.uint16]]:
@@ -467,12 +526,10 @@ def _bin_all(
         raise ValueError("x and out differ in shape. out holds one row per column of x.")
     if x.flags.f_contiguous:
         columns = readable("x", x.T, x.dtype, 2)
-        _bin_columns(
-            columns, table.edges, table.cells, table.first, table.size, table.grid, *_both(out)
-        )
+        _bin_columns(columns, *_arrays(table), *_both(out))
     else:
         rows = readable("x", np.ascontiguousarray(x), x.dtype, 2)
-        _bin_rows(rows, table.edges, table.cells, table.first, table.size, table.grid, *_both(out))
+        _bin_rows(rows, *_arrays(table), *_both(out))
 
 
 @kernel

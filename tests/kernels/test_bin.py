@@ -28,6 +28,10 @@ GRIDS = {
     "fine around zero": numeric_edges(Numeric(-3, 1e6), FINE),
     "coarse integers": numeric_edges(Numeric(0, 10**6, integer=True), 256)[:254],
     "one ulp apart": np.nextafter(1.0, 2) + np.arange(9) * 2.0**-52,
+    "lognormal": np.exp(np.random.default_rng(8).standard_normal(249).cumsum() / 9).cumsum(),
+    "below zero": numeric_edges(Numeric(-100, -1), FINE)[:254],
+    "far from zero": 1e6 + np.arange(60) / 8,
+    "half of them infinite": np.concatenate((-(10.0 ** np.arange(70, 10, -1)), [-1.0])),
     "beyond float32": np.array([-1e300, -1e39, -1.0, 0.0, 1.0, 1e39, 1e300]),
     "widest": np.array([-1.7e308, -1.0, 0.0, 1.0, 2.0, 1.7e308]),
     "denormal": np.array([-5e-324, 0.0, 5e-324, 1e-323, 1e-310, 1e-40]),
@@ -102,7 +106,7 @@ def test_bin_matrix_is_bin_column_by_column(order, dtype):
     names = [name for name in GRIDS if len(GRIDS[name]) <= 254]
     edges = [None, *(GRIDS[name] for name in names)]
     rng = np.random.default_rng(1)
-    n = 2 * bins.TILE + 3 if order == "C" else 40
+    n = bins.ROWS + bins.TILE + 3 if order == "C" else 40
     x = rng.choice([*rng.standard_normal(20), np.nan, np.inf, -np.inf], (n, len(edges))).astype(
         dtype
     )
@@ -118,7 +122,7 @@ def test_bin_matrix_is_bin_column_by_column(order, dtype):
 @pytest.mark.parametrize("order", ["C", "F"])
 def test_cell_matrix_is_cell_column_by_column(order):
     edges = [None, *GRIDS.values()]
-    n = 2 * bins.TILE + 3
+    n = bins.ROWS + bins.TILE + 3
     rng = np.random.default_rng(2)
     near = np.concatenate(list(GRIDS.values()))
     x = np.asarray(rng.choice([*near, np.nan, np.inf], (n, len(edges))), order=order)
@@ -127,6 +131,37 @@ def test_cell_matrix_is_cell_column_by_column(order):
     assert (out[0] == 7777).all()
     for j, edge in enumerate(edges[1:], 1):
         np.testing.assert_array_equal(out[j], naive_codes(x[:, j], edge))
+
+
+@pytest.mark.parametrize("name", ["fine", "uniform", "quantiles", "below zero"])
+def test_any_nan_is_missing(name):
+    edges = GRIDS[name]
+    for dtype, bits in (
+        (np.float32, [0x7F800001, 0x7FC00000, 0x7FFFFFFF, -0x7FFFFF, -1]),
+        (np.float64, [0x7FF0000000000001, 0x7FF8000000000000, -0xFFFFFFFFFFFFF, -1]),
+    ):
+        x = np.array(bits, f"i{np.dtype(dtype).itemsize}").view(dtype)
+        assert np.isnan(x).all()
+        out = np.empty(len(x), np.uint16)
+        with np.errstate(invalid="ignore"):  # of signalling ones
+            bins.cell_column(x, edges, out)
+        assert (out == len(edges) + 1).all()
+
+
+@pytest.mark.parametrize(
+    ("dtype", "bounds"),
+    [
+        (
+            np.float32,
+            [(0, 8), (-4, 4), (-1, 7)],
+        ),  # further from 0 some of them round to one float32
+        (np.float64, [(0, 8), (-4, 4), (-1, 7), (18, 90), (-9, 0)]),
+    ],
+)
+def test_edges_of_public_grids_are_looked_up_without_a_search(dtype, bounds):
+    for low, high in bounds:
+        table = bins.edge_table([numeric_edges(Numeric(low, high), FINE)], dtype)
+        assert table.size[0, 2] <= bins.MAX_STEPS
 
 
 def test_map_cells_looks_up_each_feature_in_its_own_row():
