@@ -15,7 +15,9 @@ import pytest
 from dask import delayed
 from dask.dataframe.utils import clear_known_categories
 from distributed import Client, LocalCluster, get_client, rejoin, secede, worker_client
+from distributed.diagnostics.plugin import SchedulerPlugin
 from private.cases import (
+    GRID_BINS,
     KEY,
     KINDS,
     ROWS_KEY,
@@ -237,6 +239,51 @@ def test_what_encodes_a_chunk_tells_no_length_in_a_log():
     assert rounds._reading.starts.tolist() == [0, 1000, 2000, 3000]
     assert "1000" not in repr(rounds._job)
     rounds.close()
+
+
+class Made(SchedulerPlugin):
+    """Notes the tasks whose results came to be."""
+
+    name = "made"
+
+    def __init__(self):
+        self.keys = set()
+
+    def transition(self, key, start, finish, *_, **__):
+        if finish == "memory" and start != "memory":
+            self.keys.add(key)
+
+
+def sources(folder, n):
+    """The same rows as each kind of collection, in n chunks."""
+    x, y, _ = rows_of("binary", 40 * n)
+    array, label = da.from_array(x.to_numpy(), (40, 3)), da.from_array(y, 40)
+    yield array, label
+    array.to_zarr(f"{folder}/x.zarr")
+    label.to_zarr(f"{folder}/y.zarr")
+    yield da.from_zarr(f"{folder}/x.zarr"), da.from_zarr(f"{folder}/y.zarr")
+    frame = dd.from_pandas(x.assign(target=y), npartitions=n)
+    yield frame[["a", "b", "c"]], frame["target"]
+
+
+def test_a_chunk_costs_the_scheduler_two_tasks_at_most(client, tmp_path):
+    n = 48
+    query = queries_of("binary")["count"]
+    for k, (x, y) in enumerate(sources(tmp_path, n)):
+        rounds = open_rounds(
+            read_source(x, y, None, shape_of("binary").schema),
+            shape_of("binary"),
+            Execution(backend="tasks"),
+            KEY,
+        )
+        made = Made()
+        client.cluster.scheduler.add_plugin(made)
+        rounds.ask(None, query)
+        model = replace(model_of("binary"), bins=GRID_BINS)
+        rounds.ask(model, queries_of("binary")["main"])  # from the survey to the first round
+        client.cluster.scheduler.remove_plugin("made")
+        assert n < len(made.keys) <= 2 * n, (k, len(made.keys) / n)
+        rounds.close()
 
 
 def test_names_of_tasks_hold_no_count(client):

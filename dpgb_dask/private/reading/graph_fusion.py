@@ -11,8 +11,23 @@ from dask.highlevelgraph import HighLevelGraph
 from dpgb_dask.private.reading.load_lock import in_turn
 
 
+class _Held:
+    """A value that a graph holds, as a task's function: its repr, which Dask writes into logs, shows no row."""
+
+    __slots__ = ("_value",)
+
+    def __init__(self, value: Any) -> None:
+        self._value = value
+
+    def __call__(self) -> Any:
+        return self._value
+
+    def __repr__(self) -> str:
+        return "<rows>"
+
+
 def fuse_calls(calls: Sequence[Delayed], *, room: int | None = None) -> list[Delayed]:
-    """Move into each call the tasks that no other call needs.
+    """Move into each call the tasks, and the values in the graph, that no other call needs: they become one task.
 
     If a chunk is a task of its own, Dask loads it as soon as a thread is free, even if many loaded chunks still wait:
     the scheduler sends the task that uses a chunk later than the task that loads the next one. A chunk that is loaded
@@ -39,8 +54,7 @@ def fuse_calls(calls: Sequence[Delayed], *, room: int | None = None) -> list[Del
     users = Counter(key for keys in needs for key in keys)
     fused: dict[Any, Any] = {key: graph[key] for key, n in users.items() if n > 1}
     for call, keys in zip(calls, needs, strict=True):
-        own = [graph[k] for k in keys if users[k] == 1 and not isinstance(graph[k], DataNode)]
-        fused |= {k: graph[k] for k in keys if users[k] == 1 and isinstance(graph[k], DataNode)}
+        own = [_as_task(graph[k]) for k in keys if users[k] == 1]
         whole = Task.fuse(*own, key=call.key)
         if room is not None:
             assert isinstance(whole, Task)
@@ -48,6 +62,10 @@ def fuse_calls(calls: Sequence[Delayed], *, room: int | None = None) -> list[Del
         fused[call.key] = whole
     layer = HighLevelGraph.from_collections(f"dpgb-fused-{calls[0].key}", fused) if calls else {}
     return [Delayed(call.key, layer, layer=f"dpgb-fused-{calls[0].key}") for call in calls]
+
+
+def _as_task(node: Any) -> Any:
+    return Task(node.key, _Held(node.value)) if isinstance(node, DataNode) else node
 
 
 def _needs(graph: dict[Any, Any], key: Any) -> list[Any]:

@@ -45,6 +45,21 @@ def test_each_call_is_one_task_and_shared_tasks_stay():
     assert fuse_calls([]) == []
 
 
+def test_values_in_the_graph_are_inside_the_call_and_in_no_log():
+    calls = [
+        delayed(use)(
+            k, delayed(np.full(3, 0.125)), delayed(np.arange(k)), 1, dask_key_name=f"use-{k}"
+        )
+        for k in range(3)
+    ]
+    expected = dask.compute(*calls, scheduler="sync")
+    fused = fuse_calls(calls)
+    graph = dict(fused[0].__dask_graph__())
+    assert set(graph) == {"use-0", "use-1", "use-2"}
+    assert dask.compute(*fused, scheduler="sync") == expected
+    assert "0.125" not in "".join(map(repr, graph["use-0"].args))
+
+
 LOADING = []
 
 
