@@ -79,6 +79,10 @@ class RowsError(DPGBError, RuntimeError):
     """Work on rows failed with a foreign error, such as a lack of memory; the message gives only its type."""
 
 
+class LackingPartsError(DPGBError, RuntimeError):
+    """A worker lacks parts of a round's message that it should have; it is asked again with all of them."""
+
+
 class LostCodesError(DPGBError, RuntimeError):
     """Encoded rows are gone or damaged; they have to be made again from the source."""
 

@@ -1,4 +1,4 @@
-"""Scale: rounds, processes, codes out of core, rows far beyond memory, a whole fit against xgboost.dask.
+"""Scale: rounds, messages, processes, codes out of core, rows far beyond memory, a whole fit against xgboost.dask.
 
     python ci/bench/scale.py --json scale.json
     python ci/bench/scale.py --cases rounds --large
@@ -9,6 +9,8 @@ Cases:
 
 - ``rounds``: wall and CPU time of an almost empty round, by back end, workers and size of the reply; tasks that the
   scheduler holds. ``--large`` asks 5000.
+- ``messages``: bytes of the message of every round of a default fit on two processes, by kind of query, beside those of
+  the model and the query as they are.
 - ``scaling``: the same rows, and twice the rows, on two processes instead of one.
 - ``outofcore``: rounds on codes in a scratch file, dropped from the page cache before each, beside the same in memory
   and a plain read of as many bytes from the same file system.
@@ -24,6 +26,7 @@ import argparse
 import json
 import math
 import os
+import pickle
 import shutil
 import sys
 import tempfile
@@ -36,6 +39,7 @@ from functools import partial
 from pathlib import Path
 from statistics import median
 from typing import Any
+from unittest import mock
 
 for _name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
     os.environ.setdefault(_name, "1")
@@ -77,6 +81,7 @@ from dpgb_dask.private.keeping.pieces import Piece
 from dpgb_dask.private.keeping.store import Keeping, store_of
 from dpgb_dask.private.reading.ingest import read_source
 from dpgb_dask.private.rounds import open_rounds
+from dpgb_dask.private.rounds.messages import Message, Sender
 from dpgb_dask.recipes import RECIPES
 
 KB = 1 << 10
@@ -203,6 +208,63 @@ def empty_model(sizes: tuple[int, ...]) -> Model:
     return Model(
         bins, np.zeros(1, np.int32), tuple(np.zeros((size, 1), np.int32) for size in sizes)
     )
+
+
+# ---------------------------------------------------------------- messages
+MOST_BYTES = 25_000  # of a message at 100 features
+
+
+def messages(options: argparse.Namespace) -> list[Record]:
+    """Bytes that a message carries; the first round, when workers have nothing yet, stands apart."""
+    n, n_features = (options.rows or 300_000), N_COLUMNS
+    if options.smoke:
+        n, n_features = 2_000, 5
+    X, y = generated(n, max(1, n // 4), n_features)
+    by_comms = dask.config.set({"dpgb-dask.backend": "comms"})  # tasks carry the same
+    with processes(2) as client, client.as_current(), by_comms, noted() as found:
+        default_fit(generated_schema(n_features)).fit(X, y)
+    print(
+        f"{'messages':10s} {'a round of':24s}{'rounds':>8s}{'mean KB':>9s}{'most KB':>9s}{'as it is KB':>13s}"
+    )
+    groups = {"the first round": found[:1]}
+    for note in found[1:]:
+        groups.setdefault(note[0], []).append(note)
+    records = []
+    for name, notes in groups.items():
+        _, sent, whole = zip(*notes, strict=True)
+        figures = {
+            "rounds": len(notes), "mean": float(np.mean(sent)), "most": max(sent), "as_it_is": float(np.mean(whole))
+        }  # fmt: skip
+        print(
+            f"{'':10s} {name:24s}{len(notes):8d}{figures['mean'] / 1e3:9.1f}{figures['most'] / 1e3:9.1f}"
+            f"{figures['as_it_is'] / 1e3:13.1f}",
+            flush=True,
+        )
+        records.append({"case": "messages", "name": name, "columns": n_features} | figures)
+    most = max(sent for _, sent, _ in found[1:])
+    text = f"most of a round but the first: {most / 1e3:.1f} KB, goal <= {MOST_BYTES / 1e3:.0f}"
+    return [*records, {"case": "messages", "most": most} | verdict(text, most <= MOST_BYTES)]
+
+
+@contextmanager
+def noted() -> Iterator[list[tuple[str, int, int]]]:
+    """List for every message the kind of its query, its bytes, and those of model and query as they are."""
+    found: list[tuple[str, int, int]] = []
+    make, pack = Sender.message, Sender.packed
+    asked: list[tuple[str, int]] = []
+
+    def message(sender: Sender, model: Model, query: Query) -> Message:
+        asked[:] = [(type(query).__name__, len(pickle.dumps((model, query))))]
+        return make(sender, model, query)
+
+    def packed(sender: Sender, message: Message) -> bytes:
+        content = pack(sender, message)
+        ((kind, whole),) = asked
+        found.append((kind, len(content), whole))
+        return content
+
+    with mock.patch.object(Sender, "message", message), mock.patch.object(Sender, "packed", packed):
+        yield found
 
 
 # ---------------------------------------------------------------- scaling
@@ -556,7 +618,14 @@ def fit11m(options: argparse.Namespace) -> list[Record]:
     return records
 
 
-CASES = {"rounds": rounds, "scaling": scaling, "outofcore": outofcore, "big": big, "fit11m": fit11m}
+CASES = {
+    "rounds": rounds,
+    "messages": messages,
+    "scaling": scaling,
+    "outofcore": outofcore,
+    "big": big,
+    "fit11m": fit11m,
+}
 
 
 def parse(arguments: list[str] | None) -> argparse.Namespace:

@@ -15,7 +15,7 @@ from dpgb_dask.diagnose import check
 from dpgb_dask.errors import ClusterError, PlanError
 from dpgb_dask.io import open_dataset, write_dataset
 from dpgb_dask.private.rounds import clients as rounds_clients
-from dpgb_dask.private.rounds import tasks, worker_tasks
+from dpgb_dask.private.rounds import messages
 from dpgb_dask.testing import SeededNoise
 
 SCHEMA = Schema({f"f{j}": (0.0, 1.0) for j in range(3)}, classes=[0, 1])
@@ -89,11 +89,13 @@ def test_workers_of_another_version_are_refused_before_a_charge(worker, said, le
 def test_a_worker_of_another_version_that_comes_in_mid_fit_does_not_answer(monkeypatch, ledger):
     def upgrade(_label, done, _total):
         if done == 3:
-            monkeypatch.setattr(worker_tasks, "OWN", "Python 3.1, dpgb_dask 9.9")
+            monkeypatch.setattr(messages, "OWN", "Python 3.1, dpgb_dask 9.9")
 
-    packed = worker_tasks.pack_message
+    packed = messages.Message.packed
     monkeypatch.setattr(
-        tasks, "pack_message", lambda *of: packed(*of).replace(b"dpgb_dask 9.9", b"dpgb_dask 0.9")
+        messages.Message,
+        "packed",
+        lambda *of: packed(*of).replace(b"dpgb_dask 9.9", b"dpgb_dask 0.9"),
     )
     with (
         LocalCluster(n_workers=1, **CLUSTER) as cluster,

@@ -5,6 +5,7 @@ Each cell of the matrix records what it saw, as the property ``saw`` of its test
 
 import errno
 import os
+import pickle
 import signal
 import threading
 import time
@@ -20,7 +21,7 @@ from cluster.test_tasks import CLUSTER, ask_all, local_sums, rounds_of
 from distributed import Client, LocalCluster
 from private.cases import KEY, model_of, opened, queries_of, rows_of, shape_of
 from small_fits import FIT_ID, SETTINGS, chunked, estimator, fit, ledger_in
-from thinned import thinned
+from thinned import one_of_each, thinned
 from waiting import LONGEST, comes_true
 
 from dpgb_dask.contracts.plan import Execution
@@ -28,7 +29,8 @@ from dpgb_dask.controller.accounting import total_price
 from dpgb_dask.errors import ChunkError, ClusterError, LostCodesError, ScratchError, ShardError
 from dpgb_dask.private.reading.ingest import read_source
 from dpgb_dask.private.rounds import open_rounds, tasks, worker_tasks
-from dpgb_dask.private.rounds.worker_tasks import Encoding, make_shard
+from dpgb_dask.private.rounds.messages import Message, Sender
+from dpgb_dask.private.rounds.worker_tasks import Encoding, ResidentShard, make_shard
 
 # Dask leaves the socket of a scheduler that is gone to the garbage collector
 pytestmark = pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
@@ -456,16 +458,74 @@ def test_an_answer_given_twice_changes_nothing():
     rounds = rounds_of("binary")
     expected = ask_all(rounds, "binary")
     main = queries_of("binary", 2)["main"]
-    packed = worker_tasks.pack_message(model_of("binary", 1), main)
-    again = [
-        rounds.client.map(tasks.answer_round, list(rounds._shards.values()), pure=False, m=packed)
-        for _ in range(2)
-    ]
-    once, twice = (rounds._checked(rounds.client.gather(replies), packed) for replies in again)
+    message, other = (Sender().message(model_of("binary", seed), main) for seed in (1, 2))
+    shards, packed = list(rounds._shards.values()), message.packed()
+    again = [rounds.client.map(tasks.answer_round, shards, pure=False, m=packed) for _ in range(2)]
+    once, twice = (rounds._checked(rounds.client.gather(replies), message) for replies in again)
     np.testing.assert_array_equal(once, twice)
     np.testing.assert_array_equal(once, opened(rounds.ask(model_of("binary", 1), main)))
     with pytest.raises(ShardError, match="another question"):
-        rounds._checked(rounds.client.gather(again[0]), packed + b".")
+        rounds._checked(rounds.client.gather(again[0]), other)
     for name, sums in ask_all(rounds, "binary").items():
         np.testing.assert_array_equal(sums, expected[name])
+    rounds.close()
+
+
+# ---- parts of messages -----------------------------------------------------------------------------------------------
+
+
+def residents(client):
+    """The shards on the workers of this process."""
+    held = [value for w in client.cluster.workers.values() for value in w.data.values()]
+    return sorted((v for v in held if isinstance(v, ResidentShard)), key=lambda v: v.number)
+
+
+def moved(client, _packed):
+    """A shard goes to another process and comes back: what it had read stays behind."""
+    first = residents(client)[0]
+    for worker in client.cluster.workers.values():
+        for key, value in list(worker.data.items()):
+            if value is first:
+                worker.data[key] = pickle.loads(pickle.dumps(first))
+
+
+def missed(client, packed):
+    """A shard has read the first message, and none of those since."""
+    first = residents(client)[0]
+    first.parts._held = {}
+    first.parts.read(packed[0])
+
+
+def late(client, packed):
+    """The first message comes once more, to one shard."""
+    residents(client)[0].parts.read(packed[0])
+
+
+def twice(client, packed):
+    """The last message comes once more, to one shard."""
+    residents(client)[0].parts.read(packed[-1])
+
+
+@pytest.mark.parametrize(
+    ("fault", "backend"), one_of_each(product([moved, missed, late, twice], BACKENDS))
+)
+def test_a_shard_that_lacks_parts_is_asked_again_with_all(fault, backend, client, monkeypatch):
+    rounds, alone = rounds_of("binary", backend=backend), rounds_of("binary", None)
+    main, packed, pack = queries_of("binary", 2)["main"], [], Message.packed
+    monkeypatch.setattr(Message, "packed", lambda *of: packed.append(pack(*of)) or packed[-1])
+
+    def check_round(k):
+        """Ask, compare, and return how often it was asked."""
+        before, model = len(packed), model_of("binary", n_trees=2 + 2 * k)  # trees grow
+        got, expected = (opened(r.ask(model, main)) for r in (rounds, alone))
+        np.testing.assert_array_equal(got, expected)
+        return len(packed) - before
+
+    assert [check_round(k) for k in range(3)] == [1, 1, 1]
+    assert len(residents(client)) == 2
+    fault(client, packed)
+    assert check_round(3) == (1 if fault is twice else 2)
+    assert check_round(4) == 1
+    assert len(packed[-1]) < len(packed[0]) / 2
+    alone.close()
     rounds.close()

@@ -40,8 +40,9 @@ from dpgb_dask.contracts.queries import CountQuery
 from dpgb_dask.contracts.schema import Schema
 from dpgb_dask.errors import ChunkError, PlanError, ShardError, StructureError
 from dpgb_dask.private.reading.ingest import read_source
-from dpgb_dask.private.rounds import open_rounds, tasks, worker_tasks
+from dpgb_dask.private.rounds import open_rounds, tasks
 from dpgb_dask.private.rounds.local import LocalRounds
+from dpgb_dask.private.rounds.messages import Sender
 from dpgb_dask.private.rounds.tasks import TaskRounds
 
 WEIGHT = {"max_weight": 3, "weight_bits": 2}
@@ -413,14 +414,14 @@ def test_a_chunk_twice_is_refused(client):
     rounds = rounds_of("binary")
     model, query = model_of("binary"), queries_of("binary", 2)["main"]
     rounds.ask(model, query)
-    packed = worker_tasks.pack_message(model, query)
+    message = Sender().message(model, query)
     replies = client.gather(
-        [client.submit(tasks.answer_round, s, m=packed) for s in rounds._shards.values()]
+        [client.submit(tasks.answer_round, s, m=message.packed()) for s in rounds._shards.values()]
     )
-    rounds._checked(replies, packed)
+    rounds._checked(replies, message)
     twice = [replies[0], replies[1]._replace(chunks=replies[1].chunks[:-1] + replies[0].chunks[:1])]
     with pytest.raises(ShardError):
-        rounds._checked(twice, packed)
+        rounds._checked(twice, message)
     rounds.close()
 
 

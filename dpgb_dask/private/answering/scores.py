@@ -250,16 +250,19 @@ def same_bins(a: Sequence[FeatureBins], b: Sequence[FeatureBins]) -> bool:
 
 def grew(old: Model, new: Model) -> bool:
     """Whether scores of ``old`` can be updated to ``new`` by adding: ``new`` begins with the trees of ``old``."""
-    a, b = old.trees, new.trees
-    n = a.n_trees
     return old.n_scores == new.n_scores and (
-        n == 0
-        or (
-            n <= b.n_trees
-            and a.depth == b.depth
-            and _begins_with(b.splits, a.splits)
-            and np.array_equal(a.value, b.value[:, :n])
-        )
+        old.trees.n_trees == 0 or extends(new.trees, old.trees)
+    )
+
+
+def extends(new: TreeEnsemble, old: TreeEnsemble) -> bool:
+    """Whether ``new`` begins with the trees of ``old``, one or more, and with all of their masks."""
+    n = old.n_trees
+    return (
+        n <= new.n_trees
+        and old.depth == new.depth
+        and _begins_with(new.splits, old.splits)
+        and np.array_equal(old.value, new.value[:, :n])
     )
 
 

@@ -11,7 +11,7 @@ from distributed.comm.core import CommClosedError
 from dpgb_dask.clients import Connection, connect, unreachable
 from dpgb_dask.errors import ClusterError, DPGBError
 from dpgb_dask.installed import COMPARED, OWN, in_words
-from dpgb_dask.private.rounds.worker_tasks import other_version
+from dpgb_dask.private.rounds.messages import other_version
 
 TRIES = 5  # attempts to give a plugin to all workers
 PAUSE = 0.2  # seconds between two attempts, in which the scheduler notices workers that are gone

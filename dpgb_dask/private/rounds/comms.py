@@ -19,6 +19,7 @@ from typing import Any
 import numpy as np
 from distributed import Client, Future, Worker, WorkerPlugin
 
+from dpgb_dask.errors import LackingPartsError
 from dpgb_dask.private.rounds.clients import register
 from dpgb_dask.private.rounds.worker_tasks import Failure, Reply, add_replies, answer
 
@@ -74,7 +75,9 @@ class AnswerRounds(WorkerPlugin):
         worker.handlers[OP] = self.answer_round
 
     async def answer_round(self, shares: Sequence[Any], message: bytes) -> list[Any] | None:
-        """Return the sums over the given shards, of this worker and of the workers below it; None after an error.
+        """Return the sums over the given shards, of this worker and of the workers below it.
+
+        None after an error, an empty list if a shard lacks parts of the message.
 
         Privacy
         -------
@@ -90,6 +93,8 @@ class AnswerRounds(WorkerPlugin):
             if branches:
                 return _pack(await asyncio.to_thread(add_replies, parts))
             return _pack(parts[0])
+        except LackingPartsError:
+            return []
         except Exception as error:
             logger.debug("No answer to a round: %s.", type(error).__name__)
             return None
@@ -111,6 +116,9 @@ class NoAnswerError(Exception):
 def _answer_all(held: Sequence[Any], message: bytes, n_threads: int) -> Reply:
     replies = [answer(resident, message, n_threads) for resident in held]
     good = [reply for reply in replies if not isinstance(reply, Failure)]
+    for failure in replies:
+        if isinstance(failure, Failure) and failure.lacks_parts:
+            raise failure.error
     if len(good) < len(held):
         raise NoAnswerError
     return good[0] if len(good) == 1 else add_replies(good)
@@ -125,6 +133,8 @@ def _pack(reply: Reply) -> list[Any]:
 def _unpack(packed: Sequence[Any] | None) -> Reply:
     if packed is None:
         raise NoAnswerError
+    if not packed:
+        raise LackingPartsError("A worker lacks parts of the question, and was not sent them.")
     shards, chunks, mark, sums, asked, busy = packed
     return Reply(tuple(shards), tuple(chunks), mark, np.frombuffer(sums, np.int64), asked, busy)
 
@@ -148,6 +158,11 @@ class CommTree:
 
     def ask(self, shards: Sequence[Future[Any]], message: bytes) -> Reply | None:
         """Return the sums over some shards; None if there is no answer, and tasks have to be used.
+
+        Raises
+        ------
+        LackingPartsError
+            If a shard lacks parts of the message.
 
         Privacy
         -------
@@ -173,6 +188,8 @@ class CommTree:
             if not self._shares:
                 return None
             return await self._send(message)
+        except LackingPartsError:
+            raise
         except Exception as error:
             logger.debug("A round over comms failed: %s.", type(error).__name__)
             return None

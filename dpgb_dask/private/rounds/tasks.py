@@ -45,6 +45,7 @@ from dpgb_dask.errors import (
     ChunkError,
     ClusterError,
     DPGBError,
+    LackingPartsError,
     ShardError,
     in_our_words,
     kind_of,
@@ -69,6 +70,7 @@ from dpgb_dask.private.reading.survey import (
 from dpgb_dask.private.reading.units import UnitCounts, add_unit_counts
 from dpgb_dask.private.rounds.clients import no_worker, register, told
 from dpgb_dask.private.rounds.comms import CommTree, is_slower, pays
+from dpgb_dask.private.rounds.messages import Message, Sender
 from dpgb_dask.private.rounds.sealed import SealedRounds
 from dpgb_dask.private.rounds.worker_tasks import (
     MOST_REMAKES,
@@ -92,9 +94,7 @@ from dpgb_dask.private.rounds.worker_tasks import (
     lies_on_scratch,
     make_shard,
     mark_of,
-    pack_message,
     pass_on,
-    question,
     recall_chunk,
     survey_of,
 )
@@ -129,7 +129,7 @@ class NoWorkersError(Exception):
 
 
 def answer_round(resident: ResidentShard | Failure, **message: bytes) -> Reply | Failure:
-    """Answer one query; the message arrives in parts, as keywords."""
+    """Answer one query; the message arrives in pieces, as keywords."""
     return answer(resident, b"".join(message.values()), get_worker().state.nthreads)
 
 
@@ -225,6 +225,7 @@ class TaskRounds(SealedRounds):
         self._given_up = 0  # how often all workers have left since the last answer
         self._alone_since: float | None = None
         self._n_left = n_rounds
+        self._sender = Sender()
         self._tree = CommTree(self.client, self._execution.worker_wait)
         self._by_comms = execution.backend == "comms"  # in any case; or rows on scratch ask for it
         self._comms_pay = False
@@ -470,6 +471,7 @@ class TaskRounds(SealedRounds):
         """
         job = self._job
         assert job is not None
+        self._sender.forget()  # a new shard has no part of a message
         made = self._from_unbinned(set(chunks), job)
         coded = {k for own, _ in made for k in own}
         made += self._read([k for k in chunks if k not in coded], job)
@@ -590,10 +592,16 @@ class TaskRounds(SealedRounds):
     def _sums(self, model: Model, query: Query) -> NDArray[np.int64]:
         if self._job is None or not same_bins(self._job.bins or (), model.bins):
             self._encode(model.bins)
-        message = pack_message(model, query)
+        message = self._sender.message(model, query)
+        sums = self._answers(message, query)
+        self._sender.answered(message)
+        return sums
+
+    def _answers(self, message: Message, query: Query) -> NDArray[np.int64]:
+        """Ask all shards, over comms or by tasks, and return the sum of their answers."""
         start = time.monotonic()
         if self._over_comms():
-            reply = self._tree.ask(list(self._shards.values()), message)
+            reply = self._ask_tree(message)
             if reply is not None:
                 self._overheads_of_comms.append(time.monotonic() - start - reply.busy)
                 return self._checked([reply], message)
@@ -610,10 +618,21 @@ class TaskRounds(SealedRounds):
         self._comms_pay = self._comms_pay or pays(self._n_left, self._overheads)
         return self._comms_pay and not is_slower(self._overheads_of_comms, self._overheads)
 
-    def _start_round(self, message: bytes, query: Query) -> list[Future[Any]]:
+    def _ask_tree(self, message: Message) -> Reply | None:
+        """Ask every shard over comms; if one lacks parts of the message, ask again with all parts."""
+        shards = list(self._shards.values())
+        try:
+            return self._tree.ask(shards, self._sender.packed(message))
+        except LackingPartsError:
+            if not self._sender.forget():
+                raise
+        return self._tree.ask(shards, self._sender.packed(message))
+
+    def _start_round(self, message: Message, query: Query) -> list[Future[Any]]:
         """Ask every shard by one task each, all in one ``client.map``."""
         shards = list(self._shards.values())
-        replies = self._map(answer_round, shards, **self._keywords(message))
+        packed = self._sender.packed(message)
+        replies = self._map(answer_round, shards, **self._keywords(packed))
         if len(replies) >= GATHER_WORKERS and 8 * query.n_sums >= GATHER_BYTES:
             while len(replies) > 1:
                 replies = self._add_groups(add_replies, self._grouped(replies))
@@ -621,6 +640,8 @@ class TaskRounds(SealedRounds):
 
     def _ask_shards(self, start: Callable[[], list[Future[Any]]]) -> list[Any]:
         """Return the results of tasks about the shards; if a shard has lost its codes, make it again and ask all again.
+
+        If one lacks parts of the message, all are asked again with every part.
 
         Raises
         ------
@@ -638,6 +659,8 @@ class TaskRounds(SealedRounds):
             failures = [reply for reply in replies if isinstance(reply, Failure)]
             if not failures:
                 return replies
+            if any(failure.lacks_parts for failure in failures) and self._sender.forget():
+                continue
             lost: list[int] = []
             for failure in failures:
                 if failure.shard is None or not failure.lost:
@@ -650,13 +673,13 @@ class TaskRounds(SealedRounds):
             self._make_shards(sorted(lost))
 
     def _keywords(self, message: bytes) -> dict[str, Any]:
-        """Return a round's message in parts, or as the result of a task if a copy for every shard is too large."""
+        """Return a round's message in pieces, or as the result of a task if a copy for every shard is too large."""
         if len(message) * len(self._shards) > GRAPH_BYTES:
             return {"message": self.client.submit(bytes, message, pure=False)}
-        parts = range(0, len(message), MESSAGE_BYTES)
-        return {f"part_{k}": message[k : k + MESSAGE_BYTES] for k in parts}
+        starts = range(0, len(message), MESSAGE_BYTES)
+        return {f"piece_{k}": message[k : k + MESSAGE_BYTES] for k in starts}
 
-    def _checked(self, replies: list[Reply], message: bytes) -> NDArray[np.int64]:
+    def _checked(self, replies: list[Reply], message: Message) -> NDArray[np.int64]:
         """Add the replies to one message, after checking that each shard and each chunk is in them exactly once.
 
         Raises
@@ -674,7 +697,7 @@ class TaskRounds(SealedRounds):
             raise ShardError(
                 "A shard or a chunk is missing from the sums, or is in them twice. Nothing was released."
             )
-        if any(reply.asked != question(message) for reply in replies):
+        if any(reply.asked != message.question for reply in replies):
             raise ShardError("A sum answers another question than was asked. Nothing was released.")
         if sum(reply.mark for reply in replies) % MARKS != self._reading.mark(chunks):
             raise changed()

@@ -3,8 +3,6 @@
 import asyncio
 import atexit
 import gc
-import hashlib
-import pickle
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -17,19 +15,17 @@ from distributed import Status, Worker, WorkerPlugin, get_worker
 from numpy.typing import NDArray
 
 from dpgb_dask.contracts.grid import FINE, Grid
-from dpgb_dask.contracts.model import FeatureBins, Model
+from dpgb_dask.contracts.model import FeatureBins
 from dpgb_dask.contracts.plan import Execution
-from dpgb_dask.contracts.queries import Query
 from dpgb_dask.encoding.codes import bins_of_cells
 from dpgb_dask.errors import (
-    ClusterError,
     DPGBError,
+    LackingPartsError,
     LostCodesError,
     ScratchError,
     kind_of,
     rows_failed,
 )
-from dpgb_dask.installed import OWN
 from dpgb_dask.kernels.warming import warm
 from dpgb_dask.private.answering.shards import Shard, sum_arrays
 from dpgb_dask.private.keeping.pieces import (
@@ -53,6 +49,7 @@ from dpgb_dask.private.reading.survey import (
     survey_rows,
 )
 from dpgb_dask.private.reading.units import UnitCounts, count_units
+from dpgb_dask.private.rounds.messages import Parts
 
 T = TypeVar("T")
 
@@ -121,6 +118,11 @@ class Failure:
     def lost(self) -> bool:
         """Whether the rows have to be encoded again."""
         return isinstance(self.error, LostCodesError)
+
+    @property
+    def lacks_parts(self) -> bool:
+        """Whether a shard has to be asked again, with all parts of the message."""
+        return isinstance(self.error, LackingPartsError)
 
 
 def failure_of(value: Any) -> Failure | None:
@@ -382,6 +384,7 @@ class ResidentShard(NamedTuple):
     chunks: tuple[int, ...]
     mark: int
     shard: Shard
+    parts: Parts
     survey: Survey | None = None
     key: str = ""
 
@@ -422,7 +425,7 @@ def make_shard(
         return _failure(error, number)
     mark = job.reading.mark(whole.chunks) if whole.survey is None else whole.survey.mark
     key = str(get_worker().get_current_task())
-    return ResidentShard(number, whole.chunks, mark, shard, whole.survey, key)
+    return ResidentShard(number, whole.chunks, mark, shard, Parts(), whole.survey, key)
 
 
 def lies_on_scratch(resident: ResidentShard | Failure) -> bool:
@@ -442,7 +445,7 @@ class Reply(NamedTuple):
     """Sums over some shards, and what is needed to check them. Private.
 
     ``shards``, ``chunks`` and ``mark`` say what was summed; ``asked`` is the hash of the message that the sums answer
-    (`question`), and ``busy`` the seconds that the slowest shard worked.
+    (`Message.question`), and ``busy`` the seconds that the slowest shard worked.
     """
 
     shards: tuple[int, ...]
@@ -462,55 +465,19 @@ def _pool(n_threads: int) -> ThreadPoolExecutor:
     return ThreadPoolExecutor(n_threads, thread_name_prefix="dpgb")
 
 
-@lru_cache(maxsize=2)
-def _read_message(packed: bytes) -> tuple[Model, Query]:
-    """Unpack a round's message; workers in one process unpack it only once.
-
-    Raises
-    ------
-    ClusterError
-        If the fit's own process has another version: this one's sums may have another sensitivity. A worker that comes
-        in mid-fit has not been asked before.
-    """
-    asking, content = pickle.loads(packed)
-    if asking != OWN:
-        raise other_version([OWN], asking)
-    model, query = pickle.loads(content)
-    return model, query
-
-
-def pack_message(model: Model, query: Query) -> bytes:
-    """Pack a round's message."""
-    return pickle.dumps((OWN, pickle.dumps((model, query))))
-
-
-def other_version(workers: Sequence[str], own: str = OWN) -> ClusterError:
-    """Return the error for workers of another version than the fit's own process."""
-    return ClusterError(
-        f"Workers have {' or '.join(workers)}; the fit's own process has {own}. Both need the same: start the cluster"
-        " with the image, or in the environment, of that process. A fit that had begun can be resumed then."
-    )
-
-
-@lru_cache(maxsize=2)
-def question(message: bytes) -> bytes:
-    """Return a hash that identifies a round's message."""
-    return hashlib.blake2b(message, digest_size=16).digest()
-
-
 def answer(resident: ResidentShard | Failure, message: bytes, n_threads: int) -> Reply | Failure:
     """Answer one query from one shard."""
     if isinstance(resident, Failure):
         return resident
     start = time.monotonic()
     try:
-        model, query = _read_message(message)
+        model, query, asked = resident.parts.read(message)
         sums = resident.shard.answer(model, query, n_threads, _pool(n_threads))
     except Exception as error:
         ours = error if isinstance(error, DPGBError) else rows_failed(kind_of(error))
         return Failure(ours, resident.number)
     busy = time.monotonic() - start
-    return Reply((resident.number,), resident.chunks, resident.mark, sums, question(message), busy)
+    return Reply((resident.number,), resident.chunks, resident.mark, sums, asked, busy)
 
 
 def add_replies(replies: list[Reply]) -> Reply:
