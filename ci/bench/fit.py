@@ -3,9 +3,11 @@
     python ci/bench/fit.py --data DIR --json fit.json
     python ci/bench/fit.py --smoke
 
-Cases: ``adult`` (26 K rows, no cluster, warm, against interpret's DP-EBM with declared types), ``memory`` (worker's
-high-water mark beside the promised bound). Times are CPU seconds of this process and its descendants; the median of the
-repeats counts. Fits of millions of rows, rounds and rows beyond memory: ``ci/bench/scale.py``.
+Cases: ``adult`` (26 K rows, no cluster, warm, against interpret's DP-EBM with declared types), ``ebm`` (the same
+with our recipe ``dp-ebm``), ``histograms`` (a tree of ``fdp-hist-newton`` of depth 6 and 250 bins beside one of
+XGBoost's), ``memory`` (worker's high-water mark beside the promised bound). Times are CPU seconds of this process and
+its descendants; the median of the repeats counts. Fits of millions of rows, rounds and rows beyond memory:
+``ci/bench/scale.py``.
 """
 
 import argparse
@@ -17,6 +19,8 @@ import time
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -24,6 +28,7 @@ from typing import Any
 for _name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
     os.environ.setdefault(_name, "1")
 
+import dask
 import dask.array as da
 import numpy as np
 import pandas as pd
@@ -31,10 +36,15 @@ import psutil
 from distributed import Client, LocalCluster
 
 from dpgb_dask import DPGBClassifier, Schema
+from dpgb_dask.components.trees.candidates import PublicBins
+from dpgb_dask.components.trees.stage import Trees
 from dpgb_dask.contracts.features import Categorical
+from dpgb_dask.contracts.plan import Plan
+from dpgb_dask.recipes import RECIPES
 
 EPSILON, DELTA = 1.0, 1e-6
 N_FEATURES = 28
+N_BINS = 250
 MB = 1 << 20
 
 
@@ -110,21 +120,27 @@ def verdict(text: str, good: bool) -> Record:
     return {"goal": text, "met": bool(good)}
 
 
-# ---------------------------------------------------------------- adult
-def adult(options: argparse.Namespace) -> list[Record]:
-    X, y, schema = adult_data(options)
+def ours(X: Any, y: np.ndarray, schema: Schema, **options: Any) -> Callable[[], object]:
+    """Return a fit, of another seed each time."""
     seeds = iter(range(1_000_000))
 
-    def ours() -> None:
+    def fit() -> None:
         DPGBClassifier(
             epsilon=EPSILON,
             delta=DELTA,
             schema=schema,
             random_state=next(seeds),
             columns="position",
+            **options,
         ).fit(X, y)
 
-    runs: dict[str, Callable[[], object]] = {"dpgb": ours}
+    return fit
+
+
+# ---------------------------------------------------------------- adult
+def adult(options: argparse.Namespace) -> list[Record]:
+    X, y, schema = adult_data(options)
+    runs = {"dpgb": ours(X, y, schema)}
     if not missing("interpret"):
         runs["dp-ebm"] = dp_ebm(X, y, schema)
     times = interleave(runs, options.repeats)
@@ -135,6 +151,75 @@ def adult(options: argparse.Namespace) -> list[Record]:
         ratio = times["dp-ebm"]["cpu_s"] / cpu
         records.append(verdict(f"adult: DP-EBM takes {ratio:.2f} x our CPU, goal > 1", ratio > 1))
     return records
+
+
+# ---------------------------------------------------------------- recipes of many rounds
+def ebm(options: argparse.Namespace) -> list[Record]:
+    """DP-EBM's rounds of one feature, 300 of each: ours beside the authors'."""
+    X, y, schema = adult_data(options)
+    rounds = 5 if options.smoke else None
+    runs = {"dpgb": ours(X, y, schema, recipe="dp-ebm", n_estimators=rounds)}
+    if not missing("interpret"):
+        runs["dp-ebm"] = dp_ebm(X, y, schema)
+    with dask.config.set({"dpgb-dask.n-threads": 1}):
+        times = interleave(runs, options.repeats)
+    records = report("ebm", times, len(X), X.shape[1])
+    if "dp-ebm" in times:
+        ratio = times["dpgb"]["cpu_s"] / times["dp-ebm"]["cpu_s"]
+        text = f"recipe dp-ebm takes {ratio:.2f} x DP-EBM's CPU, goal <= 1.5"
+        records.append(verdict(text, ratio <= 1.5))
+    return records
+
+
+def histograms(options: argparse.Namespace) -> list[Record]:
+    """Trees of released histograms, noise and all, beside XGBoost's: what each tree after the first one costs."""
+    if missing("xgboost"):
+        return []
+    import xgboost  # noqa: PLC0415
+
+    records: list[Record] = []
+    few, many = (1, 2) if options.smoke else (1, 11)
+    for n, goal in ((2000, 3.0),) if options.smoke else ((200_000, 3.0), (1_000_000, 1.0)):
+        x, y = (part.compute() for part in generated(n, options.chunk))
+        matrix = xgboost.QuantileDMatrix(x, y, max_bin=N_BINS, nthread=1)
+        settings = {"max_depth": 6, "tree_method": "hist", "max_bin": N_BINS, "nthread": 1}
+        settings |= {"objective": "binary:logistic", "base_score": 0.5}
+
+        def rival(n_trees: int, matrix: Any = matrix, settings: Any = settings) -> None:
+            xgboost.train(settings, matrix, n_trees)
+
+        runs: dict[str, Callable[[], object]] = {}
+        for k in (few, many):
+            runs[f"dpgb {k}"] = ours(x, y, generated_schema(), recipe=of_histograms(k))
+            runs[f"xgboost {k}"] = partial(rival, k)
+        with dask.config.set({"dpgb-dask.n-threads": 1}):
+            times = interleave(runs, options.repeats)
+        tree = {
+            name: {
+                unit: (times[f"{name} {many}"][unit] - times[f"{name} {few}"][unit]) / (many - few)
+                for unit in ("cpu_s", "wall_s")
+            }
+            for name in ("dpgb", "xgboost")
+        }
+        records += report("histograms", tree, n, N_FEATURES)
+        ratio = tree["dpgb"]["cpu_s"] / tree["xgboost"]["cpu_s"]
+        text = f"a tree of fdp-hist-newton, {n} rows: {ratio:.2f} x XGBoost's CPU, goal <= {goal:g}"
+        records.append(verdict(text, ratio <= goal))
+    return records
+
+
+def of_histograms(n_trees: int) -> Plan:
+    """Return `fdp-hist-newton` with trees of depth 6 and 250 bins."""
+    plan = RECIPES["fdp-hist-newton"]
+    stages = []
+    for stage in plan.stages:
+        if isinstance(stage, PublicBins):
+            stages.append(replace(stage, n_bins=N_BINS))
+        elif isinstance(stage, Trees):
+            stages.append(replace(stage, n_trees=n_trees, depth=6))
+        else:
+            stages.append(stage)
+    return replace(plan, stages=tuple(stages))
 
 
 def adult_data(options: argparse.Namespace) -> tuple[pd.DataFrame, np.ndarray, Schema]:
@@ -277,7 +362,7 @@ def memory(options: argparse.Namespace) -> list[Record]:
     return [figures | verdict(text, peak <= bound)]
 
 
-CASES = {"adult": adult, "memory": memory}
+CASES = {"adult": adult, "ebm": ebm, "histograms": histograms, "memory": memory}
 
 
 def parse(arguments: list[str] | None) -> argparse.Namespace:

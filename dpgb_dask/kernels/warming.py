@@ -20,6 +20,7 @@ from dpgb_dask.kernels import (
     predict,
     route,
     shrink,
+    splits,
     tridiagonal,
 )
 from dpgb_dask.losses import NORM_SIZE, poisson_gradient
@@ -197,6 +198,12 @@ def _posterior() -> None:
     tridiagonal.shrunk(diagonal, beside, q, scales, share)
 
 
+def _best_splits() -> None:
+    sums, none = np.ones((1, 2, 1)), np.zeros(1, bool)
+    cuts = [np.zeros(1, np.int64)]
+    splits.best_splits(sums, sums, np.array([2]), cuts, none, none, None, 1.0, 0.0, 0.0)
+
+
 GROUPS: dict[str, Callable[[], None]] = {
     "hashes": _hashes,
     "values": _values,
@@ -219,7 +226,9 @@ GROUPS: dict[str, Callable[[], None]] = {
     "deep trees": _deep_trees,
     "levels": _levels,
     "draws": _draws,
-    "posterior": _posterior,  # of the process that decides, at its first round
+    # of the process that decides, at its first round
+    "best splits": _best_splits,
+    "posterior": _posterior,
 }
 ALWAYS = ("hashes", "values")  # of every fit
 GRADIENTS = {

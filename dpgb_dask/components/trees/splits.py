@@ -5,8 +5,8 @@ query for a level, and turns its answer into splits. Costs are counted in histog
 """
 
 from abc import ABC, abstractmethod
-from dataclasses import dataclass, replace
-from typing import Any, ClassVar
+from dataclasses import dataclass
+from typing import ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,9 +18,8 @@ from dpgb_dask.contracts.model import MAX_BINS, FeatureBins, Splits
 from dpgb_dask.contracts.part import Part
 from dpgb_dask.contracts.plan import Shape
 from dpgb_dask.contracts.queries import ChoiceQuery, NodeSumsQuery, RowDraw
+from dpgb_dask.kernels.splits import NOWHERE, best_splits
 from dpgb_dask.losses import Gradient
-
-NOWHERE = 255  # no code exceeds this threshold, so every row goes left
 
 
 @dataclass(frozen=True, eq=False, slots=True, kw_only=True)
@@ -82,6 +81,12 @@ class Frontier:
     price: int
     weight_bits: int
     rows: RowDraw | None
+
+    @property
+    def allowed(self) -> NDArray[np.bool_] | None:
+        """Return which of its features may split each node, (n_nodes, n_features used); None if all may."""
+        allowed = self.candidates.allowed(self.splits)
+        return None if allowed is None else allowed[:, self.candidates.features]
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -274,57 +279,6 @@ class NodeHistogram:
     hess_sd: float
 
 
-NOISE_RIDGE = 4.0  # the ridge of a gain is at least this many standard deviations of the noise on H
-PICKED = 0.8  # mean of the larger half of many standard normal values
-
-
-@dataclass(frozen=True, eq=False, slots=True)
-class Side:
-    """Noisy sums of one side of some splits.
-
-    Parameters
-    ----------
-    grad, hess : (..., n_scores) float64
-    n_cells : float64, broadcast against them
-        Number of released cells in each sum.
-    """
-
-    grad: NDArray[np.float64]
-    hess: NDArray[np.float64]
-    n_cells: Any
-
-
-def gain_of(
-    left: Side, right: Side, noise: NodeHistogram, ridge: float, *, picked: bool = False
-) -> NDArray[np.float64]:
-    """Return how much better two means fit than one: Σ D² (1/(H_l + λ) + 1/(H_r + λ)) over the scores (last axis).
-
-    D = w_r G_l - w_l G_r, with w the sides' shares of H, is how far the left side's sum is from its share of the whole.
-    Without noise and with λ = 0 the gain equals the papers' G_l²/H_l + G_r²/H_r - G²/H; with λ, a common offset of G
-    still cancels. Noise makes D² larger by its variance on average, so this variance is subtracted. A noisy H near 0
-    would make any gain large, so λ is at least `NOISE_RIDGE` standard deviations of the noise on H. Where cells were
-    ``picked`` by their own noise, that noise adds up and is taken into account. Post-processing.
-    """
-    hess = [np.maximum(side.hess, 0) for side in (left, right)]
-    whole = np.maximum(hess[0] + hess[1], 1e-9)
-    w_left, w_right = hess[0] / whole, hess[1] / whole
-    lowest = [
-        np.maximum(ridge, NOISE_RIDGE * noise.hess_sd * np.sqrt(side.n_cells))
-        for side in (left, right)
-    ]
-    cells = [
-        np.maximum(side.n_cells, (PICKED * side.n_cells) ** 2) if picked else side.n_cells
-        for side in (left, right)
-    ]
-    differs = w_right * left.grad - w_left * right.grad
-    mean = (left.grad + right.grad) / np.maximum(whole, noise.hess_sd)
-    variance = (w_right**2 * cells[0] + w_left**2 * cells[1]) * (
-        noise.grad_sd**2 + (mean * noise.hess_sd) ** 2
-    )
-    weight = 1 / (hess[0] + lowest[0]) + 1 / (hess[1] + lowest[1])
-    return np.asarray(((differs**2 - variance) * weight).sum(-1))
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HistogramSplit(SplitRule):
     """The best split of a released histogram per node. FDP-GBDT §4.3.1 (Hist), FEVERLESS.
@@ -359,69 +313,25 @@ class HistogramSplit(SplitRule):
     def choose(self, answer: NodeHistogram, frontier: Frontier) -> LevelSplits:
         """Return the best split of every node, even if no gain is positive: noise then chooses a random split."""
         candidates = frontier.candidates
-        n_nodes = len(answer.grad)
-        level = LevelSplits.unsplit(n_nodes)
-        allowed = candidates.allowed(frontier.splits)
-        best = np.full(n_nodes, -np.inf)
-        ends = np.cumsum(candidates.sizes)
-        for j, end in zip(candidates.features, ends, strict=True):
-            cells = slice(end - candidates.bins[j].n_bins, end)
-            grad, hess = answer.grad[:, cells], answer.hess[:, cells]
-            gain, right = self._best(replace(answer, grad=grad, hess=hess), int(j), candidates)
-            if allowed is not None:
-                gain = np.where(allowed[:, j], gain, -np.inf)
-            for k in np.flatnonzero(gain > best):
-                best[k] = gain[k]
-                level.set(int(k), int(j), right[k])
-        return level
-
-    def _best(
-        self, table: NodeHistogram, j: int, candidates: Candidates
-    ) -> tuple[NDArray[np.float64], NDArray[np.bool_]]:
-        """Return, per node, the gain of the best split on one feature, and which bins it sends right."""
-        grad, hess = table.grad, table.hess
-        bins, n_nodes = candidates.bins[j], len(grad)
-        total_g, total_h = grad.sum(1, keepdims=True), hess.sum(1, keepdims=True)
-        if bins.categorical:
-            # relative to the node's mean, so that the ridge shrinks small categories towards it; a common offset
-            # changes no order
-            held = np.maximum(hess, 0)
-            lowest = np.maximum(table.hess_sd * np.sqrt(bins.n_bins), 1e-9)
-            differs = grad - held * (total_g / np.maximum(total_h, lowest))
-            order = np.argsort((differs / (held + self.ridge))[:, :, 0], axis=1, kind="stable")
-            cuts = np.arange(bins.n_bins - 1)
-        else:
-            order = np.broadcast_to(np.arange(bins.n_bins), (n_nodes, bins.n_bins))
-            cuts = candidates.cuts[j].astype(np.int64)
-        if not len(cuts):
-            return np.full(n_nodes, -np.inf), np.zeros((n_nodes, bins.n_bins), bool)
-        g, h = (
-            np.cumsum(np.take_along_axis(x, order[:, :, None], axis=1), axis=1)[:, cuts]
-            for x in (grad, hess)
+        bins = [candidates.bins[j] for j in candidates.features]
+        categorical = np.array([b.categorical for b in bins])
+        best = best_splits(
+            answer.grad,
+            answer.hess,
+            np.cumsum(candidates.sizes),
+            [
+                np.arange(b.n_bins - 1) if b.categorical else candidates.cuts[j].astype(np.int64)
+                for j, b in zip(candidates.features, bins, strict=True)
+            ],
+            categorical,
+            np.array(candidates.missing)[candidates.features] & ~categorical,
+            frontier.allowed,
+            self.ridge,
+            answer.grad_sd,
+            answer.hess_sd,
         )
-
-        def gains(
-            g: NDArray[np.float64], h: NDArray[np.float64], n_left: NDArray[np.int64]
-        ) -> NDArray[np.float64]:
-            n = n_left[:, None].astype(np.float64)
-            left, right = Side(g, h, n), Side(total_g - g, total_h - h, bins.n_bins - n)
-            return gain_of(left, right, table, self.ridge, picked=bins.categorical)
-
-        found = gains(g, h, cuts + 1)
-        pick = found.argmax(1)
-        gain = found.max(1)
-        rank = np.empty((n_nodes, bins.n_bins), np.int64)
-        np.put_along_axis(rank, order, np.arange(bins.n_bins)[None], axis=1)
-        right = rank > cuts[pick][:, None]
-        if candidates.missing[j] and not bins.categorical:
-            last = bins.missing_bin
-            moved = g + grad[:, last : last + 1], h + hess[:, last : last + 1]
-            found = gains(*moved, cuts + 2)
-            better = found.max(1) > gain
-            right[better] = rank[better] > cuts[found.argmax(1)[better]][:, None]
-            right[better, last] = False
-            gain = np.maximum(gain, found.max(1))
-        return gain, right
+        feature = np.where(best.feature >= 0, candidates.features[best.feature], 0)
+        return LevelSplits(feature.astype(np.uint16), best.threshold, best.mask, best.masked)
 
 
 def _node_sums(frontier: Frontier, sides: NDArray[np.uint8] | None) -> NodeSumsQuery:
@@ -493,20 +403,26 @@ class PartiallyRandom(SplitRule):
     ) -> LevelSplits:
         """Return, for every node, the best of the drawn splits."""
         candidates = frontier.candidates
-        n_nodes = frontier.splits.n_leaves
-        shape = (n_nodes, len(candidates.features), 2, -1)
-        grad, hess = answer.grad.reshape(shape), answer.hess.reshape(shape)
-        left, right = (Side(grad[:, :, k], hess[:, :, k], 1.0) for k in (0, 1))
-        gain = gain_of(left, right, answer, self.ridge)
-        if (allowed := candidates.allowed(frontier.splits)) is not None:
-            gain = np.where(allowed[:, candidates.features], gain, -np.inf)
-        best = gain.argmax(1)
+        n_nodes, n_features = frontier.splits.n_leaves, len(candidates.features)
+        none = np.zeros(n_features, bool)
+        best = best_splits(
+            answer.grad,
+            answer.hess,
+            2 * np.arange(1, n_features + 1),
+            [np.zeros(1, np.int64)] * n_features,
+            none,
+            none,
+            frontier.allowed,
+            self.ridge,
+            answer.grad_sd,
+            answer.hess_sd,
+        )
         ends = np.cumsum(candidates.sizes)
         level = LevelSplits.unsplit(n_nodes)
-        for k in range(n_nodes):
-            j = int(candidates.features[best[k]])
-            end = ends[best[k]]
-            level.set(k, j, sides[k, end - candidates.bins[j].n_bins : end] == 1)
+        for k, at in enumerate(best.feature):
+            if at >= 0:
+                right = sides[k, ends[at] - candidates.sizes[at] : ends[at]] == 1
+                level.set(k, int(candidates.features[at]), right)
         return level
 
 

@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 from itertools import product
+from typing import NamedTuple
 
 import numpy as np
 import pytest
@@ -17,15 +18,14 @@ from dpgb_dask.components.trees.splits import (
     LevelSplits,
     NodeHistogram,
     PartiallyRandom,
-    Side,
     TotallyRandom,
-    gain_of,
     grow,
     root,
 )
 from dpgb_dask.contracts.model import FeatureBins
 from dpgb_dask.contracts.plan import Shape
 from dpgb_dask.contracts.schema import Schema
+from dpgb_dask.kernels.splits import best_splits
 from dpgb_dask.losses import GRAD_ONE, label_gradient
 
 
@@ -355,19 +355,37 @@ def test_a_feature_without_candidates_is_never_chosen():
     assert not goes_right(level, 0, 0, 5).any()
 
 
-def noise_of(grad_sd, hess_sd):
-    return NodeHistogram(np.empty(0), np.empty(0), grad_sd, hess_sd)
+class Side(NamedTuple):
+    """Sums of one side of some splits, (n, n_scores), and the number of cells that they are spread over."""
+
+    grad: np.ndarray
+    hess: np.ndarray
+    n_cells: int
+
+
+def gain_of(left, right, grad_sd, hess_sd, ridge, *, ordered=False):
+    """The gains of these splits, (n,)."""
+    sides = left, right
+    n_cells = np.array([side.n_cells for side in sides])
+    grad, hess = (
+        np.repeat(np.stack([np.atleast_2d(part / n) for part, n in zip(parts, n_cells, strict=True)], 1), n_cells, 1)
+        for parts in ([side.grad for side in sides], [side.hess for side in sides])
+    )  # fmt: skip
+    return best_splits(
+        grad, hess, np.array([n_cells.sum()]), [n_cells[:1] - 1], np.array([ordered]), np.array([False]), None,
+        ridge, grad_sd, hess_sd,
+    ).gain  # fmt: skip
 
 
 def test_gains_of_noise_alone_are_nothing():
     """The variance of noise is taken off: a gain of noise alone is 0 on average, and 3 % of it would be seen."""
     rng = np.random.default_rng(0)
-    n, sd, cells = 200_000, 3.0, np.array([5.0, 2.0])
+    n, sd, cells = 200_000, 3.0, (5, 2)
     hess = [np.full((n, 1), 100.0), np.full((n, 1), 300.0)]
     sides = [
         Side(rng.normal(0, sd * np.sqrt(k), (n, 1)), h, k) for k, h in zip(cells, hess, strict=True)
     ]
-    gain = gain_of(*sides, noise_of(sd, 1.0), 1.0)
+    gain = gain_of(*sides, sd, 1.0, 1.0)
     # D = 3/4 G_l - 1/4 G_r
     variance = sd**2 * (9 / 16 * 5 + 1 / 16 * 2)
     of_noise = variance * (1 / (100 + 4 * np.sqrt(5)) + 1 / (300 + 4 * np.sqrt(2)))
@@ -380,9 +398,9 @@ def test_gains_of_a_noisy_hessian_are_nothing_where_sides_do_not_differ():
     n, sd, mean, whole = 400_000, 5.0, 2.0, (4000.0, 6000.0)
     sides = [
         Side(np.full((n, 1), mean * h), h + rng.normal(0, sd * np.sqrt(k), (n, 1)), k)
-        for h, k in zip(whole, (3.0, 8.0), strict=True)
+        for h, k in zip(whole, (3, 8), strict=True)
     ]
-    gain = gain_of(*sides, noise_of(0.0, sd), 1.0)
+    gain = gain_of(*sides, 0.0, sd, 1.0)
     variance = (mean * sd) ** 2 * (0.6**2 * 3 + 0.4**2 * 8)
     lowest = [4 * sd * np.sqrt(k) for k in (3, 8)]
     of_noise = variance * (1 / (whole[0] + lowest[0]) + 1 / (whole[1] + lowest[1]))
@@ -393,38 +411,34 @@ def test_gains_of_a_noisy_hessian_are_nothing_where_sides_do_not_differ():
 def test_gains_without_noise_are_the_papers(n_scores):
     rng = np.random.default_rng(2)
     left, right = (
-        Side(rng.normal(size=(50, n_scores)), rng.uniform(1, 9, (50, n_scores)), 4.0) for _ in "lr"
+        Side(rng.normal(size=(50, n_scores)), rng.uniform(1, 9, (50, n_scores)), 4) for _ in "lr"
     )
     g, h = left.grad + right.grad, left.hess + right.hess
     papers = left.grad**2 / left.hess + right.grad**2 / right.hess - g**2 / h
-    np.testing.assert_allclose(gain_of(left, right, noise_of(0, 0), 1e-12), papers.sum(1))
+    np.testing.assert_allclose(gain_of(left, right, 0, 0, 1e-12), papers.sum(1))
     # by hand: G = 6 and 2, H = 8 and 4: D = 1/3 · 6 - 2/3 · 2
-    one, two = (Side(np.array([g]), np.array([h]), 1.0) for g, h in ((6.0, 8.0), (2.0, 4.0)))
-    gain = gain_of(one, two, noise_of(0, 0), 1.0)
+    one, two = (Side(np.array([g]), np.array([h]), 1) for g, h in ((6.0, 8.0), (2.0, 4.0)))
+    gain = gain_of(one, two, 0, 0, 1.0)
     assert gain == pytest.approx((2 / 3) ** 2 * (1 / 9 + 1 / 5))
 
 
 def test_the_ridge_of_a_gain_grows_with_the_noise_of_its_cells():
-    left, right = (Side(np.array([g]), np.array([100.0]), n) for g, n in ((9.0, 4.0), (-9.0, 25.0)))
-    gain = gain_of(left, right, noise_of(0.0, 3.0), 1.0)
+    left, right = (Side(np.array([g]), np.array([100.0]), n) for g, n in ((9.0, 4), (-9.0, 25)))
+    gain = gain_of(left, right, 0.0, 3.0, 1.0)
     # four standard deviations of 4 and 25 cells; the mean is 0, so that no variance is taken off
     assert gain == pytest.approx(81 * (1 / (100 + 24) + 1 / (100 + 60)))
-    none = Side(np.array([9.0]), np.array([-50.0]), 4.0)
-    assert np.isfinite(gain_of(none, none, noise_of(1.0, 3.0), 1.0)).all()
+    none = Side(np.array([9.0]), np.array([-50.0]), 4)
+    assert np.isfinite(gain_of(none, none, 1.0, 3.0, 1.0)).all()
 
 
 def test_cells_picked_by_their_noise_add_it_up():
-    left, right = (Side(np.array([g]), np.array([100.0]), 25.0) for g in (70.0, -70.0))
-    plain, picked = (
-        gain_of(left, right, noise_of(2.0, 0.0), 1.0, picked=which) for which in (False, True)
-    )
+    left, right = (Side(np.array([g]), np.array([100.0]), 25) for g in (-70.0, 70.0))
+    plain, picked = (gain_of(left, right, 2.0, 0.0, 1.0, ordered=which) for which in (False, True))
     weight = 2 / 101
     assert plain == pytest.approx((70**2 - 0.5 * 25 * 4) * weight)
     assert picked == pytest.approx((70**2 - 0.5 * 20**2 * 4) * weight)
-    one = [replace(side, n_cells=1.0) for side in (left, right)]  # a single cell has no rivals
-    assert gain_of(*one, noise_of(2.0, 0.0), 1.0, picked=True) == gain_of(
-        *one, noise_of(2.0, 0.0), 1.0
-    )
+    one = [side._replace(n_cells=1) for side in (left, right)]  # a single cell has no rivals
+    assert gain_of(*one, 2.0, 0.0, 1.0, ordered=True) == gain_of(*one, 2.0, 0.0, 1.0)
 
 
 @pytest.mark.parametrize("offset", [-3.0, 0.5, 100.0])
