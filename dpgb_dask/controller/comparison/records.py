@@ -252,14 +252,11 @@ def basic(records: Sequence[Record]) -> float:
 
 
 def zcdp(records: Sequence[Record], delta: float) -> float:
-    """Return ε at δ from Σρ: μ²/2, ε²/2 (Bun and Steinke 2016), ε²/8 for a choice. Samples lower it as in `gdp`."""
+    """Return ε at δ from Σρ: μ²/2, ε tanh(ε/2) or ε²/8 (docs/privacy.md P8). Samples lower it as in `gdp`."""
     rho = 0.0
     for r in records:
-        if isinstance(r, Choice):
-            each = min(r.level**2 / 8, r.pure_epsilon**2 / 2)
-        else:
-            each = min(r.mu**2, r.pure_epsilon**2) / 2
-        rho += r.count * each
+        own = r.level**2 / 8 if isinstance(r, Choice) else r.mu**2 / 2
+        rho += r.count * min(own, r.pure_epsilon * math.tanh(r.pure_epsilon / 2))
     return zcdp_epsilon(math.sqrt(2 * rho), delta)
 
 
