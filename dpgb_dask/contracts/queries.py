@@ -407,6 +407,13 @@ class GradientQuery(Query):
         if self.rows is not None and type(self.rows) is not RowDraw:
             raise PlanError(f"rows of a query is a {type(self.rows).__name__}, not a RowDraw.")
 
+    def row_digest(self) -> bytes:
+        """Return a hash of what decides, with the scores, which rows are summed and each row's (g, h)."""
+        sink = hashlib.sha256()
+        for part in (self.gradient, self.n_scores, self.rows, self.weight_bits):
+            _canonical(part, sink)
+        return sink.digest()
+
     @property
     def n_cells(self) -> int:
         """Number of (leaf, …) cells, each with n_scores · 2 values."""
@@ -634,6 +641,17 @@ class LevelQuery(GradientQuery):
         """One node, and in it one bin of each feature used."""
         return len(self.features)
 
+    def cells_digest(self) -> bytes:
+        """Return a hash of what decides the cells of a node that a row falls in."""
+        sink = hashlib.sha256()
+        for part in self._cells:
+            _canonical(part, sink)
+        return sink.digest()
+
+    @property
+    def _cells(self) -> tuple[Any, ...]:
+        return self.features, self.sizes
+
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class NodeSumsQuery(LevelQuery):
@@ -783,6 +801,10 @@ class SharedChoiceQuery(LevelQuery):
         settle(self, n_groups=_whole("n_groups", self.n_groups, 1, n_nodes))
         if n_nodes % self.n_groups:
             raise PlanError(f"n_groups={self.n_groups} of a query must divide {n_nodes} nodes.")
+
+    @property
+    def _cells(self) -> tuple[Any, ...]:
+        return *super()._cells, self.n_levels, self.level_of_bin
 
     @property
     def candidates(self) -> tuple[NDArray[np.intp], NDArray[np.intp]]:

@@ -4,25 +4,22 @@ Of two siblings only the smaller is summed: the sums of the other are those of t
 sums of nodes alone, without their bins, follow from the level above, without a pass.
 """
 
-import hashlib
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from dpgb_dask.contracts.model import Splits
 from dpgb_dask.contracts.queries import (
-    GradientQuery,
     LevelQuery,
-    MainSumsQuery,
     NodeSumsQuery,
     SharedChoiceQuery,
     TreeSumsQuery,
 )
 from dpgb_dask.kernels.nodes import JoinedCells, NodeSums
 from dpgb_dask.kernels.route import find_nodes
+from dpgb_dask.private.answering.kept_bytes import KeptBytes
 from dpgb_dask.private.answering.passes import RowBlock
 from dpgb_dask.private.keeping.pieces import Piece
 
@@ -38,13 +35,10 @@ class KeptLevel:
     ----------
     query : LevelQuery
         One that they answer.
-    asked : bytes
-        Hash of everything that the sums depend on, except the tree, and the rows and their scores.
     sums : (n_nodes, n_cells, n_scores, 2) int64
     """
 
     query: LevelQuery
-    asked: bytes
     sums: NDArray[np.int64]
 
     def __repr__(self) -> str:
@@ -66,7 +60,7 @@ class KeptLevel:
             splits.n_trees == 1
             and splits.n_leaves == 2 * len(self.sums)
             and self.query.splits.same(_upper(splits))
-            and self.asked == _asked_hash(query, self.query)
+            and self.query.row_digest() == query.row_digest()
         )
         if not follows:
             return None
@@ -81,7 +75,7 @@ class KeptLevel:
         return out.ravel()
 
 
-class LevelCells:
+class LevelCells(KeptBytes):
     """Cells of a shard's rows in the levels of a shared choice, kept from choice to choice if they fit. Private.
 
     Parameters
@@ -90,43 +84,23 @@ class LevelCells:
 
     Notes
     -----
-    Features share cells, so that a row takes about half a byte per feature. Only one thread at a time works on a block,
-    so there are no locks.
+    Features share cells, so that a row takes about half a byte per feature.
     """
 
     def __init__(self, query: SharedChoiceQuery) -> None:
-        self._query = query
-        self._joined = JoinedCells(query.features, query.level_of_bin, query.n_levels)
-        self.keeps = False
-        self._of_block: dict[int, NDArray[np.uint8]] = {}
-
-    def __repr__(self) -> str:
-        return "<cells>"
-
-    @property
-    def n_groups(self) -> int:
-        """Bytes per row."""
-        return self._joined.n_groups
+        joined = JoinedCells(query.features, query.level_of_bin, query.n_levels)
+        super().__init__(joined.n_groups)
+        self.rows = query.rows
+        self.digest = query.cells_digest()
+        self._joined = joined
 
     def serves(self, query: SharedChoiceQuery) -> bool:
         """Whether the cells are those of another query, too; drawn rows have blocks of their own."""
-        mine = self._query
-        return (
-            mine.rows is query.rows is None
-            and np.array_equal(mine.features, query.features)
-            and mine.n_levels == query.n_levels
-            and all(map(np.array_equal, mine.level_of_bin, query.level_of_bin))
-        )
+        return self.rows is query.rows is None and self.digest == query.cells_digest()
 
-    def find(self, k: int, codes: NDArray[np.uint8]) -> NDArray[np.uint8]:
-        """Return the cells of block number ``k``, (n_groups, n); keep them if this object ``keeps``."""
-        cells = self._of_block.get(k)
-        if cells is None:
-            cells = np.empty((self.n_groups, codes.shape[1]), np.uint8)
-            self._joined.join(codes, cells)
-            if self.keeps:
-                self._of_block[k] = cells
-        return cells
+    def write(self, codes: NDArray[np.uint8], out: NDArray[np.uint8]) -> None:
+        """Write the joint cells of rows."""
+        self._joined.join(codes, out)
 
 
 class LevelSums:
@@ -175,20 +149,19 @@ class LevelSums:
         Private side. Both ways give the same integers: the rows of a parent are the rows of its two children.
         """
         query = self.query
-        asked = _asked_hash(query, query)
         above = None
-        if self.n_nodes > 1 and before is not None and before.asked == asked:
+        if self.n_nodes > 1 and before is not None and _same_but_tree(before.query, query):
             if before.query.splits.same(query.splits):
                 return before
             if before.query.splits.same(_upper(query.splits)):
                 above = before.sums
         if above is None:
-            return KeptLevel(query, asked, self._sums(deal))
+            return KeptLevel(query, self._sums(deal))
         only = self._smaller(above)
         sums = self._sums(deal, only.ravel())
         pairs = sums.reshape(len(above), 2, *sums.shape[1:])
         pairs[~only] = above - pairs[only]
-        return KeptLevel(query, asked, sums)
+        return KeptLevel(query, sums)
 
     def _smaller(self, above: NDArray[np.int64]) -> NDArray[np.bool_]:
         """Return which child of each node has the smaller sum of h, and so about fewer rows, as (n_nodes above, 2).
@@ -278,37 +251,9 @@ def _sides(query: LevelQuery, splits: Splits, node: int) -> tuple[slice, NDArray
     return slice(start, start + sizes[k]), right
 
 
-def _asked_hash(query: GradientQuery, level: LevelQuery) -> bytes:
-    """Hash what sums of a level depend on but its tree; not the price, so histograms and choices share the sums.
-
-    Parameters
-    ----------
-    query : GradientQuery
-        Gives the gradient and the rows.
-    level : LevelQuery
-        Gives the features and their cells.
-    """
-    shared = MainSumsQuery(
-        label="",
-        price=0,
-        weight_bits=query.weight_bits,
-        gradient=query.gradient,
-        n_scores=query.n_scores,
-        rows=query.rows,
-        leaf_of_bin=(),
-        n_leaves=(),
-    )
-    cells = [level.features, np.array(level.sizes)]
-    if isinstance(level, SharedChoiceQuery):
-        cells += [np.array(level.n_levels), *level.level_of_bin]
-    return shared.digest() + _hash(*cells)
-
-
-def _hash(*arrays: NDArray[Any]) -> bytes:
-    sink = hashlib.sha256()
-    for array in arrays:
-        sink.update(f"{array.dtype.str}{array.shape}".encode() + array.tobytes())
-    return sink.digest()
+def _same_but_tree(a: LevelQuery, b: LevelQuery) -> bool:
+    """Whether sums of two levels differ by the tree alone; not the price, so histograms and choices share the sums."""
+    return a.row_digest() == b.row_digest() and a.cells_digest() == b.cells_digest()
 
 
 def _upper(splits: Splits) -> Splits:

@@ -15,49 +15,34 @@ from dpgb_dask.kernels.predict import (
     pack_tables,
 )
 from dpgb_dask.kernels.route import BYTE_DEPTH, tree_leaves
+from dpgb_dask.private.answering.kept_bytes import KeptBytes
 from dpgb_dask.private.keeping.store import Kept, StoredPiece
 
 ALIGNED = 16  # bytes
 KEPT_TREES = 32  # leaves of so many trees at most are kept: as many bytes per row
 
 
-class Leaves:
+class Leaves(KeptBytes):
     """Leaves of a shard's rows in a query's trees: found for its sums, kept until the trees join the model. Private.
 
     Parameters
     ----------
     splits : Splits
         1 to `BYTE_DEPTH` levels deep.
-
-    Notes
-    -----
-    Memory: n_trees bytes per row, if they are kept. Only one thread at a time works on a block, so there are no locks.
     """
 
     def __init__(self, splits: Splits) -> None:
+        super().__init__(splits.n_trees)
         self.splits = splits
-        self.keeps = False
-        self._of_block: dict[int, NDArray[np.uint8]] = {}
-
-    def __repr__(self) -> str:
-        return "<leaves>"
 
     @staticmethod
     def can_hold(splits: Splits) -> bool:
         """Whether the numbers of these trees' leaves are bytes."""
         return 1 <= splits.depth <= BYTE_DEPTH
 
-    def find(self, k: int, codes: NDArray[np.uint8]) -> NDArray[np.uint8]:
-        """Return the leaves of block number ``k``, (n_trees, n), and keep them if this object ``keeps``."""
-        leaves = np.empty((self.splits.n_trees, codes.shape[1]), np.uint8)
-        tree_leaves(codes, *self.splits.arrays, leaves)
-        if self.keeps:
-            self._of_block[k] = leaves
-        return leaves
-
-    def take(self, k: int) -> NDArray[np.uint8] | None:
-        """Return the leaves of a block and forget them; None if they are not kept."""
-        return self._of_block.pop(k, None)
+    def write(self, codes: NDArray[np.uint8], out: NDArray[np.uint8]) -> None:
+        """Write the leaves of rows."""
+        tree_leaves(codes, *self.splits.arrays, out)
 
 
 class Update:

@@ -162,8 +162,8 @@ class Shard:
         update = self._catch_up(model)
         draw = query.rows if isinstance(query, GradientQuery) else None
         if ask.leaves is not None and draw is None:
-            n_trees = ask.leaves.splits.n_trees
-            ask.leaves.keeps = n_trees <= KEPT_TREES and self._keeps(n_trees)
+            per_row = ask.leaves.per_row
+            ask.leaves.keeps = per_row <= KEPT_TREES and self._keeps(per_row)
         if ask.levels is not None and isinstance(query, SharedChoiceQuery):
             ask.levels.cells = self._cells_for(query)
 
@@ -210,12 +210,7 @@ class Shard:
             level = self._level = ask.levels.level(deal, self._level)
             sums = ask.levels.answer(level)
         else:
-            kept = self._level
-            known = (
-                kept.children(query)
-                if kept is not None and isinstance(query, TreeSumsQuery)
-                else None
-            )
+            known = self._from_level(query)
             if known is None:
                 self._cells = None
             sums = ask.finish(deal(ask.sums)) if known is None else known
@@ -223,11 +218,17 @@ class Shard:
         self._applied = model
         return sums
 
+    def _from_level(self, query: Query) -> NDArray[np.int64] | None:
+        """Return an answer that follows from the sums of the last level, without a pass; None if there is none."""
+        if self._level is None or not isinstance(query, TreeSumsQuery):
+            return None
+        return self._level.children(query)
+
     def _cells_for(self, query: SharedChoiceQuery) -> LevelCells:
         """Return the cells that earlier choices found, or an object that finds them."""
         if self._cells is None or not self._cells.serves(query):
             self._cells = LevelCells(query)
-            self._cells.keeps = query.rows is None and self._keeps(self._cells.n_groups)
+            self._cells.keeps = query.rows is None and self._keeps(self._cells.per_row)
         return self._cells
 
     def _keeps(self, per_row: int) -> bool:
