@@ -5,6 +5,7 @@ values. Cells of a categorical feature with K categories: 0 … K-1 in declared 
 """
 
 from dataclasses import dataclass
+from functools import lru_cache
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,10 +21,12 @@ GRIDS = (16, 32, 64, 128, 256, FINE)  # uniform cells of each grid
 DENSE = 256  # grids from here on take all geometric edges, the coarser ones one an octave
 
 
+@lru_cache(maxsize=1024)
 def numeric_edges(feature: Numeric, n_uniform: int) -> NDArray[np.float64]:
-    """Return the public edges of one numeric feature, increasing; ``n_uniform`` is one of `GRIDS`.
+    """Return the public edges of one numeric feature, increasing, read-only; ``n_uniform`` is one of `GRIDS`.
 
-    Every edge of a grid is an edge of the finest one to the bit, so its counts are sums of the finest ones.
+    Remembered, as every chunk asks for those of every feature. Every edge of a grid is an edge of the finest one to the
+    bit, so its counts are sums of the finest ones.
     """
     low, high = feature.low, feature.high
     width = high - low
@@ -41,7 +44,9 @@ def numeric_edges(feature: Numeric, n_uniform: int) -> NDArray[np.float64]:
     edges = np.concatenate(parts)
     if feature.integer:
         edges = np.floor(edges) + 0.5
-    return np.unique(edges).astype(np.float64)
+    edges = np.unique(edges).astype(np.float64)
+    edges.flags.writeable = False
+    return edges
 
 
 def n_cells(feature: Encoded, n_uniform: int) -> int:

@@ -15,6 +15,8 @@ from dpgb_dask.contracts.schema import Schema
 from dpgb_dask.encoding.structure import SourceBlock, family, frame_positions, is_numbered
 from dpgb_dask.values import UNREADABLE, read_numbers
 
+ARROW_FLOATS = frozenset({"float[pyarrow]", "double[pyarrow]"})
+
 
 def n_rows(block: SourceBlock) -> int:
     """Return the number of rows of a block. Private."""
@@ -39,6 +41,33 @@ def split_columns(block: SourceBlock, schema: Schema) -> list[Any]:
             for name in schema.names
         ]
     return [block[:, k] for k in range(block.shape[1])]
+
+
+def as_columns(block: SourceBlock, schema: Schema) -> SourceBlock:
+    """Return a frame as a tuple of its feature columns, and any other block as it is, without copying.
+
+    Whoever takes rows strip by strip calls it first: cutting and naming a frame's columns costs more than reading them.
+    Columns of NumPy's types, and Arrow's floats that none is missing of, become arrays over the same memory.
+    """
+    if not isinstance(block, pd.DataFrame):
+        return block
+    return tuple(_bare(column) for column in split_columns(block, schema))
+
+
+def _bare(column: Any) -> Any:
+    dtype = column.dtype
+    if isinstance(dtype, np.dtype) and dtype.kind in "biufc":
+        return column.to_numpy() if isinstance(column, pd.Series) else column
+    values = _arrow_floats(column)
+    if values is None or values.null_count or values.num_chunks != 1:
+        return column
+    return values.chunk(0).to_numpy()
+
+
+def _arrow_floats(column: Any) -> Any:
+    """Return the Arrow array, in chunks, of a column of Arrow's float32 or float64; None for any other column."""
+    is_one = isinstance(column, pd.Series) and str(column.dtype) in ARROW_FLOATS
+    return column.array.__arrow_array__() if is_one else None
 
 
 def one_column(y: Any) -> Any:
@@ -86,6 +115,9 @@ def numbers(column: Any) -> NDArray[Any]:
         out = np.where(mask, out.dtype.type(np.nan), out) if mask.any() else out
     elif isinstance(dtype, np.dtype) and dtype.kind in "biufc":
         out = _plain_numbers(column.to_numpy() if isinstance(column, pd.Series) else column)
+    elif (floats := _arrow_floats(column)) is not None:
+        # whatever the chunks, of Arrow's own type: a mark covers the bits; in one chunk without null no copy
+        out = (floats.chunk(0) if floats.num_chunks == 1 else floats).to_numpy(zero_copy_only=False)
     elif is_typed_number(dtype):
         out = np.asarray(column.to_numpy(dtype=np.float64, na_value=np.nan))
     else:

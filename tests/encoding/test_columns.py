@@ -23,11 +23,12 @@ from dpgb_dask.encoding.categories import (
     cells_by,
     feature_cells,
 )
-from dpgb_dask.encoding.columns import numbers
+from dpgb_dask.encoding.columns import as_columns, numbers, split_columns
 from dpgb_dask.encoding.structure import family
 from dpgb_dask.encoding.target import encode_target
 from dpgb_dask.encoding.times import seconds
 from dpgb_dask.errors import SchemaError
+from dpgb_dask.private.reading.survey import slice_block
 from dpgb_dask.private.reading.units import hash_units
 
 NAN = np.nan
@@ -107,6 +108,30 @@ def test_booleans_match_boolean_and_number_categories():
     assert category_cells(np.array([True, False]), (False, True)).tolist() == [1, 0]
     assert category_cells(np.array([1.0, 0.0, NAN]), (False, True)).tolist() == [1, 0, 3]
     assert category_cells(pd.array([True, None], "boolean"), (0, 1)).tolist() == [1, 3]
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_arrow_floats_are_read_where_they_lie(dtype):
+    values = np.array([1.5, np.nan, -0.0, np.inf], dtype)
+    whole = pd.Series(pd.arrays.ArrowExtensionArray(pa.chunked_array([values])))
+    with_null = pa.array([1.5, None, -0.0, np.inf], pa.from_numpy_dtype(dtype))
+    split = pa.chunked_array([with_null[:2], with_null[2:]])
+    frame = pd.DataFrame(
+        {"a": whole, "b": pd.Series(pd.arrays.ArrowExtensionArray(with_null))}
+    ).assign(c=pd.Series(pd.arrays.ArrowExtensionArray(split)), d=values, e=["x", "1", None, "2"])
+    schema = Schema({name: (0.0, 1.0) for name in frame}, classes=[0, 1])
+    for block in (frame, as_columns(frame, schema)):
+        for rows in (slice(0, 4), slice(1, 3)):
+            columns = split_columns(slice_block(block, rows), schema)
+            read = [numbers(column) for column in columns]
+            for got in read[:4]:
+                np.testing.assert_array_equal(got, values[rows])
+            np.testing.assert_array_equal(read[4], [np.nan, 1, np.nan, 2][rows])
+            assert {column.dtype for column in read[:4]} == {np.dtype(dtype)}
+            words = {column.tobytes() for column in read[1:3]}
+            assert len(words) == 1  # a mark is of the bits
+            assert np.shares_memory(read[0], values)
+            assert np.shares_memory(read[3], frame["d"].to_numpy())
 
 
 def test_numbers_does_not_copy_floats():

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from dpgb_dask.contracts.model import FeatureBins
 from dpgb_dask.encoding.codes import Values, encode_cells, encode_values, read_values
-from dpgb_dask.encoding.columns import n_rows
+from dpgb_dask.encoding.columns import as_columns, n_rows
 from dpgb_dask.private.reading.rows import Rows
 from dpgb_dask.private.reading.survey import (
     Labels,
@@ -113,8 +113,9 @@ def encode_rows(
     labels = read_labels(rows, reading)
     marker = None if reading.marks is None else Marker(reading, labels)
     identity = _identities(labels, reading, number)
+    block = as_columns(rows.x, reading.shape.schema)
     for part in _parts(n_rows(rows.x), block_rows):
-        values = read_values(slice_block(rows.x, part), reading.shape.schema)
+        values = read_values(slice_block(block, part), reading.shape.schema)
         if marker is not None:
             marker.add(values, part)
         codes, keep = encode_values(values, bins), labels.keep[part]

@@ -180,7 +180,7 @@ def source_of(inputs: Inputs, schema: Schema) -> Source:
         chunks = _frame_chunks(x, y, third)
     else:
         chunks, lengths = _array_chunks(x, y, third)
-    narrow = any(dtype == np.float32 for dtype in inputs.dtypes)
+    narrow = any(dtype == np.float32 or str(dtype) == "float[pyarrow]" for dtype in inputs.dtypes)
     matrix = not isinstance(x, tuple | pd.DataFrame | dd.DataFrame)
     return Source(
         schema, chunks, weight is not None, lazy, unit is not None, lengths, narrow, matrix

@@ -15,7 +15,7 @@ from dpgb_dask.contracts.grid import FINE, GRIDS, Grid, coarsening
 from dpgb_dask.contracts.plan import Shape
 from dpgb_dask.contracts.queries import CellCountsQuery, CountQuery, Query, TargetSumQuery
 from dpgb_dask.encoding.codes import Values, cells_of, read_values
-from dpgb_dask.encoding.columns import n_rows
+from dpgb_dask.encoding.columns import as_columns, n_rows
 from dpgb_dask.encoding.structure import SourceBlock
 from dpgb_dask.encoding.target import encode_target, encode_weight
 from dpgb_dask.errors import ChunkError, PlanError
@@ -251,8 +251,13 @@ class Marker:
 def slice_block(block: SourceBlock, rows: slice) -> SourceBlock:
     """Return a view of some rows of a block."""
     if isinstance(block, tuple):
-        return tuple(column[rows] for column in block)
-    return block.iloc[rows] if hasattr(block, "iloc") else block[rows]
+        return tuple(_sliced(column, rows) for column in block)
+    return _sliced(block, rows)
+
+
+def _sliced(column: Any, rows: slice) -> Any:
+    """Return a view of some rows of a column, an array or a frame."""
+    return column.iloc[rows] if hasattr(column, "iloc") else column[rows]
 
 
 def count_rows(rows: Rows) -> NDArray[np.int64]:
@@ -293,7 +298,8 @@ class Surveyor:
         self.reading = reading
         self.number = number
         self.labels = read_labels(rows, reading)
-        self._rows = rows
+        self._block = as_columns(rows.x, shape.schema)
+        self._n = n_rows(rows.x)
         self._shape = shape
         self._grid = Grid.of(shape.schema, FINE)
         self._offsets = self._grid.offsets + 1
@@ -304,7 +310,7 @@ class Surveyor:
         self._position = reading.positions(number, len(self))
 
     def __len__(self) -> int:
-        return n_rows(self._rows.x)
+        return self._n
 
     # columns of other types become one matrix: a signalling NaN would cause a warning
     @np.errstate(all="ignore")
@@ -328,7 +334,7 @@ class Surveyor:
     def _add_strip(self, strip: slice, as_values: bool) -> NDArray[Any]:
         labels = self.labels.at(strip)
         label, weight, keep, unit = labels
-        values = read_values(slice_block(self._rows.x, strip), self._shape.schema)
+        values = read_values(slice_block(self._block, strip), self._shape.schema)
         self._marker.add(values, strip)
         cells = cells_of(values, self._grid)
         position = None if self._position is None else self._position[strip]
