@@ -3,6 +3,7 @@
     python ci/bench/scale.py --json scale.json
     python ci/bench/scale.py --cases rounds --large
     python ci/bench/scale.py --cases big --rows 80000000 --scratch /fast/disk
+    python ci/bench/scale.py --model
     python ci/bench/scale.py --smoke
 
 Cases:
@@ -17,6 +18,8 @@ Cases:
 - ``big``: generated rows on two workers of ``--memory-limit``; fails if the high-water mark of one is above it.
 - ``fit11m``: the default fit, and recipe ``additive``, from Zarr to model on two processes against xgboost.dask, 100
   trees of depth 6; with the AUC of each on other rows.
+- ``model`` (``--model``: it alone): what each part of a fit of 10⁹ rows of 100 features takes on more and more workers,
+  by constants measured in the same run (`cost_model`), and which part is the first to take longer than the rows' work.
 
 ``--rows`` replaces the rows of every case asked for. Goals are those of a quiet machine; the exit status is 1 if one is
 missed.
@@ -34,7 +37,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import asdict, replace
 from functools import partial
 from pathlib import Path
 from statistics import median
@@ -44,6 +47,7 @@ from unittest import mock
 for _name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
     os.environ.setdefault(_name, "1")
 
+import cost_model
 import dask
 import dask.array as da
 import numpy as np
@@ -634,6 +638,69 @@ def fit11m(options: argparse.Namespace) -> list[Record]:
     return records
 
 
+# ---------------------------------------------------------------- model
+MODEL_ROWS, MODEL_FEATURES, MODEL_WORKERS = 10**9, 100, (1, 10, 100, 1000, 10_000)
+CHUNK_BYTES = 128 << 20  # Dask's default
+
+
+def model(options: argparse.Namespace) -> list[Record]:
+    """Measure the constants, and print the terms of a fit by the number of workers."""
+    n, m = options.rows or MODEL_ROWS, MODEL_FEATURES
+    few, many, chunks = (4_000, 8_000, 60) if options.smoke else (100_000, 400_000, 600)
+    fits = [
+        cost_model.whole_fit(lambda x, y: default_fit(generated_schema(m)).fit(x, y), m, size)
+        for size in (few, few, many)  # the first one warms up
+    ][1:]
+    read = cost_model.reading_row(m)
+    (work_few, *_), (work, total, n_rounds, down, up) = fits
+    figures = {}
+    for workers in (2, 8):
+        with processes(workers, processes=False, memory_limit=0) as client:
+            client.wait_for_workers(workers)
+            for backend in ("tasks", "comms"):
+                execution = Execution(backend=backend)
+                figures[backend, workers], _ = round_figures(execution, workers, 1, 30)
+            if workers == 2:
+                chunk = cost_model.chunk_cost(4, chunks // 3, chunks)
+    slope = (figures["tasks", 8]["wall_ms"] - figures["tasks", 2]["wall_ms"]) / 6000
+    constants = cost_model.Constants(
+        row=max(work - work_few, 0.0) / (many - few),
+        read=read,
+        controller=total - work - read * many,
+        rounds=n_rounds,
+        bytes_down=down,
+        bytes_up=up,
+        task_worker=slope,
+        task_round=figures["tasks", 2]["wall_ms"] / 1000 - 2 * slope,
+        hop=figures["comms", 8]["wall_ms"] / 2000,
+        chunk=chunk,
+    )
+    chunk_rows = CHUNK_BYTES // (4 * m)
+
+    def at(workers: int) -> dict[str, float]:
+        return cost_model.terms(constants, n, chunk_rows, options.gbit * 1e9 / 8, workers)
+
+    print(f"measured: {constants}")
+    print(
+        f"{n:.0e} rows x {m}, {math.ceil(n / chunk_rows)} chunks, {options.gbit:g} Gbit/s, seconds with"
+    )
+    print(f"{'workers':20s}" + "".join(f"{w:>11d}" for w in MODEL_WORKERS) + f"{'breaks at':>12s}")
+    shared, breaks = ("row work", "reading"), {}
+    for name in at(1):
+        if name not in shared:
+            breaks[name] = cost_model.breaks_at(name, at)
+        row = "".join(f"{at(workers)[name]:11.3g}" for workers in MODEL_WORKERS)
+        print(f"{name:20s}{row}{breaks.get(name) or '':>12}")
+    # rounds go by comms where tasks are slower (backend="auto")
+    first = min(
+        (name for name, most in breaks.items() if most and not name.endswith("by tasks")),
+        key=lambda name: breaks[name],
+    )
+    print(f"first to take longer than the rows' work: {first}, at {breaks[first]} workers")
+    terms = {workers: at(workers) for workers in MODEL_WORKERS}
+    return [{"case": "model", "constants": asdict(constants), "terms": terms, "breaks": breaks}]
+
+
 CASES = {
     "rounds": rounds,
     "messages": messages,
@@ -641,6 +708,7 @@ CASES = {
     "outofcore": outofcore,
     "big": big,
     "fit11m": fit11m,
+    "model": model,
 }
 
 
@@ -653,6 +721,12 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
         "--cases", type=lambda t: t.split(","), default=list(CASES), help="comma-separated"
     )
     parser.add_argument("--rows", type=int, help="rows of each case (its own number)")
+    parser.add_argument(
+        "--model", dest="cases", action="store_const", const=["model"], help="the case model alone"
+    )
+    parser.add_argument(
+        "--gbit", type=float, default=10, help="of a worker's network in model (10)"
+    )
     parser.add_argument("--chunk", type=int, default=65_536, help="rows per Dask chunk")
     parser.add_argument("--repeats", type=int, default=3, help="turns of each contestant (3)")
     parser.add_argument("--memory-limit", default="1GiB", help="of a worker in big (1GiB)")
