@@ -162,9 +162,12 @@ def _cells_of(edges: NDArray[Any]) -> tuple[Any, NDArray[Any], NDArray[np.uint16
 
 
 def _round_down(edges: NDArray[np.float64], dtype: DTypeLike) -> NDArray[Any]:
-    """Return for each edge the largest value of ``dtype`` that is not above it, and +inf twice at the end."""
+    """Return for each edge the largest value of ``dtype`` that is not above it, and +inf twice at the end.
+
+    An edge of -0.0 becomes 0.0: bits tell the two apart, and a value of 0.0 is above neither.
+    """
     with np.errstate(over="ignore"):
-        rounded = edges.astype(dtype)
+        rounded = edges.astype(dtype) + 0
     lowered = np.nextafter(rounded, rounded.dtype.type(-np.inf))
     rounded = np.where(rounded > edges, lowered, rounded)
     return np.append(rounded, np.full(2, np.inf, dtype))

@@ -35,6 +35,9 @@ GRIDS = {
     "beyond float32": np.array([-1e300, -1e39, -1.0, 0.0, 1.0, 1e39, 1e300]),
     "widest": np.array([-1.7e308, -1.0, 0.0, 1.0, 2.0, 1.7e308]),
     "denormal": np.array([-5e-324, 0.0, 5e-324, 1e-323, 1e-310, 1e-40]),
+    "negative zero": np.concatenate(
+        (np.arange(-20, 0) * 5e-324, [-0.0], 1e-300 * np.arange(1, 20))
+    ),
 }
 
 

@@ -52,7 +52,7 @@ def fuse_calls(calls: Sequence[Delayed], *, room: int | None = None) -> list[Del
             graph[key] = Alias(key, node.target)
     needs = [_needs(graph, call.key) for call in calls]
     users = Counter(key for keys in needs for key in keys)
-    fused: dict[Any, Any] = {key: graph[key] for key, n in users.items() if n > 1}
+    fused: dict[Any, Any] = {key: _as_task(graph[key]) for key, n in users.items() if n > 1}
     for call, keys in zip(calls, needs, strict=True):
         own = [_as_task(graph[k]) for k in keys if users[k] == 1]
         whole = Task.fuse(*own, key=call.key)

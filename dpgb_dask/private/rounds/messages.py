@@ -124,7 +124,9 @@ class Sender:
         if last is not None and isinstance(value, TreeEnsemble) and last.value.n_trees:
             old: TreeEnsemble = last.value
             if extends(value, old):
-                if value.n_trees == old.n_trees:
+                if value.n_trees == old.n_trees and len(value.splits.masks) == len(
+                    old.splits.masks
+                ):
                     return last._replace(value=value)
                 rest = _trees_after(old, value)
                 return Part(value, _digest(last.digest + _pickled(rest)), last.digest, rest)

@@ -4,6 +4,7 @@ import threading
 import time
 
 import dask
+import dask.array as da
 import numpy as np
 import pytest
 from dask import delayed
@@ -58,6 +59,15 @@ def test_values_in_the_graph_are_inside_the_call_and_in_no_log():
     assert set(graph) == {"use-0", "use-1", "use-2"}
     assert dask.compute(*fused, scheduler="sync") == expected
     assert "0.125" not in "".join(map(repr, graph["use-0"].args))
+
+
+def test_a_value_in_the_graph_that_calls_share_is_in_no_log():
+    rows = da.from_array(np.full((6, 1), 0.125), 4).rechunk(3)
+    fused = fuse_calls([delayed(np.sum)(block) for block in rows.to_delayed().ravel()])
+    graph = dict(fused[0].__dask_graph__())
+    assert len(graph) == 3  # both new chunks need the first of the old ones
+    assert "0.125" not in "".join(f"{task!r} {task.args!r}" for task in graph.values())
+    assert dask.compute(*fused, scheduler="sync") == (0.375, 0.375)
 
 
 LOADING = []

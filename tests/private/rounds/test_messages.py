@@ -129,6 +129,17 @@ def test_of_trees_that_grow_only_the_new_ones_travel(kind):
     assert carried(packed)["trees"] is False
 
 
+def test_masks_that_no_tree_names_yet_travel_too():
+    talk, query = Conversation(), queries_of("binary")["trees"]
+    few, many = grown("binary", 4, 6)
+    all_masks = replace(few.trees.splits, masks=many.trees.splits.masks)
+    assert len(all_masks.masks) > len(few.trees.splits.masks)
+    for model in (few, replace(few, trees=replace(few.trees, splits=all_masks)), many):
+        talk.ask(
+            model, query
+        )  # the trees of the last are those that the shard has, and two that name the masks
+
+
 def test_who_lacks_parts_is_asked_again_with_all():
     talk, query = Conversation(2), queries_of("binary")["trees"]
     models = list(grown("binary", 2, 4, 6, 8, 10))
