@@ -123,6 +123,9 @@ CHOSEN_SLOPE = 0.25
 CHOSEN_NODE_SD = 0.2  # standard deviation of the nodes' common steps, score units
 # how the variance of effects falls from level to level; averaged by evidence
 CHOSEN_DECAYS = (0.4, 0.8)
-# stop if all trees, at the mean gain of the last 4, would gain less
+# stop if all trees, at the mean gain of the last 4, or of the last half if they are more, would gain less
 CHOSEN_PATIENCE, CHOSEN_LEAST_GAIN = 4, 0.01
 CHOSEN_OPTIMISM = 4.0  # splits are chosen on the rows whose leaf sums are released: with 1, noise-free trees overfit
+# of each batch of the forest, so many begin as a chosen tree: one for 4 chosen trees more than the fewest
+CHOSEN_AGAIN = 4
+AGAIN_RATE = 1.5  # times the forest's rate, then: its share is smaller, and steps shrink more

@@ -163,6 +163,13 @@ class Splits:
         rows = slice(start, stop)
         return Splits(self.feature[rows], self.threshold[rows], self.mask_of[rows], self.masks)
 
+    def only(self, trees: NDArray[np.int64]) -> "Splits":
+        """Return the trees of these numbers, with the masks that they use."""
+        mask_of = self.mask_of[trees]
+        masked = mask_of >= 0
+        used, mask_of[masked] = np.unique(mask_of[masked], return_inverse=True)
+        return Splits(self.feature[trees], self.threshold[trees], mask_of, self.masks[used])
+
     def same(self, other: "Splits") -> bool:
         """Whether both send every row the same way; nodes may share a mask, and masks may stand in any order."""
         mine, masked = self.masks[self.mask_of[self.mask_of >= 0]], other.mask_of >= 0

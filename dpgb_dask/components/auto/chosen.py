@@ -224,9 +224,10 @@ class ChosenTrees(Stage):
             deepened(memory.splits, self.depth), steps(np.repeat(value, repeat)).reshape(1, 1, -1)
         )
         gains = (*memory.gains, _gain(state, answer))
-        recent = gains[-constants.CHOSEN_PATIENCE :]
+        # the gain of one tree varies as much as it is large
+        recent = gains[-max(constants.CHOSEN_PATIENCE, len(gains) // 2) :]
         ends = (
-            len(recent) == constants.CHOSEN_PATIENCE
+            len(gains) >= constants.CHOSEN_PATIENCE
             and memory.n_trees * float(np.mean(recent)) < constants.CHOSEN_LEAST_GAIN
         )
         noise = ForestNoise(

@@ -22,18 +22,32 @@ from dpgb_dask.components.auto.posterior import (
 )
 from dpgb_dask.components.options import check_rate, check_whole
 from dpgb_dask.contracts.constraints import Interactions
-from dpgb_dask.contracts.model import Splits, no_trees
+from dpgb_dask.contracts.model import Splits, join_splits, no_trees
 from dpgb_dask.contracts.plan import Answer, Demand, Shape, Stage, State
 from dpgb_dask.contracts.queries import Query, ResidualQuery, TreeSumsQuery
+from dpgb_dask.kernels.splits import NOWHERE
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ForestMemory:
-    """The batches of trees grown so far."""
+    """The batches of trees grown so far.
+
+    Parameters
+    ----------
+    round, rounds, batch : int
+    chosen : int
+        Trees that the model had before.
+    again : int
+        Trees of a batch that begin as one of these.
+    price : int
+    rescaled : bool
+    """
 
     round: int
     rounds: int
     batch: int
+    chosen: int
+    again: int
     price: int
     rescaled: bool
 
@@ -50,11 +64,13 @@ class Forest(Stage):
     depth : int or None
         None for 5, or 6 where the data are rich. After chosen trees it is theirs.
     learning_rate : float
+        Where trees begin as chosen ones it is 1.5 times this.
     levels : int
         Number of thresholds per feature to draw from; they divide its noisy mass evenly.
 
     Notes
     -----
+    After more than the fewest chosen trees, some of each batch begin as one of them, and are random below.
     Features with a monotonic constraint are not drawn: their interactions are those of `Pairs`.
     """
 
@@ -121,8 +137,15 @@ class Forest(Stage):
             trees = no_trees(self.depth or usual, state.shape.n_scores)
             model = replace(model, trees=trees)
         rounds, batch = self._rich if found.split.rich else (self.rounds, self.batch)
+        chosen = model.trees.n_trees
         memory = ForestMemory(
-            round=0, rounds=rounds, batch=batch, price=price, rescaled=not numeric
+            round=0,
+            rounds=rounds,
+            batch=batch,
+            chosen=chosen,
+            again=min(trees_again(chosen), batch // 2),
+            price=price,
+            rescaled=not numeric,
         )
         return replace(state, model=model, memory=memory)
 
@@ -133,21 +156,22 @@ class Forest(Stage):
             return None
         if not memory.rescaled:
             return residual_query(state, "forest scale")
-        feature, threshold = self._draw(state, state.rng.stream("forest", memory.round))
         return TreeSumsQuery(
             label=f"forest {memory.round + 1}/{memory.rounds}",
             price=round_price(memory.price, memory.round, memory.rounds),
             weight_bits=state.shape.weight_bits,
             gradient=current_gradient(state),
             n_scores=state.shape.n_scores,
-            splits=Splits.plain(feature, threshold),
+            splits=self._draw(state, state.rng.stream("forest", memory.round)),
         )
 
-    def _draw(
-        self, state: State, rng: np.random.Generator
-    ) -> tuple[NDArray[np.uint16], NDArray[np.uint8]]:
-        """Draw random splits: features mostly by their released strength, thresholds evenly over noisy ranks."""
+    def _draw(self, state: State, rng: np.random.Generator) -> Splits:
+        """Draw random splits: features mostly by their released strength, thresholds evenly over noisy ranks.
+
+        Some trees begin as a chosen one, the chosen ones in turn.
+        """
         assert state.model is not None
+        memory: ForestMemory = state.memory
         strength = feature_strength(state)
         m = len(strength)
         chance = np.full(m, 1 / m)
@@ -164,7 +188,7 @@ class Forest(Stage):
             level = coarsen(mass, bins.categorical, self.levels)
             ends = np.flatnonzero(np.diff(level.astype(np.int64)))
             last_bins.append(ends if len(ends) else np.zeros(1, np.int64))
-        batch, depth = state.memory.batch, state.model.trees.depth
+        batch, depth = memory.batch, state.model.trees.depth
         shape = (batch, (1 << depth) - 1)
         interactions = state.shape.interactions
         feature = (
@@ -178,7 +202,11 @@ class Forest(Stage):
         padded = np.zeros((m, int(n_ends.max())), np.uint8)
         for j, ends in enumerate(last_bins):
             padded[j, : len(ends)] = ends
-        return feature, padded[feature, pick]
+        drawn = Splits.plain(feature, padded[feature, pick])
+        if not memory.again:
+            return drawn
+        turn = (memory.round * memory.again + np.arange(memory.again)) % memory.chosen
+        return begun_as(state.model.trees.splits.only(turn), drawn)
 
     def update(self, state: State, query: Query, released: Answer) -> State:
         """Turn noisy leaf sums into shrunken Newton steps, and append the trees."""
@@ -195,6 +223,8 @@ class Forest(Stage):
         ridge = sd**2 / (n_trees * 0.1) / (hess + sd) + 2 * hess_sd
         # softmax scores move against each other, so a step by the diagonal Hessian goes twice as far
         rate = self.learning_rate / (2 if state.shape.kind == "multiclass" else 1)
+        if memory.again:
+            rate *= constants.AGAIN_RATE
         leaf = rate * np.clip(
             -grad / (hess + ridge), -constants.LARGEST_LEAF, constants.LARGEST_LEAF
         )
@@ -214,6 +244,25 @@ class Forest(Stage):
         model = replace(state.model, trees=trees)
         state = replace(state, model=model, memory=replace(memory, round=memory.round + 1))
         return state.with_fact(noise.after(state))
+
+
+def trees_again(chosen: int) -> int:
+    """Return how many trees of a batch begin as a chosen one: the more, the more of these were worth their price."""
+    more = max(chosen - constants.CHOSEN_TREES[0], 0)
+    return -(-more // constants.CHOSEN_AGAIN)
+
+
+def begun_as(first: Splits, drawn: Splits) -> Splits:
+    """Return the trees of ``drawn``, the first of which split as those of ``first`` do wherever these split."""
+    n = first.n_trees
+    splits = (first.threshold != NOWHERE) | (first.mask_of >= 0)
+    begun = Splits(
+        np.where(splits, first.feature, drawn.feature[:n]),
+        np.where(splits, first.threshold, drawn.threshold[:n]),
+        first.mask_of,
+        first.masks,
+    )
+    return join_splits(begun, drawn.part(n))
 
 
 def draw_features(

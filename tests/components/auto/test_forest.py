@@ -1,0 +1,70 @@
+"""The forest: trees that begin as chosen ones do."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from dpgb_dask.components import constants
+from dpgb_dask.components.auto.forest import Forest, trees_again
+from dpgb_dask.components.trees.splits import NOWHERE
+from dpgb_dask.contracts.model import Splits, TreeEnsemble
+from tests.components.auto.test_chosen import N_ROWS, answered, leaf_of, state_of
+
+DEPTH, TOP = 6, 4
+
+
+def after_chosen(n_trees):
+    """A state after ``n_trees`` chosen trees, whose last two levels are without splits; masks are for categories."""
+    rng, nodes = np.random.default_rng(1), (1 << DEPTH) - 1
+    feature = rng.choice([0, 1], (n_trees, nodes)).astype(np.uint16)
+    threshold = rng.integers(0, 40, (n_trees, nodes)).astype(np.uint8)
+    threshold[:, (1 << TOP) - 1 :] = NOWHERE
+    masked = (feature == 1) & (threshold != NOWHERE)
+    threshold[masked] = NOWHERE
+    mask_of = np.full(masked.shape, -1, np.int32)
+    mask_of[masked] = rng.permutation(masked.sum())
+    masks = np.zeros((masked.sum(), 256), np.uint8)
+    masks[:, :5] = rng.integers(0, 2, (masked.sum(), 5))
+    trees = TreeEnsemble(
+        Splits(feature, threshold, mask_of, masks), np.zeros((1, n_trees, nodes + 1), np.int32)
+    )
+    state = state_of()
+    return replace(state, model=replace(state.model, trees=trees))
+
+
+@pytest.mark.parametrize("n_trees", [0, constants.CHOSEN_PATIENCE, 14, 30])
+def test_some_trees_begin_as_the_chosen_ones_in_turn(n_trees):
+    stage, rng = Forest(), np.random.default_rng(0)
+    state = stage.begin(after_chosen(n_trees))
+    codes = np.stack([rng.integers(0, 42, 99), rng.integers(0, 5, 99), rng.integers(0, 2, 99)])
+    chosen, turn = state.model.trees.splits, 0
+    for _ in range(3):
+        query = stage.next_query(state)
+        assert query.splits.n_trees == constants.RICH_BATCH
+        for k in range(query.splits.n_trees):
+            here = leaf_of(query.splits.part(k, k + 1), codes)
+            alike = [
+                (here >> DEPTH - TOP == leaf_of(chosen.part(t, t + 1), codes) >> DEPTH - TOP).all()
+                for t in range(n_trees)
+            ]
+            begins = k < min(trees_again(n_trees), constants.RICH_BATCH // 2)
+            assert np.flatnonzero(alike).tolist() == ([turn % n_trees] if begins else [])
+            turn += begins
+            # and there are splits below, where the chosen tree has none
+            assert (query.splits.threshold[k, (1 << TOP) - 1 :] != NOWHERE).all()
+        sums = np.ones((query.n_cells, 2)) * N_ROWS / 64
+        state = stage.update(state, query, answered(query, sums))
+    assert turn == 3 * min((max(n_trees - 8, 0) + 3) // 4, 5)
+
+
+@pytest.mark.parametrize(("n_trees", "times"), [(0, 1.0), (8, 1.0), (9, constants.AGAIN_RATE)])
+def test_steps_are_larger_where_trees_begin_as_chosen_ones(n_trees, times):
+    stage = Forest()
+    state = stage.begin(after_chosen(n_trees))
+    query = stage.next_query(state)
+    grad, hess = 50.0, 400.0
+    answer = np.tile([-grad, hess * query.gradient.hess_scale], (query.n_cells, 1))
+    state = stage.update(state, query, answered(query, answer, sd=1e-3))
+    value = state.model.trees.value[0, n_trees:] / 2.0**16
+    assert value == pytest.approx(times * stage.learning_rate * grad / hess, rel=1e-3)
