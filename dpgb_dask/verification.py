@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from dpgb_dask.contracts.plan import Budget
+from dpgb_dask.contracts.queries import PRICE_ONE
 from dpgb_dask.controller.ledger import Ledger
 from dpgb_dask.controller.ledger_book import Record
 from dpgb_dask.errors import DPGBError, ResumeError, VerificationError
@@ -135,6 +136,12 @@ def _check_terms(report: PrivacyReport, record: Record, ledger: Ledger) -> None:
     """Refuse a report that differs from the ledger, and name each difference."""
     terms = record.terms
     analysis = ledger.account(record.account).analysis
+    charge = charge_of(report, terms.bill, analysis)
+    if terms.pure and not terms.bill and analysis == "zcdp":
+        # before there were bills, a pure fit cost ε²/2 in ρ, and that charge stands
+        price = report.charged if report.stopped else report.declared
+        before = -(-price * price // (2 * PRICE_ONE))
+        charge = before if record.charge == before else charge
     told = {
         "state": ("RELEASED", record.state),
         "account": (report.account, record.account),
@@ -145,7 +152,7 @@ def _check_terms(report: PrivacyReport, record: Record, ledger: Ledger) -> None:
         "pure": (report.pure, terms.pure),
         "version": (report.version, terms.version.partition(",")[0].removeprefix("dpgb_dask ")),
         "seed": (report.public.get("seed of public randomness"), terms.public_seed),
-        "charge": (charge_of(report, record.terms.bill, analysis), record.charge),
+        "charge": (charge, record.charge),
         "private": (report.private, True),
     }
     wrong = [name for name, (said, known) in told.items() if said != known]

@@ -612,6 +612,8 @@ class Plan:
             asked = stage.bill(shape, budget, total, left)
             if asked is None:
                 return ()
+            if not all(type(item) is Item for item in asked):
+                raise PlanError(f"A stage of {self.name!r} does not bill Items.")
             items += asked
             left -= sum(item.price * item.times for item in asked)
         return tuple(items)

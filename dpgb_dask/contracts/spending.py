@@ -27,6 +27,8 @@ from functools import lru_cache
 
 from dpgb_dask.contracts.queries import PRICE_ONE, GradientQuery, Query, RowDraw
 from dpgb_dask.errors import PlanError
+from dpgb_dask.frozen import settle
+from dpgb_dask.plain import same_text, whole_number
 
 KINDS = ("sums", "choice", "sample")  # of an `Item`
 _ROUND_UP = 1 + 1e-12  # far above the error of a few operations in double precision
@@ -51,8 +53,14 @@ class Item:
     kind: str
 
     def __post_init__(self) -> None:
-        if self.price <= 0 or self.times <= 0 or self.kind not in KINDS:
-            raise PlanError(f"{self!r}: price and times are positive, kind is one of {KINDS}.")
+        """Refuse what is no bill; whole numbers of NumPy, which overflow, become Python's."""
+        price, times = whole_number(self.price), whole_number(self.times)
+        kind = same_text(self.kind, KINDS)
+        if price is None or price <= 0 or times is None or times <= 0 or kind is None:
+            raise PlanError(
+                f"{self!r}: price and times are whole numbers above 0, kind is one of {KINDS}."
+            )
+        settle(self, price=price, times=times, kind=kind)
 
 
 @lru_cache(maxsize=1 << 14)  # every query of a fit asks for the same groups again

@@ -903,7 +903,9 @@ class Tally:
         cost, before = int(body["cost"]), running.charged
         least = before.cost(int(body["price"]), draw, choice=body["choice"] is True)
         running.charged = before.plus(cost, draw)
-        sound = cost >= least - (least >> _DIGITS) and running.charged.spent <= running.reserved
+        # a server rounds the exact cost up: that may be a unit less, but never 0
+        sound = cost >= max(least - (least >> _DIGITS) - 1, min(least, 1))
+        sound &= running.charged.spent <= running.reserved
         if draw is not None and draw.kind == "sample":
             sound &= running.spending.of_group(draw.group) <= before.sample + _rounding(running)
         return sound

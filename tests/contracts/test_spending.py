@@ -9,7 +9,8 @@ import pytest
 
 from dpgb_dask.contracts.model import Splits
 from dpgb_dask.contracts.queries import PRICE_ONE, CountQuery, RowDraw, TreeSumsQuery
-from dpgb_dask.contracts.spending import Spending, amplified, price_on_sample
+from dpgb_dask.contracts.spending import Item, Spending, amplified, price_on_sample
+from dpgb_dask.controller import account_units
 from dpgb_dask.controller.account_units import Rounds
 from dpgb_dask.controller.accounting import delta_of
 from dpgb_dask.errors import PlanError
@@ -365,3 +366,24 @@ def test_a_charge_30_percent_too_low_is_seen(asked):
         for removed in (False, True)
         for e in (0.0, 0.05, 0.1, 0.2)
     )
+
+
+@pytest.mark.parametrize(
+    ("price", "times", "kind"),
+    [
+        (0, 1, "sums"), (-5, 1, "sums"), (5, 0, "sums"), (5, -1, "sums"), (5, 1, "x"), (5, 1, None),
+        (0.5, 1, "sums"), (math.nan, 1, "sums"), (5, 1e-9, "sums"), (5, math.nan, "sums"), (5, True, "sums"),
+        ("5", 1, "sums"),
+    ],
+)  # fmt: skip
+def test_an_item_is_of_whole_numbers(price, times, kind):
+    with pytest.raises(PlanError, match="whole numbers above 0"):
+        Item(price, times, kind)
+
+
+def test_an_item_of_numpy_does_not_overflow():
+    """Its charge was below 0, which the account was given."""
+    item = Item(np.int64(PRICE_ONE // 10), np.int64(1 << 62), "sums")
+    assert type(item.price) is type(item.times) is int
+    one = account_units.cost(PRICE_ONE // 10, "zcdp")
+    assert account_units.charge(PRICE_ONE, pure=True, analysis="zcdp", bill=[item]) == one << 62

@@ -352,6 +352,22 @@ def test_an_entry_with_a_cost_that_is_too_small_is_seen(open_ledger, monkeypatch
         ledger.verify()
 
 
+def test_a_unit_of_rounding_is_no_flaw_but_a_cost_of_nothing_is(open_ledger, monkeypatch):
+    """A server rounds exact costs up, and the client what it computes in double precision."""
+    ledger = open_ledger("gdp")
+    controller, _ = billed(ledger, BILL)
+    exact = account_units.cost
+    monkeypatch.setattr(account_units, "cost", lambda *asked, **how: exact(*asked, **how) - 1)
+    ask(controller, 100)
+    monkeypatch.undo()
+    ledger.verify()
+    monkeypatch.setattr(account_units, "cost", lambda *_, **__: 0)
+    controller.release(query(price=1 << 12), raw())
+    monkeypatch.undo()
+    with pytest.raises(LedgerError, match="counted less"):
+        ledger.verify()
+
+
 def test_a_fit_that_does_not_fit_is_told_what_would(open_ledger):
     ledger = open_ledger("gdp", epsilon=0.3)
     with pytest.raises(BudgetExceededError) as refused:

@@ -2,6 +2,7 @@
 
 import itertools
 import json
+import math
 from types import SimpleNamespace
 from uuid import uuid4
 
@@ -511,6 +512,26 @@ def test_fits_that_are_charged_by_their_releases(team, analysis):
     assert attempt(team.eve, f"SELECT dpgb_settle('{fit.fit_id}', {expected - 1})") == "DPGB0"
     assert eve.settle(fit.fit_id) == expected
     team.ledger.verify()
+
+
+@pytest.mark.parametrize(
+    ("analysis", "price"),
+    [("zcdp", 1 << 33), ("gdp", math.ceil(2**32 * math.sqrt(2 * 308 / math.pi)) + 10)],
+)
+def test_the_least_cost_that_the_server_takes_breaks_no_ledger(team, analysis, price):
+    """The client's is a unit more, for it rounds up what it computes in double precision; nobody could charge again."""
+    team.ledger.open_account("u", epsilon=20.0, delta=1e-6, analysis=analysis)
+    fit = reserve(Ledger(team.eve), account="u", pure=True, bill=[Item(price, 3, "sums")])
+    fit.bind(1)
+    least = account_units.cost(price, analysis)
+
+    def asked(cost):
+        return opening(fit.fit_id, fit._lease, 0, price, cost=cost, choice="false")
+
+    assert attempt(team.eve, asked(least - 2)) == "DPGB0"
+    assert attempt(team.eve, asked(least - 1)) == ""
+    team.ledger.verify()
+    assert team.ledger.settle(fit.fit_id) == least - 1
 
 
 def test_pure_fits_of_every_size_are_charged(team):

@@ -1,6 +1,7 @@
 """Pure recipes are charged by their releases to accounts in μ² and ρ: what their plans say is what their fits ask."""
 
-from dataclasses import replace
+from collections.abc import Callable
+from dataclasses import astuple, dataclass, fields, replace
 
 import numpy as np
 import pandas as pd
@@ -8,9 +9,12 @@ import pytest
 
 from dpgb_dask import DPGBClassifier, DPGBRegressor, Ledger, Schema, recipes, verify
 from dpgb_dask.components.trees.sampling import Ensembles
+from dpgb_dask.components.trees.stage import Trees
 from dpgb_dask.contracts.plan import Budget, Shape
 from dpgb_dask.contracts.queries import PRICE_ONE, RowDraw
 from dpgb_dask.controller import account_units, accounting
+from dpgb_dask.controller.ledger_book import Terms
+from dpgb_dask.errors import BudgetExceededError, PlanError
 from dpgb_dask.training.fit import bill_of
 
 FEATURES = {"x": (0.0, 1.0), "z": (0.0, 1.0), "color": ["blue", "red"]}
@@ -87,11 +91,89 @@ def test_a_pure_recipe_asks_what_it_bills(tmp_path, recipe, kind, n_estimators):
     assert "account, terms and charge of the fit" in verify(tmp_path / "model.json", ledger).agreed
 
 
+def test_verify_knows_what_a_pure_fit_cost_before_there_were_bills(tmp_path, monkeypatch):
+    ledger = Ledger(f"sqlite:///{tmp_path}/b.db")
+    ledger.open_account("people", epsilon=20.0, delta=1e-6, analysis="zcdp")
+    written = Terms.to_json
+    monkeypatch.setattr(
+        Terms, "to_json", lambda terms: {k: v for k, v in written(terms).items() if k != "bill"}
+    )
+    monkeypatch.setattr(
+        account_units, "charge", lambda price, **_: -(-price * price // (2 * PRICE_ONE))
+    )
+    est = fitted(ledger, "binary", recipe="dpboost", epsilon=1.0, n_estimators=2)
+    monkeypatch.undo()
+    assert ledger.account("people").spent == PRICE_ONE // 2
+    est.save(tmp_path / "model.json")
+    assert "account, terms and charge of the fit" in verify(tmp_path / "model.json", ledger).agreed
+
+
 @pytest.mark.parametrize(("name", "times"), [("dp-xgboost", 19), ("seq", 185), ("dpboost", 3.7)])
 def test_a_pure_recipe_is_far_cheaper_than_one_release(name, times):
     whole, block = charged(name, "binary", 1.0, "gdp")
     assert block / PRICE_ONE == pytest.approx(1.51791, rel=1e-5)
     assert block / whole > times
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Lying(Trees):
+    """Trees from outside that bill something else than they ask."""
+
+    change: Callable = tuple
+
+    def bill(self, shape, budget, total, left):
+        return tuple(self.change(super(Lying, self).bill(shape, budget, total, left)))
+
+
+LIES = {
+    "prices": lambda bill: (replace(item, price=item.price * 7 // 10) for item in bill),
+    "times": lambda bill: (replace(item, times=item.times - 1) for item in bill),
+    "a kind": lambda bill: (replace(item, kind="choice") for item in bill),
+    "an item": lambda bill: bill[:-1],
+}
+
+
+@pytest.mark.parametrize(
+    ("name", "lie", "analysis"),
+    [
+        ("dpboost", "prices", "gdp"),
+        ("dpboost", "a kind", "zcdp"),
+        ("dpboost", "an item", "gdp"),
+        ("dp-xgboost", "prices", "zcdp"),
+        ("dp-xgboost", "times", "gdp"),
+    ],
+)
+def test_a_plan_that_bills_too_little_fails_within_its_charge(tmp_path, name, lie, analysis):
+    plan = recipes.get(name, kind="binary", n_estimators=6, max_depth=2)
+    *earlier, trees = plan.stages
+    options = {option.name: getattr(trees, option.name) for option in fields(trees)}
+    lying = replace(plan, name="lying", stages=(*earlier, Lying(**options, change=LIES[lie])))
+    ledger = Ledger(f"sqlite:///{tmp_path}/b.db")
+    ledger.open_account("people", epsilon=20.0, delta=1e-6, analysis=analysis)
+    with pytest.raises(BudgetExceededError, match="nothing was opened"):
+        fitted(ledger, "binary", recipe=lying, epsilon=1.0, on_few_rows="continue")
+    (record,) = ledger.fits("people")
+    shape, budget = Shape(schema=SCHEMAS["binary"]), Budget(epsilon=1.0, delta=0.0)
+    bill = bill_of(lying, shape, budget)
+    price = accounting.total_price(1.0, 0.0, pure=True)
+    said = account_units.charge(price, pure=True, analysis=analysis, bill=bill)
+    assert ledger.account("people").spent == record.charge == said
+    honest = account_units.charge(
+        price, pure=True, analysis=analysis, bill=bill_of(plan, shape, budget)
+    )
+    assert said < honest
+    assert ledger.settle(record.fit_id) <= said
+    ledger.verify()
+
+
+def test_a_bill_holds_items():
+    plan = recipes.get("dpboost", kind="binary")
+    *earlier, trees = plan.stages
+    options = {option.name: getattr(trees, option.name) for option in fields(trees)}
+    loose = Lying(**options, change=lambda bill: (astuple(item) for item in bill))
+    shape, budget = Shape(schema=SCHEMAS["binary"]), Budget(epsilon=1.0, delta=0.0)
+    with pytest.raises(PlanError, match="does not bill Items"):
+        bill_of(replace(plan, stages=(*earlier, loose)), shape, budget)
 
 
 class BreakError(Exception):
