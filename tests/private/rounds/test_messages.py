@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 from private.cases import ALL, KINDS, model_of, queries_of
 
+from dpgb_dask.contracts.model import Splits
 from dpgb_dask.contracts.queries import GradientQuery
 from dpgb_dask.errors import LackingPartsError
 from dpgb_dask.private.rounds.messages import Parts, Sender
@@ -127,6 +128,21 @@ def test_of_trees_that_grow_only_the_new_ones_travel(kind):
     # other trees are no continuation
     (packed,) = talk.ask(model_of(kind, 1, n_trees=40), query)
     assert carried(packed)["trees"] is False
+
+
+def test_the_same_new_trees_after_other_ones_are_other_trees():
+    query, new = queries_of("binary")["trees"], model_of("binary", 9, n_trees=2).trees
+    plain = Splits.plain(new.splits.feature, new.splits.threshold)
+    parts = []
+    for seed in (0, 1):
+        sender, model = Sender(), model_of("binary", seed, n_trees=3)
+        bare = Splits.plain(model.trees.splits.feature, model.trees.splits.threshold)
+        few = replace(model, trees=replace(model.trees, splits=bare))
+        sender.message(few, query)
+        more = replace(few, trees=few.trees.with_more(plain, new.value))
+        parts.append(sender.message(more, query).parts["trees"])
+    assert content(parts[0].rest) == content(parts[1].rest)
+    assert parts[0].digest != parts[1].digest
 
 
 def test_masks_that_no_tree_names_yet_travel_too():
