@@ -17,6 +17,7 @@ from dpgb_dask.contracts.plan import Budget
 from dpgb_dask.contracts.queries import PRICE_ONE, RowDraw
 from dpgb_dask.contracts.spending import Item, amplified
 from dpgb_dask.controller import account_units, accounting
+from dpgb_dask.controller import ledger as ledger_module
 from dpgb_dask.controller.ledger import Ledger
 from dpgb_dask.errors import BudgetExceededError, LedgerError, PlanError
 
@@ -341,12 +342,43 @@ def test_a_sample_pays_for_all_its_queries_when_the_first_is_asked(open_ledger):
         ask(controller, 100, rows=RowDraw("sample", 0, 0, tenth))
 
 
+def test_every_sample_costs_as_much_as_the_dearest(open_ledger):
+    """Which price a sample has is not known when its first query is asked."""
+    ledger = open_ledger("gdp")
+    controller, _ = billed(ledger, [(50, 2, "sample"), (250, 2, "sample")])
+    tenth = (1 << 32) // 10
+    for group in range(2):
+        ask(controller, 400 if group else 100, rows=RowDraw("sample", group, 0, tenth))
+    assert ledger.settle(controller.fit_id) == 2 * of(250)
+    ledger.verify()
+
+
 def test_an_entry_with_a_cost_that_is_too_small_is_seen(open_ledger, monkeypatch):
     ledger = open_ledger("gdp")
     controller, _ = billed(ledger, BILL)
     exact = account_units.cost
     monkeypatch.setattr(account_units, "cost", lambda *asked, **how: exact(*asked, **how) * 7 // 10)
     ask(controller, 200)
+    monkeypatch.undo()
+    with pytest.raises(LedgerError, match="more than it reserved, or counted less"):
+        ledger.verify()
+
+
+@pytest.mark.parametrize(
+    ("items", "price", "rows"),
+    [(BILL, 300, None), (SAMPLED, 2000, RowDraw("sample", 0, 0, (1 << 32) // 10))],
+)
+def test_an_entry_beyond_what_the_account_was_charged_is_seen(
+    open_ledger, monkeypatch, items, price, rows
+):
+    """By a client that does not check: a round that costs too much, and one on a sample that paid for less."""
+    ledger = open_ledger("gdp")
+    controller, _ = billed(ledger, items)
+    with pytest.raises(BudgetExceededError):
+        ask(controller, price, rows=rows)
+    monkeypatch.setattr(ledger_module, "_check_reserved", lambda *_: None)
+    ask(controller, price, rows=rows)
+    assert controller.spent < controller.total
     monkeypatch.undo()
     with pytest.raises(LedgerError, match="more than it reserved, or counted less"):
         ledger.verify()
