@@ -176,6 +176,15 @@ def test_a_bill_holds_items():
         bill_of(replace(plan, stages=(*earlier, loose)), shape, budget)
 
 
+def test_a_plan_with_an_earlier_stage_that_may_ask_less_has_no_bill(monkeypatch):
+    """Later prices follow from what it leaves."""
+    plan = recipes.get("dpboost", kind="numeric")
+    asked = Shape(schema=SCHEMAS["numeric"]), Budget(epsilon=1.0, delta=0.0)
+    assert bill_of(plan, *asked)
+    monkeypatch.setattr(type(plan.stages[0]), "bills_exactly", False)
+    assert bill_of(plan, *asked) == ()
+
+
 class BreakError(Exception):
     pass
 

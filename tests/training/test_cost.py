@@ -1,5 +1,7 @@
 """The price of a fit, before any data are touched."""
 
+from types import SimpleNamespace
+
 import numpy as np
 import pytest
 from scipy.stats import norm
@@ -9,6 +11,7 @@ from dpgb_dask.contracts.queries import PRICE_ONE
 from dpgb_dask.contracts.spending import Item
 from dpgb_dask.controller import account_units
 from dpgb_dask.testing import SeededNoise
+from dpgb_dask.training.cost import charge_of
 
 SEEDED = {"noise": SeededNoise(0), "random_state": 0}
 
@@ -53,6 +56,23 @@ def test_cost_of_a_pure_recipe(binary_schema, tmp_path, analysis, share):
     charge = account_units.charge(0, pure=True, analysis=analysis, bill=parts)
     assert cost.share == pytest.approx(charge / ledger.account("a").cap)
     assert cost.share < 0.3 * most.share
+
+
+def test_a_pure_fit_that_ended_early_costs_each_of_its_releases():
+    tenth, bill = (
+        PRICE_ONE // 10,
+        [Item(PRICE_ONE // 4, 3, "sums"), Item(PRICE_ONE // 5, 2, "sample")],
+    )
+    named = ("laplace", "choice", "laplace", "laplace", "laplace")
+    receipts = tuple(SimpleNamespace(price=tenth, mechanism=name) for name in named)
+    parts = [["part", 0, k, k + 1] for k in range(2)]
+    draws = (None, None, *parts, ["sample", 1, 0, 1 << 30])
+    report = SimpleNamespace(stopped=True, pure=True, receipts=receipts, draws=draws)
+    for analysis in ("gdp", "zcdp"):
+        sums = account_units.cost(tenth, analysis)
+        chosen = account_units.cost(tenth, analysis, choice=True)
+        sample = account_units.cost(PRICE_ONE // 5, analysis)
+        assert charge_of(report, bill, analysis) == 2 * sums + chosen + sample
 
 
 def test_privacy_cost_refuses_what_fit_would(binary_schema):
