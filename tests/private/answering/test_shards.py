@@ -741,3 +741,14 @@ def test_a_failed_answer_leaves_nothing_behind(place, name, monkeypatch):
 
 def fail(*_args, **_options):
     raise RuntimeError
+
+
+def test_an_update_names_the_features_that_it_reads():
+    """Of rows on scratch no other codes are read."""
+    model = model_of("binary", n_trees=0)
+    old = replace(model, pairs=model.pairs[1:])
+    first = model.pairs[0]
+    assert scores.Update(old, model).columns == {first.i, first.j}
+    tables = (model.tables[0] + 1, *model.tables[1:])
+    assert scores.Update(model, replace(model, tables=tables)).columns == {0}
+    assert scores.Update(model, model).columns == frozenset()
