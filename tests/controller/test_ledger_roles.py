@@ -502,7 +502,7 @@ def test_fits_that_are_charged_by_their_releases(team, analysis):
         refuses(PRICE_ONE // 10, of(80, analysis) * 7 // 10, rows=drawn)
         for _ in range(2):
             fit.release(tree_query(PRICE_ONE // 10, RowDraw("sample", group, 0, tenth)), sums)
-        refuses(3 * PRICE_ONE, 0, rows=drawn)
+        refuses(PRICE_ONE * 46 // 100, 0, rows=drawn)  # amplified, all of it costs 0.089
         expected += of(80, analysis)
     # above what was charged
     refuses(1, of(80, analysis), rows=f"'sample', 3, 0, {tenth}")
@@ -511,6 +511,10 @@ def test_fits_that_are_charged_by_their_releases(team, analysis):
     assert team.ledger.account("u").spent == expected
     assert attempt(team.eve, f"SELECT dpgb_settle('{fit.fit_id}', {expected - 1})") == "DPGB0"
     assert eve.settle(fit.fit_id) == expected
+    fit = reserve(eve, account="u", pure=True, bill=bill[:2])
+    fit.bind(1)
+    for cost in (0, of(80, analysis)):  # no sample is in its bill
+        refuses(7, cost, rows=f"'sample', 1, 0, {tenth}")
     team.ledger.verify()
 
 
