@@ -497,6 +497,7 @@ def test_fits_that_are_charged_by_their_releases(team, analysis):
         draw = RowDraw("part", 0, k, k + 1)
         fit.release(tree_query(PRICE_ONE * thousandths // 1000, draw), sums)
     expected += of(100, analysis)
+    refuses(PRICE_ONE // 1000, 0, rows="'part', 0, 0, 1")  # a part pays for each of its queries
     for group in (1, 2):
         drawn = f"'sample', {group}, 0, {tenth}"
         refuses(PRICE_ONE // 10, of(80, analysis) * 7 // 10, rows=drawn)
