@@ -138,12 +138,14 @@ class Forest(Stage):
             model = replace(model, trees=trees)
         rounds, batch = self._rich if found.split.rich else (self.rounds, self.batch)
         chosen = model.trees.n_trees
+        # trees of another stage need not keep together with random splits below them
+        free = state.shape.interactions is None and state.shape.directions is None
         memory = ForestMemory(
             round=0,
             rounds=rounds,
             batch=batch,
             chosen=chosen,
-            again=min(trees_again(chosen), batch // 2),
+            again=min(trees_again(chosen), batch // 2) if free else 0,
             price=price,
             rescaled=not numeric,
         )

@@ -8,6 +8,7 @@ import pytest
 from dpgb_dask.components import constants
 from dpgb_dask.components.auto.forest import Forest, trees_again
 from dpgb_dask.components.trees.splits import NOWHERE
+from dpgb_dask.contracts.constraints import PAIRWISE, Constraints
 from dpgb_dask.contracts.model import Splits, TreeEnsemble
 from tests.components.auto.test_chosen import N_ROWS, answered, leaf_of, state_of
 
@@ -56,6 +57,16 @@ def test_some_trees_begin_as_the_chosen_ones_in_turn(n_trees):
         sums = np.ones((query.n_cells, 2)) * N_ROWS / 64
         state = stage.update(state, query, answered(query, sums))
     assert turn == 3 * min((max(n_trees - 8, 0) + 3) // 4, 5)
+
+
+@pytest.mark.parametrize(
+    "constraints",
+    [Constraints(interactions=PAIRWISE), Constraints(monotonic=(("a", 1),))],
+)
+def test_no_tree_begins_as_another_under_constraints(constraints):
+    state = after_chosen(14)
+    state = replace(state, shape=replace(state.shape, constraints=constraints))
+    assert Forest().begin(state).memory.again == 0
 
 
 @pytest.mark.parametrize(("n_trees", "times"), [(0, 1.0), (8, 1.0), (9, constants.AGAIN_RATE)])
