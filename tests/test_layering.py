@@ -211,3 +211,10 @@ def test_versions_are_looked_up_in_one_place_before_a_fit():
     """`importlib.metadata` may miss what is installed while another thread imports, and a fit would break off."""
     asking = {path.name for path in FILES if "importlib.metadata import" in path.read_text()}
     assert asking == {"__init__.py", "installed.py"}
+
+
+def test_no_test_imports_tests_as_a_package() -> None:
+    """Only the folder ``tests`` is on pytest's path: such an import works in a checkout that is on the path, too."""
+    for path in Path(__file__).parent.rglob("*.py"):
+        lines = path.read_text().splitlines()
+        assert not [line for line in lines if line.startswith(("from tests", "import tests"))], path

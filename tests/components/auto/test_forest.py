@@ -4,13 +4,13 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from rich_parts import N_ROWS, answered, leaf_of, state_of
 
 from dpgb_dask.components import constants
 from dpgb_dask.components.auto.forest import Forest, trees_again
 from dpgb_dask.components.trees.splits import NOWHERE
 from dpgb_dask.contracts.constraints import PAIRWISE, Constraints
 from dpgb_dask.contracts.model import Splits, TreeEnsemble
-from tests.components.auto.test_chosen import N_ROWS, answered, leaf_of, state_of
 
 DEPTH, TOP = 6, 4
 
