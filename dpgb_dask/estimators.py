@@ -25,7 +25,6 @@ from dpgb_dask.columns import Columns, check_choice, default_names, in_order
 from dpgb_dask.contracts.model import BinShares, Model, NoiseBands
 from dpgb_dask.contracts.plan import Budget, Plan, Progress, Shape, weight_bits_for
 from dpgb_dask.contracts.schema import MAX_WEIGHT, Schema
-from dpgb_dask.contracts.spending import Item
 from dpgb_dask.controller.ledger import Ledger
 from dpgb_dask.controller.noise import NoiseSource
 from dpgb_dask.errors import (
@@ -427,9 +426,8 @@ class _Boosting(BaseEstimator):  # type: ignore[misc]
         known = self.schema is not None and not self._infers()
         kind = self._declared().target.type if known else self._kinds[0]
         plan = self._plan(kind)
-        bill: tuple[Item, ...] = ()
-        if known:
-            bill = bill_of(plan, self._shape(self._declared(), weighted=False), budget)
+        shape = self._shape(self._declared(), weighted=False) if known else None
+        bill = () if shape is None else bill_of(plan, shape, budget)
         return PrivacyCost.of(
             budget, pure=plan.pure, ledger=self.ledger, account=self.account, bill=bill
         )

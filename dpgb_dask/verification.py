@@ -21,7 +21,7 @@ from dpgb_dask.released.export import bands_to_dict, fit_digest, load, model_to_
 from dpgb_dask.released.report import PrivacyReport
 from dpgb_dask.released.statement import EVIDENCE
 from dpgb_dask.training.build import build
-from dpgb_dask.training.cost import charge_of
+from dpgb_dask.training.cost import account_charge
 from dpgb_dask.training.fit import digest, replay
 
 
@@ -136,7 +136,7 @@ def _check_terms(report: PrivacyReport, record: Record, ledger: Ledger) -> None:
     """Refuse a report that differs from the ledger, and name each difference."""
     terms = record.terms
     analysis = ledger.account(record.account).analysis
-    charge = charge_of(report, terms.bill, analysis)
+    charge = account_charge(report, terms.bill, analysis)
     if terms.pure and not terms.bill and analysis == "zcdp":
         # before there were bills, a pure fit cost ε²/2 in ρ, and that charge stands
         price = report.charged if report.stopped else report.declared

@@ -16,6 +16,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from contextlib import nullcontext
 from pathlib import Path
 from typing import NamedTuple
 
@@ -60,8 +61,11 @@ def main() -> int:
         print(json.dumps(fit(Case(*map(int, options.fit[:3]), options.fit[3], np.inf))))
         return 0
     cases = SMOKE if options.smoke else CASES
-    with tempfile.TemporaryDirectory() as folder, earlier(Path(folder)) as before:
-        code = {"now": ROOT} | ({} if before is None or options.smoke else {BEFORE: before})
+    with (
+        tempfile.TemporaryDirectory() as folder,
+        nullcontext() if options.smoke else earlier(Path(folder)) as before,
+    ):
+        code = {"now": ROOT} | ({} if before is None else {BEFORE: before})
         times: dict[tuple[Case, str], float] = {}
         for _ in range(1 if options.smoke else options.repeats):
             for case in cases:

@@ -184,6 +184,14 @@ def _canonical(value: Any, sink: Any) -> None:
         sink.update(f"{type(value).__name__}:{value!r};".encode())
 
 
+def _digest(*parts: Any) -> bytes:
+    """Return a hash of some fields, or of a whole query, the same on every machine."""
+    sink = hashlib.sha256()
+    for part in parts:
+        _canonical(part, sink)
+    return sink.digest()
+
+
 @dataclass(frozen=True, slots=True)
 class RowDraw:
     """Which rows serve a query: those whose secret keyed draw, a whole number below 2³², lies in [low, high).
@@ -273,9 +281,7 @@ class Query:
 
     def digest(self) -> bytes:
         """Return a hash of the whole query, the same on every machine."""
-        sink = hashlib.sha256()
-        _canonical(self, sink)
-        return sink.digest()
+        return _digest(self)
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -409,10 +415,7 @@ class GradientQuery(Query):
 
     def row_digest(self) -> bytes:
         """Return a hash of what decides, with the scores, which rows are summed and each row's (g, h)."""
-        sink = hashlib.sha256()
-        for part in (self.gradient, self.n_scores, self.rows, self.weight_bits):
-            _canonical(part, sink)
-        return sink.digest()
+        return _digest(self.gradient, self.n_scores, self.rows, self.weight_bits)
 
     @property
     def n_cells(self) -> int:
@@ -643,10 +646,7 @@ class LevelQuery(GradientQuery):
 
     def cells_digest(self) -> bytes:
         """Return a hash of what decides the cells of a node that a row falls in."""
-        sink = hashlib.sha256()
-        for part in self._cells:
-            _canonical(part, sink)
-        return sink.digest()
+        return _digest(*self._cells)
 
     @property
     def _cells(self) -> tuple[Any, ...]:

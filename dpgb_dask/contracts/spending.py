@@ -31,7 +31,7 @@ from dpgb_dask.frozen import settle
 from dpgb_dask.plain import same_text, whole_number
 
 KINDS = ("sums", "choice", "sample")  # of an `Item`
-_ROUND_UP = 1 + 1e-12  # far above the error of a few operations in double precision
+ROUND_UP = 1 + 1e-12  # far above the error of a few operations in double precision
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +69,7 @@ def amplified(price: int, rate: float) -> int:
     epsilon = price / PRICE_ONE
     if epsilon > 500:
         return price
-    return min(price, math.ceil(PRICE_ONE * math.log1p(rate * math.expm1(epsilon)) * _ROUND_UP) + 1)
+    return min(price, math.ceil(PRICE_ONE * math.log1p(rate * math.expm1(epsilon)) * ROUND_UP) + 1)
 
 
 def price_on_sample(affordable: int, rate: float) -> int:

@@ -36,11 +36,10 @@ from typing import Self
 
 from dpgb_dask.contracts.plan import Budget
 from dpgb_dask.contracts.queries import PRICE_ONE, RowDraw
-from dpgb_dask.contracts.spending import Item, Spending
+from dpgb_dask.contracts.spending import ROUND_UP, Item, Spending
 from dpgb_dask.controller import accounting
 from dpgb_dask.errors import LedgerError, PlanError
 
-_ROUND_UP = 1 + 1e-12  # far above the error of a few operations in double precision
 UNITS = {"gdp": "μ²", "zcdp": "ρ", "pure": "ε"}
 
 
@@ -90,7 +89,7 @@ def cost(price: int, analysis: str, *, choice: bool = False) -> int:
         return price
     epsilon = math.nextafter(price / PRICE_ONE, math.inf)
     if analysis == "zcdp":
-        rho = math.ceil(price * Fraction(math.tanh(epsilon / 2) * _ROUND_UP))
+        rho = math.ceil(price * Fraction(math.tanh(epsilon / 2) * ROUND_UP))
         return min(rho, -(-price * price // (8 * PRICE_ONE))) if choice else rho
     mu = accounting.mu_of_bounded_range(epsilon) if choice else accounting.mu_of_pure(epsilon)
     return math.ceil(Fraction(mu) ** 2 * PRICE_ONE)

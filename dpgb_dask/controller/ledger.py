@@ -174,9 +174,8 @@ class Ledger:
         self._id = ""
         self._tidied = False
         self._file: tuple[int, int] | None = None
-        self._running: dict[
-            str, Running
-        ] = {}  # fits of a ledger in memory, with their opened rounds
+        # fits of a ledger in memory, with their opened rounds
+        self._running: dict[str, Running] = {}
         self._tallies = _verified if self.durable else {}
         if self._path is not None:
             refuse_network(self._path)

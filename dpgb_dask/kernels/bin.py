@@ -22,9 +22,8 @@ MAX_STEPS = 2  # edges of a cell compared without branches; with more, a binary 
 MAX_CELLS = 1 << 15  # of a column; those that its values fall into stay in L1
 TILE = 1024  # values of a column that are binned at a time
 GROUP = 8  # columns of a row-major matrix that are transposed at a time: a cache line of float64
-ROWS = (
-    8 * TILE
-)  # … and rows: with fewer, the tables of 300 columns come from L3 more often than the values do
+# … and rows: with fewer, the tables of 300 columns come from L3 more often than the values do
+ROWS = 8 * TILE
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -82,7 +81,7 @@ def _place(
 def _places(
     x: NDArray[Any],  # IN (n,)
     pivot: Any,
-    scale: NDArray[Any],  # IN (4,)
+    scale: NDArray[Any],  # IN (6,)
     distance: NDArray[Any],
     cell: NDArray[Any],
 ) -> None:

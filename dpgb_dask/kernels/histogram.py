@@ -59,6 +59,11 @@ class Groups:
     cells: NDArray[np.int64]
     n_joint: int
 
+    @property
+    def width(self) -> int:
+        """Cells that each group gets: as many as the largest has, and one for each code."""
+        return max(MAX_CELLS, int(self.cells.max(initial=0)))
+
 
 @lru_cache(maxsize=256)
 def groups_of(
@@ -367,15 +372,6 @@ def _flush(
             flush_group(joint[: cells[g]], side, size[s:t], offset[s:t], margin, out[k])
 
 
-@inner
-def _width(cells: NDArray[np.int64]) -> int:
-    """Return how many cells each group gets: as many as the largest has, and one for each code."""
-    width = MAX_CELLS
-    for n in cells:
-        width = max(width, n)
-    return width
-
-
 @kernel
 def _joint_sums(
     codes: NDArray[np.uint8],  # IN (n_features, n_rows)
@@ -388,12 +384,13 @@ def _joint_sums(
     start: NDArray[np.int64],
     cells: NDArray[np.int64],
     n_joint: int,
+    width: int,
     out: NDArray[np.int64],  # OUT (n_scores, sum of sizes, 2), added to
 ) -> None:
     n_scores, n = values.shape
     step = min(BLOCK, limit)
     keys = np.empty((2, step), np.uint16)
-    sums = np.zeros((n_scores, cells.shape[0], _width(cells)), np.int64)
+    sums = np.zeros((n_scores, cells.shape[0], width), np.int64)
     single = order[start[n_joint] :]
     rows = 0
     for lo in range(0, n, step):
@@ -486,15 +483,14 @@ def joint_sums(
         for k in _score_slices(len(packed), g):
             _joint_sums(
                 codes, values[k], limit, side, g.order, g.size, g.offset, g.start, g.cells,
-                g.n_joint, out[k],
+                g.n_joint, g.width, out[k],
             )  # fmt: skip
     return out.transpose(1, 0, 2)
 
 
 def _score_slices(n_scores: int, groups: Groups) -> list[slice]:
     """Return the scores that are summed together: as many as `SCORE_CELLS` allows, and one at least."""
-    cells = len(groups.cells) * max(MAX_CELLS, int(groups.cells.max(initial=0)))
-    most = max(1, SCORE_CELLS // max(cells, 1))
+    most = max(1, SCORE_CELLS // max(len(groups.cells) * groups.width, 1))
     return [slice(k, k + most) for k in range(0, n_scores, most)]
 
 
@@ -634,6 +630,7 @@ def _pair_sums(
     size_of: NDArray[np.int64],  # of tables
     offset: NDArray[np.int64],
     start_of: NDArray[np.int64],
+    width: int,
     mapped: NDArray[np.uint8],  # scratch (n_columns, >= rows of a block)
     mapped_read: NDArray[np.uint8],  # read-only view of it
     out: NDArray[np.int64],  # OUT (n_scores, all cells, 2), added to
@@ -642,7 +639,7 @@ def _pair_sums(
     n_scores, n = values.shape
     step = min(BLOCK, limit)
     keys = np.empty((2, step), np.uint16)
-    sums = np.zeros((n_scores, cells.shape[0], _width(cells)), np.int64)
+    sums = np.zeros((n_scores, cells.shape[0], width), np.int64)
     zero = np.int64(0)
     rows = 0
     for lo in range(0, n, step):
@@ -702,7 +699,7 @@ def pair_sums(
         for k in _score_slices(len(packed), g):
             _pair_sums(
                 codes, values[k], limit, side, s.feature, s.map, s.order, s.size, s.start, g.cells,
-                g.size, g.offset, g.start, *scratch, out[k],
+                g.size, g.offset, g.start, g.width, *scratch, out[k],
             )  # fmt: skip
     return out.transpose(1, 0, 2)
 

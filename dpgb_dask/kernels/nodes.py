@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from dpgb_dask.kernels import inner, kernel, readable, same_rows, writable
 from dpgb_dask.kernels.histogram import (
     GROUP_CELLS,
+    MAX_CELLS,
     flush_group,
     groups_of,
     make_key,
@@ -28,7 +29,7 @@ from dpgb_dask.kernels.histogram import (
 # rows per inner loop, numbered by 16 bits; many, since each feature's sums of all nodes are loaded once per block
 BLOCK = 1 << 16
 MAX_NODES = 1 << 10
-MOST_BINS = JOINED_CELLS = 256  # codes, and joint cells that are kept, are bytes
+JOINED_CELLS = MAX_CELLS  # joint cells that are kept are bytes, as codes are
 JOIN_BLOCK = 4096  # rows per inner loop of joining: the cells of a group stay in L1
 COPIES = 4  # of the sums if there are few slots: rows that hit the same cell do not wait for each other's store
 SCAN_SLOTS = 8  # with so many slots, the rows of one lie far apart: reading all codes first brings them into the cache
@@ -451,7 +452,7 @@ class JoinedCells:
         sizes: Sequence[int],
     ) -> None:
         g = groups_of(tuple(sizes), JOINED_CELLS)
-        step = np.empty((len(features), MOST_BINS), np.uint8)
+        step = np.empty((len(features), MAX_CELLS), np.uint8)
         for first, last in itertools.pairwise(g.start):
             stride = 1
             for position in range(last - 1, first - 1, -1):  # the last feature varies fastest

@@ -89,8 +89,7 @@ def pack_tables(tables: Sequence[NDArray[np.int32] | None]) -> TableSet:
 def _joint_tables(groups: Groups, parts: Sequence[NDArray[np.int32]]) -> NDArray[np.int32]:
     """Return each group's sum of tables, (n_scores, cells) each, at every joint cell; the last varies fastest."""
     n_scores = parts[0].shape[0] if parts else 0
-    width = max(MAX_CELLS, int(groups.cells.max(initial=0)))
-    joint = np.zeros((n_scores, len(groups.cells), width), np.int32)
+    joint = np.zeros((n_scores, len(groups.cells), groups.width), np.int32)
     for k, cells in enumerate(groups.cells):
         total = np.zeros((n_scores, 1), np.int32)
         for position in range(groups.start[k], groups.start[k + 1]):

@@ -14,10 +14,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dpgb_dask.kernels import inner, kernel, readable
+from dpgb_dask.kernels.histogram import MAX_CELLS
 
 NOISE_RIDGE = 4.0  # the ridge of a gain is at least this many standard deviations of the noise on H
 PICKED = 0.8  # mean of the larger half of many standard normal values
-MAX_CELLS = 256  # of one feature
 NOWHERE = 255  # no cell exceeds this threshold
 
 

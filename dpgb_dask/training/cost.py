@@ -15,7 +15,7 @@ from dpgb_dask.released.report import PrivacyReport
 from dpgb_dask.showing import brief, html_table
 
 
-def charge_of(report: PrivacyReport, bill: Sequence[Item], analysis: str) -> int:
+def account_charge(report: PrivacyReport, bill: Sequence[Item], analysis: str) -> int:
     """Return what a fit costs an account of an analysis; one that stopped costs what it opened.
 
     Parameters

@@ -12,16 +12,16 @@ from dpgb_dask.contracts.queries import PRICE_ONE
 from dpgb_dask.contracts.spending import Item
 from dpgb_dask.controller import accounting
 from dpgb_dask.released.report import PrivacyReport
-from dpgb_dask.training.cost import charge_of
+from dpgb_dask.training.cost import account_charge
 
 _lock = threading.Lock()
 _charges: list[int] = []  # of each fit, in units of 2⁻⁶⁴ of μ²
 
 
 def count(report: PrivacyReport, bill: Sequence[Item]) -> None:
-    """Add a fit that has just ended, if it is private and charged no account; its bill as in `charge_of`."""
+    """Add a fit that has just ended, if it is private and charged no account; its bill as in `account_charge`."""
     if report.private and report.account is None:
-        charge = charge_of(report, bill, "gdp")
+        charge = account_charge(report, bill, "gdp")
         with _lock:
             _charges.append(charge)
 

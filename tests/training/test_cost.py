@@ -11,7 +11,7 @@ from dpgb_dask.contracts.queries import PRICE_ONE
 from dpgb_dask.contracts.spending import Item
 from dpgb_dask.controller import account_units
 from dpgb_dask.testing import SeededNoise
-from dpgb_dask.training.cost import charge_of
+from dpgb_dask.training.cost import account_charge
 
 SEEDED = {"noise": SeededNoise(0), "random_state": 0}
 
@@ -72,7 +72,7 @@ def test_a_pure_fit_that_ended_early_costs_each_of_its_releases():
         sums = account_units.cost(tenth, analysis)
         chosen = account_units.cost(tenth, analysis, choice=True)
         sample = account_units.cost(PRICE_ONE // 5, analysis)
-        assert charge_of(report, bill, analysis) == 2 * sums + chosen + sample
+        assert account_charge(report, bill, analysis) == 2 * sums + chosen + sample
 
 
 def test_privacy_cost_refuses_what_fit_would(binary_schema):

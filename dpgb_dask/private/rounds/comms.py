@@ -21,6 +21,7 @@ from distributed import Client, Future, Worker, WorkerPlugin
 
 from dpgb_dask.errors import LackingPartsError
 from dpgb_dask.private.rounds.clients import register
+from dpgb_dask.private.rounds.messages import lacks_parts
 from dpgb_dask.private.rounds.worker_tasks import Failure, Reply, add_replies, answer
 
 OP = "dpgb_round"
@@ -134,7 +135,7 @@ def _unpack(packed: Sequence[Any] | None) -> Reply:
     if packed is None:
         raise NoAnswerError
     if not packed:
-        raise LackingPartsError("A worker lacks parts of the question, and was not sent them.")
+        raise lacks_parts()
     shards, chunks, mark, sums, asked, busy = packed
     return Reply(tuple(shards), tuple(chunks), mark, np.frombuffer(sums, np.int64), asked, busy)
 

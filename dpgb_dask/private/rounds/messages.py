@@ -45,6 +45,11 @@ def other_version(workers: Sequence[str], own: str = OWN) -> ClusterError:
     )
 
 
+def lacks_parts() -> LackingPartsError:
+    """Return the error of a worker that a message does not give all it names."""
+    return LackingPartsError("A worker lacks parts of the question, and was not sent them.")
+
+
 # ---- the fit's own process -------------------------------------------------------------------------------------------
 
 
@@ -277,4 +282,4 @@ def _found(digest: bytes, sent: tuple[bytes, Any] | None, held: Mapping[bytes, A
         return sent[1]
     if sent is not None and sent[0] in held:
         return _trees_with(held[sent[0]], sent[1])
-    raise LackingPartsError("A worker lacks parts of the question, and was not sent them.")
+    raise lacks_parts()
