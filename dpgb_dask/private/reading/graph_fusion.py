@@ -1,9 +1,10 @@
 """Fuse the tasks that load a chunk with the task that uses it, so that loaded chunks do not pile up in memory."""
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
+import dask
 from dask._task_spec import Alias, DataNode, Task, convert_legacy_graph
 from dask.delayed import Delayed
 from dask.highlevelgraph import HighLevelGraph
@@ -26,6 +27,22 @@ class _Held:
         return "<rows>"
 
 
+class _Turns:
+    """Priorities by which calls run in their order: of calls that share a task, Dask takes any before any other.
+
+    What is made of a chunk waits until it is added to that of its neighbours; in another order it would pile up.
+    """
+
+    __slots__ = ("_place",)
+
+    def __init__(self, keys: Iterable[Any]) -> None:
+        self._place = {key: place for place, key in enumerate(keys)}
+
+    def __call__(self, key: Any) -> float:
+        """Return the priority of a task: 1 for the first call and for what several share, above 0 for the last."""
+        return 1 - self._place.get(key, 0) / len(self._place)
+
+
 def fuse_calls(calls: Sequence[Delayed], *, room: int | None = None) -> list[Delayed]:
     """Move into each call the tasks, and the values in the graph, that no other call needs: they become one task.
 
@@ -43,7 +60,8 @@ def fuse_calls(calls: Sequence[Delayed], *, room: int | None = None) -> list[Del
     Returns
     -------
     list of Delayed
-        With the same keys. Tasks that several calls need, and results that exist already, stay tasks of their own.
+        With the same keys, to be run in their order. Tasks that several calls need, and results that exist already,
+        stay tasks of their own.
     """
     merged = dict(HighLevelGraph.merge(*(call.__dask_graph__() for call in calls)))
     graph = convert_legacy_graph(merged)
@@ -60,8 +78,12 @@ def fuse_calls(calls: Sequence[Delayed], *, room: int | None = None) -> list[Del
             assert isinstance(whole, Task)
             whole = Task(call.key, in_turn, room, whole.func, *whole.args)
         fused[call.key] = whole
-    layer = HighLevelGraph.from_collections(f"dpgb-fused-{calls[0].key}", fused) if calls else {}
-    return [Delayed(call.key, layer, layer=f"dpgb-fused-{calls[0].key}") for call in calls]
+    if not calls:
+        return []
+    name = f"dpgb-fused-{calls[0].key}"
+    with dask.annotate(priority=_Turns(call.key for call in calls)):
+        layer = HighLevelGraph.from_collections(name, fused)
+    return [Delayed(call.key, layer, layer=name) for call in calls]
 
 
 def _as_task(node: Any) -> Any:

@@ -320,7 +320,7 @@ class TaskRounds(SealedRounds):
         task = delayed(function, pure=False, traverse=True)
         calls = []
         for k in numbers:
-            key = f"{name}-{k:08d}"  # Dask runs independent tasks in the order of their keys
+            key = f"{name}-{k:08d}"
             calls.append(task(k, self._chunks[k].parts(), common, self._units, dask_key_name=key))
         try:
             with _quiet_graphs():

@@ -70,6 +70,33 @@ def test_a_value_in_the_graph_that_calls_share_is_in_no_log():
     assert dask.compute(*fused, scheduler="sync") == (0.375, 0.375)
 
 
+TAKEN = []
+
+
+def take(number, x, shared):
+    TAKEN.append(number)
+    return number + int(x.sum()) + shared
+
+
+@pytest.mark.parametrize("is_task", [False, True], ids=["value", "task"])
+def test_calls_that_share_something_run_in_their_order(is_task):
+    shared = delayed(int)(5) if is_task else delayed(5)
+    calls = [
+        delayed(take)(k, delayed(np.ones)(k), shared, dask_key_name=f"take-{is_task}-{k}")
+        for k in range(60)
+    ]
+    TAKEN.clear()
+    with (
+        LocalCluster(
+            n_workers=1, threads_per_worker=1, processes=False, dashboard_address=":0"
+        ) as cluster,
+        Client(cluster) as client,
+    ):
+        found = client.gather(client.compute(fuse_calls(calls)))
+    assert found == [2 * k + 5 for k in range(60)]
+    assert list(range(60)) == TAKEN
+
+
 LOADING = []
 
 
