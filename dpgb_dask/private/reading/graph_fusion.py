@@ -4,8 +4,8 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-import dask
 from dask._task_spec import Alias, DataNode, Task, convert_legacy_graph
+from dask.base import annotate
 from dask.delayed import Delayed
 from dask.highlevelgraph import HighLevelGraph
 
@@ -81,7 +81,7 @@ def fuse_calls(calls: Sequence[Delayed], *, room: int | None = None) -> list[Del
     if not calls:
         return []
     name = f"dpgb-fused-{calls[0].key}"
-    with dask.annotate(priority=_Turns(call.key for call in calls)):
+    with annotate(priority=_Turns(call.key for call in calls)):
         layer = HighLevelGraph.from_collections(name, fused)
     return [Delayed(call.key, layer, layer=name) for call in calls]
 
