@@ -7,7 +7,7 @@ import os
 import secrets
 import socket
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import fields
 from fractions import Fraction
 from typing import Any
 
@@ -595,7 +595,8 @@ class Controller:
 
 def _content(receipt: Receipt, value: Vector) -> bytes:
     """Return an answer as bytes, for its keyed hash."""
-    return json.dumps(asdict(receipt), sort_keys=True).encode() + canonical(value)
+    facts = {part.name: getattr(receipt, part.name) for part in fields(receipt)}
+    return json.dumps(facts, sort_keys=True).encode() + canonical(value)
 
 
 def _who() -> str:

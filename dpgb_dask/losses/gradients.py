@@ -162,14 +162,19 @@ class Bounded:
 class _Table(Bounded):
     """A gradient as a packed table, whose bounds are found by looking at every entry."""
 
-    __slots__ = ()
+    __slots__ = (
+        "_entries",
+    )  # found when first asked for; no field, so it is neither pickled nor part of a digest
 
     table: NDArray[np.int64]
+    _entries: Extremes
 
     def extremes(self) -> Extremes:
         """Return all entries."""
-        g, h = unpack(self.table)
-        return np.abs(g), h
+        if not hasattr(self, "_entries"):
+            g, h = unpack(self.table)
+            settle(self, _entries=(frozen(np.abs(g)), frozen(h)))
+        return self._entries
 
     @property
     def grad_width(self) -> int:
@@ -244,7 +249,7 @@ class LogisticGradient(_Table):
 
     def within(self, low: int, high: int) -> Self:
         """Return the gradient with the columns of these scores, as in `Bounded.within`."""
-        return self._of(self.table[:, _clamped(low, high, TABLE_SHIFT)])
+        return self._of(_clamped(self.table, low, high, TABLE_SHIFT))
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -285,8 +290,8 @@ class TableGradient(_Table):
         """Return the gradient with the entries of these scores, or of their residuals; as in `Bounded.within`."""
         if self.kind == "numeric":  # residuals score - y, with y in ±2**16 score steps
             low, high = low - TARGET_END, high + TARGET_END
-            return self._of(self.table[_clamped(low, high, RESIDUAL_SHIFT)])
-        return self._of(self.table[:, _clamped(low, high, TABLE_SHIFT)])
+            return self._of(_clamped(self.table, low, high, RESIDUAL_SHIFT))
+        return self._of(_clamped(self.table, low, high, TABLE_SHIFT))
 
 
 @dataclass(frozen=True, slots=True)
@@ -428,7 +433,7 @@ class PoissonGradient(_Computed):
 
     def within(self, low: int, high: int) -> Self:
         """Return the gradient with the rates of these scores, as in `Bounded.within`."""
-        made = replace(self, rate=self.rate[_clamped(low, high, TABLE_SHIFT)])
+        made = replace(self, rate=_clamped(self.rate, low, high, TABLE_SHIFT))
         return made if made.largest_grad else self
 
     @property
@@ -739,12 +744,15 @@ def unpack(packed: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int
     return packed >> 32, packed & 0xFFFFFFFF
 
 
-def _clamped(low: int, high: int, shift: int) -> NDArray[np.int64]:
-    """Return the entry of each table step, or of the nearest step with a value from ``low`` to ``high``."""
+def _clamped(table: NDArray[np.int64], low: int, high: int, shift: int) -> NDArray[np.int64]:
+    """Return a table with, at each step, the entry of the nearest step with a value from ``low`` to ``high``."""
     first, last = (
         min(max((end >> shift) + TABLE_SIZE // 2, 0), TABLE_SIZE - 1) for end in (low, high)
     )
-    return np.clip(np.arange(TABLE_SIZE), first, last)
+    out = table.copy()
+    out[..., :first] = table[..., first, None]
+    out[..., last + 1 :] = table[..., last, None]
+    return out
 
 
 def _one_row(g: int, h: int) -> Extremes:
