@@ -359,9 +359,16 @@ class Trees(Stage):
                 f"n_trees={n_trees} with depth={self.depth} asks {sum(kappa)} histograms and sums: at most {MOST_UNITS}"
                 " can share a budget. Choose fewer or shallower trees."
             )
+        n_values = n_trees * self._values_per_tree(shape)
+        return Demand(0.0, self.share, self._most_queries(shape), n_values)
+
+    def most_queries(self, state: State) -> int:
+        """Return the most queries, as `declare` does, but without its checks: it is asked for in every round."""
+        return self._most_queries(state.shape)
+
+    def _most_queries(self, shape: Shape) -> int:
         per_tree = self.depth + 2 if self.split.asks else 1
-        n_queries = n_trees * per_tree + self._refinements(shape)
-        return Demand(0.0, self.share, n_queries, n_trees * self._values_per_tree(shape))
+        return self.trees_in_all(shape) * per_tree + self._refinements(shape)
 
     def bill(
         self,
@@ -839,10 +846,11 @@ def leaf_of_bin(splits: Splits, n_bins: int) -> NDArray[np.int64]:
     code = np.arange(n_bins)
     node = np.zeros(n_bins, np.int64)
     for _ in range(splits.depth):
-        mask = splits.mask_of[0, node]
         right = code > splits.threshold[0, node]
-        masked = mask >= 0
-        right[masked] = splits.masks[mask[masked], code[masked]] == 1
+        if len(splits.masks):
+            mask = splits.mask_of[0, node]
+            masked = mask >= 0
+            right[masked] = splits.masks[mask[masked], code[masked]] == 1
         node = 2 * node + 1 + right
     return np.asarray(node - splits.feature.shape[1])
 

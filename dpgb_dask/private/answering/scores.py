@@ -199,10 +199,13 @@ def split_features(splits: Splits) -> list[int]:
     return found
 
 
-def _table_deltas(old: Model | None, new: Model) -> list[NDArray[np.int32]]:
+def _table_deltas(old: Model | None, new: Model) -> list[NDArray[np.int32] | None]:
     if old is None:
         return list(new.tables)
-    return [table - before for table, before in zip(new.tables, old.tables, strict=True)]
+    return [
+        None if table is before else table - before
+        for table, before in zip(new.tables, old.tables, strict=True)
+    ]
 
 
 def _pair_deltas(old: tuple[PairTable, ...], new: tuple[PairTable, ...]) -> list[PairTable]:
