@@ -60,7 +60,7 @@ SCENARIOS = {
 MATRIX = [
     pytest.param("over comms", lose, 8),
     *(
-        pytest.param(scenario, fault, 4 if fault is lose else 5, marks=pytest.mark.slow)
+        pytest.param(scenario, fault, 8 if fault is lose else 10, marks=pytest.mark.slow)
         for scenario in SCENARIOS
         for fault in (lose, retire, join)
     ),

@@ -391,14 +391,14 @@ def test_one_row_changes_no_date_of_another(name, tmp_path):
 @pytest.mark.slow
 @pytest.mark.parametrize("name", READERS)
 def test_no_row_changes_a_date_of_another(name, tmp_path):
-    check_dates(name, tmp_path, 1)
+    check_dates(name, tmp_path, 5)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("number", "name"), list(enumerate(READERS)))
 def test_no_row_changes_another(number, name, tmp_path):
-    """Every value, under one of the schemas each."""
-    run(name, list(SCHEMAS)[number % len(SCHEMAS)], tmp_path, 1)
+    """Every value in each column, by the readers in turn, under one of the schemas each."""
+    run(name, list(SCHEMAS)[number % len(SCHEMAS)], tmp_path, 5)
 
 
 @pytest.mark.parametrize("name", thinned(READERS, every=2))
@@ -417,7 +417,7 @@ def test_one_unit_changes_no_other(name, tmp_path):
 def test_no_unit_changes_another(name, tmp_path):
     reader, values = READERS[name]
     before = raw_sums(reader(some_rows(), tmp_path), UNIT_SCHEMA, "person")
-    for value in values:
+    for value in some(values, 3, sorted(READERS).index(name)):
         check_one_unit(reader, value, tmp_path, before)
         check_one_unit_among_others(reader, 1001, value, tmp_path)
         check_one_unit_among_others(reader, value, "guest", tmp_path)
