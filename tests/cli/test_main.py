@@ -311,7 +311,7 @@ def test_the_schema_file_of_the_docs_serves(tmp_path, capsys):
 def test_the_command_line_loads_no_model_without_privacy_unless_the_demo_needs_it():
     """Each import is time that every ``--help`` takes."""
     code = "import sys, dpgb_dask.cli; sys.exit('sklearn.ensemble' in sys.modules)"
-    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+    assert subprocess.run([sys.executable, "-P", "-c", code], check=False).returncode == 0
 
 
 def test_every_command_says_of_itself_what_the_help_says_of_it():
@@ -328,7 +328,10 @@ def test_every_command_says_of_itself_what_the_help_says_of_it():
 def test_help_and_the_bare_package_import_no_large_library(words):
     """Dask and scikit-learn take seconds to import."""
     run = subprocess.run(
-        [sys.executable, "-X", "importtime", *words], capture_output=True, text=True, check=True
+        [sys.executable, "-P", "-X", "importtime", *words],
+        capture_output=True,
+        text=True,
+        check=True,
     )
     imported = {line.rsplit("|")[-1].strip() for line in run.stderr.splitlines()}
     assert "dpgb_dask.errors" in imported

@@ -41,7 +41,7 @@ def start(folder, code=COUNT, **environment):
     """Start a process that compiles one kernel, unless it is kept in the folder, and prints how many it compiled."""
     own = {**os.environ, "NUMBA_CACHE_DIR": str(folder), **environment}
     return subprocess.Popen(
-        [sys.executable, "-c", textwrap.dedent(code)],
+        [sys.executable, "-P", "-c", textwrap.dedent(code)],
         env=own,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,

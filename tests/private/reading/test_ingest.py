@@ -145,7 +145,11 @@ def test_array_query_planning_of_a_whole_process_raises():
     """
     environment = {**os.environ, "DASK_ARRAY__QUERY_PLANNING": "True"}
     run = subprocess.run(
-        [sys.executable, "-c", program], env=environment, capture_output=True, text=True, check=True
+        [sys.executable, "-P", "-c", program],
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=True,
     )
     assert "DASK_ARRAY__QUERY_PLANNING=False" in run.stdout
 
