@@ -218,3 +218,9 @@ def test_no_test_imports_tests_as_a_package() -> None:
     for path in Path(__file__).parent.rglob("*.py"):
         lines = path.read_text().splitlines()
         assert not [line for line in lines if line.startswith(("from tests", "import tests"))], path
+
+
+def test_processes_that_tests_start_import_the_installed_package() -> None:
+    """Without ``-P`` the folder they stand in comes first: a checkout, whose kernels are compiled anew."""
+    for path in Path(__file__).parent.rglob("*.py"):
+        assert "sys.executable, " + '"-c"' not in path.read_text(), path

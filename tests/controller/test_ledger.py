@@ -153,7 +153,8 @@ def test_two_processes_share_one_account(ledger, url):
         "reserve(Ledger(sys.argv[1]))"
     )
     root = Path(__file__).parents[1]  # controller_parts.py
-    subprocess.run([sys.executable, "-c", code, url], check=True, cwd=root)
+    path = {**os.environ, "PYTHONPATH": str(root)}
+    subprocess.run([sys.executable, "-P", "-c", code, url], check=True, env=path)
     reserve(ledger)
     assert ledger.account("a").spent == 2 * FIT
     ledger.verify()

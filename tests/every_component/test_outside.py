@@ -120,7 +120,7 @@ def test_its_model_is_read_where_its_file_is_not(name, tmp_path):
         "print(json.dumps(m.decision_function(x).tolist())); assert 'outside' not in sys.modules"
     )
     out = subprocess.run(
-        [sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, check=True
+        [sys.executable, "-P", "-c", code], cwd=tmp_path, capture_output=True, text=True, check=True
     )
     assert json.loads(out.stdout) == clf.decision_function(x[:50]).tolist()
 

@@ -229,7 +229,7 @@ def test_a_saved_model_predicts_where_the_class_is_not(tmp_path):
     first, second = tmp_path / "first.json", tmp_path / "second.json"
     reg.save(first)
     there = subprocess.run(
-        [sys.executable, "-c", LOADED, str(first), str(second)],
+        [sys.executable, "-P", "-c", LOADED, str(first), str(second)],
         capture_output=True, text=True, check=True, cwd=tmp_path,
         env={"PYTHONPATH": str(Path(dpgb_dask.__file__).parents[1]), "PATH": ""},
     ).stdout.splitlines()  # fmt: skip

@@ -293,7 +293,7 @@ def test_every_environment_variable_is_read_by_something(objects):
                     if name.startswith("DASK_DPGB_DASK__"):
                         code = "from dpgb_dask.training.config import execution as e; print(e())"
                         values = {**os.environ, name: str(variable["value"])}
-                        subprocess.run([sys.executable, "-c", code], env=values, check=True)
+                        subprocess.run([sys.executable, "-P", "-c", code], env=values, check=True)
                     elif name.startswith("DASK_"):
                         key = name.removeprefix("DASK_").lower().replace("__", ".")
                         assert dask.config.get(key, default=None) is not None or "temporary" in key
