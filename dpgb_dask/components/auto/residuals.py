@@ -17,7 +17,10 @@ MIDDLES = np.concatenate([-_MIDDLES[::-1], [0.0], _MIDDLES])
 
 
 def _laws() -> NDArray[np.float64]:
-    """Return shares of the cells under every prior guess, (n_guesses, n_cells): of each scale, on both sides or one."""
+    """Return shares of the cells under every prior guess, (n_guesses, n_cells).
+
+    There is one of each scale, on both sides or one, with any of `constants.RESIDUAL_ATOMS` of the rows at 0.
+    """
     below = (
         1 - 1 / (1 + (_SIZES / _SIZES[:, None]) ** 2) ** 2
     )  # P(|r| <= edge), with a fairly heavy tail
@@ -25,10 +28,16 @@ def _laws() -> NDArray[np.float64]:
     none = np.zeros_like(beyond)
     both = np.concatenate([beyond[:, ::-1] / 2, inside, beyond / 2], axis=1)
     above = np.concatenate([none, inside, beyond], axis=1)
-    return np.concatenate([both, above, above[:, ::-1]])
+    spread = np.concatenate([both, above, above[:, ::-1]])
+    at_zero = np.zeros(spread.shape[1])
+    at_zero[len(_SIZES)] = 1.0
+    return np.concatenate([a * at_zero + (1 - a) * spread for a in constants.RESIDUAL_ATOMS])
 
 
 LAWS = _laws()
+ODDS = np.repeat(
+    list(constants.RESIDUAL_ATOMS.values()), len(LAWS) // len(constants.RESIDUAL_ATOMS)
+)
 RESOLUTION = float(_SIZES[0])
 _NEAR = 9  # cells that are looked at together
 
@@ -52,10 +61,10 @@ class Residuals:
         n_rows : float
             Noisy number of all rows, which is much more precise than their sum.
         """
-        # first which scale, then how far the cells deviate from what it would give
+        # first which law, then how far the cells deviate from what it would give
         expected = n_rows * LAWS
         fit = (expected @ values - 0.5 * (expected**2).sum(1)) / sd**2
-        odds = np.exp(fit - fit.max())
+        odds = ODDS * np.exp(fit - fit.max())
         prior = odds @ expected / odds.sum()
         off = values - prior
         near = np.convolve(off, np.full(_NEAR, _NEAR**-0.5), mode="same")

@@ -5,6 +5,8 @@ import pandas as pd
 import pytest
 
 from dpgb_dask import DPGBRegressor, Schema
+from dpgb_dask.components import constants
+from dpgb_dask.components.auto import residuals
 from dpgb_dask.components.auto.residuals import EDGES, Residuals
 from dpgb_dask.components.auto.start import rate_posterior
 from dpgb_dask.contracts.model import SCORE_ONE
@@ -75,6 +77,27 @@ def test_a_noisy_histogram_is_better_than_its_cells():
         positive = np.maximum(values, 0)
         error["cells"].append(np.abs(positive / positive.sum() - truth).sum())
     assert np.mean(error["found"]) < 0.7 * np.mean(error["cells"])
+
+
+def test_whole_numbers_around_the_middle_are_not_taken_for_a_target_without_spread(monkeypatch):
+    rng = np.random.default_rng(3)
+    thirds = rng.choice(np.arange(-3, 4), N_ROWS, p=[0.005, 0.03, 0.33, 0.44, 0.165, 0.025, 0.005])
+    truth, sd = histogram(thirds / 3), N_ROWS / 13
+
+    def too_narrow():
+        """Share of noisy histograms from which the clip is a tenth of what it should be, or less."""
+        clips = [
+            Residuals.of(truth + np.random.default_rng(seed).normal(0, sd, len(truth)), sd, N_ROWS)
+            .clip(0.8, 0.1)
+            for seed in range(200)
+        ]  # fmt: skip
+        return np.mean(np.array(clips) < 1 / 30)
+
+    assert too_narrow() < 0.2
+    first = len(residuals.LAWS) // len(constants.RESIDUAL_ATOMS)  # laws without rows at 0
+    monkeypatch.setattr(residuals, "LAWS", residuals.LAWS[:first])
+    monkeypatch.setattr(residuals, "ODDS", np.ones(first))
+    assert too_narrow() > 0.35
 
 
 def test_noise_alone_tells_no_mean():
