@@ -128,6 +128,7 @@ def test_every_kind_of_fit_is_computed_again(case, ledger, tmp_path):
     assert again.read_bytes() == path.read_bytes()
 
 
+@pytest.mark.usefixtures("few_rows_are_few")
 @pytest.mark.filterwarnings("ignore::dpgb_dask.FewRowsWarning")
 def test_units_and_fits_that_ended_early_agree(ledger, tmp_path):
     path = tmp_path / "m.json"

@@ -109,6 +109,7 @@ def test_a_fit_on_enough_rows_does_not_stop(kind):
     assert "releases no number of rows" not in str(report)
 
 
+@pytest.mark.usefixtures("few_rows_are_few")
 def test_an_account_is_charged_only_what_was_opened(ledger):
     before = ledger.account("people").left
     est = estimator(ledger=ledger, account="people")
@@ -126,6 +127,7 @@ class BreakError(Exception):
     pass
 
 
+@pytest.mark.usefixtures("few_rows_are_few")
 @pytest.mark.parametrize("after", [1, 2, 3])
 def test_a_resumed_fit_takes_the_same_way(ledger, after):
     def stop(_label, done, _total):
@@ -192,9 +194,9 @@ def csv_of(tmp_path, labels):
     ]  # fmt: skip
 
 
-def test_text_labels_against_numbers_on_the_command_line(tmp_path, ledger, capsys, monkeypatch):
+@pytest.mark.usefixtures("few_rows_are_few")
+def test_text_labels_against_numbers_on_the_command_line(tmp_path, ledger, capsys):
     """yes and no in a CSV, and the classes 0 and 1: no usable row, and formerly the whole charge and exit 0."""
-    monkeypatch.setattr("dpgb_dask.contracts.plan.FEW_SD", 9)  # as the noise is secret
     command = csv_of(tmp_path, ["yes", "no"] * 400)
     account = ["--ledger", f"sqlite:///{tmp_path}/budget.db", "--account", "people"]
     out = ["--epsilon", "1", "--out", str(tmp_path / "m.json")]
