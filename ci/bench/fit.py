@@ -61,9 +61,8 @@ class Clock:
 
     @staticmethod
     def _now() -> float:
-        total = (
-            time.process_time()
-        )  # to the nanosecond; that of others is in hundredths of a second
+        # to the nanosecond; that of others is in hundredths of a second
+        total = time.process_time()
         for process in psutil.Process().children(recursive=True):
             try:
                 times = process.cpu_times()

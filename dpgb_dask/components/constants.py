@@ -38,6 +38,8 @@ RESIDUAL_ATOMS = {0.0: 0.5, 0.25: 0.25, 0.5: 0.25}
 RESIDUAL_QUANTILE = 0.8
 # and more widely, where clipping moves the mean of the residuals by more of their standard deviations: skewed targets
 CLIP_BIAS = 0.1
+# of what chosen trees leave: there noise is small, and what a clip leaves out of the largest residuals is signal
+CHOSEN_QUANTILE = 0.9
 NORMAL_SPREAD = 1.64  # clip bound over the standard deviation of what is clipped
 CLIP = 0.5  # |g| <= 1/2 halves the sensitivity and stays Fisher-consistent: +.006 to +.016 AUC at ε = .1
 # a: the Hessian is released as a · h; flat in [.25, 1], costs 3 % of the gradient's noise
@@ -108,7 +110,9 @@ RICH_MAIN = 0.30  # share of the main effects
 # pieced together from trees (stress table plain at ε = 8: AUC -.006); of numbers, the gain is clear only at a high D
 RICH_PAIRS = 0.15
 RICH_FEWER_ROUNDS = 3  # times fewer rounds of pairs than elsewhere: as good, for a third of the CPU
-RICH_ROUNDS, RICH_BATCH, RICH_DEPTH = 40, 10, 6  # of the forest
+RICH_BATCH, RICH_DEPTH = 10, 6  # of the forest
+# as many rounds as this times the root of the signal, within these limits: less noise on a leaf's sum allows more steps
+RICH_GROWTH, RICH_ROUNDS = 0.6, (40, 60)
 NUMERIC_HESS = 0.10  # stands for the Hessian of a class in the signal of a numeric target
 CHOSEN_SIGNAL = 1.5  # times the above: from here on trees are chosen
 CHOSEN_SHARE = 0.8  # of what the main effects leave

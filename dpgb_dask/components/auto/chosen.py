@@ -200,7 +200,7 @@ class ChosenTrees(Stage):
         """Set the scale, add a level to the tree, set its nodes' slopes, or add the tree to the model."""
         memory: ChosenMemory = state.memory
         if isinstance(query, ResidualQuery):
-            state = with_residual_scale(state, query, released)
+            state = with_residual_scale(state, query, released, constants.CHOSEN_QUANTILE)
             return replace(state, memory=replace(memory, rescaled=True))
         if isinstance(query, SharedChoiceQuery):
             level = _level(query, released.value)

@@ -20,6 +20,7 @@ from dpgb_dask.components.auto.posterior import (
     steps,
     with_residual_scale,
 )
+from dpgb_dask.components.auto.schedules import BudgetSplit
 from dpgb_dask.components.options import check_rate, check_whole
 from dpgb_dask.contracts.constraints import Interactions
 from dpgb_dask.contracts.model import Splits, join_splits, no_trees
@@ -60,7 +61,8 @@ class Forest(Stage):
     ----------
     rounds : int
     batch : int
-        Trees per round, all on the same gradients. Rich data (`BudgetSplit.rich`) have more rounds of fewer trees.
+        Trees per round, all on the same gradients. Rich data (`BudgetSplit.rich`) have two to three times as many
+        rounds, by their signal, of fewer trees.
     depth : int or None
         None for 5, or 6 where the data are rich. After chosen trees it is theirs.
     learning_rate : float
@@ -100,24 +102,27 @@ class Forest(Stage):
 
     def declare(self, shape: Shape) -> Demand:
         """Declare between nothing (the gate is closed) and the stage's share plus what earlier stages left."""
-        most = max(self.rounds, self._rich[0])
+        most = self._size(constants.RICH_ROUNDS[1])[0]
         return Demand(0.0, 1.0, most + (shape.kind == "numeric"))
 
-    @property
-    def _rich(self) -> tuple[int, int]:
-        """Rounds, and trees per round, where the data are rich: the same multiples of the options."""
-        more = constants.RICH_ROUNDS // constants.FOREST_ROUNDS
-        return more * self.rounds, max(
-            self.batch * constants.RICH_BATCH // constants.FOREST_BATCH, 1
-        )
+    def _size(self, rich_rounds: int) -> tuple[int, int]:
+        """Return rounds, and trees per round, where the data are rich: the same multiples of the options."""
+        rounds = self.rounds * rich_rounds // constants.FOREST_ROUNDS
+        return rounds, max(self.batch * constants.RICH_BATCH // constants.FOREST_BATCH, 1)
+
+    def _size_at(self, split: BudgetSplit) -> tuple[int, int]:
+        """Return rounds, and trees per round."""
+        if not split.rich:
+            return self.rounds, self.batch
+        fewest, most = constants.RICH_ROUNDS
+        return self._size(int(np.clip(constants.RICH_GROWTH * np.sqrt(split.signal), fewest, most)))
 
     def most_queries(self, state: State) -> int:
         """Return the most queries that it asks: none if the gate is closed."""
         split = split_of(state)
         if split is None:
             return self.declare(state.shape).n_queries
-        rounds = self._rich[0] if split.rich else self.rounds
-        return rounds + (state.shape.kind == "numeric") if split.forest else 0
+        return self._size_at(split)[0] + (state.shape.kind == "numeric") if split.forest else 0
 
     def brief(self) -> Self:
         """Return the stage with two rounds, for tests."""
@@ -136,7 +141,7 @@ class Forest(Stage):
             usual = constants.RICH_DEPTH if found.split.rich else constants.FOREST_DEPTH
             trees = no_trees(self.depth or usual, state.shape.n_scores)
             model = replace(model, trees=trees)
-        rounds, batch = self._rich if found.split.rich else (self.rounds, self.batch)
+        rounds, batch = self._size_at(found.split)
         chosen = model.trees.n_trees
         # trees of another stage need not keep together with random splits below them
         free = state.shape.interactions is None and state.shape.directions is None
@@ -214,7 +219,8 @@ class Forest(Stage):
         """Turn noisy leaf sums into shrunken Newton steps, and append the trees."""
         memory: ForestMemory = state.memory
         if isinstance(query, ResidualQuery):
-            state = with_residual_scale(state, query, released)
+            clip_at = constants.CHOSEN_QUANTILE if memory.chosen else constants.RESIDUAL_QUANTILE
+            state = with_residual_scale(state, query, released, clip_at)
             return replace(state, memory=replace(memory, rescaled=True))
         assert isinstance(query, TreeSumsQuery)
         assert state.model is not None

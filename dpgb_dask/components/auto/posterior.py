@@ -209,10 +209,12 @@ def seen_residuals(state: State, query: Query, released: Answer) -> Residuals:
     return Residuals.of(values, sd, state.n_rows)
 
 
-def with_residual_scale(state: State, query: Query, released: Answer) -> State:
-    """Set the clip bound to the 80 % quantile of |residual|, or wider where that would move the mean."""
+def with_residual_scale(
+    state: State, query: Query, released: Answer, quantile: float = constants.RESIDUAL_QUANTILE
+) -> State:
+    """Set the clip bound to a quantile of |residual|, or wider where that would move the mean."""
     seen = seen_residuals(state, query, released)
-    size = seen.clip(constants.RESIDUAL_QUANTILE, constants.CLIP_BIAS)
+    size = seen.clip(quantile, constants.CLIP_BIAS)
     return state.with_fact(replace(state.fact(AutoFacts), clip=min(size, 1.0)))
 
 

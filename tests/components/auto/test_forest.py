@@ -7,7 +7,10 @@ import pytest
 from rich_parts import N_ROWS, answered, leaf_of, state_of
 
 from dpgb_dask.components import constants
+from dpgb_dask.components.auto.chosen import ChosenTrees
 from dpgb_dask.components.auto.forest import Forest, trees_again
+from dpgb_dask.components.auto.posterior import AutoFacts
+from dpgb_dask.components.auto.residuals import MIDDLES
 from dpgb_dask.components.trees.splits import NOWHERE
 from dpgb_dask.contracts.constraints import PAIRWISE, Constraints
 from dpgb_dask.contracts.model import Splits, TreeEnsemble
@@ -79,3 +82,25 @@ def test_steps_are_larger_where_trees_begin_as_chosen_ones(n_trees, times):
     state = stage.update(state, query, answered(query, answer, sd=1e-3))
     value = state.model.trees.value[0, n_trees:] / 2.0**16
     assert value == pytest.approx(times * stage.learning_rate * grad / hess, rel=1e-3)
+
+
+@pytest.mark.parametrize(("signal", "rounds"), [(1e3, 40), (6400.0, 48), (1e4, 60), (1e6, 60)])
+def test_a_forest_has_more_rounds_where_signal_is_larger(signal, rounds):
+    state = state_of(signal)
+    for stage, times in ((Forest(), 1), (Forest(rounds=40), 2)):
+        assert stage.begin(state).memory.rounds == times * rounds
+        assert stage.most_queries(state) == times * rounds
+        assert stage.declare(state.shape).n_queries == times * 60
+
+
+@pytest.mark.parametrize(("stage", "n_trees"), [(Forest(), 0), (Forest(), 4), (ChosenTrees(), 4)])
+def test_residuals_are_clipped_further_out_from_the_chosen_trees_on(stage, n_trees):
+    """Of a hundred rows 84 lie at 0, and eight far off on either side, past one quantile and within the other."""
+    numeric = state_of(kind="numeric")
+    state = stage.begin(replace(numeric, model=after_chosen(n_trees).model))
+    query = stage.next_query(state)
+    rows = np.zeros(len(MIDDLES))
+    rows[len(MIDDLES) // 2] = 0.84 * N_ROWS
+    rows[np.abs(MIDDLES - 0.5).argmin()] = rows[np.abs(MIDDLES + 0.5).argmin()] = 0.08 * N_ROWS
+    state = stage.update(state, query, answered(query, rows))
+    assert (state.fact(AutoFacts).clip >= 0.5) == (n_trees > 0)
