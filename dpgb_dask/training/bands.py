@@ -23,7 +23,7 @@ from dpgb_dask.components.auto.smoothing import Seen, posterior_means, summing
 from dpgb_dask.components.auto.tridiagonal import Tridiagonal
 from dpgb_dask.contracts.model import SCORE_ONE, BinShares, Model, NoiseBands
 from dpgb_dask.contracts.plan import F, State
-from dpgb_dask.released.explain.boxes import Boxes
+from dpgb_dask.released.explain.boxes import Boxes, Sides
 from dpgb_dask.training.dependence import Dependence
 
 # What the draws leave out, above all what the coarse and noisy tables of pairs do not tell of how features depend on
@@ -35,6 +35,9 @@ UNKNOWN = (
 )
 DIVERGED = "the noise of this fit is too large for its repeated rounds, which do not settle"
 WIDEST = 64.0  # score units; a score of this size is as certain as one can be
+# posterior means of the draws are found in so many first rounds, in every third one, and in the last; in between tables
+# move towards those of before: they change little from round to round, and cost most of a band
+FIRST_ROUNDS, EVERY = 5, 3
 PROJECTED = "monotonic_cst makes the tables monotone after each round, and what this does to their noise is not known"
 
 Draws = NDArray[np.float64]  # (n_bins, DRAWS)
@@ -74,6 +77,7 @@ def _bands_of(state: State, model: Model, shares: BinShares) -> NoiseBands:
     pairs, forest = _fact(state, PairNoise), _fact(state, ForestNoise)
     screened = _fact(state, Screened)
     boxes = None if forest is None else Boxes.of(model.trees.splits, shares)
+    sides = [] if boxes is None else boxes.sides()
     main_sd, pair_sd = [], []
     for k in range(model.n_scores):
         rng = state.rng.stream("bands", k)
@@ -86,7 +90,7 @@ def _bands_of(state: State, model: Model, shares: BinShares) -> NoiseBands:
             # what leaves answer to are sums of Hessians
             weights = BinShares.of(model.bins, [own.seen[-1].weight for own in filters])
             heavy = boxes.under(weights)
-            drawn = through_forest(drawn, boxes, heavy, forest, weights, k, rng)
+            drawn = through_forest(drawn, sides, heavy, forest, weights, k, rng)
         main_sd.append([MAIN_WIDTH * size_of(part) for part in drawn])
         if pairs is not None:
             own = [table[k] for table in pairs.filters]
@@ -144,12 +148,14 @@ def through_rounds(
     """
     tables = [np.zeros((len(own.root), DRAWS)) for own in filters]
     known = [np.zeros_like(table) for table in tables]  # change of the information
+    targets = [np.zeros_like(table) for table in tables]
     precision = [np.zeros_like(own.root) for own in filters]
-    for r in range(len(dampings) if filters else 0):
+    n_rounds = len(dampings) if filters else 0
+    for r in range(n_rounds):
         seen = [own.seen[r] for own in filters]
         designs = [summing(one.leaf, one.weight) for one in seen]
-        moves = seen[0].scales is not None
-        pulls = pulls_of(tables, seen, designs, rng, dependence) if moves else []
+        steps = seen[0].scales is not None
+        pulls = pulls_of(tables, seen, designs, rng, dependence) if steps else []
         for j, (one, own, design) in enumerate(zip(seen, filters, designs, strict=True)):
             rooted = design @ own.root
             scaled = rooted * one.certainty(design.sum(1))[:, None]
@@ -157,15 +163,28 @@ def through_rounds(
             if one.scales is None:
                 continue
             known[j] = one.keep * known[j] + scaled.T @ pulls[j]
-            told = Tridiagonal.of(precision[j])
-            q = told.into(np.hstack([one.shift[:, None], known[j]]))
-            truth = q[:, :1].copy()
-            if not passed:
-                truth = told.times(posterior_means(told, truth, one.scales))
-            means = posterior_means(told, np.hstack([truth, truth + q[:, 1:]]), one.scales)
-            target = own.root @ told.back(means[:, 1:] - means[:, :1])
-            tables[j] = tables[j] + dampings[r] * (target - tables[j])
+            if is_found(r, n_rounds):
+                moves = moves_of(one, precision[j], known[j], passed=passed)
+                targets[j] = own.root @ moves
+            tables[j] = tables[j] + dampings[r] * (targets[j] - tables[j])
     return tables
+
+
+def is_found(r: int, n_rounds: int) -> bool:
+    """Return whether the posterior means of the draws are found anew in a round."""
+    return r < FIRST_ROUNDS or r % EVERY == 0 or r == n_rounds - 1
+
+
+def moves_of(one: Seen, precision: NDArray[np.float64], known: Draws, *, passed: bool) -> Draws:
+    """Return how far changes ``known`` of the information move the posterior mean, before the root of the prior."""
+    assert one.scales is not None
+    told = Tridiagonal.of(precision)
+    q = told.into(np.hstack([one.shift[:, None], known]))
+    truth = q[:, :1].copy()
+    if not passed:
+        truth = told.times(posterior_means(told, truth, one.scales))
+    means = posterior_means(told, np.hstack([truth, truth + q[:, 1:]]), one.scales)
+    return told.back(means[:, 1:] - means[:, :1])
 
 
 def pulls_of(
@@ -203,7 +222,7 @@ def pulls_of(
 
 def through_forest(
     tables: Sequence[Draws],
-    boxes: Boxes,
+    sides: Sequence[Sides],
     heavy: Boxes,
     forest: ForestNoise,
     weights: BinShares,
@@ -216,20 +235,22 @@ def through_forest(
     ----------
     tables : sequence of (n_bins, DRAWS) float64
         Noise before the forest.
-    boxes, heavy : Boxes
-        Under the shares of rows, and of Hessians.
+    sides : sequence of Sides
+        Per feature, under the shares of rows.
+    heavy : Boxes
+        Under the shares of Hessians.
     weights : BinShares
         Shares of Hessians.
     """
-    means = [mean_of_groups(g, w) for g, w in zip(boxes.groups, weights.weights, strict=True)]
+    means = [mean_of_groups(g, w) for g, w in zip(heavy.groups, weights.weights, strict=True)]
     before = [mean @ table for mean, table in zip(means, tables, strict=True)]
     now = list(before)
-    sides = [boxes.of_feature(j) for j in range(len(tables))]  # leaves in order
     effects = [side.effect for side in sides]
     # the mean error in a leaf, given the error of each group
+    shares = [heavy.share[side.leaf, side.level] for side in sides]
     found = [
-        side.inside * mass / np.where(side.share > 0, side.share, 1)[:, None]
-        for side, mass in zip(map(heavy.of_feature, range(len(tables))), heavy.weights, strict=True)
+        side.inside * mass / np.where(share > 0, share, 1)[:, None]
+        for side, share, mass in zip(sides, shares, heavy.weights, strict=True)
     ]
     n_leaves = forest.gain.shape[2]
     gain = forest.gain[k].reshape(-1)
@@ -249,7 +270,7 @@ def through_forest(
         ]
     return [
         table + (after - old)[group]
-        for table, old, after, group in zip(tables, before, now, boxes.groups, strict=True)
+        for table, old, after, group in zip(tables, before, now, heavy.groups, strict=True)
     ]
 
 

@@ -1,12 +1,14 @@
 """What the screening of pairs tells about dependent features, and what errors of one table do to another by it."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
 from dpgb_dask.components.auto.noise import DRAWS, Filter, Screened
 from dpgb_dask.components.auto.smoothing import Seen
 from dpgb_dask.contracts.queries import PairCells
-from dpgb_dask.training.bands import through_rounds
+from dpgb_dask.training.bands import size_of, through_rounds
 from dpgb_dask.training.dependence import Dependence
 
 SHARE = np.array([0.5, 0.3, 0.2])
@@ -72,3 +74,21 @@ def test_errors_of_a_copy_make_tables_move_further():
     assert size[3] > 1.1 * size[0]
     assert size[4] > 1.1 * size[1]
     np.testing.assert_allclose(both[2], alone[2], rtol=0.2, atol=size[2] / 10)
+
+
+def test_rounds_that_do_not_find_tables_anew_change_little(monkeypatch):
+    """The same noise through 20 rounds, each of which finds its posterior means, and not; another noise for scale."""
+    centre = np.eye(3) - SHARE
+    scales = (0.0, 0.1, 0.4)
+    rounds = tuple(replace(seen(scales), keep=1 - 1 / (r + 2)) for r in range(20))
+    filters = [Filter(seen=rounds, root=centre)] * 3
+    found = dependence(1000 * np.diag(SHARE), 1e-3)
+
+    def sizes(seed):
+        tables = through_rounds(filters, (0.4,) * 20, np.random.default_rng(seed), found)
+        return np.concatenate([size_of(table) for table in tables])
+
+    some, other = sizes(3), sizes(4)
+    monkeypatch.setattr("dpgb_dask.training.bands.EVERY", 1)
+    each = sizes(3)
+    assert 0 < np.abs(some / each - 1).max() < np.abs(other / each - 1).max() / 3

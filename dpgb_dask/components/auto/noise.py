@@ -13,7 +13,7 @@ from dpgb_dask.components.auto.smoothing import Seen, TablePosterior
 from dpgb_dask.contracts.plan import Facts, State
 from dpgb_dask.contracts.queries import PairCells
 
-DRAWS = 100  # of the noise, for the bands; their standard deviation is known to 7 %
+DRAWS = 50  # of the noise, for the bands; their standard deviation is known to 10 %
 
 
 @dataclass(frozen=True, eq=False, slots=True, kw_only=True)

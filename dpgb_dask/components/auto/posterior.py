@@ -245,14 +245,14 @@ def needs_of_blocks(n_scores: int, sizes: Sequence[int], rounds: int) -> Needs:
     with at most eight such arrays of the largest table: products, a reduction to tridiagonal form, right-hand sides and
     solutions for every leaf, and what its allocator keeps. For the bands stay the root and, from each round and score,
     a leaf (1 byte), a weight and a shift (8 each) per cell, in about 500 bytes of objects; they are computed from
-    another precision and two arrays of draws.
+    another precision and three arrays of draws.
     """
     squares = [8 * size * size for size in sizes]
     rounds_seen = n_scores * rounds * sum(17 * size + 500 for size in sizes)
     return Needs(
         held=(1 + 2 * n_scores) * sum(squares) + rounds_seen,
         per_thread=8 * max(squares, default=0),
-        kept=2 * sum(squares) + 16 * DRAWS * sum(sizes) + rounds_seen,
+        kept=2 * sum(squares) + 24 * DRAWS * sum(sizes) + rounds_seen,
     )
 
 

@@ -73,6 +73,9 @@ class Sides:
     Parameters
     ----------
     leaf : (n,) int64
+        In order.
+    level : (n,) int64
+        Where the feature stands in the path.
     inside : (n, n_groups) bool
         Which groups of bins of the feature lie in the box.
     share : (n,) float64
@@ -82,6 +85,7 @@ class Sides:
     """
 
     leaf: NDArray[np.int64]
+    level: NDArray[np.int64]
     inside: NDArray[np.bool_]
     share: NDArray[np.float64]
     others: NDArray[np.float64]
@@ -189,20 +193,22 @@ class Boxes:
         """Return the mean score: (n_scores,) of leaf values (n_scores, n_leaves)."""
         return np.asarray(value @ self._others())
 
-    def of_feature(self, j: int) -> "Sides":
-        """Return the leaves whose path has feature ``j``."""
-        leaf, level = np.nonzero(self.feature == j)
-        others = np.ones(len(leaf))
-        for k in range(self.feature.shape[1]):
-            here = level == k
-            others[here] = self._others(k)[leaf[here]]
-        inside = self.inside[leaf, level, : len(self.weights[j])]
-        return Sides(leaf, inside, self.share[leaf, level], others)
+    def sides(self) -> list[Sides]:
+        """Return the leaves whose path has a feature, for each feature."""
+        others = np.empty_like(self.share)
+        for k in range(others.shape[1]):
+            others[:, k] = self._others(k)
+        found = []
+        for j, part in enumerate(self.weights):
+            leaf, level = np.nonzero(self.feature == j)
+            inside = self.inside[leaf, level, : len(part)]
+            share, rest = self.share[leaf, level], others[leaf, level]
+            found.append(Sides(leaf, level, inside, share, rest))
+        return found
 
     def mains(self, value: NDArray[np.float64]) -> list[NDArray[np.float64]]:
         """Return the main effects: per feature (n_groups, n_scores)."""
-        sides = map(self.of_feature, range(len(self.weights)))
-        return [side.effect.T @ value[:, side.leaf].T for side in sides]
+        return [side.effect.T @ value[:, side.leaf].T for side in self.sides()]
 
     def _centred(
         self, leaf: NDArray[np.int64], level: NDArray[np.int64], n: int
