@@ -302,7 +302,7 @@ def informed(n_bins: int, n_leaves: int) -> smoothing.TablePosterior:
     block = smoothing.new_block(mass, root, 0.2)
     for t in range(8):
         cuts = np.sort(rng.choice(n_bins - 1, n_leaves - 1, replace=False)) + 1
-        leaf = np.searchsorted(cuts, np.arange(n_bins), side="right")
+        leaf = np.searchsorted(cuts, np.arange(n_bins), side="right").astype(np.uint8)
         hess = np.bincount(leaf, mass * 0.2)
         seen = smoothing.Observation(
             grad_sd=8.0, hess_sd=16.0, round=t, sampling=20.0, hess_low=0.01, hess_high=0.25

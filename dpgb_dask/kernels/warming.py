@@ -17,6 +17,7 @@ from dpgb_dask.kernels import (
     gradient,
     histogram,
     nodes,
+    posterior,
     predict,
     route,
     shrink,
@@ -196,6 +197,9 @@ def _posterior() -> None:
     q, scales = tridiagonal.turned(reflectors, np.ones((3, 1)), back=False), np.ones(1)
     share = tridiagonal.log_evidence(diagonal, beside, q, scales)
     tridiagonal.shrunk(diagonal, beside, q, scales, share)
+    leaf, one = np.zeros(3, np.uint8), np.ones(1)
+    posterior.inform(leaf, q[:, 0], np.eye(3), one, keep=1.0, precision=np.eye(3))
+    posterior.mean(np.eye(3), q[:, 0], np.eye(3), scales, leaf, q[:, 0], one, -1)
 
 
 def _best_splits() -> None:

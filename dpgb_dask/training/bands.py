@@ -23,6 +23,7 @@ from dpgb_dask.components.auto.smoothing import Seen, posterior_means, summing
 from dpgb_dask.components.auto.tridiagonal import Tridiagonal
 from dpgb_dask.contracts.model import SCORE_ONE, BinShares, Model, NoiseBands
 from dpgb_dask.contracts.plan import F, State
+from dpgb_dask.kernels.posterior import inform
 from dpgb_dask.released.explain.boxes import Boxes, Sides
 from dpgb_dask.training.dependence import Dependence
 
@@ -157,12 +158,13 @@ def through_rounds(
         steps = seen[0].scales is not None
         pulls = pulls_of(tables, seen, designs, rng, dependence) if steps else []
         for j, (one, own, design) in enumerate(zip(seen, filters, designs, strict=True)):
-            rooted = design @ own.root
-            scaled = rooted * one.certainty(design.sum(1))[:, None]
-            precision[j] = one.keep * precision[j] + scaled.T @ rooted
+            certain = one.certainty(design.sum(1))
+            rooted, precision[j] = inform(
+                one.leaf, one.weight, own.root, certain, keep=one.keep, precision=precision[j]
+            )
             if one.scales is None:
                 continue
-            known[j] = one.keep * known[j] + scaled.T @ pulls[j]
+            known[j] = one.keep * known[j] + rooted.T @ (certain[:, None] * pulls[j])
             if is_found(r, n_rounds):
                 moves = moves_of(one, precision[j], known[j], passed=passed)
                 targets[j] = own.root @ moves

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from dpgb_dask.components import constants
 from dpgb_dask.components.auto.tridiagonal import Tridiagonal
+from dpgb_dask.kernels import posterior
 
 JITTER = 1e-8
 
@@ -55,7 +56,7 @@ class Seen:
 
     Parameters
     ----------
-    leaf : (n_bins,) int
+    leaf : (n_bins,) uint8
         Leaf of each bin.
     weight : (n_bins,) float64
         Hessian of each bin, as the filter takes it to be.
@@ -74,7 +75,7 @@ class Seen:
         The leaf that was kept back; -1 for none.
     """
 
-    leaf: NDArray[np.integer]
+    leaf: NDArray[np.uint8]
     weight: NDArray[np.float64]
     grad_sd: float
     sampling: float
@@ -186,7 +187,7 @@ class Observation:
 
 def observe(
     block: TablePosterior,
-    leaf: NDArray[np.integer],
+    leaf: NDArray[np.uint8],
     grad: NDArray[np.float64],
     hess: NDArray[np.float64],
     grad_total: float,
@@ -201,7 +202,7 @@ def observe(
 
     Parameters
     ----------
-    leaf : (n_bins,) int
+    leaf : (n_bins,) uint8
         Leaf of each bin.
     grad, hess : (n_leaves,) float64
         Noisy sums.
@@ -229,15 +230,16 @@ def observe(
     hess_of_bin = np.clip(hess_of_bin, seen.hess_low, seen.hess_high)
 
     weight = block.mass * hess_of_bin
-    design = summing(leaf, weight)
-    leaf_weight = design.sum(1)
+    leaf_weight = np.asarray(np.bincount(leaf, weight, n_leaves), np.float64)
     pull = -(grad - grad_total * leaf_weight / leaf_weight.sum())
     certain = certainty(seen.grad_sd, seen.sampling, leaf_weight, omitted)
     # late rounds linearise closer to the optimum, so they count more
     keep = 1 - 1 / (seen.round + 2)
-    rooted = design @ block.root
-    scaled = rooted * certain[:, None]
-    shift = keep * block.shift + scaled.T @ (design @ block.f + pull)
+    rooted, precision = posterior.inform(
+        leaf, weight, block.root, certain, keep=keep, precision=block.precision, out=out
+    )
+    observed = np.bincount(leaf, weight * block.f, n_leaves) + pull
+    shift = keep * block.shift + (certain * observed) @ rooted
     told = Seen(
         leaf=leaf,
         weight=weight,
@@ -251,7 +253,7 @@ def observe(
     )
     return replace(
         block,
-        precision=np.add(keep * block.precision, scaled.T @ rooted, out=out),
+        precision=precision,
         shift=shift,
         hess=hess_of_bin,
         seen=(*block.seen, told),
@@ -278,17 +280,17 @@ class Mean(NamedTuple):
 
 def posterior_mean(block: TablePosterior, scales: NDArray[np.float64]) -> Mean:
     """Return the posterior mean of a table."""
-    precision = Tridiagonal.of(block.precision)
-    moves = bool(block.seen) and block.seen[-1].scales is not None
-    rooted = _rooted(block) if moves else np.empty((0, len(block.shift)))
-    q = precision.into(np.concatenate([block.shift[None], rooted]).T)
-    evidence = precision.log_evidence(q[:, :1].copy(), scales)
-    # how q makes the mean is also how noise in q does
-    shrunk = precision.shrunk(q, scales, np.repeat(_odds(evidence), q.shape[1], axis=1))
-    mean = block.root @ precision.back(shrunk[:, :1])[:, 0]
+    leaf, weight = np.zeros(len(block.mass), np.uint8), block.mass
+    certain, omitted = np.empty(0), -1
+    if block.seen and block.seen[-1].scales is not None:  # a step follows
+        last = block.seen[-1]
+        leaf, weight, omitted = last.leaf, last.weight, last.omitted
+        certain = last.certainty(np.asarray(np.bincount(leaf, weight), np.float64))
+    mean, evidence, against = posterior.mean(
+        block.precision, block.shift, block.root, scales, leaf, weight, certain, omitted
+    )
     value = np.clip(mean, -constants.LARGEST_EFFECT, constants.LARGEST_EFFECT)
-    against = _follows_noise(block.seen[-1], q[:, 1:], shrunk[:, 1:]) if moves else 0.0
-    return Mean(value, float(evidence.max()), against)
+    return Mean(value, evidence, against)
 
 
 def posterior_means(
@@ -308,32 +310,6 @@ def _odds(evidence: NDArray[np.float64]) -> NDArray[np.float64]:
     """Return the posterior probability of each prior scale, (n_scales, n_columns), from the log evidence."""
     odds = np.exp(evidence - evidence.max(0))
     return np.asarray(odds / odds.sum(0))
-
-
-def _rooted(block: TablePosterior) -> NDArray[np.float64]:
-    last = block.seen[-1]
-    return summing(last.leaf, last.weight) @ block.root
-
-
-def _follows_noise(last: Seen, rooted: NDArray[np.float64], shrunk: NDArray[np.float64]) -> float:
-    """Return `Mean.follows_noise`.
-
-    Parameters
-    ----------
-    rooted : (n_bins, n_leaves) float64
-        What the sum of each leaf weights v by, in the basis of the precision.
-    shrunk : (n_bins, n_leaves) float64
-        The posterior means for these.
-    """
-    leaf_weight = np.bincount(last.leaf, last.weight).astype(np.float64)
-    certain = last.certainty(leaf_weight)
-    # how the mean of a leaf moves against a unit of the noise on its sum
-    against = float((certain / leaf_weight) @ (rooted * shrunk).sum(0))
-    if last.omitted >= 0:
-        # the sum of a leaf that was kept back has the noise of all others, with the other sign
-        own = rooted[:, last.omitted] @ shrunk
-        against -= float(certain @ own) / leaf_weight[last.omitted]
-    return against
 
 
 @dataclass(frozen=True, slots=True)

@@ -101,11 +101,11 @@ def test_a_leaf_that_is_kept_back_tells_the_filter_nothing_of_its_own():
     seen = Observation(
         grad_sd=8.0, hess_sd=16.0, round=0, sampling=3.0, hess_low=0.01, hess_high=0.25
     )
-    told = []
+    told, leaf = [], np.arange(3, dtype=np.uint8)
     for grad_of_heavy in (0.0, 1e6):
         grad, hess = np.array([9.0, grad_of_heavy, -4.0]), mass * 0.2
         after = smoothing.observe(
-            block, np.arange(3), grad, hess, 1.5, seen, hess_total=90.0, scales=None, omitted=1
+            block, leaf, grad, hess, 1.5, seen, hess_total=90.0, scales=None, omitted=1
         )
         told.append(after.shift)
         assert after.seen[-1].omitted == 1

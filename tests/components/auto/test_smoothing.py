@@ -24,7 +24,7 @@ def informed_block(mass, seed, n_rounds=3):
     dense_j, dense_e = np.zeros((len(mass), len(mass))), np.zeros(len(mass))
     for t in range(n_rounds):
         leaf = np.sort(rng.integers(0, 3, len(mass)))
-        leaf = np.unique(leaf, return_inverse=True)[1]
+        leaf = np.unique(leaf, return_inverse=True)[1].astype(np.uint8)
         n_leaves = leaf.max() + 1
         grad = rng.normal(0, 30, n_leaves)
         hess = np.bincount(leaf, mass * 0.2) + rng.normal(0, 5, n_leaves)
@@ -70,14 +70,16 @@ def test_means_of_many_tables_are_those_of_each(mass, seed):
     precision = Tridiagonal.of(block.precision)
     means = smoothing.posterior_means(precision, precision.into(shifts), constants.PRIOR_SCALES)
     for shift, mean in zip(shifts.T, (block.root @ precision.back(means)).T, strict=True):
-        alone = smoothing.posterior_mean(replace(block, shift=shift), constants.PRIOR_SCALES).value
+        alone = smoothing.posterior_mean(
+            replace(block, shift=shift.copy()), constants.PRIOR_SCALES
+        ).value
         assert np.abs(alone).max() < constants.LARGEST_EFFECT
         np.testing.assert_allclose(mean, alone, rtol=1e-9, atol=1e-12)
 
 
 @pytest.mark.parametrize("omitted", [-1, 1])
 def test_a_mean_follows_the_noise_of_the_last_sums_as_far_as_it_says(mass, omitted):
-    leaf, weight = np.array([0, 0, 1, 1, 1, 2]), mass * 0.2
+    leaf, weight = np.array([0, 0, 1, 1, 1, 2], np.uint8), mass * 0.2
     seen = Observation(
         grad_sd=8.0, hess_sd=16.0, round=3, sampling=3.0, hess_low=0.01, hess_high=0.25
     )
@@ -128,7 +130,7 @@ def test_prior_is_centred_on_the_rows(mass):
 def test_observe_learns_the_hessian_slowly_under_noise(mass):
     root = np.eye(len(mass))
     block = smoothing.new_block(mass, root, 0.2)
-    leaf = np.arange(len(mass))
+    leaf = np.arange(len(mass), dtype=np.uint8)
     truth = mass * 0.05
     gains = []
     for hess_sd in (0.01, 1e4):
