@@ -118,7 +118,7 @@ def shared_choice_query(depth=0, sizes=(5,), price=PRICE_ONE // 1000, **changes)
         "splits": Splits.plain(np.zeros((1, nodes), np.uint16), np.zeros((1, nodes), np.uint8)),
         "features": np.arange(len(sizes), dtype=np.uint16), "sizes": tuple(sizes),
         "level_of_bin": tuple(np.arange(size, dtype=np.uint8) for size in sizes), "n_levels": tuple(sizes),
-        "slope": np.zeros(1 << depth, np.int64), "n_groups": 1,
+        "slope": np.zeros((1 << depth, 1), np.int64), "n_groups": 1,
     }  # fmt: skip
     return SharedChoiceQuery(**(options | changes))
 

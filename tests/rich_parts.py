@@ -18,27 +18,29 @@ N_ROWS, HESS = 1e5, 0.2
 
 def state_of(signal=9000.0, kind="binary"):
     """A state after the main effects, on rich data with three features: numbers, categories, and one of two bins."""
-    target = {"target_bounds": (0, 1)} if kind == "numeric" else {"classes": [0, 1]}
+    n_scores = 3 if kind == "multiclass" else 1
+    classes = {"classes": list(range(3 if kind == "multiclass" else 2))}
+    target = {"target_bounds": (0, 1)} if kind == "numeric" else classes
     schema = Schema({"a": (0, 1), "b": ["x", "y", "z"], "c": (0, 1)}, **target)
     bins = (
         FeatureBins(np.linspace(0, 1, 40), None, 42),
         FeatureBins(None, np.array([0, 1, 2, 3, 4], np.uint8), 5),
         FeatureBins(np.empty(0), None, 2),
     )
-    tables = tuple(np.zeros((own.n_bins, 1), np.int32) for own in bins)
+    tables = tuple(np.zeros((own.n_bins, n_scores), np.int32) for own in bins)
     tables[1][:, 0] = [5, -9, 7, 0, 0]
     counts = tuple(np.full(own.n_bins, N_ROWS / own.n_bins) for own in bins)
     split = schedules.split_rich(signal, PRICE_ONE // 9, chosen=True, pairs=False)
     hess = 1.0 if kind == "numeric" else HESS
     facts = AutoFacts(
         start_price=1,
-        totals=Totals(intercepts=(Intercept(0.0),), hess=(hess,)),
+        totals=Totals(intercepts=(Intercept(0.0),) * n_scores, hess=(hess,) * n_scores),
         clip=0.4,
         split=split,
     )
     shape = Shape(schema=schema, max_weight=1, weight_bits=0)
     first = State.first(shape, 0, Budget(epsilon=1.0, delta=1e-6), PRICE_ONE)
-    model = Model(bins, np.zeros(1, np.int32), tables, (), no_trees())
+    model = Model(bins, np.zeros(n_scores, np.int32), tables, (), no_trees(n_scores=n_scores))
     return replace(first, model=model, counts=counts, n_rows=N_ROWS).with_fact(facts)
 
 

@@ -760,11 +760,12 @@ class ChoiceQuery(LevelQuery):
 class SharedChoiceQuery(LevelQuery):
     """For every group of nodes of one level, one split that its nodes share, chosen with chance ∝ exp(ε · u / range).
 
-    u = Σ over the group's nodes v of |D_left| + |D_right|, where D is a child's sum of d = g - r_v·s, with s the second
-    component of the gradient: how far the children's gradients are from what the slope r_v of their node explains. A
-    row is in one child of each candidate, so it moves every u by at most the largest |d| times its weight
-    (docs/privacy.md P6). The controller computes u from the opened sums, which are laid out as in `NodeSumsQuery`, with
-    levels for bins, and lets out the choices alone: (n_groups,) positions in `candidates`.
+    u = Σ over the group's nodes v and the scores of |D_left| + |D_right|, where D is a child's sum of d = g - r_v·s for
+    one score, with s the second component of the gradient: how far the children's gradients are from what the slopes
+    r_v of their node explain. A row is in one child of each candidate, so it moves every u by at most the largest Σ|d|
+    over the scores, times its weight (docs/privacy.md P6). The controller computes u from the opened sums, which are
+    laid out as in `NodeSumsQuery`, with levels for bins, and lets out the choices alone: (n_groups,) positions in
+    `candidates`.
 
     Parameters
     ----------
@@ -774,7 +775,7 @@ class SharedChoiceQuery(LevelQuery):
         Level of each bin, per feature used. A candidate sends the bins above a level right.
     n_levels : tuple of int
         Levels per feature used.
-    slope : (n_nodes,) int64
+    slope : (n_nodes, n_scores) int64
         r_v in steps of 2**-SLOPE_BITS, at most 1 in absolute value; public or released.
     n_groups : int
         Nodes are divided into this many runs of equal length.
@@ -794,10 +795,13 @@ class SharedChoiceQuery(LevelQuery):
             raise PlanError(
                 "level_of_bin of a query must map the bins of each of its features, and one to two levels or more."
             )
-        settle(self, slope=_array("slope", self.slope, np.int64))
+        settle(self, slope=_array("slope", self.slope, np.int64, 2))
         n_nodes = self.splits.n_leaves
-        if len(self.slope) != n_nodes or (np.abs(self.slope) > 1 << SLOPE_BITS).any():
-            raise PlanError(f"slope of a query must hold at most 2**{SLOPE_BITS} for each node.")
+        fits = self.slope.shape == (n_nodes, self.n_scores)
+        if not fits or (np.abs(self.slope) > 1 << SLOPE_BITS).any():
+            raise PlanError(
+                f"slope of a query must hold at most 2**{SLOPE_BITS} for each node and score."
+            )
         settle(self, n_groups=_whole("n_groups", self.n_groups, 1, n_nodes))
         if n_nodes % self.n_groups:
             raise PlanError(f"n_groups={self.n_groups} of a query must divide {n_nodes} nodes.")

@@ -224,10 +224,11 @@ class SharedChoice:
 
     Privacy
     -------
-    Controller side; the answer may be released. A score is u = Σ |A·G - r·S| over the children of a group's nodes, in
-    whole numbers, with A = 2**SLOPE_BITS; nothing is rounded, so R is `choice_range` itself (private/sensitivity.py). G
-    and S are clipped first, at `MOST_SUM` over the nodes of a group: clipping moves a sum by no more than the row does,
-    so the bound, which takes |A g| and |r s| apart, holds; and u is at most 2 · 2 · A · MOST_SUM = 2**62. A row is in
+    Controller side; the answer may be released. A score is u = Σ |A·G - r·S| over the children of a group's nodes and
+    over the model's score columns, in whole numbers, with A = 2**SLOPE_BITS; nothing is rounded, so R is `choice_range`
+    itself (private/sensitivity.py). G and S are clipped first, at `MOST_SUM` over nodes of a group times columns:
+    clipping moves a sum by no more than the row does, so the bound, which takes |A g| and |r s| apart, holds; and u is
+    at most 2 · 2 · A · MOST_SUM = 2**62. A row is in
     one group, and the intervals of a unit's groups sum to R at most; so a level costs R/D, whatever the number of
     features, thresholds, nodes and groups. No value of the sums raises an error.
     """
@@ -263,19 +264,21 @@ class SharedChoice:
     def scores(self, sums: NDArray[np.int64]) -> NDArray[np.int64]:
         """Return u, (n_groups, n_candidates) int64. Private."""
         query = self.query
-        nodes = sums.reshape(query.splits.n_leaves, sum(query.n_levels), 2)
+        nodes = sums.reshape(query.splits.n_leaves, sum(query.n_levels), query.n_scores, 2)
         levels = np.split(nodes, np.cumsum(query.n_levels)[:-1], axis=1)
-        # of each candidate, the sums of its left child: (n_candidates, n_nodes, 2)
-        left = np.concatenate(
-            [np.cumsum(part, axis=1)[:, :-1] for part in levels], axis=1
-        ).swapaxes(0, 1)
-        right = levels[0].sum(axis=1) - left
-        score = self._absolute(left) + self._absolute(right)
-        return score.reshape(len(left), query.n_groups, -1).sum(axis=2).T.copy()
+        total = levels[0].sum(axis=1)
+        scores = []
+        for level in levels:  # one feature after the other, which bounds the memory
+            # of each candidate, the sums of its left child: (n_candidates, n_nodes, n_scores, 2)
+            left = np.cumsum(level, axis=1)[:, :-1].swapaxes(0, 1)
+            score = self._absolute(left) + self._absolute(total - left)
+            in_groups = (len(left), query.n_groups, query.slope.size // query.n_groups)
+            scores.append(score.reshape(in_groups).sum(axis=2))
+        return np.ascontiguousarray(np.concatenate(scores).T)
 
     def _absolute(self, child: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Return |A·G - r·S| of one child of every node, (n_candidates, n_nodes)."""
-        most = MOST_SUM // (self.query.splits.n_leaves // self.query.n_groups)
+        """Return |A·G - r·S| of one child of every node, (n_candidates, n_nodes, n_scores)."""
+        most = MOST_SUM // (self.query.slope.size // self.query.n_groups)
         clipped = np.clip(child, -most, most)
         return np.abs((clipped[..., 0] << SLOPE_BITS) - self.query.slope * clipped[..., 1])
 

@@ -137,7 +137,7 @@ class Bounded:
         return int(self.extremes()[0].max())
 
     def weighted(self, of_grad: int, of_second: int) -> int:
-        """Return the bound of |of_grad · g| + |of_second| · h of one score column, in steps."""
+        """Return the bound of Σ(|of_grad · g| + |of_second| · h) of one row over all score columns, in steps."""
         g, h = self.extremes()
         return int((abs(of_grad) * g + abs(of_second) * h).max())
 
@@ -150,8 +150,7 @@ class Bounded:
     @property
     def l1(self) -> int:
         """Bound of Σ(|g| + h) of one row over all score columns, in steps."""
-        g, h = self.extremes()
-        return int((g + h).max())
+        return self.weighted(1, 1)
 
     @property
     def grad_width(self) -> int:
@@ -502,10 +501,9 @@ class SoftmaxGradient(_Computed):
         """Bound of ‖(g, h)‖² of one row over all classes, in steps²."""
         return self._bounds[0]
 
-    @property
-    def l1(self) -> int:
-        """Bound of Σ(|g| + h) of one row over all classes, in steps."""
-        return self._bounds[1]
+    def weighted(self, of_grad: int, of_second: int) -> int:
+        """Return a bound of Σ(|of_grad · g| + |of_second| · h) of one row over all classes, in steps."""
+        return max(abs(of_grad), abs(of_second)) * self._bounds[1]
 
     @property
     def _bounds(self) -> tuple[int, int]:
@@ -590,12 +588,12 @@ class ClippedSoftmaxGradient(_Computed):
         most = squared + _hess_bounds(self.n_classes, self.hess_steps)[0]
         return int(((self.shrink**2 * most) >> (2 * GRAD_BITS)).max()) + 1
 
-    @property
-    def l1(self) -> int:
-        """Bound of Σ(|g| + h) of one row over all classes, in steps."""
+    def weighted(self, of_grad: int, of_second: int) -> int:
+        """Return the bound of Σ(|of_grad · g| + |of_second| · h) of one row over all classes, in steps."""
+        of_grad, of_second = abs(of_grad), abs(of_second)
         _, column = self._grads()
         h = (self.shrink * _hess_bounds(self.n_classes, self.hess_steps)[1]) >> GRAD_BITS
-        return int((2 * column + h).max()) + 2
+        return int((2 * of_grad * column + of_second * h).max()) + 2 * max(of_grad, of_second)
 
     @property
     def _on_every_row(self) -> bool:
@@ -685,10 +683,9 @@ class LabelGradient(_Computed):
         """Exact largest ‖(g, h)‖² of one row: one column has g, all have h."""
         return self.largest_grad**2 + self.n_scores * self.hess_steps**2
 
-    @property
-    def l1(self) -> int:
-        """Exact largest Σ(|g| + h) of one row."""
-        return self.largest_grad + self.n_scores * self.hess_steps
+    def weighted(self, of_grad: int, of_second: int) -> int:
+        """Return the exact largest Σ(|of_grad · g| + |of_second| · h) of one row."""
+        return abs(of_grad) * self.largest_grad + abs(of_second) * self.n_scores * self.hess_steps
 
     @property
     def hess_scale(self) -> float:

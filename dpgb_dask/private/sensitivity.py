@@ -116,18 +116,15 @@ def _gain_range(query: ChoiceQuery, shape: Shape) -> int:
 
 
 def _shared_range(query: SharedChoiceQuery, weight: int) -> int:
-    """Return the range of the change of u: 2 · max|d| · W, in gradient steps · 2**-SLOPE_BITS times weight steps.
+    """Return the range of the change of u: 2 · max Σ|d| · W, in gradient steps · 2**-SLOPE_BITS times weight steps.
 
     Privacy
     -------
-    With A = 2**SLOPE_BITS, u sums |A·G - r_v·S| over the children of the nodes v, where G sums w g and S sums w s. A
-    row is in one child of each candidate, and changes what stands between the bars there by at most w (A|g| + |r_v| s):
-    by the triangle inequality every u moves by at most as much, up or down. The rows of a unit add up, wherever they
+    With A = 2**SLOPE_BITS, u sums |A·G - r_v·S| over the children of the nodes v and over the scores, where G sums w g
+    and S sums w s. A row is in one child of each candidate, and changes what stands between the bars there by at most
+    w (A|g| + |r_v| s) for each score: by the triangle inequality every u moves by at most the sum of these over the
+    scores, up or down. The rows of a unit add up, wherever they
     are, and weigh at most W together. So the changes of any two candidates differ by at most twice that
     (docs/privacy.md P6).
     """
-    if query.n_scores != 1:
-        raise PlanError(
-            f"n_scores={query.n_scores}: a choice is of one score. Use released histograms for several classes."
-        )
     return 2 * query.gradient.weighted(1 << SLOPE_BITS, int(np.abs(query.slope).max())) * weight

@@ -17,13 +17,21 @@ from dpgb_dask.contracts.schema import Schema
 from dpgb_dask.controller.choices import MAX_D, MOST_SUM, SharedChoice
 from dpgb_dask.controller.noise import KeyStream
 from dpgb_dask.errors import PlanError
-from dpgb_dask.losses import SquaredGradient, logistic_gradient, softmax_gradient
+from dpgb_dask.kernels import gradient
+from dpgb_dask.losses import (
+    SquaredGradient,
+    clipped_softmax_gradient,
+    logistic_gradient,
+    unpack,
+)
 from dpgb_dask.private.sensitivity import sensitivity
 
 A = 1 << SLOPE_BITS
 CLIP, HESS = 1 << 15, 9000
 GRADIENT = SquaredGradient(CLIP, HESS)  # |g| <= 2**14 with the second component 9000
 LARGEST = CLIP >> 1
+OF_CLASSES = clipped_softmax_gradient(3, clip=0.85, hess_scale=0.5)
+SCORES = [1, 3]
 
 
 def shape(max_weight=1, weight_bits=0):
@@ -31,13 +39,15 @@ def shape(max_weight=1, weight_bits=0):
     return Shape(schema=schema, max_weight=max_weight, weight_bits=weight_bits)
 
 
-def query_of(depth=2, sizes=(5, 4), slope=None, n_groups=2, **options):
+def query_of(depth=2, sizes=(5, 4), slope=None, n_groups=2, n_scores=1, **options):
     """Two groups of two nodes; the slopes differ, and the second feature's bins are in three levels, out of order."""
-    slope = np.array([0, 100, -256, 30])[: 1 << depth] if slope is None else slope
+    if slope is None:
+        slope = np.array([[0, 7, -3], [100, -256, 1], [-256, 50, 256], [30, 0, -9]])
+        slope = slope[: 1 << depth, :n_scores]
     levels = (np.arange(sizes[0], dtype=np.uint8), np.array([2, 0, 1, 0], np.uint8)[: sizes[1]])
     return shared_choice_query(
-        depth, sizes, gradient=GRADIENT, slope=slope, n_groups=n_groups, level_of_bin=levels,
-        n_levels=(sizes[0], 3), **options,
+        depth, sizes, gradient=GRADIENT if n_scores == 1 else OF_CLASSES, slope=slope, n_groups=n_groups,
+        level_of_bin=levels, n_levels=(sizes[0], 3), n_scores=n_scores, **options,
     )  # fmt: skip
 
 
@@ -47,12 +57,15 @@ def at(query, epsilon=1.0, max_weight=1):
 
 
 def histogram(query, rows):
-    """Sum rows of (node, bins of all features, g steps, second steps, weight steps), as shards would."""
-    sums = np.zeros((query.splits.n_leaves, sum(query.n_levels), 2), np.int64)
+    """Sum rows of (node, bins of all features, g steps, second steps, weight steps), as shards would.
+
+    g and the second steps are one number, or one for each score.
+    """
+    sums = np.zeros((query.splits.n_leaves, sum(query.n_levels), query.n_scores, 2), np.int64)
     offsets = np.concatenate(([0], np.cumsum(query.n_levels)))
     for node, bins, g, s, weight in rows:
         for start, b, level in zip(offsets[:-1], bins, query.level_of_bin, strict=True):
-            sums[node, start + level[b]] += np.array([g * weight, s * weight])
+            sums[node, start + level[b]] += np.stack(np.atleast_1d(g, s), axis=1) * weight
     return sums.ravel()
 
 
@@ -66,12 +79,15 @@ def by_the_definition(query, rows):
             for cut in range(n - 1):
                 total = 0
                 for node in range(group * per_group, (group + 1) * per_group):
-                    sides = [0, 0]
-                    for where, bins, g, s, weight in rows:
-                        if where == node:
-                            right = int(query.level_of_bin[j][bins[j]]) > cut
-                            sides[right] += weight * (A * g - int(query.slope[node]) * s)
-                    total += abs(sides[0]) + abs(sides[1])
+                    for k in range(query.n_scores):
+                        sides = [0, 0]
+                        for where, bins, g, s, weight in rows:
+                            if where == node:
+                                right = int(query.level_of_bin[j][bins[j]]) > cut
+                                own = A * int(np.atleast_1d(g)[k])
+                                own -= int(query.slope[node, k]) * int(np.atleast_1d(s)[k])
+                                sides[right] += weight * own
+                        total += abs(sides[0]) + abs(sides[1])
                 scores.append(total)
         out.append(scores)
     return out
@@ -83,14 +99,31 @@ def steps(rng):
     return g, int(rng.choice([0, HESS]))
 
 
+def steps_of_classes(rng):
+    """Draw what a row of some class adds to each score, often at odds that make it large."""
+    odds = rng.choice([0, 1 << 16, 12 << 16, 40 << 16], 3).astype(np.int32)
+    out = np.empty((3, 1), np.int64)
+    label = rng.integers(0, 3, 1, dtype=np.uint8)
+    gradient.write(OF_CLASSES, odds[:, None].copy(), label, None, out)
+    g, h = unpack(out)
+    return g[:, 0], h[:, 0]
+
+
 random_rows = partial(controller_parts.random_rows, sums=steps)
 
 
+def rows_of(rng, query, n, weight=1):
+    """Random rows for the scores of a query."""
+    drawn = steps if query.n_scores == 1 else steps_of_classes
+    return controller_parts.random_rows(rng, query, n, weight, sums=drawn)
+
+
+@pytest.mark.parametrize("n_scores", SCORES)
 @pytest.mark.parametrize("seed", range(3))
-def test_scores_are_those_of_the_definition(seed):
+def test_scores_are_those_of_the_definition(seed, n_scores):
     rng = np.random.default_rng(seed)
-    query = query_of(weight_bits=2)
-    rows = random_rows(rng, query, 80, 4)
+    query = query_of(weight_bits=2, n_scores=n_scores)
+    rows = rows_of(rng, query, 80, 4)
     assert at(query).scores(histogram(query, rows)).tolist() == by_the_definition(query, rows)
 
 
@@ -114,9 +147,35 @@ def test_a_row_moves_every_score_within_the_charged_range(seed, weight):
     assert 0 < most <= choice.choice_range // 2
 
 
+@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("weight", [1, 3])
+def test_a_row_of_a_class_moves_every_score_within_the_charged_range(seed, weight):
+    rng = np.random.default_rng(seed)
+    query = query_of(n_scores=3)
+    choice = at(query, max_weight=weight)
+    rows = rows_of(rng, query, int(rng.choice([0, 1, 30])), weight)
+    before = choice.scores(histogram(query, rows))
+    most = 0
+    for row in rows_of(rng, query, 60):
+        moved = choice.scores(histogram(query, [*rows, (*row[:4], weight)])) - before
+        assert not moved[1 - row[0] // 2].any()  # the other group is untouched
+        most = max(most, int(np.abs(moved).max()))
+    assert 0.7 * choice.choice_range / 2 < most <= choice.choice_range // 2
+
+
+def test_the_range_of_classes_is_the_sum_over_scores():
+    """A row of weight 1 has Σ|g| of 2 · .85 · √(2/3) at most, where no class but its own is likelier than another."""
+    flat = query_of(n_scores=3, slope=np.zeros((4, 3), np.int64))
+    assert at(flat).choice_range / (2 * A * (1 << 15)) == pytest.approx(
+        1.7 * (2 / 3) ** 0.5, rel=2e-3
+    )
+    tilted = at(query_of(n_scores=3)).choice_range
+    assert tilted > at(flat).choice_range
+
+
 def worst_neighbours(query):
     """One row at the largest |d|, which adds to the side of one candidate, and takes from that of another."""
-    node, slope = 2, int(query.slope[2])
+    node, slope = 2, int(query.slope[2, 0])
     sign = -1 if slope > 0 else 1
     rows = [(node, [0, 0], -sign * LARGEST, 0, 1)] * 3 + [(node, [4, 1], sign * LARGEST, 0, 1)] * 9
     return rows, [*rows, (node, [0, 1], sign * LARGEST, HESS, 1)]
@@ -131,16 +190,17 @@ def test_the_whole_range_is_needed():
     assert choice.choice_range == 2 * (A * LARGEST + 256 * HESS)
 
 
+@pytest.mark.parametrize("n_scores", SCORES)
 @pytest.mark.parametrize("weight_bits", [0, 3])
-def test_a_unit_of_several_rows_stays_within_the_range(weight_bits):
+def test_a_unit_of_several_rows_stays_within_the_range(weight_bits, n_scores):
     """Rows of a unit weigh at most W together, and lie in any nodes and groups: their intervals add up."""
     rng = np.random.default_rng(9)
-    query = query_of(weight_bits=weight_bits)
+    query = query_of(weight_bits=weight_bits, n_scores=n_scores)
     choice = at(query, max_weight=4)
-    rows = random_rows(rng, query, 25)
+    rows = rows_of(rng, query, 25)
     before = choice.scores(histogram(query, rows))
     for _ in range(30):
-        unit = random_rows(rng, query, 4 << weight_bits)
+        unit = rows_of(rng, query, 4 << weight_bits)
         moved = choice.scores(histogram(query, rows + unit)) - before
         assert (moved.max(axis=1) - moved.min(axis=1)).sum() <= choice.choice_range
 
@@ -151,17 +211,23 @@ def chances(choice, sums):
     return weights / weights.sum(axis=1, keepdims=True)
 
 
-def test_shared_choices_are_private_by_enumeration():
+@pytest.mark.parametrize("n_scores", SCORES)
+def test_shared_choices_are_private_by_enumeration(n_scores):
     rng = np.random.default_rng(3)
-    query, epsilon = query_of(), 1.5
+    query, epsilon = query_of(n_scores=n_scores), 1.5
     choice = at(query, epsilon)
     for n in (0, 2, 40):
-        rows = random_rows(rng, query, n)
+        rows = rows_of(rng, query, n)
         before = np.log(chances(choice, histogram(query, rows)))
-        for row in random_rows(rng, query, 30):
+        for row in rows_of(rng, query, 30):
             losses = np.log(chances(choice, histogram(query, [*rows, row]))) - before
             assert losses.max() - losses.min() <= epsilon
             assert np.abs(losses).max() <= epsilon
+
+
+def test_the_worst_neighbours_cost_all_that_is_charged():
+    query, epsilon = query_of(), 1.5
+    choice = at(query, epsilon)
     before, after = (
         np.log(chances(choice, histogram(query, rows))) for rows in worst_neighbours(query)
     )
@@ -189,9 +255,10 @@ def test_choices_have_the_law_that_is_paid_for_and_no_other(factor):
     assert (distance < 5 + 5 * math.sqrt(10)) == (factor == 1.0)
 
 
-def test_choices_are_total():
+@pytest.mark.parametrize("n_scores", SCORES)
+def test_choices_are_total(n_scores):
     """Even sums that no data can have raise nothing, and no score overflows."""
-    query = query_of(n_groups=1)
+    query = query_of(n_groups=1, n_scores=n_scores)
     ends = np.iinfo(np.int64)
     for value in (ends.min, ends.max, 1 << 60, 0, -1):
         choice = at(query, 3.0)
@@ -200,14 +267,18 @@ def test_choices_are_total():
         assert (choice.answer(sums, KeyStream(bytes(32))) < 6).all()
 
 
-def test_the_largest_score_is_the_one_that_is_stated():
+@pytest.mark.parametrize("n_scores", SCORES)
+def test_the_largest_score_is_the_one_that_is_stated(n_scores):
     """At the end of each node's sums, with the steepest slope against them; one step more would change nothing."""
-    query = query_of(slope=np.full(4, 256), n_groups=1)
-    sums = np.zeros((4, sum(query.n_levels), 2), np.int64)
+    query = query_of(slope=np.full((4, n_scores), 256), n_groups=1, n_scores=n_scores)
+    sums = np.zeros((4, sum(query.n_levels), n_scores, 2), np.int64)
     # the outer levels of the first feature, on both sides of every cut
     for level, sign in ((0, 1), (4, -1)):
         sums[:, level] = sign * MOST_SUM, -sign * MOST_SUM
-    assert at(query).scores(sums.ravel())[0, :4].tolist() == [1 << 62] * 4
+    each = MOST_SUM // (4 * n_scores)  # of a node and score
+    expected = 2 * 2 * A * each * 4 * n_scores
+    assert 0 <= (1 << 62) - expected < 2 * 2 * A * 4 * n_scores
+    assert at(query).scores(sums.ravel())[0, :4].tolist() == [expected] * 4
 
 
 def test_heavy_rows_are_not_clipped():
@@ -219,9 +290,6 @@ def test_heavy_rows_are_not_clipped():
 
 
 def test_what_has_no_range_is_refused():
-    softmax = shared_choice_query(gradient=softmax_gradient(3), n_scores=3)
-    with pytest.raises(PlanError, match="n_scores=3"):
-        sensitivity(softmax, shape())
     query = query_of()
     with pytest.raises(PlanError, match="uniform"):
         SharedChoice.at(query, sensitivity(query, shape()), Fraction(1, MAX_D))
@@ -231,8 +299,6 @@ def test_what_has_no_range_is_refused():
 
 def test_log_loss_is_bounded_by_its_table():
     """A clipped row has no Hessian, so at |g| = 1/2 the slope adds what a row at the corner has: an eighth of it."""
-    gradient = logistic_gradient(0.5, 0.5)
-    g, s = gradient.extremes()
-    assert (
-        gradient.weighted(A, -128) == (A * g + 128 * s).max() < A * (1 << 14) + 128 * (1 << 12) + A
-    )
+    own = logistic_gradient(0.5, 0.5)
+    g, s = own.extremes()
+    assert own.weighted(A, -128) == (A * g + 128 * s).max() < A * (1 << 14) + 128 * (1 << 12) + A

@@ -168,13 +168,22 @@ def test_weights_of_rows_that_are_too_large_by_30_percent_are_seen(monkeypatch):
     assert max(squared) > 1.5
 
 
-@pytest.mark.parametrize(("name", "bound"), [("dpboost", "_gain_range"), ("rich", "_shared_range")])
-def test_a_range_of_a_choice_that_is_too_small_by_30_percent_is_seen(monkeypatch, name, bound):
+@pytest.mark.parametrize(
+    ("name", "kind", "bound"),
+    [
+        ("dpboost", "binary", "_gain_range"),
+        ("rich", "binary", "_shared_range"),
+        ("rich", "multiclass", "_shared_range"),
+    ],
+)
+def test_a_range_of_a_choice_that_is_too_small_by_30_percent_is_seen(
+    monkeypatch, name, kind, bound
+):
     right = getattr(private_bounds, bound)
     monkeypatch.setattr(private_bounds, bound, lambda *asked: int(right(*asked) / 1.3))
-    plan = recipes.get(PLANS[name], kind="binary").brief()
+    plan = recipes.get(PLANS[name], kind=kind).brief()
     with pytest.raises(AssertionError, match="splits"):
-        check_neighbours(plan, "binary", Shape(schema=SCHEMAS["binary"]))
+        check_neighbours(plan, kind, Shape(schema=SCHEMAS[kind]))
 
 
 def test_a_sensitivity_that_is_too_small_is_seen():

@@ -429,6 +429,28 @@ def test_a_clip_in_norm_halves_the_sensitivity():
         assert (g * g + h * h).sum(axis=0).max() > made.l2_squared / 1.03**2
 
 
+@pytest.mark.parametrize("case", EVERY)
+def test_no_row_exceeds_the_weighted_bound(case):
+    score, label = rows_for(case)
+    out = np.empty(np.shape(score), np.int64)
+    gradient.write(case, score, label, None, out)
+    g, h = unpack(out)
+    for of_grad, of_second in ((1, 1), (256, -128), (-3, 0), (0, 5)):
+        told = (np.abs(of_grad * g) + np.abs(of_second * h)).sum(axis=0)
+        assert told.max() <= case.weighted(of_grad, of_second)
+
+
+def test_the_weighted_bound_of_a_clip_in_norm_is_nearly_attained():
+    for n_classes in (3, 7):
+        made = clipped_softmax_gradient(n_classes, clip=0.85, hess_scale=0.5)
+        score, label = rows_for(made)
+        out = np.empty(score.shape, np.int64)
+        gradient.write(made, score, label, None, out)
+        g, h = unpack(out)
+        told = (256 * np.abs(g) + 128 * h).sum(axis=0).max()
+        assert told > made.weighted(256, 128) / 1.3
+
+
 @pytest.mark.skipif(numba.config.DISABLE_JIT, reason="looks at compiled versions")
 def test_warm_leaves_no_gradient_to_compile():
     warming.warm()

@@ -183,14 +183,15 @@ def choice_of(kind, splits, weight_bits=0, **options):
 
 def shared_choice_of(kind, splits, weight_bits=0, **options):
     """A choice that two runs of nodes share, among the levels of two features."""
+    n_scores = 3 if kind == "multiclass" else 1
     asked = {
         "gradient": gradient_of(kind),
-        "n_scores": 1,
+        "n_scores": n_scores,
         "features": np.array([0, 2], np.uint16),
         "sizes": (N_BINS[0], N_BINS[2]),
         "level_of_bin": ((np.arange(N_BINS[0]) // 3).astype(np.uint8), np.array([1, 0, 0, 1, 2], np.uint8)),
         "n_levels": (4, 3),
-        "slope": np.arange(splits.n_leaves) * 9 - 30,
+        "slope": (np.arange(splits.n_leaves) * 9 - 30)[:, None] * np.array([1, -1, 2])[:n_scores],
         "n_groups": min(2, splits.n_leaves),
         **options,
     }  # fmt: skip
@@ -225,10 +226,10 @@ def queries_of(kind, weight_bits=0):
         "nodes": NodeSumsQuery(**level, splits=one),
         "sample": NodeSumsQuery(**level, splits=one, rows=draw("sample", 11, high=1 << 30)),
         "sides": NodeSumsQuery(**level, splits=one, sides=sides),
+        "shared choice": shared_choice_of(kind, one, weight_bits),
     }
     if kind != "multiclass":
         queries["choice"] = choice_of(kind, one, weight_bits)
-        queries["shared choice"] = shared_choice_of(kind, one, weight_bits)
         queries["table"] = TreeSumsQuery(**(grad | {"gradient": table_of(kind)}), splits=splits)
     if kind == "numeric":
         queries["residual"] = ResidualQuery(**price, edges=np.array([-60000, -1000, 1000, 50000]))

@@ -179,7 +179,7 @@ def random_query(kind, rng):
             **part,
             level_of_bin=levels,
             n_levels=tuple(n_levels),
-            slope=rng.integers(-256, 257, n_nodes),
+            slope=rng.integers(-256, 257, (n_nodes, n_scores)),
             n_groups=1 << int(rng.integers(0, part["splits"].depth + 1)),
         )
 
@@ -187,8 +187,8 @@ def random_query(kind, rng):
         edges = np.unique(rng.integers(0, 150_000, rng.integers(1, 30)))
         return ResidualQuery(label="", price=1, weight_bits=MOST[1], edges=edges)
 
-    kinds = [main, reference, pairs, trees, nodes]
-    kinds += [] if kind == "multiclass" else [choice, shared_choice]
+    kinds = [main, reference, pairs, trees, nodes, shared_choice]
+    kinds += [] if kind == "multiclass" else [choice]
     kinds += [residual] if kind == "numeric" else []
     return kinds[int(rng.integers(len(kinds)))]()
 
@@ -296,6 +296,7 @@ OUT_OF_RANGE = {
     ),
     "a slope beyond the largest": (SHARED, {"slope": SHARED.slope * 9}),
     "slopes of fewer nodes": (SHARED, {"slope": SHARED.slope[1:]}),
+    "slopes of more scores": (SHARED, {"slope": np.repeat(SHARED.slope, 2, axis=1)}),
     "slopes that are no whole numbers": (SHARED, {"slope": SHARED.slope / 2}),
     "groups that do not divide the nodes": (SHARED, {"n_groups": 3}),
     "more groups than nodes": (SHARED, {"n_groups": 16}),

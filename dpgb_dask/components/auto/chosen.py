@@ -15,6 +15,8 @@ from dpgb_dask.components.auto.pairs import coarsen
 from dpgb_dask.components.auto.posterior import (
     AutoFacts,
     current_gradient,
+    damping_of_trees,
+    hess_of_trees,
     prior_scales,
     residual_query,
     round_price,
@@ -48,7 +50,7 @@ class ChosenMemory:
         Number of the tree that grows; ``n_trees`` when there is none.
     splits : Splits
         Of this tree, as deep as it is.
-    slope : (n_nodes,) int64, or None
+    slope : (n_nodes, n_scores) int64, or None
         Of the nodes of its lowest level; None until it is released.
     gains : tuple of float
         What each tree gained, by its released leaf sums.
@@ -114,10 +116,9 @@ class ChosenTrees(Stage):
         """Classes of the queries that it may ask."""
         return SharedChoiceQuery, TreeSumsQuery, ResidualQuery
 
-    def declare(self, shape: Shape) -> Demand:
+    def declare(self, shape: Shape) -> Demand:  # noqa: ARG002
         """Declare between nothing, where the signal is too weak, and its share of what the main effects leave."""
-        most = 0 if shape.kind == "multiclass" else 2 * self.depth * self.trees + 1
-        return Demand(0.0, 0.6, most)
+        return Demand(0.0, 0.6, 2 * self.depth * self.trees + 1)
 
     def most_queries(self, state: State) -> int:
         """Return the most queries that it asks: none if the signal is too weak."""
@@ -136,13 +137,12 @@ class ChosenTrees(Stage):
         if found.split.chosen == 0:
             return state
         tables = zip(state.counts, state.model.bins, state.model.tables, strict=True)
-        levels = [_levels_of(bins, mass, table[:, 0], self.levels) for mass, bins, table in tables]
+        levels = [_levels_of(bins, mass, table, self.levels) for mass, bins, table in tables]
         used = [j for j, level_of_bin in enumerate(levels) if level_of_bin.any()]
         if not used:
             return state
         signal = found.split.signal
-        hess = constants.NUMERIC_HESS if state.shape.kind == "numeric" else found.totals.hess[0]
-        rows = state.n_rows / state.shape.max_weight * hess
+        rows = state.n_rows / state.shape.max_weight * hess_of_trees(state)
         fewest, most = constants.CHOSEN_TREES
         leaves = min(rows / constants.CHOSEN_LEAF, signal / constants.CHOSEN_LEAF_SIGNAL)
         depth = _power_of_two(leaves).bit_length() - 1
@@ -152,7 +152,7 @@ class ChosenTrees(Stage):
             n_groups=min(constants.CHOSEN_GROUPS, _power_of_two(signal / constants.RICH_SIGNAL)),
             tree=0,
             splits=root(),
-            slope=np.zeros(1, np.int64),
+            slope=np.zeros((1, state.shape.n_scores), np.int64),
             gains=(),
             rescaled=state.shape.kind != "numeric",
             features=np.array(used, np.uint16),
@@ -218,10 +218,15 @@ class ChosenTrees(Stage):
         memory: ChosenMemory = state.memory
         assert state.model is not None
         step, reach = leaf_steps(state, answer, memory.depth)
-        value = self.learning_rate * np.clip(step, -constants.LARGEST_LEAF, constants.LARGEST_LEAF)
+        rate = self.learning_rate * damping_of_trees(state.shape.kind)
+        value = rate * np.clip(step, -constants.LARGEST_LEAF, constants.LARGEST_LEAF)
         repeat = 1 << (self.depth - memory.depth)
+
+        def of_tree(per_leaf: NDArray[np.float64]) -> NDArray[np.float64]:
+            return np.repeat(per_leaf, repeat, axis=0).T[:, None]
+
         trees = state.model.trees.with_more(
-            deepened(memory.splits, self.depth), steps(np.repeat(value, repeat)).reshape(1, 1, -1)
+            deepened(memory.splits, self.depth), steps(of_tree(value))
         )
         gains = (*memory.gains, _gain(state, answer))
         # the gain of one tree varies as much as it is large
@@ -231,7 +236,7 @@ class ChosenTrees(Stage):
             and memory.n_trees * float(np.mean(recent)) < constants.CHOSEN_LEAST_GAIN
         )
         noise = ForestNoise(
-            gain=self.learning_rate * np.repeat(reach, repeat).reshape(1, 1, -1),
+            gain=of_tree(rate * reach),
             grad_sd=(answer.grad_sd,),
             hess=tuple(mean * state.n_rows for mean in state.fact(AutoFacts).totals.hess),
             batches=(1,),
@@ -240,7 +245,7 @@ class ChosenTrees(Stage):
             memory,
             tree=memory.n_trees if ends else memory.tree + 1,
             splits=root(),
-            slope=np.zeros(1, np.int64),
+            slope=np.zeros((1, state.shape.n_scores), np.int64),
             gains=gains,
         )
         state = replace(state, model=replace(state.model, trees=trees), memory=memory)
@@ -253,15 +258,25 @@ def _power_of_two(most: float) -> int:
 
 
 def _levels_of(
-    bins: FeatureBins, mass: NDArray[np.float64], effect: NDArray[np.int32], n: int
+    bins: FeatureBins, mass: NDArray[np.float64], table: NDArray[np.int32], n: int
 ) -> NDArray[np.uint8]:
     """Return the levels of a feature's bins, (n_bins,), between which it can be split."""
     if not bins.categorical:
         return coarsen(mass, False, n)
-    order = np.argsort(effect, kind="stable")
+    order = np.argsort(_order_of(table, mass), kind="stable")
     level = np.empty(len(mass), np.uint8)
     level[order] = coarsen(mass[order], False, n)
     return level
+
+
+def _order_of(table: NDArray[np.int32], mass: NDArray[np.float64]) -> NDArray[Any]:
+    """Return what categories are ordered by, (n_bins,): their effect; of several scores, where effects differ most."""
+    if table.shape[1] == 1:
+        return table[:, 0]
+    share = np.maximum(mass, 0) / max(mass.sum(), 1)
+    effects = table - share @ table
+    _, vectors = np.linalg.eigh(effects.T @ (share[:, None] * effects))
+    return np.asarray(effects @ vectors[:, -1])
 
 
 def _level(query: SharedChoiceQuery, chosen: NDArray[np.int64]) -> LevelSplits:
@@ -274,14 +289,14 @@ def _level(query: SharedChoiceQuery, chosen: NDArray[np.int64]) -> LevelSplits:
     return level
 
 
-def _spread(state: State) -> float:
-    """Return the Σh that a released sum over all rows would have."""
-    return float(np.mean(state.fact(AutoFacts).totals.hess)) * state.n_rows
+def _spread(state: State) -> NDArray[np.float64]:
+    """Return the Σh that a released sum over all rows would have, per score."""
+    return np.asarray(state.fact(AutoFacts).totals.hess) * state.n_rows
 
 
 def _slopes(state: State, answer: Sums, hess_scale: float) -> NDArray[np.int64]:
-    """Return the shrunk Newton step of every node, in steps of the query: what its gradients have in common."""
-    grad, hess, n = answer.grad[:, 0], answer.hess[:, 0], len(answer.grad)
+    """Return the shrunk Newton steps of every node, in steps of the query: what its gradients have in common."""
+    grad, hess, n = answer.grad, answer.hess, len(answer.grad)
     expected = _spread(state) / n
     largest = constants.CHOSEN_SLOPE * (
         state.fact(AutoFacts).clip if state.shape.kind == "numeric" else 1.0
@@ -296,7 +311,7 @@ def _slopes(state: State, answer: Sums, hess_scale: float) -> NDArray[np.int64]:
 def _gain(state: State, answer: Sums) -> float:
     """Return how much a tree lowers the loss of a row by its released leaf sums, less what noise and chance seem to."""
     clip = state.fact(AutoFacts).clip if state.shape.kind == "numeric" else 1.0
-    grad, hess = answer.grad[:, 0], answer.hess[:, 0]
+    grad, hess = answer.grad, answer.hess
     hess = np.maximum(hess, 0.2 * _spread(state) / len(hess))
     chance = constants.CHOSEN_OPTIMISM * sampling_variance(state) * hess
     gain = (grad**2 - answer.grad_sd**2 - chance) / (2 * hess)
@@ -313,12 +328,21 @@ def leaf_steps(
 
     Returns
     -------
-    step : (n_leaves,) float64, score units
-    reach : (n_leaves,) float64
+    step : (n_leaves, n_scores) float64, score units
+    reach : (n_leaves, n_scores) float64
         Score units per unit of Σg.
     """
-    grad, hess = answer.grad[:, 0], answer.hess[:, 0]
-    expected = _spread(state) / len(grad)
+    parts = [_steps_of_score(state, answer, k, depth) for k in range(state.shape.n_scores)]
+    step, reach = zip(*parts, strict=True)
+    return np.stack(step, axis=1), np.stack(reach, axis=1)
+
+
+def _steps_of_score(
+    state: State, answer: Sums, k: int, depth: int
+) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """Return `leaf_steps` of one score."""
+    grad, hess = answer.grad[:, k], answer.hess[:, k]
+    expected = _spread(state)[k] / len(grad)
     # a noisy Σh shrinks to what the leaf would have if all leaves were alike
     own = expected**2 / (expected**2 + answer.hess_sd**2)
     hess = np.maximum(own * hess + (1 - own) * expected, max(0.1 * expected, 0.25 * answer.hess_sd))

@@ -14,6 +14,7 @@ from dpgb_dask.components.auto.pairs import coarsen, feature_strength
 from dpgb_dask.components.auto.posterior import (
     AutoFacts,
     current_gradient,
+    damping_of_trees,
     residual_query,
     round_price,
     split_of,
@@ -229,8 +230,7 @@ class Forest(Stage):
         sd, hess_sd = answer.grad_sd, answer.hess_sd
         n_trees = memory.rounds * memory.batch
         ridge = sd**2 / (n_trees * 0.1) / (hess + sd) + 2 * hess_sd
-        # softmax scores move against each other, so a step by the diagonal Hessian goes twice as far
-        rate = self.learning_rate / (2 if state.shape.kind == "multiclass" else 1)
+        rate = self.learning_rate * damping_of_trees(state.shape.kind)
         if memory.again:
             rate *= constants.AGAIN_RATE
         leaf = rate * np.clip(

@@ -165,6 +165,22 @@ def sampling_variance(state: State) -> float:
     return float((state.fact(AutoFacts).clip / constants.NORMAL_SPREAD) ** 2)
 
 
+def hess_of_trees(state: State) -> float:
+    """Return the mean Hessian of a row that trees have for their signal; that of several classes moves two scores."""
+    hess = state.fact(AutoFacts).totals.hess
+    if state.shape.kind == "numeric":
+        return constants.NUMERIC_HESS
+    return float(np.sum(hess)) if state.shape.kind == "multiclass" else hess[0]
+
+
+def damping_of_trees(kind: str) -> float:
+    """Return what steps of leaves are multiplied by.
+
+    Softmax scores move against each other, so a step by the diagonal Hessian goes twice as far.
+    """
+    return 0.5 if kind == "multiclass" else 1.0
+
+
 def current_gradient(state: State) -> Gradient:
     """Return the gradient with the current clip bound."""
     return gradient_of(state.shape.kind, state.fact(AutoFacts).clip, state.shape.n_scores)

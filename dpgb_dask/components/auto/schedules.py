@@ -62,7 +62,7 @@ def most_candidates(kind: str, of_pairs: float) -> int:
     return int(np.clip(usual * of_pairs / constants.PAIR_CLEAR[kind], usual, most))
 
 
-def tree_signal(n_rows: float, hess: float, mu2: float) -> float:
+def tree_signal(n_rows: float, hess: float, clip: float, mu2: float) -> float:
     """Return the Σh of all rows over the noise of one sum that takes all that the main effects would leave.
 
     Parameters
@@ -71,12 +71,12 @@ def tree_signal(n_rows: float, hess: float, mu2: float) -> float:
         Noisy number of rows, in units of the largest weight.
     hess : float
         Mean Hessian of a row; `constants.NUMERIC_HESS` for a numeric target.
+    clip : float
+        Bound of a row's gradient.
     mu2 : float
         μ² left for all stages after the start.
     """
-    return (
-        n_rows * hess * float(np.sqrt((1 - constants.RICH_MAIN) * max(mu2, 0.0))) / constants.CLIP
-    )
+    return n_rows * hess * float(np.sqrt((1 - constants.RICH_MAIN) * max(mu2, 0.0))) / clip
 
 
 def split_rich(signal: float, left: int, *, chosen: bool, pairs: bool) -> BudgetSplit:

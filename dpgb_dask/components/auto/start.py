@@ -11,6 +11,7 @@ from dpgb_dask.components.auto import schedules
 from dpgb_dask.components.auto.posterior import (
     AutoFacts,
     Totals,
+    hess_of_trees,
     on_grid,
     on_grid_intercept,
     residual_query,
@@ -25,7 +26,7 @@ from dpgb_dask.components.bins import share_of
 from dpgb_dask.contracts.constraints import UNCONSTRAINED
 from dpgb_dask.contracts.plan import Answer, Demand, Shape, Stage, State
 from dpgb_dask.contracts.queries import PRICE_ONE, Query, ResidualQuery, TargetSumQuery
-from dpgb_dask.losses import LINKS_OF, class_weights, sigmoid
+from dpgb_dask.losses import CLASS_CLIP, LINKS_OF, class_weights, sigmoid
 
 STEPS_TO_BALANCE = 100  # halve the distance to the balance at least every second step
 
@@ -140,9 +141,11 @@ class Start(Stage):
             max(state.left - (constants.RESIDUAL_REFRESHES - 1) * scale, 0) / PRICE_ONE,
         )
         found = replace(found, most_candidates=schedules.most_candidates(kind, of_pairs))
-        if self.trees and kind != "multiclass" and state.shape.constraints == UNCONSTRAINED:
-            hess = constants.NUMERIC_HESS if kind == "numeric" else found.totals.hess[0]
-            signal = schedules.tree_signal(n_rows, hess, state.left / PRICE_ONE)
+        if self.trees and state.shape.constraints == UNCONSTRAINED:
+            clip = CLASS_CLIP if kind == "multiclass" else constants.CLIP
+            signal = schedules.tree_signal(
+                n_rows, hess_of_trees(state), clip, state.left / PRICE_ONE
+            )
             if signal >= self.rich_from:
                 chosen = signal >= constants.CHOSEN_SIGNAL * self.rich_from
                 pairs = of_pairs >= constants.PAIR_CLEAR[kind]

@@ -29,8 +29,9 @@ def run(stage, state, leaf_grad=500.0):
         if isinstance(query, SharedChoiceQuery):
             value = np.zeros(query.n_values)
         elif isinstance(query, TreeSumsQuery):
-            n = query.splits.n_leaves
-            value = np.stack([np.full(n, leaf_grad), np.full(n, 0.5 * HESS * N_ROWS / n)], axis=1)
+            n = query.splits.n_leaves * query.n_scores
+            hess = 0.5 * HESS * N_ROWS / query.splits.n_leaves
+            value = np.stack([np.full(n, leaf_grad), np.full(n, hess)], axis=1)
         else:
             value = np.full(query.n_values, N_ROWS / query.n_values)
         state = stage.update(state, query, answered(query, np.ravel(value)))
@@ -38,7 +39,7 @@ def run(stage, state, leaf_grad=500.0):
 
 
 @pytest.mark.parametrize("signal", [1500.0, 9000.0, 90000.0])
-@pytest.mark.parametrize("kind", ["binary", "numeric"])
+@pytest.mark.parametrize("kind", ["binary", "multiclass", "numeric"])
 def test_prices_sum_exactly_to_the_share_of_the_stage(signal, kind):
     state = state_of(signal, kind)
     _, asked = run(ChosenTrees(), state)
@@ -49,7 +50,7 @@ def test_prices_sum_exactly_to_the_share_of_the_stage(signal, kind):
     assert {type(query) for query in asked} <= set(ChosenTrees().queries)
 
 
-@pytest.mark.parametrize("kind", ["binary", "numeric"])
+@pytest.mark.parametrize("kind", ["binary", "multiclass", "numeric"])
 def test_pairs_have_a_part_of_rich_data_where_their_signal_is_clear(kind):
     state, look = state_of(kind=kind), PRICE_ONE // 1000
     state = state.with_fact(replace(state.fact(AutoFacts), start_price=look))
@@ -115,12 +116,35 @@ def leaves_under(sd, grad, hess=500.0, depth=3):
     n = 1 << depth
     answer = Sums(np.asarray(grad, float).reshape(n, 1), np.full((n, 1), hess), sd, 2 * sd)
     state = replace(state_of(), n_rows=n * hess / HESS)
-    return chosen.leaf_steps(state, answer, depth)
+    step, reach = chosen.leaf_steps(state, answer, depth)
+    return step[:, 0], reach[:, 0]
+
+
+def test_each_score_has_the_steps_of_its_own_sums():
+    grad = np.random.default_rng(0).normal(0, 300, (8, 3))
+    state = replace(state_of(kind="multiclass"), n_rows=8 * 500 / HESS)
+    step, reach = chosen.leaf_steps(state, Sums(grad, np.full((8, 3), 500.0), 9.0, 18.0), 3)
+    for k in range(3):
+        alone_step, alone_reach = leaves_under(9.0, grad[:, k])
+        np.testing.assert_array_equal(step[:, k], alone_step)
+        np.testing.assert_array_equal(reach[:, k], alone_reach)
+
+
+def test_categories_of_several_classes_stand_where_their_effects_differ_most():
+    """Along one line, in its order (from either end), however rows are spread and whatever they share."""
+    place, mass = np.array([3, -1, 0, 7, -5]), np.array([10.0, 20, 0, 30, 5])
+    table = (np.array([4, -1, -3]) * place[:, None] + np.array([500, 2, -7])).astype(np.int32)
+    order = np.argsort(chosen._order_of(table, mass)).tolist()
+    assert order in (np.argsort(place).tolist(), np.argsort(-place).tolist())
+    one = table[:, :1]
+    assert chosen._order_of(one, mass) is not None
+    np.testing.assert_array_equal(chosen._order_of(one, mass), one[:, 0])
 
 
 def test_leaves_are_newton_steps_without_noise_and_nothing_in_noise():
     grad = 1e5 * np.array([1, -1, 2, 0, -3, 1, 1, 2])
     step, reach = leaves_under(1e-6, grad, hess=1e6)
+    assert step.shape == reach.shape == (8,)
     assert step == pytest.approx(-grad / 1e6, rel=0.01, abs=2e-3)
     assert reach == pytest.approx(1e-6, rel=0.01)
     step, _ = leaves_under(1e6, grad / 1e3)
@@ -150,12 +174,13 @@ def test_priors_of_leaves_are_covariances(depth):
         ).all()  # leaves that part at the root share nothing
 
 
-@pytest.mark.parametrize("kind", ["binary", "numeric"])
+@pytest.mark.parametrize("kind", ["binary", "multiclass", "numeric"])
 def test_slopes_are_within_what_the_query_allows(kind):
     state = state_of(kind=kind)
-    gradient = chosen.current_gradient(state)
+    gradient, n_scores = chosen.current_gradient(state), state.shape.n_scores
     for grad in (-1e9, 0.0, 1e9):
-        answer = Sums(np.full((2, 1), grad), np.array([[1e4], [-5.0]]), 3.0, 6.0)
+        hess = np.repeat([[1e4], [-5.0]], n_scores, axis=1)
+        answer = Sums(np.full((2, n_scores), grad), hess, 3.0, 6.0)
         slope = chosen._slopes(state, answer, gradient.hess_scale)
         assert np.abs(slope).max() <= 256
         assert (np.sign(slope) == np.sign(grad)).all()
@@ -195,6 +220,22 @@ def test_they_find_what_tables_and_random_trees_do_not():
         ).fit(x, y)
         auc[name] = roc_auc_score(new_y, model.predict_proba(new_x)[:, 1])
     assert auc["with"] > 0.98 > auc["without"] + 0.02
+
+
+def test_they_find_what_parts_several_classes():
+    def classes(n, seed):
+        x, y = boxes(n, seed)
+        return x, y + 2 * (x["d"] > 0.7).to_numpy()
+
+    (x, y), (new_x, new_y) = classes(12_000, 0), classes(4000, 1)
+    schema = Schema(dict.fromkeys("abcdef", (0, 1)), classes=[0, 1, 2, 3])
+    right = {}
+    for name, plan in (("with", "auto"), ("without", without_trees())):
+        model = DPGBClassifier(
+            schema=schema, epsilon=8, delta=1e-6, noise=SeededNoise(1), random_state=0, recipe=plan
+        ).fit(x, y)
+        right[name] = (model.predict(new_x) == new_y).mean()
+    assert right["with"] > 0.93 > right["without"] + 0.05
 
 
 def test_the_additive_recipe_spends_all_of_rich_data_on_tables():
