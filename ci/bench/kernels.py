@@ -29,7 +29,7 @@ from dpgb_dask.components import constants
 from dpgb_dask.components.auto import smoothing
 from dpgb_dask.contracts.features import Numeric
 from dpgb_dask.contracts.grid import FINE, numeric_edges
-from dpgb_dask.controller import mechanisms
+from dpgb_dask.controller import gaussian
 from dpgb_dask.controller.gaussian import discrete_gaussian
 from dpgb_dask.controller.noise import KeyStream
 from dpgb_dask.controller.release import Controller
@@ -376,7 +376,7 @@ def enter_noise_of_a_fit(contest: Contest, repeats: int) -> None:
     noise = timed("noise in a fit", discrete_gaussian, lambda n, *_: n)
     release = timed("release in a fit", Controller.release, lambda _, query, __: query.n_values)
     with (
-        mock.patch.object(mechanisms, "discrete_gaussian", noise),
+        mock.patch.object(gaussian, "discrete_gaussian", noise),
         mock.patch.object(Controller, "release", release),
     ):
         for _ in range(repeats + 1):
