@@ -14,10 +14,9 @@ from numpy.typing import NDArray
 from dpgb_dask.contracts.grid import FINE, GRIDS, Grid, coarsening
 from dpgb_dask.contracts.plan import Shape
 from dpgb_dask.contracts.queries import CellCountsQuery, CountQuery, Query, TargetSumQuery
-from dpgb_dask.encoding.codes import Values, cells_of, read_values
+from dpgb_dask.encoding.codes import Values, cells_of, encode_target, encode_weight, read_values
 from dpgb_dask.encoding.columns import as_columns, n_rows
 from dpgb_dask.encoding.structure import SourceBlock
-from dpgb_dask.encoding.target import encode_target, encode_weight
 from dpgb_dask.errors import ChunkError, PlanError
 from dpgb_dask.frozen import settle
 from dpgb_dask.kernels.histogram import add_cells

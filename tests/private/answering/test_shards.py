@@ -37,8 +37,7 @@ from dpgb_dask.contracts.model import (
     no_trees,
 )
 from dpgb_dask.contracts.queries import SHRINK_BITS, RowDraw
-from dpgb_dask.encoding.codes import encode
-from dpgb_dask.encoding.target import encode_target, encode_weight
+from dpgb_dask.encoding.codes import encode, encode_target, encode_weight
 from dpgb_dask.errors import PlanError
 from dpgb_dask.kernels.draw import draws
 from dpgb_dask.kernels.gradient import write
