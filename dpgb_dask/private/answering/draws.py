@@ -12,8 +12,7 @@ from numpy.typing import NDArray
 from dpgb_dask.contracts.queries import DRAW_BITS, RowDraw
 from dpgb_dask.errors import PlanError
 from dpgb_dask.kernels.draw import draws
-from dpgb_dask.private.answering.passes import Deal, RowBlock, Threads
-from dpgb_dask.private.answering.scores import Scores
+from dpgb_dask.private.answering.passes import Deal, RowBlock, Scores, Threads
 from dpgb_dask.private.keeping.pieces import Piece
 from dpgb_dask.private.keeping.store import Kept, copies_fit, state_of
 

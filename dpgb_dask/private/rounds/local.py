@@ -16,11 +16,10 @@ from dask.optimization import cull
 from numpy.typing import NDArray
 
 from dpgb_dask.contracts.boundary import Raw
-from dpgb_dask.contracts.model import FeatureBins, Model
+from dpgb_dask.contracts.model import FeatureBins, Model, same_bins
 from dpgb_dask.contracts.plan import Execution
 from dpgb_dask.contracts.queries import Query
 from dpgb_dask.errors import LostCodesError, in_our_words
-from dpgb_dask.private.answering.scores import same_bins
 from dpgb_dask.private.answering.shards import Shard
 from dpgb_dask.private.keeping.store import room_to_read
 from dpgb_dask.private.reading.load_lock import bytes_of, end_turn, in_turn

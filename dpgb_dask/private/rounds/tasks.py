@@ -37,7 +37,7 @@ from numpy.typing import NDArray
 
 from dpgb_dask.clients import Connection
 from dpgb_dask.contracts.boundary import Raw
-from dpgb_dask.contracts.model import FeatureBins, Model
+from dpgb_dask.contracts.model import FeatureBins, Model, same_bins
 from dpgb_dask.contracts.plan import Execution
 from dpgb_dask.contracts.queries import Query
 from dpgb_dask.encoding.columns import n_rows
@@ -51,7 +51,6 @@ from dpgb_dask.errors import (
     kind_of,
 )
 from dpgb_dask.kernels.warming import warm
-from dpgb_dask.private.answering.scores import same_bins
 from dpgb_dask.private.answering.shards import sum_arrays
 from dpgb_dask.private.keeping.durable import is_durable
 from dpgb_dask.private.keeping.store import room_to_read
