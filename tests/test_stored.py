@@ -19,7 +19,7 @@ from dpgb_dask.io.opening import is_dataset
 from dpgb_dask.io.place import ATTRIBUTE
 from dpgb_dask.matching import names_of
 from dpgb_dask.private.keeping.durable import Durable
-from dpgb_dask.private.keeping.pieces import Piece
+from dpgb_dask.private.reading.rows import Piece
 from dpgb_dask.stored import arrays_of, from_zarr
 from dpgb_dask.testing import SeededNoise
 

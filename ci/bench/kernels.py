@@ -36,7 +36,7 @@ from dpgb_dask.controller.release import Controller
 from dpgb_dask.kernels import bin as bins
 from dpgb_dask.kernels import gradient, histogram, predict, route
 from dpgb_dask.losses import logistic_gradient
-from dpgb_dask.private.reading.survey import STRIP_ROWS
+from dpgb_dask.private.reading.chunks import STRIP_ROWS
 
 try:
     import xgboost

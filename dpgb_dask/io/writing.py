@@ -25,8 +25,7 @@ from dpgb_dask.io.rows import store_form
 from dpgb_dask.matching import Columns, in_order
 from dpgb_dask.private.reading.ingest import check_inputs, source_of
 from dpgb_dask.private.reading.parsers import warn_of_parsers
-from dpgb_dask.private.reading.rows import Source, failed_to_load, line_up
-from dpgb_dask.private.reading.survey import slice_block
+from dpgb_dask.private.reading.rows import Source, failed_to_load, line_up, slice_block
 from dpgb_dask.stored import Recorded, Shards
 
 

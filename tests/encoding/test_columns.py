@@ -30,7 +30,7 @@ from dpgb_dask.encoding.columns import (
 from dpgb_dask.encoding.structure import family
 from dpgb_dask.encoding.times import seconds
 from dpgb_dask.errors import SchemaError
-from dpgb_dask.private.reading.survey import slice_block
+from dpgb_dask.private.reading.rows import slice_block
 from dpgb_dask.private.reading.units import hash_units
 
 NAN = np.nan

@@ -24,9 +24,9 @@ from dpgb_dask.kernels.predict import (
 )
 from dpgb_dask.kernels.route import BYTE_DEPTH, tree_leaves
 from dpgb_dask.private.answering.kept_bytes import KeptBytes
-from dpgb_dask.private.keeping.pieces import Piece
 from dpgb_dask.private.keeping.scratch import Extent
 from dpgb_dask.private.keeping.store import READ_AHEAD, Kept, LostPiece, StoredPiece
+from dpgb_dask.private.reading.rows import Piece
 
 ALIGNED = 16  # bytes
 KEPT_TREES = 32  # leaves of so many trees at most are kept: as many bytes per row

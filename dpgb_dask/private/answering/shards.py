@@ -40,8 +40,8 @@ from dpgb_dask.private.answering.passes import (
     Update,
     split_features,
 )
-from dpgb_dask.private.keeping.pieces import Piece
 from dpgb_dask.private.keeping.store import Kept, LostPiece, StoredPiece, copies_fit
+from dpgb_dask.private.reading.rows import Piece
 from dpgb_dask.private.sensitivity import max_weight_steps
 
 T = TypeVar("T")

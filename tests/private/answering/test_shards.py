@@ -48,9 +48,8 @@ from dpgb_dask.private.answering import shards
 from dpgb_dask.private.answering.levels import LevelSums
 from dpgb_dask.private.answering.passes import Scores, Update
 from dpgb_dask.private.answering.shards import Shard
-from dpgb_dask.private.keeping.pieces import encode_rows, merge_pieces
-from dpgb_dask.private.reading.rows import Rows
-from dpgb_dask.private.reading.survey import Reading
+from dpgb_dask.private.reading.chunks import Reading, encode_rows
+from dpgb_dask.private.reading.rows import Rows, merge_pieces
 
 WEIGHT = {"max_weight": 3, "weight_bits": 2}
 SHARD_QUERIES = [(k, q) for k, q in ALL if q not in ("count", "coarse", "fine", "target")]
