@@ -18,16 +18,15 @@ from dask.delayed import delayed
 from numpy.typing import NDArray
 
 from dpgb_dask.clients import compute
-from dpgb_dask.columns import Columns, in_order, names_of
 from dpgb_dask.contracts.features import Categorical, Datetime, Numeric
 from dpgb_dask.contracts.model import FeatureBins
 from dpgb_dask.contracts.plan import weight_bits_for
 from dpgb_dask.contracts.schema import Schema
-from dpgb_dask.encoding.codes import encode
+from dpgb_dask.encoding.codes import encode, encode_target, encode_weight
 from dpgb_dask.encoding.columns import n_rows, numbers, objects, one_column, split_columns
-from dpgb_dask.encoding.target import encode_target, encode_weight
 from dpgb_dask.encoding.times import bounds_of, seconds
 from dpgb_dask.errors import SchemaError, StructureError
+from dpgb_dask.matching import Columns, in_order, names_of
 from dpgb_dask.private.reading.ingest import Inputs, check_inputs, source_of
 from dpgb_dask.private.reading.rows import Source, line_up
 from dpgb_dask.private.reading.units import distinct_names

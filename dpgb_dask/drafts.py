@@ -16,12 +16,12 @@ import pandas as pd
 import xarray as xr
 import zarr
 
-from dpgb_dask.columns import default_names, names_of
 from dpgb_dask.contracts.blanks import FILL_IN, NOTICE, open_facts
 from dpgb_dask.contracts.features import USUAL_PARTS
 from dpgb_dask.contracts.schema import VERSION, Schema
 from dpgb_dask.encoding.times import ISO
 from dpgb_dask.errors import SchemaError, StructureError, did_you_mean
+from dpgb_dask.matching import default_names, names_of
 from dpgb_dask.stored import arrays_of
 from dpgb_dask.values import cell
 

@@ -21,7 +21,6 @@ from sklearn.utils.validation import check_is_fitted
 
 from dpgb_dask import inferred, losses, parameters
 from dpgb_dask.clients import compute
-from dpgb_dask.columns import Columns, check_choice, default_names, in_order
 from dpgb_dask.contracts.model import BinShares, Model, NoiseBands
 from dpgb_dask.contracts.plan import Budget, Plan, Progress, Shape, weight_bits_for
 from dpgb_dask.contracts.schema import MAX_WEIGHT, Schema
@@ -35,6 +34,7 @@ from dpgb_dask.errors import (
     UnreadValuesWarning,
 )
 from dpgb_dask.losses import Loss
+from dpgb_dask.matching import Columns, check_choice, default_names, in_order
 from dpgb_dask.parameters import INFER
 from dpgb_dask.private.reading.ingest import column_of, read_source
 from dpgb_dask.progress import Bar

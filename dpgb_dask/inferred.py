@@ -23,7 +23,6 @@ from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import column_or_1d, validate_data
 
 from dpgb_dask.clients import compute
-from dpgb_dask.columns import default_names
 from dpgb_dask.contracts.features import Categorical, Datetime, Numeric
 from dpgb_dask.contracts.schema import MAX_WEIGHT, Schema
 from dpgb_dask.encoding.columns import numbers, one_column
@@ -31,6 +30,7 @@ from dpgb_dask.encoding.kinds import from_arrow
 from dpgb_dask.encoding.structure import is_numbered
 from dpgb_dask.encoding.times import DAY, EPOCH, seconds
 from dpgb_dask.errors import PlanError, PrivacyLeakWarning, StructureError, level_outside
+from dpgb_dask.matching import default_names
 from dpgb_dask.plain import python_scalar
 from dpgb_dask.stored import from_zarr
 from dpgb_dask.values import NO_FORM, as_text, cells

@@ -13,10 +13,9 @@ from pyarrow import parquet
 
 from dpgb_dask import DPGBClassifier, Ledger, Schema
 from dpgb_dask.cli.tables import open_table
-from dpgb_dask.encoding.categories import category_cells
-from dpgb_dask.encoding.codes import read_values
+from dpgb_dask.encoding.codes import encode_target, encode_weight, read_values
+from dpgb_dask.encoding.columns import category_cells
 from dpgb_dask.encoding.kinds import from_arrow
-from dpgb_dask.encoding.target import encode_target, encode_weight
 from dpgb_dask.errors import UnsupportedCollectionError
 from dpgb_dask.private.reading.units import distinct_names
 

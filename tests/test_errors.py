@@ -104,7 +104,7 @@ def predict(_tmp):
 
 
 ENCODE = encode
-LOCAL, SURVEY = "dpgb_dask.private.rounds.local", "dpgb_dask.private.reading.survey"
+LOCAL, CHUNKS = "dpgb_dask.private.rounds.local", "dpgb_dask.private.reading.chunks"
 PLACES = [
     (fit_in_memory, "dpgb_dask.private.reading.ingest._select"),
     (fit_in_memory, "dpgb_dask.private.reading.ingest._memory_chunks"),
@@ -115,17 +115,17 @@ PLACES = [
     (fit_in_memory, f"{LOCAL}.Surveyed"),
     (fit_in_memory, f"{LOCAL}.join_encoded"),
     (fit_in_memory, "dpgb_dask.private.rounds.sealed.sensitivity"),
-    (fit_in_memory, f"{SURVEY}.read_values"),
-    (fit_in_memory, f"{SURVEY}.encode_target"),
-    (fit_in_memory, f"{SURVEY}.fingerprint_rows"),
-    (fit_in_memory, f"{SURVEY}.cells_of"),
-    (fit_in_memory, "dpgb_dask.private.keeping.pieces.encode_values"),
+    (fit_in_memory, f"{CHUNKS}.read_values"),
+    (fit_in_memory, f"{CHUNKS}.encode_target"),
+    (fit_in_memory, f"{CHUNKS}.fingerprint_rows"),
+    (fit_in_memory, f"{CHUNKS}.cells_of"),
+    (fit_in_memory, f"{CHUNKS}.encode_values"),
     (fit_in_memory, "dpgb_dask.private.answering.shards.Shard.answer"),
     (fit_in_memory, "dpgb_dask.private.answering.shards.Scores"),
-    (fit_weighted, f"{SURVEY}.encode_weight"),
+    (fit_weighted, f"{CHUNKS}.encode_weight"),
     (fit_units, f"{LOCAL}.count_units"),
     (fit_units, f"{LOCAL}.add_unit_counts"),
-    (fit_units, f"{SURVEY}.hash_units"),
+    (fit_units, f"{CHUNKS}.hash_units"),
     (fit_auto, f"{LOCAL}.LocalRounds._sums"),
     (fit_lazily, "dpgb_dask.private.reading.ingest._frame_chunks"),
     (fit_lazily, "dpgb_dask.private.reading.ingest.rows_of"),
@@ -209,7 +209,7 @@ def test_what_fails_on_workers_says_no_word(backend, client, caplog):
     frame = dd.from_pandas(rows().drop(columns="person"), npartitions=3, sort=False)
     for place in (
         "dpgb_dask.private.answering.shards.Shard.answer",
-        f"{SURVEY}.read_values",
+        f"{CHUNKS}.read_values",
         "dpgb_dask.private.rounds.worker_tasks.join_encoded",
         "dpgb_dask.private.rounds.tasks.add_surveys",
         "dpgb_dask.private.rounds.sealed.sensitivity",

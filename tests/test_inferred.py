@@ -11,7 +11,7 @@ import pytest
 from sklearn.base import clone
 
 from dpgb_dask import Datetime, DPGBClassifier, PrivacyLeakWarning
-from dpgb_dask.encoding.categories import category_cells
+from dpgb_dask.encoding.columns import category_cells
 from dpgb_dask.inferred import infer
 from dpgb_dask.testing import SeededNoise
 

@@ -34,10 +34,10 @@ SIDES = LOW | {
     "components",
 }
 TOP = {
-    "columns",
     "datasets",
     "estimators",
     "inferred",
+    "matching",
     "parameters",
     "plots",
     "progress",

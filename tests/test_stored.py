@@ -13,13 +13,13 @@ from private.cases import BINS
 
 import dpgb_dask
 from dpgb_dask import DPGBClassifier, Schema
-from dpgb_dask.columns import names_of
 from dpgb_dask.errors import ChunkError, DPGBError, LostCodesError, StructureError
 from dpgb_dask.io import open_dataset, write_dataset
 from dpgb_dask.io.opening import is_dataset
 from dpgb_dask.io.place import ATTRIBUTE
+from dpgb_dask.matching import names_of
 from dpgb_dask.private.keeping.durable import Durable
-from dpgb_dask.private.keeping.pieces import Piece
+from dpgb_dask.private.reading.rows import Piece
 from dpgb_dask.stored import arrays_of, from_zarr
 from dpgb_dask.testing import SeededNoise
 

@@ -36,8 +36,8 @@ from dpgb_dask.contracts.model import SHARE_ONE, BinShares
 from dpgb_dask.contracts.plan import Budget, Execution, Shape, State
 from dpgb_dask.contracts.queries import PRICE_ONE
 from dpgb_dask.controller.accounting import mu_of
+from dpgb_dask.private.reading.chunks import Reading
 from dpgb_dask.private.reading.ingest import read_source
-from dpgb_dask.private.reading.survey import Reading
 from dpgb_dask.private.rounds.local import LocalRounds
 from dpgb_dask.recipes import AUTO
 from dpgb_dask.released.explain.decomposition import decompose

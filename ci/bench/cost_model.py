@@ -22,10 +22,9 @@ from dpgb_dask.contracts.model import FeatureBins
 from dpgb_dask.contracts.plan import Execution, Shape
 from dpgb_dask.encoding.codes import bins_of_cells
 from dpgb_dask.private.answering.shards import Shard
-from dpgb_dask.private.keeping.pieces import encode_piece, unbinned_pieces
+from dpgb_dask.private.reading.chunks import Reading, Surveyor, encode_piece, unbinned_pieces
 from dpgb_dask.private.reading.ingest import read_source
 from dpgb_dask.private.reading.rows import Rows
-from dpgb_dask.private.reading.survey import Reading, Surveyor
 from dpgb_dask.private.rounds import open_rounds
 from dpgb_dask.private.rounds.comms import FAN_OUT
 from dpgb_dask.private.rounds.messages import Sender

@@ -29,14 +29,14 @@ from dpgb_dask.components import constants
 from dpgb_dask.components.auto import smoothing
 from dpgb_dask.contracts.features import Numeric
 from dpgb_dask.contracts.grid import FINE, numeric_edges
-from dpgb_dask.controller import mechanisms
+from dpgb_dask.controller import gaussian
 from dpgb_dask.controller.gaussian import discrete_gaussian
 from dpgb_dask.controller.noise import KeyStream
 from dpgb_dask.controller.release import Controller
 from dpgb_dask.kernels import bin as bins
 from dpgb_dask.kernels import gradient, histogram, predict, route
 from dpgb_dask.losses import logistic_gradient
-from dpgb_dask.private.reading.survey import STRIP_ROWS
+from dpgb_dask.private.reading.chunks import STRIP_ROWS
 
 try:
     import xgboost
@@ -376,7 +376,7 @@ def enter_noise_of_a_fit(contest: Contest, repeats: int) -> None:
     noise = timed("noise in a fit", discrete_gaussian, lambda n, *_: n)
     release = timed("release in a fit", Controller.release, lambda _, query, __: query.n_values)
     with (
-        mock.patch.object(mechanisms, "discrete_gaussian", noise),
+        mock.patch.object(gaussian, "discrete_gaussian", noise),
         mock.patch.object(Controller, "release", release),
     ):
         for _ in range(repeats + 1):

@@ -81,9 +81,9 @@ from dpgb_dask.contracts.plan import Execution, Shape
 from dpgb_dask.contracts.queries import MainSumsQuery, NodeSumsQuery, Query, TreeSumsQuery
 from dpgb_dask.losses import logistic_gradient
 from dpgb_dask.private.answering.shards import Shard
-from dpgb_dask.private.keeping.pieces import Piece
 from dpgb_dask.private.keeping.store import Keeping, store_of
 from dpgb_dask.private.reading.ingest import read_source
+from dpgb_dask.private.reading.rows import Piece
 from dpgb_dask.private.rounds import open_rounds
 from dpgb_dask.private.rounds.messages import Message, Sender
 from dpgb_dask.recipes import RECIPES

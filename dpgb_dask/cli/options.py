@@ -120,7 +120,7 @@ def add_scheduler(parser: argparse.ArgumentParser) -> None:
 
 def _columns(text: str) -> str | list[str]:
     """Return "position", or a list of column names."""
-    from dpgb_dask.columns import POSITION  # noqa: PLC0415 - help and other commands do not need it
+    from dpgb_dask.matching import POSITION  # noqa: PLC0415 - help and other commands do not need it
 
     return text if text == POSITION else [name.strip() for name in text.split(",")]
 

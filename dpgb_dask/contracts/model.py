@@ -402,6 +402,50 @@ class NoiseBands:
                     )
 
 
+def same_bins(a: Sequence[FeatureBins], b: Sequence[FeatureBins]) -> bool:
+    """Whether two sets of bins give the same codes."""
+
+    def same(x: NDArray[Any] | None, y: NDArray[Any] | None) -> bool:
+        return x is y or (x is not None and y is not None and np.array_equal(x, y))
+
+    return a is b or (
+        len(a) == len(b)
+        and all(
+            same(x.edges, y.edges) and same(x.cell_to_bin, y.cell_to_bin)
+            for x, y in zip(a, b, strict=True)
+        )
+    )
+
+
+def grew(old: Model, new: Model) -> bool:
+    """Whether scores of ``old`` can be updated to ``new`` by adding: ``new`` begins with the trees of ``old``."""
+    return old.n_scores == new.n_scores and (
+        old.trees.n_trees == 0 or extends(new.trees, old.trees)
+    )
+
+
+def extends(new: TreeEnsemble, old: TreeEnsemble) -> bool:
+    """Whether ``new`` begins with the trees of ``old``, one or more, and with all of their masks."""
+    n = old.n_trees
+    return (
+        n <= new.n_trees
+        and old.depth == new.depth
+        and _begins_with(new.splits, old.splits)
+        and np.array_equal(old.value, new.value[:, :n])
+    )
+
+
+def _begins_with(new: Splits, old: Splits) -> bool:
+    """Whether ``new`` begins with the trees of ``old``, and with its masks too, as `join_splits` orders them."""
+    n = old.n_trees
+    return (
+        np.array_equal(old.feature, new.feature[:n])
+        and np.array_equal(old.threshold, new.threshold[:n])
+        and np.array_equal(old.mask_of, new.mask_of[:n])
+        and np.array_equal(old.masks, new.masks[: len(old.masks)])
+    )
+
+
 def whole_shares(mass: NDArray[np.float64]) -> NDArray[np.int64]:
     """Return masses as whole shares that sum to ``SHARE_ONE``, rounded by largest remainders."""
     exact = mass / mass.sum() * SHARE_ONE

@@ -32,7 +32,7 @@ node of the level, so R = ⌈(gain_range + 4e · n_nodes)/unit⌉ + 2 n_nodes, a
 
 Exactness of the draw: propose c uniformly, keep it with chance exp(-(u_max - u_c)/D), else start over. With
 (u_max - u_c)/D = m + a/D, m whole, c is kept if m draws of Bernoulli(exp(-1)) and one of Bernoulli(exp(-a/D)) all
-succeed; both are drawn in integers (mechanisms.py).
+succeed; both are drawn in integers (laplace.py).
 """
 
 import math
@@ -45,7 +45,7 @@ from numpy.typing import NDArray
 
 from dpgb_dask.contracts.boundary import Sensitivity
 from dpgb_dask.contracts.queries import SLOPE_BITS, ChoiceQuery, SharedChoiceQuery
-from dpgb_dask.controller.mechanisms import exp_minus, exp_minus_one, mask_of, uniform_small
+from dpgb_dask.controller.laplace import exp_minus, exp_minus_one, mask_of, uniform_small
 from dpgb_dask.controller.words import EXHAUSTED, Words, collect
 from dpgb_dask.errors import PlanError
 from dpgb_dask.kernels import kernel

@@ -1,4 +1,4 @@
-"""The discrete Gaussian of integer parameter σ, P(Z = n) ∝ f(n) = exp(-n²/2σ²), drawn exactly from uniform words.
+"""Sums plus discrete Gaussian noise of integer parameter σ, P(Z = n) ∝ f(n) = exp(-n²/2σ²), drawn exactly from words.
 
 One word decides 19 of 20 values. The proof of exactness is docs/privacy.md P15; in short:
 
@@ -19,6 +19,7 @@ No float occurs. What is drawn is a function of the words by the rule above, not
 
 from dataclasses import dataclass
 from functools import lru_cache
+from typing import ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -28,6 +29,8 @@ from dpgb_dask.errors import PlanError
 from dpgb_dask.kernels import kernel
 
 MAX_SIGMA = 1 << 56
+# larger sums are clipped to it; |noise| < 24 * 2**56 + 2**51 < 2**61, so sum and noise together fit an int64
+SATURATION = 1 << 62
 STRIPS_BITS = 5  # w <= σ/32, where σ >= 32
 TAIL = 24  # |n| < TAIL σ + w: the law moves by less than exp(-TAIL²/2) = exp(-288)
 COLUMN_BITS = 12
@@ -328,3 +331,37 @@ def discrete_gaussian(n: int, sigma_steps: int, stream: Words) -> NDArray[np.int
             "Choose a larger epsilon or a smaller max_weight."
         )
     return collect(n, stream, strips_of(sigma_steps).fill, 1)
+
+
+@dataclass(frozen=True, slots=True)
+class DiscreteGaussian:
+    """Sums times ``2**scale_bits`` plus discrete Gaussian noise of ``sigma_steps``.
+
+    Privacy
+    -------
+    Controller side; the answer may be released (docs/privacy.md P3). Scaled sums are clipped to ±2**62 first, so that
+    every sum has an answer. Clipping never moves two sums further apart, so the scaled sensitivity still holds.
+    """
+
+    sigma_steps: int
+    scale_bits: int
+    name: ClassVar[str] = "gaussian"
+
+    @property
+    def parameters(self) -> tuple[int, ...]:
+        """What decides the noise, for the query id."""
+        return (self.sigma_steps, self.scale_bits)
+
+    def answer(self, sums: NDArray[np.int64], stream: Words) -> NDArray[np.int64]:
+        """Return the noisy scaled sums."""
+        noisy = discrete_gaussian(len(sums), self.sigma_steps, stream)
+        noisy += scaled_up(sums, self.scale_bits, SATURATION)
+        return noisy
+
+
+def scaled_up(sums: NDArray[np.int64], scale_bits: int, saturation: int) -> NDArray[np.int64]:
+    """Return sums times ``2**scale_bits``, clipped to ±``saturation``."""
+    limit = saturation >> scale_bits
+    scaled = np.clip(sums, -limit, limit)
+    scaled <<= scale_bits
+    return scaled

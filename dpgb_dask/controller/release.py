@@ -21,15 +21,10 @@ from dpgb_dask.contracts.queries import PRICE_ONE, ChoiceQuery, Query, SharedCho
 from dpgb_dask.contracts.spending import Item, Spending
 from dpgb_dask.controller import accounting
 from dpgb_dask.controller.choices import Choice, SharedChoice
-from dpgb_dask.controller.gaussian import MAX_SIGMA
+from dpgb_dask.controller.gaussian import MAX_SIGMA, DiscreteGaussian
+from dpgb_dask.controller.laplace import MAX_T, DiscreteLaplace
 from dpgb_dask.controller.ledger import Ledger
 from dpgb_dask.controller.ledger_book import Opened, Terms
-from dpgb_dask.controller.mechanisms import (
-    MAX_T,
-    SAMPLER_VERSION,
-    DiscreteGaussian,
-    DiscreteLaplace,
-)
 from dpgb_dask.controller.noise import (
     FitKey,
     NoiseSource,
@@ -37,6 +32,7 @@ from dpgb_dask.controller.noise import (
     canonical,
     read_key,
 )
+from dpgb_dask.controller.words import SAMPLER_VERSION
 from dpgb_dask.errors import (
     BudgetExceededError,
     LedgerError,

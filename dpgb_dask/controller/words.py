@@ -11,6 +11,8 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+# part of every query id: change it whenever the same words would give other values
+SAMPLER_VERSION = 3
 BATCH_WORDS = 1 << 15  # read at a time, into one buffer: 256 KB stay in the processor's cache
 EXHAUSTED = 1 << 62  # a position beyond every buffer
 

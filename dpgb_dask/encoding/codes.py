@@ -1,7 +1,8 @@
-"""From blocks of rows to uint8 codes, or to cells of the fine grid. No value raises or warns (docs/design.md §1).
+"""From blocks of rows to integers: uint8 codes or cells of the fine grid, labels and weights. No value raises or warns.
 
 A value out of bounds or ±inf falls in the outermost bin. NaN and any value that cannot be read as a number is missing.
-An unknown category is "other". Only structure raises.
+An unknown category is "other". A row with an unknown label or a missing target has no weight. Only structure raises
+(docs/design.md §1).
 """
 
 from collections.abc import Sequence
@@ -13,12 +14,16 @@ from numpy.typing import NDArray
 
 from dpgb_dask.contracts.features import Datetime, Numeric
 from dpgb_dask.contracts.grid import Grid, coarser_cells
-from dpgb_dask.contracts.model import FeatureBins
-from dpgb_dask.contracts.schema import Schema
-
-# a tuple holds 1-D columns in schema order
-from dpgb_dask.encoding.categories import feature_cells
-from dpgb_dask.encoding.columns import native, numbers, split_columns
+from dpgb_dask.contracts.model import SCORE_ONE, FeatureBins
+from dpgb_dask.contracts.schema import Schema, Target
+from dpgb_dask.encoding.columns import (
+    category_cells,
+    feature_cells,
+    native,
+    numbers,
+    one_column,
+    split_columns,
+)
 from dpgb_dask.encoding.structure import SourceBlock
 from dpgb_dask.encoding.times import parts_of
 from dpgb_dask.kernels.bin import bin_column, bin_matrix, cell_column, cell_matrix, map_cells
@@ -183,3 +188,67 @@ def encode_cells(cells: NDArray[np.uint16], bins_of_cell: NDArray[np.uint8]) -> 
     codes = np.empty(cells.shape, np.uint8)
     map_cells(cells, bins_of_cell, codes)
     return codes
+
+
+@np.errstate(all="ignore")
+def encode_target(y: Any, schema: Schema) -> tuple[NDArray[Any], NDArray[np.bool_]]:
+    """Return the label of each row, and whether it has a valid one.
+
+    Parameters
+    ----------
+    y : (n,) array or Series, or (n, 1)
+
+    Returns
+    -------
+    label : (n,) uint8 for classes, or int32 in [-65536, 65536] for a numeric target scaled to [-1, 1]
+    valid : (n,) bool
+        False for an unknown label or a missing target: the row has no weight.
+
+    Privacy
+    -------
+    Private side. A total map: never raises or warns on a value; a numeric target is clipped to its public bounds.
+    """
+    column = one_column(y)
+    if schema.target.type != "numeric":
+        cell = category_cells(column, schema.target.classes)
+        valid = cell < len(schema.target.classes)
+        return np.where(valid, cell, 0).astype(np.uint8), valid
+    return _target_steps(numbers(column), schema.target)
+
+
+def _target_steps(y: NDArray[Any], target: Target) -> tuple[NDArray[np.int32], NDArray[np.bool_]]:
+    y = y.astype(np.float64)
+    valid = ~np.isnan(y)
+    value = np.clip(np.where(valid, y, target.low), target.low, target.high)
+    # computed with halves, so that the range of two huge bounds does not overflow
+    half = target.high / 2 - target.low / 2
+    unit = (value / 2 - target.low / 2) / half  # in [0, 1]
+    steps = np.rint((2 * unit - 1) * SCORE_ONE)
+    # enforces the bound that the sensitivity states, whatever rounding did above
+    return np.clip(steps, -SCORE_ONE, SCORE_ONE).astype(np.int32), valid
+
+
+@np.errstate(all="ignore")
+def encode_weight(
+    weight: Any, max_weight: int, weight_bits: int, times: NDArray[np.float64] | None = None
+) -> NDArray[np.int32]:
+    """Return weights in steps of ``2**-weight_bits``, clipped to [0, max_weight] and rounded down; 0 if not a number.
+
+    Parameters
+    ----------
+    weight : (n,) or (n, 1) column
+    max_weight, weight_bits : int
+    times : (n,) float64, optional
+        What each weight is multiplied by before it is clipped: the weight of the row's class.
+
+    Privacy
+    -------
+    Private side. Every sensitivity is multiplied by the bound ``max_weight``.
+    """
+    value = numbers(one_column(weight)).astype(np.float64)
+    if times is not None:
+        value = value * times
+    steps = np.floor(
+        np.clip(np.where(np.isnan(value), 0.0, value), 0.0, max_weight) * 2.0**weight_bits
+    )
+    return steps.astype(np.int32)

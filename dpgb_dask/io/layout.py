@@ -25,7 +25,7 @@ from dpgb_dask.contracts.features import (
     Hashed,
 )
 from dpgb_dask.contracts.schema import Schema
-from dpgb_dask.encoding.categories import bucket_of
+from dpgb_dask.encoding.columns import bucket_of
 from dpgb_dask.errors import SchemaError, StructureError
 from dpgb_dask.io.place import AGAIN, WEIGHT, damaged_facts, is_said, no_data_set
 from dpgb_dask.private.reading.ingest import Inputs

@@ -17,7 +17,7 @@ from dask.delayed import delayed
 
 from dpgb_dask.contracts.features import Datetime, Feature, Grouped, Hashed
 from dpgb_dask.contracts.schema import Schema
-from dpgb_dask.encoding.categories import category_cells
+from dpgb_dask.encoding.columns import category_cells
 from dpgb_dask.errors import StructureError, in_our_words
 from dpgb_dask.io.layout import Layout, are_numbers, lists_of, metadata_of
 from dpgb_dask.io.place import AGAIN, ATTRIBUTE, WEIGHT, Place, damaged_facts, lacks_parts

@@ -17,8 +17,14 @@ from dpgb_dask.contracts.features import (
     Numeric,
 )
 from dpgb_dask.contracts.schema import Schema
-from dpgb_dask.encoding.categories import category_cells, feature_cells
-from dpgb_dask.encoding.columns import n_rows, numbers, one_column, split_columns
+from dpgb_dask.encoding.columns import (
+    category_cells,
+    feature_cells,
+    n_rows,
+    numbers,
+    one_column,
+    split_columns,
+)
 from dpgb_dask.encoding.times import seconds
 from dpgb_dask.errors import StructureError
 from dpgb_dask.io.layout import Layout, is_single, list_of

@@ -16,17 +16,16 @@ from numpy.typing import NDArray
 from zarr.codecs import BloscCodec, Crc32cCodec
 
 from dpgb_dask.clients import compute
-from dpgb_dask.columns import Columns, in_order
 from dpgb_dask.contracts.schema import Schema
 from dpgb_dask.encoding.columns import n_rows
 from dpgb_dask.errors import ChunkError, StructureError, in_our_words
 from dpgb_dask.io.layout import Layout, check_of, metadata_of, rows_per_shard
 from dpgb_dask.io.place import ATTRIBUTE, Place
 from dpgb_dask.io.rows import store_form
+from dpgb_dask.matching import Columns, in_order
 from dpgb_dask.private.reading.ingest import check_inputs, source_of
 from dpgb_dask.private.reading.parsers import warn_of_parsers
-from dpgb_dask.private.reading.rows import Source, failed_to_load, line_up
-from dpgb_dask.private.reading.survey import slice_block
+from dpgb_dask.private.reading.rows import Source, failed_to_load, line_up, slice_block
 from dpgb_dask.stored import Recorded, Shards
 
 

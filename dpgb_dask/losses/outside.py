@@ -50,7 +50,7 @@ class OutsideLoss(Loss):
 
     Privacy
     -------
-    Controller side: no worker gets it (`private.reading.survey.Reading` leaves it out), and no bound relies on what it
+    Controller side: no worker gets it (`private.reading.chunks.Reading` leaves it out), and no bound relies on what it
     states.
     """
 

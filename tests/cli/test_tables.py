@@ -13,8 +13,7 @@ from sklearn.metrics import roc_auc_score
 
 from dpgb_dask import DPGBClassifier, Schema
 from dpgb_dask.cli.tables import open_table
-from dpgb_dask.encoding.codes import read_values
-from dpgb_dask.encoding.target import encode_target
+from dpgb_dask.encoding.codes import encode_target, read_values
 from dpgb_dask.private.reading.units import NO_UNIT, hash_units
 
 

@@ -13,8 +13,8 @@ from dpgb_dask.contracts.plan import Execution, Plan
 from dpgb_dask.contracts.queries import MainSumsQuery
 from dpgb_dask.errors import PlanError
 from dpgb_dask.losses import logistic_gradient
+from dpgb_dask.private.reading.chunks import Reading
 from dpgb_dask.private.reading.ingest import read_source
-from dpgb_dask.private.reading.survey import Reading
 from dpgb_dask.private.rounds.local import LocalRounds
 
 N = [b.n_bins for b in BINS]

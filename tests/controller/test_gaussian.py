@@ -4,10 +4,12 @@ from decimal import Decimal, localcontext
 import numpy as np
 import pytest
 
-from dpgb_dask.controller import gaussian, mechanisms, words
+from dpgb_dask.controller import gaussian, words
 from dpgb_dask.controller.gaussian import (
     MAX_SIGMA,
+    SATURATION,
     TAIL,
+    DiscreteGaussian,
     discrete_gaussian,
     exp_between,
     product,
@@ -376,7 +378,7 @@ def test_discrete_gaussian_repeats_for_one_key_only():
 
 def test_discrete_gaussian_golden_values():
     """A change of these values needs a new SAMPLER_VERSION, because resumed fits would draw other noise."""
-    assert mechanisms.SAMPLER_VERSION == 3
+    assert words.SAMPLER_VERSION == 3
     z = discrete_gaussian(6, 1 << 20, KeyStream(bytes(range(32))))
     assert z.tolist() == [-622236, -417478, 1448645, 878169, -1053077, -558879]
     z = discrete_gaussian(100_000, 12345, KeyStream(bytes(range(32))))
@@ -401,3 +403,22 @@ def test_discrete_gaussian_prefix_is_the_same():
 def test_discrete_gaussian_refuses_sigma(sigma):
     with pytest.raises(PlanError, match=r"sigma_steps=-?\d+ must be"):
         discrete_gaussian(1, sigma, stream())
+
+
+def test_gaussian_answer_adds_scaled_sums():
+    sums = np.array([5, -3, 0], np.int64)
+    noise = discrete_gaussian(3, 1 << 20, stream(2))
+    assert np.array_equal(DiscreteGaussian(1 << 20, 0).answer(sums, stream(2)), sums + noise)
+    assert np.array_equal(DiscreteGaussian(1 << 20, 4).answer(sums, stream(2)), sums * 16 + noise)
+
+
+@pytest.mark.parametrize("scale_bits", [0, 12])
+def test_gaussian_answer_is_total(scale_bits):
+    ends = np.array([np.iinfo(np.int64).min, np.iinfo(np.int64).max], np.int64)
+    noisy = DiscreteGaussian(MAX_SIGMA, scale_bits).answer(ends, stream(2))
+    noise = discrete_gaussian(2, MAX_SIGMA, stream(2))
+    assert np.array_equal(noisy - noise, [-SATURATION, SATURATION])
+
+
+def test_gaussian_answer_accepts_no_values():
+    assert DiscreteGaussian(5, 0).answer(np.empty(0, np.int64), stream()).shape == (0,)

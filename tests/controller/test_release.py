@@ -19,8 +19,8 @@ from dpgb_dask.contracts.plan import Budget
 from dpgb_dask.contracts.queries import PRICE_ONE, RowDraw
 from dpgb_dask.contracts.spending import amplified
 from dpgb_dask.controller import accounting
+from dpgb_dask.controller.gaussian import DiscreteGaussian
 from dpgb_dask.controller.ledger import Ledger
-from dpgb_dask.controller.mechanisms import DiscreteGaussian
 from dpgb_dask.controller.noise import SecretNoise
 from dpgb_dask.errors import (
     BudgetExceededError,

@@ -15,20 +15,22 @@ from thinned import thinned
 
 from dpgb_dask.contracts.features import feature_of
 from dpgb_dask.contracts.schema import Schema
-from dpgb_dask.encoding.categories import (
+from dpgb_dask.encoding.codes import encode_target
+from dpgb_dask.encoding.columns import (
     Buckets,
     Places,
     _mapped,
+    as_columns,
     category_cells,
     cells_by,
     feature_cells,
+    numbers,
+    split_columns,
 )
-from dpgb_dask.encoding.columns import as_columns, numbers, split_columns
 from dpgb_dask.encoding.structure import family
-from dpgb_dask.encoding.target import encode_target
 from dpgb_dask.encoding.times import seconds
 from dpgb_dask.errors import SchemaError
-from dpgb_dask.private.reading.survey import slice_block
+from dpgb_dask.private.reading.rows import slice_block
 from dpgb_dask.private.reading.units import hash_units
 
 NAN = np.nan

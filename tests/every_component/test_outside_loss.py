@@ -36,7 +36,7 @@ from dpgb_dask.losses import (
     table_gradient,
     table_points,
 )
-from dpgb_dask.private.reading.survey import Reading
+from dpgb_dask.private.reading.chunks import Reading
 from dpgb_dask.private.rounds.local import LocalRounds
 from dpgb_dask.released import export
 from dpgb_dask.released.export import model_to_dict

@@ -165,7 +165,7 @@ def test_a_kernel_is_compared_with_every_file_that_it_may_hold_parts_of():
     from dpgb_dask.controller import choices  # noqa: PLC0415
 
     names = {Path(name).name for name in cache._sources_of(choices._fill_choices.py_func)}
-    assert {"choices.py", "mechanisms.py", "histogram.py", "gradients.py"} <= names
+    assert {"choices.py", "laplace.py", "histogram.py", "gradients.py"} <= names
 
 
 @pytest.mark.usefixtures("own_cache")

@@ -54,8 +54,8 @@ from dpgb_dask.losses import (
     poisson_gradient,
     softmax_gradient,
 )
+from dpgb_dask.private.reading.chunks import Reading
 from dpgb_dask.private.reading.ingest import read_source
-from dpgb_dask.private.reading.survey import Reading
 from dpgb_dask.private.rounds.local import LocalRounds
 from dpgb_dask.private.sensitivity import sensitivity
 from dpgb_dask.testing import SeededNoise

@@ -27,8 +27,8 @@ from dpgb_dask.contracts.plan import Execution
 from dpgb_dask.contracts.queries import Query
 from dpgb_dask.errors import PlanError
 from dpgb_dask.losses import GRAD_ONE, LogLoss
+from dpgb_dask.private.reading.chunks import Reading
 from dpgb_dask.private.reading.ingest import read_source
-from dpgb_dask.private.reading.survey import Reading
 from dpgb_dask.private.rounds.local import LocalRounds
 from dpgb_dask.private.sensitivity import sensitivity
 

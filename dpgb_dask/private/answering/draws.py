@@ -12,10 +12,9 @@ from numpy.typing import NDArray
 from dpgb_dask.contracts.queries import DRAW_BITS, RowDraw
 from dpgb_dask.errors import PlanError
 from dpgb_dask.kernels.draw import draws
-from dpgb_dask.private.answering.passes import Deal, RowBlock, Threads
-from dpgb_dask.private.answering.scores import Scores
-from dpgb_dask.private.keeping.pieces import Piece
+from dpgb_dask.private.answering.passes import Deal, RowBlock, Scores, Threads
 from dpgb_dask.private.keeping.store import Kept, copies_fit, state_of
+from dpgb_dask.private.reading.rows import Piece
 
 GATHER = 1 << (DRAW_BITS - 2)  # up to a quarter of the rows is copied, which bounds the memory
 

@@ -21,7 +21,7 @@ from dpgb_dask.kernels.nodes import JoinedCells, NodeSums
 from dpgb_dask.kernels.route import find_nodes
 from dpgb_dask.private.answering.kept_bytes import KeptBytes
 from dpgb_dask.private.answering.passes import RowBlock
-from dpgb_dask.private.keeping.pieces import Piece
+from dpgb_dask.private.reading.rows import Piece
 
 Deal = Callable[[Callable[[Iterator[RowBlock]], NDArray[np.int64]]], NDArray[np.int64]]
 # makes a pass: runs a function on every thread over its share of the blocks, and adds the results

@@ -1,4 +1,8 @@
-"""One pass over the blocks of a shard: several threads work on them, and another reads ahead from scratch."""
+"""A pass over the blocks of a shard: it brings their scores up to a released model, and hands out rows with scores.
+
+Scores are updated by adding the difference between a new model and the old one. Several threads work on blocks, and
+another reads ahead from scratch.
+"""
 
 import threading
 import time
@@ -10,14 +14,231 @@ from typing import Any, NamedTuple, Self, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from dpgb_dask.private.answering.scores import Scores, Update
-from dpgb_dask.private.keeping.pieces import Piece
+from dpgb_dask.contracts.model import MAX_BINS, Model, PairTable, Splits, TreeEnsemble
+from dpgb_dask.kernels.predict import (
+    add_pair_tables,
+    add_tables,
+    add_trees,
+    pack_pair_tables,
+    pack_tables,
+)
+from dpgb_dask.kernels.route import BYTE_DEPTH, tree_leaves
+from dpgb_dask.private.answering.kept_bytes import KeptBytes
 from dpgb_dask.private.keeping.scratch import Extent
 from dpgb_dask.private.keeping.store import READ_AHEAD, Kept, LostPiece, StoredPiece
+from dpgb_dask.private.reading.rows import Piece
+
+ALIGNED = 16  # bytes
+KEPT_TREES = 32  # leaves of so many trees at most are kept: as many bytes per row
 
 T = TypeVar("T")
 Deal = Callable[[Callable[[Iterator["RowBlock"]], Any]], list[Any]]
 # runs a function on every thread, each with an iterator over its share of the blocks, and returns the results
+
+
+# ---- scores ----------------------------------------------------------------------------------------------------------
+
+
+class Leaves(KeptBytes):
+    """Leaves of a shard's rows in a query's trees: found for its sums, kept until the trees join the model. Private.
+
+    Parameters
+    ----------
+    splits : Splits
+        1 to `BYTE_DEPTH` levels deep.
+    """
+
+    def __init__(self, splits: Splits) -> None:
+        super().__init__(splits.n_trees)
+        self.splits = splits
+
+    @staticmethod
+    def can_hold(splits: Splits) -> bool:
+        """Whether the numbers of these trees' leaves are bytes."""
+        return 1 <= splits.depth <= BYTE_DEPTH
+
+    def write(self, codes: NDArray[np.uint8], out: NDArray[np.uint8]) -> None:
+        """Write the leaves of rows."""
+        tree_leaves(codes, *self.splits.arrays, out)
+
+
+class Update:
+    """The difference of two models: added to the scores of ``old``, it gives the scores of ``new``.
+
+    Parameters
+    ----------
+    old : Model or None
+    new : Model
+    leaves : Leaves or None
+        Of the last query's trees; they serve if these are the trees to add.
+    """
+
+    def __init__(self, old: Model | None, new: Model, leaves: Leaves | None = None) -> None:
+        self.intercept = new.intercept if old is None else new.intercept - old.intercept
+        self._tables = pack_tables(_table_deltas(old, new))
+        pairs = _pair_deltas(() if old is None else old.pairs, new.pairs)
+        self._pairs = pack_pair_tables(pairs, [pair.table for pair in pairs])
+        start = 0 if old is None else old.trees.n_trees
+        value = np.ascontiguousarray(new.trees.value[:, start:])
+        self.trees = TreeEnsemble(new.trees.splits.part(start), value)
+        self._leaves: Leaves | None = None
+        if self.trees.n_trees and leaves is not None and leaves.splits.same(self.trees.splits):
+            self._leaves = leaves
+            self._values = pack_tables(list(value.transpose(1, 2, 0)))
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether nothing is added."""
+        tables = len(self._tables.order) or len(self._pairs.pairs.order)
+        return not (self.intercept.any() or tables or self.trees.n_trees)
+
+    @property
+    def columns(self) -> frozenset[int]:
+        """Features whose codes are read."""
+        own, pairs = self._tables.order.tolist(), self._pairs.pairs.feature.tolist()
+        return frozenset((*own, *pairs, *split_features(self.trees.splits)))
+
+    def add(self, k: int, codes: NDArray[np.uint8], score: NDArray[np.int32]) -> None:
+        """Add the difference to the scores of block ``k``, (n_scores, n), in place; int32 wraps around identically."""
+        if self.intercept.any():
+            score += self.intercept[:, None]
+        add_tables(codes, self._tables, score)
+        add_pair_tables(codes, self._pairs, score)
+        leaves = None if self._leaves is None else self._leaves.take(k)
+        if leaves is not None:  # trees are like features whose bins are their leaves
+            add_tables(leaves, self._values, score)
+        elif self.trees.n_trees:
+            add_trees(codes, *self.trees.splits.arrays, self.trees.value, score)
+
+
+class Scores:
+    """The scores of all rows of a shard, block by block: on scratch if the state of the rows is, else in memory.
+
+    Parameters
+    ----------
+    pieces : sequence of Kept
+    n_scores : int
+
+    Raises
+    ------
+    ScratchError
+        If scratch has no room for them.
+
+    Notes
+    -----
+    Only one thread at a time works on a block, so there are no locks. A blank block has scores of 0, whatever is stored
+    for it.
+    """
+
+    def __init__(self, pieces: Sequence[Kept], n_scores: int) -> None:
+        self._shapes = [(n_scores, len(piece)) for piece in pieces]
+        self._blank = [True] * len(pieces)
+        self._memory: dict[int, NDArray[np.int32]] = {}
+        self._extents = {
+            k: piece.extent.scratch.reserve(4 * n_scores * len(piece))
+            for k, piece in enumerate(pieces)
+            if isinstance(piece, StoredPiece) and piece.state is None and piece.extent is not None
+        }
+
+    @property
+    def in_memory(self) -> bool:
+        """Whether no scores are on scratch."""
+        return not self._extents
+
+    def start_over(self) -> None:
+        """Set all scores to 0."""
+        self._blank = [True] * len(self._blank)
+
+    def memory(self, k: int) -> NDArray[np.int32]:
+        """Return the scores of a block that are in memory."""
+        score = self._memory.get(k)
+        if score is None:
+            score = self._memory[k] = np.zeros(self._shapes[k], np.int32)
+        elif self._blank[k]:
+            score[:] = 0
+        self._blank[k] = False
+        return score
+
+    def room(self, k: int) -> int:
+        """Return how many bytes the scores of a block take at the start of a buffer; 0 if they are in memory."""
+        extent = self._extents.get(k)
+        return 0 if extent is None else -(-extent.size // ALIGNED) * ALIGNED
+
+    def read(self, k: int, buffer: NDArray[np.uint8]) -> None:
+        """Read the scores of a block to the start of a buffer, if they are on scratch.
+
+        Raises
+        ------
+        LostCodesError
+            If they cannot be read back.
+        """
+        extent = self._extents.get(k)
+        if extent is not None and not self._blank[k]:
+            extent.read((0,), buffer[: extent.size])
+
+    def view(self, k: int, buffer: NDArray[np.uint8]) -> NDArray[np.int32]:
+        """Return the scores of a block: from the buffer that `read` filled, or from memory.
+
+        Raises
+        ------
+        LostCodesError
+            If they are damaged.
+        """
+        extent = self._extents.get(k)
+        if extent is None:
+            return self.memory(k)
+        stored = buffer[: extent.size]
+        score = stored.view(np.int32).reshape(self._shapes[k])
+        if self._blank[k]:
+            score[:] = 0
+        else:
+            extent.check((0,), stored)
+        return score
+
+    def save(self, k: int, score: NDArray[np.int32]) -> None:
+        """Write changed scores to scratch, if that is where they are kept.
+
+        Raises
+        ------
+        ScratchError
+            If the disk fails.
+        """
+        extent = self._extents.get(k)
+        if extent is not None:
+            extent.scratch.rewrite(extent, score.reshape(-1).view(np.uint8))
+            self._blank[k] = False
+
+
+def split_features(splits: Splits) -> list[int]:
+    """Return the features that decide where a row goes; a node that sends every row left reads no feature."""
+    splitting = (splits.threshold < MAX_BINS - 1) | (splits.mask_of >= 0)
+    found: list[int] = np.unique(splits.feature[splitting]).tolist()
+    return found
+
+
+def _table_deltas(old: Model | None, new: Model) -> list[NDArray[np.int32] | None]:
+    if old is None:
+        return list(new.tables)
+    return [
+        None if table is before else table - before
+        for table, before in zip(new.tables, old.tables, strict=True)
+    ]
+
+
+def _pair_deltas(old: tuple[PairTable, ...], new: tuple[PairTable, ...]) -> list[PairTable]:
+    """Return the pair tables to add; pairs match by features and maps, and a pair only in ``old`` is subtracted."""
+    sums: dict[tuple[Any, ...], PairTable] = {}
+    for sign, pairs in ((-1, old), (1, new)):
+        for pair in pairs:
+            key = (pair.i, pair.j, pair.map_i.tobytes(), pair.map_j.tobytes())
+            table = pair.table if sign > 0 else -pair.table
+            if key in sums:
+                table = sums[key].table + table
+            sums[key] = PairTable(pair.i, pair.j, pair.map_i, pair.map_j, table)
+    return [pair for pair in sums.values() if pair.table.any()]
+
+
+# ---- passes ----------------------------------------------------------------------------------------------------------
 
 
 class Threads:

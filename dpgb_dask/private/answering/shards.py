@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from dpgb_dask.contracts.model import FeatureBins, Model, Splits
+from dpgb_dask.contracts.model import FeatureBins, Model, Splits, grew, same_bins
 from dpgb_dask.contracts.plan import Shape
 from dpgb_dask.contracts.queries import (
     SHRINK_BITS,
@@ -30,18 +30,18 @@ from dpgb_dask.kernels.route import tree_sums
 from dpgb_dask.kernels.shrink import shrink
 from dpgb_dask.private.answering.draws import Draws
 from dpgb_dask.private.answering.levels import KeptLevel, LevelCells, LevelSums
-from dpgb_dask.private.answering.passes import Pass, RowBlock, Threads
-from dpgb_dask.private.answering.scores import (
+from dpgb_dask.private.answering.passes import (
     KEPT_TREES,
     Leaves,
+    Pass,
+    RowBlock,
     Scores,
+    Threads,
     Update,
-    grew,
-    same_bins,
     split_features,
 )
-from dpgb_dask.private.keeping.pieces import Piece
 from dpgb_dask.private.keeping.store import Kept, LostPiece, StoredPiece, copies_fit
+from dpgb_dask.private.reading.rows import Piece
 from dpgb_dask.private.sensitivity import max_weight_steps
 
 T = TypeVar("T")

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from dpgb_dask import remote
 from dpgb_dask.errors import LostCodesError, PlanError, ScratchError
-from dpgb_dask.private.keeping.pieces import Piece
+from dpgb_dask.private.reading.rows import Piece
 
 OBJECT_BYTES = 4 << 20  # of a group of features: object stores prefer few and large objects
 DONE = "done"  # the array that is written last: the number of pieces

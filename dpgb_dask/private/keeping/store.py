@@ -28,8 +28,8 @@ from dpgb_dask.contracts.model import FeatureBins
 from dpgb_dask.contracts.plan import NO_NEEDS, Execution, Needs, Shape
 from dpgb_dask.errors import LostCodesError, PlanError, ScratchError
 from dpgb_dask.private.keeping.durable import Durable, check_protocol, is_durable, version_of
-from dpgb_dask.private.keeping.pieces import Piece
 from dpgb_dask.private.keeping.scratch import Extent, Scratch, lost
+from dpgb_dask.private.reading.rows import Piece
 
 # Above 0.7 of a worker's memory limit, Dask itself writes results to disk; above 0.8 the worker pauses
 SHARE = 0.6  # of Dask's limit, or of the machine's memory, when no limit is given

@@ -1,14 +1,22 @@
-"""The rows of a fit, cut into chunks: what workers hold, apart from the libraries that `ingest` takes them from."""
+"""The rows of a fit as workers hold them: chunks of the source, and pieces, which are encoded rows.
 
+It is apart from the libraries that `ingest` takes rows from.
+"""
+
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol, TypeVar
 
+import numpy as np
 import pandas as pd
+from numpy.typing import NDArray
 
 from dpgb_dask.contracts.schema import Schema
 from dpgb_dask.encoding.columns import n_rows
 from dpgb_dask.encoding.structure import SourceBlock
 from dpgb_dask.errors import ChunkError, StructureError
+
+# ---- chunks ----------------------------------------------------------------------------------------------------------
 
 
 class Rows(NamedTuple):
@@ -138,3 +146,146 @@ def failed_to_load(kind: str) -> ChunkError:
     The reader's message may contain the value of a row, and which chunk failed may depend on one: both are left out.
     """
     return ChunkError(f"A chunk of the source failed to load: {kind}.")
+
+
+def changed() -> ChunkError:
+    """Return the error for a chunk whose rows differ when they are read again; it does not tell which chunk."""
+    return ChunkError(
+        "A chunk of the source changed while it was being read. Give a source that returns the same rows each"
+        " time it is read, and in the same order."
+    )
+
+
+def slice_block(block: SourceBlock, rows: slice) -> SourceBlock:
+    """Return a view of some rows of a block."""
+    if isinstance(block, tuple):
+        return tuple(_sliced(column, rows) for column in block)
+    return _sliced(block, rows)
+
+
+def _sliced(column: Any, rows: slice) -> Any:
+    """Return a view of some rows of a column, an array or a frame."""
+    return column.iloc[rows] if hasattr(column, "iloc") else column[rows]
+
+
+def count_rows(rows: Rows) -> NDArray[np.int64]:
+    """Return the number of rows of one chunk, including those that weigh nothing. Private."""
+    return np.array([n_rows(rows.x)], np.int64)
+
+
+def starts_of(lengths: Sequence[NDArray[np.int64]]) -> NDArray[np.int64]:
+    """Return where each chunk starts, and where the last one ends, from the lengths of all chunks in order. Private."""
+    return np.concatenate([[0], *lengths]).cumsum(dtype=np.int64)
+
+
+# ---- pieces ----------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class Piece:
+    """Encoded rows. Private.
+
+    Parameters
+    ----------
+    codes : (n_features, n) uint8, C-order
+    label : (n,) uint8, or int32 target steps
+    weight : (n,) int32 or None
+        In steps; None when every row weighs one step.
+    identity : (n,) or (n, 2) uint64, or None
+        What decides a row's draw: its position in the source, or the hash of its unit; None if no rows are drawn.
+    """
+
+    codes: NDArray[np.uint8]
+    label: NDArray[Any]
+    weight: NDArray[np.int32] | None
+    identity: NDArray[np.uint64] | None = None
+
+    def __repr__(self) -> str:
+        return "<piece>"
+
+    def __len__(self) -> int:
+        return len(self.label)
+
+    def __sizeof__(self) -> int:
+        return self.nbytes + 128
+
+    @property
+    def n_features(self) -> int:
+        """Number of features."""
+        return len(self.codes)
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes held."""
+        parts = self.codes, self.label, self.weight, self.identity
+        return sum(part.nbytes for part in parts if part is not None)
+
+    def load(self) -> "Piece":
+        """Return this piece, as it is in memory."""
+        return self
+
+    def keep_alike(self, joined: "Piece") -> "Piece":
+        """Return ``joined``, a piece that contains this one: it stays in memory, as this one does."""
+        return joined
+
+
+class Keepable(Protocol):
+    """A piece in memory or on scratch: a `Piece`, or a `store.StoredPiece`."""
+
+    def __len__(self) -> int: ...
+    def load(self) -> Piece:
+        """Return the whole piece in memory."""
+
+    def keep_alike(self, joined: Piece) -> Any:
+        """Keep ``joined``, a piece that contains this one, in the same place as this one."""
+
+
+K = TypeVar("K", bound=Keepable)
+
+
+def merge_pieces(pieces: Iterable[K], block_rows: int) -> list[K]:
+    """Join neighbouring pieces until they exceed half a block: small chunks then cost no more kernel calls than large.
+
+    Raises
+    ------
+    LostCodesError
+        If a piece that has to be read back is damaged.
+    ScratchError
+        If a joined piece cannot be written.
+    """
+    merged: list[K] = []
+    group: list[K] = []
+    total = 0
+
+    def flush() -> None:
+        if len(group) == 1:
+            merged.append(group[0])
+        elif group:
+            merged.append(group[0].keep_alike(join_pieces([piece.load() for piece in group])))
+        group.clear()
+
+    for piece in pieces:
+        if not len(piece):
+            continue
+        if group and total + len(piece) > block_rows:
+            flush()
+            total = 0
+        group.append(piece)
+        total += len(piece)
+        if total > block_rows // 2:
+            flush()
+            total = 0
+    flush()
+    return merged
+
+
+def join_pieces(pieces: Sequence[Piece]) -> Piece:
+    """Return the rows of several pieces as one."""
+    weights = [p.weight for p in pieces if p.weight is not None]
+    names = [p.identity for p in pieces if p.identity is not None]
+    return Piece(
+        np.concatenate([p.codes for p in pieces], axis=1),
+        np.concatenate([p.label for p in pieces]),
+        np.concatenate(weights) if weights else None,
+        np.concatenate(names) if names else None,
+    )

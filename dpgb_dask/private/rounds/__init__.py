@@ -12,8 +12,8 @@ from dpgb_dask.contracts.model import FeatureBins
 from dpgb_dask.contracts.plan import NO_NEEDS, Execution, Needs, Rounds, Shape
 from dpgb_dask.errors import PlanError, in_our_words
 from dpgb_dask.private.keeping.store import check_limit
+from dpgb_dask.private.reading.chunks import Reading
 from dpgb_dask.private.reading.rows import Source
-from dpgb_dask.private.reading.survey import Reading
 from dpgb_dask.private.rounds.clients import check_workers, on_a_worker
 from dpgb_dask.private.rounds.local import LocalRounds, default_threads
 from dpgb_dask.private.rounds.tasks import TaskRounds

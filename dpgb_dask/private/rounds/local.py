@@ -16,25 +16,25 @@ from dask.optimization import cull
 from numpy.typing import NDArray
 
 from dpgb_dask.contracts.boundary import Raw
-from dpgb_dask.contracts.model import FeatureBins, Model
+from dpgb_dask.contracts.model import FeatureBins, Model, same_bins
 from dpgb_dask.contracts.plan import Execution
 from dpgb_dask.contracts.queries import Query
 from dpgb_dask.errors import LostCodesError, in_our_words
-from dpgb_dask.private.answering.scores import same_bins
 from dpgb_dask.private.answering.shards import Shard
 from dpgb_dask.private.keeping.store import room_to_read
+from dpgb_dask.private.reading.chunks import Reading, Survey, add_surveys
 from dpgb_dask.private.reading.load_lock import bytes_of, end_turn, in_turn
-from dpgb_dask.private.reading.rows import Chunk, Rows, Source, failed_to_load, line_up
-from dpgb_dask.private.reading.survey import (
-    Reading,
-    Survey,
-    Surveyed,
-    add_surveys,
+from dpgb_dask.private.reading.rows import (
+    Chunk,
+    Rows,
+    Source,
     count_rows,
+    failed_to_load,
+    line_up,
     starts_of,
 )
 from dpgb_dask.private.reading.units import add_unit_counts, count_units
-from dpgb_dask.private.rounds.sealed import SealedRounds
+from dpgb_dask.private.rounds.sealed import SealedRounds, Surveyed
 from dpgb_dask.private.rounds.worker_tasks import MOST_REMAKES, Encoded, Encoding, join_encoded
 
 T = TypeVar("T")

@@ -23,11 +23,10 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from dpgb_dask.contracts.model import Model, Splits, TreeEnsemble
+from dpgb_dask.contracts.model import Model, Splits, TreeEnsemble, extends
 from dpgb_dask.contracts.queries import GradientQuery, Query
 from dpgb_dask.errors import ClusterError, LackingPartsError
 from dpgb_dask.installed import OWN
-from dpgb_dask.private.answering.scores import extends
 
 ESCAPE = 255  # a difference from here on stands in a list of its own
 NO_BASE = b""

@@ -6,11 +6,74 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dpgb_dask.contracts.boundary import Raw
+from dpgb_dask.contracts.grid import FINE, GRIDS, Grid, coarsening
 from dpgb_dask.contracts.model import Model, check_model
-from dpgb_dask.contracts.queries import Query
+from dpgb_dask.contracts.plan import Shape
+from dpgb_dask.contracts.queries import CellCountsQuery, CountQuery, Query, TargetSumQuery
 from dpgb_dask.errors import PlanError
-from dpgb_dask.private.reading.survey import Reading, Surveyed
+from dpgb_dask.private.reading.chunks import Reading, Survey
+from dpgb_dask.private.reading.rows import changed
 from dpgb_dask.private.sensitivity import sensitivity
+
+
+class Surveyed:
+    """Answers queries that need no scores, from the survey of all rows.
+
+    Parameters
+    ----------
+    survey : Survey
+        Of all rows.
+    shape : Shape
+    units : int
+        `UnitCounts.mark` from the pass that counted the rows of units; 0 if rows have no units.
+
+    Raises
+    ------
+    ChunkError
+        If the units that were counted are not those that the survey read: a unit could weigh more than its bound.
+    """
+
+    def __init__(self, survey: Survey, shape: Shape, units: int = 0) -> None:
+        if survey.units != units:
+            raise changed()
+        self.fingerprint = survey.fingerprint
+        self.marks = np.array([survey.marks[k] for k in range(len(survey.marks))], np.uint64)
+        self._sums = survey.sums
+        self._shape = shape
+        self._fine = Grid.of(shape.schema, FINE)
+
+    def answer(self, query: Query) -> NDArray[np.int64] | None:
+        """Return the sums of a count, cell or target query; None for a query that needs scores.
+
+        Raises
+        ------
+        PlanError
+            If the query's grid is not the schema's.
+        """
+        last = int(self._fine.offsets[-1]) + 1
+        match query:
+            case CountQuery():
+                return self._sums[:1].copy()
+            case TargetSumQuery():
+                if query.n_values != len(self._sums) - last or query.kind != self._shape.kind:
+                    raise PlanError("A target query of another kind than the schema's target.")
+                return self._sums[last:].copy()
+            case CellCountsQuery():
+                return self._cells(query, self._sums[1:last])
+            case _:
+                return None
+
+    def _cells(self, query: CellCountsQuery, fine: NDArray[np.int64]) -> NDArray[np.int64]:
+        grid = Grid.of(self._shape.schema, query.n_uniform) if query.n_uniform in GRIDS else None
+        if grid is None or grid.sizes != tuple(query.sizes):
+            raise PlanError(
+                f"n_uniform={query.n_uniform} with these sizes is not a grid of the schema."
+            )
+        if query.n_uniform == FINE:
+            return fine.copy()
+        out = np.zeros(query.n_values, np.int64)
+        np.add.at(out, coarsening(self._fine, grid), fine)
+        return out
 
 
 class SealedRounds(ABC):

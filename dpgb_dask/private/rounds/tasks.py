@@ -37,7 +37,7 @@ from numpy.typing import NDArray
 
 from dpgb_dask.clients import Connection
 from dpgb_dask.contracts.boundary import Raw
-from dpgb_dask.contracts.model import FeatureBins, Model
+from dpgb_dask.contracts.model import FeatureBins, Model, same_bins
 from dpgb_dask.contracts.plan import Execution
 from dpgb_dask.contracts.queries import Query
 from dpgb_dask.encoding.columns import n_rows
@@ -51,19 +51,17 @@ from dpgb_dask.errors import (
     kind_of,
 )
 from dpgb_dask.kernels.warming import warm
-from dpgb_dask.private.answering.scores import same_bins
 from dpgb_dask.private.answering.shards import sum_arrays
 from dpgb_dask.private.keeping.durable import is_durable
 from dpgb_dask.private.keeping.store import room_to_read
+from dpgb_dask.private.reading.chunks import MARKS, Reading, Survey, add_surveys
 from dpgb_dask.private.reading.graph_fusion import fuse_calls
-from dpgb_dask.private.reading.rows import Chunk, Rows, Source, failed_to_load
-from dpgb_dask.private.reading.survey import (
-    MARKS,
-    Reading,
-    Survey,
-    Surveyed,
-    add_surveys,
+from dpgb_dask.private.reading.rows import (
+    Chunk,
+    Rows,
+    Source,
     changed,
+    failed_to_load,
     slice_block,
     starts_of,
 )
@@ -71,7 +69,7 @@ from dpgb_dask.private.reading.units import UnitCounts, add_unit_counts
 from dpgb_dask.private.rounds.clients import no_worker, register, told
 from dpgb_dask.private.rounds.comms import CommTree, is_slower, pays
 from dpgb_dask.private.rounds.messages import Message, Sender
-from dpgb_dask.private.rounds.sealed import SealedRounds
+from dpgb_dask.private.rounds.sealed import SealedRounds, Surveyed
 from dpgb_dask.private.rounds.worker_tasks import (
     MOST_REMAKES,
     Encoding,

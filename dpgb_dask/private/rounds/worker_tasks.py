@@ -28,25 +28,27 @@ from dpgb_dask.errors import (
 )
 from dpgb_dask.kernels.warming import warm
 from dpgb_dask.private.answering.shards import Shard, sum_arrays
-from dpgb_dask.private.keeping.pieces import (
-    Piece,
-    encode_piece,
-    encode_rows,
-    merge_pieces,
-    unbinned_pieces,
-)
 from dpgb_dask.private.keeping.scratch import lost
 from dpgb_dask.private.keeping.store import Keeping, Kept, LostPiece, Store, codes_version, store_of
-from dpgb_dask.private.reading.load_lock import bytes_of, end_turn
-from dpgb_dask.private.reading.rows import Rows, failed_to_load, line_up
-from dpgb_dask.private.reading.survey import (
+from dpgb_dask.private.reading.chunks import (
     MARKS,
     Reading,
     Survey,
     Surveyor,
     add_surveys,
-    count_rows,
+    encode_piece,
+    encode_rows,
     survey_rows,
+    unbinned_pieces,
+)
+from dpgb_dask.private.reading.load_lock import bytes_of, end_turn
+from dpgb_dask.private.reading.rows import (
+    Piece,
+    Rows,
+    count_rows,
+    failed_to_load,
+    line_up,
+    merge_pieces,
 )
 from dpgb_dask.private.reading.units import UnitCounts, count_units
 from dpgb_dask.private.rounds.messages import Parts

@@ -37,20 +37,19 @@ from dpgb_dask.contracts.model import (
     no_trees,
 )
 from dpgb_dask.contracts.queries import SHRINK_BITS, RowDraw
-from dpgb_dask.encoding.codes import encode
-from dpgb_dask.encoding.target import encode_target, encode_weight
+from dpgb_dask.encoding.codes import encode, encode_target, encode_weight
 from dpgb_dask.errors import PlanError
 from dpgb_dask.kernels.draw import draws
 from dpgb_dask.kernels.gradient import write
 from dpgb_dask.kernels.nodes import JoinedCells
 from dpgb_dask.kernels.predict import add_trees
 from dpgb_dask.losses import SquaredGradient, unpack
-from dpgb_dask.private.answering import scores, shards
+from dpgb_dask.private.answering import shards
 from dpgb_dask.private.answering.levels import LevelSums
+from dpgb_dask.private.answering.passes import Scores, Update
 from dpgb_dask.private.answering.shards import Shard
-from dpgb_dask.private.keeping.pieces import encode_rows, merge_pieces
-from dpgb_dask.private.reading.rows import Rows
-from dpgb_dask.private.reading.survey import Reading
+from dpgb_dask.private.reading.chunks import Reading, encode_rows
+from dpgb_dask.private.reading.rows import Rows, merge_pieces
 
 WEIGHT = {"max_weight": 3, "weight_bits": 2}
 SHARD_QUERIES = [(k, q) for k, q in ALL if q not in ("count", "coarse", "fine", "target")]
@@ -255,7 +254,8 @@ def test_catching_up_gives_what_a_new_shard_gives(kind):
 def test_leaves_found_for_a_query_serve_when_its_trees_join_the_model(kind, change, monkeypatch):
     walked = []
     monkeypatch.setattr(
-        scores, "add_trees", lambda codes, *rest: (walked.append(1), add_trees(codes, *rest))
+        "dpgb_dask.private.answering.passes.add_trees",
+        lambda codes, *rest: (walked.append(1), add_trees(codes, *rest)),
     )
     if change == "no room":
         monkeypatch.setattr(
@@ -720,8 +720,8 @@ def test_a_draw_without_a_key_raises():
     [
         (LevelSums, "_sums"),
         (shards, "Update"),
-        (scores.Scores, "start_over"),
-        (scores.Update, "add"),
+        (Scores, "start_over"),
+        (Update, "add"),
         (shards, "Pass"),
         (shards, "joint_sums"),
     ],
@@ -748,7 +748,7 @@ def test_an_update_names_the_features_that_it_reads():
     model = model_of("binary", n_trees=0)
     old = replace(model, pairs=model.pairs[1:])
     first = model.pairs[0]
-    assert scores.Update(old, model).columns == {first.i, first.j}
+    assert Update(old, model).columns == {first.i, first.j}
     tables = (model.tables[0] + 1, *model.tables[1:])
-    assert scores.Update(model, replace(model, tables=tables)).columns == {0}
-    assert scores.Update(model, model).columns == frozenset()
+    assert Update(model, replace(model, tables=tables)).columns == {0}
+    assert Update(model, model).columns == frozenset()

@@ -45,7 +45,6 @@ from dpgb_dask.private.answering.passes import Pass
 from dpgb_dask.private.answering.shards import Shard
 from dpgb_dask.private.keeping import store as store_module
 from dpgb_dask.private.keeping.durable import Durable
-from dpgb_dask.private.keeping.pieces import Piece, encode_rows, merge_pieces
 from dpgb_dask.private.keeping.scratch import Scratch
 from dpgb_dask.private.keeping.sealed_objects import Sealed
 from dpgb_dask.private.keeping.store import (
@@ -58,8 +57,8 @@ from dpgb_dask.private.keeping.store import (
     remove_saved,
     store_of,
 )
-from dpgb_dask.private.reading.rows import Rows
-from dpgb_dask.private.reading.survey import Reading
+from dpgb_dask.private.reading.chunks import Reading, encode_rows
+from dpgb_dask.private.reading.rows import Piece, Rows, merge_pieces
 
 WEIGHT = {"max_weight": 3, "weight_bits": 2}
 SHARD_QUERIES = [(k, q) for k, q in ALL if q not in ("count", "coarse", "fine", "target")]

@@ -31,9 +31,9 @@ from dpgb_dask import Datetime, Schema
 from dpgb_dask import io as own
 from dpgb_dask.contracts.plan import Execution, Shape, weight_bits_for
 from dpgb_dask.contracts.queries import CountQuery
-from dpgb_dask.encoding.categories import category_cells
+from dpgb_dask.encoding.columns import category_cells
+from dpgb_dask.private.reading.chunks import Reading
 from dpgb_dask.private.reading.ingest import read_source
-from dpgb_dask.private.reading.survey import Reading
 from dpgb_dask.private.reading.units import hash_units
 from dpgb_dask.private.rounds.local import LocalRounds
 from dpgb_dask.private.sensitivity import sensitivity

@@ -27,10 +27,9 @@ from dpgb_dask.contracts.plan import Execution
 from dpgb_dask.encoding.codes import read_values
 from dpgb_dask.encoding.columns import n_rows
 from dpgb_dask.errors import ChunkError
-from dpgb_dask.private.keeping.pieces import encode_rows
+from dpgb_dask.private.reading.chunks import Marker, Reading, encode_rows, read_labels, survey_rows
 from dpgb_dask.private.reading.ingest import read_source
 from dpgb_dask.private.reading.rows import Rows
-from dpgb_dask.private.reading.survey import Marker, Reading, read_labels, survey_rows
 from dpgb_dask.private.reading.units import count_units, hash_units
 from dpgb_dask.private.rounds import open_rounds
 

@@ -29,8 +29,8 @@ from dpgb_dask.contracts.plan import Execution
 from dpgb_dask.contracts.schema import Schema
 from dpgb_dask.errors import ChunkError, PlanError, StructureError
 from dpgb_dask.private.reading import ingest
+from dpgb_dask.private.reading.chunks import Reading
 from dpgb_dask.private.reading.ingest import read_source
-from dpgb_dask.private.reading.survey import Reading
 from dpgb_dask.private.rounds import check_backend, open_rounds
 from dpgb_dask.private.rounds.local import LocalRounds
 

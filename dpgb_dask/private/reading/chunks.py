@@ -1,7 +1,7 @@
-"""The survey: a first pass over the rows, which does not need bins.
+"""What becomes of the rows of a chunk: a survey, which needs no bins, and pieces of codes, by released bins.
 
-It makes weighted counts in the public grid, sums of the target, the fingerprint, and a mark (a keyed hash) of every
-chunk.
+The survey makes weighted counts in the public grid, sums of the target, the fingerprint, and a mark (a keyed hash) of
+every chunk.
 """
 
 from collections.abc import Iterator, Sequence
@@ -11,14 +11,19 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from dpgb_dask.contracts.grid import FINE, GRIDS, Grid, coarsening
+from dpgb_dask.contracts.grid import FINE, Grid
+from dpgb_dask.contracts.model import FeatureBins
 from dpgb_dask.contracts.plan import Shape
-from dpgb_dask.contracts.queries import CellCountsQuery, CountQuery, Query, TargetSumQuery
-from dpgb_dask.encoding.codes import Values, cells_of, read_values
+from dpgb_dask.encoding.codes import (
+    Values,
+    cells_of,
+    encode_cells,
+    encode_target,
+    encode_values,
+    encode_weight,
+    read_values,
+)
 from dpgb_dask.encoding.columns import as_columns, n_rows
-from dpgb_dask.encoding.structure import SourceBlock
-from dpgb_dask.encoding.target import encode_target, encode_weight
-from dpgb_dask.errors import ChunkError, PlanError
 from dpgb_dask.frozen import settle
 from dpgb_dask.kernels.histogram import add_cells
 from dpgb_dask.losses import default_loss
@@ -31,7 +36,7 @@ from dpgb_dask.private.reading.fingerprint import (
     pack_rows,
     shorten_rows,
 )
-from dpgb_dask.private.reading.rows import Rows
+from dpgb_dask.private.reading.rows import Piece, Rows, changed, slice_block
 from dpgb_dask.private.reading.units import UnitCounts, hash_units, mark_units
 
 STRIP_ROWS = 1 << 14  # rows whose cells are in memory at once: 32 KB per feature
@@ -102,14 +107,6 @@ class Reading:
 
     def __repr__(self) -> str:
         return "Reading(<key>)"
-
-
-def changed() -> ChunkError:
-    """Return the error for a chunk whose rows differ when they are read again; it does not tell which chunk."""
-    return ChunkError(
-        "A chunk of the source changed while it was being read. Give a source that returns the same rows each"
-        " time it is read, and in the same order."
-    )
 
 
 class Survey(NamedTuple):
@@ -248,28 +245,6 @@ class Marker:
         return self._total % MARKS
 
 
-def slice_block(block: SourceBlock, rows: slice) -> SourceBlock:
-    """Return a view of some rows of a block."""
-    if isinstance(block, tuple):
-        return tuple(_sliced(column, rows) for column in block)
-    return _sliced(block, rows)
-
-
-def _sliced(column: Any, rows: slice) -> Any:
-    """Return a view of some rows of a column, an array or a frame."""
-    return column.iloc[rows] if hasattr(column, "iloc") else column[rows]
-
-
-def count_rows(rows: Rows) -> NDArray[np.int64]:
-    """Return the number of rows of one chunk, including those that weigh nothing. Private."""
-    return np.array([n_rows(rows.x)], np.int64)
-
-
-def starts_of(lengths: Sequence[NDArray[np.int64]]) -> NDArray[np.int64]:
-    """Return where each chunk starts, and where the last one ends, from the lengths of all chunks in order. Private."""
-    return np.concatenate([[0], *lengths]).cumsum(dtype=np.int64)
-
-
 class Surveyor:
     """Surveys one chunk, some rows at a time.
 
@@ -404,61 +379,132 @@ def _add_target(
             out[k] += steps[y == k].sum()
 
 
-class Surveyed:
-    """Answers queries that need no scores, from the survey of all rows.
+# ---- encoding --------------------------------------------------------------------------------------------------------
+
+
+def encode_rows(
+    rows: Rows,
+    reading: Reading,
+    bins: Sequence[FeatureBins],
+    block_rows: int,
+    number: int = 0,
+) -> Iterator[Piece]:
+    """Yield one chunk as pieces of at most ``block_rows`` rows; rows that weigh nothing are left out.
 
     Parameters
     ----------
-    survey : Survey
-        Of all rows.
-    shape : Shape
-    units : int
-        `UnitCounts.mark` from the pass that counted the rows of units; 0 if rows have no units.
+    rows : Rows
+    reading : Reading
+    bins : sequence of FeatureBins, released
+    block_rows : int
+    number : int
+        The chunk's number in the source.
 
     Raises
     ------
     ChunkError
-        If the units that were counted are not those that the survey read: a unit could weigh more than its bound.
+        If these are not the rows of the survey: for example, rows drawn by position must not move between passes.
+
+    Privacy
+    -------
+    Private side. Deterministic in the rows and the released bins; a row's value never raises or warns.
     """
+    labels = read_labels(rows, reading)
+    marker = None if reading.marks is None else Marker(reading, labels)
+    identity = _identities(labels, reading, number)
+    block = as_columns(rows.x, reading.shape.schema)
+    for part in _parts(n_rows(rows.x), block_rows):
+        values = read_values(slice_block(block, part), reading.shape.schema)
+        if marker is not None:
+            marker.add(values, part)
+        codes, keep = encode_values(values, bins), labels.keep[part]
+        if not keep.all():
+            codes = np.ascontiguousarray(codes[:, keep])
+        yield _piece(codes, labels, identity, part)
+    if marker is not None:
+        reading.check(marker.mark, number)
 
-    def __init__(self, survey: Survey, shape: Shape, units: int = 0) -> None:
-        if survey.units != units:
-            raise changed()
-        self.fingerprint = survey.fingerprint
-        self.marks = np.array([survey.marks[k] for k in range(len(survey.marks))], np.uint64)
-        self._sums = survey.sums
-        self._shape = shape
-        self._fine = Grid.of(shape.schema, FINE)
 
-    def answer(self, query: Query) -> NDArray[np.int64] | None:
-        """Return the sums of a count, cell or target query; None for a query that needs scores.
+def _parts(n: int, block_rows: int) -> Iterator[slice]:
+    """Cut n rows into parts of nearly equal size, at most ``block_rows`` each."""
+    n_parts = -(-n // block_rows)
+    for k in range(n_parts):
+        yield slice(k * n // n_parts, (k + 1) * n // n_parts)
 
-        Raises
-        ------
-        PlanError
-            If the query's grid is not the schema's.
-        """
-        last = int(self._fine.offsets[-1]) + 1
-        match query:
-            case CountQuery():
-                return self._sums[:1].copy()
-            case TargetSumQuery():
-                if query.n_values != len(self._sums) - last or query.kind != self._shape.kind:
-                    raise PlanError("A target query of another kind than the schema's target.")
-                return self._sums[last:].copy()
-            case CellCountsQuery():
-                return self._cells(query, self._sums[1:last])
-            case _:
-                return None
 
-    def _cells(self, query: CellCountsQuery, fine: NDArray[np.int64]) -> NDArray[np.int64]:
-        grid = Grid.of(self._shape.schema, query.n_uniform) if query.n_uniform in GRIDS else None
-        if grid is None or grid.sizes != tuple(query.sizes):
-            raise PlanError(
-                f"n_uniform={query.n_uniform} with these sizes is not a grid of the schema."
-            )
-        if query.n_uniform == FINE:
-            return fine.copy()
-        out = np.zeros(query.n_values, np.int64)
-        np.add.at(out, coarsening(self._fine, grid), fine)
-        return out
+def _piece(
+    codes: NDArray[np.uint8], labels: Labels, identity: NDArray[np.uint64] | None, part: slice
+) -> Piece:
+    """Return a part of a chunk as a piece; ``codes`` holds only the rows whose weight is above 0."""
+    own = labels.at(part)
+    # indexing with bools copies: a view would keep the labels and weights of the whole chunk alive
+    label, weight, _, _ = own.at(own.keep)
+    return Piece(codes, label, weight, None if identity is None else identity[part][own.keep])
+
+
+def unbinned_pieces(
+    surveyor: Surveyor, block_rows: int, *, as_values: bool = False
+) -> Iterator[Piece]:
+    """Survey one chunk before bins are known, and yield it cut into the same pieces as by `encode_rows`.
+
+    The "codes" of these pieces are the bytes of cells of the public grid, or of values (``as_values``), from which any
+    bins can be made later.
+
+    Privacy
+    -------
+    Private side.
+    """
+    identity = _identities(surveyor.labels, surveyor.reading, surveyor.number)
+    for part in _parts(len(surveyor), block_rows):
+        kept = surveyor.add(part, as_values=as_values)
+        codes = kept.view(np.uint8).reshape(len(kept) * kept.itemsize, -1)
+        yield _piece(codes, surveyor.labels, identity, part)
+
+
+def encode_piece(
+    piece: Piece, bins: Sequence[FeatureBins], bins_of_cell: NDArray[np.uint8] | None
+) -> Piece | None:
+    """Encode an unbinned piece; return None if it holds cells and some bin ends inside a cell.
+
+    Parameters
+    ----------
+    piece : Piece
+        From `unbinned_pieces`.
+    bins : sequence of FeatureBins, released
+    bins_of_cell : (m, most cells of a feature) uint8, or None
+        From `bins_of_cells`.
+
+    Privacy
+    -------
+    Private side.
+    """
+    m, n = len(bins), len(piece)
+    dtype = {2: np.uint16, 4: np.float32, 8: np.float64}[len(piece.codes) // m]
+    # a piece read from scratch may start at any byte, and kernels need aligned arrays
+    kept = np.require(piece.codes.reshape(-1).view(dtype).reshape(m, n), requirements="A")
+    if dtype is np.uint16:
+        if bins_of_cell is None:
+            return None
+        codes = encode_cells(kept, bins_of_cell)
+    else:
+        cells = tuple(
+            kept[j].astype(np.uint16) if b.categorical else None for j, b in enumerate(bins)
+        )
+        codes = encode_values(Values(kept.T, cells), bins)
+    return Piece(codes, piece.label, piece.weight, piece.identity)
+
+
+def _identities(labels: Labels, reading: Reading, number: int) -> NDArray[np.uint64] | None:
+    """Return what decides the draw of each row of a chunk; None if no rows are drawn.
+
+    Privacy
+    -------
+    Private side. Rows of a unit share one draw, so that the unit serves a query as a whole. Without units, a row is
+    drawn by its position in the source, counted before any row is left out. To anyone without the key, the values of a
+    PRF at distinct positions are independent, whatever the positions are; so the draws of D and D ∪ {x} can be coupled
+    row by row, although x shifts the rows behind it. A hash of the row's content would not do: equal rows would share
+    one draw, and whether x joins a query would depend on the other rows.
+    """
+    if reading.rows_key is not None and labels.unit is not None:
+        return labels.unit.view(np.uint64).reshape(-1, 2)
+    return reading.positions(number, len(labels.label))

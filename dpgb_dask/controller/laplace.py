@@ -1,11 +1,8 @@
-"""What answers a query: sums plus discrete Gaussian or discrete Laplace noise; and how the Laplace noise is drawn.
+"""Sums plus discrete Laplace noise of integer parameter t, P(Z = n) ∝ exp(-|n| / t), drawn exactly: docs/privacy.md P5.
 
-The parameters are positive integers: σ in P(Z = n) ∝ exp(-n² / 2σ²) (`gaussian.py`), t in P(Z = n) ∝ exp(-|n| / t). No
-float decides a sample. Uniform integers are exact: rejection on masked words (`uniform_wide`), or Lemire's
+No float decides a sample. Uniform integers are exact: rejection on masked words (`uniform_wide`), or Lemire's
 multiplication with rejection (`uniform_small`).
 
-The discrete Laplace (docs/privacy.md P5)
------------------------------------------
 Canonne, Kamath and Steinke (2020), algorithm 2, for scale t: propose j uniform in {0, …, t-1}, keep it with probability
 exp(-j/t); count k successes before the first failure of Bernoulli(exp(-1)); then k t + j has weight
 exp(-(k t + j)/t), with a uniform sign, and zero of one sign is dropped.
@@ -27,15 +24,10 @@ from typing import ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from dpgb_dask.controller.gaussian import discrete_gaussian
+from dpgb_dask.controller.gaussian import scaled_up
 from dpgb_dask.controller.words import EXHAUSTED, Words, collect
 from dpgb_dask.errors import PlanError
 from dpgb_dask.kernels import kernel
-
-# part of every query id: change it whenever the same words would give other values
-SAMPLER_VERSION = 3
-# larger sums are clipped to it; |noise| < 24 * 2**56 + 2**51 < 2**61, so sum and noise together fit an int64
-SATURATION = 1 << 62
 
 FAR = 1 << 62  # stands for Laplace noise of this size or more
 LAPLACE_SATURATION = 1 << 60  # FAR - LAPLACE_SATURATION >= 2 * LAPLACE_SATURATION
@@ -216,32 +208,6 @@ def mask_of(bound: int) -> np.uint64:
 
 
 @dataclass(frozen=True, slots=True)
-class DiscreteGaussian:
-    """Sums times ``2**scale_bits`` plus discrete Gaussian noise of ``sigma_steps``.
-
-    Privacy
-    -------
-    Controller side; the answer may be released (docs/privacy.md P3). Scaled sums are clipped to ±2**62 first, so that
-    every sum has an answer. Clipping never moves two sums further apart, so the scaled sensitivity still holds.
-    """
-
-    sigma_steps: int
-    scale_bits: int
-    name: ClassVar[str] = "gaussian"
-
-    @property
-    def parameters(self) -> tuple[int, ...]:
-        """What decides the noise, for the query id."""
-        return (self.sigma_steps, self.scale_bits)
-
-    def answer(self, sums: NDArray[np.int64], stream: Words) -> NDArray[np.int64]:
-        """Return the noisy scaled sums."""
-        noisy = discrete_gaussian(len(sums), self.sigma_steps, stream)
-        noisy += _scaled(sums, self.scale_bits, SATURATION)
-        return noisy
-
-
-@dataclass(frozen=True, slots=True)
 class DiscreteLaplace:
     """Sums times ``2**scale_bits`` plus discrete Laplace noise of scale ``t_steps``.
 
@@ -267,14 +233,7 @@ class DiscreteLaplace:
 
     def answer(self, sums: NDArray[np.int64], stream: Words) -> NDArray[np.int64]:
         """Return the noisy scaled sums, clipped to ±2**61."""
-        scaled = _scaled(sums, self.scale_bits, LAPLACE_SATURATION)
+        scaled = scaled_up(sums, self.scale_bits, LAPLACE_SATURATION)
         # |sum| + FAR < 2**63
         noisy = scaled + discrete_laplace(len(sums), self.t_steps, stream)
         return np.clip(noisy, -2 * LAPLACE_SATURATION, 2 * LAPLACE_SATURATION)
-
-
-def _scaled(sums: NDArray[np.int64], scale_bits: int, saturation: int) -> NDArray[np.int64]:
-    limit = saturation >> scale_bits
-    scaled = np.clip(sums, -limit, limit)
-    scaled <<= scale_bits
-    return scaled

@@ -3,14 +3,11 @@ import math
 import numpy as np
 import pytest
 
-from dpgb_dask.controller import mechanisms, words
-from dpgb_dask.controller.gaussian import MAX_SIGMA, discrete_gaussian
-from dpgb_dask.controller.mechanisms import (
+from dpgb_dask.controller import laplace, words
+from dpgb_dask.controller.laplace import (
     FAR,
     LAPLACE_SATURATION,
     MAX_T,
-    SATURATION,
-    DiscreteGaussian,
     DiscreteLaplace,
     discrete_laplace,
 )
@@ -26,25 +23,6 @@ def words_of(stream, n):
     words = np.empty(n, np.uint64)
     stream.read(words)
     return words
-
-
-def test_gaussian_answer_adds_scaled_sums():
-    sums = np.array([5, -3, 0], np.int64)
-    noise = discrete_gaussian(3, 1 << 20, stream(2))
-    assert np.array_equal(DiscreteGaussian(1 << 20, 0).answer(sums, stream(2)), sums + noise)
-    assert np.array_equal(DiscreteGaussian(1 << 20, 4).answer(sums, stream(2)), sums * 16 + noise)
-
-
-@pytest.mark.parametrize("scale_bits", [0, 12])
-def test_gaussian_answer_is_total(scale_bits):
-    ends = np.array([np.iinfo(np.int64).min, np.iinfo(np.int64).max], np.int64)
-    noisy = DiscreteGaussian(MAX_SIGMA, scale_bits).answer(ends, stream(2))
-    noise = discrete_gaussian(2, MAX_SIGMA, stream(2))
-    assert np.array_equal(noisy - noise, [-SATURATION, SATURATION])
-
-
-def test_gaussian_answer_accepts_no_values():
-    assert DiscreteGaussian(5, 0).answer(np.empty(0, np.int64), stream()).shape == (0,)
 
 
 def laplace_chi_squared(values, t):
@@ -104,8 +82,8 @@ def test_discrete_laplace_compiled_and_plain_agree():
         position = 0
         out = []
         for _ in range(20):
-            value, position = mechanisms._draw_laplace.py_func(
-                words, position, np.uint64(t), mechanisms.mask_of(t)
+            value, position = laplace._draw_laplace.py_func(
+                words, position, np.uint64(t), laplace.mask_of(t)
             )
             out.append(int(value))
         assert out == discrete_laplace(20, t, stream(4)).tolist()
@@ -113,10 +91,10 @@ def test_discrete_laplace_compiled_and_plain_agree():
 
 def test_discrete_laplace_stops_at_far(monkeypatch):
     exact = discrete_laplace(500, 300, stream(4))
-    monkeypatch.setattr(mechanisms, "FAR", 1000)
-    words, position, mask = words_of(stream(4), 20_000), 0, mechanisms.mask_of(300)
+    monkeypatch.setattr(laplace, "FAR", 1000)
+    words, position, mask = words_of(stream(4), 20_000), 0, laplace.mask_of(300)
     for value in exact[:200]:
-        seen, position = mechanisms._draw_laplace.py_func(words, position, np.uint64(300), mask)
+        seen, position = laplace._draw_laplace.py_func(words, position, np.uint64(300), mask)
         assert seen == np.clip(value, -1000, 1000)
     assert np.abs(exact[:200]).max() > 1000
 
@@ -124,7 +102,7 @@ def test_discrete_laplace_stops_at_far(monkeypatch):
 @pytest.mark.parametrize("sign", [-1, 1])
 def test_laplace_noise_of_far_hides_every_sum(monkeypatch, sign):
     monkeypatch.setattr(
-        mechanisms, "discrete_laplace", lambda n, _t, _s: np.full(n, sign * FAR, np.int64)
+        laplace, "discrete_laplace", lambda n, _t, _s: np.full(n, sign * FAR, np.int64)
     )
     sums = np.array([-(1 << 62), -LAPLACE_SATURATION, 0, 7, LAPLACE_SATURATION], np.int64)
     answer = DiscreteLaplace(1 << 50, 0).answer(sums, stream())

@@ -18,7 +18,6 @@ from sklearn.preprocessing import FunctionTransformer, OneHotEncoder, StandardSc
 
 from dpgb_dask import DPGBClassifier, DPGBRegressor, Ledger, Schema
 from dpgb_dask.cli import main
-from dpgb_dask.columns import in_order
 from dpgb_dask.errors import (
     PlanError,
     PrefixedColumnsWarning,
@@ -27,6 +26,7 @@ from dpgb_dask.errors import (
     UnnamedColumnsWarning,
 )
 from dpgb_dask.io import open_dataset, write_dataset
+from dpgb_dask.matching import in_order
 from dpgb_dask.testing import SeededNoise
 
 NAMES = ["age", "job", "pay"]

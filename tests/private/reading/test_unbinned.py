@@ -19,9 +19,16 @@ from dpgb_dask.encoding.codes import (
     encode_values,
     read_values,
 )
-from dpgb_dask.private.keeping.pieces import encode_piece, encode_rows, unbinned_pieces
+from dpgb_dask.private.reading.chunks import (
+    STRIP_ROWS,
+    Reading,
+    Surveyor,
+    encode_piece,
+    encode_rows,
+    survey_rows,
+    unbinned_pieces,
+)
 from dpgb_dask.private.reading.rows import Rows
-from dpgb_dask.private.reading.survey import STRIP_ROWS, Reading, Surveyor, survey_rows
 from dpgb_dask.private.reading.units import count_units
 
 WEIGHT = {"max_weight": 3, "weight_bits": 2}
