@@ -468,8 +468,15 @@ def check_bins(bins: Sequence[FeatureBins], schema: Schema) -> None:
                 )
 
 
-def check_model(model: Model, schema: Schema) -> None:
+def check_model(model: Model, schema: Schema, known: Model | None = None) -> None:
     """Refuse a model with an index out of range: kernels do not check, and meet it only where there are rows.
+
+    Parameters
+    ----------
+    model : Model
+    schema : Schema
+    known : Model or None
+        A model that was not refused under this schema: the parts that both have in common are not looked at again.
 
     Raises
     ------
@@ -477,24 +484,31 @@ def check_model(model: Model, schema: Schema) -> None:
     """
     if type(model) is not Model:
         raise PlanError(f"The model is a {type(model).__name__}, not a Model.")
-    check_bins(model.bins, schema)
+    # the sizes of all other parts depend on the bins and the number of scores
+    if known is None or model.bins is not known.bins:
+        known = None
+        check_bins(model.bins, schema)
     n_scores = len(schema.target.classes) if schema.target.type == "multiclass" else 1
     n_bins = [own.n_bins for own in model.bins]
+    tables = model.tables
+    fitting = tables if known is None else known.tables
     good = (
         _is(model.intercept, np.int32, (n_scores,))
-        and len(model.tables) == len(n_bins)
+        and len(tables) == len(n_bins)
         and all(
-            _is(table, np.int32, (n, n_scores))
-            for table, n in zip(model.tables, n_bins, strict=True)
+            (known is not None and table is before) or _is(table, np.int32, (n, n_scores))
+            for table, before, n in zip(tables, fitting, n_bins, strict=True)
         )
     )
     if not good:
         raise PlanError(
             "The model needs an intercept and a table of int32 for each feature's bins."
         )
-    if not all(_pair_fits(pair, n_bins, n_scores) for pair in model.pairs):
+    fits = known is not None and model.pairs is known.pairs
+    if not fits and not all(_pair_fits(pair, n_bins, n_scores) for pair in model.pairs):
         raise PlanError("A pair table of the model does not fit the bins of its features.")
-    if not _trees_fit(model.trees, len(n_bins), n_scores):
+    fits = known is not None and model.trees is known.trees
+    if not fits and not _trees_fit(model.trees, len(n_bins), n_scores):
         raise PlanError("The trees of the model are not whole, or name what is not there.")
 
 

@@ -44,7 +44,7 @@ class SealedRounds(ABC):
             if model is None:
                 raise PlanError(f"{type(query).__name__} needs a model: release bins first.")
             if model is not self._fitting:
-                check_model(model, self._reading.shape.schema)
+                check_model(model, self._reading.shape.schema, self._fitting)
                 self._fitting = model
             sums = self._sums(model, query)
         return Raw(sums, bound)
