@@ -72,7 +72,7 @@ def pack_tables(tables: Sequence[NDArray[np.int32] | None]) -> TableSet:
     ValueError
         If a table is not two-dimensional int32, tables differ in scores, or one has no or more than 256 entries.
     """
-    active = [j for j, table in enumerate(tables) if table is not None and np.any(table)]
+    active = [j for j, table in enumerate(tables) if table is not None and table.any()]
     parts = [np.asarray(tables[j]) for j in active]
     if any(part.ndim != 2 or part.dtype != np.int32 for part in parts):
         raise ValueError("Every table must be (n_bins, n_scores) int32, in score steps.")

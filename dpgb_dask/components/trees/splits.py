@@ -160,7 +160,10 @@ def features_above(splits: Splits, n_features: int) -> NDArray[np.bool_]:
 
 def root() -> Splits:
     """Return one tree of depth 0."""
-    return Splits.plain(np.empty((1, 0), np.uint16), np.empty((1, 0), np.uint8))
+    return _ROOT
+
+
+_ROOT = Splits.plain(np.empty((1, 0), np.uint16), np.empty((1, 0), np.uint8))
 
 
 class SplitRule(Part, ABC):

@@ -743,9 +743,11 @@ class Trees(Stage):
         memory: Growing = state.memory
         n_trees = self.trees_in_all(state.shape)
         _, size = self._batch(memory, n_trees)
-        shape = (splits.n_trees, splits.n_leaves, state.shape.n_scores)
-        grad, hess = sums.grad.reshape(shape), np.broadcast_to(sums.hess, sums.grad.shape)
-        sums = replace(sums, grad=grad, hess=hess.reshape(shape))
+        shape = (splits.n_trees, splits.n_leaves, -1)
+        grad, hess = sums.grad.reshape(shape), sums.hess.reshape(shape)
+        if hess.shape != grad.shape:  # one number of rows for all scores
+            hess = np.broadcast_to(hess, grad.shape)
+        sums = LeafSums(grad, hess, sums.grad_sd, sums.hess_sd)
         if self.least_weight:
             sums = pooled(sums, self.least_weight)
         leaf = self.leaf.value(sums, above, kind=state.shape.kind, batch=size)
@@ -756,7 +758,7 @@ class Trees(Stage):
             bound = self.leaf.bound(state.shape.kind)
             most = self.leaf.learning_rate * bound * (1 - self.leaf_decay) ** k
             leaf = np.clip(leaf, -most, most)
-        value = np.rint(np.moveaxis(leaf, 2, 0) * (SCORE_ONE / size)).astype(np.int32)
+        value = np.rint(leaf.transpose(2, 0, 1) * (SCORE_ONE / size)).astype(np.int32)
         directions = state.shape.directions
         if directions is None or self._one_feature(state.shape):
             return np.asarray(value)
@@ -775,8 +777,8 @@ class Trees(Stage):
         pending = (*memory.pending, (splits, value))
         first, size = self._batch(memory, n_trees)
         done = memory.tree + splits.n_trees
-        memory = replace(memory, tree=done, splits=root(), sketched=False, pending=pending)
         if done - first < size:
+            memory = replace(memory, tree=done, splits=root(), sketched=False, pending=pending)
             return replace(state, memory=memory)
         assert state.model is not None
         model = state.model
@@ -785,8 +787,9 @@ class Trees(Stage):
             first += trees.n_trees
         if self._one_feature(state.shape):
             model = self._ordered(state, model)
+        reach = memory.reach.moved(state.model, model)
         memory = replace(
-            memory, pending=(), refined=0, reach=memory.reach.moved(state.model, model)
+            memory, tree=done, splits=root(), sketched=False, pending=(), refined=0, reach=reach
         )
         state = replace(state, model=model, memory=memory)
         if memory.seen and done <= self._refinements(state.shape):
@@ -844,14 +847,13 @@ def root_hessians(
 def leaf_of_bin(splits: Splits, n_bins: int) -> NDArray[np.int64]:
     """Return the leaf of every bin in one tree of one feature."""
     code = np.arange(n_bins)
+    right = code > splits.threshold[0, :, None]  # in every node, of every bin
+    for at, mask in enumerate(splits.mask_of[0].tolist()):
+        if mask >= 0:
+            right[at] = splits.masks[mask, :n_bins]
     node = np.zeros(n_bins, np.int64)
     for _ in range(splits.depth):
-        right = code > splits.threshold[0, node]
-        if len(splits.masks):
-            mask = splits.mask_of[0, node]
-            masked = mask >= 0
-            right[masked] = splits.masks[mask[masked], code[masked]] == 1
-        node = 2 * node + 1 + right
+        node = 2 * node + 1 + right[node, code]
     return np.asarray(node - splits.feature.shape[1])
 
 

@@ -61,9 +61,7 @@ class Update:
         self._moves = bool(self.intercept.any())
         self._tables = pack_tables(_table_deltas(old, new))
         pairs = _pair_deltas(() if old is None else old.pairs, new.pairs)
-        self._pairs = (
-            pack_pair_tables(pairs, [pair.table for pair in pairs]) if pairs else None
-        )
+        self._pairs = pack_pair_tables(pairs, [pair.table for pair in pairs]) if pairs else None
         start = 0 if old is None else old.trees.n_trees
         self._trees: TreeEnsemble | None = None
         self._leaves: Leaves | None = None
