@@ -188,7 +188,7 @@ def flaw_of(splits: Splits) -> str | None:
     complete = splits.n_leaves & nodes[1] == 0
     if not complete or not nodes == splits.threshold.shape == splits.mask_of.shape:
         return "must be complete trees: 2**depth - 1 nodes each"
-    if masks.shape[1] != MAX_BINS or (masks > 1).any():
+    if masks.shape[1] != MAX_BINS or (masks.size and masks.max() > 1):
         return f"must have masks that hold 0 or 1 for each of {MAX_BINS} codes"
     named = splits.mask_of
     if named.size and not -1 <= named.min() <= named.max() < len(masks):

@@ -239,8 +239,10 @@ class TotallyRandom(SplitRule):
         for d in range(depth):
             n_nodes = 1 << d
             first = n_nodes - 1
-            above = Splits(feature[:, :first], threshold[:, :first], mask_of[:, :first], masks)
-            allowed = candidates.allowed(above)
+            allowed = None
+            if candidates.interactions is not None:
+                above = Splits(feature[:, :first], threshold[:, :first], mask_of[:, :first], masks)
+                allowed = candidates.allowed(above)
             order = rng.permutation(n_nodes).tolist() if left < n_nodes else range(n_nodes)
             below = [at for node in reaching for at in (node, None)]
             masked: dict[int, NDArray[np.uint8]] = {}

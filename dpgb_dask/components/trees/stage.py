@@ -44,6 +44,7 @@ from dpgb_dask.components.trees.splits import (
     grow,
     root,
 )
+from dpgb_dask.contracts.constraints import Interactions
 from dpgb_dask.contracts.features import Numeric
 from dpgb_dask.contracts.model import MAX_BINS, SCORE_ONE, Model, Splits, join_splits, no_trees
 from dpgb_dask.contracts.monotone import ordered_leaves, ordered_table
@@ -82,10 +83,16 @@ class Growing:
     ----------
     tree : int
         Number of finished trees, including those of the current batch.
+    n_trees : int
+        Number of trees in the end.
     total : int
         Price of the whole stage.
     kappa : Kappa
         Units that the whole stage costs.
+    gradient : Gradient
+        Of the leaves, over all scores.
+    missing, interactions
+        As in `Candidates`.
     cuts : tuple of ((n_cuts,) uint8)
         Candidate thresholds per feature.
     refined : int
@@ -103,8 +110,12 @@ class Growing:
     """
 
     tree: int
+    n_trees: int
     total: int
     kappa: Kappa
+    gradient: Gradient
+    missing: tuple[bool, ...]
+    interactions: Interactions | None
     cuts: tuple[NDArray[np.uint8], ...]
     refined: int
     splits: Splits
@@ -432,11 +443,10 @@ class Trees(Stage):
 
     def _unit(self, state: State, memory: Growing, part: str) -> int:
         """Return the price of one unit of a part."""
-        n_trees = self.trees_in_all(state.shape)
         view = BudgetView(
             total=memory.total,
-            tree=self.rows.price(memory.total, memory.tree, n_trees),
-            n_trees=n_trees,
+            tree=self.rows.price(memory.total, memory.tree, memory.n_trees),
+            n_trees=memory.n_trees,
             kappa=memory.kappa,
             all_rows=self.row_draw is None,
             budget=state.budget,
@@ -453,10 +463,15 @@ class Trees(Stage):
         if self.leaf.means:
             link = "probability" if state.shape.kind != "numeric" else model.link
             model = replace(model, link=link, intercept=np.zeros_like(model.intercept))
+        specs = state.shape.schema.encoded.values()
         memory = Growing(
             tree=0,
+            n_trees=self.trees_in_all(state.shape),
             total=exact_share(state.left, self.share),
             kappa=self.kappa(state.shape),
+            gradient=self.leaf.gradient(state.shape),
+            missing=tuple(isinstance(f, Numeric) and f.missing for f in specs),
+            interactions=state.shape.interactions,
             cuts=all_cuts(state.model.bins),
             refined=0,
             splits=root(),
@@ -469,8 +484,7 @@ class Trees(Stage):
     def next_query(self, state: State) -> Query | None:  # noqa: PLR0911 - one per kind of query
         """Ask for a refinement of candidates, a level of the growing tree, or the leaves of a batch."""
         memory: Growing = state.memory
-        n_trees = self.trees_in_all(state.shape)
-        if memory.tree >= n_trees:
+        if memory.tree >= memory.n_trees:
             return None
         if (due := self._to_refine(state, memory)) is not None:
             return self._histogram(state, memory, due[1], "candidates")
@@ -523,8 +537,7 @@ class Trees(Stage):
         if self.split.refines:
             return None
         limit = self._refinements(state.shape)
-        n_trees = self.trees_in_all(state.shape)
-        end = min(memory.tree + self.batch_size(n_trees), limit)
+        end = min(memory.tree + self.batch_size(memory.n_trees), limit)
         t = memory.tree + memory.refined
         while t < end and not memory.pending:
             assert state.model is not None
@@ -581,20 +594,18 @@ class Trees(Stage):
 
     def _candidates(self, state: State, memory: Growing, t: int | None = None) -> Candidates:
         assert state.model is not None
-        specs = state.shape.schema.encoded.values()
         return Candidates(
             features=self._features(state, memory.tree if t is None else t),
             bins=state.model.bins,
             cuts=memory.cuts,
-            missing=tuple(isinstance(f, Numeric) and f.missing for f in specs),
-            interactions=state.shape.interactions,
+            missing=memory.missing,
+            interactions=memory.interactions,
         )
 
     def _draw(self, state: State, memory: Growing) -> Splits:
         """Draw the trees of the next batch."""
         assert isinstance(self.split, TotallyRandom)
-        n_trees = self.trees_in_all(state.shape)
-        last = min(memory.tree + self.batch_size(n_trees), n_trees)
+        last = min(memory.tree + self.batch_size(memory.n_trees), memory.n_trees)
         trees = None
         for t in range(memory.tree, last):
             candidates = self._candidates(state, memory, t)
@@ -615,14 +626,13 @@ class Trees(Stage):
 
     def _asked(self, state: State, memory: Growing, part: str, units: int) -> dict[str, Any]:
         """Return what all queries of a tree have in common."""
-        n_trees = self.trees_in_all(state.shape)
         return {
-            "label": f"trees {memory.tree + 1}/{n_trees}: {part}",
+            "label": f"trees {memory.tree + 1}/{memory.n_trees}: {part}",
             "price": units * self._unit(state, memory, part),
             "weight_bits": state.shape.weight_bits,
-            "gradient": self._bounded(memory, self.leaf.gradient(state.shape)),
+            "gradient": self._bounded(memory, memory.gradient),
             "n_scores": state.shape.n_scores,
-            "rows": self.rows.draw(memory.tree, n_trees),
+            "rows": self.rows.draw(memory.tree, memory.n_trees),
         }
 
     def _bounded(self, memory: Growing, gradient: Gradient) -> Gradient:
@@ -741,8 +751,7 @@ class Trees(Stage):
     ) -> NDArray[np.int32]:
         """Return leaf values in score steps, (n_scores, n_trees, n_leaves), divided by the size of their batch."""
         memory: Growing = state.memory
-        n_trees = self.trees_in_all(state.shape)
-        _, size = self._batch(memory, n_trees)
+        _, size = self._batch(memory)
         shape = (splits.n_trees, splits.n_leaves, -1)
         grad, hess = sums.grad.reshape(shape), sums.hess.reshape(shape)
         if hess.shape != grad.shape:  # one number of rows for all scores
@@ -765,17 +774,16 @@ class Trees(Stage):
         assert state.model is not None
         return ordered_leaves(splits, value, directions, state.model.bins)
 
-    def _batch(self, memory: Growing, n_trees: int) -> tuple[int, int]:
+    def _batch(self, memory: Growing) -> tuple[int, int]:
         """Return the first tree of the current batch and its number of trees; the last batch may be smaller."""
         first = memory.tree - len(memory.pending)
-        return first, min(self.batch_size(n_trees), n_trees - first)
+        return first, min(self.batch_size(memory.n_trees), memory.n_trees - first)
 
     def _finish(self, state: State, value: NDArray[np.int32], splits: Splits) -> State:
         """Count the finished trees; add the batch to the model once it is complete."""
         memory: Growing = state.memory
-        n_trees = self.trees_in_all(state.shape)
         pending = (*memory.pending, (splits, value))
-        first, size = self._batch(memory, n_trees)
+        first, size = self._batch(memory)
         done = memory.tree + splits.n_trees
         if done - first < size:
             memory = replace(memory, tree=done, splits=root(), sketched=False, pending=pending)
