@@ -275,6 +275,7 @@ class DiscreteLaplace:
 
 def _scaled(sums: NDArray[np.int64], scale_bits: int, saturation: int) -> NDArray[np.int64]:
     limit = saturation >> scale_bits
-    scaled = np.clip(sums, -limit, limit)
+    scaled = np.minimum(sums, limit)
+    np.maximum(scaled, -limit, out=scaled)
     scaled <<= scale_bits
     return scaled

@@ -232,9 +232,7 @@ class TotallyRandom(SplitRule):
         nodes = 1, (1 << depth) - 1
         feature, threshold = np.zeros(nodes, np.uint16), np.full(nodes, NOWHERE, np.uint8)
         mask_of, masks = np.full(nodes, -1, np.int32), np.empty((0, MAX_BINS), np.uint8)
-        # of every node of a level, the first and last code that can reach it, per feature that was split above it. No
-        # code reaches the right child of a node without a split: None
-        reaching: list[dict[int, tuple[int, int]] | None] = [{}]
+        reaching: list[Codes | None] = [{}]  # None: the right child of a node without a split
         left = (self.max_leaves or 1 << depth) - 1  # number of splits that may still be made
         for d in range(depth):
             n_nodes = 1 << d
@@ -255,32 +253,59 @@ class TotallyRandom(SplitRule):
                 if allowed is not None:
                     features = features[allowed[k, features]]
                 j = int(features[rng.integers(len(features))])
-                n_bins, cuts = candidates.bins[j].n_bins, candidates.cuts[j]
-                low, high = codes.get(j, (0, n_bins - 1))
-                start, stop = bisect_left(cuts, low), bisect_left(cuts, high)
-                if candidates.bins[j].categorical:
-                    right = rng.integers(0, 2, n_bins) == 1
-                    below[2 * k + 1] = codes
-                elif start < stop:
-                    cut = int(cuts[start + rng.integers(stop - start)])
-                    right = np.arange(n_bins) > cut
-                    right[-1] = not candidates.missing[j] or rng.random() < 0.5
-                    below[2 * k] = codes | {j: (low, cut)}
-                    below[2 * k + 1] = codes | {j: (cut + 1, high)}
-                else:
+                drawn = draw_split(candidates, j, codes, rng)
+                if drawn is None:
                     continue
+                right, below[2 * k], below[2 * k + 1] = drawn
                 feature[0, first + k] = j
-                if (last_left := threshold_of(right)) is None:
-                    masked[k] = mask = np.zeros(MAX_BINS, np.uint8)
-                    mask[:n_bins] = right
+                if isinstance(right, int):
+                    threshold[0, first + k] = right
                 else:
-                    threshold[0, first + k] = last_left
+                    masked[k] = np.zeros(MAX_BINS, np.uint8)
+                    masked[k][: len(right)] = right
                 left -= 1
             for k in sorted(masked):
                 mask_of[0, first + k] = len(masks)
                 masks = np.concatenate([masks, masked[k][None]])
             reaching = below
         return Splits(feature, threshold, mask_of, masks)
+
+
+# the first and the last code that can reach a node, per feature that was split above it
+Codes = dict[int, tuple[int, int]]
+
+
+def draw_split(
+    candidates: Candidates, j: int, codes: Codes, rng: np.random.Generator
+) -> tuple[int | NDArray[np.bool_], Codes, Codes] | None:
+    """Draw how a feature splits a node that these codes can reach.
+
+    Returns
+    -------
+    int or (n_bins,) bool
+        A threshold, or the bins that go right.
+    left, right : Codes
+        Of the children.
+
+    None if the feature has no candidate there.
+    """
+    n_bins, cuts = candidates.bins[j].n_bins, candidates.cuts[j]
+    if candidates.bins[j].categorical:
+        right = rng.integers(0, 2, n_bins) == 1
+        threshold = threshold_of(right)
+        return (right if threshold is None else threshold), codes, codes
+    low, high = codes.get(j, (0, n_bins - 1))
+    start, stop = bisect_left(cuts, low), bisect_left(cuts, high)
+    if start == stop:
+        return None
+    cut = int(cuts[start + rng.integers(stop - start)])
+    below = codes | {j: (low, cut)}, codes | {j: (cut + 1, high)}
+    if not candidates.missing[j] or rng.random() < 0.5:
+        return cut, *below
+    right = np.arange(n_bins) > cut
+    right[-1] = False
+    threshold = threshold_of(right)
+    return (right if threshold is None else threshold), *below
 
 
 @dataclass(frozen=True, eq=False, slots=True)

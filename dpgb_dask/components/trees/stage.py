@@ -72,6 +72,8 @@ PARTS: dict[str, tuple[type, ...]] = {
 }
 OPENED = 64  # bytes that a sum takes from its opening to the decision: noise, floats, gains
 NOT_DRAWN = np.random.default_rng(0)  # for features that are not drawn at random
+# feature of every tree, and the leaf of each of its bins; empty unless every tree has one feature
+Where = tuple[tuple[int, NDArray[np.int64]], ...]
 MOST_UNITS = 10**7  # the lowest price of a fit, divided by this number, still pays for one unit
 
 
@@ -101,7 +103,7 @@ class Growing:
         The tree that is growing.
     sketched : bool
         Whether the growing tree has its candidates from a sketch.
-    pending : tuple of (Splits, value)
+    pending : tuple of (Splits, value, Where)
         Finished trees of the current batch. They share one gradient, so they are added to the model together.
     seen : tuple of (feature, (n_bins,) float64)
         Noisy Hessians at the root of the last tree; they refine the candidates at no cost.
@@ -120,7 +122,7 @@ class Growing:
     refined: int
     splits: Splits
     sketched: bool
-    pending: tuple[tuple[Splits, NDArray[np.int32]], ...]
+    pending: tuple[tuple[Splits, NDArray[np.int32], Where], ...]
     reach: Reach
     seen: tuple[tuple[int, NDArray[np.float64]], ...] = ()
 
@@ -517,7 +519,9 @@ class Trees(Stage):
         memory: Growing = state.memory
         assert isinstance(query, GradientQuery)
         if isinstance(query, TreeSumsQuery):
-            return self._finish(state, self._sums_of_leaves(state, query, released), query.splits)
+            where = self._leaves_of_bins(state, query.splits)
+            value = self._sums_of_leaves(state, query, released, where)
+            return self._finish(state, value, query.splits, where)
         if isinstance(query, ChoiceQuery):
             assert isinstance(self.split, ExponentialSplit)
             allowed = self._candidates(state, memory).allowed(query.splits)
@@ -700,7 +704,7 @@ class Trees(Stage):
         if splits.depth < self.depth:
             return replace(state, memory=replace(memory, splits=splits))
         value = self._values(state, splits, *children_of(table, level, frontier.candidates, sides))
-        return self._finish(state, value, splits)
+        return self._finish(state, value, splits, self._leaves_of_bins(state, splits))
 
     def _grown_at_once(self, state: State, table: NodeHistogram, frontier: Frontier) -> State:
         """Grow a tree of one feature from the histogram of its root alone (FDP-GBDT §5.1: κ_s = T)."""
@@ -720,31 +724,40 @@ class Trees(Stage):
             here @ table.grad[0], here @ table.hess[0], table.grad_sd * sd, table.hess_sd * sd
         )
         value = self._values(state, splits, leaves)
-        return self._finish(state, value, splits)
+        return self._finish(state, value, splits, self._leaves_of_bins(state, splits))
 
     # ---- leaves
 
+    def _leaves_of_bins(self, state: State, splits: Splits) -> Where:
+        """Return the feature of every tree and the leaf of each of its bins; nothing if trees may have several."""
+        if not self._one_feature(state.shape):
+            return ()
+        memory: Growing = state.memory
+        assert state.model is not None
+        where = []
+        for t in range(splits.n_trees):
+            (j,) = self._features(state, memory.tree + t).tolist()
+            n_bins = state.model.bins[j].n_bins
+            where.append((j, leaf_of_bin(splits.part(t, t + 1), n_bins)))
+        return tuple(where)
+
     def _sums_of_leaves(
-        self, state: State, query: TreeSumsQuery, released: Answer
+        self, state: State, query: TreeSumsQuery, released: Answer, where: Where
     ) -> NDArray[np.int32]:
         if self.leaf.counts_bins:
             values, sd = natural(query, released)
             grad = values.reshape(-1, query.n_scores, 2)[:, :, 0]
-            leaves = LeafSums(grad, self._rows_of_leaves(state, query.splits), sd, 0.0)
+            leaves = LeafSums(grad, self._rows_of_leaves(state, query.splits, where), sd, 0.0)
         else:
             answer = sums(query, released)
             leaves = LeafSums(answer.grad, answer.hess, answer.grad_sd, answer.hess_sd)
         return self._values(state, query.splits, leaves)
 
-    def _rows_of_leaves(self, state: State, splits: Splits) -> NDArray[np.float64]:
+    @staticmethod
+    def _rows_of_leaves(state: State, splits: Splits, where: Where) -> NDArray[np.float64]:
         """Return the noisy number of rows in each leaf, from the released bins: (n_trees · n_leaves, 1)."""
-        memory: Growing = state.memory
-        parts = []
-        for t in range(splits.n_trees):
-            (j,) = self._features(state, memory.tree + t)
-            leaf = leaf_of_bin(splits.part(t, t + 1), len(state.counts[j]))
-            parts.append(np.bincount(leaf, state.counts[j], splits.n_leaves).astype(np.float64))
-        return np.concatenate(parts)[:, None]
+        parts = [np.bincount(leaf, state.counts[j], splits.n_leaves) for j, leaf in where]
+        return np.concatenate(parts).astype(np.float64)[:, None]
 
     def _values(
         self, state: State, splits: Splits, sums: LeafSums, above: LeafSums | None = None
@@ -779,10 +792,12 @@ class Trees(Stage):
         first = memory.tree - len(memory.pending)
         return first, min(self.batch_size(memory.n_trees), memory.n_trees - first)
 
-    def _finish(self, state: State, value: NDArray[np.int32], splits: Splits) -> State:
+    def _finish(
+        self, state: State, value: NDArray[np.int32], splits: Splits, where: Where
+    ) -> State:
         """Count the finished trees; add the batch to the model once it is complete."""
         memory: Growing = state.memory
-        pending = (*memory.pending, (splits, value))
+        pending = (*memory.pending, (splits, value, where))
         first, size = self._batch(memory)
         done = memory.tree + splits.n_trees
         if done - first < size:
@@ -790,9 +805,8 @@ class Trees(Stage):
             return replace(state, memory=memory)
         assert state.model is not None
         model = state.model
-        for trees, values in pending:
-            model = self._joined(state, model, trees, values, first)
-            first += trees.n_trees
+        for trees in pending:
+            model = self._joined(model, *trees)
         if self._one_feature(state.shape):
             model = self._ordered(state, model)
         reach = memory.reach.moved(state.model, model)
@@ -804,16 +818,13 @@ class Trees(Stage):
             return self._refine(state, memory.seen)
         return state
 
-    def _joined(
-        self, state: State, model: Model, splits: Splits, value: NDArray[np.int32], first: int
-    ) -> Model:
+    @staticmethod
+    def _joined(model: Model, splits: Splits, value: NDArray[np.int32], where: Where) -> Model:
         """Add trees to the model; trees of one feature are added to its table, which is equivalent and faster."""
-        if not self._one_feature(state.shape):
+        if not where:
             return replace(model, trees=model.trees.with_more(splits, value))
         tables = list(model.tables)
-        for t in range(splits.n_trees):
-            (j,) = self._features(state, first + t)
-            leaf = leaf_of_bin(splits.part(t, t + 1), model.bins[j].n_bins)
+        for t, (j, leaf) in enumerate(where):
             tables[j] = tables[j] + value[:, t, leaf].T
         return replace(model, tables=tuple(tables))
 
@@ -854,15 +865,18 @@ def root_hessians(
 
 def leaf_of_bin(splits: Splits, n_bins: int) -> NDArray[np.int64]:
     """Return the leaf of every bin in one tree of one feature."""
-    code = np.arange(n_bins)
-    right = code > splits.threshold[0, :, None]  # in every node, of every bin
-    for at, mask in enumerate(splits.mask_of[0].tolist()):
+    right = np.arange(n_bins) > splits.threshold[0, :, None]  # in every node, of every bin
+    for node, mask in enumerate(splits.mask_of[0].tolist()):
         if mask >= 0:
-            right[at] = splits.masks[mask, :n_bins]
-    node = np.zeros(n_bins, np.int64)
-    for _ in range(splits.depth):
-        node = 2 * node + 1 + right[node, code]
-    return np.asarray(node - splits.feature.shape[1])
+            right[node] = splits.masks[mask, :n_bins]
+    leaf = np.zeros(
+        (splits.n_leaves, n_bins), np.int64
+    )  # under every node of a level, from the leaves up
+    for level in range(splits.depth):
+        first = (splits.n_leaves >> (level + 1)) - 1
+        goes = right[first : 2 * first + 1]
+        leaf = np.where(goes, leaf[1::2] + (1 << level), leaf[::2])
+    return np.asarray(leaf[0])
 
 
 def one_hot(leaf: NDArray[np.int64], n: int) -> NDArray[np.float64]:
