@@ -231,17 +231,17 @@ def _pair_deltas(old: tuple[PairTable, ...], new: tuple[PairTable, ...]) -> list
 
 def same_bins(a: Sequence[FeatureBins], b: Sequence[FeatureBins]) -> bool:
     """Whether two sets of bins give the same codes."""
-
-    def same(x: NDArray[Any] | None, y: NDArray[Any] | None) -> bool:
-        return x is y or (x is not None and y is not None and np.array_equal(x, y))
-
     return a is b or (
         len(a) == len(b)
         and all(
-            same(x.edges, y.edges) and same(x.cell_to_bin, y.cell_to_bin)
+            _same(x.edges, y.edges) and _same(x.cell_to_bin, y.cell_to_bin)
             for x, y in zip(a, b, strict=True)
         )
     )
+
+
+def _same(x: NDArray[Any] | None, y: NDArray[Any] | None) -> bool:
+    return x is y or (x is not None and y is not None and np.array_equal(x, y))
 
 
 def grew(old: Model, new: Model) -> bool:
