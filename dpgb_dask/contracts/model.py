@@ -188,7 +188,7 @@ def flaw_of(splits: Splits) -> str | None:
     complete = splits.n_leaves & nodes[1] == 0
     if not complete or not nodes == splits.threshold.shape == splits.mask_of.shape:
         return "must be complete trees: 2**depth - 1 nodes each"
-    if masks.shape[1] != MAX_BINS or (masks > 1).any():
+    if masks.shape[1] != MAX_BINS or (masks.size and masks.max() > 1):
         return f"must have masks that hold 0 or 1 for each of {MAX_BINS} codes"
     named = splits.mask_of
     if named.size and not -1 <= named.min() <= named.max() < len(masks):
@@ -404,17 +404,17 @@ class NoiseBands:
 
 def same_bins(a: Sequence[FeatureBins], b: Sequence[FeatureBins]) -> bool:
     """Whether two sets of bins give the same codes."""
-
-    def same(x: NDArray[Any] | None, y: NDArray[Any] | None) -> bool:
-        return x is y or (x is not None and y is not None and np.array_equal(x, y))
-
     return a is b or (
         len(a) == len(b)
         and all(
-            same(x.edges, y.edges) and same(x.cell_to_bin, y.cell_to_bin)
+            _same(x.edges, y.edges) and _same(x.cell_to_bin, y.cell_to_bin)
             for x, y in zip(a, b, strict=True)
         )
     )
+
+
+def _same(x: NDArray[Any] | None, y: NDArray[Any] | None) -> bool:
+    return x is y or (x is not None and y is not None and np.array_equal(x, y))
 
 
 def grew(old: Model, new: Model) -> bool:
@@ -512,8 +512,15 @@ def check_bins(bins: Sequence[FeatureBins], schema: Schema) -> None:
                 )
 
 
-def check_model(model: Model, schema: Schema) -> None:
+def check_model(model: Model, schema: Schema, known: Model | None = None) -> None:
     """Refuse a model with an index out of range: kernels do not check, and meet it only where there are rows.
+
+    Parameters
+    ----------
+    model : Model
+    schema : Schema
+    known : Model or None
+        A model that was not refused under this schema: the parts that both have in common are not looked at again.
 
     Raises
     ------
@@ -521,24 +528,31 @@ def check_model(model: Model, schema: Schema) -> None:
     """
     if type(model) is not Model:
         raise PlanError(f"The model is a {type(model).__name__}, not a Model.")
-    check_bins(model.bins, schema)
+    # the sizes of all other parts depend on the bins and the number of scores
+    if known is None or model.bins is not known.bins:
+        known = None
+        check_bins(model.bins, schema)
     n_scores = len(schema.target.classes) if schema.target.type == "multiclass" else 1
     n_bins = [own.n_bins for own in model.bins]
+    tables = model.tables
+    fitting = tables if known is None else known.tables
     good = (
         _is(model.intercept, np.int32, (n_scores,))
-        and len(model.tables) == len(n_bins)
+        and len(tables) == len(n_bins)
         and all(
-            _is(table, np.int32, (n, n_scores))
-            for table, n in zip(model.tables, n_bins, strict=True)
+            (known is not None and table is before) or _is(table, np.int32, (n, n_scores))
+            for table, before, n in zip(tables, fitting, n_bins, strict=True)
         )
     )
     if not good:
         raise PlanError(
             "The model needs an intercept and a table of int32 for each feature's bins."
         )
-    if not all(_pair_fits(pair, n_bins, n_scores) for pair in model.pairs):
+    fits = known is not None and model.pairs is known.pairs
+    if not fits and not all(_pair_fits(pair, n_bins, n_scores) for pair in model.pairs):
         raise PlanError("A pair table of the model does not fit the bins of its features.")
-    if not _trees_fit(model.trees, len(n_bins), n_scores):
+    fits = known is not None and model.trees is known.trees
+    if not fits and not _trees_fit(model.trees, len(n_bins), n_scores):
         raise PlanError("The trees of the model are not whole, or name what is not there.")
 
 

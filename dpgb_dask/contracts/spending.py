@@ -134,7 +134,7 @@ class Spending:
             If the intervals of a group overlap, or its queries differ in kind.
         """
         if draw is None:
-            return replace(self, on_all=self.on_all + price)
+            return type(self)(self.pure, self.on_all + price, self.groups)
         parts = dict(self.groups.get(draw.group, {}))
         for other in parts:
             overlap = other.low < draw.high and draw.low < other.high

@@ -362,6 +362,7 @@ class DiscreteGaussian:
 def scaled_up(sums: NDArray[np.int64], scale_bits: int, saturation: int) -> NDArray[np.int64]:
     """Return sums times ``2**scale_bits``, clipped to ±``saturation``."""
     limit = saturation >> scale_bits
-    scaled = np.clip(sums, -limit, limit)
+    scaled = np.minimum(sums, limit)
+    np.maximum(scaled, -limit, out=scaled)
     scaled <<= scale_bits
     return scaled

@@ -48,6 +48,8 @@ MOST_CHARACTERS = 60  # of a setting's value in that message
 SETTLE = "settle it: ledger.settle(fit_id), or dpgb-dask ledger settle"
 CHANGED = "was changed: an answer is not the one that was released"
 
+_SORTED_FIELDS = tuple(sorted(part.name for part in fields(Receipt)))
+
 Vector = NDArray[np.int64]
 Mechanism = DiscreteGaussian | DiscreteLaplace | Choice | SharedChoice
 
@@ -591,8 +593,8 @@ class Controller:
 
 def _content(receipt: Receipt, value: Vector) -> bytes:
     """Return an answer as bytes, for its keyed hash."""
-    facts = {part.name: getattr(receipt, part.name) for part in fields(receipt)}
-    return json.dumps(facts, sort_keys=True).encode() + canonical(value)
+    facts = {name: getattr(receipt, name) for name in _SORTED_FIELDS}
+    return json.dumps(facts).encode() + canonical(value)
 
 
 def _who() -> str:

@@ -27,7 +27,7 @@ def inner(function: F) -> F:
 
 
 def readable(name: str, array: NDArray[Any], dtype: DTypeLike, ndim: int) -> NDArray[Any]:
-    """Return an input array as a read-only view.
+    """Return an input array as a read-only view, or as it is if it is read-only.
 
     Dask sometimes passes read-only memory, for which numba compiles a second version. If every input is
     read-only, there is only one version, and no kernel can write to its inputs.
@@ -38,6 +38,8 @@ def readable(name: str, array: NDArray[Any], dtype: DTypeLike, ndim: int) -> NDA
         If dtype, number of axes or contiguity differ; no length is printed.
     """
     _check(name, array, dtype, ndim)
+    if not array.flags.writeable:
+        return array
     view = array.view()
     view.flags.writeable = False
     return view

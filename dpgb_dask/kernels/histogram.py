@@ -50,6 +50,10 @@ class Groups:
         Product of the group's sizes.
     n_joint : int
         Groups of several features; they come first.
+    width : int
+        Cells that each group gets: as many as the largest has, and one for each code.
+    n_bins : int
+        Bins of all features.
     """
 
     order: NDArray[np.int64]
@@ -58,11 +62,8 @@ class Groups:
     start: NDArray[np.int64]
     cells: NDArray[np.int64]
     n_joint: int
-
-    @property
-    def width(self) -> int:
-        """Cells that each group gets: as many as the largest has, and one for each code."""
-        return max(MAX_CELLS, int(self.cells.max(initial=0)))
+    width: int
+    n_bins: int
 
 
 @lru_cache(maxsize=256)
@@ -96,7 +97,8 @@ def groups_of(
         readable("groups", np.asarray(part, np.int64), np.int64, 1)
         for part in (order, size[order], offset[order], start, cells)
     )
-    return Groups(order, size, offset, starts, products, int((np.diff(starts) > 1).sum()))
+    n_joint, width = int((np.diff(starts) > 1).sum()), max(MAX_CELLS, *cells, 0)
+    return Groups(order, size, offset, starts, products, n_joint, width, sum(sizes))
 
 
 def flush_rows(max_abs: int) -> int:
@@ -478,7 +480,7 @@ def joint_sums(
     parts = runs(packed, max_abs, 2)
     codes = readable("codes", codes, np.uint8, 2)
     g = groups_of(tuple(sizes))
-    out = np.zeros((len(packed), int(g.size.sum()), 2), np.int64)
+    out = np.zeros((len(packed), g.n_bins, 2), np.int64)
     for values, limit, side in parts:
         for k in _score_slices(len(packed), g):
             _joint_sums(

@@ -72,7 +72,7 @@ def pack_tables(tables: Sequence[NDArray[np.int32] | None]) -> TableSet:
     ValueError
         If a table is not two-dimensional int32, tables differ in scores, or one has no or more than 256 entries.
     """
-    active = [j for j, table in enumerate(tables) if table is not None and np.any(table)]
+    active = [j for j, table in enumerate(tables) if table is not None and table.any()]
     parts = [np.asarray(tables[j]) for j in active]
     if any(part.ndim != 2 or part.dtype != np.int32 for part in parts):
         raise ValueError("Every table must be (n_bins, n_scores) int32, in score steps.")
@@ -80,17 +80,23 @@ def pack_tables(tables: Sequence[NDArray[np.int32] | None]) -> TableSet:
         raise ValueError("Tables differ in scores. Give each a column per score.")
     g = groups_of(tuple(len(part) for part in parts))
     joint = _joint_tables(g, [part.T for part in parts])
-    for k in range(g.n_joint, len(g.cells)):
-        joint[:, k, g.cells[k] :] = joint[:, k, g.cells[k] - 1, None]
     order = readable("order", np.array(active, np.int64)[g.order], np.int64, 1)
     return TableSet(len(tables), order, g.size, g.start, g.n_joint, joint)
 
 
 def _joint_tables(groups: Groups, parts: Sequence[NDArray[np.int32]]) -> NDArray[np.int32]:
-    """Return each group's sum of tables, (n_scores, cells) each, at every joint cell; the last varies fastest."""
+    """Return each group's sum of tables, (n_scores, cells) each, at every joint cell; the last varies fastest.
+
+    A feature that is alone in its group has its last entry at all codes beyond its table.
+    """
     n_scores = parts[0].shape[0] if parts else 0
     joint = np.zeros((n_scores, len(groups.cells), groups.width), np.int32)
-    for k, cells in enumerate(groups.cells):
+    for k, cells in enumerate(groups.cells.tolist()):
+        if k >= groups.n_joint:
+            table = parts[groups.order[groups.start[k]]]
+            joint[:, k, :cells] = table
+            joint[:, k, cells:] = table[:, -1:]
+            continue
         total = np.zeros((n_scores, 1), np.int32)
         for position in range(groups.start[k], groups.start[k + 1]):
             total = (total[:, :, None] + parts[groups.order[position]][:, None]).reshape(

@@ -19,9 +19,10 @@ because it could state bounds that no kernel keeps. A loss outside the package r
 data, and its bounds are maxima over its entries, whoever filled it in.
 """
 
+from copy import copy
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from typing import Any, ClassVar, Self, cast, get_args
+from typing import Any, ClassVar, NamedTuple, Self, get_args
 
 import numpy as np
 from numpy.typing import NDArray
@@ -103,6 +104,15 @@ def _settle_kind(owner: Any, kinds: tuple[str, ...], why: str = "") -> None:
     settle(owner, kind=kind)
 
 
+class _Bounds(NamedTuple):
+    """Largest |g|, second component and g² + h² of one score column of one row, and the bound `l1`, in steps."""
+
+    grad: int
+    second: int
+    l2_squared: int
+    l1: int
+
+
 class Bounded:
     """The bounds of every gradient, derived from the extremes of what one row can add.
 
@@ -111,7 +121,10 @@ class Bounded:
     the bounds of a whole row.
     """
 
-    __slots__ = ()
+    # found when first asked for; no field, so it is neither pickled nor part of a digest
+    __slots__ = ("_found",)
+
+    _found: _Bounds
 
     def within(self, low: int, high: int) -> Self:  # noqa: ARG002 - most gradients know no scores
         """Return a gradient that is the same at scores from ``low`` to ``high`` (score steps), with bounds over these.
@@ -126,15 +139,22 @@ class Bounded:
         raise NotImplementedError
 
     @property
+    def _bounds_found(self) -> _Bounds:
+        if not hasattr(self, "_found"):
+            g, h = self.extremes()
+            grad, second, squared = (int(part.max()) for part in (g, h, g * g + h * h))
+            settle(self, _found=_Bounds(grad, second, squared, self.weighted(1, 1)))
+        return self._found
+
+    @property
     def max_abs(self) -> int:
         """Largest |g| or second component in one score column of one row, in steps; decides when kernels flush sums."""
-        g, h = self.extremes()
-        return int(max(g.max(), h.max()))
+        return max(self._bounds_found.grad, self._bounds_found.second)
 
     @property
     def largest_grad(self) -> int:
         """Largest |g| of one score column, in steps."""
-        return int(self.extremes()[0].max())
+        return self._bounds_found.grad
 
     def weighted(self, of_grad: int, of_second: int) -> int:
         """Return the bound of Σ(|of_grad · g| + |of_second| · h) of one row over all score columns, in steps."""
@@ -144,13 +164,12 @@ class Bounded:
     @property
     def l2_squared(self) -> int:
         """Bound of ‖(g, h)‖² of one row over all score columns, in steps²."""
-        g, h = self.extremes()
-        return int((g * g + h * h).max())
+        return self._bounds_found.l2_squared
 
     @property
     def l1(self) -> int:
         """Bound of Σ(|g| + h) of one row over all score columns, in steps."""
-        return self.weighted(1, 1)
+        return self._bounds_found.l1
 
     @property
     def grad_width(self) -> int:
@@ -161,9 +180,7 @@ class Bounded:
 class _Table(Bounded):
     """A gradient as a packed table, whose bounds are found by looking at every entry."""
 
-    __slots__ = (
-        "_entries",
-    )  # found when first asked for; no field, so it is neither pickled nor part of a digest
+    __slots__ = ("_entries",)  # as `Bounded._found`
 
     table: NDArray[np.int64]
     _entries: Extremes
@@ -187,9 +204,9 @@ class _Table(Bounded):
         g, h = unpack(self.table)
         return bool(((h == GRAD_ONE) | ((g == 0) & (h == 0))).all() and (h == GRAD_ONE).any())
 
-    def _of(self, table: NDArray[np.int64]) -> Self:
-        """Return the gradient with another table; unchanged if this has no gradient but 0."""
-        made: Self = replace(cast("Any", self), table=table)
+    def _reached(self, low: int, high: int, shift: int) -> Self:
+        """Return the gradient with the entries of these steps; unchanged if they have no gradient but 0."""
+        made: Self = _table_within(self, *_steps_of(low, high, shift))
         return made if made.largest_grad else self
 
     def _settle(self, shape: tuple[int, ...]) -> None:
@@ -248,7 +265,7 @@ class LogisticGradient(_Table):
 
     def within(self, low: int, high: int) -> Self:
         """Return the gradient with the columns of these scores, as in `Bounded.within`."""
-        return self._of(_clamped(self.table, low, high, TABLE_SHIFT))
+        return self._reached(low, high, TABLE_SHIFT)
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -289,8 +306,8 @@ class TableGradient(_Table):
         """Return the gradient with the entries of these scores, or of their residuals; as in `Bounded.within`."""
         if self.kind == "numeric":  # residuals score - y, with y in ±2**16 score steps
             low, high = low - TARGET_END, high + TARGET_END
-            return self._of(_clamped(self.table, low, high, RESIDUAL_SHIFT))
-        return self._of(_clamped(self.table, low, high, TABLE_SHIFT))
+            return self._reached(low, high, RESIDUAL_SHIFT)
+        return self._reached(low, high, TABLE_SHIFT)
 
 
 @dataclass(frozen=True, slots=True)
@@ -432,7 +449,7 @@ class PoissonGradient(_Computed):
 
     def within(self, low: int, high: int) -> Self:
         """Return the gradient with the rates of these scores, as in `Bounded.within`."""
-        made = replace(self, rate=_clamped(self.rate, low, high, TABLE_SHIFT))
+        made = replace(self, rate=_clamped(self.rate, *_steps_of(low, high, TABLE_SHIFT)))
         return made if made.largest_grad else self
 
     @property
@@ -741,15 +758,35 @@ def unpack(packed: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int
     return packed >> 32, packed & 0xFFFFFFFF
 
 
-def _clamped(table: NDArray[np.int64], low: int, high: int, shift: int) -> NDArray[np.int64]:
-    """Return a table with, at each step, the entry of the nearest step with a value from ``low`` to ``high``."""
-    first, last = (
-        min(max((end >> shift) + TABLE_SIZE // 2, 0), TABLE_SIZE - 1) for end in (low, high)
-    )
+def _steps_of(low: int, high: int, shift: int) -> tuple[int, int]:
+    """Return the first and the last step of a table that values from ``low`` to ``high`` look up."""
+    first, last = ((end >> shift) + TABLE_SIZE // 2 for end in (low, high))
+    return min(max(first, 0), TABLE_SIZE - 1), min(max(last, 0), TABLE_SIZE - 1)
+
+
+def _clamped(table: NDArray[np.int64], first: int, last: int) -> NDArray[np.int64]:
+    """Return a table with, at each step, the entry of the nearest step from ``first`` to ``last``."""
     out = table.copy()
     out[..., :first] = table[..., first, None]
     out[..., last + 1 :] = table[..., last, None]
     return out
+
+
+@lru_cache(
+    maxsize=16
+)  # in most rounds of small steps, the model reaches the steps that it reached before
+def _table_within(gradient: Any, first: int, last: int) -> Any:
+    """Return a gradient with its table clamped to these steps.
+
+    Every entry is one of the gradient's, which were checked when it was made, and every step from ``first`` to ``last``
+    has its own: the bounds are maxima over these.
+    """
+    table = _clamped(gradient.table, first, last)
+    table.setflags(write=False)
+    g, h = (part[..., first : last + 1] for part in gradient.extremes())
+    made = copy(gradient)
+    settle(made, table=table, _entries=(g, h))
+    return made
 
 
 def _one_row(g: int, h: int) -> Extremes:

@@ -3,7 +3,7 @@
 import json
 import math
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import dataclass, field, fields
 from typing import Any
 
 from dpgb_dask.contracts.boundary import Receipt
@@ -136,7 +136,8 @@ class PrivacyReport:
     def to_dict(self) -> dict[str, Any]:
         """Return the JSON form, as it stands in a model file."""
         out = {f.name: getattr(self, f.name) for f in fields(self) if f.name not in BESIDE}
-        out["receipts"] = [asdict(receipt) for receipt in self.receipts]
+        names = [f.name for f in fields(Receipt)]  # of numbers and texts, which need no copy
+        out["receipts"] = [{n: getattr(receipt, n) for n in names} for receipt in self.receipts]
         for name in _LISTS:
             out[name] = list(getattr(self, name))
         return out

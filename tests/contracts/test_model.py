@@ -85,6 +85,16 @@ def test_a_model_that_does_not_fit_is_refused_with_and_without_rows(name, n_rows
     rounds.close()
 
 
+@pytest.mark.parametrize("name", BROKEN)
+def test_a_model_that_does_not_fit_is_refused_after_one_that_does(name):
+    """Only what both models have in common is not looked at again."""
+    model, schema = model_of("binary"), schema_of("binary")
+    check_model(model, schema)
+    check_model(replace(model), schema, model)
+    with pytest.raises(PlanError, match=r"model|bins|cell_to_bin"):
+        check_model(BROKEN[name](model), schema, model)
+
+
 @pytest.mark.parametrize(
     ("edges", "cells"),
     [

@@ -1,5 +1,7 @@
 """Integer gradients of the losses: the second component, clips and bounds."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from outside.expectile import Expectile, Exponential
@@ -154,6 +156,18 @@ def test_scores_that_a_model_can_reach_bound_a_gradient():
     wide = whole.within(-odds, odds)
     assert [g.largest_grad / GRAD_ONE for g in (even, wide)] == pytest.approx([0.5, 0.75], rel=2e-3)
     assert [g.grad_width / GRAD_ONE for g in (even, wide)] == pytest.approx([1, 1.5], rel=2e-3)
+
+
+@pytest.mark.parametrize("second", ["hessian", "count", "none"])
+def test_a_clamped_table_is_bounded_as_if_it_were_made_anew(second):
+    whole = LogLoss().gradient("binary", 1, second=second)
+    for low, high in ((0, 0), (-70_000, 5_000), (-(1 << 20), 1 << 20), (1 << 19, 1 << 20)):
+        clamped = whole.within(low, high)
+        anew = replace(clamped, table=clamped.table)
+        for bound in ("max_abs", "largest_grad", "l2_squared", "l1", "grad_width", "counts"):
+            assert getattr(clamped, bound) == getattr(anew, bound)
+        assert clamped.weighted(256, 77) == anew.weighted(256, 77)
+        assert whole.within(low + 1, high) is clamped  # of the same steps
 
 
 def test_a_gradient_of_zero_is_not_clamped_to():

@@ -36,15 +36,15 @@ class Reach(NamedTuple):
 
     def moved(self, old: Model, new: Model) -> Self:
         """Return the reach of ``new``, which is ``old`` with other tables and with more trees."""
-        both = zip(old.tables, new.tables, strict=True)
-        changed = [(before.T, after.T) for before, after in both if after is not before]
-        gone = [before for before, _ in changed]
-        come = [after for _, after in changed]
-        come += list(new.trees.value[:, old.trees.n_trees :].swapaxes(0, 1))
-        low, high = (
-            at + _ends(come, end) - _ends(gone, end)
-            for at, end in zip(self, (np.min, np.max), strict=True)
-        )
+        low, high = self
+        for before, after in zip(old.tables, new.tables, strict=True):
+            if after is not before:
+                low = low + after.min(axis=0) - before.min(axis=0)
+                high = high + after.max(axis=0) - before.max(axis=0)
+        if new.trees.n_trees > old.trees.n_trees:
+            added = new.trees.value[:, old.trees.n_trees :].astype(np.int64)
+            low = low + added.min(axis=2).sum(axis=1)
+            high = high + added.max(axis=2).sum(axis=1)
         return type(self)(low, high)
 
     @property

@@ -46,7 +46,7 @@ class Cyclic(Part):
     def chosen(self, n_features: int, t: int, rng: np.random.Generator) -> NDArray[np.int64]:  # noqa: ARG002
         """Return the features of tree ``t``."""
         n = self.n_used(n_features)
-        return np.sort((t * n + np.arange(n)) % n_features)
+        return np.array(sorted(at % n_features for at in range(t * n, (t + 1) * n)), np.int64)
 
     def n_used(self, n_features: int) -> int:
         """Return how many features a tree uses."""

@@ -5,6 +5,7 @@ query for a level, and turns its answer into splits. Costs are counted in histog
 """
 
 from abc import ABC, abstractmethod
+from bisect import bisect_left
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -120,11 +121,17 @@ class LevelSplits:
     def set(self, k: int, feature: int, right: NDArray[np.bool_]) -> None:
         """Split node ``k`` by the bins that go right; by a threshold, which routes faster, if they are the last."""
         self.feature[k] = feature
-        n_left = int((~right).sum())
-        self.masked[k] = n_left == 0 or bool(right[:n_left].any())
-        self.threshold[k] = NOWHERE if self.masked[k] else n_left - 1
-        if self.masked[k]:
+        threshold = threshold_of(right)
+        self.masked[k] = threshold is None
+        self.threshold[k] = NOWHERE if threshold is None else threshold
+        if threshold is None:
             self.mask[k, : len(right)] = right
+
+
+def threshold_of(right: NDArray[np.bool_]) -> int | None:
+    """Return the threshold above which the bins lie that go right; None if they are all bins, or not the last ones."""
+    n_left = len(right) - int(np.count_nonzero(right))
+    return None if n_left == 0 or right[:n_left].any() else n_left - 1
 
 
 def grow(above: Splits, level: LevelSplits) -> Splits:
@@ -153,7 +160,10 @@ def features_above(splits: Splits, n_features: int) -> NDArray[np.bool_]:
 
 def root() -> Splits:
     """Return one tree of depth 0."""
-    return Splits.plain(np.empty((1, 0), np.uint16), np.empty((1, 0), np.uint8))
+    return _ROOT
+
+
+_ROOT = Splits.plain(np.empty((1, 0), np.uint16), np.empty((1, 0), np.uint8))
 
 
 class SplitRule(Part, ABC):
@@ -219,46 +229,83 @@ class TotallyRandom(SplitRule):
 
     def draw(self, candidates: Candidates, depth: int, rng: np.random.Generator) -> Splits:
         """Return one random tree."""
-        splits = root()
-        m = len(candidates.bins)
-        low = np.zeros((1, m), np.int64)  # codes that can reach a node: low <= code <= high
-        high = np.array([[b.n_bins - 1 for b in candidates.bins]])
-        reached = np.ones(1, bool)  # a node that is not split sends no row to its right child
+        nodes = 1, (1 << depth) - 1
+        feature, threshold = np.zeros(nodes, np.uint16), np.full(nodes, NOWHERE, np.uint8)
+        mask_of, masks = np.full(nodes, -1, np.int32), np.empty((0, MAX_BINS), np.uint8)
+        reaching: list[Codes | None] = [{}]  # None: the right child of a node without a split
         left = (self.max_leaves or 1 << depth) - 1  # number of splits that may still be made
         for d in range(depth):
             n_nodes = 1 << d
-            level = LevelSplits.unsplit(n_nodes)
-            allowed = candidates.allowed(splits)
-            order = rng.permutation(n_nodes) if left < n_nodes else np.arange(n_nodes)
-            child_low, child_high = np.repeat(low, 2, axis=0), np.repeat(high, 2, axis=0)
-            child_reached = np.repeat(reached, 2)
-            child_reached[1::2] = False
+            first = n_nodes - 1
+            allowed = None
+            if candidates.interactions is not None:
+                above = Splits(feature[:, :first], threshold[:, :first], mask_of[:, :first], masks)
+                allowed = candidates.allowed(above)
+            order = rng.permutation(n_nodes).tolist() if left < n_nodes else range(n_nodes)
+            below = [at for node in reaching for at in (node, None)]
+            masked: dict[int, NDArray[np.uint8]] = {}
             for k in order:
                 if left == 0:
                     break
-                if not reached[k]:
+                if (codes := reaching[k]) is None:
                     continue
                 features = candidates.features
                 if allowed is not None:
                     features = features[allowed[k, features]]
                 j = int(features[rng.integers(len(features))])
-                cuts = candidates.cuts[j]
-                cuts = cuts[(cuts >= low[k, j]) & (cuts < high[k, j])]
-                if candidates.bins[j].categorical:
-                    right = rng.integers(0, 2, candidates.bins[j].n_bins) == 1
-                elif len(cuts):
-                    cut = int(cuts[rng.integers(len(cuts))])
-                    right = np.arange(candidates.bins[j].n_bins) > cut
-                    right[-1] = not candidates.missing[j] or rng.random() < 0.5
-                    child_high[2 * k, j], child_low[2 * k + 1, j] = cut, cut + 1
-                else:
+                drawn = draw_split(candidates, j, codes, rng)
+                if drawn is None:
                     continue
-                level.set(int(k), j, right)
-                child_reached[2 * k + 1] = True
+                right, below[2 * k], below[2 * k + 1] = drawn
+                feature[0, first + k] = j
+                if isinstance(right, int):
+                    threshold[0, first + k] = right
+                else:
+                    masked[k] = np.zeros(MAX_BINS, np.uint8)
+                    masked[k][: len(right)] = right
                 left -= 1
-            low, high, reached = child_low, child_high, child_reached
-            splits = grow(splits, level)
-        return splits
+            for k in sorted(masked):
+                mask_of[0, first + k] = len(masks)
+                masks = np.concatenate([masks, masked[k][None]])
+            reaching = below
+        return Splits(feature, threshold, mask_of, masks)
+
+
+# the first and the last code that can reach a node, per feature that was split above it
+Codes = dict[int, tuple[int, int]]
+
+
+def draw_split(
+    candidates: Candidates, j: int, codes: Codes, rng: np.random.Generator
+) -> tuple[int | NDArray[np.bool_], Codes, Codes] | None:
+    """Draw how a feature splits a node that these codes can reach.
+
+    Returns
+    -------
+    int or (n_bins,) bool
+        A threshold, or the bins that go right.
+    left, right : Codes
+        Of the children.
+
+    None if the feature has no candidate there.
+    """
+    n_bins, cuts = candidates.bins[j].n_bins, candidates.cuts[j]
+    if candidates.bins[j].categorical:
+        right = rng.integers(0, 2, n_bins) == 1
+        threshold = threshold_of(right)
+        return (right if threshold is None else threshold), codes, codes
+    low, high = codes.get(j, (0, n_bins - 1))
+    start, stop = bisect_left(cuts, low), bisect_left(cuts, high)
+    if start == stop:
+        return None
+    cut = int(cuts[start + rng.integers(stop - start)])
+    below = codes | {j: (low, cut)}, codes | {j: (cut + 1, high)}
+    if not candidates.missing[j] or rng.random() < 0.5:
+        return cut, *below
+    right = np.arange(n_bins) > cut
+    right[-1] = False
+    threshold = threshold_of(right)
+    return (right if threshold is None else threshold), *below
 
 
 @dataclass(frozen=True, eq=False, slots=True)

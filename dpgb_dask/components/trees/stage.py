@@ -44,6 +44,7 @@ from dpgb_dask.components.trees.splits import (
     grow,
     root,
 )
+from dpgb_dask.contracts.constraints import Interactions
 from dpgb_dask.contracts.features import Numeric
 from dpgb_dask.contracts.model import MAX_BINS, SCORE_ONE, Model, Splits, join_splits, no_trees
 from dpgb_dask.contracts.monotone import ordered_leaves, ordered_table
@@ -71,6 +72,8 @@ PARTS: dict[str, tuple[type, ...]] = {
 }
 OPENED = 64  # bytes that a sum takes from its opening to the decision: noise, floats, gains
 NOT_DRAWN = np.random.default_rng(0)  # for features that are not drawn at random
+# feature of every tree, and the leaf of each of its bins; empty unless every tree has one feature
+Where = tuple[tuple[int, NDArray[np.int64]], ...]
 MOST_UNITS = 10**7  # the lowest price of a fit, divided by this number, still pays for one unit
 
 
@@ -82,10 +85,16 @@ class Growing:
     ----------
     tree : int
         Number of finished trees, including those of the current batch.
+    n_trees : int
+        Number of trees in the end.
     total : int
         Price of the whole stage.
     kappa : Kappa
         Units that the whole stage costs.
+    gradient : Gradient
+        Of the leaves, over all scores.
+    missing, interactions
+        As in `Candidates`.
     cuts : tuple of ((n_cuts,) uint8)
         Candidate thresholds per feature.
     refined : int
@@ -94,7 +103,7 @@ class Growing:
         The tree that is growing.
     sketched : bool
         Whether the growing tree has its candidates from a sketch.
-    pending : tuple of (Splits, value)
+    pending : tuple of (Splits, value, Where)
         Finished trees of the current batch. They share one gradient, so they are added to the model together.
     seen : tuple of (feature, (n_bins,) float64)
         Noisy Hessians at the root of the last tree; they refine the candidates at no cost.
@@ -103,13 +112,17 @@ class Growing:
     """
 
     tree: int
+    n_trees: int
     total: int
     kappa: Kappa
+    gradient: Gradient
+    missing: tuple[bool, ...]
+    interactions: Interactions | None
     cuts: tuple[NDArray[np.uint8], ...]
     refined: int
     splits: Splits
     sketched: bool
-    pending: tuple[tuple[Splits, NDArray[np.int32]], ...]
+    pending: tuple[tuple[Splits, NDArray[np.int32], Where], ...]
     reach: Reach
     seen: tuple[tuple[int, NDArray[np.float64]], ...] = ()
 
@@ -432,11 +445,10 @@ class Trees(Stage):
 
     def _unit(self, state: State, memory: Growing, part: str) -> int:
         """Return the price of one unit of a part."""
-        n_trees = self.trees_in_all(state.shape)
         view = BudgetView(
             total=memory.total,
-            tree=self.rows.price(memory.total, memory.tree, n_trees),
-            n_trees=n_trees,
+            tree=self.rows.price(memory.total, memory.tree, memory.n_trees),
+            n_trees=memory.n_trees,
             kappa=memory.kappa,
             all_rows=self.row_draw is None,
             budget=state.budget,
@@ -453,10 +465,15 @@ class Trees(Stage):
         if self.leaf.means:
             link = "probability" if state.shape.kind != "numeric" else model.link
             model = replace(model, link=link, intercept=np.zeros_like(model.intercept))
+        specs = state.shape.schema.encoded.values()
         memory = Growing(
             tree=0,
+            n_trees=self.trees_in_all(state.shape),
             total=exact_share(state.left, self.share),
             kappa=self.kappa(state.shape),
+            gradient=self.leaf.gradient(state.shape),
+            missing=tuple(isinstance(f, Numeric) and f.missing for f in specs),
+            interactions=state.shape.interactions,
             cuts=all_cuts(state.model.bins),
             refined=0,
             splits=root(),
@@ -469,8 +486,7 @@ class Trees(Stage):
     def next_query(self, state: State) -> Query | None:  # noqa: PLR0911 - one per kind of query
         """Ask for a refinement of candidates, a level of the growing tree, or the leaves of a batch."""
         memory: Growing = state.memory
-        n_trees = self.trees_in_all(state.shape)
-        if memory.tree >= n_trees:
+        if memory.tree >= memory.n_trees:
             return None
         if (due := self._to_refine(state, memory)) is not None:
             return self._histogram(state, memory, due[1], "candidates")
@@ -503,7 +519,9 @@ class Trees(Stage):
         memory: Growing = state.memory
         assert isinstance(query, GradientQuery)
         if isinstance(query, TreeSumsQuery):
-            return self._finish(state, self._sums_of_leaves(state, query, released), query.splits)
+            where = self._leaves_of_bins(state, query.splits)
+            value = self._sums_of_leaves(state, query, released, where)
+            return self._finish(state, value, query.splits, where)
         if isinstance(query, ChoiceQuery):
             assert isinstance(self.split, ExponentialSplit)
             allowed = self._candidates(state, memory).allowed(query.splits)
@@ -523,8 +541,7 @@ class Trees(Stage):
         if self.split.refines:
             return None
         limit = self._refinements(state.shape)
-        n_trees = self.trees_in_all(state.shape)
-        end = min(memory.tree + self.batch_size(n_trees), limit)
+        end = min(memory.tree + self.batch_size(memory.n_trees), limit)
         t = memory.tree + memory.refined
         while t < end and not memory.pending:
             assert state.model is not None
@@ -581,20 +598,18 @@ class Trees(Stage):
 
     def _candidates(self, state: State, memory: Growing, t: int | None = None) -> Candidates:
         assert state.model is not None
-        specs = state.shape.schema.encoded.values()
         return Candidates(
             features=self._features(state, memory.tree if t is None else t),
             bins=state.model.bins,
             cuts=memory.cuts,
-            missing=tuple(isinstance(f, Numeric) and f.missing for f in specs),
-            interactions=state.shape.interactions,
+            missing=memory.missing,
+            interactions=memory.interactions,
         )
 
     def _draw(self, state: State, memory: Growing) -> Splits:
         """Draw the trees of the next batch."""
         assert isinstance(self.split, TotallyRandom)
-        n_trees = self.trees_in_all(state.shape)
-        last = min(memory.tree + self.batch_size(n_trees), n_trees)
+        last = min(memory.tree + self.batch_size(memory.n_trees), memory.n_trees)
         trees = None
         for t in range(memory.tree, last):
             candidates = self._candidates(state, memory, t)
@@ -615,14 +630,13 @@ class Trees(Stage):
 
     def _asked(self, state: State, memory: Growing, part: str, units: int) -> dict[str, Any]:
         """Return what all queries of a tree have in common."""
-        n_trees = self.trees_in_all(state.shape)
         return {
-            "label": f"trees {memory.tree + 1}/{n_trees}: {part}",
+            "label": f"trees {memory.tree + 1}/{memory.n_trees}: {part}",
             "price": units * self._unit(state, memory, part),
             "weight_bits": state.shape.weight_bits,
-            "gradient": self._bounded(memory, self.leaf.gradient(state.shape)),
+            "gradient": self._bounded(memory, memory.gradient),
             "n_scores": state.shape.n_scores,
-            "rows": self.rows.draw(memory.tree, n_trees),
+            "rows": self.rows.draw(memory.tree, memory.n_trees),
         }
 
     def _bounded(self, memory: Growing, gradient: Gradient) -> Gradient:
@@ -690,7 +704,7 @@ class Trees(Stage):
         if splits.depth < self.depth:
             return replace(state, memory=replace(memory, splits=splits))
         value = self._values(state, splits, *children_of(table, level, frontier.candidates, sides))
-        return self._finish(state, value, splits)
+        return self._finish(state, value, splits, self._leaves_of_bins(state, splits))
 
     def _grown_at_once(self, state: State, table: NodeHistogram, frontier: Frontier) -> State:
         """Grow a tree of one feature from the histogram of its root alone (FDP-GBDT §5.1: κ_s = T)."""
@@ -710,42 +724,52 @@ class Trees(Stage):
             here @ table.grad[0], here @ table.hess[0], table.grad_sd * sd, table.hess_sd * sd
         )
         value = self._values(state, splits, leaves)
-        return self._finish(state, value, splits)
+        return self._finish(state, value, splits, self._leaves_of_bins(state, splits))
 
     # ---- leaves
 
+    def _leaves_of_bins(self, state: State, splits: Splits) -> Where:
+        """Return the feature of every tree and the leaf of each of its bins; nothing if trees may have several."""
+        if not self._one_feature(state.shape):
+            return ()
+        memory: Growing = state.memory
+        assert state.model is not None
+        where = []
+        for t in range(splits.n_trees):
+            (j,) = self._features(state, memory.tree + t).tolist()
+            n_bins = state.model.bins[j].n_bins
+            where.append((j, leaf_of_bin(splits.part(t, t + 1), n_bins)))
+        return tuple(where)
+
     def _sums_of_leaves(
-        self, state: State, query: TreeSumsQuery, released: Answer
+        self, state: State, query: TreeSumsQuery, released: Answer, where: Where
     ) -> NDArray[np.int32]:
         if self.leaf.counts_bins:
             values, sd = natural(query, released)
             grad = values.reshape(-1, query.n_scores, 2)[:, :, 0]
-            leaves = LeafSums(grad, self._rows_of_leaves(state, query.splits), sd, 0.0)
+            leaves = LeafSums(grad, self._rows_of_leaves(state, query.splits, where), sd, 0.0)
         else:
             answer = sums(query, released)
             leaves = LeafSums(answer.grad, answer.hess, answer.grad_sd, answer.hess_sd)
         return self._values(state, query.splits, leaves)
 
-    def _rows_of_leaves(self, state: State, splits: Splits) -> NDArray[np.float64]:
+    @staticmethod
+    def _rows_of_leaves(state: State, splits: Splits, where: Where) -> NDArray[np.float64]:
         """Return the noisy number of rows in each leaf, from the released bins: (n_trees · n_leaves, 1)."""
-        memory: Growing = state.memory
-        parts = []
-        for t in range(splits.n_trees):
-            (j,) = self._features(state, memory.tree + t)
-            leaf = leaf_of_bin(splits.part(t, t + 1), len(state.counts[j]))
-            parts.append(np.bincount(leaf, state.counts[j], splits.n_leaves).astype(np.float64))
-        return np.concatenate(parts)[:, None]
+        parts = [np.bincount(leaf, state.counts[j], splits.n_leaves) for j, leaf in where]
+        return np.concatenate(parts).astype(np.float64)[:, None]
 
     def _values(
         self, state: State, splits: Splits, sums: LeafSums, above: LeafSums | None = None
     ) -> NDArray[np.int32]:
         """Return leaf values in score steps, (n_scores, n_trees, n_leaves), divided by the size of their batch."""
         memory: Growing = state.memory
-        n_trees = self.trees_in_all(state.shape)
-        _, size = self._batch(memory, n_trees)
-        shape = (splits.n_trees, splits.n_leaves, state.shape.n_scores)
-        grad, hess = sums.grad.reshape(shape), np.broadcast_to(sums.hess, sums.grad.shape)
-        sums = replace(sums, grad=grad, hess=hess.reshape(shape))
+        _, size = self._batch(memory)
+        shape = (splits.n_trees, splits.n_leaves, -1)
+        grad, hess = sums.grad.reshape(shape), sums.hess.reshape(shape)
+        if hess.shape != grad.shape:  # one number of rows for all scores
+            hess = np.broadcast_to(hess, grad.shape)
+        sums = LeafSums(grad, hess, sums.grad_sd, sums.hess_sd)
         if self.least_weight:
             sums = pooled(sums, self.least_weight)
         leaf = self.leaf.value(sums, above, kind=state.shape.kind, batch=size)
@@ -756,53 +780,51 @@ class Trees(Stage):
             bound = self.leaf.bound(state.shape.kind)
             most = self.leaf.learning_rate * bound * (1 - self.leaf_decay) ** k
             leaf = np.clip(leaf, -most, most)
-        value = np.rint(np.moveaxis(leaf, 2, 0) * (SCORE_ONE / size)).astype(np.int32)
+        value = np.rint(leaf.transpose(2, 0, 1) * (SCORE_ONE / size)).astype(np.int32)
         directions = state.shape.directions
         if directions is None or self._one_feature(state.shape):
             return np.asarray(value)
         assert state.model is not None
         return ordered_leaves(splits, value, directions, state.model.bins)
 
-    def _batch(self, memory: Growing, n_trees: int) -> tuple[int, int]:
+    def _batch(self, memory: Growing) -> tuple[int, int]:
         """Return the first tree of the current batch and its number of trees; the last batch may be smaller."""
         first = memory.tree - len(memory.pending)
-        return first, min(self.batch_size(n_trees), n_trees - first)
+        return first, min(self.batch_size(memory.n_trees), memory.n_trees - first)
 
-    def _finish(self, state: State, value: NDArray[np.int32], splits: Splits) -> State:
+    def _finish(
+        self, state: State, value: NDArray[np.int32], splits: Splits, where: Where
+    ) -> State:
         """Count the finished trees; add the batch to the model once it is complete."""
         memory: Growing = state.memory
-        n_trees = self.trees_in_all(state.shape)
-        pending = (*memory.pending, (splits, value))
-        first, size = self._batch(memory, n_trees)
+        pending = (*memory.pending, (splits, value, where))
+        first, size = self._batch(memory)
         done = memory.tree + splits.n_trees
-        memory = replace(memory, tree=done, splits=root(), sketched=False, pending=pending)
         if done - first < size:
+            memory = replace(memory, tree=done, splits=root(), sketched=False, pending=pending)
             return replace(state, memory=memory)
         assert state.model is not None
         model = state.model
-        for trees, values in pending:
-            model = self._joined(state, model, trees, values, first)
-            first += trees.n_trees
+        for trees in pending:
+            model = self._joined(model, *trees)
         if self._one_feature(state.shape):
             model = self._ordered(state, model)
+        reach = memory.reach.moved(state.model, model)
         memory = replace(
-            memory, pending=(), refined=0, reach=memory.reach.moved(state.model, model)
+            memory, tree=done, splits=root(), sketched=False, pending=(), refined=0, reach=reach
         )
         state = replace(state, model=model, memory=memory)
         if memory.seen and done <= self._refinements(state.shape):
             return self._refine(state, memory.seen)
         return state
 
-    def _joined(
-        self, state: State, model: Model, splits: Splits, value: NDArray[np.int32], first: int
-    ) -> Model:
+    @staticmethod
+    def _joined(model: Model, splits: Splits, value: NDArray[np.int32], where: Where) -> Model:
         """Add trees to the model; trees of one feature are added to its table, which is equivalent and faster."""
-        if not self._one_feature(state.shape):
+        if not where:
             return replace(model, trees=model.trees.with_more(splits, value))
         tables = list(model.tables)
-        for t in range(splits.n_trees):
-            (j,) = self._features(state, first + t)
-            leaf = leaf_of_bin(splits.part(t, t + 1), model.bins[j].n_bins)
+        for t, (j, leaf) in enumerate(where):
             tables[j] = tables[j] + value[:, t, leaf].T
         return replace(model, tables=tuple(tables))
 
@@ -843,16 +865,18 @@ def root_hessians(
 
 def leaf_of_bin(splits: Splits, n_bins: int) -> NDArray[np.int64]:
     """Return the leaf of every bin in one tree of one feature."""
-    code = np.arange(n_bins)
-    node = np.zeros(n_bins, np.int64)
-    for _ in range(splits.depth):
-        right = code > splits.threshold[0, node]
-        if len(splits.masks):
-            mask = splits.mask_of[0, node]
-            masked = mask >= 0
-            right[masked] = splits.masks[mask[masked], code[masked]] == 1
-        node = 2 * node + 1 + right
-    return np.asarray(node - splits.feature.shape[1])
+    right = np.arange(n_bins) > splits.threshold[0, :, None]  # in every node, of every bin
+    for node, mask in enumerate(splits.mask_of[0].tolist()):
+        if mask >= 0:
+            right[node] = splits.masks[mask, :n_bins]
+    leaf = np.zeros(
+        (splits.n_leaves, n_bins), np.int64
+    )  # under every node of a level, from the leaves up
+    for level in range(splits.depth):
+        first = (splits.n_leaves >> (level + 1)) - 1
+        goes = right[first : 2 * first + 1]
+        leaf = np.where(goes, leaf[1::2] + (1 << level), leaf[::2])
+    return np.asarray(leaf[0])
 
 
 def one_hot(leaf: NDArray[np.int64], n: int) -> NDArray[np.float64]:

@@ -75,40 +75,48 @@ class Update:
 
     def __init__(self, old: Model | None, new: Model, leaves: Leaves | None = None) -> None:
         self.intercept = new.intercept if old is None else new.intercept - old.intercept
+        self._moves = bool(self.intercept.any())
         self._tables = pack_tables(_table_deltas(old, new))
         pairs = _pair_deltas(() if old is None else old.pairs, new.pairs)
-        self._pairs = pack_pair_tables(pairs, [pair.table for pair in pairs])
+        self._pairs = pack_pair_tables(pairs, [pair.table for pair in pairs]) if pairs else None
         start = 0 if old is None else old.trees.n_trees
-        value = np.ascontiguousarray(new.trees.value[:, start:])
-        self.trees = TreeEnsemble(new.trees.splits.part(start), value)
+        self._trees: TreeEnsemble | None = None
         self._leaves: Leaves | None = None
-        if self.trees.n_trees and leaves is not None and leaves.splits.same(self.trees.splits):
-            self._leaves = leaves
-            self._values = pack_tables(list(value.transpose(1, 2, 0)))
+        if new.trees.n_trees > start:
+            value = np.ascontiguousarray(new.trees.value[:, start:])
+            self._trees = TreeEnsemble(new.trees.splits.part(start), value)
+            if leaves is not None and leaves.splits.same(self._trees.splits):
+                self._leaves = leaves
+                self._values = pack_tables(list(value.transpose(1, 2, 0)))
 
     @property
     def is_empty(self) -> bool:
         """Whether nothing is added."""
-        tables = len(self._tables.order) or len(self._pairs.pairs.order)
-        return not (self.intercept.any() or tables or self.trees.n_trees)
+        tables = len(self._tables.order) or self._pairs is not None
+        return not (self._moves or tables or self._trees is not None)
 
     @property
     def columns(self) -> frozenset[int]:
         """Features whose codes are read."""
-        own, pairs = self._tables.order.tolist(), self._pairs.pairs.feature.tolist()
-        return frozenset((*own, *pairs, *split_features(self.trees.splits)))
+        columns = self._tables.order.tolist()
+        if self._pairs is not None:
+            columns += self._pairs.pairs.feature.tolist()
+        if self._trees is not None:
+            columns += split_features(self._trees.splits)
+        return frozenset(columns)
 
     def add(self, k: int, codes: NDArray[np.uint8], score: NDArray[np.int32]) -> None:
         """Add the difference to the scores of block ``k``, (n_scores, n), in place; int32 wraps around identically."""
-        if self.intercept.any():
+        if self._moves:
             score += self.intercept[:, None]
         add_tables(codes, self._tables, score)
-        add_pair_tables(codes, self._pairs, score)
+        if self._pairs is not None:
+            add_pair_tables(codes, self._pairs, score)
         leaves = None if self._leaves is None else self._leaves.take(k)
         if leaves is not None:  # trees are like features whose bins are their leaves
             add_tables(leaves, self._values, score)
-        elif self.trees.n_trees:
-            add_trees(codes, *self.trees.splits.arrays, self.trees.value, score)
+        elif self._trees is not None:
+            add_trees(codes, *self._trees.splits.arrays, self._trees.value, score)
 
 
 class Scores:

@@ -3,7 +3,7 @@
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any, TypeVar
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -44,7 +44,10 @@ from dpgb_dask.private.keeping.store import Kept, LostPiece, StoredPiece, copies
 from dpgb_dask.private.reading.rows import Piece
 from dpgb_dask.private.sensitivity import max_weight_steps
 
-T = TypeVar("T")
+# named here, as Python evaluates the annotations of an inner function in every round
+Work = Callable[[Iterator[RowBlock]], Any]
+Columns = Callable[[], Iterable[int]]
+Sums = NDArray[np.int64]
 
 PACKED_MAX = 2**31 - 1  # rows · max_abs of one packed accumulator (docs/design.md §3)
 INLINE_VALUES = 1 << 20  # below this many codes a round costs less than waking the threads
@@ -167,11 +170,7 @@ class Shard:
         if ask.levels is not None and isinstance(query, SharedChoiceQuery):
             ask.levels.cells = self._cells_for(query)
 
-        def pass_over(
-            work: Callable[[Iterator[RowBlock]], T],
-            columns: Callable[[], Iterable[int]],
-            masked: bool = False,
-        ) -> list[T]:
+        def pass_over(work: Work, columns: Columns, masked: bool = False) -> list[Any]:
             """Make one pass over all blocks; the first pass also updates the scores."""
             nonlocal update
             adding = update
@@ -181,7 +180,7 @@ class Shard:
 
             blocks = Pass(self.pieces, self._scores, adding, needed, threads.n, identity=masked)
 
-            def share() -> T:
+            def share() -> Any:
                 return work(self._draws.masked(iter(blocks)) if masked else iter(blocks))
 
             with blocks:
@@ -190,7 +189,7 @@ class Shard:
             update = None
             return parts
 
-        def deal(work: Callable[[Iterator[RowBlock]], NDArray[np.int64]]) -> NDArray[np.int64]:
+        def deal(work: Work) -> Sums:
             if gathered:
                 turns = iter(range(self._draws.n_gathered))
                 return sum_arrays(

@@ -50,18 +50,22 @@ class Surveyed:
         PlanError
             If the query's grid is not the schema's.
         """
-        last = int(self._fine.offsets[-1]) + 1
         match query:
             case CountQuery():
                 return self._sums[:1].copy()
             case TargetSumQuery():
+                last = self._end_of_cells
                 if query.n_values != len(self._sums) - last or query.kind != self._shape.kind:
                     raise PlanError("A target query of another kind than the schema's target.")
                 return self._sums[last:].copy()
             case CellCountsQuery():
-                return self._cells(query, self._sums[1:last])
+                return self._cells(query, self._sums[1 : self._end_of_cells])
             case _:
                 return None
+
+    @property
+    def _end_of_cells(self) -> int:
+        return int(self._fine.offsets[-1]) + 1
 
     def _cells(self, query: CellCountsQuery, fine: NDArray[np.int64]) -> NDArray[np.int64]:
         grid = Grid.of(self._shape.schema, query.n_uniform) if query.n_uniform in GRIDS else None
@@ -107,7 +111,7 @@ class SealedRounds(ABC):
             if model is None:
                 raise PlanError(f"{type(query).__name__} needs a model: release bins first.")
             if model is not self._fitting:
-                check_model(model, self._reading.shape.schema)
+                check_model(model, self._reading.shape.schema, self._fitting)
                 self._fitting = model
             sums = self._sums(model, query)
         return Raw(sums, bound)
