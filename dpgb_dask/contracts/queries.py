@@ -797,8 +797,9 @@ class SharedChoiceQuery(LevelQuery):
             )
         settle(self, slope=_array("slope", self.slope, np.int64, 2))
         n_nodes = self.splits.n_leaves
-        fits = self.slope.shape == (n_nodes, self.n_scores)
-        if not fits or (np.abs(self.slope) > 1 << SLOPE_BITS).any():
+        fits, most = self.slope.shape == (n_nodes, self.n_scores), 1 << SLOPE_BITS
+        # not by its absolute value: that of the least int64 is negative
+        if not fits or (self.slope > most).any() or (self.slope < -most).any():
             raise PlanError(
                 f"slope of a query must hold at most 2**{SLOPE_BITS} for each node and score."
             )

@@ -702,7 +702,8 @@ class LabelGradient(_Computed):
 
     def weighted(self, of_grad: int, of_second: int) -> int:
         """Return the exact largest Σ(|of_grad · g| + |of_second| · h) of one row."""
-        return abs(of_grad) * self.largest_grad + abs(of_second) * self.n_scores * self.hess_steps
+        grad = GRAD_ONE if self.average else 0
+        return abs(of_grad) * grad + abs(of_second) * self.n_scores * self.hess_steps
 
     @property
     def hess_scale(self) -> float:

@@ -1,6 +1,5 @@
 """Sensitivity: how much one row can change each kind of answer. The code that clips also states the bound."""
 
-import numpy as np
 
 from dpgb_dask.contracts.boundary import Sensitivity
 from dpgb_dask.contracts.model import SCORE_ONE
@@ -127,4 +126,5 @@ def _shared_range(query: SharedChoiceQuery, weight: int) -> int:
     are, and weigh at most W together. So the changes of any two candidates differ by at most twice that
     (docs/privacy.md P6).
     """
-    return 2 * query.gradient.weighted(1 << SLOPE_BITS, int(np.abs(query.slope).max())) * weight
+    steepest = max(int(query.slope.max()), -int(query.slope.min()))
+    return 2 * query.gradient.weighted(1 << SLOPE_BITS, steepest) * weight

@@ -173,6 +173,26 @@ def test_the_range_of_classes_is_the_sum_over_scores():
     assert tilted > at(flat).choice_range
 
 
+@pytest.mark.parametrize("k", range(3))
+@pytest.mark.parametrize("steep", [-256, 256])
+def test_the_steepest_slope_counts_wherever_it_stands(k, steep):
+    for node in range(4):
+        slope = np.zeros((4, 3), np.int64)
+        slope[node, k] = steep
+        most = at(query_of(slope=slope, n_scores=3)).choice_range
+        assert most == 2 * OF_CLASSES.weighted(A, 256)
+
+
+@pytest.mark.parametrize("steep", [-257, 257, np.iinfo(np.int64).min, np.iinfo(np.int64).max])
+@pytest.mark.parametrize("place", [(0, 0), (3, 2)])
+def test_a_slope_beyond_the_largest_is_refused_wherever_it_stands(steep, place):
+    """The absolute value of the least int64 is negative: the range would be stated as that of no slope."""
+    slope = np.zeros((4, 3), np.int64)
+    slope[place] = steep
+    with pytest.raises(PlanError, match="slope"):
+        query_of(slope=slope, n_scores=3)
+
+
 def worst_neighbours(query):
     """One row at the largest |d|, which adds to the side of one candidate, and takes from that of another."""
     node, slope = 2, int(query.slope[2, 0])
@@ -279,6 +299,15 @@ def test_the_largest_score_is_the_one_that_is_stated(n_scores):
     expected = 2 * 2 * A * each * 4 * n_scores
     assert 0 <= (1 << 62) - expected < 2 * 2 * A * 4 * n_scores
     assert at(query).scores(sums.ravel())[0, :4].tolist() == [expected] * 4
+
+
+def test_sums_are_clipped_by_the_nodes_of_one_group():
+    query = query_of(slope=np.full((4, 3), 256), n_scores=3)
+    sums = np.zeros((4, sum(query.n_levels), 3, 2), np.int64)
+    for level, sign in ((0, 1), (4, -1)):
+        sums[:, level] = sign * MOST_SUM, -sign * MOST_SUM
+    expected = 2 * 2 * A * (MOST_SUM // 6) * 6
+    assert at(query).scores(sums.ravel())[:, :4].tolist() == [[expected] * 4] * 2
 
 
 def test_heavy_rows_are_not_clipped():

@@ -86,14 +86,17 @@ def test_one_row_moves_no_query_of_an_outside_loss_beyond_its_sensitivity(name, 
     check_neighbours(plan, kind, Shape(schema=SCHEMAS[kind], loss=loss))
 
 
+HEAVY = ["auto", "fdp-tr-newton-ih", "feverless", "dpboost", "dp-xgboost", "rich", *OUTSIDE]
+
+
 @pytest.mark.parametrize(
-    "name", ["auto", "fdp-tr-newton-ih", "feverless", "dpboost", "dp-xgboost", "rich", *OUTSIDE]
+    ("name", "kind"), [*((name, "binary") for name in HEAVY), ("rich", "multiclass")]
 )
-def test_a_heavy_row_moves_no_query_beyond_its_sensitivity(name):
-    plan = recipes.get(PLANS[name], kind="binary").brief()
-    shape = Shape(schema=SCHEMAS["binary"], max_weight=4, weight_bits=8)
+def test_a_heavy_row_moves_no_query_beyond_its_sensitivity(name, kind):
+    plan = recipes.get(PLANS[name], kind=kind).brief()
+    shape = Shape(schema=SCHEMAS[kind], max_weight=4, weight_bits=8)
     rng = np.random.default_rng(5)
-    check_neighbours(plan, "binary", shape, lambda n: rng.uniform(0, 5, n), WEIGHTS)
+    check_neighbours(plan, kind, shape, lambda n: rng.uniform(0, 5, n), WEIGHTS)
 
 
 def uniform_weights(n):
@@ -108,6 +111,14 @@ def test_a_row_of_a_heavy_class_moves_no_query_beyond_its_sensitivity(name, weig
     plan = recipes.get(PLANS[name], kind="binary").brief()
     shape = Shape(schema=SCHEMAS["binary"], max_weight=4, weight_bits=8, class_weight=(0.3, 4.0))
     check_neighbours(plan, "binary", shape, weight, WEIGHTS)
+
+
+def test_a_row_of_the_heaviest_of_several_classes_moves_no_query_beyond_its_sensitivity():
+    plan = recipes.get(PLANS["rich"], kind="multiclass").brief()
+    shape = Shape(
+        schema=SCHEMAS["multiclass"], max_weight=4, weight_bits=8, class_weight=(0.3, 4.0, 1.0)
+    )
+    check_neighbours(plan, "multiclass", shape, uniform_weights, WEIGHTS)
 
 
 MANY = Schema({f"f{j}": bool for j in range(12)}, classes=["no", "yes"])

@@ -10,14 +10,16 @@ from sklearn.metrics import roc_auc_score
 
 from dpgb_dask import DPGBClassifier, DPGBRegressor, Schema, recipes
 from dpgb_dask.components import constants
-from dpgb_dask.components.answers import Sums
-from dpgb_dask.components.auto import chosen
+from dpgb_dask.components.answers import Sums, sums
+from dpgb_dask.components.auto import chosen, schedules
 from dpgb_dask.components.auto.chosen import ChosenTrees
+from dpgb_dask.components.auto.noise import ForestNoise
 from dpgb_dask.components.auto.posterior import AutoFacts
 from dpgb_dask.components.auto.start import Start
-from dpgb_dask.contracts.model import Splits
+from dpgb_dask.contracts.model import SCORE_ONE, Splits
 from dpgb_dask.contracts.queries import PRICE_ONE, SharedChoiceQuery, TreeSumsQuery
 from dpgb_dask.errors import PlanError
+from dpgb_dask.losses import CLASS_CLIP
 from dpgb_dask.testing import SeededNoise
 
 
@@ -128,6 +130,52 @@ def test_each_score_has_the_steps_of_its_own_sums():
         alone_step, alone_reach = leaves_under(9.0, grad[:, k])
         np.testing.assert_array_equal(step[:, k], alone_step)
         np.testing.assert_array_equal(reach[:, k], alone_reach)
+
+
+def test_the_gain_of_a_tree_sums_over_the_scores():
+    state, hess = state_of(kind="multiclass"), np.full((8, 3), 2500.0)
+
+    def gain(grad):
+        return chosen._gain(state, Sums(grad, hess, 3.0, 6.0))
+
+    of_one = [gain(900.0 * np.eye(3)[[k] * 8]) for k in range(3)]
+    assert of_one[0] == pytest.approx(of_one[1]) == pytest.approx(of_one[2])
+    nothing = gain(np.zeros((8, 3)))
+    assert gain(np.full((8, 3), 900.0)) - nothing == pytest.approx(3 * (of_one[0] - nothing))
+
+
+@pytest.mark.parametrize("kind", ["binary", "multiclass", "numeric"])
+def test_noise_moves_leaves_as_far_as_is_told(kind):
+    """The model's leaves are rate times steps, and so is what a unit of noise does to them."""
+    state, asked = run(ChosenTrees(trees=1), state_of(kind=kind))
+    query = asked[-1]
+    assert isinstance(query, TreeSumsQuery)
+    n = query.splits.n_leaves * query.n_scores
+    hess = 0.5 * HESS * N_ROWS / query.splits.n_leaves
+    answer = sums(
+        query, answered(query, np.stack([np.full(n, 500.0), np.full(n, hess)], 1).ravel())
+    )
+    before = state if kind == "numeric" else state_of(kind=kind)
+    step, reach = chosen.leaf_steps(before, answer, query.splits.depth)
+    rate = ChosenTrees().learning_rate * (0.5 if kind == "multiclass" else 1.0)
+    repeat = 1 << (ChosenTrees().depth - query.splits.depth)
+    value = np.clip(step, -constants.LARGEST_LEAF, constants.LARGEST_LEAF)
+    for part, told in (
+        (reach, state.fact(ForestNoise).gain),
+        (value, state.model.trees.value / SCORE_ONE),
+    ):
+        expected = rate * np.repeat(part, repeat, axis=0).T[:, None]
+        np.testing.assert_allclose(told, expected, atol=1 / SCORE_ONE)
+
+
+def test_the_signal_of_several_classes_is_measured_by_their_clip(monkeypatch):
+    told = []
+    monkeypatch.setattr(schedules, "tree_signal", lambda *asked: told.append(asked) or 0.0)
+    for kind in ("binary", "multiclass"):
+        Start()._divide(state_of(kind=kind))
+    (_, hess, clip, _), (_, hess_of_classes, clip_of_classes, _) = told
+    assert (clip, clip_of_classes) == (constants.CLIP, CLASS_CLIP)
+    assert (hess, hess_of_classes) == (HESS, pytest.approx(3 * HESS))
 
 
 def test_categories_of_several_classes_stand_where_their_effects_differ_most():
