@@ -1,6 +1,5 @@
 """Sensitivity: how much one row can change each kind of answer. The code that clips also states the bound."""
 
-
 from dpgb_dask.contracts.boundary import Sensitivity
 from dpgb_dask.contracts.model import SCORE_ONE
 from dpgb_dask.contracts.plan import Shape
