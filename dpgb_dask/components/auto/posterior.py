@@ -7,7 +7,7 @@ a frozen record.
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -32,6 +32,9 @@ from dpgb_dask.losses import (
     clipped_softmax_gradient,
     logistic_gradient,
 )
+
+
+T = TypeVar("T")
 
 
 def gradient_of(kind: str, clip: float, n_classes: int) -> Gradient:
@@ -336,8 +339,7 @@ def learn(
         return row
 
     # the workers wait for these reductions between two rounds; kernels compute them without the GIL
-    with ThreadPoolExecutor(state.n_threads) as pool:
-        learnt = list(pool.map(learn_block, range(len(memory.blocks))))
+    learnt = in_threads(learn_block, len(memory.blocks), state.n_threads)
     blocks = tuple(
         tuple(replace(told, log_evidence=mean.log_evidence) for told, mean in row) for row in learnt
     )
@@ -348,6 +350,21 @@ def learn(
     follows_noise = sum(mean.follows_noise for row in learnt for _, mean in row)
     against = follows_noise * seen.grad_sd**2
     return _moved(memory, means, against, leaf_of_bin, released, seen, state, damping, ordered)
+
+
+def in_threads(function: Callable[[int], T], n: int, n_threads: int) -> list[T]:
+    """Return ``function`` of 0 to n - 1; each thread computes every so many of them, as handing over one costs as much."""
+    n_threads = min(n_threads, n)
+    if n_threads <= 1:
+        return [function(j) for j in range(n)]
+    with ThreadPoolExecutor(n_threads) as pool:
+        parts = pool.map(
+            lambda first: [function(j) for j in range(first, n, n_threads)], range(n_threads)
+        )
+        out: list[T] = [None] * n  # type: ignore[list-item]
+        for first, part in enumerate(parts):
+            out[first::n_threads] = part
+    return out
 
 
 def _moved(
