@@ -53,7 +53,7 @@ def test_decisions_take_the_threads_that_are_configured_and_no_others(n_threads,
     monkeypatch.setattr(posterior, "ThreadPoolExecutor", spy)
     with dask.config.set({"dpgb-dask.n-threads": n_threads}):
         model = estimator("auto", noise=SeededNoise(0)).fit(*rows())
-    assert set(asked) == {n_threads}
+    assert set(asked) == {n_threads} - {1}  # one thread hands nothing over
     with dask.config.set({"dpgb-dask.n-threads": 2}):
         other = estimator("auto", noise=SeededNoise(0)).fit(*rows())
     x = rows()[0]

@@ -350,7 +350,7 @@ def _steps_of_score(
     weight = 1 / np.sqrt(variance)
     target = -grad / hess * weight
     evidence, maps = [], []
-    scales = prior_scales(state.shape.kind) ** 2
+    scales = prior_scales(state) ** 2
     for kernel in level_kernels(depth):
         values, vectors = np.linalg.eigh(weight[:, None] * kernel * weight)
         values = np.maximum(values, 0)

@@ -33,7 +33,6 @@ from dpgb_dask.losses import (
     logistic_gradient,
 )
 
-
 T = TypeVar("T")
 
 
@@ -94,6 +93,9 @@ class AutoFacts(Facts):
         was released.
     split : BudgetSplit
         Prices of the later stages; zero until `Start` ends.
+    narrow : float
+        How large effects may be, beside those of a target that spreads over its range: 1, or less for a numeric target
+        whose bounds are far wider than the targets.
     most_candidates : int
         Pairs of features that may be candidates.
     """
@@ -102,6 +104,7 @@ class AutoFacts(Facts):
     totals: Totals = NO_TOTALS
     clip: float = constants.CLIP
     split: BudgetSplit = NO_SPLIT
+    narrow: float = 1.0
     most_candidates: int = constants.MAX_CANDIDATES
 
 
@@ -207,9 +210,10 @@ def observation(state: State, answer: Sums, t: int, n_rounds: int, *, pair: bool
     )
 
 
-def prior_scales(kind: str) -> NDArray[np.float64]:
-    """Return the prior scales in score units; half as large for a numeric target, which is scaled to [-1, 1]."""
-    return constants.PRIOR_SCALES * (0.5 if kind == "numeric" else 1.0)
+def prior_scales(state: State) -> NDArray[np.float64]:
+    """Return the prior scales in score units; for a numeric target half as large, and less if it is narrow."""
+    share = 0.5 if state.shape.kind == "numeric" else 1.0
+    return constants.PRIOR_SCALES * (share * state.fact(AutoFacts).narrow)
 
 
 def residual_query(state: State, label: str) -> ResidualQuery:
@@ -316,7 +320,8 @@ def learn(
         seen,
         damping if move else 0.0,
     )
-    scales = prior_scales(state.shape.kind) if evidence else constants.FIRST_SCALE
+    first = constants.FIRST_SCALE * state.fact(AutoFacts).narrow
+    scales = prior_scales(state) if evidence else first
 
     rooms = _precisions(memory.blocks)
 
@@ -353,7 +358,7 @@ def learn(
 
 
 def in_threads(function: Callable[[int], T], n: int, n_threads: int) -> list[T]:
-    """Return ``function`` of 0 to n - 1; each thread computes every so many of them, as handing over one costs as much."""
+    """Return ``function`` of 0 to n - 1; a thread computes every so many of them, as handing each over costs more."""
     n_threads = min(n_threads, n)
     if n_threads <= 1:
         return [function(j) for j in range(n)]

@@ -124,6 +124,8 @@ class Start(Stage):
         if abs(mean - was) > near and state.memory < constants.START_LOOKS:
             return replace(state, memory=state.memory + 1)
         state = with_residual_scale(state, query, released)
+        narrow = min(max(seen.spread, RESOLUTION) / constants.WIDE_SPREAD, 1.0)
+        state = state.with_fact(replace(state.fact(AutoFacts), narrow=narrow))
         return self._divide(replace(state, memory="done"))
 
     def _divide(self, state: State) -> State:
@@ -137,7 +139,7 @@ class Start(Stage):
             state.shape.n_pairs,
             n_rows,
             float(np.mean(found.totals.hess)),
-            found.clip,
+            found.clip / found.narrow,
             max(state.left - (constants.RESIDUAL_REFRESHES - 1) * scale, 0) / PRICE_ONE,
         )
         found = replace(found, most_candidates=schedules.most_candidates(kind, of_pairs))

@@ -1,17 +1,24 @@
-"""Parts of the stages of `auto` that are plain functions."""
+"""Parts of the stages of `auto` that are plain functions, and what a narrow target does to them."""
+
+import threading
 
 import numpy as np
+import pandas as pd
 import pytest
 
+from dpgb_dask import DPGBRegressor, Schema
+from dpgb_dask.components import constants
 from dpgb_dask.components.auto.forest import Forest
 from dpgb_dask.components.auto.main_effects import MainEffects, random_partition
 from dpgb_dask.components.auto.pairs import coarsen
-from dpgb_dask.components.auto.posterior import round_price
+from dpgb_dask.components.auto.posterior import AutoFacts, in_threads, round_price
 from dpgb_dask.components.auto.start import binary_start, multiclass_start
 from dpgb_dask.components.bins import Bins
 from dpgb_dask.errors import PlanError
 from dpgb_dask.losses import clipped_probability, sigmoid
 from dpgb_dask.losses.links import CLASS_CLIP, LINKS
+from dpgb_dask.testing import SeededNoise
+from dpgb_dask.training import fit as training
 
 
 @pytest.mark.parametrize("rate", [1e-4, 0.05, 0.3, 0.5, 0.7, 0.999])
@@ -79,3 +86,49 @@ def test_coarsen_is_monotone(categorical):
 def test_options_out_of_range_raise(stage, option, value):
     with pytest.raises(PlanError, match=option):
         stage(**{option: value})
+
+
+@pytest.mark.parametrize("n", [0, 1, 5, 9])
+@pytest.mark.parametrize("n_threads", [1, 2, 4, 20])
+def test_threads_give_every_result_in_order(n, n_threads):
+    seen = set()
+
+    def square(j):
+        seen.add(threading.current_thread() is threading.main_thread())
+        return j * j
+
+    assert in_threads(square, n, n_threads) == [j * j for j in range(n)]
+    assert not n or seen == {min(n, n_threads) == 1}
+
+
+def narrow_fit(width, monkeypatch):
+    """Fit a target of spread 1 in bounds of some width; return its share of the variance, and how narrow it was."""
+    rng = np.random.default_rng(0)
+    x = pd.DataFrame(rng.uniform(-1, 1, (8000, 4)), columns=list("abcd"))
+    y = (1.2 * x["a"] + np.sin(3 * x["b"])).to_numpy()
+    facts = []
+    ran = training.run
+
+    def noted(*asked):
+        end = ran(*asked)
+        facts.append(end.state.fact(AutoFacts))
+        return end
+
+    monkeypatch.setattr(training, "run", noted)
+    model = DPGBRegressor(
+        schema=Schema(dict.fromkeys("abcd", (-1, 1)), target_bounds=(-width, width)),
+        epsilon=1.0, delta=1e-6, recipe="additive", noise=SeededNoise(3), random_state=0,
+    ).fit(x, y + 0.5 * rng.normal(size=len(y)))  # fmt: skip
+    explained = 1 - np.mean((model.predict(x) - y) ** 2) / y.var()
+    return explained, facts[0].narrow
+
+
+def test_bounds_far_too_wide_cost_little(monkeypatch):
+    """With the prior scales of a target that fills its bounds, .84 is explained in place of .99."""
+    told = {width: narrow_fit(width, monkeypatch) for width in (4.0, 200.0)}
+    assert told[4.0][1] == 1
+    # a spread of 1.1 in half a range of 200; the histogram's cells have four edges an octave
+    assert told[200.0][1] == pytest.approx(1.1 / 200 / constants.WIDE_SPREAD, rel=0.4)
+    assert told[200.0][0] > told[4.0][0] - 0.01 > 0.97
+    monkeypatch.setattr(constants, "WIDE_SPREAD", 1e-9)
+    assert narrow_fit(200.0, monkeypatch)[0] < told[200.0][0] - 0.05
