@@ -14,7 +14,7 @@ from dpgb_dask.contracts.boundary import Sensitivity
 from dpgb_dask.contracts.plan import Shape
 from dpgb_dask.contracts.queries import SLOPE_BITS
 from dpgb_dask.contracts.schema import Schema
-from dpgb_dask.controller.choices import MAX_D, MOST_SUM, SharedChoice
+from dpgb_dask.controller.choices import MAX_D, MOST_SUM, SharedChoice, _draw
 from dpgb_dask.controller.noise import KeyStream
 from dpgb_dask.errors import PlanError
 from dpgb_dask.kernels import gradient
@@ -255,9 +255,12 @@ def test_the_worst_neighbours_cost_all_that_is_charged():
     assert 0.98 * epsilon < losses.max() - losses.min() <= epsilon
 
 
-def drawn(choice, sums, n, seed=0):
-    words = KeyStream(seed.to_bytes(32, "little"))
-    return np.array([choice.answer(sums, words) for _ in range(n)])
+def drawn(choice, sums, n):
+    """Answers drawn one after the other from one stream, (n, n_groups): as of so many copies of the groups."""
+    scores, words = choice.scores(sums), KeyStream(bytes(32))
+    copies = _draw(np.tile(scores, (n, 1)), choice.d, words).reshape(n, -1)
+    np.testing.assert_array_equal(copies[0], choice.answer(sums, KeyStream(bytes(32))))
+    return copies
 
 
 def chi_squared(seen, expected):

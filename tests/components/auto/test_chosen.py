@@ -275,7 +275,7 @@ def test_they_find_what_parts_several_classes():
         x, y = boxes(n, seed)
         return x, y + 2 * (x["d"] > 0.7).to_numpy()
 
-    (x, y), (new_x, new_y) = classes(12_000, 0), classes(4000, 1)
+    (x, y), (new_x, new_y) = classes(6000, 0), classes(2000, 1)
     schema = Schema(dict.fromkeys("abcdef", (0, 1)), classes=[0, 1, 2, 3])
     right = {}
     for name, plan in (("with", "auto"), ("without", without_trees())):
@@ -283,7 +283,7 @@ def test_they_find_what_parts_several_classes():
             schema=schema, epsilon=8, delta=1e-6, noise=SeededNoise(1), random_state=0, recipe=plan
         ).fit(x, y)
         right[name] = (model.predict(new_x) == new_y).mean()
-    assert right["with"] > 0.93 > right["without"] + 0.05
+    assert right["with"] > 0.9 > right["without"] + 0.05
 
 
 def test_the_additive_recipe_spends_all_of_rich_data_on_tables():
