@@ -232,9 +232,9 @@ class TreeEnsemble:
 
     def with_more(self, splits: Splits, value: NDArray[np.int32]) -> "TreeEnsemble":
         """Return these trees, followed by the given ones."""
-        return TreeEnsemble(
-            join_splits(self.splits, splits), np.concatenate([self.value, value], axis=1)
-        )
+        both = np.concatenate([self.value, value], axis=1)
+        # NumPy keeps the order in memory of its parts, and kernels need C's
+        return TreeEnsemble(join_splits(self.splits, splits), np.ascontiguousarray(both))
 
 
 def no_trees(depth: int = 5, n_scores: int = 1) -> TreeEnsemble:

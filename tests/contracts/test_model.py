@@ -8,7 +8,15 @@ from outside.tables import Tables
 from private.cases import BINS, model_of, rows_of, schema_of, shape_of
 
 from dpgb_dask import DPGBClassifier, Ledger
-from dpgb_dask.contracts.model import SHARE_ONE, BinShares, FeatureBins, check_model, whole_shares
+from dpgb_dask.contracts.model import (
+    SHARE_ONE,
+    BinShares,
+    FeatureBins,
+    Splits,
+    check_model,
+    no_trees,
+    whole_shares,
+)
 from dpgb_dask.contracts.plan import Execution, Plan
 from dpgb_dask.contracts.queries import MainSumsQuery
 from dpgb_dask.errors import PlanError
@@ -151,3 +159,13 @@ def test_shares_are_equal_where_no_counts_were_released():
     assert all(np.ptp(part) <= 1 for part in shares.weights[1:])
     with pytest.raises(ValueError, match="read-only"):
         shares.weights[0][0] = 1
+
+
+def test_leaves_lie_in_the_order_that_kernels_need_however_they_were_made():
+    value = np.arange(24, dtype=np.int32).reshape(4, 2, 3).T  # 3 scores, 2 trees of 4 leaves
+    splits = Splits.plain(np.zeros((2, 3), np.uint16), np.zeros((2, 3), np.uint8))
+    once = no_trees(2, 3).with_more(splits, value)
+    twice = once.with_more(splits, value)
+    assert once.value.flags.c_contiguous
+    assert twice.value.flags.c_contiguous
+    np.testing.assert_array_equal(twice.value, np.concatenate([value, value], axis=1))
