@@ -270,6 +270,7 @@ def test_they_find_what_tables_and_random_trees_do_not():
     assert auc["with"] > 0.98 > auc["without"] + 0.02
 
 
+@pytest.mark.slow
 def test_they_find_what_parts_several_classes():
     def classes(n, seed):
         x, y = boxes(n, seed)
