@@ -228,9 +228,9 @@ class SharedChoice:
     over the model's score columns, in whole numbers, with A = 2**SLOPE_BITS; nothing is rounded, so R is `choice_range`
     itself (private/sensitivity.py). G and S are clipped first, at `MOST_SUM` over nodes of a group times columns:
     clipping moves a sum by no more than the row does, so the bound, which takes |A g| and |r s| apart, holds; and u is
-    at most 2 · 2 · A · MOST_SUM = 2**62. A row is in
-    one group, and the intervals of a unit's groups sum to R at most; so a level costs R/D, whatever the number of
-    features, thresholds, nodes and groups. No value of the sums raises an error.
+    at most 2 · 2 · A · MOST_SUM = 2**62. A row is in one group, and the intervals of a unit's groups sum to R at most;
+    so a level costs R/D, whatever the number of features, thresholds, nodes and groups. No value of the sums raises an
+    error.
     """
 
     query: SharedChoiceQuery

@@ -172,11 +172,10 @@ def sampling_variance(state: State) -> float:
 
 
 def hess_of_trees(state: State) -> float:
-    """Return the mean Hessian of a row that trees have for their signal; that of several classes moves two scores."""
-    hess = state.fact(AutoFacts).totals.hess
+    """Return the mean Hessian of a row that trees have for their signal; over all scores, as a split serves all."""
     if state.shape.kind == "numeric":
         return constants.NUMERIC_HESS
-    return float(np.sum(hess)) if state.shape.kind == "multiclass" else hess[0]
+    return float(np.sum(state.fact(AutoFacts).totals.hess))
 
 
 def damping_of_trees(kind: str) -> float:
