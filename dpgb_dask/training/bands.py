@@ -9,7 +9,6 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
-from threadpoolctl import threadpool_limits
 
 from dpgb_dask.components.auto.noise import (
     DRAWS,
@@ -25,6 +24,7 @@ from dpgb_dask.contracts.model import SCORE_ONE, BinShares, Model, NoiseBands
 from dpgb_dask.contracts.plan import F, State
 from dpgb_dask.kernels.posterior import inform
 from dpgb_dask.released.explain.boxes import Boxes, Sides
+from dpgb_dask.training import blas
 from dpgb_dask.training.dependence import Dependence
 
 # What the draws leave out, above all what the coarse and noisy tables of pairs do not tell of how features depend on
@@ -65,7 +65,7 @@ def bands_of(state: State, model: Model, shares: BinShares) -> NoiseBands:
     -----
     Linear algebra runs on one thread, as in the fit: the same fit has the same bands.
     """
-    with threadpool_limits(limits=1, user_api="blas"):
+    with blas.one_thread():
         return _bands_of(state, model, shares)
 
 

@@ -4,12 +4,11 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
-from threadpoolctl import threadpool_limits
-
 from dpgb_dask.contracts.boundary import Released
 from dpgb_dask.contracts.plan import Plan, Stage, State
 from dpgb_dask.contracts.queries import Query
 from dpgb_dask.contracts.spending import Spending
+from dpgb_dask.training import blas
 
 Ask = Callable[[Stage, State, Query], Released[Any]]
 
@@ -46,7 +45,7 @@ def run(plan: Plan, state: State, ask: Ask) -> Ran:
     Linear algebra runs on one thread meanwhile; several threads would add in another order and give other bits.
     """
     spending = Spending(pure=plan.pure)
-    with threadpool_limits(limits=1, user_api="blas"):
+    with blas.one_thread():
         for stage in plan.stages:
             if plan.stops_before(stage, state):
                 return Ran(state, stopped=True)
