@@ -306,6 +306,7 @@ def test_files_without_rows_can_be_fitted(place, people, capsys):
     assert capsys.readouterr().err == ""
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("seeded")
 def test_a_given_schema_wins_where_the_data_set_kept_what_it_asks(place, binary_schema, capsys):
     table = place / "people.parquet"

@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 from distributed import Client, LocalCluster
 from private.cases import KEY, gradient_of, opened
+from thinned import thinned
 from waiting import comes_true
 
 from dpgb_dask.contracts.model import FeatureBins, Model, Splits, TreeEnsemble
@@ -101,7 +102,7 @@ def slow_chunk(meets):
     return np.zeros((50, 1))
 
 
-@pytest.mark.parametrize("backend", ["local", "tasks"])
+@pytest.mark.parametrize("backend", thinned(["tasks", "local"], every=2))
 @pytest.mark.parametrize("limit", [None, 1 << 40])
 def test_a_process_with_a_limit_loads_one_chunk_at_a_time(backend, limit):
     SEEN.clear()

@@ -267,6 +267,7 @@ def sources(folder, n):
     yield frame[["a", "b", "c"]], frame["target"]
 
 
+@pytest.mark.slow
 def test_a_chunk_costs_the_scheduler_two_tasks_at_most(client, tmp_path):
     n = 48
     query = queries_of("binary")["count"]

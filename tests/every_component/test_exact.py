@@ -71,7 +71,7 @@ def reference(rows, tmp_path_factory):
     return of
 
 
-@pytest.mark.parametrize("name", thinned(NAMES, every=2))
+@pytest.mark.parametrize("name", thinned(NAMES, every=3))
 def test_recipe_gives_the_same_model_in_this_process(name, rows, reference, tmp_path):
     k = NAMES.index(name)
     for form, threads, block_rows in (LOCAL[k % len(LOCAL)], LOCAL[(7 * k + 5) % len(LOCAL)]):

@@ -2,6 +2,7 @@ import numba
 import numpy as np
 import pytest
 from helpers import naive_codes
+from thinned import one_of_each
 
 from dpgb_dask.contracts.features import Numeric
 from dpgb_dask.contracts.grid import FINE, numeric_edges
@@ -103,8 +104,10 @@ def test_infinities_go_to_the_first_and_last_bin_and_nan_to_its_own():
         assert out.tolist() == [0, 31, 32]
 
 
-@pytest.mark.parametrize("dtype", [np.float32, np.float64])
-@pytest.mark.parametrize("order", ["C", "F", "strided"])
+@pytest.mark.parametrize(
+    ("order", "dtype"),
+    one_of_each([(o, t) for o in ("C", "F", "strided") for t in (np.float32, np.float64)]),
+)
 def test_bin_matrix_is_bin_column_by_column(order, dtype):
     names = [name for name in GRIDS if len(GRIDS[name]) <= 254]
     edges = [None, *(GRIDS[name] for name in names)]

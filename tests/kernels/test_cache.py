@@ -80,6 +80,7 @@ def call(function):
     return sum(function.stats.cache_misses.values())
 
 
+@pytest.mark.slow
 def test_of_processes_that_start_together_one_compiles_and_the_others_read(tmp_path):
     processes = [start(tmp_path) for _ in range(3)]
     assert sorted(map(end, processes)) == ["0", "0", "1"]

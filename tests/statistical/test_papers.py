@@ -1,6 +1,7 @@
 """Recipes on the data sets of their papers: at most two printed standard deviations worse than the printed figure.
 
-One split and seeded noise; `ci/bench/papers.py` has all tables, splits and secret noise.
+The mean over a few seeds on one split; `ci/bench/papers.py` has all tables, splits and secret noise. One seed alone
+would decide by chance: fits of a rule may be spread as widely as the printed ones, and each build draws its own.
 """
 
 import numpy as np
@@ -12,6 +13,8 @@ from dpgb_dask import DPGBClassifier, DPGBRegressor, Schema
 from dpgb_dask.testing import SeededNoise
 
 pytestmark = pytest.mark.slow
+
+SEEDS = range(5)
 
 
 def halves(data_dir, name):
@@ -44,11 +47,13 @@ def halves(data_dir, name):
 )
 def test_recipe_reaches_its_papers_auc(data_dir, name, recipe, epsilon, printed, deviation):
     schema, ((x, y), (x_test, y_test)) = halves(data_dir, name)
-    clf = DPGBClassifier(
-        epsilon=epsilon, delta=1e-5, schema=schema, recipe=recipe, noise=SeededNoise(0)
-    ).fit(x, y)
-    auc = roc_auc_score(y_test == clf.classes_[1], clf.predict_proba(x_test)[:, 1])
-    assert auc > printed - 2 * deviation
+    aucs = []
+    for seed in SEEDS:
+        clf = DPGBClassifier(
+            epsilon=epsilon, delta=1e-5, schema=schema, recipe=recipe, noise=SeededNoise(seed)
+        ).fit(x, y)
+        aucs.append(roc_auc_score(y_test == clf.classes_[1], clf.predict_proba(x_test)[:, 1]))
+    assert np.mean(aucs) > printed - 2 * deviation
 
 
 @pytest.mark.parametrize(
@@ -61,7 +66,10 @@ def test_recipe_reaches_its_papers_auc(data_dir, name, recipe, epsilon, printed,
 )
 def test_recipe_reaches_its_papers_rmse(data_dir, name, recipe, printed):
     schema, ((x, y), (x_test, y_test)) = halves(data_dir, name)
-    model = DPGBRegressor(
-        epsilon=1.0, delta=1e-6, schema=schema, recipe=recipe, noise=SeededNoise(0)
-    ).fit(x, y)
-    assert mean_squared_error(y_test, model.predict(x_test)) < printed**2
+    errors = []
+    for seed in SEEDS:
+        model = DPGBRegressor(
+            epsilon=1.0, delta=1e-6, schema=schema, recipe=recipe, noise=SeededNoise(seed)
+        ).fit(x, y)
+        errors.append(mean_squared_error(y_test, model.predict(x_test)))
+    assert np.mean(errors) < printed**2

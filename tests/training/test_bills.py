@@ -6,6 +6,7 @@ from dataclasses import astuple, dataclass, fields, replace
 import numpy as np
 import pandas as pd
 import pytest
+from thinned import thinned
 
 from dpgb_dask import DPGBClassifier, DPGBRegressor, Ledger, Schema, recipes, verify
 from dpgb_dask.components.trees.sampling import Ensembles
@@ -189,7 +190,7 @@ class BreakError(Exception):
     pass
 
 
-@pytest.mark.parametrize("name", PURE)
+@pytest.mark.parametrize("name", thinned(PURE, every=2))
 def test_a_fit_that_breaks_off_goes_on_or_is_settled(tmp_path, name):
     ledger = Ledger(f"sqlite:///{tmp_path}/b.db")
     ledger.open_account("people", epsilon=20.0, delta=1e-6)

@@ -143,6 +143,7 @@ def test_the_command_line_says_how_to_go_on(error, code, tmp_path, monkeypatch, 
     assert ledger.account("people").spent == PRICE
 
 
+@pytest.mark.slow
 def test_ctrl_c_at_random_times(forks, undisturbed, tmp_path, record_property):
     """As in a terminal: the signal comes at any instruction, and each time the fit goes on where it broke off."""
     forks.warm("small_fits:warm", RECIPE)

@@ -236,6 +236,7 @@ def test_the_report_gives_released_shares_of_what_is_unread():
     assert PrivacyReport.from_dict(json.loads(json.dumps(report.to_dict()))) == report
 
 
+@pytest.mark.slow
 def test_the_noise_of_a_share_is_stated():
     """Over many fits, shares miss the truth by about their stated standard deviation."""
     table, y = rows(1000), known("binary", 1000)

@@ -258,6 +258,7 @@ def without_trees():
     return replace(plan, name="no chosen trees", stages=kept)
 
 
+@pytest.mark.slow
 def test_they_find_what_tables_and_random_trees_do_not():
     (x, y), (new_x, new_y) = boxes(), boxes(4000, 1)
     schema = Schema(dict.fromkeys("abcdef", (0, 1)), classes=[0, 1])

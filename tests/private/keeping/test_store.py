@@ -130,7 +130,7 @@ def threads(request, monkeypatch):
 # ---- the same bits ---------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("place", PLACES)
+@pytest.mark.parametrize("place", thinned(PLACES, every=2))
 @pytest.mark.parametrize("kind", thinned(KINDS, every=3))
 def test_answers_are_the_same_wherever_rows_are_kept(kind, place, threads, tmp_path, monkeypatch):
     store = store_in(tmp_path, place, monkeypatch, kind)
@@ -194,7 +194,7 @@ def test_small_chunks_on_scratch_are_joined(tmp_path, monkeypatch):
 # ---- memory ----------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("place", ["warm", "codes", "mixed", "little", "nothing"])
+@pytest.mark.parametrize("place", thinned(["mixed", "warm", "codes", "little", "nothing"], every=3))
 def test_what_is_held_stays_within_the_room(place, tmp_path, monkeypatch):
     store = store_in(tmp_path, place, monkeypatch)
     kept = []
@@ -585,7 +585,7 @@ def zarr_store(folder, place="path", key=KEY):
     return Store("fit", Keeping(URLS[place].format(folder), None, str(folder), key))
 
 
-@pytest.mark.parametrize("place", URLS)
+@pytest.mark.parametrize("place", thinned(URLS, every=3))
 def test_a_zarr_store_gives_back_a_chunk_of_the_same_rows_and_bins_alone(place, tmp_path):
     chunks = [tuple(pieces) for pieces in pieces_of("binary")]
     for number, pieces in enumerate(chunks):

@@ -378,12 +378,12 @@ def one_thread():
         yield
 
 
-@pytest.mark.parametrize("name", thinned(READERS, every=2))
+@pytest.mark.parametrize("name", thinned(READERS, every=3))
 def test_one_row_changes_no_other(name, tmp_path):
     run(name, "labels", tmp_path, 37)
 
 
-@pytest.mark.parametrize("name", READERS)
+@pytest.mark.parametrize("name", thinned(READERS, every=2))
 def test_one_row_changes_no_date_of_another(name, tmp_path):
     check_dates(name, tmp_path, 53)
 
@@ -401,7 +401,7 @@ def test_no_row_changes_another(number, name, tmp_path):
     run(name, list(SCHEMAS)[number % len(SCHEMAS)], tmp_path, 5)
 
 
-@pytest.mark.parametrize("name", thinned(READERS, every=2))
+@pytest.mark.parametrize("name", thinned(READERS, every=4))
 def test_one_unit_changes_no_other(name, tmp_path):
     reader, values = READERS[name]
     offset = sorted(READERS).index(name)
@@ -439,7 +439,7 @@ def test_a_data_set_keeps_what_its_source_says(name, tmp_path):
 HUGE = [(k + 0.5, k % 3, k % 2, 1.0, 10**18 + k // 2) for k in range(10)]
 
 
-@pytest.mark.parametrize("name", thinned([*READERS, "rows, exact"], every=2))
+@pytest.mark.parametrize("name", thinned([*READERS, "rows, exact"], every=4))
 def test_huge_ids_count_where_this_library_read_them(name, tmp_path):
     """In every other collection their rows have weight 0, whatever values stand beside them."""
     readers = {**READERS, "rows, exact": (exact_reader, ())}

@@ -22,6 +22,7 @@ from private.cases import (
     shape_of,
     unit_shape,
 )
+from thinned import thinned
 
 from dpgb_dask.contracts.plan import Execution
 from dpgb_dask.encoding.codes import read_values
@@ -178,7 +179,7 @@ EXPECTED = {
 
 
 @pytest.mark.parametrize(("kind", "public", "drawn"), EXPECTED)
-@pytest.mark.parametrize("backend", ["local", "tasks"])
+@pytest.mark.parametrize("backend", thinned(["tasks", "local"], every=2))
 def test_every_chunk_is_read_once_or_twice(kind, public, drawn, backend, request):
     if backend == "tasks":
         request.getfixturevalue("client")

@@ -81,7 +81,7 @@ def test_rows_of_a_unit_are_counted_over_all_chunks(rows_per_chunk, monkeypatch)
         np.testing.assert_array_equal(answers("binary", table, y, name), sums)
 
 
-@pytest.mark.parametrize("n_rows", thinned([3, 1, 40, 2], every=2))
+@pytest.mark.parametrize("n_rows", thinned([3, 1, 40, 2], every=4))
 @pytest.mark.parametrize(("kind", "name"), [(k, q) for k, q in ALL if k != "multiclass"])
 def test_a_whole_unit_stays_within_the_sensitivity(kind, name, n_rows):
     bound = sensitivity(queries_of(kind, BITS)[name], unit_shape(schema_of(kind), K, BITS))
