@@ -120,6 +120,61 @@ def _mean(
             told[1] -= certain[k] * per_weight[omitted] * others_part
 
 
+@inner
+def _averaged(
+    diagonal: NDArray[np.float64],  # IN (n,)
+    beside: NDArray[np.float64],  # IN (n - 1,)
+    q: NDArray[np.float64],  # IN (n, n_columns)
+    scales: NDArray[np.float64],  # IN (n_scales,)
+    out: NDArray[np.float64],  # OUT (n, n_columns), zeros
+) -> None:
+    share = np.empty((len(scales), q.shape[1]))
+    _log_evidence(diagonal, beside, q, scales, share)
+    for c in range(q.shape[1]):
+        largest, total = share[:, c].max(), 0.0
+        for s in range(len(scales)):
+            share[s, c] = np.exp(share[s, c] - largest)
+            total += share[s, c]
+        for s in range(len(scales)):
+            share[s, c] /= total
+    _shrunk(diagonal, beside, q, scales, share, out)
+
+
+@kernel
+def _moves(
+    precision: NDArray[np.float64],  # IN (n, n)
+    shift: NDArray[np.float64],  # IN (n,)
+    known: NDArray[np.float64],  # IN (n, n_draws)
+    scales: NDArray[np.float64],  # IN (n_scales,)
+    passed: bool,
+    out: NDArray[np.float64],  # OUT (n, n_draws)
+) -> None:
+    n, n_draws = known.shape
+    matrix, diagonal, beside = precision.copy(), np.empty(n), np.empty(n - 1)
+    _reduce(matrix, diagonal, beside)
+    q = np.empty((n, 1 + n_draws))
+    q[:, 0], q[:, 1:] = shift, known
+    _turn(matrix, False, q)
+    if not passed:
+        mean = np.zeros((n, 1))
+        _averaged(diagonal, beside, q[:, :1].copy(), scales, mean)
+        for i in range(n):
+            q[i, 0] = diagonal[i] * mean[i, 0]
+            if i > 0:
+                q[i, 0] += beside[i - 1] * mean[i - 1, 0]
+            if i < n - 1:
+                q[i, 0] += beside[i] * mean[i + 1, 0]
+    for i in range(n):
+        for c in range(1, 1 + n_draws):
+            q[i, c] += q[i, 0]
+    means = np.zeros((n, 1 + n_draws))
+    _averaged(diagonal, beside, q, scales, means)
+    for i in range(n):
+        for c in range(n_draws):
+            out[i, c] = means[i, 1 + c] - means[i, 0]
+    _turn(matrix, True, out)
+
+
 def inform(
     leaf: NDArray[np.uint8],
     weight: NDArray[np.float64],
@@ -220,3 +275,34 @@ def mean(
         told,
     )
     return value, float(told[0]), float(told[1])
+
+
+def moves(
+    precision: NDArray[np.float64],
+    shift: NDArray[np.float64],
+    known: NDArray[np.float64],
+    scales: NDArray[np.float64],
+    *,
+    passed: bool,
+) -> NDArray[np.float64]:
+    """Return how far changes of the information move the posterior mean of v, (n, n_draws).
+
+    Parameters
+    ----------
+    precision, shift, scales
+        As in `mean`.
+    known : (n, n_draws) float64
+        Changes of ``shift``.
+    passed : bool
+        Whether the information itself is taken as the truth that it changes; else what its posterior mean makes of it.
+    """
+    out = np.empty(known.shape)
+    _moves(
+        readable("precision", precision, np.float64, 2),
+        readable("shift", shift, np.float64, 1),
+        readable("known", known, np.float64, 2),
+        readable("scales", scales, np.float64, 1),
+        passed,
+        out,
+    )
+    return out

@@ -8,9 +8,8 @@ order. T is positive semi-definite, so their pivots are at least 1: what roundin
 import numpy as np
 from numpy.typing import NDArray
 
-from dpgb_dask.kernels import inner, kernel, readable, writable
+from dpgb_dask.kernels import inner, kernel
 
-System = tuple[NDArray[np.float64], NDArray[np.float64], NDArray[np.float64], NDArray[np.float64]]
 PANEL = 4  # reflectors that are applied to the rest of the matrix at once
 
 
@@ -227,89 +226,3 @@ def _shrunk(
             for c in range(n_columns):
                 x[c] = one * y[i, c] - left[i + 1] * x[c]
                 out[i, c] += x[c]
-
-
-def reduced(
-    matrix: NDArray[np.float64],
-) -> tuple[NDArray[np.float64], NDArray[np.float64], NDArray[np.float64]]:
-    """Reduce a symmetric matrix to Q T Q'.
-
-    Parameters
-    ----------
-    matrix : (n, n) float64
-
-    Returns
-    -------
-    diagonal, beside : (n,) and (n - 1,) float64
-        Entries of T on its diagonal and beside it.
-    reflectors : (n, n) float64
-        A reflector per row, whose first k entries row k has; the others are 0.
-    """
-    n = len(matrix)
-    diagonal, beside, reflectors = np.empty(n), np.empty(n - 1), np.array(matrix, np.float64)
-    _reduce(writable("reflectors", reflectors, np.float64, 2), diagonal, beside)
-    return diagonal, beside, reflectors
-
-
-def turned(
-    reflectors: NDArray[np.float64], columns: NDArray[np.float64], *, back: bool
-) -> NDArray[np.float64]:
-    """Return Q' times columns, (n, n_columns); if ``back``, Q times them."""
-    out = np.array(columns, np.float64, order="C")
-    _turn(readable("reflectors", reflectors, np.float64, 2), back, out)
-    return out
-
-
-def log_evidence(
-    diagonal: NDArray[np.float64],
-    beside: NDArray[np.float64],
-    q: NDArray[np.float64],
-    scales: NDArray[np.float64],
-) -> NDArray[np.float64]:
-    """Return ½ τ² q'(I + τ²T)⁻¹q - ½ log det(I + τ²T) of every scale τ and column of q, (n_scales, n_columns).
-
-    Parameters
-    ----------
-    diagonal, beside : (n,) and (n - 1,) float64
-        Entries of T on its diagonal and beside it.
-    q : (n, n_columns) float64
-    scales : (n_scales,) float64
-    """
-    out = np.empty((len(scales), q.shape[1]))
-    _log_evidence(*_system(diagonal, beside, q, scales), out)
-    return out
-
-
-def shrunk(
-    diagonal: NDArray[np.float64],
-    beside: NDArray[np.float64],
-    q: NDArray[np.float64],
-    scales: NDArray[np.float64],
-    share: NDArray[np.float64],
-) -> NDArray[np.float64]:
-    """Return Σ share · τ²(I + τ²T)⁻¹ q over the scales τ, column by column, (n, n_columns).
-
-    Parameters
-    ----------
-    diagonal, beside, q, scales
-        As in `log_evidence`.
-    share : (n_scales, n_columns) float64
-    """
-    out = np.zeros(q.shape)
-    given = _system(diagonal, beside, q, scales)
-    _shrunk(*given, readable("share", share, np.float64, 2), out)
-    return out
-
-
-def _system(
-    diagonal: NDArray[np.float64],
-    beside: NDArray[np.float64],
-    q: NDArray[np.float64],
-    scales: NDArray[np.float64],
-) -> System:
-    return (
-        readable("diagonal", diagonal, np.float64, 1),
-        readable("beside", beside, np.float64, 1),
-        readable("q", q, np.float64, 2),
-        readable("scales", scales, np.float64, 1),
-    )

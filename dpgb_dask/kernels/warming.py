@@ -22,7 +22,6 @@ from dpgb_dask.kernels import (
     route,
     shrink,
     splits,
-    tridiagonal,
 )
 from dpgb_dask.losses import NORM_SIZE, poisson_gradient
 
@@ -193,13 +192,10 @@ def _draws() -> None:
 
 
 def _posterior() -> None:
-    diagonal, beside, reflectors = tridiagonal.reduced(np.eye(3))
-    q, scales = tridiagonal.turned(reflectors, np.ones((3, 1)), back=False), np.ones(1)
-    share = tridiagonal.log_evidence(diagonal, beside, q, scales)
-    tridiagonal.shrunk(diagonal, beside, q, scales, share)
-    leaf, one = np.zeros(3, np.uint8), np.ones(1)
-    posterior.inform(leaf, q[:, 0], np.eye(3), one, keep=1.0, precision=np.eye(3))
-    posterior.mean(np.eye(3), q[:, 0], np.eye(3), scales, leaf, q[:, 0], one, -1)
+    leaf, one, each = np.zeros(3, np.uint8), np.ones(1), np.ones(3)
+    posterior.inform(leaf, each, np.eye(3), one, keep=1.0, precision=np.eye(3))
+    posterior.mean(np.eye(3), each, np.eye(3), one, leaf, each, one, -1)
+    posterior.moves(np.eye(3), each, np.eye(3), one, passed=False)
 
 
 def _best_splits() -> None:

@@ -18,11 +18,10 @@ from dpgb_dask.components.auto.noise import (
     PairNoise,
     Screened,
 )
-from dpgb_dask.components.auto.smoothing import Seen, posterior_means, summing
-from dpgb_dask.components.auto.tridiagonal import Tridiagonal
+from dpgb_dask.components.auto.smoothing import Seen, summing
 from dpgb_dask.contracts.model import SCORE_ONE, BinShares, Model, NoiseBands
 from dpgb_dask.contracts.plan import F, State
-from dpgb_dask.kernels.posterior import inform
+from dpgb_dask.kernels.posterior import inform, moves
 from dpgb_dask.released.explain.boxes import Boxes, Sides
 from dpgb_dask.training import blas
 from dpgb_dask.training.dependence import Dependence
@@ -166,8 +165,9 @@ def through_rounds(
                 continue
             known[j] = one.keep * known[j] + rooted.T @ (certain[:, None] * pulls[j])
             if is_found(r, n_rounds):
-                moves = moves_of(one, precision[j], known[j], passed=passed)
-                targets[j] = own.root @ moves
+                targets[j] = own.root @ moves(
+                    precision[j], one.shift, known[j], one.scales, passed=passed
+                )
             tables[j] = tables[j] + dampings[r] * (targets[j] - tables[j])
     return tables
 
@@ -175,18 +175,6 @@ def through_rounds(
 def is_found(r: int, n_rounds: int) -> bool:
     """Return whether the posterior means of the draws are found anew in a round."""
     return r < FIRST_ROUNDS or r % EVERY == 0 or r == n_rounds - 1
-
-
-def moves_of(one: Seen, precision: NDArray[np.float64], known: Draws, *, passed: bool) -> Draws:
-    """Return how far changes ``known`` of the information move the posterior mean, before the root of the prior."""
-    assert one.scales is not None
-    told = Tridiagonal.of(precision)
-    q = told.into(np.hstack([one.shift[:, None], known]))
-    truth = q[:, :1].copy()
-    if not passed:
-        truth = told.times(posterior_means(told, truth, one.scales))
-    means = posterior_means(told, np.hstack([truth, truth + q[:, 1:]]), one.scales)
-    return told.back(means[:, 1:] - means[:, :1])
 
 
 def pulls_of(

@@ -11,7 +11,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dpgb_dask.components import constants
-from dpgb_dask.components.auto.tridiagonal import Tridiagonal
 from dpgb_dask.kernels import posterior
 
 JITTER = 1e-8
@@ -291,25 +290,6 @@ def posterior_mean(block: TablePosterior, scales: NDArray[np.float64]) -> Mean:
     )
     value = np.clip(mean, -constants.LARGEST_EFFECT, constants.LARGEST_EFFECT)
     return Mean(value, evidence, against)
-
-
-def posterior_means(
-    precision: Tridiagonal, q: NDArray[np.float64], scales: NDArray[np.float64]
-) -> NDArray[np.float64]:
-    """Return the posterior means of many tables that have one precision, (n_bins, n_tables), in its basis.
-
-    Parameters
-    ----------
-    q : (n_bins, n_tables) float64
-        ``shift`` of each table, in the basis of the precision.
-    """
-    return precision.shrunk(q, scales, _odds(precision.log_evidence(q, scales)))
-
-
-def _odds(evidence: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Return the posterior probability of each prior scale, (n_scales, n_columns), from the log evidence."""
-    odds = np.exp(evidence - evidence.max(0))
-    return np.asarray(odds / odds.sum(0))
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,7 +8,7 @@ import pytest
 from dpgb_dask.components import constants
 from dpgb_dask.components.auto import smoothing
 from dpgb_dask.components.auto.smoothing import Intercept, Observation
-from dpgb_dask.components.auto.tridiagonal import Tridiagonal
+from dpgb_dask.kernels import posterior
 
 
 @pytest.fixture
@@ -63,18 +63,25 @@ def test_evidence_is_the_log_likelihood_ratio(mass, seed):
     assert evidence == pytest.approx(0.5 * dense_e @ posterior @ dense_e - 0.5 * logdet, rel=1e-6)
 
 
+@pytest.mark.parametrize("passed", [True, False])
 @pytest.mark.parametrize("seed", range(2))
-def test_means_of_many_tables_are_those_of_each(mass, seed):
+def test_moves_are_differences_of_posterior_means(mass, seed, passed):
     block, *_ = informed_block(mass, seed)
-    shifts = np.random.default_rng(seed).normal(0, np.abs(block.shift).max() / 9, (len(mass), 4))
-    precision = Tridiagonal.of(block.precision)
-    means = smoothing.posterior_means(precision, precision.into(shifts), constants.PRIOR_SCALES)
-    for shift, mean in zip(shifts.T, (block.root @ precision.back(means)).T, strict=True):
-        alone = smoothing.posterior_mean(
-            replace(block, shift=shift.copy()), constants.PRIOR_SCALES
-        ).value
-        assert np.abs(alone).max() < constants.LARGEST_EFFECT
-        np.testing.assert_allclose(mean, alone, rtol=1e-9, atol=1e-12)
+    changes = np.random.default_rng(seed).normal(0, np.abs(block.shift).max() / 9, (len(mass), 4))
+
+    def mean(shift):
+        value = smoothing.posterior_mean(replace(block, shift=shift), constants.PRIOR_SCALES).value
+        assert np.abs(value).max() < constants.LARGEST_EFFECT
+        return value
+
+    truth = block.shift
+    if not passed:
+        truth = block.precision @ np.linalg.solve(block.root, mean(block.shift))
+    found = posterior.moves(
+        block.precision, block.shift, changes, constants.PRIOR_SCALES, passed=passed
+    )
+    for change, move in zip(changes.T, (block.root @ found).T, strict=True):
+        np.testing.assert_allclose(move, mean(truth + change) - mean(truth), rtol=1e-7, atol=1e-10)
 
 
 @pytest.mark.parametrize("omitted", [-1, 1])
