@@ -20,7 +20,7 @@ from dpgb_dask.contracts.spending import Spending
 from dpgb_dask.controller.accounting import total_price
 
 PRICE = total_price(2.0, 1e-6)
-RECIPES = ["auto", "dp-ebm", "fdp-tr-newton"]
+RECIPES = ["fdp-tr-newton", "auto", "dp-ebm"]
 
 
 @pytest.fixture(scope="module")
@@ -29,7 +29,7 @@ def forks(forks):
     return forks
 
 
-@pytest.fixture(scope="module", params=thinned(RECIPES, every=2))
+@pytest.fixture(scope="module", params=thinned(RECIPES, every=3))
 def recipe(request):
     return request.param
 
