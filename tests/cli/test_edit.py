@@ -25,6 +25,7 @@ def saved(classifier, tmp_path):
     return tmp_path / "model.json"
 
 
+@pytest.mark.slow
 def test_edit_is_that_of_python(saved, classifier, capsys):
     out = saved.with_name("edited.json")
     assert run("edit", saved, *CHANGES, "--out", out) == 0

@@ -37,6 +37,7 @@ def test_ledger_opens_shows_and_refuses(place, capsys):
     assert "no-such-fit" in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_ledger_accounts_have_an_analysis(place, capsys):
     """A pure account takes fits of pure recipes alone, and no delta."""
     url = f"sqlite:///{place}/pure.db"

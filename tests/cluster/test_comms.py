@@ -135,6 +135,7 @@ def test_a_killed_worker_is_a_round_of_tasks_and_a_new_tree(processes, seen, exp
     assert seen[-1]
 
 
+@pytest.mark.slow
 def test_several_shards_on_one_worker(client, seen, expected):
     rounds = rounds_of("binary", 300, backend="comms")
     main_sums(rounds)

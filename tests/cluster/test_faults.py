@@ -300,6 +300,7 @@ def replace_workers(cluster, client):
     client.wait_for_workers(2, timeout=LONGEST)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("refines", [pytest.param(False, marks=pytest.mark.slow), True])
 def test_all_workers_are_replaced_between_survey_and_first_round(refines, monkeypatch):
     monkeypatch.setattr(tasks, "LOOK", 0.2)

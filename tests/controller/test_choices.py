@@ -194,7 +194,7 @@ def test_the_check_of_the_law_rejects_other_scales(factor):
     query = choice_query(depth=0, sizes=(5,))
     sums = histogram(query, [(0, [b], g, 1) for b, g in enumerate((-1, -0.5, 0, 0.5, 1))] * 20)
     right, wrong = at(query, 1.0), at(query, factor)
-    n = 10_000
+    n = 6_000
     counts = np.bincount(drawn(wrong, sums, n)[:, 0], minlength=4)
     assert chi_squared(counts, chances(right, sums)[0] * n) > 3 + 5 * math.sqrt(6)
 

@@ -212,7 +212,7 @@ def check_equal(one, other):
 
 
 @pytest.mark.parametrize("half", [0, pytest.param(1, marks=pytest.mark.slow)])
-@pytest.mark.parametrize("name", thinned(READERS, every=6))
+@pytest.mark.parametrize("name", thinned(READERS, every=12))
 def test_no_value_changes_the_place_of_others(name, half):
     read = READERS[name]
     columns = [[v, v] for v in WILD] + [[v, 1.0, v, "a", None] for v in WILD]

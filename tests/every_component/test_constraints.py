@@ -84,7 +84,7 @@ def paths_of(splits):
                 yield above[node]
 
 
-@pytest.mark.parametrize(("name", "kind"), thinned(SERVED, every=5))
+@pytest.mark.parametrize(("name", "kind"), thinned(SERVED, every=10))
 def test_every_recipe_is_monotone(name, kind, tmp_path):
     free = fitted(name, kind)
     assert max(worst_step(free.model_, j, -1) for j in (0, 1)) > 0  # the test sees what is not
@@ -137,7 +137,7 @@ def test_a_default_of_constrained_features_alone_grows_no_forest():
     assert report.charged > 0.999 * report.declared  # its share goes to the other stages
 
 
-@pytest.mark.parametrize(("name", "kind"), thinned(SERVED, every=5))
+@pytest.mark.parametrize(("name", "kind"), thinned(SERVED, every=10))
 @pytest.mark.parametrize("groups", [[["a", "c"]], "no_interactions", "pairwise"])
 def test_every_recipe_keeps_features_apart(name, kind, groups):
     model = fitted(name, kind, interaction_cst=groups).model_

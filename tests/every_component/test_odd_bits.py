@@ -90,7 +90,7 @@ def fit(name, kind, source, **options):
         getattr(model.predict(source), "compute", lambda: None)()
 
 
-@pytest.mark.parametrize("name", thinned(DISTINCT, every=3))
+@pytest.mark.parametrize("name", thinned(DISTINCT, every=6))
 def test_no_bits_warn(name):
     kind = sorted(PLANS[name].kinds)[0]
     for source in QUICK:

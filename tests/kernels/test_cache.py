@@ -86,6 +86,7 @@ def test_of_processes_that_start_together_one_compiles_and_the_others_read(tmp_p
     assert sorted(map(end, processes)) == ["0", "0", "1"]
 
 
+@pytest.mark.slow
 def test_a_process_that_dies_while_it_compiles_lets_the_next_one_go_on(tmp_path):
     code = """
     import os

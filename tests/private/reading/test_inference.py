@@ -378,7 +378,7 @@ def one_thread():
         yield
 
 
-@pytest.mark.parametrize("name", thinned(READERS, every=3))
+@pytest.mark.parametrize("name", thinned(READERS, every=6))
 def test_one_row_changes_no_other(name, tmp_path):
     run(name, "labels", tmp_path, 37)
 
@@ -401,7 +401,7 @@ def test_no_row_changes_another(number, name, tmp_path):
     run(name, list(SCHEMAS)[number % len(SCHEMAS)], tmp_path, 5)
 
 
-@pytest.mark.parametrize("name", thinned(READERS, every=4))
+@pytest.mark.parametrize("name", thinned(READERS, every=8))
 def test_one_unit_changes_no_other(name, tmp_path):
     reader, values = READERS[name]
     offset = sorted(READERS).index(name)
