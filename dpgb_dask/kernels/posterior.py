@@ -58,6 +58,22 @@ def _inform(
             precision[j, i] = precision[i, j]
 
 
+@inner
+def _weigh(
+    evidence: NDArray[
+        np.float64
+    ],  # IN OUT (n_scales, n_columns): logarithms; then the share of each scale
+) -> None:
+    n_scales, n_columns = evidence.shape
+    for c in range(n_columns):
+        largest, total = evidence[:, c].max(), 0.0
+        for s in range(n_scales):
+            evidence[s, c] = np.exp(evidence[s, c] - largest)
+            total += evidence[s, c]
+        for s in range(n_scales):
+            evidence[s, c] /= total
+
+
 @kernel
 def _mean(
     precision: NDArray[np.float64],  # IN (n, n)
@@ -86,10 +102,10 @@ def _mean(
     own[:, 0] = q[:, 0]
     _log_evidence(diagonal, beside, own, scales, evidence)
     told[0] = evidence.max()
-    odds = np.exp(evidence[:, 0] - told[0])
+    _weigh(evidence)
     share = np.empty((n_scales, 1 + n_leaves))
     for s in range(n_scales):
-        share[s] = odds[s] / odds.sum()
+        share[s] = evidence[s, 0]
     shrunk = np.zeros((n, 1 + n_leaves))
     # how q makes the mean is also how noise in q does
     _shrunk(diagonal, beside, q, scales, share, shrunk)
@@ -130,13 +146,7 @@ def _averaged(
 ) -> None:
     share = np.empty((len(scales), q.shape[1]))
     _log_evidence(diagonal, beside, q, scales, share)
-    for c in range(q.shape[1]):
-        largest, total = share[:, c].max(), 0.0
-        for s in range(len(scales)):
-            share[s, c] = np.exp(share[s, c] - largest)
-            total += share[s, c]
-        for s in range(len(scales)):
-            share[s, c] /= total
+    _weigh(share)
     _shrunk(diagonal, beside, q, scales, share, out)
 
 
@@ -164,14 +174,10 @@ def _moves(
                 q[i, 0] += beside[i - 1] * mean[i - 1, 0]
             if i < n - 1:
                 q[i, 0] += beside[i] * mean[i + 1, 0]
-    for i in range(n):
-        for c in range(1, 1 + n_draws):
-            q[i, c] += q[i, 0]
+    q[:, 1:] += q[:, :1]
     means = np.zeros((n, 1 + n_draws))
     _averaged(diagonal, beside, q, scales, means)
-    for i in range(n):
-        for c in range(n_draws):
-            out[i, c] = means[i, 1 + c] - means[i, 0]
+    out[:] = means[:, 1:] - means[:, :1]
     _turn(matrix, True, out)
 
 

@@ -90,6 +90,7 @@ def _reduce(
     diagonal: NDArray[np.float64],  # OUT (n,)
     beside: NDArray[np.float64],  # OUT (n - 1,)
 ) -> None:
+    """Write T's diagonal, and the entries beside it."""
     n = matrix.shape[0]
     # with H = I - vv', HAH = A - vw' - wv' for w = Av - ½(v'Av)v. Rows see the reflectors of a panel when their turn
     # comes, all others only once it is full
@@ -151,6 +152,7 @@ def _turn(
     back: bool,
     columns: NDArray[np.float64],  # IN OUT (n, n_columns)
 ) -> None:
+    """Multiply columns by Q'; if ``back``, by Q."""
     n, n_columns = columns.shape
     along = np.empty((2, n_columns))
     # two at once: (I - uu')(I - vv')X = X - v v'X - u (u'X - u'v v'X). If n is odd, the first row is left out: it is 0
@@ -176,6 +178,7 @@ def _log_evidence(
     scales: NDArray[np.float64],  # IN (n_scales,)
     out: NDArray[np.float64],  # OUT (n_scales, n_columns)
 ) -> None:
+    """Write ½ τ² q'(I + τ²T)⁻¹q - ½ log det(I + τ²T) of every scale τ and column of q."""
     n, n_columns = q.shape
     y = np.empty(n_columns)
     for s in range(scales.shape[0]):
@@ -206,6 +209,7 @@ def _shrunk(
     share: NDArray[np.float64],  # IN (n_scales, n_columns)
     out: NDArray[np.float64],  # OUT (n, n_columns), added to
 ) -> None:
+    """Add Σ share · τ²(I + τ²T)⁻¹ q over the scales τ, column by column."""
     n, n_columns = q.shape
     y, x = np.empty((n, n_columns)), np.empty(n_columns)
     pivot, left = np.empty(n), np.zeros(n + 1)

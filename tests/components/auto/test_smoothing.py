@@ -8,7 +8,7 @@ import pytest
 from dpgb_dask.components import constants
 from dpgb_dask.components.auto import smoothing
 from dpgb_dask.components.auto.smoothing import Intercept, Observation
-from dpgb_dask.kernels import posterior
+from dpgb_dask.kernels.posterior import moves
 
 
 @pytest.fixture
@@ -77,9 +77,7 @@ def test_moves_are_differences_of_posterior_means(mass, seed, passed):
     truth = block.shift
     if not passed:
         truth = block.precision @ np.linalg.solve(block.root, mean(block.shift))
-    found = posterior.moves(
-        block.precision, block.shift, changes, constants.PRIOR_SCALES, passed=passed
-    )
+    found = moves(block.precision, block.shift, changes, constants.PRIOR_SCALES, passed=passed)
     for change, move in zip(changes.T, (block.root @ found).T, strict=True):
         np.testing.assert_allclose(move, mean(truth + change) - mean(truth), rtol=1e-7, atol=1e-10)
 
