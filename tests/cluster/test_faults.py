@@ -301,7 +301,7 @@ def replace_workers(cluster, client):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("refines", [pytest.param(False, marks=pytest.mark.slow), True])
+@pytest.mark.parametrize("refines", [False, True])
 def test_all_workers_are_replaced_between_survey_and_first_round(refines, monkeypatch):
     monkeypatch.setattr(tasks, "LOOK", 0.2)
     expected = local_sums("binary")[0]

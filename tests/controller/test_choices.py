@@ -182,7 +182,7 @@ def test_choices_have_the_exact_law(epsilon):
     sums = histogram(query, rows)
     choice = at(query, epsilon)
     expected = chances(choice, sums)
-    n = 10_000
+    n = 20_000
     seen = drawn(choice, sums, n)
     for node in range(2):
         counts = np.bincount(seen[:, node], minlength=4)
@@ -194,7 +194,7 @@ def test_the_check_of_the_law_rejects_other_scales(factor):
     query = choice_query(depth=0, sizes=(5,))
     sums = histogram(query, [(0, [b], g, 1) for b, g in enumerate((-1, -0.5, 0, 0.5, 1))] * 20)
     right, wrong = at(query, 1.0), at(query, factor)
-    n = 6_000
+    n = 20_000
     counts = np.bincount(drawn(wrong, sums, n)[:, 0], minlength=4)
     assert chi_squared(counts, chances(right, sums)[0] * n) > 3 + 5 * math.sqrt(6)
 

@@ -1,6 +1,7 @@
 """A class that the kernels do not know is refused before the charge, whatever recipe it comes through."""
 
 from dataclasses import fields, replace
+from itertools import product
 from unittest import mock
 
 import numpy as np
@@ -9,7 +10,7 @@ import pytest
 from neighbours import FEATURES, SCHEMAS, some_rows
 from plans import PLANS
 from private.cases import ALL, KINDS, gradient_of, queries_of, shape_of
-from thinned import thinned
+from thinned import one_of_each, thinned
 
 from dpgb_dask import DPGBClassifier, DPGBRegressor, losses
 from dpgb_dask.components.trees.budgets import Pricing
@@ -50,17 +51,6 @@ def heir(known):
 FOREIGN = [heir, Duck]
 
 
-def with_one_of(cases):
-    """Each case with one of the foreign classes; with the other one it is slow, and so is every second case."""
-    return [
-        pytest.param(
-            *case, made, marks=() if k % 2 == 0 and (k // 2 + j) % 2 == 0 else pytest.mark.slow
-        )
-        for k, case in enumerate(cases)
-        for j, made in enumerate(FOREIGN)
-    ]
-
-
 def check_untouched(ledger):
     assert [entry.kind for entry in ledger.history("people")] == ["OPEN"]
 
@@ -74,13 +64,13 @@ def check_refused(ledger, kind, match, **options):
     check_untouched(ledger)
 
 
-@pytest.mark.parametrize(("recipe", "kind", "made"), with_one_of(SERVED))
+@pytest.mark.parametrize(("recipe", "kind", "made"), one_of_each(product(SERVED, FOREIGN)))
 def test_a_foreign_loss_is_refused_before_the_charge(recipe, kind, made, ledger):
     loss = made(losses.default_loss(kind))
     check_refused(ledger, kind, "no Loss of this library", recipe=PLANS[recipe], loss=loss)
 
 
-@pytest.mark.parametrize(("recipe", "made"), with_one_of([(name,) for name in WITH_TREES]))
+@pytest.mark.parametrize(("recipe", "made"), one_of_each(product(WITH_TREES, FOREIGN)))
 def test_a_foreign_gradient_is_refused_before_the_charge(recipe, made, ledger):
     plan = RECIPES[recipe]
     trees = plan.stages[-1]
