@@ -56,7 +56,7 @@ _EBM_DEVIATIONS = (
     _REACHABLE,
 )
 # 10 % together with the row count at the beginning of the stage
-_EBM_BINS = Bins(share=0.098, max_bins=32)
+_EBM_BINS = Bins(share=0.098, max_bins=32, closer=0.0)
 _EBM_TREES = Trees(
     n_trees=300,
     per_feature=True,
@@ -131,7 +131,7 @@ _FDP = (
     replace(
         _fdp("fdp-tr-newton-quantile", "totally random, Newton, quantiles", Trees(leaf=_NEWTON)),
         stages=(
-            Bins(share=0.098, max_bins=32),
+            Bins(share=0.098, max_bins=32, closer=0.0),
             Trees(),
         ),
     ),

@@ -4,6 +4,7 @@ Post-processing of one release (docs/default-method.md §0).
 """
 
 import math
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,7 +15,27 @@ from dpgb_dask.contracts.model import FeatureBins
 FAR_BELOW = -8.0  # standard deviations
 
 
-def find_atoms(counts: NDArray[np.float64], sd: float, n_rows: float) -> NDArray[np.bool_]:
+class Cells(NamedTuple):
+    """Released counts of the cells of a feature.
+
+    Parameters
+    ----------
+    edges : (n_edges,) float64, or None
+        None for a categorical feature.
+    counts : (n_cells,) float64
+        Noisy rows; missing values last.
+    noise : (n_cells,) float64
+        Variance of the noise on each, as a multiple of that of the first release.
+    """
+
+    edges: NDArray[np.float64] | None
+    counts: NDArray[np.float64]
+    noise: NDArray[np.float64]
+
+
+def find_atoms(
+    counts: NDArray[np.float64], sd: float | NDArray[np.float64], n_rows: float
+) -> NDArray[np.bool_]:
     """Return which cells hold one frequent value, such as zero or a round number (atoms)."""
     n = len(counts)
     # three cells on each side, fewer at the ends, so that a heavy first cell (zero) is not its own neighbour
@@ -23,7 +44,7 @@ def find_atoms(counts: NDArray[np.float64], sd: float, n_rows: float) -> NDArray
         np.nanmedian([padded[i : i + n] for i in (0, 1, 2, 4, 5, 6)], axis=0) if n > 1 else counts
     )
     around = np.maximum(around, 0)
-    threshold = max(constants.ATOM_SD * sd, constants.ATOM_SHARE * n_rows)
+    threshold = np.maximum(constants.ATOM_SD * sd, constants.ATOM_SHARE * n_rows)
     sticks_out: NDArray[np.bool_] = (counts - around > threshold) & (
         counts > constants.ATOM_RATIO * around
     )
@@ -31,7 +52,12 @@ def find_atoms(counts: NDArray[np.float64], sd: float, n_rows: float) -> NDArray
 
 
 def merge_cells(
-    counts: NDArray[np.float64], sd: float, n_rows: float, max_bins: int, mass_sd: float
+    counts: NDArray[np.float64],
+    sd: float,
+    n_rows: float,
+    max_bins: int,
+    mass_sd: float,
+    noise: NDArray[np.float64],
 ) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
     """Merge consecutive cells into bins of enough noisy mass.
 
@@ -40,13 +66,15 @@ def merge_cells(
     counts : (n_cells,) float64
         Noisy rows per cell, without the missing values.
     sd : float
-        Standard deviation of the noise on a cell.
+        Standard deviation of the noise on a cell of the first release.
     n_rows : float
         Noisy number of rows.
     max_bins : int
         Wanted number of bins: a bin is complete when it holds ``n_rows / max_bins``.
     mass_sd : float
         Least mass of a bin, in standard deviations of its own noise.
+    noise : (n_cells,) float64
+        As in `Cells`.
 
     Returns
     -------
@@ -56,24 +84,24 @@ def merge_cells(
         Noisy rows per bin.
     """
     wanted = n_rows / max_bins
-    atoms = find_atoms(counts, sd, n_rows)
+    atoms = find_atoms(counts, sd * np.sqrt(noise), n_rows)
     last: list[int] = []
     mass: list[float] = []
     joinable = False  # whether a remainder may join the newest bin (it may not join an atom)
-    held, n_held = 0.0, 0
+    held, variance = 0.0, 0.0
 
     def close(cell: int) -> None:
-        nonlocal held, n_held, joinable
-        if n_held == 0:
+        nonlocal held, variance, joinable
+        if variance == 0:
             return
-        if held < max(constants.LAST_SHARE * wanted, mass_sd * sd * np.sqrt(n_held)) and joinable:
+        if held < max(constants.LAST_SHARE * wanted, mass_sd * sd * np.sqrt(variance)) and joinable:
             last[-1] = cell
             mass[-1] += held
         else:
             last.append(cell)
             mass.append(held)
             joinable = True
-        held, n_held = 0.0, 0
+        held, variance = 0.0, 0.0
 
     for cell, count in enumerate(counts):
         if atoms[cell]:
@@ -83,16 +111,15 @@ def merge_cells(
             joinable = False
             continue
         held += float(count)
-        n_held += 1
-        if held >= max(wanted, mass_sd * sd * np.sqrt(n_held)):
+        variance += noise[cell]
+        if held >= max(wanted, mass_sd * sd * np.sqrt(variance)):
             close(cell)
     close(len(counts) - 1)
     return np.array(last, dtype=np.int64), np.array(mass)
 
 
 def numeric_bins(
-    edges: NDArray[np.float64],
-    counts: NDArray[np.float64],
+    cells: Cells,
     sd: float,
     n_rows: float,
     max_bins: int,
@@ -102,15 +129,14 @@ def numeric_bins(
 
     Parameters
     ----------
-    edges : (n_edges,) float64
-        Public edges of the cells.
-    counts : (n_edges + 2,) float64
-        Noisy rows per cell, missing values last.
+    cells : Cells
     sd, n_rows, max_bins, mass_sd
         As for `merge_cells`.
     """
+    edges, counts, noise = cells
+    assert edges is not None
     # two codes are reserved: one for missing values, and one because atoms are added to the wanted number of bins
-    last, mass = merge_cells(counts[:-1], sd, n_rows, max_bins, mass_sd)
+    last, mass = merge_cells(counts[:-1], sd, n_rows, max_bins, mass_sd, noise[:-1])
     while len(last) > 254:
         keep = np.ones(len(last), dtype=bool)
         lightest = int(np.argmin(mass[:-1] + mass[1:]))
@@ -118,8 +144,9 @@ def numeric_bins(
         keep[lightest] = False
         last, mass = last[keep], mass[keep]
     bins = FeatureBins(edges[last[:-1]], None, len(last) + 1)
-    n_merged = np.append(np.diff(last, prepend=-1), 1)
-    return bins, row_estimates(np.append(mass, counts[-1]), sd * np.sqrt(n_merged), n_rows)
+    merged = np.add.reduceat(noise[:-1], np.append(0, last[:-1] + 1))
+    sds = sd * np.sqrt(np.append(merged, noise[-1]))
+    return bins, row_estimates(np.append(mass, counts[-1]), sds, n_rows)
 
 
 def categorical_bins(

@@ -7,14 +7,22 @@ from typing import ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from dpgb_dask.components import bin_merging, constants
+from dpgb_dask.components import bin_merging, closer_look, constants
 from dpgb_dask.components.answers import natural
+from dpgb_dask.components.bin_merging import Cells
+from dpgb_dask.components.closer_look import Window
 from dpgb_dask.components.options import check_whole
-from dpgb_dask.contracts.features import Categorical
-from dpgb_dask.contracts.grid import DENSE, FINE, Grid
+from dpgb_dask.contracts.features import Categorical, Numeric
+from dpgb_dask.contracts.grid import DENSE, FINE, GRIDS, Grid
 from dpgb_dask.contracts.model import MAX_BINS, FeatureBins, Model, no_trees
 from dpgb_dask.contracts.plan import Answer, Demand, NoisyCount, Shape, Stage, State, Unread
-from dpgb_dask.contracts.queries import PRICE_ONE, CellCountsQuery, CountQuery, Query
+from dpgb_dask.contracts.queries import (
+    PRICE_ONE,
+    BinCountsQuery,
+    CellCountsQuery,
+    CountQuery,
+    Query,
+)
 
 
 def empty_model(bins: Sequence[FeatureBins], shape: Shape) -> Model:
@@ -53,9 +61,34 @@ class Counted:
     variance: float
 
 
+@dataclass(frozen=True, eq=False, slots=True, kw_only=True)
+class Looked:
+    """What the histogram told, while some features are looked at more closely.
+
+    Parameters
+    ----------
+    cells : tuple of Cells
+        Of each feature.
+    sd : float
+        Standard deviation of the noise on each.
+    windows : dict of {int: Window}
+        By feature, where to look.
+    max_bins : int
+    mass_sd : float
+    """
+
+    cells: tuple[Cells, ...]
+    sd: float
+    windows: Mapping[int, Window]
+    max_bins: int
+    mass_sd: float
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Bins(Stage):
     """Private bins from one joint noisy histogram over a public grid (10 % of μ²), after a noisy row count.
+
+    Where a few cells hold nearly all rows of some features, these cells are counted once more, in finer ones.
 
     Parameters
     ----------
@@ -63,10 +96,13 @@ class Bins(Stage):
         Share of the plan's μ².
     max_bins : int or None
         Wanted number of bins per feature; None for 128, or 250 on the finest grid.
+    closer : float
+        Share of the plan's μ² for a closer look, spent only if there is one; 0 for none.
     """
 
     share: float = constants.BINS_SHARE
     max_bins: int | None = None
+    closer: float = constants.CLOSER_SHARE
 
     makes_bins = True
     starts = True
@@ -82,12 +118,16 @@ class Bins(Stage):
     @property
     def queries(self) -> tuple[type[Query], ...]:
         """Classes of the queries that it may ask."""
-        return CountQuery, CellCountsQuery
+        return (CountQuery, CellCountsQuery, *([BinCountsQuery] if self.closer else []))
 
     def declare(self, shape: Shape) -> Demand:  # noqa: ARG002
-        """Declare the row count and the histogram."""
+        """Declare the row count, the histogram, and a closer look."""
         share = constants.COUNT_SHARE + self.share
-        return Demand(share, share, 2)
+        return Demand(share, share + self.closer, 3 if self.closer else 2)
+
+    def most_queries(self, state: State) -> int:
+        """Return 2 queries; a closer look is rare."""
+        return 3 if isinstance(state.memory, Looked) else 2
 
     def most_bins(self, shape: Shape) -> tuple[int, ...]:
         """Return the most bins of each feature: its categories, "other" and missing; `MAX_BINS` for a numeric one."""
@@ -97,38 +137,48 @@ class Bins(Stage):
         )
 
     def next_query(self, state: State) -> Query | None:
-        """Ask for a rough row count, then for the histogram over all cells."""
+        """Ask for a rough row count, then for the histogram over all cells, then for a closer look at some."""
         bits = state.shape.weight_bits
+        memory: Counted | Looked | None = state.memory
+        if isinstance(memory, Looked):
+            assert state.model is not None
+            features = np.array(list(memory.windows), np.uint16)
+            return BinCountsQuery(
+                label="closer bins",
+                price=share_of(state.total, self.closer),
+                weight_bits=bits,
+                features=features,
+                sizes=tuple(state.model.bins[j].n_bins for j in features),
+            )
         if state.model is not None:
             return None
-        counted: Counted | None = state.memory
-        if counted is None:
+        if memory is None:
             price = share_of(state.total, constants.COUNT_SHARE)
             return CountQuery(label="rows", price=price, weight_bits=bits)
         return CellCountsQuery(
             label="bins",
             price=share_of(state.total, self.share),
             weight_bits=bits,
-            n_uniform=counted.n_uniform,
-            sizes=Grid.of(state.shape.schema, counted.n_uniform).sizes,
+            n_uniform=memory.n_uniform,
+            sizes=Grid.of(state.shape.schema, memory.n_uniform).sizes,
         )
 
     def update(self, state: State, query: Query, released: Answer) -> State:
-        """Choose the grid from the count, then merge the cells into bins."""
+        """Choose the grid from the count, then merge the cells into bins, once no closer look is due."""
         values, sd = natural(query, released)
-        weight = state.shape.max_weight
         if isinstance(query, CountQuery):
             n_rows = max(float(values[0]), 1.0)
-            mu = float(np.sqrt(state.total / PRICE_ONE))
-            signal = n_rows / weight * mu * np.sqrt(self.share / state.shape.n_features)
+            signal = _signal(state, n_rows, self.share, state.shape.n_features)
             # the finest grid that the signal reaches, else the coarsest
             n_uniform = max(n for n, least in constants.GRID_SIGNALS.items() if signal >= least)
             memory = Counted(n_uniform=n_uniform, n_rows=float(values[0]), variance=sd**2)
             return replace(state, n_rows=n_rows, memory=memory)
+        if isinstance(query, BinCountsQuery):
+            return self._joined(state, query, values, sd)
         assert isinstance(query, CellCountsQuery)
-        return self._bins(state, query, values, sd)
+        return self._counted(state, query, values, sd)
 
-    def _bins(
+    def _counted(
         self, state: State, query: CellCountsQuery, values: NDArray[np.float64], sd: float
     ) -> State:
         counted: Counted = state.memory
@@ -140,28 +190,80 @@ class Bins(Stage):
         found = float(precision @ np.append(totals, counted.n_rows) / precision.sum())
         count = NoisyCount(found, float(1 / np.sqrt(precision.sum())))
         n_rows = max(found, 1.0)
-        max_bins = self.max_bins or (
-            constants.FINE_BINS if query.n_uniform == FINE else constants.COARSE_BINS
+        unread = [
+            Unread(float(part[-1]), None if edges is not None else float(part[-2]), sd, len(part))
+            for edges, part in zip(grid.edges, per_feature, strict=True)
+        ]
+        cells = tuple(
+            Cells(edges, part, np.ones(len(part)))
+            for edges, part in zip(grid.edges, per_feature, strict=True)
         )
-        mass_sd = constants.MASS_SD if query.n_uniform >= DENSE else constants.COARSE_MASS_SD
-        bins, counts, unread = [], [], []
-        for edges, cells in zip(grid.edges, per_feature, strict=True):
-            other = None if edges is not None else float(cells[-2])
-            unread.append(Unread(float(cells[-1]), other, sd, len(cells)))
-            if edges is None:
-                feature, mass = bin_merging.categorical_bins(cells, sd, n_rows)
-            else:
-                feature, mass = bin_merging.numeric_bins(
-                    edges, cells, sd, n_rows, max_bins, mass_sd
-                )
-            bins.append(feature)
-            counts.append(mass)
-        model = empty_model(bins, state.shape)
-        return replace(
-            state,
-            n_rows=n_rows,
-            count=count,
-            unread=tuple(unread),
-            counts=tuple(counts),
-            model=model,
+        looked = Looked(
+            cells=cells,
+            sd=sd,
+            windows={},
+            max_bins=self.max_bins
+            or (constants.FINE_BINS if query.n_uniform == FINE else constants.COARSE_BINS),
+            mass_sd=constants.MASS_SD if query.n_uniform >= DENSE else constants.COARSE_MASS_SD,
         )
+        state = replace(state, n_rows=n_rows, count=count, unread=tuple(unread))
+        merged = _merged(state, looked)
+        coarsest = query.n_uniform == min(GRIDS)
+        windows, n_finer = ({}, 0) if coarsest else self._windows(state, cells)
+        if not n_finer:
+            return merged
+        assert merged.model is not None
+        bins = list(merged.model.bins)
+        for j, window in windows.items():
+            edges = window.edges(n_finer)
+            bins[j] = FeatureBins(edges, None, len(edges) + 2)
+        looked = replace(looked, windows=windows)
+        return replace(state, model=empty_model(bins, state.shape), memory=looked)
+
+    def _windows(self, state: State, cells: tuple[Cells, ...]) -> tuple[dict[int, Window], int]:
+        """Return where to look more closely, by feature, and in how many cells: in none if noise would hide it all."""
+        features = state.shape.schema.encoded.values()
+        windows = {
+            j: window
+            for j, (feature, own) in enumerate(zip(features, cells, strict=True))
+            if isinstance(feature, Numeric)
+            and (window := closer_look.window_of(feature, own, state.n_rows)) is not None
+        }
+        signal = _signal(state, state.n_rows, self.closer, max(len(windows), 1))
+        return windows, closer_look.n_finer_cells(signal) if windows else 0
+
+    def _joined(
+        self, state: State, query: BinCountsQuery, values: NDArray[np.float64], sd: float
+    ) -> State:
+        looked: Looked = state.memory
+        assert state.model is not None
+        cells = list(looked.cells)
+        parts = np.split(values, np.cumsum(query.sizes)[:-1])
+        for (j, window), part in zip(looked.windows.items(), parts, strict=True):
+            noise = np.full(len(part), (sd / looked.sd) ** 2)
+            finer = Cells(state.model.bins[j].edges, part, noise)
+            cells[j] = closer_look.joined(cells[j], window, finer)
+        return _merged(state, replace(looked, cells=tuple(cells)))
+
+
+def _signal(state: State, n_rows: float, share: float, n_features: int) -> float:
+    """Return the rows over the standard deviation of the noise on a cell of a joint histogram of some features."""
+    mu = float(np.sqrt(state.total / PRICE_ONE))
+    return float(n_rows / state.shape.max_weight * mu * np.sqrt(share / n_features))
+
+
+def _merged(state: State, looked: Looked) -> State:
+    """Return the state at the end: a model over bins that are merged cells."""
+    bins, counts = [], []
+    for j, cells in enumerate(looked.cells):
+        if cells.edges is None:
+            feature, mass = bin_merging.categorical_bins(cells.counts, looked.sd, state.n_rows)
+        else:
+            # finer cells are as few as those of a coarse grid
+            mass_sd = constants.COARSE_MASS_SD if j in looked.windows else looked.mass_sd
+            feature, mass = bin_merging.numeric_bins(
+                cells, looked.sd, state.n_rows, looked.max_bins, mass_sd
+            )
+        bins.append(feature)
+        counts.append(mass)
+    return replace(state, counts=tuple(counts), model=empty_model(bins, state.shape), memory=None)

@@ -329,6 +329,35 @@ class CellCountsQuery(Query):
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
+class BinCountsQuery(Query):
+    """Weighted rows in every bin of some features, jointly: L2 sensitivity √(number of features) · weight.
+
+    Parameters
+    ----------
+    features : (n,) uint16
+        Features of the model's bins.
+    sizes : tuple of int
+        Their numbers of bins.
+    """
+
+    kernels: ClassVar[tuple[str, ...] | None] = ("labels",)  # adds up bytes, as sums per class do
+
+    features: NDArray[np.uint16]
+    sizes: tuple[int, ...]
+
+    def __post_init__(self) -> None:
+        """Refuse features without a size."""
+        Query.__post_init__(self)
+        features, sizes = _features(self.features, self.sizes)
+        settle(self, features=features, sizes=sizes)
+
+    @property
+    def n_values(self) -> int:
+        """All bins."""
+        return sum(self.sizes)
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
 class TargetSumQuery(Query):
     """Weighted sum of the target: the rows of each class (of class 1 only if binary), or Σ y of a numeric target.
 
@@ -838,6 +867,7 @@ QUERIES = frozenset(
     (
         CountQuery,
         CellCountsQuery,
+        BinCountsQuery,
         TargetSumQuery,
         ResidualQuery,
         MainSumsQuery,

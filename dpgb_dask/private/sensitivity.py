@@ -6,6 +6,7 @@ from dpgb_dask.contracts.plan import Shape
 from dpgb_dask.contracts.queries import (
     SHRINK_BITS,
     SLOPE_BITS,
+    BinCountsQuery,
     CellCountsQuery,
     ChoiceQuery,
     CountQuery,
@@ -40,7 +41,7 @@ def sensitivity(query: Query, shape: Shape) -> Sensitivity:
     (docs/privacy.md P1):
 
     - a count, one residual cell, one class: W² and W;
-    - one cell of each of m features: m · W² and m · W;
+    - one cell, or bin, of each of m features: m · W² and m · W;
     - a numeric target, scaled to [-1, 1] in steps of 2⁻¹⁶: (2¹⁶ · W)² and 2¹⁶ · W;
     - (g, h) to one cell of each of b = ``n_blocks`` tables: b · ‖(g, h)‖₂² · W² and b · ‖(g, h)‖₁ · W, with the exact
       maxima over what the integer gradient can produce; a row of more than b blocks is shrunk, so that the first bound
@@ -59,7 +60,7 @@ def sensitivity(query: Query, shape: Shape) -> Sensitivity:
     match query:
         case CountQuery() | ResidualQuery():
             squared, absolute = 1, 1
-        case CellCountsQuery():
+        case CellCountsQuery() | BinCountsQuery():
             squared = absolute = len(query.sizes)
         case TargetSumQuery():
             absolute = SCORE_ONE if query.kind == "numeric" else 1

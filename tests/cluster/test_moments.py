@@ -43,6 +43,13 @@ def people():
     return table.assign(person=(600 * table["a"]).astype(int)), y
 
 
+def moved():
+    x, y = chunked()
+    return x + np.array([0, 1000, 0]), y
+
+
+# the second feature fills a few cells of the grid, which are then counted in finer ones
+FAR = Schema(dict(SCHEMA.features) | {"b": (-4000.0, 4000.0)}, classes=[0, 1])
 UNITS = Schema(SCHEMA.features, classes=[0, 1], unit_id="person")
 
 
@@ -50,6 +57,7 @@ UNITS = Schema(SCHEMA.features, classes=[0, 1], unit_id="person")
 # units, draws of rows by position, codes made again for other bins, and how rounds are asked.
 SCENARIOS = {
     "private bins": ("auto", "tasks", {"lazy": True}),
+    "a closer look": ("auto", "comms", {"data": moved, "schema": FAR, "lazy": True}),
     "over comms": ("dp-ebm", "comms", {"lazy": True}),
     "rows of this process": ("fdp-tr-newton", "tasks", {}),
     "units": ("fdp-tr-newton", "tasks", {"data": people, "schema": UNITS, "unit_id": "person"}),

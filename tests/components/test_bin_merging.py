@@ -4,10 +4,15 @@ import numpy as np
 import pytest
 
 from dpgb_dask.components import bin_merging
+from dpgb_dask.components.bin_merging import Cells
+
+
+def ones(counts):
+    return np.ones(len(counts))
 
 
 def test_merge_cells_without_noise_gives_equal_mass():
-    last, mass = bin_merging.merge_cells(np.full(1000, 10.0), 0.01, 10_000, 100, 1.5)
+    last, mass = bin_merging.merge_cells(np.full(1000, 10.0), 0.01, 10_000, 100, 1.5, np.ones(1000))
     assert len(last) == 100
     assert last[-1] == 999
     np.testing.assert_allclose(mass, 100.0)
@@ -16,7 +21,7 @@ def test_merge_cells_without_noise_gives_equal_mass():
 def test_merge_cells_keeps_an_atom_alone():
     counts = np.full(200, 5.0)
     counts[70] = 4000.0
-    last, mass = bin_merging.merge_cells(counts, 1.0, counts.sum(), 50, 1.5)
+    last, mass = bin_merging.merge_cells(counts, 1.0, counts.sum(), 50, 1.5, ones(counts))
     assert 69 in last
     assert 70 in last
     assert mass[list(last).index(70)] == 4000.0
@@ -33,7 +38,7 @@ def test_merge_cells_keeps_zero_apart_from_a_tail_lost_in_noise():
     counts = np.append(
         30_000.0, np.full(350, 7.0)
     )  # 2,450 rows above zero, noise of their sum 1,780
-    last, mass = bin_merging.merge_cells(counts, 95.0, counts.sum(), 128, 1.5)
+    last, mass = bin_merging.merge_cells(counts, 95.0, counts.sum(), 128, 1.5, ones(counts))
     assert list(last) == [0, 350]
     assert mass[1] == pytest.approx(2450)
 
@@ -42,16 +47,32 @@ def test_merge_cells_keeps_zero_apart_from_a_tail_lost_in_noise():
 def test_merge_cells_keeps_every_cell_and_all_mass(seed):
     rng = np.random.default_rng(seed)
     counts = rng.poisson(rng.exponential(20, 300)) + rng.normal(0, 15, 300)
-    last, mass = bin_merging.merge_cells(counts, 15.0, max(counts.sum(), 1), 64, 1.5)
+    last, mass = bin_merging.merge_cells(counts, 15.0, max(counts.sum(), 1), 64, 1.5, ones(counts))
     assert np.all(np.diff(last) > 0)
     assert last[-1] == 299
     assert mass.sum() == pytest.approx(counts.sum())
 
 
+def test_noise_counts_cell_by_cell():
+    """A bin of 1.5 standard deviations: 20 rows a cell and sd 5 take one cell, and sd 20 take three."""
+    noise = np.repeat([1.0, 16.0], 30)
+    counts = np.full(60, 20.0)
+    last, _ = bin_merging.merge_cells(counts, 5.0, counts.sum(), 1000, 1.5, noise)
+    assert list(last) == [*range(30), *range(32, 60, 3)]
+    edges = np.arange(1.0, 60.0)
+    cells = Cells(edges, np.append(counts, 0.0), np.append(noise, 1.0))
+    _, mass = bin_merging.numeric_bins(cells, 5.0, counts.sum(), 1000, 1.5)
+    sds = np.append(np.repeat([5.0, 20 * np.sqrt(3)], [30, 10]), 5.0)
+    held = np.append(np.repeat([20.0, 60.0], [30, 10]), 0.0)
+    np.testing.assert_array_equal(mass, bin_merging.row_estimates(held, sds, counts.sum()))
+
+
 def test_numeric_bins_are_unions_of_cells():
     edges = np.linspace(0, 1, 101)[1:-1]
     counts = np.append(np.random.default_rng(0).poisson(30, 100).astype(float), 3.0)
-    bins, mass = bin_merging.numeric_bins(edges, counts, 2.0, counts.sum(), 20, 1.5)
+    bins, mass = bin_merging.numeric_bins(
+        Cells(edges, counts, ones(counts)), 2.0, counts.sum(), 20, 1.5
+    )
     assert np.all(np.isin(bins.edges, edges))
     assert bins.n_bins == len(bins.edges) + 2 == len(mass)
     assert bins.missing_bin == bins.n_bins - 1
@@ -73,7 +94,9 @@ def test_row_estimates_are_means_of_normal_laws_cut_at_zero():
 
 
 def test_numeric_bins_of_a_constant_feature():
-    bins, mass = bin_merging.numeric_bins(np.empty(0), np.array([100.0, -4.0]), 2.0, 96.0, 128, 1.5)
+    bins, mass = bin_merging.numeric_bins(
+        Cells(np.empty(0), np.array([100.0, -4.0]), np.ones(2)), 2.0, 96.0, 128, 1.5
+    )
     assert bins.n_bins == 2
     assert len(mass) == 2
 
@@ -81,7 +104,9 @@ def test_numeric_bins_of_a_constant_feature():
 def test_numeric_bins_never_exceed_the_codes():
     counts = np.full(1100, 1.0)
     counts[::2] = 1e6  # an atom in every other cell
-    bins, mass = bin_merging.numeric_bins(np.arange(1098.0), counts, 0.1, counts.sum(), 250, 1.5)
+    bins, mass = bin_merging.numeric_bins(
+        Cells(np.arange(1098.0), counts, ones(counts)), 0.1, counts.sum(), 250, 1.5
+    )
     assert bins.n_bins == len(mass) <= 255
 
 

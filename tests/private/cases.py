@@ -10,6 +10,7 @@ from dpgb_dask.contracts.grid import FINE, Grid, numeric_edges
 from dpgb_dask.contracts.model import FeatureBins, Model, PairTable, Splits, TreeEnsemble, no_trees
 from dpgb_dask.contracts.plan import Shape
 from dpgb_dask.contracts.queries import (
+    BinCountsQuery,
     CellCountsQuery,
     ChoiceQuery,
     CountQuery,
@@ -215,6 +216,9 @@ def queries_of(kind, weight_bits=0):
         "count": CountQuery(**price),
         "coarse": CellCountsQuery(**price, n_uniform=16, sizes=Grid.of(schema, 16).sizes),
         "fine": CellCountsQuery(**price, n_uniform=FINE, sizes=Grid.of(schema, FINE).sizes),
+        "bins": BinCountsQuery(
+            **price, features=np.array([2, 0], np.uint16), sizes=(N_BINS[2], N_BINS[0])
+        ),
         "target": TargetSumQuery(**price, kind=kind, n_classes=max(2, n_scores)),
         "main": MainSumsQuery(**grad, **halves),
         # rows fall into two to four blocks

@@ -32,6 +32,7 @@ from dpgb_dask.components.trees.candidates import PublicBins
 from dpgb_dask.contracts.model import FeatureBins, Splits
 from dpgb_dask.contracts.plan import Demand, Execution, Plan, Stage
 from dpgb_dask.contracts.queries import (
+    BinCountsQuery,
     ChoiceQuery,
     MainSumsQuery,
     NodeSumsQuery,
@@ -188,7 +189,13 @@ def random_query(kind, rng):
         edges = np.unique(rng.integers(0, 150_000, rng.integers(1, 30)))
         return ResidualQuery(label="", price=1, weight_bits=MOST[1], edges=edges)
 
-    kinds = [main, reference, pairs, trees, nodes, shared_choice]
+    def counts():
+        part = level()
+        return BinCountsQuery(
+            label="", price=1, weight_bits=MOST[1], features=part["features"], sizes=part["sizes"]
+        )
+
+    kinds = [main, reference, pairs, trees, nodes, shared_choice, counts]
     kinds += [] if kind == "multiclass" else [choice]
     kinds += [residual] if kind == "numeric" else []
     return kinds[int(rng.integers(len(kinds)))]()
@@ -306,6 +313,12 @@ OUT_OF_RANGE = {
         {"edges": np.array([5, 5, 9])},
     ),
     "edges of other numbers": (queries_of("numeric")["residual"], {"edges": np.array([0.5, 1.5])}),
+    "a feature without bins": (queries_of("binary")["bins"], {"sizes": (5, 0)}),
+    "bins of fewer features": (queries_of("binary")["bins"], {"sizes": (5,)}),
+    "features that are no whole numbers": (
+        queries_of("binary")["bins"],
+        {"features": np.array([2.0, 0.0])},
+    ),
     "an unknown grid": (queries_of("binary")["coarse"], {"n_uniform": 77}),
     "a feature without cells": (queries_of("binary")["coarse"], {"sizes": (3, 0)}),
     "an unknown target": (queries_of("binary")["target"], {"kind": "mine"}),

@@ -12,6 +12,7 @@ from dpgb_dask.contracts.model import FeatureBins, Model, Splits, grew, same_bin
 from dpgb_dask.contracts.plan import Shape
 from dpgb_dask.contracts.queries import (
     SHRINK_BITS,
+    BinCountsQuery,
     GradientQuery,
     LevelQuery,
     MainSumsQuery,
@@ -279,14 +280,10 @@ class _Ask:
         self.leaves: Leaves | None = None
         self._sums_of: Callable[[NDArray[np.uint8], NDArray[np.int64]], NDArray[np.int64]]
         self._shrink: Callable[[NDArray[np.uint8], NDArray[np.int64]], None] | None = None
-        if isinstance(query, ResidualQuery):
-            if shape.kind != "numeric":
-                raise PlanError("A residual query needs a numeric target.")
-            self._n_sums = query.n_values
-            self._add = self._add_residuals
-            return
         if not isinstance(query, GradientQuery):
-            raise PlanError(f"{type(query).__name__} is a query that shards do not know.")
+            self._n_sums = query.n_values
+            self._add = self._counting(query, shape, bins)
+            return
         check_query(query)
         self.gradient = query.gradient
         max_abs = _checked_bound(query, shape)
@@ -326,6 +323,21 @@ class _Ask:
         self._n_sums = n_cells * shape.n_scores * 2
         self._add = self._add_gradients
 
+    def _counting(
+        self, query: Query, shape: Shape, bins: Sequence[FeatureBins]
+    ) -> Callable[[RowBlock, NDArray[np.int64]], None]:
+        """Return what adds a block to the counts of a query without gradients."""
+        match query:
+            case ResidualQuery():
+                if shape.kind != "numeric":
+                    raise PlanError("A residual query needs a numeric target.")
+                return self._add_residuals
+            case BinCountsQuery():
+                _check_sizes(query, bins)
+                return self._add_counts
+            case _:
+                raise PlanError(f"{type(query).__name__} is a query that shards do not know.")
+
     def columns(self) -> Iterable[int]:
         """Return the features whose codes the query reads."""
         query = self.query
@@ -338,6 +350,8 @@ class _Ask:
                 return split_features(query.splits)
             case LevelQuery():
                 return [*query.features.tolist(), *split_features(query.splits)]
+            case BinCountsQuery():
+                return query.features.tolist()
             case _:
                 return ()
 
@@ -354,6 +368,13 @@ class _Ask:
         residual = piece.label - score[0].astype(np.int64)
         cell = np.searchsorted(self.query.edges, residual, side="left").astype(np.uint16)
         add_cells(cell, piece.weight, sums)
+
+    def _add_counts(self, block: RowBlock, sums: NDArray[np.int64]) -> None:
+        _, piece, _ = block
+        assert isinstance(self.query, BinCountsQuery)
+        ends = np.cumsum(self.query.sizes)
+        for j, size, end in zip(self.query.features, self.query.sizes, ends, strict=True):
+            add_cells(piece.codes[j], piece.weight, sums[end - size : end])
 
     def _add_gradients(self, block: RowBlock, sums: NDArray[np.int64]) -> None:
         number, piece, score = block
@@ -436,6 +457,11 @@ def _checked_bound(query: GradientQuery, shape: Shape) -> int:
 def _check_level(query: LevelQuery, bins: Sequence[FeatureBins]) -> None:
     """Raise if a level's query does not fit the bins: kernels do not check the sizes again."""
     _check_walk(query.splits, bins)
+    _check_sizes(query, bins)
+
+
+def _check_sizes(query: LevelQuery | BinCountsQuery, bins: Sequence[FeatureBins]) -> None:
+    """Raise unless the features of a query exist and have as many bins as it says."""
     known = [b.n_bins for b in bins]
     if any(f >= len(known) for f in query.features.tolist()) or list(query.sizes) != [
         known[f] for f in query.features.tolist()

@@ -105,6 +105,11 @@ def naive_answer(kind, model, query, name, weighted=True):
     if name == "residual":
         cell = np.searchsorted(query.edges, label - score[0].astype(np.int64))
         return naive_cells(cell, w, query.n_values)
+    if name == "bins":
+        counts = [
+            naive_cells(codes[j], w, n) for j, n in zip(query.features, query.sizes, strict=True)
+        ]
+        return np.concatenate(counts)
     if query.rows is not None:
         index = np.stack([np.arange(len(y)), np.zeros(len(y))], axis=1).astype(np.uint64)
         drawn = np.empty(len(y), np.uint32)
@@ -335,6 +340,10 @@ def test_a_query_that_does_not_fit_raises():
             shard.answer(model_of("binary"), query)
     with pytest.raises(PlanError, match="n_scores=3"):
         shard.answer(model_of("binary"), queries_of("multiclass")["main"])
+    for features, sizes in (((3,), (5,)), ((0, 1), (12, 9))):
+        query = replace(binary["bins"], features=np.array(features, np.uint16), sizes=sizes)
+        with pytest.raises(PlanError, match="features and sizes"):
+            shard.answer(model_of("binary"), query)
 
 
 def test_a_weight_that_could_overflow_a_packed_sum_raises():
