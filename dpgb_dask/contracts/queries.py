@@ -687,7 +687,9 @@ class NodeSumsQuery(LevelQuery):
     """Sums per node of one level of one tree and per bin of some features, all jointly: greedy growth, bin refinement.
 
     The answer is laid out (node, feature, bin, score, 2), with the bins of all features concatenated. With ``sides``
-    it is laid out (node, feature, side, score, 2): the bins of each side are added up before the noise.
+    it is laid out (node, 1 + feature, score, 2): first the sum of the node, `total_times` times, then for each feature
+    the sum of its right side less that of its left. Such contrasts tell the sides apart with half of the noise's
+    variance that two sums have (docs/privacy.md P1).
 
     Parameters
     ----------
@@ -707,11 +709,26 @@ class NodeSumsQuery(LevelQuery):
         settle(self, sides=_array("sides", self.sides, np.uint8, 2))
         if self.sides.shape != (self.splits.n_leaves, sum(self.sizes)) or (self.sides > 1).any():
             raise PlanError("sides of a query must hold one side, 0 or 1, per node and bin.")
+        if not self.sizes:
+            raise PlanError(
+                "sides of a query must be of at least one feature: they hold the node's sum."
+            )
+
+    @property
+    def total_times(self) -> int:
+        """How often a node's sum is counted: √√m for m contrasts, at which the sum of a side has the least noise."""
+        return max(1, round(len(self.features) ** 0.25))
+
+    @property
+    def n_blocks(self) -> int:
+        """One node, and in it one bin of each feature used; of contrasts, one of each, and the node's sum."""
+        of_total = 0 if self.sides is None else self.total_times**2
+        return len(self.features) + of_total
 
     @property
     def n_cells(self) -> int:
-        """Nodes times bins, or times two sides of every feature."""
-        per_node = sum(self.sizes) if self.sides is None else 2 * len(self.features)
+        """Nodes times bins, or times contrasts and the node's sum."""
+        per_node = sum(self.sizes) if self.sides is None else 1 + len(self.features)
         return self.splits.n_leaves * per_node
 
 

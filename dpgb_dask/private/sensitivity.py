@@ -11,6 +11,7 @@ from dpgb_dask.contracts.queries import (
     ChoiceQuery,
     CountQuery,
     GradientQuery,
+    NodeSumsQuery,
     Query,
     ReferenceSumsQuery,
     ResidualQuery,
@@ -45,7 +46,9 @@ def sensitivity(query: Query, shape: Shape) -> Sensitivity:
     - a numeric target, scaled to [-1, 1] in steps of 2⁻¹⁶: (2¹⁶ · W)² and 2¹⁶ · W;
     - (g, h) to one cell of each of b = ``n_blocks`` tables: b · ‖(g, h)‖₂² · W² and b · ‖(g, h)‖₁ · W, with the exact
       maxima over what the integer gradient can produce; a row of more than b blocks is shrunk, so that the first bound
-      holds as it stands, and the second for what the shrunk row adds in all (docs/privacy.md P14).
+      holds as it stands, and the second for what the shrunk row adds in all (docs/privacy.md P14);
+    - with two sides of each of m features: (g, h), or its negative, to one contrast of each, and t times to the node's
+      sum: (m + t²) · ‖(g, h)‖₂² · W² and (m + t) · ‖(g, h)‖₁ · W.
 
     The rows of a unit weigh at most W together, so by the triangle inequality both bounds hold for a unit. A row that
     is not drawn for the query adds nothing.
@@ -70,6 +73,8 @@ def sensitivity(query: Query, shape: Shape) -> Sensitivity:
             absolute = query.n_blocks * query.gradient.l1
             if isinstance(query, ReferenceSumsQuery):
                 absolute = _largest_share(query) * query.gradient.l1
+            if isinstance(query, NodeSumsQuery) and query.sides is not None:
+                absolute = (query.total_times + len(query.features)) * query.gradient.l1
             if isinstance(query, ChoiceQuery):
                 choice_range = _gain_range(query, shape)
             elif isinstance(query, SharedChoiceQuery):

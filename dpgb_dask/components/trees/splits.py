@@ -12,8 +12,9 @@ from typing import ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
+from dpgb_dask.components.answers import Sums
 from dpgb_dask.components.options import check_positive, check_rate, check_whole
-from dpgb_dask.components.trees.leaves import Step
+from dpgb_dask.components.trees.leaves import LeafSums, Step
 from dpgb_dask.contracts.constraints import Interactions
 from dpgb_dask.contracts.model import MAX_BINS, FeatureBins, Splits
 from dpgb_dask.contracts.part import Part
@@ -117,6 +118,11 @@ class LevelSplits:
             np.zeros((n_nodes, MAX_BINS), np.uint8),
             np.zeros(n_nodes, bool),
         )
+
+    def goes_right(self, k: int, n_bins: int) -> NDArray[np.bool_]:
+        """Return which bins of its feature node ``k`` sends right."""
+        code = np.arange(n_bins)
+        return self.mask[k, code] == 1 if self.masked[k] else code > self.threshold[k]
 
     def set(self, k: int, feature: int, right: NDArray[np.bool_]) -> None:
         """Split node ``k`` by the bins that go right; by a threshold, which routes faster, if they are the last."""
@@ -396,6 +402,13 @@ def _node_sums(frontier: Frontier, sides: NDArray[np.uint8] | None) -> NodeSumsQ
     )
 
 
+def _sides(query: NodeSumsQuery, values: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Return the sum of the left and of the right side of every feature, (n_nodes, n_features, 2, n_scores)."""
+    cells = values.reshape(query.splits.n_leaves, -1, query.n_scores)
+    total, contrast = cells[:, :1] / query.total_times, cells[:, 1:]
+    return np.stack([total - contrast, total + contrast], axis=2) / 2
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PartiallyRandom(SplitRule):
     """The best of one random candidate per feature in every node, by released sums. FDP-GBDT §4.3.2 (PR).
@@ -444,6 +457,53 @@ class PartiallyRandom(SplitRule):
     def ask(self, frontier: Frontier, sides: NDArray[np.uint8]) -> NodeSumsQuery:
         """Return the query for one level."""
         return _node_sums(frontier, sides)
+
+    @staticmethod
+    def histogram(query: NodeSumsQuery, answer: Sums) -> NodeHistogram:
+        """Return the sums of both sides of every feature, from a node's sum and contrasts.
+
+        Two sides differ by their contrast, whose noise decides between splits: as that of two sums whose noise has half
+        of its variance. That of the node's sum has no more.
+        """
+        grad, hess = (_sides(query, values) for values in (answer.grad, answer.hess))
+        shape = (query.splits.n_leaves, -1, query.n_scores)
+        sd = answer.grad_sd / np.sqrt(2), answer.hess_sd / np.sqrt(2)
+        return NodeHistogram(grad.reshape(shape), hess.reshape(shape), *sd)
+
+    @staticmethod
+    def leaves(query: NodeSumsQuery, answer: Sums, level: LevelSplits) -> tuple[LeafSums, LeafSums]:
+        """Return the sums of the two children of every node, and of the nodes, from what chose its split."""
+        n_nodes, times = query.splits.n_leaves, query.total_times
+        position = {int(j): k for k, j in enumerate(query.features)}
+        at = np.array([position.get(int(j), 0) for j in level.feature])
+        # whether a node has bins that go left, and bins that go right
+        sent = np.zeros((n_nodes, 2), np.bool_)
+        for k, a in enumerate(at):
+            right = level.goes_right(k, query.sizes[a])
+            sent[k] = not right.all(), right.any()
+        both = sent[:, 0] & sent[:, 1]
+
+        def children(
+            values: NDArray[np.float64], total: NDArray[np.float64]
+        ) -> NDArray[np.float64]:
+            whole = np.where(sent[:, :, None], total[:, None], 0.0)
+            sides = _sides(query, values)[np.arange(n_nodes), at]
+            return np.where(both[:, None, None], sides, whole).reshape(2 * n_nodes, -1)
+
+        grad, hess = (
+            values.reshape(n_nodes, -1, query.n_scores)[:, 0] / times
+            for values in (answer.grad, answer.hess)
+        )
+        of_child = np.where(both, np.sqrt(1 + times**-2) / 2, 1 / times).repeat(2)[:, None]
+        return (
+            LeafSums(
+                children(answer.grad, grad),
+                children(answer.hess, hess),
+                answer.grad_sd * of_child,
+                answer.hess_sd * of_child,
+            ),
+            LeafSums(grad, hess, answer.grad_sd / times, answer.hess_sd / times),
+        )
 
     def choose(
         self, answer: NodeHistogram, frontier: Frontier, sides: NDArray[np.uint8]

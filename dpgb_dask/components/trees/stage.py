@@ -683,27 +683,30 @@ class Trees(Stage):
         frontier = self._frontier(state, memory)
         answer = sums(query, released)
         n_nodes = memory.splits.n_leaves
-        shape = (n_nodes, -1, query.n_scores)
-        table = NodeHistogram(
-            answer.grad.reshape(shape), answer.hess.reshape(shape), answer.grad_sd, answer.hess_sd
-        )
         if isinstance(self.split, PartiallyRandom):
-            sides = query.sides
-            assert sides is not None
-            level = self.split.choose(table, frontier, sides)
+            assert query.sides is not None
+            table = self.split.histogram(query, answer)
+            level = self.split.choose(table, frontier, query.sides)
         else:
             assert isinstance(self.split, HistogramSplit)
+            shape = (n_nodes, -1, query.n_scores)
+            grad, hess = answer.grad.reshape(shape), answer.hess.reshape(shape)
+            table = NodeHistogram(grad, hess, answer.grad_sd, answer.hess_sd)
             if n_nodes == 1 and isinstance(self.candidates, IterativeHessian):
                 memory = replace(memory, seen=root_hessians(table, frontier.candidates))
                 state = replace(state, memory=memory)
             if self._one_feature(state.shape):
                 return self._grown_at_once(state, table, frontier)
             level = self.split.choose(table, frontier)
-            sides = None
         splits = grow(memory.splits, level)
         if splits.depth < self.depth:
             return replace(state, memory=replace(memory, splits=splits))
-        value = self._values(state, splits, *children_of(table, level, frontier.candidates, sides))
+        leaves = (
+            self.split.leaves(query, answer, level)
+            if isinstance(self.split, PartiallyRandom)
+            else children_of(table, level, frontier.candidates)
+        )
+        value = self._values(state, splits, *leaves)
         return self._finish(state, value, splits, self._leaves_of_bins(state, splits))
 
     def _grown_at_once(self, state: State, table: NodeHistogram, frontier: Frontier) -> State:
@@ -888,7 +891,6 @@ def children_of(
     table: NodeHistogram,
     level: LevelSplits,
     candidates: Candidates,
-    sides: NDArray[np.uint8] | None,
 ) -> tuple[LeafSums, LeafSums]:
     """Return the sums of every node and of its two children, from the histogram that split the node.
 
@@ -898,7 +900,7 @@ def children_of(
     of the mean). Post-processing.
     """
     n_nodes, _, n_scores = table.grad.shape
-    sizes = np.array(candidates.sizes) if sides is None else np.full(len(candidates.features), 2)
+    sizes = np.array(candidates.sizes)
     ends = np.cumsum(sizes)
     starts = ends - sizes
     precision = 1 / sizes
@@ -908,11 +910,7 @@ def children_of(
     position = {int(j): k for k, j in enumerate(candidates.features)}
     for k in range(n_nodes):
         at = position.get(int(level.feature[k]), 0)
-        if sides is None:
-            code = np.arange(sizes[at])
-            right = level.mask[k, code] == 1 if level.masked[k] else code > level.threshold[k]
-        else:
-            right = np.array([False, True])
+        right = level.goes_right(k, sizes[at])
         n_cells[k] = (~right).sum(), right.sum()
         share = (n_cells[k] / sizes[at])[:, None]
         for part, values in enumerate((table.grad[k], table.hess[k])):

@@ -183,13 +183,14 @@ class LevelSums:
         query = self.query
         if not isinstance(query, NodeSumsQuery) or query.sides is None:
             return level.sums.ravel().copy()
-        out = np.empty((self.n_nodes, len(query.sizes), 2, query.n_scores, 2), np.int64)
+        out = np.empty((self.n_nodes, 1 + len(query.sizes), query.n_scores, 2), np.int64)
+        # every row of a node is in one bin of the first feature
+        out[:, 0] = query.total_times * level.sums[:, : query.sizes[0]].sum(axis=1)
+        sign = np.where(query.sides == 0, -1, 1)[:, :, None, None]
         stop = np.cumsum(query.sizes)
-        for j, (end, size) in enumerate(zip(stop, query.sizes, strict=True)):
-            bins = level.sums[:, end - size : end]
-            right = query.sides[:, end - size : end, None, None] != 0
-            out[:, j, 1] = np.where(right, bins, 0).sum(axis=1)
-            out[:, j, 0] = bins.sum(axis=1) - out[:, j, 1]
+        for j, (end, size) in enumerate(zip(stop, query.sizes, strict=True), start=1):
+            bins = slice(end - size, end)
+            out[:, j] = (sign[:, bins] * level.sums[:, bins]).sum(axis=1)
         return out.ravel()
 
     def _sums(self, deal: Deal, only: NDArray[np.bool_] | None = None) -> NDArray[np.int64]:

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from helpers import naive_leaves
 
+from dpgb_dask.components.answers import Sums
 from dpgb_dask.components.trees.leaves import GradientStep, NewtonStep
 from dpgb_dask.components.trees.splits import (
     NOWHERE,
@@ -510,7 +511,91 @@ def test_partially_random_draws_one_candidate_per_node_and_feature(seed):
         assert np.all(np.diff(inside.astype(int)) >= 0)
         assert 0 < inside.sum() < 6
     query = PartiallyRandom().ask(frontier_of(candidates, plain_tree(3)), sides)
-    assert query.n_cells == 8 * 3 * 2
+    assert query.n_cells == 8 * (1 + 3)
+
+
+def plain_contrasts(query, g, codes, node):
+    """The node's sum, and right less left of every feature, row by row."""
+    out = np.zeros((query.splits.n_leaves, 1 + len(query.sizes)))
+    for i, k in enumerate(node):
+        out[k, 0] += query.total_times * g[i]
+        start = 0
+        for j, size in enumerate(query.sizes):
+            out[k, 1 + j] += g[i] if query.sides[k, start + codes[j, i]] else -g[i]
+            start += size
+    return out
+
+
+def contrasts_of(n_features, n_nodes, seed, noise=0.0):
+    """A level of partially random splits over rows: the query, its answer, the split, sides and plain sums."""
+    rng = np.random.default_rng(seed)
+    candidates = menu_of(*[numeric(7) for _ in range(n_features)])
+    frontier = frontier_of(candidates, plain_tree(int(np.log2(n_nodes))))
+    split = PartiallyRandom()
+    query = split.ask(frontier, split.draw(frontier, rng))
+    codes, node = rng.integers(0, 6, (n_features, 500)), rng.integers(0, n_nodes, 500)
+    g, h = rng.normal(size=500), rng.uniform(size=500)
+    cells = [plain_contrasts(query, v, codes, node) for v in (g, h)]
+    # noise in proportion to the sensitivity, as if a row changed one cell by one
+    sd = noise * np.sqrt(query.n_blocks)
+    cells = [(c + sd * rng.normal(size=c.shape)).reshape(-1, 1) for c in cells]
+    return query, Sums(*cells, sd, sd), frontier, (codes, node, g, h)
+
+
+@pytest.mark.parametrize("n_features", [2, 7, 40])
+def test_sides_of_contrasts_without_noise_are_the_sums_of_their_rows(n_features):
+    query, answer, frontier, (codes, node, g, h) = contrasts_of(n_features, 4, seed=3)
+    split = PartiallyRandom()
+    table = split.histogram(query, answer)
+    level = split.choose(table, frontier, query.sides)
+    children, nodes = split.leaves(query, answer, level)
+    ends = np.cumsum(query.sizes)
+    for k in range(4):
+        here = node == k
+        for j, size in enumerate(query.sizes):
+            right = query.sides[k, ends[j] - size : ends[j]][codes[j]] == 1
+            for at, side in ((2 * j, ~right), (2 * j + 1, right)):
+                assert table.grad[k, at, 0] == pytest.approx(g[here & side].sum())
+                assert table.hess[k, at, 0] == pytest.approx(h[here & side].sum())
+        right = level.goes_right(k, 7)[codes[level.feature[k]]]
+        assert children.grad[2 * k : 2 * k + 2, 0] == pytest.approx(
+            [g[here & ~right].sum(), g[here & right].sum()]
+        )
+        assert nodes.hess[k, 0] == pytest.approx(h[here].sum())
+
+
+def test_a_node_that_is_not_split_keeps_its_sum_on_one_side():
+    query, answer, _, (_, node, g, _) = contrasts_of(3, 2, seed=4)
+    level = LevelSplits.unsplit(2)
+    level.set(1, 2, np.ones(7, bool))
+    children, _ = PartiallyRandom.leaves(query, answer, level)
+    wanted = [g[node == 0].sum(), 0, 0, g[node == 1].sum()]
+    np.testing.assert_allclose(children.grad[:, 0], wanted, atol=1e-12)
+
+
+@pytest.mark.parametrize("n_features", [2, 5, 14, 50])
+def test_contrasts_tell_sides_apart_with_less_noise_than_two_sums(n_features):
+    """Beside two sums a feature, of sensitivity √m, and their totals' mean: docs/privacy.md P1."""
+    found = [contrasts_of(n_features, 8, seed, noise=1.0) for seed in range(60)]
+    sums = [contrasts_of(n_features, 8, seed)[1] for seed in range(60)]
+    split = PartiallyRandom()
+    level = LevelSplits.unsplit(8)
+    for k in range(8):
+        level.set(k, 1, np.arange(7) > 2)
+    errors, apart = [], []
+    for (query, answer, _, _), exact in zip(found, sums, strict=True):
+        noisy, clean = (split.leaves(query, own, level)[0] for own in (answer, exact))
+        errors.append(noisy.grad - clean.grad)
+        cells = [split.histogram(query, own).grad for own in (answer, exact)]
+        apart.append((cells[0] - cells[1]).reshape(8, -1, 2) @ [-1.0, 1.0])
+    times, m = query.total_times, n_features
+    blocks = m + times**2
+    assert np.var(apart) == pytest.approx(blocks, rel=0.1)  # 2 m of two sums
+    assert np.var(errors) == pytest.approx(blocks * (1 + times**-2) / 4, rel=0.2)
+    assert noisy.grad_sd[0, 0] == pytest.approx(np.sqrt(blocks * (1 + times**-2)) / 2)
+    assert (
+        np.var(errors) < 1.05 * (m + 1) / 2
+    )  # of two sums, the node's total by the mean over features
 
 
 @pytest.mark.parametrize("seed", range(10))

@@ -60,21 +60,16 @@ def random_level(rng, candidates, n_nodes):
 
 
 @pytest.mark.parametrize("n_scores", [1, 3])
-@pytest.mark.parametrize("with_sides", [False, True])
 @pytest.mark.parametrize("seed", range(5))
-def test_children_add_up_to_their_node(seed, with_sides, n_scores):
+def test_children_add_up_to_their_node(seed, n_scores):
     rng = np.random.default_rng(seed)
-    candidates, n_nodes = menu_of(5, 9, 7), 4
+    candidates, n_nodes, sizes = menu_of(5, 9, 7), 4, [5, 9, 7]
     level = random_level(rng, candidates, n_nodes)
-    n_cells = 6 if with_sides else 21
-    grad, hess = rng.normal(size=(2, n_nodes, n_cells, n_scores))
-    table = NodeHistogram(grad, hess, 2.0, 3.0)
-    sides = rng.integers(0, 2, (n_nodes, 21)).astype(np.uint8) if with_sides else None
-    children, nodes = children_of(table, level, candidates, sides)
+    grad, hess = rng.normal(size=(2, n_nodes, 21, n_scores))
+    children, nodes = children_of(NodeHistogram(grad, hess, 2.0, 3.0), level, candidates)
     for name in ("grad", "hess"):
         both = getattr(children, name).reshape(n_nodes, 2, n_scores).sum(1)
         np.testing.assert_allclose(both, getattr(nodes, name))
-    sizes = [2, 2, 2] if with_sides else [5, 9, 7]
     totals = np.add.reduceat(grad, np.cumsum([0, *sizes[:-1]]), axis=1)
     weight = 1 / np.array(sizes)
     mean = (weight[:, None] * totals).sum(1) / weight.sum()
@@ -90,7 +85,7 @@ def test_children_of_noiseless_cells_are_their_sums():
     level = LevelSplits.unsplit(1)
     level.set(0, 1, np.array([False, True, True, False]))
     table = NodeHistogram(cells[None, :, None], cells[None, :, None], 0.0, 0.0)
-    children, nodes = children_of(table, level, candidates, None)
+    children, nodes = children_of(table, level, candidates)
     right = np.isin(rows[1], [1, 2])
     np.testing.assert_allclose(children.grad[:, 0], [g[~right].sum(), g[right].sum()])
     np.testing.assert_allclose(nodes.grad, g.sum())
@@ -104,7 +99,7 @@ def test_other_features_make_children_less_noisy():
     for k in range(n):
         level.set(k, 3, np.arange(8) > 3)
     noise = rng.normal(size=(n, 80, 1))
-    children, nodes = children_of(NodeHistogram(noise, noise, 1.0, 1.0), level, candidates, None)
+    children, nodes = children_of(NodeHistogram(noise, noise, 1.0, 1.0), level, candidates)
     raw = noise[:, 24:32, 0].reshape(n, 2, 4).sum(2)
     improved = children.grad.reshape(n, 2)
     assert raw.var() == pytest.approx(4.0, rel=0.1)
@@ -213,6 +208,7 @@ def exact_answer(query, state, columns, label):
     cells = np.zeros((query.n_cells, query.n_scores, 2), np.int64)
     for t in range(s.n_trees):
         node = naive_leaves(codes, s.feature[t], s.threshold[t], s.mask_of[t], s.masks)
+        times = [1] * 99  # how often a row adds to each of its cells
         if isinstance(query, TreeSumsQuery):
             places = [t * s.n_leaves + node]
         else:
@@ -222,12 +218,14 @@ def exact_answer(query, state, columns, label):
             if query.sides is None:
                 places = [node * starts[-1] + b for b in bins]
             else:
-                m = len(query.features)
-                places = [(node * m + k) * 2 + query.sides[node, b] for k, b in enumerate(bins)]
-        for place in places:
+                first = node * (1 + len(query.features))
+                places = [first + k for k in range(1 + len(bins))]
+                sides = [query.sides[node, b] for b in bins]
+                times = [query.total_times, *(np.where(side == 1, 1, -1) for side in sides)]
+        for n, place in zip(times, places, strict=False):
             for k in range(query.n_scores):
-                np.add.at(cells[:, k, 0], place, g[k])
-                np.add.at(cells[:, k, 1], place, h[k])
+                np.add.at(cells[:, k, 0], place, n * g[k])
+                np.add.at(cells[:, k, 1], place, n * h[k])
     receipt = Receipt("fit", "query", 0, query.label, query.price, 0, 0)
     return Released(cells.ravel(), receipt)
 

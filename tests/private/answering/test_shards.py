@@ -157,10 +157,26 @@ def naive_reference(query, leaves, packed):
     return out.ravel()
 
 
+def naive_contrasts(codes, query, packed, node):
+    """The sum of every node, and of every feature right less left, row by row in plain integers."""
+    out = np.zeros((query.splits.n_leaves, 1 + len(query.features), len(packed), 2), np.int64)
+    starts = np.cumsum([0, *query.sizes])
+    for i, k in enumerate(node):
+        for s, row in enumerate(packed):
+            both = np.array([int(part[i]) for part in unpack(row)])
+            out[k, 0, s] += query.total_times * both
+            for j, f in enumerate(query.features):
+                right = query.sides[k, starts[j] + codes[f, i]] == 1
+                out[k, 1 + j, s] += both if right else -both
+    return out.ravel()
+
+
 def naive_level(codes, query, packed):
     """Sums per node, feature and bin, side or level."""
     node = naive_leaves(codes, query.splits, 0)
     sides, levels = getattr(query, "sides", None), getattr(query, "level_of_bin", None)
+    if sides is not None:
+        return naive_contrasts(codes, query, packed, node)
     out = []
     for k in range(query.splits.n_leaves):
         start = 0
@@ -168,8 +184,6 @@ def naive_level(codes, query, packed):
             rows = node == k
             cell = codes[f, rows].astype(int)
             n_cells = size
-            if sides is not None:
-                cell, n_cells = sides[k, start : start + size][cell], 2
             if levels is not None:
                 cell, n_cells = levels[j][cell], query.n_levels[j]
             parts = [naive_sums(cell, *unpack(row[rows]), n_cells) for row in packed]
