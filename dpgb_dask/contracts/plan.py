@@ -57,7 +57,6 @@ class Budget:
 
 # below this many standard deviations of its noise, a number of rows cannot be told from zero
 FEW_SD = 3.0
-_LOW32 = (1 << 32) - 1
 FINEST_WEIGHT_BITS = 8
 MOST_WEIGHT_STEPS = (1 << 16) - 1  # times 2**15, the largest |g| or h, is below 2**31 for one row
 
@@ -175,15 +174,16 @@ class PublicRng:
 
     def stream(self, *label: int | str) -> np.random.Generator:
         """Return the generator of a label; the same label gives the same numbers."""
-        words: list[int] = []
-        for part in (self.seed, *label):
-            left = part if isinstance(part, int) else int.from_bytes(part.encode(), "little")
-            words.append(left & _LOW32)
-            while left := left >> 32:
-                words.append(left & _LOW32)
-        # as `SeedSequence` takes whole numbers apart itself, in twice the time of all the rest
-        entropy = np.array(words, np.uint32)
+        # the words that `SeedSequence` makes of whole numbers itself, in half the time of all the rest
+        words = np.frombuffer(b"".join(map(_words_of, (self.seed, *label))), "<u4")
+        entropy = words.astype(np.uint32)
         return np.random.Generator(np.random.PCG64(np.random.SeedSequence(entropy)))
+
+
+def _words_of(part: int | str) -> bytes:
+    """Return a number, or the bytes of a text as one, in as many words of 32 bits as it needs."""
+    number = part if isinstance(part, int) else int.from_bytes(part.encode(), "little")
+    return number.to_bytes(4 * max(1, -(-number.bit_length() // 32)), "little")
 
 
 @dataclass(frozen=True, slots=True)
