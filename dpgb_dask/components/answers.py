@@ -13,7 +13,7 @@ from dpgb_dask.losses import GRAD_ONE, Gradient
 def natural(query: Query, released: Answer) -> tuple[NDArray[np.float64], float]:
     """Return (values, standard deviation of their noise) in natural units."""
     step = 2.0 ** -(query.step_bits + released.receipt.scale_bits)
-    return (released.value * step).astype(np.float64), released.receipt.sigma_steps * step
+    return np.asarray(released.value * step, np.float64), released.receipt.sigma_steps * step
 
 
 def l2_norm(gradient: Gradient) -> float:

@@ -535,16 +535,14 @@ def check_model(model: Model, schema: Schema, known: Model | None = None) -> Non
     n_scores = len(schema.target.classes) if schema.target.type == "multiclass" else 1
     n_bins = [own.n_bins for own in model.bins]
     tables = model.tables
-    fitting = tables if known is None else known.tables
-    good = (
-        _is(model.intercept, np.int32, (n_scores,))
-        and len(tables) == len(n_bins)
-        and all(
-            (known is not None and table is before) or _is(table, np.int32, (n, n_scores))
-            for table, before, n in zip(tables, fitting, n_bins, strict=True)
-        )
-    )
-    if not good:
+    fits = _is(model.intercept, np.int32, (n_scores,)) and len(tables) == len(n_bins)
+    if fits:
+        new: Sequence[int] = range(len(tables))
+        if known is not None:
+            both = enumerate(zip(tables, known.tables, strict=True))
+            new = [j for j, (table, before) in both if table is not before]
+        fits = all(_is(tables[j], np.int32, (n_bins[j], n_scores)) for j in new)
+    if not fits:
         raise PlanError(
             "The model needs an intercept and a table of int32 for each feature's bins."
         )

@@ -174,11 +174,16 @@ class PublicRng:
 
     def stream(self, *label: int | str) -> np.random.Generator:
         """Return the generator of a label; the same label gives the same numbers."""
-        words = [
-            part if isinstance(part, int) else int.from_bytes(part.encode(), "little")
-            for part in label
-        ]
-        return np.random.Generator(np.random.PCG64(np.random.SeedSequence([self.seed, *words])))
+        # the words that `SeedSequence` makes of whole numbers itself, in half the time of all the rest
+        words = np.frombuffer(b"".join(map(_words_of, (self.seed, *label))), "<u4")
+        entropy = words.astype(np.uint32)
+        return np.random.Generator(np.random.PCG64(np.random.SeedSequence(entropy)))
+
+
+def _words_of(part: int | str) -> bytes:
+    """Return a number, or the bytes of a text as one, in as many words of 32 bits as it needs."""
+    number = part if isinstance(part, int) else int.from_bytes(part.encode(), "little")
+    return number.to_bytes(4 * max(1, -(-number.bit_length() // 32)), "little")
 
 
 @dataclass(frozen=True, slots=True)

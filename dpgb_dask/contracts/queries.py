@@ -166,9 +166,15 @@ def _names(record: type) -> tuple[tuple[str, bytes], ...]:
     return tuple((item.name, item.name.encode() + b"=") for item in fields(record))
 
 
+_PLAIN = frozenset({str, int, float, bool, type(None)})
+
+
 def _canonical(value: Any, sink: Any) -> None:
     """Feed one field to a hash, with its type and shape, so that different queries never feed the same bytes."""
-    if isinstance(value, np.ndarray):
+    kind: Any = type(value)
+    if kind in _PLAIN:  # most fields; told here first, as every round hashes a query
+        sink.update(f"{kind.__name__}:{value!r};".encode())
+    elif isinstance(value, np.ndarray):
         sink.update(_header(value.dtype.str, value.shape))
         sink.update(np.ascontiguousarray(value))
     elif isinstance(value, tuple):
@@ -176,12 +182,12 @@ def _canonical(value: Any, sink: Any) -> None:
         for item in value:
             _canonical(item, sink)
     elif hasattr(value, "__dataclass_fields__"):
-        sink.update(type(value).__name__.encode())
-        for name, told in _names(value.__class__):
+        sink.update(kind.__name__.encode())
+        for name, told in _names(kind):
             sink.update(told)
             _canonical(getattr(value, name), sink)
     else:
-        sink.update(f"{type(value).__name__}:{value!r};".encode())
+        sink.update(f"{kind.__name__}:{value!r};".encode())
 
 
 def _digest(*parts: Any) -> bytes:

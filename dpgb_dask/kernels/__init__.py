@@ -37,11 +37,11 @@ def readable(name: str, array: NDArray[Any], dtype: DTypeLike, ndim: int) -> NDA
     ValueError
         If dtype, number of axes or contiguity differ; no length is printed.
     """
-    _check(name, array, dtype, ndim)
-    if not array.flags.writeable:
+    flags = _checked(name, array, dtype, ndim)
+    if not flags.writeable:
         return array
     view = array.view()
-    view.flags.writeable = False
+    view.setflags(write=False)
     return view
 
 
@@ -53,20 +53,22 @@ def writable(name: str, array: NDArray[Any], dtype: DTypeLike, ndim: int) -> NDA
     ValueError
         If it is read-only, or its dtype, number of axes or contiguity differ.
     """
-    _check(name, array, dtype, ndim)
-    if not array.flags.writeable:
+    if not _checked(name, array, dtype, ndim).writeable:
         raise ValueError(f"{name} is read-only, and is written to. Pass a copy.")
     return array
 
 
-def _check(name: str, array: NDArray[Any], dtype: DTypeLike, ndim: int) -> None:
+def _checked(name: str, array: NDArray[Any], dtype: DTypeLike, ndim: int) -> Any:
+    """Return the flags of an array, of this dtype and number of axes, in C's order."""
     if array.dtype != dtype or array.ndim != ndim:
         raise ValueError(
             f"{name} has dtype={array.dtype} and {array.ndim} axes, not "
             f"dtype={np.dtype(dtype)} and {ndim}. Convert it before the kernel."
         )
-    if not array.flags.carray and not array.flags.c_contiguous:
+    flags = array.flags
+    if not flags.c_contiguous:
         raise ValueError(f"{name} is not C-contiguous. Pass np.ascontiguousarray({name}).")
+    return flags
 
 
 def same_rows(**arrays: NDArray[Any] | None) -> None:
@@ -77,6 +79,13 @@ def same_rows(**arrays: NDArray[Any] | None) -> None:
     ValueError
         If two of them differ.
     """
-    lengths = {array.shape[-1] for array in arrays.values() if array is not None}
-    if len(lengths) > 1:
-        raise ValueError(f"{', '.join(arrays)} differ in rows. Pass the same row block of each.")
+    known = None
+    for array in arrays.values():
+        if array is None:
+            continue
+        if known is None:
+            known = array.shape[-1]
+        elif array.shape[-1] != known:
+            raise ValueError(
+                f"{', '.join(arrays)} differ in rows. Pass the same row block of each."
+            )

@@ -435,8 +435,9 @@ def runs(
         If ``packed`` is not int64 or has another number of axes than ``n_axes``, or max_abs is out of range.
     """
     packed = readable("packed", packed, np.int64, n_axes)
-    if sides(max_abs) == (PACKED,):
-        return [(packed, flush_rows(max_abs), PACKED)]
+    limit = flush_rows(max_abs)
+    if limit >= PACKED_ROWS:
+        return [(packed, limit, PACKED)]
     h = packed & 0xFFFFFFFF
     halves = enumerate(((packed - h) >> 32, h))
     # 2**32 rows of at most 2**31 - 1 each fit an int64

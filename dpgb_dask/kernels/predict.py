@@ -72,14 +72,21 @@ def pack_tables(tables: Sequence[NDArray[np.int32] | None]) -> TableSet:
     ValueError
         If a table is not two-dimensional int32, tables differ in scores, or one has no or more than 256 entries.
     """
-    active = [j for j, table in enumerate(tables) if table is not None and table.any()]
-    parts = [np.asarray(tables[j]) for j in active]
-    if any(part.ndim != 2 or part.dtype != np.int32 for part in parts):
-        raise ValueError("Every table must be (n_bins, n_scores) int32, in score steps.")
-    if len({part.shape[1] for part in parts}) > 1:
-        raise ValueError("Tables differ in scores. Give each a column per score.")
-    g = groups_of(tuple(len(part) for part in parts))
-    joint = _joint_tables(g, [part.T for part in parts])
+    active: list[int] = []
+    sizes: list[int] = []
+    parts: list[NDArray[np.int32]] = []
+    for j, table in enumerate(tables):
+        if table is None or not np.count_nonzero(table):
+            continue
+        if table.ndim != 2 or table.dtype != np.int32:
+            raise ValueError("Every table must be (n_bins, n_scores) int32, in score steps.")
+        if parts and table.shape[1] != parts[0].shape[0]:
+            raise ValueError("Tables differ in scores. Give each a column per score.")
+        active.append(j)
+        parts.append(table.T)
+        sizes.append(len(table))
+    g = groups_of(tuple(sizes))
+    joint = _joint_tables(g, parts)
     order = readable("order", np.array(active, np.int64)[g.order], np.int64, 1)
     return TableSet(len(tables), order, g.size, g.start, g.n_joint, joint)
 

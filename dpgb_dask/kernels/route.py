@@ -326,7 +326,7 @@ def check_trees(
     if feature.size and feature.max() >= len(codes):
         raise ValueError("A tree names a feature that codes does not have.")
     masked = mask_of >= 0
-    if masked.any():
+    if np.count_nonzero(masked):
         if masks.shape[1] != 256 or mask_of.max() >= len(masks) or masks.max() > 1:
             raise ValueError(
                 "A tree names a mask that is not a row of masks: (n_masks, 256), 0 or 1."

@@ -180,17 +180,30 @@ class Bounded:
 class _Table(Bounded):
     """A gradient as a packed table, whose bounds are found by looking at every entry."""
 
-    __slots__ = ("_entries",)  # as `Bounded._found`
+    __slots__ = ("_measures",)  # as `Bounded._found`
 
     table: NDArray[np.int64]
-    _entries: Extremes
+    _measures: NDArray[np.int64]
+
+    @property
+    def _measured(self) -> NDArray[np.int64]:
+        """The |g|, h, g² + h² and |g| + h of all entries: (4, …)."""
+        if not hasattr(self, "_measures"):
+            g, h = unpack(self.table)
+            g = np.abs(g)
+            settle(self, _measures=frozen(np.stack([g, h, g * g + h * h, g + h])))
+        return self._measures
 
     def extremes(self) -> Extremes:
         """Return all entries."""
-        if not hasattr(self, "_entries"):
-            g, h = unpack(self.table)
-            settle(self, _entries=(frozen(np.abs(g)), frozen(h)))
-        return self._entries
+        return self._measured[0], self._measured[1]
+
+    @property
+    def _bounds_found(self) -> _Bounds:
+        if not hasattr(self, "_found"):
+            found = self._measured.max(axis=-1).reshape(4, -1).max(axis=1)
+            settle(self, _found=_Bounds(*found.tolist()))
+        return self._found
 
     @property
     def grad_width(self) -> int:
@@ -784,9 +797,8 @@ def _table_within(gradient: Any, first: int, last: int) -> Any:
     """
     table = _clamped(gradient.table, first, last)
     table.setflags(write=False)
-    g, h = (part[..., first : last + 1] for part in gradient.extremes())
     made = copy(gradient)
-    settle(made, table=table, _entries=(g, h))
+    settle(made, table=table, _measures=gradient._measured[..., first : last + 1])  # noqa: SLF001 - of this file
     return made
 
 

@@ -8,6 +8,7 @@ from dpgb_dask.contracts.boundary import Released
 from dpgb_dask.contracts.plan import Plan, Stage, State
 from dpgb_dask.contracts.queries import Query
 from dpgb_dask.contracts.spending import Spending
+from dpgb_dask.frozen import replaced
 from dpgb_dask.training import blas
 
 Ask = Callable[[Stage, State, Query], Released[Any]]
@@ -53,6 +54,6 @@ def run(plan: Plan, state: State, ask: Ask) -> Ran:
             state = stage.begin(state)
             while (query := stage.next_query(state)) is not None:
                 spending = spending.after(query)
-                state = replace(state, left=state.total - spending.spent)
+                state = replaced(state, left=state.total - spending.spent)
                 state = stage.update(state, query, ask(stage, state, query))
     return Ran(state, stopped=False)

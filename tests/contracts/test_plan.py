@@ -14,7 +14,17 @@ from dpgb_dask.components.trees.sampling import Ensembles, PoissonRows
 from dpgb_dask.components.trees.splits import ExponentialSplit
 from dpgb_dask.components.trees.stage import Trees
 from dpgb_dask.contracts.model import MAX_BINS
-from dpgb_dask.contracts.plan import Budget, Demand, Facts, Needs, Plan, Shape, Stage, State
+from dpgb_dask.contracts.plan import (
+    Budget,
+    Demand,
+    Facts,
+    Needs,
+    Plan,
+    PublicRng,
+    Shape,
+    Stage,
+    State,
+)
 from dpgb_dask.contracts.queries import PRICE_ONE
 from dpgb_dask.contracts.schema import Schema
 from dpgb_dask.controller.accounting import total_price
@@ -193,3 +203,13 @@ def test_a_budget_of_numpy_scalars_has_the_price_of_their_numbers(kind):
     assert (type(given.epsilon), type(given.delta)) == (float, float)
     assert total_price(given.epsilon, given.delta) == total_price(1.0, 0.25)
     assert type(Budget(epsilon=1, delta=kind(0)).delta) is float
+
+
+@pytest.mark.parametrize("seed", [0, 7, (1 << 32) - 1, 1 << 32, 3 << 100])
+@pytest.mark.parametrize("label", [(), (0,), ("splits", 4199), ("a", "é and more", 1 << 40)])
+def test_a_public_stream_is_that_of_numpys_seed_sequence(seed, label):
+    """As of the first release: the trees of a seed are reproducible."""
+    numbers = [p if isinstance(p, int) else int.from_bytes(p.encode(), "little") for p in label]
+    known = np.random.Generator(np.random.PCG64(np.random.SeedSequence([seed, *numbers])))
+    drawn = PublicRng(seed).stream(*label)
+    assert (drawn.integers(0, 1 << 60, 8) == known.integers(0, 1 << 60, 8)).all()

@@ -17,7 +17,7 @@ from controller_parts import ListJournal, query, raw, reserve
 from sklearn.base import clone
 
 from dpgb_dask.contracts.plan import Budget
-from dpgb_dask.controller import accounting, ledger_book, ledger_files
+from dpgb_dask.controller import accounting, ledger_book, ledger_connections, ledger_files
 from dpgb_dask.controller import ledger as ledger_module
 from dpgb_dask.controller.accounting import total_price
 from dpgb_dask.controller.ledger import Ledger
@@ -868,3 +868,18 @@ def test_a_damaged_ledger_is_refused_clearly(ledger, path, table, column, tmp_pa
             except DPGBError:
                 refused += 1
     assert refused >= 3
+
+
+def test_a_later_ledger_compiles_no_statement_anew():
+    """Or each small fit without a ledger would compile those of its ledger in memory."""
+
+    def use():
+        ledger = Ledger.in_memory()
+        ledger.open_account("team", epsilon=1.0, delta=1e-6)
+        reserve(ledger=ledger, account="team").finish()
+        return set(ledger_connections._compiled)
+
+    use()
+    known = use()
+    assert known
+    assert use() == known

@@ -129,7 +129,7 @@ class Step(Leaf):
         """
         if self.prior is None:
             step = np.where(
-                sums.hess > 0, -sums.grad / (np.maximum(sums.hess, 0) + self.ridge), 0.0
+                sums.hess > 0, -sums.grad / (np.maximum(sums.hess, 0.0) + self.ridge), 0.0
             )
         else:
             scale = 0.5 if kind == "numeric" else 1.0
@@ -138,7 +138,8 @@ class Step(Leaf):
             if above is not None:
                 middle = np.repeat(shrunk(above, middle, spread, self.ridge), 2, axis=-2)
             step = shrunk(sums, middle, spread, self.ridge)
-        return np.asarray(self.learning_rate * np.clip(step, -self.largest, self.largest))
+        clipped = np.minimum(np.maximum(step, -self.largest), self.largest)
+        return np.asarray(self.learning_rate * clipped)
 
 
 def whole(sums: LeafSums) -> LeafSums:

@@ -39,8 +39,8 @@ class Reach(NamedTuple):
         low, high = self
         for before, after in zip(old.tables, new.tables, strict=True):
             if after is not before:
-                low = low + after.min(axis=0) - before.min(axis=0)
-                high = high + after.max(axis=0) - before.max(axis=0)
+                low = low + np.minimum.reduce(after) - np.minimum.reduce(before)
+                high = high + np.maximum.reduce(after) - np.maximum.reduce(before)
         if new.trees.n_trees > old.trees.n_trees:
             added = new.trees.value[:, old.trees.n_trees :].astype(np.int64)
             low = low + added.min(axis=2).sum(axis=1)
@@ -50,7 +50,7 @@ class Reach(NamedTuple):
     @property
     def ends(self) -> tuple[int, int]:
         """Lowest and highest score of all columns."""
-        return int(self.low.min()), int(self.high.max())
+        return min(self.low.tolist()), max(self.high.tolist())
 
 
 def _ends(parts: Iterable[NDArray[np.int32]], end: Callable[..., Any]) -> Any:

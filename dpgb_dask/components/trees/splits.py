@@ -6,6 +6,7 @@ query for a level, and turns its answer into splits. Costs are counted in histog
 
 from abc import ABC, abstractmethod
 from bisect import bisect_left
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -235,9 +236,7 @@ class TotallyRandom(SplitRule):
 
     def draw(self, candidates: Candidates, depth: int, rng: np.random.Generator) -> Splits:
         """Return one random tree."""
-        nodes = 1, (1 << depth) - 1
-        feature, threshold = np.zeros(nodes, np.uint16), np.full(nodes, NOWHERE, np.uint8)
-        mask_of, masks = np.full(nodes, -1, np.int32), np.empty((0, MAX_BINS), np.uint8)
+        drawn: dict[int, tuple[int, int | NDArray[np.bool_]]] = {}
         reaching: list[Codes | None] = [{}]  # None: the right child of a node without a split
         left = (self.max_leaves or 1 << depth) - 1  # number of splits that may still be made
         for d in range(depth):
@@ -245,11 +244,9 @@ class TotallyRandom(SplitRule):
             first = n_nodes - 1
             allowed = None
             if candidates.interactions is not None:
-                above = Splits(feature[:, :first], threshold[:, :first], mask_of[:, :first], masks)
-                allowed = candidates.allowed(above)
+                allowed = candidates.allowed(_tree(d, drawn))
             order = rng.permutation(n_nodes).tolist() if left < n_nodes else range(n_nodes)
             below = [at for node in reaching for at in (node, None)]
-            masked: dict[int, NDArray[np.uint8]] = {}
             for k in order:
                 if left == 0:
                     break
@@ -258,23 +255,39 @@ class TotallyRandom(SplitRule):
                 features = candidates.features
                 if allowed is not None:
                     features = features[allowed[k, features]]
-                j = int(features[rng.integers(len(features))])
-                drawn = draw_split(candidates, j, codes, rng)
-                if drawn is None:
+                # among one, there is nothing to draw: the generator's next number would stay the same
+                j = int(features[rng.integers(len(features)) if len(features) > 1 else 0])
+                split = draw_split(candidates, j, codes, rng)
+                if split is None:
                     continue
-                right, below[2 * k], below[2 * k + 1] = drawn
-                feature[0, first + k] = j
-                if isinstance(right, int):
-                    threshold[0, first + k] = right
-                else:
-                    masked[k] = np.zeros(MAX_BINS, np.uint8)
-                    masked[k][: len(right)] = right
+                right, below[2 * k], below[2 * k + 1] = split
+                drawn[first + k] = j, right
                 left -= 1
-            for k in sorted(masked):
-                mask_of[0, first + k] = len(masks)
-                masks = np.concatenate([masks, masked[k][None]])
             reaching = below
-        return Splits(feature, threshold, mask_of, masks)
+        return _tree(depth, drawn)
+
+
+def _tree(depth: int, drawn: Mapping[int, tuple[int, int | NDArray[np.bool_]]]) -> Splits:
+    """Return one tree from the feature of each node with a split, and its threshold or the bins that go right."""
+    n_nodes = (1 << depth) - 1
+    feature, threshold, mask_of = [0] * n_nodes, [NOWHERE] * n_nodes, [-1] * n_nodes
+    masked: list[NDArray[np.bool_]] = []
+    for node in sorted(drawn):
+        feature[node], right = drawn[node]
+        if isinstance(right, int):
+            threshold[node] = right
+        else:
+            mask_of[node] = len(masked)
+            masked.append(right)
+    masks = np.zeros((len(masked), MAX_BINS), np.uint8)
+    for mask, right in zip(masks, masked, strict=True):
+        mask[: len(right)] = right
+    return Splits(
+        np.array([feature], np.uint16),
+        np.array([threshold], np.uint8),
+        np.array([mask_of], np.int32),
+        masks,
+    )
 
 
 # the first and the last code that can reach a node, per feature that was split above it

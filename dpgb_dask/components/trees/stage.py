@@ -58,6 +58,7 @@ from dpgb_dask.contracts.queries import (
 )
 from dpgb_dask.contracts.spending import Item, amplified
 from dpgb_dask.errors import PlanError
+from dpgb_dask.frozen import replaced
 from dpgb_dask.losses import Gradient, check_gradient
 
 # the classes that each part may have. The stage tells splits, candidates, features and rows apart by class, because
@@ -813,10 +814,10 @@ class Trees(Stage):
         if self._one_feature(state.shape):
             model = self._ordered(state, model)
         reach = memory.reach.moved(state.model, model)
-        memory = replace(
+        memory = replaced(
             memory, tree=done, splits=root(), sketched=False, pending=(), refined=0, reach=reach
         )
-        state = replace(state, model=model, memory=memory)
+        state = replaced(state, model=model, memory=memory)
         if memory.seen and done <= self._refinements(state.shape):
             return self._refine(state, memory.seen)
         return state
@@ -829,7 +830,7 @@ class Trees(Stage):
         tables = list(model.tables)
         for t, (j, leaf) in enumerate(where):
             tables[j] = tables[j] + value[:, t, leaf].T
-        return replace(model, tables=tuple(tables))
+        return replaced(model, tables=tuple(tables))
 
     def _one_feature(self, shape: Shape) -> bool:
         """Whether every tree has one feature, and is part of its table."""
@@ -872,10 +873,12 @@ def leaf_of_bin(splits: Splits, n_bins: int) -> NDArray[np.int64]:
     for node, mask in enumerate(splits.mask_of[0].tolist()):
         if mask >= 0:
             right[node] = splits.masks[mask, :n_bins]
-    leaf = np.zeros(
-        (splits.n_leaves, n_bins), np.int64
-    )  # under every node of a level, from the leaves up
-    for level in range(splits.depth):
+    if not splits.depth:
+        return np.zeros(n_bins, np.int64)
+    leaf = right[len(right) // 2 :].astype(
+        np.int64
+    )  # under every node of a level, from the last up
+    for level in range(1, splits.depth):
         first = (splits.n_leaves >> (level + 1)) - 1
         goes = right[first : 2 * first + 1]
         leaf = np.where(goes, leaf[1::2] + (1 << level), leaf[::2])

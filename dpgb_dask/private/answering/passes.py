@@ -75,7 +75,7 @@ class Update:
 
     def __init__(self, old: Model | None, new: Model, leaves: Leaves | None = None) -> None:
         self.intercept = new.intercept if old is None else new.intercept - old.intercept
-        self._moves = bool(self.intercept.any())
+        self._moves = np.count_nonzero(self.intercept) > 0
         self._tables = pack_tables(_table_deltas(old, new))
         pairs = _pair_deltas(() if old is None else old.pairs, new.pairs)
         self._pairs = pack_pair_tables(pairs, [pair.table for pair in pairs]) if pairs else None

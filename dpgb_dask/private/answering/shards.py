@@ -306,7 +306,7 @@ class _Ask:
                 self._sums_of = lambda codes, packed: pair_sums(codes, pairs, packed, max_abs)
             case TreeSumsQuery():
                 _check_walk(query.splits, bins)
-                s = _without_gaps(query.splits)
+                s = query.splits  # copies of the query's own, in C's order
                 if Leaves.can_hold(s):
                     self.leaves = Leaves(s)
                     sizes = (s.n_leaves,) * s.n_trees
@@ -481,13 +481,3 @@ def _check_bins(
     """Raise unless each map is for a feature that exists, and has a cell for each of the feature's bins."""
     if any(j >= len(bins) or len(cells) != bins[j].n_bins for j, cells in maps):
         raise PlanError(f"{name} of the query are not those of the model's bins.")
-
-
-def _without_gaps(splits: Splits) -> Splits:
-    """Return the same trees as contiguous arrays: trees cut from deeper ones are views with gaps."""
-    return Splits(
-        np.ascontiguousarray(splits.feature),
-        np.ascontiguousarray(splits.threshold),
-        np.ascontiguousarray(splits.mask_of),
-        np.ascontiguousarray(splits.masks),
-    )

@@ -156,12 +156,50 @@ def _digest(content: bytes) -> bytes:
 def _pickled(value: Any) -> bytes:
     """Pickle a part. Tables are made small: they are most of what changes in a round of main effects."""
     is_tables = isinstance(value, tuple) and value and isinstance(value[0], np.ndarray)
-    own = _SmallTables(value) if is_tables else value
-    return pickle.dumps(own, protocol=pickle.HIGHEST_PROTOCOL)
+    file = io.BytesIO()
+    _Packer(file, pickle.HIGHEST_PROTOCOL).dump(_SmallTables(value) if is_tables else value)
+    return file.getvalue()
+
+
+class _Packer(pickle.Pickler):
+    """Pickles int64 arrays, as gradients have them, as the differences of neighbours in their upper and lower halves.
+
+    The table of log-loss holds a g and an h in each entry, and both are smooth: with ``zlib`` after it, 10.6 KB become
+    1.6.
+    """
+
+    def reducer_override(self, obj: Any) -> Any:
+        """Return how an array is made again; other objects are pickled as they are."""
+        if type(obj) is not np.ndarray or obj.dtype != np.int64:
+            return NotImplemented
+        halves = np.stack([obj >> 32, obj]).astype(np.int32)  # keeps the lower 32 bits of each
+        return _whole_of, (obj.shape, *_small(halves.ravel()))
+
+
+def _whole_of(shape: tuple[int, ...], low: bytes, high: bytes) -> NDArray[np.int64]:
+    """Return the array that `_Packer` pickled."""
+    upper, lower = _of_small(low, high).reshape(2, *shape)
+    return (upper.astype(np.int64) << 32) + lower.view(np.uint32)
+
+
+def _small(values: NDArray[np.int32]) -> tuple[bytes, bytes]:
+    """Return differences of neighbours, one byte each where that is enough, and those that need more."""
+    step = np.diff(values, prepend=np.zeros(1, np.int32))  # int32 wraps around, and back
+    zigzag = ((step << 1) ^ (step >> 31)).view(np.uint32)
+    low = np.minimum(zigzag, ESCAPE).astype(np.uint8)
+    return low.tobytes(), zigzag[zigzag >= ESCAPE].tobytes()
+
+
+def _of_small(low: bytes, high: bytes) -> NDArray[np.int32]:
+    """Return the values that `_small` took apart."""
+    zigzag = np.frombuffer(low, np.uint8).astype(np.uint32)
+    zigzag[zigzag == ESCAPE] = np.frombuffer(high, np.uint32)
+    step = (zigzag >> 1).view(np.int32) ^ -(zigzag & 1).view(np.int32)
+    return np.cumsum(step, dtype=np.int32)
 
 
 class _SmallTables:
-    """Pickles int32 tables as differences of neighbours, one byte each where that is enough.
+    """Pickles int32 tables as differences of neighbours.
 
     Tables are smooth. With ``zlib`` after it this takes 13 to 19 KB for 100 tables of 187 bins; as they are, they take
     27 to 33 KB.
@@ -172,23 +210,15 @@ class _SmallTables:
 
     def __reduce__(self) -> tuple[Any, ...]:
         values = np.concatenate([table.ravel(order="F") for table in self._tables])
-        step = np.diff(values, prepend=np.zeros(1, np.int32))  # int32 wraps around, and back
-        zigzag = ((step << 1) ^ (step >> 31)).view(np.uint32)
-        low = np.minimum(zigzag, ESCAPE).astype(np.uint8)
-        high = zigzag[zigzag >= ESCAPE]
-        shapes = [table.shape for table in self._tables]
-        return _tables_of, (shapes, low.tobytes(), high.tobytes())
+        return _tables_of, ([table.shape for table in self._tables], *_small(values))
 
 
 def _tables_of(
     shapes: Sequence[tuple[int, int]], low: bytes, high: bytes
 ) -> tuple[NDArray[np.int32], ...]:
     """Return the tables that `_SmallTables` pickled."""
-    zigzag = np.frombuffer(low, np.uint8).astype(np.uint32)
-    zigzag[zigzag == ESCAPE] = np.frombuffer(high, np.uint32)
-    step = (zigzag >> 1).view(np.int32) ^ -(zigzag & 1).view(np.int32)
     ends = np.cumsum([n_bins * n_scores for n_bins, n_scores in shapes])[:-1]
-    parts = np.split(np.cumsum(step, dtype=np.int32), ends)
+    parts = np.split(_of_small(low, high), ends)
     return tuple(
         np.ascontiguousarray(part.reshape(shape, order="F"))
         for part, shape in zip(parts, shapes, strict=True)

@@ -1,6 +1,7 @@
 """Messages of rounds: every part arrives as it was sent, travels once, and is asked for if it is lacking."""
 
 import pickle
+import zlib
 from dataclasses import replace
 
 import numpy as np
@@ -10,7 +11,9 @@ from private.cases import ALL, KINDS, model_of, queries_of
 from dpgb_dask.contracts.model import Splits
 from dpgb_dask.contracts.queries import GradientQuery
 from dpgb_dask.errors import LackingPartsError
-from dpgb_dask.private.rounds.messages import Parts, Sender
+from dpgb_dask.losses import GRAD_ONE, TABLE_SIZE, TableGradient
+from dpgb_dask.losses.gradients import logistic_gradient
+from dpgb_dask.private.rounds.messages import Parts, Sender, _pickled
 
 
 def content(value):
@@ -85,6 +88,31 @@ def test_tables_of_any_whole_numbers_arrive_as_they_are(n_scores):
     ):
         tables = tuple(rng.choice(values, table.shape).astype(np.int32) for table in model.tables)
         Conversation().ask(replace(model, tables=tables), query)
+
+
+@pytest.mark.parametrize("kind", ["binary", "numeric"])
+def test_gradients_of_any_table_arrive_as_they_are(kind):
+    """Also where neighbouring entries lie as far apart as steps can."""
+    rng = np.random.default_rng(0)
+    shape = (TABLE_SIZE,) if kind == "numeric" else (2, TABLE_SIZE)
+    query = queries_of(kind)["main"]
+    for ends in ((-GRAD_ONE, GRAD_ONE), (-130, 130), (0, 1)):
+        g, h = (rng.integers(low, ends[1] + 1, shape) for low in (ends[0], 0))
+        gradient = TableGradient(kind, (g << 32) + h)
+        Conversation().ask(model_of(kind), replace(query, gradient=gradient))
+
+
+@pytest.mark.parametrize("shape", [(0,), (5,), (2, 3, 4)])
+def test_whole_numbers_of_64_bits_arrive_as_they_are(shape):
+    ends = np.iinfo(np.int64)
+    rng = np.random.default_rng(0)
+    for values in ([ends.min, ends.max], [-1, 0, 1], [1 << 31, 1 << 32, -(1 << 32)], [7]):
+        array = rng.choice(np.array(values, np.int64), shape)
+        assert content(pickle.loads(_pickled(array))) == content(array)
+
+
+def test_the_table_of_log_loss_takes_less_than_two_kilobytes():
+    assert len(zlib.compress(_pickled(logistic_gradient(1.0, 1.0)))) < 2000
 
 
 def test_a_part_travels_once():
