@@ -247,13 +247,16 @@ def with_totals(state: State, totals: Totals) -> State:
 
 @dataclass(frozen=True, eq=False, slots=True, kw_only=True)
 class PosteriorMemory:
-    """Memory of a stage that updates tables in rounds: ``blocks[j][k]`` is the posterior of table j for score k."""
+    """Memory of a stage that updates tables in rounds: ``blocks[j][k]`` is the posterior of table j for score k.
+
+    ``partitions[t][j]`` are the leaves of the bins of table j in round t, where they are drawn.
+    """
 
     blocks: tuple[tuple[TablePosterior, ...], ...]
     totals: Totals
     round: int
     price: int
-    n_leaves: int = 0
+    partitions: tuple[tuple[NDArray[np.uint8], ...], ...] = ()
     cells: tuple[PairCells, ...] = ()
     rescaled: bool = False
     step: Step = NO_STEP
@@ -326,12 +329,13 @@ def learn(
 
     def learn_block(j: int) -> list[tuple[TablePosterior, smoothing.Mean]]:
         row = []
+        grad, hess = (np.ascontiguousarray(of[j].T) for of in (released.grad, released.hess))
         for k, block in enumerate(memory.blocks[j]):
             told = smoothing.observe(
                 block,
                 leaf_of_bin[j],
-                released.grad[j][:, k],
-                released.hess[j][:, k],
+                grad[k],
+                hess[k],
                 float(grad_total[k]),
                 seen,
                 omitted=released.omitted[j],
@@ -404,7 +408,9 @@ def _moved(
     moved = tuple(after - before for after, before in zip(new, old, strict=True))
     slope = inner(released.grad, in_leaves(moved)) + rate * against_noise
     blocks = tuple(
-        tuple(replace(block, f=f) for block, f in zip(row, table.T, strict=True))
+        tuple(
+            replace(block, f=f) for block, f in zip(row, np.ascontiguousarray(table.T), strict=True)
+        )
         for row, table in zip(memory.blocks, new, strict=True)
     )
     return replace(
