@@ -175,14 +175,16 @@ def _mean(
     scales: NDArray[np.float64],  # IN (n_scales,)
     leaf: NDArray[np.uint8],  # IN (n,)
     weight: NDArray[np.float64],  # IN (n,)
-    n_leaves: int,
+    follows: bool,
     grad_sd: float,
     sampling: float,
     omitted: int,
+    largest: float,
     value: NDArray[np.float64],  # OUT (n,)
     told: NDArray[np.float64],  # OUT (2,): the largest log evidence; how far the mean follows noise
 ) -> None:
     n, rank, n_scales = len(root), len(shift), len(scales)
+    n_leaves = leaf.max() + 1 if follows else 0
     matrix, diagonal, beside = precision[:rank, :rank].copy(), np.empty(rank), np.empty(rank - 1)
     _reduce(matrix, diagonal, beside)
     q = np.empty((rank, 1 + n_leaves))
@@ -213,6 +215,7 @@ def _mean(
         value[i] = 0.0
         for j in range(rank):
             value[i] += root[i, j] * own[j, 0]
+        value[i] = min(max(value[i], -largest), largest)
 
     told[1] = 0.0
     for k in range(n_leaves):
@@ -409,6 +412,8 @@ def observe(
         out,
         next_shift,
     )
+    for array in (next_hess, weight, next_shift):
+        array.flags.writeable = False
     return next_hess, weight, out, next_shift[:rank]
 
 
@@ -420,10 +425,11 @@ def mean(
     leaf: NDArray[np.uint8],
     weight: NDArray[np.float64],
     *,
-    n_leaves: int,
+    follows: bool,
     grad_sd: float,
     sampling: float,
     omitted: int,
+    largest: float,
 ) -> tuple[NDArray[np.float64], float, float]:
     """Return the posterior mean of a table, averaged over prior scales by their evidence.
 
@@ -437,10 +443,12 @@ def mean(
     leaf : (n,) uint8
     weight : (n,) float64
         Of the last round, as in `observe`.
-    n_leaves : int
-        Of the last round; 0 if nobody asks how far the mean follows its noise.
+    follows : bool
+        Whether it is asked how far the mean follows the noise of the last round.
     grad_sd, sampling, omitted
         Of the last round, as in `observe`.
+    largest : float
+        Bound of what is returned.
 
     Returns
     -------
@@ -449,7 +457,7 @@ def mean(
         The largest over the scales.
     follows_noise : float
         Σ certainty / weight · A M A' over the leaves, M what makes the mean of the shift; less the part of a leaf kept
-        back; 0 without leaves.
+        back; 0 if it is not asked.
     """
     value, told = np.empty(len(root)), np.empty(2)
     _mean(
@@ -459,10 +467,11 @@ def mean(
         readable("scales", scales, np.float64, 1),
         readable("leaf", leaf, np.uint8, 1),
         readable("weight", weight, np.float64, 1),
-        n_leaves,
+        follows,
         grad_sd,
         sampling,
         omitted,
+        largest,
         value,
         told,
     )

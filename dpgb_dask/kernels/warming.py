@@ -207,10 +207,11 @@ def _posterior() -> None:
         each[:1],
         leaf,
         each,
-        n_leaves=1,
+        follows=True,
         grad_sd=1.0,
         sampling=1.0,
         omitted=-1,
+        largest=1.0,
     )
     posterior.add_errors(leaf, each, draws, draws[:1].copy(), own=1.0)
     posterior.tell(

@@ -22,7 +22,7 @@ from dpgb_dask.components.auto.posterior import (
     round_price,
     sd_of_run,
     set_intercept,
-    steps,
+    tables_of,
     with_residual_scale,
     with_totals,
 )
@@ -170,8 +170,7 @@ class MainEffects(Stage):
             evidence=t >= 2,
             ordered=None if directions is None else ordered,
         )
-        tables = tuple(steps(np.stack([b.f for b in scores], axis=1)) for scores in memory.blocks)
-        model = replace(set_intercept(state.model, memory.totals), tables=tables)
+        model = replace(set_intercept(state.model, memory.totals), tables=tables_of(memory))
         state = with_totals(replace(state, model=model, memory=memory), memory.totals)
         if memory.round < self.rounds:
             return state

@@ -96,6 +96,12 @@ class Seen:
         return int(self.leaf.max()) + 1
 
 
+UNSEEN = Seen(
+    leaf=np.empty(0, np.uint8), weight=np.empty(0), grad_sd=0.0, sampling=0.0, keep=0.0, curvature=0.0, scales=None,
+    shift=np.empty(0),
+)  # fmt: skip
+
+
 @dataclass(frozen=True, eq=False, slots=True, kw_only=True)
 class TablePosterior:
     """Posterior of one table (the bins of a feature, or the cells of a pair) for one score.
@@ -173,8 +179,9 @@ def nested_root(
         Leaf of each bin, intervals in order; partition by partition.
     """
     n = len(mass)
-    begins = [np.flatnonzero(np.diff(leaf)) + 1 for leaf in partitions]
-    cuts, first = np.unique(np.concatenate([*begins, np.arange(1, n)]), return_index=True)
+    _, begins = np.nonzero(np.diff(partitions, axis=1))  # partition by partition
+    every = np.append(begins + 1, np.arange(1, n))
+    cuts, first = np.unique(every, return_index=True)
     cuts = cuts[np.argsort(first)]
     reach = np.ones(n, np.int64)
     reach[cuts] = np.arange(2, n + 1)
@@ -320,22 +327,22 @@ class Mean(NamedTuple):
 
 def posterior_mean(block: TablePosterior, scales: NDArray[np.float64]) -> Mean:
     """Return the posterior mean of a table."""
-    last = block.seen[-1] if block.seen else None
-    follows = last is not None and last.scales is not None  # a step follows
-    mean, evidence, against = posterior.mean(
-        block.precision,
-        block.shift,
-        block.root,
-        scales,
-        np.zeros(len(block.mass), np.uint8) if last is None else last.leaf,
-        block.mass if last is None else last.weight,
-        n_leaves=last.n_leaves if last is not None and follows else 0,
-        grad_sd=0.0 if last is None else last.grad_sd,
-        sampling=0.0 if last is None else last.sampling,
-        omitted=-1 if last is None else last.omitted,
+    last = block.seen[-1] if block.seen else UNSEEN
+    return Mean(
+        *posterior.mean(
+            block.precision,
+            block.shift,
+            block.root,
+            scales,
+            last.leaf,
+            last.weight,
+            follows=last.scales is not None,  # a step follows
+            grad_sd=last.grad_sd,
+            sampling=last.sampling,
+            omitted=last.omitted,
+            largest=constants.LARGEST_EFFECT,
+        )
     )
-    value = np.clip(mean, -constants.LARGEST_EFFECT, constants.LARGEST_EFFECT)
-    return Mean(value, evidence, against)
 
 
 @dataclass(frozen=True, slots=True)
