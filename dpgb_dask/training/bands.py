@@ -36,7 +36,8 @@ UNKNOWN = (
 DIVERGED = "the noise of this fit is too large for its repeated rounds, which do not settle"
 WIDEST = 64.0  # score units; a score of this size is as certain as one can be
 # posterior means of the draws are found in so many first rounds, in every third one, and in the last; in between tables
-# move towards those of before: they change little from round to round, and cost most of a band
+# move towards those of before: they change little from round to round, and cost most of a band. With fewer first rounds
+# features that copy each other get other bands
 FIRST_ROUNDS, EVERY = 5, 3
 PROJECTED = "monotonic_cst makes the tables monotone after each round, and what this does to their noise is not known"
 
@@ -200,27 +201,30 @@ def sums_of(
     errors of other tables as far as they are known to show.
     """
     others = None if dependence is None else dependence.carried(tables, seen)
-    sums = []
+    sizes = [one.n_leaves for one in seen]
+    starts = np.cumsum([0, *sizes[:-1]])
+    every = rng.normal(
+        0, seen[0].grad_sd, (sum(sizes), DRAWS)
+    )  # one release: all cells have the same noise
+    sums = [every[start : start + size] for start, size in zip(starts, sizes, strict=True)]
     for j, (one, table) in enumerate(zip(seen, tables, strict=True)):
-        change = rng.normal(0, one.grad_sd, (one.n_leaves, DRAWS))
         add_errors(
             one.leaf,
             one.weight,
             table,
-            change,
+            sums[j],
             own=1 - one.curvature,
             others=None if others is None else others[j],
             other=-one.curvature,
         )
-        sums.append(change)
     # estimates of the total: of every table that kept no leaf back, and the released one, if any did
-    whole = [change.sum(0) for change, one in zip(sums, seen, strict=True) if one.omitted < 0]
-    n_summed = [len(change) for change, one in zip(sums, seen, strict=True) if one.omitted < 0]
-    if len(whole) < len(seen):
-        whole.append(rng.normal(0, seen[0].grad_sd, DRAWS))
-        n_summed.append(1)
-    precision = 1 / np.array(n_summed)
-    return sums, precision @ np.array(whole) / precision.sum()
+    own = np.array([one.omitted < 0 for one in seen])
+    whole, n_summed = np.add.reduceat(every, starts)[own], np.array(sizes)[own]
+    if not own.all():
+        whole = np.vstack([whole, rng.normal(0, seen[0].grad_sd, DRAWS)])
+        n_summed = np.append(n_summed, 1)
+    precision = 1 / n_summed
+    return sums, precision @ whole / precision.sum()
 
 
 def through_forest(

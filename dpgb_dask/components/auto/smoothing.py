@@ -43,13 +43,6 @@ def prior(mass: NDArray[np.float64], *, ordered: bool, missing_last: bool) -> ND
     return centre @ kernel @ centre.T
 
 
-def summing(group: NDArray[np.integer], weight: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Return the matrix that sums a table over groups of its bins by weight, (n_groups, n_bins)."""
-    out = np.zeros((int(group.max()) + 1, len(group)))
-    out[group, np.arange(len(group))] = weight
-    return out
-
-
 @dataclass(frozen=True, eq=False, slots=True, kw_only=True)
 class Seen:
     """How one round observed a table: all that its noise needs to be told later.
