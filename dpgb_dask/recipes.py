@@ -97,7 +97,7 @@ _FDP_DEVIATIONS = (
     "Candidates come from declared bounds and lists, or are paid for: the authors' code reads bounds from the rows.",
     "Where leaves are Newton steps on log-loss, the Hessian is released beside the gradient at no extra noise.",
     "Gains and leaves of released histograms know their noise: a prior keeps leaves of noise small.",
-    "Partially random splits release a node's sum and one contrast per feature, not both sides: less noise at one price.",
+    "Partially random splits release a node's sum and a contrast per feature, not both sides: less noise at one price.",
     _REACHABLE,
 )
 _IH = IterativeHessian(rounds=5, n_bins=32)

@@ -323,9 +323,10 @@ def eigen_mean(block: smoothing.TablePosterior) -> smoothing.Mean:
     odds = np.exp(evidence - evidence.max())
     shrink = (odds[:, None] / odds.sum() * t2 / spread).sum(0)
     last = block.seen[-1]
-    rooted = smoothing.summing(last.leaf, last.weight) @ block.root @ vectors
-    weight = np.bincount(last.leaf, last.weight)
-    against = (last.certainty(weight) / weight) @ (rooted**2 @ shrink)
+    design = np.zeros((last.n_leaves, len(last.leaf)))
+    design[last.leaf, np.arange(len(last.leaf))] = last.weight
+    rooted, weight = design @ block.root @ vectors, design.sum(1)
+    against = (1 / (last.grad_sd**2 + last.sampling * weight) / weight) @ (rooted**2 @ shrink)
     return smoothing.Mean(
         block.root @ (vectors @ (shrink * q)), float(evidence.max()), float(against)
     )

@@ -346,7 +346,8 @@ class BinCountsQuery(Query):
         Their numbers of bins.
     """
 
-    kernels: ClassVar[tuple[str, ...] | None] = ("labels",)  # adds up bytes, as sums per class do
+    # adds up bytes, as "labels" does; it is rare, and compiled when it comes
+    kernels: ClassVar[tuple[str, ...] | None] = ()
 
     features: NDArray[np.uint16]
     sizes: tuple[int, ...]

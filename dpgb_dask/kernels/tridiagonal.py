@@ -11,6 +11,9 @@ from numpy.typing import NDArray
 from dpgb_dask.kernels import inner, kernel
 
 PANEL = 4  # reflectors that are applied to the rest of the matrix at once
+NOTHING = (
+    1e-20  # a scale of such a share, times its square, adds nothing to a mean: shares sum to 1
+)
 
 
 @inner
@@ -215,6 +218,8 @@ def _shrunk(
     pivot, left = np.empty(n), np.zeros(n + 1)
     for s in range(scales.shape[0]):
         t2 = scales[s] * scales[s]
+        if t2 * share[s].max() < NOTHING:
+            continue
         pivot[0] = 1 + t2 * diagonal[0]
         for c in range(n_columns):
             y[0, c] = t2 * share[s, c] * q[0, c]

@@ -16,6 +16,7 @@ from dpgb_dask.kernels import (
     fingerprint,
     gradient,
     histogram,
+    nested,
     nodes,
     posterior,
     predict,
@@ -192,10 +193,32 @@ def _draws() -> None:
 
 
 def _posterior() -> None:
-    leaf, one, each = np.zeros(3, np.uint8), np.ones(1), np.ones(3)
-    posterior.inform(leaf, each, np.eye(3), one, keep=1.0, precision=np.eye(3))
-    posterior.mean(np.eye(3), each, np.eye(3), one, leaf, each, one, -1)
-    posterior.moves(np.eye(3), each, np.eye(3), one, passed=False)
+    leaf, each, square = np.zeros(3, np.uint8), np.ones(3), np.eye(3)
+    draws = np.zeros((3, 2))
+    nested.nested_root(square, each, np.array([1, 2]))
+    posterior.observe(
+        leaf, each, each, each, square, np.full(3, 3), square, each, (each[:1], each[:1]),
+        grad_total=0.0, sd=(1.0, 1.0), done=0, sampling=1.0, hess_bounds=(0.0, 1.0), omitted=-1, keep=1.0,
+    )  # fmt: skip
+    posterior.mean(
+        square,
+        each,
+        square,
+        each[:1],
+        leaf,
+        each,
+        follows=True,
+        grad_sd=1.0,
+        sampling=1.0,
+        omitted=-1,
+        largest=1.0,
+    )
+    posterior.add_errors(leaf, each, draws, draws[:1].copy(), own=1.0)
+    posterior.tell(
+        leaf, each, square, draws[:1], draws[0], grad_sd=1.0, sampling=1.0, omitted=-1, keep=1.0, rank=3,
+        precision=np.eye(3), known=np.zeros((3, 2)),
+    )  # fmt: skip
+    posterior.moves(square, each, draws, each[:1], passed=False)
 
 
 def _best_splits() -> None:

@@ -18,10 +18,10 @@ from dpgb_dask.components.auto.noise import (
     PairNoise,
     Screened,
 )
-from dpgb_dask.components.auto.smoothing import Seen, summing
+from dpgb_dask.components.auto.smoothing import Seen
 from dpgb_dask.contracts.model import SCORE_ONE, BinShares, Model, NoiseBands
 from dpgb_dask.contracts.plan import F, State
-from dpgb_dask.kernels.posterior import inform, moves
+from dpgb_dask.kernels.posterior import add_errors, moves, tell
 from dpgb_dask.released.explain.boxes import Boxes, Sides
 from dpgb_dask.training import blas
 from dpgb_dask.training.dependence import Dependence
@@ -36,7 +36,8 @@ UNKNOWN = (
 DIVERGED = "the noise of this fit is too large for its repeated rounds, which do not settle"
 WIDEST = 64.0  # score units; a score of this size is as certain as one can be
 # posterior means of the draws are found in so many first rounds, in every third one, and in the last; in between tables
-# move towards those of before: they change little from round to round, and cost most of a band
+# move towards those of before: they change little from round to round, and cost most of a band. With fewer first rounds
+# features that copy each other get other bands
 FIRST_ROUNDS, EVERY = 5, 3
 PROJECTED = "monotonic_cst makes the tables monotone after each round, and what this does to their noise is not known"
 
@@ -153,22 +154,33 @@ def through_rounds(
     n_rounds = len(dampings) if filters else 0
     for r in range(n_rounds):
         seen = [own.seen[r] for own in filters]
-        designs = [summing(one.leaf, one.weight) for one in seen]
         steps = seen[0].scales is not None
-        pulls = pulls_of(tables, seen, designs, rng, dependence) if steps else []
-        for j, (one, own, design) in enumerate(zip(seen, filters, designs, strict=True)):
-            certain = one.certainty(design.sum(1))
-            rooted, precision[j] = inform(
-                one.leaf, one.weight, own.root, certain, keep=one.keep, precision=precision[j]
+        sums, total = (
+            sums_of(tables, seen, rng, dependence)
+            if steps
+            else ([np.empty((one.n_leaves, 0)) for one in seen], np.empty(0))
+        )
+        for j, (one, own) in enumerate(zip(seen, filters, strict=True)):
+            tell(
+                one.leaf,
+                one.weight,
+                own.root,
+                sums[j],
+                total,
+                grad_sd=one.grad_sd,
+                sampling=one.sampling,
+                omitted=one.omitted,
+                keep=one.keep,
+                rank=one.rank,
+                precision=precision[j],
+                known=known[j],
             )
             if one.scales is None:
                 continue
-            known[j] = one.keep * known[j] + rooted.T @ (certain[:, None] * pulls[j])
             if is_found(r, n_rounds):
-                targets[j] = own.root @ moves(
-                    precision[j], one.shift, known[j], one.scales, passed=passed
-                )
-            tables[j] = tables[j] + dampings[r] * (targets[j] - tables[j])
+                moved = moves(precision[j], one.shift, known[j], one.scales, passed=passed)
+                targets[j] = own.root[:, : one.rank] @ moved
+            tables[j] += dampings[r] * (targets[j] - tables[j])
     return tables
 
 
@@ -177,37 +189,42 @@ def is_found(r: int, n_rounds: int) -> bool:
     return r < FIRST_ROUNDS or r % EVERY == 0 or r == n_rounds - 1
 
 
-def pulls_of(
+def sums_of(
     tables: Sequence[Draws],
     seen: Sequence[Seen],
-    designs: Sequence[NDArray[np.float64]],
     rng: np.random.Generator,
     dependence: Dependence | None,
-) -> list[NDArray[np.float64]]:
-    """Return draws of the change of each table's observation in a round, (n_leaves, DRAWS).
+) -> tuple[list[NDArray[np.float64]], NDArray[np.float64]]:
+    """Return draws of the change of the sums of a round, per table (n_leaves, DRAWS), and of the total, (DRAWS,).
 
     It is the noise of the round, the table's own error times what the filter's Hessians are too large by, and the
     errors of other tables as far as they are known to show.
     """
     others = None if dependence is None else dependence.carried(tables, seen)
-    changes = []
-    for j, (one, design, table) in enumerate(zip(seen, designs, tables, strict=True)):
-        error = (1 - one.curvature) * table
-        if others is not None:
-            error -= one.curvature * others[j]
-        changes.append(rng.normal(0, one.grad_sd, (len(design), DRAWS)) + design @ error)
+    sizes = [one.n_leaves for one in seen]
+    starts = np.cumsum([0, *sizes[:-1]])
+    every = rng.normal(
+        0, seen[0].grad_sd, (sum(sizes), DRAWS)
+    )  # one release: all cells have the same noise
+    sums = [every[start : start + size] for start, size in zip(starts, sizes, strict=True)]
+    for j, (one, table) in enumerate(zip(seen, tables, strict=True)):
+        add_errors(
+            one.leaf,
+            one.weight,
+            table,
+            sums[j],
+            own=1 - one.curvature,
+            others=None if others is None else others[j],
+            other=-one.curvature,
+        )
     # estimates of the total: of every table that kept no leaf back, and the released one, if any did
-    whole = [change.sum(0) for change, one in zip(changes, seen, strict=True) if one.omitted < 0]
-    n_summed = [one.n_leaves for one in seen if one.omitted < 0]
-    if len(whole) < len(seen):
-        whole.append(rng.normal(0, seen[0].grad_sd, DRAWS))
-        n_summed.append(1)
-    precision = 1 / np.array(n_summed)
-    total = precision @ np.array(whole) / precision.sum()
-    return [
-        change - (design.sum(1) / design.sum())[:, None] * total
-        for change, design in zip(changes, designs, strict=True)
-    ]
+    own = np.array([one.omitted < 0 for one in seen])
+    whole, n_summed = np.add.reduceat(every, starts)[own], np.array(sizes)[own]
+    if not own.all():
+        whole = np.vstack([whole, rng.normal(0, seen[0].grad_sd, DRAWS)])
+        n_summed = np.append(n_summed, 1)
+    precision = 1 / n_summed
+    return sums, precision @ whole / precision.sum()
 
 
 def through_forest(

@@ -10,7 +10,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dpgb_dask.components.auto.noise import Screened
-from dpgb_dask.components.auto.smoothing import Seen, summing
+from dpgb_dask.components.auto.smoothing import Seen
+from dpgb_dask.kernels.posterior import add_errors
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -74,11 +75,10 @@ class Dependence:
         self, tables: Sequence[NDArray[np.float64]], seen: Sequence[Seen]
     ) -> list[NDArray[np.float64]]:
         """Return what errors in other tables add to each bin's gradient, per unit of its Hessian, (n_bins, n_draws)."""
-        means = [
-            summing(level, one.weight / one.weight.sum()) @ table
-            for level, one, table in zip(self.level, seen, tables, strict=True)
-        ]
-        moved = self.excess @ np.concatenate(means)
+        means = np.zeros((len(self.excess), tables[0].shape[1]))
+        for level, start, one, table in zip(self.level, self.start, seen, tables, strict=True):
+            add_errors(level, one.weight, table, means[start:], own=1 / float(one.weight.sum()))
+        moved = self.excess @ means
         return [
             moved[start + level.astype(np.int64)]
             for level, start in zip(self.level, self.start, strict=True)

@@ -93,6 +93,17 @@ def test_posteriors_are_those_of_an_eigen_decomposition(case):
     np.testing.assert_allclose(got, wanted, atol=1e-9 * max(np.abs(wanted).max(), 1e-300))
 
 
+def test_scales_without_a_share_add_nothing():
+    matrix, q = CASES["36 cells"]
+    diagonal, beside, reflectors = reduced(matrix)
+    inside = turned(reflectors, q, back=False)
+    shares = np.zeros((len(SCALES), q.shape[1]))
+    shares[2:4], shares[4], shares[5, 1] = 0.5, 1e-30, 1e-9
+    got = turned(reflectors, shrunk(diagonal, beside, inside, SCALES, shares), back=True)
+    wanted = np.einsum("sc,snc->nc", shares, naive_posterior(matrix, q, SCALES)[0])
+    np.testing.assert_allclose(got, wanted, rtol=1e-9, atol=1e-15 * np.abs(wanted).max())
+
+
 def test_rounding_makes_no_pivot_smaller_than_one():
     rng = np.random.default_rng(0)
     for _ in range(200):  # rank 1 and huge: what is left of a pivot is rounding, of either sign

@@ -64,8 +64,10 @@ def test_noise_of_the_released_total_is_in_every_leaf_by_its_share(monkeypatch):
         scales=np.array([0.4]), shift=np.zeros(3),
     )  # fmt: skip
     seen = [full, replace(full, omitted=2)]
-    tables, designs = [np.zeros((3, 4000))] * 2, [np.diag(weight)] * 2
-    _, pull = bands.pulls_of(tables, seen, designs, np.random.default_rng(0), None)
+    (_, sums), total = bands.sums_of(
+        [np.zeros((3, 4000))] * 2, seen, np.random.default_rng(0), None
+    )
+    pull = sums - weight[:, None] / 1000 * total
     of_total = 1 / (1 + 1 / 3)  # the released total, and that of the other table, of three leaves
     expected = 1 + of_total * (weight / 1000) ** 2
     ratio = pull.var(1) / 100 / expected

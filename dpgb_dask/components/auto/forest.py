@@ -30,7 +30,7 @@ from dpgb_dask.contracts.queries import Query, ResidualQuery, TreeSumsQuery
 from dpgb_dask.kernels.splits import NOWHERE
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, eq=False, slots=True, kw_only=True)
 class ForestMemory:
     """The batches of trees grown so far.
 
@@ -43,6 +43,10 @@ class ForestMemory:
         Trees of a batch that begin as one of these.
     price : int
     rescaled : bool
+    chance : (n_features,) float64
+        Of a feature to be split on.
+    last_bins : tuple of ((n_thresholds,) int64)
+        Per feature, the last bin of every part but the highest.
     """
 
     round: int
@@ -52,6 +56,8 @@ class ForestMemory:
     again: int
     price: int
     rescaled: bool
+    chance: NDArray[np.float64]
+    last_bins: tuple[NDArray[np.int64], ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -154,8 +160,19 @@ class Forest(Stage):
             again=min(trees_again(chosen), batch // 2) if free else 0,
             price=price,
             rescaled=not numeric,
+            chance=_chance(state),
+            last_bins=tuple(
+                self._last_bins(mass, bins.categorical)
+                for mass, bins in zip(state.counts, model.bins, strict=True)
+            ),
         )
         return replace(state, model=model, memory=memory)
+
+    def _last_bins(self, mass: NDArray[np.float64], categorical: bool) -> NDArray[np.int64]:
+        """Return where a feature may be split: evenly over noisy ranks."""
+        level = coarsen(mass, categorical, self.levels)
+        ends = np.flatnonzero(np.diff(level.astype(np.int64)))
+        return ends if len(ends) else np.zeros(1, np.int64)
 
     def next_query(self, state: State) -> Query | None:
         """Ask for the residual scale, then the leaf sums of the next batch of random trees."""
@@ -180,22 +197,7 @@ class Forest(Stage):
         """
         assert state.model is not None
         memory: ForestMemory = state.memory
-        strength = feature_strength(state)
-        m = len(strength)
-        chance = np.full(m, 1 / m)
-        if strength.sum() > 0:
-            even = constants.FOREST_EVEN
-            chance = even / m + (1 - even) * strength / strength.sum()
-        if (directions := state.shape.directions) is not None:
-            # leaves made monotone tree by tree keep steps of noise in one direction, which add up: such a forest is
-            # worse than one without these features (docs/constraints-and-edits.md)
-            chance = np.where(directions == 0, chance, 0.0)
-            chance = chance / chance.sum()
-        last_bins = []  # per feature: last bin of every part but the highest
-        for mass, bins in zip(state.counts, state.model.bins, strict=True):
-            level = coarsen(mass, bins.categorical, self.levels)
-            ends = np.flatnonzero(np.diff(level.astype(np.int64)))
-            last_bins.append(ends if len(ends) else np.zeros(1, np.int64))
+        chance, last_bins, m = memory.chance, memory.last_bins, len(memory.chance)
         batch, depth = memory.batch, state.model.trees.depth
         shape = (batch, (1 << depth) - 1)
         interactions = state.shape.interactions
@@ -297,3 +299,19 @@ def draw_features(
         used[np.arange(len(used)), level] = True
         used = np.repeat(used, 2, axis=0)
     return np.concatenate(levels, axis=1)
+
+
+def _chance(state: State) -> NDArray[np.float64]:
+    """Return how likely a split is on each feature: mostly by its released strength."""
+    strength = feature_strength(state)
+    m = len(strength)
+    chance = np.full(m, 1 / m)
+    if strength.sum() > 0:
+        even = constants.FOREST_EVEN
+        chance = even / m + (1 - even) * strength / strength.sum()
+    if (directions := state.shape.directions) is not None:
+        # leaves made monotone tree by tree keep steps of noise in one direction, which add up: such a forest is
+        # worse than one without these features (docs/constraints-and-edits.md)
+        chance = np.where(directions == 0, chance, 0.0)
+        chance = chance / chance.sum()
+    return chance

@@ -22,7 +22,7 @@ from dpgb_dask.components.auto.posterior import (
     round_price,
     sd_of_run,
     set_intercept,
-    steps,
+    tables_of,
     with_residual_scale,
     with_totals,
 )
@@ -90,26 +90,36 @@ class MainEffects(Stage):
         return needs_of_blocks(shape.n_scores, most_bins, self.rounds)
 
     def begin(self, state: State) -> State:
-        """Build the prior of every feature, and choose how many leaves a partition has."""
+        """Choose how many leaves a partition has, draw the partitions, and build the prior of every feature."""
         assert state.model is not None
         found = state.fact(AutoFacts)
         totals = found.totals
-        blocks = []
-        for bins, mass in zip(state.model.bins, state.counts, strict=True):
-            ordered = not bins.categorical
-            root = smoothing.square_root(
-                smoothing.prior(mass, ordered=ordered, missing_last=ordered)
-            )
-            blocks.append(tuple(smoothing.new_block(mass, root, h) for h in totals.hess))
         price = found.split.main
         gradient = current_gradient(state)
-        noise = sd_of_run(gradient, len(blocks), price, state.shape.max_weight)
+        noise = sd_of_run(gradient, len(state.model.bins), price, state.shape.max_weight)
         effect = found.clip if state.shape.kind == "numeric" else 1.0
         n_leaves = schedules.leaves_per_partition(
             state.n_rows, float(np.mean(totals.hess)), noise, effect
         )
+        partitions = tuple(
+            tuple(
+                random_partition(bins.n_bins, bins.categorical, n_leaves, rng)
+                for bins in state.model.bins
+            )
+            for rng in (state.rng.stream("main", t) for t in range(self.rounds))
+        )
+        blocks = []
+        for bins, mass, *own in zip(state.model.bins, state.counts, *partitions, strict=True):
+            ordered = not bins.categorical
+            prior = smoothing.prior(mass, ordered=ordered, missing_last=ordered)
+            root, reach = (
+                smoothing.nested_root(prior, mass, own)
+                if ordered
+                else (smoothing.square_root(prior), None)
+            )
+            blocks.append(tuple(smoothing.new_block(mass, root, h, reach) for h in totals.hess))
         memory = PosteriorMemory(
-            blocks=tuple(blocks), totals=totals, round=0, price=price, n_leaves=n_leaves
+            blocks=tuple(blocks), totals=totals, round=0, price=price, partitions=partitions
         )
         return replace(state, memory=memory)
 
@@ -121,12 +131,7 @@ class MainEffects(Stage):
             return None
         if state.shape.kind == "numeric" and t == self.rounds // 3 and not memory.rescaled:
             return residual_query(state, "main scale")
-        assert state.model is not None
-        rng = state.rng.stream("main", t)
-        leaves = tuple(
-            random_partition(b.n_bins, b.categorical, memory.n_leaves, rng)
-            for b in state.model.bins
-        )
+        leaves = memory.partitions[t]
         query = MainSumsQuery(
             label=f"main effects {t + 1}/{self.rounds}",
             price=round_price(memory.price, t, self.rounds),
@@ -165,8 +170,7 @@ class MainEffects(Stage):
             evidence=t >= 2,
             ordered=None if directions is None else ordered,
         )
-        tables = tuple(steps(np.stack([b.f for b in scores], axis=1)) for scores in memory.blocks)
-        model = replace(set_intercept(state.model, memory.totals), tables=tables)
+        model = replace(set_intercept(state.model, memory.totals), tables=tables_of(memory))
         state = with_totals(replace(state, model=model, memory=memory), memory.totals)
         if memory.round < self.rounds:
             return state

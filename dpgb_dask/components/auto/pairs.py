@@ -23,7 +23,7 @@ from dpgb_dask.components.auto.posterior import (
     round_price,
     set_intercept,
     split_of,
-    steps,
+    tables_of,
     with_residual_scale,
     with_totals,
 )
@@ -229,13 +229,9 @@ class Pairs(Stage):
             return replace(state, memory=memory).with_fact(found)
         pairs = tuple(
             PairTable(
-                c.i,
-                c.j,
-                c.map_i,
-                c.map_j,
-                np.stack([steps(b.f).reshape(c.n_i, c.n_j) for b in scores]),
+                c.i, c.j, c.map_i, c.map_j, np.ascontiguousarray(table.T).reshape(-1, c.n_i, c.n_j)
             )
-            for c, scores in zip(memory.cells, memory.blocks, strict=True)
+            for c, table in zip(memory.cells, tables_of(memory), strict=True)
         )
         model = replace(set_intercept(state.model, memory.totals), pairs=pairs)
         state = with_totals(replace(state, model=model, memory=memory), memory.totals)

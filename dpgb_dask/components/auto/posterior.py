@@ -247,13 +247,16 @@ def with_totals(state: State, totals: Totals) -> State:
 
 @dataclass(frozen=True, eq=False, slots=True, kw_only=True)
 class PosteriorMemory:
-    """Memory of a stage that updates tables in rounds: ``blocks[j][k]`` is the posterior of table j for score k."""
+    """Memory of a stage that updates tables in rounds: ``blocks[j][k]`` is the posterior of table j for score k.
+
+    ``partitions[t][j]`` are the leaves of the bins of table j in round t, where they are drawn.
+    """
 
     blocks: tuple[tuple[TablePosterior, ...], ...]
     totals: Totals
     round: int
     price: int
-    n_leaves: int = 0
+    partitions: tuple[tuple[NDArray[np.uint8], ...], ...] = ()
     cells: tuple[PairCells, ...] = ()
     rescaled: bool = False
     step: Step = NO_STEP
@@ -321,17 +324,18 @@ def learn(
     )
     first = constants.FIRST_SCALE * state.fact(AutoFacts).narrow
     scales = prior_scales(state) if evidence else first
-
+    scales.flags.writeable = False
     rooms = _precisions(memory.blocks)
 
     def learn_block(j: int) -> list[tuple[TablePosterior, smoothing.Mean]]:
         row = []
+        grad, hess = (np.ascontiguousarray(of[j].T) for of in (released.grad, released.hess))
         for k, block in enumerate(memory.blocks[j]):
             told = smoothing.observe(
                 block,
                 leaf_of_bin[j],
-                released.grad[j][:, k],
-                released.hess[j][:, k],
+                grad[k],
+                hess[k],
                 float(grad_total[k]),
                 seen,
                 omitted=released.omitted[j],
@@ -344,16 +348,13 @@ def learn(
 
     # the workers wait for these reductions between two rounds; kernels compute them without the GIL
     learnt = in_threads(learn_block, len(memory.blocks), state.n_threads)
-    blocks = tuple(
-        tuple(replace(told, log_evidence=mean.log_evidence) for told, mean in row) for row in learnt
-    )
+    means = [[mean for _, mean in row] for row in learnt]
+    blocks = tuple(tuple(told for told, _ in row) for row in learnt)
     memory = replace(memory, blocks=blocks, totals=totals, round=memory.round + 1)
     if not move:
-        return replace(memory, dampings=(*memory.dampings, 0.0))
-    means = [np.stack([mean.value for _, mean in row], axis=1) for row in learnt]
-    follows_noise = sum(mean.follows_noise for row in learnt for _, mean in row)
-    against = follows_noise * seen.grad_sd**2
-    return _moved(memory, means, against, leaf_of_bin, released, seen, state, damping, ordered)
+        dampings = (*memory.dampings, 0.0)
+        return replace(_with_values(memory, means), dampings=dampings)
+    return _moved(memory, means, leaf_of_bin, released, seen, state, damping, ordered)
 
 
 def in_threads(function: Callable[[int], T], n: int, n_threads: int) -> list[T]:
@@ -371,10 +372,39 @@ def in_threads(function: Callable[[int], T], n: int, n_threads: int) -> list[T]:
     return out
 
 
+def joined(rows: Sequence[Sequence[NDArray[np.float64]]]) -> NDArray[np.float64]:
+    """Return values per table and score one after another, (n_bins of all tables, n_scores)."""
+    return np.stack([np.concatenate(column) for column in zip(*rows, strict=True)], axis=1)
+
+
+def _with_values(
+    memory: PosteriorMemory,
+    means: list[list[smoothing.Mean]],
+    new: NDArray[np.float64] | None = None,
+) -> PosteriorMemory:
+    """Return the memory with the evidence of the tables, and their new values, if they have any."""
+    values = None if new is None else np.ascontiguousarray(new.T)
+    if values is not None:
+        values.flags.writeable = False
+    blocks, start = [], 0
+    for row, own in zip(memory.blocks, means, strict=True):
+        here = slice(start, start := start + len(row[0].mass))
+        blocks.append(
+            tuple(
+                replace(
+                    block,
+                    f=block.f if values is None else values[k, here],
+                    log_evidence=mean.log_evidence,
+                )
+                for k, (block, mean) in enumerate(zip(row, own, strict=True))
+            )
+        )
+    return replace(memory, blocks=tuple(blocks))
+
+
 def _moved(
     memory: PosteriorMemory,
-    means: list[NDArray[np.float64]],
-    against_noise: float,
+    means: list[list[smoothing.Mean]],
     leaf_of_bin: tuple[NDArray[np.uint8], ...],
     released: LeafSums,
     seen: Observation,
@@ -382,37 +412,42 @@ def _moved(
     most: float,
     ordered: Callable[[int, NDArray[np.float64]], NDArray[np.float64]] | None,
 ) -> PosteriorMemory:
-    """Move all tables towards their means, (n_bins, n_scores) each, as far as `Step` says."""
-    old = [np.stack([block.f for block in row], axis=1) for row in memory.blocks]
-    weights = [np.stack([b.mass * b.hess for b in row], axis=1) for row in memory.blocks]
-
-    def in_leaves(moves: Sequence[NDArray[np.float64]]) -> list[NDArray[np.float64]]:
-        return [averaged(*part) for part in zip(moves, weights, leaf_of_bin, strict=True)]
-
+    """Move all tables towards their means as far as `Step` says."""
+    sizes = [len(leaf) for leaf in leaf_of_bin]
+    n_leaves = [len(part) for part in released.grad]
+    leaf = np.concatenate(leaf_of_bin) + np.repeat(np.cumsum(n_leaves) - n_leaves, sizes)
+    old = joined([[block.f for block in row] for row in memory.blocks])
+    weight = joined([[block.seen[-1].weight for block in row] for row in memory.blocks])
     step = memory.step
-    if step.moved:
-        step = step.seen(released, in_leaves(step.moved), seen.grad_sd)
-    whole = [mean - f for mean, f in zip(means, old, strict=True)]
+    if step.moved is not None:
+        step = step.seen(released, averaged(step.moved, weight, leaf), seen.grad_sd)
+    whole = joined([[mean.value for mean in row] for row in means]) - old
     unexplained = sampling_variance(state) * sum(memory.totals.hess) * state.n_rows
-    rate = step.damping(whole, weights, unexplained, most=most)
-    new = [on_grid(f + rate * distance) for f, distance in zip(old, whole, strict=True)]
+    rate = step.damping(whole, weight, unexplained, n_tables=len(sizes), most=most)
+    new = on_grid(old + rate * whole)
     if ordered is not None:
-        new = [
-            np.stack([on_grid(ordered(j, f)) for f in table.T], axis=1)
-            for j, table in enumerate(new)
-        ]
-    moved = tuple(after - before for after, before in zip(new, old, strict=True))
-    slope = inner(released.grad, in_leaves(moved)) + rate * against_noise
-    blocks = tuple(
-        tuple(replace(block, f=f) for block, f in zip(row, table.T, strict=True))
-        for row, table in zip(memory.blocks, new, strict=True)
-    )
+        tables = np.split(new, np.cumsum(sizes)[:-1])
+        new = np.concatenate(
+            [
+                np.stack([on_grid(ordered(j, f)) for f in table.T], axis=1)
+                for j, table in enumerate(tables)
+            ]
+        )
+    moved = new - old
+    against = sum(mean.follows_noise for row in means for mean in row) * seen.grad_sd**2
+    slope = inner(np.concatenate(released.grad), averaged(moved, weight, leaf)) + rate * against
     return replace(
-        memory,
-        blocks=blocks,
+        _with_values(memory, means, new),
         step=replace(step, moved=moved, slope=slope),
         dampings=(*memory.dampings, rate),
     )
+
+
+def tables_of(memory: PosteriorMemory) -> tuple[NDArray[np.int32], ...]:
+    """Return the values of all tables in score steps, (n_bins, n_scores) each."""
+    sizes = [len(row[0].mass) for row in memory.blocks]
+    values = steps(joined([[block.f for block in row] for row in memory.blocks]))
+    return tuple(np.split(values, np.cumsum(sizes)[:-1]))
 
 
 def _precisions(blocks: Sequence[tuple[TablePosterior, ...]]) -> list[list[NDArray[np.float64]]]:

@@ -4,6 +4,7 @@ The amount of noise on each release is known exactly, so the model can be the po
 (docs/default-method.md §2). Everything here is post-processing of released numbers.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
@@ -11,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dpgb_dask.components import constants
-from dpgb_dask.kernels import posterior
+from dpgb_dask.kernels import nested, posterior
 
 JITTER = 1e-8
 
@@ -42,13 +43,6 @@ def prior(mass: NDArray[np.float64], *, ordered: bool, missing_last: bool) -> ND
     return centre @ kernel @ centre.T
 
 
-def summing(group: NDArray[np.integer], weight: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Return the matrix that sums a table over groups of its bins by weight, (n_groups, n_bins)."""
-    out = np.zeros((int(group.max()) + 1, len(group)))
-    out[group, np.arange(len(group))] = weight
-    return out
-
-
 @dataclass(frozen=True, eq=False, slots=True, kw_only=True)
 class Seen:
     """How one round observed a table: all that its noise needs to be told later.
@@ -68,8 +62,8 @@ class Seen:
         Σh over all rows, as released in all rounds so far, over that of ``weight``.
     scales : (n_scales,) float64 or None
         Prior scales of the step; None where the table did not move.
-    shift : (n_bins,) float64
-        The information after the round.
+    shift : (rank,) float64
+        The information after the round, about the coordinates of v that it tells of.
     omitted : int
         The leaf that was kept back; -1 for none.
     """
@@ -85,29 +79,20 @@ class Seen:
     omitted: int = -1
 
     @property
+    def rank(self) -> int:
+        """Number of coordinates of v that the rounds so far tell of."""
+        return len(self.shift)
+
+    @property
     def n_leaves(self) -> int:
         """Number of leaves."""
         return int(self.leaf.max()) + 1
 
-    def certainty(self, leaf_weight: NDArray[np.float64]) -> NDArray[np.float64]:
-        """Return the inverse variance of what the round says of each leaf, (n_leaves,), given the leaves' Σh."""
-        return certainty(self.grad_sd, self.sampling, leaf_weight, self.omitted)
 
-
-def certainty(
-    grad_sd: float, sampling: float, leaf_weight: NDArray[np.float64], omitted: int
-) -> NDArray[np.float64]:
-    """Return the inverse variance of the leaves' sums: noise, and sampling.
-
-    Where a leaf was kept back, it tells nothing beyond the others and the total, and a leaf's share of the total
-    carries noise of one cell. Otherwise many tables' totals are averaged, and their noise does not count.
-    """
-    if omitted < 0:
-        return np.asarray(1 / (grad_sd**2 + sampling * leaf_weight))
-    share = leaf_weight / leaf_weight.sum()
-    found = 1 / (grad_sd**2 * (1 + share**2) + sampling * leaf_weight)
-    found[omitted] = 0
-    return np.asarray(found)
+UNSEEN = Seen(
+    leaf=np.empty(0, np.uint8), weight=np.empty(0), grad_sd=0.0, sampling=0.0, keep=0.0, curvature=0.0, scales=None,
+    shift=np.empty(0),
+)  # fmt: skip
 
 
 @dataclass(frozen=True, eq=False, slots=True, kw_only=True)
@@ -115,7 +100,8 @@ class TablePosterior:
     """Posterior of one table (the bins of a feature, or the cells of a pair) for one score.
 
     The table is f = root · v with v ~ N(0, τ²I) a priori; ``precision`` and ``shift`` are the information about v in
-    all releases so far.
+    all releases so far. Its rank is the length of ``shift``: of the other coordinates nothing is known, and their part
+    of ``precision`` is zero.
 
     Parameters
     ----------
@@ -123,8 +109,10 @@ class TablePosterior:
         Noisy rows per bin.
     root : (n_bins, n_bins) float64
         Square root of the prior covariance at τ = 1.
+    reach : (n_bins,) int64
+        Coordinates of v that the sum of a leaf may depend on that begins at the bin.
     precision : (n_bins, n_bins) float64
-    shift : (n_bins,) float64
+    shift : (rank,) float64
     f : (n_bins,) float64, score units
         The values that the model holds now, on the grid of score steps.
     hess : (n_bins,) float64
@@ -137,6 +125,7 @@ class TablePosterior:
 
     mass: NDArray[np.float64]
     root: NDArray[np.float64]
+    reach: NDArray[np.int64]
     precision: NDArray[np.float64]
     shift: NDArray[np.float64]
     f: NDArray[np.float64]
@@ -150,12 +139,65 @@ def square_root(covariance: NDArray[np.float64]) -> NDArray[np.float64]:
     return np.asarray(np.linalg.cholesky(covariance + JITTER * np.eye(len(covariance))))
 
 
-def new_block(mass: NDArray[np.float64], root: NDArray[np.float64], hess: float) -> TablePosterior:
-    """Return the posterior before the first release: the prior."""
+class NestedRoot(NamedTuple):
+    """A square root of a prior covariance that is made for the partitions of a run.
+
+    Parameters
+    ----------
+    root : (n_bins, n_bins) float64
+    reach : (n_bins,) int64
+        As in `TablePosterior`.
+    """
+
+    root: NDArray[np.float64]
+    reach: NDArray[np.int64]
+
+
+def nested_root(
+    covariance: NDArray[np.float64],
+    mass: NDArray[np.float64],
+    partitions: Sequence[NDArray[np.uint8]],
+) -> NestedRoot:
+    """Return the square root of a covariance in which the first partitions tell of the first coordinates alone.
+
+    The Hessian of a row is then alike in all bins that no partition has told apart, so sums over leaves are sums over
+    cells, by rows. Less is known at first than there are bins, and the linear algebra is as much smaller.
+
+    Parameters
+    ----------
+    covariance : (n_bins, n_bins) float64
+    mass : (n_bins,) float64
+        Rows per bin.
+    partitions : sequence of ((n_bins,) uint8)
+        Leaf of each bin, intervals in order; partition by partition.
+    """
     n = len(mass)
-    zero = np.zeros(n)
+    _, begins = np.nonzero(np.diff(partitions, axis=1))  # partition by partition
+    every = np.append(begins + 1, np.arange(1, n))
+    cuts, first = np.unique(every, return_index=True)
+    cuts = cuts[np.argsort(first)]
+    reach = np.ones(n, np.int64)
+    reach[cuts] = np.arange(2, n + 1)
+    return NestedRoot(nested.nested_root(covariance + JITTER * np.eye(n), mass, cuts), reach)
+
+
+def new_block(
+    mass: NDArray[np.float64],
+    root: NDArray[np.float64],
+    hess: float,
+    reach: NDArray[np.int64] | None = None,
+) -> TablePosterior:
+    """Return the posterior before the first release: the prior; without ``reach`` any sum may depend on all of v."""
+    n = len(mass)
+    reach = np.full(n, n) if reach is None else reach
     return TablePosterior(
-        mass=mass, root=root, precision=np.zeros((n, n)), shift=zero, f=zero, hess=np.full(n, hess)
+        mass=mass,
+        root=root,
+        reach=reach,
+        precision=np.zeros((n, n)),
+        shift=np.zeros(int(reach[0])),
+        f=np.zeros(n),
+        hess=np.full(n, hess),
     )
 
 
@@ -216,36 +258,35 @@ def observe(
     omitted : int
         The leaf that was kept back, and is the total less the others; -1 for none.
     """
-    n_leaves = len(grad)
-    expected = np.bincount(leaf, block.mass * block.hess, n_leaves)
-    # harmonic average of the Hessian ratios: it moves slowly where noise is large, and is clipped so that one draw
-    # cannot flip a leaf
-    hess_sd = np.full(n_leaves, seen.hess_sd)
-    if omitted >= 0:
-        hess_sd[omitted] *= np.sqrt(n_leaves)  # the total, and all leaves but one
-    gain = 1 / (2 + seen.round / 2 + (hess_sd / (0.5 * expected)) ** 2)
-    ratio = np.clip(hess, 0.1 * expected, 10 * expected) / expected
-    hess_of_bin = block.hess * (1 + gain * (ratio - 1))[leaf]
-    hess_of_bin = np.clip(hess_of_bin, seen.hess_low, seen.hess_high)
-
-    weight = block.mass * hess_of_bin
-    leaf_weight = np.asarray(np.bincount(leaf, weight, n_leaves), np.float64)
-    pull = -(grad - grad_total * leaf_weight / leaf_weight.sum())
-    certain = certainty(seen.grad_sd, seen.sampling, leaf_weight, omitted)
-    # late rounds linearise closer to the optimum, so they count more
-    keep = 1 - 1 / (seen.round + 2)
-    rooted, precision = posterior.inform(
-        leaf, weight, block.root, certain, keep=keep, precision=block.precision, out=out
+    keep = 1 - 1 / (
+        seen.round + 2
+    )  # late rounds linearise closer to the optimum, so they count more
+    hess_of_bin, weight, precision, shift = posterior.observe(
+        leaf,
+        block.mass,
+        block.hess,
+        block.f,
+        block.root,
+        block.reach,
+        block.precision,
+        block.shift,
+        (grad, hess),
+        grad_total=grad_total,
+        sd=(seen.grad_sd, seen.hess_sd),
+        done=seen.round,
+        sampling=seen.sampling,
+        hess_bounds=(seen.hess_low, seen.hess_high),
+        omitted=omitted,
+        keep=keep,
+        out=out,
     )
-    observed = np.bincount(leaf, weight * block.f, n_leaves) + pull
-    shift = keep * block.shift + (certain * observed) @ rooted
     told = Seen(
         leaf=leaf,
         weight=weight,
         grad_sd=seen.grad_sd,
         sampling=seen.sampling,
         keep=keep,
-        curvature=hess_total / float(leaf_weight.sum()),
+        curvature=hess_total / float(weight.sum()),
         scales=scales,
         shift=shift,
         omitted=omitted,
@@ -279,17 +320,22 @@ class Mean(NamedTuple):
 
 def posterior_mean(block: TablePosterior, scales: NDArray[np.float64]) -> Mean:
     """Return the posterior mean of a table."""
-    leaf, weight = np.zeros(len(block.mass), np.uint8), block.mass
-    certain, omitted = np.empty(0), -1
-    if block.seen and block.seen[-1].scales is not None:  # a step follows
-        last = block.seen[-1]
-        leaf, weight, omitted = last.leaf, last.weight, last.omitted
-        certain = last.certainty(np.asarray(np.bincount(leaf, weight), np.float64))
-    mean, evidence, against = posterior.mean(
-        block.precision, block.shift, block.root, scales, leaf, weight, certain, omitted
+    last = block.seen[-1] if block.seen else UNSEEN
+    return Mean(
+        *posterior.mean(
+            block.precision,
+            block.shift,
+            block.root,
+            scales,
+            last.leaf,
+            last.weight,
+            follows=last.scales is not None,  # a step follows
+            grad_sd=last.grad_sd,
+            sampling=last.sampling,
+            omitted=last.omitted,
+            largest=constants.LARGEST_EFFECT,
+        )
     )
-    value = np.clip(mean, -constants.LARGEST_EFFECT, constants.LARGEST_EFFECT)
-    return Mean(value, evidence, against)
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,8 +9,8 @@ from numpy.typing import NDArray
 from dpgb_dask.components import constants
 from dpgb_dask.components.auto.reference import LeafSums
 
-# per table (n_bins, n_scores) or, of leaves, (n_leaves, n_scores)
-Tables = Sequence[NDArray[np.float64]]
+# values of the bins, or of the leaves, of all tables one after another: (n, n_scores)
+Joined = NDArray[np.float64]
 
 
 @dataclass(frozen=True, eq=False, slots=True, kw_only=True)
@@ -23,38 +23,41 @@ class Step:
 
     Parameters
     ----------
-    moved : tuple of ((n_bins, n_scores) float64)
-        The last move of each table, score units.
+    moved : (n_bins of all tables, n_scores) float64 or None
+        The last move, score units; None before the first.
     slope : float
         Σ gΔ before it, without what the move makes of the noise of these sums.
     joint, own : float
         Running sums of Δ'HΔ and Δ'DΔ.
     """
 
-    moved: tuple[NDArray[np.float64], ...] = ()
+    moved: Joined | None = None
     slope: float = 0.0
     joint: float = 0.0
     own: float = 0.0
 
-    def seen(self, sums: LeafSums, moved: Tables, sd: float) -> "Step":
+    def seen(self, sums: LeafSums, moved: Joined, sd: float) -> "Step":
         """Return the step once the sums after the last move are released.
 
         Parameters
         ----------
         sums : LeafSums
-        moved : per table (n_leaves, n_scores) float64
+        moved : (n_leaves of all tables, n_scores) float64
             The last move, averaged over the bins of each leaf.
         sd : float
             Standard deviation of the noise on a sum of gradients.
         """
-        joint = inner(sums.grad, moved) - self.slope
-        if joint <= constants.STEP_SD * sd * np.sqrt(2 * noise_along(moved, sums.omitted)):
+        joint = inner(np.concatenate(sums.grad), moved) - self.slope
+        variance = noise_along(moved, [len(part) for part in sums.grad], sums.omitted)
+        if joint <= constants.STEP_SD * sd * np.sqrt(2 * variance):
             return self
-        own = weighed(moved, [np.maximum(h, 0) for h in sums.hess])
+        own = weighed(moved, np.maximum(np.concatenate(sums.hess), 0))
         keep = constants.STEP_KEEP
         return replace(self, joint=keep * self.joint + joint, own=keep * self.own + own)
 
-    def damping(self, whole: Tables, weight: Tables, unexplained: float, *, most: float) -> float:
+    def damping(
+        self, whole: Joined, weight: Joined, unexplained: float, *, n_tables: int, most: float
+    ) -> float:
         """Return how far the tables move next, as a fraction of the whole moves to their posterior means.
 
         As long as no curvature is known, all tables might be copies of one. By the Cauchy-Schwarz inequality the sum of
@@ -62,54 +65,58 @@ class Step:
 
         Parameters
         ----------
-        whole : per table (n_bins, n_scores) float64
+        whole : (n_bins of all tables, n_scores) float64
             Distances to the posterior means.
-        weight : per table (n_bins, n_scores) float64
+        weight : (n_bins of all tables, n_scores) float64
             Σh per bin.
         unexplained : float
             Variance of the gradients of all rows: no model explains more.
+        n_tables : int
         most : float
         """
         if self.joint > 0:
             rate = constants.STEP * self.own / self.joint
         else:
             own = weighed(whole, weight)
-            rate = float(
-                np.sqrt(constants.FIRST_STEP * unexplained / max(len(whole) * own, 1e-300))
-            )
+            rate = float(np.sqrt(constants.FIRST_STEP * unexplained / max(n_tables * own, 1e-300)))
         return float(np.clip(rate, constants.LEAST_STEP, most))
 
 
 NO_STEP = Step()
 
 
-def inner(one: Tables, other: Tables) -> float:
-    """Return the inner product of two values per table."""
-    return sum(float((a * b).sum()) for a, b in zip(one, other, strict=True))
+def inner(one: Joined, other: Joined) -> float:
+    """Return the inner product of two values."""
+    return float((one * other).sum())
 
 
-def weighed(moves: Tables, weights: Tables) -> float:
+def weighed(moves: Joined, weights: Joined) -> float:
     """Return Σ weight · move²."""
-    return sum(float((w * m**2).sum()) for m, w in zip(moves, weights, strict=True))
+    return float((weights * moves**2).sum())
 
 
-def noise_along(moved: Tables, omitted: Sequence[int]) -> float:
+def noise_along(moved: Joined, sizes: Sequence[int], omitted: Sequence[int]) -> float:
     """Return the variance of Σ(sum · move) over leaves, if each released sum has noise of variance 1.
 
     A leaf that was kept back has the noise of the total less that of the others.
+
+    Parameters
+    ----------
+    moved : (n_leaves of all tables, n_scores) float64
+    sizes : sequence of int
+        Leaves per table.
+    omitted : sequence of int
+        The leaf that was kept back, per table; -1 for none.
     """
-    variance, through_total = 0.0, 0.0
-    for move, leaf in zip(moved, omitted, strict=True):
-        kept_back = move[leaf] if leaf >= 0 else 0.0
-        variance += float(((move - kept_back) ** 2).sum())
-        through_total += kept_back
-    return variance + float(np.sum(through_total**2))
+    leaf = np.array(omitted)
+    place = np.cumsum(sizes) - sizes + np.maximum(leaf, 0)
+    kept_back = np.where(leaf[:, None] >= 0, moved[place], 0.0)
+    own = ((moved - np.repeat(kept_back, sizes, axis=0)) ** 2).sum()
+    return float(own + (kept_back.sum(0) ** 2).sum())
 
 
-def averaged(
-    values: NDArray[np.float64], weight: NDArray[np.float64], leaf: NDArray[np.integer]
-) -> NDArray[np.float64]:
-    """Return the weighted mean of a table's values in each leaf: (n_leaves, n_scores) from (n_bins, n_scores)."""
+def averaged(values: Joined, weight: Joined, leaf: NDArray[np.integer]) -> Joined:
+    """Return the weighted mean of values in each leaf: (n_leaves, n_scores) from (n_bins, n_scores)."""
     n = int(leaf.max()) + 1
     return np.stack(
         [

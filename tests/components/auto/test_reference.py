@@ -12,6 +12,7 @@ from dpgb_dask.components.auto import smoothing
 from dpgb_dask.components.auto.reference import sums_of_leaves, with_reference
 from dpgb_dask.components.auto.smoothing import Observation
 from dpgb_dask.contracts.queries import MainSumsQuery, ReferenceSumsQuery
+from dpgb_dask.kernels.posterior import tell
 from dpgb_dask.losses import softmax_gradient
 from dpgb_dask.testing import SeededNoise
 
@@ -86,7 +87,12 @@ def test_the_certainty_of_a_leaf_is_what_noise_leaves_of_it(omitted):
     # the totals of many features are averaged where none is kept back
     total = rng.normal(0, 8.0, n) if omitted >= 0 else np.zeros(n)
     pull = leaves - total[:, None] * weight / weight.sum()
-    certain = smoothing.certainty(8.0, 0.0, weight, omitted)
+    precision = np.zeros((3, 3))  # of what the sums tell, if the table is v
+    tell(
+        np.arange(3, dtype=np.uint8), weight, np.eye(3), np.zeros((3, 1)), np.zeros(1), grad_sd=8.0, sampling=0.0,
+        omitted=omitted, keep=1.0, rank=3, precision=precision, known=np.zeros((3, 1)),
+    )  # fmt: skip
+    certain = np.diag(precision) / weight**2
     for k in range(3):
         if k == omitted:
             assert certain[k] == 0

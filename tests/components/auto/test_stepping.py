@@ -10,16 +10,11 @@ from dpgb_dask import DPGBRegressor, Schema
 from dpgb_dask.components import constants
 from dpgb_dask.components.answers import Sums
 from dpgb_dask.components.auto.reference import sums_of_tables
-from dpgb_dask.components.auto.stepping import Step, averaged
+from dpgb_dask.components.auto.stepping import Step, averaged, noise_along
 from dpgb_dask.recipes import RECIPES
 from dpgb_dask.testing import SeededNoise
 
 SIZES = (5, 3, 4)
-
-
-def tables(flat):
-    """Parts of a vector, one per table, of one score."""
-    return [part[:, None] for part in np.split(flat, np.cumsum(SIZES)[:-1])]
 
 
 @pytest.fixture
@@ -32,10 +27,10 @@ def quadratic():
 
 def step_along(quadratic, sd):
     curved, point, move = quadratic
-    before = Step(moved=tuple(tables(move)), slope=float(curved @ point @ move))
+    before = Step(moved=move[:, None], slope=float(curved @ point @ move))
     grad, hess = curved @ (point + move), np.diag(curved)
     sums = sums_of_tables(Sums(grad[:, None], hess[:, None], sd, sd), SIZES)
-    return before.seen(sums, tables(move), sd)
+    return before.seen(sums, move[:, None], sd)
 
 
 def test_curvature_is_that_of_the_loss_along_the_move(quadratic):
@@ -44,9 +39,11 @@ def test_curvature_is_that_of_the_loss_along_the_move(quadratic):
     assert step.joint == pytest.approx(move @ curved @ move)
     assert step.own == pytest.approx(np.diag(curved) @ move**2)
     rate = constants.STEP * step.own / step.joint
-    anything = tables(np.ones(sum(SIZES)))
-    assert step.damping(anything, anything, 1.0, most=1.0) == pytest.approx(min(rate, 1.0))
-    assert step.damping(anything, anything, 1.0, most=rate / 2) == rate / 2
+    anything = np.ones((sum(SIZES), 1))
+    assert step.damping(anything, anything, 1.0, n_tables=3, most=1.0) == pytest.approx(
+        min(rate, 1.0)
+    )
+    assert step.damping(anything, anything, 1.0, n_tables=3, most=rate / 2) == rate / 2
 
 
 def test_curvature_that_may_be_noise_changes_nothing(quadratic):
@@ -59,12 +56,28 @@ def test_curvature_that_may_be_noise_changes_nothing(quadratic):
 def test_the_first_move_of_copies_explains_no_more_than_there_is():
     rng = np.random.default_rng(1)
     effect, rows, n_tables = rng.normal(size=(6, 1)), rng.uniform(1, 9, (6, 1)), 30
-    whole, weight = [effect] * n_tables, [rows] * n_tables
-    rate = Step().damping(whole, weight, 20.0, most=1.0)
+    whole, weight = np.tile(effect, (n_tables, 1)), np.tile(rows, (n_tables, 1))
+    rate = Step().damping(whole, weight, 20.0, n_tables=n_tables, most=1.0)
     moved = n_tables * rate * effect  # of a row, by all copies together
     assert (rows * moved**2).sum() == pytest.approx(constants.FIRST_STEP * 20.0)
-    assert Step().damping(whole, weight, 1e9, most=0.4) == 0.4
-    assert Step().damping([0 * effect], weight[:1], 20.0, most=0.4) == 0.4
+    assert Step().damping(whole, weight, 1e9, n_tables=n_tables, most=0.4) == 0.4
+    assert Step().damping(0 * effect, rows, 20.0, n_tables=1, most=0.4) == 0.4
+
+
+@pytest.mark.parametrize("omitted", [(-1, -1, -1), (4, -1, 0), (1, 2, 3)])
+def test_noise_along_a_move_is_that_of_the_released_sums(omitted):
+    """Each released sum is a coordinate; a leaf that was kept back is the total less the others."""
+    moved, sizes = np.random.default_rng(2).normal(size=(sum(SIZES), 2)), list(SIZES)
+    expected = 0.0
+    for along in moved.T:
+        of_sums, of_total, start = along.copy(), 0.0, 0
+        for leaf, size in zip(omitted, sizes, strict=True):
+            if leaf >= 0:
+                of_total += along[start + leaf]
+                of_sums[start : start + size] -= along[start + leaf]
+            start += size
+        expected += (of_sums**2).sum() + of_total**2
+    assert noise_along(moved, sizes, omitted) == pytest.approx(expected)
 
 
 def test_moves_are_averaged_over_the_bins_of_a_leaf():
