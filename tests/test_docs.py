@@ -170,6 +170,7 @@ WITHOUT_ROWS = {
     "encoding/kinds.py",
     "kernels/__init__.py",
     "kernels/cache.py",
+    "kernels/nested.py",
     "kernels/posterior.py",
     "kernels/tridiagonal.py",
     "private/reading/graph_fusion.py",
