@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
+from dpgb_dask.components import constants
 from dpgb_dask.components.auto.chosen import ChosenTrees
 from dpgb_dask.components.auto.forest import Forest
 from dpgb_dask.components.auto.main_effects import MainEffects
@@ -32,15 +33,16 @@ ONE_SCORE = ("binary", "numeric")  # an exponential choice can weigh only one sc
 
 _REACHABLE = "A row's gradient is bounded over the scores that the released model can reach, if that bound is smaller."
 
+_BINS = Bins(closer=constants.CLOSER_SHARE)
 AUTO = Plan(
     name="auto",
     source="this project: Bayesian Gaussian-noise boosting",
-    stages=(Bins(), Start(), MainEffects(), Pairs(), ChosenTrees(), Forest()),
+    stages=(_BINS, Start(), MainEffects(), Pairs(), ChosenTrees(), Forest()),
 )
 ADDITIVE = Plan(
     name="additive",
     source="this project: `auto` without trees",
-    stages=(Bins(), Start(trees=False), MainEffects(), Pairs()),
+    stages=(_BINS, Start(trees=False), MainEffects(), Pairs()),
 )
 
 # ---- DP-EBM (Nori et al. 2021, algorithm 2)
@@ -56,7 +58,7 @@ _EBM_DEVIATIONS = (
     _REACHABLE,
 )
 # 10 % together with the row count at the beginning of the stage
-_EBM_BINS = Bins(share=0.098, max_bins=32, closer=0.0)
+_EBM_BINS = Bins(share=0.098, max_bins=32)
 _EBM_TREES = Trees(
     n_trees=300,
     per_feature=True,
@@ -132,7 +134,7 @@ _FDP = (
     replace(
         _fdp("fdp-tr-newton-quantile", "totally random, Newton, quantiles", Trees(leaf=_NEWTON)),
         stages=(
-            Bins(share=0.098, max_bins=32, closer=0.0),
+            Bins(share=0.098, max_bins=32),
             Trees(),
         ),
     ),

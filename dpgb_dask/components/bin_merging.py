@@ -1,6 +1,6 @@
 """Bins from a released histogram over the public grid: heavy single cells stay alone, the other cells are merged.
 
-Post-processing of one release (docs/default-method.md §0).
+Post-processing of releases (docs/default-method.md §0).
 """
 
 import math

@@ -1,4 +1,4 @@
-"""The stage `Bins`: private bins from one released histogram (docs/default-method.md §0)."""
+"""The stage `Bins`: private bins from a released histogram, and a closer look (docs/default-method.md §0)."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -11,7 +11,7 @@ from dpgb_dask.components import bin_merging, closer_look, constants
 from dpgb_dask.components.answers import natural
 from dpgb_dask.components.bin_merging import Cells
 from dpgb_dask.components.closer_look import Window
-from dpgb_dask.components.options import check_whole
+from dpgb_dask.components.options import check_decay, check_rate, check_whole
 from dpgb_dask.contracts.features import Categorical, Numeric
 from dpgb_dask.contracts.grid import DENSE, FINE, GRIDS, Grid
 from dpgb_dask.contracts.model import MAX_BINS, FeatureBins, Model, no_trees
@@ -63,7 +63,7 @@ class Counted:
 
 @dataclass(frozen=True, eq=False, slots=True, kw_only=True)
 class Looked:
-    """What the histogram told, while some features are looked at more closely.
+    """What the histogram told: what bins are merged from, and where some features are looked at more closely.
 
     Parameters
     ----------
@@ -97,12 +97,13 @@ class Bins(Stage):
     max_bins : int or None
         Wanted number of bins per feature; None for 128, or 250 on the finest grid.
     closer : float
-        Share of the plan's μ² for a closer look, spent only if there is one; 0 for none.
+        Share of the plan's μ² for a closer look (`constants.CLOSER_SHARE` in `auto`), spent only if there is one; 0 for
+        none. Later stages have to leave it.
     """
 
     share: float = constants.BINS_SHARE
     max_bins: int | None = None
-    closer: float = constants.CLOSER_SHARE
+    closer: float = 0.0
 
     makes_bins = True
     starts = True
@@ -112,6 +113,8 @@ class Bins(Stage):
 
     def __post_init__(self) -> None:
         """Check the options."""
+        check_rate("share", self.share)
+        check_decay("closer", self.closer)
         if self.max_bins is not None:
             check_whole("max_bins", self.max_bins, 2, 250)
 
@@ -123,11 +126,13 @@ class Bins(Stage):
     def declare(self, shape: Shape) -> Demand:  # noqa: ARG002
         """Declare the row count, the histogram, and a closer look."""
         share = constants.COUNT_SHARE + self.share
-        return Demand(share, share + self.closer, 3 if self.closer else 2)
+        n_queries = 3 if self.closer else 2
+        return Demand(share, share + self.closer, n_queries, extra=self.closer)
 
     def most_queries(self, state: State) -> int:
-        """Return 2 queries; a closer look is rare."""
-        return 3 if isinstance(state.memory, Looked) else 2
+        """Return 3 queries until the histogram has told whether there is a closer look."""
+        unknown = state.model is None or isinstance(state.memory, Looked)
+        return 3 if self.closer and unknown else 2
 
     def most_bins(self, shape: Shape) -> tuple[int, ...]:
         """Return the most bins of each feature: its categories, "other" and missing; `MAX_BINS` for a numeric one."""
@@ -259,7 +264,7 @@ def _merged(state: State, looked: Looked) -> State:
         if cells.edges is None:
             feature, mass = bin_merging.categorical_bins(cells.counts, looked.sd, state.n_rows)
         else:
-            # finer cells are as few as those of a coarse grid
+            # nearly all rows are in finer cells, which are as few as those of a coarse grid
             mass_sd = constants.COARSE_MASS_SD if j in looked.windows else looked.mass_sd
             feature, mass = bin_merging.numeric_bins(
                 cells, looked.sd, state.n_rows, looked.max_bins, mass_sd

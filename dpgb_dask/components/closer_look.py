@@ -45,7 +45,7 @@ class Window:
         return cls(first, last, float(low), float(high), len(edges) + 1, feature.integer)
 
     def is_coarse(self, width: float) -> bool:
-        """Return whether finer cells can tell more: not of a cell for one value, such as a whole number, or 0.
+        """Return whether finer cells can tell more: not in a window for one value, or of one whole number a cell.
 
         Parameters
         ----------
@@ -54,7 +54,8 @@ class Window:
         """
         if self.high - self.low <= constants.CLOSER_WIDTH * width:
             return False
-        n_values = np.floor(self.high) - np.floor(self.low)
+        # an open window holds its lower end too
+        n_values = np.floor(self.high) - np.floor(self.low) + self.is_open[0]
         return not self.integer or bool(n_values > self.last - self.first + 1)
 
     @property
@@ -75,7 +76,8 @@ class Window:
 def window_of(feature: Numeric, cells: Cells, n_rows: float) -> Window | None:
     """Return the fewest neighbouring cells that hold nearly all rows whose value is known.
 
-    None if they are more than `constants.CLOSER_WINDOW`, or finer ones would not tell more.
+    Rows whose value is known are taken to be at least half of all: noise would decide otherwise. None if the cells are
+    more than `constants.CLOSER_WINDOW`, or finer ones would not tell more.
 
     Parameters
     ----------

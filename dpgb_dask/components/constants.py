@@ -22,7 +22,7 @@ MASS_SD, COARSE_MASS_SD = 1.5, 0.75
 # that leaves a signal above the lowest of the grids; with .8, detail in the middle takes leaves from the tails (runqsz
 # of cpu_act at ε = 1: RMSE +16 %)
 CLOSER_SHARE, CLOSER_WINDOW, CLOSER_ROWS, CLOSER_CELLS = 0.05, 3, 0.95, 128
-CLOSER_WIDTH = 1e-6  # of the bounds: narrower cells hold one value, such as zero
+CLOSER_WIDTH = 1e-6  # of the bounds: a narrower window holds one value, such as zero
 LAST_SHARE = 0.5  # a remainder with this share of the wanted mass becomes a bin of its own
 
 # ---- start

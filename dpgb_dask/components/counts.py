@@ -56,7 +56,7 @@ class RowCount(Stage):
 
     def declare(self, shape: Shape) -> Demand:  # noqa: ARG002
         """Declare one count."""
-        return Demand(0.0, self.share, 1)
+        return Demand(self.share, self.share, 1)
 
     def bill(self, shape: Shape, budget: Budget, total: int, left: int) -> tuple[Item, ...]:  # noqa: ARG002
         """Return one count."""
@@ -112,7 +112,8 @@ class BaseScore(Stage):
 
     def declare(self, shape: Shape) -> Demand:
         """Declare a count and a sum; nothing for classes."""
-        return Demand(0.0, self.share, 2) if shape.kind == "numeric" else Demand(0.0, 0.0, 0)
+        share = self.share if shape.kind == "numeric" else 0.0
+        return Demand(share, share, 2 if share else 0)
 
     def bill(self, shape: Shape, budget: Budget, total: int, left: int) -> tuple[Item, ...]:  # noqa: ARG002
         """Return a count and a sum of one price; nothing for classes."""

@@ -312,12 +312,15 @@ class Demand:
         The most queries that it asks, for the progress bar.
     n_values : int
         The most values that it has released, if these may be very many; otherwise 0.
+    extra : float
+        A share beyond ``at_least`` that it spends only if released answers call for it; later stages have to leave it.
     """
 
     at_least: float
     at_most: float
     n_queries: int
     n_values: int = 0
+    extra: float = 0.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -595,9 +598,11 @@ class Plan:
         demands = [stage.declare(shape) for stage in self.stages]
         if not all(type(demand) is Demand for demand in demands):
             raise PlanError(f"A stage of {self.name!r} does not declare a Demand.")
-        if (declared := sum(d.at_least for d in demands)) > 1:
+        declared = sum(d.at_least for d in demands)
+        most = declared + sum(d.extra for d in demands)
+        if most > 1:
             raise PlanError(
-                f"The stages of {self.name!r} declare {declared:.3f} of the budget: at most 1 is there."
+                f"The stages of {self.name!r} declare {most:.3f} of the budget: at most 1 is there."
             )
         return Demand(
             declared, 1.0, sum(d.n_queries for d in demands), sum(d.n_values for d in demands)

@@ -356,6 +356,8 @@ class BinCountsQuery(Query):
         """Refuse features without a size."""
         Query.__post_init__(self)
         features, sizes = _features(self.features, self.sizes)
+        if not sizes:
+            raise PlanError("features of the query must be at least one.")
         settle(self, features=features, sizes=sizes)
 
     @property

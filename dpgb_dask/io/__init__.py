@@ -2,8 +2,8 @@
 
 A data set is on disk or in an object store; it is aligned to Zarr's shards and contains its schema.
 
-A fit reads its source once or twice. A source that is slow to read or to align (many small files, CSV, a pipeline) is
-better written to a data set first. A data set consists of
+A fit reads its source once, rarely two or three times. A source that is slow to read or to align (many small files,
+CSV, a pipeline) is better written to a data set first. A data set consists of
 
 - a group with the attribute ``dpgb_dask``: the format, the schema, the names of the features, and whether it is
   complete;

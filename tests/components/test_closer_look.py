@@ -10,11 +10,14 @@ from sklearn.metrics import roc_auc_score
 from dpgb_dask import DPGBClassifier, Schema, recipes
 from dpgb_dask.components import constants
 from dpgb_dask.components.bin_merging import Cells
+from dpgb_dask.components.bins import Bins
 from dpgb_dask.components.closer_look import Window, joined, n_finer_cells, window_of
+from dpgb_dask.components.counts import BaseScore
 from dpgb_dask.contracts.features import Numeric
 from dpgb_dask.contracts.grid import numeric_edges
-from dpgb_dask.contracts.plan import Shape
+from dpgb_dask.contracts.plan import Plan, Shape
 from dpgb_dask.contracts.queries import BinCountsQuery
+from dpgb_dask.errors import PlanError
 from dpgb_dask.released.export import model_to_dict
 from dpgb_dask.testing import SeededNoise
 
@@ -96,7 +99,7 @@ def test_joined_cells_hold_the_rows_between_their_edges(feature, n):
             both = joined(cells, window, finer)
             wanted = counted(both.edges, values)
             assert (np.diff(both.edges) > 0).all()
-            assert set(cells.edges[: max(first, 0)]) <= set(both.edges)
+            assert set(cells.edges[:first]) <= set(both.edges)
             assert set(cells.edges[last:]) <= set(both.edges)
             np.testing.assert_array_equal(both.counts, wanted.counts)
             assert len(both.noise) == len(both.counts)
@@ -178,7 +181,7 @@ def test_one_row_moves_a_closer_look_by_no_more_than_its_sensitivity():
     shape = Shape(schema=Schema(FEATURES, classes=["no", "yes"]))
     added = [1000.0, 1e9, -1e9, np.nan, None, "text", -np.inf]
     alone, *others = [
-        open_local(np.vstack([x[:0], *more, x]), np.append(["yes"] * len(more), y), shape)
+        open_local(np.vstack([*more, x]), np.append(["yes"] * len(more), y), shape)
         for more in ([], *([np.array([[v, 0.0, "x"]], object)] for v in added))
     ]
     seen = []
@@ -193,3 +196,54 @@ def test_one_row_moves_a_closer_look_by_no_more_than_its_sensitivity():
     assert seen.count(BinCountsQuery) == 1
     for rounds in (alone, *others):
         rounds.close()
+
+
+@pytest.mark.parametrize("closer", [-0.1, 1.0, 1.5, True, float("nan"), float("inf"), None, "0.05"])
+def test_a_share_that_is_none_is_refused(closer):
+    with pytest.raises(PlanError, match="closer="):
+        Bins(closer=closer)
+
+
+def test_a_plan_whose_later_stages_do_not_leave_a_closer_look_is_refused_before_its_charge():
+    shape = Shape(schema=Schema(FEATURES, target_bounds=(0, 1)))
+    fits = Plan(name="fits", source="a test", stages=(Bins(share=0.5), BaseScore(share=0.49)))
+    assert fits.demand(shape).at_least == pytest.approx(0.992)
+    stages = (Bins(share=0.5, closer=0.05), BaseScore(share=0.49))
+    with pytest.raises(PlanError, match="of the budget: at most 1 is there"):
+        Plan(name="does not", source="a test", stages=stages).demand(shape)
+
+
+def test_there_is_no_closer_look_on_the_coarsest_grid():
+    """A feature alone has a signal of 14 for it long before 40 features have one for 32 cells."""
+    rng = np.random.default_rng(0)
+    x = rng.uniform(-4, 4, (400, 40))
+    x[:, 0] += 1000
+    bounds = {"far": (-2000.0, 2000.0)} | {f"x{j}": (-4.0, 4.0) for j in range(39)}
+    model = DPGBClassifier(
+        schema=Schema(bounds, classes=[0, 1]),
+        epsilon=2.0,
+        delta=1e-6,
+        noise=SeededNoise(0),
+        random_state=0,
+    ).fit(x, (x[:, 1] > 0).astype(int))
+    assert "closer bins" not in labels_of(model)
+
+
+def test_several_features_are_looked_at_together_with_weights():
+    rng = np.random.default_rng(0)
+    near_by = rng.normal(size=(2000, 2))
+    x, y = near_by + np.array([1000.0, -700.0]), (near_by.sum(1) > 0).astype(int)
+    schema = Schema({"a": (-2000.0, 2000.0), "b": (-2000.0, 2000.0)}, classes=[0, 1], max_weight=3)
+    plan = recipes.get("auto", kind="binary").brief()
+    fit = DPGBClassifier(
+        schema=schema, recipe=plan, epsilon=8.0, delta=1e-6, noise=SeededNoise(0), random_state=0
+    ).fit(x, y, sample_weight=rng.uniform(0.5, 3, 2000))
+    assert labels_of(fit).count("closer bins") == 1
+    for bins, centre in zip(fit.model_.bins, (1000.0, -700.0), strict=True):
+        assert np.sum(np.abs(bins.edges - centre) < 2) > 5
+
+
+def test_the_most_rounds_only_fall():
+    seen = []
+    fitted(callbacks=[lambda _label, _done, most: seen.append(most)])
+    assert seen == sorted(seen, reverse=True)

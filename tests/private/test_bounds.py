@@ -314,6 +314,10 @@ OUT_OF_RANGE = {
     ),
     "edges of other numbers": (queries_of("numeric")["residual"], {"edges": np.array([0.5, 1.5])}),
     "a feature without bins": (queries_of("binary")["bins"], {"sizes": (5, 0)}),
+    "bins of no feature": (
+        queries_of("binary")["bins"],
+        {"features": np.array([], np.uint16), "sizes": ()},
+    ),
     "bins of fewer features": (queries_of("binary")["bins"], {"sizes": (5,)}),
     "features that are no whole numbers": (
         queries_of("binary")["bins"],

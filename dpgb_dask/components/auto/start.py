@@ -59,7 +59,8 @@ class Start(Stage):
     def declare(self, shape: Shape) -> Demand:
         """Declare 1 % of what `Bins` left; for a numeric target as much for each look at it, 1 to 4 times."""
         most = constants.START_LOOKS if shape.kind == "numeric" else 1
-        return Demand(0.85 * constants.START_SHARE, most * constants.START_SHARE, most)
+        least, share = 0.85 * constants.START_SHARE, most * constants.START_SHARE
+        return Demand(least, share, most, extra=share - least)
 
     def begin(self, state: State) -> State:
         """Fix the price of each release of this stage."""
