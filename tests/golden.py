@@ -45,10 +45,11 @@ TARGETS = {
     "numeric": {"name": "y", "type": "numeric", "low": -5, "high": 5},
 }
 FEW = {"n_estimators": 3, "max_depth": 3}  # of trees; 300 per feature say no more
-# what else than plain rows: sample weights, and units of several rows
+# what else than plain rows: sample weights, units of several rows, and a feature that fills a few cells of the grid
 VARIANTS = [
     ("auto", "binary", "weights"),
     ("auto", "binary", "units"),
+    ("auto", "binary", "far"),
     ("dpboost", "binary", "units"),
 ]
 CASES = [
@@ -90,6 +91,9 @@ def fit(name, kind, variant):
     weight = None
     if variant == "units":
         schema |= {"ignore": [], "unit_id": "person"}
+    elif variant == "far":
+        frame["x"] += 1000
+        schema["features"] = FEATURES | {"x": {"type": "numeric", "low": -2000.0, "high": 2000.0}}
     elif variant == "weights":
         schema["max_weight"] = 3
         weight = pd.Series(np.arange(N_ROWS) % 9 / 2)

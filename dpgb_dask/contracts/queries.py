@@ -466,6 +466,11 @@ class GradientQuery(Query):
         raise NotImplementedError
 
     @property
+    def cell_share(self) -> float:
+        """Average share of the rows that one cell is summed over."""
+        return self.n_blocks / self.n_cells
+
+    @property
     def n_values(self) -> int:
         """n_cells · n_scores · 2."""
         return self.n_cells * self.n_scores * 2
@@ -722,6 +727,11 @@ class NodeSumsQuery(LevelQuery):
             raise PlanError(
                 "sides of a query must be of at least one feature: they hold the node's sum."
             )
+
+    @property
+    def cell_share(self) -> float:
+        """Of contrasts, a node's share: each is over all of its rows."""
+        return super().cell_share if self.sides is None else 1 / self.splits.n_leaves
 
     @property
     def total_times(self) -> int:

@@ -79,7 +79,7 @@ class Asked:
             return None
         served = 1.0 if query.rows is None else query.rows.rate
         largest = query.gradient.largest_grad << query.weight_bits
-        return cls(largest, served * query.n_blocks / query.n_cells, query.rows)
+        return cls(largest, served * query.cell_share, query.rows)
 
 
 @dataclass(frozen=True, slots=True)
