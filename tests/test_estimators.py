@@ -239,7 +239,8 @@ def test_default_loss_is_that_of_the_target(regression_schema, features, numbers
 
 
 def numbers_in(text):
-    return {int(word) for word in re.findall(r"(?<![\d.eE-])\d+(?![\d.eE])", text)}
+    """Whole numbers that are no part of a fraction or of a digest in hex."""
+    return {int(word) for word in re.findall(r"(?<![\da-fA-F.-])\d+(?![\da-fA-F.])", text)}
 
 
 def test_nothing_that_is_let_out_holds_a_count(binary_schema, features, labels, caplog, tmp_path):
