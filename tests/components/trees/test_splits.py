@@ -526,8 +526,8 @@ def plain_contrasts(query, g, codes, node):
     return out
 
 
-def contrasts_of(n_features, n_nodes, seed, noise=0.0):
-    """A level of partially random splits over rows: the query, its answer, the split, sides and plain sums."""
+def contrasts_of(n_features, n_nodes, seed):
+    """A level of partially random splits over rows: the query, its exact answer, the frontier, and the rows."""
     rng = np.random.default_rng(seed)
     candidates = menu_of(*[numeric(7) for _ in range(n_features)])
     frontier = frontier_of(candidates, plain_tree(int(np.log2(n_nodes))))
@@ -535,11 +535,8 @@ def contrasts_of(n_features, n_nodes, seed, noise=0.0):
     query = split.ask(frontier, split.draw(frontier, rng))
     codes, node = rng.integers(0, 6, (n_features, 500)), rng.integers(0, n_nodes, 500)
     g, h = rng.normal(size=500), rng.uniform(size=500)
-    cells = [plain_contrasts(query, v, codes, node) for v in (g, h)]
-    # noise in proportion to the sensitivity, as if a row changed one cell by one
-    sd = noise * np.sqrt(query.n_blocks)
-    cells = [(c + sd * rng.normal(size=c.shape)).reshape(-1, 1) for c in cells]
-    return query, Sums(*cells, sd, sd), frontier, (codes, node, g, h)
+    cells = [plain_contrasts(query, v, codes, node).reshape(-1, 1) for v in (g, h)]
+    return query, Sums(*cells, 0.0, 0.0), frontier, (codes, node, g, h)
 
 
 @pytest.mark.parametrize("n_features", [2, 7, 40])
@@ -576,23 +573,27 @@ def test_a_node_that_is_not_split_keeps_its_sum_on_one_side():
 @pytest.mark.parametrize("n_features", [2, 5, 14, 50])
 def test_contrasts_tell_sides_apart_with_less_noise_than_two_sums(n_features):
     """Beside two sums a feature, of sensitivity √m, and their totals' mean: docs/privacy.md P1."""
-    found = [contrasts_of(n_features, 8, seed, noise=1.0) for seed in range(60)]
-    sums = [contrasts_of(n_features, 8, seed)[1] for seed in range(60)]
-    split = PartiallyRandom()
-    level = LevelSplits.unsplit(8)
+    query, exact, _, _ = contrasts_of(n_features, 8, seed=0)
+    rng, sd = (
+        np.random.default_rng(1),
+        np.sqrt(query.n_blocks),
+    )  # as if a row changed one cell by one
+    split, level = PartiallyRandom(), LevelSplits.unsplit(8)
     for k in range(8):
         level.set(k, 1, np.arange(7) > 2)
     errors, apart = [], []
-    for (query, answer, _, _), exact in zip(found, sums, strict=True):
-        noisy, clean = (split.leaves(query, own, level)[0] for own in (answer, exact))
-        errors.append(noisy.grad - clean.grad)
-        cells = [split.histogram(query, own).grad for own in (answer, exact)]
-        apart.append((cells[0] - cells[1]).reshape(8, -1, 2) @ [-1.0, 1.0])
+    clean, sides = split.leaves(query, exact, level)[0], split.histogram(query, exact).grad
+    for _ in range(200):
+        noisy = Sums(exact.grad + sd * rng.normal(size=exact.grad.shape), exact.hess, sd, sd)
+        leaves = split.leaves(query, noisy, level)[0]
+        errors.append(leaves.grad - clean.grad)
+        moved = split.histogram(query, noisy).grad - sides
+        apart.append(moved.reshape(8, -1, 2) @ [-1.0, 1.0])
     times, m = query.total_times, n_features
     blocks = m + times**2
     assert np.var(apart) == pytest.approx(blocks, rel=0.1)  # 2 m of two sums
     assert np.var(errors) == pytest.approx(blocks * (1 + times**-2) / 4, rel=0.2)
-    assert noisy.grad_sd[0, 0] == pytest.approx(np.sqrt(blocks * (1 + times**-2)) / 2)
+    assert leaves.grad_sd[0, 0] == pytest.approx(np.sqrt(blocks * (1 + times**-2)) / 2)
     assert (
         np.var(errors) < 1.05 * (m + 1) / 2
     )  # of two sums, the node's total by the mean over features
