@@ -59,7 +59,7 @@ class Start(Stage):
     def declare(self, shape: Shape) -> Demand:
         """Declare 1 % of what `Bins` left; for a numeric target as much for each look at it, 1 to 4 times."""
         most = constants.START_LOOKS if shape.kind == "numeric" else 1
-        least, share = 0.85 * constants.START_SHARE, most * constants.START_SHARE
+        least, share = 0.8 * constants.START_SHARE, most * constants.START_SHARE
         return Demand(least, share, most, extra=share - least)
 
     def begin(self, state: State) -> State:
