@@ -174,9 +174,7 @@ class Bins(Stage):
         if isinstance(query, CountQuery):
             n_rows = max(float(values[0]), 1.0)
             signal = _signal(state, n_rows, self.share, state.shape.n_features)
-            # the finest grid that the signal reaches, else the coarsest
-            n_uniform = max(n for n, least in constants.GRID_SIGNALS.items() if signal >= least)
-            memory = Counted(n_uniform=n_uniform, n_rows=float(values[0]), variance=sd**2)
+            memory = Counted(n_uniform=finest_grid(signal), n_rows=float(values[0]), variance=sd**2)
             return replace(state, n_rows=n_rows, memory=memory)
         if isinstance(query, BinCountsQuery):
             return self._joined(state, query, values, sd)
@@ -195,14 +193,11 @@ class Bins(Stage):
         found = float(precision @ np.append(totals, counted.n_rows) / precision.sum())
         count = NoisyCount(found, float(1 / np.sqrt(precision.sum())))
         n_rows = max(found, 1.0)
-        unread = [
-            Unread(float(part[-1]), None if edges is not None else float(part[-2]), sd, len(part))
-            for edges, part in zip(grid.edges, per_feature, strict=True)
-        ]
         cells = tuple(
             Cells(edges, part, np.ones(len(part)))
             for edges, part in zip(grid.edges, per_feature, strict=True)
         )
+        unread = tuple(_unread(own, sd) for own in cells)
         looked = Looked(
             cells=cells,
             sd=sd,
@@ -211,7 +206,7 @@ class Bins(Stage):
             or (constants.FINE_BINS if query.n_uniform == FINE else constants.COARSE_BINS),
             mass_sd=constants.MASS_SD if query.n_uniform >= DENSE else constants.COARSE_MASS_SD,
         )
-        state = replace(state, n_rows=n_rows, count=count, unread=tuple(unread))
+        state = replace(state, n_rows=n_rows, count=count, unread=unread)
         merged = _merged(state, looked)
         coarsest = query.n_uniform == min(GRIDS)
         windows, n_finer = ({}, 0) if coarsest else self._windows(state, cells)
@@ -235,7 +230,7 @@ class Bins(Stage):
             and (window := closer_look.window_of(feature, own, state.n_rows)) is not None
         }
         signal = _signal(state, state.n_rows, self.closer, max(len(windows), 1))
-        return windows, closer_look.n_finer_cells(signal) if windows else 0
+        return windows, n_finer_cells(signal) if windows else 0
 
     def _joined(
         self, state: State, query: BinCountsQuery, values: NDArray[np.float64], sd: float
@@ -249,6 +244,23 @@ class Bins(Stage):
             finer = Cells(state.model.bins[j].edges, part, noise)
             cells[j] = closer_look.joined(cells[j], window, finer)
         return _merged(state, replace(looked, cells=tuple(cells)))
+
+
+def finest_grid(signal: float) -> int:
+    """Return the uniform cells of the finest grid that a signal reaches, else of the coarsest."""
+    return max(n for n, least in constants.GRID_SIGNALS.items() if signal >= least)
+
+
+def n_finer_cells(signal: float) -> int:
+    """Return in how many cells a window is counted, by its signal; 0 for none."""
+    n_uniform = finest_grid(signal)
+    return 0 if n_uniform == min(GRIDS) else min(n_uniform, constants.CLOSER_CELLS)
+
+
+def _unread(cells: Cells, sd: float) -> Unread:
+    """Return how many rows have a missing value, and how many no declared category."""
+    other = None if cells.edges is not None else float(cells.counts[-2])
+    return Unread(float(cells.counts[-1]), other, sd, len(cells.counts))
 
 
 def _signal(state: State, n_rows: float, share: float, n_features: int) -> float:

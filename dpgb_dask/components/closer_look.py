@@ -98,12 +98,6 @@ def window_of(feature: Numeric, cells: Cells, n_rows: float) -> Window | None:
     return None
 
 
-def n_finer_cells(signal: float) -> int:
-    """Return in how many cells a window is counted, by the rows over the standard deviation of a cell; 0 for none."""
-    reached = [n for n, least in constants.GRID_SIGNALS.items() if 0 < least <= signal]
-    return min(max(reached, default=0), constants.CLOSER_CELLS)
-
-
 def joined(cells: Cells, window: Window, finer: Cells) -> Cells:
     """Return the cells outside a window as they were, and inside as they were counted in finer ones.
 

@@ -182,7 +182,6 @@ def _write_ahead(cursor: Any) -> None:
 
 
 def _begin_immediate(connection: Connection) -> None:
-    _dialects.setdefault(
-        connection.dialect.name, connection.dialect
-    )  # its connection is made, so it is whole
+    # its connection is made, so it is whole
+    _dialects.setdefault(connection.dialect.name, connection.dialect)
     connection.exec_driver_sql("BEGIN IMMEDIATE")

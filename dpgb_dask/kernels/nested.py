@@ -15,9 +15,8 @@ from dpgb_dask.kernels import kernel, readable
 def _split(
     mass: NDArray[np.float64],  # IN (n,)
     cuts: NDArray[np.int64],  # IN (n - 1,)
-    cell: NDArray[
-        np.int64
-    ],  # OUT (n, 2): first bin, and the one after the last, of the cell that is split
+    # OUT (n, 2): first bin, and the one after the last, of the cell that is split
+    cell: NDArray[np.int64],
     light: NDArray[np.int64],  # OUT (n, 2): of its lighter part
 ) -> None:
     n = len(mass)

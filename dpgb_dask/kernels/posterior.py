@@ -23,9 +23,8 @@ def _certainty(
     sampling: float,
     omitted: int,
     of_leaf: NDArray[np.float64],  # OUT (n_leaves,): weight of each leaf
-    certain: NDArray[
-        np.float64
-    ],  # OUT (>= n_leaves,): inverse variance of its sum, by noise and sampling
+    # OUT (>= n_leaves,): inverse variance of its sum, by noise and sampling
+    certain: NDArray[np.float64],
 ) -> None:
     # Where a leaf was kept back, it tells nothing beyond the others and the total, and a leaf's share of the total
     # carries noise of one cell. Otherwise many tables' totals are averaged, and their noise does not count.
@@ -52,6 +51,28 @@ def _sum_leaves(
         to, w = out[leaf[b]], weight[b]
         for j in range(out.shape[1]):
             to[j] += w * root[b, j]
+
+
+@inner
+def _leaves(
+    leaf: NDArray[np.uint8],  # IN (n,)
+    weight: NDArray[np.float64],  # IN (n,)
+    root: NDArray[np.float64],  # IN (n, n)
+    n_leaves: int,
+    rank: int,
+    grad_sd: float,
+    sampling: float,
+    omitted: int,
+) -> tuple[NDArray[np.float64], NDArray[np.float64], NDArray[np.float64]]:
+    """Return the weight of each leaf, the certainty of its sum, and what its sum weights v by.
+
+    The last two have as many rows as the next multiple of PANEL, zeros beyond the leaves.
+    """
+    of_leaf, padded = np.empty(n_leaves), -(-n_leaves // PANEL) * PANEL
+    certain, rooted = np.empty(padded), np.zeros((padded, rank))
+    _certainty(leaf, weight, grad_sd, sampling, omitted, of_leaf, certain)
+    _sum_leaves(leaf, weight, root, rooted)
+    return of_leaf, certain, rooted
 
 
 @inner
@@ -130,10 +151,9 @@ def _observe(
         next_hess[b] = min(max(hess[b] * factor[leaf[b]], hess_low), hess_high)
         weight[b] = mass[b] * next_hess[b]
 
-    of_leaf, padded = np.empty(n_leaves), -(-n_leaves // PANEL) * PANEL
-    certain, rooted = np.empty(padded), np.zeros((padded, rank))
-    _certainty(leaf, weight, grad_sd, sampling, omitted, of_leaf, certain)
-    _sum_leaves(leaf, weight, root, rooted)
+    of_leaf, certain, rooted = _leaves(
+        leaf, weight, root, n_leaves, rank, grad_sd, sampling, omitted
+    )
     _inform(rooted, certain, keep, precision, next_precision)
 
     total = of_leaf.sum()
@@ -153,9 +173,8 @@ def _observe(
 
 @inner
 def _weigh(
-    evidence: NDArray[
-        np.float64
-    ],  # IN OUT (n_scales, n_columns): logarithms; then the share of each scale
+    # IN OUT (n_scales, n_columns): logarithms; then the share of each scale
+    evidence: NDArray[np.float64],
 ) -> None:
     n_scales, n_columns = evidence.shape
     for c in range(n_columns):
@@ -188,12 +207,12 @@ def _mean(
     matrix, diagonal, beside = precision[:rank, :rank].copy(), np.empty(rank), np.empty(rank - 1)
     _reduce(matrix, diagonal, beside)
     q = np.empty((rank, 1 + n_leaves))
-    of_leaf, certain = np.empty(n_leaves), np.empty(n_leaves)
+    of_leaf, certain = np.empty(0), np.empty(0)
     if n_leaves:
-        _certainty(leaf, weight, grad_sd, sampling, omitted, of_leaf, certain)
-        rooted = np.zeros((n_leaves, rank))
-        _sum_leaves(leaf, weight, root, rooted)
-        q[:, 1:] = rooted.T
+        of_leaf, certain, rooted = _leaves(
+            leaf, weight, root, n_leaves, rank, grad_sd, sampling, omitted
+        )
+        q[:, 1:] = rooted[:n_leaves].T
     q[:, 0] = shift
     _turn(matrix, False, q)
 
@@ -308,10 +327,9 @@ def _tell(
     known: NDArray[np.float64],  # IN OUT (n, n_draws)
 ) -> None:
     n_leaves, n_draws = sums.shape
-    of_leaf, padded = np.empty(n_leaves), -(-n_leaves // PANEL) * PANEL
-    certain, rooted = np.empty(padded), np.zeros((padded, rank))
-    _certainty(leaf, weight, grad_sd, sampling, omitted, of_leaf, certain)
-    _sum_leaves(leaf, weight, root, rooted)
+    of_leaf, certain, rooted = _leaves(
+        leaf, weight, root, n_leaves, rank, grad_sd, sampling, omitted
+    )
     _inform(rooted, certain, keep, precision, precision)
     told, whole = np.empty((n_leaves, n_draws)), of_leaf.sum()
     for k in range(n_leaves):

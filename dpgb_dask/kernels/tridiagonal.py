@@ -11,9 +11,8 @@ from numpy.typing import NDArray
 from dpgb_dask.kernels import inner, kernel
 
 PANEL = 4  # reflectors that are applied to the rest of the matrix at once
-NOTHING = (
-    1e-20  # a scale of such a share, times its square, adds nothing to a mean: shares sum to 1
-)
+# a scale of such a share, times its square, adds nothing to a mean: shares sum to 1
+NOTHING = 1e-20
 
 
 @inner

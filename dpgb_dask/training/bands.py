@@ -203,9 +203,8 @@ def sums_of(
     others = None if dependence is None else dependence.carried(tables, seen)
     sizes = [one.n_leaves for one in seen]
     starts = np.cumsum([0, *sizes[:-1]])
-    every = rng.normal(
-        0, seen[0].grad_sd, (sum(sizes), DRAWS)
-    )  # one release: all cells have the same noise
+    # one release: all cells have the same noise
+    every = rng.normal(0, seen[0].grad_sd, (sum(sizes), DRAWS))
     sums = [every[start : start + size] for start, size in zip(starts, sizes, strict=True)]
     for j, (one, table) in enumerate(zip(seen, tables, strict=True)):
         add_errors(

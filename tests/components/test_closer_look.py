@@ -10,8 +10,8 @@ from sklearn.metrics import roc_auc_score
 from dpgb_dask import DPGBClassifier, Schema, recipes
 from dpgb_dask.components import constants
 from dpgb_dask.components.bin_merging import Cells
-from dpgb_dask.components.bins import Bins
-from dpgb_dask.components.closer_look import Window, joined, n_finer_cells, window_of
+from dpgb_dask.components.bins import Bins, n_finer_cells
+from dpgb_dask.components.closer_look import Window, joined, window_of
 from dpgb_dask.components.counts import BaseScore
 from dpgb_dask.contracts.features import Numeric
 from dpgb_dask.contracts.grid import numeric_edges

@@ -258,9 +258,8 @@ def observe(
     omitted : int
         The leaf that was kept back, and is the total less the others; -1 for none.
     """
-    keep = 1 - 1 / (
-        seen.round + 2
-    )  # late rounds linearise closer to the optimum, so they count more
+    # late rounds linearise closer to the optimum, so they count more
+    keep = 1 - 1 / (seen.round + 2)
     hess_of_bin, weight, precision, shift = posterior.observe(
         leaf,
         block.mass,

@@ -875,9 +875,8 @@ def leaf_of_bin(splits: Splits, n_bins: int) -> NDArray[np.int64]:
             right[node] = splits.masks[mask, :n_bins]
     if not splits.depth:
         return np.zeros(n_bins, np.int64)
-    leaf = right[len(right) // 2 :].astype(
-        np.int64
-    )  # under every node of a level, from the last up
+    # under every node of a level, from the last up
+    leaf = right[len(right) // 2 :].astype(np.int64)
     for level in range(1, splits.depth):
         first = (splits.n_leaves >> (level + 1)) - 1
         goes = right[first : 2 * first + 1]
