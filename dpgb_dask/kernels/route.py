@@ -8,6 +8,7 @@ from numpy.typing import NDArray
 
 from dpgb_dask.kernels import inner, kernel, readable, same_rows, writable
 from dpgb_dask.kernels.histogram import joint_sums, look_up, runs, scatter_one, unload
+from dpgb_dask.kernels.splits import NOWHERE
 
 BLOCK = 8192  # rows per inner loop: its 2^(depth - 2) leaf buffers stay in L2
 MAX_DEPTH = 10
@@ -368,6 +369,137 @@ def find_nodes(
     writable("out", out, np.uint16, 1)
     f, t, q, masks = check_trees(codes, feature[None], threshold[None], mask_of[None], masks)
     _find_nodes(codes, f[0], t[0], q[0], masks, out)
+
+
+@kernel
+def _only_feature(
+    feature: NDArray[np.uint16],  # IN (n_trees, nodes)
+    threshold: NDArray[np.uint8],  # IN (n_trees, nodes)
+    mask_of: NDArray[np.int32],  # IN (n_trees, nodes)
+) -> int:
+    only = -1
+    for t in range(feature.shape[0]):
+        for k in range(feature.shape[1]):
+            if threshold[t, k] < NOWHERE or mask_of[t, k] >= 0:
+                if only >= 0 and feature[t, k] != only:
+                    return -1
+                only = int(feature[t, k])
+    return only
+
+
+def only_feature(
+    feature: NDArray[np.uint16], threshold: NDArray[np.uint8], mask_of: NDArray[np.int32]
+) -> int | None:
+    """Return the feature that every split of some trees is by; None if there are several features, or no splits."""
+    only = _only_feature(
+        readable("feature", feature, np.uint16, 2),
+        readable("threshold", threshold, np.uint8, 2),
+        readable("mask_of", mask_of, np.int32, 2),
+    )
+    return None if only < 0 else only
+
+
+@inner
+def _leaf_of_code(
+    code: int,
+    threshold: NDArray[np.uint8],  # IN (nodes,), heap order
+    mask_of: NDArray[np.int32],  # IN (nodes,)
+    masks: NDArray[np.uint8],  # IN (n_masks, 256)
+) -> int:
+    """Walk down from the root of a tree of one feature."""
+    node = 0
+    while node < threshold.shape[0]:
+        q = mask_of[node]
+        right = masks[q, code] == 1 if q >= 0 else code > threshold[node]
+        node = 2 * node + (2 if right else 1)
+    return node - threshold.shape[0]
+
+
+@kernel
+def _leaves_of_codes(
+    threshold: NDArray[np.uint8],  # IN (n_trees, nodes)
+    mask_of: NDArray[np.int32],  # IN (n_trees, nodes)
+    masks: NDArray[np.uint8],  # IN (n_masks, 256)
+    out: NDArray[np.uint16],  # OUT (n_trees, n_codes)
+) -> None:
+    for t in range(out.shape[0]):
+        for c in range(out.shape[1]):
+            out[t, c] = _leaf_of_code(c, threshold[t], mask_of[t], masks)
+
+
+def leaves_of_codes(
+    threshold: NDArray[np.uint8],
+    mask_of: NDArray[np.int32],
+    masks: NDArray[np.uint8],
+    n_codes: int,
+) -> NDArray[np.uint16]:
+    """Return the leaf of every code in trees of one feature each.
+
+    Parameters
+    ----------
+    threshold, mask_of, masks
+        As for `tree_sums`, of trees that are known to be whole (`contracts.model.flaw_of`).
+    n_codes : int
+        At most 256.
+
+    Returns
+    -------
+    (n_trees, n_codes) uint16
+    """
+    out = np.empty((len(threshold), n_codes), np.uint16)
+    _leaves_of_codes(*_one_feature_trees(threshold, mask_of, masks), out)
+    return out
+
+
+@kernel
+def _sums_of_leaves(
+    sums: NDArray[np.int64],  # IN (n_bins, n_scores, 2)
+    threshold: NDArray[np.uint8],  # IN (n_trees, nodes)
+    mask_of: NDArray[np.int32],  # IN (n_trees, nodes)
+    masks: NDArray[np.uint8],  # IN (n_masks, 256)
+    out: NDArray[np.int64],  # OUT (n_trees, leaves, n_scores, 2), added to
+) -> None:
+    for t in range(out.shape[0]):
+        for c in range(sums.shape[0]):
+            leaf = _leaf_of_code(c, threshold[t], mask_of[t], masks)
+            for k in range(sums.shape[1]):
+                out[t, leaf, k, 0] += sums[c, k, 0]
+                out[t, leaf, k, 1] += sums[c, k, 1]
+
+
+def sums_of_leaves(
+    sums: NDArray[np.int64],
+    threshold: NDArray[np.uint8],
+    mask_of: NDArray[np.int32],
+    masks: NDArray[np.uint8],
+) -> NDArray[np.int64]:
+    """Return the sums per leaf of trees of one feature, the same for all, from the sums per bin: no row has to walk.
+
+    Parameters
+    ----------
+    sums : (n_bins, n_scores, 2) int64
+        Of the feature's bins, as `joint_sums` returns them.
+    threshold, mask_of, masks
+        As for `leaves_of_codes`.
+
+    Returns
+    -------
+    (n_trees, 2**depth, n_scores, 2) int64
+    """
+    out = np.zeros((len(threshold), threshold.shape[1] + 1, *sums.shape[1:]), np.int64)
+    sums = readable("sums", sums, np.int64, 3)
+    _sums_of_leaves(sums, *_one_feature_trees(threshold, mask_of, masks), out)
+    return out
+
+
+def _one_feature_trees(
+    threshold: NDArray[np.uint8], mask_of: NDArray[np.int32], masks: NDArray[np.uint8]
+) -> tuple[NDArray[np.uint8], NDArray[np.int32], NDArray[np.uint8]]:
+    return (
+        readable("threshold", threshold, np.uint8, 2),
+        readable("mask_of", mask_of, np.int32, 2),
+        readable("masks", masks, np.uint8, 2),
+    )
 
 
 @kernel

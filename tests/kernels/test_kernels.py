@@ -13,6 +13,9 @@ def test_warm_leaves_nothing_to_compile_for_read_only_blocks():
         histogram._joint_sums,
         route._tree_leaves,
         route._find_nodes,
+        route._only_feature,
+        route._leaves_of_codes,
+        route._sums_of_leaves,
         nodes._add_rows,
         nodes._flush_all,
         histogram._pair_sums,
@@ -38,6 +41,9 @@ def test_warm_leaves_nothing_to_compile_for_read_only_blocks():
     pairs = [histogram.Pair(0, 1, np.zeros(2, np.uint8), np.zeros(2, np.uint8), 1, 1)]
     histogram.pair_sums(codes, pairs, packed, 1)
     assert route.tree_sums(codes, *trees, packed, 1)[:, :, 0].tolist() == [[[0, 5], [0, 0]]]
+    assert route.only_feature(*trees[:3]) == 0
+    assert route.leaves_of_codes(*trees[1:], 2).tolist() == [[0, 1]]
+    assert route.sums_of_leaves(sums[:2], *trees[1:]).tolist() == [[[[0, 5]], [[0, 0]]]]
     for n_nodes in (1, 3):
         got = nodes.node_sums(codes, features, (2,), node, n_nodes, packed[0], 1)
         assert got[0].tolist() == [[0, 5], [0, 0]]

@@ -50,6 +50,41 @@ def test_find_nodes_is_the_leaf_of_one_tree(depth, masked):
     np.testing.assert_array_equal(out, naive_leaves(codes, *tree))
 
 
+@pytest.mark.parametrize("masked", [0.0, 0.5])
+@pytest.mark.parametrize("depth", range(11))
+def test_trees_of_one_feature_are_sums_of_its_bins(depth, masked):
+    rng = np.random.default_rng(depth)
+    codes = rng.integers(0, 40, (6, 300), np.uint8)
+    feature, threshold, mask_of, masks = forest(3, depth, 6, masked)
+    feature[:] = 4
+    trees = threshold, mask_of, masks
+    leaf = route.leaves_of_codes(*trees, 40)
+    every = np.tile(np.arange(40), (6, 1))
+    for t in range(3):
+        tree = feature[t], threshold[t], mask_of[t], masks
+        np.testing.assert_array_equal(leaf[t], naive_leaves(every, *tree))
+    g, h = rng.integers(-99, 100, 300), rng.integers(0, 100, 300)
+    packed, want = two_scores(lambda g, h: naive_tree_sums(codes, feature, *trees, g, h), g, h)
+    bins = np.ascontiguousarray(histogram.joint_sums(codes[4:5], packed, 99, (40,)))
+    np.testing.assert_array_equal(route.sums_of_leaves(bins, *trees), want)
+
+
+def test_the_only_feature_is_that_of_all_splits():
+    feature, threshold, mask_of, _ = forest(2, 2, 1)
+    threshold[:] = 9
+    feature[:] = 5
+    assert route.only_feature(feature, threshold, mask_of) == 5
+    feature[1, 2] = 3
+    assert route.only_feature(feature, threshold, mask_of) is None
+    threshold[1, 2] = 255  # sends every row left: it reads no feature
+    assert route.only_feature(feature, threshold, mask_of) == 5
+    mask_of[1, 2] = 0
+    assert route.only_feature(feature, threshold, mask_of) is None
+    threshold[:], mask_of[:] = 255, -1
+    assert route.only_feature(feature, threshold, mask_of) is None
+    assert route.only_feature(feature[:, :0], threshold[:, :0], mask_of[:, :0]) is None
+
+
 def test_find_nodes_over_several_blocks():
     rng = np.random.default_rng(0)
     codes = rng.integers(0, 256, (3, route.BLOCK + 9), np.uint8)

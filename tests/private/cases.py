@@ -7,7 +7,15 @@ from outside.expectile import Expectile, Exponential
 from dpgb_dask.contracts.boundary import Receipt
 from dpgb_dask.contracts.features import Categorical, Numeric
 from dpgb_dask.contracts.grid import FINE, Grid, numeric_edges
-from dpgb_dask.contracts.model import FeatureBins, Model, PairTable, Splits, TreeEnsemble, no_trees
+from dpgb_dask.contracts.model import (
+    MAX_BINS,
+    FeatureBins,
+    Model,
+    PairTable,
+    Splits,
+    TreeEnsemble,
+    no_trees,
+)
 from dpgb_dask.contracts.plan import Shape
 from dpgb_dask.contracts.queries import (
     BinCountsQuery,
@@ -126,6 +134,14 @@ def splits_of(n_trees, depth=3, seed=7):
     return Splits(feature, threshold, mask_of, masks)
 
 
+def of_one_feature(splits):
+    """The same trees, all of whose splits are by the second feature; a node without a split names the first."""
+    nowhere = (splits.threshold % 5 == 0) & (splits.mask_of < 0)
+    feature = np.where(nowhere, 0, 1).astype(np.uint16)
+    threshold = np.where(nowhere, MAX_BINS - 1, splits.threshold).astype(np.uint8)
+    return Splits(feature, threshold, splits.mask_of, splits.masks)
+
+
 def upper(splits, depth):
     """The first levels of some trees."""
     n = (1 << depth) - 1
@@ -226,6 +242,7 @@ def queries_of(kind, weight_bits=0):
         "pairs": PairSumsQuery(**grad, pairs=pair_cells()),
         "trees": TreeSumsQuery(**grad, splits=splits),
         "part": TreeSumsQuery(**grad, splits=splits, rows=draw()),
+        "one feature": TreeSumsQuery(**grad, splits=of_one_feature(splits)),
         "root": NodeSumsQuery(**level, splits=upper(one, 0)),
         "nodes": NodeSumsQuery(**level, splits=one),
         "sample": NodeSumsQuery(**level, splits=one, rows=draw("sample", 11, high=1 << 30)),

@@ -7,7 +7,7 @@ one unit each.
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar, NamedTuple, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -59,6 +59,7 @@ from dpgb_dask.contracts.queries import (
 from dpgb_dask.contracts.spending import Item, amplified
 from dpgb_dask.errors import PlanError
 from dpgb_dask.frozen import replaced
+from dpgb_dask.kernels.route import leaves_of_codes
 from dpgb_dask.losses import Gradient, check_gradient
 
 # the classes that each part may have. The stage tells splits, candidates, features and rows apart by class, because
@@ -74,12 +75,11 @@ PARTS: dict[str, tuple[type, ...]] = {
 OPENED = 64  # bytes that a sum takes from its opening to the decision: noise, floats, gains
 NOT_DRAWN = np.random.default_rng(0)  # for features that are not drawn at random
 # feature of every tree, and the leaf of each of its bins; empty unless every tree has one feature
-Where = tuple[tuple[int, NDArray[np.int64]], ...]
+Where = tuple[tuple[int, NDArray[np.uint16]], ...]
 MOST_UNITS = 10**7  # the lowest price of a fit, divided by this number, still pays for one unit
 
 
-@dataclass(frozen=True, eq=False, slots=True, kw_only=True)
-class Growing:
+class Growing(NamedTuple):
     """Memory of the stage.
 
     Parameters
@@ -527,7 +527,7 @@ class Trees(Stage):
             assert isinstance(self.split, ExponentialSplit)
             allowed = self._candidates(state, memory).allowed(query.splits)
             level = self.split.choose(released.value, query, allowed)
-            return replace(state, memory=replace(memory, splits=grow(memory.splits, level)))
+            return replace(state, memory=memory._replace(splits=grow(memory.splits, level)))
         assert isinstance(query, NodeSumsQuery)
         if (due := self._to_refine(state, memory)) is not None:
             return self._refined(state, query, released, *due)
@@ -565,7 +565,7 @@ class Trees(Stage):
         state = self._refine(
             state, [(int(j), hess) for j, hess in zip(features, parts, strict=True)]
         )
-        return replace(state, memory=replace(state.memory, refined=t + 1 - memory.tree))
+        return replace(state, memory=state.memory._replace(refined=t + 1 - memory.tree))
 
     def _refine(self, state: State, seen: Sequence[tuple[int, NDArray[np.float64]]]) -> State:
         """Refine the candidates of some features from their noisy Hessian per bin."""
@@ -577,7 +577,7 @@ class Trees(Stage):
             assert known is not None
             cuts[j] = np.searchsorted(known, kept).astype(np.uint8)
             state = replace(state, model=model)
-        return replace(state, memory=replace(state.memory, cuts=tuple(cuts)))
+        return replace(state, memory=state.memory._replace(cuts=tuple(cuts)))
 
     def _sketched(self, state: State, query: NodeSumsQuery, released: Answer) -> State:
         memory: Growing = state.memory
@@ -589,7 +589,7 @@ class Trees(Stage):
             query.features, np.split(hess, np.cumsum(query.sizes)[:-1]), strict=True
         ):
             cuts[int(j)] = self.candidates.cuts(mass)
-        return replace(state, memory=replace(memory, cuts=tuple(cuts), sketched=True))
+        return replace(state, memory=memory._replace(cuts=tuple(cuts), sketched=True))
 
     # ---- structure
 
@@ -694,14 +694,14 @@ class Trees(Stage):
             grad, hess = answer.grad.reshape(shape), answer.hess.reshape(shape)
             table = NodeHistogram(grad, hess, answer.grad_sd, answer.hess_sd)
             if n_nodes == 1 and isinstance(self.candidates, IterativeHessian):
-                memory = replace(memory, seen=root_hessians(table, frontier.candidates))
+                memory = memory._replace(seen=root_hessians(table, frontier.candidates))
                 state = replace(state, memory=memory)
             if self._one_feature(state.shape):
                 return self._grown_at_once(state, table, frontier)
             level = self.split.choose(table, frontier)
         splits = grow(memory.splits, level)
         if splits.depth < self.depth:
-            return replace(state, memory=replace(memory, splits=splits))
+            return replace(state, memory=memory._replace(splits=splits))
         leaves = (
             self.split.leaves(query, answer, level)
             if isinstance(self.split, PartiallyRandom)
@@ -717,12 +717,12 @@ class Trees(Stage):
         n_bins = candidates.sizes[0]
         splits = root()
         while splits.depth < self.depth:
-            here = one_hot(leaf_of_bin(splits, n_bins), splits.n_leaves)
+            here = one_hot(leaf_of_code(splits)[0, :n_bins], splits.n_leaves)
             nodes = replace(
                 table, grad=here[:, :, None] * table.grad, hess=here[:, :, None] * table.hess
             )
             splits = grow(splits, self.split.choose(nodes, replace(frontier, splits=splits)))
-        here = one_hot(leaf_of_bin(splits, n_bins), splits.n_leaves)
+        here = one_hot(leaf_of_code(splits)[0, :n_bins], splits.n_leaves)
         sd = np.sqrt(np.maximum(here.sum(1, keepdims=True), 1.0))
         leaves = LeafSums(
             here @ table.grad[0], here @ table.hess[0], table.grad_sd * sd, table.hess_sd * sd
@@ -739,10 +739,9 @@ class Trees(Stage):
         memory: Growing = state.memory
         assert state.model is not None
         where = []
-        for t in range(splits.n_trees):
+        for t, leaf in enumerate(leaf_of_code(splits)):
             (j,) = self._features(state, memory.tree + t).tolist()
-            n_bins = state.model.bins[j].n_bins
-            where.append((j, leaf_of_bin(splits.part(t, t + 1), n_bins)))
+            where.append((j, leaf[: state.model.bins[j].n_bins]))
         return tuple(where)
 
     def _sums_of_leaves(
@@ -761,7 +760,7 @@ class Trees(Stage):
     def _rows_of_leaves(state: State, splits: Splits, where: Where) -> NDArray[np.float64]:
         """Return the noisy number of rows in each leaf, from the released bins: (n_trees · n_leaves, 1)."""
         parts = [np.bincount(leaf, state.counts[j], splits.n_leaves) for j, leaf in where]
-        return np.concatenate(parts).astype(np.float64)[:, None]
+        return np.asarray(np.concatenate(parts), np.float64)[:, None]
 
     def _values(
         self, state: State, splits: Splits, sums: LeafSums, above: LeafSums | None = None
@@ -805,7 +804,7 @@ class Trees(Stage):
         first, size = self._batch(memory)
         done = memory.tree + splits.n_trees
         if done - first < size:
-            memory = replace(memory, tree=done, splits=root(), sketched=False, pending=pending)
+            memory = memory._replace(tree=done, splits=root(), sketched=False, pending=pending)
             return replace(state, memory=memory)
         assert state.model is not None
         model = state.model
@@ -814,8 +813,8 @@ class Trees(Stage):
         if self._one_feature(state.shape):
             model = self._ordered(state, model)
         reach = memory.reach.moved(state.model, model)
-        memory = replaced(
-            memory, tree=done, splits=root(), sketched=False, pending=(), refined=0, reach=reach
+        memory = memory._replace(
+            tree=done, splits=root(), sketched=False, pending=(), refined=0, reach=reach
         )
         state = replaced(state, model=model, memory=memory)
         if memory.seen and done <= self._refinements(state.shape):
@@ -867,24 +866,12 @@ def root_hessians(
     )
 
 
-def leaf_of_bin(splits: Splits, n_bins: int) -> NDArray[np.int64]:
-    """Return the leaf of every bin in one tree of one feature."""
-    right = np.arange(n_bins) > splits.threshold[0, :, None]  # in every node, of every bin
-    for node, mask in enumerate(splits.mask_of[0].tolist()):
-        if mask >= 0:
-            right[node] = splits.masks[mask, :n_bins]
-    if not splits.depth:
-        return np.zeros(n_bins, np.int64)
-    # under every node of a level, from the last up
-    leaf = right[len(right) // 2 :].astype(np.int64)
-    for level in range(1, splits.depth):
-        first = (splits.n_leaves >> (level + 1)) - 1
-        goes = right[first : 2 * first + 1]
-        leaf = np.where(goes, leaf[1::2] + (1 << level), leaf[::2])
-    return np.asarray(leaf[0])
+def leaf_of_code(splits: Splits) -> NDArray[np.uint16]:
+    """Return the leaf of every code in trees of one feature each, (n_trees, 256)."""
+    return leaves_of_codes(splits.threshold, splits.mask_of, splits.masks, MAX_BINS)
 
 
-def one_hot(leaf: NDArray[np.int64], n: int) -> NDArray[np.float64]:
+def one_hot(leaf: NDArray[np.uint16], n: int) -> NDArray[np.float64]:
     """Return (n, n_bins): 1 where a bin belongs to a leaf, else 0."""
     return (np.arange(n)[:, None] == leaf).astype(np.float64)
 

@@ -316,25 +316,80 @@ class _Read(NamedTuple):
 class Pass:
     """Yields every block once, in any order, to the threads that iterate over it; use it in a ``with`` statement.
 
+    These blocks are in memory; `StoredPass` reads from scratch.
+
     Parameters
     ----------
-    pieces : sequence of Kept
     scores : Scores
         Updated during the pass, block by block.
     update : Update or None
         Added to the scores; None if they are up to date.
-    columns : function
-        Returns the features that are needed, in increasing order, including those that the update reads; only called if
-        blocks are on scratch.
+    memory : sequence of (int, Piece)
+        Blocks and their numbers.
+
+    Notes
+    -----
+    Integer sums are the same for any order. A block is valid until its thread asks for the next one.
+
+    Attributes
+    ----------
+    waited : float
+        Seconds that threads waited for blocks, summed over threads.
+    """
+
+    def __init__(
+        self, scores: Scores, update: Update | None, memory: Sequence[tuple[int, Piece]]
+    ) -> None:
+        self.waited = 0.0
+        self._scores = scores
+        self._update = update
+        self._memory = deque(memory)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        pass
+
+    def __iter__(self) -> Iterator[RowBlock]:
+        try:
+            while self._memory:
+                try:
+                    taken = self._memory.popleft()
+                except IndexError:  # another thread took the last one
+                    return
+                yield self._in_memory(*taken)
+        except BaseException:
+            self._memory.clear()  # so that the other threads stop too
+            raise
+
+    def _in_memory(self, k: int, piece: Piece) -> RowBlock:
+        """Bring the scores of a block up to date."""
+        score = self._scores.memory(k)
+        if self._update is not None:
+            self._update.add(k, piece.codes, score)
+        return RowBlock(k, piece, score)
+
+
+class StoredPass(Pass):
+    """A pass over blocks of which some are on scratch, and read ahead by another thread.
+
+    Parameters
+    ----------
+    scores, update, memory
+        As in `Pass`.
+    stored : sequence of (int, StoredPiece)
+        The blocks on scratch.
+    columns : sequence of int
+        Features that are needed, in increasing order, including those that the update reads.
     n_threads : int
     identity : bool
-        Whether to read the identities of rows too, where they are on scratch.
+        Whether to read the identities of rows too.
 
     Notes
     -----
     A block from scratch is taken as soon as it is read; a block in memory is taken when none from scratch is ready.
-    Integer sums are the same for any order. A block is valid until its thread asks for the next one, which may reuse
-    the buffer.
+    When its thread asks for the next block, the buffer may be reused.
 
     Raises
     ------
@@ -344,54 +399,43 @@ class Pass:
 
     def __init__(
         self,
-        pieces: Sequence[Kept],
         scores: Scores,
         update: Update | None,
-        columns: Callable[[], Sequence[int]],
+        memory: Sequence[tuple[int, Piece]],
+        stored: Sequence[tuple[int, StoredPiece]],
+        columns: Sequence[int],
         n_threads: int,
         *,
-        identity: bool = False,
+        identity: bool,
     ) -> None:
-        self.waited = 0.0  # seconds that threads waited for blocks, summed over threads
-        self._scores = scores
-        self._update = update
+        super().__init__(scores, update, memory)
+        self._stored = dict(stored)
+        self._columns = columns
         self._identity = identity
-        self._pieces = pieces
-        self._memory: deque[tuple[int, Piece]] = deque()
-        self._stored: list[int] = []
-        for k, kept in enumerate(pieces):
-            assert not isinstance(kept, LostPiece)
-            # a reference is kept, so that codes which move to scratch meanwhile stay in memory until they are used
-            piece = kept if isinstance(kept, Piece) else kept.in_memory
-            if piece is not None:
-                self._memory.append((k, piece))
-            else:
-                self._stored.append(k)
         self._changed = threading.Condition()
         self._ready: deque[_Read] = deque()
-        self._spare: list[NDArray[np.uint8]] = []
-        self._unread = len(self._stored)
+        self._unread = len(stored)
         self._failure: BaseException | None = None
         self._stopped = False
-        self._reader: threading.Thread | None = None
-        if self._stored:
-            self._columns = columns()
-            self._borrow(min(n_threads + READ_AHEAD, len(self._stored)))
+        n_buffers = min(n_threads + READ_AHEAD, len(stored))
+        sizes = [scores.room(k) + self._extent(k).size for k in self._stored]
+        self._scratch = self._extent(next(iter(self._stored))).scratch
+        self._buffers = [self._scratch.borrow(max(sizes)) for _ in range(n_buffers)]
+        self._spare = list(self._buffers)
 
     def __enter__(self) -> Self:
-        if self._stored:
-            self._reader = threading.Thread(target=self._read_ahead, name="dpgb-read", daemon=True)
-            self._reader.start()
+        self._reader = threading.Thread(target=self._read_ahead, name="dpgb-read", daemon=True)
+        self._reader.start()
         return self
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
-        if self._reader is not None:
-            with self._changed:
-                self._stopped = True
-                self._changed.notify_all()
-            self._reader.join()
-            if kind is None:  # after Ctrl-C, a thread may still be working on a buffer
-                self._give_back()
+        with self._changed:
+            self._stopped = True
+            self._changed.notify_all()
+        self._reader.join()
+        if kind is None:  # after Ctrl-C, a thread may still be working on a buffer
+            for buffer in self._buffers:
+                self._scratch.give_back(buffer)
 
     def __iter__(self) -> Iterator[RowBlock]:
         try:
@@ -402,11 +446,7 @@ class Pass:
                         self._spare.append(taken.buffer)
                         self._changed.notify_all()
                 else:
-                    k, piece = taken
-                    score = self._scores.memory(k)
-                    if self._update is not None:
-                        self._update.add(k, piece.codes, score)
-                    yield RowBlock(k, piece, score)
+                    yield self._in_memory(*taken)
         except BaseException as error:
             self._fail(error)
             raise
@@ -438,7 +478,7 @@ class Pass:
     def _block(self, read: _Read) -> RowBlock:
         """Check a block that was read, and update its scores."""
         k, buffer = read
-        kept, extent = self._stored_piece(k)
+        kept, extent = self._stored[k], self._extent(k)
         room = self._scores.room(k)
         codes = buffer[room : room + extent.size]
         extent.check(kept.parts(self._columns, identity=self._identity), codes)
@@ -458,7 +498,7 @@ class Pass:
                     if self._stopped:
                         return
                     buffer = self._spare.pop()
-                kept, extent = self._stored_piece(k)
+                kept, extent = self._stored[k], self._extent(k)
                 room = self._scores.room(k)
                 parts = kept.parts(self._columns, identity=self._identity)
                 extent.read(parts, buffer[room : room + extent.size])
@@ -470,19 +510,36 @@ class Pass:
         except BaseException as error:
             self._fail(error)
 
-    def _stored_piece(self, k: int) -> tuple[StoredPiece, Extent]:
-        kept = self._pieces[k]
-        assert isinstance(kept, StoredPiece)
-        assert kept.extent is not None
-        return kept, kept.extent
+    def _extent(self, k: int) -> Extent:
+        extent = self._stored[k].extent
+        assert extent is not None
+        return extent
 
-    def _borrow(self, n_buffers: int) -> None:
-        sizes = [self._scores.room(k) + self._stored_piece(k)[1].size for k in self._stored]
-        scratch = self._stored_piece(self._stored[0])[1].scratch
-        self._spare = [scratch.borrow(max(sizes)) for _ in range(n_buffers)]
-        self._buffers = list(self._spare)
 
-    def _give_back(self) -> None:
-        scratch = self._stored_piece(self._stored[0])[1].scratch
-        for buffer in self._buffers:
-            scratch.give_back(buffer)
+def open_pass(
+    pieces: Sequence[Kept],
+    scores: Scores,
+    update: Update | None,
+    columns: Callable[[], Sequence[int]],
+    n_threads: int,
+    *,
+    identity: bool = False,
+) -> Pass:
+    """Return a pass over the blocks of a shard; for the parameters see `StoredPass`.
+
+    ``columns`` is a function, as it is only called if blocks are on scratch.
+    """
+    memory: list[tuple[int, Piece]] = []
+    stored: list[tuple[int, StoredPiece]] = []
+    for k, kept in enumerate(pieces):
+        assert not isinstance(kept, LostPiece)
+        # a reference is kept, so that codes which move to scratch meanwhile stay in memory until they are used
+        if isinstance(kept, Piece):
+            memory.append((k, kept))
+        elif (piece := kept.in_memory) is not None:
+            memory.append((k, piece))
+        else:
+            stored.append((k, kept))
+    if not stored:
+        return Pass(scores, update, memory)
+    return StoredPass(scores, update, memory, stored, columns(), n_threads, identity=identity)

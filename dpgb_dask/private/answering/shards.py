@@ -27,18 +27,18 @@ from dpgb_dask.contracts.queries import (
 from dpgb_dask.errors import PlanError
 from dpgb_dask.kernels import gradient as gradient_kernels
 from dpgb_dask.kernels.histogram import add_cells, joint_sums, pack_pairs, padded, pair_sums
-from dpgb_dask.kernels.route import tree_sums
+from dpgb_dask.kernels.route import only_feature, sums_of_leaves, tree_sums
 from dpgb_dask.kernels.shrink import shrink
 from dpgb_dask.private.answering.draws import Draws
 from dpgb_dask.private.answering.levels import KeptLevel, LevelCells, LevelSums
 from dpgb_dask.private.answering.passes import (
     KEPT_TREES,
     Leaves,
-    Pass,
     RowBlock,
     Scores,
     Threads,
     Update,
+    open_pass,
     split_features,
 )
 from dpgb_dask.private.keeping.store import Kept, LostPiece, StoredPiece, copies_fit
@@ -179,7 +179,9 @@ class Shard:
             def needed() -> list[int]:
                 return sorted({*columns(), *(() if adding is None else adding.columns)})
 
-            blocks = Pass(self.pieces, self._scores, adding, needed, threads.n, identity=masked)
+            blocks = open_pass(
+                self.pieces, self._scores, adding, needed, threads.n, identity=masked
+            )
 
             def share() -> Any:
                 return work(self._draws.masked(iter(blocks)) if masked else iter(blocks))
@@ -306,15 +308,7 @@ class _Ask:
                 self._sums_of = lambda codes, packed: pair_sums(codes, pairs, packed, max_abs)
             case TreeSumsQuery():
                 _check_walk(query.splits, bins)
-                s = query.splits  # copies of the query's own, in C's order
-                if Leaves.can_hold(s):
-                    self.leaves = Leaves(s)
-                    sizes = (s.n_leaves,) * s.n_trees
-                    self._sums_of = lambda leaf, packed: joint_sums(leaf, packed, max_abs, sizes)
-                else:
-                    self._sums_of = lambda codes, packed: tree_sums(
-                        codes, *s.arrays, packed, max_abs
-                    )
+                n_cells = self._walking(query, bins, max_abs)
             case LevelQuery():
                 _check_level(query, bins)
                 self.levels = LevelSums(query, self._pack, max_abs)
@@ -322,6 +316,25 @@ class _Ask:
                 raise PlanError(f"{type(query).__name__} is a query that shards do not know.")
         self._n_sums = n_cells * shape.n_scores * 2
         self._add = self._add_gradients
+
+    def _walking(self, query: TreeSumsQuery, bins: Sequence[FeatureBins], max_abs: int) -> int:
+        """Set what sums a block per leaf, or per bin if leaves are sums of bins; return how many there are."""
+        s = query.splits  # copies of the query's own, in C's order
+        j = only_feature(s.feature, s.threshold, s.mask_of)
+        if j is not None:
+            row, size = slice(j, j + 1), bins[j].n_bins
+            self._sums_of = lambda codes, packed: joint_sums(codes[row], packed, max_abs, (size,))
+            self.finish = lambda sums: sums_of_leaves(
+                sums.reshape(-1, query.n_scores, 2), s.threshold, s.mask_of, s.masks
+            ).ravel()
+            return size
+        if Leaves.can_hold(s):
+            self.leaves = Leaves(s)
+            sizes = (s.n_leaves,) * s.n_trees
+            self._sums_of = lambda leaf, packed: joint_sums(leaf, packed, max_abs, sizes)
+        else:
+            self._sums_of = lambda codes, packed: tree_sums(codes, *s.arrays, packed, max_abs)
+        return query.n_cells
 
     def _counting(
         self, query: Query, shape: Shape, bins: Sequence[FeatureBins]

@@ -26,10 +26,8 @@ from dpgb_dask.components.trees.splits import (
     NodeHistogram,
     PartiallyRandom,
     TotallyRandom,
-    grow,
-    root,
 )
-from dpgb_dask.components.trees.stage import Trees, children_of, leaf_of_bin, pooled
+from dpgb_dask.components.trees.stage import Trees, children_of, pooled
 from dpgb_dask.contracts.boundary import Receipt, Released
 from dpgb_dask.contracts.model import SCORE_ONE, FeatureBins
 from dpgb_dask.contracts.plan import Budget, Plan, Shape, State
@@ -149,20 +147,6 @@ def test_nothing_is_pooled_above_the_root():
     np.testing.assert_array_equal(out.hess, 4.0)
     np.testing.assert_array_equal(out.grad_sd, 2.0)
     np.testing.assert_array_equal(given.hess, 1.0)  # what was given stays
-
-
-@pytest.mark.parametrize("seed", range(5))
-def test_leaf_of_bin_walks_the_tree(seed):
-    rng = np.random.default_rng(seed)
-    splits = root()
-    for d in range(3):
-        level = LevelSplits.unsplit(1 << d)
-        for k in range(1 << d):
-            level.set(k, 0, rng.integers(0, 2, 9) == 1)
-        splits = grow(splits, level)
-    one = splits.feature[0], splits.threshold[0], splits.mask_of[0]
-    walked = naive_leaves(np.arange(9)[None], *one, splits.masks)
-    np.testing.assert_array_equal(leaf_of_bin(splits, 9), walked)
 
 
 # ---- the stage, answered without noise

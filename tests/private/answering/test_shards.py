@@ -46,7 +46,7 @@ from dpgb_dask.kernels.predict import add_trees
 from dpgb_dask.losses import SquaredGradient, unpack
 from dpgb_dask.private.answering import shards
 from dpgb_dask.private.answering.levels import LevelSums
-from dpgb_dask.private.answering.passes import Scores, Update
+from dpgb_dask.private.answering.passes import Scores, Update, open_pass
 from dpgb_dask.private.answering.shards import Shard
 from dpgb_dask.private.reading.chunks import Reading, encode_rows
 from dpgb_dask.private.reading.rows import Rows, merge_pieces
@@ -125,7 +125,7 @@ def naive_answer(kind, model, query, name, weighted=True):
             (p.map_i[codes[p.i]].astype(int) * p.n_j + p.map_j[codes[p.j]], p.n_i * p.n_j)
             for p in query.pairs
         ]
-    elif name in ("trees", "part", "table"):
+    elif name in ("trees", "part", "one feature", "table"):
         keys = [(naive_leaves(codes, query.splits, t), 8) for t in range(query.splits.n_trees)]
     else:
         return naive_level(codes, query, packed)
@@ -531,12 +531,11 @@ def passes(monkeypatch):
     """The passes over rows so far."""
     seen = []
 
-    class Spy(shards.Pass):
-        def __init__(self, *args, **options):
-            seen.append(self)
-            super().__init__(*args, **options)
+    def spy(*args, **options):
+        seen.append(open_pass(*args, **options))
+        return seen[-1]
 
-    monkeypatch.setattr(shards, "Pass", Spy)
+    monkeypatch.setattr(shards, "open_pass", spy)
     return seen
 
 
@@ -745,7 +744,7 @@ def test_a_draw_without_a_key_raises():
         (shards, "Update"),
         (Scores, "start_over"),
         (Update, "add"),
-        (shards, "Pass"),
+        (shards, "open_pass"),
         (shards, "joint_sums"),
     ],
 )

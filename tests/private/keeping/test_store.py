@@ -41,7 +41,7 @@ from dpgb_dask.contracts.plan import Execution
 from dpgb_dask.contracts.queries import RowDraw
 from dpgb_dask.errors import LostCodesError, PlanError, ScratchError
 from dpgb_dask.private.answering import shards
-from dpgb_dask.private.answering.passes import Pass
+from dpgb_dask.private.answering.passes import open_pass
 from dpgb_dask.private.answering.shards import Shard
 from dpgb_dask.private.keeping import store as store_module
 from dpgb_dask.private.keeping.durable import Durable
@@ -353,7 +353,7 @@ def test_a_truncated_file_is_noticed(threads, tmp_path, monkeypatch):
 def test_an_interrupted_pass_ends_in_every_thread(tmp_path, monkeypatch):
     store = store_in(tmp_path, "codes", monkeypatch)
     shard = stored_shard("binary", store)
-    blocks = Pass(shard.pieces, shard._scores, None, lambda: [0], 2)
+    blocks = open_pass(shard.pieces, shard._scores, None, lambda: [0], 2)
     blocks._spare.clear()  # nothing can be read, so that the other thread waits
     with ThreadPoolExecutor(1) as pool:
         blocks.__enter__()
