@@ -54,6 +54,18 @@ def replaced(record: Record, **changes: Any) -> Record:
     return type(record)(**values)
 
 
+def altered(record: Record, **changes: Any) -> Record:
+    """Return a record with other values of some fields, as `replaced` does, without the checks of its class.
+
+    For values that follow from those of the record, which were checked.
+    """
+    kind: Any = type(record)
+    names, read = _reader(kind)
+    made: Record = object.__new__(kind)
+    settle(made, **dict(zip(names, read(record), strict=True)) | changes)
+    return made
+
+
 @lru_cache(maxsize=64)
 def _reader(kind: Any) -> tuple[tuple[str, ...], Any]:
     names = tuple(part.name for part in fields(kind))

@@ -169,33 +169,32 @@ def _names(record: type) -> tuple[tuple[str, bytes], ...]:
 _PLAIN = frozenset({str, int, float, bool, type(None)})
 
 
-def _canonical(value: Any, sink: Any) -> None:
-    """Feed one field to a hash, with its type and shape, so that different queries never feed the same bytes."""
+def _canonical(value: Any, told: list[Any]) -> None:
+    """Append one field as bytes, with its type and shape, so that different queries never give the same bytes."""
     kind: Any = type(value)
     if kind in _PLAIN:  # most fields; told here first, as every round hashes a query
-        sink.update(f"{kind.__name__}:{value!r};".encode())
+        told.append(f"{kind.__name__}:{value!r};".encode())
     elif isinstance(value, np.ndarray):
-        sink.update(_header(value.dtype.str, value.shape))
-        sink.update(np.ascontiguousarray(value))
+        told += _header(value.dtype.str, value.shape), np.ascontiguousarray(value)
     elif isinstance(value, tuple):
-        sink.update(b"(%d" % len(value))
+        told.append(b"(%d" % len(value))
         for item in value:
-            _canonical(item, sink)
+            _canonical(item, told)
     elif hasattr(value, "__dataclass_fields__"):
-        sink.update(kind.__name__.encode())
-        for name, told in _names(kind):
-            sink.update(told)
-            _canonical(getattr(value, name), sink)
+        told.append(kind.__name__.encode())
+        for name, shown in _names(kind):
+            told.append(shown)
+            _canonical(getattr(value, name), told)
     else:
-        sink.update(f"{kind.__name__}:{value!r};".encode())
+        told.append(f"{kind.__name__}:{value!r};".encode())
 
 
 def _digest(*parts: Any) -> bytes:
     """Return a hash of some fields, or of a whole query, the same on every machine."""
-    sink = hashlib.sha256()
+    told: list[Any] = []
     for part in parts:
-        _canonical(part, sink)
-    return sink.digest()
+        _canonical(part, told)
+    return hashlib.sha256(b"".join(told)).digest()
 
 
 @dataclass(frozen=True, slots=True)

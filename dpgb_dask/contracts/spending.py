@@ -104,7 +104,7 @@ class Spending:
     @property
     def spent(self) -> int:
         """Return what the queries so far cost a row in the worst case."""
-        return self.on_all + sum(self._cost(parts) for parts in self.groups.values())
+        return self.on_all + sum(map(self._cost, self.groups.values()))
 
     def of_group(self, group: int) -> int:
         """Return what the queries of a group cost a row in the worst case; 0 if there were none."""

@@ -108,10 +108,8 @@ class FitKey:
 
     def seal(self, label: str, *content: bytes | memoryview) -> str:
         """Return a keyed hash of private content: it shows whether two contents are equal, and nothing else."""
-        seal = hmac.new(self._seal, label.encode() + b"\0", "sha256")
-        for part in content:
-            seal.update(part)
-        return seal.hexdigest()
+        told = b"".join((label.encode(), b"\0", *content))
+        return hmac.digest(self._seal, told, "sha256").hex()
 
     def stream(self, query_id: bytes, sums: NDArray[np.int64]) -> KeyStream:
         """Return the noise stream of one query on one vector of sums.

@@ -402,11 +402,11 @@ class Controller:
             if self.ended:
                 raise ResumeError(_diverged(self.fit_id, position))
             return None
-        receipt, _ = self._receipt(query, sensitivity)
+        receipt, _, spending = self._receipt(query, sensitivity)
         recorded = self._journalled[position]
         if recorded.receipt != receipt or recorded.value.shape != (query.n_values,):
             raise ResumeError(_diverged(self.fit_id, position))
-        self._count(receipt, query)
+        self._count(receipt, query, spending)
         return Released(recorded.value, receipt)
 
     def release(self, query: Query, raw: Raw[Vector]) -> Released[Vector]:
@@ -446,7 +446,7 @@ class Controller:
             raise LedgerError(
                 "The fit is not bound to its data: call bind(fingerprint) before release."
             )
-        receipt, mechanism = self._receipt(query, raw.sensitivity)
+        receipt, mechanism, spending = self._receipt(query, raw.sensitivity)
         query_id = bytes.fromhex(receipt.query_id)
         sums = raw._open(receipt)
         if sums.dtype != np.int64 or sums.shape != (query.n_sums,):
@@ -467,7 +467,7 @@ class Controller:
             content = _content(receipt, answer)
             self._journal.append(JournalEntry(receipt, answer, key.seal("answer", content)))
             self._said.update(content)
-        self._count(receipt, query)
+        self._count(receipt, query, spending)
         return Released(answer, receipt)
 
     def finish(self, *, model: str = "", only_opened: bool = False) -> None:
@@ -503,11 +503,22 @@ class Controller:
             )
         return self._key
 
-    def _receipt(self, query: Query, sensitivity: Sensitivity) -> tuple[Receipt, Mechanism]:
-        """Choose the mechanism that answers the next query; refuse a query that the fit has not paid for."""
+    def _receipt(
+        self, query: Query, sensitivity: Sensitivity
+    ) -> tuple[Receipt, Mechanism, Spending]:
+        """Choose what answers the next query; refuse a query that the fit has not paid for.
+
+        Returns
+        -------
+        receipt : Receipt
+        mechanism : Mechanism
+        spending : Spending
+            Once the query is answered.
+        """
         if query.price <= 0:
             raise PlanError(f"price={query.price} of query {query.label!r} must be positive.")
-        spent, would = self._spending.spent, self._spending.after(query).spent
+        spending = self._spending.after(query)
+        spent, would = self._spending.spent, spending.spent
         if would > self.total:
             raise BudgetExceededError(
                 f"Query {query.label!r} costs more than is left of the fit; nothing was opened.\n"
@@ -532,7 +543,7 @@ class Controller:
             scale_bits=mechanism.scale_bits,
             mechanism=mechanism.name,
         )
-        return receipt, mechanism
+        return receipt, mechanism, spending
 
     def _mechanism(self, query: Query, sensitivity: Sensitivity) -> Mechanism:
         """Return the mechanism that a query's price buys: a choice, Laplace noise (pure), or Gaussian noise."""
@@ -560,9 +571,9 @@ class Controller:
             raise _too_noisy(query)
         return DiscreteGaussian(sigma, scale)
 
-    def _count(self, receipt: Receipt, query: Query) -> None:
+    def _count(self, receipt: Receipt, query: Query, spending: Spending) -> None:
         self._receipts.append(receipt)
-        self._spending = self._spending.after(query)
+        self._spending = spending
         if receipt.mechanism == DiscreteGaussian.name:
             self._n_values += query.n_values
 

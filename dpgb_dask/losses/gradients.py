@@ -19,7 +19,6 @@ because it could state bounds that no kernel keeps. A loss outside the package r
 data, and its bounds are maxima over its entries, whoever filled it in.
 """
 
-from copy import copy
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any, ClassVar, NamedTuple, Self, get_args
@@ -28,7 +27,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dpgb_dask.errors import PlanError
-from dpgb_dask.frozen import frozen, settle
+from dpgb_dask.frozen import altered, frozen, settle
 from dpgb_dask.plain import finite_float, same_text, whole_number
 
 GRAD_BITS = 15  # one gradient step is 2**-15
@@ -774,7 +773,7 @@ def unpack(packed: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int
 
 def _steps_of(low: int, high: int, shift: int) -> tuple[int, int]:
     """Return the first and the last step of a table that values from ``low`` to ``high`` look up."""
-    first, last = ((end >> shift) + TABLE_SIZE // 2 for end in (low, high))
+    first, last = (low >> shift) + TABLE_SIZE // 2, (high >> shift) + TABLE_SIZE // 2
     return min(max(first, 0), TABLE_SIZE - 1), min(max(last, 0), TABLE_SIZE - 1)
 
 
@@ -797,9 +796,8 @@ def _table_within(gradient: Any, first: int, last: int) -> Any:
     """
     table = _clamped(gradient.table, first, last)
     table.setflags(write=False)
-    made = copy(gradient)
-    settle(made, table=table, _measures=gradient._measured[..., first : last + 1])  # noqa: SLF001 - of this file
-    return made
+    measures = gradient._measured[..., first : last + 1]  # noqa: SLF001 - of this file
+    return altered(gradient, table=table, _measures=measures)
 
 
 def _one_row(g: int, h: int) -> Extremes:

@@ -317,7 +317,7 @@ def test_resume_takes_the_lease(ledger):
     with pytest.raises(LedgerError, match="resumed by another process"):
         old.finish()
     journal.kept.append(journal.lost[0])
-    old._count(journal.lost[0].receipt, query("q 2"))
+    old._count(journal.lost[0].receipt, query("q 2"), old._spending.after(query("q 2")))
     with pytest.raises(LedgerError, match="resumed by another process"):
         old.release(query("q 3"), raw())
 

@@ -1,6 +1,7 @@
 """Which features (A1) and which rows a tree uses, and how much it may cost."""
 
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from typing import Self
 
 import numpy as np
@@ -10,6 +11,7 @@ from dpgb_dask.components.options import check_decay, check_rate, check_whole
 from dpgb_dask.contracts.part import Part
 from dpgb_dask.contracts.queries import DRAW_BITS, RowDraw
 from dpgb_dask.contracts.spending import price_on_sample
+from dpgb_dask.frozen import frozen
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +48,7 @@ class Cyclic(Part):
     def chosen(self, n_features: int, t: int, rng: np.random.Generator) -> NDArray[np.int64]:  # noqa: ARG002
         """Return the features of tree ``t``."""
         n = self.n_used(n_features)
-        return np.array(sorted(at % n_features for at in range(t * n, (t + 1) * n)), np.int64)
+        return _turn(t * n % n_features, n, n_features)
 
     def n_used(self, n_features: int) -> int:
         """Return how many features a tree uses."""
@@ -55,6 +57,12 @@ class Cyclic(Part):
     def cycle(self, n_features: int) -> int:
         """Return how many trees it takes until every feature had its turn."""
         return -(-n_features // self.n_used(n_features))
+
+
+@lru_cache(maxsize=1024)  # the turns repeat
+def _turn(first: int, n: int, n_features: int) -> NDArray[np.int64]:
+    """Return ``n`` consecutive features, in increasing order; the first one follows the last one."""
+    return frozen(np.sort(np.arange(first, first + n) % n_features))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

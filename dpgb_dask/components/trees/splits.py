@@ -138,7 +138,7 @@ class LevelSplits:
 def threshold_of(right: NDArray[np.bool_]) -> int | None:
     """Return the threshold above which the bins lie that go right; None if they are all bins, or not the last ones."""
     n_left = len(right) - int(np.count_nonzero(right))
-    return None if n_left == 0 or right[:n_left].any() else n_left - 1
+    return None if n_left == 0 or np.count_nonzero(right[:n_left]) else n_left - 1
 
 
 def grow(above: Splits, level: LevelSplits) -> Splits:
