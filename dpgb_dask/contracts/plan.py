@@ -4,10 +4,12 @@ import hashlib
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields, is_dataclass, replace
+from functools import lru_cache
 from itertools import accumulate
 from typing import Any, ClassVar, Protocol, TypeAlias, TypeVar
 
 import numpy as np
+from numpy.random import PCG64, Generator, SeedSequence
 from numpy.typing import NDArray
 
 from dpgb_dask import losses
@@ -172,14 +174,14 @@ class PublicRng:
     def __init__(self, seed: int) -> None:
         self.seed = seed
 
-    def stream(self, *label: int | str) -> np.random.Generator:
+    def stream(self, *label: int | str) -> Generator:
         """Return the generator of a label; the same label gives the same numbers."""
         # the words that `SeedSequence` makes of whole numbers itself, in half the time of all the rest
         words = np.frombuffer(b"".join(map(_words_of, (self.seed, *label))), "<u4")
-        entropy = words.astype(np.uint32)
-        return np.random.Generator(np.random.PCG64(np.random.SeedSequence(entropy)))
+        return Generator(PCG64(SeedSequence(words.astype(np.uint32))))
 
 
+@lru_cache(maxsize=1024)
 def _words_of(part: int | str) -> bytes:
     """Return a number, or the bytes of a text as one, in as many words of 32 bits as it needs."""
     number = part if isinstance(part, int) else int.from_bytes(part.encode(), "little")

@@ -32,6 +32,7 @@ Prices are integers in units of 2⁻⁶⁴ of the plan's currency, μ² or ε: r
 import math
 from collections.abc import Callable
 from fractions import Fraction
+from functools import lru_cache
 
 from dpgb_dask.contracts.queries import PRICE_ONE
 from dpgb_dask.errors import PlanError
@@ -170,6 +171,7 @@ def sigma_for(l2_squared: int, affordable: int) -> int:
     return math.isqrt(-(-twelve // 12) - 1) + 1
 
 
+@lru_cache(maxsize=256)  # rounds of a stage ask the same
 def scale_for(l2_squared: int, affordable: int, min_sigma_bits: int) -> tuple[int, int]:
     """Return the least public scale k >= 0 and σ for sums times 2ᵏ, such that σ >= 2**min_sigma_bits.
 

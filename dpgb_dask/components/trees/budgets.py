@@ -30,8 +30,7 @@ def exact_share(total: int, share: float) -> int:
     return total * round(share * _SHARE_ONE) // _SHARE_ONE
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class BudgetView:
+class BudgetView(NamedTuple):
     """What a budget rule may look at; all of it is public or released.
 
     Parameters

@@ -237,6 +237,7 @@ class TotallyRandom(SplitRule):
     def draw(self, candidates: Candidates, depth: int, rng: np.random.Generator) -> Splits:
         """Return one random tree."""
         drawn: dict[int, tuple[int, int | NDArray[np.bool_]]] = {}
+        features: list[int] = candidates.features.tolist()
         reaching: list[Codes | None] = [{}]  # None: the right child of a node without a split
         left = (self.max_leaves or 1 << depth) - 1  # number of splits that may still be made
         for d in range(depth):
@@ -252,11 +253,9 @@ class TotallyRandom(SplitRule):
                     break
                 if (codes := reaching[k]) is None:
                     continue
-                features = candidates.features
-                if allowed is not None:
-                    features = features[allowed[k, features]]
+                among = features if allowed is None else [j for j in features if allowed[k, j]]
                 # among one, there is nothing to draw: the generator's next number would stay the same
-                j = int(features[rng.integers(len(features)) if len(features) > 1 else 0])
+                j = among[rng.integers(len(among)) if len(among) > 1 else 0]
                 split = draw_split(candidates, j, codes, rng)
                 if split is None:
                     continue
@@ -308,8 +307,9 @@ def draw_split(
 
     None if the feature has no candidate there.
     """
-    n_bins, cuts = candidates.bins[j].n_bins, candidates.cuts[j]
-    if candidates.bins[j].categorical:
+    bins, cuts = candidates.bins[j], candidates.cuts[j]
+    n_bins = bins.n_bins
+    if bins.categorical:
         right = rng.integers(0, 2, n_bins) == 1
         threshold = threshold_of(right)
         return (right if threshold is None else threshold), codes, codes
