@@ -200,7 +200,7 @@ class _Table(Bounded):
     @property
     def _bounds_found(self) -> _Bounds:
         if not hasattr(self, "_found"):
-            found = self._measured.max(axis=-1).reshape(4, -1).max(axis=1)
+            found = np.maximum.reduce(self._measured, axis=tuple(range(1, self._measured.ndim)))
             settle(self, _found=_Bounds(*found.tolist()))
         return self._found
 

@@ -321,7 +321,7 @@ class _Ask:
         """Set what sums a block per leaf, or per bin if leaves are sums of bins; return how many there are."""
         s = query.splits  # copies of the query's own, in C's order
         j = only_feature(s.feature, s.threshold, s.mask_of)
-        if j is not None:
+        if j >= 0:
             row, size = slice(j, j + 1), bins[j].n_bins
             self._sums_of = lambda codes, packed: joint_sums(codes[row], packed, max_abs, (size,))
             self.finish = lambda sums: sums_of_leaves(
@@ -484,7 +484,7 @@ def _check_sizes(query: LevelQuery | BinCountsQuery, bins: Sequence[FeatureBins]
 
 def _check_walk(splits: Splits, bins: Sequence[FeatureBins]) -> None:
     """Raise if trees split by a feature that does not exist."""
-    if splits.feature.size and int(splits.feature.max()) >= len(bins):
+    if splits.feature.size and np.maximum.reduce(splits.feature, axis=None) >= len(bins):
         raise PlanError("splits of the query name a feature that the rows do not have.")
 
 
