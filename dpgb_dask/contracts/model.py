@@ -425,7 +425,7 @@ def _same(x: NDArray[Any] | None, y: NDArray[Any] | None) -> bool:
 def grew(old: Model, new: Model) -> bool:
     """Whether scores of ``old`` can be updated to ``new`` by adding: ``new`` begins with the trees of ``old``."""
     return old.n_scores == new.n_scores and (
-        old.trees.n_trees == 0 or extends(new.trees, old.trees)
+        new.trees is old.trees or old.trees.n_trees == 0 or extends(new.trees, old.trees)
     )
 
 

@@ -41,7 +41,7 @@ class Reach(NamedTuple):
             if after is not before:
                 low = low + np.minimum.reduce(after) - np.minimum.reduce(before)
                 high = high + np.maximum.reduce(after) - np.maximum.reduce(before)
-        if new.trees.n_trees > old.trees.n_trees:
+        if new.trees is not old.trees and new.trees.n_trees > old.trees.n_trees:
             added = new.trees.value[:, old.trees.n_trees :].astype(np.int64)
             low = low + added.min(axis=2).sum(axis=1)
             high = high + added.max(axis=2).sum(axis=1)

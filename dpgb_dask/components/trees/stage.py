@@ -766,8 +766,7 @@ class Trees(Stage):
         self, state: State, splits: Splits, sums: LeafSums, above: LeafSums | None = None
     ) -> NDArray[np.int32]:
         """Return leaf values in score steps, (n_scores, n_trees, n_leaves), divided by the size of their batch."""
-        memory: Growing = state.memory
-        _, size = self._batch(memory)
+        _, size = self._batch(state.memory)
         shape = (splits.n_trees, splits.n_leaves, -1)
         grad, hess = sums.grad.reshape(shape), sums.hess.reshape(shape)
         if hess.shape != grad.shape:  # one number of rows for all scores
@@ -778,7 +777,7 @@ class Trees(Stage):
         leaf = self.leaf.value(sums, above, kind=state.shape.kind, batch=size)
         if self.leaf_decay:
             assert isinstance(self.rows, Ensembles)
-            k = memory.tree % self.rows.size
+            k = state.memory.tree % self.rows.size
             assert isinstance(self.leaf, Step)
             bound = self.leaf.bound(state.shape.kind)
             most = self.leaf.learning_rate * bound * (1 - self.leaf_decay) ** k
