@@ -4,7 +4,7 @@ from dataclasses import dataclass, field, replace
 
 import pytest
 
-from dpgb_dask.frozen import replaced
+from dpgb_dask.frozen import altered, replaced
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -30,3 +30,10 @@ def test_a_replaced_record_is_checked_as_any_other():
         replaced(Record(low=1), low=4)
     with pytest.raises(TypeError, match="width"):
         replaced(Record(low=1), width=4)
+
+
+def test_an_altered_record_is_that_of_dataclasses_without_its_checks():
+    record = Record(low=1, kept=(4, 5))
+    assert altered(record, high=7) == replace(record, high=7)
+    assert altered(record, low=4).low == 4
+    assert record == Record(low=1, high=3, kept=(4, 5))

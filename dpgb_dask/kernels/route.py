@@ -372,12 +372,11 @@ def find_nodes(
 
 
 @kernel
-def only_feature(
-    feature: NDArray[np.uint16],  # IN (n_trees, nodes), read-only as all parts of a query
+def _only_feature(
+    feature: NDArray[np.uint16],  # IN (n_trees, nodes)
     threshold: NDArray[np.uint8],  # IN (n_trees, nodes)
     mask_of: NDArray[np.int32],  # IN (n_trees, nodes)
 ) -> int:
-    """Return the feature that every split of some trees is by; -1 if there are several features, or no splits."""
     only = -1
     for t in range(feature.shape[0]):
         for k in range(feature.shape[1]):
@@ -386,6 +385,18 @@ def only_feature(
                     return -1
                 only = int(feature[t, k])
     return only
+
+
+def only_feature(
+    feature: NDArray[np.uint16], threshold: NDArray[np.uint8], mask_of: NDArray[np.int32]
+) -> int | None:
+    """Return the feature that every split of some trees is by; None if there are several features, or no splits."""
+    only = _only_feature(
+        readable("feature", feature, np.uint16, 2),
+        readable("threshold", threshold, np.uint8, 2),
+        readable("mask_of", mask_of, np.int32, 2),
+    )
+    return None if only < 0 else only
 
 
 @inner

@@ -169,8 +169,6 @@ def _trees(depth: int = 3) -> None:
     codes, packed = _codes()
     splits = _splits(depth)
     route.tree_sums(codes, *splits, packed, 1)
-    for part in splits:
-        part.flags.writeable = False
     route.only_feature(*splits[:3])
     route.leaves_of_codes(*splits[1:], 1)
     route.sums_of_leaves(np.zeros((1, 1, 2), np.int64), *splits[1:])

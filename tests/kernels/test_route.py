@@ -75,14 +75,14 @@ def test_the_only_feature_is_that_of_all_splits():
     feature[:] = 5
     assert route.only_feature(feature, threshold, mask_of) == 5
     feature[1, 2] = 3
-    assert route.only_feature(feature, threshold, mask_of) == -1
+    assert route.only_feature(feature, threshold, mask_of) is None
     threshold[1, 2] = 255  # sends every row left: it reads no feature
     assert route.only_feature(feature, threshold, mask_of) == 5
     mask_of[1, 2] = 0
-    assert route.only_feature(feature, threshold, mask_of) == -1
+    assert route.only_feature(feature, threshold, mask_of) is None
     threshold[:], mask_of[:] = 255, -1
-    assert route.only_feature(feature, threshold, mask_of) == -1
-    assert route.only_feature(feature[:, :0], threshold[:, :0], mask_of[:, :0]) == -1
+    assert route.only_feature(feature, threshold, mask_of) is None
+    assert route.only_feature(feature[:, :0], threshold[:, :0], mask_of[:, :0]) is None
 
 
 def test_find_nodes_over_several_blocks():

@@ -321,7 +321,7 @@ class _Ask:
         """Set what sums a block per leaf, or per bin if leaves are sums of bins; return how many there are."""
         s = query.splits  # copies of the query's own, in C's order
         j = only_feature(s.feature, s.threshold, s.mask_of)
-        if j >= 0:
+        if j is not None:
             row, size = slice(j, j + 1), bins[j].n_bins
             self._sums_of = lambda codes, packed: joint_sums(codes[row], packed, max_abs, (size,))
             self.finish = lambda sums: sums_of_leaves(
