@@ -30,7 +30,8 @@ def exact_share(total: int, share: float) -> int:
     return total * round(share * _SHARE_ONE) // _SHARE_ONE
 
 
-class BudgetView(NamedTuple):
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BudgetView:
     """What a budget rule may look at; all of it is public or released.
 
     Parameters
