@@ -150,7 +150,7 @@ def test_prices_never_add_up_to_more(name, total):
     kappa = stage.kappa(SHAPE)
     n_ensembles = 3 if name == "dpboost" else 1  # each of its three trees may spend it all
     spent = sum(
-        units // 3 * stage._unit(state, replace(memory, tree=t), part)
+        units // 3 * stage._unit(state, memory._replace(tree=t), part)
         for t in range(3)
         for part, units in kappa._asdict().items()
         if units
