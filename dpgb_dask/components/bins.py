@@ -197,6 +197,14 @@ class Bins(Stage):
             Cells(edges, part, np.ones(len(part)))
             for edges, part in zip(grid.edges, per_feature, strict=True)
         )
+        if n_rows < constants.EVEN_SIGNAL * sd:
+            features = state.shape.schema.encoded.values()
+            cells = tuple(
+                bin_merging.evened(own, sd, n_rows, feature.low, feature.high)
+                if isinstance(feature, Numeric)
+                else own
+                for feature, own in zip(features, cells, strict=True)
+            )
         unread = tuple(_unread(own, sd) for own in cells)
         looked = Looked(
             cells=cells,

@@ -78,14 +78,14 @@ NO_TOTALS = Totals(intercepts=(), hess=())
 NO_SPLIT = BudgetSplit(main=0, screen=0, pairs=0, forest=0)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, eq=False, slots=True, kw_only=True)
 class AutoFacts(Facts):
     """What the stages of `auto` know about the data set once the stage `Start` has begun.
 
     Parameters
     ----------
     start_price : int
-        Price of each release of `Start`, and of each residual scale after it.
+        Price of the next release of `Start`, and of each residual scale after it.
     totals : Totals
         Empty until a release tells of the target.
     clip : float
@@ -93,6 +93,8 @@ class AutoFacts(Facts):
         was released.
     split : BudgetSplit
         Prices of the later stages; zero until `Start` ends.
+    scales : (n_scales,) float64, or None
+        What the last histogram of residuals told of their scale (`Residuals`).
     narrow : float
         How large effects may be, beside those of a target that spreads over its range: 1, or less for a numeric target
         whose bounds are far wider than the targets.
@@ -104,6 +106,7 @@ class AutoFacts(Facts):
     totals: Totals = NO_TOTALS
     clip: float = constants.CLIP
     split: BudgetSplit = NO_SPLIT
+    scales: NDArray[np.float64] | None = None
     narrow: float = 1.0
     most_candidates: int = constants.MAX_CANDIDATES
 
@@ -228,7 +231,7 @@ def residual_query(state: State, label: str) -> ResidualQuery:
 def seen_residuals(state: State, query: Query, released: Answer) -> Residuals:
     """Return what a noisy histogram tells of the residuals."""
     values, sd = natural(query, released)
-    return Residuals.of(values, sd, state.n_rows)
+    return Residuals.of(values, sd, state.n_rows, before=state.fact(AutoFacts).scales)
 
 
 def with_residual_scale(
@@ -237,7 +240,8 @@ def with_residual_scale(
     """Set the clip bound to a quantile of |residual|, or wider where that would move the mean."""
     seen = seen_residuals(state, query, released)
     size = seen.clip(quantile, constants.CLIP_BIAS)
-    return state.with_fact(replace(state.fact(AutoFacts), clip=min(size, 1.0)))
+    found = replace(state.fact(AutoFacts), clip=min(size, 1.0), scales=seen.scales)
+    return state.with_fact(found)
 
 
 def with_totals(state: State, totals: Totals) -> State:

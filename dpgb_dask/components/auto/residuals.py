@@ -39,18 +39,44 @@ ODDS = np.repeat(
     list(constants.RESIDUAL_ATOMS.values()), len(LAWS) // len(constants.RESIDUAL_ATOMS)
 )
 RESOLUTION = float(_SIZES[0])
+
+
+def _changes() -> NDArray[np.float64]:
+    """Return the odds of each scale at a look (rows) after each scale at the look before (columns)."""
+    octaves = np.subtract.outer(np.log2(_SIZES), np.log2(_SIZES))
+    (shrinks, least), (grows, jumps) = constants.RESIDUAL_SHRINKS, constants.RESIDUAL_GROWS
+    shrunk = np.maximum(shrinks ** np.maximum(-octaves, 0), least)
+    return np.where(octaves <= 0, shrunk, grows ** np.maximum(octaves, 0) + jumps)
+
+
+CHANGES = _changes()
 _NEAR = 9  # cells that are looked at together
 
 
 @dataclass(frozen=True, eq=False, slots=True, kw_only=True)
 class Residuals:
-    """Shares of the rows in the cells between `EDGES`, as far as a noisy histogram tells them."""
+    """What a noisy histogram tells of the residuals.
+
+    Parameters
+    ----------
+    share : (n_cells,) float64
+        Of the rows, in the cells between `EDGES`.
+    scales : (n_scales,) float64
+        Probability of each scale that the laws have, four an octave.
+    """
 
     share: NDArray[np.float64]
+    scales: NDArray[np.float64]
 
     @classmethod
-    def of(cls, values: NDArray[np.float64], sd: float, n_rows: float) -> "Residuals":
-        """Return the posterior mean of the shares.
+    def of(
+        cls,
+        values: NDArray[np.float64],
+        sd: float,
+        n_rows: float,
+        before: NDArray[np.float64] | None = None,
+    ) -> "Residuals":
+        """Return the posterior mean of the shares, and the posterior of the scale.
 
         Parameters
         ----------
@@ -60,11 +86,16 @@ class Residuals:
             Standard deviation of the noise on each.
         n_rows : float
             Noisy number of all rows, which is much more precise than their sum.
+        before : (n_scales,) float64, or None
+            ``scales`` at the look before, if there was one: residuals shrink while a model learns.
         """
         # first which law, then how far the cells deviate from what it would give
         expected = n_rows * LAWS
         fit = (expected @ values - 0.5 * (expected**2).sum(1)) / sd**2
         odds = ODDS * np.exp(fit - fit.max())
+        if before is not None:
+            odds *= np.tile(CHANGES @ before, len(ODDS) // len(_SIZES))
+        scales = odds.reshape(-1, len(_SIZES)).sum(0)
         prior = odds @ expected / odds.sum()
         off = values - prior
         near = np.convolve(off, np.full(_NEAR, _NEAR**-0.5), mode="same")
@@ -72,7 +103,7 @@ class Residuals:
         moved = np.maximum(prior**2, far)
         own = moved / (moved + sd**2)
         share = np.maximum(prior + own * off, 0)
-        return cls(share=share / share.sum())
+        return cls(share=share / share.sum(), scales=scales / scales.sum())
 
     @property
     def mean(self) -> float:
@@ -83,6 +114,12 @@ class Residuals:
     def spread(self) -> float:
         """Standard deviation of the residuals."""
         return float(np.sqrt(max(self.share @ MIDDLES**2 - self.mean**2, 0)))
+
+    @property
+    def octaves(self) -> float:
+        """Standard deviation of the scale, in octaves."""
+        octave = np.log2(_SIZES)
+        return float(np.sqrt(self.scales @ (octave - self.scales @ octave) ** 2))
 
     def quantile(self, q: float) -> float:
         """Return the least edge that a share ``q`` of the residuals is within."""

@@ -57,13 +57,15 @@ class Start(Stage):
         return TargetSumQuery, ResidualQuery
 
     def declare(self, shape: Shape) -> Demand:
-        """Declare 1 % of what `Bins` left; for a numeric target as much for each look at it, 1 to 4 times."""
-        most = constants.START_LOOKS if shape.kind == "numeric" else 1
-        least, share = 0.8 * constants.START_SHARE, most * constants.START_SHARE
+        """Declare 1 % of what `Bins` left; for a numeric target 1 to 5 % for each look at it, 1 to 4 times."""
+        numeric = shape.kind == "numeric"
+        most = constants.START_LOOKS if numeric else 1
+        each = constants.LOOK_SHARE if numeric else constants.START_SHARE
+        least, share = 0.8 * constants.START_SHARE, most * each
         return Demand(least, share, most, extra=share - least)
 
     def begin(self, state: State) -> State:
-        """Fix the price of each release of this stage."""
+        """Fix the price of the first release of this stage."""
         price = share_of(state.left, constants.START_SHARE)
         found = AutoFacts(start_price=price)
         if state.shape.kind != "numeric":
@@ -111,7 +113,11 @@ class Start(Stage):
         return self._divide(replace(state, memory="done"))
 
     def _centre(self, state: State, query: Query, released: Answer) -> State:
-        """Move the intercept to the mean that a histogram shows, and look again from there if that was far."""
+        """Move the intercept to the mean that a histogram shows, and look again from there if that does not settle it.
+
+        It does not where that was far, where noise hides how far the target spreads, or where that is so little that
+        the price of a look has to rise.
+        """
         assert state.model is not None
         seen = seen_residuals(state, query, released)
         found = state.fact(AutoFacts)
@@ -121,9 +127,16 @@ class Start(Stage):
         intercept = on_grid_intercept(Intercept(mean, centre=mean, prior=near**-2))
         totals = replace(found.totals, intercepts=(intercept,))
         model = set_intercept(state.model, totals)
-        state = replace(state, model=model).with_fact(replace(found, totals=totals))
-        if abs(mean - was) > near and state.memory < constants.START_LOOKS:
-            return replace(state, memory=state.memory + 1)
+        unsettled = seen.octaves > constants.SETTLED_OCTAVES
+        price = found.start_price
+        if unsettled or seen.spread < constants.WIDE_SPREAD:
+            price = max(price, _price_of_look(state))
+        again = unsettled or price > constants.DEARER * found.start_price or abs(mean - was) > near
+        found = replace(found, totals=totals, start_price=price)
+        state = replace(state, model=model).with_fact(found)
+        if again and state.memory < constants.START_LOOKS:
+            found = replace(found, scales=seen.scales)
+            return replace(state, memory=state.memory + 1).with_fact(found)
         state = with_residual_scale(state, query, released)
         narrow = min(max(seen.spread, RESOLUTION) / constants.WIDE_SPREAD, 1.0)
         state = state.with_fact(replace(state.fact(AutoFacts), narrow=narrow))
@@ -163,6 +176,14 @@ class Start(Stage):
         left = max(state.left - refreshes * scale, 0)
         split = schedules.split_budget(kind, of_pairs, left, forest=forest)
         return state.with_fact(replace(found, split=split))
+
+
+def _price_of_look(state: State) -> int:
+    """Return the price from which all rows stand out of the noise on a cell of residuals, within limits."""
+    rows = state.n_rows / state.shape.max_weight
+    signal = rows * float(np.sqrt(state.left / PRICE_ONE))
+    share = (constants.LOOK_SIGNAL / signal) ** 2
+    return share_of(state.left, float(np.clip(share, constants.START_SHARE, constants.LOOK_SHARE)))
 
 
 def multiclass_start(rate: NDArray[np.float64]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
