@@ -45,11 +45,13 @@ TARGETS = {
     "numeric": {"name": "y", "type": "numeric", "low": -5, "high": 5},
 }
 FEW = {"n_estimators": 3, "max_depth": 3}  # of trees; 300 per feature say no more
-# what else than plain rows: sample weights, units of several rows, and a feature that fills a few cells of the grid
+# what else than plain rows: sample weights, units of several rows, a feature that fills a few cells of the grid, and so
+# little budget that cells are evened and looks at the target cost more
 VARIANTS = [
     ("auto", "binary", "weights"),
     ("auto", "binary", "units"),
     ("auto", "binary", "far"),
+    ("auto", "numeric", "noise"),
     ("dpboost", "binary", "units"),
 ]
 CASES = [
@@ -99,7 +101,7 @@ def fit(name, kind, variant):
         weight = pd.Series(np.arange(N_ROWS) % 9 / 2)
     few = {key: value for key, value in FEW.items() if key in PLANS[name].parameters()}
     estimator = (DPGBRegressor if kind == "numeric" else DPGBClassifier)(
-        epsilon=6.0, delta=1e-6, schema=Schema.from_dict(schema), recipe=PLANS[name], noise=SeededNoise(SEED),
+        epsilon=0.3 if variant == "noise" else 6.0, delta=1e-6, schema=Schema.from_dict(schema), recipe=PLANS[name], noise=SeededNoise(SEED),
         random_state=SEED, **few,
     )  # fmt: skip
     if variant == "units":

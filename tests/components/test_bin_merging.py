@@ -116,3 +116,37 @@ def test_categorical_bins_are_sorted_by_rows():
     assert list(bins.cell_to_bin) == [2, 0, 1, 4, 3]
     assert np.all(np.diff(mass) <= 0)
     assert bins.missing_bin == 3
+
+
+def test_cells_that_noise_hides_become_even_and_heavy_ones_stay():
+    """Between edges at 1/16, 2/16, …, a feature from 0 to 1: 1,000 rows and noise of 300 a cell."""
+    edges, n_rows, sd = np.arange(1, 16) / 16, 1000.0, 300.0
+    noise = sd * np.random.default_rng(0).standard_normal((200, 17))
+    rows = np.append(np.full(16, n_rows / 16), 0.0)
+    off, own = [], []
+    for drawn in noise:
+        evened = bin_merging.evened(
+            Cells(edges, rows + drawn, ones(rows)), sd, n_rows, low=0.0, high=1.0
+        )
+        assert evened.counts[-1] == rows[-1] + drawn[-1]  # missing values are as they were
+        assert evened.noise[-1] == 1
+        off.append(np.sqrt(np.mean((evened.counts[:-1] - rows[:-1]) ** 2)))
+        own.append(np.sqrt(evened.noise[:-1]))
+    assert np.mean(off) < 0.3 * sd
+    assert np.mean(own) == pytest.approx(np.mean(off) / sd, abs=0.05)
+    heavy = np.append([5 * n_rows, *np.zeros(15)], 0.0)
+    evened = bin_merging.evened(Cells(edges, heavy, ones(heavy)), sd, 5 * n_rows, 0.0, 1.0)
+    assert evened.counts[0] > 0.9 * heavy[0]
+    assert evened.counts[:-1].sum() == pytest.approx(heavy.sum())
+
+
+def test_even_cells_hold_what_is_known_by_their_widths():
+    """Edges below and beyond the bounds are those of a grid; half of the rows at most are taken to be missing."""
+    edges = np.array([-1.0, -1e-12, 0.0, 0.25, 1.0, 2.0])
+    for missing, known in [(200.0, 800.0), (-50.0, 1000.0), (900.0, 500.0)]:
+        counts = np.append(np.zeros(7), missing)
+        evened = bin_merging.evened(Cells(edges, counts, ones(counts)), 1e6, 1000.0, 0.0, 1.0)
+        even = known * np.array([0, 0, 0, 0.25, 0.75, 0, 0])
+        np.testing.assert_allclose(evened.counts, np.append(0.99 * even, missing))
+    one = Cells(np.empty(0), np.array([3.0, 4.0]), ones(range(2)))
+    assert bin_merging.evened(one, 1.0, 7.0, 2.0, 2.0) is one

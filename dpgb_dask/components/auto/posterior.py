@@ -237,11 +237,12 @@ def seen_residuals(state: State, query: Query, released: Answer) -> Residuals:
 def with_residual_scale(
     state: State, query: Query, released: Answer, quantile: float = constants.RESIDUAL_QUANTILE
 ) -> State:
-    """Set the clip bound to a quantile of |residual|, or wider where that would move the mean."""
-    seen = seen_residuals(state, query, released)
-    size = seen.clip(quantile, constants.CLIP_BIAS)
-    found = replace(state.fact(AutoFacts), clip=min(size, 1.0), scales=seen.scales)
-    return state.with_fact(found)
+    """Set the clip bound to a quantile of |residual|, or wider where that would move the mean, or noise may hide it."""
+    found, seen = state.fact(AutoFacts), seen_residuals(state, query, released)
+    hidden = constants.CLIP_HIDDEN * natural(query, released)[1] / state.n_rows
+    least = min(hidden, constants.CLIP_KEPT) * found.clip
+    clip = float(np.clip(seen.clip(quantile, constants.CLIP_BIAS), least, 1.0))
+    return state.with_fact(replace(found, clip=clip, scales=seen.scales))
 
 
 def with_totals(state: State, totals: Totals) -> State:

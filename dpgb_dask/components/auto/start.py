@@ -18,7 +18,6 @@ from dpgb_dask.components.auto.posterior import (
     seen_residuals,
     set_intercept,
     steps,
-    with_residual_scale,
 )
 from dpgb_dask.components.auto.residuals import RESOLUTION
 from dpgb_dask.components.auto.smoothing import Intercept
@@ -132,14 +131,13 @@ class Start(Stage):
         if unsettled or seen.spread < constants.WIDE_SPREAD:
             price = max(price, _price_of_look(state))
         again = unsettled or price > constants.DEARER * found.start_price or abs(mean - was) > near
-        found = replace(found, totals=totals, start_price=price)
+        found = replace(found, totals=totals, start_price=price, scales=seen.scales)
         state = replace(state, model=model).with_fact(found)
         if again and state.memory < constants.START_LOOKS:
-            found = replace(found, scales=seen.scales)
-            return replace(state, memory=state.memory + 1).with_fact(found)
-        state = with_residual_scale(state, query, released)
+            return replace(state, memory=state.memory + 1)
+        clip = min(seen.clip(constants.RESIDUAL_QUANTILE, constants.CLIP_BIAS), 1.0)
         narrow = min(max(seen.spread, RESOLUTION) / constants.WIDE_SPREAD, 1.0)
-        state = state.with_fact(replace(state.fact(AutoFacts), narrow=narrow))
+        state = state.with_fact(replace(found, clip=clip, narrow=narrow))
         return self._divide(replace(state, memory="done"))
 
     def _divide(self, state: State) -> State:

@@ -3,10 +3,12 @@
 import numpy as np
 import pandas as pd
 import pytest
+from rich_parts import answered, state_of
 
 from dpgb_dask import DPGBRegressor, Schema
 from dpgb_dask.components import constants
 from dpgb_dask.components.auto import residuals
+from dpgb_dask.components.auto.posterior import AutoFacts, residual_query, with_residual_scale
 from dpgb_dask.components.auto.residuals import EDGES, Residuals
 from dpgb_dask.components.auto.start import rate_posterior
 from dpgb_dask.contracts.model import SCORE_ONE
@@ -100,6 +102,50 @@ def test_whole_numbers_around_the_middle_are_not_taken_for_a_target_without_spre
     assert too_narrow() > 0.35
 
 
+def test_a_look_remembers_the_scale_that_an_earlier_one_told():
+    """At 16 standard deviations of a cell, a look by itself takes noise for residuals of a hundred times the scale."""
+    rng = np.random.default_rng(4)
+    truth, sd = histogram(rng.normal(0, 0.0025, N_ROWS)), N_ROWS / 16
+
+    def spreads(before):
+        return np.array(
+            [
+                Residuals.of(truth + rng.normal(0, sd, len(truth)), sd, N_ROWS, before).spread
+                for _ in range(300)
+            ]
+        )
+
+    assert np.mean(spreads(None) > 0.05) > 0.2
+    before = Residuals.of(truth + rng.normal(0, sd / 4, len(truth)), sd / 4, N_ROWS).scales
+    assert np.mean(spreads(before) > 0.05) < 0.02
+
+
+@pytest.mark.parametrize("now", [0.001, 0.04, 0.6])
+def test_what_was_told_before_gives_way_to_what_is_clear_now(now):
+    rng = np.random.default_rng(4)
+    before = seen(rng.normal(0, 0.05, N_ROWS)).scales
+    truth, sd = histogram(rng.normal(0, now, N_ROWS)), N_ROWS / 100
+    found = Residuals.of(truth + rng.normal(0, sd, len(truth)), sd, N_ROWS, before)
+    assert abs(np.log2(found.spread / now)) < 1
+    assert found.octaves < 0.5
+
+
+def test_the_scale_is_uncertain_where_noise_hides_it():
+    r = np.random.default_rng(4).normal(0, 0.0025, N_ROWS)
+    assert seen(r, N_ROWS / 200).octaves < 0.5
+    assert np.mean([seen(r, N_ROWS / 3, seed).octaves > 1 for seed in range(50)]) > 0.8
+
+
+@pytest.mark.parametrize(("sd", "least"), [(1.0, 0.0028), (200.0, 0.06), (1e3, 0.2)])
+def test_a_clip_falls_no_further_than_noise_lets_be_seen(sd, least):
+    """It was .4, and residuals have scale .002 now; the state has 10⁵ rows."""
+    state = state_of(kind="numeric")
+    query = residual_query(state, "scale")
+    values = histogram(np.random.default_rng(0).normal(0, 0.002, N_ROWS)) * (1e5 / N_ROWS)
+    state = with_residual_scale(state, query, answered(query, values, sd))
+    assert state.fact(AutoFacts).clip == pytest.approx(least, rel=0.02)
+
+
 def test_noise_alone_tells_no_mean():
     means = []
     for seed in range(20):
@@ -132,3 +178,47 @@ def test_a_skewed_target_in_wide_bounds_is_no_worse_than_its_mean():
     )
     # with the mean as a sum at full range it was 2.3
     assert np.sqrt(np.mean((y - model.fit(X, y).predict(X)) ** 2)) < 1.1 * y.std()
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_a_thousand_rows_in_bounds_a_hundred_times_too_wide_are_learnt(seed):
+    """When every look was taken by itself, such a model was 50 times worse than the mean in one of some twenty fits."""
+    rng = np.random.default_rng(seed)
+    X = pd.DataFrame(rng.uniform(-1, 1, (1000, 3)), columns=["a", "b", "c"])
+    y = 2 * X["a"] + rng.normal(size=len(X))
+    model = DPGBRegressor(
+        epsilon=1.0,
+        delta=1e-6,
+        schema=Schema(dict.fromkeys(X, (-1, 1)), target_bounds=(-500, 500)),
+        noise=SeededNoise(seed),
+        random_state=seed,
+        on_few_rows="continue",
+    ).fit(X, y)
+    assert np.sqrt(np.mean((y - model.predict(X)) ** 2)) < y.std()
+
+
+def test_looks_at_a_target_cost_more_only_where_they_do_not_settle_it():
+    rng = np.random.default_rng(0)
+    X = pd.DataFrame(rng.uniform(-1, 1, (1000, 3)), columns=["a", "b", "c"])
+    y = 2 * X["a"] + rng.normal(size=len(X))
+
+    def prices(bound, epsilon):
+        """Of the looks at the start, in shares of the budget."""
+        model = DPGBRegressor(
+            epsilon=epsilon,
+            delta=1e-6,
+            schema=Schema(dict.fromkeys(X, (-1, 1)), target_bounds=(-bound, bound)),
+            noise=SeededNoise(1),
+            random_state=0,
+            on_few_rows="continue",
+        ).fit(X, y)
+        receipts = model.privacy_report_.receipts
+        total = sum(receipt.price for receipt in receipts)
+        return [r.price / total for r in receipts if r.label.startswith("start")]
+
+    assert max(prices(6, 8.0)) < 0.012
+    first, *later = prices(600, 1.0)
+    assert first < 0.012
+    assert later
+    assert min(later) > 0.03
+    assert sum(later) < constants.START_LOOKS * constants.LOOK_SHARE
