@@ -101,8 +101,8 @@ def fit(name, kind, variant):
         weight = pd.Series(np.arange(N_ROWS) % 9 / 2)
     few = {key: value for key, value in FEW.items() if key in PLANS[name].parameters()}
     estimator = (DPGBRegressor if kind == "numeric" else DPGBClassifier)(
-        epsilon=0.3 if variant == "noise" else 6.0, delta=1e-6, schema=Schema.from_dict(schema), recipe=PLANS[name], noise=SeededNoise(SEED),
-        random_state=SEED, **few,
+        epsilon=0.3 if variant == "noise" else 6.0, delta=1e-6, schema=Schema.from_dict(schema), recipe=PLANS[name],
+        noise=SeededNoise(SEED), random_state=SEED, **few,
     )  # fmt: skip
     if variant == "units":
         estimator.set_params(unit_id="person", max_rows_per_unit=2)
