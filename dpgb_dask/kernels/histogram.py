@@ -719,3 +719,52 @@ def add_cells(
         _add_cells(cells, out)
     else:
         _add_weighted_cells(cells, readable("weight", weight, np.int32, 1), out)
+
+
+@kernel
+def _add_columns(
+    cells: NDArray[np.uint16],  # IN (n_columns, n)
+    offset: NDArray[np.int64],  # IN (n_columns + 1,)
+    out: NDArray[np.int64],  # OUT (>= offset[-1],), added to
+) -> None:
+    for j in range(cells.shape[0]):
+        _add_cells(cells[j], out[offset[j] : offset[j + 1]])
+
+
+def add_columns(
+    cells: NDArray[np.uint16],
+    weight: NDArray[np.int32] | None,
+    offset: NDArray[np.int64],
+    out: NDArray[np.int64],
+) -> None:
+    """Count the rows, or add their weights, in the cells of several columns.
+
+    Parameters
+    ----------
+    cells : (n_columns, n_rows) uint16
+    weight : (n_rows,) int32, or None
+        As in `add_cells`.
+    offset : (n_columns + 1,) int64, increasing
+        Where each column's cells start in ``out``, and where they end.
+    out : (n_cells,) int64
+        Added to in place.
+
+    Raises
+    ------
+    ValueError
+        If a dtype, layout or length is wrong; never because of a value.
+
+    Privacy
+    -------
+    Private side. One row changes one cell of each column by its weight.
+    """
+    if weight is not None:
+        for j, column in enumerate(cells):
+            add_cells(column, weight, out[offset[j] : offset[j + 1]])
+        return
+    cells, offset = readable("cells", cells, np.uint16, 2), readable("offset", offset, np.int64, 1)
+    if len(offset) != len(cells) + 1 or np.diff(offset, prepend=0).min() < 0:
+        raise ValueError("offset must say where each column's cells start, and where they end.")
+    if np.diff(offset).min(initial=1) < 1 or offset[-1] > len(out):
+        raise ValueError("out is too short. Every column has at least one cell.")
+    _add_columns(cells, offset, writable("out", out, np.int64, 1))

@@ -23,7 +23,6 @@ from dpgb_dask.kernels.histogram import (
     MAX_CELLS,
     beside,
     look_up,
-    padded,
     runs,
     scatter_joint,
     scatter_joint_scores,
@@ -142,18 +141,34 @@ def pack_pairs(pairs: Sequence[PairLike], most_cells: int = MAX_CELLS) -> PairSe
     ValueError
         If a table has more than ``most_cells`` cells or a map points outside it.
     """
+    return _packed(
+        tuple(
+            (int(p.i), int(p.j), _bytes(p.map_i), _bytes(p.map_j), int(p.n_i), int(p.n_j))
+            for p in pairs
+        ),
+        most_cells,
+    )
+
+
+def _bytes(map_: NDArray[np.uint8]) -> bytes:
+    return np.asarray(map_, np.uint8).tobytes()
+
+
+# rounds ask for the same tables, and the model's are those of the rounds
+@lru_cache(maxsize=16)
+def _packed(pairs: tuple[tuple[int, int, bytes, bytes, int, int], ...], most_cells: int) -> PairSet:
     columns: dict[tuple[int, bytes, int, bool], int] = {}
     of_pair: list[tuple[int, int]] = []
-    for pair in pairs:
-        if pair.n_i * pair.n_j > most_cells:
+    for i, j, map_i, map_j, n_i, n_j in pairs:
+        if n_i * n_j > most_cells:
             raise ValueError(f"A pair table has more than {most_cells} cells. Give coarser maps.")
         both: list[int] = []
-        for feature, map_, n in ((pair.i, pair.map_i, pair.n_i), (pair.j, pair.map_j, pair.n_j)):
-            if not 1 <= len(map_) <= MAX_CELLS or int(np.max(map_)) >= n:
+        for feature, map_, n in ((i, map_i, n_i), (j, map_j, n_j)):
+            if not 1 <= len(map_) <= MAX_CELLS or max(map_) >= n:
                 raise ValueError(
                     "A pair's map must give a row (column) below n_i (n_j) for every bin."
                 )
-            key = int(feature), padded(np.asarray(map_)).tobytes(), int(n)
+            key = feature, map_.ljust(MAX_CELLS, map_[-1:]), n
             again = columns.get((*key, False)) in both  # a pair has two columns, even of one map
             both.append(columns.setdefault((*key, again), len(columns)))
         of_pair.append((both[0], both[1]))
@@ -165,7 +180,7 @@ def pack_pairs(pairs: Sequence[PairLike], most_cells: int = MAX_CELLS) -> PairSe
         [own.index(of_pair[pair][side]) for own, tables in groups for pair in tables]
         for side in (0, 1)
     )
-    sizes = np.array([pair.n_i * pair.n_j for pair in pairs], np.int64)
+    sizes = np.array([n_i * n_j for *_, n_i, n_j in pairs], np.int64)
     maps = np.frombuffer(b"".join(map_ for _, map_, _, _ in columns), np.uint8)
     maps = maps.reshape(-1, MAX_CELLS)
     return PairSet(
@@ -201,7 +216,6 @@ def _cuts(maps: NDArray[np.uint8]) -> tuple[NDArray[np.uint8], NDArray[np.int64]
     return readable("cut", cut, np.uint8, 2), readable("n_cuts", n_cuts, np.int64, 1)
 
 
-@lru_cache(maxsize=64)
 def _groups(
     pairs: tuple[tuple[int, int], ...], levels: tuple[int, ...]
 ) -> list[tuple[list[int], list[int]]]:

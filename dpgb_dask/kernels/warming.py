@@ -61,6 +61,7 @@ def _values(dtype: type[np.floating] = np.float64) -> None:
     bins.cell_matrix(columns, EDGES, cells)
     bins.map_cells(cells, np.zeros((len(EDGES), 50), np.uint8), codes)
     histogram.add_cells(cells[0], None, np.zeros(2, np.int64))
+    histogram.add_columns(cells[:1], None, np.array([0, 2]), np.zeros(2, np.int64))
 
 
 def _matrix(dtype: type[np.floating] = np.float64) -> None:
@@ -74,6 +75,9 @@ def _matrix(dtype: type[np.floating] = np.float64) -> None:
 def _hashes() -> None:
     words, halves = np.zeros((1, ROWS), np.uint64), np.zeros(2, np.uint64)
     fingerprint.add_siphash(words, np.zeros(2, np.uint64), np.zeros(4, np.uint64), halves)
+    cells = np.zeros((1, ROWS), np.uint16)
+    cells.flags.writeable = False
+    fingerprint.pack_cells(cells, words)
     column = np.zeros(ROWS, np.uint64)
     column.flags.writeable = False
     fingerprint.add_column(column, np.uint64(0), np.zeros(ROWS, np.uint64))

@@ -223,6 +223,31 @@ def test_add_cells_adds_to_what_is_there(n, weighted, dtype):
     np.testing.assert_array_equal(out, np.arange(200) + naive_cells(cells, weight, 200))
 
 
+@pytest.mark.parametrize("weighted", [False, True])
+@pytest.mark.parametrize("n", [0, 1, 803])
+def test_add_columns_adds_to_the_cells_of_each(n, weighted):
+    rng = np.random.default_rng(2)
+    offset = np.array([1, 301, 302, 1000])
+    cells = np.stack([rng.integers(0, size, n, np.uint16) for size in np.diff(offset).tolist()])
+    weight = rng.integers(0, 1 << 30, n, np.int32) if weighted else None
+    out = np.arange(1003)
+    histogram.add_columns(cells, weight, offset, out)
+    want = np.arange(1003)
+    for column, start, end in zip(cells, offset, offset[1:], strict=False):
+        want[start:end] += naive_cells(column, weight, end - start)
+    np.testing.assert_array_equal(out, want)
+
+
+def test_add_columns_names_what_does_not_fit():
+    cells, out = np.zeros((2, 3), np.uint16), np.zeros(5, np.int64)
+    for offset in ([0, 2], [2, 1, 3], [-1, 2, 3]):
+        with pytest.raises(ValueError, match="where each column"):
+            histogram.add_columns(cells, None, np.array(offset), out)
+    for offset in ([0, 2, 2], [0, 2, 6]):
+        with pytest.raises(ValueError, match="out is too short"):
+            histogram.add_columns(cells, None, np.array(offset), out)
+
+
 def test_groups_hold_every_feature_once_and_stay_small():
     for sizes in SIZES:
         g = histogram.groups_of(sizes)
