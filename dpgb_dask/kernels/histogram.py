@@ -32,6 +32,7 @@ SMALL_CELLS = 256  # up to this size, a group that is alone in its loop has four
 PACKED_ROWS = 512  # with fewer rows between flushes, plain int64 sums are faster than flushing
 HALF = (1 << 31) - 1  # the largest sum that a packed half holds
 PACKED = 2  # sums hold both columns of the answer
+SCORE_CELLS = 1 << 20  # 8 MB of accumulators: with more for four scores, each is summed by itself
 LANES_BLOCK = 4096  # rows per inner loop, of four scores
 
 
@@ -452,11 +453,13 @@ def _flush(
 def take_score(
     sums: NDArray[np.int64],  # IN OUT (n_groups, width, 4): score k is cleared
     k: int,
+    cells: NDArray[np.int64],  # IN (n_groups,)
+    least: int,  # cells of a group that may hold sums, if it has fewer
     out: NDArray[np.int64],  # OUT (n_groups, width)
 ) -> None:
     """Move the sums of one of four scores."""
     for g in range(out.shape[0]):
-        for c in range(out.shape[1]):
+        for c in range(max(cells[g], least)):
             out[g, c] = sums[g, c, k]
             sums[g, c, k] = 0
 
@@ -526,7 +529,7 @@ def _joint_sums_of_four(
         lo = hi
         if lo == n or rows + min(step, n - lo) > limit:
             for k in range(n_scores):
-                take_score(sums, k, one)
+                take_score(sums, k, cells, MAX_CELLS, one)
                 _flush(one, side, size, offset, start, cells, out[k])
             rows = 0
 
@@ -608,7 +611,7 @@ def joint_sums(
     g = groups_of(tuple(sizes))
     out = np.zeros((len(packed), g.n_bins, 2), np.int64)
     for values, limit, side in parts:
-        for k in score_slices(len(packed)):
+        for k in score_slices(len(packed), len(g.cells) * g.width):
             own, to, add = (
                 (values[k], out[k], _joint_sums_of_four)
                 if k.stop - k.start > 1
@@ -620,12 +623,19 @@ def joint_sums(
     return out.transpose(1, 0, 2)
 
 
-@lru_cache(maxsize=64)
-def score_slices(n_scores: int) -> tuple[slice, ...]:
-    """Return the scores that are taken at once: three or four, of which the last may be missing, and single ones."""
+def score_slices(n_scores: int, n_cells: int = 1) -> tuple[slice, ...]:
+    """Return the scores that are taken at once: three or four, of which the last may be missing, and single ones.
+
+    Parameters
+    ----------
+    n_scores : int
+    n_cells : int
+        Of the sums of one score.
+    """
     slices, k = [], 0
+    most = LANES if LANES * n_cells <= SCORE_CELLS else 1
     while k < n_scores:
-        n = min(LANES, n_scores - k) if n_scores - k > 2 else 1
+        n = min(most, n_scores - k) if n_scores - k > 2 else 1
         slices.append(slice(k, k + n))
         k += n
     return tuple(slices)

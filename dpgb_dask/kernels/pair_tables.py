@@ -440,7 +440,7 @@ def _pair_sums_of_four(
         lo = hi
         if lo == n or rows + min(step, n - lo) > limit:
             for k in range(n_scores):
-                take_score(sums, k, one)
+                take_score(sums, k, cells, 0, one)
                 _flush_pairs(one, side, size, start, cells, tables, first, second, offset, out[k])
             rows = 0
 
@@ -486,7 +486,7 @@ def pair_sums(
     out = np.zeros((len(packed), s.n_cells, 2), np.int64)
     scratch = scratch_codes(len(s.feature), min(codes.shape[1], BLOCK))
     for values, limit, side in parts:
-        for k in score_slices(len(packed)):
+        for k in score_slices(len(packed), len(s.cells) * s.width):
             own, to, add = (
                 (values[k], out[k], _pair_sums_of_four)
                 if k.stop - k.start > 1

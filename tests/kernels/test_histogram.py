@@ -145,6 +145,22 @@ def test_scores_that_are_summed_at_once_have_the_sums_of_each(n_scores, n, max_a
         np.testing.assert_array_equal(sums(packed), np.concatenate(each, axis=1))
 
 
+def test_scores_are_summed_one_by_one_where_four_would_take_much_memory(monkeypatch):
+    codes, g, h = rows_of(50, SIZES[2], 9)
+    pairs = random_pairs(4, 5)
+    packed = np.stack([pack(k * g, h) for k in range(5)])
+    calls = (
+        lambda: histogram.joint_sums(codes, packed, 45, SIZES[2]),
+        lambda: pair_tables.pair_sums(codes[:4].copy(), pairs, packed, 45),
+    )
+    whole = [call() for call in calls]
+    monkeypatch.setattr(histogram, "SCORE_CELLS", 1000)
+    assert len(histogram.score_slices(5, 251)) == 5
+    assert len(histogram.score_slices(5, 250)) == 2
+    for call, want in zip(calls, whole, strict=True):
+        np.testing.assert_array_equal(call(), want)
+
+
 def test_scores_are_taken_once_each_and_four_at_once_if_there_are_three():
     for n in range(1, 40):
         slices = histogram.score_slices(n)
