@@ -64,7 +64,7 @@ LAYERS: dict[str, tuple[set[str], set[str]]] = {
     "plain": (set(), {"numpy"}),
     "showing": (set(), set()),
     "losses": ({"errors", "frozen", "plain"}, {"numpy"}),
-    "kernels": ({"errors", "losses"}, {"numpy", "numba"}),
+    "kernels": ({"errors", "losses"}, {"numpy", "numba", "llvmlite"}),  # which comes with Numba
     "values": (set(), {"numpy", "pandas"}),
     "contracts": (
         {"errors", "frozen", "plain", "showing", "losses", "kernels", "values"},

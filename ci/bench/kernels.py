@@ -34,7 +34,7 @@ from dpgb_dask.controller.gaussian import discrete_gaussian
 from dpgb_dask.controller.noise import KeyStream
 from dpgb_dask.controller.release import Controller
 from dpgb_dask.kernels import bin as bins
-from dpgb_dask.kernels import gradient, histogram, predict, route
+from dpgb_dask.kernels import gradient, histogram, pair_tables, predict, route
 from dpgb_dask.losses import logistic_gradient
 from dpgb_dask.private.reading.chunks import STRIP_ROWS
 
@@ -198,12 +198,12 @@ def enter_rounds(
         maps = [
             (np.arange(sizes[k]) * min(sizes[k], 12) // sizes[k]).astype(np.uint8) for k in (i, j)
         ]
-        pairs.append(histogram.Pair(i, j, *maps, int(maps[0].max()) + 1, int(maps[1].max()) + 1))
-    pair_set = histogram.pack_pairs(pairs)
+        pairs.append(pair_tables.Pair(i, j, *maps, int(maps[0].max()) + 1, int(maps[1].max()) + 1))
+    pair_set = pair_tables.pack_pairs(pairs)
 
     def pair_pass() -> None:
         for c, p in zip(codes, packed, strict=True):
-            histogram.pair_sums(c, pair_set, p, loss.max_abs)
+            pair_tables.pair_sums(c, pair_set, p, loss.max_abs)
 
     contest.enter("pair pass", pair_pass, n * len(pairs))
 

@@ -4,14 +4,16 @@ Cells of a numeric feature with edges e: cell k holds e[k-1] < x <= e[k]; the la
 values. Cells of a categorical feature with K categories: 0 … K-1 in declared order, K is "other", K + 1 is missing.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import lru_cache
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from dpgb_dask.contracts.features import Categorical, Encoded, Numeric
 from dpgb_dask.contracts.schema import Schema
+from dpgb_dask.kernels.bin import EdgeTable, shared_table
 
 FINE = 1024  # uniform cells of the finest grid
 ONE_CELL_EACH = 128  # integer features with a range up to this get one cell per value
@@ -70,6 +72,7 @@ class Grid:
 
     edges: tuple[NDArray[np.float64] | None, ...]
     sizes: tuple[int, ...]
+    _tables: dict[np.dtype[Any], EdgeTable] = field(default_factory=dict, init=False, repr=False)
 
     @classmethod
     def of(cls, schema: Schema, n_uniform: int) -> "Grid":
@@ -79,6 +82,12 @@ class Grid:
             numeric_edges(f, n_uniform) if isinstance(f, Numeric) else None for f in features
         )
         return cls(edges, tuple(n_cells(f, n_uniform) for f in features))
+
+    def table(self, dtype: np.dtype[Any]) -> EdgeTable:
+        """Return the edges as kernels take them, for values of a type."""
+        if dtype not in self._tables:
+            self._tables[dtype] = shared_table(self.edges, dtype)
+        return self._tables[dtype]
 
     @property
     def offsets(self) -> NDArray[np.int64]:

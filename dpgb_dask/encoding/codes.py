@@ -126,16 +126,18 @@ def encode_values(values: Values, bins: Bins) -> NDArray[np.uint8]:
 
 
 @np.errstate(all="ignore")
-def cells_of(values: Values, grid: Grid) -> NDArray[np.uint16]:
-    """Return the cell of every value in the public grid, as (m, n) uint16, C-order.
+def cells_of(
+    values: Values, grid: Grid, out: NDArray[np.uint16] | None = None
+) -> NDArray[np.uint16]:
+    """Return the cell of every value in the public grid, as (m, n) uint16, C-order; ``out`` if it is given.
 
     Privacy
     -------
     Private side. A total map: never raises or warns on a value.
     """
-    out = np.empty((len(grid.edges), len(values)), np.uint16)
+    out = np.empty((len(grid.edges), len(values)), np.uint16) if out is None else out
     if values.matrix is not None:
-        cell_matrix(values.matrix, grid.edges, out)
+        cell_matrix(values.matrix, grid.table(values.matrix.dtype), out)
     for j, edges in enumerate(grid.edges):
         if edges is None:
             out[j] = values.column(j)

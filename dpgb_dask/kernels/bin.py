@@ -370,6 +370,11 @@ def _tables(
                 f"The edge table is for {edges.edges.dtype} values, not {dtype}. Make one for that dtype."
             )
         return edges
+    return shared_table(edges, dtype)
+
+
+def shared_table(edges: Sequence[NDArray[np.float64] | None], dtype: np.dtype[Any]) -> EdgeTable:
+    """Make the tables of some columns as `edge_table` does, or return those of another call with the same edges."""
     parts = (None if part is None else np.asarray(part, np.float64).tobytes() for part in edges)
     return _remembered(tuple(parts), dtype)
 

@@ -43,6 +43,29 @@ def add_column(
 
 
 @kernel
+def pack_cells(
+    cells: NDArray[np.uint16],  # IN (m, n)
+    words: NDArray[np.uint64],  # OUT (>= ⌈m / 4⌉, n): the first of these are written
+) -> None:
+    """Write four cells to a word, the first in its lowest bits; zeros where there are none."""
+    m, n = cells.shape
+    for w in range((m + 3) // 4):
+        a, word = cells[4 * w], words[w]
+        b, c, d = (
+            cells[min(4 * w + 1, m - 1)],
+            cells[min(4 * w + 2, m - 1)],
+            cells[min(4 * w + 3, m - 1)],
+        )
+        has = m - 4 * w
+        second, third = np.uint64(0xFFFF if has > 1 else 0), np.uint64(0xFFFF if has > 2 else 0)
+        fourth = np.uint64(0xFFFF if has > 3 else 0)
+        for i in range(n):
+            low = np.uint64(a[i]) | (np.uint64(b[i]) & second) << np.uint64(16)
+            high = (np.uint64(c[i]) & third) | (np.uint64(d[i]) & fourth) << np.uint64(16)
+            word[i] = low | high << np.uint64(32)
+
+
+@kernel
 def add_siphash(
     words: NDArray[np.uint64],  # IN (n_words, n)
     key: NDArray[np.uint64],  # IN (2,)

@@ -6,7 +6,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dpgb_dask.kernels import inner, kernel, readable, same_rows, writable
-from dpgb_dask.kernels.shrink import times
 from dpgb_dask.losses import (
     GRAD_BITS,
     GRAD_ONE,
@@ -29,6 +28,7 @@ from dpgb_dask.losses import (
 )
 
 BLOCK = 2048
+CLASS_BLOCK = 512  # rows per inner loop, of several scores: they stay in L1 or L2
 
 
 @inner
@@ -373,6 +373,64 @@ def poisson(
     weigh(weight, out)
 
 
+@inner
+def _shares(
+    score: NDArray[np.int32],  # IN (n_classes, n)
+    lo: int,
+    exp_table: NDArray[np.int32],  # IN (n,)
+    total: NDArray[np.int32],  # scratch (rows of the block,)
+    label: NDArray[np.int32],  # IN (rows of the block,): of rows from lo on, classes that exist
+    share: NDArray[np.int32],  # OUT (n_classes, >= rows of the block)
+) -> None:
+    """Write p of rows, class by class, so that an instruction takes several rows.
+
+    The other classes are rounded down and the true class gets the rest, so p sums to 1 in every row.
+    """
+    n_classes, n = score.shape[0], label.shape[0]
+    top, shift = np.uint32(exp_table.shape[0] - 1), np.uint32(TABLE_SHIFT)
+    best = total
+    best[:] = score[0, lo : lo + n]
+    for k in range(1, n_classes):
+        own = score[k, lo : lo + n]
+        for i in range(n):
+            best[i] = max(best[i], own[i])
+    for k in range(n_classes):
+        own, index = score[k, lo : lo + n], share[k, :n]
+        for i in range(n):
+            # the difference may need 32 bits, and is not negative
+            index[i] = min(np.uint32(np.uint32(best[i] - own[i]) >> shift), top)
+    total[:] = 0  # at most 2**20 of 2**10 classes: `gradients.MOST_EXP`
+    for k in range(n_classes):
+        own = share[k, :n]
+        for i in range(n):
+            own[i] = exp_table[own[i]]
+            total[i] += own[i]
+    for k in range(n_classes):
+        own = share[k, :n]
+        for i in range(n):
+            # exactly ⌊e · 2¹⁵ / total⌋: a quotient below 2¹⁵ that is not whole is 2⁻³⁰ away from the next whole number
+            # at least, and is rounded by 2⁻³⁸ at most. Four are divided at once, where whole numbers are one by one
+            own[i] = np.int32(np.divide(np.float64(own[i]) * GRAD_ONE, np.float64(total[i])))
+    rest = total
+    rest[:] = GRAD_ONE
+    for k in range(n_classes):
+        own = share[k, :n]
+        for i in range(n):
+            rest[i] -= own[i]
+    for i in range(n):
+        share[label[i], i] += rest[i]
+
+
+@inner
+def _class_of(
+    label: NDArray[np.uint8],  # IN (n,)
+    n_classes: int,
+    out: NDArray[np.int32],  # OUT (n,)
+) -> None:
+    for i in range(out.shape[0]):
+        out[i] = min(np.int32(label[i]), np.int32(n_classes - 1))
+
+
 @kernel
 def _softmax(
     score: NDArray[np.int32],  # IN (n_classes, n)
@@ -385,39 +443,30 @@ def _softmax(
     out: NDArray[np.int64],  # OUT (n_classes, n)
 ) -> None:
     n_classes, n = out.shape
-    e = np.empty(n_classes, np.int64)
-    last = exp_table.shape[0] - 1
-    for i in range(n):
-        best = np.int64(score[0, i])
-        for k in range(1, n_classes):
-            best = max(best, np.int64(score[k, i]))
-        total = np.int64(0)
+    table, share = exp_table.astype(np.int32), np.empty((n_classes, CLASS_BLOCK), np.int32)
+    spare = np.empty((3, CLASS_BLOCK), np.int32)
+    clip, one = np.int64(clip_steps), np.int64(GRAD_ONE)
+    for lo in range(0, n, CLASS_BLOCK):
+        hi = min(n, lo + CLASS_BLOCK)
+        of, total, largest = spare[0, : hi - lo], spare[1, : hi - lo], spare[2, : hi - lo]
+        _class_of(label[lo:hi], n_classes, of)
+        _shares(score, lo, table, total, of, share)
+        largest[:] = 0
+        for k in range(n_classes if filtered else 0):
+            own_share = share[k, : hi - lo]
+            for i in range(hi - lo):
+                g = own_share[i] - (GRAD_ONE if of[i] == k else 0)
+                largest[i] = max(largest[i], abs(g))
         for k in range(n_classes):
-            e[k] = exp_table[min((best - np.int64(score[k, i])) >> TABLE_SHIFT, last)]
-            total += e[k]
-        y = min(np.int64(label[i]), n_classes - 1)
-        rest = np.int64(GRAD_ONE)
-        largest = np.int64(0)
-        for k in range(n_classes):
-            e[k] = (e[k] << GRAD_BITS) // total
-            if k != y:
-                rest -= e[k]
-                largest = max(largest, e[k])
-        # the other classes are rounded down and the true class gets the rest, so g sums to 0 and |g| stays within its
-        # bound
-        e[y] = rest
-        if filtered and max(largest, GRAD_ONE - rest) > clip_steps:
-            for k in range(n_classes):
-                out[k, i] = 0
-            continue
-        for k in range(n_classes):
-            p = e[k]
-            g = p - GRAD_ONE if k == y else p
-            kept = min(max(g, np.int64(-clip_steps)), np.int64(clip_steps))
-            h = np.int64(hess_steps)
-            if not always:
-                h = (h * p * (GRAD_ONE - p)) >> (2 * GRAD_BITS) if kept == g else np.int64(0)
-            out[k, i] = (kept << 32) + h
+            own_share, own = share[k, : hi - lo], out[k, lo:hi]
+            for i in range(hi - lo):
+                p = np.int64(own_share[i])
+                g = p - one if of[i] == k else p
+                kept = min(max(g, -clip), clip)
+                h = np.int64(hess_steps)
+                if not always:
+                    h = (h * p * (one - p)) >> (2 * GRAD_BITS) if kept == g else np.int64(0)
+                own[i] = np.int64(0) if largest[i] > clip else (kept << 32) + h
 
 
 def softmax(
@@ -442,7 +491,7 @@ def softmax(
     weight : (n_rows,) int32, or None
         Weight steps, >= 0; None is 1 for every row.
     exp_table : (n,) int64
-        `gradients.SoftmaxGradient.exp_table`.
+        `gradients.SoftmaxGradient.exp_table`: 1 to 2²⁰.
     out : (n_classes, n_rows) int64
         Written: weight · ((g << 32) + h) with g = p - 1_y and h = a·p·(1 - p).
     clip_steps, hess_steps, always, filtered
@@ -478,31 +527,65 @@ def softmax(
 
 
 @kernel
-def _shorten(
+def _clipped_softmax(
+    score: NDArray[np.int32],  # IN (n_classes, n)
+    label: NDArray[np.uint8],  # IN (n,)
+    exp_table: NDArray[np.int64],  # IN (n,)
     shrink: NDArray[np.int64],  # IN (NORM_SIZE,)
-    out: NDArray[np.int64],  # OUT (n_classes, n), multiplied in place
+    hess_steps: int,
+    out: NDArray[np.int64],  # OUT (n_classes, n)
 ) -> None:
     n_classes, n = out.shape
-    for i in range(n):
-        squared = np.int64(0)
+    table, share = exp_table.astype(np.int32), np.empty((n_classes, CLASS_BLOCK), np.int32)
+    spare, squares = np.empty((3, CLASS_BLOCK), np.int32), np.empty(CLASS_BLOCK, np.int64)
+    scale, one = np.int64(hess_steps), np.int32(GRAD_ONE)
+    for lo in range(0, n, CLASS_BLOCK):
+        hi = min(n, lo + CLASS_BLOCK)
+        of, total, weight = spare[0, : hi - lo], spare[1, : hi - lo], spare[2, : hi - lo]
+        squared = squares[: hi - lo]
+        _class_of(label[lo:hi], n_classes, of)
+        _shares(score, lo, table, total, of, share)
+        squared[:] = 0
         for k in range(n_classes):
-            g = out[k, i] >> 32
-            squared += g * g
-        # rows of a softmax are within the table; the clamp keeps any other row from reading beyond it
-        w = shrink[min(squared >> NORM_SHIFT, shrink.shape[0] - 1)]
+            own = share[k, : hi - lo]
+            for i in range(hi - lo):
+                g = np.int64(own[i] - (one if of[i] == k else np.int32(0)))
+                squared[i] += g * g
+        for i in range(hi - lo):
+            # rows of a softmax are within the table; the clamp keeps any other row from reading beyond it
+            weight[i] = shrink[min(squared[i] >> NORM_SHIFT, shrink.shape[0] - 1)]
         for k in range(n_classes):
-            out[k, i] = times(out[k, i], w, GRAD_BITS)
+            own, to = share[k, : hi - lo], out[k, lo:hi]
+            for i in range(hi - lo):
+                p, w = own[i], weight[i]
+                # |g|, h and w are 2¹⁵ at most: their products have 32 bits
+                size = np.int32(np.int32((one - p if of[i] == k else p) * w) >> GRAD_BITS)
+                g = -np.int64(size) if of[i] == k else np.int64(size)
+                h = (scale * np.int64(np.int32(p * np.int32(one - p)))) >> (2 * GRAD_BITS)
+                to[i] = (g << 32) + ((h * w) >> GRAD_BITS)
 
 
-def shorten(shrink: NDArray[np.int64], out: NDArray[np.int64]) -> None:
-    """Clip the gradients of rows in norm, in integers only.
+def clipped_softmax(
+    score: NDArray[np.int32],
+    label: NDArray[np.uint8],
+    weight: NDArray[np.int32] | None,
+    exp_table: NDArray[np.int64],
+    shrink: NDArray[np.int64],
+    hess_steps: int,
+    out: NDArray[np.int64],
+) -> None:
+    """Write each row's gradients and Hessians of the multiclass log-loss, clipped in norm, in integers only.
 
     Parameters
     ----------
+    score, label, weight, exp_table
+        As in `softmax`.
     shrink : (NORM_SIZE,) int64
         `gradients.ClippedSoftmaxGradient.shrink`.
+    hess_steps : int
+        a · 2¹⁵.
     out : (n_classes, n_rows) int64
-        ``(g << 32) + h`` of rows of weight 1, h >= 0; all columns of a row are multiplied by w · 2⁻¹⁵ in place.
+        Written: weight · w · ((g << 32) + h), each rounded towards zero; the clip is of a row of weight 1.
 
     Raises
     ------
@@ -514,10 +597,23 @@ def shorten(shrink: NDArray[np.int64], out: NDArray[np.int64]) -> None:
     Private side; nothing leaves. Rounding is towards zero, so no row is longer than `gradients.ClippedSoftmaxGradient`
     states (docs/privacy.md P2).
     """
+    same_rows(score=score, label=label, weight=weight, out=out)
+    if score.shape != out.shape:
+        raise ValueError("score and out differ in classes. Both hold one row per class.")
     if shrink.shape != (NORM_SIZE,):
         raise ValueError(f"shrink must have shape ({NORM_SIZE},). Make it with gradients.")
     writable("out", out, np.int64, 2)
-    _shorten(readable("shrink", shrink, np.int64, 1), out)
+    _clipped_softmax(
+        readable("score", score, np.int32, 2),
+        readable("label", label, np.uint8, 1),
+        readable("exp_table", exp_table, np.int64, 1),
+        readable("shrink", shrink, np.int64, 1),
+        int(hess_steps),
+        out,
+    )
+    if weight is not None:
+        for row in out:
+            weigh(weight, row)
 
 
 def write(
@@ -592,7 +688,15 @@ def write(
                 filtered=gradient.filtered,
             )
         case ClippedSoftmaxGradient():
-            _clipped_softmax(gradient, score, label, weight, out)  # type: ignore[arg-type]
+            clipped_softmax(
+                score,
+                label,  # type: ignore[arg-type]
+                weight,
+                gradient.exp_table,
+                gradient.shrink,
+                gradient.hess_steps,
+                out,
+            )
         case LabelGradient():
             same_rows(score=score, label=label, weight=weight, out=out)
             for k, column in enumerate(out):
@@ -600,21 +704,6 @@ def write(
                 weigh(weight, column)
         case _:
             assert_never(gradient)
-
-
-def _clipped_softmax(
-    gradient: ClippedSoftmaxGradient,
-    score: NDArray[np.int32],
-    label: NDArray[np.uint8],
-    weight: NDArray[np.int32] | None,
-    out: NDArray[np.int64],  # OUT (n_classes, n)
-) -> None:
-    """Write the softmax of every row, then clip its norm; weights come last, as the clip is of a row of weight 1."""
-    same_rows(score=score, label=label, weight=weight, out=out)
-    softmax(score, label, None, gradient.exp_table, out, hess_steps=gradient.hess_steps)
-    shorten(gradient.shrink, out)
-    for column in out:
-        weigh(weight, column)
 
 
 def _labels(

@@ -10,17 +10,20 @@ would make a row's influence unbounded.
 *Joint cells.* Features with few bins share one accumulator over the product of their bins. A row is then added once per
 group of features instead of once per feature, and the flush sums the group's cells into the bins of each feature. This
 also spreads repeated hits on one bin, which would stall on store-to-load forwarding, over more cells.
+
+*Four scores at once.* Of several scores, four lie next to each other in a cell, so that one instruction adds them all.
 """
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from dpgb_dask.kernels import inner, kernel, readable, same_rows, writable
+from dpgb_dask.kernels.lanes import LANES, add_row
 
 BLOCK = 8192  # rows per inner loop: their packed values and keys stay in L1 or L2
 GROUP_CELLS = 2048  # 16 KB of accumulator per group: two accumulators and the rows fit in L1
@@ -29,7 +32,8 @@ SMALL_CELLS = 256  # up to this size, a group that is alone in its loop has four
 PACKED_ROWS = 512  # with fewer rows between flushes, plain int64 sums are faster than flushing
 HALF = (1 << 31) - 1  # the largest sum that a packed half holds
 PACKED = 2  # sums hold both columns of the answer
-SCORE_CELLS = 1 << 20  # 8 MB of accumulators: more scores are summed in several passes
+SCORE_CELLS = 1 << 20  # 8 MB of accumulators: with more for four scores, each is summed by itself
+LANES_BLOCK = 4096  # rows per inner loop, of four scores
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -230,66 +234,138 @@ def _scatter_four(
 
 
 @inner
-def _scatter_joint(
+def scatter_joint(
     codes: NDArray[np.uint8],  # IN (n_features, >= n_rows)
-    first: int | np.int64,  # column of codes of the row lo
-    values: NDArray[np.int64],  # IN (n_scores, n_rows)
-    lo: int,
-    hi: int,
+    first: int | np.int64,  # column of codes of the first row
+    packed: NDArray[np.int64],  # IN (rows of the block,)
     order: NDArray[np.int64],
     size: NDArray[np.int64],
     start: NDArray[np.int64],  # IN (> n_joint,)
     cells: NDArray[np.int64],  # IN (n_joint,)
     keys: NDArray[np.uint16],  # scratch (2, >= rows of the block)
-    sums: NDArray[np.int64],  # OUT (n_scores, >= n_joint, >= cells), packed, added to
+    sums: NDArray[np.int64],  # OUT (>= n_joint, >= cells), packed, added to
 ) -> None:
-    """Add rows lo to hi to joint cells: two groups per loop, so that a row's value is loaded once for both."""
-    n_scores, n_joint = values.shape[0], cells.shape[0]
-    key_a, key_b = keys[0, : hi - lo], keys[1, : hi - lo]
+    """Add rows to joint cells: two groups per loop, so that a row's value is loaded once for both."""
+    n, n_joint = packed.shape[0], cells.shape[0]
+    key_a, key_b = keys[0, :n], keys[1, :n]
     for g in range(0, n_joint - 1, 2):
         s, t, u = start[g], start[g + 1], start[g + 2]
         make_key(codes, first, order[s:t], size[s:t], key_a)
         make_key(codes, first, order[t:u], size[t:u], key_b)
-        for k in range(n_scores):
-            _scatter_two(key_a, key_b, values[k, lo:hi], sums[k, g], sums[k, g + 1])
+        _scatter_two(key_a, key_b, packed, sums[g], sums[g + 1])
     if n_joint % 2:
         g = n_joint - 1
         s, t = start[g], start[g + 1]
         make_key(codes, first, order[s:t], size[s:t], key_a)
-        for k in range(n_scores):
-            if cells[g] > SMALL_CELLS:
-                scatter_one(key_a, values[k, lo:hi], sums[k, g])
-            else:
-                _scatter_small(key_a, values[k, lo:hi], sums[k, g, : cells[g]])
+        if cells[g] > SMALL_CELLS:
+            scatter_one(key_a, packed, sums[g])
+        else:
+            _scatter_small(key_a, packed, sums[g, : cells[g]])
 
 
 @inner
 def _scatter_single(
     codes: NDArray[np.uint8],  # IN (n_features, n_rows)
-    values: NDArray[np.int64],  # IN (n_scores, n_rows)
     lo: int,
-    hi: int,
+    packed: NDArray[np.int64],  # IN (rows of the block,), of rows from lo on
     order: NDArray[np.int64],  # IN (n_groups - n_joint,)
-    n_joint: int,
-    sums: NDArray[np.int64],  # OUT (n_scores, n_groups, >= 256), packed, added to
+    sums: NDArray[np.int64],  # OUT (n_groups - n_joint, >= 256), packed, added to
 ) -> None:
-    """Add rows lo to hi to the bins of features that are alone in their group, four features per loop.
+    """Add rows to the bins of features that are alone in their group, four features per loop.
 
     Codes are not clamped: there is a cell for each of the 256, and `_flush` takes those beyond the feature's last bin.
     """
-    n_scores, n_single = values.shape[0], order.shape[0]
+    hi, n_single = lo + packed.shape[0], order.shape[0]
     four = n_single & ~3
     for f in range(0, four, 4):
         code_a, code_b = codes[order[f], lo:hi], codes[order[f + 1], lo:hi]
         code_c, code_d = codes[order[f + 2], lo:hi], codes[order[f + 3], lo:hi]
-        g = n_joint + f
-        for k in range(n_scores):
-            a, b, c, d = sums[k, g], sums[k, g + 1], sums[k, g + 2], sums[k, g + 3]
-            _scatter_four(code_a, code_b, code_c, code_d, values[k, lo:hi], a, b, c, d)
+        a, b, c, d = sums[f], sums[f + 1], sums[f + 2], sums[f + 3]
+        _scatter_four(code_a, code_b, code_c, code_d, packed, a, b, c, d)
     for f in range(four, n_single):
-        for k in range(n_scores):
-            bins = sums[k, n_joint + f, :MAX_CELLS]
-            _scatter_small(codes[order[f], lo:hi], values[k, lo:hi], bins)
+        _scatter_small(codes[order[f], lo:hi], packed, sums[f, :MAX_CELLS])
+
+
+@inner
+def beside(
+    values: NDArray[np.int64],  # IN (1 to 4 scores, n_rows)
+    lo: int,
+    out: NDArray[np.int64],  # OUT (rows from lo on, 4): columns beyond the scores are left alone
+) -> None:
+    """Write the values of a row's scores next to each other."""
+    hi = lo + out.shape[0]
+    for k in range(values.shape[0]):
+        value = values[k, lo:hi]
+        for i in range(out.shape[0]):
+            out[i, k] = value[i]
+
+
+@inner
+def _scatter_scores(
+    key: NDArray[Any],
+    packed: NDArray[np.int64],  # IN (n, 4)
+    a: NDArray[np.int64],  # OUT (cells, 4), added to
+) -> None:
+    """Add each row's four scores to its cell."""
+    for i in range(packed.shape[0]):
+        add_row(a, key[i], packed, i)
+
+
+@inner
+def _scatter_scores_two(
+    key_a: NDArray[Any],
+    key_b: NDArray[Any],
+    packed: NDArray[np.int64],  # IN (n, 4)
+    a: NDArray[np.int64],  # OUT (cells, 4), added to
+    b: NDArray[np.int64],
+) -> None:
+    """Add each row's four scores to its cells of two groups."""
+    for i in range(packed.shape[0]):
+        add_row(a, key_a[i], packed, i)
+        add_row(b, key_b[i], packed, i)
+
+
+@inner
+def scatter_joint_scores(
+    codes: NDArray[np.uint8],  # IN (n_features, >= n_rows)
+    first: int | np.int64,  # column of codes of the first row
+    packed: NDArray[np.int64],  # IN (rows of the block, 4)
+    order: NDArray[np.int64],
+    size: NDArray[np.int64],
+    start: NDArray[np.int64],  # IN (> n_joint,)
+    n_joint: int,
+    keys: NDArray[np.uint16],  # scratch (2, >= rows of the block)
+    sums: NDArray[np.int64],  # OUT (>= n_joint, >= cells, 4), packed, added to
+) -> None:
+    """Add the four scores of rows to joint cells, two groups per loop."""
+    n = packed.shape[0]
+    key_a, key_b = keys[0, :n], keys[1, :n]
+    for g in range(0, n_joint - 1, 2):
+        s, t, u = start[g], start[g + 1], start[g + 2]
+        make_key(codes, first, order[s:t], size[s:t], key_a)
+        make_key(codes, first, order[t:u], size[t:u], key_b)
+        _scatter_scores_two(key_a, key_b, packed, sums[g], sums[g + 1])
+    if n_joint % 2:
+        s, t = start[n_joint - 1], start[n_joint]
+        make_key(codes, first, order[s:t], size[s:t], key_a)
+        _scatter_scores(key_a, packed, sums[n_joint - 1])
+
+
+@inner
+def _scatter_single_scores(
+    codes: NDArray[np.uint8],  # IN (n_features, n_rows)
+    lo: int,
+    packed: NDArray[np.int64],  # IN (rows of the block, 4), of rows from lo on
+    order: NDArray[np.int64],  # IN (n_groups - n_joint,)
+    sums: NDArray[np.int64],  # OUT (n_groups - n_joint, >= 256, 4), packed, added to
+) -> None:
+    """Add the four scores of rows to the bins of features that are alone in their group, two per loop."""
+    hi, n_single = lo + packed.shape[0], order.shape[0]
+    for f in range(0, n_single - 1, 2):
+        code_a, code_b = codes[order[f], lo:hi], codes[order[f + 1], lo:hi]
+        _scatter_scores_two(code_a, code_b, packed, sums[f], sums[f + 1])
+    if n_single % 2:
+        _scatter_scores(codes[order[n_single - 1], lo:hi], packed, sums[n_single - 1])
 
 
 @inner
@@ -353,31 +429,45 @@ def flush_group(
 
 @inner
 def _flush(
-    sums: NDArray[np.int64],  # IN OUT (n_scores, n_groups, >= cells), cleared
+    sums: NDArray[np.int64],  # IN OUT (n_groups, >= cells), cleared
     side: int,
     size: NDArray[np.int64],
     offset: NDArray[np.int64],
     start: NDArray[np.int64],
     cells: NDArray[np.int64],
-    out: NDArray[np.int64],  # OUT (n_scores, sum of sizes, 2), added to
+    out: NDArray[np.int64],  # OUT (sum of sizes, 2), added to
 ) -> None:
-    """Flush every group of every score; codes beyond a single feature's bins count in the last."""
+    """Flush every group; codes beyond a single feature's bins count in the last."""
     margin = np.zeros(MAX_CELLS, np.int64)
-    for k in range(sums.shape[0]):
-        for g in range(cells.shape[0]):
-            s, t = start[g], start[g + 1]
-            joint = sums[k, g]
-            if t - s == 1:
-                for c in range(cells[g], MAX_CELLS):
-                    joint[cells[g] - 1] += joint[c]
-                    joint[c] = 0
-            flush_group(joint[: cells[g]], side, size[s:t], offset[s:t], margin, out[k])
+    for g in range(cells.shape[0]):
+        s, t = start[g], start[g + 1]
+        joint = sums[g]
+        if t - s == 1:
+            for c in range(cells[g], MAX_CELLS):
+                joint[cells[g] - 1] += joint[c]
+                joint[c] = 0
+        flush_group(joint[: cells[g]], side, size[s:t], offset[s:t], margin, out)
+
+
+@inner
+def take_score(
+    sums: NDArray[np.int64],  # IN OUT (n_groups, width, 4): score k is cleared
+    k: int,
+    cells: NDArray[np.int64],  # IN (n_groups,)
+    least: int,  # cells of a group that may hold sums, if it has fewer
+    out: NDArray[np.int64],  # OUT (n_groups, width)
+) -> None:
+    """Move the sums of one of four scores."""
+    for g in range(out.shape[0]):
+        for c in range(max(cells[g], least)):
+            out[g, c] = sums[g, c, k]
+            sums[g, c, k] = 0
 
 
 @kernel
 def _joint_sums(
     codes: NDArray[np.uint8],  # IN (n_features, n_rows)
-    values: NDArray[np.int64],  # IN (n_scores, n_rows)
+    values: NDArray[np.int64],  # IN (n_rows,)
     limit: int,  # rows between flushes
     side: int,
     order: NDArray[np.int64],
@@ -387,12 +477,12 @@ def _joint_sums(
     cells: NDArray[np.int64],
     n_joint: int,
     width: int,
-    out: NDArray[np.int64],  # OUT (n_scores, sum of sizes, 2), added to
+    out: NDArray[np.int64],  # OUT (sum of sizes, 2), added to
 ) -> None:
-    n_scores, n = values.shape
+    n = values.shape[0]
     step = min(BLOCK, limit)
     keys = np.empty((2, step), np.uint16)
-    sums = np.zeros((n_scores, cells.shape[0], width), np.int64)
+    sums = np.zeros((cells.shape[0], width), np.int64)
     single = order[start[n_joint] :]
     rows = 0
     for lo in range(0, n, step):
@@ -400,10 +490,48 @@ def _joint_sums(
         if rows + hi - lo > limit:
             _flush(sums, side, size, offset, start, cells, out)
             rows = 0
-        _scatter_joint(codes, lo, values, lo, hi, order, size, start, cells[:n_joint], keys, sums)
-        _scatter_single(codes, values, lo, hi, single, n_joint, sums)
+        packed = values[lo:hi]
+        scatter_joint(codes, lo, packed, order, size, start, cells[:n_joint], keys, sums)
+        _scatter_single(codes, lo, packed, single, sums[n_joint:])
         rows += hi - lo
     _flush(sums, side, size, offset, start, cells, out)
+
+
+@kernel
+def _joint_sums_of_four(
+    codes: NDArray[np.uint8],  # IN (n_features, n_rows)
+    values: NDArray[np.int64],  # IN (1 to 4 scores, n_rows)
+    limit: int,  # rows between flushes
+    side: int,
+    order: NDArray[np.int64],
+    size: NDArray[np.int64],
+    offset: NDArray[np.int64],
+    start: NDArray[np.int64],
+    cells: NDArray[np.int64],
+    n_joint: int,
+    width: int,
+    out: NDArray[np.int64],  # OUT (as many scores, sum of sizes, 2), added to
+) -> None:
+    n_scores, n = values.shape
+    step = min(LANES_BLOCK, limit)
+    keys, packed = np.empty((2, step), np.uint16), np.zeros((step, LANES), np.int64)
+    sums = np.zeros((cells.shape[0], width, LANES), np.int64)
+    one = np.empty((cells.shape[0], width), np.int64)
+    single = order[start[n_joint] :]
+    rows = lo = 0
+    while lo < n:
+        hi = min(n, lo + step)
+        block = packed[: hi - lo]
+        beside(values, lo, block)
+        scatter_joint_scores(codes, lo, block, order, size, start, n_joint, keys, sums)
+        _scatter_single_scores(codes, lo, block, single, sums[n_joint:])
+        rows += hi - lo
+        lo = hi
+        if lo == n or rows + min(step, n - lo) > limit:
+            for k in range(n_scores):
+                take_score(sums, k, cells, MAX_CELLS, one)
+                _flush(one, side, size, offset, start, cells, out[k])
+            rows = 0
 
 
 def scratch_codes(n: int, rows: int) -> tuple[NDArray[np.uint8], NDArray[np.uint8]]:
@@ -483,86 +611,34 @@ def joint_sums(
     g = groups_of(tuple(sizes))
     out = np.zeros((len(packed), g.n_bins, 2), np.int64)
     for values, limit, side in parts:
-        for k in _score_slices(len(packed), g):
-            _joint_sums(
-                codes, values[k], limit, side, g.order, g.size, g.offset, g.start, g.cells,
-                g.n_joint, g.width, out[k],
+        for k in score_slices(len(packed), len(g.cells) * g.width):
+            own, to, add = (
+                (values[k], out[k], _joint_sums_of_four)
+                if k.stop - k.start > 1
+                else (values[k.start], out[k.start], _joint_sums)
+            )
+            add(
+                codes, own, limit, side, g.order, g.size, g.offset, g.start, g.cells, g.n_joint, g.width, to,
             )  # fmt: skip
     return out.transpose(1, 0, 2)
 
 
-def _score_slices(n_scores: int, groups: Groups) -> list[slice]:
-    """Return the scores that are summed together: as many as `SCORE_CELLS` allows, and one at least."""
-    most = max(1, SCORE_CELLS // max(len(groups.cells) * groups.width, 1))
-    return [slice(k, k + most) for k in range(0, n_scores, most)]
-
-
-class PairLike(Protocol):
-    """The attributes that a pair table needs; `contracts.queries.PairCells` has them."""
-
-    @property
-    def i(self) -> int:
-        """First feature."""
-
-    @property
-    def j(self) -> int:
-        """Second feature."""
-
-    @property
-    def map_i(self) -> NDArray[np.uint8]:
-        """Row of the table, per bin of the first feature."""
-
-    @property
-    def map_j(self) -> NDArray[np.uint8]:
-        """Column of the table, per bin of the second feature."""
-
-    @property
-    def n_i(self) -> int:
-        """Rows."""
-
-    @property
-    def n_j(self) -> int:
-        """Columns."""
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Pair:
-    """A plain `PairLike`."""
-
-    i: int
-    j: int
-    map_i: NDArray[np.uint8]
-    map_j: NDArray[np.uint8]
-    n_i: int
-    n_j: int
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class PairSet:
-    """Pair tables, packed once by `pack_pairs`.
+def score_slices(n_scores: int, n_cells: int = 1) -> tuple[slice, ...]:
+    """Return the scores that are taken at once: three or four, of which the last may be missing, and single ones.
 
     Parameters
     ----------
-    feature : (n_columns,) int64
-        Feature of each distinct (feature, map).
-    map : (n_columns, 256) uint8
-        Its map, padded with the last entry.
-    order : (2 · n_pairs,) int64
-        Columns, pair by pair as in ``groups``: a group's joint cell is that of its columns.
-    size : (2 · n_pairs,) int64
-        Rows (columns) of the table, in that order.
-    start : (n_groups + 1,) int64
-        Where each group starts in ``order``.
-    groups : Groups
-        Groups of tables; each table is treated as one feature whose bins are its cells.
+    n_scores : int
+    n_cells : int
+        Of the sums of one score.
     """
-
-    feature: NDArray[np.int64]
-    map: NDArray[np.uint8]
-    order: NDArray[np.int64]
-    size: NDArray[np.int64]
-    start: NDArray[np.int64]
-    groups: Groups
+    slices, k = [], 0
+    most = LANES if LANES * n_cells <= SCORE_CELLS else 1
+    while k < n_scores:
+        n = min(most, n_scores - k) if n_scores - k > 2 else 1
+        slices.append(slice(k, k + n))
+        k += n
+    return tuple(slices)
 
 
 def padded(map_: NDArray[np.uint8]) -> NDArray[np.uint8]:
@@ -573,151 +649,11 @@ def padded(map_: NDArray[np.uint8]) -> NDArray[np.uint8]:
     return full
 
 
-def pack_pairs(pairs: Sequence[PairLike], most_cells: int = MAX_CELLS) -> PairSet:
-    """Pack pair tables; if several pairs map a feature in the same way, it is mapped only once per row.
-
-    Raises
-    ------
-    ValueError
-        If a table has more than ``most_cells`` cells or a map points outside it.
-    """
-    columns: dict[tuple[int, bytes], int] = {}
-    of_pair: list[tuple[int, int]] = []
-    for pair in pairs:
-        if pair.n_i * pair.n_j > most_cells:
-            raise ValueError(f"A pair table has more than {most_cells} cells. Give coarser maps.")
-        both = []
-        for feature, map_, n in ((pair.i, pair.map_i, pair.n_i), (pair.j, pair.map_j, pair.n_j)):
-            if not 1 <= len(map_) <= MAX_CELLS or int(np.max(map_)) >= n:
-                raise ValueError(
-                    "A pair's map must give a row (column) below n_i (n_j) for every bin."
-                )
-            key = int(feature), padded(np.asarray(map_)).tobytes()
-            both.append(columns.setdefault(key, len(columns)))
-        of_pair.append((both[0], both[1]))
-    groups = groups_of(tuple(pair.n_i * pair.n_j for pair in pairs), largest=most_cells)
-    sizes = [(pair.n_i, pair.n_j) for pair in pairs]
-    return PairSet(
-        np.array([feature for feature, _ in columns], np.int64),
-        np.frombuffer(b"".join(map_ for _, map_ in columns), np.uint8).reshape(-1, MAX_CELLS),
-        readable(
-            "order", np.array(of_pair, np.int64).reshape(-1, 2)[groups.order].ravel(), np.int64, 1
-        ),
-        readable(
-            "size", np.array(sizes, np.int64).reshape(-1, 2)[groups.order].ravel(), np.int64, 1
-        ),
-        readable("start", 2 * groups.start, np.int64, 1),
-        groups,
-    )
-
-
 @inner
 def look_up(codes: NDArray[np.uint8], map_: NDArray[np.uint8], out: NDArray[np.uint8]) -> None:
     """Write the entry of each code."""
     for i in range(out.shape[0]):
         out[i] = map_[codes[i]]
-
-
-@kernel
-def _pair_sums(
-    codes: NDArray[np.uint8],  # IN (n_features, n_rows)
-    values: NDArray[np.int64],  # IN (n_scores, n_rows)
-    limit: int,  # rows between flushes
-    side: int,
-    feature: NDArray[np.int64],
-    map_: NDArray[np.uint8],
-    order: NDArray[np.int64],  # of columns
-    size: NDArray[np.int64],
-    start: NDArray[np.int64],
-    cells: NDArray[np.int64],
-    size_of: NDArray[np.int64],  # of tables
-    offset: NDArray[np.int64],
-    start_of: NDArray[np.int64],
-    width: int,
-    mapped: NDArray[np.uint8],  # scratch (n_columns, >= rows of a block)
-    mapped_read: NDArray[np.uint8],  # read-only view of it
-    out: NDArray[np.int64],  # OUT (n_scores, all cells, 2), added to
-) -> None:
-    """Map the features of a block's rows, and sum as if each table were a feature whose bins are its cells."""
-    n_scores, n = values.shape
-    step = min(BLOCK, limit)
-    keys = np.empty((2, step), np.uint16)
-    sums = np.zeros((n_scores, cells.shape[0], width), np.int64)
-    zero = np.int64(0)
-    rows = 0
-    for lo in range(0, n, step):
-        hi = min(n, lo + step)
-        if rows + hi - lo > limit:
-            _flush(sums, side, size_of, offset, start_of, cells, out)
-            rows = 0
-        for c in range(feature.shape[0]):
-            look_up(codes[feature[c], lo:hi], map_[c], mapped[c, : hi - lo])
-        _scatter_joint(mapped_read, zero, values, lo, hi, order, size, start, cells, keys, sums)
-        rows += hi - lo
-    _flush(sums, side, size_of, offset, start_of, cells, out)
-
-
-def pair_sums(
-    codes: NDArray[np.uint8],
-    pairs: PairSet | Sequence[PairLike],
-    packed: NDArray[np.int64],
-    max_abs: int,
-) -> NDArray[np.int64]:
-    """Sum g and h per cell of several pair tables.
-
-    Parameters
-    ----------
-    codes : (n_features, n_rows) uint8
-    pairs : PairSet, or sequence of PairLike
-        Row r falls in cell ``map_i[codes[i, r]] * n_j + map_j[codes[j, r]]`` of its table, of at most 256. Pack them
-        once per query with `pack_pairs` when there are many row blocks.
-    packed : (n_scores, n_rows) int64
-        ``(g << 32) + h`` in steps, weights included, h >= 0.
-    max_abs : int
-        Bound on |g| and h of one row, weights included.
-
-    Returns
-    -------
-    (sum of n_i · n_j, n_scores, 2) int64
-        Sums of (g, h), tables one after the other, row-major.
-
-    Raises
-    ------
-    ValueError
-        If a dtype, layout, shape or map is wrong or max_abs is not in [1, 2³¹ - 1]; never because of a row.
-
-    Privacy
-    -------
-    Private side. One row changes one cell of each table, by its own (g, h). Exact for any n_rows, as `joint_sums`.
-    """
-    same_rows(codes=codes, packed=packed)
-    parts = runs(packed, max_abs, 2)
-    codes = readable("codes", codes, np.uint8, 2)
-    s = pairs if isinstance(pairs, PairSet) else pack_pairs(pairs)
-    check_pairs(codes, s)
-    g = s.groups
-    out = np.zeros((len(packed), int(g.size.sum()), 2), np.int64)
-    scratch = scratch_codes(len(s.feature), min(codes.shape[1], BLOCK))
-    for values, limit, side in parts:
-        for k in _score_slices(len(packed), g):
-            _pair_sums(
-                codes, values[k], limit, side, s.feature, s.map, s.order, s.size, s.start, g.cells,
-                g.size, g.offset, g.start, g.width, *scratch, out[k],
-            )  # fmt: skip
-    return out.transpose(1, 0, 2)
-
-
-def check_pairs(codes: NDArray[np.uint8], pairs: PairSet) -> None:
-    """Check that pairs name features that exist.
-
-    Raises
-    ------
-    ValueError
-        If one does not.
-    """
-    feature = pairs.feature
-    if len(feature) and not 0 <= feature.min() <= feature.max() < len(codes):
-        raise ValueError("A pair names a feature that codes does not have.")
 
 
 @kernel
@@ -793,3 +729,52 @@ def add_cells(
         _add_cells(cells, out)
     else:
         _add_weighted_cells(cells, readable("weight", weight, np.int32, 1), out)
+
+
+@kernel
+def _add_columns(
+    cells: NDArray[np.uint16],  # IN (n_columns, n)
+    offset: NDArray[np.int64],  # IN (n_columns + 1,)
+    out: NDArray[np.int64],  # OUT (>= offset[-1],), added to
+) -> None:
+    for j in range(cells.shape[0]):
+        _add_cells(cells[j], out[offset[j] : offset[j + 1]])
+
+
+def add_columns(
+    cells: NDArray[np.uint16],
+    weight: NDArray[np.int32] | None,
+    offset: NDArray[np.int64],
+    out: NDArray[np.int64],
+) -> None:
+    """Count the rows, or add their weights, in the cells of several columns.
+
+    Parameters
+    ----------
+    cells : (n_columns, n_rows) uint16
+    weight : (n_rows,) int32, or None
+        As in `add_cells`.
+    offset : (n_columns + 1,) int64, increasing
+        Where each column's cells start in ``out``, and where they end.
+    out : (n_cells,) int64
+        Added to in place.
+
+    Raises
+    ------
+    ValueError
+        If a dtype, layout or length is wrong; never because of a value.
+
+    Privacy
+    -------
+    Private side. One row changes one cell of each column by its weight.
+    """
+    if weight is not None:
+        for j, column in enumerate(cells):
+            add_cells(column, weight, out[offset[j] : offset[j + 1]])
+        return
+    cells, offset = readable("cells", cells, np.uint16, 2), readable("offset", offset, np.int64, 1)
+    if len(offset) != len(cells) + 1 or np.diff(offset, prepend=0).min() < 0:
+        raise ValueError("offset must say where each column's cells start, and where they end.")
+    if np.diff(offset).min(initial=1) < 1 or offset[-1] > len(out):
+        raise ValueError("out is too short. Every column has at least one cell.")
+    _add_columns(cells, offset, writable("out", out, np.int64, 1))

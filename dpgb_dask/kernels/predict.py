@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -10,16 +10,20 @@ from numpy.typing import NDArray
 from dpgb_dask.kernels import inner, kernel, readable, same_rows, writable
 from dpgb_dask.kernels.histogram import (
     GROUP_CELLS,
+    LANES_BLOCK,
     MAX_CELLS,
-    Groups,
+    groups_of,
+    make_key,
+    score_slices,
+    scratch_codes,
+)
+from dpgb_dask.kernels.lanes import LANES, add_row
+from dpgb_dask.kernels.pair_tables import (
     PairLike,
     PairSet,
     check_pairs,
-    groups_of,
-    look_up,
-    make_key,
+    map_columns,
     pack_pairs,
-    scratch_codes,
 )
 from dpgb_dask.kernels.route import (
     ASIDE,
@@ -30,6 +34,20 @@ from dpgb_dask.kernels.route import (
 )
 
 BLOCK = 8192
+
+
+class Joint(NamedTuple):
+    """Sums of tables at each joint cell, of scores that are added at once.
+
+    Parameters
+    ----------
+    scores : slice
+    table : (n_groups, cells) int32, or (n_groups, cells, 4) if there are several scores
+        The entries of a cell's scores are next to each other, so that one instruction adds them.
+    """
+
+    scores: slice
+    table: NDArray[np.int32]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -47,8 +65,9 @@ class TableSet:
         Where each group starts in ``order``.
     n_joint : int
         Groups of several features; they come first.
-    table : (n_scores, n_groups, cells) int32, score steps
-        Sum of the group's tables at each joint cell; a single feature has an entry for each of the 256 codes.
+    n_scores : int
+    joint : tuple of Joint, score steps
+        A single feature has an entry for each of the 256 codes.
     """
 
     n_features: int
@@ -56,7 +75,8 @@ class TableSet:
     size: NDArray[np.int64]
     start: NDArray[np.int64]
     n_joint: int
-    table: NDArray[np.int32]
+    n_scores: int
+    joint: tuple[Joint, ...]
 
 
 def pack_tables(tables: Sequence[NDArray[np.int32] | None]) -> TableSet:
@@ -86,31 +106,37 @@ def pack_tables(tables: Sequence[NDArray[np.int32] | None]) -> TableSet:
         parts.append(table.T)
         sizes.append(len(table))
     g = groups_of(tuple(sizes))
-    joint = _joint_tables(g, parts)
+    n_scores = len(parts[0]) if parts else 0
+    joint = np.zeros((n_scores, len(g.cells), g.width), np.int32)
+    for k, cells in enumerate(g.cells.tolist()):
+        own = [parts[position] for position in g.order[g.start[k] : g.start[k + 1]]]
+        joint[:, k, :cells] = _sum_of(own)
+        if k >= g.n_joint:
+            joint[:, k, cells:] = own[0][:, -1:]
     order = readable("order", np.array(active, np.int64)[g.order], np.int64, 1)
-    return TableSet(len(tables), order, g.size, g.start, g.n_joint, joint)
+    return TableSet(len(tables), order, g.size, g.start, g.n_joint, n_scores, _by_scores(joint))
 
 
-def _joint_tables(groups: Groups, parts: Sequence[NDArray[np.int32]]) -> NDArray[np.int32]:
-    """Return each group's sum of tables, (n_scores, cells) each, at every joint cell; the last varies fastest.
+def _sum_of(tables: Sequence[NDArray[np.int32]]) -> NDArray[np.int32]:
+    """Return the sum of tables, (n_scores, bins) each, at every joint cell; the last varies fastest."""
+    total = tables[0]
+    for table in tables[1:]:
+        total = (total[:, :, None] + table[:, None]).reshape(len(total), -1)
+    return total
 
-    A feature that is alone in its group has its last entry at all codes beyond its table.
-    """
-    n_scores = parts[0].shape[0] if parts else 0
-    joint = np.zeros((n_scores, len(groups.cells), groups.width), np.int32)
-    for k, cells in enumerate(groups.cells.tolist()):
-        if k >= groups.n_joint:
-            table = parts[groups.order[groups.start[k]]]
-            joint[:, k, :cells] = table
-            joint[:, k, cells:] = table[:, -1:]
-            continue
-        total = np.zeros((n_scores, 1), np.int32)
-        for position in range(groups.start[k], groups.start[k + 1]):
-            total = (total[:, :, None] + parts[groups.order[position]][:, None]).reshape(
-                n_scores, -1
-            )
-        joint[:, k, :cells] = total
-    return joint
+
+def _by_scores(joint: NDArray[np.int32]) -> tuple[Joint, ...]:
+    """Return tables, (n_scores, n_groups, cells), by the scores that are added at once."""
+    found = []
+    for scores in score_slices(len(joint)):
+        own = joint[scores]
+        if len(own) == 1:
+            table = own[0]
+        else:
+            table = np.zeros((*own.shape[1:], LANES), np.int32)
+            table[:, :, : len(own)] = own.transpose(1, 2, 0)
+        found.append(Joint(scores, readable("table", table, np.int32, table.ndim)))
+    return tuple(found)
 
 
 @inner
@@ -150,31 +176,70 @@ def _gather_four(
 @inner
 def _gather_joint(
     codes: NDArray[np.uint8],  # IN (n_features, >= n_rows)
-    first: int | np.int64,  # column of codes of the row lo
-    lo: int,
-    hi: int,
+    first: int | np.int64,  # column of codes of the first row
     order: NDArray[np.int64],
     size: NDArray[np.int64],
     start: NDArray[np.int64],  # IN (> n_joint,)
     n_joint: int,
-    table: NDArray[np.int32],  # IN (n_scores, >= n_joint, cells)
+    table: NDArray[np.int32],  # IN (>= n_joint, cells)
     keys: NDArray[np.uint16],  # scratch (2, >= rows of the block)
-    score: NDArray[np.int32],  # OUT (n_scores, n_rows), added to
+    score: NDArray[np.int32],  # OUT (rows of the block,), added to
 ) -> None:
-    """Add the entries of joint cells to rows lo to hi, two groups per loop."""
-    n_scores = score.shape[0]
-    key_a, key_b = keys[0, : hi - lo], keys[1, : hi - lo]
+    """Add the entries of joint cells to rows, two groups per loop."""
+    n = score.shape[0]
+    key_a, key_b = keys[0, :n], keys[1, :n]
     for g in range(0, n_joint - 1, 2):
         s, t, u = start[g], start[g + 1], start[g + 2]
         make_key(codes, first, order[s:t], size[s:t], key_a)
         make_key(codes, first, order[t:u], size[t:u], key_b)
-        for k in range(n_scores):
-            _gather_two(key_a, key_b, table[k, g], table[k, g + 1], score[k, lo:hi])
+        _gather_two(key_a, key_b, table[g], table[g + 1], score)
     if n_joint % 2:
         s, t = start[n_joint - 1], start[n_joint]
         make_key(codes, first, order[s:t], size[s:t], key_a)
-        for k in range(n_scores):
-            _gather_one(key_a, table[k, n_joint - 1], score[k, lo:hi])
+        _gather_one(key_a, table[n_joint - 1], score)
+
+
+@inner
+def _gather_scores(
+    key: NDArray[Any],
+    table: NDArray[np.int32],  # IN (cells, 4)
+    score: NDArray[np.int32],  # OUT (n, 4), added to
+) -> None:
+    """Add the entries of four scores to each row."""
+    for i in range(score.shape[0]):
+        add_row(score, i, table, key[i])
+
+
+@inner
+def _gather_joint_scores(
+    codes: NDArray[np.uint8],  # IN (n_features, >= n_rows)
+    first: int | np.int64,  # column of codes of the first row
+    order: NDArray[np.int64],
+    size: NDArray[np.int64],
+    start: NDArray[np.int64],  # IN (> n_joint,)
+    n_joint: int,
+    table: NDArray[np.int32],  # IN (>= n_joint, cells, 4)
+    key: NDArray[np.uint16],  # scratch (rows of the block,)
+    score: NDArray[np.int32],  # OUT (rows of the block, 4), added to
+) -> None:
+    """Add the entries of joint cells to the four scores of rows."""
+    for g in range(n_joint):
+        s, t = start[g], start[g + 1]
+        make_key(codes, first, order[s:t], size[s:t], key)
+        _gather_scores(key, table[g], score)
+
+
+@inner
+def _add_scores(
+    added: NDArray[np.int32],  # IN (rows from lo on, 4)
+    lo: int,
+    score: NDArray[np.int32],  # OUT (1 to 4 scores, n_rows), added to
+) -> None:
+    hi = lo + added.shape[0]
+    for k in range(score.shape[0]):
+        own = score[k, lo:hi]
+        for i in range(own.shape[0]):
+            own[i] += added[i, k]
 
 
 @kernel
@@ -184,27 +249,49 @@ def _add_tables(
     size: NDArray[np.int64],
     start: NDArray[np.int64],
     n_joint: int,
-    table: NDArray[np.int32],  # IN (n_scores, n_groups, >= 256)
-    score: NDArray[np.int32],  # OUT (n_scores, n_rows), added to
+    table: NDArray[np.int32],  # IN (n_groups, >= 256)
+    score: NDArray[np.int32],  # OUT (n_rows,), added to
 ) -> None:
     """Add joint cells by twos, then features that are alone in their group, whose codes are the cells, by fours."""
-    n_scores, n = score.shape
+    n = score.shape[0]
     keys = np.empty((2, BLOCK), np.uint16)
     single = order[start[n_joint] :]
     four = single.shape[0] & ~3
     for lo in range(0, n, BLOCK):
         hi = min(n, lo + BLOCK)
-        _gather_joint(codes, lo, lo, hi, order, size, start, n_joint, table, keys, score)
+        block = score[lo:hi]
+        _gather_joint(codes, lo, order, size, start, n_joint, table, keys, block)
         for f in range(0, four, 4):
             code_a, code_b = codes[single[f], lo:hi], codes[single[f + 1], lo:hi]
             code_c, code_d = codes[single[f + 2], lo:hi], codes[single[f + 3], lo:hi]
             g = n_joint + f
-            for k in range(n_scores):
-                a, b, c, d = table[k, g], table[k, g + 1], table[k, g + 2], table[k, g + 3]
-                _gather_four(code_a, code_b, code_c, code_d, a, b, c, d, score[k, lo:hi])
+            a, b, c, d = table[g], table[g + 1], table[g + 2], table[g + 3]
+            _gather_four(code_a, code_b, code_c, code_d, a, b, c, d, block)
         for f in range(four, single.shape[0]):
-            for k in range(n_scores):
-                _gather_one(codes[single[f], lo:hi], table[k, n_joint + f], score[k, lo:hi])
+            _gather_one(codes[single[f], lo:hi], table[n_joint + f], block)
+
+
+@kernel
+def _add_tables_of_four(
+    codes: NDArray[np.uint8],  # IN (n_features, n_rows)
+    order: NDArray[np.int64],
+    size: NDArray[np.int64],
+    start: NDArray[np.int64],
+    n_joint: int,
+    table: NDArray[np.int32],  # IN (n_groups, >= 256, 4)
+    score: NDArray[np.int32],  # OUT (1 to 4 scores, n_rows), added to
+) -> None:
+    n = score.shape[1]
+    keys, sums = np.empty(LANES_BLOCK, np.uint16), np.empty((LANES_BLOCK, LANES), np.int32)
+    single = order[start[n_joint] :]
+    for lo in range(0, n, LANES_BLOCK):
+        hi = min(n, lo + LANES_BLOCK)
+        key, added = keys[: hi - lo], sums[: hi - lo]
+        added[:] = 0
+        _gather_joint_scores(codes, lo, order, size, start, n_joint, table, key, added)
+        for f in range(single.shape[0]):
+            _gather_scores(codes[single[f], lo:hi], table[n_joint + f], added)
+        _add_scores(added, lo, score)
 
 
 def add_tables(
@@ -240,12 +327,18 @@ def add_tables(
     codes = readable("codes", codes, np.uint8, 2)
     writable("score", score, np.int32, 2)
     if len(s.order):
-        _check_scores(s.table, score)
-        _add_tables(codes, s.order, s.size, s.start, s.n_joint, s.table, score)
+        _check_scores(s.n_scores, score)
+        for scores, table in s.joint:
+            own, add = (
+                (score[scores.start], _add_tables)
+                if table.ndim == 2
+                else (score[scores], _add_tables_of_four)
+            )
+            add(codes, s.order, s.size, s.start, s.n_joint, table, own)
 
 
-def _check_scores(values: NDArray[np.int32], score: NDArray[np.int32]) -> None:
-    if len(values) != len(score):
+def _check_scores(n_scores: int, score: NDArray[np.int32]) -> None:
+    if n_scores != len(score):
         raise ValueError("values and score differ in scores. Give values for each.")
 
 
@@ -256,12 +349,13 @@ class PairTableSet:
     Parameters
     ----------
     pairs : PairSet
-    table : (n_scores, n_groups, cells) int32, score steps
-        Sum of the group's tables at each joint cell.
+    n_scores : int
+    joint : tuple of Joint, score steps
     """
 
     pairs: PairSet
-    table: NDArray[np.int32]
+    n_scores: int
+    joint: tuple[Joint, ...]
 
 
 def pack_pair_tables(
@@ -285,10 +379,19 @@ def pack_pair_tables(
         for p, t in zip(pairs, tables, strict=True)
     ):
         raise ValueError("Every pair table must be (n_scores, n_i, n_j) int32, in score steps.")
-    packed = pack_pairs(pairs, MAX_CELLS**2)
-    return PairTableSet(
-        packed, _joint_tables(packed.groups, [t.reshape(len(t), -1) for t in tables])
-    )
+    s = pack_pairs(pairs, MAX_CELLS**2)
+    n_scores = len(tables[0]) if tables else 0
+    joint = np.zeros((n_scores, len(s.cells), s.width), np.int32)
+    for g, cells in enumerate(s.cells.tolist()):
+        size = s.size[s.start[g] : s.start[g + 1]]
+        total = np.zeros((n_scores, *size), np.int32)
+        for t in range(s.tables[g], s.tables[g + 1]):
+            table, first, second = tables[s.pair[t]], s.first[t], s.second[t]
+            shape = np.ones(len(size), np.int64)
+            shape[[first, second]] = table.shape[1:]
+            total += (table if first < second else table.transpose(0, 2, 1)).reshape(-1, *shape)
+        joint[:, g, :cells] = total.reshape(n_scores, -1)
+    return PairTableSet(s, n_scores, _by_scores(joint))
 
 
 @kernel
@@ -296,23 +399,52 @@ def _add_pair_tables(
     codes: NDArray[np.uint8],  # IN (n_features, n_rows)
     feature: NDArray[np.int64],
     map_: NDArray[np.uint8],
+    cut: NDArray[np.uint8],
+    n_cuts: NDArray[np.int64],
     order: NDArray[np.int64],
     size: NDArray[np.int64],
     start: NDArray[np.int64],
-    table: NDArray[np.int32],  # IN (n_scores, n_groups, cells)
-    mapped: NDArray[np.uint8],  # scratch (n_columns, >= rows of a block)
-    mapped_read: NDArray[np.uint8],  # read-only view of it
-    score: NDArray[np.int32],  # OUT (n_scores, n_rows), added to
+    table: NDArray[np.int32],  # IN (n_groups, cells)
+    level: NDArray[np.uint8],  # scratch (n_columns, >= rows of a block)
+    level_read: NDArray[np.uint8],  # read-only view of it
+    score: NDArray[np.int32],  # OUT (n_rows,), added to
 ) -> None:
-    n = score.shape[1]
+    n = score.shape[0]
     n_groups = start.shape[0] - 1
     keys = np.empty((2, BLOCK), np.uint16)
     zero = np.int64(0)
     for lo in range(0, n, BLOCK):
         hi = min(n, lo + BLOCK)
-        for c in range(feature.shape[0]):
-            look_up(codes[feature[c], lo:hi], map_[c], mapped[c, : hi - lo])
-        _gather_joint(mapped_read, zero, lo, hi, order, size, start, n_groups, table, keys, score)
+        map_columns(codes, lo, hi, feature, map_, cut, n_cuts, level)
+        _gather_joint(level_read, zero, order, size, start, n_groups, table, keys, score[lo:hi])
+
+
+@kernel
+def _add_pair_tables_of_four(
+    codes: NDArray[np.uint8],  # IN (n_features, n_rows)
+    feature: NDArray[np.int64],
+    map_: NDArray[np.uint8],
+    cut: NDArray[np.uint8],
+    n_cuts: NDArray[np.int64],
+    order: NDArray[np.int64],
+    size: NDArray[np.int64],
+    start: NDArray[np.int64],
+    table: NDArray[np.int32],  # IN (n_groups, cells, 4)
+    level: NDArray[np.uint8],  # scratch (n_columns, >= rows of a block)
+    level_read: NDArray[np.uint8],  # read-only view of it
+    score: NDArray[np.int32],  # OUT (1 to 4 scores, n_rows), added to
+) -> None:
+    n = score.shape[1]
+    n_groups = start.shape[0] - 1
+    keys, sums = np.empty(LANES_BLOCK, np.uint16), np.empty((LANES_BLOCK, LANES), np.int32)
+    zero = np.int64(0)
+    for lo in range(0, n, LANES_BLOCK):
+        hi = min(n, lo + LANES_BLOCK)
+        key, added = keys[: hi - lo], sums[: hi - lo]
+        added[:] = 0
+        map_columns(codes, lo, hi, feature, map_, cut, n_cuts, level)
+        _gather_joint_scores(level_read, zero, order, size, start, n_groups, table, key, added)
+        _add_scores(added, lo, score)
 
 
 def add_pair_tables(
@@ -343,11 +475,17 @@ def add_pair_tables(
     p = tables.pairs
     check_pairs(codes, p)
     if len(p.order):
-        _check_scores(tables.table, score)
+        _check_scores(tables.n_scores, score)
         scratch = scratch_codes(len(p.feature), min(codes.shape[1], BLOCK))
-        _add_pair_tables(
-            codes, p.feature, p.map, p.order, p.size, p.start, tables.table, *scratch, score
-        )
+        for scores, table in tables.joint:
+            own, add = (
+                (score[scores.start], _add_pair_tables)
+                if table.ndim == 2
+                else (score[scores], _add_pair_tables_of_four)
+            )
+            add(
+                codes, p.feature, p.map, p.cut, p.n_cuts, p.order, p.size, p.start, table, *scratch, own
+            )  # fmt: skip
 
 
 @inner
@@ -470,7 +608,7 @@ def add_trees(
     trees = check_trees(codes, feature, threshold, mask_of, masks)
     value = readable("value", value, np.int32, 3)
     writable("score", score, np.int32, 2)
-    _check_scores(value, score)
+    _check_scores(len(value), score)
     _, n_trees, leaves = value.shape
     if (n_trees, leaves - 1) != feature.shape:
         raise ValueError("value must hold one entry per leaf: (n_scores, n_trees, 2**depth).")

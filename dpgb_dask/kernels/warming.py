@@ -18,6 +18,7 @@ from dpgb_dask.kernels import (
     histogram,
     nested,
     nodes,
+    pair_tables,
     posterior,
     predict,
     route,
@@ -60,6 +61,7 @@ def _values(dtype: type[np.floating] = np.float64) -> None:
     bins.cell_matrix(columns, EDGES, cells)
     bins.map_cells(cells, np.zeros((len(EDGES), 50), np.uint8), codes)
     histogram.add_cells(cells[0], None, np.zeros(2, np.int64))
+    histogram.add_columns(cells[:1], None, np.array([0, 2]), np.zeros(2, np.int64))
 
 
 def _matrix(dtype: type[np.floating] = np.float64) -> None:
@@ -73,6 +75,9 @@ def _matrix(dtype: type[np.floating] = np.float64) -> None:
 def _hashes() -> None:
     words, halves = np.zeros((1, ROWS), np.uint64), np.zeros(2, np.uint64)
     fingerprint.add_siphash(words, np.zeros(2, np.uint64), np.zeros(4, np.uint64), halves)
+    cells = np.zeros((1, ROWS), np.uint16)
+    cells.flags.writeable = False
+    fingerprint.pack_cells(cells, words)
     column = np.zeros(ROWS, np.uint64)
     column.flags.writeable = False
     fingerprint.add_column(column, np.uint64(0), np.zeros(ROWS, np.uint64))
@@ -124,7 +129,9 @@ def _softmax() -> None:
 
 
 def _clipped_softmax() -> None:
-    gradient.shorten(np.ones(NORM_SIZE, np.int64), np.zeros((2, ROWS), np.int64))
+    score, packed = np.zeros((2, ROWS), np.int32), np.empty((2, ROWS), np.int64)
+    label, shrink_ = np.zeros(ROWS, np.uint8), np.ones(NORM_SIZE, np.int64)
+    gradient.clipped_softmax(score, label, None, STEPS, shrink_, 1, packed)
 
 
 def _codes() -> tuple[NDArray[np.uint8], NDArray[np.int64]]:
@@ -146,10 +153,21 @@ def _shrunk_rows() -> None:
 
 def _pair_sums() -> None:
     codes, packed = _codes()
-    pairs = [histogram.Pair(0, 1, HALF, HALF, 2, 2)] * 3
-    histogram.pair_sums(codes, pairs, packed, 1)
-    tables = predict.pack_pair_tables(pairs, [np.zeros((1, 2, 2), np.int32)] * 3)
+    some = [pair_tables.Pair(0, 1, HALF, HALF, 2, 2)] * 3
+    pair_tables.pair_sums(codes, some, packed, 1)
+    tables = predict.pack_pair_tables(some, [np.zeros((1, 2, 2), np.int32)] * 3)
     predict.add_pair_tables(codes, tables, np.zeros((1, ROWS), np.int32))
+
+
+def _sums_of_classes() -> None:
+    codes, score = _codes()[0], np.zeros((3, ROWS), np.int32)
+    packed, some = np.zeros(score.shape, np.int64), [pair_tables.Pair(0, 1, HALF, HALF, 2, 2)]
+    histogram.joint_sums(codes, packed, 1, (256,) * 5)
+    predict.add_tables(codes, [np.ones((256, 3), np.int32)] * 5, score)
+    pair_tables.pair_sums(codes, some, packed, 1)
+    predict.add_pair_tables(
+        codes, predict.pack_pair_tables(some, [np.ones((3, 2, 2), np.int32)]), score
+    )
 
 
 def _splits(
@@ -248,6 +266,7 @@ GROUPS: dict[str, Callable[[], None]] = {
     "main sums": _main_sums,
     "shrunk rows": _shrunk_rows,
     "pair sums": _pair_sums,
+    "sums of classes": _sums_of_classes,
     "trees": _trees,
     "deep trees": _deep_trees,
     "levels": _levels,
@@ -263,7 +282,8 @@ GRADIENTS = {
     "SquaredGradient": ("squared gradient",),
     "SlopeGradient": ("slope gradient",),
     "PoissonGradient": ("poisson gradient",),
-    "SoftmaxGradient": ("softmax gradient",),
-    "ClippedSoftmaxGradient": ("softmax gradient", "clipped softmax gradient"),
+    # `auto` clips that of the loss
+    "SoftmaxGradient": ("softmax gradient", "clipped softmax gradient"),
+    "ClippedSoftmaxGradient": ("clipped softmax gradient",),
     "LabelGradient": (),
 }

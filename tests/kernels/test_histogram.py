@@ -1,8 +1,9 @@
+import numba
 import numpy as np
 import pytest
 from helpers import naive_cells, naive_joint_sums, naive_pair_sums, pack, two_scores
 
-from dpgb_dask.kernels import histogram
+from dpgb_dask.kernels import histogram, pair_tables
 
 SIZES = [(3,), (33, 3, 33), (2, 3, 256, 1, 33, 4, 4, 3, 3, 3, 3, 2, 200), (256, 256)]
 
@@ -24,7 +25,7 @@ def random_pairs(n_features, n_pairs, seed=0):
         i, j = rng.integers(0, n_features, 2)
         n_i, n_j = rng.integers(1, 17, 2)
         maps = [rng.integers(0, n, 256, np.uint8) for n in (n_i, n_j)]
-        pairs.append(histogram.Pair(int(i), int(j), *maps, int(n_i), int(n_j)))
+        pairs.append(pair_tables.Pair(int(i), int(j), *maps, int(n_i), int(n_j)))
     return [*pairs, *pairs[:2]]
 
 
@@ -77,21 +78,21 @@ def test_sums_hold_at_the_flush_bound(max_abs, n, sign):
     packed, want = two_scores(lambda g, h: naive_joint_sums(codes, g, h, sizes), g, h)
     np.testing.assert_array_equal(histogram.joint_sums(codes, packed, max_abs, sizes), want)
     ones = np.ones(3, np.uint8)
-    pairs = [histogram.Pair(0, 1, ones, ones, 2, 2)] * 3
+    pairs = [pair_tables.Pair(0, 1, ones, ones, 2, 2)] * 3
     packed, want = two_scores(lambda g, h: naive_pair_sums(codes, pairs, g, h), g, h)
-    np.testing.assert_array_equal(histogram.pair_sums(codes, pairs, packed, max_abs), want)
+    np.testing.assert_array_equal(pair_tables.pair_sums(codes, pairs, packed, max_abs), want)
 
 
 @pytest.mark.parametrize(("max_abs", "n"), [(1 << 18, 8192), (1 << 21, 1024)])
 def test_a_flush_one_row_too_late_is_seen(max_abs, n, monkeypatch):
     g = np.full(n, max_abs)
     codes = np.ones((1, n), np.uint8)
-    pairs = [histogram.Pair(0, 0, np.ones(2, np.uint8), np.zeros(2, np.uint8), 2, 1)]
+    pairs = [pair_tables.Pair(0, 0, np.ones(2, np.uint8), np.zeros(2, np.uint8), 2, 1)]
     packed, want = two_scores(lambda g, h: naive_joint_sums(codes, g, h, (2,)), g, g)
     monkeypatch.setattr(histogram, "flush_rows", lambda bound: ((1 << 31) - 1) // bound + 1)
     with np.errstate(over="ignore"):
         assert not np.array_equal(histogram.joint_sums(codes, packed, max_abs, (2,)), want)
-        assert not np.array_equal(histogram.pair_sums(codes, pairs, packed, max_abs), want)
+        assert not np.array_equal(pair_tables.pair_sums(codes, pairs, packed, max_abs), want)
 
 
 def test_a_code_beyond_its_feature_counts_in_the_last_bin():
@@ -124,30 +125,106 @@ def test_pair_sums_equals_the_dull_sum(n, n_pairs, max_abs):
     codes, g, h = rows_of(n, (256, 256, 33, 2), max_abs)
     pairs = random_pairs(4, n_pairs)
     packed, want = two_scores(lambda g, h: naive_pair_sums(codes, pairs, g, h), g, h)
-    for given in (pairs, histogram.pack_pairs(pairs)):
-        got = histogram.pair_sums(codes, given, packed, max_abs)
+    for given in (pairs, pair_tables.pack_pairs(pairs)):
+        got = pair_tables.pair_sums(codes, given, packed, max_abs)
         np.testing.assert_array_equal(got, want)
 
 
-def test_many_scores_are_summed_in_passes_of_bounded_memory(monkeypatch):
+@pytest.mark.parametrize("max_abs", [1 << 18, 1 << 27])
+@pytest.mark.parametrize("n", [0, 1, 9000])
+@pytest.mark.parametrize("n_scores", range(1, 10))
+def test_scores_that_are_summed_at_once_have_the_sums_of_each(n_scores, n, max_abs):
+    codes, g, h = rows_of(n, SIZES[2], max_abs)
+    pairs = random_pairs(4, 5)
+    packed = np.stack([pack(np.roll(g, k), np.roll(h, 2 * k)) for k in range(n_scores)])
+    for sums in (
+        lambda packed: histogram.joint_sums(codes, packed, max_abs, SIZES[2]),
+        lambda packed: pair_tables.pair_sums(codes[:4].copy(), pairs, packed, max_abs),
+    ):
+        each = [sums(packed[k : k + 1]) for k in range(n_scores)]
+        np.testing.assert_array_equal(sums(packed), np.concatenate(each, axis=1))
+
+
+def test_scores_are_summed_one_by_one_where_four_would_take_much_memory(monkeypatch):
     codes, g, h = rows_of(50, SIZES[2], 9)
     pairs = random_pairs(4, 5)
     packed = np.stack([pack(k * g, h) for k in range(5)])
     calls = (
         lambda: histogram.joint_sums(codes, packed, 45, SIZES[2]),
-        lambda: histogram.pair_sums(codes[:4], pairs, packed, 45),
+        lambda: pair_tables.pair_sums(codes[:4].copy(), pairs, packed, 45),
     )
     whole = [call() for call in calls]
-    groups = histogram.groups_of(SIZES[2])
-    monkeypatch.setattr(histogram, "SCORE_CELLS", 2 * len(groups.cells) * groups.cells.max())
-    assert len(histogram._score_slices(5, groups)) == 3
+    monkeypatch.setattr(histogram, "SCORE_CELLS", 1000)
+    assert len(histogram.score_slices(5, 251)) == 5
+    assert len(histogram.score_slices(5, 250)) == 2
     for call, want in zip(calls, whole, strict=True):
         np.testing.assert_array_equal(call(), want)
 
 
+def test_scores_are_taken_once_each_and_four_at_once_if_there_are_three():
+    for n in range(1, 40):
+        slices = histogram.score_slices(n)
+        assert [k for s in slices for k in range(s.start, s.stop)] == list(range(n))
+        assert all(s.stop - s.start in (1, 3, 4) for s in slices)
+        assert len(slices) <= n // 4 + 2
+
+
+def test_groups_of_tables_hold_every_pair_once_and_few_cells():
+    rng = np.random.default_rng(0)
+    every = tuple((i, j) for i in range(28) for j in range(i))
+    some = tuple((int(i), int(j)) for i, j in rng.integers(0, 9, (40, 2)) if i != j)
+    for pairs, levels in (
+        (every, (6,) * 28),
+        (some, tuple(rng.integers(1, 70, 9).tolist())),
+        (some[:1], (4096,) * 9),
+        ((), ()),
+    ):
+        groups = pair_tables._groups(pairs, levels)
+        assert sorted(pair for _, tables in groups for pair in tables) == list(range(len(pairs)))
+        for own, tables in groups:
+            assert len(set(own)) == len(own)
+            assert all(set(pairs[pair]) <= set(own) for pair in tables)
+            cells = np.prod([levels[column] for column in own])
+            assert cells <= histogram.GROUP_CELLS or len(own) == 2
+    assert len(pair_tables._groups(every, (6,) * 28)) < 80
+
+
+def test_maps_that_rise_seldom_are_counted_and_others_looked_up():
+    """Both give the entry of each code, also of those beyond the map."""
+    rises = np.repeat(np.arange(6), 20).astype(np.uint8)
+    for map_ in (
+        rises,
+        rises[::-1].copy(),
+        rises[50:],
+        np.array([3, 3, 9, 15], np.uint8),
+        np.arange(16, dtype=np.uint8),
+        np.arange(17, dtype=np.uint8),
+        np.zeros(1, np.uint8),
+    ):
+        pairs = [pair_tables.Pair(0, 0, map_, map_, 17, 15 + 2)]
+        with pytest.raises(ValueError, match="256 cells"):
+            pair_tables.pack_pairs(pairs)
+        packed = pair_tables.pack_pairs(pairs, 17 * 17)
+        counted = (np.diff(map_.astype(int)) >= 0).all() and map_[-1] - map_[0] <= 15
+        assert ((packed.n_cuts >= 0) == counted).all()
+        got = np.empty((2, 300), np.uint8)
+        codes = (np.arange(300) % 256).astype(np.uint8)[None]
+        _map(codes, packed, got)
+        np.testing.assert_array_equal(got, packed.map[:, codes[0]])
+
+
+@numba.njit
+def _map_rows(codes, feature, map_, cut, n_cuts, out):
+    pair_tables.map_columns(codes, 0, out.shape[1], feature, map_, cut, n_cuts, out)
+
+
+def _map(codes, pairs, out):
+    _map_rows(codes, pairs.feature, pairs.map, pairs.cut, pairs.n_cuts, out)
+
+
 def test_pair_sums_of_no_pairs_is_empty():
     codes, g, h = rows_of(3, (2,), 1)
-    assert histogram.pair_sums(codes, [], pack(g, h)[None], 1).shape == (0, 1, 2)
+    assert pair_tables.pair_sums(codes, [], pack(g, h)[None], 1).shape == (0, 1, 2)
 
 
 @pytest.mark.parametrize("dtype", [np.uint8, np.uint16])
@@ -160,6 +237,31 @@ def test_add_cells_adds_to_what_is_there(n, weighted, dtype):
     out = np.arange(200)
     histogram.add_cells(cells, weight, out)
     np.testing.assert_array_equal(out, np.arange(200) + naive_cells(cells, weight, 200))
+
+
+@pytest.mark.parametrize("weighted", [False, True])
+@pytest.mark.parametrize("n", [0, 1, 803])
+def test_add_columns_adds_to_the_cells_of_each(n, weighted):
+    rng = np.random.default_rng(2)
+    offset = np.array([1, 301, 302, 1000])
+    cells = np.stack([rng.integers(0, size, n, np.uint16) for size in np.diff(offset).tolist()])
+    weight = rng.integers(0, 1 << 30, n, np.int32) if weighted else None
+    out = np.arange(1003)
+    histogram.add_columns(cells, weight, offset, out)
+    want = np.arange(1003)
+    for column, start, end in zip(cells, offset, offset[1:], strict=False):
+        want[start:end] += naive_cells(column, weight, end - start)
+    np.testing.assert_array_equal(out, want)
+
+
+def test_add_columns_names_what_does_not_fit():
+    cells, out = np.zeros((2, 3), np.uint16), np.zeros(5, np.int64)
+    for offset in ([0, 2], [2, 1, 3], [-1, 2, 3]):
+        with pytest.raises(ValueError, match="where each column"):
+            histogram.add_columns(cells, None, np.array(offset), out)
+    for offset in ([0, 2, 2], [0, 2, 6]):
+        with pytest.raises(ValueError, match="out is too short"):
+            histogram.add_columns(cells, None, np.array(offset), out)
 
 
 def test_groups_hold_every_feature_once_and_stay_small():
@@ -195,8 +297,8 @@ def test_sums_name_what_does_not_fit():
         histogram.joint_sums(codes, packed, 1, (3, 257))
     zeros = np.zeros(3, np.uint8)
     with pytest.raises(ValueError, match="256 cells"):
-        histogram.pack_pairs([histogram.Pair(0, 1, zeros, zeros, 17, 16)])
+        pair_tables.pack_pairs([pair_tables.Pair(0, 1, zeros, zeros, 17, 16)])
     with pytest.raises(ValueError, match="map must give"):
-        histogram.pack_pairs([histogram.Pair(0, 1, zeros + 2, zeros, 2, 2)])
+        pair_tables.pack_pairs([pair_tables.Pair(0, 1, zeros + 2, zeros, 2, 2)])
     with pytest.raises(ValueError, match="feature that codes"):
-        histogram.pair_sums(codes, [histogram.Pair(0, 2, zeros, zeros, 2, 2)], packed, 1)
+        pair_tables.pair_sums(codes, [pair_tables.Pair(0, 2, zeros, zeros, 2, 2)], packed, 1)

@@ -2,7 +2,7 @@ import numba
 import numpy as np
 import pytest
 
-from dpgb_dask.kernels import draw, histogram, nodes, predict, route, warming
+from dpgb_dask.kernels import draw, histogram, nodes, pair_tables, predict, route, warming
 
 pytestmark = pytest.mark.skipif(numba.config.DISABLE_JIT, reason="looks at compiled versions")
 
@@ -18,7 +18,7 @@ def test_warm_leaves_nothing_to_compile_for_read_only_blocks():
         route._sums_of_leaves,
         nodes._add_rows,
         nodes._flush_all,
-        histogram._pair_sums,
+        pair_tables._pair_sums,
         predict._add_tables,
         predict._add_pair_tables,
         predict._add_trees,
@@ -38,8 +38,8 @@ def test_warm_leaves_nothing_to_compile_for_read_only_blocks():
         array.flags.writeable = False
     sums = histogram.joint_sums(codes, packed, 1, (2, 2))
     assert sums[:, 0].tolist() == [[0, 5], [0, 0]] * 2
-    pairs = [histogram.Pair(0, 1, np.zeros(2, np.uint8), np.zeros(2, np.uint8), 1, 1)]
-    histogram.pair_sums(codes, pairs, packed, 1)
+    pairs = [pair_tables.Pair(0, 1, np.zeros(2, np.uint8), np.zeros(2, np.uint8), 1, 1)]
+    pair_tables.pair_sums(codes, pairs, packed, 1)
     assert route.tree_sums(codes, *trees, packed, 1)[:, :, 0].tolist() == [[[0, 5], [0, 0]]]
     assert route.only_feature(*trees[:3]) == 0
     assert route.leaves_of_codes(*trees[1:], 2).tolist() == [[0, 1]]

@@ -50,6 +50,15 @@ def test_add_tables_takes_none_and_one(tables):
     np.testing.assert_array_equal(got, naive_add_tables(codes, tables, score))
 
 
+@pytest.mark.parametrize("n_scores", range(1, 10))
+def test_scores_that_are_added_at_once_get_what_each_gets(n_scores):
+    codes, tables, _ = additive(predict.BLOCK + 5)
+    tables = [np.concatenate([k * t for k in range(1, 6)], axis=1)[:, :n_scores] for t in tables]
+    got = np.zeros((n_scores, codes.shape[1]), np.int32)
+    predict.add_tables(codes, tables, got)
+    np.testing.assert_array_equal(got, naive_add_tables(codes, tables, np.zeros_like(got)))
+
+
 def test_add_tables_over_several_blocks():
     codes, tables, score = additive(2 * predict.BLOCK + 5)
     got = score.copy()
@@ -71,7 +80,7 @@ def test_a_code_beyond_its_table_takes_the_last_entry():
 
 
 @pytest.mark.parametrize("n", [0, 1, predict.BLOCK + 5])
-@pytest.mark.parametrize("n_scores", [1, 3])
+@pytest.mark.parametrize("n_scores", [1, 3, 5])
 def test_add_pair_tables_adds_one_cell_of_each(n_scores, n):
     rng = np.random.default_rng(0)
     codes = rng.integers(0, 40, (4, n), np.uint8)

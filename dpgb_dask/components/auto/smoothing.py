@@ -33,14 +33,20 @@ def prior(mass: NDArray[np.float64], *, ordered: bool, missing_last: bool) -> ND
     share = mass / mass.sum()
     if ordered:
         rank = np.cumsum(share) - share / 2
-        kernel = constants.SMOOTH_SHARE * np.exp(-np.abs(rank[:, None] - rank) / constants.LENGTH)
-        kernel += (1 - constants.SMOOTH_SHARE) * np.eye(n_bins)
+        kernel = np.abs(rank[:, None] - rank)
+        kernel /= -constants.LENGTH
+        np.exp(kernel, out=kernel)
+        kernel *= constants.SMOOTH_SHARE
+        kernel.flat[:: n_bins + 1] += 1 - constants.SMOOTH_SHARE
         if missing_last:
             kernel[-1, :-1] = kernel[:-1, -1] = 0
     else:
         kernel = np.eye(n_bins)
-    centre = np.eye(n_bins) - share
-    return centre @ kernel @ centre.T
+    # (I - 1 share') kernel (I - 1 share')', without products of matrices
+    mean = kernel @ share
+    kernel -= mean + mean[:, None]
+    kernel += share @ mean
+    return np.asarray(kernel)
 
 
 @dataclass(frozen=True, eq=False, slots=True, kw_only=True)

@@ -26,7 +26,8 @@ from dpgb_dask.contracts.queries import (
 )
 from dpgb_dask.errors import PlanError
 from dpgb_dask.kernels import gradient as gradient_kernels
-from dpgb_dask.kernels.histogram import add_cells, joint_sums, pack_pairs, padded, pair_sums
+from dpgb_dask.kernels.histogram import add_cells, joint_sums, padded
+from dpgb_dask.kernels.pair_tables import pack_pairs, pair_sums
 from dpgb_dask.kernels.route import only_feature, sums_of_leaves, tree_sums
 from dpgb_dask.kernels.shrink import shrink
 from dpgb_dask.private.answering.draws import Draws

@@ -25,7 +25,7 @@ from dpgb_dask.encoding.codes import (
 )
 from dpgb_dask.encoding.columns import as_columns, n_rows
 from dpgb_dask.frozen import settle
-from dpgb_dask.kernels.histogram import add_cells
+from dpgb_dask.kernels.histogram import add_columns
 from dpgb_dask.losses import default_loss
 from dpgb_dask.private.reading.fingerprint import (
     MODULUS,
@@ -279,6 +279,8 @@ class Surveyor:
         self._grid = Grid.of(shape.schema, FINE)
         self._offsets = self._grid.offsets + 1
         self._sums = np.zeros(int(self._offsets[-1]) + n_target_sums(shape), np.int64)
+        # of one strip after the other: fresh memory would have to be cleared each time
+        self._cells = np.empty(len(self._grid.edges) * min(STRIP_ROWS, self._n), np.uint16)
         self._keys = lane_keys(reading.key)
         self._total = 0
         self._marker = Marker(reading, self.labels)
@@ -287,8 +289,6 @@ class Surveyor:
     def __len__(self) -> int:
         return self._n
 
-    # columns of other types become one matrix: a signalling NaN would cause a warning
-    @np.errstate(all="ignore")
     def add(self, rows: slice, *, as_values: bool = False) -> NDArray[Any]:
         """Add some rows, and return those whose weight is above 0.
 
@@ -303,23 +303,34 @@ class Surveyor:
         (m, n) uint16 or float, C-order
             Their cells; if ``as_values``, the values of numeric features and the cells of categorical ones.
         """
-        added = [self._add_strip(strip, as_values) for strip in _strips(rows)]
-        return added[0] if len(added) == 1 else np.concatenate(added, axis=1)
+        n, start = np.count_nonzero(self.labels.keep[rows]), 0
+        added: NDArray[Any] = np.empty((0, 0))
+        for strip in _strips(rows):
+            part = self.add_strip(strip, as_values=as_values)
+            if start == 0:
+                added = np.empty((len(part), n), part.dtype)
+            added[:, start : start + part.shape[1]] = part
+            start += part.shape[1]
+        return added
 
-    def _add_strip(self, strip: slice, as_values: bool) -> NDArray[Any]:
+    # columns of other types become one matrix: a signalling NaN would cause a warning
+    @np.errstate(all="ignore")
+    def add_strip(self, strip: slice, *, as_values: bool = False) -> NDArray[Any]:
+        """Add some rows as `add` does, at most `STRIP_ROWS`; the next ones take the same memory."""
         labels = self.labels.at(strip)
         label, weight, keep, unit = labels
         values = read_values(slice_block(self._block, strip), self._shape.schema)
         self._marker.add(values, strip)
-        cells = cells_of(values, self._grid)
+        size = (len(self._grid.edges), len(label))
+        room = self._cells[: size[0] * size[1]].reshape(size)
+        cells = cells_of(values, self._grid, room)
         position = None if self._position is None else self._position[strip]
         if not keep.all():
             cells = np.ascontiguousarray(cells[:, keep])
             label, weight, _, unit = labels.at(keep)
             position = None if position is None else position[keep]
         sums, offsets = self._sums, self._offsets
-        for j, column in enumerate(cells):
-            add_cells(column, weight, sums[offsets[j] : offsets[j + 1]])
+        add_columns(cells, weight, offsets, sums)
         steps = np.ones(len(label), np.int64) if weight is None else weight.astype(np.int64)
         sums[0] += steps.sum()
         _add_target(label, steps, self._shape, sums[offsets[-1] :])
@@ -355,7 +366,7 @@ def survey_rows(rows: Rows, reading: Reading, number: int) -> Survey:
     """
     surveyor = Surveyor(rows, reading, number)
     for strip in _strips(slice(0, len(surveyor))):
-        surveyor.add(strip)
+        surveyor.add_strip(strip)
     return surveyor.survey
 
 

@@ -20,6 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dpgb_dask.kernels import fingerprint as kernels
+from dpgb_dask.kernels import readable
 
 LANES = 4
 MODULUS = 1 << 256
@@ -70,9 +71,8 @@ def pack_rows(
     (⌈m / 4⌉ + 1, n) uint64
     """
     m, n = cells.shape
-    words = np.zeros((-(-m // 4) + 1, n), np.uint64)
-    for j in range(m):
-        words[j // 4] |= cells[j].astype(np.uint64) << np.uint64(16 * (j % 4))
+    words = np.empty((-(-m // 4) + 1, n), np.uint64)
+    kernels.pack_cells(readable("cells", cells, np.uint16, 2), words)
     words[-1] = ((label & 0xFFFFFFFF) << 32 | weight).view(np.uint64)
     return words
 

@@ -62,6 +62,9 @@ def test_packing_keeps_every_bit():
     cells = np.array([[1], [2], [3], [65535], [5]], np.uint16)
     words = pack_rows(cells, np.array([-65536]), np.array([7]))
     assert words[:, 0].tolist() == [0xFFFF000300020001, 5, 0xFFFF000000000007]
+    for m in (1, 2, 3, 4):
+        words = pack_rows(cells[:m], np.array([1]), np.array([1]))
+        assert words[:, 0].tolist() == [0xFFFF000300020001 % (1 << 16 * m), (1 << 32) + 1]
 
 
 def test_keys_differ_by_lane_and_need_32_bytes():
