@@ -36,8 +36,9 @@ class Cells(NamedTuple):
 def evened(cells: Cells, sd: float, n_rows: float, low: float, high: float) -> Cells:
     """Return the cells of a numeric feature, moved towards rows that spread evenly between the bounds.
 
-    By the rule of James and Stein (1961, "Estimation with quadratic loss"), positive part: cells that deviate by no
-    more than their noise become even, and a deviation that is far beyond it is kept.
+    By the rule of James and Stein (1961, "Estimation with quadratic loss"), positive part: hardly anything is left of
+    deviations that are no larger than their noise, and nearly all of those that are far beyond it. The noise is then
+    that of the moved counts, as if the even ones were known.
 
     Parameters
     ----------
@@ -55,9 +56,10 @@ def evened(cells: Cells, sd: float, n_rows: float, low: float, high: float) -> C
         return cells
     width = np.diff(np.clip(np.concatenate(([low], edges, [high])), low, high))
     known = np.clip(n_rows - missing, n_rows / 2, n_rows)
-    even = known * width / width.sum()
+    even = known * (width / width.sum())  # bounds may be as far apart as numbers go
     away = counts - even
-    kept = max(1 - len(counts) * sd**2 / float(away @ away), constants.LEAST_KEPT)
+    noise = len(counts) * sd**2
+    kept = max(1 - noise / max(float(away @ away), noise), constants.LEAST_KEPT)
     return Cells(
         edges, np.append(even + kept * away, missing), np.append(kept**2 * cells.noise[:-1], 1.0)
     )

@@ -197,7 +197,7 @@ class Bins(Stage):
             Cells(edges, part, np.ones(len(part)))
             for edges, part in zip(grid.edges, per_feature, strict=True)
         )
-        if n_rows < constants.EVEN_SIGNAL * sd:
+        if n_rows * float(np.sqrt(len(cells))) < constants.EVEN_SIGNAL * sd:
             features = state.shape.schema.encoded.values()
             cells = tuple(
                 bin_merging.evened(own, sd, n_rows, feature.low, feature.high)

@@ -11,10 +11,10 @@ BINS_SHARE = 0.10  # 5 % loses .005 AUC on adult at ε = 1, 20 % is flat
 # from so many noisy rows per standard deviation of a cell on, a grid of so many uniform cells: on finer ones a bin
 # spans many noisy cells (at a signal of 10 to 30, 256 cells leave 2 to 5 bins), on coarser ones detail is lost
 GRID_SIGNALS = {16: 0.0, 32: 14.0, 64: 28.0, 128: 57.0, 256: 200.0, 1024: 1500.0}
-# below so many noisy rows per standard deviation of a cell, counts tell little but noise, and bins would be where that
-# puts them: counts move towards rows that spread evenly. One step of one feature, 1,000 rows, ε = .1: AUC .56 → .91
-EVEN_SIGNAL = 10.0
-LEAST_KEPT = 0.01  # of a deviation from that
+# below so many noisy rows per standard deviation of a cell, were there one feature alone, counts tell little but noise,
+# and bins would be where it puts them: so counts move towards rows that spread evenly, and keep at least the second
+# number of how they deviate from that. With more rows, hundreds of features of noise come alive
+EVEN_SIGNAL, LEAST_KEPT = 12.0, 0.01
 COARSE_BINS, FINE_BINS = 128, 250  # wanted bins, the latter on the finest grid; codes are uint8
 ATOM_SD = 4.0  # a cell is an atom (zero, a round value) if it exceeds its neighbours by 4 standard deviations …
 ATOM_SHARE = 0.0015  # … and by this share of all rows …
@@ -34,8 +34,8 @@ LAST_SHARE = 0.5  # a remainder with this share of the wanted mass becomes a bin
 START_SHARE = 0.01
 START_LOOKS = 4  # at most, for the mean: each finds it within a fraction of its distance
 NEAR = 0.5  # standard deviations of the target that the mean may move without another look
-# … nor may its spread be uncertain by more octaves; such a look, and one at a target in bounds that are far too wide,
-# costs what makes all rows so many standard deviations of a cell's noise, but no more than this share
+# octaves by which the spread may be uncertain without another look. Such a look, and one at a target in bounds that are
+# far too wide, cost what makes all rows so many standard deviations of a cell's noise, but no more than this share
 SETTLED_OCTAVES = 1.0
 LOOK_SIGNAL, LOOK_SHARE = 100.0, 0.05
 DEARER = 1.5  # a look at another price is due from so many times the former on
@@ -43,9 +43,9 @@ DEARER = 1.5  # a look at another price is due from so many times the former on
 LOGIT_SCALE, LARGEST_LOGIT = 3.0, 9.0
 # at the start, a third into the main effects, before pairs, before the forest
 RESIDUAL_REFRESHES = 4
-# from look to look residuals shrink by octaves with odds of ½ each, or at once (as the mean was found) with the second
-# number; they grow with odds of 1/16 an octave, or at once. Else noise may be taken for the target late in a fit: RMSE
-# 145 instead of 2.5 (1,000 rows, ε = 1, bounds 100 times too wide, one fit in some twenty)
+# from look to look residuals shrink by octaves with odds of ½ each, the second number at least, as the mean may have
+# been found; and grow with odds of 1/16 each, the second number at least. Else noise may be taken for the target late in
+# a fit: RMSE 145 instead of 2.5 (1,000 rows, ε = 1, bounds 100 times too wide, one fit in some twenty)
 RESIDUAL_SHRINKS, RESIDUAL_GROWS = (0.5, 0.01), (1 / 16, 1e-6)
 # a cell of residuals that deviates by fewer standard deviations from what their scale gives is not believed
 RESIDUAL_SD = 4.0
@@ -56,8 +56,8 @@ RESIDUAL_ATOMS = {0.0: 0.5, 0.25: 0.25, 0.5: 0.25}
 RESIDUAL_QUANTILE = 0.8
 # and more widely, where clipping moves the mean of the residuals by more of their standard deviations: skewed targets
 CLIP_BIAS = 0.1
-# … nor narrower than this share of the clip before, or so many times the noise on a cell over the rows: noise may hide
-# some rows far from the others. RMSE of cpu_act at ε = 1 −18 %, at .3 −2 %; with the first number alone +5 % at 8
+# a clip is not below this share of the one before, or so many times the noise on a cell over the rows if that is less:
+# noise may hide some rows far from the others. RMSE of cpu_act at ε = 1 −18 %; with the first number alone +5 % at 8
 CLIP_KEPT, CLIP_HIDDEN = 0.5, 75.0
 # of what chosen trees leave: there noise is small, and what a clip leaves out of the largest residuals is signal
 CHOSEN_QUANTILE = 0.9

@@ -108,8 +108,10 @@ class FitKey:
 
     def seal(self, label: str, *content: bytes | memoryview) -> str:
         """Return a keyed hash of private content: it shows whether two contents are equal, and nothing else."""
-        told = b"".join((label.encode(), b"\0", *content))
-        return hmac.digest(self._seal, told, "sha256").hex()
+        mac = hmac.new(self._seal, label.encode() + b"\0", "sha256")
+        for part in content:  # which may be too long for one call, and for a copy
+            mac.update(part)
+        return mac.hexdigest()
 
     def stream(self, query_id: bytes, sums: NDArray[np.int64]) -> KeyStream:
         """Return the noise stream of one query on one vector of sums.

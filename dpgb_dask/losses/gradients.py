@@ -796,8 +796,10 @@ def _table_within(gradient: Any, first: int, last: int) -> Any:
     """
     table = _clamped(gradient.table, first, last)
     table.setflags(write=False)
-    measures = gradient._measured[..., first : last + 1]  # noqa: SLF001 - of this file
-    return altered(gradient, table=table, _measures=measures)
+    measured = gradient._measured  # noqa: SLF001 - of this file
+    if measured.shape[-1] < TABLE_SIZE:  # of a clamped table: not of every step
+        return altered(gradient, table=table)
+    return altered(gradient, table=table, _measures=measured[..., first : last + 1])
 
 
 def _one_row(g: int, h: int) -> Extremes:

@@ -148,5 +148,10 @@ def test_even_cells_hold_what_is_known_by_their_widths():
         evened = bin_merging.evened(Cells(edges, counts, ones(counts)), 1e6, 1000.0, 0.0, 1.0)
         even = known * np.array([0, 0, 0, 0.25, 0.75, 0, 0])
         np.testing.assert_allclose(evened.counts, np.append(0.99 * even, missing))
+    counts = np.array([250.0, 250.0, 0.0])
+    evened = bin_merging.evened(Cells(np.array([0.5]), counts, ones(counts)), 1.0, 500.0, 0.0, 1.0)
+    np.testing.assert_array_equal(evened.counts, counts)
+    far = Cells(np.array([0.0]), counts, ones(counts))
+    np.testing.assert_array_equal(bin_merging.evened(far, 1.0, 500.0, -8e307, 8e307).counts, counts)
     one = Cells(np.empty(0), np.array([3.0, 4.0]), ones(range(2)))
     assert bin_merging.evened(one, 1.0, 7.0, 2.0, 2.0) is one

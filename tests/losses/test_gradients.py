@@ -170,6 +170,16 @@ def test_a_clamped_table_is_bounded_as_if_it_were_made_anew(second):
         assert whole.within(low + 1, high) is clamped  # of the same steps
 
 
+def test_a_table_that_was_clamped_before_is_bounded_by_its_entries():
+    """A loss may clamp its own; where the bounds are those of steps of the first table, noise is too small."""
+    whole = LogLoss().gradient("binary", 1)
+    for ends in ((1_000, 30_000), (-(1 << 19), 0), (-(1 << 20), 1 << 20)):
+        twice = whole.within(-7 * 65_536, 8 * 65_536).within(*ends)
+        anew = replace(twice, table=twice.table)
+        for bound in ("max_abs", "largest_grad", "l2_squared", "l1", "grad_width", "counts"):
+            assert getattr(twice, bound) == getattr(anew, bound)
+
+
 def test_a_gradient_of_zero_is_not_clamped_to():
     """Filtered rows at all scores that can be reached would leave nothing that noise could be measured by."""
     filtered = LogLoss().gradient("binary", 1, clip=0.25, filtered=True)

@@ -79,7 +79,7 @@ class MainEffects(Stage):
 
     def declare(self, shape: Shape) -> Demand:
         """Declare what pairs and forest leave of the remaining budget; a numeric target is also asked for its scale."""
-        return Demand(0.25, 0.95, self.rounds + (shape.kind == "numeric"))
+        return Demand(0.2, 0.95, self.rounds + (shape.kind == "numeric"))
 
     def brief(self) -> Self:
         """Return the stage with two rounds, for tests."""

@@ -46,7 +46,7 @@ def _changes() -> NDArray[np.float64]:
     octaves = np.subtract.outer(np.log2(_SIZES), np.log2(_SIZES))
     (shrinks, least), (grows, jumps) = constants.RESIDUAL_SHRINKS, constants.RESIDUAL_GROWS
     shrunk = np.maximum(shrinks ** np.maximum(-octaves, 0), least)
-    return np.where(octaves <= 0, shrunk, grows ** np.maximum(octaves, 0) + jumps)
+    return np.where(octaves <= 0, shrunk, np.maximum(grows ** np.maximum(octaves, 0), jumps))
 
 
 CHANGES = _changes()

@@ -56,12 +56,11 @@ class Start(Stage):
         return TargetSumQuery, ResidualQuery
 
     def declare(self, shape: Shape) -> Demand:
-        """Declare 1 % of what `Bins` left; for a numeric target 1 to 5 % for each look at it, 1 to 4 times."""
-        numeric = shape.kind == "numeric"
-        most = constants.START_LOOKS if numeric else 1
-        each = constants.LOOK_SHARE if numeric else constants.START_SHARE
-        least, share = 0.8 * constants.START_SHARE, most * each
-        return Demand(least, share, most, extra=share - least)
+        """Declare a look at 1 % of what `Bins` left, and for a numeric target 3 more at up to 5 %."""
+        more = constants.START_LOOKS - 1 if shape.kind == "numeric" else 0
+        least = 0.8 * constants.START_SHARE
+        share = constants.START_SHARE + more * constants.LOOK_SHARE
+        return Demand(least, share, 1 + more, extra=share - least)
 
     def begin(self, state: State) -> State:
         """Fix the price of the first release of this stage."""
