@@ -44,8 +44,8 @@ LOGIT_SCALE, LARGEST_LOGIT = 3.0, 9.0
 # at the start, a third into the main effects, before pairs, before the forest
 RESIDUAL_REFRESHES = 4
 # from look to look residuals shrink by octaves with odds of ½ each, the second number at least, as the mean may have
-# been found; and grow with odds of 1/16 each, the second number at least. Else noise may be taken for the target late in
-# a fit: RMSE 145 instead of 2.5 (1,000 rows, ε = 1, bounds 100 times too wide, one fit in some twenty)
+# been found; and grow with odds of 1/16 each, the second number at least. Else noise may be taken for the target late
+# in a fit: RMSE 145 instead of 2.5 (1,000 rows, ε = 1, bounds 100 times too wide, one fit in some twenty)
 RESIDUAL_SHRINKS, RESIDUAL_GROWS = (0.5, 0.01), (1 / 16, 1e-6)
 # a cell of residuals that deviates by fewer standard deviations from what their scale gives is not believed
 RESIDUAL_SD = 4.0
