@@ -94,7 +94,8 @@ def test_a_fit_on_no_usable_row_stops_or_says_that_nobody_counted(name, kind):
     assert is_constant(est.model_)
     assert "FEW ROWS: their released number is" in str(report)
     assert "the fit ended early" in str(report)
-    assert report.charged < 0.2 * report.declared
+    # bins, and looks at a number that noise hides, which cost up to 5 % each
+    assert report.charged < (0.3 if kind == "numeric" else 0.2) * report.declared
     assert PrivacyReport.from_dict(json.loads(json.dumps(report.to_dict()))) == report
 
 
