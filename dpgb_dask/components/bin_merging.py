@@ -60,9 +60,8 @@ def evened(cells: Cells, sd: float, n_rows: float, low: float, high: float) -> C
     away = counts - even
     noise = len(counts) * sd**2
     kept = max(1 - noise / max(float(away @ away), noise), constants.LEAST_KEPT)
-    return Cells(
-        edges, np.append(even + kept * away, missing), np.append(kept**2 * cells.noise[:-1], 1.0)
-    )
+    moved, left = np.append(even + kept * away, missing), np.append(np.full(len(away), kept**2), 1)
+    return Cells(edges, moved, cells.noise * left)
 
 
 def find_atoms(

@@ -21,7 +21,7 @@ from dpgb_dask.contracts.queries import Query
 from dpgb_dask.contracts.schema import Schema
 from dpgb_dask.contracts.spending import Item
 from dpgb_dask.errors import PlanError
-from dpgb_dask.kernels.histogram import score_slices
+from dpgb_dask.kernels.histogram import scores_at_once
 from dpgb_dask.kernels.warming import ALWAYS, GRADIENTS
 from dpgb_dask.losses import Loss
 from dpgb_dask.plain import finite_float, whole_number
@@ -696,7 +696,7 @@ class Plan:
                 if query.kernels is None:
                     return None
                 names += query.kernels
-        if len(score_slices(shape.n_scores)) < shape.n_scores:
+        if len(scores_at_once(shape.n_scores)) < shape.n_scores:
             names.append("sums of classes")  # four scores at once
         gradient = type(shape.loss.gradient(shape.kind, shape.n_scores)).__name__
         return tuple(dict.fromkeys([*names, *GRADIENTS.get(gradient, ())]))

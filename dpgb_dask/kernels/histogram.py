@@ -611,20 +611,16 @@ def joint_sums(
     g = groups_of(tuple(sizes))
     out = np.zeros((len(packed), g.n_bins, 2), np.int64)
     for values, limit, side in parts:
-        for k in score_slices(len(packed), len(g.cells) * g.width):
-            own, to, add = (
-                (values[k], out[k], _joint_sums_of_four)
-                if k.stop - k.start > 1
-                else (values[k.start], out[k.start], _joint_sums)
-            )
+        for k in scores_at_once(len(packed), len(g.cells) * g.width):
+            add = _joint_sums if isinstance(k, int) else _joint_sums_of_four
             add(
-                codes, own, limit, side, g.order, g.size, g.offset, g.start, g.cells, g.n_joint, g.width, to,
+                codes, values[k], limit, side, g.order, g.size, g.offset, g.start, g.cells, g.n_joint, g.width, out[k],
             )  # fmt: skip
     return out.transpose(1, 0, 2)
 
 
-def score_slices(n_scores: int, n_cells: int = 1) -> tuple[slice, ...]:
-    """Return the scores that are taken at once: three or four, of which the last may be missing, and single ones.
+def scores_at_once(n_scores: int, n_cells: int = 1) -> tuple[int | slice, ...]:
+    """Return the scores that are taken at once: three or four as a slice, others one by one.
 
     Parameters
     ----------
@@ -632,13 +628,14 @@ def score_slices(n_scores: int, n_cells: int = 1) -> tuple[slice, ...]:
     n_cells : int
         Of the sums of one score.
     """
-    slices, k = [], 0
+    found: list[int | slice] = []
     most = LANES if LANES * n_cells <= SCORE_CELLS else 1
+    k = 0
     while k < n_scores:
         n = min(most, n_scores - k) if n_scores - k > 2 else 1
-        slices.append(slice(k, k + n))
+        found.append(k if n == 1 else slice(k, k + n))
         k += n
-    return tuple(slices)
+    return tuple(found)
 
 
 def padded(map_: NDArray[np.uint8]) -> NDArray[np.uint8]:

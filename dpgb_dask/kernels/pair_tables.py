@@ -26,7 +26,7 @@ from dpgb_dask.kernels.histogram import (
     runs,
     scatter_joint,
     scatter_joint_scores,
-    score_slices,
+    scores_at_once,
     scratch_codes,
     take_score,
     unload,
@@ -486,15 +486,11 @@ def pair_sums(
     out = np.zeros((len(packed), s.n_cells, 2), np.int64)
     scratch = scratch_codes(len(s.feature), min(codes.shape[1], BLOCK))
     for values, limit, side in parts:
-        for k in score_slices(len(packed), len(s.cells) * s.width):
-            own, to, add = (
-                (values[k], out[k], _pair_sums_of_four)
-                if k.stop - k.start > 1
-                else (values[k.start], out[k.start], _pair_sums)
-            )
+        for k in scores_at_once(len(packed), len(s.cells) * s.width):
+            add = _pair_sums if isinstance(k, int) else _pair_sums_of_four
             add(
-                codes, own, limit, side, s.feature, s.map, s.cut, s.n_cuts, s.order, s.size, s.start, s.cells,
-                s.tables, s.first, s.second, s.offset, s.width, *scratch, to,
+                codes, values[k], limit, side, s.feature, s.map, s.cut, s.n_cuts, s.order, s.size, s.start, s.cells,
+                s.tables, s.first, s.second, s.offset, s.width, *scratch, out[k],
             )  # fmt: skip
     return out.transpose(1, 0, 2)
 

@@ -14,7 +14,7 @@ from dpgb_dask.kernels.histogram import (
     MAX_CELLS,
     groups_of,
     make_key,
-    score_slices,
+    scores_at_once,
     scratch_codes,
 )
 from dpgb_dask.kernels.lanes import LANES, add_row
@@ -41,12 +41,12 @@ class Joint(NamedTuple):
 
     Parameters
     ----------
-    scores : slice
+    scores : int or slice
     table : (n_groups, cells) int32, or (n_groups, cells, 4) if there are several scores
         The entries of a cell's scores are next to each other, so that one instruction adds them.
     """
 
-    scores: slice
+    scores: int | slice
     table: NDArray[np.int32]
 
 
@@ -128,13 +128,13 @@ def _sum_of(tables: Sequence[NDArray[np.int32]]) -> NDArray[np.int32]:
 def _by_scores(joint: NDArray[np.int32]) -> tuple[Joint, ...]:
     """Return tables, (n_scores, n_groups, cells), by the scores that are added at once."""
     found = []
-    for scores in score_slices(len(joint)):
-        own = joint[scores]
-        if len(own) == 1:
-            table = own[0]
-        else:
-            table = np.zeros((*own.shape[1:], LANES), np.int32)
-            table[:, :, : len(own)] = own.transpose(1, 2, 0)
+    for scores in scores_at_once(len(joint)):
+        table = joint[scores]
+        if isinstance(scores, slice):
+            n, *size = table.shape
+            padded = np.zeros((*size, LANES), np.int32)
+            padded[:, :, :n] = table.transpose(1, 2, 0)
+            table = padded
         found.append(Joint(scores, readable("table", table, np.int32, table.ndim)))
     return tuple(found)
 
@@ -329,12 +329,8 @@ def add_tables(
     if len(s.order):
         _check_scores(s.n_scores, score)
         for scores, table in s.joint:
-            own, add = (
-                (score[scores.start], _add_tables)
-                if table.ndim == 2
-                else (score[scores], _add_tables_of_four)
-            )
-            add(codes, s.order, s.size, s.start, s.n_joint, table, own)
+            add = _add_tables if isinstance(scores, int) else _add_tables_of_four
+            add(codes, s.order, s.size, s.start, s.n_joint, table, score[scores])
 
 
 def _check_scores(n_scores: int, score: NDArray[np.int32]) -> None:
@@ -478,13 +474,9 @@ def add_pair_tables(
         _check_scores(tables.n_scores, score)
         scratch = scratch_codes(len(p.feature), min(codes.shape[1], BLOCK))
         for scores, table in tables.joint:
-            own, add = (
-                (score[scores.start], _add_pair_tables)
-                if table.ndim == 2
-                else (score[scores], _add_pair_tables_of_four)
-            )
+            add = _add_pair_tables if isinstance(scores, int) else _add_pair_tables_of_four
             add(
-                codes, p.feature, p.map, p.cut, p.n_cuts, p.order, p.size, p.start, table, *scratch, own
+                codes, p.feature, p.map, p.cut, p.n_cuts, p.order, p.size, p.start, table, *scratch, score[scores]
             )  # fmt: skip
 
 

@@ -155,18 +155,22 @@ def test_scores_are_summed_one_by_one_where_four_would_take_much_memory(monkeypa
     )
     whole = [call() for call in calls]
     monkeypatch.setattr(histogram, "SCORE_CELLS", 1000)
-    assert len(histogram.score_slices(5, 251)) == 5
-    assert len(histogram.score_slices(5, 250)) == 2
+    assert len(histogram.scores_at_once(5, 251)) == 5
+    assert len(histogram.scores_at_once(5, 250)) == 2
     for call, want in zip(calls, whole, strict=True):
         np.testing.assert_array_equal(call(), want)
 
 
 def test_scores_are_taken_once_each_and_four_at_once_if_there_are_three():
     for n in range(1, 40):
-        slices = histogram.score_slices(n)
-        assert [k for s in slices for k in range(s.start, s.stop)] == list(range(n))
-        assert all(s.stop - s.start in (1, 3, 4) for s in slices)
-        assert len(slices) <= n // 4 + 2
+        found = histogram.scores_at_once(n)
+        several = [np.atleast_1d(np.arange(n)[scores]).tolist() for scores in found]
+        assert [k for own in several for k in own] == list(range(n))
+        assert all(len(own) in (1, 3, 4) for own in several)
+        assert all(
+            isinstance(s, int) == (len(own) == 1) for s, own in zip(found, several, strict=True)
+        )
+        assert len(found) <= n // 4 + 2
 
 
 def test_groups_of_tables_hold_every_pair_once_and_few_cells():

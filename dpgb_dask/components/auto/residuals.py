@@ -9,7 +9,8 @@ from dpgb_dask.components import constants
 from dpgb_dask.contracts.model import SCORE_ONE
 
 # four edges an octave, from 2⁻¹⁴ to 2 on either side of 0; a numeric target is scaled to [-1, 1]
-_SIZES = 2.0 ** np.arange(-14, 1.01, 0.25)
+_OCTAVES = np.arange(-14, 1.01, 0.25)
+_SIZES = 2.0**_OCTAVES
 _STEPS = np.rint(_SIZES * SCORE_ONE).astype(np.int64)
 EDGES = np.concatenate([-_STEPS[::-1], _STEPS])
 _MIDDLES = np.append(np.sqrt(_SIZES[1:] * _SIZES[:-1]), _SIZES[-1])
@@ -43,7 +44,7 @@ RESOLUTION = float(_SIZES[0])
 
 def _changes() -> NDArray[np.float64]:
     """Return the odds of each scale at a look (rows) after each scale at the look before (columns)."""
-    octaves = np.subtract.outer(np.log2(_SIZES), np.log2(_SIZES))
+    octaves = np.subtract.outer(_OCTAVES, _OCTAVES)
     (shrinks, least), (grows, jumps) = constants.RESIDUAL_SHRINKS, constants.RESIDUAL_GROWS
     shrunk = np.maximum(shrinks ** np.maximum(-octaves, 0), least)
     return np.where(octaves <= 0, shrunk, np.maximum(grows ** np.maximum(octaves, 0), jumps))
@@ -118,8 +119,7 @@ class Residuals:
     @property
     def octaves(self) -> float:
         """Standard deviation of the scale, in octaves."""
-        octave = np.log2(_SIZES)
-        return float(np.sqrt(self.scales @ (octave - self.scales @ octave) ** 2))
+        return float(np.sqrt(self.scales @ (_OCTAVES - self.scales @ _OCTAVES) ** 2))
 
     def quantile(self, q: float) -> float:
         """Return the least edge that a share ``q`` of the residuals is within."""
