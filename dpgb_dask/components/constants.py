@@ -38,6 +38,8 @@ NEAR = 0.5  # standard deviations of the target that the mean may move without a
 # far too wide, cost what makes all rows so many standard deviations of a cell's noise, but no more than this share
 SETTLED_OCTAVES = 1.0
 LOOK_SIGNAL, LOOK_SHARE = 100.0, 0.05
+# edges an octave of a look, from so many standard deviations of a cell's noise in all rows on
+LOOK_EDGES = {1: 0.0, 2: 100.0, 4: 200.0}
 DEARER = 1.5  # a look at another price is due from so many times the former on
 # log-odds of classes have a Laplace prior of this scale: rare classes are plausible
 LOGIT_SCALE, LARGEST_LOGIT = 3.0, 9.0
@@ -52,6 +54,8 @@ RESIDUAL_SD = 4.0
 # shares of the rows that may have residual 0, apart from the law of the others, with their odds. Without them, wine at
 # ε = .1 was worse than the constant in a sixth of all fits: two fifths of its targets are the number in the middle
 RESIDUAL_ATOMS = {0.0: 0.5, 0.25: 0.25, 0.5: 0.25}
+# odds of the middle of the bounds as the middle of a numeric target; other places share the rest evenly
+MIDDLE = 0.75
 # residuals above are clipped; .9 is better on skewed targets, worse on the others
 RESIDUAL_QUANTILE = 0.8
 # and more widely, where clipping moves the mean of the residuals by more of their standard deviations: skewed targets

@@ -17,7 +17,7 @@ from dpgb_dask.components.answers import Sums, l2_norm, natural, noise_sd
 from dpgb_dask.components.auto import smoothing
 from dpgb_dask.components.auto.noise import DRAWS
 from dpgb_dask.components.auto.reference import LeafSums
-from dpgb_dask.components.auto.residuals import EDGES, Residuals
+from dpgb_dask.components.auto.residuals import Look, Residuals, edges_for
 from dpgb_dask.components.auto.schedules import BudgetSplit
 from dpgb_dask.components.auto.smoothing import Intercept, Observation, TablePosterior
 from dpgb_dask.components.auto.stepping import NO_STEP, Step, averaged, inner
@@ -93,6 +93,8 @@ class AutoFacts(Facts):
         was released.
     split : BudgetSplit
         Prices of the later stages; zero until `Start` ends.
+    looks : tuple of Look
+        At a numeric target so far, until `Start` ends.
     scales : (n_scales,) float64, or None
         What the last histogram of residuals told of their scale (`Residuals`).
     narrow : float
@@ -106,6 +108,7 @@ class AutoFacts(Facts):
     totals: Totals = NO_TOTALS
     clip: float = constants.CLIP
     split: BudgetSplit = NO_SPLIT
+    looks: tuple[Look, ...] = ()
     scales: NDArray[np.float64] | None = None
     narrow: float = 1.0
     most_candidates: int = constants.MAX_CANDIDATES
@@ -220,26 +223,28 @@ def prior_scales(state: State) -> NDArray[np.float64]:
 
 def residual_query(state: State, label: str) -> ResidualQuery:
     """Return the query for a histogram of the residuals."""
+    price = state.fact(AutoFacts).start_price
+    signal = state.n_rows / noise_sd(state.shape.max_weight, price, PRICE_ONE)
     return ResidualQuery(
-        label=label,
-        price=state.fact(AutoFacts).start_price,
-        weight_bits=state.shape.weight_bits,
-        edges=EDGES,
+        label=label, price=price, weight_bits=state.shape.weight_bits, edges=edges_for(signal)
     )
 
 
-def seen_residuals(state: State, query: Query, released: Answer) -> Residuals:
-    """Return what a noisy histogram tells of the residuals."""
+def look_of(query: Query, released: Answer, start: float) -> Look:
+    """Return a released histogram of residuals."""
+    assert isinstance(query, ResidualQuery)
     values, sd = natural(query, released)
-    return Residuals.of(values, sd, state.n_rows, before=state.fact(AutoFacts).scales)
+    return Look(edges=query.edges, values=values, sd=sd, start=start)
 
 
 def with_residual_scale(
     state: State, query: Query, released: Answer, quantile: float = constants.RESIDUAL_QUANTILE
 ) -> State:
     """Set the clip bound to a quantile of |residual|, or wider where that would move the mean, or noise may hide it."""
-    found, seen = state.fact(AutoFacts), seen_residuals(state, query, released)
-    hidden = constants.CLIP_HIDDEN * natural(query, released)[1] / state.n_rows
+    found = state.fact(AutoFacts)
+    look = look_of(query, released, 0.0)
+    seen = Residuals.of_model(look, state.n_rows, found.scales)
+    hidden = constants.CLIP_HIDDEN * look.sd / state.n_rows
     least = min(hidden, constants.CLIP_KEPT) * found.clip
     clip = float(np.clip(seen.clip(quantile, constants.CLIP_BIAS), least, 1.0))
     return state.with_fact(replace(found, clip=clip, scales=seen.scales))

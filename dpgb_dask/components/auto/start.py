@@ -12,14 +12,14 @@ from dpgb_dask.components.auto.posterior import (
     AutoFacts,
     Totals,
     hess_of_trees,
+    look_of,
     on_grid,
     on_grid_intercept,
     residual_query,
-    seen_residuals,
     set_intercept,
     steps,
 )
-from dpgb_dask.components.auto.residuals import RESOLUTION
+from dpgb_dask.components.auto.residuals import RESOLUTION, Residuals
 from dpgb_dask.components.auto.smoothing import Intercept
 from dpgb_dask.components.bins import share_of
 from dpgb_dask.contracts.constraints import UNCONSTRAINED
@@ -117,9 +117,10 @@ class Start(Stage):
         the price of a look has to rise.
         """
         assert state.model is not None
-        seen = seen_residuals(state, query, released)
         found = state.fact(AutoFacts)
         was = found.totals.intercepts[0].f
+        looks = (*found.looks, look_of(query, released, was))
+        seen = Residuals.of_target(looks, state.n_rows)
         mean = float(np.clip(was + seen.mean, -1, 1))
         near = constants.NEAR * max(seen.spread, RESOLUTION)
         intercept = on_grid_intercept(Intercept(mean, centre=mean, prior=near**-2))
@@ -130,13 +131,13 @@ class Start(Stage):
         if unsettled or seen.spread < constants.WIDE_SPREAD:
             price = max(price, _price_of_look(state))
         again = unsettled or price > constants.DEARER * found.start_price or abs(mean - was) > near
-        found = replace(found, totals=totals, start_price=price, scales=seen.scales)
+        found = replace(found, totals=totals, start_price=price, looks=looks, scales=seen.scales)
         state = replace(state, model=model).with_fact(found)
         if again and state.memory < constants.START_LOOKS:
             return replace(state, memory=state.memory + 1)
         clip = min(seen.clip(constants.RESIDUAL_QUANTILE, constants.CLIP_BIAS), 1.0)
-        narrow = min(max(seen.spread, RESOLUTION) / constants.WIDE_SPREAD, 1.0)
-        state = state.with_fact(replace(found, clip=clip, narrow=narrow))
+        narrow = min(max(seen.typical, RESOLUTION) / constants.WIDE_SPREAD, 1.0)
+        state = state.with_fact(replace(found, clip=clip, narrow=narrow, looks=()))
         return self._divide(replace(state, memory="done"))
 
     def _divide(self, state: State) -> State:

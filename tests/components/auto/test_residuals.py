@@ -1,5 +1,7 @@
 """What histograms of residuals tell, and the starts that rest on them."""
 
+from dataclasses import replace
+
 import numpy as np
 import pandas as pd
 import pytest
@@ -9,7 +11,7 @@ from dpgb_dask import DPGBRegressor, Schema
 from dpgb_dask.components import constants
 from dpgb_dask.components.auto import residuals
 from dpgb_dask.components.auto.posterior import AutoFacts, residual_query, with_residual_scale
-from dpgb_dask.components.auto.residuals import EDGES, Residuals
+from dpgb_dask.components.auto.residuals import EDGES, Look, Residuals, edges_for
 from dpgb_dask.components.auto.start import rate_posterior
 from dpgb_dask.contracts.model import SCORE_ONE
 from dpgb_dask.testing import SeededNoise
@@ -28,9 +30,19 @@ def histogram(residual):
     return np.bincount(cell, minlength=len(EDGES) + 1).astype(np.float64)
 
 
+def look(rows, sd=1e-3, seed=0, start=0.0, edges=EDGES):
+    """Return a noisy histogram of ``rows``, the rows in the cells of `EDGES`, in the cells of ``edges``."""
+    found = Look(edges=edges, values=np.empty(len(edges) + 1), sd=sd, start=start)
+    noise = np.random.default_rng(seed).normal(0, sd, len(edges) + 1)
+    return replace(found, values=found.joined(rows) + noise)
+
+
 def seen(residual, sd=1e-3, seed=0):
-    noise = np.random.default_rng(seed).normal(0, sd, len(EDGES) + 1)
-    return Residuals.of(histogram(residual) + noise, sd, len(residual))
+    return Residuals.of_target([look(histogram(residual), sd, seed)], len(residual))
+
+
+def seen_later(rows, sd, seed, before=None):
+    return Residuals.of_model(look(rows, sd, seed), N_ROWS, before)
 
 
 @pytest.mark.parametrize("centre", [0.0, 0.3, -0.02])
@@ -54,7 +66,7 @@ def test_the_clip_is_wider_where_clipping_would_move_the_mean(law):
         "below": -0.1 * rng.exponential(1, N_ROWS) ** 1.5,
     }[law]
     r = r - r.mean()
-    found = Residuals.of(histogram(r).astype(float), 1.0, N_ROWS)
+    found = seen_later(histogram(r), 1e-3, 0)
     least, clip = found.quantile(0.8), found.clip(0.8, 0.1)
     assert (clip > least) == (law != "normal")
 
@@ -73,10 +85,9 @@ def test_a_noisy_histogram_is_better_than_its_cells():
     truth = histogram(r) / len(r)
     error = {"found": [], "cells": []}
     for seed in range(20):
-        sd = 150.0
-        values = histogram(r) + np.random.default_rng(seed).normal(0, sd, len(truth))
-        error["found"].append(np.abs(Residuals.of(values, sd, len(r)).share - truth).sum())
-        positive = np.maximum(values, 0)
+        one = look(histogram(r), 150.0, seed)
+        error["found"].append(np.abs(Residuals.of_target([one], len(r)).share - truth).sum())
+        positive = np.maximum(one.values, 0)
         error["cells"].append(np.abs(positive / positive.sum() - truth).sum())
     assert np.mean(error["found"]) < 0.7 * np.mean(error["cells"])
 
@@ -88,17 +99,11 @@ def test_whole_numbers_around_the_middle_are_not_taken_for_a_target_without_spre
 
     def too_narrow():
         """Share of noisy histograms from which the clip is a tenth of what it should be, or less."""
-        clips = [
-            Residuals.of(truth + np.random.default_rng(seed).normal(0, sd, len(truth)), sd, N_ROWS)
-            .clip(0.8, 0.1)
-            for seed in range(200)
-        ]  # fmt: skip
+        clips = [seen_later(truth, sd, seed).clip(0.8, 0.1) for seed in range(200)]
         return np.mean(np.array(clips) < 1 / 30)
 
     assert too_narrow() < 0.2
-    first = len(residuals.LAWS) // len(constants.RESIDUAL_ATOMS)  # laws without rows at 0
-    monkeypatch.setattr(residuals, "LAWS", residuals.LAWS[:first])
-    monkeypatch.setattr(residuals, "ODDS", np.ones(first))
+    monkeypatch.setattr(residuals, "_ODDS_OF_ATOMS", np.array([1.0, 0.0, 0.0]))
     assert too_narrow() > 0.35
 
 
@@ -108,15 +113,10 @@ def test_a_look_remembers_the_scale_that_an_earlier_one_told():
     truth, sd = histogram(rng.normal(0, 0.0025, N_ROWS)), N_ROWS / 16
 
     def spreads(before):
-        return np.array(
-            [
-                Residuals.of(truth + rng.normal(0, sd, len(truth)), sd, N_ROWS, before).spread
-                for _ in range(300)
-            ]
-        )
+        return np.array([seen_later(truth, sd, seed, before).spread for seed in range(300)])
 
     assert np.mean(spreads(None) > 0.05) > 0.2
-    before = Residuals.of(truth + rng.normal(0, sd / 4, len(truth)), sd / 4, N_ROWS).scales
+    before = seen_later(truth, sd / 4, 300).scales
     assert np.mean(spreads(before) > 0.05) < 0.02
 
 
@@ -125,7 +125,7 @@ def test_what_was_told_before_gives_way_to_what_is_clear_now(now):
     rng = np.random.default_rng(4)
     before = seen(rng.normal(0, 0.05, N_ROWS)).scales
     truth, sd = histogram(rng.normal(0, now, N_ROWS)), N_ROWS / 100
-    found = Residuals.of(truth + rng.normal(0, sd, len(truth)), sd, N_ROWS, before)
+    found = seen_later(truth, sd, 0, before)
     assert abs(np.log2(found.spread / now)) < 1
     assert found.octaves < 0.5
 
@@ -141,17 +141,67 @@ def test_a_clip_falls_no_further_than_noise_lets_be_seen(sd, least):
     """It was .4, and residuals have scale .002 now; the state has 10⁵ rows."""
     state = state_of(kind="numeric")
     query = residual_query(state, "scale")
-    values = histogram(np.random.default_rng(0).normal(0, 0.002, N_ROWS)) * (1e5 / N_ROWS)
+    rows = histogram(np.random.default_rng(0).normal(0, 0.002, N_ROWS)) * (1e5 / N_ROWS)
+    values = look(rows, 0.0, edges=query.edges).values
     state = with_residual_scale(state, query, answered(query, values, sd))
     assert state.fact(AutoFacts).clip == pytest.approx(least, rel=0.02)
 
 
 def test_noise_alone_tells_no_mean():
-    means = []
-    for seed in range(20):
-        noise = np.random.default_rng(seed).normal(0, 1e4, len(EDGES) + 1)
-        means.append(Residuals.of(noise, 1e4, 100.0).mean)
-    assert np.abs(means).max() < 0.02
+    nothing = np.zeros(len(EDGES) + 1)
+    means = [
+        Residuals.of_target([look(nothing, 1e4, seed, start)], 100.0).mean + start
+        for seed in range(20)
+        for start in (0.0, -0.003, 0.1)
+    ]
+    assert np.abs(means).max() < 0.04
+
+
+def error_of_mean(spread, starts, sd, edges=EDGES):
+    """Mean distance from .3, the middle of a target, after looks from some starts."""
+    y = np.random.default_rng(0).normal(0.3, spread, N_ROWS)
+    errors = []
+    for seed in range(60):
+        looks = [
+            look(histogram(y - start), sd, 10 * seed + k, start, edges)
+            for k, start in enumerate(starts)
+        ]
+        errors.append(abs(starts[-1] + Residuals.of_target(looks, N_ROWS).mean - 0.3))
+    return np.mean(errors)
+
+
+def test_looks_from_different_starts_tell_together_where_a_target_lies():
+    sd = N_ROWS / 2.5
+    alone = error_of_mean(0.01, [0.1], sd)
+    assert alone > 0.1
+    assert error_of_mean(0.01, [0.0, -0.2, 0.5, 0.1], sd) < 0.6 * alone
+
+
+def test_one_edge_an_octave_shows_more_under_much_noise():
+    assert len(edges_for(6.0)) < len(edges_for(150.0)) < len(edges_for(400.0)) == len(EDGES)
+    assert set(edges_for(6.0)) < set(edges_for(150.0)) < set(EDGES)
+    fine = error_of_mean(0.2, [0.0], N_ROWS / 10)
+    assert error_of_mean(0.2, [0.0], N_ROWS / 10, edges_for(10.0)) < 0.6 * fine
+
+
+def test_coarse_cells_are_divided_as_the_laws_have_it():
+    r = np.random.default_rng(1).normal(0, 0.05, N_ROWS)
+    coarse = look(histogram(r), edges=edges_for(1.0))
+    found = Residuals.of_model(coarse, N_ROWS, None)
+    assert found.share.sum() == pytest.approx(1)
+    assert coarse.joined(found.share) == pytest.approx(
+        coarse.joined(histogram(r)) / N_ROWS, abs=1e-5
+    )
+    assert np.abs(found.share - histogram(r) / N_ROWS).sum() < 0.15
+    assert found.quantile(0.8) == pytest.approx(np.quantile(np.abs(r), 0.8), rel=0.25)
+
+
+def test_what_little_is_known_of_is_not_typically_as_wide_as_on_the_average():
+    r = np.random.default_rng(4).normal(0, 0.0025, N_ROWS)
+    assert seen(r).typical == pytest.approx(seen(r).spread, rel=0.01)
+    hidden = [seen(r, N_ROWS / 3, seed) for seed in range(20)]
+    assert np.median([one.spread for one in hidden]) > 0.1
+    assert np.median([one.typical for one in hidden]) < 0.03
 
 
 @pytest.mark.parametrize("rate", [0.003, 0.3, 0.95])
