@@ -51,11 +51,12 @@ RESIDUAL_REFRESHES = 4
 RESIDUAL_SHRINKS, RESIDUAL_GROWS = (0.5, 0.01), (1 / 16, 1e-6)
 # a cell of residuals that deviates by fewer standard deviations from what their scale gives is not believed
 RESIDUAL_SD = 4.0
-# shares of the rows that may have residual 0, apart from the law of the others, with their odds. Without them, wine at
-# ε = .1 was worse than the constant in a sixth of all fits: two fifths of its targets are the number in the middle
+RESIDUAL_NEAR = 4  # … alone, or with as many on either side, in the finest cells
+# shares of the rows that may lie at the middle, apart from the law of the others, with their odds. Without them, wine
+# at ε = .1 was worse than the constant in a sixth of all fits: two fifths of its targets are the number in the middle
 RESIDUAL_ATOMS = {0.0: 0.5, 0.25: 0.25, 0.5: 0.25}
 # odds of the middle of the bounds as the middle of a numeric target; other places share the rest evenly
-MIDDLE = 0.75
+MIDDLE_ODDS = 0.75
 # residuals above are clipped; .9 is better on skewed targets, worse on the others
 RESIDUAL_QUANTILE = 0.8
 # and more widely, where clipping moves the mean of the residuals by more of their standard deviations: skewed targets

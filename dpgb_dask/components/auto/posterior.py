@@ -96,7 +96,7 @@ class AutoFacts(Facts):
     looks : tuple of Look
         At a numeric target so far, until `Start` ends.
     scales : (n_scales,) float64, or None
-        What the last histogram of residuals told of their scale (`Residuals`).
+        What the last histogram of residuals, or all of a target, told of their scale (`Residuals`).
     narrow : float
         How large effects may be, beside those of a target that spreads over its range: 1, or less for a numeric target
         whose bounds are far wider than the targets.

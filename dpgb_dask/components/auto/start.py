@@ -111,9 +111,9 @@ class Start(Stage):
         return self._divide(replace(state, memory="done"))
 
     def _centre(self, state: State, query: Query, released: Answer) -> State:
-        """Move the intercept to the mean that a histogram shows, and look again from there if that does not settle it.
+        """Move the intercept to the mean that all looks show, and look again from there if they do not settle it.
 
-        It does not where that was far, where noise hides how far the target spreads, or where that is so little that
+        They do not where that was far, where noise hides how far the target spreads, or where that is so little that
         the price of a look has to rise.
         """
         assert state.model is not None
@@ -121,7 +121,7 @@ class Start(Stage):
         was = found.totals.intercepts[0].f
         looks = (*found.looks, look_of(query, released, was))
         seen = Residuals.of_target(looks, state.n_rows)
-        mean = float(np.clip(was + seen.mean, -1, 1))
+        mean = float(np.clip(seen.start + seen.mean, -1, 1))
         near = constants.NEAR * max(seen.spread, RESOLUTION)
         intercept = on_grid_intercept(Intercept(mean, centre=mean, prior=near**-2))
         totals = replace(found.totals, intercepts=(intercept,))

@@ -12,8 +12,9 @@ from dpgb_dask.components import constants
 from dpgb_dask.components.auto import residuals
 from dpgb_dask.components.auto.posterior import AutoFacts, residual_query, with_residual_scale
 from dpgb_dask.components.auto.residuals import EDGES, Look, Residuals, edges_for
-from dpgb_dask.components.auto.start import rate_posterior
+from dpgb_dask.components.auto.start import Start, rate_posterior
 from dpgb_dask.contracts.model import SCORE_ONE
+from dpgb_dask.contracts.queries import PRICE_ONE
 from dpgb_dask.testing import SeededNoise
 
 N_ROWS = 5000
@@ -103,7 +104,7 @@ def test_whole_numbers_around_the_middle_are_not_taken_for_a_target_without_spre
         return np.mean(np.array(clips) < 1 / 30)
 
     assert too_narrow() < 0.2
-    monkeypatch.setattr(residuals, "_ODDS_OF_ATOMS", np.array([1.0, 0.0, 0.0]))
+    monkeypatch.setattr(residuals, "_ODDS_OF_ATOMS", np.array([1.0, 1e-300, 1e-300]))
     assert too_narrow() > 0.35
 
 
@@ -149,32 +150,110 @@ def test_a_clip_falls_no_further_than_noise_lets_be_seen(sd, least):
 
 def test_noise_alone_tells_no_mean():
     nothing = np.zeros(len(EDGES) + 1)
-    means = [
-        Residuals.of_target([look(nothing, 1e4, seed, start)], 100.0).mean + start
+    found = [
+        Residuals.of_target([look(nothing, 1e4, seed, start)], 100.0)
         for seed in range(20)
         for start in (0.0, -0.003, 0.1)
     ]
-    assert np.abs(means).max() < 0.04
+    assert max(abs(one.start + one.mean) for one in found) < 0.02
 
 
-def error_of_mean(spread, starts, sd, edges=EDGES):
-    """Mean distance from .3, the middle of a target, after looks from some starts."""
-    y = np.random.default_rng(0).normal(0.3, spread, N_ROWS)
+def error_of_mean(spread, starts, sd, edges=EDGES, middle=0.3):
+    """Mean distance from the middle of a target after looks from some starts."""
+    y = np.random.default_rng(0).normal(middle, spread, N_ROWS)
     errors = []
-    for seed in range(60):
+    for seed in range(30):
         looks = [
             look(histogram(y - start), sd, 10 * seed + k, start, edges)
             for k, start in enumerate(starts)
         ]
-        errors.append(abs(starts[-1] + Residuals.of_target(looks, N_ROWS).mean - 0.3))
+        found = Residuals.of_target(looks, N_ROWS)
+        errors.append(abs(found.start + found.mean - middle))
     return np.mean(errors)
 
 
-def test_looks_from_different_starts_tell_together_where_a_target_lies():
+def test_looks_tell_together_nearly_what_one_of_their_common_price_would():
     sd = N_ROWS / 2.5
-    alone = error_of_mean(0.01, [0.1], sd)
-    assert alone > 0.1
-    assert error_of_mean(0.01, [0.0, -0.2, 0.5, 0.1], sd) < 0.6 * alone
+    alone, dear = error_of_mean(0.01, [0.1], sd), error_of_mean(0.01, [0.1], sd / 2)
+    assert dear < 0.4 * alone
+    for starts in ([0.1, 0.101, 0.099, 0.1], [0.0, -0.2, 0.5, 0.1]):
+        assert error_of_mean(0.01, starts, sd) < 0.6 * alone
+
+
+def test_the_middle_of_the_bounds_is_likely_and_found_from_any_start():
+    sd, edges = N_ROWS / 6, edges_for(6.0)
+    for start in (0.0, 0.33, 0.77):
+        centred = error_of_mean(0.2, [start], sd, edges, middle=0.0)
+        assert centred < 0.5 * error_of_mean(0.2, [start], sd, edges, middle=-0.6)
+    assert error_of_mean(0.005, [0.77], N_ROWS / 60, edges_for(60.0), middle=0.0) < 0.01
+
+
+@pytest.mark.parametrize("far", [0.33, 0.77])
+def test_a_look_from_afar_takes_nothing_from_what_one_nearby_told(far):
+    r = np.random.default_rng(2).normal(0, 0.005, N_ROWS)
+    sd, edges = N_ROWS / 60, edges_for(60.0)
+    near = look(histogram(r), sd, 0, 0.0, edges)
+    both = Residuals.of_target([near, look(histogram(r - far), sd, 1, far, edges)], N_ROWS)
+    assert abs(both.start + both.mean) < 0.002
+    assert both.spread == pytest.approx(r.std(), rel=0.3)
+    assert both.clip(0.8, 0.1) < 0.01
+
+
+def test_counts_without_noise_that_fit_no_law_give_shares_all_the_same():
+    for n_rows in (1.0, 1e12, 1e15):
+        none = look(np.zeros(len(EDGES) + 1), 1e-9, edges=edges_for(1.0))
+        for found in (
+            Residuals.of_target([none], n_rows), Residuals.of_model(none, n_rows, None)
+        ):  # fmt: skip
+            assert found.share.sum() == pytest.approx(1)
+            assert np.isfinite([found.mean, found.spread, found.typical, found.octaves]).all()
+
+
+def started(*targets, sd):
+    """The state of `Start` after looks, each at some target; fewer if it ends before."""
+    stage, first = Start(), state_of(kind="numeric")
+    state = stage.begin(replace(first, left=PRICE_ONE // 9))
+    for k, y in enumerate(targets):
+        query = stage.next_query(state)
+        if query is None:
+            break
+        intercept = state.fact(AutoFacts).totals.intercepts[0].f
+        rows = histogram(np.asarray(y) - intercept) * (state.n_rows / len(y))
+        state = stage.update(
+            state, query, answered(query, look(rows, sd, k, 0, query.edges).values, sd)
+        )
+    return state
+
+
+def test_start_hears_all_looks_and_forgets_them_at_its_end():
+    rng = np.random.default_rng(0)
+    here, there = rng.normal(-0.5, 0.01, N_ROWS), rng.normal(0.5, 0.01, N_ROWS)
+    # noise of 100,000 / 4: none of two looks that disagree is believed alone
+    state = started(here, there, sd=25_000.0)
+    assert len(state.fact(AutoFacts).looks) == 2
+    assert abs(state.fact(AutoFacts).totals.intercepts[0].f) < 0.45
+    state = started(here, here, here, here, sd=100.0)
+    assert state.memory == "done"
+    found = state.fact(AutoFacts)
+    assert found.looks == ()
+    assert found.totals.intercepts[0].f == pytest.approx(-0.5, abs=0.005)
+
+
+def test_effects_of_a_target_whose_spread_noise_hides_are_taken_to_be_small():
+    y = np.random.default_rng(0).normal(0, 0.3, N_ROWS)
+    clear = started(y, sd=100.0)
+    hidden = started(y, y, y, y, sd=300_000.0)
+    assert clear.fact(AutoFacts).narrow == 1.0
+    assert hidden.fact(AutoFacts).narrow < 0.5
+
+
+def test_edges_follow_the_noise_under_weights():
+    state = state_of(kind="numeric")
+    found = replace(state.fact(AutoFacts), start_price=PRICE_ONE // 10_000)
+    state = state.with_fact(found)
+    assert len(residual_query(state, "look").edges) == len(EDGES)  # signal 1,000
+    heavy = replace(state, shape=replace(state.shape, max_weight=100))
+    assert len(residual_query(heavy, "look").edges) == len(edges_for(10.0))
 
 
 def test_one_edge_an_octave_shows_more_under_much_noise():
