@@ -93,8 +93,6 @@ class AutoFacts(Facts):
         was released.
     split : BudgetSplit
         Prices of the later stages; zero until `Start` ends.
-    looks : tuple of Look
-        At a numeric target so far, until `Start` ends.
     scales : (n_scales,) float64, or None
         What the last histogram of residuals, or all of a target, told of their scale (`Residuals`).
     narrow : float
@@ -108,7 +106,6 @@ class AutoFacts(Facts):
     totals: Totals = NO_TOTALS
     clip: float = constants.CLIP
     split: BudgetSplit = NO_SPLIT
-    looks: tuple[Look, ...] = ()
     scales: NDArray[np.float64] | None = None
     narrow: float = 1.0
     most_candidates: int = constants.MAX_CANDIDATES
@@ -224,10 +221,17 @@ def prior_scales(state: State) -> NDArray[np.float64]:
 def residual_query(state: State, label: str) -> ResidualQuery:
     """Return the query for a histogram of the residuals."""
     price = state.fact(AutoFacts).start_price
-    signal = state.n_rows / noise_sd(state.shape.max_weight, price, PRICE_ONE)
     return ResidualQuery(
-        label=label, price=price, weight_bits=state.shape.weight_bits, edges=edges_for(signal)
+        label=label,
+        price=price,
+        weight_bits=state.shape.weight_bits,
+        edges=edges_for(look_signal(state, price)),
     )
+
+
+def look_signal(state: State, price: int) -> float:
+    """Return how many standard deviations of the noise on a cell of residuals all rows are, at a price."""
+    return state.n_rows / state.shape.max_weight * float(np.sqrt(price / PRICE_ONE))
 
 
 def look_of(query: Query, released: Answer, start: float) -> Look:

@@ -13,6 +13,7 @@ from dpgb_dask.components.auto.posterior import (
     Totals,
     hess_of_trees,
     look_of,
+    look_signal,
     on_grid,
     on_grid_intercept,
     residual_query,
@@ -69,7 +70,7 @@ class Start(Stage):
         if state.shape.kind != "numeric":
             return replace(state, memory="target").with_fact(found)
         totals = Totals(intercepts=(Intercept(0.0),), hess=(1.0,))
-        return replace(state, memory=1).with_fact(replace(found, totals=totals))
+        return replace(state, memory=()).with_fact(replace(found, totals=totals))
 
     def next_query(self, state: State) -> Query | None:
         """Ask for the rows of each class; of a numeric target, for residuals until the mean is found."""
@@ -83,7 +84,7 @@ class Start(Stage):
             )
         if state.memory == "done":
             return None
-        return residual_query(state, f"start {state.memory}/{constants.START_LOOKS}")
+        return residual_query(state, f"start {len(state.memory) + 1}/{constants.START_LOOKS}")
 
     def update(self, state: State, query: Query, released: Answer) -> State:
         """Set the intercept, and decide which later stages run."""
@@ -119,7 +120,7 @@ class Start(Stage):
         assert state.model is not None
         found = state.fact(AutoFacts)
         was = found.totals.intercepts[0].f
-        looks = (*found.looks, look_of(query, released, was))
+        looks = (*state.memory, look_of(query, released, was))
         seen = Residuals.of_target(looks, state.n_rows)
         mean = float(np.clip(seen.start + seen.mean, -1, 1))
         near = constants.NEAR * max(seen.spread, RESOLUTION)
@@ -131,13 +132,13 @@ class Start(Stage):
         if unsettled or seen.spread < constants.WIDE_SPREAD:
             price = max(price, _price_of_look(state))
         again = unsettled or price > constants.DEARER * found.start_price or abs(mean - was) > near
-        found = replace(found, totals=totals, start_price=price, looks=looks, scales=seen.scales)
+        found = replace(found, totals=totals, start_price=price, scales=seen.scales)
         state = replace(state, model=model).with_fact(found)
-        if again and state.memory < constants.START_LOOKS:
-            return replace(state, memory=state.memory + 1)
+        if again and len(looks) < constants.START_LOOKS:
+            return replace(state, memory=looks)
         clip = min(seen.clip(constants.RESIDUAL_QUANTILE, constants.CLIP_BIAS), 1.0)
         narrow = min(max(seen.typical, RESOLUTION) / constants.WIDE_SPREAD, 1.0)
-        state = state.with_fact(replace(found, clip=clip, narrow=narrow, looks=()))
+        state = state.with_fact(replace(found, clip=clip, narrow=narrow))
         return self._divide(replace(state, memory="done"))
 
     def _divide(self, state: State) -> State:
@@ -178,9 +179,7 @@ class Start(Stage):
 
 def _price_of_look(state: State) -> int:
     """Return the price from which all rows stand out of the noise on a cell of residuals, within limits."""
-    rows = state.n_rows / state.shape.max_weight
-    signal = rows * float(np.sqrt(state.left / PRICE_ONE))
-    share = (constants.LOOK_SIGNAL / signal) ** 2
+    share = (constants.LOOK_SIGNAL / look_signal(state, state.left)) ** 2
     return share_of(state.left, float(np.clip(share, constants.START_SHARE, constants.LOOK_SHARE)))
 
 

@@ -230,12 +230,11 @@ def test_start_hears_all_looks_and_forgets_them_at_its_end():
     here, there = rng.normal(-0.5, 0.01, N_ROWS), rng.normal(0.5, 0.01, N_ROWS)
     # noise of 100,000 / 4: none of two looks that disagree is believed alone
     state = started(here, there, sd=25_000.0)
-    assert len(state.fact(AutoFacts).looks) == 2
+    assert len(state.memory) == 2
     assert abs(state.fact(AutoFacts).totals.intercepts[0].f) < 0.45
     state = started(here, here, here, here, sd=100.0)
     assert state.memory == "done"
     found = state.fact(AutoFacts)
-    assert found.looks == ()
     assert found.totals.intercepts[0].f == pytest.approx(-0.5, abs=0.005)
 
 
