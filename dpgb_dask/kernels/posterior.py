@@ -1,8 +1,9 @@
 """What a round's sums tell of a table, the mean of the table given all of it, and how noise moves that mean.
 
-What docs/default-method.md §2 says in matrices, without the matrices that hold little but zeros. A table is root · v;
-of v the rounds tell of the first coordinates only (`kernels/nested.py`), so many as ``shift`` has, which is the rank of
-the information: sums over leaves have no weights beyond, and the rest of a precision is zero.
+What docs/default-method.md §2 says in matrices, without the matrices that hold little but zeros. A table of n bins is
+root · v, with m coordinates v; the rounds so far tell of the first of them only (`kernels/nested.py`), so many as
+``shift`` has, which is the rank of the information: sums over leaves have no weights beyond, and the rest of a
+precision is zero.
 """
 
 import numpy as np
@@ -44,7 +45,7 @@ def _certainty(
 def _sum_leaves(
     leaf: NDArray[np.uint8],  # IN (n,)
     weight: NDArray[np.float64],  # IN (n,)
-    root: NDArray[np.float64],  # IN (n, n)
+    root: NDArray[np.float64],  # IN (n, m)
     out: NDArray[np.float64],  # OUT (>= n_leaves, rank), zeros
 ) -> None:
     for b in range(len(leaf)):
@@ -57,7 +58,7 @@ def _sum_leaves(
 def _leaves(
     leaf: NDArray[np.uint8],  # IN (n,)
     weight: NDArray[np.float64],  # IN (n,)
-    root: NDArray[np.float64],  # IN (n, n)
+    root: NDArray[np.float64],  # IN (n, m)
     n_leaves: int,
     rank: int,
     grad_sd: float,
@@ -80,11 +81,11 @@ def _inform(
     rooted: NDArray[np.float64],  # IN (n_leaves up to the next multiple of PANEL, rank)
     certain: NDArray[np.float64],  # IN (as many,), zeros beyond n_leaves
     keep: float,
-    before: NDArray[np.float64],  # IN (n, n); may be ``precision``
-    precision: NDArray[np.float64],  # OUT (n, n)
+    before: NDArray[np.float64],  # IN (m, m); may be ``precision``
+    precision: NDArray[np.float64],  # OUT (m, m)
 ) -> None:
     """Write ``keep`` times the earlier precision, and A' diag(certain) A for A = ``rooted``."""
-    n, rank = len(precision), rooted.shape[1]
+    rank = rooted.shape[1]
     for i in range(rank):
         row = precision[i]
         for j in range(i + 1):
@@ -100,7 +101,7 @@ def _inform(
     for i in range(rank):
         for j in range(i):
             precision[j, i] = precision[i, j]
-    precision[rank:n] = 0
+    precision[rank:] = 0
 
 
 @kernel
@@ -109,9 +110,9 @@ def _observe(
     mass: NDArray[np.float64],  # IN (n,)
     hess: NDArray[np.float64],  # IN (n,)
     f: NDArray[np.float64],  # IN (n,)
-    root: NDArray[np.float64],  # IN (n, n)
+    root: NDArray[np.float64],  # IN (n, m)
     reach: NDArray[np.int64],  # IN (n,)
-    precision: NDArray[np.float64],  # IN (n, n)
+    precision: NDArray[np.float64],  # IN (m, m)
     shift: NDArray[np.float64],  # IN (rank,)
     grad_sum: NDArray[np.float64],  # IN (n_leaves,)
     hess_sum: NDArray[np.float64],  # IN (n_leaves,)
@@ -126,8 +127,8 @@ def _observe(
     keep: float,
     next_hess: NDArray[np.float64],  # OUT (n,)
     weight: NDArray[np.float64],  # OUT (n,)
-    next_precision: NDArray[np.float64],  # OUT (n, n)
-    next_shift: NDArray[np.float64],  # OUT (n,): zero beyond the rank
+    next_precision: NDArray[np.float64],  # OUT (m, m)
+    next_shift: NDArray[np.float64],  # OUT (m,): zero beyond the rank
 ) -> int:
     """Return the next rank."""
     n, n_leaves, rank = len(leaf), len(grad_sum), len(shift)
@@ -188,9 +189,9 @@ def _weigh(
 
 @kernel
 def _mean(
-    precision: NDArray[np.float64],  # IN (n, n)
+    precision: NDArray[np.float64],  # IN (m, m)
     shift: NDArray[np.float64],  # IN (rank,)
-    root: NDArray[np.float64],  # IN (n, n)
+    root: NDArray[np.float64],  # IN (n, m)
     scales: NDArray[np.float64],  # IN (n_scales,)
     leaf: NDArray[np.uint8],  # IN (n,)
     weight: NDArray[np.float64],  # IN (n,)
@@ -266,9 +267,9 @@ def _averaged(
 
 @kernel
 def _moves(
-    precision: NDArray[np.float64],  # IN (n, n)
+    precision: NDArray[np.float64],  # IN (m, m)
     shift: NDArray[np.float64],  # IN (rank,)
-    known: NDArray[np.float64],  # IN (n, n_draws)
+    known: NDArray[np.float64],  # IN (m, n_draws)
     scales: NDArray[np.float64],  # IN (n_scales,)
     passed: bool,
     out: NDArray[np.float64],  # OUT (rank, n_draws)
@@ -315,7 +316,7 @@ def _add_errors(
 def _tell(
     leaf: NDArray[np.uint8],  # IN (n,)
     weight: NDArray[np.float64],  # IN (n,)
-    root: NDArray[np.float64],  # IN (n, n)
+    root: NDArray[np.float64],  # IN (n, m)
     sums: NDArray[np.float64],  # IN (n_leaves, n_draws)
     total: NDArray[np.float64],  # IN (n_draws,)
     grad_sd: float,
@@ -323,8 +324,8 @@ def _tell(
     omitted: int,
     keep: float,
     rank: int,
-    precision: NDArray[np.float64],  # IN OUT (n, n)
-    known: NDArray[np.float64],  # IN OUT (n, n_draws)
+    precision: NDArray[np.float64],  # IN OUT (m, m)
+    known: NDArray[np.float64],  # IN OUT (m, n_draws)
 ) -> None:
     n_leaves, n_draws = sums.shape
     of_leaf, certain, rooted = _leaves(
@@ -372,10 +373,10 @@ def observe(
         Leaf of each bin, below the length of the sums.
     mass, hess, f : (n,) float64
         Rows of each bin, a row's mean Hessian, and the table that the sums were taken at.
-    root : (n, n) float64
+    root : (n, m) float64
     reach : (n,) int64
         Coordinates of v that the sum of a leaf may depend on that begins at the bin.
-    precision : (n, n) float64
+    precision : (m, m) float64
         The earlier one, symmetric.
     shift : (rank,) float64
     sums : pair of ((n_leaves,) float64)
@@ -392,21 +393,21 @@ def observe(
         The leaf that was kept back; -1 for none.
     keep : float
         Share of the earlier information that stays.
-    out : (n, n) float64, written to, or None
+    out : (m, m) float64, written to, or None
         Memory for the new precision.
 
     Returns
     -------
     hess, weight : (n,) float64
         A row's mean Hessian, and the Hessian of each bin.
-    precision : (n, n) float64
+    precision : (m, m) float64
         ``keep`` times the earlier one, and A' diag(c) A, with A what the sum of each leaf weights v by, and c the
         leaves' certainties.
     shift : (rank,) float64
     """
     n = len(leaf)
-    next_hess, weight, next_shift = np.empty(n), np.empty(n), np.empty(n)
-    out = np.empty((n, n)) if out is None else writable("out", out, np.float64, 2)
+    next_hess, weight, next_shift = np.empty(n), np.empty(n), np.empty(root.shape[1])
+    out = np.empty_like(precision) if out is None else writable("out", out, np.float64, 2)
     rank = _observe(
         readable("leaf", leaf, np.uint8, 1),
         readable("mass", mass, np.float64, 1),
@@ -453,9 +454,9 @@ def mean(
 
     Parameters
     ----------
-    precision, shift : (n, n) and (rank,) float64
+    precision, shift : (m, m) and (rank,) float64
         The information about v.
-    root : (n, n) float64
+    root : (n, m) float64
     scales : (n_scales,) float64
         Prior scales τ: v ~ N(0, τ²I).
     leaf : (n,) uint8
@@ -510,7 +511,7 @@ def moves(
     ----------
     precision, shift, scales
         As in `mean`.
-    known : (n, n_draws) float64
+    known : (m, n_draws) float64
         Changes of ``shift``; zero beyond its rank.
     passed : bool
         Whether the information itself is taken as the truth that it changes; else what its posterior mean makes of it.
@@ -592,8 +593,8 @@ def tell(
         Changes of the total, of which every leaf's share is taken off.
     rank : int
         After the round.
-    precision : (n, n) float64, written to
-    known : (n, n_draws) float64, written to
+    precision : (m, m) float64, written to
+    known : (m, n_draws) float64, written to
         Changes of the shift.
     """
     _tell(

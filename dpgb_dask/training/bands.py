@@ -148,9 +148,9 @@ def through_rounds(
         what the posterior mean makes of it, which has no more effect than the evidence speaks for.
     """
     tables = [np.zeros((len(own.root), DRAWS)) for own in filters]
-    known = [np.zeros_like(table) for table in tables]  # change of the information
+    known = [np.zeros((own.root.shape[1], DRAWS)) for own in filters]  # change of the information
     targets = [np.zeros_like(table) for table in tables]
-    precision = [np.zeros_like(own.root) for own in filters]
+    precision = [np.zeros((len(part), len(part))) for part in known]
     n_rounds = len(dampings) if filters else 0
     for r in range(n_rounds):
         seen = [own.seen[r] for own in filters]

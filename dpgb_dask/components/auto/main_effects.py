@@ -33,14 +33,37 @@ from dpgb_dask.contracts.plan import Answer, Demand, Needs, Shape, Stage, State
 from dpgb_dask.contracts.queries import MainSumsQuery, Query, ReferenceSumsQuery, ResidualQuery
 
 
+def possible_cuts(mass: NDArray[np.float64]) -> NDArray[np.int64]:
+    """Return the bins after which partitions of a numeric feature may cut, given the rows per bin.
+
+    With many bins these are some that divide them evenly, and those beside bins of many rows, such as round values. The
+    last is among them: what follows are the missing values.
+    """
+    n_cuts = len(mass) - 1
+    if n_cuts <= constants.MOST_CUTS:
+        return np.arange(n_cuts)
+    even = np.rint(np.linspace(0, n_cuts - 1, constants.MOST_CUTS)).astype(np.int64)
+    rows = np.maximum(mass[:-1], mass[1:])
+    return np.union1d(even, np.flatnonzero(rows > constants.HEAVY_BIN * mass.mean()))
+
+
 def random_partition(
-    n_bins: int, categorical: bool, k: int, rng: np.random.Generator
+    n_bins: int, cuts: NDArray[np.int64] | None, k: int, rng: np.random.Generator
 ) -> NDArray[np.uint8]:
-    """Return the leaf of each bin: k ordered random intervals of a numeric feature, one leaf per category otherwise."""
-    if categorical or n_bins <= k:
+    """Return the leaf of each bin: k ordered random intervals, or one leaf per bin where nothing can be cut.
+
+    Parameters
+    ----------
+    n_bins : int
+    cuts : (n_cuts,) int64 or None
+        Bins after which it may cut; None for a categorical feature.
+    k : int
+    rng : numpy.random.Generator
+    """
+    if cuts is None or n_bins <= k:
         return np.arange(n_bins, dtype=np.uint8)
-    cuts = np.sort(rng.choice(n_bins - 1, k - 1, replace=False)) + 1
-    return np.searchsorted(cuts, np.arange(n_bins), side="right").astype(np.uint8)
+    chosen = np.sort(rng.choice(cuts, k - 1, replace=False)) + 1
+    return np.searchsorted(chosen, np.arange(n_bins), side="right").astype(np.uint8)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,12 +72,13 @@ class MainEffects(Stage):
 
     Parameters
     ----------
-    rounds : int
+    rounds : int, optional
+        By default 20, and 28 for a numeric target.
     damping : float
         The most that a round moves towards the posterior mean, as a fraction of the distance (the learning rate).
     """
 
-    rounds: int = constants.MAIN_ROUNDS
+    rounds: int | None = None
     damping: float = constants.DAMPING
 
     gives = (MainNoise,)
@@ -69,7 +93,8 @@ class MainEffects(Stage):
 
     def __post_init__(self) -> None:
         """Check the options."""
-        check_whole("rounds", self.rounds, 1, 10_000)
+        if self.rounds is not None:
+            check_whole("rounds", self.rounds, 1, 10_000)
         check_rate("damping", self.damping)
 
     @property
@@ -79,7 +104,11 @@ class MainEffects(Stage):
 
     def declare(self, shape: Shape) -> Demand:
         """Declare what pairs and forest leave of the remaining budget; a numeric target is also asked for its scale."""
-        return Demand(0.2, 0.95, self.rounds + (shape.kind == "numeric"))
+        return Demand(0.2, 0.95, self.rounds_of(shape) + (shape.kind == "numeric"))
+
+    def rounds_of(self, shape: Shape) -> int:
+        """Return the number of rounds."""
+        return self.rounds or constants.MAIN_ROUNDS[shape.kind]
 
     def brief(self) -> Self:
         """Return the stage with two rounds, for tests."""
@@ -87,7 +116,7 @@ class MainEffects(Stage):
 
     def needs(self, shape: Shape, most_bins: Sequence[int]) -> Needs:
         """Return the memory of the posteriors of all features, and of their filters."""
-        return needs_of_blocks(shape.n_scores, most_bins, self.rounds)
+        return needs_of_blocks(shape.n_scores, most_bins, self.rounds_of(shape))
 
     def begin(self, state: State) -> State:
         """Choose how many leaves a partition has, draw the partitions, and build the prior of every feature."""
@@ -101,12 +130,16 @@ class MainEffects(Stage):
         n_leaves = schedules.leaves_per_partition(
             state.n_rows, float(np.mean(totals.hess)), noise, effect
         )
+        cuts = [
+            None if bins.categorical else possible_cuts(mass)
+            for bins, mass in zip(state.model.bins, state.counts, strict=True)
+        ]
         partitions = tuple(
             tuple(
-                random_partition(bins.n_bins, bins.categorical, n_leaves, rng)
-                for bins in state.model.bins
+                random_partition(bins.n_bins, own, n_leaves, rng)
+                for bins, own in zip(state.model.bins, cuts, strict=True)
             )
-            for rng in (state.rng.stream("main", t) for t in range(self.rounds))
+            for rng in (state.rng.stream("main", t) for t in range(self.rounds_of(state.shape)))
         )
         blocks = []
         for bins, mass, *own in zip(state.model.bins, state.counts, *partitions, strict=True):
@@ -126,15 +159,15 @@ class MainEffects(Stage):
     def next_query(self, state: State) -> Query | None:
         """Ask for a random partition of every feature; after a third of the rounds, for the residual scale again."""
         memory: PosteriorMemory = state.memory
-        t = memory.round
-        if t >= self.rounds:
+        t, rounds = memory.round, self.rounds_of(state.shape)
+        if t >= rounds:
             return None
-        if state.shape.kind == "numeric" and t == self.rounds // 3 and not memory.rescaled:
+        if state.shape.kind == "numeric" and t == rounds // 3 and not memory.rescaled:
             return residual_query(state, "main scale")
         leaves = memory.partitions[t]
         query = MainSumsQuery(
-            label=f"main effects {t + 1}/{self.rounds}",
-            price=round_price(memory.price, t, self.rounds),
+            label=f"main effects {t + 1}/{rounds}",
+            price=round_price(memory.price, t, rounds),
             weight_bits=state.shape.weight_bits,
             gradient=current_gradient(state),
             n_scores=state.shape.n_scores,
@@ -152,8 +185,8 @@ class MainEffects(Stage):
         assert isinstance(query, MainSumsQuery)
         assert state.model is not None
         answer = sums(query, released)
-        t = memory.round
-        seen = observation(state, answer, t, self.rounds, pair=False)
+        t, rounds = memory.round, self.rounds_of(state.shape)
+        seen = observation(state, answer, t, rounds, pair=False)
         directions, masses = state.shape.directions, [scores[0].mass for scores in memory.blocks]
 
         def ordered(j: int, f: NDArray[np.float64]) -> NDArray[np.float64]:
@@ -172,7 +205,7 @@ class MainEffects(Stage):
         )
         model = replace(set_intercept(state.model, memory.totals), tables=tables_of(memory))
         state = with_totals(replace(state, model=model, memory=memory), memory.totals)
-        if memory.round < self.rounds:
+        if memory.round < rounds:
             return state
         filters = filters_of(memory.blocks)
         return state.with_fact(MainNoise(filters=filters, dampings=memory.dampings))

@@ -24,7 +24,7 @@ class Filter:
     ----------
     seen : tuple of Seen
         One per round.
-    root : (n_bins, n_bins) float64
+    root : (n_bins, n_coordinates) float64
         Square root of the prior covariance at scale 1.
     """
 

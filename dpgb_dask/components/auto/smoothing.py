@@ -107,17 +107,17 @@ class TablePosterior:
 
     The table is f = root · v with v ~ N(0, τ²I) a priori; ``precision`` and ``shift`` are the information about v in
     all releases so far. Its rank is the length of ``shift``: of the other coordinates nothing is known, and their part
-    of ``precision`` is zero.
+    of ``precision`` is zero. Coordinates that no release will tell of have the mean 0, and are left out.
 
     Parameters
     ----------
     mass : (n_bins,) float64
         Noisy rows per bin.
-    root : (n_bins, n_bins) float64
-        Square root of the prior covariance at τ = 1.
+    root : (n_bins, n_coordinates) float64
+        Square root of the prior covariance at τ = 1; its first columns, where partitions tell of the others nothing.
     reach : (n_bins,) int64
         Coordinates of v that the sum of a leaf may depend on that begins at the bin.
-    precision : (n_bins, n_bins) float64
+    precision : (n_coordinates, n_coordinates) float64
     shift : (rank,) float64
     f : (n_bins,) float64, score units
         The values that the model holds now, on the grid of score steps.
@@ -146,11 +146,11 @@ def square_root(covariance: NDArray[np.float64]) -> NDArray[np.float64]:
 
 
 class NestedRoot(NamedTuple):
-    """A square root of a prior covariance that is made for the partitions of a run.
+    """The part of a square root of a prior covariance that the partitions of a run tell of.
 
     Parameters
     ----------
-    root : (n_bins, n_bins) float64
+    root : (n_bins, n_coordinates) float64
     reach : (n_bins,) int64
         As in `TablePosterior`.
     """
@@ -179,12 +179,14 @@ def nested_root(
     """
     n = len(mass)
     _, begins = np.nonzero(np.diff(partitions, axis=1))  # partition by partition
+    n_coordinates = len(np.unique(begins)) + 1
     every = np.append(begins + 1, np.arange(1, n))
     cuts, first = np.unique(every, return_index=True)
     cuts = cuts[np.argsort(first)]
     reach = np.ones(n, np.int64)
     reach[cuts] = np.arange(2, n + 1)
-    return NestedRoot(nested.nested_root(covariance + JITTER * np.eye(n), mass, cuts), reach)
+    root = nested.nested_root(covariance + JITTER * np.eye(n), mass, cuts)
+    return NestedRoot(np.ascontiguousarray(root[:, :n_coordinates]), reach)
 
 
 def new_block(
@@ -194,13 +196,13 @@ def new_block(
     reach: NDArray[np.int64] | None = None,
 ) -> TablePosterior:
     """Return the posterior before the first release: the prior; without ``reach`` any sum may depend on all of v."""
-    n = len(mass)
+    n, n_coordinates = root.shape
     reach = np.full(n, n) if reach is None else reach
     return TablePosterior(
         mass=mass,
         root=root,
         reach=reach,
-        precision=np.zeros((n, n)),
+        precision=np.zeros((n_coordinates, n_coordinates)),
         shift=np.zeros(int(reach[0])),
         f=np.zeros(n),
         hess=np.full(n, hess),
@@ -259,7 +261,7 @@ def observe(
         Σh over all rows, as estimated from all rounds so far.
     scales : (n_scales,) float64 or None
         Prior scales of the step that follows; None if none does. Kept for the bands.
-    out : (n_bins, n_bins) float64, written to, or None
+    out : (n_coordinates, n_coordinates) float64, written to, or None
         Memory for the new precision.
     omitted : int
         The leaf that was kept back, and is the total less the others; -1 for none.

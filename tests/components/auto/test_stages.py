@@ -9,7 +9,7 @@ import pytest
 from dpgb_dask import DPGBRegressor, Schema
 from dpgb_dask.components import constants
 from dpgb_dask.components.auto.forest import Forest
-from dpgb_dask.components.auto.main_effects import MainEffects, random_partition
+from dpgb_dask.components.auto.main_effects import MainEffects, possible_cuts, random_partition
 from dpgb_dask.components.auto.pairs import coarsen
 from dpgb_dask.components.auto.posterior import AutoFacts, in_threads, round_price
 from dpgb_dask.components.auto.start import binary_start, multiclass_start
@@ -55,11 +55,27 @@ def test_round_prices_sum_exactly(n_rounds):
 
 @pytest.mark.parametrize("seed", range(5))
 def test_random_partition_is_ordered_and_complete(seed):
-    leaf = random_partition(40, False, 7, np.random.default_rng(seed))
+    rng, cuts = np.random.default_rng(seed), np.arange(3, 30, 2)
+    leaf = random_partition(40, cuts, 7, rng)
     assert list(np.unique(leaf)) == list(range(7))
     assert np.all(np.diff(leaf.astype(int)) >= 0)
-    categories = random_partition(40, True, 7, np.random.default_rng(seed))
+    assert set(np.flatnonzero(np.diff(leaf))) <= set(cuts)
+    categories = random_partition(40, None, 7, rng)
     assert list(categories) == list(range(40))
+
+
+def test_few_bins_are_cut_everywhere():
+    n_bins = constants.MOST_CUTS + 1
+    assert list(possible_cuts(np.ones(n_bins))) == list(range(n_bins - 1))
+
+
+def test_many_bins_are_cut_evenly_beside_round_values_and_before_missing_values():
+    mass = np.full(250, 100.0)
+    mass[[41, 180]], mass[-1] = 900.0, 0.1
+    cuts = possible_cuts(mass)
+    assert {0, 40, 41, 179, 180, 248} <= set(cuts)
+    assert len(cuts) <= constants.MOST_CUTS + 4
+    assert np.all((np.diff(cuts) >= 1) & (np.diff(cuts) <= 3))
 
 
 @pytest.mark.parametrize("categorical", [True, False])
