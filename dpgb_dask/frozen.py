@@ -62,7 +62,10 @@ def altered(record: Record, **changes: Any) -> Record:
     kind: Any = type(record)
     names, read = _reader(kind)
     made: Record = object.__new__(kind)
-    settle(made, **dict(zip(names, read(record), strict=True)) | changes)
+    values = dict(zip(names, read(record), strict=True))
+    values.update(changes)
+    for name, value in values.items():
+        object.__setattr__(made, name, value)
     return made
 
 

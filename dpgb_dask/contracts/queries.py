@@ -16,7 +16,7 @@ import json
 import math
 from dataclasses import dataclass, fields
 from functools import lru_cache
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 from dpgb_dask.contracts.grid import GRIDS
 from dpgb_dask.contracts.model import MAX_BINS, Splits, flaw_of
 from dpgb_dask.errors import PlanError
-from dpgb_dask.frozen import frozen, frozen_parts, settle
+from dpgb_dask.frozen import altered, frozen, frozen_parts, settle
 from dpgb_dask.losses import GRAD_BITS, Gradient, check_gradient
 from dpgb_dask.plain import finite_float, same_text, whole_number
 
@@ -33,6 +33,7 @@ DRAW_BITS = 32  # a row's secret draw is a whole number below 2**32
 MOST_WEIGHT_BITS = 16  # weights stay below 2**16 steps (contracts.plan)
 SHRINK_BITS = 16  # of the weights of rows that fall into too many blocks (`ReferenceSumsQuery`)
 SLOPE_BITS = 8  # the slope of a node is a whole number of steps of 2**-8
+MOST_JOINED = 1 << 10  # bytes; larger arrays are hashed where they are, such as a table of 64 KB
 KINDS = ("binary", "multiclass", "numeric")
 
 
@@ -194,7 +195,14 @@ def _digest(*parts: Any) -> bytes:
     told: list[Any] = []
     for part in parts:
         _canonical(part, told)
-    return hashlib.sha256(b"".join(told)).digest()
+    digest, first = hashlib.sha256(), 0
+    for k, content in enumerate(told):
+        if type(content) is np.ndarray and content.nbytes > MOST_JOINED:
+            digest.update(b"".join(told[first:k]))
+            digest.update(content.data)
+            first = k + 1
+    digest.update(b"".join(told[first:]))
+    return digest.digest()
 
 
 @dataclass(frozen=True, slots=True)
@@ -449,6 +457,11 @@ class GradientQuery(Query):
         check_gradient(self.gradient, self.n_scores)
         if self.rows is not None and type(self.rows) is not RowDraw:
             raise PlanError(f"rows of a query is a {type(self.rows).__name__}, not a RowDraw.")
+
+    def with_gradient(self, gradient: Gradient) -> Self:
+        """Return the query with another gradient, which alone is checked: all else was when the query was made."""
+        check_gradient(gradient, self.n_scores)
+        return altered(self, gradient=gradient)
 
     def row_digest(self) -> bytes:
         """Return a hash of what decides, with the scores, which rows are summed and each row's (g, h)."""

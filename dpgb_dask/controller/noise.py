@@ -62,7 +62,7 @@ class KeyStream:
 
     def read(self, out: NDArray[np.uint64]) -> None:
         """Write the next ``len(out)`` words into ``out``."""
-        stream = out.view(np.uint8)
+        stream = out.data.cast("B")
         self._left -= len(stream)
         if self._left < 0:
             raise RuntimeError(
@@ -70,7 +70,7 @@ class KeyStream:
             )
         for start in range(0, len(stream), len(_ZEROS)):
             part = stream[start : start + len(_ZEROS)]
-            self._encryptor.update_into(_ZEROS[: len(part)], part.data)
+            self._encryptor.update_into(_ZEROS[: len(part)], part)
         if sys.byteorder == "big":
             out.byteswap(inplace=True)
 
@@ -93,7 +93,7 @@ class FitKey:
             raise ValueError(f"A fit key has {KEY_BYTES} bytes.")
         self._key = key
         self._noise = self.derive("noise")
-        self._seal = self.derive("seal")
+        self._sealing = hmac.new(self.derive("seal"), digestmod="sha256")
 
     def derive(self, label: str) -> bytes:
         """Return the 32-byte key for one use, named by its label."""
@@ -108,7 +108,8 @@ class FitKey:
 
     def seal(self, label: str, *content: bytes | memoryview) -> str:
         """Return a keyed hash of private content: it shows whether two contents are equal, and nothing else."""
-        mac = hmac.new(self._seal, label.encode() + b"\0", "sha256")
+        mac = self._sealing.copy()
+        mac.update(label.encode() + b"\0")
         for part in content:  # which may be too long for one call, and for a copy
             mac.update(part)
         return mac.hexdigest()

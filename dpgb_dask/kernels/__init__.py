@@ -37,7 +37,9 @@ def readable(name: str, array: NDArray[Any], dtype: DTypeLike, ndim: int) -> NDA
     ValueError
         If dtype, number of axes or contiguity differ; no length is printed.
     """
-    flags = _checked(name, array, dtype, ndim)
+    flags = array.flags
+    if array.dtype != dtype or array.ndim != ndim or not flags.c_contiguous:
+        raise _refused(name, array, dtype, ndim)
     if not flags.writeable:
         return array
     view = array.view()
@@ -53,22 +55,22 @@ def writable(name: str, array: NDArray[Any], dtype: DTypeLike, ndim: int) -> NDA
     ValueError
         If it is read-only, or its dtype, number of axes or contiguity differ.
     """
-    if not _checked(name, array, dtype, ndim).writeable:
+    flags = array.flags
+    if array.dtype != dtype or array.ndim != ndim or not flags.c_contiguous:
+        raise _refused(name, array, dtype, ndim)
+    if not flags.writeable:
         raise ValueError(f"{name} is read-only, and is written to. Pass a copy.")
     return array
 
 
-def _checked(name: str, array: NDArray[Any], dtype: DTypeLike, ndim: int) -> Any:
-    """Return the flags of an array, of this dtype and number of axes, in C's order."""
+def _refused(name: str, array: NDArray[Any], dtype: DTypeLike, ndim: int) -> ValueError:
+    """Return the error of an array that has another dtype or number of axes, or is not in C's order."""
     if array.dtype != dtype or array.ndim != ndim:
-        raise ValueError(
+        return ValueError(
             f"{name} has dtype={array.dtype} and {array.ndim} axes, not "
             f"dtype={np.dtype(dtype)} and {ndim}. Convert it before the kernel."
         )
-    flags = array.flags
-    if not flags.c_contiguous:
-        raise ValueError(f"{name} is not C-contiguous. Pass np.ascontiguousarray({name}).")
-    return flags
+    return ValueError(f"{name} is not C-contiguous. Pass np.ascontiguousarray({name}).")
 
 
 def same_rows(**arrays: NDArray[Any] | None) -> None:

@@ -108,12 +108,13 @@ def pack_tables(tables: Sequence[NDArray[np.int32] | None]) -> TableSet:
     g = groups_of(tuple(sizes))
     n_scores = len(parts[0]) if parts else 0
     joint = np.zeros((n_scores, len(g.cells), g.width), np.int32)
+    position, start = g.order.tolist(), g.start.tolist()
     for k, cells in enumerate(g.cells.tolist()):
-        own = [parts[position] for position in g.order[g.start[k] : g.start[k + 1]]]
+        own = [parts[p] for p in position[start[k] : start[k + 1]]]
         joint[:, k, :cells] = _sum_of(own)
         if k >= g.n_joint:
             joint[:, k, cells:] = own[0][:, -1:]
-    order = readable("order", np.array(active, np.int64)[g.order], np.int64, 1)
+    order = readable("order", np.array([active[p] for p in position], np.int64), np.int64, 1)
     return TableSet(len(tables), order, g.size, g.start, g.n_joint, n_scores, _by_scores(joint))
 
 

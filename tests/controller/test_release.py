@@ -1,5 +1,6 @@
+import json
 import os
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 
 import numpy as np
@@ -19,9 +20,10 @@ from dpgb_dask.contracts.plan import Budget
 from dpgb_dask.contracts.queries import PRICE_ONE, RowDraw
 from dpgb_dask.contracts.spending import amplified
 from dpgb_dask.controller import accounting
+from dpgb_dask.controller import release as releases
 from dpgb_dask.controller.gaussian import DiscreteGaussian
 from dpgb_dask.controller.ledger import Ledger
-from dpgb_dask.controller.noise import SecretNoise
+from dpgb_dask.controller.noise import SecretNoise, canonical
 from dpgb_dask.errors import (
     BudgetExceededError,
     LedgerError,
@@ -619,3 +621,11 @@ def test_a_pure_fit_of_many_values_has_no_slack_to_exceed(monkeypatch):
     for _ in range(3):
         controller.release(query(), raw())
     assert reserve(pure=True, budget=Budget(epsilon=500.0, delta=1e-6)).total == 500 * PRICE_ONE
+
+
+@pytest.mark.parametrize("label", ["main 3/20", 'ä "quoted" \\ \n 100 %s', ""])
+def test_an_answer_is_sealed_with_its_receipt_as_json(label):
+    receipt = Receipt("seeded-0", "ab", 3, label, PRICE_ONE, 1 << 40, 8)
+    value = np.array([1, -2])
+    told = json.dumps(asdict(receipt), sort_keys=True).encode()
+    assert releases._content(receipt, value) == told + canonical(value)

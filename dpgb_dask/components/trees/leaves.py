@@ -128,9 +128,8 @@ class Step(Leaf):
             Number of trees whose mean is added. The mean averages their noise, so each of them is shrunk less.
         """
         if self.prior is None:
-            step = np.where(
-                sums.hess > 0, -sums.grad / (np.maximum(sums.hess, 0.0) + self.ridge), 0.0
-            )
+            step = np.zeros(sums.grad.shape)
+            np.divide(-sums.grad, sums.hess + self.ridge, out=step, where=sums.hess > 0)
         else:
             scale = 0.5 if kind == "numeric" else 1.0
             spread = self.prior * scale * float(np.sqrt(batch))

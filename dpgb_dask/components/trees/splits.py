@@ -5,8 +5,6 @@ query for a level, and turns its answer into splits. Costs are counted in histog
 """
 
 from abc import ABC, abstractmethod
-from bisect import bisect_left
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -234,97 +232,156 @@ class TotallyRandom(SplitRule):
         """Return 0: the structure is public."""
         return 0
 
-    def draw(self, candidates: Candidates, depth: int, rng: np.random.Generator) -> Splits:
-        """Return one random tree."""
-        drawn: dict[int, tuple[int, int | NDArray[np.bool_]]] = {}
-        features: list[int] = candidates.features.tolist()
-        reaching: list[Codes | None] = [{}]  # None: the right child of a node without a split
-        left = (self.max_leaves or 1 << depth) - 1  # number of splits that may still be made
+    def draw(
+        self,
+        candidates: Candidates,
+        features: NDArray[np.int64],
+        depth: int,
+        rng: np.random.Generator,
+    ) -> Splits:
+        """Return random trees, independent of each other, drawn level by level from one stream.
+
+        A node draws one of its features, then one of the feature's candidates there. Without a candidate it stays
+        unsplit, and its left child draws again. Under ``max_leaves`` a level is split in random order, until no split
+        is left.
+
+        Parameters
+        ----------
+        candidates : Candidates
+            Of all trees, but for the features.
+        features : (n_trees, n_features_used) int64
+            Those that each tree may split on.
+        depth : int
+        rng : Generator
+
+        Returns
+        -------
+        Splits
+            With masks in the order of their nodes.
+        """
+        n_trees, n_nodes = len(features), (1 << depth) - 1
+        n_bins = np.array([own.n_bins for own in candidates.bins])
+        categorical = np.array([own.categorical for own in candidates.bins])
+        owner = np.repeat(np.arange(len(n_bins)), [len(cuts) for cuts in candidates.cuts])
+        keys = MAX_BINS * owner + np.concatenate(candidates.cuts)  # increasing
+        feature = np.zeros((n_trees, n_nodes), np.uint16)
+        cut = np.full((n_trees, n_nodes), NOWHERE, np.uint8)  # also of categories
+        split = np.zeros((n_trees, n_nodes), bool)
+        reached = np.ones((n_trees, 1), bool)  # not to the right of a node without a split
+        rule = candidates.interactions
+        used = np.zeros((n_trees, 1, len(n_bins)), bool)  # above each node, where there is a rule
+        left = np.full(n_trees, (self.max_leaves or 1 << depth) - 1)  # splits still to be made
         for d in range(depth):
-            n_nodes = 1 << d
-            first = n_nodes - 1
-            allowed = None
-            if candidates.interactions is not None:
-                allowed = candidates.allowed(_tree(d, drawn))
-            order = rng.permutation(n_nodes).tolist() if left < n_nodes else range(n_nodes)
-            below = [at for node in reaching for at in (node, None)]
-            for k in order:
-                if left == 0:
-                    break
-                if (codes := reaching[k]) is None:
-                    continue
-                among = features if allowed is None else [j for j in features if allowed[k, j]]
-                # among one, there is nothing to draw: the generator's next number would stay the same
-                j = among[rng.integers(len(among)) if len(among) > 1 else 0]
-                split = draw_split(candidates, j, codes, rng)
-                if split is None:
-                    continue
-                right, below[2 * k], below[2 * k + 1] = split
-                drawn[first + k] = j, right
-                left -= 1
-            reaching = below
-        return _tree(depth, drawn)
+            level = slice((1 << d) - 1, (2 << d) - 1)
+            allowed = None if rule is None else rule.allowed(used.reshape(-1, len(n_bins)))
+            j = _features_drawn(features, reached.shape[1], allowed, rng)
+            low, high = _codes_reaching(j, n_bins[j] - 1, feature, cut)
+            start, stop = keys.searchsorted(MAX_BINS * j + np.stack((low, high)))
+            may = reached & (categorical[j] | (start < stop))
+            rank = np.where(may, rng.random(may.shape), 1.0).argsort(1).argsort(1)
+            now = may & (rank < left[:, None])
+            left -= np.count_nonzero(now, axis=1)
+            cuts = now & ~categorical[j]
+            at = start[cuts] + rng.integers((stop - start)[cuts])
+            cut[:, level][cuts] = keys[at] % MAX_BINS
+            feature[:, level][now] = j[now]
+            split[:, level] = now
+            reached = np.stack((reached, now), axis=2).reshape(n_trees, -1)
+            if rule is not None:
+                used[*np.nonzero(now), j[now]] = True
+                used = used.repeat(2, axis=1)
+        return _sent(candidates.missing, n_bins, categorical, feature, cut, split, rng)
 
 
-def _tree(depth: int, drawn: Mapping[int, tuple[int, int | NDArray[np.bool_]]]) -> Splits:
-    """Return one tree from the feature of each node with a split, and its threshold or the bins that go right."""
-    n_nodes = (1 << depth) - 1
-    feature, threshold, mask_of = [0] * n_nodes, [NOWHERE] * n_nodes, [-1] * n_nodes
-    masked: list[NDArray[np.bool_]] = []
-    for node in sorted(drawn):
-        feature[node], right = drawn[node]
-        if isinstance(right, int):
-            threshold[node] = right
-        else:
-            mask_of[node] = len(masked)
-            masked.append(right)
-    masks = np.zeros((len(masked), MAX_BINS), np.uint8)
-    for mask, right in zip(masks, masked, strict=True):
-        mask[: len(right)] = right
-    return Splits(
-        np.array([feature], np.uint16),
-        np.array([threshold], np.uint8),
-        np.array([mask_of], np.int32),
-        masks,
-    )
+def _features_drawn(
+    features: NDArray[np.int64],
+    n_nodes: int,
+    allowed: NDArray[np.bool_] | None,
+    rng: np.random.Generator,
+) -> NDArray[np.int64]:
+    """Draw one of its tree's features for every node of a level, each of those that are allowed alike.
 
-
-# the first and the last code that can reach a node, per feature that was split above it
-Codes = dict[int, tuple[int, int]]
-
-
-def draw_split(
-    candidates: Candidates, j: int, codes: Codes, rng: np.random.Generator
-) -> tuple[int | NDArray[np.bool_], Codes, Codes] | None:
-    """Draw how a feature splits a node that these codes can reach.
+    Parameters
+    ----------
+    features : (n_trees, n_features_used) int64
+    n_nodes : int
+        Of the level, per tree.
+    allowed : (n_trees * n_nodes, n_features) bool, or None
+        Some of the tree's features, for each node; None if all are.
+    rng : Generator
 
     Returns
     -------
-    int or (n_bins,) bool
-        A threshold, or the bins that go right.
-    left, right : Codes
-        Of the children.
-
-    None if the feature has no candidate there.
+    (n_trees, n_nodes) int64
     """
-    bins, cuts = candidates.bins[j], candidates.cuts[j]
-    n_bins = bins.n_bins
-    if bins.categorical:
-        right = rng.integers(0, 2, n_bins) == 1
-        threshold = threshold_of(right)
-        return (right if threshold is None else threshold), codes, codes
-    low, high = codes.get(j, (0, n_bins - 1))
-    start, stop = bisect_left(cuts, low), bisect_left(cuts, high)
-    if start == stop:
-        return None
-    cut = int(cuts[start + rng.integers(stop - start)])
-    below = codes | {j: (low, cut)}, codes | {j: (cut + 1, high)}
-    if not candidates.missing[j] or rng.random() < 0.5:
-        return cut, *below
-    right = np.arange(n_bins) > cut
-    right[-1] = False
-    threshold = threshold_of(right)
-    return (right if threshold is None else threshold), *below
+    n_trees, n_used = features.shape
+    if allowed is None:
+        at = rng.integers(n_used, size=(n_trees, n_nodes))
+    else:
+        each = allowed.reshape(n_trees, n_nodes, -1)
+        among = np.take_along_axis(each, features[:, None], axis=2).cumsum(2)
+        at = (among > rng.integers(among[:, :, -1])[:, :, None]).argmax(2)
+    return np.take_along_axis(features, at, axis=1)
+
+
+def _codes_reaching(
+    j: NDArray[np.int64],
+    last: NDArray[np.int64],
+    feature: NDArray[np.uint16],
+    cut: NDArray[np.uint8],
+) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Return the first and the last code that can reach each node of a level; they say nothing of categories.
+
+    Parameters
+    ----------
+    j, last : (n_trees, n_nodes of the level) int64
+        A feature for each node, and its last code.
+    feature, cut : (n_trees, n_nodes) uint16 and uint8
+        Of the nodes above; `NOWHERE` without a cut.
+    """
+    n_nodes = j.shape[1]
+    low, high = np.zeros_like(last), last
+    node = np.arange(n_nodes) + n_nodes - 1
+    while node[0]:
+        is_right, node = node % 2 == 0, (node - 1) // 2
+        same, edge = feature[:, node] == j, cut[:, node].astype(np.int64)
+        low = np.where(same & is_right, np.maximum(low, edge + 1), low)
+        high = np.where(same & ~is_right, np.minimum(high, edge), high)
+    return low, high
+
+
+def _sent(
+    missing: tuple[bool, ...],
+    n_bins: NDArray[np.int64],
+    categorical: NDArray[np.bool_],
+    feature: NDArray[np.uint16],
+    cut: NDArray[np.uint8],
+    split: NDArray[np.bool_],
+    rng: np.random.Generator,
+) -> Splits:
+    """Return trees whose nodes send categories, and missing values where there may be any, to random sides.
+
+    Parameters
+    ----------
+    missing, n_bins, categorical : (n_features,)
+    feature, cut, split : (n_trees, n_nodes)
+        Feature of each node that is split, and its threshold unless it is of categories.
+    rng : Generator
+    """
+    coin = rng.random(split.shape) < 0.5
+    masked = split & (categorical[feature] | (np.array(missing)[feature] & coin))
+    j, code = feature[masked], np.arange(MAX_BINS)
+    n, sets = n_bins[j], categorical[j]
+    drawn = rng.integers(0, 2, (len(j), MAX_BINS), dtype=np.bool_)
+    right = np.where(sets[:, None], drawn, code > cut[masked][:, None])
+    right &= code < np.where(sets, n, n - 1)[:, None]  # the last code of a number is missing
+    n_right, first = np.count_nonzero(right, axis=1), right.argmax(1)
+    plain = (n_right == 0) | ((first > 0) & (first + n_right == n))  # as `threshold_of`
+    threshold, mask_of = cut.copy(), np.full(cut.shape, -1, np.int32)
+    threshold[masked] = np.where(plain, n - n_right - 1, NOWHERE)
+    masked[masked] = ~plain
+    mask_of[masked] = np.arange(np.count_nonzero(masked))
+    return Splits(feature, threshold, mask_of, right[~plain].astype(np.uint8))
 
 
 @dataclass(frozen=True, eq=False, slots=True)

@@ -46,7 +46,7 @@ from dpgb_dask.components.trees.splits import (
 )
 from dpgb_dask.contracts.constraints import Interactions
 from dpgb_dask.contracts.features import Numeric
-from dpgb_dask.contracts.model import MAX_BINS, SCORE_ONE, Model, Splits, join_splits, no_trees
+from dpgb_dask.contracts.model import MAX_BINS, SCORE_ONE, Model, Splits, no_trees
 from dpgb_dask.contracts.monotone import ordered_leaves, ordered_table
 from dpgb_dask.contracts.plan import Answer, Budget, Demand, Needs, Shape, Stage, State
 from dpgb_dask.contracts.queries import (
@@ -58,7 +58,7 @@ from dpgb_dask.contracts.queries import (
 )
 from dpgb_dask.contracts.spending import Item, amplified
 from dpgb_dask.errors import PlanError
-from dpgb_dask.frozen import replaced
+from dpgb_dask.frozen import altered, replaced
 from dpgb_dask.kernels.route import leaves_of_codes
 from dpgb_dask.losses import Gradient, check_gradient
 
@@ -76,7 +76,22 @@ OPENED = 64  # bytes that a sum takes from its opening to the decision: noise, f
 NOT_DRAWN = np.random.default_rng(0)  # for features that are not drawn at random
 # feature of every tree, and the leaf of each of its bins; empty unless every tree has one feature
 Where = tuple[tuple[int, NDArray[np.uint16]], ...]
+AHEAD = 1 << 9  # nodes of the random trees that are drawn at once; another number gives other trees
 MOST_UNITS = 10**7  # the lowest price of a fit, divided by this number, still pays for one unit
+
+
+class Drawn(NamedTuple):
+    """A batch of trees that were drawn at random before their turn.
+
+    Parameters
+    ----------
+    query : TreeSumsQuery
+        Asks for their leaves; it gets the gradient of its turn when it is asked.
+    where : Where
+    """
+
+    query: TreeSumsQuery
+    where: Where
 
 
 class Growing(NamedTuple):
@@ -110,6 +125,8 @@ class Growing(NamedTuple):
         Noisy Hessians at the root of the last tree; they refine the candidates at no cost.
     reach : Reach
         Scores that the model can reach, on which the next gradient is taken.
+    drawn : tuple of Drawn
+        The next batches of trees that need no rows to be drawn; at least one once their candidates are final.
     """
 
     tree: int
@@ -126,6 +143,7 @@ class Growing(NamedTuple):
     pending: tuple[tuple[Splits, NDArray[np.int32], Where], ...]
     reach: Reach
     seen: tuple[tuple[int, NDArray[np.float64]], ...] = ()
+    drawn: tuple[Drawn, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -482,7 +500,7 @@ class Trees(Stage):
             pending=(),
             reach=Reach.of(model),
         )
-        return replace(state, model=model, memory=memory)
+        return self._ahead(replace(state, model=model, memory=memory))
 
     def next_query(self, state: State) -> Query | None:  # noqa: PLR0911 - one per kind of query
         """Ask for a refinement of candidates, a level of the growing tree, or the leaves of a batch."""
@@ -492,7 +510,8 @@ class Trees(Stage):
         if (due := self._to_refine(state, memory)) is not None:
             return self._histogram(state, memory, due[1], "candidates")
         if not self.split.asks:
-            return self._leaves(state, memory, self._draw(state, memory))
+            gradient = self._bounded(memory, memory.gradient)
+            return memory.drawn[0].query.with_gradient(gradient)
         if isinstance(self.candidates, Sketch) and not memory.sketched:
             candidates = self._candidates(state, memory)
             features = np.array(
@@ -520,7 +539,11 @@ class Trees(Stage):
         memory: Growing = state.memory
         assert isinstance(query, GradientQuery)
         if isinstance(query, TreeSumsQuery):
-            where = self._leaves_of_bins(state, query.splits)
+            where = (
+                memory.drawn[0].where
+                if memory.drawn
+                else self._leaves_of_bins(state, memory, query.splits)
+            )
             value = self._sums_of_leaves(state, query, released, where)
             return self._finish(state, value, query.splits, where)
         if isinstance(query, ChoiceQuery):
@@ -539,7 +562,7 @@ class Trees(Stage):
 
     def _to_refine(self, state: State, memory: Growing) -> tuple[int, NDArray[np.int64]] | None:
         """Return the next tree of the current batch that needs a refinement, and the features to refine; or None."""
-        if self.split.refines:
+        if self.split.refines or not isinstance(self.candidates, IterativeHessian):
             return None
         limit = self._refinements(state.shape)
         end = min(memory.tree + self.batch_size(memory.n_trees), limit)
@@ -565,7 +588,8 @@ class Trees(Stage):
         state = self._refine(
             state, [(int(j), hess) for j, hess in zip(features, parts, strict=True)]
         )
-        return replace(state, memory=state.memory._replace(refined=t + 1 - memory.tree))
+        memory = state.memory._replace(refined=t + 1 - memory.tree)
+        return self._ahead(replace(state, memory=memory))
 
     def _refine(self, state: State, seen: Sequence[tuple[int, NDArray[np.float64]]]) -> State:
         """Refine the candidates of some features from their noisy Hessian per bin."""
@@ -597,32 +621,50 @@ class Trees(Stage):
         rng = state.rng.stream("features", t) if self.features.is_random else NOT_DRAWN
         return self.features.chosen(state.shape.n_features, t, rng)
 
-    def _candidates(self, state: State, memory: Growing, t: int | None = None) -> Candidates:
+    def _candidates(self, state: State, memory: Growing) -> Candidates:
         assert state.model is not None
         return Candidates(
-            features=self._features(state, memory.tree if t is None else t),
+            features=self._features(state, memory.tree),
             bins=state.model.bins,
             cuts=memory.cuts,
             missing=memory.missing,
             interactions=memory.interactions,
         )
 
-    def _draw(self, state: State, memory: Growing) -> Splits:
-        """Draw the trees of the next batch."""
+    def _ahead(self, state: State) -> State:
+        """Draw the next batches of random trees, unless there are some, or their candidates are to be refined first."""
+        memory: Growing = state.memory
+        done = memory.tree >= memory.n_trees
+        if self.split.asks or memory.drawn or done or self._to_refine(state, memory) is not None:
+            return state
+        size = self.batch_size(memory.n_trees)
+        refined = memory.tree < self._refinements(state.shape)
+        n = 1 if refined else max(1, (AHEAD >> self.depth) // size)
+        trees = self._draw(state, min(n * size, memory.n_trees - memory.tree))
+        where = self._leaves_of_bins(state, memory, trees)
+        checked = self._leaves(state, memory, trees)  # all at once
+        drawn = []
+        for k, splits in enumerate(checked.splits.in_parts(size)):
+            turn = memory._replace(tree=memory.tree + k * size)
+            own = self._of_turn(state, turn, "leaves", splits.n_trees)
+            query = altered(checked, splits=splits, **own)
+            drawn.append(Drawn(query, where[k * size : (k + 1) * size]))
+        return replaced(state, memory=memory._replace(drawn=tuple(drawn)))
+
+    def _draw(self, state: State, n_trees: int) -> Splits:
+        """Draw the next trees at random, from the stream of the first."""
         assert isinstance(self.split, TotallyRandom)
-        last = min(memory.tree + self.batch_size(memory.n_trees), memory.n_trees)
-        trees = None
-        for t in range(memory.tree, last):
-            candidates = self._candidates(state, memory, t)
-            tree = self.split.draw(candidates, self.depth, state.rng.stream("splits", t))
-            trees = tree if trees is None else join_splits(trees, tree)
-        assert trees is not None
-        return trees
+        memory: Growing = state.memory
+        turns = range(memory.tree, memory.tree + n_trees)
+        features = np.array([self._features(state, t) for t in turns])
+        rng = state.rng.stream("splits", memory.tree)
+        return self.split.draw(self._candidates(state, memory), features, self.depth, rng)
 
     def _unrivalled(self, state: State, frontier: Frontier) -> Splits:
         """Draw a partially random tree of one feature: every node has one candidate, so only the leaves are queried."""
         rng = state.rng.stream("splits", state.memory.tree)
-        return TotallyRandom().draw(frontier.candidates, self.depth, rng)
+        candidates = frontier.candidates
+        return TotallyRandom().draw(candidates, candidates.features[None], self.depth, rng)
 
     def _sides(self, state: State, memory: Growing, frontier: Frontier) -> NDArray[np.uint8]:
         assert isinstance(self.split, PartiallyRandom)
@@ -632,11 +674,17 @@ class Trees(Stage):
     def _asked(self, state: State, memory: Growing, part: str, units: int) -> dict[str, Any]:
         """Return what all queries of a tree have in common."""
         return {
-            "label": f"trees {memory.tree + 1}/{memory.n_trees}: {part}",
-            "price": units * self._unit(state, memory, part),
+            **self._of_turn(state, memory, part, units),
             "weight_bits": state.shape.weight_bits,
             "gradient": self._bounded(memory, memory.gradient),
             "n_scores": state.shape.n_scores,
+        }
+
+    def _of_turn(self, state: State, memory: Growing, part: str, units: int) -> dict[str, Any]:
+        """Return what tells the queries of a tree from those of another, but for their splits and gradients."""
+        return {
+            "label": f"trees {memory.tree + 1}/{memory.n_trees}: {part}",
+            "price": units * self._unit(state, memory, part),
             "rows": self.rows.draw(memory.tree, memory.n_trees),
         }
 
@@ -708,7 +756,7 @@ class Trees(Stage):
             else children_of(table, level, frontier.candidates)
         )
         value = self._values(state, splits, *leaves)
-        return self._finish(state, value, splits, self._leaves_of_bins(state, splits))
+        return self._finish(state, value, splits, self._leaves_of_bins(state, memory, splits))
 
     def _grown_at_once(self, state: State, table: NodeHistogram, frontier: Frontier) -> State:
         """Grow a tree of one feature from the histogram of its root alone (FDP-GBDT §5.1: κ_s = T)."""
@@ -728,15 +776,14 @@ class Trees(Stage):
             here @ table.grad[0], here @ table.hess[0], table.grad_sd * sd, table.hess_sd * sd
         )
         value = self._values(state, splits, leaves)
-        return self._finish(state, value, splits, self._leaves_of_bins(state, splits))
+        return self._finish(state, value, splits, self._leaves_of_bins(state, state.memory, splits))
 
     # ---- leaves
 
-    def _leaves_of_bins(self, state: State, splits: Splits) -> Where:
+    def _leaves_of_bins(self, state: State, memory: Growing, splits: Splits) -> Where:
         """Return the feature of every tree and the leaf of each of its bins; nothing if trees may have several."""
         if not self._one_feature(state.shape):
             return ()
-        memory: Growing = state.memory
         assert state.model is not None
         where = []
         for t, leaf in enumerate(leaf_of_code(splits)):
@@ -813,12 +860,18 @@ class Trees(Stage):
             model = self._ordered(state, model)
         reach = memory.reach.moved(state.model, model)
         memory = memory._replace(
-            tree=done, splits=root(), sketched=False, pending=(), refined=0, reach=reach
+            tree=done,
+            splits=root(),
+            sketched=False,
+            pending=(),
+            refined=0,
+            reach=reach,
+            drawn=memory.drawn[1:],
         )
         state = replaced(state, model=model, memory=memory)
         if memory.seen and done <= self._refinements(state.shape):
             return self._refine(state, memory.seen)
-        return state
+        return self._ahead(state)
 
     @staticmethod
     def _joined(model: Model, splits: Splits, value: NDArray[np.int32], where: Where) -> Model:
@@ -827,7 +880,7 @@ class Trees(Stage):
             return replace(model, trees=model.trees.with_more(splits, value))
         tables = list(model.tables)
         for t, (j, leaf) in enumerate(where):
-            tables[j] = tables[j] + value[:, t, leaf].T
+            tables[j] = tables[j] + value[:, t].T.take(leaf, axis=0)
         return replaced(model, tables=tuple(tables))
 
     def _one_feature(self, shape: Shape) -> bool:

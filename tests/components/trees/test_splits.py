@@ -1,6 +1,7 @@
 """How nodes are split: drawn trees, released histograms, drawn candidates, private choices."""
 
 from dataclasses import replace
+from functools import reduce
 from itertools import product
 from typing import NamedTuple
 
@@ -22,8 +23,10 @@ from dpgb_dask.components.trees.splits import (
     TotallyRandom,
     grow,
     root,
+    threshold_of,
 )
-from dpgb_dask.contracts.model import FeatureBins
+from dpgb_dask.contracts.constraints import Interactions
+from dpgb_dask.contracts.model import FeatureBins, join_splits
 from dpgb_dask.contracts.plan import Shape
 from dpgb_dask.contracts.schema import Schema
 from dpgb_dask.kernels.splits import best_splits
@@ -133,8 +136,84 @@ def is_split(splits):
     return (splits.mask_of[0] >= 0) | (splits.threshold[0] != NOWHERE)
 
 
-def draw(candidates, depth, seed, **options):
-    return TotallyRandom(**options).draw(candidates, depth, np.random.default_rng(seed))
+def draw(candidates, depth, seed, n_trees=1, **options):
+    """Draw trees at once that may all use the features of the menu."""
+    features = np.repeat(candidates.features[None], n_trees, axis=0)
+    return TotallyRandom(**options).draw(candidates, features, depth, np.random.default_rng(seed))
+
+
+def check_even(counts):
+    """Counts of what is drawn with equal odds, within five standard deviations."""
+    counts = np.asarray(counts)
+    n, p = counts.sum(), 1 / counts.size
+    np.testing.assert_allclose(counts, n * p, atol=5 * np.sqrt(n * p * (1 - p)))
+
+
+MIXED = menu_of(
+    numeric(40), categorical(5), numeric(12), categorical(1), numeric(2), numeric(9),
+    cuts={5: [0, 3, 4]}, missing=(True, False, False, False, True, True),
+)  # fmt: skip
+GROUPS = np.array([[1, 1, 0, 0, 0, 0], [0, 1, 1, 1, 0, 0], [0, 0, 0, 1, 1, 1]], bool)
+RULES = {
+    "any": None,
+    "pairs": Interactions(np.arange(6), None),
+    "groups": Interactions(np.arange(6), GROUPS),
+}
+
+
+def cuts_within(menu, j, codes):
+    """The candidates of a feature at a node that these codes can reach."""
+    low, high = codes.get(j, (0, menu.bins[j].n_bins - 1))
+    return [int(cut) for cut in menu.cuts[j] if low <= cut < high]
+
+
+def check_node(menu, splits, features, t, k, codes, used):
+    """Check what is below a node of a tree that these codes can reach.
+
+    Returns
+    -------
+    int
+        Number of splits.
+    bool
+        Whether a node was left without a split though each of its features had a candidate.
+    """
+    if k >= splits.feature.shape[1]:
+        return 0, False
+    left, right = 2 * k + 1, 2 * k + 2
+    j, at, mask = int(splits.feature[t, k]), int(splits.threshold[t, k]), splits.mask_of[t, k]
+    allowed = np.ones(6, bool) if menu.interactions is None else menu.interactions.allowed(used)[0]
+    if at == NOWHERE and mask < 0:
+        assert j == 0
+        while right < splits.feature.shape[1]:  # and nobody comes here
+            assert splits.threshold[t, right] == NOWHERE
+            assert splits.mask_of[t, right] < 0
+            right = 2 * right + 1
+        among = [i for i in features if allowed[i]]
+        could = all(menu.bins[i].categorical or cuts_within(menu, i, codes) for i in among)
+        below, idle = check_node(menu, splits, features, t, left, codes, used)
+        return below, idle or could
+    assert j in features
+    assert allowed[j]
+    bins = np.arange(menu.bins[j].n_bins)
+    side = splits.masks[mask, : len(bins)] == 1 if mask >= 0 else bins > at
+    used = used | (np.arange(6) == j)
+    ends = codes, codes
+    if mask >= 0:
+        assert at == NOWHERE
+        assert not splits.masks[mask, len(bins) :].any()
+        assert threshold_of(side) is None
+    if not menu.bins[j].categorical:
+        assert side[-1] or menu.missing[j]
+        cut = int(side.argmax()) - 1
+        assert cut in cuts_within(menu, j, codes)
+        np.testing.assert_array_equal(side[:-1], bins[:-1] > cut)
+        low, high = codes.get(j, (0, len(bins) - 1))
+        ends = codes | {j: (low, cut)}, codes | {j: (cut + 1, high)}
+    parts = [
+        check_node(menu, splits, features, t, child, end, used)
+        for child, end in zip((left, right), ends, strict=True)
+    ]
+    return 1 + parts[0][0] + parts[1][0], parts[0][1] or parts[1][1]
 
 
 @pytest.mark.parametrize("depth", [1, 3, 6])
@@ -145,6 +224,99 @@ def test_totally_random_repeats_and_has_its_depth(depth):
     for name in ("feature", "threshold", "mask_of", "masks"):
         np.testing.assert_array_equal(getattr(tree, name), getattr(again, name))
     assert not np.array_equal(tree.threshold, other.threshold)
+
+
+@pytest.mark.parametrize("max_leaves", [None, 2, 3, 9])
+@pytest.mark.parametrize("n_used", [1, 2, 6])
+@pytest.mark.parametrize("rule", RULES)
+def test_each_of_many_random_trees_keeps_to_the_rules(max_leaves, n_used, rule):
+    """Features of its own that may meet, cuts within reach, sides, and as many splits as there may be."""
+    menu = replace(MIXED, interactions=RULES[rule])
+    features = np.sort([np.roll(np.arange(6), t)[:n_used] for t in range(60)])
+    for depth in (1, 2, 5):
+        most = (max_leaves or 1 << depth) - 1
+        rng = np.random.default_rng(depth)
+        splits = TotallyRandom(max_leaves=max_leaves).draw(menu, features, depth, rng)
+        assert [part.dtype for part in splits.arrays] == ["u2", "u1", "i4", "u1"]
+        masked = splits.mask_of[splits.mask_of >= 0]
+        np.testing.assert_array_equal(masked, np.arange(len(splits.masks)))
+        for t, own in enumerate(features.tolist()):
+            n_splits, idle = check_node(menu, splits, own, t, 0, {}, np.zeros((1, 6), bool))
+            made = (splits.mask_of[t] >= 0) | (splits.threshold[t] != NOWHERE)
+            assert n_splits == made.sum() <= most
+            assert not idle or n_splits == most
+
+
+def test_features_cuts_and_sides_are_drawn_evenly():
+    menu = menu_of(numeric(9), categorical(3), numeric(7), missing=(True, False, False))
+    trees = draw(menu, 1, 0, n_trees=9000)
+    feature, threshold, mask_of = trees.feature[:, 0], trees.threshold[:, 0], trees.mask_of[:, 0]
+    check_even(np.bincount(feature, minlength=3))
+    check_even(np.bincount(threshold[feature == 2], minlength=5))
+    masks = trees.masks[mask_of[(feature == 0) & (mask_of >= 0)]]
+    right = np.bincount(threshold[(feature == 0) & (mask_of < 0)], minlength=7)
+    left = np.bincount(masks.argmax(1) - 1, minlength=7)
+    check_even([right, left])  # where missing values go
+    sets = [trees.masks[m, :3] if m >= 0 else np.arange(3) > at
+            for at, m in zip(threshold[feature == 1], mask_of[feature == 1], strict=True)]  # fmt: skip
+    check_even(np.bincount(np.array(sets) @ [1, 2, 4], minlength=8))
+
+
+def test_only_features_that_may_meet_are_drawn_and_they_evenly():
+    menu = menu_of(*[categorical(4)] * 6)
+    groups = replace(menu, interactions=Interactions(np.arange(6), GROUPS))
+    trees = draw(groups, 2, 0, n_trees=9000)
+    check_even(np.bincount(trees.feature[:, 0], minlength=6))
+    below = trees.feature[trees.feature[:, 0] == 3][:, 1:]
+    for side in below.T:
+        counts = np.bincount(side, minlength=6)
+        assert counts[0] == 0  # of no group of feature 3
+        check_even(counts[1:])
+    check_even(np.bincount((below - 1) @ [5, 1], minlength=25))  # each side by itself
+
+
+@pytest.mark.parametrize("n_at_once", [1, 7, 1200])
+@pytest.mark.parametrize("max_leaves", [None, 3])
+def test_trees_drawn_at_once_have_the_law_of_one(n_at_once, max_leaves):
+    """Of four bins: the cut of the root is even, then that of a child; one of two that can be split, by a coin."""
+    blocks = [
+        draw(menu_of(numeric(5)), 2, seed, n_at_once, max_leaves=max_leaves)
+        for seed in range(1200 // n_at_once)
+    ]
+    thresholds, no = np.concatenate([block.threshold for block in blocks]), NOWHERE
+    check_even(np.bincount(thresholds[:, 0], minlength=3))
+    kinds, counts = np.unique(thresholds, axis=0, return_counts=True)
+    rows = dict(zip(map(tuple, kinds.tolist()), counts.tolist(), strict=True))
+    ends = [(0, no, 1), (0, no, 2), (2, 0, no), (2, 1, no)]
+    middle = [(1, 0, no), (1, no, 2)] if max_leaves else [(1, 0, 2)]
+    assert set(rows) == {*ends, *middle}
+    check_even([rows[kind] for kind in ends])
+    check_even([rows[kind] for kind in middle])
+
+
+def test_below_a_node_without_a_split_its_left_child_draws_again():
+    menu, n = menu_of(numeric(3), numeric(2)), 8000  # one cut, and none
+    trees = draw(menu, 3, 0, n_trees=n)
+    made = trees.threshold != NOWHERE
+    share = np.array([1 / 2, 1 / 4, 0, 1 / 8, 0, 0, 0])
+    sd = np.sqrt(n * share * (1 - share))
+    assert (np.abs(made.sum(0) - n * share) <= 5 * sd).all()
+    assert made.sum(1).max() == 1
+
+
+def test_trees_drawn_at_once_do_not_depend_on_each_other():
+    trees = draw(menu_of(numeric(5)), 1, 0, n_trees=9001)
+    cut = trees.threshold[:, 0].astype(int)
+    check_even(np.bincount(3 * cut[:-1] + cut[1:], minlength=9))
+
+
+@pytest.mark.parametrize("size", [1, 5, 12, 20])
+def test_parts_of_trees_have_their_own_masks(size):
+    trees = draw(MIXED, 3, 0, n_trees=12)
+    parts = list(trees.in_parts(size))
+    assert [len(part.masks) for part in parts] == [(part.mask_of >= 0).sum() for part in parts]
+    for got, wanted in zip(reduce(join_splits, parts).arrays, trees.arrays, strict=True):
+        np.testing.assert_array_equal(got, wanted)
 
 
 @pytest.mark.parametrize("seed", range(20))

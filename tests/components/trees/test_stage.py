@@ -7,8 +7,9 @@ import pytest
 from helpers import naive_leaves
 from thinned import thinned
 
+from dpgb_dask.components.trees import stage
 from dpgb_dask.components.trees.budgets import Shares
-from dpgb_dask.components.trees.candidates import IterativeHessian, PublicBins, Sketch
+from dpgb_dask.components.trees.candidates import IterativeHessian, PublicBins, Sketch, all_cuts
 from dpgb_dask.components.trees.leaves import (
     Averaging,
     BinCountStep,
@@ -19,6 +20,7 @@ from dpgb_dask.components.trees.leaves import (
 )
 from dpgb_dask.components.trees.sampling import Cyclic, Ensembles, PoissonRows
 from dpgb_dask.components.trees.splits import (
+    NOWHERE,
     Candidates,
     ExponentialSplit,
     HistogramSplit,
@@ -29,8 +31,8 @@ from dpgb_dask.components.trees.splits import (
 )
 from dpgb_dask.components.trees.stage import Trees, children_of, pooled
 from dpgb_dask.contracts.boundary import Receipt, Released
-from dpgb_dask.contracts.model import SCORE_ONE, FeatureBins
-from dpgb_dask.contracts.plan import Budget, Plan, Shape, State
+from dpgb_dask.contracts.model import SCORE_ONE, FeatureBins, Splits, join_splits
+from dpgb_dask.contracts.plan import Budget, Plan, PublicRng, Shape, State
 from dpgb_dask.contracts.queries import PRICE_ONE, ChoiceQuery, NodeSumsQuery, TreeSumsQuery
 from dpgb_dask.contracts.schema import Schema
 from dpgb_dask.errors import PlanError
@@ -247,6 +249,58 @@ def test_histograms_recover_a_known_tree():
     assert np.array_equal(score[sure] > 0, label[sure] == 1)
     rest = ~sure & (c == 1)
     assert score[rest].min() > score[~sure & (c != 1)].max()
+
+
+def last_cuts(_, candidates, features, depth, __):
+    """Trees that are split once, at their first feature's last candidate: whatever stream, and however many at once."""
+    feature = np.zeros((len(features), (1 << depth) - 1), np.uint16)
+    threshold = np.full(feature.shape, NOWHERE, np.uint8)
+    feature[:, 0] = features[:, 0]
+    threshold[:, 0] = [
+        candidates.cuts[j][-1] if len(candidates.cuts[j]) else 0 for j in features[:, 0]
+    ]
+    return Splits.plain(feature, threshold)
+
+
+@pytest.mark.parametrize("features", [{}, {"features": Cyclic(k=1)}])
+@pytest.mark.parametrize("candidates", [None, IterativeHessian(rounds=2, n_bins=4)])
+@pytest.mark.parametrize("turns", [{}, {"batch": 3}, {"batch": 3, "n_trees": 2}])
+def test_trees_drawn_ahead_are_asked_in_their_turn(features, candidates, turns, monkeypatch):
+    """As if each batch were drawn when it is asked: from the candidates of then, at the scores of then."""
+    monkeypatch.setattr(TotallyRandom, "draw", last_cuts)
+    columns, label = data(60)
+    trees = Trees(**{"n_trees": 11, "depth": 2} | features | turns, candidates=candidates)
+    asked = []
+
+    def answer(query, state):
+        asked[-1].append((query.label, query.price, query.digest()))
+        return exact_answer(query, state, columns, label)
+
+    first = state_of(SCHEMA)
+    for ahead in (1, 4 << 2, 64 << 2):
+        monkeypatch.setattr(stage, "AHEAD", ahead)
+        asked.append([])
+        state = trees.begin(first)
+        while (query := trees.next_query(state)) is not None:
+            state = trees.update(state, query, answer(query, state))
+        assert not state.memory.drawn
+    assert asked[0] == asked[1] == asked[2]
+
+
+def test_trees_of_a_block_are_drawn_from_the_stream_of_its_first(monkeypatch):
+    monkeypatch.setattr(stage, "AHEAD", 7 << 2)  # two batches of three trees, then one of two
+    columns, label = data(60)
+    trees = Trees(n_trees=8, depth=2, batch=3, split=TotallyRandom(max_leaves=3))
+    model = fit(trees, SCHEMA, columns, label)
+    missing = (False,) * 3
+    menu = Candidates(
+        features=np.arange(3), bins=model.bins, cuts=all_cuts(model.bins), missing=missing
+    )
+    first, second = (
+        trees.split.draw(menu, np.array([[0, 1, 2]] * n), 2, PublicRng(0).stream("splits", t))
+        for t, n in ((0, 6), (6, 2))
+    )
+    assert model.trees.splits.same(join_splits(first, second))
 
 
 @pytest.mark.parametrize("split", [TotallyRandom(), PartiallyRandom(), HistogramSplit()])
