@@ -3,7 +3,7 @@
 One object has three uses: shards receive it to bring their scores up to date, it predicts, and it is written to disk.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -162,17 +162,6 @@ class Splits:
         """Return some of the trees, with all masks."""
         rows = slice(start, stop)
         return Splits(self.feature[rows], self.threshold[rows], self.mask_of[rows], self.masks)
-
-    def in_parts(self, size: int) -> Iterator["Splits"]:
-        """Yield ``size`` trees after the other, each part with its own masks; all masks stand in the order of nodes."""
-        n_masks = np.cumsum(np.count_nonzero(self.mask_of >= 0, axis=1)).tolist()
-        first = 0
-        for start in range(0, self.n_trees, size):
-            part = self.part(start, start + size)
-            last = n_masks[min(start + size, self.n_trees) - 1]
-            mask_of = np.maximum(part.mask_of - first, -1)
-            yield Splits(part.feature, part.threshold, mask_of, self.masks[first:last])
-            first = last
 
     def only(self, trees: NDArray[np.int64]) -> "Splits":
         """Return the trees of these numbers, with the masks that they use."""

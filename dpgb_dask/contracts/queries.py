@@ -16,7 +16,7 @@ import json
 import math
 from dataclasses import dataclass, fields
 from functools import lru_cache
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 from dpgb_dask.contracts.grid import GRIDS
 from dpgb_dask.contracts.model import MAX_BINS, Splits, flaw_of
 from dpgb_dask.errors import PlanError
-from dpgb_dask.frozen import altered, frozen, frozen_parts, settle
+from dpgb_dask.frozen import frozen, frozen_parts, settle
 from dpgb_dask.losses import GRAD_BITS, Gradient, check_gradient
 from dpgb_dask.plain import finite_float, same_text, whole_number
 
@@ -109,7 +109,7 @@ def _maps(
     return parts, own
 
 
-def _splits(splits: Any) -> Splits:
+def checked_splits(splits: Any) -> Splits:
     """Return trees as read-only copies.
 
     Raises
@@ -137,7 +137,7 @@ def _level(splits: Any) -> Splits:
     PlanError
         If there are several trees, or none.
     """
-    own = _splits(splits)
+    own = checked_splits(splits)
     if own.n_trees != 1:
         raise PlanError(f"n_trees={own.n_trees}: a level is of one tree. Ask tree by tree.")
     return own
@@ -458,11 +458,6 @@ class GradientQuery(Query):
         if self.rows is not None and type(self.rows) is not RowDraw:
             raise PlanError(f"rows of a query is a {type(self.rows).__name__}, not a RowDraw.")
 
-    def with_gradient(self, gradient: Gradient) -> Self:
-        """Return the query with another gradient, which alone is checked: all else was when the query was made."""
-        check_gradient(gradient, self.n_scores)
-        return altered(self, gradient=gradient)
-
     def row_digest(self) -> bytes:
         """Return a hash of what decides, with the scores, which rows are summed and each row's (g, h)."""
         return _digest(self.gradient, self.n_scores, self.rows, self.weight_bits)
@@ -656,7 +651,7 @@ class TreeSumsQuery(GradientQuery):
     def __post_init__(self) -> None:
         """Refuse trees that could not be walked."""
         GradientQuery.__post_init__(self)
-        settle(self, splits=_splits(self.splits))
+        settle(self, splits=checked_splits(self.splits))
 
     @property
     def n_cells(self) -> int:

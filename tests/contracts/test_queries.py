@@ -7,7 +7,7 @@ import pytest
 from private.cases import KINDS, draw, gradient_of, pair_cells, queries_of, shape_of
 
 from dpgb_dask.contracts.plan import Shape
-from dpgb_dask.contracts.queries import SHRINK_BITS, GradientQuery, ReferenceSumsQuery
+from dpgb_dask.contracts.queries import SHRINK_BITS, ReferenceSumsQuery
 from dpgb_dask.errors import PlanError
 from dpgb_dask.losses import LabelGradient, SlopeGradient, TableGradient, poisson_gradient
 
@@ -65,18 +65,6 @@ def test_a_number_or_text_that_lies_is_checked_as_it_is_kept(owner):
                 continue
             assert type(kept) is plain, field.name
             replace(owner, **{field.name: kept})  # a value that is refused by itself was not kept
-
-
-def test_a_query_with_another_gradient_is_the_one_that_is_made_with_it():
-    mine = [q for q in queries_of("binary").values() if isinstance(q, GradientQuery)]
-    other = gradient_of("binary").within(-100, 100)
-    for query in mine:
-        assert query.with_gradient(other).digest() == replace(query, gradient=other).digest()
-        assert query.with_gradient(other).digest() != query.digest()
-    with pytest.raises(PlanError):
-        mine[0].with_gradient("a gradient")
-    with pytest.raises(PlanError):
-        mine[0].with_gradient(gradient_of("multiclass"))
 
 
 @pytest.mark.parametrize("name", ["max_weight", "weight_bits"])

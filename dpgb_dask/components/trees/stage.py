@@ -7,6 +7,7 @@ one unit each.
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import reduce
 from typing import Any, ClassVar, NamedTuple, Self
 
 import numpy as np
@@ -46,7 +47,7 @@ from dpgb_dask.components.trees.splits import (
 )
 from dpgb_dask.contracts.constraints import Interactions
 from dpgb_dask.contracts.features import Numeric
-from dpgb_dask.contracts.model import MAX_BINS, SCORE_ONE, Model, Splits, no_trees
+from dpgb_dask.contracts.model import MAX_BINS, SCORE_ONE, Model, Splits, join_splits, no_trees
 from dpgb_dask.contracts.monotone import ordered_leaves, ordered_table
 from dpgb_dask.contracts.plan import Answer, Budget, Demand, Needs, Shape, Stage, State
 from dpgb_dask.contracts.queries import (
@@ -55,10 +56,11 @@ from dpgb_dask.contracts.queries import (
     NodeSumsQuery,
     Query,
     TreeSumsQuery,
+    checked_splits,
 )
 from dpgb_dask.contracts.spending import Item, amplified
 from dpgb_dask.errors import PlanError
-from dpgb_dask.frozen import altered, replaced
+from dpgb_dask.frozen import replaced
 from dpgb_dask.kernels.route import leaves_of_codes
 from dpgb_dask.losses import Gradient, check_gradient
 
@@ -77,6 +79,7 @@ NOT_DRAWN = np.random.default_rng(0)  # for features that are not drawn at rando
 # feature of every tree, and the leaf of each of its bins; empty unless every tree has one feature
 Where = tuple[tuple[int, NDArray[np.uint16]], ...]
 AHEAD = 1 << 9  # nodes of the random trees that are drawn at once; another number gives other trees
+MASKED = 4 * MAX_BINS  # bytes that a node of random trees takes: a mask where it splits categories, and copies of it
 MOST_UNITS = 10**7  # the lowest price of a fit, divided by this number, still pays for one unit
 
 
@@ -85,12 +88,11 @@ class Drawn(NamedTuple):
 
     Parameters
     ----------
-    query : TreeSumsQuery
-        Asks for their leaves; it gets the gradient of its turn when it is asked.
+    splits : Splits
     where : Where
     """
 
-    query: TreeSumsQuery
+    splits: Splits
     where: Where
 
 
@@ -443,14 +445,16 @@ class Trees(Stage):
         return tuple(replace(item, times=item.times * times) for item in asked)
 
     def needs(self, shape: Shape, most_bins: Sequence[int]) -> Needs:
-        """Return the memory of the last level's histograms, or of a batch's leaves."""
+        """Return the memory of the last level's histograms, or of a batch's leaves and of the trees drawn ahead."""
         per_cell = 2 * shape.n_scores
         used = sorted(most_bins, reverse=True)[: self.features.n_used(len(most_bins))]
         batch = self.batch_size(self.trees_in_all(shape))
         n_sums = per_cell * max(sum(used), batch << self.depth)
         if self.split.asks:
             n_sums = max(n_sums, per_cell * sum(used) << (self.depth - 1))
-        return Needs(n_sums=n_sums, held=OPENED * n_sums)
+            return Needs(n_sums=n_sums, held=OPENED * n_sums)
+        nodes = max(batch << self.depth, AHEAD)
+        return Needs(n_sums=n_sums, held=OPENED * n_sums + MASKED * nodes)
 
     def _values_per_tree(self, shape: Shape) -> int:
         """Return the most values that the queries of one tree release."""
@@ -510,8 +514,7 @@ class Trees(Stage):
         if (due := self._to_refine(state, memory)) is not None:
             return self._histogram(state, memory, due[1], "candidates")
         if not self.split.asks:
-            gradient = self._bounded(memory, memory.gradient)
-            return memory.drawn[0].query.with_gradient(gradient)
+            return self._leaves(state, memory, memory.drawn[0].splits)
         if isinstance(self.candidates, Sketch) and not memory.sketched:
             candidates = self._candidates(state, memory)
             features = np.array(
@@ -642,23 +645,22 @@ class Trees(Stage):
         n = 1 if refined else max(1, (AHEAD >> self.depth) // size)
         trees = self._draw(state, min(n * size, memory.n_trees - memory.tree))
         where = self._leaves_of_bins(state, memory, trees)
-        checked = self._leaves(state, memory, trees)  # all at once
-        drawn = []
-        for k, splits in enumerate(checked.splits.in_parts(size)):
-            turn = memory._replace(tree=memory.tree + k * size)
-            own = self._of_turn(state, turn, "leaves", splits.n_trees)
-            query = altered(checked, splits=splits, **own)
-            drawn.append(Drawn(query, where[k * size : (k + 1) * size]))
-        return replaced(state, memory=memory._replace(drawn=tuple(drawn)))
+        turns = [np.arange(trees.n_trees)[k : k + size] for k in range(0, trees.n_trees, size)]
+        drawn = tuple(Drawn(trees.only(own), where[own[0] : own[-1] + 1]) for own in turns)
+        return replaced(state, memory=memory._replace(drawn=drawn))
 
     def _draw(self, state: State, n_trees: int) -> Splits:
-        """Draw the next trees at random, from the stream of the first."""
+        """Draw the next trees at random, some at once, from the stream of the first of them."""
         assert isinstance(self.split, TotallyRandom)
         memory: Growing = state.memory
-        turns = range(memory.tree, memory.tree + n_trees)
-        features = np.array([self._features(state, t) for t in turns])
-        rng = state.rng.stream("splits", memory.tree)
-        return self.split.draw(self._candidates(state, memory), features, self.depth, rng)
+        candidates, step = self._candidates(state, memory), max(1, AHEAD >> self.depth)
+        blocks = []
+        for first in range(memory.tree, memory.tree + n_trees, step):
+            turns = range(first, min(first + step, memory.tree + n_trees))
+            features = np.array([self._features(state, t) for t in turns])
+            rng = state.rng.stream("splits", first)
+            blocks.append(self.split.draw(candidates, features, self.depth, rng))
+        return checked_splits(reduce(join_splits, blocks))  # of a rule that may come from outside
 
     def _unrivalled(self, state: State, frontier: Frontier) -> Splits:
         """Draw a partially random tree of one feature: every node has one candidate, so only the leaves are queried."""
@@ -674,17 +676,11 @@ class Trees(Stage):
     def _asked(self, state: State, memory: Growing, part: str, units: int) -> dict[str, Any]:
         """Return what all queries of a tree have in common."""
         return {
-            **self._of_turn(state, memory, part, units),
+            "label": f"trees {memory.tree + 1}/{memory.n_trees}: {part}",
+            "price": units * self._unit(state, memory, part),
             "weight_bits": state.shape.weight_bits,
             "gradient": self._bounded(memory, memory.gradient),
             "n_scores": state.shape.n_scores,
-        }
-
-    def _of_turn(self, state: State, memory: Growing, part: str, units: int) -> dict[str, Any]:
-        """Return what tells the queries of a tree from those of another, but for their splits and gradients."""
-        return {
-            "label": f"trees {memory.tree + 1}/{memory.n_trees}: {part}",
-            "price": units * self._unit(state, memory, part),
             "rows": self.rows.draw(memory.tree, memory.n_trees),
         }
 

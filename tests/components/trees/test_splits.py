@@ -1,7 +1,6 @@
 """How nodes are split: drawn trees, released histograms, drawn candidates, private choices."""
 
 from dataclasses import replace
-from functools import reduce
 from itertools import product
 from typing import NamedTuple
 
@@ -26,7 +25,7 @@ from dpgb_dask.components.trees.splits import (
     threshold_of,
 )
 from dpgb_dask.contracts.constraints import Interactions
-from dpgb_dask.contracts.model import FeatureBins, join_splits
+from dpgb_dask.contracts.model import FeatureBins
 from dpgb_dask.contracts.plan import Shape
 from dpgb_dask.contracts.schema import Schema
 from dpgb_dask.kernels.splits import best_splits
@@ -308,15 +307,6 @@ def test_trees_drawn_at_once_do_not_depend_on_each_other():
     trees = draw(menu_of(numeric(5)), 1, 0, n_trees=9001)
     cut = trees.threshold[:, 0].astype(int)
     check_even(np.bincount(3 * cut[:-1] + cut[1:], minlength=9))
-
-
-@pytest.mark.parametrize("size", [1, 5, 12, 20])
-def test_parts_of_trees_have_their_own_masks(size):
-    trees = draw(MIXED, 3, 0, n_trees=12)
-    parts = list(trees.in_parts(size))
-    assert [len(part.masks) for part in parts] == [(part.mask_of >= 0).sum() for part in parts]
-    for got, wanted in zip(reduce(join_splits, parts).arrays, trees.arrays, strict=True):
-        np.testing.assert_array_equal(got, wanted)
 
 
 @pytest.mark.parametrize("seed", range(20))

@@ -1,6 +1,6 @@
 """The stage of trees: sums of children, trees from known sums, options that do not go together."""
 
-from dataclasses import replace
+from dataclasses import fields, replace
 
 import numpy as np
 import pytest
@@ -8,7 +8,7 @@ from helpers import naive_leaves
 from thinned import thinned
 
 from dpgb_dask.components.trees import stage
-from dpgb_dask.components.trees.budgets import Shares
+from dpgb_dask.components.trees.budgets import Even, Shares
 from dpgb_dask.components.trees.candidates import IterativeHessian, PublicBins, Sketch, all_cuts
 from dpgb_dask.components.trees.leaves import (
     Averaging,
@@ -33,7 +33,13 @@ from dpgb_dask.components.trees.stage import Trees, children_of, pooled
 from dpgb_dask.contracts.boundary import Receipt, Released
 from dpgb_dask.contracts.model import SCORE_ONE, FeatureBins, Splits, join_splits
 from dpgb_dask.contracts.plan import Budget, Plan, PublicRng, Shape, State
-from dpgb_dask.contracts.queries import PRICE_ONE, ChoiceQuery, NodeSumsQuery, TreeSumsQuery
+from dpgb_dask.contracts.queries import (
+    PRICE_ONE,
+    ChoiceQuery,
+    NodeSumsQuery,
+    RowDraw,
+    TreeSumsQuery,
+)
 from dpgb_dask.contracts.schema import Schema
 from dpgb_dask.errors import PlanError
 from dpgb_dask.kernels.gradient import write
@@ -285,6 +291,71 @@ def test_trees_drawn_ahead_are_asked_in_their_turn(features, candidates, turns, 
             state = trees.update(state, query, answer(query, state))
         assert not state.memory.drawn
     assert asked[0] == asked[1] == asked[2]
+
+
+class LateRows(PoissonRows):
+    """From its second tree on it says that rows are drawn more rarely than they are."""
+
+    def draw(self, tree, n_trees):
+        own = PoissonRows.draw(self, tree, n_trees)
+        if tree == 0:
+            return own
+        rare = type("Rare", (RowDraw,), {"rate": 1e-6})
+        return rare(**{part.name: getattr(own, part.name) for part in fields(own)})
+
+
+class NumPyPrice(Even):
+    """Prices are NumPy's numbers, which may overflow."""
+
+    def unit(self, view, part):
+        return np.int64(Even().unit(view, part) >> 8)
+
+
+class Backwards(TotallyRandom):
+    """Masks stand in another order than their nodes."""
+
+    def draw(self, candidates, features, depth, rng):
+        own = TotallyRandom.draw(self, candidates, features, depth, rng)
+        turned = np.where(own.mask_of < 0, -1, len(own.masks) - 1 - own.mask_of).astype(np.int32)
+        return Splits(own.feature, own.threshold, turned, own.masks[::-1].copy())
+
+
+class Broken(TotallyRandom):
+    """A node names a mask that is not there."""
+
+    def draw(self, candidates, features, depth, rng):
+        own = TotallyRandom.draw(self, candidates, features, depth, rng)
+        return Splits(own.feature, own.threshold, own.mask_of + len(own.masks) + 1, own.masks)
+
+
+def asked_by(trees):
+    columns, label = data(60)
+    state, queries = trees.begin(state_of(SCHEMA)), []
+    while (query := trees.next_query(state)) is not None:
+        queries.append(query)
+        state = trees.update(state, query, exact_answer(query, state, columns, label))
+    return queries, state.model
+
+
+def test_parts_from_outside_are_checked_at_every_turn():
+    late = Trees(n_trees=3, depth=2, rows=LateRows(rate=0.5))
+    with pytest.raises(PlanError, match="not a RowDraw"):
+        asked_by(late)
+    queries, _ = asked_by(Trees(n_trees=3, depth=2, budget=NumPyPrice()))
+    assert [type(query.price) for query in queries] == [int] * 3
+    with pytest.raises(PlanError, match="a mask that is not there"):
+        asked_by(Trees(n_trees=3, depth=2, split=Broken()))
+
+
+def test_masks_of_trees_drawn_ahead_may_stand_in_any_order():
+    plain, model = asked_by(Trees(n_trees=9, depth=3, split=TotallyRandom()))
+    turned, other = asked_by(Trees(n_trees=9, depth=3, split=Backwards()))
+    assert any(len(query.splits.masks) > 1 for query in plain)
+    for one, two in zip(plain, turned, strict=True):
+        assert one.splits.same(two.splits)
+        assert len(two.splits.masks) == len(one.splits.masks)
+        assert not any(array.flags.writeable for array in two.splits.arrays)
+    assert model.trees.splits.same(other.trees.splits)
 
 
 def test_trees_of_a_block_are_drawn_from_the_stream_of_its_first(monkeypatch):
