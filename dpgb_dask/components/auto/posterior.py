@@ -24,6 +24,7 @@ from dpgb_dask.components.auto.stepping import NO_STEP, Step, averaged, inner
 from dpgb_dask.contracts.model import SCORE_ONE, Model
 from dpgb_dask.contracts.plan import Answer, Facts, Needs, State
 from dpgb_dask.contracts.queries import PRICE_ONE, PairCells, Query, ResidualQuery
+from dpgb_dask.frozen import replaced
 from dpgb_dask.losses import (
     CLASS_CLIP,
     GRAD_ONE,
@@ -405,7 +406,7 @@ def _with_values(
         here = slice(start, start := start + len(row[0].mass))
         blocks.append(
             tuple(
-                replace(
+                replaced(
                     block,
                     f=block.f if values is None else values[k, here],
                     log_evidence=mean.log_evidence,

@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dpgb_dask.components import constants
+from dpgb_dask.frozen import replaced
 from dpgb_dask.kernels import nested, posterior
 
 JITTER = 1e-8
@@ -298,7 +299,7 @@ def observe(
         shift=shift,
         omitted=omitted,
     )
-    return replace(
+    return replaced(
         block,
         precision=precision,
         shift=shift,
