@@ -79,7 +79,8 @@ NOT_DRAWN = np.random.default_rng(0)  # for features that are not drawn at rando
 # feature of every tree, and the leaf of each of its bins; empty unless every tree has one feature
 Where = tuple[tuple[int, NDArray[np.uint16]], ...]
 AHEAD = 1 << 9  # nodes of the random trees that are drawn at once; another number gives other trees
-MASKED = 4 * MAX_BINS  # bytes that a node of random trees takes: a mask where it splits categories, and copies of it
+# bytes that a node of random trees takes: a mask where it splits categories, and copies of it
+MASKED = 4 * MAX_BINS
 MOST_UNITS = 10**7  # the lowest price of a fit, divided by this number, still pays for one unit
 
 
