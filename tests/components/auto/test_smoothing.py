@@ -7,6 +7,7 @@ import pytest
 
 from dpgb_dask.components import constants
 from dpgb_dask.components.auto import smoothing
+from dpgb_dask.components.auto.main_effects import possible_cuts, random_partition
 from dpgb_dask.components.auto.smoothing import Intercept, Observation
 from dpgb_dask.kernels.posterior import moves
 
@@ -114,6 +115,38 @@ def test_a_mean_follows_the_noise_of_the_last_sums_as_far_as_it_says(mass, omitt
         against -= noise @ (mean_after(noise)[0] - start)
     assert told == pytest.approx(against)
     assert told > 0
+
+
+@pytest.mark.parametrize("n_leaves", [3, 12])
+def test_coordinates_that_no_partition_tells_of_may_be_left_out(n_leaves):
+    """A table of 250 bins, cut at few places, is learnt as with the whole square root of its prior."""
+    rng = np.random.default_rng(n_leaves)
+    mass, n_rounds = rng.lognormal(5, 0.3, 250), 4
+    cuts = possible_cuts(mass)
+    partitions = [random_partition(len(mass), cuts, n_leaves, rng) for _ in range(n_rounds)]
+    covariance = smoothing.prior(mass, ordered=True, missing_last=True)
+    root, reach = smoothing.nested_root(covariance, mass, partitions)
+    few = smoothing.new_block(mass, root, 0.2, reach)
+    every = smoothing.new_block(mass, smoothing.square_root(covariance), 0.2)
+    n_cells = 1 + len(np.unique(np.nonzero(np.diff(partitions, axis=1))[1]))
+    assert few.precision.shape == (n_cells, n_cells)
+    assert n_cells <= 1 + min(n_rounds * (n_leaves - 1), constants.MOST_CUTS)
+    for t, leaf in enumerate(partitions):
+        grad, hess = rng.normal(0, 300, n_leaves), np.bincount(leaf, 0.2 * mass)
+        seen = Observation(
+            grad_sd=50.0, hess_sd=50.0, round=t, sampling=4.0, hess_low=0.01, hess_high=0.25
+        )
+        few, every = (
+            smoothing.observe(
+                block, leaf, grad, hess, 9.0, seen, hess_total=hess.sum(), scales=None
+            )
+            for block in (few, every)
+        )
+        own, wanted = (
+            smoothing.posterior_mean(block, constants.PRIOR_SCALES) for block in (few, every)
+        )
+        np.testing.assert_allclose(own.value, wanted.value, atol=1e-6 * np.abs(wanted.value).max())
+        assert own.log_evidence == pytest.approx(wanted.log_evidence, rel=1e-6)
 
 
 def test_posterior_mean_without_information_is_zero(mass):

@@ -14,6 +14,7 @@ from dpgb_dask.components.auto.pairs import coarsen
 from dpgb_dask.components.auto.posterior import AutoFacts, in_threads, round_price
 from dpgb_dask.components.auto.start import binary_start, multiclass_start
 from dpgb_dask.components.bins import Bins
+from dpgb_dask.contracts.plan import Shape
 from dpgb_dask.errors import PlanError
 from dpgb_dask.losses import clipped_probability, sigmoid
 from dpgb_dask.losses.links import CLASS_CLIP, LINKS
@@ -62,6 +63,18 @@ def test_random_partition_is_ordered_and_complete(seed):
     assert set(np.flatnonzero(np.diff(leaf))) <= set(cuts)
     categories = random_partition(40, None, 7, rng)
     assert list(categories) == list(range(40))
+
+
+@pytest.mark.parametrize(("kind", "rounds"), [("binary", 20), ("multiclass", 20), ("numeric", 28)])
+def test_main_effects_take_more_rounds_of_a_number(kind, rounds):
+    schema = {
+        "binary": Schema({"a": (0, 1)}, classes=[0, 1]),
+        "multiclass": Schema({"a": (0, 1)}, classes=[0, 1, 2]),
+        "numeric": Schema({"a": (0, 1)}, target_bounds=(0, 1)),
+    }
+    shape = Shape(schema=schema[kind])
+    assert MainEffects().rounds_of(shape) == rounds
+    assert MainEffects(rounds=7).rounds_of(shape) == 7
 
 
 def test_few_bins_are_cut_everywhere():
