@@ -62,10 +62,7 @@ def altered(record: Record, **changes: Any) -> Record:
     kind: Any = type(record)
     names, read = _reader(kind)
     made: Record = object.__new__(kind)
-    values = dict(zip(names, read(record), strict=True))
-    values.update(changes)
-    for name, value in values.items():
-        object.__setattr__(made, name, value)
+    settle(made, **dict(zip(names, read(record), strict=True)) | changes)
     return made
 
 

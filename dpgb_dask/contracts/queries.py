@@ -33,7 +33,6 @@ DRAW_BITS = 32  # a row's secret draw is a whole number below 2**32
 MOST_WEIGHT_BITS = 16  # weights stay below 2**16 steps (contracts.plan)
 SHRINK_BITS = 16  # of the weights of rows that fall into too many blocks (`ReferenceSumsQuery`)
 SLOPE_BITS = 8  # the slope of a node is a whole number of steps of 2**-8
-MOST_JOINED = 1 << 10  # bytes; larger arrays are hashed where they are, such as a table of 64 KB
 KINDS = ("binary", "multiclass", "numeric")
 
 
@@ -195,14 +194,7 @@ def _digest(*parts: Any) -> bytes:
     told: list[Any] = []
     for part in parts:
         _canonical(part, told)
-    digest, first = hashlib.sha256(), 0
-    for k, content in enumerate(told):
-        if type(content) is np.ndarray and content.nbytes > MOST_JOINED:
-            digest.update(b"".join(told[first:k]))
-            digest.update(content.data)
-            first = k + 1
-    digest.update(b"".join(told[first:]))
-    return digest.digest()
+    return hashlib.sha256(b"".join(told)).digest()
 
 
 @dataclass(frozen=True, slots=True)

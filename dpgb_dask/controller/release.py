@@ -9,8 +9,6 @@ import socket
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import fields
 from fractions import Fraction
-from json.encoder import encode_basestring_ascii
-from operator import attrgetter
 from typing import Any
 
 import numpy as np
@@ -51,9 +49,6 @@ SETTLE = "settle it: ledger.settle(fit_id), or dpgb-dask ledger settle"
 CHANGED = "was changed: an answer is not the one that was released"
 
 _SORTED_FIELDS = tuple(sorted(part.name for part in fields(Receipt)))
-_facts_of = attrgetter(*_SORTED_FIELDS)
-# what `json.dumps` writes, in a third of its time
-_AS_JSON = "{" + ", ".join(f'"{name}": %s' for name in _SORTED_FIELDS) + "}"
 
 Vector = NDArray[np.int64]
 Mechanism = DiscreteGaussian | DiscreteLaplace | Choice | SharedChoice
@@ -608,9 +603,9 @@ class Controller:
 
 
 def _content(receipt: Receipt, value: Vector) -> bytes:
-    """Return an answer as bytes, for its keyed hash: the receipt as JSON, and a hash of the values."""
-    told = [encode_basestring_ascii(v) if isinstance(v, str) else v for v in _facts_of(receipt)]
-    return (_AS_JSON % tuple(told)).encode() + canonical(value)
+    """Return an answer as bytes, for its keyed hash."""
+    facts = {name: getattr(receipt, name) for name in _SORTED_FIELDS}
+    return json.dumps(facts).encode() + canonical(value)
 
 
 def _who() -> str:

@@ -37,9 +37,7 @@ def readable(name: str, array: NDArray[Any], dtype: DTypeLike, ndim: int) -> NDA
     ValueError
         If dtype, number of axes or contiguity differ; no length is printed.
     """
-    flags = array.flags
-    if array.dtype != dtype or array.ndim != ndim or not flags.c_contiguous:
-        raise _refused(name, array, dtype, ndim)
+    flags = _checked(name, array, dtype, ndim)
     if not flags.writeable:
         return array
     view = array.view()
@@ -55,22 +53,22 @@ def writable(name: str, array: NDArray[Any], dtype: DTypeLike, ndim: int) -> NDA
     ValueError
         If it is read-only, or its dtype, number of axes or contiguity differ.
     """
-    flags = array.flags
-    if array.dtype != dtype or array.ndim != ndim or not flags.c_contiguous:
-        raise _refused(name, array, dtype, ndim)
-    if not flags.writeable:
+    if not _checked(name, array, dtype, ndim).writeable:
         raise ValueError(f"{name} is read-only, and is written to. Pass a copy.")
     return array
 
 
-def _refused(name: str, array: NDArray[Any], dtype: DTypeLike, ndim: int) -> ValueError:
-    """Return the error of an array that has another dtype or number of axes, or is not in C's order."""
+def _checked(name: str, array: NDArray[Any], dtype: DTypeLike, ndim: int) -> Any:
+    """Return the flags of an array, of this dtype and number of axes, in C's order."""
     if array.dtype != dtype or array.ndim != ndim:
-        return ValueError(
+        raise ValueError(
             f"{name} has dtype={array.dtype} and {array.ndim} axes, not "
             f"dtype={np.dtype(dtype)} and {ndim}. Convert it before the kernel."
         )
-    return ValueError(f"{name} is not C-contiguous. Pass np.ascontiguousarray({name}).")
+    flags = array.flags
+    if not flags.c_contiguous:
+        raise ValueError(f"{name} is not C-contiguous. Pass np.ascontiguousarray({name}).")
+    return flags
 
 
 def same_rows(**arrays: NDArray[Any] | None) -> None:

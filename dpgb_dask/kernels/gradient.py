@@ -32,7 +32,7 @@ CLASS_BLOCK = 512  # rows per inner loop, of several scores: they stay in L1 or 
 
 
 @inner
-def table_index(
+def _table_index(
     score: NDArray[np.int32],  # IN (n,)
     label: NDArray[np.uint8],  # IN (n,)
     out: NDArray[np.uint16],  # OUT (n,), index into the flattened table
@@ -56,7 +56,7 @@ def _logistic(
     for lo in range(0, n, BLOCK):
         hi = min(n, lo + BLOCK)
         index, block = buffer[: hi - lo], out[lo:hi]
-        table_index(score[lo:hi], label[lo:hi], index)
+        _table_index(score[lo:hi], label[lo:hi], index)
         for i in range(block.shape[0]):
             block[i] = table[index[i]]
 

@@ -23,13 +23,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dpgb_dask.kernels import inner, kernel, readable, same_rows, writable
-from dpgb_dask.kernels.gradient import table_index
 from dpgb_dask.kernels.lanes import LANES, add_row
-from dpgb_dask.losses import TABLE_SIZE
 
 BLOCK = 8192  # rows per inner loop: their packed values and keys stay in L1 or L2
 GROUP_CELLS = 2048  # 16 KB of accumulator per group: two accumulators and the rows fit in L1
-TABLE_BLOCK = 2048  # as `BLOCK`, where only the places in a table are kept
 MAX_CELLS = 256  # of one feature: codes are uint8
 SMALL_CELLS = 256  # up to this size, a group that is alone in its loop has four accumulators
 PACKED_ROWS = 512  # with fewer rows between flushes, plain int64 sums are faster than flushing
@@ -620,91 +617,6 @@ def joint_sums(
                 codes, values[k], limit, side, g.order, g.size, g.offset, g.start, g.cells, g.n_joint, g.width, out[k],
             )  # fmt: skip
     return out.transpose(1, 0, 2)
-
-
-@kernel
-def _table_sums(
-    codes: NDArray[np.uint8],  # IN (n_rows,)
-    score: NDArray[np.int32],  # IN (n_rows,)
-    label: NDArray[np.uint8],  # IN (n_rows,)
-    table: NDArray[np.int64],  # IN (2 * TABLE_SIZE,)
-    limit: int,  # rows between flushes
-    out: NDArray[np.int64],  # OUT (n_bins, 2), added to
-) -> None:
-    n, last = codes.shape[0], out.shape[0] - 1
-    step = min(TABLE_BLOCK, limit)
-    buffer, sums = np.empty(step, np.uint16), np.zeros((4, MAX_CELLS), np.int64)
-    a, b, c, d = sums[0], sums[1], sums[2], sums[3]  # in turn, as in `_scatter_small`
-    rows = 0
-    for lo in range(0, n, step):
-        hi = min(n, lo + step)
-        key, index = codes[lo:hi], buffer[: hi - lo]
-        table_index(score[lo:hi], label[lo:hi], index)
-        even = (hi - lo) & ~3
-        for i in range(0, even, 4):
-            a[key[i]] += table[index[i]]
-            b[key[i + 1]] += table[index[i + 1]]
-            c[key[i + 2]] += table[index[i + 2]]
-            d[key[i + 3]] += table[index[i + 3]]
-        for i in range(even, hi - lo):
-            a[key[i]] += table[index[i]]
-        rows += hi - lo
-        if hi == n or rows + step > limit:
-            for k in range(MAX_CELLS):
-                one = a[k] + b[k] + c[k] + d[k]
-                a[k] = b[k] = c[k] = d[k] = 0
-                a[min(k, last)] += one
-            unload(a[: last + 1], PACKED, out)
-            rows = 0
-
-
-def table_sums(
-    codes: NDArray[np.uint8],
-    score: NDArray[np.int32],
-    label: NDArray[np.uint8],
-    table: NDArray[np.int64],
-    max_abs: int,
-    n_bins: int,
-) -> NDArray[np.int64]:
-    """Sum the g and h of a table per bin of one feature: `gradient.logistic`, then `joint_sums`, in one loop.
-
-    Parameters
-    ----------
-    codes : (n_rows,) uint8
-        Below n_bins; a larger code would count in the last bin.
-    score, label, table
-        As of `gradient.logistic`, without weights.
-    max_abs : int
-        As of `joint_sums`; at least `PACKED_ROWS` rows fit a packed sum.
-    n_bins : int
-
-    Returns
-    -------
-    (n_bins, 1, 2) int64
-
-    Raises
-    ------
-    ValueError
-        If a dtype, layout or shape is wrong or max_abs is out of range; never because of a row.
-
-    Privacy
-    -------
-    Private side. One row changes one bin, by its entry of the table. Exact for any n_rows, as `joint_sums` is.
-    """
-    same_rows(codes=codes, score=score, label=label)
-    limit = flush_rows(max_abs)
-    if table.shape != (2, TABLE_SIZE) or limit < PACKED_ROWS or not 1 <= n_bins <= MAX_CELLS:
-        raise ValueError("table, max_abs or n_bins is not one that is summed by a table.")
-    out = np.zeros((n_bins, 2), np.int64)
-    _table_sums(
-        readable("codes", codes, np.uint8, 1),
-        readable("score", score, np.int32, 1),
-        readable("label", label, np.uint8, 1),
-        readable("table", table, np.int64, 2).reshape(-1),
-        limit,
-        out,
-    )
-    return out[:, None]
 
 
 def scores_at_once(n_scores: int, n_cells: int = 1) -> tuple[int | slice, ...]:

@@ -190,8 +190,6 @@ def _trees(depth: int = 3) -> None:
     route.only_feature(*splits[:3])
     route.leaves_of_codes(*splits[1:], 1)
     route.sums_of_leaves(np.zeros((1, 1, 2), np.int64), *splits[1:])
-    label, table = np.zeros(ROWS, np.uint8), np.stack((STEPS, STEPS))
-    histogram.table_sums(codes[0], np.zeros(ROWS, np.int32), label, table, 1, 1)
     value, score = np.ones((1, 3, 1 << depth), np.int32), np.zeros((1, ROWS), np.int32)
     predict.add_trees(codes, *splits, value, score)
     predict.add_tables(codes[:3], list(value[0, :, :1, None]), score)

@@ -160,11 +160,13 @@ def labels_of(model):
 
 
 def test_a_feature_far_from_zero_is_learnt():
-    model = fitted()
-    assert labels_of(model).count("closer bins") == 1
     x, y = far_rows(6000)
-    auc = roc_auc_score(y == "yes", np.asarray(model.predict_proba(x))[:, 1])
-    assert auc > 0.8  # .84 to .89 by the noise; .5 to .7 in one or two bins
+    auc = []
+    for seed in range(5):
+        model = fitted(noise=SeededNoise(seed), random_state=seed)
+        assert labels_of(model).count("closer bins") == 1
+        auc.append(roc_auc_score(y == "yes", np.asarray(model.predict_proba(x))[:, 1]))
+    assert np.mean(auc) > 0.85  # of one fit .84 to .89 by its noise; .5 to .7 in one or two bins
 
 
 def test_no_closer_look_is_paid_for_where_none_is_taken():

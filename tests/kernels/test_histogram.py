@@ -4,9 +4,6 @@ import pytest
 from helpers import naive_cells, naive_joint_sums, naive_pair_sums, pack, two_scores
 
 from dpgb_dask.kernels import histogram, pair_tables
-from dpgb_dask.kernels.gradient import logistic
-from dpgb_dask.kernels.histogram import HALF
-from dpgb_dask.losses import TABLE_SIZE
 
 SIZES = [(3,), (33, 3, 33), (2, 3, 256, 1, 33, 4, 4, 3, 3, 3, 3, 2, 200), (256, 256)]
 
@@ -107,47 +104,6 @@ def test_a_code_beyond_its_feature_counts_in_the_last_bin():
     got = histogram.joint_sums(np.repeat(codes[:1], 5, axis=0), packed, 4, sizes)
     for part in np.split(got[:, 0], np.cumsum(sizes)[:-1]):
         assert part[[0, 9, -1]].tolist() == [[1, 1], [2, 1], [4, 1]]
-
-
-@pytest.mark.parametrize("max_abs", [1, 1 << 15, 1 << 20, HALF // 512])
-@pytest.mark.parametrize("n", [0, 1, 2047, 6003])
-def test_table_sums_are_the_joint_sums_of_what_rows_look_up(n, max_abs):
-    rng = np.random.default_rng(n)
-    g, h = rng.integers(-max_abs, max_abs, (2, 2, TABLE_SIZE), endpoint=True)
-    table = pack(g, np.abs(h))
-    score = rng.integers(-(10 << 16), 10 << 16, n, np.int32)
-    label, codes = rng.integers(0, 3, n, np.uint8), rng.integers(0, 36, (1, n), np.uint8)
-    packed = np.empty((1, n), np.int64)
-    logistic(score, label, None, table, packed[0])
-    want = histogram.joint_sums(codes, packed, max_abs, (33,))  # codes 33 to 35 count in the last
-    got = histogram.table_sums(codes[0], score, label, table, max_abs, 33)
-    np.testing.assert_array_equal(got, want)
-
-
-@pytest.mark.parametrize("sign", [-1, 1])
-@pytest.mark.parametrize("max_abs", [1 << 15, 1 << 20, HALF // 512])
-def test_table_sums_hold_at_the_flush_bound(max_abs, sign):
-    n = 2 * (HALF // max_abs) + 5
-    table = np.full((2, TABLE_SIZE), pack(sign * max_abs, max_abs))
-    zeros = np.zeros(n, np.uint8)
-    got = histogram.table_sums(zeros, np.zeros(n, np.int32), zeros, table, max_abs, 2)
-    assert got.tolist() == [[[sign * n * max_abs, n * max_abs]], [[0, 0]]]
-
-
-def test_a_flush_of_table_sums_one_row_too_late_is_seen(monkeypatch):
-    n, max_abs = 2048, 1 << 20
-    table, zeros = np.full((2, TABLE_SIZE), pack(max_abs, 0)), np.zeros(n, np.uint8)
-    monkeypatch.setattr(histogram, "flush_rows", lambda bound: HALF // bound + 1)
-    with np.errstate(over="ignore"):
-        got = histogram.table_sums(zeros, np.zeros(n, np.int32), zeros, table, max_abs, 1)
-    assert got[0, 0, 0] != n * max_abs
-
-
-def test_table_sums_refuse_what_a_packed_sum_or_a_code_cannot_hold():
-    row, table = np.zeros(1, np.uint8), np.zeros((2, TABLE_SIZE), np.int64)
-    for max_abs, n_bins, own in ((HALF, 2, table), (1, 257, table), (1, 2, table[:, :9])):
-        with pytest.raises(ValueError, match="table, max_abs or n_bins"):
-            histogram.table_sums(row, np.zeros(1, np.int32), row, own, max_abs, n_bins)
 
 
 @pytest.mark.parametrize("bound", [0, -1, 1 << 31])

@@ -180,9 +180,9 @@ def nested_root(
     """
     n = len(mass)
     _, begins = np.nonzero(np.diff(partitions, axis=1))  # partition by partition
-    n_coordinates = len(np.unique(begins)) + 1
     every = np.append(begins + 1, np.arange(1, n))
     cuts, first = np.unique(every, return_index=True)
+    n_coordinates = 1 + int(np.count_nonzero(first < len(begins)))
     cuts = cuts[np.argsort(first)]
     reach = np.ones(n, np.int64)
     reach[cuts] = np.arange(2, n + 1)

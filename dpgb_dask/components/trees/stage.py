@@ -543,11 +543,8 @@ class Trees(Stage):
         memory: Growing = state.memory
         assert isinstance(query, GradientQuery)
         if isinstance(query, TreeSumsQuery):
-            where = (
-                memory.drawn[0].where
-                if memory.drawn
-                else self._leaves_of_bins(state, memory, query.splits)
-            )
+            ahead = memory.drawn
+            where = ahead[0].where if ahead else self._leaves_of_bins(state, query.splits)
             value = self._sums_of_leaves(state, query, released, where)
             return self._finish(state, value, query.splits, where)
         if isinstance(query, ChoiceQuery):
@@ -643,21 +640,26 @@ class Trees(Stage):
             return state
         size = self.batch_size(memory.n_trees)
         refined = memory.tree < self._refinements(state.shape)
-        n = 1 if refined else max(1, (AHEAD >> self.depth) // size)
+        n = 1 if refined else max(1, self._at_once // size)
         trees = self._draw(state, min(n * size, memory.n_trees - memory.tree))
-        where = self._leaves_of_bins(state, memory, trees)
+        where = self._leaves_of_bins(state, trees)
         turns = [np.arange(trees.n_trees)[k : k + size] for k in range(0, trees.n_trees, size)]
         drawn = tuple(Drawn(trees.only(own), where[own[0] : own[-1] + 1]) for own in turns)
         return replaced(state, memory=memory._replace(drawn=drawn))
+
+    @property
+    def _at_once(self) -> int:
+        """Number of random trees that are drawn at once."""
+        return max(1, AHEAD >> self.depth)
 
     def _draw(self, state: State, n_trees: int) -> Splits:
         """Draw the next trees at random, some at once, from the stream of the first of them."""
         assert isinstance(self.split, TotallyRandom)
         memory: Growing = state.memory
-        candidates, step = self._candidates(state, memory), max(1, AHEAD >> self.depth)
+        candidates, stop = self._candidates(state, memory), memory.tree + n_trees
         blocks = []
-        for first in range(memory.tree, memory.tree + n_trees, step):
-            turns = range(first, min(first + step, memory.tree + n_trees))
+        for first in range(memory.tree, stop, self._at_once):
+            turns = range(first, min(first + self._at_once, stop))
             features = np.array([self._features(state, t) for t in turns])
             rng = state.rng.stream("splits", first)
             blocks.append(self.split.draw(candidates, features, self.depth, rng))
@@ -753,7 +755,7 @@ class Trees(Stage):
             else children_of(table, level, frontier.candidates)
         )
         value = self._values(state, splits, *leaves)
-        return self._finish(state, value, splits, self._leaves_of_bins(state, memory, splits))
+        return self._finish(state, value, splits, self._leaves_of_bins(state, splits))
 
     def _grown_at_once(self, state: State, table: NodeHistogram, frontier: Frontier) -> State:
         """Grow a tree of one feature from the histogram of its root alone (FDP-GBDT §5.1: κ_s = T)."""
@@ -773,14 +775,15 @@ class Trees(Stage):
             here @ table.grad[0], here @ table.hess[0], table.grad_sd * sd, table.hess_sd * sd
         )
         value = self._values(state, splits, leaves)
-        return self._finish(state, value, splits, self._leaves_of_bins(state, state.memory, splits))
+        return self._finish(state, value, splits, self._leaves_of_bins(state, splits))
 
     # ---- leaves
 
-    def _leaves_of_bins(self, state: State, memory: Growing, splits: Splits) -> Where:
+    def _leaves_of_bins(self, state: State, splits: Splits) -> Where:
         """Return the feature of every tree and the leaf of each of its bins; nothing if trees may have several."""
         if not self._one_feature(state.shape):
             return ()
+        memory: Growing = state.memory
         assert state.model is not None
         where = []
         for t, leaf in enumerate(leaf_of_code(splits)):

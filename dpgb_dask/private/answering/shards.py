@@ -3,7 +3,7 @@
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any, TypeGuard
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -26,18 +26,10 @@ from dpgb_dask.contracts.queries import (
 )
 from dpgb_dask.errors import PlanError
 from dpgb_dask.kernels import gradient as gradient_kernels
-from dpgb_dask.kernels.histogram import (
-    PACKED_ROWS,
-    add_cells,
-    flush_rows,
-    joint_sums,
-    padded,
-    table_sums,
-)
+from dpgb_dask.kernels.histogram import add_cells, joint_sums, padded
 from dpgb_dask.kernels.pair_tables import pack_pairs, pair_sums
 from dpgb_dask.kernels.route import only_feature, sums_of_leaves, tree_sums
 from dpgb_dask.kernels.shrink import shrink
-from dpgb_dask.losses import Gradient, LogisticGradient, TableGradient
 from dpgb_dask.private.answering.draws import Draws
 from dpgb_dask.private.answering.levels import KeptLevel, LevelCells, LevelSums
 from dpgb_dask.private.answering.passes import (
@@ -291,7 +283,6 @@ class _Ask:
         self.leaves: Leaves | None = None
         self._sums_of: Callable[[NDArray[np.uint8], NDArray[np.int64]], NDArray[np.int64]]
         self._shrink: Callable[[NDArray[np.uint8], NDArray[np.int64]], None] | None = None
-        self._by_table: Callable[[Piece, NDArray[np.int32]], NDArray[np.int64]] | None = None
         if not isinstance(query, GradientQuery):
             self._n_sums = query.n_values
             self._add = self._counting(query, shape, bins)
@@ -334,11 +325,6 @@ class _Ask:
         if j is not None:
             row, size = slice(j, j + 1), bins[j].n_bins
             self._sums_of = lambda codes, packed: joint_sums(codes[row], packed, max_abs, (size,))
-            if _looks_up(query.gradient, self.shape) and flush_rows(max_abs) >= PACKED_ROWS:
-                table = query.gradient.table
-                self._by_table = lambda piece, score: table_sums(
-                    piece.codes[j], score[0], piece.label, table, max_abs, size
-                )
             self.finish = lambda sums: sums_of_leaves(
                 sums.reshape(-1, query.n_scores, 2), s.threshold, s.mask_of, s.masks
             ).ravel()
@@ -406,11 +392,8 @@ class _Ask:
 
     def _add_gradients(self, block: RowBlock, sums: NDArray[np.int64]) -> None:
         number, piece, score = block
-        if self._by_table is not None and piece.weight is None:
-            part = self._by_table(piece, score)
-        else:
-            codes = piece.codes if self.leaves is None else self.leaves.find(number, piece.codes)
-            part = self._sums_of(codes, self._pack(piece, score))
+        codes = piece.codes if self.leaves is None else self.leaves.find(number, piece.codes)
+        part = self._sums_of(codes, self._pack(piece, score))
         sums += part.reshape(-1)
 
     def _pack(self, piece: Piece, score: NDArray[np.int32]) -> NDArray[np.int64]:
@@ -438,11 +421,6 @@ class _Ask:
             total = out[: query.n_leaves[0]].sum(0, keepdims=True)
             out = np.concatenate([total, out[query.released]])
         return out.ravel()
-
-
-def _looks_up(gradient: Gradient, shape: Shape) -> TypeGuard[LogisticGradient | TableGradient]:
-    """Whether a row's gradient is the entry of a table for its label and score."""
-    return shape.kind == "binary" and type(gradient) in (LogisticGradient, TableGradient)
 
 
 def _shrinking(query: ReferenceSumsQuery) -> Callable[[NDArray[np.uint8], NDArray[np.int64]], None]:

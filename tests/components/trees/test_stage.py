@@ -274,21 +274,12 @@ def last_cuts(_, candidates, features, depth, __):
 def test_trees_drawn_ahead_are_asked_in_their_turn(features, candidates, turns, monkeypatch):
     """As if each batch were drawn when it is asked: from the candidates of then, at the scores of then."""
     monkeypatch.setattr(TotallyRandom, "draw", last_cuts)
-    columns, label = data(60)
     trees = Trees(**{"n_trees": 11, "depth": 2} | features | turns, candidates=candidates)
     asked = []
-
-    def answer(query, state):
-        asked[-1].append((query.label, query.price, query.digest()))
-        return exact_answer(query, state, columns, label)
-
-    first = state_of(SCHEMA)
     for ahead in (1, 4 << 2, 64 << 2):
         monkeypatch.setattr(stage, "AHEAD", ahead)
-        asked.append([])
-        state = trees.begin(first)
-        while (query := trees.next_query(state)) is not None:
-            state = trees.update(state, query, answer(query, state))
+        queries, state = asked_by(trees)
+        asked.append([(query.label, query.price, query.digest()) for query in queries])
         assert not state.memory.drawn
     assert asked[0] == asked[1] == asked[2]
 
@@ -334,7 +325,7 @@ def asked_by(trees):
     while (query := trees.next_query(state)) is not None:
         queries.append(query)
         state = trees.update(state, query, exact_answer(query, state, columns, label))
-    return queries, state.model
+    return queries, state
 
 
 def test_parts_from_outside_are_checked_at_every_turn():
@@ -348,14 +339,14 @@ def test_parts_from_outside_are_checked_at_every_turn():
 
 
 def test_masks_of_trees_drawn_ahead_may_stand_in_any_order():
-    plain, model = asked_by(Trees(n_trees=9, depth=3, split=TotallyRandom()))
+    plain, state = asked_by(Trees(n_trees=9, depth=3, split=TotallyRandom()))
     turned, other = asked_by(Trees(n_trees=9, depth=3, split=Backwards()))
     assert any(len(query.splits.masks) > 1 for query in plain)
     for one, two in zip(plain, turned, strict=True):
         assert one.splits.same(two.splits)
         assert len(two.splits.masks) == len(one.splits.masks)
         assert not any(array.flags.writeable for array in two.splits.arrays)
-    assert model.trees.splits.same(other.trees.splits)
+    assert state.model.trees.splits.same(other.model.trees.splits)
 
 
 def test_trees_of_a_block_are_drawn_from_the_stream_of_its_first(monkeypatch):
