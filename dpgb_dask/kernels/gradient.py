@@ -16,6 +16,7 @@ from dpgb_dask.losses import (
     TABLE_SIZE,
     TARGET_BITS,
     ClippedSoftmaxGradient,
+    FreeSquaredGradient,
     Gradient,
     LabelGradient,
     LogisticGradient,
@@ -181,6 +182,7 @@ def _squared(
     score: NDArray[np.int32],  # IN (n,)
     target: NDArray[np.int32],  # IN (n,)
     clip_steps: int,
+    curved_steps: int,  # a larger residual has the second component of a clipped one
     hess_steps: int,
     beyond_hess: int,  # second component of a clipped row
     beyond_grad: int,  # 1: a clipped row keeps its clipped gradient; 0: it adds none
@@ -190,7 +192,7 @@ def _squared(
         r = np.int64(score[i]) - np.int64(target[i])
         kept = r if r < clip_steps else np.int64(clip_steps)
         kept = kept if kept > -clip_steps else np.int64(-clip_steps)
-        h = hess_steps if kept == r else beyond_hess
+        h = hess_steps if -curved_steps <= r <= curved_steps else beyond_hess
         g = kept >> 1 if kept == r else (kept >> 1) * beyond_grad
         out[i] = (g << 32) + h
 
@@ -205,6 +207,7 @@ def squared(
     *,
     always: bool = False,
     filtered: bool = False,
+    curved_steps: int | None = None,
 ) -> None:
     """Write each row's gradient and Hessian of the squared loss with clipped residuals.
 
@@ -220,6 +223,8 @@ def squared(
         Written: weight · ((g << 32) + h), g = clip(score - target) >> 1, h = hess_steps where not clipped.
     always, filtered : bool
         Whether h = hess_steps on clipped rows too; whether rows that would be clipped get (0, 0) instead.
+    curved_steps : int or None
+        As in `gradients.FreeSquaredGradient`: beyond it h = 0, though g is not clipped. None is ``clip_steps``.
 
     Raises
     ------
@@ -236,6 +241,7 @@ def squared(
         readable("score", score, np.int32, 1),
         readable("target", target, np.int32, 1),
         int(clip_steps),
+        int(clip_steps if curved_steps is None else curved_steps),
         int(hess_steps),
         int(hess_steps) if always and not filtered else 0,
         int(not filtered),
@@ -659,7 +665,7 @@ def write(
             residuals(score[0], label, weight, gradient.table, out[0])  # type: ignore[arg-type]
         case TableGradient():
             logistic(score[0], label, weight, gradient.table, out[0])  # type: ignore[arg-type]
-        case SquaredGradient():
+        case SquaredGradient() | FreeSquaredGradient():
             squared(
                 score[0],
                 label,  # type: ignore[arg-type]  # the kernels check dtypes
@@ -669,6 +675,7 @@ def write(
                 out[0],
                 always=gradient.always,
                 filtered=gradient.filtered,
+                curved_steps=gradient.curved_steps,
             )
         case SlopeGradient():
             below, above = gradient.below, gradient.above

@@ -280,6 +280,7 @@ GRADIENTS = {
     "LogisticGradient": ("logistic gradient",),
     "TableGradient": ("logistic gradient", "residual gradient"),
     "SquaredGradient": ("squared gradient",),
+    "FreeSquaredGradient": ("squared gradient",),
     "SlopeGradient": ("slope gradient",),
     "PoissonGradient": ("poisson gradient",),
     # `auto` clips that of the loss

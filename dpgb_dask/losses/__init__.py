@@ -26,6 +26,7 @@ from dpgb_dask.losses.gradients import (
     TABLE_SIZE,
     TARGET_BITS,
     ClippedSoftmaxGradient,
+    FreeSquaredGradient,
     Gradient,
     LabelGradient,
     LogisticGradient,
@@ -62,8 +63,8 @@ from dpgb_dask.losses.squared_error import SquaredError as SquaredError
 __all__ = [  # and the losses
     "CLASS_CLIP", "CORNER", "FREE_HESS_SCALE", "GRADIENTS", "GRAD_BITS", "GRAD_ONE", "LINKS", "LINKS_OF", "LOSSES",
     "NORM_SHIFT", "NORM_SIZE", "RATE_SHIFT", "RESIDUAL_SHIFT", "SOFTMAX_HESS_SCALE", "TABLE_SHIFT", "TABLE_SIZE",
-    "TARGET_BITS", "AbsentLoss", "ClippedSoftmaxGradient", "Gradient", "GradientOptions", "LabelGradient",
-    "LogisticGradient", "Loss", "OutsideLoss", "PoissonGradient", "SlopeGradient", "SoftmaxGradient",
+    "TARGET_BITS", "AbsentLoss", "ClippedSoftmaxGradient", "FreeSquaredGradient", "Gradient", "GradientOptions",
+    "LabelGradient", "LogisticGradient", "Loss", "OutsideLoss", "PoissonGradient", "SlopeGradient", "SoftmaxGradient",
     "SquaredGradient", "TableGradient", "check_gradient", "check_loss", "class_weights", "clipped_probabilities",
     "clipped_probability", "clipped_softmax_gradient", "default_loss", "from_json", "get", "label_gradient",
     "logistic_gradient", "options_in_words", "parse", "poisson_gradient", "sigmoid", "softmax_gradient",

@@ -21,6 +21,7 @@ data, and its bounds are maxima over its entries, whoever filled it in.
 
 from dataclasses import dataclass, replace
 from functools import lru_cache
+from math import isqrt
 from typing import Any, ClassVar, NamedTuple, Self, get_args
 
 import numpy as np
@@ -353,6 +354,11 @@ class SquaredGradient(_Computed):
         _settle_steps(self, 0, 1 << 30, "clip_steps", "hess_steps")
         _settle_flags(self, "always", "filtered")
 
+    @property
+    def curved_steps(self) -> int:
+        """Largest residual of a row that is not clipped, and so has a Hessian, in score steps."""
+        return self.clip_steps
+
     def extremes(self) -> Extremes:
         """Return what a row at the clip adds."""
         return _one_row((self.clip_steps + 1) >> 1, self.hess_steps)
@@ -360,6 +366,49 @@ class SquaredGradient(_Computed):
     @property
     def _on_every_row(self) -> bool:
         return self.always or self.filtered
+
+
+@dataclass(frozen=True, slots=True)
+class FreeSquaredGradient(_Computed):
+    """As `SquaredGradient`, with a Hessian that costs nothing: h = hess_steps on rows up to ``curved_steps``.
+
+    A row has it as long as ‖(g, h)‖ is then at most the largest |g|: every row but those whose residual is above
+    √(1 - a²) of the clip, with a the second component over the largest |g| (docs/privacy.md P2).
+
+    Parameters
+    ----------
+    clip_steps : int, >= 1
+        Bound of the residual in score steps (2⁻¹⁶).
+    hess_steps : int, >= 1
+        Second component, in gradient steps (hess_scale · 2¹⁵); at most (clip_steps + 1) >> 1.
+    """
+
+    kinds: ClassVar[tuple[str, ...]] = ("numeric",)
+    always: ClassVar[bool] = False
+    filtered: ClassVar[bool] = False
+
+    clip_steps: int
+    hess_steps: int
+
+    def __post_init__(self) -> None:
+        """Refuse options that the bounds are not stated for."""
+        _settle_steps(self, 1, 1 << 30, "clip_steps")
+        _settle_steps(self, 1, (self.clip_steps + 1) >> 1, "hess_steps")
+
+    @property
+    def curved_steps(self) -> int:
+        """Largest residual of a row that has the second component, in score steps."""
+        largest = (self.clip_steps + 1) >> 1
+        return 2 * isqrt(largest**2 - self.hess_steps**2)
+
+    def extremes(self) -> Extremes:
+        """Return what a row at the clip adds, and one at the largest residual with a second component."""
+        grad = [(self.clip_steps + 1) >> 1, (self.curved_steps + 1) >> 1]
+        return np.array(grad, np.int64), np.array([0, self.hess_steps], np.int64)
+
+    @property
+    def _on_every_row(self) -> bool:
+        return False
 
 
 @dataclass(frozen=True, slots=True)
@@ -731,6 +780,7 @@ Gradient = (
     LogisticGradient
     | TableGradient
     | SquaredGradient
+    | FreeSquaredGradient
     | SlopeGradient
     | PoissonGradient
     | SoftmaxGradient

@@ -14,6 +14,7 @@ from dpgb_dask.losses import (
     LOSSES,
     NORM_SHIFT,
     ClippedSoftmaxGradient,
+    FreeSquaredGradient,
     Huber,
     LabelGradient,
     LogisticGradient,
@@ -192,6 +193,9 @@ def gradients_of(kind, n_scores):
         for clip, a in ((0.85, 0.5), (0.6, 0.5), (1.2, 1.0)):
             made = clipped_softmax_gradient(n_scores, clip=clip, hess_scale=a)
             yield pytest.param(made, id=f"{n_scores} classes, norm {clip}, a {a}")
+    if kind == "numeric":
+        for clip, a in ((65536, 11469), (65535, 32768), (40001, 7000), (7, 3), (1, 1)):
+            yield pytest.param(FreeSquaredGradient(clip, a), id=f"free Hessian {clip}, {a}")
     for average in (True, False):
         made = label_gradient(kind, n_scores, average=average, count_scale=0.5)
         yield pytest.param(made, id=f"{kind} target {average}")
@@ -236,6 +240,11 @@ def row_of(g, score, label):
             if kept != r and g.filtered:
                 return [(0, 0)]
             return [(kept >> 1, second if kept == r or g.always else 0)]
+        case FreeSquaredGradient():
+            r = score[0] - label
+            kept, largest = min(max(r, -g.clip_steps), g.clip_steps), (g.clip_steps + 1) // 2
+            half = (abs(r) + 1) // 2
+            return [(kept >> 1, second if half * half + second * second <= largest**2 else 0)]
         case SlopeGradient():
             r = score[0] - label
             return [(g.above if r > 0 else -g.below if r < 0 else 0, second)]
@@ -288,10 +297,11 @@ def rows_for(g):
                 rng.integers(-65536, 65537, 800),
             )
         )
-        near = (
-            rng.choice([-clip, clip, -clip - 1, clip + 1, 0, -1, 1, -131072, 131072], len(label))
-            + label
-        )
+        ends = [-clip, clip, -clip - 1, clip + 1, 0, -1, 1, -131072, 131072]
+        if isinstance(g, FreeSquaredGradient):
+            curved = g.curved_steps
+            ends += [curved, -curved, curved + 1, -curved - 1]
+        near = rng.choice(ends, len(label)) + label
         if isinstance(g, TableGradient):  # every entry, and far beyond them
             label = np.tile(label, 5)
             near = label + np.resize(np.arange(-2100, 2100) * 64 + 63, len(label))
@@ -434,6 +444,23 @@ def test_a_clip_in_norm_halves_the_sensitivity():
         gradient.write(made, score, label, None, out)
         g, h = unpack(out)
         assert (g * g + h * h).sum(axis=0).max() > made.l2_squared / 1.03**2
+
+
+def test_the_hessian_of_a_number_costs_nothing():
+    """The sensitivity is that of the clipped residual alone, and .94 of the clip has the Hessian beside it (P2)."""
+    made = FreeSquaredGradient(1 << 14, 2867)  # clip .25 and a = .35
+    assert made.l2_squared == (GRAD_ONE // 4) ** 2
+    assert made.hess_scale == pytest.approx(0.35 / 4, rel=1e-3)
+    assert made.curved_steps / made.clip_steps == pytest.approx((1 - 0.35**2) ** 0.5, rel=1e-3)
+    score, target = rows_for(made)
+    out = np.empty(score.shape, np.int64)
+    gradient.write(made, score, target, None, out)
+    g, h = unpack(out)
+    assert made.l2_squared * 0.99 < (g * g + h * h)[h > 0].max() <= made.l2_squared
+    with pytest.raises(
+        PlanError, match=r"hess_steps=5 must be a whole number of steps in \[1, 4\]"
+    ):
+        FreeSquaredGradient(7, 5)
 
 
 @pytest.mark.parametrize("case", thinned(EVERY_GRADIENT, every=3))

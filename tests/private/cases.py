@@ -34,7 +34,13 @@ from dpgb_dask.contracts.queries import (
     TreeSumsQuery,
 )
 from dpgb_dask.contracts.schema import Schema
-from dpgb_dask.losses import GRAD_ONE, SquaredGradient, logistic_gradient, softmax_gradient
+from dpgb_dask.losses import (
+    GRAD_ONE,
+    FreeSquaredGradient,
+    SquaredGradient,
+    logistic_gradient,
+    softmax_gradient,
+)
 
 KEY = bytes(range(32))
 ROWS_KEY = bytes(range(16, 32))
@@ -165,7 +171,7 @@ def gradient_of(kind):
     """The gradient of a kind of target."""
     if kind == "binary":
         return logistic_gradient(0.5, 0.5)
-    return softmax_gradient(3) if kind == "multiclass" else SquaredGradient(40001, 9000)
+    return softmax_gradient(3) if kind == "multiclass" else FreeSquaredGradient(40001, 7000)
 
 
 def table_of(kind):

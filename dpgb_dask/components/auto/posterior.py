@@ -28,8 +28,8 @@ from dpgb_dask.frozen import replaced
 from dpgb_dask.losses import (
     CLASS_CLIP,
     GRAD_ONE,
+    FreeSquaredGradient,
     Gradient,
-    SquaredGradient,
     clipped_softmax_gradient,
     logistic_gradient,
 )
@@ -48,7 +48,9 @@ def gradient_of(kind: str, clip: float, n_classes: int) -> Gradient:
             hess_scale=constants.HESS_SCALE,
             curvature=constants.CLASS_CURVATURE,
         )
-    return SquaredGradient(round(clip * SCORE_ONE), round(constants.HESS_SCALE * clip * GRAD_ONE))
+    clip_steps = max(round(clip * SCORE_ONE), 1)
+    hess_steps = max(round(constants.NUMERIC_HESS_SCALE * clip * GRAD_ONE), 1)
+    return FreeSquaredGradient(clip_steps, hess_steps)
 
 
 def largest_hess(kind: str) -> float:
