@@ -181,9 +181,10 @@ def _digests(data: dict[str, Any]) -> dict[str, str]:
     out: dict[str, str] = {name: _digest(data[name]) for name in released}
     out["receipts"] = _digest(data["report"]["receipts"])
     out["parameters"] = _digest([data["estimator"], data["parameters"], data.get("edits", [])])
-    parts = {name: data[name] for name in (*released, "estimator", "parameters")}
-    parts["report"] = {name: value for name, value in data["report"].items() if name != "build"}
-    out["fit"] = _digest({name: _digest(part) for name, part in parts.items()})
+    report = {name: value for name, value in data["report"].items() if name != "build"}
+    whole = {name: out[name] for name in released} | {"report": _digest(report)}
+    whole |= {name: _digest(data[name]) for name in ("estimator", "parameters")}
+    out["fit"] = _digest(whole)
     return out
 
 
