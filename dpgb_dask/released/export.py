@@ -182,8 +182,10 @@ def _digests(data: dict[str, Any]) -> dict[str, str]:
     out["receipts"] = _digest(data["report"]["receipts"])
     out["parameters"] = _digest([data["estimator"], data["parameters"], data.get("edits", [])])
     report = {name: value for name, value in data["report"].items() if name != "build"}
-    whole = {name: out[name] for name in released} | {"report": _digest(report)}
-    whole |= {name: _digest(data[name]) for name in ("estimator", "parameters")}
+    whole: dict[str, str] = {}
+    for name in (*released, "estimator", "parameters"):
+        whole[name] = out[name] if name in released else _digest(data[name])
+    whole["report"] = _digest(report)
     out["fit"] = _digest(whole)
     return out
 
