@@ -63,7 +63,7 @@ def most_candidates(kind: str, of_pairs: float) -> int:
 
 
 def tree_signal(n_rows: float, hess: float, clip: float, mu2: float) -> float:
-    """Return the Σh of all rows over the noise of one sum that takes all that the main effects would leave.
+    """Return the Σh of all rows over the noise of one sum that takes all that main effects would leave on rich data.
 
     Parameters
     ----------
@@ -96,17 +96,10 @@ def split_rich(signal: float, left: int, *, chosen: bool, pairs: bool) -> Budget
     )
 
 
-def split_budget(kind: str, signal: float, left: int, *, forest: bool = True) -> BudgetSplit:
-    """Divide ``left`` among main effects, pairs and forest by the expected signal.
-
-    Parameters
-    ----------
-    forest : bool
-        Whether there is a feature that the forest may draw.
-    """
-    is_open = forest and signal >= constants.FOREST_GATE[kind]
-    trees = int(left * constants.FOREST_SHARE) if is_open else 0
-    share = next(share for below, share in constants.PAIR_SHARES if signal < below)
+def split_budget(of_pairs: float, left: int, *, forest: bool = True) -> BudgetSplit:
+    """Divide ``left`` among main effects, pairs by their signal, and the forest, if there is to be one."""
+    trees = int(left * constants.FOREST_SHARE) if forest else 0
+    share = next(share for below, share in constants.PAIR_SHARES if of_pairs < below)
     both = int((left - trees) * share)
     screen = int(both * constants.SCREEN_SHARE)
     return BudgetSplit(main=left - trees - both, screen=screen, pairs=both - screen, forest=trees)

@@ -156,24 +156,24 @@ class Start(Stage):
             max(state.left - (constants.RESIDUAL_REFRESHES - 1) * scale, 0) / PRICE_ONE,
         )
         found = replace(found, most_candidates=schedules.most_candidates(kind, of_pairs))
-        if self.trees and state.shape.constraints == UNCONSTRAINED:
-            clip = CLASS_CLIP if kind == "multiclass" else constants.CLIP
-            signal = schedules.tree_signal(
-                n_rows, hess_of_trees(state), clip, state.left / PRICE_ONE
-            )
-            if signal >= self.rich_from:
-                chosen = signal >= constants.CHOSEN_SIGNAL * self.rich_from
-                pairs = of_pairs >= constants.PAIR_CLEAR[kind]
-                left = max(state.left - (2 + chosen + pairs) * scale, 0)
-                split = schedules.split_rich(signal, left, chosen=chosen, pairs=pairs)
-                return state.with_fact(replace(found, split=split))
+        clip = CLASS_CLIP if kind == "multiclass" else constants.CLIP
+        signal = schedules.tree_signal(n_rows, hess_of_trees(state), clip, state.left / PRICE_ONE)
+        unconstrained = state.shape.constraints == UNCONSTRAINED
+        if self.trees and unconstrained and signal >= self.rich_from:
+            chosen = signal >= constants.CHOSEN_SIGNAL * self.rich_from
+            pairs = of_pairs >= constants.PAIR_CLEAR[kind]
+            left = max(state.left - (2 + chosen + pairs) * scale, 0)
+            split = schedules.split_rich(signal, left, chosen=chosen, pairs=pairs)
+            return state.with_fact(replace(found, split=split))
         # each later stage that runs releases the residual scale once more
         directions = state.shape.directions
-        forest = self.trees and (directions is None or not directions.all())
-        run = schedules.split_budget(kind, of_pairs, state.left, forest=forest)
+        free = directions is None or not directions.all()  # a feature that the forest may draw
+        forest = self.trees and free and state.shape.n_pairs > 0
+        forest = forest and signal >= constants.FOREST_SIGNAL
+        run = schedules.split_budget(of_pairs, state.left, forest=forest)
         refreshes = 1 + (run.screen > 0) + (run.forest > 0)
         left = max(state.left - refreshes * scale, 0)
-        split = schedules.split_budget(kind, of_pairs, left, forest=forest)
+        split = schedules.split_budget(of_pairs, left, forest=forest)
         return state.with_fact(replace(found, split=split))
 
 

@@ -7,12 +7,15 @@ from dpgb_dask.components import constants
 from dpgb_dask.components.auto import schedules
 
 
-@pytest.mark.parametrize("kind", ["binary", "multiclass", "numeric"])
-@pytest.mark.parametrize("signal", [0.0, 0.001, 0.1, 1.0, 100.0])
-def test_split_budget_spends_exactly_what_is_left(kind, signal):
-    split = schedules.split_budget(kind, signal, 10**18 + 7)
-    assert split.main + split.screen + split.pairs + split.forest == 10**18 + 7
-    assert min(split.main, split.screen, split.pairs, split.forest) >= 0
+@pytest.mark.parametrize("forest", [False, True])
+@pytest.mark.parametrize(
+    ("signal", "pairs"), [(0.0, False), (0.1, False), (1.0, True), (100.0, True)]
+)
+def test_split_budget_spends_exactly_what_is_left(signal, pairs, forest):
+    split = schedules.split_budget(signal, 10**18 + 7, forest=forest)
+    prices = split.main, split.screen, split.pairs, split.forest
+    assert sum(prices) == 10**18 + 7
+    assert [price > 0 for price in prices] == [True, pairs, pairs, forest]
 
 
 @pytest.mark.parametrize("chosen", [False, True])
