@@ -1,4 +1,4 @@
-"""The forest: trees that begin as chosen ones do."""
+"""The forest: when it is grown, and trees that begin as chosen ones do."""
 
 from dataclasses import replace
 
@@ -7,15 +7,33 @@ import pytest
 from rich_parts import N_ROWS, answered, leaf_of, state_of
 
 from dpgb_dask.components import constants
+from dpgb_dask.components.auto import schedules
 from dpgb_dask.components.auto.chosen import ChosenTrees
 from dpgb_dask.components.auto.forest import Forest, trees_again
 from dpgb_dask.components.auto.posterior import AutoFacts
+from dpgb_dask.components.auto.start import Start
 from dpgb_dask.components.trees.splits import NOWHERE
 from dpgb_dask.contracts.constraints import PAIRWISE, Constraints
 from dpgb_dask.contracts.model import SCORE_ONE, Splits, TreeEnsemble
 from dpgb_dask.contracts.queries import PRICE_ONE
 
 DEPTH, TOP = 6, 4
+
+
+@pytest.mark.parametrize("kind", ["binary", "multiclass", "numeric"])
+def test_it_is_grown_from_a_small_signal_on_whatever_pairs_get(kind, monkeypatch):
+    def split(signal, **options):
+        monkeypatch.setattr(schedules, "tree_signal", lambda *_: signal)
+        return Start(**options)._divide(state_of(kind=kind)).fact(AutoFacts).split
+
+    for of_pairs in (0.0, 1.0):
+        monkeypatch.setattr(schedules, "pair_signal", lambda *_, told=of_pairs: told)
+        for signal, grown in ((7.9, False), (8.0, True), (300.0, True)):
+            found = split(signal)
+            total = found.main + found.screen + found.pairs + found.forest
+            assert found.forest / total == pytest.approx(0.3 if grown else 0.0, abs=1e-6)
+            assert (found.screen > 0) == (of_pairs > 0)
+            assert split(signal, trees=False).forest == 0
 
 
 def after_chosen(n_trees):
