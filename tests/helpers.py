@@ -166,14 +166,13 @@ def naive_residuals(score, target, weight, table):
     return out
 
 
-def naive_squared(score, target, weight, clip_steps, hess_steps, curved_steps=None):
+def naive_squared(score, target, weight, clip_steps, hess_steps):
     """Clipped residual and Hessian of each row, times its weight."""
-    curved_steps = clip_steps if curved_steps is None else curved_steps
     r = score.astype(np.int64) - target
     w = 1 if weight is None else weight.astype(np.int64)
     return pack(
         (np.clip(r, -clip_steps, clip_steps) >> 1) * w,
-        np.where(abs(r) <= curved_steps, hess_steps, 0) * w,
+        np.where(abs(r) <= clip_steps, hess_steps, 0) * w,
     )
 
 

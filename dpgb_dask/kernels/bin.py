@@ -393,7 +393,7 @@ def _bin_one(x: NDArray[Any], edges: NDArray[np.float64] | EdgeTable, out: NDArr
     _check_values(out, 1, table)
     if x.shape != out.shape:
         raise ValueError("x and out differ in rows. Pass the same row block of each.")
-    column = readable("x", np.ascontiguousarray(x)[None], x.dtype.type, 2)
+    column = readable("x", np.ascontiguousarray(x)[None], x.dtype, 2)
     _bin_columns(column, *_arrays(table), *_both(out[None]))
 
 
@@ -532,10 +532,10 @@ def _bin_all(
     if x.T.shape != out.shape:
         raise ValueError("x and out differ in shape. out holds one row per column of x.")
     if x.flags.f_contiguous:
-        columns = readable("x", x.T, x.dtype.type, 2)
+        columns = readable("x", x.T, x.dtype, 2)
         _bin_columns(columns, *_arrays(table), *_both(out))
     else:
-        rows = readable("x", np.ascontiguousarray(x), x.dtype.type, 2)
+        rows = readable("x", np.ascontiguousarray(x), x.dtype, 2)
         _bin_rows(rows, *_arrays(table), *_both(out))
 
 

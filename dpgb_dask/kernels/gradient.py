@@ -184,7 +184,7 @@ def _squared(
     clip_steps: int,
     curved_steps: int,  # a larger residual has the second component of a clipped one
     hess_steps: int,
-    beyond_hess: int,  # second component of a clipped row
+    beyond_hess: int,  # second component of a row beyond curved_steps
     beyond_grad: int,  # 1: a clipped row keeps its clipped gradient; 0: it adds none
     out: NDArray[np.int64],  # OUT (n,)
 ) -> None:
@@ -220,11 +220,12 @@ def squared(
     clip_steps, hess_steps : int
         As in `gradients.SquaredGradient`. A residual of exactly ``clip_steps`` is not clipped.
     out : (n_rows,) int64
-        Written: weight · ((g << 32) + h), g = clip(score - target) >> 1, h = hess_steps where not clipped.
+        Written: weight · ((g << 32) + h), g = clip(score - target) >> 1, h = hess_steps up to ``curved_steps``.
     always, filtered : bool
         Whether h = hess_steps on clipped rows too; whether rows that would be clipped get (0, 0) instead.
     curved_steps : int or None
-        As in `gradients.FreeSquaredGradient`: beyond it h = 0, though g is not clipped. None is ``clip_steps``.
+        As in `gradients.FreeSquaredGradient`: |score - target| beyond which h = 0, but for ``always``. None is
+        ``clip_steps``.
 
     Raises
     ------

@@ -124,17 +124,29 @@ def test_the_default_is_monotone_against_the_rows(kind):
     assert worst_step(both.model_, 0, -1) == worst_step(both.model_, 1, -1) == 0
 
 
-def test_a_default_of_constrained_features_alone_grows_no_forest():
+@pytest.mark.parametrize("directions", [[1, 1], [1, 0]])
+def test_a_default_without_two_free_features_grows_no_forest(directions):
+    """Trees would hold nothing but main effects: their share goes to the other stages."""
     schema = {"a": (0.0, 1.0), "b": (-4.0, 4.0)}
     x, y = some_rows("binary", 6000)
     clf = DPGBClassifier(
         epsilon=50.0, schema=type(SCHEMAS["binary"])(schema, classes=["no", "yes"]), columns="position",
-        noise=SeededNoise(1), random_state=1, monotonic_cst=[1, 1],
+        noise=SeededNoise(1), random_state=1, monotonic_cst=directions,
     ).fit(x[:, :2].astype(float), y)  # fmt: skip
     assert clf.model_.trees.n_trees == 0
-    assert worst_step(clf.model_, 0, 1) == worst_step(clf.model_, 1, 1) == 0
+    assert all(worst_step(clf.model_, j, 1) == 0 for j in np.flatnonzero(directions))
     report = clf.privacy_report_
-    assert report.charged > 0.999 * report.declared  # its share goes to the other stages
+    assert report.charged > 0.999 * report.declared
+
+
+def test_a_default_of_one_feature_grows_no_trees():
+    x, y = some_rows("binary", 6000)
+    clf = DPGBClassifier(
+        epsilon=50.0, schema=type(SCHEMAS["binary"])({"a": (0.0, 1.0)}, classes=["no", "yes"]), columns="position",
+        noise=SeededNoise(1), random_state=1,
+    ).fit(x[:, :1].astype(float), y)  # fmt: skip
+    assert clf.model_.trees.n_trees == 0
+    assert clf.privacy_report_.charged > 0.999 * clf.privacy_report_.declared
 
 
 @pytest.mark.parametrize(("name", "kind"), thinned(SERVED, every=10))

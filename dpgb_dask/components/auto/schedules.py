@@ -97,7 +97,13 @@ def split_rich(signal: float, left: int, *, chosen: bool, pairs: bool) -> Budget
 
 
 def split_budget(of_pairs: float, left: int, *, forest: bool = True) -> BudgetSplit:
-    """Divide ``left`` among main effects, pairs by their signal, and the forest, if there is to be one."""
+    """Divide ``left`` among main effects, pairs by their signal, and the forest, if there is to be one.
+
+    Parameters
+    ----------
+    of_pairs : float
+        `pair_signal`.
+    """
     trees = int(left * constants.FOREST_SHARE) if forest else 0
     share = next(share for below, share in constants.PAIR_SHARES if of_pairs < below)
     both = int((left - trees) * share)

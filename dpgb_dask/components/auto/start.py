@@ -158,23 +158,28 @@ class Start(Stage):
         found = replace(found, most_candidates=schedules.most_candidates(kind, of_pairs))
         clip = CLASS_CLIP if kind == "multiclass" else constants.CLIP
         signal = schedules.tree_signal(n_rows, hess_of_trees(state), clip, state.left / PRICE_ONE)
-        unconstrained = state.shape.constraints == UNCONSTRAINED
-        if self.trees and unconstrained and signal >= self.rich_from:
+        trees = self.trees and _trees_may_interact(state.shape)
+        if trees and state.shape.constraints == UNCONSTRAINED and signal >= self.rich_from:
             chosen = signal >= constants.CHOSEN_SIGNAL * self.rich_from
             pairs = of_pairs >= constants.PAIR_CLEAR[kind]
             left = max(state.left - (2 + chosen + pairs) * scale, 0)
             split = schedules.split_rich(signal, left, chosen=chosen, pairs=pairs)
             return state.with_fact(replace(found, split=split))
         # each later stage that runs releases the residual scale once more
-        directions = state.shape.directions
-        free = directions is None or not directions.all()  # a feature that the forest may draw
-        forest = self.trees and free and state.shape.n_pairs > 0
-        forest = forest and signal >= constants.FOREST_SIGNAL
+        forest = trees and signal >= constants.FOREST_SIGNAL
         run = schedules.split_budget(of_pairs, state.left, forest=forest)
         refreshes = 1 + (run.screen > 0) + (run.forest > 0)
         left = max(state.left - refreshes * scale, 0)
         split = schedules.split_budget(of_pairs, left, forest=forest)
         return state.with_fact(replace(found, split=split))
+
+
+def _trees_may_interact(shape: Shape) -> bool:
+    """Return whether trees can hold more than main effects: two features that they may draw may interact."""
+    free = np.full(shape.n_features, True) if shape.directions is None else shape.directions == 0
+    if shape.interactions is None:
+        return int(free.sum()) > 1
+    return bool(np.triu(shape.interactions.may_pair()[np.ix_(free, free)], 1).any())
 
 
 def _price_of_look(state: State) -> int:
