@@ -78,7 +78,7 @@ def main() -> int:
         code = {"now": ROOT} | ({} if before is None else {BEFORE: before})
         times: Times = {}
         for turn in range(1 if options.smoke else max(options.repeats, SMALLEST_REPEATS)):
-            for case in cases if turn < options.repeats else cases[:1]:
+            for case in cases if turn < options.repeats else set(cases) & {every[0]}:
                 for name, root in code.items():
                     times.setdefault((case, name), []).append(measure(case, root))
     records = report(cases, times)

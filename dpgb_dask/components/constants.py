@@ -74,8 +74,8 @@ CLIP = 0.5  # |g| <= 1/2 halves the sensitivity and stays Fisher-consistent: +.0
 # a: the Hessian is released as a · h; flat in [.25, 1], costs 3 % of the gradient's noise
 HESS_SCALE = 0.5
 # of a number, whose Hessian costs nothing, as rows beyond √(1 - a²) = .94 of the clip have none: with a clip's own
-# Hessian at ½ noise is 12 % more, RMSE at ε = 1 on wine +1 to +2 %, cpu_act +30 %. Of normal
-# residuals 23 % have none then, 20 % beyond the clip alone, 27 % at .5
+# Hessian at ½ noise is 12 % more, RMSE at ε = 1 on wine +1 to +2 %, cpu_act +30 %. Of normal residuals 23 % have none
+# then, 20 % beyond the clip alone, 27 % at .5
 NUMERIC_HESS_SCALE = 0.35
 
 # several classes: the Hessian is taken to be this times w · p(1 - p), w the factor of the clip in norm, as the gradient

@@ -163,10 +163,21 @@ class Shape:
     @property
     def n_pairs(self) -> int:
         """Number of pairs of columns that may interact."""
+        return self._pairs_among(np.arange(self.n_features))
+
+    @property
+    def n_free_pairs(self) -> int:
+        """Number of pairs of columns that may interact and have no monotonic constraint: those that trees may draw."""
+        directions = self.directions
+        if directions is None:
+            return self.n_pairs
+        return self._pairs_among(np.flatnonzero(directions == 0))
+
+    def _pairs_among(self, columns: NDArray[np.int64]) -> int:
         interactions = self.interactions
         if interactions is None:
-            return self.n_features * (self.n_features - 1) // 2
-        return int(np.triu(interactions.may_pair(), 1).sum())
+            return len(columns) * (len(columns) - 1) // 2
+        return int(np.triu(interactions.may_pair()[np.ix_(columns, columns)], 1).sum())
 
 
 class PublicRng:

@@ -403,7 +403,7 @@ class FreeSquaredGradient(_Computed):
 
     def extremes(self) -> Extremes:
         """Return what a row at the clip adds, and one at the largest residual with a second component."""
-        grad = [(self.clip_steps + 1) >> 1, (self.curved_steps + 1) >> 1]
+        grad = [(self.clip_steps + 1) >> 1, self.curved_steps >> 1]  # an even number
         return np.array(grad, np.int64), np.array([0, self.hess_steps], np.int64)
 
     @property

@@ -177,16 +177,16 @@ def digests_of(file: ModelFile) -> dict[str, str]:
 
 def _digests(data: dict[str, Any]) -> dict[str, str]:
     """Return the digests of a file's parts; raises ValueError if JSON or UTF-8 cannot hold one."""
-    released = [name for name in ("schema", "model", "shares", "bands", "report") if name in data]
+    released: list[str] = [
+        name for name in ("schema", "model", "shares", "bands", "report") if name in data
+    ]
     out: dict[str, str] = {name: _digest(data[name]) for name in released}
     out["receipts"] = _digest(data["report"]["receipts"])
     out["parameters"] = _digest([data["estimator"], data["parameters"], data.get("edits", [])])
     report = {name: value for name, value in data["report"].items() if name != "build"}
-    whole: dict[str, str] = {}
-    for name in (*released, "estimator", "parameters"):
-        whole[name] = out[name] if name in released else _digest(data[name])
-    whole["report"] = _digest(report)
-    out["fit"] = _digest(whole)
+    parts = {name: out[name] for name in released} | {"report": _digest(report)}
+    parts |= {name: _digest(data[name]) for name in ("estimator", "parameters")}
+    out["fit"] = _digest(parts)
     return out
 
 

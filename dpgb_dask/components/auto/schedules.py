@@ -96,7 +96,7 @@ def split_rich(signal: float, left: int, *, chosen: bool, pairs: bool) -> Budget
     )
 
 
-def split_budget(of_pairs: float, left: int, *, forest: bool = True) -> BudgetSplit:
+def split_budget(of_pairs: float, left: int, *, forest: bool) -> BudgetSplit:
     """Divide ``left`` among main effects, pairs by their signal, and the forest, if there is to be one.
 
     Parameters

@@ -158,7 +158,8 @@ class Start(Stage):
         found = replace(found, most_candidates=schedules.most_candidates(kind, of_pairs))
         clip = CLASS_CLIP if kind == "multiclass" else constants.CLIP
         signal = schedules.tree_signal(n_rows, hess_of_trees(state), clip, state.left / PRICE_ONE)
-        trees = self.trees and _trees_may_interact(state.shape)
+        # without a pair that they may draw, trees would hold nothing but main effects
+        trees = self.trees and state.shape.n_free_pairs > 0
         if trees and state.shape.constraints == UNCONSTRAINED and signal >= self.rich_from:
             chosen = signal >= constants.CHOSEN_SIGNAL * self.rich_from
             pairs = of_pairs >= constants.PAIR_CLEAR[kind]
@@ -172,14 +173,6 @@ class Start(Stage):
         left = max(state.left - refreshes * scale, 0)
         split = schedules.split_budget(of_pairs, left, forest=forest)
         return state.with_fact(replace(found, split=split))
-
-
-def _trees_may_interact(shape: Shape) -> bool:
-    """Return whether trees can hold more than main effects: two features that they may draw may interact."""
-    free = np.full(shape.n_features, True) if shape.directions is None else shape.directions == 0
-    if shape.interactions is None:
-        return int(free.sum()) > 1
-    return bool(np.triu(shape.interactions.may_pair()[np.ix_(free, free)], 1).any())
 
 
 def _price_of_look(state: State) -> int:
