@@ -12,9 +12,9 @@ from dpgb_dask.recipes import AUTO, RECIPES
 
 
 def _rich_from(name, signal):
-    """Return `auto`, which takes data to be rich from a signal on."""
+    """Return `auto`, which takes data to be rich, and chooses trees, from a signal on."""
     stages = tuple(
-        replace(stage, rich_from=signal) if isinstance(stage, Start) else stage
+        replace(stage, rich_from=signal, chosen_from=signal) if isinstance(stage, Start) else stage
         for stage in AUTO.stages
     )
     return replace(AUTO, name=name, stages=stages)

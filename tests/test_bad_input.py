@@ -658,7 +658,7 @@ NAMES = {
 def test_columns_with_names_of_any_type_are_matched_by_them(case, lazy):
     """Tuples and bytes are names too: in another order, they were matched by position without a word."""
     rng = np.random.default_rng(0)
-    frame = pd.DataFrame(rng.random((300, 2)), columns=NAMES[case])
+    frame = pd.DataFrame(rng.random((1000, 2)), columns=NAMES[case])
     y = (frame.iloc[:, 0] > 0.5).astype(int)
     schema = Schema({str(name): (0, 1) for name in frame.columns}, classes=[0, 1])
     turned = frame.iloc[:, ::-1]

@@ -98,9 +98,9 @@ class Fits:
         self.budget = Budget(epsilon=epsilon, delta=DELTA)
         self.gates = {}
         FixedForest.drawn, FixedPairs.tables, FixedPairs.kept = {}, [], []
-        # chosen trees would be other trees under other noise: they and the regime that they belong to are left out
+        # chosen trees would be other trees under other noise: they are left out
         bins, _, mains, *_ = AUTO.stages
-        start = Start(rich_from=float("inf"))
+        start = Start(chosen_from=float("inf"))
         self.plan = replace(AUTO, stages=(bins, start, mains, FixedPairs(), FixedForest()))
         self.shares = None
         self.fit(0)

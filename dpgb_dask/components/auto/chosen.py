@@ -149,7 +149,7 @@ class ChosenTrees(Stage):
         memory = ChosenMemory(
             n_trees=min(int(np.clip(np.sqrt(signal) / 5, fewest, most)), self.trees),
             depth=min(max(depth, constants.CHOSEN_LEAST_DEPTH), self.depth),
-            n_groups=min(constants.CHOSEN_GROUPS, _power_of_two(signal / constants.RICH_SIGNAL)),
+            n_groups=min(constants.CHOSEN_GROUPS, _power_of_two(signal / constants.GROUP_SIGNAL)),
             tree=0,
             splits=root(),
             slope=np.zeros((1, state.shape.n_scores), np.int64),

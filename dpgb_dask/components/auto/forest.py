@@ -21,7 +21,6 @@ from dpgb_dask.components.auto.posterior import (
     steps,
     with_residual_scale,
 )
-from dpgb_dask.components.auto.schedules import BudgetSplit
 from dpgb_dask.components.options import check_rate, check_whole
 from dpgb_dask.contracts.constraints import Interactions
 from dpgb_dask.contracts.model import Splits, join_splits, no_trees
@@ -68,10 +67,10 @@ class Forest(Stage):
     ----------
     rounds : int
     batch : int
-        Trees per round, all on the same gradients. Rich data (`BudgetSplit.rich`) have two to three times as many
-        rounds, by their signal, of fewer trees.
+        Trees per round, all on the same gradients. Rich data (`BudgetSplit.rich`) have up to three times as many
+        rounds, by their signal.
     depth : int or None
-        None for 5, or 6 where the data are rich. After chosen trees it is theirs.
+        None for 5, or 6 where the signal of rich data is strong. After chosen trees it is theirs.
     learning_rate : float
         Where trees begin as chosen ones it is 1.5 times this.
     levels : int
@@ -109,27 +108,22 @@ class Forest(Stage):
 
     def declare(self, shape: Shape) -> Demand:
         """Declare between nothing (the gate is closed) and the stage's share plus what earlier stages left."""
-        most = self._size(constants.RICH_ROUNDS[1])[0]
-        return Demand(0.0, 1.0, most + (shape.kind == "numeric"))
+        return Demand(0.0, 1.0, self._rounds_at(np.inf, shape.kind) + (shape.kind == "numeric"))
 
-    def _size(self, rich_rounds: int) -> tuple[int, int]:
-        """Return rounds, and trees per round, where the data are rich: the same multiples of the options."""
-        rounds = self.rounds * rich_rounds // constants.FOREST_ROUNDS
-        return rounds, max(self.batch * constants.RICH_BATCH // constants.FOREST_BATCH, 1)
-
-    def _size_at(self, split: BudgetSplit) -> tuple[int, int]:
-        """Return rounds, and trees per round."""
-        if not split.rich:
-            return self.rounds, self.batch
-        fewest, most = constants.RICH_ROUNDS
-        return self._size(int(np.clip(constants.RICH_GROWTH * np.sqrt(split.signal), fewest, most)))
+    def _rounds_at(self, signal: float, kind: str) -> int:
+        """Return the number of rounds: a multiple of the option, where the data are rich."""
+        most = max(min(times * np.sqrt(signal), most) for times, most in constants.RICH_GROWTH)
+        if kind == "numeric":
+            most *= constants.NUMERIC_ROUNDS
+        return int(self.rounds * max(most / constants.FOREST_ROUNDS, 1.0))
 
     def most_queries(self, state: State) -> int:
         """Return the most queries that it asks: none if the gate is closed."""
         split = split_of(state)
         if split is None:
             return self.declare(state.shape).n_queries
-        return self._size_at(split)[0] + (state.shape.kind == "numeric") if split.forest else 0
+        kind = state.shape.kind
+        return self._rounds_at(split.signal, kind) + (kind == "numeric") if split.forest else 0
 
     def brief(self) -> Self:
         """Return the stage with two rounds, for tests."""
@@ -145,19 +139,20 @@ class Forest(Stage):
         price = state.left - (found.start_price if numeric else 0)
         model = state.model
         if not model.trees.n_trees:
-            usual = constants.RICH_DEPTH if found.split.rich else constants.FOREST_DEPTH
+            deep = found.split.signal >= constants.DEEP_SIGNAL
+            usual = constants.RICH_DEPTH if deep else constants.FOREST_DEPTH
             trees = no_trees(self.depth or usual, state.shape.n_scores)
             model = replace(model, trees=trees)
-        rounds, batch = self._size_at(found.split)
+        rounds = self._rounds_at(found.split.signal, state.shape.kind)
         chosen = model.trees.n_trees
         # trees of another stage need not keep together with random splits below them
         free = state.shape.interactions is None and state.shape.directions is None
         memory = ForestMemory(
             round=0,
             rounds=rounds,
-            batch=batch,
+            batch=self.batch,
             chosen=chosen,
-            again=min(trees_again(chosen), batch // 2) if free else 0,
+            again=trees_again(chosen, self.batch) if free else 0,
             price=price,
             rescaled=not numeric,
             chance=_chance(state),
@@ -256,10 +251,10 @@ class Forest(Stage):
         return state.with_fact(noise.after(state))
 
 
-def trees_again(chosen: int) -> int:
+def trees_again(chosen: int, batch: int) -> int:
     """Return how many trees of a batch begin as a chosen one: the more, the more of these were worth their price."""
     more = max(chosen - constants.CHOSEN_TREES[0], 0)
-    return -(-more // constants.CHOSEN_AGAIN)
+    return min(-(-more * batch // constants.CHOSEN_AGAIN), batch // 2)
 
 
 def begun_as(first: Splits, drawn: Splits) -> Splits:

@@ -39,11 +39,14 @@ class Start(Stage):
     ----------
     rich_from : float
         Signal (`schedules.tree_signal`) from which trees have most of what the main effects leave.
+    chosen_from : float
+        Signal from which, on such data, trees are chosen.
     trees : bool
         Whether stages of trees follow: without, tables of one and two features share the budget.
     """
 
     rich_from: float = constants.RICH_SIGNAL
+    chosen_from: float = constants.CHOSEN_SIGNAL
     trees: bool = True
 
     starts = True
@@ -161,7 +164,7 @@ class Start(Stage):
         # without a pair that they may draw, trees would hold nothing but main effects
         trees = self.trees and state.shape.n_free_pairs > 0
         if trees and state.shape.constraints == UNCONSTRAINED and signal >= self.rich_from:
-            chosen = signal >= constants.CHOSEN_SIGNAL * self.rich_from
+            chosen = signal >= self.chosen_from
             pairs = of_pairs >= constants.PAIR_CLEAR[kind]
             left = max(state.left - (2 + chosen + pairs) * scale, 0)
             split = schedules.split_rich(signal, left, chosen=chosen, pairs=pairs)

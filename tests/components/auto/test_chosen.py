@@ -58,7 +58,7 @@ def test_pairs_have_a_part_of_rich_data_where_their_signal_is_clear(kind):
     state = state.with_fact(replace(state.fact(AutoFacts), start_price=look))
 
     def split_at(n_rows):
-        state_then = Start(rich_from=0.0)._divide(replace(state, n_rows=n_rows))
+        state_then = Start(rich_from=0.0, chosen_from=0.0)._divide(replace(state, n_rows=n_rows))
         return state_then.fact(AutoFacts).split
 
     for n_rows, clear in ((100.0, False), (1e6, True)):

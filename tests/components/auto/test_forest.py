@@ -1,5 +1,6 @@
 """The forest: when it is grown, and trees that begin as chosen ones do."""
 
+import math
 from dataclasses import replace
 
 import numpy as np
@@ -28,12 +29,44 @@ def test_it_is_grown_from_a_small_signal_on_whatever_pairs_get(kind, monkeypatch
 
     for of_pairs in (0.0, 1.0):
         monkeypatch.setattr(schedules, "pair_signal", lambda *_, told=of_pairs: told)
-        for signal, grown in ((7.9, False), (8.0, True), (300.0, True)):
+        for signal, grown in ((7.9, False), (8.0, True), (99.0, True)):
             found = split(signal)
             total = found.main + found.screen + found.pairs + found.forest
             assert found.forest / total == pytest.approx(0.3 if grown else 0.0, abs=1e-6)
             assert (found.screen > 0) == (of_pairs > 0)
             assert split(signal, trees=False).forest == 0
+
+
+@pytest.mark.parametrize("kind", ["binary", "multiclass", "numeric"])
+@pytest.mark.parametrize(
+    ("signal", "rich", "chosen", "depth", "rounds"),
+    [
+        (99.0, False, False, 5, (20, 20)),
+        (100.0, True, False, 5, (20, 20)),
+        (361.0, True, False, 5, (38, 25)),
+        (400.0, True, False, 6, (40, 26)),
+        (1499.0, True, False, 6, (40, 26)),
+        (1500.0, True, True, 6, (40, 26)),
+        (6400.0, True, True, 6, (48, 32)),
+        (1e5, True, True, 6, (60, 40)),
+    ],
+)
+def test_it_takes_more_of_the_budget_and_more_rounds_as_the_signal_grows(
+    signal, rich, chosen, depth, rounds, kind, monkeypatch
+):
+    monkeypatch.setattr(schedules, "tree_signal", lambda *_: signal)
+    state = Start()._divide(state_of(kind=kind))
+    split = state.fact(AutoFacts).split
+    assert (split.rich, split.chosen > 0) == (rich, chosen)
+    trees = Forest().begin(state)
+    assert (trees.memory.rounds, trees.model.trees.depth) == (rounds[kind == "numeric"], depth)
+    assert trees.memory.batch == 15
+    assert Forest().most_queries(state) == trees.memory.rounds + (kind == "numeric")
+    total = split.main + split.screen + split.pairs + split.forest + split.chosen
+    if rich:
+        assert split.main / total == pytest.approx(schedules.main_share(signal))
+    else:
+        assert split.forest / total == pytest.approx(0.3)
 
 
 def after_chosen(n_trees):
@@ -60,24 +93,24 @@ def test_some_trees_begin_as_the_chosen_ones_in_turn(n_trees):
     stage, rng = Forest(), np.random.default_rng(0)
     state = stage.begin(after_chosen(n_trees))
     codes = np.stack([rng.integers(0, 42, 99), rng.integers(0, 5, 99), rng.integers(0, 2, 99)])
-    chosen, turn = state.model.trees.splits, 0
+    chosen, turn, batch = state.model.trees.splits, 0, constants.FOREST_BATCH
     for _ in range(3):
         query = stage.next_query(state)
-        assert query.splits.n_trees == constants.RICH_BATCH
+        assert query.splits.n_trees == batch
         for k in range(query.splits.n_trees):
             here = leaf_of(query.splits.part(k, k + 1), codes)
             alike = [
                 (here >> DEPTH - TOP == leaf_of(chosen.part(t, t + 1), codes) >> DEPTH - TOP).all()
                 for t in range(n_trees)
             ]
-            begins = k < min(trees_again(n_trees), constants.RICH_BATCH // 2)
+            begins = k < trees_again(n_trees, batch)
             assert np.flatnonzero(alike).tolist() == ([turn % n_trees] if begins else [])
             turn += begins
             # and there are splits below, where the chosen tree has none
             assert (query.splits.threshold[k, (1 << TOP) - 1 :] != NOWHERE).all()
         sums = np.ones((query.n_cells, 2)) * N_ROWS / 64
         state = stage.update(state, query, answered(query, sums))
-    assert turn == 3 * min((max(n_trees - 8, 0) + 3) // 4, 5)
+    assert turn == 3 * min(math.ceil(max(n_trees - 8, 0) * 15 / 40), 7)
 
 
 @pytest.mark.parametrize(

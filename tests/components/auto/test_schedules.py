@@ -48,3 +48,11 @@ def test_leaves_per_partition_is_bounded():
     assert schedules.leaves_per_partition(1.0, 0.1, 100.0, 1.0) == constants.MIN_LEAVES
     assert schedules.leaves_per_partition(1e9, 0.1, 1.0, 1.0) == constants.MAX_LEAVES
     assert np.isfinite(schedules.leaves_per_partition(1.0, 0.25, 1e-300, 1.0))
+
+
+def test_main_effects_have_less_of_rich_data_the_stronger_the_signal():
+    few, many = constants.RICH_MAIN
+    assert schedules.main_share(0.0) == schedules.main_share(constants.RICH_SIGNAL) == few
+    assert schedules.main_share(constants.CHOSEN_SIGNAL) == schedules.main_share(1e9) == many
+    middle = (constants.RICH_SIGNAL * constants.CHOSEN_SIGNAL) ** 0.5
+    assert schedules.main_share(middle) == pytest.approx((few + many) / 2)
