@@ -95,6 +95,8 @@ PAIR_EFFECT = {"binary": 0.1, "multiclass": 0.2, "numeric": 0.05}
 SCREEN_SHARE = 0.2  # share of the pairs' budget that screens the candidates
 # an interaction worth finding is clear where its signal is this many times the variance of the screening's noise
 PAIR_CLEAR = {"binary": 2.0, "multiclass": 2.0, "numeric": 50.0}
+# … and likely, where it is so many times that: enough where rich data have pairs beside a forest of random trees alone
+PAIR_LIKELY = {"binary": 0.5, "multiclass": 0.5, "numeric": 5.0}
 # candidate pairs: noise grows with the square root of their number, so there are more only while that is clear
 MAX_CANDIDATES, MOST_CANDIDATES = 200, 400
 PAIR_CELLS = 6  # each feature of a pair is coarsened to at most 6 bins
@@ -142,13 +144,14 @@ FOREST_EVEN = 0.2
 LARGEST_LEAF = 2.0  # bound of a Newton step before the rate
 
 # ---- rich data: n̂ ĥ μ/c, the signal of all rows over the noise of one sum, decides (docs/default-method.md §4)
-# from here on a larger forest replaces most of the pairs: log-loss −2 to −14 %, RMSE −1 to −6 %, where features
-# interact. Below it RMSE on wine rises by 2 to 3 %
+# from here on a larger forest replaces most of the pairs: at ε = 1 log-loss falls by 2 to 6 %, RMSE by 1 to 5 %, where
+# features interact. Below, RMSE on wine rises by 2 to 3 %
 RICH_SIGNAL = 100.0
 # share of the main effects, there and from CHOSEN_SIGNAL on; with the logarithm of the signal between
 RICH_MAIN = (0.70, 0.30)
-# of what they leave, for pairs, where an interaction would be clear (as above): without, products of two features are
-# pieced together from trees (stress table plain at ε = 8: AUC -.006); of numbers, the gain is clear only at a high D
+# of what they leave, for pairs, where an interaction would be clear, or likely if no trees are chosen (as above):
+# without, products of two features are pieced together from trees (stress table plain at ε = 8: AUC -.006); of numbers,
+# the gain is clear only at a high D
 RICH_PAIRS = 0.15
 RICH_FEWER_ROUNDS = 3  # times fewer rounds of pairs than elsewhere: as good, for a third of the CPU
 # rounds of the forest, for the root of the signal, up to a number: less noise on a leaf's sum allows more steps. So 20

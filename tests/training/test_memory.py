@@ -67,7 +67,9 @@ def needs_of(recipe, n_features=100, **parameters):
 
 def test_needs_grow_with_what_they_are_for():
     auto = needs_of("auto")
-    assert auto.held > 5 * needs_of("auto", 10).held  # a posterior per feature
+    assert auto.held > 5 * needs_of("additive", 10).held  # a posterior per feature
+    boxes = needs_of("auto", 10).held - needs_of("additive", 10).held
+    assert boxes > 60 * 15 * 64 * 1000  # one for each leaf of the forest
     assert auto.to_decide(16) - auto.to_decide(1) == 15 * auto.per_thread > 0
     assert needs_of("auto", max_bins=32).held <= auto.held
     many = needs_of("auto", n_estimators=1000)

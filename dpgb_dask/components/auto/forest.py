@@ -1,6 +1,6 @@
 """The stage `Forest`: totally random trees on top of the additive model (stage 4 of the default method)."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import ClassVar, Self
 
@@ -24,9 +24,11 @@ from dpgb_dask.components.auto.posterior import (
 from dpgb_dask.components.options import check_rate, check_whole
 from dpgb_dask.contracts.constraints import Interactions
 from dpgb_dask.contracts.model import Splits, join_splits, no_trees
-from dpgb_dask.contracts.plan import Answer, Demand, Shape, Stage, State
+from dpgb_dask.contracts.plan import Answer, Demand, Needs, Shape, Stage, State
 from dpgb_dask.contracts.queries import Query, ResidualQuery, TreeSumsQuery
 from dpgb_dask.kernels.splits import NOWHERE
+
+BOX = 1100  # bytes that a leaf's box takes while it is made (released/explain/boxes.py), measured at six levels
 
 
 @dataclass(frozen=True, eq=False, slots=True, kw_only=True)
@@ -35,7 +37,7 @@ class ForestMemory:
 
     Parameters
     ----------
-    round, rounds, batch : int
+    round, rounds : int
     chosen : int
         Trees that the model had before.
     again : int
@@ -50,7 +52,6 @@ class ForestMemory:
 
     round: int
     rounds: int
-    batch: int
     chosen: int
     again: int
     price: int
@@ -68,7 +69,7 @@ class Forest(Stage):
     rounds : int
     batch : int
         Trees per round, all on the same gradients. Rich data (`BudgetSplit.rich`) have up to three times as many
-        rounds, by their signal.
+        rounds, by their signal; for a numeric target up to twice.
     depth : int or None
         None for 5, or 6 where the signal of rich data is strong. After chosen trees it is theirs.
     learning_rate : float
@@ -110,12 +111,20 @@ class Forest(Stage):
         """Declare between nothing (the gate is closed) and the stage's share plus what earlier stages left."""
         return Demand(0.0, 1.0, self._rounds_at(np.inf, shape.kind) + (shape.kind == "numeric"))
 
+    def needs(self, shape: Shape, most_bins: Sequence[int]) -> Needs:  # noqa: ARG002
+        """Return the memory of a batch's sums; and of all trees, with the boxes of their leaves for the bands."""
+        leaves = self.batch << (self.depth or constants.RICH_DEPTH)
+        n_sums = 2 * shape.n_scores * leaves
+        per_leaf = BOX + 32 * shape.n_scores  # a value and a gain, twice while trees are appended
+        return Needs(n_sums=n_sums, held=self._rounds_at(np.inf, shape.kind) * leaves * per_leaf)
+
     def _rounds_at(self, signal: float, kind: str) -> int:
         """Return the number of rounds: a multiple of the option, where the data are rich."""
-        most = max(min(times * np.sqrt(signal), most) for times, most in constants.RICH_GROWTH)
+        root = float(np.sqrt(signal))
+        usual = max(min(times * root, most) for times, most in constants.RICH_GROWTH)
         if kind == "numeric":
-            most *= constants.NUMERIC_ROUNDS
-        return int(self.rounds * max(most / constants.FOREST_ROUNDS, 1.0))
+            usual *= constants.NUMERIC_ROUNDS
+        return int(self.rounds * max(usual / constants.FOREST_ROUNDS, 1.0))
 
     def most_queries(self, state: State) -> int:
         """Return the most queries that it asks: none if the gate is closed."""
@@ -150,7 +159,6 @@ class Forest(Stage):
         memory = ForestMemory(
             round=0,
             rounds=rounds,
-            batch=self.batch,
             chosen=chosen,
             again=trees_again(chosen, self.batch) if free else 0,
             price=price,
@@ -193,7 +201,7 @@ class Forest(Stage):
         assert state.model is not None
         memory: ForestMemory = state.memory
         chance, last_bins, m = memory.chance, memory.last_bins, len(memory.chance)
-        batch, depth = memory.batch, state.model.trees.depth
+        batch, depth = self.batch, state.model.trees.depth
         shape = (batch, (1 << depth) - 1)
         interactions = state.shape.interactions
         feature = (
@@ -225,7 +233,7 @@ class Forest(Stage):
         answer = sums(query, released)
         grad, hess = answer.grad, np.maximum(answer.hess, 0)
         sd, hess_sd = answer.grad_sd, answer.hess_sd
-        n_trees = memory.rounds * memory.batch
+        n_trees = memory.rounds * self.batch
         ridge = sd**2 / (n_trees * 0.1) / (hess + sd) + 2 * hess_sd
         rate = self.learning_rate * damping_of_trees(state.shape.kind)
         if memory.again:
@@ -233,7 +241,7 @@ class Forest(Stage):
         leaf = rate * np.clip(
             -grad / (hess + ridge), -constants.LARGEST_LEAF, constants.LARGEST_LEAF
         )
-        value = steps(leaf.T).reshape(state.shape.n_scores, memory.batch, -1)
+        value = steps(leaf.T).reshape(state.shape.n_scores, self.batch, -1)
         clipped = np.abs(grad) >= constants.LARGEST_LEAF * (hess + ridge)
 
         def per_leaf(values: NDArray[np.float64]) -> NDArray[np.float64]:
@@ -241,9 +249,9 @@ class Forest(Stage):
 
         noise = ForestNoise(
             gain=per_leaf(rate / (hess + ridge)),
-            grad_sd=(sd,) * memory.batch,
+            grad_sd=(sd,) * self.batch,
             hess=tuple(mean * state.n_rows for mean in state.fact(AutoFacts).totals.hess),
-            batches=(memory.batch,),
+            batches=(self.batch,),
         )
         trees = state.model.trees.with_more(query.splits, value)
         model = replace(state.model, trees=trees)

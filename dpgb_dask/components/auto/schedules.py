@@ -82,7 +82,8 @@ def tree_signal(n_rows: float, hess: float, clip: float, mu2: float) -> float:
 def main_share(signal: float) -> float:
     """Return the share of the main effects on rich data: the stronger the signal, the less, as trees tell more."""
     ends = np.log([constants.RICH_SIGNAL, constants.CHOSEN_SIGNAL])
-    return float(np.interp(np.log(max(signal, 1.0)), ends, constants.RICH_MAIN))
+    share = np.interp(np.log(max(signal, 1.0)), ends, constants.RICH_MAIN)
+    return round(float(share), 3)  # the same on processors whose logarithms differ in the last bit
 
 
 def split_rich(signal: float, left: int, *, chosen: bool, pairs: bool) -> BudgetSplit:

@@ -38,9 +38,10 @@ class Start(Stage):
     Parameters
     ----------
     rich_from : float
-        Signal (`schedules.tree_signal`) from which trees have most of what the main effects leave.
+        Signal (`schedules.tree_signal`) from which trees have most of what the main effects leave. The share of these
+        follows the signal itself (`schedules.main_share`), whatever this says.
     chosen_from : float
-        Signal from which, on such data, trees are chosen.
+        Signal from which, if it is at least ``rich_from``, trees are chosen.
     trees : bool
         Whether stages of trees follow: without, tables of one and two features share the budget.
     """
@@ -165,7 +166,8 @@ class Start(Stage):
         trees = self.trees and state.shape.n_free_pairs > 0
         if trees and state.shape.constraints == UNCONSTRAINED and signal >= self.rich_from:
             chosen = signal >= self.chosen_from
-            pairs = of_pairs >= constants.PAIR_CLEAR[kind]
+            least = constants.PAIR_CLEAR if chosen else constants.PAIR_LIKELY
+            pairs = of_pairs >= least[kind]
             left = max(state.left - (2 + chosen + pairs) * scale, 0)
             split = schedules.split_rich(signal, left, chosen=chosen, pairs=pairs)
             return state.with_fact(replace(found, split=split))

@@ -72,6 +72,19 @@ def test_pairs_have_a_part_of_rich_data_where_their_signal_is_clear(kind):
         assert split.main + rest == state.left - looks * look
 
 
+@pytest.mark.parametrize("kind", ["binary", "multiclass", "numeric"])
+@pytest.mark.parametrize(("signal", "likely"), [(1499.0, (0.5, 5.0)), (1500.0, (2.0, 50.0))])
+def test_rich_data_have_pairs_where_they_are_likely_or_clear_beside_chosen_trees(
+    kind, signal, likely, monkeypatch
+):
+    gate = likely[kind == "numeric"]
+    monkeypatch.setattr(schedules, "tree_signal", lambda *_: signal)
+    for of_pairs, asked in ((0.99 * gate, False), (gate, True)):
+        monkeypatch.setattr(schedules, "pair_signal", lambda *_, told=of_pairs: told)
+        split = Start()._divide(state_of(kind=kind)).fact(AutoFacts).split
+        assert (split.rich, split.screen > 0, split.pairs > 0) == (True, asked, asked)
+
+
 def test_levels_share_splits_where_there_are_more_nodes_than_groups():
     _, asked = run(ChosenTrees(trees=1), state_of(3000.0))
     choices = [query for query in asked if isinstance(query, SharedChoiceQuery)]

@@ -51,8 +51,19 @@ def test_leaves_per_partition_is_bounded():
 
 
 def test_main_effects_have_less_of_rich_data_the_stronger_the_signal():
-    few, many = constants.RICH_MAIN
-    assert schedules.main_share(0.0) == schedules.main_share(constants.RICH_SIGNAL) == few
-    assert schedules.main_share(constants.CHOSEN_SIGNAL) == schedules.main_share(1e9) == many
-    middle = (constants.RICH_SIGNAL * constants.CHOSEN_SIGNAL) ** 0.5
-    assert schedules.main_share(middle) == pytest.approx((few + many) / 2)
+    shares = {
+        0.0: 0.7,
+        100.0: 0.7,
+        (100.0 * 1500.0) ** 0.5: 0.5,
+        1500.0: 0.3,
+        1e9: 0.3,
+        np.inf: 0.3,
+    }
+    assert {signal: schedules.main_share(signal) for signal in shares} == shares
+    split = schedules.split_rich(1e4, 10**18, chosen=True, pairs=True)
+    parts = split.main, split.screen, split.pairs, split.chosen, split.forest
+    assert np.array(parts) / 10**18 == pytest.approx([0.3, 0.021, 0.084, 0.476, 0.119])
+
+
+def test_the_signal_of_trees_is_that_of_what_main_effects_leave_where_it_is_strong():
+    assert schedules.tree_signal(1000.0, 0.2, 0.5, 0.01) == pytest.approx(400 * (0.7 * 0.01) ** 0.5)
