@@ -63,7 +63,7 @@ def most_candidates(kind: str, of_pairs: float) -> int:
 
 
 def tree_signal(n_rows: float, hess: float, clip: float, mu2: float) -> float:
-    """Return the Σh of all rows over the noise of one sum that takes all that main effects would leave on rich data.
+    """Return the Σh of all rows over the noise of one sum that takes all that main effects leave where it is strong.
 
     Parameters
     ----------
