@@ -18,7 +18,9 @@ from numpy.typing import NDArray
 from dpgb_dask.contracts.model import FeatureBins, Model
 from dpgb_dask.errors import StructureError
 
-MOST_NODES = 1 << 20  # of one model: a file of it has about 100 MB
+MOST_NODES = (
+    1 << 22
+)  # of one model: a binary file of it has about 140 MB, and takes 20 s and 1.5 GiB to make
 
 
 @dataclass(frozen=True, eq=False)
