@@ -28,7 +28,6 @@ from dpgb_dask.components.auto.posterior import (
     with_totals,
 )
 from dpgb_dask.components.auto.reference import sums_of_tables
-from dpgb_dask.components.auto.schedules import BudgetSplit
 from dpgb_dask.contracts.model import SCORE_ONE, PairTable
 from dpgb_dask.contracts.monotone import order_of_cells, ordered_pair
 from dpgb_dask.contracts.plan import Answer, Demand, Needs, Shape, Stage, State
@@ -101,9 +100,10 @@ class Pairs(Stage):
         """Declare between nothing (the gate is closed) and half of what the forest leaves."""
         return Demand(0.0, 0.5, self.rounds + 1 + (shape.kind == "numeric"))
 
-    def _rounds(self, split: BudgetSplit) -> int:
+    def _rounds(self, state: State) -> int:
         """Return the number of rounds: a third where the data are rich, as trees follow."""
-        return max(self.rounds // constants.RICH_FEWER_ROUNDS, 1) if split.rich else self.rounds
+        rich = state.fact(AutoFacts).split.rich
+        return max(self.rounds // constants.RICH_FEWER_ROUNDS, 1) if rich else self.rounds
 
     def most_queries(self, state: State) -> int:
         """Return the most queries that it asks: none if the gate is closed, or no two features make a pair."""
@@ -111,7 +111,7 @@ class Pairs(Stage):
         if split is None:
             return self.declare(state.shape).n_queries
         closed = split.screen == 0 or state.shape.n_features < 2
-        return 0 if closed else self._rounds(split) + 1 + (state.shape.kind == "numeric")
+        return 0 if closed else self._rounds(state) + 1 + (state.shape.kind == "numeric")
 
     def brief(self) -> Self:
         """Return the stage with two rounds, for tests."""
@@ -165,7 +165,7 @@ class Pairs(Stage):
     def next_query(self, state: State) -> Query | None:
         """Ask for the residual scale, for all candidate tables, and then for the kept tables in each round."""
         memory: PosteriorMemory | None = state.memory
-        rounds = self._rounds(state.fact(AutoFacts).split)
+        rounds = self._rounds(state)
         if memory is None or not memory.blocks or memory.round >= rounds:
             return None
         if not memory.rescaled:
@@ -201,7 +201,7 @@ class Pairs(Stage):
         answer = sums(query, released)
         every_cell = tuple(np.arange(c.n_i * c.n_j, dtype=np.uint8) for c in memory.cells)
         screening = memory.round < 0
-        n_rounds = 1 if screening else self._rounds(state.fact(AutoFacts).split)
+        n_rounds = 1 if screening else self._rounds(state)
         seen = observation(state, answer, max(memory.round, 0), n_rounds, pair=True)
         before = memory.totals
         memory = learn(
@@ -237,7 +237,7 @@ class Pairs(Stage):
         )
         model = replace(set_intercept(state.model, memory.totals), pairs=pairs)
         state = with_totals(replace(state, model=model, memory=memory), memory.totals)
-        if memory.round < self._rounds(state.fact(AutoFacts).split):
+        if memory.round < self._rounds(state):
             return state
         filters = filters_of(memory.blocks)
         return state.with_fact(PairNoise(filters=filters, dampings=memory.dampings))

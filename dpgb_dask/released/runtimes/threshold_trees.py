@@ -18,9 +18,8 @@ from numpy.typing import NDArray
 from dpgb_dask.contracts.model import FeatureBins, Model
 from dpgb_dask.errors import StructureError
 
-MOST_NODES = (
-    1 << 22
-)  # of one model: a binary file of it has about 140 MB, and takes 20 s and 1.5 GiB to make
+# of one model: a binary file of it has about 140 MB, and takes 20 s and 1.5 GiB to make
+MOST_NODES = 1 << 22
 
 
 @dataclass(frozen=True, eq=False)
