@@ -14,7 +14,6 @@ from dpgb_dask.components.auto.pairs import coarsen, feature_strength
 from dpgb_dask.components.auto.posterior import (
     AutoFacts,
     current_gradient,
-    damping_of_trees,
     residual_query,
     round_price,
     split_of,
@@ -40,8 +39,12 @@ class ForestMemory:
     round, rounds : int
     chosen : int
         Trees that the model had before.
+    batch : int
+        Trees per round.
     again : int
-        Trees of a batch that begin as one of these.
+        Trees of a batch that begin as a chosen one.
+    faster : float
+        What the learning rate is multiplied by.
     price : int
     rescaled : bool
     chance : (n_features,) float64
@@ -53,7 +56,9 @@ class ForestMemory:
     round: int
     rounds: int
     chosen: int
+    batch: int
     again: int
+    faster: float
     price: int
     rescaled: bool
     chance: NDArray[np.float64]
@@ -73,7 +78,8 @@ class Forest(Stage):
     depth : int or None
         None for 5, or 6 where the signal of rich data is strong. After chosen trees it is theirs.
     learning_rate : float
-        Where trees begin as chosen ones it is 1.5 times this.
+        For several classes, and where trees begin as chosen ones, it is 1.5 times this, and as many trees come in 1.5
+        times as many rounds.
     levels : int
         Number of thresholds per feature to draw from; they divide its noisy mass evenly.
 
@@ -109,22 +115,33 @@ class Forest(Stage):
 
     def declare(self, shape: Shape) -> Demand:
         """Declare between nothing (the gate is closed) and the stage's share plus what earlier stages left."""
-        return Demand(0.0, 1.0, self._rounds_at(np.inf, shape.kind) + (shape.kind == "numeric"))
+        return Demand(0.0, 1.0, self._most_rounds(np.inf, shape.kind) + (shape.kind == "numeric"))
 
     def needs(self, shape: Shape, most_bins: Sequence[int]) -> Needs:  # noqa: ARG002
         """Return the memory of a batch's sums; and of all trees, with the boxes of their leaves for the bands."""
-        leaves = self.batch << (self.depth or constants.RICH_DEPTH)
-        n_sums = 2 * shape.n_scores * leaves
+        leaves = 1 << (self.depth or constants.RICH_DEPTH)
+        fast = self._most_rounds(np.inf, shape.kind) * self._batch_at(constants.FOREST_FASTER)
+        n_trees = max(self._rounds_at(np.inf, shape.kind) * self.batch, fast)
         per_leaf = BOX + 32 * shape.n_scores  # a value and a gain, twice while trees are appended
-        return Needs(n_sums=n_sums, held=self._rounds_at(np.inf, shape.kind) * leaves * per_leaf)
+        n_sums = 2 * shape.n_scores * self.batch * leaves
+        return Needs(n_sums=n_sums, held=n_trees * leaves * per_leaf)
 
-    def _rounds_at(self, signal: float, kind: str) -> int:
-        """Return the number of rounds: a multiple of the option, where the data are rich."""
+    def _batch_at(self, faster: float) -> int:
+        """Return the trees of a round."""
+        return max(int(self.batch / faster), 1)
+
+    def _rounds_at(self, signal: float, kind: str, faster: float = 1.0) -> int:
+        """Return the number of rounds: a multiple of the option, where the data are rich or steps are fast."""
         root = float(np.sqrt(signal))
         usual = max(min(times * root, most) for times, most in constants.RICH_GROWTH)
         if kind == "numeric":
             usual *= constants.NUMERIC_ROUNDS
-        return int(self.rounds * max(usual / constants.FOREST_ROUNDS, 1.0))
+        return int(self.rounds * max(usual / constants.FOREST_ROUNDS, 1.0) * faster)
+
+    def _most_rounds(self, signal: float, kind: str) -> int:
+        """Return the most rounds at a signal: what chosen trees will find is not known before."""
+        slow = kind != "multiclass" and signal < constants.CHOSEN_SIGNAL
+        return self._rounds_at(signal, kind, 1.0 if slow else constants.FOREST_FASTER)
 
     def most_queries(self, state: State) -> int:
         """Return the most queries that it asks: none if the gate is closed."""
@@ -132,7 +149,7 @@ class Forest(Stage):
         if split is None:
             return self.declare(state.shape).n_queries
         kind = state.shape.kind
-        return self._rounds_at(split.signal, kind) + (kind == "numeric") if split.forest else 0
+        return self._most_rounds(split.signal, kind) + (kind == "numeric") if split.forest else 0
 
     def brief(self) -> Self:
         """Return the stage with two rounds, for tests."""
@@ -152,15 +169,19 @@ class Forest(Stage):
             usual = constants.RICH_DEPTH if deep else constants.FOREST_DEPTH
             trees = no_trees(self.depth or usual, state.shape.n_scores)
             model = replace(model, trees=trees)
-        rounds = self._rounds_at(found.split.signal, state.shape.kind)
         chosen = model.trees.n_trees
         # trees of another stage need not keep together with random splits below them
         free = state.shape.interactions is None and state.shape.directions is None
+        fast = state.shape.kind == "multiclass" or (free and trees_again(chosen, self.batch) > 0)
+        faster = constants.FOREST_FASTER if fast else 1.0
+        batch = self._batch_at(faster)
         memory = ForestMemory(
             round=0,
-            rounds=rounds,
+            rounds=self._rounds_at(found.split.signal, state.shape.kind, faster),
             chosen=chosen,
-            again=trees_again(chosen, self.batch) if free else 0,
+            batch=batch,
+            again=trees_again(chosen, batch) if free else 0,
+            faster=faster,
             price=price,
             rescaled=not numeric,
             chance=_chance(state),
@@ -201,7 +222,7 @@ class Forest(Stage):
         assert state.model is not None
         memory: ForestMemory = state.memory
         chance, last_bins, m = memory.chance, memory.last_bins, len(memory.chance)
-        batch, depth = self.batch, state.model.trees.depth
+        batch, depth = memory.batch, state.model.trees.depth
         shape = (batch, (1 << depth) - 1)
         interactions = state.shape.interactions
         feature = (
@@ -231,32 +252,66 @@ class Forest(Stage):
         assert isinstance(query, TreeSumsQuery)
         assert state.model is not None
         answer = sums(query, released)
-        grad, hess = answer.grad, np.maximum(answer.hess, 0)
-        sd, hess_sd = answer.grad_sd, answer.hess_sd
-        n_trees = memory.rounds * self.batch
-        ridge = sd**2 / (n_trees * 0.1) / (hess + sd) + 2 * hess_sd
-        rate = self.learning_rate * damping_of_trees(state.shape.kind)
-        if memory.again:
-            rate *= constants.AGAIN_RATE
-        leaf = rate * np.clip(
-            -grad / (hess + ridge), -constants.LARGEST_LEAF, constants.LARGEST_LEAF
-        )
-        value = steps(leaf.T).reshape(state.shape.n_scores, self.batch, -1)
-        clipped = np.abs(grad) >= constants.LARGEST_LEAF * (hess + ridge)
+        hess, sd = np.maximum(answer.hess, 0), answer.grad_sd
+        n_trees = memory.rounds * memory.batch
+        ridge = sd**2 / (n_trees * 0.1) / (hess + sd) + 2 * answer.hess_sd
+        step, reach = newton_steps(answer.grad, hess, ridge)
+        rate = self.learning_rate * memory.faster
+        if state.shape.kind == "multiclass":
+            rate *= constants.CLASS_CURVATURE  # at which the Hessian is taken
+        largest = constants.LARGEST_LEAF
 
         def per_leaf(values: NDArray[np.float64]) -> NDArray[np.float64]:
-            return np.where(clipped, 0, values).T.reshape(value.shape)
+            return values.T.reshape(state.shape.n_scores, memory.batch, -1)
 
+        value = per_leaf(rate * np.clip(step, -largest, largest))
         noise = ForestNoise(
-            gain=per_leaf(rate / (hess + ridge)),
-            grad_sd=(sd,) * self.batch,
+            gain=per_leaf(np.where(np.abs(step) >= largest, 0, rate * reach)),
+            grad_sd=(sd,) * memory.batch,
             hess=tuple(mean * state.n_rows for mean in state.fact(AutoFacts).totals.hess),
-            batches=(self.batch,),
+            batches=(memory.batch,),
         )
-        trees = state.model.trees.with_more(query.splits, value)
+        trees = state.model.trees.with_more(query.splits, steps(value))
         model = replace(state.model, trees=trees)
         state = replace(state, model=model, memory=replace(memory, round=memory.round + 1))
         return state.with_fact(noise.after(state))
+
+
+def newton_steps(
+    grad: NDArray[np.float64], hess: NDArray[np.float64], ridge: NDArray[np.float64]
+) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """Return the Newton steps of leaves from their sums, and how far each moves against a unit of noise.
+
+    Gradients of several classes add up to 0, and so does every row of their Hessian, diag(d) - dd'/Σd with diagonal h.
+    Its d is h/(1 - h/Σh), for any number of classes that are alike and for two: there a step by h alone goes twice as
+    far as it should.
+
+    Parameters
+    ----------
+    grad, hess, ridge : (n_leaves, n_scores) float64
+        The ridge is above 0.
+
+    Returns
+    -------
+    step : (n_leaves, n_scores) float64, score units
+    reach : (n_leaves, n_scores) float64
+        Standard deviation of a step where all sums of the leaf's gradients have one of 1.
+    """
+    n = grad.shape[1]
+    if n == 1:
+        return -grad / (hess + ridge), 1 / (hess + ridge)
+    total = np.maximum(hess.sum(1, keepdims=True), 1e-9)
+    d = hess / (1 - np.minimum(hess / total, 0.5))
+    # by Sherman and Morrison the inverse of diag(d + ridge) - dd'/Σd is diag(own) + qq'/rest
+    own = 1 / (d + ridge)
+    q = d * own
+    rest = np.maximum((q * ridge).sum(1, keepdims=True), 1e-9)
+    centred = grad - grad.mean(1, keepdims=True)
+    apart = q - q.mean(1, keepdims=True)
+    step = -own * centred - q * (apart * centred).sum(1, keepdims=True) / rest
+    squared = own**2 * (1 - 1 / n) + 2 * own * q * apart / rest
+    squared += (q / rest) ** 2 * (apart**2).sum(1, keepdims=True)
+    return step, np.sqrt(np.maximum(squared, 0))
 
 
 def trees_again(chosen: int, batch: int) -> int:

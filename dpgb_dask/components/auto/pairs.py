@@ -28,6 +28,7 @@ from dpgb_dask.components.auto.posterior import (
     with_totals,
 )
 from dpgb_dask.components.auto.reference import sums_of_tables
+from dpgb_dask.components.auto.stepping import Step
 from dpgb_dask.contracts.model import SCORE_ONE, PairTable
 from dpgb_dask.contracts.monotone import order_of_cells, ordered_pair
 from dpgb_dask.contracts.plan import Answer, Demand, Needs, Shape, Stage, State
@@ -159,6 +160,7 @@ class Pairs(Stage):
             price=split.pairs,
             cells=tuple(cells),
             rescaled=state.shape.kind != "numeric",
+            step=Step(reach=constants.PAIR_STEP[state.shape.kind]),
         )
         return replace(state, memory=memory)
 

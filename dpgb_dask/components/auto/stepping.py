@@ -29,12 +29,15 @@ class Step:
         Σ gΔ before it, without what the move makes of the noise of these sums.
     joint, own : float
         Running sums of Δ'HΔ and Δ'DΔ.
+    reach : float
+        How far tables that act as one move together, as a multiple of the distance; 1 is as far as they should.
     """
 
     moved: Joined | None = None
     slope: float = 0.0
     joint: float = 0.0
     own: float = 0.0
+    reach: float = constants.STEP
 
     def seen(self, sums: LeafSums, moved: Joined, sd: float) -> "Step":
         """Return the step once the sums after the last move are released.
@@ -75,7 +78,7 @@ class Step:
         most : float
         """
         if self.joint > 0:
-            rate = constants.STEP * self.own / self.joint
+            rate = self.reach * self.own / self.joint
         else:
             own = weighed(whole, weight)
             rate = float(np.sqrt(constants.FIRST_STEP * unexplained / max(n_tables * own, 1e-300)))

@@ -44,6 +44,8 @@ def test_curvature_is_that_of_the_loss_along_the_move(quadratic):
         min(rate, 1.0)
     )
     assert step.damping(anything, anything, 1.0, n_tables=3, most=rate / 2) == rate / 2
+    shorter = replace(step, reach=step.reach / 4)
+    assert shorter.damping(anything, anything, 1.0, n_tables=3, most=1.0) == pytest.approx(rate / 4)
 
 
 def test_curvature_that_may_be_noise_changes_nothing(quadratic):
