@@ -19,7 +19,7 @@ FINE = 1024  # uniform cells of the finest grid
 ONE_CELL_EACH = 128  # integer features with a range up to this get one cell per value
 GEOMETRIC = 96  # edges low + range · 2^(-i/4), i = 1 … 96: heavy tails and zero inflation
 PER_OCTAVE = 4
-GRIDS = (16, 32, 64, 128, 256, FINE)  # uniform cells of each grid
+GRIDS = (16, 32, 64, 128, 256, 512, FINE)  # uniform cells of each grid
 DENSE = 256  # grids from here on take all geometric edges, the coarser ones one an octave
 
 
