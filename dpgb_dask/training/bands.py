@@ -42,6 +42,7 @@ FIRST_ROUNDS, EVERY = 5, 3
 PROJECTED = "monotonic_cst makes the tables monotone after each round, and what this does to their noise is not known"
 
 Draws = NDArray[np.float64]  # (n_bins, DRAWS)
+REAL = np.float32  # of draws in the forest
 
 
 @np.errstate(all="ignore")  # rounds that do not settle overflow, and are noticed by their result
@@ -90,8 +91,7 @@ def _bands_of(state: State, model: Model, shares: BinShares) -> NoiseBands:
         if boxes is not None and forest is not None:
             # what leaves answer to are sums of Hessians
             weights = BinShares.of(model.bins, [own.seen[-1].weight for own in filters])
-            heavy = boxes.under(weights)
-            drawn = through_forest(drawn, sides, heavy, forest, weights, k, rng)
+            drawn = through_forest(drawn, sides, boxes.groups, forest, weights, k, rng)
         main_sd.append([MAIN_WIDTH * size_of(part) for part in drawn])
         if pairs is not None:
             own = [table[k] for table in pairs.filters]
@@ -229,7 +229,7 @@ def sums_of(
 def through_forest(
     tables: Sequence[Draws],
     sides: Sequence[Sides],
-    heavy: Boxes,
+    groups: Sequence[NDArray[np.uint8]],
     forest: ForestNoise,
     weights: BinShares,
     k: int,
@@ -243,41 +243,52 @@ def through_forest(
         Noise before the forest.
     sides : sequence of Sides
         Per feature, under the shares of rows.
-    heavy : Boxes
-        Under the shares of Hessians.
+    groups : sequence of ((n_bins,) uint8)
+        Group of each bin of each feature.
     weights : BinShares
         Shares of Hessians.
     """
-    means = [mean_of_groups(g, w) for g, w in zip(heavy.groups, weights.weights, strict=True)]
-    before = [mean @ table for mean, table in zip(means, tables, strict=True)]
+    means = [mean_of_groups(g, w) for g, w in zip(groups, weights.weights, strict=True)]
+    before = [(mean @ table).astype(REAL) for mean, table in zip(means, tables, strict=True)]
     now = list(before)
-    effects = [side.effect for side in sides]
+    effects = [side.effect.astype(REAL) for side in sides]
+    masses = [np.bincount(g, w) / w.sum() for g, w in zip(groups, weights.weights, strict=True)]
+    shares = [side.inside @ mass for side, mass in zip(sides, masses, strict=True)]
     # the mean error in a leaf, given the error of each group
-    shares = [heavy.share[side.leaf, side.level] for side in sides]
     found = [
-        side.inside * mass / np.where(share > 0, share, 1)[:, None]
-        for side, share, mass in zip(sides, shares, heavy.weights, strict=True)
+        (side.inside * mass / np.where(share > 0, share, 1)[:, None]).astype(REAL)
+        for side, share, mass in zip(sides, shares, masses, strict=True)
     ]
     n_leaves = forest.gain.shape[2]
+    reached = np.ones(forest.gain[k].size)
+    for side, share in zip(sides, shares, strict=True):
+        reached[side.leaf] *= share
     gain = forest.gain[k].reshape(-1)
     # Σh of a leaf by the shares: the noisy part of its own would count as signal
-    hess = forest.hess[k] * heavy.share.prod(1)
-    sd = np.repeat(forest.grad_sd, n_leaves)
+    of_error = (-gain * forest.hess[k] * reached).astype(REAL)
+    of_noise = (gain * np.repeat(forest.grad_sd, n_leaves)).astype(REAL)
     for rows in slices(forest.batches, n_leaves):
-        error = np.zeros((rows.stop - rows.start, DRAWS))
+        error = np.zeros((rows.stop - rows.start, DRAWS), REAL)
         here = [slice(*np.searchsorted(side.leaf, (rows.start, rows.stop))) for side in sides]
         for part, inside, side, group in zip(here, found, sides, now, strict=True):
             error[side.leaf[part] - rows.start] += inside[part] @ group  # each leaf once
-        noise = rng.normal(0, 1, error.shape) * sd[rows, None]
-        step = -gain[rows, None] * (hess[rows, None] * error + noise)
+        step = of_error[rows, None] * error
+        step += of_noise[rows, None] * signs(error.shape, rng)
         now = [
             group + effect[part].T @ step[side.leaf[part] - rows.start]
             for part, effect, side, group in zip(here, effects, sides, now, strict=True)
         ]
     return [
         table + (after - old)[group]
-        for table, old, after, group in zip(tables, before, now, heavy.groups, strict=True)
+        for table, old, after, group in zip(tables, before, now, groups, strict=True)
     ]
+
+
+def signs(shape: tuple[int, int], rng: np.random.Generator) -> NDArray[np.float32]:
+    """Return 1 or -1 at random: for a variance as good as normal noise, and drawn ten times as fast."""
+    n = shape[0] * shape[1]
+    bits = np.unpackbits(rng.integers(0, 256, -(-n // 8), np.uint8), count=n)
+    return (2 * bits.astype(REAL) - 1).reshape(shape)
 
 
 def mean_of_groups(group: NDArray[np.uint8], share: NDArray[np.int64]) -> NDArray[np.float64]:

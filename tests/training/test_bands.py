@@ -8,8 +8,10 @@ import numpy as np
 import pytest
 from small_fits import estimator, rows
 
+from dpgb_dask.components.auto.noise import DRAWS, ForestNoise
 from dpgb_dask.components.auto.smoothing import Seen
-from dpgb_dask.contracts.model import SHARE_ONE
+from dpgb_dask.contracts.model import SHARE_ONE, BinShares, Splits
+from dpgb_dask.released.explain.boxes import Boxes
 from dpgb_dask.released.explain.decomposition import decompose
 from dpgb_dask.testing import SeededNoise
 from dpgb_dask.training import bands
@@ -93,3 +95,44 @@ def test_they_are_as_wide_as_noise_moves_a_curve(record_property):
         record_property("saw", f"{name}: sd of the bands {ratio:.2f} of the spread")
         assert spread > 0
         assert 0.5 < ratio < 2
+
+
+def test_a_batch_of_trees_adds_its_noise_and_takes_back_errors_as_boxes_say():
+    """The variance of what a batch does to a main effect, leaf by leaf, beside many draws of it."""
+    rng, n_trees, bins = np.random.default_rng(0), 40, [4, 3]
+    feature = rng.integers(0, 2, (n_trees, 3)).astype(np.uint16)
+    threshold = rng.integers(0, 2, (n_trees, 3)).astype(np.uint8)
+    eighths = [[1, 1, 2, 4], [4, 3, 1]]
+    shares = BinShares(tuple(np.array(part) * SHARE_ONE // 8 for part in eighths), (True, True))
+    boxes = Boxes.of(Splits.plain(feature, threshold), shares)
+    sides = boxes.sides()
+    gain = rng.uniform(0.5, 1.5, (1, n_trees, 4)) / 1000
+    sd = tuple(rng.uniform(5, 15, n_trees))
+    forest = ForestNoise(gain=gain, grad_sd=sd, hess=(50.0,), batches=(n_trees,))
+    mass = [part / part.sum() for part in shares.weights]
+    error = [rng.normal(size=n) for n in bins]
+    error = [part - own @ part for part, own in zip(error, mass, strict=True)]
+    tables = [np.repeat(part[:, None], DRAWS, axis=1) for part in error]
+    draws = [
+        bands.through_forest(tables, sides, boxes.groups, forest, shares, 0, rng) for _ in range(40)
+    ]
+    every = [np.concatenate(part, axis=1) for part in zip(*draws, strict=True)]
+
+    of_leaf = (gain[0] * np.array(sd)[:, None]).ravel()
+    inside = np.zeros((2, n_trees * 4, max(bins)), bool)
+    for j, side in enumerate(sides):
+        inside[j] = True
+        inside[j, side.leaf, : bins[j]] = side.inside[:, boxes.groups[j]]
+    held = [inside[j, :, :n] for j, n in enumerate(bins)]
+    share = [own @ part for own, part in zip(held, mass, strict=True)]
+    found = sum(
+        own @ (part * delta) / np.where(reached > 0, reached, 1)
+        for own, part, delta, reached in zip(held, mass, error, share, strict=True)
+    )
+    step = -gain[0].ravel() * 50 * share[0] * share[1] * found
+    for j, part in enumerate(every):
+        effect = (held[j] - share[j][:, None]) * share[1 - j][:, None]
+        np.testing.assert_allclose(part.std(1), np.sqrt((effect**2).T @ of_leaf**2), rtol=0.08)
+        moved = part.mean(1) - error[j]
+        noise = part.std(1) / np.sqrt(part.shape[1])
+        assert (np.abs(moved - effect.T @ step) < 5 * noise + 1e-6).all()

@@ -178,12 +178,6 @@ class Boxes:
                 feature[same, later] = UNUSED
         return cls(feature, inside, share_of(feature, inside, width), groups, weights)
 
-    def under(self, shares: BinShares) -> "Boxes":
-        """Return the same boxes under other shares of the bins."""
-        weights, width = shares_of_groups(self.groups, shares)
-        share = share_of(self.feature, self.inside, width)
-        return Boxes(self.feature, self.inside, share, self.groups, weights)
-
     def _others(self, *levels: int) -> NDArray[np.float64]:
         """Return the product of the shares of all features of a path but those at some levels."""
         rest = [k for k in range(self.share.shape[1]) if k not in levels]
