@@ -164,7 +164,8 @@ RICH_MAIN = (0.70, 0.30)
 RICH_PAIRS = 0.15
 RICH_FEWER_ROUNDS = 3  # times fewer rounds of pairs than elsewhere: as good, for a third of the CPU
 # rounds of the forest, for the root of the signal, up to a number: less noise on a leaf's sum allows more steps. So 20
-# at a signal of 100, 40 from 400 to 4,400; with more at once, AUC falls by .005 where features do not interact
+# at a signal of 100, 40 from 400 to 4,400 (times FOREST_FASTER where steps are fast); with more at once, AUC falls by
+# .005 where features do not interact
 RICH_GROWTH = ((2.0, 40), (0.6, 60))
 # of them for a numeric target, but not fewer than elsewhere: its rows all have the Hessian 1, so its steps shrink less
 NUMERIC_ROUNDS = 2 / 3

@@ -42,7 +42,7 @@ FIRST_ROUNDS, EVERY = 5, 3
 PROJECTED = "monotonic_cst makes the tables monotone after each round, and what this does to their noise is not known"
 
 Draws = NDArray[np.float64]  # (n_bins, DRAWS)
-REAL = np.float32  # of draws in the forest
+REAL = np.float32  # of draws in the forest, which are single
 
 
 @np.errstate(all="ignore")  # rounds that do not settle overflow, and are noticed by their result
@@ -285,7 +285,7 @@ def through_forest(
 
 
 def signs(shape: tuple[int, int], rng: np.random.Generator) -> NDArray[np.float32]:
-    """Return 1 or -1 at random: for a variance as good as normal noise, and drawn ten times as fast."""
+    """Return 1 or -1 at random: for a variance as good as normal noise, and drawn several times as fast."""
     n = shape[0] * shape[1]
     bits = np.unpackbits(rng.integers(0, 256, -(-n // 8), np.uint8), count=n)
     return (2 * bits.astype(REAL) - 1).reshape(shape)

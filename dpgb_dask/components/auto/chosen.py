@@ -15,7 +15,8 @@ from dpgb_dask.components.auto.pairs import coarsen
 from dpgb_dask.components.auto.posterior import (
     AutoFacts,
     current_gradient,
-    damping_of_trees,
+    curvature_of,
+    hess_of_rows,
     hess_of_trees,
     prior_scales,
     residual_query,
@@ -218,7 +219,7 @@ class ChosenTrees(Stage):
         memory: ChosenMemory = state.memory
         assert state.model is not None
         step, reach = leaf_steps(state, answer, memory.depth)
-        rate = self.learning_rate * damping_of_trees(state.shape.kind)
+        rate = self.learning_rate * curvature_of(state.shape.kind)
         value = rate * np.clip(step, -constants.LARGEST_LEAF, constants.LARGEST_LEAF)
         repeat = 1 << (self.depth - memory.depth)
 
@@ -238,7 +239,7 @@ class ChosenTrees(Stage):
         noise = ForestNoise(
             gain=of_tree(rate * reach),
             grad_sd=(answer.grad_sd,),
-            hess=tuple(mean * state.n_rows for mean in state.fact(AutoFacts).totals.hess),
+            hess=hess_of_rows(state),
             batches=(1,),
         )
         memory = replace(

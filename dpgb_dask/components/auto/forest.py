@@ -14,6 +14,8 @@ from dpgb_dask.components.auto.pairs import coarsen, feature_strength
 from dpgb_dask.components.auto.posterior import (
     AutoFacts,
     current_gradient,
+    curvature_of,
+    hess_of_rows,
     residual_query,
     round_price,
     split_of,
@@ -27,6 +29,7 @@ from dpgb_dask.contracts.plan import Answer, Demand, Needs, Shape, Stage, State
 from dpgb_dask.contracts.queries import Query, ResidualQuery, TreeSumsQuery
 from dpgb_dask.kernels.splits import NOWHERE
 
+REPEATS = 3  # of the fixed point for the Hessian of several classes
 BOX = 1100  # bytes that a leaf's box takes while it is made (released/explain/boxes.py), measured at six levels
 
 
@@ -78,8 +81,8 @@ class Forest(Stage):
     depth : int or None
         None for 5, or 6 where the signal of rich data is strong. After chosen trees it is theirs.
     learning_rate : float
-        For several classes, and where trees begin as chosen ones, it is 1.5 times this, and as many trees come in 1.5
-        times as many rounds.
+        For several classes, and where trees begin as chosen ones, it is 1.5 times this, and about as many trees come in
+        1.5 times as many rounds.
     levels : int
         Number of thresholds per feature to draw from; they divide its noisy mass evenly.
 
@@ -138,9 +141,9 @@ class Forest(Stage):
             usual *= constants.NUMERIC_ROUNDS
         return int(self.rounds * max(usual / constants.FOREST_ROUNDS, 1.0) * faster)
 
-    def _most_rounds(self, signal: float, kind: str) -> int:
-        """Return the most rounds at a signal: what chosen trees will find is not known before."""
-        slow = kind != "multiclass" and signal < constants.CHOSEN_SIGNAL
+    def _most_rounds(self, signal: float, kind: str, *, slow: bool = False) -> int:
+        """Return the most rounds at a signal, if there are no other trees before (``slow``), or there may be."""
+        slow = slow and kind != "multiclass"
         return self._rounds_at(signal, kind, 1.0 if slow else constants.FOREST_FASTER)
 
     def most_queries(self, state: State) -> int:
@@ -149,7 +152,10 @@ class Forest(Stage):
         if split is None:
             return self.declare(state.shape).n_queries
         kind = state.shape.kind
-        return self._most_rounds(split.signal, kind) + (kind == "numeric") if split.forest else 0
+        if not split.forest:
+            return 0
+        alone = split.chosen == 0 and (state.model is None or state.model.trees.n_trees == 0)
+        return self._most_rounds(split.signal, kind, slow=alone) + (kind == "numeric")
 
     def brief(self) -> Self:
         """Return the stage with two rounds, for tests."""
@@ -172,9 +178,9 @@ class Forest(Stage):
         chosen = model.trees.n_trees
         # trees of another stage need not keep together with random splits below them
         free = state.shape.interactions is None and state.shape.directions is None
-        fast = state.shape.kind == "multiclass" or (free and trees_again(chosen, self.batch) > 0)
-        faster = constants.FOREST_FASTER if fast else 1.0
-        batch = self._batch_at(faster)
+        fewer = self._batch_at(constants.FOREST_FASTER)
+        fast = state.shape.kind == "multiclass" or (free and trees_again(chosen, fewer) > 0)
+        faster, batch = (constants.FOREST_FASTER, fewer) if fast else (1.0, self.batch)
         memory = ForestMemory(
             round=0,
             rounds=self._rounds_at(found.split.signal, state.shape.kind, faster),
@@ -256,9 +262,7 @@ class Forest(Stage):
         n_trees = memory.rounds * memory.batch
         ridge = sd**2 / (n_trees * 0.1) / (hess + sd) + 2 * answer.hess_sd
         step, reach = newton_steps(answer.grad, hess, ridge)
-        rate = self.learning_rate * memory.faster
-        if state.shape.kind == "multiclass":
-            rate *= constants.CLASS_CURVATURE  # at which the Hessian is taken
+        rate = self.learning_rate * memory.faster * curvature_of(state.shape.kind)
         largest = constants.LARGEST_LEAF
 
         def per_leaf(values: NDArray[np.float64]) -> NDArray[np.float64]:
@@ -268,7 +272,7 @@ class Forest(Stage):
         noise = ForestNoise(
             gain=per_leaf(np.where(np.abs(step) >= largest, 0, rate * reach)),
             grad_sd=(sd,) * memory.batch,
-            hess=tuple(mean * state.n_rows for mean in state.fact(AutoFacts).totals.hess),
+            hess=hess_of_rows(state),
             batches=(memory.batch,),
         )
         trees = state.model.trees.with_more(query.splits, steps(value))
@@ -283,8 +287,8 @@ def newton_steps(
     """Return the Newton steps of leaves from their sums, and how far each moves against a unit of noise.
 
     Gradients of several classes add up to 0, and so does every row of their Hessian, diag(d) - dd'/Σd with diagonal h.
-    Its d is h/(1 - h/Σh), for any number of classes that are alike and for two: there a step by h alone goes twice as
-    far as it should.
+    So d = h/(1 - d/Σd), which is solved by a few repetitions from h/Σh for d/Σd: exact for two classes and for classes
+    that are alike, and otherwise a step is at most 1.25 times as long as it should be. By h alone it is up to twice.
 
     Parameters
     ----------
@@ -302,6 +306,9 @@ def newton_steps(
         return -grad / (hess + ridge), 1 / (hess + ridge)
     total = np.maximum(hess.sum(1, keepdims=True), 1e-9)
     d = hess / (1 - np.minimum(hess / total, 0.5))
+    for _ in range(REPEATS):
+        total = np.maximum(d.sum(1, keepdims=True), 1e-9)
+        d = hess / (1 - np.minimum(d / total, 0.95))
     # by Sherman and Morrison the inverse of diag(d + ridge) - dd'/Σd is diag(own) + qq'/rest
     own = 1 / (d + ridge)
     q = d * own

@@ -89,7 +89,7 @@ class ForestNoise(Facts):
     grad_sd : tuple of float
         Per tree, the standard deviation of the noise on a leaf's Σg.
     hess : tuple of float
-        Per score, Σh over all rows.
+        Per score, the curvature of the loss over all rows.
     batches : tuple of int
         Numbers of trees that share one gradient, in order.
     """

@@ -46,7 +46,7 @@ def gradient_of(kind: str, clip: float, n_classes: int) -> Gradient:
             n_classes,
             clip=CLASS_CLIP,
             hess_scale=constants.HESS_SCALE,
-            curvature=constants.CLASS_CURVATURE,
+            curvature=curvature_of(kind),
         )
     clip_steps = max(round(clip * SCORE_ONE), 1)
     hess_steps = max(round(constants.NUMERIC_HESS_SCALE * clip * GRAD_ONE), 1)
@@ -184,12 +184,15 @@ def hess_of_trees(state: State) -> float:
     return float(np.sum(state.fact(AutoFacts).totals.hess))
 
 
-def damping_of_trees(kind: str) -> float:
-    """Return what steps of leaves are multiplied by.
+def curvature_of(kind: str) -> float:
+    """Return what Hessians are of the curvature: Newton steps of leaves are multiplied by it."""
+    return constants.CLASS_CURVATURE if kind == "multiclass" else 1.0
 
-    Softmax scores move against each other, so a step by the diagonal Hessian goes twice as far.
-    """
-    return 0.5 if kind == "multiclass" else 1.0
+
+def hess_of_rows(state: State) -> tuple[float, ...]:
+    """Return the curvature of the loss over all rows, per score."""
+    times = state.n_rows / curvature_of(state.shape.kind)
+    return tuple(mean * times for mean in state.fact(AutoFacts).totals.hess)
 
 
 def current_gradient(state: State) -> Gradient:

@@ -74,8 +74,6 @@ class Sides:
     ----------
     leaf : (n,) int64
         In order.
-    level : (n,) int64
-        Where the feature stands in the path.
     inside : (n, n_groups) bool
         Which groups of bins of the feature lie in the box.
     share : (n,) float64
@@ -85,7 +83,6 @@ class Sides:
     """
 
     leaf: NDArray[np.int64]
-    level: NDArray[np.int64]
     inside: NDArray[np.bool_]
     share: NDArray[np.float64]
     others: NDArray[np.float64]
@@ -197,7 +194,7 @@ class Boxes:
             leaf, level = np.nonzero(self.feature == j)
             inside = self.inside[leaf, level, : len(part)]
             share, rest = self.share[leaf, level], others[leaf, level]
-            found.append(Sides(leaf, level, inside, share, rest))
+            found.append(Sides(leaf, inside, share, rest))
         return found
 
     def mains(self, value: NDArray[np.float64]) -> list[NDArray[np.float64]]:
