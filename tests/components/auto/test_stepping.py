@@ -5,12 +5,17 @@ from dataclasses import replace
 import numpy as np
 import pandas as pd
 import pytest
+from rich_parts import state_of
 
 from dpgb_dask import DPGBRegressor, Schema
 from dpgb_dask.components import constants
 from dpgb_dask.components.answers import Sums
+from dpgb_dask.components.auto import schedules
+from dpgb_dask.components.auto.pairs import Pairs
+from dpgb_dask.components.auto.posterior import AutoFacts
 from dpgb_dask.components.auto.reference import sums_of_tables
 from dpgb_dask.components.auto.stepping import Step, averaged, noise_along
+from dpgb_dask.contracts.queries import PRICE_ONE
 from dpgb_dask.recipes import RECIPES
 from dpgb_dask.testing import SeededNoise
 
@@ -99,3 +104,12 @@ def test_copies_of_a_feature_do_not_add_up():
         recipe=tables, schema=schema, epsilon=30, delta=1e-6, noise=SeededNoise(1), random_state=0
     ).fit(frame, y)
     assert np.sqrt(np.mean((model.predict(frame) - y) ** 2)) < 0.2 * y.std()
+
+
+@pytest.mark.parametrize("kind", ["binary", "multiclass", "numeric"])
+def test_pairs_of_several_classes_move_half_as_far(kind):
+    state = state_of(kind=kind)
+    found = state.fact(AutoFacts)
+    split = schedules.split_rich(9000.0, PRICE_ONE // 9, chosen=True, pairs=True)
+    memory = Pairs().begin(state.with_fact(replace(found, split=split))).memory
+    assert memory.step.reach == (1.0 if kind == "multiclass" else 2.0)
