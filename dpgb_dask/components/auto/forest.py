@@ -142,7 +142,7 @@ class Forest(Stage):
         return int(self.rounds * max(usual / constants.FOREST_ROUNDS, 1.0) * faster)
 
     def _most_rounds(self, signal: float, kind: str, *, slow: bool = False) -> int:
-        """Return the most rounds at a signal, if there are no other trees before (``slow``), or there may be."""
+        """Return the most rounds at a signal, if no trees are chosen before (``slow``), or some may be."""
         slow = slow and kind != "multiclass"
         return self._rounds_at(signal, kind, 1.0 if slow else constants.FOREST_FASTER)
 
@@ -154,8 +154,7 @@ class Forest(Stage):
         kind = state.shape.kind
         if not split.forest:
             return 0
-        alone = split.chosen == 0 and (state.model is None or state.model.trees.n_trees == 0)
-        return self._most_rounds(split.signal, kind, slow=alone) + (kind == "numeric")
+        return self._most_rounds(split.signal, kind, slow=not split.chosen) + (kind == "numeric")
 
     def brief(self) -> Self:
         """Return the stage with two rounds, for tests."""
