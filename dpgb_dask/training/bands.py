@@ -22,7 +22,7 @@ from dpgb_dask.components.auto.smoothing import Seen
 from dpgb_dask.contracts.model import SCORE_ONE, BinShares, Model, NoiseBands
 from dpgb_dask.contracts.plan import F, State
 from dpgb_dask.kernels.posterior import add_errors, moves, tell
-from dpgb_dask.released.explain.boxes import Boxes, Sides
+from dpgb_dask.released.explain.boxes import Boxes, Sides, shares_of_groups
 from dpgb_dask.training import blas
 from dpgb_dask.training.dependence import Dependence
 
@@ -229,7 +229,7 @@ def sums_of(
 def through_forest(
     tables: Sequence[Draws],
     sides: Sequence[Sides],
-    groups: Sequence[NDArray[np.uint8]],
+    groups: list[NDArray[np.uint8]],
     forest: ForestNoise,
     weights: BinShares,
     k: int,
@@ -243,7 +243,7 @@ def through_forest(
         Noise before the forest.
     sides : sequence of Sides
         Per feature, under the shares of rows.
-    groups : sequence of ((n_bins,) uint8)
+    groups : list of ((n_bins,) uint8)
         Group of each bin of each feature.
     weights : BinShares
         Shares of Hessians.
@@ -252,7 +252,7 @@ def through_forest(
     before = [(mean @ table).astype(REAL) for mean, table in zip(means, tables, strict=True)]
     now = list(before)
     effects = [side.effect.astype(REAL) for side in sides]
-    masses = [np.bincount(g, w) / w.sum() for g, w in zip(groups, weights.weights, strict=True)]
+    masses, _ = shares_of_groups(groups, weights)
     shares = [side.inside @ mass for side, mass in zip(sides, masses, strict=True)]
     # the mean error in a leaf, given the error of each group
     found = [

@@ -29,7 +29,8 @@ from dpgb_dask.contracts.plan import Answer, Demand, Needs, Shape, Stage, State
 from dpgb_dask.contracts.queries import Query, ResidualQuery, TreeSumsQuery
 from dpgb_dask.kernels.splits import NOWHERE
 
-REPEATS = 3  # of the fixed point for the Hessian of several classes
+# of d/Σd in each repetition of the fixed point for the Hessian of several classes; without noise the first is at most ½
+LARGEST_SHARES = (0.5, 0.95, 0.95, 0.95)
 BOX = 1100  # bytes that a leaf's box takes while it is made (released/explain/boxes.py), measured at six levels
 
 
@@ -141,10 +142,10 @@ class Forest(Stage):
             usual *= constants.NUMERIC_ROUNDS
         return int(self.rounds * max(usual / constants.FOREST_ROUNDS, 1.0) * faster)
 
-    def _most_rounds(self, signal: float, kind: str, *, slow: bool = False) -> int:
-        """Return the most rounds at a signal, if no trees are chosen before (``slow``), or some may be."""
-        slow = slow and kind != "multiclass"
-        return self._rounds_at(signal, kind, 1.0 if slow else constants.FOREST_FASTER)
+    def _most_rounds(self, signal: float, kind: str, *, after_chosen: bool = True) -> int:
+        """Return the most rounds at a signal, given whether trees may be chosen before."""
+        may_be_fast = after_chosen or kind == "multiclass"
+        return self._rounds_at(signal, kind, constants.FOREST_FASTER if may_be_fast else 1.0)
 
     def most_queries(self, state: State) -> int:
         """Return the most queries that it asks: none if the gate is closed."""
@@ -154,7 +155,8 @@ class Forest(Stage):
         kind = state.shape.kind
         if not split.forest:
             return 0
-        return self._most_rounds(split.signal, kind, slow=not split.chosen) + (kind == "numeric")
+        most = self._most_rounds(split.signal, kind, after_chosen=split.chosen > 0)
+        return most + (kind == "numeric")
 
     def brief(self) -> Self:
         """Return the stage with two rounds, for tests."""
@@ -303,11 +305,10 @@ def newton_steps(
     n = grad.shape[1]
     if n == 1:
         return -grad / (hess + ridge), 1 / (hess + ridge)
-    total = np.maximum(hess.sum(1, keepdims=True), 1e-9)
-    d = hess / (1 - np.minimum(hess / total, 0.5))
-    for _ in range(REPEATS):
+    d = hess
+    for largest in LARGEST_SHARES:
         total = np.maximum(d.sum(1, keepdims=True), 1e-9)
-        d = hess / (1 - np.minimum(d / total, 0.95))
+        d = hess / (1 - np.minimum(d / total, largest))
     # by Sherman and Morrison the inverse of diag(d + ridge) - dd'/Σd is diag(own) + qq'/rest
     own = 1 / (d + ridge)
     q = d * own

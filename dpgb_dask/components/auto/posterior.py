@@ -46,7 +46,7 @@ def gradient_of(kind: str, clip: float, n_classes: int) -> Gradient:
             n_classes,
             clip=CLASS_CLIP,
             hess_scale=constants.HESS_SCALE,
-            curvature=curvature_of(kind),
+            curvature=constants.CLASS_CURVATURE,
         )
     clip_steps = max(round(clip * SCORE_ONE), 1)
     hess_steps = max(round(constants.NUMERIC_HESS_SCALE * clip * GRAD_ONE), 1)
