@@ -108,8 +108,16 @@ class PairTable:
         return int(self.table.shape[2])
 
 
+class _Checkable:
+    # set by `queries.checked_splits`, which need not look at the same arrays again; no field, so neither pickled nor
+    # part of a hash
+    __slots__ = ("checked",)
+
+    checked: bool
+
+
 @dataclass(frozen=True, eq=False, slots=True)
-class Splits:
+class Splits(_Checkable):
     """Complete binary trees of one depth without their leaves, as flat arrays in heap order.
 
     A node sends a code right if ``code > threshold``, or, if it has a mask, if ``masks[mask_of][code]`` is 1. Threshold
@@ -169,6 +177,30 @@ class Splits:
         masked = mask_of >= 0
         used, mask_of[masked] = np.unique(mask_of[masked], return_inverse=True)
         return Splits(self.feature[trees], self.threshold[trees], mask_of, self.masks[used])
+
+    def runs(self, size: int) -> "list[Splits]":
+        """Return all trees in runs of ``size``, each with the masks from the first to the last that it uses.
+
+        Parts of arrays that were checked need no check of their own.
+        """
+        n, known = self.n_trees, getattr(self, "checked", False)
+        starts = np.arange(0, n, size)
+        used = self.mask_of.reshape(n, -1)
+        first = np.where(used < 0, len(self.masks), used).min(axis=1, initial=len(self.masks))
+        first = np.minimum.reduceat(first, starts)
+        last = np.maximum.reduceat(used.max(axis=1, initial=-1), starts) + 1
+        moved = np.maximum(used - np.repeat(first, size)[:n, None], -1).astype(np.int32)
+        moved.setflags(write=False)
+        found = []
+        for start, low, high in zip(
+            starts.tolist(), first.tolist(), np.maximum(first, last).tolist(), strict=True
+        ):
+            own = slice(start, start + size)
+            part = Splits(self.feature[own], self.threshold[own], moved[own], self.masks[low:high])
+            if known:
+                settle(part, checked=True)
+            found.append(part)
+        return found
 
     def same(self, other: "Splits") -> bool:
         """Whether both send every row the same way; nodes may share a mask, and masks may stand in any order."""

@@ -25,7 +25,7 @@ from dpgb_dask.contracts.grid import GRIDS
 from dpgb_dask.contracts.model import MAX_BINS, Splits, flaw_of
 from dpgb_dask.errors import PlanError
 from dpgb_dask.frozen import frozen, frozen_parts, settle
-from dpgb_dask.losses import GRAD_BITS, Gradient, check_gradient
+from dpgb_dask.losses import GRAD_BITS, GRADIENTS, Gradient, check_gradient
 from dpgb_dask.plain import finite_float, same_text, whole_number
 
 PRICE_ONE = 1 << 64  # price of μ² = 1, or of ε = 1
@@ -118,6 +118,8 @@ def checked_splits(splits: Any) -> Splits:
     """
     if type(splits) is not Splits:
         raise PlanError(f"splits of a query is a {type(splits).__name__}, not Splits.")
+    if getattr(splits, "checked", False):
+        return splits
     feature = _array("splits.feature", splits.feature, np.uint16, 2)
     threshold = _array("splits.threshold", splits.threshold, np.uint8, 2)
     mask_of = _array("splits.mask_of", splits.mask_of, np.int32, 2)
@@ -125,6 +127,7 @@ def checked_splits(splits: Any) -> Splits:
     own = Splits(feature, threshold, mask_of, masks)
     if (flaw := flaw_of(own)) is not None:
         raise PlanError(f"splits of a query {flaw}.")
+    settle(own, checked=True)
     return own
 
 
@@ -174,6 +177,8 @@ def _canonical(value: Any, told: list[Any]) -> None:
     kind: Any = type(value)
     if kind in _PLAIN:  # most fields; told here first, as every round hashes a query
         told.append(f"{kind.__name__}:{value!r};".encode())
+    elif kind in GRADIENTS:
+        told.append(_of_gradient(value))
     elif isinstance(value, np.ndarray):
         told += _header(value.dtype.str, value.shape), np.ascontiguousarray(value)
     elif isinstance(value, tuple):
@@ -181,12 +186,17 @@ def _canonical(value: Any, told: list[Any]) -> None:
         for item in value:
             _canonical(item, told)
     elif hasattr(value, "__dataclass_fields__"):
-        told.append(kind.__name__.encode())
-        for name, shown in _names(kind):
-            told.append(shown)
-            _canonical(getattr(value, name), told)
+        _canonical_fields(value, told)
     else:
         told.append(f"{kind.__name__}:{value!r};".encode())
+
+
+def _canonical_fields(record: Any, told: list[Any]) -> None:
+    kind: Any = type(record)
+    told.append(kind.__name__.encode())
+    for name, shown in _names(kind):
+        told.append(shown)
+        _canonical(getattr(record, name), told)
 
 
 def _digest(*parts: Any) -> bytes:
@@ -194,6 +204,13 @@ def _digest(*parts: Any) -> bytes:
     told: list[Any] = []
     for part in parts:
         _canonical(part, told)
+    return hashlib.sha256(b"".join(told)).digest()
+
+
+@lru_cache(maxsize=16)  # a table of 64 KB is hashed once for all rounds that ask by it
+def _of_gradient(gradient: Any) -> bytes:
+    told: list[Any] = []
+    _canonical_fields(gradient, told)
     return hashlib.sha256(b"".join(told)).digest()
 
 

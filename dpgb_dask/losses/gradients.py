@@ -35,6 +35,9 @@ GRAD_BITS = 15  # one gradient step is 2**-15
 GRAD_ONE = 1 << GRAD_BITS
 TABLE_SIZE = 4096  # scores in [-8, 8) in steps of 2**-8: at most 3e-4 gradient error per row
 TABLE_SHIFT = 8  # score steps (2**-16) >> 8 = table steps (2**-8)
+# a table is clamped at multiples of so many steps: a model that grows by little then keeps its table, and with it the
+# table's bounds, its hash and the shape of its noise. 4 steps are 2**-6 of a score, and raise |g| by .004 at most
+STRIDE = 4
 RESIDUAL_SHIFT = 6  # residuals of targets scaled to [-1, 1] in [-2, 2), in steps of 2**-10
 SOFTMAX_HESS_SCALE = 2.0  # h is free up to c = 2: sup ‖(g, c·h)‖ stays √2 (docs/privacy.md P2)
 # free for log-loss: with u = |p - y|, u²(1 + a²(1 - u)²) <= 1 iff a² <= (1 + u)/(u²(1 - u)), least at u = 1/φ, φ⁵ there
@@ -822,8 +825,9 @@ def unpack(packed: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int
 
 
 def _steps_of(low: int, high: int, shift: int) -> tuple[int, int]:
-    """Return the first and the last step of a table that values from ``low`` to ``high`` look up."""
+    """Return the first and the last step of a table that values from ``low`` to ``high`` look up, by whole strides."""
     first, last = (low >> shift) + TABLE_SIZE // 2, (high >> shift) + TABLE_SIZE // 2
+    first, last = first - first % STRIDE, last - last % STRIDE + STRIDE - 1
     return min(max(first, 0), TABLE_SIZE - 1), min(max(last, 0), TABLE_SIZE - 1)
 
 

@@ -1,15 +1,24 @@
 """Fields of queries and gradients: what is checked is what is kept, and it is of a plain type."""
 
+import pickle
 from dataclasses import fields, replace
 
 import numpy as np
 import pytest
 from private.cases import KINDS, draw, gradient_of, pair_cells, queries_of, shape_of
 
+from dpgb_dask.contracts.model import Splits
 from dpgb_dask.contracts.plan import Shape
-from dpgb_dask.contracts.queries import SHRINK_BITS, ReferenceSumsQuery
+from dpgb_dask.contracts.queries import SHRINK_BITS, ReferenceSumsQuery, checked_splits
 from dpgb_dask.errors import PlanError
-from dpgb_dask.losses import LabelGradient, SlopeGradient, TableGradient, poisson_gradient
+from dpgb_dask.losses import (
+    LabelGradient,
+    LogLoss,
+    SlopeGradient,
+    SquaredError,
+    TableGradient,
+    poisson_gradient,
+)
 
 PLAIN = (int, float, str)
 
@@ -95,3 +104,60 @@ def test_shrunk_rows_have_the_norm_of_the_bound(n_features):
                 assert weight == one
             else:
                 assert k * weight**2 <= most * one**2 < k * (weight + 1) ** 2
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_hash_tells_gradients_apart_and_not_their_copies(kind):
+    """It is remembered for each gradient; of a copy, which is another object, it has to be the same."""
+    query = queries_of(kind)["trees"]
+    first = query.digest()
+    assert pickle.loads(pickle.dumps(query)).digest() == query.digest() == first
+    loss = SquaredError() if kind == "numeric" else LogLoss()
+    told = {
+        replace(query, gradient=loss.gradient(kind, query.n_scores, second=second)).digest()
+        for second in ("hessian", "count", "none")
+    }
+    assert len(told) == 3
+    for field in fields(query.gradient):
+        if isinstance(table := getattr(query.gradient, field.name), np.ndarray):
+            table = table.copy()
+            table.flat[7] -= 1
+            changed = replace(query.gradient, **{field.name: table})
+            assert replace(query, gradient=changed).digest() != first
+
+
+def masked_trees():
+    """Five trees of depth 2, some nodes of which have masks, in an order of their own."""
+    rng = np.random.default_rng(4)
+    feature = rng.integers(0, 3, (5, 3)).astype(np.uint16)
+    mask_of = np.array([[-1, 0, -1], [2, 1, -1], [-1, -1, -1], [4, 4, 1], [3, -1, 0]], np.int32)
+    masks = rng.integers(0, 2, (5, 256)).astype(np.uint8)
+    return Splits(feature, rng.integers(0, 9, (5, 3)).astype(np.uint8), mask_of, masks)
+
+
+@pytest.mark.parametrize("size", [1, 2, 3, 5, 7])
+def test_runs_of_trees_are_the_trees(size):
+    trees = masked_trees()
+    runs = trees.runs(size)
+    assert [run.n_trees for run in runs] == [len(range(5)[k : k + size]) for k in range(0, 5, size)]
+    for k, run in enumerate(runs):
+        own = np.arange(5)[k * size : (k + 1) * size]
+        assert run.same(trees.only(own))
+        assert checked_splits(run).same(run)
+    no_masks = Splits.plain(trees.feature, trees.threshold)
+    assert all(len(run.masks) == 0 for run in no_masks.runs(size))
+
+
+def test_trees_that_were_checked_are_not_looked_at_again():
+    """Only the check itself may say so: a copy, and parts of trees from outside, are checked anew."""
+    own = checked_splits(masked_trees())
+    assert checked_splits(own) is own
+    for run in own.runs(2):
+        assert checked_splits(run) is run
+        assert not any(part.flags.writeable for part in run.arrays)
+    for copied in (pickle.loads(pickle.dumps(own)), replace(own), *masked_trees().runs(2)):
+        assert checked_splits(copied) is not copied
+    bad = masked_trees()
+    bad.mask_of[3, 0] = 5
+    with pytest.raises(PlanError, match="mask"):
+        checked_splits(bad)

@@ -150,12 +150,27 @@ def test_a_clamped_gradient_is_the_same_within_and_bounded_everywhere(kind, ends
 
 
 def test_scores_that_a_model_can_reach_bound_a_gradient():
-    """At even odds |g| is 1/2; with scores of 25 % to 75 % it is 3/4, and g lies between -3/4 and 3/4."""
+    """At even odds |g| is 1/2; with scores of 25 % to 75 % it is 3/4, and g lies between -3/4 and 3/4.
+
+    Tables are clamped by strides of 4 steps, and have the middles of steps.
+    """
     whole = LogLoss().gradient("binary", 1)
-    even, odds = whole.within(0, 0), round(np.log(3) * 65536)
-    wide = whole.within(-odds, odds)
-    assert [g.largest_grad / GRAD_ONE for g in (even, wide)] == pytest.approx([0.5, 0.75], rel=2e-3)
-    assert [g.grad_width / GRAD_ONE for g in (even, wide)] == pytest.approx([1, 1.5], rel=2e-3)
+    even, odds = whole.within(0, 0), np.log(3)
+    wide = whole.within(-round(odds * 65536), round(odds * 65536))
+    first = 4 * np.floor(np.array([0, -odds * 64])) + 0.5
+    last = 4 * np.floor(np.array([0, odds * 64])) + 3.5
+    least, most = 1 / (1 + np.exp(-first / 256)), 1 / (1 + np.exp(-last / 256))
+    assert most == pytest.approx([0.5, 0.75], rel=1e-2)
+    assert [g.largest_grad / GRAD_ONE for g in (even, wide)] == pytest.approx(most, rel=1e-4)
+    width = most + (1 - least)
+    assert [g.grad_width / GRAD_ONE for g in (even, wide)] == pytest.approx(width, rel=1e-4)
+
+
+def test_a_model_that_grows_by_little_keeps_its_table():
+    """Else every round of small steps would bound, hash and send a table of its own."""
+    whole = LogLoss().gradient("binary", 1)
+    kept = {id(whole.within(-score, score)) for score in range(1, 65_536 // 4, 256)}
+    assert len(kept) <= 16 + 1
 
 
 @pytest.mark.parametrize("second", ["hessian", "count", "none"])

@@ -643,8 +643,9 @@ class Trees(Stage):
         n = 1 if refined else max(1, self._at_once // size)
         trees = self._draw(state, min(n * size, memory.n_trees - memory.tree))
         where = self._leaves_of_bins(state, trees)
-        turns = [np.arange(trees.n_trees)[k : k + size] for k in range(0, trees.n_trees, size)]
-        drawn = tuple(Drawn(trees.only(own), where[own[0] : own[-1] + 1]) for own in turns)
+        drawn = tuple(
+            Drawn(own, where[k * size : (k + 1) * size]) for k, own in enumerate(trees.runs(size))
+        )
         return replaced(state, memory=memory._replace(drawn=drawn))
 
     @property
