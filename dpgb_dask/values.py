@@ -63,9 +63,11 @@ ISO_DATE = re.compile(
     r"\d{4}-\d\d-\d\d([ T]\d\d(:\d\d(:\d\d(\.\d{1,9})?)?)?)?(Z|[+-]\d\d(:?\d\d)?)?", re.ASCII
 )
 ISO_TIME = re.compile(r"\d\d:\d\d(:\d\d(\.\d{1,6})?)?", re.ASCII)
-LONG_NUMBER = re.compile(r"\s*[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?\s*", re.ASCII)
+# no pattern may read a long text in two ways: it would try all of them, in the square of its length (++ and *+ never
+# give back what they took)
+LONG_NUMBER = re.compile(r"\s*+[+-]?(\d++\.?\d*+|\.\d++)([eE][+-]?\d++)?\s*+", re.ASCII)
 BLANKS = " \t\n\v\f\r"  # beside a number they mean nothing
-WHOLE = re.compile(r"([+-]?)0*(\d+)(\.0*)?", re.ASCII)
+WHOLE = re.compile(r"([+-]?)(\d++)(\.0*+)?", re.ASCII)
 # units of NumPy's dates that `pd.Timestamp` holds exactly
 UNITS_OF_TIME = frozenset({"Y", "M", "W", "D", "h", "m", "s", "ms", "us", "ns"})
 
@@ -325,7 +327,7 @@ def form_text(form: float | str) -> str:
 def _exact_name(text: str) -> str:
     """Return the name of a huge number in a text: its sign and digits if it is a whole number, else the text."""
     whole = WHOLE.fullmatch(text.strip())
-    return f"{whole[1].replace('+', '')}{whole[2]}" if whole else str(text)
+    return f"{whole[1].replace('+', '')}{whole[2].lstrip('0') or '0'}" if whole else str(text)
 
 
 def exact_ids(column: pd.Series) -> pd.Series:

@@ -420,6 +420,69 @@ def test_columns_made_of_values_partition_by_partition(beside):
     assert len(models) == 3
 
 
+TWO_PARTS = dd.from_pandas(pd.Series(np.arange(60) % 2, name="y"), npartitions=2, sort=False)
+
+
+@pytest.mark.parametrize("labels", [["blue", "red"], [0, 1]], ids=["named", "numbered"])
+def test_a_partition_may_lack_any_column_that_is_made_of_values(labels):
+    """Numbers are labels, too: of columns 0 and 1, a partition that has only 1 lacks 0."""
+    schema = Schema({"blue": (0, 1), "red": (0, 1)}, classes=[0, 1])
+
+    def part(cells):
+        return pd.get_dummies(pd.Series(cells, dtype=object), dtype=float)
+
+    first, models = labels * 15, []
+    for second in (first, labels[1:] * 30, [None] * 30, ([None, *labels, "other"] * 8)[:30]):
+        table = dd.from_map(part, [first, second], meta=part(labels)[:0], enforce_metadata=False)
+        with dask.config.set(scheduler="sync"):
+            models.append(model(schema).fit(table, TWO_PARTS))
+    assert len(models) == 4
+
+
+def test_numbered_columns_of_a_partition_are_found_by_their_numbers():
+    given = rows(60)[["a", "c"]]
+    table = given.set_axis([0, 1], axis=1)
+    other = dd.concat([dd.from_pandas(table[:30]), dd.from_pandas(table[30:])])
+    turned = dd.from_map(
+        lambda k: table[30 * k : 30 * k + 30][[1, 0] if k else [0, 1]],
+        [0, 1],
+        meta=table[:0],
+        enforce_metadata=False,
+    )
+    with dask.config.set(scheduler="sync"):
+        fitted = [
+            model(random_state=0).fit(X, TWO_PARTS).predict_proba(given) for X in (other, turned)
+        ]
+    np.testing.assert_array_equal(*fitted)
+
+
+@pytest.mark.parametrize("name", ["unit", "target", "weight"])
+def test_a_partition_may_lack_the_column_of_units_targets_or_weights(name):
+    """As it may lack a feature: its rows then have no unit, no target or no weight, and none ends the fit."""
+    schema = Schema({"a": (0, 1)}, classes=[0, 1], unit_id="unit" if name == "unit" else None)
+
+    both = pd.DataFrame({"a": np.linspace(0, 1, 30), name: np.arange(30) % 2})
+
+    def part(k, columns, lacking):
+        return both[[c for c in columns if c == "a" or k not in lacking]]
+
+    def table(columns, lacking):
+        how = {"columns": columns, "lacking": lacking, "meta": both[columns][:0]}
+        return dd.from_map(part, [0, 1], **how, enforce_metadata=False)
+
+    models = []
+    for lacking in ((), (1,), (0, 1)):
+        X, other = table(["a"], ()), table([name], lacking)
+        with dask.config.set(scheduler="sync"):
+            if name == "unit":
+                models.append(model(schema).fit(table(["a", name], lacking), TWO_PARTS))
+            elif name == "target":
+                models.append(model(schema).fit(X, other))
+            else:
+                models.append(model(schema).fit(X, TWO_PARTS, sample_weight=other))
+    assert len(models) == 3
+
+
 def test_what_is_inferred_keeps_the_words_of_scikit_learn():
     table = rows(60)[["a"]]
     with pytest.warns(PrivacyLeakWarning):

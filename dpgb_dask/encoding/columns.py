@@ -17,7 +17,7 @@ from dpgb_dask.contracts.features import TRUTHS, Bool, Categorical, Grouped, Has
 from dpgb_dask.contracts.schema import Schema
 
 # a tuple holds 1-D columns in schema order
-from dpgb_dask.encoding.structure import SourceBlock, family, frame_positions, is_numbered
+from dpgb_dask.encoding.structure import SourceBlock, family, is_numbered
 from dpgb_dask.values import (
     MISSING_WORDS,
     NO_FORM,
@@ -50,9 +50,9 @@ def split_columns(block: SourceBlock, schema: Schema) -> list[Any]:
     if isinstance(block, tuple):
         return list(block)
     if isinstance(block, pd.DataFrame):
+        if is_numbered(block.columns) and len(block.columns) == schema.n_features:
+            return [block.iloc[:, k] for k in range(schema.n_features)]
         names = [str(name) for name in block.columns]
-        if is_numbered(block.columns):
-            return [block.iloc[:, k] for k in frame_positions(block, schema)]
         place = {name: k for k, name in reversed(list(enumerate(names)))}
         return [
             block.iloc[:, place[name]] if name in place else np.full(len(block), np.nan)

@@ -235,6 +235,5 @@ def _on_partition(
     part: pd.DataFrame, function: RowFunction, columns: tuple[Any, ...] | None
 ) -> Any:
     # a fit takes the columns that a partition lacks for missing values
-    if any(isinstance(name, str) for name in part.columns):
-        match_names(part.columns, function.schema)
+    check_columns(part, function.schema)
     return _frame(function(part), part.index, columns)

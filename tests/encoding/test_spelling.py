@@ -1,5 +1,7 @@
 """The number that a text spells is the same float, wherever the text stands and whatever stands beside it."""
 
+import subprocess
+import sys
 from io import StringIO
 
 import dask.array as da
@@ -96,3 +98,30 @@ def test_a_row_does_not_change_how_others_are_read():
     for beside in ("0.5", "unknown", "+1", ""):
         found |= {numbers(pd.read_csv(StringIO(f"x,y\n{text},0\n{beside},0\n"))["x"])[0]}
     assert len(found) == 1
+
+
+LONG = """
+import numpy as np
+
+from dpgb_dask.encoding.times import seconds
+from dpgb_dask.released.runtimes import scorer
+from dpgb_dask.values import ExactId, cells, unit_names
+
+n = 300_000
+ends = ("", "x", "e9x", ".x", ".0", "e", " x", "-1")
+texts = [first + mark * n + end for first in ("", "+", "0.", " ") for mark in "10 ." for end in ends]
+texts += ["2020-01-01T00:00:00." + "1" * n, "1e" + "9" * n, "1" * n + "." + "1" * n + "x", "0" * n + "9e99"]
+forms = cells(texts)
+assert forms[texts.index("1" * n)] == float("inf") and forms[texts.index("1" * n + "x")] == "1" * n + "x"
+assert unit_names([ExactId("0" * n + "7" * 20)]) == ["7" * 20]
+unit_names([ExactId(text) for text in texts])
+seconds(np.array(texts, object))
+for text in texts:
+    scorer.PLUS.fullmatch("+" + text)
+    scorer.NUMBER.fullmatch(text)
+"""
+
+
+def test_a_long_text_is_read_in_the_time_that_its_length_takes():
+    """In the square of it a cell would stall a worker until the scheduler gives it up: hours, instead of a second."""
+    subprocess.run([sys.executable, "-c", LONG], check=True, timeout=300)

@@ -20,7 +20,7 @@ from dpgb_dask.contracts.schema import Schema
 from dpgb_dask.encoding.columns import n_rows
 from dpgb_dask.encoding.frames import as_given
 from dpgb_dask.encoding.kinds import from_arrow, refuse_other_chunks, unknown_kind
-from dpgb_dask.encoding.structure import check_columns, match_names
+from dpgb_dask.encoding.structure import check_columns, is_numbered, match_names
 from dpgb_dask.errors import (
     ChunkError,
     PlanError,
@@ -35,8 +35,11 @@ from dpgb_dask.private.reading.rows import (
     Source,
     existing,
     line_up,
+    named_by,
+    only_column,
     rows_of,
     rows_of_units,
+    slice_block,
 )
 from dpgb_dask.stored import arrays_of, from_zarr
 
@@ -264,7 +267,7 @@ def _column(data: Any, name: str) -> Any:
         raise StructureError(f"{name} must be one column. Give that column alone.")
     if data.ndim == 2 and data.shape[1] == 1:
         if isinstance(data, pd.DataFrame | dd.DataFrame):
-            return data[data.columns[0]]
+            return _named_column(data, data.columns[0])
         return data[:, 0]
     if data.ndim != 1:
         raise StructureError(f"{name} must be one column. Give that column alone.")
@@ -288,7 +291,21 @@ def _select(data: Any, schema: Schema) -> Any:
     positions = check_columns(_meta(data), schema)
     if isinstance(data, pd.DataFrame | dd.DataFrame) and len(positions) < len(data.columns):
         return _projected(data, [data.columns[k] for k in positions])
+    if isinstance(data, dd.DataFrame) and is_numbered(data.columns):
+        return _with_names(data, schema)
     return data
+
+
+def _with_names(data: dd.DataFrame, schema: Schema) -> dd.DataFrame:
+    """Return a frame of numbered columns under the schema's names, found by number in each partition.
+
+    A partition may lack a number, as it may lack a name (`_projected`): its columns are not matched by position.
+    """
+    names = dict(zip(data.columns, schema.names, strict=True))
+    if len(names) < len(data.columns):
+        return data  # a number that is there twice: by position
+    meta = named_by(_meta(data), names)
+    return data.map_partitions(named_by, names, meta=meta, enforce_metadata=False)
 
 
 def _projected(data: Any, columns: list[Any]) -> Any:
@@ -299,14 +316,15 @@ def _projected(data: Any, columns: list[Any]) -> Any:
     values of the others count as missing.
     """
     chosen = data[columns]
-    if isinstance(data, pd.DataFrame):
+    if isinstance(data, pd.DataFrame) or _reader_skips(chosen):
         return chosen
-    if not any(
-        type(node).__name__ == "Projection" for node in chosen.optimize(fuse=False).expr.walk()
-    ):
-        return chosen
-    meta = chosen._meta  # noqa: SLF001
-    return data.map_partitions(existing, columns, meta=meta, enforce_metadata=False)
+    return data.map_partitions(existing, columns, meta=_meta(chosen), enforce_metadata=False)
+
+
+def _reader_skips(chosen: Any) -> bool:
+    """Whether a reader leaves out the columns that were not chosen, so that no partition is asked for one."""
+    nodes = chosen.optimize(fuse=False).expr.walk()
+    return not any(type(node).__name__ == "Projection" for node in nodes)
 
 
 def _unit_column(data: Any, unit: str, schema: Schema) -> Any:
@@ -337,8 +355,14 @@ def _names(data: Any) -> Any:
     return getattr(data, "names", getattr(data, "columns", ()))
 
 
-def _named_column(data: Any, name: str) -> Any:
-    return data.array[:, data.names.index(name)] if isinstance(data, _Named) else data[name]
+def _named_column(data: Any, name: Any) -> Any:
+    """Return one column; all of its values are missing in a partition that lacks it, as those of a feature are."""
+    if isinstance(data, _Named):
+        return data.array[:, data.names.index(name)]
+    chosen = data[name]
+    if not isinstance(data, dd.DataFrame) or _reader_skips(chosen):
+        return chosen
+    return data.map_partitions(only_column, name, meta=_meta(chosen), enforce_metadata=False)
 
 
 def _meta(data: Any) -> Any:
@@ -373,10 +397,8 @@ def _memory_chunks(x: Any, y: Any, third: _Third) -> tuple[tuple[Chunk, ...], tu
     chunks, lengths = [], []
     for start in range(0, max(n, 1), CHUNK_ROWS):
         rows = slice(start, start + CHUNK_ROWS)
-        part = tuple(column[rows] for column in x) if isinstance(x, tuple) else x[rows]
-        chunks.append(
-            third.chunk(part, y[rows], None if third.column is None else third.column[rows])
-        )
+        own = None if third.column is None else slice_block(third.column, rows)
+        chunks.append(third.chunk(slice_block(x, rows), slice_block(y, rows), own))
         lengths.append(min(n - start, CHUNK_ROWS))
     return tuple(chunks), tuple(lengths)
 

@@ -117,6 +117,19 @@ def existing(part: pd.DataFrame, columns: list[Any]) -> pd.DataFrame:
     return part[[column for column in columns if column in part.columns]]
 
 
+def named_by(part: pd.DataFrame, names: dict[Any, str]) -> pd.DataFrame:
+    """Return those of some columns that a partition has, under other names."""
+    return existing(part, list(names)).rename(columns=names)
+
+
+def only_column(part: pd.DataFrame, name: Any) -> pd.Series:
+    """Return a column of a partition; one of missing values if there is none."""
+    if name not in part.columns:
+        return pd.Series(None, part.index, object, name=name)
+    column = part[name]
+    return column.iloc[:, 0] if isinstance(column, pd.DataFrame) else column
+
+
 def line_up(x: Any, y: Any, weight: Any, unit: Any = None) -> Rows:
     """Return the rows of one chunk whose parts are in memory.
 

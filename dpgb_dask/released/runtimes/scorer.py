@@ -42,9 +42,10 @@ MISSING_WORDS = frozenset((
 ))  # fmt: skip
 TRUTH = {"true": 1.0, "false": 0.0}
 BLANKS = r"[ \t\n\v\f\r]*"
-NUMBER = re.compile(rf"{BLANKS}[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?{BLANKS}")
+# no two ways to read a long text: it would try all of them, in the square of its length
+NUMBER = re.compile(rf"{BLANKS}[+-]?([0-9]+(\.[0-9]*)?|\.[0-9]+)([eE][+-]?[0-9]+)?{BLANKS}")
 # pandas' CSV reader takes blanks after the e, if the number has a plus sign
-PLUS = re.compile(rf"({BLANKS}\+(?:[0-9]+\.?[0-9]*|\.[0-9]+)[eE]){BLANKS}([+-]?[0-9]+{BLANKS})")
+PLUS = re.compile(rf"({BLANKS}\+(?:[0-9]+(?:\.[0-9]*)?|\.[0-9]+)[eE]){BLANKS}([+-]?[0-9]+{BLANKS})")
 INFINITE = re.compile(r"([+-]?)(inf|infinity)", re.IGNORECASE)
 ISO_DATE = re.compile(
     r"(\d{4})-(\d\d)-(\d\d)(?:[ T](\d\d)(?::(\d\d)(?::(\d\d)(?:\.(\d{1,9}))?)?)?(Z|[+-]\d\d(?::?\d\d)?)?)?",

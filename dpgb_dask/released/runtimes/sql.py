@@ -39,7 +39,7 @@ OWN = (
     "dpgb_natural",
     "dpgb_powers",
 )
-NUMBER = r"[ \t\n\v\f\r]*[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?[ \t\n\v\f\r]*"
+NUMBER = r"[ \t\n\v\f\r]*[+-]?([0-9]+(\.[0-9]*)?|\.[0-9]+)([eE][+-]?[0-9]+)?[ \t\n\v\f\r]*"
 INFINITIES = ("inf", "infinity", "+inf", "+infinity")
 
 

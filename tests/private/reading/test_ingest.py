@@ -15,6 +15,7 @@ import zarr
 from private.cases import rows_of, schema_of
 
 from dpgb_dask.errors import SchemaError, StructureError, UnsupportedCollectionError
+from dpgb_dask.private.reading import ingest
 from dpgb_dask.private.reading.ingest import read_source
 
 SCHEMA = schema_of("binary")
@@ -99,6 +100,45 @@ def test_parts_that_do_not_line_up_raise_without_lengths(x, y, weight):
 def test_wrong_numbers_of_dimensions_or_columns_raise(x, y):
     with pytest.raises(StructureError):
         read_source(x, y, None, SCHEMA)
+
+
+class ByPosition(pd.DataFrame):
+    """Some versions of pandas cut `frame[slice]` by label, if the index is of floats."""
+
+    @property
+    def _constructor(self):
+        return ByPosition
+
+    def __getitem__(self, key):
+        assert not isinstance(key, slice)
+        return super().__getitem__(key)
+
+
+@pytest.mark.parametrize(
+    "index",
+    [
+        np.arange(100.0),
+        np.arange(100.0) - 1000,
+        np.full(100, 30.0),
+        np.r_[np.arange(99.0), 1e6],
+        np.r_[np.arange(99.0), np.nan],
+        np.arange(100)[::-1],
+        pd.date_range("2020", periods=100),
+        [f"row {k % 7}" for k in range(100)],
+    ],
+    ids=lambda index: f"{index[0]} {index[-1]}",
+)
+def test_rows_are_cut_by_position_whatever_their_index(index, monkeypatch):
+    """Cut by label, a row of two chunks counts twice, more than its sensitivity; others not at all."""
+    monkeypatch.setattr(ingest, "CHUNK_ROWS", 30)
+    frame = ByPosition(X.to_numpy(), index=index, columns=X.columns)
+    y, weight = pd.Series(Y, index), pd.Series(W, index)
+    source = read_source(frame, y, weight, SCHEMA)
+    assert source.lengths == (30, 30, 30, 10)
+    for k, wanted in enumerate((X, Y, W)):
+        parts = [np.asarray((chunk.x, chunk.y, chunk.weight)[k]) for chunk in source.chunks]
+        assert [len(part) for part in parts] == [30, 30, 30, 10]
+        np.testing.assert_array_equal(np.concatenate(parts), wanted)
 
 
 class Sparse:
