@@ -176,9 +176,14 @@ def _observe(
 def _weigh(
     # IN OUT (n_scales, n_columns): logarithms; then the share of each scale
     evidence: NDArray[np.float64],
+    scales: NDArray[np.float64],  # IN (n_scales,)
+    log_odds: float,
 ) -> None:
     n_scales, n_columns = evidence.shape
     for c in range(n_columns):
+        for s in range(n_scales):
+            if scales[s] > 0:
+                evidence[s, c] += log_odds
         largest, total = evidence[:, c].max(), 0.0
         for s in range(n_scales):
             evidence[s, c] = np.exp(evidence[s, c] - largest)
@@ -193,6 +198,7 @@ def _mean(
     shift: NDArray[np.float64],  # IN (rank,)
     root: NDArray[np.float64],  # IN (n, m)
     scales: NDArray[np.float64],  # IN (n_scales,)
+    log_odds: float,
     leaf: NDArray[np.uint8],  # IN (n,)
     weight: NDArray[np.float64],  # IN (n,)
     follows: bool,
@@ -221,7 +227,7 @@ def _mean(
     own[:, 0] = q[:, 0]
     _log_evidence(diagonal, beside, own, scales, evidence)
     told[0] = evidence.max()
-    _weigh(evidence)
+    _weigh(evidence, scales, log_odds)
     share = np.empty((n_scales, 1 + n_leaves))
     for s in range(n_scales):
         share[s] = evidence[s, 0]
@@ -257,11 +263,12 @@ def _averaged(
     beside: NDArray[np.float64],  # IN (n - 1,)
     q: NDArray[np.float64],  # IN (n, n_columns)
     scales: NDArray[np.float64],  # IN (n_scales,)
+    log_odds: float,
     out: NDArray[np.float64],  # OUT (n, n_columns), zeros
 ) -> None:
     share = np.empty((len(scales), q.shape[1]))
     _log_evidence(diagonal, beside, q, scales, share)
-    _weigh(share)
+    _weigh(share, scales, log_odds)
     _shrunk(diagonal, beside, q, scales, share, out)
 
 
@@ -271,6 +278,7 @@ def _moves(
     shift: NDArray[np.float64],  # IN (rank,)
     known: NDArray[np.float64],  # IN (m, n_draws)
     scales: NDArray[np.float64],  # IN (n_scales,)
+    log_odds: float,
     passed: bool,
     out: NDArray[np.float64],  # OUT (rank, n_draws)
 ) -> None:
@@ -282,7 +290,7 @@ def _moves(
     _turn(matrix, False, q)
     if not passed:
         mean = np.zeros((n, 1))
-        _averaged(diagonal, beside, q[:, :1].copy(), scales, mean)
+        _averaged(diagonal, beside, q[:, :1].copy(), scales, log_odds, mean)
         for i in range(n):
             q[i, 0] = diagonal[i] * mean[i, 0]
             if i > 0:
@@ -291,7 +299,7 @@ def _moves(
                 q[i, 0] += beside[i] * mean[i + 1, 0]
     q[:, 1:] += q[:, :1]
     means = np.zeros((n, 1 + n_draws))
-    _averaged(diagonal, beside, q, scales, means)
+    _averaged(diagonal, beside, q, scales, log_odds, means)
     out[:] = means[:, 1:] - means[:, :1]
     _turn(matrix, True, out)
 
@@ -444,6 +452,7 @@ def mean(
     leaf: NDArray[np.uint8],
     weight: NDArray[np.float64],
     *,
+    log_odds: float = 0.0,
     follows: bool,
     grad_sd: float,
     sampling: float,
@@ -462,6 +471,8 @@ def mean(
     leaf : (n,) uint8
     weight : (n,) float64
         Of the last round, as in `observe`.
+    log_odds : float
+        Logarithm of the odds of each scale above 0 beside a scale of 0, no effect, a priori.
     follows : bool
         Whether it is asked how far the mean follows the noise of the last round.
     grad_sd, sampling, omitted
@@ -484,6 +495,7 @@ def mean(
         readable("shift", shift, np.float64, 1),
         readable("root", root, np.float64, 2),
         readable("scales", scales, np.float64, 1),
+        log_odds,
         readable("leaf", leaf, np.uint8, 1),
         readable("weight", weight, np.float64, 1),
         follows,
@@ -503,13 +515,14 @@ def moves(
     known: NDArray[np.float64],
     scales: NDArray[np.float64],
     *,
+    log_odds: float = 0.0,
     passed: bool,
 ) -> NDArray[np.float64]:
     """Return how far changes of the information move the posterior mean of v, (rank, n_draws).
 
     Parameters
     ----------
-    precision, shift, scales
+    precision, shift, scales, log_odds
         As in `mean`.
     known : (m, n_draws) float64
         Changes of ``shift``; zero beyond its rank.
@@ -522,6 +535,7 @@ def moves(
         readable("shift", shift, np.float64, 1),
         readable("known", known, np.float64, 2),
         readable("scales", scales, np.float64, 1),
+        log_odds,
         passed,
         out,
     )

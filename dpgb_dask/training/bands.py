@@ -178,7 +178,10 @@ def through_rounds(
             if one.scales is None:
                 continue
             if is_found(r, n_rounds):
-                moved = moves(precision[j], one.shift, known[j], one.scales, passed=passed)
+                moved = moves(
+                    precision[j], one.shift, known[j], one.scales,
+                    log_odds=one.log_odds, passed=passed,
+                )  # fmt: skip
                 targets[j] = own.root[:, : one.rank] @ moved
             tables[j] += dampings[r] * (targets[j] - tables[j])
     return tables

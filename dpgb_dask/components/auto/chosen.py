@@ -85,8 +85,9 @@ class ChosenTrees(Stage):
     depth : int
         The largest depth.
     learning_rate : float
-    levels : int
-        Levels per feature between which it can be split; they divide its noisy mass evenly.
+    levels : int or None
+        Levels per feature between which it can be split; they divide its noisy mass evenly. None for 32, or 16 for
+        several classes.
 
     Notes
     -----
@@ -97,7 +98,7 @@ class ChosenTrees(Stage):
     trees: int = constants.CHOSEN_TREES[1]
     depth: int = constants.RICH_DEPTH
     learning_rate: float = constants.CHOSEN_RATE
-    levels: int = constants.FOREST_LEVELS
+    levels: int | None = None
 
     gives = (ForestNoise,)
     uses = (AutoFacts,)
@@ -110,7 +111,8 @@ class ChosenTrees(Stage):
         check_whole("trees", self.trees, 1, 10_000)
         check_whole("depth", self.depth, 1, 8)
         check_rate("learning_rate", self.learning_rate)
-        check_whole("levels", self.levels, 2, 255)
+        if self.levels is not None:
+            check_whole("levels", self.levels, 2, 255)
 
     @property
     def queries(self) -> tuple[type[Query], ...]:
@@ -138,17 +140,18 @@ class ChosenTrees(Stage):
         if found.split.chosen == 0:
             return state
         tables = zip(state.counts, state.model.bins, state.model.tables, strict=True)
-        levels = [_levels_of(bins, mass, table, self.levels) for mass, bins, table in tables]
+        most = self.levels or constants.TREE_LEVELS[state.shape.kind]
+        levels = [_levels_of(bins, mass, table, most) for mass, bins, table in tables]
         used = [j for j, level_of_bin in enumerate(levels) if level_of_bin.any()]
         if not used:
             return state
         signal = found.split.signal
         rows = state.n_rows / state.shape.max_weight * hess_of_trees(state)
-        fewest, most = constants.CHOSEN_TREES
+        least, largest = constants.CHOSEN_TREES
         leaves = min(rows / constants.CHOSEN_LEAF, signal / constants.CHOSEN_LEAF_SIGNAL)
         depth = _power_of_two(leaves).bit_length() - 1
         memory = ChosenMemory(
-            n_trees=min(int(np.clip(np.sqrt(signal) / 5, fewest, most)), self.trees),
+            n_trees=min(int(np.clip(np.sqrt(signal) / 5, least, largest)), self.trees),
             depth=min(max(depth, constants.CHOSEN_LEAST_DEPTH), self.depth),
             n_groups=min(constants.CHOSEN_GROUPS, _power_of_two(signal / constants.GROUP_SIGNAL)),
             tree=0,

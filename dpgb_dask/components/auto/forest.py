@@ -84,8 +84,9 @@ class Forest(Stage):
     learning_rate : float
         For several classes, and where trees begin as chosen ones, it is 1.5 times this, and about as many trees come in
         1.5 times as many rounds.
-    levels : int
-        Number of thresholds per feature to draw from; they divide its noisy mass evenly.
+    levels : int or None
+        Number of thresholds per feature to draw from; they divide its noisy mass evenly. None for 32, or 16 for several
+        classes.
 
     Notes
     -----
@@ -97,7 +98,7 @@ class Forest(Stage):
     batch: int = constants.FOREST_BATCH
     depth: int | None = None
     learning_rate: float = constants.FOREST_RATE
-    levels: int = constants.FOREST_LEVELS
+    levels: int | None = None
 
     gives = (ForestNoise,)
     uses = (AutoFacts,)
@@ -193,15 +194,17 @@ class Forest(Stage):
             rescaled=not numeric,
             chance=_chance(state),
             last_bins=tuple(
-                self._last_bins(mass, bins.categorical)
+                self._last_bins(mass, bins.categorical, state.shape.kind)
                 for mass, bins in zip(state.counts, model.bins, strict=True)
             ),
         )
         return replace(state, model=model, memory=memory)
 
-    def _last_bins(self, mass: NDArray[np.float64], categorical: bool) -> NDArray[np.int64]:
+    def _last_bins(
+        self, mass: NDArray[np.float64], categorical: bool, kind: str
+    ) -> NDArray[np.int64]:
         """Return where a feature may be split: evenly over noisy ranks."""
-        level = coarsen(mass, categorical, self.levels)
+        level = coarsen(mass, categorical, self.levels or constants.TREE_LEVELS[kind])
         ends = np.flatnonzero(np.diff(level.astype(np.int64)))
         return ends if len(ends) else np.zeros(1, np.int64)
 

@@ -22,7 +22,7 @@ from dpgb_dask.components.auto.schedules import BudgetSplit
 from dpgb_dask.components.auto.smoothing import Intercept, Observation, TablePosterior
 from dpgb_dask.components.auto.stepping import NO_STEP, Step, averaged, inner
 from dpgb_dask.contracts.model import SCORE_ONE, Model
-from dpgb_dask.contracts.plan import Answer, Facts, Needs, State
+from dpgb_dask.contracts.plan import Answer, Facts, Needs, Shape, State
 from dpgb_dask.contracts.queries import PRICE_ONE, PairCells, Query, ResidualQuery
 from dpgb_dask.frozen import replaced
 from dpgb_dask.losses import (
@@ -224,6 +224,14 @@ def prior_scales(state: State) -> NDArray[np.float64]:
     return constants.PRIOR_SCALES * (share * state.fact(AutoFacts).narrow)
 
 
+def effect_odds(shape: Shape) -> float:
+    """Return the logarithm of the odds of each prior scale above 0 beside no effect, for one of the tables.
+
+    As many tables have an effect a priori as of `constants.EFFECTS` features; fewer features are all as likely to.
+    """
+    return min(0.0, float(np.log(constants.EFFECTS / shape.n_features)))
+
+
 def residual_query(state: State, label: str) -> ResidualQuery:
     """Return the query for a histogram of the residuals."""
     price = state.fact(AutoFacts).start_price
@@ -345,6 +353,7 @@ def learn(
     first = constants.FIRST_SCALE * state.fact(AutoFacts).narrow
     scales = prior_scales(state) if evidence else first
     scales.flags.writeable = False
+    odds = effect_odds(state.shape)
     rooms = _precisions(memory.blocks)
 
     def learn_block(j: int) -> list[tuple[TablePosterior, smoothing.Mean]]:
@@ -361,6 +370,7 @@ def learn(
                 omitted=released.omitted[j],
                 hess_total=totals.hess[k] * state.n_rows,
                 scales=scales if move else None,
+                log_odds=odds,
                 out=rooms[j][k],
             )
             row.append((told, smoothing.posterior_mean(told, scales)))

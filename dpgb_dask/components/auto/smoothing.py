@@ -71,6 +71,8 @@ class Seen:
         Prior scales of the step; None where the table did not move.
     shift : (rank,) float64
         The information after the round, about the coordinates of v that it tells of.
+    log_odds : float
+        Logarithm of the odds of each scale above 0 beside no effect.
     omitted : int
         The leaf that was kept back; -1 for none.
     """
@@ -83,6 +85,7 @@ class Seen:
     curvature: float
     scales: NDArray[np.float64] | None
     shift: NDArray[np.float64]
+    log_odds: float = 0.0
     omitted: int = -1
 
     @property
@@ -245,6 +248,7 @@ def observe(
     *,
     hess_total: float,
     scales: NDArray[np.float64] | None,
+    log_odds: float = 0.0,
     out: NDArray[np.float64] | None = None,
     omitted: int = -1,
 ) -> TablePosterior:
@@ -262,6 +266,8 @@ def observe(
         Σh over all rows, as estimated from all rounds so far.
     scales : (n_scales,) float64 or None
         Prior scales of the step that follows; None if none does. Kept for the bands.
+    log_odds : float
+        Of each scale above 0 beside no effect. Kept for the step and the bands.
     out : (n_coordinates, n_coordinates) float64, written to, or None
         Memory for the new precision.
     omitted : int
@@ -297,6 +303,7 @@ def observe(
         curvature=hess_total / float(weight.sum()),
         scales=scales,
         shift=shift,
+        log_odds=log_odds,
         omitted=omitted,
     )
     return replaced(
@@ -337,6 +344,7 @@ def posterior_mean(block: TablePosterior, scales: NDArray[np.float64]) -> Mean:
             scales,
             last.leaf,
             last.weight,
+            log_odds=last.log_odds,
             follows=last.scales is not None,  # a step follows
             grad_sd=last.grad_sd,
             sampling=last.sampling,

@@ -91,7 +91,7 @@ def test_levels_share_splits_where_there_are_more_nodes_than_groups():
     assert [query.n_groups for query in choices] == [1, 2, 2, 2, 2, 2][: len(choices)]
     assert [query.splits.depth for query in choices] == list(range(len(choices)))
     assert all(list(query.features) == [0, 1, 2] for query in choices)
-    assert choices[0].n_levels == (16, 5, 2)
+    assert choices[0].n_levels == (32, 5, 2)
 
 
 def test_categories_are_split_in_the_order_of_their_released_effects():

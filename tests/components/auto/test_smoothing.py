@@ -1,6 +1,7 @@
 """The posterior update against textbook Bayesian regression, written out densely."""
 
 from dataclasses import replace
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -8,6 +9,7 @@ import pytest
 from dpgb_dask.components import constants
 from dpgb_dask.components.auto import smoothing
 from dpgb_dask.components.auto.main_effects import possible_cuts, random_partition
+from dpgb_dask.components.auto.posterior import effect_odds
 from dpgb_dask.components.auto.smoothing import Intercept, Observation
 from dpgb_dask.kernels.posterior import moves
 
@@ -64,10 +66,33 @@ def test_evidence_is_the_log_likelihood_ratio(mass, seed):
     assert evidence == pytest.approx(0.5 * dense_e @ posterior @ dense_e - 0.5 * logdet, rel=1e-6)
 
 
+@pytest.mark.parametrize("log_odds", [0.0, -1.5])
+def test_a_mean_weighs_scales_by_evidence_and_odds(mass, log_odds):
+    block, *_ = informed_block(mass, 0)
+    block = replace(block, seen=(replace(block.seen[-1], log_odds=log_odds),))
+    alone = [smoothing.posterior_mean(block, np.array([s])) for s in constants.PRIOR_SCALES]
+    told = np.array([mean.log_evidence for mean in alone])
+    odds = np.exp(told + np.where(constants.PRIOR_SCALES > 0, log_odds, 0))
+    expected = odds @ np.array([mean.value for mean in alone]) / odds.sum()
+    mean = smoothing.posterior_mean(block, constants.PRIOR_SCALES)
+    np.testing.assert_allclose(mean.value, expected, rtol=1e-9)
+    assert mean.log_evidence == pytest.approx(told.max())  # the gate of a table, whatever its odds
+
+
+def test_as_many_features_are_expected_to_have_an_effect_however_many_there_are():
+    def odds(m):
+        return effect_odds(SimpleNamespace(n_features=m))
+
+    assert odds(1) == odds(28) == 0
+    assert 300 * np.exp(odds(300)) == pytest.approx(28)
+
+
+@pytest.mark.parametrize("log_odds", [0.0, -2.0])
 @pytest.mark.parametrize("passed", [True, False])
 @pytest.mark.parametrize("seed", range(2))
-def test_moves_are_differences_of_posterior_means(mass, seed, passed):
+def test_moves_are_differences_of_posterior_means(mass, seed, passed, log_odds):
     block, *_ = informed_block(mass, seed)
+    block = replace(block, seen=(replace(block.seen[-1], log_odds=log_odds),))
     changes = np.random.default_rng(seed).normal(0, np.abs(block.shift).max() / 9, (len(mass), 4))
 
     def mean(shift):
@@ -78,7 +103,14 @@ def test_moves_are_differences_of_posterior_means(mass, seed, passed):
     truth = block.shift
     if not passed:
         truth = block.precision @ np.linalg.solve(block.root, mean(block.shift))
-    found = moves(block.precision, block.shift, changes, constants.PRIOR_SCALES, passed=passed)
+    found = moves(
+        block.precision,
+        block.shift,
+        changes,
+        constants.PRIOR_SCALES,
+        log_odds=log_odds,
+        passed=passed,
+    )
     for change, move in zip(changes.T, (block.root @ found).T, strict=True):
         np.testing.assert_allclose(move, mean(truth + change) - mean(truth), rtol=1e-7, atol=1e-10)
 
