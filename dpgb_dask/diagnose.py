@@ -26,11 +26,11 @@ from dpgb_dask.encoding.codes import encode, encode_target, encode_weight
 from dpgb_dask.encoding.columns import n_rows, numbers, objects, one_column, split_columns
 from dpgb_dask.encoding.times import bounds_of, seconds
 from dpgb_dask.errors import SchemaError, StructureError
-from dpgb_dask.matching import Columns, in_order, names_of
+from dpgb_dask.matching import Columns, as_dataset, in_order, names_of
 from dpgb_dask.private.reading.ingest import Inputs, check_inputs, source_of
 from dpgb_dask.private.reading.rows import Source, line_up
 from dpgb_dask.private.reading.units import distinct_names
-from dpgb_dask.stored import arrays_of, from_zarr
+from dpgb_dask.stored import arrays_of
 from dpgb_dask.values import cells
 
 LOUD = (
@@ -209,12 +209,10 @@ def _declared_part(X: Any, schema: Schema) -> tuple[Any, tuple[str, ...]]:
     if isinstance(X, xr.Dataset):
         return X.drop_vars(strange), told
     if isinstance(X, zarr.Group):
-        columns = {
-            key: ("row", from_zarr(array)) for key, array in arrays_of(X).items() if key in known
-        }
-        return xr.Dataset(columns), told
-    kept = [k for k, name in enumerate(names or ()) if name in known]
-    return X[:, kept], told
+        kept = {name: array for name, array in arrays_of(X).items() if name in known}
+        return as_dataset(kept), told
+    places = [k for k, name in enumerate(names or ()) if name in known]
+    return X[:, places], told
 
 
 def _inputs(X: Any, y: Any, weight: Any, schema: Schema) -> tuple[Inputs, bool]:

@@ -22,7 +22,7 @@ from dpgb_dask.contracts.schema import VERSION, Schema
 from dpgb_dask.encoding.times import ISO
 from dpgb_dask.errors import SchemaError, StructureError, did_you_mean
 from dpgb_dask.matching import default_names, names_of
-from dpgb_dask.stored import arrays_of
+from dpgb_dask.stored import arrays_of, from_zarr
 from dpgb_dask.values import cell
 
 BLANKS = {
@@ -165,9 +165,10 @@ def draft(source: Any, *, target: str | None = None, header: bool = False) -> Sc
         return of_types(dict(zip(source.names, source.types, strict=True)), target)
     if isinstance(source, zarr.Array):
         names = default_names(_width(source))
-        return of_types(dict.fromkeys(names, source.dtype), target)
+        return of_types(dict.fromkeys(names, from_zarr(source).dtype), target)
     if isinstance(source, zarr.Group):
-        return of_types({key: array.dtype for key, array in arrays_of(source).items()}, target)
+        types = {name: from_zarr(array).dtype for name, array in arrays_of(source).items()}
+        return of_types(types, target)
     # the types of an Arrow table in memory, too, may have been inferred from values
     names = getattr(source, "column_names", None) or names_of(source)
     if names is None:

@@ -7,7 +7,7 @@ matches a feature only without its prefix warns too.
 # ruff: noqa: N803 - X is scikit-learn's name
 
 import warnings
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import dask.array as da
@@ -19,6 +19,7 @@ import zarr
 from numpy.typing import NDArray
 
 from dpgb_dask.contracts.schema import Schema
+from dpgb_dask.conventions import dims_of
 from dpgb_dask.encoding.kinds import from_arrow, refuse_other_chunks, unknown_kind
 from dpgb_dask.encoding.structure import is_numbered
 from dpgb_dask.errors import (
@@ -27,6 +28,7 @@ from dpgb_dask.errors import (
     SchemaError,
     StructureError,
     UnnamedColumnsWarning,
+    in_our_words,
     level_outside,
 )
 from dpgb_dask.stored import arrays_of, from_zarr
@@ -223,17 +225,25 @@ def _renamed(X: Any, new: dict[Any, str]) -> Any:
     if isinstance(X, xr.Dataset):
         return X.rename(new)
     if isinstance(X, zarr.Group):
-        return xr.Dataset(
-            {
-                new.get(key, key): (
-                    "row",
-                    from_zarr(a),
-                )
-                for key, a in arrays_of(X).items()
-            }
-        )
+        return as_dataset({new.get(key, key): array for key, array in arrays_of(X).items()})
     axis = X.dims[1]
     return X.assign_coords({axis: [new.get(name, name) for name in X.coords[axis].to_index()]})
+
+
+@in_our_words(
+    lambda kind: StructureError(
+        f"The arrays of a Zarr group are no columns of one table: {kind}. Give each one axis, of as many rows."
+    )
+)
+def as_dataset(arrays: Mapping[str, Any]) -> xr.Dataset:
+    """Return arrays of a Zarr group as the columns of an xarray Dataset; an axis keeps its name."""
+    axes = {name: dims_of(array) for name, array in arrays.items()}
+    unnamed = None in axes.values()
+    dims = {
+        name: [f"axis {k}" for k in range(array.ndim)] if unnamed else axes[name]
+        for name, array in arrays.items()
+    }
+    return xr.Dataset({name: (dims[name], from_zarr(array)) for name, array in arrays.items()})
 
 
 def _order(columns: Sequence[str], schema: Schema) -> list[int]:

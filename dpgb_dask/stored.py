@@ -1,7 +1,7 @@
 """Zarr arrays as Dask Arrays that detect damage: Zarr itself reads a shard of zero bytes as zeros.
 
 For arrays that this library writes, the size and a digest of each object are recorded, and checked when it is read. In
-other arrays, an empty object is refused.
+other arrays, an empty object is refused, and values that stand for others are decoded (`conventions`).
 """
 
 import hashlib
@@ -18,6 +18,7 @@ from zarr.buffer import default_buffer_prototype
 from zarr.core.sync import sync
 from zarr.storage import MemoryStore, StorePath
 
+from dpgb_dask.conventions import coordinates_among, decoding_of
 from dpgb_dask.errors import ChunkError, in_our_words
 
 
@@ -167,19 +168,53 @@ class _NotEmpty:
         return np.asarray(self.array[index])
 
 
+class Arrays(NamedTuple):
+    """The arrays of a group by name, in the order of their names: a store lists them in any order.
+
+    Parameters
+    ----------
+    columns : dict of str to zarr.Array
+    coordinates : dict of str to zarr.Array
+        What xarray keeps beside the columns, such as an index: they are no data variables of its Dataset.
+    """
+
+    columns: dict[str, Any]
+    coordinates: dict[str, Any]
+
+
+def all_arrays_of(group: zarr.Group) -> Arrays:
+    """Return the columns and the coordinates of a group."""
+    arrays = dict(sorted(group.arrays()))
+    beside = coordinates_among(arrays, group.attrs)
+    return Arrays(
+        {name: array for name, array in arrays.items() if name not in beside},
+        {name: array for name, array in arrays.items() if name in beside},
+    )
+
+
 def arrays_of(group: zarr.Group) -> dict[str, Any]:
-    """Return the arrays of a group by name, in the order of their names: a store lists them in any order."""
-    return dict(sorted(group.arrays()))
+    """Return the arrays of a group that are columns, by name and in the order of their names."""
+    return all_arrays_of(group).columns
 
 
 def from_zarr(array: Any) -> da.Array:
-    """Return a Zarr Array as a Dask Array, with one chunk per shard.
+    """Return a Zarr Array as a Dask Array, with one chunk per shard, and the values that `xarray.open_zarr` gives.
 
     Raises
     ------
+    StructureError
+        If attributes say that its values stand for others, which cannot be decoded.
     ChunkError
         When a chunk is computed, if an object of a sharded array has no bytes; Zarr would read the fill value.
     """
+    decoding, stored = decoding_of(array), _as_stored(array)
+    if decoding is None:
+        return stored
+    meta = np.empty((0,) * stored.ndim, decoding.dtype)
+    return da.map_blocks(decoding, stored, dtype=decoding.dtype, meta=meta, token="dpgb-decode")
+
+
+def _as_stored(array: Any) -> da.Array:
     if getattr(array, "shards", None) is None:  # Zarr itself raises on an empty chunk
         return da.from_zarr(array, chunks=array.chunks)
     name = f"from-zarr-{tokenize(array, array.shards)}"

@@ -25,6 +25,7 @@ LOW = {
 }
 SIDES = LOW | {
     "clients",
+    "conventions",
     "encoding",
     "remote",
     "stored",
@@ -71,10 +72,11 @@ LAYERS: dict[str, tuple[set[str], set[str]]] = {
         {"numpy", "numba"},
     ),
     "remote": ({"errors"}, {"fsspec"}),
-    "stored": ({"errors"}, {"numpy", "dask", "zarr"}),
+    "conventions": ({"errors"}, {"numpy", "xarray"}),
+    "stored": ({"conventions", "errors"}, {"numpy", "dask", "zarr"}),
     "encoding": (LOW, {"numpy", "pandas", "dask"}),
     "private": (
-        LOW | {"clients", "encoding", "remote", "stored"},
+        LOW | {"clients", "conventions", "encoding", "remote", "stored"},
         # google_crc32c: checksums of scratch (zarr needs it too); cryptography, fsspec: rows on shared stores; psutil:
         # memory (distributed needs it too)
         {"numpy", "dask", "distributed", "zarr", "xarray", "pandas"}
@@ -82,7 +84,7 @@ LAYERS: dict[str, tuple[set[str], set[str]]] = {
     ),
     "controller": (LOW, {"numpy", "numba", "cryptography", "sqlalchemy"}),
     "released": (
-        LOW | {"clients", "encoding", "remote", "stored"},
+        LOW | {"clients", "conventions", "encoding", "remote", "stored"},
         {"numpy", "dask", "xarray", "pandas", "zarr"},
     ),
     "components": (LOW, {"numpy", "scipy"}),

@@ -15,6 +15,7 @@ from dpgb_dask.cli.tables import KNOWN_FILES, check_there, is_zarr, open_names
 from dpgb_dask.errors import SchemaError
 from dpgb_dask.io.opening import is_dataset
 from dpgb_dask.io.text import reading
+from dpgb_dask.stored import arrays_of
 
 NOTES = """\
 Only names are read, and the types that a Parquet or Zarr file declares. Names in a file of text are its first line:
@@ -68,8 +69,8 @@ def _draft(options: argparse.Namespace) -> drafts.SchemaDraft:
     with reading(path, KNOWN_FILES):
         if is_zarr(path):
             store: Any = zarr.open(path, mode="r")
-            matrix = store["X"] if isinstance(store, zarr.Group) and "X" in store else store
-            return drafts.draft(matrix, target=options.target)
+            columns = arrays_of(store) if isinstance(store, zarr.Group) else {}
+            return drafts.draft(columns.get("X", store), target=options.target)
         frame = open_names(options)
         if frame is not None:
             return drafts.draft(frame, target=options.target, header=options.header)

@@ -14,14 +14,15 @@ import zarr
 
 from dpgb_dask.contracts.features import Numeric
 from dpgb_dask.contracts.schema import Schema
+from dpgb_dask.conventions import dims_of
 from dpgb_dask.encoding.columns import numbers
-from dpgb_dask.encoding.structure import check_file_types
+from dpgb_dask.encoding.structure import check_beside, check_file_types, check_one_axis
 from dpgb_dask.errors import SchemaError, StructureError
 from dpgb_dask.io.opening import is_dataset, not_kept, open_dataset
 from dpgb_dask.io.place import WEIGHT
 from dpgb_dask.io.text import read_csv, reading
 from dpgb_dask.remote import is_there, is_url
-from dpgb_dask.stored import arrays_of, from_zarr
+from dpgb_dask.stored import all_arrays_of, from_zarr
 from dpgb_dask.values import exact_ids
 
 KNOWN_FILES = "Give a Parquet file or directory, text (.csv, .tsv or .txt), or a .zarr."
@@ -177,14 +178,18 @@ def _open_zarr(path: str, schema: Schema) -> tuple[Any, Mapping[str, Any]]:
     """Open a matrix, a group of columns, or a group of a matrix "X" and its target "y"."""
     store = zarr.open(path, mode="r")
     if isinstance(store, zarr.Array):
-        check_file_types(dict.fromkeys(schema.names, store.dtype), schema)
-        return from_zarr(store), {}
+        matrix = from_zarr(store)
+        check_file_types(dict.fromkeys(schema.names, matrix.dtype), schema)
+        return matrix, {}
+    arrays, beside = all_arrays_of(store)
     place = {name: k for k, name in enumerate(schema.names)}  # the arrays of a group have no order
-    arrays = sorted(arrays_of(store).items(), key=lambda item: place.get(item[0], len(place)))
-    columns = {key: from_zarr(array) for key, array in arrays}
+    order = sorted(_of_rows(arrays, schema), key=lambda name: place.get(name, len(place)))
+    columns = {name: from_zarr(arrays[name]) for name in order}
     types = {key: array.dtype for key, array in columns.items()}
     if "X" in types:
         types = dict.fromkeys(schema.names, types["X"])
+    else:
+        check_beside(columns, beside, schema)
     check_file_types(types, schema)
     if not columns:
         raise StructureError(
@@ -192,10 +197,27 @@ def _open_zarr(path: str, schema: Schema) -> tuple[Any, Mapping[str, Any]]:
         )
     if "X" in columns:
         return columns.pop("X"), columns
-    rows = next(iter(columns.values())).chunks[0]
-    series = [dd.from_dask_array(c.rechunk({0: rows}), columns=key) for key, c in columns.items()]
+    first = next(iter(columns.values()))
+    # a coordinate of the rows is no feature, but may be kept beside predictions, or be the target
+    ids = {key: from_zarr(array) for key, array in beside.items() if array.shape == first.shape}
+    aligned = {key: c.rechunk({0: first.chunks[0]}) for key, c in (ids | columns).items()}
+    series = [dd.from_dask_array(aligned[key], columns=key) for key in columns]
     kept = [_exact(part) if part.name == schema.unit_id else part for part in series]
-    return dd.concat(kept, axis=1), columns
+    return dd.concat(kept, axis=1), aligned
+
+
+def _of_rows(arrays: Mapping[str, Any], schema: Schema) -> list[str]:
+    """Return the names of a group's arrays that may be columns; those along another axis than the features are none.
+
+    Raises
+    ------
+    StructureError
+        If features lie along different axes, or along several.
+    """
+    axes = {name: dims for name, array in arrays.items() if (dims := dims_of(array)) is not None}
+    rows = {name: axes[name] for name in schema.names if name in axes}
+    check_one_axis(rows)
+    return [name for name in arrays if not rows or axes.get(name) in (None, *rows.values())]
 
 
 def _open_text(

@@ -12,6 +12,7 @@ from dpgb_dask.contracts.schema import Schema
 from dpgb_dask.errors import SchemaError, StructureError
 from dpgb_dask.values import cells
 
+SHOWN = 3  # most columns that a message about dimensions names
 # a tuple holds 1-D columns in schema order
 SourceBlock: TypeAlias = NDArray[Any] | pd.DataFrame | tuple[Any, ...]
 
@@ -58,6 +59,66 @@ def match_names(names: Iterable[Any], schema: Schema, *, ordered: bool = True) -
             "Reorder one of them."
         )
     return tuple(position[name] for name in schema.names)
+
+
+def check_beside(names: Iterable[Any], coordinates: Iterable[Any], schema: Schema) -> None:
+    """Refuse features that are xarray's coordinates, which are no columns.
+
+    Parameters
+    ----------
+    names, coordinates : iterable
+        Names of the columns, and of what lies beside them.
+    schema : Schema
+
+    Raises
+    ------
+    SchemaError
+    """
+    beside = {str(name) for name in coordinates} - {str(name) for name in names}
+    hidden = [name for name in schema.names if name in beside]
+    if hidden:
+        raise SchemaError(
+            f"features {hidden} are coordinates of the data, and columns are its data variables alone. Make columns of"
+            f" them: data.reset_coords({hidden}), where data is what xarray.open_zarr opens; or, if one is an index,"
+            " data.to_dask_dataframe()."
+        )
+
+
+def check_one_axis(axes: Mapping[str, tuple[Any, ...]]) -> None:
+    """Check that all columns lie along one axis, the rows.
+
+    Parameters
+    ----------
+    axes : mapping of str to tuple
+        By column, the names that xarray gives its dimensions.
+
+    Raises
+    ------
+    StructureError
+        If a column has none or several, or two have different ones: what is a row is not said then.
+    """
+    kinds: dict[tuple[Any, ...], str] = {}  # the first column along each
+    for name, dims in axes.items():
+        kinds.setdefault(dims, name)
+    row = tuple(dict.fromkeys(axis for dims in kinds for axis in dims))
+    if not kinds or (len(kinds) == 1 and len(row) == 1):
+        return
+    if not row:
+        raise StructureError(
+            "the columns have no dimension, and need one: rows. If they are one row: data.expand_dims('row')."
+        )
+    if len(kinds) == 1:
+        raise StructureError(
+            f"the columns have the dimensions {row}, and need one: rows. If each point is a row, stack them:"
+            f" data.stack(row={row})."
+        )
+    shown = [f"{name!r} along {dims}" for dims, name in kinds.items()]
+    raise StructureError(
+        f"columns lie along different dimensions: {', '.join(shown[:SHOWN])}{', …' if shown[SHOWN:] else ''}. They need"
+        " one, the rows. If values at the same place are a row, give each column the same dimension:"
+        " data.assign({name: ('row', data[name].data) for name in data}). If each combination is a row:"
+        f" xarray.broadcast(data)[0].stack(row={row})."
+    )
 
 
 def check_columns(block: Any, schema: Schema, *, target: bool = False) -> tuple[int, ...]:

@@ -14,12 +14,18 @@ from numpy.typing import NDArray
 
 from dpgb_dask.contracts.model import Model
 from dpgb_dask.contracts.schema import Schema
+from dpgb_dask.conventions import dims_of
 from dpgb_dask.encoding.codes import encode
 from dpgb_dask.encoding.frames import as_given
-from dpgb_dask.encoding.structure import check_columns, match_names
+from dpgb_dask.encoding.structure import (
+    check_beside,
+    check_columns,
+    check_one_axis,
+    match_names,
+)
 from dpgb_dask.errors import StructureError, in_our_words
 from dpgb_dask.kernels import predict as kernels
-from dpgb_dask.stored import arrays_of, from_zarr
+from dpgb_dask.stored import all_arrays_of, from_zarr
 
 BLOCK_ROWS = 1 << 14  # so that the codes of a block stay in the second-level cache
 
@@ -151,10 +157,16 @@ def apply(  # noqa: PLR0911 - one per kind of collection
 def _on_group(
     function: RowFunction, rows: zarr.Group, dtype: np.dtype[Any], columns: tuple[Any, ...] | None
 ) -> da.Array:
-    match_names(list(arrays_of(rows)), function.schema, ordered=False)
-    arrays = [from_zarr(rows[name]) for name in function.schema.names]
+    columns_there, beside = all_arrays_of(rows)
+    check_beside(columns_there, beside, function.schema)
+    match_names(columns_there, function.schema, ordered=False)
+    stored = {name: columns_there[name] for name in function.schema.names}
+    check_one_axis({name: dims for name, array in stored.items() if (dims := dims_of(array))})
+    arrays = [from_zarr(array) for array in stored.values()]
     if any(array.ndim != 1 for array in arrays):
-        raise StructureError("Every array of a Zarr group must have one axis: rows.")
+        raise StructureError(
+            "Every array of a Zarr group must have one axis: rows. Give a matrix alone, such as group['X']."
+        )
     check_columns(tuple(np.empty(0, a.dtype) for a in arrays), function.schema)
     return _of_arrays(function, arrays, dtype, columns)
 
@@ -200,14 +212,14 @@ def _on_dataset(
     function: RowFunction, rows: xr.Dataset, dtype: np.dtype[Any], columns: tuple[Any, ...] | None
 ) -> xr.DataArray:
     names = [str(name) for name in rows.data_vars]
+    check_beside(names, rows.coords, function.schema)
     match_names(names, function.schema, ordered=False)
     variables = [rows[name] for name in function.schema.names]
-    if any(v.ndim != 1 for v in variables):
-        raise StructureError("Every variable of a Dataset must have one axis: rows.")
+    check_one_axis({str(v.name): v.dims for v in variables})
     check_columns(tuple(v.data for v in variables), function.schema)
-    if any(v.chunks is not None for v in variables):
-        chunks = rows.chunks[variables[0].dims[0]]
-        arrays = [da.asarray(v.data).rechunk((chunks,)) for v in variables]
+    chunks = next((v.chunks for v in variables if v.chunks is not None), None)
+    if chunks is not None:  # variables of a store may have other chunks than the first
+        arrays = [da.asarray(v.data).rechunk(chunks) for v in variables]
         values = _of_arrays(function, arrays, dtype, columns)
     else:
         frame = pd.DataFrame({str(v.name): v.to_numpy() for v in variables})

@@ -5,6 +5,7 @@ import json
 import numpy as np
 import pandas as pd
 import pytest
+import xarray as xr
 import zarr
 from cli_parts import fitted, run
 
@@ -143,3 +144,20 @@ def test_files_of_every_kind_hold_dates_truths_and_many_categories(tmp_path, cap
         "feature 'when' is declared as dates, but its column holds whole numbers"
         in capsys.readouterr().err
     )
+
+
+def test_zarr_of_xarray_has_the_types_that_it_stands_for_and_no_coordinates(tmp_path):
+    rows = pd.DataFrame(
+        {"age": [41.0, np.nan], "when": pd.to_datetime(["2020-01-01", "2020-01-03"]), "y": [0, 1]}
+    )
+    table = xr.Dataset.from_dataframe(rows)
+    table.to_zarr(
+        tmp_path / "x.zarr",
+        encoding={"age": {"dtype": "int8", "_FillValue": -1}},
+        consolidated=False,
+    )
+    assert set(zarr.open_group(tmp_path / "x.zarr", mode="r")) == {"age", "when", "y", "index"}
+    assert run("schema", tmp_path / "x.zarr", "--target", "y", "--out", tmp_path / "d.json") == 0
+    features = json.loads((tmp_path / "d.json").read_text())["features"]
+    types = {name: (feature["type"], feature.get("integer")) for name, feature in features.items()}
+    assert types == {"age": ("numeric", False), "when": ("datetime", None)}

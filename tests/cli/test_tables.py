@@ -6,12 +6,13 @@ from itertools import pairwise
 import numpy as np
 import pandas as pd
 import pytest
+import xarray as xr
 import zarr
 from cli_parts import BUDGET, fitted, model_of, run
 from odd_lines import BAD_LINES, ODD_LINES
 from sklearn.metrics import roc_auc_score
 
-from dpgb_dask import DPGBClassifier, Schema
+from dpgb_dask import Datetime, DPGBClassifier, Schema
 from dpgb_dask.cli.tables import open_table
 from dpgb_dask.encoding.codes import encode_target, read_values
 from dpgb_dask.private.reading.units import NO_UNIT, hash_units
@@ -331,3 +332,93 @@ def test_a_given_schema_wins_where_the_data_set_kept_what_it_asks(place, binary_
     out = ("--out", place / "p.csv")
     assert run("predict", place / "yellow-model.json", place / "d.zarr", *out) == 1
     assert "'color' would be misread" in capsys.readouterr().err
+
+
+@pytest.fixture
+def encoded(tmp_path):
+    """A store that xarray wrote, with scaled hours, dates, an index and a coordinate of another length; its schema."""
+    rng = np.random.default_rng(0)
+    n = 900
+    rows = pd.DataFrame(
+        {
+            "hours": np.round(np.where(np.arange(n) < 100, np.nan, rng.uniform(0, 100, n)), 2),
+            "when": np.datetime64("2020-01-01", "ns") + rng.integers(0, 700, n).astype("m8[D]"),
+            "y": rng.integers(0, 2, n),
+        },
+        index=pd.Index(np.arange(n) + 7, name="person"),
+    )
+    schema = Schema(
+        {"hours": (0, 100), "when": Datetime("2020-01-01", "2021-12-31")},
+        classes=[0, 1],
+        target="y",
+    )
+    schema.save(tmp_path / "s.json")
+    table = xr.Dataset.from_dataframe(rows).assign_coords(cell=np.arange(3))
+    hours = {"dtype": "int16", "scale_factor": 0.01, "_FillValue": -9999, "chunks": (400,)}
+    table.to_zarr(tmp_path / "cf.zarr", encoding={"hours": hours}, consolidated=False)
+    rows.reset_index(drop=True).to_parquet(tmp_path / "cf.parquet")
+    return tmp_path
+
+
+@pytest.mark.usefixtures("seeded")
+def test_zarr_of_xarray_is_read_as_xarray_reads_it(encoded, capsys):
+    place, given = encoded, ("--schema", encoded / "s.json")
+    recipe = ("--recipe", "fdp-tr-newton", "--n-estimators", 2)
+    told, out = {}, {}
+    for kind in ("parquet", "zarr"):
+        data = place / f"cf.{kind}"
+        model = fitted(place, data, *given, *recipe)
+        capsys.readouterr()
+        assert run("check", data, *given) == 0
+        told[kind] = model, capsys.readouterr().out
+        to = place / f"{kind}.csv"
+        assert run("predict", place / "fitted.json", data, "--proba", "--out", to) == 0
+        out[kind] = to.read_text()
+    assert told["zarr"] == told["parquet"]
+    assert out["zarr"] == out["parquet"]
+    assert run("convert", place / "cf.zarr", *given, "--out", place / "d.zarr") == 0
+    assert fitted(place, place / "d.zarr", *recipe) == told["zarr"][0]
+
+
+def test_a_coordinate_of_rows_may_be_kept_beside_predictions(encoded):
+    fitted(encoded, encoded / "cf.zarr", "--schema", encoded / "s.json")
+    to = encoded / "p.csv"
+    keep = ("--keep", "person,hours")
+    assert run("predict", encoded / "fitted.json", encoded / "cf.zarr", *keep, "--out", to) == 0
+    kept = pd.read_csv(to)
+    assert list(kept) == ["person", "hours", "prediction"]
+    assert kept["person"].tolist() == list(range(7, 907))
+    assert kept["hours"].isna().sum() == 100
+
+
+def test_a_single_array_of_zarr_is_decoded(tmp_path, capsys):
+    stored = np.array([[-9999, 100], [50, 200]], np.int16)
+    told = {"scale_factor": 0.01, "_FillValue": -9999}
+    zarr.create_array(tmp_path / "m.zarr", data=stored, attributes=told)
+    schema = Schema({"a": (0, 1), "b": (0, 2)}, classes=[0, 1], target="y")
+    options = Namespace(data=str(tmp_path / "m.zarr"), delimiter=None, encoding=None)
+    X, columns = open_table(options, schema)
+    np.testing.assert_array_equal(X.compute(), [[np.nan, 1.0], [0.5, 2.0]])
+    assert not columns
+    assert capsys.readouterr().err == ""
+
+
+def test_zarr_whose_columns_are_no_rows_is_refused(tmp_path, capsys):
+    schema = Schema({"age": (0, 90), "pay": (0, 100)}, classes=[0, 1], target="y")
+    schema.save(tmp_path / "s.json")
+    grid = ("lat", "lon")
+    point = np.zeros((2, 3))
+    for k, (table, words) in enumerate(
+        [
+            ({"age": ("a", point[0]), "pay": ("b", point[0])}, "along different dimensions"),
+            ({"age": (grid, point), "pay": (grid, point)}, "data.stack(row=('lat', 'lon'))"),
+        ]
+    ):
+        data = tmp_path / f"{k}.zarr"
+        xr.Dataset(table).to_zarr(data, consolidated=False)
+        assert run("check", data, "--schema", tmp_path / "s.json") == 1
+        assert words in capsys.readouterr().err
+    beside = xr.Dataset({"age": ("row", point[0])}, {"pay": ("row", point[0])})
+    beside.to_zarr(tmp_path / "c.zarr", consolidated=False)
+    assert run("check", tmp_path / "c.zarr", "--schema", tmp_path / "s.json") == 1
+    assert "features ['pay'] are coordinates" in capsys.readouterr().err

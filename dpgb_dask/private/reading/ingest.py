@@ -1,6 +1,6 @@
 """From NumPy, pandas, Dask, xarray or Zarr to aligned chunks of rows; reads structure only and computes nothing."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import dask
@@ -17,10 +17,17 @@ from dask.highlevelgraph import HighLevelGraph
 from numpy.typing import NDArray
 
 from dpgb_dask.contracts.schema import Schema
+from dpgb_dask.conventions import dims_of
 from dpgb_dask.encoding.columns import n_rows
 from dpgb_dask.encoding.frames import as_given
 from dpgb_dask.encoding.kinds import from_arrow, refuse_other_chunks, unknown_kind
-from dpgb_dask.encoding.structure import check_columns, is_numbered, match_names
+from dpgb_dask.encoding.structure import (
+    check_beside,
+    check_columns,
+    check_one_axis,
+    is_numbered,
+    match_names,
+)
 from dpgb_dask.errors import (
     ChunkError,
     PlanError,
@@ -41,7 +48,7 @@ from dpgb_dask.private.reading.rows import (
     rows_of_units,
     slice_block,
 )
-from dpgb_dask.stored import arrays_of, from_zarr
+from dpgb_dask.stored import all_arrays_of, from_zarr
 
 # inputs in memory are cut into views of this many rows, so that threads share the work
 CHUNK_ROWS = 1 << 17
@@ -149,6 +156,9 @@ def check_inputs(
     """
     _refuse_array_expr()
     X = _native_kind(X, "X")  # noqa: N806
+    if isinstance(X, _Columns):
+        beside = {schema.target.name if y is None else None, unit} - {None}
+        X.check([*schema.names, *map(str, beside)], schema)
     y = _target_column(X, schema) if y is None else _native_kind(y, "y")
     weight = None if sample_weight is None else _native_kind(sample_weight, "sample_weight")
     y = _column(y, "y")
@@ -207,11 +217,11 @@ def _native_kind(data: Any, name: str) -> Any:
     data = from_arrow(data)
     if isinstance(data, xr.Dataset):
         data = data if _loaded(*data.variables.values()) else data.chunk()
-        data = _Columns({str(k): v.data for k, v in data.data_vars.items()})
+        data = _Columns.of_dataset(data)
     elif isinstance(data, xr.DataArray):
         data = _from_dataarray(data)
     elif isinstance(data, zarr.Group):
-        data = _Columns({key: from_zarr(array) for key, array in arrays_of(data).items()})
+        data = _Columns.of_group(data)
     elif isinstance(data, zarr.Array):
         data = from_zarr(data)
     elif isinstance(data, list | tuple) and name != "X":
@@ -237,7 +247,44 @@ def column_of(values: Sequence[Any]) -> NDArray[np.object_]:
 
 
 class _Columns(dict[str, Any]):
-    """Named, one-dimensional and unordered columns of an xarray Dataset or a Zarr Group."""
+    """Named, one-dimensional and unordered columns of an xarray Dataset or a Zarr Group.
+
+    Parameters
+    ----------
+    columns : mapping of str to array
+    axes : mapping of str to tuple
+        The names of each column's dimensions; arrays of a Zarr Group need have none.
+    beside : iterable
+        Names of xarray's coordinates.
+    """
+
+    def __init__(
+        self, columns: Mapping[str, Any], axes: Mapping[str, tuple[Any, ...]], beside: Iterable[Any]
+    ) -> None:
+        super().__init__(columns)
+        self._axes, self._beside = axes, beside
+
+    @classmethod
+    def of_dataset(cls, data: xr.Dataset) -> "_Columns":
+        variables = {str(name): variable for name, variable in data.data_vars.items()}
+        axes = {name: variable.dims for name, variable in variables.items()}
+        return cls({name: v.data for name, v in variables.items()}, axes, data.coords)
+
+    @classmethod
+    def of_group(cls, data: zarr.Group) -> "_Columns":
+        arrays, beside = all_arrays_of(data)
+        axes = {name: dims for name, array in arrays.items() if (dims := dims_of(array))}
+        return cls(arrays, axes, beside)
+
+    def __getitem__(self, name: str) -> Any:
+        """Return a column; arrays that nobody asks for may have attributes that cannot be decoded."""
+        column = super().__getitem__(name)
+        return from_zarr(column) if isinstance(column, zarr.Array) else column
+
+    def check(self, names: Iterable[str], schema: Schema) -> None:
+        """Refuse features that are coordinates, and columns with names that lie along no one axis."""
+        check_beside(self, self._beside, schema)
+        check_one_axis({name: self._axes[name] for name in names if name in self._axes})
 
 
 class _Named(NamedTuple):
@@ -264,14 +311,21 @@ def _from_dataarray(data: xr.DataArray) -> Any:
 def _column(data: Any, name: str) -> Any:
     """Return a target or weights as one column."""
     if isinstance(data, _Columns | _Named):
-        raise StructureError(f"{name} must be one column. Give that column alone.")
+        raise _no_column(name)
     if data.ndim == 2 and data.shape[1] == 1:
         if isinstance(data, pd.DataFrame | dd.DataFrame):
             return _named_column(data, data.columns[0])
         return data[:, 0]
     if data.ndim != 1:
-        raise StructureError(f"{name} must be one column. Give that column alone.")
+        raise _no_column(name)
     return data
+
+
+def _no_column(name: str) -> StructureError:
+    return StructureError(
+        f"{name} must be one column. Give that column alone; of xarray with several dimensions, stack them as those of"
+        f" X: {name}.stack(row=[…])."
+    )
 
 
 def _select(data: Any, schema: Schema) -> Any:
@@ -280,7 +334,9 @@ def _select(data: Any, schema: Schema) -> Any:
         match_names(data, schema, ordered=False)
         columns = tuple(data[name] for name in schema.names)
         if any(column.ndim != 1 for column in columns):
-            raise StructureError("Every column of X must have one dimension.")
+            raise StructureError(
+                "Every column of X must have one dimension: rows. Give a matrix alone, such as group['X']."
+            )
         check_columns(columns, schema)
         return columns
     if isinstance(data, _Named):

@@ -1,0 +1,420 @@
+"""Zarr that xarray wrote is read as xarray reads it; metadata alone decide, and each value is decoded by itself."""
+
+import pickle
+import shutil
+import warnings
+
+import dask
+import numpy as np
+import pandas as pd
+import pytest
+import xarray as xr
+import zarr
+
+from dpgb_dask import Datetime, DPGBClassifier, Schema
+from dpgb_dask.conventions import decoding_of, dims_of
+from dpgb_dask.diagnose import check
+from dpgb_dask.errors import ChunkError, SchemaError, StructureError
+from dpgb_dask.io import write_dataset
+from dpgb_dask.matching import names_of
+from dpgb_dask.stored import arrays_of, from_zarr
+from dpgb_dask.testing import SeededNoise
+
+N = 600
+SCHEMA = Schema(
+    {
+        "hours": (0, 100),
+        "age": (17, 90),
+        "pay": (0, 300),
+        "level": (0, 255),
+        "when": Datetime("2020-01-01", "2021-12-31", ("days", "month", "hour")),
+        "since": Datetime("2020-01-01", "2021-12-31", ("days",)),
+        "member": bool,
+        "job": ["cook", "judge"],
+    },
+    classes=[0, 1],
+    target="y",
+    ignore=["kept"],
+    max_weight=3,
+)
+SETTINGS = {"epsilon": 4.0, "random_state": 0, "recipe": "fdp-tr-newton", "n_estimators": 3}
+
+
+def people():
+    """Columns of every kind that xarray encodes, some values missing, beside an index and another coordinate."""
+    rng = np.random.default_rng(0)
+    hours = np.where(np.arange(N) < 90, np.nan, rng.uniform(0, 100, N))
+    start = np.datetime64("2020-01-01T05:00:00", "ns")
+    when = start + rng.integers(0, 700, N).astype("m8[D]")
+    when[::7] = np.datetime64("NaT")
+    columns = {
+        "hours": hours,
+        "age": np.where(rng.random(N) < 0.2, np.nan, rng.integers(17, 90, N)),
+        "pay": rng.uniform(0, 300, N).astype(np.float32),
+        "level": rng.integers(0, 255, N),
+        "when": when,
+        "since": when + rng.integers(0, 86_400, N).astype("m8[s]"),
+        "member": rng.random(N) < 0.5,
+        "job": rng.choice(["cook", "judge", "clown"], N).astype(object),
+        "kept": rng.integers(0, 90, N).astype("m8[D]").astype("m8[ns]"),
+        "times": rng.integers(0, 4, N).astype(np.float64),
+        "y": (np.nan_to_num(hours) + rng.normal(0, 10, N) > 50).astype(np.int64),
+    }
+    beside = {"person": np.arange(N) * 2, "town": ("person", rng.integers(0, 9, N))}
+    return xr.Dataset({name: ("person", values) for name, values in columns.items()}, beside)
+
+
+ENCODING = {
+    "hours": {"dtype": "int16", "scale_factor": 0.01, "_FillValue": -9999},
+    "age": {"dtype": "int8", "_FillValue": -1, "missing_value": -1},
+    "pay": {"dtype": "uint16", "scale_factor": 0.5, "add_offset": 10.0, "_FillValue": 65535},
+    "level": {"dtype": "int8", "_Unsigned": "true", "_FillValue": -1},
+    "since": {"dtype": "float64", "units": "hours since 2020-06-01"},
+}
+
+
+@pytest.fixture(scope="module", params=[2, 3])
+def path(request, tmp_path_factory):
+    path = tmp_path_factory.mktemp("cf") / "people.zarr"
+    stored = people().chunk(person=250)
+    stored["level"] = stored["level"].astype(np.float64)
+    stored["job"] = stored["job"].compute()
+    stored.to_zarr(path, encoding=ENCODING, consolidated=False, zarr_format=request.param)
+    return path
+
+
+def opened(path):
+    """A store as a Zarr group, and as xarray opens it."""
+    return zarr.open_group(path, mode="r"), xr.open_zarr(path, consolidated=False)
+
+
+def dropped(path, names, place):
+    """A copy of a store without some of its arrays."""
+    return shutil.copytree(path, place, ignore=lambda _folder, _files: names)
+
+
+def model_text(tmp_path, X, y, weight):
+    clf = DPGBClassifier(schema=SCHEMA, noise=SeededNoise(0), **SETTINGS)
+    with dask.config.set(scheduler="sync"):
+        clf.fit(X, y, weight).save(tmp_path / "m.json")
+    return clf, (tmp_path / "m.json").read_text()
+
+
+def test_every_array_has_the_bits_that_xarray_gives(path):
+    group, table = opened(path)
+    assert names_of(group) == sorted(table.data_vars)
+    for name in table.data_vars:
+        got, want = from_zarr(group[name]), table[name]
+        assert got.chunks == want.chunks
+        assert got.dtype == want.dtype == got.compute(scheduler="sync").dtype
+        np.testing.assert_array_equal(got.compute(scheduler="sync"), want.to_numpy())
+    assert table["hours"].isnull().sum() == 90
+    assert group["hours"][:90].tolist() == [-9999] * 90  # as it is stored
+
+
+def test_fits_and_predictions_are_those_of_open_zarr(path, tmp_path):
+    group, table = opened(path)
+    weight = group["times"]
+    group, table = (
+        zarr.open_group(dropped(path, ["times"], tmp_path / "w.zarr"), mode="r"),
+        table.drop_vars("times"),
+    )
+    clf, want = model_text(tmp_path, table, table["y"], weight[:])
+    assert model_text(tmp_path, group, group["y"], weight)[1] == want
+    with dask.config.set(scheduler="sync"):
+        np.testing.assert_array_equal(clf.predict_proba(group), clf.predict_proba(table))
+        np.testing.assert_array_equal(clf.predict(group), clf.predict(table))
+        y = table["y"].to_numpy()
+        assert clf.score(group, y) == clf.score(table, y)
+        assert str(check(SCHEMA, group)) == str(check(SCHEMA, table))
+
+
+def test_a_single_array_is_decoded_too(tmp_path):
+    """As a matrix, as a target and without names of its axes."""
+    rng = np.random.default_rng(1)
+    stored = rng.integers(0, 100, (300, 2)).astype(np.int16)
+    stored[:40] = -9999
+    array = zarr.create_array(
+        tmp_path / "x.zarr",
+        data=stored,
+        attributes={"scale_factor": 0.01, "_FillValue": -9999},
+        chunks=(100, 2),
+    )
+    want = np.where(stored == -9999, np.nan, stored * 0.01)
+    np.testing.assert_array_equal(from_zarr(array).compute(scheduler="sync"), want)
+    schema = Schema({"a": (0, 1), "b": (0, 1)}, classes=[0, 1])
+    y = (rng.random(300) < 0.5).astype(int)
+    texts = []
+    for X in (array, want):
+        clf = DPGBClassifier(schema=schema, columns="position", noise=SeededNoise(0), **SETTINGS)
+        with dask.config.set(scheduler="sync"):
+            clf.fit(X, y).save(tmp_path / "m.json")
+            texts.append(
+                ((tmp_path / "m.json").read_text(), np.asarray(clf.predict_proba(X)).tolist())
+            )
+    assert texts[0] == texts[1]
+    group = zarr.open_group(tmp_path / "f.zarr", mode="w")
+    marked = group.create_array("f", data=np.array([1.5, -1.0]), attributes={"_FillValue": -1.0})
+    np.testing.assert_array_equal(
+        from_zarr(marked).compute(), [1.5, np.nan]
+    )  # others write numbers
+
+
+@pytest.mark.parametrize("second", [False, True])
+def test_other_arrays_are_as_they_are_stored(tmp_path, second):
+    """Zarr's own fill value is a value, and a unit of numbers makes them no durations."""
+    group = zarr.open_group(tmp_path / "g.zarr", mode="w", zarr_format=2 if second else 3)
+    values = np.array([0, 3, 0, 7])
+    plain = group.create_array("a", data=values, fill_value=0, chunks=(2,))
+    told = group.create_array(
+        "b", data=values, fill_value=0, attributes={"units": "hours", "dtype": "int64", "x": [1]}
+    )
+    dates = group.create_array("c", data=values.astype("M8[D]"))
+    for array in (plain, told, dates):
+        assert decoding_of(array) is None
+        assert dims_of(array) is None
+        assert from_zarr(array).name.startswith("from-zarr-")
+        np.testing.assert_array_equal(from_zarr(array).compute(), array[:])
+    assert names_of(group) == ["a", "b", "c"]
+
+
+def test_a_mark_among_whole_numbers_of_hours_is_missing(tmp_path):
+    """xarray 2026.9 reads it as the least whole number."""
+    told = {"units": "hours", "_FillValue": -9999}
+    array = zarr.create_array(tmp_path / "h.zarr", data=np.array([-9999, 5]), attributes=told)
+    np.testing.assert_array_equal(from_zarr(array).compute(), [np.nan, 5])
+
+
+def test_no_array_of_a_data_set_is_decoded(tmp_path):
+    schema = Schema({"a": (0, 1), "job": ["x"]}, classes=["n", "y"], unit_id="person", max_weight=1)
+    rows = pd.DataFrame({"a": [0.5, 0.0], "job": ["x", "z"], "person": ["p", "q"]})
+    write_dataset(tmp_path / "d.zarr", rows, ["n", "y"], schema=schema)
+    group = zarr.open_group(tmp_path / "d.zarr", mode="r")
+    assert [decoding_of(array) for _, array in group.arrays()] == [None] * len(arrays_of(group))
+    assert set(arrays_of(group)) == {"X", "y", "unit"}
+
+
+def dates(place, values, **attributes):
+    """An array of dates, with Zarr's chunks of two."""
+    group = zarr.open_group(place, mode="w")
+    attributes = {"units": "days since 2020-01-01", **attributes}
+    return group.create_array("when", data=np.asarray(values), attributes=attributes, chunks=(2,))
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        [10**8, 1, 2, -(10**17), np.iinfo(np.int64).min, 3],
+        [np.inf, 1.5, np.nan, 1e300, -1e17, 2.0],
+        np.array([2**63, 1, 2**64 - 1, 3], np.uint64),
+    ],
+    ids=["whole", "floats", "without sign"],
+)
+def test_a_date_that_is_too_far_away_is_missing_and_its_neighbours_are_not(tmp_path, values):
+    array = dates(tmp_path / "d.zarr", values)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        got = from_zarr(array).compute(scheduler="sync")
+    near = np.abs(np.asarray(values, np.float64)) < 1000
+    want = xr.decode_cf(
+        xr.Dataset({"t": ("row", array[:][near], {"units": "days since 2020-01-01"})})
+    )["t"].to_numpy()
+    assert got.dtype == want.dtype
+    np.testing.assert_array_equal(got[near], want)
+    assert np.isnat(got[~near]).all()
+
+
+def test_dates_beside_a_missing_mark_and_a_scale_are_decoded(tmp_path):
+    told = {"_FillValue": -9, "scale_factor": 0.5}
+    got = from_zarr(dates(tmp_path / "d.zarr", np.array([-9, 1, 4], np.int32), **told)).compute()
+    want = np.array(["NaT", "2020-01-01T12", "2020-01-03"], "M8[ns]")
+    np.testing.assert_array_equal(got, want)
+
+
+@pytest.mark.parametrize(
+    "attributes",
+    [
+        {"units": "days since 2020-01-01", "calendar": "noleap"},
+        {"units": "days since the flood"},
+        {"units": "days since 0001-01-01"},
+        {"scale_factor": "wide"},
+        {"_Encoding": "latin-1"},
+        {"_FillValue": [1, 2], "_Unsigned": "true"},
+    ],
+    ids=str,
+)
+def test_what_cannot_be_decoded_is_refused_by_attributes_alone(tmp_path, attributes):
+    messages = set()
+    for k, values in enumerate(([1, 2, 3], [10**9, -(10**9), 0])):
+        group = zarr.open_group(tmp_path / f"{k}.zarr", mode="w")
+        group.create_array("a", data=np.array(values), attributes=attributes)
+        group.create_array("y", data=np.array([0, 1, 1]))
+        schema = Schema({"a": (0, 1)}, classes=[0, 1], target="y")
+        with pytest.raises(StructureError, match=r"xarray\.open_zarr") as caught:
+            DPGBClassifier(schema=schema, **SETTINGS).fit(group, group["y"])
+        messages.add(str(caught.value))
+        assert repr(attributes) in str(caught.value)
+    assert len(messages) == 1
+
+
+def test_an_array_that_is_not_read_need_not_be_decoded(tmp_path):
+    group = zarr.open_group(tmp_path / "g.zarr", mode="w")
+    for name in ("a", "y"):
+        group.create_array(name, data=np.arange(40) % 2)
+    told = {"units": "days since 2020-01-01", "calendar": "noleap"}
+    group.create_array("other", data=np.arange(40), attributes=told)
+    schema = Schema({"a": (0, 1)}, classes=[0, 1], target="y", ignore=["other"])
+    clf = DPGBClassifier(schema=schema, on_few_rows="continue", **SETTINGS)
+    clf.fit(group, group["y"])
+    assert clf.predict(group).shape == (40,)
+
+
+def test_decoding_is_lazy_goes_to_workers_and_notices_damage(tmp_path):
+    values = np.arange(300, dtype=np.int16)
+    group = zarr.open_group(tmp_path / "g.zarr", mode="w")
+    array = group.create_array(
+        "a", data=values, chunks=(50,), shards=(100,), attributes={"scale_factor": 0.5}
+    )
+    (tmp_path / "g.zarr/a/c/1").write_bytes(b"")
+    lazy = from_zarr(array)
+    assert lazy.chunks == ((100, 100, 100),)
+    assert lazy.name == from_zarr(array).name
+    np.testing.assert_array_equal(lazy.blocks[0].compute(), values[:100] * 0.5)
+    with pytest.raises(ChunkError, match="damaged or gone"):
+        lazy.compute()
+    decoding = pickle.loads(pickle.dumps(decoding_of(array)))
+    np.testing.assert_array_equal(decoding(values), values * 0.5)
+    assert repr(decoding) == "<decoding>"
+
+
+# ---- coordinates -----------------------------------------------------------------------------------------------------
+
+
+def test_coordinates_are_no_columns(path):
+    group, table = opened(path)
+    assert set(table.coords) == {"person", "town"}
+    assert names_of(group) == sorted(table.data_vars)
+    draft = Schema.draft(group, target="y")["features"]
+    assert list(draft) == sorted(set(table.data_vars) - {"y"})
+    types = {name: feature["type"][:8] for name, feature in draft.items()}
+    assert types["when"] == types["since"] == "datetime"
+    assert types["member"] == "bool"
+    assert types["hours"] == "numeric"
+    assert draft["hours"]["integer"] is False
+
+
+def test_coordinates_that_a_group_names_are_no_columns(tmp_path):
+    table = xr.Dataset({"a": ("row", np.arange(3.0))}, {"area": ("cell", np.arange(5))})
+    table.to_zarr(tmp_path / "g.zarr", consolidated=False)
+    assert names_of(zarr.open_group(tmp_path / "g.zarr", mode="r")) == ["a"]
+
+
+def test_names_of_coordinates_in_arrays_without_axes_are_a_text(tmp_path):
+    group = zarr.open_group(tmp_path / "g.zarr", mode="w")
+    group.create_array("lat", data=np.zeros(3), attributes={"coordinates": "lat"})
+    assert names_of(group) == ["lat"]
+
+
+@pytest.mark.parametrize("kind", ["group", "Dataset"])
+def test_a_feature_that_is_a_coordinate_is_refused_with_the_way_out(path, kind, tmp_path):
+    group, table = opened(path)
+    schema = Schema({"town": (0, 9), "pay": (0, 300)}, classes=[0, 1], target="y")
+    names = [n for n in table.data_vars if n not in ("pay", "y")]
+    y = table["y"]
+    short = dropped(path, names, tmp_path / "s.zarr")
+    group, table = opened(short)
+    X = group if kind == "group" else table
+    clf = DPGBClassifier(schema=schema, noise=SeededNoise(0), **SETTINGS)
+    with pytest.raises(SchemaError, match=r"features \['town'\] are coordinates.*reset_coords"):
+        clf.fit(X, y)
+    clf.fit(table.reset_coords(["town"]), y)
+    with pytest.raises(SchemaError, match=r"features \['town'\] are coordinates.*reset_coords"):
+        clf.predict(X)
+    assert clf.predict(table.reset_coords(["town"])).shape == (N,)
+    assert "town" in table.to_dask_dataframe().columns
+
+
+# ---- axes ------------------------------------------------------------------------------------------------------------
+
+PAIR = Schema({"age": (0, 90), "hours": (0, 100)}, classes=[0, 1], target="y")
+A, H, Y = np.arange(60.0), np.arange(60.0)[::-1], np.arange(60) % 2
+
+
+def crossed():
+    return xr.Dataset({"age": ("a", A), "hours": ("b", H)})
+
+
+def gridded():
+    grid = ("lat", "lon")
+    return xr.Dataset({"age": (grid, A.reshape(6, 10)), "hours": (grid, H.reshape(6, 10))})
+
+
+def as_group(data, place):
+    data.to_zarr(place, consolidated=False)
+    return zarr.open_group(place, mode="r")
+
+
+@pytest.mark.parametrize("stored", [False, True])
+@pytest.mark.parametrize("use", ["fit", "convert", "predict", "check"])
+def test_columns_along_several_axes_are_refused_with_the_way_out(tmp_path, use, stored):
+    clf = DPGBClassifier(schema=PAIR, on_few_rows="continue", noise=SeededNoise(0), **SETTINGS)
+    clf.fit(pd.DataFrame({"age": A, "hours": H}), Y)
+    for k, (data, words) in enumerate(
+        [
+            (crossed(), r"'age' along \('a',\), 'hours' along \('b',\).*stack\(row=\('a', 'b'\)\)"),
+            (gridded(), r"the dimensions \('lat', 'lon'\).*data\.stack\(row=\('lat', 'lon'\)\)"),
+        ]
+    ):
+        given = data.assign(y=data["age"] % 2) if use == "convert" else data
+        X = as_group(given, tmp_path / f"{k}.zarr") if stored else given
+        run = {
+            "fit": lambda X=X: clf.fit(X, Y),
+            "convert": lambda X=X: write_dataset(tmp_path / "d.zarr", X, schema=PAIR),
+            "predict": lambda X=X: clf.predict(X),
+            "check": lambda X=X: PAIR.check(X, Y),
+        }[use]
+        with pytest.raises(StructureError, match=words):
+            run()
+
+
+def test_the_ways_out_of_several_axes_work():
+    clf = DPGBClassifier(schema=PAIR, on_few_rows="continue", noise=SeededNoise(0), **SETTINGS)
+    data = gridded().stack(row=("lat", "lon"))
+    clf.fit(data, Y)
+    want = clf.predict(pd.DataFrame({"age": A, "hours": H}))
+    np.testing.assert_array_equal(clf.predict(data), want)
+    data = crossed()
+    same = data.assign({name: ("row", data[name].data) for name in data})
+    np.testing.assert_array_equal(clf.predict(same), want)
+    pairs = xr.broadcast(data)[0].stack(row=("a", "b"))
+    assert clf.predict(pairs).shape == (3600,)
+    one = xr.Dataset({"age": 3.0, "hours": 4.0})
+    with pytest.raises(StructureError, match=r"expand_dims\('row'\)"):
+        clf.predict(one)
+    assert clf.predict(one.expand_dims("row")).shape == (1,)
+
+
+def test_an_ignored_variable_may_lie_along_other_axes():
+    schema = Schema(PAIR.features, classes=[0, 1], target="y", ignore=["area"])
+    data = gridded().stack(row=("lat", "lon")).assign(area=("cell", np.zeros(3)))
+    clf = DPGBClassifier(schema=schema, on_few_rows="continue", noise=SeededNoise(0), **SETTINGS)
+    assert clf.fit(data, Y).predict(data).shape == (60,)
+
+
+def test_a_gridded_target_is_told_to_be_stacked():
+    clf = DPGBClassifier(schema=PAIR, on_few_rows="continue", **SETTINGS)
+    data = gridded()
+    with pytest.raises(StructureError, match=r"y must be one column.*y\.stack"):
+        clf.fit(data.stack(row=("lat", "lon")), data["age"])
+
+
+def test_a_group_with_a_matrix_is_told_to_give_it_alone(tmp_path):
+    group = zarr.open_group(tmp_path / "g.zarr", mode="w")
+    for name in ("age", "hours"):
+        group.create_array(name, data=np.zeros((60, 2)))
+    clf = DPGBClassifier(schema=PAIR, on_few_rows="continue", **SETTINGS)
+    with pytest.raises(StructureError, match=r"group\['X'\]"):
+        clf.fit(group, Y)
+    clf.fit(pd.DataFrame({"age": A, "hours": H}), Y)
+    with pytest.raises(StructureError, match=r"group\['X'\]"):
+        clf.predict(group)
