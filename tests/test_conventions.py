@@ -106,7 +106,9 @@ def test_every_array_has_the_bits_that_xarray_gives(path):
     for name in table.data_vars:
         got, want = from_zarr(group[name]), table[name]
         assert got.chunks == want.chunks
-        assert got.dtype == want.dtype == got.compute(scheduler="sync").dtype
+        assert got.dtype == got.compute(scheduler="sync").dtype
+        # of text some versions of xarray make objects
+        assert got.dtype == want.dtype or (got.dtype.kind, want.dtype.kind) == ("T", "O")
         np.testing.assert_array_equal(got.compute(scheduler="sync"), want.to_numpy())
     assert table["hours"].isnull().sum() == 90
     assert group["hours"][:90].tolist() == [-9999] * 90  # as it is stored

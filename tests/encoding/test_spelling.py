@@ -124,4 +124,4 @@ for text in texts:
 
 def test_a_long_text_is_read_in_the_time_that_its_length_takes():
     """In the square of it a cell would stall a worker until the scheduler gives it up: hours, instead of a second."""
-    subprocess.run([sys.executable, "-c", LONG], check=True, timeout=300)
+    subprocess.run([sys.executable, "-P", "-c", LONG], check=True, timeout=300)
