@@ -26,17 +26,21 @@ from dpgb_dask.contracts.plan import Budget, Plan, Progress, Shape, weight_bits_
 from dpgb_dask.contracts.schema import MAX_WEIGHT, Schema
 from dpgb_dask.controller.ledger import Ledger
 from dpgb_dask.controller.noise import NoiseSource
+from dpgb_dask.encoding.codes import read_target
+from dpgb_dask.encoding.columns import numbers, one_column
 from dpgb_dask.errors import (
     DPGBError,
     FewRowsWarning,
     PlanError,
     StructureError,
     UnreadValuesWarning,
+    short,
 )
 from dpgb_dask.losses import Loss
 from dpgb_dask.matching import Columns, check_choice, default_names, in_order
 from dpgb_dask.parameters import INFER
-from dpgb_dask.private.reading.ingest import column_of, read_source
+from dpgb_dask.private.reading.ingest import as_one_kind, column_of, native_column, read_source
+from dpgb_dask.private.reading.rows import line_up
 from dpgb_dask.progress import Bar
 from dpgb_dask.released import explain, export, outputs
 from dpgb_dask.released.edit import Edit, Editor, directions_of_fit, in_words
@@ -328,9 +332,7 @@ class _Boosting(BaseEstimator):  # type: ignore[misc]
             return self._inferred(X, y, sample_weight)
         schema = parameters.with_unit(self._declared(), self.unit_id, self.max_rows_per_unit)
         if y is None:
-            raise StructureError(
-                f"{type(self).__name__} requires y to be passed, but the target y is None."
-            )
+            raise parameters.no_target(type(self).__name__)
         X = in_order(X, schema, self.columns, beside=True)
         y, sample_weight = (
             column_of(part) if isinstance(part, list | tuple) else part
@@ -408,6 +410,38 @@ class _Boosting(BaseEstimator):  # type: ignore[misc]
         X = self._rows(X)
         function = RowFunction(self.model_, self.schema_, prepare)
         return apply(function, X, np.dtype(dtype), columns)
+
+    def _compared(
+        self, X: Any, y: Any, sample_weight: Any
+    ) -> tuple[Any, NDArray[Any], NDArray[Any] | None]:
+        """Return targets, predictions and weights of the rows that have a target, as the schema reads it.
+
+        Classes are then positions. Under an inferred schema, nothing is read or left out: scikit-learn's rules hold.
+        """
+        check_is_fitted(self)
+        if y is None:
+            raise parameters.no_target(type(self).__name__)
+        if self._infers():
+            given = (inferred.lazily(y), self.predict(X), inferred.lazily(sample_weight))
+            y, predicted, weight = compute(*given)
+            return np.asarray(y), np.asarray(predicted), weight
+        weight = None if sample_weight is None else native_column(sample_weight, "sample_weight")
+        predicted = native_column(self.predict(X), "X")
+        rows = line_up(*compute(*as_one_kind(predicted, native_column(y, "y"), weight)))
+        target, known = read_target(rows.y, self.schema_)
+        if not known.any():
+            raise self._nothing_to_score()
+        predicted, _ = read_target(rows.x, self.schema_)
+        weight = None if rows.weight is None else numbers(one_column(rows.weight))[known]
+        return target[known], predicted[known], weight
+
+    def _nothing_to_score(self) -> StructureError:
+        classes = self.schema_.target.classes
+        what = f"label in y is one of the schema's classes {short(list(classes))}"
+        return StructureError(
+            f"No row can be scored: no {what if classes else 'value in y is a number'}. Give the targets as fit takes"
+            " them; model.schema_.check(X, y) shows what y holds."
+        )
 
     def privacy_cost(self) -> PrivacyCost:
         """Return what a fit will cost; no data are read.
@@ -956,19 +990,26 @@ class DPGBClassifier(ClassifierMixin, _Boosting):  # type: ignore[misc]
 
         Parameters
         ----------
-        X, y : collections
-        sample_weight : collection, optional
+        X : collection of rows
+        y : collection of (n_rows,), as for ``fit``
+            A label is read as in ``fit``: a row with an unknown or missing one is left out.
+        sample_weight : collection of (n_rows,), optional
 
         Returns
         -------
         float
 
+        Raises
+        ------
+        StructureError
+            If no row is left, or X, y and sample_weight have different numbers of rows.
+
         Privacy
         -------
         An exact number about the rows given: outside the guarantee if they are private.
         """
-        y, predicted, weight = compute(y, self.predict(X), sample_weight)
-        return float(accuracy_score(np.asarray(y), np.asarray(predicted), sample_weight=weight))
+        target, predicted, weight = self._compared(X, y, sample_weight)
+        return float(accuracy_score(target, predicted, sample_weight=weight))
 
 
 class DPGBRegressor(RegressorMixin, _Boosting):  # type: ignore[misc]
@@ -1024,19 +1065,32 @@ class DPGBRegressor(RegressorMixin, _Boosting):  # type: ignore[misc]
 
         Parameters
         ----------
-        X, y : collections
-        sample_weight : collection, optional
+        X : collection of rows
+        y : collection of (n_rows,), as for ``fit``
+            A target is read as in ``fit``: a row without a number is left out, and an infinite one counts as the bound.
+            Others are not clipped to the bounds.
+        sample_weight : collection of (n_rows,), optional
 
         Returns
         -------
         float
 
+        Raises
+        ------
+        StructureError
+            If no row is left, or X, y and sample_weight have different numbers of rows.
+
         Privacy
         -------
         An exact number about the rows given: outside the guarantee if they are private.
         """
-        y, predicted, weight = compute(y, self.predict(X), sample_weight)
-        return float(r2_score(np.asarray(y), np.asarray(predicted), sample_weight=weight))
+        target, predicted, weight = self._compared(X, y, sample_weight)
+        if (
+            not self._infers()
+        ):  # an infinite target counts as the bound, as in a fit; others as they are
+            bound = np.clip(target, self.schema_.target.low, self.schema_.target.high)
+            target = np.where(np.isinf(target), bound, target)
+        return float(r2_score(target, predicted, sample_weight=weight))
 
 
 def load(path: str | Path) -> DPGBClassifier | DPGBRegressor:

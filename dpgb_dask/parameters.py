@@ -15,7 +15,7 @@ from dpgb_dask.contracts.plan import Plan
 from dpgb_dask.contracts.schema import MAX_WEIGHT, Schema
 from dpgb_dask.controller.ledger import Ledger
 from dpgb_dask.controller.noise import NoiseSource
-from dpgb_dask.errors import PlanError, SchemaError
+from dpgb_dask.errors import PlanError, SchemaError, StructureError
 from dpgb_dask.losses import Loss
 from dpgb_dask.plain import is_number, python_scalar, whole_number
 
@@ -48,6 +48,11 @@ def check_ledger(
         raise PlanError(
             "schema='infer' reads the data and is not private: it cannot charge a ledger account."
         )
+
+
+def no_target(estimator: str) -> StructureError:
+    """Return the error for a target that is None; scikit-learn's checks look for these words."""
+    return StructureError(f"{estimator} requires y to be passed, but the target y is None.")
 
 
 def seed_of(random_state: Any) -> int:

@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
+import zarr
 from dask.base import is_dask_collection
 from numpy.typing import NDArray
 
@@ -19,6 +20,7 @@ from dpgb_dask.released.explain.decomposition import Decomposition, decompose
 from dpgb_dask.released.explain.overall import unit_of
 from dpgb_dask.released.explain.terms import REMAINDER, name_of
 from dpgb_dask.released.predict import Codes, RowFunction, apply
+from dpgb_dask.stored import from_zarr
 
 
 @dataclass(frozen=True)
@@ -92,8 +94,12 @@ class LocalExplanation:
 
     def compute(self) -> "LocalExplanation":
         """Return the same explanation in memory."""
-        steps, rows = compute(self.steps, self.rows)
-        return replace(self, steps=steps, rows=rows)
+        if not is_dask_collection(
+            self.rows
+        ):  # Dask would look for parts of its own in a Zarr group
+            return replace(self, steps=compute(*self.steps))
+        *steps, rows = compute(*self.steps, self.rows)
+        return replace(self, steps=tuple(steps), rows=rows)
 
     def _in_memory(self) -> list[NDArray[np.int64]]:
         if self.lazy:
@@ -232,6 +238,7 @@ def explain_local(
     -------
     Post-processing: the rows to explain are the caller's own.
     """
+    rows = from_zarr(rows) if isinstance(rows, zarr.Array) else rows
     found = decompose(model, shares)
     names = term_names(found, schema)
     dtype = np.dtype(np.int64)
