@@ -231,7 +231,7 @@ class _Boosting(BaseEstimator):  # type: ignore[misc]
         self._adopt(result.file)
         uncounted.count(result.file.report, bill_of(plan, shape, budget))
         if result.stopped:
-            warnings.warn(few_rows(result), FewRowsWarning, stacklevel=2)
+            warnings.warn(few_rows(result, shape), FewRowsWarning, stacklevel=2)
         for text in unread(result, schema):
             warnings.warn(text, UnreadValuesWarning, stacklevel=2)
         return self

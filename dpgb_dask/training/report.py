@@ -95,7 +95,11 @@ def report_of(result: FitResult, plan: Plan, shape: Shape) -> PrivacyReport:
         signal=_signal_in_words(controller.receipts, result.asked, result.count),
         stopped=result.stopped,
         warnings=(
-            *((few_rows(result),) if result.count is not None and result.count.is_few else ()),
+            *(
+                (few_rows(result, shape),)
+                if result.count is not None and result.count.is_few
+                else ()
+            ),
             *unread(result, schema),
         ),
         shares=_shares(result, schema),
@@ -106,20 +110,50 @@ def report_of(result: FitResult, plan: Plan, shape: Shape) -> PrivacyReport:
     )
 
 
-def few_rows(result: FitResult) -> str:
-    """Say that the number of rows cannot be told from zero, and what the fit did; prints released numbers only."""
+def few_rows(result: FitResult, shape: Shape) -> str:
+    """Say that the number of rows cannot be told from zero, and what the fit did.
+
+    Privacy
+    -------
+    Post-processing: it prints released numbers, and causes that are possible by what is public of the fit.
+    """
     if not result.stopped:
         done = "The fit went on all the same."
     elif result.controller.account is None:
         done = "The fit ended with the start model."
     else:
         done = "The fit ended with the start model, and only what it had opened is charged."
+    causes, look = _causes_of_few_rows(shape)
     return (
         f"FEW ROWS: their released number is {result.count}, below three standard deviations of its noise, so that it"
-        f" cannot be told from none. {done} Either there are few rows for this epsilon, or labels are none of the"
-        " declared classes: schema.check(X, y), the owner's own look, counts them. Choose a larger epsilon, correct"
-        " the labels, or go on with on_few_rows='continue'."
+        f" cannot be told from none. {done} Either {', or '.join(causes)}: {look}, the owner's own look, counts them."
+        " Choose a larger epsilon, correct what is wrong, or go on with on_few_rows='continue'."
     )
+
+
+def _causes_of_few_rows(shape: Shape) -> tuple[list[str], str]:
+    """Return why rows may weigh too little in a fit of such a shape, and the call that counts such rows."""
+    target, unit = shape.schema.target, shape.schema.unit_id
+    causes = [
+        "there are few rows for this epsilon",
+        "targets are no numbers"
+        if target.type == "numeric"
+        else "labels are none of the declared classes",
+    ]
+    if unit is not None:
+        causes += [
+            f"values of {unit!r} cannot be read, which leaves their rows out",
+            f"few units share the rows, as all rows of one {unit!r} together weigh at most max_rows_per_unit",
+        ]
+        return causes, "model.schema_.check(X, y)"
+    if not shape.weight_bits and shape.max_weight == 1:  # every row weighs 1
+        return causes, "schema.check(X, y)"
+    what = "sample weights" if shape.class_weight is None else "sample weights times class_weight"
+    causes.append(
+        f"{what} are missing, not above 0, or small beside the schema's max_weight={shape.max_weight}, which the noise"
+        " is for"
+    )
+    return causes, "schema.check(X, y, sample_weight)"
 
 
 def _shares(result: FitResult, schema: Schema) -> dict[str, dict[str, list[float]]]:
