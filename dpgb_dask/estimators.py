@@ -31,6 +31,7 @@ from dpgb_dask.encoding.columns import numbers, one_column
 from dpgb_dask.errors import (
     DPGBError,
     FewRowsWarning,
+    LargeDeltaWarning,
     PlanError,
     StructureError,
     UnreadValuesWarning,
@@ -57,7 +58,7 @@ from dpgb_dask.training.claims import check_claims
 from dpgb_dask.training.cost import PrivacyCost
 from dpgb_dask.training.fit import bill_of
 from dpgb_dask.training.fit import fit as run_fit
-from dpgb_dask.training.report import few_rows, report_of, unread
+from dpgb_dask.training.report import few_rows, large_beside_rows, large_delta, report_of, unread
 
 CHANGED = "the model was changed after its fit, and bands are of the model of the fit"
 GOOD_SCORE_EPSILON = 20.0  # from this ε on, the scores reach what scikit-learn's checks ask for
@@ -190,6 +191,8 @@ class _Boosting(BaseEstimator):  # type: ignore[misc]
         FewRowsWarning, UnreadValuesWarning
             If the fit ended with the start model, or most values of a feature could not be read, judged by released
             numbers alone.
+        LargeDeltaWarning
+            If delta is at least 1e-3, before anything is charged; or at least one over the released number of rows.
 
         Privacy
         -------
@@ -209,6 +212,8 @@ class _Boosting(BaseEstimator):  # type: ignore[misc]
                 " ledger account. Declare the facts from public knowledge."
             )
         plan = self._plan(shape.kind)
+        for text in large_delta(budget.delta, plan):
+            warnings.warn(text, LargeDeltaWarning, stacklevel=2)
         source = read_source(X, y, weight, schema, schema.unit_id)
         with Bar(self.verbose, self.callbacks) as progress:
             result = run_fit(
@@ -234,6 +239,8 @@ class _Boosting(BaseEstimator):  # type: ignore[misc]
             warnings.warn(few_rows(result, shape), FewRowsWarning, stacklevel=2)
         for text in unread(result, schema):
             warnings.warn(text, UnreadValuesWarning, stacklevel=2)
+        for text in large_beside_rows(result, plan, shape):
+            warnings.warn(text, LargeDeltaWarning, stacklevel=2)
         return self
 
     def _adopt(self, file: export.ModelFile) -> None:
@@ -834,7 +841,8 @@ class DPGBClassifier(ClassifierMixin, _Boosting):  # type: ignore[misc]
     epsilon : float
         Privacy loss of the whole fit. Smaller is more private.
     delta : float
-        A constant chosen in advance, well below 1 / (number of people); never computed from the data.
+        A constant chosen in advance, well below 1 / (number of people); never computed from the data. From 1e-3 on a
+        fit warns (`LargeDeltaWarning`).
     schema : Schema, dict, path or "infer"
         Public names, bounds, categories and classes. "infer" reads them from the data, which is not private.
     recipe : str or Plan

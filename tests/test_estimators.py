@@ -138,7 +138,7 @@ def test_schema_forms_give_the_same_model(binary_schema, features, labels, tmp_p
 
 def test_weights_count(binary_schema, features, labels):
     schema = Schema.from_dict(binary_schema.to_dict() | {"max_weight": 2})
-    settings = {"schema": schema, "epsilon": 50.0, "delta": 1e-2, **SHORT, **SEEDED}
+    settings = {"schema": schema, "epsilon": 50.0, "delta": 1e-4, **SHORT, **SEEDED}
     heavy = np.where(labels == 1, 2.0, 0.25)
     plain = DPGBClassifier(**settings).fit(features, labels)
     weighted = DPGBClassifier(**settings).fit(features, labels, sample_weight=heavy)

@@ -21,7 +21,12 @@ from dpgb_dask.training.fit import Asked, FitResult
 
 SUSPECT_SHARE = 0.5  # warn about a feature if, for sure, a higher share of its values is unread …
 EXPECTED_SHARE = 0.95  # … or a higher share of missing values, if the schema declares them
+LARGE_DELTA = 1e-3  # one over the fewest rows that a fit could learn from
 SURE_SD = 3.0  # "for sure" means by this many standard deviations of the noise
+SMALLER_DELTA = (
+    "Take a constant well below one over the number of people you could ever have, such as 1e-6, without looking at the"
+    " rows."
+)
 ASSUMPTIONS = (
     "The facts above are known to the reader without looking at the rows.",
     "delta is a constant that was chosen without looking at the rows.",
@@ -101,6 +106,8 @@ def report_of(result: FitResult, plan: Plan, shape: Shape) -> PrivacyReport:
                 else ()
             ),
             *unread(result, schema),
+            *large_delta(budget.delta, plan),
+            *large_beside_rows(result, plan, shape),
         ),
         shares=_shares(result, schema),
         draws=_draws(result.asked),
@@ -154,6 +161,38 @@ def _causes_of_few_rows(shape: Shape) -> tuple[list[str], str]:
         " is for"
     )
     return causes, "schema.check(X, y, sample_weight)"
+
+
+def large_delta(delta: float, plan: Plan) -> tuple[str, ...]:
+    """Say that delta is large by itself, which is known before a fit; a pure plan spends none."""
+    if plan.pure or delta < LARGE_DELTA:
+        return ()
+    return (
+        f"LARGE DELTA: delta={delta:g} is the chance that the promise fails outright. A method that publishes each row"
+        f" with that chance, as it is, would keep it too. {SMALLER_DELTA}",
+    )
+
+
+def large_beside_rows(result: FitResult, plan: Plan, shape: Shape) -> tuple[str, ...]:
+    """Say that delta is not below one over the number of rows or units; prints released numbers only.
+
+    Privacy
+    -------
+    Post-processing of the released number of rows: a row, or a unit, adds at most the largest weight to it.
+    """
+    delta, count = result.controller.budget.delta, result.count
+    if plan.pure or count is None or count.is_few or large_delta(delta, plan):
+        return ()
+    least = count.value / shape.max_weight
+    if delta * least < 1:
+        return ()
+    unit = shape.schema.unit_id
+    what = "rows" if unit is None else f"units {unit!r}"
+    return (
+        f"LARGE DELTA: delta={delta:g} is not below one over the number of {what}: by a released number, there are"
+        f" {least:.3g} or more. A method that publishes one of them, drawn at random, would keep the promise too."
+        f" {SMALLER_DELTA}",
+    )
 
 
 def _shares(result: FitResult, schema: Schema) -> dict[str, dict[str, list[float]]]:
