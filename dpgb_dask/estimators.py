@@ -952,7 +952,9 @@ class DPGBClassifier(ClassifierMixin, _Boosting):  # type: ignore[misc]
 
         Returns
         -------
-        (n_rows,) labels; the type follows the input, lazy on Dask
+        (n_rows,) labels
+            An ndarray for NumPy, pandas, Arrow and lists; a lazy Dask Series or Array for Dask and Zarr; a DataArray
+            for xarray.
         """
         check_is_fitted(self)
         return self._apply(X, outputs.Labels(self.classes_), self.classes_.dtype)
@@ -966,8 +968,9 @@ class DPGBClassifier(ClassifierMixin, _Boosting):  # type: ignore[misc]
 
         Returns
         -------
-        (n_rows, n_classes) float64; the type follows the input, lazy on Dask. Columns of a frame are named by the
-        classes as text.
+        (n_rows, n_classes) float64
+            Of the kind that `predict` returns, but a Dask DataFrame for a Dask DataFrame: its columns are named by the
+            classes as text.
         """
         check_is_fitted(self)
         return self._apply(X, outputs.probabilities, np.float64, tuple(self.classes_.tolist()))
@@ -1058,7 +1061,9 @@ class DPGBRegressor(RegressorMixin, _Boosting):  # type: ignore[misc]
 
         Returns
         -------
-        (n_rows,) float64; the type follows the input, lazy on Dask
+        (n_rows,) float64
+            An ndarray for NumPy, pandas, Arrow and lists; a lazy Dask Series or Array for Dask and Zarr; a DataArray
+            for xarray.
         """
         check_is_fitted(self)
         target = self.schema_.target
