@@ -35,11 +35,12 @@ from dpgb_dask.errors import (
     PlanError,
     StructureError,
     UnreadValuesWarning,
+    level_outside,
     short,
 )
 from dpgb_dask.losses import Loss
 from dpgb_dask.matching import Columns, check_choice, default_names, in_order
-from dpgb_dask.parameters import INFER
+from dpgb_dask.parameters import INFER, spoken
 from dpgb_dask.private.reading.ingest import as_one_kind, column_of, native_column, read_source
 from dpgb_dask.private.reading.rows import line_up
 from dpgb_dask.progress import Bar
@@ -74,6 +75,7 @@ class _Boosting(BaseEstimator):  # type: ignore[misc]
 
     _kinds: ClassVar[tuple[str, ...]]
 
+    @spoken
     def __init__(
         self,
         *,
@@ -158,6 +160,7 @@ class _Boosting(BaseEstimator):  # type: ignore[misc]
         number = isinstance(self.epsilon, int | float)
         return not (number and self.epsilon >= GOOD_SCORE_EPSILON)
 
+    @spoken
     def fit(self, X: Any, y: Any, sample_weight: Any = None, resume: str | None = None) -> Self:
         """Fit under (epsilon, delta)-differential privacy.
 
@@ -213,7 +216,7 @@ class _Boosting(BaseEstimator):  # type: ignore[misc]
             )
         plan = self._plan(shape.kind)
         for text in large_delta(budget.delta, plan):
-            warnings.warn(text, LargeDeltaWarning, stacklevel=2)
+            warnings.warn(text, LargeDeltaWarning, stacklevel=level_outside())
         source = read_source(X, y, weight, schema, schema.unit_id)
         with Bar(self.verbose, self.callbacks) as progress:
             result = run_fit(
@@ -236,11 +239,11 @@ class _Boosting(BaseEstimator):  # type: ignore[misc]
         self._adopt(result.file)
         uncounted.count(result.file.report, bill_of(plan, shape, budget))
         if result.stopped:
-            warnings.warn(few_rows(result, shape), FewRowsWarning, stacklevel=2)
+            warnings.warn(few_rows(result, shape), FewRowsWarning, stacklevel=level_outside())
         for text in unread(result, schema):
-            warnings.warn(text, UnreadValuesWarning, stacklevel=2)
+            warnings.warn(text, UnreadValuesWarning, stacklevel=level_outside())
         for text in large_beside_rows(result, plan, shape):
-            warnings.warn(text, LargeDeltaWarning, stacklevel=2)
+            warnings.warn(text, LargeDeltaWarning, stacklevel=level_outside())
         return self
 
     def _adopt(self, file: export.ModelFile) -> None:
@@ -534,13 +537,14 @@ class _Boosting(BaseEstimator):  # type: ignore[misc]
             offset=self._offset(),
         )
 
-    def plot(self, *, terms: Sequence[str] | None = None, n_terms: int = 11) -> Any:
+    @spoken
+    def plot(self, terms: str | Sequence[str] | None = None, *, n_terms: int = 11) -> Any:
         """Draw the importances of the model's terms, and the most important terms with bands of the noise.
 
         Parameters
         ----------
-        terms : sequence of str, optional
-            Names of the terms to draw, as in ``explain_global().names``; None for the most important ones.
+        terms : str or sequence of str, optional
+            Names of the terms to draw, as in ``explain_global().names``, or one; None for the most important ones.
         n_terms : int
             How many these are at most.
 
@@ -738,6 +742,7 @@ class _Boosting(BaseEstimator):  # type: ignore[misc]
         """
         to_onnx(self._content(), path)
 
+    @spoken
     def to_sql(
         self,
         path: str | Path,
