@@ -347,7 +347,9 @@ def test_a_row_of_several_classes_shows_the_predicted_one(
 ):
     local = explain_local(three_score_model, shares, multiclass_schema, rows)
     scores = np.stack([part.sum(1) for part in local.scores], axis=1) + local.intercept
-    for k, line in enumerate(repr(local).splitlines()[1:]):
+    lines = repr(local).splitlines()[1:]
+    assert len(lines) == 8
+    for k, line in enumerate(lines):
         best = int(scores[k].argmax())
         label = multiclass_schema.target.classes[best]
         assert f"score {scores[k, best]:.4g}, predicted {label} (" in line
