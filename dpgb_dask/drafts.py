@@ -22,6 +22,7 @@ from dpgb_dask.contracts.schema import VERSION, Schema
 from dpgb_dask.encoding.times import ISO
 from dpgb_dask.errors import SchemaError, StructureError, did_you_mean
 from dpgb_dask.matching import default_names, names_of
+from dpgb_dask.showing import WORDS, brief, html_table
 from dpgb_dask.stored import arrays_of, from_zarr
 from dpgb_dask.values import cell
 
@@ -150,12 +151,19 @@ class SchemaDraft(Mapping[str, Any]):
     def __str__(self) -> str:
         return json.dumps(self._data, indent=1, ensure_ascii=False)
 
+    def _title(self) -> str:
+        state = "open, to be filled in from public knowledge:" if self.open else "nothing is open."
+        return f"SchemaDraft({len(self['features'])} features): {state}"
+
     def __repr__(self) -> str:
-        lines = [f"  {line}" for line in self.open[:SHOWN]]
+        lines = [f"  {brief(line, WORDS)}" for line in self.open[:SHOWN]]
         if len(self.open) > SHOWN:
             lines.append("  …")
-        state = "open, to be filled in from public knowledge:" if lines else "nothing is open."
-        return "\n".join([f"SchemaDraft({len(self['features'])} features): {state}", *lines])
+        return "\n".join([self._title(), *lines])
+
+    def _repr_html_(self) -> str:
+        rows = [line.rpartition(": ")[::2] for line in self.open]
+        return html_table(self._title(), rows, ("of", "open") if rows else ())
 
 
 def draft(source: Any, *, target: str | None = None, header: bool = False) -> SchemaDraft:

@@ -103,6 +103,10 @@ class UnreadValuesWarning(UserWarning):
     """Released counts show that most values of a feature are missing or undeclared; its type may be wrong."""
 
 
+class LargeDeltaWarning(UserWarning):
+    """delta is so large, by itself or beside the released number of rows, that the promise may fail for someone."""
+
+
 class PrivacyLeakWarning(UserWarning):
     """An opted-in leak, such as ``schema="infer"``."""
 

@@ -26,17 +26,23 @@ from dpgb_dask.contracts.plan import Budget, Plan, Progress, Shape, weight_bits_
 from dpgb_dask.contracts.schema import MAX_WEIGHT, Schema
 from dpgb_dask.controller.ledger import Ledger
 from dpgb_dask.controller.noise import NoiseSource
+from dpgb_dask.encoding.codes import read_target
+from dpgb_dask.encoding.columns import numbers, one_column
 from dpgb_dask.errors import (
     DPGBError,
     FewRowsWarning,
+    LargeDeltaWarning,
     PlanError,
     StructureError,
     UnreadValuesWarning,
+    level_outside,
+    short,
 )
 from dpgb_dask.losses import Loss
 from dpgb_dask.matching import Columns, check_choice, default_names, in_order
-from dpgb_dask.parameters import INFER
-from dpgb_dask.private.reading.ingest import column_of, read_source
+from dpgb_dask.parameters import INFER, spoken
+from dpgb_dask.private.reading.ingest import as_one_kind, column_of, native_column, read_source
+from dpgb_dask.private.reading.rows import line_up
 from dpgb_dask.progress import Bar
 from dpgb_dask.released import explain, export, outputs
 from dpgb_dask.released.edit import Edit, Editor, directions_of_fit, in_words
@@ -53,7 +59,7 @@ from dpgb_dask.training.claims import check_claims
 from dpgb_dask.training.cost import PrivacyCost
 from dpgb_dask.training.fit import bill_of
 from dpgb_dask.training.fit import fit as run_fit
-from dpgb_dask.training.report import few_rows, report_of, unread
+from dpgb_dask.training.report import few_rows, large_beside_rows, large_delta, report_of, unread
 
 CHANGED = "the model was changed after its fit, and bands are of the model of the fit"
 GOOD_SCORE_EPSILON = 20.0  # from this ε on, the scores reach what scikit-learn's checks ask for
@@ -69,6 +75,7 @@ class _Boosting(BaseEstimator):  # type: ignore[misc]
 
     _kinds: ClassVar[tuple[str, ...]]
 
+    @spoken
     def __init__(
         self,
         *,
@@ -153,6 +160,7 @@ class _Boosting(BaseEstimator):  # type: ignore[misc]
         number = isinstance(self.epsilon, int | float)
         return not (number and self.epsilon >= GOOD_SCORE_EPSILON)
 
+    @spoken
     def fit(self, X: Any, y: Any, sample_weight: Any = None, resume: str | None = None) -> Self:
         """Fit under (epsilon, delta)-differential privacy.
 
@@ -186,6 +194,8 @@ class _Boosting(BaseEstimator):  # type: ignore[misc]
         FewRowsWarning, UnreadValuesWarning
             If the fit ended with the start model, or most values of a feature could not be read, judged by released
             numbers alone.
+        LargeDeltaWarning
+            If delta is at least 1e-3, before anything is charged; or at least one over the released number of rows.
 
         Privacy
         -------
@@ -205,6 +215,8 @@ class _Boosting(BaseEstimator):  # type: ignore[misc]
                 " ledger account. Declare the facts from public knowledge."
             )
         plan = self._plan(shape.kind)
+        for text in large_delta(budget.delta, plan):
+            warnings.warn(text, LargeDeltaWarning, stacklevel=level_outside())
         source = read_source(X, y, weight, schema, schema.unit_id)
         with Bar(self.verbose, self.callbacks) as progress:
             result = run_fit(
@@ -227,9 +239,11 @@ class _Boosting(BaseEstimator):  # type: ignore[misc]
         self._adopt(result.file)
         uncounted.count(result.file.report, bill_of(plan, shape, budget))
         if result.stopped:
-            warnings.warn(few_rows(result), FewRowsWarning, stacklevel=2)
+            warnings.warn(few_rows(result, shape), FewRowsWarning, stacklevel=level_outside())
         for text in unread(result, schema):
-            warnings.warn(text, UnreadValuesWarning, stacklevel=2)
+            warnings.warn(text, UnreadValuesWarning, stacklevel=level_outside())
+        for text in large_beside_rows(result, plan, shape):
+            warnings.warn(text, LargeDeltaWarning, stacklevel=level_outside())
         return self
 
     def _adopt(self, file: export.ModelFile) -> None:
@@ -328,9 +342,7 @@ class _Boosting(BaseEstimator):  # type: ignore[misc]
             return self._inferred(X, y, sample_weight)
         schema = parameters.with_unit(self._declared(), self.unit_id, self.max_rows_per_unit)
         if y is None:
-            raise StructureError(
-                f"{type(self).__name__} requires y to be passed, but the target y is None."
-            )
+            raise parameters.no_target(type(self).__name__)
         X = in_order(X, schema, self.columns, beside=True)
         y, sample_weight = (
             column_of(part) if isinstance(part, list | tuple) else part
@@ -408,6 +420,38 @@ class _Boosting(BaseEstimator):  # type: ignore[misc]
         X = self._rows(X)
         function = RowFunction(self.model_, self.schema_, prepare)
         return apply(function, X, np.dtype(dtype), columns)
+
+    def _compared(
+        self, X: Any, y: Any, sample_weight: Any
+    ) -> tuple[Any, NDArray[Any], NDArray[Any] | None]:
+        """Return targets, predictions and weights of the rows that have a target, as the schema reads it.
+
+        Classes are then positions. Under an inferred schema, nothing is read or left out: scikit-learn's rules hold.
+        """
+        check_is_fitted(self)
+        if y is None:
+            raise parameters.no_target(type(self).__name__)
+        if self._infers():
+            given = (inferred.lazily(y), self.predict(X), inferred.lazily(sample_weight))
+            y, predicted, weight = compute(*given)
+            return np.asarray(y), np.asarray(predicted), weight
+        weight = None if sample_weight is None else native_column(sample_weight, "sample_weight")
+        predicted = native_column(self.predict(X), "X")
+        rows = line_up(*compute(*as_one_kind(predicted, native_column(y, "y"), weight)))
+        target, known = read_target(rows.y, self.schema_)
+        if not known.any():
+            raise self._nothing_to_score()
+        predicted, _ = read_target(rows.x, self.schema_)
+        weight = None if rows.weight is None else numbers(one_column(rows.weight))[known]
+        return target[known], predicted[known], weight
+
+    def _nothing_to_score(self) -> StructureError:
+        classes = self.schema_.target.classes
+        what = f"label in y is one of the schema's classes {short(list(classes))}"
+        return StructureError(
+            f"No row can be scored: no {what if classes else 'value in y is a number'}. Give the targets as fit takes"
+            " them; model.schema_.check(X, y) shows what y holds."
+        )
 
     def privacy_cost(self) -> PrivacyCost:
         """Return what a fit will cost; no data are read.
@@ -493,13 +537,14 @@ class _Boosting(BaseEstimator):  # type: ignore[misc]
             offset=self._offset(),
         )
 
-    def plot(self, *, terms: Sequence[str] | None = None, n_terms: int = 11) -> Any:
+    @spoken
+    def plot(self, terms: str | Sequence[str] | None = None, *, n_terms: int = 11) -> Any:
         """Draw the importances of the model's terms, and the most important terms with bands of the noise.
 
         Parameters
         ----------
-        terms : sequence of str, optional
-            Names of the terms to draw, as in ``explain_global().names``; None for the most important ones.
+        terms : str or sequence of str, optional
+            Names of the terms to draw, as in ``explain_global().names``, or one; None for the most important ones.
         n_terms : int
             How many these are at most.
 
@@ -697,6 +742,7 @@ class _Boosting(BaseEstimator):  # type: ignore[misc]
         """
         to_onnx(self._content(), path)
 
+    @spoken
     def to_sql(
         self,
         path: str | Path,
@@ -800,7 +846,8 @@ class DPGBClassifier(ClassifierMixin, _Boosting):  # type: ignore[misc]
     epsilon : float
         Privacy loss of the whole fit. Smaller is more private.
     delta : float
-        A constant chosen in advance, well below 1 / (number of people); never computed from the data.
+        A constant chosen in advance, well below 1 / (number of people); never computed from the data. From 1e-3 on a
+        fit warns (`LargeDeltaWarning`).
     schema : Schema, dict, path or "infer"
         Public names, bounds, categories and classes. "infer" reads them from the data, which is not private.
     recipe : str or Plan
@@ -910,7 +957,9 @@ class DPGBClassifier(ClassifierMixin, _Boosting):  # type: ignore[misc]
 
         Returns
         -------
-        (n_rows,) labels; the type follows the input, lazy on Dask
+        (n_rows,) labels
+            An ndarray for NumPy, pandas, Arrow and lists; a lazy Dask Series or Array for Dask and Zarr; a DataArray
+            for xarray.
         """
         check_is_fitted(self)
         return self._apply(X, outputs.Labels(self.classes_), self.classes_.dtype)
@@ -924,8 +973,9 @@ class DPGBClassifier(ClassifierMixin, _Boosting):  # type: ignore[misc]
 
         Returns
         -------
-        (n_rows, n_classes) float64; the type follows the input, lazy on Dask. Columns of a frame are named by the
-        classes as text.
+        (n_rows, n_classes) float64
+            Of the kind that `predict` returns, but a Dask DataFrame for a Dask DataFrame: its columns are named by the
+            classes as text.
         """
         check_is_fitted(self)
         return self._apply(X, outputs.probabilities, np.float64, tuple(self.classes_.tolist()))
@@ -956,19 +1006,26 @@ class DPGBClassifier(ClassifierMixin, _Boosting):  # type: ignore[misc]
 
         Parameters
         ----------
-        X, y : collections
-        sample_weight : collection, optional
+        X : collection of rows
+        y : collection of (n_rows,), as for ``fit``
+            A label is read as in ``fit``: a row with an unknown or missing one is left out.
+        sample_weight : collection of (n_rows,), optional
 
         Returns
         -------
         float
 
+        Raises
+        ------
+        StructureError
+            If no row is left, or X, y and sample_weight have different numbers of rows.
+
         Privacy
         -------
         An exact number about the rows given: outside the guarantee if they are private.
         """
-        y, predicted, weight = compute(y, self.predict(X), sample_weight)
-        return float(accuracy_score(np.asarray(y), np.asarray(predicted), sample_weight=weight))
+        target, predicted, weight = self._compared(X, y, sample_weight)
+        return float(accuracy_score(target, predicted, sample_weight=weight))
 
 
 class DPGBRegressor(RegressorMixin, _Boosting):  # type: ignore[misc]
@@ -1009,7 +1066,9 @@ class DPGBRegressor(RegressorMixin, _Boosting):  # type: ignore[misc]
 
         Returns
         -------
-        (n_rows,) float64; the type follows the input, lazy on Dask
+        (n_rows,) float64
+            An ndarray for NumPy, pandas, Arrow and lists; a lazy Dask Series or Array for Dask and Zarr; a DataArray
+            for xarray.
         """
         check_is_fitted(self)
         target = self.schema_.target
@@ -1024,19 +1083,32 @@ class DPGBRegressor(RegressorMixin, _Boosting):  # type: ignore[misc]
 
         Parameters
         ----------
-        X, y : collections
-        sample_weight : collection, optional
+        X : collection of rows
+        y : collection of (n_rows,), as for ``fit``
+            A target is read as in ``fit``: a row without a number is left out, and an infinite one counts as the bound.
+            Others are not clipped to the bounds.
+        sample_weight : collection of (n_rows,), optional
 
         Returns
         -------
         float
 
+        Raises
+        ------
+        StructureError
+            If no row is left, or X, y and sample_weight have different numbers of rows.
+
         Privacy
         -------
         An exact number about the rows given: outside the guarantee if they are private.
         """
-        y, predicted, weight = compute(y, self.predict(X), sample_weight)
-        return float(r2_score(np.asarray(y), np.asarray(predicted), sample_weight=weight))
+        target, predicted, weight = self._compared(X, y, sample_weight)
+        if (
+            not self._infers()
+        ):  # an infinite target counts as the bound, as in a fit; others as they are
+            bound = np.clip(target, self.schema_.target.low, self.schema_.target.high)
+            target = np.where(np.isinf(target), bound, target)
+        return float(r2_score(target, predicted, sample_weight=weight))
 
 
 def load(path: str | Path) -> DPGBClassifier | DPGBRegressor:

@@ -31,6 +31,7 @@ from dpgb_dask.encoding.structure import is_numbered
 from dpgb_dask.encoding.times import DAY, EPOCH, seconds
 from dpgb_dask.errors import PlanError, PrivacyLeakWarning, StructureError, level_outside
 from dpgb_dask.matching import default_names
+from dpgb_dask.parameters import no_target
 from dpgb_dask.plain import python_scalar
 from dpgb_dask.stored import from_zarr
 from dpgb_dask.values import NO_FORM, as_text, cells
@@ -83,9 +84,7 @@ def read(
         message = "schema='infer' reads bounds, categories and classes from the data: the model is not private."
         warnings.warn(message, PrivacyLeakWarning, stacklevel=level_outside())
     if y is None:
-        raise StructureError(
-            f"{type(estimator).__name__} requires y to be passed, but the target y is None."
-        )
+        raise no_target(type(estimator).__name__)
     X, y, sample_weight = from_arrow(X), from_arrow(y), from_arrow(sample_weight)
     if is_dask_collection(X) or is_dask_collection(y):
         _check_table(X)
@@ -119,6 +118,11 @@ def checked_rows(estimator: Any, X: Any) -> Any:
         validate_data(estimator, X, reset=False, skip_check_array=True)
         return X
     return validate_data(estimator, X, reset=False, ensure_all_finite="allow-nan")
+
+
+def lazily(data: Any) -> Any:
+    """Return a Zarr Array as a Dask Array, which sees damage; anything else as it is."""
+    return from_zarr(data) if isinstance(data, zarr.Array) else data
 
 
 def _check_table(X: Any) -> None:
@@ -191,8 +195,7 @@ def _partitions(data: Any) -> list[Any]:
 
 def _on_parts(data: Any, function: Callable[[Any], Any]) -> list[Any]:
     """Run a function over the blocks of a collection and return the list of its results."""
-    if isinstance(data, zarr.Array):
-        data = from_zarr(data)
+    data = lazily(data)
     if isinstance(data, xr.DataArray):
         data = data.data
     if isinstance(data, da.Array):

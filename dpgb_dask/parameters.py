@@ -1,10 +1,12 @@
 """Meaning and checks of the estimators' parameters, before any data are read."""
 
 import secrets
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
+from functools import wraps
+from inspect import Signature, signature
 from pathlib import Path
-from typing import Any
+from typing import Any, ParamSpec, TypeVar
 
 import numpy as np
 from sklearn.utils import check_random_state
@@ -15,12 +17,56 @@ from dpgb_dask.contracts.plan import Plan
 from dpgb_dask.contracts.schema import MAX_WEIGHT, Schema
 from dpgb_dask.controller.ledger import Ledger
 from dpgb_dask.controller.noise import NoiseSource
-from dpgb_dask.errors import PlanError, SchemaError
+from dpgb_dask.errors import PlanError, SchemaError, StructureError, did_you_mean
 from dpgb_dask.losses import Loss
 from dpgb_dask.plain import is_number, python_scalar, whole_number
 
+P = ParamSpec("P")
+T = TypeVar("T")
+
 INFER = "infer"
 FEW_ROWS = ("stop", "continue")
+
+
+def spoken(method: Callable[P, T]) -> Callable[P, T]:
+    """Let a call of a method with other arguments than it takes name the object's own class, and what may be meant.
+
+    Python would name the class that the method is written in, which is no public one. Its signature stays what it is:
+    scikit-learn reads the parameters of an estimator from it.
+
+    Raises
+    ------
+    TypeError
+        If the arguments are others than the method takes; it names keywords and no values.
+    """
+    takes = signature(method)
+
+    @wraps(method)
+    def call(*args: P.args, **kwargs: P.kwargs) -> T:
+        try:
+            takes.bind(*args, **kwargs)
+        except TypeError as error:
+            way_out = _way_out(kwargs, takes, str(error))
+            wrong = f"{_call_of(args[0], method.__name__)} {error}.{way_out}"
+        else:
+            return method(*args, **kwargs)
+        raise TypeError(wrong)
+
+    return call
+
+
+def _call_of(owner: Any, method: str) -> str:
+    name = type(owner).__name__
+    return f"{name}()" if method == "__init__" else f"{name}.{method}()"
+
+
+def _way_out(given: Mapping[str, Any], takes: Signature, wrong: str) -> str:
+    """Return what to give instead of an unknown keyword, or of arguments that are not to be given by position."""
+    known = [name for name in takes.parameters if name != "self"]
+    for name in given:
+        if name not in known:
+            return did_you_mean(name, known) or f" It takes {', '.join(known)}."
+    return " Give the rest by name." if "positional" in wrong else ""
 
 
 def infers(schema: Any) -> bool:
@@ -48,6 +94,11 @@ def check_ledger(
         raise PlanError(
             "schema='infer' reads the data and is not private: it cannot charge a ledger account."
         )
+
+
+def no_target(estimator: str) -> StructureError:
+    """Return the error for a target that is None; scikit-learn's checks look for these words."""
+    return StructureError(f"{estimator} requires y to be passed, but the target y is None.")
 
 
 def seed_of(random_state: Any) -> int:

@@ -326,7 +326,10 @@ def get(recipe: str | Plan, *, kind: str, loss: Loss | None = None, **parameters
             raise PlanError(
                 f"{name}={value!r}: recipe {plan.name!r} does not have it. It has {sorted(plan.parameters())}."
             )
-        plan = plan.with_parameter(name, value)
+        try:
+            plan = plan.with_parameter(name, value)
+        except PlanError as error:
+            raise PlanError(f"{error} That is the rule of recipe {plan.name!r}.") from None
     return plan
 
 

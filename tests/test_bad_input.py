@@ -123,6 +123,7 @@ def check_refused(ledger, error, match, fit, estimator):
         ({"n_estimators": 0}, PlanError, "n_estimators=0"),
         ({"learning_rate": -1}, PlanError, "learning_rate=-1"),
         ({"max_depth": 0}, PlanError, "max_depth=0"),
+        ({"max_depth": 9}, PlanError, r"in \[1, 8\]\. That is the rule of recipe 'auto'\."),
         ({"cache": "everything"}, PlanError, "cache='everything'"),
         ({"cache": 3}, PlanError, "cache=3"),
         ({"memory_limit": "lots"}, PlanError, "memory_limit='lots'"),

@@ -1,5 +1,6 @@
 """The public face: inputs and outputs of every kind, the report, model files, accounts, scikit-learn's tools."""
 
+import inspect
 import json
 import logging
 import pickle
@@ -16,6 +17,7 @@ from sklearn.feature_selection import SelectFromModel
 from sklearn.metrics import roc_auc_score
 from sklearn.model_selection import GridSearchCV
 from sklearn.pipeline import make_pipeline
+from sklearn.utils.validation import has_fit_parameter
 
 import dpgb_dask
 from dpgb_dask import DPGBClassifier, DPGBRegressor, Ledger, PlanError, Schema, StructureError
@@ -138,7 +140,7 @@ def test_schema_forms_give_the_same_model(binary_schema, features, labels, tmp_p
 
 def test_weights_count(binary_schema, features, labels):
     schema = Schema.from_dict(binary_schema.to_dict() | {"max_weight": 2})
-    settings = {"schema": schema, "epsilon": 50.0, "delta": 1e-2, **SHORT, **SEEDED}
+    settings = {"schema": schema, "epsilon": 50.0, "delta": 1e-4, **SHORT, **SEEDED}
     heavy = np.where(labels == 1, 2.0, 0.25)
     plain = DPGBClassifier(**settings).fit(features, labels)
     weighted = DPGBClassifier(**settings).fit(features, labels, sample_weight=heavy)
@@ -338,6 +340,45 @@ def test_inferred_model_file_stays_marked(features, labels, tmp_path):
     np.testing.assert_array_equal(
         back.predict(features[["x", "age"]]), fitted.predict(features[["x", "age"]])
     )
+
+
+@pytest.mark.parametrize(
+    ("call", "said"),
+    [
+        (
+            lambda: DPGBClassifier(n_estimator=3),
+            r"DPGBClassifier\(\) got .*'n_estimator'\. Did you mean 'n_estimators'\?",
+        ),
+        (lambda: DPGBRegressor(n_trees=3), r"DPGBRegressor\(\) got .*'n_trees'\. It takes epsilon, .*"),
+        (lambda: DPGBClassifier(1.0), r"DPGBClassifier\(\) too many .*\. Give the rest by name\."),
+        (lambda: DPGBClassifier().fit(), r"DPGBClassifier\.fit\(\) missing .*'X'\."),
+        (
+            lambda: DPGBRegressor().fit([], [], sample_weights=["Jane Doe"]),
+            r"DPGBRegressor\.fit\(\) got .*\. Did you mean 'sample_weight'\?",
+        ),
+        (lambda: DPGBClassifier().plot(term="a"), r"DPGBClassifier\.plot\(\) .* mean 'terms'\?"),
+        (lambda: DPGBClassifier().to_sql(), r"DPGBClassifier\.to_sql\(\) missing .*'path'\."),
+    ],
+)  # fmt: skip
+def test_a_wrong_call_names_the_public_class(call, said):
+    with pytest.raises(TypeError, match=f"^{said}$") as caught:
+        call()
+    assert caught.value.__context__ is None
+
+
+def test_a_checked_call_keeps_its_signature():
+    """scikit-learn reads parameters from it, and finds who takes sample weights."""
+    assert has_fit_parameter(DPGBClassifier(), "sample_weight")
+    assert list(inspect.signature(DPGBClassifier.fit).parameters)[:3] == ["self", "X", "y"]
+    assert "epsilon" in inspect.signature(DPGBClassifier).parameters
+    assert set(DPGBClassifier().get_params()) == set(inspect.signature(DPGBClassifier).parameters)
+
+
+def test_warnings_of_a_fit_point_to_its_call(binary_schema, features, labels):
+    est = DPGBClassifier(schema=binary_schema, delta=0.1, **SHORT, **SEEDED)
+    with pytest.warns(dpgb_dask.LargeDeltaWarning) as caught:
+        est.fit(features, labels)
+    assert {warning.filename for warning in caught} == {__file__}
 
 
 def test_pickle_keeps_the_model(classifier, features):

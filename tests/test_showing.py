@@ -4,12 +4,13 @@ import html
 import re
 
 import numpy as np
+import pandas as pd
 import pytest
 
 from dpgb_dask import DPGBClassifier, Ledger, Schema
 from dpgb_dask.contracts.model import BinShares, FeatureBins, Model, PairTable
 from dpgb_dask.controller.ledger_book import Account, Entry, Record, Terms
-from dpgb_dask.released.explain import explain_global
+from dpgb_dask.released.explain import LocalExplanation, explain_global
 from dpgb_dask.showing import MOST, Listing, brief, html_table
 from dpgb_dask.training.cost import PrivacyCost
 
@@ -83,6 +84,18 @@ LARGE = {
         BinShares.of(large_model().bins, ()),
         Schema({f"f{j} {LONG}": (0, 300) for j in range(200)}, classes=["a", LONG, 3], target=LONG),
     ),
+    "explanation of rows": lambda: LocalExplanation(
+        tuple(f"f{j} {LONG}" for j in range(200)),
+        tuple(np.full((100, 200), -(k**20)) for k in range(3)),
+        np.zeros(3, np.int64),
+        np.full((100, 200), LONG, dtype=object),
+        large_model(),
+        Schema({f"f{j} {LONG}": (0, 300) for j in range(200)}, classes=["a", LONG, 3], target=LONG),
+        scale=1.0,
+        offset=0.0,
+    ),
+    "draft": lambda: Schema.draft(pd.DataFrame({f"f{j} {LONG}": [0] for j in range(200)})),
+    "ledger": lambda: Ledger(f"postgresql+psycopg://me:secret@nowhere/{LONG}"),
     "estimator": lambda: DPGBClassifier(schema=large_schema(), account=LONG),
 }
 
@@ -120,6 +133,32 @@ def test_what_a_schema_shows_is_what_it_declares():
     words = html.unescape(re.sub("<[^>]*>", " ", schema._repr_html_()))
     assert "age in [17, 90]" in " ".join(words.split())
     assert "job 2 declared categories: ['office', 'field']; all others" in " ".join(words.split())
+
+
+def words_of(page):
+    return " ".join(html.unescape(re.sub("<[^>]*>", " ", page)).split())
+
+
+def test_what_a_draft_shows_is_what_is_open():
+    draft = Schema.draft(pd.DataFrame({"age": [1], "a: b": [0.5]}), target="age")
+    words = words_of(draft._repr_html_())
+    assert "SchemaDraft(1 features): open, to be filled in" in words
+    assert all(" ".join(line.rpartition(": ")[::2]) in words for line in draft.open)
+    assert "feature 'a: b' type" in words
+    full = draft.fill({"a: b": (0, 1)}, classes=[0, 1])
+    assert "a: b in [0, 1]" in words_of(full._repr_html_())
+
+
+def test_a_ledger_shows_where_it_is_and_is_not_opened(tmp_path):
+    there = tmp_path / "budget.db"
+    words = words_of(Ledger(f"sqlite:///{there}")._repr_html_())
+    assert f"Ledger('sqlite:///{there}')"[:100] in words
+    assert "kept in a file accounts ledger.accounts()" in words
+    assert not there.exists()
+    assert "in memory, and lost" in words_of(Ledger("sqlite://")._repr_html_())
+    server = Ledger("postgresql+psycopg://me:secret@nowhere/db")
+    assert "kept on a server" in words_of(server._repr_html_())
+    assert "secret" not in server._repr_html_()
 
 
 def test_what_an_account_shows_is_what_is_left():

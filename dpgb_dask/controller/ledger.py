@@ -90,7 +90,7 @@ from dpgb_dask.errors import (
     LedgerUnavailableError,
     ResumeError,
 )
-from dpgb_dask.showing import Listing
+from dpgb_dask.showing import Listing, html_table
 
 REFUSED, NO_RIGHT = (
     "DPGB0",
@@ -891,6 +891,19 @@ class Ledger:
 
     def __repr__(self) -> str:
         return f"Ledger({self._address.public()!r})"
+
+    def _repr_html_(self) -> str:
+        """Show where it is, and what shows the rest: a cell that names a ledger neither opens one nor waits for it."""
+        if self._address.server:
+            kept = "on a server"
+        else:
+            kept = "in a file" if self.durable else "in memory, and lost with this process"
+        looks = [
+            ("accounts", "ledger.accounts()"),
+            ("fits of an account", "ledger.fits(name)"),
+            ("entries of an account", "ledger.history(name)"),
+        ]
+        return html_table(repr(self), [("kept", kept), *looks])
 
     def _connect(self) -> Engine:
         """Return this process's engine for the file that is at the path now.

@@ -210,24 +210,47 @@ def encode_target(y: Any, schema: Schema) -> tuple[NDArray[Any], NDArray[np.bool
     -------
     Private side. A total map: never raises or warns on a value; a numeric target is clipped to its public bounds.
     """
-    column = one_column(y)
+    value, valid = read_target(y, schema)
     if schema.target.type != "numeric":
-        cell = category_cells(column, schema.target.classes)
-        valid = cell < len(schema.target.classes)
-        return np.where(valid, cell, 0).astype(np.uint8), valid
-    return _target_steps(numbers(column), schema.target)
+        return value, valid
+    return _target_steps(np.where(valid, value, schema.target.low), schema.target), valid
 
 
-def _target_steps(y: NDArray[Any], target: Target) -> tuple[NDArray[np.int32], NDArray[np.bool_]]:
-    y = y.astype(np.float64)
-    valid = ~np.isnan(y)
-    value = np.clip(np.where(valid, y, target.low), target.low, target.high)
+@np.errstate(all="ignore")
+def read_target(y: Any, schema: Schema) -> tuple[NDArray[Any], NDArray[np.bool_]]:
+    """Return the target of each row as the schema reads it, and whether it has a valid one.
+
+    Parameters
+    ----------
+    y : (n,) array or Series, or (n, 1)
+
+    Returns
+    -------
+    target : (n,) uint8 positions of classes, or (n,) float64 numbers, which are not clipped
+    valid : (n,) bool
+        False for an unknown label, or a value that is missing or no number.
+
+    Privacy
+    -------
+    Private side, or the caller's own rows. A total map: never raises or warns on a value.
+    """
+    column = one_column(y)
+    if schema.target.type == "numeric":
+        value = numbers(column).astype(np.float64)
+        return value, ~np.isnan(value)
+    cell = category_cells(column, schema.target.classes)
+    valid = cell < len(schema.target.classes)
+    return np.where(valid, cell, 0).astype(np.uint8), valid
+
+
+def _target_steps(y: NDArray[np.float64], target: Target) -> NDArray[np.int32]:
+    value = np.clip(y, target.low, target.high)
     # computed with halves, so that the range of two huge bounds does not overflow
     half = target.high / 2 - target.low / 2
     unit = (value / 2 - target.low / 2) / half  # in [0, 1]
     steps = np.rint((2 * unit - 1) * SCORE_ONE)
     # enforces the bound that the sensitivity states, whatever rounding did above
-    return np.clip(steps, -SCORE_ONE, SCORE_ONE).astype(np.int32), valid
+    return np.clip(steps, -SCORE_ONE, SCORE_ONE).astype(np.int32)
 
 
 @np.errstate(all="ignore")

@@ -30,7 +30,7 @@ CROWDED = 0.1  # a numeric axis is drawn on a symmetric log scale if 90 % of row
 def plot_model(
     explanation: GlobalExplanation,
     *,
-    terms: Sequence[str] | None = None,
+    terms: str | Sequence[str] | None = None,
     n_terms: int = 11,
 ) -> Any:
     """Draw the importances of a model's terms and the most important terms themselves.
@@ -38,8 +38,9 @@ def plot_model(
     Parameters
     ----------
     explanation : GlobalExplanation
-    terms : sequence of str, optional
-        Names of the terms to draw, as in ``explanation.names``, in this order. None for the most important ones.
+    terms : str or sequence of str, optional
+        Names of the terms to draw, as in ``explanation.names``, in this order, or one name. None for the most important
+        ones.
     n_terms : int
         How many these are at most.
 
@@ -94,13 +95,14 @@ def plot_model(
 
 
 def _chosen(
-    explanation: GlobalExplanation, names: Sequence[str] | None, n_terms: int
+    explanation: GlobalExplanation, names: str | Sequence[str] | None, n_terms: int
 ) -> list[Term]:
     """Return the terms to draw; the remainder has no picture."""
     drawn = {term.name: term for term in explanation.terms if term.scores is not None}
     if names is None:
         ranked = sorted(drawn.values(), key=lambda term: -term.importance)
         return ranked[: max(n_terms, 0)]
+    names = [names] if isinstance(names, str) else names
     wrong = next((name for name in names if name not in drawn), None)
     if wrong is not None:
         raise PlanError(

@@ -1,4 +1,4 @@
-"""Scores of rows under a released model: block by block in memory, lazily on Dask; the output follows the input."""
+"""Scores of rows under a released model, block by block, lazily on Dask; the kind of rows decides that of outputs."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -95,7 +95,7 @@ def _slice(block: Any, part: slice) -> Any:
 def apply(  # noqa: PLR0911 - one per kind of collection
     function: RowFunction, rows: Any, dtype: np.dtype[Any], columns: tuple[Any, ...] | None = None
 ) -> Any:
-    """Apply a function of row blocks to any collection; the output has the kind of the input.
+    """Apply a function of row blocks to any collection; its kind decides that of the output.
 
     Parameters
     ----------
@@ -108,9 +108,9 @@ def apply(  # noqa: PLR0911 - one per kind of collection
 
     Returns
     -------
-    ndarray for in-memory input; dask Array (row chunks kept), dask Series "prediction" or DataFrame
-    (index and divisions kept) and DataArray for their like. Columns of a frame are named by the labels as text, as
-    Parquet has no other names.
+    ndarray for NumPy, pandas and lists; dask Array (row chunks kept) for dask and Zarr arrays, dask Series "prediction"
+    or DataFrame (index and divisions kept) for dask frames, DataArray for xarray. Columns of a frame are named by the
+    labels as text, as Parquet has no other names.
 
     Raises
     ------

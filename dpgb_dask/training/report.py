@@ -21,7 +21,12 @@ from dpgb_dask.training.fit import Asked, FitResult
 
 SUSPECT_SHARE = 0.5  # warn about a feature if, for sure, a higher share of its values is unread …
 EXPECTED_SHARE = 0.95  # … or a higher share of missing values, if the schema declares them
+LARGE_DELTA = 1e-3  # one over the fewest rows that a fit could learn from
 SURE_SD = 3.0  # "for sure" means by this many standard deviations of the noise
+SMALLER_DELTA = (
+    "Take a constant well below one over the number of people you could ever have, such as 1e-6, without looking at the"
+    " rows."
+)
 ASSUMPTIONS = (
     "The facts above are known to the reader without looking at the rows.",
     "delta is a constant that was chosen without looking at the rows.",
@@ -95,8 +100,14 @@ def report_of(result: FitResult, plan: Plan, shape: Shape) -> PrivacyReport:
         signal=_signal_in_words(controller.receipts, result.asked, result.count),
         stopped=result.stopped,
         warnings=(
-            *((few_rows(result),) if result.count is not None and result.count.is_few else ()),
+            *(
+                (few_rows(result, shape),)
+                if result.count is not None and result.count.is_few
+                else ()
+            ),
             *unread(result, schema),
+            *large_delta(budget.delta, plan),
+            *large_beside_rows(result, plan, shape),
         ),
         shares=_shares(result, schema),
         draws=_draws(result.asked),
@@ -106,19 +117,81 @@ def report_of(result: FitResult, plan: Plan, shape: Shape) -> PrivacyReport:
     )
 
 
-def few_rows(result: FitResult) -> str:
-    """Say that the number of rows cannot be told from zero, and what the fit did; prints released numbers only."""
+def few_rows(result: FitResult, shape: Shape) -> str:
+    """Say that the number of rows cannot be told from zero, and what the fit did.
+
+    Privacy
+    -------
+    Post-processing: it prints released numbers, and causes that are possible by what is public of the fit.
+    """
     if not result.stopped:
         done = "The fit went on all the same."
     elif result.controller.account is None:
         done = "The fit ended with the start model."
     else:
         done = "The fit ended with the start model, and only what it had opened is charged."
+    causes, look = _causes_of_few_rows(shape)
     return (
         f"FEW ROWS: their released number is {result.count}, below three standard deviations of its noise, so that it"
-        f" cannot be told from none. {done} Either there are few rows for this epsilon, or labels are none of the"
-        " declared classes: schema.check(X, y), the owner's own look, counts them. Choose a larger epsilon, correct"
-        " the labels, or go on with on_few_rows='continue'."
+        f" cannot be told from none. {done} Either {', or '.join(causes)}: {look}, the owner's own look, counts them."
+        " Choose a larger epsilon, correct what is wrong, or go on with on_few_rows='continue'."
+    )
+
+
+def _causes_of_few_rows(shape: Shape) -> tuple[list[str], str]:
+    """Return why rows may weigh too little in a fit of such a shape, and the call that counts such rows."""
+    target, unit = shape.schema.target, shape.schema.unit_id
+    causes = [
+        "there are few rows for this epsilon",
+        "targets are no numbers"
+        if target.type == "numeric"
+        else "labels are none of the declared classes",
+    ]
+    if unit is not None:
+        causes += [
+            f"values of {unit!r} cannot be read, which leaves their rows out",
+            f"few units share the rows, as all rows of one {unit!r} together weigh at most max_rows_per_unit",
+        ]
+        return causes, "model.schema_.check(X, y)"
+    if not shape.weight_bits and shape.max_weight == 1:  # every row weighs 1
+        return causes, "schema.check(X, y)"
+    what = "sample weights" if shape.class_weight is None else "sample weights times class_weight"
+    causes.append(
+        f"{what} are missing, not above 0, or small beside the schema's max_weight={shape.max_weight}, which the noise"
+        " is for"
+    )
+    return causes, "schema.check(X, y, sample_weight)"
+
+
+def large_delta(delta: float, plan: Plan) -> tuple[str, ...]:
+    """Say that delta is large by itself, which is known before a fit; a pure plan spends none."""
+    if plan.pure or delta < LARGE_DELTA:
+        return ()
+    return (
+        f"LARGE DELTA: delta={delta:g} is the chance that the promise fails outright. A method that publishes each row"
+        f" with that chance, as it is, would keep it too. {SMALLER_DELTA}",
+    )
+
+
+def large_beside_rows(result: FitResult, plan: Plan, shape: Shape) -> tuple[str, ...]:
+    """Say that delta is not below one over the number of rows or units; prints released numbers only.
+
+    Privacy
+    -------
+    Post-processing of the released number of rows: a row, or a unit, adds at most the largest weight to it.
+    """
+    delta, count = result.controller.budget.delta, result.count
+    if plan.pure or count is None or count.is_few or large_delta(delta, plan):
+        return ()
+    least = count.value / shape.max_weight
+    if delta * least < 1:
+        return ()
+    unit = shape.schema.unit_id
+    what = "rows" if unit is None else f"units {unit!r}"
+    return (
+        f"LARGE DELTA: delta={delta:g} is not below one over the number of {what}: by a released number, there are"
+        f" {least:.3g} or more. A method that publishes one of them, drawn at random, would keep the promise too."
+        f" {SMALLER_DELTA}",
     )
 
 

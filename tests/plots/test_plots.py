@@ -253,6 +253,14 @@ def test_plot_draws_the_models_own_explanation(classifier):
     assert titles[1:3] == [shown.name for shown in ranked[:2]]
 
 
+def test_plot_takes_one_term_by_its_name(classifier):
+    for figure in (classifier.plot("age"), classifier.plot(["age"]), classifier.plot(terms="age")):
+        titles = [axes.get_title() for axes in figure.axes]
+        assert titles[1:] == ["age"]
+    with pytest.raises(PlanError, match=r"'agee' is no term .* Did you mean 'age'\?"):
+        classifier.plot("agee")
+
+
 # ---- budgets ---------------------------------------------------------------------------------------------------------
 
 

@@ -1,6 +1,8 @@
 """Explanations add up to the score bit for bit, are those of the definition, and speak the schema's words."""
 
+import html
 import itertools
+import re
 from dataclasses import replace
 
 import dask.dataframe as dd
@@ -312,6 +314,57 @@ def test_reprs_are_short_and_data_has_the_layout_of_interpret(model, shares, bin
     assert row["values"][2] == rows["age"].iloc[1]
     assert list(local.selector.columns) == ["Row", "Predicted"]
     assert isinstance(found.selector, pd.DataFrame)
+
+
+def test_explained_rows_show_their_largest_terms(model, shares, binary_schema, rows):
+    local = explain_local(model, shares, binary_schema, rows, scale=2.0, offset=1.0)
+    first, *lines = repr(local).splitlines()
+    assert first.startswith(f"LocalExplanation of 'target': {len(rows)} rows, the first 8; ")
+    assert len(lines) == 8
+    page = html.unescape(re.sub("<[^>]*>", " ", local._repr_html_()))
+    for k, line in enumerate(lines):
+        sizes = local.scores[k]
+        order = np.argsort(-np.abs(sizes), kind="stable")
+        *told, others = re.findall(r" ([-+][\d.e-]+)(?=,|$)", line)[-5:]
+        assert told == [f"{size:+.3g}" for size in sizes[order[:4]]]
+        assert float(others) == pytest.approx(sizes[order[4:]].sum(), abs=0.01)
+        score, start = local.intercept[0] + sizes.sum(), local.intercept[0]
+        assert line.startswith(f"  row {k}: score {score:.4g}, predicted ")
+        assert f": intercept {start:.4g}, {local.names[order[0]][:14]}" in line
+        assert f" {told[0]} " in page
+    assert re.search(rf"\bage={rows['age'].iloc[0]:g} [-+]", "".join(lines))
+    assert "LocalExplanation of 'target': " in page
+    few = explain_local(model, shares, binary_schema, rows[:2])
+    assert len(repr(few).splitlines()) == 3
+    assert "the first" not in repr(few)
+    none = explain_local(model, shares, binary_schema, rows[:0])
+    assert "0 rows" in repr(none)
+    assert "0 rows" in none._repr_html_()
+
+
+def test_a_row_of_several_classes_shows_the_predicted_one(
+    three_score_model, shares, multiclass_schema, rows
+):
+    local = explain_local(three_score_model, shares, multiclass_schema, rows)
+    scores = np.stack([part.sum(1) for part in local.scores], axis=1) + local.intercept
+    lines = repr(local).splitlines()[1:]
+    assert len(lines) == 8
+    for k, line in enumerate(lines):
+        best = int(scores[k].argmax())
+        label = multiclass_schema.target.classes[best]
+        assert f"score {scores[k, best]:.4g}, predicted {label} (" in line
+        assert f"intercept {local.intercept[best]:.4g}," in line
+
+
+def test_rows_that_are_lazy_are_not_read_to_be_shown(model, shares, binary_schema, rows):
+    def refuse(_part):
+        raise AssertionError
+
+    frame = dd.from_pandas(rows, npartitions=2)
+    frame = frame.map_partitions(refuse, meta=frame._meta)
+    local = explain_local(model, shares, binary_schema, frame)
+    assert "lazy; compute() reads the rows" in repr(local)
+    assert "lazy; compute() reads the rows" in local._repr_html_()
 
 
 def test_bands_are_of_the_noise_in_all_parts(model, shares, bands, binary_schema):

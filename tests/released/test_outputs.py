@@ -3,7 +3,10 @@
 import dask.array as da
 import dask.dataframe as dd
 import numpy as np
+import pyarrow as pa
 import pytest
+import xarray as xr
+import zarr
 
 from dpgb_dask import DPGBClassifier, DPGBRegressor, Schema
 from dpgb_dask.losses import RATE_SHIFT, clipped_probability
@@ -37,6 +40,39 @@ def test_predictions_follow_their_input(classifier, features):
     np.testing.assert_array_equal(label.compute(), classifier.predict(features))
     assert isinstance(classifier.decision_function(frame), dd.Series)
     assert isinstance(want, np.ndarray)
+
+
+def group_of(table):
+    group = zarr.group()
+    for name in table:
+        group.create_array(name, data=table[name].to_numpy(), chunks=(400,))
+    return group
+
+
+KINDS = {
+    "NumPy": (lambda x: x.to_numpy(), np.ndarray),
+    "lists": (lambda x: x.to_numpy().tolist(), np.ndarray),
+    "pandas": (lambda x: x.set_index(np.arange(len(x))[::-1]), np.ndarray),
+    "Arrow": (pa.Table.from_pandas, np.ndarray),
+    "a Dask frame": (lambda x: dd.from_pandas(x, npartitions=3), dd.Series),
+    "a Dask array": (lambda x: da.from_array(x.to_numpy(), chunks=(400, 2)), da.Array),
+    "a Zarr array": (lambda x: zarr.array(x.to_numpy(), chunks=(400, 2)), da.Array),
+    "a Zarr group": (group_of, da.Array),
+    "a dataset": (xr.Dataset.from_dataframe, xr.DataArray),
+    "a data array": (lambda x: xr.DataArray(x.to_numpy()), xr.DataArray),
+}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_predictions_have_the_kind_that_the_docs_say(kind, features, numbers):
+    """docs/schema.md §3 has the table."""
+    given, kind_of_output = KINDS[kind]
+    schema = Schema({"x": (-3, 3), "z": (-3, 3)}, target_bounds=(-15, 15))
+    table = features[["x", "z"]].astype(np.float64)
+    fitted = DPGBRegressor(schema=schema, columns="position", **SHORT, **SEEDED).fit(table, numbers)
+    got = fitted.predict(given(table))
+    assert type(got) is kind_of_output
+    np.testing.assert_array_equal(np.asarray(got), fitted.predict(table))
 
 
 def test_predictions_of_a_cluster_are_the_same(classifier, features, client):

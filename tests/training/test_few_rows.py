@@ -110,6 +110,53 @@ def test_a_fit_on_enough_rows_does_not_stop(kind):
     assert "releases no number of rows" not in str(report)
 
 
+WEIGHTED = Schema(FEATURES, classes=[0, 1], max_weight=4)
+UNITS = Schema(FEATURES, classes=[0, 1], unit_id="person")
+# what is in use: options of the estimator, columns beside the features, weights; what the warning names, and the look
+CAUSES = {
+    "neither": ({}, {}, None, [], r"schema\.check\(X, y\)"),
+    "weights of 0": (
+        {"schema": WEIGHTED}, {}, np.zeros(800),
+        ["sample weights are missing, not above 0", "max_weight=4"], r"schema\.check\(X, y, sample_weight\)",
+    ),
+    "classes of weight 0": (
+        {"schema": WEIGHTED, "class_weight": {0: 0, 1: 0}}, {}, None,
+        ["sample weights times class_weight are missing"], r"schema\.check\(X, y, sample_weight\)",
+    ),
+    "units that cannot be read": (
+        {"schema": UNITS}, {"person": np.nan}, None,
+        ["values of 'person' cannot be read"], r"model\.schema_\.check\(X, y\)",
+    ),
+    "one unit": (
+        {"unit_id": "person"}, {"person": 7}, None,
+        ["few units share the rows", "one 'person' together weigh at most"], r"model\.schema_\.check\(X, y\)",
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.usefixtures("few_rows_are_few")
+@pytest.mark.parametrize("use", CAUSES)
+def test_the_warning_names_the_causes_that_are_possible(use):
+    """Labels are fine in all of them but the first; which cause it is would be a fact of the rows, and is not told."""
+    options, columns, weight, named, look = CAUSES[use]
+    est = estimator(noise=SeededNoise(3), **options)
+    y = unknown("binary") if use == "neither" else known("binary")
+    with pytest.warns(FewRowsWarning, match=f"{look}, the owner's own look") as caught:
+        est.fit(rows().assign(**columns), y, sample_weight=weight)
+    (said,) = {str(warning.message) for warning in caught}
+    assert est.privacy_report_.warnings == (said,)
+    for words in ("few rows for this epsilon", "labels are none of the declared classes", *named):
+        assert words in said
+    assert ("weights" in said) == bool(weight is not None or "class_weight" in options)
+    assert ("person" in said) == bool(columns)
+
+
+@pytest.mark.usefixtures("few_rows_are_few")
+def test_the_warning_of_a_regressor_speaks_of_numbers():
+    with pytest.warns(FewRowsWarning, match="or targets are no numbers: schema"):
+        estimator("numeric", noise=SeededNoise(3)).fit(rows(), unknown("numeric"))
+
+
 @pytest.mark.usefixtures("few_rows_are_few")
 def test_an_account_is_charged_only_what_was_opened(ledger):
     before = ledger.account("people").left

@@ -159,10 +159,8 @@ def check_inputs(
     if isinstance(X, _Columns):
         beside = {schema.target.name if y is None else None, unit} - {None}
         X.check([*schema.names, *map(str, beside)], schema)
-    y = _target_column(X, schema) if y is None else _native_kind(y, "y")
-    weight = None if sample_weight is None else _native_kind(sample_weight, "sample_weight")
-    y = _column(y, "y")
-    weight = None if weight is None else _column(weight, "sample_weight")
+    y = _column(_target_column(X, schema), "y") if y is None else native_column(y, "y")
+    weight = None if sample_weight is None else native_column(sample_weight, "sample_weight")
     units = None if unit is None else _unit_column(X, unit, schema)
     X = _select(X, schema)  # noqa: N806
     check_columns(_meta(y), schema, target=True)
@@ -171,6 +169,28 @@ def check_inputs(
             "sample_weight together with unit_id is not available: a unit's rows share one weight."
         )
     return Inputs(X, y, weight, units)
+
+
+@in_our_words(not_readable)
+def native_column(data: Any, name: str) -> Any:
+    """Return a target or weights, of any kind that a fit takes, as one column of NumPy, pandas or Dask.
+
+    Parameters
+    ----------
+    data : collection of (n,) or (n, 1)
+    name : str
+        "y" or "sample_weight".
+
+    Raises
+    ------
+    StructureError, UnsupportedCollectionError
+        If it is not one column, or of an unknown kind.
+
+    Privacy
+    -------
+    Private side, or the caller's own rows. Reads structure only.
+    """
+    return _column(_native_kind(data, name), name)
 
 
 @in_our_words(not_readable)
@@ -472,6 +492,13 @@ def _as_series(data: Any, like: dd.DataFrame, name: str) -> dd.Series:
             f"X and {name} have different numbers of chunks. Repartition one of them."
         )
     return data
+
+
+def as_one_kind(*columns: Any) -> tuple[Any, ...]:
+    """Return columns with Dask Arrays as Dask Series, if one is a Series: Dask warns if both are computed together."""
+    if not any(isinstance(column, dd.Series) for column in columns):
+        return columns
+    return tuple(dd.from_dask_array(c) if isinstance(c, da.Array) else c for c in columns)
 
 
 def _frame_chunks(x: dd.DataFrame, y: Any, third: _Third) -> tuple[Chunk, ...]:

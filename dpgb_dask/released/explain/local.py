@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
+import zarr
 from dask.base import is_dask_collection
 from numpy.typing import NDArray
 
@@ -19,6 +20,11 @@ from dpgb_dask.released.explain.decomposition import Decomposition, decompose
 from dpgb_dask.released.explain.overall import unit_of
 from dpgb_dask.released.explain.terms import REMAINDER, name_of
 from dpgb_dask.released.predict import Codes, RowFunction, apply
+from dpgb_dask.showing import brief, html_table, one_line
+from dpgb_dask.stored import from_zarr
+
+SHOWN_ROWS = 8  # rows that a repr lists …
+SHOWN_TERMS = 4  # … and their largest contributions; the others are added up
 
 
 @dataclass(frozen=True)
@@ -60,7 +66,7 @@ class LocalExplanation:
 
     Privacy
     -------
-    Post-processing: the rows to explain are the caller's own.
+    Post-processing: the rows to explain are the caller's own. What it prints holds values of them.
     """
 
     names: tuple[str, ...]
@@ -92,8 +98,12 @@ class LocalExplanation:
 
     def compute(self) -> "LocalExplanation":
         """Return the same explanation in memory."""
-        steps, rows = compute(self.steps, self.rows)
-        return replace(self, steps=steps, rows=rows)
+        if not is_dask_collection(
+            self.rows
+        ):  # Dask would look for parts of its own in a Zarr group
+            return replace(self, steps=compute(*self.steps))
+        *steps, rows = compute(*self.steps, self.rows)
+        return replace(self, steps=tuple(steps), rows=rows)
 
     def _in_memory(self) -> list[NDArray[np.int64]]:
         if self.lazy:
@@ -198,10 +208,65 @@ class LocalExplanation:
         data = self.data(key)
         return None if data is None else figures.of_row(data, unit_of(self.model))
 
+    # ---- how it prints
+
+    def _title(self) -> str:
+        name, terms = brief(self.schema.target.name), f"{len(self.names)} terms"
+        if self.lazy:
+            return f"LocalExplanation of {name!r} (lazy; compute() reads the rows): {terms}"
+        n_rows = len(self.steps[0])
+        first = f", the first {SHOWN_ROWS}" if n_rows > SHOWN_ROWS else ""
+        return (
+            f"LocalExplanation of {name!r}: {n_rows} rows{first}; {terms}, in {unit_of(self.model)}"
+        )
+
+    def _shown(self) -> list[list[str]]:
+        """Return the cells of the first rows: position, prediction, score, intercept, and contributions, largest first.
+
+        For several classes, score and contributions are those of the predicted class. They add up to the score.
+        """
+        if self.lazy:
+            return []
+        parts = [part[:SHOWN_ROWS] for part in self._in_memory()]
+        rows = zip(*parts, strict=True)
+        return [self._cells(key, np.stack(row, axis=1)) for key, row in enumerate(rows)]
+
+    def _cells(self, key: int, steps: NDArray[np.int64]) -> list[str]:
+        """Return the cells of one row, whose contributions are (n_terms, n_scores) steps."""
+        best, label, chance = self._outlook(steps.sum(0) + self.intercept_steps)
+        column = best if steps.shape[1] > 1 else 0
+        sizes = steps[:, column] * (self.scale / SCORE_ONE)
+        start = self.intercept[column]
+        order = np.argsort(-np.abs(sizes), kind="stable")
+        largest, others = order[:SHOWN_TERMS], order[SHOWN_TERMS:]
+        values = self._values(key)
+        told = [f"{_said(self.names[k], values[k])} {sizes[k]:+.3g}" for k in largest]
+        if len(others):
+            told.append(f"{len(others)} others {sizes[others].sum():+.3g}")
+        predicted = (
+            f"{brief(label, 20)} ({100 * chance:.3g} %)" if self.schema.target.classes else ""
+        )
+        return [str(key), predicted, f"{start + sizes.sum():.4g}", f"{start:.4g}", *told]
+
     def __repr__(self) -> str:
-        kind = "lazy; compute() reads the rows" if self.lazy else f"{len(self.steps[0])} rows"
-        shown = ", ".join(self.names[:8]) + (", …" if len(self.names) > 8 else "")
-        return f"LocalExplanation of {self.schema.target.name!r} ({kind}): {len(self.names)} terms, {shown[:300]}"
+        lines = [self._title()]
+        for key, predicted, score, start, *told in self._shown():
+            said = f", predicted {predicted}" if predicted else ""
+            lines.append(f"  row {key}: score {score}{said}: intercept {start}, {', '.join(told)}")
+        return "\n".join(lines)
+
+    def _repr_html_(self) -> str:
+        rows = self._shown()
+        head = ["row", "predicted", "score", "intercept", "contributions", *[""] * SHOWN_TERMS]
+        return html_table(self._title(), rows, head[: len(rows[0])] if rows else ())
+
+
+def _said(name: str, value: Any) -> str:
+    """Return a term with the row's value of its feature, in few characters."""
+    if isinstance(value, str) and not value:
+        return brief(name, 20)
+    text = f"{value:g}" if isinstance(value, float | np.floating) else str(value)
+    return f"{brief(name, 14)}={one_line(brief(text, 8))}"
 
 
 def explain_local(
@@ -232,6 +297,7 @@ def explain_local(
     -------
     Post-processing: the rows to explain are the caller's own.
     """
+    rows = from_zarr(rows) if isinstance(rows, zarr.Array) else rows
     found = decompose(model, shares)
     names = term_names(found, schema)
     dtype = np.dtype(np.int64)

@@ -1,0 +1,166 @@
+"""`score` reads the target as `fit` does, whatever collection holds it; rows without a target are left out."""
+
+import dask.array as da
+import dask.dataframe as dd
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+import pytest
+import xarray as xr
+import zarr
+from sklearn.metrics import accuracy_score, r2_score
+
+from dpgb_dask import DPGBClassifier, StructureError, UnsupportedCollectionError
+from dpgb_dask.io import read_csv
+from dpgb_dask.testing import SeededNoise
+
+ROWS = 400
+
+FORMS = {
+    "text": lambda y: y.astype(str),
+    "objects": lambda y: y.astype(object),
+    "a list": lambda y: y.tolist(),
+    "a column of lists": lambda y: [[value] for value in y.tolist()],
+    "a frame": lambda y: pd.DataFrame({"y": y}),
+    "pandas' own type": lambda y: pd.Series(y).convert_dtypes(),
+    "categories": lambda y: pd.Series(y.astype(str), dtype="category"),
+    "another index": lambda y: pd.Series(y, index=range(len(y), 0, -1)),
+    "Arrow": lambda y: pa.chunked_array([pa.array(y)]),
+    "Zarr": lambda y: zarr.array(y, chunks=(300,)),
+    "xarray": lambda y: xr.DataArray(y, dims="row"),
+    "xarray, lazy": lambda y: xr.DataArray(y, dims="row").chunk(300),
+    "a Dask array": lambda y: da.from_array(y, chunks=700),
+    "a Dask column of text": lambda y: dd.from_pandas(pd.Series(y.astype(str)), npartitions=3),
+}
+TABLES = {
+    "pandas": lambda x: x,
+    "a Dask frame": lambda x: dd.from_pandas(x, npartitions=2),
+    "a lazy dataset": lambda x: xr.Dataset({name: ("row", x[name].to_numpy()) for name in x}).chunk(
+        row=600
+    ),
+}
+
+
+@pytest.mark.parametrize("table", TABLES)
+@pytest.mark.parametrize("form", FORMS)
+def test_labels_of_every_form_have_one_score(classifier, features, labels, form, table):
+    want = accuracy_score(labels, classifier.predict(features))
+    assert classifier.score(TABLES[table](features), FORMS[form](labels)) == want
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_numbers_of_every_form_have_one_score(regressor, features, numbers, form):
+    want = r2_score(numbers, regressor.predict(features))
+    assert regressor.score(features, FORMS[form](numbers)) == want
+
+
+def test_labels_of_a_text_file_are_read(classifier, features, labels, tmp_path):
+    features.assign(target=labels).to_csv(tmp_path / "rows.csv", index=False)
+    rows = read_csv(tmp_path / "rows.csv")
+    want = classifier.score(features, labels)
+    assert classifier.score(rows[list(features.columns)], rows["target"]) == want
+
+
+def test_labels_of_several_types_have_a_score(binary_schema, features, labels):
+    schema = type(binary_schema)(binary_schema.features, classes=["a", 1])
+    y = np.array(["a", 1], dtype=object)[labels.astype(int)]
+    model = DPGBClassifier(
+        schema=schema, recipe="fdp-tr-newton", n_estimators=3, noise=SeededNoise(0), random_state=0
+    ).fit(features, y)
+    assert model.score(features, y) == np.mean(model.predict(features) == y)
+
+
+@pytest.mark.parametrize("lost", [None, pd.NA, "unheard of", 7, np.nan], ids=str)
+def test_rows_without_a_label_are_left_out(classifier, features, labels, lost):
+    y = pd.Series(labels.astype(object))
+    y[:ROWS] = lost
+    want = classifier.score(features[ROWS:], labels[ROWS:])
+    assert classifier.score(features, y) == want
+    weight = np.where(np.arange(len(y)) < ROWS, 1000.0, 1.0 + np.arange(len(y)) % 3)
+    weighted = classifier.score(features[ROWS:], labels[ROWS:], weight[ROWS:])
+    assert weighted != want
+    assert classifier.score(features, y, weight) == weighted
+
+
+def test_rows_without_a_number_are_left_out(regressor, features, numbers):
+    y = numbers.astype(object)
+    y[:ROWS] = ["none", None, np.nan, pd.NaT] * (ROWS // 4)
+    want = regressor.score(features[ROWS:], numbers[ROWS:])
+    assert regressor.score(features, y) == want
+    lazy = dd.from_pandas(pd.Series(np.where(np.arange(len(y)) < ROWS, np.nan, numbers)), 3)
+    assert regressor.score(dd.from_pandas(features, npartitions=3), lazy) == want
+
+
+def test_only_an_infinite_number_counts_as_the_bound(regressor, features, numbers):
+    """R² is that of scikit-learn wherever scikit-learn has one, so numbers beyond the bounds are left as they are."""
+    predicted = regressor.predict(features)
+    far = np.where(np.arange(len(numbers)) < 9, 40.0, numbers)
+    assert regressor.score(features, far) == r2_score(far, predicted)
+    endless = np.where(far == 40, np.inf, far)
+    assert regressor.score(features, endless) == r2_score(np.where(far == 40, 15, far), predicted)
+
+
+def test_weights_of_every_kind_count(classifier, regressor, features, labels, numbers):
+    weight = 1.0 + np.arange(len(labels)) % 5
+    want = accuracy_score(labels, classifier.predict(features), sample_weight=weight)
+    value = r2_score(numbers, regressor.predict(features), sample_weight=weight)
+    frame = dd.from_pandas(features, npartitions=2)
+    for form in FORMS.values():
+        assert classifier.score(frame, zarr.array(labels), form(weight)) == want
+        assert regressor.score(features, numbers, form(weight)) == value
+
+
+def test_an_inferred_schema_scores_zarr_too(features, labels):
+    model = DPGBClassifier(
+        schema="infer", recipe="fdp-tr-newton", n_estimators=3, noise=SeededNoise(0), random_state=0
+    )
+    numeric = features[["x", "age"]]
+    model.fit(numeric, labels)
+    stored = zarr.array(labels, chunks=(500,))
+    want = model.score(numeric, labels)
+    assert model.score(numeric, stored, zarr.array(np.ones(len(labels)))) == want
+    unheard = np.where(np.arange(len(labels)) < ROWS, 7, labels)  # wrong, as scikit-learn has it
+    assert model.score(numeric, unheard) == accuracy_score(unheard, model.predict(numeric))
+
+
+def test_what_cannot_be_scored_is_said(classifier, regressor, features, labels, numbers):
+    with pytest.raises(StructureError, match=r"No row can be scored: .*classes \[0, 1\]\. Give"):
+        classifier.score(features, np.full(len(labels), "unheard of"))
+    with pytest.raises(StructureError, match="No row can be scored: no value in y is a number"):
+        regressor.score(features, np.full(len(numbers), np.nan))
+    with pytest.raises(StructureError, match="No row can be scored"):
+        classifier.score(features[:0], labels[:0])
+    with pytest.raises(StructureError, match="different numbers of rows"):
+        classifier.score(features, labels[1:])
+    with pytest.raises(StructureError, match="different numbers of rows"):
+        classifier.score(features, labels, np.ones(3))
+    with pytest.raises(StructureError, match="requires y to be passed"):
+        classifier.score(features, None)
+    with pytest.raises(StructureError, match="y must be one column"):
+        classifier.score(features, np.stack([labels, labels], axis=1))
+    with pytest.raises(UnsupportedCollectionError, match="y is a set"):
+        classifier.score(features, {0, 1})
+
+
+def test_explained_rows_of_zarr_are_computed(features):
+    group = zarr.group()
+    numeric = features[["x", "z", "age"]]
+    model = DPGBClassifier(
+        schema={
+            "version": 1,
+            "features": {
+                name: {"type": "numeric", "low": -3, "high": 90, "integer": False, "missing": True}
+                for name in numeric
+            },
+            "target": {"name": "target", "type": "binary", "classes": [0, 1]},
+        },
+        recipe="fdp-tr-newton", n_estimators=3, noise=SeededNoise(0), random_state=0,
+        columns="position",
+    ).fit(numeric, features.index.to_numpy() % 2)  # fmt: skip
+    for name in numeric:
+        group.create_array(name, data=numeric[name].to_numpy(np.float64))
+    want = model.explain_local(numeric).steps[0]
+    for rows in (zarr.array(numeric.to_numpy(np.float64), chunks=(500, 3)), group):
+        lazy = model.explain_local(rows)
+        assert lazy.lazy
+        np.testing.assert_array_equal(lazy.compute().steps[0], want)
