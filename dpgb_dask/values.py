@@ -68,6 +68,13 @@ ISO_TIME = re.compile(r"\d\d:\d\d(:\d\d(\.\d{1,6})?)?", re.ASCII)
 LONG_NUMBER = re.compile(r"\s*+[+-]?(\d++\.?\d*+|\.\d++)([eE][+-]?\d++)?\s*+", re.ASCII)
 BLANKS = " \t\n\v\f\r"  # beside a number they mean nothing
 WHOLE = re.compile(r"([+-]?)(\d++)(\.0*+)?", re.ASCII)
+# types of arrays whose values can be listed as categories
+LISTED = (
+    pd.api.types.is_object_dtype,
+    pd.api.types.is_string_dtype,
+    pd.api.types.is_integer_dtype,
+    pd.api.types.is_bool_dtype,
+)
 # units of NumPy's dates that `pd.Timestamp` holds exactly
 UNITS_OF_TIME = frozenset({"Y", "M", "W", "D", "h", "m", "s", "ms", "us", "ns"})
 
@@ -367,6 +374,24 @@ def _exact_id(value: Any) -> Any:
 
 
 # ---- lists of values -------------------------------------------------------------------------------------------------
+
+
+def listed_values(given: Any) -> Any:
+    """Return a list of the values of a range, or of a one-dimensional array or index of texts, whole numbers or truths.
+
+    Of a categorical type of pandas, also of a column that has it, these are the categories. Anything else is returned
+    as it is: two floats in an array may be bounds as well, and another series is more likely to be a column of rows.
+    """
+    if isinstance(given, range):
+        return list(given)
+    if isinstance(given, pd.Series | pd.CategoricalIndex | pd.Categorical):
+        given = given.dtype if isinstance(given.dtype, pd.CategoricalDtype) else given
+    if isinstance(given, pd.CategoricalDtype) and given.categories is not None:
+        given = given.categories
+    arrays = np.ndarray | pd.Index | pd.api.extensions.ExtensionArray
+    if isinstance(given, arrays) and given.ndim == 1 and any(is_of(given) for is_of in LISTED):
+        return given.tolist()
+    return given
 
 
 def is_plain(values: Iterable[Any]) -> bool:

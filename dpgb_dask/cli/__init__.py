@@ -1,16 +1,18 @@
 """The command line: ``dpgb-dask COMMAND``; each command of `COMMANDS` has its own file here."""
 
 import argparse
+import os
+import select
 import signal
 import sys
 import threading
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from importlib import import_module
 from typing import Any, NamedTuple
 
 import dpgb_dask
-from dpgb_dask.cli.options import BUDGET, ERROR, INTERRUPTED, OK, Parser
+from dpgb_dask.cli.options import BUDGET, ERROR, INTERRUPTED, OK, UNREAD, Parser
 from dpgb_dask.errors import BudgetExceededError, DPGBError, kind_of
 
 DESCRIPTION = "Differentially private gradient boosting on Dask."
@@ -99,18 +101,29 @@ def main(arguments: Sequence[str] | None = None) -> int:
         Exit code.
     """
     given = list(sys.argv[1:] if arguments is None else arguments)
+    try:
+        code = _run(given)
+    except SystemExit:  # argparse's, after the help or wrong usage
+        if _is_written():
+            raise
+        return UNREAD
+    return code if _is_written() or code != OK else UNREAD
+
+
+def _run(given: Sequence[str]) -> int:
+    """Run the command in the arguments; say its error, if it ends with one, and return the exit code."""
     options = _parser(given).parse_args(given)
     try:
         with _stopped_as_by_hand():
-            return options.run(options) or OK
+            code: int = options.run(options) or OK
+            sys.stdout.flush()  # here, so that a full disk is said like any other error
+            return code
     except BudgetExceededError as error:
         return _fail(error, BUDGET)
     except DPGBError as error:
         return _fail(error, ERROR)
     except OSError as error:
-        name = f" {error.filename!r}" if error.filename else ""
-        text = f"{type(error).__name__}:{name} {error.strerror or 'cannot be used'}"
-        return _fail(error, ERROR, text)
+        return _fail_of_system(error)
     except KeyboardInterrupt as error:
         text = "interrupted; what was charged stands (see: dpgb-dask ledger show)"
         return _fail(error, INTERRUPTED, text)
@@ -165,6 +178,41 @@ def _stopped_as_by_hand() -> Iterator[None]:
         yield
     finally:
         signal.signal(signal.SIGTERM, before)
+
+
+def _is_written() -> bool:
+    """Write what is left of standard output; return whether it could be, as it cannot after ``| head``."""
+    try:
+        sys.stdout.flush()
+    except OSError:
+        # else Python complains of what is left in the buffer, when it exits
+        nowhere = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(nowhere, sys.stdout.fileno())
+        os.close(nowhere)
+        return False
+    return True
+
+
+def _is_pipe_broken() -> bool:
+    """Whether standard output is a pipe without a reader: the pipe of an error may be another, as to a database."""
+    events: list[tuple[int, int]] = []
+    with suppress(
+        OSError, ValueError, AttributeError
+    ):  # no file, as in a notebook; no poll, as on Windows
+        poll = select.poll()
+        poll.register(sys.stdout.fileno(), 0)
+        events = poll.poll(0)
+    return any(event & (select.POLLERR | select.POLLHUP) for _, event in events)
+
+
+def _fail_of_system(error: OSError) -> int:
+    """Print the error of a file or a connection; nothing for standard output that nobody reads."""
+    if isinstance(error, BrokenPipeError) and _is_pipe_broken():
+        return UNREAD
+    name = f" {error.filename!r}" if error.filename else ""
+    return _fail(
+        error, ERROR, f"{type(error).__name__}:{name} {error.strerror or 'cannot be used'}"
+    )
 
 
 def _fail(error: BaseException, code: int, text: str = "") -> int:

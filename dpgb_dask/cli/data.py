@@ -10,7 +10,6 @@ from dpgb_dask import diagnose
 from dpgb_dask.cli.options import TEXT_FIT, add_data, command, joined
 from dpgb_dask.cli.places import check_spared
 from dpgb_dask.cli.tables import beside, column, is_zarr, open_table, schema_of
-from dpgb_dask.contracts.schema import Schema
 from dpgb_dask.errors import StructureError
 from dpgb_dask.io import write_dataset
 from dpgb_dask.io.place import WEIGHT
@@ -46,10 +45,6 @@ def add_convert(commands: Any) -> None:
 
 def _check(options: argparse.Namespace) -> None:
     schema = schema_of(options)
-    if options.unit is not None:
-        facts = schema.to_dict()
-        ignored = [name for name in facts["ignore"] if name != options.unit]
-        schema = Schema.from_dict(facts | {"ignore": ignored, "unit_id": options.unit})
     X, columns = open_table(options, schema)
     y = columns.get(schema.target.name, None if isinstance(X, dd.DataFrame) else columns.get("y"))
     weight = None if options.weight is None else column("--weight", columns, options.weight)

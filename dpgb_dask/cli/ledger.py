@@ -83,17 +83,30 @@ def add(commands: Any) -> None:
 
 
 def _ledger_open(options: argparse.Namespace) -> None:
-    Ledger(options.url).open_account(
+    ledger = Ledger(options.url)
+    known = {account.name for account in ledger.accounts()} if ledger.exists else set()
+    ledger.open_account(
         options.account,
         epsilon=options.epsilon,
         delta=options.delta,
         analysis=options.analysis,
         unit_id=options.unit,
     )
-    print(
-        f"account {options.account!r} opened: epsilon={options.epsilon:g}, delta={options.delta:g}, analysis"
-        f" {options.analysis}, for {_relation(options.unit)}"
+    cap = (
+        f"epsilon={options.epsilon:g}, delta={options.delta:g}, analysis {options.analysis}, for"
+        f" {_relation(options.unit)}"
     )
+    if options.account not in known:
+        print(f"account {options.account!r} opened: {cap}")
+        return
+    left = _left(ledger, ledger.account(options.account))
+    print(f"account {options.account!r} exists already, and nothing changed: {cap}; {left}")
+
+
+def _left(ledger: Ledger, account: Account) -> str:
+    """Return in words what is left of an account."""
+    epsilon, share = ledger.remaining(account.name), account.left / account.cap
+    return f"one more fit at this delta may ask epsilon={epsilon:.4g} ({100 * share:.2f} % left)"
 
 
 def _relation(unit_id: str | None) -> str:
@@ -115,11 +128,7 @@ def _ledger_show(options: argparse.Namespace) -> None:
             f"cap epsilon={account.epsilon:g}, delta={account.delta:g}, analysis {account.analysis}, for"
             f" {_relation(account.unit_id)}"
         )
-        left = f"{100 * account.left / account.cap:.2f} % left"
-        epsilon = ledger.remaining(account.name)
-        print(
-            f"{account.name}: {cap}; one more fit at this delta may ask epsilon={epsilon:.4g} ({left})"
-        )
+        print(f"{account.name}: {cap}; {_left(ledger, account)}")
         _print_fits(ledger, account)
 
 

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from dpgb_dask.controller.ledger import Ledger
 
 OK, ERROR, BUDGET, FEW_ROWS = 0, 1, 3, 4  # 2 is argparse's own, for wrong usage
-INTERRUPTED = 130
+INTERRUPTED, UNREAD = 130, 141  # as a shell says it of a process that SIGINT or SIGPIPE ended
 DATA = "Parquet file or directory, text (.csv, .tsv or .txt, also .gz) or a pattern, *.zarr; a path or a URL such as s3://"
 MODEL = "model file; a path or a URL such as s3://"
 MODEL_OUT = "model file to write; a path or a URL such as s3://"

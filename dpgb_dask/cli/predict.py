@@ -56,8 +56,8 @@ def add(commands: Any) -> None:
         metavar="COLUMN",
         action="append",
         default=[],
-        help="column of the data to copy beside the predictions, such as an id; may be given again, and may name"
-        " several with commas between",
+        help="column of the data to copy beside the predictions, such as an id, as it stands there (of a file of text,"
+        " as text); may be given again, and may name several with commas between",
     )
     add_text(predict)
     add_scheduler(predict)
@@ -160,15 +160,15 @@ def _kept(
     for name in dict.fromkeys(names):
         if name in made:
             raise StructureError(f"--keep {name!r} is the name of a prediction. Rename the column.")
-        if name in known:
+        if isinstance(columns.get(name), dd.Series):  # as it stands in the file
+            parts.append(columns[name].to_frame(name))
+        elif name in known:
             parts.append(table[[name]])
         elif name in columns and isinstance(columns[name], da.Array):
             column = columns[name]
             if isinstance(table, da.Array):
                 column = column.rechunk({0: table.chunks[0]})
             parts.append(dd.from_dask_array(column, columns=name).to_frame(name))
-        elif name in columns:
-            parts.append(columns[name].to_frame(name))
         else:
             raise StructureError(f"--keep {name!r} is no column of the data. Name one that is.")
     return parts

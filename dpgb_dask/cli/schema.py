@@ -5,11 +5,11 @@ import sys
 from pathlib import Path
 from typing import Any
 
-import dask.dataframe as dd
 import zarr
 
 from dpgb_dask import drafts
 from dpgb_dask.cli.options import DATA, add_text, command
+from dpgb_dask.cli.parquet import read_parquet
 from dpgb_dask.cli.places import check_out, check_spared
 from dpgb_dask.cli.tables import KNOWN_FILES, check_there, is_zarr, open_names
 from dpgb_dask.errors import SchemaError
@@ -74,5 +74,6 @@ def _draft(options: argparse.Namespace) -> drafts.SchemaDraft:
         frame = open_names(options)
         if frame is not None:
             return drafts.draft(frame, target=options.target, header=options.header)
-        types = dd.read_parquet(path, dtype_backend="pyarrow").dtypes
-        return drafts.of_types(dict(types.items()), options.target)
+        table = read_parquet(path, "pyarrow")
+        types = {n: t for n, t in table.frame.dtypes.items() if n not in table.stored}
+        return drafts.of_types(types, options.target)

@@ -12,6 +12,7 @@ import fsspec
 import pandas as pd
 import zarr
 
+from dpgb_dask.cli.parquet import Parquet, read_parquet
 from dpgb_dask.contracts.features import Numeric
 from dpgb_dask.contracts.schema import Schema
 from dpgb_dask.conventions import dims_of
@@ -21,6 +22,7 @@ from dpgb_dask.errors import SchemaError, StructureError
 from dpgb_dask.io.opening import is_dataset, not_kept, open_dataset
 from dpgb_dask.io.place import WEIGHT
 from dpgb_dask.io.text import read_csv, reading
+from dpgb_dask.parameters import with_unit
 from dpgb_dask.remote import is_there, is_url
 from dpgb_dask.stored import all_arrays_of, from_zarr
 from dpgb_dask.values import exact_ids
@@ -37,7 +39,7 @@ COMPRESSED = (".gz", ".bz2", ".xz", ".zst")
 
 
 def schema_of(options: argparse.Namespace) -> Schema:
-    """Load the schema; another target, or a weight column, changes which columns it ignores."""
+    """Load the schema; another target, a weight column or a unit changes which columns it ignores."""
     check_there(options.data)
     weight = getattr(options, "weight", None)
     if options.schema is not None:
@@ -54,7 +56,9 @@ def schema_of(options: argparse.Namespace) -> Schema:
         ignore.add(facts["target"]["name"])
         facts["target"]["name"] = options.target
     facts["ignore"] = sorted(ignore - {facts["target"]["name"]})
-    return Schema.from_dict(facts)
+    # here and not later: the units of a file are read as they stand in it
+    unit, most = getattr(options, "unit", None), getattr(options, "max_rows_per_unit", 1)
+    return with_unit(Schema.from_dict(facts), unit, most)
 
 
 def check_there(path: str) -> None:
@@ -89,13 +93,16 @@ def open_table(
 ) -> tuple[Any, Mapping[str, Any]]:
     """Return X and the other columns; nothing is computed.
 
+    The columns of a file have names, so their order is no matter: X has the features in the schema's.
+
     Parameters
     ----------
     options : Namespace
         Options with the path of the data and the form of text files.
     schema : Schema
     strict : bool
-        Whether a malformed line of a text file raises when it is read; otherwise it is a row of missing values.
+        For predictions: a malformed line of a text file raises when it is read, where it is otherwise a row of missing
+        values, and the other columns are as they stand in the file, such as text in a file of text.
 
     Raises
     ------
@@ -106,17 +113,27 @@ def open_table(
     with reading(path, KNOWN_FILES):
         if is_zarr(path):
             return _open_set(path, schema) if is_dataset(path) else _open_zarr(path, schema)
-        if kind is not None:
-            frame = _open_text(options, kind, schema, strict=strict)
+        if kind is None:
+            source, index = _open_parquet(options, schema, strict=strict)
+            frame = source
         else:
-            # a missing unit would turn NumPy integers into floats; Arrow reads them as they are in the file
-            backend = None if schema.unit_id is None else "pyarrow"
-            frame = dd.read_parquet(path, dtype_backend=backend)
-            beside = {schema.target.name} if strict else set()
-            types = zip(frame.columns, frame.dtypes, strict=True)
-            check_file_types({n: t for n, t in types if n not in beside}, schema)
+            source, index = _text_frame(options, kind, strict=strict), frozenset()
+            frame = _with_numbers(source, schema)
         frame = _keep_units(frame, schema)
-    return frame, {str(column): frame[column] for column in frame.columns}
+    shown = source if strict else frame
+    return _in_order(frame, schema, index), {str(name): shown[name] for name in shown.columns}
+
+
+def _in_order(frame: dd.DataFrame, schema: Schema, index: Set[str]) -> dd.DataFrame:
+    """Return a frame with its features in the schema's order, and without an index that the schema does not name."""
+    features = [name for name in schema.names if name in frame.columns]
+    aside = index - {*features, schema.unit_id}
+    if features == [n for n in frame.columns if n in schema.features] and not aside:
+        return frame
+    # a reader skips columns only in the order of its file, so those that a fit leaves out go here; what the schema does
+    # not declare stays, and is refused later
+    aside |= {*features, *schema.ignore, schema.target.name}
+    return frame[[*features, *(name for name in frame.columns if name not in aside)]]
 
 
 def open_names(options: argparse.Namespace) -> dd.DataFrame | None:
@@ -156,9 +173,9 @@ def is_zarr(path: str) -> bool:
 def _open_set(path: str, schema: Schema) -> tuple[Any, Mapping[str, Any]]:
     """Open a data set that ``convert`` wrote."""
     data = open_dataset(path)
-    if data.schema.names != schema.names:
+    if {*data.schema.names} != {*schema.names}:
         lacks = [name for name in schema.names if name not in data.schema.features]
-        how = f"it lacks {lacks}" if lacks else "it has others too, or has them in another order"
+        how = f"it lacks {lacks}" if lacks else "it has others too"
         raise SchemaError(
             f"{path!r} holds other features than the schema: {how}. Convert the source again."
         )
@@ -171,7 +188,11 @@ def _open_set(path: str, schema: Schema) -> tuple[Any, Mapping[str, Any]]:
     columns = {data.schema.target.name: data.y}
     if data.sample_weight is not None:
         columns[WEIGHT] = data.sample_weight
-    return data.X, columns
+    if data.schema.names == schema.names:
+        return data.X, columns
+    if isinstance(data.X, dd.DataFrame):
+        return _in_order(data.X, schema, frozenset()), columns
+    return data.X.sel(feature=list(schema.names)), columns
 
 
 def _open_zarr(path: str, schema: Schema) -> tuple[Any, Mapping[str, Any]]:
@@ -220,11 +241,43 @@ def _of_rows(arrays: Mapping[str, Any], schema: Schema) -> list[str]:
     return [name for name in arrays if not rows or axes.get(name) in (None, *rows.values())]
 
 
-def _open_text(
-    options: argparse.Namespace, kind: str, schema: Schema, *, strict: bool
-) -> dd.DataFrame:
-    """Open delimited text; columns declared as numbers are parsed when they are read, as numbers take less memory."""
-    frame = _text_frame(options, kind, strict=strict)
+def _open_parquet(
+    options: argparse.Namespace, schema: Schema, *, strict: bool
+) -> tuple[dd.DataFrame, Set[str]]:
+    """Open Parquet, whose types are those in the file; also return which of its columns are an index of pandas."""
+    # a missing value would turn NumPy integers into floats, which are rounded: units, and columns that are copied
+    copied = bool(getattr(options, "keep", ()))
+    backend = "numpy_nullable" if copied else None if schema.unit_id is None else "pyarrow"
+    table = read_parquet(options.data, backend)
+    _refuse_lost(options, schema, table, strict=strict)
+    beside = {schema.target.name} if strict else set()
+    types = zip(table.frame.columns, table.frame.dtypes, strict=True)
+    check_file_types({n: t for n, t in types if n not in beside}, schema)
+    return table.frame, table.stored
+
+
+def _refuse_lost(
+    options: argparse.Namespace, schema: Schema, table: Parquet, *, strict: bool
+) -> None:
+    """Raise if the command needs an index that cannot be read as a column; pandas shows it, so it seems to be there.
+
+    Raises
+    ------
+    StructureError
+        If it does.
+    """
+    kept = [name.strip() for given in getattr(options, "keep", ()) for name in given.split(",")]
+    weight = getattr(options, "weight", None)
+    beside = kept if strict else [schema.target.name, schema.unit_id, weight]
+    if met := [name for name in (*schema.names, *beside) if name in table.lost]:
+        raise StructureError(
+            f"{options.data!r} has no column {met[0]!r}: it is an index, which pandas wrote as a range or with several"
+            " levels. Write the file again with the index as a column: frame.reset_index().to_parquet(…)."
+        )
+
+
+def _with_numbers(frame: dd.DataFrame, schema: Schema) -> dd.DataFrame:
+    """Return text whose columns declared as numbers are parsed when they are read, as numbers take less memory."""
     numeric = {name for name, f in schema.features.items() if isinstance(f, Numeric)}
     if not schema.target.classes:
         numeric.add(schema.target.name)

@@ -14,7 +14,16 @@ import numpy as np
 from dpgb_dask.errors import SchemaError, did_you_mean, short
 from dpgb_dask.frozen import settle
 from dpgb_dask.plain import python_scalar
-from dpgb_dask.values import NO_FORM, as_text, cell, cells, form_text, is_missing, is_real
+from dpgb_dask.values import (
+    NO_FORM,
+    as_text,
+    cell,
+    cells,
+    form_text,
+    is_missing,
+    is_real,
+    listed_values,
+)
 
 MAX_CATEGORIES = 250  # codes are uint8; "other" and "missing" take two more
 PARTS = ("days", "year", "month", "weekday", "hour")
@@ -249,7 +258,10 @@ def feature_of(name: str, spec: Any) -> Feature:
     spec = _as_mapping(name, spec)
     kind = _type_of(spec)
     if not isinstance(kind, str) or kind not in _KINDS:
-        given = "" if kind is None else f"type={short(kind)} is unknown; "
+        if isinstance(spec, Mapping):
+            given = "" if kind is None else f"type={short(kind)} is unknown; "
+        else:  # of an array the type alone, as it may be a column of rows
+            given = f"{_type_in_words(spec)} declares no feature; "
         raise SchemaError(
             f"feature {name!r}: {given}expected (low, high), a list of categories, bool, Datetime(first, last),"
             " {'from': mapping}, {'buckets': number}, or in its JSON a 'type' that is one of"
@@ -269,11 +281,19 @@ def _as_mapping(name: str, spec: Any) -> Any:
                 f"feature {name!r} has no bounds. Give (low, high) from public knowledge."
             )
         return {"type": "numeric", "low": spec[0], "high": spec[1]}
-    if isinstance(spec, list):
-        return {"type": "categorical", "categories": spec}
-    if spec is bool:
+    if isinstance(listed := listed_values(spec), list):
+        return {"type": "categorical", "categories": listed}
+    if spec is bool or spec is np.bool_:
         return {"type": "bool"}
     return _fields(spec) if type(spec) in TYPES else spec
+
+
+def _type_in_words(given: Any) -> str:
+    """Return what type a value is of, and what type of values an array holds."""
+    if isinstance(given, type):
+        return f"the type {given.__name__!r}"
+    dtype = getattr(given, "dtype", None)
+    return f"a value of type {type(given).__name__!r}" + ("" if dtype is None else f" of {dtype}")
 
 
 def _refuse_other_kind(name: str, kind: str, spec: Mapping[str, Any]) -> None:
@@ -316,7 +336,7 @@ def _numeric(name: str, spec: Mapping[str, Any], missing: bool) -> Numeric:
 
 
 def _categorical(name: str, spec: Mapping[str, Any], missing: bool) -> Categorical:
-    values = spec.get("categories")
+    values = listed_values(spec.get("categories"))
     if isinstance(values, str) or not isinstance(values, Sequence):
         raise SchemaError(f"feature {name!r} has no list of categories.")
     if len(values) > MAX_CATEGORIES:
@@ -502,6 +522,8 @@ def refuse_meeting(where: str, declared: Sequence[Any]) -> None:
                 f"{where}: {short(value)} is no finite number, and a model file can hold no other. Give a text, such as"
                 f" '{known}', which is read as the same value."
             )
+        if known in seen and _is_same_label(seen[known], value):
+            raise SchemaError(f"{where}: {short(value)} is there twice. Leave one out.")
         if known in seen:
             raise SchemaError(
                 f"{where}: {short(seen[known])} and {short(value)} are read as the same value, as readers make"
@@ -509,3 +531,9 @@ def refuse_meeting(where: str, declared: Sequence[Any]) -> None:
                 " as in 'A007'."
             )
         seen[known] = value
+
+
+def _is_same_label(one: Any, other: Any) -> bool:
+    """Whether two labels are the same value of one type, so that no reader has to confuse them."""
+    one, other = python_scalar(one), python_scalar(other)
+    return type(one) is type(other) and bool(one == other)

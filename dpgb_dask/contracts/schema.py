@@ -37,7 +37,7 @@ from dpgb_dask.errors import (
 )
 from dpgb_dask.plain import python_scalar
 from dpgb_dask.showing import WORDS, brief, html_table
-from dpgb_dask.values import is_missing
+from dpgb_dask.values import is_missing, listed_values
 
 VERSION = 1
 MAX_FEATURES = 65_535  # trees name a feature in 16 bits
@@ -76,7 +76,8 @@ class Schema:
     features : mapping of str to feature
         ``(low, high)`` declares a numeric feature, a list of categories a categorical one, ``bool`` one that is true
         or false, ``{"from": {value: group}}`` and ``{"buckets": n}`` one of more than 250 values; `Numeric`,
-        `Categorical`, `Bool`, `Datetime`, `Grouped` and `Hashed` have more options.
+        `Categorical`, `Bool`, `Datetime`, `Grouped` and `Hashed` have more options. A list may be a range, an index or
+        one-dimensional array of texts, whole numbers or truth values, or a ``CategoricalDtype``.
     classes : sequence, optional
         Class labels of a classification target.
     target_bounds : (float, float), optional
@@ -459,9 +460,12 @@ def _target(name: str, classes: Sequence[Any] | None, bounds: tuple[Any, Any] | 
             "Give either classes=[…] (classification) or target_bounds=(low, high) (regression)."
         )
     if classes is not None:
-        if isinstance(classes, str | Mapping) or not isinstance(classes, Iterable):
-            raise SchemaError(f"classes={short(classes)} must be a list of labels.")
-        labels = tuple(classes)
+        given: Any = classes
+        if not isinstance(given, Iterable):
+            given = listed_values(given)  # a categorical type of pandas
+        if isinstance(given, str | Mapping) or not isinstance(given, Iterable):
+            raise SchemaError(f"classes={short(given)} must be a list of labels.")
+        labels = tuple(given)
         if not 2 <= len(labels) <= MAX_CATEGORIES:
             raise SchemaError(f"classes must be 2 to {MAX_CATEGORIES} different labels.")
         if any(map(is_missing, labels)):

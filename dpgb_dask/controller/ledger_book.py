@@ -609,9 +609,10 @@ class Book:
     def resumable(self, fit_id: str, states: tuple[str, ...]) -> dict[str, str]:
         """Return the row of a fit that has to be in one of the given states."""
         if self.find_fit(fit_id) is None:
+            auto = "'auto' is for dpgb-dask fit --resume alone; here, name the fit. "
             raise ResumeError(
-                f"fit_id={fit_id!r} is not in the ledger. ledger.history(account), or dpgb-dask ledger show, lists the"
-                " fits of an account."
+                f"fit_id={fit_id!r} is not in the ledger. {auto if fit_id == 'auto' else ''}ledger.history(account), or"
+                " dpgb-dask ledger show, lists the fits of an account."
             )
         fit = self.fit(fit_id)
         if fit["state"] not in states:

@@ -37,6 +37,31 @@ def test_ledger_opens_shows_and_refuses(place, capsys):
     assert "no-such-fit" in capsys.readouterr().err
 
 
+def test_an_account_that_is_opened_again_says_what_is_left(place, capsys):
+    url = f"sqlite:///{place}/budget.db"
+    opened = ("ledger", "open", url, "people", "--epsilon", 1, "--delta", 1e-6)
+    assert run(*opened) == 0
+    assert capsys.readouterr().out.startswith("account 'people' opened: epsilon=1, delta=1e-06")
+    assert run(*opened) == 0
+    again = capsys.readouterr().out
+    assert again.startswith("account 'people' exists already, and nothing changed: epsilon=1,")
+    assert again.endswith("may ask epsilon=1 (100.00 % left)\n")
+    charged = ("--quiet", "--ledger", url, "--account", "people", "--out", place / "a.json")
+    assert run(*fit_people(place), "--epsilon", 0.6, *charged) == 0
+    capsys.readouterr()
+    assert run(*opened) == 0
+    again = capsys.readouterr().out
+    assert run("ledger", "show", url) == 0
+    shown = capsys.readouterr().out.splitlines()[0]
+    assert "opened" not in again
+    assert "100.00" not in again
+    assert again.rstrip().endswith(shown.split("; ")[-1])
+    assert run("ledger", "open", url, "people", "--epsilon", 2, "--delta", 1e-6) == 1
+    assert "exists with another cap" in capsys.readouterr().err
+    assert run("ledger", "open", url, "others", "--epsilon", 1, "--delta", 1e-6) == 0
+    assert "'others' opened" in capsys.readouterr().out
+
+
 @pytest.mark.slow
 def test_ledger_accounts_have_an_analysis(place, capsys):
     """A pure account takes fits of pure recipes alone, and no delta."""

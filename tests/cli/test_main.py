@@ -2,6 +2,7 @@
 
 import argparse
 import json
+import os
 import re
 import subprocess
 import sys
@@ -305,6 +306,75 @@ def test_the_schema_file_of_the_docs_serves(tmp_path, capsys):
     (tmp_path / "d.csv").write_text("age,hours,job,zip,high_income\n40,8,office,10115,1\n")
     assert run("check", tmp_path / "d.csv", "--schema", tmp_path / "s.json") == 0
     assert "job: fits" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("unbuffered", ["", "1"])
+@pytest.mark.parametrize("words", [("report", "m.json"), ("--help",), ("report", "--help")])
+def test_output_that_nobody_reads_ends_in_silence(place, classifier, words, unbuffered):
+    """As after ``| head``, which goes away when it has read enough."""
+    classifier.save(place / "m.json")
+    reader, writer = os.pipe()
+    os.close(reader)
+    code = "import sys; from dpgb_dask.cli import main; sys.exit(main())"
+    ended = subprocess.run(
+        [sys.executable, "-P", "-c", code, *words],
+        stdout=writer,
+        stderr=subprocess.PIPE,
+        text=True,
+        cwd=place,
+        env=os.environ | {"PYTHONUNBUFFERED": unbuffered},
+        check=False,
+    )
+    os.close(writer)
+    assert ended.stderr == ""
+    # where the help is not buffered, argparse itself says nothing
+    assert ended.returncode == (0 if unbuffered and "--help" in words else 141)
+
+
+def test_an_error_is_said_though_nobody_reads_the_output(place, classifier):
+    """A failed command keeps its code; so does one whose other pipe, as to a database, is broken."""
+    classifier.save(place / "m.json")
+    reader, writer = os.pipe()
+    os.close(reader)
+    lines = (
+        "import sys, os; from dpgb_dask.cli import main, model",
+        "load = model.load",
+        "def broken(path): print('begun'); raise {}",
+        "model.load = broken",
+        "sys.exit(main())",
+    )
+    for stdout, error in ((writer, "ValueError(1)"), (subprocess.DEVNULL, "BrokenPipeError(32)")):
+        ended = subprocess.run(
+            [sys.executable, "-P", "-c", "\n".join(lines).format(error), "report", "m.json"],
+            stdout=stdout,
+            stderr=subprocess.PIPE,
+            text=True,
+            cwd=place,
+            env=os.environ | {"PYTHONUNBUFFERED": ""},  # else the first line breaks, not the load
+            check=False,
+        )
+        assert ended.returncode == 1
+        assert ended.stderr.startswith(f"dpgb-dask: {error.split('(')[0]}")
+        assert ended.stderr.count("\n") == 1
+    os.close(writer)
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="the system has no /dev/full")
+def test_output_on_a_full_disk_is_an_error(place, classifier):
+    classifier.save(place / "m.json")
+    code = "import sys; from dpgb_dask.cli import main; sys.exit(main())"
+    with Path("/dev/full").open("w") as full:
+        ended = subprocess.run(
+            [sys.executable, "-P", "-c", code, "report", "m.json"],
+            stdout=full,
+            stderr=subprocess.PIPE,
+            text=True,
+            cwd=place,
+            env=os.environ | {"PYTHONUNBUFFERED": ""},
+            check=False,
+        )
+    assert ended.returncode == 1
+    assert ended.stderr == "dpgb-dask: OSError: No space left on device\n"
 
 
 @pytest.mark.slow

@@ -4,9 +4,11 @@ import json
 
 import numpy as np
 import pandas as pd
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 import zarr
-from cli_parts import BUDGET, run
+from cli_parts import BUDGET, model_of, run
 from odd_lines import BAD_LINES, ODD_LINES
 
 from dpgb_dask import DPGBClassifier, Schema
@@ -116,3 +118,48 @@ def test_predict_leaves_no_csv_line_out(place, people, capsys):
     (place / "windows.csv").write_bytes(b"\xef\xbb\xbf" + text.replace(b"\n", b"\r\n") + b"\r\n")
     assert run("predict", model, place / "windows.csv", "--out", place / "out2.csv") == 0
     np.testing.assert_array_equal(pd.read_csv(place / "out2.csv")["prediction"], want)
+
+
+def texts_of(table):
+    return [["" if pd.isna(value) else str(value) for value in table[name]] for name in table]
+
+
+@pytest.mark.parametrize("suffix", ["csv", "parquet"])
+def test_kept_columns_are_as_they_stand_in_the_file(place, people, suffix):
+    """Features, the target, ids beyond floats beside one that is missing, dates."""
+    facts = Schema.load(place / "schema.json").to_dict() | {
+        "unit_id": "id",
+        "ignore": ["day", "code"],
+    }
+    Schema.from_dict(facts).save(place / "units.json")
+    schema = ("--schema", place / "units.json")
+    ids = pd.array([2**60 + k for k in range(len(people))], "Int64")
+    ids[3] = None
+    table = people.assign(id=ids, day="2020-01-31", code="007")
+    model = place / "model.json"
+    keep = ("--keep", "age,target,id", "--keep", "day,code")
+    names = ["age", "target", "id", "day", "code"]
+    source, out = place / f"more.{suffix}", place / "kept.csv"
+    table.to_csv(source, index=False) if suffix == "csv" else table.to_parquet(source)
+    assert run("fit", source, *schema, "--out", model, *BUDGET) == 0
+    assert run("predict", model, source, "--out", out, *keep) == 0
+    got = pd.read_csv(out, dtype=str, keep_default_na=False)
+    assert texts_of(got[names]) == texts_of(table[names])
+    assert run("predict", model, source, "--out", place / "alone.csv") == 0
+    assert pd.read_csv(place / "alone.csv")["prediction"].equals(got["prediction"].astype(int))
+    assert run("predict", model, source, "--out", place / "kept.parquet", *keep) == 0
+    kept = pd.read_parquet(place / "kept.parquet", dtype_backend="numpy_nullable")
+    assert texts_of(kept[names]) == texts_of(table[names])
+
+
+def test_whole_numbers_with_gaps_are_kept_from_files_of_others(place, people):
+    """Without the metadata of pandas, NumPy would make floats of them."""
+    model, out = place / "model.json", place / "kept.csv"
+    assert run("fit", place / "people.csv", *model_of(place)) == 0
+    (place / "m.json").rename(model)
+    ids = [None, *(2**60 + k for k in range(1, len(people)))]
+    table = pa.Table.from_pandas(people).append_column("id", pa.array(ids, pa.int64()))
+    pq.write_table(table.replace_schema_metadata({}), place / "other.parquet")
+    assert run("predict", model, place / "other.parquet", "--keep", "id", "--out", out) == 0
+    lines = out.read_text().splitlines()
+    assert [line.split(",")[0] for line in lines[1:4]] == ["", str(2**60 + 1), str(2**60 + 2)]

@@ -121,6 +121,26 @@ def test_units_are_read_as_they_stand_in_files(kind, tmp_path):
     assert (hashes[3] == NO_UNIT) == (kind != "zarr")  # 0 there, a unit like any other
 
 
+@pytest.mark.parametrize("kind", ["csv", "parquet"])
+@pytest.mark.parametrize("named_by", ["schema", "flag"])
+def test_units_beyond_floats_count_whoever_names_them(place, people, named_by, kind, capsys):
+    """A schema names the units, or ``--unit``; the check and the fit read the same ones."""
+    facts = Schema.load(place / "schema.json").to_dict()
+    named = facts | ({"unit_id": "id"} if named_by == "schema" else {"ignore": ["id"]})
+    Schema.from_dict(named).save(place / "units.json")
+    table = people.assign(id=2**60 + np.arange(len(people)))
+    source = place / f"ids.{kind}"
+    table.to_csv(source, index=False) if kind == "csv" else table.to_parquet(source)
+    flags = ("--schema", place / "units.json", *(("--unit", "id") if named_by == "flag" else ()))
+    assert run("check", source, *flags) == 0
+    assert run("fit", source, *flags, "--out", place / "m.json", *BUDGET) == 0  # 4: no rows
+    model = DPGBClassifier.load(place / "m.json")
+    assert model.schema_.unit_id == "id"
+    assert "id" not in model.schema_.ignore
+    assert run("check", source, *flags, "--unit", "age") == 1
+    assert "'age'" in capsys.readouterr().err
+
+
 def test_csv_types_come_from_the_schema_not_from_values(place, people, capsys):
     odd = people.astype({"x": object, "age": object}).copy()
     odd.loc[1400, "x"] = "not a number"

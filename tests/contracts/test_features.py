@@ -7,6 +7,7 @@ from decimal import Decimal
 
 import numpy as np
 import pandas as pd
+import pyarrow as pa
 import pytest
 
 from dpgb_dask import Bool, Categorical, Datetime, Grouped, Hashed, Numeric, Schema
@@ -17,6 +18,81 @@ MAPPING = {"10115": "Berlin", 1067: "Dresden", True: "odd", 2.5: 7}
 
 def schema_of(**features):
     return Schema(features, classes=[0, 1])
+
+
+CATEGORICAL = pd.Categorical(["y", "x", "y"], categories=["x", "y"])
+
+
+@pytest.mark.parametrize(
+    ("given", "listed"),
+    [
+        (range(1, 4), [1, 2, 3]),
+        (np.array(["u", "v"]), ["u", "v"]),
+        (np.array(["u", 7], object), ["u", 7]),
+        (np.array([1, 2], np.uint8), [1, 2]),
+        (np.array([True, False]), [True, False]),
+        (pd.Index(["u", "v"]), ["u", "v"]),
+        (pd.Index(["u", "v"], dtype=object), ["u", "v"]),
+        (pd.RangeIndex(3), [0, 1, 2]),
+        (pd.array(["u", "v"], "string"), ["u", "v"]),
+        (pd.array([1, 2], "Int64"), [1, 2]),
+        (pd.array(["u", "v"], pd.ArrowDtype(pa.string())), ["u", "v"]),
+        (CATEGORICAL, ["x", "y"]),
+        (CATEGORICAL.dtype, ["x", "y"]),
+        (CATEGORICAL.categories, ["x", "y"]),
+        (pd.CategoricalIndex(CATEGORICAL), ["x", "y"]),
+        (pd.Series(CATEGORICAL), ["x", "y"]),
+        (pd.CategoricalDtype([3, 1]), [3, 1]),
+    ],
+)
+def test_lists_of_categories_may_be_arrays(given, listed):
+    for short in (given, Categorical(given), {"type": "categorical", "categories": given}):
+        feature = schema_of(x=short).features["x"]
+        assert feature == Categorical(tuple(listed))
+        assert list(map(type, feature.categories)) == list(map(type, listed))  # JSON holds them
+
+
+def test_a_categorical_type_lists_classes():
+    classes = Schema({"x": (0, 1)}, classes=pd.CategoricalDtype(["no", "yes"])).target.classes
+    assert classes == ("no", "yes")
+
+
+@pytest.mark.parametrize(
+    ("given", "words"),
+    [
+        (np.array([0.5, 1.5]), "type 'ndarray' of float64"),  # bounds as well as categories
+        (pd.Index([0.5, 1.5]), "type 'Index' of float64"),
+        (np.array([[1, 2]]), "type 'ndarray' of int64"),
+        (np.array(["2020-01-01"], "M8[ns]"), "type 'ndarray' of datetime64"),
+        (pd.Series(["Jane Doe", "Jane Doe"]), "type 'Series' of"),  # a column of rows
+        (pd.DataFrame({"Jane Doe": [1]}), "type 'DataFrame'"),
+        (pd.CategoricalDtype(), "type 'CategoricalDtype'"),
+        ({"u", "v"}, "type 'set'"),
+        ("u,v", "type 'str'"),
+        (str, "the type 'str'"),
+        (None, "type 'NoneType'"),
+        (5, "type 'int'"),
+    ],
+)
+def test_what_declares_no_feature_is_named_by_its_type(given, words):
+    with pytest.raises(SchemaError) as raised:
+        schema_of(x=given)
+    text = str(raised.value)
+    assert words in text
+    assert "expected (low, high), a list of categories" in text
+    assert "Jane" not in text
+
+
+@pytest.mark.parametrize(
+    "twice", [["x", "x"], [1, 2, 1], np.array(["x", "x"]), [0.5, np.float64(0.5)]]
+)
+def test_a_category_that_is_there_twice_is_said_to_be(twice):
+    for make in (lambda: schema_of(x=twice), lambda: Schema({"x": (0, 1)}, classes=list(twice))):
+        with pytest.raises(SchemaError, match=r"is there twice\. Leave one out"):
+            make()
+    for alike in (["1", 1], [True, 1], [1, 1.0]):
+        with pytest.raises(SchemaError, match="read as the same value"):
+            schema_of(x=alike)
 
 
 @pytest.mark.parametrize(

@@ -102,6 +102,13 @@ def test_resume_refuses_other_data_or_settings(ledger, rows):
         classifier(ledger).fit(other, y, resume=fit_id)
     assert not set("0123456789") & set(str(info.value).replace(fit_id, ""))
     before = ledger.history("people")
+    for unknown, words in (
+        ("auto", r"\. 'auto' is for dpgb-dask fit --resume alone"),
+        ("no", r"\."),
+    ):
+        match = rf"'{unknown}' is not in the ledger{words}.* ledger\.history\(account\)"
+        with pytest.raises(ResumeError, match=match):
+            classifier(ledger).fit(x, y, resume=unknown)
     for named, changes in DIFFERENT.items():
         with pytest.raises(ResumeError, match=f"(?s){named}"):
             classifier(ledger, **changes).fit(x, y, resume=fit_id)

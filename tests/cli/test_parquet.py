@@ -1,0 +1,192 @@
+"""Parquet with an index of any kind, and with its columns in any order."""
+
+from argparse import Namespace
+from itertools import product
+
+import dask.dataframe as dd
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from cli_parts import BUDGET, fitted, run
+
+from dpgb_dask import Ledger, Schema
+from dpgb_dask.cli.parquet import read_parquet
+from dpgb_dask.cli.tables import open_table
+from dpgb_dask.private.reading.ingest import check_inputs
+
+N = 12
+TABLE = pd.DataFrame(
+    {"age": np.arange(N) * 5 % 7, "job": ["u", "v", "v"] * (N // 3), "y": [0, 1] * (N // 2)}
+)
+IDS = np.arange(N) * 5 % N  # no range
+SCHEMA = Schema({"job": ["u", "v"], "age": (0, 10)}, classes=[0, 1], target="y")
+UNITS = Schema.from_dict(SCHEMA.to_dict() | {"unit_id": "pid"})
+LEVELS = [IDS, TABLE["job"].tolist()]
+INDICES = {
+    "none": None,
+    "range": pd.RangeIndex(3, N + 3),
+    "numbers": pd.Index(IDS),
+    "text": pd.Index([f"p{k}" for k in IDS]),
+    "levels": pd.MultiIndex.from_arrays(LEVELS),
+    "named range": pd.RangeIndex(3, N + 3, name="pid"),
+    "named numbers": pd.Index(IDS, name="pid"),
+    "named text": pd.Index([f"p{k}" for k in IDS], name="pid"),
+    "named days": pd.date_range("2020-01-01", periods=N, name="pid"),
+    "named levels": pd.MultiIndex.from_arrays(LEVELS, names=["pid", "visit"]),
+    "half named levels": pd.MultiIndex.from_arrays(LEVELS, names=["pid", None]),
+}
+STORED = {"named numbers", "named text", "named days"}
+LOST = {"named range", "named levels", "half named levels"}
+
+
+def with_index(kind, rows=TABLE):
+    return rows if INDICES[kind] is None else rows.set_index(INDICES[kind][: len(rows)])
+
+
+def write(path, kind, form):
+    """Write the table with an index in one of the forms of Parquet that there are."""
+    table = with_index(kind)
+    if form == "file":
+        table.to_parquet(path)
+    elif form == "stored":  # a range too
+        table.to_parquet(path, index=True)
+    elif form == "hive":
+        table.to_parquet(path, partition_cols=["job"])
+    elif form == "dask":
+        dd.from_pandas(table, npartitions=3, sort=False).to_parquet(path)
+    else:
+        path.mkdir()
+        for k, start in enumerate(range(0, N, 5)):
+            table[start : start + 5].to_parquet(path / f"{k}.parquet")
+
+
+def opened(path, schema=SCHEMA, **options):
+    names = {"delimiter": None, "encoding": None} | options
+    return open_table(Namespace(data=str(path), **names), schema, strict="keep" in options)
+
+
+@pytest.mark.filterwarnings("ignore:The inplace keyword")  # Dask's, where it writes Parquet
+@pytest.mark.parametrize("form", ["file", "stored", "files", "hive", "dask"])
+@pytest.mark.parametrize("kind", INDICES)
+def test_an_index_of_any_kind_is_left_out_or_a_column(kind, form, tmp_path):
+    if form == "dask" and "levels" in kind:
+        pytest.skip("Dask has no index of several levels")
+    path = tmp_path / "table.parquet"
+    write(path, kind, form)
+    x, columns = opened(path)
+    assert list(x.columns) == ["job", "age"]  # in the schema's order
+    got = x.compute().assign(y=columns["y"].compute())
+    order = ["age", "job", "y"]
+    want = TABLE.sort_values(order)[order].to_numpy().tolist()
+    assert got.astype({"job": str})[order].sort_values(order).to_numpy().tolist() == want
+    lost = kind in LOST and (kind, form) not in {("named range", "stored"), ("named range", "dask")}
+    if kind in STORED or (kind in LOST and not lost):
+        assert len(opened(path, UNITS)[0]["pid"].compute().unique()) == N
+        kept = opened(path, keep=["pid"])[1]["pid"].compute()
+        assert sorted(map(str, kept)) == sorted(map(str, INDICES[kind]))
+    elif lost:
+        for schema, options in ((UNITS, {}), (SCHEMA, {"keep": ["age,pid"]})):
+            with pytest.raises(ValueError, match=r"'pid': it is an index, .*reset_index\(\)"):
+                opened(path, schema, **options)
+        opened(path, UNITS, keep=["age"])  # predictions need no units
+
+
+@pytest.mark.parametrize(("first", "second"), list(product(INDICES, INDICES)))
+def test_files_of_a_folder_may_have_indices_of_different_kinds(first, second, tmp_path):
+    for k, kind in enumerate((first, second)):
+        with_index(kind).to_parquet(tmp_path / f"{k}.parquet")
+    x, columns = opened(tmp_path)
+    assert x.compute()["age"].tolist() == [*TABLE["age"], *TABLE["age"]]
+    assert columns["y"].compute().tolist() == [*TABLE["y"], *TABLE["y"]]
+
+
+def test_columns_in_another_order_are_still_read_alone(tmp_path):
+    for kind, facts in product(INDICES, (SCHEMA, UNITS)):
+        if facts is UNITS and kind not in STORED:
+            continue
+        schema = Schema.from_dict(facts.to_dict() | {"ignore": ["other"]})
+        with_index(kind, TABLE.assign(other=1)).to_parquet(tmp_path / "table.parquet")
+        x, columns = opened(tmp_path / "table.parquet", schema)
+        inputs = check_inputs(x, columns["y"], None, schema, schema.unit_id)
+        nodes = inputs.x.optimize(fuse=False).expr.walk()
+        (read,) = {frozenset(node.columns) for node in nodes if not node.dependencies()}
+        assert read <= {"age", "job", schema.unit_id}
+
+
+@pytest.mark.usefixtures("seeded")
+def test_every_order_and_every_index_gives_the_same_model(place, people, capsys):
+    schema = ("--schema", place / "schema.json")
+    want = fitted(place, place / "people.parquet", *schema)
+    swapped = people[["target", "color", "z", "age", "x"]]
+    swapped.to_csv(place / "swapped.csv", index=False)
+    ids = pd.Index(np.arange(len(people)) * 7 % len(people), name="pid")
+    for name, table in (
+        ("order", swapped),
+        ("range", people.set_index(pd.RangeIndex(len(people), name="pid"))),
+        ("ids", people.set_index(ids)),
+        ("feature", people.set_index("age")),
+    ):
+        table.to_parquet(place / f"{name}.parquet")
+        assert fitted(place, place / f"{name}.parquet", *schema) == want
+    assert fitted(place, place / "swapped.csv", *schema) == want
+    assert run("convert", place / "swapped.csv", *schema, "--out", place / "s.zarr") == 0
+    assert fitted(place, place / "s.zarr") == want
+    out = ("--overwrite", "--out", place / "p.csv")
+    assert run("predict", place / "fitted.json", place / "people.parquet", *out) == 0
+    predicted = (place / "p.csv").read_text()
+    for name in ("order.parquet", "range.parquet", "feature.parquet", "swapped.csv"):
+        assert run("check", place / name, *schema) == 0
+        assert run("predict", place / "fitted.json", place / name, *out) == 0
+        assert (place / "p.csv").read_text() == predicted
+    assert "pid" not in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("units", [False, True])
+def test_a_data_set_may_have_another_order_than_the_schema(place, people, binary_schema, units):
+    """As a matrix, and as a frame with units."""
+    facts = binary_schema.to_dict() | ({"unit_id": "pid"} if units else {})
+    names = [*facts["features"]][::-1]
+    other = facts | {"features": {name: facts["features"][name] for name in names}}
+    for name, each in (("one", facts), ("other", other)):
+        Schema.from_dict(each).save(place / f"{name}.json")
+    people.assign(pid=np.arange(len(people))).to_parquet(place / "ids.parquet")
+    source = place / ("ids.parquet" if units else "people.parquet")
+    data = place / "one.zarr"
+    assert run("convert", source, "--schema", place / "one.json", "--out", data) == 0
+    fitted(place, source, "--schema", place / "other.json")
+    assert fitted(place, data, "--schema", place / "other.json", name="m.json")
+    for name, table in (("p", source), ("q", data)):
+        assert run("predict", place / "m.json", table, "--out", place / f"{name}.csv") == 0
+    assert (place / "p.csv").read_text() == (place / "q.csv").read_text()
+
+
+def test_an_index_that_is_lost_is_refused_before_a_charge(place, people, capsys):
+    people.set_index(pd.RangeIndex(len(people), name="pid")).to_parquet(place / "pid.parquet")
+    url = f"sqlite:///{place}/budget.db"
+    run("ledger", "open", url, "a", "--epsilon", 9, "--delta", 1e-5)
+    fit = ("fit", place / "pid.parquet", "--schema", place / "schema.json", *BUDGET)
+    charged = ("--ledger", url, "--account", "a", "--out", place / "m.json")
+    assert run(*fit, *charged, "--unit", "pid") == 1
+    assert "'pid': it is an index" in capsys.readouterr().err
+    assert Ledger(url).account("a").spent == 0
+    assert run(*fit, *charged) == 0
+
+
+def test_a_draft_leaves_an_index_out(tmp_path, capsys):
+    for kind in INDICES:
+        with_index(kind).to_parquet(tmp_path / "t.parquet")
+        assert run("schema", tmp_path / "t.parquet", "--target", "y") == 0
+        printed = capsys.readouterr().out
+        assert '"age"' in printed
+        assert "pid" not in printed
+        assert "level" not in printed
+
+
+def test_a_file_without_metadata_of_pandas_has_no_index(tmp_path):
+    table = pa.Table.from_pandas(TABLE).replace_schema_metadata({})
+    pq.write_table(table, tmp_path / "t.parquet")
+    got = read_parquet(str(tmp_path / "t.parquet"))
+    assert list(got.frame.columns) == list(TABLE.columns)
+    assert not got.stored | got.lost
