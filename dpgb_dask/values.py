@@ -377,21 +377,26 @@ def _exact_id(value: Any) -> Any:
 
 
 def listed_values(given: Any) -> Any:
-    """Return a list of the values of a range, or of a one-dimensional array or index of texts, whole numbers or truths.
+    """Return a list of the categories of a categorical type, or of the texts, whole numbers or truths of an array.
 
-    Of a categorical type of pandas, also of a column that has it, these are the categories. Anything else is returned
-    as it is: two floats in an array may be bounds as well, and another series is more likely to be a column of rows.
+    Anything else is returned as it is. Two numbers in an array may be bounds as well, and a series, or a column of a
+    categorical type, is more likely to be one of rows: its ``dtype`` lists categories.
     """
-    if isinstance(given, range):
-        return list(given)
-    if isinstance(given, pd.Series | pd.CategoricalIndex | pd.Categorical):
-        given = given.dtype if isinstance(given.dtype, pd.CategoricalDtype) else given
     if isinstance(given, pd.CategoricalDtype) and given.categories is not None:
-        given = given.categories
+        return given.categories.tolist()
     arrays = np.ndarray | pd.Index | pd.api.extensions.ExtensionArray
-    if isinstance(given, arrays) and given.ndim == 1 and any(is_of(given) for is_of in LISTED):
-        return given.tolist()
-    return given
+    if not isinstance(given, arrays) or given.ndim != 1:
+        return given
+    column = isinstance(given.dtype, pd.CategoricalDtype)
+    pair = len(given) == 2 and pd.api.types.is_integer_dtype(given)
+    if column or pair or not any(is_of(given) for is_of in LISTED):
+        return given
+    return given.tolist()
+
+
+def is_declaration(given: Any) -> bool:
+    """Whether values were written down to declare them; an array may be a column of rows, of which none is told."""
+    return isinstance(given, list | tuple | range | pd.CategoricalDtype)
 
 
 def is_plain(values: Iterable[Any]) -> bool:

@@ -116,7 +116,8 @@ def _run(given: Sequence[str]) -> int:
     try:
         with _stopped_as_by_hand():
             code: int = options.run(options) or OK
-            sys.stdout.flush()  # here, so that a full disk is said like any other error
+            if sys.stdout is not None:
+                sys.stdout.flush()  # here, so that a full disk is said like any other error
             return code
     except BudgetExceededError as error:
         return _fail(error, BUDGET)
@@ -182,6 +183,8 @@ def _stopped_as_by_hand() -> Iterator[None]:
 
 def _is_written() -> bool:
     """Write what is left of standard output; return whether it could be, as it cannot after ``| head``."""
+    if sys.stdout is None:  # closed before the command began, as a daemon's is
+        return True
     try:
         sys.stdout.flush()
     except OSError:

@@ -20,6 +20,7 @@ from dpgb_dask.values import (
     cell,
     cells,
     form_text,
+    is_declaration,
     is_missing,
     is_real,
     listed_values,
@@ -281,8 +282,8 @@ def _as_mapping(name: str, spec: Any) -> Any:
                 f"feature {name!r} has no bounds. Give (low, high) from public knowledge."
             )
         return {"type": "numeric", "low": spec[0], "high": spec[1]}
-    if isinstance(listed := listed_values(spec), list):
-        return {"type": "categorical", "categories": listed}
+    if isinstance(spec, range) or isinstance(listed_values(spec), list):
+        return {"type": "categorical", "categories": spec}
     if spec is bool or spec is np.bool_:
         return {"type": "bool"}
     return _fields(spec) if type(spec) in TYPES else spec
@@ -336,17 +337,32 @@ def _numeric(name: str, spec: Mapping[str, Any], missing: bool) -> Numeric:
 
 
 def _categorical(name: str, spec: Mapping[str, Any], missing: bool) -> Categorical:
-    values = listed_values(spec.get("categories"))
+    given = spec.get("categories")
+    values = listed_values(given)
     if isinstance(values, str) or not isinstance(values, Sequence):
         raise SchemaError(f"feature {name!r} has no list of categories.")
     if len(values) > MAX_CATEGORIES:
+        told = f"{len(values)} categories, " if is_declaration(given) else "categories, "
         raise SchemaError(
-            f"feature {name!r} has {len(values)} categories, more than {MAX_CATEGORIES}: codes are stored as uint8."
-            " Leave out the rarest, which then count as 'other'; or take all to fewer groups, by a mapping,"
-            " {'type': 'grouped', 'from': {category: group}}, or by a hash, {'type': 'hashed', 'buckets': 100}."
+            f"feature {name!r} has {told}more than {MAX_CATEGORIES}: codes are stored as uint8. Leave out the rarest,"
+            " which then count as 'other'; or take all to fewer groups, by a mapping, {'type': 'grouped', 'from':"
+            " {category: group}}, or by a hash, {'type': 'hashed', 'buckets': 100}."
         )
-    refuse_meeting(f"categories of feature {name!r}", values)
+    check_labels(f"categories of feature {name!r}", given, values)
     return Categorical(tuple(values), missing)
+
+
+def check_labels(where: str, given: Any, values: Sequence[Any]) -> None:
+    """Raise as `refuse_meeting` does; of an array, without a value of it."""
+    try:
+        return refuse_meeting(where, values)
+    except SchemaError:
+        if is_declaration(given):
+            raise
+    raise SchemaError(
+        f"{where}: {_type_in_words(given)} holds a value that is missing, is there twice, or is read as another one. If"
+        " it is a column of rows, declare the values from public knowledge; else give them in a list, each once."
+    )
 
 
 def _bool(_name: str, _spec: Mapping[str, Any], missing: bool) -> Bool:

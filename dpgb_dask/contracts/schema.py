@@ -19,11 +19,11 @@ from dpgb_dask.contracts.features import (
     Encoded,
     Feature,
     Grouped,
+    check_labels,
     encoded_as,
     feature_of,
     finite,
     in_words,
-    refuse_meeting,
     refuse_quoted,
     refuse_unknown,
     to_json,
@@ -473,7 +473,7 @@ def _target(name: str, classes: Sequence[Any] | None, bounds: tuple[Any, Any] | 
                 "classes hold a missing value (null, None or NaN), and a missing label is none: its rows weigh nothing."
                 " Give that class a label of its own."
             )
-        refuse_meeting("classes", labels)
+        check_labels("classes", classes, labels)
         return Target(name, "binary" if len(labels) == 2 else "multiclass", labels)
     pair = tuple(bounds) if isinstance(bounds, Sequence) else ()
     low, high = map(finite, pair) if len(pair) == 2 else (None, None)

@@ -23,10 +23,7 @@ SUSPECT_SHARE = 0.5  # warn about a feature if, for sure, a higher share of its 
 EXPECTED_SHARE = 0.95  # … or a higher share of missing values, if the schema declares them
 LARGE_DELTA = 1e-3  # one over the fewest rows that a fit could learn from
 SURE_SD = 3.0  # "for sure" means by this many standard deviations of the noise
-SMALLER_DELTA = (
-    "Take a constant well below one over the number of people you could ever have, such as 1e-6, without looking at the"
-    " rows."
-)
+SMALLER_DELTA = "Take a constant well below one over the number of people you could ever have"
 ASSUMPTIONS = (
     "The facts above are known to the reader without looking at the rows.",
     "delta is a constant that was chosen without looking at the rows.",
@@ -169,7 +166,7 @@ def large_delta(delta: float, plan: Plan) -> tuple[str, ...]:
         return ()
     return (
         f"LARGE DELTA: delta={delta:g} is the chance that the promise fails outright. A method that publishes each row"
-        f" with that chance, as it is, would keep it too. {SMALLER_DELTA}",
+        f" with that chance, as it is, would keep it too. {SMALLER_DELTA}, such as 1e-6, without looking at the rows.",
     )
 
 
@@ -183,7 +180,7 @@ def large_beside_rows(result: FitResult, plan: Plan, shape: Shape) -> tuple[str,
     delta, count = result.controller.budget.delta, result.count
     if plan.pure or count is None or count.is_few or large_delta(delta, plan):
         return ()
-    least = count.value / shape.max_weight
+    least = (count.value - SURE_SD * count.sd) / shape.max_weight
     if delta * least < 1:
         return ()
     unit = shape.schema.unit_id
@@ -191,7 +188,7 @@ def large_beside_rows(result: FitResult, plan: Plan, shape: Shape) -> tuple[str,
     return (
         f"LARGE DELTA: delta={delta:g} is not below one over the number of {what}: by a released number, there are"
         f" {least:.3g} or more. A method that publishes one of them, drawn at random, would keep the promise too."
-        f" {SMALLER_DELTA}",
+        f" {SMALLER_DELTA}.",
     )
 
 

@@ -331,6 +331,23 @@ def test_output_that_nobody_reads_ends_in_silence(place, classifier, words, unbu
     assert ended.returncode == (0 if unbuffered and "--help" in words else 141)
 
 
+@pytest.mark.parametrize("words", ["report m.json", "--help", "ledger list"])
+def test_a_closed_output_is_no_error(place, classifier, words):
+    """As a daemon's: Python has no standard output then."""
+    classifier.save(place / "m.json")
+    code = "import sys; from dpgb_dask.cli import main; sys.exit(main())"
+    ended = subprocess.run(
+        f'"{sys.executable}" -P -c "{code}" {words} >&-',
+        shell=True,
+        stderr=subprocess.PIPE,
+        text=True,
+        cwd=place,
+        check=False,
+    )
+    assert "Traceback" not in ended.stderr
+    assert ended.returncode == (2 if words == "ledger list" else 0)
+
+
 def test_an_error_is_said_though_nobody_reads_the_output(place, classifier):
     """A failed command keeps its code; so does one whose other pipe, as to a database, is broken."""
     classifier.save(place / "m.json")

@@ -29,19 +29,16 @@ CATEGORICAL = pd.Categorical(["y", "x", "y"], categories=["x", "y"])
         (range(1, 4), [1, 2, 3]),
         (np.array(["u", "v"]), ["u", "v"]),
         (np.array(["u", 7], object), ["u", 7]),
-        (np.array([1, 2], np.uint8), [1, 2]),
+        (np.array([1, 2, 4], np.uint8), [1, 2, 4]),
         (np.array([True, False]), [True, False]),
         (pd.Index(["u", "v"]), ["u", "v"]),
         (pd.Index(["u", "v"], dtype=object), ["u", "v"]),
         (pd.RangeIndex(3), [0, 1, 2]),
         (pd.array(["u", "v"], "string"), ["u", "v"]),
-        (pd.array([1, 2], "Int64"), [1, 2]),
+        (pd.array([1, 2, 4], "Int64"), [1, 2, 4]),
         (pd.array(["u", "v"], pd.ArrowDtype(pa.string())), ["u", "v"]),
-        (CATEGORICAL, ["x", "y"]),
         (CATEGORICAL.dtype, ["x", "y"]),
         (CATEGORICAL.categories, ["x", "y"]),
-        (pd.CategoricalIndex(CATEGORICAL), ["x", "y"]),
-        (pd.Series(CATEGORICAL), ["x", "y"]),
         (pd.CategoricalDtype([3, 1]), [3, 1]),
     ],
 )
@@ -64,7 +61,12 @@ def test_a_categorical_type_lists_classes():
         (pd.Index([0.5, 1.5]), "type 'Index' of float64"),
         (np.array([[1, 2]]), "type 'ndarray' of int64"),
         (np.array(["2020-01-01"], "M8[ns]"), "type 'ndarray' of datetime64"),
+        (np.array([17, 90]), "type 'ndarray' of int64"),
+        (pd.Index([17, 90]), "type 'Index' of int64"),
         (pd.Series(["Jane Doe", "Jane Doe"]), "type 'Series' of"),  # a column of rows
+        (pd.Series(["Jane Doe", "Jo"], dtype="category"), "type 'Series' of category"),
+        (pd.Categorical(["Jane Doe", "Jo"]), "type 'Categorical' of category"),
+        (pd.CategoricalIndex(["Jane Doe", "Jo"]), "type 'CategoricalIndex' of category"),
         (pd.DataFrame({"Jane Doe": [1]}), "type 'DataFrame'"),
         (pd.CategoricalDtype(), "type 'CategoricalDtype'"),
         ({"u", "v"}, "type 'set'"),
@@ -83,9 +85,7 @@ def test_what_declares_no_feature_is_named_by_its_type(given, words):
     assert "Jane" not in text
 
 
-@pytest.mark.parametrize(
-    "twice", [["x", "x"], [1, 2, 1], np.array(["x", "x"]), [0.5, np.float64(0.5)]]
-)
+@pytest.mark.parametrize("twice", [["x", "x"], [1, 2, 1], [0.5, np.float64(0.5)]])
 def test_a_category_that_is_there_twice_is_said_to_be(twice):
     for make in (lambda: schema_of(x=twice), lambda: Schema({"x": (0, 1)}, classes=list(twice))):
         with pytest.raises(SchemaError, match=r"is there twice\. Leave one out"):
@@ -93,6 +93,23 @@ def test_a_category_that_is_there_twice_is_said_to_be(twice):
     for alike in (["1", 1], [True, 1], [1, 1.0]):
         with pytest.raises(SchemaError, match="read as the same value"):
             schema_of(x=alike)
+
+
+@pytest.mark.parametrize("kind", [np.array, pd.Index, pd.array])
+def test_of_an_array_that_may_be_a_column_neither_a_value_nor_its_length_is_told(kind):
+    for column in (["Jane Doe", "Jo", "Jane Doe"], [f"Jane {k}" for k in range(1234)]):
+        for make in (lambda c: schema_of(x=c), lambda c: Schema({"x": (0, 1)}, classes=c)):
+            with pytest.raises(SchemaError) as raised:
+                make(kind(column))
+            text = str(raised.value)
+            assert "Jane" not in text
+            assert "1234" not in text
+            assert "column of rows" in text or "250" in text
+
+
+def test_a_long_range_is_counted_before_it_is_listed():
+    with pytest.raises(SchemaError, match="10000000000 categories, more than 250"):
+        schema_of(x=range(10**10))
 
 
 @pytest.mark.parametrize(

@@ -56,7 +56,7 @@ def test_a_small_delta_or_one_that_is_not_spent_is_not_said(options):
 @pytest.mark.parametrize(
     ("options", "weight", "named"),
     [
-        ({}, None, "of rows: by a released number, there are 2"),
+        ({}, None, "of rows: by a released number, there are 3"),
         ({"unit_id": "person", "max_rows_per_unit": 2}, None, "of units 'person'"),
         ({}, 4.0, "of rows"),
     ],
@@ -64,7 +64,7 @@ def test_a_small_delta_or_one_that_is_not_spent_is_not_said(options):
 )
 def test_delta_beside_the_released_number_of_rows_is_said(options, weight, named):
     """Just above, and well below, one over the number of rows or units, of the largest weight each."""
-    X, y = rows()
+    X, y = rows(4000)
     per_unit = options.get("max_rows_per_unit", 1)
     if per_unit > 1:
         X["person"] = np.arange(len(X)) // per_unit
