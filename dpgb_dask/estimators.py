@@ -424,7 +424,7 @@ class _Boosting(BaseEstimator):  # type: ignore[misc]
     def _compared(
         self, X: Any, y: Any, sample_weight: Any
     ) -> tuple[Any, NDArray[Any], NDArray[Any] | None]:
-        """Return targets, predictions and weights of the rows that have a target, as the schema reads it.
+        """Return targets, predictions and weights of the rows that have a target and weigh something, as in a fit.
 
         Classes are then positions. Under an inferred schema, nothing is read or left out: scikit-learn's rules hold.
         """
@@ -439,13 +439,27 @@ class _Boosting(BaseEstimator):  # type: ignore[misc]
         predicted = native_column(self.predict(X), "X")
         rows = line_up(*compute(*as_one_kind(predicted, native_column(y, "y"), weight)))
         target, known = read_target(rows.y, self.schema_)
-        if not known.any():
-            raise self._nothing_to_score()
         predicted, _ = read_target(rows.x, self.schema_)
-        weight = None if rows.weight is None else numbers(one_column(rows.weight))[known]
-        return target[known], predicted[known], weight
+        weight = None if rows.weight is None else self._weights_to_score(rows.weight)
+        counts = known if weight is None else known & (weight > 0)
+        if not counts.any():
+            raise self._nothing_to_score(weightless=bool(known.any()))
+        return target[counts], predicted[counts], None if weight is None else weight[counts]
 
-    def _nothing_to_score(self) -> StructureError:
+    def _weights_to_score(self, weight: Any) -> NDArray[np.float64]:
+        """Return weights as a fit reads them, NaN if no number, but not clipped: a score is about the rows given.
+
+        Only an infinite one, with which there is no mean, counts as ``max_weight``.
+        """
+        value = numbers(one_column(weight)).astype(np.float64)
+        return np.where(np.isposinf(value), float(self.schema_.max_weight), value)
+
+    def _nothing_to_score(self, *, weightless: bool) -> StructureError:
+        if weightless:
+            return StructureError(
+                "No row can be scored: sample_weight has no number above 0 for a row whose y can be read, and other"
+                " rows are left out, as in fit. Give weights above 0, or leave sample_weight out."
+            )
         classes = self.schema_.target.classes
         what = f"label in y is one of the schema's classes {short(list(classes))}"
         return StructureError(
@@ -1010,6 +1024,8 @@ class DPGBClassifier(ClassifierMixin, _Boosting):  # type: ignore[misc]
         y : collection of (n_rows,), as for ``fit``
             A label is read as in ``fit``: a row with an unknown or missing one is left out.
         sample_weight : collection of (n_rows,), optional
+            A row whose weight is missing, no number or not above 0 is left out, as in ``fit``. Others are not clipped
+            to ``max_weight``; an infinite one counts as it.
 
         Returns
         -------
@@ -1088,6 +1104,8 @@ class DPGBRegressor(RegressorMixin, _Boosting):  # type: ignore[misc]
             A target is read as in ``fit``: a row without a number is left out, and an infinite one counts as the bound.
             Others are not clipped to the bounds.
         sample_weight : collection of (n_rows,), optional
+            A row whose weight is missing, no number or not above 0 is left out, as in ``fit``. Others are not clipped
+            to ``max_weight``; an infinite one counts as it.
 
         Returns
         -------

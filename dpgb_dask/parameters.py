@@ -46,8 +46,8 @@ def spoken(method: Callable[P, T]) -> Callable[P, T]:
         try:
             takes.bind(*args, **kwargs)
         except TypeError as error:
-            way_out = _way_out(kwargs, takes, str(error))
-            wrong = f"{_call_of(args[0], method.__name__)} {error}.{way_out}"
+            way_out = _way_out(kwargs, takes, str(error)) if args else " Call it on an object."
+            wrong = f"{_call_of(args, method.__name__)} {error}.{way_out}"
         else:
             return method(*args, **kwargs)
         raise TypeError(wrong)
@@ -55,8 +55,10 @@ def spoken(method: Callable[P, T]) -> Callable[P, T]:
     return call
 
 
-def _call_of(owner: Any, method: str) -> str:
-    name = type(owner).__name__
+def _call_of(args: tuple[Any, ...], method: str) -> str:
+    if not args:  # of a class, as DPGBClassifier.fit(): which one is not told
+        return f"{method}()"
+    name = type(args[0]).__name__
     return f"{name}()" if method == "__init__" else f"{name}.{method}()"
 
 

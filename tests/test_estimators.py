@@ -357,6 +357,8 @@ def test_inferred_model_file_stays_marked(features, labels, tmp_path):
             r"DPGBRegressor\.fit\(\) got .*\. Did you mean 'sample_weight'\?",
         ),
         (lambda: DPGBClassifier().plot(term="a"), r"DPGBClassifier\.plot\(\) .* mean 'terms'\?"),
+        (DPGBClassifier.fit, r"fit\(\) missing .*'self'\. Call it on an object\."),
+        (lambda: DPGBClassifier.fit(y=["Jane Doe"]), r"fit\(\) missing .*'self'\. Call it on an object\."),
         (lambda: DPGBClassifier().to_sql(), r"DPGBClassifier\.to_sql\(\) missing .*'path'\."),
     ],
 )  # fmt: skip

@@ -110,6 +110,48 @@ def test_weights_of_every_kind_count(classifier, regressor, features, labels, nu
         assert regressor.score(features, numbers, form(weight)) == value
 
 
+WEIGHTLESS = (None, np.nan, "heavy", 0, -5.0, "-inf")
+
+
+def test_rows_without_a_weight_are_left_out(classifier, regressor, features, labels, numbers):
+    """As in a fit, where they weigh nothing; weights that fits of this schema would clip count as they are."""
+    weight = (1.0 + np.arange(len(labels)) % 5).astype(object)
+    kept = weight[ROWS:].astype(float)
+    rest = features[ROWS:]
+    want = classifier.score(rest, labels[ROWS:], kept)
+    value = regressor.score(rest, numbers[ROWS:], kept)
+    for lost in WEIGHTLESS:
+        weight[:ROWS] = lost
+        assert classifier.score(features, labels, weight) == want
+        assert regressor.score(features, numbers, pd.Series(weight)) == value
+    lazy = dd.from_pandas(pd.Series(np.append(np.full(ROWS, np.nan), kept)), npartitions=3)
+    assert classifier.score(dd.from_pandas(features, npartitions=2), labels, lazy) == want
+
+
+def test_only_an_infinite_weight_counts_as_the_largest(binary_schema, features, labels):
+    schema = type(binary_schema)(binary_schema.features, classes=[0, 1], max_weight=3)
+    model = DPGBClassifier(
+        schema=schema, recipe="fdp-tr-newton", n_estimators=3, noise=SeededNoise(0), random_state=0
+    ).fit(features, labels)
+    predicted = model.predict(features)
+    heavy = np.where(np.arange(len(labels)) < 9, 1e9, 1.0)
+    assert model.score(features, labels, heavy) == accuracy_score(
+        labels, predicted, sample_weight=heavy
+    )
+    endless, most = np.where(heavy > 1, np.inf, 1.0), np.where(heavy > 1, 3.0, 1.0)
+    assert model.score(features, labels, endless) == model.score(features, labels, most)
+
+
+def test_weights_of_an_inferred_schema_are_scikit_learns(features, labels):
+    model = DPGBClassifier(
+        schema="infer", recipe="fdp-tr-newton", n_estimators=3, noise=SeededNoise(0), random_state=0
+    )
+    numeric = features[["x", "age"]]
+    model.fit(numeric, labels)
+    with pytest.raises(ValueError, match="sample_weight contains NaN"):
+        model.score(numeric, labels, np.full(len(labels), np.nan))
+
+
 def test_an_inferred_schema_scores_zarr_too(features, labels):
     model = DPGBClassifier(
         schema="infer", recipe="fdp-tr-newton", n_estimators=3, noise=SeededNoise(0), random_state=0
@@ -130,6 +172,18 @@ def test_what_cannot_be_scored_is_said(classifier, regressor, features, labels, 
         regressor.score(features, np.full(len(numbers), np.nan))
     with pytest.raises(StructureError, match="No row can be scored"):
         classifier.score(features[:0], labels[:0])
+    for model, y in ((classifier, labels), (regressor, numbers)):
+        for none in (np.zeros(len(y)), np.full(len(y), np.nan), ["Jane Doe"] * len(y)):
+            with pytest.raises(
+                StructureError, match=r"sample_weight has no number .*\. Give weig"
+            ) as caught:
+                model.score(features, y, none)
+            assert "Jane" not in str(caught.value)
+    of_unread = np.where(np.arange(len(labels)) < ROWS, 1.0, 0.0)
+    with pytest.raises(
+        StructureError, match="sample_weight has no number above 0 for a row whose y"
+    ):
+        classifier.score(features, np.where(of_unread > 0, 7, labels), of_unread)
     with pytest.raises(StructureError, match="different numbers of rows"):
         classifier.score(features, labels[1:])
     with pytest.raises(StructureError, match="different numbers of rows"):

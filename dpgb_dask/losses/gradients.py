@@ -36,7 +36,9 @@ GRAD_ONE = 1 << GRAD_BITS
 TABLE_SIZE = 4096  # scores in [-8, 8) in steps of 2**-8: at most 3e-4 gradient error per row
 TABLE_SHIFT = 8  # score steps (2**-16) >> 8 = table steps (2**-8)
 # a table is clamped at multiples of so many steps: a model that grows by little then keeps its table, and with it the
-# table's bounds, its hash and the shape of its noise. 4 steps are 2**-6 of a score, and raise |g| by .004 at most
+# table's bounds, its hash and the shape of its noise. Up to 3 steps more at each end raise the bound of |g| by what g
+# changes over them. A step is 2**-8 of a score: .003 at most for log-loss, whose slope is up to 1/4, and .012 for
+# Poisson's rates, with slopes up to 1; for the table of a loss outside the package it is what its entries say
 STRIDE = 4
 RESIDUAL_SHIFT = 6  # residuals of targets scaled to [-1, 1] in [-2, 2), in steps of 2**-10
 SOFTMAX_HESS_SCALE = 2.0  # h is free up to c = 2: sup ‖(g, c·h)‖ stays √2 (docs/privacy.md P2)
@@ -130,10 +132,12 @@ class Bounded:
     _found: _Bounds
 
     def within(self, low: int, high: int) -> Self:  # noqa: ARG002 - most gradients know no scores
-        """Return a gradient that is the same at scores from ``low`` to ``high`` (score steps), with bounds over these.
+        """Return a gradient that is the same at scores from ``low`` to ``high`` (score steps), with bounds for these.
 
-        At other scores it has a value that it takes at one of these, so its bounds hold whatever the scores are. Where
-        all g would be 0 there is nothing to bound noise by, and the gradient stays as it is.
+        It is kept by whole strides: up to ``STRIDE`` - 1 steps of its table beyond either end count too. At all other
+        scores it has a value that it takes at one of the kept steps, and its bounds are over these, so they hold
+        whatever the scores are. Where all g would be 0 there is nothing to bound noise by, and the gradient stays as it
+        is.
         """
         return self
 
@@ -221,7 +225,7 @@ class _Table(Bounded):
         return bool(((h == GRAD_ONE) | ((g == 0) & (h == 0))).all() and (h == GRAD_ONE).any())
 
     def _reached(self, low: int, high: int, shift: int) -> Self:
-        """Return the gradient with the entries of these steps; unchanged if they have no gradient but 0."""
+        """Return the gradient with the entries of these values, by whole strides; unchanged if all their g are 0."""
         made: Self = _table_within(self, *_steps_of(low, high, shift))
         return made if made.largest_grad else self
 
@@ -513,7 +517,7 @@ class PoissonGradient(_Computed):
 
     def within(self, low: int, high: int) -> Self:
         """Return the gradient with the rates of these scores, as in `Bounded.within`."""
-        made = replace(self, rate=_clamped(self.rate, *_steps_of(low, high, TABLE_SHIFT)))
+        made: Self = _rates_within(self, *_steps_of(low, high, TABLE_SHIFT))
         return made if made.largest_grad else self
 
     @property
@@ -854,6 +858,12 @@ def _table_within(gradient: Any, first: int, last: int) -> Any:
     if measured.shape[-1] < TABLE_SIZE:  # of a clamped table: not of every step
         return altered(gradient, table=table)
     return altered(gradient, table=table, _measures=measured[..., first : last + 1])
+
+
+@lru_cache(maxsize=16)  # as `_table_within`
+def _rates_within(gradient: Any, first: int, last: int) -> Any:
+    """Return a gradient with its rates clamped to these steps."""
+    return replace(gradient, rate=_clamped(gradient.rate, first, last))
 
 
 def _one_row(g: int, h: int) -> Extremes:

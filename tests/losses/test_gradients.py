@@ -20,6 +20,7 @@ from dpgb_dask.losses import (
     Poisson,
     Quantile,
     SquaredError,
+    gradients,
     unpack,
 )
 
@@ -166,11 +167,37 @@ def test_scores_that_a_model_can_reach_bound_a_gradient():
     assert [g.grad_width / GRAD_ONE for g in (even, wide)] == pytest.approx(width, rel=1e-4)
 
 
-def test_a_model_that_grows_by_little_keeps_its_table():
+@pytest.mark.parametrize(
+    ("loss", "kind", "step"),
+    [
+        (LogLoss(), "binary", 256),
+        (Expectile(0.9), "numeric", 64),
+        (Poisson(0.0, 3.0), "numeric", 256),
+    ],
+    ids=["log-loss", "residuals", "Poisson"],
+)
+def test_a_model_that_grows_by_little_keeps_its_table(loss, kind, step):
     """Else every round of small steps would bound, hash and send a table of its own."""
-    whole = LogLoss().gradient("binary", 1)
-    kept = {id(whole.within(-score, score)) for score in range(1, 65_536 // 4, 256)}
-    assert len(kept) <= 16 + 1
+    whole = loss.gradient(kind, 1)
+    kept = [whole.within(-score, score) for score in range(1, 64 * step, step)]
+    assert len(set(map(id, kept))) <= 16 + 1
+
+
+@pytest.mark.parametrize(
+    ("loss", "most"), [(LogLoss(), 0.003), (Poisson(0.0, 3.0), 0.012)], ids=["log-loss", "Poisson"]
+)
+def test_strides_raise_the_bound_by_little(loss, most, monkeypatch):
+    """By what g changes over 3 steps of 2**-8 of a score: 3/4 of a step for log-loss, 3 for rates."""
+    whole = loss.gradient(loss.kinds[0], 1)
+    steps = range(
+        -600, 600
+    )  # both are steepest here: at a probability of 1/2, and below a rate of 1
+    even = [whole.within(step << 8, step << 8).largest_grad for step in steps]
+    monkeypatch.setattr(gradients, "STRIDE", 1)
+    fine = [whole.within(step << 8, step << 8).largest_grad for step in steps]
+    raised = np.subtract(even, fine) / GRAD_ONE
+    assert raised.min() >= 0
+    assert 0.9 * most < raised.max() <= most
 
 
 @pytest.mark.parametrize("second", ["hessian", "count", "none"])
