@@ -225,7 +225,7 @@ def _open_zarr(path: str, schema: Schema, *, strict: bool = False) -> tuple[Any,
     # a coordinate of the rows is no feature, but may be kept beside predictions, or be the target
     ids = {key: from_zarr(array) for key, array in beside.items() if array.shape == first.shape}
     aligned = {key: c.rechunk({0: first.chunks[0]}) for key, c in (ids | columns).items()}
-    series = {key: dd.from_dask_array(aligned[key], columns=key) for key in columns}
+    series: dict[str, Any] = {key: dd.from_dask_array(aligned[key], columns=key) for key in columns}
     if schema.unit_id in series:
         unit = str(schema.unit_id)
         series[unit] = _exact(_whole({unit: series[unit]}, arrays, first.chunks[0])[unit])
