@@ -339,6 +339,9 @@ def _checked(attributes: Mapping[str, Any], dtype: np.dtype[Any]) -> dict[str, A
     if dtype.kind in "iu":
         marking = {name for name, _ in _marks(out)}
         out = {name: told for name, told in out.items() if name in marking or name not in MARKS}
+    if not out.keys().isdisjoint(MARKS):
+        # some versions of xarray make whole numbers by a whole scale, which hold no NaN
+        out |= {name: float(out[name]) for name in SCALES if name in out}
     return out
 
 

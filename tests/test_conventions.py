@@ -249,7 +249,6 @@ def test_dates_beside_a_missing_mark_and_a_scale_are_decoded(tmp_path):
         {"scale_factor": [0.5, 0.25]},
         {"scale_factor": None},
         {"add_offset": 10**400},
-        {"scale_factor": 2, "_FillValue": -1},
         {"_FillValue": -1, "missing_value": -2, "dtype": "bool"},
     ],
     ids=str,
@@ -287,13 +286,16 @@ def test_what_is_no_number_is_not_scaled(tmp_path, values, attributes):
         from_zarr(array)
 
 
-def test_a_scale_may_stand_in_a_list(tmp_path):
-    """Of which xarray makes objects, and cannot make dates."""
-    told = {"scale_factor": [0.5], "_FillValue": -1}
-    array = zarr.create_array(tmp_path / "a.zarr", data=np.array([4, -1, 5]), attributes=told)
-    got = from_zarr(array).compute()
-    assert got.dtype == np.float64
-    np.testing.assert_array_equal(got, [2, np.nan, 2.5])
+def test_a_scale_may_stand_in_a_list_and_be_whole(tmp_path):
+    """xarray makes objects by a list, and some versions fail on a whole scale beside a mark."""
+    for k, scale in enumerate(([0.5], [2], 2)):
+        told = {"scale_factor": scale, "_FillValue": -1}
+        array = zarr.create_array(
+            tmp_path / f"{k}.zarr", data=np.array([4, -1, 5]), attributes=told
+        )
+        got = from_zarr(array).compute()
+        assert got.dtype == np.float64
+        np.testing.assert_array_equal(got, [8, np.nan, 10] if k else [2, np.nan, 2.5])
     got = from_zarr(dates(tmp_path / "d.zarr", [2, 10**15], scale_factor=[0.5])).compute()
     np.testing.assert_array_equal(got, np.array(["2020-01-02", "NaT"], "M8[ns]"))
 
