@@ -5,7 +5,9 @@ missing value, or it counts days since a date. xarray writes arrays like that, a
 are other rows. Metadata alone decide what is decoded; xarray decodes it, block by block, each value by itself.
 """
 
-from collections.abc import Mapping
+import math
+import warnings
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -20,11 +22,18 @@ from dpgb_dask.errors import StructureError, in_our_words, kind_of
 
 DIMENSIONS = "_ARRAY_DIMENSIONS"  # xarray's attribute in format 2 for what is metadata in format 3
 TIMES = ("units", "calendar", "dtype")  # attributes that make dates and durations
-DECODED = ("_FillValue", "missing_value", "scale_factor", "add_offset", "_Unsigned", *TIMES)
+MARKS = ("_FillValue", "missing_value")
+SCALES = ("scale_factor", "add_offset")
+DECODED = (*MARKS, *SCALES, "_Unsigned", *TIMES)
 ENCODING = "_Encoding"  # of text that is stored as bytes
 DURATIONS = CFTimedeltaCoder(time_unit="ns", decode_via_units=False)
 # seconds from 1970, and from the date that numbers count from: farther ones are no dates of nanoseconds
 FARTHEST = 9.2e9
+# types of objects that are compared with a mark: the __eq__ of another may raise
+COMPARED = frozenset({str, bytes, int, float, bool})
+NO_NUMBERS = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf}  # Zarr's words
+# a warning that is about versions is about no value
+OF_VERSIONS = (DeprecationWarning, PendingDeprecationWarning, FutureWarning)
 
 
 def dims_of(array: Any) -> tuple[str, ...] | None:
@@ -60,8 +69,8 @@ class Decoding:
 
     Parameters
     ----------
-    attributes : mapping
-        Those by which xarray decodes.
+    readings : tuple of mappings
+        Attributes by which xarray decodes, once for each mark of a missing value: of several at once it warns.
     dtype : dtype
         Of what is returned.
     times : (float, float), optional
@@ -73,7 +82,7 @@ class Decoding:
     too far away, or make another type of it; here that date is missing.
     """
 
-    attributes: Mapping[str, Any]
+    readings: tuple[Mapping[str, Any], ...]
     dtype: np.dtype[Any]
     times: tuple[float, float] | None = None
 
@@ -83,22 +92,72 @@ class Decoding:
     @in_our_words()
     def __call__(self, block: NDArray[Any]) -> NDArray[Any]:
         """Decode a block of any shape."""
-        if self.times is None:
-            return _values(_decoded(block, self.attributes))
-        near = self._near(block)
-        out = np.full(block.shape, np.array("NaT", self.dtype))
-        if near.any():
-            out[near] = _values(_decoded(block[near], self.attributes))
-        return out
+        return self.decode(block)
 
     @np.errstate(all="ignore")
-    def _near(self, block: NDArray[Any]) -> NDArray[np.bool_]:
-        """Return which values are dates or durations of nanoseconds."""
-        given = _decoded(block, self.attributes, decode_times=False, decode_timedelta=False)
-        zero, one = self.times or (0.0, 1.0)
-        after = _values(given).astype(np.float64) * one
-        near: NDArray[np.bool_] = (abs(after) < FARTHEST) & (abs(zero + after) < FARTHEST)
-        return near
+    def decode(self, block: NDArray[Any]) -> NDArray[Any]:
+        """Decode a block; what xarray raises is raised."""
+        if self.times is not None and block.dtype == np.float16:
+            block = block.astype(np.float64)  # which holds the seconds of a day
+        first, *others = self.readings
+        out = self._read(block, first)
+        for attributes in others:
+            other = self._read(block, attributes)
+            out = np.where(_missing(other), other, out)
+        return out
+
+    def _read(self, block: NDArray[Any], attributes: Mapping[str, Any]) -> NDArray[Any]:
+        if self.times is None and block.dtype != object:
+            return _values(_decoded(block, attributes))
+        if self.times is None:
+            parts, out = iter([_compared(block)]), block.copy()
+        else:
+            parts = self._alike(block, attributes)
+            out = np.full(block.shape, np.array("NaT", self.dtype))
+        for part in parts:
+            if part.any():
+                out[part] = _values(_decoded(block[part], attributes))
+        return out
+
+    def _alike(
+        self, block: NDArray[Any], attributes: Mapping[str, Any]
+    ) -> Iterator[NDArray[np.bool_]]:
+        """Yield which values are dates or durations of nanoseconds, in groups that xarray may decode together."""
+        read = _decoded(block, attributes, decode_times=False, decode_timedelta=False)
+        given, (zero, one) = _values(read), self.times or (0.0, 1.0)
+        after = given.astype(np.float64) * one
+        near = (abs(after) < FARTHEST) & (abs(zero + after) < FARTHEST)
+        if self.dtype.kind == "M" or given.dtype.kind != "f":
+            yield near
+            return
+        places = _places(given, one)
+        for k in np.unique(places):
+            yield near & (places == k)
+
+
+def _missing(values: NDArray[Any]) -> NDArray[np.bool_]:
+    if values.dtype != object:
+        return np.isnan(values)  # also of dates
+    gone = [type(value) is float and math.isnan(value) for value in values.ravel().tolist()]
+    return np.array(gone, bool).reshape(values.shape)
+
+
+def _compared(block: NDArray[Any]) -> NDArray[np.bool_]:
+    types = [type(value) in COMPARED for value in block.ravel().tolist()]
+    return np.array(types, bool).reshape(block.shape)
+
+
+def _places(durations: NDArray[Any], one: float) -> NDArray[np.int8]:
+    """Return how often each duration is multiplied by 1000 until it is whole.
+
+    xarray multiplies all of a block as often as one of them needs it, which rounds the others.
+    """
+    after = durations * np.int64(one) if one > 1 else durations.copy()  # in xarray's type
+    places = np.zeros(after.shape, np.int8)
+    for _ in range(3):
+        places += after % 1 > 0
+        after *= 1000
+    return places
 
 
 def _decoded(values: NDArray[Any], attributes: Mapping[str, Any], **options: Any) -> xr.Variable:
@@ -112,9 +171,66 @@ def _decoded(values: NDArray[Any], attributes: Mapping[str, Any], **options: Any
     return read
 
 
-@np.errstate(all="ignore")
 def _values(read: xr.Variable) -> NDArray[Any]:
     return np.asarray(read.to_numpy())
+
+
+@dataclass(frozen=True, eq=False)
+class WholeNumbers:
+    """A picklable function from the stored values of a block to whole numbers, which xarray makes floats for a mark.
+
+    Parameters
+    ----------
+    marks : tuple of (str, object)
+        The marks of a missing value, each with the name of its attribute.
+    signs : mapping
+        The attribute by which the numbers have no sign, or have one.
+    dtype : dtype
+        Of the numbers that are not missing.
+
+    Privacy
+    -------
+    Each value is read by itself, and none raises or warns.
+    """
+
+    marks: tuple[tuple[str, Any], ...]
+    signs: Mapping[str, Any]
+    dtype: np.dtype[Any]
+
+    def __repr__(self) -> str:
+        return "<whole numbers>"
+
+    @in_our_words()
+    def __call__(self, block: NDArray[Any]) -> NDArray[np.object_]:
+        """Return a block as objects: an int, or None where it is missing."""
+        whole = _values(_decoded(block, self.signs))
+        out = whole.astype(object)
+        for name, mark in self.marks:
+            # xarray gives this one mark the sign of the numbers
+            signed = block if name == "_FillValue" and block.dtype.kind == "i" else whole
+            # a whole number is compared with an array's exactly, a float after both are rounded
+            whole_mark = isinstance(mark, float) and mark.is_integer()
+            out[signed == (int(mark) if whole_mark else mark)] = None
+        return out
+
+
+def whole_numbers_of(array: Any) -> WholeNumbers | None:
+    """Return how whole numbers are read as such; None of an array that holds none, or whose decoding keeps them.
+
+    Raises
+    ------
+    StructureError
+        As `decoding_of`.
+    """
+    decoding = decoding_of(array)
+    if decoding is None or array.dtype.kind not in "iu" or decoding.dtype.kind != "f":
+        return None
+    told = decoding.readings[0]
+    if not told.keys().isdisjoint(SCALES):
+        return None
+    signs = {name: told[name] for name in ("_Unsigned",) if name in told}
+    marks = tuple(mark for reading in decoding.readings for mark in _marks(reading))
+    return WholeNumbers(marks, signs, _decoded(np.empty(0, array.dtype), signs).dtype)
 
 
 def decoding_of(array: Any) -> Decoding | None:
@@ -151,38 +267,137 @@ def _attributes(array: Any) -> dict[str, Any]:
         if DIMENSIONS in given and array.fill_value is not None:
             found["_FillValue"] = array.fill_value
     elif "_FillValue" in found:
-        found["_FillValue"] = _fill_value(found["_FillValue"], array.dtype)
+        mark = _fill_value(found.pop("_FillValue"), array.dtype)
+        found |= {} if mark is None else {"_FillValue": mark}
     if str(given.get(ENCODING, "utf-8")).lower() not in ("utf-8", "utf8"):
         raise UnicodeError  # bytes are read as UTF-8, wherever they come from
     return found
 
 
 def _fill_value(value: Any, dtype: np.dtype[Any]) -> Any:
-    """Return a mark of format 3: xarray writes that of floats as text, others write a number."""
-    plain = dtype.kind == "f" and isinstance(value, int | float)
+    """Return a mark of format 3, None for none: xarray writes that of floats as text, others as Zarr does."""
+    if dtype.kind == "f" and isinstance(value, str) and value in NO_NUMBERS:
+        return NO_NUMBERS[value]
+    plain = value is None or (dtype.kind == "f" and isinstance(value, int | float))
     return value if plain else FillValueCoder.decode(value, dtype)
 
 
+def _marks(attributes: Mapping[str, Any]) -> list[tuple[str, Any]]:
+    """Return the marks of a missing value, each with its attribute's name; NaN and None mark nothing."""
+    given = [
+        (n, mark) for n in MARKS if n in attributes for mark in np.ravel(attributes[n]).tolist()
+    ]
+    return [(name, mark) for name, mark in given if mark is not None and mark == mark]  # noqa: PLR0124
+
+
 def _decoding(attributes: Mapping[str, Any], dtype: np.dtype[Any]) -> Decoding | None:
+    attributes = _checked(attributes, dtype)
     if not attributes:
         return None
-    times = {name: attributes[name] for name in TIMES if name in attributes}
-    first = _decoded(np.arange(2), times)
+    times, readings = None, _readings(attributes)
+    first = _decoded(np.arange(2), {n: attributes[n] for n in TIMES if n in attributes})
     if first.dtype.kind in "mM":
         if dtype.kind not in "iuf":
             raise TypeError
         zero, one = _seconds(first)
-        scaled = _decoded(
-            np.empty(0, dtype), attributes, decode_times=False, decode_timedelta=False
-        )
-        _values(scaled)  # raises for a scale that is no number
-        return Decoding(attributes, first.dtype, (zero, one - zero))
-    if "calendar" in first.encoding:
+        times, kind = (zero, one - zero), first.dtype
+        read = _decoded(np.empty(0, dtype), readings[0], decode_times=False, decode_timedelta=False)
+    elif "calendar" in first.encoding or "since" in str(attributes.get("units")):
         raise TypeError  # dates that are no dates of NumPy
-    read = _decoded(np.empty(0, dtype), attributes)
-    if read.attrs.keys() == attributes.keys():
-        return None
-    return Decoding(attributes, _values(read).dtype)
+    else:
+        read = _decoded(np.empty(0, dtype), readings[0])
+        kind = _values(read).dtype
+        if read.attrs.keys() == readings[0].keys():
+            return None
+    if dtype.kind == "f" and read.dtype.kind in "iu":
+        raise TypeError  # a whole scale makes xarray drop the fractions
+    if len(readings) > 1 and kind.kind not in "fmMO":
+        raise TypeError
+    decoding = Decoding(readings, kind, times)
+    _try(decoding, dtype)
+    return decoding
+
+
+def _checked(attributes: Mapping[str, Any], dtype: np.dtype[Any]) -> dict[str, Any]:
+    """Return attributes without those that mean nothing, of which xarray warns.
+
+    Raises
+    ------
+    TypeError, ValueError
+        If they calculate with what are no numbers, or by what is none.
+    """
+    out, numbers = dict(attributes), "iuf"
+    if dtype.kind not in numbers and not out.keys().isdisjoint({*SCALES, "_Unsigned"}):
+        raise TypeError
+    if dtype.kind not in f"b{numbers}" and out.get("dtype") == "bool":
+        raise TypeError
+    out |= {name: _scale(out[name]) for name in SCALES if name in out}
+    if out.get("scale_factor") == 0:
+        raise ValueError
+    if dtype.kind == "f":
+        out.pop("_Unsigned", None)
+    if dtype.kind in "iu":
+        marking = {name for name, _ in _marks(out)}
+        out = {name: told for name, told in out.items() if name in marking or name not in MARKS}
+    if not out.keys().isdisjoint(MARKS):
+        # some versions of xarray make whole numbers by a whole scale, which hold no NaN
+        out |= {name: float(out[name]) for name in SCALES if name in out}
+    return out
+
+
+def _scale(value: Any) -> int | float:
+    """Return a scale or an offset, which may stand in a list."""
+    number = np.asarray(value).item()
+    if type(number) not in (int, float) or not math.isfinite(number):
+        raise ValueError
+    return number
+
+
+def _readings(attributes: Mapping[str, Any]) -> tuple[dict[str, Any], ...]:
+    """Return attributes as often as they have different marks, each time with one."""
+    marks = _marks(attributes)
+    if len({mark for _, mark in marks}) <= 1:
+        return (dict(attributes),)
+    others = {name: told for name, told in attributes.items() if name not in MARKS}
+    return tuple(others | {name: mark} for name, mark in marks)
+
+
+def _try(decoding: Decoding, dtype: np.dtype[Any]) -> None:
+    """Decode the values of a type by which a decoding could raise or warn, together and each by itself.
+
+    Raises
+    ------
+    Exception
+        If it does: what a row could bring about is said here, of every array of this type with these attributes.
+    """
+    values = _extremes(dtype, [mark for told in decoding.readings for _, mark in _marks(told)])
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        for category in OF_VERSIONS:
+            warnings.simplefilter("ignore", category)
+        for block in (values, *(values[k : k + 1] for k in range(len(values)))):
+            if decoding.decode(block).dtype != decoding.dtype:
+                raise TypeError
+
+
+def _extremes(dtype: np.dtype[Any], marks: list[Any]) -> NDArray[Any]:
+    """Return values of a type that are unlike each other, and those marks of a missing value that it holds."""
+    given: list[Any]
+    if dtype.kind in "iu":
+        low, high = (int(edge) for edge in (np.iinfo(dtype).min, np.iinfo(dtype).max))
+        given = [low, high, 0, 1]
+        given += [mark for mark in marks if isinstance(mark, int) and low <= mark <= high]
+    elif dtype.kind in "fc":
+        given = [np.finfo(dtype).min, np.finfo(dtype).max, 0, 1, 0.1, math.nan, math.inf, -math.inf]
+        given += [mark for mark in marks if isinstance(mark, int | float)]
+    elif dtype.kind == "S":
+        given = [b"", b"a", b"1", b"\xff", *(mark for mark in marks if isinstance(mark, bytes))]
+    elif dtype.kind in "OTU":
+        given = ["", "a", "1", *(mark for mark in marks if isinstance(mark, str))]
+    else:
+        given = [0, 1]
+    with np.errstate(all="ignore"):
+        return np.array(given, dtype)
 
 
 def _seconds(times: xr.Variable) -> list[float]:

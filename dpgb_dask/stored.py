@@ -18,7 +18,7 @@ from zarr.buffer import default_buffer_prototype
 from zarr.core.sync import sync
 from zarr.storage import MemoryStore, StorePath
 
-from dpgb_dask.conventions import coordinates_among, decoding_of
+from dpgb_dask.conventions import coordinates_among, decoding_of, whole_numbers_of
 from dpgb_dask.errors import ChunkError, in_our_words
 
 
@@ -212,6 +212,42 @@ def from_zarr(array: Any) -> da.Array:
         return stored
     meta = np.empty((0,) * stored.ndim, decoding.dtype)
     return da.map_blocks(decoding, stored, dtype=decoding.dtype, meta=meta, token="dpgb-decode")
+
+
+class Whole(NamedTuple):
+    """Whole numbers as they stand in a Zarr Array with a mark of missing values.
+
+    Parameters
+    ----------
+    values : Dask Array of objects
+        Each an int, or None where it is missing.
+    dtype : dtype
+        Of the numbers.
+    """
+
+    values: da.Array
+    dtype: np.dtype[Any]
+
+
+def whole_from_zarr(array: Any) -> Whole | None:
+    """Return whole numbers that `from_zarr` would give as floats, in which those of 2⁵³ and above are rounded.
+
+    Returns
+    -------
+    Whole, or None if `from_zarr` gives the values as they are.
+
+    Raises
+    ------
+    StructureError, ChunkError
+        As `from_zarr`.
+    """
+    read = whole_numbers_of(array)
+    if read is None:
+        return None
+    stored = _as_stored(array)
+    meta = np.empty((0,) * stored.ndim, object)
+    values = da.map_blocks(read, stored, dtype=object, meta=meta, token="dpgb-whole")
+    return Whole(values, read.dtype)
 
 
 def _as_stored(array: Any) -> da.Array:

@@ -3,6 +3,7 @@
 import pickle
 import shutil
 import warnings
+from types import SimpleNamespace
 
 import dask
 import numpy as np
@@ -12,7 +13,7 @@ import xarray as xr
 import zarr
 
 from dpgb_dask import Datetime, DPGBClassifier, Schema
-from dpgb_dask.conventions import decoding_of, dims_of
+from dpgb_dask.conventions import decoding_of, dims_of, whole_numbers_of
 from dpgb_dask.diagnose import check
 from dpgb_dask.errors import ChunkError, SchemaError, StructureError
 from dpgb_dask.io import write_dataset
@@ -242,6 +243,13 @@ def test_dates_beside_a_missing_mark_and_a_scale_are_decoded(tmp_path):
         {"scale_factor": "wide"},
         {"_Encoding": "latin-1"},
         {"_FillValue": [1, 2], "_Unsigned": "true"},
+        {"units": "days since 2020-01-01", "dtype": "bool"},
+        {"units": "days since 2020-01-01", "scale_factor": True},
+        {"scale_factor": 0},
+        {"scale_factor": [0.5, 0.25]},
+        {"scale_factor": None},
+        {"add_offset": 10**400},
+        {"_FillValue": -1, "missing_value": -2, "dtype": "bool"},
     ],
     ids=str,
 )
@@ -257,6 +265,206 @@ def test_what_cannot_be_decoded_is_refused_by_attributes_alone(tmp_path, attribu
         messages.add(str(caught.value))
         assert repr(attributes) in str(caught.value)
     assert len(messages) == 1
+
+
+@pytest.mark.parametrize(
+    ("values", "attributes"),
+    [
+        (["1", "2", "3"], {"scale_factor": 0.5}),
+        (["1", "2", "3"], {"dtype": "bool"}),
+        ([True, False, True], {"add_offset": 1.0}),
+        (["1", "2", "x"], {"_Unsigned": "true"}),
+        ([1.7, np.nan, 3.0], {"scale_factor": 2}),  # xarray drops the fractions
+    ],
+    ids=str,
+)
+def test_what_is_no_number_is_not_scaled(tmp_path, values, attributes):
+    text = isinstance(values[0], str)
+    data = np.array(values, np.dtypes.StringDType() if text else None)
+    array = zarr.create_array(tmp_path / "a.zarr", data=data, attributes=attributes)
+    with pytest.raises(StructureError, match=r"xarray\.open_zarr"):
+        from_zarr(array)
+
+
+def test_a_scale_may_stand_in_a_list_and_be_whole(tmp_path):
+    """xarray makes objects by a list, and some versions fail on a whole scale beside a mark."""
+    for k, scale in enumerate(([0.5], [2], 2)):
+        told = {"scale_factor": scale, "_FillValue": -1}
+        array = zarr.create_array(
+            tmp_path / f"{k}.zarr", data=np.array([4, -1, 5]), attributes=told
+        )
+        got = from_zarr(array).compute()
+        assert got.dtype == np.float64
+        np.testing.assert_array_equal(got, [8, np.nan, 10] if k else [2, np.nan, 2.5])
+    got = from_zarr(dates(tmp_path / "d.zarr", [2, 10**15], scale_factor=[0.5])).compute()
+    np.testing.assert_array_equal(got, np.array(["2020-01-02", "NaT"], "M8[ns]"))
+
+
+def test_dates_in_half_precision_are_decoded(tmp_path):
+    """xarray counts their seconds in half precision too, which ends at 65504."""
+    values = np.array([np.nan, 5, 1000.5, np.inf], np.float16)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        got = from_zarr(dates(tmp_path / "d.zarr", values)).compute(scheduler="sync")
+    want = np.array(["NaT", "2020-01-06", "2022-09-27T12", "NaT"], "M8[ns]")
+    np.testing.assert_array_equal(got, want)
+
+
+@pytest.mark.parametrize("words", [["NaN", np.nan], ["Infinity", np.inf], ["-Infinity", -np.inf]])
+def test_the_words_of_zarr_are_marks_of_floats(tmp_path, words):
+    word, number = words
+    data = np.array([1.0, number, 2.0])
+    for k, told in enumerate(({"_FillValue": word}, {"_FillValue": None})):
+        array = zarr.create_array(tmp_path / f"{k}.zarr", data=data, attributes=told)
+        want = data if k else [1, np.nan, 2]
+        np.testing.assert_array_equal(from_zarr(array).compute(), want)
+    whole = zarr.create_array(tmp_path / "w.zarr", data=np.arange(3), attributes=told)
+    assert decoding_of(whole) is None
+
+
+@pytest.mark.parametrize(
+    ("values", "fill", "other", "want"),
+    [
+        ([-1, -2, 7, -3], -1, [-2, -3], [None, None, 7, None]),
+        (["a", "NA", ""], "", "NA", ["a", None, None]),
+    ],
+    ids=["numbers", "text"],
+)
+def test_of_several_marks_each_is_missing(tmp_path, values, fill, other, want):
+    """As in xarray, which warns."""
+    group = zarr.open_group(tmp_path / "g.zarr", mode="w", zarr_format=2)
+    told = {"missing_value": other, "_ARRAY_DIMENSIONS": ["row"]}
+    array = group.create_array("a", data=np.array(values), fill_value=fill, attributes=told)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        got = from_zarr(array).compute(scheduler="sync").tolist()
+    assert [None if value != value else value for value in got] == want
+    with pytest.warns(xr.SerializationWarning, match="multiple fill values"):
+        table = xr.open_zarr(tmp_path / "g.zarr", consolidated=False)
+    assert list(map(same, got, table["a"].to_numpy().tolist())) == [True] * len(values)
+
+
+def test_a_duration_is_decoded_whatever_its_neighbours_are(tmp_path):
+    """xarray multiplies all of a block by 1000 until the last of them is whole, which rounds the others."""
+    told = {"units": "seconds", "dtype": "timedelta64[ns]"}
+    values = np.array([9e9 + 0.001, 5e9 + 0.25, 0.1234567891, np.nan, 1e300])
+    array = zarr.create_array(tmp_path / "d.zarr", data=values, attributes=told)
+    decoding = decoding_of(array)
+    alone = [decoding(values[k : k + 1])[0] for k in range(len(values))]
+    np.testing.assert_array_equal(from_zarr(array).compute(), np.array(alone))
+    for value, got in zip(values[:3], alone, strict=False):
+        want = xr.Dataset({"t": ("row", [value], told)})
+        want = xr.decode_cf(want, decode_timedelta=True)["t"].to_numpy()
+        assert got == want[0]
+
+
+class Marked:
+    """As much of a Zarr array as is asked for its decoding."""
+
+    def __init__(self, dtype, attributes, second):
+        self.dtype = np.dtype(dtype)
+        self.metadata = SimpleNamespace(zarr_format=2 if second else 3)
+        self.attrs = Attributes(attributes, **({"_ARRAY_DIMENSIONS": ["x"]} if second else {}))
+        self.fill_value = attributes.get("_FillValue") if second else 0
+
+
+class Attributes(dict):
+    def asdict(self):
+        return dict(self)
+
+
+CHOICES = {
+    "_FillValue": [-1, 0, 255, 1e20, np.nan, "NaN", "AAAAAAAA8D8=", "", [1], True, 2**60, None],
+    "missing_value": [-1, -99, "NA", [1, 2], np.nan],
+    "scale_factor": [0.1, 0, 1e308, 1, [0.5], np.nan, True, None],
+    "add_offset": [10, 1e300, "x"],
+    "_Unsigned": ["true", "false"],
+    "units": ["days since 2000-01-01", "hours", "seconds", "nanoseconds since 1970-01-01", "m", 5],
+    "dtype": ["bool", "timedelta64[ns]", "timedelta64[s]", "datetime64[ns]", 5],
+    "calendar": ["gregorian", "proleptic_gregorian", "360_day"],
+}
+TYPES = [*"bBhHilLefd?", ">f8", ">i4", "S3", "U3", "O", "c16", np.dtypes.StringDType()]
+
+
+READERS = (decoding_of, whole_numbers_of)
+
+
+def values_of(dtype, rng):
+    """Values of a type, among them those at its ends, in any order."""
+    if dtype.kind in "iu":
+        edges = np.iinfo(dtype)
+        given = [edges.min, edges.max, edges.min + 1, 0, 1, 2, 100, min(9223372036, edges.max)]
+        values = np.array([*given, min(2**60, edges.max)], dtype)
+    elif dtype.kind == "f":
+        with np.errstate(over="ignore"):
+            edges = np.finfo(dtype)
+            given = [0, 1, 1.5, np.nan, np.inf, -np.inf, edges.max, edges.min, edges.tiny, -9999]
+            values = np.array([*given, 1e20, 9.2e9, 106751.99, -106751.9, 9e9 + 0.25], dtype)
+    else:
+        given = {"b": [True, False], "c": [1 + 2j, np.nan], "O": ["ab", "", None, 1.5, ["NA"]]}
+        texts = [b"ab", b"\xff", b""] if dtype.kind == "S" else ["ab", "", "NA"]
+        values = np.array(given.get(dtype.kind, texts), dtype)
+    return rng.permutation(values)
+
+
+def same(one, other):
+    return one == other or (one != one and other != other)
+
+
+def test_no_value_raises_or_warns_and_each_is_decoded_by_itself():
+    """Of whatever attributes and types that are not refused."""
+    rng, decoded, whole = np.random.default_rng(0), 0, 0
+    for k in range(3000):
+        told = {n: c[rng.integers(len(c))] for n, c in CHOICES.items() if rng.random() < 0.25}
+        array = Marked(TYPES[rng.integers(len(TYPES))], told, second=k % 2)
+        try:
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")
+                readers = [read for of in READERS if (read := of(array)) is not None]
+        except StructureError:
+            continue
+        values = values_of(array.dtype, rng)
+        for read in readers:
+            with warnings.catch_warnings():
+                warnings.simplefilter("error")
+                got = read(values)
+                alone = [read(values[k : k + 1]) for k in range(len(values))]
+            assert {part.dtype for part in alone} == {got.dtype}
+            got, alone = got.tolist(), [part.tolist()[0] for part in alone]
+            assert all(map(same, got, alone)), (array.dtype, told)
+        decoded, whole = decoded + (len(readers) > 0), whole + (len(readers) > 1)
+    assert decoded > 800
+    assert whole > 50
+
+
+def test_whole_numbers_are_those_that_xarray_gives_as_floats():
+    rng, n = np.random.default_rng(0), 0
+    for dtype in "bBhHil":
+        for told in ({"_FillValue": -1}, {"missing_value": [3]}, {"_FillValue": 5}):
+            for sign in ({}, {"_Unsigned": "true"}, {"_Unsigned": "false"}):
+                array = Marked(dtype, told | sign, second=False)
+                values = rng.integers(0, 256, 500).astype(dtype)
+                values[:2] = np.array([-1, 5]).astype(dtype)
+                read = whole_numbers_of(array)
+                if read is None:
+                    assert decoding_of(array) is None
+                    continue
+                got = [np.nan if value is None else value for value in read(values).tolist()]
+                np.testing.assert_array_equal(got, decoding_of(array)(values))
+                n += 1
+    assert n > 30
+
+
+def test_huge_whole_numbers_stay_exact_beside_a_mark():
+    values = 2**62 + np.arange(-3, 4)
+    for mark in (2**62, float(2**62)):
+        array = Marked("int64", {"missing_value": mark}, second=False)
+        read = pickle.loads(pickle.dumps(whole_numbers_of(array)))
+        want = [None if value == 2**62 else value for value in values.tolist()]
+        assert read(values).tolist() == want
+        assert repr(read) == "<whole numbers>"
+    assert whole_numbers_of(Marked("int64", {"scale_factor": 2.0}, second=False)) is None
+    assert whole_numbers_of(Marked("int64", {}, second=False)) is None
 
 
 def test_an_array_that_is_not_read_need_not_be_decoded(tmp_path):

@@ -24,7 +24,7 @@ from dpgb_dask.io.place import WEIGHT
 from dpgb_dask.io.text import read_csv, reading
 from dpgb_dask.parameters import with_unit
 from dpgb_dask.remote import is_there, is_url
-from dpgb_dask.stored import all_arrays_of, from_zarr
+from dpgb_dask.stored import all_arrays_of, from_zarr, whole_from_zarr
 from dpgb_dask.values import exact_ids
 
 KNOWN_FILES = "Give a Parquet file or directory, text (.csv, .tsv or .txt), or a .zarr."
@@ -112,7 +112,9 @@ def open_table(
     path, kind = options.data, _checked_kind(options)
     with reading(path, KNOWN_FILES):
         if is_zarr(path):
-            return _open_set(path, schema) if is_dataset(path) else _open_zarr(path, schema)
+            if is_dataset(path):
+                return _open_set(path, schema)
+            return _open_zarr(path, schema, strict=strict)
         if kind is None:
             source, index = _open_parquet(options, schema, strict=strict)
             frame = source
@@ -195,7 +197,7 @@ def _open_set(path: str, schema: Schema) -> tuple[Any, Mapping[str, Any]]:
     return data.X.sel(feature=list(schema.names)), columns
 
 
-def _open_zarr(path: str, schema: Schema) -> tuple[Any, Mapping[str, Any]]:
+def _open_zarr(path: str, schema: Schema, *, strict: bool = False) -> tuple[Any, Mapping[str, Any]]:
     """Open a matrix, a group of columns, or a group of a matrix "X" and its target "y"."""
     store = zarr.open(path, mode="r")
     if isinstance(store, zarr.Array):
@@ -217,14 +219,32 @@ def _open_zarr(path: str, schema: Schema) -> tuple[Any, Mapping[str, Any]]:
             f"{path!r} holds no arrays. Give a Zarr array, a group of columns, or a data set that convert wrote."
         )
     if "X" in columns:
-        return columns.pop("X"), columns
+        matrix = columns.pop("X")
+        return matrix, _whole(columns, arrays, matrix.chunks[0]) if strict else columns
     first = next(iter(columns.values()))
     # a coordinate of the rows is no feature, but may be kept beside predictions, or be the target
     ids = {key: from_zarr(array) for key, array in beside.items() if array.shape == first.shape}
     aligned = {key: c.rechunk({0: first.chunks[0]}) for key, c in (ids | columns).items()}
-    series = [dd.from_dask_array(aligned[key], columns=key) for key in columns]
-    kept = [_exact(part) if part.name == schema.unit_id else part for part in series]
-    return dd.concat(kept, axis=1), aligned
+    series: dict[str, Any] = {key: dd.from_dask_array(aligned[key], columns=key) for key in columns}
+    if schema.unit_id in series:
+        unit = str(schema.unit_id)
+        series[unit] = _exact(_whole({unit: series[unit]}, arrays, first.chunks[0])[unit])
+    shown = _whole(aligned, beside | arrays, first.chunks[0]) if strict else aligned
+    return dd.concat(list(series.values()), axis=1), shown
+
+
+def _whole(
+    columns: Mapping[str, Any], arrays: Mapping[str, Any], chunks: tuple[int, ...]
+) -> dict[str, Any]:
+    """Return columns, those of whole numbers exactly as in their arrays: a missing one would make them floats."""
+    out = dict(columns)
+    for name in columns:
+        one_axis = arrays[name].shape == (sum(chunks),)
+        whole = whole_from_zarr(arrays[name]) if one_axis else None
+        if whole is not None:
+            column = dd.from_dask_array(whole.values.rechunk({0: chunks}), columns=name)
+            out[name] = column.astype("UInt64" if whole.dtype.kind == "u" else "Int64")
+    return out
 
 
 def _of_rows(arrays: Mapping[str, Any], schema: Schema) -> list[str]:

@@ -1,6 +1,7 @@
 """``predict``: what it takes, keeps and writes."""
 
 import json
+from functools import partial
 
 import numpy as np
 import pandas as pd
@@ -79,6 +80,39 @@ def test_predict_keeps_columns_of_zarr(place, people):
         assert run("predict", place / "model.json", place / data, *options) == 0
         got = pd.read_csv(place / "out.csv")
         np.testing.assert_array_equal(got[name], people["target"])
+
+
+def test_huge_whole_numbers_of_zarr_stay_exact_beside_a_mark(place, people, capsys):
+    """As units and as kept columns; in xarray's floats they would be rounded."""
+    source = zarr.open_group(place / "people.zarr")
+    ids = 2**60 + 3 * np.arange(len(people))
+    ids[:2] = -1
+    source.create_array("person", data=ids, chunks=(350,), attributes={"_FillValue": -1})
+    data = Schema.load(place / "schema.json").to_dict()
+    data["features"]["color"]["categories"] = [0, 1, 2]
+    data["ignore"] = ["person"]
+    Schema.from_dict(data).save(place / "numbers.json")
+    named = ("--schema", place / "numbers.json", "--unit", "person")
+    assert run("check", place / "people.zarr", *named) == 0
+    assert "units: 2 rows have none" in capsys.readouterr().out
+    model = place / "model.json"
+    assert run("fit", place / "people.zarr", *named, "--out", model, *BUDGET) == 0
+    matrix = zarr.create_group(place / "matrix.zarr")
+    columns = [source[name][:] for name in ("x", "z", "age", "color")]
+    matrix.create_array("X", data=np.stack(columns, axis=1), chunks=(500, 4))
+    matrix.create_array("person", data=ids, chunks=(400,), attributes={"_FillValue": -1})
+    matrix.create_array("names", data=np.arange(4), attributes={"_FillValue": -1})
+    want = [None, None, *ids[2:].tolist()]
+    for name in ("people.zarr", "matrix.zarr"):
+        for out, read in (
+            ("p.csv", partial(pd.read_csv, dtype={"person": "Int64"})),
+            ("p", pd.read_parquet),
+        ):
+            options = ("--keep", "person", "--out", place / out, "--overwrite")
+            assert run("predict", model, place / name, *options) == 0
+            got = read(place / out)["person"]
+            assert got.dtype == "Int64"
+            assert [None if value is pd.NA else value for value in got] == want
 
 
 @pytest.mark.parametrize("name", ["p.xlsx", "p.json", "p.parquet.gz", "p.gz", "p.feather", "p.txt"])
