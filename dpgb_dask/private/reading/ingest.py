@@ -392,15 +392,14 @@ def _projected(data: Any, columns: list[Any]) -> Any:
     values of the others count as missing.
     """
     chosen = data[columns]
-    if isinstance(data, pd.DataFrame) or _reader_skips(chosen):
+    if isinstance(data, pd.DataFrame):
+        return chosen
+    kinds = {type(node).__name__ for node in chosen.optimize(fuse=False).expr.walk()}
+    # a function of the caller's may skip them too; but where X and y are both read by it, Dask reads the columns of both
+    # at once, and selects in each partition
+    if not any(kind == "Projection" or kind.startswith("FromMap") for kind in kinds):
         return chosen
     return data.map_partitions(existing, columns, meta=_meta(chosen), enforce_metadata=False)
-
-
-def _reader_skips(chosen: Any) -> bool:
-    """Whether a reader leaves out the columns that were not chosen, so that no partition is asked for one."""
-    nodes = chosen.optimize(fuse=False).expr.walk()
-    return not any(type(node).__name__ == "Projection" for node in nodes)
 
 
 def _unit_column(data: Any, unit: str, schema: Schema) -> Any:
@@ -435,10 +434,11 @@ def _named_column(data: Any, name: Any) -> Any:
     """Return one column; all of its values are missing in a partition that lacks it, as those of a feature are."""
     if isinstance(data, _Named):
         return data.array[:, data.names.index(name)]
-    chosen = data[name]
-    if not isinstance(data, dd.DataFrame) or _reader_skips(chosen):
-        return chosen
-    return data.map_partitions(only_column, name, meta=_meta(chosen), enforce_metadata=False)
+    if not isinstance(data, dd.DataFrame):
+        return data[name]
+    # as X is, so that a reader reads the same partitions of both
+    frame = _projected(data, [name])
+    return frame.map_partitions(only_column, name, meta=_meta(data)[name], enforce_metadata=False)
 
 
 def _meta(data: Any) -> Any:
