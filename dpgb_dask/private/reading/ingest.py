@@ -395,8 +395,8 @@ def _projected(data: Any, columns: list[Any]) -> Any:
     if isinstance(data, pd.DataFrame):
         return chosen
     kinds = {type(node).__name__ for node in chosen.optimize(fuse=False).expr.walk()}
-    # a function of the caller's may skip them too; but where X and y are both read by it, Dask reads the columns of both
-    # at once, and selects in each partition
+    # a function of the caller's may skip them too; but where it reads both X and y, Dask reads the columns of both at
+    # once, and selects in each partition
     if not any(kind == "Projection" or kind.startswith("FromMap") for kind in kinds):
         return chosen
     return data.map_partitions(existing, columns, meta=_meta(chosen), enforce_metadata=False)
