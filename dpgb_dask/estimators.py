@@ -53,6 +53,7 @@ from dpgb_dask.released.runtimes.onnx import to_onnx
 from dpgb_dask.released.runtimes.python import to_python
 from dpgb_dask.released.runtimes.sql import to_sql
 from dpgb_dask.released.runtimes.xgboost import to_xgboost
+from dpgb_dask.stored import lazily
 from dpgb_dask.testing import SeededNoise
 from dpgb_dask.training import config, uncounted
 from dpgb_dask.training.claims import check_claims
@@ -432,7 +433,7 @@ class _Boosting(BaseEstimator):  # type: ignore[misc]
         if y is None:
             raise parameters.no_target(type(self).__name__)
         if self._infers():
-            given = (inferred.lazily(y), self.predict(X), inferred.lazily(sample_weight))
+            given = (lazily(y), self.predict(X), lazily(sample_weight))
             y, predicted, weight = compute(*given)
             return np.asarray(y), np.asarray(predicted), weight
         weight = None if sample_weight is None else native_column(sample_weight, "sample_weight")
@@ -1121,9 +1122,8 @@ class DPGBRegressor(RegressorMixin, _Boosting):  # type: ignore[misc]
         An exact number about the rows given: outside the guarantee if they are private.
         """
         target, predicted, weight = self._compared(X, y, sample_weight)
-        if (
-            not self._infers()
-        ):  # an infinite target counts as the bound, as in a fit; others as they are
+        # an infinite target counts as the bound, as in a fit; others as they are
+        if not self._infers():
             bound = np.clip(target, self.schema_.target.low, self.schema_.target.high)
             target = np.where(np.isinf(target), bound, target)
         return float(r2_score(target, predicted, sample_weight=weight))

@@ -15,7 +15,6 @@ import dask.dataframe as dd
 import numpy as np
 import pandas as pd
 import xarray as xr
-import zarr
 from dask.base import is_dask_collection
 from dask.delayed import delayed
 from numpy.typing import NDArray
@@ -33,7 +32,7 @@ from dpgb_dask.errors import PlanError, PrivacyLeakWarning, StructureError, leve
 from dpgb_dask.matching import default_names
 from dpgb_dask.parameters import no_target
 from dpgb_dask.plain import python_scalar
-from dpgb_dask.stored import from_zarr
+from dpgb_dask.stored import lazily
 from dpgb_dask.values import NO_FORM, as_text, cells
 
 
@@ -118,11 +117,6 @@ def checked_rows(estimator: Any, X: Any) -> Any:
         validate_data(estimator, X, reset=False, skip_check_array=True)
         return X
     return validate_data(estimator, X, reset=False, ensure_all_finite="allow-nan")
-
-
-def lazily(data: Any) -> Any:
-    """Return a Zarr Array as a Dask Array, which sees damage; anything else as it is."""
-    return from_zarr(data) if isinstance(data, zarr.Array) else data
 
 
 def _check_table(X: Any) -> None:

@@ -214,6 +214,11 @@ def from_zarr(array: Any) -> da.Array:
     return da.map_blocks(decoding, stored, dtype=decoding.dtype, meta=meta, token="dpgb-decode")
 
 
+def lazily(data: Any) -> Any:
+    """Return a Zarr Array as `from_zarr` reads it; anything else as it is."""
+    return from_zarr(data) if isinstance(data, zarr.Array) else data
+
+
 class Whole(NamedTuple):
     """Whole numbers as they stand in a Zarr Array with a mark of missing values.
 

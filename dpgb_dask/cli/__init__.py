@@ -199,9 +199,8 @@ def _is_written() -> bool:
 def _is_pipe_broken() -> bool:
     """Whether standard output is a pipe without a reader: the pipe of an error may be another, as to a database."""
     events: list[tuple[int, int]] = []
-    with suppress(
-        OSError, ValueError, AttributeError
-    ):  # no file, as in a notebook; no poll, as on Windows
+    # no file, as in a notebook; no poll, as on Windows
+    with suppress(OSError, ValueError, AttributeError):
         poll = select.poll()
         poll.register(sys.stdout.fileno(), 0)
         events = poll.poll(0)

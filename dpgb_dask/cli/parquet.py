@@ -7,10 +7,8 @@ import dask.dataframe as dd
 import fsspec
 from dask.utils import natural_sort_key
 
-UNNAMED = (
-    "__index_level_",
-    "__null_dask_index__",
-)  # columns of an index without a name, of pandas and of Dask
+# how columns of an index without a name begin, of pandas and of Dask
+UNNAMED = ("__index_level_", "__null_dask_index__")
 SUFFIXES = (".parquet", ".parq", ".pq")  # of files in a folder; Dask skips the others
 
 

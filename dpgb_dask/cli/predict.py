@@ -22,7 +22,7 @@ from dpgb_dask.cli.options import (
     joined,
 )
 from dpgb_dask.cli.places import check_out, check_spared
-from dpgb_dask.cli.tables import check_there, open_table
+from dpgb_dask.cli.tables import check_there, names_in, open_table
 from dpgb_dask.encoding.structure import match_names
 from dpgb_dask.errors import StructureError
 from dpgb_dask.estimators import DPGBClassifier, load
@@ -95,7 +95,7 @@ def _predict(options: argparse.Namespace) -> None:
             )
         )
     made = {name for part in parts for name in part.columns}
-    keep = [name for given in options.keep for name in _names_in(given, columns)]
+    keep = [name for given in options.keep for name in names_in(given, columns)]
     parts = [*_kept(keep, table, columns, made), *parts]
     out = parts[0] if len(parts) == 1 else dd.concat(parts, axis=1, ignore_unknown_divisions=True)
     try:
@@ -144,11 +144,6 @@ def _remove(path: Path) -> None:
         shutil.rmtree(path, ignore_errors=True)
     else:
         path.unlink(missing_ok=True)
-
-
-def _names_in(given: str, columns: Mapping[str, Any]) -> list[str]:
-    """Return the columns that one --keep names: a column with commas in its name, or several between commas."""
-    return [given] if given in columns else [name.strip() for name in given.split(",")]
 
 
 def _kept(

@@ -2,7 +2,7 @@
 # ruff: noqa: N803 - X is scikit-learn's name
 
 import argparse
-from collections.abc import Mapping, Set
+from collections.abc import Container, Mapping, Set
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -276,6 +276,11 @@ def _open_parquet(
     return table.frame, table.stored
 
 
+def names_in(given: str, columns: Container[str]) -> list[str]:
+    """Return the columns that one --keep names: a column with commas in its name, or several between commas."""
+    return [given] if given in columns else [name.strip() for name in given.split(",")]
+
+
 def _refuse_lost(
     options: argparse.Namespace, schema: Schema, table: Parquet, *, strict: bool
 ) -> None:
@@ -286,7 +291,8 @@ def _refuse_lost(
     StructureError
         If it does.
     """
-    kept = [name.strip() for given in getattr(options, "keep", ()) for name in given.split(",")]
+    known = {*table.frame.columns, *table.lost}
+    kept = [name for given in getattr(options, "keep", ()) for name in names_in(given, known)]
     weight = getattr(options, "weight", None)
     beside = kept if strict else [schema.target.name, schema.unit_id, weight]
     if met := [name for name in (*schema.names, *beside) if name in table.lost]:

@@ -140,18 +140,18 @@ class ChosenTrees(Stage):
         if found.split.chosen == 0:
             return state
         tables = zip(state.counts, state.model.bins, state.model.tables, strict=True)
-        most = self.levels or constants.TREE_LEVELS[state.shape.kind]
-        levels = [_levels_of(bins, mass, table, most) for mass, bins, table in tables]
+        n_levels = self.levels or constants.TREE_LEVELS[state.shape.kind]
+        levels = [_levels_of(bins, mass, table, n_levels) for mass, bins, table in tables]
         used = [j for j, level_of_bin in enumerate(levels) if level_of_bin.any()]
         if not used:
             return state
         signal = found.split.signal
         rows = state.n_rows / state.shape.max_weight * hess_of_trees(state)
-        least, largest = constants.CHOSEN_TREES
+        fewest, most = constants.CHOSEN_TREES
         leaves = min(rows / constants.CHOSEN_LEAF, signal / constants.CHOSEN_LEAF_SIGNAL)
         depth = _power_of_two(leaves).bit_length() - 1
         memory = ChosenMemory(
-            n_trees=min(int(np.clip(np.sqrt(signal) / 5, least, largest)), self.trees),
+            n_trees=min(int(np.clip(np.sqrt(signal) / 5, fewest, most)), self.trees),
             depth=min(max(depth, constants.CHOSEN_LEAST_DEPTH), self.depth),
             n_groups=min(constants.CHOSEN_GROUPS, _power_of_two(signal / constants.GROUP_SIGNAL)),
             tree=0,

@@ -48,7 +48,7 @@ from dpgb_dask.private.reading.rows import (
     rows_of_units,
     slice_block,
 )
-from dpgb_dask.stored import all_arrays_of, from_zarr
+from dpgb_dask.stored import all_arrays_of, from_zarr, lazily
 
 # inputs in memory are cut into views of this many rows, so that threads share the work
 CHUNK_ROWS = 1 << 17
@@ -298,8 +298,7 @@ class _Columns(dict[str, Any]):
 
     def __getitem__(self, name: str) -> Any:
         """Return a column; arrays that nobody asks for may have attributes that cannot be decoded."""
-        column = super().__getitem__(name)
-        return from_zarr(column) if isinstance(column, zarr.Array) else column
+        return lazily(super().__getitem__(name))
 
     def check(self, names: Iterable[str], schema: Schema) -> None:
         """Refuse features that are coordinates, and columns with names that lie along no one axis."""

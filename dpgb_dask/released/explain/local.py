@@ -6,7 +6,6 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
-import zarr
 from dask.base import is_dask_collection
 from numpy.typing import NDArray
 
@@ -21,7 +20,7 @@ from dpgb_dask.released.explain.overall import unit_of
 from dpgb_dask.released.explain.terms import REMAINDER, name_of
 from dpgb_dask.released.predict import Codes, RowFunction, apply
 from dpgb_dask.showing import brief, html_table, one_line
-from dpgb_dask.stored import from_zarr
+from dpgb_dask.stored import lazily
 
 SHOWN_ROWS = 8  # rows that a repr lists …
 SHOWN_TERMS = 4  # … and their largest contributions; the others are added up
@@ -98,9 +97,8 @@ class LocalExplanation:
 
     def compute(self) -> "LocalExplanation":
         """Return the same explanation in memory."""
-        if not is_dask_collection(
-            self.rows
-        ):  # Dask would look for parts of its own in a Zarr group
+        # else Dask would look for parts of its own in a Zarr group
+        if not is_dask_collection(self.rows):
             return replace(self, steps=compute(*self.steps))
         *steps, rows = compute(*self.steps, self.rows)
         return replace(self, steps=tuple(steps), rows=rows)
@@ -297,7 +295,7 @@ def explain_local(
     -------
     Post-processing: the rows to explain are the caller's own.
     """
-    rows = from_zarr(rows) if isinstance(rows, zarr.Array) else rows
+    rows = lazily(rows)
     found = decompose(model, shares)
     names = term_names(found, schema)
     dtype = np.dtype(np.int64)
