@@ -55,13 +55,14 @@ TICKS = [
     (1 << 63) - 1, -(1 << 63) + 1, -(1 << 63),
 ]  # fmt: skip
 OF_NUMPY = [np.int64(ticks).view(f"M8[{unit}]") for unit in UNITS for ticks in TICKS]
+UNITLESS = np.int64(-(1 << 63)).view("M8")  # np.datetime64("NaT"), which newer NumPys warn of
 OF_PANDAS = [
     pd.NaT, pd.Timestamp("2020-07-01 10:00", tz="Europe/Berlin"), pd.Timestamp(np.datetime64("29999-01-01", "s")),
     pd.Timestamp(np.datetime64("-0001-01-01", "s")), pd.Timestamp(np.datetime64("29999-01-01T01:02:03.5", "ms")),
     pd.Timestamp("2020-01-01 00:00:00.123456789"), pd.Timestamp("1969-12-31 23:59:59.999999999"), pd.Timestamp.min,
     pd.Timestamp.max, pd.Timestamp(np.datetime64("29999-01-01", "s")).tz_localize("UTC"),
     pd.Timestamp("2020-01-01 00:00:00.123456789", tz="Asia/Kolkata"), pd.Period("2020-02-29"), pd.Period("2020-01"),
-    pd.Period("2020-02-29 10:00:01", "s"), np.datetime64("NaT"),
+    pd.Period("2020-02-29 10:00:01", "s"), UNITLESS,
 ]  # fmt: skip
 ALL = [*TEXTS, *(text.encode() for text in TEXTS), *OF_PYTHON, *OF_NUMPY, *OF_PANDAS]
 

@@ -47,7 +47,7 @@ def people():
     hours = np.where(np.arange(N) < 90, np.nan, rng.uniform(0, 100, N))
     start = np.datetime64("2020-01-01T05:00:00", "ns")
     when = start + rng.integers(0, 700, N).astype("m8[D]")
-    when[::7] = np.datetime64("NaT")
+    when[::7] = np.datetime64("NaT", "ns")
     columns = {
         "hours": hours,
         "age": np.where(rng.random(N) < 0.2, np.nan, rng.integers(17, 90, N)),

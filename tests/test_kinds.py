@@ -45,7 +45,7 @@ def some_rows(n=900):
     """Rows as pandas has them; some dates are missing or out of bounds, some zip codes unknown."""
     rng = np.random.default_rng(3)
     when = np.datetime64("2019-01-01T00:00:00", "us") + rng.integers(0, 3 * 365 * 86400, n) * 10**6
-    when[::41] = np.datetime64("NaT")
+    when[::41] = np.datetime64("NaT", "us")
     born = np.datetime64("1925-01-01", "s") + rng.integers(0, 90 * 365, n) * np.timedelta64(1, "D")
     frame = pd.DataFrame(
         {

@@ -9,6 +9,7 @@ import numpy as np
 import pandas as pd
 import pyarrow as pa
 import pytest
+from odd_dates import UNITLESS
 
 from dpgb_dask import Bool, Categorical, Datetime, Grouped, Hashed, Numeric, Schema
 from dpgb_dask.errors import SchemaError
@@ -221,7 +222,7 @@ def test_classes_are_finite_and_a_text_that_is_read_as_infinite_is_a_text():
 
 HELD = ["inf", "nan", "1e999", np.int64(3), np.float32(0.1), np.bool_(True), np.str_("a"), 2.5]
 NOT_HELD = [
-    np.nan, np.float32("nan"), pd.NA, pd.NaT, Decimal("nan"), np.datetime64("NaT"), np.inf, Decimal("inf"), 10**400,
+    np.nan, np.float32("nan"), pd.NA, pd.NaT, Decimal("nan"), UNITLESS, np.inf, Decimal("inf"), 10**400,
     10**5000, datetime.date(2020, 1, 1), datetime.time(1), datetime.timedelta(1), pd.Timestamp("2020"),
     np.datetime64("2020"), uuid.UUID(int=1), 1j, (1, 2), [1], {}, pd.Period("2020"), pd.Interval(0, 1),
 ]  # fmt: skip

@@ -107,7 +107,7 @@ def kinds_fit(*left_out):
             "age": rng.integers(-10, 120, n).astype(float),
         }
     )
-    rows.loc[::41, "when"] = np.datetime64("NaT")
+    rows.loc[::41, "when"] = np.datetime64("NaT", "s")
     chance = np.where(rows["zip"] == "10115", 0.8, np.where(rows["when"].dt.month > 6, 0.6, 0.2))
     model = fit(schema, rows[list(kinds)], (rng.random(n) < chance).astype(int), epsilon=50.0)
     return model, rows[list(kinds)][:300]

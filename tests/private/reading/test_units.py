@@ -9,6 +9,7 @@ from dataclasses import replace
 import numpy as np
 import pandas as pd
 import pytest
+from odd_dates import UNITLESS
 from private.cases import (
     ALL,
     KEY,
@@ -143,7 +144,7 @@ NAMES = [
     *map(ExactId, (2**53, 2**53 + 1, -(2**53), 10**4000, "1e18", "1e400", "inf")),
 ]
 NO_NAMES = [
-    *(None, NAN, pd.NA, pd.NaT, np.datetime64("NaT"), decimal.Decimal("NaN"), (None, 1), [1], {}),
+    *(None, NAN, pd.NA, pd.NaT, UNITLESS, decimal.Decimal("NaN"), (None, 1), [1], {}),
     *(np.arange(5000), np.where(np.arange(5000) == 2500, -1, np.arange(5000)), object(), 1j),
     *(decimal.Decimal("sNaN"), decimal.Decimal("1e999999999"), np.datetime64(1, "as"), len),
     *(2**53, 2**53 + 1, 10**5000, np.inf, -np.inf, 1e300, str(2**53), str(10**18), "9" * 500, "1e300"),
