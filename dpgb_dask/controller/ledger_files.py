@@ -227,8 +227,8 @@ def copy_into_memory(path: Path) -> sqlite3.Connection:
             ) as source:
                 source.backup(target)
             break
-        except sqlite3.OperationalError:
-            if option == options[-1]:
+        except sqlite3.Error as error:
+            if option == options[-1] or not isinstance(error, sqlite3.OperationalError):
                 target.close()
                 raise
     return target

@@ -235,6 +235,23 @@ def test_a_lost_head_is_refused_by_all_and_restored_by_the_owner(ledger, url, ca
     assert "hash chain of 4 entries; 2 accounts and 1 fits" in capsys.readouterr().out
 
 
+def test_a_copy_that_fails_leaves_nothing_open(tmp_path, monkeypatch):
+    path, made = tmp_path / "budget.db", []
+    connect = sqlite3.connect
+    monkeypatch.setattr(
+        sqlite3,
+        "connect",
+        lambda *args, **options: made.append(connect(*args, **options)) or made[-1],
+    )
+    path.write_bytes(b"no database" * 100)
+    with pytest.raises(sqlite3.DatabaseError, match="not a database"):
+        ledger_files.copy_into_memory(path)
+    assert made
+    for connection in made:
+        with pytest.raises(sqlite3.ProgrammingError, match="closed"):
+            connection.execute("SELECT 1")
+
+
 def test_a_ledger_that_was_edited_is_not_restored(ledger, url):
     reserve(ledger)
     connection = sqlite3.connect(url.removeprefix("sqlite:///"))

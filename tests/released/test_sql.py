@@ -1,5 +1,6 @@
 """Queries in SQLite: hostile names and labels, values that are hard to read, what is refused."""
 
+import contextlib
 import sqlite3
 from dataclasses import replace
 
@@ -29,12 +30,11 @@ def content(report):
 def answer(content, path, rows, columns=None, **options):
     """Write a query, run it in SQLite over rows with a key, and return its result."""
     to_sql(content, path, keep=["key"], has_exp=True, **options)
-    connection = sqlite3.connect(":memory:")
     given = rows.assign(key=range(len(rows)))
-    given.to_sql(options.get("table", "rows"), connection, index=False, dtype=columns)
-    out = pd.read_sql(path.read_text(encoding="utf-8"), connection).sort_values("key")
-    left = connection.execute("SELECT count(*) FROM sqlite_master").fetchone()
-    connection.close()
+    with contextlib.closing(sqlite3.connect(":memory:")) as connection:
+        given.to_sql(options.get("table", "rows"), connection, index=False, dtype=columns)
+        out = pd.read_sql(path.read_text(encoding="utf-8"), connection).sort_values("key")
+        left = connection.execute("SELECT count(*) FROM sqlite_master").fetchone()
     assert left == (1,)
     return out
 
@@ -124,11 +124,10 @@ def test_dates_are_read_in_every_encoding_of_a_database(content, tmp_path, encod
     model, schema, path = odd_dates.dated_model(), odd_dates.DATED, tmp_path / "q.sql"
     table = pd.DataFrame(dict.fromkeys(schema.names, pd.Series(odd_dates.TEXTS, dtype=object)))
     to_sql(content(model, schema), path, keep=["key"])
-    connection = sqlite3.connect(":memory:")
-    connection.execute(f"PRAGMA encoding = '{encoding}'")
-    table.assign(key=range(len(table))).to_sql("rows", connection, index=False)
-    out = pd.read_sql(path.read_text(encoding="utf-8"), connection).sort_values("key")
-    connection.close()
+    with contextlib.closing(sqlite3.connect(":memory:")) as connection:
+        connection.execute(f"PRAGMA encoding = '{encoding}'")
+        table.assign(key=range(len(table))).to_sql("rows", connection, index=False)
+        out = pd.read_sql(path.read_text(encoding="utf-8"), connection).sort_values("key")
     assert (out["score"] * 65536).tolist() == raw_scores(model, schema, table)[:, 0].tolist()
 
 
