@@ -172,12 +172,14 @@ def _names(record: type) -> tuple[tuple[str, bytes], ...]:
 _PLAIN = frozenset({str, int, float, bool, type(None)})
 
 
+def _plain(value: Any) -> bytes:
+    return f"{type(value).__name__}:{value!r};".encode()
+
+
 def _canonical(value: Any, told: list[Any]) -> None:
     """Append one field as bytes, with its type and shape, so that different queries never give the same bytes."""
     kind: Any = type(value)
-    if kind in _PLAIN:  # most fields; told here first, as every round hashes a query
-        told.append(f"{kind.__name__}:{value!r};".encode())
-    elif kind in GRADIENTS:
+    if kind in GRADIENTS:
         told.append(_of_gradient(value))
     elif isinstance(value, np.ndarray):
         told += _header(value.dtype.str, value.shape), np.ascontiguousarray(value)
@@ -188,7 +190,7 @@ def _canonical(value: Any, told: list[Any]) -> None:
     elif hasattr(value, "__dataclass_fields__"):
         _canonical_fields(value, told)
     else:
-        told.append(f"{kind.__name__}:{value!r};".encode())
+        told.append(_plain(value))
 
 
 def _canonical_fields(record: Any, told: list[Any]) -> None:
@@ -196,7 +198,11 @@ def _canonical_fields(record: Any, told: list[Any]) -> None:
     told.append(kind.__name__.encode())
     for name, shown in _names(kind):
         told.append(shown)
-        _canonical(getattr(record, name), told)
+        value = getattr(record, name)
+        if type(value) in _PLAIN:  # most fields; told here, as every round hashes a query
+            told.append(_plain(value))
+        else:
+            _canonical(value, told)
 
 
 def _digest(*parts: Any) -> bytes:
@@ -665,7 +671,8 @@ class TreeSumsQuery(GradientQuery):
     @property
     def n_cells(self) -> int:
         """All leaves, trees first."""
-        return self.splits.n_trees * self.splits.n_leaves
+        n_trees, n_nodes = self.splits.feature.shape  # read many times in each round
+        return n_trees * (n_nodes + 1)
 
     @property
     def n_blocks(self) -> int:

@@ -92,7 +92,7 @@ class FitKey:
         if len(key) != KEY_BYTES:
             raise ValueError(f"A fit key has {KEY_BYTES} bytes.")
         self._key = key
-        self._noise = self.derive("noise")
+        self._noise = hmac.new(self.derive("noise"), digestmod="sha256")
         self._sealing = hmac.new(self.derive("seal"), digestmod="sha256")
 
     def derive(self, label: str) -> bytes:
@@ -123,7 +123,9 @@ class FitKey:
         second attempt after a crash reveals nothing new. Other sums draw independent noise: if the query alone were the
         key, two answers would differ by exactly the difference of their sums (docs/privacy.md P10).
         """
-        return KeyStream(hmac.digest(self._noise, query_id + canonical(sums), "sha256"))
+        mac = self._noise.copy()
+        mac.update(query_id + canonical(sums))
+        return KeyStream(mac.digest())
 
     def __repr__(self) -> str:
         return "FitKey(<secret>)"

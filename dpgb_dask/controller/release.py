@@ -145,7 +145,7 @@ class Controller:
         facts: Mapping[str, str] | None = None,
         public_seed: int,
         noise: NoiseSource | None = None,
-        journal: Callable[[str], Journal] | None = None,
+        journal: Callable[[str], Journal | None] | None = None,
         resume: str | None = None,
         pure: bool = False,
         unit_id: str | None = None,
@@ -167,7 +167,8 @@ class Controller:
         noise : NoiseSource or None
             None for the secret source. With a ledger it must be None: whoever gives another source may know the key.
         journal : callable or None
-            Makes or reopens the journal of a fit id; it keeps answers, so that resume need not open sums again.
+            Makes or reopens the journal of a fit id, if it has one; it keeps answers, so that resume need not open sums
+            again.
         resume : str or None
             Id of an unfinished fit, whose lease is taken without a charge; or of a fit that ended, which is replayed.
         pure : bool
@@ -275,7 +276,7 @@ class Controller:
         plan_digest: str,
         facts: Mapping[str, str],
         noise: NoiseSource | None,
-        journal: Callable[[str], Journal] | None,
+        journal: Callable[[str], Journal | None] | None,
         fit_id: str,
     ) -> "Controller":
         """Take over a fit, if everything that decides its queries is the same."""

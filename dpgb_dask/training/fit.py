@@ -46,7 +46,7 @@ from dpgb_dask.private.sensitivity import sensitivity
 from dpgb_dask.released.export import ModelFile, fit_digest
 from dpgb_dask.training.bands import bands_of
 from dpgb_dask.training.config import check_folder
-from dpgb_dask.training.journal import FileJournal, MemoryJournal
+from dpgb_dask.training.journal import FileJournal
 from dpgb_dask.training.loop import run
 
 MOST_CHARACTERS = 160  # most characters of one setting in words
@@ -466,10 +466,10 @@ def _short(value: Any) -> str:
     return f"{text[:MOST_CHARACTERS]}… (sha256 {hashlib.sha256(text.encode()).hexdigest()[:16]})"
 
 
-def open_journal(ledger: Ledger | None, fit_id: str) -> Journal:
-    """Return the journal of a fit: a file beside a ledger on disk, else a list."""
+def open_journal(ledger: Ledger | None, fit_id: str) -> Journal | None:
+    """Return the journal of a fit, a file beside its ledger; None in memory, where nothing can be resumed."""
     path = None if ledger is None else ledger.journal_path(fit_id)
-    return MemoryJournal() if path is None else FileJournal(path)
+    return None if path is None else FileJournal(path)
 
 
 def one_round(

@@ -16,21 +16,6 @@ from dpgb_dask.controller.noise import sync_directory
 from dpgb_dask.errors import LedgerUnavailableError, ResumeError
 
 
-class MemoryJournal:
-    """The journal of a fit whose ledger lives in memory: keeps the order of effects without the disk."""
-
-    def __init__(self) -> None:
-        self._entries: list[JournalEntry] = []
-
-    def append(self, answer: JournalEntry) -> None:
-        """Keep one released answer."""
-        self._entries.append(answer)
-
-    def entries(self) -> list[JournalEntry]:
-        """Return what was released so far, in order."""
-        return list(self._entries)
-
-
 class FileJournal:
     """One JSON line per released answer, synced to disk before `append` returns.
 
