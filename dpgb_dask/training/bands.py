@@ -253,7 +253,7 @@ def through_forest(
     """
     means = [mean_of_groups(g, w) for g, w in zip(groups, weights.weights, strict=True)]
     before = [(mean @ table).astype(REAL) for mean, table in zip(means, tables, strict=True)]
-    now = list(before)
+    now, moved = list(before), [np.zeros_like(part) for part in before]
     effects = [side.effect.astype(REAL) for side in sides]
     masses, _ = shares_of_groups(groups, weights)
     shares = [side.inside @ mass for side, mass in zip(sides, masses, strict=True)]
@@ -270,21 +270,19 @@ def through_forest(
     # Σh of a leaf by the shares: the noisy part of its own would count as signal
     of_error = (-gain * forest.hess[k] * reached).astype(REAL)
     of_noise = (gain * np.repeat(forest.grad_sd, n_leaves)).astype(REAL)
-    for rows in slices(forest.batches, n_leaves):
+    for scale, rows in zip(forest.scales, slices(forest.batches, n_leaves), strict=True):
         error = np.zeros((rows.stop - rows.start, DRAWS), REAL)
         here = [slice(*np.searchsorted(side.leaf, (rows.start, rows.stop))) for side in sides]
         for part, inside, side, group in zip(here, found, sides, now, strict=True):
             error[side.leaf[part] - rows.start] += inside[part] @ group  # each leaf once
         step = of_error[rows, None] * error
         step += of_noise[rows, None] * signs(error.shape, rng)
-        now = [
-            group + effect[part].T @ step[side.leaf[part] - rows.start]
-            for part, effect, side, group in zip(here, effects, sides, now, strict=True)
-        ]
-    return [
-        table + (after - old)[group]
-        for table, old, after, group in zip(tables, before, now, groups, strict=True)
-    ]
+        # later rounds answered to the trees as they were then
+        for j, (part, effect, side) in enumerate(zip(here, effects, sides, strict=True)):
+            move = effect[part].T @ step[side.leaf[part] - rows.start]
+            now[j] = now[j] + move
+            moved[j] += REAL(scale) * move
+    return [table + part[group] for table, part, group in zip(tables, moved, groups, strict=True)]
 
 
 def signs(shape: tuple[int, int], rng: np.random.Generator) -> NDArray[np.float32]:

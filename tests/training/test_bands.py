@@ -108,7 +108,7 @@ def test_a_batch_of_trees_adds_its_noise_and_takes_back_errors_as_boxes_say():
     sides = boxes.sides()
     gain = rng.uniform(0.5, 1.5, (1, n_trees, 4)) / 1000
     sd = tuple(rng.uniform(5, 15, n_trees))
-    forest = ForestNoise(gain=gain, grad_sd=sd, hess=(50.0,), batches=(n_trees,))
+    forest = ForestNoise(gain=gain, grad_sd=sd, hess=(50.0,), batches=(n_trees,), scales=(1.0,))
     mass = [part / part.sum() for part in shares.weights]
     error = [rng.normal(size=n) for n in bins]
     error = [part - own @ part for part, own in zip(error, mass, strict=True)]
@@ -136,3 +136,34 @@ def test_a_batch_of_trees_adds_its_noise_and_takes_back_errors_as_boxes_say():
         moved = part.mean(1) - error[j]
         noise = part.std(1) / np.sqrt(part.shape[1])
         assert (np.abs(moved - effect.T @ step) < 5 * noise + 1e-6).all()
+
+
+def test_noise_of_a_forest_is_multiplied_once_all_rounds_were_asked():
+    """Later rounds answered to the trees as they were: what is multiplied is the whole of it."""
+    rng, n_trees = np.random.default_rng(0), 40
+    feature = rng.integers(0, 2, (n_trees, 3)).astype(np.uint16)
+    threshold = rng.integers(0, 2, (n_trees, 3)).astype(np.uint8)
+    eighths = [[1, 1, 2, 4], [4, 3, 1]]
+    shares = BinShares(tuple(np.array(part) * SHARE_ONE // 8 for part in eighths), (True, True))
+    boxes = Boxes.of(Splits.plain(feature, threshold), shares)
+    gain = rng.uniform(0.5, 1.5, (1, n_trees, 4)) / 1000
+    tables = [np.zeros((n, DRAWS)) for n in (4, 3)]
+
+    def moved(*scales):
+        forest = ForestNoise(
+            gain=gain, grad_sd=(10.0,) * n_trees, hess=(50.0,), batches=(20, 20), scales=scales
+        )
+        draws = np.random.default_rng(1)
+        return bands.through_forest(
+            tables, boxes.sides(), boxes.groups, forest, shares, 0, draws
+        ), forest.sd
+
+    whole, sd = moved(1.0, 1.0)
+    half, sd_of_half = moved(0.5, 0.5)
+    first, sd_of_first = moved(1.0, 0.0)
+    for own, part, one in zip(whole, half, first, strict=True):
+        np.testing.assert_allclose(part, own / 2, rtol=1e-5, atol=1e-9)
+        assert np.abs(one - own).max() > 1e-3
+    np.testing.assert_allclose(sd_of_half, sd / 2)
+    assert (sd_of_first[:, 20:] == 0).all()
+    np.testing.assert_allclose(sd_of_first[:, :20], sd[:, :20])

@@ -244,6 +244,7 @@ class ChosenTrees(Stage):
             grad_sd=(answer.grad_sd,),
             hess=hess_of_rows(state),
             batches=(1,),
+            scales=(1.0,),
         )
         memory = replace(
             memory,

@@ -9,6 +9,8 @@ from numpy.typing import NDArray
 
 from dpgb_dask.components import constants
 from dpgb_dask.components.answers import sums
+from dpgb_dask.components.auto.forest_scale import ForestScale
+from dpgb_dask.components.auto.newton import newton_steps
 from dpgb_dask.components.auto.noise import ForestNoise
 from dpgb_dask.components.auto.pairs import coarsen, feature_strength
 from dpgb_dask.components.auto.posterior import (
@@ -24,13 +26,11 @@ from dpgb_dask.components.auto.posterior import (
 )
 from dpgb_dask.components.options import check_rate, check_whole
 from dpgb_dask.contracts.constraints import Interactions
-from dpgb_dask.contracts.model import Splits, join_splits, no_trees
+from dpgb_dask.contracts.model import Splits, TreeEnsemble, join_splits, no_trees
 from dpgb_dask.contracts.plan import Answer, Demand, Needs, Shape, Stage, State
 from dpgb_dask.contracts.queries import Query, ResidualQuery, TreeSumsQuery
 from dpgb_dask.kernels.splits import NOWHERE
 
-# of d/Σd in each repetition of the fixed point for the Hessian of several classes; without noise the first is at most ½
-LARGEST_SHARES = (0.5, 0.95, 0.95, 0.95)
 BOX = 1100  # bytes that a leaf's box takes while it is made (released/explain/boxes.py), measured at six levels
 
 
@@ -55,6 +55,8 @@ class ForestMemory:
         Of a feature to be split on.
     last_bins : tuple of ((n_thresholds,) int64)
         Per feature, the last bin of every part but the highest.
+    scale : ForestScale
+        What the trees are multiplied by in the end.
     """
 
     round: int
@@ -67,6 +69,7 @@ class ForestMemory:
     rescaled: bool
     chance: NDArray[np.float64]
     last_bins: tuple[NDArray[np.int64], ...]
+    scale: ForestScale
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -90,7 +93,8 @@ class Forest(Stage):
 
     Notes
     -----
-    After more than the fewest chosen trees, some of each batch begin as one of them, and are random below.
+    After more than the fewest chosen trees, some of each batch begin as one of them, and are random below. When all are
+    there, they are multiplied by what their rounds tell (`forest_scale.py`).
     Features with a monotonic constraint are not drawn: their interactions are those of `Pairs`.
     """
 
@@ -122,14 +126,17 @@ class Forest(Stage):
         """Declare between nothing (the gate is closed) and the stage's share plus what earlier stages left."""
         return Demand(0.0, 1.0, self._most_rounds(np.inf, shape.kind) + (shape.kind == "numeric"))
 
-    def needs(self, shape: Shape, most_bins: Sequence[int]) -> Needs:  # noqa: ARG002
-        """Return the memory of a batch's sums; and of all trees, with the boxes of their leaves for the bands."""
+    def needs(self, shape: Shape, most_bins: Sequence[int]) -> Needs:
+        """Return the memory of a batch's sums; of all trees, with the boxes of their leaves; of made-up rows."""
         leaves = 1 << (self.depth or constants.RICH_DEPTH)
         fast = self._most_rounds(np.inf, shape.kind) * self._batch_at(constants.FOREST_FASTER)
         n_trees = max(self._rounds_at(np.inf, shape.kind) * self.batch, fast)
         per_leaf = BOX + 32 * shape.n_scores  # a value and a gain, twice while trees are appended
         n_sums = 2 * shape.n_scores * self.batch * leaves
-        return Needs(n_sums=n_sums, held=n_trees * leaves * per_leaf)
+        made = constants.MADE_ROWS * (
+            len(most_bins) + 80 * shape.n_scores
+        )  # bytes of rows and of what is found of them
+        return Needs(n_sums=n_sums, held=n_trees * leaves * per_leaf + made)
 
     def _batch_at(self, faster: float) -> int:
         """Return the trees of a round."""
@@ -197,6 +204,7 @@ class Forest(Stage):
                 self._last_bins(mass, bins.categorical, state.shape.kind)
                 for mass, bins in zip(state.counts, model.bins, strict=True)
             ),
+            scale=ForestScale.begin(state, state.rng.stream("forest scale")),
         )
         return replace(state, model=model, memory=memory)
 
@@ -265,63 +273,40 @@ class Forest(Stage):
         hess, sd = np.maximum(answer.hess, 0), answer.grad_sd
         n_trees = memory.rounds * memory.batch
         ridge = sd**2 / (n_trees * 0.1) / (hess + sd) + 2 * answer.hess_sd
-        step, reach = newton_steps(answer.grad, hess, ridge)
         rate = self.learning_rate * memory.faster * curvature_of(state.shape.kind)
         largest = constants.LARGEST_LEAF
 
         def per_leaf(values: NDArray[np.float64]) -> NDArray[np.float64]:
             return values.T.reshape(state.shape.n_scores, memory.batch, -1)
 
-        value = per_leaf(rate * np.clip(step, -largest, largest))
+        def values(grad: NDArray[np.float64]) -> NDArray[np.int32]:
+            step, _ = newton_steps(grad, hess, ridge)
+            return steps(per_leaf(rate * np.clip(step, -largest, largest)))
+
+        step, reach = newton_steps(answer.grad, hess, ridge)
         noise = ForestNoise(
             gain=per_leaf(np.where(np.abs(step) >= largest, 0, rate * reach)),
             grad_sd=(sd,) * memory.batch,
             hess=hess_of_rows(state),
             batches=(memory.batch,),
-        )
-        trees = state.model.trees.with_more(query.splits, steps(value))
+            scales=(1.0,),
+        ).after(state)
+        trees = state.model.trees.with_more(query.splits, values(answer.grad))
+        scale = memory.scale.after(state, query.splits, answer, values)
+        done = memory.round + 1
+        if done == memory.rounds:
+            trees = scaled(trees, memory.chosen, scale.factor)
+            noise = noise.scaled(done, scale.factor)
         model = replace(state.model, trees=trees)
-        state = replace(state, model=model, memory=replace(memory, round=memory.round + 1))
-        return state.with_fact(noise.after(state))
+        state = replace(state, model=model, memory=replace(memory, round=done, scale=scale))
+        return state.with_fact(noise)
 
 
-def newton_steps(
-    grad: NDArray[np.float64], hess: NDArray[np.float64], ridge: NDArray[np.float64]
-) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Return the Newton steps of leaves from their sums, and how far each moves against a unit of noise.
-
-    Gradients of several classes add up to 0, and so does every row of their Hessian, diag(d) - dd'/Σd with diagonal h.
-    So d = h/(1 - d/Σd), which is solved by a few repetitions from h/Σh for d/Σd: exact for two classes and for classes
-    that are alike, and otherwise a step is at most 1.25 times as long as it should be. By h alone it is up to twice.
-
-    Parameters
-    ----------
-    grad, hess, ridge : (n_leaves, n_scores) float64
-        The ridge is above 0.
-
-    Returns
-    -------
-    step : (n_leaves, n_scores) float64, score units
-    reach : (n_leaves, n_scores) float64
-        Standard deviation of a step where all sums of the leaf's gradients have one of 1.
-    """
-    n = grad.shape[1]
-    if n == 1:
-        return -grad / (hess + ridge), 1 / (hess + ridge)
-    d = hess
-    for largest in LARGEST_SHARES:
-        total = np.maximum(d.sum(1, keepdims=True), 1e-9)
-        d = hess / (1 - np.minimum(d / total, largest))
-    # by Sherman and Morrison the inverse of diag(d + ridge) - dd'/Σd is diag(own) + qq'/rest
-    own = 1 / (d + ridge)
-    q = d * own
-    rest = np.maximum((q * ridge).sum(1, keepdims=True), 1e-9)
-    centred = grad - grad.mean(1, keepdims=True)
-    apart = q - q.mean(1, keepdims=True)
-    step = -own * centred - q * (apart * centred).sum(1, keepdims=True) / rest
-    squared = own**2 * (1 - 1 / n) + 2 * own * q * apart / rest
-    squared += (q / rest) ** 2 * (apart**2).sum(1, keepdims=True)
-    return step, np.sqrt(np.maximum(squared, 0))
+def scaled(trees: TreeEnsemble, start: int, factor: float) -> TreeEnsemble:
+    """Return trees with the leaves of those from ``start`` on multiplied by a factor."""
+    value = trees.value.copy()
+    value[:, start:] = np.rint(value[:, start:] * factor)
+    return replace(trees, value=value)
 
 
 def trees_again(chosen: int, batch: int) -> int:

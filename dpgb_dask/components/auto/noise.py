@@ -4,7 +4,7 @@ Released numbers and functions of them; `training/bands.py` draws noise and send
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -92,12 +92,15 @@ class ForestNoise(Facts):
         Per score, the curvature of the loss over all rows.
     batches : tuple of int
         Numbers of trees that share one gradient, in order.
+    scales : tuple of float
+        Per batch, what its leaves were multiplied by when all trees were there.
     """
 
     gain: NDArray[np.float64]
     grad_sd: tuple[float, ...]
     hess: tuple[float, ...]
     batches: tuple[int, ...]
+    scales: tuple[float, ...]
 
     def followed_by(self, later: "ForestNoise") -> "ForestNoise":
         """Return the facts about these trees, then those of later ones."""
@@ -106,6 +109,7 @@ class ForestNoise(Facts):
             grad_sd=self.grad_sd + later.grad_sd,
             hess=self.hess,
             batches=self.batches + later.batches,
+            scales=self.scales + later.scales,
         )
 
     def after(self, state: State) -> "ForestNoise":
@@ -113,10 +117,14 @@ class ForestNoise(Facts):
         known = [fact for fact in state.facts if isinstance(fact, ForestNoise)]
         return known[0].followed_by(self) if known else self
 
+    def scaled(self, n_batches: int, factor: float) -> "ForestNoise":
+        """Return the facts where the last batches are multiplied by a factor."""
+        return replace(self, scales=self.scales[:-n_batches] + n_batches * (factor,))
+
     @property
     def sd(self) -> NDArray[np.float64]:
         """Standard deviation of each leaf's own noise, (n_scores, n_trees, n_leaves), score units."""
-        return self.gain * np.array(self.grad_sd)[:, None]
+        return self.gain * (np.array(self.grad_sd) * np.repeat(self.scales, self.batches))[:, None]
 
 
 def filters_of(

@@ -10,7 +10,8 @@ from rich_parts import N_ROWS, answered, leaf_of, state_of
 from dpgb_dask.components import constants
 from dpgb_dask.components.auto import schedules
 from dpgb_dask.components.auto.chosen import ChosenTrees
-from dpgb_dask.components.auto.forest import Forest, newton_steps, trees_again
+from dpgb_dask.components.auto.forest import Forest, trees_again
+from dpgb_dask.components.auto.newton import newton_steps
 from dpgb_dask.components.auto.posterior import AutoFacts
 from dpgb_dask.components.auto.start import Start
 from dpgb_dask.components.trees.splits import NOWHERE

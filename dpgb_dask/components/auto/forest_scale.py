@@ -1,0 +1,215 @@
+"""How far the forest's trees are scaled when it is complete: what later leaf sums say of earlier trees.
+
+The sums that a round asks for are those of g at the scores so far. If the earlier trees are right, they do not move
+them; if these trees are noise, their own curvature shows in the sums; if they go only part of the way, the sums still
+ask for more. So the slope of the sums on the trees so far tells how long the forest should be. No release is made for
+it, and no row is read: trees are averaged over the leaves of later ones on rows made up from the released shares of
+bins, features taken as independent of each other (docs/default-method.md §5).
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Self
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dpgb_dask.components import constants
+from dpgb_dask.components.answers import Sums
+from dpgb_dask.components.auto.posterior import sampling_variance
+from dpgb_dask.contracts.model import SCORE_ONE, Model, Splits
+from dpgb_dask.contracts.plan import State
+from dpgb_dask.kernels.histogram import joint_sums
+from dpgb_dask.kernels.predict import add_pair_tables, add_tables, add_trees, pack_pair_tables
+from dpgb_dask.kernels.route import tree_leaves
+from dpgb_dask.losses.gradients import sigmoid
+
+LARGEST = (1 << 19) - 1  # of a row's values that are summed, in score steps: 8
+TINY = 1e-9  # least mean Hessian of a row
+
+Values = Callable[[NDArray[np.float64]], NDArray[np.int32]]
+# from Σg of each leaf, (n_leaves, n_scores), to values in score steps, (n_scores, n_trees, n_leaves)
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class ForestScale:
+    """What the rounds so far tell of the forest's scale.
+
+    Parameters
+    ----------
+    codes : (n_features, n_made) uint8
+        Rows that are made up.
+    before : (n_scores, n_made) int32, score steps
+        Their scores before the forest.
+    unit : (n_scores, n_made) float64
+        Sampling noise of each row's g, for a Hessian that is as large as the scores say.
+    forest, fitted : (n_scores, n_made) int32, score steps
+        The trees so far; and what trees make of the sampling noise of the rows that are made up, which stands for how
+        far the forest follows that of the real ones.
+    told, followed, curved, variance : float
+        Over leaves, the sum of Σg times the mean of the trees so far; the part of it by which these follow the sampling
+        noise of the rows; the sum of their curvature; and the variance of the first by the noise of the releases.
+    """
+
+    codes: NDArray[np.uint8]
+    before: NDArray[np.int32]
+    unit: NDArray[np.float64]
+    forest: NDArray[np.int32]
+    fitted: NDArray[np.int32]
+    told: float = 0.0
+    followed: float = 0.0
+    curved: float = 0.0
+    variance: float = 0.0
+
+    @classmethod
+    def begin(cls, state: State, rng: np.random.Generator) -> Self:
+        """Make up the rows: of each feature as many in a bin as its released share says, in random order."""
+        n = constants.MADE_ROWS
+        middle = (np.arange(n) + 0.5) / n
+        codes = np.empty((len(state.counts), n), np.uint8)
+        for own, mass in zip(codes, state.counts, strict=True):
+            below = np.cumsum(np.maximum(mass, 0))
+            own[:] = rng.permutation(np.searchsorted(below[:-1], middle * below[-1]))
+        assert state.model is not None
+        before = scores_of(state.model, codes)
+        unit = noise_of(state.shape.kind, before, rng)
+        return cls(codes, before, unit, np.zeros_like(before), np.zeros_like(before))
+
+    @property
+    def factor(self) -> float:
+        """What the trees should be multiplied by: 1, moved towards 1 less the slope as far as that is known."""
+        if self.curved <= 0:
+            return 1.0
+        told = self.told - constants.SCALE_OPTIMISM * self.followed
+        slope, variance = told / self.curved, self.variance / self.curved**2
+        prior = constants.SCALE_SD**2
+        return float(np.clip(1 - slope * prior / (prior + variance), 0, constants.LARGEST_SCALE))
+
+    def after(self, state: State, splits: Splits, answer: Sums, values: Values) -> Self:
+        """Return what is known after one more batch of trees."""
+        shape = (splits.n_trees, splits.n_leaves, -1)
+        mean_hess = answer.hess.sum() / splits.n_trees / state.n_rows
+        each = state.n_rows / self.codes.shape[1]  # rows that a row stands for
+        bend = curvature_at(state.shape.kind, self.before + self.forest)
+        times = max(mean_hess, TINY) / max(bend.mean_hess, TINY)
+        leaf = np.empty((splits.n_trees, self.codes.shape[1]), np.uint8)
+        tree_leaves(self.codes, *splits.arrays, leaf)
+        noise = self.unit * np.sqrt(times * sampling_variance(state) / each)
+        columns = (
+            self.forest / SCORE_ONE, times * bend(self.forest / SCORE_ONE),
+            self.fitted / SCORE_ONE, times * bend(self.fitted / SCORE_ONE), noise,
+        )  # fmt: skip
+        halves = [_summed(leaf, splits, h, columns) for h in (0, 1)]
+        rows, forest, _, fitted, pull, noise = (a + b for a, b in zip(*halves, strict=True))
+        share = np.maximum(rows, 1)
+        mean = forest / share
+        # of either half times the mean of the other: the square of a mean of a few rows is too large
+        (rows_a, forest_a, bent_a, *_), (rows_b, forest_b, bent_b, *_) = halves
+        mean_a, mean_b = forest_a / np.maximum(rows_a, 1), forest_b / np.maximum(rows_b, 1)
+        crossed = bent_a * mean_b + bent_b * mean_a
+        grad = answer.grad.reshape(shape)
+        ours, theirs = self.forest.copy(), self.fitted.copy()
+        _add(leaf, values(answer.grad), ours)
+        _add(leaf, values(each * (pull + noise).reshape(answer.grad.shape)), theirs)
+        return replace(
+            self,
+            forest=ours,
+            fitted=theirs,
+            told=self.told + float((grad * mean).sum()),
+            followed=self.followed + float(each * (noise * fitted / share).sum()),
+            curved=self.curved + float(each * crossed.sum()),
+            variance=self.variance + float(answer.grad_sd**2 * (mean**2).sum()),
+        )
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class Curvature:
+    """What the curvature of rows makes of a change of their scores, up to a factor.
+
+    Parameters
+    ----------
+    weight : (n_scores, n_rows) float64
+        Chances of several classes; of one score the curvature itself.
+    joint : bool
+        Whether the scores are those of several classes: diag(p) - pp'.
+    """
+
+    weight: NDArray[np.float64]
+    joint: bool
+
+    def __call__(self, change: NDArray[np.float64]) -> NDArray[np.float64]:
+        """Return the change of the rows' gradients, (n_scores, n_rows)."""
+        own = self.weight * change
+        return own - self.weight * own.sum(0) if self.joint else own
+
+    @property
+    def mean_hess(self) -> float:
+        """Mean over rows of the Hessian, summed over scores."""
+        own = self.weight * (1 - self.weight) if self.joint else self.weight
+        return float(own.sum(0).mean())
+
+
+def curvature_at(kind: str, score: NDArray[np.int32]) -> Curvature:
+    """Return the curvature of rows by their scores."""
+    if kind == "multiclass":
+        return Curvature(chances(score), joint=True)
+    if kind == "numeric":
+        return Curvature(np.ones(score.shape), joint=False)
+    p = sigmoid(score / SCORE_ONE)
+    return Curvature(p * (1 - p), joint=False)
+
+
+def chances(score: NDArray[np.int32]) -> NDArray[np.float64]:
+    """Return the softmax of scores, (n_scores, n_rows)."""
+    p = np.exp((score - score.max(0)) / SCORE_ONE)
+    return np.asarray(p / p.sum(0))
+
+
+def noise_of(kind: str, score: NDArray[np.int32], rng: np.random.Generator) -> NDArray[np.float64]:
+    """Return sampling noise with the curvature of rows as its covariance: of several classes, p less a drawn class."""
+    if kind == "multiclass":
+        p = chances(score)
+        drawn = (p.cumsum(0) < rng.random(p.shape[1])).sum(0).clip(max=len(p) - 1)
+        p[drawn, np.arange(p.shape[1])] -= 1
+        return p
+    sign = np.where(rng.random(score.shape) < 0.5, -1.0, 1.0)
+    return sign * np.sqrt(curvature_at(kind, score).weight)
+
+
+def scores_of(model: Model, codes: NDArray[np.uint8]) -> NDArray[np.int32]:
+    """Return the scores of rows, (n_scores, n_rows)."""
+    score = np.tile(model.intercept[:, None], codes.shape[1])
+    add_tables(codes, model.tables, score)
+    if model.pairs:  # a kernel that is not called need not be compiled
+        pairs = pack_pair_tables(model.pairs, [pair.table for pair in model.pairs])
+        add_pair_tables(codes, pairs, score)
+    if model.trees.n_trees:
+        add_trees(codes, *model.trees.splits.arrays, model.trees.value, score)
+    return score
+
+
+def _summed(
+    leaf: NDArray[np.uint8], splits: Splits, half: int, columns: Sequence[NDArray[np.float64]]
+) -> list[NDArray[np.float64]]:
+    """Return the number of rows in each leaf, (n_trees, n_leaves, 1), and the sums of columns, (…, n_scores) each.
+
+    Of one half of the rows.
+    """
+    n = leaf.shape[1] // 2
+    own = slice(half * n, half * n + n)
+    leaf = np.ascontiguousarray(leaf[:, own])
+    sizes = (splits.n_leaves,) * splits.n_trees
+    found: list[NDArray[np.float64]] = []
+    for part in columns:
+        steps = np.rint(part[:, own] * SCORE_ONE).clip(-LARGEST, LARGEST)
+        sums = joint_sums(leaf, (steps.astype(np.int64) << 32) + 1, LARGEST, sizes)
+        sums = sums.reshape(splits.n_trees, splits.n_leaves, -1, 2)
+        if not found:
+            found.append(sums[:, :, :1, 1].astype(np.float64))
+        found.append(sums[..., 0] / SCORE_ONE)
+    return found
+
+
+def _add(leaf: NDArray[np.uint8], value: NDArray[np.int32], rows: NDArray[np.int32]) -> None:
+    """Add the values of leaves to rows: trees are like features whose bins are their leaves."""
+    add_tables(leaf, list(np.ascontiguousarray(value.transpose(1, 2, 0))), rows)
