@@ -7,8 +7,8 @@
 
 A failure is a mean log-loss or RMSE above the constant's (mean or base rate of the training rows, not private) by more
 than 1 %, or an AUC or RMSE worse than a rival's by more than two standard errors of the paired difference over seeds
-(a log-loss where an AUC would be chance). Every fit is at δ = 1e-6 with secret noise. Rivals' figures are kept in
-``stress_rivals.json``; without ``--rivals`` none is fitted. The exit code is 1 if there is a failure.
+(a log-loss of several classes, and where an AUC would be chance). Every fit is at δ = 1e-6 with secret noise. Rivals'
+figures are kept in ``stress_rivals.json``; without ``--rivals`` none is fitted. The exit code is 1 on a failure.
 """
 
 import argparse
@@ -118,7 +118,8 @@ def judge(table: str, epsilon: float, method: str, cells: Cells, seeds: range) -
     if not above <= allowed:
         words = f"{loss} {mine.mean():.4g} against {constant.mean():.4g}"
         failures.append(Failure(table, epsilon, "constant", words))
-    metric = loss if split.regression or table in NOTHING else "auc"
+    of_two = not split.regression and len(split.schema.target.classes) == 2
+    metric = "auc" if of_two and table not in NOTHING else loss
     mine = values(cells, table, method, epsilon, metric, seeds)
     sign = -1 if metric == "auc" else 1
     shown = []

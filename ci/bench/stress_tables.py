@@ -67,6 +67,11 @@ def binary(X: pd.DataFrame, y: Values, bounds: Bounds, rows: int = ROWS) -> Spli
     return Split(Schema(bounds, classes=[0, 1]), X[:rows], X[rows:], y[:rows], y[rows:])
 
 
+def classes(X: pd.DataFrame, y: Values, bounds: Bounds) -> Split:
+    labels = list(range(int(y.max()) + 1))
+    return Split(Schema(bounds, classes=labels), X[:ROWS], X[ROWS:], y[:ROWS], y[ROWS:])
+
+
 def numeric(
     X: pd.DataFrame,
     y: Values,
@@ -231,6 +236,37 @@ def checkerboard(seed: int) -> Split:
     return binary(X, flipped(rng, y), dict.fromkeys(X, (0, 1)))
 
 
+def nothing(seed: int, n_classes: int) -> Split:
+    """The class follows nothing; some are more frequent."""
+    rng = np.random.default_rng(seed)
+    X = features(rng, ROWS + TEST_ROWS)
+    share = np.arange(n_classes, 0, -1.0)
+    return classes(X, rng.choice(n_classes, len(X), p=share / share.sum()), BOUNDS)
+
+
+def nothing_numeric(seed: int) -> Split:
+    """The target follows nothing."""
+    rng = np.random.default_rng(seed)
+    X = features(rng, ROWS + TEST_ROWS)
+    return numeric(X, 2 * rng.normal(size=len(X)), BOUNDS, (-10, 10))
+
+
+def ordered_classes(seed: int) -> Split:
+    """Five classes are parts of one noisy number."""
+    rng = np.random.default_rng(seed)
+    X = features(rng, ROWS + TEST_ROWS)
+    y = signal(X) + rng.logistic(size=len(X))
+    return classes(X, np.digitize(y, [-2.0, -0.6, 0.6, 2.0]), BOUNDS)
+
+
+def lines_classes(seed: int) -> Split:
+    """The score of each of three classes is a sum of lines."""
+    rng = np.random.default_rng(seed)
+    X = features(rng, ROWS + TEST_ROWS)
+    score = X[[f"x{j}" for j in range(8)]].to_numpy() @ (0.5 * rng.normal(size=(8, 3)))
+    return classes(X, (score + rng.gumbel(size=score.shape)).argmax(1), BOUNDS)
+
+
 def separable(seed: int, rows: int) -> Split:
     """One step of one column of five separates the classes."""
     rng = np.random.default_rng(seed)
@@ -257,6 +293,11 @@ TABLES: dict[str, Callable[[int], Split]] = {
     "copies_binary": copies_binary,
     "noise_300": noise,
     "noise_300_numeric": noise_numeric,
+    "nothing": partial(nothing, n_classes=2),
+    "nothing_numeric": nothing_numeric,
+    "nothing_classes": partial(nothing, n_classes=4),
+    "lines_classes": lines_classes,
+    "ordered_classes": ordered_classes,
     "rare": rare,
     "rows_200": partial(plain, rows=200),
     "rows_200_numeric": partial(plain_numeric, rows=200),
@@ -271,4 +312,9 @@ TABLES: dict[str, Callable[[int], Split]] = {
     "separable_16000": partial(separable, rows=16_000),
     "separable_100000": partial(separable, rows=100_000),
 }
-NOTHING = {"noise_300", "one_class", "all_missing"}  # no row tells classes apart: an AUC is chance
+NOTHING = {
+    "noise_300",
+    "nothing",
+    "one_class",
+    "all_missing",
+}  # no row tells classes apart: an AUC is chance
