@@ -264,9 +264,17 @@ class _Boosting(BaseEstimator):  # type: ignore[misc]
             self.n_features_in_ = schema.n_features
             self.feature_names_in_ = np.asarray(schema.names, dtype=object)
         if schema.target.classes:
-            labels = list(schema.target.classes)
-            uniform = len({type(label) for label in labels}) == 1
-            self.classes_ = np.asarray(labels, dtype=None if uniform else object)
+            self.classes_ = self._declared_labels()[list(self._order())]
+
+    def _declared_labels(self) -> NDArray[Any]:
+        """Return the classes in the schema's order, which is that of the model's scores."""
+        labels = list(self.schema_.target.classes)
+        uniform = len({type(label) for label in labels}) == 1
+        return np.asarray(labels, dtype=None if uniform else object)
+
+    def _order(self) -> tuple[int, ...]:
+        """Return the positions in the schema of ``classes_``."""
+        return outputs.sorted_places(self.schema_.target.classes)
 
     def _file(
         self,
@@ -535,8 +543,9 @@ class _Boosting(BaseEstimator):  # type: ignore[misc]
         Returns
         -------
         LocalExplanation
-            With the intercept, contributions sum to the decision function, or to the prediction of a regressor before
-            it is clipped to the target's bounds. `interpret.show` accepts it.
+            With the intercept, contributions sum to the score: of two classes that of the one declared second, of
+            several one per class in the schema's order, and of a regressor the prediction before it is clipped to the
+            target's bounds, or its logarithm (loss="poisson"). `interpret.show` accepts it.
 
         Privacy
         -------
@@ -887,8 +896,8 @@ class DPGBClassifier(ClassifierMixin, _Boosting):  # type: ignore[misc]
         Parameters of the recipe; None for the recipe's own value. A parameter that the recipe does not have raises.
     monotonic_cst : array-like of int or dict, optional
         As in scikit-learn: per feature of the schema, or by name, 1 if the score must not fall where the feature grows,
-        -1 if it must not grow, 0 for neither. For numeric features; not for more than two classes. Missing values are
-        in no order with the others.
+        -1 if it must not grow, 0 for neither. Of two classes, the score is that of the one declared second. For numeric
+        features; not for more than two classes. Missing values are in no order with the others.
     interaction_cst : "pairwise", "no_interactions", sequence of groups, optional
         As in scikit-learn: sets of features (positions or names) that may interact with each other, in pairs and in
         trees; features in no set are one more. A feature outside the groups of another never interacts with it.
@@ -920,7 +929,9 @@ class DPGBClassifier(ClassifierMixin, _Boosting):  # type: ignore[misc]
     Attributes
     ----------
     classes_ : ndarray
-        Declared classes, in declared order.
+        Declared classes, sorted as scikit-learn expects them; in declared order if they cannot be compared. Columns of
+        `predict_proba` and `decision_function` are in this order. Scores of explanations, exports and the model itself
+        are in the schema's.
     model_, schema_ : Model and Schema
     edits_ : tuple of dict
         Changes that `edit` made to the model after the fit.
@@ -964,7 +975,7 @@ class DPGBClassifier(ClassifierMixin, _Boosting):  # type: ignore[misc]
         return tags
 
     def predict(self, X: Any) -> Any:
-        """Return the most probable class of each row.
+        """Return the most probable class of each row; of equally probable ones the class that was declared first.
 
         Parameters
         ----------
@@ -977,7 +988,7 @@ class DPGBClassifier(ClassifierMixin, _Boosting):  # type: ignore[misc]
             for xarray.
         """
         check_is_fitted(self)
-        return self._apply(X, outputs.Labels(self.classes_), self.classes_.dtype)
+        return self._apply(X, outputs.Labels(self._declared_labels()), self.classes_.dtype)
 
     def predict_proba(self, X: Any) -> Any:
         """Return the probability of each class, in the order of ``classes_``.
@@ -993,10 +1004,13 @@ class DPGBClassifier(ClassifierMixin, _Boosting):  # type: ignore[misc]
             classes as text.
         """
         check_is_fitted(self)
-        return self._apply(X, outputs.probabilities, np.float64, tuple(self.classes_.tolist()))
+        columns = tuple(self.classes_.tolist())
+        return self._apply(X, outputs.Probabilities(self._order()), np.float64, columns)
 
     def decision_function(self, X: Any) -> Any:
-        """Return the score in log-odds units: positive for the second class; for several classes one column per class.
+        """Return the score: positive where the second of ``classes_`` is predicted; for several one column per class.
+
+        It is measured as `explain_global` says (docs/explanations.md §1).
 
         Parameters
         ----------
@@ -1008,13 +1022,15 @@ class DPGBClassifier(ClassifierMixin, _Boosting):  # type: ignore[misc]
         """
         check_is_fitted(self)
         columns = tuple(self.classes_.tolist()) if self.model_.n_scores > 1 else None
-        return self._apply(X, outputs.decisions, np.float64, columns)
+        return self._apply(X, outputs.Decisions(self._order()), np.float64, columns)
 
     def _told(self, row: Any) -> tuple[int, str]:
         (chances,) = np.asarray(compute(self.predict_proba(row))[0])
-        best = int(np.argmax(chances)) if self.model_.n_scores > 1 else 1
-        said = f"{self.schema_.target.name} = {self.classes_[best]}: probability {100 * chances[best]:.3g} %"
-        return (best, f"{said}, the highest") if self.model_.n_scores > 1 else (0, said)
+        order, several = self._order(), self.model_.n_scores > 1
+        # of two classes, the score is that of the one declared second
+        place = int(np.argmax(chances)) if several else order.index(1)
+        said = f"{self.schema_.target.name} = {self.classes_[place]}: probability {100 * chances[place]:.3g} %"
+        return (order[place], f"{said}, the highest") if several else (0, said)
 
     def score(self, X: Any, y: Any, sample_weight: Any = None) -> float:
         """Return the accuracy on the caller's own rows; Dask collections are computed.

@@ -14,7 +14,7 @@ import xarray as xr
 from sklearn.base import clone
 from sklearn.exceptions import NotFittedError
 from sklearn.feature_selection import SelectFromModel
-from sklearn.metrics import roc_auc_score
+from sklearn.metrics import get_scorer, roc_auc_score
 from sklearn.model_selection import GridSearchCV
 from sklearn.pipeline import make_pipeline
 from sklearn.utils.validation import has_fit_parameter
@@ -74,16 +74,73 @@ def test_multiclass_learns(multiclass, features, names_of_class):
     np.testing.assert_array_equal(multiclass.predict(features), best)
 
 
-def test_classes_keep_their_declared_order(features, labels):
+def with_classes(schema, classes, X, y, **settings):
+    """Return a fit on labels of a binary target, declared in this order."""
+    schema = Schema(schema.features, classes=classes)
+    return DPGBClassifier(epsilon=4.0, schema=schema, **SEEDED, **settings).fit(X, y)
+
+
+def test_classes_of_the_estimator_are_sorted_whatever_is_declared(binary_schema, features, labels):
     words = np.where(labels == 1, "no", "yes")
-    schema = Schema(
-        {"x": (-3, 3), "z": (-3, 3), "age": (0, 90), "color": ["blue", "green", "red"]},
-        classes=["yes", "no"],
-    )
-    fitted = DPGBClassifier(epsilon=4.0, schema=schema, **SEEDED).fit(features, words)
-    assert list(fitted.classes_) == ["yes", "no"]
-    assert roc_auc_score(labels, fitted.predict_proba(features)[:, 1]) > 0.8
-    assert set(fitted.predict(features)) == {"yes", "no"}
+    turned = with_classes(binary_schema, ["yes", "no"], features, words)
+    assert list(turned.classes_) == ["no", "yes"]
+    assert turned.schema_.target.classes == ("yes", "no")
+    proba, decision = turned.predict_proba(features), turned.decision_function(features)
+    assert get_scorer("roc_auc")(turned, features, words) > 0.8
+    assert roc_auc_score(labels, proba[:, 0]) > 0.8
+    np.testing.assert_array_equal(turned.predict(features), turned.classes_[proba.argmax(axis=1)])
+    np.testing.assert_array_equal(decision > 0, turned.predict(features) == "yes")
+    told = turned.explain_local(features)
+    np.testing.assert_allclose(told.intercept[0] + told.scores.sum(axis=1), -decision)
+
+
+def test_classes_that_cannot_be_compared_stay_as_declared(binary_schema, features, labels):
+    y = np.array(["a", 1], dtype=object)[labels.astype(int)]
+    fitted = with_classes(binary_schema, ["a", 1], features, y, **SHORT)
+    assert fitted.classes_.tolist() == ["a", 1]
+    assert roc_auc_score(labels, fitted.predict_proba(features)[:, 1]) > 0.7
+
+
+def test_several_classes_are_sorted_in_every_collection(binary_schema, features, names_of_class):
+    schema = Schema(binary_schema.features, classes=["middle", "low", "high"])
+    fitted = DPGBClassifier(epsilon=20.0, schema=schema, **SHORT, **SEEDED)
+    fitted.fit(features, names_of_class)
+    proba = fitted.predict_proba(features)
+    assert list(fitted.classes_) == ["high", "low", "middle"]
+    assert get_scorer("roc_auc_ovr")(fitted, features, names_of_class) > 0.7
+    assert get_scorer("neg_log_loss")(fitted, features, names_of_class) > -np.log(3)
+    np.testing.assert_array_equal(fitted.predict(features), fitted.classes_[proba.argmax(axis=1)])
+    lazy = dd.from_pandas(features, npartitions=3)
+    dataset = xr.Dataset({n: ("row", features[n].to_numpy()) for n in features.columns})
+    for method in ("predict_proba", "decision_function"):
+        frame, array = (getattr(fitted, method)(given) for given in (lazy, dataset))
+        assert list(frame.columns) == array["class"].to_numpy().tolist() == list(fitted.classes_)
+        np.testing.assert_array_equal(frame.compute(), getattr(fitted, method)(features))
+        np.testing.assert_array_equal(array, getattr(fitted, method)(features))
+    scores = fitted.explain_local(features)
+    told = scores.intercept + np.stack([part.sum(axis=1) for part in scores.scores], axis=1)
+    np.testing.assert_allclose(told[:, ::-1], fitted.decision_function(features))
+
+
+def test_a_row_is_told_by_its_own_class_whatever_order_is_declared(
+    binary_schema, features, names_of_class
+):
+    schema = Schema(binary_schema.features, classes=["middle", "low", "high"])
+    fitted = DPGBClassifier(epsilon=20.0, schema=schema, **SHORT, **SEEDED)
+    fitted.fit(features, names_of_class)
+    column, said = fitted._told(features.iloc[:1])
+    assert schema.target.classes[column] == fitted.predict(features.iloc[:1])[0]
+    assert f"= {schema.target.classes[column]}:" in said
+
+
+def test_constraints_speak_of_the_class_declared_second(binary_schema, features, labels):
+    words = np.where(labels == 1, "no", "yes")
+    settings = {"monotonic_cst": {"x": 1}, **SHORT}
+    fitted = with_classes(binary_schema, ["yes", "no"], features, words, **settings)
+    rows = features.iloc[:50].reset_index(drop=True).assign(x=np.linspace(-3, 3, 50), z=0.0, age=40, color="red")
+    chance = fitted.predict_proba(rows)[:, 0]
+    assert (np.diff(chance) >= 0).all()
+    assert chance[-1] > chance[0]
 
 
 @pytest.mark.parametrize("classes", [[False, True], [0.5, 1.5], ["a", 1]])
