@@ -2,12 +2,12 @@
 # ruff: noqa: N803, N806 - X and N_CHAR_MAX are scikit-learn's names
 
 import html
+import math
 import textwrap
 import warnings
 from collections.abc import Mapping, Sequence
 from copy import copy
 from dataclasses import replace
-from math import ceil
 from pathlib import Path
 from typing import Any, ClassVar, Self
 
@@ -380,7 +380,7 @@ class _Boosting(BaseEstimator):  # type: ignore[misc]
         most = found.max_weight
         if self.class_weight is not None:  # facts of public data: the largest product is known
             times = parameters.class_weights(self.class_weight, found.schema, MAX_WEIGHT)
-            most = min(MAX_WEIGHT, ceil(max(times or (1.0,)) * (most or 1)))
+            most = min(MAX_WEIGHT, math.ceil(max(times or (1.0,)) * (most or 1)))
         return found.X, found.y, found.weight, self._shape_of(found.schema, most)
 
     def _shape(self, schema: Schema, *, weighted: bool) -> Shape:
@@ -506,8 +506,11 @@ class _Boosting(BaseEstimator):  # type: ignore[misc]
 
     def _offset(self) -> float:
         """Return where a score of 0 lies, in natural units: predictions of a regressor are measured from the middle."""
+        target = self.schema_.target
         if self.model_.link == "identity":
-            return self.schema_.target.low / 2 + self.schema_.target.high / 2
+            return target.low / 2 + target.high / 2
+        if self.model_.link == "log":
+            return math.log(target.high) - losses.RATE_SHIFT
         return -0.5 if self.model_.link == "probability" and self.model_.n_scores == 1 else 0.0
 
     def explain_global(self) -> explain.GlobalExplanation:
@@ -516,8 +519,9 @@ class _Boosting(BaseEstimator):  # type: ignore[misc]
         Returns
         -------
         GlobalExplanation
-            Main effects, pairs, and what trees add beyond both. Scores are log-odds, units of the target, or its
-            logarithm (loss="poisson"). `interpret.show` accepts it.
+            Main effects, pairs, and what trees add beyond both. Its ``unit`` says what scores are: those of classes
+            (of two, of the class declared second), units of the target, or its logarithm (loss="poisson");
+            docs/explanations.md §1 says how a score becomes a probability. `interpret.show` accepts it.
 
         Privacy
         -------

@@ -137,7 +137,11 @@ def test_constraints_speak_of_the_class_declared_second(binary_schema, features,
     words = np.where(labels == 1, "no", "yes")
     settings = {"monotonic_cst": {"x": 1}, **SHORT}
     fitted = with_classes(binary_schema, ["yes", "no"], features, words, **settings)
-    rows = features.iloc[:50].reset_index(drop=True).assign(x=np.linspace(-3, 3, 50), z=0.0, age=40, color="red")
+    rows = (
+        features.iloc[:50]
+        .reset_index(drop=True)
+        .assign(x=np.linspace(-3, 3, 50), z=0.0, age=40, color="red")
+    )
     chance = fitted.predict_proba(rows)[:, 0]
     assert (np.diff(chance) >= 0).all()
     assert chance[-1] > chance[0]

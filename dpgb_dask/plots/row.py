@@ -91,7 +91,7 @@ def plot_row(
         axes.axvline(0, color=GREY, linewidth=0.8, linestyle=":", zorder=0)
     axes.set_yticks(places, [*labels, "score"])
     axes.invert_yaxis()
-    axes.set_xlabel(plain(unit_of(explanation.model), 40), fontsize="small")
+    axes.set_xlabel(plain(unit_of(explanation.model, explanation.schema), 40), fontsize="small")
     dress(axes)
     axes.set_title(plain(title, 80), fontsize="medium")
     return figure

@@ -101,7 +101,7 @@ class Editor:
         term : str or sequence of str
             A feature, two features, or the name of a term of `explain_global`. A list holds the names of the features.
         low, high : float or None
-            Bounds in natural units, as `explain_global` shows them: log-odds, or units of the target.
+            Bounds in natural units, as `explain_global` shows them: its ``unit`` says which.
         where : sequence, optional
             Of a main effect, the part that is clamped: (low, high) of a numeric feature, whose bins that hold any such
             value are clamped whole, or a list of categories. Missing values are clamped only without it.

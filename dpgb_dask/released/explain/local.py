@@ -135,6 +135,8 @@ class LocalExplanation:
         classes = self.schema.target.classes
         if not classes:
             value = float(score[0] * (self.scale / SCORE_ONE) + self.offset)
+            if self.model.link == "log":  # the score is the logarithm of what is predicted
+                value = float(self.schema.target.high * LINKS["log"](score[None, :] / SCORE_ONE)[0])
             return 0, f"{value:.4g}", value
         chances = LINKS[self.model.link](score[None, :] / SCORE_ONE)[0]
         best = int(np.argmax(chances))
@@ -204,7 +206,7 @@ class LocalExplanation:
             If the explanation is lazy.
         """
         data = self.data(key)
-        return None if data is None else figures.of_row(data, unit_of(self.model))
+        return None if data is None else figures.of_row(data, unit_of(self.model, self.schema))
 
     # ---- how it prints
 
@@ -214,9 +216,7 @@ class LocalExplanation:
             return f"LocalExplanation of {name!r} (lazy; compute() reads the rows): {terms}"
         n_rows = len(self.steps[0])
         first = f", the first {SHOWN_ROWS}" if n_rows > SHOWN_ROWS else ""
-        return (
-            f"LocalExplanation of {name!r}: {n_rows} rows{first}; {terms}, in {unit_of(self.model)}"
-        )
+        return f"LocalExplanation of {name!r}: {n_rows} rows{first}; {terms}, in {unit_of(self.model, self.schema)}"
 
     def _shown(self) -> list[list[str]]:
         """Return the cells of the first rows: position, prediction, score, intercept, and contributions, largest first.

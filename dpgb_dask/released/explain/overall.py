@@ -13,6 +13,7 @@ from dpgb_dask.contracts.schema import Schema
 from dpgb_dask.released.explain import figures
 from dpgb_dask.released.explain.decomposition import Decomposition, decompose, pair_noise
 from dpgb_dask.released.explain.terms import REMAINDER, Axis, Term, group_axis, main_axis
+from dpgb_dask.showing import brief, one_line
 
 SHOWN = 12  # terms that a repr lists
 WIDTH = 1.6448536269514722  # of a 90 % band, in standard deviations
@@ -20,6 +21,13 @@ COVERED = (
     "pointwise, 90 %: where the same procedure, with the same bins, gates and public draws, would have come without"
     " noise"
 )
+UNITS = {  # by link; the score of a clipped link has no name of its own (docs/explanations.md §1)
+    "identity": "units of the target",
+    "log": "logarithm of the target",
+    "probability": "probability",
+    "logit": "log-odds",
+    "softmax": "log-odds",
+}
 DRAWS = 4096  # rows that are drawn by the released shares for the size of a remainder
 
 
@@ -252,18 +260,18 @@ def explain_global(
         intercept=np.asarray(found.intercept * unit + offset, np.float64),
         classes=schema.target.classes if model.n_scores > 1 else (),
         target=schema.target.name,
-        unit=unit_of(model),
+        unit=unit_of(model, schema),
         bands=f"none: {bands.why}" if bands.why else COVERED,
     )
 
 
-def unit_of(model: Model) -> str:
-    """Return what the scores of a model are measured in."""
-    return {
-        "identity": "units of the target",
-        "log": "logarithm of the target",
-        "probability": "probability",
-    }.get(model.link, "log-odds")
+def unit_of(model: Model, schema: Schema) -> str:
+    """Return what the scores of a model are measured in, and of two classes, whose score it is."""
+    classes = schema.target.classes
+    unit = UNITS.get(model.link, "score")
+    return (
+        f"{unit} of {one_line(brief(classes[1], 20))}" if classes and model.n_scores == 1 else unit
+    )
 
 
 def _with_band(

@@ -505,7 +505,7 @@ class Scorer:
         return [(score + 2**31) % 2**32 - 2**31 for score in out]  # as the library's 32 bits
 
     def decision(self, row: Row) -> Any:
-        """Return the score in natural units: above 0 for the class declared second of two; a list for several classes."""
+        """Return the score in natural units: of two classes, above 0 for the one declared second; several: a list."""
         scores = self.scores(row)
         if len(scores) > 1:
             return [score / SCORE_ONE for score in scores]
