@@ -3,6 +3,7 @@
 The text of a `repr`, and of an HTML repr, has at most `MOST` characters. What is left out is counted.
 """
 
+import decimal
 import html
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TypeVar
@@ -26,6 +27,13 @@ def one_line(text: str) -> str:
     return "".join(
         c if c.isprintable() else "\N{REPLACEMENT CHARACTER}" for c in brief(text, WORDS)
     )
+
+
+def floored(value: float, digits: int) -> str:
+    """Return a number in at most ``digits`` digits, rounded towards 0: what still fits must fit as it is told."""
+    context = decimal.Context(prec=digits, rounding=decimal.ROUND_DOWN)
+    # from its shortest text: 0.6 is a little less as a float, and fits as 0.6
+    return f"{float(context.create_decimal(repr(float(value)))):.{digits}g}"
 
 
 def _fitting(rows: Iterable[Sequence[object]], spent: int, widest: int = NAME) -> list[list[str]]:

@@ -2,6 +2,7 @@
 
 import getpass
 import json
+import re
 import socket
 
 import pytest
@@ -31,7 +32,11 @@ def test_ledger_opens_shows_and_refuses(place, capsys):
     assert run(*fit, "--epsilon", 0.9, "--out", place / "b.json", *charged) == 3
     failed = capsys.readouterr()
     assert "\n  would fit   epsilon=" in failed.err  # its lines are lined up
+    would = re.search(r"would fit   epsilon=(\S+)", failed.err)[1]
+    told = re.search(r"may ask epsilon=(\S+)", shown)[1]
+    assert float(told) <= float(would) <= Ledger(url).remaining("people")
     assert not (place / "b.json").exists()
+    assert run(*fit, "--epsilon", would, "--out", place / "b.json", *charged) in (0, 4)
     assert run("ledger", "show", url, "nobody") == 1
     assert run("ledger", "settle", url, "no-such-fit") == 1
     assert "no-such-fit" in capsys.readouterr().err
