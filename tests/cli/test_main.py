@@ -1,6 +1,7 @@
 """The command line as a whole: help, errors of one line, exit codes."""
 
 import argparse
+import io
 import json
 import os
 import re
@@ -16,6 +17,18 @@ from cli_parts import BUDGET, fit_people, model_of, run
 
 from dpgb_dask import DPGBClassifier, Ledger, __version__
 from dpgb_dask.cli import COMMANDS, add_to
+
+
+@pytest.mark.parametrize("encoding", ["ascii", "cp1252"])
+def test_output_is_written_in_an_encoding_that_lacks_a_letter(place, encoding, monkeypatch):
+    written = io.TextIOWrapper(io.BytesIO(), encoding=encoding)
+    monkeypatch.setattr(sys, "stdout", written)
+    assert run("fit", place / "people.parquet", *model_of(place)) == 0
+    assert run("report", place / "m.json") == 0
+    assert run("verify", place / "m.json") == 0
+    text = written.buffer.getvalue().decode(encoding)
+    assert "\\u03bc" in text
+    assert "model written to" in text
 
 
 def test_misspelt_words_are_recognised(place, capsys):
