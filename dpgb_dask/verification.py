@@ -44,6 +44,8 @@ class Verification:
         lines += [f"not compared  {item}" for item in self.open]
         return "\n".join([*lines, "", EVIDENCE])
 
+    __repr__ = __str__
+
 
 def verify(path: str | Path, ledger: Ledger | None = None) -> Verification:
     """Compare a model file with itself and with the ledger that its fit charged.

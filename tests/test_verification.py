@@ -105,6 +105,7 @@ def test_a_file_agrees_with_its_ledger(saved, ledger):
     assert len(whole.agreed) == 6
     for found in (alone, whole):
         assert EVIDENCE in str(found)
+        assert repr(found) == str(found)
     assert ledger.history("people") == before  # it writes nothing
 
 
