@@ -777,7 +777,7 @@ class _Boosting(BaseEstimator):  # type: ignore[misc]
         *,
         dialect: str = "sqlite",
         table: str | Sequence[str] = "rows",
-        keep: Sequence[str] = (),
+        keep: str | Sequence[str] = (),
         has_exp: bool | None = None,
     ) -> None:
         """Write the model as a query that predicts for the rows of a table (docs/exports.md).
@@ -788,8 +788,8 @@ class _Boosting(BaseEstimator):  # type: ignore[misc]
         dialect : {"sqlite", "duckdb"}
         table : str or sequence of str
             The table of rows; a sequence for a name with its schema, such as ``("main", "people")``.
-        keep : sequence of str
-            Columns of the table to return beside the predictions, such as a key.
+        keep : str or sequence of str
+            Column, or columns, of the table to return beside the predictions, such as a key.
         has_exp : bool, optional
             Whether the database has ``exp``, which most probabilities need. None: DuckDB has it, SQLite may not.
 

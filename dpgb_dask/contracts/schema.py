@@ -463,6 +463,10 @@ def _target(name: str, classes: Sequence[Any] | None, bounds: tuple[Any, Any] | 
         given: Any = classes
         if not isinstance(given, Iterable):
             given = listed_values(given)  # a categorical type of pandas
+        if isinstance(given, set | frozenset):  # of texts, its order is another in each process
+            raise SchemaError(
+                "classes is a set, and must be a list: its order is that of the model's scores."
+            )
         if isinstance(given, str | Mapping) or not isinstance(given, Iterable):
             raise SchemaError(f"classes={short(given)} must be a list of labels.")
         labels = tuple(given)

@@ -92,7 +92,7 @@ class Editor:
         low: float | None = None,
         high: float | None = None,
         *,
-        where: Sequence[Any] | None = None,
+        where: str | Sequence[Any] | None = None,
     ) -> "Editor":
         """Keep what a term adds to the score within bounds.
 
@@ -102,9 +102,9 @@ class Editor:
             A feature, two features, or the name of a term of `explain_global`. A list holds the names of the features.
         low, high : float or None
             Bounds in natural units, as `explain_global` shows them: its ``unit`` says which.
-        where : sequence, optional
+        where : str or sequence, optional
             Of a main effect, the part that is clamped: (low, high) of a numeric feature, whose bins that hold any such
-            value are clamped whole, or a list of categories. Missing values are clamped only without it.
+            value are clamped whole, or a category, or a list of them. Missing values are clamped only without it.
 
         Raises
         ------
@@ -112,7 +112,8 @@ class Editor:
             If there is no such term, or the bounds are none.
         """
         steps = [None if bound is None else self._steps(bound) for bound in (low, high)]
-        part = None if where is None else list(map(python_scalar, where))
+        listed = [where] if isinstance(where, str) else where  # one category
+        part = None if listed is None else list(map(python_scalar, listed))
         return self._with(
             {
                 "kind": "clamp",

@@ -132,6 +132,13 @@ def test_python_facts_of_other_types_are_refused():
             Schema(features, classes=[0, 1])
 
 
+@pytest.mark.parametrize("kind", [set, frozenset])
+def test_classes_in_a_set_are_refused_as_they_have_no_order(kind):
+    with pytest.raises(SchemaError, match="classes is a set, and must be a list") as refused:
+        Schema({"a": (0, 1)}, classes=kind(["Jane", "Jo"]))
+    assert "Jane" not in str(refused.value)
+
+
 def test_more_features_than_trees_can_name_are_refused():
     Schema({f"x{k}": (0, 1) for k in range(65_535)}, classes=[0, 1])
     with pytest.raises(SchemaError, match="more than 65535 features"):

@@ -105,6 +105,8 @@ def test_clamp_moves_only_what_lies_beyond(model):
     office = model.model_.bins[2].cell_to_bin[2]
     changed = scores(jobs.model_, codes) != scores(model.model_, codes)
     assert set(codes[2][changed]) == {office}
+    one = model.edit().clamp("job", high=0.0, where="office").done()
+    assert one.edits_ == jobs.edits_
 
 
 @pytest.fixture(scope="module")
