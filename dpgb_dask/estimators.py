@@ -53,6 +53,7 @@ from dpgb_dask.released.runtimes.onnx import to_onnx
 from dpgb_dask.released.runtimes.python import to_python
 from dpgb_dask.released.runtimes.sql import to_sql
 from dpgb_dask.released.runtimes.xgboost import to_xgboost
+from dpgb_dask.released.statement import MARK
 from dpgb_dask.stored import lazily
 from dpgb_dask.testing import SeededNoise
 from dpgb_dask.training import config, uncounted
@@ -141,18 +142,23 @@ class _Boosting(BaseEstimator):  # type: ignore[misc]
         if "\n" not in text:  # scikit-learn breaks lines for its own classes alone
             indent = " " * (len(type(self).__name__) + 1)
             text = textwrap.fill(text, 80, subsequent_indent=indent, break_long_words=False)
-        return "\n# ".join(part for part in (text, self._uncounted()) if part)
+        return "\n# ".join(part for part in (text, self._remark()) if part)
 
     def _repr_mimebundle_(self, **kwargs: Any) -> dict[str, str]:
         shown: dict[str, str] = super()._repr_mimebundle_(**kwargs)
-        if "text/html" in shown and (said := self._uncounted()):
+        if "text/html" in shown and (said := self._remark()):
             shown["text/html"] += f"<p>{html.escape(said)}</p>"
         return shown
 
-    def _uncounted(self) -> str:
-        """Say what fits of this process without a ledger add up to; "" if this is none of them, or the only one."""
+    def _remark(self) -> str:
+        """Say that the model is not private; or what fits of this process without a ledger add up to, if it is one.
+
+        "" if the estimator is not fitted, or there is nothing to say.
+        """
         report: PrivacyReport | None = getattr(self, "privacy_report_", None)
-        if report is None or not report.private or report.account is not None:
+        if report is not None and not report.private:
+            return f"{MARK}: nothing is promised to anybody"
+        if report is None or report.account is not None:
             return ""
         return uncounted.together(report.delta)
 
@@ -535,6 +541,7 @@ class _Boosting(BaseEstimator):  # type: ignore[misc]
             bands=NoiseBands(why=CHANGED) if self.edits_ else self.bands_,
             scale=self._scale(),
             offset=self._offset(),
+            private=self.privacy_report_.private,
         )
 
     def explain_local(self, X: Any) -> explain.LocalExplanation:
@@ -563,6 +570,7 @@ class _Boosting(BaseEstimator):  # type: ignore[misc]
             X,
             scale=self._scale(),
             offset=self._offset(),
+            private=self.privacy_report_.private,
         )
 
     @spoken

@@ -49,7 +49,9 @@ def place_of(path: Any) -> Path | str:
     StructureError
         If it names no file.
     """
-    text = path if isinstance(path, str) else getattr(type(path), "__fspath__", lambda _: None)(path)
+    text = (
+        path if isinstance(path, str) else getattr(type(path), "__fspath__", lambda _: None)(path)
+    )
     if not isinstance(text, str):
         raise TypeError(
             f"path is a value of type {type(path).__name__}, and must be a name: give text or a Path."

@@ -597,3 +597,37 @@ def test_pure_recipes_need_no_delta(features, binary_schema):
     assert clf.fit(features, y).privacy_report_.delta == 0
     with pytest.raises(PlanError, match="delta=0 must be strictly between"):
         clf.set_params(recipe="auto", n_estimators=None).fit(features, y)
+
+
+# ---- what is not private ---------------------------------------------------------------------------------------------
+
+
+def shown_by(fitted, rows):
+    """Return what shows a model, by name."""
+    drawn, waterfall = fitted.plot(n_terms=1), fitted.plot_local(rows)
+    told, row = fitted.explain_global(), fitted.explain_local(rows)
+    return {
+        "estimator": repr(fitted),
+        "estimator, html": fitted._repr_mimebundle_()["text/html"],
+        "explain_global": repr(told),
+        "explain_global, html": told._repr_html_(),
+        "explain_local": repr(row),
+        "explain_local, html": row._repr_html_(),
+        "lazy explain_local": repr(fitted.explain_local(dd.from_pandas(rows, npartitions=1))),
+        "plot": drawn.get_suptitle(),
+        "plot_local": waterfall.axes[0].get_title(),
+        "report": repr(fitted.privacy_report_),
+    }
+
+
+def test_a_model_that_is_not_private_says_so_wherever_it_shows(
+    binary_schema, features, labels, tmp_path
+):
+    rows = features.iloc[:1]
+    secret = DPGBClassifier(epsilon=40.0, schema=binary_schema, **SHORT).fit(features, labels)
+    assert not [name for name, text in shown_by(secret, rows).items() if "private=False" in text]
+    seeded = DPGBClassifier(epsilon=40.0, schema=binary_schema, **SHORT, **SEEDED)
+    seeded.fit(features, labels).save(tmp_path / "m.json")
+    for fitted in (seeded, DPGBClassifier.load(tmp_path / "m.json"), seeded.edit().done()):
+        shown = shown_by(fitted, rows)
+        assert not [name for name, text in shown.items() if "private=False" not in text]

@@ -105,7 +105,9 @@ def read_csv(
         raise StructureError(
             f"blocksize={blocksize!r} must be a whole number of bytes, at least 1."
         )
-    one_name = isinstance(path, str | bytes | Path) or hasattr(path, "read")  # not an open file's lines
+    one_name = isinstance(path, str | bytes | Path) or hasattr(
+        path, "read"
+    )  # not an open file's lines
     places: list[Any] = list(path) if isinstance(path, Iterable) and not one_name else [path]
     if not places:
         raise StructureError("path=[] names no file. Give at least one.")

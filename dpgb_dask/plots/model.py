@@ -18,6 +18,7 @@ from dpgb_dask.plots.style import (
     thinned,
 )
 from dpgb_dask.released.explain import Axis, GlobalExplanation, Term
+from dpgb_dask.released.explain.overall import marked
 
 COLUMNS = 3
 WIDTH, HEIGHT = 4.3, 3.3  # of one panel, inches
@@ -86,11 +87,12 @@ def plot_model(
         if handles:
             figure.legend(handles, labels, loc="outside lower center", ncols=len(labels))
     banded = any(term.lower is not None for term in shown)
-    figure.suptitle(
+    title = (
         f"{plain(explanation.target)}: {len(shown)} of {len(explanation.terms)} terms"
         + ("" if classes is None else f", {len(classes)} of {len(explanation.classes)} classes")
         + (", with 90 % bands of the noise" if banded else "")
     )
+    figure.suptitle(marked(title, explanation.private))
     return figure
 
 

@@ -236,9 +236,9 @@ def test_a_waterfall_ends_at_the_score_and_says_the_prediction(name, request, fe
     if name == "classifier":
         np.testing.assert_allclose(ends[1], fitted.decision_function(row)[0])
         chance = 100 * fitted.predict_proba(row)[0, 1]
-        assert axes.get_title() == f"target = 1: probability {chance:.3g} %"
+        assert axes.get_title() == f"target = 1: probability {chance:.3g} %, private=False"
     else:
-        assert axes.get_title() == f"target: {fitted.predict(row)[0]:.5g}"
+        assert axes.get_title() == f"target: {fitted.predict(row)[0]:.5g}, private=False"
     by_series = fitted.plot_local(features.iloc[3])
     by_dict = fitted.plot_local(features.iloc[3].to_dict())
     assert by_series.axes[0].get_title() == by_dict.axes[0].get_title() == axes.get_title()

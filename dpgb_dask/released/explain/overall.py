@@ -13,6 +13,7 @@ from dpgb_dask.contracts.schema import Schema
 from dpgb_dask.released.explain import figures
 from dpgb_dask.released.explain.decomposition import Decomposition, decompose, pair_noise
 from dpgb_dask.released.explain.terms import REMAINDER, Axis, Term, group_axis, main_axis
+from dpgb_dask.released.statement import MARK
 from dpgb_dask.showing import brief, one_line
 
 SHOWN = 12  # terms that a repr lists
@@ -50,6 +51,8 @@ class GlobalExplanation:
         What scores are measured in.
     bands : str
         What the bands of the terms cover, or why there are none.
+    private : bool
+        Whether the model is private; if not, whatever shows the explanation says so.
 
     Privacy
     -------
@@ -62,6 +65,7 @@ class GlobalExplanation:
     target: str
     unit: str
     bands: str
+    private: bool = True
     name: str = "Terms of the model"
     explanation_type: str = field(default="global", init=False)
 
@@ -147,9 +151,10 @@ class GlobalExplanation:
             If these are not installed; the message names the extra.
         """
         if key is None:
-            return figures.importances(self.data())
+            return figures.importances(self.data(), marked("Importance of terms", self.private))
+        unit = marked(self.unit, self.private)
         return figures.of_term(
-            self.data(key), self.feature_names[key], self.feature_types[key], self.unit
+            self.data(key), self.feature_names[key], self.feature_types[key], unit
         )
 
     # ---- how it prints
@@ -160,7 +165,8 @@ class GlobalExplanation:
         return [(t.name, t.kind, _importance(t)) for t in ranked]
 
     def __repr__(self) -> str:
-        lines = [f"GlobalExplanation of {self.target!r}: {len(self.terms)} terms, in {self.unit}"]
+        title = f"GlobalExplanation of {self.target!r}: {len(self.terms)} terms, in {self.unit}"
+        lines = [marked(title, self.private)]
         lines.append(f"  intercept {_numbers(self.intercept)}")
         lines += [f"  {size:>20}  {name[:60]} ({kind})" for name, kind, size in self._rows()]
         if len(self.terms) > SHOWN:
@@ -175,7 +181,7 @@ class GlobalExplanation:
         more = max(len(self.terms) - SHOWN, 0)
         rest = f"<p>… and {more} less important ones.</p>" if more else ""
         return (
-            f"<p><b>Terms of {escape(repr(self.target))}</b>, in {escape(self.unit)}; intercept"
+            f"<p><b>Terms of {escape(repr(self.target))}</b>, in {escape(marked(self.unit, self.private))}; intercept"
             f" {_numbers(self.intercept)}</p><table><tr><th>term</th><th>kind</th><th>mean |contribution|</th></tr>"
             f"{rows}</table>{rest}<p>Bands: {escape(self.bands)}</p>"
         )
@@ -199,6 +205,7 @@ def explain_global(
     bands: NoiseBands | None = None,
     scale: float = 1.0,
     offset: float = 0.0,
+    private: bool = True,
 ) -> GlobalExplanation:
     """Return the terms of a model.
 
@@ -213,6 +220,8 @@ def explain_global(
         Natural units of one unit of score (half the target's range in regression).
     offset : float
         Added to the intercept, in natural units: where a score of 0 lies.
+    private : bool
+        Whether the model is private.
 
     Returns
     -------
@@ -262,7 +271,13 @@ def explain_global(
         target=schema.target.name,
         unit=unit_of(model, schema),
         bands=f"none: {bands.why}" if bands.why else COVERED,
+        private=private,
     )
+
+
+def marked(title: str, private: bool) -> str:
+    """Return a title that says of a model that is not private that it is none."""
+    return title if private else f"{title}, {MARK}"
 
 
 def unit_of(model: Model, schema: Schema) -> str:
