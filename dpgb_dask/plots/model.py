@@ -1,12 +1,12 @@
 """The picture of a model: importances, shape functions with their bands, pairs as heat maps."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from dpgb_dask.errors import PlanError, did_you_mean
+from dpgb_dask.errors import PlanError, did_you_mean, short
 from dpgb_dask.plots.style import (
     GREY,
     dress,
@@ -40,8 +40,8 @@ def plot_model(
     ----------
     explanation : GlobalExplanation
     terms : str or sequence of str, optional
-        Names of the terms to draw, as in ``explanation.names``, in this order, or one name. None for the most important
-        ones.
+        Names of the terms to draw, as in ``explanation.names``, in this order, or one name; a pair's features may stand
+        in any order, also as a tuple. None for the most important ones.
     n_terms : int
         How many these are at most.
 
@@ -57,7 +57,7 @@ def plot_model(
     ImportError
         If matplotlib is missing.
     PlanError
-        If there is no term of a name, or no picture of it.
+        If there is no term of a name, or no picture of it, or ``n_terms`` is no whole number.
 
     Privacy
     -------
@@ -96,22 +96,29 @@ def plot_model(
     return figure
 
 
-def _chosen(
-    explanation: GlobalExplanation, names: str | Sequence[str] | None, n_terms: int
-) -> list[Term]:
+def _chosen(explanation: GlobalExplanation, names: Any, n_terms: Any) -> list[Term]:
     """Return the terms to draw; the remainder has no picture."""
-    drawn = {term.name: term for term in explanation.terms if term.scores is not None}
     if names is None:
-        ranked = sorted(drawn.values(), key=lambda term: -term.importance)
-        return ranked[: max(n_terms, 0)]
-    names = [names] if isinstance(names, str) else names
-    wrong = next((name for name in names if name not in drawn), None)
-    if wrong is not None:
+        if isinstance(n_terms, bool) or not isinstance(n_terms, int | np.integer):
+            raise PlanError(f"n_terms={short(n_terms)} must be a whole number.")
+        drawn = [term for term in explanation.terms if term.scores is not None]
+        return sorted(drawn, key=lambda term: -term.importance)[: max(int(n_terms), 0)]
+    if not isinstance(names, Iterable):
         raise PlanError(
-            f"terms: {wrong!r} is no term that has a picture.{did_you_mean(wrong, drawn)}"
+            f"terms={short(names)} must be the name of a term, or a list of names. explain_global().names lists them."
+        )
+    return [_drawn(explanation, name) for name in ([names] if isinstance(names, str) else names)]
+
+
+def _drawn(explanation: GlobalExplanation, name: Any) -> Term:
+    found = explanation.find(name) if isinstance(name, str | Sequence) else None
+    if found is None or found.scores is None:
+        drawn = [term.name for term in explanation.terms if term.scores is not None]
+        raise PlanError(
+            f"terms: {short(name)} is no term that has a picture.{did_you_mean(name, drawn)}"
             " explain_global().names lists the terms."
         )
-    return [drawn[name] for name in names]
+    return found
 
 
 def _shown_classes(

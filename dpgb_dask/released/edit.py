@@ -8,6 +8,7 @@ Privacy
 Post-processing of released values (docs/privacy.md P4): ε and δ of the fit stay what they are.
 """
 
+import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, NoReturn
@@ -22,7 +23,7 @@ from dpgb_dask.contracts.schema import Schema
 from dpgb_dask.errors import PlanError, did_you_mean
 from dpgb_dask.plain import is_number, python_scalar
 from dpgb_dask.released.explain.decomposition import Decomposition, PairEffect, decompose
-from dpgb_dask.released.explain.terms import AND, REMAINDER, name_of
+from dpgb_dask.released.explain.terms import AND, meant, name_of
 from dpgb_dask.released.monotone import monotone_model
 
 KINDS = {
@@ -152,12 +153,11 @@ class Editor:
 
     def _features(self, term: str | Sequence[str]) -> tuple[str, ...]:
         """Return the encoded columns of a term; none for the remainder."""
-        if not isinstance(term, str):
-            return tuple(term)
-        found = _meant(term, list(self.schema.encoded))
+        names = list(self.schema.encoded)
+        found = meant(term, names)
         # which of these terms are there is asked only now, as the answer takes long
         if len(found) > 1:
-            parts, names = decompose(self.model, self.shares), list(self.schema.encoded)
+            parts = decompose(self.model, self.shares)
             pairs = [{names[pair.i], names[pair.j]} for pair in parts.pairs]
             found = [
                 own
@@ -165,25 +165,18 @@ class Editor:
                 if len(own) == 1 or (set(own) in pairs if own else parts.remains)
             ]
         if len(found) > 1:
-            listed = " or ".join(str(list(own)) if own else "[] (the remainder)" for own in found)
+            lists = [json.dumps(own, ensure_ascii=False) for own in found]
+            listed = " or ".join(text if text != "[]" else "[] (the remainder)" for text in lists)
             raise PlanError(
                 f"{term!r} may mean several terms of the model. Name the features of one as a list: {listed}."
             )
-        return found[0] if found else tuple(term.split(AND))
+        return found[0] if found else tuple(term.split(AND) if isinstance(term, str) else term)
 
     def _steps(self, bound: Any) -> int:
         # NaN compares false
         if not is_number(bound) or not abs(bound / self.scale) * SCORE_ONE <= LARGEST:
             raise PlanError(f"A bound of clamp is {bound!r}: give a number, or None for no bound.")
         return round(float(bound) / self.scale * SCORE_ONE)
-
-
-def _meant(term: str, names: Sequence[str]) -> list[tuple[str, ...]]:
-    """Return every term that a text may name: a main effect, pairs (a name may hold the mark), the remainder."""
-    words = term.split(AND)
-    halves = [(AND.join(words[:k]), AND.join(words[k:])) for k in range(1, len(words))]
-    pairs = [pair for pair in halves if set(pair) <= set(names)]
-    return [*([(term,)] if term in names else []), *pairs, *([()] if term == REMAINDER else [])]
 
 
 def replayed(

@@ -159,6 +159,14 @@ def test_terms_are_chosen_by_name_and_a_wrong_one_is_told():
         with pytest.raises(PlanError, match=f"'{wrong}' is no term that has a picture"):
             plot_model(shown, terms=[wrong])
     assert len(plot_model(shown, n_terms=0).axes) == 1
+    for options, said in (
+        ({"terms": 3}, "terms=3 must be the name of a term"),
+        ({"terms": [3]}, "3 is no term that has a picture"),
+        ({"n_terms": 2.5}, "n_terms=2.5 must be a whole number"),
+        ({"n_terms": "2"}, "n_terms='2' must be a whole number"),
+    ):
+        with pytest.raises(PlanError, match=said):
+            plot_model(shown, **options)
 
 
 def test_a_term_without_a_band_is_drawn_without_one():

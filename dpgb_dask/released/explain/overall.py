@@ -1,5 +1,6 @@
 """The explanation of a model: `explain_global` and its result."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from html import escape
 from typing import Any
@@ -12,7 +13,7 @@ from dpgb_dask.contracts.model import SCORE_ONE, SHARE_ONE, BinShares, Model, No
 from dpgb_dask.contracts.schema import Schema
 from dpgb_dask.released.explain import figures
 from dpgb_dask.released.explain.decomposition import Decomposition, decompose, pair_noise
-from dpgb_dask.released.explain.terms import REMAINDER, Axis, Term, group_axis, main_axis
+from dpgb_dask.released.explain.terms import REMAINDER, Axis, Term, group_axis, main_axis, meant
 from dpgb_dask.released.statement import MARK
 from dpgb_dask.showing import brief, one_line
 
@@ -75,17 +76,24 @@ class GlobalExplanation:
         return tuple(term.name for term in self.terms)
 
     def term(self, *features: str) -> Term:
-        """Return the term of one feature or of two, in any order.
+        """Return a term by its name, or by its features in any order; where two have one name, the main effect.
 
         Raises
         ------
         KeyError
             If there is no such term.
         """
-        for term in self.terms:
-            if term.kind != REMAINDER and sorted(term.features) == sorted(features):
-                return term
-        raise KeyError(f"No term of {features}; the terms are {list(self.names)}.")
+        found = self.find(features[0] if len(features) == 1 else features)
+        if found is None:
+            raise KeyError(f"No term of {features}; the terms are {list(self.names)}.")
+        return found
+
+    def find(self, given: str | Sequence[str]) -> Term | None:
+        """Return the term of a name or of a list of features, as `term` does; None if there is none."""
+        names = list(dict.fromkeys(name for term in self.terms for name in term.features))
+        known = {frozenset(term.features): term for term in self.terms}
+        wanted = map(frozenset, meant(given, names))
+        return next((known[own] for own in wanted if own in known), None)
 
     # ---- what interpret.show asks for
 
