@@ -6,6 +6,7 @@ The text of a `repr`, and of an HTML repr, has at most `MOST` characters. What i
 import decimal
 import html
 from collections.abc import Iterable, Mapping, Sequence
+from numbers import Rational, Real
 from typing import TypeVar
 
 MOST = 2000
@@ -20,6 +21,16 @@ def brief(value: object, most: int = NAME) -> str:
     """Return text of at most ``most`` characters; the end of a longer one is replaced by "…"."""
     text = str(value)
     return text if len(text) <= most else f"{text[: most - 1]}…"
+
+
+def value_of(value: object) -> str:
+    """Return a value of a row as text; its type, if it has no text: its own conversion may fail."""
+    try:
+        # of NumPy's floats not all are Python's
+        whole = isinstance(value, Rational) or not isinstance(value, Real)
+        return str(value) if whole else f"{value:g}"
+    except Exception:  # a number of more digits than Python prints, or an object of any class
+        return f"<{type(value).__name__}>"
 
 
 def one_line(text: str) -> str:

@@ -9,6 +9,7 @@ from dpgb_dask.controller import account_units
 from dpgb_dask.controller.ledger import Ledger
 from dpgb_dask.controller.ledger_book import ENDED, Account
 from dpgb_dask.controller.ledger_server import ROLES
+from dpgb_dask.errors import LedgerError
 from dpgb_dask.showing import floored
 
 
@@ -85,6 +86,11 @@ def add(commands: Any) -> None:
 
 def _ledger_open(options: argparse.Namespace) -> None:
     ledger = Ledger(options.url)
+    if not ledger.durable:
+        raise LedgerError(
+            f"{options.url!r} is a ledger in memory, which ends with this command. Give a file, such as"
+            " sqlite:///budget.db, or a database server."
+        )
     known = {account.name for account in ledger.accounts()} if ledger.exists else set()
     ledger.open_account(
         options.account,

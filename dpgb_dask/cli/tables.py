@@ -120,10 +120,20 @@ def open_table(
             frame = source
         else:
             source, index = _text_frame(options, kind, strict=strict), frozenset()
+            _check_delimiter(options, source, schema)
             frame = _with_numbers(source, schema)
         frame = _keep_units(frame, schema)
     shown = source if strict else frame
     return _in_order(frame, schema, index), {str(name): shown[name] for name in shown.columns}
+
+
+def _check_delimiter(options: argparse.Namespace, frame: dd.DataFrame, schema: Schema) -> None:
+    """Refuse a file of text without any feature: most likely its first line was not split."""
+    if not any(name in schema.features for name in frame.columns):
+        raise StructureError(
+            f"no feature of the schema is a column of {options.data!r}: is it the --delimiter? Else, is the first line"
+            " a header?"
+        )
 
 
 def _in_order(frame: dd.DataFrame, schema: Schema, index: Set[str]) -> dd.DataFrame:

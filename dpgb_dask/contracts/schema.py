@@ -244,6 +244,11 @@ class Schema:
                     " knowledge, not by looking at the data."
                 )
             data = without_blanks(data)
+        if "format" in data and "schema" in data:
+            raise SchemaError(
+                "This is a model file, and no schema. Give the file of the schema; from a model,"
+                " model.schema_.save('people.schema.json') writes it."
+            )
         version = data.get("version", VERSION)
         if isinstance(version, bool) or not isinstance(version, int) or version < 1:
             raise SchemaError(f"version={short(version)} of the schema must be {VERSION}.")

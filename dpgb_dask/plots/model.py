@@ -1,5 +1,6 @@
 """The picture of a model: importances, shape functions with their bands, pairs as heat maps."""
 
+import itertools
 from collections.abc import Iterable, Sequence
 from typing import Any
 
@@ -311,6 +312,8 @@ def _ticks(drawn: Any, axis: Axis, order: list[int], ends: NDArray[np.float64]) 
         places = [float(centres[k]) for k in marks]
         labels = [plain(axis.labels[order[k]], 14) for k in marks]
     if axis.missing is not None:
-        places.append(float(centres[-1]))
-        labels.append("missing")
+        # a neighbour that is nearer than labels are apart would be printed over
+        clear = [place < centres[-1] - ends[-1] / (2 * TICKS) for place in places]
+        places = [*itertools.compress(places, clear), float(centres[-1])]
+        labels = [*itertools.compress(labels, clear), "missing"]
     drawn.set_ticks(places, labels)

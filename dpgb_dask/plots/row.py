@@ -7,6 +7,7 @@ import numpy as np
 from dpgb_dask.plots.style import GREY, dress, new_figure, plain, up_and_down
 from dpgb_dask.released.explain import LocalExplanation
 from dpgb_dask.released.explain.overall import marked, unit_of
+from dpgb_dask.showing import value_of
 
 MOST = 12  # most terms that are drawn on their own
 
@@ -100,5 +101,4 @@ def plot_row(
 def _label(name: str, value: Any) -> str:
     if isinstance(value, str) and not value:
         return plain(name, 34)
-    said = f"{value:g}" if isinstance(value, float | np.floating) else str(value)
-    return f"{plain(name, 24)} = {plain(said, 20)}"
+    return f"{plain(name, 24)} = {plain(value_of(value), 20)}"

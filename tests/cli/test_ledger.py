@@ -42,6 +42,12 @@ def test_ledger_opens_shows_and_refuses(place, capsys):
     assert "no-such-fit" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize("url", ["sqlite://", "sqlite:///:memory:"])
+def test_a_ledger_in_memory_is_no_place_for_an_account(url, capsys):
+    assert run("ledger", "open", url, "people", "--epsilon", 1, "--delta", 1e-6) == 1
+    assert "is a ledger in memory, which ends with this command" in capsys.readouterr().err
+
+
 def test_an_account_that_is_opened_again_says_what_is_left(place, capsys):
     url = f"sqlite:///{place}/budget.db"
     opened = ("ledger", "open", url, "people", "--epsilon", 1, "--delta", 1e-6)

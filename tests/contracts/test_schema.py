@@ -120,6 +120,12 @@ def test_a_malformed_fact_is_named(facts, said):
         Schema.from_dict(facts)
 
 
+def test_a_model_file_is_said_to_be_no_schema():
+    facts = {"format": "dpgb_dask model", "version": 3, "schema": DECLARED.to_dict()}
+    with pytest.raises(SchemaError, match="This is a model file, and no schema"):
+        Schema.from_dict(facts)
+
+
 def test_python_facts_of_other_types_are_refused():
     for options in (
         {"classes": 5}, {"classes": "ab"}, {"target_bounds": (0, 1, 2)}, {"target_bounds": 5},

@@ -122,6 +122,20 @@ def test_a_pair_is_a_heat_map_whose_missing_values_lie_behind_a_gap():
     assert labels == ["0", "15", "30", "45", "60", "missing"]
 
 
+@pytest.mark.parametrize("n", [2, 6, 12, 24, 60])
+def test_labels_of_a_heat_map_do_not_meet(n):
+    shown = [term(numeric("a", n), numeric("b", n)), term(numeric("c", n), nominal(n=n))]
+    figure = plot_model(explanation(*shown))
+    figure.draw_without_rendering()
+    for name in ("a & b", "c & job"):
+        axes = panel(figure, name)
+        labels = axes.get_yticklabels()
+        assert labels[-1].get_text() == "missing"
+        boxes = [label.get_window_extent() for label in labels]
+        for below, above in itertools.pairwise(boxes):
+            assert above.y0 >= below.y1 - 0.1 * below.height  # boxes have room for descenders
+
+
 def test_importances_are_bars_with_their_bands():
     terms = [term(numeric(f"f{k}"), importance=k + 1.0) for k in range(20)]
     figure = plot_model(explanation(*terms), n_terms=1)

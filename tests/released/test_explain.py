@@ -445,3 +445,17 @@ def test_unit_of_several_classes_is_log_odds_only_where_it_is_true():
         for link in ("softmax", "clipped_softmax")
     }
     assert units == {"softmax": "log-odds", "clipped_softmax": "score"}
+
+
+class Mute:
+    def __str__(self):
+        raise RuntimeError("no text")
+
+
+@pytest.mark.parametrize("value", [10**5000, Mute()], ids=["int", "Mute"])
+def test_a_row_is_shown_whatever_its_values_are(value):
+    model, shares = made_up(0)
+    rows = pd.DataFrame({"a": [value], "b": [0.5], "c": [value], "d": [1]}, dtype=object)
+    told = explain_local(model, shares, Schema(FEATURES, target_bounds=(0, 1)), rows)
+    assert f"=<{type(value).__name__}>" in str(told)
+    assert f"&lt;{type(value).__name__}&gt;" in told._repr_html_()

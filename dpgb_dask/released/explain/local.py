@@ -19,7 +19,7 @@ from dpgb_dask.released.explain.decomposition import Decomposition, decompose
 from dpgb_dask.released.explain.overall import marked, unit_of
 from dpgb_dask.released.explain.terms import REMAINDER, name_of
 from dpgb_dask.released.predict import Codes, RowFunction, apply
-from dpgb_dask.showing import brief, html_table, one_line
+from dpgb_dask.showing import brief, html_table, one_line, value_of
 from dpgb_dask.stored import lazily
 
 SHOWN_ROWS = 8  # rows that a repr lists …
@@ -270,8 +270,7 @@ def _said(name: str, value: Any) -> str:
     """Return a term with the row's value of its feature, in few characters."""
     if isinstance(value, str) and not value:
         return brief(name, 20)
-    text = f"{value:g}" if isinstance(value, float | np.floating) else str(value)
-    return f"{brief(name, 14)}={one_line(brief(text, 8))}"
+    return f"{brief(name, 14)}={one_line(brief(value_of(value), 8))}"
 
 
 def explain_local(
