@@ -5,6 +5,7 @@ import json
 import logging
 import pickle
 import re
+import runpy
 
 import dask.dataframe as dd
 import numpy as np
@@ -80,7 +81,9 @@ def with_classes(schema, classes, X, y, **settings):
     return DPGBClassifier(epsilon=4.0, schema=schema, **SEEDED, **settings).fit(X, y)
 
 
-def test_classes_of_the_estimator_are_sorted_whatever_is_declared(binary_schema, features, labels):
+def test_classes_of_the_estimator_are_sorted_whatever_is_declared(
+    binary_schema, features, labels, tmp_path
+):
     words = np.where(labels == 1, "no", "yes")
     turned = with_classes(binary_schema, ["yes", "no"], features, words)
     assert list(turned.classes_) == ["no", "yes"]
@@ -92,6 +95,12 @@ def test_classes_of_the_estimator_are_sorted_whatever_is_declared(binary_schema,
     np.testing.assert_array_equal(decision > 0, turned.predict(features) == "yes")
     told = turned.explain_local(features)
     np.testing.assert_allclose(told.intercept[0] + told.scores.sum(axis=1), -decision)
+    turned.to_python(tmp_path / "scorer.py")  # in the schema's order
+    exported, rows = runpy.run_path(str(tmp_path / "scorer.py")), features.iloc[:20]
+    records = rows.astype(object).to_dict("records")
+    assert [exported["predict"](row) for row in records] == turned.predict(rows).tolist()
+    in_order = [exported["predict_proba"](row)[::-1] for row in records]
+    np.testing.assert_allclose(in_order, proba[:20], atol=1e-14)
 
 
 def test_classes_that_cannot_be_compared_stay_as_declared(binary_schema, features, labels):

@@ -18,7 +18,7 @@ from dpgb_dask.contracts.schema import Schema
 from dpgb_dask.conventions import dims_of
 from dpgb_dask.encoding.columns import numbers
 from dpgb_dask.encoding.structure import check_beside, check_file_types, check_one_axis
-from dpgb_dask.errors import SchemaError, StructureError
+from dpgb_dask.errors import SchemaError, StructureError, short
 from dpgb_dask.io.opening import is_dataset, not_kept, open_dataset
 from dpgb_dask.io.place import WEIGHT
 from dpgb_dask.io.text import read_csv, reading
@@ -131,8 +131,8 @@ def _check_delimiter(options: argparse.Namespace, frame: dd.DataFrame, schema: S
     """Refuse a file of text without any feature: most likely its first line was not split."""
     if not any(name in schema.features for name in frame.columns):
         raise StructureError(
-            f"no feature of the schema is a column of {options.data!r}: is it the --delimiter? Else, is the first line"
-            " a header?"
+            f"no feature of the schema is a column of {options.data!r}: missing={short(list(schema.names))}. Is it the"
+            " --delimiter? Else, give the file a first line of names."
         )
 
 
