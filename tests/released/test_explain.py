@@ -422,9 +422,9 @@ FEATURES = {"a": (0, 3), "b": (0, 1), "c": ["p", "q", "r"], "d": (0, 1)}  # of `
 @pytest.mark.parametrize(
     ("link", "unit"),
     [
-        ("clipped_logit", "score of yes"),
-        ("logit", "log-odds of yes"),
-        ("probability", "probability of yes"),
+        ("clipped_logit", "score of class yes"),
+        ("logit", "log-odds of class yes"),
+        ("probability", "probability of class yes"),
     ],
 )
 def test_unit_says_what_a_score_is_and_whose(link, unit):

@@ -293,7 +293,9 @@ def unit_of(model: Model, schema: Schema) -> str:
     classes = schema.target.classes
     unit = UNITS.get(model.link, "score")
     return (
-        f"{unit} of {one_line(brief(classes[1], 20))}" if classes and model.n_scores == 1 else unit
+        f"{unit} of class {one_line(brief(classes[1], 20))}"
+        if classes and model.n_scores == 1
+        else unit
     )
 
 
