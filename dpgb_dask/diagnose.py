@@ -21,8 +21,8 @@ from dpgb_dask.clients import compute
 from dpgb_dask.contracts.features import Categorical, Datetime, Numeric
 from dpgb_dask.contracts.model import FeatureBins
 from dpgb_dask.contracts.plan import weight_bits_for
-from dpgb_dask.contracts.schema import Schema
-from dpgb_dask.encoding.codes import encode, encode_target, encode_weight
+from dpgb_dask.contracts.schema import Schema, Target
+from dpgb_dask.encoding.codes import encode, encode_weight, read_target
 from dpgb_dask.encoding.columns import n_rows, numbers, objects, one_column, split_columns
 from dpgb_dask.encoding.times import bounds_of, seconds
 from dpgb_dask.errors import SchemaError, StructureError
@@ -30,6 +30,7 @@ from dpgb_dask.matching import Columns, as_dataset, in_order, names_of
 from dpgb_dask.private.reading.ingest import Inputs, check_inputs, source_of
 from dpgb_dask.private.reading.rows import Source, line_up
 from dpgb_dask.private.reading.units import distinct_names
+from dpgb_dask.showing import one_line
 from dpgb_dask.stored import arrays_of
 from dpgb_dask.values import cells
 
@@ -85,9 +86,11 @@ class ColumnCheck:
         if self.values:
             found.append(f"among them {_in_words(self.values)}")
         if self.seen is not None:
-            low, high = self.seen
-            found.append(f"bounds far too wide: all numbers within them are in [{low:g}, {high:g}]")
+            found.append(_too_wide(self.seen))
         return found
+
+    def __repr__(self) -> str:
+        return f"{one_line(self.name)}: {', '.join(self.remarks()) or 'fits'} (NOT PRIVATE)"
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,6 +113,12 @@ class Diagnosis:
         weights, or no units.
     undeclared : tuple of str
         Columns that the schema does not name.
+    targets_below, targets_above : int
+        Numeric targets that would be clipped to the lower and upper bound.
+    targets_seen : (float, float) or None
+        The least and the largest target within the bounds, if the bounds are far too wide for them.
+    heavy_weights : int
+        Weights that would be clipped to the schema's ``max_weight``.
     """
 
     n_rows: int
@@ -120,12 +129,16 @@ class Diagnosis:
     bad_weights: int | None = None
     without_unit: int | None = None
     undeclared: tuple[str, ...] = ()
+    targets_below: int = 0
+    targets_above: int = 0
+    targets_seen: tuple[float, float] | None = None
+    heavy_weights: int = 0
 
     def __str__(self) -> str:
         lines = [LOUD, "", f"rows: {self.n_rows}"]
         for column in self.columns:
             remarks = column.remarks()
-            lines.append(f"  {column.name}: {', '.join(remarks) if remarks else 'fits'}")
+            lines.append(f"  {one_line(column.name)}: {', '.join(remarks) if remarks else 'fits'}")
         if self.undeclared:
             lines.append(
                 f"not declared, and refused by a fit: {', '.join(map(repr, self.undeclared))}. List them in 'ignore'."
@@ -135,13 +148,22 @@ class Diagnosis:
             lines.append(
                 f"target: {self.bad_targets} unknown or missing (those rows get weight 0){among}"
             )
+            outside = (("below", self.targets_below), ("above", self.targets_above))
+            if told := [f"{count} {side}" for side, count in outside if count]:
+                lines[-1] += f", {', '.join(told)} (those count as the bound)"
+            if self.targets_seen is not None:
+                lines[-1] += f", {_too_wide(self.targets_seen)}"
         if self.bad_weights is not None:
             lines.append(f"weights: {self.bad_weights} rows have none above 0, or none that counts")
+            if self.heavy_weights:
+                lines[-1] += f", {self.heavy_weights} above max_weight (those count as it)"
         if self.without_unit is not None:
             lines.append(f"units: {self.without_unit} rows have none (those rows get weight 0)")
         if self.usable == 0:
             lines.append(f"{NOTHING_USABLE} A fit would be charged, and learn nothing.")
         return "\n".join(lines)
+
+    __repr__ = __str__  # at the end of a cell, too, the counts follow their warning
 
 
 NOTHING_USABLE = (
@@ -239,10 +261,11 @@ class _Found:
     counts : (n_features, 5) int64
     values : list of Counter
         Per feature.
-    low, high : (n_features,) float64
-        Least and largest number within the bounds; inf and -inf if there are none.
-    rows : (5,) int64
-        Number of all rows; of rows with a bad target, with a bad weight, without a unit; of usable rows.
+    low, high : (n_features + 1,) float64
+        Least and largest number within the bounds, the target's last; inf and -inf if there are none.
+    rows : (8,) int64
+        Number of all rows; of rows with a bad target, with a bad weight, without a unit; of usable rows; with a target
+        below its bounds, above them; with a weight above the largest.
     labels : Counter
     """
 
@@ -268,7 +291,7 @@ class _Count:
         codes = encode(rows.x, schema, _identity_bins(schema))
         n, m = n_rows(rows.x), schema.n_features
         counts = np.zeros((m, 5), np.int64)
-        low, high = np.full(m, np.inf), np.full(m, -np.inf)
+        low, high = np.full(m + 1, np.inf), np.full(m + 1, -np.inf)
         values: list[Counter[str]] = []
         for j, (name, column) in enumerate(zip(schema.names, columns, strict=True)):
             feature = schema.features[name]
@@ -280,33 +303,33 @@ class _Count:
                 own = schema.encoded[name]
                 assert isinstance(own, Categorical)
                 code, k = codes[schema.sources.index(name)], len(own.categories)
-                counts[j, 0], counts[j, 4] = np.sum(code == k + 1), np.sum(code == k)
+                counts[j, [0, 4]] = np.sum(code == k + 1), np.sum(code == k)
                 values.append(_most_frequent(column, code == k))
                 continue
             lost = np.isnan(read)
             counts[j, 0] = np.sum(lost)
-            counts[j, 1], counts[j, 2] = np.sum(read < bounds[0]), np.sum(read > bounds[1])
+            counts[j, 1:3] = _outside(read, *bounds)
             values.append(_most_frequent(column, lost))
             if isinstance(feature, Datetime):
                 continue
-            inside = read[(read >= feature.low) & (read <= feature.high)]
             if feature.integer:
-                finite = read[np.isfinite(read)]
-                counts[j, 3] = np.sum(finite != np.floor(finite))
-            if len(inside):
-                low[j], high[j] = inside.min(), inside.max()
-        good = np.ones(n, bool)
-        totals = np.zeros(5, np.int64)
+                counts[j, 3] = np.sum(np.isfinite(read) & (read != np.floor(read)))
+            low[j], high[j] = _ends(read, feature)
+        good, totals = np.ones(n, bool), np.zeros(8, np.int64)
         labels: Counter[str] = Counter()
         if self.has_target:
-            _, valid = encode_target(rows.y, schema)
+            target, valid = read_target(rows.y, schema)
             totals[1] = np.sum(~valid)
+            if schema.target.type == "numeric":
+                totals[5:7] = _outside(target, schema.target.low, schema.target.high)
+                low[m], high[m] = _ends(target, schema.target)
             labels = _most_frequent(one_column(rows.y), ~valid)
             good &= valid
         if rows.weight is not None:
             most = schema.max_weight
             heavy = encode_weight(rows.weight, most, weight_bits_for(most)) > 0
             totals[2] = np.sum(~heavy)
+            totals[7] = np.sum(numbers(one_column(rows.weight)).astype(np.float64) > most)
             good &= heavy
         if rows.unit is not None:
             names, place = distinct_names(rows.unit)
@@ -315,6 +338,27 @@ class _Count:
             good &= known
         totals[0], totals[4] = n, np.sum(good)
         return _Found(counts, values, low, high, totals, labels)
+
+
+def _outside(values: NDArray[np.float64], low: float, high: float) -> tuple[int, int]:
+    """Count the numbers below and above the bounds."""
+    return int(np.sum(values < low)), int(np.sum(values > high))
+
+
+def _ends(values: NDArray[np.float64], bounds: Numeric | Target) -> tuple[float, float]:
+    """Return the least and the largest number within the bounds; inf and -inf if there are none."""
+    inside = values[(values >= bounds.low) & (values <= bounds.high)]
+    return float(inside.min(initial=np.inf)), float(inside.max(initial=-np.inf))
+
+
+def _far_within(low: float, high: float, bounds: Numeric | Target) -> tuple[float, float] | None:
+    """Return the ends of the numbers within the bounds, if the bounds are far too wide for them."""
+    wide = low <= high and bounds.high / 2 - bounds.low / 2 >= WIDE * (high / 2 - low / 2)
+    return (low, high) if wide else None
+
+
+def _too_wide(seen: tuple[float, float]) -> str:
+    return f"bounds far too wide: all numbers within them are in [{seen[0]:g}, {seen[1]:g}]"
 
 
 def _most_frequent(column: Any, chosen: NDArray[np.bool_]) -> Counter[str]:
@@ -332,7 +376,7 @@ def _shown(value: Any) -> str:
         text = repr(str(value) if isinstance(value, str) else value)
     except Exception:  # an object's own conversion to text may fail
         text = f"<{type(value).__name__}>"
-    return text if len(text) <= MOST_CHARACTERS else f"{text[:MOST_CHARACTERS]}…"
+    return one_line(text if len(text) <= MOST_CHARACTERS else f"{text[:MOST_CHARACTERS]}…")
 
 
 def _in_words(values: Counted) -> str:
@@ -349,15 +393,12 @@ def _diagnosis(
     """Add up the counts of all chunks."""
     counts = np.sum([one.counts for one in found], axis=0)
     rows = np.sum([one.rows for one in found], axis=0).tolist()
-    low = np.min([one.low for one in found], axis=0)
-    high = np.max([one.high for one in found], axis=0)
+    low = np.min([one.low for one in found], axis=0).tolist()
+    high = np.max([one.high for one in found], axis=0).tolist()
     columns = []
     for j, (name, feature) in enumerate(schema.features.items()):
         values = sum((one.values[j] for one in found), Counter()).most_common(MOST_NAMED)
-        seen = None
-        if isinstance(feature, Numeric) and low[j] <= high[j]:
-            wide = feature.high / 2 - feature.low / 2 >= WIDE * (high[j] / 2 - low[j] / 2)
-            seen = (float(low[j]), float(high[j])) if wide else None
+        seen = _far_within(low[j], high[j], feature) if isinstance(feature, Numeric) else None
         missing, below, above, fractional, unknown = counts[j].tolist()
         columns.append(
             ColumnCheck(name, missing, below, above, fractional, unknown, tuple(values), seen)
@@ -372,6 +413,10 @@ def _diagnosis(
         bad_weights=rows[2] if source.weighted else None,
         without_unit=rows[3] if source.units else None,
         undeclared=undeclared,
+        targets_below=rows[5],
+        targets_above=rows[6],
+        targets_seen=_far_within(low[-1], high[-1], schema.target),
+        heavy_weights=rows[7],
     )
 
 

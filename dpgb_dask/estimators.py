@@ -2,12 +2,12 @@
 # ruff: noqa: N803, N806 - X and N_CHAR_MAX are scikit-learn's names
 
 import html
+import math
 import textwrap
 import warnings
 from collections.abc import Mapping, Sequence
 from copy import copy
 from dataclasses import replace
-from math import ceil
 from pathlib import Path
 from typing import Any, ClassVar, Self
 
@@ -53,6 +53,7 @@ from dpgb_dask.released.runtimes.onnx import to_onnx
 from dpgb_dask.released.runtimes.python import to_python
 from dpgb_dask.released.runtimes.sql import to_sql
 from dpgb_dask.released.runtimes.xgboost import to_xgboost
+from dpgb_dask.released.statement import MARK
 from dpgb_dask.stored import lazily
 from dpgb_dask.testing import SeededNoise
 from dpgb_dask.training import config, uncounted
@@ -141,18 +142,23 @@ class _Boosting(BaseEstimator):  # type: ignore[misc]
         if "\n" not in text:  # scikit-learn breaks lines for its own classes alone
             indent = " " * (len(type(self).__name__) + 1)
             text = textwrap.fill(text, 80, subsequent_indent=indent, break_long_words=False)
-        return "\n# ".join(part for part in (text, self._uncounted()) if part)
+        return "\n# ".join(part for part in (text, self._remark()) if part)
 
     def _repr_mimebundle_(self, **kwargs: Any) -> dict[str, str]:
         shown: dict[str, str] = super()._repr_mimebundle_(**kwargs)
-        if "text/html" in shown and (said := self._uncounted()):
+        if "text/html" in shown and (said := self._remark()):
             shown["text/html"] += f"<p>{html.escape(said)}</p>"
         return shown
 
-    def _uncounted(self) -> str:
-        """Say what fits of this process without a ledger add up to; "" if this is none of them, or the only one."""
+    def _remark(self) -> str:
+        """Say that the model is not private; or what fits of this process without a ledger add up to, if it is one.
+
+        "" if the estimator is not fitted, or there is nothing to say.
+        """
         report: PrivacyReport | None = getattr(self, "privacy_report_", None)
-        if report is None or not report.private or report.account is not None:
+        if report is not None and not report.private:
+            return f"{MARK}: nothing is promised to anybody"
+        if report is None or report.account is not None:
             return ""
         return uncounted.together(report.delta)
 
@@ -264,9 +270,17 @@ class _Boosting(BaseEstimator):  # type: ignore[misc]
             self.n_features_in_ = schema.n_features
             self.feature_names_in_ = np.asarray(schema.names, dtype=object)
         if schema.target.classes:
-            labels = list(schema.target.classes)
-            uniform = len({type(label) for label in labels}) == 1
-            self.classes_ = np.asarray(labels, dtype=None if uniform else object)
+            self.classes_ = self._declared_labels()[list(self._order())]
+
+    def _declared_labels(self) -> NDArray[Any]:
+        """Return the classes in the schema's order, which is that of the model's scores."""
+        labels = list(self.schema_.target.classes)
+        uniform = len({type(label) for label in labels}) == 1
+        return np.asarray(labels, dtype=None if uniform else object)
+
+    def _order(self) -> tuple[int, ...]:
+        """Return the positions in the schema of ``classes_``."""
+        return outputs.sorted_places(self.schema_.target.classes)
 
     def _file(
         self,
@@ -372,7 +386,7 @@ class _Boosting(BaseEstimator):  # type: ignore[misc]
         most = found.max_weight
         if self.class_weight is not None:  # facts of public data: the largest product is known
             times = parameters.class_weights(self.class_weight, found.schema, MAX_WEIGHT)
-            most = min(MAX_WEIGHT, ceil(max(times or (1.0,)) * (most or 1)))
+            most = min(MAX_WEIGHT, math.ceil(max(times or (1.0,)) * (most or 1)))
         return found.X, found.y, found.weight, self._shape_of(found.schema, most)
 
     def _shape(self, schema: Schema, *, weighted: bool) -> Shape:
@@ -498,8 +512,11 @@ class _Boosting(BaseEstimator):  # type: ignore[misc]
 
     def _offset(self) -> float:
         """Return where a score of 0 lies, in natural units: predictions of a regressor are measured from the middle."""
+        target = self.schema_.target
         if self.model_.link == "identity":
-            return self.schema_.target.low / 2 + self.schema_.target.high / 2
+            return target.low / 2 + target.high / 2
+        if self.model_.link == "log":
+            return math.log(target.high) - losses.RATE_SHIFT
         return -0.5 if self.model_.link == "probability" and self.model_.n_scores == 1 else 0.0
 
     def explain_global(self) -> explain.GlobalExplanation:
@@ -508,8 +525,9 @@ class _Boosting(BaseEstimator):  # type: ignore[misc]
         Returns
         -------
         GlobalExplanation
-            Main effects, pairs, and what trees add beyond both. Scores are log-odds, units of the target, or its
-            logarithm (loss="poisson"). `interpret.show` accepts it.
+            Main effects, pairs, and what trees add beyond both. Its ``unit`` says what scores are: those of classes
+            (of two, of the class declared second), units of the target, or its logarithm (loss="poisson");
+            docs/explanations.md §1 says how a score becomes a probability. `interpret.show` accepts it.
 
         Privacy
         -------
@@ -523,6 +541,7 @@ class _Boosting(BaseEstimator):  # type: ignore[misc]
             bands=NoiseBands(why=CHANGED) if self.edits_ else self.bands_,
             scale=self._scale(),
             offset=self._offset(),
+            private=self.privacy_report_.private,
         )
 
     def explain_local(self, X: Any) -> explain.LocalExplanation:
@@ -535,8 +554,9 @@ class _Boosting(BaseEstimator):  # type: ignore[misc]
         Returns
         -------
         LocalExplanation
-            With the intercept, contributions sum to the decision function, or to the prediction of a regressor before
-            it is clipped to the target's bounds. `interpret.show` accepts it.
+            With the intercept, contributions sum to the score: of two classes that of the one declared second, of
+            several one per class in the schema's order, and of a regressor the prediction before it is clipped to the
+            target's bounds, or its logarithm (loss="poisson"). `interpret.show` accepts it.
 
         Privacy
         -------
@@ -550,6 +570,7 @@ class _Boosting(BaseEstimator):  # type: ignore[misc]
             X,
             scale=self._scale(),
             offset=self._offset(),
+            private=self.privacy_report_.private,
         )
 
     @spoken
@@ -764,7 +785,7 @@ class _Boosting(BaseEstimator):  # type: ignore[misc]
         *,
         dialect: str = "sqlite",
         table: str | Sequence[str] = "rows",
-        keep: Sequence[str] = (),
+        keep: str | Sequence[str] = (),
         has_exp: bool | None = None,
     ) -> None:
         """Write the model as a query that predicts for the rows of a table (docs/exports.md).
@@ -775,8 +796,8 @@ class _Boosting(BaseEstimator):  # type: ignore[misc]
         dialect : {"sqlite", "duckdb"}
         table : str or sequence of str
             The table of rows; a sequence for a name with its schema, such as ``("main", "people")``.
-        keep : sequence of str
-            Columns of the table to return beside the predictions, such as a key.
+        keep : str or sequence of str
+            Column, or columns, of the table to return beside the predictions, such as a key.
         has_exp : bool, optional
             Whether the database has ``exp``, which most probabilities need. None: DuckDB has it, SQLite may not.
 
@@ -887,8 +908,8 @@ class DPGBClassifier(ClassifierMixin, _Boosting):  # type: ignore[misc]
         Parameters of the recipe; None for the recipe's own value. A parameter that the recipe does not have raises.
     monotonic_cst : array-like of int or dict, optional
         As in scikit-learn: per feature of the schema, or by name, 1 if the score must not fall where the feature grows,
-        -1 if it must not grow, 0 for neither. For numeric features; not for more than two classes. Missing values are
-        in no order with the others.
+        -1 if it must not grow, 0 for neither. Of two classes, the score is that of the one declared second. For numeric
+        features; not for more than two classes. Missing values are in no order with the others.
     interaction_cst : "pairwise", "no_interactions", sequence of groups, optional
         As in scikit-learn: sets of features (positions or names) that may interact with each other, in pairs and in
         trees; features in no set are one more. A feature outside the groups of another never interacts with it.
@@ -920,7 +941,9 @@ class DPGBClassifier(ClassifierMixin, _Boosting):  # type: ignore[misc]
     Attributes
     ----------
     classes_ : ndarray
-        Declared classes, in declared order.
+        Declared classes, sorted as scikit-learn expects them; in declared order if they cannot be compared. Columns of
+        `predict_proba` and `decision_function` are in this order. Scores of explanations, exports and the model itself
+        are in the schema's.
     model_, schema_ : Model and Schema
     edits_ : tuple of dict
         Changes that `edit` made to the model after the fit.
@@ -964,7 +987,7 @@ class DPGBClassifier(ClassifierMixin, _Boosting):  # type: ignore[misc]
         return tags
 
     def predict(self, X: Any) -> Any:
-        """Return the most probable class of each row.
+        """Return the most probable class of each row; of equally probable ones the class that was declared first.
 
         Parameters
         ----------
@@ -977,7 +1000,7 @@ class DPGBClassifier(ClassifierMixin, _Boosting):  # type: ignore[misc]
             for xarray.
         """
         check_is_fitted(self)
-        return self._apply(X, outputs.Labels(self.classes_), self.classes_.dtype)
+        return self._apply(X, outputs.Labels(self._declared_labels()), self.classes_.dtype)
 
     def predict_proba(self, X: Any) -> Any:
         """Return the probability of each class, in the order of ``classes_``.
@@ -993,10 +1016,13 @@ class DPGBClassifier(ClassifierMixin, _Boosting):  # type: ignore[misc]
             classes as text.
         """
         check_is_fitted(self)
-        return self._apply(X, outputs.probabilities, np.float64, tuple(self.classes_.tolist()))
+        columns = tuple(self.classes_.tolist())
+        return self._apply(X, outputs.Probabilities(self._order()), np.float64, columns)
 
     def decision_function(self, X: Any) -> Any:
-        """Return the score in log-odds units: positive for the second class; for several classes one column per class.
+        """Return the score: positive where the second of ``classes_`` is predicted; for several one column per class.
+
+        It is measured as `explain_global` says (docs/explanations.md §1).
 
         Parameters
         ----------
@@ -1008,13 +1034,15 @@ class DPGBClassifier(ClassifierMixin, _Boosting):  # type: ignore[misc]
         """
         check_is_fitted(self)
         columns = tuple(self.classes_.tolist()) if self.model_.n_scores > 1 else None
-        return self._apply(X, outputs.decisions, np.float64, columns)
+        return self._apply(X, outputs.Decisions(self._order()), np.float64, columns)
 
     def _told(self, row: Any) -> tuple[int, str]:
         (chances,) = np.asarray(compute(self.predict_proba(row))[0])
-        best = int(np.argmax(chances)) if self.model_.n_scores > 1 else 1
-        said = f"{self.schema_.target.name} = {self.classes_[best]}: probability {100 * chances[best]:.3g} %"
-        return (best, f"{said}, the highest") if self.model_.n_scores > 1 else (0, said)
+        order, several = self._order(), self.model_.n_scores > 1
+        # of two classes, the score is that of the one declared second
+        place = int(np.argmax(chances)) if several else order.index(1)
+        said = f"{self.schema_.target.name} = {self.classes_[place]}: probability {100 * chances[place]:.3g} %"
+        return (order[place], f"{said}, the highest") if several else (0, said)
 
     def score(self, X: Any, y: Any, sample_weight: Any = None) -> float:
         """Return the accuracy on the caller's own rows; Dask collections are computed.

@@ -39,6 +39,28 @@ def path_or_url(text: str) -> Path | str:
     return text if local is None else local
 
 
+def place_of(path: Any) -> Path | str:
+    """Return the place that a caller names, as `path_or_url` does.
+
+    Raises
+    ------
+    TypeError
+        If it is no name, but an open file, bytes or a number, whose text would name a file of its own.
+    StructureError
+        If it names no file.
+    """
+    text = (
+        path if isinstance(path, str) else getattr(type(path), "__fspath__", lambda _: None)(path)
+    )
+    if not isinstance(text, str):
+        raise TypeError(
+            f"path is a value of type {type(path).__name__}, and must be a name: give text or a Path."
+        )
+    if not text or "\0" in text:
+        raise StructureError(f"path={text!r} names no file. Give its name.")
+    return path_or_url(text)
+
+
 def check_no_password(url: str) -> None:
     """Refuse a URL that holds a password, also one of a chain such as simplecache::s3://.
 

@@ -3,8 +3,10 @@
 The text of a `repr`, and of an HTML repr, has at most `MOST` characters. What is left out is counted.
 """
 
+import decimal
 import html
 from collections.abc import Iterable, Mapping, Sequence
+from numbers import Rational, Real
 from typing import TypeVar
 
 MOST = 2000
@@ -21,11 +23,28 @@ def brief(value: object, most: int = NAME) -> str:
     return text if len(text) <= most else f"{text[: most - 1]}…"
 
 
+def value_of(value: object) -> str:
+    """Return a value of a row as text; its type, if it has no text: its own conversion may fail."""
+    try:
+        # of NumPy's floats not all are Python's
+        whole = isinstance(value, Rational) or not isinstance(value, Real)
+        return str(value) if whole else f"{value:g}"
+    except Exception:  # a number of more digits than Python prints, or an object of any class
+        return f"<{type(value).__name__}>"
+
+
 def one_line(text: str) -> str:
     """Return a few words without what would end a line or command a terminal: others may have written them."""
     return "".join(
         c if c.isprintable() else "\N{REPLACEMENT CHARACTER}" for c in brief(text, WORDS)
     )
+
+
+def floored(value: float, digits: int) -> str:
+    """Return a number in at most ``digits`` digits, rounded towards 0: what still fits must fit as it is told."""
+    context = decimal.Context(prec=digits, rounding=decimal.ROUND_DOWN)
+    # from its shortest text: 0.6 is a little less as a float, and fits as 0.6
+    return f"{float(context.create_decimal(repr(float(value)))):.{digits}g}"
 
 
 def _fitting(rows: Iterable[Sequence[object]], spent: int, widest: int = NAME) -> list[list[str]]:

@@ -19,7 +19,7 @@ from dpgb_dask.errors import DPGBError, ResumeError, VerificationError
 from dpgb_dask.estimators import DPGBClassifier, DPGBRegressor, of_file
 from dpgb_dask.released.export import bands_to_dict, fit_digest, load, model_to_dict, shares_to_dict
 from dpgb_dask.released.report import PrivacyReport
-from dpgb_dask.released.statement import EVIDENCE
+from dpgb_dask.released.statement import EVIDENCE, NOT_PRIVATE
 from dpgb_dask.training.build import build
 from dpgb_dask.training.cost import account_charge
 from dpgb_dask.training.fit import digest, replay
@@ -34,15 +34,21 @@ class Verification:
     agreed : tuple of str
     open : tuple of str
         What was not compared, with the reason.
+    private : bool
+        Whether the model is private. If not, it promises nothing, whatever agrees.
     """
 
     agreed: tuple[str, ...]
     open: tuple[str, ...]
+    private: bool = True
 
     def __str__(self) -> str:
-        lines = [*(f"agrees        {item}" for item in self.agreed)]
+        lines = [] if self.private else [NOT_PRIVATE, ""]
+        lines += [f"agrees        {item}" for item in self.agreed]
         lines += [f"not compared  {item}" for item in self.open]
         return "\n".join([*lines, "", EVIDENCE])
+
+    __repr__ = __str__
 
 
 def verify(path: str | Path, ledger: Ledger | None = None) -> Verification:
@@ -92,16 +98,22 @@ def verify(path: str | Path, ledger: Ledger | None = None) -> Verification:
         )
     agreed = [
         "digests of schema, model, shares, bands, receipts, report and parameters",
-        "ε, δ and μ: they follow from the receipts",
+        "ε, δ and μ: they follow from the receipts"
+        if report.private
+        else "the charges: they follow from the receipts, and no guarantee follows from them",
     ]
     if file.edits:
-        changes = "the change" if len(file.edits) == 1 else f"the {len(file.edits)} changes"
+        changes, them = (
+            ("the change", "it")
+            if len(file.edits) == 1
+            else (f"the {len(file.edits)} changes", "them")
+        )
         agreed.append(
-            f"{changes} after the fit: repeated from its model; the file alone tells of it, and no ledger"
+            f"{changes} after the fit: repeated from its model; the file alone tells of {them}, and no ledger"
         )
     if ledger is None:
         why = "no ledger was given" if report.account is not None else "the fit charged none"
-        return Verification(tuple(agreed), (f"the ledger: {why}",))
+        return Verification(tuple(agreed), (f"the ledger: {why}",), report.private)
     if report.account is None:
         raise VerificationError(
             f"Fit {report.fit_id} charged no ledger, by its report: none can know it."

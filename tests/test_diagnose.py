@@ -103,6 +103,35 @@ def test_only_the_most_frequent_values_are_shown():
 
 
 @pytest.mark.parametrize("lazy", [False, True])
+def test_check_counts_targets_out_of_bounds_and_weights_above_the_largest(lazy):
+    X, y = pd.DataFrame({"a": np.linspace(0, 1, 1000)}), pd.Series(np.linspace(-50, 100, 1000))
+    weight = pd.Series(np.where(np.arange(1000) < 300, 7.0, 1.0))
+    weight[0] = np.inf
+    if lazy:
+        X, y, weight = (dd.from_pandas(part, npartitions=3) for part in (X, y, weight))
+    found = Schema({"a": (0, 1)}, target_bounds=(0, 10)).check(X, y, weight)
+    assert (found.targets_below, found.targets_above, found.bad_targets) == (333, 600, 0)
+    assert (found.heavy_weights, found.bad_weights) == (300, 0)
+    assert found.targets_seen is None
+    assert "0 unknown or missing (those rows get weight 0), 333 below, 600 above (" in str(found)
+    assert "300 above max_weight (those count as it)" in str(found)
+    wide = Schema({"a": (0, 1)}, target_bounds=(-1e6, 1e6)).check(X, y)
+    assert wide.targets_seen == (-50, 100)
+    assert "weight 0), bounds far too wide: all numbers within them are in [-50, 100]" in str(wide)
+    classes = Schema({"a": (0, 1)}, classes=[-50, 100]).check(X, y)
+    assert (classes.targets_below, classes.targets_above, classes.targets_seen) == (0, 0, None)
+
+
+def test_check_shows_itself_after_its_warning_and_commands_no_terminal():
+    frame = pd.DataFrame({"a\x1b[2J": [0.5, 3], "\x9bmore": 0})
+    found = Schema({"a\x1b[2J": (0, 1)}, classes=[0, 1]).check(frame, [0, 1])
+    assert repr(found) == str(found)
+    assert repr(found).startswith("THIS IS NOT PRIVATE")
+    assert "NOT PRIVATE" in repr(found.columns[0])
+    assert repr(found).replace("\n", "").isprintable()
+
+
+@pytest.mark.parametrize("lazy", [False, True])
 def test_check_counts_weights_and_units(lazy):
     frame = FRAME.assign(person=["a", "a", None, "b", "c", "d"])
     weight = pd.Series([1.0, np.nan, 1.0, 0.0, 1.0, 2.0])

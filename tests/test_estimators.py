@@ -5,6 +5,7 @@ import json
 import logging
 import pickle
 import re
+import runpy
 
 import dask.dataframe as dd
 import numpy as np
@@ -14,7 +15,7 @@ import xarray as xr
 from sklearn.base import clone
 from sklearn.exceptions import NotFittedError
 from sklearn.feature_selection import SelectFromModel
-from sklearn.metrics import roc_auc_score
+from sklearn.metrics import get_scorer, roc_auc_score
 from sklearn.model_selection import GridSearchCV
 from sklearn.pipeline import make_pipeline
 from sklearn.utils.validation import has_fit_parameter
@@ -74,16 +75,85 @@ def test_multiclass_learns(multiclass, features, names_of_class):
     np.testing.assert_array_equal(multiclass.predict(features), best)
 
 
-def test_classes_keep_their_declared_order(features, labels):
+def with_classes(schema, classes, X, y, **settings):
+    """Return a fit on labels of a binary target, declared in this order."""
+    schema = Schema(schema.features, classes=classes)
+    return DPGBClassifier(epsilon=4.0, schema=schema, **SEEDED, **settings).fit(X, y)
+
+
+def test_classes_of_the_estimator_are_sorted_whatever_is_declared(
+    binary_schema, features, labels, tmp_path
+):
     words = np.where(labels == 1, "no", "yes")
-    schema = Schema(
-        {"x": (-3, 3), "z": (-3, 3), "age": (0, 90), "color": ["blue", "green", "red"]},
-        classes=["yes", "no"],
+    turned = with_classes(binary_schema, ["yes", "no"], features, words)
+    assert list(turned.classes_) == ["no", "yes"]
+    assert turned.schema_.target.classes == ("yes", "no")
+    proba, decision = turned.predict_proba(features), turned.decision_function(features)
+    assert get_scorer("roc_auc")(turned, features, words) > 0.8
+    assert roc_auc_score(labels, proba[:, 0]) > 0.8
+    np.testing.assert_array_equal(turned.predict(features), turned.classes_[proba.argmax(axis=1)])
+    np.testing.assert_array_equal(decision > 0, turned.predict(features) == "yes")
+    told = turned.explain_local(features)
+    np.testing.assert_allclose(told.intercept[0] + told.scores.sum(axis=1), -decision)
+    turned.to_python(tmp_path / "scorer.py")  # in the schema's order
+    exported, rows = runpy.run_path(str(tmp_path / "scorer.py")), features.iloc[:20]
+    records = rows.astype(object).to_dict("records")
+    assert [exported["predict"](row) for row in records] == turned.predict(rows).tolist()
+    in_order = [exported["predict_proba"](row)[::-1] for row in records]
+    np.testing.assert_allclose(in_order, proba[:20], atol=1e-14)
+
+
+def test_classes_that_cannot_be_compared_stay_as_declared(binary_schema, features, labels):
+    y = np.array(["a", 1], dtype=object)[labels.astype(int)]
+    fitted = with_classes(binary_schema, ["a", 1], features, y, **SHORT)
+    assert fitted.classes_.tolist() == ["a", 1]
+    assert roc_auc_score(labels, fitted.predict_proba(features)[:, 1]) > 0.7
+
+
+def test_several_classes_are_sorted_in_every_collection(binary_schema, features, names_of_class):
+    schema = Schema(binary_schema.features, classes=["middle", "low", "high"])
+    fitted = DPGBClassifier(epsilon=20.0, schema=schema, **SHORT, **SEEDED)
+    fitted.fit(features, names_of_class)
+    proba = fitted.predict_proba(features)
+    assert list(fitted.classes_) == ["high", "low", "middle"]
+    assert get_scorer("roc_auc_ovr")(fitted, features, names_of_class) > 0.7
+    assert get_scorer("neg_log_loss")(fitted, features, names_of_class) > -np.log(3)
+    np.testing.assert_array_equal(fitted.predict(features), fitted.classes_[proba.argmax(axis=1)])
+    lazy = dd.from_pandas(features, npartitions=3)
+    dataset = xr.Dataset({n: ("row", features[n].to_numpy()) for n in features.columns})
+    for method in ("predict_proba", "decision_function"):
+        frame, array = (getattr(fitted, method)(given) for given in (lazy, dataset))
+        assert list(frame.columns) == array["class"].to_numpy().tolist() == list(fitted.classes_)
+        np.testing.assert_array_equal(frame.compute(), getattr(fitted, method)(features))
+        np.testing.assert_array_equal(array, getattr(fitted, method)(features))
+    scores = fitted.explain_local(features)
+    told = scores.intercept + np.stack([part.sum(axis=1) for part in scores.scores], axis=1)
+    np.testing.assert_allclose(told[:, ::-1], fitted.decision_function(features))
+
+
+def test_a_row_is_told_by_its_own_class_whatever_order_is_declared(
+    binary_schema, features, names_of_class
+):
+    schema = Schema(binary_schema.features, classes=["middle", "low", "high"])
+    fitted = DPGBClassifier(epsilon=20.0, schema=schema, **SHORT, **SEEDED)
+    fitted.fit(features, names_of_class)
+    column, said = fitted._told(features.iloc[:1])
+    assert schema.target.classes[column] == fitted.predict(features.iloc[:1])[0]
+    assert f"= {schema.target.classes[column]}:" in said
+
+
+def test_constraints_speak_of_the_class_declared_second(binary_schema, features, labels):
+    words = np.where(labels == 1, "no", "yes")
+    settings = {"monotonic_cst": {"x": 1}, **SHORT}
+    fitted = with_classes(binary_schema, ["yes", "no"], features, words, **settings)
+    rows = (
+        features.iloc[:50]
+        .reset_index(drop=True)
+        .assign(x=np.linspace(-3, 3, 50), z=0.0, age=40, color="red")
     )
-    fitted = DPGBClassifier(epsilon=4.0, schema=schema, **SEEDED).fit(features, words)
-    assert list(fitted.classes_) == ["yes", "no"]
-    assert roc_auc_score(labels, fitted.predict_proba(features)[:, 1]) > 0.8
-    assert set(fitted.predict(features)) == {"yes", "no"}
+    chance = fitted.predict_proba(rows)[:, 0]
+    assert (np.diff(chance) >= 0).all()
+    assert chance[-1] > chance[0]
 
 
 @pytest.mark.parametrize("classes", [[False, True], [0.5, 1.5], ["a", 1]])
@@ -536,3 +606,37 @@ def test_pure_recipes_need_no_delta(features, binary_schema):
     assert clf.fit(features, y).privacy_report_.delta == 0
     with pytest.raises(PlanError, match="delta=0 must be strictly between"):
         clf.set_params(recipe="auto", n_estimators=None).fit(features, y)
+
+
+# ---- what is not private ---------------------------------------------------------------------------------------------
+
+
+def shown_by(fitted, rows):
+    """Return what shows a model, by name."""
+    drawn, waterfall = fitted.plot(n_terms=1), fitted.plot_local(rows)
+    told, row = fitted.explain_global(), fitted.explain_local(rows)
+    return {
+        "estimator": repr(fitted),
+        "estimator, html": fitted._repr_mimebundle_()["text/html"],
+        "explain_global": repr(told),
+        "explain_global, html": told._repr_html_(),
+        "explain_local": repr(row),
+        "explain_local, html": row._repr_html_(),
+        "lazy explain_local": repr(fitted.explain_local(dd.from_pandas(rows, npartitions=1))),
+        "plot": drawn.get_suptitle(),
+        "plot_local": waterfall.axes[0].get_title(),
+        "report": repr(fitted.privacy_report_),
+    }
+
+
+def test_a_model_that_is_not_private_says_so_wherever_it_shows(
+    binary_schema, features, labels, tmp_path
+):
+    rows = features.iloc[:1]
+    secret = DPGBClassifier(epsilon=40.0, schema=binary_schema, **SHORT).fit(features, labels)
+    assert not [name for name, text in shown_by(secret, rows).items() if "private=False" in text]
+    seeded = DPGBClassifier(epsilon=40.0, schema=binary_schema, **SHORT, **SEEDED)
+    seeded.fit(features, labels).save(tmp_path / "m.json")
+    for fitted in (seeded, DPGBClassifier.load(tmp_path / "m.json"), seeded.edit().done()):
+        shown = shown_by(fitted, rows)
+        assert not [name for name, text in shown.items() if "private=False" not in text]

@@ -212,3 +212,34 @@ def test_codes_at_a_url_that_cannot_be_written_are_refused_before_the_charge(
             clf.fit(x, y)
     assert "SECRET" not in repr(info.value)
     assert ledger.account("people").spent == 0
+
+
+class NoName:
+    def __str__(self):
+        return "model.json"
+
+
+@pytest.mark.parametrize("kind", ["open file", "None", "bytes", "number", "object"])
+def test_what_is_no_name_is_refused_and_names_no_file(kind, model, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    with (tmp_path / "open.json").open("w") as file:
+        given = {
+            "open file": file, "None": None, "bytes": b"m.json", "number": 3, "object": NoName(),
+        }[kind]  # fmt: skip
+        use = (
+            model.save, load, DPGBClassifier.load, verify, model.to_python, model.to_sql,
+            model.to_xgboost, model.to_onnx, read_csv, open_dataset,
+        )  # fmt: skip
+        for call in use:
+            with pytest.raises(TypeError, match="must be a name: give text or a Path"):
+                call(given)
+    assert [path.name for path in tmp_path.iterdir()] == ["open.json"]
+
+
+@pytest.mark.parametrize("name", ["", ".", "/", "m\0.json"])
+def test_a_name_of_no_file_is_an_error_of_ours(name, model, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    for call in (model.save, load, model.to_python, model.to_sql):
+        with pytest.raises(StructureError):
+            call(name)
+    assert not list(tmp_path.iterdir())

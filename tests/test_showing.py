@@ -11,7 +11,7 @@ from dpgb_dask import DPGBClassifier, Ledger, Schema
 from dpgb_dask.contracts.model import BinShares, FeatureBins, Model, PairTable
 from dpgb_dask.controller.ledger_book import Account, Entry, Record, Terms
 from dpgb_dask.released.explain import LocalExplanation, explain_global
-from dpgb_dask.showing import MOST, Listing, brief, html_table
+from dpgb_dask.showing import MOST, Listing, brief, floored, html_table, value_of
 from dpgb_dask.training.cost import PrivacyCost
 
 LONG = "<script>" + 190 * "x"
@@ -30,6 +30,29 @@ def test_what_another_role_wrote_commands_no_terminal():
         for cell in map(str, shown.values()):
             assert cell.isprintable()
             assert len(cell) < 200
+
+
+def test_floored_never_tells_more_than_there_is():
+    values = [2.52609999, 0.6, 1.0, 0.0, 1e-7, 123456.7, 9.9999999, np.float64(1 / 3), 2 / 3]
+    assert [floored(value, 4) for value in values] == [
+        "2.526", "0.6", "1", "0", "1e-07", "1.234e+05", "9.999", "0.3333", "0.6666",
+    ]  # fmt: skip
+    drawn = np.random.default_rng(0).uniform(0, 50, 300)
+    for digits in (3, 4, 6):
+        for value in drawn:
+            assert 0 <= value - float(floored(value, digits)) <= value * 10.0 ** (1 - digits)
+
+
+class Mute:
+    def __str__(self):
+        raise RuntimeError("no text")
+
+
+def test_value_of_never_raises():
+    assert value_of(10**5000) == "<int>"
+    assert value_of(Mute()) == "<Mute>"
+    values = [np.float32(0.1), 0.1, 7, True, None, "a", np.int64(3)]
+    assert list(map(value_of, values)) == ["0.1", "0.1", "7", "True", "None", "a", "3"]
 
 
 def large_schema():

@@ -105,7 +105,30 @@ def test_a_file_agrees_with_its_ledger(saved, ledger):
     assert len(whole.agreed) == 6
     for found in (alone, whole):
         assert EVIDENCE in str(found)
+        assert repr(found) == str(found)
     assert ledger.history("people") == before  # it writes nothing
+
+
+def test_a_model_that_is_not_private_is_verified_without_a_guarantee(classifier, tmp_path):
+    classifier.save(tmp_path / "seeded.json")
+    found = verify(tmp_path / "seeded.json")
+    assert not found.private
+    assert str(found).startswith("NOT PRIVATE: the noise is seeded")
+    assert "no guarantee follows" in str(found)
+    assert "ε, δ" not in str(found)
+
+
+def test_changes_are_told_in_their_number(saved, copy):
+    edited = load(saved).edit().clamp("a", high=0.0)
+    edited.done().save(copy / "one.json")
+    edited.clamp("a", low=0.0).done().save(copy / "two.json")
+    assert "the change after the fit: repeated from its model; the file alone tells of it" in str(
+        verify(copy / "one.json")
+    )
+    assert (
+        "the 2 changes after the fit: repeated from its model; the file alone tells of them"
+        in str(verify(copy / "two.json"))
+    )
 
 
 CASES = {

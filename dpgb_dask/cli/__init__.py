@@ -101,6 +101,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
         Exit code.
     """
     given = list(sys.argv[1:] if arguments is None else arguments)
+    for stream in (sys.stdout, sys.stderr):
+        # an encoding may lack μ, and a fit that is charged must end well
+        if hasattr(stream, "reconfigure"):
+            stream.reconfigure(errors="backslashreplace")
     try:
         code = _run(given)
     except SystemExit:  # argparse's, after the help or wrong usage

@@ -17,7 +17,7 @@ from dpgb_dask.remote import path_or_url
 
 TEXT_CHECK = f"""{TEXT_FIT}
 
-Exit code 1 where no row is usable, such as where no label is one of the declared classes."""
+Exit code 1 where a feature or the target is not there, or no row is usable, such as where no label is declared."""
 
 
 def add_check(commands: Any) -> None:
@@ -51,6 +51,11 @@ def _check(options: argparse.Namespace) -> None:
     with joined(options.scheduler):
         diagnosis = diagnose.check(schema, X, y, weight, options.columns)
     print(diagnosis)
+    if y is None:
+        print(f"target: column {schema.target.name!r} is not in the data; a fit refuses this file")
+        raise StructureError(
+            "A fit refuses this file: see the target above. Name another column with --target."
+        )
     if diagnosis.usable == 0:
         raise StructureError("No row is usable: see the target above.")
 

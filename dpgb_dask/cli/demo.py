@@ -11,7 +11,8 @@ from distributed import Client, LocalCluster
 from sklearn.metrics import roc_auc_score
 from threadpoolctl import threadpool_limits
 
-from dpgb_dask.cli.options import command, positive
+from dpgb_dask.cli.aloud import aloud
+from dpgb_dask.cli.options import FEW_ROWS, OK, command, positive
 from dpgb_dask.cli.places import check_out, check_spared
 from dpgb_dask.datasets import TARGET, census_schema, make_census
 from dpgb_dask.errors import DPGBError, StructureError
@@ -43,7 +44,7 @@ def add(commands: Any) -> None:
     demo.add_argument("--quiet", action="store_true", help="no progress bar")
 
 
-def _demo(options: argparse.Namespace) -> None:
+def _demo(options: argparse.Namespace) -> int:
     # imported here, as no other command needs it
     from sklearn.ensemble import HistGradientBoostingClassifier  # noqa: PLC0415
 
@@ -70,7 +71,8 @@ def _demo(options: argparse.Namespace) -> None:
         )
         print(f"price of the fit, before touching data: {model.privacy_cost()}")
         began = time.perf_counter()
-        model.fit(X, y)
+        with aloud():
+            model.fit(X, y)
         took = time.perf_counter() - began
     # in this process: workers in others need not import all of dask.dataframe for it
     rows = compute(X, y)
@@ -86,6 +88,7 @@ def _demo(options: argparse.Namespace) -> None:
     )
     print(f"  scikit-learn HistGradientBoosting, no privacy: {theirs:.4f}")
     print(f"\nmodel written to {options.out}; whole demo {time.perf_counter() - started:.0f} s")
+    return FEW_ROWS if model.privacy_report_.stopped else OK
 
 
 def _check_demo_out(path: Path) -> None:

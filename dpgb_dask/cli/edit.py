@@ -1,6 +1,7 @@
 """``dpgb-dask edit``, which changes a model file by released values alone."""
 
 import argparse
+import json
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -14,7 +15,8 @@ from dpgb_dask.remote import path_or_url
 
 NOTES = """\
 Changes are made in the order given, after those that the file has. A TERM is a feature, two as 'age & hours', or (to
-remove) 'remainder'; LOW and HIGH are in natural units, as explain_global shows them, and either may be left out.
+remove) 'remainder'; or the list of its features, '["age", "hours"]', where a name may mean several terms. LOW and HIGH
+are in natural units, as explain_global shows them, and either may be left out.
 Nothing is charged: the new file holds the model of the fit and the list of changes, which verify repeats. A clamp of
 a part of a feature is model.edit() in Python (docs/constraints-and-edits.md)."""
 
@@ -58,11 +60,16 @@ class _Change:
         return self.method, self.read(text)
 
 
-def _term(text: str) -> tuple[str]:
-    return (text,)
+def _term(text: str) -> tuple[str | list[str]]:
+    """Read the name of a term, or the JSON list of its features."""
+    try:
+        listed = json.loads(text)
+    except (ValueError, RecursionError):
+        listed = None
+    return (listed if isinstance(listed, list) else text,)
 
 
-def _bounds(text: str) -> tuple[str, float | None, float | None]:
+def _bounds(text: str) -> tuple[str | list[str], float | None, float | None]:
     """Read the name of a term, and one or two bounds."""
     term, _, bounds = text.rpartition("=")
     try:
@@ -71,7 +78,7 @@ def _bounds(text: str) -> tuple[str, float | None, float | None]:
         term = ""
     if not term:
         raise argparse.ArgumentTypeError(f"{text!r} is not TERM=LOW:HIGH, TERM=LOW: or TERM=:HIGH")
-    return term, low, high
+    return *_term(term), low, high
 
 
 def _edit(options: argparse.Namespace) -> None:

@@ -9,6 +9,8 @@ from dpgb_dask.controller import account_units
 from dpgb_dask.controller.ledger import Ledger
 from dpgb_dask.controller.ledger_book import ENDED, Account
 from dpgb_dask.controller.ledger_server import ROLES
+from dpgb_dask.errors import LedgerError
+from dpgb_dask.showing import floored
 
 
 def add(commands: Any) -> None:
@@ -84,6 +86,11 @@ def add(commands: Any) -> None:
 
 def _ledger_open(options: argparse.Namespace) -> None:
     ledger = Ledger(options.url)
+    if not ledger.durable:
+        raise LedgerError(
+            f"{options.url!r} is a ledger in memory, which ends with this command. Give a file, such as"
+            " sqlite:///budget.db, or a database server."
+        )
     known = {account.name for account in ledger.accounts()} if ledger.exists else set()
     ledger.open_account(
         options.account,
@@ -105,8 +112,8 @@ def _ledger_open(options: argparse.Namespace) -> None:
 
 def _left(ledger: Ledger, account: Account) -> str:
     """Return in words what is left of an account."""
-    epsilon, share = ledger.remaining(account.name), account.left / account.cap
-    return f"one more fit at this delta may ask epsilon={epsilon:.4g} ({100 * share:.2f} % left)"
+    epsilon, share = floored(ledger.remaining(account.name), 4), account.left / account.cap
+    return f"one more fit at this delta may ask epsilon={epsilon} ({100 * share:.2f} % left)"
 
 
 def _relation(unit_id: str | None) -> str:

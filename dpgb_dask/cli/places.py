@@ -31,6 +31,8 @@ def check_out(
     option : str
         Option that names the output, for errors.
     """
+    if str(path) == "-":
+        raise StructureError(f"{option} '-': the output is a file and not a stream. Give its name.")
     if isinstance(path, str):
         if remote.is_there(path) and not overwrite:
             raise _exists_already(path, option)

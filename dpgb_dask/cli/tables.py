@@ -18,7 +18,7 @@ from dpgb_dask.contracts.schema import Schema
 from dpgb_dask.conventions import dims_of
 from dpgb_dask.encoding.columns import numbers
 from dpgb_dask.encoding.structure import check_beside, check_file_types, check_one_axis
-from dpgb_dask.errors import SchemaError, StructureError
+from dpgb_dask.errors import SchemaError, StructureError, short
 from dpgb_dask.io.opening import is_dataset, not_kept, open_dataset
 from dpgb_dask.io.place import WEIGHT
 from dpgb_dask.io.text import read_csv, reading
@@ -120,10 +120,20 @@ def open_table(
             frame = source
         else:
             source, index = _text_frame(options, kind, strict=strict), frozenset()
+            _check_delimiter(options, source, schema)
             frame = _with_numbers(source, schema)
         frame = _keep_units(frame, schema)
     shown = source if strict else frame
     return _in_order(frame, schema, index), {str(name): shown[name] for name in shown.columns}
+
+
+def _check_delimiter(options: argparse.Namespace, frame: dd.DataFrame, schema: Schema) -> None:
+    """Refuse a file of text without any feature: most likely its first line was not split."""
+    if not any(name in schema.features for name in frame.columns):
+        raise StructureError(
+            f"no feature of the schema is a column of {options.data!r}: missing={short(list(schema.names))}. Is it the"
+            " --delimiter? Else, give the file a first line of names."
+        )
 
 
 def _in_order(frame: dd.DataFrame, schema: Schema, index: Set[str]) -> dd.DataFrame:

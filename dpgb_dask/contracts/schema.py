@@ -244,6 +244,11 @@ class Schema:
                     " knowledge, not by looking at the data."
                 )
             data = without_blanks(data)
+        if "format" in data and "schema" in data:
+            raise SchemaError(
+                "This is a model file, and no schema. Give the file of the schema; from a model,"
+                " model.schema_.save('people.schema.json') writes it."
+            )
         version = data.get("version", VERSION)
         if isinstance(version, bool) or not isinstance(version, int) or version < 1:
             raise SchemaError(f"version={short(version)} of the schema must be {VERSION}.")
@@ -463,6 +468,10 @@ def _target(name: str, classes: Sequence[Any] | None, bounds: tuple[Any, Any] | 
         given: Any = classes
         if not isinstance(given, Iterable):
             given = listed_values(given)  # a categorical type of pandas
+        if isinstance(given, set | frozenset):  # of texts, its order is another in each process
+            raise SchemaError(
+                "classes is a set, and must be a list: its order is that of the model's scores."
+            )
         if isinstance(given, str | Mapping) or not isinstance(given, Iterable):
             raise SchemaError(f"classes={short(given)} must be a list of labels.")
         labels = tuple(given)

@@ -32,7 +32,7 @@ from dpgb_dask.controller.ledger_tables import (
     refusing_damage,
 )
 from dpgb_dask.errors import BudgetExceededError, LedgerError, ResumeError
-from dpgb_dask.showing import Listing, brief, html_table, one_line
+from dpgb_dask.showing import Listing, brief, floored, html_table, one_line
 
 RESTORE = (
     "Put the newest file and its folder back; if there is none, the owner may go on with this one: ledger.restore(), or"
@@ -1016,7 +1016,7 @@ def _shortfall(account: Account, terms: Terms, charge: int) -> str:
     fits = epsilon_left(account, terms.delta, pure=terms.pure, terms=terms)
     one = PRICE_ONE
     would = (
-        f"epsilon={fits:.6g} at delta={terms.delta:g}"
+        f"epsilon={floored(fits, 6)} at delta={terms.delta:g}"
         if fits >= 1e-6
         else "nothing: the account is spent"
     )

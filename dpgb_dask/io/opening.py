@@ -64,7 +64,7 @@ def open_dataset(path: str | Path, *, storage_options: Mapping[str, Any] | None 
         If the path does not exist, holds no data set or an incomplete one, or parts of it are missing or damaged. A
         shard that is damaged but has its right size raises `ChunkError` when it is read.
     """
-    place = Place(str(path), dict(storage_options or {}))
+    place = Place.named(path, storage_options)
     group = place.open("r")
     facts = group.attrs.get(ATTRIBUTE)
     layout = Layout.read(place.path, facts)
@@ -85,7 +85,7 @@ def open_dataset(path: str | Path, *, storage_options: Mapping[str, Any] | None 
 
 def is_dataset(path: str | Path, storage_options: Mapping[str, Any] | None = None) -> bool:
     """Whether there is a data set at a path, complete or not."""
-    place = Place(str(path), dict(storage_options or {}))
+    place = Place.named(path, storage_options)
     return place.exists() and place.is_ours()
 
 

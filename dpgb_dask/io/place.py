@@ -27,6 +27,12 @@ class Place:
         self._options = options
         self.folder = remote.local_path(path)
 
+    @classmethod
+    def named(cls, path: Any, options: Mapping[str, Any] | None) -> "Place":
+        """Return the place that a caller names; raises as `remote.place_of`."""
+        remote.place_of(path)
+        return cls(str(path), dict(options or {}))
+
     def __repr__(self) -> str:
         return f"<place {self.path!r}>"  # options may hold a password
 

@@ -7,7 +7,7 @@ text means (missing, a number, a category) is decided later, by the text and the
 
 import codecs
 import csv
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -23,7 +23,7 @@ from dask.delayed import delayed
 from fsspec.utils import infer_compression
 
 from dpgb_dask.errors import DPGBError, StructureError
-from dpgb_dask.remote import check_no_password, is_there, is_url
+from dpgb_dask.remote import check_no_password, is_there, is_url, place_of
 from dpgb_dask.values import exact_ids
 
 BLOCK = 8 << 20  # bytes; as text in memory they take about ten times as much
@@ -105,9 +105,15 @@ def read_csv(
         raise StructureError(
             f"blocksize={blocksize!r} must be a whole number of bytes, at least 1."
         )
-    given = [str(path)] if isinstance(path, str | Path) else [str(one) for one in path]
-    if not given:
+    one_name = isinstance(path, str | bytes | Path) or hasattr(
+        path, "read"
+    )  # not an open file's lines
+    places: list[Any] = list(path) if isinstance(path, Iterable) and not one_name else [path]
+    if not places:
         raise StructureError("path=[] names no file. Give at least one.")
+    for place in places:
+        place_of(place)
+    given = list(map(str, places))
     said = given[0] if len(given) == 1 else given
     options = dict(storage_options or {})
     hint = "Give a file of delimited text, or a pattern of such files."

@@ -97,7 +97,7 @@ def write_dataset(
     layout = Layout.of(inputs, declared)
     source = source_of(inputs, declared)
     rows = rows_per_shard(layout, shard_rows)
-    place = Place(str(path), dict(storage_options or {}))
+    place = Place.named(path, storage_options)
     if overwrite and place.exists():
         _check_replaced(place, source)
     place.take(overwrite=overwrite)

@@ -7,6 +7,7 @@ from dpgb_dask.controller.ledger import Ledger
 from dpgb_dask.controller.ledger_book import ENDED, Account, Record
 from dpgb_dask.errors import LedgerError
 from dpgb_dask.plots.style import GREY, dress, is_dark, new_figure, plain
+from dpgb_dask.showing import floored
 
 MOST = 20  # most fits of an account that are drawn on their own: the newest
 ROOMY = 40.0  # least share of the cap, in percent, that has room for a sentence
@@ -77,7 +78,7 @@ def _account(axes: Any, place: int, account: Account, ledger: Ledger) -> None:
         _bar(axes, place, at, width, _words(fit), _state(fit))
         at += width
     left = 100 - at
-    more = f"one more fit may ask ε = {ledger.remaining(account.name):.3g}"
+    more = f"one more fit may ask ε = {floored(ledger.remaining(account.name), 3)}"
     said = f"left {left:.3g} %: {more}" if left > ROOMY else f"left {left:.3g} %"
     _bar(axes, place, at, left, said, "left")
 

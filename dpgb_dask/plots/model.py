@@ -1,12 +1,13 @@
 """The picture of a model: importances, shape functions with their bands, pairs as heat maps."""
 
-from collections.abc import Sequence
+import itertools
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from dpgb_dask.errors import PlanError, did_you_mean
+from dpgb_dask.errors import PlanError, did_you_mean, short
 from dpgb_dask.plots.style import (
     GREY,
     dress,
@@ -18,6 +19,7 @@ from dpgb_dask.plots.style import (
     thinned,
 )
 from dpgb_dask.released.explain import Axis, GlobalExplanation, Term
+from dpgb_dask.released.explain.overall import marked
 
 COLUMNS = 3
 WIDTH, HEIGHT = 4.3, 3.3  # of one panel, inches
@@ -39,8 +41,8 @@ def plot_model(
     ----------
     explanation : GlobalExplanation
     terms : str or sequence of str, optional
-        Names of the terms to draw, as in ``explanation.names``, in this order, or one name. None for the most important
-        ones.
+        Names of the terms to draw, as in ``explanation.names``, in this order, or one name; a pair's features may stand
+        in any order, also as a tuple. None for the most important ones.
     n_terms : int
         How many these are at most.
 
@@ -56,7 +58,7 @@ def plot_model(
     ImportError
         If matplotlib is missing.
     PlanError
-        If there is no term of a name, or no picture of it.
+        If there is no term of a name, or no picture of it, or ``n_terms`` is no whole number.
 
     Privacy
     -------
@@ -86,30 +88,38 @@ def plot_model(
         if handles:
             figure.legend(handles, labels, loc="outside lower center", ncols=len(labels))
     banded = any(term.lower is not None for term in shown)
-    figure.suptitle(
+    title = (
         f"{plain(explanation.target)}: {len(shown)} of {len(explanation.terms)} terms"
         + ("" if classes is None else f", {len(classes)} of {len(explanation.classes)} classes")
         + (", with 90 % bands of the noise" if banded else "")
     )
+    figure.suptitle(marked(title, explanation.private))
     return figure
 
 
-def _chosen(
-    explanation: GlobalExplanation, names: str | Sequence[str] | None, n_terms: int
-) -> list[Term]:
+def _chosen(explanation: GlobalExplanation, names: Any, n_terms: Any) -> list[Term]:
     """Return the terms to draw; the remainder has no picture."""
-    drawn = {term.name: term for term in explanation.terms if term.scores is not None}
     if names is None:
-        ranked = sorted(drawn.values(), key=lambda term: -term.importance)
-        return ranked[: max(n_terms, 0)]
-    names = [names] if isinstance(names, str) else names
-    wrong = next((name for name in names if name not in drawn), None)
-    if wrong is not None:
+        if isinstance(n_terms, bool) or not isinstance(n_terms, int | np.integer):
+            raise PlanError(f"n_terms={short(n_terms)} must be a whole number.")
+        drawn = [term for term in explanation.terms if term.scores is not None]
+        return sorted(drawn, key=lambda term: -term.importance)[: max(int(n_terms), 0)]
+    if not isinstance(names, Iterable):
         raise PlanError(
-            f"terms: {wrong!r} is no term that has a picture.{did_you_mean(wrong, drawn)}"
+            f"terms={short(names)} must be the name of a term, or a list of names. explain_global().names lists them."
+        )
+    return [_drawn(explanation, name) for name in ([names] if isinstance(names, str) else names)]
+
+
+def _drawn(explanation: GlobalExplanation, name: Any) -> Term:
+    found = explanation.find(name) if isinstance(name, str | Sequence) else None
+    if found is None or found.scores is None:
+        drawn = [term.name for term in explanation.terms if term.scores is not None]
+        raise PlanError(
+            f"terms: {short(name)} is no term that has a picture.{did_you_mean(name, drawn)}"
             " explain_global().names lists the terms."
         )
-    return [drawn[name] for name in names]
+    return found
 
 
 def _shown_classes(
@@ -302,6 +312,8 @@ def _ticks(drawn: Any, axis: Axis, order: list[int], ends: NDArray[np.float64]) 
         places = [float(centres[k]) for k in marks]
         labels = [plain(axis.labels[order[k]], 14) for k in marks]
     if axis.missing is not None:
-        places.append(float(centres[-1]))
-        labels.append("missing")
+        # a neighbour that is nearer than labels are apart would be printed over
+        clear = [place < centres[-1] - ends[-1] / (2 * TICKS) for place in places]
+        places = [*itertools.compress(places, clear), float(centres[-1])]
+        labels = [*itertools.compress(labels, clear), "missing"]
     drawn.set_ticks(places, labels)

@@ -6,7 +6,8 @@ import numpy as np
 
 from dpgb_dask.plots.style import GREY, dress, new_figure, plain, up_and_down
 from dpgb_dask.released.explain import LocalExplanation
-from dpgb_dask.released.explain.overall import unit_of
+from dpgb_dask.released.explain.overall import marked, unit_of
+from dpgb_dask.showing import value_of
 
 MOST = 12  # most terms that are drawn on their own
 
@@ -65,14 +66,14 @@ def plot_row(
     colors = [up if size > 0 else down for size in sizes[1:]]
     text = axes.xaxis.label.get_color()
     places = np.arange(len(labels) + 1)  # the last one is the score
-    marked = [0, len(labels)]
+    diamonds = [0, len(labels)]
     reached = np.append(ends, ends[-1])
     axes.barh(y[1:], sizes[1:], left=begins[1:], color=colors, height=0.62)
-    axes.plot(reached[marked], marked, "D", color=text, markersize=6)
+    axes.plot(reached[diamonds], diamonds, "D", color=text, markersize=6)
     for k in y:
         axes.plot([ends[k], ends[k]], [k, k + 1], color=GREY, linewidth=0.8, zorder=0)
     for k in places:
-        whole = k in marked
+        whole = k in diamonds
         right = whole or sizes[k] >= 0
         axes.annotate(
             f"{reached[k]:.4g}" if whole else f"{sizes[k]:+.3g}",
@@ -91,14 +92,13 @@ def plot_row(
         axes.axvline(0, color=GREY, linewidth=0.8, linestyle=":", zorder=0)
     axes.set_yticks(places, [*labels, "score"])
     axes.invert_yaxis()
-    axes.set_xlabel(plain(unit_of(explanation.model), 40), fontsize="small")
+    axes.set_xlabel(plain(unit_of(explanation.model, explanation.schema), 40), fontsize="small")
     dress(axes)
-    axes.set_title(plain(title, 80), fontsize="medium")
+    axes.set_title(marked(plain(title, 80), explanation.private), fontsize="medium")
     return figure
 
 
 def _label(name: str, value: Any) -> str:
     if isinstance(value, str) and not value:
         return plain(name, 34)
-    said = f"{value:g}" if isinstance(value, float | np.floating) else str(value)
-    return f"{plain(name, 24)} = {plain(said, 20)}"
+    return f"{plain(name, 24)} = {plain(value_of(value), 20)}"

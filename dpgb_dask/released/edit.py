@@ -8,6 +8,7 @@ Privacy
 Post-processing of released values (docs/privacy.md P4): ε and δ of the fit stay what they are.
 """
 
+import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, NoReturn
@@ -22,7 +23,7 @@ from dpgb_dask.contracts.schema import Schema
 from dpgb_dask.errors import PlanError, did_you_mean
 from dpgb_dask.plain import is_number, python_scalar
 from dpgb_dask.released.explain.decomposition import Decomposition, PairEffect, decompose
-from dpgb_dask.released.explain.terms import AND, REMAINDER, name_of
+from dpgb_dask.released.explain.terms import AND, meant, name_of
 from dpgb_dask.released.monotone import monotone_model
 
 KINDS = {
@@ -92,7 +93,7 @@ class Editor:
         low: float | None = None,
         high: float | None = None,
         *,
-        where: Sequence[Any] | None = None,
+        where: str | Sequence[Any] | None = None,
     ) -> "Editor":
         """Keep what a term adds to the score within bounds.
 
@@ -101,10 +102,10 @@ class Editor:
         term : str or sequence of str
             A feature, two features, or the name of a term of `explain_global`. A list holds the names of the features.
         low, high : float or None
-            Bounds in natural units, as `explain_global` shows them: log-odds, or units of the target.
-        where : sequence, optional
+            Bounds in natural units, as `explain_global` shows them: its ``unit`` says which.
+        where : str or sequence, optional
             Of a main effect, the part that is clamped: (low, high) of a numeric feature, whose bins that hold any such
-            value are clamped whole, or a list of categories. Missing values are clamped only without it.
+            value are clamped whole, or a category, or a list of them. Missing values are clamped only without it.
 
         Raises
         ------
@@ -112,7 +113,8 @@ class Editor:
             If there is no such term, or the bounds are none.
         """
         steps = [None if bound is None else self._steps(bound) for bound in (low, high)]
-        part = None if where is None else list(map(python_scalar, where))
+        listed = [where] if isinstance(where, str) else where  # one category
+        part = None if listed is None else list(map(python_scalar, listed))
         return self._with(
             {
                 "kind": "clamp",
@@ -151,12 +153,11 @@ class Editor:
 
     def _features(self, term: str | Sequence[str]) -> tuple[str, ...]:
         """Return the encoded columns of a term; none for the remainder."""
-        if not isinstance(term, str):
-            return tuple(term)
-        found = _meant(term, list(self.schema.encoded))
+        names = list(self.schema.encoded)
+        found = meant(term, names)
         # which of these terms are there is asked only now, as the answer takes long
         if len(found) > 1:
-            parts, names = decompose(self.model, self.shares), list(self.schema.encoded)
+            parts = decompose(self.model, self.shares)
             pairs = [{names[pair.i], names[pair.j]} for pair in parts.pairs]
             found = [
                 own
@@ -164,25 +165,18 @@ class Editor:
                 if len(own) == 1 or (set(own) in pairs if own else parts.remains)
             ]
         if len(found) > 1:
-            listed = " or ".join(str(list(own)) if own else "[] (the remainder)" for own in found)
+            lists = [json.dumps(own, ensure_ascii=False) for own in found]
+            listed = " or ".join(text if text != "[]" else "[] (the remainder)" for text in lists)
             raise PlanError(
                 f"{term!r} may mean several terms of the model. Name the features of one as a list: {listed}."
             )
-        return found[0] if found else tuple(term.split(AND))
+        return found[0] if found else tuple(term.split(AND) if isinstance(term, str) else term)
 
     def _steps(self, bound: Any) -> int:
         # NaN compares false
         if not is_number(bound) or not abs(bound / self.scale) * SCORE_ONE <= LARGEST:
             raise PlanError(f"A bound of clamp is {bound!r}: give a number, or None for no bound.")
         return round(float(bound) / self.scale * SCORE_ONE)
-
-
-def _meant(term: str, names: Sequence[str]) -> list[tuple[str, ...]]:
-    """Return every term that a text may name: a main effect, pairs (a name may hold the mark), the remainder."""
-    words = term.split(AND)
-    halves = [(AND.join(words[:k]), AND.join(words[k:])) for k in range(1, len(words))]
-    pairs = [pair for pair in halves if set(pair) <= set(names)]
-    return [*([(term,)] if term in names else []), *pairs, *([()] if term == REMAINDER else [])]
 
 
 def replayed(

@@ -94,6 +94,7 @@ def save(file: ModelFile, path: str | Path) -> None:
     -------
     Released values only.
     """
+    place = remote.place_of(path)
     data = _to_dict(file)
     try:
         data["digests"] = _digests(data)
@@ -104,7 +105,6 @@ def save(file: ModelFile, path: str | Path) -> None:
         raise SchemaError(
             "The model holds a number that JSON cannot hold (NaN or infinity), or half of a surrogate pair."
         ) from error
-    place = remote.path_or_url(str(path))
     if isinstance(place, Path):
         _write(text + "\n", place)
     else:
@@ -129,7 +129,7 @@ def _to_dict(file: ModelFile) -> dict[str, Any]:
 
 def part_of(path: Path) -> Path:
     """Return the path of a local model file while it is incomplete."""
-    return path.with_name(f"{path.name}.part")
+    return path.parent / f"{path.name}.part"
 
 
 def _write(text: str, target: Path) -> None:
@@ -262,7 +262,7 @@ def load(path: str | Path) -> ModelFile:
 
 def _read(path: str | Path) -> bytes:
     """Return the content of a local file, or of one at a URL."""
-    place = remote.path_or_url(str(path))
+    place = remote.place_of(path)
     if isinstance(place, str):
         return remote.read(place)
     try:

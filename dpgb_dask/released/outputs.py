@@ -1,5 +1,6 @@
 """Outputs of `predict` and its relatives, as functions from a model to a function of codes (see `RowFunction`)."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,9 +12,24 @@ from dpgb_dask.losses import LINKS
 from dpgb_dask.released.predict import Codes, OfCodes, scorer
 
 
+def sorted_places(labels: Sequence[Any]) -> tuple[int, ...]:
+    """Return the positions of labels in the order of ``numpy.unique``; in their own if they cannot be compared."""
+    places = range(len(labels))
+    try:
+        return tuple(sorted(places, key=labels.__getitem__))
+    except TypeError:  # a text and a number, say
+        return tuple(places)
+
+
 @dataclass(frozen=True)
 class Labels:
-    """The most probable class of each row."""
+    """The most probable class of each row; of equal ones the class that was declared first.
+
+    Parameters
+    ----------
+    classes : (n_classes,) array
+        As declared, which is the order of the model's scores.
+    """
 
     classes: NDArray[Any]
 
@@ -36,26 +52,53 @@ def _even_score(model: Model) -> int:
     return SCORE_ONE // 2 if model.link == "probability" else 0
 
 
-def probabilities(model: Model) -> OfCodes:
-    """Return the function of codes for the probabilities of all classes, by the model's link."""
-    score, link = scorer(model), LINKS[model.link]
+@dataclass(frozen=True)
+class Probabilities:
+    """The probabilities of all classes, by the model's link.
 
-    def of_codes(codes: Codes) -> NDArray[np.float64]:
-        return link(score(codes) / SCORE_ONE)
+    Parameters
+    ----------
+    order : tuple of int
+        Of each column, the position of its class in the schema.
+    """
 
-    return of_codes
+    order: tuple[int, ...]
+
+    def __call__(self, model: Model) -> OfCodes:
+        """Return the function of codes."""
+        score, link, order = scorer(model), LINKS[model.link], list(self.order)
+
+        def of_codes(codes: Codes) -> NDArray[np.float64]:
+            return np.take(link(score(codes) / SCORE_ONE), order, axis=1)
+
+        return of_codes
 
 
-def decisions(model: Model) -> OfCodes:
-    """Return the function of codes for scores in natural units, with one column per class for multiclass."""
-    score = scorer(model)
-    even = _even_score(model)
+@dataclass(frozen=True)
+class Decisions:
+    """Scores in natural units, with one column per class for multiclass.
 
-    def of_codes(codes: Codes) -> NDArray[np.float64]:
-        values = score(codes)
-        return values / SCORE_ONE if model.n_scores > 1 else (values[:, 0] - even) / SCORE_ONE
+    Parameters
+    ----------
+    order : tuple of int
+        Of each column, the position of its class in the schema; of two classes, the score is that of the last one.
+    """
 
-    return of_codes
+    order: tuple[int, ...]
+
+    def __call__(self, model: Model) -> OfCodes:
+        """Return the function of codes."""
+        score, order = scorer(model), list(self.order)
+        even = _even_score(model)
+
+        def of_codes(codes: Codes) -> NDArray[np.float64]:
+            values = score(codes)
+            if model.n_scores > 1:
+                return np.take(values, order, axis=1) / SCORE_ONE
+            of_second = (values[:, 0] - even) / SCORE_ONE
+            return of_second if order[-1] == 1 else 0.0 - of_second  # no negative zero
+
+        return of_codes
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,7 @@ from dpgb_dask.contracts.queries import PRICE_ONE
 from dpgb_dask.errors import StructureError
 from dpgb_dask.plain import is_number
 from dpgb_dask.released.sections import as_html, as_page, as_text
-from dpgb_dask.released.statement import MAPPINGS, promise, sections
+from dpgb_dask.released.statement import MAPPINGS, MARK, promise, sections
 from dpgb_dask.showing import brief
 
 BESIDE = ("digests", "edits")  # fields that a model file holds beside its report, not in it
@@ -206,7 +206,7 @@ class PrivacyReport:
         return as_text("Privacy report", sections(self))
 
     def __repr__(self) -> str:
-        mark = "" if self.private else ", private=False"
+        mark = "" if self.private else f", {MARK}"
         mark += ", unverified" if self.unverified else ""
         return f"PrivacyReport(epsilon={self.epsilon:g}, delta={self.delta:g}, recipe={brief(self.recipe)!r}{mark})"
 

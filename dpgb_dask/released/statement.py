@@ -17,6 +17,7 @@ NOT_PRIVATE = (
     "NOT PRIVATE: the noise is seeded, or facts were read from the data (schema='infer'). Nothing is promised to"
     " anybody. Do not publish this model."
 )
+MARK = "private=False"  # on everything that shows a model which is not private
 UNVERIFIED = "UNVERIFIED: read from a model file of a format without digests. Nothing shows that it is as written."
 EVIDENCE = (
     "This report is no signature: who can write a model file can write another whose digests agree. What a file says is"
@@ -154,7 +155,7 @@ def _guarantee(report: Any) -> tuple[tuple[str, str], ...]:
         ("slack", f"{report.slack:.3g} of delta, for the discreteness of the noise"),
     ]
     return (
-        ("guarantee", guarantee if report.private else "NONE (private=False)"),
+        ("guarantee", guarantee if report.private else f"NONE ({MARK})"),
         ("asked for", asked),
         *([] if report.pure else gaussian),
         ("relation", report.relation),

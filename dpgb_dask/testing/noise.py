@@ -1,4 +1,4 @@
-"""Repeatable noise for tests. A model fitted with it is not private, and says so wherever it is shown."""
+"""Repeatable noise for tests. An estimator fitted with it is not private, and says so where it shows."""
 
 import hashlib
 

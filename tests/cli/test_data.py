@@ -15,6 +15,18 @@ def test_check_says_loudly_that_it_is_not_private(place, people, kind, capsys):
     assert "target: 0 unknown" in out
 
 
+@pytest.mark.parametrize("kind", ["parquet", "csv", "zarr"])
+def test_check_refuses_data_without_the_target_as_fit_does(place, people, kind, capsys):
+    schema = ("--schema", place / "schema.json", "--target", "taget")
+    assert run("check", place / f"people.{kind}", *schema) == 1
+    said = capsys.readouterr()
+    assert "target: column 'taget' is not in the data; a fit refuses this file\n" in said.out
+    assert "Name another column with --target." in said.err
+    assert run("fit", place / f"people.{kind}", *schema, "--out", place / "m.json", *BUDGET) == 1
+    people[["x", "z"]].to_csv(place / "few.csv")
+    assert run("check", place / "few.csv", "--schema", place / "schema.json") == 1
+
+
 def test_convert_says_what_is_wrong(place, binary_schema, capsys):
     schema = ("--schema", place / "schema.json")
     for options, words in [

@@ -1,10 +1,14 @@
 """``demo``: its rows, its model, and what it replaces."""
 
+from functools import partial
+
 import dask
 import pytest
 from cli_parts import BUDGET, run
 
 from dpgb_dask import DPGBClassifier
+from dpgb_dask.cli import demo
+from dpgb_dask.testing import SeededNoise
 
 
 def test_the_demo_replaces_its_own_model_alone(place, capsys):
@@ -27,6 +31,15 @@ def test_the_demo_replaces_its_own_model_alone(place, capsys):
         assert "no model of the demo" in capsys.readouterr().err
         assert (place / "m.json").read_text() == kept
         (place / "m.json").unlink()
+
+
+def test_a_demo_of_too_few_rows_ends_as_a_fit_of_them(tmp_path, capsys, monkeypatch):
+    seeded = partial(DPGBClassifier, noise=SeededNoise(0))
+    monkeypatch.setattr(demo, "DPGBClassifier", seeded)
+    with dask.config.set(scheduler=None):
+        options = ("--rows", 10, "--workers", 1, "--out", tmp_path / "demo.json", "--quiet")
+        assert run("demo", *options) == 4
+    assert capsys.readouterr().err.startswith("dpgb-dask: FewRowsWarning: ")
 
 
 @pytest.mark.slow

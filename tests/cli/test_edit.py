@@ -1,11 +1,15 @@
 """``edit`` makes what `model.edit()` makes, in the order given, and replaces nothing; errors are one line."""
 
 import json
+import re
 
+import numpy as np
+import pandas as pd
 import pytest
 from cli_parts import run
 
-from dpgb_dask import DPGBClassifier, verify
+from dpgb_dask import DPGBClassifier, Schema, verify
+from dpgb_dask.testing import SeededNoise
 
 CHANGES = (
     "--clamp",
@@ -80,3 +84,20 @@ def test_malformed_options_are_refused_with_their_form(saved, capsys, options):
     with pytest.raises(SystemExit):
         run("edit", saved, *options, "--out", saved.with_name("edited.json"))
     assert "is not " in capsys.readouterr().err
+
+
+def test_edit_takes_the_list_of_features_that_its_error_tells(tmp_path, capsys):
+    rng = np.random.default_rng(0)
+    X = pd.DataFrame({"remainder": rng.random(500), "b": rng.random(500)})
+    schema = Schema({"remainder": (0, 1), "b": (0, 1)}, classes=[0, 1])
+    few = {"recipe": "fdp-tr-newton", "n_estimators": 2, "noise": SeededNoise(0)}
+    fitted = DPGBClassifier(epsilon=40.0, schema=schema, **few).fit(X, X["b"] > 0.5)
+    fitted.save(tmp_path / "m.json")
+    remove = ("edit", tmp_path / "m.json", "--out", tmp_path / "e.json", "--remove")
+    assert run(*remove, "remainder") == 1
+    listed = re.search(r'as a list: (\["remainder"\]) or \[\]', capsys.readouterr().err)[1]
+    assert run(*remove, listed) == 0
+    assert "remove: remainder adds nothing" in capsys.readouterr().out
+    clamp = ("edit", tmp_path / "m.json", "--out", tmp_path / "c.json", "--clamp")
+    assert run(*clamp, f"{listed}=0:") == 0
+    assert DPGBClassifier.load(tmp_path / "c.json").edits_[0]["term"] == ["remainder"]

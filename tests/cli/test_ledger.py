@@ -2,6 +2,7 @@
 
 import getpass
 import json
+import re
 import socket
 
 import pytest
@@ -31,10 +32,20 @@ def test_ledger_opens_shows_and_refuses(place, capsys):
     assert run(*fit, "--epsilon", 0.9, "--out", place / "b.json", *charged) == 3
     failed = capsys.readouterr()
     assert "\n  would fit   epsilon=" in failed.err  # its lines are lined up
+    would = re.search(r"would fit   epsilon=(\S+)", failed.err)[1]
+    told = re.search(r"may ask epsilon=(\S+)", shown)[1]
+    assert float(told) <= float(would) <= Ledger(url).remaining("people")
     assert not (place / "b.json").exists()
+    assert run(*fit, "--epsilon", would, "--out", place / "b.json", *charged) in (0, 4)
     assert run("ledger", "show", url, "nobody") == 1
     assert run("ledger", "settle", url, "no-such-fit") == 1
     assert "no-such-fit" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("url", ["sqlite://", "sqlite:///:memory:"])
+def test_a_ledger_in_memory_is_no_place_for_an_account(url, capsys):
+    assert run("ledger", "open", url, "people", "--epsilon", 1, "--delta", 1e-6) == 1
+    assert "is a ledger in memory, which ends with this command" in capsys.readouterr().err
 
 
 def test_an_account_that_is_opened_again_says_what_is_left(place, capsys):

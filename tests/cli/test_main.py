@@ -1,6 +1,7 @@
 """The command line as a whole: help, errors of one line, exit codes."""
 
 import argparse
+import io
 import json
 import os
 import re
@@ -16,6 +17,18 @@ from cli_parts import BUDGET, fit_people, model_of, run
 
 from dpgb_dask import DPGBClassifier, Ledger, __version__
 from dpgb_dask.cli import COMMANDS, add_to
+
+
+@pytest.mark.parametrize("encoding", ["ascii", "cp1252"])
+def test_output_is_written_in_an_encoding_that_lacks_a_letter(place, encoding, monkeypatch):
+    written = io.TextIOWrapper(io.BytesIO(), encoding=encoding)
+    monkeypatch.setattr(sys, "stdout", written)
+    assert run("fit", place / "people.parquet", *model_of(place)) == 0
+    assert run("report", place / "m.json") == 0
+    assert run("verify", place / "m.json") == 0
+    text = written.buffer.getvalue().decode(encoding)
+    assert "\\u03bc" in text
+    assert "model written to" in text
 
 
 def test_misspelt_words_are_recognised(place, capsys):
@@ -424,3 +437,41 @@ def test_help_and_the_bare_package_import_no_large_library(words):
     assert "dpgb_dask.errors" in imported
     large = ("numpy", "numba", "pandas", "dask", "distributed", "sklearn", "sqlalchemy")
     assert not imported & set(large)
+
+
+def test_an_output_is_a_file_and_no_stream(place, capsys, monkeypatch):
+    monkeypatch.chdir(place)
+    assert run("fit", place / "people.parquet", *model_of(place)) == 0
+    model, data, schema = place / "m.json", place / "people.csv", place / "schema.json"
+    capsys.readouterr()
+    for command, option in (
+        (("fit", data, "--schema", schema, *BUDGET), "--out"),
+        (("predict", model, data), "--out"),
+        (("edit", model, "--remove", "x"), "--out"),
+        (("export", model, "--to", "python"), "--out"),
+        (("schema", data), "--out"),
+        (("report", model), "--html"),
+    ):
+        assert run(*command, option, "-") == 1
+        assert f"{option} '-': the output is a file" in capsys.readouterr().err
+        assert not (place / "-").exists()
+
+
+@pytest.mark.parametrize("command", ["fit", "check", "predict"])
+def test_a_file_of_another_delimiter_is_asked_for_it(place, people, command, capsys, fitted_model):
+    people.to_csv(place / "semi.csv", sep=";", index=False)
+    schema = ("--schema", place / "schema.json")
+    given = {
+        "fit": ("fit", place / "semi.csv", *schema, "--out", place / "n.json", *BUDGET),
+        "check": ("check", place / "semi.csv", *schema),
+        "predict": ("predict", fitted_model, place / "semi.csv", "--out", place / "o.csv"),
+    }[command]
+    assert run(*given) == 1
+    assert "Is it the --delimiter?" in capsys.readouterr().err
+    assert run(*given, "--delimiter", ";") == 0
+
+
+@pytest.fixture
+def fitted_model(classifier, place):
+    classifier.save(place / "fitted.json")
+    return place / "fitted.json"

@@ -86,6 +86,12 @@ def test_what_declares_no_feature_is_named_by_its_type(given, words):
     assert "Jane" not in text
 
 
+@pytest.mark.parametrize("missing", [None, float("nan"), np.nan, pd.NA])
+def test_a_category_that_is_missing_is_refused_however_it_is_written(missing):
+    with pytest.raises(SchemaError, match="missing value, which has a bin of its own"):
+        schema_of(x=[missing, "x"])
+
+
 @pytest.mark.parametrize("twice", [["x", "x"], [1, 2, 1], [0.5, np.float64(0.5)]])
 def test_a_category_that_is_there_twice_is_said_to_be(twice):
     for make in (lambda: schema_of(x=twice), lambda: Schema({"x": (0, 1)}, classes=list(twice))):

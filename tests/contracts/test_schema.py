@@ -120,6 +120,12 @@ def test_a_malformed_fact_is_named(facts, said):
         Schema.from_dict(facts)
 
 
+def test_a_model_file_is_said_to_be_no_schema():
+    facts = {"format": "dpgb_dask model", "version": 3, "schema": DECLARED.to_dict()}
+    with pytest.raises(SchemaError, match="This is a model file, and no schema"):
+        Schema.from_dict(facts)
+
+
 def test_python_facts_of_other_types_are_refused():
     for options in (
         {"classes": 5}, {"classes": "ab"}, {"target_bounds": (0, 1, 2)}, {"target_bounds": 5},
@@ -130,6 +136,13 @@ def test_python_facts_of_other_types_are_refused():
     for features in (5, ["a"], {1: (0, 1), "1": (0, 1)}, {"a": (0, [1])}, {"a": Numeric(0, "x")}):
         with pytest.raises(SchemaError):
             Schema(features, classes=[0, 1])
+
+
+@pytest.mark.parametrize("kind", [set, frozenset])
+def test_classes_in_a_set_are_refused_as_they_have_no_order(kind):
+    with pytest.raises(SchemaError, match="classes is a set, and must be a list") as refused:
+        Schema({"a": (0, 1)}, classes=kind(["Jane", "Jo"]))
+    assert "Jane" not in str(refused.value)
 
 
 def test_more_features_than_trees_can_name_are_refused():

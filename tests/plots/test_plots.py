@@ -20,6 +20,7 @@ from dpgb_dask.errors import LedgerError, PlanError, StructureError
 from dpgb_dask.plots import plot_model
 from dpgb_dask.plots.model import CATEGORIES, CLASSES
 from dpgb_dask.released.explain import Axis, GlobalExplanation, Term
+from dpgb_dask.showing import floored
 
 LONG = "a very long name of $something$ that no axis has room for"
 
@@ -121,6 +122,20 @@ def test_a_pair_is_a_heat_map_whose_missing_values_lie_behind_a_gap():
     assert labels == ["0", "15", "30", "45", "60", "missing"]
 
 
+@pytest.mark.parametrize("n", [2, 6, 12, 24, 60])
+def test_labels_of_a_heat_map_do_not_meet(n):
+    shown = [term(numeric("a", n), numeric("b", n)), term(numeric("c", n), nominal(n=n))]
+    figure = plot_model(explanation(*shown))
+    figure.draw_without_rendering()
+    for name in ("a & b", "c & job"):
+        axes = panel(figure, name)
+        labels = axes.get_yticklabels()
+        assert labels[-1].get_text() == "missing"
+        boxes = [label.get_window_extent() for label in labels]
+        for below, above in itertools.pairwise(boxes):
+            assert above.y0 >= below.y1 - 0.1 * below.height  # boxes have room for descenders
+
+
 def test_importances_are_bars_with_their_bands():
     terms = [term(numeric(f"f{k}"), importance=k + 1.0) for k in range(20)]
     figure = plot_model(explanation(*terms), n_terms=1)
@@ -158,6 +173,14 @@ def test_terms_are_chosen_by_name_and_a_wrong_one_is_told():
         with pytest.raises(PlanError, match=f"'{wrong}' is no term that has a picture"):
             plot_model(shown, terms=[wrong])
     assert len(plot_model(shown, n_terms=0).axes) == 1
+    for options, said in (
+        ({"terms": 3}, "terms=3 must be the name of a term"),
+        ({"terms": [3]}, "3 is no term that has a picture"),
+        ({"n_terms": 2.5}, "n_terms=2.5 must be a whole number"),
+        ({"n_terms": "2"}, "n_terms='2' must be a whole number"),
+    ):
+        with pytest.raises(PlanError, match=said):
+            plot_model(shown, **options)
 
 
 def test_a_term_without_a_band_is_drawn_without_one():
@@ -235,9 +258,9 @@ def test_a_waterfall_ends_at_the_score_and_says_the_prediction(name, request, fe
     if name == "classifier":
         np.testing.assert_allclose(ends[1], fitted.decision_function(row)[0])
         chance = 100 * fitted.predict_proba(row)[0, 1]
-        assert axes.get_title() == f"target = 1: probability {chance:.3g} %"
+        assert axes.get_title() == f"target = 1: probability {chance:.3g} %, private=False"
     else:
-        assert axes.get_title() == f"target: {fitted.predict(row)[0]:.5g}"
+        assert axes.get_title() == f"target: {fitted.predict(row)[0]:.5g}, private=False"
     by_series = fitted.plot_local(features.iloc[3])
     by_dict = fitted.plot_local(features.iloc[3].to_dict())
     assert by_series.axes[0].get_title() == by_dict.axes[0].get_title() == axes.get_title()
@@ -286,9 +309,8 @@ def test_a_budget_is_a_bar_of_what_each_fit_spent_and_what_is_left(tmp_path, mon
     left = 100 * account.left / account.cap
     np.testing.assert_allclose(widths, [100.0, *charges, left])
     said = [text.get_text() for text in axes.texts]
-    assert any(
-        f"one more fit may ask ε = {ledger.remaining('people'):.3g}" in text for text in said
-    )
+    most = floored(ledger.remaining("people"), 3)
+    assert any(text.endswith(f"one more fit may ask ε = {most}") for text in said)
     names = [label.get_text() for label in axes.get_yticklabels()]
     assert "for one person" in names[0]
     assert "cap ε = 3" in names[1]

@@ -18,8 +18,10 @@ from dpgb_dask.contracts.model import (
 )
 from dpgb_dask.errors import PlanError, StructureError, VerificationError
 from dpgb_dask.estimators import load
+from dpgb_dask.plots import plot_model
 from dpgb_dask.released import export
 from dpgb_dask.released.edit import UNCHANGED, Editor
+from dpgb_dask.released.explain import explain_global
 from dpgb_dask.released.export import model_to_dict
 from dpgb_dask.released.predict import scorer
 from dpgb_dask.testing import SeededNoise
@@ -105,6 +107,8 @@ def test_clamp_moves_only_what_lies_beyond(model):
     office = model.model_.bins[2].cell_to_bin[2]
     changed = scores(jobs.model_, codes) != scores(model.model_, codes)
     assert set(codes[2][changed]) == {office}
+    one = model.edit().clamp("job", high=0.0, where="office").done()
+    assert one.edits_ == jobs.edits_
 
 
 @pytest.fixture(scope="module")
@@ -133,7 +137,7 @@ def ambiguous():
     ("named", "meant"),
     [
         ("x", ["x"]), ("y & x & y", ["y", "x & y"]), (["x", "y"], ["x", "y"]), (["x & y"], ["x & y"]), ([], []),
-        (["remainder"], ["remainder"]),
+        (["remainder"], ["remainder"]), (["y", "x"], ["x", "y"]), ("y & x", ["x", "y"]), ("x & y & y", ["y", "x & y"]),
     ],
 )  # fmt: skip
 def test_a_term_is_found_by_its_name_whatever_features_are_called(ambiguous, named, meant):
@@ -142,13 +146,33 @@ def test_a_term_is_found_by_its_name_whatever_features_are_called(ambiguous, nam
 
 def test_a_name_that_may_mean_several_terms_is_refused_in_words(ambiguous):
     for named, said in (
-        ("x & y", r"\['x & y'\] or \['x', 'y'\]"),
-        ("remainder", r"\['remainder'\] or \[\]"),
+        ("x & y", r'\["x & y"\] or \["x", "y"\]'),
+        ("remainder", r'\["remainder"\] or \[\]'),
     ):
         with pytest.raises(PlanError, match=f"may mean several terms .* as a list: {said}"):
             ambiguous.remove(named)
     alone = ambiguous.remove([])  # then there is no other
     assert alone.remove("remainder").done() == [[], ["remainder"]]
+
+
+def test_what_names_no_term_is_one_error(ambiguous):
+    for named, said in (
+        (3, "3 names no term"), (["x", 3], "3 is no feature"), ("x & z", "'z' is no feature"),
+    ):  # fmt: skip
+        with pytest.raises(PlanError, match=said):
+            ambiguous.remove(named)
+
+
+def test_terms_are_found_by_one_rule_in_explanations_and_pictures(ambiguous):
+    told = explain_global(ambiguous.model, ambiguous.shares, ambiguous.schema)
+    pair = next(term for term in told.terms if term.features == ("x", "y"))
+    assert told.term("y & x") is told.term("x", "y") is told.term("y", "x") is pair
+    assert told.term("x & y").features == ("x & y",)  # where two have one name, the main effect
+    assert told.term("y & x & y").features == told.term("x & y & y").features == ("y", "x & y")
+    assert told.term("remainder").kind == "main"
+    for terms in ("y & x", ["y & x"], [("x", "y")]):
+        (shown,) = [axes.get_title() for axes in plot_model(told, terms=terms).axes[1:2]]
+        assert shown == "x & y"
 
 
 def test_removed_terms_add_nothing(model):

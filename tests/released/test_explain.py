@@ -414,3 +414,48 @@ def test_noise_of_pairs_is_that_of_their_tables_and_leaves(seed):
     alone = module.pair_noise(model, found, shares, only_leaves)
     pair_02 = [(p.i, p.j) for p in found.pairs].index((0, 2))  # two tables are of it
     np.testing.assert_allclose(both[pair_02] ** 2 - alone[pair_02] ** 2, 2 * 300**2)
+
+
+FEATURES = {"a": (0, 3), "b": (0, 1), "c": ["p", "q", "r"], "d": (0, 1)}  # of `made_up`
+
+
+@pytest.mark.parametrize(
+    ("link", "unit"),
+    [
+        ("clipped_logit", "score of class yes"),
+        ("logit", "log-odds of class yes"),
+        ("probability", "probability of class yes"),
+    ],
+)
+def test_unit_says_what_a_score_is_and_whose(link, unit):
+    model, shares = made_up(0)
+    model, schema = replace(model, link=link), Schema(FEATURES, classes=["no", "yes"])
+    told = explain_global(model, shares, schema)
+    assert told.unit == unit
+    assert f"in {unit}\n" in repr(told)
+    rows = explain_local(model, shares, schema, [[1.0, 0.0, "p", 1.0]])
+    assert repr(rows).splitlines()[0].endswith(f"in {unit}")
+
+
+def test_unit_of_several_classes_is_log_odds_only_where_it_is_true():
+    model, shares = made_up(0, n_scores=3)
+    schema = Schema(FEATURES, classes=["no", "yes", "perhaps"])
+    units = {
+        link: explain_global(replace(model, link=link), shares, schema).unit
+        for link in ("softmax", "clipped_softmax")
+    }
+    assert units == {"softmax": "log-odds", "clipped_softmax": "score"}
+
+
+class Mute:
+    def __str__(self):
+        raise RuntimeError("no text")
+
+
+@pytest.mark.parametrize("value", [10**5000, Mute()], ids=["int", "Mute"])
+def test_a_row_is_shown_whatever_its_values_are(value):
+    model, shares = made_up(0)
+    rows = pd.DataFrame({"a": [value], "b": [0.5], "c": [value], "d": [1]}, dtype=object)
+    told = explain_local(model, shares, Schema(FEATURES, target_bounds=(0, 1)), rows)
+    assert f"=<{type(value).__name__}>" in str(told)
+    assert f"&lt;{type(value).__name__}&gt;" in told._repr_html_()

@@ -9,7 +9,7 @@ import xarray as xr
 import zarr
 
 from dpgb_dask import DPGBClassifier, DPGBRegressor, Schema
-from dpgb_dask.losses import RATE_SHIFT, clipped_probability
+from dpgb_dask.losses import clipped_probability
 from dpgb_dask.testing import SeededNoise
 
 SEEDED = {"noise": SeededNoise(0), "random_state": 0}
@@ -131,6 +131,8 @@ def test_poisson_predicts_inside_its_bounds(binary_schema, features, signal):
     assert predicted.min() >= 0
     assert predicted.max() <= 20
     assert np.corrcoef(predicted, counts)[0, 1] > 0.3
-    score = fitted.explain_local(features)
-    total = score.intercept[0] + score.scores.sum(axis=1)
-    np.testing.assert_allclose(predicted, (20 * np.exp(total - RATE_SHIFT)).clip(0, 20))
+    told = fitted.explain_local(features)
+    total = told.intercept[0] + told.scores.sum(axis=1)
+    np.testing.assert_allclose(predicted, np.exp(total).clip(0, 20))
+    np.testing.assert_array_equal(told.intercept, fitted.explain_global().intercept)
+    assert told.data(0)["perf"]["predicted"] == pytest.approx(predicted[0])

@@ -131,6 +131,14 @@ def test_dates_are_read_in_every_encoding_of_a_database(content, tmp_path, encod
     assert (out["score"] * 65536).tolist() == raw_scores(model, schema, table)[:, 0].tolist()
 
 
+def test_keep_takes_one_name_as_it_is(content, model, binary_schema, tmp_path):
+    texts = []
+    for keep in ("key", ["key"]):
+        to_sql(content(model, binary_schema), tmp_path / "q.sql", keep=keep)
+        texts.append((tmp_path / "q.sql").read_text(encoding="utf-8"))
+    assert texts[0] == texts[1]
+
+
 def test_column_that_is_not_there_is_an_error(content, model, binary_schema, rows, tmp_path):
     with pytest.raises(pd.errors.DatabaseError, match="no such column"):  # and not the text 'age'
         answer(content(model, binary_schema), tmp_path / "q.sql", rows.drop(columns="age"))

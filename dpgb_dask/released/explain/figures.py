@@ -83,13 +83,13 @@ def _plots() -> Any:
     return plot
 
 
-def importances(data: dict[str, Any]) -> Any:
+def importances(data: dict[str, Any], title: str) -> Any:
     """Return the figure of the importances of terms."""
     plot = _plots()
     ranked = plot.sort_take(data, sort_fn=lambda size: -abs(size), top_n=15, reverse_results=True)
     return plot.plot_horizontal_bar(
         ranked,
-        title="Importance of terms",
+        title=title,
         start_zero=True,
         xtitle="mean |contribution|, weighted by the released shares of bins",
     )

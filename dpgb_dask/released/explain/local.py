@@ -16,10 +16,10 @@ from dpgb_dask.errors import StructureError
 from dpgb_dask.losses import LINKS
 from dpgb_dask.released.explain import figures
 from dpgb_dask.released.explain.decomposition import Decomposition, decompose
-from dpgb_dask.released.explain.overall import unit_of
+from dpgb_dask.released.explain.overall import marked, unit_of
 from dpgb_dask.released.explain.terms import REMAINDER, name_of
 from dpgb_dask.released.predict import Codes, RowFunction, apply
-from dpgb_dask.showing import brief, html_table, one_line
+from dpgb_dask.showing import brief, html_table, one_line, value_of
 from dpgb_dask.stored import lazily
 
 SHOWN_ROWS = 8  # rows that a repr lists …
@@ -57,6 +57,8 @@ class LocalExplanation:
     model, schema
     scale, offset : float
         Natural units of one unit of score; where a score of 0 lies.
+    private : bool
+        Whether the model is private; if not, whatever shows the explanation says so.
 
     Attributes
     ----------
@@ -76,6 +78,7 @@ class LocalExplanation:
     schema: Schema
     scale: float
     offset: float
+    private: bool = True
     name: str = "Contributions to predictions"
     explanation_type: str = field(default="local", init=False)
 
@@ -135,6 +138,8 @@ class LocalExplanation:
         classes = self.schema.target.classes
         if not classes:
             value = float(score[0] * (self.scale / SCORE_ONE) + self.offset)
+            if self.model.link == "log":  # the score is the logarithm of what is predicted
+                value = float(self.schema.target.high * LINKS["log"](score[None, :] / SCORE_ONE)[0])
             return 0, f"{value:.4g}", value
         chances = LINKS[self.model.link](score[None, :] / SCORE_ONE)[0]
         best = int(np.argmax(chances))
@@ -204,19 +209,21 @@ class LocalExplanation:
             If the explanation is lazy.
         """
         data = self.data(key)
-        return None if data is None else figures.of_row(data, unit_of(self.model))
+        unit = marked(unit_of(self.model, self.schema), self.private)
+        return None if data is None else figures.of_row(data, unit)
 
     # ---- how it prints
 
     def _title(self) -> str:
         name, terms = brief(self.schema.target.name), f"{len(self.names)} terms"
         if self.lazy:
-            return f"LocalExplanation of {name!r} (lazy; compute() reads the rows): {terms}"
+            lazy = f"LocalExplanation of {name!r} (lazy; compute() reads the rows): {terms}"
+            return marked(lazy, self.private)
         n_rows = len(self.steps[0])
         first = f", the first {SHOWN_ROWS}" if n_rows > SHOWN_ROWS else ""
-        return (
-            f"LocalExplanation of {name!r}: {n_rows} rows{first}; {terms}, in {unit_of(self.model)}"
-        )
+        unit = unit_of(self.model, self.schema)
+        title = f"LocalExplanation of {name!r}: {n_rows} rows{first}; {terms}, in {unit}"
+        return marked(title, self.private)
 
     def _shown(self) -> list[list[str]]:
         """Return the cells of the first rows: position, prediction, score, intercept, and contributions, largest first.
@@ -263,8 +270,7 @@ def _said(name: str, value: Any) -> str:
     """Return a term with the row's value of its feature, in few characters."""
     if isinstance(value, str) and not value:
         return brief(name, 20)
-    text = f"{value:g}" if isinstance(value, float | np.floating) else str(value)
-    return f"{brief(name, 14)}={one_line(brief(text, 8))}"
+    return f"{brief(name, 14)}={one_line(brief(value_of(value), 8))}"
 
 
 def explain_local(
@@ -275,6 +281,7 @@ def explain_local(
     *,
     scale: float = 1.0,
     offset: float = 0.0,
+    private: bool = True,
 ) -> LocalExplanation:
     """Return what each term adds to the score of each row.
 
@@ -284,7 +291,7 @@ def explain_local(
     shares : BinShares
     schema : Schema
     rows : collection of rows; lazy on Dask
-    scale, offset : float
+    scale, offset, private : float, float, bool
         As in `explain_global`.
 
     Returns
@@ -308,7 +315,9 @@ def explain_local(
         )
         for k in range(model.n_scores)
     )
-    return LocalExplanation(names, steps, found.intercept, rows, model, schema, scale, offset)
+    return LocalExplanation(
+        names, steps, found.intercept, rows, model, schema, scale, offset, private
+    )
 
 
 def term_names(found: Decomposition, schema: Schema) -> tuple[str, ...]:

@@ -1,5 +1,6 @@
 """The explanation of a model: `explain_global` and its result."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from html import escape
 from typing import Any
@@ -12,7 +13,9 @@ from dpgb_dask.contracts.model import SCORE_ONE, SHARE_ONE, BinShares, Model, No
 from dpgb_dask.contracts.schema import Schema
 from dpgb_dask.released.explain import figures
 from dpgb_dask.released.explain.decomposition import Decomposition, decompose, pair_noise
-from dpgb_dask.released.explain.terms import REMAINDER, Axis, Term, group_axis, main_axis
+from dpgb_dask.released.explain.terms import REMAINDER, Axis, Term, group_axis, main_axis, meant
+from dpgb_dask.released.statement import MARK
+from dpgb_dask.showing import brief, one_line
 
 SHOWN = 12  # terms that a repr lists
 WIDTH = 1.6448536269514722  # of a 90 % band, in standard deviations
@@ -20,6 +23,13 @@ COVERED = (
     "pointwise, 90 %: where the same procedure, with the same bins, gates and public draws, would have come without"
     " noise"
 )
+UNITS = {  # by link; the score of a clipped link has no name of its own (docs/explanations.md §1)
+    "identity": "units of the target",
+    "log": "logarithm of the target",
+    "probability": "probability",
+    "logit": "log-odds",
+    "softmax": "log-odds",
+}
 DRAWS = 4096  # rows that are drawn by the released shares for the size of a remainder
 
 
@@ -42,6 +52,8 @@ class GlobalExplanation:
         What scores are measured in.
     bands : str
         What the bands of the terms cover, or why there are none.
+    private : bool
+        Whether the model is private; if not, whatever shows the explanation says so.
 
     Privacy
     -------
@@ -54,6 +66,7 @@ class GlobalExplanation:
     target: str
     unit: str
     bands: str
+    private: bool = True
     name: str = "Terms of the model"
     explanation_type: str = field(default="global", init=False)
 
@@ -63,17 +76,24 @@ class GlobalExplanation:
         return tuple(term.name for term in self.terms)
 
     def term(self, *features: str) -> Term:
-        """Return the term of one feature or of two, in any order.
+        """Return a term by its name, or by its features in any order; where two have one name, the main effect.
 
         Raises
         ------
         KeyError
             If there is no such term.
         """
-        for term in self.terms:
-            if term.kind != REMAINDER and sorted(term.features) == sorted(features):
-                return term
-        raise KeyError(f"No term of {features}; the terms are {list(self.names)}.")
+        found = self.find(features[0] if len(features) == 1 else features)
+        if found is None:
+            raise KeyError(f"No term of {features}; the terms are {list(self.names)}.")
+        return found
+
+    def find(self, given: str | Sequence[str]) -> Term | None:
+        """Return the term of a name or of a list of features, as `term` does; None if there is none."""
+        names = list(dict.fromkeys(name for term in self.terms for name in term.features))
+        known = {frozenset(term.features): term for term in self.terms}
+        wanted = map(frozenset, meant(given, names))
+        return next((known[own] for own in wanted if own in known), None)
 
     # ---- what interpret.show asks for
 
@@ -139,9 +159,10 @@ class GlobalExplanation:
             If these are not installed; the message names the extra.
         """
         if key is None:
-            return figures.importances(self.data())
+            return figures.importances(self.data(), marked("Importance of terms", self.private))
+        unit = marked(self.unit, self.private)
         return figures.of_term(
-            self.data(key), self.feature_names[key], self.feature_types[key], self.unit
+            self.data(key), self.feature_names[key], self.feature_types[key], unit
         )
 
     # ---- how it prints
@@ -152,7 +173,8 @@ class GlobalExplanation:
         return [(t.name, t.kind, _importance(t)) for t in ranked]
 
     def __repr__(self) -> str:
-        lines = [f"GlobalExplanation of {self.target!r}: {len(self.terms)} terms, in {self.unit}"]
+        title = f"GlobalExplanation of {self.target!r}: {len(self.terms)} terms, in {self.unit}"
+        lines = [marked(title, self.private)]
         lines.append(f"  intercept {_numbers(self.intercept)}")
         lines += [f"  {size:>20}  {name[:60]} ({kind})" for name, kind, size in self._rows()]
         if len(self.terms) > SHOWN:
@@ -167,7 +189,7 @@ class GlobalExplanation:
         more = max(len(self.terms) - SHOWN, 0)
         rest = f"<p>… and {more} less important ones.</p>" if more else ""
         return (
-            f"<p><b>Terms of {escape(repr(self.target))}</b>, in {escape(self.unit)}; intercept"
+            f"<p><b>Terms of {escape(repr(self.target))}</b>, in {escape(marked(self.unit, self.private))}; intercept"
             f" {_numbers(self.intercept)}</p><table><tr><th>term</th><th>kind</th><th>mean |contribution|</th></tr>"
             f"{rows}</table>{rest}<p>Bands: {escape(self.bands)}</p>"
         )
@@ -191,6 +213,7 @@ def explain_global(
     bands: NoiseBands | None = None,
     scale: float = 1.0,
     offset: float = 0.0,
+    private: bool = True,
 ) -> GlobalExplanation:
     """Return the terms of a model.
 
@@ -205,6 +228,8 @@ def explain_global(
         Natural units of one unit of score (half the target's range in regression).
     offset : float
         Added to the intercept, in natural units: where a score of 0 lies.
+    private : bool
+        Whether the model is private.
 
     Returns
     -------
@@ -252,18 +277,26 @@ def explain_global(
         intercept=np.asarray(found.intercept * unit + offset, np.float64),
         classes=schema.target.classes if model.n_scores > 1 else (),
         target=schema.target.name,
-        unit=unit_of(model),
+        unit=unit_of(model, schema),
         bands=f"none: {bands.why}" if bands.why else COVERED,
+        private=private,
     )
 
 
-def unit_of(model: Model) -> str:
-    """Return what the scores of a model are measured in."""
-    return {
-        "identity": "units of the target",
-        "log": "logarithm of the target",
-        "probability": "probability",
-    }.get(model.link, "log-odds")
+def marked(title: str, private: bool) -> str:
+    """Return a title that says of a model that is not private that it is none."""
+    return title if private else f"{title}, {MARK}"
+
+
+def unit_of(model: Model, schema: Schema) -> str:
+    """Return what the scores of a model are measured in, and of two classes, whose score it is."""
+    classes = schema.target.classes
+    unit = UNITS.get(model.link, "score")
+    return (
+        f"{unit} of class {one_line(brief(classes[1], 20))}"
+        if classes and model.n_scores == 1
+        else unit
+    )
 
 
 def _with_band(

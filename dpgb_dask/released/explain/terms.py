@@ -1,7 +1,7 @@
 """The terms of an explanation in the schema's words: axes with edges or categories, scores in natural units."""
 
 import itertools
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from dpgb_dask.contracts.features import Categorical, Numeric
 from dpgb_dask.contracts.model import SHARE_ONE, BinShares, FeatureBins
 from dpgb_dask.contracts.schema import Schema
+from dpgb_dask.errors import PlanError, short
 
 MISSING, OTHER = "missing", "other"
 REMAINDER = "remainder"
@@ -20,6 +21,40 @@ AND = " & "  # between the features of a pair
 def name_of(features: Sequence[str]) -> str:
     """Return the name of a term: its features, joined by " & "; "remainder" without any."""
     return AND.join(features) or REMAINDER
+
+
+def meant(given: Any, names: Sequence[str]) -> list[tuple[str, ...]]:
+    """Return every term that may be meant: its features, in the order of ``names``; of the remainder none.
+
+    A text is a term's name, else a pair in the other order. A name of a feature may hold the mark between two, so that
+    several terms may be meant. A list holds the features of one term, in any order.
+
+    Parameters
+    ----------
+    given : str or sequence of str
+    names : sequence of str
+        The encoded columns, all of which may be features of terms.
+
+    Raises
+    ------
+    PlanError
+        If it is neither a text nor a list.
+    """
+    known = set(names)
+    if not isinstance(given, str):
+        if not isinstance(given, Iterable):
+            raise PlanError(
+                f"{short(given)} names no term: give its name, or a list of its features."
+            )
+        own = tuple(given)
+        there = all(isinstance(name, str) and name in known for name in own)
+        return [tuple(sorted(own, key=names.index))] if there else []
+    words = given.split(AND)
+    halves = [(AND.join(words[:k]), AND.join(words[k:])) for k in range(1, len(words))]
+    pairs = {tuple(sorted(pair, key=names.index)) for pair in halves if known.issuperset(pair)}
+    found = [*([(given,)] if given in known else []), *sorted(pairs)]
+    found += [()] if given == REMAINDER else []
+    return [own for own in found if name_of(own) == given] or found
 
 
 @dataclass(frozen=True, eq=False, slots=True)

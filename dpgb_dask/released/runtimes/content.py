@@ -210,7 +210,7 @@ def write(path: str | Path, data: str | bytes) -> None:
         If it cannot be written.
     """
     raw = data.encode("utf-8") if isinstance(data, str) else data
-    place = remote.path_or_url(str(path))
+    place = remote.place_of(path)
     if isinstance(place, str):
         remote.write(place, raw)
         return

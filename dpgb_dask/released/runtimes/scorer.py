@@ -505,14 +505,14 @@ class Scorer:
         return [(score + 2**31) % 2**32 - 2**31 for score in out]  # as the library's 32 bits
 
     def decision(self, row: Row) -> Any:
-        """Return the score in natural units: above 0 for the second of two classes; a list for several classes."""
+        """Return the score in natural units: of two classes, above 0 for the one declared second; several: a list."""
         scores = self.scores(row)
         if len(scores) > 1:
             return [score / SCORE_ONE for score in scores]
         return (scores[0] - self._even()) / SCORE_ONE
 
     def predict_proba(self, row: Row) -> list[float]:
-        """Return the probability of each class.
+        """Return the probability of each class, in the schema's order.
 
         Raises
         ------
@@ -623,7 +623,7 @@ def decision(row: Row) -> Any:
 
 
 def predict_proba(row: Row) -> list[float]:
-    """Return the probability of each class."""
+    """Return the probability of each class, in the schema's order."""
     return scorer().predict_proba(row)
 
 

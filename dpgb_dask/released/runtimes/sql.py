@@ -175,7 +175,7 @@ def to_sql(
     *,
     dialect: str = "sqlite",
     table: str | Sequence[str] = "rows",
-    keep: Sequence[str] = (),
+    keep: str | Sequence[str] = (),
     has_exp: bool | None = None,
 ) -> None:
     """Write a model as a query (docs/exports.md).
@@ -187,8 +187,8 @@ def to_sql(
     dialect : {"sqlite", "duckdb"}
     table : str or sequence of str
         The table of rows; a sequence for a name with its schema, such as ``("main", "people")``.
-    keep : sequence of str
-        Columns of the table to return beside the predictions, such as a key.
+    keep : str or sequence of str
+        Column, or columns, of the table to return beside the predictions, such as a key.
     has_exp : bool, optional
         Whether the database has ``exp``. Without it, links that need it give the label and the score, and no
         probability. None for what the dialect is sure to have: DuckDB has it, SQLite may not.
@@ -270,7 +270,7 @@ class _Query:
         content: Content,
         dialect: str,
         table: str | Sequence[str],
-        keep: Sequence[str],
+        keep: str | Sequence[str],
         has_exp: bool | None,
     ) -> None:
         self._content = content
@@ -284,7 +284,7 @@ class _Query:
                 f"table={parts[-1]!r} is the name of a part of the query. Rename it."
             )
         self._table = ".".join(map(_quoted, parts))
-        self._keep = list(keep)
+        self._keep = [keep] if isinstance(keep, str) else list(keep)
         self._model: Model = content.folded
         self._parts: list[str] = []
         self._refuse_meeting(dialect)
