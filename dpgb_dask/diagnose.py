@@ -32,7 +32,7 @@ from dpgb_dask.private.reading.rows import Source, line_up
 from dpgb_dask.private.reading.units import distinct_names
 from dpgb_dask.showing import one_line
 from dpgb_dask.stored import arrays_of
-from dpgb_dask.values import cells
+from dpgb_dask.values import NO_FORM, cells
 
 LOUD = (
     "THIS IS NOT PRIVATE. It counts rows of the data exactly and is for the data owner's eyes only: do not publish it,"
@@ -367,7 +367,11 @@ def _most_frequent(column: Any, chosen: NDArray[np.bool_]) -> Counter[str]:
     part = column.iloc[where] if isinstance(column, pd.Series) else column[where]
     given = objects(part)
     forms = cells(given)
-    told = (_shown(value) for value, form in zip(given, forms, strict=True) if form is not None)
+    told = (
+        _shown(value) if form is not NO_FORM else f"<{type(value).__name__}>"  # may be too large
+        for value, form in zip(given, forms, strict=True)
+        if form is not None
+    )
     return Counter(dict(Counter(told).most_common(MOST_KEPT)))
 
 

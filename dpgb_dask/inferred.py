@@ -84,7 +84,7 @@ def read(
         warnings.warn(message, PrivacyLeakWarning, stacklevel=level_outside())
     if y is None:
         raise no_target(type(estimator).__name__)
-    X, y, sample_weight = from_arrow(X), from_arrow(y), from_arrow(sample_weight)
+    X, y, sample_weight = (_as_checked(given) for given in (X, y, sample_weight))
     if is_dask_collection(X) or is_dask_collection(y):
         _check_table(X)
         validate_data(estimator, X, skip_check_array=True)
@@ -111,12 +111,21 @@ def read(
 
 def checked_rows(estimator: Any, X: Any) -> Any:
     """Check rows to predict with scikit-learn's own checks, and return them."""
-    X = from_arrow(X)
+    X = _as_checked(X)
     if is_dask_collection(X) or (isinstance(X, pd.DataFrame) and _has_text(X)):
         _check_table(X)
         validate_data(estimator, X, reset=False, skip_check_array=True)
         return X
     return validate_data(estimator, X, reset=False, ensure_all_finite="allow-nan")
+
+
+def _as_checked(given: Any) -> Any:
+    """Return what scikit-learn's checks take: no Arrow table, and no mask, which they would drop."""
+    given = from_arrow(given)
+    if not isinstance(given, np.ma.MaskedArray):
+        return given
+    holder = {"b": float, "i": float, "u": float, "f": given.dtype, "c": given.dtype}
+    return np.ma.filled(given.astype(holder.get(given.dtype.kind, object)), np.nan)
 
 
 def _check_table(X: Any) -> None:

@@ -12,7 +12,7 @@ import decimal
 import numbers as number_types
 import re
 import uuid
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -30,6 +30,10 @@ MOST_DIGITS = 400  # of a decimal that names a unit: longer ones could fill the 
 # of a number in a text: Python refuses more, and so does pandas outside its CSV reader
 FEW_DIGITS = 4000
 EXACT = 2.0**53  # whole numbers below this are exact as floats
+# of a tuple that is read: one whose tuples hold the same ones again and again would take hours, and fill the memory
+MOST_PARTS = 1000  # in all; a text in it counts once more per so many characters:
+PART_TEXT = 100
+MOST_LEVELS = 8
 
 
 class ExactId(str):
@@ -77,6 +81,8 @@ LISTED = (
 )
 # units of NumPy's dates that `pd.Timestamp` holds exactly
 UNITS_OF_TIME = frozenset({"Y", "M", "W", "D", "h", "m", "s", "ms", "us", "ns"})
+# types that have a value for "missing", which is not equal to itself
+SELF_COMPARED = (number_types.Number, np.datetime64, np.timedelta64)
 
 
 # ---- one value -------------------------------------------------------------------------------------------------------
@@ -90,7 +96,7 @@ def cell(value: Any) -> Cell:
       read as one.
     - A text: any other text. Dates, times, UUIDs and tuples are written as texts, different ones differently. A text in
       ISO form is the same as that date, as some readers convert a column of text to dates if all of it can be read so.
-    - `NO_FORM`: anything else, such as a list.
+    - `NO_FORM`: anything else, such as a list, or a tuple beyond `MOST_PARTS` or `MOST_LEVELS`.
     """
     return cells([value])[0]
 
@@ -150,11 +156,38 @@ def _object_cell(value: Any) -> Cell:
         return NO_FORM
 
 
-def _tuple_text(values: tuple[Any, ...]) -> Cell:
-    names = [unit_name(value) for value in values]
-    if any(name is None for name in names):
+def _tuple_text(value: tuple[Any, ...]) -> Cell:
+    """Return a tuple as text, made of the names of its parts; `NO_FORM` if it is too large, or if one has no name."""
+    parts: list[Any] = []
+    if _gathered(value, MOST_LEVELS, MOST_PARTS, parts) < 0:
         return NO_FORM
-    return "\x00t" + "".join(f"{len(str(name))}:{name}" for name in names)
+    names = [name for name in unit_names(parts) if name is not None]
+    return _joined(value, iter(names)) if len(names) == len(parts) else NO_FORM
+
+
+def _gathered(value: tuple[Any, ...], levels: int, room: int, parts: list[Any]) -> int:
+    """Append the parts of a tuple, and of those in it; return the room left: below 0 beyond a limit, and no further."""
+    room = room - tuple.__len__(value) if levels else -1
+    for part in tuple.__iter__(value):  # a subclass may redefine both
+        if room < 0:
+            break
+        if isinstance(part, tuple):
+            room = _gathered(part, levels - 1, room, parts)
+            continue
+        parts.append(part)
+        if isinstance(part, str):
+            room -= str.__len__(part) // PART_TEXT
+        elif isinstance(part, bytes):
+            room -= bytes.__len__(part) // PART_TEXT
+    return room
+
+
+def _joined(value: tuple[Any, ...], names: Iterator[str]) -> str:
+    texts = (
+        _joined(part, names) if isinstance(part, tuple) else next(names)
+        for part in tuple.__iter__(value)
+    )
+    return "\x00t" + "".join(f"{len(text)}:{text}" for text in texts)
 
 
 def _date_text(value: Any) -> str:
@@ -193,9 +226,15 @@ WRITERS: tuple[tuple[Any, Callable[[Any], Cell]], ...] = (
 
 
 def is_missing(value: Any) -> bool:
-    """Whether a value is None, NA, NaT or a NaN of any type; False if comparing it fails."""
+    """Whether a value is None, NA, NaT or a number's NaN; False if comparing it fails.
+
+    Nothing else is compared with itself: what holds itself many times over (a data class, a record of NumPy) may
+    compare every path to its parts, for hours.
+    """
     try:
-        return value is None or value is pd.NA or bool(value != value)  # noqa: PLR0124
+        if value is None or value is pd.NA or value is pd.NaT:
+            return True
+        return isinstance(value, SELF_COMPARED) and bool(value != value)  # noqa: PLR0124
     except Exception:
         return False
 

@@ -33,6 +33,22 @@ def some_rows():
     return x, y
 
 
+class Labelled(pd.Series):
+    """A column in whose slices numbers are labels, as those of pandas 2 are where the index is of floats."""
+
+    @property
+    def _constructor(self):
+        return Labelled
+
+    def __getitem__(self, key):
+        return self.loc[key] if isinstance(key, slice) else super().__getitem__(key)
+
+
+def labelled(values):
+    """Return values under labels from which no row's place can be told."""
+    return Labelled(values, index=np.random.default_rng(3).permutation(len(values)) + 0.5)
+
+
 def in_chunks(n_chunks):
     def make(x, y, _tmp):
         rows = -(-len(x) // n_chunks)

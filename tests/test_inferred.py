@@ -122,3 +122,20 @@ def test_categories_that_no_schema_declares_are_read_by_their_text():
     listed = schema.features["x"].categories
     assert set(listed) == {"2020-01-02", "inf", str(uuid.UUID(int=1)), "a", "b", 3}
     assert sorted(category_cells(np.array(odd, object), listed).tolist()) == list(range(6))
+
+
+@pytest.mark.filterwarnings("ignore::dpgb_dask.PrivacyLeakWarning")
+@pytest.mark.parametrize("dtype", [float, np.float32, int, object])
+def test_masked_values_are_missing(dtype):
+    rng = np.random.default_rng(0)
+    x = rng.integers(0, 9, (300, 2)).astype(dtype)
+    mask = np.zeros(x.shape, bool)
+    mask[:50, 0] = True
+    x[mask] = 1000  # not a bound
+    masked = np.ma.masked_array(x, mask)
+    y = np.arange(300) % 2
+    options = {"schema": "infer", "noise": SeededNoise(0), "random_state": 0, "epsilon": 4.0}
+    model = DPGBClassifier(**options, recipe="fdp-tr-newton", n_estimators=3).fit(masked, y)
+    assert next(iter(model.schema_.features.values())).high < 1000
+    bare = np.where(mask, np.nan, x)
+    np.testing.assert_array_equal(model.predict_proba(masked), model.predict_proba(bare))

@@ -41,6 +41,23 @@ TABLES = {
 }
 
 
+def test_masked_values_are_missing_in_every_method(regressor, features, numbers):
+    table = features.astype(object).to_numpy()
+    mask = np.random.default_rng(0).random(table.shape) < 0.3
+    masked, bare = np.ma.masked_array(table, mask), np.where(mask, np.nan, table)
+    model = regressor.__class__(**regressor.get_params() | {"columns": "position"})
+    model.fit(bare, numbers)
+    assert model.score(masked, numbers) == model.score(bare, numbers) != model.score(table, numbers)
+    for name in ("predict", "explain_local"):
+        one, other = (getattr(model, name)(rows) for rows in (masked, bare))
+        one, other = (getattr(told, "scores", told) for told in (one, other))
+        np.testing.assert_array_equal(one, other)
+    target = np.ma.masked_array(numbers, np.arange(len(numbers)) < ROWS)
+    weight = np.ma.masked_array(np.ones(len(numbers)), np.arange(len(numbers)) < ROWS)
+    want = model.score(bare[ROWS:], numbers[ROWS:])
+    assert model.score(masked, target) == model.score(masked, numbers, weight) == want
+
+
 @pytest.mark.parametrize("table", TABLES)
 @pytest.mark.parametrize("form", FORMS)
 def test_labels_of_every_form_have_one_score(classifier, features, labels, form, table):

@@ -1,8 +1,18 @@
-"""Undo Dask's conversion of object columns to text, so that Dask DataFrames have the values that the user gave."""
+"""Undo Dask's conversion of object columns to text, so that Dask DataFrames have the values that the user gave.
 
+Below an operation that may depend on the conversion, such as a filter, it stays; but no value makes it fail.
+"""
+
+from collections.abc import Callable
 from typing import Any
 
 import dask.dataframe as dd
+import numpy as np
+import pandas as pd
+from dask._expr import Expr
+from dask.dataframe._pyarrow import to_pyarrow_string
+from dask.dataframe.dask_expr._expr import ArrowStringConversion
+from numpy.typing import NDArray
 
 # operations that do not change values
 THROUGH = frozenset({
@@ -15,23 +25,124 @@ def as_given(frame: dd.DataFrame | dd.Series) -> Any:
     """Return a frame without Dask's own conversion of objects to text (``dataframe.convert-string``).
 
     If one odd value makes a column of a partition a column of objects, Dask converts the whole column to ``str(x)``,
-    and it raises on a value that is not UTF-8: one row would decide how others are read. The inputs of the user's own
-    functions are left as they are.
+    and it raises on a value that is not UTF-8: one row would decide how others are read. Where an operation may depend
+    on the conversion (``frame[frame.c == "5"]``, the user's own functions), it stays, as one that never raises.
 
     Privacy
     -------
     Reads the expression and no value.
     """
-    return type(frame)(_given(frame.expr))
+    return type(frame)(_given(frame.expr, {}, {}))
 
 
-def _given(node: Any) -> Any:
-    name = type(node).__name__
-    if name == "ArrowStringConversion":
-        return _given(node.frame)
-    if name.startswith("FromPandas"):
-        return node.substitute_parameters({"pyarrow_strings_enabled": False})
-    if name in THROUGH:
-        for below in node.dependencies():
-            node = node.substitute(below, _given(below))
-    return node
+def _given(node: Any, given: dict[str, Any], total: dict[str, Any]) -> Any:
+    """Return an expression without the conversion; the dicts hold what became of each expression, by its name."""
+    if node._name not in given:  # noqa: SLF001 - dask has no public name for it
+        name = type(node).__name__
+        if name == "ArrowStringConversion":
+            new = _given(node.frame, given, total)
+        elif name.startswith("FromPandas"):
+            new = node.substitute_parameters({"pyarrow_strings_enabled": False})
+        elif name in THROUGH:
+            new = _rebuilt(node, lambda below: _given(below, given, total))
+        else:
+            new = _total(node, total)
+        given[node._name] = new  # noqa: SLF001
+    return given[node._name]  # noqa: SLF001
+
+
+def _total(node: Any, total: dict[str, Any]) -> Any:
+    """Return an expression whose conversions never raise."""
+    if node._name not in total:  # noqa: SLF001
+        new = _rebuilt(node, lambda below: _total(below, total))
+        name = type(node).__name__
+        if name == "ArrowStringConversion":
+            new = _with_conversion(new.frame)
+        elif name.startswith("FromPandas") and new.pyarrow_strings_enabled:
+            bare = new.substitute_parameters({"pyarrow_strings_enabled": False})
+            new = _with_conversion(bare)
+        total[node._name] = new  # noqa: SLF001
+    return total[node._name]  # noqa: SLF001
+
+
+def _rebuilt(node: Any, change: Callable[[Any], Any]) -> Any:
+    operands = [change(op) if isinstance(op, Expr) else op for op in node.operands]
+    same = all(new is old for new, old in zip(operands, node.operands, strict=True))
+    return node if same else type(node)(*operands)
+
+
+def to_text(part: Any) -> Any:
+    """Convert a frame, series or index as Dask does; a value that it cannot convert changes itself alone.
+
+    Bytes and text that are not UTF-8 are converted with marks in place of what cannot be read; anything else is
+    missing. Never raises on a value.
+    """
+    try:
+        return to_pyarrow_string(part)
+    except Exception:  # of the text of a value, or of the value's own making: then look for it
+        pass
+    return to_pyarrow_string(_convertible(part))
+
+
+class TotalConversion(ArrowStringConversion):
+    """Dask's conversion, by `to_text`.
+
+    A filter above it chooses rows by their text. Dask takes a filter through its conversion if nothing else needs the
+    frame, and then chooses by what the text was made of.
+    """
+
+    operation = staticmethod(to_text)
+    _filter_passthrough = False
+
+
+def _with_conversion(node: Any) -> Any:
+    return TotalConversion(node)  # type: ignore[no-untyped-call]
+
+
+def _convertible(part: Any) -> Any:
+    """Return a frame, series or index, of which Dask can convert every value."""
+    if isinstance(part, pd.MultiIndex):
+        levels = [_convertible(level) for level in part.levels]
+        return part.set_levels(levels, verify_integrity=False)
+    if isinstance(part, pd.Index):
+        return pd.Index(_replaced(part), dtype=object, name=part.name) if _fails(part) else part
+    if isinstance(part, pd.Series):
+        bare = part.reset_index(drop=True)
+        if _fails(bare):
+            bare = pd.Series(_replaced(bare), dtype=object, name=part.name)
+        return bare.set_axis(_convertible(part.index))
+    columns = {k: _convertible(part.iloc[:, k]) for k in range(part.shape[1])}
+    frame = pd.DataFrame(columns, index=_convertible(part.index))
+    return frame.set_axis(part.columns, axis=1)
+
+
+def _fails(part: Any) -> bool:
+    try:
+        to_pyarrow_string(part)
+    except Exception:
+        return True
+    return False
+
+
+def _replaced(column: Any) -> NDArray[np.object_]:
+    """Return the values of a column, but others for those that Dask cannot convert."""
+    values = np.fromiter(column.tolist(), dtype=object, count=len(column))
+    ahead = [(0, len(values))]
+    while ahead:  # halves, as one value of many is odd
+        start, stop = ahead.pop()
+        if not _fails(pd.Series(values[start:stop], dtype=object)):
+            continue
+        if stop - start == 1:
+            values[start] = _readable(values[start])
+        else:
+            middle = (start + stop) // 2
+            ahead += [(start, middle), (middle, stop)]
+    return values
+
+
+def _readable(value: Any) -> str | None:
+    if isinstance(value, bytes):
+        return bytes.decode(value, "utf-8", "replace")
+    if isinstance(value, str):
+        return str.encode(value, "utf-8", "replace").decode()
+    return None

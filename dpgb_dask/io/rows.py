@@ -59,7 +59,7 @@ def _features(rows: Rows, layout: Layout) -> NDArray[Any]:
     if layout.raw:
         assert isinstance(rows.x, np.ndarray)
         if np.can_cast(rows.x.dtype, layout.dtype, "safe"):
-            return np.ascontiguousarray(rows.x, layout.dtype)
+            return _unmasked(rows.x, layout.dtype)
         if layout.dtype != "float64":
             raise _other_type()
     out = np.empty((n_rows(rows.x), layout.schema.n_features), layout.dtype)
@@ -88,9 +88,24 @@ def _stored_column(column: Any, dtype: str) -> NDArray[Any]:
     column = one_column(column)
     if dtype != "float64":
         _check_type(column.dtype, dtype)
-        return np.asarray(column).astype(dtype)
+        return _unmasked(column, dtype)
     with np.errstate(all="ignore"):
         return numbers(column).astype(np.float64)
+
+
+def _unmasked(values: Any, dtype: str) -> NDArray[Any]:
+    """Return values of a type, NaN for masked ones.
+
+    Raises
+    ------
+    StructureError
+        If a value is masked, and the type has no NaN.
+    """
+    if not (isinstance(values, np.ma.MaskedArray) and np.ma.getmaskarray(values).any()):
+        return np.ascontiguousarray(np.asarray(values), dtype)
+    if np.dtype(dtype).kind != "f":
+        raise _other_type()
+    return np.ma.filled(values.astype(dtype), np.nan)
 
 
 def _check_type(given: Any, stored: str) -> None:

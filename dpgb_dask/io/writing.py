@@ -25,7 +25,7 @@ from dpgb_dask.io.rows import store_form
 from dpgb_dask.matching import Columns, in_order
 from dpgb_dask.private.reading.ingest import check_inputs, source_of
 from dpgb_dask.private.reading.parsers import warn_of_parsers
-from dpgb_dask.private.reading.rows import Source, failed_to_load, line_up, slice_block
+from dpgb_dask.private.reading.rows import Source, chunk_rows, failed_to_load, line_up
 from dpgb_dask.stored import Recorded, Shards
 
 
@@ -275,11 +275,7 @@ def _write(
 
 def _cut_rows(chunk: Any, cut: Cut, layout: Layout) -> dict[str, NDArray[Any]]:
     """Return some rows of an in-memory chunk in the form in which they are stored."""
-    columns = (
-        None if column is None else column[cut.rows]
-        for column in (chunk.y, chunk.weight, chunk.unit)
-    )
-    return _on_rows([slice_block(chunk.x, cut.rows), *columns], layout, None)
+    return _on_rows(chunk_rows(chunk, cut.rows), layout, None)
 
 
 @in_our_words(failed_to_load)

@@ -148,7 +148,8 @@ def apply(  # noqa: PLR0911 - one per kind of collection
         chunks = (rows.chunks[0], (len(columns),))
         return rows.map_blocks(function, chunks=chunks, meta=np.empty((0, 0), dtype), **same)
     if not isinstance(rows, pd.DataFrame):
-        rows = np.asarray(rows, dtype=object if isinstance(rows, list | tuple) else None)
+        if not isinstance(rows, np.ma.MaskedArray):  # whose mask says what is missing
+            rows = np.asarray(rows, dtype=object if isinstance(rows, list | tuple) else None)
         _check_two_axes(rows)
     check_columns(rows, function.schema)
     return function(rows)

@@ -16,6 +16,7 @@ from dask import delayed
 from dask.dataframe.utils import clear_known_categories
 from distributed import Client, LocalCluster, get_client, rejoin, secede, worker_client
 from distributed.diagnostics.plugin import SchedulerPlugin
+from forms import labelled
 from private.cases import (
     GRID_BINS,
     KEY,
@@ -348,6 +349,31 @@ def test_objects_travel_in_parts_of_their_real_size(monkeypatch):
     rounds = open_rounds(source, shape, Execution(backend="tasks"), KEY)
     assert 5 <= len(rounds._chunks) <= 8
     rounds.close()
+
+
+@pytest.mark.usefixtures("client")
+def test_columns_under_an_index_of_floats_are_sent_by_position(monkeypatch):
+    monkeypatch.setattr(tasks, "GRAPH_BYTES", 10_000)
+    x, y, w = rows_of("binary")
+    shape = shape_of("binary", **WEIGHT)
+    source = read_source(x, labelled(y), labelled(w), shape.schema)
+    rounds = open_rounds(source, shape, Execution(backend="tasks"), KEY, ROWS_KEY)
+    check_same(rounds, "binary")
+    rounds.close()
+
+
+@pytest.mark.usefixtures("client")
+def test_units_under_an_index_of_floats_are_sent_by_position(monkeypatch):
+    monkeypatch.setattr(tasks, "GRAPH_BYTES", 10_000)
+    x, y, _ = rows_of("binary")
+    source = read_source(x, y, None, shape_of("binary").schema)
+    (chunk,) = source.chunks
+    names = labelled(np.arange(len(y)))
+    monkeypatch.setattr(tasks.TaskRounds, "_hold_part", lambda _, rows, __: rows)
+    rounds = open_rounds(source, shape_of("binary"), Execution(backend="tasks"), KEY)
+    held, _ = rounds._hold_rows([chunk.__class__(chunk.x, chunk.y, None, names)])
+    assert len(held) > 1
+    np.testing.assert_array_equal(np.concatenate([part.x.unit for part in held]), names.to_numpy())
 
 
 class Unsendable:

@@ -33,6 +33,8 @@ from dpgb_dask.encoding.times import seconds
 from dpgb_dask.errors import SchemaError
 from dpgb_dask.private.reading.rows import slice_block
 from dpgb_dask.private.reading.units import hash_units
+from dpgb_dask.released.runtimes import scorer
+from dpgb_dask.values import NO_FORM, cells, unit_names
 
 NAN = np.nan
 CATEGORIES = ("a", "b", "c")
@@ -182,6 +184,40 @@ WILD = [
 ]  # fmt: skip
 
 
+class Pair:
+    """A value that compares part by part, as data classes do from Python 3.13 on."""
+
+    def __init__(self, left, right):
+        self.left, self.right = left, right
+
+    def __eq__(self, other):
+        return self.left == other.left and self.right == other.right
+
+    __hash__ = object.__hash__
+
+
+RECORD = np.dtype([("left", object), ("right", object)])
+PAIRS = {
+    "tuples": lambda x: (x, x),
+    "lists": lambda x: [x, x],
+    "sets": lambda x: frozenset([(x, 1), (x, 2)]),
+    "mappings": lambda x: {1: x, 2: x},
+    "objects": lambda x: Pair(x, x),
+    "records": lambda x: np.array([(x, x)], RECORD)[0],
+    "arrays": lambda x: objects([x, x]),
+    "tuples of lists": lambda x: ([x], [x]),
+    "a tuple of long texts": lambda x: (x, x) if isinstance(x, tuple) else ("x" * 100_000,) * 500,
+}
+
+
+def shared(kind, levels=60):
+    """A small value that leads to its parts in 2 to the power of ``levels`` ways."""
+    value = 1
+    for _ in range(levels):
+        value = PAIRS[kind](value)
+    return value
+
+
 def objects(values):
     out = np.empty(len(values), object)
     for k, value in enumerate(values):
@@ -236,6 +272,39 @@ def test_any_object_has_a_place_that_its_neighbours_do_not_change(name):
         together = read(objects([WILD[k] for k in chosen]))
         for value, k in zip(together, chosen, strict=True):
             assert value == alone[k] or (value != value and alone[k] != alone[k])
+
+
+@pytest.mark.parametrize("kind", PAIRS)
+@pytest.mark.parametrize("name", READERS)
+def test_what_shares_its_parts_is_read_at_once(name, kind):
+    read = READERS[name]
+    value = shared(kind)
+    got = read(objects([value, 7, "a"]))
+    check_equal(got[1:], read(objects([7, "a"])))
+    check_equal(got[:1], read(objects([[1]])))  # no number, no unit, an unknown category
+
+
+@pytest.mark.parametrize("kind", PAIRS)
+def test_the_exported_scorer_reads_what_shares_its_parts_at_once(kind):
+    assert scorer.form_of(shared(kind)) is scorer.NO_FORM
+    assert scorer.seconds_of(shared(kind)) is None
+    assert np.isnan(seconds(objects([shared(kind)])))
+
+
+def test_tuples_have_a_form_up_to_a_size():
+    for small, large in (
+        ((1,) * 1000, (1,) * 1001),
+        (((1,) * 499,) * 2, ((1,) * 499, (1,) * 500)),
+        (((((((((1,),),),),),),),), (((((((((1,),),),),),),),),)),
+        (("x" * 99_999,), ("x" * 100_000,)),
+        ((b"x" * 99_999,), (b"x" * 100_000,)),
+    ):
+        assert isinstance(cells([small])[0], str)
+        assert cells([large]) == [NO_FORM]
+        assert unit_names([large]) == [None]
+    assert cells([((1, 2), "3")]) == cells([(("1", 2.0), 3)]) == ["\x00t8:\x00t1:11:21:3"]
+    texts = cells([(), ((),), (1, (2,)), ((1,), 2), (1, 2), (12,), ("a", ""), ((1, None),)])
+    assert len({*map(str, texts)}) == 7  # the last two have no form
 
 
 @pytest.mark.parametrize("value", [np.array(3.0), np.array(NAN), np.array([1.0])], ids=repr)

@@ -13,7 +13,7 @@ import pytest
 import xarray as xr
 import zarr
 from dask.delayed import delayed
-from forms import FORMS, SCHEMA, some_rows
+from forms import FORMS, SCHEMA, labelled, some_rows
 from thinned import thinned
 
 from dpgb_dask import DPGBClassifier, DPGBRegressor, Schema, recipes
@@ -364,6 +364,63 @@ def test_a_partition_of_other_types_gives_the_same_model_or_stops(partition, tmp
         check_same_model(tmp_path, SCHEMA, frame[list(SCHEMA.names)], frame["target"])
     except StructureError as error:
         assert "other types" in str(error)  # noqa: PT017
+
+
+@pytest.mark.parametrize("labels", ["y", "weight"])
+def test_an_index_of_floats_is_no_place(labels, tmp_path):
+    (x, y), weight = some_rows(), np.arange(4001) % 3
+    schema = Schema(SCHEMA.features, classes=[0, 1], max_weight=2)
+    given = {"y": y, "weight": weight} | {labels: labelled({"y": y, "weight": weight}[labels])}
+    write_dataset(
+        tmp_path / "d.zarr", x, given["y"], schema=schema, sample_weight=given["weight"],
+        shard_rows=ROWS,
+    )  # fmt: skip
+    data = open_dataset(tmp_path / "d.zarr")
+    np.testing.assert_array_equal(np.asarray(data.y), y)
+    np.testing.assert_array_equal(np.asarray(data.sample_weight), weight)
+
+
+def masked_parts(dtype):
+    """Rows in chunks that are masked where Dask knows of no mask: X, y and weights."""
+    x, y = some_rows()
+    whole = [np.nan_to_num(np.clip(x, 0, 80)), (y == 1).astype(float), np.arange(4001) % 3]
+    for k, values in enumerate(whole):
+        mask = np.random.default_rng(k).random(values.shape) < 0.1
+        part = np.ma.masked_array(values.astype(dtype), mask)
+        yield da.from_delayed(delayed(part), part.shape, dtype), part.astype(float).filled(np.nan)
+
+
+@pytest.mark.parametrize("dtype", ["f8", "f4", ">f8", "i8"])
+def test_masked_values_of_chunks_are_written_as_missing(dtype, tmp_path):
+    (x, bare), (y, target), (w, weight) = masked_parts(dtype)
+    if dtype == "i8":  # a matrix of whole numbers is stored as such: it holds no missing value
+        x = da.from_array(bare)
+    schema = Schema(SCHEMA.features, classes=[0, 1], max_weight=2)
+    write_dataset(tmp_path / "d.zarr", x, y, schema=schema, sample_weight=w, shard_rows=ROWS)
+    data = open_dataset(tmp_path / "d.zarr")
+    for got, want in zip(data, (bare, target, weight), strict=False):
+        np.testing.assert_array_equal(np.asarray(got), want)
+
+
+@pytest.mark.parametrize("masked", ["X", "y", "sample_weight"])
+def test_masked_values_that_whole_numbers_cannot_hold_are_refused(masked, tmp_path):
+    given = dict(zip(("X", "y", "sample_weight"), masked_parts("i4"), strict=True))
+    given = {k: lazy if k == masked else np.nan_to_num(bare) for k, (lazy, bare) in given.items()}
+    schema = Schema(SCHEMA.features, classes=[0, 1], max_weight=2)
+    with pytest.raises(StructureError, match="other types"):
+        write_dataset(tmp_path / "d.zarr", **given, schema=schema)
+
+
+def test_masked_units_are_none(tmp_path, binary_schema, features, labels):
+    schema = type(binary_schema)(binary_schema.features, classes=[0, 1], unit_id="u", max_weight=1)
+    names = np.ma.masked_array([f"p{k}" for k in range(len(labels))], np.arange(len(labels)) < 9)
+    table = xr.Dataset({n: ("row", features[n].to_numpy()) for n in features}).chunk(row=500)
+    units = da.from_delayed(delayed(names), names.shape, names.dtype)
+    table = table.assign(u=("row", units))
+    write_dataset(tmp_path / "d.zarr", table, labels, schema=schema)
+    got = zarr.open_group(tmp_path / "d.zarr")["unit"][:]
+    assert (got[:9] == "").all()
+    assert got[9] == "sp9"
 
 
 def test_wrong_chunk_sizes_stop(tmp_path):

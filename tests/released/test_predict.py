@@ -230,6 +230,16 @@ def test_lists_are_read_value_by_value(model, binary_schema, rows, expected):
     np.testing.assert_array_equal(raw_scores(model, binary_schema, table), expected[:9])
 
 
+@pytest.mark.parametrize("lazy", [False, True])
+def test_masked_values_are_missing(model, numeric_schema, numeric, lazy):
+    mask = np.random.default_rng(0).random(numeric.shape) < 0.3
+    want = raw_scores(model, numeric_schema, np.where(mask, np.nan, numeric))
+    masked = np.ma.masked_array(numeric, mask)
+    got = raw_scores(model, numeric_schema, da.from_array(masked, chunks=97) if lazy else masked)
+    assert (want != raw_scores(model, numeric_schema, numeric)).any()
+    np.testing.assert_array_equal(np.asarray(got), want)
+
+
 def task_names(collection):
     """Names of a collection's tasks, as the dashboard groups them, once Dask has optimised it."""
     (optimised,) = dask.optimize(collection)

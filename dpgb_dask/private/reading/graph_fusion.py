@@ -63,11 +63,7 @@ def fuse_calls(calls: Sequence[Delayed], *, room: int | None = None) -> list[Del
         With the same keys, to be run in their order. Tasks that several calls need, and results that exist already,
         stay tasks of their own.
     """
-    merged = dict(HighLevelGraph.merge(*(call.__dask_graph__() for call in calls)))
-    graph = convert_legacy_graph(merged)
-    for key, node in graph.items():
-        if isinstance(node, Alias) and node.key != key:  # as dask.dataframe.from_delayed makes them
-            graph[key] = Alias(key, node.target)
+    graph = tasks_of(calls)
     needs = [_needs(graph, call.key) for call in calls]
     users = Counter(key for keys in needs for key in keys)
     fused: dict[Any, Any] = {key: _as_task(graph[key]) for key, n in users.items() if n > 1}
@@ -84,6 +80,16 @@ def fuse_calls(calls: Sequence[Delayed], *, room: int | None = None) -> list[Del
     with annotate(priority=_Turns(call.key for call in calls)):
         layer = HighLevelGraph.from_collections(name, fused)
     return [Delayed(call.key, layer, layer=name) for call in calls]
+
+
+def tasks_of(parts: Sequence[Delayed]) -> dict[Any, Any]:
+    """Return all tasks that some parts need, as one graph."""
+    merged = dict(HighLevelGraph.merge(*(part.__dask_graph__() for part in parts)))
+    graph: dict[Any, Any] = convert_legacy_graph(merged)
+    for key, node in graph.items():
+        if isinstance(node, Alias) and node.key != key:  # as dask.dataframe.from_delayed makes them
+            graph[key] = Alias(key, node.target)
+    return graph
 
 
 def _as_task(node: Any) -> Any:

@@ -176,8 +176,17 @@ def slice_block(block: SourceBlock, rows: slice) -> SourceBlock:
     return _sliced(block, rows)
 
 
+def chunk_rows(chunk: Chunk, rows: slice) -> Rows:
+    """Return views of some rows of a chunk in memory, by position."""
+    columns = (
+        None if column is None else _sliced(column, rows)
+        for column in (chunk.y, chunk.weight, chunk.unit)
+    )
+    return Rows(slice_block(chunk.x, rows), *columns)
+
+
 def _sliced(column: Any, rows: slice) -> Any:
-    """Return a view of some rows of a column, an array or a frame."""
+    """Return a view of some rows, by position: pandas 2 takes numbers for labels of an index of floats."""
     return column.iloc[rows] if hasattr(column, "iloc") else column[rows]
 
 

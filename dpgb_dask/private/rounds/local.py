@@ -9,10 +9,7 @@ from dataclasses import replace
 from typing import Any, TypeVar
 
 import numpy as np
-from dask.delayed import Delayed
-from dask.highlevelgraph import HighLevelGraph
-from dask.local import get_sync
-from dask.optimization import cull
+from dask.local import get_async, get_sync
 from numpy.typing import NDArray
 
 from dpgb_dask.contracts.boundary import Raw
@@ -25,14 +22,13 @@ from dpgb_dask.private.keeping.store import room_to_read
 from dpgb_dask.private.reading.chunks import Reading, Survey, add_surveys
 from dpgb_dask.private.reading.load_lock import bytes_of, end_turn, in_turn
 from dpgb_dask.private.reading.rows import (
-    Chunk,
     Rows,
     Source,
     count_rows,
     failed_to_load,
-    line_up,
     starts_of,
 )
+from dpgb_dask.private.reading.shared_tasks import ChunkTasks, Pass
 from dpgb_dask.private.reading.units import add_unit_counts, count_units
 from dpgb_dask.private.rounds.sealed import SealedRounds, Surveyed
 from dpgb_dask.private.rounds.worker_tasks import MOST_REMAKES, Encoded, Encoding, join_encoded
@@ -86,7 +82,9 @@ class LocalRounds(SealedRounds):
             int, Encoded
         ] = {}  # unbinned chunks, kept as long as they may be needed
         self._shard: Shard | None = None
-        self._graph = merge_graphs(source.chunks)
+        self._tasks = ChunkTasks(source.chunks)
+        # of its own: a thread of the other one may wait for it
+        self._for_several = ThreadPoolExecutor(self._n_threads, thread_name_prefix="dpgb-shared")
 
     @in_our_words()
     def ask(self, model: Model | None, query: Query) -> Raw[NDArray[np.int64]]:
@@ -101,10 +99,11 @@ class LocalRounds(SealedRounds):
     def close(self) -> None:
         """Release the shard and the threads."""
         self._pool.shutdown(cancel_futures=True)
+        self._for_several.shutdown()
         self._shard = None
         self._unbinned = {}
         self._surveyed = None
-        self._graph = {}
+        self._tasks = ChunkTasks(())
 
     def _sums(self, model: Model, query: Query) -> NDArray[np.int64]:
         """Ask the shard; if it has lost its codes, make it again.
@@ -203,41 +202,27 @@ class LocalRounds(SealedRounds):
             Returns the result if it is known without reading the chunk, else None.
         """
         room = room_to_read(self._execution)
+        here = Pass(self._tasks, get_sync if room is not None else self._by_threads)
 
-        def use(chunk: Chunk, number: int) -> T:
-            rows = load(chunk, self._graph)
+        def use(number: int) -> T:
+            rows = here.load(number)
             end_turn(bytes_of(rows))
             return function(rows, number)
 
         @in_our_words(failed_to_load)
-        def work(numbered: tuple[int, Chunk]) -> T:
-            number, chunk = numbered
+        def work(number: int) -> T:
             found = None if known is None else known(number)
             if found is not None:
+                here.skip(number)
                 return found
             if room is None:
-                return use(chunk, number)
-            done: T = in_turn(room, use, chunk, number)
+                return use(number)
+            done: T = in_turn(room, use, number)
             return done
 
-        return self._pool.map(work, enumerate(self._source.chunks))
+        return self._pool.map(work, range(len(self._source.chunks)))
 
-
-def _parts(chunk: Chunk) -> list[Any]:
-    columns = chunk.x if isinstance(chunk.x, tuple) else (chunk.x,)
-    return [*columns, chunk.y, chunk.weight, chunk.unit]
-
-
-def merge_graphs(chunks: Sequence[Chunk]) -> dict[Any, Any]:
-    """Return the Dask tasks of all chunks as one graph; merged only once, as each chunk carries the whole graph."""
-    parts = [part for chunk in chunks for part in _parts(chunk) if isinstance(part, Delayed)]
-    return dict(HighLevelGraph.merge(*(part.__dask_graph__() for part in parts))) if parts else {}
-
-
-def load(chunk: Chunk, graph: dict[Any, Any]) -> Rows:
-    """Return the rows of a chunk; the tasks that it needs are computed in this thread."""
-    parts = _parts(chunk)
-    keys = [part.key for part in parts if isinstance(part, Delayed)]
-    values = iter(get_sync(cull(graph, keys)[0], keys) if keys else ())
-    *x, y, weight, unit = (next(values) if isinstance(part, Delayed) else part for part in parts)
-    return line_up(tuple(x) if isinstance(chunk.x, tuple) else x[0], y, weight, unit)
+    def _by_threads(self, graph: dict[Any, Any], keys: list[Any]) -> Sequence[Any]:
+        """Compute what several chunks need."""
+        values: Sequence[Any] = get_async(self._for_several.submit, self._n_threads, graph, keys)
+        return values

@@ -61,8 +61,8 @@ from dpgb_dask.private.reading.rows import (
     Rows,
     Source,
     changed,
+    chunk_rows,
     failed_to_load,
-    slice_block,
     starts_of,
 )
 from dpgb_dask.private.reading.units import UnitCounts, add_unit_counts
@@ -289,9 +289,7 @@ class TaskRounds(SealedRounds):
             step = max(1, n * GRAPH_BYTES // max(size, GRAPH_BYTES))
             for start in range(0, max(n, 1), step):
                 part = slice(start, start + step)
-                weight = None if chunk.weight is None else chunk.weight[part]
-                unit = None if chunk.unit is None else chunk.unit[part]
-                rows = Rows(slice_block(chunk.x, part), chunk.y[part], weight, unit)
+                rows = chunk_rows(chunk, part)
                 held.append(Chunk(self._hold_part(rows, len(held)), None, None))
                 lengths.append(n_rows(rows.x))
         return tuple(held), lengths

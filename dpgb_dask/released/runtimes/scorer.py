@@ -103,10 +103,13 @@ def number_of(value: Any) -> float:
 
 
 def is_missing(value: Any) -> bool:
-    """Whether a value is None, pandas' NA or any NaN; False if comparing it fails."""
+    """Whether a value is None, pandas' NA or NaT, or a number's NaN; False if comparing it fails."""
     try:
-        own = type(value).__name__ != "NAType"  # of pandas, which compares as itself
-        return value is None or not own or bool(value != value)  # noqa: PLR0124
+        kind = type(value).__name__
+        if value is None or kind in ("NAType", "NaTType"):
+            return True
+        compared = isinstance(value, numbers.Number) or kind in ("datetime64", "timedelta64")
+        return compared and bool(value != value)  # noqa: PLR0124
     except Exception:
         return False
 

@@ -1,0 +1,164 @@
+"""Dask's conversion of objects to text: removed where it may be, and where it stays no value makes it fail."""
+
+import datetime
+import decimal
+from functools import partial
+
+import dask
+import dask.dataframe as dd
+import numpy as np
+import pandas as pd
+import pytest
+from dask.dataframe._pyarrow import to_pyarrow_string
+
+from dpgb_dask import Schema
+from dpgb_dask.encoding.columns import category_cells
+from dpgb_dask.encoding.frames import as_given, to_text
+from dpgb_dask.private.reading.ingest import read_source
+from dpgb_dask.private.reading.shared_tasks import ChunkTasks, Pass
+
+
+class Silent:
+    """A value that fails whatever is done with it."""
+
+    def fail(self, *_):
+        raise RuntimeError("secret-value-4711")
+
+    __str__ = __repr__ = __len__ = __iter__ = __array__ = __eq__ = __hash__ = fail
+
+
+ODD = [b"\xff", "\ud800", 10**5000, -(10**5000), decimal.Decimal("sNaN"), Silent(), (Silent(),)]
+PLAIN = [
+    "x",
+    "y",
+    None,
+    5,
+    5.0,
+    True,
+    np.nan,
+    pd.NA,
+    b"x",
+    decimal.Decimal("1.50"),
+    (1, "a"),
+    [2],
+    1e300,
+    "5",
+    "",
+]
+N, AT = 30, 7
+
+
+def objects(values):
+    return pd.Series(np.fromiter(values, object, len(values)), dtype=object)
+
+
+def people(odd="x"):
+    job = [PLAIN[k % len(PLAIN)] for k in range(N)]
+    job[AT] = odd
+    return pd.DataFrame(
+        {"a": np.arange(N) / N, "job": objects(job), "y": np.arange(N) % 2, "d": datetime.date(2020, 1, 1)}
+    )  # fmt: skip
+
+
+def in_parts(frame):
+    return dd.from_map(lambda k: frame[k * 10 : k * 10 + 10], range(3), meta=frame[:0])
+
+
+SOURCES = {
+    "from_pandas": partial(dd.from_pandas, npartitions=3),
+    "from_map": in_parts,
+    "from_delayed": lambda frame: dd.from_delayed(
+        [dask.delayed(frame[k * 10 : k * 10 + 10]) for k in range(3)], meta=frame[:0]
+    ),
+}
+WORK = {
+    "nothing": lambda f: f,
+    "a filter": lambda f: f[f.a >= 0],
+    "assign": lambda f: f.assign(q=1),
+    "fillna": lambda f: f.fillna({"a": 0}),
+    "astype": lambda f: f.astype({"y": "f8"}),
+    "map_partitions": lambda f: f.map_partitions(lambda part: part),
+    "a new index": lambda f: f.set_index("a", drop=False, divisions=[0, 0.5, 1]),
+    "a mean": lambda f: f.assign(a=f.a - f.a.mean()),
+    "two frames": lambda f: dd.concat([f[f.a < 0.5], f[f.a >= 0.5]]),
+}
+SCHEMA = Schema(
+    {"a": (0, 1), "job": ["x", "y", "5"]}, classes=[0, 1], target="y", ignore=["d", "q"]
+)
+
+
+def cells_of(frame):
+    """The category of each job, as a fit reads it."""
+    source = read_source(frame[["a", "job"]], frame["y"], None, SCHEMA)
+    here = Pass(ChunkTasks(source.chunks))
+    columns = [here.load(k).x["job"] for k in range(len(source.chunks))]
+    return [cell for column in columns for cell in category_cells(column, ("x", "y", "5"))]
+
+
+@pytest.mark.parametrize("work", WORK)
+@pytest.mark.parametrize("source", SOURCES)
+def test_one_row_makes_no_work_fail_and_changes_no_other(source, work):
+    want = cells_of(WORK[work](SOURCES[source](people())))
+    for odd in ODD:
+        got = cells_of(WORK[work](SOURCES[source](people(odd))))
+        assert len(got) == N
+        assert got[:AT] + got[AT + 1 :] == want[:AT] + want[AT + 1 :]
+        assert got[AT] in (3, 4)  # another category, or missing
+
+
+@pytest.mark.parametrize("work", WORK)
+def test_the_types_of_a_frame_stay(work):
+    for source in SOURCES.values():
+        frame = WORK[work](source(people()))
+        if work != "nothing":
+            pd.testing.assert_frame_equal(as_given(frame)._meta, frame._meta)
+            pd.testing.assert_frame_equal(as_given(frame).compute(), frame.compute())
+        assert as_given(as_given(frame))._name == as_given(frame)._name
+
+
+@pytest.mark.parametrize("source", SOURCES)
+def test_a_choice_by_text_keeps_its_meaning(source):
+    frame = SOURCES[source](people())
+    chosen = frame[frame.job == "5"]
+    assert len(as_given(chosen).compute()) == 4  # numbers and texts, by their text
+    both = dd.concat([frame, chosen])
+    assert len(both.compute()) == len(as_given(both).compute()) == N + 4
+    if source == "from_pandas":
+        assert len(chosen.compute()) == 4
+
+
+def every_form(values):
+    column = objects(values).rename("c")
+    index = pd.Index(column, name="i", tupleize_cols=False)
+    yield column
+    yield index
+    yield column.set_axis(index)
+    yield pd.DataFrame({"c": column, "n": 1.5, "k": column.to_numpy()}).set_axis(index)
+    yield pd.DataFrame({"c": column, "n": 1}).set_axis(["same", "same"], axis=1)
+
+
+def check_equal(one, other):
+    check = {pd.Series: "series", pd.DataFrame: "frame"}.get(type(one), "index")
+    getattr(pd.testing, f"assert_{check}_equal")(one, other)
+
+
+def test_values_that_dask_converts_are_converted_as_by_dask():
+    for part in every_form(PLAIN):
+        check_equal(to_text(part.copy()), to_pyarrow_string(part.copy()))
+
+
+@pytest.mark.parametrize("place", [0, 6, len(PLAIN)])
+def test_a_value_that_dask_cannot_convert_changes_itself_alone(place):
+    for odd in ODD:
+        clean, values = [*PLAIN], [*PLAIN]
+        values.insert(place, odd)
+        replaced = {b"\xff": "\ufffd", "\ud800": "?"} if isinstance(odd, bytes | str) else {}
+        clean.insert(place, replaced[odd] if replaced else None)
+        for part, want in zip(every_form(values), every_form(clean), strict=True):
+            check_equal(to_text(part), to_pyarrow_string(want))
+
+
+def test_levels_of_an_index_are_converted():
+    levels = pd.MultiIndex(levels=[["a"], [b"\xff", "b"]], codes=[[0, 0], [0, 1]], names=["l", "r"])
+    column = pd.Series([1, 2], index=levels)
+    assert to_text(column).index.get_level_values("r").tolist() == ["\ufffd", "b"]
