@@ -189,7 +189,7 @@ def unreachable(why: str, seconds: float | None = None) -> ClusterError:
 def _runs_here(server: Any) -> bool:
     """Whether this code runs in the event loop of a scheduler or worker, as inside an ``async def`` task."""
     try:
-        loop = server.loop.asyncio_loop  # type: ignore[attr-defined]
+        loop = server.loop.asyncio_loop
         return bool(loop is asyncio.get_running_loop())
     except RuntimeError:  # no loop runs in this thread
         return False
