@@ -55,10 +55,8 @@ def find_client() -> Client | None:
         client = get_client()
     except ValueError:
         return None
-    if client.asynchronous and (
-        any(s.address == _address(client) for s in Scheduler._instances)  # noqa: SLF001
-        or any(_runs_here(worker) for worker in Worker._instances)  # noqa: SLF001
-    ):
+    servers = (*Scheduler._instances, *Worker._instances)  # noqa: SLF001
+    if client.asynchronous and any(_runs_here(server) for server in servers):
         raise PlanError(
             f"This call blocks, and the Dask scheduler or worker runs in the event loop that called it. {IN_A_THREAD}"
         )
@@ -188,10 +186,10 @@ def unreachable(why: str, seconds: float | None = None) -> ClusterError:
     )
 
 
-def _runs_here(worker: Worker) -> bool:
-    """Whether this code runs in a worker's event loop, as inside an ``async def`` task."""
+def _runs_here(server: Any) -> bool:
+    """Whether this code runs in the event loop of a scheduler or worker, as inside an ``async def`` task."""
     try:
-        loop = worker.loop.asyncio_loop  # type: ignore[attr-defined]
+        loop = server.loop.asyncio_loop
         return bool(loop is asyncio.get_running_loop())
     except RuntimeError:  # no loop runs in this thread
         return False

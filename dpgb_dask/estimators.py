@@ -241,9 +241,9 @@ class _Boosting(BaseEstimator):  # type: ignore[misc]
                 describe=lambda found: self._file(
                     schema, found.model, found.shares, found.bands, report_of(found, plan, shape)
                 ),
+                adopt=self._adopt,
             )
         assert result.file is not None
-        self._adopt(result.file)
         uncounted.count(result.file.report, bill_of(plan, shape, budget))
         if result.stopped:
             warnings.warn(few_rows(result, shape), FewRowsWarning, stacklevel=level_outside())

@@ -471,6 +471,30 @@ def test_the_command_line_verifies(saved, tmp_path, capsys):
     assert "It is no signature" in capsys.readouterr().out
 
 
+@pytest.mark.parametrize("kind", [KeyboardInterrupt, MemoryError])
+def test_a_fit_that_breaks_off_after_its_end_says_how_to_get_its_model(ledger, monkeypatch, kind):
+    clf = fitted(ledger)
+    adopt = DPGBClassifier._adopt
+
+    def fail(*_):
+        raise kind
+
+    monkeypatch.setattr(DPGBClassifier, "_adopt", fail)
+    with pytest.raises(kind) as info:
+        fitted(ledger)
+    (note,) = info.value.__notes__
+    assert "has ended" in note
+    assert "settle" not in note
+    left = ledger.remaining("people")
+    fit_id = next(e.fit_id for e in ledger.history("people") if e.fit_id and e.fit_id in note)
+    assert f"resume='{fit_id}'" in note
+    assert f"--resume {fit_id}" in note
+    monkeypatch.setattr(DPGBClassifier, "_adopt", adopt)
+    again = DPGBClassifier(**clf.get_params()).fit(*rows(), resume=fit_id)
+    assert again.fit_id_ == fit_id
+    assert ledger.remaining("people") == left
+
+
 def test_a_model_that_cannot_be_saved_names_its_fit(ledger, tmp_path):
     clf = fitted(ledger)
     for path in (tmp_path / "no folder" / "m.json", tmp_path):

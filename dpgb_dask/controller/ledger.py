@@ -623,7 +623,7 @@ class Ledger:
         except LedgerError:
             return True
 
-    def note(self, error: BaseException, fit_id: str) -> None:
+    def note(self, error: BaseException, fit_id: str, *, ended: bool = False) -> None:
         """Add a note to an error that ends a fit: how to resume or settle it; none if the ledger is in memory.
 
         Parameters
@@ -632,11 +632,16 @@ class Ledger:
             A `ResumeError` gets no note: its message says what to do.
         fit_id : str
             A fit that is charged.
+        ended : bool
+            Whether all of its answers are in the journal; the error then came before its model was given out.
         """
+        again = f"fit(..., resume={fit_id!r}), or the same command and --resume {fit_id},"
         note = (
-            f"Fit {fit_id} is charged and not lost: fit(..., resume={fit_id!r}), or the same command and"
-            f" --resume {fit_id}, goes on with it without a new charge; ledger.settle({fit_id!r}), or dpgb-dask ledger"
-            f" settle URL {fit_id}, closes it and gives back what it has not opened."
+            f"Fit {fit_id} is charged and has ended: {again} gives its model from its journal, without a new charge."
+            if ended
+            else f"Fit {fit_id} is charged and not lost: {again} goes on with it without a new charge;"
+            f" ledger.settle({fit_id!r}), or dpgb-dask ledger settle URL {fit_id}, closes it and gives back what it has"
+            " not opened."
         )
         known = note in getattr(error, "__notes__", ())
         if self.durable and not known and not isinstance(error, ResumeError):

@@ -497,8 +497,8 @@ class Controller:
         self._key = None
 
     def note(self, error: BaseException) -> None:
-        """Add a note to an error that ends the fit: how to resume or settle it."""
-        self._ledger.note(error, self.fit_id)
+        """Add a note to an error that ends the fit: how to resume or settle it, or to get the model if it has ended."""
+        self._ledger.note(error, self.fit_id, ended=self._key is None)
 
     def _secret(self) -> FitKey:
         if self._key is None:

@@ -27,6 +27,7 @@ from dpgb_dask.errors import StructureError, in_our_words
 from dpgb_dask.kernels import predict as kernels
 from dpgb_dask.stored import all_arrays_of, from_zarr
 
+COLUMNS = "class"  # the dimension of several outputs per row, in xarray
 BLOCK_ROWS = 1 << 14  # so that the codes of a block stay in the second-level cache
 
 Codes = NDArray[np.uint8]  # (n_features, n_rows)
@@ -169,6 +170,10 @@ def _on_group(
             "Every array of a Zarr group must have one axis: rows. Give a matrix alone, such as group['X']."
         )
     check_columns(tuple(np.empty(0, a.dtype) for a in arrays), function.schema)
+    if any(array.shape != arrays[0].shape for array in arrays):
+        raise StructureError(
+            "The arrays of the Zarr group have different numbers of rows. Line them up first."
+        )
     return _of_arrays(function, arrays, dtype, columns)
 
 
@@ -202,6 +207,7 @@ def _on_dataarray(
     function: RowFunction, rows: xr.DataArray, dtype: np.dtype[Any], columns: tuple[Any, ...] | None
 ) -> xr.DataArray:
     _check_two_axes(rows)
+    _check_dim(rows.dims[0], columns)
     features = rows.dims[1]
     if features in rows.coords and rows.coords[features].dtype.kind in "OUST":
         positions = match_names(rows.coords[features].to_index(), function.schema)
@@ -217,15 +223,32 @@ def _on_dataset(
     match_names(names, function.schema, ordered=False)
     variables = [rows[name] for name in function.schema.names]
     check_one_axis({str(v.name): v.dims for v in variables})
+    _check_dim(variables[0].dims[0], columns)
     check_columns(tuple(v.data for v in variables), function.schema)
     chunks = next((v.chunks for v in variables if v.chunks is not None), None)
     if chunks is not None:  # variables of a store may have other chunks than the first
-        arrays = [da.asarray(v.data).rechunk(chunks) for v in variables]
+        arrays = [_lazy(v).rechunk(chunks) for v in variables]
         values = _of_arrays(function, arrays, dtype, columns)
     else:
         frame = pd.DataFrame({str(v.name): v.to_numpy() for v in variables})
         values = apply(function, frame, dtype, columns)
     return _labelled(values, variables[0], columns)
+
+
+def _lazy(variable: xr.DataArray) -> da.Array:
+    own = pd.api.types.is_extension_array_dtype(
+        variable.dtype
+    )  # of pandas, which Dask does not take
+    return da.from_array(variable.to_numpy(), chunks=-1) if own else da.asarray(variable.data)
+
+
+def _check_dim(rows: Any, columns: tuple[Any, ...] | None) -> None:
+    """Refuse rows along a dimension whose name the columns of the output have."""
+    if rows == COLUMNS and columns is not None:
+        raise StructureError(
+            f"the rows lie along the dimension {COLUMNS!r}, which is the name of the output's columns. Give it another"
+            f" one: data.rename({{{COLUMNS!r}: 'row'}})."
+        )
 
 
 def _labelled(values: Any, like: xr.DataArray, columns: tuple[Any, ...] | None) -> xr.DataArray:
@@ -234,8 +257,8 @@ def _labelled(values: Any, like: xr.DataArray, columns: tuple[Any, ...] | None) 
     coords: dict[Any, Any] = {name: c for name, c in like.coords.items() if c.dims == (rows,)}
     if columns is None:
         return xr.DataArray(values, dims=(rows,), coords=coords, name="prediction")
-    coords["class"] = list(columns)
-    return xr.DataArray(values, dims=(rows, "class"), coords=coords, name="prediction")
+    coords[COLUMNS] = list(columns)
+    return xr.DataArray(values, dims=(rows, COLUMNS), coords=coords, name="prediction")
 
 
 def _frame(values: NDArray[Any], index: Any, columns: tuple[Any, ...] | None) -> Any:

@@ -154,6 +154,7 @@ def fit(
     progress: Progress | None = None,
     resume: str | None = None,
     describe: Callable[[FitResult], ModelFile] | None = None,
+    adopt: Callable[[ModelFile], None] | None = None,
 ) -> FitResult:
     """Run a plan on rows, within one budget.
 
@@ -175,6 +176,9 @@ def fit(
         journal, and no rows are read.
     describe : callable or None
         Makes the model file of the result, with its report. Without it the ledger's entry contains no digest.
+    adopt : callable or None
+        Takes the model file once the fit has ended. An exception until it has done so gets a note on how to get the
+        model.
 
     Raises
     ------
@@ -221,6 +225,8 @@ def fit(
             result = replace(result, file=describe(result))
         named = "" if ledger is None or result.file is None else fit_digest(result.file)
         controller.finish(model=named, only_opened=result.stopped)
+        if adopt is not None and result.file is not None:
+            adopt(result.file)
     return result
 
 

@@ -146,22 +146,18 @@ def test_a_fit_whose_client_is_closed_is_charged_once_and_resumed(ledger):
     assert resumed.fit_id_ == charge.fit_id
 
 
-def in_a_loop(monkeypatch, cell):
+def in_a_loop(cell):
     """Run a cell as a notebook does: in the event loop of an asynchronous client of a cluster elsewhere."""
 
     async def run(address):
         async with Client(address, asynchronous=True) as client:
             return await cell(client)
 
-    elsewhere = type("Scheduler", (), {"_instances": ()})
-    with LocalCluster(n_workers=1, **CLUSTER) as cluster:
-        monkeypatch.setattr(clients, "Scheduler", elsewhere)
+    with LocalCluster(n_workers=1, **CLUSTER) as cluster:  # in a thread with a loop of its own
         return asyncio.run(run(cluster.scheduler_address))
 
 
-def test_in_the_loop_of_an_asynchronous_client_every_call_computes_on_the_cluster(
-    monkeypatch, tmp_path
-):
+def test_in_the_loop_of_an_asynchronous_client_every_call_computes_on_the_cluster(tmp_path):
     async def cell(client):
         x, y = rows()
         model = estimator(noise=SeededNoise(3)).fit(x, y)
@@ -175,7 +171,7 @@ def test_in_the_loop_of_an_asynchronous_client_every_call_computes_on_the_cluste
             str(check(SCHEMA, x, y, columns="position")),
         )
 
-    (tables, score, steps), told = in_a_loop(monkeypatch, cell)
+    (tables, score, steps), told = in_a_loop(cell)
     x, y = rows()
     with dask.config.set(scheduler="sync"):
         local = estimator(noise=SeededNoise(3)).fit(x, y)
@@ -187,7 +183,7 @@ def test_in_the_loop_of_an_asynchronous_client_every_call_computes_on_the_cluste
 
 
 def test_rows_that_an_asynchronous_client_holds_are_refused_in_its_loop_and_work_in_a_thread(
-    monkeypatch, ledger
+    ledger,
 ):
     async def cell(client):
         x, y = client.persist(list(rows()))
@@ -200,4 +196,4 @@ def test_rows_that_an_asynchronous_client_holds_are_refused_in_its_loop_and_work
         assert not charges(ledger)
         return await asyncio.to_thread(model.fit, x, y)
 
-    assert in_a_loop(monkeypatch, cell).fit_id_ == charges(ledger)[0].fit_id
+    assert in_a_loop(cell).fit_id_ == charges(ledger)[0].fit_id

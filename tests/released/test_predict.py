@@ -176,6 +176,37 @@ def test_dataset_gives_a_dataarray(model, binary_schema, rows, expected, chunks)
     np.testing.assert_array_equal(got.compute(scheduler="sync"), expected[:, 0])
 
 
+@pytest.mark.parametrize("lazy", [False, True])
+def test_types_of_pandas_are_read_in_a_dataset(model, binary_schema, rows, expected, lazy):
+    own = rows.astype({"color": "category", "age": "Int64", "z": "double[pyarrow]"})
+    data = own.rename_axis("person").to_xarray()
+    data = data.assign(x=data.x.chunk(person=100)) if lazy else data
+    got = apply(RowFunction(model, binary_schema, first_column), data, np.dtype(np.int32))
+    np.testing.assert_array_equal(got.compute(scheduler="sync"), expected[:, 0])
+
+
+def test_rows_along_the_dimension_of_the_output_are_refused(model, numeric_schema, numeric):
+    names = list(numeric_schema.names)
+    array = xr.DataArray(numeric, dims=("class", "column"), coords={"column": names})
+    for data in (array, array.to_dataset("column"), array.chunk({"class": 50})):
+        function = RowFunction(model, numeric_schema, two_columns)
+        with pytest.raises(StructureError, match=r"data\.rename\({'class': 'row'}\)"):
+            apply(function, data, np.dtype(np.float64), (0, 1))
+        one = apply(RowFunction(model, numeric_schema, first_column), data, np.dtype(np.int32))
+        assert one.dims == ("class",)
+        renamed = data.rename({"class": "row"})
+        assert apply(function, renamed, np.dtype(np.float64), (0, 1)).dims == ("row", "class")
+
+
+def test_arrays_of_a_group_with_other_numbers_of_rows_are_refused(model, numeric_schema, numeric):
+    group = zarr.create_group(zarr.storage.MemoryStore())
+    for k, name in enumerate(numeric_schema.names):
+        group.create_array(name, data=numeric[: len(numeric) - (k == 2), k].copy(), chunks=(100,))
+    with pytest.raises(StructureError, match="different numbers of rows") as caught:
+        raw_scores(model, numeric_schema, group)
+    assert not any(letter.isdecimal() for letter in str(caught.value))
+
+
 def test_zarr_is_read_lazily(model, numeric_schema, numeric, tmp_path):
     store = zarr.create_array(tmp_path / "a.zarr", shape=numeric.shape, chunks=(300, 4), dtype="f8")
     store[:] = numeric

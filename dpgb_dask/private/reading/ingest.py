@@ -236,7 +236,6 @@ def _native_kind(data: Any, name: str) -> Any:
     """Turn xarray, Zarr and Arrow into NumPy, pandas or Dask; a tuple of named columns becomes `_Columns`."""
     data = from_arrow(data)
     if isinstance(data, xr.Dataset):
-        data = data if _loaded(*data.variables.values()) else data.chunk()
         data = _Columns.of_dataset(data)
     elif isinstance(data, xr.DataArray):
         data = _from_dataarray(data)
@@ -288,7 +287,7 @@ class _Columns(dict[str, Any]):
     def of_dataset(cls, data: xr.Dataset) -> "_Columns":
         variables = {str(name): variable for name, variable in data.data_vars.items()}
         axes = {name: variable.dims for name, variable in variables.items()}
-        return cls({name: v.data for name, v in variables.items()}, axes, data.coords)
+        return cls({name: _values_of(v) for name, v in variables.items()}, axes, data.coords)
 
     @classmethod
     def of_group(cls, data: zarr.Group) -> "_Columns":
@@ -313,18 +312,23 @@ class _Named(NamedTuple):
     names: tuple[str, ...]
 
 
-def _loaded(*variables: Any) -> bool:
-    """Whether all xarray variables are Dask or NumPy arrays; xarray reads others lazily from a file."""
-    return all(v.chunks is not None or getattr(v, "_in_memory", True) for v in variables)
+def _values_of(data: xr.DataArray) -> Any:
+    """Return the values of an xarray variable: NumPy, Dask, or a series where they are of a type of pandas."""
+    variable = data.variable
+    if pd.api.types.is_extension_array_dtype(variable.dtype):
+        return pd.Series(variable.data)
+    # xarray reads other arrays lazily from a file
+    loaded = variable.chunks is not None or getattr(variable, "_in_memory", True)
+    return (data if loaded else data.reset_coords(drop=True).chunk()).data
 
 
 def _from_dataarray(data: xr.DataArray) -> Any:
-    data = data if _loaded(data.variable) else data.chunk()
+    values = _values_of(data)
     if data.ndim == 2 and data.dims[1] in data.coords:
         names = data.coords[data.dims[1]]
         if names.dtype.kind in "OUST":
-            return _Named(data.data, tuple(str(name) for name in names.to_index()))
-    return data.data
+            return _Named(values, tuple(str(name) for name in names.to_index()))
+    return values
 
 
 def _column(data: Any, name: str) -> Any:

@@ -14,9 +14,11 @@ import xarray as xr
 import zarr
 from private.cases import rows_of, schema_of
 
+from dpgb_dask.encoding.codes import read_values
 from dpgb_dask.errors import SchemaError, StructureError, UnsupportedCollectionError
 from dpgb_dask.private.reading import ingest
 from dpgb_dask.private.reading.ingest import read_source
+from dpgb_dask.private.reading.shared_tasks import ChunkTasks, Pass
 
 SCHEMA = schema_of("binary")
 X, Y, W = rows_of("binary", 100)
@@ -70,6 +72,28 @@ def test_columns_of_a_dataset_or_group_are_checked(tmp_path):
     group.create_array("a", data=MATRIX[:, 0])
     with pytest.raises(SchemaError, match=r"missing=\['b', 'c'\]"):
         read_source(group, Y, None, SCHEMA)
+
+
+@pytest.mark.parametrize("lazy", [False, True])
+def test_types_of_pandas_are_read_in_xarray(lazy):
+    frame = X.astype({"a": "double[pyarrow]", "b": "Float64", "c": "category"})
+    data = frame.to_xarray()
+    data = data.assign(a=("index", da.from_array(X.a.to_numpy(), chunks=30))) if lazy else data
+    y = xr.DataArray(pd.array(Y, "Int64"), dims="index")
+    source = read_source(data, y, y, SCHEMA)
+    assert source.lazy == lazy
+    loaded = [Pass(ChunkTasks(source.chunks)).load(k) for k in range(len(source.chunks))]
+    codes = np.concatenate(
+        [read_values(rows.x, SCHEMA).column(j) for j in range(3) for rows in loaded]
+    )
+    want = [read_values(X, SCHEMA).column(j) for j in range(3)]
+    np.testing.assert_array_equal(codes, np.concatenate(want))
+    np.testing.assert_array_equal(np.concatenate([rows.y for rows in loaded]).astype(float), Y)
+
+
+def test_loaded_columns_of_a_dataset_with_an_index_are_in_memory():
+    source = read_source(X.to_xarray(), Y, None, SCHEMA)
+    assert not source.lazy
 
 
 @pytest.mark.parametrize(
