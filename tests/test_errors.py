@@ -82,6 +82,12 @@ def fit_auto(_tmp):
     model(recipe="auto").fit(table.drop(columns="target"), table["target"])
 
 
+def fit_less_its_mean(_tmp):
+    table = dd.from_pandas(rows(), npartitions=3, sort=False)
+    table = table.assign(a=table.a - table.a.mean())
+    model().fit(table[["a", "c"]], table["target"])
+
+
 def fit_lazily(_tmp):
     table = dd.from_pandas(rows().drop(columns="person"), npartitions=3, sort=False)
     model().fit(table[["a", "c"]], table["target"])
@@ -105,12 +111,13 @@ def predict(_tmp):
 
 ENCODE = encode
 LOCAL, CHUNKS = "dpgb_dask.private.rounds.local", "dpgb_dask.private.reading.chunks"
+SHARED = "dpgb_dask.private.reading.shared_tasks"
 PLACES = [
     (fit_in_memory, "dpgb_dask.private.reading.ingest._select"),
     (fit_in_memory, "dpgb_dask.private.reading.ingest._memory_chunks"),
-    (fit_in_memory, "dpgb_dask.private.rounds.local.merge_graphs"),
-    (fit_in_memory, f"{LOCAL}.load"),
-    (fit_in_memory, f"{LOCAL}.line_up"),
+    (fit_in_memory, f"{SHARED}.tasks_of"),
+    (fit_in_memory, f"{SHARED}.Pass.load"),
+    (fit_in_memory, f"{SHARED}.line_up"),
     (fit_lazily, f"{LOCAL}.add_surveys"),
     (fit_in_memory, f"{LOCAL}.Surveyed"),
     (fit_in_memory, f"{LOCAL}.join_encoded"),
@@ -129,7 +136,8 @@ PLACES = [
     (fit_auto, f"{LOCAL}.LocalRounds._sums"),
     (fit_lazily, "dpgb_dask.private.reading.ingest._frame_chunks"),
     (fit_lazily, "dpgb_dask.private.reading.ingest.rows_of"),
-    (fit_lazily, f"{LOCAL}.get_sync"),
+    (fit_lazily, f"{SHARED}.get_sync"),
+    (fit_less_its_mean, f"{LOCAL}.get_async"),
     (write, "dpgb_dask.io.writing.store_form"),
     (write, "dpgb_dask.io.writing.line_up"),
     (write, "zarr.Array.__setitem__"),
