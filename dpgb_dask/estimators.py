@@ -270,7 +270,8 @@ class _Boosting(BaseEstimator):  # type: ignore[misc]
             self.n_features_in_ = schema.n_features
             self.feature_names_in_ = np.asarray(schema.names, dtype=object)
         if schema.target.classes:
-            self.classes_ = self._declared_labels()[list(self._order())]
+            order = outputs.sorted_places(schema.target.classes)
+            self.classes_ = self._declared_labels()[list(order)]
 
     def _declared_labels(self) -> NDArray[Any]:
         """Return the classes in the schema's order, which is that of the model's scores."""
@@ -279,7 +280,10 @@ class _Boosting(BaseEstimator):  # type: ignore[misc]
         return np.asarray(labels, dtype=None if uniform else object)
 
     def _order(self) -> tuple[int, ...]:
-        """Return the positions in the schema of ``classes_``."""
+        """Return the positions in the schema of ``classes_``, which of an old pickle are in the schema's order."""
+        declared = self._declared_labels()
+        if np.array_equal(self.classes_, declared):
+            return tuple(range(len(declared)))
         return outputs.sorted_places(self.schema_.target.classes)
 
     def _file(

@@ -640,3 +640,13 @@ def test_a_model_that_is_not_private_says_so_wherever_it_shows(
     for fitted in (seeded, DPGBClassifier.load(tmp_path / "m.json"), seeded.edit().done()):
         shown = shown_by(fitted, rows)
         assert not [name for name, text in shown.items() if "private=False" not in text]
+
+
+def test_an_old_pickle_keeps_its_own_order_of_classes(binary_schema, features, labels):
+    """Of before ``classes_`` was sorted: chances and decisions are of the classes that it names."""
+    words = np.where(labels == 1, "no", "yes")
+    fitted = with_classes(binary_schema, ["yes", "no"], features, words)
+    chances, decision = fitted.predict_proba(features), fitted.decision_function(features)
+    fitted.classes_ = np.array(["yes", "no"])
+    np.testing.assert_array_equal(fitted.predict_proba(features), chances[:, ::-1])
+    np.testing.assert_array_equal(fitted.decision_function(features), -decision)

@@ -1,5 +1,6 @@
 """The place of a data set, a local folder or a URL, and the errors raised if it is not as it was written."""
 
+import os
 import shutil
 from collections.abc import Mapping
 from contextlib import nullcontext
@@ -31,7 +32,7 @@ class Place:
     def named(cls, path: Any, options: Mapping[str, Any] | None) -> "Place":
         """Return the place that a caller names; raises as `remote.place_of`."""
         remote.place_of(path)
-        return cls(str(path), dict(options or {}))
+        return cls(os.fspath(path), dict(options or {}))
 
     def __repr__(self) -> str:
         return f"<place {self.path!r}>"  # options may hold a password

@@ -7,6 +7,7 @@ text means (missing, a number, a category) is decided later, by the text and the
 
 import codecs
 import csv
+import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -113,7 +114,7 @@ def read_csv(
         raise StructureError("path=[] names no file. Give at least one.")
     for place in places:
         place_of(place)
-    given = list(map(str, places))
+    given = list(map(os.fspath, places))
     said = given[0] if len(given) == 1 else given
     options = dict(storage_options or {})
     hint = "Give a file of delimited text, or a pattern of such files."

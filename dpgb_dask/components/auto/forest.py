@@ -133,9 +133,8 @@ class Forest(Stage):
         n_trees = max(self._rounds_at(np.inf, shape.kind) * self.batch, fast)
         per_leaf = BOX + 32 * shape.n_scores  # a value and a gain, twice while trees are appended
         n_sums = 2 * shape.n_scores * self.batch * leaves
-        made = constants.MADE_ROWS * (
-            len(most_bins) + 80 * shape.n_scores
-        )  # bytes of rows and of what is found of them
+        # codes of the rows, and what is found of them
+        made = constants.MADE_ROWS * (len(most_bins) + 80 * shape.n_scores)
         return Needs(n_sums=n_sums, held=n_trees * leaves * per_leaf + made)
 
     def _batch_at(self, faster: float) -> int:
@@ -292,7 +291,9 @@ class Forest(Stage):
             scales=(1.0,),
         ).after(state)
         trees = state.model.trees.with_more(query.splits, values(answer.grad))
-        scale = memory.scale.after(state, query.splits, answer, values)
+        # short trees ask for more than long ones: the second half of the rounds tells of all
+        late = memory.round >= memory.rounds // 2
+        scale = memory.scale.after(state, query.splits, answer, values, counts=late)
         done = memory.round + 1
         if done == memory.rounds:
             trees = scaled(trees, memory.chosen, scale.factor)

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from dpgb_dask.components import constants
 from dpgb_dask.components.answers import Sums
-from dpgb_dask.components.auto.posterior import sampling_variance
+from dpgb_dask.components.auto.posterior import curvature_of, sampling_variance
 from dpgb_dask.contracts.model import SCORE_ONE, Model, Splits
 from dpgb_dask.contracts.plan import State
 from dpgb_dask.kernels.histogram import joint_sums
@@ -47,7 +47,7 @@ class ForestScale:
         The trees so far; and what trees make of the sampling noise of the rows that are made up, which stands for how
         far the forest follows that of the real ones.
     told, followed, curved, variance : float
-        Over leaves, the sum of Σg times the mean of the trees so far; the part of it by which these follow the sampling
+        Over leaves of rounds that count, the sum of Σg times the mean of the trees so far; the part of it by which these follow the sampling
         noise of the rows; the sum of their curvature; and the variance of the first by the noise of the releases.
     """
 
@@ -85,10 +85,13 @@ class ForestScale:
         prior = constants.SCALE_SD**2
         return float(np.clip(1 - slope * prior / (prior + variance), 0, constants.LARGEST_SCALE))
 
-    def after(self, state: State, splits: Splits, answer: Sums, values: Values) -> Self:
-        """Return what is known after one more batch of trees."""
+    def after(
+        self, state: State, splits: Splits, answer: Sums, values: Values, *, counts: bool
+    ) -> Self:
+        """Return what is known after one more batch of trees, whose sums count only if ``counts``."""
         shape = (splits.n_trees, splits.n_leaves, -1)
         mean_hess = answer.hess.sum() / splits.n_trees / state.n_rows
+        mean_hess /= curvature_of(state.shape.kind)
         each = state.n_rows / self.codes.shape[1]  # rows that a row stands for
         bend = curvature_at(state.shape.kind, self.before + self.forest)
         times = max(mean_hess, TINY) / max(bend.mean_hess, TINY)
@@ -111,6 +114,8 @@ class ForestScale:
         ours, theirs = self.forest.copy(), self.fitted.copy()
         _add(leaf, values(answer.grad), ours)
         _add(leaf, values(each * (pull + noise).reshape(answer.grad.shape)), theirs)
+        if not counts:
+            return replace(self, forest=ours, fitted=theirs)
         return replace(
             self,
             forest=ours,

@@ -8,7 +8,7 @@ LARGEST_SHARES = (0.5, 0.95, 0.95, 0.95)
 
 
 def joint_hessian(hess: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Return d of the Hessian diag(d) - dd'/Σd of several classes, whose diagonal is h; of one score h itself.
+    """Return d of the Hessian diag(d) - dd'/Σd of several classes, whose diagonal is h.
 
     Gradients of several classes add up to 0, and so does every row of their Hessian. So d = h/(1 - d/Σd), which is
     solved by a few repetitions from h/Σh for d/Σd: exact for two classes and for classes that are alike, and otherwise
@@ -18,8 +18,6 @@ def joint_hessian(hess: NDArray[np.float64]) -> NDArray[np.float64]:
     ----------
     hess : (…, n_scores) float64
     """
-    if hess.shape[-1] == 1:
-        return hess
     d = hess
     for largest in LARGEST_SHARES:
         total = np.maximum(d.sum(-1, keepdims=True), 1e-9)

@@ -82,6 +82,8 @@ class GlobalExplanation:
         ------
         KeyError
             If there is no such term.
+        PlanError
+            If what is given is neither a name nor names.
         """
         found = self.find(features[0] if len(features) == 1 else features)
         if found is None:
@@ -91,8 +93,8 @@ class GlobalExplanation:
     def find(self, given: str | Sequence[str]) -> Term | None:
         """Return the term of a name or of a list of features, as `term` does; None if there is none."""
         names = list(dict.fromkeys(name for term in self.terms for name in term.features))
-        known = {frozenset(term.features): term for term in self.terms}
-        wanted = map(frozenset, meant(given, names))
+        known = {tuple(sorted(term.features)): term for term in self.terms}
+        wanted = (tuple(sorted(own)) for own in meant(given, names))
         return next((known[own] for own in wanted if own in known), None)
 
     # ---- what interpret.show asks for

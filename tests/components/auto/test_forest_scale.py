@@ -10,7 +10,6 @@ from dpgb_dask.components import constants
 from dpgb_dask.components.auto import forest_scale
 from dpgb_dask.components.auto.forest import Forest, scaled
 from dpgb_dask.components.auto.forest_scale import ForestScale
-from dpgb_dask.components.auto.newton import joint_hessian
 from dpgb_dask.components.auto.noise import ForestNoise
 from dpgb_dask.contracts.model import SCORE_ONE, TreeEnsemble
 
@@ -181,7 +180,3 @@ def test_sums_of_made_up_rows_are_those_of_every_leaf():
                     most = forest_scale.LARGEST / SCORE_ONE
                     want = column[:, own].clip(-most, most)[:, here].sum(1)
                     np.testing.assert_allclose(part[t, k], want, atol=250 / SCORE_ONE)
-
-
-def test_the_joint_hessian_of_one_score_is_its_own():
-    assert joint_hessian(np.array([[3.0], [0.5]])).tolist() == [[3.0], [0.5]]
