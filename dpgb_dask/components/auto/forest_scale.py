@@ -47,8 +47,9 @@ class ForestScale:
         The trees so far; and what trees make of the sampling noise of the rows that are made up, which stands for how
         far the forest follows that of the real ones.
     told, followed, curved, variance : float
-        Over leaves of rounds that count, the sum of Σg times the mean of the trees so far; the part of it by which these follow the sampling
-        noise of the rows; the sum of their curvature; and the variance of the first by the noise of the releases.
+        Over leaves of rounds that count, the sum of Σg times the mean of the trees so far; the part of it by which
+        these follow the sampling noise of the rows; the sum of their curvature; and the variance of the first by the
+        noise of the releases.
     """
 
     codes: NDArray[np.uint8]
