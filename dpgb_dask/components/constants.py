@@ -157,7 +157,9 @@ FOREST_EVEN = 0.2
 # the forest's scale (§5): rows that are made up for it; of how far trees follow the noise of the rows, the part that
 # counts (with 1, log-loss of letter at ε = 8 +2 %); the prior's sd around 1; the largest
 MADE_ROWS = 8192
-SCALE_OPTIMISM, SCALE_SD, LARGEST_SCALE = 0.5, 0.5, 1.5
+SCALE_OPTIMISM, SCALE_SD = 0.5, 0.5
+# of several classes the slope asks for too much where trees are still growing: products of features +2.6 % log-loss
+LARGEST_SCALE = {"binary": 1.5, "multiclass": 1.0, "numeric": 1.5}
 LARGEST_LEAF = 2.0  # bound of a Newton step before the rate
 
 # ---- rich data: n̂ ĥ μ/c, the signal of all rows over the noise of one sum, decides (docs/default-method.md §4)

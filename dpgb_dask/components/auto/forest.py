@@ -296,8 +296,9 @@ class Forest(Stage):
         scale = memory.scale.after(state, query.splits, answer, values, counts=late)
         done = memory.round + 1
         if done == memory.rounds:
-            trees = scaled(trees, memory.chosen, scale.factor)
-            noise = noise.scaled(done, scale.factor)
+            factor = scale.factor(state.shape.kind)
+            trees = scaled(trees, memory.chosen, factor)
+            noise = noise.scaled(done, factor)
         model = replace(state.model, trees=trees)
         state = replace(state, model=model, memory=replace(memory, round=done, scale=scale))
         return state.with_fact(noise)

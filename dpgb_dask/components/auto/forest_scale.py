@@ -76,15 +76,15 @@ class ForestScale:
         unit = noise_of(state.shape.kind, before, rng)
         return cls(codes, before, unit, np.zeros_like(before), np.zeros_like(before))
 
-    @property
-    def factor(self) -> float:
-        """What the trees should be multiplied by: 1, moved towards 1 less the slope as far as that is known."""
+    def factor(self, kind: str) -> float:
+        """Return what the trees should be multiplied by: 1, moved to 1 less the slope as far as that is known."""
         if self.curved <= 0:
             return 1.0
         told = self.told - constants.SCALE_OPTIMISM * self.followed
         slope, variance = told / self.curved, self.variance / self.curved**2
         prior = constants.SCALE_SD**2
-        return float(np.clip(1 - slope * prior / (prior + variance), 0, constants.LARGEST_SCALE))
+        largest = constants.LARGEST_SCALE[kind]
+        return float(np.clip(1 - slope * prior / (prior + variance), 0, largest))
 
     def after(
         self, state: State, splits: Splits, answer: Sums, values: Values, *, counts: bool
