@@ -40,7 +40,12 @@ def path_or_url(text: str) -> Path | str:
 
 
 def place_of(path: Any) -> Path | str:
-    """Return the place that a caller names, as `path_or_url` does.
+    """Return the place that a caller names, as `path_or_url` does; raises as `name_of`."""
+    return path_or_url(name_of(path))
+
+
+def name_of(path: Any) -> str:
+    """Return the name that a caller gives, as text.
 
     Raises
     ------
@@ -58,7 +63,7 @@ def place_of(path: Any) -> Path | str:
         )
     if not text or "\0" in text:
         raise StructureError(f"path={text!r} names no file. Give its name.")
-    return path_or_url(text)
+    return text
 
 
 def check_no_password(url: str) -> None:

@@ -64,12 +64,12 @@ def moved(X: pd.DataFrame) -> pd.DataFrame:
 
 
 def binary(X: pd.DataFrame, y: Values, bounds: Bounds, rows: int = ROWS) -> Split:
-    return Split(Schema(bounds, classes=[0, 1]), X[:rows], X[rows:], y[:rows], y[rows:])
+    return classes(X, y, bounds, 2, rows)
 
 
-def classes(X: pd.DataFrame, y: Values, bounds: Bounds) -> Split:
-    labels = list(range(int(y.max()) + 1))
-    return Split(Schema(bounds, classes=labels), X[:ROWS], X[ROWS:], y[:ROWS], y[ROWS:])
+def classes(X: pd.DataFrame, y: Values, bounds: Bounds, n_classes: int, rows: int) -> Split:
+    schema = Schema(bounds, classes=list(range(n_classes)))
+    return Split(schema, X[:rows], X[rows:], y[:rows], y[rows:])
 
 
 def numeric(
@@ -241,7 +241,8 @@ def nothing(seed: int, n_classes: int) -> Split:
     rng = np.random.default_rng(seed)
     X = features(rng, ROWS + TEST_ROWS)
     share = np.arange(n_classes, 0, -1.0)
-    return classes(X, rng.choice(n_classes, len(X), p=share / share.sum()), BOUNDS)
+    y = rng.choice(n_classes, len(X), p=share / share.sum())
+    return classes(X, y, BOUNDS, n_classes, ROWS)
 
 
 def nothing_numeric(seed: int) -> Split:
@@ -256,7 +257,7 @@ def ordered_classes(seed: int) -> Split:
     rng = np.random.default_rng(seed)
     X = features(rng, ROWS + TEST_ROWS)
     y = signal(X) + rng.logistic(size=len(X))
-    return classes(X, np.digitize(y, [-2.0, -0.6, 0.6, 2.0]), BOUNDS)
+    return classes(X, np.digitize(y, [-2.0, -0.6, 0.6, 2.0]), BOUNDS, 5, ROWS)
 
 
 def lines_classes(seed: int) -> Split:
@@ -264,7 +265,7 @@ def lines_classes(seed: int) -> Split:
     rng = np.random.default_rng(seed)
     X = features(rng, ROWS + TEST_ROWS)
     score = X[[f"x{j}" for j in range(8)]].to_numpy() @ (0.5 * rng.normal(size=(8, 3)))
-    return classes(X, (score + rng.gumbel(size=score.shape)).argmax(1), BOUNDS)
+    return classes(X, (score + rng.gumbel(size=score.shape)).argmax(1), BOUNDS, 3, ROWS)
 
 
 def separable(seed: int, rows: int) -> Split:

@@ -1,6 +1,5 @@
 """The place of a data set, a local folder or a URL, and the errors raised if it is not as it was written."""
 
-import os
 import shutil
 from collections.abc import Mapping
 from contextlib import nullcontext
@@ -30,9 +29,8 @@ class Place:
 
     @classmethod
     def named(cls, path: Any, options: Mapping[str, Any] | None) -> "Place":
-        """Return the place that a caller names; raises as `remote.place_of`."""
-        remote.place_of(path)
-        return cls(os.fspath(path), dict(options or {}))
+        """Return the place that a caller names; raises as `remote.name_of`."""
+        return cls(remote.name_of(path), dict(options or {}))
 
     def __repr__(self) -> str:
         return f"<place {self.path!r}>"  # options may hold a password

@@ -7,7 +7,6 @@ text means (missing, a number, a category) is decided later, by the text and the
 
 import codecs
 import csv
-import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -24,7 +23,7 @@ from dask.delayed import delayed
 from fsspec.utils import infer_compression
 
 from dpgb_dask.errors import DPGBError, StructureError
-from dpgb_dask.remote import check_no_password, is_there, is_url, place_of
+from dpgb_dask.remote import check_no_password, is_there, is_url, name_of
 from dpgb_dask.values import exact_ids
 
 BLOCK = 8 << 20  # bytes; as text in memory they take about ten times as much
@@ -106,15 +105,12 @@ def read_csv(
         raise StructureError(
             f"blocksize={blocksize!r} must be a whole number of bytes, at least 1."
         )
-    one_name = isinstance(path, str | bytes | Path) or hasattr(
-        path, "read"
-    )  # not an open file's lines
+    # not an open file's lines
+    one_name = isinstance(path, str | bytes | Path) or hasattr(path, "read")
     places: list[Any] = list(path) if isinstance(path, Iterable) and not one_name else [path]
     if not places:
         raise StructureError("path=[] names no file. Give at least one.")
-    for place in places:
-        place_of(place)
-    given = list(map(os.fspath, places))
+    given = list(map(name_of, places))
     said = given[0] if len(given) == 1 else given
     options = dict(storage_options or {})
     hint = "Give a file of delimited text, or a pattern of such files."

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from dpgb_dask.contracts.model import Model
 from dpgb_dask.contracts.schema import Schema
+from dpgb_dask.contracts.scores import scores_by_codes
 from dpgb_dask.conventions import dims_of
 from dpgb_dask.encoding.codes import encode
 from dpgb_dask.encoding.frames import as_given
@@ -24,7 +25,6 @@ from dpgb_dask.encoding.structure import (
     match_names,
 )
 from dpgb_dask.errors import StructureError, in_our_words
-from dpgb_dask.kernels import predict as kernels
 from dpgb_dask.stored import all_arrays_of, from_zarr
 
 COLUMNS = "class"  # the dimension of several outputs per row, in xarray
@@ -36,21 +36,8 @@ OfCodes = Callable[[Codes], NDArray[Any]]
 
 def scorer(model: Model) -> Callable[[Codes], NDArray[np.int32]]:
     """Return a function from (n_features, n_rows) uint8 codes to (n_rows, n_scores) int32 scores."""
-    # packed once, as every block of rows uses the same joint tables
-    tables = kernels.pack_tables(model.tables)
-    pairs = kernels.pack_pair_tables(model.pairs, [pair.table for pair in model.pairs])
-    trees = model.trees
-
-    def score(codes: Codes) -> NDArray[np.int32]:
-        out = np.empty((model.n_scores, codes.shape[1]), np.int32)
-        out[:] = model.intercept[:, None]
-        kernels.add_tables(codes, tables, out)
-        kernels.add_pair_tables(codes, pairs, out)
-        if trees.n_trees:
-            kernels.add_trees(codes, *trees.splits.arrays, trees.value, out)
-        return np.ascontiguousarray(out.T)
-
-    return score
+    score = scores_by_codes(model)
+    return lambda codes: np.ascontiguousarray(score(codes).T)
 
 
 @dataclass(frozen=True, eq=False)
@@ -236,9 +223,8 @@ def _on_dataset(
 
 
 def _lazy(variable: xr.DataArray) -> da.Array:
-    own = pd.api.types.is_extension_array_dtype(
-        variable.dtype
-    )  # of pandas, which Dask does not take
+    # of pandas, which Dask does not take
+    own = pd.api.types.is_extension_array_dtype(variable.dtype)
     return da.from_array(variable.to_numpy(), chunks=-1) if own else da.asarray(variable.data)
 
 

@@ -278,11 +278,14 @@ class Forest(Stage):
         def per_leaf(values: NDArray[np.float64]) -> NDArray[np.float64]:
             return values.T.reshape(state.shape.n_scores, memory.batch, -1)
 
-        def values(grad: NDArray[np.float64]) -> NDArray[np.int32]:
-            step, _ = newton_steps(grad, hess, ridge)
+        def moved(step: NDArray[np.float64]) -> NDArray[np.int32]:
             return steps(per_leaf(rate * np.clip(step, -largest, largest)))
 
+        def values(grad: NDArray[np.float64]) -> NDArray[np.int32]:
+            return moved(newton_steps(grad, hess, ridge)[0])
+
         step, reach = newton_steps(answer.grad, hess, ridge)
+        value = moved(step)
         noise = ForestNoise(
             gain=per_leaf(np.where(np.abs(step) >= largest, 0, rate * reach)),
             grad_sd=(sd,) * memory.batch,
@@ -290,10 +293,10 @@ class Forest(Stage):
             batches=(memory.batch,),
             scales=(1.0,),
         ).after(state)
-        trees = state.model.trees.with_more(query.splits, values(answer.grad))
+        trees = state.model.trees.with_more(query.splits, value)
         # short trees ask for more than long ones: the second half of the rounds tells of all
         late = memory.round >= memory.rounds // 2
-        scale = memory.scale.after(state, query.splits, answer, values, counts=late)
+        scale = memory.scale.after(state, query.splits, answer, value, values, counts=late)
         done = memory.round + 1
         if done == memory.rounds:
             factor = scale.factor(state.shape.kind)

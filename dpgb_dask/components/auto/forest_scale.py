@@ -17,11 +17,13 @@ from numpy.typing import NDArray
 from dpgb_dask.components import constants
 from dpgb_dask.components.answers import Sums
 from dpgb_dask.components.auto.posterior import curvature_of, sampling_variance
-from dpgb_dask.contracts.model import SCORE_ONE, Model, Splits
+from dpgb_dask.contracts.model import SCORE_ONE, Splits
 from dpgb_dask.contracts.plan import State
+from dpgb_dask.contracts.scores import scores_by_codes
 from dpgb_dask.kernels.histogram import joint_sums
-from dpgb_dask.kernels.predict import add_pair_tables, add_tables, add_trees, pack_pair_tables
+from dpgb_dask.kernels.predict import add_tables
 from dpgb_dask.kernels.route import tree_leaves
+from dpgb_dask.losses import LINKS
 from dpgb_dask.losses.gradients import sigmoid
 
 LARGEST = (1 << 19) - 1  # of a row's values that are summed, in score steps: 8
@@ -72,7 +74,7 @@ class ForestScale:
             below = np.cumsum(np.maximum(mass, 0))
             own[:] = rng.permutation(np.searchsorted(below[:-1], middle * below[-1]))
         assert state.model is not None
-        before = scores_of(state.model, codes)
+        before = scores_by_codes(state.model)(codes)
         unit = noise_of(state.shape.kind, before, rng)
         return cls(codes, before, unit, np.zeros_like(before), np.zeros_like(before))
 
@@ -87,10 +89,19 @@ class ForestScale:
         return float(np.clip(1 - slope * prior / (prior + variance), 0, largest))
 
     def after(
-        self, state: State, splits: Splits, answer: Sums, values: Values, *, counts: bool
+        self,
+        state: State,
+        splits: Splits,
+        answer: Sums,
+        value: NDArray[np.int32],
+        values: Values,
+        *,
+        counts: bool,
     ) -> Self:
-        """Return what is known after one more batch of trees, whose sums count only if ``counts``."""
-        shape = (splits.n_trees, splits.n_leaves, -1)
+        """Return what is known after one more batch of trees, whose sums count only if ``counts``.
+
+        ``value`` holds the values of its leaves, which ``values`` makes of any sums.
+        """
         mean_hess = answer.hess.sum() / splits.n_trees / state.n_rows
         mean_hess /= curvature_of(state.shape.kind)
         each = state.n_rows / self.codes.shape[1]  # rows that a row stands for
@@ -105,23 +116,21 @@ class ForestScale:
         )  # fmt: skip
         halves = [_summed(leaf, splits, h, columns) for h in (0, 1)]
         rows, forest, _, fitted, pull, noise = (a + b for a, b in zip(*halves, strict=True))
+        grown = self.forest.copy(), self.fitted.copy()
+        _add(leaf, value, grown[0])
+        _add(leaf, values(each * (pull + noise).reshape(answer.grad.shape)), grown[1])
+        later = replace(self, forest=grown[0], fitted=grown[1])
+        if not counts:
+            return later
         share = np.maximum(rows, 1)
         mean = forest / share
         # of either half times the mean of the other: the square of a mean of a few rows is too large
         (rows_a, forest_a, bent_a, *_), (rows_b, forest_b, bent_b, *_) = halves
         mean_a, mean_b = forest_a / np.maximum(rows_a, 1), forest_b / np.maximum(rows_b, 1)
         crossed = bent_a * mean_b + bent_b * mean_a
-        grad = answer.grad.reshape(shape)
-        ours, theirs = self.forest.copy(), self.fitted.copy()
-        _add(leaf, values(answer.grad), ours)
-        _add(leaf, values(each * (pull + noise).reshape(answer.grad.shape)), theirs)
-        if not counts:
-            return replace(self, forest=ours, fitted=theirs)
         return replace(
-            self,
-            forest=ours,
-            fitted=theirs,
-            told=self.told + float((grad * mean).sum()),
+            later,
+            told=self.told + float((answer.grad.reshape(mean.shape) * mean).sum()),
             followed=self.followed + float(each * (noise * fitted / share).sum()),
             curved=self.curved + float(each * crossed.sum()),
             variance=self.variance + float(answer.grad_sd**2 * (mean**2).sum()),
@@ -167,8 +176,7 @@ def curvature_at(kind: str, score: NDArray[np.int32]) -> Curvature:
 
 def chances(score: NDArray[np.int32]) -> NDArray[np.float64]:
     """Return the softmax of scores, (n_scores, n_rows)."""
-    p = np.exp((score - score.max(0)) / SCORE_ONE)
-    return np.asarray(p / p.sum(0))
+    return LINKS["softmax"](score.T / SCORE_ONE).T
 
 
 def noise_of(kind: str, score: NDArray[np.int32], rng: np.random.Generator) -> NDArray[np.float64]:
@@ -180,18 +188,6 @@ def noise_of(kind: str, score: NDArray[np.int32], rng: np.random.Generator) -> N
         return p
     sign = np.where(rng.random(score.shape) < 0.5, -1.0, 1.0)
     return sign * np.sqrt(curvature_at(kind, score).weight)
-
-
-def scores_of(model: Model, codes: NDArray[np.uint8]) -> NDArray[np.int32]:
-    """Return the scores of rows, (n_scores, n_rows)."""
-    score = np.tile(model.intercept[:, None], codes.shape[1])
-    add_tables(codes, model.tables, score)
-    if model.pairs:  # a kernel that is not called need not be compiled
-        pairs = pack_pair_tables(model.pairs, [pair.table for pair in model.pairs])
-        add_pair_tables(codes, pairs, score)
-    if model.trees.n_trees:
-        add_trees(codes, *model.trees.splits.arrays, model.trees.value, score)
-    return score
 
 
 def _summed(
