@@ -5,6 +5,7 @@ import logging
 import traceback
 import weakref
 from contextlib import suppress
+from pathlib import Path
 from unittest import mock
 
 import dask
@@ -369,31 +370,17 @@ def test_only_names_of_the_schema_are_said(kind, work, tmp_path):
     assert kind == "tuples" or "do not match the schema" in str(info.value)
 
 
-def test_a_file_without_a_header_is_told_without_its_first_row(tmp_path, capsys):
-    SCHEMA.save(tmp_path / "s.json")
-    (tmp_path / "d.csv").write_text("39,State-gov,Jane Doe\n50,Private,John Roe\n")
-    common = ("--schema", str(tmp_path / "s.json"))
-    model().fit(rows()[["a", "c"]], rows()["target"]).save(tmp_path / "m.json")
+def test_a_file_without_a_header_is_told_without_its_first_row(tmp_path, capsys, monkeypatch):
+    # an error names the file, and the path of a temporary folder holds numbers of its own
+    monkeypatch.chdir(tmp_path)
+    SCHEMA.save("s.json")
+    Path("d.csv").write_text("39,State-gov,Jane Doe\n50,Private,John Roe\n")
+    model().fit(rows()[["a", "c"]], rows()["target"]).save("m.json")
+    budget = ("--epsilon", "1", "--delta", "1e-6")
     for command in (
-        [
-            "fit",
-            str(tmp_path / "d.csv"),
-            *common,
-            "--epsilon",
-            "1",
-            "--delta",
-            "1e-6",
-            "--out",
-            "x.json",
-        ],
-        [
-            "predict",
-            str(tmp_path / "m.json"),
-            str(tmp_path / "d.csv"),
-            "--out",
-            str(tmp_path / "o"),
-        ],
-        ["convert", str(tmp_path / "d.csv"), *common, "--out", str(tmp_path / "d.zarr")],
+        ["fit", "d.csv", "--schema", "s.json", *budget, "--out", "x.json"],
+        ["predict", "m.json", "d.csv", "--out", "o"],
+        ["convert", "d.csv", "--schema", "s.json", "--out", "d.zarr"],
     ):
         assert cli.main(command) == 1
         printed = capsys.readouterr().err

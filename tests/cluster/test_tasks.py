@@ -239,7 +239,7 @@ def test_what_encodes_a_chunk_tells_no_length_in_a_log():
     rounds = rounds_of("binary", 1000)
     ask_all(rounds, "binary")
     assert rounds._reading.starts.tolist() == [0, 1000, 2000, 3000]
-    assert "1000" not in repr(rounds._job)
+    assert "1000" not in repr(rounds._job).replace(rounds._job.fit, "a random name")
     rounds.close()
 
 
