@@ -1,7 +1,8 @@
-"""Parquet as a Dask DataFrame, whatever index pandas or Dask wrote beside its columns."""
+"""Parquet as a Dask DataFrame, whatever index pandas or Dask wrote beside its columns or its folders are named."""
 
-from collections.abc import Set
+from collections.abc import Iterable, Set
 from typing import Any, NamedTuple
+from urllib.parse import unquote
 
 import dask.dataframe as dd
 import fsspec
@@ -24,39 +25,57 @@ class Parquet(NamedTuple):
     lost : set of str
         Names of an index that Dask cannot read as columns: pandas wrote it as a range into the file's metadata, or it
         has several levels.
+    folders : set of str
+        Columns whose values are the names of folders, as text; no file declares their type.
     """
 
     frame: dd.DataFrame
     stored: Set[str]
     lost: Set[str]
+    folders: Set[str]
 
 
 def read_parquet(path: str, dtype_backend: str | None = None) -> Parquet:
     """Open a Parquet file or folder; of its files, only footers are read."""
+    import pyarrow as pa  # noqa: PLC0415 - comes with Dask
+
+    paths, stored_schema = _files_of(path)
+    named = _columns_of_folders(paths)
+    folders = named - {*stored_schema.names}
+    # as text: else the names of folders, which are values, decide a type, and one without a value makes Dask fail
+    fields = pa.schema([(name, pa.string()) for name in sorted(folders)])
+    options = {"dataset": {"partitioning": {"flavor": "hive", "schema": fields}}} if named else {}
     # index=False: else Dask fails, when it computes rows, on an index that pandas wrote as a range, or that has another
     # name in another file
-    frame = dd.read_parquet(path, dtype_backend=dtype_backend, index=False)
-    levels = _index_in(path)
+    frame = dd.read_parquet(path, dtype_backend=dtype_backend, index=False, **options)
+    # what pandas wrote of the index into the first file: the column of each level, or the facts of a range
+    levels = list((stored_schema.pandas_metadata or {}).get("index_columns", ()))
     names = {str(name) for level in levels if (name := _name_of(level)) is not None}
     if len(levels) == 1:
         stored = names & {*frame.columns}
-        return Parquet(frame, stored, names - stored)
+        return Parquet(frame, stored, names - stored, folders)
     # Dask finds levels only where all of them are read, and those without a name nowhere; it names them as pandas does
     aside = names | {f"level_{k}" for k, level in enumerate(levels) if _name_of(level) is None}
     left = [name for name in frame.columns if name not in aside]
-    return Parquet(frame if len(left) == len(frame.columns) else frame[left], frozenset(), names)
+    taken = frame if len(left) == len(frame.columns) else frame[left]
+    return Parquet(taken, frozenset(), names, folders)
 
 
-def _index_in(path: str) -> list[Any]:
-    """Return what pandas wrote of the index into the first file: the column of each level, or the facts of a range."""
+def _files_of(path: str) -> tuple[list[str], Any]:
+    """Return the files at a path, and the schema of the first of them."""
     from pyarrow.parquet import read_schema  # noqa: PLC0415 - comes with Dask
 
     files, _, paths = fsspec.get_fs_token_paths(path, mode="rb")
     if files.isdir(paths[0]):
         paths = [one for one in files.find(paths[0]) if one.endswith(SUFFIXES)]
     with files.open(min(paths, key=natural_sort_key)) as file:
-        metadata = read_schema(file).pandas_metadata or {}
-    return list(metadata.get("index_columns", ()))
+        return paths, read_schema(file)
+
+
+def _columns_of_folders(paths: Iterable[str]) -> set[str]:
+    """Return the names of the columns that folders named ``column=value`` hold, as Hive writes them."""
+    folders = {folder for path in paths for folder in path.split("/")[:-1] if "=" in folder}
+    return {unquote(folder.partition("=")[0]) for folder in folders}
 
 
 def _name_of(level: Any) -> str | None:

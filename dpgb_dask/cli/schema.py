@@ -75,5 +75,9 @@ def _draft(options: argparse.Namespace) -> drafts.SchemaDraft:
         if frame is not None:
             return drafts.draft(frame, target=options.target, header=options.header)
         table = read_parquet(path, "pyarrow")
-        types = {n: t for n, t in table.frame.dtypes.items() if n not in table.stored}
+        types = {
+            n: None if n in table.folders else t
+            for n, t in table.frame.dtypes.items()
+            if n not in table.stored
+        }
         return drafts.of_types(types, options.target)

@@ -280,7 +280,7 @@ def _open_parquet(
     backend = "numpy_nullable" if copied else None if schema.unit_id is None else "pyarrow"
     table = read_parquet(options.data, backend)
     _refuse_lost(options, schema, table, strict=strict)
-    beside = {schema.target.name} if strict else set()
+    beside = table.folders | ({schema.target.name} if strict else set())
     types = zip(table.frame.columns, table.frame.dtypes, strict=True)
     check_file_types({n: t for n, t in types if n not in beside}, schema)
     return table.frame, table.stored

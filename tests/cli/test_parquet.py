@@ -11,10 +11,12 @@ import pyarrow.parquet as pq
 import pytest
 from cli_parts import BUDGET, fitted, run
 
-from dpgb_dask import Ledger, Schema
+from dpgb_dask import Datetime, Ledger, Schema
 from dpgb_dask.cli.parquet import read_parquet
 from dpgb_dask.cli.tables import open_table
+from dpgb_dask.encoding.codes import read_values
 from dpgb_dask.private.reading.ingest import check_inputs
+from dpgb_dask.values import exact_ids, unit_names
 
 N = 12
 TABLE = pd.DataFrame(
@@ -130,6 +132,9 @@ def test_every_order_and_every_index_gives_the_same_model(place, people, capsys)
     ):
         table.to_parquet(place / f"{name}.parquet")
         assert fitted(place, place / f"{name}.parquet", *schema) == want
+    assert people["color"].isna().any()
+    people.to_parquet(place / "folders", partition_cols=["color"])
+    assert fitted(place, place / "folders", *schema) == want
     assert fitted(place, place / "swapped.csv", *schema) == want
     assert run("convert", place / "swapped.csv", *schema, "--out", place / "s.zarr") == 0
     assert fitted(place, place / "s.zarr") == want
@@ -190,3 +195,56 @@ def test_a_file_without_metadata_of_pandas_has_no_index(tmp_path):
     got = read_parquet(str(tmp_path / "t.parquet"))
     assert list(got.frame.columns) == list(TABLE.columns)
     assert not got.stored | got.lost
+
+
+FOLDERS = {  # values of a column that names folders, one of which may decide how others are read
+    "zeros before": ["01", "1", "2"],
+    "nothing": ["u", None, "v"],
+    "nothing beside numbers": [1, None, 2],
+    "nothing alone": [None, None, None],
+    "a word among numbers": ["1", "2", "u"],
+    "numbers": [1, 2, 3],
+    "large numbers": [2**60 + 1, 2**60 + 2, 3],
+    "signs": ["a/b=1", "ä %41", "2"],
+    "truths": [True, False, True],
+    "dates": ["2020-01-02", None, "2020-03-04"],
+}
+FEATURES = [(0, 5), [1, "u", "a/b=1", "ä %41"], bool, Datetime("2020-01-01", "2020-12-31")]
+
+
+@pytest.mark.parametrize("feature", FEATURES, ids=["number", "category", "bool", "date"])
+@pytest.mark.parametrize("name", FOLDERS)
+def test_names_of_folders_are_read_as_a_column_of_text_is(name, feature, tmp_path):
+    part = pd.Series((FOLDERS[name] * N)[:N], dtype=object)
+    table = TABLE.assign(age=range(N), part=part.map(str, na_action="ignore"))
+    schema = Schema({"age": (0, N), "part": feature}, classes=[0, 1], target="y", ignore=["job"])
+    table.assign(part=part).to_parquet(tmp_path / "folders", partition_cols=["part"])
+    x, columns = opened(tmp_path / "folders", schema)
+    given = x.compute().assign(y=columns["y"].compute()).sort_values("age")
+    got, want = (read_values(one[["age", "part"]], schema) for one in (given, table))
+    for j in range(len(want.columns)):
+        np.testing.assert_array_equal(got.column(j), want.column(j))
+    assert given["y"].tolist() == table["y"].tolist()
+    for facts in ({"unit_id": "part"}, {"target": {**SCHEMA.to_dict()["target"], "name": "part"}}):
+        other = {"features": {"age": (0, N)}, "ignore": ["job"], **facts}
+        whole = Schema.from_dict(SCHEMA.to_dict() | {"ignore": ["job", "y"]} | other)
+        x, columns = opened(tmp_path / "folders", whole)
+        shown = x.compute().assign(part=columns["part"].compute()).sort_values("age")["part"]
+        assert unit_names(exact_ids(shown)) == unit_names(exact_ids(table["part"]))
+
+
+def test_a_column_that_files_hold_too_is_theirs(tmp_path):
+    for k in range(2):
+        folder = tmp_path / "folders" / f"age={k}"
+        folder.mkdir(parents=True)
+        TABLE.assign(age=k + 5).to_parquet(folder / "a.parquet")
+    assert sorted({*opened(tmp_path / "folders")[0]["age"].compute()}) == [5, 6]
+
+
+def test_a_draft_says_no_type_of_the_names_of_folders(tmp_path, capsys):
+    printed = set()
+    for ages in ([1, 2, 3], ["a", "b", "c"]):
+        TABLE.assign(age=ages * 4).to_parquet(tmp_path / str(ages[0]), partition_cols=["age"])
+        assert run("schema", tmp_path / str(ages[0]), "--target", "y") == 0
+        printed.add(capsys.readouterr().out)
+    assert len(printed) == 1
