@@ -376,29 +376,8 @@ def _exact_name(text: str) -> str:
     return f"{whole[1].replace('+', '')}{whole[2].lstrip('0') or '0'}" if whole else str(text)
 
 
-def exact_ids(column: pd.Series) -> pd.Series:
-    """Return the ids of a column as the readers of this library do: text and whole numbers as `ExactId`, unrounded.
-
-    Parameters
-    ----------
-    column : (n,) Series
-        As it stands in the file: text, or integers whose type the file declares. If a reader inferred the type, ids may
-        have been rounded already.
-
-    Returns
-    -------
-    (n,) Series of objects
-
-    Privacy
-    -------
-    Private side. Each id depends on its own value alone.
-    """
-    out = np.empty(len(column), object)
-    out[:] = [_exact_id(value) for value in column.tolist()]
-    return pd.Series(out, index=column.index, name=column.name, dtype=object)
-
-
-def _exact_id(value: Any) -> Any:
+def exact_id(value: Any) -> Any:
+    """Return an id as the readers of this library do: text or a whole number as `ExactId`. Never raises."""
     if is_missing(value):
         return None
     if (text := as_text(value)) is not None:

@@ -143,7 +143,9 @@ def test_no_type_is_charged_and_then_refused(kind, ledger):
         assert ledger.remaining("a") < before
 
 
-def test_every_type_that_a_parquet_file_holds_is_read_as_its_values_are(tmp_path):
+@pytest.mark.parametrize("beside", ["features", "units", "kept columns"])
+def test_every_type_that_a_parquet_file_holds_is_read_as_its_values_are(beside, tmp_path):
+    """Of each there is a reader of its own: units and kept columns are exact."""
     columns = {}
     for kind in every_type():
         one = pa.table({"x": three_of(kind)})
@@ -152,11 +154,18 @@ def test_every_type_that_a_parquet_file_holds_is_read_as_its_values_are(tmp_path
         except pa.ArrowNotImplementedError:  # such as unions: no file holds them
             continue
         columns[str(kind)] = one["x"]
-    parquet.write_table(pa.table(columns), tmp_path / "all.parquet")
-    schema = Schema({name: ["aa", 1] for name in columns}, classes=[0, 1])
+    names = list(columns)
+    who = pa.array(["p", "q", None])
+    parquet.write_table(pa.table(columns | {"who": who}), tmp_path / "all.parquet")
+    schema = Schema(
+        {name: ["aa", 1] for name in names}, classes=[0, 1], unit_id="who" if beside == "units" else None,
+        ignore=[] if beside == "units" else ["who"],
+    )  # fmt: skip
     options = argparse.Namespace(data=str(tmp_path / "all.parquet"), delimiter=None, encoding=None)
+    if beside == "kept columns":
+        options.keep = names
     frame = open_table(options, schema)[0].compute()
-    read = read_values(frame, schema)
+    read = read_values(frame[names], schema)
     for j, column in enumerate(columns.values()):
         objects = pd.Series(column.to_pylist(), dtype=object)
         assert np.array_equal(read.column(j), category_cells(objects, ["aa", 1]))

@@ -6,7 +6,10 @@ from urllib.parse import unquote
 
 import dask.dataframe as dd
 import fsspec
+import pandas as pd
 from dask.utils import natural_sort_key
+
+from dpgb_dask.encoding.kinds import VIEWS
 
 # how columns of an index without a name begin, of pandas and of Dask
 UNNAMED = ("__index_level_", "__null_dask_index__")
@@ -44,7 +47,12 @@ def read_parquet(path: str, dtype_backend: str | None = None) -> Parquet:
     folders = named - {*stored_schema.names}
     # as text: else the names of folders, which are values, decide a type, and one without a value makes Dask fail
     fields = pa.schema([(name, pa.string()) for name in sorted(folders)])
-    options = {"dataset": {"partitioning": {"flavor": "hive", "schema": fields}}} if named else {}
+    # of views pandas cannot take rows
+    views = {getattr(pa, v)(): getattr(pa, t)() for v, t in VIEWS.items() if hasattr(pa, v)}
+    written_out = {view: pd.ArrowDtype(plain) for view, plain in views.items()}
+    options: dict[str, Any] = {"arrow_to_pandas": {"types_mapper": written_out.get}}
+    if named:
+        options["dataset"] = {"partitioning": {"flavor": "hive", "schema": fields}}
     # index=False: else Dask fails, when it computes rows, on an index that pandas wrote as a range, or that has another
     # name in another file
     frame = dd.read_parquet(path, dtype_backend=dtype_backend, index=False, **options)

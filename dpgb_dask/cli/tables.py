@@ -16,7 +16,7 @@ from dpgb_dask.cli.parquet import Parquet, read_parquet
 from dpgb_dask.contracts.features import Numeric
 from dpgb_dask.contracts.schema import Schema
 from dpgb_dask.conventions import dims_of
-from dpgb_dask.encoding.columns import numbers
+from dpgb_dask.encoding.columns import exact_ids, numbers
 from dpgb_dask.encoding.structure import check_beside, check_file_types, check_one_axis
 from dpgb_dask.errors import SchemaError, StructureError, short
 from dpgb_dask.io.opening import is_dataset, not_kept, open_dataset
@@ -25,7 +25,6 @@ from dpgb_dask.io.text import read_csv, reading
 from dpgb_dask.parameters import with_unit
 from dpgb_dask.remote import is_there, is_url
 from dpgb_dask.stored import all_arrays_of, from_zarr, whole_from_zarr
-from dpgb_dask.values import exact_ids
 
 KNOWN_FILES = "Give a Parquet file or directory, text (.csv, .tsv or .txt), or a .zarr."
 DELIMITERS = {".csv": ",", ".tsv": "\t", ".txt": ","}  # delimiters of text files, by suffix

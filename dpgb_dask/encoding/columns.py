@@ -24,6 +24,7 @@ from dpgb_dask.values import (
     UNREADABLE,
     as_text,
     cells,
+    exact_id,
     form_text,
     is_plain,
     read_numbers,
@@ -119,6 +120,28 @@ def _item(items: Any, k: int) -> Any:
         return items[k]
     except Exception:
         return UNREADABLE
+
+
+def exact_ids(column: pd.Series) -> pd.Series:
+    """Return the ids of a column as the readers of this library do: text and whole numbers as `ExactId`, unrounded.
+
+    Parameters
+    ----------
+    column : (n,) Series
+        As it stands in the file: text, or integers whose type the file declares. If a reader inferred the type, ids may
+        have been rounded already.
+
+    Returns
+    -------
+    (n,) Series of objects
+
+    Privacy
+    -------
+    Private side. Each id depends on its own value alone.
+    """
+    out = np.empty(len(column), object)
+    out[:] = [exact_id(value) for value in objects(column)]
+    return pd.Series(out, index=column.index, name=column.name, dtype=object)
 
 
 def numbers(column: Any) -> NDArray[Any]:

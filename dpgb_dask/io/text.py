@@ -22,9 +22,9 @@ from dask.bytes.core import read_bytes
 from dask.delayed import delayed
 from fsspec.utils import infer_compression
 
+from dpgb_dask.encoding.columns import exact_ids
 from dpgb_dask.errors import DPGBError, StructureError
 from dpgb_dask.remote import check_no_password, is_there, is_url, name_of
-from dpgb_dask.values import exact_ids
 
 BLOCK = 8 << 20  # bytes; as text in memory they take about ten times as much
 # most characters of a line that is split without csv; csv has the same limit for a field

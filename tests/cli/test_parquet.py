@@ -15,8 +15,9 @@ from dpgb_dask import Datetime, Ledger, Schema
 from dpgb_dask.cli.parquet import read_parquet
 from dpgb_dask.cli.tables import open_table
 from dpgb_dask.encoding.codes import read_values
+from dpgb_dask.encoding.columns import exact_ids
 from dpgb_dask.private.reading.ingest import check_inputs
-from dpgb_dask.values import exact_ids, unit_names
+from dpgb_dask.values import unit_names
 
 N = 12
 TABLE = pd.DataFrame(

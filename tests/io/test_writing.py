@@ -17,10 +17,10 @@ from forms import FORMS, SCHEMA, labelled, some_rows
 from thinned import thinned
 
 from dpgb_dask import DPGBClassifier, DPGBRegressor, Schema, recipes
+from dpgb_dask.encoding.columns import exact_ids
 from dpgb_dask.errors import ChunkError, SchemaError, StructureError
 from dpgb_dask.io import open_dataset, place, write_dataset, writing
 from dpgb_dask.testing import SeededNoise
-from dpgb_dask.values import exact_ids
 
 SEEDED = {"noise": SeededNoise(0), "random_state": 0, "epsilon": 4.0, "on_few_rows": "continue"}
 ROWS = 1000  # of a shard: the last one is not full

@@ -31,13 +31,13 @@ from dpgb_dask import Datetime, Schema
 from dpgb_dask import io as own
 from dpgb_dask.contracts.plan import Execution, Shape, weight_bits_for
 from dpgb_dask.contracts.queries import CountQuery
-from dpgb_dask.encoding.columns import category_cells
+from dpgb_dask.encoding.columns import category_cells, exact_ids
 from dpgb_dask.private.reading.chunks import Reading
 from dpgb_dask.private.reading.ingest import read_source
 from dpgb_dask.private.reading.units import hash_units
 from dpgb_dask.private.rounds.local import LocalRounds
 from dpgb_dask.private.sensitivity import sensitivity
-from dpgb_dask.values import cell, exact_ids
+from dpgb_dask.values import cell
 
 NAN = float("nan")
 SIGNALLING = np.array([0x7FF4000000000001], np.uint64).view(np.float64)[0]

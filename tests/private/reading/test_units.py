@@ -8,6 +8,7 @@ from dataclasses import replace
 
 import numpy as np
 import pandas as pd
+import pyarrow as pa
 import pytest
 from odd_dates import UNITLESS
 from private.cases import (
@@ -27,6 +28,7 @@ from thinned import thinned
 
 from dpgb_dask.contracts.plan import Execution
 from dpgb_dask.contracts.queries import RowDraw
+from dpgb_dask.encoding.columns import exact_ids
 from dpgb_dask.errors import PlanError, SchemaError
 from dpgb_dask.private.reading import ingest
 from dpgb_dask.private.reading.ingest import read_source
@@ -39,7 +41,7 @@ from dpgb_dask.private.reading.units import (
 )
 from dpgb_dask.private.rounds import open_rounds
 from dpgb_dask.private.sensitivity import sensitivity
-from dpgb_dask.values import ExactId, exact_ids
+from dpgb_dask.values import ExactId
 
 K, BITS = 2, 4
 NAN = np.nan
@@ -285,6 +287,17 @@ def test_exact_ids_never_raise():
     hashes = hash_units(exact_ids(column), KEY)
     assert len(hashes) == len(column)
     assert (hashes[: len(NAMES)] != NO_UNIT).all()
+    # of types of files whose values Python cannot always hold: such a value is no unit, as in a frame
+    for kind in (
+        pa.date32(),
+        pa.timestamp("s"),
+        pa.timestamp("ms", "Asia/Tokyo"),
+        pa.duration("s"),
+    ):
+        most, whole = (1 << 30, pa.int32()) if pa.types.is_date(kind) else (1 << 62, pa.int64())
+        ticks = pa.array([0, None, most, -most], whole)
+        far = pd.Series(pd.arrays.ArrowExtensionArray(ticks.cast(kind)))
+        np.testing.assert_array_equal(hash_units(exact_ids(far), KEY), hash_units(far, KEY))
 
 
 def test_names_of_units_are_names_of_themselves():
