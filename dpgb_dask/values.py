@@ -383,7 +383,7 @@ def exact_id(value: Any) -> Any:
     if (text := as_text(value)) is not None:
         return ExactId(text)
     try:
-        whole = isinstance(value, int | np.integer) and not isinstance(value, bool)
+        whole = isinstance(value, int | np.integer) and not isinstance(value, bool | np.timedelta64)
         if isinstance(value, decimal.Decimal):
             whole = value.adjusted() < MOST_DIGITS and value == int(value)
         return ExactId(int(value)) if whole else value

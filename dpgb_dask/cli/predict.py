@@ -23,6 +23,7 @@ from dpgb_dask.cli.options import (
 )
 from dpgb_dask.cli.places import check_out, check_spared
 from dpgb_dask.cli.tables import check_there, names_in, open_table
+from dpgb_dask.encoding.frames import in_partitions, to_text
 from dpgb_dask.encoding.structure import match_names
 from dpgb_dask.errors import StructureError
 from dpgb_dask.estimators import DPGBClassifier, load
@@ -163,7 +164,7 @@ def _kept(
             column = columns[name]
             if isinstance(table, da.Array):
                 column = column.rechunk({0: table.chunks[0]})
-            parts.append(dd.from_dask_array(column, columns=name).to_frame(name))
+            parts.append(in_partitions(column, name).map_partitions(to_text).to_frame(name))
         else:
             raise StructureError(f"--keep {name!r} is no column of the data. Name one that is.")
     return parts
@@ -174,7 +175,7 @@ def _as_frame(values: Any, columns: list[str]) -> dd.DataFrame:
     if isinstance(values, xr.DataArray):
         values = values.data
     if isinstance(values, da.Array):
-        values = dd.from_dask_array(values, columns=columns if values.ndim == 2 else columns[0])
+        values = in_partitions(values, columns if values.ndim == 2 else columns[0])
     if isinstance(values, dd.Series):
         return values.to_frame(columns[0])
     return values.rename(columns=dict(zip(values.columns, columns, strict=True)))

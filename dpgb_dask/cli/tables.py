@@ -17,6 +17,7 @@ from dpgb_dask.contracts.features import Numeric
 from dpgb_dask.contracts.schema import Schema
 from dpgb_dask.conventions import dims_of
 from dpgb_dask.encoding.columns import exact_ids, numbers
+from dpgb_dask.encoding.frames import in_partitions
 from dpgb_dask.encoding.structure import check_beside, check_file_types, check_one_axis
 from dpgb_dask.errors import SchemaError, StructureError, short
 from dpgb_dask.io.opening import is_dataset, not_kept, open_dataset
@@ -234,12 +235,12 @@ def _open_zarr(path: str, schema: Schema, *, strict: bool = False) -> tuple[Any,
     # a coordinate of the rows is no feature, but may be kept beside predictions, or be the target
     ids = {key: from_zarr(array) for key, array in beside.items() if array.shape == first.shape}
     aligned = {key: c.rechunk({0: first.chunks[0]}) for key, c in (ids | columns).items()}
-    series: dict[str, Any] = {key: dd.from_dask_array(aligned[key], columns=key) for key in columns}
+    series: dict[str, Any] = {key: in_partitions(aligned[key], key) for key in columns}
     if schema.unit_id in series:
         unit = str(schema.unit_id)
         series[unit] = _exact(_whole({unit: series[unit]}, arrays, first.chunks[0])[unit])
     shown = _whole(aligned, beside | arrays, first.chunks[0]) if strict else aligned
-    return dd.concat(list(series.values()), axis=1), shown
+    return dd.concat(list(series.values()), axis=1, ignore_unknown_divisions=True), shown
 
 
 def _whole(
@@ -251,7 +252,7 @@ def _whole(
         one_axis = arrays[name].shape == (sum(chunks),)
         whole = whole_from_zarr(arrays[name]) if one_axis else None
         if whole is not None:
-            column = dd.from_dask_array(whole.values.rechunk({0: chunks}), columns=name)
+            column = in_partitions(whole.values.rechunk({0: chunks}), name)
             out[name] = column.astype("UInt64" if whole.dtype.kind == "u" else "Int64")
     return out
 

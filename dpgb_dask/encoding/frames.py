@@ -1,4 +1,4 @@
-"""Undo Dask's conversion of object columns to text, so that Dask DataFrames have the values that the user gave.
+"""Dask DataFrames with the values that the user gave: without Dask's conversion of object columns to text.
 
 Below an operation that may depend on the conversion, such as a filter, it stays; but no value makes it fail.
 """
@@ -6,19 +6,59 @@ Below an operation that may depend on the conversion, such as a filter, it stays
 from collections.abc import Callable
 from typing import Any
 
+import dask
+import dask.array as da
 import dask.dataframe as dd
 import numpy as np
 import pandas as pd
 from dask._expr import Expr
 from dask.dataframe._pyarrow import to_pyarrow_string
 from dask.dataframe.dask_expr._expr import ArrowStringConversion
+from dask.delayed import delayed
 from numpy.typing import NDArray
+
+from dpgb_dask.encoding.columns import objects
 
 # operations that do not change values
 THROUGH = frozenset({
     "Projection", "Drop", "RenameFrame", "RenameSeries", "ColumnsSetter", "Partitions", "Concat", "StackPartition",
     "Repartition", "ResetIndex",
 })  # fmt: skip
+
+# types of NumPy that pandas holds as they are, whatever the values
+HELD = "biufc"
+HELD_DATES = frozenset({("s", 1), ("ms", 1), ("us", 1), ("ns", 1)})
+
+
+def in_partitions(array: da.Array, names: Any = None) -> Any:
+    """Return a Dask Array as a Dask Series or DataFrame with a partition for each chunk of rows, without divisions.
+
+    Dask's `from_dask_array` converts texts and objects, and fails on values that cannot be converted; and by its
+    divisions `concat` joins a last chunk of one row with the chunk before.
+
+    Parameters
+    ----------
+    array : (n,) Dask Array, or (n, m) of numbers in one chunk of columns
+    names : str or None, or list of m str
+
+    Privacy
+    -------
+    Computes nothing. Each value is taken as it is, and none raises.
+    """
+    make = delayed(_partition, pure=False)
+    parts = [make(block, names) for block in array.to_delayed().ravel()]
+    meta = _partition(np.empty((0, *array.shape[1:]), array.dtype), names)
+    with dask.config.set({"dataframe.convert-string": False}):
+        return dd.from_delayed(parts, meta=meta, verify_meta=False)
+
+
+def _partition(block: NDArray[Any], names: Any) -> pd.Series | pd.DataFrame:
+    if block.ndim == 2:
+        return pd.DataFrame(block, columns=names)
+    dtype = block.dtype
+    if dtype.kind in HELD or (dtype.kind == "M" and np.datetime_data(dtype) in HELD_DATES):
+        return pd.Series(block, name=names)
+    return pd.Series(objects(block), dtype=object, name=names)
 
 
 def as_given(frame: dd.DataFrame | dd.Series) -> Any:

@@ -215,17 +215,17 @@ def _on_dataset(
     chunks = next((v.chunks for v in variables if v.chunks is not None), None)
     if chunks is not None:  # variables of a store may have other chunks than the first
         arrays = [_lazy(v).rechunk(chunks) for v in variables]
-        values = _of_arrays(function, arrays, dtype, columns)
+        values: Any = _of_arrays(function, arrays, dtype, columns)
     else:
-        frame = pd.DataFrame({str(v.name): v.to_numpy() for v in variables})
-        values = apply(function, frame, dtype, columns)
+        values = function(tuple(v.to_numpy() for v in variables))  # each by itself, as in a fit
     return _labelled(values, variables[0], columns)
 
 
 def _lazy(variable: xr.DataArray) -> da.Array:
-    # of pandas, which Dask does not take
-    own = pd.api.types.is_extension_array_dtype(variable.dtype)
-    return da.from_array(variable.to_numpy(), chunks=-1) if own else da.asarray(variable.data)
+    if variable.chunks is not None:
+        return variable.data
+    # in one chunk: of objects, Dask chooses none; and it does not take types of pandas
+    return da.from_array(variable.to_numpy(), chunks=-1)
 
 
 def _check_dim(rows: Any, columns: tuple[Any, ...] | None) -> None:

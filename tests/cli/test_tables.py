@@ -273,6 +273,35 @@ def test_zarr_that_is_no_data_set(place, people, capsys):
     assert len(pd.read_csv(out)) == len(people)
 
 
+@pytest.mark.parametrize("rest", [1, 2])
+@pytest.mark.usefixtures("seeded")
+def test_a_last_chunk_of_zarr_may_have_one_row(rest, place):
+    data = Schema.load(place / "schema.json").to_dict()
+    data["features"]["color"]["categories"] = [0, 1, 2]
+    Schema.from_dict(data | {"unit_id": "who"}).save(place / "numbers.json")
+    rows = {name: array[:] for name, array in zarr.open_group(place / "people.zarr").arrays()}
+    n = len(rows["x"])
+    rows["who"] = np.arange(n) + 2**60
+    for name, chunk in (("want", n), ("rest", n - rest)):
+        group = zarr.create_group(place / f"{name}.zarr")
+        for key, values in rows.items():
+            group.create_array(key, data=values, chunks=(chunk,))
+    schema = ("--schema", place / "numbers.json")
+    models = {fitted(place, place / f"{name}.zarr", *schema) for name in ("want", "rest")}
+    assert len(models) == 1
+    told = []
+    for name in ("want", "rest"):
+        assert run("check", place / f"{name}.zarr", *schema) == 0
+        keep = ("--keep", "target", "--keep", "x,who", "--proba", "--overwrite")
+        out = place / "out.csv"
+        where = ("predict", place / "fitted.json", place / f"{name}.zarr", "--out", out)
+        assert run(*where, *keep) == 0
+        told.append(pd.read_csv(out))
+    pd.testing.assert_frame_equal(*told)
+    for name in ("x", "who"):
+        np.testing.assert_array_equal(told[0][name], rows[name])
+
+
 def parquet_folder(people, folder):
     """Many files of several row groups, some empty, the first among them."""
     folder.mkdir()

@@ -5,6 +5,7 @@ import decimal
 from functools import partial
 
 import dask
+import dask.array as da
 import dask.dataframe as dd
 import numpy as np
 import pandas as pd
@@ -12,8 +13,10 @@ import pytest
 from dask.dataframe._pyarrow import to_pyarrow_string
 
 from dpgb_dask import Schema
-from dpgb_dask.encoding.columns import category_cells
-from dpgb_dask.encoding.frames import as_given, to_text
+from dpgb_dask.encoding.codes import encode_target
+from dpgb_dask.encoding.columns import category_cells, numbers
+from dpgb_dask.encoding.frames import as_given, in_partitions, to_text
+from dpgb_dask.encoding.times import seconds
 from dpgb_dask.private.reading.ingest import read_source
 from dpgb_dask.private.reading.shared_tasks import ChunkTasks, Pass
 
@@ -162,3 +165,48 @@ def test_levels_of_an_index_are_converted():
     levels = pd.MultiIndex(levels=[["a"], [b"\xff", "b"]], codes=[[0, 0], [0, 1]], names=["l", "r"])
     column = pd.Series([1, 2], index=levels)
     assert to_text(column).index.get_level_values("r").tolist() == ["\ufffd", "b"]
+
+
+ARRAYS = {
+    "objects": objects([*ODD, *PLAIN]).to_numpy(),
+    "texts": objects(["x", "\ud800", "5"]).to_numpy(),
+    "texts of one width": np.array(["x", "\ud800", "5"]),
+    "bytes": np.array([b"x", b"\xff", b"5"]),
+    "numbers": np.array([1.0, np.nan, 5]),
+    "whole numbers": np.array([1, 2**63, 5], np.uint64),
+    "masked": np.ma.MaskedArray([1, 2, 5], [False, True, False]),
+    "truths": np.array([True, False, True]),
+    **{
+        f"dates of {unit}": np.array([5, 1 << 40, -(1 << 40), -(1 << 63)]).view(f"M8[{unit}]")
+        for unit in ("Y", "M", "W", "D", "h", "s", "ms", "us", "ns", "ps", "10D")
+    },
+    **{f"spans of {unit}": np.array([5, 1 << 50], f"m8[{unit}]") for unit in ("Y", "D", "s", "ns")},
+}
+
+
+@pytest.mark.parametrize("convert", [True, False])
+@pytest.mark.parametrize("name", ARRAYS)
+def test_an_array_has_the_same_values_in_partitions(name, convert):
+    """A target beside a Dask DataFrame, and a column of Zarr on the command line: as one of objects is."""
+    array = ARRAYS[name]
+    given = [None if value is np.ma.masked else value for value in array]
+    alone = np.fromiter(given, object, len(given))
+    with dask.config.set({"dataframe.convert-string": convert, "scheduler": "sync"}):
+        chunks = (len(array) - 1, 1)  # `dd.concat` joins a last row by divisions
+        lazy = da.from_array(array, chunks=(chunks,))
+        column = in_partitions(lazy, "c")
+        table = dd.concat([column, column], axis=1, ignore_unknown_divisions=True)
+        assert column.name == "c"
+        assert column.npartitions == table.npartitions == 2
+        for read in (numbers, seconds, partial(category_cells, categories=["x", "5", True])):
+            got = np.concatenate([read(part.compute()) for part in column.partitions])
+            np.testing.assert_array_equal(got, read(alone))
+        frame = dd.from_map(lambda n: pd.DataFrame({"a": np.arange(n)}), list(chunks))
+        schema = Schema({"a": (0, 9)}, classes=["x", 5], max_weight=5)
+        chunks = read_source(frame, lazy, lazy, schema).chunks
+        rows = dask.compute(*(chunk.x for chunk in chunks))
+        got = [
+            np.concatenate(part)
+            for part in zip(*(encode_target(r.y, schema) for r in rows), strict=True)
+        ]
+        np.testing.assert_array_equal(got, encode_target(alone, schema))

@@ -185,6 +185,17 @@ def test_types_of_pandas_are_read_in_a_dataset(model, binary_schema, rows, expec
     np.testing.assert_array_equal(got.compute(scheduler="sync"), expected[:, 0])
 
 
+@pytest.mark.parametrize("lazy", [(), ("x",), ("color",)])
+def test_objects_in_a_dataset_are_read_each_by_itself(model, binary_schema, rows, lazy):
+    """Pandas would make text of a column of texts, and raise on one that is no UTF-8."""
+    rows = rows.assign(color=np.where(np.arange(len(rows)) % 3, "red", "\ud800"))
+    data = xr.Dataset({name: ("row", rows[name].to_numpy(object)) for name in rows})
+    data = data.assign({name: data[name].chunk(row=100) for name in lazy})
+    got = apply(RowFunction(model, binary_schema, first_column), data, np.dtype(np.int32))
+    want = raw_scores(model, binary_schema, rows.replace("\ud800", "other"))[:, 0]
+    np.testing.assert_array_equal(got.compute(scheduler="sync"), want)
+
+
 def test_rows_along_the_dimension_of_the_output_are_refused(model, numeric_schema, numeric):
     names = list(numeric_schema.names)
     array = xr.DataArray(numeric, dims=("class", "column"), coords={"column": names})

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from dpgb_dask.contracts.schema import Schema
 from dpgb_dask.conventions import dims_of
 from dpgb_dask.encoding.columns import n_rows
-from dpgb_dask.encoding.frames import as_given
+from dpgb_dask.encoding.frames import as_given, in_partitions
 from dpgb_dask.encoding.kinds import from_arrow, refuse_other_chunks, unknown_kind
 from dpgb_dask.encoding.structure import (
     check_beside,
@@ -485,7 +485,7 @@ def _memory_chunks(x: Any, y: Any, third: _Third) -> tuple[tuple[Chunk, ...], tu
 def _as_series(data: Any, like: dd.DataFrame, name: str) -> dd.Series:
     """Return a column as a Dask Series with as many partitions as X."""
     if isinstance(data, da.Array):
-        data = dd.from_dask_array(data)
+        data = in_partitions(data)
     if not isinstance(data, dd.Series):
         raise StructureError(
             f"X is a Dask DataFrame but {name} is in memory: give a Dask Series or Array."
@@ -501,7 +501,7 @@ def as_one_kind(*columns: Any) -> tuple[Any, ...]:
     """Return columns with Dask Arrays as Dask Series, if one is a Series: Dask warns if both are computed together."""
     if not any(isinstance(column, dd.Series) for column in columns):
         return columns
-    return tuple(dd.from_dask_array(c) if isinstance(c, da.Array) else c for c in columns)
+    return tuple(in_partitions(c) if isinstance(c, da.Array) else c for c in columns)
 
 
 def _frame_chunks(x: dd.DataFrame, y: Any, third: _Third) -> tuple[Chunk, ...]:
