@@ -290,7 +290,7 @@ class _Query:
         self._refuse_meeting(dialect)
 
     def _refuse_meeting(self, dialect: str) -> None:
-        """Refuse features that a database takes for one column, and more columns than it takes."""
+        """Refuse features that a database takes for one column, names that it does not take, and too many columns."""
         seen: dict[str, str] = {}
         for name in self._content.schema.names:
             other = seen.setdefault(name.lower(), name)
@@ -298,6 +298,8 @@ class _Query:
                 raise StructureError(
                     f"features {other!r} and {name!r} differ in case alone: SQL takes them for one column. Rename one."
                 )
+        if dialect == "duckdb" and "" in (*self._content.schema.names, *self._keep):
+            raise StructureError("A column without a name is none that DuckDB takes. Name it.")
         leaves = self._model.trees.n_trees if self._model.n_scores > 1 else 0
         dates = sum(isinstance(one, Datetime) for one in self._content.schema.features.values())
         read = 2 * len(seen) + OF_A_DATE * dates
@@ -482,9 +484,7 @@ class _Query:
         if not classes:
             value = self._value()
             return [*([("prediction", value)] if value else []), ("score", "x0")]
-        labels = [_literal(label) for label in classes]
-        if len({type(label) for label in classes}) > 1:  # a column has one type
-            labels = [_literal(str(label)) for label in classes]
+        labels = [_literal(label) for label in content.labels]
         if n == 1:
             label = f"CASE WHEN x0 > 0 THEN {labels[1]} ELSE {labels[0]} END"
         else:
