@@ -196,6 +196,11 @@ def test_what_sql_cannot_express_is_named(content, model, binary_schema, tmp_pat
         to_sql(content(model, Schema.from_dict(data | {"features": features})), place)
     for options, said in (
         ({"dialect": "oracle"}, "dialect='oracle'"),
+        ({"dialect": ["sqlite"]}, "is unknown"),
+        ({"keep": None}, "keep=None must be a name"),
+        ({"keep": ["id", 5]}, "must be a name"),
+        ({"table": 5}, "table=5 must be a name"),
+        ({"table": ("main", None)}, "must be a name"),
         ({"table": "dpgb_codes"}, "part of the query"),
         ({"table": "DPGB_dates3"}, "part of the query"),
         ({"table": []}, "names no table"),

@@ -1,7 +1,7 @@
 """A model as one SQL query, for SQLite and DuckDB: look-ups by CASE, added up in balanced pairs."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -9,9 +9,9 @@ import numpy as np
 
 from dpgb_dask.contracts.features import Datetime, Numeric
 from dpgb_dask.contracts.model import SCORE_ONE, FeatureBins, Model, PairTable
-from dpgb_dask.errors import StructureError
+from dpgb_dask.errors import StructureError, short
 from dpgb_dask.losses import CLASS_CLIP, RATE_SHIFT
-from dpgb_dask.plain import python_scalar
+from dpgb_dask.plain import plain_text, python_scalar
 from dpgb_dask.released.runtimes.content import (
     Content,
     Listed,
@@ -202,11 +202,29 @@ def to_sql(
     -------
     Released values only; the file begins with the privacy report in words.
     """
-    if dialect not in DIALECTS:
+    if dialect not in list(DIALECTS):
         raise StructureError(f"dialect={dialect!r} is unknown. Choose one of {sorted(DIALECTS)}.")
     refuse_wrapping(content.model, "SQL")
     query = _Query(content, dialect, table, keep, has_exp)
     write(path, commented(content.statement, "--") + query.text())
+
+
+def _names(option: str, value: Any) -> list[str]:
+    """Return a name, or a sequence of names, as a list.
+
+    Raises
+    ------
+    StructureError
+        If it is neither.
+    """
+    several = isinstance(value, Iterable) and not isinstance(value, str)
+    names = []
+    for one in value if several else [value]:
+        name = plain_text(one)
+        if name is None:
+            raise StructureError(f"{option}={short(value)} must be a name, or a sequence of names.")
+        names.append(name)
+    return names
 
 
 def _quoted(name: str) -> str:
@@ -276,7 +294,7 @@ class _Query:
         self._content = content
         self._words = DIALECTS[dialect]
         self._exp = self._words.has_exp if has_exp is None else has_exp
-        parts = [table] if isinstance(table, str) else list(table)
+        parts = _names("table", table)
         if not parts:
             raise StructureError("table=[] names no table. Give its name, such as table='rows'.")
         if parts[-1].lower().startswith(OWN):
@@ -284,7 +302,7 @@ class _Query:
                 f"table={parts[-1]!r} is the name of a part of the query. Rename it."
             )
         self._table = ".".join(map(_quoted, parts))
-        self._keep = [keep] if isinstance(keep, str) else list(keep)
+        self._keep = _names("keep", keep)
         self._model: Model = content.folded
         self._parts: list[str] = []
         self._refuse_meeting(dialect)
