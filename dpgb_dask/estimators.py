@@ -277,7 +277,10 @@ class _Boosting(BaseEstimator):  # type: ignore[misc]
         """Return the classes in the schema's order, which is that of the model's scores."""
         labels = list(self.schema_.target.classes)
         uniform = len({type(label) for label in labels}) == 1
-        return np.asarray(labels, dtype=None if uniform else object)
+        made = np.asarray(labels, dtype=None if uniform else object)
+        # whole numbers of which no type of 64 bits holds all would become floats
+        wide = made.dtype.kind == "f" and isinstance(labels[0], int)
+        return np.asarray(labels, dtype=object) if wide else made
 
     def _order(self) -> tuple[int, ...]:
         """Return the positions in the schema of ``classes_``, which of an old pickle are in the schema's order."""

@@ -145,6 +145,7 @@ def check_refused(ledger, error, match, fit, estimator):
         ({"ledger": None}, PlanError, "account is given without ledger"),
         ({"ledger": "sqlite:///x.db"}, PlanError, "ledger is a str"),
         ({"account": "others"}, LedgerError, "'others' is not in the ledger"),
+        ({"account": ["others"]}, LedgerError, "'others'. is not in the ledger"),
     ],
 )
 def test_parameters_are_refused_before_any_charge(

@@ -14,6 +14,10 @@ from dpgb_dask.cli import main
 
 ROOT = Path(__file__).parents[1]
 PAGES = (
+    "docs/explanations.md",
+    "docs/pictures.md",
+    "docs/constraints-and-edits.md",
+    "docs/statement.md",
     "docs/schema.md",
     "docs/recipes.md",
     "docs/larger-than-memory.md",
@@ -58,7 +62,7 @@ def people(tmp_path, monkeypatch):
     """The files that the pages speak of, in the current directory."""
     monkeypatch.chdir(tmp_path)
     rng = np.random.default_rng(0)
-    n = 3000
+    n = 10_000  # so many that every model has the term "age & hours", which pages name
     table = pd.DataFrame(
         {
             "age": rng.integers(17, 91, n),
@@ -109,4 +113,17 @@ def test_what_the_pages_show_runs(capsys):
         for block in blocks("python", *PAGES):
             exec(block, namespace)
         run_commands(blocks("sh", *PAGES))
+    capsys.readouterr()
+
+
+@pytest.mark.usefixtures("people")
+def test_what_the_page_of_exports_shows_runs(tmp_path, monkeypatch, capsys):
+    pytest.importorskip("onnx")
+    monkeypatch.syspath_prepend(tmp_path)  # as where Python is started
+    namespace = {}
+    with dask.config.set(scheduler="sync"):
+        exec(OWN, namespace)
+        for block in blocks("python", "docs/exports.md"):
+            exec(block, namespace)
+    assert namespace["X"].shape == (10_000, 3)
     capsys.readouterr()

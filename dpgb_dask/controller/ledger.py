@@ -90,6 +90,7 @@ from dpgb_dask.errors import (
     LedgerUnavailableError,
     ResumeError,
 )
+from dpgb_dask.plain import plain_text
 from dpgb_dask.showing import Listing, html_table
 
 REFUSED, NO_RIGHT = (
@@ -264,9 +265,9 @@ class Ledger:
             If epsilon or delta is out of range.
         """
         account_units.check_account(epsilon, delta, analysis)
-        if not 1 <= len(name) <= 200:
+        if not _is_name(name):
             raise LedgerError(f"account name {name!r} must be text of 1 to 200 characters.")
-        if unit_id is not None and not 1 <= len(unit_id) <= 200:
+        if unit_id is not None and not _is_name(unit_id):
             raise LedgerError(f"unit_id={unit_id!r} must be text of 1 to 200 characters, or None.")
         body = {
             "epsilon": repr(float(epsilon)),
@@ -1260,6 +1261,12 @@ def _is_damage(error: Exception) -> bool:
         or getattr(cause, "sqlstate", None)
         in ("42P01", "42703", "42883")  # no such table, column, function
     )
+
+
+def _is_name(value: Any) -> bool:
+    """Return whether a value can name an account or a unit."""
+    text = plain_text(value)
+    return text is not None and 1 <= len(text) <= 200
 
 
 def _home() -> Path:

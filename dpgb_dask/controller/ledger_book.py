@@ -32,6 +32,7 @@ from dpgb_dask.controller.ledger_tables import (
     refusing_damage,
 )
 from dpgb_dask.errors import BudgetExceededError, LedgerError, ResumeError
+from dpgb_dask.plain import plain_text
 from dpgb_dask.showing import Listing, brief, floored, html_table, one_line
 
 RESTORE = (
@@ -434,7 +435,12 @@ class Book:
     # -- accounts ------------------------------------------------------------------------------------------------
 
     def find_account(self, name: str) -> Account | None:
-        """Return an account; None if there is none with this name."""
+        """Return an account; None if there is none with this name.
+
+        Nothing but text is a name: SQLite finds ``"2026"`` for the number, and the account's entries then do not.
+        """
+        if plain_text(name) is None:
+            return None
         row = self._connection.execute(select(ACCOUNTS).where(ACCOUNTS.c.name == name)).first()
         return None if row is None else _account(row)
 
@@ -566,7 +572,9 @@ class Book:
         self.execute(update(FITS).where(FITS.c.fit_id == fit_id).values(**changes))
 
     def find_fit(self, fit_id: str) -> dict[str, str] | None:
-        """Return the row of a fit; None if there is none with this id."""
+        """Return the row of a fit; None if there is none with this id, which is text."""
+        if plain_text(fit_id) is None:
+            return None
         row = self._connection.execute(_FIND_FIT, {"fit_id": fit_id}).mappings().first()
         return None if row is None else dict(row)
 

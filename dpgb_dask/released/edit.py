@@ -9,7 +9,7 @@ Post-processing of released values (docs/privacy.md P4): ε and δ of the fit st
 """
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, NoReturn
 
@@ -20,8 +20,8 @@ from dpgb_dask.contracts.constraints import Constraints
 from dpgb_dask.contracts.features import Numeric
 from dpgb_dask.contracts.model import SCORE_ONE, BinShares, Model, PairTable, no_trees
 from dpgb_dask.contracts.schema import Schema
-from dpgb_dask.errors import PlanError, did_you_mean
-from dpgb_dask.plain import is_number, python_scalar
+from dpgb_dask.errors import PlanError, did_you_mean, short
+from dpgb_dask.plain import finite_float, python_scalar
 from dpgb_dask.released.explain.decomposition import Decomposition, PairEffect, decompose
 from dpgb_dask.released.explain.terms import AND, meant, name_of
 from dpgb_dask.released.monotone import monotone_model
@@ -93,7 +93,7 @@ class Editor:
         low: float | None = None,
         high: float | None = None,
         *,
-        where: str | Sequence[Any] | None = None,
+        where: Any = None,
     ) -> "Editor":
         """Keep what a term adds to the score within bounds.
 
@@ -103,7 +103,7 @@ class Editor:
             A feature, two features, or the name of a term of `explain_global`. A list holds the names of the features.
         low, high : float or None
             Bounds in natural units, as `explain_global` shows them: its ``unit`` says which.
-        where : str or sequence, optional
+        where : category or sequence, optional
             Of a main effect, the part that is clamped: (low, high) of a numeric feature, whose bins that hold any such
             value are clamped whole, or a category, or a list of them. Missing values are clamped only without it.
 
@@ -113,7 +113,8 @@ class Editor:
             If there is no such term, or the bounds are none.
         """
         steps = [None if bound is None else self._steps(bound) for bound in (low, high)]
-        listed = [where] if isinstance(where, str) else where  # one category
+        several = isinstance(where, Iterable) and not isinstance(where, str)
+        listed = where if where is None or several else [where]  # one category
         part = None if listed is None else list(map(python_scalar, listed))
         return self._with(
             {
@@ -173,10 +174,12 @@ class Editor:
         return found[0] if found else tuple(term.split(AND) if isinstance(term, str) else term)
 
     def _steps(self, bound: Any) -> int:
-        # NaN compares false
-        if not is_number(bound) or not abs(bound / self.scale) * SCORE_ONE <= LARGEST:
-            raise PlanError(f"A bound of clamp is {bound!r}: give a number, or None for no bound.")
-        return round(float(bound) / self.scale * SCORE_ONE)
+        number = finite_float(bound)
+        if number is None or abs(number / self.scale) * SCORE_ONE > LARGEST:
+            raise PlanError(
+                f"A bound of clamp is {short(bound)}: give a number, or None for no bound."
+            )
+        return round(number / self.scale * SCORE_ONE)
 
 
 def replayed(
@@ -262,7 +265,7 @@ def _applied(
 
 def _check_direction(edit: Edit, model: Model, schema: Schema) -> None:
     name, direction = edit["feature"], edit["direction"]
-    if name not in schema.encoded:
+    if name not in list(schema.encoded):  # what a list holds need not be hashable
         _unknown(name, schema.encoded)
     if not isinstance(schema.encoded[name], Numeric):
         raise PlanError(f"{name!r} is no numeric feature: its values have no order to follow.")
@@ -338,9 +341,12 @@ def _inside(model: Model, schema: Schema, j: int, where: Any) -> NDArray[np.bool
     inside = np.zeros(bins.n_bins, bool)
     if isinstance(feature, Numeric):
         assert bins.edges is not None
-        ends = [end for end in where if is_number(end)]
-        if len(where) != 2 or len(ends) != 2 or not ends[0] <= ends[1]:
-            raise PlanError(f"where={where!r} of {name!r} must be its lowest and highest value.")
+        ends = [end for end in map(finite_float, where) if end is not None]
+        if len(where) != 2 or len(ends) != 2 or ends[0] > ends[1]:
+            raise PlanError(
+                f"where={short(where)} of {name!r} must be its lowest and highest value, two finite numbers. All values"
+                f" lie within {feature.low:g} and {feature.high:g}."
+            )
         first, last = np.searchsorted(bins.edges, np.array(ends, np.float64))
         inside[first : last + 1] = True
         return inside

@@ -12,6 +12,7 @@ import threading
 from pathlib import Path
 from types import SimpleNamespace
 
+import numpy as np
 import pytest
 from controller_parts import ListJournal, query, raw, reserve
 from sklearn.base import clone
@@ -115,6 +116,27 @@ def test_unknown_account_and_fit(ledger):
         ledger.remaining("b")
     with pytest.raises(LedgerError, match="fit_id='x' is not"):
         ledger.settle("x")
+
+
+@pytest.mark.parametrize("name", [2026, 2026.0, np.int64(2026), ["2026"], ("2026",), b"2026", None])
+def test_what_is_no_text_names_no_account_and_no_fit(ledger, name):
+    """SQLite finds an account for a number; its entries then seem to be missing, as after a change by hand."""
+    ledger.open_account("2026", epsilon=3.0, delta=1e-6)
+    for call in (ledger.account, ledger.remaining, ledger.history, ledger.fits):
+        with pytest.raises(LedgerError, match=r"is not in the ledger. It has: \['2026', "):
+            call(name)
+    if name is not None:
+        with pytest.raises(LedgerError, match=r"is not in the ledger\. It has"):
+            reserve(ledger, account=name)
+    for call in (ledger.record, ledger.settle):
+        with pytest.raises(LedgerError, match=r"fit_id=.* is not in the ledger"):
+            call(name)
+    with pytest.raises(LedgerError, match="must be text"):
+        ledger.open_account(name, epsilon=3.0, delta=1e-6)
+    if name is not None:
+        with pytest.raises(LedgerError, match="must be text"):
+            ledger.open_account("units", epsilon=3.0, delta=1e-6, unit_id=name)
+    assert ledger.verify()
 
 
 @pytest.mark.parametrize("shared", [True, False])

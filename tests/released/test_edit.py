@@ -1,6 +1,7 @@
 """Edits: what they change and what not, that they are repeated bit for bit, and that an altered one is noticed."""
 
 import json
+import math
 
 import numpy as np
 import pandas as pd
@@ -303,7 +304,13 @@ def test_verify_repeats_the_edits(tmp_path):
         (lambda e: e.clamp("age", 1, 0), "low must not exceed high"),
         (lambda e: e.clamp("age", float("nan")), "give a number"),
         (lambda e: e.clamp("age", "0"), "give a number"),
+        (lambda e: e.clamp("age", 10**400), "give a number"),
         (lambda e: e.clamp("age", 0, where=["x", "y"]), "lowest and highest"),
+        (lambda e: e.clamp("age", 0, where=(-math.inf, 20)), "two finite numbers"),
+        (lambda e: e.clamp("age", 0, where=(0, 10**400)), "two finite numbers"),
+        (lambda e: e.clamp("age", 0, where=20), "lowest and highest"),
+        (lambda e: e.clamp("job", 0, where=2), "no declared categories"),
+        (lambda e: e.monotone(["age"]), "is no feature"),
         (lambda e: e.clamp("job", 0, where=["pilot"]), "no declared categories"),
         (lambda e: e.clamp("remainder", 0), "no table that could be clamped"),
         (lambda e: e.clamp("job & age", 0, where=(0, 1)), "where is for the main effect"),
@@ -314,6 +321,27 @@ def test_verify_repeats_the_edits(tmp_path):
 def test_an_edit_that_means_nothing_raises(model, edit, message):
     with pytest.raises(PlanError, match=message):
         edit(model.edit())
+
+
+def test_one_category_is_named_whatever_its_type():
+    """A category may be a number or a truth value, of Python or NumPy, and needs no list."""
+    rng = np.random.default_rng(0)
+    x = pd.DataFrame({"level": rng.integers(1, 4, 500), "member": rng.random(500) < 0.5})
+    schema = Schema({"level": [1, 2, 3], "member": bool}, classes=[0, 1])
+    settings = {"epsilon": 30.0, "noise": SeededNoise(1), "recipe": "fdp-tr-newton"}
+    made = DPGBClassifier(schema=schema, n_estimators=5, **settings).fit(x, x["level"] > 1)
+    for term, where, listed in (
+        ("level", 2, [2]),
+        ("level", np.int64(2), [2]),
+        ("member", True, [True]),
+        ("member", np.False_, [False]),
+    ):
+        one = made.edit().clamp(term, high=-0.5, where=where).done()
+        assert one.edits_ == made.edit().clamp(term, high=-0.5, where=listed).done().edits_
+        inside = x[term] == where
+        moved = one.decision_function(x) != made.decision_function(x)
+        assert moved[inside].all()
+        assert not moved[~inside].any()
 
 
 def test_several_classes_cannot_be_monotone():

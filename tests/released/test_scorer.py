@@ -4,6 +4,7 @@ import datetime
 import decimal
 import json
 import math
+import os
 import runpy
 import subprocess
 import sys
@@ -50,11 +51,15 @@ ODD = [
 
 
 @pytest.fixture
-def module(model, binary_schema, report, tmp_path):
+def content(report):
+    """Return a function from a model and schema to what is written."""
+    return lambda model, schema: Content(model, schema, report, BinShares.of(model.bins, ()))
+
+
+@pytest.fixture
+def module(content, model, binary_schema, tmp_path):
     """The scorer of the small model, as a module's names."""
-    to_python(
-        Content(model, binary_schema, report, BinShares.of(model.bins, ())), tmp_path / "scorer.py"
-    )
+    to_python(content(model, binary_schema), tmp_path / "scorer.py")
     return runpy.run_path(str(tmp_path / "scorer.py"))
 
 
@@ -238,13 +243,36 @@ def test_file_refuses_structure_in_one_line(module, tmp_path):
         command = [sys.executable, "-I", str(tmp_path / "scorer.py")]
         return subprocess.run(command, input=text, capture_output=True, text=True, check=False)
 
-    for text, said in (("x,z\n1,2\n", "lacks the features ['age', 'color']"), ("x\n1,2\n", "line")):
+    for text, said in (
+        ("x,z\n1,2\n", "lacks the features ['age', 'color']"),
+        ("x\n1,2\n", "line"),
+        ("x,z,age,color,age\n1,2,30,red,60\n", "each by another name"),
+    ):
         ran = run(text)
         assert ran.returncode == 1
         assert said in ran.stderr
         assert ran.stderr.count("\n") == 1
     with pytest.raises(ValueError, match="lacks the features"):
         module["scores"]({"x": 1})
+
+
+def test_file_writes_utf_8_whatever_the_system_encodes(content, model, binary_schema, tmp_path):
+    """A statement has μ, and labels are any text: a code page may lack them."""
+    schema = Schema(binary_schema.features, classes=["ή", "✓"])
+    to_python(content(model, schema), tmp_path / "s.py")
+    for option, rows, held in (
+        ("--proba", "x,z,age,color\n1,2,3,red\n", "proba_✓"),
+        ("--statement", "", "μ"),
+    ):
+        ran = subprocess.run(
+            [sys.executable, str(tmp_path / "s.py"), option],
+            input=rows.encode(),
+            capture_output=True,
+            check=False,
+            env=os.environ | {"PYTHONIOENCODING": "cp1252"},
+        )
+        assert (ran.returncode, ran.stderr) == (0, b"")
+        assert held in ran.stdout.decode("utf-8")
 
 
 @pytest.mark.usefixtures("module")

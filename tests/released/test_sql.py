@@ -78,6 +78,31 @@ def test_hostile_names_and_labels_are_only_text(content, tmp_path):
     assert set(out["prediction"]) == set(schema.target.classes)
 
 
+@pytest.mark.parametrize(
+    ("classes", "written"),
+    [
+        ([-(2**63), 2**63 - 1], [-(2**63), 2**63 - 1]),
+        ([0, 2**70], ["0", str(2**70)]),
+        ([True, 2], ["True", "2"]),
+        (["a", 2.5], ["a", "2.5"]),
+        (np.array([0.1, 0.2], np.float32), [float(np.float32(0.1)), float(np.float32(0.2))]),
+        ([np.int8(1), 2], [1, 2]),
+        (np.array([False, True]), [False, True]),
+    ],
+    ids=str,
+)
+def test_labels_are_of_one_type_that_a_column_can_hold(
+    content, model, binary_schema, rows, classes, written, tmp_path
+):
+    made = content(model, Schema(binary_schema.features, classes=classes))
+    assert [(type(label), label) for label in made.labels] == [(type(one), one) for one in written]
+    to_sql(made, tmp_path / "q.sql")
+    with contextlib.closing(sqlite3.connect(":memory:")) as connection:
+        rows.to_sql("rows", connection, index=False)
+        read = connection.execute((tmp_path / "q.sql").read_text(encoding="utf-8")).fetchall()
+    assert {row[0] for row in read} == set(written)
+
+
 def test_texts_that_spell_numbers_are_read_as_numbers(content, tmp_path):
     schema = Schema({"x": (0, 10), "c": [7, "blue", True, "None", 0.3, "inf"]}, classes=[0, 1])
     bins = (
@@ -162,11 +187,20 @@ def test_what_sql_cannot_express_is_named(content, model, binary_schema, tmp_pat
         schema = Schema.from_dict(data | {"features": features})
         with pytest.raises(StructureError, match=said):
             to_sql(content(model, schema), place)
+    nameless = {k.replace("z", ""): v for k, v in data["features"].items()}
+    schema = Schema.from_dict(data | {"features": nameless})
+    with pytest.raises(StructureError, match="column without a name"):
+        to_sql(content(model, schema), place, dialect="duckdb")
     features = dict(data["features"]) | {"color": {"type": "hashed", "buckets": 3}}
     with pytest.raises(StructureError, match="'color' is of kind Hashed"):
         to_sql(content(model, Schema.from_dict(data | {"features": features})), place)
     for options, said in (
         ({"dialect": "oracle"}, "dialect='oracle'"),
+        ({"dialect": ["sqlite"]}, "is unknown"),
+        ({"keep": None}, "keep=None must be a name"),
+        ({"keep": ["id", 5]}, "must be a name"),
+        ({"table": 5}, "table=5 must be a name"),
+        ({"table": ("main", None)}, "must be a name"),
         ({"table": "dpgb_codes"}, "part of the query"),
         ({"table": "DPGB_dates3"}, "part of the query"),
         ({"table": []}, "names no table"),

@@ -1,12 +1,15 @@
 """ONNX files in onnxruntime: scores are the same whole numbers, predictions agree to 1e-6 and better."""
 
 import builtins
+from dataclasses import replace
 
 import numpy as np
 import pytest
-from runtimes.cases import kinds_fit, natural, never_falls, scores, steps
+from runtimes.cases import fit, kinds_fit, natural, never_falls, scores, steps
 
+from dpgb_dask import DPGBClassifier, Schema
 from dpgb_dask.errors import StructureError
+from dpgb_dask.released.runtimes.onnx import to_onnx
 
 onnx = pytest.importorskip("onnx")
 runtime = pytest.importorskip("onnxruntime")
@@ -51,7 +54,10 @@ def check(model, rows, path, prepared=lambda rows: rows):
     else:
         np.testing.assert_allclose(out["output_probability"], natural(model, rows), atol=1e-12)
         assert out["output_label"].tolist() == np.asarray(model.predict(rows)).tolist()
-    told = {one.key: one.value for one in onnx.load(path).metadata_props}
+    file = onnx.load(path)
+    told = {one.key: one.value for one in file.metadata_props}
+    read = {name for node in file.graph.node for name in node.input}
+    assert read >= {one.name for one in file.graph.initializer}  # of others every session warns
     assert "Privacy report" in told["dpgb_dask.statement"]
     return out["output_score"]
 
@@ -72,6 +78,46 @@ def test_scores_of_features_of_every_kind_but_hashed_are_the_same(tmp_path):
     check(*kinds_fit("shop"), tmp_path / "model.onnx", with_parts)
     with pytest.raises(StructureError, match="'shop' is of kind Hashed"):
         kinds_fit()[0].to_onnx(tmp_path / "hashed.onnx")
+
+
+@pytest.mark.parametrize(
+    ("classes", "told"),
+    [
+        ([3, -7], [3, -7]),
+        (np.array([False, True]), [0, 1]),
+        ([0, 2**70], ["0", str(2**70)]),
+        ([True, 2], ["True", "2"]),
+        (np.array([0.1, 0.2], np.float32), ["0.10000000149011612", "0.20000000298023224"]),
+    ],
+    ids=str,
+)
+def test_labels_are_those_of_the_saved_model(
+    binary_schema, features, labels, classes, told, tmp_path
+):
+    schema = Schema(binary_schema.features, classes=classes)
+    y = np.array(classes, dtype=object)[labels.astype(int)]
+    model = fit(schema, features, y, recipe="fdp-tr-newton", n_estimators=3)
+    model.save(tmp_path / "model.json")
+    for one in (model, DPGBClassifier.load(tmp_path / "model.json")):
+        one.to_onnx(tmp_path / "model.onnx")
+        assert set(run(tmp_path / "model.onnx", features)["output_label"].tolist()) == set(told)
+
+
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        ("", "without a name"),
+        ("dpgb_dask:3", "a part of a file"),
+        ("output_label", "an output of a file"),
+    ],
+)
+def test_names_that_no_input_can_have_are_refused(classifier, name, said, tmp_path):
+    names = {"x": name}
+    features = {names.get(k, k): one for k, one in classifier.schema_.features.items()}
+    content = replace(classifier._content(), schema=Schema(features, classes=[0, 1]))
+    with pytest.raises(StructureError, match=said):
+        to_onnx(content, tmp_path / "model.onnx")
+    assert not (tmp_path / "model.onnx").exists()
 
 
 def test_missing_package_is_one_clear_error(classifier, tmp_path, monkeypatch):

@@ -85,6 +85,14 @@ def test_margins_are_the_scores_of_features_of_every_kind(tmp_path):
     check(*kinds_fit(), tmp_path / "model.ubj")
 
 
+@pytest.mark.parametrize("name", ["m.ubj", "m.UBJ", "m.json", "m.JSON"])
+def test_a_file_is_in_the_format_that_its_name_says(classifier, features, name, tmp_path):
+    """XGBoost takes a suffix in any case."""
+    X = encoded(classifier, features[:20])[0]
+    want = margins(booster_of(classifier, tmp_path / "plain.json"), X)
+    np.testing.assert_array_equal(margins(booster_of(classifier, tmp_path / name), X), want)
+
+
 def test_shap_explains_the_file(features, labels, binary_schema, tmp_path):
     shap = pytest.importorskip("shap")
     model = fit(binary_schema, features, labels)

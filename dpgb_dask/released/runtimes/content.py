@@ -15,9 +15,11 @@ from dpgb_dask.contracts.features import TRUTHS, Bool, Categorical, Grouped
 from dpgb_dask.contracts.model import MAX_BINS, SCORE_ONE, BinShares, Model, Splits, TreeEnsemble
 from dpgb_dask.contracts.schema import Schema
 from dpgb_dask.errors import StructureError
+from dpgb_dask.plain import python_scalar
 from dpgb_dask.released.report import PrivacyReport
 from dpgb_dask.values import EXACT, MISSING_WORDS, as_text, cells
 
+WIDE = 1 << 63  # from here on a whole number has no place in 64 bits
 WRAPS = 1 << 31  # scores are int32, and wrap around at this number of steps
 
 
@@ -54,6 +56,16 @@ class Content:
         """Score, in steps, at which two classes are equally probable."""
         binary = self.schema.target.type == "binary"
         return SCORE_ONE // 2 if self.model.link == "probability" and binary else 0
+
+    @cached_property
+    def labels(self) -> tuple[Any, ...]:
+        """The classes in their order, as a column of one type holds them.
+
+        Texts where they are of several types, or where a whole number needs more than 64 bits.
+        """
+        plain = tuple(map(python_scalar, self.schema.target.classes))
+        wide = any(isinstance(label, int) and not -WIDE <= label < WIDE for label in plain)
+        return tuple(map(str, plain)) if wide or len(set(map(type, plain))) > 1 else plain
 
     @property
     def scale(self) -> tuple[float, float]:

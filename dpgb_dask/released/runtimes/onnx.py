@@ -18,6 +18,7 @@ EXACT = 1 << 24  # a TreeEnsembleRegressor returns float32, which holds whole nu
 LABEL, PROBABILITY, SCORE, PREDICTION = (
     "output_label", "output_probability", "output_score", "output_prediction",
 )  # fmt: skip
+OWN = "dpgb_dask:"  # what the names of all other values of the graph begin with
 ML = "ai.onnx.ml"
 ROWS = "rows"
 
@@ -65,6 +66,7 @@ class _Graph:
     def model(self) -> Any:
         """Return the ONNX model."""
         helper = self._onnx.helper
+        self._check_names()
         codes = self._codes()
         outputs = self._outputs(self._score(codes))
         taken = {name for name, _, _ in outputs} & set(self._content.schema.encoded_names)
@@ -98,8 +100,20 @@ class _Graph:
         self._onnx.checker.check_model(made)
         return made
 
+    def _check_names(self) -> None:
+        """Refuse features whose names no input can have, as a graph has each name once."""
+        for name in self._content.schema.encoded_names:
+            if not name:
+                raise StructureError(
+                    "A feature without a name is no input of a file for ONNX. Name it."
+                )
+            if name.startswith(OWN):
+                raise StructureError(
+                    f"feature {name!r} may have the name of a part of a file for ONNX. Rename the column."
+                )
+
     def _name(self) -> str:
-        return f"dpgb_dask:{len(self._nodes) + len(self._constants)}"
+        return f"{OWN}{len(self._nodes) + len(self._constants)}"
 
     def _op(self, kind: str, *inputs: str, output: str = "", domain: str = "", **given: Any) -> str:
         """Add a node, and return its output."""
@@ -257,19 +271,19 @@ class _Graph:
             index = self._op("Reshape", first, self._constant([-1], np.int64))
         else:
             index = self._op("ArgMax", natural, axis=1, keepdims=0)
-        labels, kind = self._labels(classes)
+        labels, kind = self._labels(content.labels)
         self._op("Gather", labels, index, output=LABEL)
         self._op("Identity", self._probability(score), output=PROBABILITY)
         probability = (PROBABILITY, types.DOUBLE, [ROWS, len(classes)])
         return [(LABEL, kind, [ROWS]), probability, scores]
 
-    def _labels(self, classes: tuple[Any, ...]) -> tuple[str, int]:
+    def _labels(self, labels: tuple[Any, ...]) -> tuple[str, int]:
         """Return the labels as a constant of whole numbers, or of texts."""
         types = self._onnx.TensorProto
-        if all(isinstance(label, int | np.integer) for label in classes):
-            return self._constant([int(label) for label in classes], np.int64), types.INT64
+        if all(isinstance(label, int) for label in labels):
+            return self._constant(labels, np.int64), types.INT64
         name = self._name()
-        texts = [str(label).encode() for label in classes]
+        texts = [str(label).encode() for label in labels]
         made = self._onnx.helper.make_tensor(name, types.STRING, [len(texts)], texts)
         self._constants.append(made)
         return name, types.STRING
@@ -290,10 +304,10 @@ class _Graph:
     def _probability(self, score: str) -> str:
         """Return the probabilities of all classes, (n, n_classes), by the model's link."""
         link, number = self._content.model.link, np.float64
-        one = self._constant(1, number)
         if link in ("softmax", "clipped_softmax"):
             p = self._op("Softmax", score, axis=1)
             return p if link == "softmax" else self._normalised(self._unclipped(p))
+        one = self._constant(1, number)
         if link == "probability":
             p = self._op("Clip", score, self._constant(0, number), one)
             if self._content.model.n_scores > 1:

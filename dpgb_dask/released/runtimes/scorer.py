@@ -16,6 +16,7 @@ import csv
 import datetime
 import decimal
 import hashlib
+import io
 import json
 import math
 import numbers
@@ -644,7 +645,7 @@ def read_rows(lines: BinaryIO, delimiter: str) -> Iterator[dict[str, str]]:
     Raises
     ------
     ValueError
-        If a line cannot be read, or has another number of fields than the first.
+        If a line cannot be read, or has another number of fields than the first; if two columns have one name.
     """
     names: list[str] | None = None
     for raw in lines:
@@ -659,6 +660,8 @@ def read_rows(lines: BinaryIO, delimiter: str) -> Iterator[dict[str, str]]:
             fields = []
         if names is None:
             names = fields
+            if len(set(names)) < len(names):
+                raise ValueError("The first line must name the columns, each by another name.")
         elif len(fields) != len(names):
             raise ValueError(
                 "A line has another number of fields than the first, or an open quote."
@@ -668,7 +671,9 @@ def read_rows(lines: BinaryIO, delimiter: str) -> Iterator[dict[str, str]]:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Score the rows of standard input; return the exit code."""
+    """Score the rows of standard input, to standard output in UTF-8; return the exit code."""
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(encoding="utf-8")
     parser = argparse.ArgumentParser(
         description="Read delimited text from standard input, and write predictions to standard output."
     )

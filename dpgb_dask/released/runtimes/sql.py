@@ -1,7 +1,7 @@
 """A model as one SQL query, for SQLite and DuckDB: look-ups by CASE, added up in balanced pairs."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -9,9 +9,9 @@ import numpy as np
 
 from dpgb_dask.contracts.features import Datetime, Numeric
 from dpgb_dask.contracts.model import SCORE_ONE, FeatureBins, Model, PairTable
-from dpgb_dask.errors import StructureError
+from dpgb_dask.errors import StructureError, short
 from dpgb_dask.losses import CLASS_CLIP, RATE_SHIFT
-from dpgb_dask.plain import python_scalar
+from dpgb_dask.plain import plain_text, python_scalar
 from dpgb_dask.released.runtimes.content import (
     Content,
     Listed,
@@ -202,11 +202,29 @@ def to_sql(
     -------
     Released values only; the file begins with the privacy report in words.
     """
-    if dialect not in DIALECTS:
+    if dialect not in list(DIALECTS):
         raise StructureError(f"dialect={dialect!r} is unknown. Choose one of {sorted(DIALECTS)}.")
     refuse_wrapping(content.model, "SQL")
     query = _Query(content, dialect, table, keep, has_exp)
     write(path, commented(content.statement, "--") + query.text())
+
+
+def _names(option: str, value: Any) -> list[str]:
+    """Return a name, or a sequence of names, as a list.
+
+    Raises
+    ------
+    StructureError
+        If it is neither.
+    """
+    several = isinstance(value, Iterable) and not isinstance(value, str)
+    names = []
+    for one in value if several else [value]:
+        name = plain_text(one)
+        if name is None:
+            raise StructureError(f"{option}={short(value)} must be a name, or a sequence of names.")
+        names.append(name)
+    return names
 
 
 def _quoted(name: str) -> str:
@@ -276,7 +294,7 @@ class _Query:
         self._content = content
         self._words = DIALECTS[dialect]
         self._exp = self._words.has_exp if has_exp is None else has_exp
-        parts = [table] if isinstance(table, str) else list(table)
+        parts = _names("table", table)
         if not parts:
             raise StructureError("table=[] names no table. Give its name, such as table='rows'.")
         if parts[-1].lower().startswith(OWN):
@@ -284,13 +302,13 @@ class _Query:
                 f"table={parts[-1]!r} is the name of a part of the query. Rename it."
             )
         self._table = ".".join(map(_quoted, parts))
-        self._keep = [keep] if isinstance(keep, str) else list(keep)
+        self._keep = _names("keep", keep)
         self._model: Model = content.folded
         self._parts: list[str] = []
         self._refuse_meeting(dialect)
 
     def _refuse_meeting(self, dialect: str) -> None:
-        """Refuse features that a database takes for one column, and more columns than it takes."""
+        """Refuse features that a database takes for one column, names that it does not take, and too many columns."""
         seen: dict[str, str] = {}
         for name in self._content.schema.names:
             other = seen.setdefault(name.lower(), name)
@@ -298,6 +316,8 @@ class _Query:
                 raise StructureError(
                     f"features {other!r} and {name!r} differ in case alone: SQL takes them for one column. Rename one."
                 )
+        if dialect == "duckdb" and "" in (*self._content.schema.names, *self._keep):
+            raise StructureError("A column without a name is none that DuckDB takes. Name it.")
         leaves = self._model.trees.n_trees if self._model.n_scores > 1 else 0
         dates = sum(isinstance(one, Datetime) for one in self._content.schema.features.values())
         read = 2 * len(seen) + OF_A_DATE * dates
@@ -482,9 +502,7 @@ class _Query:
         if not classes:
             value = self._value()
             return [*([("prediction", value)] if value else []), ("score", "x0")]
-        labels = [_literal(label) for label in classes]
-        if len({type(label) for label in classes}) > 1:  # a column has one type
-            labels = [_literal(str(label)) for label in classes]
+        labels = [_literal(label) for label in content.labels]
         if n == 1:
             label = f"CASE WHEN x0 > 0 THEN {labels[1]} ELSE {labels[0]} END"
         else:

@@ -57,7 +57,7 @@ def to_xgboost(content: Content, path: str | Path) -> None:
             " 'onnx' or 'sql'."
         )
     data = booster(content)
-    ubj = str(path).endswith(".ubj")
+    ubj = str(path).lower().endswith(".ubj")  # as XGBoost reads a suffix
     write(path, _ubj(data) if ubj else json.dumps(_lists(data), ensure_ascii=False))
 
 
