@@ -19,7 +19,7 @@ from dpgb_dask.cli.options import (
     open_ledger,
     positive,
 )
-from dpgb_dask.cli.places import check_out, check_spared, model_out
+from dpgb_dask.cli.places import check_out, check_saved, check_spared, model_out
 from dpgb_dask.cli.tables import beside, open_table, schema_of
 from dpgb_dask.controller.ledger import Ledger
 from dpgb_dask.controller.ledger_book import ENDED
@@ -105,6 +105,7 @@ def _fit(options: argparse.Namespace) -> int:
         raise SchemaError("--ledger and --account belong together. Give both, or neither.")
     check_out(options.out, overwrite=options.overwrite)
     check_spared(options, *model_out(options.out))
+    check_saved(options.out)
     schema = schema_of(options)
     X, columns = open_table(options, schema)
     y, weight = beside(options, schema, X, columns)

@@ -2,6 +2,7 @@
 
 import argparse
 import os
+import tempfile
 from contextlib import suppress
 from pathlib import Path
 
@@ -62,6 +63,23 @@ def _exists_already(path: Path | str, option: str) -> StructureError:
 def model_out(path: Path | str) -> tuple[Path | str, ...]:
     """Return where saving a model writes: an object at a URL is complete from the start, a local file is not."""
     return (path,) if isinstance(path, str) else (path, part_of(path))
+
+
+def check_saved(path: Path | str, option: str = "--out") -> None:
+    """Refuse, before any charge, a place on this machine where a model cannot be saved; `check_out` has tried a URL.
+
+    Saving writes another file beside the model's, so its folder must be writable even where a file is replaced.
+    """
+    if isinstance(path, str):
+        return
+    try:
+        with tempfile.TemporaryFile(dir=path.absolute().parent) as file:
+            file.write(b"\0")
+    except OSError as error:
+        raise StructureError(
+            f"{option} {str(path)!r} cannot be written ({error.strerror}). Choose a folder that this process may write,"
+            " and that has room."
+        ) from None
 
 
 def check_spared(options: argparse.Namespace, *written: Path | str, option: str = "--out") -> None:

@@ -3,6 +3,7 @@
 import contextlib
 import re
 import tempfile
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -48,9 +49,14 @@ def execution(cache: str | Path | None = None, memory_limit: int | str | None = 
     Raises
     ------
     PlanError
-        If a key or a value is unknown.
+        If a key or a value is unknown, or there is no section of keys.
     """
-    given = dask.config.get("dpgb-dask", {})
+    # a section whose lines are all comments is None
+    given = dask.config.get("dpgb-dask", None) or {}
+    if not isinstance(given, Mapping):
+        raise PlanError(
+            f"dask.config dpgb-dask={given!r} is no section of settings. Give it some of: {sorted(KEYS)}."
+        )
     values: dict[str, Any] = {key.replace("_", "-"): value for key, value in given.items()}
     if unknown := sorted(set(values) - set(KEYS)):
         meant = did_you_mean(unknown[0], KEYS)

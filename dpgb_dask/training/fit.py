@@ -13,6 +13,8 @@ from dataclasses import dataclass, fields, is_dataclass, replace
 from functools import partial
 from typing import Any
 
+import numpy as np
+
 from dpgb_dask.contracts.boundary import Released
 from dpgb_dask.contracts.journal import Journal
 from dpgb_dask.contracts.model import BinShares, FeatureBins, Model, NoiseBands
@@ -52,6 +54,9 @@ from dpgb_dask.training.loop import run
 MOST_CHARACTERS = 160  # most characters of one setting in words
 
 logger = logging.getLogger("dpgb_dask")
+
+# NumPy's defaults: with the caller's np.seterr(all="raise"), released numbers would end a fit that is charged
+_usual_floats = np.errstate(divide="warn", over="warn", under="ignore", invalid="warn")
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,6 +145,7 @@ class FitResult:
     file: ModelFile | None = None
 
 
+@_usual_floats
 def fit(
     source: Source,
     *,
@@ -230,6 +236,7 @@ def fit(
     return result
 
 
+@_usual_floats
 def replay(
     *, shape: Shape, plan: Plan, budget: Budget, ledger: Ledger, account: str, fit_id: str
 ) -> FitResult:

@@ -1,6 +1,11 @@
 """Nothing is written over that is read, that another wrote, or that was not asked for."""
 
+import errno
+from unittest.mock import Mock
+
 from cli_parts import BUDGET, run
+
+from dpgb_dask import DPGBClassifier
 
 
 def test_only_what_is_asked_for_is_replaced(place, capsys):
@@ -112,3 +117,15 @@ def test_fit_never_replaces_a_model(place, capsys):
     assert code == 1
     assert "exists already" in capsys.readouterr().err
     assert (place / "paid.json").read_text() == "a model that was paid for"
+
+
+def test_a_fit_whose_model_could_not_be_saved_does_not_begin(place, capsys, monkeypatch):
+    refusal = Mock(side_effect=OSError(errno.EROFS, "Read-only file system"))
+    monkeypatch.setattr("tempfile.TemporaryFile", refusal)  # root may write in every folder
+    begun = Mock()
+    monkeypatch.setattr(DPGBClassifier, "fit", begun)
+    people = ("fit", place / "people.csv", "--schema", place / "schema.json", *BUDGET)
+    for command in (people, ("demo", "--rows", 1000)):
+        assert run(*command, "--out", place / "m.json") == 1
+        assert "cannot be written (Read-only file system)" in capsys.readouterr().err
+    assert begun.mock_calls == []

@@ -314,6 +314,36 @@ def test_all_workers_are_replaced_between_survey_and_first_round(refines, monkey
         rounds.close()
 
 
+@pytest.mark.parametrize("when", ["after the survey", "while a shard is made again"])
+def test_all_workers_leave_and_others_come_while_tasks_are_placed(when, monkeypatch):
+    monkeypatch.setattr(tasks, "LOOK", 0.2)
+    expected = local_sums("binary")[0]
+    with LocalCluster(n_workers=2, **IN_PROCESS) as cluster, Client(cluster) as client:
+        rounds = rounds_of("binary", chunks=50)
+        rounds.fingerprint()
+        late = threading.Timer(0.5, cluster.scale, (1,))
+        looking = "_by_worker" if when == "after the survey" else "_read"
+        if looking == "_read":
+            ask_all(rounds, "binary")
+        place = getattr(rounds, looking)
+
+        def leave_before(*arguments):
+            if late.ident is None:
+                leave(cluster, client)
+                late.start()
+            return place(*arguments)
+
+        monkeypatch.setattr(rounds, looking, leave_before)
+        if looking == "_read":
+            number = min(rounds._shards)
+            del rounds._shards[number]
+            rounds._make_shards(rounds._members.pop(number))
+        for name, sums in ask_all(rounds, "binary").items():
+            np.testing.assert_array_equal(sums, expected[name])
+        late.join()
+        rounds.close()
+
+
 @pytest.mark.slow
 def test_all_workers_are_replaced_while_surveys_are_added(monkeypatch):
     monkeypatch.setattr(tasks, "LOOK", 0.2)

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from dpgb_dask import DPGBClassifier, Schema
+from dpgb_dask.contracts.plan import Execution
 from dpgb_dask.errors import PlanError
 from dpgb_dask.training.config import check_folder, execution
 
@@ -53,6 +54,16 @@ def test_a_fraction_in_the_environment_is_refused():
     with (
         dask.config.set(dask.config.collect_env({"DASK_DPGB_DASK__MEMORY_LIMIT": "1.5"})),
         pytest.raises(PlanError, match=r"memory_limit=1\.5"),
+    ):
+        execution()
+
+
+def test_a_section_without_settings_is_none_and_a_value_is_refused():
+    with dask.config.set({"dpgb-dask": None}):  # a section whose lines are all comments
+        assert execution() == Execution()
+    with (
+        dask.config.set({"dpgb-dask": "4GiB"}),
+        pytest.raises(PlanError, match="'4GiB' is no section of settings"),
     ):
         execution()
 

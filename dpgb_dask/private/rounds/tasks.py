@@ -498,7 +498,9 @@ class TaskRounds(SealedRounds):
         """Encode chunks, or survey them unbinned if there are no bins, an equal share on each worker."""
         if not chunks:
             return []
-        workers = self._workers()[: len(chunks)]
+        workers = self._workers()
+        self._look_for_homes(self._shards.values())  # before others become homes
+        workers = workers[: len(chunks)]
         self._homes |= set(workers)
         shares = _shares(chunks, len(workers))
         where = [_softly(worker) for worker in workers]
@@ -524,9 +526,9 @@ class TaskRounds(SealedRounds):
         there = [(own, part) for own, part in self._unbinned if chunks.issuperset(own)]
         if not there:
             return []
-        self._look_for_homes([part for _, part in there])
         held = self._map(pass_on, [job])[0]
         groups = self._by_worker(there)
+        self._look_for_homes([part for _, part in there])  # before others become homes
         there.clear()
         self._homes |= set(groups)
         if not self._refines:
