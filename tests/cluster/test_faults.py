@@ -29,6 +29,7 @@ from dpgb_dask.controller.accounting import total_price
 from dpgb_dask.errors import ChunkError, ClusterError, LostCodesError, ScratchError, ShardError
 from dpgb_dask.private.reading.ingest import read_source
 from dpgb_dask.private.rounds import open_rounds, tasks, worker_tasks
+from dpgb_dask.private.rounds.clients import check_workers
 from dpgb_dask.private.rounds.messages import Message, Sender
 from dpgb_dask.private.rounds.worker_tasks import Encoding, ResidentShard, make_shard
 
@@ -291,6 +292,26 @@ def test_all_workers_leave_and_others_come(backend, with_bins, monkeypatch):
         for name, sums in ask_all(rounds, "binary").items():
             np.testing.assert_array_equal(sums, expected[name])
         timer.join()
+        rounds.close()
+
+
+def test_an_adaptive_cluster_without_workers_starts_some_before_a_fit():
+    """Such a cluster starts workers for waiting tasks alone: whoever waits for one must be a task."""
+    with LocalCluster(n_workers=0, **IN_PROCESS) as cluster, Client(cluster) as client:
+        cluster.adapt(minimum=0, maximum=2, interval="100ms")
+        assert check_workers(client, LONGEST) == 1
+
+
+@pytest.mark.parametrize("backend", ["tasks", "comms"])
+def test_an_adaptive_cluster_without_workers_starts_some_in_a_fit(backend):
+    expected = local_sums("binary")[0]
+    with LocalCluster(n_workers=2, **IN_PROCESS) as cluster, Client(cluster) as client:
+        rounds = rounds_of("binary", backend=backend)
+        ask_all(rounds, "binary")
+        leave(cluster, client)
+        cluster.adapt(minimum=0, maximum=2, interval="100ms", wait_count=1000)
+        for name, sums in ask_all(rounds, "binary").items():
+            np.testing.assert_array_equal(sums, expected[name])
         rounds.close()
 
 

@@ -5,7 +5,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from distributed import Client, WorkerPlugin
+from distributed import Client, Future, WorkerPlugin
 from distributed.comm.core import CommClosedError
 
 from dpgb_dask.clients import Connection, connect, unreachable
@@ -38,10 +38,12 @@ def check_workers(client: Client, seconds: float) -> int:
 def _check(client: Client, seconds: float) -> int:
     deadline = time.monotonic() + seconds
     patience = max(seconds, LEAST_WAIT)
+    call = None
     while True:
         found = _asked(client, patience, client.get_versions, packages=COMPARED)
         if found["workers"]:
             break
+        call = call or call_a_worker(client)
         if time.monotonic() > deadline:
             raise no_worker(seconds)
         time.sleep(PAUSE)
@@ -50,6 +52,12 @@ def _check(client: Client, seconds: float) -> int:
     if others:
         raise other_version(others)
     return max(_asked(client, patience, client.nthreads).values(), default=1)
+
+
+def call_a_worker(client: Client) -> Future[int]:
+    """Return a task that waits for a worker while it is held: an adaptive cluster starts workers for tasks alone."""
+    task: Future[int] = client.submit(int, pure=False)
+    return task
 
 
 def _asked(client: Client, seconds: float, method: Callable[..., Any], **options: Any) -> Any:

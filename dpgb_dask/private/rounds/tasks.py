@@ -66,7 +66,7 @@ from dpgb_dask.private.reading.rows import (
     starts_of,
 )
 from dpgb_dask.private.reading.units import UnitCounts, add_unit_counts
-from dpgb_dask.private.rounds.clients import no_worker, register, told
+from dpgb_dask.private.rounds.clients import call_a_worker, no_worker, register, told
 from dpgb_dask.private.rounds.comms import CommTree, is_slower, pays
 from dpgb_dask.private.rounds.messages import Message, Sender
 from dpgb_dask.private.rounds.sealed import SealedRounds, Surveyed
@@ -222,6 +222,7 @@ class TaskRounds(SealedRounds):
         self._homes: set[str] = set()  # workers that shards were placed on
         self._given_up = 0  # how often all workers have left since the last answer
         self._alone_since: float | None = None
+        self._call: Future[int] | None = None  # while there is no worker
         self._n_left = n_rounds
         self._sender = Sender()
         self._tree = CommTree(self.client, self._execution.worker_wait)
@@ -719,6 +720,7 @@ class TaskRounds(SealedRounds):
         """
         workers = sorted(told(self.client, self._execution.worker_wait, "ncores"))
         now = time.monotonic()
+        self._call = None if workers else self._call or call_a_worker(self.client)
         if workers or self._alone_since is None:
             self._alone_since = None if workers else now
         elif now - self._alone_since >= self._execution.worker_wait:
