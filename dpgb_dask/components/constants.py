@@ -158,8 +158,17 @@ FOREST_EVEN = 0.2
 # counts (with 1, log-loss of letter at ε = 8 +2 %); the prior's sd around 1; the largest
 MADE_ROWS = 8192
 SCALE_OPTIMISM, SCALE_SD = 0.5, 0.5
-# of several classes the slope asks for too much where trees are still growing: products of features +2.6 % log-loss
-LARGEST_SCALE = {"binary": 1.5, "multiclass": 1.0, "numeric": 1.5}
+# by later leaves; of several classes they ask for too much where trees still grow: products of features +2.6 % log-loss
+LARGEST_BY_LEAVES = {"binary": 1.5, "multiclass": 1.0, "numeric": 1.5}
+# by rows: the share of the forest's price; cells for what the trees add; rows times trees that a pass looks at, and the
+# fewest trees: a sample of them tells enough where there are many rows
+SLOPE_SHARE = 0.03
+SLOPE_CELLS = 16
+SLOPE_WORK, SLOPE_TREES = 1 << 25, 60
+LARGEST_SCALE = 3.0
+# the curvature of the real rows along the forest over that of rows that are made up, whose features are independent,
+# and how far that is from true
+MADE_CURVATURE = 0.75, 0.6
 LARGEST_LEAF = 2.0  # bound of a Newton step before the rate
 
 # ---- rich data: n̂ ĥ μ/c, the signal of all rows over the noise of one sum, decides (docs/default-method.md §4)

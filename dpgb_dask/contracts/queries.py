@@ -681,6 +681,54 @@ class TreeSumsQuery(GradientQuery):
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
+class ContributionSumsQuery(GradientQuery):
+    """Sums per cell of what some trees of the model add to a row's scores; the answer is laid out (cell, score, 2).
+
+    For each score a row is in one cell, by what the trees add to that score, and brings there the (g, h) of that score
+    alone: each of its numbers counts once, as in the leaves of one tree.
+
+    Parameters
+    ----------
+    trees : (n_trees,) int64
+        Numbers of the trees in the model, increasing.
+    edges : (n_scores, n_cells - 1) int32, score steps
+        Per score, not falling: cell k holds rows to which the trees add more than edges[k - 1], and edges[k] at most.
+    """
+
+    kernels: ClassVar[tuple[str, ...] | None] = ("trees", "main sums")
+
+    trees: NDArray[np.int64]
+    edges: NDArray[np.int32]
+
+    def __post_init__(self) -> None:
+        """Refuse trees that no model has or that are named twice, and edges that fall or are not of all scores."""
+        GradientQuery.__post_init__(self)
+        trees = _array("trees", self.trees, np.int64)
+        edges = _array("edges", self.edges, np.int32, 2)
+        settle(self, trees=trees, edges=edges)
+        if not len(trees) or trees[0] < 0 or (trees[1:] <= trees[:-1]).any():
+            raise PlanError(
+                "trees of a query must be numbers of trees that increase, at least one."
+            )
+        if len(edges) != self.n_scores or self.n_cells > MAX_BINS:
+            raise PlanError(
+                f"edges of a query must be at most {MAX_BINS - 1} for each of its scores: cells are numbered by uint8."
+            )
+        if (edges[:, 1:] < edges[:, :-1]).any():
+            raise PlanError("edges of a query must not fall.")
+
+    @property
+    def n_cells(self) -> int:
+        """One more than edges of a score."""
+        return self.edges.shape[1] + 1
+
+    @property
+    def n_blocks(self) -> int:
+        """One cell for each score, which has that score's (g, h)."""
+        return 1
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
 class LevelQuery(GradientQuery):
     """A query about one level of one tree: what it needs is summed per node, and bin of some features.
 
@@ -933,6 +981,7 @@ QUERIES = frozenset(
         ReferenceSumsQuery,
         PairSumsQuery,
         TreeSumsQuery,
+        ContributionSumsQuery,
         NodeSumsQuery,
         ChoiceQuery,
         SharedChoiceQuery,

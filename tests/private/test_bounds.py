@@ -34,6 +34,7 @@ from dpgb_dask.contracts.plan import Demand, Execution, Plan, Stage
 from dpgb_dask.contracts.queries import (
     BinCountsQuery,
     ChoiceQuery,
+    ContributionSumsQuery,
     MainSumsQuery,
     NodeSumsQuery,
     PairCells,
@@ -150,6 +151,11 @@ def random_query(kind, rng):
         depth, seed = rng.integers(1, 6), rng.integers(99)
         return TreeSumsQuery(**asked, splits=splits_of(int(rng.integers(1, 5)), int(depth), seed))
 
+    def contributions():
+        edges = rng.integers(-90_000, 90_000, (n_scores, rng.integers(0, 20)), dtype=np.int32)
+        trees = np.flatnonzero([True, *(rng.random(2) < 0.5)])
+        return ContributionSumsQuery(**asked, trees=trees, edges=np.sort(edges, axis=1))
+
     def nodes():
         part = level()
         size = (part["splits"].n_leaves, sum(part["sizes"]))
@@ -195,7 +201,7 @@ def random_query(kind, rng):
             label="", price=1, weight_bits=MOST[1], features=part["features"], sizes=part["sizes"]
         )
 
-    kinds = [main, reference, pairs, trees, nodes, shared_choice, counts]
+    kinds = [main, reference, pairs, trees, contributions, nodes, shared_choice, counts]
     kinds += [] if kind == "multiclass" else [choice]
     kinds += [residual] if kind == "numeric" else []
     return kinds[int(rng.integers(len(kinds)))]()
@@ -235,7 +241,7 @@ def bins_of(*values):
 MAIN, PAIRS, TREES, NODES = (queries_of("binary")[k] for k in ("main", "pairs", "trees", "nodes"))
 CHOICE = choice_of("binary", splits_of(1))
 SHARED = shared_choice_of("binary", splits_of(1))
-REFERENCE = queries_of("binary")["reference"]
+REFERENCE, ADDED = (queries_of("binary")[k] for k in ("reference", "contributions"))
 PAIR = PAIRS.pairs[0]
 SPLITS = TREES.splits
 OUT_OF_RANGE = {
@@ -286,6 +292,14 @@ OUT_OF_RANGE = {
         TREES,
         {"splits": replace(SPLITS, threshold=SPLITS.threshold.astype(np.int64))},
     ),
+    "a negative tree": (ADDED, {"trees": np.array([-1, 0])}),
+    "a tree twice": (ADDED, {"trees": np.array([0, 2, 2])}),
+    "no trees": (ADDED, {"trees": np.array([], np.int64)}),
+    "trees that are no whole numbers": (ADDED, {"trees": np.array([0.0, 2.0])}),
+    "edges that fall": (ADDED, {"edges": ADDED.edges[:, ::-1]}),
+    "edges of more scores": (ADDED, {"edges": np.repeat(ADDED.edges, 2, axis=0)}),
+    "edges of one number": (ADDED, {"edges": ADDED.edges[0]}),
+    "more edges than codes": (ADDED, {"edges": np.zeros((1, 256), np.int32)}),
     "two trees of a level": (NODES, {"splits": splits_of(2)}),
     "sizes of fewer features": (NODES, {"sizes": NODES.sizes[:1]}),
     "a size of no bins": (NODES, {"sizes": (0, NODES.sizes[1])}),

@@ -2,14 +2,15 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import ClassVar, Self
+from typing import Any, ClassVar, Self
 
 import numpy as np
 from numpy.typing import NDArray
 
 from dpgb_dask.components import constants
-from dpgb_dask.components.answers import sums
+from dpgb_dask.components.answers import Sums, sums
 from dpgb_dask.components.auto.forest_scale import ForestScale
+from dpgb_dask.components.auto.forest_slope import added_by, edges_of, numbers_of, slope_of
 from dpgb_dask.components.auto.newton import newton_steps
 from dpgb_dask.components.auto.noise import ForestNoise
 from dpgb_dask.components.auto.pairs import coarsen, feature_strength
@@ -28,7 +29,7 @@ from dpgb_dask.components.options import check_rate, check_whole
 from dpgb_dask.contracts.constraints import Interactions
 from dpgb_dask.contracts.model import Splits, TreeEnsemble, join_splits, no_trees
 from dpgb_dask.contracts.plan import Answer, Demand, Needs, Shape, Stage, State
-from dpgb_dask.contracts.queries import Query, ResidualQuery, TreeSumsQuery
+from dpgb_dask.contracts.queries import ContributionSumsQuery, Query, ResidualQuery, TreeSumsQuery
 from dpgb_dask.kernels.splits import NOWHERE
 
 BOX = 1100  # bytes that a leaf's box takes while it is made (released/explain/boxes.py), measured at six levels
@@ -94,7 +95,7 @@ class Forest(Stage):
     Notes
     -----
     After more than the fewest chosen trees, some of each batch begin as one of them, and are random below. When all are
-    there, they are multiplied by what their rounds tell (`forest_scale.py`).
+    there, they are multiplied by what their rounds (`forest_scale.py`) and one more release (`forest_slope.py`) tell.
     Features with a monotonic constraint are not drawn: their interactions are those of `Pairs`.
     """
 
@@ -120,11 +121,13 @@ class Forest(Stage):
     @property
     def queries(self) -> tuple[type[Query], ...]:
         """Classes of the queries that it may ask."""
-        return TreeSumsQuery, ResidualQuery
+        return TreeSumsQuery, ContributionSumsQuery, ResidualQuery
 
     def declare(self, shape: Shape) -> Demand:
         """Declare between nothing (the gate is closed) and the stage's share plus what earlier stages left."""
-        return Demand(0.0, 1.0, self._most_rounds(np.inf, shape.kind) + (shape.kind == "numeric"))
+        return Demand(
+            0.0, 1.0, self._most_rounds(np.inf, shape.kind) + 1 + (shape.kind == "numeric")
+        )
 
     def needs(self, shape: Shape, most_bins: Sequence[int]) -> Needs:
         """Return the memory of a batch's sums; of all trees, with the boxes of their leaves; of made-up rows."""
@@ -163,7 +166,7 @@ class Forest(Stage):
         if not split.forest:
             return 0
         most = self._most_rounds(split.signal, kind, after_chosen=split.chosen > 0)
-        return most + (kind == "numeric")
+        return most + 1 + (kind == "numeric")
 
     def brief(self) -> Self:
         """Return the stage with two rounds, for tests."""
@@ -216,19 +219,31 @@ class Forest(Stage):
         return ends if len(ends) else np.zeros(1, np.int64)
 
     def next_query(self, state: State) -> Query | None:
-        """Ask for the residual scale, then the leaf sums of the next batch of random trees."""
+        """Ask for the residual scale, then the leaf sums of the next batch of random trees, last for their slope."""
         memory: ForestMemory | None = state.memory
-        if memory is None or memory.round >= memory.rounds:
+        if memory is None or memory.round > memory.rounds:
             return None
         if not memory.rescaled:
             return residual_query(state, "forest scale")
+        of_slope = int(memory.price * constants.SLOPE_SHARE)
+        asked: dict[str, Any] = {
+            "weight_bits": state.shape.weight_bits,
+            "gradient": current_gradient(state),
+            "n_scores": state.shape.n_scores,
+        }
+        if memory.round == memory.rounds:
+            assert state.model is not None
+            trees = state.model.trees
+            numbers = numbers_of(trees, memory.chosen, state.n_rows)
+            edges = edges_of(added_by(trees, numbers, memory.scale.codes))
+            return ContributionSumsQuery(
+                label="forest slope", price=of_slope, trees=numbers, edges=edges, **asked
+            )
         return TreeSumsQuery(
             label=f"forest {memory.round + 1}/{memory.rounds}",
-            price=round_price(memory.price, memory.round, memory.rounds),
-            weight_bits=state.shape.weight_bits,
-            gradient=current_gradient(state),
-            n_scores=state.shape.n_scores,
+            price=round_price(memory.price - of_slope, memory.round, memory.rounds),
             splits=self._draw(state, state.rng.stream("forest", memory.round)),
+            **asked,
         )
 
     def _draw(self, state: State, rng: np.random.Generator) -> Splits:
@@ -266,6 +281,8 @@ class Forest(Stage):
             clip_at = constants.CHOSEN_QUANTILE if memory.chosen else constants.RESIDUAL_QUANTILE
             state = with_residual_scale(state, query, released, clip_at)
             return replace(state, memory=replace(memory, rescaled=True))
+        if isinstance(query, ContributionSumsQuery):
+            return self._rescale(state, query, sums(query, released))
         assert isinstance(query, TreeSumsQuery)
         assert state.model is not None
         answer = sums(query, released)
@@ -297,14 +314,21 @@ class Forest(Stage):
         # short trees ask for more than long ones: the second half of the rounds tells of all
         late = memory.round >= memory.rounds // 2
         scale = memory.scale.after(state, query.splits, answer, value, values, counts=late)
-        done = memory.round + 1
-        if done == memory.rounds:
-            factor = scale.factor(state.shape.kind)
-            trees = scaled(trees, memory.chosen, factor)
-            noise = noise.scaled(done, factor)
         model = replace(state.model, trees=trees)
-        state = replace(state, model=model, memory=replace(memory, round=done, scale=scale))
-        return state.with_fact(noise)
+        memory = replace(memory, round=memory.round + 1, scale=scale)
+        return replace(state, model=model, memory=memory).with_fact(noise)
+
+    def _rescale(self, state: State, query: ContributionSumsQuery, answer: Sums) -> State:
+        """Multiply the trees by what rows, and later leaves, say of their length."""
+        memory: ForestMemory = state.memory
+        assert state.model is not None
+        by_leaves = memory.scale.factor(state.shape.kind)
+        factor = slope_of(state, memory.scale, query, answer).factor(by_leaves)
+        trees = scaled(state.model.trees, memory.chosen, factor)
+        model = replace(state.model, trees=trees)
+        noise = state.fact(ForestNoise).scaled(memory.rounds, factor)
+        memory = replace(memory, round=memory.round + 1)
+        return replace(state, model=model, memory=memory).with_fact(noise)
 
 
 def scaled(trees: TreeEnsemble, start: int, factor: float) -> TreeEnsemble:

@@ -2,9 +2,10 @@
 
 The sums that a round asks for are those of g at the scores so far. If the earlier trees are right, they do not move
 them; if these trees are noise, their own curvature shows in the sums; if they go only part of the way, the sums still
-ask for more. So the slope of the sums on the trees so far tells how long the forest should be. No release is made for
-it, and no row is read: trees are averaged over the leaves of later ones on rows made up from the released shares of
-bins, features taken as independent of each other (docs/default-method.md §5).
+ask for more. So the slope of the sums on the trees so far tells how long the forest should be, as far as leaves show
+what trees do. No release is made for it, and no row is read: trees are averaged over the leaves of later ones on rows
+made up from the released shares of bins, features taken as independent of each other (docs/default-method.md §5). Then
+rows are asked (`forest_slope.py`).
 """
 
 from collections.abc import Callable, Sequence
@@ -85,7 +86,7 @@ class ForestScale:
         told = self.told - constants.SCALE_OPTIMISM * self.followed
         slope, variance = told / self.curved, self.variance / self.curved**2
         prior = constants.SCALE_SD**2
-        largest = constants.LARGEST_SCALE[kind]
+        largest = constants.LARGEST_BY_LEAVES[kind]
         return float(np.clip(1 - slope * prior / (prior + variance), 0, largest))
 
     def after(
@@ -158,10 +159,14 @@ class Curvature:
         return own - self.weight * own.sum(0) if self.joint else own
 
     @property
+    def diagonal(self) -> NDArray[np.float64]:
+        """The Hessian of each score, (n_scores, n_rows)."""
+        return self.weight * (1 - self.weight) if self.joint else self.weight
+
+    @property
     def mean_hess(self) -> float:
         """Mean over rows of the Hessian, summed over scores."""
-        own = self.weight * (1 - self.weight) if self.joint else self.weight
-        return float(own.sum(0).mean())
+        return float(self.diagonal.sum(0).mean())
 
 
 def curvature_at(kind: str, score: NDArray[np.int32]) -> Curvature:

@@ -8,11 +8,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from dpgb_dask.contracts.model import FeatureBins, Model, Splits, grew, same_bins
+from dpgb_dask.contracts.model import FeatureBins, Model, Splits, TreeEnsemble, grew, same_bins
 from dpgb_dask.contracts.plan import Shape
 from dpgb_dask.contracts.queries import (
     SHRINK_BITS,
     BinCountsQuery,
+    ContributionSumsQuery,
     GradientQuery,
     LevelQuery,
     MainSumsQuery,
@@ -28,6 +29,7 @@ from dpgb_dask.errors import PlanError
 from dpgb_dask.kernels import gradient as gradient_kernels
 from dpgb_dask.kernels.histogram import add_cells, joint_sums, padded
 from dpgb_dask.kernels.pair_tables import pack_pairs, pair_sums
+from dpgb_dask.kernels.predict import add_trees
 from dpgb_dask.kernels.route import only_feature, sums_of_leaves, tree_sums
 from dpgb_dask.kernels.shrink import shrink
 from dpgb_dask.private.answering.draws import Draws
@@ -163,7 +165,7 @@ class Shard:
         for piece in self.pieces:
             if isinstance(piece, LostPiece):
                 piece.load()
-        ask = _Ask(query, self.shape, self.bins)
+        ask = _Ask(query, self.shape, self.bins, model)
         update = self._catch_up(model)
         draw = query.rows if isinstance(query, GradientQuery) else None
         if ask.leaves is not None and draw is None:
@@ -275,12 +277,15 @@ def _as_is(sums: NDArray[np.int64]) -> NDArray[np.int64]:
 class _Ask:
     """One query, prepared once for all blocks: adds each block to the sums, and turns the sums into the answer."""
 
-    def __init__(self, query: Query, shape: Shape, bins: Sequence[FeatureBins]) -> None:
+    def __init__(
+        self, query: Query, shape: Shape, bins: Sequence[FeatureBins], model: Model
+    ) -> None:
         self.query = query
         self.shape = shape
         self.finish: Callable[[NDArray[np.int64]], NDArray[np.int64]] = _as_is
         self.levels: LevelSums | None = None
         self.leaves: Leaves | None = None
+        self._trees: TreeEnsemble | None = None
         self._sums_of: Callable[[NDArray[np.uint8], NDArray[np.int64]], NDArray[np.int64]]
         self._shrink: Callable[[NDArray[np.uint8], NDArray[np.int64]], None] | None = None
         if not isinstance(query, GradientQuery):
@@ -291,6 +296,7 @@ class _Ask:
         self.gradient = query.gradient
         max_abs = _checked_bound(query, shape)
         n_cells = query.n_cells
+        self._add = self._add_gradients
         match query:
             case MainSumsQuery():
                 _check_bins("leaf_of_bin", list(enumerate(query.leaf_of_bin)), bins)
@@ -310,13 +316,18 @@ class _Ask:
             case TreeSumsQuery():
                 _check_walk(query.splits, bins)
                 n_cells = self._walking(query, bins, max_abs)
+            case ContributionSumsQuery():
+                self._trees = _trees_of(query, model)
+                self._sums_of = lambda cells, packed: joint_sums(
+                    cells, packed, max_abs, (query.n_cells,)
+                )
+                self._add = self._add_by_contribution
             case LevelQuery():
                 _check_level(query, bins)
                 self.levels = LevelSums(query, self._pack, max_abs)
             case _:
                 raise PlanError(f"{type(query).__name__} is a query that shards do not know.")
         self._n_sums = n_cells * shape.n_scores * 2
-        self._add = self._add_gradients
 
     def _walking(self, query: TreeSumsQuery, bins: Sequence[FeatureBins], max_abs: int) -> int:
         """Set what sums a block per leaf, or per bin if leaves are sums of bins; return how many there are."""
@@ -367,7 +378,7 @@ class _Ask:
             case BinCountsQuery():
                 return query.features.tolist()
             case _:
-                return ()
+                return () if self._trees is None else split_features(self._trees.splits)
 
     def sums(self, blocks: Iterator[RowBlock]) -> NDArray[np.int64]:
         """Return the sums over some blocks."""
@@ -395,6 +406,19 @@ class _Ask:
         codes = piece.codes if self.leaves is None else self.leaves.find(number, piece.codes)
         part = self._sums_of(codes, self._pack(piece, score))
         sums += part.reshape(-1)
+
+    def _add_by_contribution(self, block: RowBlock, sums: NDArray[np.int64]) -> None:
+        _, piece, score = block
+        query, trees = self.query, self._trees
+        assert isinstance(query, ContributionSumsQuery)
+        assert trees is not None
+        added = np.zeros(score.shape, np.int32)
+        add_trees(piece.codes, *trees.splits.arrays, trees.value, added)
+        packed = self._pack(piece, score)
+        own = sums.reshape(query.n_cells, query.n_scores, 2)
+        for k, edges in enumerate(query.edges):
+            cell = np.searchsorted(edges, added[k], side="left").astype(np.uint8)
+            own[:, k : k + 1] += self._sums_of(cell[None], packed[k : k + 1])
 
     def _pack(self, piece: Piece, score: NDArray[np.int32]) -> NDArray[np.int64]:
         packed = np.empty(score.shape, np.int64)
@@ -466,6 +490,22 @@ def _checked_bound(query: GradientQuery, shape: Shape) -> int:
             "Choose a smaller max_weight."
         )
     return max_abs
+
+
+def _trees_of(query: ContributionSumsQuery, model: Model) -> TreeEnsemble:
+    """Return the trees of the model that a query names.
+
+    Raises
+    ------
+    PlanError
+        If the model has no such trees.
+    """
+    if query.trees[-1] >= model.trees.n_trees:
+        raise PlanError(
+            f"trees of the query go up to {query.trees[-1]}, but the model has {model.trees.n_trees}."
+        )
+    value = np.ascontiguousarray(model.trees.value[:, query.trees])
+    return TreeEnsemble(model.trees.splits.only(query.trees), value)
 
 
 def _check_level(query: LevelQuery, bins: Sequence[FeatureBins]) -> None:

@@ -127,11 +127,25 @@ def naive_answer(kind, model, query, name, weighted=True):
         ]
     elif name in ("trees", "part", "one feature", "table"):
         keys = [(naive_leaves(codes, query.splits, t), 8) for t in range(query.splits.n_trees)]
+    elif name == "contributions":
+        return naive_contributions(codes, model, query, packed)
     else:
         return naive_level(codes, query, packed)
     if name == "reference":
         return naive_reference(query, leaves, packed)
     parts = [np.concatenate([naive_sums(k, *unpack(row), n) for k, n in keys]) for row in packed]
+    return np.stack(parts, axis=1).ravel()
+
+
+def naive_contributions(codes, model, query, packed):
+    """The sums by what trees add, score by score, each with cells of its own."""
+    added = np.zeros(packed.shape, np.int64)
+    for t in query.trees:
+        added += model.trees.value[:, t, naive_leaves(codes, model.trees.splits, t)]
+    parts = []
+    for row, edges, own in zip(packed, query.edges, added, strict=True):
+        cell = (own[:, None] > edges).sum(1)
+        parts.append(naive_sums(cell, *unpack(row), query.n_cells))
     return np.stack(parts, axis=1).ravel()
 
 
@@ -358,6 +372,13 @@ def test_a_query_that_does_not_fit_raises():
         query = replace(binary["bins"], features=np.array(features, np.uint16), sizes=sizes)
         with pytest.raises(PlanError, match="features and sizes"):
             shard.answer(model_of("binary"), query)
+
+
+def test_trees_that_the_model_has_not_raise():
+    shard, query = shard_of("binary", weighted=False), queries_of("binary")["contributions"]
+    shard.answer(model_of("binary"), query)
+    with pytest.raises(PlanError, match="go up to 2, but the model has 2"):
+        shard.answer(model_of("binary", n_trees=2), query)
 
 
 def test_a_weight_that_could_overflow_a_packed_sum_raises():
