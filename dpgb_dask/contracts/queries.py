@@ -685,7 +685,7 @@ class ContributionSumsQuery(GradientQuery):
     """Sums per cell of what some trees of the model add to a row's scores; the answer is laid out (cell, score, 2).
 
     For each score a row is in one cell, by what the trees add to that score, and brings there the (g, h) of that score
-    alone: each of its numbers counts once, as in the leaves of one tree.
+    alone: each of its numbers counts once, as in the leaves of one tree (docs/privacy.md P1).
 
     Parameters
     ----------

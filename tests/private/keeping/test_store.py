@@ -143,7 +143,8 @@ def test_answers_are_the_same_wherever_rows_are_kept(kind, place, threads, tmp_p
     models = [model_of(kind, 0, 1, 1), model_of(kind, 0, 1, 3), model_of(kind, 1), model_of(kind)]
     for model in models:
         for name in queries:
-            if (kind, name) in SHARD_QUERIES:
+            lacks = name == "contributions" and model.trees.n_trees < 3
+            if (kind, name) in SHARD_QUERIES and not lacks:
                 got = shard.answer(model, queries[name], *threads)
                 np.testing.assert_array_equal(got, expected.answer(model, queries[name]), name)
 
