@@ -77,6 +77,8 @@ def _bands_of(state: State, model: Model, shares: BinShares) -> NoiseBands:
     if state.shape.directions is not None:
         return NoiseBands(why=PROJECTED)
     pairs, forest = _fact(state, PairNoise), _fact(state, ForestNoise)
+    if model.trees.n_trees != (0 if forest is None else forest.gain.shape[1]):
+        return NoiseBands(why=UNKNOWN)  # trees of another stage
     screened = _fact(state, Screened)
     boxes = None if forest is None else Boxes.of(model.trees.splits, shares)
     sides = [] if boxes is None else boxes.sides()

@@ -8,9 +8,13 @@ import numpy as np
 import pytest
 from small_fits import estimator, rows
 
+from dpgb_dask.components.auto.chosen import ChosenTrees
 from dpgb_dask.components.auto.noise import DRAWS, ForestNoise
+from dpgb_dask.components.auto.pairs import Pairs
 from dpgb_dask.components.auto.smoothing import Seen
+from dpgb_dask.components.trees.stage import Trees
 from dpgb_dask.contracts.model import SHARE_ONE, BinShares, Splits
+from dpgb_dask.recipes import RECIPES
 from dpgb_dask.released.explain.boxes import Boxes
 from dpgb_dask.released.explain.decomposition import decompose
 from dpgb_dask.testing import SeededNoise
@@ -43,6 +47,20 @@ def test_none_are_given_where_the_noise_is_not_known(options, why):
     else:
         assert model.bands_.why == ""
         assert (told.terms[0].lower < told.terms[0].upper).any()
+
+
+@pytest.mark.parametrize("forest", [False, True])
+def test_none_are_given_where_trees_of_another_stage_are_among_them(forest):
+    (trees,) = (own for own in RECIPES["fdp-tr-newton"].stages if isinstance(own, Trees))
+    own = RECIPES["auto"]
+    *first, last = (s for s in own.stages if not isinstance(s, Pairs | ChosenTrees))
+    few = replace(trees, n_trees=3, depth=3, share=0.2)
+    stages = (*first, few, last) if forest else (*first, few)
+    plan = replace(own, name="own", stages=stages)
+    model = estimator(plan, epsilon=20.0, noise=SeededNoise(0), on_few_rows="continue")
+    fitted = model.fit(*rows())
+    assert (fitted.model_.trees.n_trees > 3) == forest
+    assert fitted.bands_.why == bands.UNKNOWN
 
 
 @pytest.mark.parametrize("error", [np.inf, np.nan])
