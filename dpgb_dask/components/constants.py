@@ -169,6 +169,7 @@ LARGEST_SCALE = 3.0
 # the curvature of the real rows along the forest over that of rows that are made up, whose features are independent,
 # and how far that is from true
 MADE_CURVATURE = 0.75, 0.6
+HESS_DRIFT = 0.3  # how far the mean Hessian after the forest is from what made-up rows expect
 LARGEST_LEAF = 2.0  # bound of a Newton step before the rate
 
 # ---- rich data: n̂ ĥ μ/c, the signal of all rows over the noise of one sum, decides (docs/default-method.md §4)

@@ -32,7 +32,7 @@ from dpgb_dask.contracts.plan import (
     State,
     Unread,
 )
-from dpgb_dask.contracts.queries import GradientQuery, Query, RowDraw
+from dpgb_dask.contracts.queries import ContributionSumsQuery, GradientQuery, Query, RowDraw
 from dpgb_dask.contracts.spending import Item
 from dpgb_dask.controller.accounting import MAX_VALUES, total_price
 from dpgb_dask.controller.ledger import Ledger
@@ -67,14 +67,14 @@ class Asked:
     ----------
     largest_grad : int
         Largest |g| of one row of weight 1, in the steps of the sums.
-    cell_share : float
-        Average share of all rows that one cell holds.
+    cell_share : float or None
+        Average share of all rows that one cell holds; None if cells are no leaves.
     rows : RowDraw or None
         The draw of the rows that answered it; None for all rows.
     """
 
     largest_grad: int
-    cell_share: float
+    cell_share: float | None
     rows: RowDraw | None = None
 
     @classmethod
@@ -84,7 +84,8 @@ class Asked:
             return None
         served = 1.0 if query.rows is None else query.rows.rate
         largest = query.gradient.largest_grad << query.weight_bits
-        return cls(largest, served * query.cell_share, query.rows)
+        leaves = not isinstance(query, ContributionSumsQuery)
+        return cls(largest, served * query.cell_share if leaves else None, query.rows)
 
 
 @dataclass(frozen=True, slots=True)

@@ -338,12 +338,19 @@ def _interrupted(act, at):
         act()
     except KeyboardInterrupt:
         pass
-    except AssertionError as error:  # SQLAlchemy's, over a commit that was cut short
-        if not isinstance(error.__context__, KeyboardInterrupt):
+    except (AssertionError, AttributeError) as error:
+        # SQLAlchemy's own, over a transaction whose beginning or commit was cut short
+        if not any(isinstance(cause, KeyboardInterrupt) for cause in _causes(error)):
             raise
     finally:
         sys.settrace(before)
     return bool(pressed)
+
+
+def _causes(error):
+    """All that Python was handling when an error was raised."""
+    while (error := error.__context__) is not None:
+        yield error
 
 
 def lines_of_sqlalchemy(test):

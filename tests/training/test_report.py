@@ -151,6 +151,20 @@ def test_report_states_the_clip_of_auto(classifier, regressor):
     assert running in regressor.privacy_report_.loss
 
 
+def test_the_expected_signal_of_a_forest_is_that_of_its_leaves(binary_schema, features, labels):
+    """Not that of the cells, with less noise, in which rows are asked for the slope."""
+    fitted = DPGBClassifier(epsilon=8.0, schema=binary_schema, **SEEDED).fit(features, labels)
+    report = fitted.privacy_report_
+    rounds = [r for r in report.receipts if r.label.startswith("forest") and "/" in r.label]
+    assert any(r.label == "forest slope" for r in report.receipts)
+    rows = min(r.sigma_steps / 2**r.scale_bits for r in rounds) / (0.5 * GRAD_ONE)
+    (said,) = [line for line in report.signal if line.startswith("forest")]
+    assert said.startswith(
+        f"forest: the noise on the sum of one leaf weighs as much as {rows:.3g} rows"
+    )
+    assert f"in each of {len(rounds)} releases" in said
+
+
 def test_report_states_the_expected_signal(binary_schema, features, labels):
     """The noise on one leaf, in rows, is σ over the largest gradient: here from the receipts and the clip of 1/2."""
     settings = {"schema": binary_schema, **SEEDED}

@@ -114,6 +114,8 @@ class Forest(Stage):
 
     def __post_init__(self) -> None:
         """Check the options."""
+        check_whole("rounds", self.rounds, 1, 10_000)
+        check_whole("batch", self.batch, 1, 10_000)
         if self.depth is not None:
             check_whole("depth", self.depth, 1, 8)
         check_rate("learning_rate", self.learning_rate)

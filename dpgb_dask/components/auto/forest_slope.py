@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from dpgb_dask.components import constants
 from dpgb_dask.components.answers import Sums
-from dpgb_dask.components.auto.forest_scale import TINY, ForestScale, curvature_at
+from dpgb_dask.components.auto.forest_scale import TINY, Curvature, ForestScale, curvature_at
 from dpgb_dask.components.auto.posterior import curvature_of, hess_of_rows, sampling_variance
 from dpgb_dask.contracts.model import SCORE_ONE, TreeEnsemble
 from dpgb_dask.contracts.plan import State
@@ -48,7 +48,8 @@ class Slope:
         return float(times[np.argmin(misfit)])
 
 
-UNKNOWN = Slope(value=0.0, variance=1 / TINY, doubt=0.0)  # of a forest without steps
+UNKNOWN = Slope(value=0.0, variance=1e9, doubt=0.0)  # of a forest without steps
+LEAST = 1e-9  # curvature of a forest with steps, and what part of it a sample of trees has
 
 
 def numbers_of(trees: TreeEnsemble, start: int, n_rows: float) -> NDArray[np.int64]:
@@ -75,53 +76,84 @@ def edges_of(added: NDArray[np.int32]) -> NDArray[np.int32]:
 
 
 def slope_of(state: State, scale: ForestScale, query: ContributionSumsQuery, answer: Sums) -> Slope:
-    """Return how the rows' gradients go along the forest, from their sums by what some trees add to a row.
-
-    The curvature is that of the released Hessians and that of the rows that are made up, by how far each is known.
-    """
+    """Return how the rows' gradients go along the forest, from their sums by what some trees add to a row."""
     assert state.model is not None
-    kind = state.shape.kind
-    each = state.n_rows / scale.codes.shape[1]  # rows that a row stands for
+    kind, n_made = state.shape.kind, scale.codes.shape[1]
+    each = state.n_rows / n_made  # rows that a row stands for
     bend = curvature_at(kind, scale.before + scale.forest)
-    times = sum(hess_of_rows(state)) / state.n_rows / max(bend.mean_hess, TINY)
+    times = mean_hess(state, scale, query, answer, bend) / max(bend.mean_hess, TINY)
     added = added_by(state.model.trees, query.trees, scale.codes)
     forest = scale.forest / SCORE_ONE
     bent = times * bend(forest)
     made = each * float((forest * bent).sum())
-    share = each * float((added / SCORE_ONE * bent).sum()) / max(made, TINY)
-    if made <= TINY or share <= TINY:
+    share = each * float((added / SCORE_ONE * bent).sum()) / max(made, LEAST)
+    if made <= LEAST or share <= LEAST:
         return UNKNOWN
     # means of these trees, and of all, where these add as much; as if these were all
-    own = _means(query.edges, added, added) / share
-    whole = _means(query.edges, added, scale.forest)
-    noise = answer.grad_sd**2 * float((own**2).sum())
+    own, whole = _means(query.edges, added, added, scale.forest)
+    own = own / share
     # released Hessians are those of single scores
     joint = made / (each * times * float((forest**2 * bend.diagonal).sum())) / curvature_of(kind)
-    told = joint * float((answer.hess * own * whole).sum())
-    of_told = (joint * answer.hess_sd) ** 2 * float(((own * whole) ** 2).sum())
-    ratio, spread = constants.MADE_CURVATURE
-    expected = made * ratio
-    of_expected = (expected * spread) ** 2
-    curved = (told * of_expected + expected * of_told) / (of_expected + of_told)
-    curved = max(curved, expected / 10)
+    curved, doubt = mixed_curvature(
+        told=joint * float((answer.hess * own * whole).sum()),
+        variance=(joint * answer.hess_sd) ** 2 * float(((own * whole) ** 2).sum()),
+        made=made,
+    )
     drawn = scale.unit * np.sqrt(times * sampling_variance(state) / each)
     followed = each * float((drawn * scale.fitted).sum()) / SCORE_ONE / made
     followed *= constants.SCALE_OPTIMISM
+    noise = answer.grad_sd**2 * float((own**2).sum())
     return Slope(
         value=float((answer.grad * own).sum()) / curved - followed,
+        # of a sample of the trees the rows' part is larger, but there are many rows then
         variance=noise / curved**2 + sampling_variance(state) / curved + followed**2,
-        doubt=of_expected * of_told / (of_expected + of_told) / curved**2,
+        doubt=doubt,
     )
 
 
+def mixed_curvature(*, told: float, variance: float, made: float) -> tuple[float, float]:
+    """Return the curvature along the forest, and its variance over its square.
+
+    Of what released Hessians tell, with some variance, and what rows that are made up have; no less than its own error.
+    """
+    ratio, spread = constants.MADE_CURVATURE
+    expected, doubt = made * ratio, (made * ratio * spread) ** 2
+    mixed = (told * doubt + expected * variance) / (doubt + variance)
+    of_mixed = doubt * variance / (doubt + variance)
+    mixed = max(mixed, float(np.sqrt(of_mixed)), LEAST)
+    return mixed, of_mixed / mixed**2
+
+
+def mean_hess(
+    state: State,
+    scale: ForestScale,
+    query: ContributionSumsQuery,
+    answer: Sums,
+    bend: Curvature,
+) -> float:
+    """Return the mean curvature of a real row over all scores, after the forest.
+
+    Of the Hessians in this answer, and of those before the forest, changed as those of rows that are made up.
+    """
+    before = curvature_at(state.shape.kind, scale.before).mean_hess
+    known = sum(hess_of_rows(state)) / state.n_rows
+    expected = known * bend.mean_hess / max(before, TINY)
+    n = state.n_rows * curvature_of(state.shape.kind)
+    told = float(answer.hess.sum()) / n
+    noise = answer.hess_sd**2 * query.n_cells * query.n_scores / n**2
+    doubt = (constants.HESS_DRIFT * expected) ** 2
+    return max((told * doubt + expected * noise) / max(doubt + noise, TINY**2), TINY)
+
+
 def _means(
-    edges: NDArray[np.int32], added: NDArray[np.int32], column: NDArray[np.int32]
-) -> NDArray[np.float64]:
-    """Return the means of a column over the cells, (n_cells, n_scores), in natural units; 0 of an empty cell."""
-    found = []
-    for own_edges, own, values in zip(edges, added, column, strict=True):
+    edges: NDArray[np.int32], added: NDArray[np.int32], *columns: NDArray[np.int32]
+) -> list[NDArray[np.float64]]:
+    """Return the means of columns over the cells, (n_cells, n_scores), in natural units; 0 of an empty cell."""
+    n = edges.shape[1] + 1
+    found = [np.zeros((n, len(edges))) for _ in columns]
+    for k, (own_edges, own) in enumerate(zip(edges, added, strict=True)):
         cell = np.searchsorted(own_edges, own, side="left")
-        n = np.bincount(cell, minlength=len(own_edges) + 1)
-        total = np.bincount(cell, values / SCORE_ONE, minlength=len(own_edges) + 1)
-        found.append(total / np.maximum(n, 1))
-    return np.stack(found, axis=1)
+        rows = np.maximum(np.bincount(cell, minlength=n), 1)
+        for out, column in zip(found, columns, strict=True):
+            out[:, k] = np.bincount(cell, column[k] / SCORE_ONE, n) / rows
+    return found

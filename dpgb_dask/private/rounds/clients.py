@@ -38,15 +38,17 @@ def check_workers(client: Client, seconds: float) -> int:
 def _check(client: Client, seconds: float) -> int:
     deadline = time.monotonic() + seconds
     patience = max(seconds, LEAST_WAIT)
-    call = None
-    while True:
-        found = _asked(client, patience, client.get_versions, packages=COMPARED)
-        if found["workers"]:
-            break
-        call = call or call_a_worker(client)
-        if time.monotonic() > deadline:
-            raise no_worker(seconds)
-        time.sleep(PAUSE)
+    calls: list[Future[int]] = []
+    try:
+        while not (found := _asked(client, patience, client.get_versions, packages=COMPARED))[
+            "workers"
+        ]:
+            calls = calls or [call_a_worker(client)]
+            if time.monotonic() > deadline:
+                raise no_worker(seconds)
+            time.sleep(PAUSE)
+    finally:
+        calls.clear()  # an error's frames are kept for long
     packages = (process["packages"] for process in found["workers"].values())
     others = sorted({in_words(str(p.get("python")), p) for p in packages} - {OWN})
     if others:

@@ -256,6 +256,7 @@ class TaskRounds(SealedRounds):
         self._surveyed = None
         self._units = None
         self._job = None
+        self._call = None
         self._connection.close()
 
     @_on_cluster
@@ -724,6 +725,7 @@ class TaskRounds(SealedRounds):
         if workers or self._alone_since is None:
             self._alone_since = None if workers else now
         elif now - self._alone_since >= self._execution.worker_wait:
+            self._call = None
             raise no_worker(self._execution.worker_wait)
         return workers
 

@@ -12,6 +12,7 @@ from dpgb_dask.components.auto.forest import Forest, scaled
 from dpgb_dask.components.auto.forest_scale import ForestScale
 from dpgb_dask.components.auto.forest_slope import added_by
 from dpgb_dask.components.auto.noise import ForestNoise
+from dpgb_dask.components.auto.posterior import AutoFacts
 from dpgb_dask.contracts.model import SCORE_ONE, TreeEnsemble
 from dpgb_dask.contracts.queries import ContributionSumsQuery
 
@@ -41,8 +42,8 @@ def gradients(kind, y, score):
     return p - (y == np.arange(3)[:, None]), constants.CLASS_CURVATURE * p * (1 - p)
 
 
-def grown(kind, seed, *, effect, sd):
-    """The scale of a forest on made-up people, whose sums have noise of a standard deviation, and its last state."""
+def complete(kind, seed, *, effect, sd):
+    """A state when all trees are there, which made-up people's sums with noise of a standard deviation made."""
     rng = np.random.default_rng(seed)
     codes, y = people(kind, rng, effect=effect)
     state, stage = state_of(kind=kind), Forest(rounds=10)
@@ -52,6 +53,9 @@ def grown(kind, seed, *, effect, sd):
     )
     state = stage.begin(replace(state, counts=counts, n_rows=float(N)))
     state = replace(state, memory=replace(state.memory, rescaled=True))
+    facts = state.fact(AutoFacts)
+    if kind == "numeric":  # as a look at the residuals would have told
+        state = state.with_fact(replace(facts, clip=0.1 * constants.NORMAL_SPREAD))
     score = np.zeros((state.shape.n_scores, N))
     while not isinstance(query := stage.next_query(state), ContributionSumsQuery):
         g, h = gradients(kind, y, score)
@@ -72,8 +76,17 @@ def grown(kind, seed, *, effect, sd):
         for t, leaf in enumerate(leaves):
             score += state.model.trees.value[:, known + t, leaf] / SCORE_ONE
     assert last.round + 1 == last.rounds
-    sums = by_contribution(query, state.model.trees, codes, *gradients(kind, y, score))
-    sums += rng.normal(0, sd, sums.shape)
+    return state
+
+
+def grown(kind, seed, *, effect, sd):
+    """The scale of such a forest, and its state when rows have been asked."""
+    state, stage = complete(kind, seed, effect=effect, sd=sd), Forest(rounds=10)
+    codes, y = people(kind, np.random.default_rng(seed), effect=effect)
+    trees, query = state.model.trees, stage.next_query(state)
+    score = added_by(trees, np.arange(trees.n_trees), codes) / SCORE_ONE
+    sums = by_contribution(query, trees, codes, *gradients(kind, y, score))
+    sums += np.random.default_rng([seed, 1]).normal(0, sd, sums.shape)
     last = stage.update(state, query, answered(query, sums, sd=sd))
     assert stage.next_query(last) is None
     return state.memory.scale, last

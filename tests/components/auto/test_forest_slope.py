@@ -4,21 +4,29 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from components.auto.test_forest_scale import N, by_contribution, gradients, grown, people
+from components.auto.test_forest_scale import N, by_contribution, complete, gradients, people
 from rich_parts import answered
 
 from dpgb_dask.components import constants
 from dpgb_dask.components.answers import sums
 from dpgb_dask.components.auto.forest import scaled
+from dpgb_dask.components.auto.forest_scale import curvature_at
 from dpgb_dask.components.auto.forest_slope import (
     UNKNOWN,
     Slope,
     added_by,
     edges_of,
+    mean_hess,
+    mixed_curvature,
     numbers_of,
     slope_of,
 )
-from dpgb_dask.components.auto.posterior import AutoFacts, gradient_of
+from dpgb_dask.components.auto.posterior import (
+    AutoFacts,
+    curvature_of,
+    gradient_of,
+    sampling_variance,
+)
 from dpgb_dask.contracts.model import SCORE_ONE, TreeEnsemble
 from dpgb_dask.contracts.queries import ContributionSumsQuery
 
@@ -61,16 +69,13 @@ def bent(kind, score):
 def test_trees_that_are_too_short_or_too_long_are_told(kind, subset, monkeypatch):
     """Trees of signal, nearly without noise, times t: rows tell the step that Newton's method makes along them."""
     monkeypatch.setattr(constants, "SCALE_OPTIMISM", 0.0)
-    scale, state = grown(kind, 3, effect=1.5, sd=0.3)
+    state = complete(kind, 3, effect=1.5, sd=0.3)
     codes, y = people(kind, np.random.default_rng(3), effect=1.5)
-    trees, value = state.model.trees, scale.forest
+    trees, scale = state.model.trees, state.memory.scale
     every = numbers_of(trees, 0, 1.0)
     assert len(every) == trees.n_trees
-    unscaled = scaled(
-        trees, 0, np.abs(value).sum() / np.abs(added_by(trees, every, scale.codes)).sum()
-    )
     for t in (0.6, 1.0, 1.5):
-        own = scaled(unscaled, 0, t)
+        own = scaled(trees, 0, t)
         numbers = every[::4] if subset else every
         added = added_by(own, numbers, scale.codes)
         known = replace(scale, forest=added_by(own, every, scale.codes))
@@ -96,28 +101,105 @@ def test_trees_that_are_too_short_or_too_long_are_told(kind, subset, monkeypatch
         assert slope.doubt < 0.01
 
 
-@pytest.mark.parametrize("kind", KINDS)
-def test_noise_of_the_release_is_in_the_error(kind):
-    scale, state = grown(kind, 5, effect=1.0, sd=3.0)
+def asked(state, scale, sd, g, h, codes):
+    """The slope that rows tell of all trees, as these are, and the query."""
     trees = state.model.trees
     numbers = numbers_of(trees, 0, float(N))
     query = ContributionSumsQuery(
-        label="", price=1, gradient=gradient_of(kind, 1.0, state.shape.n_scores),
-        n_scores=state.shape.n_scores, trees=numbers, edges=edges_of(added_by(trees, numbers, scale.codes)),
+        label="", price=1, gradient=gradient_of(state.shape.kind, 10.0, len(g)), n_scores=len(g),
+        trees=numbers, edges=edges_of(added_by(trees, numbers, scale.codes)),
     )  # fmt: skip
-    rng, sd = np.random.default_rng(0), 5.0
-    hess = N / query.n_cells * 0.2 * query.gradient.hess_scale
-    values = []
-    for _ in range(300):
-        told = np.tile([0.0, hess], (query.n_cells * query.n_scores, 1))
-        told[:, 0] += rng.normal(0, sd, len(told))
-        slopes = slope_of(state, scale, query, sums(query, answered(query, told, sd=sd)))
-        values.append(slopes.value)
-    quiet = slope_of(state, scale, query, sums(query, answered(query, told, sd=1e-9)))
-    noise = np.std(values)
-    assert np.sqrt(slopes.variance) > 0.7 * noise
-    assert slopes.variance > quiet.variance
-    assert slopes.doubt > quiet.doubt
+    told = by_contribution(query, trees, codes, g, h)
+    return (
+        query,
+        told,
+        lambda noise: slope_of(
+            state, scale, query, sums(query, answered(query, told + noise, sd=sd))
+        ),
+    )
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_what_trees_follow_of_the_rows_own_noise_is_taken_off_in_part(kind, monkeypatch):
+    """Trees of rows that follow nothing: these rows ask for longer ones, others for none."""
+    found = []
+    for seed in range(4):
+        state = complete(kind, seed, effect=0.0, sd=0.5)
+        scale = state.memory.scale
+        slopes = []
+        for rows in (seed, seed + 100):  # those that the trees were fitted to, and others
+            codes, y = people(kind, np.random.default_rng(rows), effect=0.0)
+            score = added_by(state.model.trees, np.arange(state.model.trees.n_trees), codes)
+            g, h = gradients(kind, y, score / SCORE_ONE)
+            tell = asked(state, scale, 1e-3, g, h, codes)[2]
+            for optimism in (0.0, 0.5):
+                monkeypatch.setattr(constants, "SCALE_OPTIMISM", optimism)
+                slopes.append(tell(0.0))
+        own, less, fresh, _ = slopes
+        assert own.value < less.value
+        # what is taken off is in doubt by as much
+        assert less.variance - own.variance == pytest.approx((less.value - own.value) ** 2)
+        found.append([own.value, less.value, fresh.value])
+    own, less, fresh = np.mean(found, axis=0)
+    assert own < less < fresh
+    assert less - own > 0.15 * (fresh - own)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_noise_of_the_release_and_of_rows_is_the_error(kind, monkeypatch):
+    state = complete(kind, 5, effect=1.5, sd=0.5)
+    scale = state.memory.scale
+    codes, y = people(kind, np.random.default_rng(5), effect=1.5)
+    numbers = np.arange(state.model.trees.n_trees)
+    score = added_by(state.model.trees, numbers, codes) / SCORE_ONE
+    g, h = gradients(kind, y, score)
+    rng, sd = np.random.default_rng(0), 2.0
+    _, told, tell = asked(state, scale, sd, g, h, codes)
+    grad_only = np.array([1.0, 0.0])
+    values = [tell(rng.normal(0, sd, told.shape) * grad_only) for _ in range(400)]
+    quiet = asked(state, scale, 1e-6, g, h, codes)[2](0.0)
+    noise = np.std([one.value for one in values])
+    assert values[0].variance - quiet.variance == pytest.approx(noise**2, rel=0.3)
+    assert values[0].doubt > quiet.doubt
+    monkeypatch.setattr(constants, "SCALE_OPTIMISM", 0.0)
+    alone = asked(state, scale, 1e-6, g, h, codes)[2](0.0)
+    of_rows = sampling_variance(state) / bent(kind, score)
+    assert alone.variance == pytest.approx(of_rows, rel=0.25)
+
+
+def test_a_curvature_is_what_is_told_as_far_as_noise_allows():
+    ratio, spread = constants.MADE_CURVATURE
+    assert mixed_curvature(told=3.0, variance=1e-12, made=8.0) == pytest.approx((3.0, 0.0))
+    expected = pytest.approx((8.0 * ratio, spread**2))
+    assert mixed_curvature(told=-1e3, variance=1e12, made=8.0) == expected
+    between, doubt = mixed_curvature(told=2.0, variance=(8 * ratio * spread) ** 2, made=8.0)
+    assert between == pytest.approx((2 + 8 * ratio) / 2)
+    assert doubt == pytest.approx((8 * ratio * spread) ** 2 / 2 / between**2)
+    # below 0, or smaller than its error: no less than that, and wholly in doubt
+    for told in (-5.0, 0.0, 0.001):
+        curved, doubt = mixed_curvature(told=told, variance=0.01, made=8.0)
+        assert curved == pytest.approx(0.1, rel=0.05)
+        assert doubt == pytest.approx(1.0, rel=0.01)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_mean_hessian_is_that_after_the_forest(kind):
+    """Of the answer where its noise is small; else of the stages before, as rows that are made up changed since."""
+    state = complete(kind, 2, effect=3.0, sd=0.5)
+    scale = state.memory.scale
+    codes, y = people(kind, np.random.default_rng(2), effect=3.0)
+    numbers = np.arange(state.model.trees.n_trees)
+    score = added_by(state.model.trees, numbers, codes) / SCORE_ONE
+    g, h = gradients(kind, y, score)
+    times = curvature_of(kind)
+    bend = curvature_at(kind, scale.before + scale.forest)
+    query, told, _ = asked(state, scale, 1.0, g, h, codes)
+    known = sum(state.fact(AutoFacts).totals.hess) / times
+    change = bend.mean_hess / curvature_at(kind, scale.before).mean_hess
+    for sd, expected in ((1e-3, h.mean(1).sum() / times), (1e9, known * change)):
+        answer = sums(query, answered(query, told, sd=sd))
+        found = mean_hess(state, scale, query, answer, bend)
+        assert found == pytest.approx(expected, rel=0.01)
 
 
 def test_many_rows_are_asked_about_fewer_trees():
@@ -132,7 +214,8 @@ def test_many_rows_are_asked_about_fewer_trees():
 
 
 def test_a_forest_without_steps_has_no_slope():
-    scale, state = grown("binary", 1, effect=1.0, sd=3.0)
+    state = complete("binary", 1, effect=1.0, sd=3.0)
+    scale = state.memory.scale
     trees = scaled(state.model.trees, 0, 0.0)
     state = replace(state, model=replace(state.model, trees=trees))
     numbers = numbers_of(trees, 0, float(N))
