@@ -156,10 +156,10 @@ def test_noise_of_the_release_and_of_rows_is_the_error(kind, monkeypatch):
     rng, sd = np.random.default_rng(0), 2.0
     _, told, tell = asked(state, scale, sd, g, h, codes)
     grad_only = np.array([1.0, 0.0])
-    values = [tell(rng.normal(0, sd, told.shape) * grad_only) for _ in range(400)]
+    values = [tell(rng.normal(0, sd, told.shape) * grad_only) for _ in range(80)]
     quiet = asked(state, scale, 1e-6, g, h, codes)[2](0.0)
     noise = np.std([one.value for one in values])
-    assert values[0].variance - quiet.variance == pytest.approx(noise**2, rel=0.3)
+    assert values[0].variance - quiet.variance == pytest.approx(noise**2, rel=0.35)
     assert values[0].doubt > quiet.doubt
     monkeypatch.setattr(constants, "SCALE_OPTIMISM", 0.0)
     alone = asked(state, scale, 1e-6, g, h, codes)[2](0.0)
