@@ -51,9 +51,15 @@ JUDGED = ("adult", "house_16h")
 
 
 class FixedForest(Forest):
-    """A forest with the splits that another fit drew: their chances depend on noise."""
+    """A forest with the splits that another fit drew, and its factor: their chances, and it, depend on noise."""
 
     drawn = {}  # noqa: RUF012 - one process fits one after another
+    factors = []  # noqa: RUF012
+
+    def _factor(self, state, query, answer):
+        if not self.factors:
+            self.factors.append(super()._factor(state, query, answer))
+        return self.factors[0]
 
     def _draw(self, state, rng):
         key = state.memory.round
@@ -85,7 +91,7 @@ def is_gate(query) -> bool:
     """Whether a query is one of the rounds' whose noise is drawn anew: sums of main effects, pairs and forest."""
     return not query.label.startswith(
         ("main effects", "pairs ", "forest ")
-    ) or query.label.endswith("scale")
+    ) or query.label.endswith(("scale", "slope"))
 
 
 class Fits:
@@ -97,7 +103,8 @@ class Fits:
         self.total = int(mu_of(epsilon, DELTA) ** 2 * PRICE_ONE)
         self.budget = Budget(epsilon=epsilon, delta=DELTA)
         self.gates = {}
-        FixedForest.drawn, FixedPairs.tables, FixedPairs.kept = {}, [], []
+        FixedForest.drawn, FixedForest.factors = {}, []
+        FixedPairs.tables, FixedPairs.kept = [], []
         # chosen trees would be other trees under other noise: they are left out
         bins, _, mains, *_ = AUTO.stages
         start = Start(chosen_from=float("inf"))

@@ -324,13 +324,17 @@ class Forest(Stage):
         """Multiply the trees by what rows, and later leaves, say of their length."""
         memory: ForestMemory = state.memory
         assert state.model is not None
-        by_leaves = memory.scale.factor(state.shape.kind)
-        factor = slope_of(state, memory.scale, query, answer).factor(by_leaves)
+        factor = self._factor(state, query, answer)
         trees = scaled(state.model.trees, memory.chosen, factor)
         model = replace(state.model, trees=trees)
         noise = state.fact(ForestNoise).scaled(memory.rounds, factor)
         memory = replace(memory, round=memory.round + 1)
         return replace(state, model=model, memory=memory).with_fact(noise)
+
+    def _factor(self, state: State, query: ContributionSumsQuery, answer: Sums) -> float:
+        memory: ForestMemory = state.memory
+        by_leaves = memory.scale.factor(state.shape.kind)
+        return slope_of(state, memory.scale, query, answer).factor(by_leaves)
 
 
 def scaled(trees: TreeEnsemble, start: int, factor: float) -> TreeEnsemble:
