@@ -267,6 +267,10 @@ class TreeEnsemble:
         """Depth of every tree."""
         return self.splits.depth
 
+    def only(self, trees: NDArray[np.int64]) -> "TreeEnsemble":
+        """Return the trees of these numbers."""
+        return TreeEnsemble(self.splits.only(trees), np.ascontiguousarray(self.value[:, trees]))
+
     def with_more(self, splits: Splits, value: NDArray[np.int32]) -> "TreeEnsemble":
         """Return these trees, followed by the given ones."""
         both = np.concatenate([self.value, value], axis=1)

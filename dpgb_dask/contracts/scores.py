@@ -5,7 +5,7 @@ from collections.abc import Callable
 import numpy as np
 from numpy.typing import NDArray
 
-from dpgb_dask.contracts.model import Model
+from dpgb_dask.contracts.model import Model, TreeEnsemble
 from dpgb_dask.kernels import predict as kernels
 
 
@@ -27,3 +27,10 @@ def scores_by_codes(model: Model) -> Callable[[NDArray[np.uint8]], NDArray[np.in
         return out
 
     return score
+
+
+def added_by(trees: TreeEnsemble, codes: NDArray[np.uint8]) -> NDArray[np.int32]:
+    """Return what trees add to the scores of rows: (n_scores, n_rows) int32 of (n_features, n_rows) uint8 codes."""
+    out = np.zeros((len(trees.value), codes.shape[1]), np.int32)
+    kernels.add_trees(codes, *trees.splits.arrays, trees.value, out)
+    return out

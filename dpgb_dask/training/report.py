@@ -312,9 +312,9 @@ def _signal_in_words(
     """
     stages: dict[str, list[tuple[float, float]]] = {}
     for receipt, part in zip(receipts, asked, strict=True):
-        if part is None or part.cell_share is None:
+        if part is None or part.cell_share is None or not part.largest_grad:
             continue
-        if part.largest_grad and receipt.mechanism != "choice":
+        if receipt.mechanism != "choice":
             sigma = receipt.sigma_steps / 2**receipt.scale_bits
             stage = receipt.label.split(" ")[0]
             stages.setdefault(stage, []).append((sigma / part.largest_grad, part.cell_share))

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from dpgb_dask.components import constants
 from dpgb_dask.components.answers import Sums, sums
 from dpgb_dask.components.auto.forest_scale import ForestScale
-from dpgb_dask.components.auto.forest_slope import added_by, edges_of, numbers_of, slope_of
+from dpgb_dask.components.auto.forest_slope import edges_of, numbers_of, slope_of
 from dpgb_dask.components.auto.newton import newton_steps
 from dpgb_dask.components.auto.noise import ForestNoise
 from dpgb_dask.components.auto.pairs import coarsen, feature_strength
@@ -30,6 +30,7 @@ from dpgb_dask.contracts.constraints import Interactions
 from dpgb_dask.contracts.model import Splits, TreeEnsemble, join_splits, no_trees
 from dpgb_dask.contracts.plan import Answer, Demand, Needs, Shape, Stage, State
 from dpgb_dask.contracts.queries import ContributionSumsQuery, Query, ResidualQuery, TreeSumsQuery
+from dpgb_dask.contracts.scores import added_by
 from dpgb_dask.kernels.splits import NOWHERE
 
 BOX = 1100  # bytes that a leaf's box takes while it is made (released/explain/boxes.py), measured at six levels
@@ -237,7 +238,7 @@ class Forest(Stage):
             assert state.model is not None
             trees = state.model.trees
             numbers = numbers_of(trees, memory.chosen, state.n_rows)
-            edges = edges_of(added_by(trees, numbers, memory.scale.codes))
+            edges = edges_of(added_by(trees.only(numbers), memory.scale.codes))
             return ContributionSumsQuery(
                 label="forest slope", price=of_slope, trees=numbers, edges=edges, **asked
             )

@@ -89,6 +89,14 @@ class ForestScale:
         largest = constants.LARGEST_BY_LEAVES[kind]
         return float(np.clip(1 - slope * prior / (prior + variance), 0, largest))
 
+    def each(self, state: State) -> float:
+        """Return the number of real rows that a row stands for."""
+        return state.n_rows / self.codes.shape[1]
+
+    def noise(self, state: State, times: float) -> NDArray[np.float64]:
+        """Return the sampling noise of the rows, where real Hessians are ``times`` those by the scores."""
+        return self.unit * np.sqrt(times * sampling_variance(state) / self.each(state))
+
     def after(
         self,
         state: State,
@@ -105,12 +113,12 @@ class ForestScale:
         """
         mean_hess = answer.hess.sum() / splits.n_trees / state.n_rows
         mean_hess /= curvature_of(state.shape.kind)
-        each = state.n_rows / self.codes.shape[1]  # rows that a row stands for
+        each = self.each(state)
         bend = curvature_at(state.shape.kind, self.before + self.forest)
         times = max(mean_hess, TINY) / max(bend.mean_hess, TINY)
         leaf = np.empty((splits.n_trees, self.codes.shape[1]), np.uint8)
         tree_leaves(self.codes, *splits.arrays, leaf)
-        noise = self.unit * np.sqrt(times * sampling_variance(state) / each)
+        noise = self.noise(state, times)
         columns = (
             self.forest / SCORE_ONE, times * bend(self.forest / SCORE_ONE),
             self.fitted / SCORE_ONE, times * bend(self.fitted / SCORE_ONE), noise,

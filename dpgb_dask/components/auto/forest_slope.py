@@ -20,7 +20,7 @@ from dpgb_dask.components.auto.posterior import curvature_of, hess_of_rows, samp
 from dpgb_dask.contracts.model import SCORE_ONE, TreeEnsemble
 from dpgb_dask.contracts.plan import State
 from dpgb_dask.contracts.queries import ContributionSumsQuery
-from dpgb_dask.kernels.predict import add_trees
+from dpgb_dask.contracts.scores import added_by
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,16 +59,6 @@ def numbers_of(trees: TreeEnsemble, start: int, n_rows: float) -> NDArray[np.int
     return start + np.unique(np.linspace(0, n - 1, min(most, n)).astype(np.int64))
 
 
-def added_by(
-    trees: TreeEnsemble, numbers: NDArray[np.int64], codes: NDArray[np.uint8]
-) -> NDArray[np.int32]:
-    """Return what some trees add to the scores of rows, (n_scores, n), score steps."""
-    value = np.ascontiguousarray(trees.value[:, numbers])
-    out = np.zeros((len(value), codes.shape[1]), np.int32)
-    add_trees(codes, *trees.splits.only(numbers).arrays, value, out)
-    return out
-
-
 def edges_of(added: NDArray[np.int32]) -> NDArray[np.int32]:
     """Return edges of cells that divide rows evenly, by what is added to each score: (n_scores, n_cells - 1)."""
     n = constants.SLOPE_CELLS
@@ -78,11 +68,10 @@ def edges_of(added: NDArray[np.int32]) -> NDArray[np.int32]:
 def slope_of(state: State, scale: ForestScale, query: ContributionSumsQuery, answer: Sums) -> Slope:
     """Return how the rows' gradients go along the forest, from their sums by what some trees add to a row."""
     assert state.model is not None
-    kind, n_made = state.shape.kind, scale.codes.shape[1]
-    each = state.n_rows / n_made  # rows that a row stands for
+    kind, each = state.shape.kind, scale.each(state)
     bend = curvature_at(kind, scale.before + scale.forest)
     times = mean_hess(state, scale, query, answer, bend) / max(bend.mean_hess, TINY)
-    added = added_by(state.model.trees, query.trees, scale.codes)
+    added = added_by(state.model.trees.only(query.trees), scale.codes)
     forest = scale.forest / SCORE_ONE
     bent = times * bend(forest)
     made = each * float((forest * bent).sum())
@@ -99,8 +88,7 @@ def slope_of(state: State, scale: ForestScale, query: ContributionSumsQuery, ans
         variance=(joint * answer.hess_sd) ** 2 * float(((own * whole) ** 2).sum()),
         made=made,
     )
-    drawn = scale.unit * np.sqrt(times * sampling_variance(state) / each)
-    followed = each * float((drawn * scale.fitted).sum()) / SCORE_ONE / made
+    followed = each * float((scale.noise(state, times) * scale.fitted).sum()) / SCORE_ONE / made
     followed *= constants.SCALE_OPTIMISM
     noise = answer.grad_sd**2 * float((own**2).sum())
     return Slope(
@@ -117,9 +105,7 @@ def mixed_curvature(*, told: float, variance: float, made: float) -> tuple[float
     Of what released Hessians tell, with some variance, and what rows that are made up have; no less than its own error.
     """
     ratio, spread = constants.MADE_CURVATURE
-    expected, doubt = made * ratio, (made * ratio * spread) ** 2
-    mixed = (told * doubt + expected * variance) / (doubt + variance)
-    of_mixed = doubt * variance / (doubt + variance)
+    mixed, of_mixed = _weighed(told, variance, made * ratio, (made * ratio * spread) ** 2)
     mixed = max(mixed, float(np.sqrt(of_mixed)), LEAST)
     return mixed, of_mixed / mixed**2
 
@@ -141,8 +127,14 @@ def mean_hess(
     n = state.n_rows * curvature_of(state.shape.kind)
     told = float(answer.hess.sum()) / n
     noise = answer.hess_sd**2 * query.n_cells * query.n_scores / n**2
-    doubt = (constants.HESS_DRIFT * expected) ** 2
-    return max((told * doubt + expected * noise) / max(doubt + noise, TINY**2), TINY)
+    mixed, _ = _weighed(told, noise, expected, (constants.HESS_DRIFT * expected) ** 2)
+    return max(mixed, TINY)
+
+
+def _weighed(told: float, noise: float, expected: float, doubt: float) -> tuple[float, float]:
+    """Return the mean of what is told and what is expected by how well each is known, and its variance."""
+    both = max(noise + doubt, TINY**2)
+    return (told * doubt + expected * noise) / both, doubt * noise / both
 
 
 def _means(

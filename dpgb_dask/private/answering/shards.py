@@ -25,11 +25,11 @@ from dpgb_dask.contracts.queries import (
     TreeSumsQuery,
     check_query,
 )
+from dpgb_dask.contracts.scores import added_by
 from dpgb_dask.errors import PlanError
 from dpgb_dask.kernels import gradient as gradient_kernels
 from dpgb_dask.kernels.histogram import add_cells, joint_sums, padded
 from dpgb_dask.kernels.pair_tables import pack_pairs, pair_sums
-from dpgb_dask.kernels.predict import add_trees
 from dpgb_dask.kernels.route import only_feature, sums_of_leaves, tree_sums
 from dpgb_dask.kernels.shrink import shrink
 from dpgb_dask.private.answering.draws import Draws
@@ -412,8 +412,7 @@ class _Ask:
         query, trees = self.query, self._trees
         assert isinstance(query, ContributionSumsQuery)
         assert trees is not None
-        added = np.zeros(score.shape, np.int32)
-        add_trees(piece.codes, *trees.splits.arrays, trees.value, added)
+        added = added_by(trees, piece.codes)
         packed = self._pack(piece, score)
         own = sums.reshape(query.n_cells, query.n_scores, 2)
         for k, edges in enumerate(query.edges):
@@ -504,8 +503,7 @@ def _trees_of(query: ContributionSumsQuery, model: Model) -> TreeEnsemble:
         raise PlanError(
             f"trees of the query go up to {query.trees[-1]}, but the model has {model.trees.n_trees}."
         )
-    value = np.ascontiguousarray(model.trees.value[:, query.trees])
-    return TreeEnsemble(model.trees.splits.only(query.trees), value)
+    return model.trees.only(query.trees)
 
 
 def _check_level(query: LevelQuery, bins: Sequence[FeatureBins]) -> None:

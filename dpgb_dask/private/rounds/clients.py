@@ -38,18 +38,18 @@ def check_workers(client: Client, seconds: float) -> int:
 def _check(client: Client, seconds: float) -> int:
     deadline = time.monotonic() + seconds
     patience = max(seconds, LEAST_WAIT)
-    calls: list[Future[int]] = []
+    call = None
     try:
-        while not (found := _asked(client, patience, client.get_versions, packages=COMPARED))[
-            "workers"
-        ]:
-            calls = calls or [call_a_worker(client)]
+        while not (
+            workers := _asked(client, patience, client.get_versions, packages=COMPARED)["workers"]
+        ):
+            call = call or call_a_worker(client)
             if time.monotonic() > deadline:
                 raise no_worker(seconds)
             time.sleep(PAUSE)
     finally:
-        calls.clear()  # an error's frames are kept for long
-    packages = (process["packages"] for process in found["workers"].values())
+        call = None  # an error's frames are kept for long
+    packages = (process["packages"] for process in workers.values())
     others = sorted({in_words(str(p.get("python")), p) for p in packages} - {OWN})
     if others:
         raise other_version(others)

@@ -10,11 +10,11 @@ from dpgb_dask.components import constants
 from dpgb_dask.components.auto import forest_scale
 from dpgb_dask.components.auto.forest import Forest, scaled
 from dpgb_dask.components.auto.forest_scale import ForestScale
-from dpgb_dask.components.auto.forest_slope import added_by
 from dpgb_dask.components.auto.noise import ForestNoise
 from dpgb_dask.components.auto.posterior import AutoFacts
 from dpgb_dask.contracts.model import SCORE_ONE, TreeEnsemble
 from dpgb_dask.contracts.queries import ContributionSumsQuery
+from dpgb_dask.contracts.scores import added_by
 
 N = 4000
 
@@ -84,7 +84,7 @@ def grown(kind, seed, *, effect, sd):
     state, stage = complete(kind, seed, effect=effect, sd=sd), Forest(rounds=10)
     codes, y = people(kind, np.random.default_rng(seed), effect=effect)
     trees, query = state.model.trees, stage.next_query(state)
-    score = added_by(trees, np.arange(trees.n_trees), codes) / SCORE_ONE
+    score = added_by(trees, codes) / SCORE_ONE
     sums = by_contribution(query, trees, codes, *gradients(kind, y, score))
     sums += np.random.default_rng([seed, 1]).normal(0, sd, sums.shape)
     last = stage.update(state, query, answered(query, sums, sd=sd))
@@ -94,7 +94,7 @@ def grown(kind, seed, *, effect, sd):
 
 def by_contribution(query, trees, codes, g, h):
     """The sums of rows by what trees add to them, (n_cells · n_scores, 2)."""
-    added = added_by(trees, query.trees, codes)
+    added = added_by(trees.only(query.trees), codes)
     own = (g, query.gradient.hess_scale * h)
     sums = np.zeros((query.n_cells, len(added), 2))
     for k, edges in enumerate(query.edges):

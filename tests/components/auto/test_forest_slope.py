@@ -14,7 +14,6 @@ from dpgb_dask.components.auto.forest_scale import curvature_at
 from dpgb_dask.components.auto.forest_slope import (
     UNKNOWN,
     Slope,
-    added_by,
     edges_of,
     mean_hess,
     mixed_curvature,
@@ -29,6 +28,7 @@ from dpgb_dask.components.auto.posterior import (
 )
 from dpgb_dask.contracts.model import SCORE_ONE, TreeEnsemble
 from dpgb_dask.contracts.queries import ContributionSumsQuery
+from dpgb_dask.contracts.scores import added_by
 
 KINDS = ["binary", "multiclass", "numeric"]
 
@@ -64,6 +64,23 @@ def bent(kind, score):
     )
 
 
+def query_of(kind, trees, numbers, scale):
+    """What rows are asked about some trees."""
+    n_scores = len(trees.value)
+    return ContributionSumsQuery(
+        label="", price=1, gradient=gradient_of(kind, 10.0, n_scores), n_scores=n_scores,
+        trees=numbers, edges=edges_of(added_by(trees.only(numbers), scale.codes)),
+    )  # fmt: skip
+
+
+def with_rows(kind, seed, effect):
+    """A state when all trees are there, codes, scores and gradients of the rows that they were fitted to."""
+    state = complete(kind, seed, effect=effect, sd=0.5)
+    codes, y = people(kind, np.random.default_rng(seed), effect=effect)
+    score = added_by(state.model.trees, codes) / SCORE_ONE
+    return state, codes, score, *gradients(kind, y, score)
+
+
 @pytest.mark.parametrize("subset", [False, True])
 @pytest.mark.parametrize("kind", KINDS)
 def test_trees_that_are_too_short_or_too_long_are_told(kind, subset, monkeypatch):
@@ -77,19 +94,10 @@ def test_trees_that_are_too_short_or_too_long_are_told(kind, subset, monkeypatch
     for t in (0.6, 1.0, 1.5):
         own = scaled(trees, 0, t)
         numbers = every[::4] if subset else every
-        added = added_by(own, numbers, scale.codes)
-        known = replace(scale, forest=added_by(own, every, scale.codes))
-        whole = added_by(own, every, codes) / SCORE_ONE
+        known = replace(scale, forest=added_by(own, scale.codes))
+        whole = added_by(own, codes) / SCORE_ONE
         g, h = gradients(kind, y, whole)
-        gradient = gradient_of(kind, 10.0, state.shape.n_scores)
-        query = ContributionSumsQuery(
-            label="",
-            price=1,
-            gradient=gradient,
-            n_scores=len(g),
-            trees=numbers,
-            edges=edges_of(added),
-        )
+        query = query_of(kind, own, numbers, scale)
         means = tuple(h.mean(1))  # as the stages before know them
         now = replace(state, model=replace(state.model, trees=own), n_rows=float(N))
         facts = now.fact(AutoFacts)
@@ -104,11 +112,7 @@ def test_trees_that_are_too_short_or_too_long_are_told(kind, subset, monkeypatch
 def asked(state, scale, sd, g, h, codes):
     """The slope that rows tell of all trees, as these are, and the query."""
     trees = state.model.trees
-    numbers = numbers_of(trees, 0, float(N))
-    query = ContributionSumsQuery(
-        label="", price=1, gradient=gradient_of(state.shape.kind, 10.0, len(g)), n_scores=len(g),
-        trees=numbers, edges=edges_of(added_by(trees, numbers, scale.codes)),
-    )  # fmt: skip
+    query = query_of(state.shape.kind, trees, numbers_of(trees, 0, float(N)), scale)
     told = by_contribution(query, trees, codes, g, h)
     return (
         query,
@@ -129,7 +133,7 @@ def test_what_trees_follow_of_the_rows_own_noise_is_taken_off_in_part(kind, monk
         slopes = []
         for rows in (seed, seed + 100):  # those that the trees were fitted to, and others
             codes, y = people(kind, np.random.default_rng(rows), effect=0.0)
-            score = added_by(state.model.trees, np.arange(state.model.trees.n_trees), codes)
+            score = added_by(state.model.trees, codes)
             g, h = gradients(kind, y, score / SCORE_ONE)
             tell = asked(state, scale, 1e-3, g, h, codes)[2]
             for optimism in (0.0, 0.5):
@@ -147,12 +151,8 @@ def test_what_trees_follow_of_the_rows_own_noise_is_taken_off_in_part(kind, monk
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_noise_of_the_release_and_of_rows_is_the_error(kind, monkeypatch):
-    state = complete(kind, 5, effect=1.5, sd=0.5)
+    state, codes, score, g, h = with_rows(kind, 5, 1.5)
     scale = state.memory.scale
-    codes, y = people(kind, np.random.default_rng(5), effect=1.5)
-    numbers = np.arange(state.model.trees.n_trees)
-    score = added_by(state.model.trees, numbers, codes) / SCORE_ONE
-    g, h = gradients(kind, y, score)
     rng, sd = np.random.default_rng(0), 2.0
     _, told, tell = asked(state, scale, sd, g, h, codes)
     grad_only = np.array([1.0, 0.0])
@@ -185,12 +185,8 @@ def test_a_curvature_is_what_is_told_as_far_as_noise_allows():
 @pytest.mark.parametrize("kind", KINDS)
 def test_the_mean_hessian_is_that_after_the_forest(kind):
     """Of the answer where its noise is small; else of the stages before, as rows that are made up changed since."""
-    state = complete(kind, 2, effect=3.0, sd=0.5)
+    state, codes, _, g, h = with_rows(kind, 2, 3.0)
     scale = state.memory.scale
-    codes, y = people(kind, np.random.default_rng(2), effect=3.0)
-    numbers = np.arange(state.model.trees.n_trees)
-    score = added_by(state.model.trees, numbers, codes) / SCORE_ONE
-    g, h = gradients(kind, y, score)
     times = curvature_of(kind)
     bend = curvature_at(kind, scale.before + scale.forest)
     query, told, _ = asked(state, scale, 1.0, g, h, codes)
@@ -218,16 +214,7 @@ def test_a_forest_without_steps_has_no_slope():
     scale = state.memory.scale
     trees = scaled(state.model.trees, 0, 0.0)
     state = replace(state, model=replace(state.model, trees=trees))
-    numbers = numbers_of(trees, 0, float(N))
-    edges = edges_of(added_by(trees, numbers, scale.codes))
-    assert not edges.any()
-    query = ContributionSumsQuery(
-        label="",
-        price=1,
-        gradient=gradient_of("binary", 1.0, 1),
-        n_scores=1,
-        trees=numbers,
-        edges=edges,
-    )
+    query = query_of("binary", trees, numbers_of(trees, 0, float(N)), scale)
+    assert not query.edges.any()
     answer = sums(query, answered(query, np.ones((query.n_cells, 2))))
     assert slope_of(state, scale, query, answer) == UNKNOWN
