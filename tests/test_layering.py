@@ -78,9 +78,9 @@ LAYERS: dict[str, tuple[set[str], set[str]]] = {
     "private": (
         LOW | {"clients", "conventions", "encoding", "remote", "stored"},
         # google_crc32c: checksums of scratch (zarr needs it too); cryptography, fsspec: rows on shared stores; psutil:
-        # memory (distributed needs it too)
+        # memory (distributed needs it too); pyarrow: footers of Parquet (Dask's DataFrames need it too)
         {"numpy", "dask", "distributed", "zarr", "xarray", "pandas"}
-        | {"google_crc32c", "cryptography", "fsspec", "psutil"},
+        | {"google_crc32c", "cryptography", "fsspec", "psutil", "pyarrow"},
     ),
     "controller": (LOW, {"numpy", "numba", "cryptography", "sqlalchemy"}),
     "released": (

@@ -10,6 +10,7 @@ import pandas as pd
 from dask.utils import natural_sort_key
 
 from dpgb_dask.encoding.kinds import VIEWS
+from dpgb_dask.private.reading.parquet_files import footers
 
 # how columns of an index without a name begin, of pandas and of Dask
 UNNAMED = ("__index_level_", "__null_dask_index__")
@@ -30,19 +31,23 @@ class Parquet(NamedTuple):
         has several levels.
     folders : set of str
         Columns whose values are the names of folders, as text; no file declares their type.
+    types : list of mappings
+        The types of the columns, as each file declares them; files that are alike once.
     """
 
     frame: dd.DataFrame
     stored: Set[str]
     lost: Set[str]
     folders: Set[str]
+    types: list[dict[str, Any]]
 
 
 def read_parquet(path: str, dtype_backend: str | None = None) -> Parquet:
     """Open a Parquet file or folder; of its files, only footers are read."""
     import pyarrow as pa  # noqa: PLC0415 - comes with Dask
 
-    paths, stored_schema = _files_of(path)
+    paths, schemas = _files_of(path)
+    stored_schema = schemas[0]
     named = _columns_of_folders(paths)
     folders = named - {*stored_schema.names}
     # as text: else the names of folders, which are values, decide a type, and one without a value makes Dask fail
@@ -56,28 +61,29 @@ def read_parquet(path: str, dtype_backend: str | None = None) -> Parquet:
     # index=False: else Dask fails, when it computes rows, on an index that pandas wrote as a range, or that has another
     # name in another file
     frame = dd.read_parquet(path, dtype_backend=dtype_backend, index=False, **options)
+    kinds = {tuple(zip(one.names, one.types, strict=True)): one for one in schemas}
+    empty = [one.remove_metadata().empty_table() for one in kinds.values()]
+    types = [dict(each.to_pandas(types_mapper=written_out.get).dtypes) for each in empty]
     # what pandas wrote of the index into the first file: the column of each level, or the facts of a range
     levels = list((stored_schema.pandas_metadata or {}).get("index_columns", ()))
     names = {str(name) for level in levels if (name := _name_of(level)) is not None}
     if len(levels) == 1:
         stored = names & {*frame.columns}
-        return Parquet(frame, stored, names - stored, folders)
+        return Parquet(frame, stored, names - stored, folders, types)
     # Dask finds levels only where all of them are read, and those without a name nowhere; it names them as pandas does
     aside = names | {f"level_{k}" for k, level in enumerate(levels) if _name_of(level) is None}
     left = [name for name in frame.columns if name not in aside]
     taken = frame if len(left) == len(frame.columns) else frame[left]
-    return Parquet(taken, frozenset(), names, folders)
+    return Parquet(taken, frozenset(), names, folders, types)
 
 
-def _files_of(path: str) -> tuple[list[str], Any]:
-    """Return the files at a path, and the schema of the first of them."""
-    from pyarrow.parquet import read_schema  # noqa: PLC0415 - comes with Dask
-
+def _files_of(path: str) -> tuple[list[str], list[Any]]:
+    """Return the files at a path, in Dask's order, and the schema of each."""
     files, _, paths = fsspec.get_fs_token_paths(path, mode="rb")
     if files.isdir(paths[0]):
         paths = [one for one in files.find(paths[0]) if one.endswith(SUFFIXES)]
-    with files.open(min(paths, key=natural_sort_key)) as file:
-        return paths, read_schema(file)
+    paths = sorted(paths, key=natural_sort_key)
+    return paths, footers((one, files) for one in paths)
 
 
 def _columns_of_folders(paths: Iterable[str]) -> set[str]:

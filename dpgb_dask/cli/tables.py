@@ -281,8 +281,8 @@ def _open_parquet(
     table = read_parquet(options.data, backend)
     _refuse_lost(options, schema, table, strict=strict)
     beside = table.folders | ({schema.target.name} if strict else set())
-    types = zip(table.frame.columns, table.frame.dtypes, strict=True)
-    check_file_types({n: t for n, t in types if n not in beside}, schema)
+    for types in table.types:
+        check_file_types({n: t for n, t in types.items() if n not in beside}, schema)
     return table.frame, table.stored
 
 

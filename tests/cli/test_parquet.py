@@ -249,3 +249,31 @@ def test_a_draft_says_no_type_of_the_names_of_folders(tmp_path, capsys):
         assert run("schema", tmp_path / str(ages[0]), "--target", "y") == 0
         printed.add(capsys.readouterr().out)
     assert len(printed) == 1
+
+
+@pytest.mark.parametrize("hive", [False, True])
+@pytest.mark.parametrize(
+    ("second", "match"),
+    [
+        (TABLE.assign(age="old"), "'age' is declared numeric but its column is of kind 'text'"),
+        (TABLE.drop(columns="age"), "not each has 'age'"),
+        (TABLE.drop(columns="y"), "not each has 'y'"),
+    ],
+)
+def test_every_file_of_a_folder_is_looked_at_before_the_charge(
+    second, match, hive, tmp_path, capsys
+):
+    schema = Schema({**SCHEMA.features, "n": ["0", "1"]}, target="y", classes=[0, 1])
+    schema = schema if hive else SCHEMA
+    for k, table in enumerate([TABLE, second]):
+        part = tmp_path / "people.parquet" / (f"n={k}" if hive else "")
+        part.mkdir(parents=True, exist_ok=True)
+        table.to_parquet(part / f"{k}.parquet")
+    schema.save(tmp_path / "s.json")
+    ledger = Ledger(f"sqlite:///{tmp_path}/budget.db")
+    ledger.open_account("people", epsilon=1.0, delta=1e-6)
+    rest = ["--ledger", f"sqlite:///{tmp_path}/budget.db", "--account", "people"]
+    rest += ["--schema", f"{tmp_path}/s.json", "--out", f"{tmp_path}/m.json", *BUDGET]
+    assert run("fit", f"{tmp_path}/people.parquet", *rest) != 0
+    assert match in capsys.readouterr().err
+    assert ledger.remaining("people") == 1.0

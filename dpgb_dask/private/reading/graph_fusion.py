@@ -1,10 +1,10 @@
 """Fuse the tasks that load a chunk with the task that uses it, so that loaded chunks do not pile up in memory."""
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
-from dask._task_spec import Alias, DataNode, Task, convert_legacy_graph
+from dask._task_spec import Alias, DataNode, NestedContainer, Task, convert_legacy_graph
 from dask.base import annotate
 from dask.delayed import Delayed
 from dask.highlevelgraph import HighLevelGraph
@@ -90,6 +90,28 @@ def tasks_of(parts: Sequence[Delayed]) -> dict[Any, Any]:
         if isinstance(node, Alias) and node.key != key:  # as dask.dataframe.from_delayed makes them
             graph[key] = Alias(key, node.target)
     return graph
+
+
+def tasks_in(nodes: Iterable[Any]) -> Iterator[Task]:
+    """Yield every task among the nodes of a graph, also those that Dask has fused into others."""
+    for node in nodes:
+        if isinstance(node, Task):
+            yield node
+            for given in (*node.args, *node.kwargs.values()):
+                yield from tasks_in(given.values() if isinstance(given, dict) else [given])
+
+
+def rewritten(node: Any, change: Callable[[Task], Task]) -> Any:
+    """Return a node of a graph, in which every task is changed, also those that Dask has fused into it."""
+    if isinstance(node, dict):
+        return {key: rewritten(inner, change) for key, inner in node.items()}
+    if not isinstance(node, Task):
+        return node
+    args = [rewritten(given, change) for given in node.args]
+    kwargs = {name: rewritten(given, change) for name, given in node.kwargs.items()}
+    if isinstance(node, NestedContainer):
+        return type(node)(*args)
+    return change(Task(node.key, node.func, *args, **kwargs))
 
 
 def _as_task(node: Any) -> Any:

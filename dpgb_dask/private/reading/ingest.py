@@ -1,6 +1,7 @@
 """From NumPy, pandas, Dask, xarray or Zarr to aligned chunks of rows; reads structure only and computes nothing."""
 
 from collections.abc import Iterable, Mapping, Sequence
+from itertools import islice
 from typing import Any, NamedTuple
 
 import dask
@@ -36,6 +37,7 @@ from dpgb_dask.errors import (
     UnsupportedCollectionError,
     in_our_words,
 )
+from dpgb_dask.private.reading.parquet_files import readable
 from dpgb_dask.private.reading.parsers import warn_of_parsers
 from dpgb_dask.private.reading.rows import (
     Chunk,
@@ -210,9 +212,9 @@ def source_of(inputs: Inputs, schema: Schema) -> Source:
     if not lazy:
         chunks, lengths = _memory_chunks(x, y, third)
     elif isinstance(x, dd.DataFrame):
-        chunks = _frame_chunks(x, y, third)
+        chunks = _frame_chunks(x, y, third, schema)
     else:
-        chunks, lengths = _array_chunks(x, y, third)
+        chunks, lengths = _array_chunks(x, y, third, schema)
     narrow = any(dtype == np.float32 or str(dtype) == "float[pyarrow]" for dtype in inputs.dtypes)
     matrix = not isinstance(x, tuple | pd.DataFrame | dd.DataFrame)
     return Source(
@@ -504,7 +506,7 @@ def as_one_kind(*columns: Any) -> tuple[Any, ...]:
     return tuple(in_partitions(c) if isinstance(c, da.Array) else c for c in columns)
 
 
-def _frame_chunks(x: dd.DataFrame, y: Any, third: _Third) -> tuple[Chunk, ...]:
+def _frame_chunks(x: dd.DataFrame, y: Any, third: _Third, schema: Schema) -> tuple[Chunk, ...]:
     columns = [_as_series(y, x, "y")]
     if third.column is not None:
         columns.append(_as_series(third.column, x, third.name))
@@ -513,7 +515,10 @@ def _frame_chunks(x: dd.DataFrame, y: Any, third: _Third) -> tuple[Chunk, ...]:
     packed = dd.map_partitions(
         rows, x, *columns, meta=x._meta, enforce_metadata=False, align_dataframes=False  # noqa: SLF001
     )  # fmt: skip
-    return tuple(Chunk(part, None, None) for part in _to_delayed(packed))
+    parts = _to_delayed(packed)
+    tasks = readable(parts[0].__dask_graph__(), schema)
+    made = _delayed([part.key for part in parts], tasks)
+    return tuple(Chunk(part, None, None) for part in made)
 
 
 @in_our_words(
@@ -561,7 +566,7 @@ def _as_array(data: Any, rows: tuple[Any, ...] | None, name: str) -> Any:
     return data.rechunk({0: rows})
 
 
-def _delayed_blocks(arrays: Sequence[da.Array]) -> list[list[Delayed]]:
+def _delayed_blocks(arrays: Sequence[da.Array], schema: Schema) -> list[list[Delayed]]:
     """Return the blocks of each array, from one graph.
 
     Arrays that are parts of one array then share its reads; optimised apart, each would read it again.
@@ -569,13 +574,19 @@ def _delayed_blocks(arrays: Sequence[da.Array]) -> list[list[Delayed]]:
     keys = [list(flatten(array.__dask_keys__())) for array in arrays]
     graph = HighLevelGraph.merge(*(array.__dask_graph__() for array in arrays))
     tasks = arrays[0].__dask_optimize__(graph, [key for part in keys for key in part])
-    layer = f"dpgb-source-{arrays[0].name}"
+    flat = iter(_delayed(list(flatten(keys)), readable(tasks, schema)))
+    return [list(islice(flat, len(part))) for part in keys]
+
+
+def _delayed(keys: Sequence[Any], tasks: Mapping[Any, Any]) -> list[Delayed]:
+    """Return some tasks of a graph, each as a Delayed."""
+    layer = f"dpgb-source-{keys[0][0]}"
     joint = HighLevelGraph.from_collections(layer, tasks, dependencies=())
-    return [[Delayed(key, joint, layer=layer) for key in part] for part in keys]
+    return [Delayed(key, joint, layer=layer) for key in keys]
 
 
 def _array_chunks(
-    x: Any, y: Any, third: _Third
+    x: Any, y: Any, third: _Third, schema: Schema
 ) -> tuple[tuple[Chunk, ...], tuple[int, ...] | None]:
     given = [*x] if isinstance(x, tuple) else [x]
     lead = next((part for part in [*given, y] if isinstance(part, da.Array)), None)
@@ -585,7 +596,7 @@ def _array_chunks(
     arrays.append(_as_array(y, rows, "y"))
     if third.column is not None:
         arrays.append(_as_array(third.column, rows, third.name))
-    columns = _delayed_blocks(arrays)
+    columns = _delayed_blocks(arrays, schema)
     chunks = []
     for parts in zip(*columns, strict=True):
         features = tuple(parts[: len(given)]) if isinstance(x, tuple) else parts[0]

@@ -1,0 +1,236 @@
+"""Parquet files that a graph of Dask reads: their columns are compared before a fit is charged, by their footers.
+
+Dask looks at one file. Another that lacks a column would end the fit once it is read; and where Arrow reads all files
+in the types of that one, so would a value that such a type cannot hold.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from copy import copy
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any, TypeAlias
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.dataset
+import pyarrow.parquet as pq
+from dask._task_spec import Task, convert_legacy_graph
+
+from dpgb_dask.contracts.schema import Schema
+from dpgb_dask.errors import StructureError, in_our_words
+from dpgb_dask.private.reading.graph_fusion import rewritten, tasks_in
+
+AT_ONCE = 16  # footers that are read at once: each waits for its store
+SAME_VALUES = (
+    frozenset({"string", "large_string", "string_view"}),
+    frozenset({"binary", "large_binary", "binary_view"}),
+)
+Key: TypeAlias = tuple[str, str]  # a path, and the kind of its file system
+
+
+@dataclass(eq=False)
+class _File:
+    """What tasks ask of a file: columns, and the types in which they are read, if these are not the file's own."""
+
+    path: str
+    filesystem: Any
+    columns: set[str] = field(default_factory=set)
+    types: dict[str, pa.DataType] = field(default_factory=dict)
+
+
+def readable(graph: Mapping[Any, Any], schema: Schema) -> Mapping[Any, Any]:
+    """Return the tasks of a graph, so that no value makes one fail that reads Parquet.
+
+    Parameters
+    ----------
+    graph : mapping
+        Tasks of Dask; the files are those that they read.
+    schema : Schema
+
+    Raises
+    ------
+    StructureError
+        If a file lacks a column, or has it in a type by which a value could fail. It names columns of the schema, and
+        no file: names of folders are values.
+
+    Privacy
+    -------
+    Private side. Reads footers, and of them names and types of columns: no value, no statistic, no number of rows.
+    """
+    tasks = convert_legacy_graph(dict(graph))
+    reads = _Reads(tasks.values())
+    if not reads.files:
+        return graph
+    places = [(file.path, file.filesystem) for file in reads.files.values()]
+    stored = dict(zip(reads.files, footers(places), strict=True))
+    each = [(file, stored[key]) for key, file in reads.files.items()]
+    lacking = {name for file, own in each for name in file.columns.difference(own.names)}
+    if lacking:
+        raise StructureError(
+            f"Parquet files that are read as one table differ: not each has {_named(lacking, schema)}."
+            " pyarrow.parquet.read_schema(path).names tells which lack it: leave them out, or write them again with the"
+            " column, with missing values if that is what they mean. An index that pandas wrote is not read with"
+            " index=False."
+        )
+    unlike = {
+        name
+        for file, own in each
+        for name, kind in file.types.items()
+        if not _always_fits(own.field(name).type, kind)
+    }
+    for first, *others in reads.joined:
+        columns = reads.files[first].columns
+        alike, *parts = [_columns_of(stored[key], columns) for key in (first, *others)]
+        for part in parts:
+            unlike |= {name for name, _ in {*alike} ^ {*part}} or (
+                columns if part != alike else set()
+            )
+    if unlike:
+        raise StructureError(
+            "Parquet files that are read in one type hold others, to which a value may not fit:"
+            f" {_named(unlike, schema)}. Write these files again with one type, or read them by"
+            " dask.dataframe.read_parquet(…, filesystem='fsspec') without filters: then each keeps its types."
+        )
+    if not reads.by_folder:
+        return graph
+    return {key: rewritten(node, partial(_in_own_types, stored)) for key, node in tasks.items()}
+
+
+class _Reads:
+    """The files that tasks read.
+
+    Parameters
+    ----------
+    nodes : iterable
+        Of a graph.
+    """
+
+    def __init__(self, nodes: Iterable[Any]) -> None:
+        self.files: dict[Key, _File] = {}
+        self.joined: list[
+            list[Key]
+        ] = []  # files that one task reads as one table, each in its own types
+        self.by_folder = False  # whether a task reads a file in the types of another without need (`_in_own_types`)
+        for task in tasks_in(nodes):
+            if _is_reader(task):
+                self._by_fsspec(task.func, _pieces(task))
+            elif _name_of(task) == "_load_multiple_files":
+                for wrapper, _ in task.args[0]:
+                    self._by_arrow(wrapper.fragment, *task.args[1:3])
+            elif _name_of(task) == "_fragment_to_table":
+                told = task.kwargs
+                self._by_arrow(told["fragment_wrapper"].fragment, told["columns"], told["schema"])
+
+    def _by_fsspec(self, reader: Any, pieces: Sequence[Any]) -> None:
+        told = reader.common_kwargs
+        index = reader.index if isinstance(reader.index, list) else [reader.index]
+        columns = {*reader.columns, *index}.intersection(told["schema"].names) - _folders(told)
+        types = told["schema"] if told.get("filters") else None
+        keys = [self._add(path, reader.fs, columns, types) for path, *_ in pieces]
+        if len({*keys}) > 1 and types is None:
+            self.joined.append(keys)
+        self.by_folder |= _by_folder(told, pieces)
+
+    def _by_arrow(self, fragment: Any, columns: Iterable[str], types: pa.Schema) -> None:
+        folders = pyarrow.dataset.get_partition_keys(fragment.partition_expression)
+        self._add(fragment.path, fragment.filesystem, {*columns} - folders.keys(), types)
+
+    def _add(self, path: str, filesystem: Any, columns: set[str], types: pa.Schema | None) -> Key:
+        key = path, type(filesystem).__name__
+        file = self.files.setdefault(key, _File(path, filesystem))
+        file.columns |= columns
+        if types is not None:
+            file.types |= {name: types.field(name).type for name in columns}
+        return key
+
+
+def _is_reader(task: Task) -> bool:
+    return type(task.func).__name__ == "ParquetFunctionWrapper"
+
+
+def _name_of(task: Task) -> str:
+    return str(getattr(task.func, "__name__", ""))
+
+
+def _pieces(task: Task) -> list[Any]:
+    """Return what a task reads by fsspec: for each piece its path, row groups and folders."""
+    part = task.args[0]
+    return [piece["piece"] for piece in (part if isinstance(part, list) else [part])]
+
+
+def _folders(told: Mapping[str, Any]) -> set[str]:
+    """Return the columns that are names of folders."""
+    return {one.name for one in told.get("partitions") or ()}
+
+
+def _by_folder(told: Mapping[str, Any], pieces: Sequence[Any]) -> bool:
+    """Return whether a task reads one file in the types of another for the sake of its folders alone."""
+    return bool(_folders(told)) and len(pieces) == 1 and not told.get("filters")
+
+
+def _in_own_types(stored: Mapping[Key, pa.Schema], task: Task) -> Task:
+    """Return a task that reads a file of a folder in the types of another as one that reads it in its own.
+
+    Dask reads a single file so; beside columns that are names of folders Arrow casts the values, and some have no cast.
+    """
+    reader: Any = task.func
+    if not _is_reader(task) or not _by_folder(
+        told := reader.common_kwargs, pieces := _pieces(task)
+    ):
+        return task
+    own = stored[pieces[0][0], type(reader.fs).__name__]
+    folders = [one for one in told["schema"] if one.name not in own.names]
+    reader = copy(reader)
+    reader.common_kwargs = {**told, "schema": pa.schema([*own, *folders], own.metadata)}
+    return Task(task.key, reader, *task.args, **task.kwargs)
+
+
+def footers(places: Iterable[tuple[str, Any]]) -> list[pa.Schema]:
+    """Return the schema of each of many files, given by path and file system.
+
+    Raises
+    ------
+    StructureError
+        If one cannot be read; the message does not tell which.
+    """
+    with ThreadPoolExecutor(AT_ONCE) as pool:
+        return list(pool.map(_footer, places))
+
+
+@in_our_words(
+    lambda kind: StructureError(
+        f"A Parquet file has no footer that can be read ({kind}). Write it again, or leave it out."
+    )
+)
+def _footer(place: tuple[str, Any]) -> pa.Schema:
+    return pq.read_schema(place[0], filesystem=place[1])
+
+
+def _named(columns: Iterable[str], schema: Schema) -> str:
+    """Return columns in words; those that the schema does not name may have names that are values."""
+    unit = [] if schema.unit_id is None else [schema.unit_id]
+    known = {*schema.names, *unit, schema.target.name, *schema.ignore}
+    named = sorted(known.intersection(columns))
+    others = [] if known.issuperset(columns) else ["columns that the schema does not declare"]
+    return " and ".join([*map(repr, named), *others])
+
+
+def _columns_of(stored: pa.Schema, columns: set[str]) -> list[tuple[str, pa.DataType]]:
+    """Return what Dask reads of a file, in the file's order: some columns, and an index that pandas wrote."""
+    index = {str(level) for level in (stored.pandas_metadata or {}).get("index_columns", ())}
+    return [(one.name, one.type) for one in stored if one.name in columns | index]
+
+
+def _always_fits(stored: pa.DataType, wanted: pa.DataType) -> bool:
+    """Return whether Arrow casts every value of a type to another, whatever the value."""
+    if stored == wanted or pa.types.is_null(stored):
+        return True
+    if any({str(stored), str(wanted)} <= alike for alike in SAME_VALUES):
+        return True
+    both = stored, wanted
+    if not all(pa.types.is_integer(kind) or pa.types.is_floating(kind) for kind in both):
+        return False
+    small, large = (np.dtype(kind.to_pandas_dtype()) for kind in both)
+    # NumPy takes a float64 for every whole number of 64 bits, and Arrow does not
+    return np.can_cast(small, large) and small.itemsize < large.itemsize

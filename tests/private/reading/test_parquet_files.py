@@ -1,0 +1,134 @@
+"""Parquet files that differ: refused by their footers, or read without an error, whatever their values."""
+
+import datetime
+from itertools import product
+
+import dask.dataframe as dd
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from thinned import thinned
+
+from dpgb_dask import Schema, StructureError
+from dpgb_dask.private.reading.ingest import read_source
+from dpgb_dask.private.reading.shared_tasks import ChunkTasks, Pass
+
+SCHEMA = Schema({"x": (0, 1), "age": (0, 90)}, classes=[0, 1], target="y")
+# of each type values that others cannot hold
+COLUMNS = {
+    "whole": pa.array([1, 2**62, None]),
+    "small": pa.array([1, -7, None], pa.int8()),
+    "unsigned": pa.array([1, 2**64 - 1, None], pa.uint64()),
+    "float": pa.array([0.5, 1e300, None]),
+    "single": pa.array([0.5, np.inf, None], pa.float32()),
+    "text": pa.array(["1", "abc", None]),
+    "large text": pa.array(["1", "abc", None], pa.large_string()),
+    "bytes": pa.array([b"1", b"\xff", None]),
+    "nothing": pa.nulls(3),
+    "truth": pa.array([True, False, None]),
+    "date": pa.array([datetime.date(1, 1, 1), datetime.date(9999, 1, 1), None]),
+    "time": pa.array([0, 2**57, None], pa.timestamp("us")),
+    "nanoseconds": pa.array([1, 2**62, None], pa.timestamp("ns")),
+    "listed": pa.array(["1", "abc", None]).dictionary_encode(),
+}
+# how Dask reads: file by file, by fragments of a data set, several files as one table
+READERS = {
+    "files": {},
+    "row groups": {"split_row_groups": True},
+    "one partition": {"aggregate_files": True, "blocksize": "1 GB"},
+    "filters": {"filters": [("x", ">=", 0)]},
+    "arrow": {"filesystem": "arrow"},
+}
+
+
+def written(folder, *columns, hive=False):
+    for k, column in enumerate(columns):
+        part = folder / f"color={'ab'[k]}" if hive else folder
+        part.mkdir(exist_ok=True)
+        rest = {} if column is None else {"age": column}
+        pq.write_table(pa.table({"x": [0.5] * 3, "y": [0, 1, 1], **rest}), part / f"{k}.parquet")
+    return folder
+
+
+def source_of(folder, schema=SCHEMA, arrays=False, **options):
+    table = dd.read_parquet(folder, **options)
+    X, y = table[["x", "age"]], table["y"]
+    if arrays:
+        whole = table[["x", "age", "y"]].to_dask_array()
+        X, y = whole[:, :2], whole[:, 2]
+    return read_source(X, y, None, schema)
+
+
+def loaded(source):
+    rows = Pass(ChunkTasks(source.chunks))
+    return [rows.load(k) for k in range(len(source.chunks))]
+
+
+@pytest.mark.parametrize("hive", [False, True])
+@pytest.mark.parametrize("reader", READERS)
+@pytest.mark.parametrize(
+    ("first", "second"), thinned([*product(COLUMNS, COLUMNS)], every=27), ids=str
+)
+def test_types_of_files_are_refused_before_they_are_read_or_read(
+    tmp_path, first, second, reader, hive
+):
+    folder = written(tmp_path, COLUMNS[first], COLUMNS[second], hive=hive)
+    try:
+        source = source_of(folder, **READERS[reader])
+    except StructureError as error:
+        assert first != second
+        assert reader not in ("files", "row groups")  # where each file is read in its own types
+        assert "'age'" in str(error)  # noqa: PT017
+    else:
+        parts = loaded(source)
+        assert sum(len(part.y) for part in parts) == 6
+
+
+@pytest.mark.parametrize("arrays", [False, True])
+@pytest.mark.parametrize("hive", [False, True])
+@pytest.mark.parametrize("reader", READERS)
+def test_files_without_a_column_are_refused(tmp_path, reader, hive, arrays):
+    for lacking in (0, 1):  # Dask looks at one of the two, and gives a frame of its columns
+        columns = [None if k == lacking else COLUMNS["small"] for k in range(2)]
+        folder = written(tmp_path, *columns, hive=hive)
+        if "age" in dd.read_parquet(folder, **READERS[reader]).columns:
+            break
+    with pytest.raises(StructureError, match=r"not each has 'age'\.") as caught:
+        source_of(folder, arrays=arrays, **READERS[reader])
+    assert str(tmp_path) not in str(caught.value)
+    assert "color" not in str(caught.value)
+
+
+def test_files_may_lack_what_is_not_read(tmp_path):
+    folder = written(tmp_path, COLUMNS["small"], COLUMNS["small"])
+    third = pa.table({"x": [0.5], "age": [3], "y": [1], "note": ["a"]})
+    pq.write_table(third, folder / "0.parquet")
+    assert sum(len(part.y) for part in loaded(source_of(folder))) == 4
+
+
+def test_names_that_the_schema_does_not_declare_are_not_shown(tmp_path):
+    for k, name in enumerate(["Jane", "age"]):
+        table = pa.table({"x": [0.5], name: [3], "y": [1]})
+        pq.write_table(table, tmp_path / f"{k}.parquet")
+    table = dd.read_parquet(tmp_path).rename(columns={"Jane": "age"})
+    with pytest.raises(StructureError, match="columns that the schema does not declare") as caught:
+        read_source(table[["x", "age"]], table["y"], None, SCHEMA)
+    assert "Jane" not in str(caught.value)
+
+
+def test_files_that_are_damaged_are_refused_before_they_are_read(tmp_path):
+    folder = written(tmp_path, COLUMNS["small"], COLUMNS["small"])
+    (folder / "1.parquet").write_bytes(b"")
+    with pytest.raises(StructureError, match=r"no footer that can be read \(ArrowInvalid\)"):
+        source_of(folder)
+
+
+def test_rows_below_folders_are_read_as_without_them(tmp_path):
+    """Arrow would read the second file in the types of the first, and round what it holds."""
+    flat, deep = tmp_path / "flat", tmp_path / "deep"
+    for folder, hive in ((flat, False), (deep, True)):
+        folder.mkdir()
+        written(folder, COLUMNS["single"], COLUMNS["whole"], hive=hive)
+    parts = [np.concatenate([p.x["age"] for p in loaded(source_of(f))]) for f in (flat, deep)]
+    np.testing.assert_array_equal(*parts)
