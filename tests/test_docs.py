@@ -175,6 +175,7 @@ WITHOUT_ROWS = {
     "kernels/tridiagonal.py",
     "private/reading/graph_fusion.py",
     "private/reading/load_lock.py",
+    "private/reading/parquet_files.py",
     "private/reading/parsers.py",
     "private/rounds/__init__.py",
     "private/rounds/clients.py",

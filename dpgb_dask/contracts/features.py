@@ -520,10 +520,8 @@ def refuse_meeting(where: str, declared: Sequence[Any]) -> None:
     """
     seen: dict[Any, Any] = {}
     for value, form in zip(declared, cells(declared), strict=True):
-        # words for a missing value are compared as text; None, which older models may have, stands for no value
+        # words for a missing value are compared as text
         known: Any = as_text(value) if form is None else form
-        if value is None:
-            continue
         if known is None:
             raise SchemaError(
                 f"{where}: {short(value)} stands for a missing value, which has a bin of its own. Leave it out."

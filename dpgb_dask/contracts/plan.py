@@ -400,6 +400,10 @@ class Stage(Part, ABC):
     bills_exactly : bool
         Whether it asks all that `bill` says, whatever is released; required of all but the last stage of a plan that
         is to be charged by its bill.
+    deepest : int
+        Depth of the deepest trees that it grows; 0 if it grows none.
+    adds_to : int
+        Depth of the deepest trees of earlier stages to which it can add its own; a plan refuses others.
     keeps_monotonic, keeps_interactions : bool
         Whether what it adds to the model keeps these constraints (`Shape.constraints`). A plan refuses constraints that
         one of its stages does not keep.
@@ -412,8 +416,14 @@ class Stage(Part, ABC):
     gives: ClassVar[tuple[type[Facts], ...]] = ()
     uses: ClassVar[tuple[type[Facts], ...]] = ()
     bills_exactly: ClassVar[bool] = False
+    adds_to: ClassVar[int] = 0
     keeps_monotonic: ClassVar[bool] = False
     keeps_interactions: ClassVar[bool] = False
+
+    @property
+    def deepest(self) -> int:
+        """Depth of the deepest trees that it grows."""
+        return 0
 
     @property
     def is_random(self) -> bool:
@@ -606,12 +616,20 @@ class Plan:
         Raises
         ------
         PlanError
-            If the stages declare more than there is, or one does not keep the constraints of the shape.
+            If the stages declare more than there is, or leave nothing for others; if one does not keep the constraints
+            of the shape, or would lose the trees of another.
         """
         self._check_constraints(shape)
+        self._check_trees()
         demands = [stage.declare(shape) for stage in self.stages]
         if not all(type(demand) is Demand for demand in demands):
             raise PlanError(f"A stage of {self.name!r} does not declare a Demand.")
+        for stage, one in zip(self.stages[:-1], demands, strict=False):
+            if one.at_most >= 1:
+                raise PlanError(
+                    f"{type(stage).__name__} of {self.name!r} may take the whole budget, so that nothing is left for"
+                    " the stages after it. Give it a share below 1, or put it last."
+                )
         declared = sum(d.at_least for d in demands)
         most = declared + sum(d.extra for d in demands)
         if most > 1:
@@ -654,6 +672,17 @@ class Plan:
                     f"{name}: {', '.join(unable)} of recipe {self.name!r} cannot keep it. Leave it out, or choose a"
                     " recipe whose stages keep it."
                 )
+
+    def _check_trees(self) -> None:
+        grown = 0
+        for stage in self.stages:
+            if stage.deepest and grown > stage.adds_to:
+                most = f"trees deeper than {stage.adds_to}" if stage.adds_to else "trees"
+                raise PlanError(
+                    f"{type(stage).__name__} of {self.name!r} cannot add to {most}, and a stage before it grows some of"
+                    f" depth={grown}. Leave out one of the two, or give the first shallower trees."
+                )
+            grown = max(grown, stage.deepest)
 
     def public_bins(self, shape: Shape) -> tuple[FeatureBins, ...] | None:
         """Return the first stage's bins if they depend on the schema alone; one pass over the source is then enough.

@@ -232,6 +232,41 @@ class Schema:
             raise SchemaError(TOO_DEEP) from None
 
     @classmethod
+    def of_file(cls, data: Any) -> "Schema":
+        """Build the schema of a model or a data set from its JSON form, as `from_dict` does.
+
+        Of those that version 0.2 wrote, None may be a category. It matches no value, and keeps its place.
+
+        Parameters
+        ----------
+        data : mapping
+
+        Raises
+        ------
+        SchemaError
+            As `from_dict`.
+        """
+        given = data.get("features") if isinstance(data, Mapping) else None
+        features: Mapping[str, Any] = given if isinstance(given, Mapping) else {}
+        lists = {
+            name: spec["categories"]
+            for name, spec in features.items()
+            if isinstance(spec, Mapping) and isinstance(spec.get("categories"), list)
+        }
+        held = {name: listed for name, listed in lists.items() if None in listed}
+        if not held:
+            return cls.from_dict(data)
+        bare = {
+            name: {**features[name], "categories": [one for one in listed if one is not None]}
+            for name, listed in held.items()
+        }
+        schema = cls.from_dict({**data, "features": {**features, **bare}})
+        for name, listed in held.items():
+            kept = Categorical(tuple(listed), schema.features[name].missing)
+            schema.features[name] = schema.encoded[name] = kept
+        return schema
+
+    @classmethod
     def _of(cls, data: Any) -> "Schema":
         if not isinstance(data, Mapping):
             raise SchemaError(

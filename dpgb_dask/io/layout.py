@@ -178,7 +178,7 @@ class Layout:
         try:
             fields = {name: facts[name] for name in cls.__slots__}
             fields["coded"] = tuple(map(operator.index, facts["coded"]))
-            fields["schema"] = Schema.from_dict(facts["schema"])
+            fields["schema"] = Schema.of_file(facts["schema"])
             return cls(**fields)
         except (SchemaError, KeyError, TypeError, ValueError):
             pass

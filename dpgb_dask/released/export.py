@@ -275,7 +275,7 @@ def _read(path: str | Path) -> bytes:
 
 def _file_of(data: dict[str, Any], version: int) -> ModelFile:
     """Return the content of a file's JSON; raises what its parts raise if one is malformed."""
-    schema = Schema.from_dict(data["schema"])
+    schema = Schema.of_file(data["schema"])
     link = LINK_BEFORE[schema.target.type] if version < 2 else data["model"]["link"]
     model = model_from_dict(data["model"], link)
     _check_fit_together(schema, model)

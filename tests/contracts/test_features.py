@@ -12,6 +12,7 @@ import pytest
 from odd_dates import UNITLESS
 
 from dpgb_dask import Bool, Categorical, Datetime, Grouped, Hashed, Numeric, Schema
+from dpgb_dask.encoding.columns import category_cells
 from dpgb_dask.errors import SchemaError
 
 MAPPING = {"10115": "Berlin", 1067: "Dresden", True: "odd", 2.5: 7}
@@ -86,10 +87,31 @@ def test_what_declares_no_feature_is_named_by_its_type(given, words):
     assert "Jane" not in text
 
 
-@pytest.mark.parametrize("missing", [float("nan"), np.nan, pd.NA, pd.NaT])
+@pytest.mark.parametrize("missing", [None, float("nan"), np.nan, pd.NA, pd.NaT])
 def test_a_category_that_is_missing_is_refused(missing):
-    with pytest.raises(SchemaError, match="missing value, which has a bin of its own"):
-        schema_of(x=[missing, "x"])
+    spec = {"type": "categorical", "categories": ["x", missing]}
+    for given in ([missing, "x"], Categorical(("x", missing)), spec):
+        with pytest.raises(SchemaError, match="missing value, which has a bin of its own"):
+            schema_of(x=given)
+    for pair in ((missing, "x"), ("x", missing)):
+        with pytest.raises(SchemaError, match=r"bin of its own|no name of a group"):
+            schema_of(x={"from": [pair]})
+    with pytest.raises(SchemaError, match="classes hold a missing value"):
+        Schema({"x": (0, 1)}, classes=[missing, "x"])
+
+
+def test_files_from_before_keep_the_place_of_a_category_that_is_missing():
+    data = schema_of(x=["a", "b"], y=(0, 1)).to_dict()
+    data["features"]["x"]["categories"] = ["a", None, "b"]
+    with pytest.raises(SchemaError, match="None stands for a missing value"):
+        Schema.from_dict(data)
+    kept = Schema.of_file(data)
+    assert kept.to_dict() == data
+    cells = category_cells(pd.Series(["a", None, "b", "c"]), kept.features["x"].categories)
+    assert cells.tolist() == [0, 4, 2, 3]  # None is missing
+    for malformed in (None, [], {}, {"features": [None]}, {"features": {"x": {"categories": 5}}}):
+        with pytest.raises(SchemaError):
+            Schema.of_file(malformed)
 
 
 @pytest.mark.parametrize("twice", [["x", "x"], [1, 2, 1], [0.5, np.float64(0.5)]])

@@ -7,6 +7,9 @@ import numpy as np
 import pytest
 
 from dpgb_dask import DPGBClassifier
+from dpgb_dask.components.auto.chosen import ChosenTrees
+from dpgb_dask.components.auto.forest import Forest
+from dpgb_dask.components.auto.pairs import Pairs
 from dpgb_dask.components.trees.budgets import Shares
 from dpgb_dask.components.trees.candidates import PublicBins
 from dpgb_dask.components.trees.leaves import GradientStep
@@ -31,7 +34,7 @@ from dpgb_dask.controller.accounting import total_price
 from dpgb_dask.errors import PlanError
 from dpgb_dask.kernels.warming import ALWAYS, GRADIENTS, GROUPS
 from dpgb_dask.losses import Gradient
-from dpgb_dask.recipes import RECIPES
+from dpgb_dask.recipes import AUTO, RECIPES
 
 
 @pytest.mark.parametrize(
@@ -48,6 +51,27 @@ def test_draws_that_could_not_be_paid_for_raise(rows, options, message):
     stages = tuple(Trees(n_trees=2, share=0.5, rows=part) for part in rows)
     with pytest.raises(PlanError, match=message):
         Plan("mine", "here", (PublicBins(), *stages), **options)
+
+
+@pytest.mark.parametrize(
+    ("first", "then", "message"),
+    [
+        (Trees(depth=9, share=0.1), Forest(), "Forest of 'mine' cannot add to trees deeper than 8"),
+        (Trees(share=0.1), Trees(share=0.1), "Trees of 'mine' cannot add to trees, .* depth=4"),
+        (ChosenTrees(), Trees(share=0.1), "Trees of 'mine' cannot add to trees"),
+        (ChosenTrees(), ChosenTrees(), "ChosenTrees of 'mine' cannot add to trees"),
+        (Forest(), Trees(), "Trees of 'mine' cannot add to trees"),
+        (Forest(), Forest(), "Forest of 'mine' may take the whole budget"),
+        (Trees(), Forest(), "Trees of 'mine' may take the whole budget"),
+        (Trees(), Pairs(), "Trees of 'mine' may take the whole budget"),
+    ],
+    ids=str,
+)
+def test_stages_that_leave_nothing_to_others_or_lose_their_trees_raise(first, then, message):
+    bins, *begun = AUTO.stages[:3]
+    plan = Plan("mine", "here", (bins, *begun, first, then))
+    with pytest.raises(PlanError, match=message):
+        plan.demand(Shape(schema=Schema({"a": (0, 1), "b": (0, 1)}, classes=[0, 1])))
 
 
 def test_a_choice_among_several_scores_raises():

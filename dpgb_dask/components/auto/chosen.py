@@ -115,6 +115,11 @@ class ChosenTrees(Stage):
             check_whole("levels", self.levels, 2, 255)
 
     @property
+    def deepest(self) -> int:
+        """Depth of the deepest trees that it grows."""
+        return self.depth
+
+    @property
     def queries(self) -> tuple[type[Query], ...]:
         """Classes of the queries that it may ask."""
         return SharedChoiceQuery, TreeSumsQuery, ResidualQuery

@@ -111,6 +111,7 @@ class Forest(Stage):
     is_random = True
     keeps_monotonic = True
     keeps_interactions = True
+    adds_to = 8  # `ForestScale` names leaves by one byte
     estimator_options: ClassVar[Mapping[str, str]] = {"max_depth": "depth"}
 
     def __post_init__(self) -> None:
@@ -118,8 +119,13 @@ class Forest(Stage):
         check_whole("rounds", self.rounds, 1, 10_000)
         check_whole("batch", self.batch, 1, 10_000)
         if self.depth is not None:
-            check_whole("depth", self.depth, 1, 8)
+            check_whole("depth", self.depth, 1, self.adds_to)
         check_rate("learning_rate", self.learning_rate)
+
+    @property
+    def deepest(self) -> int:
+        """Depth of the deepest trees that it grows."""
+        return self.depth or constants.RICH_DEPTH
 
     @property
     def queries(self) -> tuple[type[Query], ...]:
@@ -134,7 +140,7 @@ class Forest(Stage):
 
     def needs(self, shape: Shape, most_bins: Sequence[int]) -> Needs:
         """Return the memory of a batch's sums; of all trees, with the boxes of their leaves; of made-up rows."""
-        leaves = 1 << (self.depth or constants.RICH_DEPTH)
+        leaves = 1 << self.deepest
         fast = self._most_rounds(np.inf, shape.kind) * self._batch_at(constants.FOREST_FASTER)
         n_trees = max(self._rounds_at(np.inf, shape.kind) * self.batch, fast)
         per_leaf = BOX + 32 * shape.n_scores  # a value and a gain, twice while trees are appended

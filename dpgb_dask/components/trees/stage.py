@@ -289,6 +289,11 @@ class Trees(Stage):
     # ---- what a plan asks of a stage
 
     @property
+    def deepest(self) -> int:
+        """Depth of the deepest trees that it grows."""
+        return self.depth
+
+    @property
     def is_random(self) -> bool:
         """Whether splits or features are drawn at random."""
         return self.split.is_random or self.features.is_random
