@@ -4,6 +4,7 @@ Below an operation that may depend on the conversion, such as a filter, it stays
 """
 
 from collections.abc import Callable
+from itertools import chain
 from typing import Any
 
 import dask
@@ -18,12 +19,15 @@ from dask.delayed import delayed
 from numpy.typing import NDArray
 
 from dpgb_dask.encoding.columns import objects
+from dpgb_dask.values import MOST_LEVELS, MOST_PARTS, PART_TEXT
 
 # operations that do not change values
 THROUGH = frozenset({
     "Projection", "Drop", "RenameFrame", "RenameSeries", "ColumnsSetter", "Partitions", "Concat", "StackPartition",
     "Repartition", "ResetIndex",
 })  # fmt: skip
+
+HOLDING = (tuple, list, dict, set, frozenset)  # types whose text has those of other values in it
 
 # types of NumPy that pandas holds as they are, whatever the values
 HELD = "biufc"
@@ -115,13 +119,20 @@ def to_text(part: Any) -> Any:
     """Convert a frame, series or index as Dask does; a value that it cannot convert changes itself alone.
 
     Bytes and text that are not UTF-8 are converted with marks in place of what cannot be read; anything else is
-    missing. Never raises on a value.
+    missing, and so are tuples, lists and their like that have no normal form for their size: of one that holds another
+    twice, which holds another twice, and so on, no memory holds the text. Never raises on a value.
     """
     try:
-        return to_pyarrow_string(part)
+        if not _is_vast(part):
+            return to_pyarrow_string(part)
     except Exception:  # of the text of a value, or of the value's own making: then look for it
         pass
     return to_pyarrow_string(_convertible(part))
+
+
+def is_conversion(function: Any) -> bool:
+    """Return whether a task's function is Dask's conversion, which a value may make fail."""
+    return getattr(function, "func", None) is to_pyarrow_string.func
 
 
 class TotalConversion(ArrowStringConversion):
@@ -157,11 +168,47 @@ def _convertible(part: Any) -> Any:
 
 
 def _fails(part: Any) -> bool:
+    """Return whether Dask cannot convert a frame, series or index: for the text of a value, or what it does itself."""
     try:
+        if _is_vast(part):
+            return True
         to_pyarrow_string(part)
     except Exception:
         return True
     return False
+
+
+def _is_vast(part: Any) -> bool:
+    """Return whether a frame, series or index holds a value that is too large for a text."""
+    if isinstance(part, pd.DataFrame):
+        columns = (part.iloc[:, k] for k in range(part.shape[1]))
+        return any(map(_is_vast, columns)) or _is_vast(part.index)
+    if isinstance(part, pd.MultiIndex):
+        return any(map(_is_vast, part.levels))
+    if isinstance(part, pd.Series) and _is_vast(part.index):
+        return True
+    return part.dtype == object and any(
+        _room_beside(value, MOST_LEVELS, MOST_PARTS) < 0
+        for value in part.tolist()
+        if isinstance(value, HOLDING)
+    )
+
+
+def _room_beside(value: Any, levels: int, room: int) -> int:
+    """Return the room that is left beside a value and all that it holds: below 0 beyond a limit, and no further."""
+    kind = next((kind for kind in HOLDING if isinstance(value, kind)), None)
+    if kind is None:
+        text = next((kind for kind in (str, bytes) if isinstance(value, kind)), None)
+        return room - 1 - (0 if text is None else text.__len__(value) // PART_TEXT)
+    if not levels:
+        return -1
+    # a subclass may redefine both
+    parts = chain.from_iterable(dict.items(value)) if kind is dict else kind.__iter__(value)
+    for part in parts:
+        if room < 0:
+            break
+        room = _room_beside(part, levels - 1, room)
+    return room
 
 
 def _replaced(column: Any) -> NDArray[np.object_]:

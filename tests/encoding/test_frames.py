@@ -30,7 +30,25 @@ class Silent:
     __str__ = __repr__ = __len__ = __iter__ = __array__ = __eq__ = __hash__ = fail
 
 
-ODD = [b"\xff", "\ud800", 10**5000, -(10**5000), decimal.Decimal("sNaN"), Silent(), (Silent(),)]
+def shared(kind):
+    """A value of few parts, whose text no memory holds."""
+    value = kind([(0, 1)])
+    for k in range(100):
+        value = kind([(k, value), (-1 - k, value)])
+    return value
+
+
+VAST = [shared(kind) for kind in (tuple, list, dict)]
+ODD = [
+    *VAST,
+    b"\xff",
+    "\ud800",
+    10**5000,
+    -(10**5000),
+    decimal.Decimal("sNaN"),
+    Silent(),
+    (Silent(),),
+]
 PLAIN = [
     "x",
     "y",
@@ -90,11 +108,18 @@ SCHEMA = Schema(
 )
 
 
-def cells_of(frame):
+def cells_of(frame, form="frame"):
     """The category of each job, as a fit reads it."""
-    source = read_source(frame[["a", "job"]], frame["y"], None, SCHEMA)
+    X, y = frame[["a", "job"]], frame["y"]
+    if form == "array":
+        X, y = X.to_dask_array(), y.to_dask_array()
+    elif form == "partitions":
+        X = dd.from_delayed(X.to_delayed(), meta=X._meta, verify_meta=False)
+        y = dd.from_delayed(y.to_delayed(), meta=y._meta, verify_meta=False)
+    source = read_source(X, y, None, SCHEMA)
     here = Pass(ChunkTasks(source.chunks))
-    columns = [here.load(k).x["job"] for k in range(len(source.chunks))]
+    rows = [here.load(k).x for k in range(len(source.chunks))]
+    columns = [objects(x[:, 1]) if form == "array" else x["job"] for x in rows]
     return [cell for column in columns for cell in category_cells(column, ("x", "y", "5"))]
 
 
@@ -107,6 +132,18 @@ def test_one_row_makes_no_work_fail_and_changes_no_other(source, work):
         assert len(got) == N
         assert got[:AT] + got[AT + 1 :] == want[:AT] + want[AT + 1 :]
         assert got[AT] in (3, 4)  # another category, or missing
+
+
+@pytest.mark.parametrize("form", ["array", "partitions"])
+@pytest.mark.parametrize("work", ["nothing", "a filter", "assign", "map_partitions"])
+@pytest.mark.parametrize("source", ["from_map", "from_delayed"])
+def test_one_row_makes_nothing_fail_that_was_made_of_a_frame(source, work, form):
+    """Dask has then put its conversion into the tasks; of what is in memory it converts at once."""
+    want = cells_of(WORK[work](SOURCES[source](people())), form)
+    for odd in ODD:
+        got = cells_of(WORK[work](SOURCES[source](people(odd))), form)
+        assert got[:AT] + got[AT + 1 :] == want[:AT] + want[AT + 1 :]
+        assert got[AT] in (3, 4)
 
 
 @pytest.mark.parametrize("work", WORK)

@@ -94,11 +94,16 @@ def tasks_of(parts: Sequence[Delayed]) -> dict[Any, Any]:
 
 def tasks_in(nodes: Iterable[Any]) -> Iterator[Task]:
     """Yield every task among the nodes of a graph, also those that Dask has fused into others."""
-    for node in nodes:
-        if isinstance(node, Task):
+    ahead = list(nodes)
+    while ahead:
+        node = ahead.pop()
+        if isinstance(node, dict):
+            ahead += node.values()
+        elif isinstance(node, Task):
             yield node
-            for given in (*node.args, *node.kwargs.values()):
-                yield from tasks_in(given.values() if isinstance(given, dict) else [given])
+            ahead += node.args
+            if node.kwargs:
+                ahead += node.kwargs.values()
 
 
 def rewritten(node: Any, change: Callable[[Task], Task]) -> Any:

@@ -1,6 +1,7 @@
 """From NumPy, pandas, Dask, xarray or Zarr to aligned chunks of rows; reads structure only and computes nothing."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
 from itertools import islice
 from typing import Any, NamedTuple
 
@@ -11,6 +12,7 @@ import numpy as np
 import pandas as pd
 import xarray as xr
 import zarr
+from dask._task_spec import Task, convert_legacy_graph
 from dask.base import is_dask_collection
 from dask.core import flatten
 from dask.delayed import Delayed
@@ -20,7 +22,7 @@ from numpy.typing import NDArray
 from dpgb_dask.contracts.schema import Schema
 from dpgb_dask.conventions import dims_of
 from dpgb_dask.encoding.columns import n_rows
-from dpgb_dask.encoding.frames import as_given, in_partitions
+from dpgb_dask.encoding.frames import as_given, in_partitions, is_conversion, to_text
 from dpgb_dask.encoding.kinds import from_arrow, refuse_other_chunks, unknown_kind
 from dpgb_dask.encoding.structure import (
     check_beside,
@@ -37,7 +39,8 @@ from dpgb_dask.errors import (
     UnsupportedCollectionError,
     in_our_words,
 )
-from dpgb_dask.private.reading.parquet_files import readable
+from dpgb_dask.private.reading.graph_fusion import rewritten, tasks_in
+from dpgb_dask.private.reading.parquet_files import reading_of
 from dpgb_dask.private.reading.parsers import warn_of_parsers
 from dpgb_dask.private.reading.rows import (
     Chunk,
@@ -516,8 +519,7 @@ def _frame_chunks(x: dd.DataFrame, y: Any, third: _Third, schema: Schema) -> tup
         rows, x, *columns, meta=x._meta, enforce_metadata=False, align_dataframes=False  # noqa: SLF001
     )  # fmt: skip
     parts = _to_delayed(packed)
-    tasks = readable(parts[0].__dask_graph__(), schema)
-    made = _delayed([part.key for part in parts], tasks)
+    made = _delayed([part.key for part in parts], parts[0].__dask_graph__(), schema)
     return tuple(Chunk(part, None, None) for part in made)
 
 
@@ -574,15 +576,27 @@ def _delayed_blocks(arrays: Sequence[da.Array], schema: Schema) -> list[list[Del
     keys = [list(flatten(array.__dask_keys__())) for array in arrays]
     graph = HighLevelGraph.merge(*(array.__dask_graph__() for array in arrays))
     tasks = arrays[0].__dask_optimize__(graph, [key for part in keys for key in part])
-    flat = iter(_delayed(list(flatten(keys)), readable(tasks, schema)))
+    flat = iter(_delayed(list(flatten(keys)), tasks, schema))
     return [list(islice(flat, len(part))) for part in keys]
 
 
-def _delayed(keys: Sequence[Any], tasks: Mapping[Any, Any]) -> list[Delayed]:
-    """Return some tasks of a graph, each as a Delayed."""
+def _delayed(keys: Sequence[Any], graph: Mapping[Any, Any], schema: Schema) -> list[Delayed]:
+    """Return some tasks of a graph, each as a Delayed, in which no value makes Dask fail."""
+    tasks = convert_legacy_graph(dict(graph))
+    inner = list(tasks_in(tasks.values()))
+    change = reading_of(inner, schema)
+    if change is not None or any(is_conversion(task.func) for task in inner):
+        tasks = {key: rewritten(node, partial(_safe, change)) for key, node in tasks.items()}
     layer = f"dpgb-source-{keys[0][0]}"
     joint = HighLevelGraph.from_collections(layer, tasks, dependencies=())
     return [Delayed(key, joint, layer=layer) for key in keys]
+
+
+def _safe(change: Callable[[Task], Task] | None, task: Task) -> Task:
+    """Return a task that no value makes fail: Dask's conversion to text is in arrays that were made of a frame."""
+    if is_conversion(task.func):
+        return Task(task.key, to_text, *task.args)
+    return task if change is None else change(task)
 
 
 def _array_chunks(

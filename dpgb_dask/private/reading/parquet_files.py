@@ -4,7 +4,7 @@ Dask looks at one file. Another that lacks a column would end the fit once it is
 in the types of that one, so would a value that such a type cannot hold.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from copy import copy
 from dataclasses import dataclass, field
@@ -15,11 +15,10 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.dataset
 import pyarrow.parquet as pq
-from dask._task_spec import Task, convert_legacy_graph
+from dask._task_spec import Task
 
 from dpgb_dask.contracts.schema import Schema
 from dpgb_dask.errors import StructureError, in_our_words
-from dpgb_dask.private.reading.graph_fusion import rewritten, tasks_in
 
 AT_ONCE = 16  # footers that are read at once: each waits for its store
 SAME_VALUES = (
@@ -39,13 +38,13 @@ class _File:
     types: dict[str, pa.DataType] = field(default_factory=dict)
 
 
-def readable(graph: Mapping[Any, Any], schema: Schema) -> Mapping[Any, Any]:
-    """Return the tasks of a graph, so that no value makes one fail that reads Parquet.
+def reading_of(tasks: Sequence[Task], schema: Schema) -> Callable[[Task], Task] | None:
+    """Return what makes of each task one that no value makes fail where it reads Parquet; None if none has to change.
 
     Parameters
     ----------
-    graph : mapping
-        Tasks of Dask; the files are those that they read.
+    tasks : sequence of Task
+        The files are those that they read.
     schema : Schema
 
     Raises
@@ -58,10 +57,7 @@ def readable(graph: Mapping[Any, Any], schema: Schema) -> Mapping[Any, Any]:
     -------
     Private side. Reads footers, and of them names and types of columns: no value, no statistic, no number of rows.
     """
-    tasks = convert_legacy_graph(dict(graph))
-    reads = _Reads(tasks.values())
-    if not reads.files:
-        return graph
+    reads = _Reads(tasks)
     places = [(file.path, file.filesystem) for file in reads.files.values()]
     stored = dict(zip(reads.files, footers(places), strict=True))
     each = [(file, stored[key]) for key, file in reads.files.items()]
@@ -92,9 +88,7 @@ def readable(graph: Mapping[Any, Any], schema: Schema) -> Mapping[Any, Any]:
             f" {_named(unlike, schema)}. Write these files again with one type, or read them by"
             " dask.dataframe.read_parquet(…, filesystem='fsspec') without filters: then each keeps its types."
         )
-    if not reads.by_folder:
-        return graph
-    return {key: rewritten(node, partial(_in_own_types, stored)) for key, node in tasks.items()}
+    return partial(_in_own_types, stored) if reads.by_folder else None
 
 
 class _Reads:
@@ -102,17 +96,16 @@ class _Reads:
 
     Parameters
     ----------
-    nodes : iterable
-        Of a graph.
+    tasks : sequence of Task
     """
 
-    def __init__(self, nodes: Iterable[Any]) -> None:
+    def __init__(self, tasks: Sequence[Task]) -> None:
         self.files: dict[Key, _File] = {}
         self.joined: list[
             list[Key]
         ] = []  # files that one task reads as one table, each in its own types
         self.by_folder = False  # whether a task reads a file in the types of another without need (`_in_own_types`)
-        for task in tasks_in(nodes):
+        for task in tasks:
             if _is_reader(task):
                 self._by_fsspec(task.func, _pieces(task))
             elif _name_of(task) == "_load_multiple_files":
