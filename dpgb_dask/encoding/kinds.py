@@ -78,6 +78,10 @@ def unknown_kind(data: Any, name: str) -> UnsupportedCollectionError:
         hint = "Convert sparse data with .toarray()."
     elif isinstance(data, str):
         hint = "Read the file first: dask.dataframe.read_parquet, or dpgb_dask.io.read_csv."
+    elif hasattr(data, "__arrow_c_stream__"):
+        hint = "Give it as an Arrow table: pyarrow.table(…)."
+    elif isinstance(data, pd.api.extensions.ExtensionArray):
+        hint = "Give it as a column: pandas.Series(…)."
     return UnsupportedCollectionError(
         f"{name} is a {type(data).__name__}. Known: NumPy, pandas, Dask, xarray, Zarr, Arrow. {hint}"
     )

@@ -152,7 +152,9 @@ def check_columns(block: Any, schema: Schema, *, target: bool = False) -> tuple[
     if isinstance(block, tuple):
         return _match_width(len(block), schema)
     if getattr(block, "ndim", None) != 2:
-        raise StructureError("X must be a table with two dimensions: rows and features.")
+        named = getattr(getattr(block, "dtype", None), "names", None) is not None
+        hint = " Of a structured array, pandas.DataFrame(X) makes one." if named else ""
+        raise StructureError(f"X must be a table with two dimensions: rows and features.{hint}")
     return _match_width(block.shape[1], schema)
 
 

@@ -62,8 +62,10 @@ def test_whole_numbers_beside_a_missing_one_stay_exact():
         (lambda x: da.from_array(x).map_blocks(sparse.csr_matrix), "Dask Array of csr_matrix.*toarray"),
         (lambda x: {"a": x[:, 0]}, "X is a dict"),
         (lambda _: "people.parquet", "X is a str.*read_parquet"),
+        (lambda x: pa.table({"a": x[:, 0]}).to_reader(), r"RecordBatchReader.*pyarrow\.table\("),
+        (lambda x: pd.array(x[:, 0]), r"Array\. .*pandas\.Series\("),
     ],
-    ids=["csr", "coo", "dask", "dict", "str"],
+    ids=["csr", "coo", "dask", "dict", "str", "stream", "extension"],
 )  # fmt: skip
 def test_other_kinds_are_one_clear_error(make, words, table, answers):
     model = fitted(table, answers)
@@ -80,3 +82,5 @@ def test_a_single_column_is_no_table(table, answers):
             call()
     with pytest.raises(StructureError, match="rows and features"):
         SCHEMA.check(table["a"])
+    with pytest.raises(StructureError, match=r"rows and features.*pandas\.DataFrame\("):
+        fitted(np.asarray(table.to_records(index=False)), answers)

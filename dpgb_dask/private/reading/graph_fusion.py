@@ -10,6 +10,7 @@ from dask.delayed import Delayed
 from dask.highlevelgraph import HighLevelGraph
 
 from dpgb_dask.private.reading.load_lock import in_turn
+from dpgb_dask.private.reading.silence import silently
 
 
 class _Held:
@@ -66,12 +67,13 @@ def fuse_calls(calls: Sequence[Delayed], *, room: int | None = None) -> list[Del
     graph = tasks_of(calls)
     needs = [_needs(graph, call.key) for call in calls]
     users = Counter(key for keys in needs for key in keys)
-    fused: dict[Any, Any] = {key: _as_task(graph[key]) for key, n in users.items() if n > 1}
+    fused: dict[Any, Any] = {
+        key: _silent(_as_task(graph[key])) for key, n in users.items() if n > 1
+    }
     for call, keys in zip(calls, needs, strict=True):
         own = [_as_task(graph[k]) for k in keys if users[k] == 1]
-        whole = Task.fuse(*own, key=call.key)
+        whole = _silent(Task.fuse(*own, key=call.key))
         if room is not None:
-            assert isinstance(whole, Task)
             whole = Task(call.key, in_turn, room, whole.func, *whole.args)
         fused[call.key] = whole
     if not calls:
@@ -117,6 +119,12 @@ def rewritten(node: Any, change: Callable[[Task], Task]) -> Any:
     if isinstance(node, NestedContainer):
         return type(node)(*args)
     return change(Task(node.key, node.func, *args, **kwargs))
+
+
+def _silent(node: Any) -> Any:
+    if not isinstance(node, Task) or isinstance(node, NestedContainer):
+        return node
+    return Task(node.key, silently, node.func, *node.args, **node.kwargs)
 
 
 def _as_task(node: Any) -> Any:

@@ -29,6 +29,7 @@ from dpgb_dask.private.reading.rows import (
     starts_of,
 )
 from dpgb_dask.private.reading.shared_tasks import ChunkTasks, Pass
+from dpgb_dask.private.reading.silence import SILENCE
 from dpgb_dask.private.reading.units import add_unit_counts, count_units
 from dpgb_dask.private.rounds.sealed import SealedRounds, Surveyed
 from dpgb_dask.private.rounds.worker_tasks import MOST_REMAKES, Encoded, Encoding, join_encoded
@@ -205,7 +206,8 @@ class LocalRounds(SealedRounds):
         here = Pass(self._tasks, get_sync if room is not None else self._by_threads)
 
         def use(number: int) -> T:
-            rows = here.load(number)
+            with SILENCE:
+                rows = here.load(number)
             end_turn(bytes_of(rows))
             return function(rows, number)
 
