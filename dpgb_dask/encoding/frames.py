@@ -15,6 +15,7 @@ import pandas as pd
 from dask._expr import Expr
 from dask.dataframe._pyarrow import to_pyarrow_string
 from dask.dataframe.dask_expr._expr import ArrowStringConversion
+from dask.dataframe.dask_expr.io.parquet import ReadParquetPyarrowFS
 from dask.delayed import delayed
 from numpy.typing import NDArray
 
@@ -89,6 +90,8 @@ def _given(node: Any, given: dict[str, Any], total: dict[str, Any]) -> Any:
             new = node.substitute_parameters({"pyarrow_strings_enabled": False})
         elif name in THROUGH:
             new = _rebuilt(node, lambda below: _given(below, given, total))
+        elif name == "ReadParquetPyarrowFS":
+            new = _with_any_statistics(node)
         else:
             new = _total(node, total)
         given[node._name] = new  # noqa: SLF001
@@ -105,6 +108,8 @@ def _total(node: Any, total: dict[str, Any]) -> Any:
         elif name.startswith("FromPandas") and new.pyarrow_strings_enabled:
             bare = new.substitute_parameters({"pyarrow_strings_enabled": False})
             new = _with_conversion(bare)
+        elif name == "ReadParquetPyarrowFS":
+            new = _with_any_statistics(node)
         total[node._name] = new  # noqa: SLF001
     return total[node._name]  # noqa: SLF001
 
@@ -148,6 +153,24 @@ class TotalConversion(ArrowStringConversion):
 
 def _with_conversion(node: Any) -> Any:
     return TotalConversion(node)  # type: ignore[no-untyped-call]
+
+
+class ParquetOfAnyValues(ReadParquetPyarrowFS):
+    """Dask's reader of Parquet by Arrow, which finds out by statistics of values how many files to join.
+
+    They may be dates that Python does not have, on which it fails; then none are joined.
+    """
+
+    @property
+    def _fusion_compression_factor(self) -> float:
+        try:
+            return float(super()._fusion_compression_factor)
+        except Exception:  # its message may hold a value
+            return 1.0
+
+
+def _with_any_statistics(node: Any) -> Any:
+    return ParquetOfAnyValues(*node.operands)  # type: ignore[no-untyped-call]
 
 
 def _convertible(part: Any) -> Any:

@@ -28,7 +28,7 @@ COLUMNS = {
     "nothing": pa.nulls(3),
     "truth": pa.array([True, False, None]),
     "date": pa.array([datetime.date(1, 1, 1), datetime.date(9999, 1, 1), None]),
-    "time": pa.array([0, 2**57, None], pa.timestamp("us")),
+    "time": pa.array([0, 2**62, None], pa.timestamp("us")),
     "nanoseconds": pa.array([1, 2**62, None], pa.timestamp("ns")),
     "listed": pa.array(["1", "abc", None]).dictionary_encode(),
 }
