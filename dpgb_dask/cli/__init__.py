@@ -34,6 +34,7 @@ exit codes:
   0 done   1 an error of use or data, said on standard error, and how a fit that it ended goes on   2 wrong arguments
   3 the account has too little left
   4 the fit ended with the start model, as its number of rows could not be told from none
+  130 interrupted, by Ctrl-C or SIGTERM
 """
 
 
@@ -106,7 +107,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if hasattr(stream, "reconfigure"):
             stream.reconfigure(errors="backslashreplace")
     try:
-        code = _run(given)
+        with _stopped_as_by_hand():
+            code = _run(given)
+    except KeyboardInterrupt as error:  # also while modules are loaded, which takes seconds
+        text = "interrupted; what was charged stands (see: dpgb-dask ledger show)"
+        code = _fail(error, INTERRUPTED, text)
     except SystemExit:  # argparse's, after the help or wrong usage
         if _is_written():
             raise
@@ -118,20 +123,16 @@ def _run(given: Sequence[str]) -> int:
     """Run the command in the arguments; say its error, if it ends with one, and return the exit code."""
     options = _parser(given).parse_args(given)
     try:
-        with _stopped_as_by_hand():
-            code: int = options.run(options) or OK
-            if sys.stdout is not None:
-                sys.stdout.flush()  # here, so that a full disk is said like any other error
-            return code
+        code: int = options.run(options) or OK
+        if sys.stdout is not None:
+            sys.stdout.flush()  # here, so that a full disk is said like any other error
+        return code
     except BudgetExceededError as error:
         return _fail(error, BUDGET)
     except DPGBError as error:
         return _fail(error, ERROR)
     except OSError as error:
         return _fail_of_system(error)
-    except KeyboardInterrupt as error:
-        text = "interrupted; what was charged stands (see: dpgb-dask ledger show)"
-        return _fail(error, INTERRUPTED, text)
     except Exception as error:  # an error of a library may quote a value
         text = f"{kind_of(error)}: an error that is not of dpgb_dask; the rest of it may hold values and is not said"
         return _fail(error, ERROR, text)

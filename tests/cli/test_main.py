@@ -5,6 +5,7 @@ import io
 import json
 import os
 import re
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -290,6 +291,17 @@ def test_help_has_an_example(command, capsys):
     out = capsys.readouterr().out
     assert "example" in out
     assert f"dpgb-dask {command[0] if command else 'demo'}" in out
+
+
+@pytest.mark.parametrize("sent", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("at", ["dpgb_dask.cli.import_module", "dpgb_dask.cli.fit.check_out"])
+def test_a_command_that_is_stopped_says_so(place, sent, at, monkeypatch, capsys):
+    """Also while its modules are loaded, which takes most of the time of many commands."""
+    monkeypatch.setattr(at, lambda *_, **__: os.kill(os.getpid(), sent))
+    before = signal.getsignal(signal.SIGTERM)
+    assert run("fit", place / "people.parquet", *model_of(place)) == 130
+    assert capsys.readouterr().err.startswith("dpgb-dask: interrupted; what was charged stands")
+    assert signal.getsignal(signal.SIGTERM) is before
 
 
 def test_version_is_printed(capsys):
