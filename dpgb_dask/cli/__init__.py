@@ -6,6 +6,7 @@ import select
 import signal
 import sys
 import threading
+import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from importlib import import_module
@@ -102,6 +103,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
         Exit code.
     """
     given = list(sys.argv[1:] if arguments is None else arguments)
+    if (
+        arguments is None
+    ):  # a process of its own: what libraries deprecate among each other is nothing to its user
+        warnings.simplefilter("ignore", DeprecationWarning)
     for stream in (sys.stdout, sys.stderr):
         # an encoding may lack μ, and a fit that is charged must end well
         if hasattr(stream, "reconfigure"):

@@ -304,6 +304,27 @@ def test_a_command_that_is_stopped_says_so(place, sent, at, monkeypatch, capsys)
     assert signal.getsignal(signal.SIGTERM) is before
 
 
+def test_what_other_libraries_deprecate_is_no_error(place):
+    run = subprocess.run(
+        [
+            sys.executable,
+            "-P",
+            "-m",
+            "dpgb_dask",
+            "check",
+            "people.parquet",
+            "--schema",
+            "schema.json",
+        ],
+        cwd=place,
+        env={**os.environ, "PYTHONWARNINGS": "error"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert (run.returncode, run.stderr) == (0, "")
+
+
 def test_version_is_printed(capsys):
     with pytest.raises(SystemExit):
         run("--version")
