@@ -1,6 +1,7 @@
 """The command line: ``dpgb-dask COMMAND``; each command of `COMMANDS` has its own file here."""
 
 import argparse
+import errno
 import os
 import select
 import signal
@@ -222,9 +223,10 @@ def _fail_of_system(error: OSError) -> int:
     if isinstance(error, BrokenPipeError) and _is_pipe_broken():
         return UNREAD
     name = f" {error.filename!r}" if error.filename else ""
-    return _fail(
-        error, ERROR, f"{type(error).__name__}:{name} {error.strerror or 'cannot be used'}"
-    )
+    said = f"{type(error).__name__}:{name} {error.strerror or 'cannot be used'}"
+    if error.errno in (errno.ENOSPC, errno.EDQUOT):
+        said += ". Make room where the command writes, or in the folder of temporary files, and run it again."
+    return _fail(error, ERROR, said)
 
 
 def _fail(error: BaseException, code: int, text: str = "") -> int:

@@ -1,6 +1,7 @@
 """The command line as a whole: help, errors of one line, exit codes."""
 
 import argparse
+import errno
 import io
 import json
 import os
@@ -304,6 +305,22 @@ def test_a_command_that_is_stopped_says_so(place, sent, at, monkeypatch, capsys)
     assert signal.getsignal(signal.SIGTERM) is before
 
 
+@pytest.mark.parametrize("command", ["predict", "convert"])
+def test_a_disk_that_is_full_is_told_with_a_way_out(
+    place, command, monkeypatch, capsys, fitted_model
+):
+    full = OSError(errno.ENOSPC, "No space left on device")
+    monkeypatch.setattr("dask.dataframe.DataFrame.to_csv", Mock(side_effect=full))
+    monkeypatch.setattr("dpgb_dask.cli.data.write_dataset", Mock(side_effect=full))
+    csv, schema = place / "people.csv", ("--schema", place / "schema.json")
+    given = (fitted_model, csv) if command == "predict" else (csv, *schema)
+    assert (
+        run(command, *given, "--out", place / f"out.{'csv' if command == 'predict' else 'zarr'}")
+        == 1
+    )
+    assert "No space left on device. Make room where the command writes" in capsys.readouterr().err
+
+
 def test_what_other_libraries_deprecate_is_no_error(place):
     run = subprocess.run(
         [
@@ -437,7 +454,10 @@ def test_output_on_a_full_disk_is_an_error(place, classifier):
             check=False,
         )
     assert ended.returncode == 1
-    assert ended.stderr == "dpgb-dask: OSError: No space left on device\n"
+    assert ended.stderr == (
+        "dpgb-dask: OSError: No space left on device. Make room where the command writes, or in the folder of temporary"
+        " files, and run it again.\n"
+    )
 
 
 @pytest.mark.slow
