@@ -1,5 +1,6 @@
 """Files on this machine that are whole or not there, whatever ends the process that writes them."""
 
+import errno
 import os
 from contextlib import suppress
 from pathlib import Path
@@ -8,7 +9,7 @@ from pathlib import Path
 def part_of(path: Path) -> Path:
     """Return the path of a file while it is incomplete: beside the file, also where ``path`` is a link to it."""
     real = Path(os.path.realpath(path))
-    return real.with_name(f"{real.name}.part")
+    return real.parent / f"{real.name}.part"
 
 
 def write_whole(path: Path, data: bytes) -> None:
@@ -25,7 +26,9 @@ def write_whole(path: Path, data: bytes) -> None:
     OSError
         If the file cannot be written. Nothing incomplete is left.
     """
-    if path.exists() and not path.is_file() and not path.is_dir():
+    if path.is_dir():
+        raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(path))
+    if path.exists() and not path.is_file():
         path.write_bytes(data)
         return
     part, real = part_of(path), Path(os.path.realpath(path))

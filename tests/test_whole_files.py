@@ -3,6 +3,8 @@
 import os
 import resource
 from contextlib import contextmanager
+from pathlib import Path
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -83,6 +85,16 @@ def test_a_link_stays_and_its_file_is_replaced(tmp_path):
         assert link.is_symlink()
         assert (folder / "file").read_bytes() == data
     assert part_of(link).parent == folder.resolve()
+
+
+@pytest.mark.parametrize("name", [".", "/", "folder"])
+def test_a_folder_is_refused_and_nothing_lies_beside_it(name, tmp_path, monkeypatch):
+    (tmp_path / "inner" / "folder").mkdir(parents=True)
+    monkeypatch.chdir(tmp_path / "inner")
+    monkeypatch.setattr(Path, "open", Mock(side_effect=AssertionError("nothing is opened")))
+    with pytest.raises(IsADirectoryError):
+        write_whole(Path(name), b"data")
+    part_of(Path(name))  # of any name
 
 
 def test_a_pipe_or_a_device_stays_what_it_is(tmp_path):
