@@ -14,6 +14,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from dpgb_dask.errors import StructureError, kind_of
+from dpgb_dask.whole_files import write_whole
 
 WAIT_SECONDS = 60.0  # in which a store must answer for the first time
 CREDENTIALS = "Give this process credentials for it in its environment (for s3://: AWS_ACCESS_KEY_ID and others)."
@@ -158,6 +159,27 @@ def write(url: str, data: bytes) -> None:
     files, root = open_files(url)
     with saying(url):
         files.pipe_file(root, data)
+
+
+def put(path: Any, data: str | bytes) -> None:
+    """Write a file at a path or a URL, whose readers see all of it or what was there before.
+
+    Raises
+    ------
+    StructureError
+        If it cannot be written.
+    """
+    raw = data.encode("utf-8") if isinstance(data, str) else data
+    place = place_of(path)
+    if isinstance(place, str):
+        write(place, raw)
+        return
+    try:
+        write_whole(place, raw)
+    except OSError as error:
+        raise StructureError(
+            f"{str(path)!r} cannot be written: {error.strerror}. Make room, or write it elsewhere."
+        ) from None
 
 
 def check_writable(url: str) -> None:

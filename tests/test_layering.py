@@ -21,6 +21,7 @@ LOW = {
     "losses",
     "kernels",
     "values",
+    "whole_files",
     "contracts",
 }
 SIDES = LOW | {
@@ -67,11 +68,12 @@ LAYERS: dict[str, tuple[set[str], set[str]]] = {
     "losses": ({"errors", "frozen", "plain"}, {"numpy"}),
     "kernels": ({"errors", "losses"}, {"numpy", "numba", "llvmlite"}),  # which comes with Numba
     "values": (set(), {"numpy", "pandas"}),
+    "whole_files": (set(), set()),
     "contracts": (
-        {"errors", "frozen", "plain", "showing", "losses", "kernels", "values"},
+        {"errors", "frozen", "plain", "showing", "losses", "kernels", "values", "whole_files"},
         {"numpy", "numba"},
     ),
-    "remote": ({"errors"}, {"fsspec"}),
+    "remote": ({"errors", "whole_files"}, {"fsspec"}),
     "conventions": ({"errors"}, {"numpy", "xarray"}),
     "stored": ({"conventions", "errors"}, {"numpy", "dask", "zarr"}),
     "encoding": (LOW, {"numpy", "pandas", "dask"}),
@@ -207,6 +209,11 @@ def callers_of(name: str) -> set[str]:
 )
 def test_only_the_door_opens_seals_and_pays(name: str, allowed: set[str]) -> None:
     assert callers_of(name) <= allowed
+
+
+@pytest.mark.parametrize("name", ["write_text", "write_bytes"])
+def test_files_for_people_are_written_in_one_place(name: str) -> None:
+    assert callers_of(name) <= {"whole_files.py"}
 
 
 def test_versions_are_looked_up_in_one_place_before_a_fit():

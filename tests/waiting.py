@@ -3,7 +3,16 @@
 import gc
 import time
 
+from distributed import Status
+
 LONGEST = 240  # seconds; a worker process may take many to start
+
+
+def pause(client, status):
+    """Pause all workers of a cluster, or let them run again, as Dask does by their memory."""
+    client.run(lambda dask_worker: setattr(dask_worker, "status", status))
+    running = status == Status.running
+    assert comes_true(lambda: bool(client.sync(client.scheduler.ncores_running)) == running)
 
 
 def comes_true(what):

@@ -1,11 +1,13 @@
 """The command line: ``dpgb-dask COMMAND``; each command of `COMMANDS` has its own file here."""
 
 import argparse
+import errno
 import os
 import select
 import signal
 import sys
 import threading
+import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from importlib import import_module
@@ -34,6 +36,7 @@ exit codes:
   0 done   1 an error of use or data, said on standard error, and how a fit that it ended goes on   2 wrong arguments
   3 the account has too little left
   4 the fit ended with the start model, as its number of rows could not be told from none
+  130 interrupted, by Ctrl-C or SIGTERM
 """
 
 
@@ -101,12 +104,20 @@ def main(arguments: Sequence[str] | None = None) -> int:
         Exit code.
     """
     given = list(sys.argv[1:] if arguments is None else arguments)
+    if (
+        arguments is None
+    ):  # a process of its own: what libraries deprecate among each other is nothing to its user
+        warnings.simplefilter("ignore", DeprecationWarning)
     for stream in (sys.stdout, sys.stderr):
         # an encoding may lack μ, and a fit that is charged must end well
         if hasattr(stream, "reconfigure"):
             stream.reconfigure(errors="backslashreplace")
     try:
-        code = _run(given)
+        with _stopped_as_by_hand():
+            code = _run(given)
+    except KeyboardInterrupt as error:  # also while modules are loaded, which takes seconds
+        text = "interrupted; what was charged stands (see: dpgb-dask ledger show)"
+        code = _fail(error, INTERRUPTED, text)
     except SystemExit:  # argparse's, after the help or wrong usage
         if _is_written():
             raise
@@ -118,20 +129,16 @@ def _run(given: Sequence[str]) -> int:
     """Run the command in the arguments; say its error, if it ends with one, and return the exit code."""
     options = _parser(given).parse_args(given)
     try:
-        with _stopped_as_by_hand():
-            code: int = options.run(options) or OK
-            if sys.stdout is not None:
-                sys.stdout.flush()  # here, so that a full disk is said like any other error
-            return code
+        code: int = options.run(options) or OK
+        if sys.stdout is not None:
+            sys.stdout.flush()  # here, so that a full disk is said like any other error
+        return code
     except BudgetExceededError as error:
         return _fail(error, BUDGET)
     except DPGBError as error:
         return _fail(error, ERROR)
     except OSError as error:
         return _fail_of_system(error)
-    except KeyboardInterrupt as error:
-        text = "interrupted; what was charged stands (see: dpgb-dask ledger show)"
-        return _fail(error, INTERRUPTED, text)
     except Exception as error:  # an error of a library may quote a value
         text = f"{kind_of(error)}: an error that is not of dpgb_dask; the rest of it may hold values and is not said"
         return _fail(error, ERROR, text)
@@ -216,9 +223,10 @@ def _fail_of_system(error: OSError) -> int:
     if isinstance(error, BrokenPipeError) and _is_pipe_broken():
         return UNREAD
     name = f" {error.filename!r}" if error.filename else ""
-    return _fail(
-        error, ERROR, f"{type(error).__name__}:{name} {error.strerror or 'cannot be used'}"
-    )
+    said = f"{type(error).__name__}:{name} {error.strerror or 'cannot be used'}"
+    if error.errno in (errno.ENOSPC, errno.EDQUOT):
+        said += ". Make room where the command writes, or in the folder of temporary files, and run it again."
+    return _fail(error, ERROR, said)
 
 
 def _fail(error: BaseException, code: int, text: str = "") -> int:

@@ -17,7 +17,7 @@ from dpgb_dask.cli.places import check_out, check_saved, check_spared
 from dpgb_dask.datasets import TARGET, census_schema, make_census
 from dpgb_dask.errors import DPGBError, StructureError
 from dpgb_dask.estimators import DPGBClassifier, load
-from dpgb_dask.released.export import part_of
+from dpgb_dask.whole_files import part_of
 
 
 def add(commands: Any) -> None:

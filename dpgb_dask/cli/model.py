@@ -1,13 +1,12 @@
 """``dpgb-dask report``, which prints a model file's report, and ``verify``, which checks the file."""
 
 import argparse
-from pathlib import Path
 from typing import Any
 
 from dpgb_dask.cli.options import MODEL, command, open_ledger
 from dpgb_dask.cli.places import check_out, check_spared
 from dpgb_dask.estimators import load
-from dpgb_dask.remote import path_or_url, write
+from dpgb_dask.remote import path_or_url, put
 from dpgb_dask.verification import verify
 
 VERIFY = """\
@@ -50,10 +49,7 @@ def _report(options: argparse.Namespace) -> None:
     page = path_or_url(options.html)
     check_spared(options, page, option="--html")
     check_out(page, overwrite=options.overwrite, option="--html")
-    if isinstance(page, Path):
-        page.write_text(report.to_html(), encoding="utf-8")
-    else:
-        write(page, report.to_html().encode())
+    put(page, report.to_html())
     print(f"the privacy report is in {options.html}")
 
 

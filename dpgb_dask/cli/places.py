@@ -13,7 +13,7 @@ from dpgb_dask.cli.tables import KNOWN_FILES
 from dpgb_dask.controller.ledger_files import is_of_ledger
 from dpgb_dask.errors import StructureError
 from dpgb_dask.io.text import reading
-from dpgb_dask.released.export import part_of
+from dpgb_dask.whole_files import part_of
 
 
 def check_out(
@@ -73,7 +73,7 @@ def check_saved(path: Path | str, option: str = "--out") -> None:
     if isinstance(path, str):
         return
     try:
-        with tempfile.TemporaryFile(dir=path.absolute().parent) as file:
+        with tempfile.TemporaryFile(dir=part_of(path).parent) as file:
             file.write(b"\0")
     except OSError as error:
         raise StructureError(

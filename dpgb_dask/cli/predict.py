@@ -2,6 +2,7 @@
 # ruff: noqa: N806 - X is scikit-learn's name
 
 import argparse
+import os
 import shutil
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -76,8 +77,10 @@ def _predict(options: argparse.Namespace) -> None:
     delimiter, compression = _form_of(options.out)
     check_out(options.out, overwrite=options.overwrite, folder=delimiter is None)
     # next to the output and with its suffix, from which readers and writers of text derive the compression
-    scratch = options.out.with_name(f".part-{options.out.name}")
-    check_spared(options, options.out, scratch)
+    place = Path(os.path.realpath(options.out))  # a link to it stays
+    scratch = place.with_name(f".part-{place.name}")
+    replaced = place.with_name(f".old-{place.name}")
+    check_spared(options, options.out, scratch, replaced)
     check_there(options.data)
     model = load(options.model)
     table, columns = open_table(options, model.schema_, strict=True)
@@ -109,9 +112,11 @@ def _predict(options: argparse.Namespace) -> None:
             else:
                 form = {"sep": delimiter, "compression": compression, "index": False}
                 out.to_csv(str(scratch), single_file=True, **form)
-        if options.out.is_dir():
-            shutil.rmtree(options.out)
-        scratch.replace(options.out)
+        if place.is_dir():  # all of its files go at once: a part of them would read as fewer rows
+            _remove(replaced)
+            place.rename(replaced)
+        scratch.replace(place)
+        _remove(replaced)
     except BaseException:
         _remove(scratch)
         raise

@@ -38,6 +38,7 @@ from dpgb_dask.errors import (
 from dpgb_dask.plain import python_scalar
 from dpgb_dask.showing import WORDS, brief, html_table
 from dpgb_dask.values import is_missing, listed_values
+from dpgb_dask.whole_files import write_whole
 
 VERSION = 1
 MAX_FEATURES = 65_535  # trees name a feature in 16 bits
@@ -342,7 +343,7 @@ class Schema:
         OSError
             If the file cannot be written.
         """
-        Path(path).write_text(json.dumps(self.to_dict(), indent=1) + "\n", encoding="utf-8")
+        write_whole(Path(path), (json.dumps(self.to_dict(), indent=1) + "\n").encode())
 
     @classmethod
     def load(cls, path: str | Path) -> "Schema":

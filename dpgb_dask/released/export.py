@@ -6,10 +6,8 @@ everything in the file except the build and later edits. The fit's entry in the 
 `dpgb_dask.verify` compares the file with that entry.
 """
 
-import contextlib
 import hashlib
 import json
-import os
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -94,7 +92,6 @@ def save(file: ModelFile, path: str | Path) -> None:
     -------
     Released values only.
     """
-    place = remote.place_of(path)
     data = _to_dict(file)
     try:
         data["digests"] = _digests(data)
@@ -105,10 +102,7 @@ def save(file: ModelFile, path: str | Path) -> None:
         raise SchemaError(
             "The model holds a number that JSON cannot hold (NaN or infinity), or half of a surrogate pair."
         ) from error
-    if isinstance(place, Path):
-        _write(text + "\n", place)
-    else:
-        remote.write(place, f"{text}\n".encode())
+    remote.put(path, f"{text}\n")
 
 
 def _to_dict(file: ModelFile) -> dict[str, Any]:
@@ -125,35 +119,6 @@ def _to_dict(file: ModelFile) -> dict[str, Any]:
         "report": file.report.to_dict(),
         "edits": list(file.edits),
     }
-
-
-def part_of(path: Path) -> Path:
-    """Return the path of a local model file while it is incomplete."""
-    return path.parent / f"{path.name}.part"
-
-
-def _write(text: str, target: Path) -> None:
-    """Write a file, and put it in place once it is complete and on disk."""
-    part = part_of(target)
-    try:
-        with part.open("w", encoding="utf-8") as out:
-            out.write(text)
-            out.flush()
-            os.fsync(out.fileno())
-        part.replace(target)
-        folder = os.open(target.absolute().parent, os.O_RDONLY)
-        try:
-            os.fsync(folder)  # otherwise a crash may lose the new name
-        finally:
-            os.close(folder)
-    except BaseException as error:
-        with contextlib.suppress(OSError):
-            part.unlink()
-        if not isinstance(error, OSError):
-            raise
-        raise StructureError(
-            f"Model file {str(target)!r} cannot be written: {error.strerror}. Make room, or save it elsewhere."
-        ) from None
 
 
 def fit_digest(file: ModelFile) -> str:

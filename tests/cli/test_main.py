@@ -1,10 +1,12 @@
 """The command line as a whole: help, errors of one line, exit codes."""
 
 import argparse
+import errno
 import io
 import json
 import os
 import re
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -292,6 +294,54 @@ def test_help_has_an_example(command, capsys):
     assert f"dpgb-dask {command[0] if command else 'demo'}" in out
 
 
+@pytest.mark.parametrize("sent", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("at", ["dpgb_dask.cli.import_module", "dpgb_dask.cli.fit.check_out"])
+def test_a_command_that_is_stopped_says_so(place, sent, at, monkeypatch, capsys):
+    """Also while its modules are loaded, which takes most of the time of many commands."""
+    monkeypatch.setattr(at, lambda *_, **__: os.kill(os.getpid(), sent))
+    before = signal.getsignal(signal.SIGTERM)
+    assert run("fit", place / "people.parquet", *model_of(place)) == 130
+    assert capsys.readouterr().err.startswith("dpgb-dask: interrupted; what was charged stands")
+    assert signal.getsignal(signal.SIGTERM) is before
+
+
+@pytest.mark.parametrize("command", ["predict", "convert"])
+def test_a_disk_that_is_full_is_told_with_a_way_out(
+    place, command, monkeypatch, capsys, fitted_model
+):
+    full = OSError(errno.ENOSPC, "No space left on device")
+    monkeypatch.setattr("dask.dataframe.DataFrame.to_csv", Mock(side_effect=full))
+    monkeypatch.setattr("dpgb_dask.cli.data.write_dataset", Mock(side_effect=full))
+    csv, schema = place / "people.csv", ("--schema", place / "schema.json")
+    given = (fitted_model, csv) if command == "predict" else (csv, *schema)
+    assert (
+        run(command, *given, "--out", place / f"out.{'csv' if command == 'predict' else 'zarr'}")
+        == 1
+    )
+    assert "No space left on device. Make room where the command writes" in capsys.readouterr().err
+
+
+def test_what_other_libraries_deprecate_is_no_error(place):
+    run = subprocess.run(
+        [
+            sys.executable,
+            "-P",
+            "-m",
+            "dpgb_dask",
+            "check",
+            "people.parquet",
+            "--schema",
+            "schema.json",
+        ],
+        cwd=place,
+        env={**os.environ, "PYTHONWARNINGS": "error"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert (run.returncode, run.stderr) == (0, "")
+
+
 def test_version_is_printed(capsys):
     with pytest.raises(SystemExit):
         run("--version")
@@ -404,7 +454,10 @@ def test_output_on_a_full_disk_is_an_error(place, classifier):
             check=False,
         )
     assert ended.returncode == 1
-    assert ended.stderr == "dpgb-dask: OSError: No space left on device\n"
+    assert ended.stderr == (
+        "dpgb-dask: OSError: No space left on device. Make room where the command writes, or in the folder of temporary"
+        " files, and run it again.\n"
+    )
 
 
 @pytest.mark.slow

@@ -1,9 +1,11 @@
 """Nothing is written over that is read, that another wrote, or that was not asked for."""
 
 import errno
+from pathlib import Path
 from unittest.mock import Mock
 
-from cli_parts import BUDGET, run
+import pandas as pd
+from cli_parts import BUDGET, model_of, run
 
 from dpgb_dask import DPGBClassifier
 
@@ -107,6 +109,27 @@ def test_overwrite_never_replaces_what_is_read_or_a_ledger(place, people, capsys
     assert run("predict", model, csv, "--out", place / "y.csv") == 0
     assert run("predict", model, folder, "--out", place / "y.csv", "--overwrite") == 0
     assert run("predict", model, csv, "--out", folder, "--overwrite") == 0
+
+
+def test_predictions_are_replaced_as_a_whole(place, people, monkeypatch):
+    """A folder of which a part is left reads as fewer rows."""
+    assert run("fit", place / "people.parquet", *model_of(place)) == 0
+    csv, out = place / "people.csv", place / "linked"
+    out.symlink_to(place / "elsewhere")
+    predict = ("predict", place / "m.json", csv, "--out", out, "--overwrite")
+    assert run(*predict) == 0
+
+    def break_off(folder, **_):
+        next(iter(Path(folder).iterdir())).unlink()
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched:
+        patched.setattr("shutil.rmtree", break_off)
+        assert run(*predict) == 130
+    assert len(pd.read_parquet(out)) == len(people)
+    assert run(*predict) == 0
+    assert out.is_symlink()
+    assert not [*place.glob(".part*"), *place.glob(".old*")]
 
 
 def test_fit_never_replaces_a_model(place, capsys):

@@ -7,8 +7,8 @@ import dask.array as da
 import dask.dataframe as dd
 import numpy as np
 import pytest
-from distributed import Client, LocalCluster, Worker
-from waiting import LONGEST
+from distributed import Client, LocalCluster, Status, Worker
+from waiting import LONGEST, pause
 
 from dpgb_dask import DPGBClassifier, Ledger, Schema, clients, recipes
 from dpgb_dask.diagnose import check
@@ -125,6 +125,16 @@ def test_workers_that_never_come_are_told_after_a_stated_wait(ledger):
         dask.config.set({"dpgb-dask.worker-wait": 0.3}),
     ):
         check_refused(ledger, r"no worker for worker_wait=0\.3 seconds")
+
+
+def test_workers_that_are_paused_are_told_after_a_stated_wait(ledger):
+    # without a limit Dask does not look at the memory, and lets none run again
+    with LocalCluster(n_workers=2, memory_limit=0, **CLUSTER) as cluster, Client(cluster) as client:
+        pause(client, Status.paused)
+        with dask.config.set({"dpgb-dask.worker-wait": 0.3}):
+            check_refused(ledger, r"All workers have been paused for worker_wait=0\.3 seconds")
+        pause(client, Status.running)
+        estimator(ledger=ledger, account="people").fit(*rows())
 
 
 def test_a_fit_whose_client_is_closed_is_charged_once_and_resumed(ledger):

@@ -18,11 +18,11 @@ import dask.array as da
 import numpy as np
 import pytest
 from cluster.test_tasks import CLUSTER, ask_all, local_sums, rounds_of
-from distributed import Client, LocalCluster
+from distributed import Client, LocalCluster, Status
 from private.cases import KEY, model_of, opened, queries_of, rows_of, shape_of
 from small_fits import FIT_ID, SETTINGS, chunked, estimator, fit, ledger_in
 from thinned import one_of_each, thinned
-from waiting import LONGEST, comes_true
+from waiting import LONGEST, comes_true, pause
 
 from dpgb_dask.contracts.plan import Execution
 from dpgb_dask.controller.accounting import total_price
@@ -259,6 +259,23 @@ def test_all_workers_leave_and_none_comes(backend):
         with pytest.raises(ClusterError, match=r"worker_wait=0\.2 seconds") as caught:
             ask_all(rounds, "binary")
         assert caught.value.__context__ is None
+        rounds.close()
+
+
+def test_all_workers_are_paused_for_good():
+    """As Dask does where their memory is nearly used up: no task begins, and none fails."""
+    # without a limit Dask does not look at the memory, and lets none run again
+    with (
+        LocalCluster(n_workers=2, memory_limit=0, **IN_PROCESS) as cluster,
+        Client(cluster) as client,
+    ):
+        rounds = rounds_of("binary", backend="tasks", worker_wait=0.2)
+        ask_all(rounds, "binary")
+        pause(client, Status.paused)
+        with pytest.raises(ClusterError, match=r"paused for worker_wait=0\.2 seconds") as caught:
+            ask_all(rounds, "binary")
+        assert caught.value.__context__ is None
+        pause(client, Status.running)
         rounds.close()
 
 

@@ -5,6 +5,7 @@ import json
 import os
 from contextlib import suppress
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -537,11 +538,11 @@ def test_a_full_disk_leaves_what_was_there_and_no_part(file, saved, step, monkey
 
     with monkeypatch.context() as patch:
         if step == "write":
-            patch.setattr(export.Path, "open", lambda *_, **__: open("/dev/full", "w"))  # noqa: SIM115
+            patch.setattr(Path, "open", lambda *_, **__: open("/dev/full", "wb"))  # noqa: SIM115
         elif step == "fsync":
-            patch.setattr(export.os, "fsync", full)
+            patch.setattr(os, "fsync", full)
         else:
-            patch.setattr(export.Path, "replace", full)
+            patch.setattr(Path, "replace", full)
         with pytest.raises(StructureError, match=r"cannot be written: No space left on device\."):
             save(replace(file, parameters={"epsilon": 2.0}), saved)
     assert saved.read_bytes() == before

@@ -25,8 +25,8 @@ def check_workers(client: Client, seconds: float) -> int:
     Raises
     ------
     ClusterError
-        If there is no worker for ``seconds``, or no answer of the scheduler for so long (at least `LEAST_WAIT`); if a
-        worker has another version of Python, numba or this library than this process.
+        If there is no worker for ``seconds``, or all are paused, or no answer of the scheduler for so long (at least
+        `LEAST_WAIT`); if a worker has another version of Python, numba or this library than this process.
     """
     connection = connect(client) if client.asynchronous else Connection(client)
     try:
@@ -39,13 +39,17 @@ def _check(client: Client, seconds: float) -> int:
     deadline = time.monotonic() + seconds
     patience = max(seconds, LEAST_WAIT)
     call = None
+
+    def asked(question: str) -> Any:
+        return _asked(client, patience, getattr(client.scheduler, question))
+
     try:
         while not (
             workers := _asked(client, patience, client.get_versions, packages=COMPARED)["workers"]
-        ):
+        ) or all_paused(asked):
             call = call or call_a_worker(client)
             if time.monotonic() > deadline:
-                raise no_worker(seconds)
+                raise no_worker(seconds, paused=bool(workers))
             time.sleep(PAUSE)
     finally:
         call = None  # an error's frames are kept for long
@@ -155,8 +159,28 @@ def register(client: Client, plugin: WorkerPlugin) -> None:
     raise failed  # outside the except block, which would keep the other error as its context
 
 
-def no_worker(seconds: float) -> ClusterError:
-    """Return the error for a cluster that has had no worker for some seconds."""
+def all_paused(asked: Callable[[str], Any]) -> bool:
+    """Whether Dask has paused all workers, as their memory is short, and none of them is at work.
+
+    Parameters
+    ----------
+    asked : callable
+        Asks the scheduler a question.
+    """
+    if asked("ncores_running"):
+        return False
+    told = [worker.get("metrics", {}) for worker in asked("identity")["workers"].values()]
+    return not any(metrics.get("task_counts", {}).get("executing") for metrics in told)
+
+
+def no_worker(seconds: float, *, paused: bool = False) -> ClusterError:
+    """Return the error for a cluster that has had no worker for some seconds, or none that was not paused."""
+    if paused:
+        return ClusterError(
+            f"All workers have been paused for worker_wait={seconds:g} seconds: Dask gives a worker no task while its"
+            " memory is nearly used up. Give each at least 1 GB (--memory-limit of dask worker), or start more. A fit"
+            " that had begun can be resumed."
+        )
     return ClusterError(
         f"The cluster has had no worker for worker_wait={seconds:g} seconds. Start workers, or raise "
         "dask.config dpgb-dask.worker-wait if they are on their way. A fit that had begun can be resumed."

@@ -66,7 +66,7 @@ from dpgb_dask.private.reading.rows import (
     starts_of,
 )
 from dpgb_dask.private.reading.units import UnitCounts, add_unit_counts
-from dpgb_dask.private.rounds.clients import call_a_worker, no_worker, register, told
+from dpgb_dask.private.rounds.clients import all_paused, call_a_worker, no_worker, register, told
 from dpgb_dask.private.rounds.comms import CommTree, is_slower, pays
 from dpgb_dask.private.rounds.messages import Message, Sender
 from dpgb_dask.private.rounds.sealed import SealedRounds, Surveyed
@@ -717,16 +717,20 @@ class TaskRounds(SealedRounds):
         Raises
         ------
         ClusterError
-            If there has been no worker, or no answer of the scheduler, for ``worker_wait`` seconds.
+            If there has been no worker, or none that is not paused, or no answer of the scheduler, for ``worker_wait``
+            seconds.
         """
-        workers = sorted(told(self.client, self._execution.worker_wait, "ncores"))
+        seconds = self._execution.worker_wait
+        asked = partial(told, self.client, seconds)
+        workers = sorted(asked("ncores"))
+        works = bool(workers) and not all_paused(asked)
         now = time.monotonic()
         self._call = None if workers else self._call or call_a_worker(self.client)
-        if workers or self._alone_since is None:
-            self._alone_since = None if workers else now
-        elif now - self._alone_since >= self._execution.worker_wait:
+        if works or self._alone_since is None:
+            self._alone_since = None if works else now
+        elif now - self._alone_since >= seconds:
             self._call = None
-            raise no_worker(self._execution.worker_wait)
+            raise no_worker(seconds, paused=bool(workers))
         return workers
 
     def _look_for_homes(self, waiting: Iterable[Future[Any]]) -> None:

@@ -4,13 +4,11 @@ import json
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from dpgb_dask import remote
 from dpgb_dask.contracts.features import TRUTHS, Bool, Categorical, Grouped
 from dpgb_dask.contracts.model import MAX_BINS, SCORE_ONE, BinShares, Model, Splits, TreeEnsemble
 from dpgb_dask.contracts.schema import Schema
@@ -211,27 +209,6 @@ def refuse_wrapping(model: Model, runtime: str) -> None:
             f"The scores of this model may wrap around at 2**31 steps, which a file for {runtime} cannot express."
             " Export to 'python'."
         )
-
-
-def write(path: str | Path, data: str | bytes) -> None:
-    """Write a file.
-
-    Raises
-    ------
-    StructureError
-        If it cannot be written.
-    """
-    raw = data.encode("utf-8") if isinstance(data, str) else data
-    place = remote.place_of(path)
-    if isinstance(place, str):
-        remote.write(place, raw)
-        return
-    try:
-        place.write_bytes(raw)
-    except OSError as error:
-        raise StructureError(
-            f"{str(path)!r} cannot be written: {error.strerror}. Make room, or write it elsewhere."
-        ) from None
 
 
 def commented(text: str, mark: str) -> str:

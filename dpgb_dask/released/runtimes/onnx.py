@@ -10,8 +10,9 @@ from dpgb_dask.contracts.features import Categorical, Datetime
 from dpgb_dask.contracts.model import SCORE_ONE, FeatureBins, Model, TreeEnsemble
 from dpgb_dask.errors import StructureError
 from dpgb_dask.losses import CLASS_CLIP, RATE_SHIFT
-from dpgb_dask.released.runtimes.content import Content, Listed, listed, refuse_wrapping, write
+from dpgb_dask.released.runtimes.content import Content, Listed, listed, refuse_wrapping
 from dpgb_dask.released.runtimes.threshold_trees import Builder, Shape, axis_of_codes
+from dpgb_dask.remote import put
 
 OPSET, ML_OPSET, IR = 17, 3, 8  # old ones, which many versions of runtimes read
 EXACT = 1 << 24  # a TreeEnsembleRegressor returns float32, which holds whole numbers up to this
@@ -48,7 +49,7 @@ def to_onnx(content: Content, path: str | Path) -> None:
             "Writing ONNX needs the package onnx, which is not installed: pip install 'dpgb_dask[export]'."
         ) from None
     refuse_wrapping(content.model, "ONNX")
-    write(path, _Graph(content).model().SerializeToString())
+    put(path, _Graph(content).model().SerializeToString())
 
 
 class _Graph:

@@ -6,7 +6,8 @@ from pathlib import Path
 
 from dpgb_dask.released.export import model_to_dict
 from dpgb_dask.released.runtimes import scorer
-from dpgb_dask.released.runtimes.content import Content, commented, write
+from dpgb_dask.released.runtimes.content import Content, commented
+from dpgb_dask.remote import put
 
 EMPTY = 'DOCUMENT = ""\n'
 WIDTH = 2000  # characters of the document per line: editors dislike longer ones
@@ -32,7 +33,7 @@ def to_python(content: Content, path: str | Path) -> None:
     text = json.dumps(document(content))
     pieces = [repr(text[k : k + WIDTH]) for k in range(0, len(text), WIDTH)]
     own = "DOCUMENT = (\n" + "".join(f"    {piece}\n" for piece in pieces) + ")\n"
-    write(path, commented(content.statement, "#") + inspect.getsource(scorer).replace(EMPTY, own))
+    put(path, commented(content.statement, "#") + inspect.getsource(scorer).replace(EMPTY, own))
 
 
 def document(content: Content) -> dict[str, object]:

@@ -18,7 +18,6 @@ from dpgb_dask.released.runtimes.content import (
     commented,
     listed,
     refuse_wrapping,
-    write,
 )
 from dpgb_dask.released.runtimes.sql_dates import (
     Steps,
@@ -27,6 +26,7 @@ from dpgb_dask.released.runtimes.sql_dates import (
     part_steps,
     sqlite_fields,
 )
+from dpgb_dask.remote import put
 
 MOST_COLUMNS = 1900  # SQLite takes 2000 in a table
 OF_A_DATE = 28  # columns at most
@@ -206,7 +206,7 @@ def to_sql(
         raise StructureError(f"dialect={dialect!r} is unknown. Choose one of {sorted(DIALECTS)}.")
     refuse_wrapping(content.model, "SQL")
     query = _Query(content, dialect, table, keep, has_exp)
-    write(path, commented(content.statement, "--") + query.text())
+    put(path, commented(content.statement, "--") + query.text())
 
 
 def _names(option: str, value: Any) -> list[str]:

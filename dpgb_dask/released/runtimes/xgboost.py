@@ -18,8 +18,9 @@ from dpgb_dask.contracts.features import TRUTHS, Bool, Categorical, Numeric
 from dpgb_dask.contracts.model import SCORE_ONE, FeatureBins, Model
 from dpgb_dask.errors import StructureError
 from dpgb_dask.plain import python_scalar
-from dpgb_dask.released.runtimes.content import Content, largest_score, refuse_wrapping, write
+from dpgb_dask.released.runtimes.content import Content, largest_score, refuse_wrapping
 from dpgb_dask.released.runtimes.threshold_trees import Builder, Shape, axis_of
+from dpgb_dask.remote import put
 
 EXACT = 1 << 24  # whole numbers up to this are exact in float32
 FORMAT = [2, 0, 0]  # the version of XGBoost whose file format is written; later ones read it
@@ -58,7 +59,7 @@ def to_xgboost(content: Content, path: str | Path) -> None:
         )
     data = booster(content)
     ubj = str(path).lower().endswith(".ubj")  # as XGBoost reads a suffix
-    write(path, _ubj(data) if ubj else json.dumps(_lists(data), ensure_ascii=False))
+    put(path, _ubj(data) if ubj else json.dumps(_lists(data), ensure_ascii=False))
 
 
 def booster(content: Content) -> dict[str, Any]:

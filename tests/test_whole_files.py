@@ -1,0 +1,108 @@
+"""Files for people: a new one takes the place of the old once it is whole, so no end of a process leaves a half."""
+
+import os
+import resource
+from contextlib import contextmanager
+from pathlib import Path
+from unittest.mock import Mock
+
+import numpy as np
+import pytest
+from cli_parts import run
+
+from dpgb_dask import Schema
+from dpgb_dask.errors import StructureError
+from dpgb_dask.whole_files import part_of, write_whole
+
+OLD = "what was there before"
+
+
+@contextmanager
+def a_full_disk():
+    """Files that this process writes may have 64 bytes."""
+    _, most = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (64, most))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (most, most))
+
+
+WRITERS = {
+    "model": lambda model, path: model.save(path),
+    "edited": lambda model, path: model.edit().remove("x").done().save(path),
+    "python": lambda model, path: model.to_python(path),
+    "xgboost": lambda model, path: model.to_xgboost(path),
+    "sql": lambda model, path: model.to_sql(path),
+    "schema": lambda model, path: model.schema_.save(path),
+    "draft": lambda _, path: Schema.draft(np.zeros((1, 2))).save(path),
+}
+
+
+@pytest.mark.parametrize("name", WRITERS)
+def test_a_file_that_cannot_be_written_leaves_the_old_one(name, classifier, tmp_path):
+    path = tmp_path / "file"
+    path.write_text(OLD)
+    with a_full_disk(), pytest.raises((StructureError, OSError)):
+        WRITERS[name](classifier, path)
+    assert path.read_text() == OLD
+    assert os.listdir(tmp_path) == ["file"]
+    WRITERS[name](classifier, path)
+    assert path.read_text() != OLD
+    assert os.listdir(tmp_path) == ["file"]
+
+
+def test_a_page_that_cannot_be_written_leaves_the_old_one(classifier, tmp_path, capsys):
+    classifier.save(tmp_path / "m.json")
+    page = tmp_path / "page.html"
+    page.write_text(OLD)
+    report = ("report", tmp_path / "m.json", "--html", page, "--overwrite")
+    with a_full_disk():
+        assert run(*report) == 1
+    assert f"{str(page)!r} cannot be written: File too large. Make room" in capsys.readouterr().err
+    assert page.read_text() == OLD
+    assert run(*report) == 0
+    assert page.read_text().endswith("</html>\n")
+
+
+def test_a_killed_writer_leaves_the_old_file(tmp_path):
+    path = tmp_path / "file"
+    path.write_text(OLD)
+    part_of(path).write_text("half of")  # as a killed process leaves it
+    assert path.read_text() == OLD
+    write_whole(path, b"new")
+    assert path.read_text() == "new"
+    assert os.listdir(tmp_path) == ["file"]
+
+
+def test_a_link_stays_and_its_file_is_replaced(tmp_path):
+    folder = tmp_path / "elsewhere"
+    folder.mkdir()
+    link = tmp_path / "link"
+    link.symlink_to(folder / "file")
+    for data in (b"first", b"second"):
+        write_whole(link, data)
+        assert link.is_symlink()
+        assert (folder / "file").read_bytes() == data
+    assert part_of(link).parent == folder.resolve()
+
+
+@pytest.mark.parametrize("name", [".", "/", "folder"])
+def test_a_folder_is_refused_and_nothing_lies_beside_it(name, tmp_path, monkeypatch):
+    (tmp_path / "inner" / "folder").mkdir(parents=True)
+    monkeypatch.chdir(tmp_path / "inner")
+    monkeypatch.setattr(Path, "open", Mock(side_effect=AssertionError("nothing is opened")))
+    with pytest.raises(IsADirectoryError):
+        write_whole(Path(name), b"data")
+    part_of(Path(name))  # of any name
+
+
+def test_a_pipe_or_a_device_stays_what_it_is(tmp_path):
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    reader = os.open(pipe, os.O_RDWR)
+    write_whole(pipe, b"told")
+    assert os.read(reader, 9) == b"told"
+    os.close(reader)
+    assert pipe.is_fifo()
+    assert os.listdir(tmp_path) == ["pipe"]
