@@ -458,12 +458,6 @@ def _same(x: NDArray[Any] | None, y: NDArray[Any] | None) -> bool:
     return x is y or (x is not None and y is not None and np.array_equal(x, y))
 
 
-def changed_tables(old: Model, new: Model) -> Sequence[int]:
-    """Return the features whose table is another array in ``new``, which has as many tables; a round changes few."""
-    both = enumerate(zip(old.tables, new.tables, strict=True))
-    return [j for j, (before, table) in both if table is not before]
-
-
 def grew(old: Model, new: Model) -> bool:
     """Whether scores of ``old`` can be updated to ``new`` by adding: ``new`` begins with the trees of ``old``."""
     return old.n_scores == new.n_scores and (
@@ -580,20 +574,24 @@ def check_model(model: Model, schema: Schema, known: Model | None = None) -> Non
         known = None
         check_bins(model.bins, schema)
     n_scores = len(schema.target.classes) if schema.target.type == "multiclass" else 1
-    bins, tables = model.bins, model.tables
-    fits = _is(model.intercept, np.int32, (n_scores,)) and len(tables) == len(bins)
+    n_bins = [own.n_bins for own in model.bins]
+    tables = model.tables
+    fits = _is(model.intercept, np.int32, (n_scores,)) and len(tables) == len(n_bins)
     if fits:
-        new = range(len(tables)) if known is None else changed_tables(known, model)
-        fits = all(_is(tables[j], np.int32, (bins[j].n_bins, n_scores)) for j in new)
+        new: Sequence[int] = range(len(tables))
+        if known is not None:
+            both = enumerate(zip(tables, known.tables, strict=True))
+            new = [j for j, (table, before) in both if table is not before]
+        fits = all(_is(tables[j], np.int32, (n_bins[j], n_scores)) for j in new)
     if not fits:
         raise PlanError(
             "The model needs an intercept and a table of int32 for each feature's bins."
         )
     fits = known is not None and model.pairs is known.pairs
-    if not fits and not all(_pair_fits(pair, bins, n_scores) for pair in model.pairs):
+    if not fits and not all(_pair_fits(pair, n_bins, n_scores) for pair in model.pairs):
         raise PlanError("A pair table of the model does not fit the bins of its features.")
     fits = known is not None and model.trees is known.trees
-    if not fits and not _trees_fit(model.trees, len(bins), n_scores):
+    if not fits and not _trees_fit(model.trees, len(n_bins), n_scores):
         raise PlanError("The trees of the model are not whole, or name what is not there.")
 
 
@@ -601,13 +599,13 @@ def _is(array: Any, dtype: Any, shape: tuple[int, ...]) -> bool:
     return type(array) is np.ndarray and array.dtype == dtype and array.shape == shape
 
 
-def _pair_fits(pair: Any, bins: Sequence[FeatureBins], n_scores: int) -> bool:
+def _pair_fits(pair: Any, n_bins: Sequence[int], n_scores: int) -> bool:
     if type(pair) is not PairTable or not type(pair.i) is type(pair.j) is int:
         return False
-    if not (0 <= pair.i < len(bins) and 0 <= pair.j < len(bins)):
+    if not (0 <= pair.i < len(n_bins) and 0 <= pair.j < len(n_bins)):
         return False
-    maps = _is(pair.map_i, np.uint8, (bins[pair.i].n_bins,)) and _is(
-        pair.map_j, np.uint8, (bins[pair.j].n_bins,)
+    maps = _is(pair.map_i, np.uint8, (n_bins[pair.i],)) and _is(
+        pair.map_j, np.uint8, (n_bins[pair.j],)
     )
     if not maps:
         return False

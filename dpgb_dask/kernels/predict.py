@@ -2,7 +2,6 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import lru_cache
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -13,7 +12,6 @@ from dpgb_dask.kernels.histogram import (
     GROUP_CELLS,
     LANES_BLOCK,
     MAX_CELLS,
-    Groups,
     groups_of,
     make_key,
     scores_at_once,
@@ -107,27 +105,17 @@ def pack_tables(tables: Sequence[NDArray[np.int32] | None]) -> TableSet:
         active.append(j)
         parts.append(table.T)
         sizes.append(len(table))
-    g, order, members = _layout(tuple(active), tuple(sizes))
+    g = groups_of(tuple(sizes))
     n_scores = len(parts[0]) if parts else 0
-    joint = np.zeros((n_scores, len(members), g.width), np.int32)
-    for k, positions in enumerate(members):
-        total = _sum_of([parts[p] for p in positions])
-        cells = total.shape[1]
-        joint[:, k, :cells] = total
+    joint = np.zeros((n_scores, len(g.cells), g.width), np.int32)
+    position, start = g.order.tolist(), g.start.tolist()
+    for k, cells in enumerate(g.cells.tolist()):
+        own = [parts[p] for p in position[start[k] : start[k + 1]]]
+        joint[:, k, :cells] = _sum_of(own)
         if k >= g.n_joint:
-            joint[:, k, cells:] = total[:, -1:]
+            joint[:, k, cells:] = own[0][:, -1:]
+    order = readable("order", np.array([active[p] for p in position], np.int64), np.int64, 1)
     return TableSet(len(tables), order, g.size, g.start, g.n_joint, n_scores, _by_scores(joint))
-
-
-@lru_cache(maxsize=256)  # rounds of one feature each pack the same few sets of features
-def _layout(
-    features: tuple[int, ...], sizes: tuple[int, ...]
-) -> tuple[Groups, NDArray[np.int64], tuple[tuple[int, ...], ...]]:
-    """Return the groups of some features, the features in their order, and each group's positions in ``features``."""
-    g = groups_of(sizes)
-    order = readable("order", np.array(features, np.int64)[g.order], np.int64, 1)
-    members = np.split(g.order, g.start[1:-1]) if features else []
-    return g, order, tuple(tuple(part.tolist()) for part in members)
 
 
 def _sum_of(tables: Sequence[NDArray[np.int32]]) -> NDArray[np.int32]:

@@ -177,37 +177,26 @@ def digests_of(file: ModelFile) -> dict[str, str]:
 
 def _digests(data: dict[str, Any]) -> dict[str, str]:
     """Return the digests of a file's parts; raises ValueError if JSON or UTF-8 cannot hold one."""
-    released: list[str] = [name for name in ("schema", "model", "shares", "bands") if name in data]
-    out: dict[str, str] = {name: _digest(_text(data[name])) for name in released}
-    # three digests cover the receipts, of which there is one for each round
-    report = {name: _text(value) for name, value in data["report"].items()}
-    out["report"] = _digest(_joined(report))
-    out["receipts"] = _digest(report["receipts"])
-    made = [data["estimator"], data["parameters"], data.get("edits", [])]
-    out["parameters"] = _digest(_text(made))
-    parts = {name: out[name] for name in released}
-    parts["report"] = _digest(_joined({n: told for n, told in report.items() if n != "build"}))
-    parts |= {name: _digest(_text(data[name])) for name in ("estimator", "parameters")}
-    out["fit"] = _digest(_text(parts))
+    released: list[str] = [
+        name for name in ("schema", "model", "shares", "bands", "report") if name in data
+    ]
+    out: dict[str, str] = {name: _digest(data[name]) for name in released}
+    out["receipts"] = _digest(data["report"]["receipts"])
+    out["parameters"] = _digest([data["estimator"], data["parameters"], data.get("edits", [])])
+    report = {name: value for name, value in data["report"].items() if name != "build"}
+    parts = {name: out[name] for name in released} | {"report": _digest(report)}
+    parts |= {name: _digest(data[name]) for name in ("estimator", "parameters")}
+    out["fit"] = _digest(parts)
     return out
 
 
-def _digest(text: str) -> str:
-    return hashlib.sha256(text.encode()).hexdigest()
-
-
-def _joined(texts: dict[str, str]) -> str:
-    """Return the `_text` of a mapping from the texts of its values."""
-    return "{" + ",".join(f"{_text(name)}:{told}" for name, told in sorted(texts.items())) + "}"
-
-
-def _text(part: Any) -> str:
-    """Return the canonical JSON text of a part, of which SHA-256 is taken: sorted keys, no spaces, UTF-8.
+def _digest(part: Any) -> str:
+    """Return the SHA-256 of the canonical JSON text of a part: sorted keys, no spaces, UTF-8.
 
     A float is written with the fewest digits that read back as the same float, so that reading and writing again
     changes nothing.
     """
-    return json.dumps(
+    text = json.dumps(
         part,
         sort_keys=True,
         separators=(",", ":"),
@@ -215,6 +204,7 @@ def _text(part: Any) -> str:
         allow_nan=False,
         default=_plain,
     )
+    return hashlib.sha256(text.encode()).hexdigest()
 
 
 def load(path: str | Path) -> ModelFile:

@@ -6,9 +6,7 @@ from typing import Any, NamedTuple, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from dpgb_dask.contracts.model import Model, changed_tables
-
-Ends = tuple[NDArray[np.int32], NDArray[np.int32]]
+from dpgb_dask.contracts.model import Model
 
 
 class Reach(NamedTuple):
@@ -20,13 +18,10 @@ class Reach(NamedTuple):
     Parameters
     ----------
     low, high : (n_scores,) int64
-    of_tables : tuple of (low, high), (n_scores,) int32 both
-        Lowest and highest values of each table.
     """
 
     low: NDArray[np.int64]
     high: NDArray[np.int64]
-    of_tables: tuple[Ends, ...]
 
     @classmethod
     def of(cls, model: Model) -> Self:
@@ -37,32 +32,25 @@ class Reach(NamedTuple):
             *(pair.table.reshape(model.n_scores, -1) for pair in model.pairs),
             *model.trees.value.swapaxes(0, 1),
         ]
-        of_tables = tuple(map(_ends_of, model.tables))
-        return cls(start + _ends(parts, np.min), start + _ends(parts, np.max), of_tables)
+        return cls(start + _ends(parts, np.min), start + _ends(parts, np.max))
 
     def moved(self, old: Model, new: Model) -> Self:
         """Return the reach of ``new``, which is ``old`` with other tables and with more trees."""
-        low, high, of_tables = self.low, self.high, list(self.of_tables)
-        for j in changed_tables(old, new):
-            before, after = of_tables[j], _ends_of(new.tables[j])
-            low = low + after[0] - before[0]
-            high = high + after[1] - before[1]
-            of_tables[j] = after
+        low, high = self
+        for before, after in zip(old.tables, new.tables, strict=True):
+            if after is not before:
+                low = low + np.minimum.reduce(after) - np.minimum.reduce(before)
+                high = high + np.maximum.reduce(after) - np.maximum.reduce(before)
         if new.trees is not old.trees and new.trees.n_trees > old.trees.n_trees:
             added = new.trees.value[:, old.trees.n_trees :].astype(np.int64)
             low = low + added.min(axis=2).sum(axis=1)
             high = high + added.max(axis=2).sum(axis=1)
-        return type(self)(low, high, tuple(of_tables))
+        return type(self)(low, high)
 
     @property
     def ends(self) -> tuple[int, int]:
         """Lowest and highest score of all columns."""
         return min(self.low.tolist()), max(self.high.tolist())
-
-
-def _ends_of(table: NDArray[np.int32]) -> Ends:
-    """Return the lowest and highest values of a table (n_bins, n_scores), by score."""
-    return np.minimum.reduce(table), np.maximum.reduce(table)
 
 
 def _ends(parts: Iterable[NDArray[np.int32]], end: Callable[..., Any]) -> Any:

@@ -14,14 +14,7 @@ from typing import Any, NamedTuple, Self, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from dpgb_dask.contracts.model import (
-    MAX_BINS,
-    Model,
-    PairTable,
-    Splits,
-    TreeEnsemble,
-    changed_tables,
-)
+from dpgb_dask.contracts.model import MAX_BINS, Model, PairTable, Splits, TreeEnsemble
 from dpgb_dask.kernels.predict import (
     add_pair_tables,
     add_tables,
@@ -234,16 +227,14 @@ def split_features(splits: Splits) -> list[int]:
 def _table_deltas(old: Model | None, new: Model) -> list[NDArray[np.int32] | None]:
     if old is None:
         return list(new.tables)
-    deltas: list[NDArray[np.int32] | None] = [None] * len(new.tables)
-    for j in changed_tables(old, new):
-        deltas[j] = new.tables[j] - old.tables[j]
-    return deltas
+    return [
+        None if table is before else table - before
+        for table, before in zip(new.tables, old.tables, strict=True)
+    ]
 
 
 def _pair_deltas(old: tuple[PairTable, ...], new: tuple[PairTable, ...]) -> list[PairTable]:
     """Return the pair tables to add; pairs match by features and maps, and a pair only in ``old`` is subtracted."""
-    if new is old:
-        return []
     sums: dict[tuple[Any, ...], PairTable] = {}
     for sign, pairs in ((-1, old), (1, new)):
         for pair in pairs:

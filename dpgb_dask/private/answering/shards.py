@@ -309,7 +309,7 @@ class _Ask:
                 sizes = tuple(len(leaf) for leaf in query.leaf_of_bin)
                 self._sums_of = lambda codes, packed: joint_sums(codes, packed, max_abs, sizes)
                 n_cells = sum(sizes)
-                self.finish = self._to_leaves
+                self.finish = partial(_to_leaves, query)
                 if isinstance(query, ReferenceSumsQuery):
                     self._shrink = _shrinking(query)
             case PairSumsQuery():
@@ -421,31 +421,30 @@ class _Ask:
             self._shrink(piece.codes, packed)
         return packed
 
-    def _to_leaves(self, sums: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Add the bins of each leaf; of a `ReferenceSumsQuery`, return the totals and the leaves not kept back."""
-        query = self.query
-        assert isinstance(query, MainSumsQuery)
-        starts = np.concatenate(([0], np.cumsum(query.n_leaves)[:-1]))
-        leaf = np.concatenate(
-            [
-                start + part.astype(np.int64)
-                for start, part in zip(starts, query.leaf_of_bin, strict=True)
-            ]
-        )
-        out = np.zeros((sum(query.n_leaves), query.n_scores, 2), np.int64)
-        np.add.at(out, leaf, sums.reshape(-1, query.n_scores, 2))
-        if isinstance(query, ReferenceSumsQuery):
-            # every row is in one leaf of the first feature
-            total = out[: query.n_leaves[0]].sum(0, keepdims=True)
-            out = np.concatenate([total, out[query.released]])
-        return out.ravel()
-
 
 def _packed(gradient: Gradient, piece: Piece, score: NDArray[np.int32]) -> NDArray[np.int64]:
     """Return each row's (g, h), packed, (n_scores, n)."""
     packed = np.empty(score.shape, np.int64)
     gradient_kernels.write(gradient, score, piece.label, piece.weight, packed)
     return packed
+
+
+def _to_leaves(query: MainSumsQuery, sums: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Add the bins of each leaf; of a `ReferenceSumsQuery`, return the totals and the leaves not kept back."""
+    starts = np.concatenate(([0], np.cumsum(query.n_leaves)[:-1]))
+    leaf = np.concatenate(
+        [
+            start + part.astype(np.int64)
+            for start, part in zip(starts, query.leaf_of_bin, strict=True)
+        ]
+    )
+    out = np.zeros((sum(query.n_leaves), query.n_scores, 2), np.int64)
+    np.add.at(out, leaf, sums.reshape(-1, query.n_scores, 2))
+    if isinstance(query, ReferenceSumsQuery):
+        # every row is in one leaf of the first feature
+        total = out[: query.n_leaves[0]].sum(0, keepdims=True)
+        out = np.concatenate([total, out[query.released]])
+    return out.ravel()
 
 
 def _shrinking(query: ReferenceSumsQuery) -> Callable[[NDArray[np.uint8], NDArray[np.int64]], None]:
