@@ -6,7 +6,7 @@ import json
 import os
 import secrets
 import socket
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import fields
 from fractions import Fraction
 from operator import attrgetter
@@ -49,10 +49,10 @@ MOST_CHARACTERS = 60  # of a setting's value in that message
 SETTLE = "settle it: ledger.settle(fit_id), or dpgb-dask ledger settle"
 CHANGED = "was changed: an answer is not the one that was released"
 
-# a receipt as `json.dumps(..., sort_keys=True)` gives it, in a quarter of the time: every round is sealed
+# a receipt as `json.dumps(..., sort_keys=True)` gives it
 _SORTED_FIELDS = tuple(sorted(part.name for part in fields(Receipt)))
 _OF_RECEIPT = attrgetter(*_SORTED_FIELDS)
-_AS_JSON = "{" + ", ".join(f'"{name}": %s' for name in _SORTED_FIELDS) + "}"
+_RECEIPT = "{" + ", ".join(f'"{name}": %s' for name in _SORTED_FIELDS) + "}"
 _TEXT = json.encoder.encode_basestring_ascii
 
 Vector = NDArray[np.int64]
@@ -524,8 +524,9 @@ class Controller:
         if query.price <= 0:
             raise PlanError(f"price={query.price} of query {query.label!r} must be positive.")
         spending = self._spending.after(query)
-        spent, would = self._spending.spent, spending.spent
+        would = spending.spent
         if would > self.total:
+            spent = self._spending.spent
             raise BudgetExceededError(
                 f"Query {query.label!r} costs more than is left of the fit; nothing was opened.\n"
                 f"  requested   {would - spent}\n"
@@ -535,13 +536,13 @@ class Controller:
             )
         mechanism = self._mechanism(query, sensitivity)
         position = len(self._receipts)
-        facts = [
+        facts: list[str | int] = [
             self.fit_id, position, query.digest().hex(), sensitivity.l2_squared, sensitivity.l1, mechanism.name,
             *mechanism.parameters, query.n_values, SAMPLER_VERSION,
         ]  # fmt: skip
         receipt = Receipt(
             fit_id=self.fit_id,
-            query_id=hashlib.sha256(json.dumps(facts).encode()).hexdigest(),
+            query_id=hashlib.sha256(f"[{', '.join(_as_json(facts))}]".encode()).hexdigest(),
             position=position,
             label=query.label,
             price=query.price,
@@ -610,8 +611,12 @@ class Controller:
 
 def _content(receipt: Receipt, value: Vector) -> bytes:
     """Return an answer as bytes, for its keyed hash."""
-    told = [_TEXT(part) if type(part) is str else str(part) for part in _OF_RECEIPT(receipt)]
-    return (_AS_JSON % tuple(told)).encode() + canonical(value)
+    return (_RECEIPT % tuple(_as_json(_OF_RECEIPT(receipt)))).encode() + canonical(value)
+
+
+def _as_json(parts: Iterable[str | int]) -> list[str]:
+    """Return texts and whole numbers as `json.dumps` gives each, in less time: every round is told twice."""
+    return [_TEXT(part) if type(part) is str else str(part) for part in parts]
 
 
 def _who() -> str:

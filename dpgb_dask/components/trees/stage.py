@@ -91,10 +91,13 @@ class Drawn(NamedTuple):
     ----------
     splits : Splits
     where : Where
+    rows : (n_trees, 2**depth) float64, or None
+        Noisy rows of each leaf, from the released bins; None unless the leaf rule counts so.
     """
 
     splits: Splits
     where: Where
+    rows: NDArray[np.float64] | None
 
 
 class Growing(NamedTuple):
@@ -548,9 +551,11 @@ class Trees(Stage):
         memory: Growing = state.memory
         assert isinstance(query, GradientQuery)
         if isinstance(query, TreeSumsQuery):
-            ahead = memory.drawn
-            where = ahead[0].where if ahead else self._leaves_of_bins(state, query.splits)
-            value = self._sums_of_leaves(state, query, released, where)
+            if memory.drawn:
+                _, where, rows = memory.drawn[0]
+            else:
+                where, rows = self._leaves_of_bins(state, query.splits), None
+            value = self._sums_of_leaves(state, query, released, rows)
             return self._finish(state, value, query.splits, where)
         if isinstance(query, ChoiceQuery):
             assert isinstance(self.split, ExponentialSplit)
@@ -647,11 +652,12 @@ class Trees(Stage):
         refined = memory.tree < self._refinements(state.shape)
         n = 1 if refined else max(1, self._at_once // size)
         trees = self._draw(state, min(n * size, memory.n_trees - memory.tree))
-        where = self._leaves_of_bins(state, trees)
-        drawn = tuple(
-            Drawn(own, where[k * size : (k + 1) * size]) for k, own in enumerate(trees.runs(size))
-        )
-        return replaced(state, memory=memory._replace(drawn=drawn))
+        where, drawn = self._leaves_of_bins(state, trees), []
+        for k, own in enumerate(trees.runs(size)):
+            here = where[k * size : (k + 1) * size]
+            rows = self._rows_of_leaves(state, own, here) if self.leaf.counts_bins else None
+            drawn.append(Drawn(own, here, rows))
+        return replace(state, memory=memory._replace(drawn=tuple(drawn)))
 
     @property
     def _at_once(self) -> int:
@@ -798,12 +804,16 @@ class Trees(Stage):
         return tuple(where)
 
     def _sums_of_leaves(
-        self, state: State, query: TreeSumsQuery, released: Answer, where: Where
+        self,
+        state: State,
+        query: TreeSumsQuery,
+        released: Answer,
+        rows: NDArray[np.float64] | None,
     ) -> NDArray[np.int32]:
-        if self.leaf.counts_bins:
+        if rows is not None:
             values, sd = natural(query, released)
             grad = values.reshape(-1, query.n_scores, 2)[:, :, 0]
-            leaves = LeafSums(grad, self._rows_of_leaves(state, query.splits, where), sd, 0.0)
+            leaves = LeafSums(grad, rows, sd, 0.0)
         else:
             answer = sums(query, released)
             leaves = LeafSums(answer.grad, answer.hess, answer.grad_sd, answer.hess_sd)
@@ -811,9 +821,8 @@ class Trees(Stage):
 
     @staticmethod
     def _rows_of_leaves(state: State, splits: Splits, where: Where) -> NDArray[np.float64]:
-        """Return the noisy number of rows in each leaf, from the released bins: (n_trees · n_leaves, 1)."""
-        parts = [np.bincount(leaf, state.counts[j], splits.n_leaves) for j, leaf in where]
-        return np.asarray(np.concatenate(parts), np.float64)[:, None]
+        """Return the noisy number of rows in each leaf, from the released bins: (n_trees, n_leaves)."""
+        return np.array([np.bincount(leaf, state.counts[j], splits.n_leaves) for j, leaf in where])
 
     def _values(
         self, state: State, splits: Splits, sums: LeafSums, above: LeafSums | None = None

@@ -3,6 +3,7 @@
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -32,6 +33,7 @@ from dpgb_dask.kernels.histogram import add_cells, joint_sums, padded
 from dpgb_dask.kernels.pair_tables import pack_pairs, pair_sums
 from dpgb_dask.kernels.route import only_feature, sums_of_leaves, tree_sums
 from dpgb_dask.kernels.shrink import shrink
+from dpgb_dask.losses import Gradient
 from dpgb_dask.private.answering.draws import Draws
 from dpgb_dask.private.answering.levels import KeptLevel, LevelCells, LevelSums
 from dpgb_dask.private.answering.passes import (
@@ -275,7 +277,10 @@ def _as_is(sums: NDArray[np.int64]) -> NDArray[np.int64]:
 
 
 class _Ask:
-    """One query, prepared once for all blocks: adds each block to the sums, and turns the sums into the answer."""
+    """One query, prepared once for all blocks: adds each block to the sums, and turns the sums into the answer.
+
+    Nothing that it holds refers to it, so that it is freed with its round, not by the garbage collector later.
+    """
 
     def __init__(
         self, query: Query, shape: Shape, bins: Sequence[FeatureBins], model: Model
@@ -290,13 +295,12 @@ class _Ask:
         self._shrink: Callable[[NDArray[np.uint8], NDArray[np.int64]], None] | None = None
         if not isinstance(query, GradientQuery):
             self._n_sums = query.n_values
-            self._add = self._counting(query, shape, bins)
+            _check_counts(query, shape, bins)
             return
         check_query(query)
         self.gradient = query.gradient
         max_abs = _checked_bound(query, shape)
         n_cells = query.n_cells
-        self._add = self._add_gradients
         match query:
             case MainSumsQuery():
                 _check_bins("leaf_of_bin", list(enumerate(query.leaf_of_bin)), bins)
@@ -305,7 +309,7 @@ class _Ask:
                 sizes = tuple(len(leaf) for leaf in query.leaf_of_bin)
                 self._sums_of = lambda codes, packed: joint_sums(codes, packed, max_abs, sizes)
                 n_cells = sum(sizes)
-                self.finish = self._to_leaves
+                self.finish = partial(_to_leaves, query)
                 if isinstance(query, ReferenceSumsQuery):
                     self._shrink = _shrinking(query)
             case PairSumsQuery():
@@ -321,10 +325,9 @@ class _Ask:
                 self._sums_of = lambda cells, packed: joint_sums(
                     cells, packed, max_abs, (query.n_cells,)
                 )
-                self._add = self._add_by_contribution
             case LevelQuery():
                 _check_level(query, bins)
-                self.levels = LevelSums(query, self._pack, max_abs)
+                self.levels = LevelSums(query, partial(_packed, query.gradient), max_abs)
             case _:
                 raise PlanError(f"{type(query).__name__} is a query that shards do not know.")
         self._n_sums = n_cells * shape.n_scores * 2
@@ -348,21 +351,6 @@ class _Ask:
             self._sums_of = lambda codes, packed: tree_sums(codes, *s.arrays, packed, max_abs)
         return query.n_cells
 
-    def _counting(
-        self, query: Query, shape: Shape, bins: Sequence[FeatureBins]
-    ) -> Callable[[RowBlock, NDArray[np.int64]], None]:
-        """Return what adds a block to the counts of a query without gradients."""
-        match query:
-            case ResidualQuery():
-                if shape.kind != "numeric":
-                    raise PlanError("A residual query needs a numeric target.")
-                return self._add_residuals
-            case BinCountsQuery():
-                _check_sizes(query, bins)
-                return self._add_counts
-            case _:
-                raise PlanError(f"{type(query).__name__} is a query that shards do not know.")
-
     def columns(self) -> Iterable[int]:
         """Return the features whose codes the query reads."""
         query = self.query
@@ -384,7 +372,15 @@ class _Ask:
         """Return the sums over some blocks."""
         sums = np.zeros(self._n_sums, np.int64)
         for block in blocks:
-            self._add(block, sums)
+            match self.query:
+                case ResidualQuery():
+                    self._add_residuals(block, sums)
+                case BinCountsQuery():
+                    self._add_counts(block, sums)
+                case ContributionSumsQuery():
+                    self._add_by_contribution(block, sums)
+                case _:
+                    self._add_gradients(block, sums)
         return sums
 
     def _add_residuals(self, block: RowBlock, sums: NDArray[np.int64]) -> None:
@@ -420,30 +416,35 @@ class _Ask:
             own[:, k : k + 1] += self._sums_of(cell[None], packed[k : k + 1])
 
     def _pack(self, piece: Piece, score: NDArray[np.int32]) -> NDArray[np.int64]:
-        packed = np.empty(score.shape, np.int64)
-        gradient_kernels.write(self.gradient, score, piece.label, piece.weight, packed)
+        packed = _packed(self.gradient, piece, score)
         if self._shrink is not None:
             self._shrink(piece.codes, packed)
         return packed
 
-    def _to_leaves(self, sums: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Add the bins of each leaf; of a `ReferenceSumsQuery`, return the totals and the leaves not kept back."""
-        query = self.query
-        assert isinstance(query, MainSumsQuery)
-        starts = np.concatenate(([0], np.cumsum(query.n_leaves)[:-1]))
-        leaf = np.concatenate(
-            [
-                start + part.astype(np.int64)
-                for start, part in zip(starts, query.leaf_of_bin, strict=True)
-            ]
-        )
-        out = np.zeros((sum(query.n_leaves), query.n_scores, 2), np.int64)
-        np.add.at(out, leaf, sums.reshape(-1, query.n_scores, 2))
-        if isinstance(query, ReferenceSumsQuery):
-            # every row is in one leaf of the first feature
-            total = out[: query.n_leaves[0]].sum(0, keepdims=True)
-            out = np.concatenate([total, out[query.released]])
-        return out.ravel()
+
+def _packed(gradient: Gradient, piece: Piece, score: NDArray[np.int32]) -> NDArray[np.int64]:
+    """Return each row's (g, h), packed, (n_scores, n)."""
+    packed = np.empty(score.shape, np.int64)
+    gradient_kernels.write(gradient, score, piece.label, piece.weight, packed)
+    return packed
+
+
+def _to_leaves(query: MainSumsQuery, sums: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Add the bins of each leaf; of a `ReferenceSumsQuery`, return the totals and the leaves not kept back."""
+    starts = np.concatenate(([0], np.cumsum(query.n_leaves)[:-1]))
+    leaf = np.concatenate(
+        [
+            start + part.astype(np.int64)
+            for start, part in zip(starts, query.leaf_of_bin, strict=True)
+        ]
+    )
+    out = np.zeros((sum(query.n_leaves), query.n_scores, 2), np.int64)
+    np.add.at(out, leaf, sums.reshape(-1, query.n_scores, 2))
+    if isinstance(query, ReferenceSumsQuery):
+        # every row is in one leaf of the first feature
+        total = out[: query.n_leaves[0]].sum(0, keepdims=True)
+        out = np.concatenate([total, out[query.released]])
+    return out.ravel()
 
 
 def _shrinking(query: ReferenceSumsQuery) -> Callable[[NDArray[np.uint8], NDArray[np.int64]], None]:
@@ -466,6 +467,18 @@ def _shrinking(query: ReferenceSumsQuery) -> Callable[[NDArray[np.uint8], NDArra
     return lambda codes, packed: shrink(
         codes, feature, low, high, first, weight, SHRINK_BITS, packed
     )
+
+
+def _check_counts(query: Query, shape: Shape, bins: Sequence[FeatureBins]) -> None:
+    """Raise unless a query without gradients fits the target or the bins."""
+    match query:
+        case ResidualQuery():
+            if shape.kind != "numeric":
+                raise PlanError("A residual query needs a numeric target.")
+        case BinCountsQuery():
+            _check_sizes(query, bins)
+        case _:
+            raise PlanError(f"{type(query).__name__} is a query that shards do not know.")
 
 
 def _checked_bound(query: GradientQuery, shape: Shape) -> int:

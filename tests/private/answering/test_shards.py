@@ -1,8 +1,10 @@
 """Shards answer the sums that plain numpy computes, whatever they answered before and however rows are cut."""
 
+import gc
 import itertools
 import math
 import pickle
+import weakref
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
@@ -215,6 +217,25 @@ def test_answer_is_the_sum_over_rows(kind, name, weighted):
     assert answer.dtype == np.int64
     assert answer.shape == (query.n_sums,)
     np.testing.assert_array_equal(answer, naive_answer(kind, model, query, name, weighted))
+
+
+@pytest.mark.parametrize(("kind", "name"), SHARD_QUERIES)
+def test_what_is_made_for_a_query_is_freed_with_its_answer(kind, name, monkeypatch):
+    made = []
+
+    class Watched(shards._Ask):
+        def __init__(self, *given):
+            super().__init__(*given)
+            made.append(weakref.ref(self))
+
+    monkeypatch.setattr(shards, "_Ask", Watched)
+    shard, model, query = shard_of(kind, n=200), model_of(kind), queries_of(kind)[name]
+    gc.disable()
+    try:
+        shard.answer(model, query)
+        assert [ask() for ask in made] == [None]
+    finally:
+        gc.enable()
 
 
 @pytest.mark.parametrize("kind", KINDS)
