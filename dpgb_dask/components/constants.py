@@ -155,17 +155,15 @@ TREE_LEVELS = {"binary": 32, "multiclass": 16, "numeric": 32}
 # share of the splits drawn evenly over features; the rest follows released strength
 FOREST_EVEN = 0.2
 # the forest's scale (§5): rows that are made up for it; of how far trees follow the noise of the rows, the part that
-# counts (with 1, log-loss of letter at ε = 8 +2 %); the prior's sd around 1; the largest
+# counts (with 1, log-loss of letter at ε = 8 +2 %); the sd of what is expected, around 1 and around what leaves tell;
+# the largest
 MADE_ROWS = 8192
-SCALE_OPTIMISM, SCALE_SD = 0.5, 0.5
-# by later leaves; of several classes they ask for too much where trees still grow: products of features +2.6 % log-loss
-LARGEST_BY_LEAVES = {"binary": 1.5, "multiclass": 1.0, "numeric": 1.5}
+SCALE_OPTIMISM, SCALE_SD, LARGEST_SCALE = 0.5, 0.6, 3.0
 # by rows: the share of the forest's price; cells for what the trees add; rows times trees that a pass looks at, and the
 # fewest trees: a sample of them tells enough where there are many rows
 SLOPE_SHARE = 0.03
 SLOPE_CELLS = 16
 SLOPE_WORK, SLOPE_TREES = 1 << 25, 60
-LARGEST_SCALE = 3.0
 # the curvature of the real rows along the forest over that of rows that are made up, whose features are independent,
 # and how far that is from true
 MADE_CURVATURE = 0.75, 0.6

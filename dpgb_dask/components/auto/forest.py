@@ -340,7 +340,7 @@ class Forest(Stage):
 
     def _factor(self, state: State, query: ContributionSumsQuery, answer: Sums) -> float:
         memory: ForestMemory = state.memory
-        by_leaves = memory.scale.factor(state.shape.kind)
+        by_leaves = memory.scale.factor()
         return slope_of(state, memory.scale, query, answer).factor(by_leaves)
 
 

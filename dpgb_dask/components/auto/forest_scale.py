@@ -79,15 +79,14 @@ class ForestScale:
         unit = noise_of(state.shape.kind, before, rng)
         return cls(codes, before, unit, np.zeros_like(before), np.zeros_like(before))
 
-    def factor(self, kind: str) -> float:
+    def factor(self) -> float:
         """Return what the trees should be multiplied by: 1, moved to 1 less the slope as far as that is known."""
         if self.curved <= 0:
             return 1.0
         told = self.told - constants.SCALE_OPTIMISM * self.followed
         slope, variance = told / self.curved, self.variance / self.curved**2
         prior = constants.SCALE_SD**2
-        largest = constants.LARGEST_BY_LEAVES[kind]
-        return float(np.clip(1 - slope * prior / (prior + variance), 0, largest))
+        return float(np.clip(1 - slope * prior / (prior + variance), 0, constants.LARGEST_SCALE))
 
     def each(self, state: State) -> float:
         """Return the number of real rows that a row stands for."""

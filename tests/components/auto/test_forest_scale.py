@@ -107,8 +107,8 @@ def by_contribution(query, trees, codes, g, h):
 @pytest.mark.parametrize("kind", ["binary", "multiclass", "numeric"])
 def test_a_forest_of_noise_is_taken_back_and_one_of_signal_kept(kind):
     sd = 6.0 if kind == "numeric" else 30.0
-    of_noise = [grown(kind, seed, effect=0.0, sd=sd)[0].factor(kind) for seed in range(4)]
-    of_signal = [grown(kind, seed, effect=1.5, sd=sd)[0].factor(kind) for seed in range(4)]
+    of_noise = [grown(kind, seed, effect=0.0, sd=sd)[0].factor() for seed in range(4)]
+    of_signal = [grown(kind, seed, effect=1.5, sd=sd)[0].factor() for seed in range(4)]
     assert np.mean(of_noise) < 0.75
     assert np.mean(of_signal) > 0.9
     assert np.mean(of_signal) - np.mean(of_noise) > 0.25
@@ -152,23 +152,17 @@ def scale_of(told=0.0, followed=0.0, curved=1.0, variance=0.0):
 
 
 def test_the_factor_is_one_less_the_slope_as_far_as_it_is_known():
-    least, most, sd = 0.0, constants.LARGEST_BY_LEAVES["binary"], constants.SCALE_SD
-    assert scale_of(curved=0.0, told=5.0).factor("binary") == 1
-    assert scale_of(told=0.4).factor("binary") == pytest.approx(0.6)
-    assert scale_of(told=-0.3).factor("binary") == pytest.approx(1.3)
-    assert scale_of(told=4.0, curved=10.0).factor("binary") == pytest.approx(0.6)
-    assert scale_of(told=4.0, curved=10.0, variance=(sd * 10) ** 2).factor(
-        "binary"
-    ) == pytest.approx(0.8)
-    assert scale_of(told=4.0, curved=10.0, variance=1e12).factor("binary") == pytest.approx(1)
-    assert scale_of(followed=-0.4).factor("binary") == pytest.approx(
-        1 - constants.SCALE_OPTIMISM * 0.4
-    )
-    assert (scale_of(told=9.0).factor("binary"), scale_of(told=-9.0).factor("binary")) == (
-        least,
-        most,
-    )
-    assert scale_of(told=-9.0).factor("multiclass") == 1
+    sd, of_noise = constants.SCALE_SD, constants.SCALE_OPTIMISM
+    assert scale_of(curved=0.0, told=5.0).factor() == 1
+    assert scale_of(told=0.4).factor() == pytest.approx(0.6)
+    assert scale_of(told=-0.3).factor() == pytest.approx(1.3)
+    assert scale_of(told=4.0, curved=10.0).factor() == pytest.approx(0.6)
+    as_unsure = scale_of(told=4.0, curved=10.0, variance=(sd * 10) ** 2)
+    assert as_unsure.factor() == pytest.approx(0.8)
+    assert scale_of(told=4.0, curved=10.0, variance=1e12).factor() == pytest.approx(1)
+    assert scale_of(followed=-0.4).factor() == pytest.approx(1 - of_noise * 0.4)
+    assert scale_of(told=9.0).factor() == 0
+    assert scale_of(told=-9.0).factor() == constants.LARGEST_SCALE
 
 
 def test_made_up_rows_have_the_released_shares():
