@@ -101,10 +101,10 @@ class _Reads:
 
     def __init__(self, tasks: Sequence[Task]) -> None:
         self.files: dict[Key, _File] = {}
-        self.joined: list[
-            list[Key]
-        ] = []  # files that one task reads as one table, each in its own types
-        self.by_folder = False  # whether a task reads a file in the types of another without need (`_in_own_types`)
+        # files that one task reads as one table, each in its own types
+        self.joined: list[list[Key]] = []
+        # whether a task reads a file in the types of another without need (`_in_own_types`)
+        self.by_folder = False
         for task in tasks:
             if _is_reader(task):
                 self._by_fsspec(task.func, _pieces(task))
