@@ -158,6 +158,23 @@ def test_noise_alone_tells_no_mean():
     assert max(abs(one.start + one.mean) for one in found) < 0.02
 
 
+@pytest.mark.parametrize("around", [0, constants.RESIDUAL_NEAR])
+def test_noise_in_one_of_many_cells_moves_no_mean(around):
+    """One look in a few hundred has noise of 4.5 sd in one of its 122 cells, or in neighbours together."""
+    rows, sd = np.zeros(len(EDGES) + 1), 7.0
+    middle = len(rows) // 2
+    rows[middle - 1 : middle + 2] = 150, 9800, 50  # a target in bounds ten thousand times too wide
+    means = []
+    for far in (around, 10, 40, 80, 110, len(rows) - 1 - around):
+        here = slice(far - around, far + around + 1)
+        noisy = rows.copy()
+        noisy[here] += 4.5 * sd / (2 * around + 1) ** 0.5
+        found = Residuals.of_target([Look(edges=EDGES, values=noisy, sd=sd, start=0.0)], 1e4)
+        means.append(abs(found.mean) * SCORE_ONE)
+        assert found.spread < 1e-3
+    assert max(means) < 4  # the smallest edge
+
+
 def error_of_mean(spread, starts, sd, edges=EDGES, middle=0.3):
     """Mean distance from the middle of a target after looks from some starts."""
     y = np.random.default_rng(0).normal(middle, spread, N_ROWS)
