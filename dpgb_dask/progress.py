@@ -64,11 +64,11 @@ class Bar:
         self._first: tuple[int, float] | None = None  # the first round, and when it was done
         self._done = 0
 
-    def __enter__(self) -> Progress | None:
+    def __enter__(self) -> Progress:
         if self._display is not None:
             self._display.begin(FIRST)
             LISTENERS.append(self._display.say)
-        return self.show if self._display is not None or self._callbacks else None
+        return self.show
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         if self._display is not None:

@@ -10,7 +10,7 @@ import pandas as pd
 from dask.utils import natural_sort_key
 
 from dpgb_dask.encoding.kinds import VIEWS
-from dpgb_dask.private.reading.parquet_files import footers
+from dpgb_dask.private.reading.parquet_files import schemas_of
 
 # how columns of an index without a name begin, of pandas and of Dask
 UNNAMED = ("__index_level_", "__null_dask_index__")
@@ -83,7 +83,7 @@ def _files_of(path: str) -> tuple[list[str], list[Any]]:
     if files.isdir(paths[0]):
         paths = [one for one in files.find(paths[0]) if one.endswith(SUFFIXES)]
     paths = sorted(paths, key=natural_sort_key)
-    return paths, footers((one, files) for one in paths)
+    return paths, schemas_of((one, files) for one in paths)
 
 
 def _columns_of_folders(paths: Iterable[str]) -> set[str]:

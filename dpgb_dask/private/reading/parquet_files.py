@@ -59,7 +59,7 @@ def reading_of(tasks: Sequence[Task], schema: Schema) -> Callable[[Task], Task] 
     """
     reads = _Reads(tasks)
     places = [(file.path, file.filesystem) for file in reads.files.values()]
-    stored = dict(zip(reads.files, footers(places), strict=True))
+    stored = dict(zip(reads.files, _footers(places), strict=True))
     each = [(file, stored[key]) for key, file in reads.files.items()]
     lacking = {name for file, own in each for name in file.columns.difference(own.names)}
     if lacking:
@@ -179,16 +179,10 @@ def _in_own_types(stored: Mapping[Key, pa.Schema], task: Task) -> Task:
     return Task(task.key, reader, *task.args, **task.kwargs)
 
 
-def footers(places: Iterable[tuple[str, Any]]) -> list[pa.Schema]:
-    """Return the schema of each of many files, given by path and file system.
-
-    Raises
-    ------
-    StructureError
-        If one cannot be read; the message does not tell which.
-    """
+def schemas_of(places: Iterable[tuple[str, Any]]) -> list[pa.Schema]:
+    """Return the schema of each of many files, given by path and file system; errors are those of Arrow."""
     with ThreadPoolExecutor(AT_ONCE) as pool:
-        return list(pool.map(_footer, places))
+        return list(pool.map(lambda place: pq.read_schema(place[0], filesystem=place[1]), places))
 
 
 @in_our_words(
@@ -196,8 +190,8 @@ def footers(places: Iterable[tuple[str, Any]]) -> list[pa.Schema]:
         f"A Parquet file has no footer that can be read ({kind}). Write it again, or leave it out."
     )
 )
-def _footer(place: tuple[str, Any]) -> pa.Schema:
-    return pq.read_schema(place[0], filesystem=place[1])
+def _footers(places: Iterable[tuple[str, Any]]) -> list[pa.Schema]:
+    return schemas_of(places)
 
 
 def _named(columns: Iterable[str], schema: Schema) -> str:
