@@ -175,11 +175,17 @@ def _gathered(value: tuple[Any, ...], levels: int, room: int, parts: list[Any]) 
             room = _gathered(part, levels - 1, room, parts)
             continue
         parts.append(part)
-        if isinstance(part, str):
-            room -= str.__len__(part) // PART_TEXT
-        elif isinstance(part, bytes):
-            room -= bytes.__len__(part) // PART_TEXT
+        room -= parts_of_text(part)
     return room
+
+
+def parts_of_text(value: Any) -> int:
+    """Return how many parts more a text, or bytes, counts for its length; 0 of anything else."""
+    if isinstance(value, str):  # a subclass may redefine its length
+        return str.__len__(value) // PART_TEXT
+    if isinstance(value, bytes):
+        return bytes.__len__(value) // PART_TEXT
+    return 0
 
 
 def _joined(value: tuple[Any, ...], names: Iterator[str]) -> str:

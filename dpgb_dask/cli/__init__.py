@@ -104,9 +104,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         Exit code.
     """
     given = list(sys.argv[1:] if arguments is None else arguments)
-    if (
-        arguments is None
-    ):  # a process of its own: what libraries deprecate among each other is nothing to its user
+    # in a process of its own, what libraries deprecate among each other is nothing to its user
+    if arguments is None:
         warnings.simplefilter("ignore", DeprecationWarning)
     for stream in (sys.stdout, sys.stderr):
         # an encoding may lack μ, and a fit that is charged must end well

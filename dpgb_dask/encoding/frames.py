@@ -20,7 +20,7 @@ from dask.delayed import delayed
 from numpy.typing import NDArray
 
 from dpgb_dask.encoding.columns import objects
-from dpgb_dask.values import MOST_LEVELS, MOST_PARTS, PART_TEXT
+from dpgb_dask.values import MOST_LEVELS, MOST_PARTS, parts_of_text
 
 # operations that do not change values
 THROUGH = frozenset({
@@ -90,8 +90,6 @@ def _given(node: Any, given: dict[str, Any], total: dict[str, Any]) -> Any:
             new = node.substitute_parameters({"pyarrow_strings_enabled": False})
         elif name in THROUGH:
             new = _rebuilt(node, lambda below: _given(below, given, total))
-        elif name == "ReadParquetPyarrowFS":
-            new = _with_any_statistics(node)
         else:
             new = _total(node, total)
         given[node._name] = new  # noqa: SLF001
@@ -109,7 +107,7 @@ def _total(node: Any, total: dict[str, Any]) -> Any:
             bare = new.substitute_parameters({"pyarrow_strings_enabled": False})
             new = _with_conversion(bare)
         elif name == "ReadParquetPyarrowFS":
-            new = _with_any_statistics(node)
+            new = ParquetOfAnyValues(*node.operands)  # type: ignore[no-untyped-call]
         total[node._name] = new  # noqa: SLF001
     return total[node._name]  # noqa: SLF001
 
@@ -169,10 +167,6 @@ class ParquetOfAnyValues(ReadParquetPyarrowFS):
             return 1.0
 
 
-def _with_any_statistics(node: Any) -> Any:
-    return ParquetOfAnyValues(*node.operands)  # type: ignore[no-untyped-call]
-
-
 def _convertible(part: Any) -> Any:
     """Return a frame, series or index, of which Dask can convert every value."""
     if isinstance(part, pd.MultiIndex):
@@ -221,8 +215,7 @@ def _room_beside(value: Any, levels: int, room: int) -> int:
     """Return the room that is left beside a value and all that it holds: below 0 beyond a limit, and no further."""
     kind = next((kind for kind in HOLDING if isinstance(value, kind)), None)
     if kind is None:
-        text = next((kind for kind in (str, bytes) if isinstance(value, kind)), None)
-        return room - 1 - (0 if text is None else text.__len__(value) // PART_TEXT)
+        return room - 1 - parts_of_text(value)
     if not levels:
         return -1
     # a subclass may redefine both

@@ -79,9 +79,8 @@ def reading_of(tasks: Sequence[Task], schema: Schema) -> Callable[[Task], Task] 
         columns = reads.files[first].columns
         alike, *parts = [_columns_of(stored[key], columns) for key in (first, *others)]
         for part in parts:
-            unlike |= {name for name, _ in {*alike} ^ {*part}} or (
-                columns if part != alike else set()
-            )
+            if part != alike:  # of other types, or else in another order
+                unlike |= {name for name, _ in {*alike} ^ {*part}} or columns
     if unlike:
         raise StructureError(
             "Parquet files that are read in one type hold others, to which a value may not fit:"
