@@ -6,7 +6,6 @@ are other rows. Metadata alone decide what is decoded; xarray decodes it, block 
 """
 
 import math
-import warnings
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -19,6 +18,7 @@ from xarray.coders import CFTimedeltaCoder
 from xarray.conventions import decode_cf_variable
 
 from dpgb_dask.errors import StructureError, in_our_words, kind_of
+from dpgb_dask.warning_filters import ERRORS
 
 DIMENSIONS = "_ARRAY_DIMENSIONS"  # xarray's attribute in format 2 for what is metadata in format 3
 TIMES = ("units", "calendar", "dtype")  # attributes that make dates and durations
@@ -32,8 +32,6 @@ FARTHEST = 9.2e9
 # types of objects that are compared with a mark: the __eq__ of another may raise
 COMPARED = frozenset({str, bytes, int, float, bool})
 NO_NUMBERS = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf}  # Zarr's words
-# a warning that is about versions is about no value
-OF_VERSIONS = (DeprecationWarning, PendingDeprecationWarning, FutureWarning)
 
 
 def dims_of(array: Any) -> tuple[str, ...] | None:
@@ -371,10 +369,7 @@ def _try(decoding: Decoding, dtype: np.dtype[Any]) -> None:
         If it does: what a row could bring about is said here, of every array of this type with these attributes.
     """
     values = _extremes(dtype, [mark for told in decoding.readings for _, mark in _marks(told)])
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        for category in OF_VERSIONS:
-            warnings.simplefilter("ignore", category)
+    with ERRORS:
         for block in (values, *(values[k : k + 1] for k in range(len(values)))):
             if decoding.decode(block).dtype != decoding.dtype:
                 raise TypeError

@@ -95,31 +95,35 @@ class ClusterError(DPGBError, RuntimeError):
     """The cluster has no workers, or its scheduler went away; the fit can be resumed on another."""
 
 
-class FewRowsWarning(UserWarning):
+class DPGBWarning(UserWarning):
+    """Base of every warning of this library; no text of one holds a row's value."""
+
+
+class FewRowsWarning(DPGBWarning):
     """The released number of rows cannot be told from zero, so the fit ended with the start model."""
 
 
-class UnreadValuesWarning(UserWarning):
+class UnreadValuesWarning(DPGBWarning):
     """Released counts show that most values of a feature are missing or undeclared; its type may be wrong."""
 
 
-class LargeDeltaWarning(UserWarning):
+class LargeDeltaWarning(DPGBWarning):
     """delta is so large, by itself or beside the released number of rows, that the promise may fail for someone."""
 
 
-class PrivacyLeakWarning(UserWarning):
+class PrivacyLeakWarning(DPGBWarning):
     """An opted-in leak, such as ``schema="infer"``."""
 
 
-class UnnamedColumnsWarning(UserWarning):
+class UnnamedColumnsWarning(DPGBWarning):
     """An array without names was matched to a schema with names by the position of its columns."""
 
 
-class PrefixedColumnsWarning(UserWarning):
+class PrefixedColumnsWarning(DPGBWarning):
     """Columns were matched to a schema by their names without a prefix; they may hold something else."""
 
 
-class ParserWarning(UserWarning):
+class ParserWarning(DPGBWarning):
     """A collection is parsed from text by pandas, whose parser infers types and may stop on a value."""
 
 

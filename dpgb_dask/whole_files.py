@@ -2,14 +2,15 @@
 
 import errno
 import os
+import secrets
 from contextlib import suppress
 from pathlib import Path
+from stat import S_IMODE
 
 
-def part_of(path: Path) -> Path:
-    """Return the path of a file while it is incomplete: beside the file, also where ``path`` is a link to it."""
-    real = Path(os.path.realpath(path))
-    return real.parent / f"{real.name}.part"
+def folder_of(path: Path) -> Path:
+    """Return the folder in which a file is written: also where ``path`` is a link, that of the file it names."""
+    return Path(os.path.realpath(path)).parent
 
 
 def write_whole(path: Path, data: bytes) -> None:
@@ -18,7 +19,8 @@ def write_whole(path: Path, data: bytes) -> None:
     Parameters
     ----------
     path : Path
-        A link stays, and the file that it names is replaced. A pipe or a device is written to as it is.
+        A link stays, and the file that it names is replaced; the new one has the old one's permissions. A pipe or a
+        device is written to as it is.
     data : bytes
 
     Raises
@@ -31,14 +33,17 @@ def write_whole(path: Path, data: bytes) -> None:
     if path.exists() and not path.is_file():
         path.write_bytes(data)
         return
-    part, real = part_of(path), Path(os.path.realpath(path))
+    real = Path(os.path.realpath(path))
+    part = real.with_name(f".{secrets.token_hex(8)}.part")  # of this writer alone
     try:
-        with part.open("wb") as out:
+        with part.open("xb") as out:
+            if real.exists():
+                part.chmod(S_IMODE(real.stat().st_mode))
             out.write(data)
             out.flush()
             os.fsync(out.fileno())
         part.replace(real)
-        folder = os.open(part.parent, os.O_RDONLY)
+        folder = os.open(real.parent, os.O_RDONLY)
         try:
             os.fsync(folder)  # otherwise a crash may lose the new name
         finally:

@@ -177,10 +177,10 @@ WITHOUT_ROWS = {
     "private/reading/load_lock.py",
     "private/reading/parquet_files.py",
     "private/reading/parsers.py",
-    "private/reading/silence.py",
     "private/rounds/__init__.py",
     "private/rounds/clients.py",
     "private/rounds/messages.py",
+    "warning_filters.py",
 }
 
 

@@ -74,11 +74,12 @@ LAYERS: dict[str, tuple[set[str], set[str]]] = {
         {"numpy", "numba"},
     ),
     "remote": ({"errors", "whole_files"}, {"fsspec"}),
-    "conventions": ({"errors"}, {"numpy", "xarray"}),
+    "warning_filters": ({"errors"}, set()),
+    "conventions": ({"errors", "warning_filters"}, {"numpy", "xarray"}),
     "stored": ({"conventions", "errors"}, {"numpy", "dask", "zarr"}),
     "encoding": (LOW, {"numpy", "pandas", "dask"}),
     "private": (
-        LOW | {"clients", "conventions", "encoding", "remote", "stored"},
+        LOW | {"clients", "conventions", "encoding", "remote", "stored", "warning_filters"},
         # google_crc32c: checksums of scratch (zarr needs it too); cryptography, fsspec: rows on shared stores; psutil:
         # memory (distributed needs it too); pyarrow: footers of Parquet (Dask's DataFrames need it too)
         {"numpy", "dask", "distributed", "zarr", "xarray", "pandas"}

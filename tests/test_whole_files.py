@@ -2,8 +2,13 @@
 
 import os
 import resource
+import signal
+import subprocess
+import sys
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
+from stat import S_IMODE
 from unittest.mock import Mock
 
 import numpy as np
@@ -12,7 +17,7 @@ from cli_parts import run
 
 from dpgb_dask import Schema
 from dpgb_dask.errors import StructureError
-from dpgb_dask.whole_files import part_of, write_whole
+from dpgb_dask.whole_files import folder_of, write_whole
 
 OLD = "what was there before"
 
@@ -68,11 +73,50 @@ def test_a_page_that_cannot_be_written_leaves_the_old_one(classifier, tmp_path, 
 def test_a_killed_writer_leaves_the_old_file(tmp_path):
     path = tmp_path / "file"
     path.write_text(OLD)
-    part_of(path).write_text("half of")  # as a killed process leaves it
+    code = f"""
+import os, pathlib, signal
+from dpgb_dask.whole_files import write_whole
+os.fsync = lambda _: os.kill(os.getpid(), signal.SIGKILL)
+write_whole(pathlib.Path({str(path)!r}), b"half")
+"""
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == -signal.SIGKILL
     assert path.read_text() == OLD
     write_whole(path, b"new")
     assert path.read_text() == "new"
+
+
+def test_files_of_others_beside_it_stay(tmp_path):
+    for name in ("file", "file.part", ".file.part", "file~"):
+        (tmp_path / name).write_text(OLD)
+    write_whole(tmp_path / "file", b"new")
+    assert sorted(os.listdir(tmp_path)) == sorted(["file", "file.part", ".file.part", "file~"])
+    assert [p.read_text() for p in tmp_path.iterdir()].count(OLD) == 3
+
+
+def test_writers_at_once_leave_one_of_their_files(tmp_path):
+    path = tmp_path / "file"
+    texts = [str(k).encode() * 100_000 for k in range(8)]
+    with ThreadPoolExecutor(8) as pool:
+        list(pool.map(lambda text: write_whole(path, text), 5 * texts))
+    assert path.read_bytes() in texts
     assert os.listdir(tmp_path) == ["file"]
+
+
+@pytest.mark.parametrize("mode", [0o600, 0o640, 0o666])
+def test_permissions_stay(mode, tmp_path):
+    path = tmp_path / "file"
+    path.write_text(OLD)
+    path.chmod(mode)
+    write_whole(path, b"new")
+    assert S_IMODE(path.stat().st_mode) == mode
+    (tmp_path / "plain").write_text(OLD)
+    write_whole(tmp_path / "new", b"new")
+    assert (tmp_path / "new").stat().st_mode == (tmp_path / "plain").stat().st_mode
+
+
+def test_a_name_may_be_as_long_as_the_disk_allows(tmp_path):
+    write_whole(tmp_path / ("n" * 255), b"new")
+    assert (tmp_path / ("n" * 255)).read_bytes() == b"new"
 
 
 def test_a_link_stays_and_its_file_is_replaced(tmp_path):
@@ -84,7 +128,8 @@ def test_a_link_stays_and_its_file_is_replaced(tmp_path):
         write_whole(link, data)
         assert link.is_symlink()
         assert (folder / "file").read_bytes() == data
-    assert part_of(link).parent == folder.resolve()
+    assert folder_of(link) == folder.resolve()
+    assert os.listdir(folder) == ["file"]
 
 
 @pytest.mark.parametrize("name", [".", "/", "folder"])
@@ -94,7 +139,7 @@ def test_a_folder_is_refused_and_nothing_lies_beside_it(name, tmp_path, monkeypa
     monkeypatch.setattr(Path, "open", Mock(side_effect=AssertionError("nothing is opened")))
     with pytest.raises(IsADirectoryError):
         write_whole(Path(name), b"data")
-    part_of(Path(name))  # of any name
+    folder_of(Path(name))  # of any name
 
 
 def test_a_pipe_or_a_device_stays_what_it_is(tmp_path):

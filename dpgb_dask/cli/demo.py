@@ -17,7 +17,6 @@ from dpgb_dask.cli.places import check_out, check_saved, check_spared
 from dpgb_dask.datasets import TARGET, census_schema, make_census
 from dpgb_dask.errors import DPGBError, StructureError
 from dpgb_dask.estimators import DPGBClassifier, load
-from dpgb_dask.whole_files import part_of
 
 
 def add(commands: Any) -> None:
@@ -50,7 +49,7 @@ def _demo(options: argparse.Namespace) -> int:
 
     started = time.perf_counter()
     _check_demo_out(options.out)
-    check_spared(options, options.out, part_of(options.out))
+    check_spared(options, options.out)
     check_saved(options.out)
     people, schema = make_census(options.rows)
     X, y = people[list(schema.names)], people[TARGET]

@@ -8,7 +8,7 @@ from typing import Any
 
 from dpgb_dask.cli.constraints import direction
 from dpgb_dask.cli.options import MODEL, MODEL_OUT, command
-from dpgb_dask.cli.places import check_out, check_spared, model_out
+from dpgb_dask.cli.places import check_out, check_spared
 from dpgb_dask.errors import PlanError
 from dpgb_dask.estimators import load
 from dpgb_dask.remote import path_or_url
@@ -84,7 +84,7 @@ def _bounds(text: str) -> tuple[str | list[str], float | None, float | None]:
 def _edit(options: argparse.Namespace) -> None:
     if not options.edits:
         raise PlanError("There is nothing to change: give --monotone, --clamp or --remove.")
-    check_spared(options, *model_out(options.out))
+    check_spared(options, options.out)
     check_out(options.out, overwrite=options.overwrite)
     editor = load(options.model).edit()
     for method, given in options.edits:

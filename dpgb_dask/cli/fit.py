@@ -19,7 +19,7 @@ from dpgb_dask.cli.options import (
     open_ledger,
     positive,
 )
-from dpgb_dask.cli.places import check_out, check_saved, check_spared, model_out
+from dpgb_dask.cli.places import check_out, check_saved, check_spared
 from dpgb_dask.cli.tables import beside, open_table, schema_of
 from dpgb_dask.controller.ledger import Ledger
 from dpgb_dask.controller.ledger_book import ENDED
@@ -104,7 +104,7 @@ def _fit(options: argparse.Namespace) -> int:
     if (options.ledger is None) != (options.account is None):
         raise SchemaError("--ledger and --account belong together. Give both, or neither.")
     check_out(options.out, overwrite=options.overwrite)
-    check_spared(options, *model_out(options.out))
+    check_spared(options, options.out)
     check_saved(options.out)
     schema = schema_of(options)
     X, columns = open_table(options, schema)

@@ -13,7 +13,7 @@ from dpgb_dask.cli.tables import KNOWN_FILES
 from dpgb_dask.controller.ledger_files import is_of_ledger
 from dpgb_dask.errors import StructureError
 from dpgb_dask.io.text import reading
-from dpgb_dask.whole_files import part_of
+from dpgb_dask.whole_files import folder_of
 
 
 def check_out(
@@ -60,11 +60,6 @@ def _exists_already(path: Path | str, option: str) -> StructureError:
     )
 
 
-def model_out(path: Path | str) -> tuple[Path | str, ...]:
-    """Return where saving a model writes: an object at a URL is complete from the start, a local file is not."""
-    return (path,) if isinstance(path, str) else (path, part_of(path))
-
-
 def check_saved(path: Path | str, option: str = "--out") -> None:
     """Refuse, before any charge, a place on this machine where a model cannot be saved; `check_out` has tried a URL.
 
@@ -73,7 +68,7 @@ def check_saved(path: Path | str, option: str = "--out") -> None:
     if isinstance(path, str):
         return
     try:
-        with tempfile.TemporaryFile(dir=part_of(path).parent) as file:
+        with tempfile.TemporaryFile(dir=folder_of(path)) as file:
             file.write(b"\0")
     except OSError as error:
         raise StructureError(

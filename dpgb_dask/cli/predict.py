@@ -75,11 +75,12 @@ def _local(text: str) -> Path:
 
 def _predict(options: argparse.Namespace) -> None:
     delimiter, compression = _form_of(options.out)
-    check_out(options.out, overwrite=options.overwrite, folder=delimiter is None)
     # next to the output and with its suffix, from which readers and writers of text derive the compression
     place = Path(os.path.realpath(options.out))  # a link to it stays
     scratch = place.with_name(f".part-{place.name}")
     replaced = place.with_name(f".old-{place.name}")
+    _put_back(replaced, place)  # if a command was killed
+    check_out(options.out, overwrite=options.overwrite, folder=delimiter is None)
     check_spared(options, options.out, scratch, replaced)
     check_there(options.data)
     model = load(options.model)
@@ -118,6 +119,7 @@ def _predict(options: argparse.Namespace) -> None:
         scratch.replace(place)
         _remove(replaced)
     except BaseException:
+        _put_back(replaced, place)
         _remove(scratch)
         raise
     print(f"predictions written to {options.out}")
@@ -142,6 +144,12 @@ def _form_of(path: Path) -> tuple[str | None, str | None]:
         f"--out {str(path)!r}: the suffix {path.suffix!r} is not known. Give *.csv or *.tsv, also with .gz; or"
         " *.parquet or a name without a suffix, for a Parquet folder."
     )
+
+
+def _put_back(replaced: Path, place: Path) -> None:
+    """Put a folder back that was taken away, where nothing has taken its place."""
+    if replaced.is_dir() and not place.exists():
+        replaced.rename(place)
 
 
 def _remove(path: Path) -> None:

@@ -624,11 +624,11 @@ class Plan:
         demands = [stage.declare(shape) for stage in self.stages]
         if not all(type(demand) is Demand for demand in demands):
             raise PlanError(f"A stage of {self.name!r} does not declare a Demand.")
-        for stage, one in zip(self.stages[:-1], demands, strict=False):
-            if one.at_most >= 1:
+        for k, (stage, one) in enumerate(zip(self.stages, demands, strict=True)):
+            if one.at_most >= 1 and any(later.at_most > 0 for later in demands[k + 1 :]):
                 raise PlanError(
                     f"{type(stage).__name__} of {self.name!r} may take the whole budget, so that nothing is left for"
-                    " the stages after it. Give it a share below 1, or put it last."
+                    " the stages after it that ask for some. Give it a share below 1, or put it after them."
                 )
         declared = sum(d.at_least for d in demands)
         most = declared + sum(d.extra for d in demands)

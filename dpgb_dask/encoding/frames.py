@@ -3,8 +3,10 @@
 Below an operation that may depend on the conversion, such as a filter, it stays; but no value makes it fail.
 """
 
-from collections.abc import Callable
+from collections import deque
+from collections.abc import Callable, Iterable
 from itertools import chain
+from types import SimpleNamespace
 from typing import Any
 
 import dask
@@ -28,7 +30,8 @@ THROUGH = frozenset({
     "Repartition", "ResetIndex",
 })  # fmt: skip
 
-HOLDING = (tuple, list, dict, set, frozenset)  # types whose text has those of other values in it
+# types whose text has those of other values in it
+HOLDING = (tuple, list, dict, set, frozenset, deque, SimpleNamespace, np.ndarray)
 
 # types of NumPy that pandas holds as they are, whatever the values
 HELD = "biufc"
@@ -154,17 +157,24 @@ def _with_conversion(node: Any) -> Any:
 
 
 class ParquetOfAnyValues(ReadParquetPyarrowFS):
-    """Dask's reader of Parquet by Arrow, which finds out by statistics of values how many files to join.
+    """Dask's reader of Parquet by Arrow, which asks statistics of values how many files to join, and how long each is.
 
-    They may be dates that Python does not have, on which it fails; then none are joined.
+    They may be dates that Python does not have, on which it fails, with a message that may hold one. Then none are
+    joined, and lengths are found by reading.
     """
 
     @property
     def _fusion_compression_factor(self) -> float:
         try:
             return float(super()._fusion_compression_factor)
-        except Exception:  # its message may hold a value
+        except Exception:
             return 1.0
+
+    def _get_lengths(self) -> Any:
+        try:
+            return super()._get_lengths()  # type: ignore[no-untyped-call]
+        except Exception:
+            return None
 
 
 def _convertible(part: Any) -> Any:
@@ -207,24 +217,35 @@ def _is_vast(part: Any) -> bool:
     return part.dtype == object and any(
         _room_beside(value, MOST_LEVELS, MOST_PARTS) < 0
         for value in part.tolist()
-        if isinstance(value, HOLDING)
+        if issubclass(type(value), HOLDING)  # its class may say that it is of another
     )
 
 
 def _room_beside(value: Any, levels: int, room: int) -> int:
     """Return the room that is left beside a value and all that it holds: below 0 beyond a limit, and no further."""
-    kind = next((kind for kind in HOLDING if isinstance(value, kind)), None)
+    kind = next((kind for kind in HOLDING if issubclass(type(value), kind)), None)
     if kind is None:
         return room - 1 - parts_of_text(value)
     if not levels:
         return -1
-    # a subclass may redefine both
-    parts = chain.from_iterable(dict.items(value)) if kind is dict else kind.__iter__(value)
-    for part in parts:
+    for part in _held_by(value, kind):
         if room < 0:
             break
         room = _room_beside(part, levels - 1, room)
     return room
+
+
+def _held_by(value: Any, kind: Any) -> Iterable[Any]:
+    """Return the values that one of `HOLDING` holds, whatever a subclass redefines."""
+    if kind is np.ndarray:
+        whole = np.ndarray.view(value, np.ndarray)
+        return whole.flat if whole.dtype == object else ()
+    if kind is SimpleNamespace:
+        value, kind = vars(value), dict
+    held: Iterable[Any] = (
+        chain.from_iterable(dict.items(value)) if kind is dict else kind.__iter__(value)
+    )
+    return held
 
 
 def _replaced(column: Any) -> NDArray[np.object_]:
@@ -244,8 +265,8 @@ def _replaced(column: Any) -> NDArray[np.object_]:
 
 
 def _readable(value: Any) -> str | None:
-    if isinstance(value, bytes):
+    if issubclass(type(value), bytes):
         return bytes.decode(value, "utf-8", "replace")
-    if isinstance(value, str):
+    if issubclass(type(value), str):
         return str.encode(value, "utf-8", "replace").decode()
     return None

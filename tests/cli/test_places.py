@@ -5,6 +5,7 @@ from pathlib import Path
 from unittest.mock import Mock
 
 import pandas as pd
+import pytest
 from cli_parts import BUDGET, model_of, run
 
 from dpgb_dask import DPGBClassifier
@@ -56,7 +57,6 @@ def test_overwrite_never_replaces_what_is_read_or_a_ledger(place, people, capsys
     (place / "link.parquet").symlink_to(folder)
     (place / "name.csv").hardlink_to(csv)
     (place / ".part-o.csv").write_bytes(csv.read_bytes())
-    (place / "o.json.part").write_bytes((place / "schema.json").read_bytes())
     (place / "set.zarr" / "s.json").write_bytes((place / "schema.json").read_bytes())
     (place / "set.zarr" / "in.csv").write_bytes(csv.read_bytes())
     (ledger,) = place.glob("ledger-*")
@@ -79,7 +79,6 @@ def test_overwrite_never_replaces_what_is_read_or_a_ledger(place, people, capsys
         ("predict", model, csv, "--out", ledger / "x.csv"),
         (*fit, "--out", csv),
         (*fit, "--out", place / "schema.json"),
-        ("fit", csv, "--schema", place / "o.json.part", *quick, "--out", place / "o.json"),
         ("fit", folder, *schema, *quick, "--out", folder / "a.parquet"),
         (*fit, "--out", folder.parent / "x" / ".." / "people.csv"),
         *((*fit, *charge, "--out", f"{place}/b.db{end}") for end in ("", "-wal", "-shm", "-journal")),
@@ -130,6 +129,28 @@ def test_predictions_are_replaced_as_a_whole(place, people, monkeypatch):
     assert run(*predict) == 0
     assert out.is_symlink()
     assert not [*place.glob(".part*"), *place.glob(".old*")]
+
+
+@pytest.mark.parametrize("end", [KeyboardInterrupt, OSError(28, "no room")], ids=["stop", "error"])
+def test_predictions_stay_where_putting_new_ones_in_place_breaks_off(
+    place, people, monkeypatch, end
+):
+    """Of two renames the second one fails; a killed process leaves what the next one puts back."""
+    assert run("fit", place / "people.parquet", *model_of(place)) == 0
+    out = place / "predicted"
+    predict = ("predict", place / "m.json", place / "people.csv", "--out", out, "--overwrite")
+    assert run(*predict) == 0
+    before = everything(place)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Path, "replace", Mock(side_effect=end))
+        assert run(*predict) in (1, 130)
+    assert everything(place) == before
+    out.rename(place / ".old-predicted")
+    assert run(*predict[:-1]) == 1  # it is there: --overwrite is asked for, as before
+    assert everything(place) == before
+    assert run(*predict) == 0
+    assert len(pd.read_parquet(out)) == len(people)
 
 
 def test_fit_never_replaces_a_model(place, capsys):

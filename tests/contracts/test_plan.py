@@ -102,6 +102,14 @@ class Silent(Stage):
 SHAPE = Shape(schema=Schema({"a": (0, 1)}, classes=[0, 1]))
 
 
+@pytest.mark.parametrize("name", RECIPES)
+def test_a_stage_that_asks_nothing_may_come_last(name):
+    """Post-processing alone, as of a stage of one's own."""
+    plan = RECIPES[name]
+    asked = plan.demand(SHAPE)
+    assert replace(plan, stages=(*plan.stages, Silent())).demand(SHAPE) == asked
+
+
 def test_a_stage_that_says_nothing_has_the_defaults():
     stage = Silent()
     said = (stage.makes_bins, stage.starts, stage.is_random, stage.refines_bins)

@@ -2,7 +2,10 @@
 
 import datetime
 import decimal
+from collections import deque
 from functools import partial
+from itertools import chain
+from types import SimpleNamespace
 
 import dask
 import dask.array as da
@@ -30,6 +33,25 @@ class Silent:
     __str__ = __repr__ = __len__ = __iter__ = __array__ = __eq__ = __hash__ = fail
 
 
+class Classless:
+    """A value that does not say of what class it is."""
+
+    @property
+    def __class__(self):
+        raise RuntimeError("secret-value-4711")
+
+    def __str__(self):
+        raise RuntimeError("secret-value-4711")
+
+
+def in_space(pairs):
+    return SimpleNamespace(**{str(k): value for k, value in pairs})
+
+
+def in_array(pairs):
+    return np.fromiter(chain.from_iterable(pairs), object)
+
+
 def shared(kind):
     """A value of few parts, whose text no memory holds."""
     value = kind([(0, 1)])
@@ -38,7 +60,7 @@ def shared(kind):
     return value
 
 
-VAST = [shared(kind) for kind in (tuple, list, dict)]
+VAST = [shared(kind) for kind in (tuple, list, dict, deque, in_space, in_array)]
 ODD = [
     *VAST,
     b"\xff",
@@ -192,10 +214,16 @@ def test_a_value_that_dask_cannot_convert_changes_itself_alone(place):
     for odd in ODD:
         clean, values = [*PLAIN], [*PLAIN]
         values.insert(place, odd)
-        replaced = {b"\xff": "\ufffd", "\ud800": "?"} if isinstance(odd, bytes | str) else {}
+        replaced = {b"\xff": "\ufffd", "\ud800": "?"} if type(odd) in (bytes, str) else {}
         clean.insert(place, replaced[odd] if replaced else None)
         for part, want in zip(every_form(values), every_form(clean), strict=True):
             check_equal(to_text(part), to_pyarrow_string(want))
+
+
+def test_a_value_without_a_class_is_missing_alone():
+    """pandas itself fails on it as a column's first value."""
+    values, clean = (objects(["x", odd, 5, ("a", 1)]) for odd in (Classless(), None))
+    check_equal(to_text(values), to_pyarrow_string(clean))
 
 
 def test_levels_of_an_index_are_converted():

@@ -6,6 +6,7 @@ import os
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -539,6 +540,7 @@ def test_a_full_disk_leaves_what_was_there_and_no_part(file, saved, step, monkey
     with monkeypatch.context() as patch:
         if step == "write":
             patch.setattr(Path, "open", lambda *_, **__: open("/dev/full", "wb"))  # noqa: SIM115
+            patch.setattr(Path, "chmod", Mock())
         elif step == "fsync":
             patch.setattr(os, "fsync", full)
         else:
@@ -559,4 +561,5 @@ def test_a_file_and_its_name_are_synced(file, tmp_path, monkeypatch):
 
     monkeypatch.setattr(os, "fsync", note)
     save(file, tmp_path / "m.json")
-    assert synced == [str(tmp_path / "m.json.part"), str(tmp_path)]
+    part, folder = map(Path, synced)
+    assert (part.parent, part.suffix, folder) == (tmp_path, ".part", tmp_path)

@@ -10,7 +10,7 @@ from dask.delayed import Delayed
 from dask.highlevelgraph import HighLevelGraph
 
 from dpgb_dask.private.reading.load_lock import in_turn
-from dpgb_dask.private.reading.silence import silently
+from dpgb_dask.warning_filters import SILENCE
 
 
 class _Held:
@@ -74,7 +74,7 @@ def fuse_calls(calls: Sequence[Delayed], *, room: int | None = None) -> list[Del
         own = [_as_task(graph[k]) for k in keys if users[k] == 1]
         whole = _silent(Task.fuse(*own, key=call.key))
         if room is not None:
-            whole = Task(call.key, in_turn, room, whole.func, *whole.args)
+            whole = Task(call.key, in_turn, room, whole.func, *whole.args, **whole.kwargs)
         fused[call.key] = whole
     if not calls:
         return []
@@ -99,32 +99,41 @@ def tasks_in(nodes: Iterable[Any]) -> Iterator[Task]:
     ahead = list(nodes)
     while ahead:
         node = ahead.pop()
-        if isinstance(node, dict):
-            ahead += node.values()
-        elif isinstance(node, Task):
+        if isinstance(node, Task):
             yield node
+            ahead += _fused_into(node).values()
             ahead += node.args
-            if node.kwargs:
-                ahead += node.kwargs.values()
+            ahead += node.kwargs.values()
 
 
 def rewritten(node: Any, change: Callable[[Task], Task]) -> Any:
     """Return a node of a graph, in which every task is changed, also those that Dask has fused into it."""
-    if isinstance(node, dict):
-        return {key: rewritten(inner, change) for key, inner in node.items()}
     if not isinstance(node, Task):
         return node
     args = [rewritten(given, change) for given in node.args]
-    kwargs = {name: rewritten(given, change) for name, given in node.kwargs.items()}
     if isinstance(node, NestedContainer):
         return type(node)(*args)
+    if inner := _fused_into(node):
+        args[0] = {key: rewritten(task, change) for key, task in inner.items()}
+    kwargs = {name: rewritten(given, change) for name, given in node.kwargs.items()}
     return change(Task(node.key, node.func, *args, **kwargs))
+
+
+def _fused_into(task: Task) -> dict[Any, Any]:
+    """Return the graph that is a task's first argument; any other dict among its arguments is the caller's."""
+    return task.args[0] if task.has_subgraph() else {}
+
+
+def _silently(work: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
+    """Call a function that reads rows."""
+    with SILENCE:
+        return work(*args, **kwargs)
 
 
 def _silent(node: Any) -> Any:
     if not isinstance(node, Task) or isinstance(node, NestedContainer):
         return node
-    return Task(node.key, silently, node.func, *node.args, **node.kwargs)
+    return Task(node.key, _silently, node.func, *node.args, **node.kwargs)
 
 
 def _as_task(node: Any) -> Any:

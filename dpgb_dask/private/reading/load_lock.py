@@ -36,7 +36,7 @@ _CHUNKS = _Chunks()
 _MINE = threading.local()
 
 
-def in_turn(room: int, work: Callable[..., Any], *args: Any) -> Any:
+def in_turn(room: int, work: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
     """Call a function that loads a chunk and uses it, once it is this thread's turn.
 
     Parameters
@@ -53,7 +53,7 @@ def in_turn(room: int, work: Callable[..., Any], *args: Any) -> Any:
         chunks.loading = True
     _MINE.turn, _MINE.held = True, 0
     try:
-        return work(*args)
+        return work(*args, **kwargs)
     finally:
         end_turn()
         if _trim is not None:

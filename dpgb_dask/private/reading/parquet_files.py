@@ -25,7 +25,7 @@ SAME_VALUES = (
     frozenset({"string", "large_string", "string_view"}),
     frozenset({"binary", "large_binary", "binary_view"}),
 )
-Key: TypeAlias = tuple[str, str]  # a path, and the kind of its file system
+Key: TypeAlias = tuple[str, int]  # a path, and the number of its file system
 
 
 @dataclass(eq=False)
@@ -87,7 +87,7 @@ def reading_of(tasks: Sequence[Task], schema: Schema) -> Callable[[Task], Task] 
             f" {_named(unlike, schema)}. Write these files again with one type, or read them by"
             " dask.dataframe.read_parquet(…, filesystem='fsspec') without filters: then each keeps its types."
         )
-    return partial(_in_own_types, stored) if reads.by_folder else None
+    return partial(_in_own_types, reads, stored) if reads.by_folder else None
 
 
 class _Reads:
@@ -100,6 +100,7 @@ class _Reads:
 
     def __init__(self, tasks: Sequence[Task]) -> None:
         self.files: dict[Key, _File] = {}
+        self._stores: list[Any] = []  # file systems
         # files that one task reads as one table, each in its own types
         self.joined: list[list[Key]] = []
         # whether a task reads a file in the types of another without need (`_in_own_types`)
@@ -113,6 +114,14 @@ class _Reads:
             elif _name_of(task) == "_fragment_to_table":
                 told = task.kwargs
                 self._by_arrow(told["fragment_wrapper"].fragment, told["columns"], told["schema"])
+
+    def key(self, path: str, filesystem: Any) -> Key:
+        """Return the key of a file; two stores of one kind may have the same path."""
+        for number, store in enumerate(self._stores):
+            if store is filesystem or store == filesystem:
+                return path, number
+        self._stores.append(filesystem)
+        return path, len(self._stores) - 1
 
     def _by_fsspec(self, reader: Any, pieces: Sequence[Any]) -> None:
         told = reader.common_kwargs
@@ -129,7 +138,7 @@ class _Reads:
         self._add(fragment.path, fragment.filesystem, {*columns} - folders.keys(), types)
 
     def _add(self, path: str, filesystem: Any, columns: set[str], types: pa.Schema | None) -> Key:
-        key = path, type(filesystem).__name__
+        key = self.key(path, filesystem)
         file = self.files.setdefault(key, _File(path, filesystem))
         file.columns |= columns
         if types is not None:
@@ -161,7 +170,7 @@ def _by_folder(told: Mapping[str, Any], pieces: Sequence[Any]) -> bool:
     return bool(_folders(told)) and len(pieces) == 1 and not told.get("filters")
 
 
-def _in_own_types(stored: Mapping[Key, pa.Schema], task: Task) -> Task:
+def _in_own_types(reads: _Reads, stored: Mapping[Key, pa.Schema], task: Task) -> Task:
     """Return a task that reads a file of a folder in the types of another as one that reads it in its own.
 
     Dask reads a single file so; beside columns that are names of folders Arrow casts the values, and some have no cast.
@@ -171,7 +180,7 @@ def _in_own_types(stored: Mapping[Key, pa.Schema], task: Task) -> Task:
         told := reader.common_kwargs, pieces := _pieces(task)
     ):
         return task
-    own = stored[pieces[0][0], type(reader.fs).__name__]
+    own = stored[reads.key(pieces[0][0], reader.fs)]
     folders = [one for one in told["schema"] if one.name not in own.names]
     reader = copy(reader)
     reader.common_kwargs = {**told, "schema": pa.schema([*own, *folders], own.metadata)}

@@ -29,10 +29,10 @@ from dpgb_dask.private.reading.rows import (
     starts_of,
 )
 from dpgb_dask.private.reading.shared_tasks import ChunkTasks, Pass
-from dpgb_dask.private.reading.silence import SILENCE
 from dpgb_dask.private.reading.units import add_unit_counts, count_units
 from dpgb_dask.private.rounds.sealed import SealedRounds, Surveyed
 from dpgb_dask.private.rounds.worker_tasks import MOST_REMAKES, Encoded, Encoding, join_encoded
+from dpgb_dask.warning_filters import SILENCE
 
 T = TypeVar("T")
 
@@ -206,21 +206,21 @@ class LocalRounds(SealedRounds):
         here = Pass(self._tasks, get_sync if room is not None else self._by_threads)
 
         def use(number: int) -> T:
-            with SILENCE:
-                rows = here.load(number)
+            rows = here.load(number)
             end_turn(bytes_of(rows))
             return function(rows, number)
 
         @in_our_words(failed_to_load)
         def work(number: int) -> T:
-            found = None if known is None else known(number)
-            if found is not None:
-                here.skip(number)
-                return found
-            if room is None:
-                return use(number)
-            done: T = in_turn(room, use, number)
-            return done
+            with SILENCE:
+                found = None if known is None else known(number)
+                if found is not None:
+                    here.skip(number)
+                    return found
+                if room is None:
+                    return use(number)
+                done: T = in_turn(room, use, number)
+                return done
 
         return self._pool.map(work, range(len(self._source.chunks)))
 

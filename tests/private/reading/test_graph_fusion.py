@@ -8,10 +8,11 @@ import dask.array as da
 import numpy as np
 import pytest
 from dask import delayed
+from dask._task_spec import Task, TaskRef
 from distributed import Client, LocalCluster
 from waiting import LONGEST
 
-from dpgb_dask.private.reading.graph_fusion import fuse_calls
+from dpgb_dask.private.reading.graph_fusion import fuse_calls, rewritten, tasks_in
 from dpgb_dask.private.reading.load_lock import end_turn
 
 
@@ -165,3 +166,38 @@ def test_no_more_chunks_than_threads_are_there_at_once_and_results_may_be_future
         held = client.submit(np.arange, 5)
         calls = [delayed(use)(k, held, held, 7, dask_key_name=f"held-{k}") for k in range(3)]
         assert client.gather(client.compute(fuse_calls(calls))) == [27, 28, 29]
+
+
+def named(x, **told):
+    return x, told
+
+
+@pytest.mark.parametrize("room", [None, 1 << 20])
+@pytest.mark.parametrize("of_several", [False, True], ids=["own", "of several"])
+def test_keyword_arguments_of_a_task_stay_whatever_their_names(room, of_several):
+    told = {"work": 1, "room": 2, "node": 3, "args": 4, "kwargs": 5, "x_": 6}
+    part = delayed(named)(7, **told)
+    calls = [delayed(named)(part, **told) for _ in range(2)] if of_several else [part]
+    expected = dask.compute(*calls, scheduler="sync")
+    assert dask.compute(*fuse_calls(calls, room=room), scheduler="sync") == expected
+
+
+def test_a_dict_of_the_caller_is_no_graph():
+    """It may hold itself, or be of a class of its own: only what Dask has fused is looked into."""
+    own = {}
+    own["me"] = own
+    seen = []
+
+    def change(task):
+        seen.append(task.key)
+        return task
+
+    lone = Task("lone", named, own, told=own)
+    fused = Task.fuse(
+        Task("below", int), Task("above", named, TaskRef("below"), told=own), key="fused"
+    )
+    assert [task.key for task in tasks_in([lone])] == ["lone"]
+    assert {task.key for task in tasks_in([fused])} == {"fused", "below", "above"}
+    assert rewritten(lone, change).args[0] is own
+    rewritten(fused, change)
+    assert seen == ["lone", "below", "above", "fused"]

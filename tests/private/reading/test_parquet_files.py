@@ -8,9 +8,11 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from fsspec.implementations.dirfs import DirFileSystem
+from pyarrow.fs import LocalFileSystem, SubTreeFileSystem
 from thinned import thinned
 
-from dpgb_dask import Schema, StructureError
+from dpgb_dask import Datetime, Schema, StructureError
 from dpgb_dask.private.reading.ingest import read_source
 from dpgb_dask.private.reading.shared_tasks import ChunkTasks, Pass
 
@@ -132,3 +134,57 @@ def test_rows_below_folders_are_read_as_without_them(tmp_path):
         written(folder, COLUMNS["single"], COLUMNS["whole"], hive=hive)
     parts = [np.concatenate([p.x["age"] for p in loaded(source_of(f))]) for f in (flat, deep)]
     np.testing.assert_array_equal(*parts)
+
+
+@pytest.mark.parametrize("reader", [{}, {"filesystem": "arrow"}], ids=["fsspec", "arrow"])
+def test_one_path_of_two_stores_is_two_files(tmp_path, reader):
+    """As of two buckets of one name at two providers."""
+    frames = []
+    for name, column in (("a", COLUMNS["small"]), ("b", COLUMNS["text"])):
+        place = tmp_path / name
+        (place / "table").mkdir(parents=True)
+        written(place / "table", column, column, hive=True)
+        store = DirFileSystem(str(place))
+        if reader:
+            store = SubTreeFileSystem(str(place), LocalFileSystem())
+        frames.append(dd.read_parquet("table", filesystem=store))
+    for order in (frames, frames[::-1]):
+        both = dd.concat([frame[["x", "age", "y"]] for frame in order])
+        assert ages_of(both) == [ages for frame in order for ages in ages_of(frame)]
+
+
+def ages_of(table):
+    parts = loaded(read_source(table[["x", "age"]], table["y"], None, SCHEMA))
+    return [[str(age) for age in part.x["age"]] for part in parts]
+
+
+LENGTHS = {
+    "shape": lambda f: f.assign(x=f["x"] / f.shape[0]),
+    "size": lambda f: f.assign(x=f["x"] / f["x"].size),
+    "count": lambda f: f.assign(x=f["x"] / f["x"].count()),
+    "mean": lambda f: f.assign(x=f["x"] / f["x"].mean()),
+    "sample": lambda f: f.sample(frac=0.5, random_state=1),
+    "repartition": lambda f: f.repartition(npartitions=2),
+    "concat": lambda f: dd.concat([f, f]),
+    "set_index": lambda f: f.set_index("x", drop=False).reset_index(drop=True),
+    "merge": lambda f: f.merge(f[["x"]].drop_duplicates(), on="x"),
+    "plain": lambda f: f,
+}
+
+
+@pytest.mark.parametrize("change", LENGTHS)
+def test_a_date_that_python_does_not_have_ends_no_fit(tmp_path, change):
+    """Dask reads lengths, and how many files to join, from statistics that hold the first and the last date."""
+    sizes = []
+    for far in (10**17, 10**3):
+        folder = tmp_path / str(far)
+        folder.mkdir()
+        for k in range(3):
+            dates = pa.array([-far, far, 0, 1], pa.timestamp("ms"))
+            columns = {"x": [0.5] * 4, "y": [0, 1, 0, 1], "age": [1, 2, 3, 4], "when": dates}
+            pq.write_table(pa.table(columns), folder / f"{k}.parquet")
+        schema = Schema({"x": (0, 1), "when": Datetime("1970-01-01", "2000-01-01")}, classes=[0, 1])
+        table = LENGTHS[change](dd.read_parquet(folder, filesystem="arrow"))
+        parts = loaded(read_source(table[["x", "when"]], table["y"], None, schema))
+        sizes.append(sorted(np.concatenate([part.x["x"] for part in parts])))
+    assert sizes[0] == sizes[1]
