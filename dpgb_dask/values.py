@@ -9,6 +9,7 @@ read as before (docs/design.md §1).
 
 import datetime
 import decimal
+import math
 import numbers as number_types
 import re
 import uuid
@@ -310,8 +311,10 @@ def spelled_numbers(texts: Sequence[str | None]) -> NDArray[np.float64]:
                 out[k] = spelled_numbers([bare])[0]
             elif len(text) <= 5:
                 out[k] = TRUTH.get(text.lower(), np.nan)
-            elif len(text) > FEW_DIGITS and LONG_NUMBER.fullmatch(text):
-                out[k] = float(text)
+            elif LONG_NUMBER.fullmatch(text):
+                number = float(text)
+                if len(text) > FEW_DIGITS or math.isinf(number):  # which older versions refuse
+                    out[k] = number
     return out
 
 

@@ -615,7 +615,7 @@ def _content(receipt: Receipt, value: Vector) -> bytes:
 
 
 def _as_json(parts: Iterable[str | int]) -> list[str]:
-    """Return texts and whole numbers as `json.dumps` gives each, in less time: every round is told twice."""
+    """Return plain texts and whole numbers as `json.dumps` gives each, in less time: every round is told twice."""
     return [_TEXT(part) if type(part) is str else str(part) for part in parts]
 
 

