@@ -300,7 +300,12 @@ def test_a_command_that_is_stopped_says_so(place, sent, at, monkeypatch, capsys)
     """Also while its modules are loaded, which takes most of the time of many commands."""
     monkeypatch.setattr(at, lambda *_, **__: os.kill(os.getpid(), sent))
     before = signal.getsignal(signal.SIGTERM)
-    assert run("fit", place / "people.parquet", *model_of(place)) == 130
+    # a shell has what it starts in the background ignore Ctrl-C, the tests too
+    as_started = signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        assert run("fit", place / "people.parquet", *model_of(place)) == 130
+    finally:
+        signal.signal(signal.SIGINT, as_started)
     assert capsys.readouterr().err.startswith("dpgb-dask: interrupted; what was charged stands")
     assert signal.getsignal(signal.SIGTERM) is before
 
