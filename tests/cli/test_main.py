@@ -9,6 +9,7 @@ import re
 import signal
 import subprocess
 import sys
+from itertools import product
 from pathlib import Path
 from unittest.mock import Mock
 
@@ -16,6 +17,7 @@ import numpy as np
 import pandas as pd
 import pytest
 from cli_parts import BUDGET, fit_people, model_of, run
+from thinned import one_of_each, thinned
 
 from dpgb_dask import DPGBClassifier, Ledger, __version__
 from dpgb_dask.cli import COMMANDS, add_to
@@ -376,8 +378,10 @@ def test_the_schema_file_of_the_docs_serves(tmp_path, capsys):
     assert "job: fits" in capsys.readouterr().out
 
 
-@pytest.mark.parametrize("unbuffered", ["", "1"])
-@pytest.mark.parametrize("words", [("report", "m.json"), ("--help",), ("report", "--help")])
+@pytest.mark.parametrize(
+    ("words", "unbuffered"),
+    one_of_each([*product(["report m.json", "--help", "report --help"], ["", "1"])]),
+)
 def test_output_that_nobody_reads_ends_in_silence(place, classifier, words, unbuffered):
     """As after ``| head``, which goes away when it has read enough."""
     classifier.save(place / "m.json")
@@ -385,7 +389,7 @@ def test_output_that_nobody_reads_ends_in_silence(place, classifier, words, unbu
     os.close(reader)
     code = "import sys; from dpgb_dask.cli import main; sys.exit(main())"
     ended = subprocess.run(
-        [sys.executable, "-P", "-c", code, *words],
+        [sys.executable, "-P", "-c", code, *words.split()],
         stdout=writer,
         stderr=subprocess.PIPE,
         text=True,
@@ -399,7 +403,7 @@ def test_output_that_nobody_reads_ends_in_silence(place, classifier, words, unbu
     assert ended.returncode == (0 if unbuffered and "--help" in words else 141)
 
 
-@pytest.mark.parametrize("words", ["report m.json", "--help", "ledger list"])
+@pytest.mark.parametrize("words", thinned(["report m.json", "--help", "ledger list"], every=3))
 def test_a_closed_output_is_no_error(place, classifier, words):
     """As a daemon's: Python has no standard output then."""
     classifier.save(place / "m.json")

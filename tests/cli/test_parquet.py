@@ -10,6 +10,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from cli_parts import BUDGET, fitted, run
+from thinned import one_of_each, thinned
 
 from dpgb_dask import Datetime, Ledger, Schema
 from dpgb_dask.cli.parquet import read_parquet
@@ -71,8 +72,10 @@ def opened(path, schema=SCHEMA, **options):
 
 
 @pytest.mark.filterwarnings("ignore:The inplace keyword")  # Dask's, where it writes Parquet
-@pytest.mark.parametrize("form", ["file", "stored", "files", "hive", "dask"])
-@pytest.mark.parametrize("kind", INDICES)
+@pytest.mark.parametrize(
+    ("kind", "form"),
+    thinned([*product(INDICES, ["file", "stored", "files", "hive", "dask"])], every=3),
+)
 def test_an_index_of_any_kind_is_left_out_or_a_column(kind, form, tmp_path):
     if form == "dask" and "levels" in kind:
         pytest.skip("Dask has no index of several levels")
@@ -96,7 +99,7 @@ def test_an_index_of_any_kind_is_left_out_or_a_column(kind, form, tmp_path):
         opened(path, UNITS, keep=["age"])  # predictions need no units
 
 
-@pytest.mark.parametrize(("first", "second"), list(product(INDICES, INDICES)))
+@pytest.mark.parametrize(("first", "second"), thinned([*product(INDICES, INDICES)], every=4))
 def test_files_of_a_folder_may_have_indices_of_different_kinds(first, second, tmp_path):
     for k, kind in enumerate((first, second)):
         with_index(kind).to_parquet(tmp_path / f"{k}.parquet")
@@ -210,15 +213,21 @@ FOLDERS = {  # values of a column that names folders, one of which may decide ho
     "truths": [True, False, True],
     "dates": ["2020-01-02", None, "2020-03-04"],
 }
-FEATURES = [(0, 5), [1, "u", "a/b=1", "ä %41"], bool, Datetime("2020-01-01", "2020-12-31")]
+FEATURES = {
+    "number": (0, 5),
+    "category": [1, "u", "a/b=1", "ä %41"],
+    "bool": bool,
+    "date": Datetime("2020-01-01", "2020-12-31"),
+}
 
 
-@pytest.mark.parametrize("feature", FEATURES, ids=["number", "category", "bool", "date"])
-@pytest.mark.parametrize("name", FOLDERS)
+@pytest.mark.parametrize(("name", "feature"), one_of_each([*product(FOLDERS, FEATURES)]))
 def test_names_of_folders_are_read_as_a_column_of_text_is(name, feature, tmp_path):
     part = pd.Series((FOLDERS[name] * N)[:N], dtype=object)
     table = TABLE.assign(age=range(N), part=part.map(str, na_action="ignore"))
-    schema = Schema({"age": (0, N), "part": feature}, classes=[0, 1], target="y", ignore=["job"])
+    schema = Schema(
+        {"age": (0, N), "part": FEATURES[feature]}, classes=[0, 1], target="y", ignore=["job"]
+    )
     table.assign(part=part).to_parquet(tmp_path / "folders", partition_cols=["part"])
     x, columns = opened(tmp_path / "folders", schema)
     given = x.compute().assign(y=columns["y"].compute()).sort_values("age")

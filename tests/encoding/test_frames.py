@@ -4,7 +4,7 @@ import datetime
 import decimal
 from collections import deque
 from functools import partial
-from itertools import chain
+from itertools import chain, product
 from types import SimpleNamespace
 
 import dask
@@ -14,6 +14,7 @@ import numpy as np
 import pandas as pd
 import pytest
 from dask.dataframe._pyarrow import to_pyarrow_string
+from thinned import one_of_each
 
 from dpgb_dask import Schema
 from dpgb_dask.encoding.codes import encode_target
@@ -145,8 +146,7 @@ def cells_of(frame, form="frame"):
     return [cell for column in columns for cell in category_cells(column, ("x", "y", "5"))]
 
 
-@pytest.mark.parametrize("work", WORK)
-@pytest.mark.parametrize("source", SOURCES)
+@pytest.mark.parametrize(("work", "source"), one_of_each([*product(WORK, SOURCES)]))
 def test_one_row_makes_no_work_fail_and_changes_no_other(source, work):
     want = cells_of(WORK[work](SOURCES[source](people())))
     for odd in ODD:
@@ -156,9 +156,16 @@ def test_one_row_makes_no_work_fail_and_changes_no_other(source, work):
         assert got[AT] in (3, 4)  # another category, or missing
 
 
-@pytest.mark.parametrize("form", ["array", "partitions"])
-@pytest.mark.parametrize("work", ["nothing", "a filter", "assign", "map_partitions"])
-@pytest.mark.parametrize("source", ["from_map", "from_delayed"])
+@pytest.mark.parametrize(
+    ("work", "source", "form"),
+    one_of_each(
+        [
+            (work, rest)
+            for work in ("nothing", "a filter", "assign", "map_partitions")
+            for rest in product(["from_map", "from_delayed"], ["array", "partitions"])
+        ]
+    ),
+)
 def test_one_row_makes_nothing_fail_that_was_made_of_a_frame(source, work, form):
     """Dask has then put its conversion into the tasks; of what is in memory it converts at once."""
     want = cells_of(WORK[work](SOURCES[source](people())), form)

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from components.auto.test_forest_scale import N, by_contribution, complete, gradients, people
 from rich_parts import answered
+from thinned import thinned
 
 from dpgb_dask.components import constants
 from dpgb_dask.components.answers import sums
@@ -123,7 +124,7 @@ def asked(state, scale, sd, g, h, codes):
     )
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", thinned(KINDS, every=3))
 def test_what_trees_follow_of_the_rows_own_noise_is_taken_off_in_part(kind, monkeypatch):
     """Trees of rows that follow nothing: these rows ask for longer ones, others for none."""
     found = []
@@ -149,7 +150,7 @@ def test_what_trees_follow_of_the_rows_own_noise_is_taken_off_in_part(kind, monk
     assert less - own > 0.15 * (fresh - own)
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", thinned(KINDS[::-1], every=3))
 def test_noise_of_the_release_and_of_rows_is_the_error(kind, monkeypatch):
     state, codes, score, g, h = with_rows(kind, 5, 1.5)
     scale = state.memory.scale
