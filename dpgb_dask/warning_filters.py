@@ -9,6 +9,7 @@ import sys
 import threading
 import warnings
 from collections.abc import Callable
+from contextlib import ContextDecorator
 from typing import Any, SupportsIndex
 
 from dpgb_dask.errors import DPGBWarning
@@ -27,7 +28,7 @@ class _While(type):
         return cls.holds(category)
 
 
-class _Silence:
+class _Silence(ContextDecorator):
     """A context in which this process shows no warning but those of this library, until its last thread leaves it.
 
     All threads are silent, as what reads a chunk may start others.

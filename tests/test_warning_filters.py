@@ -3,6 +3,7 @@
 import threading
 import warnings
 
+import dask
 import dask.dataframe as dd
 import numpy as np
 import pandas as pd
@@ -11,6 +12,7 @@ from distributed import Client
 
 from dpgb_dask import DPGBClassifier, Schema
 from dpgb_dask.errors import PrivacyLeakWarning
+from dpgb_dask.private.reading.ingest import read_source
 from dpgb_dask.private.rounds.worker_tasks import Encoding
 from dpgb_dask.recipes import AUTO
 from dpgb_dask.testing import SeededNoise
@@ -70,6 +72,33 @@ def client():
         processes=False, n_workers=1, threads_per_worker=2, dashboard_address=":0"
     ) as client:
         yield client
+
+
+@pytest.mark.parametrize(
+    "work",
+    [lambda f: f.set_index("x", drop=False), lambda f: f.repartition(partition_size="1kB")],
+    ids=["set_index", "partition_size"],
+)
+def test_what_warns_while_dask_lines_up_partitions_is_not_shown(work):
+    """It sees rows then, before the charge."""
+    seen = []
+
+    def looked_at(part):
+        seen.append(len(part))
+        return aloud(part)
+
+    frame = work(dd.from_pandas(TABLE, npartitions=3).map_partitions(looked_at, meta=TABLE[:0]))
+    X, y = frame[["x"]], frame["y"]
+    for action in ("error", "always"):
+        # not on the tests' own cluster: in its process Python 3.11 locks what Dask caches
+        with (
+            dask.config.set(scheduler="sync"),
+            warnings.catch_warnings(record=True) as shown,
+        ):
+            warnings.simplefilter(action)
+            read_source(X, y, None, SCHEMA)
+        assert [w for w in shown if "secret" in str(w.message)] == []
+    assert sum(seen)
 
 
 @pytest.mark.parametrize("cluster", [False, True])

@@ -3,6 +3,7 @@
 
 import argparse
 import os
+import secrets
 import shutil
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -77,8 +78,8 @@ def _predict(options: argparse.Namespace) -> None:
     delimiter, compression = _form_of(options.out)
     # next to the output and with its suffix, from which readers and writers of text derive the compression
     place = Path(os.path.realpath(options.out))  # a link to it stays
-    scratch = place.with_name(f".part-{place.name}")
-    replaced = place.with_name(f".old-{place.name}")
+    scratch = place.with_name(f".dpgb-part-{secrets.token_hex(8)}-{place.name}")
+    replaced = place.with_name(f".dpgb-old-{place.name}")
     _put_back(replaced, place)  # if a command was killed
     check_out(options.out, overwrite=options.overwrite, folder=delimiter is None)
     check_spared(options, options.out, scratch, replaced)

@@ -3,10 +3,11 @@
 Below an operation that may depend on the conversion, such as a filter, it stays; but no value makes it fail.
 """
 
-from collections import deque
-from collections.abc import Callable, Iterable
-from itertools import chain
-from types import SimpleNamespace
+import datetime
+import decimal
+import gc
+from collections.abc import Callable
+from types import BuiltinFunctionType, FunctionType, ModuleType
 from typing import Any
 
 import dask
@@ -18,6 +19,7 @@ from dask._expr import Expr
 from dask.dataframe._pyarrow import to_pyarrow_string
 from dask.dataframe.dask_expr._expr import ArrowStringConversion
 from dask.dataframe.dask_expr.io.parquet import ReadParquetPyarrowFS
+from dask.dataframe.utils import check_meta
 from dask.delayed import delayed
 from numpy.typing import NDArray
 
@@ -30,8 +32,22 @@ THROUGH = frozenset({
     "Repartition", "ResetIndex",
 })  # fmt: skip
 
-# types whose text has those of other values in it
-HOLDING = (tuple, list, dict, set, frozenset, deque, SimpleNamespace, np.ndarray)
+# types whose values hold no others, or whose text does not tell them
+FLAT = (
+    *(
+        str,
+        bytes,
+        int,
+        float,
+        complex,
+        type(None),
+        np.generic,
+        decimal.Decimal,
+        datetime.date,
+        datetime.time,
+    ),
+    *(datetime.timedelta, type, FunctionType, BuiltinFunctionType, ModuleType),
+)
 
 # types of NumPy that pandas holds as they are, whatever the values
 HELD = "biufc"
@@ -89,6 +105,8 @@ def _given(node: Any, given: dict[str, Any], total: dict[str, Any]) -> Any:
         name = type(node).__name__
         if name == "ArrowStringConversion":
             new = _given(node.frame, given, total)
+        elif name == "FromDelayed":
+            new = _unchecked(node)
         elif name.startswith("FromPandas"):
             new = node.substitute_parameters({"pyarrow_strings_enabled": False})
         elif name in THROUGH:
@@ -109,10 +127,17 @@ def _total(node: Any, total: dict[str, Any]) -> Any:
         elif name.startswith("FromPandas") and new.pyarrow_strings_enabled:
             bare = new.substitute_parameters({"pyarrow_strings_enabled": False})
             new = _with_conversion(bare)
+        elif name == "FromDelayed":
+            new = _unchecked(new)
         elif name == "ReadParquetPyarrowFS":
             new = ParquetOfAnyValues(*node.operands)  # type: ignore[no-untyped-call]
         total[node._name] = new  # noqa: SLF001
     return total[node._name]  # noqa: SLF001
+
+
+def _unchecked(node: Any) -> Any:
+    """Return the caller's partitions, whose types Dask does not compare with those of `meta`: values make them."""
+    return node.substitute_parameters({"verify_meta": False})
 
 
 def _rebuilt(node: Any, change: Callable[[Any], Any]) -> Any:
@@ -139,6 +164,16 @@ def to_text(part: Any) -> Any:
 def is_conversion(function: Any) -> bool:
     """Return whether a task's function is Dask's conversion, which a value may make fail."""
     return getattr(function, "func", None) is to_pyarrow_string.func
+
+
+def is_check(function: Any) -> bool:
+    """Return whether a task's function is Dask's comparison of a partition's types with those that are expected."""
+    return getattr(function, "func", None) is check_meta
+
+
+def as_it_is(part: Any) -> Any:
+    """Return a partition, in place of Dask's comparison."""
+    return part
 
 
 class TotalConversion(ArrowStringConversion):
@@ -217,35 +252,31 @@ def _is_vast(part: Any) -> bool:
     return part.dtype == object and any(
         _room_beside(value, MOST_LEVELS, MOST_PARTS) < 0
         for value in part.tolist()
-        if issubclass(type(value), HOLDING)  # its class may say that it is of another
+        if not issubclass(type(value), FLAT)  # its class may say that it is of another
     )
 
 
 def _room_beside(value: Any, levels: int, room: int) -> int:
     """Return the room that is left beside a value and all that it holds: below 0 beyond a limit, and no further."""
-    kind = next((kind for kind in HOLDING if issubclass(type(value), kind)), None)
-    if kind is None:
-        return room - 1 - parts_of_text(value)
-    if not levels:
+    room -= 1
+    if issubclass(type(value), FLAT):
+        return room - parts_of_text(value)
+    held = _held_by(value)
+    if held and not levels:
         return -1
-    for part in _held_by(value, kind):
+    for part in held:
         if room < 0:
             break
         room = _room_beside(part, levels - 1, room)
     return room
 
 
-def _held_by(value: Any, kind: Any) -> Iterable[Any]:
-    """Return the values that one of `HOLDING` holds, whatever a subclass redefines."""
-    if kind is np.ndarray:
+def _held_by(value: Any) -> list[Any]:
+    """Return the values that a value holds, whatever its class says of itself."""
+    if issubclass(type(value), np.ndarray):  # which does not tell the collector
         whole = np.ndarray.view(value, np.ndarray)
-        return whole.flat if whole.dtype == object else ()
-    if kind is SimpleNamespace:
-        value, kind = vars(value), dict
-    held: Iterable[Any] = (
-        chain.from_iterable(dict.items(value)) if kind is dict else kind.__iter__(value)
-    )
-    return held
+        return whole.ravel().tolist() if whole.dtype.hasobject else []
+    return [part for part in gc.get_referents(value) if not issubclass(type(part), type)]
 
 
 def _replaced(column: Any) -> NDArray[np.object_]:

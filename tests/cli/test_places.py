@@ -56,7 +56,7 @@ def test_overwrite_never_replaces_what_is_read_or_a_ledger(place, people, capsys
     (place / "link.csv").symlink_to(csv)
     (place / "link.parquet").symlink_to(folder)
     (place / "name.csv").hardlink_to(csv)
-    (place / ".part-o.csv").write_bytes(csv.read_bytes())
+    (place / ".dpgb-old-o.csv").write_bytes(csv.read_bytes())
     (place / "set.zarr" / "s.json").write_bytes((place / "schema.json").read_bytes())
     (place / "set.zarr" / "in.csv").write_bytes(csv.read_bytes())
     (ledger,) = place.glob("ledger-*")
@@ -69,7 +69,7 @@ def test_overwrite_never_replaces_what_is_read_or_a_ledger(place, people, capsys
         ("predict", model, csv, "--out", place / "name.csv", "--overwrite"),
         ("predict", model, place / "link.csv", "--out", csv, "--overwrite"),
         ("predict", model, pattern, "--out", csv, "--overwrite"),
-        ("predict", model, place / ".part-o.csv", "--out", place / "o.csv"),
+        ("predict", model, place / ".dpgb-old-o.csv", "--out", place / "o.csv"),
         ("predict", model, folder, "--out", folder, "--overwrite"),
         ("predict", model, place / "link.parquet", "--out", folder, "--overwrite"),
         ("predict", model, folder / "*.parquet", "--out", folder, "--overwrite"),
@@ -128,7 +128,7 @@ def test_predictions_are_replaced_as_a_whole(place, people, monkeypatch):
     assert len(pd.read_parquet(out)) == len(people)
     assert run(*predict) == 0
     assert out.is_symlink()
-    assert not [*place.glob(".part*"), *place.glob(".old*")]
+    assert not list(place.glob(".dpgb-*"))
 
 
 @pytest.mark.parametrize("end", [KeyboardInterrupt, OSError(28, "no room")], ids=["stop", "error"])
@@ -146,7 +146,7 @@ def test_predictions_stay_where_putting_new_ones_in_place_breaks_off(
         patched.setattr(Path, "replace", Mock(side_effect=end))
         assert run(*predict) in (1, 130)
     assert everything(place) == before
-    out.rename(place / ".old-predicted")
+    out.rename(place / ".dpgb-old-predicted")
     assert run(*predict[:-1]) == 1  # it is there: --overwrite is asked for, as before
     assert everything(place) == before
     assert run(*predict) == 0

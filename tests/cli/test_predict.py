@@ -35,7 +35,7 @@ def test_predict_takes_files_with_more_columns_and_keeps_some(place, people, cap
             assert list(got.columns) == names
             np.testing.assert_array_equal(got["prediction"], want)
             assert got["id"].tolist() == more["id"].tolist()
-    assert not list(place.glob(".part*"))
+    assert not list(place.glob(".dpgb-*"))
     capsys.readouterr()
     for options, words in (
         (("--keep", "nothing"), "'nothing' is no column of the data"),

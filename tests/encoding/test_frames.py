@@ -2,10 +2,11 @@
 
 import datetime
 import decimal
-from collections import deque
+from collections import UserList, deque
+from dataclasses import dataclass
 from functools import partial
 from itertools import chain, product
-from types import SimpleNamespace
+from types import MappingProxyType, SimpleNamespace
 
 import dask
 import dask.array as da
@@ -61,7 +62,18 @@ def shared(kind):
     return value
 
 
-VAST = [shared(kind) for kind in (tuple, list, dict, deque, in_space, in_array)]
+@dataclass
+class Own:
+    """Of the caller's making, with the text that Python makes of what it holds."""
+
+    pairs: list
+
+
+KINDS = (tuple, list, dict, deque, in_space, in_array, Own, UserList, MappingProxyType, ValueError)
+VAST = [
+    shared(lambda pairs, kind=kind: kind(dict(pairs) if kind is MappingProxyType else pairs))
+    for kind in KINDS
+]
 ODD = [
     *VAST,
     b"\xff",

@@ -10,7 +10,8 @@ from dask.delayed import Delayed
 from dask.highlevelgraph import HighLevelGraph
 
 from dpgb_dask.private.reading.load_lock import in_turn
-from dpgb_dask.warning_filters import SILENCE
+
+Around = Callable[..., Any]
 
 
 class _Held:
@@ -44,7 +45,9 @@ class _Turns:
         return 1 - self._place.get(key, 0) / len(self._place)
 
 
-def fuse_calls(calls: Sequence[Delayed], *, room: int | None = None) -> list[Delayed]:
+def fuse_calls(
+    calls: Sequence[Delayed], *, room: int | None = None, around: Around | None = None
+) -> list[Delayed]:
     """Move into each call the tasks, and the values in the graph, that no other call needs: they become one task.
 
     If a chunk is a task of its own, Dask loads it as soon as a thread is free, even if many loaded chunks still wait:
@@ -57,6 +60,8 @@ def fuse_calls(calls: Sequence[Delayed], *, room: int | None = None) -> list[Del
     room : int or None
         Bytes that the loaded chunks of a process may take together; the process then loads one chunk at a time
         (`load_lock`). None for no such rule.
+    around : function of (function, *args, **kwargs), or None
+        Calls the function of every task that is left.
 
     Returns
     -------
@@ -68,11 +73,11 @@ def fuse_calls(calls: Sequence[Delayed], *, room: int | None = None) -> list[Del
     needs = [_needs(graph, call.key) for call in calls]
     users = Counter(key for keys in needs for key in keys)
     fused: dict[Any, Any] = {
-        key: _silent(_as_task(graph[key])) for key, n in users.items() if n > 1
+        key: _within(around, _as_task(graph[key])) for key, n in users.items() if n > 1
     }
     for call, keys in zip(calls, needs, strict=True):
         own = [_as_task(graph[k]) for k in keys if users[k] == 1]
-        whole = _silent(Task.fuse(*own, key=call.key))
+        whole = _within(around, Task.fuse(*own, key=call.key))
         if room is not None:
             whole = Task(call.key, in_turn, room, whole.func, *whole.args, **whole.kwargs)
         fused[call.key] = whole
@@ -124,16 +129,10 @@ def _fused_into(task: Task) -> dict[Any, Any]:
     return task.args[0] if task.has_subgraph() else {}
 
 
-def _silently(work: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
-    """Call a function that reads rows."""
-    with SILENCE:
-        return work(*args, **kwargs)
-
-
-def _silent(node: Any) -> Any:
-    if not isinstance(node, Task) or isinstance(node, NestedContainer):
+def _within(around: Around | None, node: Any) -> Any:
+    if around is None or not isinstance(node, Task) or isinstance(node, NestedContainer):
         return node
-    return Task(node.key, _silently, node.func, *node.args, **node.kwargs)
+    return Task(node.key, around, node.func, *node.args, **node.kwargs)
 
 
 def _as_task(node: Any) -> Any:

@@ -12,7 +12,7 @@ import numpy as np
 import pandas as pd
 import xarray as xr
 import zarr
-from dask._task_spec import Task, convert_legacy_graph
+from dask._task_spec import Alias, Task, convert_legacy_graph
 from dask.base import is_dask_collection
 from dask.core import flatten
 from dask.delayed import Delayed
@@ -22,7 +22,14 @@ from numpy.typing import NDArray
 from dpgb_dask.contracts.schema import Schema
 from dpgb_dask.conventions import dims_of
 from dpgb_dask.encoding.columns import n_rows
-from dpgb_dask.encoding.frames import as_given, in_partitions, is_conversion, to_text
+from dpgb_dask.encoding.frames import (
+    as_given,
+    as_it_is,
+    in_partitions,
+    is_check,
+    is_conversion,
+    to_text,
+)
 from dpgb_dask.encoding.kinds import from_arrow, refuse_other_chunks, unknown_kind
 from dpgb_dask.encoding.structure import (
     check_beside,
@@ -54,9 +61,12 @@ from dpgb_dask.private.reading.rows import (
     slice_block,
 )
 from dpgb_dask.stored import all_arrays_of, from_zarr, lazily
+from dpgb_dask.warning_filters import SILENCE
 
 # inputs in memory are cut into views of this many rows, so that threads share the work
 CHUNK_ROWS = 1 << 17
+# P2P tasks find each other by the types and keys that a fit changes, and once alone: it reads the rows several times
+BY_TASKS = {"dataframe.shuffle.method": "tasks", "array.rechunk.method": "tasks"}
 
 
 def not_readable(kind: str) -> StructureError:
@@ -125,6 +135,7 @@ def read_source(
 
 
 @in_our_words(not_readable)
+@SILENCE
 def check_inputs(
     X: Any,  # noqa: N803
     y: Any,
@@ -199,8 +210,11 @@ def native_column(data: Any, name: str) -> Any:
 
 
 @in_our_words(not_readable)
+@SILENCE
 def source_of(inputs: Inputs, schema: Schema) -> Source:
-    """Align the chunks of checked inputs; nothing is computed.
+    """Align the chunks of checked inputs; nothing is computed, but by Dask itself where it has to see the rows.
+
+    So it does for new divisions (`set_index` without them), and for partitions of a given size: in silence.
 
     Raises
     ------
@@ -530,11 +544,11 @@ def _frame_chunks(x: dd.DataFrame, y: Any, third: _Third, schema: Schema) -> tup
     )
 )
 def _to_delayed(frame: dd.DataFrame) -> list[Any]:
-    """Return the partitions, without Dask's conversion to text.
+    """Return the partitions, without Dask's conversion to text, and not shuffled by its P2P method.
 
     While it optimises, Dask may convert columns in memory, and an error of that conversion would quote a value.
     """
-    with dask.config.set({"dataframe.convert-string": False}):
+    with dask.config.set({"dataframe.convert-string": False, **BY_TASKS}):
         parts: list[Any] = frame.to_delayed()
         return parts
 
@@ -542,7 +556,8 @@ def _to_delayed(frame: dd.DataFrame) -> list[Any]:
 def _as_array(data: Any, rows: tuple[Any, ...] | None, name: str) -> Any:
     """Return data as a Dask Array with the row chunks ``rows``; None keeps the chunks it has."""
     if isinstance(data, dd.DataFrame | dd.Series):
-        data = data.to_dask_array()
+        with dask.config.set(BY_TASKS):
+            data = data.to_dask_array()
     unknown = rows is not None and any(np.isnan(n) for n in rows)
     if not isinstance(data, da.Array):
         if unknown or isinstance(data, pd.DataFrame):
@@ -553,7 +568,7 @@ def _as_array(data: Any, rows: tuple[Any, ...] | None, name: str) -> Any:
         # Dask cannot choose chunks for objects by itself
         data = da.from_array(data if masked else np.asarray(data), chunks=-1)
     if data.ndim == 2 and len(data.chunks[1]) > 1:
-        data = data.rechunk({1: -1})
+        data = data.rechunk({1: -1}, method="tasks")
     if rows is None or data.chunks[0] == rows:
         return data
     if unknown or any(np.isnan(n) for n in data.chunks[0]):
@@ -565,7 +580,7 @@ def _as_array(data: Any, rows: tuple[Any, ...] | None, name: str) -> Any:
         return data
     if data.shape[0] != sum(rows):
         raise _lengths_differ()
-    return data.rechunk({0: rows})
+    return data.rechunk({0: rows}, method="tasks")
 
 
 def _delayed_blocks(arrays: Sequence[da.Array], schema: Schema) -> list[list[Delayed]]:
@@ -574,10 +589,27 @@ def _delayed_blocks(arrays: Sequence[da.Array], schema: Schema) -> list[list[Del
     Arrays that are parts of one array then share its reads; optimised apart, each would read it again.
     """
     keys = [list(flatten(array.__dask_keys__())) for array in arrays]
-    graph = HighLevelGraph.merge(*(array.__dask_graph__() for array in arrays))
+    graph = _by_tasks(HighLevelGraph.merge(*(array.__dask_graph__() for array in arrays)))
     tasks = arrays[0].__dask_optimize__(graph, [key for part in keys for key in part])
     flat = iter(_delayed(list(flatten(keys)), tasks, schema))
     return [list(islice(flat, len(part))) for part in keys]
+
+
+def _by_tasks(graph: HighLevelGraph) -> HighLevelGraph:
+    """Return a graph whose arrays Dask does not rechunk by its P2P method, as it does by default on a cluster."""
+    layers = {
+        name: _rechunked(layer) if type(layer).__name__ == "P2PRechunkLayer" else layer
+        for name, layer in graph.layers.items()
+    }
+    return HighLevelGraph(layers, graph.dependencies)
+
+
+def _rechunked(layer: Any) -> dict[Any, Any]:
+    """Return what makes of one array's blocks those of another, under the same keys."""
+    old = da.Array({}, layer.name_input, layer.chunks_input, dtype=np.float64)
+    new = old.rechunk(layer.chunks, method="tasks")
+    names = {(layer.name, *key[1:]): key for key in flatten(new.__dask_keys__())}
+    return {**new.__dask_graph__(), **{key: Alias(key, made) for key, made in names.items()}}
 
 
 def _delayed(keys: Sequence[Any], graph: Mapping[Any, Any], schema: Schema) -> list[Delayed]:
@@ -585,7 +617,12 @@ def _delayed(keys: Sequence[Any], graph: Mapping[Any, Any], schema: Schema) -> l
     tasks = convert_legacy_graph(dict(graph))
     inner = list(tasks_in(tasks.values()))
     change = reading_of(inner, schema)
-    if change is not None or any(is_conversion(task.func) for task in inner):
+    if any(type(task).__name__ == "P2PBarrierTask" for task in inner):
+        raise StructureError(
+            "Rows that Dask shuffles or rechunks by its P2P method cannot be read by a fit. Build the collection under"
+            f" dask.config.set({BY_TASKS}), or persist it first."
+        )
+    if change is not None or any(is_conversion(task.func) or is_check(task.func) for task in inner):
         tasks = {key: rewritten(node, partial(_safe, change)) for key, node in tasks.items()}
     layer = f"dpgb-source-{keys[0][0]}"
     joint = HighLevelGraph.from_collections(layer, tasks, dependencies=())
@@ -593,9 +630,14 @@ def _delayed(keys: Sequence[Any], graph: Mapping[Any, Any], schema: Schema) -> l
 
 
 def _safe(change: Callable[[Task], Task] | None, task: Task) -> Task:
-    """Return a task that no value makes fail: Dask's conversion to text is in arrays that were made of a frame."""
+    """Return a task that no value makes fail.
+
+    Dask's conversion to text, and its comparison of types, are in arrays and partitions that were made of a frame.
+    """
     if is_conversion(task.func):
         return Task(task.key, to_text, *task.args)
+    if is_check(task.func):
+        return Task(task.key, as_it_is, *task.args)
     return task if change is None else change(task)
 
 

@@ -9,12 +9,14 @@ from typing import Any, NamedTuple, Protocol, TypeVar
 
 import numpy as np
 import pandas as pd
+from dask.sizeof import sizeof
 from numpy.typing import NDArray
 
 from dpgb_dask.contracts.schema import Schema
 from dpgb_dask.encoding.columns import n_rows
 from dpgb_dask.encoding.structure import SourceBlock
 from dpgb_dask.errors import ChunkError, StructureError
+from dpgb_dask.private.reading.load_lock import bytes_of
 
 # ---- chunks ----------------------------------------------------------------------------------------------------------
 
@@ -29,6 +31,12 @@ class Rows(NamedTuple):
 
     def __repr__(self) -> str:
         return "<rows>"  # Dask logs tasks that it cannot send, with the repr of their arguments
+
+
+@sizeof.register(Rows)  # type: ignore[untyped-decorator]
+def _size(rows: Rows) -> int:
+    """Return the bytes of a chunk, for Dask, which would look into the values: into one that holds others, for ever."""
+    return bytes_of(tuple(rows))
 
 
 @dataclass(frozen=True, eq=False, slots=True)

@@ -90,6 +90,7 @@ from dpgb_dask.private.rounds.worker_tasks import (
     join_encoded,
     length_of_chunk,
     lies_on_scratch,
+    loading,
     make_shard,
     mark_of,
     pass_on,
@@ -322,7 +323,7 @@ class TaskRounds(SealedRounds):
             calls.append(task(k, self._chunks[k].parts(), common, self._units, dask_key_name=key))
         try:
             with _quiet_graphs():
-                fused = fuse_calls(calls, room=room_to_read(self._execution))
+                fused = fuse_calls(calls, room=room_to_read(self._execution), around=loading)
                 futures: list[Future[Any]] = self.client.compute(fused, **where)
         except LOST:
             raise

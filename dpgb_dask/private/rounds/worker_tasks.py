@@ -52,6 +52,7 @@ from dpgb_dask.private.reading.rows import (
 )
 from dpgb_dask.private.reading.units import UnitCounts, count_units
 from dpgb_dask.private.rounds.messages import Parts
+from dpgb_dask.warning_filters import SILENCE
 
 T = TypeVar("T")
 
@@ -282,6 +283,23 @@ class Encoding:
         kept = [piece for pieces in whole.pieces for piece in pieces]
         pieces = merge_pieces(kept, self.block_rows)
         return Shard(pieces, self.reading.shape, self.bins, self.reading.rows_key)
+
+
+def loading(work: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
+    """Call a task's function that reads rows, in silence.
+
+    A foreign error becomes a failure that contains only its type, as a worker's log would quote it; a failure among the
+    arguments, of a task that several chunks need, is passed on.
+    """
+    parts = [part for one in args for part in (one if isinstance(one, list) else [one])]
+    failure = first_failure(parts)
+    if failure is not None:
+        return failure
+    try:
+        with SILENCE:
+            return work(*args, **kwargs)
+    except Exception as error:
+        return _failure(error)
 
 
 def _on_rows(function: Callable[[Rows], T], parts: Sequence[Any]) -> T | Failure:
