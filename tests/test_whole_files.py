@@ -115,7 +115,10 @@ from dpgb_dask.whole_files import write_whole
 os.fsync = lambda _: os.kill(os.getpid(), signal.SIGKILL)
 write_whole(pathlib.Path({str(path)!r}), b"half")
 """
-    assert subprocess.run([sys.executable, "-P", "-c", code], check=False).returncode == -signal.SIGKILL
+    assert (
+        subprocess.run([sys.executable, "-P", "-c", code], check=False).returncode
+        == -signal.SIGKILL
+    )
     assert path.read_text() == OLD
     write_whole(path, b"new")
     assert path.read_text() == "new"
