@@ -25,7 +25,7 @@ from dpgb_dask.matching import default_names, names_of
 from dpgb_dask.showing import WORDS, brief, html_table
 from dpgb_dask.stored import arrays_of, from_zarr
 from dpgb_dask.values import cell
-from dpgb_dask.whole_files import write_whole
+from dpgb_dask.whole_files import path_of, write_whole
 
 BLANKS = {
     "type": "numeric (low, high, integer), categorical (categories), bool, datetime (first, last, parts), grouped"
@@ -142,7 +142,7 @@ class SchemaDraft(Mapping[str, Any]):
 
     def save(self, path: str | Path) -> None:
         """Write the JSON form, with its blanks."""
-        write_whole(Path(path), f"{self}\n".encode())
+        write_whole(path_of(path), f"{self}\n".encode())
 
     @classmethod
     def load(cls, path: str | Path) -> "SchemaDraft":

@@ -14,7 +14,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from dpgb_dask.errors import StructureError, kind_of
-from dpgb_dask.whole_files import write_whole
+from dpgb_dask.whole_files import path_of, write_whole
 
 WAIT_SECONDS = 60.0  # in which a store must answer for the first time
 CREDENTIALS = "Give this process credentials for it in its environment (for s3://: AWS_ACCESS_KEY_ID and others)."
@@ -23,10 +23,10 @@ _PASSWORD = re.compile(r"://[^/@:\[]*:(?!\d+(?:/|$))[^@]*@")
 
 
 def local_path(path: str) -> Path | None:
-    """Return the local path that a path or URL names; None for a remote URL."""
+    """Return the local path that a path or URL names, `~` as the user's folder; None for a remote URL."""
     if "://" in path and not path.startswith(("file://", "local://")):
         return None
-    return Path(path.split("://", 1)[-1])
+    return path_of(path.split("://", 1)[-1])
 
 
 def is_url(path: str) -> bool:

@@ -8,6 +8,11 @@ from pathlib import Path
 from stat import S_IMODE
 
 
+def path_of(name: str | Path) -> Path:
+    """Return the path of a file that a caller names; `~` is the user's folder, as it is for Dask and pandas."""
+    return Path(os.path.expanduser(name))
+
+
 def folder_of(path: Path) -> Path:
     """Return the folder in which a file is written: also where ``path`` is a link, that of the file it names."""
     return Path(os.path.realpath(path)).parent
@@ -48,7 +53,9 @@ def write_whole(path: Path, data: bytes) -> None:
             os.fsync(folder)  # otherwise a crash may lose the new name
         finally:
             os.close(folder)
-    except BaseException:
+    except BaseException as error:
         with suppress(OSError):
             part.unlink()
+        if isinstance(error, OSError):
+            error.filename = str(path)  # the caller never named the part
         raise

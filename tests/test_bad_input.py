@@ -5,6 +5,7 @@ import logging
 import os
 import warnings
 from itertools import product
+from pathlib import Path
 
 import dask
 import dask.array as da
@@ -309,6 +310,8 @@ def test_columns_that_do_not_fit_are_refused(
             "csr_array",
         ),
         (lambda x, _: iter(x), lambda y: y, UnsupportedCollectionError, "iterator"),
+        (lambda _, t: dask.delayed(t), lambda y: y, UnsupportedCollectionError, "from_delayed"),
+        (lambda *_: Path("x.parquet"), lambda y: y, UnsupportedCollectionError, "Read the file"),
         (lambda x, _: [*x.tolist(), [1, 2, 3]], lambda y: [*y, 1], StructureError, "4 columns"),
         (lambda x, _: x[:, 0].tolist(), lambda y: y, StructureError, "4 columns"),
         (lambda _, t: t.to_dict("records"), lambda y: y, StructureError, "4 columns"),
@@ -323,7 +326,7 @@ def test_columns_that_do_not_fit_are_refused(
             lambda _, t: dd.from_pandas(t, npartitions=3),
             lambda y: dd.from_pandas(pd.Series(y), npartitions=4),
             StructureError,
-            "different numbers of chunks",
+            "different numbers of chunks.*persist the whole table",
         ),
         (
             lambda x, _: without_known_chunks(da.from_array(x, chunks=(500, 4))),

@@ -45,6 +45,42 @@ WRITERS = {
 
 
 @pytest.mark.parametrize("name", WRITERS)
+def test_an_error_names_the_file_that_was_asked_for(name, classifier, tmp_path):
+    path = tmp_path / "no" / "file"
+    with pytest.raises((StructureError, OSError), match="No such file") as raised:
+        WRITERS[name](classifier, path)
+    assert repr(str(path)) in str(raised.value)
+
+
+@pytest.mark.parametrize("name", WRITERS)
+def test_a_tilde_is_the_users_folder(name, classifier, tmp_path, monkeypatch):
+    (tmp_path / "work").mkdir()
+    monkeypatch.chdir(tmp_path / "work")
+    monkeypatch.setenv("HOME", str(tmp_path))
+    for path in ("~/text", Path("~/path")):
+        WRITERS[name](classifier, path)
+    assert {*os.listdir(tmp_path)} == {"text", "path", "work"}
+
+
+def test_a_tilde_is_the_users_folder_at_the_command_line(classifier, tmp_path, monkeypatch):
+    (tmp_path / "work").mkdir()
+    monkeypatch.chdir(tmp_path / "work")
+    monkeypatch.setenv("HOME", str(tmp_path))
+    classifier.save("~/m.json")
+    classifier.schema_.save("~/s.json")
+    assert Schema.load("~/s.json") == classifier.schema_
+    (tmp_path / "rows.csv").write_text(",".join(classifier.schema_.names) + "\n")
+    assert run("predict", "~/m.json", "~/rows.csv", "--out", "~/out.csv") == 0
+    assert run("report", "~/m.json", "--html", "~/m.html") == 0
+    assert run("export", "~/m.json", "--to", "python", "--out", "~/scorer.py") == 0
+    assert run("edit", "~/m.json", "--remove", "x", "--out", "~/e.json") == 0
+    assert run("schema", "~/rows.csv", "--out", "~/draft.json") == 0
+    names = {"out.csv", "m.html", "scorer.py", "e.json", "draft.json"}
+    assert names <= {*os.listdir(tmp_path)}
+    assert not os.listdir(".")
+
+
+@pytest.mark.parametrize("name", WRITERS)
 def test_a_file_that_cannot_be_written_leaves_the_old_one(name, classifier, tmp_path):
     path = tmp_path / "file"
     path.write_text(OLD)

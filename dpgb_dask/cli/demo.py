@@ -17,6 +17,7 @@ from dpgb_dask.cli.places import check_out, check_saved, check_spared
 from dpgb_dask.datasets import TARGET, census_schema, make_census
 from dpgb_dask.errors import DPGBError, StructureError
 from dpgb_dask.estimators import DPGBClassifier, load
+from dpgb_dask.whole_files import path_of
 
 
 def add(commands: Any) -> None:
@@ -36,7 +37,7 @@ def add(commands: Any) -> None:
     )
     demo.add_argument(
         "--out",
-        type=Path,
+        type=path_of,
         default=Path("demo-model.json"),
         help="model file (default ./demo-model.json)",
     )

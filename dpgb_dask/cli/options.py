@@ -5,7 +5,6 @@ import json
 import re
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, NoReturn
 
 from dpgb_dask.errors import (
@@ -16,6 +15,7 @@ from dpgb_dask.errors import (
     did_you_mean,
     kind_of,
 )
+from dpgb_dask.whole_files import path_of
 
 if TYPE_CHECKING:
     from dpgb_dask.controller.ledger import Ledger
@@ -158,7 +158,7 @@ def joined(address: str | None) -> Iterator[None]:
 
 def _address(given: str) -> str:
     """Return the address of a scheduler, from the file that it wrote if a file is given."""
-    file = Path(given)
+    file = path_of(given)
     if "://" in given or not file.is_file():
         return given
     try:

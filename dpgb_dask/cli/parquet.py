@@ -10,6 +10,7 @@ import pandas as pd
 from dask.utils import natural_sort_key
 
 from dpgb_dask.encoding.kinds import VIEWS
+from dpgb_dask.errors import StructureError
 from dpgb_dask.private.reading.parquet_files import schemas_of
 
 # how columns of an index without a name begin, of pandas and of Dask
@@ -47,6 +48,11 @@ def read_parquet(path: str, dtype_backend: str | None = None) -> Parquet:
     import pyarrow as pa  # noqa: PLC0415 - comes with Dask
 
     paths, schemas = _files_of(path)
+    if not paths:
+        raise StructureError(
+            f"{path!r} is a folder without files that end in {', '.join(SUFFIXES)}. Name files of text by a pattern,"
+            f" such as {path.rstrip('/') + '/*.csv'!r}."
+        )
     stored_schema = schemas[0]
     named = _columns_of_folders(paths)
     folders = named - {*stored_schema.names}

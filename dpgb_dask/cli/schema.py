@@ -2,7 +2,6 @@
 
 import argparse
 import sys
-from pathlib import Path
 from typing import Any
 
 import zarr
@@ -16,6 +15,7 @@ from dpgb_dask.errors import SchemaError
 from dpgb_dask.io.opening import is_dataset
 from dpgb_dask.io.text import reading
 from dpgb_dask.stored import arrays_of
+from dpgb_dask.whole_files import path_of
 
 NOTES = """\
 Only names are read, and the types that a Parquet or Zarr file declares. Names in a file of text are its first line:
@@ -30,7 +30,7 @@ def add(commands: Any) -> None:
     schema = command(commands, "schema", text, _schema, example, NOTES)
     schema.add_argument("data", help=DATA)
     schema.add_argument("--target", help="column to predict; it is then no feature")
-    schema.add_argument("--out", type=Path, help="file to write (default: standard output)")
+    schema.add_argument("--out", type=path_of, help="file to write (default: standard output)")
     schema.add_argument("--overwrite", action="store_true", help="replace a file at --out")
     schema.add_argument(
         "--header",

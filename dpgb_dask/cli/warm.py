@@ -2,7 +2,6 @@
 
 import argparse
 import warnings
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -14,6 +13,7 @@ from dpgb_dask.estimators import DPGBClassifier
 from dpgb_dask.kernels import cache
 from dpgb_dask.kernels.warming import GROUPS, warm
 from dpgb_dask.recipes import RECIPES
+from dpgb_dask.whole_files import path_of
 
 NOTES = """\
 Kernels are compiled for this machine's processor, this Python, numba and dpgb_dask; with others, what is in the folder
@@ -32,7 +32,7 @@ def add(commands: Any) -> None:
     )
     warmed.add_argument(
         "--cache-dir",
-        type=Path,
+        type=path_of,
         metavar="DIR",
         help="folder to fill (default: NUMBA_CACHE_DIR, else beside the package, else the user's cache folder)",
     )

@@ -38,7 +38,7 @@ from dpgb_dask.errors import (
 from dpgb_dask.plain import python_scalar
 from dpgb_dask.showing import WORDS, brief, html_table
 from dpgb_dask.values import is_missing, listed_values
-from dpgb_dask.whole_files import write_whole
+from dpgb_dask.whole_files import path_of, write_whole
 
 VERSION = 1
 MAX_FEATURES = 65_535  # trees name a feature in 16 bits
@@ -343,7 +343,7 @@ class Schema:
         OSError
             If the file cannot be written.
         """
-        write_whole(Path(path), (json.dumps(self.to_dict(), indent=1) + "\n").encode())
+        write_whole(path_of(path), (json.dumps(self.to_dict(), indent=1) + "\n").encode())
 
     @classmethod
     def load(cls, path: str | Path) -> "Schema":
@@ -376,7 +376,7 @@ class Schema:
             If the file cannot be read, or is no JSON.
         """
         try:
-            text = Path(path).read_text(encoding="utf-8-sig")  # Windows begins files with a mark
+            text = path_of(path).read_text(encoding="utf-8-sig")  # Windows begins files with a mark
             data = json.loads(text, object_pairs_hook=json_object)
         except OSError as error:
             raise SchemaError(

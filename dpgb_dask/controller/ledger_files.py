@@ -408,6 +408,9 @@ class Legacy:
                 left.rmdir()  # a folder that is not empty stays
 
 
-def _url_of_path(text: str) -> str:
-    """Return the question whether a path was meant as a SQLite address; "" for text that may hold a password."""
-    return "" if not text or ":" in text or "@" in text else f" Did you mean 'sqlite:///{text}'?"
+def _url_of_path(text: object) -> str:
+    """Return the question whether a path was meant as a SQLite address; "" for what is none, or may hold a password."""
+    name = os.fspath(text) if isinstance(text, str | os.PathLike) else ""
+    if not isinstance(name, str) or not name or ":" in name or "@" in name:
+        return ""
+    return f" Did you mean 'sqlite:///{name}'?"

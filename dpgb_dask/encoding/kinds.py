@@ -1,11 +1,13 @@
 """Kinds of collections beside those that are read as they are: Arrow, which is taken, and others, which are refused."""
 
+import os
 import re
 from typing import Any
 
 import dask.array as da
 import numpy as np
 import pandas as pd
+from dask.delayed import Delayed
 
 from dpgb_dask.errors import UnsupportedCollectionError
 
@@ -74,9 +76,11 @@ def _plain(values: Any) -> Any:
 def unknown_kind(data: Any, name: str) -> UnsupportedCollectionError:
     """Return the error for a collection that cannot be read; ``name`` is the argument's."""
     hint = "Convert it to one of these."
-    if hasattr(data, "toarray"):
+    if isinstance(data, Delayed):
+        hint = "Make a collection of it: dask.dataframe.from_delayed, or dask.array.from_delayed."
+    elif hasattr(data, "toarray"):
         hint = "Convert sparse data with .toarray()."
-    elif isinstance(data, str):
+    elif isinstance(data, str | os.PathLike):
         hint = "Read the file first: dask.dataframe.read_parquet, or dpgb_dask.io.read_csv."
     elif hasattr(data, "__arrow_c_stream__"):
         hint = "Give it as an Arrow table: pyarrow.table(…)."

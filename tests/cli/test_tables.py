@@ -1,5 +1,6 @@
 """Tables of every kind that fit and predict read, and that each gives the same model."""
 
+import shutil
 from argparse import Namespace
 from itertools import pairwise
 
@@ -253,6 +254,27 @@ def test_data_that_are_not_there_are_said_not_to_exist(place, classifier, comman
         printed = capsys.readouterr().err
         assert f"{str(place / name)!r} does not exist. Give" in printed
         assert printed.count("\n") == 1
+
+
+@pytest.mark.parametrize("command", ["fit", "check", "convert", "predict", "schema"])
+@pytest.mark.parametrize("ending", ["", "/"])
+def test_a_folder_of_text_is_named_by_a_pattern(place, classifier, command, ending, capsys):
+    classifier.save(place / "m.json")
+    (place / "many").mkdir()
+    shutil.copy(place / "people.csv", place / "many")
+    schema = ("--schema", place / "schema.json")
+    options = {
+        "fit": (*schema, "--out", place / "o.json", *BUDGET),
+        "check": schema,
+        "convert": (*schema, "--out", place / "o.zarr"),
+        "predict": ("--out", place / "o.csv"),
+        "schema": (),
+    }[command]
+    model = (place / "m.json",) if command == "predict" else ()
+    assert run(command, *model, f"{place / 'many'}{ending}", *options) == 1
+    printed = capsys.readouterr().err.splitlines()[-1]
+    assert printed.endswith(f"such as {str(place / 'many' / '*.csv')!r}.")
+    assert "Error)" not in printed  # no name of a foreign error
 
 
 def test_zarr_that_is_no_data_set(place, people, capsys):

@@ -453,6 +453,16 @@ def test_other_addresses_are_refused(address):
         Ledger(address)
 
 
+@pytest.mark.parametrize(
+    ("address", "asked"),
+    [(3, ""), (None, ""), (b"sqlite://", ""), (["a.db"], ""), (Path("a.db"), "'sqlite:///a.db'?")],
+)
+def test_what_is_no_text_is_no_address(address, asked):
+    with pytest.raises(LedgerError, match="address cannot be read") as raised:
+        Ledger(address)
+    assert str(raised.value).endswith(asked or "host/db'.")
+
+
 def test_an_at_sign_in_a_password_is_not_taken_for_the_host():
     with pytest.raises(LedgerError, match="cannot be read") as info:
         Ledger("postgresql+psycopg://alice:p@SECRET@host/db")

@@ -511,7 +511,8 @@ def _as_series(data: Any, like: dd.DataFrame, name: str) -> dd.Series:
         )
     if data.npartitions != like.npartitions:
         raise StructureError(
-            f"X and {name} have different numbers of chunks. Repartition one of them."
+            f"X and {name} have different numbers of chunks. Repartition one of them; what Dask reads from Parquet it"
+            f" may split otherwise for each, so repartition or persist the whole table, and take X and {name} of that."
         )
     return data
 
