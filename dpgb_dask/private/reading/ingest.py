@@ -617,12 +617,12 @@ def _delayed(keys: Sequence[Any], graph: Mapping[Any, Any], schema: Schema) -> l
     """Return some tasks of a graph, each as a Delayed, in which no value makes Dask fail."""
     tasks = convert_legacy_graph(dict(graph))
     inner = list(tasks_in(tasks.values()))
-    change = reading_of(inner, schema)
     if any(type(task).__name__ == "P2PBarrierTask" for task in inner):
         raise StructureError(
             "Rows that Dask shuffles or rechunks by its P2P method cannot be read by a fit. Build the collection under"
             f" dask.config.set({BY_TASKS}), or persist it first."
         )
+    change = reading_of(inner, schema)
     if change is not None or any(is_conversion(task.func) or is_check(task.func) for task in inner):
         tasks = {key: rewritten(node, partial(_safe, change)) for key, node in tasks.items()}
     layer = f"dpgb-source-{keys[0][0]}"
