@@ -118,22 +118,23 @@ class ForestScale:
         leaf = np.empty((splits.n_trees, self.codes.shape[1]), np.uint8)
         tree_leaves(self.codes, *splits.arrays, leaf)
         noise = self.noise(state, times)
-        columns = (
-            self.forest / SCORE_ONE, times * bend(self.forest / SCORE_ONE),
-            self.fitted / SCORE_ONE, times * bend(self.fitted / SCORE_ONE), noise,
-        )  # fmt: skip
+        columns = [times * bend(self.fitted / SCORE_ONE), noise]
+        if counts:
+            forest = self.forest / SCORE_ONE
+            columns += [forest, times * bend(forest), self.fitted / SCORE_ONE]
         halves = [_summed(leaf, splits, h, columns) for h in (0, 1)]
-        rows, forest, _, fitted, pull, noise = (a + b for a, b in zip(*halves, strict=True))
-        grown = self.forest.copy(), self.fitted.copy()
-        _add(leaf, value, grown[0])
-        _add(leaf, values(each * (pull + noise).reshape(answer.grad.shape)), grown[1])
-        later = replace(self, forest=grown[0], fitted=grown[1])
+        rows, pull, noise, *trees = (a + b for a, b in zip(*halves, strict=True))
+        follows = values(each * (pull + noise).reshape(answer.grad.shape))
+        grown = np.concatenate([self.forest, self.fitted])
+        _add(leaf, np.concatenate([value, follows]), grown)
+        later = replace(self, forest=grown[: len(value)], fitted=grown[len(value) :])
         if not counts:
             return later
+        forest, _, fitted = trees
         share = np.maximum(rows, 1)
         mean = forest / share
         # of either half times the mean of the other: the square of a mean of a few rows is too large
-        (rows_a, forest_a, bent_a, *_), (rows_b, forest_b, bent_b, *_) = halves
+        (rows_a, _, _, forest_a, bent_a, _), (rows_b, _, _, forest_b, bent_b, _) = halves
         mean_a, mean_b = forest_a / np.maximum(rows_a, 1), forest_b / np.maximum(rows_b, 1)
         crossed = bent_a * mean_b + bent_b * mean_a
         return replace(
@@ -211,17 +212,13 @@ def _summed(
     """
     n = leaf.shape[1] // 2
     own = slice(half * n, half * n + n)
-    leaf = np.ascontiguousarray(leaf[:, own])
     sizes = (splits.n_leaves,) * splits.n_trees
-    found: list[NDArray[np.float64]] = []
-    for part in columns:
-        steps = np.rint(part[:, own] * SCORE_ONE).clip(-LARGEST, LARGEST)
-        sums = joint_sums(leaf, (steps.astype(np.int64) << 32) + 1, LARGEST, sizes)
-        sums = sums.reshape(splits.n_trees, splits.n_leaves, -1, 2)
-        if not found:
-            found.append(sums[:, :, :1, 1].astype(np.float64))
-        found.append(sums[..., 0] / SCORE_ONE)
-    return found
+    steps = np.rint(np.concatenate([c[:, own] for c in columns]) * SCORE_ONE)
+    packed = (steps.clip(-LARGEST, LARGEST).astype(np.int64) << 32) + 1
+    sums = joint_sums(np.ascontiguousarray(leaf[:, own]), packed, LARGEST, sizes)
+    sums = sums.reshape(splits.n_trees, splits.n_leaves, -1, 2)
+    rows = sums[:, :, :1, 1].astype(np.float64)
+    return [rows, *np.split(sums[..., 0] / SCORE_ONE, len(columns), axis=2)]
 
 
 def _add(leaf: NDArray[np.uint8], value: NDArray[np.int32], rows: NDArray[np.int32]) -> None:
