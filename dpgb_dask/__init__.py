@@ -30,7 +30,7 @@ from dpgb_dask.errors import (
 )
 
 if TYPE_CHECKING:
-    from dpgb_dask import io
+    from dpgb_dask import datasets, io, losses, plots, recipes, testing
     from dpgb_dask.contracts.features import Bool, Categorical, Datetime, Grouped, Hashed, Numeric
     from dpgb_dask.contracts.schema import Schema
     from dpgb_dask.controller.ledger import Ledger
@@ -73,12 +73,18 @@ __all__ = [
     "UnsupportedCollectionError",
     "VerificationError",
     "__version__",
+    "datasets",
     "io",
+    "losses",
     "plot_budget",
+    "plots",
+    "recipes",
+    "testing",
     "verify",
 ]
 
-# where the names are that are loaded when they are first used
+# what is loaded when it is first used: modules, and where other names are
+_MODULES = ("datasets", "io", "losses", "plots", "recipes", "testing")
 _LATER = {
     **dict.fromkeys(
         ("Bool", "Categorical", "Datetime", "Grouped", "Hashed", "Numeric"),
@@ -99,7 +105,7 @@ def __getattr__(name: str) -> Any:
         from importlib.metadata import version  # noqa: PLC0415 - it takes longer than all of this module
 
         return version("dpgb_dask")
-    if name in ("io", "recipes"):
+    if name in _MODULES:
         return import_module(f"dpgb_dask.{name}")
     if name not in _LATER:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

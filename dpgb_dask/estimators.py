@@ -514,14 +514,13 @@ class _Boosting(BaseEstimator):  # type: ignore[misc]
 
     def _scale(self) -> float:
         """Return natural units of one unit of score."""
-        target = self.schema_.target
-        return (target.high - target.low) / 2 if self.model_.link == "identity" else 1.0
+        return self.schema_.target.half if self.model_.link == "identity" else 1.0
 
     def _offset(self) -> float:
         """Return where a score of 0 lies, in natural units: predictions of a regressor are measured from the middle."""
         target = self.schema_.target
         if self.model_.link == "identity":
-            return target.low / 2 + target.high / 2
+            return target.middle
         if self.model_.link == "log":
             return math.log(target.high) - losses.RATE_SHIFT
         return -0.5 if self.model_.link == "probability" and self.model_.n_scores == 1 else 0.0
@@ -1124,7 +1123,7 @@ class DPGBRegressor(RegressorMixin, _Boosting):  # type: ignore[misc]
         """
         check_is_fitted(self)
         target = self.schema_.target
-        return self._apply(X, outputs.Values(target.low, target.high), np.float64)
+        return self._apply(X, outputs.Values(target), np.float64)
 
     def _told(self, row: Any) -> tuple[int, str]:
         (value,) = np.asarray(compute(self.predict(row))[0])

@@ -22,7 +22,8 @@ def public_objects():
     for name in NAMES:
         found = getattr(dpgb_dask, name)
         if inspect.ismodule(found):
-            yield from ((f"{name}.{own}", getattr(found, own)) for own in found.__all__)
+            own_names = found.__all__ if found is dpgb_dask.io else ()
+            yield from ((f"{name}.{own}", getattr(found, own)) for own in own_names)
         elif not inspect.isclass(found) or not issubclass(found, Warning):
             yield name, found
 

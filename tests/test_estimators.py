@@ -6,6 +6,8 @@ import logging
 import pickle
 import re
 import runpy
+import subprocess
+import sys
 
 import dask.dataframe as dd
 import numpy as np
@@ -581,6 +583,31 @@ def test_public_names_are_those_of_the_design():
     ):
         assert name in dpgb_dask.__all__
         assert hasattr(dpgb_dask, name)
+
+
+@pytest.mark.parametrize("name", ["datasets", "io", "losses", "plots", "recipes", "testing"])
+def test_modules_are_there_from_the_first_use_on(name):
+    """Whatever was imported before."""
+    code = f"import dpgb_dask; print(dpgb_dask.{name}.__name__); assert {name!r} in dir(dpgb_dask)"
+    done = subprocess.run(
+        [sys.executable, "-P", "-c", code], capture_output=True, text=True, check=True
+    )
+    assert done.stdout.strip() == f"dpgb_dask.{name}"
+    assert name in dpgb_dask.__all__
+
+
+@pytest.mark.parametrize("bound", [1e3, 1.7e308])
+def test_no_range_of_target_bounds_overflows(bound):
+    """Explanations, importances and edits in units of the target are those of small bounds, in proportion."""
+    x = np.random.default_rng(0).random((400, 2))
+    schema = Schema({"x": (0, 1), "z": (0, 1)}, target_bounds=(-bound, bound))
+    model = DPGBRegressor(epsilon=50.0, schema=schema, columns="position", recipe=BRIEF, **SEEDED)
+    model.fit(x, bound * (2 * x[:, 0] - 1))
+    assert model.feature_importances_[0] > 0.5
+    moved = np.ptp(model.explain_global().term("x").scores / bound)
+    assert 0.1 < moved < 2
+    edited = model.edit().clamp("x", low=-bound / 100, high=bound / 100).done()
+    assert 0.01 < np.ptp(edited.explain_global().term("x").scores / bound) <= 0.02
 
 
 def test_parameters_may_be_numpy_numbers(features, binary_schema):

@@ -68,6 +68,18 @@ class Target:
     low: float = 0.0
     high: float = 1.0
 
+    # bounds are halved first, so that two huge ones do not overflow
+
+    @property
+    def middle(self) -> float:
+        """The middle of the bounds, where a score of 0 lies."""
+        return self.low / 2 + self.high / 2
+
+    @property
+    def half(self) -> float:
+        """Half the distance between the bounds: natural units of one unit of score."""
+        return self.high / 2 - self.low / 2
+
 
 class Schema:
     """The public description of a table.

@@ -245,9 +245,7 @@ def read_target(y: Any, schema: Schema) -> tuple[NDArray[Any], NDArray[np.bool_]
 
 def _target_steps(y: NDArray[np.float64], target: Target) -> NDArray[np.int32]:
     value = np.clip(y, target.low, target.high)
-    # computed with halves, so that the range of two huge bounds does not overflow
-    half = target.high / 2 - target.low / 2
-    unit = (value / 2 - target.low / 2) / half  # in [0, 1]
+    unit = (value / 2 - target.low / 2) / target.half  # in [0, 1]
     steps = np.rint((2 * unit - 1) * SCORE_ONE)
     # enforces the bound that the sensitivity states, whatever rounding did above
     return np.clip(steps, -SCORE_ONE, SCORE_ONE).astype(np.int32)

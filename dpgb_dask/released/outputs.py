@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dpgb_dask.contracts.model import SCORE_ONE, Model
+from dpgb_dask.contracts.schema import Target
 from dpgb_dask.losses import LINKS
 from dpgb_dask.released.predict import Codes, OfCodes, scorer
 
@@ -105,18 +106,15 @@ class Decisions:
 class Values:
     """Prediction of a regressor, scaled back to the target's public bounds and clipped to them."""
 
-    low: float
-    high: float
+    target: Target
 
     def __call__(self, model: Model) -> OfCodes:
         """Return the function of codes."""
-        score, link = scorer(model), LINKS[model.link]
-        if model.link == "log":  # predictions are shares of the upper bound
-            middle, half = 0.0, self.high
-        else:  # halved first, so that two huge bounds do not overflow
-            middle, half = self.low / 2 + self.high / 2, self.high / 2 - self.low / 2
+        score, link, target = scorer(model), LINKS[model.link], self.target
+        # with the link "log", predictions are shares of the upper bound
+        middle, half = (0.0, target.high) if model.link == "log" else (target.middle, target.half)
 
         def of_codes(codes: Codes) -> NDArray[np.float64]:
-            return np.clip(middle + half * link(score(codes) / SCORE_ONE), self.low, self.high)
+            return np.clip(middle + half * link(score(codes) / SCORE_ONE), target.low, target.high)
 
         return of_codes

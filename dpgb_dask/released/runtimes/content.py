@@ -68,10 +68,8 @@ class Content:
     @property
     def scale(self) -> tuple[float, float]:
         """Middle and half-width of a numeric target: the prediction is ``middle + half * link(score)``."""
-        low, high = self.schema.target.low, self.schema.target.high
-        if self.model.link == "log":
-            return 0.0, high
-        return low / 2 + high / 2, high / 2 - low / 2
+        target = self.schema.target
+        return (0.0, target.high) if self.model.link == "log" else (target.middle, target.half)
 
     @cached_property
     def folded(self) -> Model:
