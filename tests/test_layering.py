@@ -66,12 +66,12 @@ LAYERS: dict[str, tuple[set[str], set[str]]] = {
     "plain": (set(), {"numpy"}),
     "showing": (set(), set()),
     "losses": ({"errors", "frozen", "plain"}, {"numpy"}),
-    "kernels": ({"errors", "losses"}, {"numpy", "numba", "llvmlite"}),  # which comes with Numba
+    "kernels": ({"losses"}, {"numpy", "numba", "llvmlite"}),  # which comes with Numba
     "values": (set(), {"numpy", "pandas"}),
     "whole_files": (set(), set()),
     "contracts": (
         {"errors", "frozen", "plain", "showing", "losses", "kernels", "values", "whole_files"},
-        {"numpy", "numba"},
+        {"numpy"},
     ),
     "remote": ({"errors", "whole_files"}, {"fsspec"}),
     "warning_filters": ({"errors"}, set()),
@@ -85,19 +85,23 @@ LAYERS: dict[str, tuple[set[str], set[str]]] = {
         {"numpy", "dask", "distributed", "zarr", "xarray", "pandas"}
         | {"google_crc32c", "cryptography", "fsspec", "psutil", "pyarrow"},
     ),
-    "controller": (LOW, {"numpy", "numba", "cryptography", "sqlalchemy"}),
+    "controller": (LOW, {"numpy", "cryptography", "sqlalchemy"}),
     "released": (
         LOW | {"clients", "conventions", "encoding", "remote", "stored"},
         {"numpy", "dask", "xarray", "pandas", "zarr"},
     ),
-    "components": (LOW, {"numpy", "scipy"}),
+    "components": (LOW, {"numpy"}),
     "recipes": (LOW | {"components"}, set()),
-    "training": (SIDES, {"numpy", "dask", "distributed", "threadpoolctl"}),  # one BLAS thread
+    "training": (
+        LOW | {"private", "controller", "released", "components"},
+        {"numpy", "dask", "threadpoolctl"},  # one BLAS thread
+    ),
 } | {name: (SIDES | TOP | {"recipes", "training"}, TOP_OUTSIDE) for name in TOP}
 
 INSIDE_FUNCTIONS = {
     "released"
 } | TOP  # layers that may import an extra (matplotlib, …) where it is used
+BY_NAME = {"contracts/schema.py": {"drafts", "diagnose"}}  # loaded when a user asks for them; they import the schema
 
 
 def layer_of(path: Path) -> str:
@@ -121,6 +125,7 @@ def nodes_of(path: Path) -> list[ast.AST]:
 def imports_of(path: Path) -> list[tuple[str, bool]]:
     """(dotted module, whether inside a function) of every import in a file."""
     found = []
+    by_name = {f"dpgb_dask.{own}" for own in BY_NAME.get(path.relative_to(PACKAGE).as_posix(), ())}
 
     def visit(node: ast.AST, inside: bool) -> None:
         if isinstance(node, ast.Import):
@@ -131,6 +136,9 @@ def imports_of(path: Path) -> list[tuple[str, bool]]:
                 found.extend((f"{node.module}.{alias.name}", inside) for alias in node.names)
             else:
                 found.append((str(node.module), inside))
+        if isinstance(node, ast.Call) and getattr(node.func, "id", "") == "import_module":
+            names = [arg.value for arg in node.args if isinstance(arg, ast.Constant)]
+            found.extend((name, inside) for name in names if name not in by_name)
         for child in ast.iter_child_nodes(node):
             visit(child, inside or isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef))
 
